@@ -1,0 +1,92 @@
+#include "sim/cluster.hpp"
+
+#include "sim/error.hpp"
+#include "sim/spec.hpp"
+
+namespace sim {
+namespace {
+
+double positive(JsonObject& json, std::string_view key) {
+  const double value = json.number(key);
+  if (!(value > 0)) throw ConfigError("{}: {}={} must be positive", json.where(), key, value);
+  return value;
+}
+
+double share(JsonObject& json, std::string_view key, double otherwise) {
+  const double value = json.number(key, otherwise);
+  if (!(value >= 0 && value <= 1)) throw ConfigError("{}: {}={} must be from 0 to 1", json.where(), key, value);
+  return value;
+}
+
+void need_format(JsonObject& file, std::string_view expected) {
+  if (const std::string format = file.text("format"); format != expected)
+    throw ConfigError("{}: format '{}' is not '{}'", file.where(), format, expected);
+}
+
+Link read_link(JsonObject json, std::string name) {
+  Link link;
+  link.name = std::move(name);
+  link.latency = microseconds(json.number("latency_us"));
+  if (link.latency < seconds(0))
+    throw ConfigError("{}: latency_us={} must not be negative", json.where(), link.latency.in_microseconds());
+  link.bandwidth = gigabytes_per_second(positive(json, "bandwidth_GBps"));
+  link.core_share = share(json, "core_share", 0);
+  link.shared = json.boolean("shared", false);
+  const std::string engine = json.text("engine", "background");
+  if (engine != "background" && engine != "receiver")
+    throw ConfigError("{}: unknown engine '{}'; known: background, receiver", json.where(), engine);
+  link.engine = engine == "receiver" ? TransferEngine::receiver : TransferEngine::background;
+  static_cast<void>(json.text("source", ""));
+  json.finish();
+  return link;
+}
+
+}  // namespace
+
+Device load_device(std::string_view name) {
+  JsonObject file = read_json_file(catalog_file("devices", "device", name));
+  need_format(file, "paragauge-device-1");
+  Device device;
+  device.name = file.text("name");
+  device.source = file.text("source");
+  device.asynchronous = file.boolean("asynchronous", false);
+  device.peak_f32 = teraflops_per_second(positive(file, "peak_f32_TFLOPps"));
+  device.peak_f64 = teraflops_per_second(positive(file, "peak_f64_TFLOPps"));
+  device.peak_bf16 = teraflops_per_second(positive(file, "peak_bf16_TFLOPps"));
+  device.memory_bandwidth = gigabytes_per_second(positive(file, "memory_bandwidth_GBps"));
+  device.memory_capacity = gibibytes(positive(file, "memory_capacity_GiB"));
+  device.compute_efficiency = share(file, "compute_efficiency", 1);
+  device.memory_efficiency = share(file, "memory_efficiency", 1);
+  device.launch = microseconds(file.number("launch_us"));
+  file.finish();
+  return device;
+}
+
+Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t devices_per_node) {
+  JsonObject file = read_json_file(catalog_file("clusters", "cluster", name));
+  need_format(file, "paragauge-cluster-1");
+  Cluster cluster;
+  cluster.name = file.text("name");
+  static_cast<void>(file.text("description", ""));
+  cluster.world = file.text("world");
+  cluster.device = load_device(file.text("device"));
+  cluster.nodes = static_cast<std::uint32_t>(file.integer("nodes", 1));
+  const std::int64_t listed = file.integer("devices_per_node", 0);
+  if (listed < 0 || listed > (1 << 20) || cluster.nodes < 1 || cluster.nodes > (1U << 20))
+    throw ConfigError("{}: nodes and devices_per_node must be from 1 to {}", file.where(), 1 << 20);
+  if (listed == 0 && devices_per_node == 0)
+    throw ConfigError("{}: devices_per_node is left open; say how many (--devices)", file.where());
+  cluster.devices_per_node = devices_per_node != 0 ? devices_per_node : static_cast<std::uint32_t>(listed);
+  cluster.link = read_link(file.object("link"), "link");
+  cluster.inter_node = file.has("inter_node") ? read_link(file.object("inter_node"), "inter_node") : cluster.link;
+  file.finish();
+  if (ranks == 0) throw ConfigError("cluster '{}': at least 1 rank", cluster.name);
+  const std::uint32_t devices = cluster.nodes * cluster.devices_per_node;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    const std::uint32_t device = rank % devices;
+    cluster.place.push_back({device, device / cluster.devices_per_node});
+  }
+  return cluster;
+}
+
+}  // namespace sim

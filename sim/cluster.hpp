@@ -1,0 +1,68 @@
+// On what: devices, links, and which rank sits where.
+//
+//   Cluster cluster = load_cluster("cpu_gloo", 2);       // catalog/clusters/cpu_gloo.json, 2 ranks
+//   cluster.place[1].device                              // the device instance of rank 1
+//
+// Several ranks may share a device instance (a core, a GPU): they share its time. All ranks of a world that go over one
+// link share it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/dtype.hpp"
+#include "sim/units.hpp"
+
+namespace sim {
+
+/// catalog/devices/*.json. Source of the numbers: the vendor's data sheet, named in the file.
+struct Device {
+  std::string name, source;
+  bool asynchronous = false;  // a GPU: the host issues ahead; a CPU core: the issuing thread computes itself
+  FlopsPerSecond peak_f32, peak_f64, peak_bf16;
+  BytesPerSecond memory_bandwidth;
+  Bytes memory_capacity;
+  double compute_efficiency = 1, memory_efficiency = 1;  // achievable share of the peak (roofline ceilings)
+  Seconds launch;                                        // host time to issue one instruction
+};
+
+/// Who moves the bytes of a transfer.
+enum class TransferEngine : std::uint8_t {
+  receiver,    // the receiving rank's issuing thread copies when it waits (world `local` on CPU)
+  background,  // other threads or hardware, while the ranks go on
+};
+
+/// α–β: a message of s bytes takes latency + s / bandwidth when alone on the link.
+struct Link {
+  std::string name;
+  Seconds latency;
+  BytesPerSecond bandwidth;
+  TransferEngine engine = TransferEngine::background;
+  /// Share of each end's core that a running transfer takes from compute (0: hardware moves the bytes, 1: a whole
+  /// core).
+  double core_share = 0;
+  bool shared =
+      false;  // all transfers of the world go over this one link (a bus, a loopback); else each pair has its own
+};
+
+struct RankPlace {
+  std::uint32_t device = 0;  // device instance: ranks with the same number share it
+  std::uint32_t node = 0;
+};
+
+struct Cluster {
+  std::string name;
+  std::string world;  // "local", "gloo", "nccl"
+  Device device;      // all are of one kind
+  Link link;          // between any two ranks of a node
+  Link inter_node;    // between nodes
+  std::uint32_t nodes = 1, devices_per_node = 1;
+  std::vector<RankPlace> place;  // per rank
+};
+
+/// Rank r sits on device r modulo the number of devices. `devices_per_node` 0 keeps the file's number (a file for "this
+/// machine" leaves it open and takes what is given here). ConfigError when the file doesn't describe a cluster.
+Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t devices_per_node = 0);
+Device load_device(std::string_view name);
+
+}  // namespace sim

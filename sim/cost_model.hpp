@@ -1,0 +1,73 @@
+// What an instruction asks for, in seconds and bytes, as if alone. The simulator turns this into time by who is active
+// together.
+//
+//   std::unique_ptr<CostModel> model = make_cost_model("profiled", cluster, &profile);
+//   Prices prices = price(program, *model);           // once per program: every Work once, every transfer size once
+//   Timeline timeline = simulate(program, prices, cluster);
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "sim/cluster.hpp"
+#include "sim/program.hpp"
+#include "sim/table.hpp"
+
+namespace sim {
+
+class Profile;
+
+/// Compute of one instruction. `busy[k-1]` = device seconds when k ranks of the node compute at the same time (memory
+/// and caches are shared); one entry means: company doesn't matter.
+struct ComputeCost {
+  std::vector<double> busy_s;
+};
+
+/// A transfer or collective, alone on its links: fixed part plus bytes on the busiest link.
+struct TransferCost {
+  double latency_s = 0;   // steps × α
+  double wire_s = 0;      // bytes on the wire / bandwidth: the part that shares a link with others
+  double core_share = 0;  // of each member's core while it runs
+  TransferEngine engine = TransferEngine::background;
+};
+
+struct TransferQuestion {
+  InstructionKind kind = InstructionKind::send;  // send (a point-to-point pair) or collective
+  CollectiveKind collective = CollectiveKind::all_reduce;
+  std::int64_t bytes = 0;
+  std::uint32_t members = 2;
+  bool across_nodes = false;
+};
+
+class CostModel {
+ public:
+  virtual ~CostModel() = default;
+  [[nodiscard]] virtual std::string_view name() const = 0;
+  /// ConfigError when the model can't know (profiled: this shape isn't in the profile).
+  [[nodiscard]] virtual ComputeCost compute(const Work& work) const = 0;
+  [[nodiscard]] virtual TransferCost transfer(const TransferQuestion& question) const = 0;
+  /// Host seconds to issue one instruction.
+  [[nodiscard]] virtual double launch_s() const = 0;
+};
+
+struct CostModelKind {
+  std::string_view name;
+  std::string_view equation;
+  bool needs_profile = false;
+  std::unique_ptr<CostModel> (*make)(const Cluster&, const Profile*);
+};
+const Table<CostModelKind>& cost_model_table();
+
+/// The costs of one program as flat arrays: what the simulator reads.
+struct Prices {
+  std::uint32_t busy_levels = 1;                        // k = 1…busy_levels
+  std::vector<double> work_s;                           // [work × busy_levels + k − 1]
+  std::vector<TransferCost> transfers;                  // one per distinct question
+  std::vector<std::vector<std::uint32_t>> transfer_of;  // [role][instruction] → transfers, kNone for others
+  double launch_s = 0;
+};
+Prices price(const Program& program, const CostModel& model, const Cluster& cluster);
+
+}  // namespace sim

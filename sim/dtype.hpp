@@ -1,0 +1,40 @@
+// Element types and tensor shapes.
+//
+//   TensorSpec weight{Dtype::f32, {64, 3, 7, 7}};       // to_string(weight) == "f32[64,3,7,7]"
+//   weight.bytes();                                     // 37632
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sim {
+
+enum class Dtype : std::uint8_t { f32, f64, bf16, f16, i64 };
+
+std::string_view to_string(Dtype dtype);
+/// Throws ConfigError for an unknown name.
+Dtype dtype_from(std::string_view name);
+std::int64_t size_of(Dtype dtype);  // bytes per element
+
+/// Sizes of the dimensions, outermost first: [batch, channels, height, width]. Empty = scalar.
+using Shape = std::vector<std::int64_t>;
+
+std::int64_t elements(const Shape& shape);
+
+struct TensorSpec {
+  Dtype dtype = Dtype::f32;
+  Shape shape;
+
+  [[nodiscard]] std::int64_t elements() const { return sim::elements(shape); }
+  [[nodiscard]] std::int64_t bytes() const { return elements() * size_of(dtype); }
+  friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
+};
+
+/// "f32[64,3,7,7]"; a scalar is "f32[]".
+std::string to_string(const TensorSpec& spec);
+/// The inverse of to_string; throws ConfigError.
+TensorSpec tensor_spec_from(std::string_view text);
+
+}  // namespace sim

@@ -1,0 +1,48 @@
+// A user's error is not our error. Both checks are always on.
+//
+//   throw ConfigError("split_size=3 must divide global_batch={} of model '{}'", batch, model.name);   // the input is
+//   wrong check_internal(index < size, "tensor id {} of {}", index, size);                                   // we are
+//   wrong
+//
+// A message says what is wrong, where, and what is allowed, in one line. Programs print it and exit with code 2
+// (ConfigError) or 70 (InternalError); library code never calls exit().
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace sim {
+
+/// The input (file, option, name, value) is wrong; the text is for the user.
+class ConfigError : public std::runtime_error {
+ public:
+  template <class... Args>
+  explicit ConfigError(fmt::format_string<Args...> text, Args&&... args)
+      : std::runtime_error(fmt::format(text, std::forward<Args>(args)...)) {}
+};
+
+/// A run on real devices failed (a rank died, a timeout, a port in use): nothing is wrong with the input as such.
+class RunError : public std::runtime_error {
+ public:
+  template <class... Args>
+  explicit RunError(fmt::format_string<Args...> text, Args&&... args)
+      : std::runtime_error(fmt::format(text, std::forward<Args>(args)...)) {}
+};
+
+/// paragauge itself is wrong.
+class InternalError : public std::logic_error {
+ public:
+  template <class... Args>
+  explicit InternalError(fmt::format_string<Args...> text, Args&&... args)
+      : std::logic_error("internal error: " + fmt::format(text, std::forward<Args>(args)...)) {}
+};
+
+template <class... Args>
+void check_internal(bool holds, fmt::format_string<Args...> text, Args&&... args) {
+  if (!holds) throw InternalError(text, std::forward<Args>(args)...);
+}
+
+}  // namespace sim

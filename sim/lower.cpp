@@ -1,0 +1,488 @@
+#include "sim/lower.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "sim/error.hpp"
+#include "sim/pass/pass.hpp"
+#include "sim/schedule/schedule.hpp"
+
+namespace sim {
+namespace {
+
+/// What lowering needs to know of the model, once for all stages.
+struct Plan {
+  const Model& model;
+  const Strategy& strategy;
+  std::uint32_t stages = 1;
+  std::int32_t microbatches = 1;
+  std::int64_t replica_rows = 1, rows = 1;  // samples per replica, per microbatch
+  std::vector<std::uint32_t> stage;         // of every node
+  std::vector<OpInstance> ops;              // with the shapes of one microbatch
+  std::vector<Signature> signatures;
+  std::vector<bool> needs_grad;
+  /// Nodes of stage `from` whose output stage `to` reads, in the model's order.
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<int>> edges;
+
+  Plan(const Model& m, const Strategy& s)
+      : model(m),
+        strategy(s),
+        stages(s.pp),
+        microbatches(static_cast<std::int32_t>(s.microbatches)),
+        stage(stages_of(m, s)) {
+    replica_rows = m.global_batch / s.dp;
+    rows = replica_rows / s.microbatches;
+    ops = m.instances(rows);
+    for (const OpInstance& op : ops) signatures.push_back(op.signature());
+    needs_grad = m.outputs_need_grad();
+    for (std::size_t n = 0; n < m.nodes.size(); ++n)
+      for (int source : m.nodes[n].inputs) {
+        if (source < 0 || stage[static_cast<std::size_t>(source)] == stage[n]) continue;
+        std::vector<int>& nodes = edges[{stage[static_cast<std::size_t>(source)], stage[n]}];
+        if (std::find(nodes.begin(), nodes.end(), source) == nodes.end()) nodes.push_back(source);
+      }
+    for (auto& [pair, nodes] : edges) std::sort(nodes.begin(), nodes.end());
+  }
+
+  /// The tag of a transfer between two stages: unique per direction, microbatch and tensor.
+  [[nodiscard]] std::uint32_t tag(std::uint32_t from, std::uint32_t to, int node, std::int32_t microbatch) const {
+    const std::vector<int>& nodes = edges.at({from, to});
+    const auto index = std::find(nodes.begin(), nodes.end(), node) - nodes.begin();
+    return static_cast<std::uint32_t>(
+        static_cast<std::ptrdiff_t>(microbatch) * static_cast<std::ptrdiff_t>(nodes.size()) + index);
+  }
+};
+
+/// Builds the list of one stage: plays the schedule's actions node by node.
+class StageBuilder {
+ public:
+  StageBuilder(const Plan& plan, std::uint32_t stage, Program& program, WorkTable& works) : plan_(plan), stage_(stage) {
+    draft_.program = &program;
+    draft_.works = &works;
+    draft_.role.name = fmt::format("stage{}", stage);
+    for (std::uint32_t replica = 0; replica < plan.strategy.dp; ++replica)
+      draft_.role.ranks.push_back(replica * plan.stages + stage);
+    for (std::size_t n = 0; n < plan.model.nodes.size(); ++n)
+      if (plan.stage[n] == stage) nodes_.push_back(static_cast<int>(n));
+    add_persistent();
+  }
+
+  Draft build() {
+    const std::vector<Action> actions =
+        schedule_table().at(plan_.strategy.schedule).stage(stage_, plan_.stages, plan_.microbatches);
+    std::int32_t backwards = 0;
+    for (const Action& action : actions) {
+      if (action.kind == Action::Kind::forward)
+        forward(action.microbatch);
+      else
+        backward(action.microbatch, ++backwards == plan_.microbatches);
+    }
+    for (const Pending& send : gradient_sends_) draft_.wait(send.ticket, send.node, send.microbatch);
+    return std::move(draft_);
+  }
+
+ private:
+  struct Pending {
+    std::uint32_t ticket, node;
+    std::int32_t microbatch;
+  };
+  /// A gradient under construction. Exclusive: its storage belongs to this gradient alone, so that it may be added to
+  /// in place.
+  struct Gradient {
+    std::uint32_t tensor = kNone;
+    bool exclusive = true;
+  };
+  using Key = std::pair<int, std::int32_t>;  // node (or kModelInput, kModelTarget), microbatch
+
+  [[nodiscard]] const Node& node(int n) const { return plan_.model.nodes[static_cast<std::size_t>(n)]; }
+  [[nodiscard]] const Signature& signature(int n) const { return plan_.signatures[static_cast<std::size_t>(n)]; }
+  [[nodiscard]] bool needs_grad(int n) const { return n >= 0 && plan_.needs_grad[static_cast<std::size_t>(n)]; }
+  [[nodiscard]] bool is_local(int n) const { return n < 0 || plan_.stage[static_cast<std::size_t>(n)] == stage_; }
+  [[nodiscard]] static std::string versioned(const std::string& name, std::int32_t mb) {
+    return fmt::format("{}#{}", name, mb);
+  }
+
+  void add_persistent() {
+    for (int n : nodes_) {
+      const Signature& s = signature(n);
+      for (const ParameterSpec& p : s.parameters) {
+        DraftParameter parameter{node(n).name + "." + p.name, draft_.name_index(node(n).name), kNone, kNone};
+        parameter.weight = draft_.role.add_tensor(parameter.name, p.spec, TensorClass::weight, true,
+                                                  {Initial::Kind::uniform, p.initial_center, p.initial_bound, 0});
+        parameters_[n].push_back(static_cast<std::uint32_t>(draft_.parameters.size()));
+        draft_.parameters.push_back(std::move(parameter));
+      }
+      for (const BufferSpec& b : s.buffers) {
+        const std::uint32_t tensor = draft_.role.add_tensor(node(n).name + "." + b.name, b.spec, TensorClass::buffer,
+                                                            true, {Initial::Kind::constant, b.initial_value, 0, 0});
+        buffers_[n].push_back(tensor);
+        draft_.buffers.push_back(tensor);
+      }
+      for (int source : node(n).inputs)
+        if (source < 0 && !values_.contains({source, 0})) add_model_input(source);
+    }
+  }
+
+  /// The model's input or target: one persistent tensor per replica, a view of it per microbatch.
+  void add_model_input(int source) {
+    const bool target = source == kModelTarget;
+    const std::string name = target ? "target" : "input";
+    const TensorSpec whole =
+        target ? plan_.model.target_spec(plan_.replica_rows) : plan_.model.input_spec(plan_.replica_rows);
+    const TensorSpec part = target ? plan_.model.target_spec(plan_.rows) : plan_.model.input_spec(plan_.rows);
+    const std::uint32_t tensor = draft_.role.add_tensor(
+        name, whole, TensorClass::input, true,
+        {target ? Initial::Kind::model_target : Initial::Kind::model_input, 0, 0, plan_.replica_rows});
+    for (std::int32_t mb = 0; mb < plan_.microbatches; ++mb)
+      values_[{source, mb}] =
+          plan_.microbatches == 1 ? tensor : draft_.role.add_view(versioned(name, mb), part, tensor, mb * part.bytes());
+  }
+
+  Instruction transfer(InstructionKind kind, std::uint32_t peer, int n, std::int32_t mb, std::uint32_t tensor,
+                       std::uint32_t tag) {
+    Instruction i;
+    i.kind = kind;
+    i.peer = peer;
+    i.node = draft_.name_index(node(n).name);
+    i.microbatch = mb;
+    i.tag = tag;
+    (kind == InstructionKind::send ? i.reads : i.writes) = {tensor};
+    return i;
+  }
+
+  /// Posts all receives of an action, then waits for them in turn.
+  void wait_all(const std::vector<Pending>& pending) {
+    for (const Pending& p : pending) draft_.wait(p.ticket, p.node, p.microbatch);
+  }
+
+  void forward(std::int32_t mb) {
+    std::vector<Pending> received;
+    for (const auto& [pair, sources] : plan_.edges) {
+      if (pair.second != stage_) continue;
+      for (int source : sources) {
+        const std::uint32_t tensor =
+            draft_.role.add_tensor(versioned(node(source).name, mb), signature(source).output, TensorClass::activation);
+        const Instruction i =
+            transfer(InstructionKind::recv, pair.first, source, mb, tensor, plan_.tag(pair.first, stage_, source, mb));
+        received.push_back({draft_.post(i), i.node, mb});
+        values_[{source, mb}] = tensor;
+      }
+    }
+    wait_all(received);
+    for (int n : nodes_) {
+      forward_node(n, mb);
+      for (const auto& [pair, sources] : plan_.edges) {
+        if (pair.first != stage_ || std::find(sources.begin(), sources.end(), n) == sources.end()) continue;
+        const Instruction i = transfer(InstructionKind::send, pair.second, n, mb, values_.at({n, mb}),
+                                       plan_.tag(stage_, pair.second, n, mb));
+        activation_sends_[mb].push_back({draft_.post(i), i.node, mb});
+      }
+    }
+  }
+
+  Instruction compute(int n, std::int32_t mb, Pass pass, std::uint32_t grads) {
+    Instruction i;
+    i.kind = InstructionKind::compute;
+    i.work = draft_.works->add({plan_.ops[static_cast<std::size_t>(n)], pass, grads});
+    i.node = draft_.name_index(node(n).name);
+    i.microbatch = mb;
+    return i;
+  }
+
+  void forward_node(int n, std::int32_t mb) {
+    const Signature& s = signature(n);
+    const std::string name = versioned(node(n).name, mb);
+    if (s.storage == OutputStorage::view) {  // no instruction: only another shape of the same storage
+      values_[{n, mb}] = draft_.role.add_view(name, s.output, values_.at({node(n).inputs[0], mb}));
+      return;
+    }
+    Instruction i = compute(n, mb, Pass::forward, 0);
+    for (int source : node(n).inputs) i.reads.push_back(values_.at({source, mb}));
+    for (std::uint32_t p : parameters_[n]) i.reads.push_back(draft_.parameters[p].weight);
+    i.reads.insert(i.reads.end(), buffers_[n].begin(), buffers_[n].end());
+    values_[{n, mb}] = s.storage == OutputStorage::in_place
+                           ? draft_.role.add_view(name, s.output, i.reads[0])
+                           : draft_.role.add_tensor(name, s.output, TensorClass::activation);
+    i.writes = {values_[{n, mb}]};
+    for (const SavedSpec& saved : s.saved) {
+      saved_[{n, mb}].push_back(
+          draft_.role.add_tensor(fmt::format("{}.{}", name, saved.name), saved.spec, TensorClass::activation));
+      i.writes.push_back(saved_[{n, mb}].back());
+    }
+    draft_.list.push_back({i, kNone});
+  }
+
+  void backward(std::int32_t mb, bool last) {
+    // The next stage has long received what was sent: it has played this microbatch's forward before its gradient can
+    // come.
+    wait_all(activation_sends_[mb]);
+    std::vector<Pending> received;
+    std::vector<std::pair<int, Gradient>> arrived;
+    for (const auto& [pair, sources] : plan_.edges) {
+      if (pair.first != stage_) continue;
+      for (int source : sources) {
+        if (!needs_grad(source)) continue;
+        const std::string name = fmt::format("grad.{}.from.stage{}", versioned(node(source).name, mb), pair.second);
+        const std::uint32_t tensor = draft_.role.add_tensor(name, signature(source).output, TensorClass::activation);
+        const Instruction i = transfer(InstructionKind::recv, pair.second, source, mb, tensor,
+                                       plan_.tag(stage_, pair.second, source, mb));
+        received.push_back({draft_.post(i), i.node, mb});
+        arrived.push_back({source, {tensor, true}});
+      }
+    }
+    wait_all(received);
+    for (const auto& [source, gradient] : arrived) contribute(source, mb, gradient);
+    for (auto n = nodes_.rbegin(); n != nodes_.rend(); ++n) backward_node(*n, mb, last);
+    for (const auto& [pair, sources] : plan_.edges) {
+      if (pair.second != stage_) continue;
+      for (int source : sources) {
+        if (!needs_grad(source)) continue;
+        const std::uint32_t tensor = gradients_.at({source, mb}).tensor;
+        const Instruction i =
+            transfer(InstructionKind::send, pair.first, source, mb, tensor, plan_.tag(pair.first, stage_, source, mb));
+        gradient_sends_.push_back({draft_.post(i), i.node, mb});
+      }
+    }
+  }
+
+  void backward_node(int n, std::int32_t mb, bool last) {
+    if (!needs_grad(n)) return;
+    const Signature& s = signature(n);
+    const bool is_loss = node(n).kind->role == OpRole::loss;
+    const std::uint32_t grads = plan_.model.grads(static_cast<std::size_t>(n), plan_.needs_grad);
+    if (s.backward_is_alias) {
+      const Gradient grad_output = gradients_.at({n, mb});
+      for (std::size_t input = 0; input < node(n).inputs.size(); ++input) {
+        const int source = node(n).inputs[input];
+        if (!needs_grad(source)) continue;
+        const std::string name = fmt::format("{}.via.{}.{}", gradient_name(source, mb), node(n).name, input);
+        // One reader keeps it exclusive (flatten); two share it (add).
+        contribute(
+            source, mb,
+            {draft_.role.add_view(name, plan_.ops[static_cast<std::size_t>(n)].inputs[input], grad_output.tensor),
+             grad_output.exclusive && node(n).inputs.size() == 1});
+      }
+      return;
+    }
+    Instruction i = compute(n, mb, Pass::backward, grads);
+    if (is_loss)
+      i.scale = 1.0 / static_cast<double>(plan_.microbatches);  // the step's loss is the mean over microbatches
+    else
+      i.reads.push_back(gradients_.at({n, mb}).tensor);
+    for (const Operand& operand : s.backward_reads) i.reads.push_back(operand_tensor(n, mb, operand));
+    std::vector<std::pair<int, Gradient>> contributions;
+    for (std::size_t input = 0; input < node(n).inputs.size(); ++input) {
+      if (!(grads & (1U << input))) continue;
+      const int source = node(n).inputs[input];
+      std::string name = gradient_name(source, mb);
+      if (gradients_.contains({source, mb}) || !contributions.empty())
+        name += fmt::format(".via.{}.{}", node(n).name, input);
+      i.writes.push_back(
+          draft_.role.add_tensor(name, plan_.ops[static_cast<std::size_t>(n)].inputs[input], TensorClass::activation));
+      contributions.push_back({source, {i.writes.back(), true}});
+    }
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> additions;  // parameter gradient, this microbatch's part of it
+    for (std::uint32_t p : parameters_[n]) {
+      DraftParameter& parameter = draft_.parameters[p];
+      const TensorSpec spec = draft_.role.tensors[parameter.weight].spec;
+      const bool first = parameter.gradient == kNone;
+      const std::string name = "grad." + parameter.name;
+      const std::uint32_t tensor =
+          draft_.role.add_tensor(first ? name : versioned(name, mb), spec, TensorClass::gradient);
+      i.writes.push_back(tensor);
+      if (first)
+        parameter.gradient = tensor;
+      else
+        additions.push_back({parameter.gradient, tensor});
+    }
+    draft_.list.push_back({i, kNone});
+    for (const auto& [total, part] : additions) accumulate(total, part, i.node, mb);
+    if (last) record_arrival(n);
+    for (const auto& [source, gradient] : contributions) contribute(source, mb, gradient);
+  }
+
+  /// Autograd hands a linear's bias gradient over before its weight gradient (that one passes a transpose); all others
+  /// come in declaration order.
+  void record_arrival(int n) {
+    std::vector<std::uint32_t> order = parameters_[n];
+    if (node(n).kind->name == "linear") std::reverse(order.begin(), order.end());
+    draft_.arrival.insert(draft_.arrival.end(), order.begin(), order.end());
+  }
+
+  [[nodiscard]] std::string gradient_name(int n, std::int32_t mb) const {
+    return "grad." + versioned(node(n).name, mb);
+  }
+
+  [[nodiscard]] std::uint32_t operand_tensor(int n, std::int32_t mb, const Operand& operand) const {
+    const auto index = static_cast<std::size_t>(operand.index);
+    switch (operand.from) {
+      case Operand::From::input:
+        return values_.at({node(n).inputs[index], mb});
+      case Operand::From::output:
+        return values_.at({n, mb});
+      case Operand::From::parameter:
+        return draft_.parameters[parameters_.at(n)[index]].weight;
+      case Operand::From::saved:
+        return saved_.at({n, mb})[index];
+    }
+    throw InternalError("operand of node '{}'", node(n).name);
+  }
+
+  /// Another reader's gradient of the output of node n: the first is kept, further ones are added in place where nobody
+  /// else uses the storage.
+  void contribute(int n, std::int32_t mb, Gradient part) {
+    const auto [entry, is_first] = gradients_.emplace(Key{n, mb}, part);
+    if (is_first) return;
+    Gradient& total = entry->second;
+    const std::uint32_t name = draft_.name_index(node(n).name);
+    if (!total.exclusive && !part.exclusive) {
+      const std::uint32_t fresh = draft_.role.add_tensor(fmt::format("{}.sum", gradient_name(n, mb)),
+                                                         signature(n).output, TensorClass::activation);
+      draft_.scaled_copy(total.tensor, fresh, 1, name);
+      total = {fresh, true};
+    } else if (!total.exclusive) {
+      std::swap(total, part);
+    }
+    accumulate(total.tensor, part.tensor, name, mb);
+  }
+
+  /// a += b.
+  void accumulate(std::uint32_t a, std::uint32_t b, std::uint32_t name, std::int32_t mb) {
+    const TensorSpec& spec = draft_.role.tensors[a].spec;
+    const TensorSpec flat{spec.dtype, {spec.elements()}};  // elementwise: equal sizes share one work
+    Instruction i;
+    i.kind = InstructionKind::compute;
+    i.work = draft_.works->add({{&op_table().at("accumulate"), {}, {flat, flat}}, Pass::forward, 0});
+    i.node = name;
+    i.microbatch = mb;
+    i.reads = {a, b};
+    i.writes = {a};
+    draft_.list.push_back({i, kNone});
+  }
+
+  const Plan& plan_;
+  std::uint32_t stage_;
+  Draft draft_;
+  std::vector<int> nodes_;                                          // of this stage, in the model's order
+  std::map<int, std::vector<std::uint32_t>> parameters_, buffers_;  // per node: indices into draft_.parameters, tensors
+  std::map<Key, std::uint32_t> values_;                             // outputs, here or received
+  std::map<Key, std::vector<std::uint32_t>> saved_;
+  std::map<Key, Gradient> gradients_;
+  std::map<std::int32_t, std::vector<Pending>> activation_sends_;
+  std::vector<Pending> gradient_sends_;
+};
+
+enum class Transfers : bool { no, yes };
+
+Program build(const Model& model, const Strategy& strategy, std::uint32_t replicas, Transfers transfers) {
+  Program program;
+  program.model = model.text();
+  program.strategy = strategy.text();
+  program.global_batch = model.global_batch;
+  program.replicas = strategy.dp;
+  program.microbatches = strategy.microbatches;
+  WorkTable works(program.works);
+  const Plan plan(model, strategy);
+  const bool with_transfers = transfers == Transfers::yes;
+  if (replicas > 1 && with_transfers) program.groups.push_back({"data", {}});
+  for (std::uint32_t stage = 0; stage < plan.stages; ++stage) {
+    Draft draft = StageBuilder(plan, stage, program, works).build();
+    if (replicas > 1) {
+      if (with_transfers) program.groups[0].members.push_back(draft.role.ranks);
+      if (strategy.broadcast_buffers) add_buffer_broadcast(draft, 0, with_transfers);
+      add_gradient_buckets(draft, strategy, replicas, 0, with_transfers);
+    }
+    add_updates(draft, model);
+    add_frees(draft);
+    program.roles.push_back(std::move(draft).finish());
+  }
+  validate(program);
+  return program;
+}
+
+/// Roofline seconds of a generic device (50 GFLOP/s, 10 GB/s): only the proportions among nodes matter.
+std::vector<double> node_weights(const Model& model, std::int64_t rows) {
+  std::vector<double> weights;
+  for (const NodeSummary& node : summarize(model, rows))
+    weights.push_back((node.forward_flops + node.backward_flops) / 50e9 +
+                      (node.forward_bytes + node.backward_bytes) / 10e9);
+  return weights;
+}
+
+/// Cuts n weights into `parts` contiguous, non-empty parts so that the heaviest is lightest (dynamic programming, O(n²
+/// parts)).
+std::vector<std::uint32_t> balanced_stages(const std::vector<double>& weights, std::uint32_t parts) {
+  const std::size_t n = weights.size();
+  std::vector<double> sum(n + 1, 0);
+  for (std::size_t i = 0; i < n; ++i) sum[i + 1] = sum[i] + weights[i];
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  std::vector best(parts + 1, std::vector<double>(n + 1, kInfinity));
+  std::vector cut(parts + 1, std::vector<std::size_t>(n + 1, 0));
+  best[0][0] = 0;
+  for (std::uint32_t p = 1; p <= parts; ++p)
+    for (std::size_t end = p; end <= n; ++end)
+      for (std::size_t begin = p - 1; begin < end; ++begin)
+        if (const double cost = std::max(best[p - 1][begin], sum[end] - sum[begin]); cost < best[p][end]) {
+          best[p][end] = cost;
+          cut[p][end] = begin;
+        }
+  std::vector<std::uint32_t> stages(n);
+  for (std::size_t p = parts, end = n; p > 0; end = cut[p][end], --p)
+    std::fill(stages.begin() + static_cast<std::ptrdiff_t>(cut[p][end]),
+              stages.begin() + static_cast<std::ptrdiff_t>(end), static_cast<std::uint32_t>(p - 1));
+  return stages;
+}
+
+}  // namespace
+
+std::vector<std::uint32_t> stages_of(const Model& model, const Strategy& strategy) {
+  const std::size_t nodes = model.nodes.size();
+  if (strategy.pp > nodes)
+    throw ConfigError("strategy '{}': pp={} stages, but model '{}' has {} nodes", strategy.text(), strategy.pp,
+                      model.name, nodes);
+  if (strategy.pp == 1) return std::vector<std::uint32_t>(nodes, 0);
+  if (strategy.cut.empty())
+    return balanced_stages(node_weights(model, model.global_batch / strategy.dp / strategy.microbatches), strategy.pp);
+  std::vector<std::uint32_t> stages(nodes, 0);
+  std::size_t begin = 0;
+  for (std::uint32_t stage = 0; stage < strategy.cut.size(); ++stage) {
+    const std::string& name = strategy.cut[stage];
+    std::size_t end = 0;  // one past the last node of the stage
+    for (std::size_t n = 0; n < nodes; ++n)
+      if (model.nodes[n].name == name || model.nodes[n].name.starts_with(name + ".")) end = n + 1;
+    if (end == 0) {
+      std::string presets;
+      for (const auto& [preset, cuts] : model.cuts) presets += preset + ", ";
+      throw ConfigError(
+          "strategy '{}': cut '{}' is no node of model '{}'; allowed: balanced, {}or node names such as '{}' joined by "
+          "'+' (see `paragauge describe`)",
+          strategy.text(), name, model.name, presets, model.nodes[nodes / 2].name);
+    }
+    if (end <= begin || end >= nodes)
+      throw ConfigError("strategy '{}': cut '{}' leaves a stage of model '{}' empty; cuts go in the model's order",
+                        strategy.text(), name, model.name);
+    std::fill(stages.begin() + static_cast<std::ptrdiff_t>(begin), stages.begin() + static_cast<std::ptrdiff_t>(end),
+              stage);
+    begin = end;
+  }
+  std::fill(stages.begin() + static_cast<std::ptrdiff_t>(begin), stages.end(), strategy.pp - 1);
+  return stages;
+}
+
+Program lower(const Model& model, const Strategy& strategy) {
+  return build(model, strategy, strategy.dp, Transfers::yes);
+}
+
+Program calibration_program(const Model& model, const Strategy& strategy) {
+  Strategy one = strategy;
+  one.preset = "mesh";
+  one.dp = one.pp = 1;
+  one.cut.clear();
+  one.microbatches = std::min<std::int64_t>(strategy.microbatches, 2);
+  Model part = model;
+  part.global_batch = model.global_batch / strategy.dp / strategy.microbatches * one.microbatches;
+  return build(part, one, strategy.dp, Transfers::no);
+}
+
+}  // namespace sim

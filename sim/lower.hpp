@@ -1,0 +1,29 @@
+// Model + Strategy → Program.
+//
+//   Program program = lower(model, parse_strategy("ddp,dp=2", model));
+//
+// Steps: cut the model into stages; per stage play the schedule's actions, node by node, forward and backward, with a
+// send for every tensor that a later stage reads; then the passes in `sim/pass` (gradient accumulation is part of the
+// actions; buffer broadcast, buckets, optimizer, frees).
+#pragma once
+
+#include "sim/cost_model.hpp"
+#include "sim/model.hpp"
+#include "sim/program.hpp"
+#include "sim/strategy/strategy.hpp"
+
+namespace sim {
+
+/// The stage of every node, non-decreasing. `strategy.cut` names, or cuts balanced by the roofline time of forward +
+/// backward on a generic device. ConfigError for a cut name that doesn't exist (lists similar ones) or cuts out of
+/// order.
+std::vector<std::uint32_t> stages_of(const Model& model, const Strategy& strategy);
+
+/// The result has passed `validate`. ConfigError when the strategy doesn't fit (batch not divisible, …).
+Program lower(const Model& model, const Strategy& strategy);
+
+/// The one-rank program whose ops are those of `strategy` on one rank: same rows per pass, at most two microbatches,
+/// the same buckets, no transfers. What `calibrate` plays.
+Program calibration_program(const Model& model, const Strategy& strategy);
+
+}  // namespace sim

@@ -1,0 +1,28 @@
+#include "sim/op/kinds.hpp"
+
+namespace sim {
+namespace {
+
+Signature signature(const OpInstance& op) {
+  check_internal(op.inputs[0] == op.inputs[1], "accumulate {} into {}", to_string(op.inputs[1]),
+                 to_string(op.inputs[0]));
+  Signature s;
+  s.output = op.inputs[0];
+  s.storage = OutputStorage::in_place;
+  return s;
+}
+
+Demand demand(const OpInstance& op, Pass, std::uint32_t) { return {count(op.inputs[0]), 3 * size(op.inputs[0])}; }
+
+}  // namespace
+
+OpKind accumulate_kind() {
+  return {.name = "accumulate",
+          .equation = "a += b (gradients of one tensor from two readers, or from two microbatches)",
+          .role = OpRole::helper,
+          .inputs = 2,
+          .signature = signature,
+          .demand = demand};
+}
+
+}  // namespace sim

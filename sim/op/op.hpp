@@ -1,0 +1,135 @@
+// Op kinds: what an op computes, what it costs, and which tensors its forward and backward read and write.
+//
+//   OpInstance conv{&op_table().at("conv2d"), {{"out_channels", 64}, {"kernel_size", 3}, …}, {x}};
+//   Signature s = conv.signature();                 // output, parameters, saved tensors
+//   Demand d = conv.demand(Pass::forward);          // FLOPs and bytes moved
+//
+// Conventions. A multiply-add is 2 FLOP. Shapes are [batch, channels, height, width] or [batch, features]. `bytes` is
+// the compulsory traffic: every operand read once, every result written once.
+//
+// The operands of an instruction, in this order (backend/op relies on it):
+//   forward   reads  inputs…, parameters…, buffers…              writes output, saved…
+//   backward  reads  grad_output (not for a loss), then `backward_reads`   writes grad of each input that needs one,
+//   grad of each parameter update    reads  parameter, gradient, states…                writes nothing (parameter and
+//   states change in place); `saved` of an
+//             optimizer's signature are its states, zero at first, living as long as the parameter; its one input is
+//             the parameter
+//   helpers   accumulate: reads a, b, writes a; scaled_copy: reads x, writes a tensor that exists
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/dtype.hpp"
+#include "sim/table.hpp"
+
+namespace sim {
+
+enum class Pass : std::uint8_t { forward, backward, update };
+std::string_view to_string(Pass pass);
+
+/// Attribute values by name; booleans are 0 or 1. Defaults are filled in, so two equal ops compare equal.
+using Attributes = std::map<std::string, double, std::less<>>;
+
+struct AttributeSpec {
+  std::string_view name;
+  bool required = false;
+  double otherwise = 0;  // the default where not required
+  double minimum = 0, maximum = 1e9;
+  bool integral = true;
+};
+
+/// How a forward output relates to the first input's storage.
+enum class OutputStorage : std::uint8_t { fresh, view, in_place };
+
+/// A tensor that the backward pass reads.
+struct Operand {
+  enum class From : std::uint8_t { input, output, parameter, saved } from;
+  int index = 0;
+};
+
+struct ParameterSpec {
+  std::string name;  // "weight", "bias"
+  TensorSpec spec;
+  double initial_bound = 0;  // uniform in ±initial_bound around initial_center
+  double initial_center = 0;
+};
+
+struct BufferSpec {
+  std::string name;  // "running_mean"
+  TensorSpec spec;
+  double initial_value = 0;
+};
+
+struct SavedSpec {
+  std::string name;  // "save_mean", "indices"
+  TensorSpec spec;
+};
+
+/// Everything the lowering needs to know about one op at given input shapes.
+struct Signature {
+  TensorSpec output;
+  OutputStorage storage = OutputStorage::fresh;
+  std::vector<ParameterSpec> parameters;
+  std::vector<BufferSpec> buffers;
+  std::vector<SavedSpec> saved;
+  std::vector<Operand> backward_reads;
+  /// The gradient of every input is grad_output's storage (view or add): backward is no instruction.
+  bool backward_is_alias = false;
+};
+
+/// What an instruction asks of a device (not how long it takes).
+struct Demand {
+  double flops = 0;  // arithmetic; for conv2d and linear exactly torch.utils.flop_counter's count
+  double bytes = 0;  // compulsory memory traffic
+};
+
+enum class OpRole : std::uint8_t {
+  layer,      // a node of a model
+  loss,       // the last node: inputs are prediction and target, the output is a scalar
+  optimizer,  // a parameter update
+  helper      // what lowering inserts: accumulate, scaled_copy
+};
+
+struct OpInstance;
+
+/// One row of the op table. Functions get a filled-in instance (attributes complete, inputs checked for count).
+struct OpKind {
+  std::string_view name;
+  std::string_view equation;  // one line
+  OpRole role = OpRole::layer;
+  int inputs = 1;
+  bool has_parameters = false;
+  bool matrix = false;  // its FLOPs are what torch.utils.flop_counter counts
+  std::vector<AttributeSpec> attributes = {};
+  /// Shapes that don't fit: ConfigError (the caller adds the node's name).
+  Signature (*signature)(const OpInstance&) = nullptr;
+  /// `grads`: bit i = the gradient of input i is wanted, bit 31 = the gradients of the parameters are wanted (backward
+  /// only).
+  Demand (*demand)(const OpInstance&, Pass, std::uint32_t grads) = nullptr;
+};
+
+constexpr std::uint32_t kParameterGrads = 1U << 31;
+
+/// An op kind with its attributes and the shapes of its inputs.
+struct OpInstance {
+  const OpKind* kind = nullptr;
+  Attributes attributes;
+  std::vector<TensorSpec> inputs;
+
+  [[nodiscard]] std::int64_t integer(std::string_view attribute) const;
+  [[nodiscard]] double number(std::string_view attribute) const;
+  [[nodiscard]] Signature signature() const { return kind->signature(*this); }
+  [[nodiscard]] Demand demand(Pass pass, std::uint32_t grads = kParameterGrads | 1) const {
+    return kind->demand(*this, pass, grads);
+  }
+};
+
+const Table<OpKind>& op_table();
+
+/// Checks names and ranges and fills in defaults. `where` names the node in messages.
+Attributes complete_attributes(const OpKind& kind, const Attributes& given, const std::string& where);
+
+}  // namespace sim

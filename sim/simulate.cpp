@@ -1,0 +1,559 @@
+#include "sim/simulate.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <tuple>
+
+#include "sim/error.hpp"
+
+namespace sim {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+bool is_posted(InstructionKind kind) {
+  return kind == InstructionKind::send || kind == InstructionKind::recv || kind == InstructionKind::collective;
+}
+
+/// Which transfer every posted instruction belongs to, worked out once per role: transfer id = first[instruction] +
+/// replica (point to point) or
+/// + member list (collective).
+struct Wiring {
+  std::vector<std::vector<std::uint32_t>> first;    // [role][instruction], kNone for others
+  std::vector<std::vector<std::uint32_t>> list_of;  // [group][rank] → member list
+  std::vector<std::uint32_t> parties;               // per transfer
+  std::vector<std::uint32_t> channel;               // per transfer: transfers of one channel go one after the other
+  std::uint32_t channels = 0;
+
+  explicit Wiring(const Program& program) {
+    const std::uint32_t ranks = program.ranks();
+    std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::uint32_t>
+        pairs;  // sender's role, receiver's role, tag
+    std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> collectives,
+        pair_channels;  // group, ordinal; sender's role, receiver's role
+    std::map<std::uint32_t, std::uint32_t> group_channels;
+    for (std::uint32_t g = 0; g < program.groups.size(); ++g) {
+      list_of.emplace_back(ranks, 0);
+      for (std::uint32_t m = 0; m < program.groups[g].members.size(); ++m)
+        for (std::uint32_t rank : program.groups[g].members[m]) list_of[g][rank] = m;
+    }
+    for (std::uint32_t r = 0; r < program.roles.size(); ++r) {
+      const Role& role = program.roles[r];
+      first.emplace_back(role.size(), kNone);
+      std::vector<std::uint32_t> ordinal(program.groups.size(), 0);
+      for (std::uint32_t i = 0; i < role.size(); ++i) {
+        if (!is_posted(role.kind[i])) continue;
+        const auto next = static_cast<std::uint32_t>(parties.size());
+        if (role.kind[i] == InstructionKind::collective) {
+          const std::uint32_t group = role.peer[i];
+          const auto [entry, is_new] = collectives.emplace(std::pair(group, ordinal[group]++), next);
+          if (is_new) {
+            const auto [channel_entry, new_channel] = group_channels.emplace(group, channels);
+            const auto lists = static_cast<std::uint32_t>(program.groups[group].members.size());
+            if (new_channel) channels += lists;
+            for (std::uint32_t m = 0; m < lists; ++m) {
+              parties.push_back(static_cast<std::uint32_t>(program.groups[group].members[m].size()));
+              channel.push_back(channel_entry->second + m);
+            }
+          }
+          first[r][i] = entry->second;
+        } else {
+          const bool sends = role.kind[i] == InstructionKind::send;
+          const std::uint32_t from = sends ? r : role.peer[i], to = sends ? role.peer[i] : r;
+          const auto [entry, is_new] = pairs.emplace(std::tuple(from, to, role.tag[i]), next);
+          if (is_new) {
+            const auto [channel_entry, new_channel] = pair_channels.emplace(std::pair(from, to), channels);
+            const auto replicas = static_cast<std::uint32_t>(role.ranks.size());
+            if (new_channel) channels += replicas;
+            for (std::uint32_t replica = 0; replica < replicas; ++replica) {
+              parties.push_back(2);
+              channel.push_back(channel_entry->second + replica);
+            }
+          }
+          first[r][i] = entry->second;
+        }
+      }
+    }
+  }
+};
+
+/// Where the engine takes durations from: prices that may be shared, or measured times that are what they are.
+struct Source {
+  const Prices* prices = nullptr;
+  const Durations* durations = nullptr;
+};
+
+class Engine {
+ public:
+  Engine(const Program& program, const Cluster& cluster, const Source& source)
+      : program_(program), cluster_(cluster), source_(source), wiring_(program), places_(program.places()) {
+    const auto ranks = static_cast<std::uint32_t>(places_.size());
+    if (cluster.place.size() < ranks)
+      throw ConfigError("program of {} ranks on cluster '{}', which was made for {}", ranks, cluster.name,
+                        cluster.place.size());
+    std::uint32_t devices = 0, nodes = 0;
+    for (std::uint32_t r = 0; r < ranks; ++r) {
+      devices = std::max(devices, cluster.place[r].device + 1);
+      nodes = std::max(nodes, cluster.place[r].node + 1);
+    }
+    device_load_.resize(devices);
+    device_computes_.resize(devices);
+    device_stolen_.resize(devices);
+    node_busy_.resize(nodes);
+    transfers_.resize(wiring_.parties.size());
+    channel_free_.assign(wiring_.channels, 0);
+    channel_queue_.resize(wiring_.channels);
+    asynchronous_ = cluster.device.asynchronous;
+    fluid_ = source.durations == nullptr && is_shared();
+    ranks_.resize(ranks);
+    timeline_.ranks.resize(ranks);
+    for (std::uint32_t r = 0; r < ranks; ++r) {
+      const std::uint32_t size = role(r).size();
+      timeline_.ranks[r].posted_s.assign(size, 0);
+      timeline_.ranks[r].start_s.assign(size, 0);
+      timeline_.ranks[r].end_s.assign(size, 0);
+    }
+  }
+
+  Timeline run() {
+    for (std::uint32_t r = 0; r < ranks_.size(); ++r) ready_.push_back(r);
+    for (;;) {
+      while (!ready_.empty()) {
+        const std::uint32_t rank = ready_.back();
+        ready_.pop_back();
+        advance(rank);
+      }
+      if (active_.empty()) break;
+      pass_time();
+    }
+    for (std::uint32_t r = 0; r < ranks_.size(); ++r) {
+      check_internal(ranks_[r].next == role(r).size(),
+                     "rank {} stands at instruction {} for ever: the program wasn't validated", r, ranks_[r].next);
+      timeline_.ranks[r].end_of_step_s = ranks_[r].clock;
+      timeline_.step_s = std::max(timeline_.step_s, ranks_[r].clock);
+    }
+    fill_transfers();
+    break_down(program_, timeline_);
+    check(program_, timeline_);
+    return std::move(timeline_);
+  }
+
+ private:
+  struct RankState {
+    std::uint32_t next = 0;  // instruction
+    double clock = 0;        // of the issuing thread; on an asynchronous device of the compute lane
+    bool waiting = false;    // has entered the wait at `next`
+    bool issued = false;     // the host time of `next` has passed
+    bool computing = false;  // the compute activity of `next` has begun
+  };
+  struct Transfer {
+    double ready = 0, start = 0, end = kInfinity;  // all have posted; begins to move; done
+    double entered = 0;                            // engine receiver: when the last of those who copy began to wait
+    std::uint32_t posted = 0, copiers = 0;
+    std::uint32_t price = kNone;
+    std::uint32_t role = kNone, instruction = kNone;  // of one party
+    std::uint32_t replica = 0;
+    std::vector<std::uint32_t> sleepers;
+  };
+  /// Something that goes on in a fluid world.
+  struct Activity {
+    enum class Kind : std::uint8_t { compute, timer, latency, wire, copy } kind;
+    std::uint32_t subject;  // rank (compute, timer) or transfer
+    double remaining;       // seconds if alone
+    double rate = 1;
+  };
+
+  [[nodiscard]] const Role& role(std::uint32_t rank) const { return program_.roles[places_[rank].role]; }
+
+  [[nodiscard]] bool is_shared() const {
+    if (source_.prices->busy_levels > 1) return true;
+    std::vector<int> ranks_on(device_load_.size(), 0);
+    for (std::uint32_t r = 0; r < places_.size(); ++r)
+      if (++ranks_on[cluster_.place[r].device] > 1) return true;
+    for (const TransferCost& cost : source_.prices->transfers)
+      if (cost.core_share > 0) return true;
+    return cluster_.link.shared && source_.prices->transfers.size() > 0 && places_.size() > 2;
+  }
+
+  [[nodiscard]] double launch(std::uint32_t rank, std::uint32_t i) const {
+    return source_.durations != nullptr ? source_.durations->gap_s[rank][i] : source_.prices->launch_s;
+  }
+
+  /// Plays a rank's list until it has to wait for something.
+  void advance(std::uint32_t rank) {
+    RankState& state = ranks_[rank];
+    RankTimeline& times = timeline_.ranks[rank];
+    const Role& list = role(rank);
+    const std::uint32_t size = list.size();
+    const std::vector<std::uint32_t>& first = wiring_.first[places_[rank].role];
+    while (state.next < size) {
+      const std::uint32_t i = state.next;
+      switch (list.kind[i]) {
+        case InstructionKind::compute:
+        case InstructionKind::copy:
+        case InstructionKind::update: {
+          if (fluid_) {
+            if (!state.computing) {
+              if (!issue_fluid(rank, i)) return;
+              times.start_s[i] = state.clock;
+              state.computing = true;
+              const double work = source_.prices->work_s[list.work[i] * source_.prices->busy_levels];
+              start({Activity::Kind::compute, rank, work});
+              return;
+            }
+            state.computing = state.issued = false;
+            times.end_s[i] = state.clock;
+          } else {
+            issue(rank, i);
+            times.start_s[i] = state.clock;
+            state.clock += source_.durations != nullptr ? source_.durations->seconds[rank][i]
+                                                        : source_.prices->work_s[list.work[i]];
+            times.end_s[i] = state.clock;
+          }
+          break;
+        }
+        case InstructionKind::send:
+        case InstructionKind::recv:
+        case InstructionKind::collective: {
+          if (fluid_) {
+            if (!issue_fluid(rank, i)) return;
+            state.issued = false;
+          } else {
+            issue(rank, i);
+          }
+          times.posted_s[i] = state.clock;
+          post(rank, i, transfer_id(rank, i, first));
+          break;
+        }
+        case InstructionKind::wait: {
+          const std::uint32_t awaited = list.awaits[i];
+          Transfer& transfer = transfers_[transfer_id(rank, awaited, first)];
+          if (!state.waiting) {
+            if (fluid_) {
+              if (!issue_fluid(rank, i)) return;
+              state.issued = false;
+            } else {
+              issue(rank, i);
+            }
+            times.start_s[i] = state.clock;
+            state.waiting = true;
+            enter_wait(rank, awaited, transfer);
+          }
+          const double end = done_s(rank, awaited, transfer);
+          if (end == kInfinity) {
+            transfer.sleepers.push_back(rank);
+            return;
+          }
+          state.waiting = false;
+          state.clock = std::max(state.clock, end);
+          times.end_s[i] = state.clock;
+          break;
+        }
+      }
+      ++state.next;
+    }
+  }
+
+  [[nodiscard]] std::uint32_t transfer_id(std::uint32_t rank, std::uint32_t i,
+                                          const std::vector<std::uint32_t>& first) const {
+    const Role& list = role(rank);
+    return first[i] +
+           (list.kind[i] == InstructionKind::collective ? wiring_.list_of[list.peer[i]][rank] : places_[rank].replica);
+  }
+
+  /// Host time of an instruction. A synchronous device's thread issues, then computes; a GPU's thread runs ahead of the
+  /// lane.
+  void issue(std::uint32_t rank, std::uint32_t i) {
+    RankState& state = ranks_[rank];
+    if (asynchronous_ && source_.durations == nullptr)
+      state.clock = std::max(state.clock, launch(rank, i) * (i + 1));
+    else
+      state.clock += launch(rank, i);
+  }
+
+  /// The same where time is shared: false while the rank has to let time pass first.
+  bool issue_fluid(std::uint32_t rank, std::uint32_t i) {
+    RankState& state = ranks_[rank];
+    if (state.issued) return true;
+    state.issued = true;
+    state.clock = std::max(state.clock, now_);
+    const double host = asynchronous_ ? launch(rank, i) * (i + 1) - state.clock : launch(rank, i);
+    if (host <= 0) return true;
+    start({asynchronous_ ? Activity::Kind::timer : Activity::Kind::compute, rank, host});
+    return false;
+  }
+
+  void post(std::uint32_t rank, std::uint32_t i, std::uint32_t id) {
+    Transfer& transfer = transfers_[id];
+    transfer.ready = std::max(transfer.ready, ranks_[rank].clock);
+    transfer.role = places_[rank].role;
+    transfer.instruction = i;
+    transfer.replica = places_[rank].replica;
+    if (source_.prices != nullptr) transfer.price = source_.prices->transfer_of[transfer.role][i];
+    if (++transfer.posted == wiring_.parties[id]) begin_if_possible(id);
+  }
+
+  /// Who moves the bytes with the issuing thread: the receiver, or every member of a collective.
+  void enter_wait(std::uint32_t rank, std::uint32_t awaited, Transfer& transfer) {
+    if (cluster_.link.engine != TransferEngine::receiver || role(rank).kind[awaited] == InstructionKind::send) return;
+    transfer.entered = std::max(transfer.entered, ranks_[rank].clock);
+    ++transfer.copiers;
+    begin_if_possible(static_cast<std::uint32_t>(&transfer - transfers_.data()));
+  }
+
+  [[nodiscard]] std::uint32_t copiers_needed(std::uint32_t id) const {
+    if (cluster_.link.engine != TransferEngine::receiver) return 0;
+    const Transfer& transfer = transfers_[id];
+    return program_.roles[transfer.role].kind[transfer.instruction] == InstructionKind::collective ? wiring_.parties[id]
+                                                                                                   : 1;
+  }
+
+  void begin_if_possible(std::uint32_t id) {
+    Transfer& transfer = transfers_[id];
+    if (transfer.posted < wiring_.parties[id] || transfer.copiers < copiers_needed(id)) return;
+    const std::uint32_t channel = wiring_.channel[id];
+    transfer.start = std::max(transfer.ready, transfer.entered);
+    if (source_.durations != nullptr) {  // each rank knows its own end
+      transfer.end = transfer.start;
+      wake(transfer);
+      return;
+    }
+    const TransferCost& cost = source_.prices->transfers[transfer.price];
+    if (!fluid_) {
+      transfer.start = std::max(transfer.start, channel_free_[channel]);
+      transfer.end = channel_free_[channel] = transfer.start + cost.latency_s + cost.wire_s;
+      wake(transfer);
+      return;
+    }
+    channel_queue_[channel].push_back(id);
+    if (channel_queue_[channel].size() == 1) start_transfer(id);
+  }
+
+  void start_transfer(std::uint32_t id) {
+    Transfer& transfer = transfers_[id];
+    transfer.start = std::max({transfer.ready, transfer.entered, now_});
+    const TransferCost& cost = source_.prices->transfers[transfer.price];
+    if (cluster_.link.engine == TransferEngine::receiver)
+      start({Activity::Kind::copy, id, cost.latency_s + cost.wire_s});
+    else
+      start({Activity::Kind::latency, id, cost.latency_s});
+  }
+
+  void finish_transfer(std::uint32_t id) {
+    Transfer& transfer = transfers_[id];
+    transfer.end = now_;
+    wake(transfer);
+    std::vector<std::uint32_t>& queue = channel_queue_[wiring_.channel[id]];
+    queue.erase(queue.begin());
+    if (!queue.empty()) start_transfer(queue.front());
+  }
+
+  void wake(Transfer& transfer) {
+    ready_.insert(ready_.end(), transfer.sleepers.begin(), transfer.sleepers.end());
+    transfer.sleepers.clear();
+  }
+
+  /// When the transfer is done for this rank; infinity: not known yet.
+  [[nodiscard]] double done_s(std::uint32_t rank, std::uint32_t awaited, const Transfer& transfer) const {
+    if (source_.durations == nullptr || transfer.end == kInfinity) return transfer.end;
+    return transfer.start + source_.durations->seconds[rank][awaited];
+  }
+
+  // ---- Fluid time: everyone active has a rate; the next one to end is looked for among the active. ----
+
+  void start(const Activity& activity) { active_.push_back(activity); }
+
+  template <class Visit>
+  void for_each_device(const Activity& activity, Visit visit) const {
+    if (activity.kind == Activity::Kind::timer || activity.kind == Activity::Kind::latency) return;
+    if (activity.kind == Activity::Kind::compute) return visit(cluster_.place[activity.subject].device);
+    const Transfer& transfer = transfers_[activity.subject];
+    const Role& list = program_.roles[transfer.role];
+    if (list.kind[transfer.instruction] == InstructionKind::collective) {
+      const Group& group = program_.groups[list.peer[transfer.instruction]];
+      const std::uint32_t members = wiring_.list_of[list.peer[transfer.instruction]][list.ranks[transfer.replica]];
+      for (std::uint32_t rank : group.members[members]) visit(cluster_.place[rank].device);
+      return;
+    }
+    const std::uint32_t own = list.ranks[transfer.replica],
+                        partner = program_.roles[list.peer[transfer.instruction]].ranks[transfer.replica];
+    const bool own_receives = list.kind[transfer.instruction] == InstructionKind::recv;
+    visit(cluster_.place[own_receives ? own : partner].device);
+    if (activity.kind == Activity::Kind::wire) visit(cluster_.place[own_receives ? partner : own].device);
+  }
+
+  void set_rates() {
+    std::fill(device_load_.begin(), device_load_.end(), 0);
+    std::fill(device_computes_.begin(), device_computes_.end(), 0);
+    std::fill(device_stolen_.begin(), device_stolen_.end(), 0);
+    std::fill(node_busy_.begin(), node_busy_.end(), 0);
+    std::uint32_t flows = 0;
+    for (const Activity& activity : active_) {
+      if (activity.kind == Activity::Kind::wire) ++flows;
+      const double stolen = activity.kind == Activity::Kind::wire
+                                ? source_.prices->transfers[transfers_[activity.subject].price].core_share
+                                : 0;
+      for_each_device(activity, [&](std::uint32_t device) {
+        device_stolen_[device] += stolen;
+        if (activity.kind != Activity::Kind::wire) ++device_load_[device];
+        if (activity.kind == Activity::Kind::compute) ++device_computes_[device];
+      });
+    }
+    for (std::uint32_t device = 0; device < device_computes_.size(); ++device)
+      if (device_computes_[device] > 0) ++node_busy_[device / cluster_.devices_per_node];
+    for (Activity& activity : active_) {
+      activity.rate = 1;
+      if (activity.kind == Activity::Kind::wire) {
+        if (cluster_.link.shared) activity.rate = 1.0 / flows;
+        continue;
+      }
+      // The slowest of the cores it needs: an equal share among the ranks that work there, less what the transport's
+      // own threads take first.
+      for_each_device(activity, [&](std::uint32_t device) {
+        constexpr double kLeast = 0.02;  // a core is never taken whole
+        activity.rate = std::min(activity.rate, std::max(kLeast, 1 - device_stolen_[device]) / device_load_[device]);
+      });
+      if (activity.kind == Activity::Kind::compute) activity.rate *= company_factor(activity.subject);
+    }
+  }
+
+  /// Ops slow each other down through caches and memory: seconds alone over seconds with as many ranks computing as
+  /// now.
+  [[nodiscard]] double company_factor(std::uint32_t rank) const {
+    const std::uint32_t levels = source_.prices->busy_levels;
+    if (levels == 1 || !ranks_[rank].computing) return 1;
+    const std::uint32_t busy = std::clamp<std::uint32_t>(node_busy_[cluster_.place[rank].node], 1, levels);
+    const double* cost = &source_.prices->work_s[role(rank).work[ranks_[rank].next] * levels];
+    return cost[busy - 1] > 0 ? cost[0] / cost[busy - 1] : 1;
+  }
+
+  void pass_time() {
+    set_rates();
+    double step = kInfinity;
+    for (const Activity& activity : active_) step = std::min(step, activity.remaining / activity.rate);
+    now_ += step;
+    std::vector<Activity> ended;
+    std::size_t kept = 0;
+    for (Activity& activity : active_) {
+      const double left = activity.remaining - step * activity.rate;
+      // What ends at the same moment but for rounding ends now.
+      const bool over = left <= 1e-12 * (activity.remaining + 1e-3);
+      activity.remaining = left;
+      if (over)
+        ended.push_back(activity);
+      else
+        active_[kept++] = activity;
+    }
+    active_.resize(kept, {Activity::Kind::timer, 0, 0});
+    for (const Activity& activity : ended) end(activity);
+  }
+
+  void end(const Activity& activity) {
+    switch (activity.kind) {
+      case Activity::Kind::compute:
+      case Activity::Kind::timer:
+        ranks_[activity.subject].clock = now_;
+        ready_.push_back(activity.subject);
+        break;
+      case Activity::Kind::latency: {
+        const double wire = source_.prices->transfers[transfers_[activity.subject].price].wire_s;
+        start({Activity::Kind::wire, activity.subject, wire});
+        break;
+      }
+      case Activity::Kind::wire:
+      case Activity::Kind::copy:
+        finish_transfer(activity.subject);
+        break;
+    }
+  }
+
+  /// Ready and done times of the transfers, for every party.
+  void fill_transfers() {
+    for (std::uint32_t r = 0; r < ranks_.size(); ++r) {
+      const Role& list = role(r);
+      for (std::uint32_t i = 0; i < list.size(); ++i) {
+        if (!is_posted(list.kind[i])) continue;
+        const Transfer& transfer = transfers_[transfer_id(r, i, wiring_.first[places_[r].role])];
+        timeline_.ranks[r].start_s[i] = transfer.ready;
+        timeline_.ranks[r].end_s[i] = done_s(r, i, transfer);
+      }
+    }
+  }
+
+  const Program& program_;
+  const Cluster& cluster_;
+  Source source_;
+  Wiring wiring_;
+  std::vector<Program::Place> places_;
+  Timeline timeline_;
+  std::vector<RankState> ranks_;
+  std::vector<std::uint32_t> ready_;
+  std::vector<Transfer> transfers_;
+  std::vector<double> channel_free_;
+  std::vector<std::vector<std::uint32_t>> channel_queue_;
+  bool asynchronous_ = false, fluid_ = false;
+  double now_ = 0;
+  std::vector<Activity> active_;
+  std::vector<std::uint32_t> device_load_, device_computes_, node_busy_;
+  std::vector<double> device_stolen_;
+};
+
+}  // namespace
+
+Timeline simulate(const Program& program, const Prices& prices, const Cluster& cluster) {
+  return Engine(program, cluster, {&prices, nullptr}).run();
+}
+
+Timeline replay(const Program& program, const Durations& durations, const Cluster& cluster) {
+  return Engine(program, cluster, {nullptr, &durations}).run();
+}
+
+Durations durations_of(const Program& program, const Timeline& measured, const Cluster& cluster) {
+  const std::vector<Program::Place> places = program.places();
+  const Wiring wiring(program);
+  // With the receiver's engine a transfer begins only when the last of those who copy waits for it.
+  std::vector<double> entered(wiring.parties.size(), 0);
+  auto id = [&](std::size_t r, std::uint32_t i) {
+    const Role& role = program.roles[places[r].role];
+    return wiring.first[places[r].role][i] +
+           (role.kind[i] == InstructionKind::collective ? wiring.list_of[role.peer[i]][r] : places[r].replica);
+  };
+  if (cluster.link.engine == TransferEngine::receiver)
+    for (std::size_t r = 0; r < places.size(); ++r) {
+      const Role& role = program.roles[places[r].role];
+      for (std::uint32_t i = 0; i < role.size(); ++i)
+        if (role.kind[i] == InstructionKind::wait && role.kind[role.awaits[i]] != InstructionKind::send)
+          entered[id(r, role.awaits[i])] = std::max(entered[id(r, role.awaits[i])], measured.ranks[r].start_s[i]);
+    }
+  Durations durations;
+  for (std::size_t r = 0; r < places.size(); ++r) {
+    const Role& role = program.roles[places[r].role];
+    const RankTimeline& times = measured.ranks[r];
+    std::vector<double>& seconds = durations.seconds.emplace_back(role.size(), 0);
+    std::vector<double>& gap = durations.gap_s.emplace_back(role.size(), 0);
+    double free = 0;  // when the issuing thread was done with the instruction before
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      if (is_posted(role.kind[i])) {
+        gap[i] = std::max(0.0, times.posted_s[i] - free);
+        free = std::max(free, times.posted_s[i]);
+        continue;
+      }
+      gap[i] = std::max(0.0, times.start_s[i] - free);
+      free = times.end_s[i];
+      if (role.kind[i] != InstructionKind::wait) {
+        seconds[i] = times.end_s[i] - times.start_s[i];
+        continue;
+      }
+      const std::uint32_t awaited = role.awaits[i];
+      const double begin = std::max(times.start_s[awaited], entered[id(r, awaited)]);
+      // A wait that blocked ends when the transfer is done for this rank, its wake-up included; else the transfer ended
+      // at its own time.
+      const double end = times.start_s[i] < times.end_s[awaited] ? times.end_s[i] : times.end_s[awaited];
+      seconds[awaited] = std::max(0.0, end - begin);
+    }
+  }
+  return durations;
+}
+
+}  // namespace sim

@@ -1,0 +1,30 @@
+// Plays a Program against prices: the predicted Timeline.
+//
+//   Timeline timeline = simulate(program, price(program, *cost_model, cluster), cluster);
+//
+// Compute on a device instance that nobody shares, and transfers on links that nobody shares, advance in closed form (a
+// longest-path pass). What is shared (two ranks on one core, two flows on one link, a transfer that takes core time
+// from compute, ranks whose ops slow each other down through the memory) is a fluid: at each moment everyone active
+// gets the max-min fair share, and rates change when someone starts or ends.
+#pragma once
+
+#include "sim/cluster.hpp"
+#include "sim/cost_model.hpp"
+#include "sim/timeline.hpp"
+
+namespace sim {
+
+/// Throws ConfigError when the program doesn't fit the cluster. The result has passed `check`.
+Timeline simulate(const Program& program, const Prices& prices, const Cluster& cluster);
+
+/// Measured durations in place of prices, [rank][instruction] in seconds: compute and transfers (from ready to done)
+/// take exactly that long, sharing is off (it is inside the measured times). What still differs from the measured step
+/// is structure: order, lanes, waits.
+struct Durations {
+  std::vector<std::vector<double>> seconds;  // of a transfer: until the waiting rank goes on, as that rank saw it
+  std::vector<std::vector<double>> gap_s;    // host time before each instruction
+};
+Durations durations_of(const Program& program, const Timeline& measured, const Cluster& cluster);
+Timeline replay(const Program& program, const Durations& durations, const Cluster& cluster);
+
+}  // namespace sim

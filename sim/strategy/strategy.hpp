@@ -1,0 +1,53 @@
+// How: a parallel strategy, as a text and as degrees.
+//
+//   Strategy s = parse_strategy("pipeline,pp=2,split_size=4,cut=r1", model);     // preset, then overrides
+//   Strategy d = parse_strategy("dp=2,pp=2,microbatches=4", model);              // degrees alone do too
+//   s.text()                                                                     // canonical: parse_strategy gives the
+//   same again
+//
+// A preset (one .cpp in this folder) only says which keys it takes, sets defaults and checks; lowering knows degrees,
+// schedule and passes, no names.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/model.hpp"
+#include "sim/table.hpp"
+
+namespace sim {
+
+struct Strategy {
+  std::string preset;
+  std::uint32_t dp = 1;            // data-parallel replicas
+  std::uint32_t pp = 1;            // pipeline or model-parallel stages
+  std::string schedule = "gpipe";  // an entry of schedule_table; matters from 2 microbatches on
+  std::int64_t microbatches = 1;   // per replica and step
+  /// Last node (or name prefix: "layer2" = its last node) of every stage but the last; empty: balanced by predicted
+  /// cost.
+  std::vector<std::string> cut;
+  double first_bucket_MiB = 1, bucket_MiB = 25;  // DDP's gradient buckets; PyTorch's defaults
+  bool broadcast_buffers = true;                 // DDP: rank 0's batch-norm buffers go to all before each forward
+
+  [[nodiscard]] std::uint32_t ranks() const { return dp * pp; }
+  [[nodiscard]] std::string text() const;
+};
+
+struct StrategyKind {
+  std::string_view name;
+  std::string_view description;        // one line
+  std::vector<std::string_view> keys;  // keys its text may set; an unknown one is an error
+  /// The preset's own defaults, before the keys are read.
+  void (*defaults)(Strategy& strategy) = nullptr;
+  /// ConfigError for values that make it another strategy (ddp with dp=1).
+  void (*check)(const Strategy& strategy) = nullptr;
+};
+const Table<StrategyKind>& strategy_table();
+
+/// Keys: dp, pp, schedule, microbatches or split_size (samples per microbatch), cut (a preset of the model, `balanced`,
+/// or node names joined by '+'), first_bucket_MiB, bucket_MiB, broadcast_buffers (0 or 1). ConfigError when the text is
+/// wrong or the model's global_batch can't be divided so.
+Strategy parse_strategy(std::string_view text, const Model& model);
+
+}  // namespace sim

@@ -1,0 +1,47 @@
+// A named table: the one list of the entries of an extension point. Looking up an unknown name lists the valid ones.
+//
+//   const OpKind& kind = op_table().at("conv2d");
+//   for (const OpKind& kind : op_table()) ...
+//
+// An entry is a small struct with a `name`; entries are listed explicitly in the folder's table.cpp.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "sim/error.hpp"
+
+namespace sim {
+
+template <class Entry>
+class Table {
+ public:
+  /// `what` names an entry in messages ("op kind", "strategy"); `entries` must outlive the table.
+  constexpr Table(std::string_view what, std::span<const Entry> entries) : what_(what), entries_(entries) {}
+
+  [[nodiscard]] const Entry* find(std::string_view name) const {
+    for (const Entry& entry : entries_)
+      if (entry.name == name) return &entry;
+    return nullptr;
+  }
+  /// Throws ConfigError: "unknown op kind 'conv3d'; known: conv2d, linear, …".
+  [[nodiscard]] const Entry& at(std::string_view name) const {
+    if (const Entry* entry = find(name)) return *entry;
+    throw ConfigError("unknown {} '{}'; known: {}", what_, name, names());
+  }
+  [[nodiscard]] std::string names() const {
+    std::string list;
+    for (const Entry& entry : entries_) list += (list.empty() ? "" : ", ") + std::string(entry.name);
+    return list;
+  }
+  [[nodiscard]] auto begin() const { return entries_.begin(); }
+  [[nodiscard]] auto end() const { return entries_.end(); }
+  [[nodiscard]] std::size_t size() const { return entries_.size(); }
+
+ private:
+  std::string_view what_;
+  std::span<const Entry> entries_;
+};
+
+}  // namespace sim

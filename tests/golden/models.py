@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Writes models.json: what PyTorch says about every model of sim/catalog/models.
+
+Needs torch 2.11.0 and torchvision 0.26.0 (no weights, no data and no GPU; shapes only, on the meta device). Run
+
+    python tests/golden/models.py
+
+to rewrite tests/golden/models.json beside this file; it takes a few seconds. `--check` compares instead of writing.
+
+The models are built from torchvision or by hand, never from our JSON, so that the two can disagree. Dropout is off (p = 0).
+
+Per model: the number of parameters, the name and shape of each parameter and buffer in state_dict order, and two cases with the shapes
+of input and output and the FLOPs (a multiply-add is 2) of forward and backward as torch.utils.flop_counter counts them: convolutions
+and matrix products only; nothing for bias, normalisation, activation, pooling or loss. The input doesn't require a gradient, so the
+first layer has no data gradient. The backward pass starts from the sum of the outputs, which has no FLOPs in this count.
+"""
+
+import json
+import pathlib
+import sys
+from collections import OrderedDict
+
+import torch
+import torchvision
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def sequential(**modules):
+    return nn.Sequential(OrderedDict(modules))
+
+
+def convnet():
+    return sequential(
+        conv1=nn.Conv2d(3, 6, 5), relu1=nn.ReLU(), pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(6, 16, 5), relu2=nn.ReLU(), pool2=nn.MaxPool2d(2),
+        flatten=nn.Flatten(), fc1=nn.Linear(400, 120), relu3=nn.ReLU(), fc2=nn.Linear(120, 84), relu4=nn.ReLU(),
+        fc3=nn.Linear(84, 10), softmax=nn.Softmax(dim=1))
+
+
+def toy_mlp():
+    return sequential(net1=nn.Linear(10, 10), relu=nn.ReLU(), net2=nn.Linear(10, 5))
+
+
+def toy_mlp_r2():
+    return sequential(net1=nn.Linear(4, 6), relu=nn.ReLU(), net2=nn.Linear(6, 2))
+
+
+def linear():
+    return sequential(linear=nn.Linear(100, 10))
+
+
+IMAGE_INPUTS = [[2, 3, 224, 224], [1, 3, 128, 128]]
+
+# name: (constructor, input shape of each case as [batch, ...])
+MODELS = {
+    "convnet": (convnet, [[64, 3, 32, 32], [16, 3, 32, 32]]),
+    "linear_dp": (linear, [[1000, 100], [7, 100]]),
+    "linear_lightning": (linear, [[32, 100], [8, 100]]),
+    "resnet18": (torchvision.models.resnet18, IMAGE_INPUTS),
+    "resnet34": (torchvision.models.resnet34, IMAGE_INPUTS),
+    "resnet50": (torchvision.models.resnet50, IMAGE_INPUTS),
+    "resnet101": (torchvision.models.resnet101, IMAGE_INPUTS),
+    "resnet152": (torchvision.models.resnet152, IMAGE_INPUTS),
+    "toy_mlp": (toy_mlp, [[20, 10], [3, 10]]),
+    "toy_mlp_r2": (toy_mlp_r2, [[20, 4], [3, 4]]),
+    "vgg11": (lambda: torchvision.models.vgg11(dropout=0.0), IMAGE_INPUTS),
+    "vgg16": (lambda: torchvision.models.vgg16(dropout=0.0), IMAGE_INPUTS),
+}
+
+
+def build(name):
+    """The PyTorch model of this name, in training mode, on the current default device."""
+    return MODELS[name][0]().train()
+
+
+def case(model, shape):
+    model.zero_grad()
+    batch = torch.rand(shape)
+    with FlopCounterMode(display=False) as forward:
+        output = model(batch)
+    with FlopCounterMode(display=False) as backward:
+        output.sum().backward()
+    return {
+        "global_batch": shape[0],
+        "input": shape,
+        "output": list(output.shape),
+        "forward_flops": forward.get_total_flops(),
+        "backward_flops": backward.get_total_flops(),
+    }
+
+
+def golden(name):
+    with torch.device("meta"):
+        model = build(name)
+        return {
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "parameter_shapes": [[n, list(p.shape)] for n, p in model.named_parameters()],
+            "buffers": [[n, list(b.shape)] for n, b in model.named_buffers()],
+            "cases": [case(model, shape) for shape in MODELS[name][1]],
+        }
+
+
+def text(result):
+    """JSON with one line per entry of a list, so that a difference can be read."""
+    models = []
+    for name, model in result.items():
+        keys = []
+        for key, value in model.items():
+            if isinstance(value, list) and value:
+                lines = ",\n".join("      " + json.dumps(entry) for entry in value)
+                keys.append(f'    "{key}": [\n{lines}\n    ]')
+            else:
+                keys.append(f'    "{key}": {json.dumps(value)}')
+        models.append(f'  "{name}": {{\n' + ",\n".join(keys) + "\n  }")
+    return "{\n" + ",\n".join(models) + "\n}\n"
+
+
+def main():
+    path = pathlib.Path(__file__).with_name("models.json")
+    new = text({name: golden(name) for name in MODELS})
+    if "--check" in sys.argv[1:]:
+        sys.exit(0 if path.read_text() == new else f"{path} differs from what this torch gives")
+    path.write_text(new)
+
+
+if __name__ == "__main__":
+    main()
