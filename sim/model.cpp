@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "sim/error.hpp"
 #include "sim/spec.hpp"
@@ -65,6 +66,8 @@ class NodeReader {
     const std::string block = node.text("block"), name = node.text("name");
     const auto found = blocks_.find(block);
     if (found == blocks_.end()) throw ConfigError("{}: unknown block '{}'", place, block);
+    check_arguments(node, found->second, block);
+    if (++depth_ > 16) throw ConfigError("{}: blocks lie more than 16 deep in each other", place);
     const std::int64_t first = node.integer("first", 0), repeat = node.integer("repeat", 1);
     if (repeat < 1 || repeat > 10000) throw ConfigError("{}: repeat={} must be from 1 to 10000", place, repeat);
     if (repeat > 1 && name.find("{i}") == std::string::npos)
@@ -77,6 +80,21 @@ class NodeReader {
       read_list(found->second, inner, &json, where_ + ": block " + block);
       scope.names[instance] = last_;
     }
+    --depth_;
+  }
+
+  /// Every key that a block's user gives must be one that the block asks for.
+  static void check_arguments(const JsonObject& user, const Json& nodes, const std::string& block) {
+    std::set<std::string> known{"block", "name", "first", "repeat"};
+    for (const Json& node : nodes)
+      if (node.is_object())
+        for (const auto& [key, value] : node.items())
+          if (value.is_string() && value.get_ref<const std::string&>().starts_with('$'))
+            known.insert(value.get<std::string>().substr(1));
+    for (const std::string& key : user.keys())
+      if (!known.contains(key))
+        throw ConfigError("{}: unknown key '{}'; block '{}' takes {}", user.where(), key, block,
+                          fmt::to_string(fmt::join(known, ", ")));
   }
 
   void read_node(JsonObject json, Scope& scope) {
@@ -86,9 +104,11 @@ class NodeReader {
     node.name = scope.prefix + local;
     if (node.name.find_first_of(" \t\n\"") != std::string::npos || local.empty())
       throw ConfigError("{}: '{}' is not a node name (no spaces or quotes, not empty)", json.where(), node.name);
-    if (scope.names.contains(local)) throw ConfigError("{}: the name '{}' is taken", json.where(), node.name);
+    if (scope.names.contains(local) || !taken_.insert(node.name).second)
+      throw ConfigError("{}: the name '{}' is taken", json.where(), node.name);
+    const std::string op = json.text("op");
     try {
-      node.kind = &op_table().at(json.text("op"));
+      node.kind = &op_table().at(op);
     } catch (const ConfigError& error) {
       throw ConfigError("{}: node '{}': {}", json.where(), node.name, error.what());
     }
@@ -127,16 +147,23 @@ class NodeReader {
   Model& model_;
   std::string where_;
   std::map<std::string, Json> blocks_;
-  int last_ = kModelInput;
+  std::set<std::string> taken_{"input", "target", "loss"};  // full names; these are tensors or nodes of every model
+  int last_ = kModelInput, depth_ = 0;
 };
 
-OpInstance optimizer_from(const OpKind& kind, const Attributes& given, const std::string& where) {
-  if (kind.role != OpRole::optimizer) {
-    std::string names;
-    for (const OpKind& row : op_table())
-      if (row.role == OpRole::optimizer) names += (names.empty() ? "" : ", ") + std::string(row.name);
-    throw ConfigError("{}: '{}' is no optimizer; known: {}", where, kind.name, names);
+/// The op kind of this name and role; `what` names the role in messages.
+const OpKind& kind_of(const std::string& name, OpRole role, std::string_view what, const std::string& where) {
+  std::string names;
+  for (const OpKind& kind : op_table()) {
+    if (kind.role != role) continue;
+    if (kind.name == name) return kind;
+    names += (names.empty() ? "" : ", ") + std::string(kind.name);
   }
+  throw ConfigError("{}: '{}' is no {}; known: {}", where, name, what, names);
+}
+
+OpInstance optimizer_from(const std::string& name, const Attributes& given, const std::string& where) {
+  const OpKind& kind = kind_of(name, OpRole::optimizer, "optimizer", where);
   return {&kind, complete_attributes(kind, given, where), {}};
 }
 
@@ -147,7 +174,7 @@ OpInstance optimizer_from_text(const std::string& text) {
   const SpecText spec(items, "optimizer");
   Attributes given;
   for (const auto& [key, value] : spec.items()) given[key] = spec.number(key, 0, -1e30, 1e30);
-  return optimizer_from(op_table().at(spec.head()), given, fmt::format("optimizer '{}'", text));
+  return optimizer_from(spec.head(), given, fmt::format("optimizer '{}'", text));
 }
 
 std::string optimizer_to_text(const OpInstance& optimizer) {
@@ -157,35 +184,45 @@ std::string optimizer_to_text(const OpInstance& optimizer) {
 }
 
 void append_loss(Model& model, const std::string& name, int prediction, const std::string& where) {
-  const OpKind& kind = op_table().at(name);
-  if (kind.role != OpRole::loss) throw ConfigError("{}: '{}' is no loss; known: mse_loss, cross_entropy", where, name);
+  const OpKind& kind = kind_of(name, OpRole::loss, "loss", where);
   model.nodes.push_back({"loss", &kind, complete_attributes(kind, {}, where), {prediction, kModelTarget}});
 }
 
-/// An in-place op destroys its first input: nobody else may need that tensor afterwards.
+/// An in-place op destroys every tensor in its first input's storage: nobody else may need one of them afterwards.
 void check_in_place(const Model& model) {
+  const int nodes = static_cast<int>(model.nodes.size());
   std::vector<Signature> signatures;
+  std::vector<int> storage;  // of every output: the node that allocated it, or kModelInput
   for (const OpInstance& op : model.instances(2)) signatures.push_back(op.signature());
-  for (std::size_t n = 0; n < model.nodes.size(); ++n) {
-    if (signatures[n].storage != OutputStorage::in_place) continue;
-    const Node& node = model.nodes[n];
-    const int source = node.inputs[0];
-    if (source < 0)
-      throw ConfigError("model '{}': node '{}' works in place on the model's input", model.name, node.name);
-    for (std::size_t other = 0; other < model.nodes.size(); ++other) {
-      const Signature& s = signatures[other];
-      const bool reads_later =
-          other > n && std::count(model.nodes[other].inputs.begin(), model.nodes[other].inputs.end(), source) > 0;
-      bool saves =
-          static_cast<int>(other) == source && std::any_of(s.backward_reads.begin(), s.backward_reads.end(),
-                                                           [](Operand o) { return o.from == Operand::From::output; });
-      if (other < n)
-        for (const Operand& o : s.backward_reads)
-          saves |=
-              o.from == Operand::From::input && model.nodes[other].inputs[static_cast<std::size_t>(o.index)] == source;
-      if (reads_later || saves)
-        throw ConfigError("model '{}': node '{}' works in place on '{}', which '{}' still needs", model.name, node.name,
-                          model.nodes[static_cast<std::size_t>(source)].name, model.nodes[other].name);
+  auto input_of = [&](int n, int index) {
+    return model.nodes[static_cast<std::size_t>(n)].inputs[static_cast<std::size_t>(index)];
+  };
+  auto signature_of = [&](int n) -> const Signature& { return signatures[static_cast<std::size_t>(n)]; };
+  auto needs_later = [&](int other, int tensor, int n) {
+    const std::vector<Operand>& saved = signature_of(other).backward_reads;
+    const std::vector<int>& inputs = model.nodes[static_cast<std::size_t>(other)].inputs;
+    if (other > n) return std::count(inputs.begin(), inputs.end(), tensor) > 0;
+    return std::any_of(saved.begin(), saved.end(), [&](const Operand& o) {
+      return (o.from == Operand::From::output && other == tensor) ||
+             (o.from == Operand::From::input && other < n && input_of(other, o.index) == tensor);
+    });
+  };
+  for (int n = 0; n < nodes; ++n) {
+    const int source = input_of(n, 0);
+    storage.push_back(signature_of(n).storage == OutputStorage::fresh ? n
+                      : source < 0                                    ? source
+                                                                      : storage[static_cast<std::size_t>(source)]);
+    if (signature_of(n).storage != OutputStorage::in_place) continue;
+    const std::string& name = model.nodes[static_cast<std::size_t>(n)].name;
+    if (storage.back() < 0)
+      throw ConfigError("model '{}': node '{}' works in place on the model's input", model.name, name);
+    for (int tensor = 0; tensor < n; ++tensor) {
+      if (storage[static_cast<std::size_t>(tensor)] != storage.back()) continue;
+      for (int other = 0; other < nodes; ++other)
+        if (needs_later(other, tensor, n))
+          throw ConfigError("model '{}': node '{}' works in place on '{}', which '{}' still needs", model.name, name,
+                            model.nodes[static_cast<std::size_t>(tensor)].name,
+                            model.nodes[static_cast<std::size_t>(other)].name);
     }
   }
 }
@@ -294,7 +331,7 @@ Model load_model(std::string_view text) {
     const std::string kind = optimizer.text("kind");
     for (const std::string& key : optimizer.keys())
       if (key != "kind") attributes[key] = optimizer.number(key);
-    model.optimizer = optimizer_from(op_table().at(kind), attributes, optimizer.where());
+    model.optimizer = optimizer_from(kind, attributes, optimizer.where());
   }
   if (file.has("cuts")) {
     JsonObject cuts = file.object("cuts");

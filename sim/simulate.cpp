@@ -100,6 +100,8 @@ class Engine {
     device_load_.resize(devices);
     device_computes_.resize(devices);
     device_stolen_.resize(devices);
+    device_node_.resize(devices);
+    for (std::uint32_t r = 0; r < ranks; ++r) device_node_[cluster.place[r].device] = cluster.place[r].node;
     node_busy_.resize(nodes);
     transfers_.resize(wiring_.parties.size());
     channel_free_.assign(wiring_.channels, 0);
@@ -173,7 +175,7 @@ class Engine {
       if (++ranks_on[cluster_.place[r].device] > 1) return true;
     for (const TransferCost& cost : source_.prices->transfers)
       if (cost.core_share > 0) return true;
-    return cluster_.link.shared && source_.prices->transfers.size() > 0 && places_.size() > 2;
+    return cluster_.link.shared && wiring_.channels > 1;  // two flows can meet, if only in opposite directions
   }
 
   [[nodiscard]] double launch(std::uint32_t rank, std::uint32_t i) const {
@@ -401,7 +403,7 @@ class Engine {
       });
     }
     for (std::uint32_t device = 0; device < device_computes_.size(); ++device)
-      if (device_computes_[device] > 0) ++node_busy_[device / cluster_.devices_per_node];
+      if (device_computes_[device] > 0) ++node_busy_[device_node_[device]];
     for (Activity& activity : active_) {
       activity.rate = 1;
       if (activity.kind == Activity::Kind::wire) {
@@ -495,7 +497,7 @@ class Engine {
   bool asynchronous_ = false, fluid_ = false;
   double now_ = 0;
   std::vector<Activity> active_;
-  std::vector<std::uint32_t> device_load_, device_computes_, node_busy_;
+  std::vector<std::uint32_t> device_load_, device_computes_, device_node_, node_busy_;
   std::vector<double> device_stolen_;
 };
 

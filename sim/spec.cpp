@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -19,12 +20,17 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Runs `read`, and turns nlohmann's exceptions (wrong type) into ConfigErrors that name the key.
 [[noreturn]] void wrong_type(const std::string& where, std::string_view key, std::string_view expected,
                              const Json& found) {
   std::string text = found.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (text.size() > 40) text = text.substr(0, 40) + "…";
   throw ConfigError("{}: '{}' must be {}, found {}", where, key, expected, text);
+}
+
+/// JSON has no largest number; ours is 2^63 − 1.
+bool is_whole(const Json& x) {
+  return x.is_number_integer() &&
+         (!x.is_number_unsigned() || x.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max());
 }
 
 }  // namespace
@@ -124,7 +130,7 @@ double JsonObject::number(std::string_view key, double otherwise) { return has(k
 
 std::int64_t JsonObject::integer(std::string_view key) {
   const Json& found = value(key);
-  if (!found.is_number_integer()) wrong_type(where_, key, "a whole number", found);
+  if (!is_whole(found)) wrong_type(where_, key, "a whole number", found);
   return found.get<std::int64_t>();
 }
 std::int64_t JsonObject::integer(std::string_view key, std::int64_t otherwise) {
@@ -140,8 +146,7 @@ bool JsonObject::boolean(std::string_view key, bool otherwise) {
 
 std::vector<std::int64_t> JsonObject::integers(std::string_view key) {
   const Json& found = value(key);
-  const bool fits =
-      found.is_array() && std::all_of(found.begin(), found.end(), [](const Json& x) { return x.is_number_integer(); });
+  const bool fits = found.is_array() && std::all_of(found.begin(), found.end(), is_whole);
   if (!fits) wrong_type(where_, key, "a list of whole numbers", found);
   return found.get<std::vector<std::int64_t>>();
 }
@@ -221,6 +226,9 @@ JsonObject parse_json(std::string_view text, const std::string& where) {
   } catch (const Json::parse_error& error) {
     throw ConfigError("{}: not valid JSON at byte {} of {}{}", where, error.byte, text.size(),
                       error.byte > text.size() ? " (the file is truncated)" : "");
+  } catch (const Json::out_of_range& error) {  // "[json.exception.out_of_range.406] number overflow parsing '1e999'"
+    const std::string_view reason = error.what();
+    throw ConfigError("{}: not valid JSON: {}", where, reason.substr(reason.find("] ") + 2));
   }
 }
 

@@ -109,8 +109,8 @@ class LifetimeCheck {
     const std::uint32_t posted = role_.awaits[i_];
     if (posted >= i_ || !is_posted(role_.kind[posted]))
       throw ConfigError(
-          "program, role '{}', instruction {}: waits for {}, which is no earlier send, recv or collective", role_.name,
-          i_, posted);
+          "program, role '{}' (rank {}), instruction {}: waits for {}, which is no earlier send, recv or collective",
+          role_.name, role_.ranks.empty() ? 0 : role_.ranks[0], i_, posted);
     if (!awaited_.emplace(posted, i_).second) fail("instruction {} has been waited for already", posted);
     for (std::uint32_t t : role_.reads(posted)) --busy_[role_.tensors[t].storage].readers;
     for (std::uint32_t t : role_.writes(posted)) --busy_[role_.tensors[t].storage].writers;

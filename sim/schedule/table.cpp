@@ -26,9 +26,12 @@ std::vector<Action> actions_from_text(std::string_view text) {
     const std::string_view word = text.substr(0, end);
     Action action{};
     const char* last = word.data() + word.size();
-    const bool known = word.size() >= 2 && (word[0] == 'F' || word[0] == 'B');
-    if (!known || std::from_chars(word.data() + 1, last, action.microbatch).ptr != last || action.microbatch < 0)
-      throw ConfigError("schedule text: '{}' is not an action; expected F0, B0, …", word);
+    bool known = word.size() >= 2 && (word[0] == 'F' || word[0] == 'B');
+    if (known) {
+      const auto [rest, error] = std::from_chars(word.data() + 1, last, action.microbatch);
+      known = error == std::errc() && rest == last && action.microbatch >= 0;
+    }
+    if (!known) throw ConfigError("schedule text: '{}' is not an action; expected F0, B0, …", word);
     action.kind = word[0] == 'F' ? Action::Kind::forward : Action::Kind::backward;
     actions.push_back(action);
     text.remove_prefix(std::min(end + 1, text.size()));

@@ -7,6 +7,7 @@ StrategyKind ddp_kind() {
   return {.name = "ddp",
           .description =
               "a replica per rank, each with its part of the batch; bucketed gradient all-reduce after the backward",
+          .example = "ddp,dp=2",
           .keys = {"dp", "first_bucket_MiB", "bucket_MiB", "broadcast_buffers"},
           .defaults = [](Strategy& s) { s.dp = 2; },
           .check =

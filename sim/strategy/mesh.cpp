@@ -6,6 +6,7 @@ namespace sim {
 StrategyKind mesh_kind() {
   return {.name = "mesh",
           .description = "any combination of degrees: dp replicas of a pipeline of pp stages",
+          .example = "mesh,dp=2,pp=2,microbatches=2",
           .keys = {"dp", "pp", "cut", "schedule", "microbatches", "split_size", "first_bucket_MiB", "bucket_MiB",
                    "broadcast_buffers"}};
 }

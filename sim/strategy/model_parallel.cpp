@@ -6,6 +6,7 @@ namespace sim {
 StrategyKind model_parallel_kind() {
   return {.name = "model_parallel",
           .description = "layers cut into stages, one per rank; the whole batch passes through them in turn",
+          .example = "model_parallel,pp=2",
           .keys = {"pp", "cut"},
           .defaults = [](Strategy& s) { s.pp = 2; },
           .check =

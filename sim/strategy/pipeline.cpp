@@ -5,6 +5,7 @@ namespace sim {
 StrategyKind pipeline_kind() {
   return {.name = "pipeline",
           .description = "model parallel with the batch split into microbatches, so that stages work at the same time",
+          .example = "pipeline,pp=2,microbatches=2",
           .keys = {"pp", "cut", "schedule", "microbatches", "split_size"},
           .defaults =
               [](Strategy& s) {

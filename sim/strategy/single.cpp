@@ -5,6 +5,7 @@ namespace sim {
 StrategyKind single_kind() {
   return {.name = "single",
           .description = "one device; microbatches > 1 accumulate gradients",
+          .example = "single",
           .keys = {"schedule", "microbatches", "split_size"}};
 }
 

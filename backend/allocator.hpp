@@ -1,0 +1,49 @@
+// ATen's CPU allocator: counts the bytes that the tensors of each rank hold, and keeps large freed blocks for the next
+// step.
+//
+//   install_counting_allocator();            // once per process, before the tensors that are to be counted
+//   AllocationOwner owner(rank);             // this thread now allocates for `rank`
+//   reset_peak(rank); …                      // a step
+//   rank_bytes(rank).peak                    // all tensor memory, the ops' own workspace included
+//
+// Counted are the bytes asked for. A block remembers its owner, so a free from another thread counts right. A block of
+// kCachedFrom bytes or more is not given back to the system but reused for the next request of its size and owner: else
+// every step would fault its pages in again. Not seen: what oneDNN and MKL allocate for themselves, and threads of an
+// op (OpenMP) that allocate on their own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace backend {
+
+constexpr std::size_t kCachedFrom = std::size_t{64} << 10;
+
+/// Again is harmless. Not thread-safe against running ATen calls.
+void install_counting_allocator();
+
+struct RankBytes {
+  std::int64_t live = 0, peak = 0;
+};
+RankBytes rank_bytes(std::uint32_t rank);
+/// The peak starts again at what is live.
+void reset_peak(std::uint32_t rank);
+
+/// Blocks that wait for reuse, of all ranks; `release_cached` gives them back to the system (between programs of
+/// different shapes).
+std::int64_t cached_bytes();
+void release_cached();
+
+/// While it lives, allocations of this thread belong to `rank`. Without one they belong to nobody and are not reported.
+class AllocationOwner {
+ public:
+  explicit AllocationOwner(std::uint32_t rank);
+  ~AllocationOwner();
+  AllocationOwner(const AllocationOwner&) = delete;
+  AllocationOwner& operator=(const AllocationOwner&) = delete;
+
+ private:
+  void* previous_;
+};
+
+}  // namespace backend

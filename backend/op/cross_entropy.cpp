@@ -1,0 +1,29 @@
+#include <ATen/core/Reduction.h>
+#include <ATen/ops/_log_softmax.h>
+#include <ATen/ops/_log_softmax_backward_data.h>
+#include <ATen/ops/nll_loss_backward.h>
+#include <ATen/ops/nll_loss_forward.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include "backend/op/kernels.hpp"
+
+namespace backend {
+
+void run_cross_entropy(const sim::Work& work, const Operands& operands) {
+  constexpr std::int64_t kNoIgnoredClass = -100;  // torch's default: no class has this index
+  const auto& reads = operands.reads;
+  if (work.pass == sim::Pass::forward) {
+    const at::Tensor log_probabilities = at::_log_softmax(reads[0], 1, /*half_to_float=*/false);
+    std::tie(operands.writes[0], operands.writes[2]) = at::nll_loss_forward(
+        log_probabilities, /*target=*/reads[1], /*weight=*/{}, at::Reduction::Mean, kNoIgnoredClass);
+    operands.writes[1] = log_probabilities;
+    return;
+  }
+  const at::Tensor &target = reads[0], &log_probabilities = reads[1], &total_weight = reads[2];
+  const at::Tensor grad_loss = at::scalar_tensor(operands.scale, log_probabilities.options());
+  const at::Tensor grad_log = at::nll_loss_backward(grad_loss, log_probabilities, target, /*weight=*/{},
+                                                    at::Reduction::Mean, kNoIgnoredClass, total_weight);
+  operands.writes[0] = at::_log_softmax_backward_data(grad_log, log_probabilities, 1, log_probabilities.scalar_type());
+}
+
+}  // namespace backend

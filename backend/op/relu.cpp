@@ -1,0 +1,16 @@
+#include <ATen/ops/relu.h>
+#include <ATen/ops/threshold_backward.h>
+
+#include "backend/op/kernels.hpp"
+
+namespace backend {
+
+void run_relu(const sim::Work& work, const Operands& operands) {
+  const at::Tensor& first = operands.reads[0];
+  if (work.pass == sim::Pass::backward)
+    operands.writes[0] = at::threshold_backward(first, operands.reads[1], 0);  // grad_output, output
+  else
+    operands.writes[0] = work.op.integer("inplace") ? first.relu_() : at::relu(first);
+}
+
+}  // namespace backend

@@ -1,0 +1,40 @@
+// Where and how urgently a rank's threads run.
+//
+//   pin_to_core(core_of_rank(rank));                              // rank r stays on the r-th core that this process may use
+//   const RealTime urgent(kComputePriority, options.real_time);   // SCHED_FIFO until the end of the scope, where permitted
+//   if (!urgent.permitted()) …                                    // time-shared, as before
+//
+// Communication goes before compute, so that a transfer's progress pre-empts compute on the same core. A new thread inherits core and policy from the
+// one that starts it.
+#pragma once
+
+#include <cstdint>
+
+namespace backend {
+
+constexpr int kComputePriority = 10;
+constexpr int kCommunicationPriority = 11;
+
+/// Cores that this process may use; asked once, before anything is pinned.
+std::uint32_t usable_cores();
+/// Ranks beyond the number of usable cores start again at the first.
+std::uint32_t core_of_rank(std::uint32_t rank);
+/// Pins the calling thread.
+void pin_to_core(std::uint32_t core);
+
+/// Runs the calling thread under SCHED_FIFO for a scope.
+class RealTime {
+ public:
+  explicit RealTime(int priority, bool wanted = true);
+  ~RealTime();
+  RealTime(const RealTime&) = delete;
+  RealTime& operator=(const RealTime&) = delete;
+  [[nodiscard]] bool permitted() const { return permitted_; }
+
+ private:
+  bool permitted_ = false;
+  int previous_policy_ = 0;
+  int previous_priority_ = 0;
+};
+
+}  // namespace backend

@@ -1,0 +1,85 @@
+// A session: the ranks of one world, up and serving. It plays Programs and returns what was measured.
+//
+//   std::unique_ptr<Session> session = open_session({.world = "local", .ranks = 2, .device = "cpu"});
+//   RunResult result = session->run({.program = program, .warmup_steps = 1, .steps = 3});
+//   result.steps[0].timeline.step_s
+//
+// World `local`: the session starts one pinned thread per rank. World `gloo`: every rank is a process that runs the same command line
+// (torchrun's variables RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are set); rank 0's session drives, and open_session() on the other ranks
+// serves rank 0's requests until it closes and then returns null. `spawn_ranks` starts such processes from one command and watches them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/program.hpp"
+#include "sim/timeline.hpp"
+
+namespace backend {
+
+struct SessionOptions {
+  std::string world = "local";
+  std::uint32_t ranks = 1;
+  std::string device = "cpu";  // "cpu" or "cuda"
+  double timeout_s = 60;       // for one transfer, barrier or step
+  bool real_time = true;       // SCHED_FIFO where permitted (compute 10, communication 11); what was had is in the environment
+};
+
+struct RunRequest {
+  sim::Program program;
+  std::uint32_t warmup_steps = 1;
+  std::uint32_t steps = 1;
+  std::uint64_t seed = 1;
+  /// > 0: a one-rank program that this many ranks play at the same time, each for itself (calibration with k ranks busy).
+  std::uint32_t copies = 0;
+  bool verify = false;  // compare with the reference (backend/verify.hpp) after `steps` steps; the program's dtype should be f64
+};
+
+struct RankMemory {
+  std::int64_t program_peak_bytes = 0;    // storages of the Program: must equal sim::peak_memory
+  std::int64_t allocator_peak_bytes = 0;  // all tensor memory of the rank, the ops' own workspace included
+  std::int64_t resident_peak_bytes = 0;   // VmHWM of the process (world local: of all ranks together)
+};
+
+struct StepResult {
+  sim::Timeline timeline;  // merged over ranks, ready times filled in, broken down
+  double loss = 0;         // mean over the partition
+};
+
+struct VerifiedTensor {
+  std::string name;             // "loss step 2", "gradient fc.weight", "parameter fc.weight", "buffer bn1.running_mean"
+  double relative_error = 0;    // max |difference| / ‖reference‖₂ (over ranks)
+};
+
+struct RunResult {
+  std::vector<StepResult> steps;
+  std::vector<RankMemory> memory;
+  std::vector<VerifiedTensor> verified;
+};
+
+class Session {
+ public:
+  virtual ~Session() = default;  // closes the world
+  [[nodiscard]] virtual const SessionOptions& options() const = 0;
+  /// Whether the ranks run under SCHED_FIFO.
+  [[nodiscard]] virtual bool real_time() const = 0;
+  /// Collective over the ranks; sim::RunError names rank and instruction when one fails or the timeout passes. A program for fewer ranks than
+  /// the session has leaves the others idle.
+  virtual RunResult run(const RunRequest& request) = 0;
+};
+
+/// From here on LibTorch uses one thread per rank, and the counting allocator.
+/// ConfigError: unknown world or device, no GPU for device=cuda, ranks that don't match WORLD_SIZE. Null on a rank that served and is done.
+std::unique_ptr<Session> open_session(const SessionOptions& options);
+
+/// True inside a rank process (RANK and WORLD_SIZE are set).
+bool is_rank_process();
+
+/// Runs `arguments` (argv, the program itself first) once per rank with torchrun's variables set, watches the processes and returns rank 0's exit status.
+/// A rank that dies ends all others at once; the error names its last instruction. No process is left behind, also when this one is killed.
+int spawn_ranks(const std::vector<std::string>& arguments, std::uint32_t ranks, double timeout_s);
+
+}  // namespace backend

@@ -1,0 +1,343 @@
+#include <ATen/ops/empty.h>
+#include <fmt/ranges.h>
+#include <gloo/transport/device.h>
+#include <torch/csrc/distributed/c10d/GlooDeviceFactory.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+
+#include "backend/scheduling.hpp"
+#include "backend/world/world.hpp"
+
+namespace backend {
+namespace {
+
+using ProcessGroup = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
+using Milliseconds = std::chrono::milliseconds;
+
+constexpr Milliseconds kEver = std::chrono::hours(24 * 7);
+
+/// A variable that torchrun and spawn_ranks set.
+std::string environment_text(const char* name) {
+  const char* value = std::getenv(name);
+  if (!value) throw sim::ConfigError("world 'gloo': {} isn't set; start the ranks with torchrun, or let paragauge spawn them", name);
+  return value;
+}
+
+std::uint32_t environment_number(const char* name, std::uint32_t maximum) {
+  const std::string text = environment_text(name);
+  std::uint32_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value > maximum)
+    throw sim::ConfigError("{}='{}' must be an integer of 0…{}", name, text, maximum);
+  return value;
+}
+
+/// gloo's and c10d's messages begin with a source position and may go on with a stack: only what happened remains.
+std::string reason(const std::exception& error) {
+  std::string text = error.what();
+  text = text.substr(0, text.find('\n'));
+  if (text.starts_with('[')) text = text.substr(std::min(text.find("] ") + 2, text.size()));
+  return text;
+}
+
+/// Rank 0 serves the store, unless torchrun's agent does or spawn_ranks has opened the socket already.
+c10::intrusive_ptr<c10d::Store> open_store(std::uint32_t rank, std::uint32_t ranks, Milliseconds timeout) {
+  const std::string address = environment_text("MASTER_ADDR");
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(environment_number("MASTER_PORT", 65535));
+  const char* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
+  options.isServer = rank == 0 && !(agent && std::string_view(agent) == "True");
+  if (const char* socket = std::getenv("PARAGAUGE_STORE_SOCKET"); socket && options.isServer) options.masterListenFd = std::atoi(socket);
+  options.numWorkers = ranks;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(address, options);
+  } catch (const std::exception& error) {
+    if (reason(error).find("EADDRINUSE") != std::string::npos)
+      throw sim::RunError("port {} of {} (MASTER_PORT) is in use", options.port, address);
+    throw sim::RunError("rank {} can't reach the store at {}:{}: {}", rank, address, options.port, reason(error));
+  }
+}
+
+/// SCHED_FIFO and gloo. Two of its threads poll without blocking: the event loop while another thread holds a connection's lock, and whoever destroys a
+/// buffer while the event loop uses it (with sched_yield). On one core the one polled for must get its turn: so gloo's threads all have the same
+/// priority, and the rank's thread takes it on while it posts.
+
+/// What all process groups of this rank share. The calling thread, which plays the rank, is pinned; gloo's threads inherit its core, and the
+/// priority under which they are made.
+class Connections {
+ public:
+  explicit Connections(const WorldOptions& options)
+      : rank_(environment_number("RANK", 65535)),
+        ranks_(environment_number("WORLD_SIZE", 65536)),
+        timeout_(static_cast<std::int64_t>(options.timeout_s * 1e3)) {
+    if (ranks_ != options.ranks) throw sim::ConfigError("ranks={} but WORLD_SIZE={}", options.ranks, ranks_);
+    if (rank_ >= ranks_) throw sim::ConfigError("RANK={} must be less than WORLD_SIZE={}", rank_, ranks_);
+    store_ = open_store(rank_, ranks_, timeout_);
+    pin_to_core(core_of_rank(rank_));
+    const RealTime urgent(kCommunicationPriority, options.real_time);
+    real_time_ = urgent.permitted();
+    const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+    device_ = interface ? c10d::GlooDeviceFactory::makeDeviceForInterface(interface, /*lazyInit=*/false)
+                        : c10d::GlooDeviceFactory::makeDeviceForHostname("127.0.0.1", /*lazyInit=*/false);
+    check_host();
+  }
+
+  [[nodiscard]] std::uint32_t rank() const { return rank_; }
+  [[nodiscard]] std::uint32_t ranks() const { return ranks_; }
+  [[nodiscard]] Milliseconds timeout() const { return timeout_; }
+  [[nodiscard]] bool real_time() const { return real_time_; }
+
+  /// A process group of `ranks` members in which this process is number `rank`. All members make it at the same time.
+  [[nodiscard]] ProcessGroup connect(const std::string& name, std::uint32_t rank, std::uint32_t ranks, Milliseconds timeout) const {
+    const RealTime urgent(kCommunicationPriority, real_time_);
+    auto options = c10d::ProcessGroupGloo::Options::create(timeout_);
+    options->devices = {device_};
+    try {
+      auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(name, store_),
+                                                               static_cast<int>(rank), static_cast<int>(ranks), options);
+      group->setTimeout(timeout);
+      return group;
+    } catch (const std::exception& error) {
+      throw sim::RunError("rank {} can't connect to the other ranks: {}", rank_, reason(error));
+    }
+  }
+
+ private:
+  /// Times of different ranks are compared, so all must read the same clock.
+  void check_host() {
+    std::vector<std::uint8_t> mine(64);
+    if (std::FILE* file = std::fopen("/proc/sys/kernel/random/boot_id", "r")) {
+      mine.resize(std::fread(mine.data(), 1, mine.size(), file));
+      std::fclose(file);
+    }
+    if (rank_ == 0) store_->set("paragauge/host", mine);
+    if (store_->get("paragauge/host") != mine)
+      throw sim::ConfigError("world 'gloo': rank {} runs on another host than rank 0; all ranks must share one host's clock", rank_);
+  }
+
+  std::uint32_t rank_, ranks_;
+  Milliseconds timeout_;
+  bool real_time_ = false;
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::shared_ptr<::gloo::transport::Device> device_;
+};
+
+class GlooControl final : public Control {
+ public:
+  explicit GlooControl(const Connections& connections)
+      : rank_(connections.rank()),
+        ranks_(connections.ranks()),
+        real_time_(connections.real_time()),
+        group_(connections.connect("control", rank_, ranks_, kEver)) {}
+
+  std::string broadcast(const std::string& text) override {
+    const std::int64_t bytes = share(rank_ == 0 ? static_cast<std::int64_t>(text.size()) : 0);
+    at::Tensor buffer = as_tensor(rank_ == 0 ? text : std::string(static_cast<std::size_t>(bytes), '\0'));
+    run([&] { return group_->broadcast(one(buffer)); });
+    return as_text(buffer);
+  }
+
+  std::vector<std::string> gather(const std::string& text) override {
+    at::Tensor size = at::empty({1}, at::kLong), buffer = as_tensor(text);
+    if (rank_ != 0) {
+      size.mutable_data_ptr<std::int64_t>()[0] = buffer.numel();
+      run([&] { return group_->send(one(size), 0, 0); });
+      run([&] { return group_->send(one(buffer), 0, 1); });
+      return {};
+    }
+    std::vector<std::string> texts{text};
+    for (std::uint32_t rank = 1; rank < ranks_; ++rank) {
+      run([&] { return group_->recv(one(size), static_cast<int>(rank), 0); });
+      buffer = at::empty({size.const_data_ptr<std::int64_t>()[0]}, at::kByte);
+      run([&] { return group_->recv(one(buffer), static_cast<int>(rank), 1); });
+      texts.push_back(as_text(buffer));
+    }
+    return texts;
+  }
+
+ private:
+  std::vector<at::Tensor>& one(const at::Tensor& tensor) {
+    argument_.assign(1, tensor);
+    return argument_;
+  }
+  template <class Start>
+  void run(Start start) {
+    try {
+      post(start)->wait();
+    } catch (const std::exception& error) {
+      throw sim::RunError("rank {} has lost another rank between steps: {}", rank_, reason(error));
+    }
+  }
+  template <class Start>
+  auto post(Start start) {
+    const RealTime urgent(kCommunicationPriority, real_time_);
+    return start();
+  }
+  std::int64_t share(std::int64_t number) {
+    at::Tensor tensor = at::empty({1}, at::kLong);
+    tensor.mutable_data_ptr<std::int64_t>()[0] = number;
+    run([&] { return group_->broadcast(one(tensor)); });
+    return tensor.const_data_ptr<std::int64_t>()[0];
+  }
+  /// At least one byte: gloo moves no empty tensors.
+  static at::Tensor as_tensor(const std::string& text) {
+    at::Tensor tensor = at::empty({static_cast<std::int64_t>(text.size()) + 1}, at::kByte);
+    std::memcpy(tensor.mutable_data_ptr(), text.c_str(), text.size() + 1);
+    return tensor;
+  }
+  static std::string as_text(const at::Tensor& tensor) {
+    return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes() - 1};
+  }
+
+  std::uint32_t rank_, ranks_;
+  bool real_time_;
+  ProcessGroup group_;
+  std::vector<at::Tensor> argument_;
+};
+
+class GlooCommunicator final : public Communicator {
+ public:
+  explicit GlooCommunicator(std::shared_ptr<Connections> connections)
+      : connections_(std::move(connections)),
+        everyone_(connections_->connect("everyone", rank(), size(), connections_->timeout())),
+        moment_(at::empty({1}, at::kDouble)) {}
+
+  [[nodiscard]] std::uint32_t rank() const override { return connections_->rank(); }
+  [[nodiscard]] std::uint32_t size() const override { return connections_->ranks(); }
+
+  /// Connections of a member list are kept for later programs.
+  void prepare(const std::vector<sim::Group>& groups) override {
+    memberships_.assign(groups.size(), {});
+    for (std::uint32_t g = 0; g < groups.size(); ++g)
+      for (const std::vector<std::uint32_t>& members : groups[g].members) {
+        const auto me = std::ranges::find(members, rank());
+        if (me == members.end()) continue;
+        memberships_[g].members = members;
+        if (members.size() == 1) continue;
+        ProcessGroup& group = groups_[{g, members}];
+        if (!group)
+          group = connections_->connect(fmt::format("group {} of {}", g, fmt::join(members, ",")),
+                                        static_cast<std::uint32_t>(me - members.begin()), static_cast<std::uint32_t>(members.size()),
+                                        connections_->timeout());
+        memberships_[g].group = group;
+      }
+  }
+
+  /// An all-reduce of "not before now plus a margin": nobody has the result before all have come, and all get the same moment.
+  double begin_step() override {
+    constexpr double kMargin_s = 2e-3;  // the slowest rank has the result by then
+    posted_.clear();
+    moment_.mutable_data_ptr<double>()[0] = now_s() + kMargin_s;
+    c10d::AllreduceOptions options;
+    options.reduceOp = c10d::ReduceOp::MAX;
+    argument_.assign(1, moment_);
+    guard("the start of the step", [&] { everyone_->allreduce(argument_, options)->wait(); });
+    const double release_s = moment_.const_data_ptr<double>()[0];
+    sleep_until(release_s, size() <= usable_cores());
+    return release_s;
+  }
+
+  Ticket post_send(const at::Tensor& tensor, std::uint32_t destination, std::uint32_t tag) override {
+    const RealTime urgent(kCommunicationPriority, connections_->real_time());
+    argument_.assign(1, tensor);
+    return add({everyone_->send(argument_, static_cast<int>(destination), static_cast<int>(tag)), Kind::send, destination, tag});
+  }
+  Ticket post_recv(const at::Tensor& tensor, std::uint32_t source, std::uint32_t tag) override {
+    const RealTime urgent(kCommunicationPriority, connections_->real_time());
+    argument_.assign(1, tensor);
+    return add({everyone_->recv(argument_, static_cast<int>(source), static_cast<int>(tag)), Kind::recv, source, tag});
+  }
+  Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group, std::uint32_t root) override {
+    const Membership& membership = memberships_.at(group);
+    const Kind posted = kind == sim::CollectiveKind::all_reduce ? Kind::all_reduce : Kind::broadcast;
+    if (!membership.group) return add({nullptr, posted, group, 0, now_s()});  // alone
+    argument_.assign(1, tensor);
+    c10d::BroadcastOptions from;
+    from.rootRank = root;
+    const Ticket ticket =
+        add({posted == Kind::all_reduce ? membership.group->allreduce(argument_) : membership.group->broadcast(argument_, from), posted, group});
+    // Runs in gloo's thread before the waiting thread is woken.
+    posted_.back().work->getFuture()->addCallback([&posted = posted_.back()](c10::ivalue::Future&) { posted.end_s = now_s(); });
+    return ticket;
+  }
+
+  void wait(Ticket ticket, Completion& done) override {
+    Posted& posted = posted_.at(ticket);
+    if (posted.work) guard(posted, [&] { posted.work->wait(); });
+    done = {0, posted.end_s > 0 ? posted.end_s : now_s()};
+    posted.work.reset();  // it holds the tensor
+  }
+
+  void abandon() override {}  // the process ends, and the others lose their connections
+
+ private:
+  enum class Kind : std::uint8_t { send, recv, all_reduce, broadcast };
+  struct Posted {
+    c10::intrusive_ptr<c10d::Work> work;
+    Kind kind = Kind::send;
+    std::uint32_t partner = 0;  // rank, or group
+    std::uint32_t tag = 0;
+    double end_s = 0;
+  };
+  struct Membership {
+    std::vector<std::uint32_t> members;
+    ProcessGroup group;  // null: no other member
+  };
+
+  Ticket add(Posted posted) {
+    posted_.push_back(std::move(posted));
+    return static_cast<Ticket>(posted_.size() - 1);
+  }
+
+  [[nodiscard]] std::string describe(const Posted& posted) const {
+    switch (posted.kind) {
+      case Kind::send: return fmt::format("the send to rank {} (tag {})", posted.partner, posted.tag);
+      case Kind::recv: return fmt::format("the receive from rank {} (tag {})", posted.partner, posted.tag);
+      case Kind::all_reduce: return fmt::format("the all_reduce of ranks {}", fmt::join(memberships_[posted.partner].members, ", "));
+      case Kind::broadcast: return fmt::format("the broadcast of ranks {}", fmt::join(memberships_[posted.partner].members, ", "));
+    }
+    return {};
+  }
+  static const char* describe(const char* what) { return what; }
+
+  /// `what` is put into words only when it has failed.
+  template <class What, class Call>
+  void guard(const What& what, Call call) {
+    try {
+      call();
+    } catch (const std::exception& error) {
+      throw sim::RunError("{} failed: {}", describe(what), reason(error));
+    }
+  }
+
+  std::shared_ptr<Connections> connections_;
+  ProcessGroup everyone_;  // point to point, and the start of a step
+  std::map<std::pair<std::uint32_t, std::vector<std::uint32_t>>, ProcessGroup> groups_;
+  std::vector<Membership> memberships_;
+  std::deque<Posted> posted_;  // by ticket
+  std::vector<at::Tensor> argument_;
+  at::Tensor moment_;
+};
+
+}  // namespace
+
+World make_gloo_world(const WorldOptions& options) {
+  if (!options.device.is_cpu()) throw sim::ConfigError("world 'gloo' moves CPU tensors only; device=cuda needs world=local");
+  const auto connections = std::make_shared<Connections>(options);
+  World world;
+  world.control = std::make_unique<GlooControl>(*connections);
+  world.ranks.push_back(std::make_unique<GlooCommunicator>(connections));
+  return world;
+}
+
+}  // namespace backend

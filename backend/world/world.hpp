@@ -1,0 +1,103 @@
+// Worlds: the real ranks and how they talk. `world_table()` lists them with what they are and what they can't do.
+//
+//   World world = world_table().at("local").make({.ranks = 2});    // the communicators of the ranks in this process
+//   Communicator& rank0 = *world.ranks[0];
+//   auto ticket = rank0.post_send(tensor, 1, 0);
+//   rank0.wait(ticket, done);
+//
+// A Communicator is one rank's end of a world: its device's compute lane and its transfers. Posting never blocks. Every call that waits for others
+// fails with sim::RunError after the timeout, naming the partner. One thread at a time uses a communicator.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/program.hpp"
+#include "sim/table.hpp"
+
+namespace backend {
+
+/// Seconds on CLOCK_MONOTONIC: one clock for all threads and processes of a host.
+double now_s();
+
+/// Returns at `moment` on now_s(), within a microsecond when `precisely` (the last 50 µs are spent spinning).
+void sleep_until(double moment, bool precisely);
+
+/// When a transfer was ready (the last party had posted) and done, on now_s().
+struct Completion {
+  double start_s = 0;  // 0: this rank doesn't know; the session derives it from everyone's post times
+  double end_s = 0;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  [[nodiscard]] virtual std::uint32_t rank() const = 0;
+  [[nodiscard]] virtual std::uint32_t size() const = 0;
+  [[nodiscard]] virtual at::Device device() const { return at::kCPU; }
+
+  /// Makes the communicators of a program's groups; called by all ranks before its first step.
+  virtual void prepare(const std::vector<sim::Group>& groups) = 0;
+
+  /// A barrier: every rank leaves at the moment that is returned, the step's time 0. Tickets start again at 0.
+  virtual double begin_step() = 0;
+  /// The moment at which the compute lane gets here. On a GPU `*moment_s` is filled in by `end_step`.
+  virtual void mark(double* moment_s) { *moment_s = now_s(); }
+  /// The compute lane has finished, and every `mark` and Completion of the step is filled in.
+  virtual void end_step() {}
+
+  using Ticket = std::uint32_t;  // counted from 0 within a step
+  /// Tensors are contiguous and stay untouched until the ticket has been waited for; each ticket is waited for once.
+  virtual Ticket post_send(const at::Tensor& tensor, std::uint32_t destination, std::uint32_t tag) = 0;
+  virtual Ticket post_recv(const at::Tensor& tensor, std::uint32_t source, std::uint32_t tag) = 0;
+  /// In place; all_reduce sums. `group` indexes the groups that were prepared, `root` the member list.
+  virtual Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group, std::uint32_t root) = 0;
+  /// On a CPU returns when the transfer is done; on a GPU makes the compute lane wait for it.
+  virtual void wait(Ticket ticket, Completion& done) = 0;
+
+  /// This rank has failed: the others stop waiting for it.
+  virtual void abandon() = 0;
+};
+
+/// Messages between the processes of a world, outside of steps. Waits for as long as it takes.
+class Control {
+ public:
+  virtual ~Control() = default;
+  /// Rank 0's text, on every rank.
+  virtual std::string broadcast(const std::string& text) = 0;
+  /// Every rank's text, on rank 0; empty elsewhere.
+  virtual std::vector<std::string> gather(const std::string& text) = 0;
+};
+
+struct WorldOptions {
+  std::uint32_t ranks = 1;
+  at::Device device = at::kCPU;
+  double timeout_s = 60;  // for one wait
+  bool real_time = true;  // SCHED_FIFO for the world's own threads, where permitted
+};
+
+struct World {
+  std::vector<std::unique_ptr<Communicator>> ranks;  // those that live in this process
+  std::unique_ptr<Control> control;                  // where the others are processes
+};
+
+struct WorldKind {
+  std::string_view name;
+  std::string_view description;  // one line
+  std::string_view limits;
+  bool processes = false;  // a rank is a process, not a thread
+  World (*make)(const WorldOptions&);
+};
+const sim::Table<WorldKind>& world_table();
+
+// The entries.
+World make_local_world(const WorldOptions& options);
+World make_gloo_world(const WorldOptions& options);
+
+}  // namespace backend

@@ -1,0 +1,44 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "bench/calibration.hpp"
+#include "bench/commands.hpp"
+#include "sim/spec.hpp"
+
+namespace bench {
+namespace {
+
+/// The profile's environment remembers, per task, how many rounds it has: a later run goes on there.
+constexpr const char* kDone = "rounds_done";
+
+}  // namespace
+
+int calibrate(const CalibrateOptions& options) {
+  const std::vector<Job> jobs = make_jobs(options.subject, options.machine);
+  sim::Profile profile(options.machine.device);
+  const bool resumed = std::filesystem::exists(options.output);
+  if (resumed) profile = sim::load_profile(options.output);
+  const Worlds worlds(options.machine, jobs);
+  if (worlds.elsewhere()) return *worlds.elsewhere();
+  if (!resumed) profile.environment = context(options.machine, worlds);
+  const std::vector<CalibrationTask> tasks = calibration_tasks(jobs, worlds.busy_ranks(), true);
+  if (resumed) fmt::print("calibrate: going on with {}\n", options.output);
+  for (std::uint32_t round = 0; round < options.rounds; ++round)
+    for (std::size_t t = 0; t < tasks.size(); ++t) {
+      nlohmann::json& done = profile.environment[kDone][tasks[t].label];
+      if (done.is_number_unsigned() && done.get<std::uint32_t>() > round) continue;
+      fmt::print("calibrate: round {}/{}, {}/{}: {}\n", round + 1, options.rounds, t + 1, tasks.size(), tasks[t].label);
+      std::fflush(stdout);
+      measure_task(tasks[t], worlds, profile);
+      done = round + 1;
+      profile.save(options.output);
+    }
+  fmt::print("\n{}\n{} ops and the links above are in {}\n", profile.describe_links(), profile.ops(), options.output);
+  return 0;
+}
+
+}  // namespace bench

@@ -1,0 +1,112 @@
+#include "bench/calibration.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "sim/lower.hpp"
+#include "sim/probe.hpp"
+#include "sim/simulate.hpp"
+
+namespace bench {
+namespace {
+
+constexpr std::uint32_t kProbeRepeats = 4;
+
+bool is_compute(sim::InstructionKind kind) {
+  return kind == sim::InstructionKind::compute || kind == sim::InstructionKind::copy ||
+         kind == sim::InstructionKind::update;
+}
+
+/// World, kind, collective, members, bytes.
+using LinkKey = std::tuple<std::string, sim::InstructionKind, sim::CollectiveKind, std::uint32_t, std::int64_t>;
+
+void collect_links(const Job& job, std::map<LinkKey, const Job*>& links) {
+  for (const sim::Role& role : job.program.roles)
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      const bool collective = role.kind[i] == sim::InstructionKind::collective;
+      if (!collective && role.kind[i] != sim::InstructionKind::send) continue;
+      const std::uint32_t members =
+          collective ? static_cast<std::uint32_t>(job.program.groups[role.peer[i]].members[0].size()) : 2;
+      const sim::CollectiveKind kind = collective ? role.collective[i] : sim::CollectiveKind::all_reduce;
+      links.emplace(LinkKey{job.world, collective ? sim::InstructionKind::collective : sim::InstructionKind::send, kind,
+                            members, job.program.transfer_bytes(role, i)},
+                    &job);
+    }
+}
+
+}  // namespace
+
+std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std::uint32_t busy_ranks, bool ladder) {
+  std::vector<CalibrationTask> tasks;
+  std::set<std::string> known;
+  std::map<LinkKey, const Job*> links;
+  for (const Job& job : jobs) {
+    const sim::Program program = sim::calibration_program(job.model, job.strategy);
+    if (known.insert(sim::to_text(program)).second)
+      for (std::uint32_t copies = 1; copies <= busy_ranks; ++copies)
+        tasks.push_back({fmt::format("ops of {}, {} samples per pass, {} rank{} busy", job.model.name,
+                                     program.global_batch / program.microbatches, copies, copies > 1 ? "s" : ""),
+                         "local", program, job.cluster, copies});
+    collect_links(job, links);
+  }
+  if (ladder) {
+    const std::map<LinkKey, const Job*> needed = links;
+    for (const auto& [key, job] : needed)
+      for (std::int64_t bytes = 4 << 10; bytes <= 64 << 20; bytes *= 4) {
+        LinkKey step = key;
+        std::get<4>(step) = bytes;
+        links.emplace(step, job);
+      }
+  }
+  for (const auto& [key, job] : links) {
+    const auto& [world, kind, collective, members, bytes] = key;
+    const sim::TransferQuestion question{kind, collective, bytes, members, false};
+    const std::string name(kind == sim::InstructionKind::collective ? sim::to_string(collective)
+                                                                    : sim::to_string(kind));
+    tasks.push_back({fmt::format("{} {} of {} bytes among {}", world, name, bytes, members), world,
+                     sim::transfer_probe(question, kProbeRepeats), job->cluster, 0, question});
+  }
+  return tasks;
+}
+
+void measure_task(const CalibrationTask& task, const Worlds& worlds, sim::Profile& profile) {
+  const backend::RunResult result =
+      worlds.at(task.world)
+          .run(
+              {.program = task.program, .warmup_steps = task.warmup_steps, .steps = task.steps, .copies = task.copies});
+  std::map<std::uint32_t, std::vector<double>> work_s;
+  std::vector<double> transfer_s, gap_s;
+  for (const backend::StepResult& step : result.steps) {
+    // With copies, every rank played the one role as rank 0.
+    for (std::size_t rank = 0; rank < step.timeline.ranks.size(); ++rank) {
+      sim::Program played = task.program;
+      sim::Timeline timeline = step.timeline;
+      if (task.copies > 0) timeline.ranks = {step.timeline.ranks[rank]};
+      const sim::Durations durations = sim::durations_of(played, timeline, task.cluster);
+      const std::size_t row = task.copies > 0 ? 0 : rank;
+      const sim::Role& role = played.roles[played.places()[row].role];
+      for (std::uint32_t i = 0; i < role.size(); ++i) {
+        if (is_compute(role.kind[i])) {
+          if (task.copies == 0) continue;  // the probe's own copies only warm the caches
+          work_s[role.work[i]].push_back(durations.seconds[row][i]);
+          gap_s.push_back(durations.gap_s[row][i]);
+        } else if (role.kind[i] == sim::InstructionKind::recv || role.kind[i] == sim::InstructionKind::collective) {
+          transfer_s.push_back(durations.seconds[row][i]);
+        }
+      }
+    }
+  }
+  for (const auto& [work, samples] : work_s)
+    profile.add_op(sim::work_key(task.program.works[work]), task.copies, samples);
+  if (task.copies == 1) profile.add_launch(gap_s);
+  if (task.copies == 0) {
+    const bool collective = task.question.kind == sim::InstructionKind::collective;
+    const std::string kind(collective ? sim::to_string(task.question.collective)
+                                      : sim::to_string(sim::InstructionKind::send));
+    profile.add_link({task.world, kind, task.question.members}, task.question.bytes, transfer_s);
+  }
+}
+
+}  // namespace bench

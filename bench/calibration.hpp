@@ -1,0 +1,37 @@
+// Calibration: what has to be measured to forecast some jobs, and measuring it.
+//
+//   Calibration calibration(jobs, worlds.busy_ranks());
+//   for (const CalibrationTask& task : calibration.tasks()) measure_task(task, worlds, profile);
+//
+// Ops are played in model order by one-rank programs (sim::calibration_program), on one rank alone and on several at
+// once; links by probes of the sizes that the jobs' transfers have. No step that is going to be predicted is ever
+// played.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "bench/machine.hpp"
+#include "sim/cost_model.hpp"
+#include "sim/profile.hpp"
+
+namespace bench {
+
+struct CalibrationTask {
+  std::string label;
+  std::string world;
+  sim::Program program;
+  sim::Cluster cluster;
+  std::uint32_t copies = 0;             // ops: ranks that play the program at the same time; 0: a link's probe
+  sim::TransferQuestion question = {};  // links
+  std::uint32_t warmup_steps = 1, steps = 1;
+};
+
+/// In a fixed order without repetitions. `ladder`: links at powers of 4 from 4 KiB to 64 MiB too, for forecasts of
+/// other sizes.
+std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std::uint32_t busy_ranks, bool ladder);
+
+/// Measures one task and adds its samples to the profile.
+void measure_task(const CalibrationTask& task, const Worlds& worlds, sim::Profile& profile);
+
+}  // namespace bench

@@ -1,0 +1,82 @@
+// The commands of `paragauge`. Each takes its options and returns an exit status; errors are exceptions (main prints
+// them).
+//
+//   what   models      load_model texts: "resnet50,image=128,global_batch=8"
+//   how    strategies  parse_strategy texts: "pipeline,pp=2,split_size=2,cut=r1"
+//   on     machine     worlds on this machine, or a cluster of the catalog
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace bench {
+
+struct Subject {
+  std::vector<std::string> models;
+  std::vector<std::string> strategies;
+};
+
+struct Machine {
+  std::vector<std::string> worlds{"local"};
+  std::string device = "cpu";  // cpu or cuda
+  std::uint32_t ranks = 0;     // 0: as many as the strategy needs; else every strategy must need just these
+  double timeout_s = 120;
+  bool real_time = true;
+  std::vector<std::string> argv;  // this process's command line, for spawning ranks
+};
+
+struct Output {
+  std::string json, csv;  // file paths; empty: none
+};
+
+struct PredictOptions {
+  Subject subject;
+  std::string cluster;        // empty: this machine, world by world
+  std::uint32_t devices = 0;  // per node; 0: the cluster's own number, or this machine's cores
+  Machine machine;
+  std::vector<std::string> cost_models{"analytic"};
+  std::string profile;
+  bool print_program = false;
+  Output output;
+};
+
+struct MeasureOptions {
+  Subject subject;
+  Machine machine;
+  std::uint32_t warmup_steps = 1, steps = 5;
+  bool verify = false;
+  Output output;
+};
+
+struct CalibrateOptions {
+  Subject subject;
+  Machine machine;
+  std::uint32_t rounds = 3;
+  std::string output;
+};
+
+struct CompareOptions {
+  Subject subject;
+  Machine machine;
+  std::uint32_t rounds = 8, steps = 2, seed = 1;
+  double time_limit_s = 0;  // 0: none; else no round begins after it
+  Output output;
+};
+
+struct TraceOptions {
+  Subject subject;  // one of each
+  Machine machine;
+  std::string profile;  // empty: calibrated on the spot
+  std::string output;
+};
+
+int list();
+int describe(const std::vector<std::string>& models, std::int64_t rows);
+int predict(const PredictOptions& options);
+int measure(const MeasureOptions& options);
+int calibrate(const CalibrateOptions& options);
+int compare(const CompareOptions& options);
+int trace(const TraceOptions& options);
+
+}  // namespace bench

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# The main job, from nothing: installs, builds, predicts, measures, verifies and plots on this machine.
+#
+#   bench/demo.sh                results/*.json, results/*.csv, results/plots/*.png
+#   bench/demo.sh --fresh        forget earlier results; else an interrupted run goes on where it stopped
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+case ${1:-} in
+  '') ;;
+  --fresh) rm -rf results ;;
+  *) echo "demo: error: unknown argument '$1': use --fresh or nothing" >&2; exit 2 ;;
+esac
+
+bench/setup.sh
+paragauge=build/bin/paragauge
+mkdir -p results/plots
+
+echo "demo: verify: every strategy gives what one device gives (float64)"
+$paragauge measure -m toy_mlp -m convnet,global_batch=8 -s single -s model_parallel -s pipeline,microbatches=2 -s ddp -w local -w gloo --steps 1 --verify
+
+# R1: ResNet-50 at 128x128 with the tutorial's cut, loss and optimizer; the batch is what a CPU core can do.
+resnet50=resnet50,image=128,global_batch=8,loss=mse_loss,optimizer=sgd:lr=0.001
+echo "demo: ResNet-50"
+$paragauge compare -m $resnet50 -s single -s model_parallel,cut=r1 -s pipeline,cut=r1,split_size=2 -s ddp \
+  -w local -w gloo --rounds 8 --steps 2 --time-limit 600 --json results/resnet50.json --csv results/resnet50.csv
+echo "demo: ConvNet on CIFAR-10 shapes"
+$paragauge compare -m convnet -s single -s model_parallel,cut=pool2 -s pipeline,cut=pool2,split_size=8 -s ddp \
+  -w local -w gloo --rounds 8 --time-limit 240 --json results/convnet.json --csv results/convnet.csv
+echo "demo: split sizes"
+$paragauge compare -m $resnet50 -s single -s pipeline,cut=r1,split_size=1 -s pipeline,cut=r1,split_size=2 -s pipeline,cut=r1,split_size=4 \
+  -s pipeline,cut=r1,split_size=8 -w local --rounds 4 --steps 1 --time-limit 200 --json results/split_size.json
+echo "demo: timelines"
+$paragauge trace -m $resnet50 -s pipeline,cut=r1,split_size=2 -w local -o results/pipeline.trace.json
+
+python=.venv/bin/python
+$python plots/mp_vs_rn.py results/resnet50.json results/plots/mp_vs_rn
+$python plots/mp_vs_rn.py results/convnet.json results/plots/mp_vs_rn_convnet
+$python plots/split_size.py results/split_size.json results/plots/split_size
+$python plots/errors.py results/resnet50.json results/plots/errors_resnet50
+$python plots/errors.py results/convnet.json results/plots/errors_convnet
+$python plots/timeline.py results/pipeline.trace.json results/plots/timeline
+echo "demo: results/ holds the tables (.csv, .json) and results/plots/ the figures (.png, .svg)"

@@ -1,0 +1,46 @@
+#include <fmt/format.h>
+
+#include "bench/commands.hpp"
+#include "sim/collective/collective.hpp"
+#include "sim/cost_model.hpp"
+#include "sim/model.hpp"
+#include "sim/schedule/schedule.hpp"
+#include "sim/spec.hpp"
+#include "sim/strategy/strategy.hpp"
+#ifdef PARAGAUGE_BACKEND
+#include "backend/world/world.hpp"
+#endif
+
+namespace bench {
+namespace {
+
+template <class Entries>
+void section(std::string_view title, const Entries& entries, auto describe) {
+  fmt::print("{}\n", title);
+  for (const auto& entry : entries) fmt::print("  {:<18} {}\n", entry.name, describe(entry));
+}
+
+}  // namespace
+
+int list() {
+  fmt::print("models (sim/catalog/models, or a path to your own .json file)\n");
+  for (const std::string& name : sim::catalog_names("models"))
+    fmt::print("  {:<18} {}\n", name, sim::load_model(name).description);
+  section("strategies", sim::strategy_table(), [](const sim::StrategyKind& kind) {
+    return fmt::format("{}; keys: {}", kind.description, fmt::join(kind.keys, ", "));
+  });
+  section("schedules", sim::schedule_table(), [](const sim::ScheduleKind& kind) { return kind.equation; });
+  section("cost models", sim::cost_model_table(), [](const sim::CostModelKind& kind) { return kind.equation; });
+  section("collective algorithms", sim::collective_table(), [](const auto& kind) { return kind.equation; });
+  section("op kinds", sim::op_table(), [](const sim::OpKind& kind) { return kind.equation; });
+  fmt::print("devices            {}\n", fmt::join(sim::catalog_names("devices"), ", "));
+  fmt::print("clusters           {}\n", fmt::join(sim::catalog_names("clusters"), ", "));
+#ifdef PARAGAUGE_BACKEND
+  section("worlds", backend::world_table(), [](const backend::WorldKind& kind) { return kind.description; });
+#else
+  fmt::print("worlds             none: built without LibTorch\n");
+#endif
+  return 0;
+}
+
+}  // namespace bench

@@ -1,0 +1,62 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "bench/commands.hpp"
+#include "bench/machine.hpp"
+#include "sim/error.hpp"
+#include "sim/lower.hpp"
+#include "sim/report.hpp"
+#include "sim/spec.hpp"
+
+namespace bench {
+namespace {
+
+constexpr double kVerifyBound = 1e-9;  // of the tensor's norm
+constexpr std::uint32_t kVerifySteps = 3;
+
+/// Largest error over loss, gradients, parameters and buffers after 3 steps in float64; prints the worst tensor.
+double verify(const Job& job, backend::Session& session) {
+  sim::Model model = job.model;
+  if (model.dtype != sim::Dtype::f64) model = sim::load_model(job.model.text() + ",dtype=f64");
+  const sim::Program program = sim::lower(model, job.strategy);
+  const backend::RunResult result =
+      session.run({.program = program, .warmup_steps = 0, .steps = kVerifySteps, .verify = true});
+  const auto worst = std::max_element(result.verified.begin(), result.verified.end(),
+                                      [](const auto& a, const auto& b) { return a.relative_error < b.relative_error; });
+  sim::check_internal(worst != result.verified.end(), "nothing was verified");
+  fmt::print("verify {}: {} tensors, largest error {:.2e} of the norm ({}): {}\n", to_text(job), result.verified.size(),
+             worst->relative_error, worst->name, worst->relative_error <= kVerifyBound ? "equal" : "WRONG");
+  return worst->relative_error;
+}
+
+}  // namespace
+
+int measure(const MeasureOptions& options) {
+  const std::vector<Job> jobs = make_jobs(options.subject, options.machine);
+  const Worlds worlds(options.machine, jobs);
+  if (worlds.elsewhere()) return *worlds.elsewhere();
+  sim::Result result;
+  result.context = context(options.machine, worlds);
+  bool right = true;
+  for (const Job& job : jobs) {
+    sim::Cell& cell = result.cell(job.program, job.world);
+    if (options.verify) {
+      cell.verify_error = verify(job, worlds.at(job.world));
+      right &= *cell.verify_error <= kVerifyBound;
+    }
+    sim::Round round;
+    add_measured(cell, round,
+                 worlds.at(job.world).run(
+                     {.program = job.program, .warmup_steps = options.warmup_steps, .steps = options.steps}));
+    cell.rounds.push_back(std::move(round));
+    if (!options.output.json.empty()) sim::save_result(options.output.json, result);  // what is measured stays
+  }
+  const sim::Report report = sim::make_report(result);
+  fmt::print("{}", sim::to_console(report));
+  if (!options.output.csv.empty()) sim::write_text_file(options.output.csv, sim::to_csv(report));
+  return right ? 0 : 1;
+}
+
+}  // namespace bench

@@ -1,0 +1,205 @@
+// The Google Benchmark suite: predicted and measured steps of every strategy × model of the tables, and the simulator's
+// own speed.
+//
+//   build/bin/paragauge_suite --world local --world gloo --benchmark_filter=resnet18 --benchmark_out=suite.csv
+//   --benchmark_out_format=csv build/bin/paragauge_suite --profile cpu.json --benchmark_filter=predicted
+//
+// predicted/… and measured/… report a step's time as manual time, measured the maximum over ranks; every row has the
+// same counters, in plain units (s, B, 1). A case that can't run stays, with its reason. Worlds of processes are
+// spawned; rank 0 drives, the others serve.
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <optional>
+
+#include "bench/commands.hpp"
+#include "sim/cost_model.hpp"
+#include "sim/error.hpp"
+#include "sim/lower.hpp"
+#include "sim/memory.hpp"
+#include "sim/profile.hpp"
+#include "sim/result.hpp"
+#include "sim/simulate.hpp"
+#include "sim/spec.hpp"
+#ifdef PARAGAUGE_BACKEND
+#include "bench/machine.hpp"
+#endif
+
+namespace bench {
+namespace {
+
+struct SuiteOptions {
+  Machine machine;
+  std::string profile;
+  std::int64_t global_batch = 8, image = 64;
+};
+
+/// Models with images are made small enough for a CPU core.
+std::string model_text(const std::string& name, const SuiteOptions& options) {
+  const bool has_image = sim::load_model(name).input.size() == 3 && sim::load_model(name).input[1] >= 64;
+  return fmt::format("{},global_batch={}{}", name, options.global_batch,
+                     has_image ? fmt::format(",image={}", options.image) : "");
+}
+
+std::int64_t peak_bytes(const sim::Program& program) {
+  std::int64_t peak = 0;
+  for (const sim::Role& role : program.roles) peak = std::max(peak, sim::peak_memory(role).peak_bytes);
+  return peak;
+}
+
+/// The same counters in every row.
+void count(benchmark::State& state, const sim::Program& program, const sim::StepTime& mean) {
+  state.counters["step_s"] = mean.step_s;
+  state.counters["compute_s"] = mean.compute_s;
+  state.counters["exposed_communication_s"] = mean.exposed_communication_s;
+  state.counters["bubble_s"] = mean.bubble_s;
+  state.counters["host_s"] = mean.host_s;
+  state.counters["samples_per_s"] = static_cast<double>(program.global_batch) / mean.step_s;
+  state.counters["peak_memory_B"] = static_cast<double>(peak_bytes(program));
+  state.counters["ranks"] = program.ranks();
+  double instructions = 0;
+  for (const sim::Role& role : program.roles) instructions += static_cast<double>(role.size() * role.ranks.size());
+  state.counters["instructions"] = instructions;
+}
+
+/// Runs a case; what goes wrong becomes the row's reason.
+void guarded(benchmark::State& state, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    state.SkipWithError(error.what());
+  }
+}
+
+void predicted(benchmark::State& state, const SuiteOptions& options, const std::string& model_name,
+               const std::string& strategy_text, const std::string& world, const sim::Profile* profile) {
+  guarded(state, [&] {
+    const sim::Model model = sim::load_model(model_name);
+    const sim::Strategy strategy = sim::parse_strategy(strategy_text, model);
+    const sim::Program program = sim::lower(model, strategy);
+    const bool cuda = options.machine.device == "cuda";
+    const sim::Cluster cluster =
+        sim::load_cluster(cuda ? "h200_local" : "cpu_" + world, strategy.ranks(), cuda ? 1 : strategy.ranks());
+    const auto cost_model =
+        sim::cost_model_table().at(profile != nullptr ? "profiled" : "analytic").make(cluster, profile);
+    const sim::Prices prices = sim::price(program, *cost_model, cluster);
+    sim::StepTime step;
+    for ([[maybe_unused]] auto _ : state) {
+      step = sim::step_time(sim::simulate(program, prices, cluster));
+      state.SetIterationTime(step.step_s);
+    }
+    count(state, program, step);
+  });
+}
+
+/// How fast the simulator is: instructions per second on one core, nothing shared.
+void simulator(benchmark::State& state, const std::string& model_name, const std::string& strategy_text) {
+  guarded(state, [&] {
+    const sim::Model model = sim::load_model(model_name);
+    const sim::Strategy strategy = sim::parse_strategy(strategy_text, model);
+    const sim::Program program = sim::lower(model, strategy);
+    const sim::Cluster cluster = sim::load_cluster("cpu_local", strategy.ranks(), strategy.ranks());
+    const sim::Prices prices =
+        sim::price(program, *sim::cost_model_table().at("analytic").make(cluster, nullptr), cluster);
+    sim::StepTime step;
+    for ([[maybe_unused]] auto _ : state) step = sim::step_time(sim::simulate(program, prices, cluster));
+    count(state, program, step);
+    state.counters["instructions_per_s"] =
+        benchmark::Counter(state.counters["instructions"].value, benchmark::Counter::kIsIterationInvariantRate);
+  });
+}
+
+#ifdef PARAGAUGE_BACKEND
+void measured(benchmark::State& state, const std::string& model_name, const std::string& strategy_text,
+              const std::string& world, const Worlds& worlds) {
+  guarded(state, [&] {
+    const sim::Model model = sim::load_model(model_name);
+    const sim::Program program = sim::lower(model, sim::parse_strategy(strategy_text, model));
+    const auto steps = static_cast<std::uint32_t>(state.max_iterations);
+    const backend::RunResult run = worlds.at(world).run({.program = program, .warmup_steps = 1, .steps = steps});
+    std::vector<sim::StepTime> times;
+    for ([[maybe_unused]] auto _ : state) {
+      times.push_back(sim::step_time(run.steps[times.size()].timeline));
+      state.SetIterationTime(times.back().step_s);
+    }
+    count(state, program, sim::mean(times));
+  });
+}
+#endif
+
+int run(int argc, char** argv) {
+  SuiteOptions options;
+  options.machine.argv.assign(argv, argv + argc);
+  CLI::App app("Google Benchmark suite of paragauge; --benchmark_… flags are Google Benchmark's.");
+  app.allow_extras();
+  app.add_option("-w,--world", options.machine.worlds, "local, gloo")->capture_default_str();
+  app.add_option("--device", options.machine.device, "cpu or cuda")->capture_default_str();
+  app.add_option("--profile", options.profile, "predict with the cost model 'profiled' from this file");
+  app.add_option("--global-batch", options.global_batch, "samples per step")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--image", options.image, "image size of the ResNets and VGGs")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  }
+  std::optional<sim::Profile> profile;
+  if (!options.profile.empty()) profile = sim::load_profile(options.profile);
+
+  Subject subject;
+  for (const std::string& name : sim::catalog_names("models")) subject.models.push_back(model_text(name, options));
+  for (const sim::StrategyKind& kind : sim::strategy_table()) subject.strategies.emplace_back(kind.example);
+#ifdef PARAGAUGE_BACKEND
+  const Worlds worlds(options.machine, make_jobs(subject, options.machine));
+  if (worlds.elsewhere()) return *worlds.elsewhere();
+#endif
+  for (const std::string& model : subject.models)
+    for (const std::string& strategy : subject.strategies) {
+      const std::string cell = model + "/" + strategy;
+      for (const std::string& world : options.machine.worlds) {
+        benchmark::RegisterBenchmark(("predicted/" + cell + "/" + world).c_str(),
+                                     [=, &options, &profile](benchmark::State& state) {
+                                       predicted(state, options, model, strategy, world, profile ? &*profile : nullptr);
+                                     })
+            ->UseManualTime()
+            ->Iterations(1);
+#ifdef PARAGAUGE_BACKEND
+        benchmark::RegisterBenchmark(
+            ("measured/" + cell + "/" + world).c_str(),
+            [=, &worlds](benchmark::State& state) { measured(state, model, strategy, world, worlds); })
+            ->UseManualTime()
+            ->Iterations(3);
+#endif
+      }
+      benchmark::RegisterBenchmark(("simulator/" + cell).c_str(),
+                                   [=](benchmark::State& state) { simulator(state, model, strategy); });
+    }
+  std::vector<std::string> rest = app.remaining();
+  std::vector<char*> arguments{argv[0]};
+  for (std::string& argument : rest) arguments.push_back(argument.data());
+  int count = static_cast<int>(arguments.size());
+  benchmark::Initialize(&count, arguments.data());
+  if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}
+
+}  // namespace
+}  // namespace bench
+
+int main(int argc, char** argv) {
+  try {
+    return bench::run(argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "paragauge_suite: {}\n", error.what());
+    return 2;
+  }
+}

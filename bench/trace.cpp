@@ -1,0 +1,36 @@
+#include <fmt/format.h>
+
+#include "bench/calibration.hpp"
+#include "bench/commands.hpp"
+#include "bench/machine.hpp"
+#include "sim/error.hpp"
+#include "sim/simulate.hpp"
+#include "sim/spec.hpp"
+
+namespace bench {
+
+int trace(const TraceOptions& options) {
+  const std::vector<Job> jobs = make_jobs(options.subject, options.machine);
+  if (jobs.size() != 1)
+    throw sim::ConfigError("trace takes one model, one strategy and one world, found {} combinations", jobs.size());
+  const Job& job = jobs[0];
+  sim::Profile profile(options.machine.device);
+  if (!options.profile.empty()) profile = sim::load_profile(options.profile);
+  const Worlds worlds(options.machine, jobs);
+  if (worlds.elsewhere()) return *worlds.elsewhere();
+  if (options.profile.empty())
+    for (const CalibrationTask& task : calibration_tasks(jobs, worlds.busy_ranks(), false))
+      measure_task(task, worlds, profile);
+  const sim::Timeline measured =
+      worlds.at(job.world).run({.program = job.program, .warmup_steps = 2, .steps = 1}).steps[0].timeline;
+  const std::unique_ptr<sim::CostModel> cost_model = sim::cost_model_table().at("profiled").make(job.cluster, &profile);
+  const sim::Timeline predicted =
+      sim::simulate(job.program, sim::price(job.program, *cost_model, job.cluster), job.cluster);
+  sim::write_text_file(options.output,
+                       sim::chrome_trace(job.program, {{"predicted", &predicted}, {"measured", &measured}}));
+  fmt::print("{}: predicted {:.3f} ms, measured {:.3f} ms, written to {}\n", to_text(job), predicted.step_s * 1e3,
+             measured.step_s * 1e3, options.output);
+  return 0;
+}
+
+}  // namespace bench

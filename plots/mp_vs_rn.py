@@ -1,0 +1,97 @@
+"""Step time per strategy, predicted beside measured: the figure of PyTorch's model-parallel tutorial, with a forecast.
+
+    plots/mp_vs_rn.py r.json --out build/plots/mp_vs_rn
+
+One panel per model and world. Of several pipelines the one measured fastest is shown (split_size.py shows them all).
+"""
+
+import math
+
+import result_file
+import style
+from style import plt
+
+ORDER = ("model_parallel", "single", "pipeline", "ddp")
+NAMES = {"model_parallel": "Model Parallel", "single": "Single device", "pipeline": "Pipelined", "ddp": "DDP"}
+
+
+def label(row):
+    name = NAMES.get(result_file.preset(row["strategy"]), row["strategy"].replace(",", "\n"))
+    if result_file.preset(row["strategy"]) == "pipeline":
+        return f"{name}\nsplit size {row['microbatch']}"
+    return f"{name}\n{row['ranks']} rank{'s' if row['ranks'] > 1 else ''}"
+
+
+def bars_of(rows):
+    """The strategies of a panel in the figure's order, each with its rows (one per cost model and executor)."""
+    strategies = result_file.groups([row for row in rows if row["status"] != "skipped"], "strategy")
+    pipelines = [key for key in strategies if result_file.preset(key[0]) == "pipeline"]
+
+    def seconds(key):
+        row = strategies[key][0]
+        return row["measured_s"] or row["predicted_s"] or math.inf
+
+    dropped = set(pipelines) - {min(pipelines, key=seconds)} if pipelines else set()
+
+    def position(key):
+        name = result_file.preset(key[0])
+        return ORDER.index(name) if name in ORDER else len(ORDER)
+
+    return [strategies[key] for key in sorted((key for key in strategies if key not in dropped), key=position)]
+
+
+def series(rows):
+    """(legend, colour, key of the value, key of its deviation, a test for the row) of each bar of a group."""
+    found = []
+    for cost_model in dict.fromkeys(row["cost_model"] for row in rows if row["cost_model"]):
+        found.append((f"predicted ({cost_model})", style.PREDICTED.get(cost_model, style.OTHER), "predicted_s",
+                      "predicted_population_sd_s", lambda row, m=cost_model: row["cost_model"] == m))
+    for executor in dict.fromkeys(row["executor"] for row in rows if row["measured_s"] is not None):
+        found.append(("measured" if executor == "paragauge" else f"measured ({executor})",
+                      style.MEASURED if executor == "paragauge" else style.OTHER, "measured_s", "measured_population_sd_s",
+                      lambda row, e=executor: row["executor"] == e))
+    return found
+
+
+def draw(axes, model, world, rows):
+    groups = bars_of(rows)
+    kinds = series([row for group in groups for row in group])
+    width = 0.8 / max(1, len(kinds))
+    for k, (name, colour, value, deviation, fits) in enumerate(kinds):
+        shown = [(g, row) for g, group in enumerate(groups) for row in group if fits(row) and row[value] is not None]
+        shown = list({g: (g, row) for g, row in reversed(shown)}.values())
+        places = [g + (k - (len(kinds) - 1) / 2) * width for g, _ in shown]
+        axes.bar(places, [row[value] for _, row in shown], width, color=colour, edgecolor="#444444", linewidth=0.5, label=name,
+                 yerr=[row[deviation] or 0 for _, row in shown], error_kw=style.ERROR_BAR)
+    axes.set_xticks(range(len(groups)), [label(group[0]) for group in groups])
+    axes.set_ylabel(f"{result_file.model_name(model)} Execution Time (Second)")
+    axes.set_title(f"one training step, global batch {rows[0]['global_batch']}, world {world}", fontsize=10)
+    axes.yaxis.grid(True)
+    axes.set_ylim(bottom=0)
+
+
+def plot(arguments):
+    rows = result_file.choose(arguments.file, result_file.read_result(arguments.file).rows, "world", arguments.world)
+    if arguments.cost_model:
+        rows = result_file.choose(arguments.file, rows, "cost_model", arguments.cost_model)
+    rows = [row for row in rows if row["status"] != "skipped"]
+    if not rows:
+        raise result_file.FileError(f"{arguments.file}: every cell was skipped; nothing to show")
+    panels = result_file.groups(rows, "model", "world")
+    columns = min(2, len(panels))
+    lines = math.ceil(len(panels) / columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(6.6 * columns, 4.4 * lines), squeeze=False, layout="constrained")
+    for axis in axes.flat[len(panels):]:
+        axis.set_visible(False)
+    handles = {}
+    for axis, ((model, world), panel) in zip(axes.flat, panels.items()):
+        draw(axis, model, world, panel)
+        handles.update({name: handle for handle, name in zip(*axis.get_legend_handles_labels())})
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4,
+                  title="error bars: standard deviation of the steps (predicted: of the rounds' forecasts)", title_fontsize=9)
+    style.save(figure, arguments.out)
+
+
+if __name__ == "__main__":
+    result_file.run(plot, __doc__.splitlines()[0],
+                    [("--world", {"help": "only this world"}), ("--cost-model", {"help": "only the forecast of this cost model"})])

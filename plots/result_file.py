@@ -1,0 +1,157 @@
+"""Reads what paragauge writes: results ("paragauge-result-1") and timelines ("paragauge-trace-1", also a Chrome trace).
+
+    rows = read_result("r.json").rows                    # dictionaries, one per cell and cost model
+    events = read_trace("trace.json").events
+
+Strict: a file that is unreadable, truncated, of another version or lacks a key raises FileError with one line that says so.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+KEYS = ("model", "world", "executor", "strategy", "cost_model", "status", "ranks", "global_batch", "microbatch",
+        "predicted_s", "predicted_population_sd_s", "measured_s", "measured_population_sd_s",
+        "error_percent", "error_low_percent", "error_high_percent",
+        "relative_error_percent", "relative_error_low_percent", "relative_error_high_percent", "noise_floor_percent")
+TEXTS = {"model", "world", "executor", "strategy", "cost_model", "status"}
+
+
+class FileError(Exception):
+    """The file is not what it should be; the text is for the user."""
+
+
+@dataclass
+class Result:
+    context: dict
+    rows: list  # of dictionaries; a number that is unavailable is None
+
+
+@dataclass
+class Event:
+    process: str  # "rank 0 predicted"
+    lane: str     # "compute", "communication", "wait"
+    kind: str     # "compute", "update", "send", …
+    name: str
+    microbatch: int | None
+    start_s: float
+    end_s: float
+
+
+@dataclass
+class Trace:
+    model: str
+    strategy: str
+    processes: list  # in the order of the file
+    events: list
+
+
+def read_json(path):
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"{path}: can't be read: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        cut = " (the file is truncated)" if error.pos >= len(text.rstrip()) else ""
+        raise FileError(f"{path}: not valid JSON at character {error.pos} of {len(text)}{cut}") from None
+    if not isinstance(content, dict):
+        raise FileError(f"{path}: must be a JSON object")
+    return content
+
+
+def check_format(path, found, expected):
+    if found != expected:
+        raise FileError(f"{path}: format '{found}' is not '{expected}'; write the file again with this paragauge")
+
+
+def read_result(path):
+    content = read_json(path)
+    check_format(path, content.get("format"), "paragauge-result-1")
+    rows = content.get("rows")
+    if not isinstance(rows, list) or not rows:
+        raise FileError(f"{path}: 'rows' must be a list of at least one row")
+    for i, row in enumerate(rows):
+        for key in KEYS:
+            if not isinstance(row, dict) or key not in row:
+                raise FileError(f"{path}: rows[{i}]: '{key}' is missing")
+            kind = str if key in TEXTS else (int, float)
+            if row[key] is not None and (not isinstance(row[key], kind) or isinstance(row[key], bool)):
+                raise FileError(f"{path}: rows[{i}]: '{key}' must be a {'text' if kind is str else 'number'} or null, "
+                                f"found {json.dumps(row[key])}")
+    return Result(content.get("context", {}), rows)
+
+
+def read_trace(path):
+    content = read_json(path)
+    about = content.get("otherData", {})
+    check_format(path, about.get("format"), "paragauge-trace-1")
+    processes, lanes, events = {}, {}, []
+    try:
+        for event in content["traceEvents"]:
+            if event["ph"] == "M" and event["name"] == "process_name":
+                processes[event["pid"]] = event["args"]["name"]
+            if event["ph"] == "M" and event["name"] == "thread_name":
+                lanes[event["pid"], event["tid"]] = event["args"]["name"]
+        for event in content["traceEvents"]:
+            if event["ph"] == "X":
+                start = event["ts"] * 1e-6
+                events.append(Event(processes[event["pid"]], lanes[event["pid"], event["tid"]], event["cat"], event["name"],
+                                    event["args"].get("microbatch"), start, start + event["dur"] * 1e-6))
+    except (KeyError, TypeError) as error:
+        raise FileError(f"{path}: 'traceEvents' is not what paragauge writes: {error!r}") from None
+    if not events:
+        raise FileError(f"{path}: 'traceEvents' has no event")
+    return Trace(about.get("model", ""), about.get("strategy", ""), list(processes.values()), events)
+
+
+def groups(rows, *keys):
+    """Rows by the values of these keys, in the order of the file."""
+    found = {}
+    for row in rows:
+        found.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return found
+
+
+def preset(strategy):
+    """"pipeline" of "pipeline,pp=2,…"."""
+    return strategy.split(",")[0]
+
+
+def model_name(model):
+    """"ResNet50" of "resnet50,global_batch=16,…"."""
+    name = Path(model.split(",")[0]).stem
+    for plain, written in (("resnet", "ResNet"), ("convnet", "ConvNet"), ("vgg", "VGG")):
+        if name.startswith(plain):
+            return written + name[len(plain):]
+    return name
+
+
+def choose(path, rows, key, wanted):
+    """Only the rows with this value, if one is wanted; FileError that lists the values if there is none."""
+    if wanted is None:
+        return rows
+    chosen = [row for row in rows if row[key] == wanted]
+    if not chosen:
+        raise FileError(f"{path}: no {key} '{wanted}'; it has: {', '.join(sorted({str(row[key]) for row in rows}))}")
+    return chosen
+
+
+def run(plot, description, options=()):
+    """Command line of every plot: FILE --out PREFIX, and the given options. `plot(arguments)` draws and saves."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("file", help="what paragauge wrote")
+    parser.add_argument("--out", required=True, metavar="PREFIX", help="writes PREFIX.png and PREFIX.svg")
+    for name, settings in options:
+        parser.add_argument(name, **settings)
+    try:
+        plot(parser.parse_args())
+    except FileError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        print(f"error: {error.filename}: can't be written: {error.strerror}", file=sys.stderr)
+        sys.exit(1)

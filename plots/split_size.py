@@ -1,0 +1,64 @@
+"""Step time of the pipeline over the split size (samples per microbatch), predicted beside measured.
+
+    plots/split_size.py r.json --out build/plots/split_size
+
+One panel per model and world that has at least two pipelines.
+"""
+
+import math
+
+import result_file
+import style
+from style import plt
+
+
+def draw(axes, model, world, rows):
+    pipelines = sorted((row for row in rows if result_file.preset(row["strategy"]) == "pipeline"), key=lambda row: row["microbatch"])
+    for cost_model in dict.fromkeys(row["cost_model"] for row in pipelines if row["cost_model"]):
+        shown = [row for row in pipelines if row["cost_model"] == cost_model]
+        axes.plot([row["microbatch"] for row in shown], [row["predicted_s"] for row in shown], "s--", markersize=4,
+                  color=style.PREDICTED_LINE.get(cost_model, style.OTHER), label=f"predicted ({cost_model})")
+    measured = list({row["strategy"]: row for row in pipelines if row["measured_s"] is not None}.values())
+    if measured:
+        axes.errorbar([row["microbatch"] for row in measured], [row["measured_s"] for row in measured],
+                      yerr=[row["measured_population_sd_s"] or 0 for row in measured], fmt="o-", color="black", markersize=5,
+                      label="measured", **style.ERROR_BAR)
+    for row in {row["strategy"]: row for row in rows if row["measured_s"] is not None}.values():
+        if row["strategy"] == "single":
+            axes.axhline(row["measured_s"], color="#777777", linewidth=1, linestyle=":", label="single device, measured")
+    sizes = sorted({row["microbatch"] for row in pipelines})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.minorticks_off()
+    axes.set_xlabel("split size (samples per microbatch)")
+    axes.set_ylabel(f"{result_file.model_name(model)} Execution Time (Second)")
+    axes.set_title(f"pipelined, global batch {rows[0]['global_batch']}, world {world}", fontsize=10)
+    axes.yaxis.grid(True)
+    axes.set_ylim(bottom=0)
+
+
+def plot(arguments):
+    rows = result_file.choose(arguments.file, result_file.read_result(arguments.file).rows, "world", arguments.world)
+    rows = [row for row in rows if row["status"] != "skipped" and row["executor"] == "paragauge"]
+    panels = {}
+    for key, panel in result_file.groups(rows, "model", "world").items():
+        if len({row["microbatch"] for row in panel if result_file.preset(row["strategy"]) == "pipeline"}) > 1:
+            panels[key] = panel
+    if not panels:
+        raise result_file.FileError(f"{arguments.file}: no sweep: it needs pipelines of at least two split sizes of one model and world")
+    columns = min(2, len(panels))
+    lines = math.ceil(len(panels) / columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(6.6 * columns, 4.4 * lines), squeeze=False, layout="constrained")
+    for axis in axes.flat[len(panels):]:
+        axis.set_visible(False)
+    handles = {}
+    for axis, ((model, world), panel) in zip(axes.flat, panels.items()):
+        draw(axis, model, world, panel)
+        handles.update({name: handle for handle, name in zip(*axis.get_legend_handles_labels())})
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, title="error bars: standard deviation of the steps",
+                  title_fontsize=9)
+    style.save(figure, arguments.out)
+
+
+if __name__ == "__main__":
+    result_file.run(plot, __doc__.splitlines()[0], [("--world", {"help": "only this world"})])

@@ -1,0 +1,32 @@
+"""How all plots look, and how they are saved: the same input gives the same bytes."""
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402  (the backend comes first)
+
+MEASURED = "#4c72b0"
+PREDICTED = {"profiled": "#9fc0e8", "analytic": "#d9d9d9"}
+PREDICTED_LINE = {"profiled": "#2f5d9b", "analytic": "#8c8c8c"}
+OTHER = "#c9b7dd"  # a cost model without a colour of its own
+ERROR_BAR = {"ecolor": "red", "capsize": 5, "capthick": 1.2, "elinewidth": 1.2}
+
+matplotlib.rcParams.update({
+    "font.size": 10,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": "#dddddd",
+    "legend.frameon": False,
+    "svg.hashsalt": "paragauge",
+})
+
+
+def save(figure, prefix):
+    """PREFIX.png and PREFIX.svg."""
+    Path(prefix).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(f"{prefix}.png", dpi=150, metadata={"Software": None})
+    figure.savefig(f"{prefix}.svg", metadata={"Date": None, "Creator": None})
+    plt.close(figure)

@@ -1,0 +1,103 @@
+// How far the forecasts of a Result can be trusted.
+//
+//   Accuracy accuracy = assess(result);
+//   accuracy.cells[0].forecasts.at("profiled").absolute->log_ratio;    // ln(predicted / measured)
+//   accuracy.summaries[0].failed;                                      // under 80 % of the cells are conclusive
+//   CostAttribution why = attribute_cost_error(program, cluster, predicted, measured_timelines);
+//
+// Definitions (DESIGN §5). P and M are means over the rounds that have both a forecast and a measurement; a round's measurement is the mean of its steps.
+//   absolute    ln(P / M)
+//   relative    ln(P / M) − the same of `single` (same model, world and executor), over the rounds that both cells have; drift cancels
+//   structure   ln(R / M), R the step time with the measured durations replayed in the predicted dependencies
+//   noise floor split-half difference of the cell's own measurement (sim/measurement.hpp)
+//   conclusive  the noise floor is known and at most 2 %
+// Intervals are 95 % bootstrap intervals over rounds; both sides of a ratio are drawn together. Noise excuses nothing: the errors of inconclusive cells
+// count in the summary like all others.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sim/cluster.hpp"
+#include "sim/measurement.hpp"
+#include "sim/program.hpp"
+#include "sim/result.hpp"
+#include "sim/timeline.hpp"
+
+namespace sim {
+
+constexpr double kConclusiveNoiseFloor = 0.02;
+constexpr double kConclusiveShare = 0.8;
+
+/// A natural logarithm of a ratio: +0.02 is 2 % too slow a forecast.
+struct LogError {
+  double log_ratio = 0;
+  std::optional<Interval> interval;
+};
+
+struct ForecastAccuracy {
+  StepTime predicted;  // mean over rounds
+  std::optional<double> predicted_population_deviation_s;
+  std::optional<LogError> absolute, relative;
+  std::vector<ClassError> classes;  // means over rounds, the largest effect first
+};
+
+struct CellAccuracy {
+  Measurement measured_step;           // all samples, by round
+  std::optional<StepTime> measured;    // mean over rounds
+  std::optional<Interval> interval;    // of the mean step
+  std::optional<double> noise_floor;
+  bool conclusive = false;
+  std::optional<LogError> structure;
+  std::map<std::string, ForecastAccuracy> forecasts;  // by cost model
+};
+
+/// Errors of many cells.
+struct ErrorSummary {
+  std::size_t cells = 0;
+  double median_absolute = 0, mean_absolute = 0, bias = 0;  // of |e|, |e|, e
+};
+
+struct ClassShare {
+  std::string name;
+  double bias = 0, mean_absolute = 0;  // effect relative to the measured step, over the cells that have the class
+  std::size_t cells = 0;
+};
+
+/// One executor × cost model.
+struct ForecastSummary {
+  std::string executor, cost_model;
+  std::size_t cells = 0, conclusive = 0, skipped = 0;  // with both forecast and measurement; of these; that could not run
+  std::optional<double> conclusive_share;
+  bool failed = true;  // as a measurement: unless at least 80 % of the cells are conclusive
+  std::optional<ErrorSummary> absolute, relative;
+  std::optional<double> largest_structure_error;  // |·|, conclusive cells only
+  /// Pairs of strategies (same model and world) whose measured intervals don't overlap, ordered as predicted or not. Equal forecasts are wrong.
+  std::size_t pairs_right = 0, pairs_wrong = 0, pairs_unresolved = 0;
+  std::vector<ClassShare> classes;  // what carries the error, the most first
+};
+
+struct Accuracy {
+  std::vector<CellAccuracy> cells;  // like Result::cells
+  std::vector<ForecastSummary> summaries;
+};
+Accuracy assess(const Result& result);
+
+/// The difference between forecast and measurement by class of instruction.
+struct CostAttribution {
+  std::size_t critical_rank = 0;    // the last to end in the measured steps
+  double difference_s = 0;          // predicted step − mean measured step
+  std::vector<ClassError> classes;  // the largest effect first; the last row is "rest", so that the effects sum to the difference
+};
+
+/// Substitutes measured durations (means over the timelines) class by class into the predicted timeline's and replays. Classes: op kind and pass
+/// ("conv2d.backward"), transfer kind ("send", "all_reduce", "broadcast"), and "host" (the time before instructions). An effect is positive where
+/// the class made the forecast too slow. "rest": structure error, and what classes do together only.
+CostAttribution attribute_cost_error(const Program& program, const Cluster& cluster, const Timeline& predicted,
+                                     std::span<const Timeline> measured);
+
+}  // namespace sim

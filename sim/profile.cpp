@@ -1,0 +1,256 @@
+#include "sim/profile.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "sim/error.hpp"
+#include "sim/file_format.hpp"
+#include "sim/spec.hpp"
+
+namespace sim {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr std::array<std::string_view, 3> kLinkKinds{"send", "all_reduce", "broadcast"};
+constexpr std::int64_t kMostRanks = 1 << 20;
+
+void write(Json& row, const Statistic& statistic) {
+  row["count"] = statistic.count;
+  row["mean_s"] = statistic.mean_s;
+  row["sd_s"] = statistic.sd_s ? Json(*statistic.sd_s) : Json();
+  row["median_s"] = statistic.median_s;
+}
+
+double time_of(JsonObject& row, std::string_view key) {
+  const double value = row.number(key);
+  if (value < 0) throw ConfigError("{}: '{}' must not be negative, found {}", row.where(), key, value);
+  return value;
+}
+
+std::int64_t whole(JsonObject& row, std::string_view key, std::int64_t minimum,
+                   std::int64_t maximum = std::int64_t{1} << 53) {
+  const std::int64_t value = row.integer(key);
+  if (value < minimum || value > maximum)
+    throw ConfigError("{}: '{}' must be from {} to {}, found {}", row.where(), key, minimum, maximum, value);
+  return value;
+}
+
+Statistic read_statistic(JsonObject& row) {
+  Statistic statistic{.count = whole(row, "count", 1),
+                      .mean_s = time_of(row, "mean_s"),
+                      .sd_s = {},
+                      .median_s = time_of(row, "median_s")};
+  if (!row.value("sd_s").is_null()) statistic.sd_s = time_of(row, "sd_s");
+  if (statistic.sd_s.has_value() != (statistic.count > 1))
+    throw ConfigError("{}: 'sd_s' must be null for one sample and a number for more; count={}", row.where(),
+                      statistic.count);
+  return statistic;
+}
+
+}  // namespace
+
+void Statistic::add(std::span<const double> samples_s) {
+  if (samples_s.empty()) return;
+  for (double sample : samples_s) check_internal(std::isfinite(sample) && sample >= 0, "a sample of {} s", sample);
+  const double n = static_cast<double>(samples_s.size()), before = static_cast<double>(count), all = n + before;
+  const double batch_mean = std::accumulate(samples_s.begin(), samples_s.end(), 0.0) / n;
+  double squares = sd_s ? *sd_s * *sd_s * (before - 1) : 0;
+  for (double sample : samples_s) squares += (sample - batch_mean) * (sample - batch_mean);
+  // Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances (1979),
+  // equation 2.1b.
+  squares += (batch_mean - mean_s) * (batch_mean - mean_s) * before * n / all;
+
+  std::vector<double> sorted(samples_s.begin(), samples_s.end());
+  std::ranges::sort(sorted);
+  const double batch_median = std::midpoint(sorted[(sorted.size() - 1) / 2], sorted[sorted.size() / 2]);
+  median_s = (median_s * before + batch_median * n) / all;
+  mean_s = (mean_s * before + batch_mean * n) / all;
+  count += static_cast<std::int64_t>(samples_s.size());
+  if (count > 1) sd_s = std::sqrt(squares / (all - 1));
+}
+
+void Profile::add_op(const std::string& work_key, std::uint32_t busy, std::span<const double> samples_s) {
+  check_internal(busy >= 1, "op '{}' timed with {} busy ranks", work_key, busy);
+  if (!samples_s.empty()) ops_[{work_key, busy}].add(samples_s);
+}
+
+void Profile::add_link(const LinkKey& link, std::int64_t bytes, std::span<const double> samples_s) {
+  check_internal(std::ranges::find(kLinkKinds, link.kind) != kLinkKinds.end() && bytes >= 0, "link '{}' with {} bytes",
+                 link.kind, bytes);
+  if (!samples_s.empty()) links_[link][bytes].add(samples_s);
+}
+
+void Profile::add_launch(std::span<const double> samples_s) {
+  if (samples_s.empty()) return;
+  if (!launch_) launch_.emplace();
+  launch_->add(samples_s);
+}
+
+std::optional<Statistic> Profile::op(std::string_view work_key, std::uint32_t busy) const {
+  const auto found = ops_.find({std::string(work_key), busy});
+  return found == ops_.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::map<std::uint32_t, Statistic> Profile::op_levels(std::string_view work_key) const {
+  std::map<std::uint32_t, Statistic> levels;
+  for (auto row = ops_.lower_bound({std::string(work_key), 0}); row != ops_.end() && row->first.first == work_key;
+       ++row)
+    levels.emplace(row->first.second, row->second);
+  return levels;
+}
+
+std::optional<Statistic> Profile::link(const LinkKey& link, std::int64_t bytes) const {
+  const auto ladder = links_.find(link);
+  if (ladder == links_.end()) return std::nullopt;
+  const auto found = ladder->second.find(bytes);
+  return found == ladder->second.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::vector<LinkKey> Profile::links() const {
+  std::vector<LinkKey> keys;
+  for (const auto& [key, ladder] : links_) keys.push_back(key);
+  return keys;
+}
+
+std::optional<TransferTime> Profile::transfer(const LinkKey& link, std::int64_t bytes) const {
+  const auto found = links_.find(link);
+  if (found == links_.end()) return std::nullopt;
+  const std::map<std::int64_t, Statistic>& ladder = found->second;
+  const double smallest_s = ladder.begin()->second.mean_s;
+  auto above = ladder.lower_bound(bytes);
+  if (above == ladder.begin()) return TransferTime{smallest_s, 0};
+  const bool beyond = above == ladder.end();
+  if (beyond && ladder.size() == 1) return std::nullopt;
+  if (beyond) --above;
+  const auto below = std::prev(above);
+  double slope = (above->second.mean_s - below->second.mean_s) / static_cast<double>(above->first - below->first);
+  if (beyond) slope = std::max(slope, 0.0);  // noise at the top must not make larger transfers free
+  const auto& base = beyond ? *above : *below;
+  const double total = base.second.mean_s + slope * static_cast<double>(bytes - base.first);
+  const double latency = std::min(smallest_s, total);
+  return TransferTime{latency, total - latency};
+}
+
+std::optional<AlphaBeta> Profile::fit(const LinkKey& link) const {
+  const auto found = links_.find(link);
+  if (found == links_.end() || found->second.size() < 2) return std::nullopt;
+  double w = 0, wx = 0, wt = 0, wxx = 0, wxt = 0;
+  for (const auto& [bytes, time] : found->second) {
+    if (time.mean_s == 0) return std::nullopt;
+    const double x = static_cast<double>(bytes), t = time.mean_s, weight = 1 / (t * t);
+    w += weight, wx += weight * x, wt += weight * t, wxx += weight * x * x, wxt += weight * x * t;
+  }
+  AlphaBeta fit{.sizes = found->second.size()};
+  fit.s_per_byte = (w * wxt - wx * wt) / (w * wxx - wx * wx);
+  fit.alpha_s = (wt - fit.s_per_byte * wx) / w;
+  // Neither can be negative; the constrained optimum then lies on the edge.
+  if (fit.alpha_s < 0) fit.alpha_s = 0, fit.s_per_byte = wxt / wxx;
+  if (fit.s_per_byte < 0) fit.s_per_byte = 0, fit.alpha_s = wt / w;
+  double squares = 0;
+  for (const auto& [bytes, time] : found->second) {
+    const double off = (fit.alpha_s + fit.s_per_byte * static_cast<double>(bytes)) / time.mean_s - 1;
+    squares += off * off;
+  }
+  fit.residual = std::sqrt(squares / static_cast<double>(fit.sizes));
+  return fit;
+}
+
+std::string Profile::describe_links() const {
+  std::string text =
+      fmt::format("{:<8} {:<11} {:>7} {:>5} {:>14} {:>14} {:>10} {:>14} {:>16}\n", "world", "kind", "members", "sizes",
+                  "smallest_bytes", "largest_bytes", "alpha_us", "bandwidth_GBps", "residual_percent");
+  for (const auto& [key, ladder] : links_) {
+    text += fmt::format("{:<8} {:<11} {:>7} {:>5} {:>14} {:>14} ", key.world, key.kind, key.members, ladder.size(),
+                        ladder.begin()->first, ladder.rbegin()->first);
+    if (const std::optional<AlphaBeta> line = fit(key))
+      text += fmt::format("{:>10.1f} {:>14.3f} {:>16.1f}\n", line->alpha_s * 1e6, 1e-9 / line->s_per_byte,
+                          100 * line->residual);
+    else
+      text += fmt::format("{:>10} {:>14} {:>16}\n", "n/a", "n/a", "n/a");
+  }
+  return text;
+}
+
+std::string Profile::to_json() const {
+  Json file{{"format", "paragauge-profile-1"}, {"device", device}, {"environment", environment}};
+  if (launch_) write(file["launch"], *launch_);
+  Json& ops = file["ops"] = Json::array();
+  for (const auto& [key, time] : ops_) {
+    Json row{{"work", key.first}, {"busy", key.second}};
+    write(row, time);
+    ops.push_back(std::move(row));
+  }
+  Json& links = file["links"] = Json::array();
+  Json fits = Json::array();
+  for (const auto& [key, ladder] : links_) {
+    const Json names{{"world", key.world}, {"kind", key.kind}, {"members", key.members}};
+    for (const auto& [bytes, time] : ladder) {
+      Json row = names;
+      row["bytes"] = bytes;
+      write(row, time);
+      links.push_back(std::move(row));
+    }
+    if (const std::optional<AlphaBeta> line = fit(key)) {
+      Json row = names;
+      row["sizes"] = line->sizes;
+      row["alpha_us"] = line->alpha_s * 1e6;
+      row["bandwidth_GBps"] = line->s_per_byte > 0 ? Json(1e-9 / line->s_per_byte) : Json();
+      row["residual_percent"] = 100 * line->residual;
+      fits.push_back(std::move(row));
+    }
+  }
+  file["core_share"] = core_share.empty() ? Json::object() : Json(core_share);
+  file["link_fits"] = std::move(fits);
+  return file.dump(1) + "\n";
+}
+
+void Profile::save(const std::filesystem::path& path) const { write_text_file(path, to_json()); }
+
+Profile profile_from_json(std::string_view text, const std::string& where) {
+  JsonObject file = parse_json(text, where);
+  check_format(file, "paragauge-profile", 1, "calibrate again");
+  Profile profile(file.text("device"));
+  file.object("environment");  // must be an object
+  profile.environment = file.value("environment");
+  if (file.has("launch")) {
+    JsonObject launch = file.object("launch");
+    profile.launch_ = read_statistic(launch);
+    launch.finish();
+  }
+  for (JsonObject& row : file.objects("ops")) {
+    const std::string work = row.text("work");
+    const std::int64_t busy = whole(row, "busy", 1, kMostRanks);
+    if (!profile.ops_.emplace(std::pair(work, static_cast<std::uint32_t>(busy)), read_statistic(row)).second)
+      throw ConfigError("{}: '{}' with busy={} is there twice", row.where(), work, busy);
+    row.finish();
+  }
+  for (JsonObject& row : file.objects("links")) {
+    LinkKey key{row.text("world"), row.text("kind"), static_cast<std::uint32_t>(whole(row, "members", 2, kMostRanks))};
+    const std::int64_t bytes = whole(row, "bytes", 0);
+    if (std::ranges::find(kLinkKinds, key.kind) == kLinkKinds.end())
+      throw ConfigError("{}: unknown kind '{}'; known: {}", row.where(), key.kind,
+                        fmt::to_string(fmt::join(kLinkKinds, ", ")));
+    if (!profile.links_[key].emplace(bytes, read_statistic(row)).second)
+      throw ConfigError("{}: {} {} with members={} bytes={} is there twice", row.where(), key.world, key.kind,
+                        key.members, bytes);
+    row.finish();
+  }
+  JsonObject shares = file.object("core_share");
+  for (const std::string& world : shares.keys()) {
+    const double share = profile.core_share[world] = shares.number(world);
+    if (share < 0 || share > 1)
+      throw ConfigError("{}: '{}' must be from 0 to 1, found {}", shares.where(), world, share);
+  }
+  file.objects("link_fits");
+  file.finish();
+  return profile;
+}
+
+Profile load_profile(const std::filesystem::path& path) {
+  return profile_from_json(read_text_file(path), path.string());
+}
+
+}  // namespace sim

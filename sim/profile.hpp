@@ -1,0 +1,110 @@
+// What was measured of a device and its links: the source of the `profiled` cost model. Written by `calibrate`, never
+// from the step to be predicted.
+//
+//   Profile profile("cpu");
+//   profile.add_op(work_key(work), /*busy=*/2, samples_s);               // merges with what is there
+//   profile.add_link({"gloo", "all_reduce", 2}, /*bytes=*/4 << 20, samples_s);
+//   profile.save("cpu.json");  Profile same = load_profile("cpu.json");
+//
+// File format "paragauge-profile-1" (JSON). `environment` is whatever the calibrating program wrote about the machine.
+//   device       text
+//   environment  object
+//   launch       {count, mean_s, sd_s, median_s}: host time to issue one instruction; missing if not measured
+//   ops          [{work, busy, count, mean_s, sd_s, median_s}]: `work` is sim::work_key, `busy` ranks compute at the
+//   same time links        [{world, kind, members, bytes, count, mean_s, sd_s, median_s}]: kind send, all_reduce or
+//   broadcast; seconds from ready to done core_share   {world: share}: of each end's core while a transfer runs; worlds
+//   not measured are missing link_fits    [{world, kind, members, sizes, alpha_us, bandwidth_GBps, residual_percent}]:
+//   computed from `links` when written, not read
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace sim {
+
+/// A summary that further samples can be merged into.
+struct Statistic {
+  std::int64_t count = 0;
+  double mean_s = 0;
+  std::optional<double> sd_s;  // of the sample (n − 1); unavailable for a single one
+  /// Merged from several batches: the mean of their medians weighted by count, since the samples are gone.
+  double median_s = 0;
+
+  void add(std::span<const double> samples_s);
+  friend bool operator==(const Statistic&, const Statistic&) = default;
+};
+
+struct LinkKey {
+  std::string world;  // "local", "gloo", "nccl"
+  std::string kind;   // "send", "all_reduce", "broadcast"
+  std::uint32_t members = 2;
+  friend auto operator<=>(const LinkKey&, const LinkKey&) = default;
+};
+
+/// A transfer's time: a part that doesn't depend on the size, and the rest.
+struct TransferTime {
+  double latency_s = 0, wire_s = 0;
+};
+
+/// t(s) = α + s/β over the measured sizes. Each size weighs 1/t², so the relative residuals are minimised: the sizes
+/// span decades.
+struct AlphaBeta {
+  double alpha_s = 0, s_per_byte = 0;  // neither negative
+  std::size_t sizes = 0;
+  double residual = 0;  // √(mean of ((fit − t)/t)²)
+};
+
+class Profile {
+ public:
+  explicit Profile(std::string device_name) : device(std::move(device_name)) {}
+
+  std::string device;
+  nlohmann::json environment = nlohmann::json::object();
+  std::map<std::string, double> core_share;  // by world, 0…1
+
+  /// Samples are finite and not negative; `busy` ≥ 1.
+  void add_op(const std::string& work_key, std::uint32_t busy, std::span<const double> samples_s);
+  void add_link(const LinkKey& link, std::int64_t bytes, std::span<const double> samples_s);
+  void add_launch(std::span<const double> samples_s);
+
+  [[nodiscard]] std::optional<Statistic> op(std::string_view work_key, std::uint32_t busy) const;
+  /// By number of busy ranks; empty if the work isn't in the profile.
+  [[nodiscard]] std::map<std::uint32_t, Statistic> op_levels(std::string_view work_key) const;
+  /// Between the measured sizes piecewise linear in bytes. Below the smallest: its time, as latency. Above the largest:
+  /// the last segment's slope goes on. Unavailable: nothing measured, or only one size and `bytes` above it.
+  [[nodiscard]] std::optional<TransferTime> transfer(const LinkKey& link, std::int64_t bytes) const;
+  /// Unavailable below two sizes.
+  [[nodiscard]] std::optional<AlphaBeta> fit(const LinkKey& link) const;
+  [[nodiscard]] std::optional<Statistic> link(const LinkKey& link, std::int64_t bytes) const;
+  [[nodiscard]] std::optional<Statistic> launch() const { return launch_; }
+
+  [[nodiscard]] std::size_t ops() const { return ops_.size(); }
+  [[nodiscard]] std::vector<LinkKey> links() const;
+  /// A table of the links with their fits, for the console.
+  [[nodiscard]] std::string describe_links() const;
+
+  [[nodiscard]] std::string to_json() const;
+  /// Atomic: a reader sees the old file or the new one. RunError when it can't be written.
+  void save(const std::filesystem::path& path) const;
+
+ private:
+  friend Profile profile_from_json(std::string_view text, const std::string& where);
+  std::map<std::pair<std::string, std::uint32_t>, Statistic> ops_;
+  std::map<LinkKey, std::map<std::int64_t, Statistic>> links_;
+  std::optional<Statistic> launch_;
+};
+
+/// ConfigError when the file is unreadable, truncated, of another version, or says something that can't be.
+Profile load_profile(const std::filesystem::path& path);
+/// `where` names the text in messages.
+Profile profile_from_json(std::string_view text, const std::string& where);
+
+}  // namespace sim

@@ -1,0 +1,268 @@
+#include "backend/session.hpp"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <thread>
+
+#include "backend/supervise.hpp"
+#include "sim/error.hpp"
+#include "sim/lower.hpp"
+#include "sim/memory.hpp"
+
+namespace backend {
+namespace {
+
+using sim::InstructionKind;
+
+sim::Program lowered(const std::string& model_text, const std::string& strategy) {
+  const sim::Model model = sim::load_model(model_text);
+  return sim::lower(model, sim::parse_strategy(strategy, model));
+}
+
+/// `count` linear layers of n×n on rank 0, whose result goes to rank 1.
+sim::Program chain(std::int64_t n, int count) {
+  sim::Program program;
+  program.strategy = "by hand";
+  const sim::OpKind& linear = sim::op_table().at("linear");
+  const sim::TensorSpec spec{sim::Dtype::f32, {n, n}};
+  sim::OpInstance op{&linear, sim::complete_attributes(linear, {{"out_features", static_cast<double>(n)}, {"bias", 0}}, "test"), {spec}};
+  program.works.push_back({op, sim::Pass::forward});
+  sim::Role sender, receiver;
+  sender.name = "sender";
+  sender.ranks = {0};
+  receiver.name = "receiver";
+  receiver.ranks = {1};
+  const std::uint32_t weight = sender.add_tensor("weight", spec, sim::TensorClass::weight, true, {sim::Initial::Kind::constant, 1.0 / static_cast<double>(n)});
+  std::uint32_t value = sender.add_tensor("input", spec, sim::TensorClass::input, true, {sim::Initial::Kind::constant, 3});
+  for (int i = 0; i < count; ++i) {
+    const std::uint32_t next = sender.add_tensor(fmt::format("value{}", i), spec, sim::TensorClass::activation);
+    std::vector<std::uint32_t> frees;
+    if (i > 0) frees.push_back(sender.tensors[value].storage);
+    sender.add({.work = 0, .reads = {value, weight}, .writes = {next}, .frees = frees});
+    value = next;
+  }
+  const std::uint32_t send = sender.add({.kind = InstructionKind::send, .peer = 1, .reads = {value}});
+  sender.add({.kind = InstructionKind::wait, .awaits = send, .frees = {sender.tensors[value].storage}});
+  const std::uint32_t received = receiver.add_tensor("received", spec, sim::TensorClass::activation);
+  const std::uint32_t recv = receiver.add({.kind = InstructionKind::recv, .peer = 0, .writes = {received}});
+  receiver.add({.kind = InstructionKind::wait, .awaits = recv, .frees = {receiver.tensors[received].storage}});
+  program.roles = {sender, receiver};
+  return program;
+}
+
+template <class Error>
+std::string message(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+/// The numbers are right, the memory is what the Program says, the times add up (merge calls sim::check).
+void expect_right(const sim::Program& program, const RunResult& result, std::uint32_t steps) {
+  ASSERT_EQ(result.steps.size(), steps);
+  ASSERT_EQ(result.memory.size(), program.ranks());
+  const auto places = program.places();
+  for (std::uint32_t r = 0; r < program.ranks(); ++r) {
+    const std::int64_t expected = sim::peak_memory(program.roles[places[r].role]).peak_bytes;
+    EXPECT_EQ(result.memory[r].program_peak_bytes, expected) << "rank " << r;
+    EXPECT_GE(result.memory[r].allocator_peak_bytes, expected) << "rank " << r;
+    EXPECT_GE(result.memory[r].resident_peak_bytes, expected) << "rank " << r;
+  }
+  for (const VerifiedTensor& tensor : result.verified) EXPECT_LE(tensor.relative_error, 1e-9) << tensor.name;
+}
+
+const std::vector<std::pair<std::string, std::string>> kCases = {
+    {"toy_mlp,dtype=f64", "single"},
+    {"toy_mlp,dtype=f64", "ddp,dp=2"},
+    {"convnet,dtype=f64,global_batch=8", "ddp,dp=2"},
+    {"convnet,dtype=f64,global_batch=8", "model_parallel,pp=2"},
+    {"convnet,dtype=f64,global_batch=8", "pipeline,pp=2,microbatches=4"},
+    {"resnet18,image=32,dtype=f64,global_batch=8", "ddp,dp=2"},
+    {"resnet18,image=32,dtype=f64,global_batch=8", "pipeline,pp=2,microbatches=2"},
+};
+
+/// One session plays all programs after each other, also those for fewer ranks than it has.
+void play_all(Session& session) {
+  for (const auto& [model, strategy] : kCases) {
+    SCOPED_TRACE(model + " " + strategy);
+    const sim::Program program = lowered(model, strategy);
+    const RunResult result = session.run({.program = program, .warmup_steps = 1, .steps = 2, .seed = 3, .verify = true});
+    expect_right(program, result, 2);
+    EXPECT_FALSE(result.verified.empty());
+    EXPECT_LT(result.steps[1].loss, result.steps[0].loss);
+  }
+}
+
+TEST(LocalSessionRanks, EveryStrategyIsRight) { play_all(*open_session({.ranks = 2})); }
+TEST(LocalSessionRanks, MoreRanksThanCores) {
+  const auto session = open_session({.ranks = 4});
+  for (const char* strategy : {"ddp,dp=4", "pipeline,pp=4,microbatches=4"}) {
+    const sim::Program program = lowered("convnet,dtype=f64,global_batch=8", strategy);
+    expect_right(program, session->run({.program = program, .steps = 2, .verify = true}), 2);
+  }
+}
+
+TEST(LocalSessionRanks, CopiesPlayTheSameAlone) {
+  const auto session = open_session({.ranks = 3});
+  const sim::Program program = lowered("toy_mlp", "single");
+  const double alone = session->run({.program = program}).steps[0].loss;
+  const RunResult result = session->run({.program = program, .steps = 2, .copies = 3});
+  EXPECT_EQ(result.steps[0].loss, alone);
+  EXPECT_EQ(result.steps[0].timeline.ranks.size(), 3U);
+  EXPECT_EQ(result.memory.size(), 3U);
+}
+
+TEST(LocalSessionRanks, ATransferIsReadyWhenBothHavePosted) {
+  const sim::Program program = chain(256, 40);
+  const RunResult result = open_session({.ranks = 2})->run({.program = program});
+  const sim::RankTimeline &sender = result.steps[0].timeline.ranks[0], &receiver = result.steps[0].timeline.ranks[1];
+  EXPECT_LT(receiver.posted_s[0], sender.end_s[0]);
+  EXPECT_GE(receiver.start_s[0], sender.end_s[39]) << "ready once the sender has computed";
+  EXPECT_GT(receiver.bubble_s, 0.8 * sender.compute_s);
+  EXPECT_LT(receiver.exposed_communication_s, 0.2 * sender.compute_s);
+}
+
+TEST(LocalSession, TellsWhatIsWrong) {
+  EXPECT_EQ(message<sim::ConfigError>([] { open_session({.world = "mpi"}); }), "unknown world 'mpi'; known: local, gloo");
+  EXPECT_EQ(message<sim::ConfigError>([] { open_session({.device = "tpu"}); }), "unknown device 'tpu'; known: cpu, cuda");
+  EXPECT_EQ(message<sim::ConfigError>([] { open_session({.world = "gloo"}); }),
+            "world 'gloo': RANK isn't set; start the ranks with torchrun, or let paragauge spawn them");
+  const auto session = open_session({.ranks = 2});
+  EXPECT_EQ(message<sim::ConfigError>([&] { session->run({.program = lowered("convnet,global_batch=8", "ddp,dp=4")}); }),
+            "the program needs 4 ranks, the session has 2");
+  EXPECT_EQ(message<sim::ConfigError>([&] { session->run({.program = chain(8, 1), .copies = 2}); }),
+            "copies=2 of a program for 2 ranks; it must be for one");
+}
+
+TEST(LocalSessionRanks, AFailureNamesRankAndInstruction) {
+  sim::Program program = chain(8, 2);
+  program.works[0].op.inputs[0].shape = {8, 8};
+  program.roles[0].tensors[2].spec.shape = {4, 16};  // what the first layer writes isn't that
+  const auto session = open_session({.ranks = 2});
+  EXPECT_EQ(message<sim::RunError>([&] { session->run({.program = program}); }),
+            "rank 0, instruction 0 (compute forward): internal error: 'value0' was written as Float[8,8], the Program says f32[4,16]");
+  EXPECT_EQ(message<sim::RunError>([&] { session->run({.program = program}); }), "the session has failed before; open a new one");
+}
+
+TEST(HangWatch, NamesTheRankThatStandsStill) {
+  const ProgressBoard board(2);
+  const sim::Program program = chain(8, 2);
+  board.set_labels(1, program, program.roles[1]);
+  HangWatch watch(board, 0.01);
+  EXPECT_EQ(board.where(1), "outside a step");
+  EXPECT_EQ(watch.hung(), std::nullopt);
+  board.progress(1).instruction = 1;
+  EXPECT_EQ(watch.hung(), std::nullopt);
+  const auto patience = std::chrono::duration<double>(watch.patience_s() + 0.05);
+  std::this_thread::sleep_for(patience);
+  board.progress(1).step = 5;  // it moves: the next step's same instruction
+  EXPECT_EQ(watch.hung(), std::nullopt);
+  std::this_thread::sleep_for(patience);
+  EXPECT_EQ(watch.hung(), 1U);
+  EXPECT_EQ(board.where(1), "in instruction 1: wait for recv from sender");
+  board.progress(1).instruction = 2;
+  EXPECT_EQ(board.where(1), "at the end of a step");
+}
+
+TEST(CudaSession, EveryStrategyIsRight) {
+  std::unique_ptr<Session> session;
+  try {
+    session = open_session({.ranks = 2, .device = "cuda"});
+  } catch (const sim::ConfigError& error) {
+    GTEST_SKIP() << error.what();
+  }
+  for (const auto& [model, strategy] : kCases) {
+    SCOPED_TRACE(model + " " + strategy);
+    const sim::Program program = lowered(model, strategy);
+    const RunResult result = session->run({.program = program, .steps = 2, .seed = 3, .verify = true});
+    for (const VerifiedTensor& tensor : result.verified) EXPECT_LE(tensor.relative_error, 1e-9) << tensor.name;
+  }
+}
+
+// ---- gloo: this program again, once per rank -------------------------------------------------------------------------------------------
+
+int spawn(const std::string& name, std::uint32_t ranks, double timeout_s = 60) {
+  return spawn_ranks({"/proc/self/exe", "--gtest_filter=" + name, "--gtest_also_run_disabled_tests", "--gtest_brief=1"}, ranks, timeout_s);
+}
+
+TEST(GlooSessionRanks, DISABLED_PlayAll) {
+  if (const auto session = open_session({.world = "gloo", .ranks = 2})) play_all(*session);
+}
+TEST(GlooSessionRanks, EveryStrategyIsRight) { EXPECT_EQ(spawn("GlooSessionRanks.DISABLED_PlayAll", 2), 0); }
+
+TEST(GlooSessionRanks, DISABLED_PlayLong) {
+  std::jthread killer;
+  if (std::getenv("RANK") == std::string("1"))
+    killer = std::jthread([] {
+      const ProgressBoard board = ProgressBoard::join(2);
+      while (board.progress(1).instruction != 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      raise(SIGKILL);
+    });
+  if (const auto session = open_session({.world = "gloo", .ranks = 2}))
+    session->run({.program = chain(1024, 1000), .warmup_steps = 0});
+}
+
+TEST(GlooSessionRanks, AKilledRankEndsAll) {
+  testing::internal::CaptureStderr();
+  const int status = spawn("GlooSessionRanks.DISABLED_PlayLong", 2);
+  const std::string errors = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(status, kRunErrorStatus);
+  EXPECT_NE(errors.find("rank 1 died (signal 9) in instruction 1: wait for recv from sender\n"), std::string::npos) << errors;
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a rank's process is left";
+  EXPECT_EQ(errno, ECHILD);
+}
+
+TEST(GlooSessionRanks, DISABLED_PlayForEver) {
+  if (const auto session = open_session({.world = "gloo", .ranks = 2}))
+    session->run({.program = chain(1024, 100000), .warmup_steps = 0});
+}
+
+/// The pipe's last writer is gone only when all ranks' processes are.
+TEST(GlooSessionRanks, NoRankOutlivesItsSupervisor) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t supervisor = fork();
+  if (supervisor == 0) {
+    close(ends[0]);
+    _exit(spawn("GlooSessionRanks.DISABLED_PlayForEver", 2));
+  }
+  close(ends[1]);
+  pollfd reading{ends[0], POLLIN, 0};
+  EXPECT_EQ(poll(&reading, 1, 3000), 0) << "the ranks have ended by themselves";
+  kill(supervisor, SIGKILL);
+  waitpid(supervisor, nullptr, 0);
+  EXPECT_EQ(poll(&reading, 1, 5000), 1) << "a rank's process is left";
+  close(ends[0]);
+}
+
+TEST(GlooSession, APortInUseIsOneLine) {
+  const int taken = socket(AF_INET6, SOCK_STREAM, 0);
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_any;
+  socklen_t size = sizeof address;
+  ASSERT_EQ(bind(taken, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(taken, 1), 0);
+  getsockname(taken, reinterpret_cast<sockaddr*>(&address), &size);
+  const std::string port = std::to_string(ntohs(address.sin6_port));
+  const std::vector<std::pair<const char*, std::string>> variables = {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", port}};
+  for (const auto& [name, value] : variables) setenv(name, value.c_str(), 1);
+  EXPECT_EQ(message<sim::ConfigError>([] { open_session({.world = "gloo", .ranks = 2}); }), "ranks=2 but WORLD_SIZE=1");
+  EXPECT_EQ(message<sim::RunError>([] { open_session({.world = "gloo", .ranks = 1}); }), "port " + port + " of localhost (MASTER_PORT) is in use");
+  for (const auto& [name, value] : variables) unsetenv(name);
+  close(taken);
+}
+
+}  // namespace
+}  // namespace backend

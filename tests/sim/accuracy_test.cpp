@@ -1,0 +1,314 @@
+#include "sim/accuracy.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "sim/simulate.hpp"
+
+namespace sim {
+namespace {
+
+/// A cell with one measured step per round and forecasts of the cost model "m".
+struct Numbers {
+  std::string strategy;
+  std::vector<double> predicted, measured, replayed = {};
+};
+
+Cell& add(Result& result, const Numbers& numbers, const std::string& world = "gloo", const std::string& model = "net",
+          const std::string& executor = "paragauge") {
+  Cell& cell = result.cell(model, numbers.strategy, world, executor);
+  for (std::size_t i = 0; i < std::max(numbers.predicted.size(), numbers.measured.size()); ++i) {
+    Round& round = cell.rounds.emplace_back();
+    round.round = static_cast<int>(i);
+    if (i < numbers.predicted.size()) round.predicted["m"].step_s = numbers.predicted[i];
+    if (i < numbers.measured.size()) round.measured = {{numbers.measured[i], 0, 0, 0, 0}};
+    if (i < numbers.replayed.size()) round.replayed_s = numbers.replayed[i];
+  }
+  return cell;
+}
+
+const std::vector<double> kSteady{1.000, 1.002, 0.998, 1.001, 0.999, 1.000, 1.003, 0.997};
+
+std::vector<double> times(double factor, std::vector<double> values = kSteady) {
+  for (double& value : values) value *= factor;
+  return values;
+}
+
+const ForecastAccuracy& forecast(const Accuracy& accuracy, std::size_t cell) { return accuracy.cells[cell].forecasts.at("m"); }
+
+TEST(Accuracy, ErrorsFollowTheirDefinitions) {
+  // Rounds drift by a factor of two, and the forecasts follow: what is left is 10 % for single and −20 % for ddp.
+  const std::vector<double> drift{1, 1.2, 1.4, 1.6, 1.8, 2.0};
+  Result result;
+  add(result, {"single", times(1.1, drift), drift, times(1.05, drift)});
+  add(result, {"ddp,dp=2", times(0.6 * 0.8, drift), times(0.6, drift)});
+  const Accuracy accuracy = assess(result);
+  EXPECT_NEAR(forecast(accuracy, 0).predicted.step_s, 1.1 * 1.5, 1e-12);
+  EXPECT_NEAR(accuracy.cells[0].measured->step_s, 1.5, 1e-12);
+  EXPECT_NEAR(forecast(accuracy, 0).absolute->log_ratio, std::log(1.1), 1e-12);
+  EXPECT_NEAR(forecast(accuracy, 1).absolute->log_ratio, std::log(0.8), 1e-12);
+  EXPECT_FALSE(forecast(accuracy, 0).relative);
+  EXPECT_NEAR(forecast(accuracy, 1).relative->log_ratio, std::log(0.8 / 1.1), 1e-12);
+  EXPECT_NEAR(accuracy.cells[0].structure->log_ratio, std::log(1.05), 1e-12);
+  EXPECT_FALSE(accuracy.cells[1].structure);
+  // Both sides of a ratio are drawn together, so drift doesn't widen its interval; it does widen the measurement's.
+  EXPECT_NEAR(forecast(accuracy, 1).absolute->interval->low, std::log(0.8), 1e-9);
+  EXPECT_NEAR(forecast(accuracy, 1).absolute->interval->high, std::log(0.8), 1e-9);
+  EXPECT_GT(accuracy.cells[0].interval->high - accuracy.cells[0].interval->low, 0.3);
+  EXPECT_FALSE(accuracy.cells[0].conclusive);
+}
+
+TEST(Accuracy, IsTheRatioOfMeansNotOfMedians) {
+  Result result;
+  add(result, {"single", {1, 1, 1, 1}, {1, 1, 1, 3}});
+  EXPECT_NEAR(forecast(assess(result), 0).absolute->log_ratio, std::log(1 / 1.5), 1e-12);
+}
+
+TEST(Accuracy, UsesOnlyRoundsThatHaveBoth) {
+  Result result;
+  add(result, {"single", {2, 4}, {1, 2, 900}});
+  add(result, {"ddp,dp=2", {3, 5, 7}, {1}});
+  const Accuracy accuracy = assess(result);
+  EXPECT_NEAR(forecast(accuracy, 0).absolute->log_ratio, std::log(6.0 / 3), 1e-12);
+  EXPECT_NEAR(forecast(accuracy, 1).absolute->log_ratio, std::log(3.0), 1e-12);
+  EXPECT_NEAR(forecast(accuracy, 1).relative->log_ratio, std::log(3.0) - std::log(2.0), 1e-12);  // round 0 alone
+  EXPECT_FALSE(forecast(accuracy, 0).absolute->interval);                                         // too few rounds: unavailable
+}
+
+TEST(Accuracy, RelativeNeedsSingleOfTheSameModelWorldAndExecutor) {
+  Result result;
+  add(result, {"single", times(1), kSteady}, "local");
+  add(result, {"ddp,dp=2", times(1), kSteady}, "gloo");
+  add(result, {"ddp,dp=2", times(1), kSteady}, "local", "other");
+  add(result, {"ddp,dp=2", times(1), kSteady}, "local", "net", "pytorch");
+  add(result, {"ddp,dp=2", times(1), kSteady}, "local");
+  const Accuracy accuracy = assess(result);
+  for (std::size_t i : {1U, 2U, 3U}) EXPECT_FALSE(forecast(accuracy, i).relative) << i;
+  EXPECT_TRUE(forecast(accuracy, 4).relative);
+}
+
+TEST(Accuracy, ConclusiveMeansANoiseFloorOfAtMostTwoPercent) {
+  const auto conclusive = [](double noise) {
+    Result result;
+    std::vector<double> measured;
+    for (int i = 0; i < 8; ++i) measured.push_back(1 + (i % 2 == 0 ? noise : -noise));
+    add(result, {"single", times(1), measured});
+    return assess(result).cells[0];
+  };
+  // The expected |a − b| of halves with k and 4−k high values among 4: Σ |2k − 4|/4 · 2·noise/2 · C(4,k)²/C(8,4) = noise · 0.5143.
+  EXPECT_NEAR(*conclusive(0.01).noise_floor, 0.5143 * 0.01, 0.0005);
+  EXPECT_TRUE(conclusive(0.035).conclusive);
+  EXPECT_FALSE(conclusive(0.043).conclusive);
+  Result short_run;
+  add(short_run, {"single", {1, 1, 1}, {1, 1, 1}});
+  EXPECT_FALSE(assess(short_run).cells[0].conclusive);  // unknown is not conclusive
+}
+
+TEST(Accuracy, SummaryCountsEveryError) {
+  Result result;
+  add(result, {"single", times(std::exp(0.10)), kSteady, times(1.01)});
+  add(result, {"a", times(2 * std::exp(-0.02)), times(2), times(2 * 0.97)});
+  add(result, {"b", times(3 * std::exp(0.06)), times(3), times(3)});
+  add(result, {"noisy", std::vector<double>(8, 4 * std::exp(0.30)), {2, 6, 2, 6, 2, 6, 2, 6}, std::vector<double>(8, 40.0)});
+  result.cell("net", "cannot", "gloo").skipped = "no";
+  const Accuracy accuracy = assess(result);
+  ASSERT_EQ(accuracy.summaries.size(), 1U);
+  const ForecastSummary& summary = accuracy.summaries[0];
+  EXPECT_EQ(summary.cost_model, "m");
+  EXPECT_EQ(summary.cells, 4U);
+  EXPECT_EQ(summary.skipped, 1U);
+  EXPECT_EQ(summary.conclusive, 3U);
+  EXPECT_DOUBLE_EQ(*summary.conclusive_share, 0.75);
+  EXPECT_TRUE(summary.failed);
+  EXPECT_NEAR(summary.absolute->median_absolute, (0.06 + 0.10) / 2, 1e-12);
+  EXPECT_NEAR(summary.absolute->mean_absolute, (0.10 + 0.02 + 0.06 + 0.30) / 4, 1e-12);
+  EXPECT_NEAR(summary.absolute->bias, (0.10 - 0.02 + 0.06 + 0.30) / 4, 1e-12);
+  EXPECT_EQ(summary.relative->cells, 3U);
+  EXPECT_NEAR(summary.relative->bias, (-0.12 - 0.04 + 0.20) / 3, 1e-12);
+  EXPECT_NEAR(summary.relative->median_absolute, 0.12, 1e-12);
+  // The noisy cell's structure error doesn't count, the −3 % one does.
+  EXPECT_NEAR(*summary.largest_structure_error, -std::log(0.97), 1e-12);
+}
+
+TEST(Accuracy, FailsBelowEightyPercent) {
+  const auto failed = [](int conclusive, int noisy) {
+    Result result;
+    for (int i = 0; i < conclusive; ++i) add(result, {"c" + std::to_string(i), times(1), kSteady});
+    for (int i = 0; i < noisy; ++i) add(result, {"n" + std::to_string(i), times(1), {1, 2, 1, 2, 1, 2, 1, 2}});
+    return assess(result).summaries.at(0).failed;
+  };
+  EXPECT_FALSE(failed(4, 1));
+  EXPECT_TRUE(failed(3, 1));
+  EXPECT_FALSE(failed(1, 0));
+  EXPECT_TRUE(failed(0, 1));
+}
+
+TEST(Accuracy, PairsAreJudgedWhereIntervalsSeparate) {
+  const auto summary = [](double a, double b, double c) {
+    Result result;
+    add(result, {"a", times(a), kSteady});
+    add(result, {"b", times(b), times(1.2)});
+    add(result, {"c", times(c), times(1.2001)});  // can't be told from b
+    add(result, {"b", times(9), times(1.5)}, "local");  // another world: no pair
+    return assess(result).summaries.at(0);
+  };
+  const ForecastSummary right = summary(1, 1.1, 1.3);
+  EXPECT_EQ(right.pairs_right, 2U);
+  EXPECT_EQ(right.pairs_wrong, 0U);
+  EXPECT_EQ(right.pairs_unresolved, 1U);
+  const ForecastSummary swapped = summary(1.1, 1, 1.3);
+  EXPECT_EQ(swapped.pairs_right, 1U);
+  EXPECT_EQ(swapped.pairs_wrong, 1U);
+  EXPECT_EQ(summary(1.4, 1, 1.3).pairs_wrong, 2U);
+  EXPECT_EQ(summary(1, 1, 1.3).pairs_wrong, 1U);  // a tie is no order
+}
+
+TEST(Accuracy, ClassesAreMeansOverRoundsAndShares) {
+  Result result;
+  Cell& cell = add(result, {"single", {2, 2}, {1, 1}});
+  cell.rounds[0].attribution["m"] = {{"x", 1, 0.5, 0.2}, {"y", 1, 1, -0.4}};
+  cell.rounds[1].attribution["m"] = {{"x", 3, 0.5, 0.4}};
+  Cell& other = add(result, {"b", {2, 2}, {4, 4}});
+  other.rounds[0].attribution["m"] = {{"x", 0, 0, -2.0}};
+  other.rounds[1].attribution["m"] = {{"x", 0, 0, -2.0}};
+  const Accuracy accuracy = assess(result);
+  const std::vector<ClassError> expected{{"x", 2, 0.5, 0.3}, {"y", 0.5, 0.5, -0.2}};
+  ASSERT_EQ(forecast(accuracy, 0).classes.size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(forecast(accuracy, 0).classes[i].name, expected[i].name);
+    EXPECT_NEAR(forecast(accuracy, 0).classes[i].predicted_s, expected[i].predicted_s, 1e-12);
+    EXPECT_NEAR(forecast(accuracy, 0).classes[i].effect_s, expected[i].effect_s, 1e-12);
+  }
+  const std::vector<ClassShare>& shares = accuracy.summaries.at(0).classes;
+  ASSERT_EQ(shares.size(), 2U);
+  EXPECT_EQ(shares[0].name, "x");
+  EXPECT_NEAR(shares[0].bias, (0.3 / 1 - 2.0 / 4) / 2, 1e-12);
+  EXPECT_NEAR(shares[0].mean_absolute, (0.3 / 1 + 2.0 / 4) / 2, 1e-12);
+  EXPECT_EQ(shares[1].cells, 1U);
+}
+
+// ---- Attribution ----
+
+Work work(const std::string& name, Pass pass, std::int64_t size) {
+  const OpKind& kind = op_table().at(name);
+  Work result;
+  result.op = {&kind, complete_attributes(kind, {}, "test"), {{Dtype::f32, {size, size}}}};
+  result.pass = pass;
+  return result;
+}
+
+/// Stage 0: relu forward, sends to stage 1, which waits, then plays a softmax and a relu backward.
+struct TwoStages {
+  TwoStages() {
+    program.works = {work("relu", Pass::forward, 8), work("softmax", Pass::forward, 8), work("relu", Pass::backward, 8)};
+    for (std::uint32_t r = 0; r < 2; ++r) {
+      Role& role = program.roles.emplace_back();
+      role.name = r == 0 ? "stage0" : "stage1";
+      role.ranks = {r};
+      const std::uint32_t x = role.add_tensor("x", {Dtype::f32, {8, 8}}, TensorClass::activation);
+      Instruction transfer;
+      transfer.kind = r == 0 ? InstructionKind::send : InstructionKind::recv;
+      transfer.peer = 1 - r;
+      (r == 0 ? transfer.reads : transfer.writes) = {x};
+      Instruction wait;
+      wait.kind = InstructionKind::wait;
+      const auto compute = [&](std::uint32_t w) {
+        Instruction instruction;
+        instruction.work = w;
+        instruction.reads = {x};
+        instruction.writes = {x};
+        role.add(instruction);
+      };
+      if (r == 0) compute(0);
+      wait.awaits = role.add(transfer);
+      role.add(wait);
+      if (r == 1) compute(1), compute(2);
+    }
+    cluster.name = "test";
+    cluster.world = "gloo";
+    cluster.place = {{0, 0}, {1, 0}};
+    cluster.devices_per_node = 2;
+    prices.work_s = {3e-3, 2e-3, 1e-3};
+    prices.transfers = {{.latency_s = 1e-4, .wire_s = 4e-4}};
+    prices.transfer_of = {{kNone, 0, kNone}, {0, kNone, kNone, kNone}};
+    prices.launch_s = 1e-5;
+  }
+  Program program;
+  Cluster cluster;
+  Prices prices;
+};
+
+double effect(const CostAttribution& attribution, const std::string& name) {
+  for (const ClassError& c : attribution.classes)
+    if (c.name == name) return c.effect_s;
+  return NAN;
+}
+
+TEST(Attribution, FindsTheClassThatIsWrong) {
+  const TwoStages setup;
+  const Timeline predicted = simulate(setup.program, setup.prices, setup.cluster);
+  struct Case {
+    const char* name;
+    void (*change)(Prices&);
+  };
+  const Case cases[] = {{"relu.forward", [](Prices& p) { p.work_s[0] *= 2; }},
+                        {"softmax.forward", [](Prices& p) { p.work_s[1] *= 0.5; }},
+                        {"relu.backward", [](Prices& p) { p.work_s[2] *= 3; }},
+                        {"send", [](Prices& p) { p.transfers[0].latency_s *= 2; }},  // a doubled α
+                        {"host", [](Prices& p) { p.launch_s *= 4; }}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    Prices real = setup.prices;
+    c.change(real);
+    const Timeline measured = simulate(setup.program, real, setup.cluster);
+    const CostAttribution attribution = attribute_cost_error(setup.program, setup.cluster, predicted, {&measured, 1});
+    const double difference = predicted.step_s - measured.step_s;
+    ASSERT_GT(std::abs(difference), 2e-5);
+    EXPECT_NEAR(attribution.difference_s, difference, 1e-12);
+    EXPECT_EQ(attribution.critical_rank, 1U);
+    EXPECT_EQ(attribution.classes.front().name, c.name);
+    EXPECT_NEAR(attribution.classes.front().effect_s, difference, 1e-9);
+    EXPECT_EQ(attribution.classes.back().name, "rest");
+    double sum = 0;
+    for (const ClassError& error : attribution.classes) sum += error.effect_s;
+    EXPECT_NEAR(sum, difference, 1e-12);
+  }
+}
+
+TEST(Attribution, SeparatesClassesAndAveragesSteps) {
+  const TwoStages setup;
+  const Timeline predicted = simulate(setup.program, setup.prices, setup.cluster);
+  Prices slow = setup.prices, slower = setup.prices;
+  slow.work_s[0] += 1e-3, slow.work_s[2] += 4e-4;
+  slower.work_s[0] += 3e-3, slower.work_s[2] += 4e-4;
+  const Timeline measured[] = {simulate(setup.program, slow, setup.cluster), simulate(setup.program, slower, setup.cluster)};
+  const CostAttribution attribution = attribute_cost_error(setup.program, setup.cluster, predicted, measured);
+  EXPECT_NEAR(attribution.difference_s, -2.4e-3, 1e-9);
+  EXPECT_NEAR(effect(attribution, "relu.forward"), -2e-3, 1e-9);
+  EXPECT_NEAR(effect(attribution, "relu.backward"), -4e-4, 1e-9);
+  EXPECT_NEAR(effect(attribution, "softmax.forward"), 0, 1e-9);
+  EXPECT_NEAR(effect(attribution, "rest"), 0, 1e-9);
+  // Durations are those of the critical rank, which plays no relu forward.
+  for (const ClassError& c : attribution.classes)
+    if (c.name == "relu.backward") {
+      EXPECT_NEAR(c.predicted_s, 1e-3, 1e-12);
+      EXPECT_NEAR(c.measured_s, 1.4e-3, 1e-12);
+    }
+}
+
+TEST(Attribution, WhatNothingExplainsIsRest) {
+  // The measured step is longer than its instructions: the last rank stood still before the end.
+  const TwoStages setup;
+  const Timeline predicted = simulate(setup.program, setup.prices, setup.cluster);
+  Timeline measured = predicted;
+  measured.step_s += 5e-3;
+  const CostAttribution attribution = attribute_cost_error(setup.program, setup.cluster, predicted, {&measured, 1});
+  EXPECT_NEAR(effect(attribution, "rest"), -5e-3, 1e-9);
+  EXPECT_NEAR(effect(attribution, "relu.forward"), 0, 1e-9);
+}
+
+}  // namespace
+}  // namespace sim

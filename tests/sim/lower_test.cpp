@@ -1,0 +1,271 @@
+#include "sim/lower.hpp"
+
+#include <cmath>
+#include <set>
+
+#include "tests/sim/testing.hpp"
+
+namespace sim {
+namespace {
+
+using testing::message_of;
+using testing::small_model;
+using testing::strategy_texts;
+
+bool is_posted(InstructionKind kind) {
+  return kind == InstructionKind::send || kind == InstructionKind::recv || kind == InstructionKind::collective;
+}
+
+/// Calls `check(model, strategy, program)` for every strategy of every model of the catalog.
+template <class Check>
+void for_each_program(const Check& check) {
+  for (const std::string& name : catalog_names("models")) {
+    const Model model = small_model(name);
+    for (const std::string& text : strategy_texts(model)) {
+      SCOPED_TRACE(name + " " + text);
+      const Strategy strategy = parse_strategy(text, model);
+      check(model, strategy, lower(model, strategy));
+    }
+  }
+}
+
+TEST(LowerGrid, ProgramsAreValidAndSurviveTheirTextForm) {
+  for_each_program([](const Model& model, const Strategy& strategy, const Program& program) {
+    EXPECT_EQ(message_of([&] { validate(program); }), "no error");
+    EXPECT_EQ(program.ranks(), strategy.ranks());
+    EXPECT_EQ(program.roles.size(), strategy.pp);
+    EXPECT_EQ(program.model, model.text());
+    EXPECT_EQ(program.strategy, strategy.text());
+    EXPECT_EQ(program.replicas, strategy.dp);
+    EXPECT_EQ(program.microbatches, strategy.microbatches);
+    const std::string text = to_text(program);
+    const Program same = program_from_text(text);
+    EXPECT_EQ(to_text(same), text);
+    EXPECT_EQ(message_of([&] { validate(same); }), "no error");
+  });
+}
+
+TEST(LowerGrid, FlopsAreTheModels) {
+  for_each_program([](const Model& model, const Strategy&, const Program& program) {
+    double forward = 0, backward = 0, expected_forward = 0, expected_backward = 0;
+    for (const Role& role : program.roles)
+      for (std::uint32_t i = 0; i < role.size(); ++i) {
+        if (role.kind[i] != InstructionKind::compute) continue;
+        const Work& work = program.works[role.work[i]];
+        if (work.op.kind->role == OpRole::helper) continue;
+        (work.pass == Pass::forward ? forward : backward) +=
+            work.demand().flops * static_cast<double>(role.ranks.size());
+      }
+    for (const NodeSummary& node : summarize(model, model.global_batch)) {
+      expected_forward += node.forward_flops;
+      expected_backward += node.backward_flops;
+    }
+    EXPECT_NEAR(forward, expected_forward, 1e-12 * expected_forward);
+    EXPECT_NEAR(backward, expected_backward, 1e-12 * expected_backward);
+  });
+}
+
+TEST(LowerGrid, EveryParameterIsUpdatedOnce) {
+  for_each_program([](const Model& model, const Strategy& strategy, const Program& program) {
+    std::multiset<std::string> expected, updated;
+    const std::vector<OpInstance> ops = model.instances(2);
+    for (std::size_t n = 0; n < ops.size(); ++n)
+      for (const ParameterSpec& parameter : ops[n].signature().parameters)
+        expected.insert(model.nodes[n].name + "." + parameter.name);
+    for (const Role& role : program.roles) {
+      EXPECT_EQ(role.ranks.size(), strategy.dp);
+      for (std::uint32_t i = 0; i < role.size(); ++i) {
+        if (role.kind[i] != InstructionKind::update) continue;
+        updated.insert(role.tensors[role.reads(i)[0]].name);
+        EXPECT_EQ(role.tensors[role.reads(i)[1]].name, "grad." + role.tensors[role.reads(i)[0]].name);
+      }
+    }
+    EXPECT_EQ(updated, expected);
+  });
+}
+
+/// "F0 F1 B0 B1" of a role's layers, as they come.
+std::string actions_of(const Program& program, const Role& role) {
+  std::vector<Action> actions;
+  for (std::uint32_t i = 0; i < role.size(); ++i) {
+    if (role.kind[i] != InstructionKind::compute || program.works[role.work[i]].op.kind->role == OpRole::helper)
+      continue;
+    const Action action{
+        program.works[role.work[i]].pass == Pass::forward ? Action::Kind::forward : Action::Kind::backward,
+        role.microbatch[i]};
+    if (actions.empty() || actions.back() != action) actions.push_back(action);
+  }
+  return to_text(actions);
+}
+
+TEST(LowerGrid, StagesFollowTheSchedule) {
+  for_each_program([](const Model&, const Strategy& strategy, const Program& program) {
+    for (std::uint32_t stage = 0; stage < strategy.pp; ++stage) {
+      const std::vector<Action> actions =
+          schedule_table()
+              .at(strategy.schedule)
+              .stage(stage, strategy.pp, static_cast<std::int32_t>(strategy.microbatches));
+      const std::string found = actions_of(program, program.roles[stage]);
+      // A stage of views and ops without a backward has fewer instructions to show.
+      if (found.find('B') == std::string::npos) continue;
+      EXPECT_EQ(found, to_text(actions)) << program.roles[stage].name;
+    }
+  });
+}
+
+TEST(LowerGrid, TransfersCarryWhatCrossesStages) {
+  for_each_program([](const Model& model, const Strategy& strategy, const Program& program) {
+    const std::vector<std::uint32_t> stage = stages_of(model, strategy);
+    const std::vector<bool> needed = model.outputs_need_grad();
+    const std::vector<OpInstance> ops = model.instances(model.global_batch);  // of all replicas and microbatches
+    std::set<std::pair<int, std::uint32_t>> edges;                            // node, stage that reads it
+    for (std::size_t n = 0; n < model.nodes.size(); ++n)
+      for (int source : model.nodes[n].inputs)
+        if (source >= 0 && stage[static_cast<std::size_t>(source)] != stage[n]) edges.emplace(source, stage[n]);
+    std::int64_t expected = 0, sent = 0;
+    for (const auto& [node, reader] : edges)
+      expected += ops[static_cast<std::size_t>(node)].signature().output.bytes() *
+                  (needed[static_cast<std::size_t>(node)] ? 2 : 1);
+    for (const Role& role : program.roles)
+      for (std::uint32_t i = 0; i < role.size(); ++i)
+        if (role.kind[i] == InstructionKind::send)
+          sent += program.transfer_bytes(role, i) * static_cast<std::int64_t>(role.ranks.size());
+    EXPECT_EQ(sent, expected);
+  });
+}
+
+TEST(LowerGrid, ReplicasReduceEveryGradient) {
+  for_each_program([](const Model& model, const Strategy& strategy, const Program& program) {
+    std::int64_t reduced = 0, broadcast = 0, buffers = 0;
+    for (const Role& role : program.roles) {
+      for (std::uint32_t i = 0; i < role.size(); ++i)
+        if (role.kind[i] == InstructionKind::collective)
+          (role.collective[i] == CollectiveKind::all_reduce ? reduced : broadcast) += program.transfer_bytes(role, i);
+    }
+    for (const OpInstance& op : model.instances(2))
+      for (const BufferSpec& buffer : op.signature().buffers) buffers += buffer.spec.bytes();
+    EXPECT_EQ(reduced, strategy.dp > 1 ? 4 * parameter_count(model) : 0);
+    EXPECT_EQ(broadcast, strategy.dp > 1 && strategy.broadcast_buffers ? buffers : 0);
+  });
+}
+
+// Gradients are averaged: the loss over microbatches, the buckets over replicas.
+TEST(LowerGrid, GradientsAreAveraged) {
+  for_each_program([](const Model&, const Strategy& strategy, const Program& program) {
+    for (const Role& role : program.roles)
+      for (std::uint32_t i = 0; i < role.size(); ++i) {
+        if (role.kind[i] == InstructionKind::compute) {
+          const Work& work = program.works[role.work[i]];
+          const bool loss = work.op.kind->role == OpRole::loss && work.pass == Pass::backward;
+          EXPECT_EQ(role.scale[i], loss ? 1.0 / static_cast<double>(strategy.microbatches) : 1.0);
+        }
+        if (role.kind[i] == InstructionKind::copy) {
+          const bool fills = role.tensors[role.writes(i)[0]].name.starts_with("bucket");
+          EXPECT_EQ(role.scale[i], fills ? 1.0 / strategy.dp : 1.0);
+        }
+      }
+  });
+}
+
+TEST(LowerGrid, CalibrationCoversEveryWork) {
+  for_each_program([](const Model& model, const Strategy& strategy, const Program& program) {
+    const Program calibration = calibration_program(model, strategy);
+    EXPECT_EQ(message_of([&] { validate(calibration); }), "no error");
+    ASSERT_EQ(calibration.ranks(), 1U);
+    for (InstructionKind kind : calibration.roles[0].kind)
+      EXPECT_FALSE(is_posted(kind) || kind == InstructionKind::wait);
+    std::set<std::string> played;
+    for (std::uint32_t i = 0; i < calibration.roles[0].size(); ++i)
+      played.insert(work_key(calibration.works[calibration.roles[0].work[i]]));
+    for (const Work& work : program.works) EXPECT_TRUE(played.contains(work_key(work))) << work_key(work);
+  });
+}
+
+// Rank = replica × stages + stage: neighbours of a pipeline are neighbours on the machine.
+TEST(Lower, PlacesRanks) {
+  const Model model = small_model("toy_mlp");
+  const Program program = lower(model, parse_strategy("dp=2,pp=3", model));
+  EXPECT_EQ(program.roles[1].ranks, (std::vector<std::uint32_t>{1, 4}));
+  ASSERT_EQ(program.groups.size(), 1U);
+  EXPECT_EQ(program.groups[0].members, (std::vector<std::vector<std::uint32_t>>{{0, 3}, {1, 4}, {2, 5}}));
+  EXPECT_EQ(program.places().at(4).role, 1U);
+  EXPECT_EQ(program.places().at(4).replica, 1U);
+}
+
+TEST(Lower, SaysWhichNodeDoesntFit) {
+  const Model model = load_model("resnet18,image=32,global_batch=2");
+  EXPECT_EQ(message_of([&] { lower(model, parse_strategy("single,microbatches=2", model)); }),
+            "model 'resnet18', node 'layer4.0.bn1': op 'batch_norm' needs more than one value per channel in training, "
+            "found f32[1,512,1,1]");
+}
+
+// ---- Stages. ----
+
+std::string stage_ends(const Model& model, std::string_view strategy) {
+  const std::vector<std::uint32_t> stages = stages_of(model, parse_strategy(strategy, model));
+  std::string text;
+  for (std::size_t n = 0; n + 1 < stages.size(); ++n)
+    if (stages[n] != stages[n + 1]) text += (text.empty() ? "" : " ") + model.nodes[n].name;
+  return text;
+}
+
+TEST(Stages, NamedCuts) {
+  EXPECT_EQ(stage_ends(small_model("toy_mlp"), "model_parallel,cut=r1"), "relu");
+  // R1: ResNet-50 is cut behind layer2, a prefix that stands for its last node.
+  EXPECT_EQ(stage_ends(small_model("resnet50"), "model_parallel,cut=r1"), "layer2.3.relu3");
+  EXPECT_EQ(stage_ends(small_model("resnet18"), "model_parallel,pp=4,cut=by_layer"),
+            "layer1.1.relu2 layer2.1.relu2 layer3.1.relu2");
+  EXPECT_EQ(stage_ends(small_model("resnet18"), "model_parallel,pp=3,cut=layer1.0.conv1+layer3"),
+            "layer1.0.conv1 layer3.1.relu2");
+  EXPECT_EQ(stage_ends(small_model("convnet"), "pipeline,pp=4,cut=r2"), "pool1 pool2 relu4");
+  EXPECT_EQ(stage_ends(small_model("toy_mlp"), "ddp"), "");
+}
+
+/// Cost of a node as stages_of documents it: the roofline of a generic device, 50 GFLOP/s and 10 GB/s.
+std::vector<double> weights(const Model& model, std::int64_t rows) {
+  std::vector<double> list;
+  for (const NodeSummary& node : summarize(model, rows))
+    list.push_back((node.forward_flops + node.backward_flops) / 50e9 +
+                   (node.forward_bytes + node.backward_bytes) / 10e9);
+  return list;
+}
+
+/// The least possible cost of the dearest stage, by trying all cuts of [begin, end) into `parts`.
+double best_cut(const std::vector<double>& costs, std::size_t begin, std::uint32_t parts) {
+  double sum = 0;
+  if (parts == 1) {
+    for (std::size_t n = begin; n < costs.size(); ++n) sum += costs[n];
+    return sum;
+  }
+  double best = HUGE_VAL;
+  for (std::size_t end = begin + 1; end + parts - 1 <= costs.size(); ++end) {
+    sum += costs[end - 1];
+    best = std::min(best, std::max(sum, best_cut(costs, end, parts - 1)));
+  }
+  return best;
+}
+
+TEST(Stages, BalancedIsTheBestOfAllCuts) {
+  for (const char* name : {"toy_mlp", "linear_dp", "convnet"}) {
+    const Model model = small_model(name);
+    for (std::uint32_t pp = 2; pp <= std::min<std::size_t>(5, model.nodes.size()); ++pp) {
+      SCOPED_TRACE(fmt::format("{} in {}", name, pp));
+      const std::vector<std::uint32_t> stages = stages_of(model, parse_strategy(fmt::format("pp={}", pp), model));
+      const std::vector<double> costs = weights(model, model.global_batch);
+      std::vector<double> sums(pp, 0);
+      for (std::size_t n = 0; n < stages.size(); ++n) sums.at(stages[n]) += costs[n];
+      EXPECT_TRUE(std::ranges::is_sorted(stages));
+      EXPECT_EQ(stages.front(), 0U);
+      EXPECT_EQ(stages.back(), pp - 1);
+      EXPECT_NEAR(std::ranges::max(sums), best_cut(costs, 0, pp), 1e-12 * std::ranges::max(sums));
+    }
+  }
+}
+
+TEST(Stages, AsManyAsNodes) {
+  const Model model = small_model("toy_mlp");
+  EXPECT_EQ(stages_of(model, parse_strategy("pp=4", model)), (std::vector<std::uint32_t>{0, 1, 2, 3}));
+}
+
+}  // namespace
+}  // namespace sim

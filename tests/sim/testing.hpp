@@ -1,0 +1,133 @@
+// What the tests of sim share: messages, temporary folders, the grid of strategies and small models.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "sim/cluster.hpp"
+#include "sim/error.hpp"
+#include "sim/model.hpp"
+#include "sim/schedule/schedule.hpp"
+#include "sim/spec.hpp"
+#include "sim/strategy/strategy.hpp"
+
+namespace sim::testing {
+
+/// What the ConfigError that `call` throws says.
+template <class Call>
+std::string message_of(const Call& call) {
+  try {
+    call();
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+/// `text` with the first `from` replaced; a test that edits nothing is an error.
+inline std::string replaced(std::string text, std::string_view from, std::string_view to) {
+  const std::size_t at = text.find(from);
+  if (at == std::string::npos) throw std::logic_error(fmt::format("'{}' isn't in the text", from));
+  return text.replace(at, from.size(), to);
+}
+
+inline std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "paragauge_test_XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    path_ = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  [[nodiscard]] std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+  /// Writes a file and returns its path.
+  [[nodiscard]] std::string file(const std::string& name, std::string_view text) const {
+    write_text_file(path_ / name, text);
+    return (path_ / name).string();
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::string golden_text(const std::string& name) {
+  return read_text_file(std::filesystem::path(PARAGAUGE_TESTS_DIR) / "golden" / name);
+}
+
+/// A model of the catalog, small enough for grids. 8 samples divide by 2 replicas and 4 microbatches.
+inline Model small_model(const std::string& name) {
+  const Model model = load_model(name);
+  const bool large = model.input.size() == 3 && model.input[1] > 64;
+  return load_model(name + (large ? ",image=64" : "") + ",global_batch=8");
+}
+
+/// Texts that use every strategy, every one of its keys, every schedule and every cut preset of the model.
+inline std::vector<std::string> strategy_texts(const Model& model) {
+  std::vector<std::string> texts;
+  for (const StrategyKind& kind : strategy_table()) {
+    const std::string name(kind.name);
+    auto has = [&](std::string_view key) { return std::ranges::count(kind.keys, key) > 0; };
+    texts.emplace_back(kind.example);
+    texts.push_back(name);
+    std::string all = name;
+    auto add = [&](const std::string& key, const std::string& value, bool to_all = true) {
+      if (!has(key)) return;
+      texts.push_back(fmt::format("{},{}={}", name, key, value));
+      if (to_all) all += fmt::format(",{}={}", key, value);
+    };
+    add("dp", "2");
+    add("pp", fmt::to_string(std::min<std::size_t>(3, model.nodes.size())));
+    for (const ScheduleKind& schedule : schedule_table()) add("schedule", std::string(schedule.name), false);
+    add("microbatches", "2");
+    add("split_size", "2", false);
+    add("first_bucket_MiB", "0.01");
+    add("bucket_MiB", "0.1");
+    add("broadcast_buffers", "0");
+    texts.push_back(all);
+    if (has("cut"))
+      for (const auto& [preset, cuts] : model.cuts)
+        texts.push_back(fmt::format("{},pp={},cut={}", name, cuts.size() + 1, preset));
+  }
+  std::ranges::sort(texts);
+  texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+  return texts;
+}
+
+/// Ranks on a node, each with a device of its own, and links that cost nothing unless a test says so.
+inline Cluster plain_cluster(std::uint32_t ranks) {
+  Cluster cluster;
+  cluster.name = "plain";
+  cluster.world = "gloo";
+  cluster.devices_per_node = ranks;
+  cluster.device.name = "core";
+  cluster.device.peak_f32 = cluster.device.peak_f64 = teraflops_per_second(0.05);
+  cluster.device.memory_bandwidth = gigabytes_per_second(10);
+  cluster.device.launch = microseconds(1);
+  cluster.link = {.name = "link", .latency = microseconds(20), .bandwidth = gigabytes_per_second(2)};
+  cluster.inter_node = cluster.link;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) cluster.place.push_back({rank, 0});
+  return cluster;
+}
+
+}  // namespace sim::testing
