@@ -166,7 +166,7 @@ std::vector<VerifiedTensor> verify(const RunRequest& request, const std::vector<
   return verdict(reference, losses, rows);
 }
 
-RunResult merge(const RunRequest& request, std::vector<RankReport>& reports) {
+RunResult merge(const RunRequest& request, std::vector<RankReport> reports) {
   const sim::Program& program = request.program;
   reports.resize(program.ranks());
   const ReadyTimes ready(program);
@@ -218,6 +218,7 @@ class ThreadSession final : public Session {
  public:
   ThreadSession(const SessionOptions& options, World world)
       : options_(options), world_(std::move(world)), board_(options.ranks), reports_(options.ranks), executors_(options.ranks) {
+    busy_ = options.ranks;  // until every thread is ready to serve
     for (std::uint32_t rank = 0; rank < options.ranks; ++rank) threads_.emplace_back([this, rank] { serve(rank); });
     threads_.emplace_back([this] { watch(); });
     std::unique_lock lock(mutex_);
@@ -248,7 +249,7 @@ class ThreadSession final : public Session {
     for (std::optional<Executor>& executor : executors_) executor.reset();
     release_cached();
     if (failure_) std::rethrow_exception(failure_);
-    return merge(wanted, reports_);
+    return merge(wanted, reports_);  // a copy: the next run may have more ranks
   }
 
  private:
@@ -460,7 +461,7 @@ class ProcessSession final : public Session {
     std::vector<RankReport> reports;
     for (const std::string& bytes : world_.control->gather(to_bytes(play_here(wanted)))) reports.push_back(report_from(bytes));
     failed_ = false;
-    return merge(wanted, reports);
+    return merge(wanted, std::move(reports));
   }
 
   /// Until rank 0 closes its session.

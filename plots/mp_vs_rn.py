@@ -58,8 +58,9 @@ def draw(axes, model, world, rows):
     kinds = series([row for group in groups for row in group])
     width = 0.8 / max(1, len(kinds))
     for k, (name, colour, value, deviation, fits) in enumerate(kinds):
-        shown = [(g, row) for g, group in enumerate(groups) for row in group if fits(row) and row[value] is not None]
-        shown = list({g: (g, row) for g, row in reversed(shown)}.values())
+        # A measurement stands in the row of every cost model: the first will do.
+        found = [(g, [row for row in group if fits(row) and row[value] is not None]) for g, group in enumerate(groups)]
+        shown = [(g, rows_of[0]) for g, rows_of in found if rows_of]
         places = [g + (k - (len(kinds) - 1) / 2) * width for g, _ in shown]
         axes.bar(places, [row[value] for _, row in shown], width, color=colour, edgecolor="#444444", linewidth=0.5, label=name,
                  yerr=[row[deviation] or 0 for _, row in shown], error_kw=style.ERROR_BAR)
@@ -87,7 +88,7 @@ def plot(arguments):
     for axis, ((model, world), panel) in zip(axes.flat, panels.items()):
         draw(axis, model, world, panel)
         handles.update({name: handle for handle, name in zip(*axis.get_legend_handles_labels())})
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4,
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2 * columns,
                   title="error bars: standard deviation of the steps (predicted: of the rounds' forecasts)", title_fontsize=9)
     style.save(figure, arguments.out)
 

@@ -44,7 +44,7 @@ class Event:
 class Trace:
     model: str
     strategy: str
-    processes: list  # in the order of the file
+    processes: list  # by number: a rank's timelines side by side
     events: list
 
 
@@ -105,7 +105,7 @@ def read_trace(path):
         raise FileError(f"{path}: 'traceEvents' is not what paragauge writes: {error!r}") from None
     if not events:
         raise FileError(f"{path}: 'traceEvents' has no event")
-    return Trace(about.get("model", ""), about.get("strategy", ""), list(processes.values()), events)
+    return Trace(about.get("model", ""), about.get("strategy", ""), [processes[pid] for pid in sorted(processes)], events)
 
 
 def groups(rows, *keys):

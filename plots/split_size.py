@@ -55,7 +55,7 @@ def plot(arguments):
     for axis, ((model, world), panel) in zip(axes.flat, panels.items()):
         draw(axis, model, world, panel)
         handles.update({name: handle for handle, name in zip(*axis.get_legend_handles_labels())})
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, title="error bars: standard deviation of the steps",
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2 * columns, title="error bars: standard deviation of the steps",
                   title_fontsize=9)
     style.save(figure, arguments.out)
 

@@ -9,7 +9,7 @@ import result_file
 import style
 from style import plt
 
-COLOURS = {"forward": "#4c72b0", "backward": "#dd8452", "update": "#55a868", "copy": "#937860",
+COLOURS = {"forward": "#4c72b0", "backward": "#dd8452", "update": "#55a868", "other": "#937860",
            "transfer": "#8172b3", "wait": "#eeeeee"}
 MOST_RANKS = 8
 
@@ -19,9 +19,10 @@ def kind(event):
         return "wait"
     if event.lane == "communication":
         return "transfer"
-    if event.kind in ("update", "copy"):
-        return event.kind
-    return "backward" if " backward" in event.name else "forward"
+    if event.kind == "update":
+        return "update"
+    words = event.name.split()
+    return next((word for word in ("forward", "backward") if word in words), "other")  # other: accumulate, bucket copies
 
 
 def draw(axes, events, y):

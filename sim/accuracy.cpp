@@ -13,8 +13,8 @@ namespace {
 
 /// Two quantities of the same round, or four: what a log ratio is made of.
 struct Fraction {
-  double over = 0, under = 0;              // predicted, measured
-  double base_over = 1, base_under = 1;    // the same of `single`
+  double over = 0, under = 0;            // predicted, measured
+  double base_over = 1, base_under = 1;  // the same of `single`
 };
 
 std::optional<LogError> log_error(const std::vector<Fraction>& rounds) {
@@ -43,7 +43,8 @@ std::map<int, double> measured_by_round(const Cell& cell) {
 std::map<int, double> predicted_by_round(const Cell& cell, const std::string& cost_model) {
   std::map<int, double> seconds;
   for (const Round& round : cell.rounds)
-    if (const auto found = round.predicted.find(cost_model); found != round.predicted.end()) seconds[round.round] = found->second.step_s;
+    if (const auto found = round.predicted.find(cost_model); found != round.predicted.end())
+      seconds[round.round] = found->second.step_s;
   return seconds;
 }
 
@@ -150,7 +151,8 @@ std::vector<ClassShare> share_classes(const std::vector<std::pair<const Forecast
       share->mean_absolute += std::abs(c.effect_s) / measured_s;
       ++share->cells;
     }
-  for (ClassShare& share : shares) share.bias /= static_cast<double>(share.cells), share.mean_absolute /= static_cast<double>(share.cells);
+  for (ClassShare& share : shares)
+    share.bias /= static_cast<double>(share.cells), share.mean_absolute /= static_cast<double>(share.cells);
   std::ranges::stable_sort(shares, std::greater(), &ClassShare::mean_absolute);
   return shares;
 }
@@ -199,10 +201,12 @@ ForecastSummary summarize(const Result& result, const std::vector<CellAccuracy>&
     if (!cells[i].conclusive) continue;
     ++summary.conclusive;
     if (cells[i].structure)
-      summary.largest_structure_error = std::max(summary.largest_structure_error.value_or(0), std::abs(cells[i].structure->log_ratio));
+      summary.largest_structure_error =
+          std::max(summary.largest_structure_error.value_or(0), std::abs(cells[i].structure->log_ratio));
   }
   summary.cells = scored.size();
-  if (summary.cells > 0) summary.conclusive_share = static_cast<double>(summary.conclusive) / static_cast<double>(summary.cells);
+  if (summary.cells > 0)
+    summary.conclusive_share = static_cast<double>(summary.conclusive) / static_cast<double>(summary.cells);
   summary.failed = summary.conclusive_share.value_or(0) < kConclusiveShare;
   summary.absolute = summarize(absolute);
   summary.relative = summarize(relative);
@@ -220,9 +224,12 @@ std::string class_of(const Program& program, const Role& role, std::uint32_t i) 
       return fmt::format("{}.{}", work.op.kind->name, to_string(work.pass));
     }
     case InstructionKind::send:
-    case InstructionKind::recv: return "send";
-    case InstructionKind::collective: return std::string(to_string(role.collective[i]));
-    case InstructionKind::wait: return "";  // a wait has no duration of its own
+    case InstructionKind::recv:
+      return "send";
+    case InstructionKind::collective:
+      return std::string(to_string(role.collective[i]));
+    case InstructionKind::wait:
+      return "";  // a wait has no duration of its own
   }
   throw InternalError("instruction kind {}", static_cast<int>(role.kind[i]));
 }
@@ -252,7 +259,8 @@ Accuracy assess(const Result& result) {
   Accuracy accuracy;
   for (const Cell& cell : result.cells) {
     const auto single = std::ranges::find_if(result.cells, [&](const Cell& other) {
-      return other.strategy == "single" && other.model == cell.model && other.world == cell.world && other.executor == cell.executor;
+      return other.strategy == "single" && other.model == cell.model && other.world == cell.world &&
+             other.executor == cell.executor;
     });
     accuracy.cells.push_back(assess_cell(cell, single == result.cells.end() ? nullptr : &*single));
   }
@@ -262,7 +270,8 @@ Accuracy assess(const Result& result) {
       const std::pair column(result.cells[i].executor, cost_model);
       if (std::ranges::find(columns, column) == columns.end()) columns.push_back(column);
     }
-  for (const auto& [executor, cost_model] : columns) accuracy.summaries.push_back(summarize(result, accuracy.cells, executor, cost_model));
+  for (const auto& [executor, cost_model] : columns)
+    accuracy.summaries.push_back(summarize(result, accuracy.cells, executor, cost_model));
   return accuracy;
 }
 
@@ -280,7 +289,8 @@ CostAttribution attribute_cost_error(const Program& program, const Cluster& clus
   result.critical_rank = static_cast<std::size_t>(std::ranges::max_element(ends) - ends.begin());
   result.difference_s = predicted.step_s - measured_s;
 
-  const Durations before = durations_of(program, predicted, cluster), after = mean_durations(program, measured, cluster);
+  const Durations before = durations_of(program, predicted, cluster),
+                  after = mean_durations(program, measured, cluster);
   const double base_s = replay(program, before, cluster).step_s;
   std::vector<std::vector<std::string>> class_names;  // [role][instruction]
   std::vector<std::string> names{"host"};
@@ -288,7 +298,8 @@ CostAttribution attribute_cost_error(const Program& program, const Cluster& clus
     std::vector<std::string>& of_role = class_names.emplace_back();
     for (std::uint32_t i = 0; i < role.size(); ++i) {
       of_role.push_back(class_of(program, role, i));
-      if (!of_role.back().empty() && std::ranges::find(names, of_role.back()) == names.end()) names.push_back(of_role.back());
+      if (!of_role.back().empty() && std::ranges::find(names, of_role.back()) == names.end())
+        names.push_back(of_role.back());
     }
   }
   double explained_s = 0;

@@ -5,14 +5,15 @@
 //   accuracy.summaries[0].failed;                                      // under 80 % of the cells are conclusive
 //   CostAttribution why = attribute_cost_error(program, cluster, predicted, measured_timelines);
 //
-// Definitions (DESIGN §5). P and M are means over the rounds that have both a forecast and a measurement; a round's measurement is the mean of its steps.
+// Definitions (DESIGN §5). P and M are means over the rounds that have both a forecast and a measurement; a round's
+// measurement is the mean of its steps.
 //   absolute    ln(P / M)
-//   relative    ln(P / M) − the same of `single` (same model, world and executor), over the rounds that both cells have; drift cancels
-//   structure   ln(R / M), R the step time with the measured durations replayed in the predicted dependencies
-//   noise floor split-half difference of the cell's own measurement (sim/measurement.hpp)
-//   conclusive  the noise floor is known and at most 2 %
-// Intervals are 95 % bootstrap intervals over rounds; both sides of a ratio are drawn together. Noise excuses nothing: the errors of inconclusive cells
-// count in the summary like all others.
+//   relative    ln(P / M) − the same of `single` (same model, world and executor), over the rounds that both cells
+//   have; drift cancels structure   ln(R / M), R the step time with the measured durations replayed in the predicted
+//   dependencies noise floor split-half difference of the cell's own measurement (sim/measurement.hpp) conclusive  the
+//   noise floor is known and at most 2 %
+// Intervals are 95 % bootstrap intervals over rounds; both sides of a ratio are drawn together. Noise excuses nothing:
+// the errors of inconclusive cells count in the summary like all others.
 #pragma once
 
 #include <cstddef>
@@ -47,9 +48,9 @@ struct ForecastAccuracy {
 };
 
 struct CellAccuracy {
-  Measurement measured_step;           // all samples, by round
-  std::optional<StepTime> measured;    // mean over rounds
-  std::optional<Interval> interval;    // of the mean step
+  Measurement measured_step;         // all samples, by round
+  std::optional<StepTime> measured;  // mean over rounds
+  std::optional<Interval> interval;  // of the mean step
   std::optional<double> noise_floor;
   bool conclusive = false;
   std::optional<LogError> structure;
@@ -71,12 +72,14 @@ struct ClassShare {
 /// One executor × cost model.
 struct ForecastSummary {
   std::string executor, cost_model;
-  std::size_t cells = 0, conclusive = 0, skipped = 0;  // with both forecast and measurement; of these; that could not run
+  std::size_t cells = 0, conclusive = 0,
+              skipped = 0;  // with both forecast and measurement; of these; that could not run
   std::optional<double> conclusive_share;
   bool failed = true;  // as a measurement: unless at least 80 % of the cells are conclusive
   std::optional<ErrorSummary> absolute, relative;
   std::optional<double> largest_structure_error;  // |·|, conclusive cells only
-  /// Pairs of strategies (same model and world) whose measured intervals don't overlap, ordered as predicted or not. Equal forecasts are wrong.
+  /// Pairs of strategies (same model and world) whose measured intervals don't overlap, ordered as predicted or not.
+  /// Equal forecasts are wrong.
   std::size_t pairs_right = 0, pairs_wrong = 0, pairs_unresolved = 0;
   std::vector<ClassShare> classes;  // what carries the error, the most first
 };
@@ -89,14 +92,17 @@ Accuracy assess(const Result& result);
 
 /// The difference between forecast and measurement by class of instruction.
 struct CostAttribution {
-  std::size_t critical_rank = 0;    // the last to end in the measured steps
-  double difference_s = 0;          // predicted step − mean measured step
-  std::vector<ClassError> classes;  // the largest effect first; the last row is "rest", so that the effects sum to the difference
+  std::size_t critical_rank = 0;  // the last to end in the measured steps
+  double difference_s = 0;        // predicted step − mean measured step
+  std::vector<ClassError>
+      classes;  // the largest effect first; the last row is "rest", so that the effects sum to the difference
 };
 
-/// Substitutes measured durations (means over the timelines) class by class into the predicted timeline's and replays. Classes: op kind and pass
-/// ("conv2d.backward"), transfer kind ("send", "all_reduce", "broadcast"), and "host" (the time before instructions). An effect is positive where
-/// the class made the forecast too slow. "rest": structure error, and what classes do together only.
+/// Substitutes measured durations (means over the timelines) class by class into the predicted timeline's and replays.
+/// Classes: op kind and pass
+/// ("conv2d.backward"), transfer kind ("send", "all_reduce", "broadcast"), and "host" (the time before instructions).
+/// An effect is positive where the class made the forecast too slow. "rest": structure error, and what classes do
+/// together only.
 CostAttribution attribute_cost_error(const Program& program, const Cluster& cluster, const Timeline& predicted,
                                      std::span<const Timeline> measured);
 

@@ -10,7 +10,8 @@ void check_format(JsonObject& file, std::string_view name, int version, std::str
   check_format(file.text("format"), file.where(), name, version, remedy);
 }
 
-void check_format(std::string_view format, std::string_view where, std::string_view name, int version, std::string_view remedy) {
+void check_format(std::string_view format, std::string_view where, std::string_view name, int version,
+                  std::string_view remedy) {
   const std::string expected = fmt::format("{}-{}", name, version);
   if (format == expected) return;
   if (format.starts_with(fmt::format("{}-", name))) {

@@ -15,6 +15,7 @@ namespace sim {
 /// ConfigError unless the object's "format" is `name`-`version`; `remedy` is what to do about an older file.
 void check_format(JsonObject& file, std::string_view name, int version, std::string_view remedy);
 /// The same for a format that stands elsewhere; `where` names the file.
-void check_format(std::string_view format, std::string_view where, std::string_view name, int version, std::string_view remedy);
+void check_format(std::string_view format, std::string_view where, std::string_view name, int version,
+                  std::string_view remedy);
 
 }  // namespace sim

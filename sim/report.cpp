@@ -1,10 +1,10 @@
 #include "sim/report.hpp"
 
+#include <libfccp/csv.h>
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <libfccp/csv.h>
 #include <utility>
 
 #include "sim/error.hpp"
@@ -20,7 +20,9 @@ constexpr std::string_view kResultFormat = "paragauge-result-1", kRemedy = "writ
 
 Value value_of(const std::optional<double>& number) { return number ? Value(*number) : Value(); }
 Value percent(const std::optional<double>& share) { return share ? Value(100 * *share) : Value(); }
-Value mebibytes(const std::optional<std::int64_t>& bytes) { return bytes ? Value(static_cast<double>(*bytes) / 1048576) : Value(); }
+Value mebibytes(const std::optional<std::int64_t>& bytes) {
+  return bytes ? Value(static_cast<double>(*bytes) / 1048576) : Value();
+}
 Value whole(std::size_t count) { return static_cast<std::int64_t>(count); }
 
 std::string_view status_of(const RowSource& s) {
@@ -30,8 +32,12 @@ std::string_view status_of(const RowSource& s) {
 }
 
 // The getters below are given a path through the optional parts; where it breaks off, the number is unavailable.
-Value predicted(const RowSource& s, double StepTime::*part) { return s.forecast ? Value(s.forecast->predicted.*part) : Value(); }
-Value measured(const RowSource& s, double StepTime::*part) { return s.accuracy.measured ? Value((*s.accuracy.measured).*part) : Value(); }
+Value predicted(const RowSource& s, double StepTime::*part) {
+  return s.forecast ? Value(s.forecast->predicted.*part) : Value();
+}
+Value measured(const RowSource& s, double StepTime::*part) {
+  return s.accuracy.measured ? Value((*s.accuracy.measured).*part) : Value();
+}
 Value log_percent(const std::optional<LogError>& error) { return error ? Value(100 * error->log_ratio) : Value(); }
 Value log_percent(const std::optional<LogError>& error, double Interval::*end) {
   return error && error->interval ? Value(100 * (*error->interval).*end) : Value();
@@ -45,7 +51,8 @@ Value at_peak(const RowSource& s, TensorClass tensor_class) {
 
 using enum ConsolePlace;
 constexpr ValueType kText = ValueType::text, kInteger = ValueType::integer, kNumber = ValueType::number;
-constexpr std::string_view kSeconds = "{:#.4g}", kPercent = "{:+.2f}", kShare = "{:.2f}", kMiB = "{:.2f}", kCount = "{}";
+constexpr std::string_view kSeconds = "{:#.4g}", kPercent = "{:+.2f}", kShare = "{:.2f}", kMiB = "{:.2f}",
+                           kCount = "{}";
 using S = RowSource;
 
 // clang-format off
@@ -143,7 +150,8 @@ constexpr std::array kRowColumns = std::to_array<Column<RowSource>>({
      [](const S& s) { return at_peak(s, TensorClass::optimizer); }},
     {"activation_MiB", "part of it", kNumber, memory_parts, kMiB,
      [](const S& s) { return at_peak(s, TensorClass::activation); }},
-    {"buffer_MiB", "part of it", kNumber, memory_parts, kMiB, [](const S& s) { return at_peak(s, TensorClass::buffer); }},
+    {"buffer_MiB", "part of it", kNumber, memory_parts, kMiB,
+     [](const S& s) { return at_peak(s, TensorClass::buffer); }},
     {"input_MiB", "part of it", kNumber, memory_parts, kMiB, [](const S& s) { return at_peak(s, TensorClass::input); }},
     {"communication_MiB", "part of it", kNumber, memory_parts, kMiB,
      [](const S& s) { return at_peak(s, TensorClass::communication); }},
@@ -153,7 +161,9 @@ constexpr std::array kRowColumns = std::to_array<Column<RowSource>>({
 // clang-format on
 
 using F = ForecastSummary;
-Value of(const std::optional<ErrorSummary>& errors, double ErrorSummary::*number) { return errors ? Value(100 * (*errors).*number) : Value(); }
+Value of(const std::optional<ErrorSummary>& errors, double ErrorSummary::*number) {
+  return errors ? Value(100 * (*errors).*number) : Value();
+}
 
 // clang-format off
 constexpr std::array kSummaryColumns = std::to_array<Column<ForecastSummary>>({
@@ -183,9 +193,10 @@ constexpr std::array kSummaryColumns = std::to_array<Column<ForecastSummary>>({
      [](const F& f) { return of(f.relative, &ErrorSummary::bias); }},
     {"largest_structure_error_percent", "largest |structure error| of conclusive cells", kNumber, front, kShare,
      [](const F& f) { return percent(f.largest_structure_error); }},
-    {"pairs_right", "pairs of strategies with separate measured intervals, ordered as predicted", kInteger, front, kCount,
+    {"pairs_right", "pairs of strategies with separate intervals, ordered as predicted", kInteger, front, kCount,
      [](const F& f) { return whole(f.pairs_right); }},
-    {"pairs_wrong", "such pairs, ordered otherwise", kInteger, front, kCount, [](const F& f) { return whole(f.pairs_wrong); }},
+    {"pairs_wrong", "such pairs, ordered otherwise", kInteger, front, kCount,
+     [](const F& f) { return whole(f.pairs_wrong); }},
     {"pairs_unresolved", "pairs whose intervals overlap: no order is known", kInteger, front, kCount,
      [](const F& f) { return whole(f.pairs_unresolved); }},
 });
@@ -214,11 +225,14 @@ Value value_from_csv(const std::string& text, const Column<RowSource>& column, c
   const char* const end = text.data() + text.size();
   if (column.type == ValueType::integer) {
     std::int64_t value = 0;
-    if (const auto [stop, error] = std::from_chars(text.data(), end, value); error == std::errc() && stop == end) return value;
+    if (const auto [stop, error] = std::from_chars(text.data(), end, value); error == std::errc() && stop == end)
+      return value;
     throw ConfigError("{}: {} must be a whole number or empty, found '{}'", where, column.name, text);
   }
   double value = 0;
-  if (const auto [stop, error] = std::from_chars(text.data(), end, value); error == std::errc() && stop == end && std::isfinite(value)) return value;
+  if (const auto [stop, error] = std::from_chars(text.data(), end, value);
+      error == std::errc() && stop == end && std::isfinite(value))
+    return value;
   throw ConfigError("{}: {} must be a number or empty, found '{}'", where, column.name, text);
 }
 
@@ -232,11 +246,13 @@ std::string csv_header() {
 void check_csv(std::string_view text, const std::string& where) {
   const std::string expected = csv_header();
   const std::string_view header = text.substr(0, text.find('\n'));
-  if (!header.starts_with("format,")) throw ConfigError("{}: line 1 must begin with 'format,', as in a CSV file of format '{}'", where, kResultFormat);
+  if (!header.starts_with("format,"))
+    throw ConfigError("{}: line 1 must begin with 'format,', as in a CSV file of format '{}'", where, kResultFormat);
   const std::string_view rows = text.substr(std::min(header.size() + 1, text.size()));
   if (const std::size_t comma = rows.find(','); comma != std::string_view::npos)
     check_format(rows.substr(0, comma), where, "paragauge-result", 1, kRemedy);
-  if (header != expected) throw ConfigError("{}: line 1: the columns are not those of format '{}'", where, kResultFormat);
+  if (header != expected)
+    throw ConfigError("{}: line 1: the columns are not those of format '{}'", where, kResultFormat);
   if (!text.ends_with('\n')) throw ConfigError("{}: the last line has no end (the file is truncated)", where);
 }
 
@@ -250,7 +266,8 @@ std::vector<Row> read_csv(const std::string& path, std::index_sequence<I...>) {
     const std::string where = fmt::format("{}: line {}", path, reader.get_file_line());
     check_format(texts[0], where, "paragauge-result", 1, kRemedy);
     Row& row = rows.emplace_back();
-    for (std::size_t c = 0; c < kRowColumns.size(); ++c) row.push_back(value_from_csv(texts[c + 1], kRowColumns[c], where));
+    for (std::size_t c = 0; c < kRowColumns.size(); ++c)
+      row.push_back(value_from_csv(texts[c + 1], kRowColumns[c], where));
   }
   return rows;
 }
@@ -289,7 +306,8 @@ Report make_report(const Result& result) {
     for (const Column<RowSource>& column : kRowColumns) row.push_back(column.value(source));
   };
   for (std::size_t i = 0; i < result.cells.size(); ++i) {
-    for (const auto& [cost_model, forecast] : accuracy.cells[i].forecasts) add({result.cells[i], accuracy.cells[i], cost_model, &forecast});
+    for (const auto& [cost_model, forecast] : accuracy.cells[i].forecasts)
+      add({result.cells[i], accuracy.cells[i], cost_model, &forecast});
     if (accuracy.cells[i].forecasts.empty()) add({result.cells[i], accuracy.cells[i], "", nullptr});
   }
   for (const ForecastSummary& summary : accuracy.summaries) {
@@ -323,7 +341,8 @@ std::string to_json(const Result& result) {
   const Report report = make_report(result);
   Json file{{"format", kResultFormat}, {"context", result.context}};
   Json& columns = file["columns"] = Json::array();
-  for (const Column<RowSource>& column : kRowColumns) columns.push_back({{"name", column.name}, {"description", column.description}});
+  for (const Column<RowSource>& column : kRowColumns)
+    columns.push_back({{"name", column.name}, {"description", column.description}});
   file["rows"] = json_rows(report.rows, row_columns());
   file["summary"] = json_rows(report.summary, summary_columns());
   for (std::size_t s = 0; s < report.classes.size(); ++s) {

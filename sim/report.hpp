@@ -5,9 +5,10 @@
 //   write_text_file("r.csv", to_csv(report));             // rows_from_csv("r.csv") gives report.rows again
 //   save_result("r.json", result);                        // the file of sim/result.hpp with columns, rows and summary
 //
-// A row is a cell × cost model (one row without forecast for a cell nobody predicted). `row_columns()` and `summary_columns()` are the lists: a new number is
-// one more line there. Names end in the unit. Percentages of errors are 100 × the natural log ratio, so +x and −x are the same factor.
-// What is unavailable is empty in CSV, null in JSON and n/a on the console.
+// A row is a cell × cost model (one row without forecast for a cell nobody predicted). `row_columns()` and
+// `summary_columns()` are the lists: a new number is one more line there. Names end in the unit. Percentages of errors
+// are 100 × the natural log ratio, so +x and −x are the same factor. What is unavailable is empty in CSV, null in JSON
+// and n/a on the console.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,8 @@ using Row = std::vector<Value>;  // one value per column
 
 enum class ValueType : std::uint8_t { text, integer, number };
 
-/// Where the console shows a column: as the heading of a group of rows, in front of the tables, in one of them, or not at all.
+/// Where the console shows a column: as the heading of a group of rows, in front of the tables, in one of them, or not
+/// at all.
 enum class ConsolePlace : std::uint8_t { none, heading, front, time, breakdown, memory, memory_parts };
 
 struct RowSource {
@@ -51,8 +53,8 @@ std::span<const Column<RowSource>> row_columns();
 std::span<const Column<ForecastSummary>> summary_columns();
 
 struct Report {
-  std::vector<Row> rows;     // by row_columns()
-  std::vector<Row> summary;  // by summary_columns(), one per executor × cost model
+  std::vector<Row> rows;                         // by row_columns()
+  std::vector<Row> summary;                      // by summary_columns(), one per executor × cost model
   std::vector<std::vector<ClassShare>> classes;  // like summary: what carries the error
 };
 Report make_report(const Result& result);

@@ -74,10 +74,11 @@ std::string lay_out(const std::vector<ConsoleColumn>& columns, bool is_header = 
       std::string out;
       for (const ConsoleColumn& column : columns) {
         const std::vector<std::string>& cell = column.cells[row];
-        const std::size_t from = is_header && row == 0 ? height - cell.size() : 0;  // a header stands on the ground, a row hangs
+        const std::size_t from =
+            is_header && row == 0 ? height - cell.size() : 0;  // a header stands on the ground, a row hangs
         const std::string piece = line >= from && line - from < cell.size() ? cell[line - from] : "";
-        out += (&column == columns.data() ? "" : " ") +
-               (column.right ? fmt::format("{:>{}}", piece, column.width()) : fmt::format("{:<{}}", piece, column.width()));
+        out += (&column == columns.data() ? "" : " ") + (column.right ? fmt::format("{:>{}}", piece, column.width())
+                                                                      : fmt::format("{:<{}}", piece, column.width()));
       }
       text += out.substr(0, out.find_last_not_of(' ') + 1) + "\n";
     }
@@ -87,7 +88,8 @@ std::string lay_out(const std::vector<ConsoleColumn>& columns, bool is_header = 
 
 /// The rows of one heading in one of the tables; columns without any value are left out. Empty when all are.
 std::string table_of(std::vector<const Row*> rows, ConsolePlace place) {
-  const std::size_t strategy = column_index(row_columns(), "strategy"), cost_model = column_index(row_columns(), "cost_model");
+  const std::size_t strategy = column_index(row_columns(), "strategy"),
+                    cost_model = column_index(row_columns(), "cost_model");
   const auto same_strategy = [&](const Row* a, const Row* b) { return (*a)[strategy] == (*b)[strategy]; };
   const bool per_cost_model = place == ConsolePlace::time || place == ConsolePlace::breakdown;
   if (!per_cost_model) rows.erase(std::unique(rows.begin(), rows.end(), same_strategy), rows.end());
@@ -134,7 +136,8 @@ std::string summary_text(const Report& report) {
   for (const ConsoleColumn& column : columns) taken += column.width() + 1;
   ConsoleColumn meaning{.cells = {}, .right = false};
   for (const Column<ForecastSummary>& column : summary_columns())
-    meaning.cells.push_back(wrap(column.description, ' ', std::max(kConsoleWidth - std::min(taken, kConsoleWidth), kLeastRoom)));
+    meaning.cells.push_back(
+        wrap(column.description, ' ', std::max(kConsoleWidth - std::min(taken, kConsoleWidth), kLeastRoom)));
   columns.push_back(std::move(meaning));
   return lay_out(columns, /*is_header=*/false);
 }
@@ -161,12 +164,14 @@ std::string classes_text(const Report& report, std::size_t s) {
 
 std::string to_console(const Report& report, Detail detail) {
   std::string text;
-  const std::size_t status = column_index(row_columns(), "status"), reason = column_index(row_columns(), "skip_reason"), strategy = column_index(row_columns(), "strategy");
+  const std::size_t status = column_index(row_columns(), "status"), reason = column_index(row_columns(), "skip_reason"),
+                    strategy = column_index(row_columns(), "strategy");
   std::vector<std::pair<std::string, std::vector<const Row*>>> groups;
   for (const Row& row : report.rows) {
     std::string name;
     for (std::size_t c = 0; c < row_columns().size(); ++c)
-      if (row_columns()[c].place == ConsolePlace::heading) name += fmt::format("{}{} {}", name.empty() ? "" : "   ", row_columns()[c].name, console_text(row[c], ""));
+      if (row_columns()[c].place == ConsolePlace::heading)
+        name += fmt::format("{}{} {}", name.empty() ? "" : "   ", row_columns()[c].name, console_text(row[c], ""));
     auto group = std::ranges::find(groups, name, [](const auto& g) { return g.first; });
     if (group == groups.end()) group = groups.insert(groups.end(), {name, {}});
     group->second.push_back(&row);
@@ -176,14 +181,16 @@ std::string to_console(const Report& report, Detail detail) {
     std::vector<const Row*> ran;
     for (const Row* row : rows)
       if ((*row)[status] != Value("skipped")) ran.push_back(row);
-    for (ConsolePlace place : {ConsolePlace::time, ConsolePlace::breakdown, ConsolePlace::memory, ConsolePlace::memory_parts})
+    for (ConsolePlace place :
+         {ConsolePlace::time, ConsolePlace::breakdown, ConsolePlace::memory, ConsolePlace::memory_parts})
       if (!ran.empty() && (detail == Detail::full || place == ConsolePlace::time))
         if (const std::string table = table_of(ran, place); !table.empty()) text += table + "\n";
     const std::size_t before = text.size();
     for (const Row* row : rows)
       if ((*row)[status] == Value("skipped"))
         for (const std::string& line :
-             wrap(fmt::format("{} skipped: {}", console_text((*row)[strategy], ""), console_text((*row)[reason], "")), ' ', kConsoleWidth))
+             wrap(fmt::format("{} skipped: {}", console_text((*row)[strategy], ""), console_text((*row)[reason], "")),
+                  ' ', kConsoleWidth))
           text += line + "\n";
     if (text.size() > before) text += "\n";
   }
@@ -191,13 +198,15 @@ std::string to_console(const Report& report, Detail detail) {
   text += summary_text(report);
   for (std::size_t s = 0; s < report.summary.size(); ++s) {
     if (!report.classes[s].empty())
-      text += fmt::format("\nWhat carries the error of {} ({}), relative to the measured step:\n{}", console_text(report.summary[s][1], ""),
-                          console_text(report.summary[s][0], ""), classes_text(report, s));
+      text += fmt::format("\nWhat carries the error of {} ({}), relative to the measured step:\n{}",
+                          console_text(report.summary[s][1], ""), console_text(report.summary[s][0], ""),
+                          classes_text(report, s));
   }
   const std::size_t verdict = column_index(summary_columns(), "verdict");
   if (std::ranges::any_of(report.summary, [&](const Row& row) { return row[verdict] == Value("failed"); }))
     text += fmt::format(
-        "\nThis report has failed as a measurement: under {:.0f} % of its cells are conclusive. Take more rounds or a quiet machine.\n",
+        "\nThis report has failed as a measurement: under {:.0f} % of its cells are conclusive. Take more rounds or a "
+        "quiet machine.\n",
         100 * kConclusiveShare);
   return text;
 }

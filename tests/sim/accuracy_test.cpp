@@ -37,7 +37,9 @@ std::vector<double> times(double factor, std::vector<double> values = kSteady) {
   return values;
 }
 
-const ForecastAccuracy& forecast(const Accuracy& accuracy, std::size_t cell) { return accuracy.cells[cell].forecasts.at("m"); }
+const ForecastAccuracy& forecast(const Accuracy& accuracy, std::size_t cell) {
+  return accuracy.cells[cell].forecasts.at("m");
+}
 
 TEST(Accuracy, ErrorsFollowTheirDefinitions) {
   // Rounds drift by a factor of two, and the forecasts follow: what is left is 10 % for single and −20 % for ddp.
@@ -75,7 +77,7 @@ TEST(Accuracy, UsesOnlyRoundsThatHaveBoth) {
   EXPECT_NEAR(forecast(accuracy, 0).absolute->log_ratio, std::log(6.0 / 3), 1e-12);
   EXPECT_NEAR(forecast(accuracy, 1).absolute->log_ratio, std::log(3.0), 1e-12);
   EXPECT_NEAR(forecast(accuracy, 1).relative->log_ratio, std::log(3.0) - std::log(2.0), 1e-12);  // round 0 alone
-  EXPECT_FALSE(forecast(accuracy, 0).absolute->interval);                                         // too few rounds: unavailable
+  EXPECT_FALSE(forecast(accuracy, 0).absolute->interval);  // too few rounds: unavailable
 }
 
 TEST(Accuracy, RelativeNeedsSingleOfTheSameModelWorldAndExecutor) {
@@ -98,7 +100,8 @@ TEST(Accuracy, ConclusiveMeansANoiseFloorOfAtMostTwoPercent) {
     add(result, {"single", times(1), measured});
     return assess(result).cells[0];
   };
-  // The expected |a − b| of halves with k and 4−k high values among 4: Σ |2k − 4|/4 · 2·noise/2 · C(4,k)²/C(8,4) = noise · 0.5143.
+  // The expected |a − b| of halves with k and 4−k high values among 4: Σ |2k − 4|/4 · 2·noise/2 · C(4,k)²/C(8,4) =
+  // noise · 0.5143.
   EXPECT_NEAR(*conclusive(0.01).noise_floor, 0.5143 * 0.01, 0.0005);
   EXPECT_TRUE(conclusive(0.035).conclusive);
   EXPECT_FALSE(conclusive(0.043).conclusive);
@@ -112,7 +115,8 @@ TEST(Accuracy, SummaryCountsEveryError) {
   add(result, {"single", times(std::exp(0.10)), kSteady, times(1.01)});
   add(result, {"a", times(2 * std::exp(-0.02)), times(2), times(2 * 0.97)});
   add(result, {"b", times(3 * std::exp(0.06)), times(3), times(3)});
-  add(result, {"noisy", std::vector<double>(8, 4 * std::exp(0.30)), {2, 6, 2, 6, 2, 6, 2, 6}, std::vector<double>(8, 40.0)});
+  add(result,
+      {"noisy", std::vector<double>(8, 4 * std::exp(0.30)), {2, 6, 2, 6, 2, 6, 2, 6}, std::vector<double>(8, 40.0)});
   result.cell("net", "cannot", "gloo").skipped = "no";
   const Accuracy accuracy = assess(result);
   ASSERT_EQ(accuracy.summaries.size(), 1U);
@@ -151,7 +155,7 @@ TEST(Accuracy, PairsAreJudgedWhereIntervalsSeparate) {
     Result result;
     add(result, {"a", times(a), kSteady});
     add(result, {"b", times(b), times(1.2)});
-    add(result, {"c", times(c), times(1.2001)});  // can't be told from b
+    add(result, {"c", times(c), times(1.2001)});        // can't be told from b
     add(result, {"b", times(9), times(1.5)}, "local");  // another world: no pair
     return assess(result).summaries.at(0);
   };
@@ -203,7 +207,8 @@ Work work(const std::string& name, Pass pass, std::int64_t size) {
 /// Stage 0: relu forward, sends to stage 1, which waits, then plays a softmax and a relu backward.
 struct TwoStages {
   TwoStages() {
-    program.works = {work("relu", Pass::forward, 8), work("softmax", Pass::forward, 8), work("relu", Pass::backward, 8)};
+    program.works = {work("relu", Pass::forward, 8), work("softmax", Pass::forward, 8),
+                     work("relu", Pass::backward, 8)};
     for (std::uint32_t r = 0; r < 2; ++r) {
       Role& role = program.roles.emplace_back();
       role.name = r == 0 ? "stage0" : "stage1";
@@ -284,7 +289,8 @@ TEST(Attribution, SeparatesClassesAndAveragesSteps) {
   Prices slow = setup.prices, slower = setup.prices;
   slow.work_s[0] += 1e-3, slow.work_s[2] += 4e-4;
   slower.work_s[0] += 3e-3, slower.work_s[2] += 4e-4;
-  const Timeline measured[] = {simulate(setup.program, slow, setup.cluster), simulate(setup.program, slower, setup.cluster)};
+  const Timeline measured[] = {simulate(setup.program, slow, setup.cluster),
+                               simulate(setup.program, slower, setup.cluster)};
   const CostAttribution attribution = attribute_cost_error(setup.program, setup.cluster, predicted, measured);
   EXPECT_NEAR(attribution.difference_s, -2.4e-3, 1e-9);
   EXPECT_NEAR(effect(attribution, "relu.forward"), -2e-3, 1e-9);

@@ -16,7 +16,8 @@
 namespace sim {
 namespace {
 
-/// Two strategies with eight quiet rounds and two cost models, one noisy strategy, one that only was predicted, and one that could not run.
+/// Two strategies with eight quiet rounds and two cost models, one noisy strategy, one that only was predicted, and one
+/// that could not run.
 Result sample_result() {
   Result result;
   const std::string model = "net,global_batch=32,loss=mse_loss";
@@ -57,12 +58,16 @@ std::size_t index_of(std::string_view name) {
 
 const Row& row_of(const Report& report, const std::string& strategy, const std::string& cost_model) {
   for (const Row& row : report.rows)
-    if (row[index_of("strategy")] == Value(strategy) && (row[index_of("cost_model")] == Value(cost_model) || cost_model.empty())) return row;
+    if (row[index_of("strategy")] == Value(strategy) &&
+        (row[index_of("cost_model")] == Value(cost_model) || cost_model.empty()))
+      return row;
   throw std::logic_error("no row " + strategy + " " + cost_model);
 }
 
 double number(const Row& row, std::string_view name) { return std::get<double>(row[index_of(name)]); }
-bool unavailable(const Row& row, std::string_view name) { return std::holds_alternative<std::monostate>(row[index_of(name)]); }
+bool unavailable(const Row& row, std::string_view name) {
+  return std::holds_alternative<std::monostate>(row[index_of(name)]);
+}
 
 class TemporaryFile {
  public:
@@ -128,7 +133,8 @@ TEST(Report, UnavailableIsNeverZero) {
   const Row& predicted = row_of(report, "mesh,dp=4", "analytic");
   EXPECT_EQ(predicted[index_of("status")], Value("predicted"));
   EXPECT_NEAR(number(predicted, "predicted_s"), 0.5, 1e-12);
-  for (const char* name : {"measured_s", "measured_low_s", "error_percent", "structure_error_percent", "noise_floor_percent", "measured_compute_s"})
+  for (const char* name : {"measured_s", "measured_low_s", "error_percent", "structure_error_percent",
+                           "noise_floor_percent", "measured_compute_s"})
     EXPECT_TRUE(unavailable(predicted, name)) << name;
   const Row& skipped = row_of(report, "ddp,dp=64", "");
   EXPECT_EQ(skipped[index_of("status")], Value("skipped"));
@@ -142,8 +148,9 @@ TEST(Report, ColumnsAreAList) {
     EXPECT_TRUE(names.insert(column.name).second) << column.name;
     EXPECT_FALSE(column.description.empty()) << column.name;
     // A number that isn't a count says its unit.
-    const bool has_unit = column.name.ends_with("_s") || column.name.ends_with("_percent") || column.name.ends_with("_MiB") ||
-                          column.name.ends_with("_bytes") || column.name == "verify_error";
+    const bool has_unit = column.name.ends_with("_s") || column.name.ends_with("_percent") ||
+                          column.name.ends_with("_MiB") || column.name.ends_with("_bytes") ||
+                          column.name == "verify_error";
     EXPECT_TRUE(column.type != ValueType::number || has_unit) << column.name;
     EXPECT_EQ(column.type == ValueType::text, column.format.empty()) << column.name;
   }
@@ -191,9 +198,13 @@ TEST(Report, ConsoleIsReadable) {
       EXPECT_LE(end - begin, 120U) << text.substr(begin, end - begin);
     EXPECT_EQ(begin, text.size()) << "the last line has no end";
     EXPECT_EQ(text.find("measured_low"), std::string::npos);  // headers are broken into lines
-    EXPECT_NE(text.find("model net,global_batch=32,loss=mse_loss   world gloo   executor paragauge\n"), std::string::npos) << text;
+    EXPECT_NE(text.find("model net,global_batch=32,loss=mse_loss   world gloo   executor paragauge\n"),
+              std::string::npos)
+        << text;
     EXPECT_NE(text.find("\nddp,dp=64 skipped: 64 ranks on 2 cores; \"allowed\": 2\n"), std::string::npos) << text;
-    EXPECT_NE(text.find("\nThis report has failed as a measurement: under 80 % of its cells are conclusive. "), std::string::npos) << text;
+    EXPECT_NE(text.find("\nThis report has failed as a measurement: under 80 % of its cells are conclusive. "),
+              std::string::npos)
+        << text;
     EXPECT_EQ(text.find("allocator") != std::string::npos, false);  // nothing known: no column
     EXPECT_EQ(text.find("communication") != std::string::npos, detail == Detail::full);
   }
@@ -203,7 +214,8 @@ TEST(Report, ConsoleColumnsAreAligned) {
   // Every figure of a column ends where its header does.
   const std::string text = to_console(make_report(sample_result()));
   std::vector<std::string> lines;
-  for (std::size_t begin = 0, end = text.find('\n'); end != std::string::npos; begin = end + 1, end = text.find('\n', begin))
+  for (std::size_t begin = 0, end = text.find('\n'); end != std::string::npos;
+       begin = end + 1, end = text.find('\n', begin))
     lines.push_back(text.substr(begin, end - begin));
   const auto header = std::ranges::find_if(lines, [](const std::string& line) { return line.starts_with("strategy"); });
   ASSERT_NE(header, lines.end());
@@ -226,19 +238,26 @@ TEST(Report, CsvRoundTrips) {
 TEST(Report, SaysWhatIsWrongWithACsvFile) {
   const std::string good = to_csv(make_report(sample_result()));
   EXPECT_EQ(csv_message(good), "no error");
-  EXPECT_EQ(csv_message(""), "r.csv: line 1 must begin with 'format,', as in a CSV file of format 'paragauge-result-1'");
-  EXPECT_EQ(csv_message("a,b\n1,2\n"), "r.csv: line 1 must begin with 'format,', as in a CSV file of format 'paragauge-result-1'");
+  EXPECT_EQ(csv_message(""),
+            "r.csv: line 1 must begin with 'format,', as in a CSV file of format 'paragauge-result-1'");
+  EXPECT_EQ(csv_message("a,b\n1,2\n"),
+            "r.csv: line 1 must begin with 'format,', as in a CSV file of format 'paragauge-result-1'");
   EXPECT_EQ(csv_message("format,old\nparagauge-result-0,1\n"),
             "r.csv: format 'paragauge-result-0' is older than 'paragauge-result-1'; write it again");
-  EXPECT_EQ(csv_message(replaced(good, ",predicted_s", ",forecast_s")), "r.csv: line 1: the columns are not those of format 'paragauge-result-1'");
+  EXPECT_EQ(csv_message(replaced(good, ",predicted_s", ",forecast_s")),
+            "r.csv: line 1: the columns are not those of format 'paragauge-result-1'");
   EXPECT_EQ(csv_message(good.substr(0, good.size() - 3)), "r.csv: the last line has no end (the file is truncated)");
   // Cut after some line's end: that can't be told from a shorter file, except inside a line.
   EXPECT_EQ(csv_message(good.substr(0, good.rfind(',')) + "\n"), "Too few columns in line 9 in file \"r.csv\".");
-  EXPECT_EQ(csv_message(replaced(good, "\",1,32,", "\",one,32,")), "r.csv: line 2: ranks must be a whole number or empty, found 'one'");
-  EXPECT_EQ(csv_message(replaced(good, ",8,8,1,", ",8,8,1s,")), "r.csv: line 2: predicted_s must be a number or empty, found '1s'");
-  EXPECT_EQ(csv_message(replaced(good, "\nparagauge-result-1,\"net,global_batch=32,loss=mse_loss\",\"gloo\",\"paragauge\",\"ddp",
-                                 "\nparagauge-result-2,\"net,global_batch=32,loss=mse_loss\",\"gloo\",\"paragauge\",\"ddp")),
-            "r.csv: line 4: format 'paragauge-result-2' is newer than 'paragauge-result-1'; it needs a newer paragauge");
+  EXPECT_EQ(csv_message(replaced(good, "\",1,32,", "\",one,32,")),
+            "r.csv: line 2: ranks must be a whole number or empty, found 'one'");
+  EXPECT_EQ(csv_message(replaced(good, ",8,8,1,", ",8,8,1s,")),
+            "r.csv: line 2: predicted_s must be a number or empty, found '1s'");
+  EXPECT_EQ(
+      csv_message(replaced(good,
+                           "\nparagauge-result-1,\"net,global_batch=32,loss=mse_loss\",\"gloo\",\"paragauge\",\"ddp",
+                           "\nparagauge-result-2,\"net,global_batch=32,loss=mse_loss\",\"gloo\",\"paragauge\",\"ddp")),
+      "r.csv: line 4: format 'paragauge-result-2' is newer than 'paragauge-result-1'; it needs a newer paragauge");
   try {
     (void)rows_from_csv("/nonexistent/r.csv");
     FAIL();

@@ -139,7 +139,8 @@ TEST(Result, SaysWhatIsWrongWithAFile) {
             "r.json: cells[0]: rounds[0]: measured: 'bubble_s' has 1 values, 'step_s' has 2");
   EXPECT_EQ(message_of(replaced(good, "\"microbatches\": 1", "\"microbatches\": 0")),
             "r.json: cells[0]: 'microbatches' must be at least 1, found 0");
-  EXPECT_EQ(message_of(replaced(good, "\"skipped\": null,\n   \"verify_error\": 1e-15", "\"skipped\": null, \"verify_error\": \"no\"")),
+  EXPECT_EQ(message_of(replaced(good, "\"skipped\": null,\n   \"verify_error\": 1e-15",
+                                "\"skipped\": null, \"verify_error\": \"no\"")),
             "r.json: cells[0]: 'verify_error' must be a number, found \"no\"");
   EXPECT_EQ(message_of(replaced(good, "\"skipped\": null", "\"skiped\": null")),
             "r.json: cells[0]: 'skipped' is missing");

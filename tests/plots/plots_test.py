@@ -1,0 +1,225 @@
+"""Draws every plot from the committed synthetic files and looks at what was drawn; needs matplotlib, no test framework.
+
+    .venv/bin/python tests/plots/plots_test.py [NAME…]        # exit status 0: all passed
+"""
+
+import argparse
+import copy
+import json
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TESTS.parent / "plots"))
+sys.dont_write_bytecode = True
+
+try:
+    import matplotlib  # noqa: F401
+except ImportError:
+    print("plots: matplotlib is missing, skipped")
+    sys.exit(77)
+
+import errors  # noqa: E402
+import mp_vs_rn  # noqa: E402
+import result_file  # noqa: E402
+import split_size  # noqa: E402
+import style  # noqa: E402
+import timeline  # noqa: E402
+
+RESULT = TESTS / "golden" / "result_synthetic.json"
+TRACE = TESTS / "golden" / "trace_synthetic.json"
+PLOTS = [(mp_vs_rn, RESULT, {"world": None, "cost_model": None}), (split_size, RESULT, {"world": None}),
+         (errors, RESULT, {"relative": False}), (errors, RESULT, {"relative": True}), (timeline, TRACE, {})]
+KEPT = tempfile.TemporaryDirectory(prefix="plots_test_")  # removed at exit
+FOLDER = Path(KEPT.name)
+
+
+def draw(module, file, options):
+    """The figure, as it is handed over for saving."""
+    figures = []
+    kept, style.save = style.save, lambda figure, prefix: figures.append(figure)
+    try:
+        module.plot(argparse.Namespace(file=str(file), out="unused", **options))
+    finally:
+        style.save = kept
+    return figures[0]
+
+
+def message(call):
+    try:
+        call()
+    except result_file.FileError as error:
+        return str(error)
+    return "no error"
+
+
+def written(content):
+    path = FOLDER / "changed.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def equal(found, expected):
+    assert found == expected, f"\n   found {found!r}\nexpected {expected!r}"
+
+
+def near(found, expected):
+    assert len(found) == len(expected) and all(abs(f - e) <= 1e-9 * (1 + abs(e)) for f, e in zip(found, expected)), (found, expected)
+
+
+def rows_of(model, world, cost_model):
+    return [row for row in result_file.read_result(RESULT).rows
+            if row["model"].startswith(model) and row["world"] == world and row["cost_model"] == cost_model]
+
+
+def test_every_plot_is_saved_the_same_twice():
+    for module, file, options in PLOTS:
+        contents = []
+        for _ in range(2):
+            prefix = FOLDER / "new_folder" / module.__name__
+            module.plot(argparse.Namespace(file=str(file), out=str(prefix), **options))
+            contents.append([Path(f"{prefix}.{ending}").read_bytes() for ending in ("png", "svg")])
+        assert contents[0] == contents[1], f"{module.__name__} differs from run to run"
+        assert contents[0][0].startswith(b"\x89PNG") and b"<svg" in contents[0][1]
+
+
+def test_nothing_overlaps_or_is_cut_off():
+    for module, file, options in PLOTS:
+        figure = draw(module, file, options)
+        figure.draw_without_rendering()
+        renderer, bounds = figure.canvas.get_renderer(), figure.bbox
+        pieces = [(legend, "legend") for legend in figure.legends]
+        for axis in figure.axes:
+            if not axis.get_visible():
+                continue
+            assert axis.get_xlabel() or module in (mp_vs_rn, errors), module.__name__
+            texts = [axis.title, axis.xaxis.label, axis.yaxis.label]
+            # matplotlib keeps labels of ticks beyond the limits, and doesn't draw them.
+            texts += [t for t in axis.get_xticklabels() if min(axis.get_xlim()) <= t.get_position()[0] <= max(axis.get_xlim())]
+            texts += [t for t in axis.get_yticklabels() if min(axis.get_ylim()) <= t.get_position()[1] <= max(axis.get_ylim())]
+            pieces += [(text, text.get_text()) for text in texts if text.get_visible() and text.get_text()]
+        boxes = [(piece.get_window_extent(renderer), name) for piece, name in pieces]
+        for i, (box, name) in enumerate(boxes):
+            inside = box.x0 >= bounds.x0 - 1 and box.y0 >= bounds.y0 - 1 and box.x1 <= bounds.x1 + 1 and box.y1 <= bounds.y1 + 1
+            assert inside, f"{module.__name__}: '{name}' is cut off: {box}"
+            for other, other_name in boxes[i + 1:]:
+                overlap = min(box.x1, other.x1) - max(box.x0, other.x0) > 1 and min(box.y1, other.y1) - max(box.y0, other.y0) > 1
+                assert not overlap, f"{module.__name__}: '{name}' overlaps '{other_name}'"
+
+
+def test_mp_vs_rn_shows_the_numbers_of_the_file():
+    axis = draw(mp_vs_rn, RESULT, {"world": "local", "cost_model": "profiled"}).axes[0]
+    equal([text.get_text() for text in axis.get_xticklabels()],
+          ["Model Parallel\n2 ranks", "Single device\n1 rank", "Pipelined\nsplit size 4", "DDP\n2 ranks"])
+    equal(axis.get_ylabel(), "ResNet50 Execution Time (Second)")
+    rows = {result_file.preset(row["strategy"]): row for row in rows_of("resnet50", "local", "profiled")
+            if row["microbatch"] == 4 or not row["strategy"].startswith("pipeline")}
+    for container, key in zip([c for c in axis.containers if hasattr(c, "patches")], ("predicted_s", "measured_s")):
+        near([bar.get_height() for bar in container.patches], [rows[name][key] for name in mp_vs_rn.ORDER])
+        # Error bars: red, with caps, one population standard deviation up and down.
+        lines, caps, (bars,) = container.errorbar
+        deviation = key.replace("_s", "_population_sd_s")
+        near([(segment[1][1] - segment[0][1]) / 2 for segment in bars.get_segments()], [rows[name][deviation] for name in mp_vs_rn.ORDER])
+        assert len(caps) == 2 and all(tuple(colour) == (1, 0, 0, 1) for colour in bars.get_colors())
+    assert any(line.get_visible() for line in axis.get_ygridlines())
+
+
+def test_split_size_shows_the_sweep():
+    axis = draw(split_size, RESULT, {"world": None}).axes[0]
+    rows = sorted((row for row in rows_of("resnet50", "local", "profiled") if row["strategy"].startswith("pipeline")), key=lambda r: r["microbatch"])
+    equal([text.get_text() for text in axis.get_xticklabels()], ["1", "2", "4", "8"])
+    lines = {line.get_label(): line for line in axis.lines}
+    near(list(lines["predicted (profiled)"].get_ydata()), [row["predicted_s"] for row in rows])
+    near(list(axis.containers[0].lines[0].get_ydata()), [row["measured_s"] for row in rows])
+
+
+def test_errors_shows_every_cell():
+    figure = draw(errors, RESULT, {"relative": False})
+    rows = [row for row in result_file.read_result(RESULT).rows if row["cost_model"] == "profiled" and row["error_percent"] is not None]
+    axis = next(axis for axis in figure.axes if axis.get_title() == "profiled")
+    points = [line for line in axis.lines if line.get_marker() == "o"]
+    near([float(line.get_xdata()[0]) for line in points], [row["error_percent"] for row in rows])
+    equal([line.get_markerfacecolor() == "white" for line in points], [row["status"] == "inconclusive" for row in rows])
+    assert any(row["status"] == "inconclusive" for row in rows) and any(row["status"] == "conclusive" for row in rows)
+    near([bar.get_width() / 2 for bar in axis.patches], [row["noise_floor_percent"] for row in rows])
+    near([float(line.get_xdata()[0]) for line in axis.lines if line.get_marker() == "|"], [row["error_low_percent"] for row in rows])
+
+
+def test_timeline_shows_predicted_over_measured():
+    figure = draw(timeline, TRACE, {})
+    trace = result_file.read_trace(TRACE)
+    labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    equal(labels, ["rank 0 predicted", "rank 0 measured", "rank 1 predicted", "rank 1 measured"])
+    ends = [float(line.get_xdata()[0]) for line in figure.axes[0].lines]
+    near(ends, [1e3 * max(event.end_s for event in trace.events if event.process == name) for name in labels])
+    equal({timeline.kind(event) for event in trace.events}, {"forward", "backward", "update", "other", "transfer", "wait"})
+
+
+def test_bad_results_are_named():
+    good = json.loads(RESULT.read_text())
+    read = result_file.read_result
+
+    def changed(change):
+        content = copy.deepcopy(good)
+        change(content)
+        return written(content)
+
+    path = FOLDER / "changed.json"
+    equal(message(lambda: read(RESULT)), "no error")
+    equal(message(lambda: read("/nonexistent/r.json")), "/nonexistent/r.json: can't be read: No such file or directory")
+    cut = RESULT.read_text().rstrip()[:-1]
+    equal(message(lambda: read(written(cut))), f"{path}: not valid JSON at character {len(cut)} of {len(cut)} (the file is truncated)")
+    equal(message(lambda: read(written("[]"))), f"{path}: must be a JSON object")
+    equal(message(lambda: read(changed(lambda c: c.update(format="paragauge-result-0")))),
+          f"{path}: format 'paragauge-result-0' is not 'paragauge-result-1'; write the file again with this paragauge")
+    equal(message(lambda: read(changed(lambda c: c.update(rows=[])))), f"{path}: 'rows' must be a list of at least one row")
+    equal(message(lambda: read(changed(lambda c: c["rows"][2].pop("measured_s")))), f"{path}: rows[2]: 'measured_s' is missing")
+    equal(message(lambda: read(changed(lambda c: c["rows"][1].update(measured_s="1.2")))),
+          f"{path}: rows[1]: 'measured_s' must be a number or null, found \"1.2\"")
+    equal(message(lambda: read(changed(lambda c: c["rows"][0].update(strategy=3)))), f"{path}: rows[0]: 'strategy' must be a text or null, found 3")
+    equal(message(lambda: draw(mp_vs_rn, RESULT, {"world": "nccl", "cost_model": None})), f"{RESULT}: no world 'nccl'; it has: gloo, local")
+    only_single = changed(lambda c: c.update(rows=[row for row in c["rows"] if row["strategy"] == "single"]))
+    equal(message(lambda: draw(split_size, only_single, {"world": None})),
+          f"{path}: no sweep: it needs pipelines of at least two split sizes of one model and world")
+    equal(message(lambda: draw(errors, only_single, {"relative": True})), f"{path}: no cell has both a forecast and a measurement; nothing to show")
+
+
+def test_bad_traces_are_named():
+    good = json.loads(TRACE.read_text())
+    path = FOLDER / "changed.json"
+    equal(message(lambda: result_file.read_trace(RESULT)),
+          f"{RESULT}: format 'None' is not 'paragauge-trace-1'; write the file again with this paragauge")
+    equal(message(lambda: result_file.read_trace(written({**good, "traceEvents": []}))), f"{path}: 'traceEvents' has no event")
+    broken = copy.deepcopy(good)
+    broken["traceEvents"][-1].pop("dur")
+    equal(message(lambda: result_file.read_trace(written(broken))), f"{path}: 'traceEvents' is not what paragauge writes: KeyError('dur')")
+
+
+def test_missing_numbers_are_left_out():
+    """Predicted only, nothing measured: bars without a partner, no crash, and no bar of height 0."""
+    content = json.loads(RESULT.read_text())
+    for row in content["rows"]:
+        for key in list(row):
+            if key.startswith("measured_") or "error_" in key or key in ("noise_floor_percent", "structure_error_percent"):
+                row[key] = None
+    figure = draw(mp_vs_rn, written(content), {"world": "local", "cost_model": "profiled"})
+    heights = [bar.get_height() for bar in figure.axes[0].patches]
+    assert len(heights) == 4 and min(heights) > 0, heights
+    draw(split_size, written(content), {"world": None})
+
+
+if __name__ == "__main__":
+    tests = {name[5:]: test for name, test in list(globals().items()) if name.startswith("test_")}
+    failed = 0
+    for name in sys.argv[1:] or tests:
+        try:
+            tests[name]()
+            print(f"ok      {name}")
+        except Exception:  # a test's failure is reported, and the others still run
+            failed += 1
+            print(f"FAILED  {name}")
+            traceback.print_exc(file=sys.stdout)
+    print(f"{failed} of {len(sys.argv[1:] or tests)} failed")
+    sys.exit(failed > 0)
