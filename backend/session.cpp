@@ -217,7 +217,12 @@ WorldOptions world_options(const SessionOptions& options) {
 class ThreadSession final : public Session {
  public:
   ThreadSession(const SessionOptions& options, World world)
-      : options_(options), world_(std::move(world)), board_(options.ranks), reports_(options.ranks), executors_(options.ranks) {
+      : options_(options),
+        world_(std::move(world)),
+        board_(options.ranks),
+        reports_(options.ranks),
+        executors_(options.ranks),
+        busy_(options.ranks) {
     busy_ = options.ranks;  // until every thread is ready to serve
     for (std::uint32_t rank = 0; rank < options.ranks; ++rank) threads_.emplace_back([this, rank] { serve(rank); });
     threads_.emplace_back([this] { watch(); });
@@ -301,7 +306,7 @@ class ThreadSession final : public Session {
   std::vector<std::optional<Executor>> executors_;
   std::mutex mutex_;
   std::condition_variable changed_, ended_;
-  std::uint32_t busy_ = 0;
+  std::uint32_t busy_;  // ranks that aren't ready for the next request
   std::uint64_t number_ = 0;
   const RunRequest* request_ = nullptr;
   bool closing_ = false, real_time_ = true;

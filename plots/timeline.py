@@ -25,14 +25,16 @@ def kind(event):
     return next((word for word in ("forward", "backward") if word in words), "other")  # other: accumulate, bucket copies
 
 
-def draw(axes, events, y):
+def draw(axes, events, y, length_s):
     """A row of height 1 with its centre at y. Returns when it ends."""
     for name, colour in COLOURS.items():
         shown = [event for event in events if kind(event) == name]
         bars = [(1e3 * event.start_s, 1e3 * (event.end_s - event.start_s)) for event in shown]
-        below = name == "transfer"
-        axes.broken_barh(bars, (y - 0.42, 0.2) if below else (y - 0.18, 0.56), facecolors=colour, edgecolors="white" if name != "wait" else "#bbbbbb",
-                         linewidth=0.3, hatch="////" if name == "wait" else None, label=name)
+        # An edge of its own colour where a white one would hide the bar.
+        wide = [event.end_s - event.start_s > 0.004 * length_s for event in shown]
+        edges = ["#bbbbbb" if name == "wait" else "white" if is_wide else colour for is_wide in wide]
+        axes.broken_barh(bars, (y - 0.42, 0.2) if name == "transfer" else (y - 0.18, 0.56), facecolors=colour, edgecolors=edges,
+                         linewidth=0.3, hatch="////" if name == "wait" else None)
     return max((event.end_s for event in events), default=0)
 
 
@@ -55,7 +57,7 @@ def plot(arguments):
         if i > 0 and process.rsplit(" ", 1)[0] != processes[i - 1].rsplit(" ", 1)[0]:
             y -= 0.35
         events = [event for event in trace.events if event.process == process]
-        end_s = draw(axes, events, y)
+        end_s = draw(axes, events, y, length_s)
         if several:
             number(axes, events, y, length_s)
         axes.plot([1e3 * end_s] * 2, [y - 0.45, y + 0.42], color="red", linewidth=1.5)

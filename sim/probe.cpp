@@ -48,6 +48,7 @@ void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std:
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats) {
   Program program;
   program.model = "none";
+  program.global_batch = 1;
   const bool collective = question.kind == InstructionKind::collective;
   program.strategy =
       fmt::format("probe of {}", collective ? to_string(question.collective) : to_string(InstructionKind::send));
