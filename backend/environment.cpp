@@ -88,7 +88,8 @@ Json gpus() {
   if (at::hasCUDA())
     for (int i = 0; i < at::detail::getCUDAHooks().deviceCount(); ++i) {
       const cudaDeviceProp& properties = *at::cuda::getDeviceProperties(i);
-      list.push_back({{"name", properties.name}, {"memory_GiB", static_cast<double>(properties.totalGlobalMem) / 1073741824.0}});
+      list.push_back(
+          {{"name", properties.name}, {"memory_GiB", static_cast<double>(properties.totalGlobalMem) / 1073741824.0}});
     }
 #endif
   return list;
@@ -115,8 +116,12 @@ Json Environment::describe() const {
   const std::string source = PARAGAUGE_SOURCE_DIR;
   return {{"date", date.data()},
           {"commit", output_of("git -C '" + source + "' describe --always --dirty --abbrev=12")},
-          {"cpu", {{"model", field_of("/proc/cpuinfo", "model name")}, {"usable_cores", usable_cores()}, {"MHz", field_of("/proc/cpuinfo", "cpu MHz")},
-                   {"governor", line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")}, {"caches", caches()}}},
+          {"cpu",
+           {{"model", field_of("/proc/cpuinfo", "model name")},
+            {"usable_cores", usable_cores()},
+            {"MHz", field_of("/proc/cpuinfo", "cpu MHz")},
+            {"governor", line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")},
+            {"caches", caches()}}},
           {"memory_GiB", memory_GiB},
           {"kernel", std::string(system.sysname) + " " + system.release},
           {"rt_runtime_us", line_of("/proc/sys/kernel/sched_rt_runtime_us")},

@@ -13,8 +13,9 @@ namespace backend {
 class Environment {
  public:
   Environment();
-  /// host, cpu (model, cores, caches, MHz, governor), memory, kernel, scheduler settings, library versions, GPU, commit, date, and the share of CPU
-  /// time that the hypervisor took since construction. What the machine doesn't tell is null.
+  /// host, cpu (model, cores, caches, MHz, governor), memory, kernel, scheduler settings, library versions, GPU,
+  /// commit, date, and the share of CPU time that the hypervisor took since construction. What the machine doesn't tell
+  /// is null.
   [[nodiscard]] nlohmann::json describe() const;
 
  private:

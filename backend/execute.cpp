@@ -164,10 +164,10 @@ void Executor::step(StepRecord& record, Progress& progress) {
   gradients_.clear();
   record.losses.clear();
   progress.step.fetch_add(1, std::memory_order_relaxed);
-  std::uint32_t i = 0;
+  std::uint32_t i = sim::kNone;
   try {
     const double start_s = communicator_.begin_step();
-    for (; i < actions_.size(); ++i) {
+    for (i = 0; i < actions_.size(); ++i) {
       progress.instruction.store(i, std::memory_order_relaxed);
       play(i, actions_[i], record);
     }
@@ -176,9 +176,9 @@ void Executor::step(StepRecord& record, Progress& progress) {
     communicator_.end_step();
     settle(record, start_s);
   } catch (const std::exception& error) {
-    const std::string where = i < actions_.size() ? fmt::format("instruction {} ({})", i, program_.label(role_, i)) : "the end of the step";
+    const std::string where = i < actions_.size() ? fmt::format(", instruction {} ({})", i, program_.label(role_, i)) : "";
     const std::string_view what = error.what();
-    throw sim::RunError("rank {}, {}: {}", communicator_.rank(), where, what.substr(0, what.find('\n')));
+    throw sim::RunError("rank {}{}: {}", communicator_.rank(), where, what.substr(0, what.find('\n')));
   }
   progress.instruction.store(Progress::kOutsideStep, std::memory_order_relaxed);
   checked_ = true;

@@ -480,10 +480,15 @@ class ProcessSession final : public Session {
     reset_resident_peak();
     const RealTime urgent(kComputePriority, options_.real_time);
     std::optional<Executor> executor;
-    RankReport report = play(request, *world_.ranks[0], board_, executor);
-    executor.reset();
-    release_cached();
-    return report;
+    try {
+      RankReport report = play(request, *world_.ranks[0], board_, executor);
+      executor.reset();
+      release_cached();
+      return report;
+    } catch (...) {
+      world_.ranks[0]->abandon();
+      throw;
+    }
   }
 
   const SessionOptions options_;

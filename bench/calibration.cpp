@@ -13,6 +13,7 @@ namespace bench {
 namespace {
 
 constexpr std::uint32_t kProbeRepeats = 4;
+constexpr std::int64_t kSmallestTransfer = 4 << 10, kLargestTransfer = 64 << 20;
 
 bool is_compute(sim::InstructionKind kind) {
   return kind == sim::InstructionKind::compute || kind == sim::InstructionKind::copy ||
@@ -51,15 +52,13 @@ std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std
                          "local", program, job.cluster, copies});
     collect_links(job, links);
   }
-  if (ladder) {
-    const std::map<LinkKey, const Job*> needed = links;
-    for (const auto& [key, job] : needed)
-      for (std::int64_t bytes = 4 << 10; bytes <= 64 << 20; bytes *= 4) {
-        LinkKey step = key;
-        std::get<4>(step) = bytes;
-        links.emplace(step, job);
-      }
-  }
+  const std::map<LinkKey, const Job*> needed = links;
+  for (const auto& [key, job] : needed)
+    for (std::int64_t bytes = kSmallestTransfer; bytes <= (ladder ? kLargestTransfer : kSmallestTransfer); bytes *= 4) {
+      LinkKey step = key;
+      std::get<4>(step) = bytes;
+      links.emplace(step, job);
+    }
   for (const auto& [key, job] : links) {
     const auto& [world, kind, collective, members, bytes] = key;
     const sim::TransferQuestion question{kind, collective, bytes, members, false};

@@ -54,7 +54,7 @@ int measure(const MeasureOptions& options) {
     if (!options.output.json.empty()) sim::save_result(options.output.json, result);  // what is measured stays
   }
   const sim::Report report = sim::make_report(result);
-  fmt::print("{}", sim::to_console(report));
+  fmt::print("{}", sim::to_console(report, sim::Detail::full));
   if (!options.output.csv.empty()) sim::write_text_file(options.output.csv, sim::to_csv(report));
   return right ? 0 : 1;
 }

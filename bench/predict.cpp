@@ -63,7 +63,7 @@ int predict(const PredictOptions& options) {
   }
   if (options.print_program) return 0;
   const sim::Report report = sim::make_report(result);
-  fmt::print("{}", sim::to_console(report));
+  fmt::print("{}", sim::to_console(report, sim::Detail::full));
   if (!options.output.json.empty()) sim::save_result(options.output.json, result);
   if (!options.output.csv.empty()) sim::write_text_file(options.output.csv, sim::to_csv(report));
   return 0;

@@ -322,33 +322,40 @@ class Engine {
       return;
     }
     const TransferCost& cost = source_.prices->transfers[transfer.price];
-    if (!fluid_) {
-      transfer.start = std::max(transfer.start, channel_free_[channel]);
-      transfer.end = channel_free_[channel] = transfer.start + cost.latency_s + cost.wire_s;
-      wake(transfer);
+    const bool by_thread = cluster_.link.engine == TransferEngine::receiver;
+    if (fluid_) {
+      if (by_thread)
+        start({Activity::Kind::copy, id, cost.latency_s + cost.wire_s});
+      else
+        start({Activity::Kind::latency, id, cost.latency_s});
       return;
     }
-    channel_queue_[channel].push_back(id);
-    if (channel_queue_[channel].size() == 1) start_transfer(id);
-  }
-
-  void start_transfer(std::uint32_t id) {
-    Transfer& transfer = transfers_[id];
-    transfer.start = std::max({transfer.ready, transfer.entered, now_});
-    const TransferCost& cost = source_.prices->transfers[transfer.price];
-    if (cluster_.link.engine == TransferEngine::receiver)
-      start({Activity::Kind::copy, id, cost.latency_s + cost.wire_s});
-    else
-      start({Activity::Kind::latency, id, cost.latency_s});
-  }
-
-  void finish_transfer(std::uint32_t id) {
-    Transfer& transfer = transfers_[id];
-    transfer.end = now_;
+    // Messages in flight overlap their latencies; their bytes go one after the other.
+    transfer.end = transfer.start + cost.latency_s;
+    if (!by_thread) transfer.end = std::max(transfer.end, channel_free_[channel]);
+    transfer.end += cost.wire_s;
+    channel_free_[channel] = transfer.end;
     wake(transfer);
+  }
+
+  /// The bytes of a transfer wait for those of the earlier ones on the same channel.
+  void queue_wire(std::uint32_t id) {
+    std::vector<std::uint32_t>& queue = channel_queue_[wiring_.channel[id]];
+    queue.push_back(id);
+    if (queue.size() == 1) start_wire(id);
+  }
+  void start_wire(std::uint32_t id) {
+    start({Activity::Kind::wire, id, source_.prices->transfers[transfers_[id].price].wire_s});
+  }
+  void end_wire(std::uint32_t id) {
+    end_transfer(id);
     std::vector<std::uint32_t>& queue = channel_queue_[wiring_.channel[id]];
     queue.erase(queue.begin());
-    if (!queue.empty()) start_transfer(queue.front());
+    if (!queue.empty()) start_wire(queue.front());
+  }
+  void end_transfer(std::uint32_t id) {
+    transfers_[id].end = now_;
+    wake(transfers_[id]);
   }
 
   void wake(Transfer& transfer) {
@@ -458,14 +465,14 @@ class Engine {
         ranks_[activity.subject].clock = now_;
         ready_.push_back(activity.subject);
         break;
-      case Activity::Kind::latency: {
-        const double wire = source_.prices->transfers[transfers_[activity.subject].price].wire_s;
-        start({Activity::Kind::wire, activity.subject, wire});
+      case Activity::Kind::latency:
+        queue_wire(activity.subject);
         break;
-      }
       case Activity::Kind::wire:
+        end_wire(activity.subject);
+        break;
       case Activity::Kind::copy:
-        finish_transfer(activity.subject);
+        end_transfer(activity.subject);
         break;
     }
   }

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <optional>
 
 #include "backend/scheduling.hpp"
 #include "backend/world/world.hpp"
@@ -70,7 +71,8 @@ c10::intrusive_ptr<c10d::Store> open_store(std::uint32_t rank, std::uint32_t ran
 
 /// SCHED_FIFO and gloo. Two of its threads poll without blocking: the event loop while another thread holds a connection's lock, and whoever destroys a
 /// buffer while the event loop uses it (with sched_yield). On one core the one polled for must get its turn: so gloo's threads all have the same
-/// priority, and the rank's thread takes it on while it posts.
+/// priority, and the rank's thread takes it on while it posts. It gives it back with the next `mark`, that is when the next wait or compute has begun:
+/// what gloo's threads then do at once is time of that instruction, not of the post.
 
 /// What all process groups of this rank share. The calling thread, which plays the rank, is pinned; gloo's threads inherit its core, and the
 /// priority under which they are made.
@@ -211,6 +213,12 @@ class GlooCommunicator final : public Communicator {
       : connections_(std::move(connections)),
         everyone_(connections_->connect("everyone", rank(), size(), connections_->timeout())),
         moment_(at::empty({1}, at::kDouble)) {}
+  ~GlooCommunicator() override {
+    if (!abandoned_) return;
+    // A process group's destructor waits until everything posted is done or has timed out, one after the other. Left to the end of the process.
+    for (auto& [members, group] : groups_) group.release();
+    everyone_.release();
+  }
 
   [[nodiscard]] std::uint32_t rank() const override { return connections_->rank(); }
   [[nodiscard]] std::uint32_t size() const override { return connections_->ranks(); }
@@ -236,6 +244,7 @@ class GlooCommunicator final : public Communicator {
   /// An all-reduce of "not before now plus a margin": nobody has the result before all have come, and all get the same moment.
   double begin_step() override {
     constexpr double kMargin_s = 2e-3;  // the slowest rank has the result by then
+    posting_.reset();
     posted_.clear();
     moment_.mutable_data_ptr<double>()[0] = now_s() + kMargin_s;
     c10d::AllreduceOptions options;
@@ -247,13 +256,18 @@ class GlooCommunicator final : public Communicator {
     return release_s;
   }
 
+  void mark(double* moment_s) override {
+    *moment_s = now_s();
+    posting_.reset();
+  }
+
   Ticket post_send(const at::Tensor& tensor, std::uint32_t destination, std::uint32_t tag) override {
-    const RealTime urgent(kCommunicationPriority, connections_->real_time());
+    hurry();
     argument_.assign(1, tensor);
     return add({everyone_->send(argument_, static_cast<int>(destination), static_cast<int>(tag)), Kind::send, destination, tag});
   }
   Ticket post_recv(const at::Tensor& tensor, std::uint32_t source, std::uint32_t tag) override {
-    const RealTime urgent(kCommunicationPriority, connections_->real_time());
+    hurry();
     argument_.assign(1, tensor);
     return add({everyone_->recv(argument_, static_cast<int>(source), static_cast<int>(tag)), Kind::recv, source, tag});
   }
@@ -261,6 +275,7 @@ class GlooCommunicator final : public Communicator {
     const Membership& membership = memberships_.at(group);
     const Kind posted = kind == sim::CollectiveKind::all_reduce ? Kind::all_reduce : Kind::broadcast;
     if (!membership.group) return add({nullptr, posted, group, 0, now_s()});  // alone
+    hurry();
     argument_.assign(1, tensor);
     c10d::BroadcastOptions from;
     from.rootRank = root;
@@ -278,7 +293,8 @@ class GlooCommunicator final : public Communicator {
     posted.work.reset();  // it holds the tensor
   }
 
-  void abandon() override {}  // the process ends, and the others lose their connections
+  /// The others notice when they lose their connections to this process.
+  void abandon() override { abandoned_ = true; }
 
  private:
   enum class Kind : std::uint8_t { send, recv, all_reduce, broadcast };
@@ -293,6 +309,10 @@ class GlooCommunicator final : public Communicator {
     std::vector<std::uint32_t> members;
     ProcessGroup group;  // null: no other member
   };
+
+  void hurry() {
+    if (!posting_) posting_.emplace(kCommunicationPriority, connections_->real_time());
+  }
 
   Ticket add(Posted posted) {
     posted_.push_back(std::move(posted));
@@ -325,6 +345,8 @@ class GlooCommunicator final : public Communicator {
   std::map<std::pair<std::uint32_t, std::vector<std::uint32_t>>, ProcessGroup> groups_;
   std::vector<Membership> memberships_;
   std::deque<Posted> posted_;  // by ticket
+  std::optional<RealTime> posting_;
+  bool abandoned_ = false;
   std::vector<at::Tensor> argument_;
   at::Tensor moment_;
 };

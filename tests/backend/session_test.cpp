@@ -31,6 +31,7 @@ sim::Program lowered(const std::string& model_text, const std::string& strategy)
 sim::Program chain(std::int64_t n, int count) {
   sim::Program program;
   program.strategy = "by hand";
+  program.global_batch = 1;
   const sim::OpKind& linear = sim::op_table().at("linear");
   const sim::TensorSpec spec{sim::Dtype::f32, {n, n}};
   sim::OpInstance op{&linear, sim::complete_attributes(linear, {{"out_features", static_cast<double>(n)}, {"bias", 0}}, "test"), {spec}};
@@ -155,6 +156,13 @@ TEST(LocalSessionRanks, AFailureNamesRankAndInstruction) {
   EXPECT_EQ(message<sim::RunError>([&] { session->run({.program = program}); }), "the session has failed before; open a new one");
 }
 
+/// One layer of 0.5 TFLOP takes seconds; rank 1 gives up waiting long before.
+TEST(LocalSessionRanks, AHungThreadEndsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(open_session({.ranks = 2, .timeout_s = 0.1})->run({.program = chain(6144, 1)}), testing::ExitedWithCode(kRunErrorStatus),
+              "^rank 0 hangs \\(no progress for 2.1 s\\) in instruction 0: compute forward\n$");
+}
+
 TEST(HangWatch, NamesTheRankThatStandsStill) {
   const ProgressBoard board(2);
   const sim::Program program = chain(8, 2);
@@ -221,6 +229,23 @@ TEST(GlooSessionRanks, AKilledRankEndsAll) {
   EXPECT_NE(errors.find("rank 1 died (signal 9) in instruction 1: wait for recv from sender\n"), std::string::npos) << errors;
   EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a rank's process is left";
   EXPECT_EQ(errno, ECHILD);
+}
+
+/// Rank 0 computes for seconds; rank 1 says what it waited for.
+TEST(GlooSessionRanks, DISABLED_WaitTooLong) {
+  if (std::getenv("RANK") == std::string("0")) {
+    open_session({.world = "gloo", .ranks = 2, .timeout_s = 0.5})->run({.program = chain(6144, 1), .warmup_steps = 0});
+  } else {
+    EXPECT_EQ(message<sim::RunError>([] { open_session({.world = "gloo", .ranks = 2, .timeout_s = 0.5}); }),
+              "rank 1, instruction 1 (wait for recv from sender): the receive from rank 0 (tag 0) failed: Timed out waiting 500ms for recv "
+              "operation to complete");
+    std::exit(testing::Test::HasFailure() ? 1 : kRunErrorStatus);
+  }
+}
+TEST(GlooSessionRanks, ATimeoutNamesRankAndInstruction) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(spawn("GlooSessionRanks.DISABLED_WaitTooLong", 2), kRunErrorStatus);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "rank 1 ended with status 75 in instruction 1: wait for recv from sender\n");
 }
 
 TEST(GlooSessionRanks, DISABLED_PlayForEver) {
