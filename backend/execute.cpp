@@ -18,11 +18,16 @@ using sim::InstructionKind;
 
 at::ScalarType scalar_type(sim::Dtype dtype) {
   switch (dtype) {
-    case sim::Dtype::f32: return at::kFloat;
-    case sim::Dtype::f64: return at::kDouble;
-    case sim::Dtype::bf16: return at::kBFloat16;
-    case sim::Dtype::f16: return at::kHalf;
-    case sim::Dtype::i64: return at::kLong;
+    case sim::Dtype::f32:
+      return at::kFloat;
+    case sim::Dtype::f64:
+      return at::kDouble;
+    case sim::Dtype::bf16:
+      return at::kBFloat16;
+    case sim::Dtype::f16:
+      return at::kHalf;
+    case sim::Dtype::i64:
+      return at::kLong;
   }
   throw sim::InternalError("dtype {}", static_cast<int>(dtype));
 }
@@ -37,7 +42,8 @@ bool is_computed(InstructionKind kind) {
 
 }  // namespace
 
-Executor::Executor(const sim::Program& program, sim::Program::Place place, Communicator& communicator, std::uint64_t seed)
+Executor::Executor(const sim::Program& program, sim::Program::Place place, Communicator& communicator,
+                   std::uint64_t seed)
     : program_(program),
       role_(program.roles.at(place.role)),
       place_(place),
@@ -59,8 +65,9 @@ at::Tensor Executor::allocate(std::uint32_t id) const {
 at::Tensor Executor::view(std::uint32_t id) const {
   const sim::Tensor& tensor = role_.tensors[id];
   const at::Tensor& owner = tensors_[role_.storages[tensor.storage].owner];
-  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(owner.storage()), owner.key_set(),
-                                                   c10::scalarTypeToTypeMeta(scalar_type(tensor.spec.dtype)));
+  auto impl =
+      c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(owner.storage()), owner.key_set(),
+                                           c10::scalarTypeToTypeMeta(scalar_type(tensor.spec.dtype)));
   impl->set_storage_offset(tensor.offset_bytes / sim::size_of(tensor.spec.dtype));
   impl->set_sizes_contiguous(tensor.spec.shape);
   return at::Tensor(std::move(impl));
@@ -79,7 +86,8 @@ void Executor::make_persistent(std::uint64_t seed) {
     const sim::Tensor& tensor = role_.tensors[t];
     if (!role_.storages[tensor.storage].persistent) continue;
     if (!tensors_[t].defined()) tensors_[t] = view(t);
-    if (tensor.initial.kind == sim::Initial::Kind::model_target && classes == 0) classes = sim::load_model(program_.model).classes;
+    if (tensor.initial.kind == sim::Initial::Kind::model_target && classes == 0)
+      classes = sim::load_model(program_.model).classes;
     set_initial(tensors_[t], tensor, classes, place_.replica, seed);
   }
   peak_bytes_ = live_bytes_;
@@ -101,7 +109,8 @@ void Executor::plan() {
   std::vector<std::uint32_t> allocations, views, begins, drops;
   for (std::uint32_t i = 0; i < role_.size(); ++i) {
     const InstructionKind kind = role_.kind[i];
-    Action action{.kind = kind, .reads = keep(role_.reads(i)), .writes = keep(role_.writes(i)), .ends = keep(role_.frees(i))};
+    Action action{
+        .kind = kind, .reads = keep(role_.reads(i)), .writes = keep(role_.writes(i)), .ends = keep(role_.frees(i))};
     for (auto* list : {&allocations, &views, &begins, &drops}) list->clear();
 
     for (std::uint32_t t : role_.reads(i))
@@ -143,10 +152,11 @@ void Executor::plan() {
     } else if (kind == InstructionKind::wait) {
       action.other = role_.awaits[i];
     } else {
-      action.other =
-          kind == InstructionKind::collective ? role_.peer[i] : program_.roles.at(role_.peer[i]).ranks.at(place_.replica);
+      action.other = kind == InstructionKind::collective ? role_.peer[i]
+                                                         : program_.roles.at(role_.peer[i]).ranks.at(place_.replica);
       const Range operand = kind == InstructionKind::recv ? action.writes : action.reads;
-      sim::check_internal(operand.end == operand.begin + 1, "instruction {} ({}) must move one tensor", i, program_.label(role_, i));
+      sim::check_internal(operand.end == operand.begin + 1, "instruction {} ({}) must move one tensor", i,
+                          program_.label(role_, i));
     }
     actions_.push_back(action);
   }
@@ -154,7 +164,8 @@ void Executor::plan() {
 
 StepRecord Executor::new_record() const {
   StepRecord record;
-  for (auto* times : {&record.times.posted_s, &record.times.start_s, &record.times.end_s}) times->resize(actions_.size());
+  for (auto* times : {&record.times.posted_s, &record.times.start_s, &record.times.end_s})
+    times->resize(actions_.size());
   record.losses.reserve(static_cast<std::size_t>(std::ranges::count(actions_, true, &Action::is_loss)));
   return record;
 }
@@ -176,7 +187,8 @@ void Executor::step(StepRecord& record, Progress& progress) {
     communicator_.end_step();
     settle(record, start_s);
   } catch (const std::exception& error) {
-    const std::string where = i < actions_.size() ? fmt::format(", instruction {} ({})", i, program_.label(role_, i)) : "";
+    const std::string where =
+        i < actions_.size() ? fmt::format(", instruction {} ({})", i, program_.label(role_, i)) : "";
     const std::string_view what = error.what();
     throw sim::RunError("rank {}{}: {}", communicator_.rank(), where, what.substr(0, what.find('\n')));
   }
@@ -190,7 +202,9 @@ void Executor::play(std::uint32_t i, const Action& action, StepRecord& record) {
   switch (action.kind) {
     case InstructionKind::compute:
     case InstructionKind::copy:
-    case InstructionKind::update: compute(i, action, record); break;
+    case InstructionKind::update:
+      compute(i, action, record);
+      break;
     case InstructionKind::send:
       communicator_.mark(&record.times.posted_s[i]);
       tickets_[i] = communicator_.post_send(tensors_[ids_[action.reads.begin]], action.other, role_.tag[i]);
@@ -201,7 +215,8 @@ void Executor::play(std::uint32_t i, const Action& action, StepRecord& record) {
       break;
     case InstructionKind::collective:
       communicator_.mark(&record.times.posted_s[i]);
-      tickets_[i] = communicator_.post_collective(role_.collective[i], tensors_[ids_[action.reads.begin]], action.other, role_.root[i]);
+      tickets_[i] = communicator_.post_collective(role_.collective[i], tensors_[ids_[action.reads.begin]], action.other,
+                                                  role_.root[i]);
       break;
     case InstructionKind::wait:
       communicator_.mark(&record.times.start_s[i]);
@@ -244,16 +259,19 @@ void Executor::check_written(const Action& action) const {
     const sim::Storage& storage = role_.storages[tensor.storage];
     const at::Tensor& written = writes_[k];
     sim::check_internal(written.defined(), "'{}' wasn't written", tensor.name);
-    sim::check_internal(written.scalar_type() == scalar_type(tensor.spec.dtype) && written.sizes() == tensor.spec.shape && written.is_contiguous(),
-                        "'{}' was written as {}[{}]{}, the Program says {}", tensor.name, c10::toString(written.scalar_type()),
-                        fmt::join(written.sizes(), ","), written.is_contiguous() ? "" : " (not contiguous)", to_string(tensor.spec));
+    sim::check_internal(written.scalar_type() == scalar_type(tensor.spec.dtype) &&
+                            written.sizes() == tensor.spec.shape && written.is_contiguous(),
+                        "'{}' was written as {}[{}]{}, the Program says {}", tensor.name,
+                        c10::toString(written.scalar_type()), fmt::join(written.sizes(), ","),
+                        written.is_contiguous() ? "" : " (not contiguous)", to_string(tensor.spec));
     sim::check_internal(static_cast<std::int64_t>(written.storage().nbytes()) == storage.bytes &&
                             written.storage_offset() * written.element_size() == tensor.offset_bytes,
                         "'{}' was written at byte {} of {}, the Program says {} of {}", tensor.name,
-                        written.storage_offset() * written.element_size(), written.storage().nbytes(), tensor.offset_bytes, storage.bytes);
+                        written.storage_offset() * written.element_size(), written.storage().nbytes(),
+                        tensor.offset_bytes, storage.bytes);
     const at::Tensor& before = tensors_[t].defined() ? tensors_[t] : tensors_[storage.owner];
-    sim::check_internal(!before.defined() || before.storage().is_alias_of(written.storage()), "'{}' was written outside of its storage",
-                        tensor.name);
+    sim::check_internal(!before.defined() || before.storage().is_alias_of(written.storage()),
+                        "'{}' was written outside of its storage", tensor.name);
   }
 }
 
@@ -263,7 +281,8 @@ void Executor::settle(StepRecord& record, double step_start_s) const {
   times.end_of_step_s -= step_start_s;
   for (std::uint32_t i = 0; i < actions_.size(); ++i) {
     if (is_transfer(actions_[i].kind)) {
-      times.start_s[i] = completions_[i].start_s > 0 ? completions_[i].start_s : std::numeric_limits<double>::quiet_NaN();
+      times.start_s[i] =
+          completions_[i].start_s > 0 ? completions_[i].start_s : std::numeric_limits<double>::quiet_NaN();
       times.end_s[i] = completions_[i].end_s;
     } else {
       times.posted_s[i] = times.start_s[i];

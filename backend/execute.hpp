@@ -5,10 +5,11 @@
 //   executor.step(record, progress);                   // progress.instruction tells a watcher where it is
 //   record.times.end_of_step_s
 //
-// Everything that can be known beforehand (kernels, operands, which storages begin and end where) is worked out in the constructor; a step only walks
-// through it. Kernels allocate their outputs; the executor allocates what is received into and what views are made of, and frees exactly what the
-// Program frees. In the first step it checks that every tensor has the dtype, shape, place and size that the Program says.
-// Autograd is off. The caller sets threads, priorities and the allocator's owner.
+// Everything that can be known beforehand (kernels, operands, which storages begin and end where) is worked out in the
+// constructor; a step only walks through it. Kernels allocate their outputs; the executor allocates what is received
+// into and what views are made of, and frees exactly what the Program frees. In the first step it checks that every
+// tensor has the dtype, shape, place and size that the Program says. Autograd is off. The caller sets threads,
+// priorities and the allocator's owner.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,7 +29,7 @@ namespace backend {
 
 /// Where a rank is, for whoever watches it. Lies in shared memory when the ranks are processes.
 struct Progress {
-  std::atomic<std::uint32_t> step{0};  // steps begun
+  std::atomic<std::uint32_t> step{0};                    // steps begun
   std::atomic<std::uint32_t> instruction{kOutsideStep};  // the list's size: at the end of the step
 
   static constexpr std::uint32_t kOutsideStep = 0xffffffffU;
@@ -36,7 +37,8 @@ struct Progress {
 
 /// What a step has left. Allocated before the step.
 struct StepRecord {
-  sim::RankTimeline times;         // relative to the step's start; start_s of a transfer is NaN where this rank doesn't know when its partners posted
+  sim::RankTimeline times;  // relative to the step's start; start_s of a transfer is NaN where this rank doesn't know
+                            // when its partners posted
   std::vector<at::Tensor> losses;  // scalars, one per loss instruction
 };
 
@@ -73,7 +75,7 @@ class Executor {
     Range allocations{};      // tensors that span a storage to be allocated before
     Range views{};            // tensors to be made inside a living storage before
     Range begins{};           // written tensors whose storages begin here
-    Range ends{}, drops{};      // storages that end after, and their tensors
+    Range ends{}, drops{};    // storages that end after, and their tensors
   };
 
   void make_persistent(std::uint64_t seed);
@@ -84,7 +86,9 @@ class Executor {
   void settle(StepRecord& record, double step_start_s) const;
   [[nodiscard]] at::Tensor allocate(std::uint32_t id) const;
   [[nodiscard]] at::Tensor view(std::uint32_t id) const;
-  [[nodiscard]] std::span<const std::uint32_t> ids(Range range) const { return {ids_.data() + range.begin, range.end - range.begin}; }
+  [[nodiscard]] std::span<const std::uint32_t> ids(Range range) const {
+    return {ids_.data() + range.begin, range.end - range.begin};
+  }
 
   const sim::Program& program_;
   const sim::Role& role_;

@@ -1,11 +1,11 @@
 // Where and how urgently a rank's threads run.
 //
-//   pin_to_core(core_of_rank(rank));                              // rank r stays on the r-th core that this process may use
-//   const RealTime urgent(kComputePriority, options.real_time);   // SCHED_FIFO until the end of the scope, where permitted
-//   if (!urgent.permitted()) …                                    // time-shared, as before
+//   pin_to_core(core_of_rank(rank));              // rank r stays on the r-th core that this process may use
+//   const RealTime urgent(kComputePriority);      // SCHED_FIFO until the end of the scope, where permitted
+//   if (!urgent.permitted()) …                    // time-shared, as before
 //
-// Communication goes before compute, so that a transfer's progress pre-empts compute on the same core. A new thread inherits core and policy from the
-// one that starts it.
+// Communication goes before compute, so that a transfer's progress pre-empts compute on the same core. A new thread
+// inherits core and policy from the one that starts it.
 #pragma once
 
 #include <cstdint>

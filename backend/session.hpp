@@ -4,13 +4,13 @@
 //   RunResult result = session->run({.program = program, .warmup_steps = 1, .steps = 3});
 //   result.steps[0].timeline.step_s
 //
-// World `local`: the session starts one pinned thread per rank. World `gloo`: every rank is a process that runs the same command line
-// (torchrun's variables RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are set); rank 0's session drives, and open_session() on the other ranks
-// serves rank 0's requests until it closes and then returns null. `spawn_ranks` starts such processes from one command and watches them.
+// World `local`: the session starts one pinned thread per rank. World `gloo`: every rank is a process that runs the
+// same command line (torchrun's variables RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are set); rank 0's session drives,
+// and open_session() on the other ranks serves rank 0's requests until it closes and then returns null. `spawn_ranks`
+// starts such processes from one command and watches them.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,7 +25,7 @@ struct SessionOptions {
   std::uint32_t ranks = 1;
   std::string device = "cpu";  // "cpu" or "cuda"
   double timeout_s = 60;       // for one transfer, barrier or step
-  bool real_time = true;       // SCHED_FIFO where permitted (compute 10, communication 11); what was had is in the environment
+  bool real_time = true;       // SCHED_FIFO where permitted; Session::real_time says what was had
 };
 
 struct RunRequest {
@@ -33,14 +33,15 @@ struct RunRequest {
   std::uint32_t warmup_steps = 1;
   std::uint32_t steps = 1;
   std::uint64_t seed = 1;
-  /// > 0: a one-rank program that this many ranks play at the same time, each for itself (calibration with k ranks busy).
+  /// > 0: a one-rank program that this many ranks play at the same time, each for itself (calibration).
   std::uint32_t copies = 0;
-  bool verify = false;  // compare with the reference (backend/verify.hpp) after `steps` steps; the program's dtype should be f64
+  /// Compares with the reference (backend/verify.hpp) after the last step, which is slower for it; use f64 programs.
+  bool verify = false;
 };
 
 struct RankMemory {
   std::int64_t program_peak_bytes = 0;    // storages of the Program: must equal sim::peak_memory
-  std::int64_t allocator_peak_bytes = 0;  // all tensor memory of the rank, the ops' own workspace included
+  std::int64_t allocator_peak_bytes = 0;  // all host tensors of the rank, the ops' own workspace included
   std::int64_t resident_peak_bytes = 0;   // VmHWM of the process (world local: of all ranks together)
 };
 
@@ -50,8 +51,8 @@ struct StepResult {
 };
 
 struct VerifiedTensor {
-  std::string name;             // "loss step 2", "gradient fc.weight", "parameter fc.weight", "buffer bn1.running_mean"
-  double relative_error = 0;    // max |difference| / ‖reference‖₂ (over ranks)
+  std::string name;           // "loss step 2", "gradient fc.weight", "parameter fc.weight", "buffer bn1.running_mean"
+  double relative_error = 0;  // max |difference| / ‖reference‖₂ (over ranks)
 };
 
 struct RunResult {
@@ -66,20 +67,22 @@ class Session {
   [[nodiscard]] virtual const SessionOptions& options() const = 0;
   /// Whether the ranks run under SCHED_FIFO.
   [[nodiscard]] virtual bool real_time() const = 0;
-  /// Collective over the ranks; sim::RunError names rank and instruction when one fails or the timeout passes. A program for fewer ranks than
-  /// the session has leaves the others idle.
+  /// Collective over the ranks; sim::RunError names rank and instruction when one fails or the timeout passes. A
+  /// program for fewer ranks than the session has leaves the others idle.
   virtual RunResult run(const RunRequest& request) = 0;
 };
 
 /// From here on LibTorch uses one thread per rank, and the counting allocator.
-/// ConfigError: unknown world or device, no GPU for device=cuda, ranks that don't match WORLD_SIZE. Null on a rank that served and is done.
+/// ConfigError: unknown world or device, no GPU for device=cuda, ranks that don't match WORLD_SIZE. Null on a rank that
+/// served and is done.
 std::unique_ptr<Session> open_session(const SessionOptions& options);
 
 /// True inside a rank process (RANK and WORLD_SIZE are set).
 bool is_rank_process();
 
-/// Runs `arguments` (argv, the program itself first) once per rank with torchrun's variables set, watches the processes and returns rank 0's exit status.
-/// A rank that dies ends all others at once; the error names its last instruction. No process is left behind, also when this one is killed.
+/// Runs `arguments` (argv, the program itself first) once per rank with torchrun's variables set, watches the processes
+/// and returns rank 0's exit status. A rank that dies ends all others at once; the error names its last instruction. No
+/// process is left behind, also when this one is killed.
 int spawn_ranks(const std::vector<std::string>& arguments, std::uint32_t ranks, double timeout_s);
 
 }  // namespace backend

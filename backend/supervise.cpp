@@ -27,7 +27,7 @@
 
 namespace backend {
 
-// ---- ProgressBoard ---------------------------------------------------------------------------------------------------------------------
+// ---- ProgressBoard
 
 struct ProgressBoard::Page {
   static constexpr std::size_t kLabels = 1 << 16, kWidth = 120;  // a sparse file: what isn't written takes no memory
@@ -57,7 +57,9 @@ ProgressBoard ProgressBoard::join(std::uint32_t ranks) {
 }
 
 ProgressBoard::ProgressBoard(ProgressBoard&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)), ranks_(other.ranks_), pages_(std::exchange(other.pages_, nullptr)) {}
+    : descriptor_(std::exchange(other.descriptor_, -1)),
+      ranks_(other.ranks_),
+      pages_(std::exchange(other.pages_, nullptr)) {}
 
 ProgressBoard::~ProgressBoard() {
   if (pages_) munmap(pages_, ranks_ * sizeof(Page));
@@ -86,7 +88,7 @@ std::string ProgressBoard::where(std::uint32_t rank) const {
   return fmt::format("in instruction {}: {}", i, page.label[i].data());
 }
 
-// ---- HangWatch -------------------------------------------------------------------------------------------------------------------------
+// ---- HangWatch
 
 HangWatch::HangWatch(const ProgressBoard& board, double timeout_s)
     : board_(board), patience_s_(timeout_s + std::max(2.0, 0.1 * timeout_s)), seen_(board.ranks()) {}
@@ -105,7 +107,7 @@ std::optional<std::uint32_t> HangWatch::hung() {
   return std::nullopt;
 }
 
-// ---- spawn_ranks -----------------------------------------------------------------------------------------------------------------------
+// ---- spawn_ranks
 
 namespace {
 
@@ -120,8 +122,8 @@ struct StoreSocket {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof address;
     descriptor = socket(AF_INET, SOCK_STREAM, 0);
-    if (descriptor < 0 || bind(descriptor, reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(descriptor, 128) != 0 ||
-        getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+    if (descriptor < 0 || bind(descriptor, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+        listen(descriptor, 128) != 0 || getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0)
       throw sim::RunError("can't listen on 127.0.0.1: {}", std::strerror(errno));
     port = ntohs(address.sin_port);
   }
@@ -142,7 +144,8 @@ class RankProcess {
   RankProcess(std::vector<std::string> arguments, const std::vector<std::pair<std::string, std::string>>& variables) {
     std::vector<std::string> environment;
     for (char** entry = environ; *entry; ++entry)
-      if (std::ranges::none_of(variables, [&](const auto& v) { return std::string_view(*entry).starts_with(v.first + "="); }))
+      if (std::ranges::none_of(variables,
+                               [&](const auto& v) { return std::string_view(*entry).starts_with(v.first + "="); }))
         environment.emplace_back(*entry);
     for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
     const std::vector<char*> argv = pointers(arguments), envp = pointers(environment);
@@ -209,7 +212,8 @@ int spawn_ranks(const std::vector<std::string>& arguments, std::uint32_t ranks, 
     if (std::ranges::any_of(processes, failed)) {
       // One rank's death makes others fail: those who died of a signal come first.
       std::this_thread::sleep_for(50ms);
-      auto culprit = std::ranges::find_if(processes, [&](RankProcess& process) { return failed(process) && WIFSIGNALED(*process.status()); });
+      auto culprit = std::ranges::find_if(
+          processes, [&](RankProcess& process) { return failed(process) && WIFSIGNALED(*process.status()); });
       if (culprit == processes.end()) culprit = std::ranges::find_if(processes, failed);
       const auto rank = static_cast<std::uint32_t>(culprit - processes.begin());
       const int status = *culprit->status();

@@ -47,8 +47,8 @@ class ProgressBoard {
   Page* pages_ = nullptr;
 };
 
-/// Finds ranks that have been in the same instruction for too long. A rank that waits for another gives up by itself at `timeout_s`; so this
-/// watch is a little more patient.
+/// Finds ranks that have been in the same instruction for too long. A rank that waits for another gives up by itself at
+/// `timeout_s`; so this watch is a little more patient.
 class HangWatch {
  public:
   HangWatch(const ProgressBoard& board, double timeout_s);

@@ -28,7 +28,9 @@ constexpr Milliseconds kEver = std::chrono::hours(24 * 7);
 /// A variable that torchrun and spawn_ranks set.
 std::string environment_text(const char* name) {
   const char* value = std::getenv(name);
-  if (!value) throw sim::ConfigError("world 'gloo': {} isn't set; start the ranks with torchrun, or let paragauge spawn them", name);
+  if (!value)
+    throw sim::ConfigError("world 'gloo': {} isn't set; start the ranks with torchrun, or let paragauge spawn them",
+                           name);
   return value;
 }
 
@@ -56,7 +58,8 @@ c10::intrusive_ptr<c10d::Store> open_store(std::uint32_t rank, std::uint32_t ran
   options.port = static_cast<std::uint16_t>(environment_number("MASTER_PORT", 65535));
   const char* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
   options.isServer = rank == 0 && !(agent && std::string_view(agent) == "True");
-  if (const char* socket = std::getenv("PARAGAUGE_STORE_SOCKET"); socket && options.isServer) options.masterListenFd = std::atoi(socket);
+  if (const char* socket = std::getenv("PARAGAUGE_STORE_SOCKET"); socket && options.isServer)
+    options.masterListenFd = std::atoi(socket);
   options.numWorkers = ranks;
   options.waitWorkers = false;
   options.timeout = timeout;
@@ -69,13 +72,14 @@ c10::intrusive_ptr<c10d::Store> open_store(std::uint32_t rank, std::uint32_t ran
   }
 }
 
-/// SCHED_FIFO and gloo. Two of its threads poll without blocking: the event loop while another thread holds a connection's lock, and whoever destroys a
-/// buffer while the event loop uses it (with sched_yield). On one core the one polled for must get its turn: so gloo's threads all have the same
-/// priority, and the rank's thread takes it on while it posts. It gives it back with the next `mark`, that is when the next wait or compute has begun:
-/// what gloo's threads then do at once is time of that instruction, not of the post.
+/// SCHED_FIFO and gloo. Two of its threads poll without blocking: the event loop while another thread holds a
+/// connection's lock, and whoever destroys a buffer while the event loop uses it (with sched_yield). On one core the
+/// one polled for must get its turn: so gloo's threads all have the same priority, and the rank's thread takes it on
+/// while it posts. It gives it back with the next `mark`, that is when the next wait or compute has begun: what gloo's
+/// threads then do at once is time of that instruction, not of the post.
 
-/// What all process groups of this rank share. The calling thread, which plays the rank, is pinned; gloo's threads inherit its core, and the
-/// priority under which they are made.
+/// What all process groups of this rank share. The calling thread, which plays the rank, is pinned; gloo's threads
+/// inherit its core, and the priority under which they are made.
 class Connections {
  public:
   explicit Connections(const WorldOptions& options)
@@ -100,13 +104,15 @@ class Connections {
   [[nodiscard]] bool real_time() const { return real_time_; }
 
   /// A process group of `ranks` members in which this process is number `rank`. All members make it at the same time.
-  [[nodiscard]] ProcessGroup connect(const std::string& name, std::uint32_t rank, std::uint32_t ranks, Milliseconds timeout) const {
+  [[nodiscard]] ProcessGroup connect(const std::string& name, std::uint32_t rank, std::uint32_t ranks,
+                                     Milliseconds timeout) const {
     const RealTime urgent(kCommunicationPriority, real_time_);
     auto options = c10d::ProcessGroupGloo::Options::create(timeout_);
     options->devices = {device_};
     try {
-      auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(name, store_),
-                                                               static_cast<int>(rank), static_cast<int>(ranks), options);
+      auto group =
+          c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(name, store_),
+                                                      static_cast<int>(rank), static_cast<int>(ranks), options);
       group->setTimeout(timeout);
       return group;
     } catch (const std::exception& error) {
@@ -124,7 +130,8 @@ class Connections {
     }
     if (rank_ == 0) store_->set("paragauge/host", mine);
     if (store_->get("paragauge/host") != mine)
-      throw sim::ConfigError("world 'gloo': rank {} runs on another host than rank 0; all ranks must share one host's clock", rank_);
+      throw sim::ConfigError(
+          "world 'gloo': rank {} runs on another host than rank 0; all ranks must share one host's clock", rank_);
   }
 
   std::uint32_t rank_, ranks_;
@@ -191,14 +198,15 @@ class GlooControl final : public Control {
     run([&] { return group_->broadcast(one(tensor)); });
     return tensor.const_data_ptr<std::int64_t>()[0];
   }
-  /// At least one byte: gloo moves no empty tensors.
+  /// At least one byte, because gloo moves no empty tensors.
   static at::Tensor as_tensor(const std::string& text) {
     at::Tensor tensor = at::empty({static_cast<std::int64_t>(text.size()) + 1}, at::kByte);
     std::memcpy(tensor.mutable_data_ptr(), text.c_str(), text.size() + 1);
     return tensor;
   }
   static std::string as_text(const at::Tensor& tensor) {
-    return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes() - 1};
+    const auto* bytes = static_cast<const char*>(tensor.const_data_ptr());
+    return {bytes, bytes + tensor.numel() - 1};
   }
 
   std::uint32_t rank_, ranks_;
@@ -215,7 +223,8 @@ class GlooCommunicator final : public Communicator {
         moment_(at::empty({1}, at::kDouble)) {}
   ~GlooCommunicator() override {
     if (!abandoned_) return;
-    // A process group's destructor waits until everything posted is done or has timed out, one after the other. Left to the end of the process.
+    // A process group's destructor waits until everything posted is done or has timed out, one after the other. Left to
+    // the end of the process.
     for (auto& [members, group] : groups_) group.release();
     everyone_.release();
   }
@@ -235,13 +244,14 @@ class GlooCommunicator final : public Communicator {
         ProcessGroup& group = groups_[{g, members}];
         if (!group)
           group = connections_->connect(fmt::format("group {} of {}", g, fmt::join(members, ",")),
-                                        static_cast<std::uint32_t>(me - members.begin()), static_cast<std::uint32_t>(members.size()),
-                                        connections_->timeout());
+                                        static_cast<std::uint32_t>(me - members.begin()),
+                                        static_cast<std::uint32_t>(members.size()), connections_->timeout());
         memberships_[g].group = group;
       }
   }
 
-  /// An all-reduce of "not before now plus a margin": nobody has the result before all have come, and all get the same moment.
+  /// An all-reduce of "not before now plus a margin": nobody has the result before all have come, and all get the same
+  /// moment.
   double begin_step() override {
     constexpr double kMargin_s = 2e-3;  // the slowest rank has the result by then
     posting_.reset();
@@ -264,14 +274,16 @@ class GlooCommunicator final : public Communicator {
   Ticket post_send(const at::Tensor& tensor, std::uint32_t destination, std::uint32_t tag) override {
     hurry();
     argument_.assign(1, tensor);
-    return add({everyone_->send(argument_, static_cast<int>(destination), static_cast<int>(tag)), Kind::send, destination, tag});
+    return add({everyone_->send(argument_, static_cast<int>(destination), static_cast<int>(tag)), Kind::send,
+                destination, tag});
   }
   Ticket post_recv(const at::Tensor& tensor, std::uint32_t source, std::uint32_t tag) override {
     hurry();
     argument_.assign(1, tensor);
     return add({everyone_->recv(argument_, static_cast<int>(source), static_cast<int>(tag)), Kind::recv, source, tag});
   }
-  Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group, std::uint32_t root) override {
+  Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group,
+                         std::uint32_t root) override {
     const Membership& membership = memberships_.at(group);
     const Kind posted = kind == sim::CollectiveKind::all_reduce ? Kind::all_reduce : Kind::broadcast;
     if (!membership.group) return add({nullptr, posted, group, 0, now_s()});  // alone
@@ -279,10 +291,12 @@ class GlooCommunicator final : public Communicator {
     argument_.assign(1, tensor);
     c10d::BroadcastOptions from;
     from.rootRank = root;
-    const Ticket ticket =
-        add({posted == Kind::all_reduce ? membership.group->allreduce(argument_) : membership.group->broadcast(argument_, from), posted, group});
+    const Ticket ticket = add({posted == Kind::all_reduce ? membership.group->allreduce(argument_)
+                                                          : membership.group->broadcast(argument_, from),
+                               posted, group});
     // Runs in gloo's thread before the waiting thread is woken.
-    posted_.back().work->getFuture()->addCallback([&posted = posted_.back()](c10::ivalue::Future&) { posted.end_s = now_s(); });
+    posted_.back().work->getFuture()->addCallback(
+        [&posted = posted_.back()](c10::ivalue::Future&) { posted.end_s = now_s(); });
     return ticket;
   }
 
@@ -321,10 +335,14 @@ class GlooCommunicator final : public Communicator {
 
   [[nodiscard]] std::string describe(const Posted& posted) const {
     switch (posted.kind) {
-      case Kind::send: return fmt::format("the send to rank {} (tag {})", posted.partner, posted.tag);
-      case Kind::recv: return fmt::format("the receive from rank {} (tag {})", posted.partner, posted.tag);
-      case Kind::all_reduce: return fmt::format("the all_reduce of ranks {}", fmt::join(memberships_[posted.partner].members, ", "));
-      case Kind::broadcast: return fmt::format("the broadcast of ranks {}", fmt::join(memberships_[posted.partner].members, ", "));
+      case Kind::send:
+        return fmt::format("the send to rank {} (tag {})", posted.partner, posted.tag);
+      case Kind::recv:
+        return fmt::format("the receive from rank {} (tag {})", posted.partner, posted.tag);
+      case Kind::all_reduce:
+        return fmt::format("the all_reduce of ranks {}", fmt::join(memberships_[posted.partner].members, ", "));
+      case Kind::broadcast:
+        return fmt::format("the broadcast of ranks {}", fmt::join(memberships_[posted.partner].members, ", "));
     }
     return {};
   }
@@ -354,7 +372,8 @@ class GlooCommunicator final : public Communicator {
 }  // namespace
 
 World make_gloo_world(const WorldOptions& options) {
-  if (!options.device.is_cpu()) throw sim::ConfigError("world 'gloo' moves CPU tensors only; device=cuda needs world=local");
+  if (!options.device.is_cpu())
+    throw sim::ConfigError("world 'gloo' moves CPU tensors only; device=cuda needs world=local");
   const auto connections = std::make_shared<Connections>(options);
   World world;
   world.control = std::make_unique<GlooControl>(*connections);

@@ -15,7 +15,8 @@ namespace backend {
 
 void Doorbell::ring() {
   rings_.fetch_add(1, std::memory_order_seq_cst);
-  if (sleeping_.load(std::memory_order_seq_cst) != 0) syscall(SYS_futex, &rings_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+  if (sleeping_.load(std::memory_order_seq_cst) != 0)
+    syscall(SYS_futex, &rings_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
 }
 
 void Doorbell::sleep(std::uint32_t heard, double spin_s) {
@@ -110,9 +111,12 @@ void sum(const std::vector<Collective::Member>& sources, T* destination, std::si
 
 class CpuCommunicator final : public LocalRank {
  public:
-  CpuCommunicator(std::shared_ptr<CpuWorld> world, std::uint32_t rank) : LocalRank(*world, rank), world_(std::move(world)) {}
+  CpuCommunicator(std::shared_ptr<CpuWorld> world, std::uint32_t rank)
+      : LocalRank(*world, rank), world_(std::move(world)) {}
 
-  void prepare(const std::vector<sim::Group>& groups) override { memberships_ = memberships(world_->groups, groups, rank()); }
+  void prepare(const std::vector<sim::Group>& groups) override {
+    memberships_ = memberships(world_->groups, groups, rank());
+  }
 
   double begin_step() override {
     posted_.clear();
@@ -142,10 +146,12 @@ class CpuCommunicator final : public LocalRank {
                 .posted_s = now_s()});
   }
 
-  Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group, std::uint32_t root) override {
+  Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group,
+                         std::uint32_t root) override {
     auto& membership = memberships_.at(group);
     const std::size_t size = membership.entry->members.size();
-    Collective& collective = membership.entry->collectives.at(membership.posted++, [&](auto& slots) { slots.emplace_back(size); });
+    Collective& collective =
+        membership.entry->collectives.at(membership.posted++, [&](auto& slots) { slots.emplace_back(size); });
     Collective::Member& me = collective.members[membership.me];
     me.data = tensor.mutable_data_ptr();
     me.bytes = tensor.nbytes();
@@ -168,7 +174,8 @@ class CpuCommunicator final : public LocalRank {
     Posted& awaited = posted_.at(ticket);
     wait_until(
         [&] {
-          // Others' transfers that wait for this rank go on as well: two ranks that wait for their sends first must not wait for ever.
+          // Others' transfers that wait for this rank go on as well: two ranks that wait for their sends first must not
+          // wait for ever.
           do {
             advance(awaited);
             if (awaited.done) return true;
@@ -211,10 +218,13 @@ class CpuCommunicator final : public LocalRank {
   bool advance(Posted& posted) {
     if (posted.done) return false;
     switch (posted.kind) {
-      case Kind::send: return finish_if(posted, posted.transfer->done == step(), posted.transfer->when);
-      case Kind::recv: return receive(posted);
+      case Kind::send:
+        return finish_if(posted, posted.transfer->done == step(), posted.transfer->when);
+      case Kind::recv:
+        return receive(posted);
       case Kind::all_reduce:
-      case Kind::broadcast: return is_ready(posted) && (posted.kind == Kind::broadcast ? broadcast(posted) : all_reduce(posted));
+      case Kind::broadcast:
+        return is_ready(posted) && (posted.kind == Kind::broadcast ? broadcast(posted) : all_reduce(posted));
     }
     return false;
   }
@@ -228,8 +238,8 @@ class CpuCommunicator final : public LocalRank {
   bool receive(Posted& posted) {
     Transfer& transfer = *posted.transfer;
     if (transfer.sent != step()) return false;
-    sim::check_internal(transfer.bytes == posted.bytes, "rank {} sends {} bytes, rank {} receives {}", posted.partner, transfer.bytes,
-                        rank(), posted.bytes);
+    sim::check_internal(transfer.bytes == posted.bytes, "rank {} sends {} bytes, rank {} receives {}", posted.partner,
+                        transfer.bytes, rank(), posted.bytes);
     std::memcpy(posted.data, transfer.data, posted.bytes);
     transfer.when = {std::max(transfer.sent_s, posted.posted_s), now_s()};
     finish_if(posted, true, transfer.when);
@@ -261,8 +271,8 @@ class CpuCommunicator final : public LocalRank {
     return finish_if(posted, done, {posted.when.start_s, now_s()}) || moved;
   }
 
-  /// Each member sums its chunk of everyone, then copies the other chunks from those who summed them: 2(n−1)/n of the bytes are read from others,
-  /// as in a ring, in two steps.
+  /// Each member sums its chunk of everyone, then copies the other chunks from those who summed them: 2(n−1)/n of the
+  /// bytes are read from others, as in a ring, in two steps.
   bool all_reduce(Posted& posted) {
     std::vector<Collective::Member>& members = posted.collective->members;
     const auto n = static_cast<std::uint32_t>(members.size());
@@ -281,8 +291,8 @@ class CpuCommunicator final : public LocalRank {
       const std::uint32_t k = posted.next % n;
       if (members[k].reduced != step()) return moved;
       const std::size_t offset = begin(k) * width;
-      std::memcpy(static_cast<std::byte*>(posted.data) + offset, static_cast<const std::byte*>(members[k].data) + offset,
-                  begin(k + 1) * width - offset);
+      std::memcpy(static_cast<std::byte*>(posted.data) + offset,
+                  static_cast<const std::byte*>(members[k].data) + offset, begin(k + 1) * width - offset);
       moved = true;
     }
     if (!posted.finished) {
@@ -307,14 +317,17 @@ class CpuCommunicator final : public LocalRank {
   }
 
   std::string missing(const Posted& posted) const {
-    if (posted.kind == Kind::send) return fmt::format("rank {} hasn't received tag {} of rank {}", posted.partner, posted.tag, rank());
-    if (posted.kind == Kind::recv) return fmt::format("rank {} hasn't sent tag {} to rank {}", posted.partner, posted.tag, rank());
+    if (posted.kind == Kind::send)
+      return fmt::format("rank {} hasn't received tag {} of rank {}", posted.partner, posted.tag, rank());
+    if (posted.kind == Kind::recv)
+      return fmt::format("rank {} hasn't sent tag {} to rank {}", posted.partner, posted.tag, rank());
     const char* name = posted.kind == Kind::broadcast ? "broadcast" : "all_reduce";
     const std::vector<Collective::Member>& members = posted.collective->members;
     for (std::uint32_t m = 0; m < members.size(); ++m)
       if (members[m].joined != step()) return fmt::format("rank {} hasn't joined the {}", (*posted.members)[m], name);
     for (std::uint32_t m = 0; m < members.size(); ++m)
-      if (members[m].finished != step()) return fmt::format("rank {} hasn't finished the {}", (*posted.members)[m], name);
+      if (members[m].finished != step())
+        return fmt::format("rank {} hasn't finished the {}", (*posted.members)[m], name);
     throw sim::InternalError("a {} that everyone has finished is waited for", name);
   }
 

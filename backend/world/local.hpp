@@ -1,8 +1,9 @@
-// What the ranks of one process share, whatever moves their data (local.cpp: memory copies; local_cuda.cpp: a GPU's copy streams).
+// What the ranks of one process share, whatever moves their data (local.cpp: memory copies; local_cuda.cpp: a GPU's
+// copy streams).
 //
 //   class CpuCommunicator : public LocalRank { … };
 //   transfer.done = step();
-//   ring(partner);                                        // whoever changes what another rank may wait for rings its bell
+//   ring(partner);                       // whoever changes what another rank may wait for rings its bell
 //   wait_until([&] { return transfer.done == step(); }, [&] { return "rank 1 hasn't …"; });
 //
 // Shared state carries the number of the step it belongs to, so nothing has to be cleared between steps.
@@ -41,7 +42,8 @@ class Doorbell {
  public:
   [[nodiscard]] std::uint32_t rings() const { return rings_.load(std::memory_order_seq_cst); }
   void ring();
-  /// Returns soon after somebody has rung since `rings` was `heard`, at the latest after 50 ms: a waiting rank also looks at the clock.
+  /// Returns soon after somebody has rung since `rings` was `heard`, at the latest after 50 ms: a waiting rank also
+  /// looks at the clock.
   void sleep(std::uint32_t heard, double spin_s);
 
  private:
@@ -92,7 +94,8 @@ class LocalRank : public Communicator {
   }
 
  private:
-  /// A sleeping core takes some 10 µs to wake up; spinning longer than that gains little and starves whoever shares the core.
+  /// A sleeping core takes some 10 µs to wake up; spinning longer than that gains little and starves whoever shares the
+  /// core.
   static constexpr double kSpin_s = 100e-6;
 
   LocalTeam& team_;

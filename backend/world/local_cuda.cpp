@@ -1,5 +1,6 @@
-// World `local` on a GPU: every rank has a compute stream and a copy stream of the first GPU. A transfer is issued on a copy stream by the rank that
-// posts last, and waits there for the events that the parties recorded when they posted. Nothing but events orders the streams.
+// World `local` on a GPU: every rank has a compute stream and a copy stream of the first GPU. A transfer is issued on a
+// copy stream by the rank that posts last, and waits there for the events that the parties recorded when they posted.
+// Nothing but events orders the streams.
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/cuda/CUDAEvent.h>
@@ -75,7 +76,8 @@ class CudaCommunicator final : public LocalRank {
   void end_step() override {
     compute_.synchronize();
     for (const auto& [moment_s, event] : moments_) *moment_s = 0;
-    for (const auto& [moment_s, event] : moments_) *moment_s = std::max(*moment_s, begin_s_ + 1e-3 * begin_.elapsed_time(*event));
+    for (const auto& [moment_s, event] : moments_)
+      *moment_s = std::max(*moment_s, begin_s_ + 1e-3 * begin_.elapsed_time(*event));
   }
 
   Ticket post_send(const at::Tensor& tensor, std::uint32_t destination, std::uint32_t tag) override {
@@ -84,12 +86,14 @@ class CudaCommunicator final : public LocalRank {
   Ticket post_recv(const at::Tensor& tensor, std::uint32_t source, std::uint32_t tag) override {
     return post(channel(source, rank(), tag), 1, tensor, pair(source, rank()), Move::copy, 0);
   }
-  Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group, std::uint32_t root) override {
+  Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group,
+                         std::uint32_t root) override {
     auto& membership = memberships_.at(group);
     const std::vector<std::uint32_t>& members = membership.entry->members;
     Transfer& transfer =
         membership.entry->collectives.at(membership.posted++, [&](auto& slots) { slots.emplace_back(members.size()); });
-    return post(transfer, membership.me, tensor, members, kind == sim::CollectiveKind::all_reduce ? Move::sum : Move::copy, root);
+    return post(transfer, membership.me, tensor, members,
+                kind == sim::CollectiveKind::all_reduce ? Move::sum : Move::copy, root);
   }
 
   void wait(Ticket ticket, Completion& done) override {
@@ -119,13 +123,15 @@ class CudaCommunicator final : public LocalRank {
     const Event* event = nullptr;
   };
 
-  static std::vector<std::uint32_t> pair(std::uint32_t source, std::uint32_t destination) { return {source, destination}; }
+  static std::vector<std::uint32_t> pair(std::uint32_t source, std::uint32_t destination) {
+    return {source, destination};
+  }
   Transfer& channel(std::uint32_t source, std::uint32_t destination, std::uint32_t tag) {
     return world_->channels.at(source * size() + destination).at(tag, [](auto& slots) { slots.emplace_back(2); });
   }
 
-  Ticket post(Transfer& transfer, std::uint32_t me, const at::Tensor& tensor, std::vector<std::uint32_t> ranks, Move move,
-              std::uint32_t root) {
+  Ticket post(Transfer& transfer, std::uint32_t me, const at::Tensor& tensor, std::vector<std::uint32_t> ranks,
+              Move move, std::uint32_t root) {
     {
       const std::lock_guard lock(transfer.mutex);
       Transfer::Party& party = transfer.parties[me];

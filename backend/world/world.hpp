@@ -5,8 +5,9 @@
 //   auto ticket = rank0.post_send(tensor, 1, 0);
 //   rank0.wait(ticket, done);
 //
-// A Communicator is one rank's end of a world: its device's compute lane and its transfers. Posting never blocks. Every call that waits for others
-// fails with sim::RunError after the timeout, naming the partner. One thread at a time uses a communicator.
+// A Communicator is one rank's end of a world: its device's compute lane and its transfers. Posting never blocks. Every
+// call that waits for others fails with sim::RunError after the timeout, naming the partner. One thread at a time uses
+// a communicator.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -57,7 +58,8 @@ class Communicator {
   virtual Ticket post_send(const at::Tensor& tensor, std::uint32_t destination, std::uint32_t tag) = 0;
   virtual Ticket post_recv(const at::Tensor& tensor, std::uint32_t source, std::uint32_t tag) = 0;
   /// In place; all_reduce sums. `group` indexes the groups that were prepared, `root` the member list.
-  virtual Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group, std::uint32_t root) = 0;
+  virtual Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group,
+                                 std::uint32_t root) = 0;
   /// On a CPU returns when the transfer is done; on a GPU makes the compute lane wait for it.
   virtual void wait(Ticket ticket, Completion& done) = 0;
 

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <functional>
 #include <thread>
 
 #include "backend/supervise.hpp"
@@ -34,15 +35,19 @@ sim::Program chain(std::int64_t n, int count) {
   program.global_batch = 1;
   const sim::OpKind& linear = sim::op_table().at("linear");
   const sim::TensorSpec spec{sim::Dtype::f32, {n, n}};
-  sim::OpInstance op{&linear, sim::complete_attributes(linear, {{"out_features", static_cast<double>(n)}, {"bias", 0}}, "test"), {spec}};
+  sim::OpInstance op{&linear,
+                     sim::complete_attributes(linear, {{"out_features", static_cast<double>(n)}, {"bias", 0}}, "test"),
+                     {spec}};
   program.works.push_back({op, sim::Pass::forward});
   sim::Role sender, receiver;
   sender.name = "sender";
   sender.ranks = {0};
   receiver.name = "receiver";
   receiver.ranks = {1};
-  const std::uint32_t weight = sender.add_tensor("weight", spec, sim::TensorClass::weight, true, {sim::Initial::Kind::constant, 1.0 / static_cast<double>(n)});
-  std::uint32_t value = sender.add_tensor("input", spec, sim::TensorClass::input, true, {sim::Initial::Kind::constant, 3});
+  const std::uint32_t weight = sender.add_tensor("weight", spec, sim::TensorClass::weight, true,
+                                                 {sim::Initial::Kind::constant, 1.0 / static_cast<double>(n)});
+  std::uint32_t value =
+      sender.add_tensor("input", spec, sim::TensorClass::input, true, {sim::Initial::Kind::constant, 3});
   for (int i = 0; i < count; ++i) {
     const std::uint32_t next = sender.add_tensor(fmt::format("value{}", i), spec, sim::TensorClass::activation);
     std::vector<std::uint32_t> frees;
@@ -98,7 +103,8 @@ void play_all(Session& session) {
   for (const auto& [model, strategy] : kCases) {
     SCOPED_TRACE(model + " " + strategy);
     const sim::Program program = lowered(model, strategy);
-    const RunResult result = session.run({.program = program, .warmup_steps = 1, .steps = 2, .seed = 3, .verify = true});
+    const RunResult result =
+        session.run({.program = program, .warmup_steps = 1, .steps = 2, .seed = 3, .verify = true});
     expect_right(program, result, 2);
     EXPECT_FALSE(result.verified.empty());
     EXPECT_LT(result.steps[1].loss, result.steps[0].loss);
@@ -135,13 +141,16 @@ TEST(LocalSessionRanks, ATransferIsReadyWhenBothHavePosted) {
 }
 
 TEST(LocalSession, TellsWhatIsWrong) {
-  EXPECT_EQ(message<sim::ConfigError>([] { open_session({.world = "mpi"}); }), "unknown world 'mpi'; known: local, gloo");
-  EXPECT_EQ(message<sim::ConfigError>([] { open_session({.device = "tpu"}); }), "unknown device 'tpu'; known: cpu, cuda");
+  EXPECT_EQ(message<sim::ConfigError>([] { open_session({.world = "mpi"}); }),
+            "unknown world 'mpi'; known: local, gloo");
+  EXPECT_EQ(message<sim::ConfigError>([] { open_session({.device = "tpu"}); }),
+            "unknown device 'tpu'; known: cpu, cuda");
   EXPECT_EQ(message<sim::ConfigError>([] { open_session({.world = "gloo"}); }),
             "world 'gloo': RANK isn't set; start the ranks with torchrun, or let paragauge spawn them");
   const auto session = open_session({.ranks = 2});
-  EXPECT_EQ(message<sim::ConfigError>([&] { session->run({.program = lowered("convnet,global_batch=8", "ddp,dp=4")}); }),
-            "the program needs 4 ranks, the session has 2");
+  EXPECT_EQ(
+      message<sim::ConfigError>([&] { session->run({.program = lowered("convnet,global_batch=8", "ddp,dp=4")}); }),
+      "the program needs 4 ranks, the session has 2");
   EXPECT_EQ(message<sim::ConfigError>([&] { session->run({.program = chain(8, 1), .copies = 2}); }),
             "copies=2 of a program for 2 ranks; it must be for one");
 }
@@ -152,14 +161,17 @@ TEST(LocalSessionRanks, AFailureNamesRankAndInstruction) {
   program.roles[0].tensors[2].spec.shape = {4, 16};  // what the first layer writes isn't that
   const auto session = open_session({.ranks = 2});
   EXPECT_EQ(message<sim::RunError>([&] { session->run({.program = program}); }),
-            "rank 0, instruction 0 (compute forward): internal error: 'value0' was written as Float[8,8], the Program says f32[4,16]");
-  EXPECT_EQ(message<sim::RunError>([&] { session->run({.program = program}); }), "the session has failed before; open a new one");
+            "rank 0, instruction 0 (compute forward): internal error: 'value0' was written as Float[8,8], the Program "
+            "says f32[4,16]");
+  EXPECT_EQ(message<sim::RunError>([&] { session->run({.program = program}); }),
+            "the session has failed before; open a new one");
 }
 
 /// One layer of 0.5 TFLOP takes seconds; rank 1 gives up waiting long before.
 TEST(LocalSessionRanks, AHungThreadEndsTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(open_session({.ranks = 2, .timeout_s = 0.1})->run({.program = chain(6144, 1)}), testing::ExitedWithCode(kRunErrorStatus),
+  EXPECT_EXIT(open_session({.ranks = 2, .timeout_s = 0.1})->run({.program = chain(6144, 1)}),
+              testing::ExitedWithCode(kRunErrorStatus),
               "^rank 0 hangs \\(no progress for 2.1 s\\) in instruction 0: compute forward\n$");
 }
 
@@ -198,10 +210,11 @@ TEST(CudaSession, EveryStrategyIsRight) {
   }
 }
 
-// ---- gloo: this program again, once per rank -------------------------------------------------------------------------------------------
+// ---- gloo: this program again, once per rank
 
 int spawn(const std::string& name, std::uint32_t ranks, double timeout_s = 60) {
-  return spawn_ranks({"/proc/self/exe", "--gtest_filter=" + name, "--gtest_also_run_disabled_tests", "--gtest_brief=1"}, ranks, timeout_s);
+  return spawn_ranks({"/proc/self/exe", "--gtest_filter=" + name, "--gtest_also_run_disabled_tests", "--gtest_brief=1"},
+                     ranks, timeout_s);
 }
 
 TEST(GlooSessionRanks, DISABLED_PlayAll) {
@@ -226,7 +239,8 @@ TEST(GlooSessionRanks, AKilledRankEndsAll) {
   const int status = spawn("GlooSessionRanks.DISABLED_PlayLong", 2);
   const std::string errors = testing::internal::GetCapturedStderr();
   EXPECT_EQ(status, kRunErrorStatus);
-  EXPECT_NE(errors.find("rank 1 died (signal 9) in instruction 1: wait for recv from sender\n"), std::string::npos) << errors;
+  EXPECT_NE(errors.find("rank 1 died (signal 9) in instruction 1: wait for recv from sender\n"), std::string::npos)
+      << errors;
   EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a rank's process is left";
   EXPECT_EQ(errno, ECHILD);
 }
@@ -237,7 +251,8 @@ TEST(GlooSessionRanks, DISABLED_WaitTooLong) {
     open_session({.world = "gloo", .ranks = 2, .timeout_s = 0.5})->run({.program = chain(6144, 1), .warmup_steps = 0});
   } else {
     EXPECT_EQ(message<sim::RunError>([] { open_session({.world = "gloo", .ranks = 2, .timeout_s = 0.5}); }),
-              "rank 1, instruction 1 (wait for recv from sender): the receive from rank 0 (tag 0) failed: Timed out waiting 500ms for recv "
+              "rank 1, instruction 1 (wait for recv from sender): the receive from rank 0 (tag 0) failed: Timed out "
+              "waiting 500ms for recv "
               "operation to complete");
     std::exit(testing::Test::HasFailure() ? 1 : kRunErrorStatus);
   }
@@ -245,7 +260,8 @@ TEST(GlooSessionRanks, DISABLED_WaitTooLong) {
 TEST(GlooSessionRanks, ATimeoutNamesRankAndInstruction) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(spawn("GlooSessionRanks.DISABLED_WaitTooLong", 2), kRunErrorStatus);
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "rank 1 ended with status 75 in instruction 1: wait for recv from sender\n");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "rank 1 ended with status 75 in instruction 1: wait for recv from sender\n");
 }
 
 TEST(GlooSessionRanks, DISABLED_PlayForEver) {
@@ -281,10 +297,12 @@ TEST(GlooSession, APortInUseIsOneLine) {
   ASSERT_EQ(listen(taken, 1), 0);
   getsockname(taken, reinterpret_cast<sockaddr*>(&address), &size);
   const std::string port = std::to_string(ntohs(address.sin6_port));
-  const std::vector<std::pair<const char*, std::string>> variables = {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", port}};
+  const std::vector<std::pair<const char*, std::string>> variables = {
+      {"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", port}};
   for (const auto& [name, value] : variables) setenv(name, value.c_str(), 1);
   EXPECT_EQ(message<sim::ConfigError>([] { open_session({.world = "gloo", .ranks = 2}); }), "ranks=2 but WORLD_SIZE=1");
-  EXPECT_EQ(message<sim::RunError>([] { open_session({.world = "gloo", .ranks = 1}); }), "port " + port + " of localhost (MASTER_PORT) is in use");
+  EXPECT_EQ(message<sim::RunError>([] { open_session({.world = "gloo", .ranks = 1}); }),
+            "port " + port + " of localhost (MASTER_PORT) is in use");
   for (const auto& [name, value] : variables) unsetenv(name);
   close(taken);
 }

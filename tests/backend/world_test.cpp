@@ -78,7 +78,8 @@ void pass_around(Communicator& rank) {
   }
 }
 
-/// Sum over ranks of (rank + 1)·i = i·n(n+1)/2; sizes that n doesn't divide, several posted before the first is waited for.
+/// Sum over ranks of (rank + 1)·i = i·n(n+1)/2; sizes that n doesn't divide, several posted before the first is waited
+/// for.
 void sum_up(Communicator& rank) {
   const double n = rank.size();
   rank.prepare(everyone(rank.size()));
@@ -89,13 +90,15 @@ void sum_up(Communicator& rank) {
         tensors.push_back((at::arange(size, at::kDouble) * (rank.rank() + 1.0)).to(dtype));
     rank.begin_step();
     std::vector<Communicator::Ticket> tickets;
-    for (const at::Tensor& tensor : tensors) tickets.push_back(rank.post_collective(CollectiveKind::all_reduce, tensor, 0, 0));
+    for (const at::Tensor& tensor : tensors)
+      tickets.push_back(rank.post_collective(CollectiveKind::all_reduce, tensor, 0, 0));
     Completion done;
     for (const auto ticket : tickets) rank.wait(ticket, done);
     rank.end_step();
     for (const at::Tensor& tensor : tensors) {
       const at::Tensor expected = at::arange(tensor.numel(), at::kDouble) * (n * (n + 1) / 2);
-      EXPECT_TRUE(tensor.allclose(expected.to(tensor.scalar_type()), 1e-6, 0)) << tensor.scalar_type() << tensor.numel();
+      EXPECT_TRUE(tensor.allclose(expected.to(tensor.scalar_type()), 1e-6, 0))
+          << tensor.scalar_type() << tensor.numel();
     }
   }
 }
@@ -186,9 +189,12 @@ TEST(LocalRanksErrors, ATimeoutNamesThePartner) {
             "rank 1 hasn't sent tag 3 to rank 0 within 0.2 s");
   EXPECT_EQ(errors_of([&](Communicator& rank) { rank.wait(rank.post_send(tensor, 1, 4), done); }),
             "rank 1 hasn't received tag 4 of rank 0 within 0.2 s");
-  EXPECT_EQ(errors_of([&](Communicator& rank) { rank.wait(rank.post_collective(CollectiveKind::all_reduce, tensor, 0, 0), done); }),
+  EXPECT_EQ(errors_of([&](Communicator& rank) {
+              rank.wait(rank.post_collective(CollectiveKind::all_reduce, tensor, 0, 0), done);
+            }),
             "rank 1 hasn't joined the all_reduce within 0.2 s");
-  EXPECT_EQ(errors_of([&](Communicator& rank) { rank.begin_step(); }), "rank 1 hasn't come to the start of the step within 0.2 s");
+  EXPECT_EQ(errors_of([&](Communicator& rank) { rank.begin_step(); }),
+            "rank 1 hasn't come to the start of the step within 0.2 s");
 }
 
 TEST(LocalRanksErrors, OneRanksFailureReleasesTheOthers) {
@@ -209,11 +215,12 @@ TEST(WorldTable, UnknownNameListsTheKnown) {
   }
 }
 
-// ---- gloo: this program again, once per rank -------------------------------------------------------------------------------------------
+// ---- gloo: this program again, once per rank
 
 /// Runs the test `name` of this suite, which is disabled otherwise, in `ranks` processes.
 int spawn(const std::string& name, std::uint32_t ranks, double timeout_s = 60) {
-  return spawn_ranks({"/proc/self/exe", "--gtest_filter=" + name, "--gtest_also_run_disabled_tests", "--gtest_brief=1"}, ranks, timeout_s);
+  return spawn_ranks({"/proc/self/exe", "--gtest_filter=" + name, "--gtest_also_run_disabled_tests", "--gtest_brief=1"},
+                     ranks, timeout_s);
 }
 
 void play_gloo(const Play& play) {
@@ -227,6 +234,7 @@ void play_gloo(const Play& play) {
   const std::uint32_t rank = world.ranks[0]->rank(), size = world.ranks[0]->size();
   EXPECT_EQ(world.control->broadcast(rank == 0 ? "from rank 0" : "ignored"), "from rank 0");
   EXPECT_EQ(world.control->broadcast(""), "");
+  EXPECT_EQ(world.control->broadcast(std::string(3, '\0')), std::string(3, '\0'));
   std::vector<std::string> expected;
   if (rank == 0)
     for (std::uint32_t r = 0; r < size; ++r) expected.push_back(std::string(r, 'x'));
@@ -267,7 +275,8 @@ TEST(GlooRanks, DISABLED_ReceiveNothing) {
     rank.wait(rank.post_recv(tensor, 1, 3), done);
     FAIL();
   } catch (const sim::RunError& error) {
-    EXPECT_STREQ(error.what(), "the receive from rank 1 (tag 3) failed: Timed out waiting 500ms for recv operation to complete");
+    EXPECT_STREQ(error.what(),
+                 "the receive from rank 1 (tag 3) failed: Timed out waiting 500ms for recv operation to complete");
   }
 }
 TEST(GlooRanks, ATimeoutNamesThePartner) { EXPECT_EQ(spawn("GlooRanks.DISABLED_ReceiveNothing", 2), 0); }

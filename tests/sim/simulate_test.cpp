@@ -192,20 +192,32 @@ TEST(Simulate, ACollectiveWaitsForTheLast) {
   }
 }
 
-TEST(Simulate, APairsMessagesGoOneAfterTheOther) {
-  Sketch sketch(2);
-  const TransferCost cost{.latency_s = 0.5, .wire_s = 1};
-  std::vector<std::uint32_t> sent, received;
-  for (int k = 0; k < 3; ++k) {
-    sent.push_back(sketch.send(0, 1, cost));
-    received.push_back(sketch.recv(1, 0, cost));
+// Messages in flight overlap their latencies; their bytes go one after the other. A receiver's thread copies one by
+// one.
+TEST(Simulate, APairsBytesGoOneAfterTheOther) {
+  for (const double pause : {0.0, 0.25, 5.0}) {  // between the posts
+    Sketch sketch(2);
+    const TransferCost cost{.latency_s = 0.5, .wire_s = 1};
+    std::vector<std::uint32_t> sent, received;
+    for (int k = 0; k < 3; ++k) {
+      received.push_back(sketch.recv(1, 0, cost));
+      sent.push_back(sketch.send(0, 1, cost));
+      sketch.compute(0, pause);
+    }
+    for (std::size_t k = 0; k < 3; ++k) {
+      sketch.wait(0, sent[k]);
+      sketch.wait(1, received[k]);
+    }
+    double wire = 0, thread = 0;
+    for (int k = 0; k < 3; ++k) {
+      wire = std::max(k * pause + 0.5, wire) + 1;
+      thread = std::max(k * pause, thread) + 0.5 + 1;
+    }
+    for (const Prices& prices : {sketch.prices, as_fluid(sketch.prices)}) {
+      EXPECT_NEAR(end_of(simulate(sketch.program, prices, plain_cluster(2)), 1), wire, kRounding) << pause;
+      EXPECT_NEAR(end_of(simulate(sketch.program, prices, receiver_cluster(2)), 1), thread, kRounding) << pause;
+    }
   }
-  for (int k = 0; k < 3; ++k) {
-    sketch.wait(0, sent[static_cast<std::size_t>(k)]);
-    sketch.wait(1, received[static_cast<std::size_t>(k)]);
-  }
-  for (const Prices& prices : {sketch.prices, as_fluid(sketch.prices)})
-    EXPECT_DOUBLE_EQ(simulate(sketch.program, prices, plain_cluster(2)).step_s, 3 * 1.5);
 }
 
 // ---- Strategies against their closed forms. ----

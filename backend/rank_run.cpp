@@ -1,0 +1,167 @@
+#include "backend/rank_run.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <tuple>
+
+#include "backend/allocator.hpp"
+#include "backend/verify.hpp"
+#include "sim/model.hpp"
+#include "sim/strategy/strategy.hpp"
+
+namespace backend {
+namespace {
+
+/// VmHWM: the process's resident peak since it was last reset (or started, where resetting isn't permitted).
+std::int64_t resident_peak_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;)
+    if (std::int64_t kib = 0; word == "VmHWM:" && status >> kib) return kib * 1024;
+  return 0;
+}
+double mean_loss(const StepRecord& record) {
+  double sum = 0;
+  for (const at::Tensor& loss : record.losses) sum += loss.item<double>();
+  return sum / static_cast<double>(record.losses.size());
+}
+
+/// Fills in when transfers were ready where the ranks themselves couldn't know: when the last party had posted.
+class ReadyTimes {
+ public:
+  explicit ReadyTimes(const sim::Program& program) {
+    std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::uint32_t> pairs;  // source, destination, tag
+    std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::uint32_t>
+        collectives;  // group, first member, number
+    const std::vector<sim::Program::Place> places = program.places();
+    const auto join = [&](auto& table, const auto& key, std::uint32_t rank, std::uint32_t i) {
+      const auto [entry, is_new] = table.emplace(key, static_cast<std::uint32_t>(transfers_.size()));
+      if (is_new) transfers_.emplace_back();
+      transfers_[entry->second].push_back({rank, i});
+    };
+    for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
+      const sim::Role& role = program.roles[places[rank].role];
+      std::vector<std::uint32_t> joined(program.groups.size());
+      for (std::uint32_t i = 0; i < role.size(); ++i) {
+        if (role.kind[i] == sim::InstructionKind::collective) {
+          const std::uint32_t group = role.peer[i];
+          for (const std::vector<std::uint32_t>& members : program.groups[group].members)
+            if (std::ranges::find(members, rank) != members.end())
+              join(collectives, std::tuple(group, members.front(), joined[group]++), rank, i);
+        } else if (role.kind[i] == sim::InstructionKind::send || role.kind[i] == sim::InstructionKind::recv) {
+          const std::uint32_t partner = program.roles[role.peer[i]].ranks[places[rank].replica];
+          const bool sends = role.kind[i] == sim::InstructionKind::send;
+          join(pairs, sends ? std::tuple(rank, partner, role.tag[i]) : std::tuple(partner, rank, role.tag[i]), rank, i);
+        }
+      }
+    }
+  }
+
+  void fill(sim::Timeline& timeline) const {
+    for (const std::vector<Party>& parties : transfers_) {
+      double ready_s = 0;
+      for (const auto& [rank, i] : parties) ready_s = std::max(ready_s, timeline.ranks[rank].posted_s[i]);
+      for (const auto& [rank, i] : parties) {
+        sim::RankTimeline& times = timeline.ranks[rank];
+        if (std::isnan(times.start_s[i])) times.start_s[i] = ready_s;
+        // A broadcast may reach this rank before others have joined.
+        times.start_s[i] = std::min(times.start_s[i], times.end_s[i]);
+      }
+    }
+  }
+
+ private:
+  struct Party {
+    std::uint32_t rank = 0, instruction = 0;
+  };
+  std::vector<std::vector<Party>> transfers_;
+};
+
+/// The mean over the ranks that have a loss.
+double mean_loss(const std::vector<RankReport>& reports, std::uint32_t step) {
+  double sum = 0, count = 0;
+  for (const RankReport& report : reports)
+    if (!std::isnan(report.losses[step])) {
+      sum += report.losses[step];
+      ++count;
+    }
+  return sum / count;
+}
+
+std::vector<VerifiedTensor> verify(const RunRequest& request, const std::vector<RankReport>& reports) {
+  const sim::Program& program = request.program;
+  const sim::Model model = sim::load_model(program.model);
+  const std::uint32_t steps = request.warmup_steps + request.steps;
+  const Reference reference = play_reference(model, {program.replicas, program.microbatches, steps, request.seed,
+                                                     sim::parse_strategy(program.strategy, model).broadcast_buffers});
+  const std::vector<sim::Program::Place> places = program.places();
+  std::vector<std::vector<VerifiedTensor>> rows;
+  for (std::uint32_t rank = 0; rank < reports.size(); ++rank)
+    rows.push_back(compare(reference, places[rank].replica, reports[rank].state));
+  std::vector<double> losses;
+  for (std::uint32_t s = 0; s < steps; ++s) losses.push_back(mean_loss(reports, s));
+  return verdict(reference, losses, rows);
+}
+
+}  // namespace
+
+void reset_resident_peak() { std::ofstream("/proc/self/clear_refs") << 5; }
+
+RankReport play(const RunRequest& request, Communicator& communicator, const ProgressBoard& board,
+                std::optional<Executor>& executor) {
+  const std::uint32_t rank = communicator.rank();
+  const std::uint32_t steps = request.warmup_steps + request.steps;
+  const bool idle = rank >= request.program.ranks();
+  communicator.prepare(request.program.groups);
+  if (idle) {
+    for (std::uint32_t s = 0; s < steps; ++s) {
+      communicator.begin_step();
+      communicator.end_step();
+    }
+    return {};
+  }
+
+  sim::Program::Place place = request.program.places()[rank];
+  if (request.copies > 0) place.replica = 0;
+  board.set_labels(rank, request.program, request.program.roles[place.role]);
+  executor.emplace(request.program, place, communicator, request.seed);
+  reset_peak(rank);
+  RankReport report;
+  StepRecord warmup = executor->new_record();
+  std::vector<StepRecord> records(request.steps, warmup);
+  for (std::uint32_t s = 0; s < steps; ++s) {
+    StepRecord& record = s < request.warmup_steps ? warmup : records[s - request.warmup_steps];
+    if (request.verify && s + 1 == steps) executor->keep_gradients();
+    executor->step(record, board.progress(rank));
+    report.losses.push_back(mean_loss(record));
+  }
+  for (StepRecord& record : records) report.steps.push_back(std::move(record.times));
+  report.memory = {executor->peak_bytes(), rank_bytes(rank).peak, resident_peak_bytes()};
+  if (request.verify) report.state = executor->state();
+  return report;
+}
+
+RunResult merge(const RunRequest& request, std::vector<RankReport> reports) {
+  const sim::Program& program = request.program;
+  reports.resize(program.ranks());
+  const ReadyTimes ready(program);
+  RunResult result;
+  for (std::uint32_t s = 0; s < request.steps; ++s) {
+    StepResult step;
+    for (RankReport& report : reports) {
+      step.timeline.ranks.push_back(std::move(report.steps[s]));
+      step.timeline.step_s = std::max(step.timeline.step_s, step.timeline.ranks.back().end_of_step_s);
+    }
+    step.loss = mean_loss(reports, request.warmup_steps + s);
+    ready.fill(step.timeline);
+    sim::break_down(program, step.timeline);
+    sim::check(program, step.timeline);
+    result.steps.push_back(std::move(step));
+  }
+  for (const RankReport& report : reports) result.memory.push_back(report.memory);
+  if (request.verify) result.verified = verify(request, reports);
+  return result;
+}
+
+}  // namespace backend

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Bad input at the command line: one clear line (what, where, what is allowed) on stderr, and exit status 2.
+#
+#   tests/bench/cli_test.sh build/bin/paragauge
+set -uo pipefail
+paragauge=$1
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+failed=0
+# refuses 'part of the message' argument...
+refuses() {
+  local expected=$1 said status
+  shift
+  said=$("$paragauge" "$@" 2>&1 >/dev/null)
+  status=$?
+  if [[ $status != 2 || $said != *"$expected"* || $(wc -l <<<"$said") != 1 ]]; then
+    printf 'paragauge %s\n  expected status 2 and one line with: %s\n  got status %d: %s\n' "$*" "$expected" "$status" "$said"
+    failed=1
+  fi
+}
+accepts() {
+  "$paragauge" "$@" >"$scratch/out" 2>&1 || { printf 'paragauge %s\n  failed: %s\n' "$*" "$(cat "$scratch/out")"; failed=1; }
+}
+
+accepts list
+accepts describe resnet50,image=128
+accepts predict -m convnet -s single -s ddp -s pipeline,split_size=8 -w local -w gloo --json "$scratch/r.json" --csv "$scratch/r.csv"
+accepts predict -m toy_mlp -s dp=2,pp=2,microbatches=2 -c dgx_a100 --program
+
+refuses "unknown model 'resnet51'; known: convnet" describe resnet51
+refuses "unknown key 'img'; known: image" describe resnet50,img=128
+refuses "image=0 must be a whole number from 1" describe resnet50,image=0
+refuses "unknown strategy 'zero'; known: single, model_parallel" predict -m convnet -s zero
+refuses "unknown key 'tp'; known: dp" predict -m convnet -s dp=2,tp=2
+refuses "cut 'layer9' is no node of model 'resnet50'" predict -m resnet50 -s model_parallel,cut=layer9
+refuses "split_size=5 must divide the 64 samples" predict -m convnet -s pipeline,split_size=5
+refuses "dp=3 must divide global_batch=64" predict -m convnet -s ddp,dp=3
+refuses "dp=2 × pp=1 must be ranks=4" predict -m convnet -s ddp --ranks 4
+refuses "unknown cluster 'dgx'; known: cpu_gloo" predict -m convnet -s single -c dgx
+refuses "unknown cost model 'magic'; known: analytic, profiled" predict -m convnet -s single --cost-model magic
+refuses "unknown schedule 'zigzag'; known: gpipe" predict -m convnet -s pipeline,schedule=zigzag
+refuses "needs a profile" predict -m convnet -s single --cost-model profiled
+refuses "can't be read" predict -m convnet -s single --cost-model profiled --profile "$scratch/none.json"
+echo '{"format": "paragauge-profile-1", "device"' >"$scratch/cut.json"
+refuses "truncated" predict -m convnet -s single --cost-model profiled --profile "$scratch/cut.json"
+echo '{"format": "paragauge-profile-0"}' >"$scratch/old.json"
+refuses "is older than 'paragauge-profile-1'" predict -m convnet -s single --cost-model profiled --profile "$scratch/old.json"
+echo '{"format": "paragauge-model-1", "name": "x", "input": [4' >"$scratch/model.json"
+refuses "truncated" describe "$scratch/model.json"
+
+if "$paragauge" list | grep -q 'built without LibTorch'; then
+  refuses "built without LibTorch" measure -m toy_mlp -s single
+else
+  accepts measure -m toy_mlp -s single -s ddp -w local --steps 2
+  accepts calibrate -m toy_mlp -s ddp -w local --rounds 1 -o "$scratch/profile.json"
+  accepts predict -m toy_mlp -s ddp -w local --cost-model profiled --profile "$scratch/profile.json"
+  accepts compare -m toy_mlp -s single -s ddp -w local --rounds 1 --json "$scratch/compare.json"
+  accepts compare -m toy_mlp -s single -s ddp -w local --rounds 2 --json "$scratch/compare.json" # goes on with round 2
+  grep -q 'going on with round 2' "$scratch/out" || { echo "compare didn't resume"; failed=1; }
+  accepts trace -m toy_mlp -s pipeline,microbatches=2 -w local -o "$scratch/trace.json"
+  refuses "unknown world 'mpi'; known: local, gloo" measure -m toy_mlp -s single -w mpi
+  refuses "dp=2 × pp=1 must be ranks=3" measure -m toy_mlp -s ddp -w local --ranks 3
+  refuses "truncated" compare -m toy_mlp -s single -w local --json "$scratch/cut.json"
+  command -v nvidia-smi >/dev/null || refuses "cuda" measure -m toy_mlp -s single --device cuda
+fi
+exit $failed
