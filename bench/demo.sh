@@ -26,7 +26,7 @@ $paragauge compare -m $resnet50 -s single -s model_parallel,cut=r1 -s pipeline,c
   -w local -w gloo --rounds 8 --steps 2 --time-limit 480 --json results/resnet50.json --csv results/resnet50.csv
 echo "demo: ConvNet on CIFAR-10 shapes"
 $paragauge compare -m convnet -s single -s model_parallel,cut=pool2 -s pipeline,cut=pool2,split_size=8 -s ddp \
-  -w local -w gloo --rounds 8 --time-limit 120 --json results/convnet.json --csv results/convnet.csv
+  -w local -w gloo --rounds 20 --time-limit 180 --json results/convnet.json --csv results/convnet.csv
 echo "demo: split sizes"
 $paragauge compare -m $resnet50 -s single -s pipeline,cut=r1,split_size=1 -s pipeline,cut=r1,split_size=2 -s pipeline,cut=r1,split_size=4 \
   -s pipeline,cut=r1,split_size=8 -w local --rounds 4 --steps 1 --time-limit 120 --json results/split_size.json
