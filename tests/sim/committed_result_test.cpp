@@ -66,7 +66,9 @@ TEST_P(CommittedResult, ProgramBytesAreExact) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, CommittedResult, testing::Values("resnet50.json", "convnet.json"),
-                         [](const auto& info) { return std::string(info.param, std::string_view(info.param).find('.')); });
+                         [](const auto& info) {
+                           return std::string(info.param, std::string_view(info.param).find('.'));
+                         });
 
 }  // namespace
 }  // namespace sim
