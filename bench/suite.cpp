@@ -64,6 +64,7 @@ void count(benchmark::State& state, const sim::Program& program, const sim::Step
   double instructions = 0;
   for (const sim::Role& role : program.roles) instructions += static_cast<double>(role.size() * role.ranks.size());
   state.counters["instructions"] = instructions;
+  state.counters["instructions_per_s"] = instructions / mean.step_s;  // of the step; for simulator/… of the simulator
 }
 
 /// Runs a case; what goes wrong becomes the row's reason.
