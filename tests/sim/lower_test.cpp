@@ -199,6 +199,43 @@ TEST(Lower, SaysWhichNodeDoesntFit) {
             "found f32[1,512,1,1]");
 }
 
+// Two readers of one tensor whose gradients lie in one storage: adding a third in place there would spoil the other.
+TEST(Lower, AccumulationSparesSharedGradients) {
+  const testing::TemporaryFolder folder;
+  const auto program_of = [&](const std::string& nodes) {
+    const Model model = load_model(
+        folder.file("m.json", R"({"format": "paragauge-model-1", "name": "m", "input": [3], "target": {"classes": 3},
+                      "global_batch": 2, "optimizer": {"kind": "sgd"}, "loss": "mse_loss",
+                      "nodes": [{"name": "p", "op": "linear", "out_features": 3}, )" +
+                                  nodes + "]}"));
+    return lower(model, parse_strategy("single", model));
+  };
+  const auto check = [](const Program& program) {
+    const Role& role = program.roles.at(0);
+    std::map<std::uint32_t, std::uint32_t> added_to;  // storage → the only tensor that may still be read
+    int additions = 0;
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      for (std::uint32_t t : role.reads(i))
+        if (const auto found = added_to.find(role.tensors[t].storage); found != added_to.end())
+          EXPECT_EQ(role.tensors[found->second].name, role.tensors[t].name) << "instruction " << i;
+      if (role.work[i] == kNone || program.works[role.work[i]].op.kind->name != "accumulate") continue;
+      added_to[role.tensors[role.writes(i)[0]].storage] = role.writes(i)[0];
+      ++additions;
+    }
+    return additions;
+  };
+  // u's gradient is that of s and r, and through s that of p and q. r's backward adds to p's before q's reads it.
+  EXPECT_EQ(check(program_of(R"({"name": "q", "op": "linear", "out_features": 3},
+                                {"name": "r", "op": "linear", "out_features": 3, "inputs": ["p"]},
+                                {"name": "s", "op": "add", "inputs": ["p", "q"]},
+                                {"name": "u", "op": "add", "inputs": ["s", "r"]})")),
+            2);
+  // p + p: both gradients are one tensor, so the sum needs a storage of its own.
+  const Program twice = program_of(R"({"name": "s", "op": "add", "inputs": ["p", "p"]})");
+  EXPECT_EQ(check(twice), 1);
+  EXPECT_EQ(std::ranges::count(twice.roles[0].kind, InstructionKind::copy), 1);
+}
+
 // ---- Stages. ----
 
 std::string stage_ends(const Model& model, std::string_view strategy) {

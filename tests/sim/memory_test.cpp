@@ -157,6 +157,14 @@ TEST(Memory, ViewsAndInPlaceOpsCostNothing) {
   EXPECT_EQ(memory.persistent_bytes, 400);
   EXPECT_EQ(memory.peak_bytes, 400 + 200);
   EXPECT_EQ(memory.peak_instruction, 2U);
+  // The first of equal peaks.
+  EXPECT_EQ(
+      peak_memory(program("0 compute w0 : x -> b\n1 compute w0 : x -> b\n2 compute w0 : b -> b ; free b\n").roles[0])
+          .peak_instruction,
+      0U);
+  const Memory later =
+      peak_memory(program("0 compute w0 : x -> a\n1 compute w0 : a -> b\n2 compute w0 : b -> b ; free a b\n").roles[0]);
+  EXPECT_EQ(later.peak_instruction, 1U);
   // Freed after the instruction that lists it: b and a together.
   EXPECT_EQ(peak_memory(program("0 compute w0 : x -> a\n1 compute w0 : a -> b ; free a b\n").roles[0]).peak_bytes,
             400 + 100 + 200);
