@@ -1,7 +1,5 @@
 #include "backend/message.hpp"
 
-#include <ATen/ops/empty.h>
-
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -11,7 +9,7 @@
 namespace backend {
 namespace {
 
-/// Numbers, texts and tensors as bytes.
+/// Numbers and texts as bytes.
 class Writer {
  public:
   template <class T>
@@ -24,13 +22,6 @@ class Writer {
   void add(const std::string& text) { add(std::string_view(text)); }
   void add(const std::vector<double>& numbers) {
     add(std::string_view(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(double)));
-  }
-  void add(const at::Tensor& tensor) {
-    add(tensor.scalar_type());
-    add(tensor.dim());
-    for (std::int64_t size : tensor.sizes()) add(size);
-    const at::Tensor dense = tensor.cpu().contiguous();
-    add(std::string_view(static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()));
   }
   [[nodiscard]] const std::string& bytes() const { return bytes_; }
 
@@ -53,15 +44,6 @@ class Reader {
     std::vector<double> numbers(bytes.size() / sizeof(double));
     std::memcpy(numbers.data(), bytes.data(), bytes.size());
     return numbers;
-  }
-  at::Tensor tensor() {
-    const auto dtype = value<at::ScalarType>();
-    std::vector<std::int64_t> sizes(value<std::int64_t>());
-    for (std::int64_t& size : sizes) size = value<std::int64_t>();
-    const at::Tensor tensor = at::empty(sizes, dtype);
-    const std::string_view bytes = text();
-    std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
-    return tensor;
   }
 
  private:
@@ -108,10 +90,10 @@ std::string to_bytes(const RankReport& report) {
   }
   writer.add(report.losses);
   writer.add(report.memory);
-  writer.add(report.state.size());
-  for (const auto& [name, tensor] : report.state) {
-    writer.add(name);
-    writer.add(tensor);
+  writer.add(report.compared.size());
+  for (const VerifiedTensor& row : report.compared) {
+    writer.add(row.name);
+    writer.add(row.relative_error);
   }
   return writer.bytes();
 }
@@ -128,7 +110,7 @@ RankReport report_from(std::string_view bytes) {
   report.memory = reader.value<RankMemory>();
   for (auto left = reader.value<std::size_t>(); left > 0; --left) {
     std::string name(reader.text());
-    report.state.emplace_back(std::move(name), reader.tensor());
+    report.compared.push_back({std::move(name), reader.value<double>()});
   }
   return report;
 }

@@ -7,8 +7,8 @@
 #include <tuple>
 
 #include "backend/allocator.hpp"
-#include "backend/verify.hpp"
 #include "sim/model.hpp"
+#include "sim/schedule/schedule.hpp"
 #include "sim/strategy/strategy.hpp"
 
 namespace backend {
@@ -89,22 +89,22 @@ double mean_loss(const std::vector<RankReport>& reports, std::uint32_t step) {
   return sum / count;
 }
 
-std::vector<VerifiedTensor> verify(const RunRequest& request, const std::vector<RankReport>& reports) {
+}  // namespace
+
+Reference reference_of(const RunRequest& request) {
   const sim::Program& program = request.program;
   const sim::Model model = sim::load_model(program.model);
-  const std::uint32_t steps = request.warmup_steps + request.steps;
-  const Reference reference = play_reference(model, {program.replicas, program.microbatches, steps, request.seed,
-                                                     sim::parse_strategy(program.strategy, model).broadcast_buffers});
-  const std::vector<sim::Program::Place> places = program.places();
-  std::vector<std::vector<VerifiedTensor>> rows;
-  for (std::uint32_t rank = 0; rank < reports.size(); ++rank)
-    rows.push_back(compare(reference, places[rank].replica, reports[rank].state));
-  std::vector<double> losses;
-  for (std::uint32_t s = 0; s < steps; ++s) losses.push_back(mean_loss(reports, s));
-  return verdict(reference, losses, rows);
+  const sim::Strategy strategy = sim::parse_strategy(program.strategy, model);
+  return play_reference(model,
+                        {program.replicas, program.microbatches, request.warmup_steps + request.steps, request.seed,
+                         strategy.broadcast_buffers, sim::schedule_table().at(strategy.schedule).one_loss});
 }
 
-}  // namespace
+void compare_state(const RunRequest& request, const Reference& reference, std::uint32_t rank, RankReport& report) {
+  if (rank < request.program.ranks())
+    report.compared = compare(reference, request.program.places()[rank].replica, report.state);
+  report.state.clear();
+}
 
 void reset_resident_peak() { std::ofstream("/proc/self/clear_refs") << 5; }
 
@@ -142,7 +142,7 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
   return report;
 }
 
-RunResult merge(const RunRequest& request, std::vector<RankReport> reports) {
+RunResult merge(const RunRequest& request, std::vector<RankReport> reports, const Reference* reference) {
   const sim::Program& program = request.program;
   reports.resize(program.ranks());
   const ReadyTimes ready(program);
@@ -160,7 +160,13 @@ RunResult merge(const RunRequest& request, std::vector<RankReport> reports) {
     result.steps.push_back(std::move(step));
   }
   for (const RankReport& report : reports) result.memory.push_back(report.memory);
-  if (request.verify) result.verified = verify(request, reports);
+  if (reference != nullptr) {
+    std::vector<double> losses;
+    for (std::uint32_t s = 0; s < request.warmup_steps + request.steps; ++s) losses.push_back(mean_loss(reports, s));
+    std::vector<std::vector<VerifiedTensor>> rows;
+    for (RankReport& report : reports) rows.push_back(std::move(report.compared));
+    result.verified = verdict(*reference, losses, rows);
+  }
   return result;
 }
 

@@ -2,6 +2,7 @@
 //
 //   std::optional<Executor> executor;
 //   RankReport mine = play(request, communicator, board, executor);     // on every rank
+//   compare_state(request, reference_of(request), rank, mine);          // on every rank, to verify
 //   RunResult result = merge(request, {rank0s, rank1s});                // where the session is
 #pragma once
 
@@ -11,6 +12,7 @@
 #include "backend/execute.hpp"
 #include "backend/session.hpp"
 #include "backend/supervise.hpp"
+#include "backend/verify.hpp"
 
 namespace backend {
 
@@ -19,7 +21,8 @@ struct RankReport {
   std::vector<sim::RankTimeline> steps;  // without the warm-up
   std::vector<double> losses;  // per step, warm-up included: mean over the rank's loss instructions, NaN if none
   RankMemory memory;
-  NamedTensors state;  // for `verify`
+  NamedTensors state;                    // to verify: gradients, parameters, buffers; gone after compare_state
+  std::vector<VerifiedTensor> compared;  // what compare_state found
 };
 
 /// Plays the request on this rank; ranks beyond the program's only keep step. The executor stays with the caller: its
@@ -27,8 +30,14 @@ struct RankReport {
 RankReport play(const RunRequest& request, Communicator& communicator, const ProgressBoard& board,
                 std::optional<Executor>& executor);
 
-/// The reports in the order of ranks, idle ones last.
-RunResult merge(const RunRequest& request, std::vector<RankReport> reports);
+/// One device playing the request's partition.
+Reference reference_of(const RunRequest& request);
+
+/// Compares the rank's state with the reference and drops it: only numbers go to rank 0, not gigabytes.
+void compare_state(const RunRequest& request, const Reference& reference, std::uint32_t rank, RankReport& report);
+
+/// The reports in the order of ranks, idle ones last. `reference`: what they were compared with, where they were.
+RunResult merge(const RunRequest& request, std::vector<RankReport> reports, const Reference* reference = nullptr);
 
 /// RankMemory::resident_peak_bytes counts from here on.
 void reset_resident_peak();

@@ -86,7 +86,11 @@ class ThreadSession final : public Session {
     for (std::optional<Executor>& executor : executors_) executor.reset();
     release_cached();
     if (failure_) std::rethrow_exception(failure_);
-    return merge(wanted, reports_);  // a copy: the next run may have more ranks
+    std::optional<Reference> reference;
+    if (wanted.verify) reference = reference_of(wanted);
+    for (std::uint32_t rank = 0; reference && rank < options_.ranks; ++rank)
+      compare_state(wanted, *reference, rank, reports_[rank]);
+    return merge(wanted, reports_, reference ? &*reference : nullptr);  // a copy: the next run may have more ranks
   }
 
  private:
@@ -175,7 +179,7 @@ class ProcessSession final : public Session {
     for (const std::string& bytes : world_.control->gather(to_bytes(play_here(wanted))))
       reports.push_back(report_from(bytes));
     failed_ = false;
-    return merge(wanted, std::move(reports));
+    return merge(wanted, std::move(reports), wanted.verify ? &reference_ : nullptr);
   }
 
   /// Until rank 0 closes its session.
@@ -186,6 +190,7 @@ class ProcessSession final : public Session {
 
  private:
   RankReport play_here(const RunRequest& request) {
+    reference_ = {};  // may be gigabytes
     reset_resident_peak();
     const RealTime urgent(kComputePriority, options_.real_time);
     std::optional<Executor> executor;
@@ -193,6 +198,7 @@ class ProcessSession final : public Session {
       RankReport report = play(request, *world_.ranks[0], board_, executor);
       executor.reset();
       release_cached();
+      if (request.verify) compare_state(request, reference_ = reference_of(request), rank(), report);
       return report;
     } catch (...) {
       world_.ranks[0]->abandon();
@@ -204,6 +210,7 @@ class ProcessSession final : public Session {
   World world_;
   ProgressBoard board_;
   AllocationOwner owner_;
+  Reference reference_;  // of the last run that was verified
   bool real_time_ = false, failed_ = false;
 };
 

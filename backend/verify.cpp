@@ -4,6 +4,7 @@
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/batch_norm.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
@@ -75,16 +76,18 @@ class Player {
     const std::unique_ptr<torch::optim::Optimizer> optimizer = make_optimizer(model_.optimizer, leaves_);
     for (std::int64_t step = 0; step < partition_.steps; ++step) {
       if (partition_.broadcast_buffers) broadcast_buffers();
-      optimizer->zero_grad();
+      std::vector<at::Tensor> mean(leaves_.size());  // gradients: each replica's own sum first, as everywhere
       double sum = 0;
-      const double parts = static_cast<double>(partition_.replicas * partition_.microbatches);
-      for (std::int64_t replica = 0; replica < partition_.replicas; ++replica)
-        for (std::int64_t mb = 0; mb < partition_.microbatches; ++mb) {
-          const at::Tensor loss = forward(replica, replica * replica_rows_ + mb * rows_);
-          (loss / parts).backward();
-          sum += loss.item<double>();
+      for (std::int64_t replica = 0; replica < partition_.replicas; ++replica) {
+        optimizer->zero_grad();
+        sum += play_replica(replica);
+        for (std::size_t p = 0; p < leaves_.size(); ++p) {
+          const at::Tensor part = leaves_[p].grad().div_(static_cast<double>(partition_.replicas));
+          mean[p] = replica == 0 ? part : mean[p].add_(part);
         }
-      reference.losses.push_back(sum / parts);
+      }
+      for (std::size_t p = 0; p < leaves_.size(); ++p) leaves_[p].mutable_grad() = mean[p];
+      reference.losses.push_back(sum / static_cast<double>(partition_.replicas));
       if (step + 1 == partition_.steps)
         each_parameter([&](const std::string& name, const at::Tensor& p) {
           reference.tensors["gradient " + name] = p.grad().clone();
@@ -116,9 +119,38 @@ class Player {
     return tensor;
   }
 
-  at::Tensor forward(std::int64_t replica, std::int64_t first_row) {
+  /// Forward and backward of the replica's microbatches; its loss.
+  double play_replica(std::int64_t replica) {
+    const std::int64_t first_row = replica * replica_rows_;
+    if (partition_.one_loss) {
+      // Autograd goes through the concatenation from its end: gradients are added from the last microbatch to the
+      // first.
+      std::vector<at::Tensor> outputs;
+      for (std::int64_t mb = 0; mb < partition_.microbatches; ++mb)
+        outputs.push_back(output(replica, first_row + mb * rows_));
+      const at::Tensor loss = loss_of(at::cat(outputs), first_row, replica_rows_);
+      loss.backward();
+      return loss.item<double>();
+    }
+    double sum = 0;
+    const auto parts = static_cast<double>(partition_.microbatches);
+    for (std::int64_t mb = 0; mb < partition_.microbatches; ++mb) {
+      const std::int64_t row = first_row + mb * rows_;
+      const at::Tensor loss = loss_of(output(replica, row), row, rows_);
+      (loss / parts).backward();
+      sum += loss.item<double>();
+    }
+    return sum / parts;
+  }
+
+  at::Tensor loss_of(const at::Tensor& prediction, std::int64_t first_row, std::int64_t rows) {
+    return reference_forward(ops_.back(), std::vector{prediction, target_.narrow(0, first_row, rows)}, {}, {});
+  }
+
+  /// What the loss reads.
+  at::Tensor output(std::int64_t replica, std::int64_t first_row) {
     std::vector<at::Tensor> values;
-    for (std::size_t n = 0; n < ops_.size(); ++n) {
+    for (std::size_t n = 0; n + 1 < ops_.size(); ++n) {
       std::vector<at::Tensor> inputs;
       for (const int source : model_.nodes[n].inputs)
         inputs.push_back(source == sim::kModelInput    ? input_.narrow(0, first_row, rows_)
@@ -127,7 +159,7 @@ class Player {
       values.push_back(
           reference_forward(ops_[n], inputs, parameters_[n], buffers_[static_cast<std::size_t>(replica)][n]));
     }
-    return values.back();
+    return values[static_cast<std::size_t>(model_.nodes.back().inputs[0])];
   }
 
   void broadcast_buffers() {

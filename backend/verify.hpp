@@ -32,6 +32,7 @@ struct Partition {
   std::int64_t replicas = 1, microbatches = 1, steps = 1;
   std::uint64_t seed = 1;
   bool broadcast_buffers = true;  // before every step, all replicas take replica 0's running statistics (DDP)
+  bool one_loss = false;          // on the microbatches' outputs together (schedule forward_only)
 };
 
 struct Reference {

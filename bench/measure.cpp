@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "bench/commands.hpp"
@@ -28,6 +29,7 @@ double verify(const Job& job, backend::Session& session) {
   sim::check_internal(worst != result.verified.end(), "nothing was verified");
   fmt::print("verify {}: {} tensors, largest error {:.2e} of the norm ({}): {}\n", to_text(job), result.verified.size(),
              worst->relative_error, worst->name, worst->relative_error <= kVerifyBound ? "equal" : "WRONG");
+  std::fflush(stdout);
   return worst->relative_error;
 }
 

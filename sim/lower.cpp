@@ -22,6 +22,8 @@ struct Plan {
   std::vector<OpInstance> ops;              // with the shapes of one microbatch
   std::vector<Signature> signatures;
   std::vector<bool> needs_grad;
+  bool one_loss = false;  // on all microbatches together
+  OpInstance whole_loss;  // with the shapes of a replica's batch
   /// Nodes of stage `from` whose output stage `to` reads, in the model's order.
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<int>> edges;
 
@@ -34,6 +36,8 @@ struct Plan {
     replica_rows = m.global_batch / s.dp;
     rows = replica_rows / s.microbatches;
     ops = m.instances(rows);
+    one_loss = schedule_table().at(s.schedule).one_loss && s.microbatches > 1;
+    whole_loss = m.instances(replica_rows).back();
     for (const OpInstance& op : ops) signatures.push_back(op.signature());
     needs_grad = m.outputs_need_grad();
     for (std::size_t n = 0; n < m.nodes.size(); ++n)
@@ -71,14 +75,16 @@ class StageBuilder {
   Draft build() {
     const std::vector<Action> actions =
         schedule_table().at(plan_.strategy.schedule).stage(stage_, plan_.stages, plan_.microbatches);
-    std::int32_t backwards = 0;
+    std::int32_t forwards = 0, backwards = 0;
     for (const Action& action : actions) {
-      if (action.kind == Action::Kind::forward)
+      if (action.kind == Action::Kind::forward) {
         forward(action.microbatch);
-      else
+        if (++forwards == plan_.microbatches && plan_.one_loss && has_loss()) loss_of_all();
+      } else {
         backward(action.microbatch, ++backwards == plan_.microbatches);
+      }
     }
-    for (const Pending& send : gradient_sends_) draft_.wait(send.ticket, send.node, send.microbatch);
+    for (auto& [peer, sends] : gradient_sends_) wait_all(sends);
     return std::move(draft_);
   }
 
@@ -98,7 +104,8 @@ class StageBuilder {
   [[nodiscard]] const Node& node(int n) const { return plan_.model.nodes[static_cast<std::size_t>(n)]; }
   [[nodiscard]] const Signature& signature(int n) const { return plan_.signatures[static_cast<std::size_t>(n)]; }
   [[nodiscard]] bool needs_grad(int n) const { return n >= 0 && plan_.needs_grad[static_cast<std::size_t>(n)]; }
-  [[nodiscard]] bool is_local(int n) const { return n < 0 || plan_.stage[static_cast<std::size_t>(n)] == stage_; }
+  [[nodiscard]] int loss_node() const { return static_cast<int>(plan_.model.nodes.size()) - 1; }
+  [[nodiscard]] bool has_loss() const { return plan_.stage.back() == stage_; }
   [[nodiscard]] static std::string versioned(const std::string& name, std::int32_t mb) {
     return fmt::format("{}#{}", name, mb);
   }
@@ -134,6 +141,7 @@ class StageBuilder {
     const std::uint32_t tensor = draft_.role.add_tensor(
         name, whole, TensorClass::input, true,
         {target ? Initial::Kind::model_target : Initial::Kind::model_input, 0, 0, plan_.replica_rows});
+    if (target) target_ = tensor;
     for (std::int32_t mb = 0; mb < plan_.microbatches; ++mb)
       values_[{source, mb}] =
           plan_.microbatches == 1 ? tensor : draft_.role.add_view(versioned(name, mb), part, tensor, mb * part.bytes());
@@ -151,10 +159,25 @@ class StageBuilder {
     return i;
   }
 
-  /// Posts all receives of an action, then waits for them in turn.
   void wait_all(const std::vector<Pending>& pending) {
     for (const Pending& p : pending) draft_.wait(p.ticket, p.node, p.microbatch);
   }
+
+  /// Waits for the gradients that `peer` has received for certain: it played their backwards before it sent this
+  /// forward's input. So they needn't be kept until the end of the step.
+  void wait_received(std::uint32_t peer, std::vector<Pending>& sends, std::int32_t forward) {
+    if (!plan_.edges.contains({peer, stage_})) return;
+    const std::vector<Action> theirs =
+        schedule_table().at(plan_.strategy.schedule).stage(peer, plan_.stages, plan_.microbatches);
+    const auto sent = std::ranges::find(theirs, Action{Action::Kind::forward, forward});
+    std::erase_if(sends, [&](const Pending& p) {
+      if (std::find(theirs.begin(), sent, Action{Action::Kind::backward, p.microbatch}) == sent) return false;
+      draft_.wait(p.ticket, p.node, p.microbatch);
+      return true;
+    });
+  }
+
+  [[nodiscard]] static TensorSpec flat(const TensorSpec& spec) { return {spec.dtype, {spec.elements()}}; }
 
   void forward(std::int32_t mb) {
     std::vector<Pending> received;
@@ -170,7 +193,9 @@ class StageBuilder {
       }
     }
     wait_all(received);
+    for (auto& [peer, sends] : gradient_sends_) wait_received(peer, sends, mb);
     for (int n : nodes_) {
+      if (plan_.one_loss && n == loss_node()) continue;
       forward_node(n, mb);
       for (const auto& [pair, sources] : plan_.edges) {
         if (pair.first != stage_ || std::find(sources.begin(), sources.end(), n) == sources.end()) continue;
@@ -213,6 +238,62 @@ class StageBuilder {
     draft_.list.push_back({i, kNone});
   }
 
+  /// The loss of all microbatches' outputs, and its gradient, whose parts the microbatches' backwards start from.
+  void loss_of_all() {
+    const int loss = loss_node(), output = node(loss).inputs[0];
+    const std::string name = node(output).name + ".all";
+    const std::uint32_t index = draft_.name_index(node(loss).name);
+    const std::int64_t part_bytes = signature(output).output.bytes();
+    const TensorSpec whole = plan_.whole_loss.inputs[0];
+    const std::uint32_t all = draft_.role.add_tensor(name, whole, TensorClass::activation);
+    for (std::int32_t mb = 0; mb < plan_.microbatches; ++mb)
+      draft_.scaled_copy(
+          values_.at({output, mb}),
+          draft_.role.add_view(versioned(name, mb), flat(signature(output).output), all, mb * part_bytes), 1, index);
+    const Signature s = plan_.whole_loss.signature();
+    Instruction forward;
+    forward.kind = InstructionKind::compute;
+    forward.work = draft_.works->add({plan_.whole_loss, Pass::forward, 0});
+    forward.node = index;
+    forward.reads = {all, target_};
+    forward.writes = {draft_.role.add_tensor(node(loss).name, s.output, TensorClass::activation)};
+    std::vector<std::uint32_t> saved;
+    for (const SavedSpec& spec : s.saved) {
+      saved.push_back(
+          draft_.role.add_tensor(fmt::format("{}.{}", node(loss).name, spec.name), spec.spec, TensorClass::activation));
+      forward.writes.push_back(saved.back());
+    }
+    draft_.list.push_back({forward, kNone});
+
+    Instruction backward;
+    backward.kind = InstructionKind::compute;
+    const std::uint32_t grads = plan_.model.grads(static_cast<std::size_t>(loss), plan_.needs_grad);
+    backward.work = draft_.works->add({plan_.whole_loss, Pass::backward, grads});
+    backward.node = index;
+    for (const Operand& operand : s.backward_reads) {
+      switch (operand.from) {
+        case Operand::From::input:
+          backward.reads.push_back(forward.reads[static_cast<std::size_t>(operand.index)]);
+          break;
+        case Operand::From::output:
+          backward.reads.push_back(forward.writes[0]);
+          break;
+        case Operand::From::saved:
+          backward.reads.push_back(saved[static_cast<std::size_t>(operand.index)]);
+          break;
+        case Operand::From::parameter:
+          throw InternalError("loss '{}' reads a parameter", node(loss).name);
+      }
+    }
+    const std::uint32_t gradient = draft_.role.add_tensor("grad." + name, whole, TensorClass::activation);
+    backward.writes = {gradient};
+    draft_.list.push_back({backward, kNone});
+    for (std::int32_t mb = 0; mb < plan_.microbatches; ++mb)
+      contribute(
+          output, mb,
+          {draft_.role.add_view(gradient_name(output, mb), signature(output).output, gradient, mb * part_bytes), true});
+  }
+
   void backward(std::int32_t mb, bool last) {
     // The next stage has long received what was sent: it has played this microbatch's forward before its gradient can
     // come.
@@ -233,7 +314,8 @@ class StageBuilder {
     }
     wait_all(received);
     for (const auto& [source, gradient] : arrived) contribute(source, mb, gradient);
-    for (auto n = nodes_.rbegin(); n != nodes_.rend(); ++n) backward_node(*n, mb, last);
+    for (auto n = nodes_.rbegin(); n != nodes_.rend(); ++n)
+      if (!plan_.one_loss || *n != loss_node()) backward_node(*n, mb, last);
     for (const auto& [pair, sources] : plan_.edges) {
       if (pair.second != stage_) continue;
       for (int source : sources) {
@@ -241,7 +323,7 @@ class StageBuilder {
         const std::uint32_t tensor = gradients_.at({source, mb}).tensor;
         const Instruction i =
             transfer(InstructionKind::send, pair.first, source, mb, tensor, plan_.tag(pair.first, stage_, source, mb));
-        gradient_sends_.push_back({draft_.post(i), i.node, mb});
+        gradient_sends_[pair.first].push_back({draft_.post(i), i.node, mb});
       }
     }
   }
@@ -350,10 +432,10 @@ class StageBuilder {
   /// a += b.
   void accumulate(std::uint32_t a, std::uint32_t b, std::uint32_t name, std::int32_t mb) {
     const TensorSpec& spec = draft_.role.tensors[a].spec;
-    const TensorSpec flat{spec.dtype, {spec.elements()}};  // elementwise: equal sizes share one work
     Instruction i;
     i.kind = InstructionKind::compute;
-    i.work = draft_.works->add({{&op_table().at("accumulate"), {}, {flat, flat}}, Pass::forward, 0});
+    // Elementwise: equal sizes share one work.
+    i.work = draft_.works->add({{&op_table().at("accumulate"), {}, {flat(spec), flat(spec)}}, Pass::forward, 0});
     i.node = name;
     i.microbatch = mb;
     i.reads = {a, b};
@@ -367,10 +449,11 @@ class StageBuilder {
   std::vector<int> nodes_;                                          // of this stage, in the model's order
   std::map<int, std::vector<std::uint32_t>> parameters_, buffers_;  // per node: indices into draft_.parameters, tensors
   std::map<Key, std::uint32_t> values_;                             // outputs, here or received
+  std::uint32_t target_ = kNone;                                    // of all microbatches
   std::map<Key, std::vector<std::uint32_t>> saved_;
   std::map<Key, Gradient> gradients_;
   std::map<std::int32_t, std::vector<Pending>> activation_sends_;
-  std::vector<Pending> gradient_sends_;
+  std::map<std::uint32_t, std::vector<Pending>> gradient_sends_;  // by the stage they go to
 };
 
 enum class Transfers : bool { no, yes };
@@ -479,7 +562,9 @@ Program calibration_program(const Model& model, const Strategy& strategy) {
   one.preset = "mesh";
   one.dp = one.pp = 1;
   one.cut.clear();
-  one.microbatches = std::min<std::int64_t>(strategy.microbatches, 2);
+  // A loss on all microbatches together has their shapes.
+  if (!schedule_table().at(strategy.schedule).one_loss)
+    one.microbatches = std::min<std::int64_t>(strategy.microbatches, 2);
   Model part = model;
   part.global_batch = model.global_batch / strategy.dp / strategy.microbatches * one.microbatches;
   return build(part, one, strategy.dp, Transfers::no);

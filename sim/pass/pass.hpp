@@ -55,7 +55,8 @@ struct Draft {
 /// DDP: rank 0's buffers to all replicas, before anything else. `transfers` false: only the copies (calibration on one
 /// rank).
 void add_buffer_broadcast(Draft& draft, std::uint32_t group, bool transfers);
-/// DDP: gradients into buckets, all-reduce, back. Call it when the list ends with the last backward.
+/// DDP: gradients into buckets, all-reduce, back; with strategy.overlap each bucket as soon as it is complete. Call it
+/// when the list ends with the last backward.
 void add_gradient_buckets(Draft& draft, const Strategy& strategy, std::uint32_t replicas, std::uint32_t group,
                           bool transfers);
 /// The optimizer's update of every parameter, in the model's order, with its persistent states.

@@ -6,5 +6,7 @@
 namespace sim {
 
 ScheduleKind gpipe_kind();
+ScheduleKind one_f_one_b_kind();
+ScheduleKind forward_only_kind();
 
 }  // namespace sim

@@ -22,6 +22,8 @@ struct ScheduleKind {
   std::string_view name;
   std::string_view equation;
   std::vector<Action> (*stage)(std::uint32_t stage, std::uint32_t stages, std::int32_t microbatches);
+  /// One loss on all microbatches' outputs together, after the last forward; else each microbatch has its own.
+  bool one_loss = false;
 };
 const Table<ScheduleKind>& schedule_table();
 

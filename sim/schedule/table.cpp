@@ -6,7 +6,7 @@
 namespace sim {
 
 const Table<ScheduleKind>& schedule_table() {
-  static const std::array kinds{gpipe_kind()};
+  static const std::array kinds{gpipe_kind(), one_f_one_b_kind(), forward_only_kind()};
   static const Table<ScheduleKind> table("schedule", kinds);
   return table;
 }

@@ -8,7 +8,7 @@ StrategyKind mesh_kind() {
           .description = "any combination of degrees: dp replicas of a pipeline of pp stages",
           .example = "mesh,dp=2,pp=2,microbatches=2",
           .keys = {"dp", "pp", "cut", "schedule", "microbatches", "split_size", "first_bucket_MiB", "bucket_MiB",
-                   "broadcast_buffers"}};
+                   "overlap", "broadcast_buffers"}};
 }
 
 }  // namespace sim

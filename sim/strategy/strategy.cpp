@@ -29,9 +29,12 @@ std::string Strategy::text() const {
   if (pp != otherwise.pp) text += fmt::format(",pp={}", pp);
   if (microbatches > 1 || preset == "pipeline")
     text += fmt::format(",schedule={},microbatches={}", schedule, microbatches);
+  else if (schedule != otherwise.schedule)
+    text += fmt::format(",schedule={}", schedule);
   if (!cut.empty()) text += fmt::format(",cut={}", fmt::join(cut, "+"));
   if (first_bucket_MiB != otherwise.first_bucket_MiB) text += fmt::format(",first_bucket_MiB={}", first_bucket_MiB);
   if (bucket_MiB != otherwise.bucket_MiB) text += fmt::format(",bucket_MiB={}", bucket_MiB);
+  if (overlap) text += ",overlap=1";
   if (!broadcast_buffers) text += ",broadcast_buffers=0";
   return text;
 }
@@ -49,6 +52,7 @@ Strategy parse_strategy(std::string_view given, const Model& model) {
   static_cast<void>(schedule_table().at(s.schedule));
   s.first_bucket_MiB = text.number("first_bucket_MiB", s.first_bucket_MiB, 0, 1 << 20);
   s.bucket_MiB = text.number("bucket_MiB", s.bucket_MiB, 0, 1 << 20);
+  s.overlap = text.integer("overlap", s.overlap ? 1 : 0, 0, 1) == 1;
   s.broadcast_buffers = text.integer("broadcast_buffers", s.broadcast_buffers ? 1 : 0, 0, 1) == 1;
   if (kind.check != nullptr) kind.check(s);
 

@@ -28,7 +28,8 @@ struct Strategy {
   /// cost.
   std::vector<std::string> cut;
   double first_bucket_MiB = 1, bucket_MiB = 25;  // DDP's gradient buckets; PyTorch's defaults
-  bool broadcast_buffers = true;                 // DDP: rank 0's batch-norm buffers go to all before each forward
+  bool overlap = false;           // DDP: a bucket goes when its gradients are complete, not after the backward
+  bool broadcast_buffers = true;  // DDP: rank 0's batch-norm buffers go to all before each forward
 
   [[nodiscard]] std::uint32_t ranks() const { return dp * pp; }
   [[nodiscard]] std::string text() const;
@@ -47,8 +48,8 @@ struct StrategyKind {
 const Table<StrategyKind>& strategy_table();
 
 /// Keys: dp, pp, schedule, microbatches or split_size (samples per microbatch), cut (a preset of the model, `balanced`,
-/// or node names joined by '+'), first_bucket_MiB, bucket_MiB, broadcast_buffers (0 or 1). ConfigError when the text is
-/// wrong or the model's global_batch can't be divided so.
+/// or node names joined by '+'), first_bucket_MiB, bucket_MiB, overlap (0 or 1), broadcast_buffers (0 or 1).
+/// ConfigError when the text is wrong or the model's global_batch can't be divided so.
 Strategy parse_strategy(std::string_view text, const Model& model);
 
 }  // namespace sim

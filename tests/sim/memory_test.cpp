@@ -143,6 +143,23 @@ TEST(Memory, GpipeKeepsAllMicrobatches) {
   EXPECT_GE(peak("single,microbatches=8"), kept);
 }
 
+// A stage keeps at most p − s microbatches, however many there are, and no gradient it has sent.
+TEST(Memory, OneForwardOneBackwardKeepsFewMicrobatches) {
+  const auto activations = [](const char* schedule, std::int64_t microbatches, std::size_t stage) {
+    const Model model = load_model(fmt::format("convnet,global_batch={}", 4 * microbatches));
+    return peak_memory(
+               lower(model,
+                     parse_strategy(fmt::format("pipeline,pp=2,cut=pool2,schedule={},split_size=4", schedule), model))
+                   .roles[stage])
+        .at_peak[static_cast<std::size_t>(TensorClass::activation)];
+  };
+  for (std::size_t stage : {0U, 1U}) {
+    EXPECT_EQ(activations("1f1b", 4, stage), activations("1f1b", 16, stage));
+    EXPECT_LT(activations("1f1b", 16, stage), activations("gpipe", 16, stage));
+    EXPECT_LT(activations("gpipe", 4, stage), activations("gpipe", 16, stage));
+  }
+}
+
 TEST(Memory, ViewsAndInPlaceOpsCostNothing) {
   const auto program = [](const std::string& lines) {
     return program_from_text(

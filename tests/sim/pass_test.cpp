@@ -117,6 +117,35 @@ view bucket0.1 f32[4] bucket0 +12
 )");
 }
 
+TEST(Pass, OverlappedBucketsGoAsSoonAsTheyAreComplete) {
+  const std::string backward =
+      "0 compute w0 : x -> grad.q\n"
+      "1 compute w0 : x -> grad.p\n"
+      "2 compute w0 : grad.p x -> grad.p\n"  // a second microbatch's part
+      "3 compute w0 : x -> x\n";
+  Edit edit(kParameters + backward);
+  edit.add_parameter("p");
+  edit.add_parameter("q");  // arrives first
+  Strategy strategy;
+  strategy.overlap = true;
+  strategy.first_bucket_MiB = strategy.bucket_MiB = 0;
+  add_gradient_buckets(edit.draft, strategy, /*replicas=*/2, /*group=*/0, /*transfers=*/true);
+  const std::string text = edit.text();
+  EXPECT_EQ(text.substr(text.find("0 compute")), R"(0 compute w0 : x -> grad.q
+1 copy w1 node=bucket0 scale=0.5 : grad.q -> bucket0.0
+2 collective kind=all_reduce group=data node=bucket0 : bucket0 -> bucket0
+3 compute w0 : x -> grad.p
+4 compute w0 : grad.p x -> grad.p
+5 copy w2 node=bucket1 scale=0.5 : grad.p -> bucket1.0
+6 collective kind=all_reduce group=data node=bucket1 : bucket1 -> bucket1
+7 compute w0 : x -> x
+8 wait on=2 node=bucket0
+9 copy w1 node=bucket0 : bucket0.0 -> grad.q
+10 wait on=6 node=bucket1
+11 copy w2 node=bucket1 : bucket1.0 -> grad.p
+)");
+}
+
 TEST(Pass, CalibrationOnlyCopies) {
   Edit edit(kParameters + "0 compute w0 : x -> grad.p grad.q\n");
   edit.add_parameter("p");
@@ -216,6 +245,7 @@ TEST(Buckets, AreDdps) {
   for (const auto& [name, buckets] : golden.items()) {
     const Model model = testing::small_model(name);
     EXPECT_EQ(all_reduces(lower(model, parse_strategy("ddp,dp=2", model))), buckets) << name;
+    EXPECT_EQ(all_reduces(lower(model, parse_strategy("ddp,dp=2,overlap=1", model))), buckets) << name;
     // Microbatches accumulate first and change nothing.
     EXPECT_EQ(all_reduces(lower(model, parse_strategy("dp=2,microbatches=2", model))), buckets) << name;
   }

@@ -15,6 +15,21 @@ TEST(Schedule, GpipeIsAllForwardsThenAllBackwards) {
   }
 }
 
+TEST(Schedule, OneForwardOneBackward) {
+  const ScheduleKind& schedule = schedule_table().at("1f1b");
+  EXPECT_EQ(to_text(schedule.stage(0, 3, 5)), "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4");
+  EXPECT_EQ(to_text(schedule.stage(1, 3, 5)), "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4");
+  EXPECT_EQ(to_text(schedule.stage(2, 3, 5)), "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4");
+  EXPECT_EQ(to_text(schedule.stage(0, 4, 2)), "F0 F1 B0 B1");  // fewer microbatches than stages: GPipe
+}
+
+TEST(Schedule, ForwardOnlyComesBackInReverse) {
+  const ScheduleKind& schedule = schedule_table().at("forward_only");
+  EXPECT_TRUE(schedule.one_loss);
+  for (std::uint32_t stage = 0; stage < 3; ++stage)
+    EXPECT_EQ(to_text(schedule.stage(stage, 3, 3)), "F0 F1 F2 B2 B1 B0");
+}
+
 // For whatever is in the table.
 TEST(Schedule, EveryScheduleIsComplete) {
   for (const ScheduleKind& schedule : schedule_table()) {

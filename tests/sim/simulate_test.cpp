@@ -242,12 +242,14 @@ Sketch pipeline(const std::vector<double>& forward, const std::vector<double>& b
   return sketch;
 }
 
-// (f + b)(m + p − 1): Huang et al. 2018, section 2.
-TEST(Simulate, GpipeMakespan) {
+// (f + b)(m + p − 1): Huang et al. 2018, section 2; the other schedules only order the same work differently.
+class Makespan : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Simulate, Makespan, ::testing::Values("gpipe", "1f1b", "forward_only"));
+TEST_P(Makespan, IsTheClosedForm) {
   const double f = 2, b = 3;
   for (std::size_t p = 1; p <= 4; ++p)
     for (std::int32_t m = 1; m <= 8; ++m) {
-      const Sketch sketch = pipeline(std::vector(p, f), std::vector(p, b), m, schedule_table().at("gpipe"));
+      const Sketch sketch = pipeline(std::vector(p, f), std::vector(p, b), m, schedule_table().at(GetParam()));
       const double expected = (f + b) * (m + static_cast<double>(p) - 1);
       EXPECT_NEAR(sketch.run().step_s, expected, kRounding) << p << " stages, " << m << " microbatches";
       EXPECT_NEAR(

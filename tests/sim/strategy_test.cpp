@@ -67,8 +67,9 @@ TEST(Strategy, SaysWhatIsWrong) {
   EXPECT_EQ(message("dpp,dp=2"), "unknown strategy 'dpp'; known: " + strategy_table().names());
   EXPECT_EQ(message("single,dp=2"),
             "strategy 'single,dp=2': unknown key 'dp'; known: schedule, microbatches, split_size");
-  EXPECT_EQ(message("ddp,pp=2"),
-            "strategy 'ddp,pp=2': unknown key 'pp'; known: dp, first_bucket_MiB, bucket_MiB, broadcast_buffers");
+  EXPECT_EQ(
+      message("ddp,pp=2"),
+      "strategy 'ddp,pp=2': unknown key 'pp'; known: dp, first_bucket_MiB, bucket_MiB, overlap, broadcast_buffers");
   EXPECT_EQ(message("ddp,dp=1"), "strategy 'ddp': dp=1 must be at least 2");
   EXPECT_EQ(message("model_parallel,pp=1"), "strategy 'model_parallel': pp=1 must be at least 2");
   EXPECT_EQ(message("pipeline,pp=1"), "strategy 'pipeline': pp=1 must be at least 2");
