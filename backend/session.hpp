@@ -82,7 +82,9 @@ bool is_rank_process();
 
 /// Runs `arguments` (argv, the program itself first) once per rank with torchrun's variables set, watches the processes
 /// and returns rank 0's exit status. A rank that dies ends all others at once; the error names its last instruction. No
-/// process is left behind, also when this one is killed.
-int spawn_ranks(const std::vector<std::string>& arguments, std::uint32_t ranks, double timeout_s);
+/// process is left behind, also when this one is killed. With a `network_rate` ("1gbit"), every rank runs in its
+/// network namespace, joined by links of that rate: ConfigError unless bench/network.sh has made them.
+int spawn_ranks(const std::vector<std::string>& arguments, std::uint32_t ranks, double timeout_s,
+                const std::string& network_rate = "");
 
 }  // namespace backend

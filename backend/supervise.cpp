@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -19,6 +20,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <fstream>
 #include <new>
 #include <thread>
 #include <utility>
@@ -111,20 +113,82 @@ std::optional<std::uint32_t> HangWatch::hung() {
 
 namespace {
 
-/// A free port with a socket that already listens on it, so that nobody else can take it.
+/// The network namespaces that bench/network.sh has made, one per rank; or none, and the ranks share this process's.
+class Network {
+ public:
+  Network(const std::string& rate, std::uint32_t ranks) {
+    if (rate.empty()) return;
+    const char* chosen = std::getenv("PARAGAUGE_NETWORK");
+    const std::string name = chosen ? chosen : "paragauge";
+    const std::string remedy = fmt::format("as root, run: bench/network.sh up {} {}", ranks, rate);
+    std::uint32_t made = 0;
+    std::string limit;
+    std::ifstream file("/run/paragauge-network." + name);
+    if (!(file >> made >> limit))
+      throw sim::ConfigError("network={}: there is no network '{}'; {}", rate, name, remedy);
+    if (limit != rate || made < ranks)
+      throw sim::ConfigError("network={}: network '{}' is for {} ranks at {}; {}", rate, name, made, limit, remedy);
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      const std::string path = fmt::format("/run/netns/{}{}", name, rank);
+      namespaces_.push_back(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+      if (namespaces_.back() < 0)
+        throw sim::ConfigError("network={}: {}: {}; {}", rate, path, std::strerror(errno), remedy);
+    }
+    if (const Inside inside(namespaces_[0]); !inside.entered())
+      throw sim::ConfigError("network={}: can't enter a network namespace: {}; paragauge must run as root", rate,
+                             std::strerror(errno));
+  }
+  ~Network() {
+    for (const int descriptor : namespaces_) close(descriptor);
+  }
+  Network(const Network&) = delete;
+
+  /// Whether the ranks have namespaces of their own. Rank r's address is 10.77.0.(r+1) on the interface veth0 there.
+  [[nodiscard]] bool separate() const { return !namespaces_.empty(); }
+  /// A rank's namespace for setns; -1: this process's.
+  [[nodiscard]] int of_rank(std::uint32_t rank) const { return separate() ? namespaces_[rank] : -1; }
+
+  /// For as long as it lives, sockets that this thread opens belong to that namespace.
+  class Inside {
+   public:
+    explicit Inside(int target) : home_(open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC)) {
+      entered_ = target >= 0 && home_ >= 0 && setns(target, CLONE_NEWNET) == 0;
+    }
+    ~Inside() {
+      const int kept = errno;
+      if (entered_ && setns(home_, CLONE_NEWNET) != 0) std::abort();
+      if (home_ >= 0) close(home_);
+      errno = kept;
+    }
+    Inside(const Inside&) = delete;
+    [[nodiscard]] bool entered() const { return entered_; }
+
+   private:
+    int home_;
+    bool entered_ = false;
+  };
+
+ private:
+  std::vector<int> namespaces_;
+};
+
+/// A free port of rank 0 with a socket that already listens on it, so that nobody else can take it. Rank 0 inherits the
+/// socket, which stays in the namespace where it was made.
 struct StoreSocket {
   int descriptor = -1;
+  const char* host;
   std::uint16_t port = 0;
 
-  StoreSocket() {
+  explicit StoreSocket(const Network& network) : host(network.separate() ? "10.77.0.1" : "127.0.0.1") {
+    const Network::Inside inside(network.of_rank(0));
     sockaddr_in address{};
     address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    inet_pton(AF_INET, host, &address.sin_addr);
     socklen_t size = sizeof address;
     descriptor = socket(AF_INET, SOCK_STREAM, 0);
     if (descriptor < 0 || bind(descriptor, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
         listen(descriptor, 128) != 0 || getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0)
-      throw sim::RunError("can't listen on 127.0.0.1: {}", std::strerror(errno));
+      throw sim::RunError("can't listen on {}: {}", host, std::strerror(errno));
     port = ntohs(address.sin_port);
   }
   ~StoreSocket() { close(descriptor); }
@@ -141,7 +205,8 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 /// A running rank. Whatever happens to this object, the process doesn't outlive it.
 class RankProcess {
  public:
-  RankProcess(std::vector<std::string> arguments, const std::vector<std::pair<std::string, std::string>>& variables) {
+  RankProcess(std::vector<std::string> arguments, const std::vector<std::pair<std::string, std::string>>& variables,
+              int network_namespace) {
     std::vector<std::string> environment;
     for (char** entry = environ; *entry; ++entry)
       if (std::ranges::none_of(variables,
@@ -154,6 +219,7 @@ class RankProcess {
     if (pid_ < 0) throw sim::RunError("can't start a process: {}", std::strerror(errno));
     if (pid_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (network_namespace >= 0 && setns(network_namespace, CLONE_NEWNET) != 0) _exit(126);
       if (getppid() == parent) execvpe(argv[0], argv.data(), envp.data());
       _exit(127);
     }
@@ -187,22 +253,31 @@ bool succeeded(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == 
 
 }  // namespace
 
-int spawn_ranks(const std::vector<std::string>& arguments, std::uint32_t ranks, double timeout_s) {
+int spawn_ranks(const std::vector<std::string>& arguments, std::uint32_t ranks, double timeout_s,
+                const std::string& network_rate) {
   using namespace std::chrono_literals;
+  const Network network(network_rate, ranks);
   const ProgressBoard board(ranks);
-  const StoreSocket store;
+  const StoreSocket store(network);
   HangWatch watch(board, timeout_s);
   std::deque<RankProcess> processes;
-  for (std::uint32_t rank = 0; rank < ranks; ++rank)
-    processes.emplace_back(arguments, std::vector<std::pair<std::string, std::string>>{
-                                          {"RANK", std::to_string(rank)},
-                                          {"LOCAL_RANK", std::to_string(rank)},
-                                          {"WORLD_SIZE", std::to_string(ranks)},
-                                          {"MASTER_ADDR", "127.0.0.1"},
-                                          {"MASTER_PORT", std::to_string(store.port)},
-                                          {"TORCHELASTIC_USE_AGENT_STORE", "False"},
-                                          {"PARAGAUGE_STORE_SOCKET", std::to_string(store.descriptor)},
-                                          {"PARAGAUGE_PROGRESS", std::to_string(board.descriptor())}});
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    std::vector<std::pair<std::string, std::string>> variables{
+        {"RANK", std::to_string(rank)},
+        {"LOCAL_RANK", std::to_string(rank)},
+        {"WORLD_SIZE", std::to_string(ranks)},
+        {"MASTER_ADDR", store.host},
+        {"MASTER_PORT", std::to_string(store.port)},
+        {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+        {"PARAGAUGE_STORE_SOCKET", std::to_string(store.descriptor)},
+        {"PARAGAUGE_PROGRESS", std::to_string(board.descriptor())}};
+    if (network.separate()) {
+      variables.emplace_back("GLOO_SOCKET_IFNAME", "veth0");
+      // c10d would warn that these addresses have no names.
+      if (!std::getenv("TORCH_CPP_LOG_LEVEL")) variables.emplace_back("TORCH_CPP_LOG_LEVEL", "ERROR");
+    }
+    processes.emplace_back(arguments, variables, network.of_rank(rank));
+  }
   for (;;) {
     std::vector<pollfd> ends;
     for (RankProcess& process : processes) ends.push_back({process.descriptor(), POLLIN, 0});

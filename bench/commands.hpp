@@ -23,6 +23,7 @@ struct Machine {
   std::uint32_t ranks = 0;     // 0: as many as the strategy needs; else every strategy must need just these
   double timeout_s = 120;
   bool real_time = true;
+  std::string network;            // rate of the links between gloo's ranks, as bench/network.sh made them; empty: none
   std::vector<std::string> argv;  // this process's command line, for spawning ranks
 };
 
@@ -34,6 +35,7 @@ struct PredictOptions {
   Subject subject;
   std::string cluster;        // empty: this machine, world by world
   std::uint32_t devices = 0;  // per node; 0: the cluster's own number, or this machine's cores
+  std::string scale;          // sim::parse_scale; empty: the machine as it is
   Machine machine;
   std::vector<std::string> cost_models{"analytic"};
   std::string profile;

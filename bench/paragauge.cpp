@@ -31,6 +31,8 @@ void add_machine(CLI::App* command, bench::Machine& machine, bool several_worlds
   command->add_option("--ranks", machine.ranks, "ranks; must be what the strategy's degrees multiply to");
   command->add_option("--timeout", machine.timeout_s, "seconds after which a rank that doesn't get on ends the run")
       ->capture_default_str();
+  command->add_option("--network", machine.network,
+                      "gloo over links of this rate (100mbit, 1gbit, unlimited), made by bench/network.sh");
   command->add_flag("!--no-real-time", machine.real_time, "don't ask for real-time scheduling");
 }
 
@@ -65,6 +67,9 @@ int run(int argc, char** argv) {
   predict->add_option("-c,--cluster", predict_options.cluster,
                       "a cluster of the catalog or a .json file; this machine unless given");
   predict->add_option("--devices", predict_options.devices, "devices per node");
+  predict->add_option(
+      "--scale", predict_options.scale,
+      "what if: flops=, memory_bandwidth=, bandwidth= (2: twice as fast), latency=, launch= (2: twice as long)");
   predict->add_option("-w,--world", predict_options.machine.worlds, "this machine's worlds: local, gloo");
   predict->add_option("--device", predict_options.machine.device, "cpu or cuda")->capture_default_str();
   predict->add_option("--ranks", predict_options.machine.ranks,

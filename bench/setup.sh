@@ -16,7 +16,7 @@ packages=(
   libgloo-dev=0.0~git20220518 # headers only: torch's wheel has gloo's symbols but leaves its headers out
 )
 # Programs, wherever they come from, and the packages that bring them.
-programs=(g++:g++ cmake:cmake ninja:ninja-build ccache:ccache git:git clang-format:clang-format)
+programs=(g++:g++ cmake:cmake ninja:ninja-build ccache:ccache git:git clang-format:clang-format ip:iproute2)
 # The CUDA toolkit's part that torch's CMake files insist on, from wheels, where the machine has no toolkit of this major version.
 cuda_major=13
 cuda_wheels=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85)

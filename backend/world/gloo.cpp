@@ -1,4 +1,5 @@
 #include <ATen/ops/empty.h>
+#include <c10/util/Logging.h>
 #include <fmt/ranges.h>
 #include <gloo/transport/device.h>
 #include <torch/csrc/distributed/c10d/GlooDeviceFactory.hpp>
@@ -54,6 +55,7 @@ std::string reason(const std::exception& error) {
 /// Rank 0 serves the store, unless torchrun's agent does or spawn_ranks has opened the socket already.
 c10::intrusive_ptr<c10d::Store> open_store(std::uint32_t rank, std::uint32_t ranks, Milliseconds timeout) {
   const std::string address = environment_text("MASTER_ADDR");
+  c10::initLogging();  // TORCH_CPP_LOG_LEVEL
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(environment_number("MASTER_PORT", 65535));
   const char* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
