@@ -22,7 +22,7 @@ const CollectiveAlgorithm& collective_algorithm(std::string_view world, Collecti
   static constexpr std::array<WorldAlgorithms, 3> kWorlds{
       {{"local", "direct", "direct"}, {"gloo", "ring", "tree"}, {"nccl", "ring", "ring"}}};
   static const Table<WorldAlgorithms> worlds("world", kWorlds);
-  const WorldAlgorithms& row = worlds.at(world);
+  const WorldAlgorithms& row = worlds.at(world.substr(0, world.find('@')));  // "gloo@1gbit": gloo over a network
   return collective_table().at(kind == CollectiveKind::all_reduce ? row.all_reduce : row.broadcast);
 }
 
