@@ -6,6 +6,7 @@
 import argparse
 import copy
 import json
+import math
 import sys
 import tempfile
 import traceback
@@ -21,6 +22,7 @@ except ImportError:
     print("plots: matplotlib is missing, skipped")
     sys.exit(77)
 
+import crossing  # noqa: E402
 import errors  # noqa: E402
 import mp_vs_rn  # noqa: E402
 import result_file  # noqa: E402
@@ -34,6 +36,24 @@ PLOTS = [(mp_vs_rn, RESULT, {"world": None, "cost_model": None}), (split_size, R
          (errors, RESULT, {"relative": False}), (errors, RESULT, {"relative": True}), (timeline, TRACE, {})]
 KEPT = tempfile.TemporaryDirectory(prefix="plots_test_")  # removed at exit
 FOLDER = Path(KEPT.name)
+
+
+def write_crossing():
+    """Two strategies at three bandwidths: single takes 1 s; ddp 0.5 s + 1e8 bit / bandwidth (predicted: 4 % less)."""
+    content = json.loads(RESULT.read_text())
+    template = next(row for row in content["rows"] if row["cost_model"] == "profiled" and row["status"] == "conclusive")
+    rows = []
+    for world, bits in (("gloo@100mbit", 1e8), ("gloo@1gbit", 1e9), ("gloo@10gbit", 1e10), ("gloo@unlimited", 1e20)):
+        for strategy, seconds in (("single", 1), ("ddp,dp=2", 0.5 + 1e8 / bits)):
+            rows.append({**template, "world": world, "strategy": strategy, "measured_s": seconds, "measured_population_sd_s": 0.02,
+                         "predicted_s": 0.96 * seconds if strategy != "single" else seconds})
+    path = FOLDER / "crossing.json"
+    path.write_text(json.dumps({**content, "rows": rows}))
+    return path
+
+
+CROSSING = write_crossing()
+PLOTS.append((crossing, CROSSING, {"more": [], "model": None}))
 
 
 def draw(module, file, options):
@@ -133,6 +153,27 @@ def test_split_size_shows_the_sweep():
     lines = {line.get_label(): line for line in axis.lines}
     near(list(lines["predicted (profiled)"].get_ydata()), [row["predicted_s"] for row in rows])
     near(list(axis.containers[0].lines[0].get_ydata()), [row["measured_s"] for row in rows])
+
+
+def test_crossing_marks_where_the_fastest_strategy_changes():
+    axis = draw(crossing, CROSSING, {"more": [], "model": None}).axes[0]
+    equal([text.get_text() for text in axis.get_xticklabels()], ["100 Mbit/s", "1 Gbit/s", "10 Gbit/s"])
+    lines = {line.get_label(): line for line in axis.lines}
+    near(list(lines["ddp,dp=2, profiled"].get_ydata()), [0.96 * 1.5, 0.96 * 0.6, 0.96 * 0.51])
+    points = {container.get_label(): container.lines[0] for container in axis.containers}
+    near(list(points["ddp,dp=2, measured"].get_ydata()), [1.5, 0.6, 0.51])
+
+    def crossed(seconds):  # on the straight line from (1e8, seconds(1e8)) to (1e9, seconds(1e9)), logarithmic on both axes
+        slow, fast = math.log(seconds(1e8)), math.log(seconds(1e9))
+        return 1e8 * 10 ** (slow / (slow - fast))
+
+    near([float(lines["measured crossing"].get_xdata()[0]), float(lines["measured crossing"].get_ydata()[0])],
+         [crossed(lambda bits: 0.5 + 1e8 / bits), 1])
+    near([float(lines["predicted crossing (profiled)"].get_xdata()[0])], [crossed(lambda bits: 0.96 * (0.5 + 1e8 / bits))])
+    equal(message(lambda: draw(crossing, RESULT, {"more": [], "model": None})),
+          f"{RESULT}: no crossing: it needs worlds of at least two bandwidths, like gloo@100mbit and gloo@1gbit")
+    equal(crossing.bits_per_second("gloo@2.5gbit"), 2.5e9)
+    equal([crossing.bits_per_second("gloo"), crossing.bits_per_second("gloo@unlimited")], [None, None])
 
 
 def test_errors_shows_every_cell():

@@ -1,0 +1,136 @@
+"""Step time over the bandwidth between the ranks: from which bandwidth on another strategy is the fastest.
+
+    plots/crossing.py r.json [more.json …] --out build/plots/crossing
+
+Cells of worlds like gloo@100mbit and gloo@1gbit (`paragauge compare --network RATE`); several files are one figure.
+"""
+
+import itertools
+import math
+import re
+
+import result_file
+import style
+from style import plt
+
+COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#8172b3", "#937860", "#c44e52", "#8c8c8c")
+LINES = {"profiled": "-", "analytic": ":"}
+UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+
+
+def bits_per_second(world):
+    """Of "gloo@100mbit"; None for a world without a limit."""
+    found = re.fullmatch(r".*@([0-9.]+)(kbit|mbit|gbit)", world)
+    return float(found[1]) * UNITS[found[2]] if found else None
+
+
+def written(bits):
+    """"100 Mbit/s"."""
+    for unit, name in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
+        if bits >= unit:
+            return f"{bits / unit:.3g} {name}"
+    return f"{bits:.3g} bit/s"
+
+
+def curve(rows, key):
+    """[(bandwidth, seconds, row)] in order of the bandwidth, where there is a number."""
+    found = {bits_per_second(row["world"]): row for row in rows if row[key] is not None}
+    return [(bits, found[bits][key], found[bits]) for bits in sorted(found)]
+
+
+def crossings(one, other):
+    """Where two curves cross: [(bandwidth, seconds)], straight lines between the points of a log-log plot."""
+    shared = sorted({bits for bits, *_ in one} & {bits for bits, *_ in other})
+    first = {bits: math.log(seconds) for bits, seconds, _ in one}
+    second = {bits: math.log(seconds) for bits, seconds, _ in other}
+    found = []
+    for low, high in itertools.pairwise(shared):
+        before, after = first[low] - second[low], first[high] - second[high]
+        if before * after < 0:
+            part = before / (before - after)
+            found.append((math.exp(math.log(low) + part * (math.log(high) - math.log(low))),
+                          math.exp(first[low] + part * (first[high] - first[low]))))
+    return found
+
+
+def fastest_at(curves, bits):
+    """The lowest of these curves there, as the logarithm of its seconds."""
+    values = []
+    for points in curves:
+        for (low, before, _), (high, after, _) in itertools.pairwise(points):
+            if low <= bits <= high:
+                part = (math.log(bits) - math.log(low)) / (math.log(high) - math.log(low))
+                values.append(math.log(before) + part * (math.log(after) - math.log(before)))
+    return min(values, default=-math.inf)
+
+
+def mark(axes, curves, text, marker, colour):
+    """Crossings at which the fastest strategy changes; the others don't matter to anyone."""
+    for one, other in itertools.combinations(curves, 2):
+        for bits, seconds in crossings(one, other):
+            if math.log(seconds) > fastest_at(curves, bits) + 1e-9:
+                continue
+            axes.plot([bits], [seconds], marker, markersize=12, markerfacecolor="none", markeredgecolor=colour, markeredgewidth=1.5,
+                      linestyle="none", label=text)
+            axes.axvline(bits, color=colour, linewidth=0.8, linestyle="--" if marker == "o" else ":", zorder=0)
+            axes.annotate(written(bits), (bits, 0.98 if marker == "o" else 0.92), xycoords=("data", "axes fraction"),
+                          xytext=(4, 0), textcoords="offset points", va="top", fontsize=8, color=colour)
+
+
+def draw(axes, model, rows):
+    measured, predicted = [], {}
+    strategies = result_file.groups(rows, "strategy")
+    for colour, ((strategy,), of_strategy) in zip(itertools.cycle(COLOURS), strategies.items()):
+        points = curve(of_strategy, "measured_s")
+        if points:
+            measured.append(points)
+            axes.errorbar([p[0] for p in points], [p[1] for p in points], yerr=[p[2]["measured_population_sd_s"] or 0 for p in points],
+                          fmt="o", markersize=5, color=colour, ecolor=colour, capsize=4, label=f"{strategy}, measured")
+        for (cost_model,), of_model in result_file.groups(of_strategy, "cost_model").items():
+            points = curve(of_model, "predicted_s")
+            if points:
+                predicted.setdefault(cost_model, []).append(points)
+                axes.plot([p[0] for p in points], [p[1] for p in points], LINES.get(cost_model, "-."), linewidth=1.4, color=colour,
+                          label=f"{strategy}, {cost_model}")
+    mark(axes, measured, "measured crossing", "o", "black")
+    if predicted:
+        cost_model = next((name for name in LINES if name in predicted), next(iter(predicted)))
+        mark(axes, predicted[cost_model], f"predicted crossing ({cost_model})", "D", "#777777")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    rates = sorted({bits_per_second(row["world"]) for row in rows})
+    axes.set_xticks(rates, [written(bits) for bits in rates])
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_locator(plt.LogLocator(subs=(2, 5)))
+    axes.yaxis.set_minor_formatter("{x:g}")
+    axes.set_xlabel("bandwidth of each rank's link")
+    axes.set_ylabel(f"{result_file.model_name(model)} Execution Time (Second)")
+    axes.set_title(f"one training step, global batch {rows[0]['global_batch']}", fontsize=10)
+    axes.grid(True, which="both", axis="y")
+
+
+def plot(arguments):
+    files = [arguments.file, *arguments.more]
+    rows = [row for file in files for row in result_file.read_result(file).rows]
+    rows = [row for row in rows if row["status"] != "skipped" and row["executor"] == "paragauge"]
+    if arguments.model:
+        rows = result_file.choose(files[0], rows, "model", arguments.model)
+    rows = [row for row in rows if bits_per_second(row["world"])]
+    models = result_file.groups(rows, "model")
+    if len({row["world"] for row in rows}) < 2:
+        raise result_file.FileError(f"{', '.join(files)}: no crossing: it needs worlds of at least two bandwidths, like gloo@100mbit and gloo@1gbit")
+    if len(models) > 1:
+        raise result_file.FileError(f"{', '.join(files)}: several models, choose one with --model: {', '.join(model for (model,) in models)}")
+    figure, axes = plt.subplots(figsize=(8.4, 5.6), layout="constrained")
+    draw(axes, rows[0]["model"], rows)
+    handles = {}
+    handles.update({name: handle for handle, name in zip(*axes.get_legend_handles_labels())})
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=8,
+                  title="error bars: standard deviation of the steps", title_fontsize=9)
+    style.save(figure, arguments.out)
+
+
+if __name__ == "__main__":
+    result_file.run(plot, __doc__.splitlines()[0],
+                    [("more", {"nargs": "*", "help": "further results"}), ("--model", {"help": "only this model, as the file writes it"})])
