@@ -74,7 +74,8 @@ def mark(axes, curves, text, marker, colour):
                       linestyle="none", label=text)
             axes.axvline(bits, color=colour, linewidth=0.8, linestyle="--" if marker == "o" else ":", zorder=0)
             axes.annotate(written(bits), (bits, 0.98 if marker == "o" else 0.92), xycoords=("data", "axes fraction"),
-                          xytext=(4, 0), textcoords="offset points", va="top", fontsize=8, color=colour)
+                          xytext=(4 if marker == "o" else -4, 0), textcoords="offset points", va="top",
+                          ha="left" if marker == "o" else "right", fontsize=8, color=colour)
 
 
 def draw(axes, model, rows):
