@@ -6,16 +6,27 @@
 namespace sim {
 namespace {
 
-double positive(JsonObject& json, std::string_view key) {
-  const double value = json.number(key);
-  if (!(value > 0)) throw ConfigError("{}: {}={} must be positive", json.where(), key, value);
+// A rate or size in its unit, a share that something is divided by, and a time in microseconds: from far below to far
+// above all machines, so that a step's time is finite and more than nothing.
+constexpr double kLeastRate = 1e-9, kMostRate = 1e12, kLeastShare = 1e-6, kLongest_us = 1e12;
+constexpr std::int64_t kMostDevices = 1 << 20;
+
+double number(JsonObject& json, std::string_view key, double value, double minimum, double maximum) {
+  if (!(value >= minimum && value <= maximum))
+    throw ConfigError("{}: {}={} must be from {} to {}", json.where(), key, value, minimum, maximum);
   return value;
 }
 
-double share(JsonObject& json, std::string_view key, double otherwise) {
-  const double value = json.number(key, otherwise);
-  if (!(value >= 0 && value <= 1)) throw ConfigError("{}: {}={} must be from 0 to 1", json.where(), key, value);
-  return value;
+double rate(JsonObject& json, std::string_view key) {
+  return number(json, key, json.number(key), kLeastRate, kMostRate);
+}
+
+Seconds time_us(JsonObject& json, std::string_view key) {
+  return microseconds(number(json, key, json.number(key), 0, kLongest_us));
+}
+
+double share(JsonObject& json, std::string_view key, double otherwise, double minimum = 0) {
+  return number(json, key, json.number(key, otherwise), minimum, 1);
 }
 
 void need_format(JsonObject& file, std::string_view expected) {
@@ -26,10 +37,8 @@ void need_format(JsonObject& file, std::string_view expected) {
 Link read_link(JsonObject json, std::string name) {
   Link link;
   link.name = std::move(name);
-  link.latency = microseconds(json.number("latency_us"));
-  if (link.latency < seconds(0))
-    throw ConfigError("{}: latency_us={} must not be negative", json.where(), link.latency.in_microseconds());
-  link.bandwidth = gigabytes_per_second(positive(json, "bandwidth_GBps"));
+  link.latency = time_us(json, "latency_us");
+  link.bandwidth = gigabytes_per_second(rate(json, "bandwidth_GBps"));
   link.core_share = share(json, "core_share", 0);
   link.shared = json.boolean("shared", false);
   const std::string engine = json.text("engine", "background");
@@ -50,14 +59,14 @@ Device load_device(std::string_view name) {
   device.name = file.text("name");
   device.source = file.text("source");
   device.asynchronous = file.boolean("asynchronous", false);
-  device.peak_f32 = teraflops_per_second(positive(file, "peak_f32_TFLOPps"));
-  device.peak_f64 = teraflops_per_second(positive(file, "peak_f64_TFLOPps"));
-  device.peak_bf16 = teraflops_per_second(positive(file, "peak_bf16_TFLOPps"));
-  device.memory_bandwidth = gigabytes_per_second(positive(file, "memory_bandwidth_GBps"));
-  device.memory_capacity = gibibytes(positive(file, "memory_capacity_GiB"));
-  device.compute_efficiency = share(file, "compute_efficiency", 1);
-  device.memory_efficiency = share(file, "memory_efficiency", 1);
-  device.launch = microseconds(file.number("launch_us"));
+  device.peak_f32 = teraflops_per_second(rate(file, "peak_f32_TFLOPps"));
+  device.peak_f64 = teraflops_per_second(rate(file, "peak_f64_TFLOPps"));
+  device.peak_bf16 = teraflops_per_second(rate(file, "peak_bf16_TFLOPps"));
+  device.memory_bandwidth = gigabytes_per_second(rate(file, "memory_bandwidth_GBps"));
+  device.memory_capacity = gibibytes(rate(file, "memory_capacity_GiB"));
+  device.compute_efficiency = share(file, "compute_efficiency", 1, kLeastShare);
+  device.memory_efficiency = share(file, "memory_efficiency", 1, kLeastShare);
+  device.launch = time_us(file, "launch_us");
   file.finish();
   return device;
 }
@@ -70,10 +79,10 @@ Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t d
   static_cast<void>(file.text("description", ""));
   cluster.world = file.text("world");
   cluster.device = load_device(file.text("device"));
-  cluster.nodes = static_cast<std::uint32_t>(file.integer("nodes", 1));
-  const std::int64_t listed = file.integer("devices_per_node", 0);
-  if (listed < 0 || listed > (1 << 20) || cluster.nodes < 1 || cluster.nodes > (1U << 20))
-    throw ConfigError("{}: nodes and devices_per_node must be from 1 to {}", file.where(), 1 << 20);
+  const std::int64_t nodes = file.integer("nodes", 1), listed = file.integer("devices_per_node", 0);
+  if (listed < 0 || listed > kMostDevices || nodes < 1 || nodes > kMostDevices)
+    throw ConfigError("{}: nodes and devices_per_node must be from 1 to {}", file.where(), kMostDevices);
+  cluster.nodes = static_cast<std::uint32_t>(nodes);
   if (listed == 0 && devices_per_node == 0)
     throw ConfigError("{}: devices_per_node is left open; say how many (--devices)", file.where());
   cluster.devices_per_node = devices_per_node != 0 ? devices_per_node : static_cast<std::uint32_t>(listed);
@@ -81,7 +90,11 @@ Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t d
   cluster.inter_node = file.has("inter_node") ? read_link(file.object("inter_node"), "inter_node") : cluster.link;
   file.finish();
   if (ranks == 0) throw ConfigError("cluster '{}': at least 1 rank", cluster.name);
-  const std::uint32_t devices = cluster.nodes * cluster.devices_per_node;
+  const std::int64_t all = nodes * cluster.devices_per_node;
+  if (all > kMostDevices)
+    throw ConfigError("cluster '{}': {} nodes of {} devices; at most {} devices in all", cluster.name, nodes,
+                      cluster.devices_per_node, kMostDevices);
+  const auto devices = static_cast<std::uint32_t>(all);
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     const std::uint32_t device = rank % devices;
     cluster.place.push_back({device, device / cluster.devices_per_node});

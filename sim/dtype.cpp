@@ -32,6 +32,15 @@ Dtype dtype_from(std::string_view name) {
 
 std::int64_t size_of(Dtype dtype) { return kDtypes[static_cast<std::size_t>(dtype)].size; }
 
+bool fits(const Shape& shape) {
+  std::int64_t count = 1;
+  for (std::int64_t size : shape) {
+    if (size < 1 || size > kMostElements / count) return false;
+    count *= size;
+  }
+  return true;
+}
+
 std::int64_t elements(const Shape& shape) {
   std::int64_t count = 1;
   for (std::int64_t size : shape) count *= size;
@@ -57,7 +66,7 @@ TensorSpec tensor_spec_from(std::string_view text) {
     std::int64_t size = 0;
     const auto [end, error] = std::from_chars(sizes.data(), sizes.data() + sizes.size(), size);
     const bool last = end == sizes.data() + sizes.size();
-    if (error != std::errc() || size < 1 || size > (std::int64_t{1} << 40) / count || (!last && *end != ','))
+    if (error != std::errc() || size < 1 || size > kMostElements / count || (!last && *end != ','))
       throw ConfigError("'{}' is not a tensor type; sizes are positive integers, at most 2^40 elements", text);
     count *= size;
     spec.shape.push_back(size);

@@ -21,6 +21,11 @@ std::int64_t size_of(Dtype dtype);  // bytes per element
 /// Sizes of the dimensions, outermost first: [batch, channels, height, width]. Empty = scalar.
 using Shape = std::vector<std::int64_t>;
 
+/// A tensor's sizes are positive, and it has at most this many elements: bytes and FLOPs can't overflow.
+constexpr std::int64_t kMostElements = std::int64_t{1} << 40;
+bool fits(const Shape& shape);
+
+/// Of a shape that fits.
 std::int64_t elements(const Shape& shape);
 
 struct TensorSpec {

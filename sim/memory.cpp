@@ -1,5 +1,7 @@
 #include "sim/memory.hpp"
 
+#include "sim/error.hpp"
+
 namespace sim {
 
 Memory peak_memory(const Role& role) {
@@ -7,9 +9,11 @@ Memory peak_memory(const Role& role) {
   std::array<std::int64_t, kTensorClasses> live{};
   std::vector<bool> allocated(role.storages.size());
   std::int64_t total = 0;
+  constexpr std::int64_t kMost = std::int64_t{1} << 60;
   auto change = [&](std::uint32_t id, int sign) {
     const Storage& storage = role.storages[id];
     allocated[id] = sign > 0;
+    if (total > kMost) throw ConfigError("role '{}' holds more than 2^60 bytes at a time", role.name);
     live[static_cast<std::size_t>(storage.tensor_class)] += sign * storage.bytes;
     total += sign * storage.bytes;
   };

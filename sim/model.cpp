@@ -12,6 +12,10 @@ namespace {
 
 using Json = nlohmann::json;
 
+// What a file may ask for: more than ten times the nodes of any model we know, and read in a second or so.
+constexpr std::size_t kMostNodes = 20'000, kLongestName = 300;
+constexpr std::int64_t kMostRepeats = 10'000, kLargestIndex = 1'000'000'000;
+
 /// Nodes of one list get their inputs by name inside this scope.
 struct Scope {
   std::string prefix;
@@ -69,7 +73,10 @@ class NodeReader {
     check_arguments(node, found->second, block);
     if (++depth_ > 16) throw ConfigError("{}: blocks lie more than 16 deep in each other", place);
     const std::int64_t first = node.integer("first", 0), repeat = node.integer("repeat", 1);
-    if (repeat < 1 || repeat > 10000) throw ConfigError("{}: repeat={} must be from 1 to 10000", place, repeat);
+    if (repeat < 1 || repeat > kMostRepeats)
+      throw ConfigError("{}: repeat={} must be from 1 to {}", place, repeat, kMostRepeats);
+    if (first < 0 || first > kLargestIndex)
+      throw ConfigError("{}: first={} must be from 0 to {}", place, first, kLargestIndex);
     if (repeat > 1 && name.find("{i}") == std::string::npos)
       throw ConfigError("{}: the name '{}' of a repeated block needs {{i}}", place, name);
     for (std::int64_t i = first; i < first + repeat; ++i) {
@@ -98,10 +105,15 @@ class NodeReader {
   }
 
   void read_node(JsonObject json, Scope& scope) {
-    if (model_.nodes.size() > 1'000'000) throw ConfigError("{}: more than 1000000 nodes", json.where());
+    if (model_.nodes.size() >= kMostNodes) throw ConfigError("{}: more than {} nodes", json.where(), kMostNodes);
     Node node;
     const std::string local = json.text("name");
     node.name = scope.prefix + local;
+    if (node.name.size() > kLongestName)
+      throw ConfigError("{}: the node name '{}…' is longer than {} bytes", json.where(), node.name.substr(0, 40),
+                        kLongestName);
+    if (node.name.starts_with("grad."))
+      throw ConfigError("{}: '{}' is not a node name ('grad.' begins the names of gradients)", json.where(), node.name);
     if (node.name.find_first_of(" \t\n\"") != std::string::npos || local.empty())
       throw ConfigError("{}: '{}' is not a node name (no spaces or quotes, not empty)", json.where(), node.name);
     if (scope.names.contains(local) || !taken_.insert(node.name).second)
@@ -191,40 +203,59 @@ void append_loss(Model& model, const std::string& name, int prediction, const st
 /// An in-place op destroys every tensor in its first input's storage: nobody else may need one of them afterwards.
 void check_in_place(const Model& model) {
   const int nodes = static_cast<int>(model.nodes.size());
-  std::vector<Signature> signatures;
-  std::vector<int> storage;  // of every output: the node that allocated it, or kModelInput
-  for (const OpInstance& op : model.instances(2)) signatures.push_back(op.signature());
-  auto input_of = [&](int n, int index) {
-    return model.nodes[static_cast<std::size_t>(n)].inputs[static_cast<std::size_t>(index)];
+  auto node_of = [&](int n) -> const Node& { return model.nodes[static_cast<std::size_t>(n)]; };
+  // Who needs an output: the last node that reads it, and the first one whose backward does (its own node as the
+  // output, others as an input). None: −1 and `nodes`.
+  struct Need {
+    int last_reader = -1, first_saver = 0;
   };
-  auto signature_of = [&](int n) -> const Signature& { return signatures[static_cast<std::size_t>(n)]; };
-  auto needs_later = [&](int other, int tensor, int n) {
-    const std::vector<Operand>& saved = signature_of(other).backward_reads;
-    const std::vector<int>& inputs = model.nodes[static_cast<std::size_t>(other)].inputs;
-    if (other > n) return std::count(inputs.begin(), inputs.end(), tensor) > 0;
-    return std::any_of(saved.begin(), saved.end(), [&](const Operand& o) {
-      return (o.from == Operand::From::output && other == tensor) ||
-             (o.from == Operand::From::input && other < n && input_of(other, o.index) == tensor);
-    });
-  };
+  std::vector<Need> needs(model.nodes.size(), {-1, nodes});
+  std::vector<OutputStorage> kinds;
+  const std::vector<OpInstance> ops = model.instances(2);
   for (int n = 0; n < nodes; ++n) {
-    const int source = input_of(n, 0);
-    storage.push_back(signature_of(n).storage == OutputStorage::fresh ? n
-                      : source < 0                                    ? source
-                                                                      : storage[static_cast<std::size_t>(source)]);
-    if (signature_of(n).storage != OutputStorage::in_place) continue;
-    const std::string& name = model.nodes[static_cast<std::size_t>(n)].name;
-    if (storage.back() < 0)
-      throw ConfigError("model '{}': node '{}' works in place on the model's input", model.name, name);
-    for (int tensor = 0; tensor < n; ++tensor) {
-      if (storage[static_cast<std::size_t>(tensor)] != storage.back()) continue;
-      for (int other = 0; other < nodes; ++other)
-        if (needs_later(other, tensor, n))
-          throw ConfigError("model '{}': node '{}' works in place on '{}', which '{}' still needs", model.name, name,
-                            model.nodes[static_cast<std::size_t>(tensor)].name,
-                            model.nodes[static_cast<std::size_t>(other)].name);
+    const Signature s = ops[static_cast<std::size_t>(n)].signature();
+    kinds.push_back(s.storage);
+    for (int source : node_of(n).inputs)
+      if (source >= 0) needs[static_cast<std::size_t>(source)].last_reader = n;
+    for (const Operand& o : s.backward_reads) {
+      const int tensor = o.from == Operand::From::output  ? n
+                         : o.from == Operand::From::input ? node_of(n).inputs[static_cast<std::size_t>(o.index)]
+                                                          : kModelInput;
+      if (tensor >= 0)
+        needs[static_cast<std::size_t>(tensor)].first_saver =
+            std::min(needs[static_cast<std::size_t>(tensor)].first_saver, n);
     }
   }
+  std::vector<int> storage;  // of every output: the node that allocated it, or kModelInput
+  std::vector<std::vector<int>> held(model.nodes.size());  // by allocating node: the tensors not yet destroyed
+  for (int n = 0; n < nodes; ++n) {
+    const int source = node_of(n).inputs[0];
+    storage.push_back(kinds[static_cast<std::size_t>(n)] == OutputStorage::fresh ? n
+                      : source < 0                                               ? source
+                                   : storage[static_cast<std::size_t>(source)]);
+    if (kinds[static_cast<std::size_t>(n)] == OutputStorage::in_place) {
+      if (storage.back() < 0)
+        throw ConfigError("model '{}': node '{}' works in place on the model's input", model.name, node_of(n).name);
+      std::vector<int>& destroyed = held[static_cast<std::size_t>(storage.back())];
+      for (int tensor : destroyed) {
+        const Need& need = needs[static_cast<std::size_t>(tensor)];
+        if (need.first_saver >= n && need.last_reader <= n) continue;
+        throw ConfigError("model '{}': node '{}' works in place on '{}', which '{}' still needs", model.name,
+                          node_of(n).name, node_of(tensor).name,
+                          node_of(need.first_saver < n ? need.first_saver : need.last_reader).name);
+      }
+      // The others are read no more after n, and by n for the last time: nobody can destroy them again.
+      std::erase_if(destroyed, [&](int tensor) { return needs[static_cast<std::size_t>(tensor)].first_saver != n; });
+    }
+    if (storage.back() >= 0) held[static_cast<std::size_t>(storage.back())].push_back(n);
+  }
+}
+
+/// The model's input and target come from a file: any size may stand there.
+TensorSpec checked(const Model& model, TensorSpec spec) {
+  if (!fits(spec.shape))
+    throw ConfigError("model '{}': a batch {} is too large; at most 2^40 elements", model.name, sim::to_string(spec));
+  return spec;
 }
 
 }  // namespace
@@ -252,12 +283,12 @@ std::vector<OpInstance> Model::instances(std::int64_t rows) const {
 TensorSpec Model::input_spec(std::int64_t rows) const {
   TensorSpec batch{dtype, {rows}};
   batch.shape.insert(batch.shape.end(), input.begin(), input.end());
-  return batch;
+  return checked(*this, batch);
 }
 
 TensorSpec Model::target_spec(std::int64_t rows) const {
   if (nodes.back().kind->name == "cross_entropy") return {Dtype::i64, {rows}};
-  return {dtype, {rows, classes}};
+  return checked(*this, {dtype, {rows, classes}});
 }
 
 int Model::node_index(std::string_view node_name) const {
@@ -305,8 +336,11 @@ Model load_model(std::string_view text) {
   model.classes = target.integer("classes");
   target.finish();
   model.global_batch = file.integer("global_batch", 1);
-  if (model.classes < 1 || model.global_batch < 1 || model.global_batch > 10'000'000)
+  if (model.classes < 1 || model.global_batch < 1)
     throw ConfigError("{}: 'classes' and 'global_batch' must be positive", path.string());
+  if (model.classes > kMostElements || model.global_batch > 10'000'000)
+    throw ConfigError("{}: 'classes' must be at most {} and 'global_batch' at most 10000000, found {} and {}",
+                      path.string(), kMostElements, model.classes, model.global_batch);
   model.dtype = dtype_from(spec.text("dtype").value_or("f32"));
   if (model.dtype != Dtype::f32 && model.dtype != Dtype::f64)
     throw ConfigError("model '{}': dtype={} must be f32 or f64", text, to_string(model.dtype));

@@ -15,7 +15,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 3> kLinkKinds{"send", "all_reduce", "broadcast"};
-constexpr std::int64_t kMostRanks = 1 << 20;
+// `busy` ranks are of one node, and every level up to the highest costs memory.
+constexpr std::int64_t kMostRanks = 1 << 20, kMostBusy = 1024;
+// The fit sums squares of times and of their reciprocals, and the simulator divides times by each other.
+constexpr double kLongest_s = 1e9, kShortest_s = 1e-15;
 
 void write(Json& row, const Statistic& statistic) {
   row["count"] = statistic.count;
@@ -27,6 +30,9 @@ void write(Json& row, const Statistic& statistic) {
 double time_of(JsonObject& row, std::string_view key) {
   const double value = row.number(key);
   if (value < 0) throw ConfigError("{}: '{}' must not be negative, found {}", row.where(), key, value);
+  if (value > kLongest_s || (value > 0 && value < kShortest_s))
+    throw ConfigError("{}: '{}' must be 0 or from {} to {} s, found {}", row.where(), key, kShortest_s, kLongest_s,
+                      value);
   return value;
 }
 
@@ -139,7 +145,7 @@ std::optional<AlphaBeta> Profile::fit(const LinkKey& link) const {
   if (found == links_.end() || found->second.size() < 2) return std::nullopt;
   double w = 0, wx = 0, wt = 0, wxx = 0, wxt = 0;
   for (const auto& [bytes, time] : found->second) {
-    if (time.mean_s == 0) return std::nullopt;
+    if (time.mean_s < kShortest_s) return std::nullopt;
     const double x = static_cast<double>(bytes), t = time.mean_s, weight = 1 / (t * t);
     w += weight, wx += weight * x, wt += weight * t, wxx += weight * x * x, wxt += weight * x * t;
   }
@@ -149,6 +155,8 @@ std::optional<AlphaBeta> Profile::fit(const LinkKey& link) const {
   // Neither can be negative; the constrained optimum then lies on the edge.
   if (fit.alpha_s < 0) fit.alpha_s = 0, fit.s_per_byte = wxt / wxx;
   if (fit.s_per_byte < 0) fit.s_per_byte = 0, fit.alpha_s = wt / w;
+  // Sizes that hardly differ have no line.
+  if (!std::isfinite(fit.alpha_s) || !std::isfinite(fit.s_per_byte)) return std::nullopt;
   double squares = 0;
   for (const auto& [bytes, time] : found->second) {
     const double off = (fit.alpha_s + fit.s_per_byte * static_cast<double>(bytes)) / time.mean_s - 1;
@@ -222,7 +230,7 @@ Profile profile_from_json(std::string_view text, const std::string& where) {
   }
   for (JsonObject& row : file.objects("ops")) {
     const std::string work = row.text("work");
-    const std::int64_t busy = whole(row, "busy", 1, kMostRanks);
+    const std::int64_t busy = whole(row, "busy", 1, kMostBusy);
     if (!profile.ops_.emplace(std::pair(work, static_cast<std::uint32_t>(busy)), read_statistic(row)).second)
       throw ConfigError("{}: '{}' with busy={} is there twice", row.where(), work, busy);
     row.finish();

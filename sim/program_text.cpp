@@ -11,6 +11,7 @@
 //   view input#1 f32[4,3,32,32] input +49152                                 a tensor inside another one's storage
 //   0 compute w0 node=conv1 mb=0 : input#0 conv1.weight -> conv1#0 ; free …   reads, writes, freed storages (by owner)
 #include <charconv>
+#include <cmath>
 #include <unordered_map>
 
 #include "sim/error.hpp"
@@ -20,6 +21,8 @@ namespace sim {
 namespace {
 
 constexpr std::string_view kFormat = "paragauge-program-1";
+constexpr std::int64_t kMostSamples = std::int64_t{1} << 40;
+constexpr std::size_t kMostGroups = 1000;  // checking them takes groups × ranks
 
 std::string initial_text(const Initial& initial) {
   switch (initial.kind) {
@@ -68,6 +71,8 @@ class Line {
     Number value{};
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || end != text.data() + text.size()) fail("'{}' is no {}", text, what);
+    if constexpr (std::is_floating_point_v<Number>)
+      if (!std::isfinite(value)) fail("'{}' is no finite {}", text, what);
     return value;
   }
 
@@ -141,7 +146,7 @@ class Parser {
       const std::vector<std::string_view> parts = split(item, '=');
       if (parts.size() != 2) line.fail("'{}' is not key=value", item);
       const auto value = line.number<std::int64_t>(parts[1], "whole number");
-      if (value < 1 || value > (std::int64_t{1} << 40)) line.fail("{}={} must be from 1 to 2^40", parts[0], value);
+      if (value < 1 || value > kMostSamples) line.fail("{}={} must be from 1 to 2^40", parts[0], value);
       if (parts[0] == "global_batch")
         program_.global_batch = value;
       else if (parts[0] == "replicas")
@@ -162,6 +167,7 @@ class Parser {
   void group(Line& line) {
     Group group{std::string(line.word("a name")), {}};
     while (!line.empty()) group.members.push_back(ranks(line, line.word("ranks")));
+    if (program_.groups.size() >= kMostGroups) line.fail("more than {} groups", kMostGroups);
     program_.groups.push_back(std::move(group));
   }
 
@@ -177,6 +183,9 @@ class Parser {
     for (Pass candidate : {Pass::forward, Pass::backward, Pass::update})
       if (to_string(candidate) == pass) work.pass = candidate, known = true;
     if (!known) line.fail("unknown pass '{}'; known: forward, backward, update", pass);
+    if ((work.pass == Pass::update) != (work.op.kind->role == OpRole::optimizer) ||
+        (work.pass == Pass::backward && work.op.kind->role == OpRole::helper))
+      line.fail("op '{}' has no pass '{}'", work.op.kind->name, pass);
     Attributes given;
     while (!line.empty()) {
       const std::string_view item = line.word("an item");
@@ -205,7 +214,7 @@ class Parser {
     try {
       work.op.attributes = complete_attributes(*work.op.kind, given, "work");
       static_cast<void>(work.op.signature());
-    } catch (const std::exception& error) {
+    } catch (const ConfigError& error) {
       line.fail("{}", error.what());
     }
     program_.works.push_back(std::move(work));
@@ -229,6 +238,7 @@ class Parser {
   void tensor(Line& line, bool view) {
     Role& role = current(line);
     const std::string name(line.word("a name"));
+    if (name == ":" || name == "->" || name == ";") line.fail("'{}' is not a tensor name", name);
     if (tensors_.contains(name)) line.fail("the tensor '{}' is there already", name);
     TensorSpec spec;
     try {
@@ -264,6 +274,12 @@ class Parser {
     tensors_[name] = role.add_tensor(name, spec, static_cast<TensorClass>(found), persistent, initial);
   }
 
+  static std::int64_t rows(const Line& line, std::string_view text) {
+    const auto count = line.number<std::int64_t>(text, "count of rows");
+    if (count < 1 || count > kMostSamples) line.fail("'{}' rows must be from 1 to 2^40", text);
+    return count;
+  }
+
   Initial initial_from(Line& line, std::string_view item) const {
     const std::vector<std::string_view> parts = split(item, '=');
     if (parts.size() == 2) {
@@ -272,10 +288,8 @@ class Parser {
         return {Initial::Kind::uniform, line.number<double>(values[0], "number"),
                 line.number<double>(values[1], "number"), 0};
       if (parts[0] == "constant") return {Initial::Kind::constant, line.number<double>(parts[1], "number"), 0, 0};
-      if (parts[0] == "model_input")
-        return {Initial::Kind::model_input, 0, 0, line.number<std::int64_t>(parts[1], "count of rows")};
-      if (parts[0] == "model_target")
-        return {Initial::Kind::model_target, 0, 0, line.number<std::int64_t>(parts[1], "count of rows")};
+      if (parts[0] == "model_input") return {Initial::Kind::model_input, 0, 0, rows(line, parts[1])};
+      if (parts[0] == "model_target") return {Initial::Kind::model_target, 0, 0, rows(line, parts[1])};
     }
     line.fail(
         "unknown item '{}'; known: persistent, uniform=center,bound, constant=x, model_input=rows, model_target=rows",
@@ -349,6 +363,7 @@ class Parser {
       i.node = name_index(value);
     } else if (key == "mb") {
       i.microbatch = line.number<std::int32_t>(value, "microbatch");
+      if (i.microbatch < 0) line.fail("mb={} must not be negative", i.microbatch);
     } else if (key == "to" || key == "from" || key == "group") {
       peer = value;
     } else if (key == "root") {

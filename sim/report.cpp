@@ -210,7 +210,8 @@ std::string csv_text(const Value& value) {
           return "";
         } else if constexpr (std::is_same_v<T, std::string>) {
           std::string text = "\"";
-          for (char c : v) text += c == '"' ? "\"\"" : c == '\n' ? " " : std::string(1, c);
+          // A line break or a NUL would end the row for the reader.
+          for (char c : v) text += c == '"' ? "\"\"" : c == '\n' || c == '\0' ? " " : std::string(1, c);
           return text + "\"";
         } else {
           return fmt::format("{}", v);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <set>
 #include <tuple>
 
@@ -60,9 +61,19 @@ Json to_json(const Round& round) {
   return json;
 }
 
-double positive(JsonObject& json, std::string_view key) {
-  const double value = json.number(key);
+// Longer and shorter times have sums and ratios that are no numbers any more.
+constexpr double kLongest_s = 1e9, kShortest_s = 1e-15;
+
+double seconds(const JsonObject& json, std::string_view key, double value) {
+  if (!(std::abs(value) <= kLongest_s))
+    throw ConfigError("{}: '{}' must be from {} to {} s, found {}", json.where(), key, -kLongest_s, kLongest_s, value);
+  return value;
+}
+
+double positive(const JsonObject& json, std::string_view key, double value) {
   if (!(value > 0)) throw ConfigError("{}: '{}' must be positive, found {}", json.where(), key, value);
+  if (value < kShortest_s || value > kLongest_s)
+    throw ConfigError("{}: '{}' must be from {} to {} s, found {}", json.where(), key, kShortest_s, kLongest_s, value);
   return value;
 }
 
@@ -82,10 +93,11 @@ Round read_round(JsonObject& json) {
     JsonObject parts = predicted.object(cost_model);
     StepTime& time = round.predicted[cost_model];
     for (const Part& part : kParts)
-      time.*part.value = part.name == "step_s" ? positive(parts, part.name) : parts.number(part.name);
+      time.*part.value = part.name == "step_s" ? positive(parts, part.name, parts.number(part.name))
+                                               : seconds(parts, part.name, parts.number(part.name));
     parts.finish();
   }
-  if (!json.value("replayed_s").is_null()) round.replayed_s = positive(json, "replayed_s");
+  if (!json.value("replayed_s").is_null()) round.replayed_s = positive(json, "replayed_s", json.number("replayed_s"));
   JsonObject measured = json.object("measured");
   round.measured.resize(measured.numbers("step_s").size());
   for (const Part& part : kParts) {
@@ -93,16 +105,19 @@ Round read_round(JsonObject& json) {
     if (values.size() != round.measured.size())
       throw ConfigError("{}: '{}' has {} values, 'step_s' has {}", measured.where(), part.name, values.size(),
                         round.measured.size());
-    for (std::size_t i = 0; i < values.size(); ++i) round.measured[i].*part.value = values[i];
+    for (std::size_t i = 0; i < values.size(); ++i)
+      round.measured[i].*part.value =
+          part.name == "step_s" ? positive(measured, part.name, values[i]) : seconds(measured, part.name, values[i]);
   }
-  for (const StepTime& time : round.measured)
-    if (!(time.step_s > 0)) throw ConfigError("{}: 'step_s' must be positive, found {}", measured.where(), time.step_s);
   measured.finish();
   JsonObject attribution = json.object("attribution");
   for (const std::string& cost_model : attribution.keys())
     for (JsonObject& row : attribution.objects(cost_model)) {
-      round.attribution[cost_model].push_back(
-          {row.text("class"), row.number("predicted_s"), row.number("measured_s"), row.number("effect_s")});
+      ClassError& c = round.attribution[cost_model].emplace_back();
+      c.name = row.text("class");
+      c.predicted_s = seconds(row, "predicted_s", row.number("predicted_s"));
+      c.measured_s = seconds(row, "measured_s", row.number("measured_s"));
+      c.effect_s = seconds(row, "effect_s", row.number("effect_s"));
       row.finish();
     }
   json.finish();
@@ -129,6 +144,9 @@ Cell read_cell(JsonObject& json) {
   cell.replicas = at_least(json, "replicas", 1);
   cell.microbatches = at_least(json, "microbatches", 1);
   cell.global_batch = at_least(json, "global_batch", 1);
+  if (cell.replicas > cell.global_batch || cell.microbatches > cell.global_batch / cell.replicas)
+    throw ConfigError("{}: replicas={} of microbatches={} are more than the global_batch={}", json.where(),
+                      cell.replicas, cell.microbatches, cell.global_batch);
   if (!json.value("skipped").is_null()) cell.skipped = json.text("skipped");
   if (!json.value("verify_error").is_null()) cell.verify_error = json.number("verify_error");
   cell.memory = read_memory(json.object("memory"));

@@ -434,7 +434,7 @@ class Engine {
     if (levels == 1 || !ranks_[rank].computing) return 1;
     const std::uint32_t busy = std::clamp<std::uint32_t>(node_busy_[cluster_.place[rank].node], 1, levels);
     const double* cost = &source_.prices->work_s[role(rank).work[ranks_[rank].next] * levels];
-    return cost[busy - 1] > 0 ? cost[0] / cost[busy - 1] : 1;
+    return cost[0] > 0 && cost[busy - 1] > 0 ? cost[0] / cost[busy - 1] : 1;
   }
 
   void pass_time() {

@@ -27,6 +27,26 @@ using Json = nlohmann::json;
   throw ConfigError("{}: '{}' must be {}, found {}", where, key, expected, text);
 }
 
+/// Copying and writing a JSON value recurse. No format of ours goes deeper than 10.
+constexpr int kDeepestJson = 64;
+
+void check_depth(std::string_view text, const std::string& where) {
+  int depth = 0;
+  bool in_text = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_text && c == '\\')
+      ++i;  // what is escaped can't end the text
+    else if (c == '"')
+      in_text = !in_text;
+    else if (!in_text && (c == ']' || c == '}'))
+      --depth;
+    else if (!in_text && (c == '[' || c == '{') && ++depth > kDeepestJson)
+      throw ConfigError("{}: byte {}: lists and objects must lie at most {} deep in each other", where, i + 1,
+                        kDeepestJson);
+  }
+}
+
 /// JSON has no largest number; ours is 2^63 − 1.
 bool is_whole(const Json& x) {
   return x.is_number_integer() &&
@@ -81,7 +101,7 @@ double SpecText::number(std::string_view key, double otherwise, double minimum, 
   if (!value) return otherwise;
   char* end = nullptr;
   const double result = std::strtod(value->c_str(), &end);
-  if (*end != '\0' || !(result >= minimum && result <= maximum))
+  if (end != value->c_str() + value->size() || !(result >= minimum && result <= maximum))
     throw ConfigError("{} '{}': {}={} must be a number from {} to {}", what_, whole_, key, *value, minimum, maximum);
   return result;
 }
@@ -194,7 +214,8 @@ void JsonObject::finish() const {
 }
 
 std::string read_text_file(const std::filesystem::path& path) {
-  if (std::filesystem::is_directory(path)) throw ConfigError("{}: is a folder, not a file", path.string());
+  std::error_code ignored;  // what else is wrong with the path (too long, a loop of links), opening it will say
+  if (std::filesystem::is_directory(path, ignored)) throw ConfigError("{}: is a folder, not a file", path.string());
   std::ifstream file(path, std::ios::binary);
   if (!file) throw ConfigError("{}: can't be read: {}", path.string(), std::strerror(errno));
   std::ostringstream text;
@@ -221,6 +242,7 @@ void write_text_file(const std::filesystem::path& path, std::string_view text) {
 }
 
 JsonObject parse_json(std::string_view text, const std::string& where) {
+  check_depth(text, where);
   try {
     return {Json::parse(text), where};
   } catch (const Json::parse_error& error) {

@@ -98,7 +98,9 @@ class LifetimeCheck {
     if (busy_[tensor.storage].readers + busy_[tensor.storage].writers > 0)
       fail("writes '{}' while a transfer uses it", tensor.name);
     state_[tensor.storage] = State::live;
-    if (!written_[t]) covered_[tensor.storage] += tensor.spec.bytes();
+    if (std::int64_t& covered = covered_[tensor.storage];
+        !written_[t] && covered < role_.storages[tensor.storage].bytes)
+      covered += tensor.spec.bytes();
     written_[t] = true;
   }
   void post() {

@@ -4,8 +4,9 @@ namespace sim {
 namespace {
 
 Signature signature(const OpInstance& op) {
-  check_internal(op.inputs[0] == op.inputs[1], "accumulate {} into {}", to_string(op.inputs[1]),
-                 to_string(op.inputs[0]));
+  if (op.inputs[0] != op.inputs[1])
+    throw ConfigError("op 'accumulate' needs two inputs of one shape, found {} and {}", to_string(op.inputs[0]),
+                      to_string(op.inputs[1]));
   Signature s;
   s.output = op.inputs[0];
   s.storage = OutputStorage::in_place;

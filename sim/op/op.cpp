@@ -26,6 +26,21 @@ double OpInstance::number(std::string_view attribute) const {
 
 std::int64_t OpInstance::integer(std::string_view attribute) const { return std::llround(number(attribute)); }
 
+Signature OpInstance::signature() const {
+  const auto check = [&](const TensorSpec& spec, std::string_view what) {
+    if (!fits(spec.shape))
+      throw ConfigError("op '{}' has {} {}; sizes must be positive, with a product of at most 2^40", kind->name, what,
+                        to_string(spec));
+  };
+  for (const TensorSpec& input : inputs) check(input, "an input");
+  Signature s = kind->signature(*this);
+  check(s.output, "an output");
+  for (const ParameterSpec& parameter : s.parameters) check(parameter.spec, "a parameter");
+  for (const BufferSpec& buffer : s.buffers) check(buffer.spec, "a buffer");
+  for (const SavedSpec& saved : s.saved) check(saved.spec, "a saved tensor");
+  return s;
+}
+
 Attributes complete_attributes(const OpKind& kind, const Attributes& given, const std::string& where) {
   for (const auto& [name, value] : given) {
     bool known = false;

@@ -121,7 +121,8 @@ struct OpInstance {
 
   [[nodiscard]] std::int64_t integer(std::string_view attribute) const;
   [[nodiscard]] double number(std::string_view attribute) const;
-  [[nodiscard]] Signature signature() const { return kind->signature(*this); }
+  /// ConfigError when the inputs don't fit the op, or a tensor is too large (sim::fits).
+  [[nodiscard]] Signature signature() const;
   [[nodiscard]] Demand demand(Pass pass, std::uint32_t grads = kParameterGrads | 1) const {
     return kind->demand(*this, pass, grads);
   }

@@ -48,6 +48,8 @@ Strategy parse_strategy(std::string_view given, const Model& model) {
   if (kind.defaults != nullptr) kind.defaults(s);
   s.dp = static_cast<std::uint32_t>(text.integer("dp", s.dp, 1, 1 << 20));
   s.pp = static_cast<std::uint32_t>(text.integer("pp", s.pp, 1, 1 << 20));
+  if (std::uint64_t{s.dp} * s.pp > 1 << 20)
+    throw ConfigError("strategy '{}': dp={} times pp={} must be at most {} ranks", given, s.dp, s.pp, 1 << 20);
   s.schedule = text.text("schedule").value_or(s.schedule);
   static_cast<void>(schedule_table().at(s.schedule));
   s.first_bucket_MiB = text.number("first_bucket_MiB", s.first_bucket_MiB, 0, 1 << 20);

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Builds the tests with sanitizers in a folder of their own and runs them.
+#
+#   tests/sanitize.sh [address|thread] [--sim] [CTEST ARGUMENTS...]
+#
+# address (the default): AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer in build-asan/; thread:
+# ThreadSanitizer in build-tsan/. With the backend when bench/setup.sh has configured build/ (its flags are taken from
+# there), without it otherwise or with --sim. PARAGAUGE_SANITIZE_BUILD is another build folder, PARAGAUGE_SANITIZE_JOBS
+# the number of jobs (all cores unless set).
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+fail() {
+  echo "sanitize: error: $*" >&2
+  exit 2
+}
+kind=address
+if [[ ${1:-} != -* && -n ${1:-} ]]; then
+  kind=$1
+  shift
+fi
+case $kind in
+  address) sanitizers="address;undefined" build=$root/build-asan ;;
+  thread) sanitizers=thread build=$root/build-tsan ;;
+  *) fail "unknown sanitizer '$kind': use address or thread" ;;
+esac
+build=${PARAGAUGE_SANITIZE_BUILD:-$build}
+jobs=${PARAGAUGE_SANITIZE_JOBS:-$(nproc)}
+sim_only=0
+if [[ ${1:-} == --sim ]]; then
+  sim_only=1
+  shift
+fi
+
+# The flags that bench/setup.sh gave cmake: where LibTorch, Python and the CUDA toolkit lie.
+backend=(-DPARAGAUGE_BACKEND=OFF)
+what="without the backend"
+if ((!sim_only)) && [[ -f $root/build/CMakeCache.txt ]]; then
+  cached() { sed -n "s/^$1:[A-Z]*=//p" "$root/build/CMakeCache.txt" | head -n 1; }
+  if [[ $(cached PARAGAUGE_BACKEND) == ON ]]; then
+    backend=(-DPARAGAUGE_BACKEND=ON)
+    for name in CMAKE_PREFIX_PATH Python_EXECUTABLE CUDAToolkit_ROOT CUDA_TOOLKIT_ROOT_DIR CMAKE_CUDA_COMPILER; do
+      backend+=("-D$name=$(cached $name)")
+    done
+    what="with the backend"
+  fi
+fi
+if ((!sim_only)) && [[ ${backend[0]} == *OFF ]]; then
+  echo "sanitize: build/ isn't configured with the backend (bench/setup.sh does that): sim only"
+fi
+
+mkdir -p "$build"
+echo "sanitize: $sanitizers, $what, in $build"
+# -Og-like speed isn't enough for the longer tests; RelWithDebInfo keeps the lines in the reports.
+if ! cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DPARAGAUGE_SANITIZE=$sanitizers" \
+  "${backend[@]}" >"$build/sanitize.log" 2>&1 ||
+  ! cmake --build "$build" -j "$jobs" >>"$build/sanitize.log" 2>&1; then
+  tail -n 40 "$build/sanitize.log" >&2
+  fail "the build failed: $build/sanitize.log"
+fi
+
+# LibTorch, its OpenMP and gloo are not instrumented. Leaks: what they keep until the process ends is named in lsan.supp.
+# Threads: a race that only they are part of is named in tsan.supp; races in our code are found as far as our locks,
+# atomics and threads are seen, which is all of them (they are pthread calls, and those are intercepted).
+export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:check_initialization_order=1
+export LSAN_OPTIONS=suppressions=$root/tests/lsan.supp:print_suppressions=0
+export UBSAN_OPTIONS=print_stacktrace=1
+export TSAN_OPTIONS=suppressions=$root/tests/tsan.supp:second_deadlock_stack=1:history_size=5
+# ThreadSanitizer wants its own address layout: a kernel with more random bits than it knows makes it abort.
+personality=()
+if [[ $kind == thread ]] && command -v setarch >/dev/null; then personality=(setarch "$(uname -m)" -R); fi
+# Not style, must_not_compile and the header test: the compiler's sanitizer changes nothing in them.
+exec "${personality[@]}" ctest --test-dir "$build" --output-on-failure --no-tests=error -j "$jobs" --timeout 1200 \
+  -LE 'style|plots' -E 'must_not_compile|sim[.]headers' "$@"
