@@ -33,7 +33,7 @@ int calibrate(const CalibrateOptions& options) {
       if (done.is_number_unsigned() && done.get<std::uint32_t>() > round) continue;
       fmt::print("calibrate: round {}/{}, {}/{}: {}\n", round + 1, options.rounds, t + 1, tasks.size(), tasks[t].label);
       std::fflush(stdout);
-      measure_task(tasks[t], worlds, profile);
+      add(measure_task(tasks[t], worlds), tasks[t], profile);
       done = round + 1;
       profile.save(options.output);
     }

@@ -70,41 +70,42 @@ std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std
   return tasks;
 }
 
-void measure_task(const CalibrationTask& task, const Worlds& worlds, sim::Profile& profile) {
+CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& worlds) {
   const backend::RunResult result =
       worlds.at(task.world)
           .run(
               {.program = task.program, .warmup_steps = task.warmup_steps, .steps = task.steps, .copies = task.copies});
-  std::map<std::uint32_t, std::vector<double>> work_s;
-  std::vector<double> transfer_s, gap_s;
+  CalibrationSamples samples;
   for (const backend::StepResult& step : result.steps) {
     // With copies, every rank played the one role as rank 0.
     for (std::size_t rank = 0; rank < step.timeline.ranks.size(); ++rank) {
-      sim::Program played = task.program;
       sim::Timeline timeline = step.timeline;
       if (task.copies > 0) timeline.ranks = {step.timeline.ranks[rank]};
-      const sim::Durations durations = sim::durations_of(played, timeline, task.cluster);
+      const sim::Durations durations = sim::durations_of(task.program, timeline, task.cluster);
       const std::size_t row = task.copies > 0 ? 0 : rank;
-      const sim::Role& role = played.roles[played.places()[row].role];
+      const sim::Role& role = task.program.roles[task.program.places()[row].role];
       for (std::uint32_t i = 0; i < role.size(); ++i) {
         if (is_compute(role.kind[i])) {
           if (task.copies == 0) continue;  // the probe's own copies only warm the caches
-          work_s[role.work[i]].push_back(durations.seconds[row][i]);
-          gap_s.push_back(durations.gap_s[row][i]);
+          samples.works[sim::work_key(task.program.works[role.work[i]])].push_back(durations.seconds[row][i]);
+          samples.launches.push_back(durations.gap_s[row][i]);
         } else if (role.kind[i] == sim::InstructionKind::recv || role.kind[i] == sim::InstructionKind::collective) {
-          transfer_s.push_back(durations.seconds[row][i]);
+          samples.transfers.push_back(durations.seconds[row][i]);
         }
       }
     }
   }
-  for (const auto& [work, samples] : work_s)
-    profile.add_op(sim::work_key(task.program.works[work]), task.copies, samples);
-  if (task.copies == 1) profile.add_launch(gap_s);
+  return samples;
+}
+
+void add(const CalibrationSamples& samples, const CalibrationTask& task, sim::Profile& profile) {
+  for (const auto& [key, seconds] : samples.works) profile.add_op(key, task.copies, seconds);
+  if (task.copies == 1) profile.add_launch(samples.launches);
   if (task.copies == 0) {
     const bool collective = task.question.kind == sim::InstructionKind::collective;
     const std::string kind(collective ? sim::to_string(task.question.collective)
                                       : sim::to_string(sim::InstructionKind::send));
-    profile.add_link({task.world, kind, task.question.members}, task.question.bytes, transfer_s);
+    profile.add_link({task.world, kind, task.question.members}, task.question.bytes, samples.transfers);
   }
 }
 

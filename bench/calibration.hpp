@@ -1,13 +1,14 @@
 // Calibration: what has to be measured to forecast some jobs, and measuring it.
 //
-//   Calibration calibration(jobs, worlds.busy_ranks());
-//   for (const CalibrationTask& task : calibration.tasks()) measure_task(task, worlds, profile);
+//   for (const CalibrationTask& task : calibration_tasks(jobs, worlds.busy_ranks(), true))
+//     add(measure_task(task, worlds), task, profile);
 //
 // Ops are played in model order by one-rank programs (sim::calibration_program), on one rank alone and on several at
 // once; links by probes of the sizes that the jobs' transfers have. No step that is going to be predicted is ever
 // played.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,12 @@ struct CalibrationTask {
 /// other sizes.
 std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std::uint32_t busy_ranks, bool ladder);
 
-/// Measures one task and adds its samples to the profile.
-void measure_task(const CalibrationTask& task, const Worlds& worlds, sim::Profile& profile);
+/// What a task's measurement has given, in seconds.
+struct CalibrationSamples {
+  std::map<std::string, std::vector<double>> works;  // by sim::work_key
+  std::vector<double> transfers, launches;
+};
+CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& worlds);
+void add(const CalibrationSamples& samples, const CalibrationTask& task, sim::Profile& profile);
 
 }  // namespace bench

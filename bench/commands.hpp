@@ -63,6 +63,16 @@ struct CompareOptions {
   Machine machine;
   std::uint32_t rounds = 8, steps = 2, seed = 1;
   double time_limit_s = 0;  // 0: none; else no round begins after it
+  /// Models whose ops every round measures for the cost model `fitted`, which never sees the compared models' own.
+  std::vector<std::string> fit_on;
+  std::string profile;  // keep the calibration of all rounds together in this file
+  bool peers = false;   // the same steps in plain PyTorch, in the same rounds
+  Output output;
+};
+
+struct ReportOptions {
+  std::vector<std::string> files;
+  std::string record;  // write the forecasts' track record to this file
   Output output;
 };
 
@@ -79,6 +89,7 @@ int predict(const PredictOptions& options);
 int measure(const MeasureOptions& options);
 int calibrate(const CalibrateOptions& options);
 int compare(const CompareOptions& options);
+int report(const ReportOptions& options);
 int trace(const TraceOptions& options);
 
 }  // namespace bench

@@ -3,15 +3,19 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
+#include <set>
 
 #include "backend/world/world.hpp"
 #include "bench/calibration.hpp"
 #include "bench/commands.hpp"
 #include "bench/machine.hpp"
+#include "bench/peers.hpp"
 #include "sim/report.hpp"
 #include "sim/simulate.hpp"
 #include "sim/spec.hpp"
@@ -27,8 +31,14 @@ std::uint32_t steps_for(double step_s, std::uint32_t least) {
                     std::max(least, kMost));
 }
 
+/// What a round has calibrated.
+struct Profiles {
+  sim::Profile same;    // the compared models' own shapes and sizes
+  sim::Profile others;  // none of these
+};
+
 /// The forecasts of one cell from this round's calibration, the replay of its measured steps, and where they differ.
-void add_forecasts(const Job& job, const sim::Profile& profile, const backend::RunResult& run, sim::Round& round) {
+void add_forecasts(const Job& job, const Profiles& profiles, const backend::RunResult& run, sim::Round& round) {
   std::vector<sim::Timeline> measured;
   double replayed_s = 0;
   for (const backend::StepResult& step : run.steps) {
@@ -38,6 +48,8 @@ void add_forecasts(const Job& job, const sim::Profile& profile, const backend::R
   }
   round.replayed_s = replayed_s / static_cast<double>(run.steps.size());
   for (const sim::CostModelKind& kind : sim::cost_model_table()) {
+    const sim::Profile& profile = kind.for_other_shapes ? profiles.others : profiles.same;
+    if (kind.needs_profile && profile.ops() == 0) continue;
     const std::unique_ptr<sim::CostModel> cost_model = kind.make(job.cluster, &profile);
     const sim::Timeline predicted =
         sim::simulate(job.program, sim::price(job.program, *cost_model, job.cluster), job.cluster);
@@ -47,11 +59,48 @@ void add_forecasts(const Job& job, const sim::Profile& profile, const backend::R
   }
 }
 
+constexpr std::string_view kPeer = "pytorch";
+
+/// Where plain PyTorch plays a strategy: in one process (world `local`) or in one per rank (`gloo`).
+bool peer_runs_on(const sim::Strategy& strategy, const std::string& world) {
+  if (strategy.ranks() == 1) return true;
+  const bool one_process = strategy.dp == 1 && (strategy.microbatches == 1 || strategy.schedule == "forward_only");
+  return (world == "local") == one_process;
+}
+
 /// One round: everything once, in shuffled order.
 class Rounds {
  public:
   Rounds(const CompareOptions& options, const std::vector<Job>& jobs, const Worlds& worlds)
-      : options_(options), jobs_(jobs), worlds_(worlds), tasks_(calibration_tasks(jobs, worlds.busy_ranks(), false)) {}
+      : options_(options),
+        jobs_(jobs),
+        worlds_(worlds),
+        tasks_(calibration_tasks(jobs, worlds.busy_ranks(), !options.fit_on.empty())),
+        first_other_(tasks_.size()) {
+    for (const Job& job : jobs) {
+      for (const sim::Work& work : job.program.works) own_works_.insert(sim::work_key(work));
+      for (const sim::Role& role : job.program.roles)
+        for (std::uint32_t i = 0; i < role.size(); ++i)
+          if (role.kind[i] == sim::InstructionKind::send || role.kind[i] == sim::InstructionKind::collective)
+            own_sizes_.insert(job.program.transfer_bytes(role, i));
+    }
+    if (!options.fit_on.empty()) {
+      Machine local = options.machine;
+      local.worlds = {"local"};
+      local.network.clear();
+      local.ranks = 0;
+      const std::vector<Job> others = make_jobs({options.fit_on, {"single"}}, local);
+      for (const CalibrationTask& task : calibration_tasks(others, worlds.busy_ranks(), false)) tasks_.push_back(task);
+    }
+    if (!options.profile.empty() && std::filesystem::exists(options.profile))
+      kept_ = sim::load_profile(options.profile);
+    kept_.environment = context(options.machine, worlds);
+    if (options.peers) {
+      std::uint32_t ranks = 1;
+      for (const Job& job : jobs) ranks = std::max(ranks, job.strategy.ranks());
+      peers_.emplace(options.machine, ranks);
+    }
+  }
 
   /// Plays everything for a moment, to know how long it takes; nothing of it is kept.
   void rehearse() {
@@ -70,19 +119,31 @@ class Rounds {
   }
 
   void play(int number, sim::Result& result) {
-    std::vector<std::size_t> order(tasks_.size() + jobs_.size());
+    const std::size_t peers = peers_ ? jobs_.size() : 0;
+    std::vector<std::size_t> order(tasks_.size() + jobs_.size() + peers);
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::shuffle(order.begin(), order.end(), std::mt19937(options_.seed * 1000 + static_cast<unsigned>(number)));
-    sim::Profile profile(options_.machine.device);
+    Profiles profiles{sim::Profile(options_.machine.device), sim::Profile(options_.machine.device)};
     std::vector<backend::RunResult> runs(jobs_.size());
+    std::vector<Peers::Answer> answers(peers);
     for (const std::size_t i : order) {
       if (i < tasks_.size()) {
-        measure_task(tasks_[i], worlds_, profile);
+        const CalibrationSamples samples = measure_task(tasks_[i], worlds_);
+        if (i < first_other_) {
+          add(samples, tasks_[i], profiles.same);
+          add(samples, tasks_[i], kept_);
+        }
+        if (!options_.fit_on.empty()) add(without_own(samples, tasks_[i]), tasks_[i], profiles.others);
+      } else if (i >= tasks_.size() + jobs_.size()) {
+        const std::size_t j = i - tasks_.size() - jobs_.size();
+        if (peer_runs_on(jobs_[j].strategy, jobs_[j].world))
+          answers[j] = peers_->run(jobs_[j].model.text(), jobs_[j].strategy.text(), 1, steps_[j]);
       } else {
         const std::size_t j = i - tasks_.size();
         runs[j] = worlds_.at(jobs_[j].world).run({.program = jobs_[j].program, .warmup_steps = 1, .steps = steps_[j]});
       }
     }
+    if (!options_.profile.empty()) kept_.save(options_.profile);
     for (std::size_t j = 0; j < jobs_.size(); ++j) {
       sim::Cell& cell = result.cell(jobs_[j].program, jobs_[j].world);
       if (std::any_of(cell.rounds.begin(), cell.rounds.end(), [&](const sim::Round& r) { return r.round == number; }))
@@ -90,16 +151,48 @@ class Rounds {
       sim::Round round;
       round.round = number;
       add_measured(cell, round, runs[j]);
-      add_forecasts(jobs_[j], profile, runs[j], round);
-      cell.rounds.push_back(std::move(round));
+      add_forecasts(jobs_[j], profiles, runs[j], round);
+      cell.rounds.push_back(round);
+      if (peers_ && peer_runs_on(jobs_[j].strategy, jobs_[j].world))
+        add_peer(jobs_[j], answers[j], runs[j], round, result);
     }
   }
 
  private:
+  /// What the cost model for other shapes may know: nothing of the compared models.
+  [[nodiscard]] CalibrationSamples without_own(CalibrationSamples samples, const CalibrationTask& task) const {
+    std::erase_if(samples.works, [&](const auto& work) { return own_works_.contains(work.first); });
+    if (own_sizes_.contains(task.question.bytes)) samples.transfers.clear();
+    return samples;
+  }
+
+  /// A cell of its own with the same forecasts, if plain PyTorch has such a step and computes the same.
+  static void add_peer(const Job& job, const Peers::Answer& answer, const backend::RunResult& run, sim::Round round,
+                       sim::Result& result) {
+    constexpr double kLossBound = 1e-3;  // float32, other kernels
+    sim::Cell& cell = result.cell(job.program, job.world, kPeer);
+    cell.skipped = answer.skipped;
+    if (answer.skipped.empty() && std::abs(answer.losses.at(1) / run.steps.at(0).loss - 1) > kLossBound)
+      cell.skipped = fmt::format("its loss in step 2 is {:g}, paragauge's {:g}: not the same step", answer.losses[1],
+                                 run.steps[0].loss);
+    if (!cell.skipped.empty()) return;
+    round.measured.clear();
+    for (double seconds : answer.step_s) round.measured.push_back({.step_s = seconds});
+    round.replayed_s.reset();
+    round.attribution.clear();
+    cell.memory.resident_peak_bytes = answer.resident_peak_bytes;
+    cell.rounds.push_back(std::move(round));
+  }
+
   const CompareOptions& options_;
   const std::vector<Job>& jobs_;
   const Worlds& worlds_;
   std::vector<CalibrationTask> tasks_;
+  std::size_t first_other_;           // tasks from here on are for the cost model for other shapes alone
+  std::set<std::string> own_works_;   // of the compared models
+  std::set<std::int64_t> own_sizes_;  // of their transfers
+  std::optional<Peers> peers_;
+  sim::Profile kept_{options_.machine.device};
   std::vector<std::uint32_t> steps_;
 };
 

@@ -120,9 +120,22 @@ int run(int argc, char** argv) {
   compare
       ->add_option("--time-limit", compare_options.time_limit_s, "seconds after which no further round begins; 0: none")
       ->capture_default_str();
+  compare->add_option(
+      "--fit-on", compare_options.fit_on,
+      "models whose ops are measured for the cost model 'fitted', which sees none of the compared models'");
+  compare->add_option("--profile", compare_options.profile, "keep all rounds' calibration in this profile");
+  compare->add_flag("--peers", compare_options.peers,
+                    "the same steps in plain PyTorch (bench/peers), in the same rounds");
   compare->add_option("--seed", compare_options.seed, "of the order within a round")->capture_default_str();
   add_output(compare, compare_options.output);
   compare->callback([&] { status = bench::compare(compare_options); });
+
+  bench::ReportOptions report_options;
+  CLI::App* report = app.add_subcommand("report", "Result files together: errors, coverage of the forecast intervals");
+  report->add_option("files", report_options.files, "result files (.json) of compare or measure")->required();
+  report->add_option("--record", report_options.record, "write how far the forecasts were off, for `predict`");
+  add_output(report, report_options.output);
+  report->callback([&] { status = bench::report(report_options); });
 
   bench::TraceOptions trace_options;
   trace_options.machine.argv = arguments;

@@ -20,7 +20,7 @@ int trace(const TraceOptions& options) {
   if (worlds.elsewhere()) return *worlds.elsewhere();
   if (options.profile.empty())
     for (const CalibrationTask& task : calibration_tasks(jobs, worlds.busy_ranks(), false))
-      measure_task(task, worlds, profile);
+      add(measure_task(task, worlds), task, profile);
   const sim::Timeline measured =
       worlds.at(job.world).run({.program = job.program, .warmup_steps = 2, .steps = 1}).steps[0].timeline;
   const std::unique_ptr<sim::CostModel> cost_model = sim::cost_model_table().at("profiled").make(job.cluster, &profile);

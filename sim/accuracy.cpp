@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "sim/error.hpp"
+#include "sim/file_format.hpp"
 #include "sim/simulate.hpp"
+#include "sim/spec.hpp"
 
 namespace sim {
 namespace {
@@ -188,6 +191,7 @@ ForecastSummary summarize(const Result& result, const std::vector<CellAccuracy>&
   summary.cost_model = cost_model;
   std::vector<Scored> scored;
   std::vector<double> absolute, relative;
+  std::size_t covered = 0;
   std::vector<std::pair<const ForecastAccuracy*, double>> forecasts;
   for (std::size_t i = 0; i < cells.size(); ++i) {
     if (result.cells[i].executor != executor) continue;
@@ -195,6 +199,10 @@ ForecastSummary summarize(const Result& result, const std::vector<CellAccuracy>&
     const auto found = cells[i].forecasts.find(cost_model);
     if (found == cells[i].forecasts.end() || !found->second.absolute) continue;
     scored.push_back({&result.cells[i], &cells[i], &found->second});
+    if (found->second.covered) {
+      ++summary.with_interval;
+      covered += *found->second.covered ? 1 : 0;
+    }
     absolute.push_back(found->second.absolute->log_ratio);
     if (found->second.relative) relative.push_back(found->second.relative->log_ratio);
     forecasts.emplace_back(&found->second, cells[i].measured->step_s);
@@ -208,6 +216,8 @@ ForecastSummary summarize(const Result& result, const std::vector<CellAccuracy>&
   if (summary.cells > 0)
     summary.conclusive_share = static_cast<double>(summary.conclusive) / static_cast<double>(summary.cells);
   summary.failed = summary.conclusive_share.value_or(0) < kConclusiveShare;
+  if (summary.with_interval > 0)
+    summary.coverage = static_cast<double>(covered) / static_cast<double>(summary.with_interval);
   summary.absolute = summarize(absolute);
   summary.relative = summarize(relative);
   summary.classes = share_classes(forecasts);
@@ -253,9 +263,90 @@ Durations mean_durations(const Program& program, std::span<const Timeline> timel
   return sum;
 }
 
+/// "resnet18" of "resnet18,global_batch=8,image=64".
+std::string_view family(const Cell& cell) { return std::string_view(cell.model).substr(0, cell.model.find(',')); }
+
+/// Forecast intervals from the errors of other models.
+void add_intervals(const Result& result, const TrackRecord* record, Accuracy& accuracy) {
+  for (std::size_t i = 0; i < result.cells.size(); ++i)
+    for (auto& [cost_model, forecast] : accuracy.cells[i].forecasts) {
+      std::vector<double> others;
+      for (std::size_t j = 0; j < result.cells.size(); ++j) {
+        if (result.cells[j].executor != result.cells[i].executor || family(result.cells[j]) == family(result.cells[i]))
+          continue;
+        const auto found = accuracy.cells[j].forecasts.find(cost_model);
+        if (found != accuracy.cells[j].forecasts.end() && found->second.absolute)
+          others.push_back(found->second.absolute->log_ratio);
+      }
+      forecast.interval_90 = record_of(others).interval_90(forecast.predicted.step_s);
+      if (!forecast.interval_90 && record != nullptr)
+        if (const auto found = record->find(cost_model); found != record->end())
+          forecast.interval_90 = found->second.interval_90(forecast.predicted.step_s);
+      if (forecast.interval_90 && accuracy.cells[i].measured)
+        forecast.covered = accuracy.cells[i].measured->step_s >= forecast.interval_90->low &&
+                           accuracy.cells[i].measured->step_s <= forecast.interval_90->high;
+    }
+}
+
 }  // namespace
 
-Accuracy assess(const Result& result) {
+ErrorRecord record_of(const std::vector<double>& log_errors) {
+  ErrorRecord record{.count = log_errors.size()};
+  for (double error : log_errors) record.mean += error / static_cast<double>(record.count);
+  for (double error : log_errors) record.sd += (error - record.mean) * (error - record.mean);
+  if (record.count > 1) record.sd = std::sqrt(record.sd / static_cast<double>(record.count - 1));
+  return record;
+}
+
+std::optional<Interval> ErrorRecord::interval_90(double predicted_s) const {
+  if (count < kFewestErrors) return std::nullopt;
+  const auto n = static_cast<double>(count);
+  const double reach = student_t(kNormal95, n - 1) * sd * std::sqrt(1 + 1 / n);
+  return Interval{predicted_s * std::exp(-mean - reach), predicted_s * std::exp(-mean + reach)};
+}
+
+std::string to_json(const TrackRecord& record) {
+  nlohmann::ordered_json file{{"format", "paragauge-track-record-1"}};
+  for (const auto& [cost_model, errors] : record)
+    file["cost_models"][cost_model] = {
+        {"cells", errors.count}, {"mean_log_error", errors.mean}, {"sd_log_error", errors.sd}};
+  return file.dump(1) + "\n";
+}
+
+TrackRecord load_track_record(const std::filesystem::path& path) {
+  JsonObject file = read_json_file(path);
+  check_format(file, "paragauge-track-record", 1, "'paragauge report --record' writes it again");
+  TrackRecord record;
+  JsonObject cost_models = file.object("cost_models");
+  for (const std::string& name : cost_models.keys()) {
+    JsonObject row = cost_models.object(name);
+    const std::int64_t cells = row.integer("cells");
+    ErrorRecord& errors = record[name];
+    errors.mean = row.number("mean_log_error");
+    errors.sd = row.number("sd_log_error");
+    if (cells < 0 || errors.sd < 0)
+      throw ConfigError("{}: 'cells' and 'sd_log_error' must not be negative, found {} and {}", row.where(), cells,
+                        errors.sd);
+    errors.count = static_cast<std::size_t>(cells);
+    row.finish();
+  }
+  file.finish();
+  return record;
+}
+
+TrackRecord track_record(const Result& result) {
+  const Accuracy accuracy = assess(result);
+  std::map<std::string, std::vector<double>> errors;
+  for (std::size_t i = 0; i < result.cells.size(); ++i)
+    for (const auto& [cost_model, forecast] : accuracy.cells[i].forecasts)
+      if (result.cells[i].executor == "paragauge" && forecast.absolute)
+        errors[cost_model].push_back(forecast.absolute->log_ratio);
+  TrackRecord record;
+  for (const auto& [cost_model, list] : errors) record[cost_model] = record_of(list);
+  return record;
+}
+
+Accuracy assess(const Result& result, const TrackRecord* record) {
   Accuracy accuracy;
   for (const Cell& cell : result.cells) {
     const auto single = std::ranges::find_if(result.cells, [&](const Cell& other) {
@@ -264,6 +355,7 @@ Accuracy assess(const Result& result) {
     });
     accuracy.cells.push_back(assess_cell(cell, single == result.cells.end() ? nullptr : &*single));
   }
+  add_intervals(result, record, accuracy);
   std::vector<std::pair<std::string, std::string>> columns;  // in the order of appearance
   for (std::size_t i = 0; i < result.cells.size(); ++i)
     for (const auto& [cost_model, forecast] : accuracy.cells[i].forecasts) {

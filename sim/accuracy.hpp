@@ -12,11 +12,15 @@
 //   have; drift cancels structure   ln(R / M), R the step time with the measured durations replayed in the predicted
 //   dependencies noise floor split-half difference of the cell's own measurement (sim/measurement.hpp) conclusive  the
 //   noise floor is known and at most 2 %
-// Intervals are 95 % bootstrap intervals over rounds; both sides of a ratio are drawn together. Noise excuses nothing:
-// the errors of inconclusive cells count in the summary like all others.
+//   forecast interval   90 %: how far the forecasts of *other* models by the same cost model were off, in this result
+//   or in a track record of earlier ones: μ ± t₀.₉₅ s √(1 + 1/n) of their log errors. No error of the model itself is
+//   in it. coverage    the share of cells whose measured step lies inside; should be 85–95 %
+// The other intervals are 95 % bootstrap intervals over rounds; both sides of a ratio are drawn together. Noise excuses
+// nothing: the errors of inconclusive cells count in the summary like all others.
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <span>
@@ -33,6 +37,8 @@ namespace sim {
 
 constexpr double kConclusiveNoiseFloor = 0.02;
 constexpr double kConclusiveShare = 0.8;
+/// Log errors of other models below which there's no forecast interval.
+constexpr std::size_t kFewestErrors = 8;
 
 /// A natural logarithm of a ratio: +0.02 is 2 % too slow a forecast.
 struct LogError {
@@ -40,8 +46,24 @@ struct LogError {
   std::optional<Interval> interval;
 };
 
+/// The log errors ln(predicted / measured) of some forecasts.
+struct ErrorRecord {
+  std::size_t count = 0;
+  double mean = 0, sd = 0;  // sd of the sample (n − 1)
+
+  /// Where the measurement of a forecast should lie 90 times of 100; nothing below kFewestErrors.
+  [[nodiscard]] std::optional<Interval> interval_90(double predicted_s) const;
+};
+ErrorRecord record_of(const std::vector<double>& log_errors);
+/// By cost model. File format "paragauge-track-record-1": what `paragauge report --record` writes and `predict` reads.
+using TrackRecord = std::map<std::string, ErrorRecord>;
+std::string to_json(const TrackRecord& record);
+TrackRecord load_track_record(const std::filesystem::path& path);
+
 struct ForecastAccuracy {
-  StepTime predicted;  // mean over rounds
+  StepTime predicted;                   // mean over rounds
+  std::optional<Interval> interval_90;  // of the step
+  std::optional<bool> covered;          // the measured mean lies in it
   std::optional<double> predicted_population_deviation_s;
   std::optional<LogError> absolute, relative;
   std::vector<ClassError> classes;  // means over rounds, the largest effect first
@@ -78,6 +100,8 @@ struct ForecastSummary {
   bool failed = true;  // as a measurement: unless at least 80 % of the cells are conclusive
   std::optional<ErrorSummary> absolute, relative;
   std::optional<double> largest_structure_error;  // |·|, conclusive cells only
+  std::size_t with_interval = 0;
+  std::optional<double> coverage;  // of those with a forecast interval
   /// Pairs of strategies (same model and world) whose measured intervals don't overlap, ordered as predicted or not.
   /// Equal forecasts are wrong.
   std::size_t pairs_right = 0, pairs_wrong = 0, pairs_unresolved = 0;
@@ -88,7 +112,10 @@ struct Accuracy {
   std::vector<CellAccuracy> cells;  // like Result::cells
   std::vector<ForecastSummary> summaries;
 };
-Accuracy assess(const Result& result);
+/// `record`: for models whose result has too few other models; null: they get no forecast interval.
+Accuracy assess(const Result& result, const TrackRecord* record = nullptr);
+/// The errors of our own executor's cells, all models together.
+TrackRecord track_record(const Result& result);
 
 /// The difference between forecast and measurement by class of instruction.
 struct CostAttribution {

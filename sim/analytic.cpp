@@ -14,20 +14,6 @@ CostModelKind analytic_cost_model();
 
 namespace {
 
-FlopsPerSecond peak_of(const Device& device, Dtype dtype) {
-  switch (dtype) {
-    case Dtype::f64:
-      return device.peak_f64;
-    case Dtype::bf16:
-    case Dtype::f16:
-      return device.peak_bf16;  // the same units and rate on all devices of the catalog
-    case Dtype::f32:
-    case Dtype::i64:
-      return device.peak_f32;
-  }
-  throw InternalError("dtype {}", static_cast<int>(dtype));
-}
-
 class Analytic final : public CostModel {
  public:
   explicit Analytic(const Cluster& cluster) : cluster_(cluster) {}
@@ -38,7 +24,7 @@ class Analytic final : public CostModel {
     const Device& device = cluster_.device;
     const Demand demand = work.demand();
     const Dtype dtype = work.op.inputs.at(0).dtype;
-    const FlopsPerSecond peak = peak_of(device, dtype) * device.compute_efficiency;
+    const FlopsPerSecond peak = device.peak(dtype) * device.compute_efficiency;
     if (demand.flops > 0 && !(peak > FlopsPerSecond()))
       throw ConfigError(
           "device '{}' has no peak rate for {}, which '{}' needs; allowed: dtypes with a peak in its file", device.name,

@@ -4,6 +4,20 @@
 #include "sim/spec.hpp"
 
 namespace sim {
+
+FlopsPerSecond Device::peak(Dtype dtype) const {
+  switch (dtype) {
+    case Dtype::f64:
+      return peak_f64;
+    case Dtype::bf16:
+    case Dtype::f16:
+      return peak_bf16;  // the same units and rate on all devices of the catalog
+    case Dtype::f32:
+    case Dtype::i64:
+      return peak_f32;
+  }
+  throw InternalError("dtype {}", static_cast<int>(dtype));
+}
 namespace {
 
 // A rate or size in its unit, a share that something is divided by, and a time in microseconds: from far below to far

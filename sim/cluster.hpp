@@ -24,6 +24,8 @@ struct Device {
   Bytes memory_capacity;
   double compute_efficiency = 1, memory_efficiency = 1;  // achievable share of the peak (roofline ceilings)
   Seconds launch;                                        // host time to issue one instruction
+
+  [[nodiscard]] FlopsPerSecond peak(Dtype dtype) const;
 };
 
 /// Who moves the bytes of a transfer.

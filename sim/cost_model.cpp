@@ -10,10 +10,11 @@
 namespace sim {
 
 CostModelKind analytic_cost_model();
+CostModelKind fitted_cost_model();
 CostModelKind profiled_cost_model();
 
 const Table<CostModelKind>& cost_model_table() {
-  static const std::array kinds{analytic_cost_model(), profiled_cost_model()};
+  static const std::array kinds{analytic_cost_model(), fitted_cost_model(), profiled_cost_model()};
   static const Table<CostModelKind> table("cost model", kinds);
   return table;
 }
@@ -59,9 +60,11 @@ Prices price(const Program& program, const CostModel& model, const Cluster& clus
     costs.push_back(model.compute(work));
     prices.busy_levels = std::max(prices.busy_levels, static_cast<std::uint32_t>(costs.back().busy_s.size()));
   }
-  for (const ComputeCost& cost : costs)
+  for (const ComputeCost& cost : costs) {
+    prices.novelty.push_back(cost.novelty);
     for (std::size_t level = 0; level < prices.busy_levels; ++level)
       prices.work_s.push_back(cost.busy_s.at(std::min(level, cost.busy_s.size() - 1)));
+  }
 
   std::map<std::tuple<InstructionKind, CollectiveKind, std::int64_t, std::uint32_t, bool>, std::uint32_t> known;
   for (const Role& role : program.roles) {

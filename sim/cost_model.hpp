@@ -23,6 +23,7 @@ class Profile;
 /// and caches are shared); one entry means: company doesn't matter.
 struct ComputeCost {
   std::vector<double> busy_s;
+  double novelty = 0;  // how far the answer extrapolates: 0 not at all, 1 no measured shape is like this one
 };
 
 /// A transfer or collective, alone on its links: fixed part plus bytes on the busiest link.
@@ -56,6 +57,7 @@ struct CostModelKind {
   std::string_view name;
   std::string_view equation;
   bool needs_profile = false;
+  bool for_other_shapes = false;  // answers for shapes that the profile lacks: scored with a profile that lacks them
   std::unique_ptr<CostModel> (*make)(const Cluster&, const Profile*);
 };
 const Table<CostModelKind>& cost_model_table();
@@ -67,6 +69,7 @@ struct Prices {
   std::vector<TransferCost> transfers;                  // one per distinct question
   std::vector<std::vector<std::uint32_t>> transfer_of;  // [role][instruction] → transfers, kNone for others
   double launch_s = 0;
+  std::vector<double> novelty;  // [work]
 };
 Prices price(const Program& program, const CostModel& model, const Cluster& cluster);
 

@@ -13,7 +13,6 @@ namespace {
 
 constexpr std::size_t kResamples = 2000, kHalvings = 1000;
 constexpr std::uint64_t kSeed = 20240229;
-constexpr double kNormal975 = 1.959963984540054;  // 97.5 % quantile of the normal distribution
 
 double mean_of(std::span<const double> values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
@@ -36,15 +35,13 @@ double sum_of_squares(const std::vector<double>& values) {
   return sum;
 }
 
-/// The 97.5 % quantile of Student's t, from the normal one: Abramowitz and Stegun 26.7.5. Within 0.3 % from 3 degrees
-/// of freedom on.
-double student_t_975(double degrees) {
-  const double z = kNormal975, z3 = z * z * z, z5 = z3 * z * z, z7 = z5 * z * z;
+}  // namespace
+
+double student_t(double z, double degrees) {
+  const double z3 = z * z * z, z5 = z3 * z * z, z7 = z5 * z * z;
   return z + (z3 + z) / (4 * degrees) + (5 * z5 + 16 * z3 + 3 * z) / (96 * degrees * degrees) +
          (3 * z7 + 19 * z5 + 17 * z3 - 15 * z) / (384 * degrees * degrees * degrees);
 }
-
-}  // namespace
 
 void Measurement::add(int round, double seconds) {
   check_internal(std::isfinite(seconds) && seconds >= 0, "a sample of {} s in round {}", seconds, round);
@@ -114,7 +111,7 @@ std::optional<Interval> bootstrap_interval_95(std::size_t rounds, const RoundSta
   std::ranges::sort(values);
   std::iota(drawn.begin(), drawn.end(), std::size_t{0});
   const double n = static_cast<double>(rounds), center = statistic(drawn);
-  const double stretch = std::sqrt(n / (n - 1)) * student_t_975(n - 1) / kNormal975;
+  const double stretch = std::sqrt(n / (n - 1)) * student_t(kNormal975, n - 1) / kNormal975;
   return Interval{center - stretch * (center - percentile_of(values, 2.5)),
                   center + stretch * (percentile_of(values, 97.5) - center)};
 }

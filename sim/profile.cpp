@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "sim/cluster.hpp"
 #include "sim/error.hpp"
 #include "sim/file_format.hpp"
 #include "sim/spec.hpp"
@@ -106,6 +107,18 @@ std::map<std::uint32_t, Statistic> Profile::op_levels(std::string_view work_key)
        ++row)
     levels.emplace(row->first.second, row->second);
   return levels;
+}
+
+std::vector<std::string> Profile::works() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, time] : ops_)
+    if (keys.empty() || keys.back() != key.first) keys.push_back(key.first);
+  return keys;
+}
+
+double Profile::core_share_of(const Cluster& cluster) const {
+  const auto share = core_share.find(cluster.world);
+  return share == core_share.end() ? cluster.link.core_share : share->second;
 }
 
 std::optional<Statistic> Profile::link(const LinkKey& link, std::int64_t bytes) const {

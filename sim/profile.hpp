@@ -31,6 +31,8 @@
 
 namespace sim {
 
+struct Cluster;
+
 /// A summary that further samples can be merged into.
 struct Statistic {
   std::int64_t count = 0;
@@ -88,6 +90,10 @@ class Profile {
   [[nodiscard]] std::optional<Statistic> launch() const { return launch_; }
 
   [[nodiscard]] std::size_t ops() const { return ops_.size(); }
+  /// The keys of all works, each once.
+  [[nodiscard]] std::vector<std::string> works() const;
+  /// A transfer's share of each end's core: measured, or the cluster's own number.
+  [[nodiscard]] double core_share_of(const Cluster& cluster) const;
   [[nodiscard]] std::vector<LinkKey> links() const;
   /// A table of the links with their fits, for the console.
   [[nodiscard]] std::string describe_links() const;

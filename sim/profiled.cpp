@@ -49,10 +49,9 @@ class Profiled final : public CostModel {
     if (!time)
       throw ConfigError("the profile of device '{}' has no {} of {} bytes among {} ranks of world '{}'; {}",
                         profile_.device, kind, question.bytes, question.members, cluster_.world, kRemedy);
-    const auto share = profile_.core_share.find(cluster_.world);
     return {.latency_s = time->latency_s,
             .wire_s = time->wire_s,
-            .core_share = share == profile_.core_share.end() ? cluster_.link.core_share : share->second,
+            .core_share = profile_.core_share_of(cluster_),
             .engine = cluster_.link.engine};
   }
 

@@ -75,6 +75,8 @@ struct Work {
 };
 /// "conv2d.backward f32[16,64,32,32] kernel_size=3 … grads=input,parameters": unique, and the key in a Profile.
 std::string work_key(const Work& work);
+/// The inverse. ConfigError when the text is no key.
+Work work_from_key(std::string_view key);
 
 /// A communicator: each rank belongs to at most one member list.
 struct Group {

@@ -94,6 +94,56 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
+/// "conv2d.forward f32[4,3,32,32] bias=1 kernel_size=5 …".
+Work read_work(Line& line) {
+  const std::string_view name = line.word("op.pass");
+  const std::size_t dot = name.find('.');
+  if (dot == std::string_view::npos) line.fail("'{}' is not op.pass", name);
+  Work work;
+  work.op.kind = op_table().find(name.substr(0, dot));
+  if (work.op.kind == nullptr) line.fail("unknown op kind '{}'; known: {}", name.substr(0, dot), op_table().names());
+  const std::string_view pass = name.substr(dot + 1);
+  bool known = false;
+  for (Pass candidate : {Pass::forward, Pass::backward, Pass::update})
+    if (to_string(candidate) == pass) work.pass = candidate, known = true;
+  if (!known) line.fail("unknown pass '{}'; known: forward, backward, update", pass);
+  if ((work.pass == Pass::update) != (work.op.kind->role == OpRole::optimizer) ||
+      (work.pass == Pass::backward && work.op.kind->role == OpRole::helper))
+    line.fail("op '{}' has no pass '{}'", work.op.kind->name, pass);
+  Attributes given;
+  while (!line.empty()) {
+    const std::string_view item = line.word("an item");
+    const std::size_t equals = item.find('=');
+    if (equals == std::string_view::npos) {
+      try {
+        work.op.inputs.push_back(tensor_spec_from(item));
+      } catch (const ConfigError& error) {
+        line.fail("{}", error.what());
+      }
+    } else if (item.starts_with("grads=")) {
+      work.grads = 0;
+      for (std::string_view grad : split(item.substr(6), '+')) {
+        if (grad == "p") work.grads |= kParameterGrads;
+        if (grad.empty() || grad == "p") continue;
+        const auto bit = line.number<std::uint32_t>(grad, "input");
+        if (bit > 30) line.fail("input {} of grads must be from 0 to 30", bit);
+        work.grads |= 1U << bit;
+      }
+    } else {
+      given[std::string(item.substr(0, equals))] = line.number<double>(item.substr(equals + 1), "number");
+    }
+  }
+  if (work.op.inputs.size() != static_cast<std::size_t>(work.op.kind->inputs))
+    line.fail("op '{}' takes {} inputs, found {}", work.op.kind->name, work.op.kind->inputs, work.op.inputs.size());
+  try {
+    work.op.attributes = complete_attributes(*work.op.kind, given, "work");
+    static_cast<void>(work.op.signature());
+  } catch (const ConfigError& error) {
+    line.fail("{}", error.what());
+  }
+  return work;
+}
+
 class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text) {}
@@ -171,54 +221,7 @@ class Parser {
     program_.groups.push_back(std::move(group));
   }
 
-  void work(Line& line) {
-    const std::string_view name = line.word("op.pass");
-    const std::size_t dot = name.find('.');
-    if (dot == std::string_view::npos) line.fail("'{}' is not op.pass", name);
-    Work work;
-    work.op.kind = op_table().find(name.substr(0, dot));
-    if (work.op.kind == nullptr) line.fail("unknown op kind '{}'; known: {}", name.substr(0, dot), op_table().names());
-    const std::string_view pass = name.substr(dot + 1);
-    bool known = false;
-    for (Pass candidate : {Pass::forward, Pass::backward, Pass::update})
-      if (to_string(candidate) == pass) work.pass = candidate, known = true;
-    if (!known) line.fail("unknown pass '{}'; known: forward, backward, update", pass);
-    if ((work.pass == Pass::update) != (work.op.kind->role == OpRole::optimizer) ||
-        (work.pass == Pass::backward && work.op.kind->role == OpRole::helper))
-      line.fail("op '{}' has no pass '{}'", work.op.kind->name, pass);
-    Attributes given;
-    while (!line.empty()) {
-      const std::string_view item = line.word("an item");
-      const std::size_t equals = item.find('=');
-      if (equals == std::string_view::npos) {
-        try {
-          work.op.inputs.push_back(tensor_spec_from(item));
-        } catch (const ConfigError& error) {
-          line.fail("{}", error.what());
-        }
-      } else if (item.starts_with("grads=")) {
-        work.grads = 0;
-        for (std::string_view grad : split(item.substr(6), '+')) {
-          if (grad == "p") work.grads |= kParameterGrads;
-          if (grad.empty() || grad == "p") continue;
-          const auto bit = line.number<std::uint32_t>(grad, "input");
-          if (bit > 30) line.fail("input {} of grads must be from 0 to 30", bit);
-          work.grads |= 1U << bit;
-        }
-      } else {
-        given[std::string(item.substr(0, equals))] = line.number<double>(item.substr(equals + 1), "number");
-      }
-    }
-    if (work.op.inputs.size() != static_cast<std::size_t>(work.op.kind->inputs))
-      line.fail("op '{}' takes {} inputs, found {}", work.op.kind->name, work.op.kind->inputs, work.op.inputs.size());
-    try {
-      work.op.attributes = complete_attributes(*work.op.kind, given, "work");
-      static_cast<void>(work.op.signature());
-    } catch (const ConfigError& error) {
-      line.fail("{}", error.what());
-    }
-    program_.works.push_back(std::move(work));
-  }
+  void work(Line& line) { program_.works.push_back(read_work(line)); }
 
   void role(Line& line) {
     Role role;
@@ -472,6 +475,15 @@ std::string to_text(const Program& program) {
     for (std::uint32_t i = 0; i < role.size(); ++i) append_instruction(text, program, role, i);
   }
   return text;
+}
+
+Work work_from_key(std::string_view key) {
+  Line line(key, 1);
+  try {
+    return read_work(line);
+  } catch (const ConfigError& error) {
+    throw ConfigError("work '{}': {}", key, error.what());
+  }
 }
 
 Program program_from_text(std::string_view text) { return Parser(text).parse(); }

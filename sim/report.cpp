@@ -35,8 +35,11 @@ std::string_view status_of(const RowSource& s) {
 Value predicted(const RowSource& s, double StepTime::*part) {
   return s.forecast ? Value(s.forecast->predicted.*part) : Value();
 }
+/// A peer measures the step alone, not what it consists of.
 Value measured(const RowSource& s, double StepTime::*part) {
-  return s.accuracy.measured ? Value((*s.accuracy.measured).*part) : Value();
+  const std::optional<StepTime>& time = s.accuracy.measured;
+  const bool known = time && (part == &StepTime::step_s || *time != StepTime{.step_s = time->step_s});
+  return known ? Value((*time).*part) : Value();
 }
 Value log_percent(const std::optional<LogError>& error) { return error ? Value(100 * error->log_ratio) : Value(); }
 Value log_percent(const std::optional<LogError>& error, double Interval::*end) {
@@ -77,6 +80,10 @@ constexpr std::array kRowColumns = std::to_array<Column<RowSource>>({
 
     {"predicted_s", "predicted step time, mean over rounds", kNumber, time, kSeconds,
      [](const S& s) { return predicted(s, &StepTime::step_s); }},
+    {"forecast_low_s", "lower end of the forecast's 90 % interval, from the errors of other models", kNumber, time, kSeconds,
+     [](const S& s) { return s.forecast && s.forecast->interval_90 ? Value(s.forecast->interval_90->low) : Value(); }},
+    {"forecast_high_s", "upper end of it", kNumber, time, kSeconds,
+     [](const S& s) { return s.forecast && s.forecast->interval_90 ? Value(s.forecast->interval_90->high) : Value(); }},
     {"measured_s", "measured step time, mean over rounds", kNumber, time, kSeconds,
      [](const S& s) { return measured(s, &StepTime::step_s); }},
     {"measured_low_s", "lower end of measured_s's 95 % interval (bootstrap over rounds)", kNumber, time, kSeconds,
@@ -193,6 +200,10 @@ constexpr std::array kSummaryColumns = std::to_array<Column<ForecastSummary>>({
      [](const F& f) { return of(f.relative, &ErrorSummary::bias); }},
     {"largest_structure_error_percent", "largest |structure error| of conclusive cells", kNumber, front, kShare,
      [](const F& f) { return percent(f.largest_structure_error); }},
+    {"cells_with_interval", "cells whose forecast has a 90 % interval", kInteger, front, kCount,
+     [](const F& f) { return whole(f.with_interval); }},
+    {"coverage_percent", "of these: the measured step lies inside; should be 85 to 95", kNumber, front, kShare,
+     [](const F& f) { return percent(f.coverage); }},
     {"pairs_right", "pairs of strategies with separate intervals, ordered as predicted", kInteger, front, kCount,
      [](const F& f) { return whole(f.pairs_right); }},
     {"pairs_wrong", "such pairs, ordered otherwise", kInteger, front, kCount,
@@ -299,9 +310,9 @@ Json json_rows(const std::vector<Row>& rows, std::span<const Column<Source>> col
 std::span<const Column<RowSource>> row_columns() { return kRowColumns; }
 std::span<const Column<ForecastSummary>> summary_columns() { return kSummaryColumns; }
 
-Report make_report(const Result& result) {
+Report make_report(const Result& result, const TrackRecord* record) {
   Report report;
-  const Accuracy accuracy = assess(result);
+  const Accuracy accuracy = assess(result, record);
   const auto add = [&](const RowSource& source) {
     Row& row = report.rows.emplace_back();
     for (const Column<RowSource>& column : kRowColumns) row.push_back(column.value(source));

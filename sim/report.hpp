@@ -57,7 +57,8 @@ struct Report {
   std::vector<Row> summary;                      // by summary_columns(), one per executor × cost model
   std::vector<std::vector<ClassShare>> classes;  // like summary: what carries the error
 };
-Report make_report(const Result& result);
+/// `record`: see `assess`.
+Report make_report(const Result& result, const TrackRecord* record = nullptr);
 
 enum class Detail : std::uint8_t { brief, full };  // full: with the tables of the breakdown and of memory
 /// Tables, then the summary and the instructions that explain most of the error.

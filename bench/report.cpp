@@ -1,0 +1,31 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "bench/commands.hpp"
+#include "sim/error.hpp"
+#include "sim/report.hpp"
+#include "sim/spec.hpp"
+
+namespace bench {
+
+int report(const ReportOptions& options) {
+  sim::Result all;
+  all.context = {{"command", "report"}, {"files", options.files}};
+  for (const std::string& file : options.files)
+    for (const sim::Cell& cell : sim::load_result(file).cells) {
+      sim::Cell& merged = all.cell(cell.model, cell.strategy, cell.world, cell.executor);
+      if (!merged.rounds.empty())
+        throw sim::ConfigError("{}: {} {} on {} is in an earlier file too", file, cell.model, cell.strategy,
+                               cell.world);
+      merged = cell;
+    }
+  const sim::Report report = sim::make_report(all);
+  fmt::print("{}", sim::to_console(report));
+  if (!options.output.json.empty()) sim::save_result(options.output.json, all);
+  if (!options.output.csv.empty()) sim::write_text_file(options.output.csv, sim::to_csv(report));
+  if (!options.record.empty()) sim::write_text_file(options.record, sim::to_json(sim::track_record(all)));
+  return 0;
+}
+
+}  // namespace bench
