@@ -24,8 +24,8 @@
 #             all_reduce    0.093   0.094   0.094   0.092     acknowledgements of the other direction share the link
 #   1gbit     send          0.97    0.95    0.96    0.96
 #             all_reduce    0.80    0.83    0.82    0.88
-#   10gbit    send          3.8     8.6     8.0     8.4       the cores are the limit: 9.5 when nothing else runs
-#             all_reduce    1.4     5.4     6.2     7.4       and 9.0
+#   10gbit    send          3.8     8.6     8.0     8.4       the cores are the limit; up to 9.5 at a calmer
+#             all_reduce    1.4     5.4     6.2     7.4       moment, and 9.0
 #   unlimited send          2.1     5.1     9.8     9.7
 #             all_reduce    1.4     5.9     7.3     6.8
 #

@@ -1,0 +1,167 @@
+"""A rank of a peer session: the same training steps as paragauge's, in plain PyTorch.
+
+    MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python bench/peers/serve.py --rank 0 --ranks 1 --core 0 <<<'
+    {"model": "convnet", "strategy": "single", "warmup_steps": 2, "steps": 5, "seed": 1}'
+
+Rank 0 reads a JSON request per line and answers with a JSON line:
+    {"step_s": [per step], "loss": [per step, warm-up included], "resident_peak_bytes": of the largest rank}
+    {"skipped": "why plain PyTorch has no such step"}      or {"error": "what is wrong with the request"}
+The end of its input ends all ranks. A step's time is the latest rank's end minus the common start. A session is built
+once; its parameters have their first values again at the beginning of each request, and hold no memory between them.
+"""
+
+import argparse
+import datetime
+import gc
+import json
+import os
+import sys
+
+import process
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--core", type=int, required=True)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--real-time", action="store_true", help="SCHED_FIFO where permitted")
+    return parser.parse_args()
+
+
+ARGUMENTS = arguments()
+process.settle_down(ARGUMENTS.core, ARGUMENTS.real_time)  # before torch starts threads
+
+import initial  # noqa: E402
+import models  # noqa: E402
+import strategies  # noqa: E402
+import texts  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+
+def understand(line):
+    """Rank 0 only: the request as (subject, plan, request), or what to answer."""
+    try:
+        request = json.loads(line)
+        if not isinstance(request, dict):
+            raise texts.RequestError("the request must be an object")
+        for key, kind in (("model", str), ("strategy", str), ("warmup_steps", int), ("steps", int), ("seed", int)):
+            if type(request.get(key)) is not kind:
+                raise texts.RequestError(f"the request needs '{key}' ({kind.__name__})")
+        subject = texts.read_model(request["model"])
+        plan = texts.read_strategy(request["strategy"], subject)
+        if plan.ranks > ARGUMENTS.ranks:
+            raise texts.RequestError(f"'{request['strategy']}' needs {plan.ranks} ranks, the session has "
+                                     f"{ARGUMENTS.ranks}")
+        if ARGUMENTS.device == "cpu" and plan.schedule == "forward_only":
+            raise texts.Skipped("one process has a single CPU device: its stages can't work at the same time")
+        if ARGUMENTS.device == "cuda" and plan.ranks > 1:
+            raise texts.Skipped("these peers' processes exchange CPU tensors only")
+        models.check(subject, plan)
+        return (subject, plan, request), None
+    except texts.Skipped as reason:
+        return None, {"skipped": str(reason)}
+    except (texts.RequestError, json.JSONDecodeError) as error:
+        return None, {"error": str(error)}
+
+
+class Rank:
+    def __init__(self):
+        self.sessions = {}
+        self.groups = {}
+
+    def session(self, subject, plan, request):
+        """Built on all ranks at the same time; None where this rank only keeps step."""
+        if plan.ranks not in self.groups:
+            self.groups[plan.ranks] = strategies.group_of(plan.ranks)
+        if ARGUMENTS.rank >= plan.ranks:
+            return None
+        key = request["model"], request["strategy"]
+        if key not in self.sessions:
+            session = strategies.open_session(subject, plan, ARGUMENTS.device, ARGUMENTS.rank,
+                                              self.groups[plan.ranks])
+            self.play(session, session.settle, request["seed"])
+            self.sessions[key] = session
+        return self.sessions[key]
+
+    def play(self, session, steps, seed):
+        """(common start, end, loss) per step."""
+        tensors = [*session.module.parameters(), *session.module.buffers()]
+        for tensor in tensors:
+            tensor.untyped_storage().resize_(tensor.nbytes)
+        initial.initialise(session.layers, seed)
+        x = initial.inputs(session.subject, session.x_rows, seed, session.x_device)
+        target = initial.targets(session.subject, session.target_rows, seed, session.target_device)
+        session.begin()
+        gc.collect()
+        gc.disable()
+        played = []
+        for _ in range(steps):
+            start = self.common_start(session)
+            loss = session.step(x, target)
+            if ARGUMENTS.device == "cuda":
+                torch.cuda.synchronize()
+            played.append((start, process.now_s(), None if loss is None else loss.item()))
+        gc.enable()
+        session.module.zero_grad(set_to_none=True)
+        session.optimizer = None
+        for tensor in tensors:
+            tensor.untyped_storage().resize_(0)
+        return played
+
+    def common_start(self, session):
+        """As backend/world/gloo.cpp: nobody knows the moment before all have come, and all get the same."""
+        moment = process.now_s() + process.MARGIN_S
+        if session.plan.ranks > 1:
+            shared = torch.tensor(moment, dtype=torch.float64)
+            dist.all_reduce(shared, dist.ReduceOp.MAX, session.group)
+            moment = shared.item()
+        process.sleep_until(moment)
+        return moment
+
+    def run(self, subject, plan, request):
+        """On all ranks; the answer on rank 0."""
+        session = self.session(subject, plan, request)
+        process.reset_resident_peak()
+        steps = request["warmup_steps"] + request["steps"]
+        mine = session and (self.play(session, steps, request["seed"]), process.resident_peak_bytes())
+        reports = [None] * ARGUMENTS.ranks if ARGUMENTS.rank == 0 else None
+        dist.gather_object(mine, reports)
+        if reports is None:
+            return None
+        played = [steps for steps, _ in filter(None, reports)]
+        losses = [[loss for _, _, loss in step if loss is not None] for step in zip(*played)]
+        step_s = [max(end for _, end, _ in step) - step[0][0] for step in zip(*played)]
+        return {"step_s": step_s[request["warmup_steps"]:], "loss": [sum(loss) / len(loss) for loss in losses],
+                "resident_peak_bytes": max(peak for _, peak in filter(None, reports))}
+
+
+def main():
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else is printed
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=ARGUMENTS.rank, world_size=ARGUMENTS.ranks,
+                            timeout=datetime.timedelta(days=7))  # between requests; the parent watches the rest
+    rank = Rank()
+    while True:
+        task, answer = [None], None
+        if ARGUMENTS.rank == 0:
+            line = sys.stdin.readline()
+            if line:
+                task[0], answer = understand(line)
+        if answer is None:
+            dist.broadcast_object_list(task)
+            if task[0] is None:
+                break
+            answer = rank.run(*task[0])
+        if ARGUMENTS.rank == 0:
+            print(json.dumps(answer), file=answers, flush=True)
+    rank.sessions.clear()
+    gc.collect()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

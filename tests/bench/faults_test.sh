@@ -1,0 +1,165 @@
+#!/usr/bin/env bash
+# Faults in the middle of a run: kill -9, SIGSTOP, a cut link, a full disk, a broken profile. Each must end the run within
+# the timeout, name the rank and what it was doing, keep what has been measured, and leave no process; the same command
+# again does the rest. Cutting links and filling disks needs root; those parts are skipped without.
+#
+#   tests/bench/faults_test.sh build/bin/paragauge
+set -uo pipefail
+paragauge=$1
+network=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/bench/network.sh
+export PARAGAUGE_NETWORK=test-$$-f
+scratch=$(mktemp -d)
+clean_up() {
+  local process
+  for process in $(ours); do kill -9 "$process" 2>/dev/null; done
+  [[ ! -e /run/paragauge-network.$PARAGAUGE_NETWORK ]] || "$network" down
+  mountpoint -q "$scratch/disk" && umount "$scratch/disk"
+  rm -rf "$scratch"
+}
+trap clean_up EXIT
+failed=0
+complain() {
+  echo "FAILED: $*"
+  failed=1
+}
+if "$paragauge" list | grep -q 'built without LibTorch'; then
+  echo "faults: built without LibTorch, skipped"
+  exit 77
+fi
+
+# Every command line here holds the scratch folder, so its processes can be told from others.
+ours() { grep -ls "[/]${scratch#/}" /proc/[0-9]*/cmdline | grep -o '[0-9]*'; } # not this grep itself
+rank_process() { # RANK
+  local process
+  for process in $(ours); do
+    grep -qsz "^RANK=$1$" "/proc/$process/environ" && echo "$process"
+  done
+}
+nothing_left() {
+  local i
+  for ((i = 0; i < 30; ++i)); do
+    [[ -n $(ours) ]] || return 0
+    sleep 0.1
+  done
+  complain "$1: processes are left: $(ours | tr '\n' ' ')"
+}
+# The cells of a result file that have rounds, "ddp,dp=2:3 …"; fails when the file can't be read.
+rounds_in() {
+  python3 -c 'import json, sys
+print(*[cell["strategy"] + ":" + str(len(cell["rounds"])) for cell in json.load(open(sys.argv[1]))["cells"] if cell["rounds"]])' "$1"
+}
+# interrupted NAME STATUS 'pattern of the message' SECONDS 'pattern of the progress' FAULT -- command...
+# Starts the command, does FAULT when the pattern stands in its output, and looks at the end.
+interrupted() {
+  local name=$1 status=$2 message=$3 limit=$4 progress=$5 fault=$6 process i start ended
+  shift 7
+  "$@" >"$scratch/out" 2>"$scratch/err" &
+  process=$!
+  for ((i = 0; i < 1200; ++i)); do
+    [[ -n $progress ]] || break
+    grep -q "$progress" "$scratch/out" && break
+    kill -0 $process 2>/dev/null || break
+    sleep 0.05
+  done
+  $fault
+  start=$(date +%s%N)
+  { wait $process; } 2>/dev/null
+  ended=$?
+  printf '%s: status %d after %d ms: %s\n' "$name" $ended $((($(date +%s%N) - start) / 1000000)) "$(tr '\n' '|' <"$scratch/err")"
+  ((ended == status)) || complain "$name: status $ended, expected $status"
+  [[ -z $message ]] || grep -qE "$message" "$scratch/err" || complain "$name: expected a message like: $message"
+  (($(date +%s%N) - start < limit * 1000000000)) || complain "$name: took longer than $limit s"
+  nothing_left "$name"
+}
+# Steps of some tenths of a second, one after the other: once gloo's ranks are there, in the middle of one.
+in_step() {
+  local i
+  for ((i = 0; i < 300; ++i)); do
+    [[ -n $(rank_process 1) ]] && grep -qs pt_gloo_runloop /proc/"$(rank_process 1)"/task/*/comm && break
+    sleep 0.1
+  done
+  sleep 3
+}
+
+cat >"$scratch/slow.json" <<'MODEL'
+{"format": "paragauge-model-1", "name": "slow", "input": [2048], "target": {"classes": 2048}, "global_batch": 1024,
+ "optimizer": {"kind": "sgd", "lr": 0.001}, "loss": "mse_loss", "nodes": [{"name": "a", "op": "linear", "out_features": 2048},
+ {"name": "b", "op": "relu"}, {"name": "c", "op": "linear", "out_features": 2048}]}
+MODEL
+slow=("$paragauge" measure -m "$scratch/slow.json" -s ddp -w gloo --steps 500 --warmup 0 --timeout 5)
+compare=("$paragauge" compare -m toy_mlp -s single -s ddp -w gloo --rounds 6 --timeout 5)
+
+echo "-- kill -9"
+kill_rank() { in_step; kill -9 $(rank_process 1); }
+interrupted "kill -9 of rank 1" 75 '^rank 1 died \(signal 9\) in instruction [0-9]+: ' 3 '' kill_rank -- "${slow[@]}"
+kill_now() { kill -9 $(rank_process 0); }
+interrupted "kill -9 of rank 0 after the first round" 75 '^rank 0 died \(signal 9\)' 3 'round 1/6' kill_now -- \
+  "${compare[@]}" --json "$scratch/kill.json"
+[[ $(rounds_in "$scratch/kill.json") =~ ^single:[1-5]\ ddp,dp=2:[1-5]$ ]] || complain "rows are lost: $(rounds_in "$scratch/kill.json")"
+"${compare[@]}" --json "$scratch/kill.json" >"$scratch/out" 2>&1 || complain "the same command again: $(cat "$scratch/out")"
+grep -q 'compare: going on with round [2-6]' "$scratch/out" || complain "it began anew"
+[[ $(rounds_in "$scratch/kill.json") == "single:6 ddp,dp=2:6" ]] || complain "not all rounds: $(rounds_in "$scratch/kill.json")"
+kill_supervisor() { in_step; kill -9 $process; }
+interrupted "kill -9 of the supervisor" 137 '' 3 '' kill_supervisor -- "${slow[@]}"
+
+echo "-- SIGSTOP"
+stop_rank() { in_step; kill -STOP $(rank_process 1); }
+interrupted "SIGSTOP of rank 1" 75 'rank [01].* in instruction [0-9]+: ' 12 '' stop_rank -- "${slow[@]}"
+
+if ((EUID == 0)); then said=$("$network" up 2 100mbit 2>&1); else said="not root"; fi
+if [[ -z $said ]]; then
+  echo "-- a cut link"
+  cut() { ip -n "${PARAGAUGE_NETWORK}1" link set veth0 down; }
+  cut_in_step() { in_step; cut; }
+  interrupted "cut link" 75 'rank [01].* in instruction [0-9]+: ' 12 '' cut_in_step -- "${slow[@]}" --network 100mbit
+  "$network" up 2 100mbit
+  interrupted "cut link after the first round" 75 'rank [01]' 60 'round 1/6' cut -- \
+    "${compare[@]}" --network 100mbit --json "$scratch/cut.json"
+  "$network" up 2 100mbit
+  "${compare[@]}" --network 100mbit --json "$scratch/cut.json" >"$scratch/out" 2>&1 || complain "the same command again: $(cat "$scratch/out")"
+  [[ $(rounds_in "$scratch/cut.json") == "single:6 ddp,dp=2:6" ]] || complain "not all rounds: $(rounds_in "$scratch/cut.json")"
+  "$network" down
+else
+  echo "-- a cut link: skipped, $said"
+fi
+
+mkdir "$scratch/disk"
+if said=$(mount -t tmpfs -o size=1m none "$scratch/disk" 2>&1); then
+  echo "-- a full disk"
+  fill() { dd if=/dev/zero of="$scratch/disk/full" bs=1k 2>/dev/null; }
+  interrupted "full disk" 75 "$scratch/disk/r.json.*No space left" 120 'round 1/6' fill -- "${compare[@]}" --json "$scratch/disk/r.json"
+  [[ $(rounds_in "$scratch/disk/r.json") =~ ^single:[1-5]\ ddp,dp=2:[1-5]$ ]] || complain "rows are lost: $(rounds_in "$scratch/disk/r.json")"
+  rm "$scratch/disk/full"
+  [[ $(ls "$scratch/disk") == r.json ]] || complain "half-written files are left: $(ls "$scratch/disk")"
+  "${compare[@]}" --json "$scratch/disk/r.json" >"$scratch/out" 2>&1 || complain "the same command again: $(cat "$scratch/out")"
+  [[ $(rounds_in "$scratch/disk/r.json") == "single:6 ddp,dp=2:6" ]] || complain "not all rounds: $(rounds_in "$scratch/disk/r.json")"
+else
+  echo "-- a full disk: skipped, $said"
+fi
+
+echo "-- a broken profile"
+"$paragauge" calibrate -m toy_mlp -s ddp -w local --rounds 1 -o "$scratch/good.json" >"$scratch/out" 2>&1 || complain "calibrate: $(cat "$scratch/out")"
+refused() { # NAME FILE
+  local said status
+  for command in "predict -m toy_mlp -s ddp --cost-model profiled --profile" "calibrate -m toy_mlp -s ddp --rounds 1 -o"; do
+    cp "$2" "$scratch/before"
+    said=$("$paragauge" $command "$2" 2>&1 >/dev/null)
+    status=$?
+    [[ $status == 2 && $said == *"$2"* && $(wc -l <<<"$said") == 1 ]] ||
+      complain "$1: ${command%% *}: status $status, expected 2 and one line that names the file: $said"
+    cmp -s "$2" "$scratch/before" || complain "$1: ${command%% *} has changed the file"
+  done
+  echo "$1: $said"
+}
+head -c "$(($(stat -c %s "$scratch/good.json") / 2))" "$scratch/good.json" >"$scratch/half.json"
+refused "half a profile" "$scratch/half.json"
+: >"$scratch/empty.json"
+refused "an empty profile" "$scratch/empty.json"
+head -c 5000 /dev/urandom >"$scratch/random.json"
+refused "a profile of random bytes" "$scratch/random.json"
+sed '0,/"mean_s": /s//"mean_s": -/' "$scratch/good.json" >"$scratch/negative.json"
+refused "a negative time" "$scratch/negative.json"
+sed '0,/"count": [0-9]*/s//"count": "many"/' "$scratch/good.json" >"$scratch/text.json"
+refused "a text for a number" "$scratch/text.json"
+nothing_left "the end"
+exit $failed
