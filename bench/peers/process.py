@@ -13,12 +13,12 @@ def settle_down(core, real_time):
     """Before anything starts a thread: threads inherit the core and the policy.
 
     One priority for all threads: two of gloo's poll for each other, so that a higher one may wait for ever on a core.
-    ResNet-18's DDP step took 123 ms at best and 135 in the median so, 128 and 137 under SCHED_RR, 186 and 294
-    time-shared (with a compiler beside it). True if under SCHED_FIFO."""
+    SCHED_RR was as fast; time-shared, with other work on the machine, ResNet-18's DDP step took twice as long.
+    True if under SCHED_FIFO."""
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this host: their times share a clock
     os.sched_setaffinity(0, {core})
-    # Freed memory stays in the process, so that later steps take no page faults: 4 % of ResNet-18's step.
+    # Freed memory stays in the process, so that later steps take no page faults (medians 0 to 6 % lower, within the noise).
     libc = ctypes.CDLL(None)
     libc.mallopt(M_MMAP_MAX, 0)
     libc.mallopt(M_TRIM_THRESHOLD, -1)
