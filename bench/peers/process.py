@@ -18,7 +18,7 @@ def settle_down(core, real_time):
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this host: their times share a clock
     os.sched_setaffinity(0, {core})
-    # Freed memory stays in the process, so that later steps take no page faults (medians 0 to 6 % lower, within the noise).
+    # Freed memory stays in the process, so that later steps take no page faults (medians 0 to 6 % lower: within noise).
     libc = ctypes.CDLL(None)
     libc.mallopt(M_MMAP_MAX, 0)
     libc.mallopt(M_TRIM_THRESHOLD, -1)
