@@ -12,14 +12,17 @@ namespace bench {
 int report(const ReportOptions& options) {
   sim::Result all;
   all.context = {{"command", "report"}, {"files", options.files}};
-  for (const std::string& file : options.files)
-    for (const sim::Cell& cell : sim::load_result(file).cells) {
+  for (const std::string& file : options.files) {
+    const sim::Result one = sim::load_result(file);
+    if (options.files.size() == 1) all.context = one.context;
+    for (const sim::Cell& cell : one.cells) {
       sim::Cell& merged = all.cell(cell.model, cell.strategy, cell.world, cell.executor);
       if (!merged.rounds.empty())
         throw sim::ConfigError("{}: {} {} on {} is in an earlier file too", file, cell.model, cell.strategy,
                                cell.world);
       merged = cell;
     }
+  }
   const sim::Report report = sim::make_report(all);
   fmt::print("{}", sim::to_console(report));
   if (!options.output.json.empty()) sim::save_result(options.output.json, all);

@@ -37,7 +37,7 @@ refuses "split_size=5 must divide the 64 samples" predict -m convnet -s pipeline
 refuses "dp=3 must divide global_batch=64" predict -m convnet -s ddp,dp=3
 refuses "dp=2 × pp=1 must be ranks=4" predict -m convnet -s ddp --ranks 4
 refuses "unknown cluster 'dgx'; known: cpu_gloo" predict -m convnet -s single -c dgx
-refuses "unknown cost model 'magic'; known: analytic, profiled" predict -m convnet -s single --cost-model magic
+refuses "unknown cost model 'magic'; known: analytic, fitted, profiled" predict -m convnet -s single --cost-model magic
 refuses "unknown schedule 'zigzag'; known: gpipe" predict -m convnet -s pipeline,schedule=zigzag
 refuses "needs a profile" predict -m convnet -s single --cost-model profiled
 refuses "can't be read" predict -m convnet -s single --cost-model profiled --profile "$scratch/none.json"

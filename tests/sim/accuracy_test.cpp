@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "sim/simulate.hpp"
+#include "sim/spec.hpp"
 
 namespace sim {
 namespace {
@@ -90,6 +92,46 @@ TEST(Accuracy, RelativeNeedsSingleOfTheSameModelWorldAndExecutor) {
   const Accuracy accuracy = assess(result);
   for (std::size_t i : {1U, 2U, 3U}) EXPECT_FALSE(forecast(accuracy, i).relative) << i;
   EXPECT_TRUE(forecast(accuracy, 4).relative);
+}
+
+// Ten cells of other models, off by ±4 % with a bias of +2 %: μ ± t s √(1 + 1/n), and none of its own errors in it.
+TEST(Accuracy, ForecastIntervalsComeFromOtherModels) {
+  Result result;
+  std::vector<double> errors;
+  for (int i = 0; i < 10; ++i) {
+    errors.push_back(0.02 + (i % 2 == 0 ? 0.04 : -0.04));
+    add(result, {fmt::format("pipeline,pp={}", i + 2), times(std::exp(errors.back())), kSteady}, "gloo",
+        "other,image=32");
+  }
+  add(result, {"single", times(1.04), kSteady}, "gloo", "net,image=32");  // inside
+  add(result, {"ddp,dp=2", times(3), kSteady}, "gloo",
+      "net,image=64");  // far outside; the same family as the one above
+  const Accuracy accuracy = assess(result);
+  const double sd = 0.04 * std::sqrt(10.0 / 9), reach = student_t(kNormal95, 9) * sd * std::sqrt(1.1);
+  ASSERT_TRUE(forecast(accuracy, 10).interval_90);
+  EXPECT_NEAR(forecast(accuracy, 10).interval_90->low, 1.04 * std::exp(-0.02 - reach), 1e-12);
+  EXPECT_NEAR(forecast(accuracy, 10).interval_90->high, 1.04 * std::exp(-0.02 + reach), 1e-12);
+  EXPECT_NEAR(student_t(kNormal95, 9), 1.833, 0.002);  // a table's value
+  EXPECT_TRUE(*forecast(accuracy, 10).covered);
+  EXPECT_FALSE(*forecast(accuracy, 11).covered);
+  EXPECT_FALSE(forecast(accuracy, 0).interval_90);  // only two cells of another model
+  EXPECT_EQ(accuracy.summaries[0].with_interval, 2U);
+  EXPECT_EQ(*accuracy.summaries[0].coverage, 0.5);
+  // A record of earlier results stands in.
+  const TrackRecord record{{"m", record_of(errors)}};
+  EXPECT_NEAR(assess(result, &record).cells[0].forecasts.at("m").interval_90->high,
+              std::exp(errors[0]) * std::exp(-0.02 + reach), 1e-12);
+}
+
+TEST(Accuracy, TrackRecordsAreReadAsWritten) {
+  const TrackRecord record{{"analytic", {9, -0.1, 0.2}}, {"fitted", {120, 0.01, 0.05}}};
+  const std::filesystem::path path = std::filesystem::path(::testing::TempDir()) / "paragauge_track_record.json";
+  write_text_file(path, to_json(record));
+  const TrackRecord same = load_track_record(path);
+  EXPECT_EQ(same.at("fitted").count, 120U);
+  EXPECT_EQ(same.at("analytic").mean, -0.1);
+  EXPECT_EQ(same.at("analytic").sd, 0.2);
+  EXPECT_FALSE((ErrorRecord{7, 0, 0.1}).interval_90(1));  // too few
 }
 
 TEST(Accuracy, ConclusiveMeansANoiseFloorOfAtMostTwoPercent) {

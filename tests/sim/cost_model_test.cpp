@@ -157,7 +157,7 @@ TEST(Profiled, SaysWhatIsMissingAndHowToGetIt) {
   EXPECT_EQ(message_of([&] { make("profiled", test_cluster("gloo", 2)); }),
             "cost model 'profiled' needs a profile; 'paragauge calibrate' writes one");
   EXPECT_EQ(message_of([&] { make("guessed", test_cluster("gloo", 2)); }),
-            "unknown cost model 'guessed'; known: analytic, profiled");
+            "unknown cost model 'guessed'; known: analytic, fitted, profiled");
 }
 
 /// Two replicas of two stages on ranks 0…3: stage 0 sends to stage 1, replicas all-reduce, and stage 0 sends once more
