@@ -50,35 +50,4 @@ RealTime::~RealTime() {
   pthread_setschedparam(pthread_self(), previous_policy_, &param);
 }
 
-KeepAwake::~KeepAwake() {
-  if (!thread_.joinable()) return;
-  state_ = kEnding;
-  state_.notify_one();
-  thread_.join();
-}
-
-void KeepAwake::begin() {
-  int policy = SCHED_OTHER;
-  sched_param param{};
-  if (pthread_getschedparam(pthread_self(), &policy, &param) != 0 || policy != SCHED_FIFO) return;
-  if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
-  state_ = kSpinning;
-  state_.notify_one();
-}
-
-void KeepAwake::end() { state_ = kParked; }
-
-void KeepAwake::serve() {
-  const sched_param param{.sched_priority = kIdlePriority};
-  pthread_setschedparam(pthread_self(), SCHED_FIFO, &param);
-  for (;;) {
-    const int state = state_.load(std::memory_order_relaxed);
-    if (state == kEnding) return;
-    if (state == kParked)
-      state_.wait(kParked);
-    else
-      __builtin_ia32_pause();
-  }
-}
-
 }  // namespace backend

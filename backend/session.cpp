@@ -233,6 +233,11 @@ std::unique_ptr<Session> open_session(const SessionOptions& options) {
   return nullptr;
 }
 
+bool is_first_of_its_own() {
+  const char* rank = std::getenv("RANK");
+  return rank != nullptr && std::string_view(rank) == "0" && std::getenv("PARAGAUGE_PROGRESS") == nullptr;
+}
+
 bool is_rank_process() { return std::getenv("RANK") && std::getenv("WORLD_SIZE"); }
 
 }  // namespace backend

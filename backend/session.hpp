@@ -79,6 +79,8 @@ std::unique_ptr<Session> open_session(const SessionOptions& options);
 
 /// True inside a rank process (RANK and WORLD_SIZE are set).
 bool is_rank_process();
+/// True in rank 0 where somebody else (torchrun) has started the ranks.
+bool is_first_of_its_own();
 
 /// Runs `arguments` (argv, the program itself first) once per rank with torchrun's variables set, watches the processes
 /// and returns rank 0's exit status. A rank that dies ends all others at once; the error names its last instruction. No

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <tuple>
 
 #include "sim/lower.hpp"
@@ -41,15 +40,19 @@ void collect_links(const Job& job, std::map<LinkKey, const Job*>& links) {
 
 std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std::uint32_t busy_ranks, bool ladder) {
   std::vector<CalibrationTask> tasks;
-  std::set<std::string> known;
+  std::map<std::string, std::size_t> known;  // program → the first of its tasks
   std::map<LinkKey, const Job*> links;
-  for (const Job& job : jobs) {
-    const sim::Program program = sim::calibration_program(job.model, job.strategy);
-    if (known.insert(sim::to_text(program)).second)
+  for (std::size_t j = 0; j < jobs.size(); ++j) {
+    const Job& job = jobs[j];
+    sim::Program program = sim::calibration_program(job.model, job.strategy);
+    program.strategy = "calibration";  // the text of another strategy doesn't make it another program
+    const auto [entry, is_new] = known.emplace(sim::to_text(program), tasks.size());
+    if (is_new)
       for (std::uint32_t copies = 1; copies <= busy_ranks; ++copies)
         tasks.push_back({fmt::format("ops of {}, {} samples per pass, {} rank{} busy", job.model.name,
                                      program.global_batch / program.microbatches, copies, copies > 1 ? "s" : ""),
                          "local", program, job.cluster, copies});
+    for (std::uint32_t copies = 1; copies <= busy_ranks; ++copies) tasks[entry->second + copies - 1].jobs.push_back(j);
     collect_links(job, links);
   }
   const std::map<LinkKey, const Job*> needed = links;

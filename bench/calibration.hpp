@@ -26,6 +26,7 @@ struct CalibrationTask {
   std::uint32_t copies = 0;             // ops: ranks that play the program at the same time; 0: a link's probe
   sim::TransferQuestion question = {};  // links
   std::uint32_t warmup_steps = 1, steps = 1;
+  std::vector<std::size_t> jobs = {};  // ops: whose programs these are, for one rank
 };
 
 /// In a fixed order without repetitions. `ladder`: links at powers of 4 from 4 KiB to 64 MiB too, for forecasts of

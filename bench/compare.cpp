@@ -23,22 +23,25 @@
 namespace bench {
 namespace {
 
-/// Steps of a cell per round: enough that a small model's round isn't one hiccup.
-std::uint32_t steps_for(double step_s, std::uint32_t least) {
-  constexpr double kSecondsPerCell = 0.3;
+constexpr double kSecondsPerCell = 0.3, kSecondsPerLink = 0.05;
+
+/// Steps per round: enough that a small model's round isn't one hiccup.
+std::uint32_t steps_for(double step_s, std::uint32_t least, double seconds = kSecondsPerCell) {
   constexpr std::uint32_t kMost = 100;
-  return std::clamp(static_cast<std::uint32_t>(kSecondsPerCell / std::max(step_s, 1e-6)), least,
-                    std::max(least, kMost));
+  return std::clamp(static_cast<std::uint32_t>(seconds / std::max(step_s, 1e-6)), least, std::max(least, kMost));
 }
 
 /// What a round has calibrated.
 struct Profiles {
-  sim::Profile same;    // the compared models' own shapes and sizes
-  sim::Profile others;  // none of these
+  /// A job's own shapes and sizes, in the order of its own program: the same copy into a bucket takes longer after the
+  /// backward than in it.
+  std::vector<sim::Profile> same;
+  sim::Profile others;  // none of the compared models' shapes and sizes
 };
 
 /// The forecasts of one cell from this round's calibration, the replay of its measured steps, and where they differ.
-void add_forecasts(const Job& job, const Profiles& profiles, const backend::RunResult& run, sim::Round& round) {
+void add_forecasts(const Job& job, const sim::Profile& same, const sim::Profile& others, const backend::RunResult& run,
+                   sim::Round& round) {
   std::vector<sim::Timeline> measured;
   double replayed_s = 0;
   for (const backend::StepResult& step : run.steps) {
@@ -48,7 +51,7 @@ void add_forecasts(const Job& job, const Profiles& profiles, const backend::RunR
   }
   round.replayed_s = replayed_s / static_cast<double>(run.steps.size());
   for (const sim::CostModelKind& kind : sim::cost_model_table()) {
-    const sim::Profile& profile = kind.for_other_shapes ? profiles.others : profiles.same;
+    const sim::Profile& profile = kind.for_other_shapes ? others : same;
     if (kind.needs_profile && profile.ops() == 0) continue;
     const std::unique_ptr<sim::CostModel> cost_model = kind.make(job.cluster, &profile);
     const sim::Timeline predicted =
@@ -114,7 +117,7 @@ class Rounds {
     for (CalibrationTask& task : tasks_) {
       const backend::RunResult run =
           worlds_.at(task.world).run({.program = task.program, .warmup_steps = 1, .steps = 1, .copies = task.copies});
-      task.steps = steps_for(run.steps[0].timeline.step_s, 2);
+      task.steps = steps_for(run.steps[0].timeline.step_s, 2, task.copies > 0 ? kSecondsPerCell : kSecondsPerLink);
     }
   }
 
@@ -123,14 +126,18 @@ class Rounds {
     std::vector<std::size_t> order(tasks_.size() + jobs_.size() + peers);
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::shuffle(order.begin(), order.end(), std::mt19937(options_.seed * 1000 + static_cast<unsigned>(number)));
-    Profiles profiles{sim::Profile(options_.machine.device), sim::Profile(options_.machine.device)};
+    const sim::Profile empty(options_.machine.device);
+    Profiles profiles{std::vector<sim::Profile>(jobs_.size(), empty), empty};
     std::vector<backend::RunResult> runs(jobs_.size());
     std::vector<Peers::Answer> answers(peers);
     for (const std::size_t i : order) {
       if (i < tasks_.size()) {
         const CalibrationSamples samples = measure_task(tasks_[i], worlds_);
         if (i < first_other_) {
-          add(samples, tasks_[i], profiles.same);
+          if (tasks_[i].copies > 0)
+            for (const std::size_t j : tasks_[i].jobs) add(samples, tasks_[i], profiles.same[j]);
+          else
+            for (sim::Profile& profile : profiles.same) add(samples, tasks_[i], profile);
           add(samples, tasks_[i], kept_);
         }
         if (!options_.fit_on.empty()) add(without_own(samples, tasks_[i]), tasks_[i], profiles.others);
@@ -151,7 +158,7 @@ class Rounds {
       sim::Round round;
       round.round = number;
       add_measured(cell, round, runs[j]);
-      add_forecasts(jobs_[j], profiles, runs[j], round);
+      add_forecasts(jobs_[j], profiles.same[j], profiles.others, runs[j], round);
       cell.rounds.push_back(round);
       if (peers_ && peer_runs_on(jobs_[j].strategy, jobs_[j].world))
         add_peer(jobs_[j], answers[j], runs[j], round, result);

@@ -81,7 +81,9 @@ std::string to_text(const Job& job) {
   return fmt::format("{} | {} | {}", job.model.text(), job.strategy.text(), job.world);
 }
 
-Worlds::Worlds(const Machine& machine, const std::vector<Job>& jobs) {
+// One process holds the machine still: who spawns the ranks, or rank 0.
+Worlds::Worlds(const Machine& machine, const std::vector<Job>& jobs)
+    : quiet_(machine.real_time && (!backend::is_rank_process() || backend::is_first_of_its_own())) {
   std::uint32_t most = 1;
   std::map<std::string, std::uint32_t> ranks;
   for (const Job& job : jobs) {
@@ -116,11 +118,13 @@ bool Worlds::real_time() const {
 
 nlohmann::json context(const Machine& machine, const Worlds& worlds) {
   static const backend::Environment environment;  // since the first call
+  const std::optional<std::int32_t> idle_latency = backend::idle_latency_us();
   return {{"command", fmt::to_string(fmt::join(machine.argv, " "))},
           {"device", machine.device},
           {"worlds", machine.worlds},
           {"network", machine.network},
           {"scheduling", worlds.real_time() ? "SCHED_FIFO" : "time-shared"},
+          {"idle_latency_us", idle_latency ? nlohmann::json(*idle_latency) : nlohmann::json()},
           {"environment", environment.describe()}};
 }
 

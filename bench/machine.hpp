@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/quiet.hpp"
 #include "backend/session.hpp"
 #include "bench/commands.hpp"
 #include "sim/cluster.hpp"
@@ -52,6 +53,7 @@ class Worlds {
   [[nodiscard]] bool real_time() const;
 
  private:
+  backend::QuietMachine quiet_;
   std::optional<int> elsewhere_;
   std::map<std::string, std::unique_ptr<backend::Session>> sessions_;
 };

@@ -122,13 +122,7 @@ class CpuCommunicator final : public LocalRank {
     posted_.clear();
     open_.clear();
     for (auto& membership : memberships_) membership.posted = 0;
-    if (world_->own_core) awake_.begin();
     return LocalRank::begin_step();
-  }
-  void end_step() override { awake_.end(); }
-  void abandon() override {
-    awake_.end();
-    LocalRank::abandon();
   }
 
   Ticket post_send(const at::Tensor& tensor, std::uint32_t destination, std::uint32_t tag) override {
@@ -338,7 +332,6 @@ class CpuCommunicator final : public LocalRank {
   }
 
   std::shared_ptr<CpuWorld> world_;
-  KeepAwake awake_;
   std::vector<Membership<Collective>> memberships_;
   std::vector<Posted> posted_;  // by ticket
   std::vector<Ticket> open_;    // receives and collectives that aren't done
