@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "backend/allocator.hpp"
 #include "backend/initial.hpp"
 #include "sim/error.hpp"
 #include "sim/model.hpp"
@@ -51,7 +52,8 @@ Executor::Executor(const sim::Program& program, sim::Program::Place place, Commu
       tensors_(role_.tensors.size()),
       bytes_(role_.storages.size()),
       tickets_(role_.size()),
-      completions_(role_.size()) {
+      completions_(role_.size()),
+      workspace_bytes_(role_.size()) {
   make_persistent(seed);
   plan();
 }
@@ -240,11 +242,16 @@ void Executor::compute(std::uint32_t i, const Action& action, StepRecord& record
   if (keep_gradients_ && action.kind == InstructionKind::update)
     gradients_.emplace_back("gradient " + role_.tensors[ids_[action.reads.begin]].name, reads_[1].clone());
 
+  if (!checked_) reset_peak(communicator_.rank());
   communicator_.mark(&record.times.start_s[i]);
   action.run(*action.work, {reads_, writes_, role_.scale[i]});
   communicator_.mark(&record.times.end_s[i]);
 
-  if (!checked_) check_written(action);
+  if (!checked_) {
+    const RankBytes bytes = rank_bytes(communicator_.rank());
+    workspace_bytes_[i] = bytes.peak - bytes.live;
+    check_written(action);
+  }
   for (std::uint32_t k = 0; k < writes_.size(); ++k) tensors_[ids_[action.writes.begin + k]] = std::move(writes_[k]);
   if (action.is_loss) record.losses.push_back(tensors_[ids_[action.writes.begin]]);
   reads_.clear();

@@ -57,6 +57,9 @@ class Executor {
 
   /// From now on steps keep copies of the gradients that updates read. This costs time and memory.
   void keep_gradients() { keep_gradients_ = true; }
+  /// By instruction: what the op allocated beside its outputs and gave back, in the first step. Resets the allocator's
+  /// peak there.
+  [[nodiscard]] const std::vector<std::int64_t>& workspace_bytes() const { return workspace_bytes_; }
   /// After a step: "parameter fc.weight", "buffer bn1.running_mean", and "gradient fc.weight" where kept.
   [[nodiscard]] NamedTensors state() const;
 
@@ -103,6 +106,7 @@ class Executor {
   std::vector<Communicator::Ticket> tickets_;
   std::vector<Completion> completions_;
   std::int64_t live_bytes_ = 0, peak_bytes_ = 0;
+  std::vector<std::int64_t> workspace_bytes_;  // by instruction
   bool checked_ = false, keep_gradients_ = false;
   NamedTensors gradients_;
 };

@@ -20,8 +20,9 @@ class Writer {
     bytes_ += text;
   }
   void add(const std::string& text) { add(std::string_view(text)); }
-  void add(const std::vector<double>& numbers) {
-    add(std::string_view(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(double)));
+  template <class Number>
+  void add(const std::vector<Number>& numbers) {
+    add(std::string_view(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(Number)));
   }
   [[nodiscard]] const std::string& bytes() const { return bytes_; }
 
@@ -39,9 +40,10 @@ class Reader {
     return value;
   }
   std::string_view text() { return take(value<std::size_t>()); }
-  std::vector<double> numbers() {
+  template <class Number>
+  std::vector<Number> numbers() {
     const std::string_view bytes = text();
-    std::vector<double> numbers(bytes.size() / sizeof(double));
+    std::vector<Number> numbers(bytes.size() / sizeof(Number));
     std::memcpy(numbers.data(), bytes.data(), bytes.size());
     return numbers;
   }
@@ -90,6 +92,7 @@ std::string to_bytes(const RankReport& report) {
   }
   writer.add(report.losses);
   writer.add(report.memory);
+  writer.add(report.workspace_bytes);
   writer.add(report.compared.size());
   for (const VerifiedTensor& row : report.compared) {
     writer.add(row.name);
@@ -103,11 +106,12 @@ RankReport report_from(std::string_view bytes) {
   RankReport report;
   report.steps.resize(reader.value<std::size_t>());
   for (sim::RankTimeline& step : report.steps) {
-    for (auto* times : {&step.posted_s, &step.start_s, &step.end_s}) *times = reader.numbers();
+    for (auto* times : {&step.posted_s, &step.start_s, &step.end_s}) *times = reader.numbers<double>();
     step.end_of_step_s = reader.value<double>();
   }
-  report.losses = reader.numbers();
+  report.losses = reader.numbers<double>();
   report.memory = reader.value<RankMemory>();
+  report.workspace_bytes = reader.numbers<std::int64_t>();
   for (auto left = reader.value<std::size_t>(); left > 0; --left) {
     std::string name(reader.text());
     report.compared.push_back({std::move(name), reader.value<double>()});

@@ -130,14 +130,17 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
   RankReport report;
   StepRecord warmup = executor->new_record();
   std::vector<StepRecord> records(request.steps, warmup);
+  std::int64_t allocator_peak = 0;
   for (std::uint32_t s = 0; s < steps; ++s) {
     StepRecord& record = s < request.warmup_steps ? warmup : records[s - request.warmup_steps];
     if (request.verify && s + 1 == steps) executor->keep_gradients();
     executor->step(record, board.progress(rank));
+    allocator_peak = std::max(allocator_peak, rank_bytes(rank).peak);
     report.losses.push_back(mean_loss(record));
   }
   for (StepRecord& record : records) report.steps.push_back(std::move(record.times));
-  report.memory = {executor->peak_bytes(), rank_bytes(rank).peak, resident_peak_bytes()};
+  report.workspace_bytes = executor->workspace_bytes();
+  report.memory = {executor->peak_bytes(), allocator_peak, resident_peak_bytes()};
   if (request.verify) report.state = executor->state();
   return report;
 }
@@ -159,7 +162,10 @@ RunResult merge(const RunRequest& request, std::vector<RankReport> reports, cons
     sim::check(program, step.timeline);
     result.steps.push_back(std::move(step));
   }
-  for (const RankReport& report : reports) result.memory.push_back(report.memory);
+  for (RankReport& report : reports) {
+    result.memory.push_back(report.memory);
+    result.workspace_bytes.push_back(std::move(report.workspace_bytes));
+  }
   if (reference != nullptr) {
     std::vector<double> losses;
     for (std::uint32_t s = 0; s < request.warmup_steps + request.steps; ++s) losses.push_back(mean_loss(reports, s));

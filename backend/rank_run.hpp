@@ -21,8 +21,9 @@ struct RankReport {
   std::vector<sim::RankTimeline> steps;  // without the warm-up
   std::vector<double> losses;  // per step, warm-up included: mean over the rank's loss instructions, NaN if none
   RankMemory memory;
-  NamedTensors state;                    // to verify: gradients, parameters, buffers; gone after compare_state
-  std::vector<VerifiedTensor> compared;  // what compare_state found
+  std::vector<std::int64_t> workspace_bytes;  // by instruction
+  NamedTensors state;                         // to verify: gradients, parameters, buffers; gone after compare_state
+  std::vector<VerifiedTensor> compared;       // what compare_state found
 };
 
 /// Plays the request on this rank; ranks beyond the program's only keep step. The executor stays with the caller: its

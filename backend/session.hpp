@@ -58,6 +58,7 @@ struct VerifiedTensor {
 struct RunResult {
   std::vector<StepResult> steps;
   std::vector<RankMemory> memory;
+  std::vector<std::vector<std::int64_t>> workspace_bytes;  // [rank][instruction]: beside the outputs, in the first step
   std::vector<VerifiedTensor> verified;
 };
 

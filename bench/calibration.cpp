@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <set>
 #include <tuple>
 
 #include "sim/lower.hpp"
@@ -11,7 +13,8 @@
 namespace bench {
 namespace {
 
-constexpr std::uint32_t kProbeRepeats = 4;
+constexpr std::uint32_t kProbeRepeats = 4, kOverlapComputes = 16;
+constexpr std::int64_t kOverlapBytes = 1 << 20;
 constexpr std::int64_t kSmallestTransfer = 4 << 10, kLargestTransfer = 64 << 20;
 
 bool is_compute(sim::InstructionKind kind) {
@@ -62,6 +65,7 @@ std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std
       std::get<4>(step) = bytes;
       links.emplace(step, job);
     }
+  std::set<std::string> overlapped;
   for (const auto& [key, job] : links) {
     const auto& [world, kind, collective, members, bytes] = key;
     const sim::TransferQuestion question{kind, collective, bytes, members, false};
@@ -69,6 +73,12 @@ std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std
                                                                     : sim::to_string(kind));
     tasks.push_back({fmt::format("{} {} of {} bytes among {}", world, name, bytes, members), world,
                      sim::transfer_probe(question, kProbeRepeats), job->cluster, 0, question});
+    if (kind == sim::InstructionKind::collective && job->cluster.link.engine == sim::TransferEngine::background &&
+        overlapped.insert(world).second) {
+      const sim::TransferQuestion beside{kind, sim::CollectiveKind::all_reduce, kOverlapBytes, members, false};
+      tasks.push_back({fmt::format("{} compute beside transfers among {}", world, members), world,
+                       sim::overlap_probe(beside, kProbeRepeats, kOverlapComputes), job->cluster, 0, beside, true});
+    }
   }
   return tasks;
 }
@@ -80,6 +90,11 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
               {.program = task.program, .warmup_steps = task.warmup_steps, .steps = task.steps, .copies = task.copies});
   CalibrationSamples samples;
   for (const backend::StepResult& step : result.steps) {
+    if (task.overlap) {
+      if (const std::optional<double> share = sim::core_share(task.program, step.timeline))
+        samples.core_shares.push_back(*share);
+      continue;
+    }
     // With copies, every rank played the one role as rank 0.
     for (std::size_t rank = 0; rank < step.timeline.ranks.size(); ++rank) {
       sim::Timeline timeline = step.timeline;
@@ -98,13 +113,27 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
       }
     }
   }
+  if (task.copies > 0) {
+    const sim::Role& role = task.program.roles[0];
+    for (std::uint32_t i = 0; i < role.size(); ++i)
+      if (is_compute(role.kind[i])) {
+        std::int64_t& largest = samples.workspaces[sim::work_key(task.program.works[role.work[i]])];
+        largest = std::max(largest, result.workspace_bytes.at(0).at(i));
+      }
+  }
   return samples;
 }
 
 void add(const CalibrationSamples& samples, const CalibrationTask& task, sim::Profile& profile) {
   for (const auto& [key, seconds] : samples.works) profile.add_op(key, task.copies, seconds);
+  for (const auto& [key, bytes] : samples.workspaces) profile.add_workspace(key, bytes);
   if (task.copies == 1) profile.add_launch(samples.launches);
-  if (task.copies == 0) {
+  if (task.overlap) {
+    double sum = 0;
+    for (double share : samples.core_shares) sum += share;
+    if (!samples.core_shares.empty())
+      profile.core_share[task.world] = sum / static_cast<double>(samples.core_shares.size());
+  } else if (task.copies == 0) {
     const bool collective = task.question.kind == sim::InstructionKind::collective;
     const std::string kind(collective ? sim::to_string(task.question.collective)
                                       : sim::to_string(sim::InstructionKind::send));

@@ -25,6 +25,7 @@ struct CalibrationTask {
   sim::Cluster cluster;
   std::uint32_t copies = 0;             // ops: ranks that play the program at the same time; 0: a link's probe
   sim::TransferQuestion question = {};  // links
+  bool overlap = false;                 // compute beside the transfers: what they take from the cores
   std::uint32_t warmup_steps = 1, steps = 1;
   std::vector<std::size_t> jobs = {};  // ops: whose programs these are, for one rank
 };
@@ -37,6 +38,8 @@ std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std
 struct CalibrationSamples {
   std::map<std::string, std::vector<double>> works;  // by sim::work_key
   std::vector<double> transfers, launches;
+  std::vector<double> core_shares;                 // 0…1, one per step
+  std::map<std::string, std::int64_t> workspaces;  // bytes, by sim::work_key
 };
 CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& worlds);
 void add(const CalibrationSamples& samples, const CalibrationTask& task, sim::Profile& profile);

@@ -16,6 +16,7 @@
 #include "bench/commands.hpp"
 #include "bench/machine.hpp"
 #include "bench/peers.hpp"
+#include "sim/memory.hpp"
 #include "sim/report.hpp"
 #include "sim/simulate.hpp"
 #include "sim/spec.hpp"
@@ -39,9 +40,16 @@ struct Profiles {
   sim::Profile others;  // none of the compared models' shapes and sizes
 };
 
+std::int64_t predicted_allocator_peak(const sim::Program& program, const sim::Prices& prices) {
+  double peak = 0;
+  for (const sim::Role& role : program.roles)
+    peak = std::max(peak, sim::peak_with_workspace(role, prices.workspace_bytes));
+  return std::llround(peak);
+}
+
 /// The forecasts of one cell from this round's calibration, the replay of its measured steps, and where they differ.
 void add_forecasts(const Job& job, const sim::Profile& same, const sim::Profile& others, const backend::RunResult& run,
-                   sim::Round& round) {
+                   sim::Round& round, std::optional<std::int64_t>& predicted_peak) {
   std::vector<sim::Timeline> measured;
   double replayed_s = 0;
   for (const backend::StepResult& step : run.steps) {
@@ -54,8 +62,9 @@ void add_forecasts(const Job& job, const sim::Profile& same, const sim::Profile&
     const sim::Profile& profile = kind.for_other_shapes ? others : same;
     if (kind.needs_profile && profile.ops() == 0) continue;
     const std::unique_ptr<sim::CostModel> cost_model = kind.make(job.cluster, &profile);
-    const sim::Timeline predicted =
-        sim::simulate(job.program, sim::price(job.program, *cost_model, job.cluster), job.cluster);
+    const sim::Prices prices = sim::price(job.program, *cost_model, job.cluster);
+    const sim::Timeline predicted = sim::simulate(job.program, prices, job.cluster);
+    if (kind.name == "profiled") predicted_peak = predicted_allocator_peak(job.program, prices);
     round.predicted[std::string(kind.name)] = sim::step_time(predicted);
     round.attribution[std::string(kind.name)] =
         sim::attribute_cost_error(job.program, job.cluster, predicted, measured).classes;
@@ -158,7 +167,8 @@ class Rounds {
       sim::Round round;
       round.round = number;
       add_measured(cell, round, runs[j]);
-      add_forecasts(jobs_[j], profiles.same[j], profiles.others, runs[j], round);
+      add_forecasts(jobs_[j], profiles.same[j], profiles.others, runs[j], round,
+                    cell.memory.predicted_allocator_peak_bytes);
       cell.rounds.push_back(round);
       if (peers_ && peer_runs_on(jobs_[j].strategy, jobs_[j].world))
         add_peer(jobs_[j], answers[j], runs[j], round, result);
@@ -169,6 +179,7 @@ class Rounds {
   /// What the cost model for other shapes may know: nothing of the compared models.
   [[nodiscard]] CalibrationSamples without_own(CalibrationSamples samples, const CalibrationTask& task) const {
     std::erase_if(samples.works, [&](const auto& work) { return own_works_.contains(work.first); });
+    std::erase_if(samples.workspaces, [&](const auto& work) { return own_works_.contains(work.first); });
     if (own_sizes_.contains(task.question.bytes)) samples.transfers.clear();
     return samples;
   }

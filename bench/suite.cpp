@@ -7,16 +7,16 @@
 // predicted/… and measured/… report a step's time as manual time, measured the maximum over ranks; every row has the
 // same counters, in plain units (s, B, 1). A case that can't run stays, with its reason. Worlds of processes are
 // spawned; rank 0 drives, the others serve.
-#include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <functional>
+#include <limits>
 #include <optional>
 
 #include "bench/commands.hpp"
+#include "bench/google_benchmark.hpp"
 #include "sim/cost_model.hpp"
 #include "sim/error.hpp"
 #include "sim/lower.hpp"
@@ -27,6 +27,7 @@
 #include "sim/spec.hpp"
 #ifdef PARAGAUGE_BACKEND
 #include "bench/machine.hpp"
+#include "bench/peers.hpp"
 #endif
 
 namespace bench {
@@ -36,6 +37,7 @@ struct SuiteOptions {
   Machine machine;
   std::string profile;
   std::int64_t global_batch = 8, image = 64;
+  bool peers = false;
 };
 
 /// Models with images are made small enough for a CPU core.
@@ -65,15 +67,6 @@ void count(benchmark::State& state, const sim::Program& program, const sim::Step
   for (const sim::Role& role : program.roles) instructions += static_cast<double>(role.size() * role.ranks.size());
   state.counters["instructions"] = instructions;
   state.counters["instructions_per_s"] = instructions / mean.step_s;  // of the step; for simulator/… of the simulator
-}
-
-/// Runs a case; what goes wrong becomes the row's reason.
-void guarded(benchmark::State& state, const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const std::exception& error) {
-    state.SkipWithError(error.what());
-  }
 }
 
 void predicted(benchmark::State& state, const SuiteOptions& options, const std::string& model_name,
@@ -130,6 +123,25 @@ void measured(benchmark::State& state, const std::string& model_name, const std:
     count(state, program, sim::mean(times));
   });
 }
+
+/// The same step in plain PyTorch; what it consists of isn't known.
+void peer(benchmark::State& state, const std::string& model_name, const std::string& strategy_text, Peers& peers) {
+  guarded(state, [&] {
+    const sim::Model model = sim::load_model(model_name);
+    const sim::Strategy strategy = sim::parse_strategy(strategy_text, model);
+    const auto steps = static_cast<std::uint32_t>(state.max_iterations);
+    const Peers::Answer answer = peers.run(model.text(), strategy.text(), 1, steps);
+    if (!answer.skipped.empty()) throw sim::RunError("{}", answer.skipped);
+    constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+    sim::StepTime mean{0, kUnknown, kUnknown, kUnknown, kUnknown};
+    std::size_t i = 0;
+    for ([[maybe_unused]] auto _ : state) {
+      mean.step_s += answer.step_s.at(i) / static_cast<double>(steps);
+      state.SetIterationTime(answer.step_s[i++]);
+    }
+    count(state, sim::lower(model, strategy), mean);
+  });
+}
 #endif
 
 int run(int argc, char** argv) {
@@ -146,6 +158,7 @@ int run(int argc, char** argv) {
   app.add_option("--image", options.image, "image size of the ResNets and VGGs")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
+  app.add_flag("--peers", options.peers, "the same steps in plain PyTorch too: peer/…");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -160,6 +173,9 @@ int run(int argc, char** argv) {
 #ifdef PARAGAUGE_BACKEND
   const Worlds worlds(options.machine, make_jobs(subject, options.machine));
   if (worlds.elsewhere()) return *worlds.elsewhere();
+  std::optional<Peers> peers;
+  constexpr std::uint32_t kPeerRanks = 2;
+  if (options.peers) peers.emplace(options.machine, kPeerRanks);
 #endif
   for (const std::string& model : subject.models)
     for (const std::string& strategy : subject.strategies) {
@@ -179,18 +195,17 @@ int run(int argc, char** argv) {
             ->Iterations(3);
 #endif
       }
+#ifdef PARAGAUGE_BACKEND
+      if (peers)
+        benchmark::RegisterBenchmark(("peer/" + cell).c_str(),
+                                     [=, &peers](benchmark::State& state) { peer(state, model, strategy, *peers); })
+            ->UseManualTime()
+            ->Iterations(3);
+#endif
       benchmark::RegisterBenchmark(("simulator/" + cell).c_str(),
                                    [=](benchmark::State& state) { simulator(state, model, strategy); });
     }
-  std::vector<std::string> rest = app.remaining();
-  std::vector<char*> arguments{argv[0]};
-  for (std::string& argument : rest) arguments.push_back(argument.data());
-  int count = static_cast<int>(arguments.size());
-  benchmark::Initialize(&count, arguments.data());
-  if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 2;
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return run_benchmarks(argv[0], app.remaining());
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ std::vector<ClassError> mean_classes(const Cell& cell, const std::string& cost_m
   return sums;
 }
 
-CellAccuracy assess_cell(const Cell& cell, const Cell* single) {
+CellAccuracy assess_cell(const Cell& cell, const Cell* single, const Cell* peer) {
   CellAccuracy accuracy;
   std::vector<StepTime> round_means;
   std::set<std::string> cost_models;
@@ -105,6 +105,7 @@ CellAccuracy assess_cell(const Cell& cell, const Cell* single) {
   accuracy.conclusive = accuracy.noise_floor && *accuracy.noise_floor <= kConclusiveNoiseFloor;
   const std::map<int, double> measured = measured_by_round(cell);
   accuracy.structure = log_error(values(fractions(replayed, measured)));
+  if (peer) accuracy.against_peer = log_error(values(fractions(measured, measured_by_round(*peer))));
   const std::map<int, double> single_measured = single ? measured_by_round(*single) : std::map<int, double>();
   for (const std::string& cost_model : cost_models) {
     ForecastAccuracy& forecast = accuracy.forecasts[cost_model];
@@ -353,7 +354,12 @@ Accuracy assess(const Result& result, const TrackRecord* record) {
       return other.strategy == "single" && other.model == cell.model && other.world == cell.world &&
              other.executor == cell.executor;
     });
-    accuracy.cells.push_back(assess_cell(cell, single == result.cells.end() ? nullptr : &*single));
+    const auto peer = std::ranges::find_if(result.cells, [&](const Cell& other) {
+      return other.executor == "pytorch" && cell.executor == "paragauge" && other.strategy == cell.strategy &&
+             other.model == cell.model && other.world == cell.world;
+    });
+    accuracy.cells.push_back(assess_cell(cell, single == result.cells.end() ? nullptr : &*single,
+                                         peer == result.cells.end() ? nullptr : &*peer));
   }
   add_intervals(result, record, accuracy);
   std::vector<std::pair<std::string, std::string>> columns;  // in the order of appearance

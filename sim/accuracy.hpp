@@ -76,6 +76,7 @@ struct CellAccuracy {
   std::optional<double> noise_floor;
   bool conclusive = false;
   std::optional<LogError> structure;
+  std::optional<LogError> against_peer;               // ln(measured / the same step in plain PyTorch), same rounds
   std::map<std::string, ForecastAccuracy> forecasts;  // by cost model
 };
 

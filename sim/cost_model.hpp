@@ -23,7 +23,8 @@ class Profile;
 /// and caches are shared); one entry means: company doesn't matter.
 struct ComputeCost {
   std::vector<double> busy_s;
-  double novelty = 0;  // how far the answer extrapolates: 0 not at all, 1 no measured shape is like this one
+  double workspace_bytes = 0;  // beside the outputs, while it runs
+  double novelty = 0;          // how far the answer extrapolates: 0 not at all, 1 no measured shape is like this one
 };
 
 /// A transfer or collective, alone on its links: fixed part plus bytes on the busiest link.
@@ -69,7 +70,8 @@ struct Prices {
   std::vector<TransferCost> transfers;                  // one per distinct question
   std::vector<std::vector<std::uint32_t>> transfer_of;  // [role][instruction] → transfers, kNone for others
   double launch_s = 0;
-  std::vector<double> novelty;  // [work]
+  std::vector<double> novelty;          // [work]
+  std::vector<double> workspace_bytes;  // [work]
 };
 Prices price(const Program& program, const CostModel& model, const Cluster& cluster);
 

@@ -39,7 +39,9 @@ std::vector<double> shape_of(const Work& work) {
 
 struct Class {
   ShapeFit alone;
-  std::map<std::uint32_t, std::pair<double, Kriging>> slower;  // by busy ranks: mean ln(t / alone), and what is left
+  double workspace = 0;  // bytes per byte moved, mean
+  std::map<std::uint32_t, std::pair<double, Kriging>> slower =
+      {};  // by busy ranks: mean ln(t / alone), and what is left
 };
 
 class Fitted final : public CostModel {
@@ -47,6 +49,7 @@ class Fitted final : public CostModel {
   Fitted(const Cluster& cluster, const Profile& profile) : cluster_(cluster), profile_(profile) {
     std::map<std::string, std::vector<ShapeSample>> samples;
     std::vector<ShapeSample> all;
+    std::map<std::string, double> workspaces;
     std::map<std::string, std::map<std::uint32_t, Slower>> slower;
     for (const std::string& key : profile.works()) {
       const std::map<std::uint32_t, Statistic> levels = profile.op_levels(key);
@@ -55,6 +58,8 @@ class Fitted final : public CostModel {
       const Work work = work_from_key(key);
       const std::string name = class_of(work);
       samples[name].push_back({work.demand(), shape_of(work), alone->second.mean_s, noise_of(alone->second)});
+      if (work.demand().bytes > 0)
+        workspaces[name] += static_cast<double>(profile.workspace(key).value_or(0)) / work.demand().bytes;
       all.push_back({work.demand(), {}, alone->second.mean_s, noise_of(alone->second)});
       for (const auto& [busy, time] : levels) {
         if (busy == 1 || !(time.mean_s > 0)) continue;
@@ -69,7 +74,9 @@ class Fitted final : public CostModel {
       throw ConfigError("the profile of device '{}' has no ops; calibrate some model first", profile.device);
     any_.emplace_back(all);
     for (const auto& [name, list] : samples) {
-      Class& entry = classes_.try_emplace(name, Class{ShapeFit(list), {}}).first->second;
+      Class& entry =
+          classes_.try_emplace(name, Class{ShapeFit(list), workspaces[name] / static_cast<double>(list.size())})
+              .first->second;
       for (auto& [busy, s] : slower[name]) {
         double mean = 0;
         for (double log : s.logs) mean += log / static_cast<double>(s.logs.size());
@@ -85,11 +92,13 @@ class Fitted final : public CostModel {
     const auto found = classes_.find(class_of(work));
     if (found == classes_.end()) {
       const Estimate estimate = any_[0].at(work.demand(), {});
-      return {{estimate.seconds}, 1};
+      return {.busy_s = {estimate.seconds}, .novelty = 1};
     }
     const std::vector<double> shape = shape_of(work);
     const Estimate alone = found->second.alone.at(work.demand(), shape);
-    ComputeCost cost{{alone.seconds}, alone.novelty};
+    ComputeCost cost{.busy_s = {alone.seconds},
+                     .workspace_bytes = found->second.workspace * work.demand().bytes,
+                     .novelty = alone.novelty};
     for (std::uint32_t busy = 2; busy <= busy_levels_; ++busy) {
       const auto level = found->second.slower.find(busy);
       // A level that wasn't measured is as slow as the one below.

@@ -1,12 +1,20 @@
 #include "sim/memory.hpp"
 
+#include <algorithm>
+
 #include "sim/error.hpp"
 
 namespace sim {
 
-Memory peak_memory(const Role& role) {
-  Memory memory;
-  std::array<std::int64_t, kTensorClasses> live{};
+namespace {
+
+using Live = std::array<std::int64_t, kTensorClasses>;
+
+/// Plays allocations and frees: visit(instruction, bytes alive while it runs, the same by class); kNone before the
+/// first.
+template <class Visit>
+void play(const Role& role, Visit visit) {
+  Live live{};
   std::vector<bool> allocated(role.storages.size());
   std::int64_t total = 0;
   constexpr std::int64_t kMost = std::int64_t{1} << 60;
@@ -19,19 +27,36 @@ Memory peak_memory(const Role& role) {
   };
   for (std::uint32_t s = 0; s < role.storages.size(); ++s)
     if (role.storages[s].persistent) change(s, 1);
-  memory.persistent_bytes = memory.peak_bytes = total;
-  memory.at_peak = live;
+  visit(kNone, total, live);
   for (std::uint32_t i = 0; i < role.size(); ++i) {
     for (std::uint32_t tensor : role.writes(i))
       if (const std::uint32_t storage = role.tensors[tensor].storage; !allocated[storage]) change(storage, 1);
-    if (total > memory.peak_bytes) {
-      memory.peak_bytes = total;
-      memory.at_peak = live;
-      memory.peak_instruction = i;
-    }
+    visit(i, total, live);
     for (std::uint32_t storage : role.frees(i)) change(storage, -1);
   }
+}
+
+}  // namespace
+
+Memory peak_memory(const Role& role) {
+  Memory memory;
+  play(role, [&](std::uint32_t i, std::int64_t total, const Live& live) {
+    if (i == kNone) memory.persistent_bytes = total;
+    if (i != kNone && total <= memory.peak_bytes) return;
+    memory.peak_bytes = total;
+    memory.at_peak = live;
+    memory.peak_instruction = i == kNone ? 0 : i;
+  });
   return memory;
+}
+
+double peak_with_workspace(const Role& role, std::span<const double> workspace_bytes) {
+  double peak = 0;
+  play(role, [&](std::uint32_t i, std::int64_t total, const Live&) {
+    const bool computes = i != kNone && role.work[i] != kNone;
+    peak = std::max(peak, static_cast<double>(total) + (computes ? workspace_bytes[role.work[i]] : 0));
+  });
+  return peak;
 }
 
 }  // namespace sim

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 
 #include "sim/program.hpp"
 
@@ -17,5 +18,7 @@ struct Memory {
   std::int64_t persistent_bytes = 0;
 };
 Memory peak_memory(const Role& role);
+/// The same with what ops allocate while they run: what an allocator sees. `workspace_bytes`: by work (Prices).
+double peak_with_workspace(const Role& role, std::span<const double> workspace_bytes);
 
 }  // namespace sim

@@ -1,5 +1,8 @@
 #include "sim/probe.hpp"
 
+#include <algorithm>
+
+#include "sim/error.hpp"
 #include "sim/pass/pass.hpp"
 
 namespace sim {
@@ -43,7 +46,94 @@ void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std:
   }
 }
 
+/// A linear layer of 0.5 MB: an L2 cache holds it.
+void add_computes(Draft& draft, std::uint32_t count, std::uint32_t input, std::uint32_t weight, std::uint32_t bias) {
+  const TensorSpec x = draft.role.tensors[input].spec;
+  const OpInstance linear{
+      &op_table().at("linear"),
+      complete_attributes(op_table().at("linear"), {{"out_features", static_cast<double>(x.shape[1])}}, "the probe"),
+      {x}};
+  const std::uint32_t work = draft.works->add({linear, Pass::forward, 0});
+  for (std::uint32_t k = 0; k < count; ++k) {
+    Instruction i;
+    i.work = work;
+    i.reads = {input, weight, bias};
+    i.writes = {draft.role.add_tensor(fmt::format("y{}", draft.role.tensors.size()), x, TensorClass::activation)};
+    draft.list.push_back({i, kNone});
+  }
+}
+
 }  // namespace
+
+Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes) {
+  constexpr std::int64_t kRows = 32, kFeatures = 256;
+  check_internal(question.kind == InstructionKind::collective, "an overlap probe of '{}'", to_string(question.kind));
+  Program program;
+  program.model = "none";
+  program.global_batch = 1;
+  program.strategy = fmt::format("overlap probe of {}", to_string(question.collective));
+  WorkTable works(program.works);
+  const TensorSpec spec{Dtype::f32, {(question.bytes + 3) / 4}};
+  Draft draft;
+  draft.program = &program;
+  draft.works = &works;
+  draft.role.name = "stage0";
+  for (std::uint32_t rank = 0; rank < question.members; ++rank) draft.role.ranks.push_back(rank);
+  program.groups.push_back({"data", {draft.role.ranks}});
+  const auto constant = [&](const char* name, const TensorSpec& of, double value) {
+    return draft.role.add_tensor(name, of, TensorClass::input, true, {Initial::Kind::constant, value, 0, 0});
+  };
+  const std::uint32_t input = constant("x", {Dtype::f32, {kRows, kFeatures}}, 1),
+                      weight = constant("w", {Dtype::f32, {kFeatures, kFeatures}}, 0.01),
+                      bias = constant("b", {Dtype::f32, {kFeatures}}, 0), source = constant("source", spec, 1),
+                      buffer = constant("buffer", spec, 0);
+  for (std::uint32_t k = 0; k < repeats; ++k) {
+    draft.scaled_copy(source, buffer, 1, kNone);
+    Instruction i = transfer(InstructionKind::collective, 0, 0);
+    i.collective = question.collective;
+    i.reads = i.writes = {buffer};
+    const std::uint32_t ticket = draft.post(i);
+    add_computes(draft, computes, input, weight, bias);
+    draft.wait(ticket, kNone);
+    add_computes(draft, computes, input, weight, bias);
+  }
+  add_frees(draft);
+  program.roles.push_back(std::move(draft).finish());
+  validate(program);
+  return program;
+}
+
+std::optional<double> core_share(const Program& probe, const Timeline& timeline) {
+  struct Begun {
+    double seconds, inside_s;  // in all, and while the transfer ran
+  };
+  std::vector<Begun> beside;
+  double alone_s = 0, alone = 0;
+  const Role& role = probe.roles.at(0);
+  for (const RankTimeline& rank : timeline.ranks) {
+    double begin_s = 0, end_s = 0;  // of the latest transfer
+    bool waited = true;
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      if (role.kind[i] == InstructionKind::collective) begin_s = rank.start_s[i], end_s = rank.end_s[i], waited = false;
+      if (role.kind[i] == InstructionKind::wait) waited = true;
+      if (role.kind[i] != InstructionKind::compute) continue;
+      const double seconds = rank.end_s[i] - rank.start_s[i];
+      if (waited)
+        alone_s += seconds, ++alone;
+      else if (rank.start_s[i] >= begin_s && rank.start_s[i] < end_s)
+        beside.push_back({seconds, std::min(seconds, end_s - rank.start_s[i])});
+    }
+  }
+  if (alone < 1 || !(alone_s > 0)) return std::nullopt;
+  const double mean_s = alone_s / alone;
+  double inside_s = 0, work_s = 0;  // what passed, and what would have sufficed alone
+  for (const Begun& compute : beside) {
+    inside_s += compute.inside_s;
+    work_s += std::max(0.0, mean_s - (compute.seconds - compute.inside_s));
+  }
+  if (inside_s < mean_s) return std::nullopt;
+  return std::clamp(1 - work_s / inside_s, 0.0, 1.0);
+}
 
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats) {
   Program program;

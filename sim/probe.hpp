@@ -8,12 +8,24 @@
 // the caches are in a step's state. Point-to-point repeats alternate in direction, so that both ends stay in step.
 #pragma once
 
+#include <optional>
+
 #include "sim/cost_model.hpp"
 #include "sim/program.hpp"
+#include "sim/timeline.hpp"
 
 namespace sim {
 
 /// `bytes` is rounded up to whole f32 elements.
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats);
+
+/// Collectives with compute beside them: what a running transfer takes from its members' cores. Every repeat posts one
+/// and then plays `computes` times a linear layer that fits into a core's own cache (it needs nothing of the memory
+/// that the transfer uses), waits, and plays as many again alone.
+Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes);
+
+/// From a step of the overlap probe: the share of the cores' time that compute lost while a transfer ran, 0…1. nullopt
+/// when no compute lay wholly inside a transfer.
+std::optional<double> core_share(const Program& probe, const Timeline& timeline);
 
 }  // namespace sim

@@ -109,6 +109,17 @@ std::map<std::uint32_t, Statistic> Profile::op_levels(std::string_view work_key)
   return levels;
 }
 
+void Profile::add_workspace(const std::string& work_key, std::int64_t bytes) {
+  check_internal(bytes >= 0, "op '{}' with a workspace of {} bytes", work_key, bytes);
+  std::int64_t& largest = workspaces_[work_key];
+  largest = std::max(largest, bytes);
+}
+
+std::optional<std::int64_t> Profile::workspace(std::string_view work_key) const {
+  const auto found = workspaces_.find(work_key);
+  return found == workspaces_.end() ? std::nullopt : std::optional(found->second);
+}
+
 std::vector<std::string> Profile::works() const {
   std::vector<std::string> keys;
   for (const auto& [key, time] : ops_)
@@ -204,6 +215,8 @@ std::string Profile::to_json() const {
     write(row, time);
     ops.push_back(std::move(row));
   }
+  Json& workspaces = file["workspaces"] = Json::array();
+  for (const auto& [key, bytes] : workspaces_) workspaces.push_back({{"work", key}, {"bytes", bytes}});
   Json& links = file["links"] = Json::array();
   Json fits = Json::array();
   for (const auto& [key, ladder] : links_) {
@@ -248,6 +261,13 @@ Profile profile_from_json(std::string_view text, const std::string& where) {
       throw ConfigError("{}: '{}' with busy={} is there twice", row.where(), work, busy);
     row.finish();
   }
+  if (file.has("workspaces"))
+    for (JsonObject& row : file.objects("workspaces")) {
+      const std::string work = row.text("work");
+      if (!profile.workspaces_.emplace(work, whole(row, "bytes", 0)).second)
+        throw ConfigError("{}: '{}' is there twice", row.where(), work);
+      row.finish();
+    }
   for (JsonObject& row : file.objects("links")) {
     LinkKey key{row.text("world"), row.text("kind"), static_cast<std::uint32_t>(whole(row, "members", 2, kMostRanks))};
     const std::int64_t bytes = whole(row, "bytes", 0);

@@ -90,6 +90,9 @@ class Profile {
   [[nodiscard]] std::optional<Statistic> launch() const { return launch_; }
 
   [[nodiscard]] std::size_t ops() const { return ops_.size(); }
+  /// What the op allocates beside its outputs and gives back; the largest that was seen.
+  void add_workspace(const std::string& work_key, std::int64_t bytes);
+  [[nodiscard]] std::optional<std::int64_t> workspace(std::string_view work_key) const;
   /// The keys of all works, each once.
   [[nodiscard]] std::vector<std::string> works() const;
   /// A transfer's share of each end's core: measured, or the cluster's own number.
@@ -105,6 +108,7 @@ class Profile {
  private:
   friend Profile profile_from_json(std::string_view text, const std::string& where);
   std::map<std::pair<std::string, std::uint32_t>, Statistic> ops_;
+  std::map<std::string, std::int64_t, std::less<>> workspaces_;
   std::map<LinkKey, std::map<std::int64_t, Statistic>> links_;
   std::optional<Statistic> launch_;
 };

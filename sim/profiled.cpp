@@ -29,6 +29,7 @@ class Profiled final : public CostModel {
     if (!levels.contains(1))
       throw ConfigError("the profile of device '{}' has no op '{}'; {}", profile_.device, key, kRemedy);
     ComputeCost cost;
+    cost.workspace_bytes = static_cast<double>(profile_.workspace(key).value_or(0));
     for (auto upper = levels.begin(); upper != levels.end(); ++upper) {
       const auto lower = upper == levels.begin() ? upper : std::prev(upper);
       const double gap = upper == lower ? 1 : upper->first - lower->first;

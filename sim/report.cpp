@@ -52,6 +52,18 @@ Value at_peak(const RowSource& s, TensorClass tensor_class) {
   return found == s.cell.memory.predicted_at_peak_bytes.end() ? Value() : mebibytes(found->second);
 }
 
+/// "conv2d.backward +1.9, send -0.8, host +0.2".
+Value largest_causes(const RowSource& s) {
+  constexpr std::size_t kNamed = 3;
+  if (s.forecast == nullptr || !s.accuracy.measured || s.forecast->classes.empty()) return {};
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kNamed, s.forecast->classes.size()); ++i) {
+    const ClassError& c = s.forecast->classes[i];
+    text += fmt::format("{}{} {:+.1f}", i == 0 ? "" : ", ", c.name, 100 * c.effect_s / s.accuracy.measured->step_s);
+  }
+  return text;
+}
+
 using enum ConsolePlace;
 constexpr ValueType kText = ValueType::text, kInteger = ValueType::integer, kNumber = ValueType::number;
 constexpr std::string_view kSeconds = "{:#.4g}", kPercent = "{:+.2f}", kShare = "{:.2f}", kMiB = "{:.2f}",
@@ -119,6 +131,15 @@ constexpr std::array kRowColumns = std::to_array<Column<RowSource>>({
     {"skip_reason", "why the cell could not run", kText, none, "",
      [](const S& s) -> Value { return s.cell.skipped.empty() ? Value() : Value(s.cell.skipped); }},
 
+    {"against_pytorch_percent", "100 ln(measured / plain PyTorch's step), same rounds", kNumber, causes, kPercent,
+     [](const S& s) { return log_percent(s.accuracy.against_peer); }},
+    {"against_pytorch_low_percent", "lower end of its 95 % interval", kNumber, causes, kPercent,
+     [](const S& s) { return log_percent(s.accuracy.against_peer, &Interval::low); }},
+    {"against_pytorch_high_percent", "upper end of it", kNumber, causes, kPercent,
+     [](const S& s) { return log_percent(s.accuracy.against_peer, &Interval::high); }},
+    {"largest_causes", "the three classes of instructions that carry most of the error, in percent of the measured step",
+     kText, causes, "", [](const S& s) { return largest_causes(s); }},
+
     {"predicted_compute_s", "compute, mean over ranks; the four parts add up to the step", kNumber, breakdown, kSeconds,
      [](const S& s) { return predicted(s, &StepTime::compute_s); }},
     {"predicted_exposed_communication_s", "waiting for running transfers", kNumber, breakdown, kSeconds,
@@ -145,8 +166,17 @@ constexpr std::array kRowColumns = std::to_array<Column<RowSource>>({
        const bool known = m.predicted_peak_bytes && m.measured_peak_bytes;
        return known ? Value(*m.predicted_peak_bytes - *m.measured_peak_bytes) : Value();
      }},
+    {"predicted_allocator_MiB", "predicted_peak_MiB with the ops' workspace, which `profiled` has measured per op",
+     kNumber, memory, kMiB, [](const S& s) { return mebibytes(s.cell.memory.predicted_allocator_peak_bytes); }},
     {"allocator_peak_MiB", "measured peak of all tensor memory, the ops' workspace included", kNumber, memory, kMiB,
      [](const S& s) { return mebibytes(s.cell.memory.allocator_peak_bytes); }},
+    {"allocator_error_percent", "100 ln(predicted_allocator / allocator_peak)", kNumber, memory, kPercent,
+     [](const S& s) {
+       const CellMemory& m = s.cell.memory;
+       if (!m.predicted_allocator_peak_bytes || !m.allocator_peak_bytes) return Value();
+       return Value(100 * std::log(static_cast<double>(*m.predicted_allocator_peak_bytes) /
+                                   static_cast<double>(*m.allocator_peak_bytes)));
+     }},
     {"resident_peak_MiB", "largest resident size of the process", kNumber, memory, kMiB,
      [](const S& s) { return mebibytes(s.cell.memory.resident_peak_bytes); }},
     {"weight_MiB", "part of predicted_peak_MiB", kNumber, memory_parts, kMiB,

@@ -31,7 +31,7 @@ enum class ValueType : std::uint8_t { text, integer, number };
 
 /// Where the console shows a column: as the heading of a group of rows, in front of the tables, in one of them, or not
 /// at all.
-enum class ConsolePlace : std::uint8_t { none, heading, front, time, breakdown, memory, memory_parts };
+enum class ConsolePlace : std::uint8_t { none, heading, front, time, causes, breakdown, memory, memory_parts };
 
 struct RowSource {
   const Cell& cell;

@@ -91,7 +91,8 @@ std::string table_of(std::vector<const Row*> rows, ConsolePlace place) {
   const std::size_t strategy = column_index(row_columns(), "strategy"),
                     cost_model = column_index(row_columns(), "cost_model");
   const auto same_strategy = [&](const Row* a, const Row* b) { return (*a)[strategy] == (*b)[strategy]; };
-  const bool per_cost_model = place == ConsolePlace::time || place == ConsolePlace::breakdown;
+  const bool per_cost_model =
+      place == ConsolePlace::time || place == ConsolePlace::causes || place == ConsolePlace::breakdown;
   if (!per_cost_model) rows.erase(std::unique(rows.begin(), rows.end(), same_strategy), rows.end());
   std::vector<ConsoleColumn> columns;
   bool is_empty = true;
@@ -181,9 +182,9 @@ std::string to_console(const Report& report, Detail detail) {
     std::vector<const Row*> ran;
     for (const Row* row : rows)
       if ((*row)[status] != Value("skipped")) ran.push_back(row);
-    for (ConsolePlace place :
-         {ConsolePlace::time, ConsolePlace::breakdown, ConsolePlace::memory, ConsolePlace::memory_parts})
-      if (!ran.empty() && (detail == Detail::full || place == ConsolePlace::time))
+    for (ConsolePlace place : {ConsolePlace::time, ConsolePlace::causes, ConsolePlace::breakdown, ConsolePlace::memory,
+                               ConsolePlace::memory_parts})
+      if (!ran.empty() && (detail == Detail::full || place == ConsolePlace::time || place == ConsolePlace::causes))
         if (const std::string table = table_of(ran, place); !table.empty()) text += table + "\n";
     const std::size_t before = text.size();
     for (const Row* row : rows)

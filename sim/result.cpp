@@ -30,10 +30,12 @@ struct MemoryPart {
   std::string_view name;
   std::optional<std::int64_t> CellMemory::*value;
 };
-constexpr std::array<MemoryPart, 4> kMemoryParts{{{"predicted_peak_bytes", &CellMemory::predicted_peak_bytes},
-                                                  {"measured_peak_bytes", &CellMemory::measured_peak_bytes},
-                                                  {"allocator_peak_bytes", &CellMemory::allocator_peak_bytes},
-                                                  {"resident_peak_bytes", &CellMemory::resident_peak_bytes}}};
+constexpr std::array<MemoryPart, 5> kMemoryParts{
+    {{"predicted_peak_bytes", &CellMemory::predicted_peak_bytes},
+     {"measured_peak_bytes", &CellMemory::measured_peak_bytes},
+     {"allocator_peak_bytes", &CellMemory::allocator_peak_bytes},
+     {"predicted_allocator_peak_bytes", &CellMemory::predicted_allocator_peak_bytes},
+     {"resident_peak_bytes", &CellMemory::resident_peak_bytes}}};
 
 template <class T>
 Json or_null(const std::optional<T>& value) {
@@ -127,7 +129,7 @@ Round read_round(JsonObject& json) {
 CellMemory read_memory(JsonObject json) {
   CellMemory memory;
   for (const MemoryPart& part : kMemoryParts)
-    if (!json.value(part.name).is_null()) memory.*part.value = at_least(json, part.name, 0);
+    if (json.has(part.name) && !json.value(part.name).is_null()) memory.*part.value = at_least(json, part.name, 0);
   JsonObject classes = json.object("predicted_at_peak_bytes");
   for (const std::string& name : classes.keys()) memory.predicted_at_peak_bytes[name] = at_least(classes, name, 0);
   json.finish();

@@ -13,7 +13,8 @@
 //   memory, rounds}]
 //     skipped       why the cell could not run, or null
 //     verify_error  largest |difference| / ‖reference‖₂ of the verified tensors, or null
-//     memory        {predicted_peak_bytes, measured_peak_bytes, allocator_peak_bytes, resident_peak_bytes: of the rank
+//     memory        {predicted_peak_bytes, measured_peak_bytes, allocator_peak_bytes, predicted_allocator_peak_bytes
+//     (may be missing), resident_peak_bytes: of the rank
 //     with the largest; null
 //                   where not known; predicted_at_peak_bytes: {tensor class: bytes}}
 //     rounds        [{round, predicted, replayed_s, measured, attribution}]
@@ -69,6 +70,7 @@ struct Round {
 struct CellMemory {
   std::optional<std::int64_t> predicted_peak_bytes, measured_peak_bytes;  // what the Program holds: should be equal
   std::optional<std::int64_t> allocator_peak_bytes;                       // with the ops' own workspace
+  std::optional<std::int64_t> predicted_allocator_peak_bytes;             // by the cost model `profiled`
   std::optional<std::int64_t> resident_peak_bytes;                        // of the process
   std::map<std::string, std::int64_t> predicted_at_peak_bytes;            // by tensor class
   friend bool operator==(const CellMemory&, const CellMemory&) = default;

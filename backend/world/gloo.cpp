@@ -273,6 +273,8 @@ class GlooCommunicator final : public Communicator {
     posting_.reset();
   }
 
+  void end_step() override { argument_.clear(); }
+
   Ticket post_send(const at::Tensor& tensor, std::uint32_t destination, std::uint32_t tag) override {
     hurry();
     argument_.assign(1, tensor);

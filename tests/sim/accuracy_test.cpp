@@ -123,6 +123,19 @@ TEST(Accuracy, ForecastIntervalsComeFromOtherModels) {
               std::exp(errors[0]) * std::exp(-0.02 + reach), 1e-12);
 }
 
+TEST(Accuracy, AgainstThePeerInTheSameRounds) {
+  const std::vector<double> drift{1, 1.2, 1.4, 1.6, 1.8, 2.0};
+  Result result;
+  add(result, {"single", {}, times(0.9, drift)});
+  add(result, {"single", {}, drift}, "gloo", "net", "pytorch");
+  add(result, {"ddp,dp=2", {}, drift});
+  const Accuracy accuracy = assess(result);
+  EXPECT_NEAR(accuracy.cells[0].against_peer->log_ratio, std::log(0.9), 1e-12);
+  EXPECT_NEAR(accuracy.cells[0].against_peer->interval->high, std::log(0.9), 1e-9);  // drift cancels
+  EXPECT_FALSE(accuracy.cells[1].against_peer);
+  EXPECT_FALSE(accuracy.cells[2].against_peer);
+}
+
 TEST(Accuracy, TrackRecordsAreReadAsWritten) {
   const TrackRecord record{{"analytic", {9, -0.1, 0.2}}, {"fitted", {120, 0.01, 0.05}}};
   const std::filesystem::path path = std::filesystem::path(::testing::TempDir()) / "paragauge_track_record.json";

@@ -66,8 +66,8 @@ TEST_P(CommittedResult, ProgramBytesAreExact) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, CommittedResult, testing::Values("resnet50.json", "convnet.json"),
-                         [](const auto& info) {
-                           return std::string(info.param, std::string_view(info.param).find('.'));
+                         [](const auto& test) {
+                           return std::string(test.param, std::string_view(test.param).find('.'));
                          });
 
 }  // namespace

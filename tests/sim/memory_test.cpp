@@ -160,6 +160,17 @@ TEST(Memory, OneForwardOneBackwardKeepsFewMicrobatches) {
   }
 }
 
+TEST(Memory, WorkspaceCountsWhileItsOpRuns) {
+  const Role role = program_from_text(
+                        "paragauge-program-1\nwork relu.forward f32[4] inplace=0\nwork relu.forward f32[8] inplace=0\n"
+                        "role one ranks=0\ntensor x f32[100] input persistent\ntensor a f32[25] activation\n"
+                        "tensor b f32[50] activation\n0 compute w0 : x -> a\n1 compute w1 : a -> b ; free a b\n")
+                        .roles[0];
+  EXPECT_EQ(peak_with_workspace(role, std::vector{0.0, 0.0}), static_cast<double>(peak_memory(role).peak_bytes));
+  EXPECT_EQ(peak_with_workspace(role, std::vector{0.0, 30.0}), 400 + 100 + 200 + 30);
+  EXPECT_EQ(peak_with_workspace(role, std::vector{500.0, 30.0}), 400 + 100 + 500);  // the first op's is larger
+}
+
 TEST(Memory, ViewsAndInPlaceOpsCostNothing) {
   const auto program = [](const std::string& lines) {
     return program_from_text(
