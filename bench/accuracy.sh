@@ -33,12 +33,12 @@ compare() {
 }
 
 sgd=optimizer=sgd:lr=0.001
-compare resnet18_64 8 330 layer2 '2 1 4*' resnet18,image=64,global_batch=8,$sgd \
+compare resnet18_64 8 270 layer2 '2 1 4*' resnet18,image=64,global_batch=8,$sgd \
   resnet18,image=96,global_batch=6,$sgd resnet50,image=64,global_batch=2,$sgd
-compare convnet 16 420 pool2 '16 8 32*' convnet convnet,global_batch=12 convnet,global_batch=48
-compare resnet50 8 700 layer2 '2 1 4' resnet50,image=128,global_batch=8,loss=mse_loss,$sgd \
+compare convnet 16 240 pool2 '16 8 32*' convnet convnet,global_batch=12 convnet,global_batch=48
+compare resnet50 8 450 layer2 '2 1 4' resnet50,image=128,global_batch=8,loss=mse_loss,$sgd \
   resnet18,image=128,global_batch=4,loss=mse_loss,$sgd resnet50,image=96,global_batch=3,loss=mse_loss,$sgd
-compare vgg11 8 480 features.10 '4' vgg11,image=64,global_batch=8,$sgd \
+compare vgg11 8 270 features.10 '4' vgg11,image=64,global_batch=8,$sgd \
   vgg16,image=48,global_batch=3,$sgd resnet18,image=64,global_batch=4,$sgd
 compare resnet18_96 8 360 layer2 '8 4' resnet18,image=96,global_batch=16,$sgd \
   resnet18,image=64,global_batch=8,$sgd resnet50,image=96,global_batch=2,$sgd

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A network that matters: where strategies cross as the link between two ranks gets slower. Predicted and measured, with
-# links calibrated like any other. About 12 minutes on a quiet 2-core machine; an interrupted run goes on.
+# links calibrated like any other. About 8 minutes on a quiet 2-core machine; an interrupted run goes on.
 #
 #   bench/crossing.sh [FOLDER]     results/crossing unless given: crossing.json, crossing.csv, crossing.png, crossing.svg
 #
@@ -17,7 +17,7 @@ for rate in 100mbit 300mbit 1gbit 3gbit 10gbit; do
   echo "crossing: $rate"
   build/bin/paragauge compare -m resnet18,image=64,global_batch=8,optimizer=sgd:lr=0.001 -s single -s model_parallel,cut=layer2 \
     -s pipeline,cut=layer2,split_size=2 -s pipeline,cut=layer2,schedule=1f1b,split_size=2 -s ddp -s ddp,overlap=1 \
-    -w gloo --network "$rate" --rounds 6 --steps 1 --time-limit 150 --json "$out/$rate.json" >"$out/$rate.log"
+    -w gloo --network "$rate" --rounds 5 --steps 1 --time-limit 60 --json "$out/$rate.json" >"$out/$rate.log"
   tail -n 1 "$out/$rate.log"
   files+=("$out/$rate.json")
 done

@@ -13,9 +13,10 @@ from style import plt
 def label(row):
     strategy = row["strategy"]
     if result_file.preset(strategy) == "pipeline":
-        strategy = f"pipeline, split size {row['microbatch']}"
+        strategy = f"pipeline {result_file.option(strategy, 'schedule')}, split size {row['microbatch']}"
     elif result_file.preset(strategy) in ("model_parallel", "ddp"):
-        strategy = f"{result_file.preset(strategy)}, {row['ranks']} ranks"
+        overlap = " overlapped" if result_file.option(strategy, "overlap") == "1" else ""
+        strategy = f"{result_file.preset(strategy)}{overlap}, {row['ranks']} ranks"
     return strategy if row["executor"] == "paragauge" else f"{strategy} ({row['executor']})"
 
 

@@ -121,6 +121,14 @@ def preset(strategy):
     return strategy.split(",")[0]
 
 
+def option(strategy, key):
+    """"1f1b" of "pipeline,pp=2,schedule=1f1b,…" for schedule; None where it isn't given."""
+    for item in strategy.split(",")[1:]:
+        if item.startswith(f"{key}="):
+            return item[len(key) + 1:]
+    return None
+
+
 def model_name(model):
     """"ResNet50" of "resnet50,global_batch=16,…"."""
     name = Path(model.split(",")[0]).stem

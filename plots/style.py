@@ -8,8 +8,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend comes first)
 
 MEASURED = "#4c72b0"
-PREDICTED = {"profiled": "#9fc0e8", "analytic": "#d9d9d9"}
-PREDICTED_LINE = {"profiled": "#2f5d9b", "analytic": "#8c8c8c"}
+PEER = "#dd8452"  # who else ran the same steps
+PREDICTED = {"profiled": "#9fc0e8", "fitted": "#b9dcc0", "analytic": "#d9d9d9"}
+PREDICTED_LINE = {"profiled": "#2f5d9b", "fitted": "#3c8c52", "analytic": "#8c8c8c"}
 OTHER = "#c9b7dd"  # a cost model without a colour of its own
 ERROR_BAR = {"ecolor": "red", "capsize": 5, "capthick": 1.2, "elinewidth": 1.2}
 

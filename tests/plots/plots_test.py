@@ -132,7 +132,7 @@ def test_nothing_overlaps_or_is_cut_off():
 def test_mp_vs_rn_shows_the_numbers_of_the_file():
     axis = draw(mp_vs_rn, RESULT, {"world": "local", "cost_model": "profiled"}).axes[0]
     equal([text.get_text() for text in axis.get_xticklabels()],
-          ["Model Parallel\n2 ranks", "Single device\n1 rank", "Pipelined\nsplit size 4", "DDP\n2 ranks"])
+          ["Model Parallel\n2 ranks", "Single device\n1 rank", "Pipelined\ngpipe\nsplit size 4", "DDP\n2 ranks"])
     equal(axis.get_ylabel(), "ResNet50 Execution Time (Second)")
     rows = {result_file.preset(row["strategy"]): row for row in rows_of("resnet50", "local", "profiled")
             if row["microbatch"] == 4 or not row["strategy"].startswith("pipeline")}

@@ -1,6 +1,7 @@
 // The accuracy that the README claims, from the result files it was read from (bench/results): bounds that can fail.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <string>
@@ -14,15 +15,18 @@ const std::filesystem::path kResults = std::filesystem::path(PARAGAUGE_TESTS_DIR
 
 const ForecastSummary& summary_of(const Accuracy& accuracy, const std::string& cost_model) {
   for (const ForecastSummary& summary : accuracy.summaries)
-    if (summary.cost_model == cost_model) return summary;
+    if (summary.executor == "paragauge" && summary.cost_model == cost_model) return summary;
   throw std::runtime_error("no forecasts of " + cost_model);
 }
+
+/// Of our own executor: a peer's cell has no timeline.
+bool is_ours(const Cell& cell) { return cell.executor == "paragauge" && cell.skipped.empty(); }
 
 /// Every forecast of a cost model times `factor`, but for `single`: a wrong relative forecast.
 Result spoiled(Result result, const std::string& cost_model, double factor) {
   for (Cell& cell : result.cells)
     for (Round& round : cell.rounds)
-      if (cell.strategy != "single") round.predicted.at(cost_model).step_s *= factor;
+      if (is_ours(cell) && cell.strategy != "single") round.predicted.at(cost_model).step_s *= factor;
   return result;
 }
 
@@ -31,22 +35,20 @@ class CommittedResult : public testing::TestWithParam<const char*> {
   Result result_ = load_result(kResults / GetParam());
 };
 
+// On every cell, conclusive or not: the replay takes the measured durations, so noise cancels.
 TEST_P(CommittedResult, StructureIsRight) {
   const Accuracy accuracy = assess(result_);
-  std::size_t conclusive = 0;
-  for (const CellAccuracy& cell : accuracy.cells) {
-    ASSERT_TRUE(cell.structure.has_value());
-    if (!cell.conclusive) continue;
-    ++conclusive;
-    EXPECT_LE(std::abs(cell.structure->log_ratio), 0.03);
+  for (std::size_t i = 0; i < result_.cells.size(); ++i) {
+    if (!is_ours(result_.cells[i])) continue;
+    ASSERT_TRUE(accuracy.cells[i].structure.has_value());
+    EXPECT_LE(std::abs(accuracy.cells[i].structure->log_ratio), 0.03) << result_.cells[i].strategy;
   }
-  EXPECT_GT(conclusive, 0U);
 }
 
 TEST_P(CommittedResult, ProfiledForecastsHold) {
   const Accuracy accuracy = assess(result_);
   const ForecastSummary& summary = summary_of(accuracy, "profiled");
-  EXPECT_EQ(summary.cells, result_.cells.size());
+  EXPECT_EQ(summary.cells, static_cast<std::size_t>(std::ranges::count_if(result_.cells, is_ours)));
   EXPECT_LE(summary.absolute->median_absolute, 0.10);
   EXPECT_LE(summary.relative->median_absolute, 0.10);
   EXPECT_EQ(summary.pairs_wrong, 0U);
@@ -60,12 +62,14 @@ TEST_P(CommittedResult, AWrongForecastBreaksTheBounds) {
 
 TEST_P(CommittedResult, ProgramBytesAreExact) {
   for (const Cell& cell : result_.cells) {
+    if (!is_ours(cell)) continue;
     ASSERT_TRUE(cell.memory.measured_peak_bytes.has_value());
     EXPECT_EQ(cell.memory.predicted_peak_bytes, cell.memory.measured_peak_bytes) << cell.model << " " << cell.strategy;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, CommittedResult, testing::Values("resnet50.json", "convnet.json"),
+INSTANTIATE_TEST_SUITE_P(Files, CommittedResult,
+                         testing::Values("resnet18_64.json", "convnet.json", "resnet50.json"),
                          [](const auto& test) {
                            return std::string(test.param, std::string_view(test.param).find('.'));
                          });
