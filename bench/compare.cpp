@@ -126,7 +126,10 @@ class Rounds {
     for (CalibrationTask& task : tasks_) {
       const backend::RunResult run =
           worlds_.at(task.world).run({.program = task.program, .warmup_steps = 1, .steps = 1, .copies = task.copies});
-      task.steps = steps_for(run.steps[0].timeline.step_s, 2, task.copies > 0 ? kSecondsPerCell : kSecondsPerLink);
+      const double step_s = run.steps[0].timeline.step_s;
+      const bool slow_link = task.copies == 0 && step_s > kSecondsPerCell;  // its probe repeats the transfer itself
+      task.steps = steps_for(step_s, slow_link ? 1 : 2, task.copies > 0 ? kSecondsPerCell : kSecondsPerLink);
+      if (slow_link) task.warmup_steps = 0;
     }
   }
 

@@ -12,7 +12,7 @@ bench/setup.sh
 mkdir -p "$out"
 trap 'bench/network.sh down' EXIT
 files=()
-for rate in 100mbit 300mbit 1gbit 3gbit 10gbit; do
+for rate in 500mbit 1gbit 2gbit 4gbit 10gbit; do
   bench/network.sh up 2 "$rate"
   echo "crossing: $rate"
   build/bin/paragauge compare -m resnet18,image=64,global_batch=8,optimizer=sgd:lr=0.001 -s single -s model_parallel,cut=layer2 \
