@@ -22,4 +22,4 @@ for rate in 500mbit 1gbit 2gbit 4gbit 10gbit; do
   files+=("$out/$rate.json")
 done
 build/bin/paragauge report "${files[@]}" --json "$out/crossing.json" --csv "$out/crossing.csv"
-.venv/bin/python plots/crossing.py "$out/crossing.json" --out "$out/crossing"
+.venv/bin/python plots/crossing.py "$out/crossing.json" --presets pipeline ddp --out "$out/crossing"

@@ -82,17 +82,18 @@ def draw(axes, model, rows):
     measured, predicted = [], {}
     strategies = result_file.groups(rows, "strategy")
     for colour, ((strategy,), of_strategy) in zip(itertools.cycle(COLOURS), strategies.items()):
+        name = result_file.strategy_label(of_strategy[0])
         points = curve(of_strategy, "measured_s")
         if points:
             measured.append(points)
             axes.errorbar([p[0] for p in points], [p[1] for p in points], yerr=[p[2]["measured_population_sd_s"] or 0 for p in points],
-                          fmt="o", markersize=5, color=colour, ecolor=colour, capsize=4, label=f"{strategy}, measured")
+                          fmt="o", markersize=5, color=colour, ecolor=colour, capsize=4, label=f"{name}, measured")
         for (cost_model,), of_model in result_file.groups(of_strategy, "cost_model").items():
             points = curve(of_model, "predicted_s")
             if points:
                 predicted.setdefault(cost_model, []).append(points)
                 axes.plot([p[0] for p in points], [p[1] for p in points], LINES.get(cost_model, "-."), linewidth=1.4, color=colour,
-                          label=f"{strategy}, {cost_model}")
+                          label=f"{name}, {cost_model}")
     mark(axes, measured, "measured crossing", "o", "black")
     if predicted:
         cost_model = next((name for name in LINES if name in predicted), next(iter(predicted)))
@@ -118,6 +119,10 @@ def plot(arguments):
     if arguments.model:
         rows = result_file.choose(files[0], rows, "model", arguments.model)
     rows = [row for row in rows if bits_per_second(row["world"])]
+    if arguments.presets:
+        rows = [row for row in rows if result_file.preset(row["strategy"]) in arguments.presets]
+    if any(row["cost_model"] == "profiled" for row in rows):
+        rows = [row for row in rows if row["cost_model"] in ("profiled", None)]
     models = result_file.groups(rows, "model")
     if len({row["world"] for row in rows}) < 2:
         raise result_file.FileError(f"{', '.join(files)}: no crossing: it needs worlds of at least two bandwidths, like gloo@100mbit and gloo@1gbit")
@@ -127,11 +132,12 @@ def plot(arguments):
     draw(axes, rows[0]["model"], rows)
     handles = {}
     handles.update({name: handle for handle, name in zip(*axes.get_legend_handles_labels())})
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=8,
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2, fontsize=8,
                   title="error bars: standard deviation of the steps", title_fontsize=9)
     style.save(figure, arguments.out)
 
 
 if __name__ == "__main__":
     result_file.run(plot, __doc__.splitlines()[0],
-                    [("more", {"nargs": "*", "help": "further results"}), ("--model", {"help": "only this model, as the file writes it"})])
+                    [("--presets", {"nargs": "+", "help": "only these strategies, like: --presets pipeline ddp"}),
+                     ("more", {"nargs": "*", "help": "further results"}), ("--model", {"help": "only this model, as the file writes it"})])

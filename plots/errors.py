@@ -11,12 +11,7 @@ from style import plt
 
 
 def label(row):
-    strategy = row["strategy"]
-    if result_file.preset(strategy) == "pipeline":
-        strategy = f"pipeline {result_file.option(strategy, 'schedule')}, split size {row['microbatch']}"
-    elif result_file.preset(strategy) in ("model_parallel", "ddp"):
-        overlap = " overlapped" if result_file.option(strategy, "overlap") == "1" else ""
-        strategy = f"{result_file.preset(strategy)}{overlap}, {row['ranks']} ranks"
+    strategy = result_file.strategy_label(row)
     return strategy if row["executor"] == "paragauge" else f"{strategy} ({row['executor']})"
 
 

@@ -129,6 +129,17 @@ def option(strategy, key):
     return None
 
 
+def strategy_label(row):
+    """"pipeline 1f1b, split size 2", "ddp overlapped, 2 ranks"."""
+    strategy = row["strategy"]
+    if preset(strategy) == "pipeline":
+        return f"pipeline {option(strategy, 'schedule')}, split size {row['microbatch']}"
+    if preset(strategy) in ("model_parallel", "ddp"):
+        overlap = " overlapped" if option(strategy, "overlap") == "1" else ""
+        return f"{preset(strategy)}{overlap}, {row['ranks']} ranks"
+    return strategy
+
+
 def model_name(model):
     """"ResNet50" of "resnet50,global_batch=16,…"."""
     name = Path(model.split(",")[0]).stem

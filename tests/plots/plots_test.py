@@ -53,7 +53,7 @@ def write_crossing():
 
 
 CROSSING = write_crossing()
-PLOTS.append((crossing, CROSSING, {"more": [], "model": None}))
+PLOTS.append((crossing, CROSSING, {"more": [], "model": None, "presets": None}))
 
 
 def draw(module, file, options):
@@ -156,12 +156,12 @@ def test_split_size_shows_the_sweep():
 
 
 def test_crossing_marks_where_the_fastest_strategy_changes():
-    axis = draw(crossing, CROSSING, {"more": [], "model": None}).axes[0]
+    axis = draw(crossing, CROSSING, {"more": [], "model": None, "presets": None}).axes[0]
     equal([text.get_text() for text in axis.get_xticklabels()], ["100 Mbit/s", "1 Gbit/s", "10 Gbit/s"])
     lines = {line.get_label(): line for line in axis.lines}
-    near(list(lines["ddp,dp=2, profiled"].get_ydata()), [0.96 * 1.5, 0.96 * 0.6, 0.96 * 0.51])
+    near(list(lines["ddp, 2 ranks, profiled"].get_ydata()), [0.96 * 1.5, 0.96 * 0.6, 0.96 * 0.51])
     points = {container.get_label(): container.lines[0] for container in axis.containers}
-    near(list(points["ddp,dp=2, measured"].get_ydata()), [1.5, 0.6, 0.51])
+    near(list(points["ddp, 2 ranks, measured"].get_ydata()), [1.5, 0.6, 0.51])
 
     def crossed(seconds):  # on the straight line from (1e8, seconds(1e8)) to (1e9, seconds(1e9)), logarithmic on both axes
         slow, fast = math.log(seconds(1e8)), math.log(seconds(1e9))
@@ -170,7 +170,7 @@ def test_crossing_marks_where_the_fastest_strategy_changes():
     near([float(lines["measured crossing"].get_xdata()[0]), float(lines["measured crossing"].get_ydata()[0])],
          [crossed(lambda bits: 0.5 + 1e8 / bits), 1])
     near([float(lines["predicted crossing (profiled)"].get_xdata()[0])], [crossed(lambda bits: 0.96 * (0.5 + 1e8 / bits))])
-    equal(message(lambda: draw(crossing, RESULT, {"more": [], "model": None})),
+    equal(message(lambda: draw(crossing, RESULT, {"more": [], "model": None, "presets": None})),
           f"{RESULT}: no crossing: it needs worlds of at least two bandwidths, like gloo@100mbit and gloo@1gbit")
     equal(crossing.bits_per_second("gloo@2.5gbit"), 2.5e9)
     equal([crossing.bits_per_second("gloo"), crossing.bits_per_second("gloo@unlimited")], [None, None])
