@@ -45,7 +45,7 @@ def write_crossing():
     rows = []
     for world, bits in (("gloo@100mbit", 1e8), ("gloo@1gbit", 1e9), ("gloo@10gbit", 1e10), ("gloo@unlimited", 1e20)):
         for strategy, seconds in (("single", 1), ("ddp,dp=2", 0.5 + 1e8 / bits)):
-            rows.append({**template, "world": world, "strategy": strategy, "measured_s": seconds, "measured_population_sd_s": 0.02,
+            rows.append({**template, "world": world, "strategy": strategy, "ranks": 1 if strategy == "single" else 2, "measured_s": seconds, "measured_population_sd_s": 0.02,
                          "predicted_s": 0.96 * seconds if strategy != "single" else seconds})
     path = FOLDER / "crossing.json"
     path.write_text(json.dumps({**content, "rows": rows}))
