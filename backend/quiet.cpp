@@ -1,10 +1,12 @@
 #include "backend/quiet.hpp"
 
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <cstdint>
 #include <fstream>
 #include <string>
@@ -39,6 +41,9 @@ int restore_at_the_end(const std::string& value) {
   if (child == 0) {
     if (fork() != 0) _exit(0);  // nobody's child: it outlives whoever is waited for or killed with its group
     setsid();
+    // Who ends all processes of our name must not end the one that tidies up.
+    prctl(PR_SET_NAME, "restore_rt");
+    for (const int ending : {SIGTERM, SIGINT, SIGHUP}) std::signal(ending, SIG_IGN);
     dup2(ends[0], 0);
     close_range(1, ~0U, 0);  // nobody must wait for this process because it holds their files
     char nothing = 0;
