@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # How accurate the forecasts are on this machine: every model by its strategies, on both worlds, beside plain PyTorch.
-# The files of bench/results/ are made by this. About 45 minutes on a quiet 2-core machine; an interrupted run goes on
-# where it stopped.
+# The files of bench/results/ are made by this. The time limits add up to 27 minutes, plus a round of each model; an
+# interrupted run goes on where it stopped.
 #
 #   bench/accuracy.sh [FOLDER]     results/accuracy unless given: NAME.json, NAME.csv, NAME.profile.json, accuracy.csv
 #

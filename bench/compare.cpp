@@ -107,11 +107,7 @@ class Rounds {
     if (!options.profile.empty() && std::filesystem::exists(options.profile))
       kept_ = sim::load_profile(options.profile);
     kept_.environment = context(options.machine, worlds);
-    if (options.peers) {
-      std::uint32_t ranks = 1;
-      for (const Job& job : jobs) ranks = std::max(ranks, job.strategy.ranks());
-      peers_.emplace(options.machine, ranks);
-    }
+    if (options.peers) peers_.emplace(options.machine, worlds.at("local").options().ranks);  // as many as any job needs
   }
 
   /// Plays everything for a moment, to know how long it takes; nothing of it is kept.

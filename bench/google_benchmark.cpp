@@ -1,5 +1,9 @@
 #include "bench/google_benchmark.hpp"
 
+#include <fmt/format.h>
+
+#include <cstdio>
+
 namespace bench {
 
 void guarded(benchmark::State& state, const std::function<void()>& body) {
@@ -19,6 +23,15 @@ int run_benchmarks(char* program, std::vector<std::string> arguments) {
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return 0;
+}
+
+int main_of_suite(const char* name, int (*run)(int argc, char** argv), int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}: {}\n", name, error.what());
+    return 2;
+  }
 }
 
 }  // namespace bench

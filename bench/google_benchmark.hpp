@@ -16,4 +16,7 @@ void guarded(benchmark::State& state, const std::function<void()>& body);
 /// where it doesn't know one.
 int run_benchmarks(char* program, std::vector<std::string> arguments);
 
+/// What main returns: an error is a line with the program's name, and status 2.
+int main_of_suite(const char* name, int (*run)(int argc, char** argv), int argc, char** argv);
+
 }  // namespace bench

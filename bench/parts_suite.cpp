@@ -112,11 +112,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace bench
 
-int main(int argc, char** argv) {
-  try {
-    return bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "paragauge_parts_suite: {}\n", error.what());
-    return 2;
-  }
-}
+int main(int argc, char** argv) { return bench::main_of_suite("paragauge_parts_suite", bench::run, argc, argv); }

@@ -22,8 +22,7 @@ struct Plan {
   std::vector<OpInstance> ops;              // with the shapes of one microbatch
   std::vector<Signature> signatures;
   std::vector<bool> needs_grad;
-  bool one_loss = false;  // on all microbatches together
-  OpInstance whole_loss;  // with the shapes of a replica's batch
+  bool one_loss = false;  // on all microbatches together: its op has the shapes of a replica's batch
   /// Nodes of stage `from` whose output stage `to` reads, in the model's order.
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<int>> edges;
 
@@ -37,7 +36,7 @@ struct Plan {
     rows = replica_rows / s.microbatches;
     ops = m.instances(rows);
     one_loss = schedule_table().at(s.schedule).one_loss && s.microbatches > 1;
-    whole_loss = m.instances(replica_rows).back();
+    if (one_loss) ops.back() = m.instances(replica_rows).back();
     for (const OpInstance& op : ops) signatures.push_back(op.signature());
     needs_grad = m.outputs_need_grad();
     for (std::size_t n = 0; n < m.nodes.size(); ++n)
@@ -99,7 +98,8 @@ class StageBuilder {
     std::uint32_t tensor = kNone;
     bool exclusive = true;
   };
-  using Key = std::pair<int, std::int32_t>;  // node (or kModelInput, kModelTarget), microbatch
+  using Key = std::pair<int, std::int32_t>;  // node (or kModelInput, kModelTarget), microbatch or kAll
+  static constexpr std::int32_t kAll = -1;   // the microbatches together, as an instruction without a microbatch
 
   [[nodiscard]] const Node& node(int n) const { return plan_.model.nodes[static_cast<std::size_t>(n)]; }
   [[nodiscard]] const Signature& signature(int n) const { return plan_.signatures[static_cast<std::size_t>(n)]; }
@@ -107,7 +107,7 @@ class StageBuilder {
   [[nodiscard]] int loss_node() const { return static_cast<int>(plan_.model.nodes.size()) - 1; }
   [[nodiscard]] bool has_loss() const { return plan_.stage.back() == stage_; }
   [[nodiscard]] static std::string versioned(const std::string& name, std::int32_t mb) {
-    return fmt::format("{}#{}", name, mb);
+    return mb == kAll ? name + ".all" : fmt::format("{}#{}", name, mb);
   }
 
   void add_persistent() {
@@ -141,7 +141,7 @@ class StageBuilder {
     const std::uint32_t tensor = draft_.role.add_tensor(
         name, whole, TensorClass::input, true,
         {target ? Initial::Kind::model_target : Initial::Kind::model_input, 0, 0, plan_.replica_rows});
-    if (target) target_ = tensor;
+    values_[{source, kAll}] = tensor;
     for (std::int32_t mb = 0; mb < plan_.microbatches; ++mb)
       values_[{source, mb}] =
           plan_.microbatches == 1 ? tensor : draft_.role.add_view(versioned(name, mb), part, tensor, mb * part.bytes());
@@ -167,14 +167,32 @@ class StageBuilder {
   /// forward's input. So they needn't be kept until the end of the step.
   void wait_received(std::uint32_t peer, std::vector<Pending>& sends, std::int32_t forward) {
     if (!plan_.edges.contains({peer, stage_})) return;
-    const std::vector<Action> theirs =
-        schedule_table().at(plan_.strategy.schedule).stage(peer, plan_.stages, plan_.microbatches);
-    const auto sent = std::ranges::find(theirs, Action{Action::Kind::forward, forward});
+    const Order& theirs = order_of(peer);
     std::erase_if(sends, [&](const Pending& p) {
-      if (std::find(theirs.begin(), sent, Action{Action::Kind::backward, p.microbatch}) == sent) return false;
+      if (theirs.backward[static_cast<std::size_t>(p.microbatch)] > theirs.forward[static_cast<std::size_t>(forward)])
+        return false;
       draft_.wait(p.ticket, p.node, p.microbatch);
       return true;
     });
+  }
+
+  /// When a stage plays what, as places in its schedule, by microbatch.
+  struct Order {
+    std::vector<std::size_t> forward, backward;
+  };
+  const Order& order_of(std::uint32_t stage) {
+    const auto [entry, is_new] = orders_.try_emplace(stage);
+    if (is_new) {
+      const auto microbatches = static_cast<std::size_t>(plan_.microbatches);
+      entry->second = {std::vector<std::size_t>(microbatches), std::vector<std::size_t>(microbatches)};
+      const std::vector<Action> actions =
+          schedule_table().at(plan_.strategy.schedule).stage(stage, plan_.stages, plan_.microbatches);
+      for (std::size_t at = 0; at < actions.size(); ++at)
+        (actions[at].kind == Action::Kind::forward
+             ? entry->second.forward
+             : entry->second.backward)[static_cast<std::size_t>(actions[at].microbatch)] = at;
+    }
+    return entry->second;
   }
 
   [[nodiscard]] static TensorSpec flat(const TensorSpec& spec) { return {spec.dtype, {spec.elements()}}; }
@@ -241,57 +259,23 @@ class StageBuilder {
   /// The loss of all microbatches' outputs, and its gradient, whose parts the microbatches' backwards start from.
   void loss_of_all() {
     const int loss = loss_node(), output = node(loss).inputs[0];
-    const std::string name = node(output).name + ".all";
+    const TensorSpec part = signature(output).output;
     const std::uint32_t index = draft_.name_index(node(loss).name);
-    const std::int64_t part_bytes = signature(output).output.bytes();
-    const TensorSpec whole = plan_.whole_loss.inputs[0];
-    const std::uint32_t all = draft_.role.add_tensor(name, whole, TensorClass::activation);
+    const std::uint32_t all =
+        draft_.role.add_tensor(versioned(node(output).name, kAll), plan_.ops[static_cast<std::size_t>(loss)].inputs[0],
+                               TensorClass::activation);
+    values_[{output, kAll}] = all;
     for (std::int32_t mb = 0; mb < plan_.microbatches; ++mb)
-      draft_.scaled_copy(
-          values_.at({output, mb}),
-          draft_.role.add_view(versioned(name, mb), flat(signature(output).output), all, mb * part_bytes), 1, index);
-    const Signature s = plan_.whole_loss.signature();
-    Instruction forward;
-    forward.kind = InstructionKind::compute;
-    forward.work = draft_.works->add({plan_.whole_loss, Pass::forward, 0});
-    forward.node = index;
-    forward.reads = {all, target_};
-    forward.writes = {draft_.role.add_tensor(node(loss).name, s.output, TensorClass::activation)};
-    std::vector<std::uint32_t> saved;
-    for (const SavedSpec& spec : s.saved) {
-      saved.push_back(
-          draft_.role.add_tensor(fmt::format("{}.{}", node(loss).name, spec.name), spec.spec, TensorClass::activation));
-      forward.writes.push_back(saved.back());
-    }
-    draft_.list.push_back({forward, kNone});
-
-    Instruction backward;
-    backward.kind = InstructionKind::compute;
-    const std::uint32_t grads = plan_.model.grads(static_cast<std::size_t>(loss), plan_.needs_grad);
-    backward.work = draft_.works->add({plan_.whole_loss, Pass::backward, grads});
-    backward.node = index;
-    for (const Operand& operand : s.backward_reads) {
-      switch (operand.from) {
-        case Operand::From::input:
-          backward.reads.push_back(forward.reads[static_cast<std::size_t>(operand.index)]);
-          break;
-        case Operand::From::output:
-          backward.reads.push_back(forward.writes[0]);
-          break;
-        case Operand::From::saved:
-          backward.reads.push_back(saved[static_cast<std::size_t>(operand.index)]);
-          break;
-        case Operand::From::parameter:
-          throw InternalError("loss '{}' reads a parameter", node(loss).name);
-      }
-    }
-    const std::uint32_t gradient = draft_.role.add_tensor("grad." + name, whole, TensorClass::activation);
-    backward.writes = {gradient};
-    draft_.list.push_back({backward, kNone});
+      draft_.scaled_copy(values_.at({output, mb}),
+                         draft_.role.add_view(fmt::format("{}.{}", versioned(node(output).name, kAll), mb), flat(part),
+                                              all, mb * part.bytes()),
+                         1, index);
+    forward_node(loss, kAll);
+    backward_node(loss, kAll, /*last=*/true);
+    const std::uint32_t gradient = gradients_.at({output, kAll}).tensor;
     for (std::int32_t mb = 0; mb < plan_.microbatches; ++mb)
-      contribute(
-          output, mb,
-          {draft_.role.add_view(gradient_name(output, mb), signature(output).output, gradient, mb * part_bytes), true});
+      contribute(output, mb,
+                 {draft_.role.add_view(gradient_name(output, mb), part, gradient, mb * part.bytes()), true});
   }
 
   void backward(std::int32_t mb, bool last) {
@@ -348,8 +332,8 @@ class StageBuilder {
       return;
     }
     Instruction i = compute(n, mb, Pass::backward, grads);
-    if (is_loss)
-      i.scale = 1.0 / static_cast<double>(plan_.microbatches);  // the step's loss is the mean over microbatches
+    if (is_loss)  // the step's loss is the mean over microbatches
+      i.scale = mb == kAll ? 1.0 : 1.0 / static_cast<double>(plan_.microbatches);
     else
       i.reads.push_back(gradients_.at({n, mb}).tensor);
     for (const Operand& operand : s.backward_reads) i.reads.push_back(operand_tensor(n, mb, operand));
@@ -449,11 +433,11 @@ class StageBuilder {
   std::vector<int> nodes_;                                          // of this stage, in the model's order
   std::map<int, std::vector<std::uint32_t>> parameters_, buffers_;  // per node: indices into draft_.parameters, tensors
   std::map<Key, std::uint32_t> values_;                             // outputs, here or received
-  std::uint32_t target_ = kNone;                                    // of all microbatches
   std::map<Key, std::vector<std::uint32_t>> saved_;
   std::map<Key, Gradient> gradients_;
   std::map<std::int32_t, std::vector<Pending>> activation_sends_;
   std::map<std::uint32_t, std::vector<Pending>> gradient_sends_;  // by the stage they go to
+  std::map<std::uint32_t, Order> orders_;                         // by stage
 };
 
 enum class Transfers : bool { no, yes };

@@ -23,10 +23,7 @@ void add_collectives(Draft& draft, const TransferQuestion& question, const Tenso
     const std::uint32_t buffer = draft.role.add_tensor(fmt::format("buffer{}", k), spec, TensorClass::communication,
                                                        true, {Initial::Kind::constant, 0, 0, 0});
     draft.scaled_copy(source, buffer, 1, kNone);
-    Instruction i = transfer(InstructionKind::collective, 0, 0);
-    i.collective = question.collective;
-    i.reads = i.writes = {buffer};
-    draft.wait(draft.post(i), kNone);
+    draft.wait(draft.post_collective(question.collective, 0, buffer, kNone), kNone);
   }
 }
 
@@ -89,10 +86,7 @@ Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, s
                       buffer = constant("buffer", spec, 0);
   for (std::uint32_t k = 0; k < repeats; ++k) {
     draft.scaled_copy(source, buffer, 1, kNone);
-    Instruction i = transfer(InstructionKind::collective, 0, 0);
-    i.collective = question.collective;
-    i.reads = i.writes = {buffer};
-    const std::uint32_t ticket = draft.post(i);
+    const std::uint32_t ticket = draft.post_collective(question.collective, 0, buffer, kNone);
     add_computes(draft, computes, input, weight, bias);
     draft.wait(ticket, kNone);
     add_computes(draft, computes, input, weight, bias);

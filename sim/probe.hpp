@@ -25,7 +25,7 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats);
 Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes);
 
 /// From a step of the overlap probe: the share of the cores' time that compute lost while a transfer ran, 0…1. nullopt
-/// when no compute lay wholly inside a transfer.
+/// when the transfers were over before one compute's time.
 std::optional<double> core_share(const Program& probe, const Timeline& timeline);
 
 }  // namespace sim

@@ -25,33 +25,15 @@ void add_buffer_broadcast(Draft& draft, std::uint32_t group, bool transfers) {
   std::vector<DraftInstruction> rest = std::move(draft.list);
   draft.list.clear();
   for (const Dtype dtype : dtypes) {
-    std::vector<std::uint32_t> buffers, slices;
-    std::int64_t elements = 0;
+    std::vector<std::uint32_t> buffers;
     for (std::uint32_t buffer : draft.buffers)
-      if (draft.role.tensors[buffer].spec.dtype == dtype) {
-        buffers.push_back(buffer);
-        elements += draft.role.tensors[buffer].spec.elements();
-      }
+      if (draft.role.tensors[buffer].spec.dtype == dtype) buffers.push_back(buffer);
     const std::string name = fmt::format("buffers.{}", to_string(dtype));
     const std::uint32_t node = draft.name_index(name);
-    const std::uint32_t flat = draft.role.add_tensor(name, {dtype, {elements}}, TensorClass::communication);
-    std::int64_t offset = 0;
-    for (std::uint32_t i = 0; i < buffers.size(); ++i) {
-      const std::int64_t count = draft.role.tensors[buffers[i]].spec.elements();
-      slices.push_back(draft.role.add_view(fmt::format("{}.{}", name, i), {dtype, {count}}, flat, offset));
-      offset += count * size_of(dtype);
-      draft.scaled_copy(buffers[i], slices[i], 1, node);
-    }
-    if (transfers) {
-      Instruction broadcast;
-      broadcast.kind = InstructionKind::collective;
-      broadcast.collective = CollectiveKind::broadcast;
-      broadcast.peer = group;
-      broadcast.node = node;
-      broadcast.reads = broadcast.writes = {flat};
-      draft.wait(draft.post(broadcast), node);
-    }
-    for (std::uint32_t i = 0; i < buffers.size(); ++i) draft.scaled_copy(slices[i], buffers[i], 1, node);
+    const Draft::Flat flat = draft.add_flat(name, buffers);
+    for (std::size_t i = 0; i < buffers.size(); ++i) draft.scaled_copy(buffers[i], flat.slices[i], 1, node);
+    if (transfers) draft.wait(draft.post_collective(CollectiveKind::broadcast, group, flat.tensor, node), node);
+    for (std::size_t i = 0; i < buffers.size(); ++i) draft.scaled_copy(flat.slices[i], buffers[i], 1, node);
   }
   draft.list.insert(draft.list.end(), rest.begin(), rest.end());
 }

@@ -26,6 +26,31 @@ void Draft::wait(std::uint32_t ticket, std::uint32_t node, std::int32_t microbat
   list.push_back({wait, kNone});
 }
 
+Draft::Flat Draft::add_flat(const std::string& name, const std::vector<std::uint32_t>& tensors, bool persistent) {
+  const Dtype dtype = role.tensors[tensors.at(0)].spec.dtype;
+  std::int64_t elements = 0, offset = 0;
+  for (std::uint32_t tensor : tensors) elements += role.tensors[tensor].spec.elements();
+  const Initial initial = persistent ? Initial{Initial::Kind::constant, 0, 0, 0} : Initial{};
+  Flat flat{role.add_tensor(name, {dtype, {elements}}, TensorClass::communication, persistent, initial), {}};
+  for (std::uint32_t tensor : tensors) {
+    const TensorSpec slice{dtype, {role.tensors[tensor].spec.elements()}};
+    flat.slices.push_back(role.add_view(fmt::format("{}.{}", name, flat.slices.size()), slice, flat.tensor, offset));
+    offset += slice.bytes();
+  }
+  return flat;
+}
+
+std::uint32_t Draft::post_collective(CollectiveKind kind, std::uint32_t group, std::uint32_t tensor,
+                                     std::uint32_t node) {
+  Instruction collective;
+  collective.kind = InstructionKind::collective;
+  collective.collective = kind;
+  collective.peer = group;
+  collective.node = node;
+  collective.reads = collective.writes = {tensor};
+  return post(collective);
+}
+
 void Draft::scaled_copy(std::uint32_t source, std::uint32_t destination, double scale, std::uint32_t node) {
   Instruction copy;
   copy.kind = InstructionKind::copy;

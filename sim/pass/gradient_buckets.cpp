@@ -26,8 +26,9 @@ namespace sim {
 namespace {
 
 struct Bucket {
-  std::uint32_t node = kNone, tensor = kNone;
-  std::vector<std::uint32_t> gradients, slices;  // tensors
+  std::uint32_t node = kNone;
+  std::vector<std::uint32_t> gradients;  // tensors
+  Draft::Flat flat;
 };
 
 std::vector<Bucket> make_buckets(Draft& draft, const Strategy& strategy) {
@@ -40,21 +41,8 @@ std::vector<Bucket> make_buckets(Draft& draft, const Strategy& strategy) {
     const std::string name = fmt::format("bucket{}", buckets.size());
     Bucket& bucket = buckets.emplace_back();
     bucket.node = draft.name_index(name);
-    std::int64_t elements = 0;
-    for (std::uint32_t i : indices) {
-      bucket.gradients.push_back(draft.parameters[draft.arrival[i]].gradient);
-      elements += draft.role.tensors[bucket.gradients.back()].spec.elements();
-    }
-    const Dtype dtype = draft.role.tensors[bucket.gradients[0]].spec.dtype;
-    bucket.tensor = draft.role.add_tensor(name, {dtype, {elements}}, TensorClass::communication, true,
-                                          {Initial::Kind::constant, 0, 0, 0});
-    std::int64_t offset = 0;
-    for (std::uint32_t gradient : bucket.gradients) {
-      const std::int64_t count = draft.role.tensors[gradient].spec.elements();
-      bucket.slices.push_back(draft.role.add_view(fmt::format("{}.{}", name, bucket.slices.size()), {dtype, {count}},
-                                                  bucket.tensor, offset));
-      offset += count * size_of(dtype);
-    }
+    for (std::uint32_t i : indices) bucket.gradients.push_back(draft.parameters[draft.arrival[i]].gradient);
+    bucket.flat = draft.add_flat(name, bucket.gradients, /*persistent=*/true);
   }
   return buckets;
 }
@@ -65,16 +53,6 @@ std::vector<std::size_t> last_writes(const Draft& draft) {
   for (std::size_t i = 0; i < draft.list.size(); ++i)
     for (std::uint32_t tensor : draft.list[i].instruction.writes) last[tensor] = i;
   return last;
-}
-
-std::uint32_t post_all_reduce(Draft& draft, const Bucket& bucket, std::uint32_t group) {
-  Instruction all_reduce;
-  all_reduce.kind = InstructionKind::collective;
-  all_reduce.collective = CollectiveKind::all_reduce;
-  all_reduce.peer = group;
-  all_reduce.node = bucket.node;
-  all_reduce.reads = all_reduce.writes = {bucket.tensor};
-  return draft.post(all_reduce);
 }
 
 }  // namespace
@@ -103,15 +81,16 @@ void add_gradient_buckets(Draft& draft, const Strategy& strategy, std::uint32_t 
   const std::vector<std::size_t> complete = last_writes(draft);
   std::vector<std::uint32_t> tickets(buckets.size(), kNone);
   auto fill = [&](const Bucket& bucket, std::size_t i) {
-    draft.scaled_copy(bucket.gradients[i], bucket.slices[i], 1.0 / replicas, bucket.node);
+    draft.scaled_copy(bucket.gradients[i], bucket.flat.slices[i], 1.0 / replicas, bucket.node);
   };
   auto post = [&](std::size_t b) {
-    if (transfers) tickets[b] = post_all_reduce(draft, buckets[b], group);
+    if (transfers)
+      tickets[b] = draft.post_collective(CollectiveKind::all_reduce, group, buckets[b].flat.tensor, buckets[b].node);
   };
   auto empty = [&](std::size_t b) {
     if (transfers) draft.wait(tickets[b], buckets[b].node);
-    for (std::size_t i = 0; i < buckets[b].slices.size(); ++i)
-      draft.scaled_copy(buckets[b].slices[i], buckets[b].gradients[i], 1, buckets[b].node);
+    for (std::size_t i = 0; i < buckets[b].gradients.size(); ++i)
+      draft.scaled_copy(buckets[b].flat.slices[i], buckets[b].gradients[i], 1, buckets[b].node);
   };
 
   if (!strategy.overlap) {

@@ -43,6 +43,14 @@ struct Draft {
   /// Posts and returns the ticket.
   std::uint32_t post(const Instruction& instruction);
   void wait(std::uint32_t ticket, std::uint32_t node, std::int32_t microbatch = -1);
+  /// A tensor that holds these one after the other, and its slices in their order (flat).
+  struct Flat {
+    std::uint32_t tensor = kNone;
+    std::vector<std::uint32_t> slices;
+  };
+  Flat add_flat(const std::string& name, const std::vector<std::uint32_t>& tensors, bool persistent = false);
+  /// In place; its ticket.
+  std::uint32_t post_collective(CollectiveKind kind, std::uint32_t group, std::uint32_t tensor, std::uint32_t node);
   /// destination = scale × source.
   void scaled_copy(std::uint32_t source, std::uint32_t destination, double scale, std::uint32_t node);
   /// Resolves tickets and moves the list into the role.
