@@ -43,18 +43,18 @@ void collect_links(const Job& job, std::map<LinkKey, const Job*>& links) {
 
 std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std::uint32_t busy_ranks, bool ladder) {
   std::vector<CalibrationTask> tasks;
-  std::map<std::string, std::size_t> known;  // program → the first of its tasks
+  std::map<std::string, std::size_t> known;  // world and program → the first of its tasks
   std::map<LinkKey, const Job*> links;
   for (std::size_t j = 0; j < jobs.size(); ++j) {
     const Job& job = jobs[j];
     sim::Program program = sim::calibration_program(job.model, job.strategy);
     program.strategy = "calibration";  // the text of another strategy doesn't make it another program
-    const auto [entry, is_new] = known.emplace(sim::to_text(program), tasks.size());
+    const auto [entry, is_new] = known.emplace(job.world + "\n" + sim::to_text(program), tasks.size());
     if (is_new)
       for (std::uint32_t copies = 1; copies <= busy_ranks; ++copies)
-        tasks.push_back({fmt::format("ops of {}, {} samples per pass, {} rank{} busy", job.model.name,
+        tasks.push_back({fmt::format("{} ops of {}, {} samples per pass, {} rank{} busy", job.world, job.model.name,
                                      program.global_batch / program.microbatches, copies, copies > 1 ? "s" : ""),
-                         "local", program, job.cluster, copies});
+                         job.world, program, job.cluster, copies});
     for (std::uint32_t copies = 1; copies <= busy_ranks; ++copies) tasks[entry->second + copies - 1].jobs.push_back(j);
     collect_links(job, links);
   }
@@ -125,7 +125,7 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
 }
 
 void add(const CalibrationSamples& samples, const CalibrationTask& task, sim::Profile& profile) {
-  for (const auto& [key, seconds] : samples.works) profile.add_op(key, task.copies, seconds);
+  for (const auto& [key, seconds] : samples.works) profile.add_op(task.world, key, task.copies, seconds);
   for (const auto& [key, bytes] : samples.workspaces) profile.add_workspace(key, bytes);
   if (task.copies == 1) profile.add_launch(samples.launches);
   if (task.overlap) {

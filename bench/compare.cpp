@@ -97,11 +97,9 @@ class Rounds {
             own_sizes_.insert(job.program.transfer_bytes(role, i));
     }
     if (!options.fit_on.empty()) {
-      Machine local = options.machine;
-      local.worlds = {"local"};
-      local.network.clear();
-      local.ranks = 0;
-      const std::vector<Job> others = make_jobs({options.fit_on, {"single"}}, local);
+      Machine machine = options.machine;
+      machine.ranks = 0;
+      const std::vector<Job> others = make_jobs({options.fit_on, {"single"}}, machine);
       for (const CalibrationTask& task : calibration_tasks(others, worlds.busy_ranks(), false)) tasks_.push_back(task);
     }
     if (!options.profile.empty() && std::filesystem::exists(options.profile))

@@ -52,7 +52,7 @@ class Fitted final : public CostModel {
     std::map<std::string, double> workspaces;
     std::map<std::string, std::map<std::uint32_t, Slower>> slower;
     for (const std::string& key : profile.works()) {
-      const std::map<std::uint32_t, Statistic> levels = profile.op_levels(key);
+      const std::map<std::uint32_t, Statistic> levels = profile.op_levels(cluster.world, key);
       const auto alone = levels.find(1);
       if (alone == levels.end() || !(alone->second.mean_s > 0)) continue;
       const Work work = work_from_key(key);

@@ -79,9 +79,10 @@ void Statistic::add(std::span<const double> samples_s) {
   if (count > 1) sd_s = std::sqrt(squares / (all - 1));
 }
 
-void Profile::add_op(const std::string& work_key, std::uint32_t busy, std::span<const double> samples_s) {
+void Profile::add_op(const std::string& world, const std::string& work_key, std::uint32_t busy,
+                     std::span<const double> samples_s) {
   check_internal(busy >= 1, "op '{}' timed with {} busy ranks", work_key, busy);
-  if (!samples_s.empty()) ops_[{work_key, busy}].add(samples_s);
+  if (!samples_s.empty()) ops_[{work_key, world, busy}].add(samples_s);
 }
 
 void Profile::add_link(const LinkKey& link, std::int64_t bytes, std::span<const double> samples_s) {
@@ -96,16 +97,18 @@ void Profile::add_launch(std::span<const double> samples_s) {
   launch_->add(samples_s);
 }
 
-std::optional<Statistic> Profile::op(std::string_view work_key, std::uint32_t busy) const {
-  const auto found = ops_.find({std::string(work_key), busy});
-  return found == ops_.end() ? std::nullopt : std::optional(found->second);
-}
-
-std::map<std::uint32_t, Statistic> Profile::op_levels(std::string_view work_key) const {
+std::map<std::uint32_t, Statistic> Profile::op_levels(std::string_view world, std::string_view work_key) const {
   std::map<std::uint32_t, Statistic> levels;
-  for (auto row = ops_.lower_bound({std::string(work_key), 0}); row != ops_.end() && row->first.first == work_key;
-       ++row)
-    levels.emplace(row->first.second, row->second);
+  std::string_view found;
+  for (auto row = ops_.lower_bound({std::string(work_key), "", 0}); row != ops_.end(); ++row) {
+    const auto& [row_work, row_world, busy] = row->first;
+    if (row_work != work_key) break;
+    if (row_world != found && (found.empty() || row_world == world)) {
+      found = row_world;
+      levels.clear();
+    }
+    if (row_world == found) levels.emplace(busy, row->second);
+  }
   return levels;
 }
 
@@ -123,7 +126,7 @@ std::optional<std::int64_t> Profile::workspace(std::string_view work_key) const 
 std::vector<std::string> Profile::works() const {
   std::vector<std::string> keys;
   for (const auto& [key, time] : ops_)
-    if (keys.empty() || keys.back() != key.first) keys.push_back(key.first);
+    if (keys.empty() || keys.back() != std::get<0>(key)) keys.push_back(std::get<0>(key));
   return keys;
 }
 
@@ -207,11 +210,12 @@ std::string Profile::describe_links() const {
 }
 
 std::string Profile::to_json() const {
-  Json file{{"format", "paragauge-profile-1"}, {"device", device}, {"environment", environment}};
+  Json file{{"format", "paragauge-profile-2"}, {"device", device}, {"environment", environment}};
   if (launch_) write(file["launch"], *launch_);
   Json& ops = file["ops"] = Json::array();
   for (const auto& [key, time] : ops_) {
-    Json row{{"work", key.first}, {"busy", key.second}};
+    const auto& [work, world, busy] = key;
+    Json row{{"world", world}, {"work", work}, {"busy", busy}};
     write(row, time);
     ops.push_back(std::move(row));
   }
@@ -245,7 +249,7 @@ void Profile::save(const std::filesystem::path& path) const { write_text_file(pa
 
 Profile profile_from_json(std::string_view text, const std::string& where) {
   JsonObject file = parse_json(text, where);
-  check_format(file, "paragauge-profile", 1, "calibrate again");
+  check_format(file, "paragauge-profile", 2, "calibrate again");
   Profile profile(file.text("device"));
   file.object("environment");  // must be an object
   profile.environment = file.value("environment");
@@ -255,10 +259,10 @@ Profile profile_from_json(std::string_view text, const std::string& where) {
     launch.finish();
   }
   for (JsonObject& row : file.objects("ops")) {
-    const std::string work = row.text("work");
+    const std::string world = row.text("world"), work = row.text("work");
     const std::int64_t busy = whole(row, "busy", 1, kMostBusy);
-    if (!profile.ops_.emplace(std::pair(work, static_cast<std::uint32_t>(busy)), read_statistic(row)).second)
-      throw ConfigError("{}: '{}' with busy={} is there twice", row.where(), work, busy);
+    if (!profile.ops_.emplace(Profile::OpKey(work, world, static_cast<std::uint32_t>(busy)), read_statistic(row)).second)
+      throw ConfigError("{}: '{}' with world={} busy={} is there twice", row.where(), work, world, busy);
     row.finish();
   }
   if (file.has("workspaces"))

@@ -2,19 +2,24 @@
 // from the step to be predicted.
 //
 //   Profile profile("cpu");
-//   profile.add_op(work_key(work), /*busy=*/2, samples_s);               // merges with what is there
+//   profile.add_op("gloo", work_key(work), /*busy=*/2, samples_s);       // merges with what is there
 //   profile.add_link({"gloo", "all_reduce", 2}, /*bytes=*/4 << 20, samples_s);
 //   profile.save("cpu.json");  Profile same = load_profile("cpu.json");
 //
-// File format "paragauge-profile-1" (JSON). `environment` is whatever the calibrating program wrote about the machine.
+// File format "paragauge-profile-2" (JSON). `environment` is whatever the calibrating program wrote about the machine.
 //   device       text
 //   environment  object
 //   launch       {count, mean_s, sd_s, median_s}: host time to issue one instruction; missing if not measured
-//   ops          [{work, busy, count, mean_s, sd_s, median_s}]: `work` is sim::work_key, `busy` ranks compute at the
-//   same time links        [{world, kind, members, bytes, count, mean_s, sd_s, median_s}]: kind send, all_reduce or
-//   broadcast; seconds from ready to done core_share   {world: share}: of each end's core while a transfer runs; worlds
-//   not measured are missing link_fits    [{world, kind, members, sizes, alpha_us, bandwidth_GBps, residual_percent}]:
-//   computed from `links` when written, not read
+//   ops          [{world, work, busy, count, mean_s, sd_s, median_s}]: `work` is sim::work_key, `busy` ranks compute
+//                at the same time
+//   workspaces   [{work, bytes}]: what the op allocates beside its outputs and gives back
+//   links        [{world, kind, members, bytes, count, mean_s, sd_s, median_s}]: kind send, all_reduce or broadcast;
+//                seconds from ready to done
+//   core_share   {world: share}: of each end's core while a transfer runs; worlds not measured are missing
+//   link_fits    [{world, kind, members, sizes, alpha_us, bandwidth_GBps, residual_percent}]: computed from `links`
+//                when written, not read
+//
+// Ops belong to the world they ran in: a process beside gloo's threads isn't as fast as a thread of one process.
 #pragma once
 
 #include <compare>
@@ -26,6 +31,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -74,13 +80,13 @@ class Profile {
   std::map<std::string, double> core_share;  // by world, 0…1
 
   /// Samples are finite and not negative; `busy` ≥ 1.
-  void add_op(const std::string& work_key, std::uint32_t busy, std::span<const double> samples_s);
+  void add_op(const std::string& world, const std::string& work_key, std::uint32_t busy,
+              std::span<const double> samples_s);
   void add_link(const LinkKey& link, std::int64_t bytes, std::span<const double> samples_s);
   void add_launch(std::span<const double> samples_s);
 
-  [[nodiscard]] std::optional<Statistic> op(std::string_view work_key, std::uint32_t busy) const;
-  /// By number of busy ranks; empty if the work isn't in the profile.
-  [[nodiscard]] std::map<std::uint32_t, Statistic> op_levels(std::string_view work_key) const;
+  /// By number of busy ranks; of another world where this one lacks the work; empty if none has it.
+  [[nodiscard]] std::map<std::uint32_t, Statistic> op_levels(std::string_view world, std::string_view work_key) const;
   /// Between the measured sizes piecewise linear in bytes. Below the smallest: its time, as latency. Above the largest:
   /// the last segment's slope goes on. Unavailable: nothing measured, or only one size and `bytes` above it.
   [[nodiscard]] std::optional<TransferTime> transfer(const LinkKey& link, std::int64_t bytes) const;
@@ -93,7 +99,7 @@ class Profile {
   /// What the op allocates beside its outputs and gives back; the largest that was seen.
   void add_workspace(const std::string& work_key, std::int64_t bytes);
   [[nodiscard]] std::optional<std::int64_t> workspace(std::string_view work_key) const;
-  /// The keys of all works, each once.
+  /// The keys of all works, each once, in their order.
   [[nodiscard]] std::vector<std::string> works() const;
   /// A transfer's share of each end's core: measured, or the cluster's own number.
   [[nodiscard]] double core_share_of(const Cluster& cluster) const;
@@ -107,7 +113,8 @@ class Profile {
 
  private:
   friend Profile profile_from_json(std::string_view text, const std::string& where);
-  std::map<std::pair<std::string, std::uint32_t>, Statistic> ops_;
+  using OpKey = std::tuple<std::string, std::string, std::uint32_t>;  // work, world, busy
+  std::map<OpKey, Statistic> ops_;
   std::map<std::string, std::int64_t, std::less<>> workspaces_;
   std::map<LinkKey, std::map<std::int64_t, Statistic>> links_;
   std::optional<Statistic> launch_;

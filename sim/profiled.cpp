@@ -1,5 +1,5 @@
 // Cost model `profiled`: the means of a Profile, for shapes and groups that are in it.
-// Assumes: an op takes as long in a step as in the calibration pass, which plays ops in model order so that the caches
+// Assumes: an op takes as long in a step as in the calibration pass of its world, which plays ops in model order so that the caches
 // are in a step's state.
 #include <cmath>
 #include <iterator>
@@ -25,7 +25,7 @@ class Profiled final : public CostModel {
   /// Levels that weren't measured (3 busy ranks between 2 and 4) are interpolated.
   [[nodiscard]] ComputeCost compute(const Work& work) const override {
     const std::string key = work_key(work);
-    const std::map<std::uint32_t, Statistic> levels = profile_.op_levels(key);
+    const std::map<std::uint32_t, Statistic> levels = profile_.op_levels(cluster_.world, key);
     if (!levels.contains(1))
       throw ConfigError("the profile of device '{}' has no op '{}'; {}", profile_.device, key, kRemedy);
     ComputeCost cost;

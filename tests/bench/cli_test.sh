@@ -41,10 +41,10 @@ refuses "unknown cost model 'magic'; known: analytic, fitted, profiled" predict 
 refuses "unknown schedule 'zigzag'; known: gpipe" predict -m convnet -s pipeline,schedule=zigzag
 refuses "needs a profile" predict -m convnet -s single --cost-model profiled
 refuses "can't be read" predict -m convnet -s single --cost-model profiled --profile "$scratch/none.json"
-echo '{"format": "paragauge-profile-1", "device"' >"$scratch/cut.json"
+echo '{"format": "paragauge-profile-2", "device"' >"$scratch/cut.json"
 refuses "truncated" predict -m convnet -s single --cost-model profiled --profile "$scratch/cut.json"
 echo '{"format": "paragauge-profile-0"}' >"$scratch/old.json"
-refuses "is older than 'paragauge-profile-1'" predict -m convnet -s single --cost-model profiled --profile "$scratch/old.json"
+refuses "is older than 'paragauge-profile-2'" predict -m convnet -s single --cost-model profiled --profile "$scratch/old.json"
 echo '{"format": "paragauge-model-1", "name": "x", "input": [4' >"$scratch/model.json"
 refuses "truncated" describe "$scratch/model.json"
 

@@ -90,8 +90,8 @@ def profiles():
     times = {"count": 3, "mean_s": 1e-5, "sd_s": 1e-6, "median_s": 1e-5}
     for levels, sizes in (((1,), (0, 4096)), ((1, 2), (64, 4096, 1 << 20))):
         yield json.dumps({
-            "format": "paragauge-profile-1", "device": "cpu", "environment": {}, "launch": times,
-            "ops": [dict(work=work, busy=busy, **times) for work in works for busy in levels],
+            "format": "paragauge-profile-2", "device": "cpu", "environment": {}, "launch": times,
+            "ops": [dict(world="local", work=work, busy=busy, **times) for work in works for busy in levels],
             "links": [dict(world="gloo", kind=kind, members=2, bytes=size, **dict(times, mean_s=1e-5 + size * 1e-9))
                       for kind in ("send", "all_reduce", "broadcast") for size in sizes],
             "core_share": {"gloo": 0.5}, "link_fits": []})

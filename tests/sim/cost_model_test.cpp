@@ -115,9 +115,9 @@ TEST(Profiled, ReadsTheProfile) {
   const Cluster cluster = test_cluster("gloo", 2);
   const Work work = relu(4, 4);
   Profile profile("test_core");
-  profile.add_op(work_key(work), 1, std::vector{1e-6, 3e-6});
-  profile.add_op(work_key(work), 2, std::vector{4e-6});
-  profile.add_op(work_key(work), 4, std::vector{10e-6});
+  profile.add_op("local", work_key(work), 1, std::vector{1e-6, 3e-6});
+  profile.add_op("local", work_key(work), 2, std::vector{4e-6});
+  profile.add_op("local", work_key(work), 4, std::vector{10e-6});
   profile.add_link({"gloo", "all_reduce", 2}, 1000, std::vector{30e-6});
   profile.add_link({"gloo", "all_reduce", 2}, 3000, std::vector{40e-6});
   profile.add_launch(std::vector{2e-6});
@@ -142,7 +142,7 @@ TEST(Profiled, ReadsTheProfile) {
 TEST(Profiled, SaysWhatIsMissingAndHowToGetIt) {
   Profile profile("test_core");
   const Work work = relu(4, 4);
-  profile.add_op(work_key(work), 2, std::vector{4e-6});
+  profile.add_op("local", work_key(work), 2, std::vector{4e-6});
   const auto model = make("profiled", test_cluster("gloo", 2), &profile);
   const std::string remedy = "; 'paragauge calibrate' for this model, strategy and world adds it";
   EXPECT_EQ(message_of([&] { (void)model->compute(work); }),
@@ -224,9 +224,9 @@ TEST(Price, FillsBusyLevelsOfAllWorks) {
   const Program program = test_program();
   const Cluster cluster = test_cluster("gloo", 4);
   Profile profile("test_core");
-  profile.add_op(work_key(program.works[0]), 1, std::vector{1e-6});
-  profile.add_op(work_key(program.works[0]), 2, std::vector{2e-6});
-  profile.add_op(work_key(program.works[1]), 1, std::vector{5e-6});
+  profile.add_op("local", work_key(program.works[0]), 1, std::vector{1e-6});
+  profile.add_op("local", work_key(program.works[0]), 2, std::vector{2e-6});
+  profile.add_op("local", work_key(program.works[1]), 1, std::vector{5e-6});
   profile.add_link({"gloo", "send", 2}, 64, std::vector{1e-5});
   profile.add_link({"gloo", "all_reduce", 2}, 64, std::vector{1e-5});
   profile.add_launch(std::vector{1e-6});

@@ -89,8 +89,8 @@ void add_ops(Profile& profile, const std::string& model_text, const Cluster& clu
   std::normal_distribution<double> relative(1, noise);
   for (const Work& work : program.works) {
     const double truth = 5e-6 + analytic->compute(work).busy_s[0];
-    profile.add_op(work_key(work), 1, std::vector{truth * relative(random), truth * relative(random)});
-    profile.add_op(work_key(work), 2, std::vector{1.25 * truth, 1.25 * truth});
+    profile.add_op("local", work_key(work), 1, std::vector{truth * relative(random), truth * relative(random)});
+    profile.add_op("local", work_key(work), 2, std::vector{1.25 * truth, 1.25 * truth});
   }
   profile.add_launch(std::vector{1e-6});
 }
@@ -106,7 +106,7 @@ TEST(Fitted, ForecastsAModelThatIsNotInTheProfile) {
   for (const std::string& key : unseen.works()) {
     const ComputeCost cost = fitted->compute(work_from_key(key));
     predicted += cost.busy_s[0];
-    truth += unseen.op(key, 1)->mean_s;
+    truth += unseen.op_levels("local", key).at(1).mean_s;
     EXPECT_NEAR(cost.busy_s.at(1) / cost.busy_s[0], 1.25, 0.05) << key;
     EXPECT_LT(cost.novelty, 1) << key;
   }

@@ -20,8 +20,8 @@ const LinkKey kGloo{"gloo", "all_reduce", 2};
 Profile sample_profile() {
   Profile profile("cpu_core");
   profile.environment["kernel"] = "6.18";
-  profile.add_op("relu.forward f32[8,16] inplace=1", 1, std::vector{2e-6, 3e-6, 4e-6});
-  profile.add_op("relu.forward f32[8,16] inplace=1", 2, std::vector{5e-6});
+  profile.add_op("local", "relu.forward f32[8,16] inplace=1", 1, std::vector{2e-6, 3e-6, 4e-6});
+  profile.add_op("local", "relu.forward f32[8,16] inplace=1", 2, std::vector{5e-6});
   profile.add_link(kGloo, 4096, std::vector{1e-4, 2e-4});
   profile.add_link(kGloo, 1 << 20, std::vector{1e-3, 1.1e-3});
   profile.add_launch(std::vector{1e-6, 1.2e-6});
@@ -92,17 +92,18 @@ TEST(Profile, RoundTripsThroughItsFile) {
   EXPECT_EQ(same.device, "cpu_core");
   EXPECT_EQ(same.environment, profile.environment);
   EXPECT_EQ(same.core_share, profile.core_share);
-  EXPECT_EQ(same.op("relu.forward f32[8,16] inplace=1", 1), profile.op("relu.forward f32[8,16] inplace=1", 1));
-  EXPECT_EQ(same.op("relu.forward f32[8,16] inplace=1", 2)->sd_s, std::nullopt);
+  EXPECT_EQ(same.op_levels("local", "relu.forward f32[8,16] inplace=1"),
+            profile.op_levels("local", "relu.forward f32[8,16] inplace=1"));
+  EXPECT_EQ(same.op_levels("local", "relu.forward f32[8,16] inplace=1").at(2).sd_s, std::nullopt);
   EXPECT_EQ(same.link(kGloo, 4096), profile.link(kGloo, 4096));
   EXPECT_EQ(same.launch(), profile.launch());
 }
 
 TEST(Profile, GrowsAfterLoading) {
   Profile profile = profile_from_json(sample_profile().to_json(), "p.json");
-  profile.add_op("relu.forward f32[8,16] inplace=1", 1, std::vector{7e-6});
-  EXPECT_EQ(profile.op("relu.forward f32[8,16] inplace=1", 1)->count, 4);
-  EXPECT_DOUBLE_EQ(profile.op("relu.forward f32[8,16] inplace=1", 1)->mean_s, 4e-6);
+  profile.add_op("local", "relu.forward f32[8,16] inplace=1", 1, std::vector{7e-6});
+  EXPECT_EQ(profile.op_levels("local", "relu.forward f32[8,16] inplace=1").at(1).count, 4);
+  EXPECT_DOUBLE_EQ(profile.op_levels("local", "relu.forward f32[8,16] inplace=1").at(1).mean_s, 4e-6);
 }
 
 TEST(Profile, AnEmptyProfileIsAFileToo) {
@@ -114,11 +115,10 @@ TEST(Profile, AnEmptyProfileIsAFileToo) {
 
 TEST(Profile, LooksUpExactly) {
   const Profile profile = sample_profile();
-  EXPECT_DOUBLE_EQ(profile.op("relu.forward f32[8,16] inplace=1", 1)->mean_s, 3e-6);
-  EXPECT_FALSE(profile.op("relu.forward f32[8,16] inplace=1", 3));
-  EXPECT_FALSE(profile.op("relu.forward f32[8,16]", 1));
-  EXPECT_EQ(profile.op_levels("relu.forward f32[8,16] inplace=1").size(), 2U);
-  EXPECT_TRUE(profile.op_levels("relu.forward").empty());
+  EXPECT_DOUBLE_EQ(profile.op_levels("local", "relu.forward f32[8,16] inplace=1").at(1).mean_s, 3e-6);
+  EXPECT_EQ(profile.op_levels("local", "relu.forward f32[8,16] inplace=1").size(), 2U);
+  EXPECT_TRUE(profile.op_levels("local", "relu.forward").empty());
+  EXPECT_TRUE(profile.op_levels("local", "relu.forward f32[8,16]").empty());
   EXPECT_FALSE(profile.transfer({"gloo", "all_reduce", 4}, 4096));
   EXPECT_FALSE(profile.transfer({"local", "all_reduce", 2}, 4096));
 }
@@ -205,12 +205,12 @@ TEST(Profile, FitIsNeverNegativeAndNeedsTwoSizes) {
 TEST(Profile, SaysWhatIsWrongWithAFile) {
   const std::string good = sample_profile().to_json();
   EXPECT_EQ(message_of(good), "no error");
-  EXPECT_EQ(message_of(replaced(good, "paragauge-profile-1", "paragauge-profile-0")),
-            "p.json: format 'paragauge-profile-0' is older than 'paragauge-profile-1'; calibrate again");
-  EXPECT_EQ(message_of(replaced(good, "paragauge-profile-1", "paragauge-profile-12")),
-            "p.json: format 'paragauge-profile-12' is newer than 'paragauge-profile-1'; it needs a newer paragauge");
-  EXPECT_EQ(message_of(replaced(good, "paragauge-profile-1", "paragauge-model-1")),
-            "p.json: format 'paragauge-model-1' is not 'paragauge-profile-1'");
+  EXPECT_EQ(message_of(replaced(good, "paragauge-profile-2", "paragauge-profile-1")),
+            "p.json: format 'paragauge-profile-1' is older than 'paragauge-profile-2'; calibrate again");
+  EXPECT_EQ(message_of(replaced(good, "paragauge-profile-2", "paragauge-profile-12")),
+            "p.json: format 'paragauge-profile-12' is newer than 'paragauge-profile-2'; it needs a newer paragauge");
+  EXPECT_EQ(message_of(replaced(good, "paragauge-profile-2", "paragauge-model-1")),
+            "p.json: format 'paragauge-model-1' is not 'paragauge-profile-2'");
   EXPECT_EQ(message_of("[1]"), "p.json: must be a JSON object");
   EXPECT_EQ(message_of("{}"), "p.json: 'format' is missing");
   EXPECT_EQ(message_of(replaced(good, "\"device\": \"cpu_core\"", "\"device\": 5")),
@@ -222,7 +222,7 @@ TEST(Profile, SaysWhatIsWrongWithAFile) {
   EXPECT_EQ(message_of(replaced(good, "\"count\": 3", "\"count\": 0")),
             "p.json: ops[0]: 'count' must be from 1 to 9007199254740992, found 0");
   EXPECT_EQ(message_of(replaced(good, "\"busy\": 2", "\"busy\": 1")),
-            "p.json: ops[1]: 'relu.forward f32[8,16] inplace=1' with busy=1 is there twice");
+            "p.json: ops[1]: 'relu.forward f32[8,16] inplace=1' with world=local busy=1 is there twice");
   EXPECT_EQ(message_of(replaced(good, "\"mean_s\": 5e-06", "\"mean_s\": -5e-06")),
             "p.json: ops[1]: 'mean_s' must not be negative, found -5e-06");
   EXPECT_EQ(message_of(replaced(good, "\"sd_s\": null", "\"sd_s\": 1e-6")),
@@ -255,8 +255,8 @@ TEST(Profile, SaysThatAFileIsTruncatedOrMissing) {
 
 TEST(Profile, RefusesWhatIsNoSample) {
   Profile profile("d");
-  EXPECT_THROW(profile.add_op("x", 0, std::vector{1.0}), InternalError);
-  EXPECT_THROW(profile.add_op("x", 1, std::vector{-1.0}), InternalError);
+  EXPECT_THROW(profile.add_op("local", "x", 0, std::vector{1.0}), InternalError);
+  EXPECT_THROW(profile.add_op("local", "x", 1, std::vector{-1.0}), InternalError);
   EXPECT_THROW(profile.add_link({"gloo", "gather", 2}, 1, std::vector{1.0}), InternalError);
 }
 

@@ -123,8 +123,8 @@ TEST(Result, SaysWhatIsWrongWithAFile) {
             "r.json: format 'paragauge-result-0' is older than 'paragauge-result-1'; measure again into a new file");
   EXPECT_EQ(message_of(replaced(good, "paragauge-result-1", "paragauge-result-2")),
             "r.json: format 'paragauge-result-2' is newer than 'paragauge-result-1'; it needs a newer paragauge");
-  EXPECT_EQ(message_of(replaced(good, "paragauge-result-1", "paragauge-profile-1")),
-            "r.json: format 'paragauge-profile-1' is not 'paragauge-result-1'");
+  EXPECT_EQ(message_of(replaced(good, "paragauge-result-1", "paragauge-profile-2")),
+            "r.json: format 'paragauge-profile-2' is not 'paragauge-result-1'");
   const std::string half = good.substr(0, good.size() / 2);
   EXPECT_EQ(message_of(half), "r.json: not valid JSON at byte " + std::to_string(half.size() + 1) + " of " +
                                   std::to_string(half.size()) + " (the file is truncated)");
