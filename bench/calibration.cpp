@@ -1,7 +1,9 @@
 #include "bench/calibration.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -83,12 +85,34 @@ std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std
   return tasks;
 }
 
+namespace {
+
+/// By instruction, the times of one work → all of them, with the spread that one instruction has: instructions of the
+/// same work differ by where their operands lie, and that isn't jitter.
+std::vector<double> pooled(const std::map<std::uint32_t, std::vector<double>>& by_instruction) {
+  std::vector<double> all, centred;
+  for (const auto& [instruction, samples] : by_instruction) all.insert(all.end(), samples.begin(), samples.end());
+  const auto count = static_cast<double>(all.size()), instructions = static_cast<double>(by_instruction.size());
+  if (count <= instructions) return all;
+  const double mean = std::accumulate(all.begin(), all.end(), 0.0) / count;
+  // Each instruction's own mean costs a degree of freedom.
+  const double spread = std::sqrt((count - 1) / (count - instructions));
+  for (const auto& [instruction, samples] : by_instruction) {
+    const double own = std::accumulate(samples.begin(), samples.end(), 0.0) / static_cast<double>(samples.size());
+    for (double sample : samples) centred.push_back(mean + spread * (sample - own));
+  }
+  return *std::ranges::min_element(centred) < 0 ? all : centred;
+}
+
+}  // namespace
+
 CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& worlds) {
   const backend::RunResult result =
       worlds.at(task.world)
           .run(
               {.program = task.program, .warmup_steps = task.warmup_steps, .steps = task.steps, .copies = task.copies});
   CalibrationSamples samples;
+  std::map<std::string, std::map<std::uint32_t, std::vector<double>>> works;  // by work and instruction
   for (const backend::StepResult& step : result.steps) {
     if (task.overlap) {
       if (const std::optional<double> share = sim::core_share(task.program, step.timeline))
@@ -105,7 +129,7 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
       for (std::uint32_t i = 0; i < role.size(); ++i) {
         if (is_compute(role.kind[i])) {
           if (task.copies == 0) continue;  // the probe's own copies only warm the caches
-          samples.works[sim::work_key(task.program.works[role.work[i]])].push_back(durations.seconds[row][i]);
+          works[sim::work_key(task.program.works[role.work[i]])][i].push_back(durations.seconds[row][i]);
           samples.launches.push_back(durations.gap_s[row][i]);
         } else if (role.kind[i] == sim::InstructionKind::recv || role.kind[i] == sim::InstructionKind::collective) {
           samples.transfers.push_back(durations.seconds[row][i]);
@@ -113,6 +137,7 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
       }
     }
   }
+  for (const auto& [key, by_instruction] : works) samples.works[key] = pooled(by_instruction);
   if (task.copies > 0) {
     const sim::Role& role = task.program.roles[0];
     for (std::uint32_t i = 0; i < role.size(); ++i)

@@ -3,9 +3,9 @@
 //   for (const CalibrationTask& task : calibration_tasks(jobs, worlds.busy_ranks(), true))
 //     add(measure_task(task, worlds), task, profile);
 //
-// Ops are played in model order by one-rank programs (sim::calibration_program) in the job's world, on one rank alone and
-// on several at once; links by probes of the sizes that the jobs' transfers have. No step that is going to be predicted is ever
-// played.
+// Ops are played in model order by one-rank programs (sim::calibration_program) in the job's world, on one rank alone
+// and on several at once; links by probes of the sizes that the jobs' transfers have. No step that is going to be
+// predicted is ever played.
 #pragma once
 
 #include <map>

@@ -65,7 +65,7 @@ void add_forecasts(const Job& job, const sim::Profile& same, const sim::Profile&
     const sim::Prices prices = sim::price(job.program, *cost_model, job.cluster);
     const sim::Timeline predicted = sim::simulate(job.program, prices, job.cluster);
     if (kind.name == "profiled") predicted_peak = predicted_allocator_peak(job.program, prices);
-    round.predicted[std::string(kind.name)] = sim::step_time(predicted);
+    round.predicted[std::string(kind.name)] = sim::expected_step(job.program, prices, job.cluster);
     round.attribution[std::string(kind.name)] =
         sim::attribute_cost_error(job.program, job.cluster, predicted, measured).classes;
   }

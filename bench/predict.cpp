@@ -78,7 +78,7 @@ int predict(const PredictOptions& options) {
           const std::unique_ptr<sim::CostModel> cost_model =
               sim::cost_model_table().at(name).make(cluster, profile ? &*profile : nullptr);
           const sim::Prices prices = sim::scaled(sim::price(program, *cost_model, cluster), program, cluster, scale);
-          round.predicted[name] = sim::step_time(sim::simulate(program, prices, cluster));
+          round.predicted[name] = sim::expected_step(program, prices, cluster);
           limits.push_back(limits_of(fmt::format("{} on {} ({})", strategy.text(), cluster.world, name), program,
                                      prices, cluster, round.predicted[name]));
         }

@@ -63,6 +63,7 @@ Prices price(const Program& program, const CostModel& model, const Cluster& clus
   for (const ComputeCost& cost : costs) {
     prices.novelty.push_back(cost.novelty);
     prices.workspace_bytes.push_back(cost.workspace_bytes);
+    prices.jitter.push_back(cost.jitter);
     for (std::size_t level = 0; level < prices.busy_levels; ++level)
       prices.work_s.push_back(cost.busy_s.at(std::min(level, cost.busy_s.size() - 1)));
   }

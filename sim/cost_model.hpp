@@ -24,6 +24,7 @@ class Profile;
 struct ComputeCost {
   std::vector<double> busy_s;
   double workspace_bytes = 0;  // beside the outputs, while it runs
+  double jitter = 0;           // standard deviation of one execution / its mean
   double novelty = 0;          // how far the answer extrapolates: 0 not at all, 1 no measured shape is like this one
 };
 
@@ -32,6 +33,7 @@ struct TransferCost {
   double latency_s = 0;   // steps × α
   double wire_s = 0;      // bytes on the wire / bandwidth: the part that shares a link with others
   double core_share = 0;  // of each member's core while it runs
+  double jitter = 0;      // standard deviation of one execution / its mean
   TransferEngine engine = TransferEngine::background;
 };
 
@@ -72,6 +74,7 @@ struct Prices {
   double launch_s = 0;
   std::vector<double> novelty;          // [work]
   std::vector<double> workspace_bytes;  // [work]
+  std::vector<double> jitter;           // [work], or empty: none
 };
 Prices price(const Program& program, const CostModel& model, const Cluster& cluster);
 

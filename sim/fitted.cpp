@@ -40,6 +40,7 @@ std::vector<double> shape_of(const Work& work) {
 struct Class {
   ShapeFit alone;
   double workspace = 0;  // bytes per byte moved, mean
+  double jitter = 0;     // mean
   std::map<std::uint32_t, std::pair<double, Kriging>> slower =
       {};  // by busy ranks: mean ln(t / alone), and what is left
 };
@@ -49,7 +50,7 @@ class Fitted final : public CostModel {
   Fitted(const Cluster& cluster, const Profile& profile) : cluster_(cluster), profile_(profile) {
     std::map<std::string, std::vector<ShapeSample>> samples;
     std::vector<ShapeSample> all;
-    std::map<std::string, double> workspaces;
+    std::map<std::string, double> workspaces, jitters;
     std::map<std::string, std::map<std::uint32_t, Slower>> slower;
     for (const std::string& key : profile.works()) {
       const std::map<std::uint32_t, Statistic> levels = profile.op_levels(cluster.world, key);
@@ -60,6 +61,7 @@ class Fitted final : public CostModel {
       samples[name].push_back({work.demand(), shape_of(work), alone->second.mean_s, noise_of(alone->second)});
       if (work.demand().bytes > 0)
         workspaces[name] += static_cast<double>(profile.workspace(key).value_or(0)) / work.demand().bytes;
+      jitters[name] += alone->second.jitter();
       all.push_back({work.demand(), {}, alone->second.mean_s, noise_of(alone->second)});
       for (const auto& [busy, time] : levels) {
         if (busy == 1 || !(time.mean_s > 0)) continue;
@@ -74,9 +76,9 @@ class Fitted final : public CostModel {
       throw ConfigError("the profile of device '{}' has no ops; calibrate some model first", profile.device);
     any_.emplace_back(all);
     for (const auto& [name, list] : samples) {
-      Class& entry =
-          classes_.try_emplace(name, Class{ShapeFit(list), workspaces[name] / static_cast<double>(list.size())})
-              .first->second;
+      const auto count = static_cast<double>(list.size());
+      Class& entry = classes_.try_emplace(name, Class{ShapeFit(list), workspaces[name] / count, jitters[name] / count})
+                         .first->second;
       for (auto& [busy, s] : slower[name]) {
         double mean = 0;
         for (double log : s.logs) mean += log / static_cast<double>(s.logs.size());
@@ -98,6 +100,7 @@ class Fitted final : public CostModel {
     const Estimate alone = found->second.alone.at(work.demand(), shape);
     ComputeCost cost{.busy_s = {alone.seconds},
                      .workspace_bytes = found->second.workspace * work.demand().bytes,
+                     .jitter = found->second.jitter,
                      .novelty = alone.novelty};
     for (std::uint32_t busy = 2; busy <= busy_levels_; ++busy) {
       const auto level = found->second.slower.find(busy);
@@ -138,6 +141,7 @@ class Fitted final : public CostModel {
     return {.latency_s = time->latency_s * more_steps,
             .wire_s = time->wire_s * more_bytes,
             .core_share = profile_.core_share_of(cluster_),
+            .jitter = time->jitter,
             .engine = cluster_.link.engine};
   }
 

@@ -154,7 +154,7 @@ std::optional<TransferTime> Profile::transfer(const LinkKey& link, std::int64_t 
   const std::map<std::int64_t, Statistic>& ladder = found->second;
   const double smallest_s = ladder.begin()->second.mean_s;
   auto above = ladder.lower_bound(bytes);
-  if (above == ladder.begin()) return TransferTime{smallest_s, 0};
+  if (above == ladder.begin()) return TransferTime{smallest_s, 0, above->second.jitter()};
   const bool beyond = above == ladder.end();
   if (beyond && ladder.size() == 1) return std::nullopt;
   if (beyond) --above;
@@ -164,7 +164,7 @@ std::optional<TransferTime> Profile::transfer(const LinkKey& link, std::int64_t 
   const auto& base = beyond ? *above : *below;
   const double total = base.second.mean_s + slope * static_cast<double>(bytes - base.first);
   const double latency = std::min(smallest_s, total);
-  return TransferTime{latency, total - latency};
+  return TransferTime{latency, total - latency, above->second.jitter()};
 }
 
 std::optional<AlphaBeta> Profile::fit(const LinkKey& link) const {
@@ -261,7 +261,8 @@ Profile profile_from_json(std::string_view text, const std::string& where) {
   for (JsonObject& row : file.objects("ops")) {
     const std::string world = row.text("world"), work = row.text("work");
     const std::int64_t busy = whole(row, "busy", 1, kMostBusy);
-    if (!profile.ops_.emplace(Profile::OpKey(work, world, static_cast<std::uint32_t>(busy)), read_statistic(row)).second)
+    if (!profile.ops_.emplace(Profile::OpKey(work, world, static_cast<std::uint32_t>(busy)), read_statistic(row))
+             .second)
       throw ConfigError("{}: '{}' with world={} busy={} is there twice", row.where(), work, world, busy);
     row.finish();
   }

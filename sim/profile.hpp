@@ -48,6 +48,8 @@ struct Statistic {
   double median_s = 0;
 
   void add(std::span<const double> samples_s);
+  /// sd / mean; 0 where either is missing.
+  [[nodiscard]] double jitter() const { return sd_s && mean_s > 0 ? *sd_s / mean_s : 0; }
   friend bool operator==(const Statistic&, const Statistic&) = default;
 };
 
@@ -61,6 +63,7 @@ struct LinkKey {
 /// A transfer's time: a part that doesn't depend on the size, and the rest.
 struct TransferTime {
   double latency_s = 0, wire_s = 0;
+  double jitter = 0;  // relative standard deviation at the nearest measured size above
 };
 
 /// t(s) = α + s/β over the measured sizes. Each size weighs 1/t², so the relative residuals are minimised: the sizes

@@ -1,6 +1,6 @@
 // Cost model `profiled`: the means of a Profile, for shapes and groups that are in it.
-// Assumes: an op takes as long in a step as in the calibration pass of its world, which plays ops in model order so that the caches
-// are in a step's state.
+// Assumes: an op takes as long in a step as in the calibration pass of its world, which plays ops in model order so
+// that the caches are in a step's state.
 #include <cmath>
 #include <iterator>
 
@@ -30,6 +30,7 @@ class Profiled final : public CostModel {
       throw ConfigError("the profile of device '{}' has no op '{}'; {}", profile_.device, key, kRemedy);
     ComputeCost cost;
     cost.workspace_bytes = static_cast<double>(profile_.workspace(key).value_or(0));
+    for (const auto& [busy, time] : levels) cost.jitter += time.jitter() / static_cast<double>(levels.size());
     for (auto upper = levels.begin(); upper != levels.end(); ++upper) {
       const auto lower = upper == levels.begin() ? upper : std::prev(upper);
       const double gap = upper == lower ? 1 : upper->first - lower->first;
@@ -53,6 +54,7 @@ class Profiled final : public CostModel {
     return {.latency_s = time->latency_s,
             .wire_s = time->wire_s,
             .core_share = profile_.core_share_of(cluster_),
+            .jitter = time->jitter,
             .engine = cluster_.link.engine};
   }
 

@@ -164,28 +164,6 @@ Cell read_cell(JsonObject& json) {
 
 }  // namespace
 
-StepTime step_time(const Timeline& timeline) {
-  StepTime time{.step_s = timeline.step_s};
-  const double ranks = static_cast<double>(timeline.ranks.size());
-  for (const RankTimeline& rank : timeline.ranks) {
-    time.compute_s += rank.compute_s / ranks;
-    time.exposed_communication_s += rank.exposed_communication_s / ranks;
-    time.bubble_s += rank.bubble_s / ranks;
-    time.host_s += rank.host_s / ranks;
-  }
-  return time;
-}
-
-StepTime mean(const std::vector<StepTime>& times) {
-  check_internal(!times.empty(), "the mean of no step times");
-  StepTime result;
-  for (const Part& part : kParts) {
-    for (const StepTime& time : times) result.*part.value += time.*part.value;
-    result.*part.value /= static_cast<double>(times.size());
-  }
-  return result;
-}
-
 Cell& Result::cell(std::string_view model, std::string_view strategy, std::string_view world,
                    std::string_view executor) {
   for (Cell& cell : cells)

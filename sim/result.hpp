@@ -39,16 +39,6 @@
 
 namespace sim {
 
-/// A step and what it consists of: means over the ranks, which add up to step_s.
-struct StepTime {
-  double step_s = 0;
-  double compute_s = 0, exposed_communication_s = 0, bubble_s = 0, host_s = 0;
-  friend bool operator==(const StepTime&, const StepTime&) = default;
-};
-StepTime step_time(const Timeline& timeline);
-/// Of at least one.
-StepTime mean(const std::vector<StepTime>& times);
-
 /// One class of instructions ("conv2d.backward", "all_reduce", "host") and its part in predicted − measured.
 struct ClassError {
   std::string name;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <random>
 #include <tuple>
 
 #include "sim/error.hpp"
@@ -78,16 +79,23 @@ struct Wiring {
   }
 };
 
+/// How much longer than its price everything takes in one step.
+struct Factors {
+  std::vector<std::vector<float>> compute;  // [rank][instruction]
+  std::vector<float> transfer;              // by transfer id
+};
+
 /// Where the engine takes durations from: prices that may be shared, or measured times that are what they are.
 struct Source {
   const Prices* prices = nullptr;
   const Durations* durations = nullptr;
+  const Factors* factors = nullptr;
 };
 
 class Engine {
  public:
-  Engine(const Program& program, const Cluster& cluster, const Source& source)
-      : program_(program), cluster_(cluster), source_(source), wiring_(program), places_(program.places()) {
+  Engine(const Program& program, const Cluster& cluster, const Source& source, const Wiring& wiring)
+      : program_(program), cluster_(cluster), source_(source), wiring_(wiring), places_(program.places()) {
     const auto ranks = static_cast<std::uint32_t>(places_.size());
     if (cluster.place.size() < ranks)
       throw ConfigError("program of {} ranks on cluster '{}', which was made for {}", ranks, cluster.name,
@@ -182,6 +190,18 @@ class Engine {
     return source_.durations != nullptr ? source_.durations->gap_s[rank][i] : source_.prices->launch_s;
   }
 
+  /// Alone on the device.
+  [[nodiscard]] double work_s(std::uint32_t rank, const Role& list, std::uint32_t i) const {
+    const double price = source_.prices->work_s[list.work[i] * source_.prices->busy_levels];
+    return source_.factors != nullptr ? price * static_cast<double>(source_.factors->compute[rank][i]) : price;
+  }
+  [[nodiscard]] double latency_s(std::uint32_t id) const { return transfer_s(id, &TransferCost::latency_s); }
+  [[nodiscard]] double wire_s(std::uint32_t id) const { return transfer_s(id, &TransferCost::wire_s); }
+  [[nodiscard]] double transfer_s(std::uint32_t id, double TransferCost::*part) const {
+    const double price = source_.prices->transfers[transfers_[id].price].*part;
+    return source_.factors != nullptr ? price * static_cast<double>(source_.factors->transfer[id]) : price;
+  }
+
   /// Plays a rank's list until it has to wait for something.
   void advance(std::uint32_t rank) {
     RankState& state = ranks_[rank];
@@ -200,8 +220,7 @@ class Engine {
               if (!issue_fluid(rank, i)) return;
               times.start_s[i] = state.clock;
               state.computing = true;
-              const double work = source_.prices->work_s[list.work[i] * source_.prices->busy_levels];
-              start({Activity::Kind::compute, rank, work});
+              start({Activity::Kind::compute, rank, work_s(rank, list, i)});
               return;
             }
             state.computing = state.issued = false;
@@ -209,8 +228,7 @@ class Engine {
           } else {
             issue(rank, i);
             times.start_s[i] = state.clock;
-            state.clock += source_.durations != nullptr ? source_.durations->seconds[rank][i]
-                                                        : source_.prices->work_s[list.work[i]];
+            state.clock += source_.durations != nullptr ? source_.durations->seconds[rank][i] : work_s(rank, list, i);
             times.end_s[i] = state.clock;
           }
           break;
@@ -321,19 +339,18 @@ class Engine {
       wake(transfer);
       return;
     }
-    const TransferCost& cost = source_.prices->transfers[transfer.price];
     const bool by_thread = cluster_.link.engine == TransferEngine::receiver;
     if (fluid_) {
       if (by_thread)
-        start({Activity::Kind::copy, id, cost.latency_s + cost.wire_s});
+        start({Activity::Kind::copy, id, latency_s(id) + wire_s(id)});
       else
-        start({Activity::Kind::latency, id, cost.latency_s});
+        start({Activity::Kind::latency, id, latency_s(id)});
       return;
     }
     // Messages in flight overlap their latencies; their bytes go one after the other.
-    transfer.end = transfer.start + cost.latency_s;
+    transfer.end = transfer.start + latency_s(id);
     if (!by_thread) transfer.end = std::max(transfer.end, channel_free_[channel]);
-    transfer.end += cost.wire_s;
+    transfer.end += wire_s(id);
     channel_free_[channel] = transfer.end;
     wake(transfer);
   }
@@ -344,9 +361,7 @@ class Engine {
     queue.push_back(id);
     if (queue.size() == 1) start_wire(id);
   }
-  void start_wire(std::uint32_t id) {
-    start({Activity::Kind::wire, id, source_.prices->transfers[transfers_[id].price].wire_s});
-  }
+  void start_wire(std::uint32_t id) { start({Activity::Kind::wire, id, wire_s(id)}); }
   void end_wire(std::uint32_t id) {
     end_transfer(id);
     std::vector<std::uint32_t>& queue = channel_queue_[wiring_.channel[id]];
@@ -493,7 +508,7 @@ class Engine {
   const Program& program_;
   const Cluster& cluster_;
   Source source_;
-  Wiring wiring_;
+  const Wiring& wiring_;
   std::vector<Program::Place> places_;
   Timeline timeline_;
   std::vector<RankState> ranks_;
@@ -511,11 +526,65 @@ class Engine {
 }  // namespace
 
 Timeline simulate(const Program& program, const Prices& prices, const Cluster& cluster) {
-  return Engine(program, cluster, {&prices, nullptr}).run();
+  return Engine(program, cluster, {.prices = &prices}, Wiring(program)).run();
+}
+
+StepTime expected_step(const Program& program, const Prices& prices, const Cluster& cluster) {
+  constexpr std::size_t kMostSteps = 128, kFewestSteps = 8, kMostFactors = std::size_t{32} << 20;
+  constexpr double kLeastShape = 1e-3;
+  const std::vector<Program::Place> places = program.places();
+  const Wiring wiring(program);
+  std::size_t factors = wiring.parties.size();
+  for (const Program::Place& place : places) factors += program.roles[place.role].size();
+  const std::size_t steps = std::min(kMostSteps, kMostFactors / std::max<std::size_t>(factors, 1));
+  const bool jitters = std::ranges::any_of(prices.jitter, [](double jitter) { return jitter > 0; }) ||
+                       std::ranges::any_of(prices.transfers, [](const TransferCost& cost) { return cost.jitter > 0; });
+  if (places.size() == 1 || !jitters || steps < kFewestSteps) return step_time(simulate(program, prices, cluster));
+
+  std::vector<Factors> drawn(steps);
+  for (Factors& step : drawn) {
+    for (const Program::Place& place : places) step.compute.emplace_back(program.roles[place.role].size(), 1.0F);
+    step.transfer.assign(wiring.parties.size(), 1.0F);
+  }
+  std::mt19937_64 random(1);
+  // The factors of one instruction in all steps; their mean is 1.
+  const auto draw = [&](double jitter, auto&& factor_of) {
+    if (!(jitter > 0)) return;
+    const double shape = std::max(1 / (jitter * jitter), kLeastShape);
+    std::gamma_distribution<double> gamma(shape, 1 / shape);
+    double sum = 0;
+    for (Factors& step : drawn) {
+      const double factor = gamma(random);
+      factor_of(step) = static_cast<float>(factor);
+      sum += factor;
+    }
+    if (sum > 0)
+      for (Factors& step : drawn) factor_of(step) *= static_cast<float>(static_cast<double>(steps) / sum);
+    else
+      for (Factors& step : drawn) factor_of(step) = 1;
+  };
+  for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
+    const Role& role = program.roles[places[rank].role];
+    const std::vector<std::uint32_t>& first = wiring.first[places[rank].role];
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      if (role.work[i] != kNone && !prices.jitter.empty())
+        draw(prices.jitter[role.work[i]], [&](Factors& step) -> float& { return step.compute[rank][i]; });
+      const bool collective = role.kind[i] == InstructionKind::collective;
+      if (role.kind[i] != InstructionKind::send && !collective) continue;
+      const std::uint32_t list = collective ? wiring.list_of[role.peer[i]][rank] : places[rank].replica;
+      if (collective && program.groups[role.peer[i]].members[list].front() != rank) continue;  // once
+      draw(prices.transfers[prices.transfer_of[places[rank].role][i]].jitter,
+           [&](Factors& step) -> float& { return step.transfer[first[i] + list]; });
+    }
+  }
+  std::vector<StepTime> times;
+  for (const Factors& step : drawn)
+    times.push_back(step_time(Engine(program, cluster, {.prices = &prices, .factors = &step}, wiring).run()));
+  return mean(times);
 }
 
 Timeline replay(const Program& program, const Durations& durations, const Cluster& cluster) {
-  return Engine(program, cluster, {nullptr, &durations}).run();
+  return Engine(program, cluster, {.durations = &durations}, Wiring(program)).run();
 }
 
 Durations durations_of(const Program& program, const Timeline& measured, const Cluster& cluster) {

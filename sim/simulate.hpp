@@ -14,8 +14,16 @@
 
 namespace sim {
 
-/// Throws ConfigError when the program doesn't fit the cluster. The result has passed `check`.
+/// Every op and transfer takes its price. Throws ConfigError when the program doesn't fit the cluster. The result has
+/// passed `check`.
 Timeline simulate(const Program& program, const Prices& prices, const Cluster& cluster);
+
+/// The mean step when every op and transfer takes a random time with its price as mean and its price's jitter: ranks
+/// wait for the slowest of them, so the mean of the steps is longer than the step of the means (the straggler effect).
+/// Monte Carlo over up to 128 steps, fewer where their factors would take more than 128 MiB, always the same ones.
+/// Factors are gamma distributed (positive, one-sided where the jitter is large), independent, and their mean over the
+/// steps is exactly 1, so that a step without company takes what `simulate` says. As `simulate` without jitter.
+StepTime expected_step(const Program& program, const Prices& prices, const Cluster& cluster);
 
 /// Measured durations in place of prices, [rank][instruction] in seconds: compute and transfers (from ready to done)
 /// take exactly that long, sharing is off (it is inside the measured times). What still differs from the measured step

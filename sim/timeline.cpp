@@ -39,6 +39,29 @@ void break_down(const Program& program, Timeline& timeline) {
   }
 }
 
+StepTime step_time(const Timeline& timeline) {
+  StepTime time{.step_s = timeline.step_s};
+  const double ranks = static_cast<double>(timeline.ranks.size());
+  for (const RankTimeline& rank : timeline.ranks) {
+    time.compute_s += rank.compute_s / ranks;
+    time.exposed_communication_s += rank.exposed_communication_s / ranks;
+    time.bubble_s += rank.bubble_s / ranks;
+    time.host_s += rank.host_s / ranks;
+  }
+  return time;
+}
+
+StepTime mean(const std::vector<StepTime>& times) {
+  check_internal(!times.empty(), "the mean of no step times");
+  StepTime result;
+  for (double StepTime::*part : {&StepTime::step_s, &StepTime::compute_s, &StepTime::exposed_communication_s,
+                                 &StepTime::bubble_s, &StepTime::host_s}) {
+    for (const StepTime& time : times) result.*part += time.*part;
+    result.*part /= static_cast<double>(times.size());
+  }
+  return result;
+}
+
 void check(const Program& program, const Timeline& timeline) {
   const std::vector<Program::Place> places = program.places();
   check_internal(timeline.ranks.size() == places.size(), "timeline of {} ranks for a program of {}",

@@ -30,6 +30,16 @@ struct Timeline {
   std::vector<RankTimeline> ranks;
 };
 
+/// A step and what it consists of: means over the ranks, which add up to step_s.
+struct StepTime {
+  double step_s = 0;
+  double compute_s = 0, exposed_communication_s = 0, bubble_s = 0, host_s = 0;
+  friend bool operator==(const StepTime&, const StepTime&) = default;
+};
+StepTime step_time(const Timeline& timeline);
+/// Of at least one.
+StepTime mean(const std::vector<StepTime>& times);
+
 /// Fills the breakdown of every rank from the times. A wait counts as exposed communication from ready on, as bubble
 /// before (a partner is late); the tail until the slowest rank ends is bubble too; what remains is host time.
 void break_down(const Program& program, Timeline& timeline);

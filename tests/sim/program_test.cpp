@@ -46,7 +46,7 @@ TEST(ProgramGolden, ProgramsAreAsWritten) {
 Prices unit_prices(const Program& program) {
   Prices prices;
   prices.work_s.assign(program.works.size(), 1);
-  prices.transfers = {{1, 1, 0, TransferEngine::background}};
+  prices.transfers = {{.latency_s = 1, .wire_s = 1}};
   for (const Role& role : program.roles) prices.transfer_of.emplace_back(role.size(), 0);
   return prices;
 }

@@ -671,5 +671,39 @@ TEST(Timeline, ChromeTraceHasEveryInstruction) {
   }
 }
 
+// ---- Jitter ----
+
+TEST(ExpectedStep, WaitsForTheSlowestRank) {
+  // Two exponential times of mean 1: the larger has the mean 1 + 1/2.
+  constexpr std::uint32_t kRanks = 2;
+  Sketch sketch(kRanks);
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+    sketch.compute(rank, 1.0);
+    sketch.wait(rank, sketch.all_reduce(rank, {}));
+  }
+  const Cluster cluster = plain_cluster(kRanks);
+  EXPECT_DOUBLE_EQ(expected_step(sketch.program, sketch.prices, cluster).step_s, 1);  // no jitter
+  sketch.prices.jitter = {1, 1};
+  EXPECT_NEAR(expected_step(sketch.program, sketch.prices, cluster).step_s, 1.5, 0.1);
+  // Of many ops in a row the relative spread is smaller: for normal sums the larger has the mean n + sd √(n/π).
+  constexpr int kOps = 64;
+  Sketch longer(kRanks);
+  for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+    for (int i = 0; i < kOps; ++i) longer.compute(rank, 1.0);
+    longer.wait(rank, longer.all_reduce(rank, {}));
+  }
+  longer.prices.jitter.assign(longer.program.works.size(), 0.5);
+  EXPECT_NEAR(expected_step(longer.program, longer.prices, cluster).step_s, kOps + 0.5 * std::sqrt(kOps / M_PI), 0.4);
+}
+
+TEST(ExpectedStep, WithoutCompanyIsTheStepOfTheMeans) {
+  // Nobody to wait for: rank 1 only receives.
+  Sketch sketch(2);
+  sketch.compute(0, 1.0);
+  sketch.move(0, 1, {.latency_s = 0.25, .wire_s = 0.5, .jitter = 0.8});
+  sketch.prices.jitter = {0.7};
+  EXPECT_NEAR(expected_step(sketch.program, sketch.prices, plain_cluster(2)).step_s, 1.75, 1e-6);
+}
+
 }  // namespace
 }  // namespace sim
