@@ -53,7 +53,8 @@ Executor::Executor(const sim::Program& program, sim::Program::Place place, Commu
       bytes_(role_.storages.size()),
       tickets_(role_.size()),
       completions_(role_.size()),
-      workspace_bytes_(role_.size()) {
+      workspace_bytes_(role_.size()),
+      seed_(seed) {
   make_persistent(seed);
   plan();
 }
@@ -179,6 +180,7 @@ void Executor::step(StepRecord& record, Progress& progress) {
   progress.step.fetch_add(1, std::memory_order_relaxed);
   std::uint32_t i = sim::kNone;
   try {
+    data_seed_ = data_seed(seed_, steps_++, place_.replica);
     const double start_s = communicator_.begin_step();
     for (i = 0; i < actions_.size(); ++i) {
       progress.instruction.store(i, std::memory_order_relaxed);
@@ -244,7 +246,7 @@ void Executor::compute(std::uint32_t i, const Action& action, StepRecord& record
 
   if (!checked_) reset_peak(communicator_.rank());
   communicator_.mark(&record.times.start_s[i]);
-  action.run(*action.work, {reads_, writes_, role_.scale[i]});
+  action.run(*action.work, {reads_, writes_, role_.scale[i], data_seed_});
   communicator_.mark(&record.times.end_s[i]);
 
   if (!checked_) {

@@ -107,6 +107,9 @@ class Executor {
   std::vector<Completion> completions_;
   std::int64_t live_bytes_ = 0, peak_bytes_ = 0;
   std::vector<std::int64_t> workspace_bytes_;  // by instruction
+  const std::uint64_t seed_;
+  std::int64_t steps_ = 0;  // begun
+  std::uint64_t data_seed_ = 0;
   bool checked_ = false, keep_gradients_ = false;
   NamedTensors gradients_;
 };

@@ -41,6 +41,24 @@ void draw(const at::Tensor& tensor, double center, double bound, std::uint64_t s
 
 }  // namespace
 
+std::uint64_t data_seed(std::uint64_t seed, std::int64_t step, std::uint32_t replica) {
+  return stream(stream(seed, "step", step), "replica", replica);
+}
+
+void make_input(const at::Tensor& tensor, std::uint64_t data_seed) {
+  tensor.normal_(0, 1, at::detail::createCPUGenerator(stream(data_seed, "input")));
+}
+
+void make_target(const at::Tensor& tensor, std::int64_t classes, std::uint64_t data_seed) {
+  at::Generator generator = at::detail::createCPUGenerator(stream(data_seed, "target"));
+  if (tensor.dim() == 1) {
+    tensor.random_(0, classes, generator);
+    return;
+  }
+  const at::Tensor indices = at::empty({tensor.size(0), 1}, at::kLong).random_(0, classes, generator);
+  tensor.zero_().scatter_(1, indices, 1);
+}
+
 void set_initial(const at::Tensor& tensor, const sim::Tensor& description, std::int64_t classes, std::uint32_t replica,
                  std::uint64_t seed) {
   const sim::Initial& initial = description.initial;

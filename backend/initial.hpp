@@ -22,4 +22,10 @@ namespace backend {
 void set_initial(const at::Tensor& tensor, const sim::Tensor& description, std::int64_t classes, std::uint32_t replica,
                  std::uint64_t seed);
 
+/// The data that a step makes for itself (sim::Timing::tutorial), on the CPU: standard normal, as torch.randn makes it,
+/// and random classes, as indices or one-hot. `data_seed` is a function of the run's seed, the step and the replica.
+std::uint64_t data_seed(std::uint64_t seed, std::int64_t step, std::uint32_t replica);
+void make_input(const at::Tensor& tensor, std::uint64_t data_seed);
+void make_target(const at::Tensor& tensor, std::int64_t classes, std::uint64_t data_seed);
+
 }  // namespace backend

@@ -76,6 +76,7 @@ class Player {
     const std::unique_ptr<torch::optim::Optimizer> optimizer = make_optimizer(model_.optimizer, leaves_);
     for (std::int64_t step = 0; step < partition_.steps; ++step) {
       if (partition_.broadcast_buffers) broadcast_buffers();
+      if (model_.timing == sim::Timing::tutorial) make_data(step);
       std::vector<at::Tensor> mean(leaves_.size());  // gradients: each replica's own sum first, as everywhere
       double sum = 0;
       for (std::int64_t replica = 0; replica < partition_.replicas; ++replica) {
@@ -160,6 +161,15 @@ class Player {
           reference_forward(ops_[n], inputs, parameters_[n], buffers_[static_cast<std::size_t>(replica)][n]));
     }
     return values[static_cast<std::size_t>(model_.nodes.back().inputs[0])];
+  }
+
+  /// The batch that every replica makes for itself in this step.
+  void make_data(std::int64_t step) {
+    for (std::int64_t replica = 0; replica < partition_.replicas; ++replica) {
+      const std::uint64_t seed = data_seed(partition_.seed, step, static_cast<std::uint32_t>(replica));
+      make_input(input_.narrow(0, replica * replica_rows_, replica_rows_), seed);
+      make_target(target_.narrow(0, replica * replica_rows_, replica_rows_), model_.classes, seed);
+    }
   }
 
   void broadcast_buffers() {

@@ -142,9 +142,32 @@ class StageBuilder {
         name, whole, TensorClass::input, true,
         {target ? Initial::Kind::model_target : Initial::Kind::model_input, 0, 0, plan_.replica_rows});
     values_[{source, kAll}] = tensor;
+    if (plan_.model.timing == Timing::tutorial) make_data(target, tensor);
     for (std::int32_t mb = 0; mb < plan_.microbatches; ++mb)
       values_[{source, mb}] =
           plan_.microbatches == 1 ? tensor : draft_.role.add_view(versioned(name, mb), part, tensor, mb * part.bytes());
+  }
+
+  /// The host's work of Timing: what makes tensors at the list's end, what only reads at the end of the step.
+  void add_host_work(std::string_view kind, const Attributes& attributes, const std::string& name,
+                     const std::vector<std::uint32_t>& reads, const std::vector<std::uint32_t>& writes,
+                     std::int32_t mb = kAll) {
+    const OpKind& op = op_table().at(kind);
+    std::vector<TensorSpec> inputs;
+    for (std::uint32_t tensor : reads.empty() ? writes : reads) inputs.push_back(draft_.role.tensors[tensor].spec);
+    Instruction i;
+    i.work = draft_.works->add({{&op, complete_attributes(op, attributes, name), inputs}, Pass::forward, 0});
+    i.node = draft_.name_index(name);
+    i.microbatch = mb;
+    i.reads = reads;
+    i.writes = writes;
+    (writes.empty() ? draft_.last : draft_.list).push_back({i, kNone});
+  }
+  void make_data(bool target, std::uint32_t tensor) {
+    if (target)
+      add_host_work("make_target", {{"classes", static_cast<double>(plan_.model.classes)}}, "target", {}, {tensor});
+    else
+      add_host_work("make_input", {}, "input", {}, {tensor});
   }
 
   Instruction transfer(InstructionKind kind, std::uint32_t peer, int n, std::int32_t mb, std::uint32_t tensor,
@@ -254,6 +277,9 @@ class StageBuilder {
       i.writes.push_back(saved_[{n, mb}].back());
     }
     draft_.list.push_back({i, kNone});
+    if (n == loss_node() && plan_.model.timing == Timing::epoch)
+      add_host_work("read_result", {}, node(n).name,
+                    {i.writes[0], values_.at({node(n).inputs[0], mb}), values_.at({node(n).inputs[1], mb})}, {}, mb);
   }
 
   /// The loss of all microbatches' outputs, and its gradient, whose parts the microbatches' backwards start from.
@@ -461,6 +487,7 @@ Program build(const Model& model, const Strategy& strategy, std::uint32_t replic
       add_gradient_buckets(draft, strategy, replicas, 0, with_transfers);
     }
     add_updates(draft, model);
+    draft.list.insert(draft.list.end(), draft.last.begin(), draft.last.end());
     add_frees(draft);
     program.roles.push_back(std::move(draft).finish());
   }
@@ -546,8 +573,8 @@ Program calibration_program(const Model& model, const Strategy& strategy) {
   one.preset = "mesh";
   one.dp = one.pp = 1;
   one.cut.clear();
-  // A loss on all microbatches together has their shapes.
-  if (!schedule_table().at(strategy.schedule).one_loss)
+  // A loss on all microbatches together has their shapes, and so has the batch that a tutorial's step makes.
+  if (!schedule_table().at(strategy.schedule).one_loss && model.timing != Timing::tutorial)
     one.microbatches = std::min<std::int64_t>(strategy.microbatches, 2);
   Model part = model;
   part.global_batch = model.global_batch / strategy.dp / strategy.microbatches * one.microbatches;

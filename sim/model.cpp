@@ -316,9 +316,21 @@ std::uint32_t Model::grads(std::size_t node, const std::vector<bool>& needed) co
   return bits | (nodes[node].kind->has_parameters ? kParameterGrads : 0);
 }
 
+namespace {
+
+Timing timing_from(std::string_view name, std::string_view model) {
+  constexpr std::array<std::string_view, 3> kNames{"step", "tutorial", "epoch"};  // as in Timing
+  const auto found = std::ranges::find(kNames, name);
+  if (found == kNames.end())
+    throw ConfigError("model '{}': timing={} must be one of {}", model, name, fmt::to_string(fmt::join(kNames, ", ")));
+  return static_cast<Timing>(found - kNames.begin());
+}
+
+}  // namespace
+
 Model load_model(std::string_view text) {
   const SpecText spec(text, "model");
-  spec.finish({"image", "global_batch", "loss", "optimizer", "dtype"});
+  spec.finish({"image", "global_batch", "loss", "optimizer", "dtype", "timing"});
   if (spec.head().empty()) throw ConfigError("model '{}': no name; expected name,key=value,…", text);
   const std::filesystem::path path = catalog_file("models", "model", spec.head());
   JsonObject file = read_json_file(path);
@@ -344,6 +356,8 @@ Model load_model(std::string_view text) {
   model.dtype = dtype_from(spec.text("dtype").value_or("f32"));
   if (model.dtype != Dtype::f32 && model.dtype != Dtype::f64)
     throw ConfigError("model '{}': dtype={} must be f32 or f64", text, to_string(model.dtype));
+
+  model.timing = timing_from(spec.text("timing").value_or("step"), text);
 
   if (spec.has("image")) {
     if (model.input.size() != 3)
@@ -378,6 +392,7 @@ Model load_model(std::string_view text) {
   if (spec.has("loss")) model.options += ",loss=" + std::string(model.nodes.back().kind->name);
   if (spec.has("optimizer")) model.options += ",optimizer=" + optimizer_to_text(model.optimizer);
   if (spec.has("dtype")) model.options += ",dtype=" + std::string(to_string(model.dtype));
+  if (model.timing != Timing::step) model.options += fmt::format(",timing={}", *spec.text("timing"));
   std::vector<bool> used(model.nodes.size());
   for (const Node& node : model.nodes)
     for (int source : node.inputs)

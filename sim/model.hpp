@@ -27,6 +27,13 @@ struct Node {
   std::vector<int> inputs;
 };
 
+/// What the training loop does inside the timed step, beside training.
+enum class Timing : std::uint8_t {
+  step,      // nothing: the data lie on the devices
+  tutorial,  // makes a random batch on the host and brings it to the devices (R1, PyTorch's model-parallel tutorial)
+  epoch,     // reads the loss and counts the correct predictions (R2, the four-device ConvNet)
+};
+
 struct Model {
   std::string name;
   std::string description;
@@ -35,6 +42,7 @@ struct Model {
   std::int64_t classes = 0;     // of the target; the model's output is [rows, classes]
   std::int64_t global_batch = 1;
   Dtype dtype = Dtype::f32;
+  Timing timing = Timing::step;
   std::vector<Node> nodes;  // the last one is the loss
   OpInstance optimizer;     // attributes only; `inputs` empty
   std::map<std::string, std::vector<std::string>> cuts;
@@ -54,8 +62,9 @@ struct Model {
 };
 
 /// `text` is
-/// `name[,image=S][,global_batch=B][,loss=mse_loss|cross_entropy][,optimizer=kind:key=value:…][,dtype=f32|f64]`; the
-/// name is one of the catalog or a path to a .json file. ConfigError that says what, where and what is allowed.
+/// `name[,image=S][,global_batch=B][,loss=mse_loss|cross_entropy][,optimizer=kind:key=value:…][,dtype=f32|f64]
+/// [,timing=step|tutorial|epoch]`; the name is one of the catalog or a path to a .json file. ConfigError that says
+/// what, where and what is allowed.
 Model load_model(std::string_view text);
 
 /// Per node, for one forward and backward over `rows` samples: what `paragauge describe` prints.

@@ -22,6 +22,9 @@ void run_sgd(const sim::Work& work, const Operands& operands);
 void run_adam(const sim::Work& work, const Operands& operands);
 void run_accumulate(const sim::Work& work, const Operands& operands);
 void run_scaled_copy(const sim::Work& work, const Operands& operands);
+void run_make_input(const sim::Work& work, const Operands& operands);
+void run_make_target(const sim::Work& work, const Operands& operands);
+void run_read_result(const sim::Work& work, const Operands& operands);
 
 /// Bit 0 and bit 31 of `grads`: which gradients a backward pass writes.
 inline bool wants_input_grad(const sim::Work& work) { return (work.grads & 1U) != 0; }

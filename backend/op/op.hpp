@@ -22,6 +22,7 @@ struct Operands {
   std::span<const at::Tensor> reads;
   std::span<at::Tensor> writes;
   double scale = 1;
+  std::uint64_t seed = 0;  // of this step's data on this replica (make_input, make_target)
 };
 
 struct OpKernel {

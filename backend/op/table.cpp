@@ -19,7 +19,10 @@ const sim::Table<OpKernel>& op_kernels() {
                                        OpKernel{"sgd", run_sgd},
                                        OpKernel{"adam", run_adam},
                                        OpKernel{"accumulate", run_accumulate},
-                                       OpKernel{"scaled_copy", run_scaled_copy}};
+                                       OpKernel{"scaled_copy", run_scaled_copy},
+                                       OpKernel{"make_input", run_make_input},
+                                       OpKernel{"make_target", run_make_target},
+                                       OpKernel{"read_result", run_read_result}};
   static constexpr sim::Table<OpKernel> kTable("op kernel", kKernels);
   return kTable;
 }

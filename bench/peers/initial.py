@@ -62,3 +62,21 @@ def targets(subject, rows, seed, device):
     if subject.loss == "cross_entropy":
         return classes
     return nn.functional.one_hot(classes, subject.classes).to(DTYPES[subject.dtype])
+
+
+def data_seed(seed, step, replica):
+    """Of the batch that a step makes for itself (timing=tutorial)."""
+    return stream(stream(seed, "step", step), "replica", replica)
+
+
+def make_input(subject, rows, seed, device):
+    generator = torch.Generator().manual_seed(stream(seed, "input"))
+    return torch.randn(rows, *subject.input, dtype=DTYPES[subject.dtype], generator=generator).to(device)
+
+
+def make_target(subject, rows, seed, device):
+    generator = torch.Generator().manual_seed(stream(seed, "target"))
+    classes = torch.empty(rows, 1, dtype=torch.int64).random_(0, subject.classes, generator=generator)
+    if subject.loss == "cross_entropy":
+        return classes.view(-1).to(device)
+    return torch.zeros(rows, subject.classes, dtype=DTYPES[subject.dtype]).scatter_(1, classes, 1).to(device)

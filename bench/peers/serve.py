@@ -98,9 +98,18 @@ class Rank:
         gc.collect()
         gc.disable()
         played = []
-        for _ in range(steps):
+        for step in range(steps):
+            data_seed = initial.data_seed(seed, step, session.replica)
             start = self.common_start(session)
-            loss = session.step(x, target)
+            if session.subject.timing == "tutorial":
+                if session.x_rows:
+                    x = initial.make_input(session.subject, len(session.x_rows), data_seed, session.x_device)
+                if session.target_rows:
+                    target = initial.make_target(session.subject, len(session.target_rows), data_seed,
+                                                 session.target_device)
+            loss, output = session.step(x, target)
+            if session.subject.timing == "epoch" and loss is not None:
+                session.read_result(loss, output, target)
             if ARGUMENTS.device == "cuda":
                 torch.cuda.synchronize()
             played.append((start, process.now_s(), None if loss is None else loss.item()))

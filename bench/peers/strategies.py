@@ -30,6 +30,7 @@ class Session:
     """One process, one device: the whole global batch by the module as it is."""
 
     settle = 0
+    replica = 0
     optimizer = None
 
     def __init__(self, subject, plan, rank, devices, group):
@@ -51,11 +52,20 @@ class Session:
         self.optimizer = make_optimizer(self.subject, self.parameters())
 
     def step(self, x, target):
+        """The loss and what it is of; None on ranks that haven't got them."""
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.loss(self.module(x), target)
+        output = self.module(x)
+        loss = self.loss(output, target)
         loss.backward()
         self.optimizer.step()
-        return loss.detach()
+        return loss.detach(), output
+
+    @staticmethod
+    @torch.no_grad()
+    def read_result(loss, output, target):
+        """R2: the loss and the number of correct predictions, on the host."""
+        classes = target if target.dim() == 1 else target.argmax(1)
+        return loss.item(), (output.argmax(1) == classes).sum().item()
 
 
 class ModelParallel(Session):
@@ -111,6 +121,7 @@ class DataParallel(Session):
 
     def build(self, devices):
         super().build(devices)
+        self.replica = self.rank
         rows = self.subject.global_batch // self.plan.ranks
         self.x_rows = self.target_rows = range(self.rank * rows, (self.rank + 1) * rows)
         buckets = [self.plan.first_bucket_MiB, self.plan.bucket_MiB]
@@ -142,14 +153,14 @@ class Pipeline(Session):
     def step(self, x, target):
         if self.optimizer:
             self.optimizer.zero_grad(set_to_none=True)
-        losses = []
+        losses, output = [], None
         if self.last:
-            self.schedule.step(target=target, losses=losses)
+            output = self.schedule.step(target=target, losses=losses)
         else:
             self.schedule.step(*([x] if self.first else []))
         if self.optimizer:
             self.optimizer.step()
-        return torch.stack(losses).mean() if self.last else None
+        return (torch.stack(losses).mean(), output) if self.last else (None, None)
 
 
 def kind_of(plan):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 CATALOG = Path(__file__).resolve().parents[2] / "sim" / "catalog" / "models"
-MODEL_KEYS = ("image", "global_batch", "loss", "optimizer", "dtype")
+MODEL_KEYS = ("image", "global_batch", "loss", "optimizer", "dtype", "timing")
 STRATEGY_KEYS = {
     "single": (),
     "model_parallel": ("pp", "cut"),
@@ -37,6 +37,7 @@ class Subject:
     optimizer: str
     options: dict  # of the optimizer
     dtype: str
+    timing: str
     cuts: dict = field(repr=False)
 
 
@@ -96,10 +97,11 @@ def read_model(text):
         kind = options.pop("kind")
     subject = Subject(name, shape, file["target"]["classes"], number(values, "global_batch", file["global_batch"]),
                       values.get("loss", file["loss"]), kind, options, values.get("dtype", "f32"),
-                      file.get("cuts", {}))
+                      values.get("timing", "step"), file.get("cuts", {}))
     for what, value, known in (("loss", subject.loss, ("mse_loss", "cross_entropy")),
                                ("optimizer", subject.optimizer, ("sgd", "adam")),
-                               ("dtype", subject.dtype, ("f32", "f64"))):
+                               ("dtype", subject.dtype, ("f32", "f64")),
+                               ("timing", subject.timing, ("step", "tutorial", "epoch"))):
         if value not in known:
             raise RequestError(f"model '{text}': {what}={value} must be one of {', '.join(known)}")
     return subject

@@ -23,6 +23,9 @@ OpKind sgd_kind();
 OpKind adam_kind();
 OpKind accumulate_kind();
 OpKind scaled_copy_kind();
+OpKind make_input_kind();
+OpKind make_target_kind();
+OpKind read_result_kind();
 
 /// Bytes of a tensor as a number for a Demand.
 inline double size(const TensorSpec& spec) { return static_cast<double>(spec.bytes()); }

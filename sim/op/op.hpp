@@ -14,7 +14,9 @@
 //   states change in place); `saved` of an
 //             optimizer's signature are its states, zero at first, living as long as the parameter; its one input is
 //             the parameter
-//   helpers   accumulate: reads a, b, writes a; scaled_copy: reads x, writes a tensor that exists
+//   helpers   accumulate: reads a, b, writes a; scaled_copy: reads x, writes a tensor that exists; make_input,
+//   make_target: write a
+//             tensor that exists; read_result: reads loss, prediction, target
 #pragma once
 
 #include <map>
@@ -90,7 +92,7 @@ enum class OpRole : std::uint8_t {
   layer,      // a node of a model
   loss,       // the last node: inputs are prediction and target, the output is a scalar
   optimizer,  // a parameter update
-  helper      // what lowering inserts: accumulate, scaled_copy
+  helper      // what lowering inserts: accumulate, scaled_copy, make_input, make_target, read_result
 };
 
 struct OpInstance;

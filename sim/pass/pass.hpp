@@ -34,6 +34,7 @@ struct Draft {
   WorkTable* works = nullptr;
   Role role;  // ranks, tensors and storages; no instructions yet
   std::vector<DraftInstruction> list;
+  std::vector<DraftInstruction> last;      // what comes after the updates
   std::vector<DraftParameter> parameters;  // in the model's order
   std::vector<std::uint32_t> arrival;      // indices of `parameters` in the order their gradients are complete
   std::vector<std::uint32_t> buffers;      // tensors: batch-norm statistics, in the model's order

@@ -4,6 +4,8 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -276,8 +278,43 @@ void scaled_copy_writes_into_what_is_there() {
   EXPECT_FALSE(writes[0].is_alias_of(bucket));
   EXPECT_TRUE(writes[0].equal(source.view(-1) * 2)) << writes[0];
 }
+void make_input_is_standard_normal() {
+  const at::Tensor x = at::zeros({100, 100}, at::kFloat);
+  std::vector<at::Tensor> writes{x};
+  op_kernels().at("make_input").run({}, {{}, writes, 1, /*seed=*/7});
+  EXPECT_TRUE(writes[0].is_same(x));
+  EXPECT_NEAR(x.mean().item<double>(), 0, 0.05);  // five standard errors
+  EXPECT_NEAR(x.var().item<double>(), 1, 0.08);
+  const at::Tensor first = x.clone();
+  op_kernels().at("make_input").run({}, {{}, writes, 1, /*seed=*/8});
+  EXPECT_FALSE(x.equal(first));
+  op_kernels().at("make_input").run({}, {{}, writes, 1, /*seed=*/7});
+  EXPECT_TRUE(x.equal(first));
+}
+void make_target_makes_classes() {
+  const at::Tensor indices = at::zeros(1000, at::kLong), one_hot = at::ones({1000, 3}, at::kFloat);
+  for (const at::Tensor& target : {indices, one_hot}) {
+    std::vector<at::Tensor> writes{target};
+    op_kernels()
+        .at("make_target")
+        .run({{&sim::op_table().at("make_target"), {{"classes", 3}}, {}}}, {{}, writes, 1, 7});
+  }
+  EXPECT_TRUE(one_hot.argmax(1).equal(indices));
+  EXPECT_TRUE(one_hot.sum(1).equal(at::ones(1000, at::kFloat)));
+  for (int c = 0; c < 3; ++c) EXPECT_NEAR(indices.eq(c).sum().item<double>(), 1000 / 3., 75) << c;
+}
+void read_result_changes_nothing() {
+  const at::Tensor loss = at::full({}, 0.5), prediction = at::tensor({0.1, 0.9, 0.8, 0.2}).view({2, 2}),
+                   target = at::ones(2, at::kLong);
+  std::vector<at::Tensor> reads{loss, prediction, target}, writes;
+  op_kernels().at("read_result").run({}, {reads, writes});
+  EXPECT_EQ(loss.item<double>(), 0.5);
+}
 const std::map<std::string_view, Helper> kHelpers{{"accumulate", accumulate_adds_in_place},
-                                                  {"scaled_copy", scaled_copy_writes_into_what_is_there}};
+                                                  {"scaled_copy", scaled_copy_writes_into_what_is_there},
+                                                  {"make_input", make_input_is_standard_normal},
+                                                  {"make_target", make_target_makes_classes},
+                                                  {"read_result", read_result_changes_nothing}};
 
 TEST(OpTable, EveryHelperDoesWhatItsEquationSays) {
   for (const sim::OpKind& kind : sim::op_table()) {

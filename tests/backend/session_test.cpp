@@ -96,6 +96,9 @@ const std::vector<std::pair<std::string, std::string>> kCases = {
     {"convnet,dtype=f64,global_batch=8", "pipeline,pp=2,microbatches=4"},
     {"resnet18,image=32,dtype=f64,global_batch=8", "ddp,dp=2"},
     {"resnet18,image=32,dtype=f64,global_batch=8", "pipeline,pp=2,microbatches=2"},
+    {"convnet,dtype=f64,global_batch=8,timing=tutorial", "ddp,dp=2"},
+    {"convnet,dtype=f64,global_batch=8,loss=mse_loss,timing=tutorial", "pipeline,pp=2,microbatches=4"},
+    {"convnet,dtype=f64,global_batch=8,timing=epoch", "pipeline,pp=2,microbatches=2,schedule=forward_only"},
 };
 
 /// One session plays all programs after each other, also those for fewer ranks than it has.
@@ -107,7 +110,9 @@ void play_all(Session& session) {
         session.run({.program = program, .warmup_steps = 1, .steps = 2, .seed = 3, .verify = true});
     expect_right(program, result, 2);
     EXPECT_FALSE(result.verified.empty());
-    EXPECT_LT(result.steps[1].loss, result.steps[0].loss);
+    if (model.find("tutorial") == std::string::npos) {  // else every step has other data
+      EXPECT_LT(result.steps[1].loss, result.steps[0].loss);
+    }
   }
 }
 

@@ -57,6 +57,9 @@ TEST(PeersRanks, LossesArePyTorchs) {
        {Case{"toy_mlp", "single", 1e-6}, Case{"toy_mlp", "pipeline,pp=2,schedule=gpipe,microbatches=4,cut=r1", 1e-6},
         Case{"convnet", "single", 1e-6}, Case{"convnet", "model_parallel,pp=2,cut=pool2", 1e-6},
         Case{"convnet", "ddp,dp=2,overlap=1", 1e-6},
+        Case{"convnet,loss=mse_loss,timing=tutorial", "model_parallel,pp=2,cut=pool2", 1e-6},
+        Case{"convnet,timing=tutorial", "ddp,dp=2,overlap=1", 1e-6},
+        Case{"convnet,timing=epoch", "pipeline,pp=2,schedule=gpipe,microbatches=2,cut=pool2", 1e-6},
         Case{"resnet18,image=32,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "single", 1e-4},
         Case{"resnet18,image=32,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "ddp,dp=2,overlap=1", 1e-4},
         Case{"resnet18,image=32,global_batch=8,loss=mse_loss,optimizer=adam:lr=0.0001",
@@ -80,7 +83,7 @@ TEST(PeersRanks, WrongTextsAndSkippedOnesAreAnswers) {
   Peers peers({}, 1);
   EXPECT_EQ(message_of<sim::ConfigError>([&] { peers.run("toy_mlp,size=3", "single", 0, 1); }),
             "PyTorch peers: model 'toy_mlp,size=3': unknown key 'size'; known: image, global_batch, loss, optimizer, "
-            "dtype");
+            "dtype, timing");
   EXPECT_EQ(peers.run("toy_mlp", "ddp,dp=2", 0, 1).skipped,
             "plain PyTorch has no DDP that overlaps nothing; overlap=1 is its DistributedDataParallel");
   EXPECT_EQ(peers.run("toy_mlp", "single", 0, 1).losses.size(), 1U);

@@ -308,5 +308,27 @@ TEST(Stages, AsManyAsNodes) {
   EXPECT_EQ(stages_of(model, parse_strategy("pp=4", model)), (std::vector<std::uint32_t>{0, 1, 2, 3}));
 }
 
+/// R1 makes its batch at the beginning of a step, R2 reads the result at its end; neither changes anything else.
+TEST(Lower, TimingAddsTheHostsWork) {
+  const auto names = [](const char* timing) {
+    const Model model = load_model(fmt::format("convnet,global_batch=8,timing={}", timing));
+    const Program program = lower(model, parse_strategy("pipeline,pp=2,microbatches=2,schedule=forward_only", model));
+    std::vector<std::vector<std::string>> of_roles;
+    for (const Role& role : program.roles) {
+      std::vector<std::string>& of_role = of_roles.emplace_back();
+      for (std::uint32_t i = 0; i < role.size(); ++i)
+        of_role.push_back(role.work[i] == kNone ? program.label(role, i) : work_key(program.works[role.work[i]]));
+    }
+    return of_roles;
+  };
+  const auto plain = names("step"), tutorial = names("tutorial"), epoch = names("epoch");
+  EXPECT_EQ(tutorial[0].front(), "make_input.forward f32[8,3,32,32]");
+  EXPECT_EQ(tutorial[1].front(), "make_target.forward i64[8] classes=10");
+  for (std::size_t r = 0; r < 2; ++r) EXPECT_EQ(std::vector(tutorial[r].begin() + 1, tutorial[r].end()), plain[r]) << r;
+  EXPECT_EQ(epoch[0], plain[0]);
+  EXPECT_EQ(epoch[1].back(), "read_result.forward f32[] f32[8,10] i64[8]");
+  EXPECT_EQ(std::vector(epoch[1].begin(), epoch[1].end() - 1), plain[1]);
+}
+
 }  // namespace
 }  // namespace sim

@@ -196,13 +196,15 @@ TEST(ModelText, SaysWhatIsWrong) {
   EXPECT_EQ(load("resnet51"), fmt::format("unknown model 'resnet51'; known: {}, or a path to a .json file",
                                           fmt::join(catalog_names("models"), ", ")));
   EXPECT_EQ(load("toy_mlp,batch=3"),
-            "model 'toy_mlp,batch=3': unknown key 'batch'; known: image, global_batch, loss, optimizer, dtype");
+            "model 'toy_mlp,batch=3': unknown key 'batch'; known: image, global_batch, loss, optimizer, dtype, timing");
   EXPECT_EQ(load("global_batch=3"), "model 'global_batch=3': no name; expected name,key=value,…");
   EXPECT_EQ(load(""), "model '': no name; expected name,key=value,…");
   EXPECT_EQ(load("toy_mlp,global_batch=0"),
             "model 'toy_mlp,global_batch=0': global_batch=0 must be a whole number from 1 to 10000000");
   EXPECT_EQ(load("toy_mlp,image=32"),
             "model 'toy_mlp,image=32': image= needs a model with input [channels, height, width]");
+  EXPECT_EQ(load("toy_mlp,timing=repeat"),
+            "model 'toy_mlp,timing=repeat': timing=repeat must be one of step, tutorial, epoch");
   EXPECT_EQ(load("toy_mlp,dtype=bf16"), "model 'toy_mlp,dtype=bf16': dtype=bf16 must be f32 or f64");
   EXPECT_EQ(load("toy_mlp,dtype=float"), "unknown dtype 'float'; known: f32, f64, bf16, f16, i64");
   EXPECT_EQ(load("toy_mlp,optimizer=sgd:lr=x"), "optimizer 'sgd,lr=x': lr=x must be a number from -1e+30 to 1e+30");

@@ -50,6 +50,10 @@ std::vector<OpInstance> instances() {
       op("adam", {}, {image}),
       op("accumulate", {}, {image, image}),
       op("scaled_copy", {}, {rows}),
+      op("make_input", {}, {image}),
+      op("make_target", {{"classes", 10}}, {{Dtype::i64, {8}}}),
+      op("make_target", {{"classes", 12}}, {rows}),
+      op("read_result", {}, {f32({}), rows, {Dtype::i64, {8}}}),
   };
 }
 
