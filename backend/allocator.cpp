@@ -1,6 +1,7 @@
 #include "backend/allocator.hpp"
 
 #include <c10/core/CPUAllocator.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -146,6 +147,7 @@ void release_cached() {
     arena.free.clear();
     arena.cached = 0;
   });
+  malloc_trim(0);  // the C library would keep them for itself
 }
 
 AllocationOwner::AllocationOwner(std::uint32_t rank) : previous_(current) { current = &arenas().at(rank); }

@@ -15,9 +15,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "sim/memory.hpp"
+
 namespace backend {
 
-constexpr std::size_t kCachedFrom = std::size_t{64} << 10;
+constexpr std::size_t kCachedFrom = sim::kReusedFrom;
 
 /// Again is harmless. Not thread-safe against running ATen calls.
 void install_counting_allocator();

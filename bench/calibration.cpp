@@ -8,7 +8,9 @@
 #include <set>
 #include <tuple>
 
+#include "backend/world/world.hpp"
 #include "sim/lower.hpp"
+#include "sim/memory.hpp"
 #include "sim/probe.hpp"
 #include "sim/simulate.hpp"
 
@@ -145,6 +147,12 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
         std::int64_t& largest = samples.workspaces[sim::work_key(task.program.works[role.work[i]])];
         largest = std::max(largest, result.workspace_bytes.at(0).at(i));
       }
+    std::vector<double> workspaces;
+    for (const sim::Work& work : task.program.works)
+      workspaces.push_back(static_cast<double>(samples.workspaces[sim::work_key(work)]));
+    const bool processes = backend::world_table().at(world_of(task.world)).processes;
+    samples.process_bytes = static_cast<double>(result.memory.at(0).resident_peak_bytes) -
+                            sim::held_with_reuse(role, workspaces) * (processes ? 1 : task.copies);
   }
   return samples;
 }
@@ -152,6 +160,7 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
 void add(const CalibrationSamples& samples, const CalibrationTask& task, sim::Profile& profile) {
   for (const auto& [key, seconds] : samples.works) profile.add_op(task.world, key, task.copies, seconds);
   for (const auto& [key, bytes] : samples.workspaces) profile.add_workspace(key, bytes);
+  if (samples.process_bytes) profile.process_bytes[task.world] = std::max(0.0, *samples.process_bytes);
   if (task.copies == 1) profile.add_launch(samples.launches);
   if (task.overlap) {
     double sum = 0;

@@ -36,6 +36,7 @@ struct PredictOptions {
   std::string cluster;        // empty: this machine, world by world
   std::uint32_t devices = 0;  // per node; 0: the cluster's own number, or this machine's cores
   std::string scale;          // sim::parse_scale; empty: the machine as it is
+  std::int64_t epoch = 0;     // samples of an epoch to predict too; 0: steps only
   Machine machine;
   std::vector<std::string> cost_models{"analytic"};
   std::string profile;

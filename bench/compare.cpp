@@ -40,16 +40,25 @@ struct Profiles {
   sim::Profile others;  // none of the compared models' shapes and sizes
 };
 
-std::int64_t predicted_allocator_peak(const sim::Program& program, const sim::Prices& prices) {
-  double peak = 0;
-  for (const sim::Role& role : program.roles)
+/// Of the rank that holds most, or where all ranks are threads of one process, of that process.
+void predict_memory(const Job& job, const sim::Profile& profile, const sim::Prices& prices, sim::CellMemory& memory) {
+  double peak = 0, most = 0, all = 0;
+  for (const sim::Role& role : job.program.roles) {
     peak = std::max(peak, sim::peak_with_workspace(role, prices.workspace_bytes));
-  return std::llround(peak);
+    const double held = sim::held_with_reuse(role, prices.workspace_bytes);
+    most = std::max(most, held);
+    all += held * static_cast<double>(role.ranks.size());
+  }
+  memory.predicted_allocator_peak_bytes = std::llround(peak);
+  const auto process = profile.process_bytes.find(job.world);
+  const bool processes = backend::world_table().at(world_of(job.world)).processes;
+  if (process != profile.process_bytes.end())
+    memory.predicted_resident_peak_bytes = std::llround(process->second + (processes ? most : all));
 }
 
 /// The forecasts of one cell from this round's calibration, the replay of its measured steps, and where they differ.
 void add_forecasts(const Job& job, const sim::Profile& same, const sim::Profile& others, const backend::RunResult& run,
-                   sim::Round& round, std::optional<std::int64_t>& predicted_peak) {
+                   sim::Round& round, sim::CellMemory& memory) {
   std::vector<sim::Timeline> measured;
   double replayed_s = 0;
   for (const backend::StepResult& step : run.steps) {
@@ -64,7 +73,7 @@ void add_forecasts(const Job& job, const sim::Profile& same, const sim::Profile&
     const std::unique_ptr<sim::CostModel> cost_model = kind.make(job.cluster, &profile);
     const sim::Prices prices = sim::price(job.program, *cost_model, job.cluster);
     const sim::Timeline predicted = sim::simulate(job.program, prices, job.cluster);
-    if (kind.name == "profiled") predicted_peak = predicted_allocator_peak(job.program, prices);
+    if (kind.name == "profiled") predict_memory(job, profile, prices, memory);
     round.predicted[std::string(kind.name)] = sim::expected_step(job.program, prices, job.cluster);
     round.attribution[std::string(kind.name)] =
         sim::attribute_cost_error(job.program, job.cluster, predicted, measured).classes;
@@ -164,8 +173,7 @@ class Rounds {
       sim::Round round;
       round.round = number;
       add_measured(cell, round, runs[j]);
-      add_forecasts(jobs_[j], profiles.same[j], profiles.others, runs[j], round,
-                    cell.memory.predicted_allocator_peak_bytes);
+      add_forecasts(jobs_[j], profiles.same[j], profiles.others, runs[j], round, cell.memory);
       cell.rounds.push_back(round);
       if (peers_ && peer_runs_on(jobs_[j].strategy, jobs_[j].world))
         add_peer(jobs_[j], answers[j], runs[j], round, result);

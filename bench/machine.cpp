@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "backend/environment.hpp"
@@ -17,39 +14,16 @@
 namespace bench {
 namespace {
 
-/// tc's text for a rate, as bench/network.sh takes it; infinite for "unlimited".
-sim::BytesPerSecond network_bandwidth(const std::string& rate) {
-  constexpr std::pair<std::string_view, double> kUnits[] = {{"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}};
-  double number = 0;
-  const char* end = rate.data() + rate.size();
-  const auto [rest, error] = std::from_chars(rate.data(), end, number, std::chars_format::fixed);
-  if (error == std::errc() && number > 0 && std::isfinite(number))
-    for (const auto& [unit, bits_per_second] : kUnits)
-      if (unit == std::string_view(rest, end)) return sim::gigabytes_per_second(number * bits_per_second / 8e9);
-  if (rate != "unlimited")
-    throw sim::ConfigError(
-        "network={} must be a number with kbit, mbit or gbit (100mbit, 1gbit, 2.5gbit), or unlimited", rate);
-  return sim::gigabytes_per_second(std::numeric_limits<double>::infinity());
-}
-
 /// Between processes there may be a network: that's another world ("gloo@1gbit"), never to be mixed up with the bare
 /// one.
 std::string label(const std::string& world, const Machine& machine) {
   return machine.network.empty() || !backend::world_table().at(world).processes ? world : world + "@" + machine.network;
 }
-std::string without_network(const std::string& label) { return label.substr(0, label.find('@')); }
 
 sim::Cluster cluster_of(const std::string& world, const Machine& machine, std::uint32_t ranks) {
-  sim::Cluster cluster =
+  const sim::Cluster cluster =
       sim::load_cluster(machine.device == "cuda" ? "h200_local" : "cpu_" + world, ranks, backend::usable_cores());
-  if (label(world, machine) == world) return cluster;
-  cluster.world = label(world, machine);
-  if (const sim::BytesPerSecond bandwidth = network_bandwidth(machine.network); bandwidth < cluster.link.bandwidth) {
-    cluster.link.bandwidth = bandwidth;
-    cluster.link.shared = false;  // a full-duplex cable to each rank, no common bus
-    cluster.inter_node = cluster.link;
-  }
-  return cluster;
+  return label(world, machine) == world ? cluster : sim::with_network(cluster, machine.network);
 }
 
 }  // namespace
@@ -58,10 +32,8 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine) {
   std::vector<Job> jobs;
   bool processes = false;
   for (const std::string& world : machine.worlds) processes |= backend::world_table().at(world).processes;
-  if (!machine.network.empty()) {
-    static_cast<void>(network_bandwidth(machine.network));
-    if (!processes) throw sim::ConfigError("network={} is for ranks that are processes: world=gloo", machine.network);
-  }
+  if (!machine.network.empty() && !processes)
+    throw sim::ConfigError("network={} is for ranks that are processes: world=gloo", machine.network);
   for (const std::string& model_text : subject.models) {
     const sim::Model model = sim::load_model(model_text);
     for (const std::string& strategy_text : subject.strategies) {
@@ -76,6 +48,8 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine) {
   }
   return jobs;
 }
+
+std::string world_of(const std::string& label) { return label.substr(0, label.find('@')); }
 
 std::string to_text(const Job& job) {
   return fmt::format("{} | {} | {}", job.model.text(), job.strategy.text(), job.world);
@@ -95,7 +69,7 @@ Worlds::Worlds(const Machine& machine, const std::vector<Job>& jobs)
   // Worlds of processes first: there the other ranks only serve.
   for (const bool processes : {true, false})
     for (const auto& [label, count] : ranks) {
-      const std::string world = without_network(label);
+      const std::string world = world_of(label);
       const backend::WorldKind& kind = backend::world_table().at(world);
       if (kind.processes != processes) continue;
       if (processes && !backend::is_rank_process()) {

@@ -36,6 +36,9 @@ struct Job {
 /// `machine.ranks`.
 std::vector<Job> make_jobs(const Subject& subject, const Machine& machine);
 
+/// The world's kind, without the network of its label: "gloo@1gbit" → "gloo".
+std::string world_of(const std::string& label);
+
 /// "resnet50 pipeline,pp=2 on gloo", for progress and messages.
 std::string to_text(const Job& job);
 

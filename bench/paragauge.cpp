@@ -15,8 +15,9 @@ constexpr int kConfigErrorStatus = 2, kRunErrorStatus = 75, kInternalErrorStatus
 
 void add_subject(CLI::App* command, bench::Subject& subject) {
   command
-      ->add_option("-m,--model", subject.models,
-                   "what: name or .json file[,image=S][,global_batch=B][,loss=…][,optimizer=…][,dtype=f64]")
+      ->add_option(
+          "-m,--model", subject.models,
+          "what: name or .json file[,image=S][,global_batch=B][,loss=…][,optimizer=…][,dtype=f64][,timing=tutorial]")
       ->required();
   command
       ->add_option("-s,--strategy", subject.strategies,
@@ -70,11 +71,19 @@ int run(int argc, char** argv) {
   predict->add_option(
       "--scale", predict_options.scale,
       "what if: flops=, memory_bandwidth=, bandwidth= (2: twice as fast), latency=, launch= (2: twice as long)");
+  predict
+      ->add_option("--epoch", predict_options.epoch,
+                   "also the time of an epoch of so many samples; its last batch may be smaller")
+      ->check(CLI::PositiveNumber);
+  predict->add_option("--network", predict_options.machine.network,
+                      "gloo over links of this rate (100mbit, 1gbit, unlimited)");
   predict->add_option("-w,--world", predict_options.machine.worlds, "this machine's worlds: local, gloo");
   predict->add_option("--device", predict_options.machine.device, "cpu or cuda")->capture_default_str();
   predict->add_option("--ranks", predict_options.machine.ranks,
                       "ranks; must be what the strategy's degrees multiply to");
-  predict->add_option("--cost-model", predict_options.cost_models, "analytic (data sheets), profiled (needs --profile)")
+  predict
+      ->add_option("--cost-model", predict_options.cost_models,
+                   "analytic (data sheets); with a --profile: profiled (its shapes), fitted (others)")
       ->capture_default_str();
   predict->add_option("--profile", predict_options.profile, "a profile that `calibrate` wrote");
   predict->add_flag("--program", predict_options.print_program, "print the Programs instead");

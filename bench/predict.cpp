@@ -1,5 +1,7 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -23,12 +25,16 @@ std::vector<sim::Cluster> clusters_of(const PredictOptions& options, std::uint32
   if (!options.cluster.empty()) return {sim::load_cluster(options.cluster, ranks, options.devices)};
   if (options.machine.device != "cpu" && options.machine.device != "cuda")
     throw sim::ConfigError("unknown device '{}'; known: cpu, cuda", options.machine.device);
+  if (!options.machine.network.empty() && std::ranges::count(options.machine.worlds, "gloo") == 0)
+    throw sim::ConfigError("network={} is for ranks that are processes: world=gloo", options.machine.network);
   const bool cuda = options.machine.device == "cuda";
   const std::uint32_t devices = options.devices != 0 ? options.devices : cuda ? 1 : std::thread::hardware_concurrency();
   std::vector<sim::Cluster> clusters;
   for (const std::string& world : options.machine.worlds) {
     if (world != "local" && world != "gloo") throw sim::ConfigError("unknown world '{}'; known: local, gloo", world);
-    clusters.push_back(sim::load_cluster(cuda ? "h200_local" : "cpu_" + world, ranks, devices));
+    const sim::Cluster cluster = sim::load_cluster(cuda ? "h200_local" : "cpu_" + world, ranks, devices);
+    const bool networked = !options.machine.network.empty() && world == "gloo";
+    clusters.push_back(networked ? sim::with_network(cluster, options.machine.network) : cluster);
   }
   return clusters;
 }
@@ -47,7 +53,31 @@ std::string limits_of(const std::string& cell, const sim::Program& program, cons
           fmt::format(" {} {} {:+.0f} %,", s.resource == "latency" || s.resource == "launch" ? "half the" : "twice the",
                       s.resource, 100 * s.change_when_doubled);
   text.pop_back();
+  double compute_s = 0, novel_s = 0;
+  for (std::size_t work = 0; work < prices.novelty.size(); ++work) {
+    const double seconds = prices.work_s[work * prices.busy_levels];
+    compute_s += seconds;
+    novel_s += prices.novelty[work] * seconds;
+  }
+  if (novel_s > 0)
+    text += fmt::format("; its shapes are {:.0f} % new to the profile (0: measured, 100: unlike any)",
+                        100 * novel_s / compute_s);
   return text;
+}
+
+struct Forecast {
+  sim::Program program;
+  sim::Prices prices;
+  sim::StepTime step;
+};
+
+Forecast forecast(const sim::Model& model, const sim::Strategy& strategy, const sim::Cluster& cluster,
+                  const std::string& cost_model, const sim::Profile* profile, const sim::Scale& scale) {
+  Forecast f{.program = sim::lower(model, strategy)};
+  const std::unique_ptr<sim::CostModel> costs = sim::cost_model_table().at(cost_model).make(cluster, profile);
+  f.prices = sim::scaled(sim::price(f.program, *costs, cluster), f.program, cluster, scale);
+  f.step = sim::expected_step(f.program, f.prices, cluster);
+  return f;
 }
 
 }  // namespace
@@ -59,7 +89,7 @@ int predict(const PredictOptions& options) {
   sim::Result result;
   result.context = {
       {"command", "predict"}, {"profile", options.profile}, {"cluster", options.cluster}, {"scale", options.scale}};
-  std::vector<std::string> limits;
+  std::vector<std::string> limits, epochs;
   for (const std::string& model_text : options.subject.models) {
     const sim::Model model = sim::load_model(model_text);
     for (const std::string& strategy_text : options.subject.strategies) {
@@ -75,12 +105,22 @@ int predict(const PredictOptions& options) {
       for (const sim::Cluster& cluster : clusters_of(options, strategy.ranks())) {
         sim::Round round;
         for (const std::string& name : options.cost_models) {
-          const std::unique_ptr<sim::CostModel> cost_model =
-              sim::cost_model_table().at(name).make(cluster, profile ? &*profile : nullptr);
-          const sim::Prices prices = sim::scaled(sim::price(program, *cost_model, cluster), program, cluster, scale);
-          round.predicted[name] = sim::expected_step(program, prices, cluster);
-          limits.push_back(limits_of(fmt::format("{} on {} ({})", strategy.text(), cluster.world, name), program,
-                                     prices, cluster, round.predicted[name]));
+          const sim::Profile* measured = profile ? &*profile : nullptr;
+          const Forecast f = forecast(model, strategy, cluster, name, measured, scale);
+          round.predicted[name] = f.step;
+          const std::string cell = fmt::format("{} on {} ({})", strategy.text(), cluster.world, name);
+          limits.push_back(limits_of(cell, f.program, f.prices, cluster, f.step));
+          if (options.epoch == 0) continue;
+          const std::int64_t steps = options.epoch / model.global_batch, rest = options.epoch % model.global_batch;
+          double epoch_s = static_cast<double>(steps) * f.step.step_s;
+          if (rest > 0) {
+            sim::Model last = model;
+            last.global_batch = rest;
+            const sim::Strategy last_strategy = sim::parse_strategy(strategy_text, last);
+            epoch_s += forecast(last, last_strategy, cluster, name, measured, scale).step.step_s;
+          }
+          epochs.push_back(fmt::format("  {}: {:.4g} s, {} steps{}", cell, epoch_s, steps + (rest > 0),
+                                       rest > 0 ? fmt::format(", the last with {} samples", rest) : ""));
         }
         result.cell(program, options.cluster.empty() ? cluster.world : cluster.name).rounds.push_back(round);
       }
@@ -94,6 +134,7 @@ int predict(const PredictOptions& options) {
   fmt::print("{}", sim::to_console(report, sim::Detail::full));
   fmt::print("What limits the step, and what twice as good a resource would give:\n");
   for (const std::string& limit : limits) fmt::print("{}\n", limit);
+  if (options.epoch > 0) fmt::print("An epoch of {} samples:\n{}\n", options.epoch, fmt::join(epochs, "\n"));
   if (!options.output.json.empty()) sim::save_result(options.output.json, result);
   if (!options.output.csv.empty()) sim::write_text_file(options.output.csv, sim::to_csv(report));
   return 0;

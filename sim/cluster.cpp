@@ -1,5 +1,8 @@
 #include "sim/cluster.hpp"
 
+#include <charconv>
+#include <cmath>
+
 #include "sim/error.hpp"
 #include "sim/spec.hpp"
 
@@ -102,6 +105,7 @@ Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t d
   cluster.devices_per_node = devices_per_node != 0 ? devices_per_node : static_cast<std::uint32_t>(listed);
   cluster.link = read_link(file.object("link"), "link");
   cluster.inter_node = file.has("inter_node") ? read_link(file.object("inter_node"), "inter_node") : cluster.link;
+  cluster.one_host_thread = file.boolean("one_host_thread", false);
   file.finish();
   if (ranks == 0) throw ConfigError("cluster '{}': at least 1 rank", cluster.name);
   const std::int64_t all = nodes * cluster.devices_per_node;
@@ -114,6 +118,28 @@ Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t d
     cluster.place.push_back({device, device / cluster.devices_per_node});
   }
   return cluster;
+}
+
+Cluster with_network(const Cluster& cluster, const std::string& rate) {
+  constexpr std::pair<std::string_view, double> kUnits[] = {{"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}};
+  double number = 0, bytes_per_s = 0;
+  const char* end = rate.data() + rate.size();
+  const auto [rest, error] = std::from_chars(rate.data(), end, number, std::chars_format::fixed);
+  if (error == std::errc() && number > 0 && std::isfinite(number))
+    for (const auto& [unit, bits_per_s] : kUnits)
+      if (unit == std::string_view(rest, end)) bytes_per_s = number * bits_per_s / 8;
+  if (bytes_per_s == 0 && rate != "unlimited")
+    throw ConfigError("network={} must be a number with kbit, mbit or gbit (100mbit, 1gbit, 2.5gbit), or unlimited",
+                      rate);
+  Cluster behind = cluster;
+  behind.world += "@" + rate;
+  const BytesPerSecond bandwidth = gigabytes_per_second(bytes_per_s * 1e-9);
+  if (bytes_per_s > 0 && bandwidth < cluster.link.bandwidth) {
+    behind.link.bandwidth = bandwidth;
+    behind.link.shared = false;  // a full-duplex cable to each rank, no common bus
+    behind.inter_node = behind.link;
+  }
+  return behind;
 }
 
 }  // namespace sim

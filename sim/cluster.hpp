@@ -58,6 +58,9 @@ struct Cluster {
   Device device;      // all are of one kind
   Link link;          // between any two ranks of a node
   Link inter_node;    // between nodes
+  /// Asynchronous devices: one thread of a node issues for all of its ranks (several GPUs in one Python process), so
+  /// that their launches take turns. Else every rank has a thread of its own.
+  bool one_host_thread = false;
   std::uint32_t nodes = 1, devices_per_node = 1;
   std::vector<RankPlace> place;  // per rank
 };
@@ -65,6 +68,11 @@ struct Cluster {
 /// Rank r sits on device r modulo the number of devices. `devices_per_node` 0 keeps the file's number (a file for "this
 /// machine" leaves it open and takes what is given here). ConfigError when the file doesn't describe a cluster.
 Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t devices_per_node = 0);
+
+/// The cluster with a network of this rate ("100mbit", "2.5gbit", "unlimited": tc's units) between its ranks; its world
+/// gets a name of its own ("gloo@1gbit"), so that measurements of the two are never mixed up. A rate above the link's
+/// own changes nothing else. ConfigError for other texts.
+Cluster with_network(const Cluster& cluster, const std::string& rate);
 Device load_device(std::string_view name);
 
 }  // namespace sim

@@ -1,6 +1,7 @@
 #include "sim/memory.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "sim/error.hpp"
 
@@ -57,6 +58,47 @@ double peak_with_workspace(const Role& role, std::span<const double> workspace_b
     peak = std::max(peak, static_cast<double>(total) + (computes ? workspace_bytes[role.work[i]] : 0));
   });
   return peak;
+}
+
+double held_with_reuse(const Role& role, std::span<const double> workspace_bytes) {
+  std::map<double, std::int64_t> unused;  // blocks by size
+  double held = 0, small = 0, most_small = 0;
+  const auto take = [&](double bytes) {
+    if (bytes < static_cast<double>(kReusedFrom)) {
+      most_small = std::max(most_small, small += bytes);
+    } else if (std::int64_t& blocks = unused[bytes]; blocks > 0) {
+      --blocks;
+    } else {
+      held += bytes;
+    }
+  };
+  const auto give = [&](double bytes) {
+    if (bytes < static_cast<double>(kReusedFrom))
+      small -= bytes;
+    else
+      ++unused[bytes];
+  };
+  std::vector<bool> allocated(role.storages.size());
+  for (std::uint32_t s = 0; s < role.storages.size(); ++s)
+    if ((allocated[s] = role.storages[s].persistent)) take(static_cast<double>(role.storages[s].bytes));
+  constexpr int kSteps = 2;
+  for (int step = 0; step < kSteps; ++step)
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      for (std::uint32_t tensor : role.writes(i))
+        if (const std::uint32_t s = role.tensors[tensor].storage; !allocated[s]) {
+          allocated[s] = true;
+          take(static_cast<double>(role.storages[s].bytes));
+        }
+      if (const double workspace = role.work[i] != kNone ? workspace_bytes[role.work[i]] : 0; workspace > 0) {
+        take(workspace);
+        give(workspace);
+      }
+      for (std::uint32_t s : role.frees(i)) {
+        allocated[s] = false;
+        give(static_cast<double>(role.storages[s].bytes));
+      }
+    }
+  return held + most_small;
 }
 
 }  // namespace sim

@@ -21,4 +21,10 @@ Memory peak_memory(const Role& role);
 /// The same with what ops allocate while they run: what an allocator sees. `workspace_bytes`: by work (Prices).
 double peak_with_workspace(const Role& role, std::span<const double> workspace_bytes);
 
+/// Freed blocks of this size or more are kept for the next request of the very same size (backend/allocator.hpp).
+constexpr std::int64_t kReusedFrom = std::int64_t{64} << 10;
+/// What such an allocator holds of the system's memory at the end of several steps: blocks of a size that nobody asks
+/// for again stay. An op's workspace counts as one block.
+double held_with_reuse(const Role& role, std::span<const double> workspace_bytes);
+
 }  // namespace sim

@@ -19,6 +19,7 @@ constexpr std::array<std::string_view, 3> kLinkKinds{"send", "all_reduce", "broa
 // `busy` ranks are of one node, and every level up to the highest costs memory.
 constexpr std::int64_t kMostRanks = 1 << 20, kMostBusy = 1024;
 // The fit sums squares of times and of their reciprocals, and the simulator divides times by each other.
+constexpr double kMostBytes = 1ULL << 60;
 constexpr double kLongest_s = 1e9, kShortest_s = 1e-15;
 
 void write(Json& row, const Statistic& statistic) {
@@ -241,6 +242,7 @@ std::string Profile::to_json() const {
     }
   }
   file["core_share"] = core_share.empty() ? Json::object() : Json(core_share);
+  file["process_bytes"] = process_bytes.empty() ? Json::object() : Json(process_bytes);
   file["link_fits"] = std::move(fits);
   return file.dump(1) + "\n";
 }
@@ -289,6 +291,14 @@ Profile profile_from_json(std::string_view text, const std::string& where) {
     const double share = profile.core_share[world] = shares.number(world);
     if (share < 0 || share > 1)
       throw ConfigError("{}: '{}' must be from 0 to 1, found {}", shares.where(), world, share);
+  }
+  if (file.has("process_bytes")) {
+    JsonObject held = file.object("process_bytes");
+    for (const std::string& world : held.keys()) {
+      const double bytes = profile.process_bytes[world] = held.number(world);
+      if (bytes < 0 || bytes > kMostBytes)
+        throw ConfigError("{}: '{}' must be from 0 to 2^60, found {}", held.where(), world, bytes);
+    }
   }
   file.objects("link_fits");
   file.finish();

@@ -177,8 +177,18 @@ constexpr std::array kRowColumns = std::to_array<Column<RowSource>>({
        return Value(100 * std::log(static_cast<double>(*m.predicted_allocator_peak_bytes) /
                                    static_cast<double>(*m.allocator_peak_bytes)));
      }},
+    {"predicted_resident_MiB",
+     "what the process holds without tensors, and what its allocator keeps for the step", kNumber, memory, kMiB,
+     [](const S& s) { return mebibytes(s.cell.memory.predicted_resident_peak_bytes); }},
     {"resident_peak_MiB", "largest resident size of the process", kNumber, memory, kMiB,
      [](const S& s) { return mebibytes(s.cell.memory.resident_peak_bytes); }},
+    {"resident_error_percent", "100 ln(predicted_resident / resident_peak)", kNumber, memory, kPercent,
+     [](const S& s) {
+       const CellMemory& m = s.cell.memory;
+       if (!m.predicted_resident_peak_bytes || !m.resident_peak_bytes) return Value();
+       return Value(100 * std::log(static_cast<double>(*m.predicted_resident_peak_bytes) /
+                                   static_cast<double>(*m.resident_peak_bytes)));
+     }},
     {"weight_MiB", "part of predicted_peak_MiB", kNumber, memory_parts, kMiB,
      [](const S& s) { return at_peak(s, TensorClass::weight); }},
     {"gradient_MiB", "part of it", kNumber, memory_parts, kMiB,

@@ -30,11 +30,12 @@ struct MemoryPart {
   std::string_view name;
   std::optional<std::int64_t> CellMemory::*value;
 };
-constexpr std::array<MemoryPart, 5> kMemoryParts{
+constexpr std::array<MemoryPart, 6> kMemoryParts{
     {{"predicted_peak_bytes", &CellMemory::predicted_peak_bytes},
      {"measured_peak_bytes", &CellMemory::measured_peak_bytes},
      {"allocator_peak_bytes", &CellMemory::allocator_peak_bytes},
      {"predicted_allocator_peak_bytes", &CellMemory::predicted_allocator_peak_bytes},
+     {"predicted_resident_peak_bytes", &CellMemory::predicted_resident_peak_bytes},
      {"resident_peak_bytes", &CellMemory::resident_peak_bytes}}};
 
 template <class T>

@@ -62,6 +62,7 @@ struct CellMemory {
   std::optional<std::int64_t> allocator_peak_bytes;                       // with the ops' own workspace
   std::optional<std::int64_t> predicted_allocator_peak_bytes;             // by the cost model `profiled`
   std::optional<std::int64_t> resident_peak_bytes;                        // of the process
+  std::optional<std::int64_t> predicted_resident_peak_bytes;              // by the cost model `profiled`
   std::map<std::string, std::int64_t> predicted_at_peak_bytes;            // by tensor class
   friend bool operator==(const CellMemory&, const CellMemory&) = default;
 };

@@ -115,6 +115,7 @@ class Engine {
     channel_free_.assign(wiring_.channels, 0);
     channel_queue_.resize(wiring_.channels);
     asynchronous_ = cluster.device.asynchronous;
+    if (asynchronous_ && source.durations == nullptr) plan_issues(nodes);
     fluid_ = source.durations == nullptr && is_shared();
     ranks_.resize(ranks);
     timeline_.ranks.resize(ranks);
@@ -202,6 +203,35 @@ class Engine {
     return source_.factors != nullptr ? price * static_cast<double>(source_.factors->transfer[id]) : price;
   }
 
+  /// An asynchronous device's host runs ahead: when it has issued each instruction. A thread that issues for several
+  /// ranks goes through their lists in turn, each as far as what it waits for has been issued.
+  void plan_issues(std::uint32_t nodes) {
+    const auto ranks = static_cast<std::uint32_t>(places_.size());
+    const std::uint32_t threads = cluster_.one_host_thread ? nodes : ranks;
+    std::vector<double> clock(threads, 0);
+    std::vector<std::uint32_t> next(ranks, 0), posted(wiring_.parties.size(), 0);
+    issued_s_.resize(ranks);
+    for (std::uint32_t r = 0; r < ranks; ++r) issued_s_[r].resize(role(r).size());
+    for (bool advances = true; advances;) {
+      advances = false;
+      for (std::uint32_t r = 0; r < ranks; ++r) {
+        const Role& list = role(r);
+        const std::vector<std::uint32_t>& first = wiring_.first[places_[r].role];
+        double& host_s = clock[cluster_.one_host_thread ? cluster_.place[r].node : r];
+        for (; next[r] < list.size(); ++next[r], advances = true) {
+          const std::uint32_t i = next[r];
+          if (cluster_.one_host_thread && list.kind[i] == InstructionKind::wait) {
+            const std::uint32_t id = transfer_id(r, list.awaits[i], first);
+            if (posted[id] < wiring_.parties[id]) break;
+          }
+          host_s += source_.prices->launch_s;
+          issued_s_[r][i] = host_s;
+          if (is_posted(list.kind[i])) ++posted[transfer_id(r, i, first)];
+        }
+      }
+    }
+  }
+
   /// Plays a rank's list until it has to wait for something.
   void advance(std::uint32_t rank) {
     RankState& state = ranks_[rank];
@@ -287,7 +317,7 @@ class Engine {
   void issue(std::uint32_t rank, std::uint32_t i) {
     RankState& state = ranks_[rank];
     if (asynchronous_ && source_.durations == nullptr)
-      state.clock = std::max(state.clock, launch(rank, i) * (i + 1));
+      state.clock = std::max(state.clock, issued_s_[rank][i]);
     else
       state.clock += launch(rank, i);
   }
@@ -298,7 +328,7 @@ class Engine {
     if (state.issued) return true;
     state.issued = true;
     state.clock = std::max(state.clock, now_);
-    const double host = asynchronous_ ? launch(rank, i) * (i + 1) - state.clock : launch(rank, i);
+    const double host = asynchronous_ ? issued_s_[rank][i] - state.clock : launch(rank, i);
     if (host <= 0) return true;
     start({asynchronous_ ? Activity::Kind::timer : Activity::Kind::compute, rank, host});
     return false;
@@ -517,6 +547,7 @@ class Engine {
   std::vector<double> channel_free_;
   std::vector<std::vector<std::uint32_t>> channel_queue_;
   bool asynchronous_ = false, fluid_ = false;
+  std::vector<std::vector<double>> issued_s_;  // [rank][instruction]: by an asynchronous device's host
   double now_ = 0;
   std::vector<Activity> active_;
   std::vector<std::uint32_t> device_load_, device_computes_, device_node_, node_busy_;
