@@ -33,14 +33,6 @@ at::ScalarType scalar_type(sim::Dtype dtype) {
   throw sim::InternalError("dtype {}", static_cast<int>(dtype));
 }
 
-bool is_transfer(InstructionKind kind) {
-  return kind == InstructionKind::send || kind == InstructionKind::recv || kind == InstructionKind::collective;
-}
-
-bool is_computed(InstructionKind kind) {
-  return kind == InstructionKind::compute || kind == InstructionKind::copy || kind == InstructionKind::update;
-}
-
 }  // namespace
 
 Executor::Executor(const sim::Program& program, sim::Program::Place place, Communicator& communicator,
@@ -289,7 +281,7 @@ void Executor::settle(StepRecord& record, double step_start_s) const {
   sim::RankTimeline& times = record.times;
   times.end_of_step_s -= step_start_s;
   for (std::uint32_t i = 0; i < actions_.size(); ++i) {
-    if (is_transfer(actions_[i].kind)) {
+    if (is_posted(actions_[i].kind)) {
       times.start_s[i] =
           completions_[i].start_s > 0 ? completions_[i].start_s : std::numeric_limits<double>::quiet_NaN();
       times.end_s[i] = completions_[i].end_s;

@@ -21,11 +21,6 @@ constexpr std::uint32_t kProbeRepeats = 4, kOverlapComputes = 16;
 constexpr std::int64_t kOverlapBytes = 1 << 20;
 constexpr std::int64_t kSmallestTransfer = 4 << 10, kLargestTransfer = 64 << 20;
 
-bool is_compute(sim::InstructionKind kind) {
-  return kind == sim::InstructionKind::compute || kind == sim::InstructionKind::copy ||
-         kind == sim::InstructionKind::update;
-}
-
 /// World, kind, collective, members, bytes.
 using LinkKey = std::tuple<std::string, sim::InstructionKind, sim::CollectiveKind, std::uint32_t, std::int64_t>;
 
@@ -129,7 +124,7 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
       const std::size_t row = task.copies > 0 ? 0 : rank;
       const sim::Role& role = task.program.roles[task.program.places()[row].role];
       for (std::uint32_t i = 0; i < role.size(); ++i) {
-        if (is_compute(role.kind[i])) {
+        if (is_computed(role.kind[i])) {
           if (task.copies == 0) continue;  // the probe's own copies only warm the caches
           works[sim::work_key(task.program.works[role.work[i]])][i].push_back(durations.seconds[row][i]);
           samples.launches.push_back(durations.gap_s[row][i]);
@@ -143,7 +138,7 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
   if (task.copies > 0) {
     const sim::Role& role = task.program.roles[0];
     for (std::uint32_t i = 0; i < role.size(); ++i)
-      if (is_compute(role.kind[i])) {
+      if (is_computed(role.kind[i])) {
         std::int64_t& largest = samples.workspaces[sim::work_key(task.program.works[role.work[i]])];
         largest = std::max(largest, result.workspace_bytes.at(0).at(i));
       }

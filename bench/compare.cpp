@@ -74,9 +74,10 @@ void add_forecasts(const Job& job, const sim::Profile& same, const sim::Profile&
     const sim::Prices prices = sim::price(job.program, *cost_model, job.cluster);
     const sim::Timeline predicted = sim::simulate(job.program, prices, job.cluster);
     if (kind.name == "profiled") predict_memory(job, profile, prices, memory);
-    round.predicted[std::string(kind.name)] = sim::expected_step(job.program, prices, job.cluster);
+    const sim::StepTime expected = sim::expected_step(job.program, prices, job.cluster);
+    round.predicted[std::string(kind.name)] = expected;
     round.attribution[std::string(kind.name)] =
-        sim::attribute_cost_error(job.program, job.cluster, predicted, measured).classes;
+        sim::attribute_cost_error(job.program, job.cluster, predicted, expected.step_s, measured).classes;
   }
 }
 

@@ -48,7 +48,7 @@ phase_check() {
     -s pipeline,microbatches=2 -s pipeline,schedule=forward_only,microbatches=2 -s ddp -w local --steps 1 --verify |
     tee "$out/check.log" | grep verify
 }
-resnet50="-m resnet50,image=IMAGE,global_batch=BATCH,loss=mse_loss,optimizer=sgd:lr=0.001"
+resnet50="-m resnet50,image=IMAGE,global_batch=BATCH,loss=mse_loss,optimizer=sgd:lr=0.001,timing=tutorial"
 phase_resnet50() {
   local model=${resnet50/IMAGE/$image}
   compare resnet50 12 420 ${model/BATCH/$batch} -s single -s model_parallel,cut=r1 \
@@ -61,7 +61,7 @@ phase_splits() {
   compare splits 8 480 ${model/BATCH/$batch} -s single "${strategies[@]}"
 }
 phase_convnet() {
-  compare convnet 12 300 -m convnet -s single -s model_parallel,pp=4,cut=r2 \
+  compare convnet 12 300 -m convnet,timing=epoch -s single -s model_parallel,pp=4,cut=r2 \
     -s pipeline,pp=4,cut=r2,schedule=forward_only,split_size=8
 }
 

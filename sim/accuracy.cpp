@@ -374,7 +374,7 @@ Accuracy assess(const Result& result, const TrackRecord* record) {
 }
 
 CostAttribution attribute_cost_error(const Program& program, const Cluster& cluster, const Timeline& predicted,
-                                     std::span<const Timeline> measured) {
+                                     double expected_s, std::span<const Timeline> measured) {
   check_internal(!measured.empty(), "an attribution without measured steps");
   CostAttribution result;
   const std::vector<Program::Place> places = program.places();
@@ -385,7 +385,7 @@ CostAttribution attribute_cost_error(const Program& program, const Cluster& clus
     for (std::size_t r = 0; r < places.size(); ++r) ends[r] += timeline.ranks.at(r).end_of_step_s;
   }
   result.critical_rank = static_cast<std::size_t>(std::ranges::max_element(ends) - ends.begin());
-  result.difference_s = predicted.step_s - measured_s;
+  result.difference_s = expected_s - measured_s;
 
   const Durations before = durations_of(program, predicted, cluster),
                   after = mean_durations(program, measured, cluster);
@@ -417,6 +417,10 @@ CostAttribution attribute_cost_error(const Program& program, const Cluster& clus
     error.effect_s = base_s - replay(program, mixed, cluster).step_s;
     explained_s += error.effect_s;
     result.classes.push_back(error);
+  }
+  if (const double jitter_s = expected_s - predicted.step_s; jitter_s != 0) {
+    result.classes.push_back({.name = "jitter", .effect_s = jitter_s});
+    explained_s += jitter_s;
   }
   sort_by_effect(result.classes);
   result.classes.push_back({.name = "rest", .effect_s = result.difference_s - explained_s});

@@ -3,7 +3,7 @@
 //   Accuracy accuracy = assess(result);
 //   accuracy.cells[0].forecasts.at("profiled").absolute->log_ratio;    // ln(predicted / measured)
 //   accuracy.summaries[0].failed;                                      // under 80 % of the cells are conclusive
-//   CostAttribution why = attribute_cost_error(program, cluster, predicted, measured_timelines);
+//   CostAttribution why = attribute_cost_error(program, cluster, predicted, expected_s, measured_timelines);
 //
 // Definitions (DESIGN §5). P and M are means over the rounds that have both a forecast and a measurement; a round's
 // measurement is the mean of its steps.
@@ -121,7 +121,7 @@ TrackRecord track_record(const Result& result);
 /// The difference between forecast and measurement by class of instruction.
 struct CostAttribution {
   std::size_t critical_rank = 0;  // the last to end in the measured steps
-  double difference_s = 0;        // predicted step − mean measured step
+  double difference_s = 0;        // expected step − mean measured step
   std::vector<ClassError>
       classes;  // the largest effect first; the last row is "rest", so that the effects sum to the difference
 };
@@ -129,9 +129,10 @@ struct CostAttribution {
 /// Substitutes measured durations (means over the timelines) class by class into the predicted timeline's and replays.
 /// Classes: op kind and pass
 /// ("conv2d.backward"), transfer kind ("send", "all_reduce", "broadcast"), and "host" (the time before instructions).
-/// An effect is positive where the class made the forecast too slow. "rest": structure error, and what classes do
-/// together only.
+/// An effect is positive where the class made the forecast too slow. "jitter": what the forecast adds for waiting for
+/// the slowest rank, `expected_s` (expected_step) less the predicted timeline's step. "rest": what measured steps lose
+/// by that (the substituted durations are means), structure error, and what classes do together only.
 CostAttribution attribute_cost_error(const Program& program, const Cluster& cluster, const Timeline& predicted,
-                                     std::span<const Timeline> measured);
+                                     double expected_s, std::span<const Timeline> measured);
 
 }  // namespace sim

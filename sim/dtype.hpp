@@ -34,6 +34,8 @@ struct TensorSpec {
 
   [[nodiscard]] std::int64_t elements() const { return sim::elements(shape); }
   [[nodiscard]] std::int64_t bytes() const { return elements() * size_of(dtype); }
+  /// The same elements in one dimension.
+  [[nodiscard]] TensorSpec flat() const { return {dtype, {elements()}}; }
   friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
 };
 

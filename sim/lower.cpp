@@ -218,8 +218,6 @@ class StageBuilder {
     return entry->second;
   }
 
-  [[nodiscard]] static TensorSpec flat(const TensorSpec& spec) { return {spec.dtype, {spec.elements()}}; }
-
   void forward(std::int32_t mb) {
     std::vector<Pending> received;
     for (const auto& [pair, sources] : plan_.edges) {
@@ -293,7 +291,7 @@ class StageBuilder {
     values_[{output, kAll}] = all;
     for (std::int32_t mb = 0; mb < plan_.microbatches; ++mb)
       draft_.scaled_copy(values_.at({output, mb}),
-                         draft_.role.add_view(fmt::format("{}.{}", versioned(node(output).name, kAll), mb), flat(part),
+                         draft_.role.add_view(fmt::format("{}.{}", versioned(node(output).name, kAll), mb), part.flat(),
                                               all, mb * part.bytes()),
                          1, index);
     forward_node(loss, kAll);
@@ -445,7 +443,7 @@ class StageBuilder {
     Instruction i;
     i.kind = InstructionKind::compute;
     // Elementwise: equal sizes share one work.
-    i.work = draft_.works->add({{&op_table().at("accumulate"), {}, {flat(spec), flat(spec)}}, Pass::forward, 0});
+    i.work = draft_.works->add({{&op_table().at("accumulate"), {}, {spec.flat(), spec.flat()}}, Pass::forward, 0});
     i.node = name;
     i.microbatch = mb;
     i.reads = {a, b};

@@ -27,6 +27,7 @@ void write(Json& row, const Statistic& statistic) {
   row["mean_s"] = statistic.mean_s;
   row["sd_s"] = statistic.sd_s ? Json(*statistic.sd_s) : Json();
   row["median_s"] = statistic.median_s;
+  row["jitter_s"] = statistic.jitter_s ? Json(*statistic.jitter_s) : Json();
 }
 
 double time_of(JsonObject& row, std::string_view key) {
@@ -52,6 +53,7 @@ Statistic read_statistic(JsonObject& row) {
                       .sd_s = {},
                       .median_s = time_of(row, "median_s")};
   if (!row.value("sd_s").is_null()) statistic.sd_s = time_of(row, "sd_s");
+  if (!row.value("jitter_s").is_null()) statistic.jitter_s = time_of(row, "jitter_s");
   if (statistic.sd_s.has_value() != (statistic.count > 1))
     throw ConfigError("{}: 'sd_s' must be null for one sample and a number for more; count={}", row.where(),
                       statistic.count);
@@ -65,8 +67,13 @@ void Statistic::add(std::span<const double> samples_s) {
   for (double sample : samples_s) check_internal(std::isfinite(sample) && sample >= 0, "a sample of {} s", sample);
   const double n = static_cast<double>(samples_s.size()), before = static_cast<double>(count), all = n + before;
   const double batch_mean = std::accumulate(samples_s.begin(), samples_s.end(), 0.0) / n;
-  double squares = sd_s ? *sd_s * *sd_s * (before - 1) : 0;
-  for (double sample : samples_s) squares += (sample - batch_mean) * (sample - batch_mean);
+  double squares = sd_s ? *sd_s * *sd_s * (before - 1) : 0, within = 0;
+  for (double sample : samples_s) within += (sample - batch_mean) * (sample - batch_mean);
+  squares += within;
+  if (n > 1) {
+    const double weight = jitter_s ? before - 1 : 0;
+    jitter_s = std::sqrt(((jitter_s ? *jitter_s * *jitter_s : 0) * weight + within) / (weight + n - 1));
+  }
   // Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances (1979),
   // equation 2.1b.
   squares += (batch_mean - mean_s) * (batch_mean - mean_s) * before * n / all;

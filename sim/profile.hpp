@@ -9,11 +9,13 @@
 // File format "paragauge-profile-2" (JSON). `environment` is whatever the calibrating program wrote about the machine.
 //   device       text
 //   environment  object
-//   launch       {count, mean_s, sd_s, median_s}: host time to issue one instruction; missing if not measured
-//   ops          [{world, work, busy, count, mean_s, sd_s, median_s}]: `work` is sim::work_key, `busy` ranks compute
+//   launch       {count, mean_s, sd_s, median_s, jitter_s}: host time to issue one instruction; missing if not measured
+//   ops          [{world, work, busy, count, mean_s, sd_s, median_s, jitter_s}]: `work` is sim::work_key, `busy` ranks
+//   compute
 //                at the same time
 //   workspaces   [{work, bytes}]: what the op allocates beside its outputs and gives back
-//   links        [{world, kind, members, bytes, count, mean_s, sd_s, median_s}]: kind send, all_reduce or broadcast;
+//   links        [{world, kind, members, bytes, count, mean_s, sd_s, median_s, jitter_s}]: kind send, all_reduce or
+//   broadcast;
 //                seconds from ready to done
 //   core_share   {world: share}: of each end's core while a transfer runs; worlds not measured are missing
 //   process_bytes {world: bytes}: what a rank's process holds beside its tensors; worlds not measured are missing
@@ -48,9 +50,13 @@ struct Statistic {
   /// Merged from several batches: the mean of their medians weighted by count, since the samples are gone.
   double median_s = 0;
 
+  /// Of the samples about their own batch's mean: the drift between batches isn't in it. Unavailable below two.
+  std::optional<double> jitter_s = {};
+
+  /// One batch: samples taken within a short time.
   void add(std::span<const double> samples_s);
-  /// sd / mean; 0 where either is missing.
-  [[nodiscard]] double jitter() const { return sd_s && mean_s > 0 ? *sd_s / mean_s : 0; }
+  /// jitter_s / mean; 0 where either is missing.
+  [[nodiscard]] double jitter() const { return jitter_s && mean_s > 0 ? *jitter_s / mean_s : 0; }
   friend bool operator==(const Statistic&, const Statistic&) = default;
 };
 

@@ -33,6 +33,14 @@ namespace sim {
 
 enum class InstructionKind : std::uint8_t { compute, copy, update, send, recv, collective, wait };
 std::string_view to_string(InstructionKind kind);
+/// Takes time on the compute lane.
+constexpr bool is_computed(InstructionKind kind) {
+  return kind == InstructionKind::compute || kind == InstructionKind::copy || kind == InstructionKind::update;
+}
+/// Begins a transfer that a `wait` ends.
+constexpr bool is_posted(InstructionKind kind) {
+  return kind == InstructionKind::send || kind == InstructionKind::recv || kind == InstructionKind::collective;
+}
 
 enum class CollectiveKind : std::uint8_t { all_reduce, broadcast };  // later: reduce_scatter, all_gather, …
 std::string_view to_string(CollectiveKind kind);

@@ -13,10 +13,6 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-bool is_posted(InstructionKind kind) {
-  return kind == InstructionKind::send || kind == InstructionKind::recv || kind == InstructionKind::collective;
-}
-
 /// Which transfer every posted instruction belongs to, worked out once per role: transfer id = first[instruction] +
 /// replica (point to point) or
 /// + member list (collective).

@@ -7,16 +7,7 @@
 #include "sim/error.hpp"
 
 namespace sim {
-namespace {
-
-bool is_compute(InstructionKind kind) {
-  return kind == InstructionKind::compute || kind == InstructionKind::copy || kind == InstructionKind::update;
-}
-bool is_posted(InstructionKind kind) {
-  return kind == InstructionKind::send || kind == InstructionKind::recv || kind == InstructionKind::collective;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 void break_down(const Program& program, Timeline& timeline) {
   const std::vector<Program::Place> places = program.places();
@@ -26,7 +17,7 @@ void break_down(const Program& program, Timeline& timeline) {
     rank.compute_s = rank.exposed_communication_s = rank.bubble_s = 0;
     for (std::uint32_t i = 0; i < role.size(); ++i) {
       const double start = rank.start_s[i], end = rank.end_s[i];
-      if (is_compute(role.kind[i])) {
+      if (is_computed(role.kind[i])) {
         rank.compute_s += end - start;
       } else if (role.kind[i] == InstructionKind::wait) {
         const double ready = std::clamp(rank.start_s[role.awaits[i]], start, end);
@@ -123,7 +114,7 @@ std::string chrome_trace(const Program& program, const std::vector<NamedTimeline
       const Role& role = program.roles[places[r].role];
       const RankTimeline& rank = timelines[t].timeline->ranks[r];
       for (std::uint32_t i = 0; i < role.size(); ++i) {
-        const Lane lane = is_compute(role.kind[i])  ? kComputeLane
+        const Lane lane = is_computed(role.kind[i]) ? kComputeLane
                           : is_posted(role.kind[i]) ? kCommunicationLane
                                                     : kWaitLane;
         Json event = {{"ph", "X"},

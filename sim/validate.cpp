@@ -9,10 +9,6 @@
 namespace sim {
 namespace {
 
-bool is_posted(InstructionKind kind) {
-  return kind == InstructionKind::send || kind == InstructionKind::recv || kind == InstructionKind::collective;
-}
-
 /// Roles cover ranks 0…n−1 once, groups name ranks once, peers have as many replicas.
 void check_ranks(const Program& program) {
   const std::uint32_t ranks = program.ranks();

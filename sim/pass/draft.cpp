@@ -33,7 +33,7 @@ Draft::Flat Draft::add_flat(const std::string& name, const std::vector<std::uint
   const Initial initial = persistent ? Initial{Initial::Kind::constant, 0, 0, 0} : Initial{};
   Flat flat{role.add_tensor(name, {dtype, {elements}}, TensorClass::communication, persistent, initial), {}};
   for (std::uint32_t tensor : tensors) {
-    const TensorSpec slice{dtype, {role.tensors[tensor].spec.elements()}};
+    const TensorSpec slice = role.tensors[tensor].spec.flat();
     flat.slices.push_back(role.add_view(fmt::format("{}.{}", name, flat.slices.size()), slice, flat.tensor, offset));
     offset += slice.bytes();
   }
@@ -55,8 +55,7 @@ void Draft::scaled_copy(std::uint32_t source, std::uint32_t destination, double 
   Instruction copy;
   copy.kind = InstructionKind::copy;
   // Only the size matters for the cost: flat, so that tensors of equal size share one work.
-  const TensorSpec flat{role.tensors[source].spec.dtype, {role.tensors[source].spec.elements()}};
-  copy.work = works->add({{&op_table().at("scaled_copy"), {}, {flat}}, Pass::forward, 0});
+  copy.work = works->add({{&op_table().at("scaled_copy"), {}, {role.tensors[source].spec.flat()}}, Pass::forward, 0});
   copy.node = node;
   copy.scale = scale;
   copy.reads = {source};

@@ -25,6 +25,10 @@ accepts() {
 accepts list
 accepts describe resnet50,image=128
 accepts predict -m convnet -s single -s ddp -s pipeline,split_size=8 -w local -w gloo --json "$scratch/r.json" --csv "$scratch/r.csv"
+accepts predict -m convnet,timing=epoch -s single -s pipeline,pp=4,cut=r2,schedule=forward_only,split_size=8 -c dgx_a100_one_process --epoch 50000
+grep -q '782 steps, the last with 16 samples' "$scratch/out" || { echo "predict doesn't know the last batch"; failed=1; }
+accepts predict -m convnet -s ddp -w gloo --network 100mbit
+grep -q 'gloo@100mbit' "$scratch/out" || { echo "predict doesn't know the network"; failed=1; }
 accepts predict -m toy_mlp -s dp=2,pp=2,microbatches=2 -c dgx_a100 --program
 
 refuses "unknown model 'resnet51'; known: convnet" describe resnet51
@@ -36,6 +40,8 @@ refuses "cut 'layer9' is no node of model 'resnet50'" predict -m resnet50 -s mod
 refuses "split_size=5 must divide the 64 samples" predict -m convnet -s pipeline,split_size=5
 refuses "dp=3 must divide global_batch=64" predict -m convnet -s ddp,dp=3
 refuses "dp=2 × pp=1 must be ranks=4" predict -m convnet -s ddp --ranks 4
+refuses "network=fast must be a number with kbit, mbit or gbit" predict -m convnet -s ddp -w gloo --network fast
+refuses "network=1gbit is for ranks that are processes" predict -m convnet -s ddp -w local --network 1gbit
 refuses "unknown cluster 'dgx'; known: cpu_gloo" predict -m convnet -s single -c dgx
 refuses "unknown cost model 'magic'; known: analytic, fitted, profiled" predict -m convnet -s single --cost-model magic
 refuses "unknown schedule 'zigzag'; known: gpipe" predict -m convnet -s pipeline,schedule=zigzag
@@ -52,6 +58,7 @@ if "$paragauge" list | grep -q 'built without LibTorch'; then
   refuses "built without LibTorch" measure -m toy_mlp -s single
 else
   accepts measure -m toy_mlp -s single -s ddp -w local --steps 2
+  accepts compare -m toy_mlp,timing=tutorial -s single -s pipeline,microbatches=4 -w local --rounds 1
   accepts calibrate -m toy_mlp -s ddp -w local --rounds 1 -o "$scratch/profile.json"
   accepts predict -m toy_mlp -s ddp -w local --cost-model profiled --profile "$scratch/profile.json"
   accepts compare -m toy_mlp -s single -s ddp -w local --rounds 1 --json "$scratch/compare.json"

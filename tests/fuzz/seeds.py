@@ -87,7 +87,7 @@ def profiles():
     """Of the program that the target plays, as if measured, with and without company."""
     program = (ROOT / "tests" / "golden" / "programs" / "toy_mlp.ddp.txt").read_text()
     works = re.findall(r"^work (.*)$", program, re.MULTILINE)
-    times = {"count": 3, "mean_s": 1e-5, "sd_s": 1e-6, "median_s": 1e-5}
+    times = {"count": 3, "mean_s": 1e-5, "sd_s": 1e-6, "median_s": 1e-5, "jitter_s": 1e-6}
     for levels, sizes in (((1,), (0, 4096)), ((1, 2), (64, 4096, 1 << 20))):
         yield json.dumps({
             "format": "paragauge-profile-2", "device": "cpu", "environment": {}, "launch": times,

@@ -324,7 +324,8 @@ TEST(Attribution, FindsTheClassThatIsWrong) {
     Prices real = setup.prices;
     c.change(real);
     const Timeline measured = simulate(setup.program, real, setup.cluster);
-    const CostAttribution attribution = attribute_cost_error(setup.program, setup.cluster, predicted, {&measured, 1});
+    const CostAttribution attribution =
+        attribute_cost_error(setup.program, setup.cluster, predicted, predicted.step_s, {&measured, 1});
     const double difference = predicted.step_s - measured.step_s;
     ASSERT_GT(std::abs(difference), 2e-5);
     EXPECT_NEAR(attribution.difference_s, difference, 1e-12);
@@ -346,8 +347,10 @@ TEST(Attribution, SeparatesClassesAndAveragesSteps) {
   slower.work_s[0] += 3e-3, slower.work_s[2] += 4e-4;
   const Timeline measured[] = {simulate(setup.program, slow, setup.cluster),
                                simulate(setup.program, slower, setup.cluster)};
-  const CostAttribution attribution = attribute_cost_error(setup.program, setup.cluster, predicted, measured);
-  EXPECT_NEAR(attribution.difference_s, -2.4e-3, 1e-9);
+  const CostAttribution attribution =
+      attribute_cost_error(setup.program, setup.cluster, predicted, predicted.step_s + 1e-3, measured);
+  EXPECT_NEAR(attribution.difference_s, -1.4e-3, 1e-9);
+  EXPECT_NEAR(effect(attribution, "jitter"), 1e-3, 1e-9);
   EXPECT_NEAR(effect(attribution, "relu.forward"), -2e-3, 1e-9);
   EXPECT_NEAR(effect(attribution, "relu.backward"), -4e-4, 1e-9);
   EXPECT_NEAR(effect(attribution, "softmax.forward"), 0, 1e-9);
@@ -366,7 +369,8 @@ TEST(Attribution, WhatNothingExplainsIsRest) {
   const Timeline predicted = simulate(setup.program, setup.prices, setup.cluster);
   Timeline measured = predicted;
   measured.step_s += 5e-3;
-  const CostAttribution attribution = attribute_cost_error(setup.program, setup.cluster, predicted, {&measured, 1});
+  const CostAttribution attribution =
+      attribute_cost_error(setup.program, setup.cluster, predicted, predicted.step_s, {&measured, 1});
   EXPECT_NEAR(effect(attribution, "rest"), -5e-3, 1e-9);
   EXPECT_NEAR(effect(attribution, "relu.forward"), 0, 1e-9);
 }

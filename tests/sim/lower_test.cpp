@@ -12,10 +12,6 @@ using testing::message_of;
 using testing::small_model;
 using testing::strategy_texts;
 
-bool is_posted(InstructionKind kind) {
-  return kind == InstructionKind::send || kind == InstructionKind::recv || kind == InstructionKind::collective;
-}
-
 /// Calls `check(model, strategy, program)` for every strategy of every model of the catalog.
 template <class Check>
 void for_each_program(const Check& check) {

@@ -171,6 +171,25 @@ TEST(Memory, WorkspaceCountsWhileItsOpRuns) {
   EXPECT_EQ(peak_with_workspace(role, std::vector{500.0, 30.0}), 400 + 100 + 500);  // the first op's is larger
 }
 
+TEST(Memory, FreedBlocksAreReusedForTheirVerySize) {
+  // 100 KB each: the second takes the first's block; a workspace of another size stays beside it.
+  const auto role = [](int b) {
+    return program_from_text(
+               fmt::format(
+                   "paragauge-program-1\nwork relu.forward f32[4] inplace=0\nrole one ranks=0\n"
+                   "tensor x f32[100] input persistent\ntensor a f32[25000] activation\n"
+                   "tensor b f32[{}] activation\n0 compute w0 : x -> a ; free a\n1 compute w0 : x -> b ; free b\n",
+                   b))
+        .roles[0];
+  };
+  EXPECT_EQ(held_with_reuse(role(25000), std::vector{0.0}), 400 + 100000);
+  EXPECT_EQ(held_with_reuse(role(25001), std::vector{0.0}), 400 + 100000 + 100004);
+  EXPECT_EQ(held_with_reuse(role(25000), std::vector{90000.0}), 400 + 100000 + 90000);
+  EXPECT_EQ(held_with_reuse(role(25000), std::vector{100000.0}), 400 + 100000 + 100000);
+  // Small ones go back to the C library: only the most that lived at once counts.
+  EXPECT_EQ(held_with_reuse(role(25), std::vector{10.0}), 400 + 100 + 10 + 100000);
+}
+
 TEST(Memory, ViewsAndInPlaceOpsCostNothing) {
   const auto program = [](const std::string& lines) {
     return program_from_text(

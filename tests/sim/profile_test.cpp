@@ -26,6 +26,7 @@ Profile sample_profile() {
   profile.add_link(kGloo, 1 << 20, std::vector{1e-3, 1.1e-3});
   profile.add_launch(std::vector{1e-6, 1.2e-6});
   profile.core_share["gloo"] = 0.25;
+  profile.process_bytes["gloo"] = 4e8;
   return profile;
 }
 

@@ -75,5 +75,19 @@ TEST(WhatIf, SensitivityNamesTheBottleneck) {
     if (s.resource == "bandwidth" || s.resource == "latency") EXPECT_EQ(s.change_when_doubled, 0) << s.resource;
 }
 
+TEST(WithNetwork, LimitsTheLinksAndNamesTheWorld) {
+  const Cluster bare = load_cluster("cpu_gloo", 2, 2), slow = with_network(bare, "100mbit");
+  EXPECT_EQ(slow.world, "gloo@100mbit");
+  EXPECT_DOUBLE_EQ(slow.link.bandwidth.base(), 12.5e6);
+  EXPECT_DOUBLE_EQ(slow.inter_node.bandwidth.base(), 12.5e6);
+  EXPECT_FALSE(slow.link.shared);
+  for (const char* rate : {"unlimited", "100gbit"}) {
+    const Cluster fast = with_network(bare, rate);
+    EXPECT_EQ(fast.world, std::string("gloo@") + rate);
+    EXPECT_DOUBLE_EQ(fast.link.bandwidth.base(), bare.link.bandwidth.base());
+    EXPECT_EQ(fast.link.shared, bare.link.shared);
+  }
+}
+
 }  // namespace
 }  // namespace sim
