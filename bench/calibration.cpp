@@ -146,8 +146,10 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
     for (const sim::Work& work : task.program.works)
       workspaces.push_back(static_cast<double>(samples.workspaces[sim::work_key(work)]));
     const bool processes = backend::world_table().at(world_of(task.world)).processes;
-    samples.process_bytes = static_cast<double>(result.memory.at(0).resident_peak_bytes) -
-                            sim::held_with_reuse(role, workspaces) * (processes ? 1 : task.copies);
+    const double held = sim::held_with_reuse(role, workspaces) * (processes ? 1 : task.copies);
+    for (std::size_t process = 0; process < (processes ? task.copies : 1); ++process)
+      samples.process_bytes.push_back(
+          std::max(0.0, static_cast<double>(result.memory.at(process).resident_peak_bytes) - held));
   }
   return samples;
 }
@@ -155,7 +157,13 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
 void add(const CalibrationSamples& samples, const CalibrationTask& task, sim::Profile& profile) {
   for (const auto& [key, seconds] : samples.works) profile.add_op(task.world, key, task.copies, seconds);
   for (const auto& [key, bytes] : samples.workspaces) profile.add_workspace(key, bytes);
-  if (samples.process_bytes) profile.process_bytes[task.world] = std::max(0.0, *samples.process_bytes);
+  for (std::size_t process = 0; process < samples.process_bytes.size(); ++process) {
+    std::vector<double>& process_bytes = profile.process_bytes[task.world];
+    if (process < process_bytes.size())  // the latest count most: a process grows with its results
+      process_bytes[process] = std::midpoint(process_bytes[process], samples.process_bytes[process]);
+    else
+      process_bytes.push_back(samples.process_bytes[process]);
+  }
   if (task.copies == 1) profile.add_launch(samples.launches);
   if (task.overlap) {
     double sum = 0;

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,7 +40,7 @@ struct CalibrationSamples {
   std::vector<double> transfers, launches;
   std::vector<double> core_shares;                 // 0…1, one per step
   std::map<std::string, std::int64_t> workspaces;  // bytes, by sim::work_key
-  std::optional<double> process_bytes;             // what a rank's process holds beside its tensors
+  std::vector<double> process_bytes;               // by process: what it holds beside its ranks' tensors
 };
 CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& worlds);
 void add(const CalibrationSamples& samples, const CalibrationTask& task, sim::Profile& profile);

@@ -40,20 +40,25 @@ struct Profiles {
   sim::Profile others;  // none of the compared models' shapes and sizes
 };
 
-/// Of the rank that holds most, or where all ranks are threads of one process, of that process.
+/// Of the rank whose tensors are most, or where all ranks are threads of one process, of that process.
 void predict_memory(const Job& job, const sim::Profile& profile, const sim::Prices& prices, sim::CellMemory& memory) {
-  double peak = 0, most = 0, all = 0;
+  double peak = 0, all = 0;
   for (const sim::Role& role : job.program.roles) {
     peak = std::max(peak, sim::peak_with_workspace(role, prices.workspace_bytes));
-    const double held = sim::held_with_reuse(role, prices.workspace_bytes);
-    most = std::max(most, held);
-    all += held * static_cast<double>(role.ranks.size());
+    all += sim::held_with_reuse(role, prices.workspace_bytes) * static_cast<double>(role.ranks.size());
   }
   memory.predicted_allocator_peak_bytes = std::llround(peak);
-  const auto process = profile.process_bytes.find(job.world);
-  const bool processes = backend::world_table().at(world_of(job.world)).processes;
-  if (process != profile.process_bytes.end())
-    memory.predicted_resident_peak_bytes = std::llround(process->second + (processes ? most : all));
+  const auto world = profile.process_bytes.find(job.world);
+  if (world == profile.process_bytes.end() || world->second.empty()) return;
+  if (!backend::world_table().at(world_of(job.world)).processes) {
+    memory.predicted_resident_peak_bytes = std::llround(world->second[0] + all);
+    return;
+  }
+  const auto largest = std::ranges::max_element(
+      job.program.roles, {}, [](const sim::Role& role) { return sim::peak_memory(role).peak_bytes; });
+  const std::size_t process = std::min<std::size_t>(largest->ranks.front(), world->second.size() - 1);
+  memory.predicted_resident_peak_bytes =
+      std::llround(world->second[process] + sim::held_with_reuse(*largest, prices.workspace_bytes));
 }
 
 /// The forecasts of one cell from this round's calibration, the replay of its measured steps, and where they differ.

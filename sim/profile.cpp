@@ -302,9 +302,9 @@ Profile profile_from_json(std::string_view text, const std::string& where) {
   if (file.has("process_bytes")) {
     JsonObject held = file.object("process_bytes");
     for (const std::string& world : held.keys()) {
-      const double bytes = profile.process_bytes[world] = held.number(world);
-      if (bytes < 0 || bytes > kMostBytes)
-        throw ConfigError("{}: '{}' must be from 0 to 2^60, found {}", held.where(), world, bytes);
+      for (const double bytes : profile.process_bytes[world] = held.numbers(world))
+        if (bytes < 0 || bytes > kMostBytes)
+          throw ConfigError("{}: '{}' must be from 0 to 2^60, found {}", held.where(), world, bytes);
     }
   }
   file.objects("link_fits");

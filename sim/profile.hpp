@@ -18,7 +18,7 @@
 //   broadcast;
 //                seconds from ready to done
 //   core_share   {world: share}: of each end's core while a transfer runs; worlds not measured are missing
-//   process_bytes {world: bytes}: what a rank's process holds beside its tensors; worlds not measured are missing
+//   process_bytes {world: [bytes]}: what each process holds beside its ranks' tensors; worlds not measured are missing
 //   link_fits    [{world, kind, members, sizes, alpha_us, bandwidth_GBps, residual_percent}]: computed from `links`
 //                when written, not read
 //
@@ -88,8 +88,9 @@ class Profile {
   std::string device;
   nlohmann::json environment = nlohmann::json::object();
   std::map<std::string, double> core_share;  // by world, 0…1
-  /// By world: what a rank's process holds beside its tensors (programs, libraries, the C library's own), in bytes.
-  std::map<std::string, double> process_bytes;
+  /// By world, and there by process (the first one also holds the tool's own data; further ones are like the last that
+  /// is listed): what it holds beside its ranks' tensors (programs, libraries, the C library's own), in bytes.
+  std::map<std::string, std::vector<double>> process_bytes;
 
   /// Samples are finite and not negative; `busy` ≥ 1.
   void add_op(const std::string& world, const std::string& work_key, std::uint32_t busy,

@@ -68,7 +68,9 @@ TEST_P(CommittedResult, ProgramBytesAreExact) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, CommittedResult, testing::Values("resnet18_64.json", "convnet.json", "resnet50.json"),
+INSTANTIATE_TEST_SUITE_P(Files, CommittedResult,
+                         testing::Values("resnet18_64.json", "convnet.json", "resnet50.json", "resnet18_96.json",
+                                         "tutorial_resnet50.json", "tutorial_convnet.json"),
                          [](const auto& test) {
                            return std::string(test.param, std::string_view(test.param).find('.'));
                          });

@@ -26,7 +26,7 @@ Profile sample_profile() {
   profile.add_link(kGloo, 1 << 20, std::vector{1e-3, 1.1e-3});
   profile.add_launch(std::vector{1e-6, 1.2e-6});
   profile.core_share["gloo"] = 0.25;
-  profile.process_bytes["gloo"] = 4e8;
+  profile.process_bytes["gloo"] = {4e8, 3e8};
   return profile;
 }
 
@@ -93,6 +93,7 @@ TEST(Profile, RoundTripsThroughItsFile) {
   EXPECT_EQ(same.device, "cpu_core");
   EXPECT_EQ(same.environment, profile.environment);
   EXPECT_EQ(same.core_share, profile.core_share);
+  EXPECT_EQ(same.process_bytes, profile.process_bytes);
   EXPECT_EQ(same.op_levels("local", "relu.forward f32[8,16] inplace=1"),
             profile.op_levels("local", "relu.forward f32[8,16] inplace=1"));
   EXPECT_EQ(same.op_levels("local", "relu.forward f32[8,16] inplace=1").at(2).sd_s, std::nullopt);
