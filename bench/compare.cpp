@@ -43,9 +43,11 @@ struct Profiles {
 /// Of the rank whose tensors are most, or where all ranks are threads of one process, of that process.
 void predict_memory(const Job& job, const sim::Profile& profile, const sim::Prices& prices, sim::CellMemory& memory) {
   double peak = 0, all = 0;
+  std::vector<double> held;  // by role
   for (const sim::Role& role : job.program.roles) {
     peak = std::max(peak, sim::peak_with_workspace(role, prices.workspace_bytes));
-    all += sim::held_with_reuse(role, prices.workspace_bytes) * static_cast<double>(role.ranks.size());
+    held.push_back(sim::held_with_reuse(role, prices.workspace_bytes));
+    all += held.back() * static_cast<double>(role.ranks.size());
   }
   memory.predicted_allocator_peak_bytes = std::llround(peak);
   const auto world = profile.process_bytes.find(job.world);
@@ -57,8 +59,8 @@ void predict_memory(const Job& job, const sim::Profile& profile, const sim::Pric
   const auto largest = std::ranges::max_element(
       job.program.roles, {}, [](const sim::Role& role) { return sim::peak_memory(role).peak_bytes; });
   const std::size_t process = std::min<std::size_t>(largest->ranks.front(), world->second.size() - 1);
-  memory.predicted_resident_peak_bytes =
-      std::llround(world->second[process] + sim::held_with_reuse(*largest, prices.workspace_bytes));
+  const auto role = static_cast<std::size_t>(largest - job.program.roles.begin());
+  memory.predicted_resident_peak_bytes = std::llround(world->second[process] + held[role]);
 }
 
 /// The forecasts of one cell from this round's calibration, the replay of its measured steps, and where they differ.

@@ -66,17 +66,15 @@ std::string limits_of(const std::string& cell, const sim::Program& program, cons
 }
 
 struct Forecast {
-  sim::Program program;
   sim::Prices prices;
   sim::StepTime step;
 };
 
-Forecast forecast(const sim::Model& model, const sim::Strategy& strategy, const sim::Cluster& cluster,
-                  const std::string& cost_model, const sim::Profile* profile, const sim::Scale& scale) {
-  Forecast f{.program = sim::lower(model, strategy)};
+Forecast forecast(const sim::Program& program, const sim::Cluster& cluster, const std::string& cost_model,
+                  const sim::Profile* profile, const sim::Scale& scale) {
   const std::unique_ptr<sim::CostModel> costs = sim::cost_model_table().at(cost_model).make(cluster, profile);
-  f.prices = sim::scaled(sim::price(f.program, *costs, cluster), f.program, cluster, scale);
-  f.step = sim::expected_step(f.program, f.prices, cluster);
+  Forecast f{.prices = sim::scaled(sim::price(program, *costs, cluster), program, cluster, scale)};
+  f.step = sim::expected_step(program, f.prices, cluster);
   return f;
 }
 
@@ -102,23 +100,24 @@ int predict(const PredictOptions& options) {
         fmt::print("{}", sim::to_text(program));
         continue;
       }
+      const std::int64_t steps = options.epoch / model.global_batch, rest = options.epoch % model.global_batch;
+      std::optional<sim::Program> last_program;  // an epoch's smaller last step
+      if (rest > 0) {
+        sim::Model last = model;
+        last.global_batch = rest;
+        last_program = sim::lower(last, sim::parse_strategy(strategy_text, last));
+      }
       for (const sim::Cluster& cluster : clusters_of(options, strategy.ranks())) {
         sim::Round round;
         for (const std::string& name : options.cost_models) {
           const sim::Profile* measured = profile ? &*profile : nullptr;
-          const Forecast f = forecast(model, strategy, cluster, name, measured, scale);
+          const Forecast f = forecast(program, cluster, name, measured, scale);
           round.predicted[name] = f.step;
           const std::string cell = fmt::format("{} on {} ({})", strategy.text(), cluster.world, name);
-          limits.push_back(limits_of(cell, f.program, f.prices, cluster, f.step));
+          limits.push_back(limits_of(cell, program, f.prices, cluster, f.step));
           if (options.epoch == 0) continue;
-          const std::int64_t steps = options.epoch / model.global_batch, rest = options.epoch % model.global_batch;
           double epoch_s = static_cast<double>(steps) * f.step.step_s;
-          if (rest > 0) {
-            sim::Model last = model;
-            last.global_batch = rest;
-            const sim::Strategy last_strategy = sim::parse_strategy(strategy_text, last);
-            epoch_s += forecast(last, last_strategy, cluster, name, measured, scale).step.step_s;
-          }
+          if (last_program) epoch_s += forecast(*last_program, cluster, name, measured, scale).step.step_s;
           epochs.push_back(fmt::format("  {}: {:.4g} s, {} steps{}", cell, epoch_s, steps + (rest > 0),
                                        rest > 0 ? fmt::format(", the last with {} samples", rest) : ""));
         }

@@ -11,37 +11,60 @@ namespace {
 
 using Live = std::array<std::int64_t, kTensorClasses>;
 
-/// Plays allocations and frees: visit(instruction, bytes alive while it runs, the same by class); kNone before the
-/// first.
-template <class Visit>
-void play(const Role& role, Visit visit) {
-  Live live{};
+/// A step's allocations and frees in their order: take(storage), run(instruction) with everything it needs,
+/// give(storage).
+template <class Take, class Run, class Give>
+void play_step(const Role& role, const Take& take, const Run& run, const Give& give) {
   std::vector<bool> allocated(role.storages.size());
+  for (std::uint32_t s = 0; s < role.storages.size(); ++s) allocated[s] = role.storages[s].persistent;
+  for (std::uint32_t i = 0; i < role.size(); ++i) {
+    for (std::uint32_t tensor : role.writes(i))
+      if (const std::uint32_t s = role.tensors[tensor].storage; !allocated[s]) {
+        allocated[s] = true;
+        take(role.storages[s]);
+      }
+    run(i);
+    for (std::uint32_t s : role.frees(i)) {
+      allocated[s] = false;
+      give(role.storages[s]);
+    }
+  }
+}
+
+template <class Visit>
+void each_persistent(const Role& role, const Visit& visit) {
+  for (const Storage& storage : role.storages)
+    if (storage.persistent) visit(storage);
+}
+
+/// visit(instruction, bytes alive while it runs, the same by class); kNone before the first.
+template <class Visit>
+void each_live(const Role& role, const Visit& visit) {
+  Live live{};
   std::int64_t total = 0;
   constexpr std::int64_t kMost = std::int64_t{1} << 60;
-  auto change = [&](std::uint32_t id, int sign) {
-    const Storage& storage = role.storages[id];
-    allocated[id] = sign > 0;
+  const auto change = [&](const Storage& storage, int sign) {
     if (total > kMost) throw ConfigError("role '{}' holds more than 2^60 bytes at a time", role.name);
     live[static_cast<std::size_t>(storage.tensor_class)] += sign * storage.bytes;
     total += sign * storage.bytes;
   };
-  for (std::uint32_t s = 0; s < role.storages.size(); ++s)
-    if (role.storages[s].persistent) change(s, 1);
+  const auto take = [&](const Storage& storage) { change(storage, 1); };
+  each_persistent(role, take);
   visit(kNone, total, live);
-  for (std::uint32_t i = 0; i < role.size(); ++i) {
-    for (std::uint32_t tensor : role.writes(i))
-      if (const std::uint32_t storage = role.tensors[tensor].storage; !allocated[storage]) change(storage, 1);
-    visit(i, total, live);
-    for (std::uint32_t storage : role.frees(i)) change(storage, -1);
-  }
+  play_step(
+      role, take, [&](std::uint32_t i) { visit(i, total, live); },
+      [&](const Storage& storage) { change(storage, -1); });
+}
+
+double workspace_of(const Role& role, std::uint32_t i, std::span<const double> workspace_bytes) {
+  return role.work[i] != kNone ? workspace_bytes[role.work[i]] : 0;
 }
 
 }  // namespace
 
 Memory peak_memory(const Role& role) {
   Memory memory;
-  play(role, [&](std::uint32_t i, std::int64_t total, const Live& live) {
+  each_live(role, [&](std::uint32_t i, std::int64_t total, const Live& live) {
     if (i == kNone) memory.persistent_bytes = total;
     if (i != kNone && total <= memory.peak_bytes) return;
     memory.peak_bytes = total;
@@ -53,9 +76,9 @@ Memory peak_memory(const Role& role) {
 
 double peak_with_workspace(const Role& role, std::span<const double> workspace_bytes) {
   double peak = 0;
-  play(role, [&](std::uint32_t i, std::int64_t total, const Live&) {
-    const bool computes = i != kNone && role.work[i] != kNone;
-    peak = std::max(peak, static_cast<double>(total) + (computes ? workspace_bytes[role.work[i]] : 0));
+  each_live(role, [&](std::uint32_t i, std::int64_t total, const Live&) {
+    const double workspace = i != kNone ? workspace_of(role, i, workspace_bytes) : 0;
+    peak = std::max(peak, static_cast<double>(total) + workspace);
   });
   return peak;
 }
@@ -78,26 +101,20 @@ double held_with_reuse(const Role& role, std::span<const double> workspace_bytes
     else
       ++unused[bytes];
   };
-  std::vector<bool> allocated(role.storages.size());
-  for (std::uint32_t s = 0; s < role.storages.size(); ++s)
-    if ((allocated[s] = role.storages[s].persistent)) take(static_cast<double>(role.storages[s].bytes));
+  const auto take_storage = [&](const Storage& storage) { take(static_cast<double>(storage.bytes)); };
+  const auto give_storage = [&](const Storage& storage) { give(static_cast<double>(storage.bytes)); };
+  each_persistent(role, take_storage);
   constexpr int kSteps = 2;
   for (int step = 0; step < kSteps; ++step)
-    for (std::uint32_t i = 0; i < role.size(); ++i) {
-      for (std::uint32_t tensor : role.writes(i))
-        if (const std::uint32_t s = role.tensors[tensor].storage; !allocated[s]) {
-          allocated[s] = true;
-          take(static_cast<double>(role.storages[s].bytes));
-        }
-      if (const double workspace = role.work[i] != kNone ? workspace_bytes[role.work[i]] : 0; workspace > 0) {
-        take(workspace);
-        give(workspace);
-      }
-      for (std::uint32_t s : role.frees(i)) {
-        allocated[s] = false;
-        give(static_cast<double>(role.storages[s].bytes));
-      }
-    }
+    play_step(
+        role, take_storage,
+        [&](std::uint32_t i) {
+          if (const double workspace = workspace_of(role, i, workspace_bytes); workspace > 0) {
+            take(workspace);
+            give(workspace);
+          }
+        },
+        give_storage);
   return held + most_small;
 }
 

@@ -1,6 +1,7 @@
 #include "sim/model.hpp"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -258,6 +259,14 @@ TensorSpec checked(const Model& model, TensorSpec spec) {
   return spec;
 }
 
+Timing timing_from(std::string_view name, std::string_view model) {
+  constexpr std::array<std::string_view, 3> kNames{"step", "tutorial", "epoch"};  // as in Timing
+  const auto found = std::ranges::find(kNames, name);
+  if (found == kNames.end())
+    throw ConfigError("model '{}': timing={} must be one of {}", model, name, fmt::to_string(fmt::join(kNames, ", ")));
+  return static_cast<Timing>(found - kNames.begin());
+}
+
 }  // namespace
 
 std::vector<OpInstance> Model::instances(std::int64_t rows) const {
@@ -315,18 +324,6 @@ std::uint32_t Model::grads(std::size_t node, const std::vector<bool>& needed) co
     if (const int from = nodes[node].inputs[i]; from >= 0 && needed[static_cast<std::size_t>(from)]) bits |= 1U << i;
   return bits | (nodes[node].kind->has_parameters ? kParameterGrads : 0);
 }
-
-namespace {
-
-Timing timing_from(std::string_view name, std::string_view model) {
-  constexpr std::array<std::string_view, 3> kNames{"step", "tutorial", "epoch"};  // as in Timing
-  const auto found = std::ranges::find(kNames, name);
-  if (found == kNames.end())
-    throw ConfigError("model '{}': timing={} must be one of {}", model, name, fmt::to_string(fmt::join(kNames, ", ")));
-  return static_cast<Timing>(found - kNames.begin());
-}
-
-}  // namespace
 
 Model load_model(std::string_view text) {
   const SpecText spec(text, "model");

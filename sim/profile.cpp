@@ -18,8 +18,8 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 3> kLinkKinds{"send", "all_reduce", "broadcast"};
 // `busy` ranks are of one node, and every level up to the highest costs memory.
 constexpr std::int64_t kMostRanks = 1 << 20, kMostBusy = 1024;
-// The fit sums squares of times and of their reciprocals, and the simulator divides times by each other.
 constexpr double kMostBytes = 1ULL << 60;
+// The fit sums squares of times and of their reciprocals, and the simulator divides times by each other.
 constexpr double kLongest_s = 1e9, kShortest_s = 1e-15;
 
 void write(Json& row, const Statistic& statistic) {

@@ -23,6 +23,11 @@ Value percent(const std::optional<double>& share) { return share ? Value(100 * *
 Value mebibytes(const std::optional<std::int64_t>& bytes) {
   return bytes ? Value(static_cast<double>(*bytes) / 1048576) : Value();
 }
+/// 100 ln(predicted / measured), where both are known.
+Value error_percent(const std::optional<std::int64_t>& predicted, const std::optional<std::int64_t>& measured) {
+  if (!predicted || !measured) return Value();
+  return 100 * std::log(static_cast<double>(*predicted) / static_cast<double>(*measured));
+}
 Value whole(std::size_t count) { return static_cast<std::int64_t>(count); }
 
 std::string_view status_of(const RowSource& s) {
@@ -172,10 +177,7 @@ constexpr std::array kRowColumns = std::to_array<Column<RowSource>>({
      [](const S& s) { return mebibytes(s.cell.memory.allocator_peak_bytes); }},
     {"allocator_error_percent", "100 ln(predicted_allocator / allocator_peak)", kNumber, memory, kPercent,
      [](const S& s) {
-       const CellMemory& m = s.cell.memory;
-       if (!m.predicted_allocator_peak_bytes || !m.allocator_peak_bytes) return Value();
-       return Value(100 * std::log(static_cast<double>(*m.predicted_allocator_peak_bytes) /
-                                   static_cast<double>(*m.allocator_peak_bytes)));
+       return error_percent(s.cell.memory.predicted_allocator_peak_bytes, s.cell.memory.allocator_peak_bytes);
      }},
     {"predicted_resident_MiB",
      "what the process holds without tensors, and what its allocator keeps for the step", kNumber, memory, kMiB,
@@ -184,10 +186,7 @@ constexpr std::array kRowColumns = std::to_array<Column<RowSource>>({
      [](const S& s) { return mebibytes(s.cell.memory.resident_peak_bytes); }},
     {"resident_error_percent", "100 ln(predicted_resident / resident_peak)", kNumber, memory, kPercent,
      [](const S& s) {
-       const CellMemory& m = s.cell.memory;
-       if (!m.predicted_resident_peak_bytes || !m.resident_peak_bytes) return Value();
-       return Value(100 * std::log(static_cast<double>(*m.predicted_resident_peak_bytes) /
-                                   static_cast<double>(*m.resident_peak_bytes)));
+       return error_percent(s.cell.memory.predicted_resident_peak_bytes, s.cell.memory.resident_peak_bytes);
      }},
     {"weight_MiB", "part of predicted_peak_MiB", kNumber, memory_parts, kMiB,
      [](const S& s) { return at_peak(s, TensorClass::weight); }},

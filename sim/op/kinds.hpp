@@ -27,6 +27,13 @@ OpKind make_input_kind();
 OpKind make_target_kind();
 OpKind read_result_kind();
 
+/// Of helpers that write a tensor like their first input.
+inline Signature like_input(const OpInstance& op) {
+  Signature s;
+  s.output = op.inputs[0];
+  return s;
+}
+
 /// Bytes of a tensor as a number for a Demand.
 inline double size(const TensorSpec& spec) { return static_cast<double>(spec.bytes()); }
 inline double count(const TensorSpec& spec) { return static_cast<double>(spec.elements()); }

@@ -7,12 +7,6 @@
 namespace sim {
 namespace {
 
-Signature same(const OpInstance& op) {
-  Signature s;
-  s.output = op.inputs[0];
-  return s;
-}
-
 Demand normal_demand(const OpInstance& op, Pass, std::uint32_t) {
   return {40 * count(op.inputs[0]), 2 * size(op.inputs[0])};
 }
@@ -35,7 +29,7 @@ OpKind make_input_kind() {
   return {.name = "make_input",
           .equation = "x = normal(0, 1), made on the host in every step",
           .role = OpRole::helper,
-          .signature = same,
+          .signature = like_input,
           .demand = normal_demand};
 }
 
@@ -44,7 +38,7 @@ OpKind make_target_kind() {
           .equation = "random classes, as indices or one-hot, made on the host in every step",
           .role = OpRole::helper,
           .attributes = {{.name = "classes", .required = true, .minimum = 1}},
-          .signature = same,
+          .signature = like_input,
           .demand = target_demand};
 }
 

@@ -14,9 +14,9 @@
 //   states change in place); `saved` of an
 //             optimizer's signature are its states, zero at first, living as long as the parameter; its one input is
 //             the parameter
-//   helpers   accumulate: reads a, b, writes a; scaled_copy: reads x, writes a tensor that exists; make_input,
-//   make_target: write a
-//             tensor that exists; read_result: reads loss, prediction, target
+//   helpers   accumulate: reads a, b, writes a; scaled_copy: reads x, writes a tensor that exists;
+//             make_input, make_target: write a tensor that exists;
+//             read_result: reads loss, prediction, target
 #pragma once
 
 #include <map>
