@@ -16,6 +16,7 @@
 #include "bench/commands.hpp"
 #include "bench/machine.hpp"
 #include "bench/peers.hpp"
+#include "sim/attribution.hpp"
 #include "sim/memory.hpp"
 #include "sim/report.hpp"
 #include "sim/simulate.hpp"

@@ -2,14 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
-#include "sim/error.hpp"
-#include "sim/file_format.hpp"
-#include "sim/simulate.hpp"
-#include "sim/spec.hpp"
+#include "sim/attribution.hpp"
 
 namespace sim {
 namespace {
@@ -63,10 +59,6 @@ std::vector<Fraction> values(const std::map<int, Fraction>& by_round) {
   std::vector<Fraction> result;
   for (const auto& [round, fraction] : by_round) result.push_back(fraction);
   return result;
-}
-
-void sort_by_effect(std::vector<ClassError>& classes) {
-  std::ranges::stable_sort(classes, std::greater(), [](const ClassError& c) { return std::abs(c.effect_s); });
 }
 
 /// Mean over the rounds that have an attribution; a class that a round lacks counts 0 there.
@@ -226,44 +218,6 @@ ForecastSummary summarize(const Result& result, const std::vector<CellAccuracy>&
   return summary;
 }
 
-std::string class_of(const Program& program, const Role& role, std::uint32_t i) {
-  switch (role.kind[i]) {
-    case InstructionKind::compute:
-    case InstructionKind::copy:
-    case InstructionKind::update: {
-      const Work& work = program.works[role.work[i]];
-      return fmt::format("{}.{}", work.op.kind->name, to_string(work.pass));
-    }
-    case InstructionKind::send:
-    case InstructionKind::recv:
-      return "send";
-    case InstructionKind::collective:
-      return std::string(to_string(role.collective[i]));
-    case InstructionKind::wait:
-      return "";  // a wait has no duration of its own
-  }
-  throw InternalError("instruction kind {}", static_cast<int>(role.kind[i]));
-}
-
-Durations mean_durations(const Program& program, std::span<const Timeline> timelines, const Cluster& cluster) {
-  Durations sum;
-  const double share = 1.0 / static_cast<double>(timelines.size());
-  for (const Timeline& timeline : timelines) {
-    const Durations one = durations_of(program, timeline, cluster);
-    sum.seconds.resize(one.seconds.size());
-    sum.gap_s.resize(one.gap_s.size());
-    for (std::size_t r = 0; r < one.seconds.size(); ++r) {
-      sum.seconds[r].resize(one.seconds[r].size());
-      sum.gap_s[r].resize(one.gap_s[r].size());
-      for (std::size_t i = 0; i < one.seconds[r].size(); ++i) {
-        sum.seconds[r][i] += share * one.seconds[r][i];
-        sum.gap_s[r][i] += share * one.gap_s[r][i];
-      }
-    }
-  }
-  return sum;
-}
-
 /// "resnet18" of "resnet18,global_batch=8,image=64".
 std::string_view family(const Cell& cell) { return std::string_view(cell.model).substr(0, cell.model.find(',')); }
 
@@ -290,50 +244,6 @@ void add_intervals(const Result& result, const TrackRecord* record, Accuracy& ac
 }
 
 }  // namespace
-
-ErrorRecord record_of(const std::vector<double>& log_errors) {
-  ErrorRecord record{.count = log_errors.size()};
-  for (double error : log_errors) record.mean += error / static_cast<double>(record.count);
-  for (double error : log_errors) record.sd += (error - record.mean) * (error - record.mean);
-  if (record.count > 1) record.sd = std::sqrt(record.sd / static_cast<double>(record.count - 1));
-  return record;
-}
-
-std::optional<Interval> ErrorRecord::interval_90(double predicted_s) const {
-  if (count < kFewestErrors) return std::nullopt;
-  const auto n = static_cast<double>(count);
-  const double reach = student_t(kNormal95, n - 1) * sd * std::sqrt(1 + 1 / n);
-  return Interval{predicted_s * std::exp(-mean - reach), predicted_s * std::exp(-mean + reach)};
-}
-
-std::string to_json(const TrackRecord& record) {
-  nlohmann::ordered_json file{{"format", "paragauge-track-record-1"}};
-  for (const auto& [cost_model, errors] : record)
-    file["cost_models"][cost_model] = {
-        {"cells", errors.count}, {"mean_log_error", errors.mean}, {"sd_log_error", errors.sd}};
-  return file.dump(1) + "\n";
-}
-
-TrackRecord load_track_record(const std::filesystem::path& path) {
-  JsonObject file = read_json_file(path);
-  check_format(file, "paragauge-track-record", 1, "'paragauge report --record' writes it again");
-  TrackRecord record;
-  JsonObject cost_models = file.object("cost_models");
-  for (const std::string& name : cost_models.keys()) {
-    JsonObject row = cost_models.object(name);
-    const std::int64_t cells = row.integer("cells");
-    ErrorRecord& errors = record[name];
-    errors.mean = row.number("mean_log_error");
-    errors.sd = row.number("sd_log_error");
-    if (cells < 0 || errors.sd < 0)
-      throw ConfigError("{}: 'cells' and 'sd_log_error' must not be negative, found {} and {}", row.where(), cells,
-                        errors.sd);
-    errors.count = static_cast<std::size_t>(cells);
-    row.finish();
-  }
-  file.finish();
-  return record;
-}
 
 TrackRecord track_record(const Result& result) {
   const Accuracy accuracy = assess(result);
@@ -371,60 +281,6 @@ Accuracy assess(const Result& result, const TrackRecord* record) {
   for (const auto& [executor, cost_model] : columns)
     accuracy.summaries.push_back(summarize(result, accuracy.cells, executor, cost_model));
   return accuracy;
-}
-
-CostAttribution attribute_cost_error(const Program& program, const Cluster& cluster, const Timeline& predicted,
-                                     double expected_s, std::span<const Timeline> measured) {
-  check_internal(!measured.empty(), "an attribution without measured steps");
-  CostAttribution result;
-  const std::vector<Program::Place> places = program.places();
-  double measured_s = 0;
-  std::vector<double> ends(places.size(), 0);
-  for (const Timeline& timeline : measured) {
-    measured_s += timeline.step_s / static_cast<double>(measured.size());
-    for (std::size_t r = 0; r < places.size(); ++r) ends[r] += timeline.ranks.at(r).end_of_step_s;
-  }
-  result.critical_rank = static_cast<std::size_t>(std::ranges::max_element(ends) - ends.begin());
-  result.difference_s = expected_s - measured_s;
-
-  const Durations before = durations_of(program, predicted, cluster),
-                  after = mean_durations(program, measured, cluster);
-  const double base_s = replay(program, before, cluster).step_s;
-  std::vector<std::vector<std::string>> class_names;  // [role][instruction]
-  std::vector<std::string> names{"host"};
-  for (const Role& role : program.roles) {
-    std::vector<std::string>& of_role = class_names.emplace_back();
-    for (std::uint32_t i = 0; i < role.size(); ++i) {
-      of_role.push_back(class_of(program, role, i));
-      if (!of_role.back().empty() && std::ranges::find(names, of_role.back()) == names.end())
-        names.push_back(of_role.back());
-    }
-  }
-  double explained_s = 0;
-  for (const std::string& name : names) {
-    ClassError error{.name = name};
-    Durations mixed = before;
-    for (std::size_t r = 0; r < places.size(); ++r) {
-      const std::vector<std::string>& of_role = class_names[places[r].role];
-      for (std::size_t i = 0; i < of_role.size(); ++i) {
-        if (name != "host" && of_role[i] != name) continue;
-        double& duration = name == "host" ? mixed.gap_s[r][i] : mixed.seconds[r][i];
-        const double replacement = name == "host" ? after.gap_s[r][i] : after.seconds[r][i];
-        if (r == result.critical_rank) error.predicted_s += duration, error.measured_s += replacement;
-        duration = replacement;
-      }
-    }
-    error.effect_s = base_s - replay(program, mixed, cluster).step_s;
-    explained_s += error.effect_s;
-    result.classes.push_back(error);
-  }
-  if (const double jitter_s = expected_s - predicted.step_s; jitter_s != 0) {
-    result.classes.push_back({.name = "jitter", .effect_s = jitter_s});
-    explained_s += jitter_s;
-  }
-  sort_by_effect(result.classes);
-  result.classes.push_back({.name = "rest", .effect_s = result.difference_s - explained_s});
-  return result;
 }
 
 }  // namespace sim

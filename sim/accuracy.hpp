@@ -3,62 +3,45 @@
 //   Accuracy accuracy = assess(result);
 //   accuracy.cells[0].forecasts.at("profiled").absolute->log_ratio;    // ln(predicted / measured)
 //   accuracy.summaries[0].failed;                                      // under 80 % of the cells are conclusive
-//   CostAttribution why = attribute_cost_error(program, cluster, predicted, expected_s, measured_timelines);
 //
 // Definitions (DESIGN §5). P and M are means over the rounds that have both a forecast and a measurement; a round's
 // measurement is the mean of its steps.
-//   absolute    ln(P / M)
-//   relative    ln(P / M) − the same of `single` (same model, world and executor), over the rounds that both cells
-//   have; drift cancels structure   ln(R / M), R the step time with the measured durations replayed in the predicted
-//   dependencies noise floor split-half difference of the cell's own measurement (sim/measurement.hpp) conclusive  the
-//   noise floor is known and at most 2 %
-//   forecast interval   90 %: how far the forecasts of *other* models by the same cost model were off, in this result
-//   or in a track record of earlier ones: μ ± t₀.₉₅ s √(1 + 1/n) of their log errors. No error of the model itself is
-//   in it. coverage    the share of cells whose measured step lies inside; should be 85–95 %
+//
+//   absolute           ln(P / M)
+//   relative           ln(P / M) − the same of `single` (same model, world and executor), over the rounds that both
+//                      cells have; drift cancels
+//   structure          ln(R / M), R the step time with the measured durations replayed in the predicted dependencies
+//   noise floor        split-half difference of the cell's own measurement (sim/measurement.hpp)
+//   conclusive         the noise floor is known and at most 2 %
+//   forecast interval  90 %: how far the forecasts of *other* models by the same cost model were off, in this result or
+//                      in a track record of earlier ones: μ ± t₀.₉₅ s √(1 + 1/n) of their log errors. No error of the
+//                      model itself is in it
+//   coverage           the share of cells whose measured step lies inside; should be 85–95 %
+//
 // The other intervals are 95 % bootstrap intervals over rounds; both sides of a ratio are drawn together. Noise excuses
 // nothing: the errors of inconclusive cells count in the summary like all others.
 #pragma once
 
 #include <cstddef>
-#include <filesystem>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "sim/cluster.hpp"
 #include "sim/measurement.hpp"
-#include "sim/program.hpp"
 #include "sim/result.hpp"
-#include "sim/timeline.hpp"
+#include "sim/track_record.hpp"
 
 namespace sim {
 
 constexpr double kConclusiveNoiseFloor = 0.02;
 constexpr double kConclusiveShare = 0.8;
-/// Log errors of other models below which there's no forecast interval.
-constexpr std::size_t kFewestErrors = 8;
 
 /// A natural logarithm of a ratio: +0.02 is 2 % too slow a forecast.
 struct LogError {
   double log_ratio = 0;
   std::optional<Interval> interval;
 };
-
-/// The log errors ln(predicted / measured) of some forecasts.
-struct ErrorRecord {
-  std::size_t count = 0;
-  double mean = 0, sd = 0;  // sd of the sample (n − 1)
-
-  /// Where the measurement of a forecast should lie 90 times of 100; nothing below kFewestErrors.
-  [[nodiscard]] std::optional<Interval> interval_90(double predicted_s) const;
-};
-ErrorRecord record_of(const std::vector<double>& log_errors);
-/// By cost model. File format "paragauge-track-record-1": what `paragauge report --record` writes and `predict` reads.
-using TrackRecord = std::map<std::string, ErrorRecord>;
-std::string to_json(const TrackRecord& record);
-TrackRecord load_track_record(const std::filesystem::path& path);
 
 struct ForecastAccuracy {
   StepTime predicted;                   // mean over rounds
@@ -117,22 +100,5 @@ struct Accuracy {
 Accuracy assess(const Result& result, const TrackRecord* record = nullptr);
 /// The errors of our own executor's cells, all models together.
 TrackRecord track_record(const Result& result);
-
-/// The difference between forecast and measurement by class of instruction.
-struct CostAttribution {
-  std::size_t critical_rank = 0;  // the last to end in the measured steps
-  double difference_s = 0;        // expected step − mean measured step
-  std::vector<ClassError>
-      classes;  // the largest effect first; the last row is "rest", so that the effects sum to the difference
-};
-
-/// Substitutes measured durations (means over the timelines) class by class into the predicted timeline's and replays.
-/// Classes: op kind and pass
-/// ("conv2d.backward"), transfer kind ("send", "all_reduce", "broadcast"), and "host" (the time before instructions).
-/// An effect is positive where the class made the forecast too slow. "jitter": what the forecast adds for waiting for
-/// the slowest rank, `expected_s` (expected_step) less the predicted timeline's step. "rest": what measured steps lose
-/// by that (the substituted durations are means), structure error, and what classes do together only.
-CostAttribution attribute_cost_error(const Program& program, const Cluster& cluster, const Timeline& predicted,
-                                     double expected_s, std::span<const Timeline> measured);
 
 }  // namespace sim

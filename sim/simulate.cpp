@@ -2,84 +2,15 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
-#include <random>
-#include <tuple>
 
 #include "sim/error.hpp"
+#include "sim/jitter.hpp"
+#include "sim/wiring.hpp"
 
 namespace sim {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-/// Which transfer every posted instruction belongs to, worked out once per role: transfer id = first[instruction] +
-/// replica (point to point) or
-/// + member list (collective).
-struct Wiring {
-  std::vector<std::vector<std::uint32_t>> first;    // [role][instruction], kNone for others
-  std::vector<std::vector<std::uint32_t>> list_of;  // [group][rank] → member list
-  std::vector<std::uint32_t> parties;               // per transfer
-  std::vector<std::uint32_t> channel;               // per transfer: transfers of one channel go one after the other
-  std::uint32_t channels = 0;
-
-  explicit Wiring(const Program& program) {
-    const std::uint32_t ranks = program.ranks();
-    std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::uint32_t>
-        pairs;  // sender's role, receiver's role, tag
-    std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> collectives,
-        pair_channels;  // group, ordinal; sender's role, receiver's role
-    std::map<std::uint32_t, std::uint32_t> group_channels;
-    for (std::uint32_t g = 0; g < program.groups.size(); ++g) {
-      list_of.emplace_back(ranks, 0);
-      for (std::uint32_t m = 0; m < program.groups[g].members.size(); ++m)
-        for (std::uint32_t rank : program.groups[g].members[m]) list_of[g][rank] = m;
-    }
-    for (std::uint32_t r = 0; r < program.roles.size(); ++r) {
-      const Role& role = program.roles[r];
-      first.emplace_back(role.size(), kNone);
-      std::vector<std::uint32_t> ordinal(program.groups.size(), 0);
-      for (std::uint32_t i = 0; i < role.size(); ++i) {
-        if (!is_posted(role.kind[i])) continue;
-        const auto next = static_cast<std::uint32_t>(parties.size());
-        if (role.kind[i] == InstructionKind::collective) {
-          const std::uint32_t group = role.peer[i];
-          const auto [entry, is_new] = collectives.emplace(std::pair(group, ordinal[group]++), next);
-          if (is_new) {
-            const auto [channel_entry, new_channel] = group_channels.emplace(group, channels);
-            const auto lists = static_cast<std::uint32_t>(program.groups[group].members.size());
-            if (new_channel) channels += lists;
-            for (std::uint32_t m = 0; m < lists; ++m) {
-              parties.push_back(static_cast<std::uint32_t>(program.groups[group].members[m].size()));
-              channel.push_back(channel_entry->second + m);
-            }
-          }
-          first[r][i] = entry->second;
-        } else {
-          const bool sends = role.kind[i] == InstructionKind::send;
-          const std::uint32_t from = sends ? r : role.peer[i], to = sends ? role.peer[i] : r;
-          const auto [entry, is_new] = pairs.emplace(std::tuple(from, to, role.tag[i]), next);
-          if (is_new) {
-            const auto [channel_entry, new_channel] = pair_channels.emplace(std::pair(from, to), channels);
-            const auto replicas = static_cast<std::uint32_t>(role.ranks.size());
-            if (new_channel) channels += replicas;
-            for (std::uint32_t replica = 0; replica < replicas; ++replica) {
-              parties.push_back(2);
-              channel.push_back(channel_entry->second + replica);
-            }
-          }
-          first[r][i] = entry->second;
-        }
-      }
-    }
-  }
-};
-
-/// How much longer than its price everything takes in one step.
-struct Factors {
-  std::vector<std::vector<float>> compute;  // [rank][instruction]
-  std::vector<float> transfer;              // by transfer id
-};
 
 /// Where the engine takes durations from: prices that may be shared, or measured times that are what they are.
 struct Source {
@@ -212,17 +143,16 @@ class Engine {
       advances = false;
       for (std::uint32_t r = 0; r < ranks; ++r) {
         const Role& list = role(r);
-        const std::vector<std::uint32_t>& first = wiring_.first[places_[r].role];
         double& host_s = clock[cluster_.one_host_thread ? cluster_.place[r].node : r];
         for (; next[r] < list.size(); ++next[r], advances = true) {
           const std::uint32_t i = next[r];
           if (cluster_.one_host_thread && list.kind[i] == InstructionKind::wait) {
-            const std::uint32_t id = transfer_id(r, list.awaits[i], first);
+            const std::uint32_t id = transfer_id(r, list.awaits[i]);
             if (posted[id] < wiring_.parties[id]) break;
           }
           host_s += source_.prices->launch_s;
           issued_s_[r][i] = host_s;
-          if (is_posted(list.kind[i])) ++posted[transfer_id(r, i, first)];
+          if (is_posted(list.kind[i])) ++posted[transfer_id(r, i)];
         }
       }
     }
@@ -234,7 +164,6 @@ class Engine {
     RankTimeline& times = timeline_.ranks[rank];
     const Role& list = role(rank);
     const std::uint32_t size = list.size();
-    const std::vector<std::uint32_t>& first = wiring_.first[places_[rank].role];
     while (state.next < size) {
       const std::uint32_t i = state.next;
       switch (list.kind[i]) {
@@ -269,12 +198,12 @@ class Engine {
             issue(rank, i);
           }
           times.posted_s[i] = state.clock;
-          post(rank, i, transfer_id(rank, i, first));
+          post(rank, i, transfer_id(rank, i));
           break;
         }
         case InstructionKind::wait: {
           const std::uint32_t awaited = list.awaits[i];
-          Transfer& transfer = transfers_[transfer_id(rank, awaited, first)];
+          Transfer& transfer = transfers_[transfer_id(rank, awaited)];
           if (!state.waiting) {
             if (fluid_) {
               if (!issue_fluid(rank, i)) return;
@@ -301,11 +230,8 @@ class Engine {
     }
   }
 
-  [[nodiscard]] std::uint32_t transfer_id(std::uint32_t rank, std::uint32_t i,
-                                          const std::vector<std::uint32_t>& first) const {
-    const Role& list = role(rank);
-    return first[i] +
-           (list.kind[i] == InstructionKind::collective ? wiring_.list_of[list.peer[i]][rank] : places_[rank].replica);
+  [[nodiscard]] std::uint32_t transfer_id(std::uint32_t rank, std::uint32_t i) const {
+    return wiring_.transfer(places_[rank], rank, role(rank), i);
   }
 
   /// Host time of an instruction. A synchronous device's thread issues, then computes; a GPU's thread runs ahead of the
@@ -524,7 +450,7 @@ class Engine {
       const Role& list = role(r);
       for (std::uint32_t i = 0; i < list.size(); ++i) {
         if (!is_posted(list.kind[i])) continue;
-        const Transfer& transfer = transfers_[transfer_id(r, i, wiring_.first[places_[r].role])];
+        const Transfer& transfer = transfers_[transfer_id(r, i)];
         timeline_.ranks[r].start_s[i] = transfer.ready;
         timeline_.ranks[r].end_s[i] = done_s(r, i, transfer);
       }
@@ -557,108 +483,17 @@ Timeline simulate(const Program& program, const Prices& prices, const Cluster& c
 }
 
 StepTime expected_step(const Program& program, const Prices& prices, const Cluster& cluster) {
-  constexpr std::size_t kMostSteps = 128, kFewestSteps = 8, kMostFactors = std::size_t{32} << 20;
-  constexpr double kLeastShape = 1e-3;
-  const std::vector<Program::Place> places = program.places();
   const Wiring wiring(program);
-  std::size_t factors = wiring.parties.size();
-  for (const Program::Place& place : places) factors += program.roles[place.role].size();
-  const std::size_t steps = std::min(kMostSteps, kMostFactors / std::max<std::size_t>(factors, 1));
-  const bool jitters = std::ranges::any_of(prices.jitter, [](double jitter) { return jitter > 0; }) ||
-                       std::ranges::any_of(prices.transfers, [](const TransferCost& cost) { return cost.jitter > 0; });
-  if (places.size() == 1 || !jitters || steps < kFewestSteps) return step_time(simulate(program, prices, cluster));
-
-  std::vector<Factors> drawn(steps);
-  for (Factors& step : drawn) {
-    for (const Program::Place& place : places) step.compute.emplace_back(program.roles[place.role].size(), 1.0F);
-    step.transfer.assign(wiring.parties.size(), 1.0F);
-  }
-  std::mt19937_64 random(1);
-  // The factors of one instruction in all steps; their mean is 1.
-  const auto draw = [&](double jitter, auto&& factor_of) {
-    if (!(jitter > 0)) return;
-    const double shape = std::max(1 / (jitter * jitter), kLeastShape);
-    std::gamma_distribution<double> gamma(shape, 1 / shape);
-    double sum = 0;
-    for (Factors& step : drawn) {
-      const double factor = gamma(random);
-      factor_of(step) = static_cast<float>(factor);
-      sum += factor;
-    }
-    if (sum > 0)
-      for (Factors& step : drawn) factor_of(step) *= static_cast<float>(static_cast<double>(steps) / sum);
-    else
-      for (Factors& step : drawn) factor_of(step) = 1;
-  };
-  for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
-    const Role& role = program.roles[places[rank].role];
-    const std::vector<std::uint32_t>& first = wiring.first[places[rank].role];
-    for (std::uint32_t i = 0; i < role.size(); ++i) {
-      if (role.work[i] != kNone && !prices.jitter.empty())
-        draw(prices.jitter[role.work[i]], [&](Factors& step) -> float& { return step.compute[rank][i]; });
-      const bool collective = role.kind[i] == InstructionKind::collective;
-      if (role.kind[i] != InstructionKind::send && !collective) continue;
-      const std::uint32_t list = collective ? wiring.list_of[role.peer[i]][rank] : places[rank].replica;
-      if (collective && program.groups[role.peer[i]].members[list].front() != rank) continue;  // once
-      draw(prices.transfers[prices.transfer_of[places[rank].role][i]].jitter,
-           [&](Factors& step) -> float& { return step.transfer[first[i] + list]; });
-    }
-  }
+  const std::vector<Factors> drawn = draw_factors(program, prices, wiring);
+  if (drawn.empty()) return step_time(Engine(program, cluster, {.prices = &prices}, wiring).run());
   std::vector<StepTime> times;
-  for (const Factors& step : drawn)
-    times.push_back(step_time(Engine(program, cluster, {.prices = &prices, .factors = &step}, wiring).run()));
+  for (const Factors& factors : drawn)
+    times.push_back(step_time(Engine(program, cluster, {.prices = &prices, .factors = &factors}, wiring).run()));
   return mean(times);
 }
 
 Timeline replay(const Program& program, const Durations& durations, const Cluster& cluster) {
   return Engine(program, cluster, {.durations = &durations}, Wiring(program)).run();
-}
-
-Durations durations_of(const Program& program, const Timeline& measured, const Cluster& cluster) {
-  const std::vector<Program::Place> places = program.places();
-  const Wiring wiring(program);
-  // With the receiver's engine a transfer begins only when the last of those who copy waits for it.
-  std::vector<double> entered(wiring.parties.size(), 0);
-  auto id = [&](std::size_t r, std::uint32_t i) {
-    const Role& role = program.roles[places[r].role];
-    return wiring.first[places[r].role][i] +
-           (role.kind[i] == InstructionKind::collective ? wiring.list_of[role.peer[i]][r] : places[r].replica);
-  };
-  if (cluster.link.engine == TransferEngine::receiver)
-    for (std::size_t r = 0; r < places.size(); ++r) {
-      const Role& role = program.roles[places[r].role];
-      for (std::uint32_t i = 0; i < role.size(); ++i)
-        if (role.kind[i] == InstructionKind::wait && role.kind[role.awaits[i]] != InstructionKind::send)
-          entered[id(r, role.awaits[i])] = std::max(entered[id(r, role.awaits[i])], measured.ranks[r].start_s[i]);
-    }
-  Durations durations;
-  for (std::size_t r = 0; r < places.size(); ++r) {
-    const Role& role = program.roles[places[r].role];
-    const RankTimeline& times = measured.ranks[r];
-    std::vector<double>& seconds = durations.seconds.emplace_back(role.size(), 0);
-    std::vector<double>& gap = durations.gap_s.emplace_back(role.size(), 0);
-    double free = 0;  // when the issuing thread was done with the instruction before
-    for (std::uint32_t i = 0; i < role.size(); ++i) {
-      if (is_posted(role.kind[i])) {
-        gap[i] = std::max(0.0, times.posted_s[i] - free);
-        free = std::max(free, times.posted_s[i]);
-        continue;
-      }
-      gap[i] = std::max(0.0, times.start_s[i] - free);
-      free = times.end_s[i];
-      if (role.kind[i] != InstructionKind::wait) {
-        seconds[i] = times.end_s[i] - times.start_s[i];
-        continue;
-      }
-      const std::uint32_t awaited = role.awaits[i];
-      const double begin = std::max(times.start_s[awaited], entered[id(r, awaited)]);
-      // A wait that blocked ends when the transfer is done for this rank, its wake-up included; else the transfer ended
-      // at its own time.
-      const double end = times.start_s[i] < times.end_s[awaited] ? times.end_s[i] : times.end_s[awaited];
-      seconds[awaited] = std::max(0.0, end - begin);
-    }
-  }
-  return durations;
 }
 
 }  // namespace sim

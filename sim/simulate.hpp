@@ -20,9 +20,7 @@ Timeline simulate(const Program& program, const Prices& prices, const Cluster& c
 
 /// The mean step when every op and transfer takes a random time with its price as mean and its price's jitter: ranks
 /// wait for the slowest of them, so the mean of the steps is longer than the step of the means (the straggler effect).
-/// Monte Carlo over up to 128 steps, fewer where their factors would take more than 128 MiB, always the same ones.
-/// Factors are gamma distributed (positive, one-sided where the jitter is large), independent, and their mean over the
-/// steps is exactly 1, so that a step without company takes what `simulate` says. As `simulate` without jitter.
+/// Monte Carlo over the steps of sim/jitter.hpp; as `simulate` where there are none.
 StepTime expected_step(const Program& program, const Prices& prices, const Cluster& cluster);
 
 /// Measured durations in place of prices, [rank][instruction] in seconds: compute and transfers (from ready to done)
