@@ -27,15 +27,18 @@ std::uint64_t stream(std::uint64_t seed, std::string_view name, std::int64_t row
   return mix(hash ^ mix(seed ^ mix(static_cast<std::uint64_t>(row))));
 }
 
-/// Uniform in center ± bound. In pieces, so that a large float32 tensor needs no float64 copy of itself.
+/// Uniform in center ± bound, drawn in float64 and rounded. The values repeat after kPeriod: to draw the 133 million of
+/// a VGG would take longer than its step. A prime, so that no two rows of a matrix begin at the same value.
 void draw(const at::Tensor& tensor, double center, double bound, std::uint64_t seed) {
-  constexpr std::int64_t kPiece = std::int64_t{1} << 16;
-  at::Generator generator = at::detail::createCPUGenerator(seed);
+  constexpr std::int64_t kPeriod = 65521;
   const at::Tensor flat = tensor.view(-1);
-  for (std::int64_t first = 0; first < flat.numel(); first += kPiece) {
-    const std::int64_t count = std::min(kPiece, flat.numel() - first);
-    flat.narrow(0, first, count)
-        .copy_(at::empty(count, at::kDouble).uniform_(center - bound, center + bound, generator));
+  const std::int64_t all = flat.numel(), drawn = std::min(kPeriod, all);
+  flat.narrow(0, 0, drawn)
+      .copy_(
+          at::empty(drawn, at::kDouble).uniform_(center - bound, center + bound, at::detail::createCPUGenerator(seed)));
+  for (std::int64_t done = drawn, more = 0; done < all; done += more) {
+    more = std::min(done, all - done);  // what is there so far, once more
+    flat.narrow(0, done, more).copy_(flat.narrow(0, 0, more));
   }
 }
 

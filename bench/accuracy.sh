@@ -27,7 +27,7 @@ compare() {
   done
   echo "accuracy: $name"
   build/bin/paragauge compare -m "$model" -s single -s "model_parallel,cut=$cut" -s ddp -s ddp,overlap=1 "${arguments[@]}" \
-    -w local -w gloo --rounds "$rounds" --steps 1 --time-limit "$seconds" --peers --timeout 300 --profile "$out/$name.profile.json" \
+    -w local -w gloo --rounds "$rounds" --visits 3 --steps 1 --time-limit "$seconds" --peers --timeout 300 --profile "$out/$name.profile.json" \
     --json "$out/$name.json" --csv "$out/$name.csv" >"$out/$name.log"
   tail -n 1 "$out/$name.log"
 }

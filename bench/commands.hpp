@@ -62,7 +62,7 @@ struct CalibrateOptions {
 struct CompareOptions {
   Subject subject;
   Machine machine;
-  std::uint32_t rounds = 8, steps = 2, seed = 1;
+  std::uint32_t rounds = 8, visits = 1, steps = 2, seed = 1;
   double time_limit_s = 0;  // 0: none; else no round begins after it
   /// Models whose ops every round measures for the cost model `fitted`, which never sees the compared models' own.
   std::vector<std::string> fit_on;

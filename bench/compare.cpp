@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -25,11 +26,13 @@
 namespace bench {
 namespace {
 
-constexpr double kSecondsPerCell = 0.3, kSecondsPerLink = 0.05;
+/// What slows this kind of machine down lasts for seconds: many short visits tell more than a long one.
+constexpr double kSecondsPerVisit = 0.1, kSecondsPerLink = 0.05;
 
-/// Steps per round: enough that a small model's round isn't one hiccup.
-std::uint32_t steps_for(double step_s, std::uint32_t least, double seconds = kSecondsPerCell) {
-  constexpr std::uint32_t kMost = 100;
+/// Steps per visit: enough that a small model's visit isn't one hiccup. Every step begins with a barrier (2 ms on
+/// gloo).
+std::uint32_t steps_for(double step_s, std::uint32_t least, double seconds = kSecondsPerVisit) {
+  constexpr std::uint32_t kMost = 40;
   return std::clamp(static_cast<std::uint32_t>(seconds / std::max(step_s, 1e-6)), least, std::max(least, kMost));
 }
 
@@ -89,6 +92,11 @@ void add_forecasts(const Job& job, const sim::Profile& same, const sim::Profile&
   }
 }
 
+void append(backend::RunResult& all, backend::RunResult more) {
+  all.memory = std::move(more.memory);
+  std::ranges::move(more.steps, std::back_inserter(all.steps));
+}
+
 constexpr std::string_view kPeer = "pytorch";
 
 /// Where plain PyTorch plays a strategy: in one process (world `local`) or in one per rank (`gloo`).
@@ -98,7 +106,7 @@ bool peer_runs_on(const sim::Strategy& strategy, const std::string& world) {
   return (world == "local") == one_process;
 }
 
-/// One round: everything once, in shuffled order.
+/// One round: everything once, the compared steps in several visits, in shuffled order.
 class Rounds {
  public:
   Rounds(const CompareOptions& options, const std::vector<Job>& jobs, const Worlds& worlds)
@@ -131,7 +139,7 @@ class Rounds {
     for (const Job& job : jobs_) {
       const backend::RunResult run = worlds_.at(job.world).run({.program = job.program, .warmup_steps = 1, .steps = 1});
       steps_.push_back(steps_for(run.steps[0].timeline.step_s, options_.steps));
-      fmt::print("compare: {}: {:.1f} ms, {} steps a round\n", to_text(job), run.steps[0].timeline.step_s * 1e3,
+      fmt::print("compare: {}: {:.1f} ms, {} steps a visit\n", to_text(job), run.steps[0].timeline.step_s * 1e3,
                  steps_.back());
       std::fflush(stdout);
     }
@@ -139,8 +147,8 @@ class Rounds {
       const backend::RunResult run =
           worlds_.at(task.world).run({.program = task.program, .warmup_steps = 1, .steps = 1, .copies = task.copies});
       const double step_s = run.steps[0].timeline.step_s;
-      const bool slow_link = task.copies == 0 && step_s > kSecondsPerCell;  // its probe repeats the transfer itself
-      task.steps = steps_for(step_s, slow_link ? 1 : 2, task.copies > 0 ? kSecondsPerCell : kSecondsPerLink);
+      const bool slow_link = task.copies == 0 && step_s > kSecondsPerVisit;  // its probe repeats the transfer itself
+      task.steps = steps_for(step_s, slow_link ? 1 : 2, task.copies > 0 ? kSecondsPerVisit : kSecondsPerLink);
       if (slow_link) task.warmup_steps = 0;
     }
   }
@@ -149,6 +157,8 @@ class Rounds {
     const std::size_t peers = peers_ ? jobs_.size() : 0;
     std::vector<std::size_t> order(tasks_.size() + jobs_.size() + peers);
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    for (std::uint32_t visit = 1; visit < options_.visits; ++visit)
+      for (std::size_t j = 0; j < jobs_.size(); ++j) order.push_back(tasks_.size() + j);
     std::shuffle(order.begin(), order.end(), std::mt19937(options_.seed * 1000 + static_cast<unsigned>(number)));
     const sim::Profile empty(options_.machine.device);
     Profiles profiles{std::vector<sim::Profile>(jobs_.size(), empty), empty};
@@ -171,7 +181,8 @@ class Rounds {
           answers[j] = peers_->run(jobs_[j].model.text(), jobs_[j].strategy.text(), 1, steps_[j]);
       } else {
         const std::size_t j = i - tasks_.size();
-        runs[j] = worlds_.at(jobs_[j].world).run({.program = jobs_[j].program, .warmup_steps = 1, .steps = steps_[j]});
+        append(runs[j],
+               worlds_.at(jobs_[j].world).run({.program = jobs_[j].program, .warmup_steps = 1, .steps = steps_[j]}));
       }
     }
     if (!options_.profile.empty()) kept_.save(options_.profile);

@@ -123,7 +123,10 @@ int run(int argc, char** argv) {
   add_subject(compare, compare_options.subject);
   add_machine(compare, compare_options.machine, true);
   compare->add_option("--rounds", compare_options.rounds, "rounds")->capture_default_str()->check(CLI::PositiveNumber);
-  compare->add_option("--steps", compare_options.steps, "measured steps per cell and round")
+  compare->add_option("--visits", compare_options.visits, "how often a round comes to every cell: times that lie apart")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  compare->add_option("--steps", compare_options.steps, "measured steps per cell and visit, at least")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   compare

@@ -10,7 +10,7 @@ from torch import nn
 
 DTYPES = {"f32": torch.float32, "f64": torch.float64}
 MASK = (1 << 64) - 1
-PIECE = 1 << 16
+PERIOD = 65521
 
 
 def mix(x):
@@ -30,10 +30,12 @@ def stream(seed, name, row=0):
 
 
 def draw(tensor, bound, seed):
-    """Uniform in ±bound."""
-    generator = torch.Generator().manual_seed(seed)
-    for piece in tensor.view(-1).split(PIECE):
-        piece.copy_(torch.empty(len(piece), dtype=torch.float64).uniform_(-bound, bound, generator=generator))
+    """Uniform in ±bound; the values repeat after PERIOD."""
+    flat = tensor.view(-1)
+    drawn = min(PERIOD, flat.numel())
+    values = torch.empty(drawn, dtype=torch.float64).uniform_(-bound, bound, generator=torch.Generator().manual_seed(seed))
+    for piece in flat.split(PERIOD):
+        piece.copy_(values[:len(piece)])
 
 
 @torch.no_grad()

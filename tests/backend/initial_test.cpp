@@ -31,6 +31,15 @@ TEST(Initial, UniformLiesAroundTheCenterAndFillsTheRange) {
   EXPECT_NEAR(w.std().item<double>(), spread, 0.01 * spread);
 }
 
+TEST(Initial, ValuesRepeatAfterAPrimeSoThatRowsDiffer) {
+  constexpr std::int64_t kPeriod = 65521;
+  const at::Tensor w = initial(at::kFloat, {4, 65536}, "fc.weight", {Kind::uniform, 0.0, 1.0}), flat = w.view(-1);
+  const std::int64_t more = flat.numel() - kPeriod;
+  EXPECT_TRUE(flat.narrow(0, 0, more).equal(flat.narrow(0, kPeriod, more)));
+  EXPECT_TRUE(flat.narrow(0, 0, 100).equal(initial(at::kFloat, {100}, "fc.weight", {Kind::uniform, 0.0, 1.0})));
+  EXPECT_LT(w[0].eq(w[1]).sum().item<std::int64_t>(), 100);  // two of 2^24 values are equal now and then
+}
+
 TEST(Initial, BoundZeroIsTheCenter) {
   EXPECT_TRUE(initial(at::kFloat, {5}, "bn.weight", {Kind::uniform, 1.0, 0.0}).equal(at::full({5}, 1.0F)));
 }
