@@ -40,9 +40,12 @@ struct CalibrationSamples {
   std::vector<double> transfers, launches;
   std::vector<double> core_shares;                 // 0…1, one per step
   std::map<std::string, std::int64_t> workspaces;  // bytes, by sim::work_key
+  sim::RankSpread rank_spread;                     // ops on several ranks
   std::vector<double> process_bytes;               // by process: what it holds beside its ranks' tensors
 };
 CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& worlds);
 void add(const CalibrationSamples& samples, const CalibrationTask& task, sim::Profile& profile);
+/// Of these only how far the ranks lay apart: whatever they played.
+void add_rank_spread(const CalibrationSamples& samples, const CalibrationTask& task, sim::Profile& profile);
 
 }  // namespace bench

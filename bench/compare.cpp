@@ -168,10 +168,11 @@ class Rounds {
       if (i < tasks_.size()) {
         const CalibrationSamples samples = measure_task(tasks_[i], worlds_);
         if (i < first_other_) {
-          if (tasks_[i].copies > 0)
-            for (const std::size_t j : tasks_[i].jobs) add(samples, tasks_[i], profiles.same[j]);
-          else
-            for (sim::Profile& profile : profiles.same) add(samples, tasks_[i], profile);
+          for (std::size_t j = 0; j < jobs_.size(); ++j)
+            if (tasks_[i].copies == 0 || std::ranges::find(tasks_[i].jobs, j) != tasks_[i].jobs.end())
+              add(samples, tasks_[i], profiles.same[j]);
+            else
+              add_rank_spread(samples, tasks_[i], profiles.same[j]);
           add(samples, tasks_[i], kept_);
         }
         if (!options_.fit_on.empty()) add(without_own(samples, tasks_[i]), tasks_[i], profiles.others);

@@ -96,6 +96,7 @@ Prices price(const Program& program, const CostModel& model, const Cluster& clus
     }
   }
   prices.launch_s = model.launch_s();
+  prices.rank_jitter = model.rank_jitter();
   return prices;
 }
 

@@ -54,6 +54,9 @@ class CostModel {
   [[nodiscard]] virtual TransferCost transfer(const TransferQuestion& question) const = 0;
   /// Host seconds to issue one instruction.
   [[nodiscard]] virtual double launch_s() const = 0;
+  /// What slows one rank for as long as a step and not the others: standard deviation of a rank's compute time / its
+  /// mean.
+  [[nodiscard]] virtual double rank_jitter() const { return 0; }
 };
 
 struct CostModelKind {
@@ -75,6 +78,7 @@ struct Prices {
   std::vector<double> novelty;          // [work]
   std::vector<double> workspace_bytes;  // [work]
   std::vector<double> jitter;           // [work], or empty: none
+  double rank_jitter = 0;               // of a rank's whole step
 };
 Prices price(const Program& program, const CostModel& model, const Cluster& cluster);
 

@@ -150,6 +150,8 @@ class Fitted final : public CostModel {
     throw ConfigError("the profile of device '{}' has no launch time; calibrate some model first", profile_.device);
   }
 
+  [[nodiscard]] double rank_jitter() const override { return profile_.rank_jitter(cluster_.world); }
+
  private:
   struct Slower {
     std::vector<std::vector<double>> shapes;

@@ -8,6 +8,9 @@
 namespace sim {
 namespace {
 
+/// What is computed before each transfer, a few ms: 38 MB of weights, more than caches hold.
+constexpr std::int64_t kRowsBefore = 4, kFeaturesBefore = 3072;
+
 Instruction transfer(InstructionKind kind, std::uint32_t peer, std::uint32_t tag) {
   Instruction i;
   i.kind = kind;
@@ -16,25 +19,56 @@ Instruction transfer(InstructionKind kind, std::uint32_t peer, std::uint32_t tag
   return i;
 }
 
+std::uint32_t add_constant(Draft& draft, const std::string& name, const TensorSpec& spec, double value) {
+  return draft.role.add_tensor(name, spec, TensorClass::input, true, {Initial::Kind::constant, value, 0, 0});
+}
+
+/// A linear layer that a rank computes beside transfers or before them.
+struct Linear {
+  Linear(Draft& draft, std::int64_t rows, std::int64_t features)
+      : x{Dtype::f32, {rows, features}},
+        input(add_constant(draft, "x", x, 1)),
+        weight(add_constant(draft, "w", {Dtype::f32, {features, features}}, 0.01)),
+        bias(add_constant(draft, "b", {Dtype::f32, {features}}, 0)) {
+    const OpKind& kind = op_table().at("linear");
+    const OpInstance op{
+        &kind, complete_attributes(kind, {{"out_features", static_cast<double>(features)}}, "the probe"), {x}};
+    work = draft.works->add({op, Pass::forward, 0});
+  }
+  void compute(Draft& draft, std::uint32_t times) const {
+    for (std::uint32_t k = 0; k < times; ++k) {
+      Instruction i;
+      i.work = work;
+      i.reads = {input, weight, bias};
+      i.writes = {draft.role.add_tensor(fmt::format("y{}", draft.role.tensors.size()), x, TensorClass::activation)};
+      draft.list.push_back({i, kNone});
+    }
+  }
+  TensorSpec x;
+  std::uint32_t input, weight, bias, work = 0;
+};
+
 void add_collectives(Draft& draft, const TransferQuestion& question, const TensorSpec& spec, std::uint32_t repeats) {
+  const Linear before(draft, kRowsBefore, kFeaturesBefore);
   for (std::uint32_t k = 0; k < repeats; ++k) {
-    const std::uint32_t source = draft.role.add_tensor(fmt::format("source{}", k), spec, TensorClass::input, true,
-                                                       {Initial::Kind::constant, 1, 0, 0});
+    const std::uint32_t source = add_constant(draft, fmt::format("source{}", k), spec, 1);
     const std::uint32_t buffer = draft.role.add_tensor(fmt::format("buffer{}", k), spec, TensorClass::communication,
                                                        true, {Initial::Kind::constant, 0, 0, 0});
+    before.compute(draft, 1);
     draft.scaled_copy(source, buffer, 1, kNone);
     draft.wait(draft.post_collective(question.collective, 0, buffer, kNone), kNone);
   }
 }
 
 void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std::uint32_t repeats) {
+  const Linear before(draft, kRowsBefore, kFeaturesBefore);
   for (std::uint32_t k = 0; k < repeats; ++k) {
     const bool sends = k % 2 == own;
     const std::uint32_t tag = k / 2;  // counted per direction
     const std::uint32_t buffer = draft.role.add_tensor(fmt::format("buffer{}", k), spec, TensorClass::communication);
     if (sends) {
-      const std::uint32_t source = draft.role.add_tensor(fmt::format("source{}", k), spec, TensorClass::input, true,
-                                                         {Initial::Kind::constant, 1, 0, 0});
+      const std::uint32_t source = add_constant(draft, fmt::format("source{}", k), spec, 1);
+      before.compute(draft, 1);
       draft.scaled_copy(source, buffer, 1, kNone);
     }
     Instruction i = transfer(sends ? InstructionKind::send : InstructionKind::recv, 1 - own, tag);
@@ -43,27 +77,10 @@ void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std:
   }
 }
 
-/// A linear layer of 0.5 MB: an L2 cache holds it.
-void add_computes(Draft& draft, std::uint32_t count, std::uint32_t input, std::uint32_t weight, std::uint32_t bias) {
-  const TensorSpec x = draft.role.tensors[input].spec;
-  const OpInstance linear{
-      &op_table().at("linear"),
-      complete_attributes(op_table().at("linear"), {{"out_features", static_cast<double>(x.shape[1])}}, "the probe"),
-      {x}};
-  const std::uint32_t work = draft.works->add({linear, Pass::forward, 0});
-  for (std::uint32_t k = 0; k < count; ++k) {
-    Instruction i;
-    i.work = work;
-    i.reads = {input, weight, bias};
-    i.writes = {draft.role.add_tensor(fmt::format("y{}", draft.role.tensors.size()), x, TensorClass::activation)};
-    draft.list.push_back({i, kNone});
-  }
-}
-
 }  // namespace
 
 Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes) {
-  constexpr std::int64_t kRows = 32, kFeatures = 256;
+  constexpr std::int64_t kRows = 32, kFeatures = 256;  // 0.5 MB: an L2 cache holds it
   check_internal(question.kind == InstructionKind::collective, "an overlap probe of '{}'", to_string(question.kind));
   Program program;
   program.model = "none";
@@ -77,19 +94,14 @@ Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, s
   draft.role.name = "stage0";
   for (std::uint32_t rank = 0; rank < question.members; ++rank) draft.role.ranks.push_back(rank);
   program.groups.push_back({"data", {draft.role.ranks}});
-  const auto constant = [&](const char* name, const TensorSpec& of, double value) {
-    return draft.role.add_tensor(name, of, TensorClass::input, true, {Initial::Kind::constant, value, 0, 0});
-  };
-  const std::uint32_t input = constant("x", {Dtype::f32, {kRows, kFeatures}}, 1),
-                      weight = constant("w", {Dtype::f32, {kFeatures, kFeatures}}, 0.01),
-                      bias = constant("b", {Dtype::f32, {kFeatures}}, 0), source = constant("source", spec, 1),
-                      buffer = constant("buffer", spec, 0);
+  const Linear linear(draft, kRows, kFeatures);
+  const std::uint32_t source = add_constant(draft, "source", spec, 1), buffer = add_constant(draft, "buffer", spec, 0);
   for (std::uint32_t k = 0; k < repeats; ++k) {
     draft.scaled_copy(source, buffer, 1, kNone);
     const std::uint32_t ticket = draft.post_collective(question.collective, 0, buffer, kNone);
-    add_computes(draft, computes, input, weight, bias);
+    linear.compute(draft, computes);
     draft.wait(ticket, kNone);
-    add_computes(draft, computes, input, weight, bias);
+    linear.compute(draft, computes);
   }
   add_frees(draft);
   program.roles.push_back(std::move(draft).finish());

@@ -4,8 +4,9 @@
 //   /*repeats=*/4);
 //   // ranks 0…members−1; every posted instruction is one sample
 //
-// Each repeat first writes what it sends (as a bucket is filled, an activation computed, right before it goes), so that
-// the caches are in a step's state. Point-to-point repeats alternate in direction, so that both ends stay in step.
+// Each repeat computes for a while and then writes what it sends (as a bucket is filled, an activation computed, right
+// before it goes), so that caches, threads and sockets are in a step's state: the receiver has been waiting, ranks come
+// at different times. Point-to-point repeats alternate in direction, so that both ends stay in step.
 #pragma once
 
 #include <optional>

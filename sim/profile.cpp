@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numbers>
 #include <numeric>
 #include <vector>
 
@@ -18,7 +19,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 3> kLinkKinds{"send", "all_reduce", "broadcast"};
 // `busy` ranks are of one node, and every level up to the highest costs memory.
 constexpr std::int64_t kMostRanks = 1 << 20, kMostBusy = 1024;
-constexpr double kMostBytes = 1ULL << 60;
+constexpr double kMostBytes = 1ULL << 60, kMostSpread = 1e3;
 // The fit sums squares of times and of their reciprocals, and the simulator divides times by each other.
 constexpr double kLongest_s = 1e9, kShortest_s = 1e-15;
 
@@ -138,6 +139,28 @@ std::vector<std::string> Profile::works() const {
   return keys;
 }
 
+void RankSpread::add(const RankSpread& more) {
+  if (more.count == 0) return;
+  count += more.count;
+  const double share = static_cast<double>(more.count) / static_cast<double>(count);
+  difference += share * (more.difference - difference);
+  hiccup_variance += share * (more.hiccup_variance - hiccup_variance);
+}
+
+double RankSpread::jitter() const {
+  // Two normal times of deviation σ differ by 2σ/√π on average.
+  return std::sqrt(std::max(0.0, std::numbers::pi / 4 * difference * difference - hiccup_variance));
+}
+
+void Profile::add_rank_spread(const std::string& world, const RankSpread& spread) {
+  if (spread.count > 0) rank_spreads_[world].add(spread);
+}
+
+double Profile::rank_jitter(std::string_view world) const {
+  const auto found = rank_spreads_.find(world);
+  return found == rank_spreads_.end() ? 0 : found->second.jitter();
+}
+
 double Profile::core_share_of(const Cluster& cluster) const {
   const auto share = core_share.find(cluster.world);
   return share == core_share.end() ? cluster.link.core_share : share->second;
@@ -249,6 +272,10 @@ std::string Profile::to_json() const {
     }
   }
   file["core_share"] = core_share.empty() ? Json::object() : Json(core_share);
+  Json& spreads = file["rank_spread"] = Json::object();
+  for (const auto& [world, spread] : rank_spreads_)
+    spreads[world] = {
+        {"count", spread.count}, {"difference", spread.difference}, {"hiccup_variance", spread.hiccup_variance}};
   file["process_bytes"] = process_bytes.empty() ? Json::object() : Json(process_bytes);
   file["link_fits"] = std::move(fits);
   return file.dump(1) + "\n";
@@ -298,6 +325,21 @@ Profile profile_from_json(std::string_view text, const std::string& where) {
     const double share = profile.core_share[world] = shares.number(world);
     if (share < 0 || share > 1)
       throw ConfigError("{}: '{}' must be from 0 to 1, found {}", shares.where(), world, share);
+  }
+  if (file.has("rank_spread")) {
+    JsonObject worlds = file.object("rank_spread");
+    for (const std::string& world : worlds.keys()) {
+      JsonObject row = worlds.object(world);
+      RankSpread& spread = profile.rank_spreads_[world];
+      spread.count = whole(row, "count", 1);
+      for (const auto& [key, value] :
+           {std::pair("difference", &spread.difference), {"hiccup_variance", &spread.hiccup_variance}}) {
+        *value = row.number(key);
+        if (*value < 0 || *value > kMostSpread)
+          throw ConfigError("{}: '{}' must be from 0 to {}, found {}", row.where(), key, kMostSpread, *value);
+      }
+      row.finish();
+    }
   }
   if (file.has("process_bytes")) {
     JsonObject held = file.object("process_bytes");

@@ -10,14 +10,14 @@
 //   device       text
 //   environment  object
 //   launch       {count, mean_s, sd_s, median_s, jitter_s}: host time to issue one instruction; missing if not measured
-//   ops          [{world, work, busy, count, mean_s, sd_s, median_s, jitter_s}]: `work` is sim::work_key, `busy` ranks
-//   compute
-//                at the same time
+//   ops          [{world, work, busy, count, mean_s, sd_s, median_s, jitter_s}]: `work` is sim::work_key; `busy` ranks
+//                compute at the same time
 //   workspaces   [{work, bytes}]: what the op allocates beside its outputs and gives back
 //   links        [{world, kind, members, bytes, count, mean_s, sd_s, median_s, jitter_s}]: kind send, all_reduce or
-//   broadcast;
-//                seconds from ready to done
+//                broadcast; seconds from ready to done
 //   core_share   {world: share}: of each end's core while a transfer runs; worlds not measured are missing
+//   rank_spread  {world: {count, difference, hiccup_variance}}: how far apart ranks that play the same lie in one step;
+//                worlds not measured are missing
 //   process_bytes {world: [bytes]}: what each process holds beside its ranks' tensors; worlds not measured are missing
 //   link_fits    [{world, kind, members, sizes, alpha_us, bandwidth_GBps, residual_percent}]: computed from `links`
 //                when written, not read
@@ -81,6 +81,18 @@ struct AlphaBeta {
   double residual = 0;  // √(mean of ((fit − t)/t)²)
 };
 
+/// How far the compute times of ranks that play the same at the same time lie apart in a step.
+struct RankSpread {
+  std::int64_t count = 0;  // steps; the others are means over them, relative to the ranks' mean
+  double difference = 0;   // of two ranks, absolute: what the slower one adds is half of it
+  /// What independent hiccups of single ops would give a rank's time.
+  double hiccup_variance = 0;
+  void add(const RankSpread& more);
+  /// The standard deviation of a rank's pace that explains the rest, as of a normal distribution.
+  [[nodiscard]] double jitter() const;
+  friend bool operator==(const RankSpread&, const RankSpread&) = default;
+};
+
 class Profile {
  public:
   explicit Profile(std::string device_name) : device(std::move(device_name)) {}
@@ -97,6 +109,9 @@ class Profile {
               std::span<const double> samples_s);
   void add_link(const LinkKey& link, std::int64_t bytes, std::span<const double> samples_s);
   void add_launch(std::span<const double> samples_s);
+  void add_rank_spread(const std::string& world, const RankSpread& spread);
+  /// 0 for a world that wasn't measured.
+  [[nodiscard]] double rank_jitter(std::string_view world) const;
 
   /// By number of busy ranks; of another world where this one lacks the work; empty if none has it.
   [[nodiscard]] std::map<std::uint32_t, Statistic> op_levels(std::string_view world, std::string_view work_key) const;
@@ -131,6 +146,7 @@ class Profile {
   std::map<std::string, std::int64_t, std::less<>> workspaces_;
   std::map<LinkKey, std::map<std::int64_t, Statistic>> links_;
   std::optional<Statistic> launch_;
+  std::map<std::string, RankSpread, std::less<>> rank_spreads_;
 };
 
 /// ConfigError when the file is unreadable, truncated, of another version, or says something that can't be.

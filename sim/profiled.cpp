@@ -63,6 +63,8 @@ class Profiled final : public CostModel {
     throw ConfigError("the profile of device '{}' has no launch time; {}", profile_.device, kRemedy);
   }
 
+  [[nodiscard]] double rank_jitter() const override { return profile_.rank_jitter(cluster_.world); }
+
  private:
   Cluster cluster_;
   Profile profile_;

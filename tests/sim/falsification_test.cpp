@@ -179,6 +179,7 @@ TEST(Ablation, EveryTermEarnsItsPlace) {
                                 {"jitter",
                                  [](Forecast& f) {
                                    f.prices.jitter.clear();
+                                   f.prices.rank_jitter = 0;
                                    for (TransferCost& t : f.prices.transfers) t.jitter = 0;
                                  }},
                                 {"company", [](Forecast& f) {

@@ -27,6 +27,8 @@ Profile sample_profile() {
   profile.add_launch(std::vector{1e-6, 1.2e-6});
   profile.core_share["gloo"] = 0.25;
   profile.process_bytes["gloo"] = {4e8, 3e8};
+  profile.add_rank_spread("gloo", {3, 0.02, 1e-4});
+  profile.add_rank_spread("gloo", {1, 0.06, 5e-4});
   return profile;
 }
 
@@ -94,6 +96,8 @@ TEST(Profile, RoundTripsThroughItsFile) {
   EXPECT_EQ(same.environment, profile.environment);
   EXPECT_EQ(same.core_share, profile.core_share);
   EXPECT_EQ(same.process_bytes, profile.process_bytes);
+  EXPECT_DOUBLE_EQ(same.rank_jitter("gloo"), std::sqrt(M_PI / 4 * 0.03 * 0.03 - 2e-4));
+  EXPECT_EQ(same.rank_jitter("local"), 0);
   EXPECT_EQ(same.op_levels("local", "relu.forward f32[8,16] inplace=1"),
             profile.op_levels("local", "relu.forward f32[8,16] inplace=1"));
   EXPECT_EQ(same.op_levels("local", "relu.forward f32[8,16] inplace=1").at(2).sd_s, std::nullopt);
@@ -237,6 +241,8 @@ TEST(Profile, SaysWhatIsWrongWithAFile) {
             "p.json: links[0]: 'members' must be from 2 to 1048576, found 1");
   EXPECT_EQ(message_of(replaced(good, "\"gloo\": 0.25", "\"gloo\": 1.5")),
             "p.json: core_share: 'gloo' must be from 0 to 1, found 1.5");
+  EXPECT_EQ(message_of(replaced(good, "\"difference\": 0.0", "\"difference\": -1, \"x\": 0.0")),
+            "p.json: rank_spread: gloo: 'difference' must be from 0 to 1000, found -1");
   EXPECT_EQ(message_of(replaced(good, "\"busy\": 1", "\"bussy\": 1")), "p.json: ops[0]: 'busy' is missing");
   EXPECT_EQ(message_of(replaced(good, "\"core_share\"", "\"extra\": 1, \"core_share\"")),
             "p.json: unknown key 'extra'");

@@ -696,6 +696,28 @@ TEST(ExpectedStep, WaitsForTheSlowestRank) {
   EXPECT_NEAR(expected_step(longer.program, longer.prices, cluster).step_s, kOps + 0.5 * std::sqrt(kOps / M_PI), 0.4);
 }
 
+TEST(ExpectedStep, ARankIsSlowForAWholeStep) {
+  // Hiccups of single ops average out over many; what slows a rank for the whole step doesn't: the larger of two normal
+  // sums of mean n and relative deviation σ has the mean n (1 + σ/√π).
+  constexpr int kOps = 64;
+  constexpr double kSpread = 0.1;
+  Sketch sketch(2);
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    for (int i = 0; i < kOps; ++i) sketch.compute(rank, 1.0);
+    sketch.wait(rank, sketch.all_reduce(rank, {}));
+  }
+  sketch.prices.rank_jitter = kSpread;
+  const Cluster cluster = plain_cluster(2);
+  EXPECT_NEAR(expected_step(sketch.program, sketch.prices, cluster).step_s, kOps * (1 + kSpread / std::sqrt(M_PI)), 1);
+  // Ranks that take turns wait for nobody who is slower than usual: as without.
+  Sketch turns(2);
+  turns.compute(0, 1.0);
+  turns.move(0, 1, {});
+  turns.compute(1, 1.0);
+  turns.prices.rank_jitter = kSpread;
+  EXPECT_NEAR(expected_step(turns.program, turns.prices, cluster).step_s, 2, 1e-5);
+}
+
 TEST(ExpectedStep, WithoutCompanyIsTheStepOfTheMeans) {
   // Nobody to wait for: rank 1 only receives.
   Sketch sketch(2);
