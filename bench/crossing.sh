@@ -22,4 +22,4 @@ for rate in 500mbit 1gbit 2gbit 3gbit 4gbit 8gbit; do
   files+=("$out/$rate.json")
 done
 build/bin/paragauge report "${files[@]}" --json "$out/crossing.json" --csv "$out/crossing.csv"
-.venv/bin/python plots/crossing.py "$out/crossing.json" --presets pipeline ddp --out "$out/crossing"
+.venv/bin/python plots/crossing.py "$out/crossing.json" --presets pipeline ddp model_parallel --out "$out/crossing"

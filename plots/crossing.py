@@ -1,4 +1,4 @@
-"""Step time over the bandwidth between the ranks: from which bandwidth on another strategy is the fastest.
+"""Step time over the bandwidth between the ranks: where the best of one preset overtakes the best of another.
 
     plots/crossing.py r.json [more.json …] --out build/plots/crossing
 
@@ -53,29 +53,35 @@ def crossings(one, other):
     return found
 
 
-def fastest_at(curves, bits):
-    """The lowest of these curves there, as the logarithm of its seconds."""
-    values = []
-    for points in curves:
-        for (low, before, _), (high, after, _) in itertools.pairwise(points):
-            if low <= bits <= high:
-                part = (math.log(bits) - math.log(low)) / (math.log(high) - math.log(low))
-                values.append(math.log(before) + part * (math.log(after) - math.log(before)))
-    return min(values, default=-math.inf)
+def best_of_presets(curves):
+    """{preset: curve}: at each bandwidth the fastest of the strategies with this preset. Two schedules of one pipeline, or
+    both kinds of ddp, lie so close to each other that where they cross is noise."""
+    best = {}
+    for strategy, points in curves:
+        known = best.setdefault(result_file.preset(strategy), {})
+        for bits, seconds, row in points:
+            if bits not in known or seconds < known[bits][1]:
+                known[bits] = (bits, seconds, row)
+    return {preset: [known[bits] for bits in sorted(known)] for preset, known in best.items()}
+
+
+def preset_crossings(curves):
+    """[(preset, preset, bandwidth, seconds)]: where one preset's best overtakes another's. What `single` crosses isn't about
+    the network."""
+    best = best_of_presets(curves)
+    return [(one, other, bits, seconds) for one, other in itertools.combinations(sorted(set(best) - {"single"}), 2)
+            for bits, seconds in crossings(best[one], best[other])]
 
 
 def mark(axes, curves, text, marker, colour):
-    """Crossings at which the fastest strategy changes; the others don't matter to anyone."""
-    for one, other in itertools.combinations(curves, 2):
-        for bits, seconds in crossings(one, other):
-            if math.log(seconds) > fastest_at(curves, bits) + 1e-9:
-                continue
-            axes.plot([bits], [seconds], marker, markersize=12, markerfacecolor="none", markeredgecolor=colour, markeredgewidth=1.5,
-                      linestyle="none", label=text)
-            axes.axvline(bits, color=colour, linewidth=0.8, linestyle="--" if marker == "o" else ":", zorder=0)
-            axes.annotate(written(bits), (bits, 0.98 if marker == "o" else 0.92), xycoords=("data", "axes fraction"),
-                          xytext=(4 if marker == "o" else -4, 0), textcoords="offset points", va="top",
-                          ha="left" if marker == "o" else "right", fontsize=8, color=colour)
+    for one, other, bits, seconds in preset_crossings(curves):
+        print(f"crossing: {text}: {one} and {other} at {written(bits)}, {seconds:.3g} s")
+        axes.plot([bits], [seconds], marker, markersize=12, markerfacecolor="none", markeredgecolor=colour, markeredgewidth=1.5,
+                  linestyle="none", label=text)
+        axes.axvline(bits, color=colour, linewidth=0.8, linestyle="--" if marker == "o" else ":", zorder=0)
+        axes.annotate(written(bits), (bits, 0.98 if marker == "o" else 0.92), xycoords=("data", "axes fraction"),
+                      xytext=(4 if marker == "o" else -4, 0), textcoords="offset points", va="top",
+                      ha="left" if marker == "o" else "right", fontsize=8, color=colour)
 
 
 def draw(axes, model, rows):
@@ -85,13 +91,13 @@ def draw(axes, model, rows):
         name = result_file.strategy_label(of_strategy[0])
         points = curve(of_strategy, "measured_s")
         if points:
-            measured.append(points)
+            measured.append((strategy, points))
             axes.errorbar([p[0] for p in points], [p[1] for p in points], yerr=[p[2]["measured_population_sd_s"] or 0 for p in points],
                           fmt="o", markersize=5, color=colour, ecolor=colour, capsize=4, label=f"{name}, measured")
         for (cost_model,), of_model in result_file.groups(of_strategy, "cost_model").items():
             points = curve(of_model, "predicted_s")
             if points:
-                predicted.setdefault(cost_model, []).append(points)
+                predicted.setdefault(cost_model, []).append((strategy, points))
                 axes.plot([p[0] for p in points], [p[1] for p in points], LINES.get(cost_model, "-."), linewidth=1.4, color=colour,
                           label=f"{name}, {cost_model}")
     mark(axes, measured, "measured crossing", "o", "black")

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <string>
 
 #include "sim/accuracy.hpp"
@@ -66,6 +67,33 @@ TEST_P(CommittedResult, ProgramBytesAreExact) {
     ASSERT_TRUE(cell.memory.measured_peak_bytes.has_value());
     EXPECT_EQ(cell.memory.predicted_peak_bytes, cell.memory.measured_peak_bytes) << cell.model << " " << cell.strategy;
   }
+}
+
+/// The files of bench/accuracy.sh as one.
+Result all_results() {
+  Result all;
+  for (const char* name : {"resnet18_64.json", "convnet.json", "resnet50.json", "resnet18_96.json"}) {
+    Result one = load_result(kResults / name);
+    std::ranges::move(one.cells, std::back_inserter(all.cells));
+  }
+  return all;
+}
+
+// What the README's table says of all models together.
+TEST(CommittedResults, TogetherTheyHold) {
+  const Accuracy accuracy = assess(all_results());
+  const ForecastSummary &profiled = summary_of(accuracy, "profiled"), &fitted = summary_of(accuracy, "fitted");
+  EXPECT_LE(profiled.absolute->median_absolute, 0.06);
+  EXPECT_LE(profiled.relative->median_absolute, 0.03);
+  EXPECT_LE(std::abs(profiled.absolute->bias), 0.02);
+  EXPECT_EQ(profiled.pairs_wrong, 0U);
+  EXPECT_GE(profiled.pairs_right, 40U);
+  EXPECT_LE(fitted.absolute->median_absolute, 0.12);
+  EXPECT_LE(fitted.relative->median_absolute, 0.06);
+}
+
+TEST(CommittedResults, AForecastThatIsSlightlyWrongBreaksTheBounds) {
+  EXPECT_GT(summary_of(assess(spoiled(all_results(), "profiled", 1.06)), "profiled").relative->median_absolute, 0.03);
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, CommittedResult,

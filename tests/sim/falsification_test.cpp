@@ -179,9 +179,9 @@ TEST(Ablation, EveryTermEarnsItsPlace) {
                                 {"jitter",
                                  [](Forecast& f) {
                                    f.prices.jitter.clear();
-                                   f.prices.rank_jitter = 0;
                                    for (TransferCost& t : f.prices.transfers) t.jitter = 0;
                                  }},
+                                {"rank jitter", [](Forecast& f) { f.prices.rank_jitter = 0; }},
                                 {"company", [](Forecast& f) {
                                    for (std::size_t w = 0; w < f.program.works.size(); ++w)
                                      for (std::uint32_t level = 1; level < f.prices.busy_levels; ++level)
@@ -194,12 +194,13 @@ TEST(Ablation, EveryTermEarnsItsPlace) {
     for (const Compared& run : runs) {
       const double with = median_error(run, [](Forecast&) {}), without = median_error(run, term.remove);
       worst = std::max(worst, without - with);
-      std::printf("%-8s %s: median |error| %.2f %% with, %.2f %% without\n", term.name,
+      std::printf("%-11s %s: median |error| %.2f %% with, %.2f %% without\n", term.name,
                   run.result().cells[0].model.c_str(), 100 * with, 100 * without);
     }
-    // Company (ops beside other ranks' ops) made these forecasts worse by 0.6 and 0.8 points, in an earlier run better
-    // by 0.1 to 0.9: undecided on this machine, whose cores hardly slow each other down.
-    EXPECT_GT(worst, term.name == std::string_view("company") ? -0.01 : 0) << term.name << " can go";
+    // Half a microsecond per op is under 1 % of these steps, less than the forecasts' other errors: what launches cost
+    // shows on GPUs (OneHostThread in simulate_test.cpp has published epochs).
+    const double least = term.name == std::string_view("launch") ? -0.001 : 0;
+    EXPECT_GT(worst, least) << term.name << " can go";
   }
 }
 
