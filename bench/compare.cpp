@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -67,17 +66,30 @@ void predict_memory(const Job& job, const sim::Profile& profile, const sim::Pric
   memory.predicted_resident_peak_bytes = std::llround(world->second[process] + held[role]);
 }
 
-/// The forecasts of one cell from this round's calibration, the replay of its measured steps, and where they differ.
-void add_forecasts(const Job& job, const sim::Profile& same, const sim::Profile& others, const backend::RunResult& run,
-                   sim::Round& round, sim::CellMemory& memory) {
-  std::vector<sim::Timeline> measured;
-  double replayed_s = 0;
-  for (const backend::StepResult& step : run.steps) {
-    measured.push_back(step.timeline);
-    replayed_s +=
-        sim::replay(job.program, sim::durations_of(job.program, step.timeline, job.cluster), job.cluster).step_s;
+/// What a round keeps of a cell's visits. Not every timeline: of a small model's steps they would be larger than the
+/// model, in the very process whose memory is measured.
+struct Visits {
+  static constexpr std::size_t kTimelines = 8;  // per visit
+
+  void add(const Job& job, const backend::RunResult& run, sim::Cell& cell) {
+    if (round.measured.empty()) first_loss = run.steps[0].loss;
+    add_measured(cell, round, run);
+    for (std::size_t s = 0; s < run.steps.size(); ++s) {
+      const sim::Timeline& timeline = run.steps[s].timeline;
+      replayed_s += sim::replay(job.program, sim::durations_of(job.program, timeline, job.cluster), job.cluster).step_s;
+      if (s < kTimelines) timelines.push_back(timeline);
+    }
+    round.replayed_s = replayed_s / static_cast<double>(round.measured.size());
   }
-  round.replayed_s = replayed_s / static_cast<double>(run.steps.size());
+
+  sim::Round round;
+  std::vector<sim::Timeline> timelines;
+  double first_loss = 0, replayed_s = 0;  // the latter of all steps together
+};
+
+/// The forecasts of one cell from this round's calibration, and where they differ from the measured timelines.
+void add_forecasts(const Job& job, const sim::Profile& same, const sim::Profile& others,
+                   const std::vector<sim::Timeline>& measured, sim::Round& round, sim::CellMemory& memory) {
   for (const sim::CostModelKind& kind : sim::cost_model_table()) {
     const sim::Profile& profile = kind.for_other_shapes ? others : same;
     if (kind.needs_profile && profile.ops() == 0) continue;
@@ -90,11 +102,6 @@ void add_forecasts(const Job& job, const sim::Profile& same, const sim::Profile&
     round.attribution[std::string(kind.name)] =
         sim::attribute_cost_error(job.program, job.cluster, predicted, expected.step_s, measured).classes;
   }
-}
-
-void append(backend::RunResult& all, backend::RunResult more) {
-  all.memory = std::move(more.memory);
-  std::ranges::move(more.steps, std::back_inserter(all.steps));
 }
 
 constexpr std::string_view kPeer = "pytorch";
@@ -162,7 +169,7 @@ class Rounds {
     std::shuffle(order.begin(), order.end(), std::mt19937(options_.seed * 1000 + static_cast<unsigned>(number)));
     const sim::Profile empty(options_.machine.device);
     Profiles profiles{std::vector<sim::Profile>(jobs_.size(), empty), empty};
-    std::vector<backend::RunResult> runs(jobs_.size());
+    std::vector<Visits> visits(jobs_.size());
     std::vector<Peers::Answer> answers(peers);
     for (const std::size_t i : order) {
       if (i < tasks_.size()) {
@@ -182,8 +189,9 @@ class Rounds {
           answers[j] = peers_->run(jobs_[j].model.text(), jobs_[j].strategy.text(), 1, steps_[j]);
       } else {
         const std::size_t j = i - tasks_.size();
-        append(runs[j],
-               worlds_.at(jobs_[j].world).run({.program = jobs_[j].program, .warmup_steps = 1, .steps = steps_[j]}));
+        const backend::RunResult run =
+            worlds_.at(jobs_[j].world).run({.program = jobs_[j].program, .warmup_steps = 1, .steps = steps_[j]});
+        visits[j].add(jobs_[j], run, result.cell(jobs_[j].program, jobs_[j].world));
       }
     }
     if (!options_.profile.empty()) kept_.save(options_.profile);
@@ -191,13 +199,12 @@ class Rounds {
       sim::Cell& cell = result.cell(jobs_[j].program, jobs_[j].world);
       if (std::any_of(cell.rounds.begin(), cell.rounds.end(), [&](const sim::Round& r) { return r.round == number; }))
         continue;
-      sim::Round round;
+      sim::Round& round = visits[j].round;
       round.round = number;
-      add_measured(cell, round, runs[j]);
-      add_forecasts(jobs_[j], profiles.same[j], profiles.others, runs[j], round, cell.memory);
+      add_forecasts(jobs_[j], profiles.same[j], profiles.others, visits[j].timelines, round, cell.memory);
       cell.rounds.push_back(round);
       if (peers_ && peer_runs_on(jobs_[j].strategy, jobs_[j].world))
-        add_peer(jobs_[j], answers[j], runs[j], round, result);
+        add_peer(jobs_[j], answers[j], visits[j].first_loss, round, result);
     }
   }
 
@@ -211,14 +218,14 @@ class Rounds {
   }
 
   /// A cell of its own with the same forecasts, if plain PyTorch has such a step and computes the same.
-  static void add_peer(const Job& job, const Peers::Answer& answer, const backend::RunResult& run, sim::Round round,
+  static void add_peer(const Job& job, const Peers::Answer& answer, double loss, sim::Round round,
                        sim::Result& result) {
     constexpr double kLossBound = 1e-3;  // float32, other kernels
     sim::Cell& cell = result.cell(job.program, job.world, kPeer);
     cell.skipped = answer.skipped;
-    if (answer.skipped.empty() && std::abs(answer.losses.at(1) / run.steps.at(0).loss - 1) > kLossBound)
-      cell.skipped = fmt::format("its loss in step 2 is {:g}, paragauge's {:g}: not the same step", answer.losses[1],
-                                 run.steps[0].loss);
+    if (answer.skipped.empty() && std::abs(answer.losses.at(1) / loss - 1) > kLossBound)
+      cell.skipped =
+          fmt::format("its loss in step 2 is {:g}, paragauge's {:g}: not the same step", answer.losses[1], loss);
     if (!cell.skipped.empty()) return;
     round.measured.clear();
     for (double seconds : answer.step_s) round.measured.push_back({.step_s = seconds});
