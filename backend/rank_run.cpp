@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <map>
-#include <tuple>
 
 #include "backend/allocator.hpp"
 #include "sim/model.hpp"
 #include "sim/schedule/schedule.hpp"
 #include "sim/strategy/strategy.hpp"
+#include "sim/wiring.hpp"
 
 namespace backend {
 namespace {
@@ -28,55 +27,25 @@ double mean_loss(const StepRecord& record) {
 }
 
 /// Fills in when transfers were ready where the ranks themselves couldn't know: when the last party had posted.
-class ReadyTimes {
- public:
-  explicit ReadyTimes(const sim::Program& program) {
-    std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::uint32_t> pairs;  // source, destination, tag
-    std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::uint32_t>
-        collectives;  // group, first member, number
-    const std::vector<sim::Program::Place> places = program.places();
-    const auto join = [&](auto& table, const auto& key, std::uint32_t rank, std::uint32_t i) {
-      const auto [entry, is_new] = table.emplace(key, static_cast<std::uint32_t>(transfers_.size()));
-      if (is_new) transfers_.emplace_back();
-      transfers_[entry->second].push_back({rank, i});
-    };
+void fill_ready_times(const sim::Program& program, const sim::Wiring& wiring, sim::Timeline& timeline) {
+  const std::vector<sim::Program::Place> places = program.places();
+  const auto each_posted = [&](const auto& visit) {
     for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
       const sim::Role& role = program.roles[places[rank].role];
-      std::vector<std::uint32_t> joined(program.groups.size());
-      for (std::uint32_t i = 0; i < role.size(); ++i) {
-        if (role.kind[i] == sim::InstructionKind::collective) {
-          const std::uint32_t group = role.peer[i];
-          for (const std::vector<std::uint32_t>& members : program.groups[group].members)
-            if (std::ranges::find(members, rank) != members.end())
-              join(collectives, std::tuple(group, members.front(), joined[group]++), rank, i);
-        } else if (role.kind[i] == sim::InstructionKind::send || role.kind[i] == sim::InstructionKind::recv) {
-          const std::uint32_t partner = program.roles[role.peer[i]].ranks[places[rank].replica];
-          const bool sends = role.kind[i] == sim::InstructionKind::send;
-          join(pairs, sends ? std::tuple(rank, partner, role.tag[i]) : std::tuple(partner, rank, role.tag[i]), rank, i);
-        }
-      }
+      for (std::uint32_t i = 0; i < role.size(); ++i)
+        if (is_posted(role.kind[i])) visit(wiring.transfer(places[rank], rank, role, i), timeline.ranks[rank], i);
     }
-  }
-
-  void fill(sim::Timeline& timeline) const {
-    for (const std::vector<Party>& parties : transfers_) {
-      double ready_s = 0;
-      for (const auto& [rank, i] : parties) ready_s = std::max(ready_s, timeline.ranks[rank].posted_s[i]);
-      for (const auto& [rank, i] : parties) {
-        sim::RankTimeline& times = timeline.ranks[rank];
-        if (std::isnan(times.start_s[i])) times.start_s[i] = ready_s;
-        // A broadcast may reach this rank before others have joined.
-        times.start_s[i] = std::min(times.start_s[i], times.end_s[i]);
-      }
-    }
-  }
-
- private:
-  struct Party {
-    std::uint32_t rank = 0, instruction = 0;
   };
-  std::vector<std::vector<Party>> transfers_;
-};
+  std::vector<double> ready_s(wiring.parties.size(), 0);
+  each_posted([&](std::uint32_t transfer, const sim::RankTimeline& times, std::uint32_t i) {
+    ready_s[transfer] = std::max(ready_s[transfer], times.posted_s[i]);
+  });
+  each_posted([&](std::uint32_t transfer, sim::RankTimeline& times, std::uint32_t i) {
+    if (std::isnan(times.start_s[i])) times.start_s[i] = ready_s[transfer];
+    // A broadcast may reach this rank before others have joined.
+    times.start_s[i] = std::min(times.start_s[i], times.end_s[i]);
+  });
+}
 
 /// The mean over the ranks that have a loss.
 double mean_loss(const std::vector<RankReport>& reports, std::uint32_t step) {
@@ -148,7 +117,7 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
 RunResult merge(const RunRequest& request, std::vector<RankReport> reports, const Reference* reference) {
   const sim::Program& program = request.program;
   reports.resize(program.ranks());
-  const ReadyTimes ready(program);
+  const sim::Wiring wiring(program);
   RunResult result;
   for (std::uint32_t s = 0; s < request.steps; ++s) {
     StepResult step;
@@ -157,7 +126,7 @@ RunResult merge(const RunRequest& request, std::vector<RankReport> reports, cons
       step.timeline.step_s = std::max(step.timeline.step_s, step.timeline.ranks.back().end_of_step_s);
     }
     step.loss = mean_loss(reports, request.warmup_steps + s);
-    ready.fill(step.timeline);
+    fill_ready_times(program, wiring, step.timeline);
     sim::break_down(program, step.timeline);
     sim::check(program, step.timeline);
     result.steps.push_back(std::move(step));

@@ -101,41 +101,33 @@ std::vector<double> pooled(const std::map<std::uint32_t, std::vector<double>>& b
   return *std::ranges::min_element(centred) < 0 ? all : centred;
 }
 
-/// What ranks that play the same took, by step.
-class RankTimes {
- public:
-  void add(std::size_t step, std::size_t rank, std::uint32_t instruction, double seconds) {
-    if (totals_.size() <= step) totals_.resize(step + 1);
-    if (totals_[step].size() <= rank) totals_[step].resize(rank + 1);
-    totals_[step][rank] += seconds;
-    instructions_[instruction].push_back(seconds);
-  }
-  [[nodiscard]] sim::RankSpread spread() const {
-    double hiccups = 0;  // s²
-    for (const auto& [instruction, samples] : instructions_) {
+sim::Statistic statistic_of(const std::vector<double>& samples) {
+  sim::Statistic statistic;
+  statistic.add(samples);
+  return statistic;
+}
+
+/// By work and instruction: its times, in seconds.
+using WorkTimes = std::map<std::string, std::map<std::uint32_t, std::vector<double>>>;
+
+/// How far apart ranks that played the same lie; `totals_s`: [step][rank], of `works` together.
+sim::RankSpread spread_of(const std::vector<std::vector<double>>& totals_s, const WorkTimes& works) {
+  double hiccups = 0;  // s²
+  for (const auto& [key, by_instruction] : works)
+    for (const auto& [instruction, samples] : by_instruction) {
       const double sd_s = statistic_of(samples).sd_s.value_or(0);
       hiccups += sd_s * sd_s;
     }
-    sim::RankSpread spread;
-    for (const std::vector<double>& ranks : totals_) {
-      const double mean_s = statistic_of(ranks).mean_s;
-      double sum = 0, pairs = 0;
-      for (std::size_t r = 0; r < ranks.size(); ++r)
-        for (std::size_t other = 0; other < r; ++other) sum += std::abs(ranks[r] - ranks[other]), ++pairs;
-      if (pairs > 0 && mean_s > 0) spread.add({1, sum / pairs / mean_s, hiccups / (mean_s * mean_s)});
-    }
-    return spread;
+  sim::RankSpread spread;
+  for (const std::vector<double>& ranks : totals_s) {
+    const double mean_s = statistic_of(ranks).mean_s;
+    double sum = 0, pairs = 0;
+    for (std::size_t r = 0; r < ranks.size(); ++r)
+      for (std::size_t other = 0; other < r; ++other) sum += std::abs(ranks[r] - ranks[other]), ++pairs;
+    if (pairs > 0 && mean_s > 0) spread.add({1, sum / pairs / mean_s, hiccups / (mean_s * mean_s)});
   }
-
- private:
-  static sim::Statistic statistic_of(const std::vector<double>& samples) {
-    sim::Statistic statistic;
-    statistic.add(samples);
-    return statistic;
-  }
-  std::vector<std::vector<double>> totals_;  // [step][rank], in seconds
-  std::map<std::uint32_t, std::vector<double>> instructions_;
-};
+  return spread;
+}
 
 }  // namespace
 
@@ -145,15 +137,15 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
           .run(
               {.program = task.program, .warmup_steps = task.warmup_steps, .steps = task.steps, .copies = task.copies});
   CalibrationSamples samples;
-  std::map<std::string, std::map<std::uint32_t, std::vector<double>>> works;  // by work and instruction
-  RankTimes ranks;
-  for (std::size_t s = 0; s < result.steps.size(); ++s) {
-    const backend::StepResult& step = result.steps[s];
+  WorkTimes works;
+  std::vector<std::vector<double>> totals_s;  // of all works, [step][rank]
+  for (const backend::StepResult& step : result.steps) {
     if (task.overlap) {
       if (const std::optional<double> share = sim::core_share(task.program, step.timeline))
         samples.core_shares.push_back(*share);
       continue;
     }
+    totals_s.emplace_back(step.timeline.ranks.size(), 0);
     // With copies, every rank played the one role as rank 0.
     for (std::size_t rank = 0; rank < step.timeline.ranks.size(); ++rank) {
       sim::Timeline timeline = step.timeline;
@@ -165,7 +157,7 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
         if (is_computed(role.kind[i])) {
           if (task.copies == 0) continue;  // the probe's own copies only warm the caches
           works[sim::work_key(task.program.works[role.work[i]])][i].push_back(durations.seconds[row][i]);
-          ranks.add(s, rank, i, durations.seconds[row][i]);
+          totals_s.back()[rank] += durations.seconds[row][i];
           samples.launches.push_back(durations.gap_s[row][i]);
         } else if (role.kind[i] == sim::InstructionKind::recv || role.kind[i] == sim::InstructionKind::collective) {
           samples.transfers.push_back(durations.seconds[row][i]);
@@ -174,7 +166,7 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
     }
   }
   for (const auto& [key, by_instruction] : works) samples.works[key] = pooled(by_instruction);
-  samples.rank_spread = ranks.spread();
+  samples.rank_spread = spread_of(totals_s, works);
   if (task.copies > 0) {
     const sim::Role& role = task.program.roles[0];
     for (std::uint32_t i = 0; i < role.size(); ++i)
@@ -195,7 +187,7 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
 }
 
 void add(const CalibrationSamples& samples, const CalibrationTask& task, sim::Profile& profile) {
-  add_rank_spread(samples, task, profile);
+  profile.add_rank_spread(task.world, samples.rank_spread);
   for (const auto& [key, seconds] : samples.works) profile.add_op(task.world, key, task.copies, seconds);
   for (const auto& [key, bytes] : samples.workspaces) profile.add_workspace(key, bytes);
   for (std::size_t process = 0; process < samples.process_bytes.size(); ++process) {
@@ -217,10 +209,6 @@ void add(const CalibrationSamples& samples, const CalibrationTask& task, sim::Pr
                                       : sim::to_string(sim::InstructionKind::send));
     profile.add_link({task.world, kind, task.question.members}, task.question.bytes, samples.transfers);
   }
-}
-
-void add_rank_spread(const CalibrationSamples& samples, const CalibrationTask& task, sim::Profile& profile) {
-  profile.add_rank_spread(task.world, samples.rank_spread);
 }
 
 }  // namespace bench

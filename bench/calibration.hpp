@@ -45,7 +45,5 @@ struct CalibrationSamples {
 };
 CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& worlds);
 void add(const CalibrationSamples& samples, const CalibrationTask& task, sim::Profile& profile);
-/// Of these only how far the ranks lay apart: whatever they played.
-void add_rank_spread(const CalibrationSamples& samples, const CalibrationTask& task, sim::Profile& profile);
 
 }  // namespace bench

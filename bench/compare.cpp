@@ -178,8 +178,8 @@ class Rounds {
           for (std::size_t j = 0; j < jobs_.size(); ++j)
             if (tasks_[i].copies == 0 || std::ranges::find(tasks_[i].jobs, j) != tasks_[i].jobs.end())
               add(samples, tasks_[i], profiles.same[j]);
-            else
-              add_rank_spread(samples, tasks_[i], profiles.same[j]);
+            else  // how far ranks lie apart doesn't depend on what they play
+              profiles.same[j].add_rank_spread(tasks_[i].world, samples.rank_spread);
           add(samples, tasks_[i], kept_);
         }
         if (!options_.fit_on.empty()) add(without_own(samples, tasks_[i]), tasks_[i], profiles.others);
