@@ -165,7 +165,7 @@ class Rounds {
     std::vector<std::size_t> order(tasks_.size() + jobs_.size() + peers);
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
     for (std::uint32_t visit = 1; visit < options_.visits; ++visit)
-      for (std::size_t j = 0; j < jobs_.size(); ++j) order.push_back(tasks_.size() + j);
+      for (std::size_t j = 0; j < jobs_.size() + peers; ++j) order.push_back(tasks_.size() + j);
     std::shuffle(order.begin(), order.end(), std::mt19937(options_.seed * 1000 + static_cast<unsigned>(number)));
     const sim::Profile empty(options_.machine.device);
     Profiles profiles{std::vector<sim::Profile>(jobs_.size(), empty), empty};
@@ -185,8 +185,10 @@ class Rounds {
         if (!options_.fit_on.empty()) add(without_own(samples, tasks_[i]), tasks_[i], profiles.others);
       } else if (i >= tasks_.size() + jobs_.size()) {
         const std::size_t j = i - tasks_.size() - jobs_.size();
-        if (peer_runs_on(jobs_[j].strategy, jobs_[j].world))
-          answers[j] = peers_->run(jobs_[j].model.text(), jobs_[j].strategy.text(), 1, steps_[j]);
+        if (!peer_runs_on(jobs_[j].strategy, jobs_[j].world)) continue;
+        Peers::Answer answer = peers_->run(jobs_[j].model.text(), jobs_[j].strategy.text(), 1, steps_[j]);
+        answer.step_s.insert(answer.step_s.begin(), answers[j].step_s.begin(), answers[j].step_s.end());
+        answers[j] = std::move(answer);
       } else {
         const std::size_t j = i - tasks_.size();
         const backend::RunResult run =
