@@ -571,11 +571,8 @@ Program calibration_program(const Model& model, const Strategy& strategy) {
   one.preset = "mesh";
   one.dp = one.pp = 1;
   one.cut.clear();
-  // A loss on all microbatches together has their shapes, and so has the batch that a tutorial's step makes.
-  if (!schedule_table().at(strategy.schedule).one_loss && model.timing != Timing::tutorial)
-    one.microbatches = std::min<std::int64_t>(strategy.microbatches, 2);
   Model part = model;
-  part.global_batch = model.global_batch / strategy.dp / strategy.microbatches * one.microbatches;
+  part.global_batch = model.global_batch / strategy.dp;
   return build(part, one, strategy.dp, Transfers::no);
 }
 
