@@ -75,7 +75,10 @@ void compare_state(const RunRequest& request, const Reference& reference, std::u
   report.state.clear();
 }
 
-void reset_resident_peak() { std::ofstream("/proc/self/clear_refs") << 5; }
+void reset_resident_peak() {
+  release_cached();
+  std::ofstream("/proc/self/clear_refs") << 5;
+}
 
 RankReport play(const RunRequest& request, Communicator& communicator, const ProgressBoard& board,
                 std::optional<Executor>& executor) {

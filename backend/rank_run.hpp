@@ -40,7 +40,7 @@ void compare_state(const RunRequest& request, const Reference& reference, std::u
 /// The reports in the order of ranks, idle ones last. `reference`: what they were compared with, where they were.
 RunResult merge(const RunRequest& request, std::vector<RankReport> reports, const Reference* reference = nullptr);
 
-/// RankMemory::resident_peak_bytes counts from here on.
+/// RankMemory::resident_peak_bytes counts from here on, without what earlier runs have freed.
 void reset_resident_peak();
 
 }  // namespace backend
