@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # How accurate the forecasts are on this machine: every model by its strategies, on both worlds, beside plain PyTorch.
-# The files of bench/results/ are made by this. The time limits add up to 52 minutes, plus a round of each model; an
+# The files of bench/results/ are made by this. The time limits add up to 93 minutes, plus a round of each model; an
 # interrupted run goes on where it stopped.
 #
 #   bench/accuracy.sh [FOLDER]     results/accuracy unless given: NAME.json, NAME.csv, NAME.profile.json, accuracy.csv
@@ -12,11 +12,11 @@ out=${1:-results/accuracy}
 bench/setup.sh
 mkdir -p "$out"
 
-# compare NAME ROUNDS SECONDS CUT SPLITS MODEL FIT_ON...: the first split size with every schedule, the others with gpipe
-# or, where SPLITS ends in *, with every schedule too.
+# compare NAME ROUNDS VISITS SECONDS CUT SPLITS MODEL FIT_ON...: the first split size with every schedule, the others
+# with gpipe or, where SPLITS ends in *, with every schedule too. VISITS: the longer a step, the fewer a round needs.
 compare() {
-  local name=$1 rounds=$2 seconds=$3 cut=$4 splits=$5 model=$6 arguments=() first=1 schedule split
-  shift 6
+  local name=$1 rounds=$2 visits=$3 seconds=$4 cut=$5 splits=$6 model=$7 arguments=() first=1 schedule split
+  shift 7
   for other in "$@"; do arguments+=(--fit-on "$other"); done
   for split in ${splits%\*}; do
     for schedule in gpipe 1f1b forward_only; do
@@ -27,20 +27,20 @@ compare() {
   done
   echo "accuracy: $name"
   build/bin/paragauge compare -m "$model" -s single -s "model_parallel,cut=$cut" -s ddp -s ddp,overlap=1 "${arguments[@]}" \
-    -w local -w gloo --rounds "$rounds" --visits 3 --steps 1 --time-limit "$seconds" --peers --timeout 300 --profile "$out/$name.profile.json" \
+    -w local -w gloo --rounds "$rounds" --visits "$visits" --steps 1 --time-limit "$seconds" --peers --timeout 300 --profile "$out/$name.profile.json" \
     --json "$out/$name.json" --csv "$out/$name.csv" >"$out/$name.log"
   tail -n 1 "$out/$name.log"
 }
 
 sgd=optimizer=sgd:lr=0.001
-compare resnet18_64 16 700 layer2 '2 1 4*' resnet18,image=64,global_batch=8,$sgd \
+compare resnet18_64 10 3 1050 layer2 '2 1 4*' resnet18,image=64,global_batch=8,$sgd \
   resnet34,image=64,global_batch=12,$sgd resnet34,image=64,global_batch=3,$sgd resnet50,image=64,global_batch=2,$sgd
-compare convnet 24 480 pool2 '16 8 32*' convnet convnet,global_batch=12 convnet,global_batch=48
-compare resnet50 10 840 layer2 '2 1 4' resnet50,image=128,global_batch=8,loss=mse_loss,$sgd \
+compare convnet 20 3 700 pool2 '16 8 32*' convnet convnet,global_batch=12 convnet,global_batch=48
+compare resnet50 8 2 1750 layer2 '2 1 4' resnet50,image=128,global_batch=8,loss=mse_loss,$sgd \
   resnet18,image=128,global_batch=4,loss=mse_loss,$sgd resnet50,image=128,global_batch=3,loss=mse_loss,$sgd
-compare vgg11 10 500 features.10 '4' vgg11,image=64,global_batch=8,$sgd \
+compare vgg11 8 1 1200 features.10 '4' vgg11,image=64,global_batch=8,$sgd \
   vgg16,image=48,global_batch=3,$sgd resnet18,image=64,global_batch=4,$sgd
-compare resnet18_96 12 600 layer2 '8 4' resnet18,image=96,global_batch=16,$sgd \
+compare resnet18_96 8 3 860 layer2 '8 4' resnet18,image=96,global_batch=16,$sgd \
   resnet34,image=96,global_batch=12,$sgd resnet34,image=96,global_batch=3,$sgd
 
 build/bin/paragauge report "$out"/{resnet18_64,convnet,resnet50,vgg11,resnet18_96}.json --csv "$out/accuracy.csv" | tee "$out/accuracy.txt" | tail -n 60
