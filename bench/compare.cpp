@@ -66,30 +66,28 @@ void predict_memory(const Job& job, const sim::Profile& profile, const sim::Pric
   memory.predicted_resident_peak_bytes = std::llround(world->second[process] + held[role]);
 }
 
-/// What a round keeps of a cell's visits. Not every timeline: of a small model's steps they would be larger than the
-/// model, in the very process whose memory is measured.
+/// What a round keeps of a cell's visits. No timelines: of a small model's steps they would be larger than the model,
+/// in the very process whose memory is measured.
 struct Visits {
-  static constexpr std::size_t kTimelines = 8;  // per visit
-
   void add(const Job& job, const backend::RunResult& run, sim::Cell& cell) {
     if (round.measured.empty()) first_loss = run.steps[0].loss;
     add_measured(cell, round, run);
-    for (std::size_t s = 0; s < run.steps.size(); ++s) {
-      const sim::Timeline& timeline = run.steps[s].timeline;
-      replayed_s += sim::replay(job.program, sim::durations_of(job.program, timeline, job.cluster), job.cluster).step_s;
-      if (s < kTimelines) timelines.push_back(timeline);
+    for (const backend::StepResult& step : run.steps) {
+      const sim::Durations durations = sim::durations_of(job.program, step.timeline, job.cluster);
+      replayed_s += sim::replay(job.program, durations, job.cluster).step_s;
+      steps.add(step.timeline, durations);
     }
-    round.replayed_s = replayed_s / static_cast<double>(round.measured.size());
+    round.replayed_s = replayed_s / static_cast<double>(steps.count);
   }
 
   sim::Round round;
-  std::vector<sim::Timeline> timelines;
+  sim::MeasuredSteps steps;
   double first_loss = 0, replayed_s = 0;  // the latter of all steps together
 };
 
-/// The forecasts of one cell from this round's calibration, and where they differ from the measured timelines.
+/// The forecasts of one cell from this round's calibration, and where they differ from the measured steps.
 void add_forecasts(const Job& job, const sim::Profile& same, const sim::Profile& others,
-                   const std::vector<sim::Timeline>& measured, sim::Round& round, sim::CellMemory& memory) {
+                   const sim::MeasuredSteps& measured, sim::Round& round, sim::CellMemory& memory) {
   for (const sim::CostModelKind& kind : sim::cost_model_table()) {
     const sim::Profile& profile = kind.for_other_shapes ? others : same;
     if (kind.needs_profile && profile.ops() == 0) continue;
@@ -203,7 +201,7 @@ class Rounds {
         continue;
       sim::Round& round = visits[j].round;
       round.round = number;
-      add_forecasts(jobs_[j], profiles.same[j], profiles.others, visits[j].timelines, round, cell.memory);
+      add_forecasts(jobs_[j], profiles.same[j], profiles.others, visits[j].steps, round, cell.memory);
       cell.rounds.push_back(round);
       if (peers_ && peer_runs_on(jobs_[j].strategy, jobs_[j].world))
         add_peer(jobs_[j], answers[j], visits[j].first_loss, round, result);

@@ -30,23 +30,14 @@ std::string class_of(const Program& program, const Role& role, std::uint32_t i) 
   throw InternalError("instruction kind {}", static_cast<int>(role.kind[i]));
 }
 
-Durations mean_durations(const Program& program, std::span<const Timeline> timelines, const Cluster& cluster) {
-  Durations sum;
-  const double share = 1.0 / static_cast<double>(timelines.size());
-  for (const Timeline& timeline : timelines) {
-    const Durations one = durations_of(program, timeline, cluster);
-    sum.seconds.resize(one.seconds.size());
-    sum.gap_s.resize(one.gap_s.size());
-    for (std::size_t r = 0; r < one.seconds.size(); ++r) {
-      sum.seconds[r].resize(one.seconds[r].size());
-      sum.gap_s[r].resize(one.gap_s[r].size());
-      for (std::size_t i = 0; i < one.seconds[r].size(); ++i) {
-        sum.seconds[r][i] += share * one.seconds[r][i];
-        sum.gap_s[r][i] += share * one.gap_s[r][i];
-      }
-    }
-  }
-  return sum;
+void add(std::vector<double>& sums, const std::vector<double>& values) {
+  sums.resize(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) sums[i] += values[i];
+}
+
+void add(std::vector<std::vector<double>>& sums, const std::vector<std::vector<double>>& values) {
+  sums.resize(values.size());
+  for (std::size_t r = 0; r < values.size(); ++r) add(sums[r], values[r]);
 }
 
 }  // namespace
@@ -55,22 +46,25 @@ void sort_by_effect(std::vector<ClassError>& classes) {
   std::ranges::stable_sort(classes, std::greater(), [](const ClassError& c) { return std::abs(c.effect_s); });
 }
 
+void MeasuredSteps::add(const Timeline& timeline, const Durations& one) {
+  ++count;
+  step_s += timeline.step_s;
+  end_s.resize(timeline.ranks.size());
+  for (std::size_t r = 0; r < end_s.size(); ++r) end_s[r] += timeline.ranks[r].end_of_step_s;
+  sim::add(durations.seconds, one.seconds);
+  sim::add(durations.gap_s, one.gap_s);
+}
+
 CostAttribution attribute_cost_error(const Program& program, const Cluster& cluster, const Timeline& predicted,
-                                     double expected_s, std::span<const Timeline> measured) {
-  check_internal(!measured.empty(), "an attribution without measured steps");
+                                     double expected_s, const MeasuredSteps& measured) {
+  check_internal(measured.count > 0, "an attribution without measured steps");
   CostAttribution result;
   const std::vector<Program::Place> places = program.places();
-  double measured_s = 0;
-  std::vector<double> ends(places.size(), 0);
-  for (const Timeline& timeline : measured) {
-    measured_s += timeline.step_s / static_cast<double>(measured.size());
-    for (std::size_t r = 0; r < places.size(); ++r) ends[r] += timeline.ranks.at(r).end_of_step_s;
-  }
-  result.critical_rank = static_cast<std::size_t>(std::ranges::max_element(ends) - ends.begin());
-  result.difference_s = expected_s - measured_s;
+  const double share = 1.0 / static_cast<double>(measured.count);
+  result.critical_rank = static_cast<std::size_t>(std::ranges::max_element(measured.end_s) - measured.end_s.begin());
+  result.difference_s = expected_s - share * measured.step_s;
 
-  const Durations before = durations_of(program, predicted, cluster),
-                  after = mean_durations(program, measured, cluster);
+  const Durations before = durations_of(program, predicted, cluster);
   const double base_s = replay(program, before, cluster).step_s;
   std::vector<std::vector<std::string>> class_names;  // [role][instruction]
   std::vector<std::string> names{"host"};
@@ -91,7 +85,8 @@ CostAttribution attribute_cost_error(const Program& program, const Cluster& clus
       for (std::size_t i = 0; i < of_role.size(); ++i) {
         if (name != "host" && of_role[i] != name) continue;
         double& duration = name == "host" ? mixed.gap_s[r][i] : mixed.seconds[r][i];
-        const double replacement = name == "host" ? after.gap_s[r][i] : after.seconds[r][i];
+        const double replacement =
+            share * (name == "host" ? measured.durations.gap_s[r][i] : measured.durations.seconds[r][i]);
         if (r == result.critical_rank) error.predicted_s += duration, error.measured_s += replacement;
         duration = replacement;
       }

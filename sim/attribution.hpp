@@ -1,22 +1,35 @@
 // Why a forecast is off: which instructions took another time than predicted, and what that did to the step.
 //
-//   CostAttribution why = attribute_cost_error(program, cluster, predicted, expected_s, measured_timelines);
+//   MeasuredSteps measured;
+//   for (const Timeline& step : timelines) measured.add(step, durations_of(program, step, cluster));
+//   CostAttribution why = attribute_cost_error(program, cluster, predicted, expected_s, measured);
 //   why.classes[0].name;   // "conv2d.backward"
 #pragma once
 
 #include <cstddef>
-#include <span>
 #include <vector>
 
 #include "sim/cluster.hpp"
 #include "sim/program.hpp"
 #include "sim/result.hpp"
+#include "sim/simulate.hpp"
 #include "sim/timeline.hpp"
 
 namespace sim {
 
 /// The largest effect first.
 void sort_by_effect(std::vector<ClassError>& classes);
+
+/// What is kept of measured steps: sums, however many steps there are.
+struct MeasuredSteps {
+  /// `durations`: durations_of that timeline. Every step is of the same program.
+  void add(const Timeline& timeline, const Durations& durations);
+
+  std::size_t count = 0;
+  double step_s = 0;
+  std::vector<double> end_s;  // of the step, by rank
+  Durations durations;
+};
 
 /// The difference between forecast and measurement by class of instruction.
 struct CostAttribution {
@@ -25,13 +38,13 @@ struct CostAttribution {
   std::vector<ClassError> classes;  // the largest effect first, then "rest": the effects sum to the difference
 };
 
-/// Substitutes measured durations (means over the timelines) class by class into the predicted timeline's and replays.
+/// Substitutes measured durations (means over the steps) class by class into the predicted timeline's and replays.
 /// Classes: op kind and pass ("conv2d.backward"), transfer kind ("send", "all_reduce", "broadcast"), and "host" (the
 /// time before instructions). An effect is positive where the class made the forecast too slow. "jitter": what the
 /// forecast adds for waiting for the slowest rank, `expected_s` (expected_step) less the predicted timeline's step.
 /// "rest": what measured steps lose by that (the substituted durations are means), structure error, and what classes do
 /// together only.
 CostAttribution attribute_cost_error(const Program& program, const Cluster& cluster, const Timeline& predicted,
-                                     double expected_s, std::span<const Timeline> measured);
+                                     double expected_s, const MeasuredSteps& measured);
 
 }  // namespace sim

@@ -62,6 +62,13 @@ struct TwoStages {
   Prices prices;
 };
 
+CostAttribution attribute(const TwoStages& setup, const Timeline& predicted, double expected_s,
+                          const std::vector<Timeline>& timelines) {
+  MeasuredSteps measured;
+  for (const Timeline& step : timelines) measured.add(step, durations_of(setup.program, step, setup.cluster));
+  return attribute_cost_error(setup.program, setup.cluster, predicted, expected_s, measured);
+}
+
 double effect(const CostAttribution& attribution, const std::string& name) {
   for (const ClassError& c : attribution.classes)
     if (c.name == name) return c.effect_s;
@@ -85,8 +92,7 @@ TEST(Attribution, FindsTheClassThatIsWrong) {
     Prices real = setup.prices;
     c.change(real);
     const Timeline measured = simulate(setup.program, real, setup.cluster);
-    const CostAttribution attribution =
-        attribute_cost_error(setup.program, setup.cluster, predicted, predicted.step_s, {&measured, 1});
+    const CostAttribution attribution = attribute(setup, predicted, predicted.step_s, {measured});
     const double difference = predicted.step_s - measured.step_s;
     ASSERT_GT(std::abs(difference), 2e-5);
     EXPECT_NEAR(attribution.difference_s, difference, 1e-12);
@@ -106,10 +112,9 @@ TEST(Attribution, SeparatesClassesAndAveragesSteps) {
   Prices slow = setup.prices, slower = setup.prices;
   slow.work_s[0] += 1e-3, slow.work_s[2] += 4e-4;
   slower.work_s[0] += 3e-3, slower.work_s[2] += 4e-4;
-  const Timeline measured[] = {simulate(setup.program, slow, setup.cluster),
-                               simulate(setup.program, slower, setup.cluster)};
   const CostAttribution attribution =
-      attribute_cost_error(setup.program, setup.cluster, predicted, predicted.step_s + 1e-3, measured);
+      attribute(setup, predicted, predicted.step_s + 1e-3,
+                {simulate(setup.program, slow, setup.cluster), simulate(setup.program, slower, setup.cluster)});
   EXPECT_NEAR(attribution.difference_s, -1.4e-3, 1e-9);
   EXPECT_NEAR(effect(attribution, "jitter"), 1e-3, 1e-9);
   EXPECT_NEAR(effect(attribution, "relu.forward"), -2e-3, 1e-9);
@@ -130,8 +135,7 @@ TEST(Attribution, WhatNothingExplainsIsRest) {
   const Timeline predicted = simulate(setup.program, setup.prices, setup.cluster);
   Timeline measured = predicted;
   measured.step_s += 5e-3;
-  const CostAttribution attribution =
-      attribute_cost_error(setup.program, setup.cluster, predicted, predicted.step_s, {&measured, 1});
+  const CostAttribution attribution = attribute(setup, predicted, predicted.step_s, {measured});
   EXPECT_NEAR(effect(attribution, "rest"), -5e-3, 1e-9);
   EXPECT_NEAR(effect(attribution, "relu.forward"), 0, 1e-9);
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <iterator>
+#include <optional>
 #include <string>
 
 #include "sim/accuracy.hpp"
@@ -90,6 +91,42 @@ TEST(CommittedResults, TogetherTheyHold) {
   EXPECT_GE(profiled.pairs_right, 40U);
   EXPECT_LE(fitted.absolute->median_absolute, 0.12);
   EXPECT_LE(fitted.relative->median_absolute, 0.06);
+  EXPECT_FALSE(profiled.failed);  // as a measurement
+  EXPECT_LE(*profiled.largest_structure_error, 0.02);
+  for (const double coverage : {profiled.coverage.value(), fitted.coverage.value()}) {
+    EXPECT_GE(coverage, 0.85);
+    EXPECT_LE(coverage, 0.95);
+  }
+}
+
+// Of plain PyTorch's step, by the upper end of the interval.
+TEST(CommittedResults, NoStepIsSlowerThanPlainPyTorchs) {
+  const Result result = all_results();
+  const Accuracy accuracy = assess(result);
+  std::size_t compared = 0;
+  for (std::size_t i = 0; i < result.cells.size(); ++i) {
+    if (!is_ours(result.cells[i]) || !accuracy.cells[i].against_peer) continue;
+    ++compared;
+    EXPECT_LE(accuracy.cells[i].against_peer->interval->high, std::log(1.05))
+        << result.cells[i].model << " " << result.cells[i].strategy << " " << result.cells[i].world;
+  }
+  EXPECT_GE(compared, 30U);
+}
+
+// Not every resident size: a process sometimes keeps tens of MB that no tensor holds.
+TEST(CommittedResults, MemoryIsForecastWithinFivePercent) {
+  const auto within = [](std::optional<std::int64_t> predicted, std::optional<std::int64_t> measured) {
+    return std::abs(std::log(static_cast<double>(predicted.value()) / static_cast<double>(measured.value()))) <= 0.05;
+  };
+  double cells = 0, resident = 0;
+  for (const Cell& cell : all_results().cells) {
+    if (!is_ours(cell)) continue;
+    ++cells;
+    EXPECT_TRUE(within(cell.memory.predicted_allocator_peak_bytes, cell.memory.allocator_peak_bytes))
+        << cell.model << " " << cell.strategy << " " << cell.world;
+    resident += within(cell.memory.predicted_resident_peak_bytes, cell.memory.resident_peak_bytes) ? 1 : 0;
+  }
+  EXPECT_GE(resident / cells, 0.9);
 }
 
 TEST(CommittedResults, AForecastThatIsSlightlyWrongBreaksTheBounds) {
