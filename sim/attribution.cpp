@@ -46,13 +46,13 @@ void sort_by_effect(std::vector<ClassError>& classes) {
   std::ranges::stable_sort(classes, std::greater(), [](const ClassError& c) { return std::abs(c.effect_s); });
 }
 
-void MeasuredSteps::add(const Timeline& timeline, const Durations& one) {
+void MeasuredSteps::add(const Timeline& timeline, const Durations& of_step) {
   ++count;
   step_s += timeline.step_s;
   end_s.resize(timeline.ranks.size());
   for (std::size_t r = 0; r < end_s.size(); ++r) end_s[r] += timeline.ranks[r].end_of_step_s;
-  sim::add(durations.seconds, one.seconds);
-  sim::add(durations.gap_s, one.gap_s);
+  sim::add(durations.seconds, of_step.seconds);
+  sim::add(durations.gap_s, of_step.gap_s);
 }
 
 CostAttribution attribute_cost_error(const Program& program, const Cluster& cluster, const Timeline& predicted,

@@ -22,8 +22,8 @@ void sort_by_effect(std::vector<ClassError>& classes);
 
 /// What is kept of measured steps: sums, however many steps there are.
 struct MeasuredSteps {
-  /// `durations`: durations_of that timeline. Every step is of the same program.
-  void add(const Timeline& timeline, const Durations& durations);
+  /// `of_step`: durations_of that timeline. Every step is of the same program.
+  void add(const Timeline& timeline, const Durations& of_step);
 
   std::size_t count = 0;
   double step_s = 0;

@@ -14,6 +14,8 @@ namespace sim {
 namespace {
 
 const std::filesystem::path kResults = std::filesystem::path(PARAGAUGE_TESTS_DIR) / ".." / "bench" / "results";
+/// Made by bench/accuracy.sh.
+constexpr const char* kAccuracyFiles[] = {"resnet18_64.json", "convnet.json", "resnet50.json", "resnet18_96.json"};
 
 const ForecastSummary& summary_of(const Accuracy& accuracy, const std::string& cost_model) {
   for (const ForecastSummary& summary : accuracy.summaries)
@@ -70,10 +72,10 @@ TEST_P(CommittedResult, ProgramBytesAreExact) {
   }
 }
 
-/// The files of bench/accuracy.sh as one.
+/// kAccuracyFiles as one.
 Result all_results() {
   Result all;
-  for (const char* name : {"resnet18_64.json", "convnet.json", "resnet50.json", "resnet18_96.json"}) {
+  for (const char* name : kAccuracyFiles) {
     Result one = load_result(kResults / name);
     std::ranges::move(one.cells, std::back_inserter(all.cells));
   }
@@ -133,12 +135,12 @@ TEST(CommittedResults, AForecastThatIsSlightlyWrongBreaksTheBounds) {
   EXPECT_GT(summary_of(assess(spoiled(all_results(), "profiled", 1.06)), "profiled").relative->median_absolute, 0.03);
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, CommittedResult,
-                         testing::Values("resnet18_64.json", "convnet.json", "resnet50.json", "resnet18_96.json",
-                                         "tutorial_resnet50.json", "tutorial_convnet.json"),
-                         [](const auto& test) {
-                           return std::string(test.param, std::string_view(test.param).find('.'));
-                         });
+std::string name_of(const testing::TestParamInfo<const char*>& test) {
+  return std::filesystem::path(test.param).stem().string();
+}
+INSTANTIATE_TEST_SUITE_P(Files, CommittedResult, testing::ValuesIn(kAccuracyFiles), name_of);
+INSTANTIATE_TEST_SUITE_P(Tutorials, CommittedResult, testing::Values("tutorial_resnet50.json", "tutorial_convnet.json"),
+                         name_of);
 
 }  // namespace
 }  // namespace sim
