@@ -118,6 +118,8 @@ class CountingAllocator final : public c10::Allocator {
 }  // namespace
 
 void install_counting_allocator() {
+  // One heap for all threads: malloc_trim never gives back the end of a thread's own, up to 64 MB.
+  mallopt(M_ARENA_MAX, 1);
   static CountingAllocator allocator;
   c10::SetCPUAllocator(&allocator, /*priority=*/100);
 }

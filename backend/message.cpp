@@ -44,7 +44,7 @@ class Reader {
   std::vector<Number> numbers() {
     const std::string_view bytes = text();
     std::vector<Number> numbers(bytes.size() / sizeof(Number));
-    std::memcpy(numbers.data(), bytes.data(), bytes.size());
+    if (!numbers.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());  // data() of none may be null
     return numbers;
   }
 

@@ -3,7 +3,10 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstring>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -13,6 +16,13 @@ namespace {
 constexpr std::int64_t kSmall = 100, kLarge = 3 * static_cast<std::int64_t>(kCachedFrom) + 1;
 
 at::Tensor bytes(std::int64_t count) { return at::empty(count, at::kByte); }
+
+std::int64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::int64_t size = 0, resident = 0;
+  statm >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
 
 /// Ranks of their own per test, so that no test sees another's bytes.
 class AllocatorTest : public testing::Test {
@@ -97,6 +107,27 @@ TEST_F(AllocatorTest, LargeBlocksAreReusedForTheSameSizeAndOwner) {
   EXPECT_GT(cached_bytes(), 3 * kLarge);
   release_cached();
   EXPECT_EQ(cached_bytes(), 0);
+}
+
+TEST_F(AllocatorTest, WhatAThreadFreedGoesBackToTheSystem) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer has its own heap";
+#endif
+  constexpr std::int64_t kMiB = 1 << 20;
+  { const at::Tensor larger = bytes(24 * kMiB); }
+  release_cached();  // the C library keeps up to twice that at the end of a heap from now on
+  std::vector<c10::DataPtr> blocks(40);
+  const std::int64_t before = resident_bytes();
+  std::thread([&blocks] {
+    for (c10::DataPtr& block : blocks) {
+      block = c10::GetCPUAllocator()->allocate(kMiB);
+      std::memset(block.get(), 1, kMiB);
+    }
+  }).join();
+  blocks.clear();
+  EXPECT_GT(resident_bytes(), before + 32 * kMiB);
+  release_cached();
+  EXPECT_LT(resident_bytes(), before + 8 * kMiB);
 }
 
 TEST_F(AllocatorTest, SmallBlocksAreNotCached) {
