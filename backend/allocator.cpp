@@ -118,8 +118,6 @@ class CountingAllocator final : public c10::Allocator {
 }  // namespace
 
 void install_counting_allocator() {
-  // One heap for all threads: malloc_trim never gives back the end of a thread's own, up to 64 MB.
-  mallopt(M_ARENA_MAX, 1);
   static CountingAllocator allocator;
   c10::SetCPUAllocator(&allocator, /*priority=*/100);
 }
@@ -150,6 +148,20 @@ void release_cached() {
     arena.cached = 0;
   });
   malloc_trim(0);  // the C library would keep them for itself
+}
+
+void release_heap() {
+  constexpr std::size_t kHeap = 64 << 20;   // glibc's HEAP_MAX_SIZE
+  constexpr std::size_t kBlock = 64 << 10;  // less than any mmap threshold, so each comes from the heap
+  // malloc_trim gives back free memory between blocks, but in a thread's heap not what lies behind the last one. So a
+  // last block is put into the next heap; with it, that heap goes again.
+  std::vector<void*> blocks(kHeap / kBlock + 1);
+  for (void*& block : blocks) block = std::malloc(kBlock);
+  void* last = blocks.back();
+  blocks.pop_back();
+  for (void* block : blocks) std::free(block);
+  malloc_trim(0);
+  std::free(last);
 }
 
 AllocationOwner::AllocationOwner(std::uint32_t rank) : previous_(current) { current = &arenas().at(rank); }

@@ -35,6 +35,8 @@ void reset_peak(std::uint32_t rank);
 /// different shapes).
 std::int64_t cached_bytes();
 void release_cached();
+/// Gives back to the system what the C library keeps of this thread's own freed memory (up to 64 MB).
+void release_heap();
 
 /// While it lives, allocations of this thread belong to `rank`. Without one they belong to nobody and are not reported.
 class AllocationOwner {

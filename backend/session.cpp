@@ -77,14 +77,10 @@ class ThreadSession final : public Session {
     if (failure_) throw sim::RunError("the session has failed before; open a new one");
     const RunRequest wanted = checked(request, options_);
     reset_resident_peak();
-    std::unique_lock lock(mutex_);
-    request_ = &wanted;
-    busy_ = options_.ranks;
-    ++number_;
-    changed_.notify_all();
-    ended_.wait(lock, [&] { return busy_ == 0; });
+    have_ranks_serve(&wanted);
     for (std::optional<Executor>& executor : executors_) executor.reset();
     release_cached();
+    have_ranks_serve(nullptr);
     if (failure_) std::rethrow_exception(failure_);
     std::optional<Reference> reference;
     if (wanted.verify) reference = reference_of(wanted);
@@ -94,6 +90,16 @@ class ThreadSession final : public Session {
   }
 
  private:
+  /// No request: each rank's thread gives the memory of its heap back.
+  void have_ranks_serve(const RunRequest* request) {
+    std::unique_lock lock(mutex_);
+    request_ = request;
+    busy_ = options_.ranks;
+    ++number_;
+    changed_.notify_all();
+    ended_.wait(lock, [&] { return busy_ == 0; });
+  }
+
   void serve(std::uint32_t rank) {
     pin_to_core(core_of_rank(rank));
     at::set_num_threads(1);
@@ -110,7 +116,10 @@ class ThreadSession final : public Session {
       lock.unlock();
       std::exception_ptr failure;
       try {
-        reports_[rank] = play(*request_, *world_.ranks[rank], board_, executors_[rank]);
+        if (request_ != nullptr)
+          reports_[rank] = play(*request_, *world_.ranks[rank], board_, executors_[rank]);
+        else
+          release_heap();
       } catch (...) {
         failure = std::current_exception();
       }

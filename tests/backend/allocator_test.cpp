@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <thread>
@@ -116,18 +117,16 @@ TEST_F(AllocatorTest, WhatAThreadFreedGoesBackToTheSystem) {
   constexpr std::int64_t kMiB = 1 << 20;
   { const at::Tensor larger = bytes(24 * kMiB); }
   release_cached();  // the C library keeps up to twice that at the end of a heap from now on
-  std::vector<c10::DataPtr> blocks(40);
-  const std::int64_t before = resident_bytes();
-  std::thread([&blocks] {
-    for (c10::DataPtr& block : blocks) {
-      block = c10::GetCPUAllocator()->allocate(kMiB);
-      std::memset(block.get(), 1, kMiB);
-    }
+  std::thread([] {
+    std::vector<void*> blocks(40);
+    const std::int64_t before = resident_bytes();
+    for (void*& block : blocks) block = std::memset(std::malloc(kMiB), 1, kMiB);
+    for (void* block : blocks) std::free(block);
+    release_cached();
+    EXPECT_GT(resident_bytes(), before + 32 * kMiB);
+    release_heap();
+    EXPECT_LT(resident_bytes(), before + 8 * kMiB);
   }).join();
-  blocks.clear();
-  EXPECT_GT(resident_bytes(), before + 32 * kMiB);
-  release_cached();
-  EXPECT_LT(resident_bytes(), before + 8 * kMiB);
 }
 
 TEST_F(AllocatorTest, SmallBlocksAreNotCached) {
