@@ -59,12 +59,13 @@ if ! cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo "-D
   fail "the build failed: $build/sanitize.log"
 fi
 
-# LibTorch, its OpenMP and gloo are not instrumented. Leaks: what they keep until the process ends is named in lsan.supp.
-# Threads: a race that only they are part of is named in tsan.supp; races in our code are found as far as our locks,
-# atomics and threads are seen, which is all of them (they are pthread calls, and those are intercepted).
+# LibTorch is not instrumented. Leaks: what it keeps until the process ends is named in lsan.supp. Threads: races that only
+# it is part of are named in tsan.supp; races in our code are found as far as our locks, atomics and threads are seen, which
+# is all of them. OpenMP's barriers aren't seen; the ranks have one thread each anyway.
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:check_initialization_order=1
 export LSAN_OPTIONS=suppressions=$root/tests/lsan.supp:print_suppressions=0
 export UBSAN_OPTIONS=print_stacktrace=1
+if [[ $kind == thread ]]; then export OMP_NUM_THREADS=1; fi
 export TSAN_OPTIONS=suppressions=$root/tests/tsan.supp:second_deadlock_stack=1:history_size=5
 # ThreadSanitizer wants its own address layout: a kernel with more random bits than it knows makes it abort.
 personality=()
