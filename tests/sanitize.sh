@@ -65,11 +65,16 @@ fi
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:check_initialization_order=1
 export LSAN_OPTIONS=suppressions=$root/tests/lsan.supp:print_suppressions=0
 export UBSAN_OPTIONS=print_stacktrace=1
-if [[ $kind == thread ]]; then export OMP_NUM_THREADS=1; fi
-export TSAN_OPTIONS=suppressions=$root/tests/tsan.supp:second_deadlock_stack=1:history_size=5
-# ThreadSanitizer wants its own address layout: a kernel with more random bits than it knows makes it abort.
-personality=()
-if [[ $kind == thread ]] && setarch "$(uname -m)" -R true 2>/dev/null; then personality=(setarch "$(uname -m)" -R); fi
+# ThreadSanitizer wants its own address layout: a kernel with more random bits than it knows makes it abort. And no
+# real-time threads: its locks spin, which never ends when a time-shared thread of the same core holds one.
+prefix=()
+if [[ $kind == thread ]]; then
+  export OMP_NUM_THREADS=1 TSAN_OPTIONS=suppressions=$root/tests/tsan.supp:second_deadlock_stack=1:history_size=5
+  for wrapper in "setarch $(uname -m) -R" "setpriv --bounding-set=-sys_nice"; do
+    read -ra words <<<"$wrapper"
+    if "${words[@]}" true 2>/dev/null; then prefix+=("${words[@]}"); fi
+  done
+fi
 # Not style, must_not_compile and the header test: the compiler's sanitizer changes nothing in them.
-exec "${personality[@]}" ctest --test-dir "$build" --output-on-failure --no-tests=error -j "$jobs" --timeout 1200 \
+exec "${prefix[@]}" ctest --test-dir "$build" --output-on-failure --no-tests=error -j "$jobs" --timeout 1200 \
   -LE 'style|plots' -E 'must_not_compile|sim[.]headers' "$@"
