@@ -14,7 +14,7 @@ namespace sim {
 namespace {
 
 const std::filesystem::path kResults = std::filesystem::path(PARAGAUGE_TESTS_DIR) / ".." / "bench" / "results";
-/// Made by bench/accuracy.sh.
+/// Made by bench/accuracy.sh on a quiet machine; vgg11.json and resident_convnet.json on a noisy one.
 constexpr const char* kAccuracyFiles[] = {"resnet18_64.json", "convnet.json", "resnet50.json", "resnet18_96.json"};
 
 const ForecastSummary& summary_of(const Accuracy& accuracy, const std::string& cost_model) {
@@ -115,20 +115,30 @@ TEST(CommittedResults, NoStepIsSlowerThanPlainPyTorchs) {
   EXPECT_GE(compared, 30U);
 }
 
-// Not every resident size: a process sometimes keeps tens of MB that no tensor holds.
-TEST(CommittedResults, MemoryIsForecastWithinFivePercent) {
-  const auto within = [](std::optional<std::int64_t> predicted, std::optional<std::int64_t> measured) {
-    return std::abs(std::log(static_cast<double>(predicted.value()) / static_cast<double>(measured.value()))) <= 0.05;
-  };
-  double cells = 0, resident = 0;
-  for (const Cell& cell : all_results().cells) {
-    if (!is_ours(cell)) continue;
-    ++cells;
-    EXPECT_TRUE(within(cell.memory.predicted_allocator_peak_bytes, cell.memory.allocator_peak_bytes))
-        << cell.model << " " << cell.strategy << " " << cell.world;
-    resident += within(cell.memory.predicted_resident_peak_bytes, cell.memory.resident_peak_bytes) ? 1 : 0;
-  }
-  EXPECT_GE(resident / cells, 0.9);
+bool within_five_percent(std::optional<std::int64_t> predicted, std::optional<std::int64_t> measured) {
+  return std::abs(std::log(static_cast<double>(predicted.value()) / static_cast<double>(measured.value()))) <= 0.05;
+}
+
+TEST(CommittedResults, TheAllocatorsPeakIsForecastWithinFivePercent) {
+  for (const Cell& cell : all_results().cells)
+    if (is_ours(cell))
+      EXPECT_TRUE(within_five_percent(cell.memory.predicted_allocator_peak_bytes, cell.memory.allocator_peak_bytes))
+          << cell.model << " " << cell.strategy << " " << cell.world;
+}
+
+// convnet.json is from before a rank's thread gave its heap back: what an earlier run had left in it counted. The same
+// cells after that, in four rounds, are in resident_convnet.json.
+TEST(CommittedResults, TheResidentPeakIsForecastWithinFivePercent) {
+  std::size_t cells = 0;
+  for (const char* name :
+       {"resnet18_64.json", "resnet50.json", "resnet18_96.json", "resident_convnet.json", "vgg11.json"})
+    for (const Cell& cell : load_result(kResults / name).cells) {
+      if (!is_ours(cell)) continue;
+      ++cells;
+      EXPECT_TRUE(within_five_percent(cell.memory.predicted_resident_peak_bytes, cell.memory.resident_peak_bytes))
+          << cell.model << " " << cell.strategy << " " << cell.world;
+    }
+  EXPECT_EQ(cells, 100U);
 }
 
 TEST(CommittedResults, AForecastThatIsSlightlyWrongBreaksTheBounds) {
@@ -139,8 +149,8 @@ std::string name_of(const testing::TestParamInfo<const char*>& test) {
   return std::filesystem::path(test.param).stem().string();
 }
 INSTANTIATE_TEST_SUITE_P(Files, CommittedResult, testing::ValuesIn(kAccuracyFiles), name_of);
-INSTANTIATE_TEST_SUITE_P(Tutorials, CommittedResult, testing::Values("tutorial_resnet50.json", "tutorial_convnet.json"),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(Others, CommittedResult,
+                         testing::Values("vgg11.json", "tutorial_resnet50.json", "tutorial_convnet.json"), name_of);
 
 }  // namespace
 }  // namespace sim
