@@ -70,10 +70,9 @@ export UBSAN_OPTIONS=print_stacktrace=1
 prefix=()
 if [[ $kind == thread ]]; then
   export OMP_NUM_THREADS=1 TSAN_OPTIONS=suppressions=$root/tests/tsan.supp:second_deadlock_stack=1:history_size=5
-  for wrapper in "setarch $(uname -m) -R" "setpriv --bounding-set=-sys_nice"; do
-    read -ra words <<<"$wrapper"
-    if "${words[@]}" true 2>/dev/null; then prefix+=("${words[@]}"); fi
-  done
+  no_random_layout=(setarch "$(uname -m)" -R) no_real_time=(setpriv --bounding-set=-sys_nice)
+  if "${no_random_layout[@]}" true 2>/dev/null; then prefix+=("${no_random_layout[@]}"); fi
+  if "${no_real_time[@]}" true 2>/dev/null; then prefix+=("${no_real_time[@]}"); fi
 fi
 # Not style, must_not_compile and the header test: the compiler's sanitizer changes nothing in them.
 exec "${prefix[@]}" ctest --test-dir "$build" --output-on-failure --no-tests=error -j "$jobs" --timeout 1200 \
