@@ -175,10 +175,10 @@ void Executor::step(StepRecord& record, Progress& progress) {
     data_seed_ = data_seed(seed_, steps_++, place_.replica);
     const double start_s = communicator_.begin_step();
     for (i = 0; i < actions_.size(); ++i) {
-      progress.instruction.store(i, std::memory_order_relaxed);
+      progress.instruction.store(i, std::memory_order_release);  // the labels of this run are written
       play(i, actions_[i], record);
     }
-    progress.instruction.store(i, std::memory_order_relaxed);
+    progress.instruction.store(i, std::memory_order_release);
     communicator_.mark(&record.times.end_of_step_s);
     communicator_.end_step();
     settle(record, start_s);

@@ -1,8 +1,7 @@
 // A user's error is not our error. Both checks are always on.
 //
-//   throw ConfigError("split_size=3 must divide global_batch={} of model '{}'", batch, model.name);   // the input is
-//   wrong check_internal(index < size, "tensor id {} of {}", index, size);                                   // we are
-//   wrong
+//   throw ConfigError("split_size=3 must divide global_batch={} of model '{}'", batch, model.name);  // input is wrong
+//   check_internal(index < size, "tensor id {} of {}", index, size);                                 // we are
 //
 // A message says what is wrong, where, and what is allowed, in one line. Programs print it and exit with code 2
 // (ConfigError) or 70 (InternalError); library code never calls exit().
