@@ -33,14 +33,14 @@ compare() {
 }
 
 sgd=optimizer=sgd:lr=0.001
-compare resnet18_64 10 3 1050 layer2 '2 1 4*' resnet18,image=64,global_batch=8,$sgd \
-  resnet34,image=64,global_batch=12,$sgd resnet34,image=64,global_batch=3,$sgd resnet50,image=64,global_batch=2,$sgd
+compare resnet18_64 10 3 1100 layer2 '2 1 4*' resnet18,image=64,global_batch=8,$sgd resnet34,image=64,global_batch=12,$sgd \
+  resnet34,image=64,global_batch=3,$sgd resnet34,image=64,global_batch=1,$sgd resnet50,image=64,global_batch=2,$sgd
 compare convnet 25 3 900 pool2 '16 8 32*' convnet convnet,global_batch=12 convnet,global_batch=48
 compare resnet50 12 2 2700 layer2 '2 1 4' resnet50,image=128,global_batch=8,loss=mse_loss,$sgd \
   resnet18,image=128,global_batch=4,loss=mse_loss,$sgd resnet50,image=128,global_batch=3,loss=mse_loss,$sgd
-compare vgg11 8 1 1200 features.10 '4' vgg11,image=64,global_batch=8,$sgd \
-  vgg16,image=48,global_batch=3,$sgd resnet18,image=64,global_batch=4,$sgd
-compare resnet18_96 8 3 860 layer2 '8 4' resnet18,image=96,global_batch=16,$sgd \
+compare vgg11 8 1 1800 features.10 '4 2 1' vgg11,image=64,global_batch=8,$sgd \
+  vgg16,image=48,global_batch=3,$sgd vgg16,image=48,global_batch=12,$sgd resnet18,image=64,global_batch=4,$sgd
+compare resnet18_96 8 3 960 layer2 '8 4 2' resnet18,image=96,global_batch=16,$sgd \
   resnet34,image=96,global_batch=12,$sgd resnet34,image=96,global_batch=3,$sgd
 
 build/bin/paragauge report "$out"/{resnet18_64,convnet,resnet50,vgg11,resnet18_96}.json --csv "$out/accuracy.csv" | tee "$out/accuracy.txt" | tail -n 60

@@ -12,44 +12,55 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// Even a well-known shape isn't known better than this.
 constexpr double kLeastNoise = 0.01;
+/// Standard deviations of logarithms: of what physics leaves over, and of a class's constants around the broader one's.
+constexpr double kMisfit = 0.3, kClassSpread = 1;
 
 Eigen::Vector4d features(const Demand& demand, double cache_bytes) {
-  const bool cached = demand.bytes <= cache_bytes;
-  return {1, demand.flops, cached ? demand.bytes : 0, cached ? 0 : demand.bytes};
+  return {1, demand.flops, demand.bytes, demand.bytes > cache_bytes ? demand.bytes : 0};
 }
 
 struct Solution {
-  Eigen::Vector4d constants = Eigen::Vector4d::Zero();
-  double residual = kInfinity;
+  Eigen::Vector4d logs;  // of the constants
+  double squares = kInfinity;
 };
 
-/// Non-negative least squares of rows · constants = 1: the best of all subsets of the four unknowns whose solution has
-/// no negative constant (C. Lawson and R. Hanson, Solving Least Squares Problems, 1974, chapter 23; with four unknowns
-/// all 15 subsets can be tried).
-Solution least_squares(const Eigen::Matrix<double, Eigen::Dynamic, 4>& rows) {
-  Solution best;
-  for (unsigned subset = 1; subset < 16; ++subset) {
-    std::vector<int> columns;
-    for (int c = 0; c < 4; ++c)
-      if ((subset & (1U << c)) && rows.col(c).cwiseAbs().maxCoeff() > 0) columns.push_back(c);
-    if (columns.empty() || static_cast<Eigen::Index>(columns.size()) > rows.rows()) continue;
-    Eigen::MatrixXd chosen(rows.rows(), static_cast<Eigen::Index>(columns.size()));
-    Eigen::VectorXd scale(chosen.cols());
-    for (std::size_t c = 0; c < columns.size(); ++c) {
-      const auto column = static_cast<Eigen::Index>(c);
-      scale[column] = rows.col(columns[c]).norm();  // FLOPs and seconds differ by ten powers of ten
-      chosen.col(column) = rows.col(columns[c]) / scale[column];
-    }
-    const Eigen::VectorXd x = chosen.colPivHouseholderQr().solve(Eigen::VectorXd::Ones(rows.rows()));
-    if (x.minCoeff() < 0) continue;
-    const double residual = (chosen * x - Eigen::VectorXd::Ones(rows.rows())).squaredNorm();
-    if (residual >= best.residual * (1 - 1e-9)) continue;
-    best.residual = residual;
-    best.constants.setZero();
-    for (std::size_t c = 0; c < columns.size(); ++c)
-      best.constants[columns[c]] = x[static_cast<Eigen::Index>(c)] / scale[static_cast<Eigen::Index>(c)];
+/// The constants whose logarithms are the likeliest: minimise |ln(t / measured) / kMisfit|² + |(logs − broader) /
+/// kClassSpread|², by Levenberg's and Marquardt's steps. Logarithms, so that no constant is negative, half and twice
+/// the time weigh the same, and a sample moves the constants by their shares in its time.
+Solution likeliest(const std::vector<ShapeSample>& samples, const Eigen::Vector4d& broader, double cache_bytes) {
+  const auto count = static_cast<Eigen::Index>(samples.size());
+  Eigen::Matrix<double, Eigen::Dynamic, 4> rows(count, 4);
+  for (Eigen::Index i = 0; i < count; ++i) {
+    const ShapeSample& sample = samples[static_cast<std::size_t>(i)];
+    rows.row(i) = features(sample.demand, cache_bytes) / sample.seconds;
   }
-  return best;
+  const auto squares_at = [&](const Eigen::Vector4d& logs) {
+    const Eigen::VectorXd ratios = rows * logs.array().exp().matrix();
+    return (ratios.array().log() / kMisfit).square().sum() + ((logs - broader) / kClassSpread).squaredNorm();
+  };
+  Solution solution{broader, squares_at(broader)};
+  double damping = 1e-3;
+  for (int step = 0; step < 100 && damping < 1e9; ++step) {
+    const Eigen::Vector4d constants = solution.logs.array().exp();
+    const Eigen::VectorXd ratios = rows * constants;
+    // Row i: the share of each cost in sample i's time.
+    const Eigen::MatrixXd shares = ratios.cwiseInverse().asDiagonal() * rows * constants.asDiagonal();
+    const Eigen::Vector4d downhill = -(shares.transpose() * ratios.array().log().matrix()) / (kMisfit * kMisfit) -
+                                     (solution.logs - broader) / (kClassSpread * kClassSpread);
+    Eigen::Matrix4d curvature = shares.transpose() * shares / (kMisfit * kMisfit);
+    curvature.diagonal().array() += 1 / (kClassSpread * kClassSpread) + damping;
+    const Eigen::Vector4d logs = solution.logs + curvature.ldlt().solve(downhill);
+    const double squares = squares_at(logs);
+    if (!(squares < solution.squares)) {
+      damping *= 10;
+      continue;
+    }
+    const bool done = solution.squares - squares < 1e-12 * squares;
+    solution = {logs, squares};
+    damping = std::max(damping / 10, 1e-9);
+    if (done) break;
+  }
+  return solution;
 }
 
 }  // namespace
@@ -112,24 +123,27 @@ Kriging::Answer Kriging::at(std::span<const double> point) const {
   return {near.dot(weights_), std::sqrt(left), left / variance_};
 }
 
-ShapeFit::ShapeFit(const std::vector<ShapeSample>& samples) {
+double Physics::seconds(const Demand& demand) const {
+  return features(demand, cache_bytes).dot(Eigen::Vector4d(launch_s, s_per_flop, s_per_byte, more_s_per_byte));
+}
+
+ShapeFit::ShapeFit(const std::vector<ShapeSample>& samples, const Physics& broader) {
   check_internal(!samples.empty(), "a fit of nothing");
+  const Eigen::Vector4d expected(broader.launch_s, broader.s_per_flop, broader.s_per_byte, broader.more_s_per_byte);
+  check_internal(expected.minCoeff() > 0, "the broader class has a constant of {}", expected.minCoeff());
   Solution best;
   for (const double cache_bytes : {0.0, 262144.0, 1048576.0, 4194304.0, 16777216.0}) {
-    Eigen::Matrix<double, Eigen::Dynamic, 4> rows(static_cast<Eigen::Index>(samples.size()), 4);
-    for (std::size_t i = 0; i < samples.size(); ++i)
-      rows.row(static_cast<Eigen::Index>(i)) = features(samples[i].demand, cache_bytes) / samples[i].seconds;
-    const Solution solution = least_squares(rows);
-    if (solution.residual >= best.residual) continue;
+    const Solution solution = likeliest(samples, expected.array().log(), cache_bytes);
+    if (solution.squares >= best.squares) continue;
     best = solution;
-    cache_bytes_ = cache_bytes;
+    const Eigen::Vector4d constants = solution.logs.array().exp();
+    physics_ = {constants[0], constants[1], constants[2], constants[3], cache_bytes};
   }
-  constants_ = best.constants;
   std::vector<std::vector<double>> shapes;
   std::vector<double> residuals, noise;
   for (const ShapeSample& sample : samples) {
     shapes.push_back(sample.shape);
-    residuals.push_back(std::log(sample.seconds / physics(sample.demand)));
+    residuals.push_back(std::log(sample.seconds / physics_.seconds(sample.demand)));
     noise.push_back(sample.relative_noise);
     spread_ += residuals.back() * residuals.back() / static_cast<double>(samples.size());
   }
@@ -137,15 +151,10 @@ ShapeFit::ShapeFit(const std::vector<ShapeSample>& samples) {
   if (!shapes[0].empty()) residual_.emplace_back(shapes, residuals, noise);
 }
 
-double ShapeFit::physics(const Demand& demand) const {
-  constexpr double kLeast_s = 1e-9;  // a work without any demand that the fit knows
-  return std::max(features(demand, cache_bytes_).dot(constants_), kLeast_s);
-}
-
 Estimate ShapeFit::at(const Demand& demand, std::span<const double> shape) const {
-  if (residual_.empty()) return {physics(demand), spread_, 1};
+  if (residual_.empty()) return {physics_.seconds(demand), spread_, 1};
   const Kriging::Answer residual = residual_[0].at(shape);
-  return {physics(demand) * std::exp(residual.value), residual.sd, residual.novelty};
+  return {physics_.seconds(demand) * std::exp(residual.value), residual.sd, residual.novelty};
 }
 
 }  // namespace sim

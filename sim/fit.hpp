@@ -1,10 +1,10 @@
 // Fits: a duration as a function of shape, from measured shapes of the same class.
 //
-//   const ShapeFit fit(samples);                          // conv2d.forward, say: FLOPs, bytes, shape, seconds
+//   const ShapeFit fit(samples, broader.physics());       // conv2d.forward, say: FLOPs, bytes, shape, seconds
 //   const Estimate e = fit.at(demand, shape);             // e.seconds, e.relative_sd, e.novelty
 //
-// Two layers. (1) Physics: t = launch + flops / rate + bytes / bandwidth, with one bandwidth for works that fit into
-// the cache and one for those that don't; the four constants aren't negative, and minimise the relative residuals. (2)
+// Two layers. (1) Physics: four constants, found by least squares of the logarithms. Samples of one batch size can't
+// tell rate from bandwidth, and few samples tell little of anything: what they leave open, a broader class decides. (2)
 // What physics leaves over is a property of the shape (how well the kernel's blocking fits it) and is interpolated in
 // log-shape space by simple kriging (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, equations
 // 2.25 and 2.26, squared exponential kernel): near measured shapes their correction, far from all of them none. Its
@@ -55,24 +55,24 @@ struct Estimate {
   double novelty = 1;  // 0: a measured shape; 1: unlike any of them
 };
 
+/// t = launch + flops / rate + bytes / bandwidth, with less bandwidth for works that don't fit into the cache.
+struct Physics {
+  double launch_s = 0, s_per_flop = 0, s_per_byte = 0;
+  double more_s_per_byte = 0;  // of a work of more than cache_bytes
+  double cache_bytes = 0;
+
+  [[nodiscard]] double seconds(const Demand& demand) const;
+};
+
 class ShapeFit {
  public:
-  /// At least one sample; seconds are positive.
-  explicit ShapeFit(const std::vector<ShapeSample>& samples);
+  /// At least one sample; seconds are positive. `broader`: what is known of works like these, all constants positive.
+  ShapeFit(const std::vector<ShapeSample>& samples, const Physics& broader);
   [[nodiscard]] Estimate at(const Demand& demand, std::span<const double> shape) const;
-
-  // The physics, for reports. Infinite speeds: the samples don't show this cost.
-  [[nodiscard]] double launch_s() const { return constants_[0]; }
-  [[nodiscard]] double flops_per_s() const { return 1 / constants_[1]; }
-  [[nodiscard]] double cached_bytes_per_s() const { return 1 / constants_[2]; }
-  [[nodiscard]] double memory_bytes_per_s() const { return 1 / constants_[3]; }
-  [[nodiscard]] double cache_bytes() const { return cache_bytes_; }
+  [[nodiscard]] const Physics& physics() const { return physics_; }
 
  private:
-  [[nodiscard]] double physics(const Demand& demand) const;
-
-  Eigen::Vector4d constants_ = Eigen::Vector4d::Zero();  // s, s/FLOP, s/byte in cache, s/byte beyond
-  double cache_bytes_ = 0;
+  Physics physics_;
   double spread_ = 0;              // root mean square of the residuals' logarithms
   std::vector<Kriging> residual_;  // at most one
 };

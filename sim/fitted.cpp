@@ -1,12 +1,14 @@
 // Cost model `fitted`: from a Profile of other shapes, models and sizes (sim/fit.hpp has the equations).
-// Works are fitted class by class: op kind, pass, dtype, rank of the input and which gradients are wanted; a class that
-// the profile lacks gets the physics of all works together. Several busy ranks: the slow-down is interpolated like the
-// residual. Transfers: piecewise linear in bytes; among other numbers of ranks than measured, the algorithm's steps and
-// bytes on the wire.
+// Works are fitted class by class, and the classes are nested: all works; matrix products, or everything else; one op
+// and pass; one kernel, dtype, rank of the input and choice of gradients. What a class's works leave open, the broader
+// one decides, at last the data sheet. Several busy ranks: the slow-down is interpolated like the residual. Transfers:
+// piecewise linear in bytes; among other numbers of ranks than measured, the algorithm's steps and bytes on the wire.
 // Assumes: an op's efficiency is a smooth function of its shape; the profile was made on the device to be predicted.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "sim/collective/collective.hpp"
 #include "sim/cost_model.hpp"
@@ -20,12 +22,18 @@ CostModelKind fitted_cost_model();
 
 namespace {
 
-std::string class_of(const Work& work) {
+/// From the broadest to the narrowest.
+constexpr std::size_t kClassLevels = 4;
+using ClassNames = std::array<std::string, kClassLevels>;
+
+ClassNames classes_of(const Work& work, bool on_cpu) {
+  const OpKind& kind = *work.op.kind;
   const TensorSpec& x = work.op.inputs.at(0);
-  std::string name =
-      fmt::format("{}.{} {} rank {}", work.op.kind->name, to_string(work.pass), to_string(x.dtype), x.shape.size());
-  if (work.pass == Pass::backward) name += fmt::format(" grads {:x}", work.grads);
-  return name;
+  const std::string op = fmt::format("{}.{}", kind.name, to_string(work.pass));
+  const std::string_view kernel = on_cpu && kind.cpu_kernel ? kind.cpu_kernel(work.op, work.pass) : "";
+  const std::uint32_t grads = work.pass == Pass::backward ? work.grads : 0;
+  return {"all", kind.matrix ? "matrix products" : "others", op,
+          fmt::format("{} {} {} rank {} grads {:x}", op, kernel, to_string(x.dtype), x.shape.size(), grads)};
 }
 
 /// The first input's dimensions and the attributes, as natural logarithms.
@@ -37,79 +45,122 @@ std::vector<double> shape_of(const Work& work) {
   return shape;
 }
 
-struct Class {
-  ShapeFit alone;
-  double workspace = 0;  // bytes per byte moved, mean
-  double jitter = 0;     // mean
-  std::map<std::uint32_t, std::pair<double, Kriging>> slower =
-      {};  // by busy ranks: mean ln(t / alone), and what is left
+/// What is known of all works before any is measured.
+Physics data_sheet(const Device& device) {
+  constexpr double kLeast_s = 1e-7, kCacheBytes = 1048576, kCacheSpeed = 4;  // rough: any measured work says more
+  const double s_per_byte = 1 / (device.memory_bandwidth.base() * device.memory_efficiency);
+  return {.launch_s = std::max(device.launch.in_seconds(), kLeast_s),
+          .s_per_flop = 1 / (device.peak_f32.base() * device.compute_efficiency),
+          .s_per_byte = s_per_byte / kCacheSpeed,
+          .more_s_per_byte = s_per_byte * (1 - 1 / kCacheSpeed),
+          .cache_bytes = kCacheBytes};
+}
+
+struct Slower {
+  std::vector<std::vector<double>> shapes;
+  std::vector<double> logs, noise;  // ln(t / alone)
+};
+
+/// What the profile says of a class. Shapes: of the narrowest classes; the broader ones have nothing but physics.
+struct ClassSamples {
+  std::string broader;
+  std::vector<ShapeSample> alone;
+  double workspace = 0, jitter = 0;        // sums
+  std::map<std::uint32_t, Slower> slower;  // by busy ranks
+};
+
+class Class {
+ public:
+  Class(ClassSamples samples, const Physics& broader)
+      : alone_(samples.alone, broader),
+        workspace_(samples.workspace / static_cast<double>(samples.alone.size())),
+        jitter_(samples.jitter / static_cast<double>(samples.alone.size())) {
+    for (auto& [busy, slower] : samples.slower) {
+      double mean = 0;
+      for (double log : slower.logs) mean += log / static_cast<double>(slower.logs.size());
+      for (double& log : slower.logs) log -= mean;
+      Level& level = slower_[busy];
+      level.mean = mean;
+      if (!slower.shapes[0].empty()) level.residual.emplace(slower.shapes, slower.logs, slower.noise);
+    }
+  }
+
+  [[nodiscard]] const Physics& physics() const { return alone_.physics(); }
+  [[nodiscard]] ComputeCost cost(const Demand& demand, const std::vector<double>& shape,
+                                 std::uint32_t busy_levels) const {
+    const Estimate alone = alone_.at(demand, shape);
+    ComputeCost cost{.busy_s = {alone.seconds},
+                     .workspace_bytes = workspace_ * demand.bytes,
+                     .jitter = jitter_,
+                     .novelty = alone.novelty};
+    for (std::uint32_t busy = 2; busy <= busy_levels; ++busy) {
+      const auto level = slower_.find(busy);
+      if (level == slower_.end()) {
+        cost.busy_s.push_back(cost.busy_s.back());  // not measured: as slow as the level below
+        continue;
+      }
+      const double residual = level->second.residual ? level->second.residual->at(shape).value : 0;
+      cost.busy_s.push_back(alone.seconds * std::exp(level->second.mean + residual));
+    }
+    return cost;
+  }
+
+ private:
+  struct Level {
+    double mean = 0;  // of ln(t / alone)
+    std::optional<Kriging> residual;
+  };
+  ShapeFit alone_;
+  double workspace_;                       // bytes per byte moved, mean
+  double jitter_;                          // mean
+  std::map<std::uint32_t, Level> slower_;  // by busy ranks
 };
 
 class Fitted final : public CostModel {
  public:
   Fitted(const Cluster& cluster, const Profile& profile) : cluster_(cluster), profile_(profile) {
-    std::map<std::string, std::vector<ShapeSample>> samples;
-    std::vector<ShapeSample> all;
-    std::map<std::string, double> workspaces, jitters;
-    std::map<std::string, std::map<std::uint32_t, Slower>> slower;
+    std::array<std::map<std::string, ClassSamples>, kClassLevels> samples;
     for (const std::string& key : profile.works()) {
       const std::map<std::uint32_t, Statistic> levels = profile.op_levels(cluster.world, key);
       const auto alone = levels.find(1);
       if (alone == levels.end() || !(alone->second.mean_s > 0)) continue;
       const Work work = work_from_key(key);
-      const std::string name = class_of(work);
-      samples[name].push_back({work.demand(), shape_of(work), alone->second.mean_s, noise_of(alone->second)});
-      if (work.demand().bytes > 0)
-        workspaces[name] += static_cast<double>(profile.workspace(key).value_or(0)) / work.demand().bytes;
-      jitters[name] += alone->second.jitter();
-      all.push_back({work.demand(), {}, alone->second.mean_s, noise_of(alone->second)});
-      for (const auto& [busy, time] : levels) {
-        if (busy == 1 || !(time.mean_s > 0)) continue;
-        busy_levels_ = std::max(busy_levels_, busy);
-        Slower& class_slower = slower[name][busy];
-        class_slower.shapes.push_back(shape_of(work));
-        class_slower.logs.push_back(std::log(time.mean_s / alone->second.mean_s));
-        class_slower.noise.push_back(std::hypot(noise_of(time), noise_of(alone->second)));
+      const Demand demand = work.demand();
+      const ClassNames names = classes_of(work, !cluster.device.asynchronous);
+      for (std::size_t c = 0; c < kClassLevels; ++c) {
+        ClassSamples& own = samples[c][names[c]];
+        if (c > 0) own.broader = names[c - 1];
+        const std::vector<double> shape = c + 1 == kClassLevels ? shape_of(work) : std::vector<double>();
+        own.alone.push_back({demand, shape, alone->second.mean_s, noise_of(alone->second)});
+        if (demand.bytes > 0) own.workspace += static_cast<double>(profile.workspace(key).value_or(0)) / demand.bytes;
+        own.jitter += alone->second.jitter();
+        for (const auto& [busy, time] : levels) {
+          if (busy == 1 || !(time.mean_s > 0)) continue;
+          busy_levels_ = std::max(busy_levels_, busy);
+          Slower& slower = own.slower[busy];
+          slower.shapes.push_back(shape);
+          slower.logs.push_back(std::log(time.mean_s / alone->second.mean_s));
+          slower.noise.push_back(std::hypot(noise_of(time), noise_of(alone->second)));
+        }
       }
     }
-    if (all.empty())
+    if (samples[0].empty())
       throw ConfigError("the profile of device '{}' has no ops; calibrate some model first", profile.device);
-    any_.emplace_back(all);
-    for (const auto& [name, list] : samples) {
-      const auto count = static_cast<double>(list.size());
-      Class& entry = classes_.try_emplace(name, Class{ShapeFit(list), workspaces[name] / count, jitters[name] / count})
-                         .first->second;
-      for (auto& [busy, s] : slower[name]) {
-        double mean = 0;
-        for (double log : s.logs) mean += log / static_cast<double>(s.logs.size());
-        for (double& log : s.logs) log -= mean;
-        entry.slower.try_emplace(busy, mean, Kriging(s.shapes, s.logs, s.noise));
+    for (auto& level : samples)
+      for (auto& [name, own] : level) {
+        const Physics broader = own.broader.empty() ? data_sheet(cluster.device) : classes_.at(own.broader).physics();
+        classes_.try_emplace(name, std::move(own), broader);
       }
-    }
   }
 
   [[nodiscard]] std::string_view name() const override { return "fitted"; }
 
   [[nodiscard]] ComputeCost compute(const Work& work) const override {
-    const auto found = classes_.find(class_of(work));
-    if (found == classes_.end()) {
-      const Estimate estimate = any_[0].at(work.demand(), {});
-      return {.busy_s = {estimate.seconds}, .novelty = 1};
-    }
-    const std::vector<double> shape = shape_of(work);
-    const Estimate alone = found->second.alone.at(work.demand(), shape);
-    ComputeCost cost{.busy_s = {alone.seconds},
-                     .workspace_bytes = found->second.workspace * work.demand().bytes,
-                     .jitter = found->second.jitter,
-                     .novelty = alone.novelty};
-    for (std::uint32_t busy = 2; busy <= busy_levels_; ++busy) {
-      const auto level = found->second.slower.find(busy);
-      // A level that wasn't measured is as slow as the one below.
-      cost.busy_s.push_back(level == found->second.slower.end()
-                                ? cost.busy_s.back()
-                                : alone.seconds * std::exp(level->second.first + level->second.second.at(shape).value));
-    }
-    return cost;
+    const ClassNames names = classes_of(work, !cluster_.device.asynchronous);
+    for (std::size_t c = kClassLevels; c-- > 0;)
+      if (const auto found = classes_.find(names[c]); found != classes_.end())
+        return found->second.cost(work.demand(), shape_of(work), busy_levels_);
+    throw InternalError("no class holds all works");
   }
 
   [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
@@ -153,10 +204,6 @@ class Fitted final : public CostModel {
   [[nodiscard]] double rank_jitter() const override { return profile_.rank_jitter(cluster_.world); }
 
  private:
-  struct Slower {
-    std::vector<std::vector<double>> shapes;
-    std::vector<double> logs, noise;
-  };
   [[nodiscard]] static double noise_of(const Statistic& time) {
     return time.sd_s ? *time.sd_s / std::sqrt(static_cast<double>(time.count)) / time.mean_s : 0.1;
   }
@@ -168,7 +215,6 @@ class Fitted final : public CostModel {
   Profile profile_;
   std::uint32_t busy_levels_ = 1;
   std::map<std::string, Class> classes_;
-  std::vector<ShapeFit> any_;  // one
 };
 
 }  // namespace

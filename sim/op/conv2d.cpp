@@ -44,6 +44,17 @@ Demand demand(const OpInstance& op, Pass pass, std::uint32_t grads) {
   return {flops * (input_grad + weight_grad), y + input_grad * (w + x) + weight_grad * (x + w)};
 }
 
+/// ATen/native/Convolution.cpp, ConvParams::use_mkldnn, with one thread: oneDNN, or im2col and a matrix product, which
+/// is faster at small inputs (kernel_size 1 below 16 samples, few elements in one sample) and much slower at some.
+std::string_view cpu_kernel(const OpInstance& op, Pass) {
+  const TensorSpec& x = op.inputs[0];
+  if (x.dtype == Dtype::f64) return "im2col";
+  const std::int64_t kernel = op.integer("kernel_size"), batch = x.shape[0];
+  const bool more_than_a_product = kernel > 1 || op.integer("stride") > 1 || op.integer("dilation") > 1 || batch >= 16;
+  const bool large = op.integer("groups") > 1 || kernel > 3 || batch > 1 || x.elements() > 20480;
+  return more_than_a_product && large ? "oneDNN" : "im2col";
+}
+
 }  // namespace
 
 OpKind conv2d_kind() {
@@ -60,7 +71,8 @@ OpKind conv2d_kind() {
                          {"groups", false, 1, 1},
                          {"bias", false, 1, 0, 1}},
           .signature = signature,
-          .demand = demand};
+          .demand = demand,
+          .cpu_kernel = cpu_kernel};
 }
 
 }  // namespace sim

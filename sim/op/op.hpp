@@ -111,6 +111,9 @@ struct OpKind {
   /// `grads`: bit i = the gradient of input i is wanted, bit 31 = the gradients of the parameters are wanted (backward
   /// only).
   Demand (*demand)(const OpInstance&, Pass, std::uint32_t grads) = nullptr;
+  /// Which of several kernels LibTorch runs on a CPU core (ranks have one thread): what one shape costs says nothing
+  /// of a shape that another kernel runs. None: the same for all shapes.
+  std::string_view (*cpu_kernel)(const OpInstance&, Pass) = nullptr;
 };
 
 constexpr std::uint32_t kParameterGrads = 1U << 31;

@@ -1,8 +1,10 @@
 // Every row of sim's op table, forward and backward, against autograd.
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/native/ConvUtils.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -323,6 +325,48 @@ TEST(OpTable, EveryHelperDoesWhatItsEquationSays) {
     ASSERT_NE(found, kHelpers.end()) << kind.name;
     found->second();
   }
+}
+
+/// `fitted` has a fit for each of LibTorch's kernels; LibTorch itself says which one a shape gets.
+TEST(CpuKernels, Conv2dIsLibTorchsChoice) {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  std::map<std::string_view, int> seen;
+  for (const sim::Dtype dtype : {sim::Dtype::f32, sim::Dtype::f64})
+    for (const std::int64_t batch : {1, 2, 15, 16})
+      for (const std::int64_t size : {8, 40})
+        for (const std::int64_t kernel : {1, 3, 5})
+          for (const std::int64_t stride : {1, 2})
+            for (const std::int64_t dilation : {1, 2})
+              for (const std::int64_t groups : {1, 4}) {
+                const sim::OpKind& kind = sim::op_table().at("conv2d");
+                const auto number = [](std::int64_t value) { return static_cast<double>(value); };
+                const sim::OpInstance conv{&kind,
+                                           sim::complete_attributes(kind,
+                                                                    {{"out_channels", 16},
+                                                                     {"kernel_size", number(kernel)},
+                                                                     {"stride", number(stride)},
+                                                                     {"padding", number(kernel - 1)},
+                                                                     {"dilation", number(dilation)},
+                                                                     {"groups", number(groups)}},
+                                                                    "test"),
+                                           {{dtype, {batch, 16, size, size}}}};
+                const at::Tensor x = at::zeros(conv.inputs[0].shape, scalar_type(dtype)),
+                                 weight = at::zeros(conv.signature().parameters[0].spec.shape, scalar_type(dtype));
+                const std::vector<c10::SymInt> strides(2, stride), paddings(2, kernel - 1), dilations(2, dilation),
+                    output_padding(2, 0);
+                const auto chosen = at::native::select_conv_backend(x, weight, std::nullopt, strides, paddings,
+                                                                    dilations, false, output_padding, groups, {});
+                const std::string_view expected = chosen == at::native::ConvBackend::Mkldnn ? "oneDNN" : "im2col";
+                for (const sim::Pass pass : {sim::Pass::forward, sim::Pass::backward})
+                  EXPECT_EQ(kind.cpu_kernel(conv, pass), expected)
+                      << sim::to_string(conv.inputs[0]) << " kernel " << kernel << " stride " << stride << " dilation "
+                      << dilation << " groups " << groups;
+                ++seen[expected];
+              }
+  at::set_num_threads(threads);
+  EXPECT_GT(seen["oneDNN"], 50);
+  EXPECT_GT(seen["im2col"], 50);
 }
 
 }  // namespace
