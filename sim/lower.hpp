@@ -14,11 +14,6 @@
 
 namespace sim {
 
-/// The stage of every node, non-decreasing. `strategy.cut` names, or cuts balanced by the roofline time of forward +
-/// backward on a generic device. ConfigError for a cut name that doesn't exist (lists similar ones) or cuts out of
-/// order.
-std::vector<std::uint32_t> stages_of(const Model& model, const Strategy& strategy);
-
 /// The result has passed `validate`. ConfigError when the strategy doesn't fit (batch not divisible, …).
 Program lower(const Model& model, const Strategy& strategy);
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <set>
 
+#include "sim/stages.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {

@@ -1,6 +1,7 @@
 #include "sim/strategy/strategy.hpp"
 
 #include "sim/lower.hpp"
+#include "sim/stages.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {
