@@ -44,8 +44,10 @@ std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std
   std::vector<CalibrationTask> tasks;
   std::map<std::string, std::size_t> known;  // world and program → the first of its tasks
   std::map<LinkKey, const Job*> links;
+  std::map<std::string, const Job*> worlds;
   for (std::size_t j = 0; j < jobs.size(); ++j) {
     const Job& job = jobs[j];
+    worlds.emplace(job.world, &job);
     sim::Program program = sim::calibration_program(job.model, job.strategy);
     program.strategy = "calibration";  // the text of another strategy doesn't make it another program
     const auto [entry, is_new] = known.emplace(job.world + "\n" + sim::to_text(program), tasks.size());
@@ -57,6 +59,11 @@ std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std
     for (std::uint32_t copies = 1; copies <= busy_ranks; ++copies) tasks[entry->second + copies - 1].jobs.push_back(j);
     collect_links(job, links);
   }
+  if (ladder)
+    for (const auto& [world, job] : worlds)
+      for (std::uint32_t copies = 1; copies <= busy_ranks; ++copies)
+        tasks.push_back({fmt::format("{} memory, {} rank{} busy", world, copies, copies > 1 ? "s" : ""), world,
+                         sim::memory_probe(), job->cluster, copies});
   const std::map<LinkKey, const Job*> needed = links;
   for (const auto& [key, job] : needed)
     for (std::int64_t bytes = kSmallestTransfer; bytes <= (ladder ? kLargestTransfer : kSmallestTransfer); bytes *= 4) {
@@ -158,7 +165,7 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
           if (task.copies == 0) continue;  // the probe's own copies only warm the caches
           works[sim::work_key(task.program.works[role.work[i]])][i].push_back(durations.seconds[row][i]);
           totals_s.back()[rank] += durations.seconds[row][i];
-          samples.launches.push_back(durations.gap_s[row][i]);
+          if (!task.jobs.empty()) samples.launches.push_back(durations.gap_s[row][i]);
         } else if (role.kind[i] == sim::InstructionKind::recv || role.kind[i] == sim::InstructionKind::collective) {
           samples.transfers.push_back(durations.seconds[row][i]);
         }
@@ -166,6 +173,7 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
     }
   }
   for (const auto& [key, by_instruction] : works) samples.works[key] = pooled(by_instruction);
+  if (task.jobs.empty()) return samples;  // a link's or the memory's probe: not what a step is like
   samples.rank_spread = spread_of(totals_s, works);
   if (task.copies > 0) {
     const sim::Role& role = task.program.roles[0];

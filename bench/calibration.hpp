@@ -27,11 +27,11 @@ struct CalibrationTask {
   sim::TransferQuestion question = {};  // links
   bool overlap = false;                 // compute beside the transfers: what they take from the cores
   std::uint32_t warmup_steps = 1, steps = 1;
-  std::vector<std::size_t> jobs = {};  // ops: whose programs these are, for one rank
+  std::vector<std::size_t> jobs = {};  // ops: whose programs these are, for one rank; none: the memory's probe
 };
 
-/// In a fixed order without repetitions. `ladder`: links at powers of 4 from 4 KiB to 64 MiB too, for forecasts of
-/// other sizes.
+/// In a fixed order without repetitions. `ladder`: links at powers of 4 from 4 KiB to 64 MiB and the memory probe too,
+/// for forecasts of other sizes.
 std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std::uint32_t busy_ranks, bool ladder);
 
 /// What a task's measurement has given, in seconds.

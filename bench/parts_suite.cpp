@@ -102,7 +102,7 @@ int run(int argc, char** argv) {
   for (const CalibrationTask& task : calibration_tasks(jobs, worlds.busy_ranks(), true)) {
     const auto samples = std::make_shared<Samples>(task, worlds);
     if (task.copies == 1)
-      add_ops(samples, jobs.at(task.jobs.at(0)).model.text());
+      add_ops(samples, task.jobs.empty() ? "memory" : jobs.at(task.jobs[0]).model.text());
     else if (task.copies == 0 && !task.overlap)
       add_link(samples);
   }

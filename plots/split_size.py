@@ -2,7 +2,7 @@
 
     plots/split_size.py r.json --out build/plots/split_size
 
-One panel per model and world that has at least two pipelines.
+One panel per model, world and schedule that has at least two split sizes.
 """
 
 import math
@@ -12,8 +12,8 @@ import style
 from style import plt
 
 
-def draw(axes, model, world, rows):
-    pipelines = sorted((row for row in rows if result_file.preset(row["strategy"]) == "pipeline"), key=lambda row: row["microbatch"])
+def draw(axes, model, world, schedule, rows, pipelines):
+    pipelines = sorted(pipelines, key=lambda row: row["microbatch"])
     for cost_model in dict.fromkeys(row["cost_model"] for row in pipelines if row["cost_model"]):
         shown = [row for row in pipelines if row["cost_model"] == cost_model]
         axes.plot([row["microbatch"] for row in shown], [row["predicted_s"] for row in shown], "s--", markersize=4,
@@ -32,7 +32,7 @@ def draw(axes, model, world, rows):
     axes.minorticks_off()
     axes.set_xlabel("split size (samples per microbatch)")
     axes.set_ylabel(f"{result_file.model_name(model)} Execution Time (Second)")
-    axes.set_title(f"pipelined, global batch {rows[0]['global_batch']}, world {world}", fontsize=10)
+    axes.set_title(f"{schedule}, global batch {rows[0]['global_batch']}, world {world}", fontsize=10)
     axes.yaxis.grid(True)
     axes.set_ylim(bottom=0)
 
@@ -40,20 +40,25 @@ def draw(axes, model, world, rows):
 def plot(arguments):
     rows = result_file.choose(arguments.file, result_file.read_result(arguments.file).rows, "world", arguments.world)
     rows = [row for row in rows if row["status"] != "skipped" and row["executor"] == "paragauge"]
-    panels = {}
-    for key, panel in result_file.groups(rows, "model", "world").items():
-        if len({row["microbatch"] for row in panel if result_file.preset(row["strategy"]) == "pipeline"}) > 1:
-            panels[key] = panel
+    panels = []
+    for (model, world), cells in result_file.groups(rows, "model", "world").items():
+        by_schedule = {}
+        for row in cells:
+            if result_file.preset(row["strategy"]) == "pipeline":
+                by_schedule.setdefault(result_file.option(row["strategy"], "schedule"), []).append(row)
+        for schedule, pipelines in by_schedule.items():
+            if len({row["microbatch"] for row in pipelines}) > 1:
+                panels.append((model, world, schedule, cells, pipelines))
     if not panels:
-        raise result_file.FileError(f"{arguments.file}: no sweep: it needs pipelines of at least two split sizes of one model and world")
+        raise result_file.FileError(f"{arguments.file}: no sweep: it needs pipelines of at least two split sizes of one model, world and schedule")
     columns = min(2, len(panels))
     lines = math.ceil(len(panels) / columns)
     figure, axes = plt.subplots(lines, columns, figsize=(6.6 * columns, 4.4 * lines), squeeze=False, layout="constrained")
     for axis in axes.flat[len(panels):]:
         axis.set_visible(False)
     handles = {}
-    for axis, ((model, world), panel) in zip(axes.flat, panels.items()):
-        draw(axis, model, world, panel)
+    for axis, panel in zip(axes.flat, panels):
+        draw(axis, *panel)
         handles.update({name: handle for handle, name in zip(*axis.get_legend_handles_labels())})
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2 * columns, title="error bars: standard deviation of the steps",
                   title_fontsize=9)

@@ -1,8 +1,9 @@
 #include "sim/fit.hpp"
 
-#include <array>
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "sim/error.hpp"
 
@@ -14,53 +15,70 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kLeastNoise = 0.01;
 /// Standard deviations of logarithms: of what physics leaves over, and of a class's constants around the broader one's.
 constexpr double kMisfit = 0.3, kClassSpread = 1;
+/// Seconds by which a work differs by what was played before it (are its operands, its code, its pages in the caches?):
+/// nothing for long works, everything for short ones, which so say little.
+constexpr double kContext_s = 1e-5;
 
-Eigen::Vector4d features(const Demand& demand, double cache_bytes) {
-  return {1, demand.flops, demand.bytes, demand.bytes > cache_bytes ? demand.bytes : 0};
+Eigen::Vector4d logs_of(const Physics& physics) {
+  return Eigen::Vector4d(physics.launch_s, physics.s_per_flop, physics.s_per_byte, physics.beyond).array().log();
+}
+Physics physics_of(const Eigen::Vector4d& logs, double cache_bytes) {
+  const Eigen::Vector4d constants = logs.array().exp();
+  return {constants[0], constants[1], constants[2], constants[3], cache_bytes};
 }
 
 struct Solution {
-  Eigen::Vector4d logs;  // of the constants
+  Physics physics;
   double squares = kInfinity;
 };
 
-/// The constants whose logarithms are the likeliest: minimise |ln(t / measured) / kMisfit|² + |(logs − broader) /
+/// The constants whose logarithms are the likeliest: minimise |ln(t / measured) / misfit|² + |(logs − broader) /
 /// kClassSpread|², by Levenberg's and Marquardt's steps. Logarithms, so that no constant is negative, half and twice
 /// the time weigh the same, and a sample moves the constants by their shares in its time.
-Solution likeliest(const std::vector<ShapeSample>& samples, const Eigen::Vector4d& broader, double cache_bytes) {
+Solution likeliest(const std::vector<ShapeSample>& samples, const Physics& broader, double cache_bytes) {
   const auto count = static_cast<Eigen::Index>(samples.size());
-  Eigen::Matrix<double, Eigen::Dynamic, 4> rows(count, 4);
-  for (Eigen::Index i = 0; i < count; ++i) {
-    const ShapeSample& sample = samples[static_cast<std::size_t>(i)];
-    rows.row(i) = features(sample.demand, cache_bytes) / sample.seconds;
-  }
-  const auto squares_at = [&](const Eigen::Vector4d& logs) {
-    const Eigen::VectorXd ratios = rows * logs.array().exp().matrix();
-    return (ratios.array().log() / kMisfit).square().sum() + ((logs - broader) / kClassSpread).squaredNorm();
+  const Eigen::Vector4d expected = logs_of(broader);
+  struct Point {
+    Eigen::VectorXd residuals;                       // weighted
+    Eigen::Matrix<double, Eigen::Dynamic, 4> slope;  // of the residuals over the logarithms
+    double squares = 0;
   };
-  Solution solution{broader, squares_at(broader)};
+  const auto point_at = [&](const Eigen::Vector4d& logs) {
+    const Physics physics = physics_of(logs, cache_bytes);
+    Point point{Eigen::VectorXd(count), Eigen::MatrixXd(count, 4), ((logs - expected) / kClassSpread).squaredNorm()};
+    for (Eigen::Index i = 0; i < count; ++i) {
+      const auto& [demand, shape, seconds, noise] = samples[static_cast<std::size_t>(i)];
+      const double t = physics.seconds(demand), weight = 1 / std::hypot(kMisfit, kContext_s / seconds);
+      const double cached = demand.bytes * physics.s_per_byte;
+      const double beyond = demand.bytes > cache_bytes ? cached * physics.beyond : 0;
+      point.residuals[i] = weight * std::log(t / seconds);
+      point.slope.row(i) =
+          weight / t * Eigen::RowVector4d(physics.launch_s, demand.flops * physics.s_per_flop, cached + beyond, beyond);
+    }
+    point.squares += point.residuals.squaredNorm();
+    return point;
+  };
+  Eigen::Vector4d logs = expected;
+  Point point = point_at(logs);
   double damping = 1e-3;
   for (int step = 0; step < 100 && damping < 1e9; ++step) {
-    const Eigen::Vector4d constants = solution.logs.array().exp();
-    const Eigen::VectorXd ratios = rows * constants;
-    // Row i: the share of each cost in sample i's time.
-    const Eigen::MatrixXd shares = ratios.cwiseInverse().asDiagonal() * rows * constants.asDiagonal();
-    const Eigen::Vector4d downhill = -(shares.transpose() * ratios.array().log().matrix()) / (kMisfit * kMisfit) -
-                                     (solution.logs - broader) / (kClassSpread * kClassSpread);
-    Eigen::Matrix4d curvature = shares.transpose() * shares / (kMisfit * kMisfit);
+    const Eigen::Vector4d downhill =
+        -point.slope.transpose() * point.residuals - (logs - expected) / (kClassSpread * kClassSpread);
+    Eigen::Matrix4d curvature = point.slope.transpose() * point.slope;
     curvature.diagonal().array() += 1 / (kClassSpread * kClassSpread) + damping;
-    const Eigen::Vector4d logs = solution.logs + curvature.ldlt().solve(downhill);
-    const double squares = squares_at(logs);
-    if (!(squares < solution.squares)) {
+    const Eigen::Vector4d next_logs = logs + curvature.ldlt().solve(downhill);
+    Point next = point_at(next_logs);
+    if (!(next.squares < point.squares)) {
       damping *= 10;
       continue;
     }
-    const bool done = solution.squares - squares < 1e-12 * squares;
-    solution = {logs, squares};
+    const bool done = point.squares - next.squares < 1e-12 * next.squares;
+    logs = next_logs;
+    point = std::move(next);
     damping = std::max(damping / 10, 1e-9);
     if (done) break;
   }
-  return solution;
+  return {physics_of(logs, cache_bytes), point.squares};
 }
 
 }  // namespace
@@ -124,21 +142,20 @@ Kriging::Answer Kriging::at(std::span<const double> point) const {
 }
 
 double Physics::seconds(const Demand& demand) const {
-  return features(demand, cache_bytes).dot(Eigen::Vector4d(launch_s, s_per_flop, s_per_byte, more_s_per_byte));
+  const double byte_s = s_per_byte * (demand.bytes > cache_bytes ? 1 + beyond : 1);
+  return launch_s + demand.flops * s_per_flop + demand.bytes * byte_s;
 }
 
-ShapeFit::ShapeFit(const std::vector<ShapeSample>& samples, const Physics& broader) {
+ShapeFit::ShapeFit(const std::vector<ShapeSample>& samples, const Physics& broader, Cache cache) {
   check_internal(!samples.empty(), "a fit of nothing");
-  const Eigen::Vector4d expected(broader.launch_s, broader.s_per_flop, broader.s_per_byte, broader.more_s_per_byte);
-  check_internal(expected.minCoeff() > 0, "the broader class has a constant of {}", expected.minCoeff());
-  Solution best;
-  for (const double cache_bytes : {0.0, 262144.0, 1048576.0, 4194304.0, 16777216.0}) {
-    const Solution solution = likeliest(samples, expected.array().log(), cache_bytes);
-    if (solution.squares >= best.squares) continue;
-    best = solution;
-    const Eigen::Vector4d constants = solution.logs.array().exp();
-    physics_ = {constants[0], constants[1], constants[2], constants[3], cache_bytes};
-  }
+  check_internal(std::min({broader.launch_s, broader.s_per_flop, broader.s_per_byte, broader.beyond}) > 0,
+                 "a broader class without cost");
+  Solution best = likeliest(samples, broader, cache == Cache::found ? 0 : broader.cache_bytes);
+  if (cache == Cache::found)
+    for (const double cache_bytes : {262144.0, 1048576.0, 4194304.0, 16777216.0})
+      if (const Solution solution = likeliest(samples, broader, cache_bytes); solution.squares < best.squares)
+        best = solution;
+  physics_ = best.physics;
   std::vector<std::vector<double>> shapes;
   std::vector<double> residuals, noise;
   for (const ShapeSample& sample : samples) {

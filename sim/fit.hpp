@@ -55,19 +55,22 @@ struct Estimate {
   double novelty = 1;  // 0: a measured shape; 1: unlike any of them
 };
 
-/// t = launch + flops / rate + bytes / bandwidth, with less bandwidth for works that don't fit into the cache.
+/// t = launch + flops / rate + bytes / bandwidth; of a work that doesn't fit into the cache, each byte takes longer.
 struct Physics {
   double launch_s = 0, s_per_flop = 0, s_per_byte = 0;
-  double more_s_per_byte = 0;  // of a work of more than cache_bytes
+  double beyond = 0;  // a byte of a work of more than cache_bytes takes 1 + beyond times as long
   double cache_bytes = 0;
 
   [[nodiscard]] double seconds(const Demand& demand) const;
 };
 
+/// Whose cache_bytes: looked for in the samples, or the broader class's.
+enum class Cache : std::uint8_t { found, broader };
+
 class ShapeFit {
  public:
   /// At least one sample; seconds are positive. `broader`: what is known of works like these, all constants positive.
-  ShapeFit(const std::vector<ShapeSample>& samples, const Physics& broader);
+  ShapeFit(const std::vector<ShapeSample>& samples, const Physics& broader, Cache cache);
   [[nodiscard]] Estimate at(const Demand& demand, std::span<const double> shape) const;
   [[nodiscard]] const Physics& physics() const { return physics_; }
 

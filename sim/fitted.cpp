@@ -1,9 +1,10 @@
 // Cost model `fitted`: from a Profile of other shapes, models and sizes (sim/fit.hpp has the equations).
-// Works are fitted class by class, and the classes are nested: all works; matrix products, or everything else; one op
-// and pass; one kernel, dtype, rank of the input and choice of gradients. What a class's works leave open, the broader
-// one decides, at last the data sheet. Several busy ranks: the slow-down is interpolated like the residual. Transfers:
-// piecewise linear in bytes; among other numbers of ranks than measured, the algorithm's steps and bytes on the wire.
-// Assumes: an op's efficiency is a smooth function of its shape; the profile was made on the device to be predicted.
+// Works are fitted class by class, and the classes are nested: all works; matrix products, what streams through memory
+// (updates, copies), or other layers; one op and pass; one kernel, dtype, rank of the input and choice of gradients.
+// What a class's works leave open, the broader one decides, at last the data sheet. Several busy ranks: the slow-down
+// is interpolated like the residual. Transfers: piecewise linear in bytes; among other numbers of ranks than measured,
+// the algorithm's steps and bytes on the wire. Assumes: an op's efficiency is a smooth function of its shape; the
+// profile was made on the device to be predicted.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -32,8 +33,12 @@ ClassNames classes_of(const Work& work, bool on_cpu) {
   const std::string op = fmt::format("{}.{}", kind.name, to_string(work.pass));
   const std::string_view kernel = on_cpu && kind.cpu_kernel ? kind.cpu_kernel(work.op, work.pass) : "";
   const std::uint32_t grads = work.pass == Pass::backward ? work.grads : 0;
-  return {"all", kind.matrix ? "matrix products" : "others", op,
-          fmt::format("{} {} {} rank {} grads {:x}", op, kernel, to_string(x.dtype), x.shape.size(), grads)};
+  const bool streams = kind.role == OpRole::optimizer || kind.role == OpRole::helper;
+  return {"all",
+          kind.matrix ? "matrix products"
+          : streams   ? "streams"
+                      : "layers",
+          op, fmt::format("{} {} {} rank {} grads {:x}", op, kernel, to_string(x.dtype), x.shape.size(), grads)};
 }
 
 /// The first input's dimensions and the attributes, as natural logarithms.
@@ -52,7 +57,7 @@ Physics data_sheet(const Device& device) {
   return {.launch_s = std::max(device.launch.in_seconds(), kLeast_s),
           .s_per_flop = 1 / (device.peak_f32.base() * device.compute_efficiency),
           .s_per_byte = s_per_byte / kCacheSpeed,
-          .more_s_per_byte = s_per_byte * (1 - 1 / kCacheSpeed),
+          .beyond = kCacheSpeed - 1,
           .cache_bytes = kCacheBytes};
 }
 
@@ -71,8 +76,8 @@ struct ClassSamples {
 
 class Class {
  public:
-  Class(ClassSamples samples, const Physics& broader)
-      : alone_(samples.alone, broader),
+  Class(ClassSamples samples, const Physics& broader, Cache cache)
+      : alone_(samples.alone, broader, cache),
         workspace_(samples.workspace / static_cast<double>(samples.alone.size())),
         jitter_(samples.jitter / static_cast<double>(samples.alone.size())) {
     for (auto& [busy, slower] : samples.slower) {
@@ -146,10 +151,12 @@ class Fitted final : public CostModel {
     }
     if (samples[0].empty())
       throw ConfigError("the profile of device '{}' has no ops; calibrate some model first", profile.device);
-    for (auto& level : samples)
-      for (auto& [name, own] : level) {
-        const Physics broader = own.broader.empty() ? data_sheet(cluster.device) : classes_.at(own.broader).physics();
-        classes_.try_emplace(name, std::move(own), broader);
+    // How much a cache keeps for the next work is a matter of the machine and of who used the operands last: an
+    // update's come from memory however small they are, a layer's input has just been written.
+    for (std::size_t c = 0; c < kClassLevels; ++c)
+      for (auto& [name, own] : samples[c]) {
+        const Physics broader = c == 0 ? data_sheet(cluster.device) : classes_.at(own.broader).physics();
+        classes_.try_emplace(name, std::move(own), broader, c < 2 ? Cache::found : Cache::broader);
       }
   }
 

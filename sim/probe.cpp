@@ -141,6 +141,44 @@ std::optional<double> core_share(const Program& probe, const Timeline& timeline)
   return std::clamp(1 - work_s / inside_s, 0.0, 1.0);
 }
 
+Program memory_probe() {
+  constexpr int kRepeats = 2;
+  Program program;
+  program.model = "none";
+  program.global_batch = 1;
+  program.strategy = "probe of memory";
+  WorkTable works(program.works);
+  Draft draft;
+  draft.program = &program;
+  draft.works = &works;
+  draft.role.name = "stage0";
+  draft.role.ranks = {0};
+  struct Pair {
+    std::uint32_t from, to;
+    TensorSpec spec;
+  };
+  std::vector<Pair> pairs;
+  for (const std::int64_t elements : {1LL << 16, 1LL << 19, 1LL << 22, 1LL << 25}) {
+    const TensorSpec spec{Dtype::f32, {elements}};
+    pairs.push_back({add_constant(draft, fmt::format("from{}", elements), spec, 1),
+                     add_constant(draft, fmt::format("to{}", elements), spec, 1), spec});
+  }
+  for (int k = 0; k < kRepeats; ++k) {
+    for (const Pair& pair : pairs) {
+      Instruction add;
+      add.work = works.add({{&op_table().at("accumulate"), {}, {pair.spec, pair.spec}}, Pass::forward, 0});
+      add.reads = {pair.to, pair.from};
+      add.writes = {pair.to};
+      draft.list.push_back({add, kNone});
+    }
+    for (const Pair& pair : pairs) draft.scaled_copy(pair.from, pair.to, 1, kNone);
+  }
+  add_frees(draft);
+  program.roles.push_back(std::move(draft).finish());
+  validate(program);
+  return program;
+}
+
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats) {
   Program program;
   program.model = "none";

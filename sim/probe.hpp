@@ -1,4 +1,4 @@
-// Programs that measure links: what `calibrate` plays beside the ops.
+// Programs that measure links and memory: what `calibrate` plays beside the models' ops.
 //
 //   Program probe = transfer_probe({.kind = InstructionKind::collective, .bytes = 4 << 20, .members = 2},
 //   /*repeats=*/4);
@@ -24,6 +24,11 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats);
 /// and then plays `computes` times a linear layer that fits into a core's own cache (it needs nothing of the memory
 /// that the transfer uses), waits, and plays as many again alone.
 Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes);
+
+/// One rank that adds and copies from 2^16 to 2^25 elements, each size after the others have filled the caches, as an
+/// update finds its operands: what a profile's models don't say of larger parameters, or of strategies that copy
+/// gradients. (Smaller ones depend on what was before them: here they would take several times a small model's time.)
+Program memory_probe();
 
 /// From a step of the overlap probe: the share of the cores' time that compute lost while a transfer ran, 0…1. nullopt
 /// when the transfers were over before one compute's time.

@@ -26,6 +26,10 @@ Demand demand(const OpInstance& op, Pass pass, std::uint32_t grads) {
   return {flops * (input_grad + weight_grad), y + input_grad * (w + x) + weight_grad * (x + w)};
 }
 
+/// One row is a matrix-vector product (BLAS gemv), which streams the weight once; more rows pack it first (gemm): here
+/// [1,25088] by [25088,4096] takes 22 ms, two rows 50, eight 73.
+std::string_view cpu_kernel(const OpInstance& op, Pass) { return op.inputs[0].shape[0] == 1 ? "gemv" : "gemm"; }
+
 }  // namespace
 
 OpKind linear_kind() {
@@ -35,7 +39,8 @@ OpKind linear_kind() {
           .matrix = true,
           .attributes = {{"out_features", true, 0, 1}, {"bias", false, 1, 0, 1}},
           .signature = signature,
-          .demand = demand};
+          .demand = demand,
+          .cpu_kernel = cpu_kernel};
 }
 
 }  // namespace sim

@@ -155,6 +155,18 @@ def test_split_size_shows_the_sweep():
     near(list(axis.containers[0].lines[0].get_ydata()), [row["measured_s"] for row in rows])
 
 
+def test_split_size_keeps_schedules_apart():
+    content = json.loads(RESULT.read_text())
+    sweep = [row for row in content["rows"] if row["model"].startswith("resnet50") and row["world"] == "local"]
+    content["rows"] = sweep + [{**row, "strategy": row["strategy"].replace("gpipe", "1f1b")} for row in sweep
+                               if row["strategy"].startswith("pipeline")]
+    figure = draw(split_size, written(content), {"world": None})
+    panels = [axis for axis in figure.axes if axis.get_visible()]
+    equal([axis.get_title().split(",")[0] for axis in panels], ["gpipe", "1f1b"])
+    for axis in panels:
+        equal(len(axis.containers[0].lines[0].get_ydata()), 4)
+
+
 def test_committed_crossings_are_forecast():
     """The bandwidths at which ddp overtakes model parallelism and the pipelines: within 15 % of the measured ones."""
     rows = [row for row in result_file.read_result(TESTS.parent / "bench" / "results" / "crossing.json").rows
@@ -238,7 +250,7 @@ def test_bad_results_are_named():
     equal(message(lambda: draw(mp_vs_rn, RESULT, {"world": "nccl", "cost_model": None})), f"{RESULT}: no world 'nccl'; it has: gloo, local")
     only_single = changed(lambda c: c.update(rows=[row for row in c["rows"] if row["strategy"] == "single"]))
     equal(message(lambda: draw(split_size, only_single, {"world": None})),
-          f"{path}: no sweep: it needs pipelines of at least two split sizes of one model and world")
+          f"{path}: no sweep: it needs pipelines of at least two split sizes of one model, world and schedule")
     equal(message(lambda: draw(errors, only_single, {"relative": True})), f"{path}: no cell has both a forecast and a measurement; nothing to show")
 
 

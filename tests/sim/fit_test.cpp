@@ -14,7 +14,8 @@ namespace {
 using testing::message_of;
 using testing::plain_cluster;
 
-constexpr double kLaunch_s = 2e-6, kFlops = 80e9, kCached = 40e9, kMemory = 8e9, kCache = 1048576;
+// Slow: works of less than about 10 us are expected to vary by what was played before them, and say little.
+constexpr double kLaunch_s = 5e-5, kFlops = 4e9, kCached = 2e9, kMemory = 4e8, kCache = 1048576;
 
 double true_seconds(const Demand& demand) {
   return kLaunch_s + demand.flops / kFlops + demand.bytes / (demand.bytes <= kCache ? kCached : kMemory);
@@ -31,15 +32,15 @@ std::vector<ShapeSample> samples_of_a_machine() {
 }
 
 /// What one would guess of that machine: everything three times as fast, or as slow.
-constexpr Physics kGuess{kLaunch_s / 3, 3 / kFlops, 1 / (3 * kCached), 1 / kMemory, 0};
+constexpr Physics kGuess{kLaunch_s / 3, 3 / kFlops, 1 / (3 * kCached), 9, 0};
 
 TEST(ShapeFit, FindsTheMachine) {
-  const ShapeFit fit(samples_of_a_machine(), kGuess);
+  const ShapeFit fit(samples_of_a_machine(), kGuess, Cache::found);
   const Physics& found = fit.physics();
-  EXPECT_NEAR(found.launch_s / kLaunch_s, 1, 0.2);  // few samples are short enough to tell
-  EXPECT_NEAR(found.s_per_flop * kFlops, 1, 0.05);
-  EXPECT_NEAR(found.s_per_byte * kCached, 1, 0.05);
-  EXPECT_NEAR((found.s_per_byte + found.more_s_per_byte) * kMemory, 1, 0.05);
+  EXPECT_NEAR(found.launch_s / kLaunch_s, 1, 0.12);
+  EXPECT_NEAR(found.s_per_flop * kFlops, 1, 0.12);
+  EXPECT_NEAR(found.s_per_byte * kCached, 1, 0.12);
+  EXPECT_NEAR(found.s_per_byte * (1 + found.beyond) * kMemory, 1, 0.12);
   EXPECT_EQ(found.cache_bytes, kCache);
   const Demand other{3.3e8, 5e6};  // in none of the samples
   const std::vector<double> shape{std::log(other.flops), std::log(other.bytes)};
@@ -49,14 +50,15 @@ TEST(ShapeFit, FindsTheMachine) {
 TEST(ShapeFit, NoConstantIsNegative) {
   // Faster with more bytes: no bandwidth explains that.
   const Physics found =
-      ShapeFit({{{0, 1e6}, {}, 3e-3, 0}, {{0, 2e6}, {}, 2e-3, 0}, {{0, 4e6}, {}, 1e-3, 0}}, kGuess).physics();
-  for (const double constant : {found.launch_s, found.s_per_flop, found.s_per_byte, found.more_s_per_byte})
+      ShapeFit({{{0, 1e6}, {}, 3e-3, 0}, {{0, 2e6}, {}, 2e-3, 0}, {{0, 4e6}, {}, 1e-3, 0}}, kGuess, Cache::found)
+          .physics();
+  for (const double constant : {found.launch_s, found.s_per_flop, found.s_per_byte, found.beyond})
     EXPECT_GT(constant, 0);
   EXPECT_GE(found.seconds({0, 1e7}), found.seconds({0, 1e6}));
 }
 
 TEST(ShapeFit, OneSampleIsEnoughForAnAnswer) {
-  const ShapeFit fit({{{1e6, 1e4}, {1.0}, 1e-3, 0.01}}, kGuess);
+  const ShapeFit fit({{{1e6, 1e4}, {1.0}, 1e-3, 0.01}}, kGuess, Cache::found);
   const Estimate same = fit.at({1e6, 1e4}, std::vector{1.0});
   EXPECT_NEAR(same.seconds, 1e-3, 1e-5);
   EXPECT_LT(same.novelty, 0.6);
@@ -66,16 +68,16 @@ TEST(ShapeFit, OneSampleIsEnoughForAnAnswer) {
 // A product of a large weight with few samples moves bytes; three samples and nothing else don't show that.
 TEST(ShapeFit, TheBroaderClassTellsRateFromBandwidth) {
   const auto product = [](double batch) { return Demand{2 * batch * 4e6, 4 * 4e6}; };
-  const ShapeFit all(samples_of_a_machine(), kGuess);
-  const ShapeFit fit({{product(3), {std::log(3.0)}, true_seconds(product(3)), 0.01}}, all.physics());
+  const ShapeFit all(samples_of_a_machine(), kGuess, Cache::found);
+  const ShapeFit fit({{product(3), {std::log(3.0)}, true_seconds(product(3)), 0.01}}, all.physics(), Cache::broader);
   EXPECT_NEAR(fit.at(product(12), std::vector{std::log(12.0)}).seconds / true_seconds(product(12)), 1, 0.05);
 }
 
 // One tiny copy, late for a reason of its own, doesn't make large copies slow.
 TEST(ShapeFit, ATinySampleSaysLittleOfLargeOnes) {
-  const ShapeFit all(samples_of_a_machine(), kGuess);
+  const ShapeFit all(samples_of_a_machine(), kGuess, Cache::found);
   const Demand tiny{0, 1e3}, large{0, 1e9};
-  const ShapeFit fit({{tiny, {std::log(1e3)}, 8 * true_seconds(tiny), 0.01}}, all.physics());
+  const ShapeFit fit({{tiny, {std::log(1e3)}, 8 * true_seconds(tiny), 0.01}}, all.physics(), Cache::broader);
   EXPECT_NEAR(fit.at(large, std::vector{std::log(1e9)}).seconds / true_seconds(large), 1, 0.1);
   EXPECT_GT(fit.at(tiny, std::vector{std::log(1e3)}).seconds / true_seconds(tiny), 6);
 }
@@ -171,7 +173,9 @@ TEST(Fitted, SaysThatAnOpIsUnlikeAll) {
   const Model vgg = load_model("vgg11,image=32,global_batch=2");
   const Program program = lower(vgg, parse_strategy("single", vgg));
   for (const Work& work : program.works)
-    if (work.op.kind->name == "conv2d") EXPECT_EQ(fitted->compute(work).novelty, 1);
+    if (work.op.kind->name == "conv2d") {
+      EXPECT_EQ(fitted->compute(work).novelty, 1);
+    }
   EXPECT_EQ(message_of([&] { cost_model_table().at("fitted").make(cluster, nullptr); }),
             "cost model 'fitted' needs a profile; 'paragauge calibrate' writes one");
 }

@@ -1,5 +1,6 @@
 #include "sim/probe.hpp"
 
+#include "sim/profile.hpp"
 #include "sim/simulate.hpp"
 #include "tests/sim/testing.hpp"
 
@@ -22,6 +23,24 @@ TEST(OverlapProbe, FindsTheShareThatATransferTakes) {
     const std::optional<double> found = core_share(probe, simulate(probe, prices, cluster));
     ASSERT_TRUE(found) << share;
     EXPECT_NEAR(*found, share, 0.05);
+  }
+}
+
+/// `fitted` knows the machine's memory from the probe alone: parameters larger than any that it holds.
+TEST(MemoryProbe, ShowsTheBandwidthBeyondTheCaches) {
+  const Cluster cluster = plain_cluster(1);
+  const auto analytic = cost_model_table().at("analytic").make(cluster, nullptr);
+  Profile profile("core");
+  for (const Work& work : memory_probe().works) {
+    const double seconds = 2 * analytic->compute(work).busy_s[0];  // half of the data sheet's bandwidth
+    profile.add_op("local", work_key(work), 1, std::vector{seconds, 1.01 * seconds});
+  }
+  profile.add_launch(std::vector{1e-6});
+  const auto fitted = cost_model_table().at("fitted").make(cluster, &profile);
+  for (const char* key : {"accumulate.forward f32[200000000] f32[200000000]", "scaled_copy.forward f32[200000000]",
+                          "sgd.update f32[200000000] lr=0.1 momentum=0 weight_decay=0"}) {
+    const Work work = work_from_key(key);
+    EXPECT_NEAR(fitted->compute(work).busy_s[0] / (2 * analytic->compute(work).busy_s[0]), 1, 0.1) << key;
   }
 }
 
