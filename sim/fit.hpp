@@ -1,7 +1,7 @@
 // Fits: a duration as a function of shape, from measured shapes of the same class.
 //
-//   const ShapeFit fit(samples, broader.physics());       // conv2d.forward, say: FLOPs, bytes, shape, seconds
-//   const Estimate e = fit.at(demand, shape);             // e.seconds, e.relative_sd, e.novelty
+//   const ShapeFit fit(samples, broader.physics(), Cache::broader);   // conv2d.forward, say: FLOPs, bytes, shape,
+//   seconds const Estimate e = fit.at(demand, shape);                         // e.seconds, e.relative_sd, e.novelty
 //
 // Two layers. (1) Physics: four constants, found by least squares of the logarithms. Samples of one batch size can't
 // tell rate from bandwidth, and few samples tell little of anything: what they leave open, a broader class decides. (2)

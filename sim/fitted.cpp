@@ -34,11 +34,9 @@ ClassNames classes_of(const Work& work, bool on_cpu) {
   const std::string_view kernel = on_cpu && kind.cpu_kernel ? kind.cpu_kernel(work.op, work.pass) : "";
   const std::uint32_t grads = work.pass == Pass::backward ? work.grads : 0;
   const bool streams = kind.role == OpRole::optimizer || kind.role == OpRole::helper;
-  return {"all",
-          kind.matrix ? "matrix products"
-          : streams   ? "streams"
-                      : "layers",
-          op, fmt::format("{} {} {} rank {} grads {:x}", op, kernel, to_string(x.dtype), x.shape.size(), grads)};
+  const std::string group = kind.matrix ? "matrix products" : streams ? "streams" : "layers";
+  return {"all", group, op,
+          fmt::format("{} {} {} rank {} grads {:x}", op, kernel, to_string(x.dtype), x.shape.size(), grads)};
 }
 
 /// The first input's dimensions and the attributes, as natural logarithms.

@@ -142,7 +142,7 @@ std::optional<double> core_share(const Program& probe, const Timeline& timeline)
 }
 
 Program memory_probe() {
-  constexpr int kRepeats = 2;
+  constexpr int kRepeats = 4;
   Program program;
   program.model = "none";
   program.global_batch = 1;
@@ -163,16 +163,15 @@ Program memory_probe() {
     pairs.push_back({add_constant(draft, fmt::format("from{}", elements), spec, 1),
                      add_constant(draft, fmt::format("to{}", elements), spec, 1), spec});
   }
-  for (int k = 0; k < kRepeats; ++k) {
-    for (const Pair& pair : pairs) {
+  for (const Pair& pair : pairs)
+    for (int k = 0; k < kRepeats; ++k) {
       Instruction add;
       add.work = works.add({{&op_table().at("accumulate"), {}, {pair.spec, pair.spec}}, Pass::forward, 0});
       add.reads = {pair.to, pair.from};
       add.writes = {pair.to};
       draft.list.push_back({add, kNone});
+      draft.scaled_copy(pair.from, pair.to, 1, kNone);
     }
-    for (const Pair& pair : pairs) draft.scaled_copy(pair.from, pair.to, 1, kNone);
-  }
   add_frees(draft);
   program.roles.push_back(std::move(draft).finish());
   validate(program);

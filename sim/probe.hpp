@@ -25,9 +25,9 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats);
 /// that the transfer uses), waits, and plays as many again alone.
 Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes);
 
-/// One rank that adds and copies from 2^16 to 2^25 elements, each size after the others have filled the caches, as an
-/// update finds its operands: what a profile's models don't say of larger parameters, or of strategies that copy
-/// gradients. (Smaller ones depend on what was before them: here they would take several times a small model's time.)
+/// One rank that adds and copies from 2^16 to 2^25 elements, each pair a few times, so that it lies in the cache that
+/// holds it, as a gradient does that has just been computed: what a profile's models don't say of larger parameters, or
+/// of strategies that copy gradients.
 Program memory_probe();
 
 /// From a step of the overlap probe: the share of the cores' time that compute lost while a transfer ran, 0…1. nullopt

@@ -44,15 +44,16 @@ Demand demand(const OpInstance& op, Pass pass, std::uint32_t grads) {
   return {flops * (input_grad + weight_grad), y + input_grad * (w + x) + weight_grad * (x + w)};
 }
 
-/// ATen/native/Convolution.cpp, ConvParams::use_mkldnn, with one thread: oneDNN, or im2col and a matrix product, which
-/// is faster at small inputs (kernel_size 1 below 16 samples, few elements in one sample) and much slower at some.
+/// ATen/native/Convolution.cpp, ConvParams::use_mkldnn, with one thread: oneDNN; or a matrix product of the image's
+/// columns (ConvolutionMM2d.cpp), which is faster at small inputs (kernel_size 1 below 16 samples, few elements in one
+/// sample) and much slower at some. Where the columns are the image itself, they needn't be written.
 std::string_view cpu_kernel(const OpInstance& op, Pass) {
   const TensorSpec& x = op.inputs[0];
-  if (x.dtype == Dtype::f64) return "im2col";
-  const std::int64_t kernel = op.integer("kernel_size"), batch = x.shape[0];
-  const bool more_than_a_product = kernel > 1 || op.integer("stride") > 1 || op.integer("dilation") > 1 || batch >= 16;
+  const std::int64_t kernel = op.integer("kernel_size"), stride = op.integer("stride"), batch = x.shape[0];
+  const bool more_than_a_product = kernel > 1 || stride > 1 || op.integer("dilation") > 1 || batch >= 16;
   const bool large = op.integer("groups") > 1 || kernel > 3 || batch > 1 || x.elements() > 20480;
-  return more_than_a_product && large ? "oneDNN" : "im2col";
+  if (x.dtype != Dtype::f64 && more_than_a_product && large) return "oneDNN";
+  return kernel == 1 && stride == 1 && op.integer("padding") == 0 ? "matrix product" : "im2col";
 }
 
 }  // namespace

@@ -357,7 +357,10 @@ TEST(CpuKernels, Conv2dIsLibTorchsChoice) {
                     output_padding(2, 0);
                 const auto chosen = at::native::select_conv_backend(x, weight, std::nullopt, strides, paddings,
                                                                     dilations, false, output_padding, groups, {});
-                const std::string_view expected = chosen == at::native::ConvBackend::Mkldnn ? "oneDNN" : "im2col";
+                const bool columns = kernel > 1 || stride > 1;  // padding is kernel - 1
+                const std::string_view expected = chosen == at::native::ConvBackend::Mkldnn ? "oneDNN"
+                                                  : columns                                 ? "im2col"
+                                                                                            : "matrix product";
                 for (const sim::Pass pass : {sim::Pass::forward, sim::Pass::backward})
                   EXPECT_EQ(kind.cpu_kernel(conv, pass), expected)
                       << sim::to_string(conv.inputs[0]) << " kernel " << kernel << " stride " << stride << " dilation "
@@ -367,6 +370,7 @@ TEST(CpuKernels, Conv2dIsLibTorchsChoice) {
   at::set_num_threads(threads);
   EXPECT_GT(seen["oneDNN"], 50);
   EXPECT_GT(seen["im2col"], 50);
+  EXPECT_GT(seen["matrix product"], 10);
 }
 
 }  // namespace
