@@ -152,9 +152,13 @@ ShapeFit::ShapeFit(const std::vector<ShapeSample>& samples, const Physics& broad
                  "a broader class without cost");
   Solution best = likeliest(samples, broader, cache == Cache::found ? 0 : broader.cache_bytes);
   if (cache == Cache::found)
-    for (const double cache_bytes : {262144.0, 1048576.0, 4194304.0, 16777216.0})
-      if (const Solution solution = likeliest(samples, broader, cache_bytes); solution.squares < best.squares)
-        best = solution;
+    for (const double cache_bytes : {262144.0, 1048576.0, 4194304.0, 16777216.0}) {
+      const auto lies_beyond = [&](const ShapeSample& sample) { return sample.demand.bytes > cache_bytes; };
+      // Too few samples beyond: then what a byte takes there would be the broader class's word alone.
+      if (5 * std::ranges::count_if(samples, lies_beyond) < std::ssize(samples)) break;
+      const Solution solution = likeliest(samples, broader, cache_bytes);
+      if (solution.squares < best.squares) best = solution;
+    }
   physics_ = best.physics;
   std::vector<std::vector<double>> shapes;
   std::vector<double> residuals, noise;
