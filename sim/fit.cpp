@@ -29,7 +29,7 @@ Physics physics_of(const Eigen::Vector4d& logs, double cache_bytes) {
 
 struct Solution {
   Physics physics;
-  double squares = kInfinity;
+  double squares = 0;
 };
 
 /// The constants whose logarithms are the likeliest: minimise |ln(t / measured) / misfit|² + |(logs − broader) /

@@ -50,13 +50,12 @@ std::vector<double> shape_of(const Work& work) {
 
 /// What is known of all works before any is measured.
 Physics data_sheet(const Device& device) {
-  constexpr double kLeast_s = 1e-7, kCacheBytes = 1048576, kCacheSpeed = 4;  // rough: any measured work says more
+  constexpr double kLeast_s = 1e-7, kCacheSpeed = 4;  // rough: any measured work says more
   const double s_per_byte = 1 / (device.memory_bandwidth.base() * device.memory_efficiency);
   return {.launch_s = std::max(device.launch.in_seconds(), kLeast_s),
           .s_per_flop = 1 / (device.peak_f32.base() * device.compute_efficiency),
           .s_per_byte = s_per_byte / kCacheSpeed,
-          .beyond = kCacheSpeed - 1,
-          .cache_bytes = kCacheBytes};
+          .beyond = kCacheSpeed - 1};
 }
 
 struct Slower {
