@@ -165,7 +165,7 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
           if (task.copies == 0) continue;  // the probe's own copies only warm the caches
           works[sim::work_key(task.program.works[role.work[i]])][i].push_back(durations.seconds[row][i]);
           totals_s.back()[rank] += durations.seconds[row][i];
-          if (!task.jobs.empty()) samples.launches.push_back(durations.gap_s[row][i]);
+          samples.launches.push_back(durations.gap_s[row][i]);
         } else if (role.kind[i] == sim::InstructionKind::recv || role.kind[i] == sim::InstructionKind::collective) {
           samples.transfers.push_back(durations.seconds[row][i]);
         }
@@ -173,24 +173,25 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
     }
   }
   for (const auto& [key, by_instruction] : works) samples.works[key] = pooled(by_instruction);
-  if (task.jobs.empty()) return samples;  // a link's or the memory's probe: not what a step is like
-  samples.rank_spread = spread_of(totals_s, works);
-  if (task.copies > 0) {
-    const sim::Role& role = task.program.roles[0];
-    for (std::uint32_t i = 0; i < role.size(); ++i)
-      if (is_computed(role.kind[i])) {
-        std::int64_t& largest = samples.workspaces[sim::work_key(task.program.works[role.work[i]])];
-        largest = std::max(largest, result.workspace_bytes.at(0).at(i));
-      }
-    std::vector<double> workspaces;
-    for (const sim::Work& work : task.program.works)
-      workspaces.push_back(static_cast<double>(samples.workspaces[sim::work_key(work)]));
-    const bool processes = backend::world_table().at(world_of(task.world)).processes;
-    const double held = sim::held_with_reuse(role, workspaces) * (processes ? 1 : task.copies);
-    for (std::size_t process = 0; process < (processes ? task.copies : 1); ++process)
-      samples.process_bytes.push_back(
-          std::max(0.0, static_cast<double>(result.memory.at(process).resident_peak_bytes) - held));
+  if (task.jobs.empty()) {  // a link's or the memory's probe: not what a step is like
+    samples.launches.clear();
+    return samples;
   }
+  samples.rank_spread = spread_of(totals_s, works);
+  const sim::Role& role = task.program.roles[0];
+  for (std::uint32_t i = 0; i < role.size(); ++i)
+    if (is_computed(role.kind[i])) {
+      std::int64_t& largest = samples.workspaces[sim::work_key(task.program.works[role.work[i]])];
+      largest = std::max(largest, result.workspace_bytes.at(0).at(i));
+    }
+  std::vector<double> workspaces;
+  for (const sim::Work& work : task.program.works)
+    workspaces.push_back(static_cast<double>(samples.workspaces[sim::work_key(work)]));
+  const bool processes = backend::world_table().at(world_of(task.world)).processes;
+  const double held = sim::held_with_reuse(role, workspaces) * (processes ? 1 : task.copies);
+  for (std::size_t process = 0; process < (processes ? task.copies : 1); ++process)
+    samples.process_bytes.push_back(
+        std::max(0.0, static_cast<double>(result.memory.at(process).resident_peak_bytes) - held));
   return samples;
 }
 

@@ -40,15 +40,11 @@ def draw(axes, model, world, schedule, rows, pipelines):
 def plot(arguments):
     rows = result_file.choose(arguments.file, result_file.read_result(arguments.file).rows, "world", arguments.world)
     rows = [row for row in rows if row["status"] != "skipped" and row["executor"] == "paragauge"]
-    panels = []
-    for (model, world), cells in result_file.groups(rows, "model", "world").items():
-        by_schedule = {}
-        for row in cells:
-            if result_file.preset(row["strategy"]) == "pipeline":
-                by_schedule.setdefault(result_file.option(row["strategy"], "schedule"), []).append(row)
-        for schedule, pipelines in by_schedule.items():
-            if len({row["microbatch"] for row in pipelines}) > 1:
-                panels.append((model, world, schedule, cells, pipelines))
+    pipelines = [{**row, "schedule": result_file.option(row["strategy"], "schedule")} for row in rows
+                 if result_file.preset(row["strategy"]) == "pipeline"]
+    panels = {key: sweep for key, sweep in result_file.groups(pipelines, "model", "world", "schedule").items()
+              if len({row["microbatch"] for row in sweep}) > 1}
+    cells = result_file.groups(rows, "model", "world")
     if not panels:
         raise result_file.FileError(f"{arguments.file}: no sweep: it needs pipelines of at least two split sizes of one model, world and schedule")
     columns = min(2, len(panels))
@@ -57,8 +53,8 @@ def plot(arguments):
     for axis in axes.flat[len(panels):]:
         axis.set_visible(False)
     handles = {}
-    for axis, panel in zip(axes.flat, panels):
-        draw(axis, *panel)
+    for axis, ((model, world, schedule), sweep) in zip(axes.flat, panels.items()):
+        draw(axis, model, world, schedule, cells[model, world], sweep)
         handles.update({name: handle for handle, name in zip(*axis.get_legend_handles_labels())})
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2 * columns, title="error bars: standard deviation of the steps",
                   title_fontsize=9)

@@ -166,16 +166,14 @@ ShapeFit::ShapeFit(const std::vector<ShapeSample>& samples, const Physics& broad
     shapes.push_back(sample.shape);
     residuals.push_back(std::log(sample.seconds / physics_.seconds(sample.demand)));
     noise.push_back(sample.relative_noise);
-    spread_ += residuals.back() * residuals.back() / static_cast<double>(samples.size());
   }
-  spread_ = std::sqrt(spread_);
   if (!shapes[0].empty()) residual_.emplace_back(shapes, residuals, noise);
 }
 
 Estimate ShapeFit::at(const Demand& demand, std::span<const double> shape) const {
-  if (residual_.empty()) return {physics_.seconds(demand), spread_, 1};
+  if (residual_.empty()) return {physics_.seconds(demand), 1};
   const Kriging::Answer residual = residual_[0].at(shape);
-  return {physics_.seconds(demand) * std::exp(residual.value), residual.sd, residual.novelty};
+  return {physics_.seconds(demand) * std::exp(residual.value), residual.novelty};
 }
 
 }  // namespace sim

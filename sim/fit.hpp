@@ -1,7 +1,7 @@
 // Fits: a duration as a function of shape, from measured shapes of the same class.
 //
-//   const ShapeFit fit(samples, broader.physics(), Cache::broader);   // conv2d.forward, say: FLOPs, bytes, shape,
-//   seconds const Estimate e = fit.at(demand, shape);                         // e.seconds, e.relative_sd, e.novelty
+//   const ShapeFit fit(samples, broader.physics(), Cache::broader);  // conv2d.forward: FLOPs, bytes, shape, seconds
+//   const Estimate e = fit.at(demand, shape);                        // e.seconds, e.novelty
 //
 // Two layers. (1) Physics: four constants, found by least squares of the logarithms. Samples of one batch size can't
 // tell rate from bandwidth, and few samples tell little of anything: what they leave open, a broader class decides. (2)
@@ -51,7 +51,6 @@ struct ShapeSample {
 
 struct Estimate {
   double seconds = 0;
-  double relative_sd = 0;
   double novelty = 1;  // 0: a measured shape; 1: unlike any of them
 };
 
@@ -76,7 +75,6 @@ class ShapeFit {
 
  private:
   Physics physics_;
-  double spread_ = 0;              // root mean square of the residuals' logarithms
   std::vector<Kriging> residual_;  // at most one
 };
 

@@ -327,46 +327,47 @@ TEST(OpTable, EveryHelperDoesWhatItsEquationSays) {
   }
 }
 
+/// LibTorch's own choice, in sim's words. The padding is kernel_size - 1.
+std::string_view conv2d_kernel_of_libtorch(const sim::OpInstance& conv) {
+  const auto both = [&](std::string_view attribute) { return std::vector<c10::SymInt>(2, conv.integer(attribute)); };
+  const at::ScalarType type = scalar_type(conv.inputs[0].dtype);
+  const at::native::ConvBackend chosen = at::native::select_conv_backend(
+      at::zeros(conv.inputs[0].shape, type), at::zeros(conv.signature().parameters[0].spec.shape, type), std::nullopt,
+      both("stride"), both("padding"), both("dilation"), /*transposed=*/false,
+      /*output_padding=*/std::vector<c10::SymInt>(2, 0), conv.integer("groups"), {});
+  if (chosen == at::native::ConvBackend::Mkldnn) return "oneDNN";
+  return conv.integer("kernel_size") > 1 || conv.integer("stride") > 1 ? "im2col" : "matrix product";
+}
+
 /// `fitted` has a fit for each of LibTorch's kernels; LibTorch itself says which one a shape gets.
 TEST(CpuKernels, Conv2dIsLibTorchsChoice) {
   const int threads = at::get_num_threads();
   at::set_num_threads(1);
-  std::map<std::string_view, int> seen;
+  const sim::OpKind& kind = sim::op_table().at("conv2d");
+  std::vector<sim::Attributes> all_attributes;
+  for (const double kernel : {1, 3, 5})
+    for (const double stride : {1, 2})
+      for (const double dilation : {1, 2})
+        for (const double groups : {1, 4})
+          all_attributes.push_back({{"out_channels", 16},
+                                    {"kernel_size", kernel},
+                                    {"stride", stride},
+                                    {"padding", kernel - 1},
+                                    {"dilation", dilation},
+                                    {"groups", groups}});
+  std::vector<sim::TensorSpec> inputs;
   for (const sim::Dtype dtype : {sim::Dtype::f32, sim::Dtype::f64})
     for (const std::int64_t batch : {1, 2, 15, 16})
-      for (const std::int64_t size : {8, 40})
-        for (const std::int64_t kernel : {1, 3, 5})
-          for (const std::int64_t stride : {1, 2})
-            for (const std::int64_t dilation : {1, 2})
-              for (const std::int64_t groups : {1, 4}) {
-                const sim::OpKind& kind = sim::op_table().at("conv2d");
-                const auto number = [](std::int64_t value) { return static_cast<double>(value); };
-                const sim::OpInstance conv{&kind,
-                                           sim::complete_attributes(kind,
-                                                                    {{"out_channels", 16},
-                                                                     {"kernel_size", number(kernel)},
-                                                                     {"stride", number(stride)},
-                                                                     {"padding", number(kernel - 1)},
-                                                                     {"dilation", number(dilation)},
-                                                                     {"groups", number(groups)}},
-                                                                    "test"),
-                                           {{dtype, {batch, 16, size, size}}}};
-                const at::Tensor x = at::zeros(conv.inputs[0].shape, scalar_type(dtype)),
-                                 weight = at::zeros(conv.signature().parameters[0].spec.shape, scalar_type(dtype));
-                const std::vector<c10::SymInt> strides(2, stride), paddings(2, kernel - 1), dilations(2, dilation),
-                    output_padding(2, 0);
-                const auto chosen = at::native::select_conv_backend(x, weight, std::nullopt, strides, paddings,
-                                                                    dilations, false, output_padding, groups, {});
-                const bool columns = kernel > 1 || stride > 1;  // padding is kernel - 1
-                const std::string_view expected = chosen == at::native::ConvBackend::Mkldnn ? "oneDNN"
-                                                  : columns                                 ? "im2col"
-                                                                                            : "matrix product";
-                for (const sim::Pass pass : {sim::Pass::forward, sim::Pass::backward})
-                  EXPECT_EQ(kind.cpu_kernel(conv, pass), expected)
-                      << sim::to_string(conv.inputs[0]) << " kernel " << kernel << " stride " << stride << " dilation "
-                      << dilation << " groups " << groups;
-                ++seen[expected];
-              }
+      for (const std::int64_t size : {8, 40}) inputs.push_back({dtype, {batch, 16, size, size}});
+  std::map<std::string_view, int> seen;
+  for (const sim::Attributes& attributes : all_attributes)
+    for (const sim::TensorSpec& input : inputs) {
+      const sim::OpInstance conv{&kind, sim::complete_attributes(kind, attributes, "test"), {input}};
+      const std::string_view expected = conv2d_kernel_of_libtorch(conv);
+      for (const sim::Pass pass : {sim::Pass::forward, sim::Pass::backward})
+        EXPECT_EQ(kind.cpu_kernel(conv, pass), expected) << sim::work_key({conv, pass, 1});
+      ++seen[expected];
+    }
   at::set_num_threads(threads);
   EXPECT_GT(seen["oneDNN"], 50);
   EXPECT_GT(seen["im2col"], 50);
