@@ -365,7 +365,7 @@ TEST(CpuKernels, Conv2dIsLibTorchsChoice) {
       const sim::OpInstance conv{&kind, sim::complete_attributes(kind, attributes, "test"), {input}};
       const std::string_view expected = conv2d_kernel_of_libtorch(conv);
       for (const sim::Pass pass : {sim::Pass::forward, sim::Pass::backward})
-        EXPECT_EQ(kind.cpu_kernel(conv, pass), expected) << sim::work_key({conv, pass, 1});
+        EXPECT_TRUE(kind.cpu_kernel(conv, pass).starts_with(expected)) << sim::work_key({conv, pass, 1});
       ++seen[expected];
     }
   at::set_num_threads(threads);
