@@ -5,11 +5,15 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "backend/region.hpp"
 #include "sim/error.hpp"
 
 namespace backend {
@@ -17,18 +21,56 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;  // as c10's own allocator: a cache line, an AVX-512 register
 
-struct Arena {
-  std::mutex mutex;
-  RankBytes bytes;
-  std::int64_t cached = 0;
-  std::unordered_map<std::size_t, std::vector<void*>> free;  // capacity → blocks, the last freed last
-};
+struct Arena;
 
 /// Stands in front of the bytes of a block.
 struct alignas(kAlignment) Header {
   Arena* owner;
+  Region* region;        // nullptr: the block is the C library's
   std::size_t bytes;     // asked for
   std::size_t capacity;  // of the block, this header included
+};
+
+struct Arena {
+  std::mutex mutex;
+  RankBytes bytes;
+  std::int64_t cached = 0;
+  std::unordered_map<std::size_t, std::vector<Header*>> free;  // by capacity, the last freed last
+  std::unique_ptr<Region> region;                              // a rank's; made with its first block
+  std::vector<std::unique_ptr<Region>> left;                   // still in use when their program had ended
+
+  Header* take_cached(std::size_t capacity) {
+    const auto found = free.find(capacity);
+    if (found == free.end() || found->second.empty()) return nullptr;
+    Header* block = found->second.back();
+    found->second.pop_back();
+    cached -= static_cast<std::int64_t>(capacity);
+    if (block->region != nullptr) block->region->used_again();
+    return block;
+  }
+  /// Whether the block waits for reuse from now on, or is gone with its region; else it's still to be freed.
+  bool keep(Header* block) {
+    if (block->region != nullptr) block->region->freed();
+    if (block->region != nullptr && block->region != region.get()) {
+      std::erase_if(left, [](const auto& old) { return !old->in_use(); });
+      return true;
+    }
+    if (block->capacity < kCachedFrom) return false;
+    cached += static_cast<std::int64_t>(block->capacity);
+    free[block->capacity].push_back(block);
+    return true;
+  }
+  void start_over(bool give_back) {
+    for (const auto& [capacity, blocks] : free)
+      for (Header* block : blocks)
+        if (block->region == nullptr) std::free(block);
+    free.clear();
+    cached = 0;
+    if (region && region->in_use()) left.push_back(std::move(region));
+    if (!region) return;
+    region->start_over();
+    if (give_back) region->give_back();
+  }
 };
 
 struct Arenas {
@@ -60,22 +102,21 @@ Arenas& arenas() {
 
 thread_local Arena* current = nullptr;
 
-void* take_cached(Arena& arena, std::size_t capacity) {
-  const std::lock_guard lock(arena.mutex);
-  const auto found = arena.free.find(capacity);
-  if (found == arena.free.end() || found->second.empty()) return nullptr;
-  void* block = found->second.back();
-  found->second.pop_back();
-  arena.cached -= static_cast<std::int64_t>(capacity);
-  return block;
-}
-
 void* take_new(std::size_t capacity) {
   void* block = nullptr;
   if (posix_memalign(&block, kAlignment, capacity) == 0) return block;
-  release_cached();
-  if (posix_memalign(&block, kAlignment, capacity) == 0) return block;
   throw sim::RunError("out of memory: the system refuses {} bytes for a tensor", capacity);
+}
+
+/// Memory for a block of at least kCachedFrom bytes, and the region it's of.
+std::pair<void*, Region*> take_large(Arena& arena, std::size_t capacity) {
+  const std::lock_guard lock(arena.mutex);
+  if (Header* block = arena.take_cached(capacity)) return {block, block->region};
+  // What belongs to nobody may live for ever, and would keep a region with it.
+  if (&arena == &arenas().nobody) return {take_new(capacity), nullptr};
+  if (!arena.region) arena.region = std::make_unique<Region>();
+  if (void* block = arena.region->take(capacity)) return {block, arena.region.get()};
+  return {take_new(capacity), nullptr};
 }
 
 void free_bytes(void* bytes) {
@@ -85,11 +126,7 @@ void free_bytes(void* bytes) {
   {
     const std::lock_guard lock(arena.mutex);
     arena.bytes.live -= static_cast<std::int64_t>(header->bytes);
-    if (header->capacity >= kCachedFrom) {
-      arena.cached += static_cast<std::int64_t>(header->capacity);
-      arena.free[header->capacity].push_back(header);
-      return;
-    }
+    if (arena.keep(header)) return;
   }
   std::free(header);
 }
@@ -101,9 +138,9 @@ class CountingAllocator final : public c10::Allocator {
     if (bytes == 0) return {nullptr, nullptr, &free_bytes, cpu};
     Arena& arena = current != nullptr ? *current : arenas().nobody;
     const std::size_t capacity = (sizeof(Header) + bytes + kAlignment - 1) / kAlignment * kAlignment;
-    void* block = capacity >= kCachedFrom ? take_cached(arena, capacity) : nullptr;
-    if (block == nullptr) block = take_new(capacity);
-    void* data = new (block) Header{&arena, bytes, capacity} + 1;
+    const auto [block, region] =
+        capacity >= kCachedFrom ? take_large(arena, capacity) : std::pair<void*, Region*>(take_new(capacity), nullptr);
+    void* data = new (block) Header{&arena, region, bytes, capacity} + 1;
     const std::lock_guard lock(arena.mutex);
     arena.bytes.live += static_cast<std::int64_t>(bytes);
     arena.bytes.peak = std::max(arena.bytes.peak, arena.bytes.live);
@@ -114,6 +151,18 @@ class CountingAllocator final : public c10::Allocator {
     default_copy_data(destination, source, bytes);
   }
 };
+
+/// The share of the machine's memory that programs could still get; all where the system doesn't say.
+double available_memory() {
+  std::ifstream file("/proc/meminfo");
+  double total = 0, available = 0;
+  for (std::string word; file >> word;)
+    if (word == "MemTotal:")
+      file >> total;
+    else if (word == "MemAvailable:" && file >> available)
+      return available / total;
+  return 1;
+}
 
 }  // namespace
 
@@ -140,14 +189,21 @@ std::int64_t cached_bytes() {
   return bytes;
 }
 
+void recycle_cached() {
+  const bool give_back = available_memory() < 0.25;
+  arenas().each([&](Arena& arena) { arena.start_over(give_back); });
+  malloc_trim(0);  // the C library would keep what it had
+}
+
+std::int64_t idle_bytes() {
+  std::int64_t bytes = 0;
+  arenas().each([&](const Arena& arena) { bytes += arena.region ? arena.region->idle_bytes() : 0; });
+  return bytes;
+}
+
 void release_cached() {
-  arenas().each([](Arena& arena) {
-    for (const auto& [capacity, blocks] : arena.free)
-      for (void* block : blocks) std::free(block);
-    arena.free.clear();
-    arena.cached = 0;
-  });
-  malloc_trim(0);  // the C library would keep them for itself
+  arenas().each([](Arena& arena) { arena.start_over(/*give_back=*/true); });
+  malloc_trim(0);
 }
 
 void release_heap() {

@@ -13,11 +13,12 @@
 namespace backend {
 namespace {
 
-/// VmHWM: the process's resident peak since it was last reset (or started, where resetting isn't permitted).
+/// VmHWM: the process's resident peak since it was last reset (or started, where resetting isn't permitted), without
+/// the idle blocks that this program hasn't taken.
 std::int64_t resident_peak_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;)
-    if (std::int64_t kib = 0; word == "VmHWM:" && status >> kib) return kib * 1024;
+    if (std::int64_t kib = 0; word == "VmHWM:" && status >> kib) return kib * 1024 - idle_bytes();
   return 0;
 }
 double mean_loss(const StepRecord& record) {
@@ -76,7 +77,7 @@ void compare_state(const RunRequest& request, const Reference& reference, std::u
 }
 
 void reset_resident_peak() {
-  release_cached();
+  recycle_cached();
   std::ofstream("/proc/self/clear_refs") << 5;
 }
 

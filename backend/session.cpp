@@ -79,7 +79,7 @@ class ThreadSession final : public Session {
     reset_resident_peak();
     have_ranks_serve(&wanted);
     for (std::optional<Executor>& executor : executors_) executor.reset();
-    release_cached();
+    recycle_cached();
     have_ranks_serve(nullptr);
     if (failure_) std::rethrow_exception(failure_);
     std::optional<Reference> reference;
@@ -206,7 +206,7 @@ class ProcessSession final : public Session {
     try {
       RankReport report = play(request, *world_.ranks[0], board_, executor);
       executor.reset();
-      release_cached();
+      recycle_cached();
       if (request.verify) compare_state(request, reference_ = reference_of(request), rank(), report);
       return report;
     } catch (...) {

@@ -32,6 +32,7 @@ class Session:
     settle = 0
     replica = 0
     optimizer = None
+    resident_peak_bytes = None  # of its first steps
 
     def __init__(self, subject, plan, rank, devices, group):
         self.subject, self.plan, self.rank, self.group = subject, plan, rank, group

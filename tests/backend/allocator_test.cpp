@@ -110,6 +110,42 @@ TEST_F(AllocatorTest, LargeBlocksAreReusedForTheSameSizeAndOwner) {
   EXPECT_EQ(cached_bytes(), 0);
 }
 
+TEST_F(AllocatorTest, TheNextProgramFindsTheMemoryOfTheLast) {
+  const AllocationOwner owner(rank_);
+  const void* first = nullptr;
+  {
+    const at::Tensor a = bytes(kLarge), b = bytes(2 * kLarge);
+    first = a.data_ptr();
+    std::memset(a.data_ptr(), 1, kLarge);
+  }
+  recycle_cached();
+  EXPECT_EQ(cached_bytes(), 0);
+  const std::int64_t idle = idle_bytes();
+  EXPECT_GE(idle, 3 * kLarge);
+  {
+    const at::Tensor other_size = bytes(kLarge + 1000);
+    EXPECT_EQ(other_size.data_ptr(), first);
+    EXPECT_EQ(static_cast<char*>(other_size.data_ptr())[kLarge - 1], 1);  // the page is still there
+    EXPECT_LE(idle_bytes(), idle - kLarge - 1000);
+  }
+  release_cached();
+  EXPECT_EQ(idle_bytes(), 0);
+  EXPECT_EQ(static_cast<char*>(bytes(kLarge).data_ptr())[kLarge - 1], 0);  // a new one
+}
+
+TEST_F(AllocatorTest, WhatOutlivesItsProgramKeepsItsBytes) {
+  const AllocationOwner owner(rank_);
+  at::Tensor stays = bytes(kLarge);
+  stays.fill_(7);
+  recycle_cached();
+  const at::Tensor next = bytes(kLarge);
+  EXPECT_NE(next.data_ptr(), stays.data_ptr());
+  static_cast<char*>(next.data_ptr())[0] = 1;
+  EXPECT_EQ(static_cast<char*>(stays.data_ptr())[0], 7);
+  stays.reset();
+  EXPECT_EQ(cached_bytes(), 0);
+}
+
 TEST_F(AllocatorTest, WhatAThreadFreedGoesBackToTheSystem) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitizer has its own heap";
