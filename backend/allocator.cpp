@@ -50,10 +50,12 @@ struct Arena {
   }
   /// Whether the block waits for reuse from now on, or is gone with its region; else it's still to be freed.
   bool keep(Header* block) {
-    if (block->region != nullptr) block->region->freed();
-    if (block->region != nullptr && block->region != region.get()) {
-      std::erase_if(left, [](const auto& old) { return !old->in_use(); });
-      return true;
+    if (Region* const from = block->region; from != nullptr) {
+      from->freed();
+      if (from != region.get()) {
+        std::erase_if(left, [](const auto& old) { return !old->in_use(); });  // and the block with it
+        return true;
+      }
     }
     if (block->capacity < kCachedFrom) return false;
     cached += static_cast<std::int64_t>(block->capacity);

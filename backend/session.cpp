@@ -164,7 +164,7 @@ class ThreadSession final : public Session {
 class ProcessSession final : public Session {
  public:
   ProcessSession(const SessionOptions& options, World world)
-      : options_(options), world_(std::move(world)), board_(ProgressBoard::join(options.ranks)), owner_(rank()) {
+      : options_(options), world_(std::move(world)), board_(ProgressBoard::join(options.ranks)) {
     real_time_ = RealTime(kComputePriority, options.real_time).permitted();
   }
   ~ProcessSession() override {
@@ -202,6 +202,7 @@ class ProcessSession final : public Session {
     reference_ = {};  // may be gigabytes
     reset_resident_peak();
     const RealTime urgent(kComputePriority, options_.real_time);
+    const AllocationOwner owner(rank());  // not of the messages between the ranks' sessions
     std::optional<Executor> executor;
     try {
       RankReport report = play(request, *world_.ranks[0], board_, executor);
@@ -218,7 +219,6 @@ class ProcessSession final : public Session {
   const SessionOptions options_;
   World world_;
   ProgressBoard board_;
-  AllocationOwner owner_;
   Reference reference_;  // of the last run that was verified
   bool real_time_ = false, failed_ = false;
 };
