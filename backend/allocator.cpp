@@ -154,16 +154,26 @@ class CountingAllocator final : public c10::Allocator {
   }
 };
 
-/// The share of the machine's memory that programs could still get; all where the system doesn't say.
+double number_in(const char* path) {
+  double number = 0;
+  std::ifstream(path) >> number;
+  return number;
+}
+
+/// The share of its memory that the machine, or the control group that this process is in, could still give; all where
+/// neither says.
 double available_memory() {
-  std::ifstream file("/proc/meminfo");
-  double total = 0, available = 0;
-  for (std::string word; file >> word;)
+  double total = 0, available = 0, share = 1;
+  std::ifstream machine("/proc/meminfo");
+  for (std::string word; available == 0 && machine >> word;)
     if (word == "MemTotal:")
-      file >> total;
-    else if (word == "MemAvailable:" && file >> available)
-      return available / total;
-  return 1;
+      machine >> total;
+    else if (word == "MemAvailable:")
+      machine >> available;
+  if (total > 0 && available > 0) share = available / total;
+  const double limit = number_in("/sys/fs/cgroup/memory.max");  // not a number where there is none
+  if (limit > 0) share = std::min(share, 1 - number_in("/sys/fs/cgroup/memory.current") / limit);
+  return share;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/Version.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <fmt/format.h>
 #include <sys/utsname.h>
 #include <torch/version.h>
 #include <unistd.h>
@@ -77,7 +78,7 @@ Json caches() {
     const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index);
     const Json level = line_of(folder + "/level"), type = line_of(folder + "/type");
     if (!level.is_null() && !type.is_null())
-      sizes["L" + level.get<std::string>() + " " + type.get<std::string>()] = line_of(folder + "/size");
+      sizes[fmt::format("L{} {}", level.get<std::string>(), type.get<std::string>())] = line_of(folder + "/size");
   }
   return sizes;
 }
@@ -124,6 +125,7 @@ Json Environment::describe() const {
             {"caches", caches()}}},
           {"memory_GiB", memory_GiB},
           {"kernel", std::string(system.sysname) + " " + system.release},
+          {"huge_pages", line_of("/sys/kernel/mm/transparent_hugepage/enabled")},
           {"rt_runtime_us", line_of("/proc/sys/kernel/sched_rt_runtime_us")},
           {"steal_share", total > 0 ? Json(static_cast<double>(now.steal - steal_ticks_) / total) : Json()},
           {"torch", TORCH_VERSION},
