@@ -11,8 +11,7 @@ Region::Region() {
   const auto pages = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES));
   const std::size_t size = pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   void* begin = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (begin == MAP_FAILED) return;      // then there is never room
-  madvise(begin, size, MADV_HUGEPAGE);  // where it's refused, pages of the usual size do
+  if (begin == MAP_FAILED) return;  // then there is never room
   begin_ = static_cast<char*>(begin);
   size_ = size;
 }
