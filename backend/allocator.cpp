@@ -5,21 +5,23 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "backend/region.hpp"
+#include "backend/system_file.hpp"
 #include "sim/error.hpp"
 
 namespace backend {
 namespace {
 
 constexpr std::size_t kAlignment = 64;  // as c10's own allocator: a cache line, an AVX-512 register
+constexpr double kPlenty = 0.25;        // of the machine's memory, still available
 
 struct Arena;
 
@@ -104,21 +106,27 @@ Arenas& arenas() {
 
 thread_local Arena* current = nullptr;
 
-void* take_new(std::size_t capacity) {
+struct Place {
   void* block = nullptr;
-  if (posix_memalign(&block, kAlignment, capacity) == 0) return block;
-  throw sim::RunError("out of memory: the system refuses {} bytes for a tensor", capacity);
-}
+  Region* region = nullptr;  // that it's of
+};
 
-/// Memory for a block of at least kCachedFrom bytes, and the region it's of.
-std::pair<void*, Region*> take_large(Arena& arena, std::size_t capacity) {
+/// For a block of at least kCachedFrom bytes: a cached one, or of the rank's region; none where neither has it.
+Place take_kept(Arena& arena, std::size_t capacity) {
   const std::lock_guard lock(arena.mutex);
   if (Header* block = arena.take_cached(capacity)) return {block, block->region};
   // What belongs to nobody may live for ever, and would keep a region with it.
-  if (&arena == &arenas().nobody) return {take_new(capacity), nullptr};
+  if (&arena == &arenas().nobody) return {};
   if (!arena.region) arena.region = std::make_unique<Region>();
-  if (void* block = arena.region->take(capacity)) return {block, arena.region.get()};
-  return {take_new(capacity), nullptr};
+  return {arena.region->take(capacity), arena.region.get()};
+}
+
+void* take_new(std::size_t capacity) {
+  void* block = nullptr;
+  if (posix_memalign(&block, kAlignment, capacity) == 0) return block;
+  release_cached();
+  if (posix_memalign(&block, kAlignment, capacity) == 0) return block;
+  throw sim::RunError("out of memory: the system refuses {} bytes for a tensor", capacity);
 }
 
 void free_bytes(void* bytes) {
@@ -140,9 +148,10 @@ class CountingAllocator final : public c10::Allocator {
     if (bytes == 0) return {nullptr, nullptr, &free_bytes, cpu};
     Arena& arena = current != nullptr ? *current : arenas().nobody;
     const std::size_t capacity = (sizeof(Header) + bytes + kAlignment - 1) / kAlignment * kAlignment;
-    const auto [block, region] =
-        capacity >= kCachedFrom ? take_large(arena, capacity) : std::pair<void*, Region*>(take_new(capacity), nullptr);
-    void* data = new (block) Header{&arena, region, bytes, capacity} + 1;
+    Place place;
+    if (capacity >= kCachedFrom) place = take_kept(arena, capacity);
+    if (place.block == nullptr) place = {take_new(capacity), nullptr};
+    void* data = new (place.block) Header{&arena, place.region, bytes, capacity} + 1;
     const std::lock_guard lock(arena.mutex);
     arena.bytes.live += static_cast<std::int64_t>(bytes);
     arena.bytes.peak = std::max(arena.bytes.peak, arena.bytes.live);
@@ -154,26 +163,21 @@ class CountingAllocator final : public c10::Allocator {
   }
 };
 
-double number_in(const char* path) {
-  double number = 0;
-  std::ifstream(path) >> number;
-  return number;
-}
+double number_in(const char* path) { return std::strtod(first_line(path).value_or("").c_str(), nullptr); }
 
 /// The share of its memory that the machine, or the control group that this process is in, could still give; all where
 /// neither says.
 double available_memory() {
-  double total = 0, available = 0, share = 1;
-  std::ifstream machine("/proc/meminfo");
-  for (std::string word; available == 0 && machine >> word;)
-    if (word == "MemTotal:")
-      machine >> total;
-    else if (word == "MemAvailable:")
-      machine >> available;
-  if (total > 0 && available > 0) share = available / total;
-  const double limit = number_in("/sys/fs/cgroup/memory.max");  // not a number where there is none
-  if (limit > 0) share = std::min(share, 1 - number_in("/sys/fs/cgroup/memory.current") / limit);
-  return share;
+  const std::optional<double> total = field_bytes("/proc/meminfo", "MemTotal:"),
+                              available = field_bytes("/proc/meminfo", "MemAvailable:");
+  const double share = total && available ? *available / *total : 1;
+  const double limit = number_in("/sys/fs/cgroup/memory.max");  // "max", that is 0, where there is none
+  return limit > 0 ? std::min(share, 1 - number_in("/sys/fs/cgroup/memory.current") / limit) : share;
+}
+
+void start_over(bool give_back) {
+  arenas().each([&](Arena& arena) { arena.start_over(give_back); });
+  malloc_trim(0);  // the C library would keep what it had
 }
 
 }  // namespace
@@ -201,11 +205,7 @@ std::int64_t cached_bytes() {
   return bytes;
 }
 
-void recycle_cached() {
-  const bool give_back = available_memory() < 0.25;
-  arenas().each([&](Arena& arena) { arena.start_over(give_back); });
-  malloc_trim(0);  // the C library would keep what it had
-}
+void recycle_cached() { start_over(/*give_back=*/available_memory() < kPlenty); }
 
 std::int64_t idle_bytes() {
   std::int64_t bytes = 0;
@@ -213,10 +213,7 @@ std::int64_t idle_bytes() {
   return bytes;
 }
 
-void release_cached() {
-  arenas().each([](Arena& arena) { arena.start_over(/*give_back=*/true); });
-  malloc_trim(0);
-}
+void release_cached() { start_over(/*give_back=*/true); }
 
 void release_heap() {
   constexpr std::size_t kHeap = 64 << 20;   // glibc's HEAP_MAX_SIZE

@@ -8,8 +8,8 @@
 //
 // Counted are the bytes asked for. A block remembers its owner, so a free from another thread counts right. A block of
 // kCachedFrom bytes or more is not given back to the system but reused for the next request of its size and owner: else
-// every step would fault its pages in again. Not seen: what oneDNN and MKL allocate
-// for themselves, and threads of an op (OpenMP) that allocate on their own.
+// every step would fault its pages in again. Not seen: what oneDNN and MKL allocate for themselves, and threads of an
+// op (OpenMP) that allocate on their own.
 #pragma once
 
 #include <cstddef>
@@ -34,8 +34,7 @@ void reset_peak(std::uint32_t rank);
 /// Blocks that wait for reuse, of all ranks.
 std::int64_t cached_bytes();
 /// Between programs, when the ranks hold no tensors: blocks of the next program may have other sizes, so that none
-/// waits any longer; their memory stays for it (backend/region.hpp) while at least a quarter of the machine's is
-/// available.
+/// waits any longer; their memory stays for it (backend/region.hpp) while the machine has plenty.
 void recycle_cached();
 /// What is there from earlier programs and this one hasn't used, of all ranks.
 std::int64_t idle_bytes();

@@ -12,10 +12,11 @@
 #include <cstdio>
 #include <ctime>
 #include <fstream>
-#include <sstream>
+#include <optional>
 #include <string>
 
 #include "backend/scheduling.hpp"
+#include "backend/system_file.hpp"
 #ifdef PARAGAUGE_CUDA
 #include <ATen/cuda/CUDAContext.h>
 #endif
@@ -25,23 +26,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// The first line of a file, or null.
-Json line_of(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  return std::getline(file, line) ? Json(line) : Json();
-}
-
-/// "model name : AMD EPYC" → "AMD EPYC"; null if no line begins with the key.
-Json field_of(const std::string& path, std::string_view key) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with(key)) continue;
-    const std::size_t value = line.find_first_not_of(" \t", line.find(':') + 1);
-    return value == std::string::npos ? Json() : Json(line.substr(value));
-  }
-  return nullptr;
-}
+/// Or null.
+Json json(const std::optional<std::string>& value) { return value ? Json(*value) : Json(); }
+Json line_of(const std::string& path) { return json(first_line(path)); }
 
 Json output_of(const std::string& command) {
   std::string text;
@@ -118,9 +105,9 @@ Json Environment::describe() const {
   return {{"date", date.data()},
           {"commit", output_of("git -C '" + source + "' describe --always --dirty --abbrev=12")},
           {"cpu",
-           {{"model", field_of("/proc/cpuinfo", "model name")},
+           {{"model", json(field("/proc/cpuinfo", "model name"))},
             {"usable_cores", usable_cores()},
-            {"MHz", field_of("/proc/cpuinfo", "cpu MHz")},
+            {"MHz", json(field("/proc/cpuinfo", "cpu MHz"))},
             {"governor", line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")},
             {"caches", caches()}}},
           {"memory_GiB", memory_GiB},

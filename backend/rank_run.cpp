@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "backend/allocator.hpp"
+#include "backend/system_file.hpp"
 #include "sim/model.hpp"
 #include "sim/schedule/schedule.hpp"
 #include "sim/strategy/strategy.hpp"
@@ -14,13 +15,12 @@ namespace backend {
 namespace {
 
 /// VmHWM: the process's resident peak since it was last reset (or started, where resetting isn't permitted), without
-/// the idle blocks that this program hasn't taken.
+/// what earlier programs have left and this one hasn't used.
 std::int64_t resident_peak_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;)
-    if (std::int64_t kib = 0; word == "VmHWM:" && status >> kib) return kib * 1024 - idle_bytes();
-  return 0;
+  const std::optional<double> peak = field_bytes("/proc/self/status", "VmHWM:");
+  return peak ? static_cast<std::int64_t>(*peak) - idle_bytes() : 0;
 }
+
 double mean_loss(const StepRecord& record) {
   double sum = 0;
   for (const at::Tensor& loss : record.losses) sum += loss.item<double>();

@@ -84,6 +84,8 @@ class Rank:
             session = strategies.open_session(subject, plan, ARGUMENTS.device, ARGUMENTS.rank,
                                               self.groups[plan.ranks])
             self.play(session, session.settle, request["seed"])
+            # Once per session: what goes back to the system for it disturbs the next steps (backend/allocator.hpp).
+            process.reset_resident_peak()
             self.sessions[key] = session
         return self.sessions[key]
 
@@ -134,13 +136,9 @@ class Rank:
     def run(self, subject, plan, request):
         """On all ranks; the answer on rank 0."""
         session = self.session(subject, plan, request)
-        # Once per session: what goes back to the system for it disturbs the next steps (backend/allocator.hpp).
-        is_new = session and session.resident_peak_bytes is None
-        if is_new:
-            process.reset_resident_peak()
         steps = request["warmup_steps"] + request["steps"]
         played = session and self.play(session, steps, request["seed"])
-        if is_new:
+        if session and session.resident_peak_bytes is None:
             session.resident_peak_bytes = process.resident_peak_bytes()
         mine = session and (played, session.resident_peak_bytes)
         reports = [None] * ARGUMENTS.ranks if ARGUMENTS.rank == 0 else None

@@ -1,3 +1,5 @@
+#include <array>
+
 #include "sim/op/kinds.hpp"
 
 namespace sim {
@@ -44,6 +46,8 @@ Demand demand(const OpInstance& op, Pass pass, std::uint32_t grads) {
   return {flops * (input_grad + weight_grad), y + input_grad * (w + x) + weight_grad * (x + w)};
 }
 
+constexpr std::int64_t kManyPixels = 12;  // MKL's, see cpu_kernel
+
 /// ATen/native/Convolution.cpp, ConvParams::use_mkldnn, with one thread: oneDNN; or a matrix product of the image's
 /// columns (ConvolutionMM2d.cpp), which is faster at small inputs (kernel_size 1 below 16 samples, few elements in one
 /// sample) and much slower at some. Where the columns are the image itself, they needn't be written. MKL runs along the
@@ -57,9 +61,11 @@ std::string_view cpu_kernel(const OpInstance& op, Pass) {
   if (x.dtype != Dtype::f64 && more_than_a_product && large) return "oneDNN";
   const std::vector<std::int64_t> y = op.signature().output.shape;
   const std::int64_t pixels = y[2] * y[3];
+  using Names = std::array<std::string_view, 3>;
+  const std::size_t class_of_pixels = pixels == 1 ? 0 : pixels < kManyPixels ? 1 : 2;
   if (kernel == 1 && stride == 1 && op.integer("padding") == 0)
-    return pixels == 1 ? "matrix product, one pixel" : pixels < 12 ? "matrix product, few pixels" : "matrix product";
-  return pixels == 1 ? "im2col, one pixel" : pixels < 12 ? "im2col, few pixels" : "im2col";
+    return Names{"matrix product, one pixel", "matrix product, few pixels", "matrix product"}.at(class_of_pixels);
+  return Names{"im2col, one pixel", "im2col, few pixels", "im2col"}.at(class_of_pixels);
 }
 
 }  // namespace
