@@ -1,7 +1,8 @@
 // Cost model `fitted`: from a Profile of other shapes, models and sizes (sim/fit.hpp has the equations).
 // Works are fitted class by class, and the classes are nested: all works; matrix products, what streams through memory
 // (updates, copies), or other layers; one op and pass; one kernel, dtype, rank of the input and choice of gradients.
-// What a class's works leave open, the broader one decides, at last the data sheet. Several busy ranks: the slow-down
+// Matrix-vector products stream through memory, too. What a class's works leave open, the broader one decides, at last
+// the data sheet. Several busy ranks: the slow-down
 // is interpolated like the residual. Transfers: piecewise linear in bytes; among other numbers of ranks than measured,
 // the algorithm's steps and bytes on the wire. Assumes: an op's efficiency is a smooth function of its shape; the
 // profile was made on the device to be predicted.
@@ -27,16 +28,36 @@ namespace {
 constexpr std::size_t kClassLevels = 4;
 using ClassNames = std::array<std::string, kClassLevels>;
 
-ClassNames classes_of(const Work& work, bool on_cpu) {
+/// What the cost of a work depends on.
+struct Traits {
+  ClassNames classes;
+  Demand demand;
+  /// The class whose constants are a start for this work's, but which it says nothing of: none of them.
+  std::size_t not_in = kClassLevels;
+};
+
+Traits traits_of(const Work& work, bool on_cpu) {
   const OpKind& kind = *work.op.kind;
   const TensorSpec& x = work.op.inputs.at(0);
+  const CpuKernel kernel = on_cpu && kind.cpu_kernel ? kind.cpu_kernel(work.op, work.pass) : CpuKernel();
+  const bool is_vector = kernel.matrix_vector_products > 0;
   const std::string op = fmt::format("{}.{}", kind.name, to_string(work.pass));
-  const std::string_view kernel = on_cpu && kind.cpu_kernel ? kind.cpu_kernel(work.op, work.pass) : "";
   const std::uint32_t grads = work.pass == Pass::backward ? work.grads : 0;
-  const bool streams = kind.role == OpRole::optimizer || kind.role == OpRole::helper;
-  const std::string group = kind.matrix ? "matrix products" : streams ? "streams" : "layers";
-  return {"all", group, op,
-          fmt::format("{} {} {} rank {} grads {:x}", op, kernel, to_string(x.dtype), x.shape.size(), grads)};
+  const bool streams = is_vector || kind.role == OpRole::optimizer || kind.role == OpRole::helper;
+  Traits traits;
+  traits.classes = {
+      "all",
+      streams       ? "streams"
+      : kind.matrix ? "matrix products"
+                    : "layers",
+      is_vector ? "matrix-vector products" : op,
+      fmt::format("{} {} {} rank {} grads {:x}", op, kernel.name, to_string(x.dtype), x.shape.size(), grads)};
+  traits.demand = work.demand();
+  if (is_vector) {
+    traits.demand.bytes *= kernel.matrix_vector_products;
+    traits.not_in = 1;  // it doesn't keep up with an update's or a copy's stream
+  }
+  return traits;
 }
 
 /// The first input's dimensions and the attributes, as natural logarithms.
@@ -127,9 +148,9 @@ class Fitted final : public CostModel {
       const auto alone = levels.find(1);
       if (alone == levels.end() || !(alone->second.mean_s > 0)) continue;
       const Work work = work_from_key(key);
-      const Demand demand = work.demand();
-      const ClassNames names = classes_of(work, !cluster.device.asynchronous);
+      const auto& [names, demand, not_in] = traits_of(work, !cluster.device.asynchronous);
       for (std::size_t c = 0; c < kClassLevels; ++c) {
+        if (c == not_in) continue;
         ClassSamples& own = samples[c][names[c]];
         if (c > 0) own.broader = names[c - 1];
         const std::vector<double> shape = c + 1 == kClassLevels ? shape_of(work) : std::vector<double>();
@@ -152,18 +173,20 @@ class Fitted final : public CostModel {
     // update's come from memory however small they are, a layer's input has just been written.
     for (std::size_t c = 0; c < kClassLevels; ++c)
       for (auto& [name, own] : samples[c]) {
-        const Physics broader = c == 0 ? data_sheet(cluster.device) : classes_.at(own.broader).physics();
-        classes_.try_emplace(name, std::move(own), broader, c < 2 ? Cache::found : Cache::broader);
+        const auto found = classes_.find(own.broader);
+        const Physics broader = c == 0 ? data_sheet(cluster.device)
+                                       : (found != classes_.end() ? found : classes_.find("all"))->second.physics();
+        classes_.try_emplace(name, std::move(own), broader, c + 1 < kClassLevels ? Cache::found : Cache::broader);
       }
   }
 
   [[nodiscard]] std::string_view name() const override { return "fitted"; }
 
   [[nodiscard]] ComputeCost compute(const Work& work) const override {
-    const ClassNames names = classes_of(work, !cluster_.device.asynchronous);
+    const Traits traits = traits_of(work, !cluster_.device.asynchronous);
     for (std::size_t c = kClassLevels; c-- > 0;)
-      if (const auto found = classes_.find(names[c]); found != classes_.end())
-        return found->second.cost(work.demand(), shape_of(work), busy_levels_);
+      if (const auto found = classes_.find(traits.classes[c]); found != classes_.end())
+        return found->second.cost(traits.demand, shape_of(work), busy_levels_);
     throw InternalError("no class holds all works");
   }
 

@@ -10,6 +10,7 @@ namespace {
 
 /// What is computed before each transfer, a few ms: 38 MB of weights, more than caches hold.
 constexpr std::int64_t kRowsBefore = 4, kFeaturesBefore = 3072;
+constexpr std::int64_t kFeaturesOfRow = 4000;  // 64 MB of weights
 
 Instruction transfer(InstructionKind kind, std::uint32_t peer, std::uint32_t tag) {
   Instruction i;
@@ -23,7 +24,7 @@ std::uint32_t add_constant(Draft& draft, const std::string& name, const TensorSp
   return draft.role.add_tensor(name, spec, TensorClass::input, true, {Initial::Kind::constant, value, 0, 0});
 }
 
-/// A linear layer that a rank computes beside transfers or before them.
+/// A linear layer of `features` inputs and outputs.
 struct Linear {
   Linear(Draft& draft, std::int64_t rows, std::int64_t features)
       : x{Dtype::f32, {rows, features}},
@@ -33,19 +34,34 @@ struct Linear {
     const OpKind& kind = op_table().at("linear");
     const OpInstance op{
         &kind, complete_attributes(kind, {{"out_features", static_cast<double>(features)}}, "the probe"), {x}};
-    work = draft.works->add({op, Pass::forward, 0});
+    forward = {op, Pass::forward, 0};
+    backward = {op, Pass::backward, kParameterGrads | 1};
   }
   void compute(Draft& draft, std::uint32_t times) const {
     for (std::uint32_t k = 0; k < times; ++k) {
       Instruction i;
-      i.work = work;
+      i.work = draft.works->add(forward);
       i.reads = {input, weight, bias};
-      i.writes = {draft.role.add_tensor(fmt::format("y{}", draft.role.tensors.size()), x, TensorClass::activation)};
+      i.writes = {add_result(draft, "y", input)};
       draft.list.push_back({i, kNone});
     }
   }
+  /// The gradients of everything; the output's is a constant.
+  void differentiate(Draft& draft) const {
+    Instruction i;
+    i.work = draft.works->add(backward);
+    i.reads = {input, input, weight};
+    i.writes = {add_result(draft, "grad_x", input), add_result(draft, "grad_w", weight),
+                add_result(draft, "grad_b", bias)};
+    draft.list.push_back({i, kNone});
+  }
+  static std::uint32_t add_result(Draft& draft, std::string_view name, std::uint32_t like) {
+    return draft.role.add_tensor(fmt::format("{}{}", name, draft.role.tensors.size()), draft.role.tensors[like].spec,
+                                 TensorClass::activation);
+  }
   TensorSpec x;
-  std::uint32_t input, weight, bias, work = 0;
+  std::uint32_t input, weight, bias;
+  Work forward, backward;
 };
 
 void add_collectives(Draft& draft, const TransferQuestion& question, const TensorSpec& spec, std::uint32_t repeats) {
@@ -172,6 +188,11 @@ Program memory_probe() {
       draft.list.push_back({add, kNone});
       draft.scaled_copy(pair.from, pair.to, 1, kNone);
     }
+  const Linear row(draft, 1, kFeaturesOfRow);
+  for (int k = 0; k < kRepeats; ++k) {
+    row.compute(draft, 1);
+    row.differentiate(draft);
+  }
   add_frees(draft);
   program.roles.push_back(std::move(draft).finish());
   validate(program);

@@ -27,7 +27,8 @@ Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, s
 
 /// One rank that adds and copies from 2^16 to 2^25 elements, each pair a few times, so that it lies in the cache that
 /// holds it, as a gradient does that has just been computed: what a profile's models don't say of larger parameters, or
-/// of strategies that copy gradients.
+/// of strategies that copy gradients. And matrix-vector products with a weight that no cache holds: a linear layer's
+/// forward and backward of one row.
 Program memory_probe();
 
 /// From a step of the overlap probe: the share of the cores' time that compute lost while a transfer ran, 0…1. nullopt

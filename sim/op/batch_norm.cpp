@@ -31,10 +31,10 @@ Demand demand(const OpInstance& op, Pass pass, std::uint32_t) {
 /// ATen/native/cpu/batch_norm_kernel.cpp goes plane by plane (height × width values), vector by vector. Backward, a
 /// plane that isn't whole vectors (64 bytes: AVX-512) costs about 0.1 us more than one that is, five times a 4×4
 /// plane's time.
-std::string_view cpu_kernel(const OpInstance& op, Pass pass) {
-  if (pass != Pass::backward) return "";
+CpuKernel cpu_kernel(const OpInstance& op, Pass pass) {
+  if (pass != Pass::backward) return {};
   const TensorSpec& x = op.inputs[0];
-  return x.shape[2] * x.shape[3] * size_of(x.dtype) % 64 == 0 ? "whole vectors" : "with rests";
+  return {x.shape[2] * x.shape[3] * size_of(x.dtype) % 64 == 0 ? "whole vectors" : "with rests"};
 }
 
 }  // namespace

@@ -53,19 +53,19 @@ constexpr std::int64_t kManyPixels = 12;  // MKL's, see cpu_kernel
 /// sample) and much slower at some. Where the columns are the image itself, they needn't be written. MKL runs along the
 /// pixels of the output: one pixel is gemv, and below 12 it takes another path than above (measured with 32 to 2048
 /// channels: 1.2 ns per weight for 2 to 8 pixels, 1.6 for 9, but 0.7 for 12 and 0.5 for 16).
-std::string_view cpu_kernel(const OpInstance& op, Pass) {
+CpuKernel cpu_kernel(const OpInstance& op, Pass) {
   const TensorSpec& x = op.inputs[0];
   const std::int64_t kernel = op.integer("kernel_size"), stride = op.integer("stride"), batch = x.shape[0];
   const bool more_than_a_product = kernel > 1 || stride > 1 || op.integer("dilation") > 1 || batch >= 16;
   const bool large = op.integer("groups") > 1 || kernel > 3 || batch > 1 || x.elements() > 20480;
-  if (x.dtype != Dtype::f64 && more_than_a_product && large) return "oneDNN";
+  if (x.dtype != Dtype::f64 && more_than_a_product && large) return {"oneDNN"};
   const std::vector<std::int64_t> y = op.signature().output.shape;
   const std::int64_t pixels = y[2] * y[3];
   using Names = std::array<std::string_view, 3>;
   const std::size_t class_of_pixels = pixels == 1 ? 0 : pixels < kManyPixels ? 1 : 2;
   if (kernel == 1 && stride == 1 && op.integer("padding") == 0)
-    return Names{"matrix product, one pixel", "matrix product, few pixels", "matrix product"}.at(class_of_pixels);
-  return Names{"im2col, one pixel", "im2col, few pixels", "im2col"}.at(class_of_pixels);
+    return {Names{"matrix product, one pixel", "matrix product, few pixels", "matrix product"}.at(class_of_pixels)};
+  return {Names{"im2col, one pixel", "im2col, few pixels", "im2col"}.at(class_of_pixels)};
 }
 
 }  // namespace

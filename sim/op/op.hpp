@@ -97,6 +97,15 @@ enum class OpRole : std::uint8_t {
 
 struct OpInstance;
 
+/// Which of several kernels LibTorch runs on a CPU core (ranks have one thread): what one shape costs says nothing of a
+/// shape that another kernel runs.
+struct CpuKernel {
+  std::string_view name;
+  /// Of a matrix product that is this many matrix-vector products, one after the other: each moves the bytes anew, and
+  /// memory decides how long it takes, not arithmetic.
+  double matrix_vector_products = 0;
+};
+
 /// One row of the op table. Functions get a filled-in instance (attributes complete, inputs checked for count).
 struct OpKind {
   std::string_view name;
@@ -111,9 +120,8 @@ struct OpKind {
   /// `grads`: bit i = the gradient of input i is wanted, bit 31 = the gradients of the parameters are wanted (backward
   /// only).
   Demand (*demand)(const OpInstance&, Pass, std::uint32_t grads) = nullptr;
-  /// Which of several kernels LibTorch runs on a CPU core (ranks have one thread): what one shape costs says nothing
-  /// of a shape that another kernel runs. None: the same for all shapes.
-  std::string_view (*cpu_kernel)(const OpInstance&, Pass) = nullptr;
+  /// None: the same for all shapes.
+  CpuKernel (*cpu_kernel)(const OpInstance&, Pass) = nullptr;
 };
 
 constexpr std::uint32_t kParameterGrads = 1U << 31;

@@ -365,7 +365,7 @@ TEST(CpuKernels, Conv2dIsLibTorchsChoice) {
       const sim::OpInstance conv{&kind, sim::complete_attributes(kind, attributes, "test"), {input}};
       const std::string_view expected = conv2d_kernel_of_libtorch(conv);
       for (const sim::Pass pass : {sim::Pass::forward, sim::Pass::backward}) {
-        const std::string_view kernel = kind.cpu_kernel(conv, pass);
+        const std::string_view kernel = kind.cpu_kernel(conv, pass).name;
         EXPECT_EQ(kernel.substr(0, kernel.find(',')), expected) << sim::work_key({conv, pass, 1});
       }
       ++seen[expected];
@@ -385,7 +385,7 @@ TEST(CpuKernels, Conv2dIsClassedByItsPixels) {
       const sim::Attributes attributes{{"out_channels", 16}, {"kernel_size", 1}, {"stride", stride}};
       const sim::TensorSpec input{sim::Dtype::f64, {2, 16, 1, static_cast<std::int64_t>(stride) * width}};
       const sim::OpInstance conv{&kind, sim::complete_attributes(kind, attributes, "test"), {input}};
-      EXPECT_EQ(kind.cpu_kernel(conv, sim::Pass::forward),
+      EXPECT_EQ(kind.cpu_kernel(conv, sim::Pass::forward).name,
                 (stride == 1 ? "matrix product" : "im2col") + std::string(pixels));
     }
 }

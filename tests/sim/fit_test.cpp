@@ -146,7 +146,8 @@ TEST(Fitted, KernelsAreFittedApart) {
       const Model model = load_model(fmt::format("resnet18,image=64,global_batch={}", batch));
       const auto analytic = cost_model_table().at("analytic").make(cluster, nullptr);
       for (const Work& work : calibration_program(model, parse_strategy("single", model)).works) {
-        const bool other = work.op.kind->name == "conv2d" && work.op.kind->cpu_kernel(work.op, work.pass) != "oneDNN";
+        const bool other =
+            work.op.kind->name == "conv2d" && work.op.kind->cpu_kernel(work.op, work.pass).name != "oneDNN";
         const double seconds = (other ? slower : 1) * (1e-6 + analytic->compute(work).busy_s[0]);
         profile.add_op("local", work_key(work), 1, std::vector{seconds, 1.01 * seconds});
       }
@@ -163,6 +164,56 @@ TEST(Fitted, KernelsAreFittedApart) {
   const Profile same = with(1), slow = with(3);
   EXPECT_NEAR(seconds(slow, 2) / seconds(same, 2), 1, 0.1);
   EXPECT_NEAR(seconds(slow, 1) / seconds(same, 1), 3, 0.3);
+}
+
+// Copies find their operands in the cache where it holds them; updates never do.
+constexpr double kWarm = 8e10, kCold = 2e10;  // bytes per second
+
+void add_stream(Profile& profile, const std::string& key, double bandwidth) {
+  const double seconds = 2e-6 + work_from_key(key).demand().bytes / bandwidth;
+  profile.add_op("local", key, 1, std::vector{seconds, 1.01 * seconds});
+}
+Profile streams() {
+  Profile profile("core");
+  for (const int elements : {1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 21, 1 << 23, 1 << 25}) {
+    const double bandwidth = 8.0 * elements > 1.7e7 ? kCold : kWarm;
+    add_stream(profile, fmt::format("accumulate.forward f32[{0}] f32[{0}]", elements), bandwidth);
+    add_stream(profile, fmt::format("scaled_copy.forward f32[{}]", elements), bandwidth);
+  }
+  profile.add_launch(std::vector{1e-6});
+  return profile;
+}
+double fitted_seconds(const Profile& profile, const std::string& key) {
+  return cost_model_table().at("fitted").make(plain_cluster(1), &profile)->compute(work_from_key(key)).busy_s[0];
+}
+
+TEST(Fitted, LargeUpdatesComeFromMemoryAsSmallOnes) {
+  Profile profile = streams();
+  constexpr const char* kUpdate = "sgd.update f32[{}] lr=0.1 momentum=0 weight_decay=0";
+  for (const int elements : {1000, 9000, 36864, 73728, 147456, 589824, 1179648})
+    add_stream(profile, fmt::format(fmt::runtime(kUpdate), elements), kCold);
+  const std::string large = fmt::format(fmt::runtime(kUpdate), 100'000'000);
+  EXPECT_NEAR(fitted_seconds(profile, large) * kCold / work_from_key(large).demand().bytes, 1, 0.15);
+}
+
+// A linear layer of up to three rows is as many matrix-vector products, each of which streams the weight.
+TEST(Fitted, FewRowsAreMatrixVectorProducts) {
+  constexpr double kStream = 1.5e10;
+  Profile profile = streams();
+  const auto key = [](int rows, int features, int out) {
+    return fmt::format("linear.forward f32[{},{}] bias=1 out_features={}", rows, features, out);
+  };
+  const auto add = [&](int rows, int features, int out) {
+    const double weights = 4.0 * features * out, passes = rows <= 3 ? rows : 2.5 + rows / 10.0;
+    const double seconds = 2e-6 + passes * weights / kStream;
+    profile.add_op("local", key(rows, features, out), 1, std::vector{seconds, 1.01 * seconds});
+  };
+  add(1, 4000, 4000);
+  for (const int rows : {3, 12})
+    for (const auto& [features, out] : {std::pair{4096, 4096}, {4096, 1000}, {25088, 4096}}) add(rows, features, out);
+  for (const int rows : {1, 2})
+    EXPECT_NEAR(fitted_seconds(profile, key(rows, 20000, 3000)) * kStream / (rows * 4.0 * 20000 * 3000), 1, 0.08)
+        << rows;
 }
 
 TEST(Fitted, SaysThatAnOpIsUnlikeAll) {
