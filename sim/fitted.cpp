@@ -2,10 +2,9 @@
 // Works are fitted class by class, and the classes are nested: all works; matrix products, what streams through memory
 // (updates, copies), or other layers; one op and pass; one kernel, dtype, rank of the input and choice of gradients.
 // Matrix-vector products stream through memory, too. What a class's works leave open, the broader one decides, at last
-// the data sheet. Several busy ranks: the slow-down
-// is interpolated like the residual. Transfers: piecewise linear in bytes; among other numbers of ranks than measured,
-// the algorithm's steps and bytes on the wire. Assumes: an op's efficiency is a smooth function of its shape; the
-// profile was made on the device to be predicted.
+// the data sheet. Several busy ranks: the slow-down is interpolated like the residual. Transfers: piecewise linear in
+// bytes; among other numbers of ranks than measured, the algorithm's steps and bytes on the wire. Assumes: an op's
+// efficiency is a smooth function of its shape; the profile was made on the device to be predicted.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -44,13 +43,10 @@ Traits traits_of(const Work& work, bool on_cpu) {
   const std::string op = fmt::format("{}.{}", kind.name, to_string(work.pass));
   const std::uint32_t grads = work.pass == Pass::backward ? work.grads : 0;
   const bool streams = is_vector || kind.role == OpRole::optimizer || kind.role == OpRole::helper;
+  const std::string group = kind.matrix ? "matrix products" : "layers";
   Traits traits;
   traits.classes = {
-      "all",
-      streams       ? "streams"
-      : kind.matrix ? "matrix products"
-                    : "layers",
-      is_vector ? "matrix-vector products" : op,
+      "all", streams ? "streams" : group, is_vector ? "matrix-vector products" : op,
       fmt::format("{} {} {} rank {} grads {:x}", op, kernel.name, to_string(x.dtype), x.shape.size(), grads)};
   traits.demand = work.demand();
   if (is_vector) {
