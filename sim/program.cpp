@@ -72,8 +72,8 @@ std::string work_key(const Work& work) {
 std::uint32_t Role::add_tensor(std::string tensor_name, const TensorSpec& spec, TensorClass tensor_class,
                                bool persistent, const Initial& initial) {
   const auto id = static_cast<std::uint32_t>(tensors.size());
-  tensors.push_back({std::move(tensor_name), spec, static_cast<std::uint32_t>(storages.size()), 0, initial});
-  storages.push_back({id, spec.bytes(), tensor_class, persistent});
+  storages.push_back({id, spec.bytes(), tensor_class, persistent});  // first: `spec` may be a tensor's of this role
+  tensors.push_back({std::move(tensor_name), spec, static_cast<std::uint32_t>(storages.size() - 1), 0, initial});
   return id;
 }
 

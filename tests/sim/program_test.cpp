@@ -285,6 +285,14 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
   EXPECT_EQ(with("kind=broadcast", "kind=scan"), line(15, "unknown collective 'scan'; known: all_reduce, broadcast"));
 }
 
+TEST(Role, ATensorMayHaveTheShapeOfAnother) {
+  Role role;
+  role.add_tensor("first", {Dtype::f32, {2, 3}}, TensorClass::activation);
+  for (int i = 0; i < 40; ++i)  // the tensors move as their number grows
+    role.add_tensor(fmt::format("like {}", i), role.tensors[0].spec, TensorClass::activation);
+  for (const Storage& storage : role.storages) EXPECT_EQ(storage.bytes, 24);
+}
+
 TEST(WorkKey, NamesWhatDiffers) {
   const auto key = [](const std::string& kind, Pass pass, std::uint32_t grads) {
     const OpKind& row = op_table().at(kind);
