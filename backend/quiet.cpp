@@ -11,16 +11,14 @@
 #include <fstream>
 #include <string>
 
+#include "backend/system_file.hpp"
+
 namespace backend {
 namespace {
 
 constexpr const char* kRuntime = "/proc/sys/kernel/sched_rt_runtime_us";
 
-std::string read_setting() {
-  std::string value;
-  std::ifstream(kRuntime) >> value;
-  return value;
-}
+std::string read_setting() { return first_line(kRuntime).value_or(""); }
 
 bool write_setting(const std::string& value) {
   std::ofstream file(kRuntime);

@@ -26,6 +26,7 @@ namespace {
 /// From the broadest to the narrowest.
 constexpr std::size_t kClassLevels = 4;
 using ClassNames = std::array<std::string, kClassLevels>;
+constexpr const char* kAll = "all";  // the broadest
 
 /// What the cost of a work depends on.
 struct Traits {
@@ -46,7 +47,7 @@ Traits traits_of(const Work& work, bool on_cpu) {
   const std::string group = kind.matrix ? "matrix products" : "layers";
   Traits traits;
   traits.classes = {
-      "all", streams ? "streams" : group, is_vector ? "matrix-vector products" : op,
+      kAll, streams ? "streams" : group, is_vector ? "matrix-vector products" : op,
       fmt::format("{} {} {} rank {} grads {:x}", op, kernel.name, to_string(x.dtype), x.shape.size(), grads)};
   traits.demand = work.demand();
   if (is_vector) {
@@ -169,9 +170,7 @@ class Fitted final : public CostModel {
     // update's come from memory however small they are, a layer's input has just been written.
     for (std::size_t c = 0; c < kClassLevels; ++c)
       for (auto& [name, own] : samples[c]) {
-        const auto found = classes_.find(own.broader);
-        const Physics broader = c == 0 ? data_sheet(cluster.device)
-                                       : (found != classes_.end() ? found : classes_.find("all"))->second.physics();
+        const Physics broader = c == 0 ? data_sheet(cluster.device) : physics_of(own.broader);
         classes_.try_emplace(name, std::move(own), broader, c + 1 < kClassLevels ? Cache::found : Cache::broader);
       }
   }
@@ -227,6 +226,11 @@ class Fitted final : public CostModel {
   [[nodiscard]] double rank_jitter() const override { return profile_.rank_jitter(cluster_.world); }
 
  private:
+  /// Of the class, or of all works where the class has none.
+  [[nodiscard]] const Physics& physics_of(const std::string& name) const {
+    const auto found = classes_.find(name);
+    return (found != classes_.end() ? found->second : classes_.at(kAll)).physics();
+  }
   [[nodiscard]] static double noise_of(const Statistic& time) {
     return time.sd_s ? *time.sd_s / std::sqrt(static_cast<double>(time.count)) / time.mean_s : 0.1;
   }

@@ -27,20 +27,19 @@ std::uint32_t add_constant(Draft& draft, const std::string& name, const TensorSp
 /// A linear layer of `features` inputs and outputs.
 struct Linear {
   Linear(Draft& draft, std::int64_t rows, std::int64_t features)
-      : x{Dtype::f32, {rows, features}},
-        input(add_constant(draft, "x", x, 1)),
+      : input(add_constant(draft, "x", {Dtype::f32, {rows, features}}, 1)),
         weight(add_constant(draft, "w", {Dtype::f32, {features, features}}, 0.01)),
         bias(add_constant(draft, "b", {Dtype::f32, {features}}, 0)) {
     const OpKind& kind = op_table().at("linear");
-    const OpInstance op{
-        &kind, complete_attributes(kind, {{"out_features", static_cast<double>(features)}}, "the probe"), {x}};
-    forward = {op, Pass::forward, 0};
-    backward = {op, Pass::backward, kParameterGrads | 1};
+    op = {&kind,
+          complete_attributes(kind, {{"out_features", static_cast<double>(features)}}, "the probe"),
+          {draft.role.tensors[input].spec}};
   }
   void compute(Draft& draft, std::uint32_t times) const {
+    const std::uint32_t work = draft.works->add({op, Pass::forward, 0});
     for (std::uint32_t k = 0; k < times; ++k) {
       Instruction i;
-      i.work = draft.works->add(forward);
+      i.work = work;
       i.reads = {input, weight, bias};
       i.writes = {add_result(draft, "y", input)};
       draft.list.push_back({i, kNone});
@@ -49,7 +48,7 @@ struct Linear {
   /// The gradients of everything; the output's is a constant.
   void differentiate(Draft& draft) const {
     Instruction i;
-    i.work = draft.works->add(backward);
+    i.work = draft.works->add({op, Pass::backward, kParameterGrads | 1});
     i.reads = {input, input, weight};
     i.writes = {add_result(draft, "grad_x", input), add_result(draft, "grad_w", weight),
                 add_result(draft, "grad_b", bias)};
@@ -59,9 +58,8 @@ struct Linear {
     return draft.role.add_tensor(fmt::format("{}{}", name, draft.role.tensors.size()), draft.role.tensors[like].spec,
                                  TensorClass::activation);
   }
-  TensorSpec x;
   std::uint32_t input, weight, bias;
-  Work forward, backward;
+  OpInstance op;
 };
 
 void add_collectives(Draft& draft, const TransferQuestion& question, const TensorSpec& spec, std::uint32_t repeats) {

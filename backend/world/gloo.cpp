@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "backend/scheduling.hpp"
+#include "backend/system_file.hpp"
 #include "backend/world/world.hpp"
 
 namespace backend {
@@ -125,11 +126,8 @@ class Connections {
  private:
   /// Times of different ranks are compared, so all must read the same clock.
   void check_host() {
-    std::vector<std::uint8_t> mine(64);
-    if (std::FILE* file = std::fopen("/proc/sys/kernel/random/boot_id", "r")) {
-      mine.resize(std::fread(mine.data(), 1, mine.size(), file));
-      std::fclose(file);
-    }
+    const std::string boot = first_line("/proc/sys/kernel/random/boot_id").value_or("unknown");
+    const std::vector<std::uint8_t> mine(boot.begin(), boot.end());
     if (rank_ == 0) store_->set("paragauge/host", mine);
     if (store_->get("paragauge/host") != mine)
       throw sim::ConfigError(

@@ -136,6 +136,10 @@ TEST(Fitted, ForecastsAModelThatIsNotInTheProfile) {
   EXPECT_NEAR(std::log(predicted / truth), 0, 0.1);
 }
 
+double fitted_seconds(const Profile& profile, const std::string& key) {
+  return cost_model_table().at("fitted").make(plain_cluster(1), &profile)->compute(work_from_key(key)).busy_s[0];
+}
+
 // LibTorch computes a small convolution of one sample with another kernel. However its time compares, the time of two
 // samples isn't changed by it, and neither is it by theirs.
 TEST(Fitted, KernelsAreFittedApart) {
@@ -156,10 +160,9 @@ TEST(Fitted, KernelsAreFittedApart) {
     return profile;
   };
   const auto seconds = [&](const Profile& profile, int batch) {
-    const Work work = work_from_key(fmt::format(
-        "conv2d.forward f32[{},200,8,8] bias=0 dilation=1 groups=1 kernel_size=3 out_channels=128 padding=1 stride=1",
-        batch));
-    return cost_model_table().at("fitted").make(cluster, &profile)->compute(work).busy_s[0];
+    return fitted_seconds(profile, fmt::format("conv2d.forward f32[{},200,8,8] bias=0 dilation=1 groups=1 "
+                                               "kernel_size=3 out_channels=128 padding=1 stride=1",
+                                               batch));
   };
   const Profile same = with(1), slow = with(3);
   EXPECT_NEAR(seconds(slow, 2) / seconds(same, 2), 1, 0.1);
@@ -183,16 +186,15 @@ Profile streams() {
   profile.add_launch(std::vector{1e-6});
   return profile;
 }
-double fitted_seconds(const Profile& profile, const std::string& key) {
-  return cost_model_table().at("fitted").make(plain_cluster(1), &profile)->compute(work_from_key(key)).busy_s[0];
-}
 
 TEST(Fitted, LargeUpdatesComeFromMemoryAsSmallOnes) {
   Profile profile = streams();
-  constexpr const char* kUpdate = "sgd.update f32[{}] lr=0.1 momentum=0 weight_decay=0";
+  const auto update = [](int elements) {
+    return fmt::format("sgd.update f32[{}] lr=0.1 momentum=0 weight_decay=0", elements);
+  };
   for (const int elements : {1000, 9000, 36864, 73728, 147456, 589824, 1179648})
-    add_stream(profile, fmt::format(fmt::runtime(kUpdate), elements), kCold);
-  const std::string large = fmt::format(fmt::runtime(kUpdate), 100'000'000);
+    add_stream(profile, update(elements), kCold);
+  const std::string large = update(100'000'000);
   EXPECT_NEAR(fitted_seconds(profile, large) * kCold / work_from_key(large).demand().bytes, 1, 0.15);
 }
 
