@@ -44,26 +44,29 @@ std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std
   std::vector<CalibrationTask> tasks;
   std::map<std::string, std::size_t> known;  // world and program → the first of its tasks
   std::map<LinkKey, const Job*> links;
-  std::map<std::string, const Job*> worlds;
   for (std::size_t j = 0; j < jobs.size(); ++j) {
     const Job& job = jobs[j];
-    worlds.emplace(job.world, &job);
     sim::Program program = sim::calibration_program(job.model, job.strategy);
     program.strategy = "calibration";  // the text of another strategy doesn't make it another program
     const auto [entry, is_new] = known.emplace(job.world + "\n" + sim::to_text(program), tasks.size());
     if (is_new)
       for (std::uint32_t copies = 1; copies <= busy_ranks; ++copies)
-        tasks.push_back({fmt::format("{} ops of {}, {} samples per pass, {} rank{} busy", job.world, job.model.name,
-                                     program.global_batch / program.microbatches, copies, copies > 1 ? "s" : ""),
+        tasks.push_back({fmt::format("{} ops of {} as {} plays them, {} rank{} busy", job.world, job.model.text(),
+                                     job.strategy.text(), copies, copies > 1 ? "s" : ""),
                          job.world, program, job.cluster, copies});
     for (std::uint32_t copies = 1; copies <= busy_ranks; ++copies) tasks[entry->second + copies - 1].jobs.push_back(j);
     collect_links(job, links);
   }
-  if (ladder)
-    for (const auto& [world, job] : worlds)
-      for (std::uint32_t copies = 1; copies <= busy_ranks; ++copies)
-        tasks.push_back({fmt::format("{} memory, {} rank{} busy", world, copies, copies > 1 ? "s" : ""), world,
-                         sim::memory_probe(), job->cluster, copies});
+  std::set<std::string> probed;  // world and program: models share it if they share the optimizer
+  for (const Job& job : jobs) {
+    if (!ladder) break;
+    const sim::Program probe = sim::memory_probe(job.model);
+    if (!probed.insert(job.world + "\n" + sim::to_text(probe)).second) continue;
+    for (std::uint32_t copies = 1; copies <= busy_ranks; ++copies)
+      tasks.push_back({fmt::format("{} memory, with the optimizer of {}, {} rank{} busy", job.world, job.model.text(),
+                                   copies, copies > 1 ? "s" : ""),
+                       job.world, probe, job.cluster, copies});
+  }
   const std::map<LinkKey, const Job*> needed = links;
   for (const auto& [key, job] : needed)
     for (std::int64_t bytes = kSmallestTransfer; bytes <= (ladder ? kLargestTransfer : kSmallestTransfer); bytes *= 4) {

@@ -19,7 +19,7 @@
 namespace bench {
 
 struct CalibrationTask {
-  std::string label;
+  std::string label;  // of no other task
   std::string world;
   sim::Program program;
   sim::Cluster cluster;

@@ -27,6 +27,7 @@ namespace {
 
 /// What slows this kind of machine down lasts for seconds: many short visits tell more than a long one.
 constexpr double kSecondsPerVisit = 0.1, kSecondsPerLink = 0.05;
+constexpr std::uint32_t kLeastForSpread = 2;  // steps in one visit: else their hiccups aren't known
 
 /// Steps per visit: enough that a small model's visit isn't one hiccup. Every step begins with a barrier (2 ms on
 /// gloo).
@@ -111,7 +112,7 @@ bool peer_runs_on(const sim::Strategy& strategy, const std::string& world) {
   return (world == "local") == one_process;
 }
 
-/// One round: everything once, the compared steps in several visits, in shuffled order.
+/// One round: everything in several visits, in shuffled order; what takes long is calibrated in fewer.
 class Rounds {
  public:
   Rounds(const CompareOptions& options, const std::vector<Job>& jobs, const Worlds& worlds)
@@ -153,17 +154,19 @@ class Rounds {
           worlds_.at(task.world).run({.program = task.program, .warmup_steps = 1, .steps = 1, .copies = task.copies});
       const double step_s = run.steps[0].timeline.step_s;
       const bool slow_link = task.copies == 0 && step_s > kSecondsPerVisit;  // its probe repeats the transfer itself
-      task.steps = steps_for(step_s, slow_link ? 1 : 2, task.copies > 0 ? kSecondsPerVisit : kSecondsPerLink);
+      const std::uint32_t steps =
+          steps_for(step_s, slow_link ? 1 : 2, task.copies > 0 ? kSecondsPerVisit : kSecondsPerLink);
       if (slow_link) task.warmup_steps = 0;
+      task_visits_.push_back(std::clamp(steps / kLeastForSpread, 1U, options_.visits));
+      task.steps = (steps + task_visits_.back() - 1) / task_visits_.back();
     }
   }
 
   void play(int number, sim::Result& result) {
     const std::size_t peers = peers_ ? jobs_.size() : 0;
-    std::vector<std::size_t> order(tasks_.size() + jobs_.size() + peers);
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    for (std::uint32_t visit = 1; visit < options_.visits; ++visit)
-      for (std::size_t j = 0; j < jobs_.size() + peers; ++j) order.push_back(tasks_.size() + j);
+    std::vector<std::size_t> order;
+    for (std::size_t i = 0; i < tasks_.size() + jobs_.size() + peers; ++i)
+      order.insert(order.end(), i < tasks_.size() ? task_visits_[i] : options_.visits, i);
     std::shuffle(order.begin(), order.end(), std::mt19937(options_.seed * 1000 + static_cast<unsigned>(number)));
     const sim::Profile empty(options_.machine.device);
     Profiles profiles{std::vector<sim::Profile>(jobs_.size(), empty), empty};
@@ -244,7 +247,8 @@ class Rounds {
   std::set<std::int64_t> own_sizes_;  // of their transfers
   std::optional<Peers> peers_;
   sim::Profile kept_{options_.machine.device};
-  std::vector<std::uint32_t> steps_;
+  std::vector<std::uint32_t> steps_;        // per visit, by job
+  std::vector<std::uint32_t> task_visits_;  // per round, by task
 };
 
 }  // namespace

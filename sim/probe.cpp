@@ -10,7 +10,8 @@ namespace {
 
 /// What is computed before each transfer, a few ms: 38 MB of weights, more than caches hold.
 constexpr std::int64_t kRowsBefore = 4, kFeaturesBefore = 3072;
-constexpr std::int64_t kFeaturesOfRow = 4000;  // 64 MB of weights
+constexpr std::int64_t kFeaturesOfRow = 4000;     // 64 MB of weights
+constexpr std::int64_t kLargestUpdate = 1 << 22;  // elements
 
 Instruction transfer(InstructionKind kind, std::uint32_t peer, std::uint32_t tag) {
   Instruction i;
@@ -155,8 +156,9 @@ std::optional<double> core_share(const Program& probe, const Timeline& timeline)
   return std::clamp(1 - work_s / inside_s, 0.0, 1.0);
 }
 
-Program memory_probe() {
-  constexpr int kRepeats = 4;
+Program memory_probe(const Model& model) {
+  constexpr std::int64_t kSmall = 1 << 16;
+  constexpr int kRepeats = 4, kRepeatsOfSmall = 16;
   Program program;
   program.model = "none";
   program.global_batch = 1;
@@ -172,13 +174,18 @@ Program memory_probe() {
     TensorSpec spec;
   };
   std::vector<Pair> pairs;
-  for (const std::int64_t elements : {1LL << 16, 1LL << 19, 1LL << 22, 1LL << 25}) {
+  // The largest first: what is first finds its code cold, which costs the smallest many times its own time.
+  for (const std::int64_t elements : {1LL << 25, 1LL << 22, 1LL << 19, 1LL << 16, 1LL << 11, 1LL << 6}) {
     const TensorSpec spec{Dtype::f32, {elements}};
     pairs.push_back({add_constant(draft, fmt::format("from{}", elements), spec, 1),
                      add_constant(draft, fmt::format("to{}", elements), spec, 1), spec});
+    if (elements <= kLargestUpdate)
+      draft.parameters.push_back({fmt::format("parameter{}", elements), kNone,
+                                  add_constant(draft, fmt::format("weight{}", elements), spec, 1),
+                                  add_constant(draft, fmt::format("gradient{}", elements), spec, 1)});
   }
   for (const Pair& pair : pairs)
-    for (int k = 0; k < kRepeats; ++k) {
+    for (int k = 0; k < (pair.spec.elements() <= kSmall ? kRepeatsOfSmall : kRepeats); ++k) {
       Instruction add;
       add.work = works.add({{&op_table().at("accumulate"), {}, {pair.spec, pair.spec}}, Pass::forward, 0});
       add.reads = {pair.to, pair.from};
@@ -186,6 +193,7 @@ Program memory_probe() {
       draft.list.push_back({add, kNone});
       draft.scaled_copy(pair.from, pair.to, 1, kNone);
     }
+  add_updates(draft, model);
   const Linear row(draft, 1, kFeaturesOfRow);
   for (int k = 0; k < kRepeats; ++k) {
     row.compute(draft, 1);

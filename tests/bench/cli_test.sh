@@ -61,6 +61,8 @@ else
   accepts compare -m toy_mlp,timing=tutorial -s single -s pipeline,microbatches=4 -w local --rounds 1
   accepts calibrate -m toy_mlp -s ddp -w local --rounds 1 -o "$scratch/profile.json"
   accepts predict -m toy_mlp -s ddp -w local --cost-model profiled --profile "$scratch/profile.json"
+  accepts calibrate -m toy_mlp,global_batch=6 -m toy_mlp,global_batch=7 -s single -w local --rounds 1 -o "$scratch/two.json"
+  grep -q 'linear.forward f32\[7,10\]' "$scratch/two.json" || { echo "calibrate took one model's task for another's"; failed=1; }
   accepts compare -m toy_mlp -s single -s ddp -w local --rounds 1 --json "$scratch/compare.json"
   accepts compare -m toy_mlp -s single -s ddp -w local --rounds 2 --json "$scratch/compare.json" # goes on with round 2
   grep -q 'going on with round 2' "$scratch/out" || { echo "compare didn't resume"; failed=1; }

@@ -31,7 +31,7 @@ TEST(MemoryProbe, ShowsTheBandwidthBeyondTheCaches) {
   const Cluster cluster = plain_cluster(1);
   const auto analytic = cost_model_table().at("analytic").make(cluster, nullptr);
   Profile profile("core");
-  for (const Work& work : memory_probe().works) {
+  for (const Work& work : memory_probe(load_model("toy_mlp")).works) {
     const double seconds = 2 * analytic->compute(work).busy_s[0];  // half of the data sheet's bandwidth
     profile.add_op("local", work_key(work), 1, std::vector{seconds, 1.01 * seconds});
   }
@@ -41,6 +41,27 @@ TEST(MemoryProbe, ShowsTheBandwidthBeyondTheCaches) {
                           "sgd.update f32[200000000] lr=0.1 momentum=0 weight_decay=0"}) {
     const Work work = work_from_key(key);
     EXPECT_NEAR(fitted->compute(work).busy_s[0] / (2 * analytic->compute(work).busy_s[0]), 1, 0.1) << key;
+  }
+}
+
+/// Updates are slow to begin and slow per byte here: copies and additions don't tell, nor does another optimizer's.
+TEST(MemoryProbe, ShowsTheModelsOptimizer) {
+  const Cluster cluster = plain_cluster(1);
+  const auto analytic = cost_model_table().at("analytic").make(cluster, nullptr);
+  const auto truth = [&](const Work& work) {
+    const double seconds = analytic->compute(work).busy_s[0];
+    return work.pass == Pass::update ? 2e-6 + 5 * seconds : seconds;
+  };
+  Profile profile("core");
+  for (const Work& work : memory_probe(load_model("toy_mlp,optimizer=adam")).works)
+    profile.add_op("local", work_key(work), 1, std::vector{truth(work), 1.01 * truth(work)});
+  profile.add_launch(std::vector{1e-6});
+  const auto fitted = cost_model_table().at("fitted").make(cluster, &profile);
+  for (const std::int64_t elements : {100, 10'000, 1'000'000, 10'000'000}) {
+    OpInstance update = load_model("toy_mlp,optimizer=adam").optimizer;
+    update.inputs = {{Dtype::f32, {elements}}};
+    const Work work{update, Pass::update, 0};
+    EXPECT_NEAR(fitted->compute(work).busy_s[0] / truth(work), 1, 0.15) << elements;
   }
 }
 
