@@ -25,7 +25,8 @@ int calibrate(const CalibrateOptions& options) {
   const Worlds worlds(options.machine, jobs);
   if (worlds.elsewhere()) return *worlds.elsewhere();
   if (!resumed) profile.environment = context(options.machine, worlds);
-  const std::vector<CalibrationTask> tasks = calibration_tasks(jobs, worlds.busy_ranks(), true);
+  std::vector<CalibrationTask> tasks = calibration_tasks(jobs, worlds.busy_ranks(), true);
+  std::set<std::size_t> rehearsed;
   if (resumed) fmt::print("calibrate: going on with {}\n", options.output);
   for (std::uint32_t round = 0; round < options.rounds; ++round)
     for (std::size_t t = 0; t < tasks.size(); ++t) {
@@ -33,6 +34,7 @@ int calibrate(const CalibrateOptions& options) {
       if (done.is_number_unsigned() && done.get<std::uint32_t>() > round) continue;
       fmt::print("calibrate: round {}/{}, {}/{}: {}\n", round + 1, options.rounds, t + 1, tasks.size(), tasks[t].label);
       std::fflush(stdout);
+      if (rehearsed.insert(t).second) rehearse_task(tasks[t], worlds, 1);
       add(measure_task(tasks[t], worlds), tasks[t], profile);
       done = round + 1;
       profile.save(options.output);

@@ -141,6 +141,25 @@ sim::RankSpread spread_of(const std::vector<std::vector<double>>& totals_s, cons
 
 }  // namespace
 
+std::uint32_t steps_for(double step_s, std::uint32_t least, double visit_s) {
+  constexpr std::uint32_t kMost = 40;
+  return std::clamp(static_cast<std::uint32_t>(visit_s / std::max(step_s, 1e-6)), least, std::max(least, kMost));
+}
+
+void rehearse_task(CalibrationTask& task, const Worlds& worlds, std::uint32_t most_visits) {
+  constexpr double kSecondsPerVisit = 0.1, kSecondsPerLink = 0.05;
+  constexpr std::uint32_t kLeastForSpread = 2;  // in one visit: else the steps' hiccups aren't known
+  const backend::RunResult run =
+      worlds.at(task.world).run({.program = task.program, .warmup_steps = 1, .steps = 1, .copies = task.copies});
+  const double step_s = run.steps[0].timeline.step_s;
+  const bool slow_link = task.copies == 0 && step_s > kSecondsPerVisit;  // its probe repeats the transfer itself
+  if (slow_link) task.warmup_steps = 0;
+  const std::uint32_t steps =
+      steps_for(step_s, slow_link ? 1 : kLeastForSpread, task.copies > 0 ? kSecondsPerVisit : kSecondsPerLink);
+  task.visits = std::clamp(steps / kLeastForSpread, 1U, most_visits);
+  task.steps = (steps + task.visits - 1) / task.visits;
+}
+
 CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& worlds) {
   const backend::RunResult result =
       worlds.at(task.world)

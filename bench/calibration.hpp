@@ -1,7 +1,9 @@
 // Calibration: what has to be measured to forecast some jobs, and measuring it.
 //
-//   for (const CalibrationTask& task : calibration_tasks(jobs, worlds.busy_ranks(), true))
+//   for (CalibrationTask& task : calibration_tasks(jobs, worlds.busy_ranks(), true)) {
+//     rehearse_task(task, worlds, 1);
 //     add(measure_task(task, worlds), task, profile);
+//   }
 //
 // Ops are played in model order by one-rank programs (sim::calibration_program) in the job's world, on one rank alone
 // and on several at once; links by probes of the sizes that the jobs' transfers have. No step that is going to be
@@ -26,13 +28,22 @@ struct CalibrationTask {
   std::uint32_t copies = 0;             // ops: ranks that play the program at the same time; 0: a link's probe
   sim::TransferQuestion question = {};  // links
   bool overlap = false;                 // compute beside the transfers: what they take from the cores
-  std::uint32_t warmup_steps = 1, steps = 1;
+  std::uint32_t warmup_steps = 1, steps = 1, visits = 1;
   std::vector<std::size_t> jobs = {};  // ops: whose programs these are, for one rank; none: the memory's probe
 };
 
 /// In a fixed order without repetitions. `ladder`: links at powers of 4 from 4 KiB to 64 MiB and the memory probe too,
 /// for forecasts of other sizes.
 std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std::uint32_t busy_ranks, bool ladder);
+
+/// Steps per visit: enough that a small model's visit isn't one hiccup, and most of its steps are warm. Every step
+/// begins with a barrier (2 ms on gloo). What slows this kind of machine down lasts for seconds: many short visits tell
+/// more than a long one.
+std::uint32_t steps_for(double step_s, std::uint32_t least, double visit_s = 0.1);
+
+/// Plays the task for a moment, to know how long it takes, and sets its steps; nothing else is kept. They are shared
+/// among up to `most_visits` visits of at least two.
+void rehearse_task(CalibrationTask& task, const Worlds& worlds, std::uint32_t most_visits);
 
 /// What a task's measurement has given, in seconds.
 struct CalibrationSamples {

@@ -25,17 +25,6 @@
 namespace bench {
 namespace {
 
-/// What slows this kind of machine down lasts for seconds: many short visits tell more than a long one.
-constexpr double kSecondsPerVisit = 0.1, kSecondsPerLink = 0.05;
-constexpr std::uint32_t kLeastForSpread = 2;  // steps in one visit: else their hiccups aren't known
-
-/// Steps per visit: enough that a small model's visit isn't one hiccup. Every step begins with a barrier (2 ms on
-/// gloo).
-std::uint32_t steps_for(double step_s, std::uint32_t least, double seconds = kSecondsPerVisit) {
-  constexpr std::uint32_t kMost = 40;
-  return std::clamp(static_cast<std::uint32_t>(seconds / std::max(step_s, 1e-6)), least, std::max(least, kMost));
-}
-
 /// What a round has calibrated.
 struct Profiles {
   /// A job's own shapes and sizes, in the order of its own program: the same copy into a bucket takes longer after the
@@ -149,24 +138,14 @@ class Rounds {
                  steps_.back());
       std::fflush(stdout);
     }
-    for (CalibrationTask& task : tasks_) {
-      const backend::RunResult run =
-          worlds_.at(task.world).run({.program = task.program, .warmup_steps = 1, .steps = 1, .copies = task.copies});
-      const double step_s = run.steps[0].timeline.step_s;
-      const bool slow_link = task.copies == 0 && step_s > kSecondsPerVisit;  // its probe repeats the transfer itself
-      const std::uint32_t steps =
-          steps_for(step_s, slow_link ? 1 : 2, task.copies > 0 ? kSecondsPerVisit : kSecondsPerLink);
-      if (slow_link) task.warmup_steps = 0;
-      task_visits_.push_back(std::clamp(steps / kLeastForSpread, 1U, options_.visits));
-      task.steps = (steps + task_visits_.back() - 1) / task_visits_.back();
-    }
+    for (CalibrationTask& task : tasks_) rehearse_task(task, worlds_, options_.visits);
   }
 
   void play(int number, sim::Result& result) {
     const std::size_t peers = peers_ ? jobs_.size() : 0;
     std::vector<std::size_t> order;
     for (std::size_t i = 0; i < tasks_.size() + jobs_.size() + peers; ++i)
-      order.insert(order.end(), i < tasks_.size() ? task_visits_[i] : options_.visits, i);
+      order.insert(order.end(), i < tasks_.size() ? tasks_[i].visits : options_.visits, i);
     std::shuffle(order.begin(), order.end(), std::mt19937(options_.seed * 1000 + static_cast<unsigned>(number)));
     const sim::Profile empty(options_.machine.device);
     Profiles profiles{std::vector<sim::Profile>(jobs_.size(), empty), empty};
@@ -247,8 +226,7 @@ class Rounds {
   std::set<std::int64_t> own_sizes_;  // of their transfers
   std::optional<Peers> peers_;
   sim::Profile kept_{options_.machine.device};
-  std::vector<std::uint32_t> steps_;        // per visit, by job
-  std::vector<std::uint32_t> task_visits_;  // per round, by task
+  std::vector<std::uint32_t> steps_;  // per visit, by job
 };
 
 }  // namespace
