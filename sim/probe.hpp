@@ -26,11 +26,12 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats);
 /// that the transfer uses), waits, and plays as many again alone.
 Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes);
 
-/// One rank that adds and copies from 2^6 to 2^25 elements, each pair a few times, so that it lies in the cache that
-/// holds it, as a gradient does that has just been computed: what a profile's models don't say of other parameters, or
-/// of strategies that copy gradients. Then the updates of 2^6 to 2^22 parameters by the model's optimizer, each once,
-/// so that their operands come from memory, as in a step, which has used all other parameters since. And matrix-vector
-/// products with a weight that no cache holds: a linear layer's forward and backward of one row.
+/// One rank that adds and copies from 3·2^5 to 3·2^23 elements, each pair a few times, so that it lies in the cache
+/// that holds it, as a gradient does that has just been computed: what a profile's models don't say of other
+/// parameters, or of strategies that copy gradients. Then the updates of 3·2^5 to 3·2^21 parameters by the model's
+/// optimizer, each once, so that their operands come from memory, as in a step, which has used all other parameters
+/// since. And matrix-vector products with a weight that no cache holds: a linear layer's forward and backward of one
+/// row.
 Program memory_probe(const Model& model);
 
 /// From a step of the overlap probe: the share of the cores' time that compute lost while a transfer ran, 0…1. nullopt
