@@ -43,30 +43,27 @@ void collect_links(const Job& job, std::map<LinkKey, const Job*>& links) {
 std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std::uint32_t busy_ranks, bool ladder) {
   std::vector<CalibrationTask> tasks;
   std::map<std::string, std::size_t> known;  // world and program → the first of its tasks
+  // Once per world and program, as many tasks as ranks may be busy; the first of them.
+  const auto on_busy_ranks = [&](const Job& job, const sim::Program& program, const std::string& what) {
+    const auto [entry, is_new] = known.emplace(job.world + "\n" + sim::to_text(program), tasks.size());
+    for (std::uint32_t copies = 1; is_new && copies <= busy_ranks; ++copies)
+      tasks.push_back({fmt::format("{} {}, {} rank{} busy", job.world, what, copies, copies > 1 ? "s" : ""), job.world,
+                       program, job.cluster, copies});
+    return entry->second;
+  };
   std::map<LinkKey, const Job*> links;
   for (std::size_t j = 0; j < jobs.size(); ++j) {
     const Job& job = jobs[j];
     sim::Program program = sim::calibration_program(job.model, job.strategy);
     program.strategy = "calibration";  // the text of another strategy doesn't make it another program
-    const auto [entry, is_new] = known.emplace(job.world + "\n" + sim::to_text(program), tasks.size());
-    if (is_new)
-      for (std::uint32_t copies = 1; copies <= busy_ranks; ++copies)
-        tasks.push_back({fmt::format("{} ops of {} as {} plays them, {} rank{} busy", job.world, job.model.text(),
-                                     job.strategy.text(), copies, copies > 1 ? "s" : ""),
-                         job.world, program, job.cluster, copies});
-    for (std::uint32_t copies = 1; copies <= busy_ranks; ++copies) tasks[entry->second + copies - 1].jobs.push_back(j);
+    const std::size_t first =
+        on_busy_ranks(job, program, fmt::format("ops of {} as {} plays them", job.model.text(), job.strategy.text()));
+    for (std::uint32_t copies = 1; copies <= busy_ranks; ++copies) tasks[first + copies - 1].jobs.push_back(j);
     collect_links(job, links);
   }
-  std::set<std::string> probed;  // world and program: models share it if they share the optimizer
-  for (const Job& job : jobs) {
-    if (!ladder) break;
-    const sim::Program probe = sim::memory_probe(job.model);
-    if (!probed.insert(job.world + "\n" + sim::to_text(probe)).second) continue;
-    for (std::uint32_t copies = 1; copies <= busy_ranks; ++copies)
-      tasks.push_back({fmt::format("{} memory, with the optimizer of {}, {} rank{} busy", job.world, job.model.text(),
-                                   copies, copies > 1 ? "s" : ""),
-                       job.world, probe, job.cluster, copies});
-  }
+  if (ladder)
+    for (const Job& job : jobs)
+      on_busy_ranks(job, sim::memory_probe(job.model), "memory, with the optimizer of " + job.model.text());
   const std::map<LinkKey, const Job*> needed = links;
   for (const auto& [key, job] : needed)
     for (std::int64_t bytes = kSmallestTransfer; bytes <= (ladder ? kLargestTransfer : kSmallestTransfer); bytes *= 4) {

@@ -168,31 +168,25 @@ Program memory_probe(const Model& model) {
   draft.works = &works;
   draft.role.name = "stage0";
   draft.role.ranks = {0};
-  struct Pair {
-    std::uint32_t from, to;
-    TensorSpec spec;
-  };
-  std::vector<Pair> pairs;
   // The largest first: what is first finds its code cold, which costs the smallest many times its own time. Few
   // parameters have 3·2^k elements: a profile holds what the probe and what a model's step says of a size as one.
   for (const std::int64_t elements : {3LL << 23, 3LL << 21, 3LL << 18, 3LL << 15, 3LL << 10, 3LL << 5}) {
     const TensorSpec spec{Dtype::f32, {elements}};
-    pairs.push_back({add_constant(draft, fmt::format("from{}", elements), spec, 1),
-                     add_constant(draft, fmt::format("to{}", elements), spec, 1), spec});
+    const std::uint32_t from = add_constant(draft, fmt::format("from{}", elements), spec, 1),
+                        to = add_constant(draft, fmt::format("to{}", elements), spec, 1);
     if (elements <= kLargestUpdate)
       draft.parameters.push_back({fmt::format("parameter{}", elements), kNone,
                                   add_constant(draft, fmt::format("weight{}", elements), spec, 1),
                                   add_constant(draft, fmt::format("gradient{}", elements), spec, 1)});
-  }
-  for (const Pair& pair : pairs)
-    for (int k = 0; k < (pair.spec.elements() <= kSmall ? kRepeatsOfSmall : kRepeats); ++k) {
+    for (int k = 0; k < (elements <= kSmall ? kRepeatsOfSmall : kRepeats); ++k) {
       Instruction add;
-      add.work = works.add({{&op_table().at("accumulate"), {}, {pair.spec, pair.spec}}, Pass::forward, 0});
-      add.reads = {pair.to, pair.from};
-      add.writes = {pair.to};
+      add.work = works.add({{&op_table().at("accumulate"), {}, {spec, spec}}, Pass::forward, 0});
+      add.reads = {to, from};
+      add.writes = {to};
       draft.list.push_back({add, kNone});
-      draft.scaled_copy(pair.from, pair.to, 1, kNone);
+      draft.scaled_copy(from, to, 1, kNone);
     }
+  }
   add_updates(draft, model);
   const Linear row(draft, 1, kFeaturesOfRow);
   for (int k = 0; k < kRepeats; ++k) {

@@ -87,6 +87,7 @@ class Rank:
             # Once per session: what goes back to the system for it disturbs the next steps (backend/allocator.hpp).
             process.reset_resident_peak()
             self.sessions[key] = session
+            gc.collect()
             gc.freeze()  # what stays needn't be looked at before each request (0.15 s)
         return self.sessions[key]
 
