@@ -94,13 +94,6 @@ void add_forecasts(const Job& job, const sim::Profile& same, const sim::Profile&
 
 constexpr std::string_view kPeer = "pytorch";
 
-/// Where plain PyTorch plays a strategy: in one process (world `local`) or in one per rank (`gloo`).
-bool peer_runs_on(const sim::Strategy& strategy, const std::string& world) {
-  if (strategy.ranks() == 1) return true;
-  const bool one_process = strategy.dp == 1 && (strategy.microbatches == 1 || strategy.schedule == "forward_only");
-  return (world == "local") == one_process;
-}
-
 /// One round: everything in several visits, in shuffled order; what takes long is calibrated in fewer.
 class Rounds {
  public:
@@ -139,6 +132,8 @@ class Rounds {
       std::fflush(stdout);
     }
     for (CalibrationTask& task : tasks_) rehearse_task(task, worlds_, options_.visits);
+    for (const Job& job : jobs_)
+      if (has_peer(job)) peers_->run(job.model.text(), job.strategy.text(), 1, 1);
   }
 
   void play(int number, sim::Result& result) {
@@ -165,7 +160,7 @@ class Rounds {
         if (!options_.fit_on.empty()) add(without_own(samples, tasks_[i]), tasks_[i], profiles.others);
       } else if (i >= tasks_.size() + jobs_.size()) {
         const std::size_t j = i - tasks_.size() - jobs_.size();
-        if (!peer_runs_on(jobs_[j].strategy, jobs_[j].world)) continue;
+        if (!has_peer(jobs_[j])) continue;
         Peers::Answer answer = peers_->run(jobs_[j].model.text(), jobs_[j].strategy.text(), 1, steps_[j]);
         answer.step_s.insert(answer.step_s.begin(), answers[j].step_s.begin(), answers[j].step_s.end());
         answers[j] = std::move(answer);
@@ -185,12 +180,20 @@ class Rounds {
       round.round = number;
       add_forecasts(jobs_[j], profiles.same[j], profiles.others, visits[j].steps, round, cell.memory);
       cell.rounds.push_back(round);
-      if (peers_ && peer_runs_on(jobs_[j].strategy, jobs_[j].world))
-        add_peer(jobs_[j], answers[j], visits[j].first_loss, round, result);
+      if (has_peer(jobs_[j])) add_peer(jobs_[j], answers[j], visits[j].first_loss, round, result);
     }
   }
 
  private:
+  /// Whether plain PyTorch plays it: in one process (world `local`) or in one per rank (`gloo`).
+  [[nodiscard]] bool has_peer(const Job& job) const {
+    const sim::Strategy& strategy = job.strategy;
+    if (!peers_) return false;
+    if (strategy.ranks() == 1) return true;
+    const bool one_process = strategy.dp == 1 && (strategy.microbatches == 1 || strategy.schedule == "forward_only");
+    return (job.world == "local") == one_process;
+  }
+
   /// What the cost model for other shapes may know: nothing of the compared models.
   [[nodiscard]] CalibrationSamples without_own(CalibrationSamples samples, const CalibrationTask& task) const {
     std::erase_if(samples.works, [&](const auto& work) { return own_works_.contains(work.first); });

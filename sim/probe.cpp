@@ -26,10 +26,10 @@ std::uint32_t add_constant(Draft& draft, const std::string& name, const TensorSp
 
 /// A linear layer of `features` inputs and outputs.
 struct Linear {
-  Linear(Draft& draft, std::int64_t rows, std::int64_t features)
-      : input(add_constant(draft, "x", {Dtype::f32, {rows, features}}, 1)),
-        weight(add_constant(draft, "w", {Dtype::f32, {features, features}}, 0.01)),
-        bias(add_constant(draft, "b", {Dtype::f32, {features}}, 0)) {
+  Linear(Draft& draft, std::int64_t rows, std::int64_t features, Dtype dtype = Dtype::f32)
+      : input(add_constant(draft, "x", {dtype, {rows, features}}, 1)),
+        weight(add_constant(draft, "w", {dtype, {features, features}}, 0.01)),
+        bias(add_constant(draft, "b", {dtype, {features}}, 0)) {
     const OpKind& kind = op_table().at("linear");
     op = {&kind,
           complete_attributes(kind, {{"out_features", static_cast<double>(features)}}, "the probe"),
@@ -171,7 +171,7 @@ Program memory_probe(const Model& model) {
   // The largest first: what is first finds its code cold, which costs the smallest many times its own time. Few
   // parameters have 3·2^k elements: a profile holds what the probe and what a model's step says of a size as one.
   for (const std::int64_t elements : {3LL << 23, 3LL << 21, 3LL << 18, 3LL << 15, 3LL << 10, 3LL << 5}) {
-    const TensorSpec spec{Dtype::f32, {elements}};
+    const TensorSpec spec{model.dtype, {elements}};
     const std::uint32_t from = add_constant(draft, fmt::format("from{}", elements), spec, 1),
                         to = add_constant(draft, fmt::format("to{}", elements), spec, 1);
     if (elements <= kLargestUpdate)
@@ -188,7 +188,7 @@ Program memory_probe(const Model& model) {
     }
   }
   add_updates(draft, model);
-  const Linear row(draft, 1, kFeaturesOfRow);
+  const Linear row(draft, 1, kFeaturesOfRow, model.dtype);
   for (int k = 0; k < kRepeats; ++k) {
     row.compute(draft, 1);
     row.differentiate(draft);

@@ -31,7 +31,7 @@ Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, s
 /// parameters, or of strategies that copy gradients. Then the updates of 3·2^5 to 3·2^21 parameters by the model's
 /// optimizer, each once, so that their operands come from memory, as in a step, which has used all other parameters
 /// since. And matrix-vector products with a weight that no cache holds: a linear layer's forward and backward of one
-/// row.
+/// row. All in the model's dtype.
 Program memory_probe(const Model& model);
 
 /// From a step of the overlap probe: the share of the cores' time that compute lost while a transfer ran, 0…1. nullopt

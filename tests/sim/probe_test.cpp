@@ -65,6 +65,11 @@ TEST(MemoryProbe, ShowsTheModelsOptimizer) {
   }
 }
 
+TEST(MemoryProbe, HasTheModelsDtype) {
+  for (const Work& work : memory_probe(load_model("toy_mlp,dtype=f64")).works)
+    for (const TensorSpec& input : work.op.inputs) EXPECT_EQ(input.dtype, Dtype::f64) << work_key(work);
+}
+
 TEST(OverlapProbe, NothingInsideIsUnavailable) {
   const Program probe = overlap_probe(kQuestion, 1, 1);
   Timeline timeline;
