@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # How accurate the forecasts are on this machine: every model by its strategies, on both worlds, beside plain PyTorch.
-# The files of bench/results/ are made by this. The time limits add up to 144 minutes, plus a round of each model; an
+# The files of bench/results/ are made by this. The time limits add up to 123 minutes, plus a round of each model; an
 # interrupted run goes on where it stopped.
 #
 #   bench/accuracy.sh [FOLDER]     results/accuracy unless given: NAME.json, NAME.csv, NAME.profile.json, accuracy.csv
@@ -33,15 +33,15 @@ compare() {
 }
 
 sgd=optimizer=sgd:lr=0.001
-compare resnet18_64 10 3 1100 layer2 '2 1 4*' resnet18,image=64,global_batch=8,$sgd resnet34,image=64,global_batch=12,$sgd \
+compare resnet18_64 18 4 1500 layer2 '2 1 4*' resnet18,image=64,global_batch=8,$sgd resnet34,image=64,global_batch=12,$sgd \
   resnet34,image=64,global_batch=3,$sgd resnet34,image=80,global_batch=1,$sgd resnet34,image=48,global_batch=1,$sgd \
   resnet50,image=64,global_batch=2,$sgd
-compare convnet 25 3 900 pool2 '16 8 32*' convnet convnet,global_batch=12 convnet,global_batch=48
-compare resnet50 12 2 2700 layer2 '2 1 4' resnet50,image=128,global_batch=8,loss=mse_loss,$sgd \
+compare convnet 25 4 900 pool2 '16 8 32*' convnet convnet,global_batch=12 convnet,global_batch=48
+compare resnet50 12 3 1700 layer2 '2 1 4' resnet50,image=128,global_batch=8,loss=mse_loss,$sgd \
   resnet18,image=128,global_batch=4,loss=mse_loss,$sgd resnet50,image=128,global_batch=3,loss=mse_loss,$sgd
-compare vgg11 12 2 3000 features.10 '4 2 1' vgg11,image=64,global_batch=8,$sgd \
+compare vgg11 12 3 2400 features.10 '4 2 1' vgg11,image=64,global_batch=8,$sgd \
   vgg16,image=48,global_batch=3,$sgd vgg16,image=48,global_batch=12,$sgd resnet18,image=64,global_batch=1,$sgd
-compare resnet18_96 8 3 960 layer2 '8 4 2' resnet18,image=96,global_batch=16,$sgd \
+compare resnet18_96 10 4 900 layer2 '8 4 2' resnet18,image=96,global_batch=16,$sgd \
   resnet34,image=96,global_batch=12,$sgd resnet34,image=96,global_batch=3,$sgd
 
 build/bin/paragauge report "$out"/{resnet18_64,convnet,resnet50,vgg11,resnet18_96}.json --csv "$out/accuracy.csv" | tee "$out/accuracy.txt" | tail -n 60
