@@ -25,6 +25,9 @@ const ForecastSummary& summary_of(const Accuracy& accuracy, const std::string& c
   throw std::runtime_error("no forecasts of " + cost_model);
 }
 
+/// `profiled` orders two pairs of the ConvNet's wrongly, each 3 to 4 % apart (README); all others rightly.
+constexpr std::size_t kPairsWrong = 2;
+
 /// Of our own executor: a peer's cell has no timeline.
 bool is_ours(const Cell& cell) { return cell.executor == "paragauge" && cell.skipped.empty(); }
 
@@ -57,7 +60,7 @@ TEST_P(CommittedResult, ProfiledForecastsHold) {
   EXPECT_EQ(summary.cells, static_cast<std::size_t>(std::ranges::count_if(result_.cells, is_ours)));
   EXPECT_LE(summary.absolute->median_absolute, 0.10);
   EXPECT_LE(summary.relative->median_absolute, 0.10);
-  EXPECT_LE(100 * summary.pairs_wrong, 2 * summary.pairs_right);
+  EXPECT_EQ(summary.pairs_wrong, GetParam() == std::string("convnet.json") ? kPairsWrong : 0);
   EXPECT_GT(summary.pairs_right, 0U);
 }
 
@@ -84,12 +87,12 @@ Result all_results() {
   return all;
 }
 
-void expect_that_forecasts_hold(const Accuracy& accuracy) {
+void expect_that_forecasts_hold(const Accuracy& accuracy, std::size_t pairs_wrong) {
   const ForecastSummary &profiled = summary_of(accuracy, "profiled"), &fitted = summary_of(accuracy, "fitted");
   EXPECT_LE(profiled.absolute->median_absolute, 0.06);
   EXPECT_LE(profiled.relative->median_absolute, 0.03);
   EXPECT_LE(std::abs(profiled.absolute->bias), 0.02);
-  EXPECT_LE(profiled.pairs_wrong, 2U);  // two that are 3 % apart: README
+  EXPECT_EQ(profiled.pairs_wrong, pairs_wrong);
   EXPECT_GE(profiled.pairs_right, 40U);
   EXPECT_LE(fitted.absolute->median_absolute, 0.12);
   EXPECT_LE(fitted.relative->median_absolute, 0.06);
@@ -98,7 +101,7 @@ void expect_that_forecasts_hold(const Accuracy& accuracy) {
 // What the README's table says of all models together.
 TEST(CommittedResults, TogetherTheyHold) {
   const Accuracy accuracy = assess(all_results());
-  expect_that_forecasts_hold(accuracy);
+  expect_that_forecasts_hold(accuracy, kPairsWrong);
   const ForecastSummary &profiled = summary_of(accuracy, "profiled"), &fitted = summary_of(accuracy, "fitted");
   EXPECT_FALSE(profiled.failed);  // as a measurement
   EXPECT_LE(*profiled.largest_structure_error, 0.02);
@@ -121,13 +124,13 @@ std::size_t expect_no_slower_than_plain_pytorch(const Result& result, const Accu
 
 TEST(CommittedResults, NoStepIsSlowerThanPlainPyTorchs) {
   const Result result = all_results();
-  EXPECT_GE(expect_no_slower_than_plain_pytorch(result, assess(result)), 40U);
+  EXPECT_EQ(expect_no_slower_than_plain_pytorch(result, assess(result)), 44U);
 }
 
 TEST(CommittedResults, AnotherCpuIsForecastAsWell) {
   const Result result = load_result(kResults / kOtherCpu);
   const Accuracy accuracy = assess(result);
-  expect_that_forecasts_hold(accuracy);
+  expect_that_forecasts_hold(accuracy, 0);
   EXPECT_EQ(expect_no_slower_than_plain_pytorch(result, accuracy), 10U);
 }
 
@@ -146,6 +149,7 @@ TEST(CommittedResults, TheAllocatorsPeakIsForecastWithinFivePercent) {
 TEST(CommittedResults, TheResidentPeakIsForecastWithinFivePercent) {
   Result result = all_results();
   std::ranges::move(load_result(kResults / kOtherCpu).cells, std::back_inserter(result.cells));
+  EXPECT_EQ(std::ranges::count_if(result.cells, is_ours), 132);
   for (const Cell& cell : result.cells) {
     if (!is_ours(cell)) continue;
     EXPECT_TRUE(within_five_percent(cell.memory.predicted_resident_peak_bytes, cell.memory.resident_peak_bytes))
