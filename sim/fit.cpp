@@ -48,7 +48,7 @@ Solution likeliest(const std::vector<ShapeSample>& samples, const Physics& broad
     Point point{Eigen::VectorXd(count), Eigen::MatrixXd(count, 4), ((logs - expected) / kClassSpread).squaredNorm()};
     for (Eigen::Index i = 0; i < count; ++i) {
       const auto& [demand, shape, seconds, noise] = samples[static_cast<std::size_t>(i)];
-      const double t = physics.seconds(demand), weight = 1 / std::hypot(kMisfit, kContext_s / seconds);
+      const double t = physics.seconds(demand), weight = 1 / std::hypot(kMisfit, kContext_s / seconds, noise);
       const double cached = demand.bytes * physics.s_per_byte;
       const double beyond = demand.bytes > cache_bytes ? cached * physics.beyond : 0;
       point.residuals[i] = weight * std::log(t / seconds);

@@ -73,6 +73,19 @@ TEST(ShapeFit, TheBroaderClassTellsRateFromBandwidth) {
   EXPECT_NEAR(fit.at(product(12), std::vector{std::log(12.0)}).seconds / true_seconds(product(12)), 1, 0.05);
 }
 
+// One sample of which little is known, for it was interrupted, doesn't make the others' class slow.
+TEST(ShapeFit, ANoisySampleSaysLittle) {
+  const ShapeFit all(samples_of_a_machine(), kGuess, Cache::found);
+  const Demand wrong{1e8, 1e6}, right{1e9, 1e7}, other{4e9, 4e7};
+  const auto error_with = [&](double noise) {
+    const std::vector<ShapeSample> samples{{wrong, {1.0}, 40 * true_seconds(wrong), noise},
+                                           {right, {2.0}, true_seconds(right), 0.01}};
+    return ShapeFit(samples, all.physics(), Cache::broader).physics().seconds(other) / true_seconds(other) - 1;
+  };
+  EXPECT_GT(error_with(0.01), 1);
+  EXPECT_LT(error_with(3), 0.2);
+}
+
 // One tiny copy, late for a reason of its own, doesn't make large copies slow.
 TEST(ShapeFit, ATinySampleSaysLittleOfLargeOnes) {
   const ShapeFit all(samples_of_a_machine(), kGuess, Cache::found);
