@@ -108,6 +108,17 @@ std::vector<double> pooled(const std::map<std::uint32_t, std::vector<double>>& b
   return *std::ranges::min_element(centred) < 0 ? all : centred;
 }
 
+/// Of all instructions of one work together: each alone has too few times.
+sim::Interruptions without_interruptions(std::map<std::uint32_t, std::vector<double>>& by_instruction) {
+  std::vector<double> all;
+  for (const auto& [instruction, samples] : by_instruction) all.insert(all.end(), samples.begin(), samples.end());
+  const sim::Interruptions found = sim::without_interruptions(all);
+  auto cleaned = all.begin();
+  for (auto& [instruction, samples] : by_instruction)
+    for (double& sample : samples) sample = *cleaned++;
+  return found;
+}
+
 sim::Statistic statistic_of(const std::vector<double>& samples) {
   sim::Statistic statistic;
   statistic.add(samples);
@@ -143,12 +154,24 @@ std::uint32_t steps_for(double step_s, std::uint32_t least, double visit_s) {
   return std::clamp(static_cast<std::uint32_t>(visit_s / std::max(step_s, 1e-6)), least, std::max(least, kMost));
 }
 
-void rehearse_task(CalibrationTask& task, const Worlds& worlds, std::uint32_t most_visits) {
-  constexpr double kSecondsPerVisit = 0.1, kSecondsPerLink = 0.05;
+double shortest_step_s(const backend::RunResult& run) {
+  const auto step_s = [](const backend::StepResult& step) { return step.timeline.step_s; };
+  return step_s(std::ranges::min(run.steps, {}, step_s));
+}
+
+void rehearse_task(CalibrationTask& task, const Worlds& worlds, std::uint32_t most_visits,
+                   std::optional<std::uint32_t> steps_of_jobs) {
+  constexpr double kSecondsPerTask = 0.4, kSecondsPerVisit = 0.1, kSecondsPerLink = 0.05;
   constexpr std::uint32_t kLeastForSpread = 2;  // in one visit: else the steps' hiccups aren't known
-  const backend::RunResult run =
-      worlds.at(task.world).run({.program = task.program, .warmup_steps = 1, .steps = 1, .copies = task.copies});
-  const double step_s = run.steps[0].timeline.step_s;
+  const double step_s = shortest_step_s(
+      worlds.at(task.world)
+          .run(
+              {.program = task.program, .warmup_steps = 1, .steps = task.copies > 0 ? 2U : 1U, .copies = task.copies}));
+  if (!task.jobs.empty()) {
+    task.steps = steps_of_jobs ? std::max(*steps_of_jobs, kLeastForSpread) : steps_for(step_s, kLeastForSpread);
+    task.visits = std::clamp(static_cast<std::uint32_t>(kSecondsPerTask / (task.steps * step_s)), 1U, most_visits);
+    return;
+  }
   const bool slow_link = task.copies == 0 && step_s > kSecondsPerVisit;  // its probe repeats the transfer itself
   if (slow_link) task.warmup_steps = 0;
   const std::uint32_t steps =
@@ -191,12 +214,16 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
       }
     }
   }
-  for (const auto& [key, by_instruction] : works) samples.works[key] = pooled(by_instruction);
+  if (!task.jobs.empty()) samples.rank_spread = spread_of(totals_s, works);
+  samples.interruptions = sim::without_interruptions(samples.transfers);
+  for (auto& [key, by_instruction] : works) {
+    samples.interruptions.add(without_interruptions(by_instruction));
+    samples.works[key] = pooled(by_instruction);
+  }
   if (task.jobs.empty()) {  // a link's or the memory's probe: not what a step is like
     samples.launches.clear();
     return samples;
   }
-  samples.rank_spread = spread_of(totals_s, works);
   const sim::Role& role = task.program.roles[0];
   for (std::uint32_t i = 0; i < role.size(); ++i)
     if (is_computed(role.kind[i])) {
@@ -214,8 +241,13 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
   return samples;
 }
 
-void add(const CalibrationSamples& samples, const CalibrationTask& task, sim::Profile& profile) {
+void add_machine(const CalibrationSamples& samples, const CalibrationTask& task, sim::Profile& profile) {
   profile.add_rank_spread(task.world, samples.rank_spread);
+  profile.add_interruptions(task.world, samples.interruptions);
+}
+
+void add(const CalibrationSamples& samples, const CalibrationTask& task, sim::Profile& profile) {
+  add_machine(samples, task, profile);
   for (const auto& [key, seconds] : samples.works) profile.add_op(task.world, key, task.copies, seconds);
   for (const auto& [key, bytes] : samples.workspaces) profile.add_workspace(key, bytes);
   for (std::size_t process = 0; process < samples.process_bytes.size(); ++process) {

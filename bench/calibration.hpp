@@ -11,6 +11,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,9 +42,14 @@ std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std
 /// more than a long one.
 std::uint32_t steps_for(double step_s, std::uint32_t least, double visit_s = 0.1);
 
-/// Plays the task for a moment, to know how long it takes, and sets its steps; nothing else is kept. They are shared
-/// among up to `most_visits` visits of at least two.
-void rehearse_task(CalibrationTask& task, const Worlds& worlds, std::uint32_t most_visits);
+/// Of a rehearsal: one of its steps may have been interrupted.
+double shortest_step_s(const backend::RunResult& run);
+
+/// Plays the task for a moment, to know how long it takes, and sets its steps and visits (up to `most_visits`); nothing
+/// else is kept. Ops: a visit has as many steps as one of the jobs' own, if that is given, but at least two. Training
+/// changes what the ops compute on and so their times: a max pool's branches are predicted worse from step to step.
+void rehearse_task(CalibrationTask& task, const Worlds& worlds, std::uint32_t most_visits,
+                   std::optional<std::uint32_t> steps_of_jobs = std::nullopt);
 
 /// What a task's measurement has given, in seconds.
 struct CalibrationSamples {
@@ -52,9 +58,12 @@ struct CalibrationSamples {
   std::vector<double> core_shares;                 // 0…1, one per step
   std::map<std::string, std::int64_t> workspaces;  // bytes, by sim::work_key
   sim::RankSpread rank_spread;                     // ops on several ranks
+  sim::Interruptions interruptions;                // of the works and transfers, which are without
   std::vector<double> process_bytes;               // by process: what it holds beside its ranks' tensors
 };
 CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& worlds);
 void add(const CalibrationSamples& samples, const CalibrationTask& task, sim::Profile& profile);
+/// Only what doesn't depend on what was played: how far ranks lie apart, and what interrupts them.
+void add_machine(const CalibrationSamples& samples, const CalibrationTask& task, sim::Profile& profile);
 
 }  // namespace bench

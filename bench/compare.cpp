@@ -124,14 +124,26 @@ class Rounds {
 
   /// Plays everything for a moment, to know how long it takes; nothing of it is kept.
   void rehearse() {
+    std::map<std::string, std::vector<double>> step_s;  // by model
     for (const Job& job : jobs_) {
-      const backend::RunResult run = worlds_.at(job.world).run({.program = job.program, .warmup_steps = 1, .steps = 1});
-      steps_.push_back(steps_for(run.steps[0].timeline.step_s, options_.steps));
-      fmt::print("compare: {}: {:.1f} ms, {} steps a visit\n", to_text(job), run.steps[0].timeline.step_s * 1e3,
-                 steps_.back());
+      const double shortest_s =
+          shortest_step_s(worlds_.at(job.world).run({.program = job.program, .warmup_steps = 1, .steps = 2}));
+      step_s[job.model.text()].push_back(shortest_s);
+      fmt::print("compare: {}: {:.1f} ms\n", to_text(job), shortest_s * 1e3);
       std::fflush(stdout);
     }
-    for (CalibrationTask& task : tasks_) rehearse_task(task, worlds_, options_.visits);
+    // As many for everything of a model, for a step's time depends on how many went before: see rehearse_task.
+    std::map<std::string, std::uint32_t> steps;
+    for (auto& [model, seconds] : step_s) {
+      std::ranges::sort(seconds);
+      steps[model] = steps_for(seconds[seconds.size() / 2], options_.steps);
+      fmt::print("compare: {}: {} steps a visit\n", model, steps[model]);
+    }
+    for (const Job& job : jobs_) steps_.push_back(steps.at(job.model.text()));
+    for (std::size_t i = 0; i < tasks_.size(); ++i) {
+      const bool own = i < first_other_ && !tasks_[i].jobs.empty();
+      rehearse_task(tasks_[i], worlds_, options_.visits, own ? std::optional(steps_[tasks_[i].jobs[0]]) : std::nullopt);
+    }
     for (const Job& job : jobs_)
       if (has_peer(job)) peers_->run(job.model.text(), job.strategy.text(), 1, 1);
   }
@@ -153,8 +165,8 @@ class Rounds {
           for (std::size_t j = 0; j < jobs_.size(); ++j)
             if (tasks_[i].copies == 0 || std::ranges::find(tasks_[i].jobs, j) != tasks_[i].jobs.end())
               add(samples, tasks_[i], profiles.same[j]);
-            else  // how far ranks lie apart doesn't depend on what they play
-              profiles.same[j].add_rank_spread(tasks_[i].world, samples.rank_spread);
+            else
+              add_machine(samples, tasks_[i], profiles.same[j]);
           add(samples, tasks_[i], kept_);
         }
         if (!options_.fit_on.empty()) add(without_own(samples, tasks_[i]), tasks_[i], profiles.others);

@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 3> kLinkKinds{"send", "all_reduce", "broadcast"};
 // `busy` ranks are of one node, and every level up to the highest costs memory.
 constexpr std::int64_t kMostRanks = 1 << 20, kMostBusy = 1024;
-constexpr double kMostBytes = 1ULL << 60, kMostSpread = 1e3;
+constexpr double kMostBytes = 1ULL << 60, kMostSpread = 1e3, kMostLost = 0.999;
 // The fit sums squares of times and of their reciprocals, and the simulator divides times by each other.
 constexpr double kLongest_s = 1e9, kShortest_s = 1e-15;
 
@@ -88,6 +88,12 @@ void Statistic::add(std::span<const double> samples_s) {
   if (count > 1) sd_s = std::sqrt(squares / (all - 1));
 }
 
+void Statistic::scale(double factor) {
+  mean_s *= factor, median_s *= factor;
+  if (sd_s) *sd_s *= factor;
+  if (jitter_s) *jitter_s *= factor;
+}
+
 void Profile::add_op(const std::string& world, const std::string& work_key, std::uint32_t busy,
                      std::span<const double> samples_s) {
   check_internal(busy >= 1, "op '{}' timed with {} busy ranks", work_key, busy);
@@ -118,6 +124,7 @@ std::map<std::uint32_t, Statistic> Profile::op_levels(std::string_view world, st
     }
     if (row_world == found) levels.emplace(busy, row->second);
   }
+  for (auto& [busy, time] : levels) time.scale(stretch(found));
   return levels;
 }
 
@@ -161,6 +168,32 @@ double Profile::rank_jitter(std::string_view world) const {
   return found == rank_spreads_.end() ? 0 : found->second.jitter();
 }
 
+Interruptions without_interruptions(std::span<double> samples_s) {
+  constexpr double kFactor = 5, kLeast_s = 20e-6;  // a cold cache makes a work of 1 µs several times slower, too
+  constexpr std::size_t kFewest = 5;
+  Interruptions found{std::accumulate(samples_s.begin(), samples_s.end(), 0.0), 0};
+  if (samples_s.size() < kFewest) return found;
+  std::vector<double> sorted(samples_s.begin(), samples_s.end());
+  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
+  std::ranges::nth_element(sorted, middle);
+  const double median = *middle;
+  for (double& sample : samples_s)
+    if (sample > kFactor * median && sample > median + kLeast_s) {
+      found.lost_s += sample - median;
+      sample = median;
+    }
+  return found;
+}
+
+void Profile::add_interruptions(const std::string& world, const Interruptions& interruptions) {
+  if (interruptions.played_s > 0) interruptions_[world].add(interruptions);
+}
+
+double Profile::stretch(std::string_view world) const {
+  const auto found = interruptions_.find(world);
+  return found == interruptions_.end() ? 1 : 1 + found->second.share();
+}
+
 double Profile::core_share_of(const Cluster& cluster) const {
   const auto share = core_share.find(cluster.world);
   return share == core_share.end() ? cluster.link.core_share : share->second;
@@ -183,7 +216,7 @@ std::optional<TransferTime> Profile::transfer(const LinkKey& link, std::int64_t 
   const auto found = links_.find(link);
   if (found == links_.end()) return std::nullopt;
   const std::map<std::int64_t, Statistic>& ladder = found->second;
-  const double smallest_s = ladder.begin()->second.mean_s;
+  const double factor = stretch(link.world), smallest_s = factor * ladder.begin()->second.mean_s;
   auto above = ladder.lower_bound(bytes);
   if (above == ladder.begin()) return TransferTime{smallest_s, 0, above->second.jitter()};
   const bool beyond = above == ladder.end();
@@ -193,7 +226,7 @@ std::optional<TransferTime> Profile::transfer(const LinkKey& link, std::int64_t 
   double slope = (above->second.mean_s - below->second.mean_s) / static_cast<double>(above->first - below->first);
   if (beyond) slope = std::max(slope, 0.0);  // noise at the top must not make larger transfers free
   const auto& base = beyond ? *above : *below;
-  const double total = base.second.mean_s + slope * static_cast<double>(bytes - base.first);
+  const double total = factor * (base.second.mean_s + slope * static_cast<double>(bytes - base.first));
   const double latency = std::min(smallest_s, total);
   return TransferTime{latency, total - latency, above->second.jitter()};
 }
@@ -276,6 +309,9 @@ std::string Profile::to_json() const {
   for (const auto& [world, spread] : rank_spreads_)
     spreads[world] = {
         {"count", spread.count}, {"difference", spread.difference}, {"hiccup_variance", spread.hiccup_variance}};
+  Json& interruptions = file["interruptions"] = Json::object();
+  for (const auto& [world, found] : interruptions_)
+    interruptions[world] = {{"played_s", found.played_s}, {"lost_s", found.lost_s}};
   file["process_bytes"] = process_bytes.empty() ? Json::object() : Json(process_bytes);
   file["link_fits"] = std::move(fits);
   return file.dump(1) + "\n";
@@ -338,6 +374,18 @@ Profile profile_from_json(std::string_view text, const std::string& where) {
         if (*value < 0 || *value > kMostSpread)
           throw ConfigError("{}: '{}' must be from 0 to {}, found {}", row.where(), key, kMostSpread, *value);
       }
+      row.finish();
+    }
+  }
+  if (file.has("interruptions")) {
+    JsonObject worlds = file.object("interruptions");
+    for (const std::string& world : worlds.keys()) {
+      JsonObject row = worlds.object(world);
+      Interruptions& found = profile.interruptions_[world];
+      found = {time_of(row, "played_s"), time_of(row, "lost_s")};
+      if (found.lost_s > kMostLost * found.played_s)
+        throw ConfigError("{}: 'lost_s' must be at most {} of 'played_s', found {} of {}", row.where(), kMostLost,
+                          found.lost_s, found.played_s);
       row.finish();
     }
   }

@@ -18,6 +18,8 @@
 //   core_share   {world: share}: of each end's core while a transfer runs; worlds not measured are missing
 //   rank_spread  {world: {count, difference, hiccup_variance}}: how far apart ranks that play the same lie in one step;
 //                worlds not measured are missing
+//   interruptions {world: {played_s, lost_s}}: what took the machine away, which is in no other time above; worlds
+//                without are missing
 //   process_bytes {world: [bytes]}: what each process holds beside its ranks' tensors; worlds not measured are missing
 //   link_fits    [{world, kind, members, sizes, alpha_us, bandwidth_GBps, residual_percent}]: computed from `links`
 //                when written, not read
@@ -55,6 +57,8 @@ struct Statistic {
 
   /// One batch: samples taken within a short time.
   void add(std::span<const double> samples_s);
+  /// All times by a factor.
+  void scale(double factor);
   /// jitter_s / mean; 0 where either is missing.
   [[nodiscard]] double jitter() const { return jitter_s && mean_s > 0 ? *jitter_s / mean_s : 0; }
   friend bool operator==(const Statistic&, const Statistic&) = default;
@@ -93,6 +97,21 @@ struct RankSpread {
   friend bool operator==(const RankSpread&, const RankSpread&) = default;
 };
 
+/// What took the machine away from instructions (the host's other guests, timers), whichever they were: a matter of how
+/// long one plays, not of what.
+struct Interruptions {
+  double played_s = 0, lost_s = 0;  // the former includes the latter
+  /// Lost per second of undisturbed work.
+  [[nodiscard]] double share() const { return played_s > lost_s ? lost_s / (played_s - lost_s) : 0; }
+  void add(const Interruptions& more) { played_s += more.played_s, lost_s += more.lost_s; }
+  friend bool operator==(const Interruptions&, const Interruptions&) = default;
+};
+
+/// Takes the interruptions out of one batch of a work's or a transfer's times, in seconds: those that are five times
+/// the median and 20 µs more become the median. A mean of few short times would else be that of who was hit by chance.
+/// Below five times, nothing can be told.
+Interruptions without_interruptions(std::span<double> samples_s);
+
 class Profile {
  public:
   explicit Profile(std::string device_name) : device(std::move(device_name)) {}
@@ -110,13 +129,16 @@ class Profile {
   void add_link(const LinkKey& link, std::int64_t bytes, std::span<const double> samples_s);
   void add_launch(std::span<const double> samples_s);
   void add_rank_spread(const std::string& world, const RankSpread& spread);
+  void add_interruptions(const std::string& world, const Interruptions& interruptions);
   /// 0 for a world that wasn't measured.
   [[nodiscard]] double rank_jitter(std::string_view world) const;
 
-  /// By number of busy ranks; of another world where this one lacks the work; empty if none has it.
+  /// By number of busy ranks; of another world where this one lacks the work; empty if none has it. With the world's
+  /// share of interruptions.
   [[nodiscard]] std::map<std::uint32_t, Statistic> op_levels(std::string_view world, std::string_view work_key) const;
   /// Between the measured sizes piecewise linear in bytes. Below the smallest: its time, as latency. Above the largest:
-  /// the last segment's slope goes on. Unavailable: nothing measured, or only one size and `bytes` above it.
+  /// the last segment's slope goes on. With the world's share of interruptions. Unavailable: nothing measured, or only
+  /// one size and `bytes` above it.
   [[nodiscard]] std::optional<TransferTime> transfer(const LinkKey& link, std::int64_t bytes) const;
   /// Unavailable below two sizes.
   [[nodiscard]] std::optional<AlphaBeta> fit(const LinkKey& link) const;
@@ -140,6 +162,8 @@ class Profile {
   void save(const std::filesystem::path& path) const;
 
  private:
+  /// How much longer than undisturbed everything takes in a world.
+  [[nodiscard]] double stretch(std::string_view world) const;
   friend Profile profile_from_json(std::string_view text, const std::string& where);
   using OpKey = std::tuple<std::string, std::string, std::uint32_t>;  // work, world, busy
   std::map<OpKey, Statistic> ops_;
@@ -147,6 +171,7 @@ class Profile {
   std::map<LinkKey, std::map<std::int64_t, Statistic>> links_;
   std::optional<Statistic> launch_;
   std::map<std::string, RankSpread, std::less<>> rank_spreads_;
+  std::map<std::string, Interruptions, std::less<>> interruptions_;
 };
 
 /// ConfigError when the file is unreadable, truncated, of another version, or says something that can't be.

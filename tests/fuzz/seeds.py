@@ -94,7 +94,8 @@ def profiles():
             "ops": [dict(world="local", work=work, busy=busy, **times) for work in works for busy in levels],
             "links": [dict(world="gloo", kind=kind, members=2, bytes=size, **dict(times, mean_s=1e-5 + size * 1e-9))
                       for kind in ("send", "all_reduce", "broadcast") for size in sizes],
-            "core_share": {"gloo": 0.5}, "rank_spread": {"gloo": {"count": 9, "difference": 0.05, "hiccup_variance": 1e-4}}, "link_fits": []})
+            "core_share": {"gloo": 0.5}, "rank_spread": {"gloo": {"count": 9, "difference": 0.05, "hiccup_variance": 1e-4}},
+            "interruptions": {"local": {"played_s": 2, "lost_s": 0.01}}, "link_fits": []})
 
 
 SEEDS = {

@@ -29,6 +29,7 @@ Profile sample_profile() {
   profile.process_bytes["gloo"] = {4e8, 3e8};
   profile.add_rank_spread("gloo", {3, 0.02, 1e-4});
   profile.add_rank_spread("gloo", {1, 0.06, 5e-4});
+  profile.add_interruptions("gloo", {3, 0.0625});
   return profile;
 }
 
@@ -54,6 +55,47 @@ class TemporaryFile {
   ~TemporaryFile() { std::filesystem::remove(path); }
   const std::filesystem::path path;
 };
+
+TEST(Interruptions, AreTakenOutOfABatch) {
+  std::vector<double> samples{1e-5, 1.1e-5, 6e-3, 0.9e-5, 1e-5, 1e-5, 4.9e-5};  // the last one is in keeping
+  const Interruptions found = without_interruptions(samples);
+  EXPECT_EQ(samples, (std::vector{1e-5, 1.1e-5, 1e-5, 0.9e-5, 1e-5, 1e-5, 4.9e-5}));
+  EXPECT_DOUBLE_EQ(found.lost_s, 6e-3 - 1e-5);
+  EXPECT_DOUBLE_EQ(found.played_s, 6e-3 + 9.9e-5);
+  EXPECT_NEAR(found.share(), (6e-3 - 1e-5) / 10.9e-5, 1e-9);
+}
+
+TEST(Interruptions, ColdWorksAndFewSamplesAreNoInterruptions) {
+  std::vector<double> cold{1e-6, 1e-6, 1e-6, 1e-6, 2e-5};  // 20 times, but 19 us
+  const std::vector<double> cold_before = cold;
+  EXPECT_EQ(without_interruptions(cold).lost_s, 0);
+  EXPECT_EQ(cold, cold_before);
+  std::vector<double> few{1e-3, 1e-3, 1e-3, 1};
+  EXPECT_EQ(without_interruptions(few).lost_s, 0);
+  EXPECT_EQ(few.back(), 1);
+  EXPECT_EQ(without_interruptions({}).share(), 0);
+}
+
+TEST(Interruptions, EverythingInTheirWorldTakesItsShare) {
+  Profile profile("cpu");
+  profile.add_op("local", "relu.forward f32[8,16] inplace=1", 1, std::vector{2e-6, 4e-6});
+  profile.add_op("gloo", "relu.forward f32[8,16] inplace=1", 1, std::vector{2e-6, 4e-6});
+  profile.add_link(kGloo, 4096, std::vector{1e-4});
+  profile.add_link(kGloo, 8192, std::vector{3e-4});
+  const auto relu_s = [&](const char* world) {
+    return profile.op_levels(world, "relu.forward f32[8,16] inplace=1").at(1).mean_s;
+  };
+  EXPECT_DOUBLE_EQ(relu_s("gloo"), 3e-6);
+  profile.add_interruptions("gloo", {1, 0.2});
+  profile.add_interruptions("gloo", {1.2, 0});  // 0.2 s of 2 s
+  EXPECT_DOUBLE_EQ(relu_s("gloo"), 3.3e-6);
+  EXPECT_DOUBLE_EQ(relu_s("local"), 3e-6);
+  const TransferTime transfer = *profile.transfer(kGloo, 6144);
+  EXPECT_DOUBLE_EQ(transfer.latency_s + transfer.wire_s, 2.2e-4);
+  EXPECT_DOUBLE_EQ(
+      profile_from_json(profile.to_json(), "p.json").op_levels("gloo", "relu.forward f32[8,16] inplace=1").at(1).mean_s,
+      3.3e-6);
+}
 
 TEST(Statistic, BatchesMergeToTheWhole) {
   const std::vector<double> a{1, 2, 4}, b{10, 20}, c{7};
@@ -243,6 +285,8 @@ TEST(Profile, SaysWhatIsWrongWithAFile) {
             "p.json: core_share: 'gloo' must be from 0 to 1, found 1.5");
   EXPECT_EQ(message_of(replaced(good, "\"difference\": 0.0", "\"difference\": -1, \"x\": 0.0")),
             "p.json: rank_spread: gloo: 'difference' must be from 0 to 1000, found -1");
+  EXPECT_EQ(message_of(replaced(good, "\"lost_s\": 0.0625", "\"lost_s\": 3.0")),
+            "p.json: interruptions: gloo: 'lost_s' must be at most 0.999 of 'played_s', found 3 of 3");
   EXPECT_EQ(message_of(replaced(good, "\"busy\": 1", "\"bussy\": 1")), "p.json: ops[0]: 'busy' is missing");
   EXPECT_EQ(message_of(replaced(good, "\"core_share\"", "\"extra\": 1, \"core_share\"")),
             "p.json: unknown key 'extra'");
