@@ -24,7 +24,13 @@ constexpr std::int64_t kSmallestTransfer = 4 << 10, kLargestTransfer = 64 << 20;
 /// World, kind, collective, members, bytes.
 using LinkKey = std::tuple<std::string, sim::InstructionKind, sim::CollectiveKind, std::uint32_t, std::int64_t>;
 
-void collect_links(const Job& job, std::map<LinkKey, const Job*>& links) {
+struct Link {
+  const Job* job;
+  double bytes_before;  // between two of the job's transfers
+};
+
+void collect_links(const Job& job, std::map<LinkKey, Link>& links) {
+  const double bytes_before = sim::bytes_between_transfers(job.program);
   for (const sim::Role& role : job.program.roles)
     for (std::uint32_t i = 0; i < role.size(); ++i) {
       const bool collective = role.kind[i] == sim::InstructionKind::collective;
@@ -34,8 +40,25 @@ void collect_links(const Job& job, std::map<LinkKey, const Job*>& links) {
       const sim::CollectiveKind kind = collective ? role.collective[i] : sim::CollectiveKind::all_reduce;
       links.emplace(LinkKey{job.world, collective ? sim::InstructionKind::collective : sim::InstructionKind::send, kind,
                             members, job.program.transfer_bytes(role, i)},
-                    &job);
+                    Link{&job, bytes_before});
     }
+}
+
+/// Of the same world, kind and members, which there is.
+Link nearest(const std::map<LinkKey, Link>& links, const LinkKey& to) {
+  const auto apart = [&](const LinkKey& key) {
+    return std::abs(std::log(static_cast<double>(std::max<std::int64_t>(std::get<4>(key), 1)) /
+                             static_cast<double>(std::get<4>(to))));
+  };
+  const auto kind_of = [](LinkKey key) {
+    std::get<4>(key) = 0;
+    return key;
+  };
+  const std::pair<const LinkKey, Link>* best = nullptr;
+  for (const auto& link : links)
+    if (kind_of(link.first) == kind_of(to) && (!best || apart(link.first) < apart(best->first))) best = &link;
+  sim::check_internal(best != nullptr, "a step of no transfer's ladder");
+  return best->second;
 }
 
 }  // namespace
@@ -51,7 +74,7 @@ std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std
                        program, job.cluster, copies});
     return entry->second;
   };
-  std::map<LinkKey, const Job*> links;
+  std::map<LinkKey, Link> links;
   for (std::size_t j = 0; j < jobs.size(); ++j) {
     const Job& job = jobs[j];
     sim::Program program = sim::calibration_program(job.model, job.strategy);
@@ -64,26 +87,28 @@ std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std
   if (ladder)
     for (const Job& job : jobs)
       on_busy_ranks(job, sim::memory_probe(job.model), "memory, with the optimizer of " + job.model.text());
-  const std::map<LinkKey, const Job*> needed = links;
-  for (const auto& [key, job] : needed)
+  // The ladder's steps go as the jobs' transfers of the nearest size do.
+  const std::map<LinkKey, Link> needed = links;
+  for (const auto& [key, link] : needed)
     for (std::int64_t bytes = kSmallestTransfer; bytes <= (ladder ? kLargestTransfer : kSmallestTransfer); bytes *= 4) {
       LinkKey step = key;
       std::get<4>(step) = bytes;
-      links.emplace(step, job);
+      if (!needed.contains(step)) links.insert_or_assign(step, nearest(needed, step));
     }
   std::set<std::string> overlapped;
-  for (const auto& [key, job] : links) {
+  for (const auto& [key, link] : links) {
     const auto& [world, kind, collective, members, bytes] = key;
     const sim::TransferQuestion question{kind, collective, bytes, members, false};
     const std::string name(kind == sim::InstructionKind::collective ? sim::to_string(collective)
                                                                     : sim::to_string(kind));
     tasks.push_back({fmt::format("{} {} of {} bytes among {}", world, name, bytes, members), world,
-                     sim::transfer_probe(question, kProbeRepeats), job->cluster, 0, question});
-    if (kind == sim::InstructionKind::collective && job->cluster.link.engine == sim::TransferEngine::background &&
+                     sim::transfer_probe(question, kProbeRepeats, link.bytes_before), link.job->cluster, 0, question});
+    if (kind == sim::InstructionKind::collective && link.job->cluster.link.engine == sim::TransferEngine::background &&
         overlapped.insert(world).second) {
       const sim::TransferQuestion beside{kind, sim::CollectiveKind::all_reduce, kOverlapBytes, members, false};
       tasks.push_back({fmt::format("{} compute beside transfers among {}", world, members), world,
-                       sim::overlap_probe(beside, kProbeRepeats, kOverlapComputes), job->cluster, 0, beside, true});
+                       sim::overlap_probe(beside, kProbeRepeats, kOverlapComputes), link.job->cluster, 0, beside,
+                       true});
     }
   }
   return tasks;

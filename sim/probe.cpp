@@ -1,6 +1,7 @@
 #include "sim/probe.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "sim/error.hpp"
 #include "sim/pass/pass.hpp"
@@ -8,8 +9,6 @@
 namespace sim {
 namespace {
 
-/// What is computed before each transfer, a few ms: 38 MB of weights, more than caches hold.
-constexpr std::int64_t kRowsBefore = 4, kFeaturesBefore = 3072;
 constexpr std::int64_t kFeaturesOfRow = 4000;  // 64 MB of weights
 
 Instruction transfer(InstructionKind kind, std::uint32_t peer, std::uint32_t tag) {
@@ -62,8 +61,17 @@ struct Linear {
   OpInstance op;
 };
 
-void add_collectives(Draft& draft, const TransferQuestion& question, const TensorSpec& spec, std::uint32_t repeats) {
-  const Linear before(draft, kRowsBefore, kFeaturesBefore);
+/// What is computed before a transfer, up to a few ms: a linear layer whose weights are these bytes.
+Linear layer_of(Draft& draft, double bytes) {
+  constexpr std::int64_t kRows = 4;
+  constexpr double kFewest = 64, kMost = 3072;  // features
+  const double features = std::clamp(std::sqrt(bytes / static_cast<double>(size_of(Dtype::f32))), kFewest, kMost);
+  return {draft, kRows, std::llround(features)};
+}
+
+void add_collectives(Draft& draft, const TransferQuestion& question, const TensorSpec& spec, std::uint32_t repeats,
+                     double bytes_before) {
+  const Linear before = layer_of(draft, bytes_before);
   for (std::uint32_t k = 0; k < repeats; ++k) {
     const std::uint32_t source = add_constant(draft, fmt::format("source{}", k), spec, 1);
     const std::uint32_t buffer = draft.role.add_tensor(fmt::format("buffer{}", k), spec, TensorClass::communication,
@@ -74,8 +82,9 @@ void add_collectives(Draft& draft, const TransferQuestion& question, const Tenso
   }
 }
 
-void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std::uint32_t repeats) {
-  const Linear before(draft, kRowsBefore, kFeaturesBefore);
+void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std::uint32_t repeats,
+                   double bytes_before) {
+  const Linear before = layer_of(draft, bytes_before);
   for (std::uint32_t k = 0; k < repeats; ++k) {
     const bool sends = k % 2 == own;
     const std::uint32_t tag = k / 2;  // counted per direction
@@ -199,7 +208,21 @@ Program memory_probe(const Model& model) {
   return program;
 }
 
-Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats) {
+double bytes_between_transfers(const Program& program) {
+  double most = 0;
+  for (const Role& role : program.roles) {
+    double bytes = 0, transfers = 0;
+    for (std::uint32_t i = 0; i < role.size(); ++i)
+      if (is_computed(role.kind[i]))
+        bytes += program.works[role.work[i]].demand().bytes;
+      else if (role.kind[i] != InstructionKind::wait)
+        ++transfers;
+    if (transfers > 0) most = std::max(most, bytes / transfers);
+  }
+  return most;
+}
+
+Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before) {
   Program program;
   program.model = "none";
   program.global_batch = 1;
@@ -219,9 +242,9 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats) 
     draft.role.name = fmt::format("stage{}", r);
     draft.role.ranks = collective ? members : std::vector<std::uint32_t>{r};
     if (collective)
-      add_collectives(draft, question, spec, repeats);
+      add_collectives(draft, question, spec, repeats, bytes_before);
     else
-      add_ping_pong(draft, r, spec, repeats);
+      add_ping_pong(draft, r, spec, repeats, bytes_before);
     add_frees(draft);
     program.roles.push_back(std::move(draft).finish());
   }

@@ -1,12 +1,14 @@
 // Programs that measure links and memory: what `calibrate` plays beside the models' ops.
 //
 //   Program probe = transfer_probe({.kind = InstructionKind::collective, .bytes = 4 << 20, .members = 2},
-//   /*repeats=*/4);
+//   /*repeats=*/4, /*bytes_before=*/1 << 24);
 //   // ranks 0…members−1; every posted instruction is one sample
 //
 // Each repeat computes for a while and then writes what it sends (as a bucket is filled, an activation computed, right
 // before it goes), so that caches, threads and sockets are in a step's state: the receiver has been waiting, ranks come
-// at different times. Point-to-point repeats alternate in direction, so that both ends stay in step.
+// at different times. Point-to-point repeats alternate in direction, so that both ends stay in step. How much memory a
+// step moves between two transfers matters as much: where that is 1 MB, 13 kB go from thread to thread in 2 µs, and in
+// 20 µs where it is 30 MB and no cache holds their target, nor the code that copies.
 #pragma once
 
 #include <optional>
@@ -18,8 +20,13 @@
 
 namespace sim {
 
-/// `bytes` is rounded up to whole f32 elements.
-Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats);
+/// What the ops of that rank which moves most of it move between two of its transfers, on average: bytes, as of
+/// Work::demand; 0 for a program without transfers.
+double bytes_between_transfers(const Program& program);
+
+/// `bytes` is rounded up to whole f32 elements. What is computed before each transfer reads about `bytes_before`, up to
+/// 38 MB: more than caches hold.
+Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before);
 
 /// Collectives with compute beside them: what a running transfer takes from its members' cores. Every repeat posts one
 /// and then plays `computes` times a linear layer that fits into a core's own cache (it needs nothing of the memory

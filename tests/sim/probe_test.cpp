@@ -1,5 +1,6 @@
 #include "sim/probe.hpp"
 
+#include "sim/lower.hpp"
 #include "sim/profile.hpp"
 #include "sim/simulate.hpp"
 #include "tests/sim/testing.hpp"
@@ -24,6 +25,26 @@ TEST(OverlapProbe, FindsTheShareThatATransferTakes) {
     ASSERT_TRUE(found) << share;
     EXPECT_NEAR(*found, share, 0.05);
   }
+}
+
+/// A probe computes on about as much before each of its transfers as the step does, as far as caches matter.
+TEST(TransferProbe, MovesBeforeItsTransfersWhatTheStepDoes) {
+  constexpr double kCaches = 38e6;
+  for (const char* strategy : {"ddp", "pipeline,cut=pool2,split_size=8", "model_parallel,cut=pool2"}) {
+    const Model model = load_model("convnet");
+    const double step = bytes_between_transfers(lower(model, parse_strategy(strategy, model)));
+    EXPECT_GT(step, 1e6) << strategy;
+    for (const TransferQuestion& question : {kQuestion, TransferQuestion{InstructionKind::send, {}, 12800, 2}})
+      for (const double bytes : {step, 1e6, 1e10}) {
+        const Program probe = transfer_probe(question, 4, bytes);
+        double computed = 0;
+        for (const Work& work : probe.works)
+          if (work.op.kind->name == "linear") computed = work.demand().bytes;
+        EXPECT_NEAR(computed / std::min(bytes, kCaches), 1, 0.03) << strategy << " " << bytes;
+      }
+  }
+  const Model model = load_model("convnet");
+  EXPECT_EQ(bytes_between_transfers(lower(model, parse_strategy("single", model))), 0);
 }
 
 /// `fitted` knows the machine's memory from the probe alone: parameters larger than any that it holds.
