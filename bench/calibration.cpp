@@ -233,14 +233,19 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
           works[sim::work_key(task.program.works[role.work[i]])][i].push_back(durations.seconds[row][i]);
           totals_s.back()[rank] += durations.seconds[row][i];
           samples.launches.push_back(durations.gap_s[row][i]);
-        } else if (role.kind[i] == sim::InstructionKind::recv || role.kind[i] == sim::InstructionKind::collective) {
-          samples.transfers.push_back(durations.seconds[row][i]);
+          continue;
         }
+        if (role.kind[i] == sim::InstructionKind::recv || role.kind[i] == sim::InstructionKind::collective)
+          samples.transfers.push_back(durations.seconds[row][i]);
+        if (role.kind[i] == sim::InstructionKind::wait && role.awaits[i] + 1 == i)
+          (role.kind[i - 1] == sim::InstructionKind::recv ? samples.recv_posts : samples.posts)
+              .push_back(durations.gap_s[row][i]);
       }
     }
   }
   if (!task.jobs.empty()) samples.rank_spread = spread_of(totals_s, works);
-  samples.interruptions = sim::without_interruptions(samples.transfers);
+  for (std::vector<double>* times : {&samples.transfers, &samples.posts, &samples.recv_posts})
+    samples.interruptions.add(sim::without_interruptions(*times));
   for (auto& [key, by_instruction] : works) {
     samples.interruptions.add(without_interruptions(by_instruction));
     samples.works[key] = pooled(by_instruction);
@@ -292,7 +297,8 @@ void add(const CalibrationSamples& samples, const CalibrationTask& task, sim::Pr
     const bool collective = task.question.kind == sim::InstructionKind::collective;
     const std::string kind(collective ? sim::to_string(task.question.collective)
                                       : sim::to_string(sim::InstructionKind::send));
-    profile.add_link({task.world, kind, task.question.members}, task.question.bytes, samples.transfers);
+    profile.add_link({task.world, kind, task.question.members}, task.question.bytes, samples.transfers,
+                     {statistic_of(samples.posts).mean_s, statistic_of(samples.recv_posts).mean_s});
   }
 }
 

@@ -54,7 +54,8 @@ void rehearse_task(CalibrationTask& task, const Worlds& worlds, std::uint32_t mo
 /// What a task's measurement has given, in seconds.
 struct CalibrationSamples {
   std::map<std::string, std::vector<double>> works;  // by sim::work_key
-  std::vector<double> transfers, launches;
+  std::vector<double> transfers, posts, recv_posts;  // of a link: the latter as sim::PostTimes
+  std::vector<double> launches;
   std::vector<double> core_shares;                 // 0…1, one per step
   std::map<std::string, std::int64_t> workspaces;  // bytes, by sim::work_key
   sim::RankSpread rank_spread;                     // ops on several ranks

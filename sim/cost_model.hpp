@@ -30,10 +30,12 @@ struct ComputeCost {
 
 /// A transfer or collective, alone on its links: fixed part plus bytes on the busiest link.
 struct TransferCost {
-  double latency_s = 0;   // steps × α
-  double wire_s = 0;      // bytes on the wire / bandwidth: the part that shares a link with others
-  double core_share = 0;  // of each member's core while it runs
-  double jitter = 0;      // standard deviation of one execution / its mean
+  double latency_s = 0;    // steps × α
+  double wire_s = 0;       // bytes on the wire / bandwidth: the part that shares a link with others
+  double post_s = 0;       // host time until the thread that posts it (a send, a collective) goes on; launch included
+  double recv_post_s = 0;  // the same of a recv
+  double core_share = 0;   // of each member's core while it runs
+  double jitter = 0;       // standard deviation of one execution / its mean
   TransferEngine engine = TransferEngine::background;
 };
 

@@ -100,10 +100,16 @@ void Profile::add_op(const std::string& world, const std::string& work_key, std:
   if (!samples_s.empty()) ops_[{work_key, world, busy}].add(samples_s);
 }
 
-void Profile::add_link(const LinkKey& link, std::int64_t bytes, std::span<const double> samples_s) {
+void Profile::add_link(const LinkKey& link, std::int64_t bytes, std::span<const double> samples_s,
+                       const PostTimes& posts) {
   check_internal(std::ranges::find(kLinkKinds, link.kind) != kLinkKinds.end() && bytes >= 0, "link '{}' with {} bytes",
                  link.kind, bytes);
-  if (!samples_s.empty()) links_[link][bytes].add(samples_s);
+  if (samples_s.empty()) return;
+  auto& [time, known] = links_[link][bytes];
+  time.add(samples_s);
+  const double share = static_cast<double>(samples_s.size()) / static_cast<double>(time.count);
+  known.post_s += share * (posts.post_s - known.post_s);
+  known.recv_post_s += share * (posts.recv_post_s - known.recv_post_s);
 }
 
 void Profile::add_launch(std::span<const double> samples_s) {
@@ -203,7 +209,7 @@ std::optional<Statistic> Profile::link(const LinkKey& link, std::int64_t bytes) 
   const auto ladder = links_.find(link);
   if (ladder == links_.end()) return std::nullopt;
   const auto found = ladder->second.find(bytes);
-  return found == ladder->second.end() ? std::nullopt : std::optional(found->second);
+  return found == ladder->second.end() ? std::nullopt : std::optional(found->second.time);
 }
 
 std::vector<LinkKey> Profile::links() const {
@@ -215,27 +221,32 @@ std::vector<LinkKey> Profile::links() const {
 std::optional<TransferTime> Profile::transfer(const LinkKey& link, std::int64_t bytes) const {
   const auto found = links_.find(link);
   if (found == links_.end()) return std::nullopt;
-  const std::map<std::int64_t, Statistic>& ladder = found->second;
-  const double factor = stretch(link.world), smallest_s = factor * ladder.begin()->second.mean_s;
+  const std::map<std::int64_t, Link>& ladder = found->second;
+  const double factor = stretch(link.world), smallest_s = factor * ladder.begin()->second.time.mean_s;
   auto above = ladder.lower_bound(bytes);
-  if (above == ladder.begin()) return TransferTime{smallest_s, 0, above->second.jitter()};
+  PostTimes posts = ladder.begin()->second.posts;
+  posts.post_s *= factor, posts.recv_post_s *= factor;
+  if (above == ladder.begin())
+    return TransferTime{smallest_s, 0, above->second.time.jitter(), posts.post_s, posts.recv_post_s};
   const bool beyond = above == ladder.end();
   if (beyond && ladder.size() == 1) return std::nullopt;
   if (beyond) --above;
   const auto below = std::prev(above);
-  double slope = (above->second.mean_s - below->second.mean_s) / static_cast<double>(above->first - below->first);
+  double slope =
+      (above->second.time.mean_s - below->second.time.mean_s) / static_cast<double>(above->first - below->first);
   if (beyond) slope = std::max(slope, 0.0);  // noise at the top must not make larger transfers free
   const auto& base = beyond ? *above : *below;
-  const double total = factor * (base.second.mean_s + slope * static_cast<double>(bytes - base.first));
+  const double total = factor * (base.second.time.mean_s + slope * static_cast<double>(bytes - base.first));
   const double latency = std::min(smallest_s, total);
-  return TransferTime{latency, total - latency, above->second.jitter()};
+  return TransferTime{latency, total - latency, above->second.time.jitter(), posts.post_s, posts.recv_post_s};
 }
 
 std::optional<AlphaBeta> Profile::fit(const LinkKey& link) const {
   const auto found = links_.find(link);
   if (found == links_.end() || found->second.size() < 2) return std::nullopt;
   double w = 0, wx = 0, wt = 0, wxx = 0, wxt = 0;
-  for (const auto& [bytes, time] : found->second) {
+  for (const auto& [bytes, link_times] : found->second) {
+    const Statistic& time = link_times.time;
     if (time.mean_s < kShortest_s) return std::nullopt;
     const double x = static_cast<double>(bytes), t = time.mean_s, weight = 1 / (t * t);
     w += weight, wx += weight * x, wt += weight * t, wxx += weight * x * x, wxt += weight * x * t;
@@ -249,7 +260,8 @@ std::optional<AlphaBeta> Profile::fit(const LinkKey& link) const {
   // Sizes that hardly differ have no line.
   if (!std::isfinite(fit.alpha_s) || !std::isfinite(fit.s_per_byte)) return std::nullopt;
   double squares = 0;
-  for (const auto& [bytes, time] : found->second) {
+  for (const auto& [bytes, link_times] : found->second) {
+    const Statistic& time = link_times.time;
     const double off = (fit.alpha_s + fit.s_per_byte * static_cast<double>(bytes)) / time.mean_s - 1;
     squares += off * off;
   }
@@ -289,10 +301,12 @@ std::string Profile::to_json() const {
   Json fits = Json::array();
   for (const auto& [key, ladder] : links_) {
     const Json names{{"world", key.world}, {"kind", key.kind}, {"members", key.members}};
-    for (const auto& [bytes, time] : ladder) {
+    for (const auto& [bytes, measured] : ladder) {
       Json row = names;
       row["bytes"] = bytes;
-      write(row, time);
+      write(row, measured.time);
+      row["post_s"] = measured.posts.post_s;
+      row["recv_post_s"] = measured.posts.recv_post_s;
       links.push_back(std::move(row));
     }
     if (const std::optional<AlphaBeta> line = fit(key)) {
@@ -351,7 +365,10 @@ Profile profile_from_json(std::string_view text, const std::string& where) {
     if (std::ranges::find(kLinkKinds, key.kind) == kLinkKinds.end())
       throw ConfigError("{}: unknown kind '{}'; known: {}", row.where(), key.kind,
                         fmt::to_string(fmt::join(kLinkKinds, ", ")));
-    if (!profile.links_[key].emplace(bytes, read_statistic(row)).second)
+    Profile::Link measured{read_statistic(row), {}};
+    if (row.has("post_s")) measured.posts.post_s = time_of(row, "post_s");
+    if (row.has("recv_post_s")) measured.posts.recv_post_s = time_of(row, "recv_post_s");
+    if (!profile.links_[key].emplace(bytes, measured).second)
       throw ConfigError("{}: {} {} with members={} bytes={} is there twice", row.where(), key.world, key.kind,
                         key.members, bytes);
     row.finish();

@@ -13,8 +13,9 @@
 //   ops          [{world, work, busy, count, mean_s, sd_s, median_s, jitter_s}]: `work` is sim::work_key; `busy` ranks
 //                compute at the same time
 //   workspaces   [{work, bytes}]: what the op allocates beside its outputs and gives back
-//   links        [{world, kind, members, bytes, count, mean_s, sd_s, median_s, jitter_s}]: kind send, all_reduce or
-//                broadcast; seconds from ready to done
+//   links        [{world, kind, members, bytes, count, mean_s, sd_s, median_s, jitter_s, post_s, recv_post_s}]: kind
+//                send, all_reduce or broadcast; seconds from ready to done; mean host seconds until the posting thread
+//                goes on, of a send or collective and of a recv, 0 where missing
 //   core_share   {world: share}: of each end's core while a transfer runs; worlds not measured are missing
 //   rank_spread  {world: {count, difference, hiccup_variance}}: how far apart ranks that play the same lie in one step;
 //                worlds not measured are missing
@@ -71,10 +72,16 @@ struct LinkKey {
   friend auto operator<=>(const LinkKey&, const LinkKey&) = default;
 };
 
+/// Host time until the thread that posts a transfer goes on: of a send or collective, and of a recv.
+struct PostTimes {
+  double post_s = 0, recv_post_s = 0;
+};
+
 /// A transfer's time: a part that doesn't depend on the size, and the rest.
 struct TransferTime {
   double latency_s = 0, wire_s = 0;
-  double jitter = 0;  // relative standard deviation at the nearest measured size above
+  double jitter = 0;                   // relative standard deviation at the nearest measured size above
+  double post_s = 0, recv_post_s = 0;  // of the smallest measured size: with more bytes a send's post lasts as they do
 };
 
 /// t(s) = α + s/β over the measured sizes. Each size weighs 1/t², so the relative residuals are minimised: the sizes
@@ -126,7 +133,9 @@ class Profile {
   /// Samples are finite and not negative; `busy` ≥ 1.
   void add_op(const std::string& world, const std::string& work_key, std::uint32_t busy,
               std::span<const double> samples_s);
-  void add_link(const LinkKey& link, std::int64_t bytes, std::span<const double> samples_s);
+  /// `posts`: means over these samples.
+  void add_link(const LinkKey& link, std::int64_t bytes, std::span<const double> samples_s,
+                const PostTimes& posts = {});
   void add_launch(std::span<const double> samples_s);
   void add_rank_spread(const std::string& world, const RankSpread& spread);
   void add_interruptions(const std::string& world, const Interruptions& interruptions);
@@ -168,7 +177,11 @@ class Profile {
   using OpKey = std::tuple<std::string, std::string, std::uint32_t>;  // work, world, busy
   std::map<OpKey, Statistic> ops_;
   std::map<std::string, std::int64_t, std::less<>> workspaces_;
-  std::map<LinkKey, std::map<std::int64_t, Statistic>> links_;
+  struct Link {
+    Statistic time;
+    PostTimes posts;
+  };
+  std::map<LinkKey, std::map<std::int64_t, Link>> links_;  // by bytes
   std::optional<Statistic> launch_;
   std::map<std::string, RankSpread, std::less<>> rank_spreads_;
   std::map<std::string, Interruptions, std::less<>> interruptions_;

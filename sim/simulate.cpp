@@ -114,8 +114,14 @@ class Engine {
     return cluster_.link.shared && wiring_.channels > 1;  // two flows can meet, if only in opposite directions
   }
 
+  /// Host time before an instruction: what posting the one before takes, or a launch.
   [[nodiscard]] double launch(std::uint32_t rank, std::uint32_t i) const {
-    return source_.durations != nullptr ? source_.durations->gap_s[rank][i] : source_.prices->launch_s;
+    if (source_.durations != nullptr) return source_.durations->gap_s[rank][i];
+    const Role& list = role(rank);
+    if (i == 0 || !is_posted(list.kind[i - 1])) return source_.prices->launch_s;
+    const TransferCost& cost = source_.prices->transfers[source_.prices->transfer_of[places_[rank].role][i - 1]];
+    return std::max(source_.prices->launch_s,
+                    list.kind[i - 1] == InstructionKind::recv ? cost.recv_post_s : cost.post_s);
   }
 
   /// Alone on the device.
@@ -252,7 +258,9 @@ class Engine {
     state.clock = std::max(state.clock, now_);
     const double host = asynchronous_ ? issued_s_[rank][i] - state.clock : launch(rank, i);
     if (host <= 0) return true;
-    start({asynchronous_ ? Activity::Kind::timer : Activity::Kind::compute, rank, host});
+    // A thread that posts does a part of what the transport takes from its core.
+    const bool posts = i > 0 && is_posted(role(rank).kind[i - 1]);
+    start({asynchronous_ || posts ? Activity::Kind::timer : Activity::Kind::compute, rank, host});
     return false;
   }
 
@@ -342,7 +350,7 @@ class Engine {
 
   template <class Visit>
   void for_each_device(const Activity& activity, Visit visit) const {
-    if (activity.kind == Activity::Kind::timer || activity.kind == Activity::Kind::latency) return;
+    if (activity.kind == Activity::Kind::timer) return;
     if (activity.kind == Activity::Kind::compute) return visit(cluster_.place[activity.subject].device);
     const Transfer& transfer = transfers_[activity.subject];
     const Role& list = program_.roles[transfer.role];
@@ -356,7 +364,7 @@ class Engine {
                         partner = program_.roles[list.peer[transfer.instruction]].ranks[transfer.replica];
     const bool own_receives = list.kind[transfer.instruction] == InstructionKind::recv;
     visit(cluster_.place[own_receives ? own : partner].device);
-    if (activity.kind == Activity::Kind::wire) visit(cluster_.place[own_receives ? partner : own].device);
+    if (activity.kind != Activity::Kind::copy) visit(cluster_.place[own_receives ? partner : own].device);
   }
 
   void set_rates() {
@@ -367,12 +375,11 @@ class Engine {
     std::uint32_t flows = 0;
     for (const Activity& activity : active_) {
       if (activity.kind == Activity::Kind::wire) ++flows;
-      const double stolen = activity.kind == Activity::Kind::wire
-                                ? source_.prices->transfers[transfers_[activity.subject].price].core_share
-                                : 0;
+      const bool moves = activity.kind == Activity::Kind::wire || activity.kind == Activity::Kind::latency;
+      const double stolen = moves ? source_.prices->transfers[transfers_[activity.subject].price].core_share : 0;
       for_each_device(activity, [&](std::uint32_t device) {
         device_stolen_[device] += stolen;
-        if (activity.kind != Activity::Kind::wire) ++device_load_[device];
+        if (!moves) ++device_load_[device];
         if (activity.kind == Activity::Kind::compute) ++device_computes_[device];
       });
     }
@@ -380,6 +387,7 @@ class Engine {
       if (device_computes_[device] > 0) ++node_busy_[device_node_[device]];
     for (Activity& activity : active_) {
       activity.rate = 1;
+      if (activity.kind == Activity::Kind::latency) continue;
       if (activity.kind == Activity::Kind::wire) {
         if (cluster_.link.shared) activity.rate = 1.0 / flows;
         continue;

@@ -60,6 +60,8 @@ Prices scaled(const Prices& prices, const Program& program, const Cluster& clust
   for (TransferCost& transfer : result.transfers) {
     transfer.latency_s *= scale.latency;
     transfer.wire_s /= scale.bandwidth;
+    transfer.post_s *= scale.launch;
+    transfer.recv_post_s *= scale.launch;
   }
   result.launch_s *= scale.launch;
   return result;

@@ -23,7 +23,7 @@ Profile sample_profile() {
   profile.add_op("local", "relu.forward f32[8,16] inplace=1", 1, std::vector{2e-6, 3e-6, 4e-6});
   profile.add_op("local", "relu.forward f32[8,16] inplace=1", 2, std::vector{5e-6});
   profile.add_link(kGloo, 4096, std::vector{1e-4, 2e-4});
-  profile.add_link(kGloo, 1 << 20, std::vector{1e-3, 1.1e-3});
+  profile.add_link(kGloo, 1 << 20, std::vector{1e-3, 1.1e-3}, {3e-5, 1e-5});
   profile.add_launch(std::vector{1e-6, 1.2e-6});
   profile.core_share["gloo"] = 0.25;
   profile.process_bytes["gloo"] = {4e8, 3e8};
@@ -55,6 +55,19 @@ class TemporaryFile {
   ~TemporaryFile() { std::filesystem::remove(path); }
   const std::filesystem::path path;
 };
+
+TEST(Profile, PostsAreTheSmallestSizes) {
+  Profile profile("cpu");
+  const LinkKey send{"gloo", "send", 2};
+  profile.add_link(send, 1000, std::vector{30e-6, 30e-6}, {20e-6, 10e-6});
+  profile.add_link(send, 1000, std::vector{30e-6}, {26e-6, 13e-6});
+  profile.add_link(send, 3000, std::vector{90e-6}, {80e-6, 12e-6});
+  for (const std::int64_t bytes : {10, 1000, 2000, 3000, 9000}) {
+    const TransferTime time = *profile.transfer(send, bytes);
+    EXPECT_DOUBLE_EQ(time.post_s, 22e-6) << bytes;
+    EXPECT_DOUBLE_EQ(time.recv_post_s, 11e-6) << bytes;
+  }
+}
 
 TEST(Interruptions, AreTakenOutOfABatch) {
   std::vector<double> samples{1e-5, 1.1e-5, 6e-3, 0.9e-5, 1e-5, 1e-5, 4.9e-5};  // the last one is in keeping
@@ -285,6 +298,8 @@ TEST(Profile, SaysWhatIsWrongWithAFile) {
             "p.json: core_share: 'gloo' must be from 0 to 1, found 1.5");
   EXPECT_EQ(message_of(replaced(good, "\"difference\": 0.0", "\"difference\": -1, \"x\": 0.0")),
             "p.json: rank_spread: gloo: 'difference' must be from 0 to 1000, found -1");
+  EXPECT_EQ(message_of(replaced(good, "\"post_s\": 3e-05", "\"post_s\": -1")),
+            "p.json: links[1]: 'post_s' must not be negative, found -1");
   EXPECT_EQ(message_of(replaced(good, "\"lost_s\": 0.0625", "\"lost_s\": 3.0")),
             "p.json: interruptions: gloo: 'lost_s' must be at most 0.999 of 'played_s', found 3 of 3");
   EXPECT_EQ(message_of(replaced(good, "\"busy\": 1", "\"bussy\": 1")), "p.json: ops[0]: 'busy' is missing");

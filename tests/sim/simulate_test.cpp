@@ -176,6 +176,42 @@ TEST(Simulate, EnginesDifferInOverlap) {
   }
 }
 
+// Who posts goes on when the call is back; that is host time, and a launch more is none.
+TEST(Simulate, PostingKeepsTheThread) {
+  Sketch sketch(2);
+  const TransferCost cost{.latency_s = 1, .wire_s = 2, .post_s = 0.5, .recv_post_s = 0.25};
+  const std::uint32_t sent = sketch.send(0, 1, cost), received = sketch.recv(1, 0, cost);
+  sketch.compute(0, 4);
+  sketch.compute(1, 1);
+  sketch.wait(0, sent);
+  sketch.wait(1, received);
+  for (const Prices& prices : {sketch.prices, as_fluid(sketch.prices)}) {
+    const Timeline timeline = simulate(sketch.program, prices, plain_cluster(2));
+    EXPECT_DOUBLE_EQ(timeline.ranks[0].start_s[1], 0.5);
+    EXPECT_DOUBLE_EQ(timeline.ranks[1].start_s[1], 0.25);
+    EXPECT_DOUBLE_EQ(end_of(timeline, 0), 4.5);
+    EXPECT_DOUBLE_EQ(end_of(timeline, 1), 3);  // the transfer began with the posts
+    EXPECT_DOUBLE_EQ(timeline.ranks[0].host_s, 0.5);
+  }
+  sketch.prices.launch_s = 0.125;
+  const Timeline timeline = sketch.run();
+  EXPECT_DOUBLE_EQ(timeline.ranks[0].start_s[1], 0.125 + 0.5);
+  EXPECT_DOUBLE_EQ(timeline.ranks[1].start_s[1], 0.125 + 0.25);
+}
+
+// A short message is all latency, and that is its ends' work as much as moving bytes is.
+TEST(Simulate, ATransferTakesCoreTimeFromItsFirstMomentOn) {
+  Sketch sketch(2);
+  const TransferCost cost{.latency_s = 1, .wire_s = 1, .core_share = 0.5};
+  const std::uint32_t sent = sketch.send(0, 1, cost), received = sketch.recv(1, 0, cost);
+  sketch.compute(0, 2);
+  sketch.compute(1, 2);
+  sketch.wait(0, sent);
+  sketch.wait(1, received);
+  const Timeline timeline = sketch.run();
+  for (std::uint32_t rank = 0; rank < 2; ++rank) EXPECT_DOUBLE_EQ(end_of(timeline, rank), 3) << rank;
+}
+
 TEST(Simulate, ACollectiveWaitsForTheLast) {
   Sketch sketch(3);
   for (std::uint32_t rank = 0; rank < 3; ++rank) {

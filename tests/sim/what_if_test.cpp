@@ -58,6 +58,16 @@ TEST(WhatIf, ScalingPricesIsScalingTheMachine) {
   }
 }
 
+// The data sheet knows no posts.
+TEST(WhatIf, LaunchScalesPostsToo) {
+  const Case given("convnet,global_batch=64", "model_parallel");
+  Prices prices = given.prices;
+  prices.transfers.at(0).post_s = 4e-5, prices.transfers[0].recv_post_s = 2e-5;
+  const Prices result = scaled(prices, given.program, given.cluster, {.latency = 7, .launch = 0.5});
+  EXPECT_DOUBLE_EQ(result.transfers[0].post_s, 2e-5);
+  EXPECT_DOUBLE_EQ(result.transfers[0].recv_post_s, 1e-5);
+}
+
 TEST(WhatIf, TwiceEverythingIsHalfTheTime) {
   const Case given("resnet18,image=64,global_batch=8", "ddp");
   EXPECT_NEAR(given.step_s({2, 2, 2, 0.5, 0.5}), given.step_s() / 2, 1e-9);
