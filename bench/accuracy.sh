@@ -38,7 +38,9 @@ compare resnet18_64 18 4 1500 layer2 '2 1 4*' resnet18,image=64,global_batch=8,$
   resnet50,image=64,global_batch=2,$sgd
 compare convnet 25 4 900 pool2 '16 8 32*' convnet convnet,global_batch=12 convnet,global_batch=48
 compare resnet50 12 3 1700 layer2 '2 1 4' resnet50,image=128,global_batch=8,loss=mse_loss,$sgd \
-  resnet18,image=128,global_batch=4,loss=mse_loss,$sgd resnet50,image=128,global_batch=3,loss=mse_loss,$sgd
+  resnet18,image=128,global_batch=4,loss=mse_loss,$sgd resnet50,image=128,global_batch=3,loss=mse_loss,$sgd \
+  resnet50,image=128,global_batch=12,loss=mse_loss,$sgd resnet34,image=144,global_batch=1,loss=mse_loss,$sgd \
+  resnet50,image=112,global_batch=1,loss=mse_loss,$sgd
 compare vgg11 12 3 2400 features.10 '4 2 1' vgg11,image=64,global_batch=8,$sgd \
   vgg16,image=48,global_batch=3,$sgd vgg16,image=48,global_batch=12,$sgd resnet18,image=64,global_batch=1,$sgd
 compare resnet18_96 10 4 900 layer2 '8 4 2' resnet18,image=96,global_batch=16,$sgd \

@@ -176,6 +176,10 @@ TEST(Ablation, EveryTermEarnsItsPlace) {
                                  [](Forecast& f) {
                                    for (TransferCost& t : f.prices.transfers) t.wire_s = 0;
                                  }},
+                                {"posts",
+                                 [](Forecast& f) {
+                                   for (TransferCost& t : f.prices.transfers) t.post_s = t.recv_post_s = 0;
+                                 }},
                                 {"jitter",
                                  [](Forecast& f) {
                                    f.prices.jitter.clear();
