@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # How accurate the forecasts are on this machine: every model by its strategies, on both worlds, beside plain PyTorch.
-# The files of bench/results/ are made by this. The time limits add up to 123 minutes, plus a round of each model; an
+# The files of bench/results/ are made by this. The time limits add up to 150 minutes, plus a round of each model; an
 # interrupted run goes on where it stopped.
 #
 #   bench/accuracy.sh [FOLDER]     results/accuracy unless given: NAME.json, NAME.csv, NAME.profile.json, accuracy.csv
@@ -33,10 +33,10 @@ compare() {
 }
 
 sgd=optimizer=sgd:lr=0.001
-compare resnet18_64 18 4 1500 layer2 '2 1 4*' resnet18,image=64,global_batch=8,$sgd resnet34,image=64,global_batch=12,$sgd \
+compare resnet18_64 18 4 1700 layer2 '2 1 4*' resnet18,image=64,global_batch=8,$sgd resnet34,image=64,global_batch=12,$sgd \
   resnet34,image=64,global_batch=3,$sgd resnet34,image=80,global_batch=1,$sgd resnet34,image=48,global_batch=1,$sgd \
   resnet50,image=64,global_batch=2,$sgd
-compare convnet 25 4 900 pool2 '16 8 32*' convnet convnet,global_batch=12 convnet,global_batch=48
+compare convnet 46 4 2300 pool2 '16 8 32*' convnet convnet,global_batch=12 convnet,global_batch=48
 compare resnet50 12 3 1700 layer2 '2 1 4' resnet50,image=128,global_batch=8,loss=mse_loss,$sgd \
   resnet18,image=128,global_batch=4,loss=mse_loss,$sgd resnet50,image=128,global_batch=3,loss=mse_loss,$sgd \
   resnet50,image=128,global_batch=12,loss=mse_loss,$sgd resnet34,image=144,global_batch=1,loss=mse_loss,$sgd \
