@@ -1,13 +1,10 @@
 #!/usr/bin/env python3
-"""Writes the seeds of the fuzz targets, small inputs made of the tree's own files, and their dictionaries.
-
-tests/fuzz/seeds.py FOLDER: FOLDER/<target>/* and FOLDER/<target>.dict
-"""
+"""Writes the seeds of the fuzz targets, small inputs made of the tree's own files, and their dictionaries."""
+import argparse
 import csv
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -133,7 +130,9 @@ def words_of(target, seed):
 
 
 def main():
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="gets <target>/* and <target>.dict")
+    folder = parser.parse_args().folder
     for target, make in SEEDS.items():
         shutil.rmtree(folder / target, ignore_errors=True)
         (folder / target).mkdir(parents=True)
