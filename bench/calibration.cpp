@@ -24,13 +24,7 @@ constexpr std::int64_t kSmallestTransfer = 4 << 10, kLargestTransfer = 64 << 20;
 /// World, kind, collective, members, bytes.
 using LinkKey = std::tuple<std::string, sim::InstructionKind, sim::CollectiveKind, std::uint32_t, std::int64_t>;
 
-struct Link {
-  const Job* job;
-  double bytes_before;  // between two of the job's transfers
-};
-
-void collect_links(const Job& job, std::map<LinkKey, Link>& links) {
-  const double bytes_before = sim::bytes_between_transfers(job.program);
+void collect_links(const Job& job, std::map<LinkKey, const Job*>& links) {
   for (const sim::Role& role : job.program.roles)
     for (std::uint32_t i = 0; i < role.size(); ++i) {
       const bool collective = role.kind[i] == sim::InstructionKind::collective;
@@ -40,12 +34,12 @@ void collect_links(const Job& job, std::map<LinkKey, Link>& links) {
       const sim::CollectiveKind kind = collective ? role.collective[i] : sim::CollectiveKind::all_reduce;
       links.emplace(LinkKey{job.world, collective ? sim::InstructionKind::collective : sim::InstructionKind::send, kind,
                             members, job.program.transfer_bytes(role, i)},
-                    Link{&job, bytes_before});
+                    &job);
     }
 }
 
-/// Of the same world, kind and members, which there is.
-Link nearest(const std::map<LinkKey, Link>& links, const LinkKey& to) {
+/// The job whose transfer is nearest in size, of the same world, kind and members: there is one.
+const Job* nearest(const std::map<LinkKey, const Job*>& links, const LinkKey& to) {
   const auto apart = [&](const LinkKey& key) {
     return std::abs(std::log(static_cast<double>(std::max<std::int64_t>(std::get<4>(key), 1)) /
                              static_cast<double>(std::get<4>(to))));
@@ -54,7 +48,7 @@ Link nearest(const std::map<LinkKey, Link>& links, const LinkKey& to) {
     std::get<4>(key) = 0;
     return key;
   };
-  const std::pair<const LinkKey, Link>* best = nullptr;
+  const std::pair<const LinkKey, const Job*>* best = nullptr;
   for (const auto& link : links)
     if (kind_of(link.first) == kind_of(to) && (!best || apart(link.first) < apart(best->first))) best = &link;
   sim::check_internal(best != nullptr, "a step of no transfer's ladder");
@@ -74,7 +68,7 @@ std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std
                        program, job.cluster, copies});
     return entry->second;
   };
-  std::map<LinkKey, Link> links;
+  std::map<LinkKey, const Job*> links;
   for (std::size_t j = 0; j < jobs.size(); ++j) {
     const Job& job = jobs[j];
     sim::Program program = sim::calibration_program(job.model, job.strategy);
@@ -88,27 +82,27 @@ std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std
     for (const Job& job : jobs)
       on_busy_ranks(job, sim::memory_probe(job.model), "memory, with the optimizer of " + job.model.text());
   // The ladder's steps go as the jobs' transfers of the nearest size do.
-  const std::map<LinkKey, Link> needed = links;
-  for (const auto& [key, link] : needed)
+  const std::map<LinkKey, const Job*> needed = links;
+  for (const auto& [key, job] : needed)
     for (std::int64_t bytes = kSmallestTransfer; bytes <= (ladder ? kLargestTransfer : kSmallestTransfer); bytes *= 4) {
       LinkKey step = key;
       std::get<4>(step) = bytes;
       if (!needed.contains(step)) links.insert_or_assign(step, nearest(needed, step));
     }
   std::set<std::string> overlapped;
-  for (const auto& [key, link] : links) {
+  for (const auto& [key, job] : links) {
     const auto& [world, kind, collective, members, bytes] = key;
     const sim::TransferQuestion question{kind, collective, bytes, members, false};
     const std::string name(kind == sim::InstructionKind::collective ? sim::to_string(collective)
                                                                     : sim::to_string(kind));
     tasks.push_back({fmt::format("{} {} of {} bytes among {}", world, name, bytes, members), world,
-                     sim::transfer_probe(question, kProbeRepeats, link.bytes_before), link.job->cluster, 0, question});
-    if (kind == sim::InstructionKind::collective && link.job->cluster.link.engine == sim::TransferEngine::background &&
+                     sim::transfer_probe(question, kProbeRepeats, sim::bytes_between_transfers(job->program)),
+                     job->cluster, 0, question});
+    if (kind == sim::InstructionKind::collective && job->cluster.link.engine == sim::TransferEngine::background &&
         overlapped.insert(world).second) {
       const sim::TransferQuestion beside{kind, sim::CollectiveKind::all_reduce, kOverlapBytes, members, false};
       tasks.push_back({fmt::format("{} compute beside transfers among {}", world, members), world,
-                       sim::overlap_probe(beside, kProbeRepeats, kOverlapComputes), link.job->cluster, 0, beside,
-                       true});
+                       sim::overlap_probe(beside, kProbeRepeats, kOverlapComputes), job->cluster, 0, beside, true});
     }
   }
   return tasks;
@@ -116,11 +110,20 @@ std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std
 
 namespace {
 
+/// By instruction: the times of one work, in seconds.
+using InstructionTimes = std::map<std::uint32_t, std::vector<double>>;
+
+std::vector<double> together(const InstructionTimes& by_instruction) {
+  std::vector<double> all;
+  for (const auto& [instruction, samples] : by_instruction) all.insert(all.end(), samples.begin(), samples.end());
+  return all;
+}
+
 /// By instruction, the times of one work → all of them, with the spread that one instruction has: instructions of the
 /// same work differ by where their operands lie, and that isn't jitter.
-std::vector<double> pooled(const std::map<std::uint32_t, std::vector<double>>& by_instruction) {
-  std::vector<double> all, centred;
-  for (const auto& [instruction, samples] : by_instruction) all.insert(all.end(), samples.begin(), samples.end());
+std::vector<double> pooled(const InstructionTimes& by_instruction) {
+  const std::vector<double> all = together(by_instruction);
+  std::vector<double> centred;
   const auto count = static_cast<double>(all.size()), instructions = static_cast<double>(by_instruction.size());
   if (count <= instructions) return all;
   const double mean = std::accumulate(all.begin(), all.end(), 0.0) / count;
@@ -134,9 +137,8 @@ std::vector<double> pooled(const std::map<std::uint32_t, std::vector<double>>& b
 }
 
 /// Of all instructions of one work together: each alone has too few times.
-sim::Interruptions without_interruptions(std::map<std::uint32_t, std::vector<double>>& by_instruction) {
-  std::vector<double> all;
-  for (const auto& [instruction, samples] : by_instruction) all.insert(all.end(), samples.begin(), samples.end());
+sim::Interruptions without_interruptions(InstructionTimes& by_instruction) {
+  std::vector<double> all = together(by_instruction);
   const sim::Interruptions found = sim::without_interruptions(all);
   auto cleaned = all.begin();
   for (auto& [instruction, samples] : by_instruction)
@@ -150,8 +152,7 @@ sim::Statistic statistic_of(const std::vector<double>& samples) {
   return statistic;
 }
 
-/// By work and instruction: its times, in seconds.
-using WorkTimes = std::map<std::string, std::map<std::uint32_t, std::vector<double>>>;
+using WorkTimes = std::map<std::string, InstructionTimes>;  // by sim::work_key
 
 /// How far apart ranks that played the same lie; `totals_s`: [step][rank], of `works` together.
 sim::RankSpread spread_of(const std::vector<std::vector<double>>& totals_s, const WorkTimes& works) {

@@ -213,8 +213,8 @@ class Fitted final : public CostModel {
           profile_.device, kind, cluster_.world);
     return {.latency_s = time->latency_s * more_steps,
             .wire_s = time->wire_s * more_bytes,
-            .post_s = time->post_s,
-            .recv_post_s = time->recv_post_s,
+            .post_s = time->posts.post_s,
+            .recv_post_s = time->posts.recv_post_s,
             .core_share = profile_.core_share_of(cluster_),
             .jitter = time->jitter,
             .engine = cluster_.link.engine};

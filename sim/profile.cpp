@@ -224,10 +224,9 @@ std::optional<TransferTime> Profile::transfer(const LinkKey& link, std::int64_t 
   const std::map<std::int64_t, Link>& ladder = found->second;
   const double factor = stretch(link.world), smallest_s = factor * ladder.begin()->second.time.mean_s;
   auto above = ladder.lower_bound(bytes);
-  PostTimes posts = ladder.begin()->second.posts;
-  posts.post_s *= factor, posts.recv_post_s *= factor;
-  if (above == ladder.begin())
-    return TransferTime{smallest_s, 0, above->second.time.jitter(), posts.post_s, posts.recv_post_s};
+  const PostTimes smallest = ladder.begin()->second.posts;
+  const PostTimes posts{factor * smallest.post_s, factor * smallest.recv_post_s};
+  if (above == ladder.begin()) return TransferTime{smallest_s, 0, above->second.time.jitter(), posts};
   const bool beyond = above == ladder.end();
   if (beyond && ladder.size() == 1) return std::nullopt;
   if (beyond) --above;
@@ -238,7 +237,7 @@ std::optional<TransferTime> Profile::transfer(const LinkKey& link, std::int64_t 
   const auto& base = beyond ? *above : *below;
   const double total = factor * (base.second.time.mean_s + slope * static_cast<double>(bytes - base.first));
   const double latency = std::min(smallest_s, total);
-  return TransferTime{latency, total - latency, above->second.time.jitter(), posts.post_s, posts.recv_post_s};
+  return TransferTime{latency, total - latency, above->second.time.jitter(), posts};
 }
 
 std::optional<AlphaBeta> Profile::fit(const LinkKey& link) const {

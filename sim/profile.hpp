@@ -80,8 +80,8 @@ struct PostTimes {
 /// A transfer's time: a part that doesn't depend on the size, and the rest.
 struct TransferTime {
   double latency_s = 0, wire_s = 0;
-  double jitter = 0;                   // relative standard deviation at the nearest measured size above
-  double post_s = 0, recv_post_s = 0;  // of the smallest measured size: with more bytes a send's post lasts as they do
+  double jitter = 0;  // relative standard deviation at the nearest measured size above
+  PostTimes posts;    // of the smallest measured size: with more bytes a send's post lasts as they do
 };
 
 /// t(s) = α + s/β over the measured sizes. Each size weighs 1/t², so the relative residuals are minimised: the sizes

@@ -53,8 +53,8 @@ class Profiled final : public CostModel {
                         profile_.device, kind, question.bytes, question.members, cluster_.world, kRemedy);
     return {.latency_s = time->latency_s,
             .wire_s = time->wire_s,
-            .post_s = time->post_s,
-            .recv_post_s = time->recv_post_s,
+            .post_s = time->posts.post_s,
+            .recv_post_s = time->posts.recv_post_s,
             .core_share = profile_.core_share_of(cluster_),
             .jitter = time->jitter,
             .engine = cluster_.link.engine};

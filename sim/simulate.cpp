@@ -100,6 +100,8 @@ class Engine {
     std::uint32_t subject;  // rank (compute, timer) or transfer
     double remaining;       // seconds if alone
     double rate = 1;
+    /// A transfer by the transport's own threads.
+    [[nodiscard]] bool transports() const { return kind == Kind::latency || kind == Kind::wire; }
   };
 
   [[nodiscard]] const Role& role(std::uint32_t rank) const { return program_.roles[places_[rank].role]; }
@@ -114,14 +116,18 @@ class Engine {
     return cluster_.link.shared && wiring_.channels > 1;  // two flows can meet, if only in opposite directions
   }
 
+  /// The thread comes from posting a transfer.
+  [[nodiscard]] bool has_posted(std::uint32_t rank, std::uint32_t i) const {
+    return i > 0 && is_posted(role(rank).kind[i - 1]);
+  }
+
   /// Host time before an instruction: what posting the one before takes, or a launch.
   [[nodiscard]] double launch(std::uint32_t rank, std::uint32_t i) const {
     if (source_.durations != nullptr) return source_.durations->gap_s[rank][i];
-    const Role& list = role(rank);
-    if (i == 0 || !is_posted(list.kind[i - 1])) return source_.prices->launch_s;
+    if (!has_posted(rank, i)) return source_.prices->launch_s;
     const TransferCost& cost = source_.prices->transfers[source_.prices->transfer_of[places_[rank].role][i - 1]];
     return std::max(source_.prices->launch_s,
-                    list.kind[i - 1] == InstructionKind::recv ? cost.recv_post_s : cost.post_s);
+                    role(rank).kind[i - 1] == InstructionKind::recv ? cost.recv_post_s : cost.post_s);
   }
 
   /// Alone on the device.
@@ -259,8 +265,7 @@ class Engine {
     const double host = asynchronous_ ? issued_s_[rank][i] - state.clock : launch(rank, i);
     if (host <= 0) return true;
     // A thread that posts does a part of what the transport takes from its core.
-    const bool posts = i > 0 && is_posted(role(rank).kind[i - 1]);
-    start({asynchronous_ || posts ? Activity::Kind::timer : Activity::Kind::compute, rank, host});
+    start({asynchronous_ || has_posted(rank, i) ? Activity::Kind::timer : Activity::Kind::compute, rank, host});
     return false;
   }
 
@@ -364,7 +369,7 @@ class Engine {
                         partner = program_.roles[list.peer[transfer.instruction]].ranks[transfer.replica];
     const bool own_receives = list.kind[transfer.instruction] == InstructionKind::recv;
     visit(cluster_.place[own_receives ? own : partner].device);
-    if (activity.kind != Activity::Kind::copy) visit(cluster_.place[own_receives ? partner : own].device);
+    if (activity.transports()) visit(cluster_.place[own_receives ? partner : own].device);
   }
 
   void set_rates() {
@@ -375,11 +380,11 @@ class Engine {
     std::uint32_t flows = 0;
     for (const Activity& activity : active_) {
       if (activity.kind == Activity::Kind::wire) ++flows;
-      const bool moves = activity.kind == Activity::Kind::wire || activity.kind == Activity::Kind::latency;
-      const double stolen = moves ? source_.prices->transfers[transfers_[activity.subject].price].core_share : 0;
+      const double stolen =
+          activity.transports() ? source_.prices->transfers[transfers_[activity.subject].price].core_share : 0;
       for_each_device(activity, [&](std::uint32_t device) {
         device_stolen_[device] += stolen;
-        if (!moves) ++device_load_[device];
+        if (!activity.transports()) ++device_load_[device];
         if (activity.kind == Activity::Kind::compute) ++device_computes_[device];
       });
     }
@@ -387,9 +392,8 @@ class Engine {
       if (device_computes_[device] > 0) ++node_busy_[device_node_[device]];
     for (Activity& activity : active_) {
       activity.rate = 1;
-      if (activity.kind == Activity::Kind::latency) continue;
-      if (activity.kind == Activity::Kind::wire) {
-        if (cluster_.link.shared) activity.rate = 1.0 / flows;
+      if (activity.transports()) {
+        if (cluster_.link.shared && activity.kind == Activity::Kind::wire) activity.rate = 1.0 / flows;
         continue;
       }
       // The slowest of the cores it needs: an equal share among the ranks that work there, less what the transport's

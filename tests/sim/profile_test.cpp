@@ -64,8 +64,8 @@ TEST(Profile, PostsAreTheSmallestSizes) {
   profile.add_link(send, 3000, std::vector{90e-6}, {80e-6, 12e-6});
   for (const std::int64_t bytes : {10, 1000, 2000, 3000, 9000}) {
     const TransferTime time = *profile.transfer(send, bytes);
-    EXPECT_DOUBLE_EQ(time.post_s, 22e-6) << bytes;
-    EXPECT_DOUBLE_EQ(time.recv_post_s, 11e-6) << bytes;
+    EXPECT_DOUBLE_EQ(time.posts.post_s, 22e-6) << bytes;
+    EXPECT_DOUBLE_EQ(time.posts.recv_post_s, 11e-6) << bytes;
   }
 }
 

@@ -156,15 +156,20 @@ TEST(Simulate, AMessageIsAlphaPlusBeta) {
     }
 }
 
-// A transfer goes on beside compute, except where the receiver's own thread copies.
-TEST(Simulate, EnginesDifferInOverlap) {
+/// Rank 0 sends to rank 1 at once; both compute, then wait for it.
+Sketch compute_beside_message(const TransferCost& cost, double sender_s, double receiver_s) {
   Sketch sketch(2);
-  const TransferCost cost{.latency_s = 1, .wire_s = 2};
   const std::uint32_t sent = sketch.send(0, 1, cost), received = sketch.recv(1, 0, cost);
-  sketch.compute(0, 1.5);
-  sketch.compute(1, 5);
+  sketch.compute(0, sender_s);
+  sketch.compute(1, receiver_s);
   sketch.wait(0, sent);
   sketch.wait(1, received);
+  return sketch;
+}
+
+// A transfer goes on beside compute, except where the receiver's own thread copies.
+TEST(Simulate, EnginesDifferInOverlap) {
+  const Sketch sketch = compute_beside_message({.latency_s = 1, .wire_s = 2}, 1.5, 5);
   for (const Prices& prices : {sketch.prices, as_fluid(sketch.prices)}) {
     const Timeline background = simulate(sketch.program, prices, plain_cluster(2));
     EXPECT_DOUBLE_EQ(end_of(background, 0), 3);
@@ -178,13 +183,7 @@ TEST(Simulate, EnginesDifferInOverlap) {
 
 // Who posts goes on when the call is back; that is host time, and a launch more is none.
 TEST(Simulate, PostingKeepsTheThread) {
-  Sketch sketch(2);
-  const TransferCost cost{.latency_s = 1, .wire_s = 2, .post_s = 0.5, .recv_post_s = 0.25};
-  const std::uint32_t sent = sketch.send(0, 1, cost), received = sketch.recv(1, 0, cost);
-  sketch.compute(0, 4);
-  sketch.compute(1, 1);
-  sketch.wait(0, sent);
-  sketch.wait(1, received);
+  Sketch sketch = compute_beside_message({.latency_s = 1, .wire_s = 2, .post_s = 0.5, .recv_post_s = 0.25}, 4, 1);
   for (const Prices& prices : {sketch.prices, as_fluid(sketch.prices)}) {
     const Timeline timeline = simulate(sketch.program, prices, plain_cluster(2));
     EXPECT_DOUBLE_EQ(timeline.ranks[0].start_s[1], 0.5);
@@ -201,14 +200,7 @@ TEST(Simulate, PostingKeepsTheThread) {
 
 // A short message is all latency, and that is its ends' work as much as moving bytes is.
 TEST(Simulate, ATransferTakesCoreTimeFromItsFirstMomentOn) {
-  Sketch sketch(2);
-  const TransferCost cost{.latency_s = 1, .wire_s = 1, .core_share = 0.5};
-  const std::uint32_t sent = sketch.send(0, 1, cost), received = sketch.recv(1, 0, cost);
-  sketch.compute(0, 2);
-  sketch.compute(1, 2);
-  sketch.wait(0, sent);
-  sketch.wait(1, received);
-  const Timeline timeline = sketch.run();
+  const Timeline timeline = compute_beside_message({.latency_s = 1, .wire_s = 1, .core_share = 0.5}, 2, 2).run();
   for (std::uint32_t rank = 0; rank < 2; ++rank) EXPECT_DOUBLE_EQ(end_of(timeline, rank), 3) << rank;
 }
 
