@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A network that matters: where strategies cross as the link between two ranks gets slower. Predicted and measured, with
-# links calibrated like any other. About 15 minutes on a 2-core machine; an interrupted run goes on.
+# links calibrated like any other. About 17 minutes on a 2-core machine; an interrupted run goes on.
 #
 #   bench/crossing.sh [FOLDER]     results/crossing unless given: crossing.json, crossing.csv, crossing.png, crossing.svg
 #
@@ -12,7 +12,7 @@ bench/setup.sh
 mkdir -p "$out"
 trap 'bench/network.sh down' EXIT
 files=()
-for rate in 500mbit 1gbit 2gbit 3gbit 4gbit 8gbit; do
+for rate in 1gbit 2gbit 4gbit 5gbit 6gbit 8gbit 16gbit; do
   bench/network.sh up 2 "$rate"
   echo "crossing: $rate"
   build/bin/paragauge compare -m resnet18,image=96,global_batch=16,optimizer=sgd:lr=0.001 -s single -s model_parallel,cut=layer2 \
