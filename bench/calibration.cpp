@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "backend/world/world.hpp"
+#include "sim/error.hpp"
 #include "sim/lower.hpp"
 #include "sim/memory.hpp"
 #include "sim/probe.hpp"
@@ -17,7 +18,7 @@
 namespace bench {
 namespace {
 
-constexpr std::uint32_t kProbeRepeats = 4, kOverlapComputes = 16;
+constexpr std::uint32_t kProbeRepeats = 4, kOverlapComputes = 16;  // of the former two are unexpected
 constexpr std::int64_t kOverlapBytes = 1 << 20;
 constexpr std::int64_t kSmallestTransfer = 4 << 10, kLargestTransfer = 64 << 20;
 
@@ -89,17 +90,22 @@ std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std
       std::get<4>(step) = bytes;
       if (!needed.contains(step)) links.insert_or_assign(step, nearest(needed, step));
     }
-  std::set<std::string> overlapped;
+  std::set<std::string> overlapped, noted;  // worlds
   for (const auto& [key, job] : links) {
     const auto& [world, kind, collective, members, bytes] = key;
     const sim::TransferQuestion question{kind, collective, bytes, members, false};
     const std::string name(kind == sim::InstructionKind::collective ? sim::to_string(collective)
                                                                     : sim::to_string(kind));
-    tasks.push_back({fmt::format("{} {} of {} bytes among {}", world, name, bytes, members), world,
-                     sim::transfer_probe(question, kProbeRepeats, sim::bytes_between_transfers(job->program)),
-                     job->cluster, 0, question});
-    if (kind == sim::InstructionKind::collective && job->cluster.link.engine == sim::TransferEngine::background &&
-        overlapped.insert(world).second) {
+    const bool background = job->cluster.link.engine == sim::TransferEngine::background;
+    const bool rendezvous = background && kind == sim::InstructionKind::send && !job->cluster.device.asynchronous;
+    tasks.push_back(
+        {fmt::format("{} {} of {} bytes among {}", world, name, bytes, members), world,
+         sim::transfer_probe(question, kProbeRepeats, sim::bytes_between_transfers(job->program), rendezvous),
+         job->cluster, 0, question, false, rendezvous});
+    if (rendezvous && noted.insert(world).second)
+      tasks.push_back({fmt::format("{} compute beside notes", world), world, sim::note_probe(kProbeRepeats),
+                       job->cluster, 0, question, true});
+    if (kind == sim::InstructionKind::collective && background && overlapped.insert(world).second) {
       const sim::TransferQuestion beside{kind, sim::CollectiveKind::all_reduce, kOverlapBytes, members, false};
       tasks.push_back({fmt::format("{} compute beside transfers among {}", world, members), world,
                        sim::overlap_probe(beside, kProbeRepeats, kOverlapComputes), job->cluster, 0, beside, true});
@@ -153,6 +159,19 @@ sim::Statistic statistic_of(const std::vector<double>& samples) {
 }
 
 using WorkTimes = std::map<std::string, InstructionTimes>;  // by sim::work_key
+
+/// Of the probe of a link: whether of the transfer that a rank posts with instruction `i`, the sender had posted first.
+bool is_unexpected(const sim::Program& probe, const sim::Timeline& timeline, std::size_t rank, std::uint32_t i) {
+  const std::uint32_t partner = probe.roles[rank].peer[i];
+  const sim::Role &own = probe.roles[rank], &other = probe.roles[partner];
+  for (std::uint32_t j = 0; j < other.size(); ++j) {
+    const bool is_pair = sim::is_posted(other.kind[j]) && other.kind[j] != own.kind[i] && other.tag[j] == own.tag[i];
+    if (!is_pair) continue;
+    const double own_s = timeline.ranks[rank].posted_s[i], other_s = timeline.ranks[partner].posted_s[j];
+    return own.kind[i] == sim::InstructionKind::send ? own_s < other_s : other_s < own_s;
+  }
+  throw sim::InternalError("instruction {} of rank {} has no partner", i, rank);
+}
 
 /// How far apart ranks that played the same lie; `totals_s`: [step][rank], of `works` together.
 sim::RankSpread spread_of(const std::vector<std::vector<double>>& totals_s, const WorkTimes& works) {
@@ -215,6 +234,10 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
   WorkTimes works;
   std::vector<std::vector<double>> totals_s;  // of all works, [step][rank]
   for (const backend::StepResult& step : result.steps) {
+    if (task.overlap && task.question.kind == sim::InstructionKind::send) {
+      for (const double note_s : sim::notes_s(task.program, step.timeline)) samples.notes.push_back(note_s);
+      continue;
+    }
     if (task.overlap) {
       if (const std::optional<double> share = sim::core_share(task.program, step.timeline))
         samples.core_shares.push_back(*share);
@@ -236,17 +259,20 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
           samples.launches.push_back(durations.gap_s[row][i]);
           continue;
         }
-        if (role.kind[i] == sim::InstructionKind::recv || role.kind[i] == sim::InstructionKind::collective)
-          samples.transfers.push_back(durations.seconds[row][i]);
-        if (role.kind[i] == sim::InstructionKind::wait && role.awaits[i] + 1 == i)
-          (role.kind[i - 1] == sim::InstructionKind::recv ? samples.recv_posts : samples.posts)
-              .push_back(durations.gap_s[row][i]);
+        if (!sim::is_posted(role.kind[i])) continue;
+        const bool receives = role.kind[i] == sim::InstructionKind::recv;
+        const bool unexpected = task.rendezvous && is_unexpected(task.program, step.timeline, rank, i);
+        LinkSamples& link = unexpected ? samples.unexpected : samples.link;
+        if (role.kind[i] != sim::InstructionKind::send) link.transfers.push_back(durations.seconds[row][i]);
+        (receives ? link.recv_posts : link.posts).push_back(durations.gap_s[row][i + 1]);
       }
     }
   }
   if (!task.jobs.empty()) samples.rank_spread = spread_of(totals_s, works);
-  for (std::vector<double>* times : {&samples.transfers, &samples.posts, &samples.recv_posts})
-    samples.interruptions.add(sim::without_interruptions(*times));
+  for (LinkSamples* link : {&samples.link, &samples.unexpected})
+    for (std::vector<double>* times : {&link->transfers, &link->posts, &link->recv_posts})
+      samples.interruptions.add(sim::without_interruptions(*times));
+  sim::without_interruptions(samples.notes);
   for (auto& [key, by_instruction] : works) {
     samples.interruptions.add(without_interruptions(by_instruction));
     samples.works[key] = pooled(by_instruction);
@@ -289,17 +315,21 @@ void add(const CalibrationSamples& samples, const CalibrationTask& task, sim::Pr
       process_bytes.push_back(samples.process_bytes[process]);
   }
   if (task.copies == 1) profile.add_launch(samples.launches);
-  if (task.overlap) {
+  profile.add_link({task.world, "note", task.question.members}, 0, samples.notes);
+  if (!samples.core_shares.empty()) {
     double sum = 0;
     for (double share : samples.core_shares) sum += share;
-    if (!samples.core_shares.empty())
-      profile.core_share[task.world] = sum / static_cast<double>(samples.core_shares.size());
-  } else if (task.copies == 0) {
+    profile.core_share[task.world] = sum / static_cast<double>(samples.core_shares.size());
+  } else if (task.copies == 0 && !task.overlap) {
     const bool collective = task.question.kind == sim::InstructionKind::collective;
     const std::string kind(collective ? sim::to_string(task.question.collective)
                                       : sim::to_string(sim::InstructionKind::send));
-    profile.add_link({task.world, kind, task.question.members}, task.question.bytes, samples.transfers,
-                     {statistic_of(samples.posts).mean_s, statistic_of(samples.recv_posts).mean_s});
+    const auto add_link = [&](const std::string& name, const LinkSamples& link) {
+      profile.add_link({task.world, name, task.question.members}, task.question.bytes, link.transfers,
+                       {statistic_of(link.posts).mean_s, statistic_of(link.recv_posts).mean_s});
+    };
+    add_link(kind, samples.link);
+    if (task.rendezvous) add_link("unexpected_send", samples.unexpected);
   }
 }
 

@@ -28,7 +28,8 @@ struct CalibrationTask {
   sim::Cluster cluster;
   std::uint32_t copies = 0;             // ops: ranks that play the program at the same time; 0: a link's probe
   sim::TransferQuestion question = {};  // links
-  bool overlap = false;                 // compute beside the transfers: what they take from the cores
+  bool overlap = false;                 // compute beside the transfers: what they or their notes take from the cores
+  bool rendezvous = false;              // a link's probe: half of its messages are unexpected
   std::uint32_t warmup_steps = 1, steps = 1, visits = 1;
   std::vector<std::size_t> jobs = {};  // ops: whose programs these are, for one rank; none: the memory's probe
 };
@@ -51,10 +52,16 @@ double shortest_step_s(const backend::RunResult& run);
 void rehearse_task(CalibrationTask& task, const Worlds& worlds, std::uint32_t most_visits,
                    std::optional<std::uint32_t> steps_of_jobs = std::nullopt);
 
+/// Seconds; the posts as in sim::PostTimes.
+struct LinkSamples {
+  std::vector<double> transfers, posts, recv_posts;
+};
+
 /// What a task's measurement has given, in seconds.
 struct CalibrationSamples {
   std::map<std::string, std::vector<double>> works;  // by sim::work_key
-  std::vector<double> transfers, posts, recv_posts;  // of a link: the latter as sim::PostTimes
+  LinkSamples link, unexpected;                      // of a link; point to point where the sender came first
+  std::vector<double> notes;                         // of the other's core, as in sim::Rendezvous
   std::vector<double> launches;
   std::vector<double> core_shares;                 // 0…1, one per step
   std::map<std::string, std::int64_t> workspaces;  // bytes, by sim::work_key

@@ -210,7 +210,7 @@ class Rounds {
   [[nodiscard]] CalibrationSamples without_own(CalibrationSamples samples, const CalibrationTask& task) const {
     std::erase_if(samples.works, [&](const auto& work) { return own_works_.contains(work.first); });
     std::erase_if(samples.workspaces, [&](const auto& work) { return own_works_.contains(work.first); });
-    if (own_sizes_.contains(task.question.bytes)) samples.transfers.clear();
+    if (own_sizes_.contains(task.question.bytes)) samples.link = samples.unexpected = {};
     return samples;
   }
 

@@ -77,7 +77,7 @@ void add_link(const std::shared_ptr<Samples>& samples) {
   const auto bytes = static_cast<double>(question.bytes);
   benchmark::RegisterBenchmark(
       fmt::format("link/{}/{}/{}", samples->task().world, kind, question.bytes).c_str(),
-      [=](benchmark::State& state) { guarded(state, [&] { play(state, samples->get().transfers, 0, bytes); }); })
+      [=](benchmark::State& state) { guarded(state, [&] { play(state, samples->get().link.transfers, 0, bytes); }); })
       ->UseManualTime()
       ->Iterations(kSteps);
 }

@@ -204,20 +204,16 @@ class Fitted final : public CostModel {
       more_bytes = algorithm.wire_bytes(question.collective, question.members, 1) /
                    algorithm.wire_bytes(question.collective, nearest.members, 1);
     }
-    const std::optional<TransferTime> time =
-        nearest.members > 0 ? profile_.transfer(nearest, question.bytes) : std::nullopt;
-    if (!time)
+    std::optional<TransferCost> cost =
+        nearest.members > 0 ? transfer_cost(profile_, cluster_, nearest, question.bytes) : std::nullopt;
+    if (!cost)
       throw ConfigError(
           "the profile of device '{}' has no {} of world '{}' at two sizes or more; 'paragauge calibrate' "
           "for a strategy that uses it adds it",
           profile_.device, kind, cluster_.world);
-    return {.latency_s = time->latency_s * more_steps,
-            .wire_s = time->wire_s * more_bytes,
-            .post_s = time->posts.post_s,
-            .recv_post_s = time->posts.recv_post_s,
-            .core_share = profile_.core_share_of(cluster_),
-            .jitter = time->jitter,
-            .engine = cluster_.link.engine};
+    cost->latency_s *= more_steps;
+    cost->wire_s *= more_bytes;
+    return *cost;
   }
 
   [[nodiscard]] double launch_s() const override {

@@ -9,7 +9,8 @@
 namespace sim {
 namespace {
 
-constexpr std::int64_t kFeaturesOfRow = 4000;  // 64 MB of weights
+constexpr std::int64_t kFeaturesOfRow = 4000;         // 64 MB of weights
+constexpr std::uint32_t kAlone = 6, kBesideNote = 4;  // computes of the note probe
 
 Instruction transfer(InstructionKind kind, std::uint32_t peer, std::uint32_t tag) {
   Instruction i;
@@ -26,9 +27,9 @@ std::uint32_t add_constant(Draft& draft, const std::string& name, const TensorSp
 /// A linear layer of `features` inputs and outputs.
 struct Linear {
   Linear(Draft& draft, std::int64_t rows, std::int64_t features, Dtype dtype = Dtype::f32)
-      : input(add_constant(draft, "x", {dtype, {rows, features}}, 1)),
-        weight(add_constant(draft, "w", {dtype, {features, features}}, 0.01)),
-        bias(add_constant(draft, "b", {dtype, {features}}, 0)) {
+      : input(add_constant(draft, name(draft, "x"), {dtype, {rows, features}}, 1)),
+        weight(add_constant(draft, name(draft, "w"), {dtype, {features, features}}, 0.01)),
+        bias(add_constant(draft, name(draft, "b"), {dtype, {features}}, 0)) {
     const OpKind& kind = op_table().at("linear");
     op = {&kind,
           complete_attributes(kind, {{"out_features", static_cast<double>(features)}}, "the probe"),
@@ -53,9 +54,11 @@ struct Linear {
                 add_result(draft, "grad_b", bias)};
     draft.list.push_back({i, kNone});
   }
-  static std::uint32_t add_result(Draft& draft, std::string_view name, std::uint32_t like) {
-    return draft.role.add_tensor(fmt::format("{}{}", name, draft.role.tensors.size()), draft.role.tensors[like].spec,
-                                 TensorClass::activation);
+  static std::uint32_t add_result(Draft& draft, std::string_view what, std::uint32_t like) {
+    return draft.role.add_tensor(name(draft, what), draft.role.tensors[like].spec, TensorClass::activation);
+  }
+  static std::string name(const Draft& draft, std::string_view what) {
+    return fmt::format("{}{}", what, draft.role.tensors.size());
   }
   std::uint32_t input, weight, bias;
   OpInstance op;
@@ -82,28 +85,39 @@ void add_collectives(Draft& draft, const TransferQuestion& question, const Tenso
   }
 }
 
-void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std::uint32_t repeats,
-                   double bytes_before) {
-  const Linear before = layer_of(draft, bytes_before);
+/// A layer that a core's own cache holds: it needs nothing of the memory that transfers use.
+Linear layer_in_cache(Draft& draft) {
+  constexpr std::int64_t kRows = 32, kFeatures = 256;  // 0.5 MB
+  return {draft, kRows, kFeatures};
+}
+
+/// Repeats alternate in direction; if `rendezvous`, also, two by two, in who comes first: the receiver, which then
+/// waits, or the sender, which then computes until the message is gone.
+void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std::uint32_t repeats, double bytes_before,
+                   bool rendezvous) {
+  constexpr std::uint32_t kDelay = 2, kBeside = 4;  // computes
+  const Linear before = layer_of(draft, bytes_before), beside = layer_in_cache(draft);
   for (std::uint32_t k = 0; k < repeats; ++k) {
-    const bool sends = k % 2 == own;
+    const bool sends = k % 2 == own, unexpected = rendezvous && k % 4 >= 2;
     const std::uint32_t tag = k / 2;  // counted per direction
     const std::uint32_t buffer = draft.role.add_tensor(fmt::format("buffer{}", k), spec, TensorClass::communication);
-    if (sends) {
+    if (sends || unexpected) {
       const std::uint32_t source = add_constant(draft, fmt::format("source{}", k), spec, 1);
       before.compute(draft, 1);
-      draft.scaled_copy(source, buffer, 1, kNone);
+      draft.scaled_copy(source, sends ? buffer : Linear::add_result(draft, "written", source), 1, kNone);
     }
+    if (unexpected && !sends) beside.compute(draft, kDelay);
     Instruction i = transfer(sends ? InstructionKind::send : InstructionKind::recv, 1 - own, tag);
     (sends ? i.reads : i.writes) = {buffer};
-    draft.wait(draft.post(i), kNone);
+    const std::uint32_t ticket = draft.post(i);
+    if (unexpected && sends) beside.compute(draft, kBeside);
+    draft.wait(ticket, kNone);
   }
 }
 
 }  // namespace
 
 Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes) {
-  constexpr std::int64_t kRows = 32, kFeatures = 256;  // 0.5 MB: an L2 cache holds it
   check_internal(question.kind == InstructionKind::collective, "an overlap probe of '{}'", to_string(question.kind));
   Program program;
   program.model = "none";
@@ -117,7 +131,7 @@ Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, s
   draft.role.name = "stage0";
   for (std::uint32_t rank = 0; rank < question.members; ++rank) draft.role.ranks.push_back(rank);
   program.groups.push_back({"data", {draft.role.ranks}});
-  const Linear linear(draft, kRows, kFeatures);
+  const Linear linear = layer_in_cache(draft);
   const std::uint32_t source = add_constant(draft, "source", spec, 1), buffer = add_constant(draft, "buffer", spec, 0);
   for (std::uint32_t k = 0; k < repeats; ++k) {
     draft.scaled_copy(source, buffer, 1, kNone);
@@ -130,6 +144,64 @@ Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, s
   program.roles.push_back(std::move(draft).finish());
   validate(program);
   return program;
+}
+
+Program note_probe(std::uint32_t repeats) {
+  Program program;
+  program.model = "none";
+  program.global_batch = 1;
+  program.strategy = "note probe";
+  WorkTable works(program.works);
+  const TensorSpec spec{Dtype::f32, {1}};
+  for (std::uint32_t own = 0; own < 2; ++own) {
+    Draft draft;
+    draft.program = &program;
+    draft.works = &works;
+    draft.role.name = fmt::format("stage{}", own);
+    draft.role.ranks = {own};
+    const Linear linear = layer_in_cache(draft);
+    for (std::uint32_t k = 0; k < repeats; ++k) {
+      const bool sends = k % 2 == own;
+      const std::string name = fmt::format("message{}", k);
+      const std::uint32_t message =
+          sends ? add_constant(draft, name, spec, 1) : draft.role.add_tensor(name, spec, TensorClass::communication);
+      Instruction i = transfer(sends ? InstructionKind::send : InstructionKind::recv, 1 - own, k / 2);
+      (sends ? i.reads : i.writes) = {message};
+      linear.compute(draft, kAlone);
+      if (!sends) linear.compute(draft, kBesideNote);
+      const std::uint32_t ticket = draft.post(i);
+      if (sends) linear.compute(draft, kBesideNote);
+      draft.wait(ticket, kNone);
+    }
+    add_frees(draft);
+    program.roles.push_back(std::move(draft).finish());
+  }
+  validate(program);
+  return program;
+}
+
+std::vector<double> notes_s(const Program& probe, const Timeline& timeline) {
+  constexpr std::uint32_t kSettled = 1;  // computes after the message before, and before a note that comes early
+  std::vector<double> seconds;           // of the computes beside a note, together
+  double alone_s = 0, alone = 0;
+  for (std::uint32_t rank = 0; rank < timeline.ranks.size(); ++rank) {
+    const Role& role = probe.roles.at(rank);
+    const RankTimeline& times = timeline.ranks[rank];
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      if (role.kind[i] != InstructionKind::recv) continue;
+      double& beside_s = seconds.emplace_back(0);
+      for (std::uint32_t k = kSettled; k < kAlone + kBesideNote; ++k) {
+        const std::uint32_t compute = i - (kAlone + kBesideNote) + k;
+        const double compute_s = times.end_s[compute] - times.start_s[compute];
+        if (k < kAlone - kSettled)
+          alone_s += compute_s, ++alone;
+        else
+          beside_s += compute_s;
+      }
+    }
+  }
+  for (double& note_s : seconds) note_s = std::max(0.0, note_s - (kBesideNote + kSettled) * alone_s / alone);
+  return seconds;
 }
 
 std::optional<double> core_share(const Program& probe, const Timeline& timeline) {
@@ -222,7 +294,7 @@ double bytes_between_transfers(const Program& program) {
   return most;
 }
 
-Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before) {
+Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before, bool rendezvous) {
   Program program;
   program.model = "none";
   program.global_batch = 1;
@@ -244,7 +316,7 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, 
     if (collective)
       add_collectives(draft, question, spec, repeats, bytes_before);
     else
-      add_ping_pong(draft, r, spec, repeats, bytes_before);
+      add_ping_pong(draft, r, spec, repeats, bytes_before, rendezvous);
     add_frees(draft);
     program.roles.push_back(std::move(draft).finish());
   }

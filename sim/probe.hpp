@@ -12,6 +12,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "sim/cost_model.hpp"
 #include "sim/model.hpp"
@@ -25,13 +26,21 @@ namespace sim {
 double bytes_between_transfers(const Program& program);
 
 /// `bytes` is rounded up to whole f32 elements. What is computed before each transfer reads about `bytes_before`, up to
-/// 38 MB: more than caches hold.
-Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before);
+/// 38 MB: more than caches hold. `rendezvous`: of four point-to-point repeats the first two are expected, the others
+/// aren't (sim::Rendezvous).
+Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before, bool rendezvous);
 
 /// Collectives with compute beside them: what a running transfer takes from its members' cores. Every repeat posts one
 /// and then plays `computes` times a linear layer that fits into a core's own cache (it needs nothing of the memory
 /// that the transfer uses), waits, and plays as many again alone.
 Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes);
+
+/// Two ranks that compute in a core's own cache; in turns, one of them posts a small send while the other computes on
+/// and posts its recv later: what the note takes from the other's core.
+Program note_probe(std::uint32_t repeats);
+
+/// From a step of the note probe: by message, seconds that the receiver's computes lost, at least 0.
+std::vector<double> notes_s(const Program& probe, const Timeline& timeline);
 
 /// One rank that adds and copies from 3·2^5 to 3·2^23 elements, each pair a few times, so that it lies in the cache
 /// that holds it, as a gradient does that has just been computed: what a profile's models don't say of other

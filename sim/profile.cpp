@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numbers>
-#include <numeric>
 #include <vector>
 
 #include "sim/cluster.hpp"
+#include "sim/cost_model.hpp"
 #include "sim/error.hpp"
 #include "sim/file_format.hpp"
 #include "sim/spec.hpp"
@@ -16,7 +15,7 @@ namespace sim {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr std::array<std::string_view, 3> kLinkKinds{"send", "all_reduce", "broadcast"};
+constexpr std::array<std::string_view, 5> kLinkKinds{"send", "unexpected_send", "note", "all_reduce", "broadcast"};
 // `busy` ranks are of one node, and every level up to the highest costs memory.
 constexpr std::int64_t kMostRanks = 1 << 20, kMostBusy = 1024;
 constexpr double kMostBytes = 1ULL << 60, kMostSpread = 1e3, kMostLost = 0.999;
@@ -48,6 +47,15 @@ std::int64_t whole(JsonObject& row, std::string_view key, std::int64_t minimum,
   return value;
 }
 
+/// An object per world; none where the file lacks the key.
+std::vector<std::pair<std::string, JsonObject>> objects_by_world(JsonObject& file, std::string_view key) {
+  std::vector<std::pair<std::string, JsonObject>> rows;
+  if (!file.has(key)) return rows;
+  JsonObject worlds = file.object(key);
+  for (const std::string& world : worlds.keys()) rows.emplace_back(world, worlds.object(world));
+  return rows;
+}
+
 Statistic read_statistic(JsonObject& row) {
   Statistic statistic{.count = whole(row, "count", 1),
                       .mean_s = time_of(row, "mean_s"),
@@ -62,37 +70,6 @@ Statistic read_statistic(JsonObject& row) {
 }
 
 }  // namespace
-
-void Statistic::add(std::span<const double> samples_s) {
-  if (samples_s.empty()) return;
-  for (double sample : samples_s) check_internal(std::isfinite(sample) && sample >= 0, "a sample of {} s", sample);
-  const double n = static_cast<double>(samples_s.size()), before = static_cast<double>(count), all = n + before;
-  const double batch_mean = std::accumulate(samples_s.begin(), samples_s.end(), 0.0) / n;
-  double squares = sd_s ? *sd_s * *sd_s * (before - 1) : 0, within = 0;
-  for (double sample : samples_s) within += (sample - batch_mean) * (sample - batch_mean);
-  squares += within;
-  if (n > 1) {
-    const double weight = jitter_s ? before - 1 : 0;
-    jitter_s = std::sqrt(((jitter_s ? *jitter_s * *jitter_s : 0) * weight + within) / (weight + n - 1));
-  }
-  // Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances (1979),
-  // equation 2.1b.
-  squares += (batch_mean - mean_s) * (batch_mean - mean_s) * before * n / all;
-
-  std::vector<double> sorted(samples_s.begin(), samples_s.end());
-  std::ranges::sort(sorted);
-  const double batch_median = std::midpoint(sorted[(sorted.size() - 1) / 2], sorted[sorted.size() / 2]);
-  median_s = (median_s * before + batch_median * n) / all;
-  mean_s = (mean_s * before + batch_mean * n) / all;
-  count += static_cast<std::int64_t>(samples_s.size());
-  if (count > 1) sd_s = std::sqrt(squares / (all - 1));
-}
-
-void Statistic::scale(double factor) {
-  mean_s *= factor, median_s *= factor;
-  if (sd_s) *sd_s *= factor;
-  if (jitter_s) *jitter_s *= factor;
-}
 
 void Profile::add_op(const std::string& world, const std::string& work_key, std::uint32_t busy,
                      std::span<const double> samples_s) {
@@ -152,19 +129,6 @@ std::vector<std::string> Profile::works() const {
   return keys;
 }
 
-void RankSpread::add(const RankSpread& more) {
-  if (more.count == 0) return;
-  count += more.count;
-  const double share = static_cast<double>(more.count) / static_cast<double>(count);
-  difference += share * (more.difference - difference);
-  hiccup_variance += share * (more.hiccup_variance - hiccup_variance);
-}
-
-double RankSpread::jitter() const {
-  // Two normal times of deviation σ differ by 2σ/√π on average.
-  return std::sqrt(std::max(0.0, std::numbers::pi / 4 * difference * difference - hiccup_variance));
-}
-
 void Profile::add_rank_spread(const std::string& world, const RankSpread& spread) {
   if (spread.count > 0) rank_spreads_[world].add(spread);
 }
@@ -172,23 +136,6 @@ void Profile::add_rank_spread(const std::string& world, const RankSpread& spread
 double Profile::rank_jitter(std::string_view world) const {
   const auto found = rank_spreads_.find(world);
   return found == rank_spreads_.end() ? 0 : found->second.jitter();
-}
-
-Interruptions without_interruptions(std::span<double> samples_s) {
-  constexpr double kFactor = 5, kLeast_s = 20e-6;  // a cold cache makes a work of 1 µs several times slower, too
-  constexpr std::size_t kFewest = 5;
-  Interruptions found{std::accumulate(samples_s.begin(), samples_s.end(), 0.0), 0};
-  if (samples_s.size() < kFewest) return found;
-  std::vector<double> sorted(samples_s.begin(), samples_s.end());
-  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
-  std::ranges::nth_element(sorted, middle);
-  const double median = *middle;
-  for (double& sample : samples_s)
-    if (sample > kFactor * median && sample > median + kLeast_s) {
-      found.lost_s += sample - median;
-      sample = median;
-    }
-  return found;
 }
 
 void Profile::add_interruptions(const std::string& world, const Interruptions& interruptions) {
@@ -224,20 +171,47 @@ std::optional<TransferTime> Profile::transfer(const LinkKey& link, std::int64_t 
   const std::map<std::int64_t, Link>& ladder = found->second;
   const double factor = stretch(link.world), smallest_s = factor * ladder.begin()->second.time.mean_s;
   auto above = ladder.lower_bound(bytes);
-  const PostTimes smallest = ladder.begin()->second.posts;
-  const PostTimes posts{factor * smallest.post_s, factor * smallest.recv_post_s};
-  if (above == ladder.begin()) return TransferTime{smallest_s, 0, above->second.time.jitter(), posts};
+  if (above == ladder.begin())
+    return TransferTime{smallest_s, 0, above->second.time.jitter(), factor * above->second.posts};
   const bool beyond = above == ladder.end();
   if (beyond && ladder.size() == 1) return std::nullopt;
   if (beyond) --above;
   const auto below = std::prev(above);
-  double slope =
-      (above->second.time.mean_s - below->second.time.mean_s) / static_cast<double>(above->first - below->first);
-  if (beyond) slope = std::max(slope, 0.0);  // noise at the top must not make larger transfers free
-  const auto& base = beyond ? *above : *below;
-  const double total = factor * (base.second.time.mean_s + slope * static_cast<double>(bytes - base.first));
-  const double latency = std::min(smallest_s, total);
-  return TransferTime{latency, total - latency, above->second.time.jitter(), posts};
+  const double of_segment =
+      static_cast<double>(bytes - below->first) / static_cast<double>(above->first - below->first);
+  const auto at = [&](double low, double high) {
+    // Noise at the top must not make larger transfers free.
+    return factor * (beyond ? high + (of_segment - 1) * std::max(high - low, 0.0) : std::lerp(low, high, of_segment));
+  };
+  const Link &low = below->second, &high = above->second;
+  const double total = at(low.time.mean_s, high.time.mean_s), latency = std::min(smallest_s, total);
+  return TransferTime{latency,
+                      total - latency,
+                      high.time.jitter(),
+                      {at(low.posts.post_s, high.posts.post_s), at(low.posts.recv_post_s, high.posts.recv_post_s)}};
+}
+
+std::optional<TransferCost> transfer_cost(const Profile& profile, const Cluster& cluster, const LinkKey& link,
+                                          std::int64_t bytes) {
+  const std::optional<TransferTime> time = profile.transfer(link, bytes);
+  if (!time) return std::nullopt;
+  // Where nothing is known of rendezvous, the share of the core that a transfer takes stands for what a large message's
+  // post takes beyond a small one's.
+  const PostTimes least = profile.transfer(link, 0)->posts;
+  TransferCost cost{.latency_s = time->latency_s,
+                    .wire_s = time->wire_s,
+                    .post_s = least.post_s,
+                    .recv_post_s = least.recv_post_s,
+                    .core_share = profile.core_share_of(cluster),
+                    .jitter = time->jitter,
+                    .engine = cluster.link.engine};
+  if (link.kind != "send") return cost;
+  const std::optional<Statistic> note = profile.link({link.world, "note", link.members}, 0);
+  const std::optional<TransferTime> unexpected = profile.transfer({link.world, "unexpected_send", link.members}, bytes);
+  if (!note || !unexpected) return cost;
+  cost.post_s = time->posts.post_s;
+  cost.rendezvous = {note->mean_s, unexpected->latency_s, unexpected->wire_s, unexpected->posts.post_s};
+  return cost;
 }
 
 std::optional<AlphaBeta> Profile::fit(const LinkKey& link) const {
@@ -378,32 +352,24 @@ Profile profile_from_json(std::string_view text, const std::string& where) {
     if (share < 0 || share > 1)
       throw ConfigError("{}: '{}' must be from 0 to 1, found {}", shares.where(), world, share);
   }
-  if (file.has("rank_spread")) {
-    JsonObject worlds = file.object("rank_spread");
-    for (const std::string& world : worlds.keys()) {
-      JsonObject row = worlds.object(world);
-      RankSpread& spread = profile.rank_spreads_[world];
-      spread.count = whole(row, "count", 1);
-      for (const auto& [key, value] :
-           {std::pair("difference", &spread.difference), {"hiccup_variance", &spread.hiccup_variance}}) {
-        *value = row.number(key);
-        if (*value < 0 || *value > kMostSpread)
-          throw ConfigError("{}: '{}' must be from 0 to {}, found {}", row.where(), key, kMostSpread, *value);
-      }
-      row.finish();
+  for (auto& [world, row] : objects_by_world(file, "rank_spread")) {
+    RankSpread& spread = profile.rank_spreads_[world];
+    spread.count = whole(row, "count", 1);
+    for (const auto& [key, value] :
+         {std::pair("difference", &spread.difference), {"hiccup_variance", &spread.hiccup_variance}}) {
+      *value = row.number(key);
+      if (*value < 0 || *value > kMostSpread)
+        throw ConfigError("{}: '{}' must be from 0 to {}, found {}", row.where(), key, kMostSpread, *value);
     }
+    row.finish();
   }
-  if (file.has("interruptions")) {
-    JsonObject worlds = file.object("interruptions");
-    for (const std::string& world : worlds.keys()) {
-      JsonObject row = worlds.object(world);
-      Interruptions& found = profile.interruptions_[world];
-      found = {time_of(row, "played_s"), time_of(row, "lost_s")};
-      if (found.lost_s > kMostLost * found.played_s)
-        throw ConfigError("{}: 'lost_s' must be at most {} of 'played_s', found {} of {}", row.where(), kMostLost,
-                          found.lost_s, found.played_s);
-      row.finish();
-    }
+  for (auto& [world, row] : objects_by_world(file, "interruptions")) {
+    Interruptions& found = profile.interruptions_[world];
+    found = {time_of(row, "played_s"), time_of(row, "lost_s")};
+    if (found.lost_s > kMostLost * found.played_s)
+      throw ConfigError("{}: 'lost_s' must be at most {} of 'played_s', found {} of {}", row.where(), kMostLost,
+                        found.lost_s, found.played_s);
+    row.finish();
   }
   if (file.has("process_bytes")) {
     JsonObject held = file.object("process_bytes");

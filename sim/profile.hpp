@@ -14,8 +14,10 @@
 //                compute at the same time
 //   workspaces   [{work, bytes}]: what the op allocates beside its outputs and gives back
 //   links        [{world, kind, members, bytes, count, mean_s, sd_s, median_s, jitter_s, post_s, recv_post_s}]: kind
-//                send, all_reduce or broadcast; seconds from ready to done; mean host seconds until the posting thread
-//                goes on, of a send or collective and of a recv, 0 where missing
+//                send (the receiver had posted first, if the world has notes), unexpected_send (it hadn't), all_reduce
+//                or broadcast; seconds from ready to done; mean host seconds until the posting thread goes on, of a
+//                send or collective and of a recv, 0 where missing. Or note: what the first post takes from the other
+//                end's core (sim::Rendezvous), of 0 bytes
 //   core_share   {world: share}: of each end's core while a transfer runs; worlds not measured are missing
 //   rank_spread  {world: {count, difference, hiccup_variance}}: how far apart ranks that play the same lie in one step;
 //                worlds not measured are missing
@@ -41,33 +43,16 @@
 #include <utility>
 #include <vector>
 
+#include "sim/statistic.hpp"
+
 namespace sim {
 
 struct Cluster;
-
-/// A summary that further samples can be merged into.
-struct Statistic {
-  std::int64_t count = 0;
-  double mean_s = 0;
-  std::optional<double> sd_s;  // of the sample (n − 1); unavailable for a single one
-  /// Merged from several batches: the mean of their medians weighted by count, since the samples are gone.
-  double median_s = 0;
-
-  /// Of the samples about their own batch's mean: the drift between batches isn't in it. Unavailable below two.
-  std::optional<double> jitter_s = {};
-
-  /// One batch: samples taken within a short time.
-  void add(std::span<const double> samples_s);
-  /// All times by a factor.
-  void scale(double factor);
-  /// jitter_s / mean; 0 where either is missing.
-  [[nodiscard]] double jitter() const { return jitter_s && mean_s > 0 ? *jitter_s / mean_s : 0; }
-  friend bool operator==(const Statistic&, const Statistic&) = default;
-};
+struct TransferCost;
 
 struct LinkKey {
   std::string world;  // "local", "gloo", "nccl"
-  std::string kind;   // "send", "all_reduce", "broadcast"
+  std::string kind;   // "send", "unexpected_send", "note", "all_reduce", "broadcast"
   std::uint32_t members = 2;
   friend auto operator<=>(const LinkKey&, const LinkKey&) = default;
 };
@@ -75,13 +60,14 @@ struct LinkKey {
 /// Host time until the thread that posts a transfer goes on: of a send or collective, and of a recv.
 struct PostTimes {
   double post_s = 0, recv_post_s = 0;
+  friend PostTimes operator*(double factor, const PostTimes& p) { return {factor * p.post_s, factor * p.recv_post_s}; }
 };
 
 /// A transfer's time: a part that doesn't depend on the size, and the rest.
 struct TransferTime {
   double latency_s = 0, wire_s = 0;
   double jitter = 0;  // relative standard deviation at the nearest measured size above
-  PostTimes posts;    // of the smallest measured size: with more bytes a send's post lasts as they do
+  PostTimes posts;
 };
 
 /// t(s) = α + s/β over the measured sizes. Each size weighs 1/t², so the relative residuals are minimised: the sizes
@@ -91,33 +77,6 @@ struct AlphaBeta {
   std::size_t sizes = 0;
   double residual = 0;  // √(mean of ((fit − t)/t)²)
 };
-
-/// How far the compute times of ranks that play the same at the same time lie apart in a step.
-struct RankSpread {
-  std::int64_t count = 0;  // steps; the others are means over them, relative to the ranks' mean
-  double difference = 0;   // of two ranks, absolute: what the slower one adds is half of it
-  /// What independent hiccups of single ops would give a rank's time.
-  double hiccup_variance = 0;
-  void add(const RankSpread& more);
-  /// The standard deviation of a rank's pace that explains the rest, as of a normal distribution.
-  [[nodiscard]] double jitter() const;
-  friend bool operator==(const RankSpread&, const RankSpread&) = default;
-};
-
-/// What took the machine away from instructions (the host's other guests, timers), whichever they were: a matter of how
-/// long one plays, not of what.
-struct Interruptions {
-  double played_s = 0, lost_s = 0;  // the former includes the latter
-  /// Lost per second of undisturbed work.
-  [[nodiscard]] double share() const { return played_s > lost_s ? lost_s / (played_s - lost_s) : 0; }
-  void add(const Interruptions& more) { played_s += more.played_s, lost_s += more.lost_s; }
-  friend bool operator==(const Interruptions&, const Interruptions&) = default;
-};
-
-/// Takes the interruptions out of one batch of a work's or a transfer's times, in seconds: those that are five times
-/// the median and 20 µs more become the median. A mean of few short times would else be that of who was hit by chance.
-/// Below five times, nothing can be told.
-Interruptions without_interruptions(std::span<double> samples_s);
 
 class Profile {
  public:
@@ -186,6 +145,11 @@ class Profile {
   std::map<std::string, RankSpread, std::less<>> rank_spreads_;
   std::map<std::string, Interruptions, std::less<>> interruptions_;
 };
+
+/// What the simulator is told of a transfer, the world's own core share and notes included; unavailable as in
+/// Profile::transfer.
+std::optional<TransferCost> transfer_cost(const Profile& profile, const Cluster& cluster, const LinkKey& link,
+                                          std::int64_t bytes);
 
 /// ConfigError when the file is unreadable, truncated, of another version, or says something that can't be.
 Profile load_profile(const std::filesystem::path& path);

@@ -47,17 +47,11 @@ class Profiled final : public CostModel {
       throw ConfigError("a profile holds the links inside a node; '{}' between nodes needs the cost model 'analytic'",
                         kind);
     const LinkKey link{cluster_.world, std::string(kind), question.members};
-    const std::optional<TransferTime> time = profile_.transfer(link, question.bytes);
-    if (!time)
+    std::optional<TransferCost> cost = transfer_cost(profile_, cluster_, link, question.bytes);
+    if (!cost)
       throw ConfigError("the profile of device '{}' has no {} of {} bytes among {} ranks of world '{}'; {}",
                         profile_.device, kind, question.bytes, question.members, cluster_.world, kRemedy);
-    return {.latency_s = time->latency_s,
-            .wire_s = time->wire_s,
-            .post_s = time->posts.post_s,
-            .recv_post_s = time->posts.recv_post_s,
-            .core_share = profile_.core_share_of(cluster_),
-            .jitter = time->jitter,
-            .engine = cluster_.link.engine};
+    return *cost;
   }
 
   [[nodiscard]] double launch_s() const override {

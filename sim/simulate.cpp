@@ -89,6 +89,7 @@ class Engine {
     double ready = 0, start = 0, end = kInfinity;  // all have posted; begins to move; done
     double entered = 0;                            // engine receiver: when the last of those who copy began to wait
     std::uint32_t posted = 0, copiers = 0;
+    bool unexpected = false;  // point to point: the sender has posted first
     std::uint32_t price = kNone;
     std::uint32_t role = kNone, instruction = kNone;  // of one party
     std::uint32_t replica = 0;
@@ -96,12 +97,14 @@ class Engine {
   };
   /// Something that goes on in a fluid world.
   struct Activity {
-    enum class Kind : std::uint8_t { compute, timer, latency, wire, copy } kind;
-    std::uint32_t subject;  // rank (compute, timer) or transfer
+    enum class Kind : std::uint8_t { compute, timer, note, latency, wire, copy } kind;
+    std::uint32_t subject;  // rank (compute, timer), device (note) or transfer
     double remaining;       // seconds if alone
     double rate = 1;
     /// A transfer by the transport's own threads.
     [[nodiscard]] bool transports() const { return kind == Kind::latency || kind == Kind::wire; }
+    /// Needs cores for itself; what the transport's threads do only takes from others.
+    [[nodiscard]] bool loads() const { return kind == Kind::compute || kind == Kind::copy; }
   };
 
   [[nodiscard]] const Role& role(std::uint32_t rank) const { return program_.roles[places_[rank].role]; }
@@ -112,7 +115,7 @@ class Engine {
     for (std::uint32_t r = 0; r < places_.size(); ++r)
       if (++ranks_on[cluster_.place[r].device] > 1) return true;
     for (const TransferCost& cost : source_.prices->transfers)
-      if (cost.core_share > 0) return true;
+      if (cost.core_share > 0 || cost.rendezvous.note_s > 0) return true;
     return cluster_.link.shared && wiring_.channels > 1;  // two flows can meet, if only in opposite directions
   }
 
@@ -125,9 +128,12 @@ class Engine {
   [[nodiscard]] double launch(std::uint32_t rank, std::uint32_t i) const {
     if (source_.durations != nullptr) return source_.durations->gap_s[rank][i];
     if (!has_posted(rank, i)) return source_.prices->launch_s;
-    const TransferCost& cost = source_.prices->transfers[source_.prices->transfer_of[places_[rank].role][i - 1]];
-    return std::max(source_.prices->launch_s,
-                    role(rank).kind[i - 1] == InstructionKind::recv ? cost.recv_post_s : cost.post_s);
+    const Transfer& transfer = transfers_[transfer_id(rank, i - 1)];
+    const TransferCost& cost = cost_of(transfer);
+    const bool receives = role(rank).kind[i - 1] == InstructionKind::recv;
+    return std::max(source_.prices->launch_s, receives              ? cost.recv_post_s
+                                              : transfer.unexpected ? cost.rendezvous.post_s
+                                                                    : cost.post_s);
   }
 
   /// Alone on the device.
@@ -135,11 +141,19 @@ class Engine {
     const double price = source_.prices->work_s[list.work[i] * source_.prices->busy_levels];
     return source_.factors != nullptr ? price * static_cast<double>(source_.factors->compute[rank][i]) : price;
   }
-  [[nodiscard]] double latency_s(std::uint32_t id) const { return transfer_s(id, &TransferCost::latency_s); }
-  [[nodiscard]] double wire_s(std::uint32_t id) const { return transfer_s(id, &TransferCost::wire_s); }
-  [[nodiscard]] double transfer_s(std::uint32_t id, double TransferCost::*part) const {
-    const double price = source_.prices->transfers[transfers_[id].price].*part;
-    return source_.factors != nullptr ? price * static_cast<double>(source_.factors->transfer[id]) : price;
+  [[nodiscard]] const TransferCost& cost_of(const Transfer& transfer) const {
+    return source_.prices->transfers[transfer.price];
+  }
+  [[nodiscard]] double latency_s(std::uint32_t id) const {
+    const TransferCost& cost = cost_of(transfers_[id]);
+    return drawn_s(id, transfers_[id].unexpected ? cost.rendezvous.latency_s : cost.latency_s);
+  }
+  [[nodiscard]] double wire_s(std::uint32_t id) const {
+    const TransferCost& cost = cost_of(transfers_[id]);
+    return drawn_s(id, transfers_[id].unexpected ? cost.rendezvous.wire_s : cost.wire_s);
+  }
+  [[nodiscard]] double drawn_s(std::uint32_t id, double price_s) const {
+    return source_.factors != nullptr ? price_s * static_cast<double>(source_.factors->transfer[id]) : price_s;
   }
 
   /// An asynchronous device's host runs ahead: when it has issued each instruction. A thread that issues for several
@@ -276,7 +290,17 @@ class Engine {
     transfer.instruction = i;
     transfer.replica = places_[rank].replica;
     if (source_.prices != nullptr) transfer.price = source_.prices->transfer_of[transfer.role][i];
+    if (fluid_ && transfer.posted == 0) leave_note(rank, i, transfer);
     if (++transfer.posted == wiring_.parties[id]) begin_if_possible(id);
+  }
+
+  /// The first of two ends that post takes note_s from the other's core.
+  void leave_note(std::uint32_t rank, std::uint32_t i, Transfer& transfer) {
+    const double note_s = cost_of(transfer).rendezvous.note_s;
+    if (!(note_s > 0)) return;
+    transfer.unexpected = role(rank).kind[i] == InstructionKind::send;
+    const std::uint32_t other = program_.roles[role(rank).peer[i]].ranks[transfer.replica];
+    start({Activity::Kind::note, cluster_.place[other].device, note_s});
   }
 
   /// Who moves the bytes with the issuing thread: the receiver, or every member of a collective.
@@ -356,6 +380,7 @@ class Engine {
   template <class Visit>
   void for_each_device(const Activity& activity, Visit visit) const {
     if (activity.kind == Activity::Kind::timer) return;
+    if (activity.kind == Activity::Kind::note) return visit(activity.subject);
     if (activity.kind == Activity::Kind::compute) return visit(cluster_.place[activity.subject].device);
     const Transfer& transfer = transfers_[activity.subject];
     const Role& list = program_.roles[transfer.role];
@@ -369,7 +394,16 @@ class Engine {
                         partner = program_.roles[list.peer[transfer.instruction]].ranks[transfer.replica];
     const bool own_receives = list.kind[transfer.instruction] == InstructionKind::recv;
     visit(cluster_.place[own_receives ? own : partner].device);
-    if (activity.transports()) visit(cluster_.place[own_receives ? partner : own].device);
+    if (activity.transports() && takes_from_sender(transfer))
+      visit(cluster_.place[own_receives ? partner : own].device);
+  }
+
+  /// Whether the transport's threads move a message on the sender's core now.
+  [[nodiscard]] bool takes_from_sender(const Transfer& transfer) const {
+    constexpr double kRounding_s = 1e-9;
+    const TransferCost& cost = cost_of(transfer);
+    if (!(cost.rendezvous.note_s > 0)) return true;
+    return transfer.unexpected && now_ >= transfer.start + cost.recv_post_s - kRounding_s;
   }
 
   void set_rates() {
@@ -380,11 +414,12 @@ class Engine {
     std::uint32_t flows = 0;
     for (const Activity& activity : active_) {
       if (activity.kind == Activity::Kind::wire) ++flows;
-      const double stolen =
-          activity.transports() ? source_.prices->transfers[transfers_[activity.subject].price].core_share : 0;
+      const double stolen = activity.kind == Activity::Kind::note ? 1
+                            : activity.transports()               ? cost_of(transfers_[activity.subject]).core_share
+                                                                  : 0;
       for_each_device(activity, [&](std::uint32_t device) {
         device_stolen_[device] += stolen;
-        if (!activity.transports()) ++device_load_[device];
+        if (activity.loads()) ++device_load_[device];
         if (activity.kind == Activity::Kind::compute) ++device_computes_[device];
       });
     }
@@ -392,7 +427,7 @@ class Engine {
       if (device_computes_[device] > 0) ++node_busy_[device_node_[device]];
     for (Activity& activity : active_) {
       activity.rate = 1;
-      if (activity.transports()) {
+      if (!activity.loads()) {
         if (cluster_.link.shared && activity.kind == Activity::Kind::wire) activity.rate = 1.0 / flows;
         continue;
       }
@@ -443,6 +478,8 @@ class Engine {
       case Activity::Kind::timer:
         ranks_[activity.subject].clock = now_;
         ready_.push_back(activity.subject);
+        break;
+      case Activity::Kind::note:
         break;
       case Activity::Kind::latency:
         queue_wire(activity.subject);

@@ -91,7 +91,7 @@ def profiles():
             "ops": [dict(world="local", work=work, busy=busy, **times) for work in works for busy in levels],
             "links": [dict(world="gloo", kind=kind, members=2, bytes=size, **dict(times, mean_s=1e-5 + size * 1e-9),
                            post_s=2e-5, recv_post_s=1e-5)
-                      for kind in ("send", "all_reduce", "broadcast") for size in sizes],
+                      for kind in ("send", "unexpected_send", "note", "all_reduce", "broadcast") for size in sizes],
             "core_share": {"gloo": 0.5}, "rank_spread": {"gloo": {"count": 9, "difference": 0.05, "hiccup_variance": 1e-4}},
             "interruptions": {"local": {"played_s": 2, "lost_s": 0.01}}, "link_fits": []})
 

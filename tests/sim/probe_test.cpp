@@ -27,6 +27,50 @@ TEST(OverlapProbe, FindsTheShareThatATransferTakes) {
   }
 }
 
+// What a note takes from a core in the simulator is what the probe finds.
+TEST(NoteProbe, FindsWhatANoteTakes) {
+  const Cluster cluster = plain_cluster(2);
+  const Program probe = note_probe(6);
+  Prices prices = price(probe, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
+  const double compute_s = prices.work_s.at(0);
+  for (const double note_s : {0.0, 0.1 * compute_s, 2 * compute_s}) {
+    for (TransferCost& transfer : prices.transfers)
+      transfer.rendezvous = {.note_s = note_s, .latency_s = transfer.latency_s, .wire_s = transfer.wire_s};
+    const std::vector<double> found = notes_s(probe, simulate(probe, prices, cluster));
+    EXPECT_EQ(found.size(), 6);
+    for (const double seconds : found) EXPECT_NEAR(seconds, 0.98 * note_s, 0.01 * compute_s);
+  }
+}
+
+// Ranks in other processes get programs as texts.
+TEST(Probes, AreReadFromTheirTexts) {
+  for (const Program& probe :
+       {overlap_probe(kQuestion, 2, 3), note_probe(4), memory_probe(load_model("toy_mlp")),
+        transfer_probe(kQuestion, 4, 1e6, false), transfer_probe({InstructionKind::send, {}, 4096, 2}, 4, 1e6, true)})
+    EXPECT_EQ(to_text(program_from_text(to_text(probe))), to_text(probe)) << probe.strategy;
+}
+
+TEST(TransferProbe, HalfOfTheMessagesAreUnexpected) {
+  const Cluster cluster = plain_cluster(2);
+  constexpr std::uint32_t kRepeats = 8;
+  for (const bool rendezvous : {false, true}) {
+    const Program probe = transfer_probe({InstructionKind::send, {}, 51200, 2}, kRepeats, 1e6, rendezvous);
+    const Prices prices = price(probe, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
+    const Timeline timeline = simulate(probe, prices, cluster);
+    std::vector<double> posted_s[2];  // both ends post one transfer after the other
+    std::vector<bool> sends;          // rank 0
+    for (std::uint32_t rank = 0; rank < 2; ++rank)
+      for (std::uint32_t i = 0; i < probe.roles[rank].size(); ++i) {
+        if (!is_posted(probe.roles[rank].kind[i])) continue;
+        posted_s[rank].push_back(timeline.ranks[rank].posted_s[i]);
+        if (rank == 0) sends.push_back(probe.roles[rank].kind[i] == InstructionKind::send);
+      }
+    ASSERT_EQ(posted_s[0].size(), kRepeats);
+    for (std::uint32_t k = 0; k < kRepeats; ++k)
+      EXPECT_EQ(posted_s[sends[k] ? 0 : 1][k] < posted_s[sends[k] ? 1 : 0][k], rendezvous && k % 4 >= 2) << k;
+  }
+}
+
 /// A probe computes on about as much before each of its transfers as the step does, as far as caches matter.
 TEST(TransferProbe, MovesBeforeItsTransfersWhatTheStepDoes) {
   constexpr double kCaches = 38e6;
@@ -36,7 +80,7 @@ TEST(TransferProbe, MovesBeforeItsTransfersWhatTheStepDoes) {
     EXPECT_GT(step, 1e6) << strategy;
     for (const TransferQuestion& question : {kQuestion, TransferQuestion{InstructionKind::send, {}, 12800, 2}})
       for (const double bytes : {step, 1e6, 1e10}) {
-        const Program probe = transfer_probe(question, 4, bytes);
+        const Program probe = transfer_probe(question, 4, bytes, false);
         double computed = 0;
         for (const Work& work : probe.works)
           if (work.op.kind->name == "linear") computed = work.demand().bytes;

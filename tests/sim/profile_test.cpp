@@ -7,8 +7,11 @@
 #include <filesystem>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "sim/cluster.hpp"
+#include "sim/cost_model.hpp"
 #include "sim/error.hpp"
 #include "sim/spec.hpp"
 
@@ -56,40 +59,43 @@ class TemporaryFile {
   const std::filesystem::path path;
 };
 
-TEST(Profile, PostsAreTheSmallestSizes) {
+TEST(Profile, PostsAreInterpolatedAndMerged) {
   Profile profile("cpu");
   const LinkKey send{"gloo", "send", 2};
   profile.add_link(send, 1000, std::vector{30e-6, 30e-6}, {20e-6, 10e-6});
   profile.add_link(send, 1000, std::vector{30e-6}, {26e-6, 13e-6});
-  profile.add_link(send, 3000, std::vector{90e-6}, {80e-6, 12e-6});
-  for (const std::int64_t bytes : {10, 1000, 2000, 3000, 9000}) {
+  profile.add_link(send, 3000, std::vector{90e-6}, {82e-6, 9e-6});
+  for (const auto& [bytes, post_us, recv_post_us] :
+       {std::tuple(10, 22.0, 11.0), {1000, 22, 11}, {2000, 52, 10}, {3000, 82, 9}, {5000, 142, 9}}) {
     const TransferTime time = *profile.transfer(send, bytes);
-    EXPECT_DOUBLE_EQ(time.posts.post_s, 22e-6) << bytes;
-    EXPECT_DOUBLE_EQ(time.posts.recv_post_s, 11e-6) << bytes;
+    EXPECT_NEAR(time.posts.post_s, 1e-6 * post_us, 1e-12) << bytes;
+    EXPECT_NEAR(time.posts.recv_post_s, 1e-6 * recv_post_us, 1e-12) << bytes;
   }
 }
 
-TEST(Interruptions, AreTakenOutOfABatch) {
-  std::vector<double> samples{1e-5, 1.1e-5, 6e-3, 0.9e-5, 1e-5, 1e-5, 4.9e-5};  // the last one is in keeping
-  const Interruptions found = without_interruptions(samples);
-  EXPECT_EQ(samples, (std::vector{1e-5, 1.1e-5, 1e-5, 0.9e-5, 1e-5, 1e-5, 4.9e-5}));
-  EXPECT_DOUBLE_EQ(found.lost_s, 6e-3 - 1e-5);
-  EXPECT_DOUBLE_EQ(found.played_s, 6e-3 + 9.9e-5);
-  EXPECT_NEAR(found.share(), (6e-3 - 1e-5) / 10.9e-5, 1e-9);
+// Without notes the share of the core stands for what a large message's post takes more than a small one's.
+TEST(Profile, ASendHasARendezvousIfBothWaysAndTheNoteAreKnown) {
+  const Cluster cluster = load_cluster("cpu_gloo", 2, 2);
+  Profile profile("cpu");
+  const LinkKey send{"gloo", "send", 2};
+  profile.add_link(send, 1000, std::vector{30e-6}, {20e-6, 10e-6});
+  profile.add_link(send, 3000, std::vector{90e-6}, {80e-6, 12e-6});
+  profile.add_link({"gloo", "unexpected_send", 2}, 1000, std::vector{50e-6}, {18e-6, 11e-6});
+  profile.add_link({"gloo", "unexpected_send", 2}, 3000, std::vector{110e-6}, {19e-6, 11e-6});
+  const TransferCost before = *transfer_cost(profile, cluster, send, 3000);
+  EXPECT_DOUBLE_EQ(before.post_s, 20e-6);
+  EXPECT_EQ(before.rendezvous.note_s, 0);
+  profile.add_link({"gloo", "note", 2}, 0, std::vector{16e-6});
+  const TransferCost after = *transfer_cost(profile, cluster, send, 3000);
+  EXPECT_DOUBLE_EQ(after.latency_s + after.wire_s, 90e-6);
+  EXPECT_DOUBLE_EQ(after.post_s, 80e-6);
+  EXPECT_DOUBLE_EQ(after.rendezvous.note_s, 16e-6);
+  EXPECT_DOUBLE_EQ(after.rendezvous.latency_s + after.rendezvous.wire_s, 110e-6);
+  EXPECT_DOUBLE_EQ(after.rendezvous.post_s, 19e-6);
+  EXPECT_FALSE(transfer_cost(profile, cluster, {"gloo", "broadcast", 2}, 3000));
 }
 
-TEST(Interruptions, ColdWorksAndFewSamplesAreNoInterruptions) {
-  std::vector<double> cold{1e-6, 1e-6, 1e-6, 1e-6, 2e-5};  // 20 times, but 19 us
-  const std::vector<double> cold_before = cold;
-  EXPECT_EQ(without_interruptions(cold).lost_s, 0);
-  EXPECT_EQ(cold, cold_before);
-  std::vector<double> few{1e-3, 1e-3, 1e-3, 1};
-  EXPECT_EQ(without_interruptions(few).lost_s, 0);
-  EXPECT_EQ(few.back(), 1);
-  EXPECT_EQ(without_interruptions({}).share(), 0);
-}
-
-TEST(Interruptions, EverythingInTheirWorldTakesItsShare) {
+TEST(Profile, EverythingTakesTheInterruptionsOfItsWorld) {
   Profile profile("cpu");
   profile.add_op("local", "relu.forward f32[8,16] inplace=1", 1, std::vector{2e-6, 4e-6});
   profile.add_op("gloo", "relu.forward f32[8,16] inplace=1", 1, std::vector{2e-6, 4e-6});
@@ -108,37 +114,6 @@ TEST(Interruptions, EverythingInTheirWorldTakesItsShare) {
   EXPECT_DOUBLE_EQ(
       profile_from_json(profile.to_json(), "p.json").op_levels("gloo", "relu.forward f32[8,16] inplace=1").at(1).mean_s,
       3.3e-6);
-}
-
-TEST(Statistic, BatchesMergeToTheWhole) {
-  const std::vector<double> a{1, 2, 4}, b{10, 20}, c{7};
-  std::vector<double> all = a;
-  all.insert(all.end(), b.begin(), b.end());
-  all.insert(all.end(), c.begin(), c.end());
-  Statistic whole, parts;
-  whole.add(all);
-  parts.add(a);
-  parts.add(b);
-  parts.add({});
-  parts.add(c);
-  const double mean = 44.0 / 6;
-  double squares = 0;
-  for (double x : all) squares += (x - mean) * (x - mean);
-  EXPECT_EQ(parts.count, 6);
-  EXPECT_DOUBLE_EQ(parts.mean_s, mean);
-  EXPECT_DOUBLE_EQ(whole.mean_s, mean);
-  EXPECT_DOUBLE_EQ(*parts.sd_s, std::sqrt(squares / 5));
-  EXPECT_DOUBLE_EQ(*whole.sd_s, std::sqrt(squares / 5));
-  EXPECT_DOUBLE_EQ(whole.median_s, 5.5);
-  EXPECT_DOUBLE_EQ(parts.median_s, (3 * 2 + 2 * 15 + 7) / 6.0);
-}
-
-TEST(Statistic, OneSampleHasNoDeviation) {
-  Statistic statistic;
-  statistic.add(std::vector{0.5});
-  EXPECT_FALSE(statistic.sd_s);
-  statistic.add(std::vector{0.5});
-  EXPECT_EQ(statistic.sd_s, 0.0);
 }
 
 TEST(Profile, RoundTripsThroughItsFile) {
@@ -289,7 +264,7 @@ TEST(Profile, SaysWhatIsWrongWithAFile) {
   EXPECT_EQ(message_of(replaced(good, "\"sd_s\": null", "\"sd_s\": 1e-6")),
             "p.json: ops[1]: 'sd_s' must be null for one sample and a number for more; count=1");
   EXPECT_EQ(message_of(replaced(good, "\"kind\": \"all_reduce\"", "\"kind\": \"allreduce\"")),
-            "p.json: links[0]: unknown kind 'allreduce'; known: send, all_reduce, broadcast");
+            "p.json: links[0]: unknown kind 'allreduce'; known: send, unexpected_send, note, all_reduce, broadcast");
   EXPECT_EQ(message_of(replaced(good, "\"bytes\": 1048576", "\"bytes\": 4096")),
             "p.json: links[1]: gloo all_reduce with members=2 bytes=4096 is there twice");
   EXPECT_EQ(message_of(replaced(good, "\"members\": 2", "\"members\": 1")),

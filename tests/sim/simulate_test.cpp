@@ -204,6 +204,45 @@ TEST(Simulate, ATransferTakesCoreTimeFromItsFirstMomentOn) {
   for (std::uint32_t rank = 0; rank < 2; ++rank) EXPECT_DOUBLE_EQ(end_of(timeline, rank), 3) << rank;
 }
 
+/// A core loses all but a fiftieth of this time.
+constexpr double kNote = 0.5, kLost = 0.98 * kNote;
+constexpr TransferCost kTold{.latency_s = 1,
+                             .post_s = 0.75,
+                             .recv_post_s = 0.25,
+                             .core_share = 0.5,
+                             .rendezvous = {.note_s = kNote, .latency_s = 2, .post_s = 0.125}};
+
+// The note of the send falls into the receiver's compute; once the receiver has posted, the transport's thread writes
+// on the sender's core.
+TEST(Simulate, AnUnexpectedMessageWaitsForItsReceiver) {
+  Sketch sketch(2);
+  const std::uint32_t sent = sketch.send(0, 1, kTold);
+  sketch.compute(0, 4);
+  sketch.wait(0, sent);
+  sketch.compute(1, 2);
+  sketch.wait(1, sketch.recv(1, 0, kTold));
+  const Timeline timeline = sketch.run();
+  const double ready = 2 + kLost, done = ready + 2;
+  EXPECT_NEAR(timeline.ranks[1].posted_s[1], ready, kRounding);
+  EXPECT_NEAR(end_of(timeline, 1), done, kRounding);
+  EXPECT_NEAR(timeline.ranks[0].start_s[1], 0.125, kRounding);
+  EXPECT_NEAR(end_of(timeline, 0), 0.125 + 4 + 0.5 * (done - (ready + 0.25)), kRounding);
+}
+
+// The note of the recv falls into the sender's compute; its thread then writes while it posts, and nobody after it.
+TEST(Simulate, AnExpectedMessageIsWrittenByItsSender) {
+  Sketch sketch(2);
+  sketch.compute(0, 1);
+  const std::uint32_t sent = sketch.send(0, 1, kTold);
+  sketch.compute(0, 2);
+  sketch.wait(0, sent);
+  sketch.wait(1, sketch.recv(1, 0, kTold));
+  const Timeline timeline = sketch.run();
+  EXPECT_NEAR(timeline.ranks[0].posted_s[1], 1 + kLost, kRounding);
+  EXPECT_NEAR(end_of(timeline, 1), 1 + kLost + 1, kRounding);
+  EXPECT_NEAR(end_of(timeline, 0), 1 + kLost + 0.75 + 2, kRounding);
+}
+
 TEST(Simulate, ACollectiveWaitsForTheLast) {
   Sketch sketch(3);
   for (std::uint32_t rank = 0; rank < 3; ++rank) {

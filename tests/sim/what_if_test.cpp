@@ -63,9 +63,13 @@ TEST(WhatIf, LaunchScalesPostsToo) {
   const Case given("convnet,global_batch=64", "model_parallel");
   Prices prices = given.prices;
   prices.transfers.at(0).post_s = 4e-5, prices.transfers[0].recv_post_s = 2e-5;
+  prices.transfers[0].rendezvous = {.note_s = 6e-5, .latency_s = 3e-5, .post_s = 8e-5};
   const Prices result = scaled(prices, given.program, given.cluster, {.latency = 7, .launch = 0.5});
   EXPECT_DOUBLE_EQ(result.transfers[0].post_s, 2e-5);
   EXPECT_DOUBLE_EQ(result.transfers[0].recv_post_s, 1e-5);
+  EXPECT_DOUBLE_EQ(result.transfers[0].rendezvous.note_s, 3e-5);
+  EXPECT_DOUBLE_EQ(result.transfers[0].rendezvous.post_s, 4e-5);
+  EXPECT_DOUBLE_EQ(result.transfers[0].rendezvous.latency_s, 21e-5);
 }
 
 TEST(WhatIf, TwiceEverythingIsHalfTheTime) {
