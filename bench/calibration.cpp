@@ -105,12 +105,19 @@ std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, std
     if (rendezvous && noted.insert(world).second)
       tasks.push_back({fmt::format("{} compute beside notes", world), world, sim::note_probe(kProbeRepeats),
                        job->cluster, 0, question, true});
-    if (kind == sim::InstructionKind::collective && background && overlapped.insert(world).second) {
-      const sim::TransferQuestion beside{kind, sim::CollectiveKind::all_reduce, kOverlapBytes, members, false};
+  }
+  // Of a world without collectives, too: what an all_reduce takes from a core is what the transport takes for its
+  // bytes.
+  for (const bool collectives : {true, false})
+    for (const auto& [key, job] : links) {
+      const auto& [world, kind, collective, members, bytes] = key;
+      if (job->cluster.link.engine != sim::TransferEngine::background) continue;
+      if ((kind == sim::InstructionKind::collective) != collectives || !overlapped.insert(world).second) continue;
+      const sim::TransferQuestion beside{sim::InstructionKind::collective, sim::CollectiveKind::all_reduce,
+                                         kOverlapBytes, members, false};
       tasks.push_back({fmt::format("{} compute beside transfers among {}", world, members), world,
                        sim::overlap_probe(beside, kProbeRepeats, kOverlapComputes), job->cluster, 0, beside, true});
     }
-  }
   return tasks;
 }
 

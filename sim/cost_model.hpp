@@ -30,10 +30,11 @@ struct ComputeCost {
 
 /// Point to point over a transport whose ends tell each other that they are there (gloo): whoever posts first leaves a
 /// note, which the other's core has to take. If that was the sender, its message was unexpected: once the receiver has
-/// posted too, the transport's thread writes it, on the sender's core. Else the sender's thread writes it while it
-/// posts.
+/// posted too, the transport's thread writes it, on the sender's core. Else the sender's thread writes while it posts
+/// what the transport takes at once, and the transport's thread the rest.
 struct Rendezvous {
   double note_s = 0;                 // of the other's core; 0: the transport knows no notes
+  double delivery_s = 0;             // from the last byte's writing until the receiver has it
   double latency_s = 0, wire_s = 0;  // of an unexpected message, from the receiver's post on
   double post_s = 0;                 // host time until the thread that posts an unexpected message goes on
 };
@@ -45,7 +46,7 @@ struct TransferCost {
   double post_s = 0;       // host time until the thread that posts it (a send, a collective) goes on; launch included
   double recv_post_s = 0;  // the same of a recv
   double core_share = 0;   // of each member's core while it runs
-  Rendezvous rendezvous;   // with it, the above is of an expected message, and its sender's core is its thread's
+  Rendezvous rendezvous;   // with it, the above is of an expected message
   double jitter = 0;       // standard deviation of one execution / its mean
   TransferEngine engine = TransferEngine::background;
 };

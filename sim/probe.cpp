@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <string>
+#include <utility>
 
 #include "sim/error.hpp"
 #include "sim/pass/pass.hpp"
@@ -11,6 +14,42 @@ namespace {
 
 constexpr std::int64_t kFeaturesOfRow = 4000;         // 64 MB of weights
 constexpr std::uint32_t kAlone = 6, kBesideNote = 4;  // computes of the note probe
+
+/// A program that trains nothing, role by role.
+class Probe {
+ public:
+  explicit Probe(std::string what) : works_(program.works) {
+    program.model = "none";
+    program.global_batch = 1;
+    program.strategy = std::move(what);
+  }
+  Draft begin_role(std::vector<std::uint32_t> ranks) {
+    Draft draft;
+    draft.program = &program;
+    draft.works = &works_;
+    draft.role.name = fmt::format("stage{}", program.roles.size());
+    draft.role.ranks = std::move(ranks);
+    return draft;
+  }
+  void end_role(Draft draft) {
+    add_frees(draft);
+    program.roles.push_back(std::move(draft).finish());
+  }
+  Program finish() && {
+    validate(program);
+    return std::move(program);
+  }
+  Program program;
+
+ private:
+  WorkTable works_;
+};
+
+std::vector<std::uint32_t> ranks_below(std::uint32_t count) {
+  std::vector<std::uint32_t> ranks(count);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
 
 Instruction transfer(InstructionKind kind, std::uint32_t peer, std::uint32_t tag) {
   Instruction i;
@@ -119,18 +158,10 @@ void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std:
 
 Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes) {
   check_internal(question.kind == InstructionKind::collective, "an overlap probe of '{}'", to_string(question.kind));
-  Program program;
-  program.model = "none";
-  program.global_batch = 1;
-  program.strategy = fmt::format("overlap probe of {}", to_string(question.collective));
-  WorkTable works(program.works);
+  Probe probe(fmt::format("overlap probe of {}", to_string(question.collective)));
   const TensorSpec spec{Dtype::f32, {(question.bytes + 3) / 4}};
-  Draft draft;
-  draft.program = &program;
-  draft.works = &works;
-  draft.role.name = "stage0";
-  for (std::uint32_t rank = 0; rank < question.members; ++rank) draft.role.ranks.push_back(rank);
-  program.groups.push_back({"data", {draft.role.ranks}});
+  Draft draft = probe.begin_role(ranks_below(question.members));
+  probe.program.groups.push_back({"data", {draft.role.ranks}});
   const Linear linear = layer_in_cache(draft);
   const std::uint32_t source = add_constant(draft, "source", spec, 1), buffer = add_constant(draft, "buffer", spec, 0);
   for (std::uint32_t k = 0; k < repeats; ++k) {
@@ -140,25 +171,15 @@ Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, s
     draft.wait(ticket, kNone);
     linear.compute(draft, computes);
   }
-  add_frees(draft);
-  program.roles.push_back(std::move(draft).finish());
-  validate(program);
-  return program;
+  probe.end_role(std::move(draft));
+  return std::move(probe).finish();
 }
 
 Program note_probe(std::uint32_t repeats) {
-  Program program;
-  program.model = "none";
-  program.global_batch = 1;
-  program.strategy = "note probe";
-  WorkTable works(program.works);
+  Probe probe("note probe");
   const TensorSpec spec{Dtype::f32, {1}};
   for (std::uint32_t own = 0; own < 2; ++own) {
-    Draft draft;
-    draft.program = &program;
-    draft.works = &works;
-    draft.role.name = fmt::format("stage{}", own);
-    draft.role.ranks = {own};
+    Draft draft = probe.begin_role({own});
     const Linear linear = layer_in_cache(draft);
     for (std::uint32_t k = 0; k < repeats; ++k) {
       const bool sends = k % 2 == own;
@@ -173,11 +194,9 @@ Program note_probe(std::uint32_t repeats) {
       if (sends) linear.compute(draft, kBesideNote);
       draft.wait(ticket, kNone);
     }
-    add_frees(draft);
-    program.roles.push_back(std::move(draft).finish());
+    probe.end_role(std::move(draft));
   }
-  validate(program);
-  return program;
+  return std::move(probe).finish();
 }
 
 std::vector<double> notes_s(const Program& probe, const Timeline& timeline) {
@@ -239,16 +258,8 @@ std::optional<double> core_share(const Program& probe, const Timeline& timeline)
 Program memory_probe(const Model& model) {
   constexpr std::int64_t kSmall = 3 << 15, kLargestUpdate = 3 << 21;  // elements
   constexpr int kRepeats = 4, kRepeatsOfSmall = 16;
-  Program program;
-  program.model = "none";
-  program.global_batch = 1;
-  program.strategy = "probe of memory";
-  WorkTable works(program.works);
-  Draft draft;
-  draft.program = &program;
-  draft.works = &works;
-  draft.role.name = "stage0";
-  draft.role.ranks = {0};
+  Probe probe("probe of memory");
+  Draft draft = probe.begin_role({0});
   // The largest first: what is first finds its code cold, which costs the smallest many times its own time. Few
   // parameters have 3·2^k elements: a profile holds what the probe and what a model's step says of a size as one.
   for (const std::int64_t elements : {3LL << 23, 3LL << 21, 3LL << 18, 3LL << 15, 3LL << 10, 3LL << 5}) {
@@ -261,7 +272,7 @@ Program memory_probe(const Model& model) {
                                   add_constant(draft, fmt::format("gradient{}", elements), spec, 1)});
     for (int k = 0; k < (elements <= kSmall ? kRepeatsOfSmall : kRepeats); ++k) {
       Instruction add;
-      add.work = works.add({{&op_table().at("accumulate"), {}, {spec, spec}}, Pass::forward, 0});
+      add.work = draft.works->add({{&op_table().at("accumulate"), {}, {spec, spec}}, Pass::forward, 0});
       add.reads = {to, from};
       add.writes = {to};
       draft.list.push_back({add, kNone});
@@ -274,10 +285,8 @@ Program memory_probe(const Model& model) {
     row.compute(draft, 1);
     row.differentiate(draft);
   }
-  add_frees(draft);
-  program.roles.push_back(std::move(draft).finish());
-  validate(program);
-  return program;
+  probe.end_role(std::move(draft));
+  return std::move(probe).finish();
 }
 
 double bytes_between_transfers(const Program& program) {
@@ -295,33 +304,23 @@ double bytes_between_transfers(const Program& program) {
 }
 
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before, bool rendezvous) {
-  Program program;
-  program.model = "none";
-  program.global_batch = 1;
   const bool collective = question.kind == InstructionKind::collective;
-  program.strategy =
-      fmt::format("probe of {}", collective ? to_string(question.collective) : to_string(InstructionKind::send));
-  WorkTable works(program.works);
+  Probe probe(
+      fmt::format("probe of {}", collective ? to_string(question.collective) : to_string(InstructionKind::send)));
   const TensorSpec spec{Dtype::f32, {(question.bytes + 3) / 4}};
-  const std::uint32_t roles = collective ? 1 : 2;
-  std::vector<std::uint32_t> members;
-  for (std::uint32_t rank = 0; rank < question.members; ++rank) members.push_back(rank);
-  if (collective) program.groups.push_back({"data", {members}});
-  for (std::uint32_t r = 0; r < roles; ++r) {
-    Draft draft;
-    draft.program = &program;
-    draft.works = &works;
-    draft.role.name = fmt::format("stage{}", r);
-    draft.role.ranks = collective ? members : std::vector<std::uint32_t>{r};
-    if (collective)
-      add_collectives(draft, question, spec, repeats, bytes_before);
-    else
-      add_ping_pong(draft, r, spec, repeats, bytes_before, rendezvous);
-    add_frees(draft);
-    program.roles.push_back(std::move(draft).finish());
+  if (collective) {
+    Draft draft = probe.begin_role(ranks_below(question.members));
+    probe.program.groups.push_back({"data", {draft.role.ranks}});
+    add_collectives(draft, question, spec, repeats, bytes_before);
+    probe.end_role(std::move(draft));
+    return std::move(probe).finish();
   }
-  validate(program);
-  return program;
+  for (std::uint32_t own = 0; own < 2; ++own) {
+    Draft draft = probe.begin_role({own});
+    add_ping_pong(draft, own, spec, repeats, bytes_before, rendezvous);
+    probe.end_role(std::move(draft));
+  }
+  return std::move(probe).finish();
 }
 
 }  // namespace sim

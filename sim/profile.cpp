@@ -197,11 +197,11 @@ std::optional<TransferCost> transfer_cost(const Profile& profile, const Cluster&
   if (!time) return std::nullopt;
   // Where nothing is known of rendezvous, the share of the core that a transfer takes stands for what a large message's
   // post takes beyond a small one's.
-  const PostTimes least = profile.transfer(link, 0)->posts;
+  const TransferTime least = *profile.transfer(link, 0);
   TransferCost cost{.latency_s = time->latency_s,
                     .wire_s = time->wire_s,
-                    .post_s = least.post_s,
-                    .recv_post_s = least.recv_post_s,
+                    .post_s = least.posts.post_s,
+                    .recv_post_s = least.posts.recv_post_s,
                     .core_share = profile.core_share_of(cluster),
                     .jitter = time->jitter,
                     .engine = cluster.link.engine};
@@ -210,7 +210,9 @@ std::optional<TransferCost> transfer_cost(const Profile& profile, const Cluster&
   const std::optional<TransferTime> unexpected = profile.transfer({link.world, "unexpected_send", link.members}, bytes);
   if (!note || !unexpected) return cost;
   cost.post_s = time->posts.post_s;
-  cost.rendezvous = {note->mean_s, unexpected->latency_s, unexpected->wire_s, unexpected->posts.post_s};
+  // A small message is written whole while it is posted.
+  const double delivery_s = std::max(0.0, least.latency_s - least.posts.post_s);
+  cost.rendezvous = {note->mean_s, delivery_s, unexpected->latency_s, unexpected->wire_s, unexpected->posts.post_s};
   return cost;
 }
 

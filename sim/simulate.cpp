@@ -97,8 +97,8 @@ class Engine {
   };
   /// Something that goes on in a fluid world.
   struct Activity {
-    enum class Kind : std::uint8_t { compute, timer, note, latency, wire, copy } kind;
-    std::uint32_t subject;  // rank (compute, timer), device (note) or transfer
+    enum class Kind : std::uint8_t { compute, timer, note, mark, latency, wire, copy } kind;
+    std::uint32_t subject;  // rank (compute, timer), device (note) or transfer; a mark is a moment and does nothing
     double remaining;       // seconds if alone
     double rate = 1;
     /// A transfer by the transport's own threads.
@@ -128,12 +128,12 @@ class Engine {
   [[nodiscard]] double launch(std::uint32_t rank, std::uint32_t i) const {
     if (source_.durations != nullptr) return source_.durations->gap_s[rank][i];
     if (!has_posted(rank, i)) return source_.prices->launch_s;
-    const Transfer& transfer = transfers_[transfer_id(rank, i - 1)];
+    return std::max(source_.prices->launch_s, post_s(transfers_[transfer_id(rank, i - 1)], role(rank).kind[i - 1]));
+  }
+  [[nodiscard]] double post_s(const Transfer& transfer, InstructionKind kind) const {
     const TransferCost& cost = cost_of(transfer);
-    const bool receives = role(rank).kind[i - 1] == InstructionKind::recv;
-    return std::max(source_.prices->launch_s, receives              ? cost.recv_post_s
-                                              : transfer.unexpected ? cost.rendezvous.post_s
-                                                                    : cost.post_s);
+    if (kind == InstructionKind::recv) return cost.recv_post_s;
+    return transfer.unexpected ? cost.rendezvous.post_s : cost.post_s;
   }
 
   /// Alone on the device.
@@ -334,6 +334,8 @@ class Engine {
         start({Activity::Kind::copy, id, latency_s(id) + wire_s(id)});
       else
         start({Activity::Kind::latency, id, latency_s(id)});
+      if (!by_thread && from_sender_s(transfer) > transfer.start)
+        start({Activity::Kind::mark, id, from_sender_s(transfer) - transfer.start});
       return;
     }
     // Messages in flight overlap their latencies; their bytes go one after the other.
@@ -379,7 +381,7 @@ class Engine {
 
   template <class Visit>
   void for_each_device(const Activity& activity, Visit visit) const {
-    if (activity.kind == Activity::Kind::timer) return;
+    if (activity.kind == Activity::Kind::timer || activity.kind == Activity::Kind::mark) return;
     if (activity.kind == Activity::Kind::note) return visit(activity.subject);
     if (activity.kind == Activity::Kind::compute) return visit(cluster_.place[activity.subject].device);
     const Transfer& transfer = transfers_[activity.subject];
@@ -398,12 +400,15 @@ class Engine {
       visit(cluster_.place[own_receives ? partner : own].device);
   }
 
-  /// Whether the transport's threads move a message on the sender's core now.
+  /// When the transport's threads begin to write a message on the sender's core.
+  [[nodiscard]] double from_sender_s(const Transfer& transfer) const {
+    const TransferCost& cost = cost_of(transfer);
+    if (!(cost.rendezvous.note_s > 0)) return transfer.start;
+    return transfer.start + (transfer.unexpected ? cost.recv_post_s : cost.post_s + cost.rendezvous.delivery_s);
+  }
   [[nodiscard]] bool takes_from_sender(const Transfer& transfer) const {
     constexpr double kRounding_s = 1e-9;
-    const TransferCost& cost = cost_of(transfer);
-    if (!(cost.rendezvous.note_s > 0)) return true;
-    return transfer.unexpected && now_ >= transfer.start + cost.recv_post_s - kRounding_s;
+    return now_ >= from_sender_s(transfer) - kRounding_s;
   }
 
   void set_rates() {
@@ -480,6 +485,7 @@ class Engine {
         ready_.push_back(activity.subject);
         break;
       case Activity::Kind::note:
+      case Activity::Kind::mark:
         break;
       case Activity::Kind::latency:
         queue_wire(activity.subject);

@@ -58,7 +58,8 @@ Prices scaled(const Prices& prices, const Program& program, const Cluster& clust
       result.work_s[work * prices.busy_levels + level] *= factor;
   }
   for (TransferCost& transfer : result.transfers) {
-    for (double* latency_s : {&transfer.latency_s, &transfer.rendezvous.latency_s}) *latency_s *= scale.latency;
+    for (double* latency_s : {&transfer.latency_s, &transfer.rendezvous.latency_s, &transfer.rendezvous.delivery_s})
+      *latency_s *= scale.latency;
     for (double* wire_s : {&transfer.wire_s, &transfer.rendezvous.wire_s}) *wire_s /= scale.bandwidth;
     for (double* host_s :
          {&transfer.post_s, &transfer.recv_post_s, &transfer.rendezvous.post_s, &transfer.rendezvous.note_s})

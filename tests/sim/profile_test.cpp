@@ -90,6 +90,7 @@ TEST(Profile, ASendHasARendezvousIfBothWaysAndTheNoteAreKnown) {
   EXPECT_DOUBLE_EQ(after.latency_s + after.wire_s, 90e-6);
   EXPECT_DOUBLE_EQ(after.post_s, 80e-6);
   EXPECT_DOUBLE_EQ(after.rendezvous.note_s, 16e-6);
+  EXPECT_DOUBLE_EQ(after.rendezvous.delivery_s, 10e-6);
   EXPECT_DOUBLE_EQ(after.rendezvous.latency_s + after.rendezvous.wire_s, 110e-6);
   EXPECT_DOUBLE_EQ(after.rendezvous.post_s, 19e-6);
   EXPECT_FALSE(transfer_cost(profile, cluster, {"gloo", "broadcast", 2}, 3000));

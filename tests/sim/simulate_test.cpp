@@ -210,7 +210,7 @@ constexpr TransferCost kTold{.latency_s = 1,
                              .post_s = 0.75,
                              .recv_post_s = 0.25,
                              .core_share = 0.5,
-                             .rendezvous = {.note_s = kNote, .latency_s = 2, .post_s = 0.125}};
+                             .rendezvous = {.note_s = kNote, .delivery_s = 0.25, .latency_s = 2, .post_s = 0.125}};
 
 // The note of the send falls into the receiver's compute; once the receiver has posted, the transport's thread writes
 // on the sender's core.
@@ -229,18 +229,23 @@ TEST(Simulate, AnUnexpectedMessageWaitsForItsReceiver) {
   EXPECT_NEAR(end_of(timeline, 0), 0.125 + 4 + 0.5 * (done - (ready + 0.25)), kRounding);
 }
 
-// The note of the recv falls into the sender's compute; its thread then writes while it posts, and nobody after it.
+// The note of the recv falls into the sender's compute; its thread then writes while it posts, and the transport's
+// thread what is left: nothing of a small message.
 TEST(Simulate, AnExpectedMessageIsWrittenByItsSender) {
-  Sketch sketch(2);
-  sketch.compute(0, 1);
-  const std::uint32_t sent = sketch.send(0, 1, kTold);
-  sketch.compute(0, 2);
-  sketch.wait(0, sent);
-  sketch.wait(1, sketch.recv(1, 0, kTold));
-  const Timeline timeline = sketch.run();
-  EXPECT_NEAR(timeline.ranks[0].posted_s[1], 1 + kLost, kRounding);
-  EXPECT_NEAR(end_of(timeline, 1), 1 + kLost + 1, kRounding);
-  EXPECT_NEAR(end_of(timeline, 0), 1 + kLost + 0.75 + 2, kRounding);
+  for (const double wire_s : {0.0, 4.0}) {
+    TransferCost cost = kTold;
+    cost.wire_s = wire_s;
+    Sketch sketch(2);
+    sketch.compute(0, 1);
+    const std::uint32_t sent = sketch.send(0, 1, cost);
+    sketch.compute(0, 9);
+    sketch.wait(0, sent);
+    sketch.wait(1, sketch.recv(1, 0, cost));
+    const Timeline timeline = sketch.run();
+    EXPECT_NEAR(timeline.ranks[0].posted_s[1], 1 + kLost, kRounding);
+    EXPECT_NEAR(end_of(timeline, 1), 1 + kLost + 1 + wire_s, kRounding);
+    EXPECT_NEAR(end_of(timeline, 0), 1 + kLost + 0.75 + 9 + 0.5 * wire_s, kRounding);
+  }
 }
 
 TEST(Simulate, ACollectiveWaitsForTheLast) {
