@@ -11,9 +11,10 @@ namespace bench {
 
 int report(const ReportOptions& options) {
   sim::Result all;
-  all.context = {{"command", "report"}, {"files", options.files}};
+  all.context = {{"command", "report"}, {"files", nlohmann::json::object()}};  // each with its own context
   for (const std::string& file : options.files) {
     const sim::Result one = sim::load_result(file);
+    all.context["files"][file] = one.context;
     if (options.files.size() == 1) all.context = one.context;
     for (const sim::Cell& cell : one.cells) {
       sim::Cell& merged = all.cell(cell.model, cell.strategy, cell.world, cell.executor);

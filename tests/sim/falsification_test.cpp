@@ -114,11 +114,11 @@ TEST(Falsification, WrongLatency) {
   const Cell& cell = run.cell("pipeline,pp=2,schedule=gpipe,microbatches=8", "gloo");
   Forecast forecast = run.forecast(cell, run.profile());
   const double before = Compared::error(cell, forecast);
-  for (TransferCost& transfer : forecast.prices.transfers) transfer.latency_s *= 2;
+  for (TransferCost& transfer : forecast.prices.transfers) transfer.latency_s *= 2, transfer.rendezvous.latency_s *= 2;
   const double doubled = Compared::error(cell, forecast);
   std::printf("alpha doubled: %+.1f %% of the step\n", 100 * (doubled - before));
   EXPECT_GT(doubled, before + 0.01);
-  for (TransferCost& transfer : forecast.prices.transfers) transfer.latency_s *= 4;
+  for (TransferCost& transfer : forecast.prices.transfers) transfer.latency_s *= 4, transfer.rendezvous.latency_s *= 4;
   EXPECT_GT(Compared::error(cell, forecast), before + kBound);
 }
 
@@ -170,15 +170,23 @@ TEST(Ablation, EveryTermEarnsItsPlace) {
   const std::vector<Term> terms{{"launch", [](Forecast& f) { f.prices.launch_s = 0; }},
                                 {"latency",
                                  [](Forecast& f) {
-                                   for (TransferCost& t : f.prices.transfers) t.latency_s = 0;
+                                   for (TransferCost& t : f.prices.transfers) t.latency_s = t.rendezvous.latency_s = 0;
                                  }},
                                 {"wire",
                                  [](Forecast& f) {
-                                   for (TransferCost& t : f.prices.transfers) t.wire_s = 0;
+                                   for (TransferCost& t : f.prices.transfers) t.wire_s = t.rendezvous.wire_s = 0;
                                  }},
                                 {"posts",
                                  [](Forecast& f) {
-                                   for (TransferCost& t : f.prices.transfers) t.post_s = t.recv_post_s = 0;
+                                   for (TransferCost& t : f.prices.transfers)
+                                     t.post_s = t.recv_post_s = t.rendezvous.post_s = 0;
+                                 }},
+                                {"rendezvous",
+                                 [](Forecast& f) {
+                                   for (TransferCost& t : f.prices.transfers) {
+                                     if (t.rendezvous.note_s > 0) t.post_s = t.rendezvous.post_s;
+                                     t.rendezvous = {};
+                                   }
                                  }},
                                 {"jitter",
                                  [](Forecast& f) {
