@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 
 #include "sim/simulate.hpp"
 #include "sim/wiring.hpp"
@@ -13,13 +14,17 @@ Durations durations_of(const Program& program, const Timeline& measured, const C
   const auto id = [&](std::uint32_t rank, std::uint32_t i) {
     return wiring.transfer(places[rank], rank, program.roles[places[rank].role], i);
   };
-  if (cluster.link.engine == TransferEngine::receiver)
-    for (std::uint32_t r = 0; r < places.size(); ++r) {
-      const Role& role = program.roles[places[r].role];
-      for (std::uint32_t i = 0; i < role.size(); ++i)
-        if (role.kind[i] == InstructionKind::wait && role.kind[role.awaits[i]] != InstructionKind::send)
-          entered[id(r, role.awaits[i])] = std::max(entered[id(r, role.awaits[i])], measured.ranks[r].start_s[i]);
+  std::vector<double> received_s(wiring.parties.size(), std::numeric_limits<double>::infinity());
+  for (std::uint32_t r = 0; r < places.size(); ++r) {
+    const Role& role = program.roles[places[r].role];
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      if (role.kind[i] == InstructionKind::recv) received_s[id(r, i)] = measured.ranks[r].end_s[i];
+      if (cluster.link.engine != TransferEngine::receiver || role.kind[i] != InstructionKind::wait ||
+          role.kind[role.awaits[i]] == InstructionKind::send)
+        continue;
+      entered[id(r, role.awaits[i])] = std::max(entered[id(r, role.awaits[i])], measured.ranks[r].start_s[i]);
     }
+  }
   Durations durations;
   for (std::uint32_t r = 0; r < places.size(); ++r) {
     const Role& role = program.roles[places[r].role];
@@ -41,6 +46,13 @@ Durations durations_of(const Program& program, const Timeline& measured, const C
       }
       const std::uint32_t awaited = role.awaits[i];
       const double begin = std::max(times.start_s[awaited], entered[id(r, awaited)]);
+      // A transport may know only from the wait that a message was gone long before; what such a wait takes is host
+      // time.
+      if (role.kind[awaited] == InstructionKind::send && received_s[id(r, awaited)] <= times.start_s[i]) {
+        seconds[awaited] = std::max(0.0, received_s[id(r, awaited)] - begin);
+        free = times.start_s[i];
+        continue;
+      }
       // A wait that blocked ends when the transfer is done for this rank, its wake-up included; else the transfer ended
       // at its own time.
       const double end = times.start_s[i] < times.end_s[awaited] ? times.end_s[i] : times.end_s[awaited];

@@ -27,8 +27,10 @@ StepTime expected_step(const Program& program, const Prices& prices, const Clust
 /// take exactly that long, sharing is off (it is inside the measured times). What still differs from the measured step
 /// is structure: order, lanes, waits.
 struct Durations {
-  std::vector<std::vector<double>> seconds;  // of a transfer: until the waiting rank goes on, as that rank saw it
-  std::vector<std::vector<double>> gap_s;    // host time before each instruction
+  /// Of a transfer: until the waiting rank goes on, as that rank saw it; of a send that is waited for only later, until
+  /// it was received.
+  std::vector<std::vector<double>> seconds;
+  std::vector<std::vector<double>> gap_s;  // host time before each instruction
 };
 Durations durations_of(const Program& program, const Timeline& measured, const Cluster& cluster);
 Timeline replay(const Program& program, const Durations& durations, const Cluster& cluster);
