@@ -184,7 +184,8 @@ def test_committed_crossings_are_forecast():
 
 def test_crossing_marks_where_one_preset_overtakes_another():
     axis = draw(crossing, CROSSING, {"more": [], "model": None, "presets": None}).axes[0]
-    equal([text.get_text() for text in axis.get_xticklabels()], ["100 Mbit/s", "1 Gbit/s", "10 Gbit/s"])
+    equal([text.get_text() for text in axis.get_xticklabels()], ["0.1", "1", "10"])
+    equal(axis.get_xlabel(), "bandwidth of each rank's link (Gbit/s)")
     lines = {line.get_label(): line for line in axis.lines}
     near(list(lines["ddp, 2 ranks, profiled"].get_ydata()), [0.96 * 1.5, 0.96 * 0.6, 0.96 * 0.51])
     points = {container.get_label(): container.lines[0] for container in axis.containers}
