@@ -9,7 +9,6 @@
 #include <tuple>
 
 #include "backend/world/world.hpp"
-#include "sim/error.hpp"
 #include "sim/lower.hpp"
 #include "sim/memory.hpp"
 #include "sim/probe.hpp"
@@ -167,19 +166,6 @@ sim::Statistic statistic_of(const std::vector<double>& samples) {
 
 using WorkTimes = std::map<std::string, InstructionTimes>;  // by sim::work_key
 
-/// Of the probe of a link: whether of the transfer that a rank posts with instruction `i`, the sender had posted first.
-bool is_unexpected(const sim::Program& probe, const sim::Timeline& timeline, std::size_t rank, std::uint32_t i) {
-  const std::uint32_t partner = probe.roles[rank].peer[i];
-  const sim::Role &own = probe.roles[rank], &other = probe.roles[partner];
-  for (std::uint32_t j = 0; j < other.size(); ++j) {
-    const bool is_pair = sim::is_posted(other.kind[j]) && other.kind[j] != own.kind[i] && other.tag[j] == own.tag[i];
-    if (!is_pair) continue;
-    const double own_s = timeline.ranks[rank].posted_s[i], other_s = timeline.ranks[partner].posted_s[j];
-    return own.kind[i] == sim::InstructionKind::send ? own_s < other_s : other_s < own_s;
-  }
-  throw sim::InternalError("instruction {} of rank {} has no partner", i, rank);
-}
-
 /// How far apart ranks that played the same lie; `totals_s`: [step][rank], of `works` together.
 sim::RankSpread spread_of(const std::vector<std::vector<double>>& totals_s, const WorkTimes& works) {
   double hiccups = 0;  // s²
@@ -268,8 +254,9 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
         }
         if (!sim::is_posted(role.kind[i])) continue;
         const bool receives = role.kind[i] == sim::InstructionKind::recv;
-        const bool unexpected = task.rendezvous && is_unexpected(task.program, step.timeline, rank, i);
-        LinkSamples& link = unexpected ? samples.unexpected : samples.link;
+        const sim::RankTimeline& times = step.timeline.ranks[rank];
+        const bool sender_first = (times.posted_s[i] < times.start_s[i]) != receives;
+        LinkSamples& link = task.rendezvous && sender_first ? samples.unexpected : samples.link;
         if (role.kind[i] != sim::InstructionKind::send) link.transfers.push_back(durations.seconds[row][i]);
         (receives ? link.recv_posts : link.posts).push_back(durations.gap_s[row][i + 1]);
       }

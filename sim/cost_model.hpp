@@ -33,10 +33,11 @@ struct ComputeCost {
 /// posted too, the transport's thread writes it, on the sender's core. Else the sender's thread writes while it posts
 /// what the transport takes at once, and the transport's thread the rest.
 struct Rendezvous {
-  double note_s = 0;                 // of the other's core; 0: the transport knows no notes
+  double note_s = 0;                 // of the other's core; 0: the transport knows no notes, and none of this holds
   double delivery_s = 0;             // from the last byte's writing until the receiver has it
   double latency_s = 0, wire_s = 0;  // of an unexpected message, from the receiver's post on
   double post_s = 0;                 // host time until the thread that posts an unexpected message goes on
+  [[nodiscard]] bool known() const { return note_s > 0; }
 };
 
 /// A transfer or collective, alone on its links: fixed part plus bytes on the busiest link.

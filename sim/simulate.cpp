@@ -115,7 +115,7 @@ class Engine {
     for (std::uint32_t r = 0; r < places_.size(); ++r)
       if (++ranks_on[cluster_.place[r].device] > 1) return true;
     for (const TransferCost& cost : source_.prices->transfers)
-      if (cost.core_share > 0 || cost.rendezvous.note_s > 0) return true;
+      if (cost.core_share > 0 || cost.rendezvous.known()) return true;
     return cluster_.link.shared && wiring_.channels > 1;  // two flows can meet, if only in opposite directions
   }
 
@@ -290,17 +290,21 @@ class Engine {
     transfer.instruction = i;
     transfer.replica = places_[rank].replica;
     if (source_.prices != nullptr) transfer.price = source_.prices->transfer_of[transfer.role][i];
-    if (fluid_ && transfer.posted == 0) leave_note(rank, i, transfer);
+    if (fluid_ && transfer.posted == 0) leave_note(transfer);
     if (++transfer.posted == wiring_.parties[id]) begin_if_possible(id);
   }
 
   /// The first of two ends that post takes note_s from the other's core.
-  void leave_note(std::uint32_t rank, std::uint32_t i, Transfer& transfer) {
-    const double note_s = cost_of(transfer).rendezvous.note_s;
-    if (!(note_s > 0)) return;
-    transfer.unexpected = role(rank).kind[i] == InstructionKind::send;
-    const std::uint32_t other = program_.roles[role(rank).peer[i]].ranks[transfer.replica];
-    start({Activity::Kind::note, cluster_.place[other].device, note_s});
+  void leave_note(Transfer& transfer) {
+    const Rendezvous& rendezvous = cost_of(transfer).rendezvous;
+    if (!rendezvous.known()) return;
+    transfer.unexpected = program_.roles[transfer.role].kind[transfer.instruction] == InstructionKind::send;
+    start({Activity::Kind::note, cluster_.place[partner_in(transfer)].device, rendezvous.note_s});
+  }
+
+  /// Point to point: the rank at the other end of the party that the transfer names.
+  [[nodiscard]] std::uint32_t partner_in(const Transfer& transfer) const {
+    return program_.roles[program_.roles[transfer.role].peer[transfer.instruction]].ranks[transfer.replica];
   }
 
   /// Who moves the bytes with the issuing thread: the receiver, or every member of a collective.
@@ -330,12 +334,13 @@ class Engine {
     }
     const bool by_thread = cluster_.link.engine == TransferEngine::receiver;
     if (fluid_) {
-      if (by_thread)
+      if (by_thread) {
         start({Activity::Kind::copy, id, latency_s(id) + wire_s(id)});
-      else
-        start({Activity::Kind::latency, id, latency_s(id)});
-      if (!by_thread && from_sender_s(transfer) > transfer.start)
-        start({Activity::Kind::mark, id, from_sender_s(transfer) - transfer.start});
+        return;
+      }
+      start({Activity::Kind::latency, id, latency_s(id)});
+      const double pause_s = from_sender_s(transfer) - transfer.start;
+      if (pause_s > 0) start({Activity::Kind::mark, id, pause_s});
       return;
     }
     // Messages in flight overlap their latencies; their bytes go one after the other.
@@ -392,8 +397,7 @@ class Engine {
       for (std::uint32_t rank : group.members[members]) visit(cluster_.place[rank].device);
       return;
     }
-    const std::uint32_t own = list.ranks[transfer.replica],
-                        partner = program_.roles[list.peer[transfer.instruction]].ranks[transfer.replica];
+    const std::uint32_t own = list.ranks[transfer.replica], partner = partner_in(transfer);
     const bool own_receives = list.kind[transfer.instruction] == InstructionKind::recv;
     visit(cluster_.place[own_receives ? own : partner].device);
     if (activity.transports() && takes_from_sender(transfer))
@@ -403,7 +407,7 @@ class Engine {
   /// When the transport's threads begin to write a message on the sender's core.
   [[nodiscard]] double from_sender_s(const Transfer& transfer) const {
     const TransferCost& cost = cost_of(transfer);
-    if (!(cost.rendezvous.note_s > 0)) return transfer.start;
+    if (!cost.rendezvous.known()) return transfer.start;
     return transfer.start + (transfer.unexpected ? cost.recv_post_s : cost.post_s + cost.rendezvous.delivery_s);
   }
   [[nodiscard]] bool takes_from_sender(const Transfer& transfer) const {

@@ -14,7 +14,7 @@ namespace sim {
 namespace {
 
 const std::filesystem::path kResults = std::filesystem::path(PARAGAUGE_TESTS_DIR) / ".." / "bench" / "results";
-/// Made by bench/accuracy.sh in one evening, the first two by newer code; another CPU's by older code.
+/// Made by bench/accuracy.sh; bench/results/README.md says when, where and by which code.
 constexpr const char* kAccuracyFiles[] = {"resnet18_64.json", "convnet.json", "resnet50.json", "vgg11.json",
                                           "resnet18_96.json"};
 constexpr const char* kOtherCpu = "other_cpu_resnet18_64.json";

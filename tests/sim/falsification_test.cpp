@@ -184,7 +184,7 @@ TEST(Ablation, EveryTermEarnsItsPlace) {
                                 {"rendezvous",
                                  [](Forecast& f) {
                                    for (TransferCost& t : f.prices.transfers) {
-                                     if (t.rendezvous.note_s > 0) t.post_s = t.rendezvous.post_s;
+                                     if (t.rendezvous.known()) t.post_s = t.rendezvous.post_s;
                                      t.rendezvous = {};
                                    }
                                  }},
