@@ -11,10 +11,10 @@
 #include <optional>
 #include <thread>
 
-#include "backend/allocator.hpp"
-#include "backend/message.hpp"
-#include "backend/rank_run.hpp"
-#include "backend/scheduling.hpp"
+#include "backend/machine/allocator.hpp"
+#include "backend/machine/scheduling.hpp"
+#include "backend/rank/message.hpp"
+#include "backend/rank/run.hpp"
 #include "backend/supervise.hpp"
 
 namespace backend {

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "sim/program.hpp"
-#include "sim/timeline.hpp"
+#include "sim/program/program.hpp"
+#include "sim/simulate/timeline.hpp"
 
 namespace backend {
 
@@ -35,7 +35,7 @@ struct RunRequest {
   std::uint64_t seed = 1;
   /// > 0: a one-rank program that this many ranks play at the same time, each for itself (calibration).
   std::uint32_t copies = 0;
-  /// Compares with the reference (backend/verify.hpp) after the last step, which is slower for it; use f64 programs.
+  /// Compares with the reference (backend/rank/verify.hpp) after the last step, which is slower for it; use f64 programs.
   bool verify = false;
 };
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/execute.hpp"
+#include "backend/rank/execute.hpp"
 
 namespace backend {
 

@@ -7,7 +7,7 @@
 
 #include "bench/calibration.hpp"
 #include "bench/commands.hpp"
-#include "sim/spec.hpp"
+#include "sim/text/spec.hpp"
 
 namespace bench {
 namespace {

@@ -9,10 +9,10 @@
 #include <tuple>
 
 #include "backend/world/world.hpp"
-#include "sim/lower.hpp"
-#include "sim/memory.hpp"
-#include "sim/probe.hpp"
-#include "sim/simulate.hpp"
+#include "sim/calibrate/probe.hpp"
+#include "sim/lower/lower.hpp"
+#include "sim/program/memory.hpp"
+#include "sim/simulate/simulate.hpp"
 
 namespace bench {
 namespace {

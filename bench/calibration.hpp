@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "bench/machine.hpp"
-#include "sim/cost_model.hpp"
-#include "sim/profile.hpp"
+#include "sim/cost/cost_model.hpp"
+#include "sim/cost/profile.hpp"
 
 namespace bench {
 

@@ -16,11 +16,11 @@
 #include "bench/commands.hpp"
 #include "bench/machine.hpp"
 #include "bench/peers.hpp"
-#include "sim/attribution.hpp"
-#include "sim/memory.hpp"
-#include "sim/report.hpp"
-#include "sim/simulate.hpp"
-#include "sim/spec.hpp"
+#include "sim/program/memory.hpp"
+#include "sim/report/report.hpp"
+#include "sim/simulate/attribution.hpp"
+#include "sim/simulate/simulate.hpp"
+#include "sim/text/spec.hpp"
 
 namespace bench {
 namespace {

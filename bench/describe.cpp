@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "bench/commands.hpp"
-#include "sim/model.hpp"
+#include "sim/model/model.hpp"
 
 namespace bench {
 

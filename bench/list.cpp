@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 
 #include "bench/commands.hpp"
-#include "sim/collective/collective.hpp"
-#include "sim/cost_model.hpp"
-#include "sim/model.hpp"
-#include "sim/schedule/schedule.hpp"
-#include "sim/spec.hpp"
+#include "sim/cost/collective/collective.hpp"
+#include "sim/cost/cost_model.hpp"
+#include "sim/model/model.hpp"
+#include "sim/strategy/schedule/schedule.hpp"
 #include "sim/strategy/strategy.hpp"
+#include "sim/text/spec.hpp"
 #ifdef PARAGAUGE_BACKEND
 #include "backend/world/world.hpp"
 #endif

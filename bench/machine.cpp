@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "backend/environment.hpp"
-#include "backend/scheduling.hpp"
+#include "backend/machine/environment.hpp"
+#include "backend/machine/scheduling.hpp"
 #include "backend/world/world.hpp"
 #include "sim/error.hpp"
-#include "sim/lower.hpp"
+#include "sim/lower/lower.hpp"
 
 namespace bench {
 namespace {

@@ -12,13 +12,13 @@
 #include <string>
 #include <vector>
 
-#include "backend/quiet.hpp"
+#include "backend/machine/quiet.hpp"
 #include "backend/session.hpp"
 #include "bench/commands.hpp"
-#include "sim/cluster.hpp"
-#include "sim/model.hpp"
-#include "sim/program.hpp"
-#include "sim/result.hpp"
+#include "sim/cluster/cluster.hpp"
+#include "sim/model/model.hpp"
+#include "sim/program/program.hpp"
+#include "sim/report/result.hpp"
 #include "sim/strategy/strategy.hpp"
 
 namespace bench {

@@ -7,9 +7,9 @@
 #include "bench/commands.hpp"
 #include "bench/machine.hpp"
 #include "sim/error.hpp"
-#include "sim/lower.hpp"
-#include "sim/report.hpp"
-#include "sim/spec.hpp"
+#include "sim/lower/lower.hpp"
+#include "sim/report/report.hpp"
+#include "sim/text/spec.hpp"
 
 namespace bench {
 namespace {

@@ -141,7 +141,7 @@ up() {
     # A cut link is an error after 13 s, also between steps; else TCP tries for a quarter of an hour.
     try ip netns exec "$namespace" sh -c 'echo 5 >/proc/sys/net/ipv4/tcp_retries2'
   done
-  local thread priority=12 # above the ranks' own threads, backend/scheduling.hpp
+  local thread priority=12 # above the ranks' own threads, backend/machine/scheduling.hpp
   for thread in $(grep -lsx 'ksoftirqd/[0-9]*' /proc/[0-9]*/comm | grep -o '[0-9]*'); do
     [[ $(chrt --pid "$thread" 2>/dev/null) == *SCHED_OTHER* ]] || continue
     if chrt --fifo --pid $priority "$thread" 2>/dev/null; then echo "$thread" >>"$raised"; fi

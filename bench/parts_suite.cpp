@@ -19,7 +19,7 @@
 #include "bench/google_benchmark.hpp"
 #include "bench/machine.hpp"
 #include "sim/error.hpp"
-#include "sim/spec.hpp"
+#include "sim/text/spec.hpp"
 
 namespace bench {
 namespace {

@@ -20,7 +20,7 @@
 #include <optional>
 #include <string_view>
 
-#include "backend/scheduling.hpp"
+#include "backend/machine/scheduling.hpp"
 #include "sim/error.hpp"
 
 namespace bench {

@@ -8,14 +8,14 @@
 #include <thread>
 
 #include "bench/commands.hpp"
-#include "sim/cost_model.hpp"
+#include "sim/cost/cost_model.hpp"
+#include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
-#include "sim/lower.hpp"
-#include "sim/profile.hpp"
-#include "sim/report.hpp"
-#include "sim/simulate.hpp"
-#include "sim/spec.hpp"
-#include "sim/what_if.hpp"
+#include "sim/lower/lower.hpp"
+#include "sim/report/report.hpp"
+#include "sim/simulate/simulate.hpp"
+#include "sim/simulate/what_if.hpp"
+#include "sim/text/spec.hpp"
 
 namespace bench {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "bench/commands.hpp"
 #include "sim/error.hpp"
-#include "sim/report.hpp"
-#include "sim/spec.hpp"
+#include "sim/report/report.hpp"
+#include "sim/text/spec.hpp"
 
 namespace bench {
 

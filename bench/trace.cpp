@@ -4,8 +4,8 @@
 #include "bench/commands.hpp"
 #include "bench/machine.hpp"
 #include "sim/error.hpp"
-#include "sim/simulate.hpp"
-#include "sim/spec.hpp"
+#include "sim/simulate/simulate.hpp"
+#include "sim/text/spec.hpp"
 
 namespace bench {
 

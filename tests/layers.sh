@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fails when a layer includes what lies above it (tests -> all, bench -> backend, sim; backend -> sim; sim -> nothing), and
-# when a C++ file is missing in its layer's CMakeLists.txt: an unlisted test would silently never run.
+# Fails when a layer includes what lies above it (tests -> all, bench -> backend, sim; backend -> sim; sim -> nothing), when
+# a folder of sim includes one that comes later in the data flow, and when a C++ file is missing in its layer's CMakeLists.txt: an unlisted test would silently never run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -16,6 +16,17 @@ forbid() {
     failed=1
   fi
 }
+# The folders of sim as the data flows: each may include itself, those before it, and the words on top (sim/*.hpp).
+flow=(text model strategy cluster program lower cost simulate calibrate report)
+for ((i = 0; i < ${#flow[@]}; ++i)); do
+  later=$(IFS='|'; echo "${flow[*]:i+1}")
+  [[ -z $later ]] || forbid "sim/${flow[i]}" "sim/($later)/"
+done
+for folder in sim/*/; do
+  [[ " ${flow[*]} catalog " == *" $(basename "$folder") "* ]] || { echo "layers: $folder has no place in the data flow: ${flow[*]}"; failed=1; }
+done
+words=$(grep -nE '^#include "sim/[a-z_]+/' sim/*.hpp sim/*.cpp || true)
+[[ -z $words ]] || { printf 'layers: the words on top of sim must not include its folders:\n%s\n' "$words"; failed=1; }
 forbid sim 'backend/|bench/|tests/|torch/|ATen/|c10/|c10d/|caffe2/|gloo/|cuda|cublas|cudnn|cupti|nccl|nvml'
 forbid backend 'bench/|tests/'
 forbid bench 'tests/'
@@ -26,5 +37,5 @@ for layer in sim backend bench tests; do
     failed=1
   done
 done
-[[ $failed == 0 ]] && echo "layers: sim <- backend <- bench <- tests holds"
+[[ $failed == 0 ]] && echo "layers: sim (${flow[*]}) <- backend <- bench <- tests holds"
 exit $failed

@@ -2,8 +2,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
 
-#include "backend/initial.hpp"
 #include "backend/op/kernels.hpp"
+#include "backend/rank/initial.hpp"
 
 namespace backend {
 namespace {

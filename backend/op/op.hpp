@@ -2,7 +2,7 @@
 //
 //   op_kernels().at("conv2d").run(work, {reads, writes, scale});
 //
-// The operands come in the order that sim/op/op.hpp states. A kernel assigns `writes[i]`; for in-place and view outputs
+// The operands come in the order that sim/model/op/op.hpp states. A kernel assigns `writes[i]`; for in-place and view outputs
 // it assigns the tensor that shares the input's storage. An output that the executor has already allocated (a view into
 // a bucket) is written in place where the kind says so (scaled_copy). Written against at::Device: nothing here names a
 // CPU or a GPU.
@@ -13,7 +13,7 @@
 #include <span>
 #include <string_view>
 
-#include "sim/program.hpp"
+#include "sim/program/program.hpp"
 #include "sim/table.hpp"
 
 namespace backend {

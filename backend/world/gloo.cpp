@@ -15,8 +15,8 @@
 #include <map>
 #include <optional>
 
-#include "backend/scheduling.hpp"
-#include "backend/system_file.hpp"
+#include "backend/machine/scheduling.hpp"
+#include "backend/machine/system_file.hpp"
 #include "backend/world/world.hpp"
 
 namespace backend {

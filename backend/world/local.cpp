@@ -9,7 +9,7 @@
 #include <cstring>
 #include <memory>
 
-#include "backend/scheduling.hpp"
+#include "backend/machine/scheduling.hpp"
 
 namespace backend {
 

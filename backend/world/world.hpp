@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/program.hpp"
+#include "sim/program/program.hpp"
 #include "sim/table.hpp"
 
 namespace backend {

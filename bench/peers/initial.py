@@ -1,4 +1,4 @@
-"""First values, inputs and targets: the same as paragauge's (backend/initial.cpp), so that the losses are the same.
+"""First values, inputs and targets: the same as paragauge's (backend/rank/initial.cpp), so that the losses are the same.
 
 They are a function of the seed, the tensor's name and the row in the global batch, drawn in float64 and rounded.
 """

@@ -84,7 +84,7 @@ class Rank:
             session = strategies.open_session(subject, plan, ARGUMENTS.device, ARGUMENTS.rank,
                                               self.groups[plan.ranks])
             self.play(session, session.settle, request["seed"])
-            # Once per session: what goes back to the system for it disturbs the next steps (backend/allocator.hpp).
+            # Once per session: what goes back to the system for it disturbs the next steps (backend/machine/allocator.hpp).
             process.reset_resident_peak()
             self.sessions[key] = session
             gc.collect()

@@ -1,4 +1,4 @@
-"""What a request's two texts say: paragauge's model text and strategy text, read as sim/spec.cpp reads them.
+"""What a request's two texts say: paragauge's model text and strategy text, read as sim/text/spec.cpp reads them.
 
     subject = read_model("resnet18,image=64,global_batch=8,optimizer=sgd:lr=0.1")
     plan = read_strategy("pipeline,pp=2,schedule=gpipe,microbatches=4,cut=layer2", subject)

@@ -1,8 +1,8 @@
 #include "sim/strategy/strategy.hpp"
 
 #include "sim/error.hpp"
-#include "sim/schedule/schedule.hpp"
-#include "sim/spec.hpp"
+#include "sim/strategy/schedule/schedule.hpp"
+#include "sim/text/spec.hpp"
 
 namespace sim {
 namespace {

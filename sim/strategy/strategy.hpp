@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/model.hpp"
+#include "sim/model/model.hpp"
 #include "sim/table.hpp"
 
 namespace sim {

@@ -15,8 +15,8 @@
 
 #include "backend/supervise.hpp"
 #include "sim/error.hpp"
-#include "sim/lower.hpp"
-#include "sim/memory.hpp"
+#include "sim/lower/lower.hpp"
+#include "sim/program/memory.hpp"
 
 namespace backend {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "backend/session.hpp"
 #include "sim/error.hpp"
-#include "sim/lower.hpp"
+#include "sim/lower/lower.hpp"
 
 namespace bench {
 namespace {

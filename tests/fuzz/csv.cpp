@@ -1,5 +1,5 @@
 // The rows of a result as CSV; written and read again.
-#include "sim/report.hpp"
+#include "sim/report/report.hpp"
 #include "tests/fuzz/target.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,8 +1,8 @@
 // A model: a file, a file after a line with options (",image=64,loss=cross_entropy"), or a text alone
 // ("convnet,image=64").
-#include "sim/model.hpp"
+#include "sim/model/model.hpp"
 
-#include "sim/lower.hpp"
+#include "sim/lower/lower.hpp"
 #include "tests/fuzz/target.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

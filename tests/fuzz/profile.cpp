@@ -1,5 +1,5 @@
 // A profile; its links are asked for times, and a small program is played with it.
-#include "sim/profile.hpp"
+#include "sim/cost/profile.hpp"
 
 #include "tests/fuzz/target.hpp"
 

@@ -1,6 +1,6 @@
 // A program's text. A valid one is written, read, measured and played: on CPU cores (shared links: fluid time) and on
 // GPUs (an asynchronous device, several nodes).
-#include "sim/memory.hpp"
+#include "sim/program/memory.hpp"
 #include "tests/fuzz/target.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,7 +1,7 @@
 // A result; its report is made and shown in every form, and the CSV is read back.
-#include "sim/result.hpp"
+#include "sim/report/result.hpp"
 
-#include "sim/report.hpp"
+#include "sim/report/report.hpp"
 #include "tests/fuzz/target.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

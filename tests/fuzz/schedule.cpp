@@ -1,5 +1,5 @@
 // The text form of a schedule.
-#include "sim/schedule/schedule.hpp"
+#include "sim/strategy/schedule/schedule.hpp"
 
 #include "tests/fuzz/target.hpp"
 

@@ -1,7 +1,7 @@
 // A strategy's text, for a small model; lowered when it is one.
 #include "sim/strategy/strategy.hpp"
 
-#include "sim/lower.hpp"
+#include "sim/lower/lower.hpp"
 #include "tests/fuzz/target.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

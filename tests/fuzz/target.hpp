@@ -19,12 +19,12 @@
 #include <string>
 #include <string_view>
 
-#include "sim/cluster.hpp"
-#include "sim/cost_model.hpp"
+#include "sim/cluster/cluster.hpp"
+#include "sim/cost/cost_model.hpp"
 #include "sim/error.hpp"
-#include "sim/program.hpp"
-#include "sim/simulate.hpp"
-#include "sim/spec.hpp"
+#include "sim/program/program.hpp"
+#include "sim/simulate/simulate.hpp"
+#include "sim/text/spec.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 

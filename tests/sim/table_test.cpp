@@ -3,9 +3,9 @@
 #include <array>
 #include <set>
 
-#include "sim/collective/collective.hpp"
-#include "sim/cost_model.hpp"
-#include "sim/op/op.hpp"
+#include "sim/cost/collective/collective.hpp"
+#include "sim/cost/cost_model.hpp"
+#include "sim/model/op/op.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {

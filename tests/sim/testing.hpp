@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "sim/cluster.hpp"
+#include "sim/cluster/cluster.hpp"
 #include "sim/error.hpp"
-#include "sim/model.hpp"
-#include "sim/schedule/schedule.hpp"
-#include "sim/spec.hpp"
+#include "sim/model/model.hpp"
+#include "sim/strategy/schedule/schedule.hpp"
 #include "sim/strategy/strategy.hpp"
+#include "sim/text/spec.hpp"
 
 namespace sim::testing {
 
@@ -71,9 +71,10 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-inline std::string golden_text(const std::string& name) {
-  return read_text_file(std::filesystem::path(PARAGAUGE_TESTS_DIR) / "golden" / name);
-}
+/// tests/ of the checkout.
+std::filesystem::path tests_folder();
+
+inline std::string golden_text(const std::string& name) { return read_text_file(tests_folder() / "golden" / name); }
 
 /// A model of the catalog, small enough for grids. 8 samples divide by 2 replicas and 4 microbatches.
 inline Model small_model(const std::string& name) {

@@ -1,0 +1,125 @@
+#include "backend/machine/environment.hpp"
+
+#include <ATen/Context.h>
+#include <ATen/Version.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <fmt/format.h>
+#include <sys/utsname.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include "backend/machine/scheduling.hpp"
+#include "backend/machine/system_file.hpp"
+#ifdef PARAGAUGE_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#endif
+
+namespace backend {
+namespace {
+
+using Json = nlohmann::json;
+
+/// Or null.
+Json json(const std::optional<std::string>& value) { return value ? Json(*value) : Json(); }
+Json line_of(const std::string& path) { return json(first_line(path)); }
+
+Json output_of(const std::string& command) {
+  std::string text;
+  if (FILE* pipe = popen((command + " 2>/dev/null").c_str(), "r")) {
+    std::array<char, 256> part{};
+    while (std::fgets(part.data(), part.size(), pipe) != nullptr) text += part.data();
+    pclose(pipe);
+  }
+  while (text.ends_with('\n')) text.pop_back();
+  return text.empty() ? Json() : Json(text);
+}
+
+struct Ticks {
+  std::uint64_t steal = 0, total = 0;
+};
+
+/// /proc/stat's first line: user nice system idle iowait irq softirq steal …
+Ticks ticks() {
+  std::ifstream file("/proc/stat");
+  std::string word;
+  file >> word;
+  Ticks sum;
+  std::uint64_t value = 0;
+  for (int column = 0; column < 8 && file >> value; ++column) {
+    sum.total += value;
+    if (column == 7) sum.steal = value;
+  }
+  return sum;
+}
+
+Json caches() {
+  Json sizes = Json::object();
+  for (int index = 0; index < 5; ++index) {
+    const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(index);
+    const Json level = line_of(folder + "/level"), type = line_of(folder + "/type");
+    if (!level.is_null() && !type.is_null())
+      sizes[fmt::format("L{} {}", level.get<std::string>(), type.get<std::string>())] = line_of(folder + "/size");
+  }
+  return sizes;
+}
+
+Json gpus() {
+  Json list = Json::array();
+#ifdef PARAGAUGE_CUDA
+  if (at::hasCUDA())
+    for (int i = 0; i < at::detail::getCUDAHooks().deviceCount(); ++i) {
+      const cudaDeviceProp& properties = *at::cuda::getDeviceProperties(i);
+      list.push_back(
+          {{"name", properties.name}, {"memory_GiB", static_cast<double>(properties.totalGlobalMem) / 1073741824.0}});
+    }
+#endif
+  return list;
+}
+
+}  // namespace
+
+Environment::Environment() {
+  const Ticks now = ticks();
+  steal_ticks_ = now.steal;
+  total_ticks_ = now.total;
+}
+
+Json Environment::describe() const {
+  utsname system{};
+  uname(&system);
+  const std::time_t seconds = std::time(nullptr);
+  std::array<char, 32> date{};
+  std::strftime(date.data(), date.size(), "%FT%TZ", std::gmtime(&seconds));
+  const Ticks now = ticks();
+  const double total = static_cast<double>(now.total - total_ticks_);
+  const double memory_GiB =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)) / 1073741824.0;
+  const std::string source = PARAGAUGE_SOURCE_DIR;
+  return {{"date", date.data()},
+          {"commit", output_of("git -C '" + source + "' describe --always --dirty --abbrev=12")},
+          {"cpu",
+           {{"model", json(field("/proc/cpuinfo", "model name"))},
+            {"usable_cores", usable_cores()},
+            {"MHz", json(field("/proc/cpuinfo", "cpu MHz"))},
+            {"governor", line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")},
+            {"caches", caches()}}},
+          {"memory_GiB", memory_GiB},
+          {"kernel", std::string(system.sysname) + " " + system.release},
+          {"huge_pages", line_of("/sys/kernel/mm/transparent_hugepage/enabled")},
+          {"rt_runtime_us", line_of("/proc/sys/kernel/sched_rt_runtime_us")},
+          {"steal_share", total > 0 ? Json(static_cast<double>(now.steal - steal_ticks_) / total) : Json()},
+          {"torch", TORCH_VERSION},
+          {"mkl", at::get_mkl_version()},
+          {"onednn", at::get_mkldnn_version()},
+          {"cpu_capability", at::get_cpu_capability()},
+          {"gpus", gpus()}};
+}
+
+}  // namespace backend

@@ -1,0 +1,53 @@
+#include "backend/machine/scheduling.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <vector>
+
+namespace backend {
+namespace {
+
+const std::vector<std::uint32_t>& core_list() {
+  static const std::vector<std::uint32_t> cores = [] {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    std::vector<std::uint32_t> list;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+      for (std::uint32_t core = 0; core < CPU_SETSIZE; ++core)
+        if (CPU_ISSET(core, &set)) list.push_back(core);
+    if (list.empty()) list.push_back(0);
+    return list;
+  }();
+  return cores;
+}
+
+}  // namespace
+
+std::uint32_t usable_cores() { return static_cast<std::uint32_t>(core_list().size()); }
+
+std::uint32_t core_of_rank(std::uint32_t rank) { return core_list()[rank % core_list().size()]; }
+
+void pin_to_core(std::uint32_t core) {
+  core_list();  // what is usable is asked before the first pinning narrows it
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+}
+
+RealTime::RealTime(int priority, bool wanted) {
+  sched_param param{};
+  if (!wanted || pthread_getschedparam(pthread_self(), &previous_policy_, &param) != 0) return;
+  previous_priority_ = param.sched_priority;
+  param.sched_priority = priority;
+  permitted_ = pthread_setschedparam(pthread_self(), SCHED_FIFO, &param) == 0;
+}
+
+RealTime::~RealTime() {
+  if (!permitted_) return;
+  const sched_param param{.sched_priority = previous_priority_};
+  pthread_setschedparam(pthread_self(), previous_policy_, &param);
+}
+
+}  // namespace backend

@@ -1,0 +1,308 @@
+#include "backend/rank/execute.hpp"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "backend/machine/allocator.hpp"
+#include "backend/rank/initial.hpp"
+#include "sim/error.hpp"
+#include "sim/model/model.hpp"
+
+namespace backend {
+namespace {
+
+using sim::InstructionKind;
+
+at::ScalarType scalar_type(sim::Dtype dtype) {
+  switch (dtype) {
+    case sim::Dtype::f32:
+      return at::kFloat;
+    case sim::Dtype::f64:
+      return at::kDouble;
+    case sim::Dtype::bf16:
+      return at::kBFloat16;
+    case sim::Dtype::f16:
+      return at::kHalf;
+    case sim::Dtype::i64:
+      return at::kLong;
+  }
+  throw sim::InternalError("dtype {}", static_cast<int>(dtype));
+}
+
+}  // namespace
+
+Executor::Executor(const sim::Program& program, sim::Program::Place place, Communicator& communicator,
+                   std::uint64_t seed)
+    : program_(program),
+      role_(program.roles.at(place.role)),
+      place_(place),
+      communicator_(communicator),
+      tensors_(role_.tensors.size()),
+      bytes_(role_.storages.size()),
+      tickets_(role_.size()),
+      completions_(role_.size()),
+      workspace_bytes_(role_.size()),
+      seed_(seed) {
+  make_persistent(seed);
+  plan();
+}
+
+at::Tensor Executor::allocate(std::uint32_t id) const {
+  const sim::TensorSpec& spec = role_.tensors[id].spec;
+  return at::empty(spec.shape, at::TensorOptions(communicator_.device()).dtype(scalar_type(spec.dtype)));
+}
+
+/// The tensor in its storage, of which the owner lives.
+at::Tensor Executor::view(std::uint32_t id) const {
+  const sim::Tensor& tensor = role_.tensors[id];
+  const at::Tensor& owner = tensors_[role_.storages[tensor.storage].owner];
+  auto impl =
+      c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(owner.storage()), owner.key_set(),
+                                           c10::scalarTypeToTypeMeta(scalar_type(tensor.spec.dtype)));
+  impl->set_storage_offset(tensor.offset_bytes / sim::size_of(tensor.spec.dtype));
+  impl->set_sizes_contiguous(tensor.spec.shape);
+  return at::Tensor(std::move(impl));
+}
+
+void Executor::make_persistent(std::uint64_t seed) {
+  for (std::uint32_t s = 0; s < role_.storages.size(); ++s) {
+    const sim::Storage& storage = role_.storages[s];
+    if (!storage.persistent) continue;
+    tensors_[storage.owner] = allocate(storage.owner).zero_();
+    bytes_[s] = static_cast<std::int64_t>(tensors_[storage.owner].storage().nbytes());
+    live_bytes_ += bytes_[s];
+  }
+  std::int64_t classes = 0;
+  for (std::uint32_t t = 0; t < role_.tensors.size(); ++t) {
+    const sim::Tensor& tensor = role_.tensors[t];
+    if (!role_.storages[tensor.storage].persistent) continue;
+    if (!tensors_[t].defined()) tensors_[t] = view(t);
+    if (tensor.initial.kind == sim::Initial::Kind::model_target && classes == 0)
+      classes = sim::load_model(program_.model).classes;
+    set_initial(tensors_[t], tensor, classes, place_.replica, seed);
+  }
+  peak_bytes_ = live_bytes_;
+}
+
+void Executor::plan() {
+  std::vector<bool> alive(role_.storages.size());
+  std::vector<bool> defined(role_.tensors.size());
+  std::vector<std::vector<std::uint32_t>> tensors_of(role_.storages.size());
+  for (std::uint32_t t = 0; t < role_.tensors.size(); ++t) {
+    tensors_of[role_.tensors[t].storage].push_back(t);
+    alive[role_.tensors[t].storage] = defined[t] = role_.storages[role_.tensors[t].storage].persistent;
+  }
+  const auto keep = [&](const auto& list) {
+    const auto begin = static_cast<std::uint32_t>(ids_.size());
+    ids_.insert(ids_.end(), list.begin(), list.end());
+    return Range{begin, static_cast<std::uint32_t>(ids_.size())};
+  };
+  std::vector<std::uint32_t> allocations, views, begins, drops;
+  for (std::uint32_t i = 0; i < role_.size(); ++i) {
+    const InstructionKind kind = role_.kind[i];
+    Action action{
+        .kind = kind, .reads = keep(role_.reads(i)), .writes = keep(role_.writes(i)), .ends = keep(role_.frees(i))};
+    for (auto* list : {&allocations, &views, &begins, &drops}) list->clear();
+
+    for (std::uint32_t t : role_.reads(i))
+      if (!defined[t]) {
+        views.push_back(t);
+        defined[t] = true;
+      }
+    for (std::uint32_t t : role_.writes(i)) {
+      const std::uint32_t s = role_.tensors[t].storage, owner = role_.storages[s].owner;
+      // An op's kernel makes its outputs itself, or answers with its input's storage.
+      const bool kernel_makes_it = kind == InstructionKind::compute && (alive[s] || t == owner);
+      if (!alive[s]) {
+        alive[s] = true;
+        begins.push_back(t);
+        if (!kernel_makes_it) {
+          allocations.push_back(owner);
+          defined[owner] = true;
+        }
+      }
+      if (!defined[t] && !kernel_makes_it) views.push_back(t);
+      defined[t] = true;
+    }
+    for (std::uint32_t s : role_.frees(i)) {
+      alive[s] = false;
+      for (std::uint32_t t : tensors_of[s]) {
+        if (defined[t]) drops.push_back(t);
+        defined[t] = false;
+      }
+    }
+    action.allocations = keep(allocations);
+    action.views = keep(views);
+    action.begins = keep(begins);
+    action.drops = keep(drops);
+
+    if (is_computed(kind)) {
+      action.work = &program_.works.at(role_.work[i]);
+      action.run = op_kernels().at(action.work->op.kind->name).run;
+      action.is_loss = action.work->op.kind->role == sim::OpRole::loss && action.work->pass == sim::Pass::forward;
+    } else if (kind == InstructionKind::wait) {
+      action.other = role_.awaits[i];
+    } else {
+      action.other = kind == InstructionKind::collective ? role_.peer[i]
+                                                         : program_.roles.at(role_.peer[i]).ranks.at(place_.replica);
+      const Range operand = kind == InstructionKind::recv ? action.writes : action.reads;
+      sim::check_internal(operand.end == operand.begin + 1, "instruction {} ({}) must move one tensor", i,
+                          program_.label(role_, i));
+    }
+    actions_.push_back(action);
+  }
+}
+
+StepRecord Executor::new_record() const {
+  StepRecord record;
+  for (auto* times : {&record.times.posted_s, &record.times.start_s, &record.times.end_s})
+    times->resize(actions_.size());
+  record.losses.reserve(static_cast<std::size_t>(std::ranges::count(actions_, true, &Action::is_loss)));
+  return record;
+}
+
+void Executor::step(StepRecord& record, Progress& progress) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  gradients_.clear();
+  record.losses.clear();
+  progress.step.fetch_add(1, std::memory_order_relaxed);
+  std::uint32_t i = sim::kNone;
+  try {
+    data_seed_ = data_seed(seed_, steps_++, place_.replica);
+    const double start_s = communicator_.begin_step();
+    for (i = 0; i < actions_.size(); ++i) {
+      progress.instruction.store(i, std::memory_order_release);  // the labels of this run are written
+      play(i, actions_[i], record);
+    }
+    progress.instruction.store(i, std::memory_order_release);
+    communicator_.mark(&record.times.end_of_step_s);
+    communicator_.end_step();
+    settle(record, start_s);
+  } catch (const std::exception& error) {
+    const std::string where =
+        i < actions_.size() ? fmt::format(", instruction {} ({})", i, program_.label(role_, i)) : "";
+    const std::string_view what = error.what();
+    throw sim::RunError("rank {}{}: {}", communicator_.rank(), where, what.substr(0, what.find('\n')));
+  }
+  progress.instruction.store(Progress::kOutsideStep, std::memory_order_relaxed);
+  checked_ = true;
+}
+
+void Executor::play(std::uint32_t i, const Action& action, StepRecord& record) {
+  for (std::uint32_t t : ids(action.allocations)) tensors_[t] = allocate(t);
+  for (std::uint32_t t : ids(action.views)) tensors_[t] = view(t);
+  switch (action.kind) {
+    case InstructionKind::compute:
+    case InstructionKind::copy:
+    case InstructionKind::update:
+      compute(i, action, record);
+      break;
+    case InstructionKind::send:
+      communicator_.mark(&record.times.posted_s[i]);
+      tickets_[i] = communicator_.post_send(tensors_[ids_[action.reads.begin]], action.other, role_.tag[i]);
+      break;
+    case InstructionKind::recv:
+      communicator_.mark(&record.times.posted_s[i]);
+      tickets_[i] = communicator_.post_recv(tensors_[ids_[action.writes.begin]], action.other, role_.tag[i]);
+      break;
+    case InstructionKind::collective:
+      communicator_.mark(&record.times.posted_s[i]);
+      tickets_[i] = communicator_.post_collective(role_.collective[i], tensors_[ids_[action.reads.begin]], action.other,
+                                                  role_.root[i]);
+      break;
+    case InstructionKind::wait:
+      communicator_.mark(&record.times.start_s[i]);
+      communicator_.wait(tickets_[action.other], completions_[action.other]);
+      communicator_.mark(&record.times.end_s[i]);
+      break;
+  }
+  for (std::uint32_t t : ids(action.begins)) {
+    std::int64_t& bytes = bytes_[role_.tensors[t].storage];
+    bytes = static_cast<std::int64_t>(tensors_[t].storage().nbytes());
+    live_bytes_ += bytes;
+  }
+  peak_bytes_ = std::max(peak_bytes_, live_bytes_);
+  for (std::uint32_t t : ids(action.drops)) tensors_[t].reset();
+  for (std::uint32_t s : ids(action.ends)) live_bytes_ -= bytes_[s];
+}
+
+void Executor::compute(std::uint32_t i, const Action& action, StepRecord& record) {
+  for (std::uint32_t t : ids(action.reads)) reads_.push_back(tensors_[t]);
+  for (std::uint32_t t : ids(action.writes)) writes_.push_back(tensors_[t]);
+  if (keep_gradients_ && action.kind == InstructionKind::update)
+    gradients_.emplace_back("gradient " + role_.tensors[ids_[action.reads.begin]].name, reads_[1].clone());
+
+  if (!checked_) reset_peak(communicator_.rank());
+  communicator_.mark(&record.times.start_s[i]);
+  action.run(*action.work, {reads_, writes_, role_.scale[i], data_seed_});
+  communicator_.mark(&record.times.end_s[i]);
+
+  if (!checked_) {
+    const RankBytes bytes = rank_bytes(communicator_.rank());
+    workspace_bytes_[i] = bytes.peak - bytes.live;
+    check_written(action);
+  }
+  for (std::uint32_t k = 0; k < writes_.size(); ++k) tensors_[ids_[action.writes.begin + k]] = std::move(writes_[k]);
+  if (action.is_loss) record.losses.push_back(tensors_[ids_[action.writes.begin]]);
+  reads_.clear();
+  writes_.clear();
+}
+
+/// A kernel's outputs are what the Program says: dtype, shape, and the same place in a storage of the same size.
+void Executor::check_written(const Action& action) const {
+  for (std::uint32_t k = 0; k < writes_.size(); ++k) {
+    const std::uint32_t t = ids_[action.writes.begin + k];
+    const sim::Tensor& tensor = role_.tensors[t];
+    const sim::Storage& storage = role_.storages[tensor.storage];
+    const at::Tensor& written = writes_[k];
+    sim::check_internal(written.defined(), "'{}' wasn't written", tensor.name);
+    sim::check_internal(written.scalar_type() == scalar_type(tensor.spec.dtype) &&
+                            written.sizes() == tensor.spec.shape && written.is_contiguous(),
+                        "'{}' was written as {}[{}]{}, the Program says {}", tensor.name,
+                        c10::toString(written.scalar_type()), fmt::join(written.sizes(), ","),
+                        written.is_contiguous() ? "" : " (not contiguous)", to_string(tensor.spec));
+    sim::check_internal(static_cast<std::int64_t>(written.storage().nbytes()) == storage.bytes &&
+                            written.storage_offset() * written.element_size() == tensor.offset_bytes,
+                        "'{}' was written at byte {} of {}, the Program says {} of {}", tensor.name,
+                        written.storage_offset() * written.element_size(), written.storage().nbytes(),
+                        tensor.offset_bytes, storage.bytes);
+    const at::Tensor& before = tensors_[t].defined() ? tensors_[t] : tensors_[storage.owner];
+    sim::check_internal(!before.defined() || before.storage().is_alias_of(written.storage()),
+                        "'{}' was written outside of its storage", tensor.name);
+  }
+}
+
+/// Moments on the host's clock become times since the start of the step.
+void Executor::settle(StepRecord& record, double step_start_s) const {
+  sim::RankTimeline& times = record.times;
+  times.end_of_step_s -= step_start_s;
+  for (std::uint32_t i = 0; i < actions_.size(); ++i) {
+    if (is_posted(actions_[i].kind)) {
+      times.start_s[i] =
+          completions_[i].start_s > 0 ? completions_[i].start_s : std::numeric_limits<double>::quiet_NaN();
+      times.end_s[i] = completions_[i].end_s;
+    } else {
+      times.posted_s[i] = times.start_s[i];
+    }
+    for (auto* moments : {&times.posted_s, &times.start_s, &times.end_s}) (*moments)[i] -= step_start_s;
+  }
+}
+
+NamedTensors Executor::state() const {
+  NamedTensors named = gradients_;
+  for (const Action& action : actions_)
+    if (action.kind == InstructionKind::update) {
+      const std::uint32_t parameter = ids_[action.reads.begin];
+      named.emplace_back("parameter " + role_.tensors[parameter].name, tensors_[parameter]);
+    }
+  for (const sim::Storage& storage : role_.storages)
+    if (storage.persistent && storage.tensor_class == sim::TensorClass::buffer)
+      named.emplace_back("buffer " + role_.tensors[storage.owner].name, tensors_[storage.owner]);
+  return named;
+}
+
+}  // namespace backend

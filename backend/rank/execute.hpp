@@ -1,0 +1,117 @@
+// Plays one role's instruction list on one rank's device.
+//
+//   Executor executor(program, program.places()[rank], communicator, seed);
+//   StepRecord record = executor.new_record();
+//   executor.step(record, progress);                   // progress.instruction tells a watcher where it is
+//   record.times.end_of_step_s
+//
+// Everything that can be known beforehand (kernels, operands, which storages begin and end where) is worked out in the
+// constructor; a step only walks through it. Kernels allocate their outputs; the executor allocates what is received
+// into and what views are made of, and frees exactly what the Program frees. In the first step it checks that every
+// tensor has the dtype, shape, place and size that the Program says. Autograd is off. The caller sets threads,
+// priorities and the allocator's owner.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/op/op.hpp"
+#include "backend/world/world.hpp"
+#include "sim/program/program.hpp"
+#include "sim/simulate/timeline.hpp"
+
+namespace backend {
+
+/// Where a rank is, for whoever watches it. Lies in shared memory when the ranks are processes.
+struct Progress {
+  std::atomic<std::uint32_t> step{0};                    // steps begun
+  std::atomic<std::uint32_t> instruction{kOutsideStep};  // the list's size: at the end of the step
+
+  static constexpr std::uint32_t kOutsideStep = 0xffffffffU;
+};
+
+/// What a step has left. Allocated before the step.
+struct StepRecord {
+  sim::RankTimeline times;  // relative to the step's start; start_s of a transfer is NaN where this rank doesn't know
+                            // when its partners posted
+  std::vector<at::Tensor> losses;  // scalars, one per loss instruction
+};
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+class Executor {
+ public:
+  /// Makes the persistent tensors and their first values. The program must outlive the executor.
+  Executor(const sim::Program& program, sim::Program::Place place, Communicator& communicator, std::uint64_t seed);
+
+  [[nodiscard]] StepRecord new_record() const;
+  /// RunError or InternalError that names rank and instruction.
+  void step(StepRecord& record, Progress& progress);
+  /// Peak of the live storages' sizes, as their tensors report them: equal to sim::peak_memory.
+  [[nodiscard]] std::int64_t peak_bytes() const { return peak_bytes_; }
+
+  /// From now on steps keep copies of the gradients that updates read. This costs time and memory.
+  void keep_gradients() { keep_gradients_ = true; }
+  /// By instruction: what the op allocated beside its outputs and gave back, in the first step. Resets the allocator's
+  /// peak there.
+  [[nodiscard]] const std::vector<std::int64_t>& workspace_bytes() const { return workspace_bytes_; }
+  /// After a step: "parameter fc.weight", "buffer bn1.running_mean", and "gradient fc.weight" where kept.
+  [[nodiscard]] NamedTensors state() const;
+
+ private:
+  struct Range {
+    std::uint32_t begin = 0, end = 0;
+  };
+  /// An instruction with everything looked up. Ranges are of ids_: tensors, except `ends`.
+  struct Action {
+    sim::InstructionKind kind = sim::InstructionKind::compute;
+    bool is_loss = false;
+    std::uint32_t other = 0;  // send, recv: the partner's rank; collective: the group; wait: the instruction waited for
+    void (*run)(const sim::Work&, const Operands&) = nullptr;
+    const sim::Work* work = nullptr;
+    Range reads{}, writes{};  // operands
+    Range allocations{};      // tensors that span a storage to be allocated before
+    Range views{};            // tensors to be made inside a living storage before
+    Range begins{};           // written tensors whose storages begin here
+    Range ends{}, drops{};    // storages that end after, and their tensors
+  };
+
+  void make_persistent(std::uint64_t seed);
+  void plan();
+  void play(std::uint32_t i, const Action& action, StepRecord& record);
+  void compute(std::uint32_t i, const Action& action, StepRecord& record);
+  void check_written(const Action& action) const;
+  void settle(StepRecord& record, double step_start_s) const;
+  [[nodiscard]] at::Tensor allocate(std::uint32_t id) const;
+  [[nodiscard]] at::Tensor view(std::uint32_t id) const;
+  [[nodiscard]] std::span<const std::uint32_t> ids(Range range) const {
+    return {ids_.data() + range.begin, range.end - range.begin};
+  }
+
+  const sim::Program& program_;
+  const sim::Role& role_;
+  const sim::Program::Place place_;
+  Communicator& communicator_;
+
+  std::vector<Action> actions_;
+  std::vector<std::uint32_t> ids_;
+  std::vector<at::Tensor> tensors_;         // by tensor id; undefined while it doesn't live
+  std::vector<std::int64_t> bytes_;         // by storage id
+  std::vector<at::Tensor> reads_, writes_;  // of the running kernel
+  std::vector<Communicator::Ticket> tickets_;
+  std::vector<Completion> completions_;
+  std::int64_t live_bytes_ = 0, peak_bytes_ = 0;
+  std::vector<std::int64_t> workspace_bytes_;  // by instruction
+  const std::uint64_t seed_;
+  std::int64_t steps_ = 0;  // begun
+  std::uint64_t data_seed_ = 0;
+  bool checked_ = false, keep_gradients_ = false;
+  NamedTensors gradients_;
+};
+
+}  // namespace backend

@@ -1,0 +1,96 @@
+#include "backend/rank/initial.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "sim/error.hpp"
+
+namespace backend {
+namespace {
+
+/// splitmix64's finalizer: every bit of the input changes half of the output's bits (ATen's generator uses only the
+/// lower 32).
+std::uint64_t mix(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15U;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+  return x ^ (x >> 31);
+}
+
+std::uint64_t stream(std::uint64_t seed, std::string_view name, std::int64_t row = 0) {
+  std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
+  return mix(hash ^ mix(seed ^ mix(static_cast<std::uint64_t>(row))));
+}
+
+/// Uniform in center ± bound, drawn in float64 and rounded. The values repeat after kPeriod: to draw the 133 million of
+/// a VGG would take longer than its step. A prime, so that no two rows of a matrix begin at the same value.
+void draw(const at::Tensor& tensor, double center, double bound, std::uint64_t seed) {
+  constexpr std::int64_t kPeriod = 65521;
+  const at::Tensor flat = tensor.view(-1);
+  const std::int64_t all = flat.numel(), drawn = std::min(kPeriod, all);
+  flat.narrow(0, 0, drawn)
+      .copy_(
+          at::empty(drawn, at::kDouble).uniform_(center - bound, center + bound, at::detail::createCPUGenerator(seed)));
+  for (std::int64_t done = drawn, more = 0; done < all; done += more) {
+    more = std::min(done, all - done);  // what is there so far, once more
+    flat.narrow(0, done, more).copy_(flat.narrow(0, 0, more));
+  }
+}
+
+}  // namespace
+
+std::uint64_t data_seed(std::uint64_t seed, std::int64_t step, std::uint32_t replica) {
+  return stream(stream(seed, "step", step), "replica", replica);
+}
+
+void make_input(const at::Tensor& tensor, std::uint64_t data_seed) {
+  tensor.normal_(0, 1, at::detail::createCPUGenerator(stream(data_seed, "input")));
+}
+
+void make_target(const at::Tensor& tensor, std::int64_t classes, std::uint64_t data_seed) {
+  at::Generator generator = at::detail::createCPUGenerator(stream(data_seed, "target"));
+  if (tensor.dim() == 1) {
+    tensor.random_(0, classes, generator);
+    return;
+  }
+  const at::Tensor indices = at::empty({tensor.size(0), 1}, at::kLong).random_(0, classes, generator);
+  tensor.zero_().scatter_(1, indices, 1);
+}
+
+void set_initial(const at::Tensor& tensor, const sim::Tensor& description, std::int64_t classes, std::uint32_t replica,
+                 std::uint64_t seed) {
+  const sim::Initial& initial = description.initial;
+  const std::int64_t first_row = static_cast<std::int64_t>(replica) * initial.rows;
+  switch (initial.kind) {
+    case sim::Initial::Kind::none:
+      return;
+    case sim::Initial::Kind::uniform:
+      return draw(tensor, initial.center, initial.bound, stream(seed, description.name));
+    case sim::Initial::Kind::constant:
+      tensor.fill_(initial.center);
+      return;
+    case sim::Initial::Kind::model_input:
+      for (std::int64_t row = 0; row < initial.rows; ++row)
+        draw(tensor.select(0, row), 0, std::sqrt(3.0), stream(seed, "input", first_row + row));
+      return;
+    case sim::Initial::Kind::model_target: {
+      const at::Tensor indices = at::empty(initial.rows, at::kLong);
+      for (std::int64_t row = 0; row < initial.rows; ++row)
+        indices.mutable_data_ptr<std::int64_t>()[row] =
+            static_cast<std::int64_t>(stream(seed, "target", first_row + row) % static_cast<std::uint64_t>(classes));
+      if (tensor.dim() == 1)
+        tensor.copy_(indices);
+      else
+        tensor.zero_().scatter_(1, indices.to(tensor.device()).unsqueeze(1), 1);
+      return;
+    }
+  }
+  throw sim::InternalError("initial value of kind {}", static_cast<int>(initial.kind));
+}
+
+}  // namespace backend

@@ -1,0 +1,152 @@
+#include "backend/rank/run.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+#include "backend/machine/allocator.hpp"
+#include "backend/machine/system_file.hpp"
+#include "sim/model/model.hpp"
+#include "sim/program/wiring.hpp"
+#include "sim/strategy/schedule/schedule.hpp"
+#include "sim/strategy/strategy.hpp"
+
+namespace backend {
+namespace {
+
+/// VmHWM: the process's resident peak since it was last reset (or started, where resetting isn't permitted), without
+/// what earlier programs have left and this one hasn't used.
+std::int64_t resident_peak_bytes() {
+  const std::optional<double> peak = field_bytes("/proc/self/status", "VmHWM:");
+  return peak ? static_cast<std::int64_t>(*peak) - idle_bytes() : 0;
+}
+
+double mean_loss(const StepRecord& record) {
+  double sum = 0;
+  for (const at::Tensor& loss : record.losses) sum += loss.item<double>();
+  return sum / static_cast<double>(record.losses.size());
+}
+
+/// Fills in when transfers were ready where the ranks themselves couldn't know: when the last party had posted.
+void fill_ready_times(const sim::Program& program, const sim::Wiring& wiring, sim::Timeline& timeline) {
+  const std::vector<sim::Program::Place> places = program.places();
+  const auto each_posted = [&](const auto& visit) {
+    for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
+      const sim::Role& role = program.roles[places[rank].role];
+      for (std::uint32_t i = 0; i < role.size(); ++i)
+        if (is_posted(role.kind[i])) visit(wiring.transfer(places[rank], rank, role, i), timeline.ranks[rank], i);
+    }
+  };
+  std::vector<double> ready_s(wiring.parties.size(), 0);
+  each_posted([&](std::uint32_t transfer, const sim::RankTimeline& times, std::uint32_t i) {
+    ready_s[transfer] = std::max(ready_s[transfer], times.posted_s[i]);
+  });
+  each_posted([&](std::uint32_t transfer, sim::RankTimeline& times, std::uint32_t i) {
+    if (std::isnan(times.start_s[i])) times.start_s[i] = ready_s[transfer];
+    // A broadcast may reach this rank before others have joined.
+    times.start_s[i] = std::min(times.start_s[i], times.end_s[i]);
+  });
+}
+
+/// The mean over the ranks that have a loss.
+double mean_loss(const std::vector<RankReport>& reports, std::uint32_t step) {
+  double sum = 0, count = 0;
+  for (const RankReport& report : reports)
+    if (!std::isnan(report.losses[step])) {
+      sum += report.losses[step];
+      ++count;
+    }
+  return sum / count;
+}
+
+}  // namespace
+
+Reference reference_of(const RunRequest& request) {
+  const sim::Program& program = request.program;
+  const sim::Model model = sim::load_model(program.model);
+  const sim::Strategy strategy = sim::parse_strategy(program.strategy, model);
+  return play_reference(model,
+                        {program.replicas, program.microbatches, request.warmup_steps + request.steps, request.seed,
+                         strategy.broadcast_buffers, sim::schedule_table().at(strategy.schedule).one_loss});
+}
+
+void compare_state(const RunRequest& request, const Reference& reference, std::uint32_t rank, RankReport& report) {
+  if (rank < request.program.ranks())
+    report.compared = compare(reference, request.program.places()[rank].replica, report.state);
+  report.state.clear();
+}
+
+void reset_resident_peak() {
+  recycle_cached();
+  std::ofstream("/proc/self/clear_refs") << 5;
+}
+
+RankReport play(const RunRequest& request, Communicator& communicator, const ProgressBoard& board,
+                std::optional<Executor>& executor) {
+  const std::uint32_t rank = communicator.rank();
+  const std::uint32_t steps = request.warmup_steps + request.steps;
+  const bool idle = rank >= request.program.ranks();
+  communicator.prepare(request.program.groups);
+  if (idle) {
+    for (std::uint32_t s = 0; s < steps; ++s) {
+      communicator.begin_step();
+      communicator.end_step();
+    }
+    return {};
+  }
+
+  sim::Program::Place place = request.program.places()[rank];
+  if (request.copies > 0) place.replica = 0;
+  board.set_labels(rank, request.program, request.program.roles[place.role]);
+  executor.emplace(request.program, place, communicator, request.seed);
+  reset_peak(rank);
+  RankReport report;
+  StepRecord warmup = executor->new_record();
+  std::vector<StepRecord> records(request.steps, warmup);
+  std::int64_t allocator_peak = 0;
+  for (std::uint32_t s = 0; s < steps; ++s) {
+    StepRecord& record = s < request.warmup_steps ? warmup : records[s - request.warmup_steps];
+    if (request.verify && s + 1 == steps) executor->keep_gradients();
+    executor->step(record, board.progress(rank));
+    allocator_peak = std::max(allocator_peak, rank_bytes(rank).peak);
+    report.losses.push_back(mean_loss(record));
+  }
+  for (StepRecord& record : records) report.steps.push_back(std::move(record.times));
+  report.workspace_bytes = executor->workspace_bytes();
+  report.memory = {executor->peak_bytes(), allocator_peak, resident_peak_bytes()};
+  if (request.verify) report.state = executor->state();
+  return report;
+}
+
+RunResult merge(const RunRequest& request, std::vector<RankReport> reports, const Reference* reference) {
+  const sim::Program& program = request.program;
+  reports.resize(program.ranks());
+  const sim::Wiring wiring(program);
+  RunResult result;
+  for (std::uint32_t s = 0; s < request.steps; ++s) {
+    StepResult step;
+    for (RankReport& report : reports) {
+      step.timeline.ranks.push_back(std::move(report.steps[s]));
+      step.timeline.step_s = std::max(step.timeline.step_s, step.timeline.ranks.back().end_of_step_s);
+    }
+    step.loss = mean_loss(reports, request.warmup_steps + s);
+    fill_ready_times(program, wiring, step.timeline);
+    sim::break_down(program, step.timeline);
+    sim::check(program, step.timeline);
+    result.steps.push_back(std::move(step));
+  }
+  for (RankReport& report : reports) {
+    result.memory.push_back(report.memory);
+    result.workspace_bytes.push_back(std::move(report.workspace_bytes));
+  }
+  if (reference != nullptr) {
+    std::vector<double> losses;
+    for (std::uint32_t s = 0; s < request.warmup_steps + request.steps; ++s) losses.push_back(mean_loss(reports, s));
+    std::vector<std::vector<VerifiedTensor>> rows;
+    for (RankReport& report : reports) rows.push_back(std::move(report.compared));
+    result.verified = verdict(*reference, losses, rows);
+  }
+  return result;
+}
+
+}  // namespace backend

@@ -1,0 +1,46 @@
+// One rank's part of a run, and what the ranks' parts say together.
+//
+//   std::optional<Executor> executor;
+//   RankReport mine = play(request, communicator, board, executor);     // on every rank
+//   compare_state(request, reference_of(request), rank, mine);          // on every rank, to verify
+//   RunResult result = merge(request, {rank0s, rank1s});                // where the session is
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "backend/rank/execute.hpp"
+#include "backend/rank/verify.hpp"
+#include "backend/session.hpp"
+#include "backend/supervise.hpp"
+
+namespace backend {
+
+/// What one rank has measured.
+struct RankReport {
+  std::vector<sim::RankTimeline> steps;  // without the warm-up
+  std::vector<double> losses;  // per step, warm-up included: mean over the rank's loss instructions, NaN if none
+  RankMemory memory;
+  std::vector<std::int64_t> workspace_bytes;  // by instruction
+  NamedTensors state;                         // to verify: gradients, parameters, buffers; gone after compare_state
+  std::vector<VerifiedTensor> compared;       // what compare_state found
+};
+
+/// Plays the request on this rank; ranks beyond the program's only keep step. The executor stays with the caller: its
+/// tensors must outlive the others' transfers, also when this rank fails.
+RankReport play(const RunRequest& request, Communicator& communicator, const ProgressBoard& board,
+                std::optional<Executor>& executor);
+
+/// One device playing the request's partition.
+Reference reference_of(const RunRequest& request);
+
+/// Compares the rank's state with the reference and drops it: only numbers go to rank 0, not gigabytes.
+void compare_state(const RunRequest& request, const Reference& reference, std::uint32_t rank, RankReport& report);
+
+/// The reports in the order of ranks, idle ones last. `reference`: what they were compared with, where they were.
+RunResult merge(const RunRequest& request, std::vector<RankReport> reports, const Reference* reference = nullptr);
+
+/// RankMemory::resident_peak_bytes counts from here on, without what earlier runs have freed.
+void reset_resident_peak();
+
+}  // namespace backend

@@ -1,0 +1,60 @@
+// What a run must have computed: one device playing the same partition, under autograd.
+//
+//   Reference reference = play_reference(model, {program.replicas, program.microbatches, steps, seed});
+//   std::vector<VerifiedTensor> rows = compare(reference, replica, executor.state());  // on every rank
+//   result.verified = verdict(reference, losses, rows_of_all_ranks);
+//
+// Independent of lowering, Programs and our own backward kernels: it interprets the Model with torch's functions,
+// autograd and torch::optim, in float64 on the CPU. Each replica plays its rows of the global batch, microbatch after
+// microbatch; the gradient is the mean over all of them. Batch-norm statistics are those of a microbatch; each replica
+// has running statistics of its own.
+//
+// Errors are max |difference| / ‖reference‖₂. A tensor that is zero but for rounding (the bias of a convolution before
+// a batch norm: its gradient) has nothing to be relative to: the divisor is at least 1e-3 of the largest norm among the
+// tensors of its kind.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/session.hpp"
+#include "sim/model/model.hpp"
+
+namespace backend {
+
+/// How the global batch is cut up: rows [r·B/replicas, (r+1)·B/replicas) per replica, these again in microbatches.
+struct Partition {
+  std::int64_t replicas = 1, microbatches = 1, steps = 1;
+  std::uint64_t seed = 1;
+  bool broadcast_buffers = true;  // before every step, all replicas take replica 0's running statistics (DDP)
+  bool one_loss = false;          // on the microbatches' outputs together (schedule forward_only)
+};
+
+struct Reference {
+  using Tensors = std::map<std::string, at::Tensor>;
+  std::vector<double> losses;    // per step: mean over the global batch
+  Tensors tensors;               // "gradient fc.weight" of the last step, "parameter fc.weight" after it
+  std::vector<Tensors> buffers;  // per replica: "buffer bn1.running_mean" after the last step
+};
+
+Reference play_reference(const sim::Model& model, const Partition& partition);
+
+/// One op as torch.nn.functional computes it; in-place attributes are ignored. Differentiable.
+at::Tensor reference_forward(const sim::OpInstance& op, std::span<const at::Tensor> inputs,
+                             std::span<const at::Tensor> parameters, std::span<const at::Tensor> buffers);
+
+/// What one rank has. InternalError for a name or shape that the reference doesn't know.
+std::vector<VerifiedTensor> compare(const Reference& reference, std::uint32_t replica,
+                                    std::span<const std::pair<std::string, at::Tensor>> tensors);
+
+/// The losses ("loss step 2"), then every tensor of the reference with the worst of all ranks. One that no rank has, or
+/// that isn't finite, is infinitely wrong.
+std::vector<VerifiedTensor> verdict(const Reference& reference, std::span<const double> losses,
+                                    std::span<const std::vector<VerifiedTensor>> ranks);
+
+}  // namespace backend

@@ -1,0 +1,326 @@
+#include "sim/calibrate/probe.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "sim/error.hpp"
+#include "sim/lower/pass/pass.hpp"
+
+namespace sim {
+namespace {
+
+constexpr std::int64_t kFeaturesOfRow = 4000;         // 64 MB of weights
+constexpr std::uint32_t kAlone = 6, kBesideNote = 4;  // computes of the note probe
+
+/// A program that trains nothing, role by role.
+class Probe {
+ public:
+  explicit Probe(std::string what) : works_(program.works) {
+    program.model = "none";
+    program.global_batch = 1;
+    program.strategy = std::move(what);
+  }
+  Draft begin_role(std::vector<std::uint32_t> ranks) {
+    Draft draft;
+    draft.program = &program;
+    draft.works = &works_;
+    draft.role.name = fmt::format("stage{}", program.roles.size());
+    draft.role.ranks = std::move(ranks);
+    return draft;
+  }
+  void end_role(Draft draft) {
+    add_frees(draft);
+    program.roles.push_back(std::move(draft).finish());
+  }
+  Program finish() && {
+    validate(program);
+    return std::move(program);
+  }
+  Program program;
+
+ private:
+  WorkTable works_;
+};
+
+std::vector<std::uint32_t> ranks_below(std::uint32_t count) {
+  std::vector<std::uint32_t> ranks(count);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+Instruction transfer(InstructionKind kind, std::uint32_t peer, std::uint32_t tag) {
+  Instruction i;
+  i.kind = kind;
+  i.peer = peer;
+  i.tag = tag;
+  return i;
+}
+
+std::uint32_t add_constant(Draft& draft, const std::string& name, const TensorSpec& spec, double value) {
+  return draft.role.add_tensor(name, spec, TensorClass::input, true, {Initial::Kind::constant, value, 0, 0});
+}
+
+/// A linear layer of `features` inputs and outputs.
+struct Linear {
+  Linear(Draft& draft, std::int64_t rows, std::int64_t features, Dtype dtype = Dtype::f32)
+      : input(add_constant(draft, name(draft, "x"), {dtype, {rows, features}}, 1)),
+        weight(add_constant(draft, name(draft, "w"), {dtype, {features, features}}, 0.01)),
+        bias(add_constant(draft, name(draft, "b"), {dtype, {features}}, 0)) {
+    const OpKind& kind = op_table().at("linear");
+    op = {&kind,
+          complete_attributes(kind, {{"out_features", static_cast<double>(features)}}, "the probe"),
+          {draft.role.tensors[input].spec}};
+  }
+  void compute(Draft& draft, std::uint32_t times) const {
+    const std::uint32_t work = draft.works->add({op, Pass::forward, 0});
+    for (std::uint32_t k = 0; k < times; ++k) {
+      Instruction i;
+      i.work = work;
+      i.reads = {input, weight, bias};
+      i.writes = {add_result(draft, "y", input)};
+      draft.list.push_back({i, kNone});
+    }
+  }
+  /// The gradients of everything; the output's is a constant.
+  void differentiate(Draft& draft) const {
+    Instruction i;
+    i.work = draft.works->add({op, Pass::backward, kParameterGrads | 1});
+    i.reads = {input, input, weight};
+    i.writes = {add_result(draft, "grad_x", input), add_result(draft, "grad_w", weight),
+                add_result(draft, "grad_b", bias)};
+    draft.list.push_back({i, kNone});
+  }
+  static std::uint32_t add_result(Draft& draft, std::string_view what, std::uint32_t like) {
+    return draft.role.add_tensor(name(draft, what), draft.role.tensors[like].spec, TensorClass::activation);
+  }
+  static std::string name(const Draft& draft, std::string_view what) {
+    return fmt::format("{}{}", what, draft.role.tensors.size());
+  }
+  std::uint32_t input, weight, bias;
+  OpInstance op;
+};
+
+/// What is computed before a transfer, up to a few ms: a linear layer whose weights are these bytes.
+Linear layer_of(Draft& draft, double bytes) {
+  constexpr std::int64_t kRows = 4;
+  constexpr double kFewest = 64, kMost = 3072;  // features
+  const double features = std::clamp(std::sqrt(bytes / static_cast<double>(size_of(Dtype::f32))), kFewest, kMost);
+  return {draft, kRows, std::llround(features)};
+}
+
+void add_collectives(Draft& draft, const TransferQuestion& question, const TensorSpec& spec, std::uint32_t repeats,
+                     double bytes_before) {
+  const Linear before = layer_of(draft, bytes_before);
+  for (std::uint32_t k = 0; k < repeats; ++k) {
+    const std::uint32_t source = add_constant(draft, fmt::format("source{}", k), spec, 1);
+    const std::uint32_t buffer = draft.role.add_tensor(fmt::format("buffer{}", k), spec, TensorClass::communication,
+                                                       true, {Initial::Kind::constant, 0, 0, 0});
+    before.compute(draft, 1);
+    draft.scaled_copy(source, buffer, 1, kNone);
+    draft.wait(draft.post_collective(question.collective, 0, buffer, kNone), kNone);
+  }
+}
+
+/// A layer that a core's own cache holds: it needs nothing of the memory that transfers use.
+Linear layer_in_cache(Draft& draft) {
+  constexpr std::int64_t kRows = 32, kFeatures = 256;  // 0.5 MB
+  return {draft, kRows, kFeatures};
+}
+
+/// Repeats alternate in direction; if `rendezvous`, also, two by two, in who comes first: the receiver, which then
+/// waits, or the sender, which then computes until the message is gone.
+void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std::uint32_t repeats, double bytes_before,
+                   bool rendezvous) {
+  constexpr std::uint32_t kDelay = 2, kBeside = 4;  // computes
+  const Linear before = layer_of(draft, bytes_before), beside = layer_in_cache(draft);
+  for (std::uint32_t k = 0; k < repeats; ++k) {
+    const bool sends = k % 2 == own, unexpected = rendezvous && k % 4 >= 2;
+    const std::uint32_t tag = k / 2;  // counted per direction
+    const std::uint32_t buffer = draft.role.add_tensor(fmt::format("buffer{}", k), spec, TensorClass::communication);
+    if (sends || unexpected) {
+      const std::uint32_t source = add_constant(draft, fmt::format("source{}", k), spec, 1);
+      before.compute(draft, 1);
+      draft.scaled_copy(source, sends ? buffer : Linear::add_result(draft, "written", source), 1, kNone);
+    }
+    if (unexpected && !sends) beside.compute(draft, kDelay);
+    Instruction i = transfer(sends ? InstructionKind::send : InstructionKind::recv, 1 - own, tag);
+    (sends ? i.reads : i.writes) = {buffer};
+    const std::uint32_t ticket = draft.post(i);
+    if (unexpected && sends) beside.compute(draft, kBeside);
+    draft.wait(ticket, kNone);
+  }
+}
+
+}  // namespace
+
+Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes) {
+  check_internal(question.kind == InstructionKind::collective, "an overlap probe of '{}'", to_string(question.kind));
+  Probe probe(fmt::format("overlap probe of {}", to_string(question.collective)));
+  const TensorSpec spec{Dtype::f32, {(question.bytes + 3) / 4}};
+  Draft draft = probe.begin_role(ranks_below(question.members));
+  probe.program.groups.push_back({"data", {draft.role.ranks}});
+  const Linear linear = layer_in_cache(draft);
+  const std::uint32_t source = add_constant(draft, "source", spec, 1), buffer = add_constant(draft, "buffer", spec, 0);
+  for (std::uint32_t k = 0; k < repeats; ++k) {
+    draft.scaled_copy(source, buffer, 1, kNone);
+    const std::uint32_t ticket = draft.post_collective(question.collective, 0, buffer, kNone);
+    linear.compute(draft, computes);
+    draft.wait(ticket, kNone);
+    linear.compute(draft, computes);
+  }
+  probe.end_role(std::move(draft));
+  return std::move(probe).finish();
+}
+
+Program note_probe(std::uint32_t repeats) {
+  Probe probe("note probe");
+  const TensorSpec spec{Dtype::f32, {1}};
+  for (std::uint32_t own = 0; own < 2; ++own) {
+    Draft draft = probe.begin_role({own});
+    const Linear linear = layer_in_cache(draft);
+    for (std::uint32_t k = 0; k < repeats; ++k) {
+      const bool sends = k % 2 == own;
+      const std::string name = fmt::format("message{}", k);
+      const std::uint32_t message =
+          sends ? add_constant(draft, name, spec, 1) : draft.role.add_tensor(name, spec, TensorClass::communication);
+      Instruction i = transfer(sends ? InstructionKind::send : InstructionKind::recv, 1 - own, k / 2);
+      (sends ? i.reads : i.writes) = {message};
+      linear.compute(draft, kAlone);
+      if (!sends) linear.compute(draft, kBesideNote);
+      const std::uint32_t ticket = draft.post(i);
+      if (sends) linear.compute(draft, kBesideNote);
+      draft.wait(ticket, kNone);
+    }
+    probe.end_role(std::move(draft));
+  }
+  return std::move(probe).finish();
+}
+
+std::vector<double> notes_s(const Program& probe, const Timeline& timeline) {
+  constexpr std::uint32_t kSettled = 1;  // computes after the message before, and before a note that comes early
+  std::vector<double> seconds;           // of the computes beside a note, together
+  double alone_s = 0, alone = 0;
+  for (std::uint32_t rank = 0; rank < timeline.ranks.size(); ++rank) {
+    const Role& role = probe.roles.at(rank);
+    const RankTimeline& times = timeline.ranks[rank];
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      if (role.kind[i] != InstructionKind::recv) continue;
+      double& beside_s = seconds.emplace_back(0);
+      for (std::uint32_t k = kSettled; k < kAlone + kBesideNote; ++k) {
+        const std::uint32_t compute = i - (kAlone + kBesideNote) + k;
+        const double compute_s = times.end_s[compute] - times.start_s[compute];
+        if (k < kAlone - kSettled)
+          alone_s += compute_s, ++alone;
+        else
+          beside_s += compute_s;
+      }
+    }
+  }
+  for (double& note_s : seconds) note_s = std::max(0.0, note_s - (kBesideNote + kSettled) * alone_s / alone);
+  return seconds;
+}
+
+std::optional<double> core_share(const Program& probe, const Timeline& timeline) {
+  struct Begun {
+    double seconds, inside_s;  // in all, and while the transfer ran
+  };
+  std::vector<Begun> beside;
+  double alone_s = 0, alone = 0;
+  const Role& role = probe.roles.at(0);
+  for (const RankTimeline& rank : timeline.ranks) {
+    double begin_s = 0, end_s = 0;  // of the latest transfer
+    bool waited = true;
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      if (role.kind[i] == InstructionKind::collective) begin_s = rank.start_s[i], end_s = rank.end_s[i], waited = false;
+      if (role.kind[i] == InstructionKind::wait) waited = true;
+      if (role.kind[i] != InstructionKind::compute) continue;
+      const double seconds = rank.end_s[i] - rank.start_s[i];
+      if (waited)
+        alone_s += seconds, ++alone;
+      else if (rank.start_s[i] >= begin_s && rank.start_s[i] < end_s)
+        beside.push_back({seconds, std::min(seconds, end_s - rank.start_s[i])});
+    }
+  }
+  if (alone < 1 || !(alone_s > 0)) return std::nullopt;
+  const double mean_s = alone_s / alone;
+  double inside_s = 0, work_s = 0;  // what passed, and what would have sufficed alone
+  for (const Begun& compute : beside) {
+    inside_s += compute.inside_s;
+    work_s += std::max(0.0, mean_s - (compute.seconds - compute.inside_s));
+  }
+  if (inside_s < mean_s) return std::nullopt;
+  return std::clamp(1 - work_s / inside_s, 0.0, 1.0);
+}
+
+Program memory_probe(const Model& model) {
+  constexpr std::int64_t kSmall = 3 << 15, kLargestUpdate = 3 << 21;  // elements
+  constexpr int kRepeats = 4, kRepeatsOfSmall = 16;
+  Probe probe("probe of memory");
+  Draft draft = probe.begin_role({0});
+  // The largest first: what is first finds its code cold, which costs the smallest many times its own time. Few
+  // parameters have 3·2^k elements: a profile holds what the probe and what a model's step says of a size as one.
+  for (const std::int64_t elements : {3LL << 23, 3LL << 21, 3LL << 18, 3LL << 15, 3LL << 10, 3LL << 5}) {
+    const TensorSpec spec{model.dtype, {elements}};
+    const std::uint32_t from = add_constant(draft, fmt::format("from{}", elements), spec, 1),
+                        to = add_constant(draft, fmt::format("to{}", elements), spec, 1);
+    if (elements <= kLargestUpdate)
+      draft.parameters.push_back({fmt::format("parameter{}", elements), kNone,
+                                  add_constant(draft, fmt::format("weight{}", elements), spec, 1),
+                                  add_constant(draft, fmt::format("gradient{}", elements), spec, 1)});
+    for (int k = 0; k < (elements <= kSmall ? kRepeatsOfSmall : kRepeats); ++k) {
+      Instruction add;
+      add.work = draft.works->add({{&op_table().at("accumulate"), {}, {spec, spec}}, Pass::forward, 0});
+      add.reads = {to, from};
+      add.writes = {to};
+      draft.list.push_back({add, kNone});
+      draft.scaled_copy(from, to, 1, kNone);
+    }
+  }
+  add_updates(draft, model);
+  const Linear row(draft, 1, kFeaturesOfRow, model.dtype);
+  for (int k = 0; k < kRepeats; ++k) {
+    row.compute(draft, 1);
+    row.differentiate(draft);
+  }
+  probe.end_role(std::move(draft));
+  return std::move(probe).finish();
+}
+
+double bytes_between_transfers(const Program& program) {
+  double most = 0;
+  for (const Role& role : program.roles) {
+    double bytes = 0, transfers = 0;
+    for (std::uint32_t i = 0; i < role.size(); ++i)
+      if (is_computed(role.kind[i]))
+        bytes += program.works[role.work[i]].demand().bytes;
+      else if (role.kind[i] != InstructionKind::wait)
+        ++transfers;
+    if (transfers > 0) most = std::max(most, bytes / transfers);
+  }
+  return most;
+}
+
+Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before, bool rendezvous) {
+  const bool collective = question.kind == InstructionKind::collective;
+  Probe probe(
+      fmt::format("probe of {}", collective ? to_string(question.collective) : to_string(InstructionKind::send)));
+  const TensorSpec spec{Dtype::f32, {(question.bytes + 3) / 4}};
+  if (collective) {
+    Draft draft = probe.begin_role(ranks_below(question.members));
+    probe.program.groups.push_back({"data", {draft.role.ranks}});
+    add_collectives(draft, question, spec, repeats, bytes_before);
+    probe.end_role(std::move(draft));
+    return std::move(probe).finish();
+  }
+  for (std::uint32_t own = 0; own < 2; ++own) {
+    Draft draft = probe.begin_role({own});
+    add_ping_pong(draft, own, spec, repeats, bytes_before, rendezvous);
+    probe.end_role(std::move(draft));
+  }
+  return std::move(probe).finish();
+}
+
+}  // namespace sim

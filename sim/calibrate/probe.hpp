@@ -1,0 +1,57 @@
+// Programs that measure links and memory: what `calibrate` plays beside the models' ops.
+//
+//   Program probe = transfer_probe({.kind = InstructionKind::collective, .bytes = 4 << 20, .members = 2},
+//   /*repeats=*/4, /*bytes_before=*/1 << 24);
+//   // ranks 0…members−1; every posted instruction is one sample
+//
+// Each repeat computes for a while and then writes what it sends (as a bucket is filled, an activation computed, right
+// before it goes), so that caches, threads and sockets are in a step's state: the receiver has been waiting, ranks come
+// at different times. Point-to-point repeats alternate in direction, so that both ends stay in step. How much memory a
+// step moves between two transfers matters as much: where that is 1 MB, 13 kB go from thread to thread in 2 µs, and in
+// 20 µs where it is 30 MB and no cache holds their target, nor the code that copies.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "sim/cost/cost_model.hpp"
+#include "sim/model/model.hpp"
+#include "sim/program/program.hpp"
+#include "sim/simulate/timeline.hpp"
+
+namespace sim {
+
+/// What the ops of that rank which moves most of it move between two of its transfers, on average: bytes, as of
+/// Work::demand; 0 for a program without transfers.
+double bytes_between_transfers(const Program& program);
+
+/// `bytes` is rounded up to whole f32 elements. What is computed before each transfer reads about `bytes_before`, up to
+/// 38 MB: more than caches hold. `rendezvous`: of four point-to-point repeats the first two are expected, the others
+/// aren't (sim::Rendezvous).
+Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before, bool rendezvous);
+
+/// Collectives with compute beside them: what a running transfer takes from its members' cores. Every repeat posts one
+/// and then plays `computes` times a linear layer that fits into a core's own cache (it needs nothing of the memory
+/// that the transfer uses), waits, and plays as many again alone.
+Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes);
+
+/// Two ranks that compute in a core's own cache; in turns, one of them posts a small send while the other computes on
+/// and posts its recv later: what the note takes from the other's core.
+Program note_probe(std::uint32_t repeats);
+
+/// From a step of the note probe: by message, seconds that the receiver's computes lost, at least 0.
+std::vector<double> notes_s(const Program& probe, const Timeline& timeline);
+
+/// One rank that adds and copies from 3·2^5 to 3·2^23 elements, each pair a few times, so that it lies in the cache
+/// that holds it, as a gradient does that has just been computed: what a profile's models don't say of other
+/// parameters, or of strategies that copy gradients. Then the updates of 3·2^5 to 3·2^21 parameters by the model's
+/// optimizer, each once, so that their operands come from memory, as in a step, which has used all other parameters
+/// since. And matrix-vector products with a weight that no cache holds: a linear layer's forward and backward of one
+/// row. All in the model's dtype.
+Program memory_probe(const Model& model);
+
+/// From a step of the overlap probe: the share of the cores' time that compute lost while a transfer ran, 0…1. nullopt
+/// when the transfers were over before one compute's time.
+std::optional<double> core_share(const Program& probe, const Timeline& timeline);
+
+}  // namespace sim

@@ -1,0 +1,145 @@
+#include "sim/cluster/cluster.hpp"
+
+#include <charconv>
+#include <cmath>
+
+#include "sim/error.hpp"
+#include "sim/text/spec.hpp"
+
+namespace sim {
+
+FlopsPerSecond Device::peak(Dtype dtype) const {
+  switch (dtype) {
+    case Dtype::f64:
+      return peak_f64;
+    case Dtype::bf16:
+    case Dtype::f16:
+      return peak_bf16;  // the same units and rate on all devices of the catalog
+    case Dtype::f32:
+    case Dtype::i64:
+      return peak_f32;
+  }
+  throw InternalError("dtype {}", static_cast<int>(dtype));
+}
+namespace {
+
+// A rate or size in its unit, a share that something is divided by, and a time in microseconds: from far below to far
+// above all machines, so that a step's time is finite and more than nothing.
+constexpr double kLeastRate = 1e-9, kMostRate = 1e12, kLeastShare = 1e-6, kLongest_us = 1e12;
+constexpr std::int64_t kMostDevices = 1 << 20;
+
+double number(JsonObject& json, std::string_view key, double value, double minimum, double maximum) {
+  if (!(value >= minimum && value <= maximum))
+    throw ConfigError("{}: {}={} must be from {} to {}", json.where(), key, value, minimum, maximum);
+  return value;
+}
+
+double rate(JsonObject& json, std::string_view key) {
+  return number(json, key, json.number(key), kLeastRate, kMostRate);
+}
+
+Seconds time_us(JsonObject& json, std::string_view key) {
+  return microseconds(number(json, key, json.number(key), 0, kLongest_us));
+}
+
+double share(JsonObject& json, std::string_view key, double otherwise, double minimum = 0) {
+  return number(json, key, json.number(key, otherwise), minimum, 1);
+}
+
+void need_format(JsonObject& file, std::string_view expected) {
+  if (const std::string format = file.text("format"); format != expected)
+    throw ConfigError("{}: format '{}' is not '{}'", file.where(), format, expected);
+}
+
+Link read_link(JsonObject json, std::string name) {
+  Link link;
+  link.name = std::move(name);
+  link.latency = time_us(json, "latency_us");
+  link.bandwidth = gigabytes_per_second(rate(json, "bandwidth_GBps"));
+  link.core_share = share(json, "core_share", 0);
+  link.shared = json.boolean("shared", false);
+  const std::string engine = json.text("engine", "background");
+  if (engine != "background" && engine != "receiver")
+    throw ConfigError("{}: unknown engine '{}'; known: background, receiver", json.where(), engine);
+  link.engine = engine == "receiver" ? TransferEngine::receiver : TransferEngine::background;
+  static_cast<void>(json.text("source", ""));
+  json.finish();
+  return link;
+}
+
+}  // namespace
+
+Device load_device(std::string_view name) {
+  JsonObject file = read_json_file(catalog_file("devices", "device", name));
+  need_format(file, "paragauge-device-1");
+  Device device;
+  device.name = file.text("name");
+  device.source = file.text("source");
+  device.asynchronous = file.boolean("asynchronous", false);
+  device.peak_f32 = teraflops_per_second(rate(file, "peak_f32_TFLOPps"));
+  device.peak_f64 = teraflops_per_second(rate(file, "peak_f64_TFLOPps"));
+  device.peak_bf16 = teraflops_per_second(rate(file, "peak_bf16_TFLOPps"));
+  device.memory_bandwidth = gigabytes_per_second(rate(file, "memory_bandwidth_GBps"));
+  device.memory_capacity = gibibytes(rate(file, "memory_capacity_GiB"));
+  device.compute_efficiency = share(file, "compute_efficiency", 1, kLeastShare);
+  device.memory_efficiency = share(file, "memory_efficiency", 1, kLeastShare);
+  device.launch = time_us(file, "launch_us");
+  file.finish();
+  return device;
+}
+
+Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t devices_per_node) {
+  JsonObject file = read_json_file(catalog_file("clusters", "cluster", name));
+  need_format(file, "paragauge-cluster-1");
+  Cluster cluster;
+  cluster.name = file.text("name");
+  static_cast<void>(file.text("description", ""));
+  cluster.world = file.text("world");
+  cluster.device = load_device(file.text("device"));
+  const std::int64_t nodes = file.integer("nodes", 1), listed = file.integer("devices_per_node", 0);
+  if (listed < 0 || listed > kMostDevices || nodes < 1 || nodes > kMostDevices)
+    throw ConfigError("{}: nodes and devices_per_node must be from 1 to {}", file.where(), kMostDevices);
+  cluster.nodes = static_cast<std::uint32_t>(nodes);
+  if (listed == 0 && devices_per_node == 0)
+    throw ConfigError("{}: devices_per_node is left open; say how many (--devices)", file.where());
+  cluster.devices_per_node = devices_per_node != 0 ? devices_per_node : static_cast<std::uint32_t>(listed);
+  cluster.link = read_link(file.object("link"), "link");
+  cluster.inter_node = file.has("inter_node") ? read_link(file.object("inter_node"), "inter_node") : cluster.link;
+  cluster.one_host_thread = file.boolean("one_host_thread", false);
+  file.finish();
+  if (ranks == 0) throw ConfigError("cluster '{}': at least 1 rank", cluster.name);
+  const std::int64_t all = nodes * cluster.devices_per_node;
+  if (all > kMostDevices)
+    throw ConfigError("cluster '{}': {} nodes of {} devices; at most {} devices in all", cluster.name, nodes,
+                      cluster.devices_per_node, kMostDevices);
+  const auto devices = static_cast<std::uint32_t>(all);
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    const std::uint32_t device = rank % devices;
+    cluster.place.push_back({device, device / cluster.devices_per_node});
+  }
+  return cluster;
+}
+
+Cluster with_network(const Cluster& cluster, const std::string& rate) {
+  constexpr std::pair<std::string_view, double> kUnits[] = {{"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}};
+  double number = 0, bytes_per_s = 0;
+  const char* end = rate.data() + rate.size();
+  const auto [rest, error] = std::from_chars(rate.data(), end, number, std::chars_format::fixed);
+  if (error == std::errc() && number > 0 && std::isfinite(number))
+    for (const auto& [unit, bits_per_s] : kUnits)
+      if (unit == std::string_view(rest, end)) bytes_per_s = number * bits_per_s / 8;
+  if (bytes_per_s == 0 && rate != "unlimited")
+    throw ConfigError("network={} must be a number with kbit, mbit or gbit (100mbit, 1gbit, 2.5gbit), or unlimited",
+                      rate);
+  Cluster behind = cluster;
+  behind.world += "@" + rate;
+  const BytesPerSecond bandwidth = gigabytes_per_second(bytes_per_s * 1e-9);
+  if (bytes_per_s > 0 && bandwidth < cluster.link.bandwidth) {
+    behind.link.bandwidth = bandwidth;
+    behind.link.shared = false;  // a full-duplex cable to each rank, no common bus
+    behind.inter_node = behind.link;
+  }
+  return behind;
+}
+
+}  // namespace sim

@@ -1,0 +1,40 @@
+// Collective algorithms: how a collective among n members is done, as steps and bytes on the wire.
+//
+//   const CollectiveAlgorithm& ring = collective_table().at("ring");
+//   ring.steps(CollectiveKind::all_reduce, 4);                 // 6
+//   ring.wire_bytes(CollectiveKind::all_reduce, 4, s);         // 1.5 s
+//   seconds = ring.steps(…) * α + ring.wire_bytes(…) / bandwidth
+//
+// Conventions. `bytes` is nccl-tests' size s: the whole array of one member. A step is a message that the next one
+// waits for; wire bytes are those that go through the busiest member's link in its busier direction. With one member
+// nothing is sent.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "sim/program/program.hpp"
+#include "sim/table.hpp"
+
+namespace sim {
+
+struct CollectiveAlgorithm {
+  std::string_view name;
+  std::string_view equation;  // one line
+  std::string_view assumes;
+  std::string_view source;
+  double (*steps)(CollectiveKind kind, std::uint32_t members);
+  double (*wire_bytes)(CollectiveKind kind, std::uint32_t members, double bytes);
+};
+
+const Table<CollectiveAlgorithm>& collective_table();
+
+/// What a world uses. ConfigError for an unknown world.
+const CollectiveAlgorithm& collective_algorithm(std::string_view world, CollectiveKind kind);
+
+// Rows of the table, one per .cpp of this folder.
+CollectiveAlgorithm ring_algorithm();
+CollectiveAlgorithm tree_algorithm();
+CollectiveAlgorithm direct_algorithm();
+
+}  // namespace sim

@@ -1,0 +1,100 @@
+// What an instruction asks for, in seconds and bytes, as if alone. The simulator turns this into time by who is active
+// together.
+//
+//   std::unique_ptr<CostModel> model = make_cost_model("profiled", cluster, &profile);
+//   Prices prices = price(program, *model);           // once per program: every Work once, every transfer size once
+//   Timeline timeline = simulate(program, prices, cluster);
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "sim/cluster/cluster.hpp"
+#include "sim/program/program.hpp"
+#include "sim/table.hpp"
+
+namespace sim {
+
+class Profile;
+
+/// Compute of one instruction. `busy[k-1]` = device seconds when k ranks of the node compute at the same time (memory
+/// and caches are shared); one entry means: company doesn't matter.
+struct ComputeCost {
+  std::vector<double> busy_s;
+  double workspace_bytes = 0;  // beside the outputs, while it runs
+  double jitter = 0;           // standard deviation of one execution / its mean
+  double novelty = 0;          // how far the answer extrapolates: 0 not at all, 1 no measured shape is like this one
+};
+
+/// Point to point over a transport whose ends tell each other that they are there (gloo): whoever posts first leaves a
+/// note, which the other's core has to take. If that was the sender, its message was unexpected: once the receiver has
+/// posted too, the transport's thread writes it, on the sender's core. Else the sender's thread writes while it posts
+/// what the transport takes at once, and the transport's thread the rest.
+struct Rendezvous {
+  double note_s = 0;                 // of the other's core; 0: the transport knows no notes, and none of this holds
+  double delivery_s = 0;             // from the last byte's writing until the receiver has it
+  double latency_s = 0, wire_s = 0;  // of an unexpected message, from the receiver's post on
+  double post_s = 0;                 // host time until the thread that posts an unexpected message goes on
+  [[nodiscard]] bool known() const { return note_s > 0; }
+};
+
+/// A transfer or collective, alone on its links: fixed part plus bytes on the busiest link.
+struct TransferCost {
+  double latency_s = 0;    // steps × α
+  double wire_s = 0;       // bytes on the wire / bandwidth: the part that shares a link with others
+  double post_s = 0;       // host time until the thread that posts it (a send, a collective) goes on; launch included
+  double recv_post_s = 0;  // the same of a recv
+  double core_share = 0;   // of each member's core while it runs
+  Rendezvous rendezvous;   // with it, the above is of an expected message
+  double jitter = 0;       // standard deviation of one execution / its mean
+  TransferEngine engine = TransferEngine::background;
+};
+
+struct TransferQuestion {
+  InstructionKind kind = InstructionKind::send;  // send (a point-to-point pair) or collective
+  CollectiveKind collective = CollectiveKind::all_reduce;
+  std::int64_t bytes = 0;
+  std::uint32_t members = 2;
+  bool across_nodes = false;
+};
+
+class CostModel {
+ public:
+  virtual ~CostModel() = default;
+  [[nodiscard]] virtual std::string_view name() const = 0;
+  /// ConfigError when the model can't know (profiled: this shape isn't in the profile).
+  [[nodiscard]] virtual ComputeCost compute(const Work& work) const = 0;
+  [[nodiscard]] virtual TransferCost transfer(const TransferQuestion& question) const = 0;
+  /// Host seconds to issue one instruction.
+  [[nodiscard]] virtual double launch_s() const = 0;
+  /// What slows one rank for as long as a step and not the others: standard deviation of a rank's compute time / its
+  /// mean.
+  [[nodiscard]] virtual double rank_jitter() const { return 0; }
+};
+
+struct CostModelKind {
+  std::string_view name;
+  std::string_view equation;
+  bool needs_profile = false;
+  bool for_other_shapes = false;  // answers for shapes that the profile lacks: scored with a profile that lacks them
+  std::unique_ptr<CostModel> (*make)(const Cluster&, const Profile*);
+};
+const Table<CostModelKind>& cost_model_table();
+
+/// The costs of one program as flat arrays: what the simulator reads.
+struct Prices {
+  std::uint32_t busy_levels = 1;                        // k = 1…busy_levels
+  std::vector<double> work_s;                           // [work × busy_levels + k − 1]
+  std::vector<TransferCost> transfers;                  // one per distinct question
+  std::vector<std::vector<std::uint32_t>> transfer_of;  // [role][instruction] → transfers, kNone for others
+  double launch_s = 0;
+  std::vector<double> novelty;          // [work]
+  std::vector<double> workspace_bytes;  // [work]
+  std::vector<double> jitter;           // [work], or empty: none
+  double rank_jitter = 0;               // of a rank's whole step
+};
+Prices price(const Program& program, const CostModel& model, const Cluster& cluster);
+
+}  // namespace sim

@@ -1,0 +1,81 @@
+// Fits: a duration as a function of shape, from measured shapes of the same class.
+//
+//   const ShapeFit fit(samples, broader.physics(), Cache::broader);  // conv2d.forward: FLOPs, bytes, shape, seconds
+//   const Estimate e = fit.at(demand, shape);                        // e.seconds, e.novelty
+//
+// Two layers. (1) Physics: four constants, found by least squares of the logarithms. Samples of one batch size can't
+// tell rate from bandwidth, and few samples tell little of anything: what they leave open, a broader class decides. (2)
+// What physics leaves over is a property of the shape (how well the kernel's blocking fits it) and is interpolated in
+// log-shape space by simple kriging (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, equations
+// 2.25 and 2.26, squared exponential kernel): near measured shapes their correction, far from all of them none. Its
+// variance says how far the answer extrapolates.
+#pragma once
+
+#include <Eigen/Dense>
+#include <span>
+#include <vector>
+
+#include "sim/model/op/op.hpp"
+
+namespace sim {
+
+/// Values at points, interpolated; far from all points the mean, 0.
+class Kriging {
+ public:
+  /// `points`: coordinates of equal length; `noise`: standard deviation of each value. At least one point. The length
+  /// scale is the one of a few that predicts each value best from the others.
+  Kriging(const std::vector<std::vector<double>>& points, std::span<const double> values,
+          std::span<const double> noise);
+
+  struct Answer {
+    double value = 0, sd = 0;
+    double novelty = 1;  // 0: at a point; 1: far from all
+  };
+  [[nodiscard]] Answer at(std::span<const double> point) const;
+
+ private:
+  [[nodiscard]] Eigen::VectorXd covariances(std::span<const double> point) const;
+
+  Eigen::MatrixXd points_;  // [point, coordinate]
+  double length_ = 1, variance_ = 0;
+  Eigen::LDLT<Eigen::MatrixXd> solver_;
+  Eigen::VectorXd weights_;
+};
+
+struct ShapeSample {
+  Demand demand;
+  std::vector<double> shape;  // natural logarithms, as many in all samples of a fit; none: physics alone
+  double seconds = 0;
+  double relative_noise = 0;  // standard error of `seconds` / seconds
+};
+
+struct Estimate {
+  double seconds = 0;
+  double novelty = 1;  // 0: a measured shape; 1: unlike any of them
+};
+
+/// t = launch + flops / rate + bytes / bandwidth; of a work that doesn't fit into the cache, each byte takes longer.
+struct Physics {
+  double launch_s = 0, s_per_flop = 0, s_per_byte = 0;
+  double beyond = 0;  // a byte of a work of more than cache_bytes takes 1 + beyond times as long
+  double cache_bytes = 0;
+
+  [[nodiscard]] double seconds(const Demand& demand) const;
+};
+
+/// Whose cache_bytes: looked for in the samples, or the broader class's.
+enum class Cache : std::uint8_t { found, broader };
+
+class ShapeFit {
+ public:
+  /// At least one sample; seconds are positive. `broader`: what is known of works like these, all constants positive.
+  ShapeFit(const std::vector<ShapeSample>& samples, const Physics& broader, Cache cache);
+  [[nodiscard]] Estimate at(const Demand& demand, std::span<const double> shape) const;
+  [[nodiscard]] const Physics& physics() const { return physics_; }
+
+ private:
+  Physics physics_;
+  std::vector<Kriging> residual_;  // at most one
+};
+
+}  // namespace sim

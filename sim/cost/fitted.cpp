@@ -1,0 +1,259 @@
+// Cost model `fitted`: from a Profile of other shapes, models and sizes (sim/cost/fit.hpp has the equations).
+// Works are fitted class by class, and the classes are nested: all works; matrix products, what streams through memory
+// (updates, copies), or other layers; one op and pass; one kernel, dtype, rank of the input and choice of gradients.
+// Matrix-vector products stream through memory, too. What a class's works leave open, the broader one decides, at last
+// the data sheet. Several busy ranks: the slow-down is interpolated like the residual. Transfers: piecewise linear in
+// bytes; among other numbers of ranks than measured, the algorithm's steps and bytes on the wire. Assumes: an op's
+// efficiency is a smooth function of its shape; the profile was made on the device to be predicted.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "sim/cost/collective/collective.hpp"
+#include "sim/cost/cost_model.hpp"
+#include "sim/cost/fit.hpp"
+#include "sim/cost/profile.hpp"
+#include "sim/error.hpp"
+
+namespace sim {
+
+CostModelKind fitted_cost_model();
+
+namespace {
+
+/// From the broadest to the narrowest.
+constexpr std::size_t kClassLevels = 4;
+using ClassNames = std::array<std::string, kClassLevels>;
+constexpr const char* kAll = "all";  // the broadest
+
+/// What the cost of a work depends on.
+struct Traits {
+  ClassNames classes;
+  Demand demand;
+  /// The class whose constants are a start for this work's, but which it says nothing of: none of them.
+  std::size_t not_in = kClassLevels;
+};
+
+Traits traits_of(const Work& work, bool on_cpu) {
+  const OpKind& kind = *work.op.kind;
+  const TensorSpec& x = work.op.inputs.at(0);
+  const CpuKernel kernel = on_cpu && kind.cpu_kernel ? kind.cpu_kernel(work.op, work.pass) : CpuKernel();
+  const bool is_vector = kernel.matrix_vector_products > 0;
+  const std::string op = fmt::format("{}.{}", kind.name, to_string(work.pass));
+  const std::uint32_t grads = work.pass == Pass::backward ? work.grads : 0;
+  const bool streams = is_vector || kind.role == OpRole::optimizer || kind.role == OpRole::helper;
+  const std::string group = kind.matrix ? "matrix products" : "layers";
+  Traits traits;
+  traits.classes = {
+      kAll, streams ? "streams" : group, is_vector ? "matrix-vector products" : op,
+      fmt::format("{} {} {} rank {} grads {:x}", op, kernel.name, to_string(x.dtype), x.shape.size(), grads)};
+  traits.demand = work.demand();
+  if (is_vector) {
+    traits.demand.bytes *= kernel.matrix_vector_products;
+    traits.not_in = 1;  // it doesn't keep up with an update's or a copy's stream
+  }
+  return traits;
+}
+
+/// The first input's dimensions and the attributes, as natural logarithms.
+std::vector<double> shape_of(const Work& work) {
+  std::vector<double> shape;
+  for (std::int64_t dimension : work.op.inputs[0].shape)
+    shape.push_back(std::log(static_cast<double>(std::max<std::int64_t>(dimension, 1))));
+  for (const auto& [name, value] : work.op.attributes) shape.push_back(std::log1p(std::max(value, 0.0)));
+  return shape;
+}
+
+/// What is known of all works before any is measured.
+Physics data_sheet(const Device& device) {
+  constexpr double kLeast_s = 1e-7, kCacheSpeed = 4;  // rough: any measured work says more
+  const double s_per_byte = 1 / (device.memory_bandwidth.base() * device.memory_efficiency);
+  return {.launch_s = std::max(device.launch.in_seconds(), kLeast_s),
+          .s_per_flop = 1 / (device.peak_f32.base() * device.compute_efficiency),
+          .s_per_byte = s_per_byte / kCacheSpeed,
+          .beyond = kCacheSpeed - 1};
+}
+
+struct Slower {
+  std::vector<std::vector<double>> shapes;
+  std::vector<double> logs, noise;  // ln(t / alone)
+};
+
+/// What the profile says of a class. Shapes: of the narrowest classes; the broader ones have nothing but physics.
+struct ClassSamples {
+  std::string broader;
+  std::vector<ShapeSample> alone;
+  double workspace = 0, jitter = 0;        // sums
+  std::map<std::uint32_t, Slower> slower;  // by busy ranks
+};
+
+class Class {
+ public:
+  Class(ClassSamples samples, const Physics& broader, Cache cache)
+      : alone_(samples.alone, broader, cache),
+        workspace_(samples.workspace / static_cast<double>(samples.alone.size())),
+        jitter_(samples.jitter / static_cast<double>(samples.alone.size())) {
+    for (auto& [busy, slower] : samples.slower) {
+      double mean = 0;
+      for (double log : slower.logs) mean += log / static_cast<double>(slower.logs.size());
+      for (double& log : slower.logs) log -= mean;
+      Level& level = slower_[busy];
+      level.mean = mean;
+      if (!slower.shapes[0].empty()) level.residual.emplace(slower.shapes, slower.logs, slower.noise);
+    }
+  }
+
+  [[nodiscard]] const Physics& physics() const { return alone_.physics(); }
+  [[nodiscard]] ComputeCost cost(const Demand& demand, const std::vector<double>& shape,
+                                 std::uint32_t busy_levels) const {
+    const Estimate alone = alone_.at(demand, shape);
+    ComputeCost cost{.busy_s = {alone.seconds},
+                     .workspace_bytes = workspace_ * demand.bytes,
+                     .jitter = jitter_,
+                     .novelty = alone.novelty};
+    for (std::uint32_t busy = 2; busy <= busy_levels; ++busy) {
+      const auto level = slower_.find(busy);
+      if (level == slower_.end()) {
+        cost.busy_s.push_back(cost.busy_s.back());  // not measured: as slow as the level below
+        continue;
+      }
+      const double residual = level->second.residual ? level->second.residual->at(shape).value : 0;
+      cost.busy_s.push_back(alone.seconds * std::exp(level->second.mean + residual));
+    }
+    return cost;
+  }
+
+ private:
+  struct Level {
+    double mean = 0;  // of ln(t / alone)
+    std::optional<Kriging> residual;
+  };
+  ShapeFit alone_;
+  double workspace_;                       // bytes per byte moved, mean
+  double jitter_;                          // mean
+  std::map<std::uint32_t, Level> slower_;  // by busy ranks
+};
+
+class Fitted final : public CostModel {
+ public:
+  Fitted(const Cluster& cluster, const Profile& profile) : cluster_(cluster), profile_(profile) {
+    std::array<std::map<std::string, ClassSamples>, kClassLevels> samples;
+    for (const std::string& key : profile.works()) {
+      const std::map<std::uint32_t, Statistic> levels = profile.op_levels(cluster.world, key);
+      const auto alone = levels.find(1);
+      if (alone == levels.end() || !(alone->second.mean_s > 0)) continue;
+      const Work work = work_from_key(key);
+      const auto& [names, demand, not_in] = traits_of(work, !cluster.device.asynchronous);
+      for (std::size_t c = 0; c < kClassLevels; ++c) {
+        if (c == not_in) continue;
+        ClassSamples& own = samples[c][names[c]];
+        if (c > 0) own.broader = names[c - 1];
+        const std::vector<double> shape = c + 1 == kClassLevels ? shape_of(work) : std::vector<double>();
+        own.alone.push_back({demand, shape, alone->second.mean_s, noise_of(alone->second)});
+        if (demand.bytes > 0) own.workspace += static_cast<double>(profile.workspace(key).value_or(0)) / demand.bytes;
+        own.jitter += alone->second.jitter();
+        for (const auto& [busy, time] : levels) {
+          if (busy == 1 || !(time.mean_s > 0)) continue;
+          busy_levels_ = std::max(busy_levels_, busy);
+          Slower& slower = own.slower[busy];
+          slower.shapes.push_back(shape);
+          slower.logs.push_back(std::log(time.mean_s / alone->second.mean_s));
+          slower.noise.push_back(std::hypot(noise_of(time), noise_of(alone->second)));
+        }
+      }
+    }
+    if (samples[0].empty())
+      throw ConfigError("the profile of device '{}' has no ops; calibrate some model first", profile.device);
+    // How much a cache keeps for the next work is a matter of the machine and of who used the operands last: an
+    // update's come from memory however small they are, a layer's input has just been written.
+    for (std::size_t c = 0; c < kClassLevels; ++c)
+      for (auto& [name, own] : samples[c]) {
+        const Physics broader = c == 0 ? data_sheet(cluster.device) : physics_of(own.broader);
+        classes_.try_emplace(name, std::move(own), broader, c + 1 < kClassLevels ? Cache::found : Cache::broader);
+      }
+  }
+
+  [[nodiscard]] std::string_view name() const override { return "fitted"; }
+
+  [[nodiscard]] ComputeCost compute(const Work& work) const override {
+    const Traits traits = traits_of(work, !cluster_.device.asynchronous);
+    for (std::size_t c = kClassLevels; c-- > 0;)
+      if (const auto found = classes_.find(traits.classes[c]); found != classes_.end())
+        return found->second.cost(traits.demand, shape_of(work), busy_levels_);
+    throw InternalError("no class holds all works");
+  }
+
+  [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
+    const bool collective = question.kind == InstructionKind::collective;
+    const std::string kind(collective ? to_string(question.collective) : to_string(InstructionKind::send));
+    if (question.across_nodes)
+      throw ConfigError("a profile holds the links inside a node; '{}' between nodes needs the cost model 'analytic'",
+                        kind);
+    LinkKey nearest{cluster_.world, kind, 0};
+    for (const LinkKey& link : profile_.links())
+      if (link.world == cluster_.world && link.kind == kind &&
+          (nearest.members == 0 || distance(link, question) < distance(nearest, question)))
+        nearest = link;
+    double more_steps = 1, more_bytes = 1;
+    if (collective && nearest.members > 1 && nearest.members != question.members) {
+      const CollectiveAlgorithm& algorithm = collective_algorithm(cluster_.world, question.collective);
+      more_steps = algorithm.steps(question.collective, question.members) /
+                   algorithm.steps(question.collective, nearest.members);
+      more_bytes = algorithm.wire_bytes(question.collective, question.members, 1) /
+                   algorithm.wire_bytes(question.collective, nearest.members, 1);
+    }
+    std::optional<TransferCost> cost =
+        nearest.members > 0 ? transfer_cost(profile_, cluster_, nearest, question.bytes) : std::nullopt;
+    if (!cost)
+      throw ConfigError(
+          "the profile of device '{}' has no {} of world '{}' at two sizes or more; 'paragauge calibrate' "
+          "for a strategy that uses it adds it",
+          profile_.device, kind, cluster_.world);
+    cost->latency_s *= more_steps;
+    cost->wire_s *= more_bytes;
+    return *cost;
+  }
+
+  [[nodiscard]] double launch_s() const override {
+    if (const std::optional<Statistic> launch = profile_.launch()) return launch->mean_s;
+    throw ConfigError("the profile of device '{}' has no launch time; calibrate some model first", profile_.device);
+  }
+
+  [[nodiscard]] double rank_jitter() const override { return profile_.rank_jitter(cluster_.world); }
+
+ private:
+  /// Of the class, or of all works where the class has none.
+  [[nodiscard]] const Physics& physics_of(const std::string& name) const {
+    const auto found = classes_.find(name);
+    return (found != classes_.end() ? found->second : classes_.at(kAll)).physics();
+  }
+  [[nodiscard]] static double noise_of(const Statistic& time) {
+    return time.sd_s ? *time.sd_s / std::sqrt(static_cast<double>(time.count)) / time.mean_s : 0.1;
+  }
+  [[nodiscard]] static std::uint32_t distance(const LinkKey& link, const TransferQuestion& question) {
+    return link.members > question.members ? link.members - question.members : question.members - link.members;
+  }
+
+  Cluster cluster_;
+  Profile profile_;
+  std::uint32_t busy_levels_ = 1;
+  std::map<std::string, Class> classes_;
+};
+
+}  // namespace
+
+CostModelKind fitted_cost_model() {
+  return {
+      .name = "fitted",
+      .equation = "per op kind and pass: launch + flops / rate + bytes / bandwidth, residual interpolated over shapes",
+      .needs_profile = true,
+      .for_other_shapes = true,
+      .make = [](const Cluster& cluster, const Profile* profile) -> std::unique_ptr<CostModel> {
+        if (!profile) throw ConfigError("cost model 'fitted' needs a profile; 'paragauge calibrate' writes one");
+        return std::make_unique<Fitted>(cluster, *profile);
+      }};
+}
+
+}  // namespace sim

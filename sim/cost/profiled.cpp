@@ -1,0 +1,81 @@
+// Cost model `profiled`: the means of a Profile, for shapes and groups that are in it.
+// Assumes: an op takes as long in a step as in the calibration pass of its world, which plays ops in model order so
+// that the caches are in a step's state.
+#include <cmath>
+#include <iterator>
+
+#include "sim/cost/cost_model.hpp"
+#include "sim/cost/profile.hpp"
+#include "sim/error.hpp"
+
+namespace sim {
+
+CostModelKind profiled_cost_model();
+
+namespace {
+
+constexpr std::string_view kRemedy = "'paragauge calibrate' for this model, strategy and world adds it";
+
+class Profiled final : public CostModel {
+ public:
+  Profiled(const Cluster& cluster, const Profile& profile) : cluster_(cluster), profile_(profile) {}
+
+  [[nodiscard]] std::string_view name() const override { return "profiled"; }
+
+  /// Levels that weren't measured (3 busy ranks between 2 and 4) are interpolated.
+  [[nodiscard]] ComputeCost compute(const Work& work) const override {
+    const std::string key = work_key(work);
+    const std::map<std::uint32_t, Statistic> levels = profile_.op_levels(cluster_.world, key);
+    if (!levels.contains(1))
+      throw ConfigError("the profile of device '{}' has no op '{}'; {}", profile_.device, key, kRemedy);
+    ComputeCost cost;
+    cost.workspace_bytes = static_cast<double>(profile_.workspace(key).value_or(0));
+    for (const auto& [busy, time] : levels) cost.jitter += time.jitter() / static_cast<double>(levels.size());
+    for (auto upper = levels.begin(); upper != levels.end(); ++upper) {
+      const auto lower = upper == levels.begin() ? upper : std::prev(upper);
+      const double gap = upper == lower ? 1 : upper->first - lower->first;
+      for (std::uint32_t busy = lower->first + (upper != lower); busy <= upper->first; ++busy)
+        cost.busy_s.push_back(std::lerp(lower->second.mean_s, upper->second.mean_s, (busy - lower->first) / gap));
+    }
+    return cost;
+  }
+
+  [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
+    const std::string_view kind = question.kind == InstructionKind::collective ? to_string(question.collective)
+                                                                               : to_string(InstructionKind::send);
+    if (question.across_nodes)
+      throw ConfigError("a profile holds the links inside a node; '{}' between nodes needs the cost model 'analytic'",
+                        kind);
+    const LinkKey link{cluster_.world, std::string(kind), question.members};
+    std::optional<TransferCost> cost = transfer_cost(profile_, cluster_, link, question.bytes);
+    if (!cost)
+      throw ConfigError("the profile of device '{}' has no {} of {} bytes among {} ranks of world '{}'; {}",
+                        profile_.device, kind, question.bytes, question.members, cluster_.world, kRemedy);
+    return *cost;
+  }
+
+  [[nodiscard]] double launch_s() const override {
+    if (const std::optional<Statistic> launch = profile_.launch()) return launch->mean_s;
+    throw ConfigError("the profile of device '{}' has no launch time; {}", profile_.device, kRemedy);
+  }
+
+  [[nodiscard]] double rank_jitter() const override { return profile_.rank_jitter(cluster_.world); }
+
+ private:
+  Cluster cluster_;
+  Profile profile_;
+};
+
+}  // namespace
+
+CostModelKind profiled_cost_model() {
+  return {.name = "profiled",
+          .equation = "mean of this shape and transfer in the profile; transfers piecewise linear in bytes",
+          .needs_profile = true,
+          .make = [](const Cluster& cluster, const Profile* profile) -> std::unique_ptr<CostModel> {
+            if (!profile) throw ConfigError("cost model 'profiled' needs a profile; 'paragauge calibrate' writes one");
+            return std::make_unique<Profiled>(cluster, *profile);
+          }};
+}
+
+}  // namespace sim

@@ -1,0 +1,24 @@
+// Model + Strategy → Program.
+//
+//   Program program = lower(model, parse_strategy("ddp,dp=2", model));
+//
+// Steps: cut the model into stages; per stage play the schedule's actions, node by node, forward and backward, with a
+// send for every tensor that a later stage reads; then the passes in `sim/lower/pass` (gradient accumulation is part of the
+// actions; buffer broadcast, buckets, optimizer, frees).
+#pragma once
+
+#include "sim/model/model.hpp"
+#include "sim/program/program.hpp"
+#include "sim/strategy/strategy.hpp"
+
+namespace sim {
+
+/// The result has passed `validate`. ConfigError when the strategy doesn't fit (batch not divisible, …).
+Program lower(const Model& model, const Strategy& strategy);
+
+/// The one-rank program whose ops are those of `strategy` on one rank: the same microbatches, the same buckets, no
+/// transfers. What `calibrate` plays. Every microbatch, not the first few alone: the first op of a step finds cold
+/// caches, and must count as often as it does in a step.
+Program calibration_program(const Model& model, const Strategy& strategy);
+
+}  // namespace sim

@@ -1,0 +1,80 @@
+#include "sim/error.hpp"
+#include "sim/lower/pass/pass.hpp"
+
+namespace sim {
+
+std::uint32_t Draft::name_index(const std::string& name) {
+  // Names are shared by all drafts of a program.
+  if (names_.empty())
+    for (std::uint32_t i = 0; i < program->names.size(); ++i) names_.emplace(program->names[i], i);
+  const auto [entry, is_new] = names_.emplace(name, static_cast<std::uint32_t>(program->names.size()));
+  if (is_new) program->names.push_back(name);
+  return entry->second;
+}
+
+std::uint32_t Draft::post(const Instruction& instruction) {
+  list.push_back({instruction, tickets});
+  return tickets++;
+}
+
+void Draft::wait(std::uint32_t ticket, std::uint32_t node, std::int32_t microbatch) {
+  Instruction wait;
+  wait.kind = InstructionKind::wait;
+  wait.awaits = ticket;
+  wait.node = node;
+  wait.microbatch = microbatch;
+  list.push_back({wait, kNone});
+}
+
+Draft::Flat Draft::add_flat(const std::string& name, const std::vector<std::uint32_t>& tensors, bool persistent) {
+  const Dtype dtype = role.tensors[tensors.at(0)].spec.dtype;
+  std::int64_t elements = 0, offset = 0;
+  for (std::uint32_t tensor : tensors) elements += role.tensors[tensor].spec.elements();
+  const Initial initial = persistent ? Initial{Initial::Kind::constant, 0, 0, 0} : Initial{};
+  Flat flat{role.add_tensor(name, {dtype, {elements}}, TensorClass::communication, persistent, initial), {}};
+  for (std::uint32_t tensor : tensors) {
+    const TensorSpec slice = role.tensors[tensor].spec.flat();
+    flat.slices.push_back(role.add_view(fmt::format("{}.{}", name, flat.slices.size()), slice, flat.tensor, offset));
+    offset += slice.bytes();
+  }
+  return flat;
+}
+
+std::uint32_t Draft::post_collective(CollectiveKind kind, std::uint32_t group, std::uint32_t tensor,
+                                     std::uint32_t node) {
+  Instruction collective;
+  collective.kind = InstructionKind::collective;
+  collective.collective = kind;
+  collective.peer = group;
+  collective.node = node;
+  collective.reads = collective.writes = {tensor};
+  return post(collective);
+}
+
+void Draft::scaled_copy(std::uint32_t source, std::uint32_t destination, double scale, std::uint32_t node) {
+  Instruction copy;
+  copy.kind = InstructionKind::copy;
+  // Only the size matters for the cost: flat, so that tensors of equal size share one work.
+  copy.work = works->add({{&op_table().at("scaled_copy"), {}, {role.tensors[source].spec.flat()}}, Pass::forward, 0});
+  copy.node = node;
+  copy.scale = scale;
+  copy.reads = {source};
+  copy.writes = {destination};
+  list.push_back({copy, kNone});
+}
+
+Role Draft::finish() && {
+  std::vector<std::uint32_t> index(tickets, kNone);
+  for (DraftInstruction& draft : list) {
+    if (draft.instruction.kind == InstructionKind::wait) {
+      check_internal(index[draft.instruction.awaits] != kNone, "ticket {} awaited before it is posted",
+                     draft.instruction.awaits);
+      draft.instruction.awaits = index[draft.instruction.awaits];
+    }
+    const std::uint32_t at = role.add(draft.instruction);
+    if (draft.ticket != kNone) index[draft.ticket] = at;
+  }
+  return std::move(role);
+}
+
+}  // namespace sim

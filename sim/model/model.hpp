@@ -1,0 +1,83 @@
+// A model: a graph of ops in topological order, the loss last.
+//
+//   Model model = load_model("resnet50,image=128,global_batch=16,loss=mse_loss,optimizer=sgd:lr=0.001");
+//   for (const Node& node : model.nodes) fmt::print("{} {}\n", node.name, to_string(model.signature(node, 16).output));
+//
+// The file format is sim/catalog/models/*.json ("paragauge-model-1": README, "add a model"). Shapes in a file are per
+// sample; the batch dimension comes in front when a model is lowered for a number of rows.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "sim/model/op/op.hpp"
+
+namespace sim {
+
+/// An input of a node: the index of an earlier node, or one of these.
+constexpr int kModelInput = -1;
+constexpr int kModelTarget = -2;
+
+struct Node {
+  std::string name;  // as in torchvision's state_dict: "layer1.0.conv1"
+  const OpKind* kind = nullptr;
+  Attributes attributes;
+  std::vector<int> inputs;
+};
+
+/// What the training loop does inside the timed step, beside training.
+enum class Timing : std::uint8_t {
+  step,      // nothing: the data lie on the devices
+  tutorial,  // makes a random batch on the host and brings it to the devices (R1, PyTorch's model-parallel tutorial)
+  epoch,     // reads the loss and counts the correct predictions (R2, the four-device ConvNet)
+};
+
+struct Model {
+  std::string name;
+  std::string description;
+  std::string source, options;  // of load_model's text: the name or path, and the keys given beside global_batch
+  Shape input;                  // per sample
+  std::int64_t classes = 0;     // of the target; the model's output is [rows, classes]
+  std::int64_t global_batch = 1;
+  Dtype dtype = Dtype::f32;
+  Timing timing = Timing::step;
+  std::vector<Node> nodes;  // the last one is the loss
+  OpInstance optimizer;     // attributes only; `inputs` empty
+  std::map<std::string, std::vector<std::string>> cuts;
+
+  /// The text that load_model accepts and that makes this same model again.
+  [[nodiscard]] std::string text() const;
+  /// Every node with the shapes of its inputs for a pass over `rows` samples.
+  [[nodiscard]] std::vector<OpInstance> instances(std::int64_t rows) const;
+  [[nodiscard]] TensorSpec input_spec(std::int64_t rows) const;
+  /// Class indices i64[rows] for cross_entropy, one-hot dtype[rows, classes] for mse_loss.
+  [[nodiscard]] TensorSpec target_spec(std::int64_t rows) const;
+  [[nodiscard]] int node_index(std::string_view node_name) const;  // -1 if there's none
+  /// Per node: whether its output depends on a parameter, so that its gradient has to be computed.
+  [[nodiscard]] std::vector<bool> outputs_need_grad() const;
+  /// OpKind::demand's bits for the node's backward; 0: it has none.
+  [[nodiscard]] std::uint32_t grads(std::size_t node, const std::vector<bool>& outputs_need_grad) const;
+};
+
+/// `text` is
+/// `name[,image=S][,global_batch=B][,loss=mse_loss|cross_entropy][,optimizer=kind:key=value:…][,dtype=f32|f64]
+/// [,timing=step|tutorial|epoch]`; the name is one of the catalog or a path to a .json file. ConfigError that says
+/// what, where and what is allowed.
+Model load_model(std::string_view text);
+
+/// Per node, for one forward and backward over `rows` samples: what `paragauge describe` prints.
+struct NodeSummary {
+  std::string name, op;
+  Shape output;
+  std::int64_t parameters = 0;
+  double forward_flops = 0, backward_flops = 0;
+  double forward_bytes = 0, backward_bytes = 0;
+  std::int64_t activation_bytes = 0;  // what this node's forward keeps in new storage until its backward
+};
+std::vector<NodeSummary> summarize(const Model& model, std::int64_t rows);
+
+std::int64_t parameter_count(const Model& model);
+
+}  // namespace sim

@@ -1,0 +1,71 @@
+#include "sim/model/op/op.hpp"
+
+#include <cmath>
+
+#include "sim/error.hpp"
+
+namespace sim {
+
+std::string_view to_string(Pass pass) {
+  switch (pass) {
+    case Pass::forward:
+      return "forward";
+    case Pass::backward:
+      return "backward";
+    case Pass::update:
+      return "update";
+  }
+  throw InternalError("pass {}", static_cast<int>(pass));
+}
+
+double OpInstance::number(std::string_view attribute) const {
+  const auto found = attributes.find(attribute);
+  check_internal(found != attributes.end(), "op '{}' has no attribute '{}'", kind->name, attribute);
+  return found->second;
+}
+
+std::int64_t OpInstance::integer(std::string_view attribute) const { return std::llround(number(attribute)); }
+
+Signature OpInstance::signature() const {
+  const auto check = [&](const TensorSpec& spec, std::string_view what) {
+    if (!fits(spec.shape))
+      throw ConfigError("op '{}' has {} {}; sizes must be positive, with a product of at most 2^40", kind->name, what,
+                        to_string(spec));
+  };
+  for (const TensorSpec& input : inputs) check(input, "an input");
+  Signature s = kind->signature(*this);
+  check(s.output, "an output");
+  for (const ParameterSpec& parameter : s.parameters) check(parameter.spec, "a parameter");
+  for (const BufferSpec& buffer : s.buffers) check(buffer.spec, "a buffer");
+  for (const SavedSpec& saved : s.saved) check(saved.spec, "a saved tensor");
+  return s;
+}
+
+Attributes complete_attributes(const OpKind& kind, const Attributes& given, const std::string& where) {
+  for (const auto& [name, value] : given) {
+    bool known = false;
+    std::string names;
+    for (const AttributeSpec& spec : kind.attributes) {
+      names += (names.empty() ? "" : ", ") + std::string(spec.name);
+      if (spec.name != name) continue;
+      known = true;
+      const bool fits =
+          value >= spec.minimum && value <= spec.maximum && (!spec.integral || value == std::floor(value));
+      if (!fits)
+        throw ConfigError("{}: {}={} of op '{}' must be a {} from {} to {}", where, name, value, kind.name,
+                          spec.integral ? "whole number" : "number", spec.minimum, spec.maximum);
+    }
+    if (!known)
+      throw ConfigError("{}: op '{}' has no attribute '{}'; known: {}", where, kind.name, name,
+                        names.empty() ? "none" : names);
+  }
+  Attributes complete = given;
+  for (const AttributeSpec& spec : kind.attributes) {
+    if (complete.contains(spec.name)) continue;
+    if (spec.required) throw ConfigError("{}: op '{}' needs '{}'", where, kind.name, spec.name);
+    complete.emplace(spec.name, spec.otherwise);
+  }
+  return complete;
+}
+
+}  // namespace sim

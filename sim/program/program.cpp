@@ -1,0 +1,166 @@
+#include "sim/program/program.hpp"
+
+#include <algorithm>
+
+#include "sim/error.hpp"
+
+namespace sim {
+
+std::string_view to_string(InstructionKind kind) {
+  switch (kind) {
+    case InstructionKind::compute:
+      return "compute";
+    case InstructionKind::copy:
+      return "copy";
+    case InstructionKind::update:
+      return "update";
+    case InstructionKind::send:
+      return "send";
+    case InstructionKind::recv:
+      return "recv";
+    case InstructionKind::collective:
+      return "collective";
+    case InstructionKind::wait:
+      return "wait";
+  }
+  throw InternalError("instruction kind {}", static_cast<int>(kind));
+}
+
+std::string_view to_string(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::all_reduce:
+      return "all_reduce";
+    case CollectiveKind::broadcast:
+      return "broadcast";
+  }
+  throw InternalError("collective kind {}", static_cast<int>(kind));
+}
+
+std::string_view to_string(TensorClass tensor_class) {
+  switch (tensor_class) {
+    case TensorClass::weight:
+      return "weight";
+    case TensorClass::gradient:
+      return "gradient";
+    case TensorClass::optimizer:
+      return "optimizer";
+    case TensorClass::activation:
+      return "activation";
+    case TensorClass::buffer:
+      return "buffer";
+    case TensorClass::input:
+      return "input";
+    case TensorClass::communication:
+      return "communication";
+  }
+  throw InternalError("tensor class {}", static_cast<int>(tensor_class));
+}
+
+std::string work_key(const Work& work) {
+  std::string key = fmt::format("{}.{}", work.op.kind->name, to_string(work.pass));
+  for (const TensorSpec& input : work.op.inputs) key += " " + to_string(input);
+  for (const auto& [name, value] : work.op.attributes) key += fmt::format(" {}={}", name, value);
+  if (work.pass == Pass::backward) {
+    key += " grads=";
+    for (std::size_t i = 0; i < work.op.inputs.size(); ++i)
+      if (work.grads & (1U << i)) key += fmt::format("{}+", i);
+    key += (work.grads & kParameterGrads) ? "p" : "";
+  }
+  return key;
+}
+
+std::uint32_t Role::add_tensor(std::string tensor_name, const TensorSpec& spec, TensorClass tensor_class,
+                               bool persistent, const Initial& initial) {
+  const auto id = static_cast<std::uint32_t>(tensors.size());
+  storages.push_back({id, spec.bytes(), tensor_class, persistent});  // first: `spec` may be a tensor's of this role
+  tensors.push_back({std::move(tensor_name), spec, static_cast<std::uint32_t>(storages.size() - 1), 0, initial});
+  return id;
+}
+
+std::uint32_t Role::add_view(std::string tensor_name, const TensorSpec& spec, std::uint32_t of,
+                             std::int64_t offset_bytes) {
+  const Tensor& base = tensors[of];
+  check_internal(offset_bytes >= 0 && base.offset_bytes + offset_bytes + spec.bytes() <= storages[base.storage].bytes,
+                 "view '{}' reaches beyond '{}'", tensor_name, base.name);
+  const auto id = static_cast<std::uint32_t>(tensors.size());
+  tensors.push_back({std::move(tensor_name), spec, base.storage, base.offset_bytes + offset_bytes, {}});
+  return id;
+}
+
+std::uint32_t Role::add(const Instruction& instruction) {
+  const std::uint32_t index = size();
+  kind.push_back(instruction.kind);
+  collective.push_back(instruction.collective);
+  work.push_back(instruction.work);
+  node.push_back(instruction.node);
+  peer.push_back(instruction.peer);
+  root.push_back(instruction.root);
+  tag.push_back(instruction.tag);
+  awaits.push_back(instruction.awaits);
+  microbatch.push_back(instruction.microbatch);
+  scale.push_back(instruction.scale);
+  for (const auto* operands : {&instruction.reads, &instruction.writes, &instruction.frees}) {
+    pool_.insert(pool_.end(), operands->begin(), operands->end());
+    begin_.push_back(static_cast<std::uint32_t>(pool_.size()));
+  }
+  return index;
+}
+
+Instruction Role::at(std::uint32_t i) const {
+  Instruction instruction{
+      kind[i], collective[i], work[i], node[i], microbatch[i], peer[i], root[i], tag[i], awaits[i], scale[i], {}, {},
+      {}};
+  instruction.reads.assign(reads(i).begin(), reads(i).end());
+  instruction.writes.assign(writes(i).begin(), writes(i).end());
+  instruction.frees.assign(frees(i).begin(), frees(i).end());
+  return instruction;
+}
+
+std::uint32_t Program::ranks() const {
+  std::size_t count = 0;
+  for (const Role& role : roles) count += role.ranks.size();
+  return static_cast<std::uint32_t>(count);
+}
+
+std::vector<Program::Place> Program::places() const {
+  std::vector<Place> places(ranks());
+  for (std::uint32_t r = 0; r < roles.size(); ++r)
+    for (std::uint32_t replica = 0; replica < roles[r].ranks.size(); ++replica)
+      places.at(roles[r].ranks[replica]) = {r, replica};
+  return places;
+}
+
+std::int64_t Program::transfer_bytes(const Role& role, std::uint32_t i) const {
+  const std::span<const std::uint32_t> tensors = role.kind[i] == InstructionKind::recv ? role.writes(i) : role.reads(i);
+  std::int64_t bytes = 0;
+  for (std::uint32_t tensor : tensors) bytes += role.tensors[tensor].spec.bytes();
+  return bytes;
+}
+
+std::string Program::label(const Role& role, std::uint32_t i) const {
+  const InstructionKind kind = role.kind[i];
+  if (kind == InstructionKind::wait) return "wait for " + label(role, role.awaits[i]);
+  std::string text(kind == InstructionKind::collective ? to_string(role.collective[i]) : to_string(kind));
+  if (role.node[i] != kNone) text += " " + names[role.node[i]];
+  if (role.work[i] != kNone && works[role.work[i]].op.kind->role != OpRole::optimizer) {
+    const Work& w = works[role.work[i]];
+    text +=
+        w.op.kind->role == OpRole::helper ? fmt::format(" {}", w.op.kind->name) : fmt::format(" {}", to_string(w.pass));
+  }
+  if (kind == InstructionKind::send) text += " to " + roles[role.peer[i]].name;
+  if (kind == InstructionKind::recv) text += " from " + roles[role.peer[i]].name;
+  if (role.microbatch[i] >= 0 && microbatches > 1) text += fmt::format(" mb={}", role.microbatch[i]);
+  return text;
+}
+
+WorkTable::WorkTable(std::vector<Work>& works) : works_(works) {
+  for (std::uint32_t i = 0; i < works.size(); ++i) index_.emplace(work_key(works[i]), i);
+}
+
+std::uint32_t WorkTable::add(const Work& work) {
+  const auto [entry, is_new] = index_.emplace(work_key(work), static_cast<std::uint32_t>(works_.size()));
+  if (is_new) works_.push_back(work);
+  return entry->second;
+}
+
+}  // namespace sim

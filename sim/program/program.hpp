@@ -1,0 +1,195 @@
+// A Program is what each rank does in one training step, instruction by instruction. It is data: printable, parsable,
+// checked before anyone plays it, and the same for the simulator and for the executor on real devices.
+//
+//   Program program = lower(model, strategy);
+//   fmt::print("{}", to_text(program));
+//   Program same = program_from_text(text);
+//
+// How a rank plays its list. One issuing thread goes through the list in order. `compute`, `copy`, `update` run on the
+// device's compute lane (on a CPU the issuing thread itself). `send`, `recv`, `collective` are *posted* and go on in
+// the communication lane once everything issued before them is done; `wait` names a posted instruction and holds the
+// issuing thread (on a CPU) or the compute lane (on a GPU) until that one is done. So the only order among lanes is:
+// posts after what was issued before, waits before what comes after.
+//
+// Tensors. A tensor is a view (dtype, shape, byte offset) of a storage. A storage is allocated when an instruction that
+// writes one of its tensors is issued and freed after the instruction that lists it under `frees`; persistent storages
+// (weights, buffers, states, inputs, buckets) live outside the step. Hence live bytes follow from the list alone, and
+// both executors agree on them exactly.
+//
+// Ranks that do the same share a Role. A peer is a role: the partner is the rank with the same replica index in that
+// role.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/model/op/op.hpp"
+
+namespace sim {
+
+enum class InstructionKind : std::uint8_t { compute, copy, update, send, recv, collective, wait };
+std::string_view to_string(InstructionKind kind);
+/// Takes time on the compute lane.
+constexpr bool is_computed(InstructionKind kind) {
+  return kind == InstructionKind::compute || kind == InstructionKind::copy || kind == InstructionKind::update;
+}
+/// Begins a transfer that a `wait` ends.
+constexpr bool is_posted(InstructionKind kind) {
+  return kind == InstructionKind::send || kind == InstructionKind::recv || kind == InstructionKind::collective;
+}
+
+enum class CollectiveKind : std::uint8_t { all_reduce, broadcast };  // later: reduce_scatter, all_gather, …
+std::string_view to_string(CollectiveKind kind);
+
+/// What a storage is for: the rows of the memory breakdown.
+enum class TensorClass : std::uint8_t { weight, gradient, optimizer, activation, buffer, input, communication };
+std::string_view to_string(TensorClass tensor_class);
+constexpr int kTensorClasses = 7;
+
+/// How a persistent tensor gets its first value. Values depend on the names and the seed only, never on the partition.
+struct Initial {
+  enum class Kind : std::uint8_t { none, uniform, constant, model_input, model_target } kind = Kind::none;
+  double center = 0, bound = 0;  // uniform: center ± bound; constant: center
+  std::int64_t rows = 0;         // model_input/target: this many rows, from row replica × rows of the global batch
+};
+
+struct Storage {
+  std::uint32_t owner = 0;  // the tensor that spans it; the others are views of it
+  std::int64_t bytes = 0;
+  TensorClass tensor_class = TensorClass::activation;
+  bool persistent = false;
+  friend bool operator==(const Storage&, const Storage&) = default;
+};
+
+struct Tensor {
+  std::string name;
+  TensorSpec spec;
+  std::uint32_t storage = 0;
+  std::int64_t offset_bytes = 0;
+  Initial initial;
+};
+
+/// A unit of compute, shared by all instructions of the same kind, pass and shapes: the key of costs and profiles.
+struct Work {
+  OpInstance op;
+  Pass pass = Pass::forward;
+  std::uint32_t grads = kParameterGrads | 1;  // see OpKind::demand
+
+  [[nodiscard]] Demand demand() const { return op.demand(pass, grads); }
+};
+/// "conv2d.backward f32[16,64,32,32] kernel_size=3 … grads=input,parameters": unique, and the key in a Profile.
+std::string work_key(const Work& work);
+/// The inverse. ConfigError when the text is no key.
+Work work_from_key(std::string_view key);
+
+/// A communicator: each rank belongs to at most one member list.
+struct Group {
+  std::string name;                                 // "data", later "tensor", …
+  std::vector<std::vector<std::uint32_t>> members;  // rank lists
+};
+
+constexpr std::uint32_t kNone = 0xffffffffU;
+
+/// One instruction, as a value: what Role::add takes and Role::at gives.
+struct Instruction {
+  InstructionKind kind = InstructionKind::compute;
+  CollectiveKind collective = CollectiveKind::all_reduce;
+  std::uint32_t work = kNone;  // compute, copy, update: index into Program::works
+  std::uint32_t node = kNone;  // index into Program::names: the node (or bucket …) it belongs to
+  std::int32_t microbatch = -1;
+  std::uint32_t peer = kNone;                // send, recv: role; collective: group
+  std::uint32_t root = 0;                    // broadcast: index in the group
+  std::uint32_t tag = 0;                     // send, recv: matches inside a (source, destination) pair, counted from 0
+  std::uint32_t awaits = kNone;              // wait: index of the posted instruction
+  double scale = 1;                          // loss backward: gradient of the loss; scaled_copy: factor
+  std::vector<std::uint32_t> reads, writes;  // tensors
+  std::vector<std::uint32_t> frees;          // storages
+};
+
+/// The instruction list of the ranks that do the same. Struct of arrays: the simulator touches only what it needs.
+class Role {
+ public:
+  std::string name;                  // "stage0"
+  std::vector<std::uint32_t> ranks;  // replica index → rank
+  std::vector<Tensor> tensors;
+  std::vector<Storage> storages;
+
+  /// A tensor with a storage of its own; its index.
+  std::uint32_t add_tensor(std::string tensor_name, const TensorSpec& spec, TensorClass tensor_class,
+                           bool persistent = false, const Initial& initial = {});
+  /// A tensor inside the storage of `of`.
+  std::uint32_t add_view(std::string tensor_name, const TensorSpec& spec, std::uint32_t of,
+                         std::int64_t offset_bytes = 0);
+
+  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(kind.size()); }
+  std::uint32_t add(const Instruction& instruction);  // its index
+  [[nodiscard]] Instruction at(std::uint32_t index) const;
+  [[nodiscard]] std::span<const std::uint32_t> reads(std::uint32_t i) const { return range(3 * i); }
+  [[nodiscard]] std::span<const std::uint32_t> writes(std::uint32_t i) const { return range(3 * i + 1); }
+  [[nodiscard]] std::span<const std::uint32_t> frees(std::uint32_t i) const { return range(3 * i + 2); }
+
+  // One entry per instruction.
+  std::vector<InstructionKind> kind;
+  std::vector<CollectiveKind> collective;
+  std::vector<std::uint32_t> work, node, peer, root, tag, awaits;
+  std::vector<std::int32_t> microbatch;
+  std::vector<double> scale;
+
+ private:
+  [[nodiscard]] std::span<const std::uint32_t> range(std::uint32_t slot) const {
+    return {pool_.data() + begin_[slot], pool_.data() + begin_[slot + 1]};
+  }
+  std::vector<std::uint32_t> begin_{0};  // 3 ranges per instruction: reads, writes, frees
+  std::vector<std::uint32_t> pool_;
+};
+
+struct Program {
+  std::string model;     // load_model's text
+  std::string strategy;  // the canonical strategy text
+  std::int64_t global_batch = 0;
+  /// How one device would play the same partition (the reference of `verify`): replicas × microbatches, the gradient
+  /// averaged over both.
+  std::int64_t replicas = 1, microbatches = 1;
+  std::vector<Work> works;
+  std::vector<std::string> names;
+  std::vector<Group> groups;
+  std::vector<Role> roles;
+
+  [[nodiscard]] std::uint32_t ranks() const;
+  /// rank → (role, replica index).
+  struct Place {
+    std::uint32_t role = 0, replica = 0;
+  };
+  [[nodiscard]] std::vector<Place> places() const;
+  /// Bytes that a send, recv or collective instruction moves (nccl-tests' size s).
+  [[nodiscard]] std::int64_t transfer_bytes(const Role& role, std::uint32_t instruction) const;
+  /// "compute layer1.0.conv1 backward mb=2", for messages and reports.
+  [[nodiscard]] std::string label(const Role& role, std::uint32_t instruction) const;
+};
+
+/// Text form: complete, one line per tensor and instruction. program_from_text(to_text(p)) plays exactly like p.
+std::string to_text(const Program& program);
+/// ConfigError with the line number when the text is not a Program.
+Program program_from_text(std::string_view text);
+
+/// Adds works without repeating equal ones.
+class WorkTable {
+ public:
+  explicit WorkTable(std::vector<Work>& works);
+  std::uint32_t add(const Work& work);
+
+ private:
+  std::vector<Work>& works_;
+  std::map<std::string, std::uint32_t> index_;
+};
+
+/// ConfigError when the Program can't be played: ranks or groups that don't fit, collectives in different order among
+/// members of a group, sends without receives, a deadlock (sends block until received: the strictest transport), a read
+/// before write or after free, a storage freed twice or never. The message names rank and instruction.
+void validate(const Program& program);
+
+}  // namespace sim

@@ -1,0 +1,491 @@
+// The text form of a Program. One line per item, in this order:
+//
+//   paragauge-program-1
+//   model resnet18,global_batch=8
+//   strategy pipeline,pp=2,microbatches=2
+//   partition global_batch=8 replicas=1 microbatches=2
+//   group data 0,1                                                          member lists of ranks, separated by spaces
+//   work conv2d.forward f32[4,3,32,32] bias=1 kernel_size=5 …                as in a Profile; referred to as w0, w1, …
+//   role stage0 ranks=0
+//   tensor conv1.weight f32[6,3,5,5] weight persistent uniform=0,0.115        a tensor with a storage of its own
+//   view input#1 f32[4,3,32,32] input +49152                                 a tensor inside another one's storage
+//   0 compute w0 node=conv1 mb=0 : input#0 conv1.weight -> conv1#0 ; free …   reads, writes, freed storages (by owner)
+#include <charconv>
+#include <cmath>
+#include <unordered_map>
+
+#include "sim/error.hpp"
+#include "sim/program/program.hpp"
+
+namespace sim {
+namespace {
+
+constexpr std::string_view kFormat = "paragauge-program-1";
+constexpr std::int64_t kMostSamples = std::int64_t{1} << 40;
+constexpr std::size_t kMostGroups = 1000;  // checking them takes groups × ranks
+
+std::string initial_text(const Initial& initial) {
+  switch (initial.kind) {
+    case Initial::Kind::none:
+      return "";
+    case Initial::Kind::uniform:
+      return fmt::format(" uniform={},{}", initial.center, initial.bound);
+    case Initial::Kind::constant:
+      return fmt::format(" constant={}", initial.center);
+    case Initial::Kind::model_input:
+      return fmt::format(" model_input={}", initial.rows);
+    case Initial::Kind::model_target:
+      return fmt::format(" model_target={}", initial.rows);
+  }
+  throw InternalError("initial kind {}", static_cast<int>(initial.kind));
+}
+
+/// Words of one line, with the line number for messages.
+class Line {
+ public:
+  Line(std::string_view text, std::size_t number) : text_(text), number_(number) {}
+
+  [[nodiscard]] bool empty() {
+    skip();
+    return text_.empty();
+  }
+  /// The next word; an error that says what was expected when there is none.
+  std::string_view word(std::string_view expected) {
+    skip();
+    if (text_.empty()) fail("ends where {} is expected", expected);
+    const std::size_t end = std::min(text_.find(' '), text_.size());
+    const std::string_view result = text_.substr(0, end);
+    text_.remove_prefix(end);
+    return result;
+  }
+  std::string_view rest() {
+    skip();
+    return std::exchange(text_, {});
+  }
+  template <class... Args>
+  [[noreturn]] void fail(fmt::format_string<Args...> text, Args&&... args) const {
+    throw ConfigError("program text, line {}: {}", number_, fmt::format(text, std::forward<Args>(args)...));
+  }
+  template <class Number>
+  Number number(std::string_view text, std::string_view what) const {
+    Number value{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size()) fail("'{}' is no {}", text, what);
+    if constexpr (std::is_floating_point_v<Number>)
+      if (!std::isfinite(value)) fail("'{}' is no finite {}", text, what);
+    return value;
+  }
+
+ private:
+  void skip() {
+    while (!text_.empty() && text_.front() == ' ') text_.remove_prefix(1);
+  }
+  std::string_view text_;
+  std::size_t number_;
+};
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (;;) {
+    const std::size_t end = std::min(text.find(separator), text.size());
+    parts.push_back(text.substr(0, end));
+    if (end == text.size()) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+/// "conv2d.forward f32[4,3,32,32] bias=1 kernel_size=5 …".
+Work read_work(Line& line) {
+  const std::string_view name = line.word("op.pass");
+  const std::size_t dot = name.find('.');
+  if (dot == std::string_view::npos) line.fail("'{}' is not op.pass", name);
+  Work work;
+  work.op.kind = op_table().find(name.substr(0, dot));
+  if (work.op.kind == nullptr) line.fail("unknown op kind '{}'; known: {}", name.substr(0, dot), op_table().names());
+  const std::string_view pass = name.substr(dot + 1);
+  bool known = false;
+  for (Pass candidate : {Pass::forward, Pass::backward, Pass::update})
+    if (to_string(candidate) == pass) work.pass = candidate, known = true;
+  if (!known) line.fail("unknown pass '{}'; known: forward, backward, update", pass);
+  if ((work.pass == Pass::update) != (work.op.kind->role == OpRole::optimizer) ||
+      (work.pass == Pass::backward && work.op.kind->role == OpRole::helper))
+    line.fail("op '{}' has no pass '{}'", work.op.kind->name, pass);
+  Attributes given;
+  while (!line.empty()) {
+    const std::string_view item = line.word("an item");
+    const std::size_t equals = item.find('=');
+    if (equals == std::string_view::npos) {
+      try {
+        work.op.inputs.push_back(tensor_spec_from(item));
+      } catch (const ConfigError& error) {
+        line.fail("{}", error.what());
+      }
+    } else if (item.starts_with("grads=")) {
+      work.grads = 0;
+      for (std::string_view grad : split(item.substr(6), '+')) {
+        if (grad == "p") work.grads |= kParameterGrads;
+        if (grad.empty() || grad == "p") continue;
+        const auto bit = line.number<std::uint32_t>(grad, "input");
+        if (bit > 30) line.fail("input {} of grads must be from 0 to 30", bit);
+        work.grads |= 1U << bit;
+      }
+    } else {
+      given[std::string(item.substr(0, equals))] = line.number<double>(item.substr(equals + 1), "number");
+    }
+  }
+  if (work.op.inputs.size() != static_cast<std::size_t>(work.op.kind->inputs))
+    line.fail("op '{}' takes {} inputs, found {}", work.op.kind->name, work.op.kind->inputs, work.op.inputs.size());
+  try {
+    work.op.attributes = complete_attributes(*work.op.kind, given, "work");
+    static_cast<void>(work.op.signature());
+  } catch (const ConfigError& error) {
+    line.fail("{}", error.what());
+  }
+  return work;
+}
+
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : text_(text) {}
+
+  Program parse() {
+    Line first = next();
+    if (first.rest() != kFormat) first.fail("expected '{}'", kFormat);
+    while (!text_.empty()) {
+      Line line = next();
+      if (line.empty()) continue;
+      const std::string_view what = line.word("an item");
+      if (what == "model") {
+        program_.model = line.rest();
+      } else if (what == "strategy") {
+        program_.strategy = line.rest();
+      } else if (what == "partition") {
+        partition(line);
+      } else if (what == "group") {
+        group(line);
+      } else if (what == "work") {
+        work(line);
+      } else if (what == "role") {
+        role(line);
+      } else if (what == "tensor" || what == "view") {
+        tensor(line, what == "view");
+      } else if (what.find_first_not_of("0123456789") == std::string_view::npos) {
+        instruction(line, what);
+      } else {
+        line.fail(
+            "unknown item '{}'; known: model, strategy, partition, group, work, role, tensor, view, an instruction's "
+            "number",
+            what);
+      }
+    }
+    resolve_peers();
+    return std::move(program_);
+  }
+
+ private:
+  Line next() {
+    const std::size_t end = std::min(text_.find('\n'), text_.size());
+    Line line(text_.substr(0, end), ++line_);
+    text_.remove_prefix(std::min(end + 1, text_.size()));
+    return line;
+  }
+
+  void partition(Line& line) {
+    while (!line.empty()) {
+      const std::string_view item = line.word("key=value");
+      const std::vector<std::string_view> parts = split(item, '=');
+      if (parts.size() != 2) line.fail("'{}' is not key=value", item);
+      const auto value = line.number<std::int64_t>(parts[1], "whole number");
+      if (value < 1 || value > kMostSamples) line.fail("{}={} must be from 1 to 2^40", parts[0], value);
+      if (parts[0] == "global_batch")
+        program_.global_batch = value;
+      else if (parts[0] == "replicas")
+        program_.replicas = value;
+      else if (parts[0] == "microbatches")
+        program_.microbatches = value;
+      else
+        line.fail("unknown key '{}'; known: global_batch, replicas, microbatches", parts[0]);
+    }
+  }
+
+  std::vector<std::uint32_t> ranks(Line& line, std::string_view text) const {
+    std::vector<std::uint32_t> list;
+    for (std::string_view rank : split(text, ',')) list.push_back(line.number<std::uint32_t>(rank, "rank"));
+    return list;
+  }
+
+  void group(Line& line) {
+    Group group{std::string(line.word("a name")), {}};
+    while (!line.empty()) group.members.push_back(ranks(line, line.word("ranks")));
+    if (program_.groups.size() >= kMostGroups) line.fail("more than {} groups", kMostGroups);
+    program_.groups.push_back(std::move(group));
+  }
+
+  void work(Line& line) { program_.works.push_back(read_work(line)); }
+
+  void role(Line& line) {
+    Role role;
+    role.name = line.word("a name");
+    const std::string_view list = line.word("ranks=…");
+    if (!list.starts_with("ranks=")) line.fail("expected ranks=…, found '{}'", list);
+    role.ranks = ranks(line, list.substr(6));
+    program_.roles.push_back(std::move(role));
+    tensors_.clear();
+  }
+
+  Role& current(Line& line) {
+    if (program_.roles.empty()) line.fail("comes before the first role");
+    return program_.roles.back();
+  }
+
+  void tensor(Line& line, bool view) {
+    Role& role = current(line);
+    const std::string name(line.word("a name"));
+    if (name == ":" || name == "->" || name == ";") line.fail("'{}' is not a tensor name", name);
+    if (tensors_.contains(name)) line.fail("the tensor '{}' is there already", name);
+    TensorSpec spec;
+    try {
+      spec = tensor_spec_from(line.word("a type"));
+    } catch (const ConfigError& error) {
+      line.fail("{}", error.what());
+    }
+    if (view) {
+      const std::uint32_t owner = find_tensor(line, line.word("the owner"));
+      const std::string_view offset = line.word("+offset");
+      if (!offset.starts_with('+')) line.fail("expected +offset, found '{}'", offset);
+      const auto bytes = line.number<std::int64_t>(offset.substr(1), "offset in bytes");
+      const std::int64_t size = role.storages[role.tensors[owner].storage].bytes;
+      if (bytes < 0 || bytes > size || role.tensors[owner].offset_bytes + bytes + spec.bytes() > size)
+        line.fail("view '{}' reaches beyond '{}'", name, role.tensors[owner].name);
+      tensors_[name] = role.add_view(name, spec, owner, bytes);
+      return;
+    }
+    const std::string_view class_name = line.word("a tensor class");
+    int found = -1;
+    for (int i = 0; i < kTensorClasses; ++i)
+      if (to_string(static_cast<TensorClass>(i)) == class_name) found = i;
+    if (found < 0) line.fail("unknown tensor class '{}'", class_name);
+    bool persistent = false;
+    Initial initial;
+    while (!line.empty()) {
+      const std::string_view item = line.word("an item");
+      if (item == "persistent")
+        persistent = true;
+      else
+        initial = initial_from(line, item);
+    }
+    tensors_[name] = role.add_tensor(name, spec, static_cast<TensorClass>(found), persistent, initial);
+  }
+
+  static std::int64_t rows(const Line& line, std::string_view text) {
+    const auto count = line.number<std::int64_t>(text, "count of rows");
+    if (count < 1 || count > kMostSamples) line.fail("'{}' rows must be from 1 to 2^40", text);
+    return count;
+  }
+
+  Initial initial_from(Line& line, std::string_view item) const {
+    const std::vector<std::string_view> parts = split(item, '=');
+    if (parts.size() == 2) {
+      const std::vector<std::string_view> values = split(parts[1], ',');
+      if (parts[0] == "uniform" && values.size() == 2)
+        return {Initial::Kind::uniform, line.number<double>(values[0], "number"),
+                line.number<double>(values[1], "number"), 0};
+      if (parts[0] == "constant") return {Initial::Kind::constant, line.number<double>(parts[1], "number"), 0, 0};
+      if (parts[0] == "model_input") return {Initial::Kind::model_input, 0, 0, rows(line, parts[1])};
+      if (parts[0] == "model_target") return {Initial::Kind::model_target, 0, 0, rows(line, parts[1])};
+    }
+    line.fail(
+        "unknown item '{}'; known: persistent, uniform=center,bound, constant=x, model_input=rows, model_target=rows",
+        item);
+  }
+
+  std::uint32_t find_tensor(Line& line, std::string_view name) const {
+    const auto found = tensors_.find(std::string(name));
+    if (found == tensors_.end()) line.fail("unknown tensor '{}'", name);
+    return found->second;
+  }
+
+  void instruction(Line& line, std::string_view number) {
+    Role& role = current(line);
+    if (line.number<std::uint32_t>(number, "instruction number") != role.size())
+      line.fail("instruction {} where {} is expected", number, role.size());
+    Instruction i;
+    const std::string_view kind = line.word("an instruction kind");
+    bool known = false;
+    for (InstructionKind candidate :
+         {InstructionKind::compute, InstructionKind::copy, InstructionKind::update, InstructionKind::send,
+          InstructionKind::recv, InstructionKind::collective, InstructionKind::wait})
+      if (to_string(candidate) == kind) i.kind = candidate, known = true;
+    if (!known)
+      line.fail("unknown instruction kind '{}'; known: compute, copy, update, send, recv, collective, wait", kind);
+    std::string peer;
+    while (!line.empty()) {
+      const std::string_view item = line.word("an item");
+      if (item == ":") break;
+      field(line, item, i, peer);
+    }
+    std::vector<std::uint32_t>* list = &i.reads;
+    while (!line.empty()) {
+      const std::string_view word = line.word("a tensor");
+      if (word == "->") {
+        list = &i.writes;
+      } else if (word == ";") {
+        if (line.word("free") != "free") line.fail("expected 'free' after ';'");
+        list = &i.frees;
+      } else {
+        const std::uint32_t tensor = find_tensor(line, word);
+        list->push_back(list == &i.frees ? role.tensors[tensor].storage : tensor);
+      }
+    }
+    const bool needs_work =
+        i.kind == InstructionKind::compute || i.kind == InstructionKind::copy || i.kind == InstructionKind::update;
+    const bool needs_peer =
+        i.kind == InstructionKind::send || i.kind == InstructionKind::recv || i.kind == InstructionKind::collective;
+    if (needs_work != (i.work != kNone)) line.fail("'{}' {} a work", kind, needs_work ? "needs" : "takes no");
+    if (needs_peer == peer.empty()) line.fail("'{}' {} a peer or group", kind, needs_peer ? "needs" : "takes no");
+    if ((i.kind == InstructionKind::wait) != (i.awaits != kNone))
+      line.fail("'wait', and only it, needs on=instruction");
+    if ((i.kind == InstructionKind::send || i.kind == InstructionKind::collective) && i.reads.size() != 1)
+      line.fail("'{}' reads one tensor", kind);
+    if ((i.kind == InstructionKind::recv || i.kind == InstructionKind::collective) && i.writes.size() != 1)
+      line.fail("'{}' writes one tensor", kind);
+    if (needs_peer) peers_.push_back({static_cast<std::uint32_t>(program_.roles.size() - 1), role.size(), peer, line});
+    role.add(i);
+  }
+
+  void field(Line& line, std::string_view item, Instruction& i, std::string& peer) {
+    if (item.starts_with('w') && item.find('=') == std::string_view::npos) {
+      i.work = line.number<std::uint32_t>(item.substr(1), "work");
+      if (i.work >= program_.works.size()) line.fail("work {} of {}", item, program_.works.size());
+      return;
+    }
+    const std::size_t equals = item.find('=');
+    if (equals == std::string_view::npos) line.fail("'{}' is not key=value", item);
+    const std::string_view key = item.substr(0, equals), value = item.substr(equals + 1);
+    if (key == "node") {
+      i.node = name_index(value);
+    } else if (key == "mb") {
+      i.microbatch = line.number<std::int32_t>(value, "microbatch");
+      if (i.microbatch < 0) line.fail("mb={} must not be negative", i.microbatch);
+    } else if (key == "to" || key == "from" || key == "group") {
+      peer = value;
+    } else if (key == "root") {
+      i.root = line.number<std::uint32_t>(value, "root");
+    } else if (key == "tag") {
+      i.tag = line.number<std::uint32_t>(value, "tag");
+    } else if (key == "on") {
+      i.awaits = line.number<std::uint32_t>(value, "instruction");
+    } else if (key == "scale") {
+      i.scale = line.number<double>(value, "number");
+    } else if (key == "kind") {
+      if (value == to_string(CollectiveKind::all_reduce))
+        i.collective = CollectiveKind::all_reduce;
+      else if (value == to_string(CollectiveKind::broadcast))
+        i.collective = CollectiveKind::broadcast;
+      else
+        line.fail("unknown collective '{}'; known: all_reduce, broadcast", value);
+    } else {
+      line.fail("unknown key '{}'; known: node, mb, to, from, group, root, tag, on, scale, kind", key);
+    }
+  }
+
+  std::uint32_t name_index(std::string_view name) {
+    const auto [entry, is_new] = names_.emplace(name, static_cast<std::uint32_t>(program_.names.size()));
+    if (is_new) program_.names.emplace_back(name);
+    return entry->second;
+  }
+
+  /// Roles are named before they are all known.
+  void resolve_peers() {
+    for (Peer& peer : peers_) {
+      Role& role = program_.roles[peer.role];
+      const bool is_group = role.kind[peer.instruction] == InstructionKind::collective;
+      auto index_of = [&](const auto& list) {
+        for (std::uint32_t i = 0; i < list.size(); ++i)
+          if (list[i].name == peer.name) return i;
+        peer.line.fail("unknown {} '{}'", is_group ? "group" : "role", peer.name);
+      };
+      role.peer[peer.instruction] = is_group ? index_of(program_.groups) : index_of(program_.roles);
+    }
+  }
+
+  struct Peer {
+    std::uint32_t role, instruction;
+    std::string name;
+    Line line;
+  };
+  std::string_view text_;
+  std::size_t line_ = 0;
+  Program program_;
+  std::unordered_map<std::string, std::uint32_t> tensors_;  // of the current role
+  std::unordered_map<std::string, std::uint32_t> names_;
+  std::vector<Peer> peers_;
+};
+
+void append_instruction(std::string& text, const Program& program, const Role& role, std::uint32_t index) {
+  auto out = std::back_inserter(text);
+  const Instruction i = role.at(index);
+  fmt::format_to(out, "{} {}", index, to_string(i.kind));
+  if (i.work != kNone) fmt::format_to(out, " w{}", i.work);
+  if (i.kind == InstructionKind::collective) {
+    fmt::format_to(out, " kind={} group={}", to_string(i.collective), program.groups[i.peer].name);
+    if (i.collective == CollectiveKind::broadcast) fmt::format_to(out, " root={}", i.root);
+  }
+  if (i.kind == InstructionKind::send) fmt::format_to(out, " to={} tag={}", program.roles[i.peer].name, i.tag);
+  if (i.kind == InstructionKind::recv) fmt::format_to(out, " from={} tag={}", program.roles[i.peer].name, i.tag);
+  if (i.kind == InstructionKind::wait) fmt::format_to(out, " on={}", i.awaits);
+  if (i.node != kNone) fmt::format_to(out, " node={}", program.names[i.node]);
+  if (i.microbatch >= 0) fmt::format_to(out, " mb={}", i.microbatch);
+  if (i.scale != 1) fmt::format_to(out, " scale={}", i.scale);
+  if (!i.reads.empty() || !i.writes.empty() || !i.frees.empty()) text += " :";
+  for (std::uint32_t tensor : i.reads) text += " " + role.tensors[tensor].name;
+  if (!i.writes.empty()) text += " ->";
+  for (std::uint32_t tensor : i.writes) text += " " + role.tensors[tensor].name;
+  if (!i.frees.empty()) text += " ; free";
+  for (std::uint32_t storage : i.frees) text += " " + role.tensors[role.storages[storage].owner].name;
+  text += '\n';
+}
+
+}  // namespace
+
+std::string to_text(const Program& program) {
+  std::string text =
+      fmt::format("{}\nmodel {}\nstrategy {}\npartition global_batch={} replicas={} microbatches={}\n", kFormat,
+                  program.model, program.strategy, program.global_batch, program.replicas, program.microbatches);
+  auto out = std::back_inserter(text);
+  for (const Group& group : program.groups) {
+    fmt::format_to(out, "group {}", group.name);
+    for (const auto& members : group.members) fmt::format_to(out, " {}", fmt::join(members, ","));
+    text += '\n';
+  }
+  for (const Work& work : program.works) fmt::format_to(out, "work {}\n", work_key(work));
+  for (const Role& role : program.roles) {
+    fmt::format_to(out, "role {} ranks={}\n", role.name, fmt::join(role.ranks, ","));
+    for (std::uint32_t t = 0; t < role.tensors.size(); ++t) {
+      const Tensor& tensor = role.tensors[t];
+      const Storage& storage = role.storages[tensor.storage];
+      if (storage.owner == t)
+        fmt::format_to(out, "tensor {} {} {}{}{}\n", tensor.name, to_string(tensor.spec),
+                       to_string(storage.tensor_class), storage.persistent ? " persistent" : "",
+                       initial_text(tensor.initial));
+      else
+        fmt::format_to(out, "view {} {} {} +{}\n", tensor.name, to_string(tensor.spec),
+                       role.tensors[storage.owner].name, tensor.offset_bytes);
+    }
+    for (std::uint32_t i = 0; i < role.size(); ++i) append_instruction(text, program, role, i);
+  }
+  return text;
+}
+
+Work work_from_key(std::string_view key) {
+  Line line(key, 1);
+  try {
+    return read_work(line);
+  } catch (const ConfigError& error) {
+    throw ConfigError("work '{}': {}", key, error.what());
+  }
+}
+
+Program program_from_text(std::string_view text) { return Parser(text).parse(); }
+
+}  // namespace sim

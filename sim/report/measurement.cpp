@@ -1,0 +1,135 @@
+#include "sim/report/measurement.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <random>
+
+#include "sim/error.hpp"
+
+namespace sim {
+namespace {
+
+constexpr std::size_t kResamples = 2000, kHalvings = 1000;
+constexpr std::uint64_t kSeed = 20240229;
+
+double mean_of(std::span<const double> values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+/// std::uniform_int_distribution may differ between standard libraries; the bias of a remainder is below 1e-17 here.
+std::size_t draw_below(std::mt19937_64& random, std::size_t bound) { return random() % bound; }
+
+double percentile_of(const std::vector<double>& sorted, double percent) {
+  const double position = percent / 100 * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<std::size_t>(position);
+  const std::size_t above = std::min(below + 1, sorted.size() - 1);
+  return std::lerp(sorted[below], sorted[above], position - static_cast<double>(below));
+}
+
+double sum_of_squares(const std::vector<double>& values) {
+  const double mean = mean_of(values);
+  double sum = 0;
+  for (double value : values) sum += (value - mean) * (value - mean);
+  return sum;
+}
+
+}  // namespace
+
+double student_t(double z, double degrees) {
+  const double z3 = z * z * z, z5 = z3 * z * z, z7 = z5 * z * z;
+  return z + (z3 + z) / (4 * degrees) + (5 * z5 + 16 * z3 + 3 * z) / (96 * degrees * degrees) +
+         (3 * z7 + 19 * z5 + 17 * z3 - 15 * z) / (384 * degrees * degrees * degrees);
+}
+
+void Measurement::add(int round, double seconds) {
+  check_internal(std::isfinite(seconds) && seconds >= 0, "a sample of {} s in round {}", seconds, round);
+  samples_[round].push_back(seconds);
+}
+
+std::size_t Measurement::count() const {
+  std::size_t count = 0;
+  for (const auto& [round, samples] : samples_) count += samples.size();
+  return count;
+}
+
+std::vector<double> Measurement::round_means() const {
+  std::vector<double> means;
+  for (const auto& [round, samples] : samples_) means.push_back(mean_of(samples));
+  return means;
+}
+
+std::vector<double> Measurement::sorted() const {
+  std::vector<double> all;
+  for (const auto& [round, samples] : samples_) all.insert(all.end(), samples.begin(), samples.end());
+  std::ranges::sort(all);
+  return all;
+}
+
+std::optional<double> Measurement::mean() const {
+  if (samples_.empty()) return std::nullopt;
+  return mean_of(round_means());
+}
+
+std::optional<double> Measurement::sample_deviation() const {
+  if (count() < 2) return std::nullopt;
+  return std::sqrt(sum_of_squares(sorted()) / static_cast<double>(count() - 1));
+}
+
+std::optional<double> Measurement::population_deviation() const {
+  if (count() < 2) return std::nullopt;
+  return std::sqrt(sum_of_squares(sorted()) / static_cast<double>(count()));
+}
+
+std::optional<double> Measurement::percentile(double percent) const {
+  check_internal(percent >= 0 && percent <= 100, "percentile {}", percent);
+  if (samples_.empty()) return std::nullopt;
+  return percentile_of(sorted(), percent);
+}
+
+std::optional<Interval> Measurement::interval_95() const {
+  const std::vector<double> means = round_means();
+  return bootstrap_interval_95(means.size(), [&](std::span<const std::size_t> rounds) {
+    double sum = 0;
+    for (std::size_t round : rounds) sum += means[round];
+    return sum / static_cast<double>(rounds.size());
+  });
+}
+
+std::optional<double> Measurement::noise_floor() const { return split_half_difference(round_means()); }
+
+std::optional<Interval> bootstrap_interval_95(std::size_t rounds, const RoundStatistic& statistic) {
+  if (rounds < kFewestRounds) return std::nullopt;
+  std::mt19937_64 random(kSeed);
+  std::vector<std::size_t> drawn(rounds);
+  std::vector<double> values(kResamples);
+  for (double& value : values) {
+    for (std::size_t& round : drawn) round = draw_below(random, rounds);
+    value = statistic(drawn);
+  }
+  std::ranges::sort(values);
+  std::iota(drawn.begin(), drawn.end(), std::size_t{0});
+  const double n = static_cast<double>(rounds), center = statistic(drawn);
+  const double stretch = std::sqrt(n / (n - 1)) * student_t(kNormal975, n - 1) / kNormal975;
+  return Interval{center - stretch * (center - percentile_of(values, 2.5)),
+                  center + stretch * (percentile_of(values, 97.5) - center)};
+}
+
+std::optional<double> split_half_difference(std::span<const double> round_values) {
+  if (round_values.size() < kFewestRounds) return std::nullopt;
+  const double mean = mean_of(round_values);
+  if (mean == 0) return std::nullopt;
+  std::mt19937_64 random(kSeed);
+  std::vector<double> values(round_values.begin(), round_values.end());
+  const std::size_t half = values.size() / 2;
+  double sum = 0;
+  for (std::size_t halving = 0; halving < kHalvings; ++halving) {
+    for (std::size_t i = values.size() - 1; i > 0; --i) std::swap(values[i], values[draw_below(random, i + 1)]);
+    const std::span<const double> all(values);
+    sum += std::abs(mean_of(all.first(half)) - mean_of(all.subspan(half)));
+  }
+  return sum / static_cast<double>(kHalvings) / std::abs(mean);
+}
+
+}  // namespace sim

@@ -1,0 +1,414 @@
+#include "sim/report/report.hpp"
+
+#include <libfccp/csv.h>
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "sim/error.hpp"
+#include "sim/text/file_format.hpp"
+#include "sim/text/spec.hpp"
+
+namespace sim {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kResultFormat = "paragauge-result-1", kRemedy = "write it again";
+
+Value value_of(const std::optional<double>& number) { return number ? Value(*number) : Value(); }
+Value percent(const std::optional<double>& share) { return share ? Value(100 * *share) : Value(); }
+Value mebibytes(const std::optional<std::int64_t>& bytes) {
+  return bytes ? Value(static_cast<double>(*bytes) / 1048576) : Value();
+}
+/// 100 ln(predicted / measured), where both are known.
+Value error_percent(const std::optional<std::int64_t>& predicted, const std::optional<std::int64_t>& measured) {
+  if (!predicted || !measured) return Value();
+  return 100 * std::log(static_cast<double>(*predicted) / static_cast<double>(*measured));
+}
+Value whole(std::size_t count) { return static_cast<std::int64_t>(count); }
+
+std::string_view status_of(const RowSource& s) {
+  if (!s.cell.skipped.empty()) return "skipped";
+  if (!s.accuracy.measured) return "predicted";
+  return s.accuracy.conclusive ? "conclusive" : "inconclusive";
+}
+
+// The getters below are given a path through the optional parts; where it breaks off, the number is unavailable.
+Value predicted(const RowSource& s, double StepTime::*part) {
+  return s.forecast ? Value(s.forecast->predicted.*part) : Value();
+}
+/// A peer measures the step alone, not what it consists of.
+Value measured(const RowSource& s, double StepTime::*part) {
+  const std::optional<StepTime>& time = s.accuracy.measured;
+  const bool known = time && (part == &StepTime::step_s || *time != StepTime{.step_s = time->step_s});
+  return known ? Value((*time).*part) : Value();
+}
+Value log_percent(const std::optional<LogError>& error) { return error ? Value(100 * error->log_ratio) : Value(); }
+Value log_percent(const std::optional<LogError>& error, double Interval::*end) {
+  return error && error->interval ? Value(100 * (*error->interval).*end) : Value();
+}
+std::optional<LogError> absolute(const RowSource& s) { return s.forecast ? s.forecast->absolute : std::nullopt; }
+std::optional<LogError> relative(const RowSource& s) { return s.forecast ? s.forecast->relative : std::nullopt; }
+Value at_peak(const RowSource& s, TensorClass tensor_class) {
+  const auto found = s.cell.memory.predicted_at_peak_bytes.find(std::string(to_string(tensor_class)));
+  return found == s.cell.memory.predicted_at_peak_bytes.end() ? Value() : mebibytes(found->second);
+}
+
+/// "conv2d.backward +1.9, send -0.8, host +0.2".
+Value largest_causes(const RowSource& s) {
+  constexpr std::size_t kNamed = 3;
+  if (s.forecast == nullptr || !s.accuracy.measured || s.forecast->classes.empty()) return {};
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kNamed, s.forecast->classes.size()); ++i) {
+    const ClassError& c = s.forecast->classes[i];
+    text += fmt::format("{}{} {:+.1f}", i == 0 ? "" : ", ", c.name, 100 * c.effect_s / s.accuracy.measured->step_s);
+  }
+  return text;
+}
+
+using enum ConsolePlace;
+constexpr ValueType kText = ValueType::text, kInteger = ValueType::integer, kNumber = ValueType::number;
+constexpr std::string_view kSeconds = "{:#.4g}", kPercent = "{:+.2f}", kShare = "{:.2f}", kMiB = "{:.2f}",
+                           kCount = "{}";
+using S = RowSource;
+
+// clang-format off
+constexpr std::array kRowColumns = std::to_array<Column<RowSource>>({
+    {"model", "model, as load_model reads it", kText, heading, "", [](const S& s) -> Value { return s.cell.model; }},
+    {"world", "how the ranks talk", kText, heading, "", [](const S& s) -> Value { return s.cell.world; }},
+    {"executor", "who ran the steps: paragauge, or a peer", kText, heading, "",
+     [](const S& s) -> Value { return s.cell.executor; }},
+    {"strategy", "strategy, as parse_strategy reads it", kText, front, "",
+     [](const S& s) -> Value { return s.cell.strategy; }},
+    {"cost_model", "cost model of the forecast", kText, front, "",
+     [](const S& s) -> Value { return s.cost_model.empty() ? Value() : Value(std::string(s.cost_model)); }},
+    {"ranks", "ranks of the strategy", kInteger, none, kCount, [](const S& s) -> Value { return s.cell.ranks; }},
+    {"global_batch", "samples per optimizer step over all ranks", kInteger, none, kCount,
+     [](const S& s) -> Value { return s.cell.global_batch; }},
+    {"microbatch", "samples per pass; the split size of a pipeline", kInteger, none, kCount,
+     [](const S& s) -> Value { return s.cell.global_batch / (s.cell.replicas * s.cell.microbatches); }},
+    {"rounds", "rounds with a measurement", kInteger, none, kCount,
+     [](const S& s) -> Value { return whole(s.accuracy.measured_step.rounds()); }},
+    {"samples", "measured steps", kInteger, none, kCount,
+     [](const S& s) -> Value { return whole(s.accuracy.measured_step.count()); }},
+
+    {"predicted_s", "predicted step time, mean over rounds", kNumber, time, kSeconds,
+     [](const S& s) { return predicted(s, &StepTime::step_s); }},
+    {"forecast_low_s", "lower end of the forecast's 90 % interval, from the errors of other models", kNumber, time, kSeconds,
+     [](const S& s) { return s.forecast && s.forecast->interval_90 ? Value(s.forecast->interval_90->low) : Value(); }},
+    {"forecast_high_s", "upper end of it", kNumber, time, kSeconds,
+     [](const S& s) { return s.forecast && s.forecast->interval_90 ? Value(s.forecast->interval_90->high) : Value(); }},
+    {"measured_s", "measured step time, mean over rounds", kNumber, time, kSeconds,
+     [](const S& s) { return measured(s, &StepTime::step_s); }},
+    {"measured_low_s", "lower end of measured_s's 95 % interval (bootstrap over rounds)", kNumber, time, kSeconds,
+     [](const S& s) { return s.accuracy.interval ? Value(s.accuracy.interval->low) : Value(); }},
+    {"measured_high_s", "upper end of it", kNumber, time, kSeconds,
+     [](const S& s) { return s.accuracy.interval ? Value(s.accuracy.interval->high) : Value(); }},
+    {"measured_median_s", "median of all measured steps", kNumber, none, kSeconds,
+     [](const S& s) { return value_of(s.accuracy.measured_step.median()); }},
+    {"measured_sd_s", "standard deviation of all measured steps (n - 1)", kNumber, none, kSeconds,
+     [](const S& s) { return value_of(s.accuracy.measured_step.sample_deviation()); }},
+    {"measured_population_sd_s", "the same with n, as in PyTorch's tutorial", kNumber, none, kSeconds,
+     [](const S& s) { return value_of(s.accuracy.measured_step.population_deviation()); }},
+    {"predicted_population_sd_s", "standard deviation (n) of the rounds' forecasts", kNumber, none, kSeconds,
+     [](const S& s) { return s.forecast ? value_of(s.forecast->predicted_population_deviation_s) : Value(); }},
+    {"error_percent", "100 ln(predicted / measured)", kNumber, time, kPercent,
+     [](const S& s) { return log_percent(absolute(s)); }},
+    {"error_low_percent", "lower end of error_percent's 95 % interval", kNumber, none, kPercent,
+     [](const S& s) { return log_percent(absolute(s), &Interval::low); }},
+    {"error_high_percent", "upper end of it", kNumber, none, kPercent,
+     [](const S& s) { return log_percent(absolute(s), &Interval::high); }},
+    {"relative_error_percent", "error_percent minus that of 'single' in the same rounds", kNumber, time, kPercent,
+     [](const S& s) { return log_percent(relative(s)); }},
+    {"relative_error_low_percent", "lower end of its 95 % interval", kNumber, none, kPercent,
+     [](const S& s) { return log_percent(relative(s), &Interval::low); }},
+    {"relative_error_high_percent", "upper end of it", kNumber, none, kPercent,
+     [](const S& s) { return log_percent(relative(s), &Interval::high); }},
+    {"structure_error_percent", "100 ln(replayed / measured): wrong order, lanes or waits", kNumber, time, kPercent,
+     [](const S& s) { return log_percent(s.accuracy.structure); }},
+    {"noise_floor_percent", "how far halves of the measurement lie apart; above 2: inconclusive", kNumber, time, kShare,
+     [](const S& s) { return percent(s.accuracy.noise_floor); }},
+    {"status", "conclusive, inconclusive, predicted (nothing measured) or skipped", kText, time, "",
+     [](const S& s) -> Value { return std::string(status_of(s)); }},
+    {"skip_reason", "why the cell could not run", kText, none, "",
+     [](const S& s) -> Value { return s.cell.skipped.empty() ? Value() : Value(s.cell.skipped); }},
+
+    {"against_pytorch_percent", "100 ln(measured / plain PyTorch's step), same rounds", kNumber, causes, kPercent,
+     [](const S& s) { return log_percent(s.accuracy.against_peer); }},
+    {"against_pytorch_low_percent", "lower end of its 95 % interval", kNumber, causes, kPercent,
+     [](const S& s) { return log_percent(s.accuracy.against_peer, &Interval::low); }},
+    {"against_pytorch_high_percent", "upper end of it", kNumber, causes, kPercent,
+     [](const S& s) { return log_percent(s.accuracy.against_peer, &Interval::high); }},
+    {"largest_causes", "the three classes of instructions that carry most of the error, in percent of the measured step",
+     kText, causes, "", [](const S& s) { return largest_causes(s); }},
+
+    {"predicted_compute_s", "compute, mean over ranks; the four parts add up to the step", kNumber, breakdown, kSeconds,
+     [](const S& s) { return predicted(s, &StepTime::compute_s); }},
+    {"predicted_exposed_communication_s", "waiting for running transfers", kNumber, breakdown, kSeconds,
+     [](const S& s) { return predicted(s, &StepTime::exposed_communication_s); }},
+    {"predicted_bubble_s", "waiting for others", kNumber, breakdown, kSeconds,
+     [](const S& s) { return predicted(s, &StepTime::bubble_s); }},
+    {"predicted_host_s", "issuing instructions", kNumber, breakdown, kSeconds,
+     [](const S& s) { return predicted(s, &StepTime::host_s); }},
+    {"measured_compute_s", "the same, measured", kNumber, breakdown, kSeconds,
+     [](const S& s) { return measured(s, &StepTime::compute_s); }},
+    {"measured_exposed_communication_s", "the same, measured", kNumber, breakdown, kSeconds,
+     [](const S& s) { return measured(s, &StepTime::exposed_communication_s); }},
+    {"measured_bubble_s", "the same, measured", kNumber, breakdown, kSeconds,
+     [](const S& s) { return measured(s, &StepTime::bubble_s); }},
+    {"measured_host_s", "the same, measured", kNumber, breakdown, kSeconds,
+     [](const S& s) { return measured(s, &StepTime::host_s); }},
+
+    {"predicted_peak_MiB", "live tensor bytes of the fullest rank at the peak", kNumber, memory, kMiB,
+     [](const S& s) { return mebibytes(s.cell.memory.predicted_peak_bytes); }},
+    {"measured_peak_MiB", "the same, measured", kNumber, memory, kMiB,
+     [](const S& s) { return mebibytes(s.cell.memory.measured_peak_bytes); }},
+    {"peak_difference_bytes", "predicted minus measured peak", kInteger, memory, kCount, [](const S& s) {
+       const CellMemory& m = s.cell.memory;
+       const bool known = m.predicted_peak_bytes && m.measured_peak_bytes;
+       return known ? Value(*m.predicted_peak_bytes - *m.measured_peak_bytes) : Value();
+     }},
+    {"predicted_allocator_MiB", "predicted_peak_MiB with the ops' workspace, which `profiled` has measured per op",
+     kNumber, memory, kMiB, [](const S& s) { return mebibytes(s.cell.memory.predicted_allocator_peak_bytes); }},
+    {"allocator_peak_MiB", "measured peak of all tensor memory, the ops' workspace included", kNumber, memory, kMiB,
+     [](const S& s) { return mebibytes(s.cell.memory.allocator_peak_bytes); }},
+    {"allocator_error_percent", "100 ln(predicted_allocator / allocator_peak)", kNumber, memory, kPercent,
+     [](const S& s) {
+       return error_percent(s.cell.memory.predicted_allocator_peak_bytes, s.cell.memory.allocator_peak_bytes);
+     }},
+    {"predicted_resident_MiB",
+     "what the process holds without tensors, and what its allocator keeps for the step", kNumber, memory, kMiB,
+     [](const S& s) { return mebibytes(s.cell.memory.predicted_resident_peak_bytes); }},
+    {"resident_peak_MiB", "largest resident size of the process", kNumber, memory, kMiB,
+     [](const S& s) { return mebibytes(s.cell.memory.resident_peak_bytes); }},
+    {"resident_error_percent", "100 ln(predicted_resident / resident_peak)", kNumber, memory, kPercent,
+     [](const S& s) {
+       return error_percent(s.cell.memory.predicted_resident_peak_bytes, s.cell.memory.resident_peak_bytes);
+     }},
+    {"weight_MiB", "part of predicted_peak_MiB", kNumber, memory_parts, kMiB,
+     [](const S& s) { return at_peak(s, TensorClass::weight); }},
+    {"gradient_MiB", "part of it", kNumber, memory_parts, kMiB,
+     [](const S& s) { return at_peak(s, TensorClass::gradient); }},
+    {"optimizer_MiB", "part of it", kNumber, memory_parts, kMiB,
+     [](const S& s) { return at_peak(s, TensorClass::optimizer); }},
+    {"activation_MiB", "part of it", kNumber, memory_parts, kMiB,
+     [](const S& s) { return at_peak(s, TensorClass::activation); }},
+    {"buffer_MiB", "part of it", kNumber, memory_parts, kMiB,
+     [](const S& s) { return at_peak(s, TensorClass::buffer); }},
+    {"input_MiB", "part of it", kNumber, memory_parts, kMiB, [](const S& s) { return at_peak(s, TensorClass::input); }},
+    {"communication_MiB", "part of it", kNumber, memory_parts, kMiB,
+     [](const S& s) { return at_peak(s, TensorClass::communication); }},
+    {"verify_error", "largest |difference| / norm of the verified tensors", kNumber, memory, "{:.1e}",
+     [](const S& s) { return value_of(s.cell.verify_error); }},
+});
+// clang-format on
+
+using F = ForecastSummary;
+Value of(const std::optional<ErrorSummary>& errors, double ErrorSummary::*number) {
+  return errors ? Value(100 * (*errors).*number) : Value();
+}
+
+// clang-format off
+constexpr std::array kSummaryColumns = std::to_array<Column<ForecastSummary>>({
+    {"executor", "who ran the steps", kText, front, "", [](const F& f) -> Value { return f.executor; }},
+    {"cost_model", "cost model of the forecast", kText, front, "", [](const F& f) -> Value { return f.cost_model; }},
+    {"cells", "cells with a forecast and a measurement", kInteger, front, kCount,
+     [](const F& f) { return whole(f.cells); }},
+    {"conclusive_cells", "of these: noise floor at most 2 %", kInteger, front, kCount,
+     [](const F& f) { return whole(f.conclusive); }},
+    {"conclusive_percent", "their share", kNumber, front, kShare,
+     [](const F& f) { return percent(f.conclusive_share); }},
+    {"skipped_cells", "cells that could not run", kInteger, front, kCount,
+     [](const F& f) { return whole(f.skipped); }},
+    {"verdict", "ok, or failed as a measurement: under 80 % of the cells are conclusive", kText, front, "",
+     [](const F& f) -> Value { return std::string(f.failed ? "failed" : "ok"); }},
+    {"median_absolute_error_percent", "median |error|", kNumber, front, kShare,
+     [](const F& f) { return of(f.absolute, &ErrorSummary::median_absolute); }},
+    {"mean_absolute_error_percent", "mean |error|", kNumber, front, kShare,
+     [](const F& f) { return of(f.absolute, &ErrorSummary::mean_absolute); }},
+    {"bias_percent", "mean signed error", kNumber, front, kPercent,
+     [](const F& f) { return of(f.absolute, &ErrorSummary::bias); }},
+    {"median_absolute_relative_error_percent", "median |error relative to single|", kNumber, front, kShare,
+     [](const F& f) { return of(f.relative, &ErrorSummary::median_absolute); }},
+    {"mean_absolute_relative_error_percent", "mean of it", kNumber, front, kShare,
+     [](const F& f) { return of(f.relative, &ErrorSummary::mean_absolute); }},
+    {"relative_bias_percent", "mean signed error relative to single", kNumber, front, kPercent,
+     [](const F& f) { return of(f.relative, &ErrorSummary::bias); }},
+    {"largest_structure_error_percent", "largest |structure error| of conclusive cells", kNumber, front, kShare,
+     [](const F& f) { return percent(f.largest_structure_error); }},
+    {"cells_with_interval", "cells whose forecast has a 90 % interval", kInteger, front, kCount,
+     [](const F& f) { return whole(f.with_interval); }},
+    {"coverage_percent", "of these: the measured step lies inside; should be 85 to 95", kNumber, front, kShare,
+     [](const F& f) { return percent(f.coverage); }},
+    {"pairs_right", "pairs of strategies with separate intervals, ordered as predicted", kInteger, front, kCount,
+     [](const F& f) { return whole(f.pairs_right); }},
+    {"pairs_wrong", "such pairs, ordered otherwise", kInteger, front, kCount,
+     [](const F& f) { return whole(f.pairs_wrong); }},
+    {"pairs_unresolved", "pairs whose intervals overlap: no order is known", kInteger, front, kCount,
+     [](const F& f) { return whole(f.pairs_unresolved); }},
+});
+// clang-format on
+
+std::string csv_text(const Value& value) {
+  return std::visit(
+      [](const auto& v) -> std::string {
+        using T = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, std::monostate>) {
+          return "";
+        } else if constexpr (std::is_same_v<T, std::string>) {
+          std::string text = "\"";
+          // A line break or a NUL would end the row for the reader.
+          for (char c : v) text += c == '"' ? "\"\"" : c == '\n' || c == '\0' ? " " : std::string(1, c);
+          return text + "\"";
+        } else {
+          return fmt::format("{}", v);
+        }
+      },
+      value);
+}
+
+Value value_from_csv(const std::string& text, const Column<RowSource>& column, const std::string& where) {
+  if (text.empty()) return {};
+  if (column.type == ValueType::text) return text;
+  const char* const end = text.data() + text.size();
+  if (column.type == ValueType::integer) {
+    std::int64_t value = 0;
+    if (const auto [stop, error] = std::from_chars(text.data(), end, value); error == std::errc() && stop == end)
+      return value;
+    throw ConfigError("{}: {} must be a whole number or empty, found '{}'", where, column.name, text);
+  }
+  double value = 0;
+  if (const auto [stop, error] = std::from_chars(text.data(), end, value);
+      error == std::errc() && stop == end && std::isfinite(value))
+    return value;
+  throw ConfigError("{}: {} must be a number or empty, found '{}'", where, column.name, text);
+}
+
+std::string csv_header() {
+  std::string header = "format";
+  for (const Column<RowSource>& column : kRowColumns) header += fmt::format(",{}", column.name);
+  return header;
+}
+
+/// The version first, since other versions have other columns.
+void check_csv(std::string_view text, const std::string& where) {
+  const std::string expected = csv_header();
+  const std::string_view header = text.substr(0, text.find('\n'));
+  if (!header.starts_with("format,"))
+    throw ConfigError("{}: line 1 must begin with 'format,', as in a CSV file of format '{}'", where, kResultFormat);
+  const std::string_view rows = text.substr(std::min(header.size() + 1, text.size()));
+  if (const std::size_t comma = rows.find(','); comma != std::string_view::npos)
+    check_format(rows.substr(0, comma), where, "paragauge-result", 1, kRemedy);
+  if (header != expected)
+    throw ConfigError("{}: line 1: the columns are not those of format '{}'", where, kResultFormat);
+  if (!text.ends_with('\n')) throw ConfigError("{}: the last line has no end (the file is truncated)", where);
+}
+
+template <std::size_t... I>
+std::vector<Row> read_csv(const std::string& path, std::index_sequence<I...>) {
+  io::CSVReader<sizeof...(I), io::trim_chars<' '>, io::double_quote_escape<',', '"'>> reader(path);
+  reader.next_line();  // the header
+  std::vector<Row> rows;
+  std::array<std::string, sizeof...(I)> texts;
+  while (reader.read_row(texts[I]...)) {
+    const std::string where = fmt::format("{}: line {}", path, reader.get_file_line());
+    check_format(texts[0], where, "paragauge-result", 1, kRemedy);
+    Row& row = rows.emplace_back();
+    for (std::size_t c = 0; c < kRowColumns.size(); ++c)
+      row.push_back(value_from_csv(texts[c + 1], kRowColumns[c], where));
+  }
+  return rows;
+}
+
+Json json_of(const Value& value) {
+  return std::visit(
+      [](const auto& v) -> Json {
+        if constexpr (std::is_same_v<std::decay_t<decltype(v)>, std::monostate>)
+          return {};
+        else
+          return v;
+      },
+      value);
+}
+
+template <class Source>
+Json json_rows(const std::vector<Row>& rows, std::span<const Column<Source>> columns) {
+  Json list = Json::array();
+  for (const Row& row : rows) {
+    Json& object = list.emplace_back(Json::object());
+    for (std::size_t c = 0; c < columns.size(); ++c) object[columns[c].name] = json_of(row[c]);
+  }
+  return list;
+}
+
+}  // namespace
+
+std::span<const Column<RowSource>> row_columns() { return kRowColumns; }
+std::span<const Column<ForecastSummary>> summary_columns() { return kSummaryColumns; }
+
+Report make_report(const Result& result, const TrackRecord* record) {
+  Report report;
+  const Accuracy accuracy = assess(result, record);
+  const auto add = [&](const RowSource& source) {
+    Row& row = report.rows.emplace_back();
+    for (const Column<RowSource>& column : kRowColumns) row.push_back(column.value(source));
+  };
+  for (std::size_t i = 0; i < result.cells.size(); ++i) {
+    for (const auto& [cost_model, forecast] : accuracy.cells[i].forecasts)
+      add({result.cells[i], accuracy.cells[i], cost_model, &forecast});
+    if (accuracy.cells[i].forecasts.empty()) add({result.cells[i], accuracy.cells[i], "", nullptr});
+  }
+  for (const ForecastSummary& summary : accuracy.summaries) {
+    Row& row = report.summary.emplace_back();
+    for (const Column<ForecastSummary>& column : kSummaryColumns) row.push_back(column.value(summary));
+    report.classes.push_back(summary.classes);
+  }
+  return report;
+}
+
+std::string to_csv(const Report& report) {
+  std::string text = csv_header() + "\n";
+  for (const Row& row : report.rows) {
+    text += kResultFormat;
+    for (const Value& value : row) text += "," + csv_text(value);
+    text += "\n";
+  }
+  return text;
+}
+
+std::vector<Row> rows_from_csv(const std::filesystem::path& path) {
+  check_csv(read_text_file(path), path.string());
+  try {
+    return read_csv(path.string(), std::make_index_sequence<kRowColumns.size() + 1>());
+  } catch (const io::error::base& error) {
+    throw ConfigError("{}", error.what());
+  }
+}
+
+std::string to_json(const Result& result) {
+  const Report report = make_report(result);
+  Json file{{"format", kResultFormat}, {"context", result.context}};
+  Json& columns = file["columns"] = Json::array();
+  for (const Column<RowSource>& column : kRowColumns)
+    columns.push_back({{"name", column.name}, {"description", column.description}});
+  file["rows"] = json_rows(report.rows, row_columns());
+  file["summary"] = json_rows(report.summary, summary_columns());
+  for (std::size_t s = 0; s < report.classes.size(); ++s) {
+    Json& classes = file["summary"][s]["classes"] = Json::array();
+    for (const ClassShare& share : report.classes[s])
+      classes.push_back({{"class", share.name},
+                         {"mean_absolute_effect_percent", 100 * share.mean_absolute},
+                         {"mean_effect_percent", 100 * share.bias},
+                         {"cells", share.cells}});
+  }
+  Json& cells = file["cells"] = Json::array();
+  for (const Cell& cell : result.cells) cells.push_back(to_json(cell));
+  return file.dump(1) + "\n";
+}
+
+void save_result(const std::filesystem::path& path, const Result& result) { write_text_file(path, to_json(result)); }
+
+}  // namespace sim

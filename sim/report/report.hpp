@@ -1,0 +1,74 @@
+// The reported numbers, once: what the console, CSV and JSON show of a Result.
+//
+//   Report report = make_report(result);
+//   fmt::print("{}", to_console(report));                 // tables of at most 120 columns
+//   write_text_file("r.csv", to_csv(report));             // rows_from_csv("r.csv") gives report.rows again
+//   save_result("r.json", result);                        // the file of sim/report/result.hpp with columns, rows and summary
+//
+// A row is a cell × cost model (one row without forecast for a cell nobody predicted). `row_columns()` and
+// `summary_columns()` are the lists: a new number is one more line there. Names end in the unit. Percentages of errors
+// are 100 × the natural log ratio, so +x and −x are the same factor. What is unavailable is empty in CSV, null in JSON
+// and n/a on the console.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "sim/report/accuracy.hpp"
+#include "sim/report/result.hpp"
+
+namespace sim {
+
+using Value = std::variant<std::monostate, std::int64_t, double, std::string>;
+using Row = std::vector<Value>;  // one value per column
+
+enum class ValueType : std::uint8_t { text, integer, number };
+
+/// Where the console shows a column: as the heading of a group of rows, in front of the tables, in one of them, or not
+/// at all.
+enum class ConsolePlace : std::uint8_t { none, heading, front, time, causes, breakdown, memory, memory_parts };
+
+struct RowSource {
+  const Cell& cell;
+  const CellAccuracy& accuracy;
+  std::string_view cost_model;
+  const ForecastAccuracy* forecast;  // null: nobody predicted this cell
+};
+
+template <class Source>
+struct Column {
+  std::string_view name;  // with the unit
+  std::string_view description;
+  ValueType type = ValueType::number;
+  ConsolePlace place = ConsolePlace::none;
+  std::string_view format;  // fmt's, for the console
+  Value (*value)(const Source&);
+};
+std::span<const Column<RowSource>> row_columns();
+std::span<const Column<ForecastSummary>> summary_columns();
+
+struct Report {
+  std::vector<Row> rows;                         // by row_columns()
+  std::vector<Row> summary;                      // by summary_columns(), one per executor × cost model
+  std::vector<std::vector<ClassShare>> classes;  // like summary: what carries the error
+};
+/// `record`: see `assess`.
+Report make_report(const Result& result, const TrackRecord* record = nullptr);
+
+enum class Detail : std::uint8_t { brief, full };  // full: with the tables of the breakdown and of memory
+/// Tables, then the summary and the instructions that explain most of the error.
+std::string to_console(const Report& report, Detail detail = Detail::brief);
+std::string to_csv(const Report& report);
+/// ConfigError, with file and line, when the file is unreadable, truncated, of another version or has other columns.
+std::vector<Row> rows_from_csv(const std::filesystem::path& path);
+/// The whole result file.
+std::string to_json(const Result& result);
+/// Atomic: whoever reads the file while a run goes on sees the last complete round.
+void save_result(const std::filesystem::path& path, const Result& result);
+
+}  // namespace sim

@@ -1,0 +1,56 @@
+#include "sim/report/track_record.hpp"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "sim/error.hpp"
+#include "sim/text/file_format.hpp"
+#include "sim/text/spec.hpp"
+
+namespace sim {
+
+ErrorRecord record_of(const std::vector<double>& log_errors) {
+  ErrorRecord record{.count = log_errors.size()};
+  for (double error : log_errors) record.mean += error / static_cast<double>(record.count);
+  for (double error : log_errors) record.sd += (error - record.mean) * (error - record.mean);
+  if (record.count > 1) record.sd = std::sqrt(record.sd / static_cast<double>(record.count - 1));
+  return record;
+}
+
+std::optional<Interval> ErrorRecord::interval_90(double predicted_s) const {
+  if (count < kFewestErrors) return std::nullopt;
+  const auto n = static_cast<double>(count);
+  const double reach = student_t(kNormal95, n - 1) * sd * std::sqrt(1 + 1 / n);
+  return Interval{predicted_s * std::exp(-mean - reach), predicted_s * std::exp(-mean + reach)};
+}
+
+std::string to_json(const TrackRecord& record) {
+  nlohmann::ordered_json file{{"format", "paragauge-track-record-1"}};
+  for (const auto& [cost_model, errors] : record)
+    file["cost_models"][cost_model] = {
+        {"cells", errors.count}, {"mean_log_error", errors.mean}, {"sd_log_error", errors.sd}};
+  return file.dump(1) + "\n";
+}
+
+TrackRecord load_track_record(const std::filesystem::path& path) {
+  JsonObject file = read_json_file(path);
+  check_format(file, "paragauge-track-record", 1, "'paragauge report --record' writes it again");
+  TrackRecord record;
+  JsonObject cost_models = file.object("cost_models");
+  for (const std::string& name : cost_models.keys()) {
+    JsonObject row = cost_models.object(name);
+    const std::int64_t cells = row.integer("cells");
+    ErrorRecord& errors = record[name];
+    errors.mean = row.number("mean_log_error");
+    errors.sd = row.number("sd_log_error");
+    if (cells < 0 || errors.sd < 0)
+      throw ConfigError("{}: 'cells' and 'sd_log_error' must not be negative, found {} and {}", row.where(), cells,
+                        errors.sd);
+    errors.count = static_cast<std::size_t>(cells);
+    row.finish();
+  }
+  file.finish();
+  return record;
+}
+
+}  // namespace sim

@@ -1,0 +1,107 @@
+#include "sim/simulate/attribution.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include "sim/error.hpp"
+#include "sim/simulate/simulate.hpp"
+
+namespace sim {
+namespace {
+
+std::string class_of(const Program& program, const Role& role, std::uint32_t i) {
+  switch (role.kind[i]) {
+    case InstructionKind::compute:
+    case InstructionKind::copy:
+    case InstructionKind::update: {
+      const Work& work = program.works[role.work[i]];
+      return fmt::format("{}.{}", work.op.kind->name, to_string(work.pass));
+    }
+    case InstructionKind::send:
+    case InstructionKind::recv:
+      return "send";
+    case InstructionKind::collective:
+      return std::string(to_string(role.collective[i]));
+    case InstructionKind::wait:
+      return "";  // a wait has no duration of its own
+  }
+  throw InternalError("instruction kind {}", static_cast<int>(role.kind[i]));
+}
+
+void add(std::vector<double>& sums, const std::vector<double>& values) {
+  sums.resize(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) sums[i] += values[i];
+}
+
+void add(std::vector<std::vector<double>>& sums, const std::vector<std::vector<double>>& values) {
+  sums.resize(values.size());
+  for (std::size_t r = 0; r < values.size(); ++r) add(sums[r], values[r]);
+}
+
+}  // namespace
+
+void sort_by_effect(std::vector<ClassError>& classes) {
+  std::ranges::stable_sort(classes, std::greater(), [](const ClassError& c) { return std::abs(c.effect_s); });
+}
+
+void MeasuredSteps::add(const Timeline& timeline, const Durations& of_step) {
+  ++count;
+  step_s += timeline.step_s;
+  end_s.resize(timeline.ranks.size());
+  for (std::size_t r = 0; r < end_s.size(); ++r) end_s[r] += timeline.ranks[r].end_of_step_s;
+  sim::add(durations.seconds, of_step.seconds);
+  sim::add(durations.gap_s, of_step.gap_s);
+}
+
+CostAttribution attribute_cost_error(const Program& program, const Cluster& cluster, const Timeline& predicted,
+                                     double expected_s, const MeasuredSteps& measured) {
+  check_internal(measured.count > 0, "an attribution without measured steps");
+  CostAttribution result;
+  const std::vector<Program::Place> places = program.places();
+  const double share = 1.0 / static_cast<double>(measured.count);
+  result.critical_rank = static_cast<std::size_t>(std::ranges::max_element(measured.end_s) - measured.end_s.begin());
+  result.difference_s = expected_s - share * measured.step_s;
+
+  const Durations before = durations_of(program, predicted, cluster);
+  const double base_s = replay(program, before, cluster).step_s;
+  std::vector<std::vector<std::string>> class_names;  // [role][instruction]
+  std::vector<std::string> names{"host"};
+  for (const Role& role : program.roles) {
+    std::vector<std::string>& of_role = class_names.emplace_back();
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      of_role.push_back(class_of(program, role, i));
+      if (!of_role.back().empty() && std::ranges::find(names, of_role.back()) == names.end())
+        names.push_back(of_role.back());
+    }
+  }
+  double explained_s = 0;
+  for (const std::string& name : names) {
+    ClassError error{.name = name};
+    Durations mixed = before;
+    for (std::size_t r = 0; r < places.size(); ++r) {
+      const std::vector<std::string>& of_role = class_names[places[r].role];
+      for (std::size_t i = 0; i < of_role.size(); ++i) {
+        if (name != "host" && of_role[i] != name) continue;
+        double& duration = name == "host" ? mixed.gap_s[r][i] : mixed.seconds[r][i];
+        const double replacement =
+            share * (name == "host" ? measured.durations.gap_s[r][i] : measured.durations.seconds[r][i]);
+        if (r == result.critical_rank) error.predicted_s += duration, error.measured_s += replacement;
+        duration = replacement;
+      }
+    }
+    error.effect_s = base_s - replay(program, mixed, cluster).step_s;
+    explained_s += error.effect_s;
+    result.classes.push_back(error);
+  }
+  if (const double jitter_s = expected_s - predicted.step_s; jitter_s != 0) {
+    result.classes.push_back({.name = "jitter", .effect_s = jitter_s});
+    explained_s += jitter_s;
+  }
+  sort_by_effect(result.classes);
+  result.classes.push_back({.name = "rest", .effect_s = result.difference_s - explained_s});
+  return result;
+}
+
+}  // namespace sim

@@ -1,0 +1,141 @@
+#include "sim/simulate/timeline.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "sim/error.hpp"
+
+namespace sim {
+namespace {}  // namespace
+
+void break_down(const Program& program, Timeline& timeline) {
+  const std::vector<Program::Place> places = program.places();
+  for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
+    const Role& role = program.roles[places[r].role];
+    RankTimeline& rank = timeline.ranks[r];
+    rank.compute_s = rank.exposed_communication_s = rank.bubble_s = 0;
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      const double start = rank.start_s[i], end = rank.end_s[i];
+      if (is_computed(role.kind[i])) {
+        rank.compute_s += end - start;
+      } else if (role.kind[i] == InstructionKind::wait) {
+        const double ready = std::clamp(rank.start_s[role.awaits[i]], start, end);
+        rank.bubble_s += ready - start;
+        rank.exposed_communication_s += end - ready;
+      }
+    }
+    rank.host_s = rank.end_of_step_s - rank.compute_s - rank.exposed_communication_s - rank.bubble_s;
+    rank.bubble_s += timeline.step_s - rank.end_of_step_s;
+  }
+}
+
+StepTime step_time(const Timeline& timeline) {
+  StepTime time{.step_s = timeline.step_s};
+  const double ranks = static_cast<double>(timeline.ranks.size());
+  for (const RankTimeline& rank : timeline.ranks) {
+    time.compute_s += rank.compute_s / ranks;
+    time.exposed_communication_s += rank.exposed_communication_s / ranks;
+    time.bubble_s += rank.bubble_s / ranks;
+    time.host_s += rank.host_s / ranks;
+  }
+  return time;
+}
+
+StepTime mean(const std::vector<StepTime>& times) {
+  check_internal(!times.empty(), "the mean of no step times");
+  StepTime result;
+  for (double StepTime::*part : {&StepTime::step_s, &StepTime::compute_s, &StepTime::exposed_communication_s,
+                                 &StepTime::bubble_s, &StepTime::host_s}) {
+    for (const StepTime& time : times) result.*part += time.*part;
+    result.*part /= static_cast<double>(times.size());
+  }
+  return result;
+}
+
+void check(const Program& program, const Timeline& timeline) {
+  const std::vector<Program::Place> places = program.places();
+  check_internal(timeline.ranks.size() == places.size(), "timeline of {} ranks for a program of {}",
+                 timeline.ranks.size(), places.size());
+  for (std::size_t r = 0; r < places.size(); ++r) {
+    const Role& role = program.roles[places[r].role];
+    const RankTimeline& rank = timeline.ranks[r];
+    // Sums of floating-point durations: a rounding error's room, nothing more.
+    const double slack = 1e-9 * (1 + timeline.step_s);
+    double lane = 0;
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      const double start = rank.start_s[i], end = rank.end_s[i];
+      // Spelled out, not check_internal: its arguments would be made for every instruction.
+      const bool ordered = std::isfinite(start) && std::isfinite(end) && start >= 0 && end >= start;
+      if (!ordered || end > timeline.step_s + slack)
+        throw InternalError("rank {} instruction {} ({}) runs from {} s to {} s of {} s", r, i, program.label(role, i),
+                            start, end, timeline.step_s);
+      if (is_posted(role.kind[i])) {
+        check_internal(rank.posted_s[i] <= start + slack,
+                       "rank {} instruction {}: ready at {} s before it is posted at {} s", r, i, start,
+                       rank.posted_s[i]);
+      } else {
+        check_internal(start >= lane - slack, "rank {} instruction {} starts at {} s, the one before ends at {} s", r,
+                       i, start, lane);
+        lane = end;
+        if (role.kind[i] == InstructionKind::wait)
+          check_internal(end >= rank.end_s[role.awaits[i]] - slack,
+                         "rank {} instruction {}: the wait ends before what it waits for", r, i);
+      }
+    }
+    check_internal(rank.end_of_step_s <= timeline.step_s + slack, "rank {} ends after the step", r);
+    const double sum = rank.compute_s + rank.exposed_communication_s + rank.bubble_s + rank.host_s;
+    check_internal(std::abs(sum - timeline.step_s) <= slack && rank.host_s >= -slack,
+                   "rank {}: the breakdown sums to {} s of {} s", r, sum, timeline.step_s);
+  }
+}
+
+std::string chrome_trace(const Program& program, const std::vector<NamedTimeline>& timelines) {
+  using Json = nlohmann::json;
+  constexpr double kMicro = 1e6;
+  enum Lane { kComputeLane = 1, kCommunicationLane = 2, kWaitLane = 3 };
+  Json events = Json::array();
+  const std::vector<Program::Place> places = program.places();
+  for (std::size_t t = 0; t < timelines.size(); ++t) {
+    for (std::size_t r = 0; r < places.size(); ++r) {
+      const auto pid = r * timelines.size() + t;  // predicted and measured of one rank lie side by side
+      events.push_back({{"ph", "M"},
+                        {"pid", pid},
+                        {"name", "process_name"},
+                        {"args", {{"name", fmt::format("rank {} {}", r, timelines[t].name)}}}});
+      events.push_back({{"ph", "M"}, {"pid", pid}, {"name", "process_sort_index"}, {"args", {{"sort_index", pid}}}});
+      for (const auto& [lane, name] : {std::pair(kComputeLane, "compute"),
+                                       std::pair(kCommunicationLane, "communication"), std::pair(kWaitLane, "wait")})
+        events.push_back({{"ph", "M"},
+                          {"pid", pid},
+                          {"tid", static_cast<int>(lane)},
+                          {"name", "thread_name"},
+                          {"args", {{"name", name}}}});
+      const Role& role = program.roles[places[r].role];
+      const RankTimeline& rank = timelines[t].timeline->ranks[r];
+      for (std::uint32_t i = 0; i < role.size(); ++i) {
+        const Lane lane = is_computed(role.kind[i]) ? kComputeLane
+                          : is_posted(role.kind[i]) ? kCommunicationLane
+                                                    : kWaitLane;
+        Json event = {{"ph", "X"},
+                      {"pid", pid},
+                      {"tid", static_cast<int>(lane)},
+                      {"name", program.label(role, i)},
+                      {"cat", to_string(role.kind[i])},
+                      {"ts", rank.start_s[i] * kMicro},
+                      {"dur", (rank.end_s[i] - rank.start_s[i]) * kMicro},
+                      {"args", {{"instruction", i}}}};
+        if (role.microbatch[i] >= 0) event["args"]["microbatch"] = role.microbatch[i];
+        if (is_posted(role.kind[i])) event["args"]["posted_us"] = rank.posted_s[i] * kMicro;
+        events.push_back(std::move(event));
+      }
+    }
+  }
+  return Json{
+      {"displayTimeUnit", "ms"},
+      {"otherData", {{"model", program.model}, {"strategy", program.strategy}, {"format", "paragauge-trace-1"}}},
+      {"traceEvents", std::move(events)}}
+      .dump();
+}
+
+}  // namespace sim

@@ -1,0 +1,59 @@
+// What ran when, on which rank and lane: predicted or measured, in the same form.
+//
+//   timeline.step_s                                   // the step: latest end over ranks
+//   timeline.ranks[r].posted_s[i], .start_s[i], .end_s[i]
+//   write_text_file("trace.json", chrome_trace(program, {{"predicted", &predicted}, {"measured", &measured}}));
+//
+// Times are seconds since the step's start (the barrier). For a compute instruction `start` is when it begins. For a
+// transfer `posted` is when this rank posted it, `start` when all parties had (ready), `end` when it was done: waiting
+// for a partner isn't mistaken for a slow link. For a wait, start and end are when the issuing thread (GPU: the compute
+// lane) began and stopped waiting.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/program/program.hpp"
+
+namespace sim {
+
+struct RankTimeline {
+  std::vector<double> posted_s, start_s, end_s;  // one per instruction of the rank's role
+  double end_of_step_s = 0;
+  /// Compute-lane time spent in compute, copy and update instructions; time the rank stood in waits; time issuing; the
+  /// rest is `idle_s`.
+  double compute_s = 0, exposed_communication_s = 0, bubble_s = 0, host_s = 0;
+};
+
+struct Timeline {
+  double step_s = 0;
+  std::vector<RankTimeline> ranks;
+};
+
+/// A step and what it consists of: means over the ranks, which add up to step_s.
+struct StepTime {
+  double step_s = 0;
+  double compute_s = 0, exposed_communication_s = 0, bubble_s = 0, host_s = 0;
+  friend bool operator==(const StepTime&, const StepTime&) = default;
+};
+StepTime step_time(const Timeline& timeline);
+/// Of at least one.
+StepTime mean(const std::vector<StepTime>& times);
+
+/// Fills the breakdown of every rank from the times. A wait counts as exposed communication from ready on, as bubble
+/// before (a partner is late); the tail until the slowest rank ends is bubble too; what remains is host time.
+void break_down(const Program& program, Timeline& timeline);
+
+/// InternalError unless: times are finite and ordered, lanes don't overlap, no transfer ends before all have posted,
+/// the step covers all.
+void check(const Program& program, const Timeline& timeline);
+
+struct NamedTimeline {
+  std::string name;
+  const Timeline* timeline = nullptr;
+};
+/// Chrome trace event format (JSON), as Perfetto opens it: a process per timeline and rank, a thread per lane, times in
+/// microseconds.
+std::string chrome_trace(const Program& program, const std::vector<NamedTimeline>& timelines);
+
+}  // namespace sim

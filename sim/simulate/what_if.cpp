@@ -1,0 +1,86 @@
+#include "sim/simulate/what_if.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "sim/error.hpp"
+#include "sim/simulate/simulate.hpp"
+#include "sim/text/spec.hpp"
+
+namespace sim {
+namespace {
+
+struct Resource {
+  std::string_view name;
+  double Scale::*factor;
+  double twice_as_good;  // the factor then
+};
+constexpr std::array<Resource, 5> kResources{{{"flops", &Scale::flops, 2},
+                                              {"memory_bandwidth", &Scale::memory_bandwidth, 2},
+                                              {"bandwidth", &Scale::bandwidth, 2},
+                                              {"latency", &Scale::latency, 0.5},
+                                              {"launch", &Scale::launch, 0.5}}};
+
+/// How much longer a work takes: the roofline's time on the scaled device over that on the device itself.
+double compute_factor(const Work& work, const Device& device, const Scale& scale) {
+  const Demand demand = work.demand();
+  const FlopsPerSecond peak = device.peak(work.op.inputs.at(0).dtype) * device.compute_efficiency;
+  const double arithmetic = demand.flops > 0 ? (flops(demand.flops) / peak).in_seconds() : 0,
+               traffic = (bytes(demand.bytes) / (device.memory_bandwidth * device.memory_efficiency)).in_seconds();
+  const double now = std::max(arithmetic, traffic);
+  return now > 0 ? std::max(arithmetic / scale.flops, traffic / scale.memory_bandwidth) / now : 1;
+}
+
+}  // namespace
+
+Scale parse_scale(std::string_view given) {
+  constexpr double kLeast = 1e-6, kMost = 1e6;
+  const SpecText text(given, "scale");
+  std::vector<std::string_view> names;
+  Scale scale;
+  for (const Resource& resource : kResources) {
+    names.push_back(resource.name);
+    scale.*resource.factor = text.number(resource.name, 1, kLeast, kMost);
+  }
+  if (!text.head().empty())
+    throw ConfigError("scale '{}': '{}' is no key=factor; known: {}", given, text.head(),
+                      fmt::to_string(fmt::join(names, ", ")));
+  text.finish(names);
+  return scale;
+}
+
+Prices scaled(const Prices& prices, const Program& program, const Cluster& cluster, const Scale& scale) {
+  Prices result = prices;
+  for (std::size_t work = 0; work < program.works.size(); ++work) {
+    const double factor = compute_factor(program.works[work], cluster.device, scale);
+    for (std::size_t level = 0; level < prices.busy_levels; ++level)
+      result.work_s[work * prices.busy_levels + level] *= factor;
+  }
+  for (TransferCost& transfer : result.transfers) {
+    for (double* latency_s : {&transfer.latency_s, &transfer.rendezvous.latency_s, &transfer.rendezvous.delivery_s})
+      *latency_s *= scale.latency;
+    for (double* wire_s : {&transfer.wire_s, &transfer.rendezvous.wire_s}) *wire_s /= scale.bandwidth;
+    for (double* host_s :
+         {&transfer.post_s, &transfer.recv_post_s, &transfer.rendezvous.post_s, &transfer.rendezvous.note_s})
+      *host_s *= scale.launch;
+  }
+  result.launch_s *= scale.launch;
+  return result;
+}
+
+std::vector<Sensitivity> sensitivities(const Program& program, const Prices& prices, const Cluster& cluster) {
+  const double base_s = simulate(program, prices, cluster).step_s;
+  std::vector<Sensitivity> result;
+  for (const Resource& resource : kResources) {
+    Scale scale;
+    scale.*resource.factor = resource.twice_as_good;
+    const double step_s = simulate(program, scaled(prices, program, cluster, scale), cluster).step_s;
+    result.push_back({std::string(resource.name), step_s / base_s - 1});
+  }
+  std::ranges::stable_sort(result, std::greater<>(),
+                           [](const Sensitivity& s) { return std::abs(s.change_when_doubled); });
+  return result;
+}
+
+}  // namespace sim

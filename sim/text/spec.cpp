@@ -1,0 +1,283 @@
+#include "sim/text/spec.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "sim/error.hpp"
+
+namespace sim {
+namespace {
+
+using Json = nlohmann::json;
+
+[[noreturn]] void wrong_type(const std::string& where, std::string_view key, std::string_view expected,
+                             const Json& found) {
+  std::string text = found.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (text.size() > 40) text = text.substr(0, 40) + "…";
+  throw ConfigError("{}: '{}' must be {}, found {}", where, key, expected, text);
+}
+
+/// Copying and writing a JSON value recurse. No format of ours goes deeper than 10.
+constexpr int kDeepestJson = 64;
+
+void check_depth(std::string_view text, const std::string& where) {
+  int depth = 0;
+  bool in_text = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_text && c == '\\')
+      ++i;  // what is escaped can't end the text
+    else if (c == '"')
+      in_text = !in_text;
+    else if (!in_text && (c == ']' || c == '}'))
+      --depth;
+    else if (!in_text && (c == '[' || c == '{') && ++depth > kDeepestJson)
+      throw ConfigError("{}: byte {}: lists and objects must lie at most {} deep in each other", where, i + 1,
+                        kDeepestJson);
+  }
+}
+
+/// JSON has no largest number; ours is 2^63 − 1.
+bool is_whole(const Json& x) {
+  return x.is_number_integer() &&
+         (!x.is_number_unsigned() || x.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max());
+}
+
+}  // namespace
+
+SpecText::SpecText(std::string_view text, std::string_view what) : what_(what), whole_(text) {
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view item = text.substr(begin, end - begin);
+    const std::size_t equals = item.find('=');
+    if (item.empty() && text.size() > 0)
+      throw ConfigError("{} '{}': an empty item; expected name,key=value,…", what_, whole_);
+    if (equals == std::string_view::npos) {
+      if (begin != 0) throw ConfigError("{} '{}': '{}' has no '='; expected key=value", what_, whole_, item);
+      head_ = item;
+    } else {
+      const std::string_view key = item.substr(0, equals);
+      if (key.empty() || equals + 1 == item.size())
+        throw ConfigError("{} '{}': '{}' lacks a key or a value; expected key=value", what_, whole_, item);
+      if (has(key)) throw ConfigError("{} '{}': '{}' is given twice", what_, whole_, key);
+      items_.emplace_back(key, item.substr(equals + 1));
+    }
+    begin = end + 1;
+  }
+}
+
+bool SpecText::has(std::string_view key) const { return text(key).has_value(); }
+
+std::optional<std::string> SpecText::text(std::string_view key) const {
+  for (const auto& [name, value] : items_)
+    if (name == key) return value;
+  return std::nullopt;
+}
+
+std::int64_t SpecText::integer(std::string_view key, std::int64_t otherwise, std::int64_t minimum,
+                               std::int64_t maximum) const {
+  const std::optional<std::string> value = text(key);
+  if (!value) return otherwise;
+  std::int64_t result = 0;
+  const auto [end, error] = std::from_chars(value->data(), value->data() + value->size(), result);
+  if (error != std::errc() || end != value->data() + value->size() || result < minimum || result > maximum)
+    throw ConfigError("{} '{}': {}={} must be a whole number from {} to {}", what_, whole_, key, *value, minimum,
+                      maximum);
+  return result;
+}
+
+double SpecText::number(std::string_view key, double otherwise, double minimum, double maximum) const {
+  const std::optional<std::string> value = text(key);
+  if (!value) return otherwise;
+  char* end = nullptr;
+  const double result = std::strtod(value->c_str(), &end);
+  if (end != value->c_str() + value->size() || !(result >= minimum && result <= maximum))
+    throw ConfigError("{} '{}': {}={} must be a number from {} to {}", what_, whole_, key, *value, minimum, maximum);
+  return result;
+}
+
+void SpecText::finish(const std::vector<std::string_view>& known) const {
+  for (const auto& [key, value] : items_)
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      throw ConfigError("{} '{}': unknown key '{}'; known: {}", what_, whole_, key,
+                        fmt::to_string(fmt::join(known, ", ")));
+}
+
+JsonObject::JsonObject(const Json& object, std::string where)
+    : object_(std::make_shared<const Json>(object)), where_(std::move(where)) {
+  if (!object_->is_object()) throw ConfigError("{}: must be a JSON object", where_);
+}
+JsonObject::~JsonObject() = default;
+JsonObject::JsonObject(JsonObject&&) noexcept = default;
+JsonObject::JsonObject(const JsonObject&) = default;
+
+bool JsonObject::has(std::string_view key) const { return object_->find(key) != object_->end(); }
+
+const Json& JsonObject::value(std::string_view key) {
+  const auto found = object_->find(key);
+  if (found == object_->end()) throw ConfigError("{}: '{}' is missing", where_, key);
+  read_.emplace(key);
+  return *found;
+}
+
+std::string JsonObject::text(std::string_view key) {
+  const Json& found = value(key);
+  if (!found.is_string()) wrong_type(where_, key, "a text", found);
+  return found.get<std::string>();
+}
+std::string JsonObject::text(std::string_view key, std::string_view otherwise) {
+  return has(key) ? text(key) : std::string(otherwise);
+}
+
+double JsonObject::number(std::string_view key) {
+  const Json& found = value(key);
+  if (!found.is_number()) wrong_type(where_, key, "a number", found);
+  const double result = found.get<double>();
+  if (!std::isfinite(result)) wrong_type(where_, key, "a finite number", found);
+  return result;
+}
+double JsonObject::number(std::string_view key, double otherwise) { return has(key) ? number(key) : otherwise; }
+
+std::int64_t JsonObject::integer(std::string_view key) {
+  const Json& found = value(key);
+  if (!is_whole(found)) wrong_type(where_, key, "a whole number", found);
+  return found.get<std::int64_t>();
+}
+std::int64_t JsonObject::integer(std::string_view key, std::int64_t otherwise) {
+  return has(key) ? integer(key) : otherwise;
+}
+
+bool JsonObject::boolean(std::string_view key, bool otherwise) {
+  if (!has(key)) return otherwise;
+  const Json& found = value(key);
+  if (!found.is_boolean()) wrong_type(where_, key, "true or false", found);
+  return found.get<bool>();
+}
+
+std::vector<std::int64_t> JsonObject::integers(std::string_view key) {
+  const Json& found = value(key);
+  const bool fits = found.is_array() && std::all_of(found.begin(), found.end(), is_whole);
+  if (!fits) wrong_type(where_, key, "a list of whole numbers", found);
+  return found.get<std::vector<std::int64_t>>();
+}
+
+std::vector<double> JsonObject::numbers(std::string_view key) {
+  const Json& found = value(key);
+  const bool fits =
+      found.is_array() && std::all_of(found.begin(), found.end(), [](const Json& x) { return x.is_number(); });
+  if (!fits) wrong_type(where_, key, "a list of numbers", found);
+  return found.get<std::vector<double>>();
+}
+
+std::vector<std::string> JsonObject::texts(std::string_view key) {
+  const Json& found = value(key);
+  const bool fits =
+      found.is_array() && std::all_of(found.begin(), found.end(), [](const Json& x) { return x.is_string(); });
+  if (!fits) wrong_type(where_, key, "a list of texts", found);
+  return found.get<std::vector<std::string>>();
+}
+
+JsonObject JsonObject::object(std::string_view key) {
+  const Json& found = value(key);
+  if (!found.is_object()) wrong_type(where_, key, "an object", found);
+  return {found, fmt::format("{}: {}", where_, key)};
+}
+
+std::vector<JsonObject> JsonObject::objects(std::string_view key) {
+  const Json& found = value(key);
+  if (!found.is_array()) wrong_type(where_, key, "a list of objects", found);
+  std::vector<JsonObject> result;
+  for (std::size_t i = 0; i < found.size(); ++i)
+    result.emplace_back(found[i], fmt::format("{}: {}[{}]", where_, key, i));
+  return result;
+}
+
+std::vector<std::string> JsonObject::keys() const {
+  std::vector<std::string> names;
+  for (const auto& [key, value] : object_->items()) names.push_back(key);
+  return names;
+}
+
+void JsonObject::finish() const {
+  for (const auto& [key, value] : object_->items())
+    if (!read_.contains(key)) throw ConfigError("{}: unknown key '{}'", where_, key);
+}
+
+std::string read_text_file(const std::filesystem::path& path) {
+  std::error_code ignored;  // what else is wrong with the path (too long, a loop of links), opening it will say
+  if (std::filesystem::is_directory(path, ignored)) throw ConfigError("{}: is a folder, not a file", path.string());
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw ConfigError("{}: can't be read: {}", path.string(), std::strerror(errno));
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (file.bad()) throw ConfigError("{}: can't be read to its end", path.string());
+  return std::move(text).str();
+}
+
+void write_text_file(const std::filesystem::path& path, std::string_view text) {
+  const std::filesystem::path part = path.string() + ".part" + std::to_string(::getpid());
+  std::error_code ignored;
+  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), ignored);
+  std::ofstream file(part, std::ios::binary | std::ios::trunc);
+  file.write(text.data(), static_cast<std::streamsize>(text.size()));
+  file.close();
+  if (!file) {
+    const std::string reason = std::strerror(errno);
+    std::filesystem::remove(part, ignored);
+    throw RunError("{}: can't be written: {}", path.string(), reason);
+  }
+  std::error_code error;
+  std::filesystem::rename(part, path, error);
+  if (error) throw RunError("{}: can't be written: {}", path.string(), error.message());
+}
+
+JsonObject parse_json(std::string_view text, const std::string& where) {
+  check_depth(text, where);
+  try {
+    return {Json::parse(text), where};
+  } catch (const Json::parse_error& error) {
+    throw ConfigError("{}: not valid JSON at byte {} of {}{}", where, error.byte, text.size(),
+                      error.byte > text.size() ? " (the file is truncated)" : "");
+  } catch (const Json::out_of_range& error) {  // "[json.exception.out_of_range.406] number overflow parsing '1e999'"
+    const std::string_view reason = error.what();
+    throw ConfigError("{}: not valid JSON: {}", where, reason.substr(reason.find("] ") + 2));
+  }
+}
+
+JsonObject read_json_file(const std::filesystem::path& path) { return parse_json(read_text_file(path), path.string()); }
+
+std::filesystem::path catalog_directory() {
+  if (const char* directory = std::getenv("PARAGAUGE_CATALOG_DIR")) return directory;
+  return PARAGAUGE_CATALOG_DIR;
+}
+
+std::vector<std::string> catalog_names(std::string_view folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(catalog_directory() / folder, error))
+    if (entry.path().extension() == ".json") names.push_back(entry.path().stem().string());
+  if (error) throw ConfigError("catalog folder {}: {}", (catalog_directory() / folder).string(), error.message());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::filesystem::path catalog_file(std::string_view folder, std::string_view what, std::string_view name) {
+  if (name.ends_with(".json")) return name;
+  const std::vector<std::string> names = catalog_names(folder);
+  if (std::find(names.begin(), names.end(), name) == names.end())
+    throw ConfigError("unknown {} '{}'; known: {}, or a path to a .json file", what, name,
+                      fmt::to_string(fmt::join(names, ", ")));
+  return catalog_directory() / folder / (std::string(name) + ".json");
+}
+
+}  // namespace sim

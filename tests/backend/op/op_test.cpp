@@ -1,0 +1,394 @@
+// Every row of sim's op table, forward and backward, against autograd.
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/native/ConvUtils.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "backend/machine/allocator.hpp"
+#include "backend/op/op.hpp"
+#include "backend/rank/verify.hpp"
+#include "sim/model/op/op.hpp"
+
+namespace backend {
+namespace {
+
+struct Case {
+  std::string op;
+  sim::Attributes attributes;
+  std::vector<sim::Shape> inputs;
+  friend void PrintTo(const Case& c, std::ostream* out) {
+    *out << c.op;
+    for (const auto& [name, value] : c.attributes) *out << ' ' << name << '=' << value;
+    for (const sim::Shape& shape : c.inputs) *out << ' ' << sim::to_string(sim::TensorSpec{sim::Dtype::f64, shape});
+  }
+};
+
+const std::vector<Case> kCases{
+    {"conv2d", {{"out_channels", 5}, {"kernel_size", 3}}, {{2, 3, 7, 9}}},
+    {"conv2d", {{"out_channels", 4}, {"kernel_size", 3}, {"stride", 2}, {"padding", 1}, {"bias", 0}}, {{3, 2, 9, 8}}},
+    {"conv2d", {{"out_channels", 6}, {"kernel_size", 1}, {"stride", 2}}, {{2, 4, 5, 5}}},
+    {"conv2d", {{"out_channels", 6}, {"kernel_size", 3}, {"groups", 3}, {"padding", 2}}, {{1, 3, 4, 6}}},
+    {"conv2d", {{"out_channels", 4}, {"kernel_size", 3}, {"dilation", 2}, {"padding", 2}}, {{2, 2, 7, 7}}},
+    {"conv2d",
+     {{"out_channels", 8}, {"kernel_size", 7}, {"stride", 2}, {"padding", 3}, {"bias", 0}},
+     {{16, 3, 11, 11}}},
+    {"linear", {{"out_features", 4}}, {{3, 5}}},
+    {"linear", {{"out_features", 1}, {"bias", 0}}, {{1, 7}}},
+    {"batch_norm", {}, {{4, 3, 5, 2}}},
+    {"batch_norm", {{"eps", 0.1}, {"momentum", 0.7}}, {{2, 1, 1, 1}}},
+    {"relu", {}, {{3, 5}}},
+    {"relu", {{"inplace", 1}}, {{2, 3, 5, 1}}},
+    {"max_pool", {{"kernel_size", 2}}, {{2, 3, 6, 7}}},
+    {"max_pool", {{"kernel_size", 3}, {"stride", 2}, {"padding", 1}}, {{2, 3, 7, 8}}},
+    {"adaptive_avg_pool", {{"output_size", 1}}, {{2, 3, 5, 7}}},
+    {"adaptive_avg_pool", {{"output_size", 3}}, {{2, 3, 7, 5}}},
+    {"adaptive_avg_pool", {{"output_size", 7}}, {{1, 2, 1, 3}}},
+    {"flatten", {}, {{2, 3, 5, 7}}},
+    {"add", {}, {{3, 5}, {3, 5}}},
+    {"add", {{"inplace", 1}}, {{2, 3, 4, 1}, {2, 3, 4, 1}}},
+    {"softmax", {}, {{3, 5}}},
+    {"softmax", {{"dim", 2}}, {{2, 3, 5}}},
+    {"mse_loss", {}, {{3, 5}, {3, 5}}},
+    {"mse_loss", {}, {{1, 1}, {1, 1}}},
+    {"cross_entropy", {}, {{4, 5}, {4}}},
+    {"cross_entropy", {}, {{1, 2}, {1}}},
+};
+
+at::ScalarType scalar_type(sim::Dtype dtype) {
+  return dtype == sim::Dtype::f32 ? at::kFloat : dtype == sim::Dtype::f64 ? at::kDouble : at::kLong;
+}
+
+class OpTest : public testing::TestWithParam<std::tuple<Case, std::string>> {
+ protected:
+  const Case& test_case() const { return std::get<0>(GetParam()); }
+  sim::Dtype dtype() const { return sim::dtype_from(std::get<1>(GetParam())); }
+  double tolerance() const { return dtype() == sim::Dtype::f64 ? 1e-13 : 1e-5; }
+
+  void SetUp() override {
+    op_.kind = &sim::op_table().at(test_case().op);
+    op_.attributes = sim::complete_attributes(*op_.kind, test_case().attributes, "test");
+    for (const sim::Shape& shape : test_case().inputs) op_.inputs.push_back({dtype(), shape});
+    if (test_case().op == "cross_entropy") op_.inputs[1].dtype = sim::Dtype::i64;
+    signature_ = op_.signature();
+
+    for (const sim::TensorSpec& spec : op_.inputs) inputs_.push_back(random(spec));
+    for (const sim::ParameterSpec& p : signature_.parameters) parameters_.push_back(random(p.spec));
+    for (const sim::BufferSpec& b : signature_.buffers) buffers_.push_back(random(b.spec));
+  }
+
+  at::Tensor random(const sim::TensorSpec& spec) {
+    const at::Tensor tensor = at::empty(spec.shape, scalar_type(spec.dtype));
+    // Integers are classes (or a counter).
+    return spec.dtype == sim::Dtype::i64 ? tensor.random_(0, test_case().inputs[0].back(), generator_)
+                                         : tensor.uniform_(-1, 2, generator_);
+  }
+
+  /// The same values under autograd, in float64; integers stay as they are.
+  static std::vector<at::Tensor> leaves(const std::vector<at::Tensor>& tensors) {
+    std::vector<at::Tensor> copies;
+    for (const at::Tensor& tensor : tensors)
+      copies.push_back(tensor.is_floating_point() ? tensor.to(at::kDouble, false, /*copy=*/true).requires_grad_()
+                                                  : tensor.clone());
+    return copies;
+  }
+  static std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
+    std::vector<at::Tensor> result;
+    for (const at::Tensor& tensor : tensors) result.push_back(tensor.clone());
+    return result;
+  }
+
+  /// Plays the kernel as the executor does.
+  void run(sim::Pass pass, std::uint32_t grads, const std::vector<at::Tensor>& reads, std::vector<at::Tensor>& writes,
+           double scale = 1) const {
+    const at::AutoDispatchBelowADInplaceOrView no_autograd;
+    op_kernels().at(test_case().op).run({op_, pass, grads}, {reads, writes, scale});
+  }
+
+  void expect_is(const at::Tensor& found, const sim::TensorSpec& spec, const std::string& what) const {
+    ASSERT_TRUE(found.defined()) << what;
+    EXPECT_EQ(found.scalar_type(), scalar_type(spec.dtype)) << what;
+    EXPECT_EQ(found.sizes().vec(), spec.shape) << what;
+    EXPECT_TRUE(found.is_contiguous()) << what;
+    EXPECT_EQ(static_cast<std::int64_t>(found.storage().nbytes()), spec.bytes()) << what;
+  }
+  void expect_near(const at::Tensor& found, const at::Tensor& expected, const std::string& what) const {
+    ASSERT_EQ(found.sizes(), expected.sizes()) << what;
+    const at::Tensor want = expected.detach().to(at::kDouble);
+    const double error = (found.to(at::kDouble) - want).abs().max().item<double>();
+    EXPECT_LE(error, tolerance() * std::max(1.0, want.norm().item<double>())) << what << '\n' << found << '\n' << want;
+  }
+
+  at::Generator generator_ = at::detail::createCPUGenerator(7);
+  sim::OpInstance op_;
+  sim::Signature signature_;
+  std::vector<at::Tensor> inputs_, parameters_, buffers_;
+};
+
+TEST_P(OpTest, ForwardAndBackwardEqualAutograd) {
+  std::vector<at::Tensor> expected_inputs = leaves(inputs_), expected_parameters = leaves(parameters_),
+                          expected_buffers;
+  for (const at::Tensor& buffer : leaves(buffers_)) expected_buffers.push_back(buffer.detach());
+  const at::Tensor expected = reference_forward(op_, expected_inputs, expected_parameters, expected_buffers);
+
+  // Forward.
+  std::vector<at::Tensor> inputs = copies(inputs_), buffers = copies(buffers_), reads = inputs;
+  reads.insert(reads.end(), parameters_.begin(), parameters_.end());
+  reads.insert(reads.end(), buffers.begin(), buffers.end());
+  std::vector<at::Tensor> writes(1 + signature_.saved.size());
+  run(sim::Pass::forward, 0, reads, writes);
+  expect_is(writes[0], signature_.output, "output");
+  expect_near(writes[0], expected, "output");
+  for (std::size_t i = 0; i < signature_.saved.size(); ++i)
+    expect_is(writes[1 + i], signature_.saved[i].spec, signature_.saved[i].name);
+  EXPECT_EQ(writes[0].is_alias_of(inputs[0]), signature_.storage != sim::OutputStorage::fresh);
+  for (std::size_t i = 0; i < buffers.size(); ++i)
+    expect_near(buffers[i], expected_buffers[i], signature_.buffers[i].name);
+  for (std::size_t i = signature_.storage == sim::OutputStorage::in_place ? 1 : 0; i < inputs.size(); ++i)
+    EXPECT_TRUE(inputs[i].equal(inputs_[i])) << "input " << i << " has changed";
+
+  // Backward: every combination of wanted gradients, and every loss with two scales.
+  const bool is_loss = op_.kind->role == sim::OpRole::loss;
+  const at::Tensor grad_output = is_loss ? at::Tensor() : random(signature_.output);
+  expected.backward(is_loss ? at::Tensor() : grad_output.to(at::kDouble));
+  if (signature_.backward_is_alias) {
+    for (const at::Tensor& input : expected_inputs) expect_near(grad_output.view(input.sizes()), input.grad(), "alias");
+    return;
+  }
+  std::vector<at::Tensor> backward_reads;
+  if (!is_loss) backward_reads.push_back(grad_output);
+  for (const sim::Operand& operand : signature_.backward_reads) {
+    const auto index = static_cast<std::size_t>(operand.index);
+    switch (operand.from) {
+      case sim::Operand::From::input:
+        backward_reads.push_back(inputs[index]);
+        break;
+      case sim::Operand::From::output:
+        backward_reads.push_back(writes[index]);
+        break;
+      case sim::Operand::From::parameter:
+        backward_reads.push_back(parameters_[index]);
+        break;
+      case sim::Operand::From::saved:
+        backward_reads.push_back(writes[1 + index]);
+        break;
+    }
+  }
+  const std::vector<at::Tensor> before = copies(backward_reads);
+  std::vector<std::uint32_t> masks{1};
+  if (!signature_.parameters.empty()) masks = {1, sim::kParameterGrads, sim::kParameterGrads | 1};
+  for (const std::uint32_t grads : masks)
+    for (const double scale : is_loss ? std::vector{1.0, 0.25} : std::vector{1.0}) {
+      const bool input = grads & 1U, parameters = grads & sim::kParameterGrads;
+      std::vector<at::Tensor> gradients((input ? 1 : 0) + (parameters ? parameters_.size() : 0));
+      run(sim::Pass::backward, grads, backward_reads, gradients, scale);
+      std::size_t next = 0;
+      if (input) {
+        expect_is(gradients[next], op_.inputs[0], "gradient of the input");
+        expect_near(gradients[next++], expected_inputs[0].grad() * scale, "gradient of the input");
+      }
+      if (parameters)
+        for (std::size_t i = 0; i < parameters_.size(); ++i) {
+          expect_is(gradients[next], signature_.parameters[i].spec, "gradient of " + signature_.parameters[i].name);
+          expect_near(gradients[next++], expected_parameters[i].grad() * scale,
+                      "gradient of " + signature_.parameters[i].name);
+        }
+      for (std::size_t i = 0; i < before.size(); ++i)
+        EXPECT_TRUE(backward_reads[i].equal(before[i])) << "backward has changed what it reads: operand " << i;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Grid, OpTest, testing::Combine(testing::ValuesIn(kCases), testing::Values("f64", "f32")));
+
+/// The first layer's input needs no gradient: the pass must not compute it, and so needs less memory by at least its
+/// size.
+TEST(OpTable, AnUnwantedInputGradientIsNotComputed) {
+  install_counting_allocator();
+  constexpr std::uint32_t kRank = 2000;
+  const AllocationOwner owner(kRank);
+  const auto peak_bytes = [&](const sim::OpInstance& op, std::uint32_t grads) {
+    const sim::Signature signature = op.signature();
+    const auto zeros = [](const sim::TensorSpec& spec) { return at::zeros(spec.shape, scalar_type(spec.dtype)); };
+    std::vector<at::Tensor> reads{zeros(signature.output), zeros(op.inputs[0]), zeros(signature.parameters[0].spec)};
+    for (const sim::SavedSpec& saved : signature.saved) reads.push_back(zeros(saved.spec));
+    std::vector<at::Tensor> writes(3);
+    const std::int64_t before = rank_bytes(kRank).live;
+    reset_peak(kRank);
+    op_kernels().at(op.kind->name).run({op, sim::Pass::backward, grads}, {reads, writes});
+    return rank_bytes(kRank).peak - before;
+  };
+  const std::vector<Case> cases{
+      {"conv2d", {{"out_channels", 8}, {"kernel_size", 3}, {"padding", 1}}, {{16, 8, 32, 32}}},
+      {"linear", {{"out_features", 64}}, {{256, 512}}},
+      {"batch_norm", {}, {{16, 8, 32, 32}}}};
+  for (const Case& c : cases) {
+    sim::OpInstance op{&sim::op_table().at(c.op), {}, {{sim::Dtype::f32, c.inputs[0]}}};
+    op.attributes = sim::complete_attributes(*op.kind, c.attributes, "test");
+    EXPECT_GE(peak_bytes(op, sim::kParameterGrads | 1) - peak_bytes(op, sim::kParameterGrads), op.inputs[0].bytes())
+        << c.op;
+  }
+}
+
+TEST(OpTable, EveryLayerAndLossIsInTheGrid) {
+  for (const sim::OpKind& kind : sim::op_table()) {
+    if (kind.role != sim::OpRole::layer && kind.role != sim::OpRole::loss) continue;
+    EXPECT_TRUE(std::any_of(kCases.begin(), kCases.end(), [&](const Case& c) { return c.op == kind.name; }))
+        << kind.name;
+  }
+}
+
+TEST(OpTable, HasAKernelForEveryRowInTheSameOrder) {
+  std::vector<std::string_view> kinds, kernels;
+  for (const sim::OpKind& kind : sim::op_table()) kinds.push_back(kind.name);
+  for (const OpKernel& kernel : op_kernels()) kernels.push_back(kernel.name);
+  EXPECT_EQ(kernels, kinds);
+}
+
+/// Helpers have no autograd to compare with; what each must do is its equation.
+using Helper = void (*)();
+void accumulate_adds_in_place() {
+  const at::Tensor total = at::tensor({1.0, 2.0, 3.0}), part = at::tensor({10.0, 20.0, 30.0});
+  std::vector<at::Tensor> reads{total, part}, writes{total};
+  op_kernels().at("accumulate").run({}, {reads, writes});
+  EXPECT_TRUE(writes[0].is_same(total));
+  EXPECT_TRUE(total.equal(at::tensor({11.0, 22.0, 33.0})));
+  EXPECT_TRUE(part.equal(at::tensor({10.0, 20.0, 30.0})));
+}
+void scaled_copy_writes_into_what_is_there() {
+  const at::Tensor source = at::tensor({1.0F, 2.0F, 3.0F, 4.0F}).view({2, 2}), bucket = at::zeros(6, at::kFloat);
+  for (const double scale : {1.0, 0.5}) {
+    std::vector<at::Tensor> reads{source}, writes{bucket.narrow(0, 1, 4)};
+    op_kernels().at("scaled_copy").run({}, {reads, writes, scale});
+    EXPECT_TRUE(writes[0].is_alias_of(bucket));
+    EXPECT_TRUE(bucket.equal(at::tensor({0.0F, 1.0F, 2.0F, 3.0F, 4.0F, 0.0F}) * scale)) << bucket;
+  }
+  std::vector<at::Tensor> reads{bucket.narrow(0, 1, 4)}, writes(1);
+  op_kernels().at("scaled_copy").run({}, {reads, writes, 4});
+  EXPECT_FALSE(writes[0].is_alias_of(bucket));
+  EXPECT_TRUE(writes[0].equal(source.view(-1) * 2)) << writes[0];
+}
+void make_input_is_standard_normal() {
+  const at::Tensor x = at::zeros({100, 100}, at::kFloat);
+  std::vector<at::Tensor> writes{x};
+  op_kernels().at("make_input").run({}, {{}, writes, 1, /*seed=*/7});
+  EXPECT_TRUE(writes[0].is_same(x));
+  EXPECT_NEAR(x.mean().item<double>(), 0, 0.05);  // five standard errors
+  EXPECT_NEAR(x.var().item<double>(), 1, 0.08);
+  const at::Tensor first = x.clone();
+  op_kernels().at("make_input").run({}, {{}, writes, 1, /*seed=*/8});
+  EXPECT_FALSE(x.equal(first));
+  op_kernels().at("make_input").run({}, {{}, writes, 1, /*seed=*/7});
+  EXPECT_TRUE(x.equal(first));
+}
+void make_target_makes_classes() {
+  const at::Tensor indices = at::zeros(1000, at::kLong), one_hot = at::ones({1000, 3}, at::kFloat);
+  for (const at::Tensor& target : {indices, one_hot}) {
+    std::vector<at::Tensor> writes{target};
+    op_kernels()
+        .at("make_target")
+        .run({{&sim::op_table().at("make_target"), {{"classes", 3}}, {}}}, {{}, writes, 1, 7});
+  }
+  EXPECT_TRUE(one_hot.argmax(1).equal(indices));
+  EXPECT_TRUE(one_hot.sum(1).equal(at::ones(1000, at::kFloat)));
+  for (int c = 0; c < 3; ++c) EXPECT_NEAR(indices.eq(c).sum().item<double>(), 1000 / 3., 75) << c;
+}
+void read_result_changes_nothing() {
+  const at::Tensor loss = at::full({}, 0.5), prediction = at::tensor({0.1, 0.9, 0.8, 0.2}).view({2, 2}),
+                   target = at::ones(2, at::kLong);
+  std::vector<at::Tensor> reads{loss, prediction, target}, writes;
+  op_kernels().at("read_result").run({}, {reads, writes});
+  EXPECT_EQ(loss.item<double>(), 0.5);
+}
+const std::map<std::string_view, Helper> kHelpers{{"accumulate", accumulate_adds_in_place},
+                                                  {"scaled_copy", scaled_copy_writes_into_what_is_there},
+                                                  {"make_input", make_input_is_standard_normal},
+                                                  {"make_target", make_target_makes_classes},
+                                                  {"read_result", read_result_changes_nothing}};
+
+TEST(OpTable, EveryHelperDoesWhatItsEquationSays) {
+  for (const sim::OpKind& kind : sim::op_table()) {
+    if (kind.role != sim::OpRole::helper) continue;
+    const auto found = kHelpers.find(kind.name);
+    ASSERT_NE(found, kHelpers.end()) << kind.name;
+    found->second();
+  }
+}
+
+/// LibTorch's own choice, in sim's words. The padding is kernel_size - 1.
+std::string_view conv2d_kernel_of_libtorch(const sim::OpInstance& conv) {
+  const auto both = [&](std::string_view attribute) { return std::vector<c10::SymInt>(2, conv.integer(attribute)); };
+  const at::ScalarType type = scalar_type(conv.inputs[0].dtype);
+  const at::native::ConvBackend chosen = at::native::select_conv_backend(
+      at::zeros(conv.inputs[0].shape, type), at::zeros(conv.signature().parameters[0].spec.shape, type), std::nullopt,
+      both("stride"), both("padding"), both("dilation"), /*transposed=*/false,
+      /*output_padding=*/std::vector<c10::SymInt>(2, 0), conv.integer("groups"), {});
+  if (chosen == at::native::ConvBackend::Mkldnn) return "oneDNN";
+  return conv.integer("kernel_size") > 1 || conv.integer("stride") > 1 ? "im2col" : "matrix product";
+}
+
+/// `fitted` has a fit for each of LibTorch's kernels; LibTorch itself says which one a shape gets.
+TEST(CpuKernels, Conv2dIsLibTorchsChoice) {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const sim::OpKind& kind = sim::op_table().at("conv2d");
+  std::vector<sim::Attributes> all_attributes;
+  for (const double kernel : {1, 3, 5})
+    for (const double stride : {1, 2})
+      for (const double dilation : {1, 2})
+        for (const double groups : {1, 4})
+          all_attributes.push_back({{"out_channels", 16},
+                                    {"kernel_size", kernel},
+                                    {"stride", stride},
+                                    {"padding", kernel - 1},
+                                    {"dilation", dilation},
+                                    {"groups", groups}});
+  std::vector<sim::TensorSpec> inputs;
+  for (const sim::Dtype dtype : {sim::Dtype::f32, sim::Dtype::f64})
+    for (const std::int64_t batch : {1, 2, 15, 16})
+      for (const std::int64_t size : {8, 40}) inputs.push_back({dtype, {batch, 16, size, size}});
+  std::map<std::string_view, int> seen;
+  for (const sim::Attributes& attributes : all_attributes)
+    for (const sim::TensorSpec& input : inputs) {
+      const sim::OpInstance conv{&kind, sim::complete_attributes(kind, attributes, "test"), {input}};
+      const std::string_view expected = conv2d_kernel_of_libtorch(conv);
+      for (const sim::Pass pass : {sim::Pass::forward, sim::Pass::backward}) {
+        const std::string_view kernel = kind.cpu_kernel(conv, pass).name;
+        EXPECT_EQ(kernel.substr(0, kernel.find(',')), expected) << sim::work_key({conv, pass, 1});
+      }
+      ++seen[expected];
+    }
+  at::set_num_threads(threads);
+  EXPECT_GT(seen["oneDNN"], 50);
+  EXPECT_GT(seen["im2col"], 50);
+  EXPECT_GT(seen["matrix product"], 10);
+}
+
+/// MKL takes another path for few pixels of output, and a gemv for one.
+TEST(CpuKernels, Conv2dIsClassedByItsPixels) {
+  const sim::OpKind& kind = sim::op_table().at("conv2d");
+  for (const double stride : {1, 2})
+    for (const auto& [width, pixels] :
+         {std::pair{1, ", one pixel"}, {2, ", few pixels"}, {11, ", few pixels"}, {12, ""}}) {
+      const sim::Attributes attributes{{"out_channels", 16}, {"kernel_size", 1}, {"stride", stride}};
+      const sim::TensorSpec input{sim::Dtype::f64, {2, 16, 1, static_cast<std::int64_t>(stride) * width}};
+      const sim::OpInstance conv{&kind, sim::complete_attributes(kind, attributes, "test"), {input}};
+      EXPECT_EQ(kind.cpu_kernel(conv, sim::Pass::forward).name,
+                (stride == 1 ? "matrix product" : "im2col") + std::string(pixels));
+    }
+}
+
+}  // namespace
+}  // namespace backend

@@ -1,0 +1,103 @@
+// Every optimizer row of sim's op table: some steps against torch::optim.
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "backend/op/op.hpp"
+#include "sim/model/op/op.hpp"
+
+namespace backend {
+namespace {
+
+struct Case {
+  std::string op;
+  sim::Attributes attributes;
+  friend void PrintTo(const Case& c, std::ostream* out) {
+    *out << c.op;
+    for (const auto& [name, value] : c.attributes) *out << ' ' << name << '=' << value;
+  }
+};
+
+const std::vector<Case> kCases{
+    {"sgd", {{"lr", 0.1}}},
+    {"sgd", {{"lr", 0.1}, {"weight_decay", 0.01}}},
+    {"sgd", {{"lr", 0.1}, {"momentum", 0.9}}},
+    {"sgd", {{"lr", 0.1}, {"momentum", 0.5}, {"weight_decay", 0.1}}},
+    {"adam", {}},
+    {"adam", {{"lr", 0.02}, {"beta1", 0.8}, {"beta2", 0.9}, {"eps", 1e-3}, {"weight_decay", 0.1}}},
+};
+
+std::unique_ptr<torch::optim::Optimizer> torch_optimizer(const sim::OpInstance& op, const at::Tensor& parameter) {
+  const std::vector<at::Tensor> parameters{parameter};
+  if (op.kind->name == "sgd")
+    return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(op.number("lr"))
+                                                               .momentum(op.number("momentum"))
+                                                               .weight_decay(op.number("weight_decay")));
+  if (op.kind->name == "adam")
+    return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(op.number("lr"))
+                                                                .betas({op.number("beta1"), op.number("beta2")})
+                                                                .eps(op.number("eps"))
+                                                                .weight_decay(op.number("weight_decay")));
+  return nullptr;
+}
+
+class OptimizerTest : public testing::TestWithParam<std::tuple<Case, std::string, sim::Shape>> {};
+
+TEST_P(OptimizerTest, StepsLikeTorchOptim) {
+  const auto& [c, dtype_name, shape] = GetParam();
+  const sim::Dtype dtype = sim::dtype_from(dtype_name);
+  const at::ScalarType type = dtype == sim::Dtype::f32 ? at::kFloat : at::kDouble;
+  const double tolerance = dtype == sim::Dtype::f32 ? 1e-6 : 1e-14;
+  sim::OpInstance op{&sim::op_table().at(c.op), {}, {{dtype, shape}}};
+  op.attributes = sim::complete_attributes(*op.kind, c.attributes, "test");
+  at::Generator generator = at::detail::createCPUGenerator(3);
+
+  const at::Tensor parameter = at::empty(shape, type).uniform_(-1, 1, generator);
+  const at::Tensor expected = parameter.to(at::kDouble, false, /*copy=*/true).requires_grad_();
+  const auto reference = torch_optimizer(op, expected);
+  ASSERT_TRUE(reference) << "compare '" << c.op << "' with something";
+
+  std::vector<at::Tensor> reads{parameter, {}};
+  for (const sim::SavedSpec& state : op.signature().saved)
+    reads.push_back(at::zeros(state.spec.shape, state.spec.dtype == sim::Dtype::f32 ? at::kFloat : at::kDouble));
+  for (int step = 0; step < 4; ++step) {
+    const at::Tensor gradient = at::empty(shape, type).uniform_(-1, 1, generator);
+    reads[1] = gradient.clone();
+    {
+      const at::AutoDispatchBelowADInplaceOrView no_autograd;
+      op_kernels().at(c.op).run({op, sim::Pass::update, 0}, {reads, {}});
+    }
+    EXPECT_TRUE(reads[1].equal(gradient)) << "the gradient has changed";
+    expected.mutable_grad() = gradient.to(at::kDouble, false, /*copy=*/true);
+    reference->step();
+    const double error = (parameter.to(at::kDouble) - expected.detach()).abs().max().item<double>();
+    EXPECT_LE(error, tolerance) << "step " << step << '\n' << parameter << '\n' << expected;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Grid, OptimizerTest,
+                         testing::Combine(testing::ValuesIn(kCases), testing::Values("f64", "f32"),
+                                          testing::Values(sim::Shape{1}, sim::Shape{3, 5, 7}, sim::Shape{64, 33})));
+
+TEST(OptimizerTable, EveryOptimizerIsInTheGrid) {
+  for (const sim::OpKind& kind : sim::op_table()) {
+    if (kind.role != sim::OpRole::optimizer) continue;
+    EXPECT_TRUE(std::any_of(kCases.begin(), kCases.end(), [&](const Case& c) { return c.op == kind.name; }))
+        << kind.name;
+  }
+}
+
+}  // namespace
+}  // namespace backend

@@ -1,0 +1,150 @@
+#include "sim/calibrate/probe.hpp"
+
+#include "sim/cost/profile.hpp"
+#include "sim/lower/lower.hpp"
+#include "sim/simulate/simulate.hpp"
+#include "tests/sim/testing.hpp"
+
+namespace sim {
+namespace {
+
+using testing::plain_cluster;
+
+constexpr TransferQuestion kQuestion{InstructionKind::collective, CollectiveKind::all_reduce, 1 << 20, 2};
+
+// What the simulator takes from the cores while a transfer runs is what the probe finds.
+TEST(OverlapProbe, FindsTheShareThatATransferTakes) {
+  const Program probe = overlap_probe(kQuestion, 3, 40);
+  for (const double share : {0.0, 0.1, 0.4, 0.8}) {
+    Cluster cluster = plain_cluster(2);
+    cluster.link.core_share = share;
+    cluster.link.latency = Seconds();
+    cluster.device.launch = Seconds();
+    const Prices prices = price(probe, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
+    const std::optional<double> found = core_share(probe, simulate(probe, prices, cluster));
+    ASSERT_TRUE(found) << share;
+    EXPECT_NEAR(*found, share, 0.05);
+  }
+}
+
+// What a note takes from a core in the simulator is what the probe finds.
+TEST(NoteProbe, FindsWhatANoteTakes) {
+  const Cluster cluster = plain_cluster(2);
+  const Program probe = note_probe(6);
+  Prices prices = price(probe, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
+  const double compute_s = prices.work_s.at(0);
+  for (const double note_s : {0.0, 0.1 * compute_s, 2 * compute_s}) {
+    for (TransferCost& transfer : prices.transfers)
+      transfer.rendezvous = {.note_s = note_s, .latency_s = transfer.latency_s, .wire_s = transfer.wire_s};
+    const std::vector<double> found = notes_s(probe, simulate(probe, prices, cluster));
+    EXPECT_EQ(found.size(), 6);
+    for (const double seconds : found) EXPECT_NEAR(seconds, 0.98 * note_s, 0.01 * compute_s);
+  }
+}
+
+// Ranks in other processes get programs as texts.
+TEST(Probes, AreReadFromTheirTexts) {
+  for (const Program& probe :
+       {overlap_probe(kQuestion, 2, 3), note_probe(4), memory_probe(load_model("toy_mlp")),
+        transfer_probe(kQuestion, 4, 1e6, false), transfer_probe({InstructionKind::send, {}, 4096, 2}, 4, 1e6, true)})
+    EXPECT_EQ(to_text(program_from_text(to_text(probe))), to_text(probe)) << probe.strategy;
+}
+
+TEST(TransferProbe, HalfOfTheMessagesAreUnexpected) {
+  const Cluster cluster = plain_cluster(2);
+  constexpr std::uint32_t kRepeats = 8;
+  for (const bool rendezvous : {false, true}) {
+    const Program probe = transfer_probe({InstructionKind::send, {}, 51200, 2}, kRepeats, 1e6, rendezvous);
+    const Prices prices = price(probe, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
+    const Timeline timeline = simulate(probe, prices, cluster);
+    std::vector<double> posted_s[2];  // both ends post one transfer after the other
+    std::vector<bool> sends;          // rank 0
+    for (std::uint32_t rank = 0; rank < 2; ++rank)
+      for (std::uint32_t i = 0; i < probe.roles[rank].size(); ++i) {
+        if (!is_posted(probe.roles[rank].kind[i])) continue;
+        posted_s[rank].push_back(timeline.ranks[rank].posted_s[i]);
+        if (rank == 0) sends.push_back(probe.roles[rank].kind[i] == InstructionKind::send);
+      }
+    ASSERT_EQ(posted_s[0].size(), kRepeats);
+    for (std::uint32_t k = 0; k < kRepeats; ++k)
+      EXPECT_EQ(posted_s[sends[k] ? 0 : 1][k] < posted_s[sends[k] ? 1 : 0][k], rendezvous && k % 4 >= 2) << k;
+  }
+}
+
+/// A probe computes on about as much before each of its transfers as the step does, as far as caches matter.
+TEST(TransferProbe, MovesBeforeItsTransfersWhatTheStepDoes) {
+  constexpr double kCaches = 38e6;
+  for (const char* strategy : {"ddp", "pipeline,cut=pool2,split_size=8", "model_parallel,cut=pool2"}) {
+    const Model model = load_model("convnet");
+    const double step = bytes_between_transfers(lower(model, parse_strategy(strategy, model)));
+    EXPECT_GT(step, 1e6) << strategy;
+    for (const TransferQuestion& question : {kQuestion, TransferQuestion{InstructionKind::send, {}, 12800, 2}})
+      for (const double bytes : {step, 1e6, 1e10}) {
+        const Program probe = transfer_probe(question, 4, bytes, false);
+        double computed = 0;
+        for (const Work& work : probe.works)
+          if (work.op.kind->name == "linear") computed = work.demand().bytes;
+        EXPECT_NEAR(computed / std::min(bytes, kCaches), 1, 0.03) << strategy << " " << bytes;
+      }
+  }
+  const Model model = load_model("convnet");
+  EXPECT_EQ(bytes_between_transfers(lower(model, parse_strategy("single", model))), 0);
+}
+
+/// `fitted` knows the machine's memory from the probe alone: parameters larger than any that it holds.
+TEST(MemoryProbe, ShowsTheBandwidthBeyondTheCaches) {
+  const Cluster cluster = plain_cluster(1);
+  const auto analytic = cost_model_table().at("analytic").make(cluster, nullptr);
+  Profile profile("core");
+  for (const Work& work : memory_probe(load_model("toy_mlp")).works) {
+    const double seconds = 2 * analytic->compute(work).busy_s[0];  // half of the data sheet's bandwidth
+    profile.add_op("local", work_key(work), 1, std::vector{seconds, 1.01 * seconds});
+  }
+  profile.add_launch(std::vector{1e-6});
+  const auto fitted = cost_model_table().at("fitted").make(cluster, &profile);
+  for (const char* key : {"accumulate.forward f32[200000000] f32[200000000]", "scaled_copy.forward f32[200000000]",
+                          "sgd.update f32[200000000] lr=0.1 momentum=0 weight_decay=0"}) {
+    const Work work = work_from_key(key);
+    EXPECT_NEAR(fitted->compute(work).busy_s[0] / (2 * analytic->compute(work).busy_s[0]), 1, 0.1) << key;
+  }
+}
+
+/// Updates are slow to begin and slow per byte here: copies and additions don't tell, nor does another optimizer's.
+TEST(MemoryProbe, ShowsTheModelsOptimizer) {
+  const Cluster cluster = plain_cluster(1);
+  const auto analytic = cost_model_table().at("analytic").make(cluster, nullptr);
+  const auto truth = [&](const Work& work) {
+    const double seconds = analytic->compute(work).busy_s[0];
+    return work.pass == Pass::update ? 2e-6 + 5 * seconds : seconds;
+  };
+  Profile profile("core");
+  for (const Work& work : memory_probe(load_model("toy_mlp,optimizer=adam")).works)
+    profile.add_op("local", work_key(work), 1, std::vector{truth(work), 1.01 * truth(work)});
+  profile.add_launch(std::vector{1e-6});
+  const auto fitted = cost_model_table().at("fitted").make(cluster, &profile);
+  for (const std::int64_t elements : {100, 10'000, 1'000'000, 10'000'000}) {
+    OpInstance update = load_model("toy_mlp,optimizer=adam").optimizer;
+    update.inputs = {{Dtype::f32, {elements}}};
+    const Work work{update, Pass::update, 0};
+    EXPECT_NEAR(fitted->compute(work).busy_s[0] / truth(work), 1, 0.15) << elements;
+  }
+}
+
+TEST(MemoryProbe, HasTheModelsDtype) {
+  for (const Work& work : memory_probe(load_model("toy_mlp,dtype=f64")).works)
+    for (const TensorSpec& input : work.op.inputs) EXPECT_EQ(input.dtype, Dtype::f64) << work_key(work);
+}
+
+TEST(OverlapProbe, NothingInsideIsUnavailable) {
+  const Program probe = overlap_probe(kQuestion, 1, 1);
+  Timeline timeline;
+  for (int rank = 0; rank < 2; ++rank) {
+    RankTimeline& times = timeline.ranks.emplace_back();
+    times.posted_s.assign(probe.roles[0].size(), 0);
+    times.start_s = times.end_s = times.posted_s;
+  }
+  EXPECT_FALSE(core_share(probe, timeline));
+}
+
+}  // namespace
+}  // namespace sim

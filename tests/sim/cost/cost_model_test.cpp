@@ -1,0 +1,239 @@
+#include "sim/cost/cost_model.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "sim/cost/collective/collective.hpp"
+#include "sim/cost/profile.hpp"
+#include "sim/error.hpp"
+
+namespace sim {
+namespace {
+
+Cluster test_cluster(const std::string& world, std::uint32_t ranks, std::uint32_t ranks_per_node = 100) {
+  Cluster cluster;
+  cluster.name = "test";
+  cluster.world = world;
+  cluster.device.name = "test_core";
+  cluster.device.peak_f32 = teraflops_per_second(0.1);
+  cluster.device.peak_f64 = teraflops_per_second(0.05);
+  cluster.device.memory_bandwidth = gigabytes_per_second(10);
+  cluster.device.compute_efficiency = 0.8;
+  cluster.device.memory_efficiency = 0.5;
+  cluster.device.launch = microseconds(3);
+  cluster.link = {.name = "near",
+                  .latency = microseconds(20),
+                  .bandwidth = gigabytes_per_second(4),
+                  .engine = TransferEngine::receiver,
+                  .core_share = 0.5};
+  cluster.inter_node = {.name = "far", .latency = microseconds(100), .bandwidth = gigabytes_per_second(1)};
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) cluster.place.push_back({rank, rank / ranks_per_node});
+  return cluster;
+}
+
+Work linear(std::int64_t rows, std::int64_t features, Dtype dtype = Dtype::f32) {
+  const OpKind& kind = op_table().at("linear");
+  return {.op = {&kind,
+                 complete_attributes(kind, {{"out_features", static_cast<double>(features)}}, "test"),
+                 {{dtype, {rows, features}}}}};
+}
+
+Work relu(std::int64_t rows, std::int64_t features) {
+  const OpKind& kind = op_table().at("relu");
+  return {.op = {&kind, complete_attributes(kind, {}, "test"), {{Dtype::f32, {rows, features}}}}};
+}
+
+std::unique_ptr<CostModel> make(const std::string& name, const Cluster& cluster, const Profile* profile = nullptr) {
+  return cost_model_table().at(name).make(cluster, profile);
+}
+
+TransferQuestion question(CollectiveKind kind, std::int64_t bytes, std::uint32_t members) {
+  return {.kind = InstructionKind::collective, .collective = kind, .bytes = bytes, .members = members};
+}
+
+template <class Call>
+std::string message_of(const Call& call) {
+  try {
+    call();
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Analytic, ComputeIsTheRoofline) {
+  const auto model = make("analytic", test_cluster("gloo", 2));
+  const Work arithmetic = linear(512, 1024), traffic = relu(512, 1024);
+  // One is bound by arithmetic, the other by memory; peak · 0.8 and bandwidth · 0.5.
+  ASSERT_GT(arithmetic.demand().flops / 80e9, arithmetic.demand().bytes / 5e9);
+  ASSERT_LT(traffic.demand().flops / 80e9, traffic.demand().bytes / 5e9);
+  EXPECT_DOUBLE_EQ(model->compute(arithmetic).busy_s.at(0), arithmetic.demand().flops / 80e9);
+  EXPECT_DOUBLE_EQ(model->compute(traffic).busy_s.at(0), traffic.demand().bytes / 5e9);
+  EXPECT_EQ(model->compute(traffic).busy_s.size(), 1U);
+  EXPECT_DOUBLE_EQ(model->compute(linear(512, 1024, Dtype::f64)).busy_s[0], arithmetic.demand().flops / 40e9);
+  EXPECT_DOUBLE_EQ(model->launch_s(), 3e-6);
+}
+
+TEST(Analytic, SaysWhichPeakIsMissing) {
+  const auto model = make("analytic", test_cluster("gloo", 2));
+  EXPECT_EQ(message_of([&] { (void)model->compute(linear(2, 4, Dtype::bf16)); }),
+            "device 'test_core' has no peak rate for bf16, which '" + work_key(linear(2, 4, Dtype::bf16)) +
+                "' needs; allowed: dtypes with a peak in its file");
+}
+
+TEST(Analytic, TransfersAreStepsAndWireBytes) {
+  const Cluster cluster = test_cluster("gloo", 4);
+  const auto model = make("analytic", cluster);
+  const TransferCost ring = model->transfer(question(CollectiveKind::all_reduce, 8'000'000, 4));
+  EXPECT_DOUBLE_EQ(ring.latency_s, 2 * 3 * 20e-6);
+  EXPECT_DOUBLE_EQ(ring.wire_s, 2 * 3 / 4.0 * 8e6 / 4e9);
+  EXPECT_EQ(ring.core_share, 0.5);
+  EXPECT_EQ(ring.engine, TransferEngine::receiver);
+  const TransferCost tree = model->transfer(question(CollectiveKind::broadcast, 8'000'000, 4));
+  EXPECT_DOUBLE_EQ(tree.latency_s, 2 * 20e-6);
+  EXPECT_DOUBLE_EQ(tree.wire_s, 2 * 8e6 / 4e9);
+  const TransferCost send = model->transfer({.kind = InstructionKind::send, .bytes = 4'000'000});
+  EXPECT_DOUBLE_EQ(send.latency_s, 20e-6);
+  EXPECT_DOUBLE_EQ(send.wire_s, 1e-3);
+  const TransferCost far = model->transfer({.kind = InstructionKind::send, .bytes = 4'000'000, .across_nodes = true});
+  EXPECT_DOUBLE_EQ(far.latency_s, 100e-6);
+  EXPECT_DOUBLE_EQ(far.wire_s, 4e-3);
+  EXPECT_EQ(far.engine, TransferEngine::background);
+  // An empty message costs its latency, also where the bandwidth isn't known.
+  EXPECT_EQ(model->transfer({.kind = InstructionKind::send, .bytes = 0}).wire_s, 0);
+}
+
+TEST(Analytic, WorldDecidesTheAlgorithm) {
+  const TransferCost local =
+      make("analytic", test_cluster("local", 4))->transfer(question(CollectiveKind::all_reduce, 8'000'000, 4));
+  EXPECT_DOUBLE_EQ(local.latency_s, 2 * 20e-6);
+}
+
+TEST(Profiled, ReadsTheProfile) {
+  const Cluster cluster = test_cluster("gloo", 2);
+  const Work work = relu(4, 4);
+  Profile profile("test_core");
+  profile.add_op("local", work_key(work), 1, std::vector{1e-6, 3e-6});
+  profile.add_op("local", work_key(work), 2, std::vector{4e-6});
+  profile.add_op("local", work_key(work), 4, std::vector{10e-6});
+  profile.add_link({"gloo", "all_reduce", 2}, 1000, std::vector{30e-6});
+  profile.add_link({"gloo", "all_reduce", 2}, 3000, std::vector{40e-6});
+  profile.add_launch(std::vector{2e-6});
+  const auto model = make("profiled", cluster, &profile);
+  const std::vector<double> busy = model->compute(work).busy_s;
+  ASSERT_EQ(busy.size(), 4U);
+  EXPECT_DOUBLE_EQ(busy[0], 2e-6);
+  EXPECT_DOUBLE_EQ(busy[1], 4e-6);
+  EXPECT_DOUBLE_EQ(busy[2], 7e-6);  // between 2 and 4 busy ranks
+  EXPECT_DOUBLE_EQ(busy[3], 10e-6);
+  const TransferCost cost = model->transfer(question(CollectiveKind::all_reduce, 2000, 2));
+  EXPECT_DOUBLE_EQ(cost.latency_s, 30e-6);
+  EXPECT_NEAR(cost.wire_s, 5e-6, 1e-15);
+  EXPECT_EQ(cost.core_share, 0.5);  // the cluster's, as the profile has none
+  EXPECT_EQ(cost.engine, TransferEngine::receiver);
+  EXPECT_DOUBLE_EQ(model->launch_s(), 2e-6);
+  profile.core_share["gloo"] = 0.125;
+  EXPECT_EQ(make("profiled", cluster, &profile)->transfer(question(CollectiveKind::all_reduce, 2000, 2)).core_share,
+            0.125);
+}
+
+TEST(Profiled, SaysWhatIsMissingAndHowToGetIt) {
+  Profile profile("test_core");
+  const Work work = relu(4, 4);
+  profile.add_op("local", work_key(work), 2, std::vector{4e-6});
+  const auto model = make("profiled", test_cluster("gloo", 2), &profile);
+  const std::string remedy = "; 'paragauge calibrate' for this model, strategy and world adds it";
+  EXPECT_EQ(message_of([&] { (void)model->compute(work); }),
+            "the profile of device 'test_core' has no op '" + work_key(work) + "'" + remedy);
+  EXPECT_EQ(message_of([&] { (void)model->transfer(question(CollectiveKind::broadcast, 512, 3)); }),
+            "the profile of device 'test_core' has no broadcast of 512 bytes among 3 ranks of world 'gloo'" + remedy);
+  EXPECT_EQ(message_of([&] { (void)model->launch_s(); }),
+            "the profile of device 'test_core' has no launch time" + remedy);
+  EXPECT_EQ(
+      message_of([&] { (void)model->transfer({.kind = InstructionKind::send, .bytes = 8, .across_nodes = true}); }),
+      "a profile holds the links inside a node; 'send' between nodes needs the cost model 'analytic'");
+  EXPECT_EQ(message_of([&] { make("profiled", test_cluster("gloo", 2)); }),
+            "cost model 'profiled' needs a profile; 'paragauge calibrate' writes one");
+  EXPECT_EQ(message_of([&] { make("guessed", test_cluster("gloo", 2)); }),
+            "unknown cost model 'guessed'; known: analytic, fitted, profiled");
+}
+
+/// Two replicas of two stages on ranks 0…3: stage 0 sends to stage 1, replicas all-reduce, and stage 0 sends once more
+/// the same size.
+Program test_program() {
+  Program program;
+  program.works = {linear(4, 4), relu(4, 4)};
+  program.groups = {{"data", {{0, 1}, {2, 3}}}, {"alone", {{0}, {1}, {2}, {3}}}};
+  for (std::uint32_t stage = 0; stage < 2; ++stage) {
+    Role& role = program.roles.emplace_back();
+    role.name = stage == 0 ? "stage0" : "stage1";
+    role.ranks = {2 * stage, 2 * stage + 1};
+    const std::uint32_t x = role.add_tensor("x", {Dtype::f32, {4, 4}}, TensorClass::activation);
+    const InstructionKind move = stage == 0 ? InstructionKind::send : InstructionKind::recv;
+    for (std::uint32_t tag = 0; tag < 2; ++tag) {
+      Instruction transfer;
+      transfer.kind = move, transfer.peer = 1 - stage, transfer.tag = tag;
+      (stage == 0 ? transfer.reads : transfer.writes) = {x};
+      role.add(transfer);
+    }
+    role.add({.kind = InstructionKind::compute, .work = stage, .reads = {x}, .writes = {x}, .frees = {}});
+    role.add({.kind = InstructionKind::collective, .peer = 0, .reads = {x}, .writes = {x}, .frees = {}});
+    role.add({.kind = InstructionKind::collective, .peer = 1, .reads = {x}, .writes = {x}, .frees = {}});
+  }
+  return program;
+}
+
+TEST(Price, AsksEveryQuestionOnce) {
+  const Program program = test_program();
+  const Cluster cluster = test_cluster("gloo", 4);
+  const auto model = make("analytic", cluster);
+  const Prices prices = price(program, *model, cluster);
+  EXPECT_EQ(prices.busy_levels, 1U);
+  ASSERT_EQ(prices.work_s.size(), 2U);
+  EXPECT_DOUBLE_EQ(prices.work_s[1], model->compute(program.works[1]).busy_s[0]);
+  EXPECT_DOUBLE_EQ(prices.launch_s, 3e-6);
+  // The sends and receives (one size), the all-reduce of two, and the group of one.
+  EXPECT_EQ(prices.transfers.size(), 3U);
+  ASSERT_EQ(prices.transfer_of.size(), 2U);
+  EXPECT_EQ(prices.transfer_of[0], prices.transfer_of[1]);
+  EXPECT_EQ(prices.transfer_of[0][0], prices.transfer_of[0][1]);
+  EXPECT_EQ(prices.transfer_of[0][2], kNone);
+  EXPECT_DOUBLE_EQ(prices.transfers[prices.transfer_of[0][0]].wire_s, 64 / 4e9);
+  EXPECT_DOUBLE_EQ(prices.transfers[prices.transfer_of[0][3]].latency_s, 2 * 20e-6);
+  EXPECT_EQ(prices.transfers[prices.transfer_of[0][4]].latency_s, 0);
+}
+
+TEST(Price, KnowsNodes) {
+  const Program program = test_program();
+  // Two ranks per node: replicas of a stage share a node, stages don't.
+  const Cluster cluster = test_cluster("gloo", 4, 2);
+  const Prices prices = price(program, *make("analytic", cluster), cluster);
+  EXPECT_DOUBLE_EQ(prices.transfers[prices.transfer_of[0][0]].latency_s, 100e-6);
+  EXPECT_DOUBLE_EQ(prices.transfers[prices.transfer_of[0][3]].latency_s, 2 * 20e-6);
+  // One rank per node: everything goes far.
+  const Cluster far = test_cluster("gloo", 4, 1);
+  const Prices far_prices = price(program, *make("analytic", far), far);
+  EXPECT_DOUBLE_EQ(far_prices.transfers[far_prices.transfer_of[0][3]].latency_s, 2 * 100e-6);
+  EXPECT_EQ(message_of([&] { (void)price(program, *make("analytic", cluster), test_cluster("gloo", 2)); }),
+            "rank 2 of the program has no place on cluster 'test' of 2 ranks");
+}
+
+TEST(Price, FillsBusyLevelsOfAllWorks) {
+  const Program program = test_program();
+  const Cluster cluster = test_cluster("gloo", 4);
+  Profile profile("test_core");
+  profile.add_op("local", work_key(program.works[0]), 1, std::vector{1e-6});
+  profile.add_op("local", work_key(program.works[0]), 2, std::vector{2e-6});
+  profile.add_op("local", work_key(program.works[1]), 1, std::vector{5e-6});
+  profile.add_link({"gloo", "send", 2}, 64, std::vector{1e-5});
+  profile.add_link({"gloo", "all_reduce", 2}, 64, std::vector{1e-5});
+  profile.add_launch(std::vector{1e-6});
+  const Prices prices = price(program, *make("profiled", cluster, &profile), cluster);
+  EXPECT_EQ(prices.busy_levels, 2U);
+  EXPECT_EQ(prices.work_s, (std::vector<double>{1e-6, 2e-6, 5e-6, 5e-6}));
+}
+
+}  // namespace
+}  // namespace sim

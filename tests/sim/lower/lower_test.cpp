@@ -1,0 +1,262 @@
+#include "sim/lower/lower.hpp"
+
+#include <set>
+
+#include "sim/strategy/stages.hpp"
+#include "tests/sim/testing.hpp"
+
+namespace sim {
+namespace {
+
+using testing::message_of;
+using testing::small_model;
+using testing::strategy_texts;
+
+/// Calls `check(model, strategy, program)` for every strategy of every model of the catalog.
+template <class Check>
+void for_each_program(const Check& check) {
+  for (const std::string& name : catalog_names("models")) {
+    const Model model = small_model(name);
+    for (const std::string& text : strategy_texts(model)) {
+      SCOPED_TRACE(name + " " + text);
+      const Strategy strategy = parse_strategy(text, model);
+      check(model, strategy, lower(model, strategy));
+    }
+  }
+}
+
+TEST(LowerGrid, ProgramsAreValidAndSurviveTheirTextForm) {
+  for_each_program([](const Model& model, const Strategy& strategy, const Program& program) {
+    EXPECT_EQ(message_of([&] { validate(program); }), "no error");
+    EXPECT_EQ(program.ranks(), strategy.ranks());
+    EXPECT_EQ(program.roles.size(), strategy.pp);
+    EXPECT_EQ(program.model, model.text());
+    EXPECT_EQ(program.strategy, strategy.text());
+    EXPECT_EQ(program.replicas, strategy.dp);
+    EXPECT_EQ(program.microbatches, strategy.microbatches);
+    const std::string text = to_text(program);
+    const Program same = program_from_text(text);
+    EXPECT_EQ(to_text(same), text);
+    EXPECT_EQ(message_of([&] { validate(same); }), "no error");
+  });
+}
+
+TEST(LowerGrid, FlopsAreTheModels) {
+  for_each_program([](const Model& model, const Strategy&, const Program& program) {
+    double forward = 0, backward = 0, expected_forward = 0, expected_backward = 0;
+    for (const Role& role : program.roles)
+      for (std::uint32_t i = 0; i < role.size(); ++i) {
+        if (role.kind[i] != InstructionKind::compute) continue;
+        const Work& work = program.works[role.work[i]];
+        if (work.op.kind->role == OpRole::helper) continue;
+        (work.pass == Pass::forward ? forward : backward) +=
+            work.demand().flops * static_cast<double>(role.ranks.size());
+      }
+    for (const NodeSummary& node : summarize(model, model.global_batch)) {
+      expected_forward += node.forward_flops;
+      expected_backward += node.backward_flops;
+    }
+    EXPECT_NEAR(forward, expected_forward, 1e-12 * expected_forward);
+    EXPECT_NEAR(backward, expected_backward, 1e-12 * expected_backward);
+  });
+}
+
+TEST(LowerGrid, EveryParameterIsUpdatedOnce) {
+  for_each_program([](const Model& model, const Strategy& strategy, const Program& program) {
+    std::multiset<std::string> expected, updated;
+    const std::vector<OpInstance> ops = model.instances(2);
+    for (std::size_t n = 0; n < ops.size(); ++n)
+      for (const ParameterSpec& parameter : ops[n].signature().parameters)
+        expected.insert(model.nodes[n].name + "." + parameter.name);
+    for (const Role& role : program.roles) {
+      EXPECT_EQ(role.ranks.size(), strategy.dp);
+      for (std::uint32_t i = 0; i < role.size(); ++i) {
+        if (role.kind[i] != InstructionKind::update) continue;
+        updated.insert(role.tensors[role.reads(i)[0]].name);
+        EXPECT_EQ(role.tensors[role.reads(i)[1]].name, "grad." + role.tensors[role.reads(i)[0]].name);
+      }
+    }
+    EXPECT_EQ(updated, expected);
+  });
+}
+
+/// "F0 F1 B0 B1" of a role's layers, as they come.
+std::string actions_of(const Program& program, const Role& role) {
+  std::vector<Action> actions;
+  for (std::uint32_t i = 0; i < role.size(); ++i) {
+    if (role.kind[i] != InstructionKind::compute || program.works[role.work[i]].op.kind->role == OpRole::helper ||
+        role.microbatch[i] < 0)  // a loss on all microbatches
+      continue;
+    const Action action{
+        program.works[role.work[i]].pass == Pass::forward ? Action::Kind::forward : Action::Kind::backward,
+        role.microbatch[i]};
+    if (actions.empty() || actions.back() != action) actions.push_back(action);
+  }
+  return to_text(actions);
+}
+
+TEST(LowerGrid, StagesFollowTheSchedule) {
+  for_each_program([](const Model&, const Strategy& strategy, const Program& program) {
+    for (std::uint32_t stage = 0; stage < strategy.pp; ++stage) {
+      const std::vector<Action> actions =
+          schedule_table()
+              .at(strategy.schedule)
+              .stage(stage, strategy.pp, static_cast<std::int32_t>(strategy.microbatches));
+      const std::string found = actions_of(program, program.roles[stage]);
+      // A stage of views and ops without a backward has fewer instructions to show.
+      if (found.find('B') == std::string::npos) continue;
+      EXPECT_EQ(found, to_text(actions)) << program.roles[stage].name;
+    }
+  });
+}
+
+TEST(LowerGrid, TransfersCarryWhatCrossesStages) {
+  for_each_program([](const Model& model, const Strategy& strategy, const Program& program) {
+    const std::vector<std::uint32_t> stage = stages_of(model, strategy);
+    const std::vector<bool> needed = model.outputs_need_grad();
+    const std::vector<OpInstance> ops = model.instances(model.global_batch);  // of all replicas and microbatches
+    std::set<std::pair<int, std::uint32_t>> edges;                            // node, stage that reads it
+    for (std::size_t n = 0; n < model.nodes.size(); ++n)
+      for (int source : model.nodes[n].inputs)
+        if (source >= 0 && stage[static_cast<std::size_t>(source)] != stage[n]) edges.emplace(source, stage[n]);
+    std::int64_t expected = 0, sent = 0;
+    for (const auto& [node, reader] : edges)
+      expected += ops[static_cast<std::size_t>(node)].signature().output.bytes() *
+                  (needed[static_cast<std::size_t>(node)] ? 2 : 1);
+    for (const Role& role : program.roles)
+      for (std::uint32_t i = 0; i < role.size(); ++i)
+        if (role.kind[i] == InstructionKind::send)
+          sent += program.transfer_bytes(role, i) * static_cast<std::int64_t>(role.ranks.size());
+    EXPECT_EQ(sent, expected);
+  });
+}
+
+TEST(LowerGrid, ReplicasReduceEveryGradient) {
+  for_each_program([](const Model& model, const Strategy& strategy, const Program& program) {
+    std::int64_t reduced = 0, broadcast = 0, buffers = 0;
+    for (const Role& role : program.roles) {
+      for (std::uint32_t i = 0; i < role.size(); ++i)
+        if (role.kind[i] == InstructionKind::collective)
+          (role.collective[i] == CollectiveKind::all_reduce ? reduced : broadcast) += program.transfer_bytes(role, i);
+    }
+    for (const OpInstance& op : model.instances(2))
+      for (const BufferSpec& buffer : op.signature().buffers) buffers += buffer.spec.bytes();
+    EXPECT_EQ(reduced, strategy.dp > 1 ? 4 * parameter_count(model) : 0);
+    EXPECT_EQ(broadcast, strategy.dp > 1 && strategy.broadcast_buffers ? buffers : 0);
+  });
+}
+
+// Gradients are averaged: the loss over microbatches, the buckets over replicas.
+TEST(LowerGrid, GradientsAreAveraged) {
+  for_each_program([](const Model&, const Strategy& strategy, const Program& program) {
+    for (const Role& role : program.roles)
+      for (std::uint32_t i = 0; i < role.size(); ++i) {
+        if (role.kind[i] == InstructionKind::compute) {
+          const Work& work = program.works[role.work[i]];
+          const bool loss = work.op.kind->role == OpRole::loss && work.pass == Pass::backward;
+          const bool shared = schedule_table().at(strategy.schedule).one_loss;
+          EXPECT_EQ(role.scale[i], loss && !shared ? 1.0 / static_cast<double>(strategy.microbatches) : 1.0);
+        }
+        if (role.kind[i] == InstructionKind::copy) {
+          const bool fills = role.tensors[role.writes(i)[0]].name.starts_with("bucket");
+          EXPECT_EQ(role.scale[i], fills ? 1.0 / strategy.dp : 1.0);
+        }
+      }
+  });
+}
+
+TEST(LowerGrid, CalibrationCoversEveryWork) {
+  for_each_program([](const Model& model, const Strategy& strategy, const Program& program) {
+    const Program calibration = calibration_program(model, strategy);
+    EXPECT_EQ(message_of([&] { validate(calibration); }), "no error");
+    ASSERT_EQ(calibration.ranks(), 1U);
+    for (InstructionKind kind : calibration.roles[0].kind)
+      EXPECT_FALSE(is_posted(kind) || kind == InstructionKind::wait);
+    std::set<std::string> played;
+    for (std::uint32_t i = 0; i < calibration.roles[0].size(); ++i)
+      played.insert(work_key(calibration.works[calibration.roles[0].work[i]]));
+    for (const Work& work : program.works) EXPECT_TRUE(played.contains(work_key(work))) << work_key(work);
+  });
+}
+
+// Rank = replica × stages + stage: neighbours of a pipeline are neighbours on the machine.
+TEST(Lower, PlacesRanks) {
+  const Model model = small_model("toy_mlp");
+  const Program program = lower(model, parse_strategy("dp=2,pp=3", model));
+  EXPECT_EQ(program.roles[1].ranks, (std::vector<std::uint32_t>{1, 4}));
+  ASSERT_EQ(program.groups.size(), 1U);
+  EXPECT_EQ(program.groups[0].members, (std::vector<std::vector<std::uint32_t>>{{0, 3}, {1, 4}, {2, 5}}));
+  EXPECT_EQ(program.places().at(4).role, 1U);
+  EXPECT_EQ(program.places().at(4).replica, 1U);
+}
+
+TEST(Lower, SaysWhichNodeDoesntFit) {
+  const Model model = load_model("resnet18,image=32,global_batch=2");
+  EXPECT_EQ(message_of([&] { lower(model, parse_strategy("single,microbatches=2", model)); }),
+            "model 'resnet18', node 'layer4.0.bn1': op 'batch_norm' needs more than one value per channel in training, "
+            "found f32[1,512,1,1]");
+}
+
+// Two readers of one tensor whose gradients lie in one storage: adding a third in place there would spoil the other.
+TEST(Lower, AccumulationSparesSharedGradients) {
+  const testing::TemporaryFolder folder;
+  const auto program_of = [&](const std::string& nodes) {
+    const Model model = load_model(
+        folder.file("m.json", R"({"format": "paragauge-model-1", "name": "m", "input": [3], "target": {"classes": 3},
+                      "global_batch": 2, "optimizer": {"kind": "sgd"}, "loss": "mse_loss",
+                      "nodes": [{"name": "p", "op": "linear", "out_features": 3}, )" +
+                                  nodes + "]}"));
+    return lower(model, parse_strategy("single", model));
+  };
+  const auto check = [](const Program& program) {
+    const Role& role = program.roles.at(0);
+    std::map<std::uint32_t, std::uint32_t> added_to;  // storage → the only tensor that may still be read
+    int additions = 0;
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      for (std::uint32_t t : role.reads(i)) {
+        const auto found = added_to.find(role.tensors[t].storage);
+        EXPECT_TRUE(found == added_to.end() || found->second == t)
+            << "instruction " << i << ": " << role.tensors[t].name;
+      }
+      if (role.work[i] == kNone || program.works[role.work[i]].op.kind->name != "accumulate") continue;
+      added_to[role.tensors[role.writes(i)[0]].storage] = role.writes(i)[0];
+      ++additions;
+    }
+    return additions;
+  };
+  // u's gradient is that of s and r, and through s that of p and q. r's backward adds to p's before q's reads it.
+  EXPECT_EQ(check(program_of(R"({"name": "q", "op": "linear", "out_features": 3},
+                                {"name": "r", "op": "linear", "out_features": 3, "inputs": ["p"]},
+                                {"name": "s", "op": "add", "inputs": ["p", "q"]},
+                                {"name": "u", "op": "add", "inputs": ["s", "r"]})")),
+            2);
+  // p + p: both gradients are one tensor, so the sum needs a storage of its own.
+  const Program twice = program_of(R"({"name": "s", "op": "add", "inputs": ["p", "p"]})");
+  EXPECT_EQ(check(twice), 1);
+  EXPECT_EQ(std::ranges::count(twice.roles[0].kind, InstructionKind::copy), 1);
+}
+
+/// R1 makes its batch at the beginning of a step, R2 reads the result at its end; neither changes anything else.
+TEST(Lower, TimingAddsTheHostsWork) {
+  const auto names = [](const char* timing) {
+    const Model model = load_model(fmt::format("convnet,global_batch=8,timing={}", timing));
+    const Program program = lower(model, parse_strategy("pipeline,pp=2,microbatches=2,schedule=forward_only", model));
+    std::vector<std::vector<std::string>> of_roles;
+    for (const Role& role : program.roles) {
+      std::vector<std::string>& of_role = of_roles.emplace_back();
+      for (std::uint32_t i = 0; i < role.size(); ++i)
+        of_role.push_back(role.work[i] == kNone ? program.label(role, i) : work_key(program.works[role.work[i]]));
+    }
+    return of_roles;
+  };
+  const auto plain = names("step"), tutorial = names("tutorial"), epoch = names("epoch");
+  EXPECT_EQ(tutorial[0].front(), "make_input.forward f32[8,3,32,32]");
+  EXPECT_EQ(tutorial[1].front(), "make_target.forward i64[8] classes=10");
+  for (std::size_t r = 0; r < 2; ++r) EXPECT_EQ(std::vector(tutorial[r].begin() + 1, tutorial[r].end()), plain[r]) << r;
+  EXPECT_EQ(epoch[0], plain[0]);
+  EXPECT_EQ(epoch[1].back(), "read_result.forward f32[] f32[8,10] i64[8]");
+  EXPECT_EQ(std::vector(epoch[1].begin(), epoch[1].end() - 1), plain[1]);
+}
+
+}  // namespace
+}  // namespace sim

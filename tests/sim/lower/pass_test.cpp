@@ -1,0 +1,255 @@
+#include "sim/lower/pass/pass.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "sim/lower/lower.hpp"
+#include "tests/sim/testing.hpp"
+
+namespace sim {
+namespace {
+
+using Json = nlohmann::json;
+using testing::lines_of;
+
+// ---- Before and after, in text form. ----
+
+const std::string kHead =
+    "paragauge-program-1\nmodel none\nstrategy none\npartition global_batch=1 replicas=1 microbatches=1\n"
+    "group data 0,1\nwork relu.forward f32[4] inplace=0\n";
+
+/// A role's text as a draft, edited by a pass, and back.
+struct Edit {
+  Program program;
+  WorkTable works;
+  Draft draft;
+
+  explicit Edit(const std::string& role_text) : program(program_from_text(kHead + role_text)), works(program.works) {
+    const Role role = std::move(program.roles.at(0));
+    program.roles.clear();
+    draft.program = &program;
+    draft.works = &works;
+    draft.role.name = role.name;
+    draft.role.ranks = role.ranks;
+    draft.role.tensors = role.tensors;
+    draft.role.storages = role.storages;
+    std::vector<std::uint32_t> tickets(role.size(), kNone);
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      Instruction instruction = role.at(i);
+      if (instruction.kind == InstructionKind::wait) instruction.awaits = tickets[instruction.awaits];
+      if (instruction.peer != kNone) tickets[i] = draft.tickets++;
+      draft.list.push_back({instruction, tickets[i]});
+    }
+  }
+
+  [[nodiscard]] std::uint32_t tensor(const std::string& name) const {
+    for (std::uint32_t t = 0; t < draft.role.tensors.size(); ++t)
+      if (draft.role.tensors[t].name == name) return t;
+    throw std::logic_error("no tensor " + name);
+  }
+  void add_parameter(const std::string& name) {
+    draft.arrival.insert(draft.arrival.begin(), static_cast<std::uint32_t>(draft.parameters.size()));
+    draft.parameters.push_back({name, kNone, tensor(name), tensor("grad." + name)});
+  }
+  /// The role's lines; the works that the pass added come first.
+  std::string text() {
+    program.roles.push_back(std::move(draft).finish());
+    const std::string text = to_text(program);
+    return text.substr(text.find("work relu") + std::string("work relu.forward f32[4] inplace=0\n").size());
+  }
+};
+
+TEST(Pass, FreesAfterTheLastUse) {
+  Edit edit(R"(role stage0 ranks=0
+tensor x f32[4] input persistent
+tensor a f32[4] activation
+tensor b f32[4] activation
+view b.half f32[2] b +8
+tensor unused f32[4] activation
+0 compute w0 : x -> a
+1 compute w0 : a -> b
+2 send to=stage0 tag=0 : b.half
+3 compute w0 : a -> x
+4 wait on=2
+5 compute w0 : x -> x
+)");
+  add_frees(edit.draft);
+  EXPECT_EQ(edit.text(), R"(role stage0 ranks=0
+tensor x f32[4] input persistent
+tensor a f32[4] activation
+tensor b f32[4] activation
+view b.half f32[2] b +8
+tensor unused f32[4] activation
+0 compute w0 : x -> a
+1 compute w0 : a -> b
+2 send to=stage0 tag=0 : b.half
+3 compute w0 : a -> x ; free a
+4 wait on=2 : ; free b
+5 compute w0 : x -> x
+)");
+}
+
+const std::string kParameters = R"(role stage0 ranks=0,1
+tensor p f32[2,2] weight persistent
+tensor q f32[3] weight persistent
+tensor x f32[4] input persistent
+tensor grad.p f32[2,2] gradient
+tensor grad.q f32[3] gradient
+)";
+
+TEST(Pass, BucketsAreFilledReducedAndCopiedBack) {
+  Edit edit(kParameters + "0 compute w0 : x -> grad.p grad.q\n");
+  edit.add_parameter("p");
+  edit.add_parameter("q");  // arrives first
+  Strategy strategy;
+  add_gradient_buckets(edit.draft, strategy, /*replicas=*/2, /*group=*/0, /*transfers=*/true);
+  EXPECT_EQ(edit.text(), R"(work scaled_copy.forward f32[3]
+work scaled_copy.forward f32[4]
+)" + kParameters + R"(tensor bucket0 f32[7] communication persistent constant=0
+view bucket0.0 f32[3] bucket0 +0
+view bucket0.1 f32[4] bucket0 +12
+0 compute w0 : x -> grad.p grad.q
+1 copy w1 node=bucket0 scale=0.5 : grad.q -> bucket0.0
+2 copy w2 node=bucket0 scale=0.5 : grad.p -> bucket0.1
+3 collective kind=all_reduce group=data node=bucket0 : bucket0 -> bucket0
+4 wait on=3 node=bucket0
+5 copy w1 node=bucket0 : bucket0.0 -> grad.q
+6 copy w2 node=bucket0 : bucket0.1 -> grad.p
+)");
+}
+
+TEST(Pass, OverlappedBucketsGoAsSoonAsTheyAreComplete) {
+  const std::string backward =
+      "0 compute w0 : x -> grad.q\n"
+      "1 compute w0 : x -> grad.p\n"
+      "2 compute w0 : grad.p x -> grad.p\n"  // a second microbatch's part
+      "3 compute w0 : x -> x\n";
+  Edit edit(kParameters + backward);
+  edit.add_parameter("p");
+  edit.add_parameter("q");  // arrives first
+  Strategy strategy;
+  strategy.overlap = true;
+  strategy.first_bucket_MiB = strategy.bucket_MiB = 0;
+  add_gradient_buckets(edit.draft, strategy, /*replicas=*/2, /*group=*/0, /*transfers=*/true);
+  const std::string text = edit.text();
+  EXPECT_EQ(text.substr(text.find("0 compute")), R"(0 compute w0 : x -> grad.q
+1 copy w1 node=bucket0 scale=0.5 : grad.q -> bucket0.0
+2 collective kind=all_reduce group=data node=bucket0 : bucket0 -> bucket0
+3 compute w0 : x -> grad.p
+4 compute w0 : grad.p x -> grad.p
+5 copy w2 node=bucket1 scale=0.5 : grad.p -> bucket1.0
+6 collective kind=all_reduce group=data node=bucket1 : bucket1 -> bucket1
+7 compute w0 : x -> x
+8 wait on=2 node=bucket0
+9 copy w1 node=bucket0 : bucket0.0 -> grad.q
+10 wait on=6 node=bucket1
+11 copy w2 node=bucket1 : bucket1.0 -> grad.p
+)");
+}
+
+TEST(Pass, CalibrationOnlyCopies) {
+  Edit edit(kParameters + "0 compute w0 : x -> grad.p grad.q\n");
+  edit.add_parameter("p");
+  edit.add_parameter("q");
+  Strategy strategy;
+  strategy.first_bucket_MiB = 0;  // every bucket closes with its first tensor
+  strategy.bucket_MiB = 0;
+  add_gradient_buckets(edit.draft, strategy, 4, 0, /*transfers=*/false);
+  const std::string text = edit.text();
+  EXPECT_NE(text.find("1 copy w1 node=bucket0 scale=0.25 : grad.q -> bucket0.0\n"
+                      "2 copy w1 node=bucket0 : bucket0.0 -> grad.q\n"
+                      "3 copy w2 node=bucket1 scale=0.25 : grad.p -> bucket1.0\n"
+                      "4 copy w2 node=bucket1 : bucket1.0 -> grad.p\n"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("collective"), std::string::npos);
+}
+
+TEST(Pass, BuffersAreBroadcastPerDtype) {
+  const std::string role = R"(role stage0 ranks=0,1
+tensor mean f32[3] buffer persistent
+tensor count i64[] buffer persistent
+tensor var f32[3] buffer persistent
+tensor x f32[4] input persistent
+)";
+  Edit edit(role + "0 compute w0 node=bn : x -> x\n");
+  edit.draft.buffers = {edit.tensor("mean"), edit.tensor("count"), edit.tensor("var")};
+  add_buffer_broadcast(edit.draft, 0, true);
+  EXPECT_EQ(edit.text(), R"(work scaled_copy.forward f32[3]
+work scaled_copy.forward i64[1]
+)" + role + R"(tensor buffers.f32 f32[6] communication
+view buffers.f32.0 f32[3] buffers.f32 +0
+view buffers.f32.1 f32[3] buffers.f32 +12
+tensor buffers.i64 i64[1] communication
+view buffers.i64.0 i64[1] buffers.i64 +0
+0 copy w1 node=buffers.f32 : mean -> buffers.f32.0
+1 copy w1 node=buffers.f32 : var -> buffers.f32.1
+2 collective kind=broadcast group=data root=0 node=buffers.f32 : buffers.f32 -> buffers.f32
+3 wait on=2 node=buffers.f32
+4 copy w1 node=buffers.f32 : buffers.f32.0 -> mean
+5 copy w1 node=buffers.f32 : buffers.f32.1 -> var
+6 copy w2 node=buffers.i64 : count -> buffers.i64.0
+7 collective kind=broadcast group=data root=0 node=buffers.i64 : buffers.i64 -> buffers.i64
+8 wait on=7 node=buffers.i64
+9 copy w2 node=buffers.i64 : buffers.i64.0 -> count
+10 compute w0 node=bn : x -> x
+)");
+}
+
+TEST(Pass, UpdatesComeInTheModelsOrder) {
+  Edit edit(kParameters + "0 compute w0 : x -> grad.p grad.q\n");
+  edit.add_parameter("p");
+  edit.add_parameter("q");
+  const Model model = load_model("toy_mlp,optimizer=sgd:lr=0.5:momentum=0.9");
+  add_updates(edit.draft, model);
+  EXPECT_EQ(edit.text(), R"(work sgd.update f32[4] lr=0.5 momentum=0.9 weight_decay=0
+work sgd.update f32[3] lr=0.5 momentum=0.9 weight_decay=0
+)" + kParameters + R"(tensor p.momentum_buffer f32[2,2] optimizer persistent constant=0
+tensor q.momentum_buffer f32[3] optimizer persistent constant=0
+0 compute w0 : x -> grad.p grad.q
+1 update w1 node=p : p grad.p p.momentum_buffer
+2 update w2 node=q : q grad.q q.momentum_buffer
+)");
+}
+
+// ---- DDP's buckets. ----
+
+TEST(Buckets, CloseWithTheTensorThatReachesTheCap) {
+  using Buckets = std::vector<std::vector<std::uint32_t>>;
+  EXPECT_EQ(bucket_assignment({}, 10, 20), Buckets{});
+  EXPECT_EQ(bucket_assignment({1, 2, 3}, 10, 20), (Buckets{{0, 1, 2}}));
+  EXPECT_EQ(bucket_assignment({10, 20, 1}, 10, 20), (Buckets{{0}, {1}, {2}}));  // reached exactly
+  EXPECT_EQ(bucket_assignment({9, 20, 1}, 10, 20), (Buckets{{0, 1}, {2}}));     // beyond the cap
+  EXPECT_EQ(bucket_assignment({100, 9, 9, 9, 9}, 10, 20), (Buckets{{0}, {1, 2, 3}, {4}}));
+  EXPECT_EQ(bucket_assignment({1, 1, 1}, 0, 0), (Buckets{{0}, {1}, {2}}));
+}
+
+/// The all-reduces of rank 0 in order: bytes and the parameters they hold.
+Json all_reduces(const Program& program) {
+  const Role& role = program.roles.at(0);
+  Json list = Json::array();
+  std::map<std::uint32_t, Json> held;  // storage → parameters copied into it since
+  for (std::uint32_t i = 0; i < role.size(); ++i) {
+    if (role.kind[i] == InstructionKind::copy && role.tensors[role.reads(i)[0]].name.starts_with("grad."))
+      held[role.tensors[role.writes(i)[0]].storage].push_back(role.tensors[role.reads(i)[0]].name.substr(5));
+    if (role.kind[i] == InstructionKind::collective && role.collective[i] == CollectiveKind::all_reduce)
+      list.push_back({{"bytes", program.transfer_bytes(role, i)},
+                      {"parameters", held.at(role.tensors[role.reads(i)[0]].storage)}});
+  }
+  return list;
+}
+
+// What DDP 2.11 makes and in which order it reduces them (tests/golden/ddp_buckets.py).
+TEST(Buckets, AreDdps) {
+  const Json golden = Json::parse(testing::golden_text("ddp_buckets.json"));
+  EXPECT_EQ(golden.size(), 5U);
+  for (const auto& [name, buckets] : golden.items()) {
+    const Model model = testing::small_model(name);
+    EXPECT_EQ(all_reduces(lower(model, parse_strategy("ddp,dp=2", model))), buckets) << name;
+    EXPECT_EQ(all_reduces(lower(model, parse_strategy("ddp,dp=2,overlap=1", model))), buckets) << name;
+    // Microbatches accumulate first and change nothing.
+    EXPECT_EQ(all_reduces(lower(model, parse_strategy("dp=2,microbatches=2", model))), buckets) << name;
+  }
+}
+
+}  // namespace
+}  // namespace sim

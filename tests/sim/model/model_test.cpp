@@ -1,0 +1,362 @@
+#include "sim/model/model.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "tests/sim/testing.hpp"
+
+namespace sim {
+namespace {
+
+using Json = nlohmann::json;
+using testing::message_of;
+using testing::replaced;
+using testing::TemporaryFolder;
+
+// ---- The catalog against what PyTorch says (tests/golden/models.py). ----
+
+const Json& golden_models() {
+  static const Json models = Json::parse(testing::golden_text("models.json"));
+  return models;
+}
+
+TEST(ModelCatalog, EveryModelHasAGoldenEntry) {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : golden_models().items()) names.push_back(name);
+  EXPECT_EQ(catalog_names("models"), names);
+}
+
+Json shapes(const Model& model, bool buffers) {
+  Json list = Json::array();
+  const std::vector<OpInstance> ops = model.instances(2);
+  for (std::size_t n = 0; n < ops.size(); ++n) {
+    const Signature s = ops[n].signature();
+    const auto add = [&](const std::string& name, const TensorSpec& spec) {
+      list.push_back({model.nodes[n].name + "." + name, spec.shape});
+    };
+    if (buffers)
+      for (const BufferSpec& buffer : s.buffers) add(buffer.name, buffer.spec);
+    else
+      for (const ParameterSpec& parameter : s.parameters) add(parameter.name, parameter.spec);
+  }
+  return list;
+}
+
+TEST(ModelCatalog, ParametersAndBuffersAreTorchvisions) {
+  for (const std::string& name : catalog_names("models")) {
+    SCOPED_TRACE(name);
+    const Model model = load_model(name);
+    const Json& golden = golden_models().at(name);
+    EXPECT_EQ(model.name, name);
+    EXPECT_FALSE(model.description.empty());
+    EXPECT_EQ(parameter_count(model), golden.at("parameters"));
+    EXPECT_EQ(shapes(model, false), golden.at("parameter_shapes"));
+    EXPECT_EQ(shapes(model, true), golden.at("buffers"));
+  }
+  EXPECT_EQ(parameter_count(load_model("resnet50")), 25'557'032);
+}
+
+TEST(ModelCatalog, MatrixFlopsAreFlopCounters) {
+  for (const std::string& name : catalog_names("models"))
+    for (const Json& golden : golden_models().at(name).at("cases")) {
+      const std::vector<std::int64_t> input = golden.at("input");
+      const std::string text = input.size() == 4 ? fmt::format("{},image={}", name, input[2]) : name;
+      SCOPED_TRACE(fmt::format("{} with {} rows", text, input[0]));
+      const Model model = load_model(text);
+      EXPECT_EQ(model.input_spec(input[0]).shape, input);
+      double forward = 0, backward = 0;
+      for (const NodeSummary& node : summarize(model, input[0])) {
+        if (!op_table().at(node.op).matrix) continue;
+        forward += node.forward_flops;
+        backward += node.backward_flops;
+      }
+      EXPECT_EQ(forward, golden.at("forward_flops").get<double>());
+      EXPECT_EQ(backward, golden.at("backward_flops").get<double>());
+      EXPECT_EQ(model.instances(input[0]).back().inputs[0].shape, golden.at("output").get<Shape>());
+    }
+}
+
+TEST(ModelCatalog, TextRoundTrip) {
+  for (const std::string& name : catalog_names("models"))
+    for (const std::string options : {"", ",global_batch=6", ",loss=mse_loss,optimizer=sgd:lr=0.25:momentum=0.5",
+                                      ",optimizer=adam,dtype=f64", ",image=96,global_batch=3"}) {
+      if (options.starts_with(",image") && load_model(name).input.size() != 3) continue;
+      SCOPED_TRACE(name + options);
+      const Model model = load_model(name + options), again = load_model(model.text());
+      EXPECT_EQ(again.text(), model.text());
+      EXPECT_EQ(again.global_batch, model.global_batch);
+      EXPECT_EQ(again.dtype, model.dtype);
+      EXPECT_EQ(again.optimizer.kind, model.optimizer.kind);
+      EXPECT_EQ(again.optimizer.attributes, model.optimizer.attributes);
+      EXPECT_EQ(again.nodes.back().kind, model.nodes.back().kind);
+      const std::vector<OpInstance> ops = model.instances(2), same = again.instances(2);
+      ASSERT_EQ(ops.size(), same.size());
+      for (std::size_t n = 0; n < ops.size(); ++n) EXPECT_EQ(same[n].inputs, ops[n].inputs);
+    }
+}
+
+TEST(ModelCatalog, ReferencesAreAsPublished) {
+  const Model convnet = load_model("convnet");  // R2: with its softmax before the cross entropy
+  EXPECT_EQ(convnet.nodes[convnet.nodes.size() - 2].kind->name, "softmax");
+  EXPECT_EQ(convnet.global_batch, 64);
+  EXPECT_EQ(convnet.cuts.at("r2").size(), 3U);  // four devices
+  EXPECT_EQ(load_model("toy_mlp").cuts.at("r1"), std::vector<std::string>{"relu"});
+  EXPECT_EQ(load_model("linear_dp").global_batch, 1000);
+}
+
+// ---- A user's own file. ----
+
+const std::string kFile = R"({
+  "format": "paragauge-model-1", "name": "own", "description": "three layers", "input": [6],
+  "target": {"classes": 3}, "global_batch": 4, "optimizer": {"kind": "sgd", "lr": 0.1}, "loss": "cross_entropy",
+  "cuts": {"half": ["b"]},
+  "nodes": [
+    {"name": "a", "op": "linear", "out_features": 5, "bias": false},
+    {"name": "b", "op": "relu"},
+    {"name": "c", "op": "linear", "out_features": 3}
+  ]
+})";
+
+/// Loads `file` from a temporary folder; %FILE% in the message stands for its path.
+std::string message(const std::string& file, const std::string& options = "") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("m.json", file);
+  std::string text = message_of([&] { load_model(path + options); });
+  for (std::size_t at; (at = text.find(path)) != std::string::npos;) text.replace(at, path.size(), "%FILE%");
+  return text;
+}
+
+TEST(ModelFile, AUsersOwnFileWorks) {
+  const TemporaryFolder folder;
+  const Model model = load_model(folder.file("m.json", kFile) + ",global_batch=8");
+  EXPECT_EQ(model.name, "own");
+  EXPECT_EQ(model.text(), (folder / "m.json").string() + ",global_batch=8");
+  ASSERT_EQ(model.nodes.size(), 4U);
+  EXPECT_EQ(model.nodes[3].name, "loss");
+  EXPECT_EQ(model.nodes[3].inputs, (std::vector<int>{2, kModelTarget}));
+  EXPECT_EQ(model.nodes[0].inputs, std::vector<int>{kModelInput});
+  EXPECT_EQ(model.node_index("b"), 1);
+  EXPECT_EQ(model.node_index("z"), -1);
+  EXPECT_EQ(parameter_count(model), 6 * 5 + 5 * 3 + 3);
+  EXPECT_EQ(model.target_spec(8), (TensorSpec{Dtype::i64, {8}}));
+  EXPECT_EQ(model.cuts.at("half"), std::vector<std::string>{"b"});
+  EXPECT_EQ(load_model((folder / "m.json").string() + ",loss=mse_loss,dtype=f64").target_spec(8),
+            (TensorSpec{Dtype::f64, {8, 3}}));
+}
+
+TEST(ModelFile, SummaryCountsEachNode) {
+  const TemporaryFolder folder;
+  const std::vector<NodeSummary> rows = summarize(load_model(folder.file("m.json", kFile)), 4);
+  ASSERT_EQ(rows.size(), 4U);
+  EXPECT_EQ(rows[0].parameters, 30);
+  EXPECT_EQ(rows[0].output, (Shape{4, 5}));
+  EXPECT_EQ(rows[0].activation_bytes, 4 * 4 * 5);
+  EXPECT_EQ(rows[0].forward_flops, 2.0 * 4 * 6 * 5);
+  EXPECT_EQ(rows[0].backward_flops, 2.0 * 4 * 6 * 5);      // the input needs no gradient
+  EXPECT_EQ(rows[2].backward_flops, 2 * 2.0 * 4 * 5 * 3);  // the input's and the weight's
+  EXPECT_EQ(rows[3].activation_bytes, 4 + 4 * 4 * 3 + 4);  // loss, log probabilities, total weight
+}
+
+TEST(ModelFile, BlocksAreExpanded) {
+  const TemporaryFolder folder;
+  const std::string file = replaced(
+      replaced(kFile, R"("nodes": [)",
+               R"("blocks": {"pair": {"nodes": [{"name": "fc", "op": "linear", "out_features": "$width"},
+                                                 {"name": "sum", "op": "add", "inputs": ["fc", "in"]}]}},
+                  "nodes": [)"),
+      R"({"name": "b", "op": "relu"})",
+      R"({"name": "b", "op": "relu"}, {"block": "pair", "name": "p{i}", "first": 3, "repeat": 2, "width": 5})");
+  const Model model = load_model(folder.file("m.json", file));
+  std::vector<std::string> names;
+  for (const Node& node : model.nodes) names.push_back(node.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"a", "b", "p3.fc", "p3.sum", "p4.fc", "p4.sum", "c", "loss"}));
+  EXPECT_EQ(model.nodes[4].inputs, std::vector<int>{3});
+  EXPECT_EQ(model.nodes[5].inputs, (std::vector<int>{4, 3}));
+}
+
+TEST(ModelFile, GradientsFlowWhereParametersAre) {
+  // relu(input) + linear: the relu has no parameter before it.
+  const TemporaryFolder folder;
+  const Model model = load_model(
+      folder.file("m.json", replaced(kFile, R"({"name": "b", "op": "relu"})",
+                                     R"({"name": "r", "op": "relu", "inputs": ["input"]}, {"name": "f", "op": "linear",
+                             "out_features": 5, "inputs": ["r"]}, {"name": "b", "op": "add", "inputs": ["a", "f"]})")));
+  const std::vector<bool> needed = model.outputs_need_grad();
+  EXPECT_EQ(needed, (std::vector<bool>{true, false, true, true, true, true}));
+  EXPECT_EQ(model.grads(0, needed), kParameterGrads);
+  EXPECT_EQ(model.grads(1, needed), 0U);
+  EXPECT_EQ(model.grads(2, needed), kParameterGrads);
+  EXPECT_EQ(model.grads(3, needed), 3U);
+  EXPECT_EQ(model.grads(5, needed), 1U);  // the target has none
+}
+
+// ---- Errors, word for word. ----
+
+TEST(ModelText, SaysWhatIsWrong) {
+  const auto load = [](std::string_view text) { return message_of([&] { load_model(text); }); };
+  EXPECT_EQ(load("resnet51"), fmt::format("unknown model 'resnet51'; known: {}, or a path to a .json file",
+                                          fmt::join(catalog_names("models"), ", ")));
+  EXPECT_EQ(load("toy_mlp,batch=3"),
+            "model 'toy_mlp,batch=3': unknown key 'batch'; known: image, global_batch, loss, optimizer, dtype, timing");
+  EXPECT_EQ(load("global_batch=3"), "model 'global_batch=3': no name; expected name,key=value,…");
+  EXPECT_EQ(load(""), "model '': no name; expected name,key=value,…");
+  EXPECT_EQ(load("toy_mlp,global_batch=0"),
+            "model 'toy_mlp,global_batch=0': global_batch=0 must be a whole number from 1 to 10000000");
+  EXPECT_EQ(load("toy_mlp,image=32"),
+            "model 'toy_mlp,image=32': image= needs a model with input [channels, height, width]");
+  EXPECT_EQ(load("toy_mlp,timing=repeat"),
+            "model 'toy_mlp,timing=repeat': timing=repeat must be one of step, tutorial, epoch");
+  EXPECT_EQ(load("toy_mlp,dtype=bf16"), "model 'toy_mlp,dtype=bf16': dtype=bf16 must be f32 or f64");
+  EXPECT_EQ(load("toy_mlp,dtype=float"), "unknown dtype 'float'; known: f32, f64, bf16, f16, i64");
+  EXPECT_EQ(load("toy_mlp,optimizer=sgd:lr=x"), "optimizer 'sgd,lr=x': lr=x must be a number from -1e+30 to 1e+30");
+  EXPECT_EQ(load("toy_mlp,optimizer=adam:momentum=1"),
+            "optimizer 'adam:momentum=1': op 'adam' has no attribute 'momentum'; known: lr, beta1, beta2, eps, "
+            "weight_decay");
+  EXPECT_EQ(load("toy_mlp,optimizer=relu"), "optimizer 'relu': 'relu' is no optimizer; known: sgd, adam");
+  EXPECT_EQ(load("toy_mlp,optimizer=sgdm"), "optimizer 'sgdm': 'sgdm' is no optimizer; known: sgd, adam");
+  EXPECT_EQ(load("no/such/m.json"), "no/such/m.json: can't be read: No such file or directory");
+  const std::string toy = catalog_file("models", "model", "toy_mlp").string();
+  EXPECT_EQ(load("toy_mlp,loss=l1"), toy + ": 'l1' is no loss; known: mse_loss, cross_entropy");
+  EXPECT_EQ(load("toy_mlp,loss=relu"), toy + ": 'relu' is no loss; known: mse_loss, cross_entropy");
+  EXPECT_EQ(load("vgg11,image=16"),
+            "model 'vgg11', node 'features.20': kernel_size=2 is larger than the padded input f32[2,512,1,1]");
+}
+
+TEST(ModelFile, SaysWhatIsWrong) {
+  EXPECT_EQ(message(kFile), "no error");
+  const auto with = [](const std::string& from, const std::string& to) { return message(replaced(kFile, from, to)); };
+  EXPECT_EQ(with("paragauge-model-1", "paragauge-model-2"),
+            "%FILE%: format 'paragauge-model-2' is not 'paragauge-model-1'");
+  EXPECT_EQ(with(R"("format": "paragauge-model-1", )", ""), "%FILE%: 'format' is missing");
+  EXPECT_EQ(with(R"("name": "own", )", ""), "%FILE%: 'name' is missing");
+  EXPECT_EQ(with(R"("cuts")", R"("cutz")"), "%FILE%: unknown key 'cutz'");
+  EXPECT_EQ(with("[6]", "[]"), "%FILE%: 'input' must list at least one size");
+  EXPECT_EQ(with("[6]", "[0]"), "%FILE%: 'input' sizes must be from 1 to 1000000, found 0");
+  EXPECT_EQ(with("[6]", "6"), "%FILE%: 'input' must be a list of whole numbers, found 6");
+  EXPECT_EQ(with(R"("global_batch": 4)", R"("global_batch": 0)"),
+            "%FILE%: 'classes' and 'global_batch' must be positive");
+  EXPECT_EQ(with(R"({"classes": 3})", R"({"classes": 3, "kind": 1})"), "%FILE%: target: unknown key 'kind'");
+  EXPECT_EQ(with(R"("cross_entropy")", R"("l1")"), "%FILE%: 'l1' is no loss; known: mse_loss, cross_entropy");
+  EXPECT_EQ(with(R"("kind": "sgd")", R"("kind": "sgdm")"),
+            "%FILE%: optimizer: 'sgdm' is no optimizer; known: sgd, adam");
+  EXPECT_EQ(with(R"("lr": 0.1)", R"("rate": 0.1)"),
+            "%FILE%: optimizer: op 'sgd' has no attribute 'rate'; known: lr, momentum, weight_decay");
+  EXPECT_EQ(with(R"("lr": 0.1)", R"("lr": "0.1")"), "%FILE%: optimizer: 'lr' must be a number, found \"0.1\"");
+  EXPECT_EQ(with(R"("half": ["b"])", R"("half": "b")"), "%FILE%: cuts: 'half' must be a list of texts, found \"b\"");
+}
+
+TEST(ModelFile, SaysWhichNodeIsWrong) {
+  const auto b = [](const std::string& node) {
+    return message(replaced(kFile, R"({"name": "b", "op": "relu"})", node));
+  };
+  EXPECT_EQ(b(R"({"name": "b", "op": "rellu"})"),
+            "%FILE%: nodes[1]: node 'b': unknown op kind 'rellu'; known: " + op_table().names());
+  EXPECT_EQ(b(R"({"name": "b", "op": "sgd"})"),
+            "%FILE%: nodes[1]: node 'b': op 'sgd' is no layer; a loss is the model's key 'loss'");
+  EXPECT_EQ(b(R"({"name": "b", "op": "cross_entropy"})"),
+            "%FILE%: nodes[1]: node 'b': op 'cross_entropy' is no layer; a loss is the model's key 'loss'");
+  EXPECT_EQ(b(R"({"name": "b", "op": "relu", "slope": 1})"),
+            "%FILE%: nodes[1]: node 'b': op 'relu' has no attribute 'slope'; known: inplace");
+  EXPECT_EQ(b(R"({"name": "b", "op": "relu", "inplace": "yes"})"),
+            "%FILE%: nodes[1]: 'inplace' must be a number, found \"yes\"");
+  EXPECT_EQ(b(R"({"name": "b", "op": "linear", "out_features": 0})"),
+            "%FILE%: nodes[1]: node 'b': out_features=0 of op 'linear' must be a whole number from 1 to 1000000000");
+  EXPECT_EQ(b(R"({"name": "b", "op": "linear"})"), "%FILE%: nodes[1]: node 'b': op 'linear' needs 'out_features'");
+  EXPECT_EQ(b(R"({"name": "b", "op": "relu", "inputs": ["c"]})"),
+            "%FILE%: nodes[1]: node 'b': input 'c' is no earlier node of this list");
+  EXPECT_EQ(b(R"({"name": "b", "op": "add", "inputs": ["a"]})"),
+            "%FILE%: nodes[1]: node 'b': op 'add' takes 2 inputs, found 1");
+  EXPECT_EQ(b(R"({"name": "b", "op": "add"})"), "%FILE%: nodes[1]: node 'b': op 'add' takes 2 inputs, found 1");
+  EXPECT_EQ(b(R"({"name": "b", "op": "relu", "inputs": "a"})"),
+            "%FILE%: nodes[1]: 'inputs' must be a list of texts, found \"a\"");
+  EXPECT_EQ(b(R"({"op": "relu"})"), "%FILE%: nodes[1]: 'name' is missing");
+  EXPECT_EQ(b(R"({"name": "b"})"), "%FILE%: nodes[1]: 'op' is missing");
+  EXPECT_EQ(b("7"), "%FILE%: nodes[1]: must be a JSON object");
+  EXPECT_EQ(b(R"({"name": "b c", "op": "relu"})"),
+            "%FILE%: nodes[1]: 'b c' is not a node name (no spaces or quotes, not empty)");
+  EXPECT_EQ(b(R"({"name": "", "op": "relu"})"),
+            "%FILE%: nodes[1]: '' is not a node name (no spaces or quotes, not empty)");
+  EXPECT_EQ(b(R"({"name": "batch", "op": "max_pool", "kernel_size": 2})"),
+            "model 'own', node 'batch': op 'max_pool' needs an input [batch, channels, height, width], found f32[2,5]");
+  // Names that stand for something else already.
+  for (const char* name : {"a", "input", "target", "loss"})
+    EXPECT_EQ(b(fmt::format(R"({{"name": "{}", "op": "relu"}})", name)),
+              fmt::format("%FILE%: nodes[1]: the name '{}' is taken", name));
+  EXPECT_EQ(message(replaced(kFile, "\"nodes\": [", "\"nodes\": [], \"no\": [")),
+            "%FILE%: nodes: must be a list of nodes");
+}
+
+TEST(ModelFile, SaysThatAShapeOrOutputDoesntFit) {
+  EXPECT_EQ(message(replaced(kFile, R"("classes": 3)", R"("classes": 4)")),
+            "%FILE%: the last node gives f32[2,3] per 2 rows, but the target has classes=4");
+  EXPECT_EQ(message(replaced(kFile, R"("classes": 3)", R"("classes": 4)"), ",loss=mse_loss"),
+            "model 'own', node 'loss': op 'mse_loss' needs prediction and target of one shape, found f32[2,3] and "
+            "f32[2,4]");
+  EXPECT_EQ(message(replaced(kFile, R"("name": "c", )", R"("name": "c", "inputs": ["a"], )")),
+            "%FILE%: nobody reads the output of node 'b'");
+}
+
+TEST(ModelFile, InPlaceMustNotDestroyWhatOthersNeed) {
+  const auto nodes = [](const std::string& between) {
+    return message(replaced(kFile, R"({"name": "b", "op": "relu"})", between));
+  };
+  EXPECT_EQ(nodes(R"({"name": "b", "op": "relu", "inplace": true})"), "no error");
+  // Read later; saved by another's backward; saved by its own producer's backward.
+  EXPECT_EQ(nodes(R"({"name": "r", "op": "relu", "inplace": true}, {"name": "b", "op": "add", "inputs": ["r", "a"]})"),
+            "model 'own': node 'r' works in place on 'a', which 'b' still needs");
+  EXPECT_EQ(nodes(R"({"name": "l", "op": "linear", "out_features": 5},
+                     {"name": "r", "op": "relu", "inputs": ["a"], "inplace": true},
+                     {"name": "b", "op": "add", "inputs": ["l", "r"]})"),
+            "model 'own': node 'r' works in place on 'a', which 'l' still needs");
+  EXPECT_EQ(nodes(R"({"name": "b", "op": "relu"}, {"name": "r", "op": "relu", "inplace": true})"),
+            "model 'own': node 'r' works in place on 'b', which 'b' still needs");
+  EXPECT_EQ(nodes(R"({"name": "r", "op": "relu", "inputs": ["input"], "inplace": true},
+                     {"name": "f", "op": "linear", "out_features": 5},
+                     {"name": "b", "op": "add", "inputs": ["a", "f"]})"),
+            "model 'own': node 'r' works in place on the model's input");
+  // Through a view.
+  EXPECT_EQ(nodes(R"({"name": "v", "op": "flatten", "inputs": ["input"]}, {"name": "r", "op": "relu", "inplace": 1},
+                     {"name": "f", "op": "linear", "out_features": 5},
+                     {"name": "b", "op": "add", "inputs": ["a", "f"]})"),
+            "model 'own': node 'r' works in place on the model's input");
+  EXPECT_EQ(nodes(R"({"name": "v", "op": "flatten"}, {"name": "r", "op": "relu", "inplace": 1},
+                     {"name": "b", "op": "add", "inputs": ["r", "a"]})"),
+            "model 'own': node 'r' works in place on 'a', which 'b' still needs");
+  // Through another in-place op.
+  EXPECT_EQ(nodes(R"({"name": "l", "op": "linear", "out_features": 5},
+                     {"name": "s", "op": "add", "inputs": ["l", "a"], "inplace": 1},
+                     {"name": "b", "op": "relu", "inplace": 1})"),
+            "no error");
+}
+
+TEST(ModelFile, SaysWhatIsWrongWithABlock) {
+  const auto block = [](const std::string& nodes, const std::string& use) {
+    return message(
+        replaced(replaced(kFile, R"("nodes": [)", R"("blocks": {"p": {"nodes": )" + nodes + R"(}}, "nodes": [)"),
+                 R"({"name": "b", "op": "relu"})", use));
+  };
+  const std::string linear = R"([{"name": "f", "op": "linear", "out_features": "$width"}])";
+  EXPECT_EQ(block(linear, R"({"block": "p", "name": "b", "width": 5})"), "no error");
+  EXPECT_EQ(block(linear, R"({"block": "q", "name": "b", "width": 5})"), "%FILE%: nodes[1]: unknown block 'q'");
+  EXPECT_EQ(block(linear, R"({"block": "p", "name": "b"})"),
+            "%FILE%: block p[0]: 'out_features' wants $width, which the block's user doesn't give");
+  EXPECT_EQ(block(linear, R"({"block": "p", "name": "b", "width": 5, "depth": 3})"),
+            "%FILE%: nodes[1]: unknown key 'depth'; block 'p' takes block, first, name, repeat, width");
+  EXPECT_EQ(block(linear, R"({"block": "p", "name": "b", "width": 5, "repeat": 2})"),
+            "%FILE%: nodes[1]: the name 'b' of a repeated block needs {i}");
+  EXPECT_EQ(block(linear, R"({"block": "p", "name": "b{i}", "width": 5, "repeat": 0})"),
+            "%FILE%: nodes[1]: repeat=0 must be from 1 to 10000");
+  EXPECT_EQ(block("[]", R"({"block": "p", "name": "b"})"), "%FILE%: block p: must be a list of nodes");
+  EXPECT_EQ(block(linear, R"({"block": "p", "name": "b", "width": 5}, {"name": "b.f", "op": "relu"})"),
+            "%FILE%: nodes[2]: the name 'b.f' is taken");
+  EXPECT_EQ(block(R"([{"block": "p", "name": "again"}])", R"({"block": "p", "name": "b"})"),
+            "%FILE%: block p[0]: blocks lie more than 16 deep in each other");
+}
+
+TEST(ModelFile, ATruncatedFileIsRefused) {
+  for (std::size_t length = 0; length < kFile.size(); length += 7)
+    EXPECT_EQ(message(kFile.substr(0, length)),
+              fmt::format("%FILE%: not valid JSON at byte {} of {} (the file is truncated)", length + 1, length));
+}
+
+}  // namespace
+}  // namespace sim

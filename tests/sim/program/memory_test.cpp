@@ -1,0 +1,221 @@
+#include "sim/program/memory.hpp"
+
+#include <numeric>
+
+#include "sim/lower/lower.hpp"
+#include "tests/sim/testing.hpp"
+
+namespace sim {
+namespace {
+
+using testing::small_model;
+using testing::strategy_texts;
+
+std::int64_t at_peak(const Memory& memory, TensorClass tensor_class) {
+  return memory.at_peak[static_cast<std::size_t>(tensor_class)];
+}
+
+/// Bytes of a model's parameters, buffers, optimizer states, and of `rows` samples with their targets.
+struct Persistent {
+  std::int64_t weights = 0, buffers = 0, optimizer = 0, input = 0;
+
+  Persistent(const Model& model, std::int64_t rows) {
+    std::int64_t tensors = 0;
+    for (const OpInstance& op : model.instances(2)) {
+      const Signature s = op.signature();
+      for (const ParameterSpec& parameter : s.parameters) weights += parameter.spec.bytes(), ++tensors;
+      for (const BufferSpec& buffer : s.buffers) buffers += buffer.spec.bytes();
+    }
+    if (model.optimizer.kind->name == "adam")
+      optimizer = 2 * weights + 4 * tensors;  // two moments; a step counter (f32) per parameter
+    else if (model.optimizer.number("momentum") > 0)
+      optimizer = weights;
+    const std::int64_t target = model.nodes.back().kind->name == "cross_entropy" ? 8 : 4 * model.classes;
+    input = rows * (4 * elements(model.input) + target);
+  }
+  [[nodiscard]] std::int64_t sum() const { return weights + buffers + optimizer + input; }
+};
+
+// Linear(10,10) → ReLU → Linear(10,5) → MSE on B rows, step by step.
+TEST(Memory, PeakOfTheToyByHand) {
+  for (const std::int64_t b : {1, 4, 20, 1000}) {
+    const Model model = load_model(fmt::format("toy_mlp,global_batch={}", b));
+    const Memory memory = peak_memory(lower(model, parse_strategy("single", model)).roles[0]);
+    const std::int64_t weights = 4 * (10 * 10 + 10 + 5 * 10 + 5), input = 4 * b * (10 + 5);
+    // Live activations and gradients at every instruction:
+    const std::int64_t wide = 4 * b * 10, narrow = 4 * b * 5, net2 = 4 * (5 * 10 + 5), net1 = 4 * (10 * 10 + 10);
+    const std::vector<std::int64_t> live{
+        wide,                         // net1: its output
+        wide + wide,                  // relu: its input and output
+        wide + narrow,                // net2: relu's output is kept for its backward
+        wide + narrow + 4,            // loss
+        wide + narrow + narrow,       // loss backward: the prediction and its gradient
+        wide + narrow + wide + net2,  // net2 backward: relu's output, grad_output, grad_input
+        wide + wide + wide + net2,    // relu backward: output, grad_output, grad_input
+        wide + net2 + net1,           // net1 backward: grad_output; the input has no gradient
+        net2 + net1};                 // updates
+    const auto peak = std::ranges::max_element(live);
+    EXPECT_EQ(memory.persistent_bytes, weights + input);
+    EXPECT_EQ(memory.peak_bytes, weights + input + *peak) << "B=" << b;
+    EXPECT_EQ(memory.peak_instruction, static_cast<std::uint32_t>(peak - live.begin())) << "B=" << b;
+    EXPECT_EQ(at_peak(memory, TensorClass::weight), weights);
+    EXPECT_EQ(at_peak(memory, TensorClass::input), input);
+  }
+}
+
+TEST(Memory, BreakdownOfTheToyByHand) {
+  const Model model = load_model("toy_mlp,global_batch=1000,optimizer=sgd:momentum=0.9");
+  const Memory memory = peak_memory(lower(model, parse_strategy("single", model)).roles[0]);
+  const std::int64_t parameters = 4 * (10 * 10 + 10 + 5 * 10 + 5);
+  EXPECT_EQ(at_peak(memory, TensorClass::weight), parameters);
+  EXPECT_EQ(at_peak(memory, TensorClass::optimizer), parameters);
+  EXPECT_EQ(at_peak(memory, TensorClass::activation), 3 * 4 * 1000 * 10);  // relu backward
+  EXPECT_EQ(at_peak(memory, TensorClass::gradient), 4 * (5 * 10 + 5));
+  EXPECT_EQ(at_peak(memory, TensorClass::input), 4 * 1000 * 15);
+  EXPECT_EQ(at_peak(memory, TensorClass::buffer), 0);
+  EXPECT_EQ(at_peak(memory, TensorClass::communication), 0);
+}
+
+TEST(Memory, DdpHoldsEverythingPerReplicaAndBuckets) {
+  for (const std::string& name : catalog_names("models"))
+    for (const char* optimizer : {"", ",optimizer=adam", ",optimizer=sgd:momentum=0.5", ",optimizer=sgd"})
+      for (const std::int64_t dp : {2, 4}) {
+        const Model model = load_model(small_model(name).text() + optimizer);
+        SCOPED_TRACE(fmt::format("{}{} dp={}", name, optimizer, dp));
+        const Persistent expected(model, model.global_batch / dp);
+        const Program program = lower(model, parse_strategy(fmt::format("ddp,dp={}", dp), model));
+        ASSERT_EQ(program.roles.size(), 1U);
+        EXPECT_EQ(peak_memory(program.roles[0]).persistent_bytes,
+                  expected.sum() + expected.weights);  // buckets are as large as all gradients
+      }
+}
+
+TEST(Memory, StagesShareWhatOneDeviceHolds) {
+  for (const std::string& name : catalog_names("models")) {
+    const Model model = small_model(name);
+    const Persistent expected(model, model.global_batch);
+    for (const std::string& text : strategy_texts(model)) {
+      const Strategy strategy = parse_strategy(text, model);
+      if (strategy.dp > 1) continue;
+      std::int64_t sum = 0;
+      for (const Role& role : lower(model, strategy).roles) sum += peak_memory(role).persistent_bytes;
+      EXPECT_EQ(sum, expected.sum()) << name << " " << text;
+    }
+  }
+}
+
+TEST(Memory, BreakdownSumsToThePeak) {
+  for (const std::string& name : catalog_names("models")) {
+    const Model model = small_model(name);
+    for (const std::string& text : strategy_texts(model))
+      for (const Role& role : lower(model, parse_strategy(text, model)).roles) {
+        const Memory memory = peak_memory(role);
+        SCOPED_TRACE(name + " " + text + " " + role.name);
+        EXPECT_EQ(std::accumulate(memory.at_peak.begin(), memory.at_peak.end(), std::int64_t{0}), memory.peak_bytes);
+        EXPECT_GE(memory.peak_bytes, memory.persistent_bytes);
+        EXPECT_LT(memory.peak_instruction, role.size());
+        for (std::int64_t bytes : memory.at_peak) EXPECT_GE(bytes, 0);
+        // All parameter gradients are alive between the last backward and the first update.
+        std::int64_t gradients = 0;
+        for (const Storage& storage : role.storages)
+          if (storage.tensor_class == TensorClass::weight) gradients += storage.bytes;
+        EXPECT_GE(memory.peak_bytes, memory.persistent_bytes + gradients);
+      }
+  }
+}
+
+// GPipe keeps the activations of all microbatches; the whole batch at once keeps as much.
+TEST(Memory, GpipeKeepsAllMicrobatches) {
+  const Model model = load_model("convnet,global_batch=64");
+  const auto peak = [&](const std::string& text) {
+    return peak_memory(lower(model, parse_strategy(text, model)).roles[0])
+        .at_peak[static_cast<std::size_t>(TensorClass::activation)];
+  };
+  // What each microbatch leaves behind after its forward, in sum the batch's; what is only alive for a moment shrinks.
+  EXPECT_LT(peak("single,microbatches=8"), peak("single"));
+  std::int64_t kept = 0;
+  for (const char* node : {"relu1", "pool1", "relu2", "pool2"}) {
+    const auto n = static_cast<std::size_t>(model.node_index(node));
+    const Signature s = model.instances(64)[n].signature();
+    kept += s.output.bytes();
+    for (const SavedSpec& saved : s.saved) kept += saved.spec.bytes();
+  }
+  EXPECT_GE(peak("single,microbatches=8"), kept);
+}
+
+// A stage keeps at most p − s microbatches, however many there are, and no gradient it has sent.
+TEST(Memory, OneForwardOneBackwardKeepsFewMicrobatches) {
+  const auto activations = [](const char* schedule, std::int64_t microbatches, std::size_t stage) {
+    const Model model = load_model(fmt::format("convnet,global_batch={}", 4 * microbatches));
+    return peak_memory(
+               lower(model,
+                     parse_strategy(fmt::format("pipeline,pp=2,cut=pool2,schedule={},split_size=4", schedule), model))
+                   .roles[stage])
+        .at_peak[static_cast<std::size_t>(TensorClass::activation)];
+  };
+  for (std::size_t stage : {0U, 1U}) {
+    EXPECT_EQ(activations("1f1b", 4, stage), activations("1f1b", 16, stage));
+    EXPECT_LT(activations("1f1b", 16, stage), activations("gpipe", 16, stage));
+    EXPECT_LT(activations("gpipe", 4, stage), activations("gpipe", 16, stage));
+  }
+}
+
+TEST(Memory, WorkspaceCountsWhileItsOpRuns) {
+  const Role role = program_from_text(
+                        "paragauge-program-1\nwork relu.forward f32[4] inplace=0\nwork relu.forward f32[8] inplace=0\n"
+                        "role one ranks=0\ntensor x f32[100] input persistent\ntensor a f32[25] activation\n"
+                        "tensor b f32[50] activation\n0 compute w0 : x -> a\n1 compute w1 : a -> b ; free a b\n")
+                        .roles[0];
+  EXPECT_EQ(peak_with_workspace(role, std::vector{0.0, 0.0}), static_cast<double>(peak_memory(role).peak_bytes));
+  EXPECT_EQ(peak_with_workspace(role, std::vector{0.0, 30.0}), 400 + 100 + 200 + 30);
+  EXPECT_EQ(peak_with_workspace(role, std::vector{500.0, 30.0}), 400 + 100 + 500);  // the first op's is larger
+}
+
+TEST(Memory, FreedBlocksAreReusedForTheirVerySize) {
+  // 100 KB each: the second takes the first's block; a workspace of another size stays beside it.
+  const auto role = [](int b) {
+    return program_from_text(
+               fmt::format(
+                   "paragauge-program-1\nwork relu.forward f32[4] inplace=0\nrole one ranks=0\n"
+                   "tensor x f32[100] input persistent\ntensor a f32[25000] activation\n"
+                   "tensor b f32[{}] activation\n0 compute w0 : x -> a ; free a\n1 compute w0 : x -> b ; free b\n",
+                   b))
+        .roles[0];
+  };
+  EXPECT_EQ(held_with_reuse(role(25000), std::vector{0.0}), 400 + 100000);
+  EXPECT_EQ(held_with_reuse(role(25001), std::vector{0.0}), 400 + 100000 + 100004);
+  EXPECT_EQ(held_with_reuse(role(25000), std::vector{90000.0}), 400 + 100000 + 90000);
+  EXPECT_EQ(held_with_reuse(role(25000), std::vector{100000.0}), 400 + 100000 + 100000);
+  // Small ones go back to the C library: only the most that lived at once counts.
+  EXPECT_EQ(held_with_reuse(role(25), std::vector{10.0}), 400 + 100 + 10 + 100000);
+}
+
+TEST(Memory, ViewsAndInPlaceOpsCostNothing) {
+  const auto program = [](const std::string& lines) {
+    return program_from_text(
+        "paragauge-program-1\nwork relu.forward f32[4] inplace=0\nrole one ranks=0\n"
+        "tensor x f32[100] input persistent\ntensor a f32[25] activation\n"
+        "tensor b f32[50] gradient\nview a.part f32[5] a +20\n" +
+        lines);
+  };
+  const Memory memory = peak_memory(program("0 compute w0 : x -> a\n1 compute w0 : a.part -> a.part ; free a\n"
+                                            "2 compute w0 : x -> b ; free b\n")
+                                        .roles[0]);
+  EXPECT_EQ(memory.persistent_bytes, 400);
+  EXPECT_EQ(memory.peak_bytes, 400 + 200);
+  EXPECT_EQ(memory.peak_instruction, 2U);
+  // The first of equal peaks.
+  EXPECT_EQ(
+      peak_memory(program("0 compute w0 : x -> b\n1 compute w0 : x -> b\n2 compute w0 : b -> b ; free b\n").roles[0])
+          .peak_instruction,
+      0U);
+  const Memory later =
+      peak_memory(program("0 compute w0 : x -> a\n1 compute w0 : a -> b\n2 compute w0 : b -> b ; free a b\n").roles[0]);
+  EXPECT_EQ(later.peak_instruction, 1U);
+  // Freed after the instruction that lists it: b and a together.
+  EXPECT_EQ(peak_memory(program("0 compute w0 : x -> a\n1 compute w0 : a -> b ; free a b\n").roles[0]).peak_bytes,
+            400 + 100 + 200);
+}
+
+}  // namespace
+}  // namespace sim

@@ -1,0 +1,320 @@
+#include "sim/program/program.hpp"
+
+#include <array>
+#include <cstdlib>
+#include <random>
+
+#include "sim/lower/lower.hpp"
+#include "sim/simulate/simulate.hpp"
+#include "tests/sim/testing.hpp"
+
+namespace sim {
+namespace {
+
+using testing::golden_text;
+using testing::lines_of;
+using testing::message_of;
+using testing::replaced;
+
+// ---- Four small programs as files: a change of what ranks do shows as a difference of text. ----
+
+struct Golden {
+  const char *file, *model, *strategy;
+};
+const std::vector<Golden> kGolden{
+    {"programs/toy_mlp.single.txt", "toy_mlp,global_batch=4", "single"},
+    {"programs/toy_mlp.model_parallel.txt", "toy_mlp,global_batch=4", "model_parallel,cut=r1"},
+    {"programs/convnet.pipeline.txt", "convnet,global_batch=4,optimizer=sgd:lr=0.1",
+     "pipeline,pp=3,cut=pool1+pool2,microbatches=2"},
+    {"programs/toy_mlp.ddp.txt", "toy_mlp,global_batch=4,optimizer=adam",
+     "ddp,dp=2,first_bucket_MiB=0.0001,bucket_MiB=0.0002"},
+};
+
+// PARAGAUGE_UPDATE_GOLDEN=1 writes the files; read the difference before you commit it.
+TEST(ProgramGolden, ProgramsAreAsWritten) {
+  for (const Golden& golden : kGolden) {
+    const Model model = load_model(golden.model);
+    const std::string text = to_text(lower(model, parse_strategy(golden.strategy, model)));
+    if (std::getenv("PARAGAUGE_UPDATE_GOLDEN") != nullptr)
+      write_text_file(testing::tests_folder() / "golden" / golden.file, text);
+    EXPECT_EQ(lines_of(text), lines_of(golden_text(golden.file))) << golden.file;
+  }
+}
+
+// ---- Robustness: whatever the text, a Program or a ConfigError. ----
+
+Prices unit_prices(const Program& program) {
+  Prices prices;
+  prices.work_s.assign(program.works.size(), 1);
+  prices.transfers = {{.latency_s = 1, .wire_s = 1}};
+  for (const Role& role : program.roles) prices.transfer_of.emplace_back(role.size(), 0);
+  return prices;
+}
+
+/// 2: valid and played, 1: a Program that validate refuses, 0: no Program; anything but a ConfigError escapes.
+int play(const std::string& text) {
+  int stage = 0;
+  try {
+    const Program program = program_from_text(text);
+    EXPECT_EQ(to_text(program_from_text(to_text(program))), to_text(program));
+    stage = 1;
+    validate(program);
+    stage = 2;
+    simulate(program, unit_prices(program), testing::plain_cluster(program.ranks()));
+  } catch (const ConfigError& error) {
+    EXPECT_NE(stage, 2) << error.what();
+  }
+  return stage;
+}
+
+TEST(ProgramText, EveryPrefixIsReadOrRefused) {
+  for (const Golden& golden : kGolden) {
+    const std::string text = golden_text(golden.file);
+    ASSERT_EQ(play(text), 2) << golden.file;
+    for (std::size_t length = 0; length < text.size(); ++length) {
+      SCOPED_TRACE(fmt::format("{} up to byte {}", golden.file, length));
+      play(text.substr(0, length));
+      if (HasFailure()) return;
+    }
+  }
+}
+
+/// Instruction numbers put right, so that a changed list gets past the parser.
+std::string renumbered(const std::string& text) {
+  std::string result;
+  int next = 0;
+  for (std::string line : lines_of(text)) {
+    if (line.starts_with("role")) next = 0;
+    if (const std::size_t digits = line.find_first_not_of("0123456789"); digits > 0 && digits != std::string::npos)
+      line.replace(0, digits, std::to_string(next++));
+    result += line + "\n";
+  }
+  return result;
+}
+
+std::string mutated(std::string text, std::mt19937& random) {
+  const auto below = [&](std::size_t n) { return std::uniform_int_distribution<std::size_t>(0, n - 1)(random); };
+  static constexpr std::string_view kPieces[] = {
+      "0", "7",  "-1",     "99999999999", "4294967295", "nan", "1e308", " ",      "\n", "#",    "=",       ",",
+      ":", "->", "; free", "wait on=0",   "[",          "]",   "+",     "f32[1]", "w",  "w999", "ranks=0", "\0"};
+  for (std::size_t edits = 1 + below(3); edits > 0; --edits) {
+    std::vector<std::string> lines = lines_of(text);
+    const std::size_t line = below(lines.size()), other = below(lines.size());
+    std::string& at = lines[line];
+    const std::size_t column = below(at.size() + 1);
+    switch (below(7)) {
+      case 0:  // a byte changes
+        if (column < at.size()) at[column] = static_cast<char>(below(256));
+        break;
+      case 1:
+        at.insert(column, kPieces[below(std::size(kPieces))]);
+        break;
+      case 2:
+        at.erase(column, 1 + below(8));
+        break;
+      case 3:
+        std::swap(lines[line], lines[other]);
+        break;
+      case 4:
+        lines.erase(lines.begin() + static_cast<std::ptrdiff_t>(line));
+        break;
+      case 5:
+        lines.insert(lines.begin() + static_cast<std::ptrdiff_t>(line), std::string(lines[other]));
+        break;
+      case 6: {  // one number instead of another
+        const std::size_t digit = at.find_first_of("0123456789", column);
+        if (digit != std::string::npos) at[digit] = static_cast<char>('0' + below(10));
+        break;
+      }
+    }
+    text = fmt::to_string(fmt::join(lines, "\n"));
+    if (text.empty()) return text;
+  }
+  return below(4) == 0 ? text : renumbered(text);
+}
+
+TEST(ProgramText, RandomMutationsAreReadOrRefused) {
+  std::mt19937 random(20240611);
+  std::array<int, 3> outcomes{};
+  for (const Golden& golden : kGolden) {
+    const std::string text = golden_text(golden.file);
+    for (int i = 0; i < 2000; ++i) {
+      const std::string mutant = mutated(text, random);
+      ++outcomes.at(static_cast<std::size_t>(play(mutant)));
+      ASSERT_FALSE(HasFailure()) << golden.file << ", mutation " << i << ":\n" << mutant;
+    }
+  }
+  // All three happen, else the mutations don't reach far enough.
+  for (int count : outcomes) EXPECT_GT(count, 100) << fmt::format("{}", fmt::join(outcomes, " "));
+}
+
+// ---- The parser's errors. ----
+
+const std::string kText = R"(paragauge-program-1
+model m,global_batch=2
+strategy s
+partition global_batch=2 replicas=1 microbatches=2
+group data 0,1
+work relu.forward f32[4] inplace=0
+work linear.backward f32[2,4] bias=1 out_features=3 grads=0+p
+role one ranks=0
+tensor x f32[4] input persistent model_input=2
+tensor y f32[4] activation
+view y.half f32[2] y +8
+0 compute w0 node=a mb=1 scale=0.5 : x -> y
+1 send to=two tag=0 node=a : y.half
+2 wait on=1 : ; free y
+3 collective kind=broadcast group=data root=0 : x -> x
+4 wait on=3
+role two ranks=1
+tensor z f32[2] buffer persistent constant=1
+tensor x f32[4] weight persistent uniform=0,0.5
+0 recv from=one tag=0 node=a : -> z
+1 wait on=0
+2 collective kind=broadcast group=data root=0 : x -> x
+3 wait on=2
+)";
+
+TEST(ProgramText, IsReadAsWritten) {
+  const Program program = program_from_text(kText);
+  validate(program);
+  EXPECT_EQ(program.model, "m,global_batch=2");
+  EXPECT_EQ(program.global_batch, 2);
+  EXPECT_EQ(program.microbatches, 2);
+  ASSERT_EQ(program.roles.size(), 2U);
+  const Role& one = program.roles[0];
+  EXPECT_EQ(one.tensors[0].initial.kind, Initial::Kind::model_input);
+  EXPECT_EQ(one.tensors[0].initial.rows, 2);
+  EXPECT_EQ(one.tensors[2].storage, one.tensors[1].storage);
+  EXPECT_EQ(one.tensors[2].offset_bytes, 8);
+  EXPECT_EQ(one.scale[0], 0.5);
+  EXPECT_EQ(one.microbatch[0], 1);
+  EXPECT_EQ(one.peer[1], 1U);
+  EXPECT_EQ(program.roles[1].peer[0], 0U);
+  EXPECT_EQ(program.roles[1].tensors[1].initial.bound, 0.5);
+  EXPECT_EQ(program.works[1].grads, kParameterGrads | 1);
+  EXPECT_EQ(program.transfer_bytes(one, 1), 8);
+  EXPECT_EQ(program.label(one, 0), "compute a forward mb=1");
+  EXPECT_EQ(program.label(one, 2), "wait for send a to two");
+  EXPECT_EQ(program.label(one, 3), "broadcast");
+  EXPECT_EQ(to_text(program), kText);
+}
+
+TEST(ProgramText, SaysWhichLineIsWrong) {
+  const auto with = [](const std::string& from, const std::string& to) {
+    return message_of([&] { program_from_text(replaced(kText, from, to)); });
+  };
+  const auto line = [](int number, const std::string& text) {
+    return fmt::format("program text, line {}: {}", number, text);
+  };
+  EXPECT_EQ(message_of([] { program_from_text(""); }), line(1, "expected 'paragauge-program-1'"));
+  EXPECT_EQ(with("program-1", "program-2"), line(1, "expected 'paragauge-program-1'"));
+  EXPECT_EQ(with("group data", "grope data"),
+            line(5,
+                 "unknown item 'grope'; known: model, strategy, partition, group, work, role, tensor, view, an "
+                 "instruction's number"));
+  // partition, group, role
+  EXPECT_EQ(with("replicas=1", "replicas"), line(4, "'replicas' is not key=value"));
+  EXPECT_EQ(with("replicas=1", "replicas=one"), line(4, "'one' is no whole number"));
+  EXPECT_EQ(with("replicas=1", "replicas=0"), line(4, "replicas=0 must be from 1 to 2^40"));
+  EXPECT_EQ(with("replicas=1", "copies=1"),
+            line(4, "unknown key 'copies'; known: global_batch, replicas, microbatches"));
+  EXPECT_EQ(with("0,1", "0,x"), line(5, "'x' is no rank"));
+  EXPECT_EQ(with("0,1", "0,,1"), line(5, "'' is no rank"));
+  EXPECT_EQ(with("group data 0,1", "group"), line(5, "ends where a name is expected"));
+  EXPECT_EQ(with("role one ranks=0", "role one"), line(8, "ends where ranks=… is expected"));
+  EXPECT_EQ(with("role one ranks=0", "role one 0"), line(8, "expected ranks=…, found '0'"));
+  EXPECT_EQ(with("role one ranks=0", "role one ranks="), line(8, "'' is no rank"));
+  // work
+  EXPECT_EQ(with("relu.forward", "relu"), line(6, "'relu' is not op.pass"));
+  EXPECT_EQ(with("relu.forward", "rela.forward"), line(6, "unknown op kind 'rela'; known: " + op_table().names()));
+  EXPECT_EQ(with("relu.forward", "relu.back"), line(6, "unknown pass 'back'; known: forward, backward, update"));
+  EXPECT_EQ(with("f32[4] inplace=0", "f32[0] inplace=0"),
+            line(6, "'f32[0]' is not a tensor type; sizes are positive integers, at most 2^40 elements"));
+  EXPECT_EQ(with("f32[4] inplace=0", "inplace=0"), line(6, "op 'relu' takes 1 inputs, found 0"));
+  EXPECT_EQ(with("inplace=0", "inplace=maybe"), line(6, "'maybe' is no number"));
+  EXPECT_EQ(with("inplace=0", "outplace=0"), line(6, "work: op 'relu' has no attribute 'outplace'; known: inplace"));
+  EXPECT_EQ(with("f32[2,4] bias", "f32[2,4,1] bias"),
+            line(7, "op 'linear' needs an input [batch, features], found f32[2,4,1]"));
+  EXPECT_EQ(with("grads=0+p", "grads=0+q"), line(7, "'q' is no input"));
+  EXPECT_EQ(with("grads=0+p", "grads=31"), line(7, "input 31 of grads must be from 0 to 30"));
+  // tensor, view
+  EXPECT_EQ(with("role one ranks=0\n", ""), line(8, "comes before the first role"));
+  EXPECT_EQ(with("tensor y f32[4]", "tensor x f32[4]"), line(10, "the tensor 'x' is there already"));
+  EXPECT_EQ(with("tensor y f32[4]", "tensor y f33[4]"),
+            line(10, "unknown dtype 'f33'; known: f32, f64, bf16, f16, i64"));
+  EXPECT_EQ(with("f32[4] activation", "f32[4] active"), line(10, "unknown tensor class 'active'"));
+  EXPECT_EQ(with("f32[4] activation", "f32[4]"), line(10, "ends where a tensor class is expected"));
+  EXPECT_EQ(with("model_input=2", "model_input=two"), line(9, "'two' is no count of rows"));
+  EXPECT_EQ(with("model_input=2", "random"),
+            line(9,
+                 "unknown item 'random'; known: persistent, uniform=center,bound, constant=x, model_input=rows, "
+                 "model_target=rows"));
+  EXPECT_EQ(with("uniform=0,0.5", "uniform=0"),
+            line(19,
+                 "unknown item 'uniform=0'; known: persistent, uniform=center,bound, constant=x, model_input=rows, "
+                 "model_target=rows"));
+  EXPECT_EQ(with("f32[2] y +8", "f32[2] q +8"), line(11, "unknown tensor 'q'"));
+  EXPECT_EQ(with("f32[2] y +8", "f32[2] y 8"), line(11, "expected +offset, found '8'"));
+  EXPECT_EQ(with("f32[2] y +8", "f32[2] y +12"), line(11, "view 'y.half' reaches beyond 'y'"));
+  EXPECT_EQ(with("f32[2] y +8", "f32[2] y +-8"), line(11, "view 'y.half' reaches beyond 'y'"));
+  EXPECT_EQ(with("f32[2] y +8", "f32[2] y +9223372036854775807"), line(11, "view 'y.half' reaches beyond 'y'"));
+  // instructions
+  EXPECT_EQ(with("2 wait on=1", "3 wait on=1"), line(14, "instruction 3 where 2 is expected"));
+  EXPECT_EQ(with("0 compute", "0 compote"),
+            line(12, "unknown instruction kind 'compote'; known: compute, copy, update, send, recv, collective, wait"));
+  EXPECT_EQ(with("0 compute w0", "0 compute w2"), line(12, "work w2 of 2"));
+  EXPECT_EQ(with("0 compute w0", "0 compute wx"), line(12, "'x' is no work"));
+  EXPECT_EQ(with("0 compute w0", "0 compute"), line(12, "'compute' needs a work"));
+  EXPECT_EQ(with("2 wait on=1", "2 wait w0 on=1"), line(14, "'wait' takes no a work"));
+  EXPECT_EQ(with("mb=1", "mb"), line(12, "'mb' is not key=value"));
+  EXPECT_EQ(with("mb=1", "mb=first"), line(12, "'first' is no microbatch"));
+  EXPECT_EQ(with("mb=1", "batch=1"),
+            line(12, "unknown key 'batch'; known: node, mb, to, from, group, root, tag, on, scale, kind"));
+  EXPECT_EQ(with(": x -> y", ": x -> q"), line(12, "unknown tensor 'q'"));
+  EXPECT_EQ(with("; free y", "; y"), line(14, "expected 'free' after ';'"));
+  EXPECT_EQ(with("to=two", "to=three"), line(13, "unknown role 'three'"));
+  EXPECT_EQ(with("1 send to=two", "1 send"), line(13, "'send' needs a peer or group"));
+  EXPECT_EQ(with("2 wait on=1", "2 wait on=1 to=two"), line(14, "'wait' takes no a peer or group"));
+  EXPECT_EQ(with("2 wait on=1", "2 wait"), line(14, "'wait', and only it, needs on=instruction"));
+  EXPECT_EQ(with("tag=0 node=a : y.half", "tag=0 on=0 node=a : y.half"),
+            line(13, "'wait', and only it, needs on=instruction"));
+  EXPECT_EQ(with(": y.half", ": y y.half"), line(13, "'send' reads one tensor"));
+  EXPECT_EQ(with(": -> z", ": z"), line(20, "'recv' writes one tensor"));
+  EXPECT_EQ(with("group=data", "group=tensor"), line(15, "unknown group 'tensor'"));
+  EXPECT_EQ(with("kind=broadcast", "kind=scan"), line(15, "unknown collective 'scan'; known: all_reduce, broadcast"));
+}
+
+TEST(Role, ATensorMayHaveTheShapeOfAnother) {
+  Role role;
+  role.add_tensor("first", {Dtype::f32, {2, 3}}, TensorClass::activation);
+  for (int i = 0; i < 40; ++i)  // the tensors move as their number grows
+    role.add_tensor(fmt::format("like {}", i), role.tensors[0].spec, TensorClass::activation);
+  for (const Storage& storage : role.storages) EXPECT_EQ(storage.bytes, 24);
+}
+
+TEST(WorkKey, NamesWhatDiffers) {
+  const auto key = [](const std::string& kind, Pass pass, std::uint32_t grads) {
+    const OpKind& row = op_table().at(kind);
+    const Attributes attributes =
+        complete_attributes(row, kind == "linear" ? Attributes{{"out_features", 3}} : Attributes{}, "");
+    return work_key({{&row, attributes, {{Dtype::f32, {2, 4}}}}, pass, grads});
+  };
+  EXPECT_EQ(key("linear", Pass::forward, 0), "linear.forward f32[2,4] bias=1 out_features=3");
+  EXPECT_EQ(key("linear", Pass::forward, 1), "linear.forward f32[2,4] bias=1 out_features=3");
+  EXPECT_EQ(key("linear", Pass::backward, 1), "linear.backward f32[2,4] bias=1 out_features=3 grads=0+");
+  EXPECT_EQ(key("linear", Pass::backward, kParameterGrads), "linear.backward f32[2,4] bias=1 out_features=3 grads=p");
+  EXPECT_EQ(key("linear", Pass::backward, kParameterGrads | 1),
+            "linear.backward f32[2,4] bias=1 out_features=3 grads=0+p");
+  EXPECT_EQ(key("relu", Pass::forward, 0), "relu.forward f32[2,4] inplace=0");
+  std::vector<Work> works;
+  WorkTable table(works);
+  const OpKind& relu = op_table().at("relu");
+  const Work work{{&relu, complete_attributes(relu, {}, ""), {{Dtype::f32, {2, 4}}}}, Pass::forward, 0};
+  EXPECT_EQ(table.add(work), 0U);
+  EXPECT_EQ(table.add(work), 0U);
+  EXPECT_EQ(works.size(), 1U);
+}
+
+}  // namespace
+}  // namespace sim

@@ -1,0 +1,218 @@
+// The accuracy bounds can fail: from the committed profile of a compare run (bench/results/*.profile.json), its
+// forecasts hold against its measurements, and every planted mistake breaks them. Ablations: each term of the cost
+// earns its place.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+
+#include "sim/cost/profile.hpp"
+#include "sim/lower/lower.hpp"
+#include "sim/report/accuracy.hpp"
+#include "sim/simulate/simulate.hpp"
+#include "tests/sim/testing.hpp"
+
+namespace sim {
+namespace {
+
+const std::filesystem::path kResults = testing::tests_folder() / ".." / "bench" / "results";
+/// Of the forecasts from the mean profile of all rounds; a cell has drifted against it.
+constexpr double kBound = 0.15;
+
+struct Forecast {
+  Program program;
+  Cluster cluster;
+  Prices prices;
+};
+
+/// A cell of a result file with what its forecast is made of.
+class Compared {
+ public:
+  explicit Compared(const std::string& name)
+      : result_(load_result(kResults / (name + ".json"))),
+        profile_(load_profile(kResults / (name + ".profile.json"))) {}
+
+  [[nodiscard]] const Cell& cell(const std::string& strategy, const std::string& world) const {
+    for (const Cell& cell : result_.cells)
+      if (cell.executor == "paragauge" && cell.world == world && cell.strategy.starts_with(strategy)) return cell;
+    throw std::runtime_error("no cell " + strategy + " on " + world);
+  }
+  [[nodiscard]] const Profile& profile() const { return profile_; }
+  [[nodiscard]] const Result& result() const { return result_; }
+
+  /// `as`: the strategy to be forecast in the cell's place.
+  [[nodiscard]] Forecast forecast(const Cell& cell, const Profile& profile, const std::string& as = "") const {
+    const Model model = load_model(cell.model);
+    Program program = lower(model, parse_strategy(as.empty() ? cell.strategy : as, model));
+    const Cluster cluster = load_cluster("cpu_" + cell.world, program.ranks(), 2);
+    Prices prices = price(program, *cost_model_table().at("profiled").make(cluster, &profile), cluster);
+    return {std::move(program), cluster, std::move(prices)};
+  }
+  [[nodiscard]] static double error(const Cell& cell, const Forecast& forecast) {
+    std::vector<StepTime> steps;
+    for (const Round& round : cell.rounds) steps.push_back(mean(round.measured));
+    return std::log(expected_step(forecast.program, forecast.prices, forecast.cluster).step_s / mean(steps).step_s);
+  }
+
+ private:
+  Result result_;
+  Profile profile_;
+};
+
+/// The profile with every op's time times `factor`.
+Profile with_ops_times(const Profile& profile, double factor) {
+  nlohmann::json file = nlohmann::json::parse(profile.to_json());
+  for (nlohmann::json& op : file["ops"])
+    for (const char* key : {"mean_s", "median_s"}) op[key] = op[key].get<double>() * factor;
+  return profile_from_json(file.dump(), "degraded profile");
+}
+
+/// Nobody waits for what is received.
+Program without_receive_waits(const Program& program) {
+  Program changed = program;
+  for (Role& role : changed.roles) {
+    const Role old = std::move(role);
+    role = {};
+    role.name = old.name, role.ranks = old.ranks, role.tensors = old.tensors, role.storages = old.storages;
+    std::vector<std::uint32_t> index(old.size(), kNone);
+    for (std::uint32_t i = 0; i < old.size(); ++i) {
+      if (old.kind[i] == InstructionKind::wait && old.kind[old.awaits[i]] == InstructionKind::recv) continue;
+      Instruction instruction = old.at(i);
+      if (instruction.kind == InstructionKind::wait) instruction.awaits = index[instruction.awaits];
+      index[i] = role.add(instruction);
+    }
+  }
+  return changed;
+}
+
+TEST(Falsification, TheForecastsHold) {
+  for (const auto& [name, world] :
+       {std::pair("convnet", "local"), {"convnet", "gloo"}, {"resnet18_64", "local"}, {"resnet18_64", "gloo"}}) {
+    const Compared run(name);
+    for (const char* strategy : {"single", "model_parallel", "pipeline,pp=2,schedule=gpipe", "ddp,dp=2"}) {
+      const Cell& cell = run.cell(strategy, world);
+      EXPECT_LE(std::abs(Compared::error(cell, run.forecast(cell, run.profile()))), kBound)
+          << name << " " << cell.strategy << " on " << world;
+    }
+  }
+}
+
+TEST(Falsification, DegradedProfile) {
+  const Compared run("resnet18_64");
+  const Profile slow = with_ops_times(run.profile(), 1.3), fast = with_ops_times(run.profile(), 0.75);
+  for (const char* strategy : {"single", "model_parallel"}) {
+    const Cell& cell = run.cell(strategy, "gloo");
+    EXPECT_GT(Compared::error(cell, run.forecast(cell, slow)), kBound) << strategy;
+    EXPECT_LT(Compared::error(cell, run.forecast(cell, fast)), -kBound) << strategy;
+  }
+}
+
+// The ConvNet's pipeline with small microbatches waits for small messages: 32 latencies of the step.
+TEST(Falsification, WrongLatency) {
+  const Compared run("convnet");
+  const Cell& cell = run.cell("pipeline,pp=2,schedule=gpipe,microbatches=8", "gloo");
+  Forecast forecast = run.forecast(cell, run.profile());
+  const double before = Compared::error(cell, forecast);
+  for (TransferCost& transfer : forecast.prices.transfers) transfer.latency_s *= 2, transfer.rendezvous.latency_s *= 2;
+  const double doubled = Compared::error(cell, forecast);
+  std::printf("alpha doubled: %+.1f %% of the step\n", 100 * (doubled - before));
+  EXPECT_GT(doubled, before + 0.01);
+  for (TransferCost& transfer : forecast.prices.transfers) transfer.latency_s *= 4, transfer.rendezvous.latency_s *= 4;
+  EXPECT_GT(Compared::error(cell, forecast), before + kBound);
+}
+
+TEST(Falsification, SwappedSchedule) {
+  const Compared run("resnet18_64");
+  const Cell& pipeline = run.cell("pipeline,pp=2,schedule=gpipe,microbatches=4", "gloo");
+  const Cell& naive = run.cell("model_parallel", "gloo");
+  const double right = Compared::error(pipeline, run.forecast(pipeline, run.profile()));
+  // A pipeline forecast as if its stages took turns, and the other way round.
+  const double relative = right - Compared::error(naive, run.forecast(naive, run.profile()));
+  EXPECT_LE(std::abs(relative), kBound);
+  Forecast turns = run.forecast(pipeline, run.profile());
+  double sum = 0;
+  for (const RankTimeline& rank : simulate(turns.program, turns.prices, turns.cluster).ranks) sum += rank.compute_s;
+  std::vector<StepTime> steps;
+  for (const Round& round : pipeline.rounds) steps.push_back(mean(round.measured));
+  EXPECT_GT(std::log(sum / mean(steps).step_s), kBound);
+}
+
+TEST(Falsification, DroppedDependency) {
+  const Compared run("resnet18_64");
+  const Cell& cell = run.cell("model_parallel", "gloo");
+  Forecast forecast = run.forecast(cell, run.profile());
+  forecast.program = without_receive_waits(forecast.program);
+  forecast.prices = price(forecast.program, *cost_model_table().at("profiled").make(forecast.cluster, &run.profile()),
+                          forecast.cluster);
+  EXPECT_LT(Compared::error(cell, forecast), -kBound);
+}
+
+struct Term {
+  const char* name;
+  std::function<void(Forecast&)> remove;
+};
+
+/// Over all cells: most terms matter to a few strategies only, which a median wouldn't show.
+double mean_error(const Compared& run, const std::function<void(Forecast&)>& change) {
+  double sum = 0, cells = 0;
+  for (const Cell& cell : run.result().cells) {
+    if (cell.executor != "paragauge" || !cell.skipped.empty()) continue;
+    Forecast forecast = run.forecast(cell, run.profile());
+    change(forecast);
+    sum += std::abs(Compared::error(cell, forecast)), ++cells;
+  }
+  return sum / cells;
+}
+
+// Each term of the cost switched off, on two models: whether the forecasts get worse on at least one.
+TEST(Ablation, EveryTermEarnsItsPlace) {
+  const std::vector<Term> terms{{"launch", [](Forecast& f) { f.prices.launch_s = 0; }},
+                                {"latency",
+                                 [](Forecast& f) {
+                                   for (TransferCost& t : f.prices.transfers) t.latency_s = t.rendezvous.latency_s = 0;
+                                 }},
+                                {"wire",
+                                 [](Forecast& f) {
+                                   for (TransferCost& t : f.prices.transfers) t.wire_s = t.rendezvous.wire_s = 0;
+                                 }},
+                                {"posts",
+                                 [](Forecast& f) {
+                                   for (TransferCost& t : f.prices.transfers)
+                                     t.post_s = t.recv_post_s = t.rendezvous.post_s = 0;
+                                 }},
+                                {"rendezvous",
+                                 [](Forecast& f) {
+                                   for (TransferCost& t : f.prices.transfers) {
+                                     if (t.rendezvous.known()) t.post_s = t.rendezvous.post_s;
+                                     t.rendezvous = {};
+                                   }
+                                 }},
+                                {"jitter",
+                                 [](Forecast& f) {
+                                   f.prices.jitter.clear();
+                                   for (TransferCost& t : f.prices.transfers) t.jitter = 0;
+                                 }},
+                                {"rank jitter", [](Forecast& f) { f.prices.rank_jitter = 0; }},
+                                {"company", [](Forecast& f) {
+                                   for (std::size_t w = 0; w < f.program.works.size(); ++w)
+                                     for (std::uint32_t level = 1; level < f.prices.busy_levels; ++level)
+                                       f.prices.work_s[w * f.prices.busy_levels + level] =
+                                           f.prices.work_s[w * f.prices.busy_levels];
+                                 }}};
+  const std::vector<Compared> runs{Compared("convnet"), Compared("resnet18_64")};
+  for (const Term& term : terms) {
+    double worst = -1;
+    for (const Compared& run : runs) {
+      const double with = mean_error(run, [](Forecast&) {}), without = mean_error(run, term.remove);
+      worst = std::max(worst, without - with);
+      std::printf("%-11s %s: mean |error| %.2f %% with, %.2f %% without\n", term.name,
+                  run.result().cells[0].model.c_str(), 100 * with, 100 * without);
+    }
+    EXPECT_GT(worst, 0) << term.name << " can go";
+  }
+}
+
+}  // namespace
+}  // namespace sim

@@ -1,0 +1,144 @@
+#include "sim/simulate/attribution.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "sim/model/op/op.hpp"
+#include "sim/simulate/simulate.hpp"
+#include "sim/text/spec.hpp"
+
+namespace sim {
+namespace {
+
+Work work(const std::string& name, Pass pass, std::int64_t size) {
+  const OpKind& kind = op_table().at(name);
+  Work result;
+  result.op = {&kind, complete_attributes(kind, {}, "test"), {{Dtype::f32, {size, size}}}};
+  result.pass = pass;
+  return result;
+}
+
+/// Stage 0: relu forward, sends to stage 1, which waits, then plays a softmax and a relu backward.
+struct TwoStages {
+  TwoStages() {
+    program.works = {work("relu", Pass::forward, 8), work("softmax", Pass::forward, 8),
+                     work("relu", Pass::backward, 8)};
+    for (std::uint32_t r = 0; r < 2; ++r) {
+      Role& role = program.roles.emplace_back();
+      role.name = r == 0 ? "stage0" : "stage1";
+      role.ranks = {r};
+      const std::uint32_t x = role.add_tensor("x", {Dtype::f32, {8, 8}}, TensorClass::activation);
+      Instruction transfer;
+      transfer.kind = r == 0 ? InstructionKind::send : InstructionKind::recv;
+      transfer.peer = 1 - r;
+      (r == 0 ? transfer.reads : transfer.writes) = {x};
+      Instruction wait;
+      wait.kind = InstructionKind::wait;
+      const auto compute = [&](std::uint32_t w) {
+        Instruction instruction;
+        instruction.work = w;
+        instruction.reads = {x};
+        instruction.writes = {x};
+        role.add(instruction);
+      };
+      if (r == 0) compute(0);
+      wait.awaits = role.add(transfer);
+      role.add(wait);
+      if (r == 1) compute(1), compute(2);
+    }
+    cluster.name = "test";
+    cluster.world = "gloo";
+    cluster.place = {{0, 0}, {1, 0}};
+    cluster.devices_per_node = 2;
+    prices.work_s = {3e-3, 2e-3, 1e-3};
+    prices.transfers = {{.latency_s = 1e-4, .wire_s = 4e-4}};
+    prices.transfer_of = {{kNone, 0, kNone}, {0, kNone, kNone, kNone}};
+    prices.launch_s = 1e-5;
+  }
+  Program program;
+  Cluster cluster;
+  Prices prices;
+};
+
+CostAttribution attribute(const TwoStages& setup, const Timeline& predicted, double expected_s,
+                          const std::vector<Timeline>& timelines) {
+  MeasuredSteps measured;
+  for (const Timeline& step : timelines) measured.add(step, durations_of(setup.program, step, setup.cluster));
+  return attribute_cost_error(setup.program, setup.cluster, predicted, expected_s, measured);
+}
+
+double effect(const CostAttribution& attribution, const std::string& name) {
+  for (const ClassError& c : attribution.classes)
+    if (c.name == name) return c.effect_s;
+  return NAN;
+}
+
+TEST(Attribution, FindsTheClassThatIsWrong) {
+  const TwoStages setup;
+  const Timeline predicted = simulate(setup.program, setup.prices, setup.cluster);
+  struct Case {
+    const char* name;
+    void (*change)(Prices&);
+  };
+  const Case cases[] = {{"relu.forward", [](Prices& p) { p.work_s[0] *= 2; }},
+                        {"softmax.forward", [](Prices& p) { p.work_s[1] *= 0.5; }},
+                        {"relu.backward", [](Prices& p) { p.work_s[2] *= 3; }},
+                        {"send", [](Prices& p) { p.transfers[0].latency_s *= 2; }},  // a doubled α
+                        {"host", [](Prices& p) { p.launch_s *= 4; }}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    Prices real = setup.prices;
+    c.change(real);
+    const Timeline measured = simulate(setup.program, real, setup.cluster);
+    const CostAttribution attribution = attribute(setup, predicted, predicted.step_s, {measured});
+    const double difference = predicted.step_s - measured.step_s;
+    ASSERT_GT(std::abs(difference), 2e-5);
+    EXPECT_NEAR(attribution.difference_s, difference, 1e-12);
+    EXPECT_EQ(attribution.critical_rank, 1U);
+    EXPECT_EQ(attribution.classes.front().name, c.name);
+    EXPECT_NEAR(attribution.classes.front().effect_s, difference, 1e-9);
+    EXPECT_EQ(attribution.classes.back().name, "rest");
+    double sum = 0;
+    for (const ClassError& error : attribution.classes) sum += error.effect_s;
+    EXPECT_NEAR(sum, difference, 1e-12);
+  }
+}
+
+TEST(Attribution, SeparatesClassesAndAveragesSteps) {
+  const TwoStages setup;
+  const Timeline predicted = simulate(setup.program, setup.prices, setup.cluster);
+  Prices slow = setup.prices, slower = setup.prices;
+  slow.work_s[0] += 1e-3, slow.work_s[2] += 4e-4;
+  slower.work_s[0] += 3e-3, slower.work_s[2] += 4e-4;
+  const CostAttribution attribution =
+      attribute(setup, predicted, predicted.step_s + 1e-3,
+                {simulate(setup.program, slow, setup.cluster), simulate(setup.program, slower, setup.cluster)});
+  EXPECT_NEAR(attribution.difference_s, -1.4e-3, 1e-9);
+  EXPECT_NEAR(effect(attribution, "jitter"), 1e-3, 1e-9);
+  EXPECT_NEAR(effect(attribution, "relu.forward"), -2e-3, 1e-9);
+  EXPECT_NEAR(effect(attribution, "relu.backward"), -4e-4, 1e-9);
+  EXPECT_NEAR(effect(attribution, "softmax.forward"), 0, 1e-9);
+  EXPECT_NEAR(effect(attribution, "rest"), 0, 1e-9);
+  // Durations are those of the critical rank, which plays no relu forward.
+  for (const ClassError& c : attribution.classes)
+    if (c.name == "relu.backward") {
+      EXPECT_NEAR(c.predicted_s, 1e-3, 1e-12);
+      EXPECT_NEAR(c.measured_s, 1.4e-3, 1e-12);
+    }
+}
+
+TEST(Attribution, WhatNothingExplainsIsRest) {
+  // The measured step is longer than its instructions: the last rank stood still before the end.
+  const TwoStages setup;
+  const Timeline predicted = simulate(setup.program, setup.prices, setup.cluster);
+  Timeline measured = predicted;
+  measured.step_s += 5e-3;
+  const CostAttribution attribution = attribute(setup, predicted, predicted.step_s, {measured});
+  EXPECT_NEAR(effect(attribution, "rest"), -5e-3, 1e-9);
+  EXPECT_NEAR(effect(attribution, "relu.forward"), 0, 1e-9);
+}
+
+}  // namespace
+}  // namespace sim

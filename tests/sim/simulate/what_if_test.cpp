@@ -1,0 +1,109 @@
+#include "sim/simulate/what_if.hpp"
+
+#include "sim/lower/lower.hpp"
+#include "sim/simulate/simulate.hpp"
+#include "tests/sim/testing.hpp"
+
+namespace sim {
+namespace {
+
+using testing::message_of;
+using testing::plain_cluster;
+
+struct Case {
+  Model model;
+  Program program;
+  Cluster cluster;
+  Prices prices;
+
+  Case(const std::string& model_text, const std::string& strategy, double link_GBps = 2)
+      : model(load_model(model_text)),
+        program(lower(model, parse_strategy(strategy, model))),
+        cluster(with_link(plain_cluster(program.ranks()), link_GBps)),
+        prices(price(program, *cost_model_table().at("analytic").make(cluster, nullptr), cluster)) {}
+  static Cluster with_link(Cluster cluster, double link_GBps) {
+    cluster.link.bandwidth = gigabytes_per_second(link_GBps);
+    return cluster;
+  }
+  [[nodiscard]] double step_s(const Scale& scale = {}) const {
+    return simulate(program, scaled(prices, program, cluster, scale), cluster).step_s;
+  }
+};
+
+TEST(WhatIf, ReadsItsText) {
+  EXPECT_TRUE(parse_scale("").is_one());
+  const Scale scale = parse_scale("bandwidth=2,latency=0.5,flops=4");
+  EXPECT_EQ(scale, (Scale{.flops = 4, .bandwidth = 2, .latency = 0.5}));
+  EXPECT_EQ(message_of([] { parse_scale("speed=2"); }),
+            "scale 'speed=2': unknown key 'speed'; known: flops, memory_bandwidth, bandwidth, latency, launch");
+  EXPECT_EQ(message_of([] { parse_scale("fast"); }),
+            "scale 'fast': 'fast' is no key=factor; known: flops, memory_bandwidth, bandwidth, latency, launch");
+  EXPECT_EQ(message_of([] { parse_scale("flops=0"); }),
+            "scale 'flops=0': flops=0 must be a number from 1e-06 to 1000000");
+}
+
+// With the data sheet's numbers, scaling the answers is scaling the sheet.
+TEST(WhatIf, ScalingPricesIsScalingTheMachine) {
+  const Scale scale{.flops = 3, .memory_bandwidth = 0.5, .bandwidth = 4, .latency = 0.25, .launch = 2};
+  for (const char* strategy : {"single", "model_parallel", "pipeline", "ddp,overlap=1"}) {
+    const Case given("convnet,global_batch=64", strategy);
+    Cluster other = given.cluster;
+    other.device.peak_f32 = other.device.peak_f32 * scale.flops;
+    other.device.memory_bandwidth = other.device.memory_bandwidth * scale.memory_bandwidth;
+    other.device.launch = other.device.launch * scale.launch;
+    other.link.bandwidth = other.link.bandwidth * scale.bandwidth;
+    other.link.latency = other.link.latency * scale.latency;
+    const Prices prices = price(given.program, *cost_model_table().at("analytic").make(other, nullptr), other);
+    EXPECT_NEAR(given.step_s(scale), simulate(given.program, prices, other).step_s, 1e-9) << strategy;
+  }
+}
+
+// The data sheet knows no posts.
+TEST(WhatIf, LaunchScalesPostsToo) {
+  const Case given("convnet,global_batch=64", "model_parallel");
+  Prices prices = given.prices;
+  prices.transfers.at(0).post_s = 4e-5, prices.transfers[0].recv_post_s = 2e-5;
+  prices.transfers[0].rendezvous = {.note_s = 6e-5, .latency_s = 3e-5, .post_s = 8e-5};
+  const Prices result = scaled(prices, given.program, given.cluster, {.latency = 7, .launch = 0.5});
+  EXPECT_DOUBLE_EQ(result.transfers[0].post_s, 2e-5);
+  EXPECT_DOUBLE_EQ(result.transfers[0].recv_post_s, 1e-5);
+  EXPECT_DOUBLE_EQ(result.transfers[0].rendezvous.note_s, 3e-5);
+  EXPECT_DOUBLE_EQ(result.transfers[0].rendezvous.post_s, 4e-5);
+  EXPECT_DOUBLE_EQ(result.transfers[0].rendezvous.latency_s, 21e-5);
+}
+
+TEST(WhatIf, TwiceEverythingIsHalfTheTime) {
+  const Case given("resnet18,image=64,global_batch=8", "ddp");
+  EXPECT_NEAR(given.step_s({2, 2, 2, 0.5, 0.5}), given.step_s() / 2, 1e-9);
+}
+
+TEST(WhatIf, SensitivityNamesTheBottleneck) {
+  const Case given("vgg11,image=32,global_batch=2", "ddp", 0.2);  // 531 MB of gradients
+  const std::vector<Sensitivity> found = sensitivities(given.program, given.prices, given.cluster);
+  ASSERT_EQ(found.size(), 5U);
+  EXPECT_EQ(found[0].resource, "bandwidth");
+  EXPECT_LT(found[0].change_when_doubled, -0.3);
+  for (const Sensitivity& s : found) EXPECT_LE(s.change_when_doubled, 1e-9) << s.resource;
+  const Case alone("vgg11,image=32,global_batch=2", "single");
+  for (const Sensitivity& s : sensitivities(alone.program, alone.prices, alone.cluster)) {
+    if (s.resource != "bandwidth" && s.resource != "latency") continue;
+    EXPECT_EQ(s.change_when_doubled, 0) << s.resource;
+  }
+}
+
+TEST(WithNetwork, LimitsTheLinksAndNamesTheWorld) {
+  const Cluster bare = load_cluster("cpu_gloo", 2, 2), slow = with_network(bare, "100mbit");
+  EXPECT_EQ(slow.world, "gloo@100mbit");
+  EXPECT_DOUBLE_EQ(slow.link.bandwidth.base(), 12.5e6);
+  EXPECT_DOUBLE_EQ(slow.inter_node.bandwidth.base(), 12.5e6);
+  EXPECT_FALSE(slow.link.shared);
+  for (const char* rate : {"unlimited", "100gbit"}) {
+    const Cluster fast = with_network(bare, rate);
+    EXPECT_EQ(fast.world, std::string("gloo@") + rate);
+    EXPECT_DOUBLE_EQ(fast.link.bandwidth.base(), bare.link.bandwidth.base());
+    EXPECT_EQ(fast.link.shared, bare.link.shared);
+  }
+}
+
+}  // namespace
+}  // namespace sim

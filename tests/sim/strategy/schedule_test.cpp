@@ -1,0 +1,73 @@
+#include "sim/strategy/schedule/schedule.hpp"
+
+#include "tests/sim/testing.hpp"
+
+namespace sim {
+namespace {
+
+using testing::message_of;
+
+TEST(Schedule, GpipeIsAllForwardsThenAllBackwards) {
+  const ScheduleKind& gpipe = schedule_table().at("gpipe");
+  for (std::uint32_t stage = 0; stage < 3; ++stage) {
+    EXPECT_EQ(to_text(gpipe.stage(stage, 3, 4)), "F0 F1 F2 F3 B0 B1 B2 B3");
+    EXPECT_EQ(to_text(gpipe.stage(stage, 3, 1)), "F0 B0");
+  }
+}
+
+TEST(Schedule, OneForwardOneBackward) {
+  const ScheduleKind& schedule = schedule_table().at("1f1b");
+  EXPECT_EQ(to_text(schedule.stage(0, 3, 5)), "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4");
+  EXPECT_EQ(to_text(schedule.stage(1, 3, 5)), "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4");
+  EXPECT_EQ(to_text(schedule.stage(2, 3, 5)), "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4");
+  EXPECT_EQ(to_text(schedule.stage(0, 4, 2)), "F0 F1 B0 B1");  // fewer microbatches than stages: GPipe
+}
+
+TEST(Schedule, ForwardOnlyComesBackInReverse) {
+  const ScheduleKind& schedule = schedule_table().at("forward_only");
+  EXPECT_TRUE(schedule.one_loss);
+  for (std::uint32_t stage = 0; stage < 3; ++stage)
+    EXPECT_EQ(to_text(schedule.stage(stage, 3, 3)), "F0 F1 F2 B2 B1 B0");
+}
+
+// For whatever is in the table.
+TEST(Schedule, EveryScheduleIsComplete) {
+  for (const ScheduleKind& schedule : schedule_table()) {
+    EXPECT_FALSE(schedule.equation.empty()) << schedule.name;
+    for (std::uint32_t stages = 1; stages <= 5; ++stages)
+      for (std::int32_t microbatches = 1; microbatches <= 9; ++microbatches)
+        for (std::uint32_t stage = 0; stage < stages; ++stage) {
+          const std::vector<Action> actions = schedule.stage(stage, stages, microbatches);
+          SCOPED_TRACE(fmt::format("{}, stage {} of {}: {}", schedule.name, stage, stages, to_text(actions)));
+          EXPECT_EQ(actions.size(), 2U * static_cast<std::size_t>(microbatches));
+          for (std::int32_t m = 0; m < microbatches; ++m) {
+            const auto forward = std::ranges::find(actions, Action{Action::Kind::forward, m});
+            const auto backward = std::ranges::find(actions, Action{Action::Kind::backward, m});
+            ASSERT_NE(forward, actions.end());
+            ASSERT_NE(backward, actions.end());
+            EXPECT_LT(forward, backward);
+            EXPECT_EQ(std::ranges::count(actions, *forward) + std::ranges::count(actions, *backward), 2);
+          }
+          EXPECT_EQ(actions_from_text(to_text(actions)), actions);
+        }
+  }
+}
+
+TEST(Schedule, TextForm) {
+  const std::vector<Action> actions{{Action::Kind::forward, 0}, {Action::Kind::backward, 12}};
+  EXPECT_EQ(to_text(actions), "F0 B12");
+  EXPECT_EQ(actions_from_text("F0 B12"), actions);
+  EXPECT_TRUE(actions_from_text("").empty());
+  for (const char* word : {"G0", "F", "Fx", "F-1", "F0B0", "f0", "F99999999999", "F1.5"})
+    EXPECT_EQ(message_of([&] { actions_from_text(fmt::format("F0 {} B0", word)); }),
+              fmt::format("schedule text: '{}' is not an action; expected F0, B0, …", word));
+  EXPECT_EQ(message_of([] { actions_from_text("F0  B0"); }), "schedule text: '' is not an action; expected F0, B0, …");
+}
+
+TEST(Schedule, UnknownNameListsTheKnownOnes) {
+  EXPECT_EQ(message_of([] { (void)schedule_table().at("1f2b"); }),
+            fmt::format("unknown schedule '1f2b'; known: {}", schedule_table().names()));
+}
+
+}  // namespace
+}  // namespace sim

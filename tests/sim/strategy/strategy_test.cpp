@@ -1,0 +1,131 @@
+#include "sim/strategy/strategy.hpp"
+
+#include "sim/lower/lower.hpp"
+#include "sim/strategy/stages.hpp"
+#include "tests/sim/testing.hpp"
+
+namespace sim {
+namespace {
+
+using testing::message_of;
+using testing::small_model;
+using testing::strategy_texts;
+
+TEST(Strategy, TextRoundTrip) {
+  for (const std::string& name : catalog_names("models")) {
+    const Model model = small_model(name);
+    for (const std::string& text : strategy_texts(model)) {
+      SCOPED_TRACE(name + " " + text);
+      const Strategy s = parse_strategy(text, model), again = parse_strategy(s.text(), model);
+      EXPECT_EQ(again.text(), s.text());
+      EXPECT_EQ(again.preset, s.preset);
+      EXPECT_EQ(again.dp, s.dp);
+      EXPECT_EQ(again.pp, s.pp);
+      EXPECT_EQ(again.schedule, s.schedule);
+      EXPECT_EQ(again.microbatches, s.microbatches);
+      EXPECT_EQ(again.cut, s.cut);
+      EXPECT_EQ(again.first_bucket_MiB, s.first_bucket_MiB);
+      EXPECT_EQ(again.bucket_MiB, s.bucket_MiB);
+      EXPECT_EQ(again.broadcast_buffers, s.broadcast_buffers);
+    }
+  }
+}
+
+// For whatever is in the table.
+TEST(Strategy, EveryKindHasAnExample) {
+  for (const StrategyKind& kind : strategy_table()) {
+    EXPECT_FALSE(kind.description.empty()) << kind.name;
+    const Strategy s = parse_strategy(kind.example, small_model("toy_mlp"));
+    EXPECT_EQ(s.preset, kind.name) << kind.example;
+    for (const std::string& name : catalog_names("models"))
+      EXPECT_EQ(message_of([&] { parse_strategy(kind.example, load_model(name + ",global_batch=4")); }), "no error");
+  }
+}
+
+TEST(Strategy, PresetsAndDegrees) {
+  const Model model = small_model("toy_mlp");
+  const auto parse = [&](std::string_view text) { return parse_strategy(text, model); };
+  EXPECT_EQ(parse("single").ranks(), 1U);
+  EXPECT_EQ(parse("ddp,dp=4").ranks(), 4U);
+  EXPECT_EQ(parse("dp=2,pp=3").ranks(), 6U);
+  EXPECT_EQ(parse("dp=2,pp=3").text(), "mesh,dp=2,pp=3");
+  EXPECT_EQ(parse("pipeline,split_size=4").text(), "pipeline,pp=2,schedule=gpipe,microbatches=2");
+  EXPECT_EQ(parse("dp=2,split_size=2").microbatches, 2);  // of the replica's 4 samples
+  EXPECT_EQ(parse("model_parallel,cut=r1").text(), "model_parallel,pp=2,cut=relu");
+  EXPECT_EQ(parse("model_parallel,cut=relu").text(), "model_parallel,pp=2,cut=relu");
+  EXPECT_EQ(parse("model_parallel,cut=balanced").text(), "model_parallel,pp=2");
+  EXPECT_EQ(parse("mesh,pp=3,cut=net1+relu").cut, (std::vector<std::string>{"net1", "relu"}));
+  EXPECT_EQ(parse("ddp,bucket_MiB=0.5,broadcast_buffers=0").text(), "ddp,dp=2,bucket_MiB=0.5,broadcast_buffers=0");
+  // PyTorch's defaults.
+  EXPECT_EQ(parse("ddp").first_bucket_MiB, 1);
+  EXPECT_EQ(parse("ddp").bucket_MiB, 25);
+  EXPECT_TRUE(parse("ddp").broadcast_buffers);
+}
+
+TEST(Strategy, SaysWhatIsWrong) {
+  const Model model = small_model("toy_mlp");
+  const auto message = [&](std::string_view text) { return message_of([&] { parse_strategy(text, model); }); };
+  EXPECT_EQ(message("dpp,dp=2"), "unknown strategy 'dpp'; known: " + strategy_table().names());
+  EXPECT_EQ(message("single,dp=2"),
+            "strategy 'single,dp=2': unknown key 'dp'; known: schedule, microbatches, split_size");
+  EXPECT_EQ(
+      message("ddp,pp=2"),
+      "strategy 'ddp,pp=2': unknown key 'pp'; known: dp, first_bucket_MiB, bucket_MiB, overlap, broadcast_buffers");
+  EXPECT_EQ(message("ddp,dp=1"), "strategy 'ddp': dp=1 must be at least 2");
+  EXPECT_EQ(message("model_parallel,pp=1"), "strategy 'model_parallel': pp=1 must be at least 2");
+  EXPECT_EQ(message("pipeline,pp=1"), "strategy 'pipeline': pp=1 must be at least 2");
+  EXPECT_EQ(message("ddp,dp=0"), "strategy 'ddp,dp=0': dp=0 must be a whole number from 1 to 1048576");
+  EXPECT_EQ(message("ddp,dp=two"), "strategy 'ddp,dp=two': dp=two must be a whole number from 1 to 1048576");
+  EXPECT_EQ(message("ddp,dp=2,dp=4"), "strategy 'ddp,dp=2,dp=4': 'dp' is given twice");
+  EXPECT_EQ(message("ddp,dp"), "strategy 'ddp,dp': 'dp' has no '='; expected key=value");
+  EXPECT_EQ(message("ddp,dp=3"), "strategy 'ddp,dp=3': dp=3 must divide global_batch=8 of model 'toy_mlp'");
+  EXPECT_EQ(message("pipeline,split_size=3"),
+            "strategy 'pipeline,split_size=3': split_size=3 must divide the 8 samples per replica of model 'toy_mlp'");
+  EXPECT_EQ(
+      message("pipeline,split_size=16"),
+      "strategy 'pipeline,split_size=16': split_size=16 must divide the 8 samples per replica of model 'toy_mlp'");
+  EXPECT_EQ(message("dp=2,microbatches=8"),
+            "strategy 'dp=2,microbatches=8': microbatches=8 must divide the 4 samples per replica of model 'toy_mlp'");
+  EXPECT_EQ(message("pipeline,split_size=2,microbatches=4"),
+            "strategy 'pipeline,split_size=2,microbatches=4': give split_size or microbatches, not both");
+  EXPECT_EQ(message("pipeline,schedule=1f2b"), "unknown schedule '1f2b'; known: " + schedule_table().names());
+  EXPECT_EQ(message("ddp,bucket_MiB=-1"),
+            "strategy 'ddp,bucket_MiB=-1': bucket_MiB=-1 must be a number from 0 to 1048576");
+  EXPECT_EQ(message("ddp,broadcast_buffers=yes"),
+            "strategy 'ddp,broadcast_buffers=yes': broadcast_buffers=yes must be a whole number from 0 to 1");
+  EXPECT_EQ(message("model_parallel,pp=3,cut=r1"),
+            "strategy 'model_parallel,pp=3,cut=r1': cut names 1 nodes, so pp must be 2, found pp=3");
+  EXPECT_EQ(message("model_parallel,cut=net1+relu"),
+            "strategy 'model_parallel,cut=net1+relu': cut names 2 nodes, so pp must be 3, found pp=2");
+}
+
+TEST(Strategy, SaysWhichCutIsWrong) {
+  const Model model = small_model("toy_mlp");
+  const auto message = [&](std::string_view text) {
+    return message_of([&] { (void)stages_of(model, parse_strategy(text, model)); });
+  };
+  EXPECT_EQ(message("model_parallel,cut=relu"), "no error");
+  EXPECT_EQ(message("model_parallel,cut=rellu"),
+            "strategy 'model_parallel,pp=2,cut=rellu': cut 'rellu' is no node of model 'toy_mlp'; allowed: balanced, "
+            "r1, or node names such as 'net2' joined by '+' (see `paragauge describe`)");
+  EXPECT_EQ(message("model_parallel,pp=3,cut=relu+"),
+            "strategy 'model_parallel,pp=3,cut=relu+': cut '' is no node of model 'toy_mlp'; allowed: balanced, r1, "
+            "or node names such as 'net2' joined by '+' (see `paragauge describe`)");
+  EXPECT_EQ(message("model_parallel,cut=layer1"),
+            "strategy 'model_parallel,pp=2,cut=layer1': cut 'layer1' is no node of model 'toy_mlp'; allowed: balanced, "
+            "r1, or node names such as 'net2' joined by '+' (see `paragauge describe`)");
+  EXPECT_EQ(message("model_parallel,pp=3,cut=relu+net1"),
+            "strategy 'model_parallel,pp=3,cut=relu+net1': cut 'net1' leaves a stage of model 'toy_mlp' empty; cuts go "
+            "in the model's order");
+  EXPECT_EQ(message("model_parallel,pp=3,cut=relu+relu"),
+            "strategy 'model_parallel,pp=3,cut=relu+relu': cut 'relu' leaves a stage of model 'toy_mlp' empty; cuts go "
+            "in the model's order");
+  EXPECT_EQ(message("model_parallel,cut=loss"),
+            "strategy 'model_parallel,pp=2,cut=loss': cut 'loss' leaves a stage of model 'toy_mlp' empty; cuts go in "
+            "the model's order");
+  EXPECT_EQ(message("model_parallel,pp=5"),
+            "strategy 'model_parallel,pp=5': pp=5 stages, but model 'toy_mlp' has 4 nodes");
+}
+
+}  // namespace
+}  // namespace sim
