@@ -37,7 +37,7 @@ Result spoiled(Result result, const std::string& cost_model, double factor) {
   return result;
 }
 
-class CommittedResult : public testing::TestWithParam<const char*> {
+class CommittedResult : public ::testing::TestWithParam<const char*> {
  protected:
   Result result_ = load_result(kResults / GetParam());
 };
@@ -169,12 +169,12 @@ TEST(CommittedResults, AForecastThatIsSlightlyWrongBreaksTheBounds) {
   EXPECT_GT(summary_of(assess(spoiled(all_results(), "profiled", 1.06)), "profiled").relative->median_absolute, 0.03);
 }
 
-std::string name_of(const testing::TestParamInfo<const char*>& test) {
+std::string name_of(const ::testing::TestParamInfo<const char*>& test) {
   return std::filesystem::path(test.param).stem().string();
 }
-INSTANTIATE_TEST_SUITE_P(Files, CommittedResult, testing::ValuesIn(kAccuracyFiles), name_of);
+INSTANTIATE_TEST_SUITE_P(Files, CommittedResult, ::testing::ValuesIn(kAccuracyFiles), name_of);
 INSTANTIATE_TEST_SUITE_P(Others, CommittedResult,
-                         testing::Values(kOtherCpu, "tutorial_resnet50.json", "tutorial_convnet.json"), name_of);
+                         ::testing::Values(kOtherCpu, "tutorial_resnet50.json", "tutorial_convnet.json"), name_of);
 
 }  // namespace
 }  // namespace sim
