@@ -19,6 +19,7 @@
 #include "sim/program/memory.hpp"
 #include "sim/report/report.hpp"
 #include "sim/simulate/attribution.hpp"
+#include "sim/simulate/forecast.hpp"
 #include "sim/simulate/simulate.hpp"
 #include "sim/text/spec.hpp"
 
@@ -81,14 +82,12 @@ void add_forecasts(const Job& job, const sim::Profile& same, const sim::Profile&
   for (const sim::CostModelKind& kind : sim::cost_model_table()) {
     const sim::Profile& profile = kind.for_other_shapes ? others : same;
     if (kind.needs_profile && profile.ops() == 0) continue;
-    const std::unique_ptr<sim::CostModel> cost_model = kind.make(job.cluster, &profile);
-    const sim::Prices prices = sim::price(job.program, *cost_model, job.cluster);
-    const sim::Timeline predicted = sim::simulate(job.program, prices, job.cluster);
-    if (kind.name == "profiled") predict_memory(job, profile, prices, memory);
-    const sim::StepTime expected = sim::expected_step(job.program, prices, job.cluster);
-    round.predicted[std::string(kind.name)] = expected;
+    const sim::Forecast forecast = sim::forecast(job.program, job.cluster, kind.name, &profile);
+    const sim::Timeline predicted = sim::simulate(job.program, forecast.costs, job.cluster);
+    if (kind.name == "profiled") predict_memory(job, profile, forecast.costs, memory);
+    round.predicted[std::string(kind.name)] = forecast.step;
     round.attribution[std::string(kind.name)] =
-        sim::attribute_cost_error(job.program, job.cluster, predicted, expected.step_s, measured).classes;
+        sim::attribute_cost_error(job.program, job.cluster, predicted, forecast.step.step_s, measured).classes;
   }
 }
 

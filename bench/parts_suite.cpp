@@ -1,8 +1,8 @@
 // The Google Benchmark suite of what steps consist of: every op and every transfer of the catalog's models, as
 // `calibrate` measures them.
 //
-//   build/bin/paragauge_parts_suite --world gloo --benchmark_filter=link --benchmark_out=parts.csv
-//   --benchmark_out_format=csv
+//   build/bin/paragauge_parts_suite --world gloo --benchmark_filter=link
+//       --benchmark_out=parts.csv --benchmark_out_format=csv
 //
 // op/<model>/<work> and link/<world>/<kind>/<bytes>, manual time; counters flops_per_s and bytes_per_s (compulsory
 // traffic; for links the size s of nccl-tests over the time). All samples of one op come from the same plays of its

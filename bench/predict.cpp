@@ -8,12 +8,11 @@
 #include <thread>
 
 #include "bench/commands.hpp"
-#include "sim/cost/cost_model.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/report/report.hpp"
-#include "sim/simulate/simulate.hpp"
+#include "sim/simulate/forecast.hpp"
 #include "sim/simulate/what_if.hpp"
 #include "sim/text/spec.hpp"
 
@@ -40,42 +39,24 @@ std::vector<sim::Cluster> clusters_of(const PredictOptions& options, std::uint32
 }
 
 /// "ddp,dp=2 on gloo (analytic): exposed communication 31 %, bubble 2 %, host 0 %; twice the bandwidth −14 %, …".
-std::string limits_of(const std::string& cell, const sim::Program& program, const sim::Prices& prices,
-                      const sim::Cluster& cluster, const sim::StepTime& step) {
+std::string limits_of(const std::string& cell, const sim::Program& program, const sim::Cluster& cluster,
+                      const sim::Forecast& forecast) {
   constexpr double kWorthNaming = 0.005;
+  const sim::StepTime& step = forecast.step;
   std::string text =
       fmt::format("  {}: compute {:.0f} %, exposed communication {:.0f} %, bubble {:.0f} %, host {:.0f} %;", cell,
                   100 * step.compute_s / step.step_s, 100 * step.exposed_communication_s / step.step_s,
                   100 * step.bubble_s / step.step_s, 100 * step.host_s / step.step_s);
-  for (const sim::Sensitivity& s : sim::sensitivities(program, prices, cluster))
+  for (const sim::Sensitivity& s : sim::sensitivities(program, forecast.costs, cluster))
     if (std::abs(s.change_when_doubled) >= kWorthNaming)
       text +=
           fmt::format(" {} {} {:+.0f} %,", s.resource == "latency" || s.resource == "launch" ? "half the" : "twice the",
                       s.resource, 100 * s.change_when_doubled);
   text.pop_back();
-  double compute_s = 0, novel_s = 0;
-  for (std::size_t work = 0; work < prices.novelty.size(); ++work) {
-    const double seconds = prices.work_s[work * prices.busy_levels];
-    compute_s += seconds;
-    novel_s += prices.novelty[work] * seconds;
-  }
-  if (novel_s > 0)
+  if (forecast.novelty > 0)
     text += fmt::format("; its shapes are {:.0f} % new to the profile (0: measured, 100: unlike any)",
-                        100 * novel_s / compute_s);
+                        100 * forecast.novelty);
   return text;
-}
-
-struct Forecast {
-  sim::Prices prices;
-  sim::StepTime step;
-};
-
-Forecast forecast(const sim::Program& program, const sim::Cluster& cluster, const std::string& cost_model,
-                  const sim::Profile* profile, const sim::Scale& scale) {
-  const std::unique_ptr<sim::CostModel> costs = sim::cost_model_table().at(cost_model).make(cluster, profile);
-  Forecast f{.prices = sim::scaled(sim::price(program, *costs, cluster), program, cluster, scale)};
-  f.step = sim::expected_step(program, f.prices, cluster);
-  return f;
 }
 
 }  // namespace
@@ -111,13 +92,13 @@ int predict(const PredictOptions& options) {
         sim::Round round;
         for (const std::string& name : options.cost_models) {
           const sim::Profile* measured = profile ? &*profile : nullptr;
-          const Forecast f = forecast(program, cluster, name, measured, scale);
+          const sim::Forecast f = sim::forecast(program, cluster, name, measured, scale);
           round.predicted[name] = f.step;
           const std::string cell = fmt::format("{} on {} ({})", strategy.text(), cluster.world, name);
-          limits.push_back(limits_of(cell, program, f.prices, cluster, f.step));
+          limits.push_back(limits_of(cell, program, cluster, f));
           if (options.epoch == 0) continue;
           double epoch_s = static_cast<double>(steps) * f.step.step_s;
-          if (last_program) epoch_s += forecast(*last_program, cluster, name, measured, scale).step.step_s;
+          if (last_program) epoch_s += sim::forecast(*last_program, cluster, name, measured, scale).step.step_s;
           epochs.push_back(fmt::format("  {}: {:.4g} s, {} steps{}", cell, epoch_s, steps + (rest > 0),
                                        rest > 0 ? fmt::format(", the last with {} samples", rest) : ""));
         }

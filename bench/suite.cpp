@@ -1,8 +1,9 @@
 // The Google Benchmark suite: predicted and measured steps of every strategy × model of the tables, and the simulator's
 // own speed.
 //
-//   build/bin/paragauge_suite --world local --world gloo --benchmark_filter=resnet18 --benchmark_out=suite.csv
-//   --benchmark_out_format=csv build/bin/paragauge_suite --profile cpu.json --benchmark_filter=predicted
+//   build/bin/paragauge_suite --world local --world gloo --benchmark_filter=resnet18
+//       --benchmark_out=suite.csv --benchmark_out_format=csv
+//   build/bin/paragauge_suite --profile cpu.json --benchmark_filter=predicted
 //
 // predicted/… and measured/… report a step's time as manual time, measured the maximum over ranks; every row has the
 // same counters, in plain units (s, B, 1). A case that can't run stays, with its reason. Worlds of processes are
@@ -17,12 +18,12 @@
 
 #include "bench/commands.hpp"
 #include "bench/google_benchmark.hpp"
-#include "sim/cost/cost_model.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/program/memory.hpp"
 #include "sim/report/result.hpp"
+#include "sim/simulate/forecast.hpp"
 #include "sim/simulate/simulate.hpp"
 #include "sim/text/spec.hpp"
 #ifdef PARAGAUGE_BACKEND
@@ -78,14 +79,9 @@ void predicted(benchmark::State& state, const SuiteOptions& options, const std::
     const bool cuda = options.machine.device == "cuda";
     const sim::Cluster cluster =
         sim::load_cluster(cuda ? "h200_local" : "cpu_" + world, strategy.ranks(), cuda ? 1 : strategy.ranks());
-    const auto cost_model =
-        sim::cost_model_table().at(profile != nullptr ? "profiled" : "analytic").make(cluster, profile);
-    const sim::Prices prices = sim::price(program, *cost_model, cluster);
-    sim::StepTime step;
-    for ([[maybe_unused]] auto _ : state) {
-      step = sim::step_time(sim::simulate(program, prices, cluster));
-      state.SetIterationTime(step.step_s);
-    }
+    const std::string_view cost_model = profile != nullptr ? "profiled" : "analytic";
+    const sim::StepTime step = sim::forecast(program, cluster, cost_model, profile).step;
+    for ([[maybe_unused]] auto _ : state) state.SetIterationTime(step.step_s);
     count(state, program, step);
   });
 }
@@ -97,10 +93,9 @@ void simulator(benchmark::State& state, const std::string& model_name, const std
     const sim::Strategy strategy = sim::parse_strategy(strategy_text, model);
     const sim::Program program = sim::lower(model, strategy);
     const sim::Cluster cluster = sim::load_cluster("cpu_local", strategy.ranks(), strategy.ranks());
-    const sim::Prices prices =
-        sim::price(program, *sim::cost_model_table().at("analytic").make(cluster, nullptr), cluster);
+    const sim::Prices costs = sim::forecast(program, cluster, "analytic").costs;
     sim::StepTime step;
-    for ([[maybe_unused]] auto _ : state) step = sim::step_time(sim::simulate(program, prices, cluster));
+    for ([[maybe_unused]] auto _ : state) step = sim::step_time(sim::simulate(program, costs, cluster));
     count(state, program, step);
     state.counters["instructions_per_s"] =
         benchmark::Counter(state.counters["instructions"].value, benchmark::Counter::kIsIterationInvariantRate);

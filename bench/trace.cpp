@@ -4,6 +4,7 @@
 #include "bench/commands.hpp"
 #include "bench/machine.hpp"
 #include "sim/error.hpp"
+#include "sim/simulate/forecast.hpp"
 #include "sim/simulate/simulate.hpp"
 #include "sim/text/spec.hpp"
 
@@ -23,12 +24,11 @@ int trace(const TraceOptions& options) {
       add(measure_task(task, worlds), task, profile);
   const sim::Timeline measured =
       worlds.at(job.world).run({.program = job.program, .warmup_steps = 2, .steps = 1}).steps[0].timeline;
-  const std::unique_ptr<sim::CostModel> cost_model = sim::cost_model_table().at("profiled").make(job.cluster, &profile);
-  const sim::Timeline predicted =
-      sim::simulate(job.program, sim::price(job.program, *cost_model, job.cluster), job.cluster);
+  const sim::Forecast forecast = sim::forecast(job.program, job.cluster, "profiled", &profile);
+  const sim::Timeline predicted = sim::simulate(job.program, forecast.costs, job.cluster);
   sim::write_text_file(options.output,
                        sim::chrome_trace(job.program, {{"predicted", &predicted}, {"measured", &measured}}));
-  fmt::print("{}: predicted {:.3f} ms, measured {:.3f} ms, written to {}\n", to_text(job), predicted.step_s * 1e3,
+  fmt::print("{}: predicted {:.3f} ms, measured {:.3f} ms, written to {}\n", to_text(job), forecast.step.step_s * 1e3,
              measured.step_s * 1e3, options.output);
   return 0;
 }
