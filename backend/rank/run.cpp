@@ -7,7 +7,7 @@
 #include "backend/machine/allocator.hpp"
 #include "backend/machine/system_file.hpp"
 #include "sim/model/model.hpp"
-#include "sim/program/wiring.hpp"
+#include "sim/program/transfers.hpp"
 #include "sim/strategy/schedule/schedule.hpp"
 #include "sim/strategy/strategy.hpp"
 
@@ -28,7 +28,7 @@ double mean_loss(const StepRecord& record) {
 }
 
 /// Fills in when transfers were ready where the ranks themselves couldn't know: when the last party had posted.
-void fill_ready_times(const sim::Program& program, const sim::Wiring& wiring, sim::Timeline& timeline) {
+void fill_ready_times(const sim::Program& program, const sim::TransferMatching& wiring, sim::Timeline& timeline) {
   const std::vector<sim::Program::Place> places = program.places();
   const auto each_posted = [&](const auto& visit) {
     for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
@@ -37,7 +37,7 @@ void fill_ready_times(const sim::Program& program, const sim::Wiring& wiring, si
         if (is_posted(role.kind[i])) visit(wiring.transfer(places[rank], rank, role, i), timeline.ranks[rank], i);
     }
   };
-  std::vector<double> ready_s(wiring.parties.size(), 0);
+  std::vector<double> ready_s(wiring.participants.size(), 0);
   each_posted([&](std::uint32_t transfer, const sim::RankTimeline& times, std::uint32_t i) {
     ready_s[transfer] = std::max(ready_s[transfer], times.posted_s[i]);
   });
@@ -121,7 +121,7 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
 RunResult merge(const RunRequest& request, std::vector<RankReport> reports, const Reference* reference) {
   const sim::Program& program = request.program;
   reports.resize(program.ranks());
-  const sim::Wiring wiring(program);
+  const sim::TransferMatching wiring(program);
   RunResult result;
   for (std::uint32_t s = 0; s < request.steps; ++s) {
     StepResult step;

@@ -1,20 +1,20 @@
 #include <algorithm>
 #include <limits>
 
-#include "sim/program/wiring.hpp"
+#include "sim/program/transfers.hpp"
 #include "sim/simulate/simulate.hpp"
 
 namespace sim {
 
 Durations durations_of(const Program& program, const Timeline& measured, const Cluster& cluster) {
   const std::vector<Program::Place> places = program.places();
-  const Wiring wiring(program);
+  const TransferMatching wiring(program);
   // With the receiver's engine a transfer begins only when the last of those who copy waits for it.
-  std::vector<double> entered(wiring.parties.size(), 0);
+  std::vector<double> entered(wiring.participants.size(), 0);
   const auto id = [&](std::uint32_t rank, std::uint32_t i) {
     return wiring.transfer(places[rank], rank, program.roles[places[rank].role], i);
   };
-  std::vector<double> received_s(wiring.parties.size(), std::numeric_limits<double>::infinity());
+  std::vector<double> received_s(wiring.participants.size(), std::numeric_limits<double>::infinity());
   for (std::uint32_t r = 0; r < places.size(); ++r) {
     const Role& role = program.roles[places[r].role];
     for (std::uint32_t i = 0; i < role.size(); ++i) {

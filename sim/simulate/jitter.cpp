@@ -5,11 +5,11 @@
 
 namespace sim {
 
-std::vector<Factors> draw_factors(const Program& program, const Prices& prices, const Wiring& wiring) {
+std::vector<Factors> draw_factors(const Program& program, const Prices& prices, const TransferMatching& wiring) {
   constexpr std::size_t kMostSteps = 128, kFewestSteps = 8, kMostFactors = std::size_t{32} << 20;
   constexpr double kLeastShape = 1e-3;
   const std::vector<Program::Place> places = program.places();
-  std::size_t factors = wiring.parties.size();
+  std::size_t factors = wiring.participants.size();
   for (const Program::Place& place : places) factors += program.roles[place.role].size();
   const std::size_t steps = std::min(kMostSteps, kMostFactors / std::max<std::size_t>(factors, 1));
   const bool jitters = prices.rank_jitter > 0 ||
@@ -20,7 +20,7 @@ std::vector<Factors> draw_factors(const Program& program, const Prices& prices, 
   std::vector<Factors> drawn(steps);
   for (Factors& step : drawn) {
     for (const Program::Place& place : places) step.compute.emplace_back(program.roles[place.role].size(), 1.0F);
-    step.transfer.assign(wiring.parties.size(), 1.0F);
+    step.transfer.assign(wiring.participants.size(), 1.0F);
   }
   std::mt19937_64 random(1);
   // One factor per step; their mean is 1.

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "sim/cost/cost_model.hpp"
-#include "sim/program/wiring.hpp"
+#include "sim/program/transfers.hpp"
 
 namespace sim {
 
@@ -20,6 +20,6 @@ struct Factors {
 /// prices' jitter as coefficient of variation (positive, one-sided where the jitter is large), independent, always the
 /// same ones. The mean of every draw over the steps is exactly 1: without rank jitter, a rank that waits for nobody
 /// takes what `simulate` says.
-std::vector<Factors> draw_factors(const Program& program, const Prices& prices, const Wiring& wiring);
+std::vector<Factors> draw_factors(const Program& program, const Prices& prices, const TransferMatching& wiring);
 
 }  // namespace sim

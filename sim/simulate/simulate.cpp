@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "sim/error.hpp"
-#include "sim/program/wiring.hpp"
+#include "sim/program/transfers.hpp"
 #include "sim/simulate/jitter.hpp"
 
 namespace sim {
@@ -21,7 +21,7 @@ struct Source {
 
 class Engine {
  public:
-  Engine(const Program& program, const Cluster& cluster, const Source& source, const Wiring& wiring)
+  Engine(const Program& program, const Cluster& cluster, const Source& source, const TransferMatching& wiring)
       : program_(program), cluster_(cluster), source_(source), wiring_(wiring), places_(program.places()) {
     const auto ranks = static_cast<std::uint32_t>(places_.size());
     if (cluster.place.size() < ranks)
@@ -38,7 +38,7 @@ class Engine {
     device_node_.resize(devices);
     for (std::uint32_t r = 0; r < ranks; ++r) device_node_[cluster.place[r].device] = cluster.place[r].node;
     node_busy_.resize(nodes);
-    transfers_.resize(wiring_.parties.size());
+    transfers_.resize(wiring_.participants.size());
     channel_free_.assign(wiring_.channels, 0);
     channel_queue_.resize(wiring_.channels);
     asynchronous_ = cluster.device.asynchronous;
@@ -162,7 +162,7 @@ class Engine {
     const auto ranks = static_cast<std::uint32_t>(places_.size());
     const std::uint32_t threads = cluster_.one_host_thread ? nodes : ranks;
     std::vector<double> clock(threads, 0);
-    std::vector<std::uint32_t> next(ranks, 0), posted(wiring_.parties.size(), 0);
+    std::vector<std::uint32_t> next(ranks, 0), posted(wiring_.participants.size(), 0);
     issued_s_.resize(ranks);
     for (std::uint32_t r = 0; r < ranks; ++r) issued_s_[r].resize(role(r).size());
     for (bool advances = true; advances;) {
@@ -174,7 +174,7 @@ class Engine {
           const std::uint32_t i = next[r];
           if (cluster_.one_host_thread && list.kind[i] == InstructionKind::wait) {
             const std::uint32_t id = transfer_id(r, list.awaits[i]);
-            if (posted[id] < wiring_.parties[id]) break;
+            if (posted[id] < wiring_.participants[id]) break;
           }
           host_s += source_.prices->launch_s;
           issued_s_[r][i] = host_s;
@@ -291,7 +291,7 @@ class Engine {
     transfer.replica = places_[rank].replica;
     if (source_.prices != nullptr) transfer.price = source_.prices->transfer_of[transfer.role][i];
     if (fluid_ && transfer.posted == 0) leave_note(transfer);
-    if (++transfer.posted == wiring_.parties[id]) begin_if_possible(id);
+    if (++transfer.posted == wiring_.participants[id]) begin_if_possible(id);
   }
 
   /// The first of two ends that post takes note_s from the other's core.
@@ -318,13 +318,14 @@ class Engine {
   [[nodiscard]] std::uint32_t copiers_needed(std::uint32_t id) const {
     if (cluster_.link.engine != TransferEngine::receiver) return 0;
     const Transfer& transfer = transfers_[id];
-    return program_.roles[transfer.role].kind[transfer.instruction] == InstructionKind::collective ? wiring_.parties[id]
-                                                                                                   : 1;
+    return program_.roles[transfer.role].kind[transfer.instruction] == InstructionKind::collective
+               ? wiring_.participants[id]
+               : 1;
   }
 
   void begin_if_possible(std::uint32_t id) {
     Transfer& transfer = transfers_[id];
-    if (transfer.posted < wiring_.parties[id] || transfer.copiers < copiers_needed(id)) return;
+    if (transfer.posted < wiring_.participants[id] || transfer.copiers < copiers_needed(id)) return;
     const std::uint32_t channel = wiring_.channel[id];
     transfer.start = std::max(transfer.ready, transfer.entered);
     if (source_.durations != nullptr) {  // each rank knows its own end
@@ -519,7 +520,7 @@ class Engine {
   const Program& program_;
   const Cluster& cluster_;
   Source source_;
-  const Wiring& wiring_;
+  const TransferMatching& wiring_;
   std::vector<Program::Place> places_;
   Timeline timeline_;
   std::vector<RankState> ranks_;
@@ -538,11 +539,11 @@ class Engine {
 }  // namespace
 
 Timeline simulate(const Program& program, const Prices& prices, const Cluster& cluster) {
-  return Engine(program, cluster, {.prices = &prices}, Wiring(program)).run();
+  return Engine(program, cluster, {.prices = &prices}, TransferMatching(program)).run();
 }
 
 StepTime expected_step(const Program& program, const Prices& prices, const Cluster& cluster) {
-  const Wiring wiring(program);
+  const TransferMatching wiring(program);
   const std::vector<Factors> drawn = draw_factors(program, prices, wiring);
   if (drawn.empty()) return step_time(Engine(program, cluster, {.prices = &prices}, wiring).run());
   std::vector<StepTime> times;
@@ -552,7 +553,7 @@ StepTime expected_step(const Program& program, const Prices& prices, const Clust
 }
 
 Timeline replay(const Program& program, const Durations& durations, const Cluster& cluster) {
-  return Engine(program, cluster, {.durations = &durations}, Wiring(program)).run();
+  return Engine(program, cluster, {.durations = &durations}, TransferMatching(program)).run();
 }
 
 }  // namespace sim

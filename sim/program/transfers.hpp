@@ -1,0 +1,41 @@
+// Which instructions of which ranks are one transfer. A send meets the recv of the same pair of roles, replica and tag;
+// the k-th collective of a group in one member's list meets the k-th in every other's.
+//
+//   const TransferMatching matching(program);
+//   const std::uint32_t id = matching.transfer(program.places()[rank], rank, role, i);
+//   matching.participants[id]                    // how many ranks must post it: 2, or all members of the group's list
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sim/program/program.hpp"
+
+namespace sim {
+
+/// Worked out once per role, not per rank. Ranks, peers and groups must exist; that every post has its partners is
+/// validate's to say.
+class TransferMatching {
+ public:
+  explicit TransferMatching(const Program& program);
+
+  std::vector<std::uint32_t> participants;          // per transfer
+  std::vector<std::uint32_t> channel;               // per transfer: transfers of one channel go one after the other
+  std::vector<std::vector<std::uint32_t>> list_of;  // [group][rank] → member list; kNone: the rank isn't in the group
+  std::uint32_t channels = 0;
+
+  /// The transfer that rank `rank`, at `place` in `role`, posts with its instruction `i`. A collective's rank must be
+  /// in the group, a send's or recv's peer must have as many replicas.
+  [[nodiscard]] std::uint32_t transfer(const Program::Place& place, std::uint32_t rank, const Role& role,
+                                       std::uint32_t i) const {
+    return first_[place.role][i] +
+           (role.kind[i] == InstructionKind::collective ? first_of_list_[role.peer[i]][rank] : place.replica);
+  }
+
+ private:
+  std::vector<std::vector<std::uint32_t>> first_;          // [role][instruction]: replica 0's transfer; or how many
+                                                           // collectives of this group come before in the list
+  std::vector<std::vector<std::uint32_t>> first_of_list_;  // [group][rank]: the first transfer of its member list
+};
+
+}  // namespace sim
