@@ -57,6 +57,33 @@ Value at_peak(const RowSource& s, TensorClass tensor_class) {
   return found == s.cell.memory.predicted_at_peak_bytes.end() ? Value() : mebibytes(found->second);
 }
 
+/// "resnet50" of "resnet50,global_batch=16" and of "/tmp/resnet50.json,global_batch=16".
+std::string model_name(const Cell& cell) {
+  return std::filesystem::path(cell.model.substr(0, cell.model.find(','))).stem().string();
+}
+
+std::string preset_of(const Cell& cell) { return SpecText(cell.strategy, "strategy").head(); }
+std::optional<std::string> schedule_of(const Cell& cell) {
+  return SpecText(cell.strategy, "strategy").text("schedule");
+}
+
+/// "pipeline gpipe, split size 2, 2 ranks", "ddp overlapped, 4 ranks": strategies that differ in the cut or in the
+/// buckets alone share it.
+std::string label_of(const Cell& cell) {
+  const SpecText text(cell.strategy, "strategy");
+  std::string label = text.head();
+  if (text.text("overlap") == "1") label += " overlapped";
+  if (text.head() == "mesh")
+    for (const char* degree : {"dp", "pp"})
+      if (const auto size = text.text(degree)) label += fmt::format(" {}={}", degree, *size);
+  if (const auto schedule = schedule_of(cell)) label += " " + *schedule;
+  if (cell.microbatches > 1)
+    label += fmt::format(", split size {}", cell.global_batch / (cell.replicas * cell.microbatches));
+  if (cell.ranks > 1) label += fmt::format(", {} ranks", cell.ranks);
+  std::ranges::replace(label, '_', ' ');
+  return label;
+}
+
 /// "conv2d.backward +1.9, send -0.8, host +0.2".
 Value largest_causes(const RowSource& s) {
   constexpr std::size_t kNamed = 3;
@@ -85,6 +112,13 @@ constexpr std::array kRowColumns = std::to_array<Column<RowSource>>({
      [](const S& s) -> Value { return s.cell.strategy; }},
     {"cost_model", "cost model of the forecast", kText, front, "",
      [](const S& s) -> Value { return s.cost_model.empty() ? Value() : Value(std::string(s.cost_model)); }},
+    {"model_name", "name of the model", kText, none, "", [](const S& s) -> Value { return model_name(s.cell); }},
+    {"preset", "name of the strategy", kText, none, "", [](const S& s) -> Value { return preset_of(s.cell); }},
+    {"schedule", "schedule of its microbatches", kText, none, "", [](const S& s) -> Value {
+       const std::optional<std::string> schedule = schedule_of(s.cell);
+       return schedule ? Value(*schedule) : Value();
+     }},
+    {"label", "the strategy in words", kText, none, "", [](const S& s) -> Value { return label_of(s.cell); }},
     {"ranks", "ranks of the strategy", kInteger, none, kCount, [](const S& s) -> Value { return s.cell.ranks; }},
     {"global_batch", "samples per optimizer step over all ranks", kInteger, none, kCount,
      [](const S& s) -> Value { return s.cell.global_batch; }},

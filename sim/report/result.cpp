@@ -141,6 +141,7 @@ Cell read_cell(JsonObject& json) {
   Cell cell;
   cell.model = json.text("model");
   cell.strategy = json.text("strategy");
+  static_cast<void>(SpecText(cell.strategy, json.where() + ": strategy"));  // ConfigError where it is none
   cell.world = json.text("world");
   cell.executor = json.text("executor");
   cell.ranks = at_least(json, "ranks", 1);

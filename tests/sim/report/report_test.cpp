@@ -126,6 +126,32 @@ TEST(Report, NumbersAreThoseOfTheAssessment) {
   EXPECT_GT(number(noisy, "noise_floor_percent"), 2);
 }
 
+// What plots and people read, so that nobody else has to parse a strategy's text.
+TEST(Report, NamesAndLabelsOfStrategies) {
+  Result result;
+  const auto label = [&](const std::string& strategy, std::int64_t ranks, std::int64_t replicas,
+                         std::int64_t microbatches) {
+    Cell& cell = result.cell("/tmp/nets/resnet50.json,global_batch=32", strategy, "local");
+    cell.ranks = ranks, cell.replicas = replicas, cell.microbatches = microbatches, cell.global_batch = 32;
+    const Report report = make_report(result);
+    const Row& row = row_of(report, strategy, "");
+    EXPECT_EQ(row[index_of("model_name")], Value("resnet50"));
+    EXPECT_EQ(row[index_of("preset")], Value(strategy.substr(0, strategy.find(','))));
+    return std::get<std::string>(row[index_of("label")]);
+  };
+  EXPECT_EQ(label("single", 1, 1, 1), "single");
+  EXPECT_EQ(label("model_parallel,pp=2,cut=layer2", 2, 1, 1), "model parallel, 2 ranks");
+  EXPECT_EQ(label("ddp,dp=4,overlap=1", 4, 4, 1), "ddp overlapped, 4 ranks");
+  EXPECT_EQ(label("pipeline,pp=4,schedule=forward_only,microbatches=8", 4, 1, 8),
+            "pipeline forward only, split size 4, 4 ranks");
+  EXPECT_EQ(label("mesh,dp=2,pp=2,schedule=1f1b,microbatches=4", 4, 2, 4),
+            "mesh dp=2 pp=2 1f1b, split size 4, 4 ranks");
+  const Report report = make_report(result);
+  EXPECT_EQ(row_of(report, "pipeline,pp=4,schedule=forward_only,microbatches=8", "")[index_of("schedule")],
+            Value("forward_only"));
+  EXPECT_TRUE(unavailable(row_of(report, "single", ""), "schedule"));
+}
+
 TEST(Report, UnavailableIsNeverZero) {
   const Report report = make_report(sample_result());
   EXPECT_TRUE(unavailable(row_of(report, "single", "profiled"), "relative_error_percent"));

@@ -142,6 +142,9 @@ TEST(Result, SaysWhatIsWrongWithAFile) {
   EXPECT_EQ(message_of(replaced(good, "\"skipped\": null,\n   \"verify_error\": 1e-15",
                                 "\"skipped\": null, \"verify_error\": \"no\"")),
             "r.json: cells[0]: 'verify_error' must be a number, found \"no\"");
+  EXPECT_EQ(message_of(replaced(good, "\"strategy\": \"single\",\n   \"world\"",
+                                "\"strategy\": \"single,dp\",\n   \"world\"")),
+            "r.json: cells[1]: strategy 'single,dp': 'dp' has no '='; expected key=value");
   EXPECT_EQ(message_of(replaced(good, "\"skipped\": null", "\"skiped\": null")),
             "r.json: cells[0]: 'skipped' is missing");
 }
