@@ -5,13 +5,18 @@
 //
 // A message says what is wrong, where, and what is allowed, in one line. Programs print it and exit with code 2
 // (ConfigError) or 70 (InternalError); library code never calls exit().
+//
+//   throw ConfigError("unknown command '{}'{}", name, did_you_mean(name, names));  // …; did you mean 'predict'?
+//   fmt::print(stderr, "{}\n", printable(error.what()));                          // names may come from anywhere
 #pragma once
 
 #include <fmt/format.h>
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 namespace sim {
 
@@ -43,5 +48,11 @@ template <class... Args>
 void check_internal(bool holds, fmt::format_string<Args...> text, Args&&... args) {
   if (!holds) throw InternalError(text, std::forward<Args>(args)...);
 }
+
+/// "; did you mean 'predict'?", for the name that is the most alike; empty when none is (a third of the letters differ).
+std::string did_you_mean(std::string_view wrong, const std::vector<std::string_view>& names);
+
+/// What a terminal may be given: control characters but the line feed become "\x1b", bytes that are no UTF-8 "\xff".
+std::string printable(std::string_view text);
 
 }  // namespace sim

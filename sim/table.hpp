@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "sim/error.hpp"
 
@@ -25,15 +26,21 @@ class Table {
       if (entry.name == name) return &entry;
     return nullptr;
   }
-  /// Throws ConfigError: "unknown op kind 'conv3d'; known: conv2d, linear, …".
+  /// Throws ConfigError: "unknown op kind 'conv3d'; known: conv2d, linear, …; did you mean 'conv2d'?".
   [[nodiscard]] const Entry& at(std::string_view name) const {
     if (const Entry* entry = find(name)) return *entry;
-    throw ConfigError("unknown {} '{}'; known: {}", what_, name, names());
+    throw ConfigError("unknown {} '{}'; known: {}{}", what_, name, names(), suggestion(name));
   }
   [[nodiscard]] std::string names() const {
     std::string list;
     for (const Entry& entry : entries_) list += (list.empty() ? "" : ", ") + std::string(entry.name);
     return list;
+  }
+  /// did_you_mean among the names.
+  [[nodiscard]] std::string suggestion(std::string_view wrong) const {
+    std::vector<std::string_view> known;
+    for (const Entry& entry : entries_) known.push_back(entry.name);
+    return did_you_mean(wrong, known);
   }
   [[nodiscard]] auto begin() const { return entries_.begin(); }
   [[nodiscard]] auto end() const { return entries_.end(); }

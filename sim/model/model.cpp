@@ -166,13 +166,14 @@ class NodeReader {
 
 /// The op kind of this name and role; `what` names the role in messages.
 const OpKind& kind_of(const std::string& name, OpRole role, std::string_view what, const std::string& where) {
-  std::string names;
+  std::vector<std::string_view> names;
   for (const OpKind& kind : op_table()) {
     if (kind.role != role) continue;
     if (kind.name == name) return kind;
-    names += (names.empty() ? "" : ", ") + std::string(kind.name);
+    names.push_back(kind.name);
   }
-  throw ConfigError("{}: '{}' is no {}; known: {}", where, name, what, names);
+  throw ConfigError("{}: '{}' is no {}; known: {}{}", where, name, what, fmt::to_string(fmt::join(names, ", ")),
+                    did_you_mean(name, names));
 }
 
 OpInstance optimizer_from(const std::string& name, const Attributes& given, const std::string& where) {
@@ -365,8 +366,9 @@ Model load_model(std::string_view text) {
 
   NodeReader reader(file, model);
   reader.read(file.value("nodes"));
-  append_loss(model, spec.text("loss").value_or(file.text("loss")), reader.last(), path.string());
-  static_cast<void>(file.text("loss"));
+  const std::string loss = file.text("loss");
+  append_loss(model, spec.text("loss").value_or(loss), reader.last(),
+              spec.has("loss") ? fmt::format("model '{}'", text) : path.string());
 
   JsonObject optimizer = file.object("optimizer");
   if (const std::optional<std::string> given = spec.text("optimizer")) {

@@ -1,17 +1,11 @@
 #include "sim/text/spec.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "sim/error.hpp"
 
@@ -109,8 +103,8 @@ double SpecText::number(std::string_view key, double otherwise, double minimum, 
 void SpecText::finish(const std::vector<std::string_view>& known) const {
   for (const auto& [key, value] : items_)
     if (std::find(known.begin(), known.end(), key) == known.end())
-      throw ConfigError("{} '{}': unknown key '{}'; known: {}", what_, whole_, key,
-                        fmt::to_string(fmt::join(known, ", ")));
+      throw ConfigError("{} '{}': unknown key '{}'; known: {}{}", what_, whole_, key,
+                        fmt::to_string(fmt::join(known, ", ")), did_you_mean(key, known));
 }
 
 JsonObject::JsonObject(const Json& object, std::string where)
@@ -213,34 +207,6 @@ void JsonObject::finish() const {
     if (!read_.contains(key)) throw ConfigError("{}: unknown key '{}'", where_, key);
 }
 
-std::string read_text_file(const std::filesystem::path& path) {
-  std::error_code ignored;  // what else is wrong with the path (too long, a loop of links), opening it will say
-  if (std::filesystem::is_directory(path, ignored)) throw ConfigError("{}: is a folder, not a file", path.string());
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw ConfigError("{}: can't be read: {}", path.string(), std::strerror(errno));
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (file.bad()) throw ConfigError("{}: can't be read to its end", path.string());
-  return std::move(text).str();
-}
-
-void write_text_file(const std::filesystem::path& path, std::string_view text) {
-  const std::filesystem::path part = path.string() + ".part" + std::to_string(::getpid());
-  std::error_code ignored;
-  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), ignored);
-  std::ofstream file(part, std::ios::binary | std::ios::trunc);
-  file.write(text.data(), static_cast<std::streamsize>(text.size()));
-  file.close();
-  if (!file) {
-    const std::string reason = std::strerror(errno);
-    std::filesystem::remove(part, ignored);
-    throw RunError("{}: can't be written: {}", path.string(), reason);
-  }
-  std::error_code error;
-  std::filesystem::rename(part, path, error);
-  if (error) throw RunError("{}: can't be written: {}", path.string(), error.message());
-}
-
 JsonObject parse_json(std::string_view text, const std::string& where) {
   check_depth(text, where);
   try {
@@ -275,8 +241,8 @@ std::filesystem::path catalog_file(std::string_view folder, std::string_view wha
   if (name.ends_with(".json")) return name;
   const std::vector<std::string> names = catalog_names(folder);
   if (std::find(names.begin(), names.end(), name) == names.end())
-    throw ConfigError("unknown {} '{}'; known: {}, or a path to a .json file", what, name,
-                      fmt::to_string(fmt::join(names, ", ")));
+    throw ConfigError("unknown {} '{}'; known: {}, or a path to a .json file{}", what, name,
+                      fmt::to_string(fmt::join(names, ", ")), did_you_mean(name, {names.begin(), names.end()}));
   return catalog_directory() / folder / (std::string(name) + ".json");
 }
 

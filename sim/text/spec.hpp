@@ -4,8 +4,8 @@
 //   int stages = text.integer("pp", 1, 1, 16384);
 //   text.finish({"pp", "schedule", …});          // an unknown key: ConfigError that lists the known ones
 //
-//   JsonObject file = read_json_file(path);      // unreadable, truncated, not an object: ConfigError with path and
-//   byte double latency = file.number("latency_us");  // missing or wrong type: ConfigError with path and key
+//   JsonObject file = read_json_file(path);      // unreadable, truncated, no object: ConfigError with path and byte
+//   double latency = file.number("latency_us");  // missing or wrong type: ConfigError with path and key
 //   file.finish();                               // a key nobody asked for: ConfigError
 #pragma once
 
@@ -19,6 +19,8 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "sim/text/file.hpp"
 
 namespace sim {
 
@@ -79,11 +81,6 @@ class JsonObject {
   std::set<std::string, std::less<>> read_;
 };
 
-/// Reads a whole file; ConfigError with the reason when it can't be read.
-std::string read_text_file(const std::filesystem::path& path);
-/// Writes beside the file and renames, so that a crash or a full disk never leaves half a file. RunError when it can't
-/// be written.
-void write_text_file(const std::filesystem::path& path, std::string_view text);
 JsonObject read_json_file(const std::filesystem::path& path);
 /// `where` names the text in messages.
 JsonObject parse_json(std::string_view text, const std::string& where);

@@ -35,6 +35,8 @@ TEST(Table, AnUnknownNameListsTheKnownOnes) {
   const Table<Fruit> table("fruit", kFruit);
   EXPECT_EQ(message_of([&] { (void)table.at("plum"); }), "unknown fruit 'plum'; known: apple, cherry, melon");
   EXPECT_EQ(message_of([&] { (void)table.at(""); }), "unknown fruit ''; known: apple, cherry, melon");
+  EXPECT_EQ(message_of([&] { (void)table.at("Mellon"); }),
+            "unknown fruit 'Mellon'; known: apple, cherry, melon; did you mean 'melon'?");
 }
 
 template <class Entry>

@@ -193,8 +193,12 @@ TEST(ModelFile, GradientsFlowWhereParametersAre) {
 
 TEST(ModelText, SaysWhatIsWrong) {
   const auto load = [](std::string_view text) { return message_of([&] { load_model(text); }); };
-  EXPECT_EQ(load("resnet51"), fmt::format("unknown model 'resnet51'; known: {}, or a path to a .json file",
-                                          fmt::join(catalog_names("models"), ", ")));
+  EXPECT_EQ(load("resnet51"),
+            fmt::format("unknown model 'resnet51'; known: {}, or a path to a .json file; did you mean 'resnet50'?",
+                        fmt::join(catalog_names("models"), ", ")));
+  EXPECT_EQ(load("toy_mlp,dtyp=f64"),
+            "model 'toy_mlp,dtyp=f64': unknown key 'dtyp'; known: image, global_batch, loss, optimizer, dtype, timing; "
+            "did you mean 'dtype'?");
   EXPECT_EQ(load("toy_mlp,batch=3"),
             "model 'toy_mlp,batch=3': unknown key 'batch'; known: image, global_batch, loss, optimizer, dtype, timing");
   EXPECT_EQ(load("global_batch=3"), "model 'global_batch=3': no name; expected name,key=value,…");
@@ -212,11 +216,12 @@ TEST(ModelText, SaysWhatIsWrong) {
             "optimizer 'adam:momentum=1': op 'adam' has no attribute 'momentum'; known: lr, beta1, beta2, eps, "
             "weight_decay");
   EXPECT_EQ(load("toy_mlp,optimizer=relu"), "optimizer 'relu': 'relu' is no optimizer; known: sgd, adam");
-  EXPECT_EQ(load("toy_mlp,optimizer=sgdm"), "optimizer 'sgdm': 'sgdm' is no optimizer; known: sgd, adam");
+  EXPECT_EQ(load("toy_mlp,optimizer=sgdm"),
+            "optimizer 'sgdm': 'sgdm' is no optimizer; known: sgd, adam; did you mean 'sgd'?");
   EXPECT_EQ(load("no/such/m.json"), "no/such/m.json: can't be read: No such file or directory");
-  const std::string toy = catalog_file("models", "model", "toy_mlp").string();
-  EXPECT_EQ(load("toy_mlp,loss=l1"), toy + ": 'l1' is no loss; known: mse_loss, cross_entropy");
-  EXPECT_EQ(load("toy_mlp,loss=relu"), toy + ": 'relu' is no loss; known: mse_loss, cross_entropy");
+  EXPECT_EQ(load("toy_mlp,loss=huber"),  // not the file's mistake
+            "model 'toy_mlp,loss=huber': 'huber' is no loss; known: mse_loss, cross_entropy");
+  EXPECT_EQ(load("toy_mlp,loss=relu"), "model 'toy_mlp,loss=relu': 'relu' is no loss; known: mse_loss, cross_entropy");
   EXPECT_EQ(load("vgg11,image=16"),
             "model 'vgg11', node 'features.20': kernel_size=2 is larger than the padded input f32[2,512,1,1]");
 }
@@ -237,7 +242,7 @@ TEST(ModelFile, SaysWhatIsWrong) {
   EXPECT_EQ(with(R"({"classes": 3})", R"({"classes": 3, "kind": 1})"), "%FILE%: target: unknown key 'kind'");
   EXPECT_EQ(with(R"("cross_entropy")", R"("l1")"), "%FILE%: 'l1' is no loss; known: mse_loss, cross_entropy");
   EXPECT_EQ(with(R"("kind": "sgd")", R"("kind": "sgdm")"),
-            "%FILE%: optimizer: 'sgdm' is no optimizer; known: sgd, adam");
+            "%FILE%: optimizer: 'sgdm' is no optimizer; known: sgd, adam; did you mean 'sgd'?");
   EXPECT_EQ(with(R"("lr": 0.1)", R"("rate": 0.1)"),
             "%FILE%: optimizer: op 'sgd' has no attribute 'rate'; known: lr, momentum, weight_decay");
   EXPECT_EQ(with(R"("lr": 0.1)", R"("lr": "0.1")"), "%FILE%: optimizer: 'lr' must be a number, found \"0.1\"");
@@ -248,8 +253,8 @@ TEST(ModelFile, SaysWhichNodeIsWrong) {
   const auto b = [](const std::string& node) {
     return message(replaced(kFile, R"({"name": "b", "op": "relu"})", node));
   };
-  EXPECT_EQ(b(R"({"name": "b", "op": "rellu"})"),
-            "%FILE%: nodes[1]: node 'b': unknown op kind 'rellu'; known: " + op_table().names());
+  EXPECT_EQ(b(R"({"name": "b", "op": "rellu"})"), "%FILE%: nodes[1]: node 'b': unknown op kind 'rellu'; known: " +
+                                                      op_table().names() + "; did you mean 'relu'?");
   EXPECT_EQ(b(R"({"name": "b", "op": "sgd"})"),
             "%FILE%: nodes[1]: node 'b': op 'sgd' is no layer; a loss is the model's key 'loss'");
   EXPECT_EQ(b(R"({"name": "b", "op": "cross_entropy"})"),

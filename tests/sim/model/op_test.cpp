@@ -365,7 +365,7 @@ TEST(Op, ShapesAreChecked) {
 
 TEST(Op, UnknownKindListsTheKnownOnes) {
   EXPECT_EQ(message_of([] { (void)op_table().at("conv3d"); }),
-            "unknown op kind 'conv3d'; known: " + op_table().names());
+            "unknown op kind 'conv3d'; known: " + op_table().names() + "; did you mean 'conv2d'?");
 }
 
 }  // namespace

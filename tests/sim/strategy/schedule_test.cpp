@@ -66,7 +66,7 @@ TEST(Schedule, TextForm) {
 
 TEST(Schedule, UnknownNameListsTheKnownOnes) {
   EXPECT_EQ(message_of([] { (void)schedule_table().at("1f2b"); }),
-            fmt::format("unknown schedule '1f2b'; known: {}", schedule_table().names()));
+            fmt::format("unknown schedule '1f2b'; known: {}; did you mean '1f1b'?", schedule_table().names()));
 }
 
 }  // namespace

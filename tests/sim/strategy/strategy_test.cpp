@@ -65,7 +65,8 @@ TEST(Strategy, PresetsAndDegrees) {
 TEST(Strategy, SaysWhatIsWrong) {
   const Model model = small_model("toy_mlp");
   const auto message = [&](std::string_view text) { return message_of([&] { parse_strategy(text, model); }); };
-  EXPECT_EQ(message("dpp,dp=2"), "unknown strategy 'dpp'; known: " + strategy_table().names());
+  EXPECT_EQ(message("dpp,dp=2"),
+            "unknown strategy 'dpp'; known: " + strategy_table().names() + "; did you mean 'ddp'?");
   EXPECT_EQ(message("single,dp=2"),
             "strategy 'single,dp=2': unknown key 'dp'; known: schedule, microbatches, split_size");
   EXPECT_EQ(
@@ -88,7 +89,8 @@ TEST(Strategy, SaysWhatIsWrong) {
             "strategy 'dp=2,microbatches=8': microbatches=8 must divide the 4 samples per replica of model 'toy_mlp'");
   EXPECT_EQ(message("pipeline,split_size=2,microbatches=4"),
             "strategy 'pipeline,split_size=2,microbatches=4': give split_size or microbatches, not both");
-  EXPECT_EQ(message("pipeline,schedule=1f2b"), "unknown schedule '1f2b'; known: " + schedule_table().names());
+  EXPECT_EQ(message("pipeline,schedule=1f2b"),
+            "unknown schedule '1f2b'; known: " + schedule_table().names() + "; did you mean '1f1b'?");
   EXPECT_EQ(message("ddp,bucket_MiB=-1"),
             "strategy 'ddp,bucket_MiB=-1': bucket_MiB=-1 must be a number from 0 to 1048576");
   EXPECT_EQ(message("ddp,broadcast_buffers=yes"),

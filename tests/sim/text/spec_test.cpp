@@ -43,6 +43,10 @@ TEST(SpecText, SaysWhatIsWrong) {
               SpecText("ddp,dq=2", "strategy").finish({"dp", "pp"});
             }),
             "strategy 'ddp,dq=2': unknown key 'dq'; known: dp, pp");
+  EXPECT_EQ(message_of([] {
+              SpecText("ddp,overlpa=1", "strategy").finish({"dp", "overlap"});
+            }),
+            "strategy 'ddp,overlpa=1': unknown key 'overlpa'; known: dp, overlap; did you mean 'overlap'?");
 }
 
 TEST(SpecText, ChecksNumbers) {
@@ -144,41 +148,6 @@ TEST(ParseJson, SaysWhere) {
   for (std::size_t length = 0; length < whole.size(); ++length)
     EXPECT_EQ(message_of([&] { parse_json(whole.substr(0, length), "f.json"); }),
               fmt::format("f.json: not valid JSON at byte {} of {} (the file is truncated)", length + 1, length));
-}
-
-TEST(Files, ReadAndWrite) {
-  const TemporaryFolder folder;
-  const std::filesystem::path path = folder / "new" / "a.txt";  // folders are made
-  write_text_file(path, "one");
-  EXPECT_EQ(read_text_file(path), "one");
-  const std::string bytes("\0two\r\n", 6);
-  write_text_file(path, bytes);
-  EXPECT_EQ(read_text_file(path), bytes);
-  int files = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(path.parent_path())) ++files;
-  EXPECT_EQ(files, 1) << "a part of a file stays";
-}
-
-TEST(Files, SayWhyNot) {
-  const TemporaryFolder folder;
-  const std::string file = folder.file("a", "text"), absent = (folder / "b").string(), inside = file + "/b";
-  EXPECT_EQ(message_of([&] { read_text_file(absent); }), absent + ": can't be read: No such file or directory");
-  EXPECT_EQ(message_of([&] { read_json_file(absent); }), absent + ": can't be read: No such file or directory");
-  EXPECT_EQ(message_of([&] { read_text_file(folder / ""); }), (folder / "").string() + ": is a folder, not a file");
-  try {
-    write_text_file(inside, "x");
-    ADD_FAILURE() << "written into a file";
-  } catch (const RunError& error) {
-    EXPECT_EQ(error.what(), inside + ": can't be written: Not a directory");
-  }
-  std::filesystem::create_directory(folder / "taken");
-  try {
-    write_text_file(folder / "taken", "x");
-    ADD_FAILURE() << "written over a folder";
-  } catch (const RunError& error) {
-    EXPECT_EQ(error.what(), (folder / "taken").string() + ": can't be written: Is a directory");
-  }
-  EXPECT_EQ(read_text_file(file), "text");
 }
 
 TEST(Catalog, NamesAndPaths) {
