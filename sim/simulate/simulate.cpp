@@ -12,10 +12,9 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Where the engine takes durations from: prices that may be shared, or measured times that are what they are.
+/// Where the engine takes durations from.
 struct Source {
   const Prices* prices = nullptr;
-  const Durations* durations = nullptr;
   const Factors* factors = nullptr;
 };
 
@@ -42,8 +41,8 @@ class Engine {
     channel_free_.assign(wiring_.channels, 0);
     channel_queue_.resize(wiring_.channels);
     asynchronous_ = cluster.device.asynchronous;
-    if (asynchronous_ && source.durations == nullptr) plan_issues(nodes);
-    fluid_ = source.durations == nullptr && is_shared();
+    if (asynchronous_) plan_issues(nodes);
+    fluid_ = is_shared();
     ranks_.resize(ranks);
     timeline_.ranks.resize(ranks);
     for (std::uint32_t r = 0; r < ranks; ++r) {
@@ -126,7 +125,6 @@ class Engine {
 
   /// Host time before an instruction: what posting the one before takes, or a launch.
   [[nodiscard]] double launch(std::uint32_t rank, std::uint32_t i) const {
-    if (source_.durations != nullptr) return source_.durations->gap_s[rank][i];
     if (!has_posted(rank, i)) return source_.prices->launch_s;
     return std::max(source_.prices->launch_s, post_s(transfers_[transfer_id(rank, i - 1)], role(rank).kind[i - 1]));
   }
@@ -209,7 +207,7 @@ class Engine {
           } else {
             issue(rank, i);
             times.start_s[i] = state.clock;
-            state.clock += source_.durations != nullptr ? source_.durations->seconds[rank][i] : work_s(rank, list, i);
+            state.clock += work_s(rank, list, i);
             times.end_s[i] = state.clock;
           }
           break;
@@ -241,7 +239,7 @@ class Engine {
             state.waiting = true;
             enter_wait(rank, awaited, transfer);
           }
-          const double end = done_s(rank, awaited, transfer);
+          const double end = transfer.end;
           if (end == kInfinity) {
             transfer.sleepers.push_back(rank);
             return;
@@ -264,7 +262,7 @@ class Engine {
   /// lane.
   void issue(std::uint32_t rank, std::uint32_t i) {
     RankState& state = ranks_[rank];
-    if (asynchronous_ && source_.durations == nullptr)
+    if (asynchronous_)
       state.clock = std::max(state.clock, issued_s_[rank][i]);
     else
       state.clock += launch(rank, i);
@@ -289,7 +287,7 @@ class Engine {
     transfer.role = places_[rank].role;
     transfer.instruction = i;
     transfer.replica = places_[rank].replica;
-    if (source_.prices != nullptr) transfer.price = source_.prices->transfer_of[transfer.role][i];
+    transfer.price = source_.prices->transfer_of[transfer.role][i];
     if (fluid_ && transfer.posted == 0) leave_note(transfer);
     if (++transfer.posted == wiring_.participants[id]) begin_if_possible(id);
   }
@@ -328,11 +326,6 @@ class Engine {
     if (transfer.posted < wiring_.participants[id] || transfer.copiers < copiers_needed(id)) return;
     const std::uint32_t channel = wiring_.channel[id];
     transfer.start = std::max(transfer.ready, transfer.entered);
-    if (source_.durations != nullptr) {  // each rank knows its own end
-      transfer.end = transfer.start;
-      wake(transfer);
-      return;
-    }
     const bool by_thread = cluster_.link.engine == TransferEngine::receiver;
     if (fluid_) {
       if (by_thread) {
@@ -373,12 +366,6 @@ class Engine {
   void wake(Transfer& transfer) {
     ready_.insert(ready_.end(), transfer.sleepers.begin(), transfer.sleepers.end());
     transfer.sleepers.clear();
-  }
-
-  /// When the transfer is done for this rank; infinity: not known yet.
-  [[nodiscard]] double done_s(std::uint32_t rank, std::uint32_t awaited, const Transfer& transfer) const {
-    if (source_.durations == nullptr || transfer.end == kInfinity) return transfer.end;
-    return transfer.start + source_.durations->seconds[rank][awaited];
   }
 
   // ---- Fluid time: everyone active has a rate; the next one to end is looked for among the active. ----
@@ -512,7 +499,7 @@ class Engine {
         if (!is_posted(list.kind[i])) continue;
         const Transfer& transfer = transfers_[transfer_id(r, i)];
         timeline_.ranks[r].start_s[i] = transfer.ready;
-        timeline_.ranks[r].end_s[i] = done_s(r, i, transfer);
+        timeline_.ranks[r].end_s[i] = transfer.end;
       }
     }
   }
@@ -550,10 +537,6 @@ StepTime expected_step(const Program& program, const Prices& prices, const Clust
   for (const Factors& factors : drawn)
     times.push_back(step_time(Engine(program, cluster, {.prices = &prices, .factors = &factors}, wiring).run()));
   return mean(times);
-}
-
-Timeline replay(const Program& program, const Durations& durations, const Cluster& cluster) {
-  return Engine(program, cluster, {.durations = &durations}, TransferMatching(program)).run();
 }
 
 }  // namespace sim

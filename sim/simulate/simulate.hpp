@@ -10,6 +10,7 @@
 
 #include "sim/cluster/cluster.hpp"
 #include "sim/cost/cost_model.hpp"
+#include "sim/simulate/durations.hpp"
 #include "sim/simulate/timeline.hpp"
 
 namespace sim {
@@ -22,17 +23,5 @@ Timeline simulate(const Program& program, const Prices& prices, const Cluster& c
 /// wait for the slowest of them, so the mean of the steps is longer than the step of the means (the straggler effect).
 /// Monte Carlo over the steps of sim/simulate/jitter.hpp; as `simulate` where there are none.
 StepTime expected_step(const Program& program, const Prices& prices, const Cluster& cluster);
-
-/// Measured durations in place of prices, [rank][instruction] in seconds: compute and transfers (from ready to done)
-/// take exactly that long, sharing is off (it is inside the measured times). What still differs from the measured step
-/// is structure: order, lanes, waits.
-struct Durations {
-  /// Of a transfer: until the waiting rank goes on, as that rank saw it; of a send that is waited for only later, until
-  /// it was received.
-  std::vector<std::vector<double>> seconds;
-  std::vector<std::vector<double>> gap_s;  // host time before each instruction
-};
-Durations durations_of(const Program& program, const Timeline& measured, const Cluster& cluster);
-Timeline replay(const Program& program, const Durations& durations, const Cluster& cluster);
 
 }  // namespace sim
