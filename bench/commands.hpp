@@ -29,6 +29,7 @@ struct Machine {
 
 struct Output {
   std::string json, csv;  // file paths; empty: none
+  bool details = false;   // the long tables instead of the answer
 };
 
 struct PredictOptions {

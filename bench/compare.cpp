@@ -17,6 +17,7 @@
 #include "bench/machine.hpp"
 #include "bench/peers.hpp"
 #include "sim/program/memory.hpp"
+#include "sim/report/answer.hpp"
 #include "sim/report/report.hpp"
 #include "sim/simulate/attribution.hpp"
 #include "sim/simulate/forecast.hpp"
@@ -78,13 +79,16 @@ struct Visits {
 
 /// The forecasts of one cell from this round's calibration, and where they differ from the measured steps.
 void add_forecasts(const Job& job, const sim::Profile& same, const sim::Profile& others,
-                   const sim::MeasuredSteps& measured, sim::Round& round, sim::CellMemory& memory) {
+                   const sim::MeasuredSteps& measured, sim::Round& round, sim::Cell& cell) {
   for (const sim::CostModelKind& kind : sim::cost_model_table()) {
     const sim::Profile& profile = kind.for_other_shapes ? others : same;
     if (kind.needs_profile && profile.ops() == 0) continue;
     const sim::Forecast forecast = sim::forecast(job.program, job.cluster, kind.name, &profile);
     const sim::Timeline predicted = sim::simulate(job.program, forecast.costs, job.cluster);
-    if (kind.name == "profiled") predict_memory(job, profile, forecast.costs, memory);
+    if (kind.name == "profiled") {
+      predict_memory(job, profile, forecast.costs, cell.memory);
+      sim::place(cell, job.program, job.cluster, forecast.costs.workspace_bytes);
+    }
     round.predicted[std::string(kind.name)] = forecast.step;
     round.attribution[std::string(kind.name)] =
         sim::attribute_cost_error(job.program, job.cluster, predicted, forecast.step.step_s, measured).classes;
@@ -189,7 +193,7 @@ class Rounds {
         continue;
       sim::Round& round = visits[j].round;
       round.round = number;
-      add_forecasts(jobs_[j], profiles.same[j], profiles.others, visits[j].steps, round, cell.memory);
+      add_forecasts(jobs_[j], profiles.same[j], profiles.others, visits[j].steps, round, cell);
       cell.rounds.push_back(round);
       if (has_peer(jobs_[j])) add_peer(jobs_[j], answers[j], visits[j].first_loss, round, result);
     }
@@ -218,6 +222,7 @@ class Rounds {
                        sim::Result& result) {
     constexpr double kLossBound = 1e-3;  // float32, other kernels
     sim::Cell& cell = result.cell(job.program, job.world, kPeer);
+    sim::place(cell, job.program, job.cluster);
     cell.skipped = answer.skipped;
     if (answer.skipped.empty() && std::abs(answer.losses.at(1) / loss - 1) > kLossBound)
       cell.skipped =
@@ -253,7 +258,7 @@ int compare(const CompareOptions& options) {
   const Worlds worlds(options.machine, jobs);
   if (worlds.elsewhere()) return *worlds.elsewhere();
   result.context = context(options.machine, worlds);
-  for (const Job& job : jobs) result.cell(job.program, job.world);
+  for (const Job& job : jobs) sim::place(result.cell(job.program, job.world), job.program, job.cluster);
   const int first = result.next_round();
   if (first > 0) fmt::print("compare: going on with round {}\n", first + 1);
   Rounds rounds(options, jobs, worlds);
@@ -271,7 +276,14 @@ int compare(const CompareOptions& options) {
     std::fflush(stdout);
   }
   const sim::Report report = sim::make_report(result);
-  fmt::print("\n{}", sim::to_console(report));
+  if (options.output.details) {
+    fmt::print("\n{}", sim::to_console(report));
+  } else {
+    const bool kept = !options.output.json.empty();
+    const sim::Answer answer = sim::answer_of(
+        result, nullptr, fmt::format("the same command with {}--rounds {{}}", kept ? "" : "--json FILE and "));
+    fmt::print("\n{}\n{}", answer.table, answer.words);
+  }
   if (!options.output.csv.empty()) sim::write_text_file(options.output.csv, sim::to_csv(report));
   return 0;
 }

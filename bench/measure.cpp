@@ -8,6 +8,7 @@
 #include "bench/machine.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
+#include "sim/report/answer.hpp"
 #include "sim/report/report.hpp"
 #include "sim/text/spec.hpp"
 
@@ -44,6 +45,7 @@ int measure(const MeasureOptions& options) {
   bool right = true;
   for (const Job& job : jobs) {
     sim::Cell& cell = result.cell(job.program, job.world);
+    sim::place(cell, job.program, job.cluster);
     if (options.verify) {
       cell.verify_error = verify(job, worlds.at(job.world));
       right &= *cell.verify_error <= kVerifyBound;
@@ -56,7 +58,12 @@ int measure(const MeasureOptions& options) {
     if (!options.output.json.empty()) sim::save_result(options.output.json, result);  // what is measured stays
   }
   const sim::Report report = sim::make_report(result);
-  fmt::print("{}", sim::to_console(report, sim::Detail::full));
+  if (options.output.details) {
+    fmt::print("{}", sim::to_console(report, sim::Detail::full));
+  } else {
+    const sim::Answer answer = sim::answer_of(result);
+    fmt::print("{}\n{}", answer.table, answer.words);
+  }
   if (!options.output.csv.empty()) sim::write_text_file(options.output.csv, sim::to_csv(report));
   return right ? 0 : 1;
 }

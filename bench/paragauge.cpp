@@ -42,6 +42,10 @@ void add_output(CLI::App* command, bench::Output& output) {
   command->add_option("--csv", output.csv, "write the table to this file");
 }
 
+void add_details(CLI::App* command, bench::Output& output) {
+  command->add_flag("--details", output.details, "all tables: intervals, what the time and the memory consist of");
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Predicts, measures and compares training steps of parallel strategies.");
   app.require_subcommand(1);
@@ -88,6 +92,7 @@ int run(int argc, char** argv) {
   predict->add_option("--profile", predict_options.profile, "a profile that `calibrate` wrote");
   predict->add_flag("--program", predict_options.print_program, "print the Programs instead");
   add_output(predict, predict_options.output);
+  add_details(predict, predict_options.output);
   predict->callback([&] { status = bench::predict(predict_options); });
 
   bench::MeasureOptions measure_options;
@@ -102,6 +107,7 @@ int run(int argc, char** argv) {
   measure->add_flag("--verify", measure_options.verify,
                     "in float64, compare loss, gradients and parameters with one device playing the same partition");
   add_output(measure, measure_options.output);
+  add_details(measure, measure_options.output);
   measure->callback([&] { status = bench::measure(measure_options); });
 
   bench::CalibrateOptions calibrate_options;
@@ -140,6 +146,7 @@ int run(int argc, char** argv) {
                     "the same steps in plain PyTorch (bench/peers), in the same rounds");
   compare->add_option("--seed", compare_options.seed, "of the order within a round")->capture_default_str();
   add_output(compare, compare_options.output);
+  add_details(compare, compare_options.output);
   compare->callback([&] { status = bench::compare(compare_options); });
 
   bench::ReportOptions report_options;

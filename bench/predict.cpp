@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <thread>
 
@@ -11,6 +13,7 @@
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
+#include "sim/report/answer.hpp"
 #include "sim/report/report.hpp"
 #include "sim/simulate/forecast.hpp"
 #include "sim/simulate/what_if.hpp"
@@ -59,6 +62,12 @@ std::string limits_of(const std::string& cell, const sim::Program& program, cons
   return text;
 }
 
+/// Of this source tree; PARAGAUGE_TRACK_RECORD in the environment overrides it.
+std::filesystem::path track_record_file() {
+  if (const char* file = std::getenv("PARAGAUGE_TRACK_RECORD")) return file;
+  return std::filesystem::path(PARAGAUGE_RESULTS_DIR) / "track_record.json";
+}
+
 }  // namespace
 
 int predict(const PredictOptions& options) {
@@ -68,7 +77,8 @@ int predict(const PredictOptions& options) {
   sim::Result result;
   result.context = {
       {"command", "predict"}, {"profile", options.profile}, {"cluster", options.cluster}, {"scale", options.scale}};
-  std::vector<std::string> limits, epochs;
+  std::map<std::size_t, std::vector<std::string>> limits;  // by cell
+  std::vector<std::string> epochs;
   for (const std::string& model_text : options.subject.models) {
     const sim::Model model = sim::load_model(model_text);
     for (const std::string& strategy_text : options.subject.strategies) {
@@ -90,30 +100,41 @@ int predict(const PredictOptions& options) {
       }
       for (const sim::Cluster& cluster : clusters_of(options, strategy.ranks())) {
         sim::Round round;
+        std::vector<double> workspace_bytes;  // of the cost model that knows
+        sim::Cell& found = result.cell(program, options.cluster.empty() ? cluster.world : cluster.name);
+        std::vector<std::string>& limits_of_cell = limits[static_cast<std::size_t>(&found - result.cells.data())];
         for (const std::string& name : options.cost_models) {
           const sim::Profile* measured = profile ? &*profile : nullptr;
           const sim::Forecast f = sim::forecast(program, cluster, name, measured, scale);
           round.predicted[name] = f.step;
+          if (sim::cost_model_table().at(name).needs_profile) workspace_bytes = f.costs.workspace_bytes;
           const std::string cell = fmt::format("{} on {} ({})", strategy.text(), cluster.world, name);
-          limits.push_back(limits_of(cell, program, cluster, f));
+          limits_of_cell.push_back(limits_of(cell, program, cluster, f));
           if (options.epoch == 0) continue;
           double epoch_s = static_cast<double>(steps) * f.step.step_s;
           if (last_program) epoch_s += sim::forecast(*last_program, cluster, name, measured, scale).step.step_s;
           epochs.push_back(fmt::format("  {}: {:.4g} s, {} steps{}", cell, epoch_s, steps + (rest > 0),
                                        rest > 0 ? fmt::format(", the last with {} samples", rest) : ""));
         }
-        result.cell(program, options.cluster.empty() ? cluster.world : cluster.name).rounds.push_back(round);
+        sim::place(found, program, cluster, workspace_bytes);
+        found.rounds.push_back(round);
       }
     }
   }
   if (options.print_program) return 0;
-  const std::filesystem::path record_file = sim::catalog_directory() / "track_record.json";
   std::optional<sim::TrackRecord> record;
-  if (std::filesystem::exists(record_file)) record = sim::load_track_record(record_file);
+  if (const std::filesystem::path file = track_record_file(); std::filesystem::exists(file))
+    record = sim::load_track_record(file);
   const sim::Report report = sim::make_report(result, record ? &*record : nullptr);
-  fmt::print("{}", sim::to_console(report, sim::Detail::full));
+  const sim::Answer answer = sim::answer_of(result, record ? &*record : nullptr);
+  if (options.output.details)
+    fmt::print("{}", sim::to_console(report, sim::Detail::full));
+  else
+    fmt::print("{}\n{}", answer.table, answer.words);
   fmt::print("What limits the step, and what twice as good a resource would give:\n");
-  for (const std::string& limit : limits) fmt::print("{}\n", limit);
+  for (const auto& [cell, lines] : limits)
+    if (options.output.details || std::ranges::count(answer.fastest, cell) > 0)
+      fmt::print("{}\n", fmt::join(lines, "\n"));
   if (options.epoch > 0) fmt::print("An epoch of {} samples:\n{}\n", options.epoch, fmt::join(epochs, "\n"));
   if (!options.output.json.empty()) sim::save_result(options.output.json, result);
   if (!options.output.csv.empty()) sim::write_text_file(options.output.csv, sim::to_csv(report));

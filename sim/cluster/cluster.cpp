@@ -1,7 +1,10 @@
 #include "sim/cluster/cluster.hpp"
 
+#include <unistd.h>
+
 #include <charconv>
 #include <cmath>
+#include <fstream>
 
 #include "sim/error.hpp"
 #include "sim/text/spec.hpp"
@@ -88,6 +91,16 @@ Device load_device(std::string_view name) {
   return device;
 }
 
+Host this_host() {
+  Host host;
+  host.memory = bytes(static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE)));
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; host.cpu.empty() && std::getline(file, line);)
+    if (line.starts_with("model name") && line.find(": ") != std::string::npos)
+      host.cpu = line.substr(line.find(": ") + 2);
+  return host;
+}
+
 Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t devices_per_node) {
   JsonObject file = read_json_file(catalog_file("clusters", "cluster", name));
   need_format(file, "paragauge-cluster-1");
@@ -103,6 +116,7 @@ Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t d
   if (listed == 0 && devices_per_node == 0)
     throw ConfigError("{}: devices_per_node is left open; say how many (--devices)", file.where());
   cluster.devices_per_node = devices_per_node != 0 ? devices_per_node : static_cast<std::uint32_t>(listed);
+  if (listed == 0 && !cluster.device.asynchronous) cluster.host = this_host();
   cluster.link = read_link(file.object("link"), "link");
   cluster.inter_node = file.has("inter_node") ? read_link(file.object("inter_node"), "inter_node") : cluster.link;
   cluster.one_host_thread = file.boolean("one_host_thread", false);

@@ -7,6 +7,7 @@
 // link share it.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,13 @@ struct RankPlace {
   std::uint32_t node = 0;
 };
 
+/// The machine this program runs on.
+struct Host {
+  std::string cpu;  // "AMD EPYC", as the system calls it; may be empty
+  Bytes memory;     // physical
+};
+Host this_host();
+
 struct Cluster {
   std::string name;
   std::string world;  // "local", "gloo", "nccl"
@@ -63,6 +71,12 @@ struct Cluster {
   bool one_host_thread = false;
   std::uint32_t nodes = 1, devices_per_node = 1;
   std::vector<RankPlace> place;  // per rank
+  /// Set where the devices are cores of this very machine (a file that leaves devices_per_node open): its ranks share the
+  /// physical memory. Elsewhere every device has memory of its own.
+  std::optional<Host> host;
+
+  /// What a measurement on such a device is good for: the name of the GPU, or of this machine's CPU.
+  [[nodiscard]] const std::string& device_name() const { return host && !host->cpu.empty() ? host->cpu : device.name; }
 };
 
 /// Rank r sits on device r modulo the number of devices. `devices_per_node` 0 keeps the file's number (a file for "this

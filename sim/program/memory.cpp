@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
+#include <set>
 
 #include "sim/error.hpp"
 
@@ -57,7 +59,25 @@ void each_live(const Role& role, const Visit& visit) {
 }
 
 double workspace_of(const Role& role, std::uint32_t i, std::span<const double> workspace_bytes) {
-  return role.work[i] != kNone ? workspace_bytes[role.work[i]] : 0;
+  return i != kNone && role.work[i] != kNone && !workspace_bytes.empty() ? workspace_bytes[role.work[i]] : 0;
+}
+
+MemoryUse use_of(TensorClass tensor_class) {
+  switch (tensor_class) {
+    case TensorClass::weight:
+    case TensorClass::buffer:
+      return MemoryUse::parameters;
+    case TensorClass::gradient:
+      return MemoryUse::gradients;
+    case TensorClass::optimizer:
+      return MemoryUse::optimizer_states;
+    case TensorClass::activation:
+    case TensorClass::input:
+      return MemoryUse::activations;
+    case TensorClass::communication:
+      return MemoryUse::communication_buffers;
+  }
+  throw InternalError("no such tensor class");
 }
 
 }  // namespace
@@ -77,10 +97,64 @@ Memory peak_memory(const Role& role) {
 double peak_with_workspace(const Role& role, std::span<const double> workspace_bytes) {
   double peak = 0;
   each_live(role, [&](std::uint32_t i, std::int64_t total, const Live&) {
-    const double workspace = i != kNone ? workspace_of(role, i, workspace_bytes) : 0;
-    peak = std::max(peak, static_cast<double>(total) + workspace);
+    peak = std::max(peak, static_cast<double>(total) + workspace_of(role, i, workspace_bytes));
   });
   return peak;
+}
+
+std::string_view to_string(MemoryUse use) {
+  switch (use) {
+    case MemoryUse::parameters:
+      return "parameters";
+    case MemoryUse::gradients:
+      return "gradients";
+    case MemoryUse::optimizer_states:
+      return "optimizer states";
+    case MemoryUse::activations:
+      return "activations";
+    case MemoryUse::communication_buffers:
+      return "communication buffers";
+    case MemoryUse::workspace:
+      return "workspace";
+  }
+  throw InternalError("no such use of memory");
+}
+
+MemoryUses uses_at_peak(const Role& role, std::span<const double> workspace_bytes) {
+  MemoryUses uses{};
+  double peak = -1;
+  each_live(role, [&](std::uint32_t i, std::int64_t total, const Live& live) {
+    const double workspace = workspace_of(role, i, workspace_bytes);
+    if (static_cast<double>(total) + workspace <= peak) return;
+    peak = static_cast<double>(total) + workspace;
+    uses = {};
+    for (std::size_t c = 0; c < live.size(); ++c)
+      uses[static_cast<std::size_t>(use_of(static_cast<TensorClass>(c)))] += live[c];
+    uses[static_cast<std::size_t>(MemoryUse::workspace)] = static_cast<std::int64_t>(workspace);
+  });
+  return uses;
+}
+
+std::int64_t MemoryFit::needed_bytes() const { return std::accumulate(needed.begin(), needed.end(), std::int64_t{0}); }
+
+MemoryFit fit_memory(const Program& program, const Cluster& cluster, std::span<const double> workspace_bytes) {
+  std::map<std::uint32_t, MemoryUses> by_memory;  // by node where the ranks of a node share it, else by device
+  std::set<std::uint32_t> devices;
+  for (const Role& role : program.roles) {
+    const MemoryUses uses = uses_at_peak(role, workspace_bytes);
+    for (const std::uint32_t rank : role.ranks) {
+      const RankPlace& place = cluster.place.at(rank);
+      devices.insert(place.device);
+      MemoryUses& sum = by_memory[cluster.host ? place.node : place.device];
+      for (std::size_t use = 0; use < uses.size(); ++use) sum[use] += uses[use];
+    }
+  }
+  MemoryFit fit{.devices = static_cast<std::uint32_t>(devices.size())};
+  fit.capacity_bytes =
+      static_cast<std::int64_t>((cluster.host ? cluster.host->memory : cluster.device.memory_capacity).base());
+  for (const auto& [where, uses] : by_memory)
+    if (const MemoryFit one{.needed = uses}; one.needed_bytes() > fit.needed_bytes()) fit.needed = uses;
+  return fit;
 }
 
 double held_with_reuse(const Role& role, std::span<const double> workspace_bytes) {

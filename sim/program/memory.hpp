@@ -1,12 +1,16 @@
-// Live tensor bytes of every rank, from the Program alone.
+// Live tensor bytes of every rank, from the Program alone, and whether they fit.
 //
 //   Memory memory = peak_memory(program.roles[0]);
 //   memory.peak_bytes; memory.at_peak[int(TensorClass::activation)];
+//   MemoryFit fit = fit_memory(program, cluster);
+//   fit.needed_bytes() <= fit.capacity_bytes
 #pragma once
 
 #include <array>
 #include <span>
+#include <string_view>
 
+#include "sim/cluster/cluster.hpp"
 #include "sim/program/program.hpp"
 
 namespace sim {
@@ -20,6 +24,34 @@ struct Memory {
 Memory peak_memory(const Role& role);
 /// The same with what ops allocate while they run: what an allocator sees. `workspace_bytes`: by work (Prices).
 double peak_with_workspace(const Role& role, std::span<const double> workspace_bytes);
+
+/// What memory is needed for, in the words of a report: parameters with the buffers of batch norm, activations with the
+/// inputs; workspace is what ops allocate while they run.
+enum class MemoryUse : std::uint8_t {
+  parameters,
+  gradients,
+  optimizer_states,
+  activations,
+  communication_buffers,
+  workspace
+};
+std::string_view to_string(MemoryUse use);
+constexpr int kMemoryUses = 6;
+using MemoryUses = std::array<std::int64_t, kMemoryUses>;  // bytes
+/// At the peak of peak_with_workspace. `workspace_bytes` may be empty: none.
+MemoryUses uses_at_peak(const Role& role, std::span<const double> workspace_bytes = {});
+
+/// The memory that least is left of: of a device, or of this whole machine where the devices are its cores.
+struct MemoryFit {
+  MemoryUses needed{};
+  std::int64_t capacity_bytes = 0;  // 0: not known
+  std::uint32_t devices = 0;        // that the ranks sit on; fewer than the ranks: they share
+
+  [[nodiscard]] std::int64_t needed_bytes() const;
+};
+/// The ranks of one memory are added up as if all had their peak at once. Tensors and workspace only: what the process
+/// holds beside them (the framework itself, a CUDA context) isn't in it.
+MemoryFit fit_memory(const Program& program, const Cluster& cluster, std::span<const double> workspace_bytes = {});
 
 /// Freed blocks of this size or more are kept for the next request of the very same size (backend/machine/allocator.hpp).
 constexpr std::int64_t kReusedFrom = std::int64_t{64} << 10;

@@ -1,5 +1,7 @@
 #include "sim/report/accuracy.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -233,10 +235,16 @@ void add_intervals(const Result& result, const TrackRecord* record, Accuracy& ac
         if (found != accuracy.cells[j].forecasts.end() && found->second.absolute)
           others.push_back(found->second.absolute->log_ratio);
       }
-      forecast.interval_90 = record_of(others).interval_90(forecast.predicted.step_s);
-      if (!forecast.interval_90 && record != nullptr)
-        if (const auto found = record->find(cost_model); found != record->end())
-          forecast.interval_90 = found->second.interval_90(forecast.predicted.step_s);
+      const auto take = [&, &forecast = forecast](const ErrorRecord& errors, std::string from) {
+        forecast.interval_90 = errors.interval_90(forecast.predicted.step_s);
+        if (forecast.interval_90) forecast.interval_from = std::move(from);
+      };
+      take(record_of(others), fmt::format("how far {} forecasts of other models here were off", others.size()));
+      const std::string& device = result.cells[i].device;
+      const ErrorRecord* earlier = record != nullptr ? find(*record, device, cost_model) : nullptr;
+      if (earlier != nullptr) forecast.relative_sd = earlier->relative_sd;
+      if (!forecast.interval_90 && earlier != nullptr)
+        take(*earlier, fmt::format("the track record of {} forecasts on {}", earlier->count, device));
       if (forecast.interval_90 && accuracy.cells[i].measured)
         forecast.covered = accuracy.cells[i].measured->step_s >= forecast.interval_90->low &&
                            accuracy.cells[i].measured->step_s <= forecast.interval_90->high;
@@ -247,13 +255,19 @@ void add_intervals(const Result& result, const TrackRecord* record, Accuracy& ac
 
 TrackRecord track_record(const Result& result) {
   const Accuracy accuracy = assess(result);
-  std::map<std::string, std::vector<double>> errors;
+  std::map<std::pair<std::string, std::string>, std::vector<double>> absolute, relative;  // by device, cost model
   for (std::size_t i = 0; i < result.cells.size(); ++i)
-    for (const auto& [cost_model, forecast] : accuracy.cells[i].forecasts)
-      if (result.cells[i].executor == "paragauge" && forecast.absolute)
-        errors[cost_model].push_back(forecast.absolute->log_ratio);
+    for (const auto& [cost_model, forecast] : accuracy.cells[i].forecasts) {
+      const Cell& cell = result.cells[i];
+      if (cell.executor != "paragauge" || cell.device.empty()) continue;
+      if (forecast.absolute) absolute[{cell.device, cost_model}].push_back(forecast.absolute->log_ratio);
+      if (forecast.relative) relative[{cell.device, cost_model}].push_back(forecast.relative->log_ratio);
+    }
   TrackRecord record;
-  for (const auto& [cost_model, list] : errors) record[cost_model] = record_of(list);
+  for (const auto& [key, errors] : absolute) {
+    ErrorRecord& row = record[key.first][key.second] = record_of(errors);
+    if (const ErrorRecord ratios = record_of(relative[key]); ratios.count >= kFewestErrors) row.relative_sd = ratios.sd;
+  }
   return record;
 }
 

@@ -4,7 +4,7 @@
 //   accuracy.cells[0].forecasts.at("profiled").absolute->log_ratio;    // ln(predicted / measured)
 //   accuracy.summaries[0].failed;                                      // under 80 % of the cells are conclusive
 //
-// Definitions (DESIGN §5). P and M are means over the rounds that have both a forecast and a measurement; a round's
+// Definitions. P and M are means over the rounds that have both a forecast and a measurement; a round's
 // measurement is the mean of its steps.
 //
 //   absolute           ln(P / M)
@@ -14,8 +14,8 @@
 //   noise floor        split-half difference of the cell's own measurement (sim/report/measurement.hpp)
 //   conclusive         the noise floor is known and at most 2 %
 //   forecast interval  90 %: how far the forecasts of *other* models by the same cost model were off, in this result or
-//                      in a track record of earlier ones: μ ± t₀.₉₅ s √(1 + 1/n) of their log errors. No error of the
-//                      model itself is in it
+//                      in a track record of earlier ones on the same device: μ ± t₀.₉₅ s √(1 + 1/n) of their log errors.
+//                      No error of the model itself is in it. Neither: no interval
 //   coverage           the share of cells whose measured step lies inside; should be 85–95 %
 //
 // The other intervals are 95 % bootstrap intervals over rounds; both sides of a ratio are drawn together. Noise excuses
@@ -46,6 +46,8 @@ struct LogError {
 struct ForecastAccuracy {
   StepTime predicted;                   // mean over rounds
   std::optional<Interval> interval_90;  // of the step
+  std::string interval_from;            // whose errors it is made of, in words
+  std::optional<double> relative_sd;    // of ratios to `single`, from the track record
   std::optional<bool> covered;          // the measured mean lies in it
   std::optional<double> predicted_population_deviation_s;
   std::optional<LogError> absolute, relative;
@@ -96,9 +98,9 @@ struct Accuracy {
   std::vector<CellAccuracy> cells;  // like Result::cells
   std::vector<ForecastSummary> summaries;
 };
-/// `record`: for models whose result has too few other models; null: they get no forecast interval.
+/// `record`: for models whose result has too few others; null: they get no forecast interval.
 Accuracy assess(const Result& result, const TrackRecord* record = nullptr);
-/// The errors of our own executor's cells, all models together.
+/// The errors of our own executor's cells by device, all models together.
 TrackRecord track_record(const Result& result);
 
 }  // namespace sim

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "sim/error.hpp"
+#include "sim/report/answer.hpp"
 #include "sim/text/file_format.hpp"
 #include "sim/text/spec.hpp"
 
@@ -135,6 +136,9 @@ constexpr std::array kRowColumns = std::to_array<Column<RowSource>>({
      [](const S& s) { return s.forecast && s.forecast->interval_90 ? Value(s.forecast->interval_90->low) : Value(); }},
     {"forecast_high_s", "upper end of it", kNumber, time, kSeconds,
      [](const S& s) { return s.forecast && s.forecast->interval_90 ? Value(s.forecast->interval_90->high) : Value(); }},
+    {"forecast_interval_from", "whose errors the interval is made of", kText, none, "", [](const S& s) -> Value {
+       return s.forecast && s.forecast->interval_90 ? Value(s.forecast->interval_from) : Value();
+     }},
     {"measured_s", "measured step time, mean over rounds", kNumber, time, kSeconds,
      [](const S& s) { return measured(s, &StepTime::step_s); }},
     {"measured_low_s", "lower end of measured_s's 95 % interval (bootstrap over rounds)", kNumber, time, kSeconds,
@@ -222,6 +226,14 @@ constexpr std::array kRowColumns = std::to_array<Column<RowSource>>({
      [](const S& s) {
        return error_percent(s.cell.memory.predicted_resident_peak_bytes, s.cell.memory.resident_peak_bytes);
      }},
+    {"needed_MiB", "what the fullest device needs: tensors and known workspace of its ranks", kNumber, memory, kMiB,
+     [](const S& s) { return mebibytes(s.cell.memory.needed()); }},
+    {"capacity_MiB", "what it has", kNumber, memory, kMiB,
+     [](const S& s) { return mebibytes(s.cell.memory.capacity_bytes); }},
+    {"fits", "fits, or what is needed, and what most of it is for", kText, none, "",
+     [](const S& s) -> Value { return s.cell.memory.fits() ? Value(fit_text(s.cell.memory)) : Value(); }},
+    {"devices", "that the ranks sit on; fewer than the ranks share them", kInteger, none, kCount,
+     [](const S& s) -> Value { return s.cell.devices > 0 ? Value(s.cell.devices) : Value(); }},
     {"weight_MiB", "part of predicted_peak_MiB", kNumber, memory_parts, kMiB,
      [](const S& s) { return at_peak(s, TensorClass::weight); }},
     {"gradient_MiB", "part of it", kNumber, memory_parts, kMiB,

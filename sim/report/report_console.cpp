@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "sim/error.hpp"
+#include "sim/report/console.hpp"
 #include "sim/report/report.hpp"
 
 namespace sim {
@@ -23,18 +24,6 @@ std::string console_text(const Value& value, std::string_view format) {
       value);
 }
 
-/// Breaks a text after `separator` into lines of at most `width` characters; a longer piece gets a line of its own.
-std::vector<std::string> wrap(std::string_view text, char separator, std::size_t width) {
-  std::vector<std::string> lines{""};
-  while (!text.empty()) {
-    const std::string_view piece = text.substr(0, std::min(text.find(separator), text.size() - 1) + 1);
-    if (!lines.back().empty() && lines.back().size() + piece.size() > width) lines.emplace_back();
-    lines.back() += piece;
-    text.remove_prefix(piece.size());
-  }
-  return lines;
-}
-
 /// A header is its column's name, broken at underscores.
 std::vector<std::string> header_lines(std::string_view name) {
   std::vector<std::string> lines = wrap(name, '_', 10);
@@ -50,40 +39,6 @@ std::size_t column_index(std::span<const Column<Source>> columns, std::string_vi
   const auto found = std::ranges::find(columns, name, &Column<Source>::name);
   check_internal(found != columns.end(), "no column '{}'", name);
   return static_cast<std::size_t>(found - columns.begin());
-}
-
-/// A column of cells, each of one or more lines; the first is the header.
-struct ConsoleColumn {
-  std::vector<std::vector<std::string>> cells;
-  bool right = true;
-
-  [[nodiscard]] std::size_t width() const {
-    std::size_t width = 0;
-    for (const std::vector<std::string>& cell : cells)
-      for (const std::string& line : cell) width = std::max(width, line.size());
-    return width;
-  }
-};
-
-std::string lay_out(const std::vector<ConsoleColumn>& columns, bool is_header = true) {
-  std::string text;
-  for (std::size_t row = 0; row < columns[0].cells.size(); ++row) {
-    std::size_t height = 0;
-    for (const ConsoleColumn& column : columns) height = std::max(height, column.cells[row].size());
-    for (std::size_t line = 0; line < height; ++line) {
-      std::string out;
-      for (const ConsoleColumn& column : columns) {
-        const std::vector<std::string>& cell = column.cells[row];
-        const std::size_t from =
-            is_header && row == 0 ? height - cell.size() : 0;  // a header stands on the ground, a row hangs
-        const std::string piece = line >= from && line - from < cell.size() ? cell[line - from] : "";
-        out += (&column == columns.data() ? "" : " ") + (column.right ? fmt::format("{:>{}}", piece, column.width())
-                                                                      : fmt::format("{:<{}}", piece, column.width()));
-      }
-      text += out.substr(0, out.find_last_not_of(' ') + 1) + "\n";
-    }
-  }
-  return text;
 }
 
 /// The rows of one heading in one of the tables; columns without any value are left out. Empty when all are.
@@ -140,7 +95,7 @@ std::string summary_text(const Report& report) {
     meaning.cells.push_back(
         wrap(column.description, ' ', std::max(kConsoleWidth - std::min(taken, kConsoleWidth), kLeastRoom)));
   columns.push_back(std::move(meaning));
-  return lay_out(columns, /*is_header=*/false);
+  return lay_out(columns, /*has_header=*/false);
 }
 
 std::string classes_text(const Report& report, std::size_t s) {

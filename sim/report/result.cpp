@@ -15,6 +15,7 @@ namespace sim {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using nlohmann::literals::operator""_json_pointer;
 
 struct Part {
   std::string_view name;
@@ -30,13 +31,14 @@ struct MemoryPart {
   std::string_view name;
   std::optional<std::int64_t> CellMemory::*value;
 };
-constexpr std::array<MemoryPart, 6> kMemoryParts{
+constexpr std::array<MemoryPart, 7> kMemoryParts{
     {{"predicted_peak_bytes", &CellMemory::predicted_peak_bytes},
      {"measured_peak_bytes", &CellMemory::measured_peak_bytes},
      {"allocator_peak_bytes", &CellMemory::allocator_peak_bytes},
      {"predicted_allocator_peak_bytes", &CellMemory::predicted_allocator_peak_bytes},
      {"predicted_resident_peak_bytes", &CellMemory::predicted_resident_peak_bytes},
-     {"resident_peak_bytes", &CellMemory::resident_peak_bytes}}};
+     {"resident_peak_bytes", &CellMemory::resident_peak_bytes},
+     {"capacity_bytes", &CellMemory::capacity_bytes}}};
 
 template <class T>
 Json or_null(const std::optional<T>& value) {
@@ -133,6 +135,11 @@ CellMemory read_memory(JsonObject json) {
     if (json.has(part.name) && !json.value(part.name).is_null()) memory.*part.value = at_least(json, part.name, 0);
   JsonObject classes = json.object("predicted_at_peak_bytes");
   for (const std::string& name : classes.keys()) memory.predicted_at_peak_bytes[name] = at_least(classes, name, 0);
+  if (json.has("needed_bytes")) {
+    JsonObject uses = json.object("needed_bytes");
+    for (const std::string& name : uses.keys()) memory.needed_bytes[name] = at_least(uses, name, 0);
+    if (!memory.needed()) throw ConfigError("{}: 'needed_bytes' add up to more than 2^60", json.where());
+  }
   json.finish();
   return memory;
 }
@@ -151,6 +158,8 @@ Cell read_cell(JsonObject& json) {
   if (cell.replicas > cell.global_batch || cell.microbatches > cell.global_batch / cell.replicas)
     throw ConfigError("{}: replicas={} of microbatches={} are more than the global_batch={}", json.where(),
                       cell.replicas, cell.microbatches, cell.global_batch);
+  cell.device = json.text("device", "");
+  if (json.has("devices")) cell.devices = at_least(json, "devices", 0);
   if (!json.value("skipped").is_null()) cell.skipped = json.text("skipped");
   if (!json.value("verify_error").is_null()) cell.verify_error = json.number("verify_error");
   cell.memory = read_memory(json.object("memory"));
@@ -182,16 +191,43 @@ Cell& Result::cell(const Program& program, std::string_view world, std::string_v
   found.replicas = program.replicas;
   found.microbatches = program.microbatches;
   found.global_batch = program.global_batch;
-  found.memory.predicted_peak_bytes = 0;
-  for (const Role& role : program.roles) {
-    const Memory memory = peak_memory(role);
-    if (memory.peak_bytes < *found.memory.predicted_peak_bytes) continue;
-    found.memory.predicted_peak_bytes = memory.peak_bytes;
-    for (int c = 0; c < kTensorClasses; ++c)
-      found.memory.predicted_at_peak_bytes[std::string(to_string(static_cast<TensorClass>(c)))] =
-          memory.at_peak[static_cast<std::size_t>(c)];
-  }
   return found;
+}
+
+std::optional<std::int64_t> CellMemory::needed() const {
+  if (needed_bytes.empty()) return std::nullopt;
+  constexpr std::int64_t kMost = std::int64_t{1} << 60;
+  std::int64_t sum = 0;
+  for (const auto& [use, bytes] : needed_bytes) {
+    if (bytes > kMost - sum) return std::nullopt;
+    sum += bytes;
+  }
+  return sum;
+}
+
+std::optional<bool> CellMemory::fits() const {
+  const std::optional<std::int64_t> bytes = needed();
+  return bytes && capacity_bytes ? std::optional(*bytes <= *capacity_bytes) : std::nullopt;
+}
+
+void place(Cell& cell, const Program& program, const Cluster& cluster, std::span<const double> workspace_bytes) {
+  CellMemory& memory = cell.memory;
+  memory.predicted_peak_bytes = 0;
+  for (const Role& role : program.roles) {
+    const Memory peak = peak_memory(role);
+    if (peak.peak_bytes < *memory.predicted_peak_bytes) continue;
+    memory.predicted_peak_bytes = peak.peak_bytes;
+    for (int c = 0; c < kTensorClasses; ++c)
+      memory.predicted_at_peak_bytes[std::string(to_string(static_cast<TensorClass>(c)))] =
+          peak.at_peak[static_cast<std::size_t>(c)];
+  }
+  const MemoryFit fit = fit_memory(program, cluster, workspace_bytes);
+  cell.device = cluster.device_name();
+  cell.devices = fit.devices;
+  if (fit.capacity_bytes > 0) memory.capacity_bytes = fit.capacity_bytes;
+  for (int use = 0; use < kMemoryUses; ++use)
+    memory.needed_bytes[std::string(to_string(static_cast<MemoryUse>(use)))] =
+        fit.needed[static_cast<std::size_t>(use)];
 }
 
 int Result::next_round() const {
@@ -213,12 +249,15 @@ nlohmann::ordered_json to_json(const Cell& cell) {
             {"replicas", cell.replicas},
             {"microbatches", cell.microbatches},
             {"global_batch", cell.global_batch},
+            {"device", cell.device},
+            {"devices", cell.devices},
             {"skipped", cell.skipped.empty() ? Json() : Json(cell.skipped)},
             {"verify_error", or_null(cell.verify_error)}};
   Json& memory = json["memory"];
   for (const MemoryPart& part : kMemoryParts) memory[part.name] = or_null(cell.memory.*part.value);
   memory["predicted_at_peak_bytes"] = Json::object();
   for (const auto& [name, bytes] : cell.memory.predicted_at_peak_bytes) memory["predicted_at_peak_bytes"][name] = bytes;
+  if (!cell.memory.needed_bytes.empty()) memory["needed_bytes"] = cell.memory.needed_bytes;
   json["rounds"] = Json::array();
   for (const Round& round : cell.rounds) json["rounds"].push_back(to_json(round));
   return json;
@@ -239,6 +278,11 @@ Result result_from_json(std::string_view text, const std::string& where) {
   }
   for (const char* computed : {"columns", "rows", "summary"}) file.objects(computed);
   file.finish();
+  // Older files name a CPU's device only in their context.
+  const auto cpu = result.context.value("/environment/cpu/model"_json_pointer, nlohmann::json());
+  if (result.context.value("device", "") == "cpu" && cpu.is_string())
+    for (Cell& cell : result.cells)
+      if (cell.device.empty()) cell.device = cpu;
   return result;
 }
 

@@ -24,30 +24,45 @@ std::optional<Interval> ErrorRecord::interval_90(double predicted_s) const {
   return Interval{predicted_s * std::exp(-mean - reach), predicted_s * std::exp(-mean + reach)};
 }
 
+const ErrorRecord* find(const TrackRecord& record, const std::string& device, const std::string& cost_model) {
+  const auto of_device = record.find(device);
+  if (of_device == record.end()) return nullptr;
+  const auto found = of_device->second.find(cost_model);
+  return found == of_device->second.end() ? nullptr : &found->second;
+}
+
 std::string to_json(const TrackRecord& record) {
-  nlohmann::ordered_json file{{"format", "paragauge-track-record-1"}};
-  for (const auto& [cost_model, errors] : record)
-    file["cost_models"][cost_model] = {
-        {"cells", errors.count}, {"mean_log_error", errors.mean}, {"sd_log_error", errors.sd}};
+  nlohmann::ordered_json file{{"format", "paragauge-track-record-2"}, {"devices", nlohmann::ordered_json::object()}};
+  for (const auto& [device, cost_models] : record)
+    for (const auto& [cost_model, errors] : cost_models) {
+      nlohmann::ordered_json& row = file["devices"][device][cost_model];
+      row = {{"cells", errors.count}, {"mean_log_error", errors.mean}, {"sd_log_error", errors.sd}};
+      if (errors.relative_sd) row["sd_relative_log_error"] = *errors.relative_sd;
+    }
   return file.dump(1) + "\n";
 }
 
 TrackRecord load_track_record(const std::filesystem::path& path) {
   JsonObject file = read_json_file(path);
-  check_format(file, "paragauge-track-record", 1, "'paragauge report --record' writes it again");
+  check_format(file, "paragauge-track-record", 2, "'paragauge report --record' writes it again");
   TrackRecord record;
-  JsonObject cost_models = file.object("cost_models");
-  for (const std::string& name : cost_models.keys()) {
-    JsonObject row = cost_models.object(name);
-    const std::int64_t cells = row.integer("cells");
-    ErrorRecord& errors = record[name];
-    errors.mean = row.number("mean_log_error");
-    errors.sd = row.number("sd_log_error");
-    if (cells < 0 || errors.sd < 0)
-      throw ConfigError("{}: 'cells' and 'sd_log_error' must not be negative, found {} and {}", row.where(), cells,
-                        errors.sd);
-    errors.count = static_cast<std::size_t>(cells);
-    row.finish();
+  JsonObject devices = file.object("devices");
+  for (const std::string& device : devices.keys()) {
+    JsonObject cost_models = devices.object(device);
+    for (const std::string& name : cost_models.keys()) {
+      JsonObject row = cost_models.object(name);
+      const std::int64_t cells = row.integer("cells");
+      ErrorRecord& errors = record[device][name];
+      errors.mean = row.number("mean_log_error");
+      errors.sd = row.number("sd_log_error");
+      if (row.has("sd_relative_log_error")) errors.relative_sd = row.number("sd_relative_log_error");
+      if (cells < 0 || errors.sd < 0 || errors.relative_sd.value_or(0) < 0)
+        throw ConfigError(
+            "{}: 'cells', 'sd_log_error' and 'sd_relative_log_error' must not be negative, found {}, {} and {}",
+            row.where(), cells, errors.sd, errors.relative_sd.value_or(0));
+      errors.count = static_cast<std::size_t>(cells);
+      row.finish();
+    }
   }
   file.finish();
   return record;

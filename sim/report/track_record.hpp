@@ -1,7 +1,8 @@
-// How far the forecasts of each cost model have been off: what the intervals of new forecasts are made of.
+// How far the forecasts of each cost model have been off on a device: what the intervals of new forecasts for that device
+// are made of. Another device's errors say nothing: a data sheet may be right for one and wrong for the other.
 //
-//   const TrackRecord record = load_track_record("sim/catalog/track_record.json");
-//   record.at("profiled").interval_90(predicted_s);
+//   const TrackRecord record = load_track_record("bench/results/track_record.json");
+//   if (const ErrorRecord* errors = find(record, "AMD EPYC", "profiled")) errors->interval_90(predicted_s);
 #pragma once
 
 #include <cstddef>
@@ -21,15 +22,19 @@ constexpr std::size_t kFewestErrors = 8;
 /// The log errors ln(predicted / measured) of some forecasts.
 struct ErrorRecord {
   std::size_t count = 0;
-  double mean = 0, sd = 0;  // sd of the sample (n − 1)
+  double mean = 0, sd = 0;            // sd of the sample (n − 1)
+  std::optional<double> relative_sd;  // of the errors relative to `single`
 
   /// Where the measurement of a forecast should lie 90 times of 100; nothing below kFewestErrors.
   [[nodiscard]] std::optional<Interval> interval_90(double predicted_s) const;
 };
 ErrorRecord record_of(const std::vector<double>& log_errors);
 
-/// By cost model. File format "paragauge-track-record-1": what `paragauge report --record` writes and `predict` reads.
-using TrackRecord = std::map<std::string, ErrorRecord>;
+/// By device (Cluster::device_name()) and cost model. File format "paragauge-track-record-2": what
+/// `paragauge report --record` writes and `predict` reads.
+using TrackRecord = std::map<std::string, std::map<std::string, ErrorRecord>>;
+/// Null where there's none.
+const ErrorRecord* find(const TrackRecord& record, const std::string& device, const std::string& cost_model);
 std::string to_json(const TrackRecord& record);
 TrackRecord load_track_record(const std::filesystem::path& path);
 

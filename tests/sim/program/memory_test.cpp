@@ -171,6 +171,71 @@ TEST(Memory, WorkspaceCountsWhileItsOpRuns) {
   EXPECT_EQ(peak_with_workspace(role, std::vector{500.0, 30.0}), 400 + 100 + 500);  // the first op's is larger
 }
 
+TEST(Memory, UsesAddUpToThePeak) {
+  for (const std::string& name : catalog_names("models")) {
+    const Model model = small_model(name);
+    for (const std::string& text : strategy_texts(model)) {
+      const Program program = lower(model, parse_strategy(text, model));
+      std::vector<double> workspace(program.works.size());
+      for (std::size_t w = 0; w < workspace.size(); ++w) workspace[w] = static_cast<double>(w % 3 * 1000);
+      for (const Role& role : program.roles) {
+        SCOPED_TRACE(name + " " + text + " " + role.name);
+        const auto sum = [](const MemoryUses& uses) {
+          return std::accumulate(uses.begin(), uses.end(), std::int64_t{0});
+        };
+        EXPECT_EQ(sum(uses_at_peak(role)), peak_memory(role).peak_bytes);
+        EXPECT_EQ(static_cast<double>(sum(uses_at_peak(role, workspace))), peak_with_workspace(role, workspace));
+        const Memory memory = peak_memory(role);
+        const MemoryUses uses = uses_at_peak(role);
+        const auto use = [&](MemoryUse one) { return uses[static_cast<std::size_t>(one)]; };
+        EXPECT_EQ(use(MemoryUse::parameters),
+                  at_peak(memory, TensorClass::weight) + at_peak(memory, TensorClass::buffer));
+        EXPECT_EQ(use(MemoryUse::activations),
+                  at_peak(memory, TensorClass::activation) + at_peak(memory, TensorClass::input));
+        EXPECT_EQ(use(MemoryUse::gradients), at_peak(memory, TensorClass::gradient));
+        EXPECT_EQ(use(MemoryUse::optimizer_states), at_peak(memory, TensorClass::optimizer));
+        EXPECT_EQ(use(MemoryUse::communication_buffers), at_peak(memory, TensorClass::communication));
+        EXPECT_EQ(use(MemoryUse::workspace), 0);
+      }
+    }
+  }
+}
+
+// Two ranks of 400 and 800 bytes, the latter with a workspace: on a device each, on one, and as cores of one host.
+TEST(Memory, RanksOfOneMemoryAddUp) {
+  const Program program = program_from_text(
+      "paragauge-program-1\nwork relu.forward f32[4] inplace=0\n"
+      "role one ranks=0\ntensor x f32[100] weight persistent\n0 compute w0 : x -> x\n"
+      "role two ranks=1\ntensor x f32[200] activation persistent\n0 compute w0 : x -> x\n");
+  Cluster cluster = testing::plain_cluster(2);
+  cluster.device.memory_capacity = bytes(1000);
+  MemoryFit fit = fit_memory(program, cluster, std::vector{50.0});
+  EXPECT_EQ(fit.needed, (MemoryUses{0, 0, 0, 800, 0, 50}));
+  EXPECT_EQ(fit.capacity_bytes, 1000);
+  EXPECT_EQ(fit.devices, 2U);
+  cluster.host = Host{"A CPU", bytes(1200)};
+  fit = fit_memory(program, cluster);
+  EXPECT_EQ(fit.needed, (MemoryUses{400, 0, 0, 800, 0, 0}));
+  EXPECT_EQ(fit.capacity_bytes, 1200);
+  EXPECT_EQ(fit.devices, 2U);
+  EXPECT_EQ(cluster.device_name(), "A CPU");
+  cluster.host.reset();
+  cluster.place[1] = cluster.place[0];
+  fit = fit_memory(program, cluster);
+  EXPECT_EQ(fit.needed_bytes(), 1200);
+  EXPECT_EQ(fit.capacity_bytes, 1000);
+  EXPECT_EQ(fit.devices, 1U);
+  EXPECT_EQ(cluster.device_name(), "core");
+}
+
+TEST(Memory, ThisMachinesRanksShareItsMemory) {
+  const Cluster cluster = load_cluster("cpu_gloo", 2, 2);
+  ASSERT_TRUE(cluster.host);
+  EXPECT_EQ(cluster.host->memory.base(), this_host().memory.base());
+  EXPECT_GT(cluster.host->memory.in_GiB(), 0.1);
+  EXPECT_FALSE(load_cluster("dgx_a100", 2).host);
+}
+
 TEST(Memory, FreedBlocksAreReusedForTheirVerySize) {
   // 100 KB each: the second takes the first's block; a workspace of another size stays beside it.
   const auto role = [](int b) {

@@ -117,9 +117,15 @@ TEST(Accuracy, ForecastIntervalsComeFromOtherModels) {
   EXPECT_EQ(accuracy.summaries[0].with_interval, 2U);
   EXPECT_EQ(*accuracy.summaries[0].coverage, 0.5);
   // A record of earlier results stands in.
-  const TrackRecord record{{"m", record_of(errors)}};
-  EXPECT_NEAR(assess(result, &record).cells[0].forecasts.at("m").interval_90->high,
-              std::exp(errors[0]) * std::exp(-0.02 + reach), 1e-12);
+  EXPECT_EQ(forecast(accuracy, 10).interval_from, "how far 10 forecasts of other models here were off");
+  for (Cell& cell : result.cells) cell.device = "A CPU";
+  const TrackRecord record{{"A CPU", {{"m", record_of(errors)}}}};
+  const ForecastAccuracy from_record = assess(result, &record).cells[0].forecasts.at("m");
+  EXPECT_NEAR(from_record.interval_90->high, std::exp(errors[0]) * std::exp(-0.02 + reach), 1e-12);
+  EXPECT_EQ(from_record.interval_from, "the track record of 10 forecasts on A CPU");
+  // Another device's doesn't.
+  const TrackRecord elsewhere{{"Another CPU", {{"m", record_of(errors)}}}};
+  EXPECT_FALSE(assess(result, &elsewhere).cells[0].forecasts.at("m").interval_90);
 }
 
 TEST(Accuracy, AgainstThePeerInTheSameRounds) {
@@ -136,14 +142,34 @@ TEST(Accuracy, AgainstThePeerInTheSameRounds) {
 }
 
 TEST(Accuracy, TrackRecordsAreReadAsWritten) {
-  const TrackRecord record{{"analytic", {9, -0.1, 0.2}}, {"fitted", {120, 0.01, 0.05}}};
+  const TrackRecord record{{"A CPU", {{"analytic", {9, -0.1, 0.2}}, {"fitted", {120, 0.01, 0.05, 0.03}}}},
+                           {"A GPU", {{"analytic", {8, 0, 0.1}}}}};
   const std::filesystem::path path = std::filesystem::path(::testing::TempDir()) / "paragauge_track_record.json";
   write_text_file(path, to_json(record));
   const TrackRecord same = load_track_record(path);
-  EXPECT_EQ(same.at("fitted").count, 120U);
-  EXPECT_EQ(same.at("analytic").mean, -0.1);
-  EXPECT_EQ(same.at("analytic").sd, 0.2);
+  EXPECT_EQ(find(same, "A CPU", "fitted")->count, 120U);
+  EXPECT_EQ(find(same, "A CPU", "fitted")->relative_sd, 0.03);
+  EXPECT_EQ(find(same, "A CPU", "analytic")->mean, -0.1);
+  EXPECT_EQ(find(same, "A CPU", "analytic")->sd, 0.2);
+  EXPECT_FALSE(find(same, "A CPU", "analytic")->relative_sd);
+  EXPECT_EQ(find(same, "A GPU", "fitted"), nullptr);
+  EXPECT_EQ(find(same, "no such", "fitted"), nullptr);
   EXPECT_FALSE((ErrorRecord{7, 0, 0.1}).interval_90(1));  // too few
+}
+
+TEST(Accuracy, ATrackRecordIsByDevice) {
+  Result result;
+  for (const char* device : {"A CPU", "Another CPU"})
+    for (int i = 0; i < 9; ++i) {
+      const double error = device[1] == ' ' ? 1.1 : 1.3;
+      add(result, {i == 0 ? "single" : fmt::format("ddp,dp={}", i + 1), times(error), kSteady}, device).device = device;
+    }
+  const TrackRecord record = track_record(result);
+  EXPECT_EQ(record.size(), 2U);
+  EXPECT_EQ(find(record, "A CPU", "m")->count, 9U);
+  EXPECT_NEAR(find(record, "A CPU", "m")->mean, std::log(1.1), 1e-12);
+  EXPECT_NEAR(find(record, "Another CPU", "m")->mean, std::log(1.3), 1e-12);
+  EXPECT_NEAR(find(record, "A CPU", "m")->relative_sd.value(), 0, 1e-12);
 }
 
 TEST(Accuracy, ConclusiveMeansANoiseFloorOfAtMostTwoPercent) {

@@ -9,9 +9,12 @@
 #include "sim/error.hpp"
 #include "sim/report/report.hpp"
 #include "sim/text/spec.hpp"
+#include "tests/sim/testing.hpp"
 
 namespace sim {
 namespace {
+
+using testing::replaced;
 
 Result sample_result() {
   Result result;
@@ -41,12 +44,6 @@ std::string message_of(const std::string& text) {
     return error.what();
   }
   return "no error";
-}
-
-std::string replaced(std::string text, const std::string& from, const std::string& to) {
-  const std::size_t at = text.find(from);
-  if (at == std::string::npos) throw std::logic_error("'" + from + "' isn't in the file");
-  return text.replace(at, from.size(), to);
 }
 
 TEST(Result, RoundTripsThroughItsFile) {
@@ -93,11 +90,20 @@ TEST(Result, CellOfAProgramHasItsNumbers) {
     role.add_tensor("w", {Dtype::f32, {64 + r}}, TensorClass::weight, true);
   }
   Result result;
-  const Cell& cell = result.cell(program, "local");
+  Cell& cell = result.cell(program, "local");
   EXPECT_EQ(cell.ranks, 2);
   EXPECT_EQ(cell.replicas, 2);
   EXPECT_EQ(cell.microbatches, 3);
   EXPECT_EQ(cell.global_batch, 24);
+  EXPECT_FALSE(cell.memory.predicted_peak_bytes);  // a lookup doesn't compute
+  Cluster cluster = testing::plain_cluster(2);
+  cluster.device.memory_capacity = bytes(259);
+  place(cell, program, cluster);
+  EXPECT_EQ(cell.device, "core");
+  EXPECT_EQ(cell.devices, 2);
+  EXPECT_EQ(cell.memory.needed(), 65 * 4);
+  EXPECT_EQ(cell.memory.capacity_bytes, 259);
+  EXPECT_FALSE(cell.memory.fits().value());
   EXPECT_EQ(cell.memory.predicted_peak_bytes, 65 * 4);  // the fuller rank
   EXPECT_EQ(cell.memory.predicted_at_peak_bytes.at("weight"), 65 * 4);
   EXPECT_EQ(&result.cell(program, "local"), &cell);

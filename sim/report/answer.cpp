@@ -1,0 +1,359 @@
+#include "sim/report/answer.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "sim/cost/cost_model.hpp"
+#include "sim/error.hpp"
+#include "sim/report/console.hpp"
+
+namespace sim {
+namespace {
+
+constexpr std::size_t kWidth = 100, kLeastRoom = 24;
+
+/// A cell of our own executor that ran or was forecast.
+struct Line {
+  std::size_t index = 0;  // in Result::cells
+  const Cell* cell = nullptr;
+  const CellAccuracy* accuracy = nullptr;
+  const ForecastAccuracy* forecast = nullptr;  // of the best cost model; may be null
+
+  [[nodiscard]] bool is_measured() const { return accuracy->measured.has_value(); }
+  [[nodiscard]] double step_s() const {
+    return is_measured() ? accuracy->measured->step_s : forecast->predicted.step_s;
+  }
+  [[nodiscard]] bool fits() const { return cell->memory.fits().value_or(true); }
+};
+
+/// One model's rows.
+struct Question {
+  std::string model;
+  std::vector<Line> lines;  // fastest first
+  std::vector<const Cell*> skipped;
+  std::vector<std::string> worlds, cost_models, peers;  // in the order of appearance
+};
+
+void add_once(std::vector<std::string>& list, const std::string& text) {
+  if (std::ranges::find(list, text) == list.end()) list.push_back(text);
+}
+
+/// What knows the very shapes before what answers for others, and both before data sheets.
+int rank_of(const std::string& cost_model) {
+  for (const CostModelKind& kind : cost_model_table())
+    if (kind.name == cost_model) return !kind.needs_profile ? 2 : kind.for_other_shapes ? 1 : 0;
+  return 3;
+}
+
+std::vector<Question> questions_of(const Result& result, const Accuracy& accuracy) {
+  std::vector<Question> questions;
+  for (std::size_t i = 0; i < result.cells.size(); ++i) {
+    const Cell& cell = result.cells[i];
+    auto question = std::ranges::find(questions, cell.model, &Question::model);
+    if (question == questions.end()) question = questions.insert(questions.end(), {.model = cell.model});
+    add_once(question->worlds, cell.world);
+    if (cell.executor != "paragauge") {
+      if (accuracy.cells[i].measured) add_once(question->peers, cell.executor);
+      continue;
+    }
+    Line line{i, &cell, &accuracy.cells[i], nullptr};
+    std::string best;
+    for (const auto& [cost_model, forecast] : line.accuracy->forecasts) {
+      add_once(question->cost_models, cost_model);
+      if (line.forecast != nullptr && rank_of(cost_model) >= rank_of(best)) continue;
+      line.forecast = &forecast;
+      best = cost_model;
+    }
+    if (!cell.skipped.empty())
+      question->skipped.push_back(&cell);
+    else if (line.is_measured() || line.forecast != nullptr)
+      question->lines.push_back(line);
+  }
+  for (Question& question : questions) {
+    std::ranges::stable_sort(question.lines, {}, &Line::step_s);
+    std::ranges::stable_sort(question.cost_models, {}, rank_of);
+    if (std::ranges::any_of(question.lines, &Line::is_measured))  // one forecast stands beside a measurement
+      question.cost_models.resize(std::min<std::size_t>(1, question.cost_models.size()));
+  }
+  return questions;
+}
+
+std::string preset_of(const std::string& strategy) { return strategy.substr(0, strategy.find(',')); }
+
+std::set<std::string> items_of(const std::string& strategy) {
+  std::set<std::string> items;
+  for (std::size_t comma = strategy.find(','); comma != std::string::npos; comma = strategy.find(',', comma + 1))
+    items.insert(strategy.substr(comma + 1, strategy.find(',', comma + 1) - comma - 1));
+  return items;
+}
+
+/// As a person says it: "ddp overlapped", "pipeline gpipe microbatches=8 on gloo". What all rows of its kind have in
+/// common goes without saying.
+std::string name_of(const Line& line, const Question& question) {
+  std::string name = preset_of(line.cell->strategy);
+  for (const std::string& item : items_of(line.cell->strategy)) {
+    const bool is_common = std::ranges::all_of(question.lines, [&](const Line& other) {
+      return preset_of(other.cell->strategy) != preset_of(line.cell->strategy) ||
+             items_of(other.cell->strategy).contains(item);
+    });
+    if (item == "overlap=1")
+      name += " overlapped";
+    else if (!is_common)
+      name += " " + (item.starts_with("schedule=") ? item.substr(9) : item);
+  }
+  return question.worlds.size() > 1 ? name + " on " + line.cell->world : name;
+}
+
+std::string percent(double log_ratio) { return fmt::format("{:+.1f} %", 100 * log_ratio); }
+
+/// A column without any text is left out.
+void add_column(std::vector<ConsoleColumn>& columns, const Question& question, std::string_view header,
+                const auto& text, bool right = true) {
+  ConsoleColumn column{.cells = {{std::string(header)}}, .right = right};
+  bool is_empty = true;
+  for (const Line& line : question.lines) {
+    const std::string cell = text(line);
+    is_empty = is_empty && cell.empty();
+    column.cells.push_back({cell});
+  }
+  if (!is_empty) columns.push_back(std::move(column));
+}
+
+std::string table_of(const Question& question, const Result& result, const Accuracy& accuracy) {
+  std::vector<ConsoleColumn> columns;
+  if (question.worlds.size() > 1)
+    add_column(
+        columns, question, "world", [](const Line& line) { return line.cell->world; }, false);
+  for (const std::string& cost_model : question.cost_models)
+    add_column(columns, question, question.cost_models.size() > 1 ? cost_model : "predicted", [&](const Line& line) {
+      const auto found = line.accuracy->forecasts.find(cost_model);
+      return found == line.accuracy->forecasts.end() ? "" : readable_seconds(found->second.predicted.step_s);
+    });
+  add_column(columns, question, "measured",
+             [](const Line& line) { return line.is_measured() ? readable_seconds(line.step_s()) : ""; });
+  add_column(columns, question, "error", [](const Line& line) {
+    return line.forecast != nullptr && line.forecast->absolute ? percent(line.forecast->absolute->log_ratio) : "";
+  });
+  for (const std::string& peer : question.peers)
+    add_column(columns, question, peer, [&](const Line& line) -> std::string {
+      for (std::size_t i = 0; i < result.cells.size(); ++i)
+        if (const Cell& cell = result.cells[i]; cell.executor == peer && cell.model == line.cell->model &&
+                                                cell.world == line.cell->world &&
+                                                cell.strategy == line.cell->strategy && accuracy.cells[i].measured)
+          return readable_seconds(accuracy.cells[i].measured->step_s);
+      return "";
+    });
+  add_column(columns, question, "memory", [](const Line& line) {
+    const std::optional<std::int64_t> needed = line.cell->memory.needed();
+    return needed ? readable_bytes(static_cast<double>(*needed)) : "";
+  });
+  add_column(
+      columns, question, "fits",
+      [](const Line& line) {
+        const std::optional<bool> fits = line.cell->memory.fits();
+        return fits ? *fits ? "yes" : "no" : "";
+      },
+      false);
+  std::size_t taken = 0;
+  for (const ConsoleColumn& column : columns) taken += column.width() + 1;
+  const std::size_t room = std::max(kWidth - std::min(taken, kWidth), kLeastRoom);
+  ConsoleColumn names{.cells = {{"strategy"}}, .right = false};
+  for (const Line& line : question.lines) names.cells.push_back(wrap(line.cell->strategy, ',', room));
+  columns.insert(columns.begin(), std::move(names));
+  return lay_out(columns);
+}
+
+/// Below the table: what a row's columns don't hold.
+std::string remarks_of(const Question& question) {
+  std::string text;
+  const auto add = [&](const std::string& remark) {
+    for (const std::string& line : wrap(remark, ' ', kWidth)) text += line + "\n";
+  };
+  for (const Line& line : question.lines) {
+    const std::string sharing = sharing_text(*line.cell);
+    if (!line.fits()) add(fmt::format("{} {}", name_of(line, question), fit_text(line.cell->memory)));
+    if (!sharing.empty()) add(fmt::format("{}: {}", name_of(line, question), sharing));
+  }
+  for (const Cell* cell : question.skipped)
+    add(fmt::format("{} on {} skipped: {}", cell->strategy, cell->world, cell->skipped));
+  return text;
+}
+
+/// Whether `a`, which has the smaller mean, may be the slower one for all that is known. Where nothing is: if the table
+/// shows no difference.
+bool too_close(const Line& a, const Line& b) {
+  if (a.is_measured() && b.is_measured())
+    return a.accuracy->interval && b.accuracy->interval && a.accuracy->interval->high >= b.accuracy->interval->low;
+  if (a.forecast == nullptr || b.forecast == nullptr) return false;
+  if (!a.forecast->relative_sd) return readable_seconds(a.step_s()) == readable_seconds(b.step_s());
+  const double ratio = std::log(b.forecast->predicted.step_s / a.forecast->predicted.step_s);
+  return ratio <= kNormal95 * *a.forecast->relative_sd;
+}
+
+/// How far the forecast was off, or may be.
+std::string trust_text(const Line& line) {
+  if (line.forecast == nullptr) return "";
+  if (line.forecast->absolute)  // rounded up: it is within
+    return fmt::format("forecast within {:.1f} %", std::ceil(1000 * std::abs(line.forecast->absolute->log_ratio)) / 10);
+  if (!line.forecast->interval_90)
+    return line.cell->device.empty() ? ""
+                                     : fmt::format(
+                                           "no track record for this device ({}): how far the forecast may be "
+                                           "off isn't known",
+                                           line.cell->device);
+  return fmt::format("90 % interval {} to {}, from {}", readable_seconds(line.forecast->interval_90->low),
+                     readable_seconds(line.forecast->interval_90->high), line.forecast->interval_from);
+}
+
+std::string spare_text(const Line& line) {
+  const CellMemory& memory = line.cell->memory;
+  if (!memory.fits().value_or(false)) return "";
+  return fmt::format("fits with {} to spare",
+                     readable_bytes(static_cast<double>(*memory.capacity_bytes - *memory.needed())));
+}
+
+/// "1.70 × single", or of `single` itself the next one.
+std::string ratio_text(const Line& fastest, const std::vector<const Line*>& fitting, const Question& question) {
+  const auto comparable = [&](const Line* other) {
+    return other->cell->world == fastest.cell->world && other->is_measured() == fastest.is_measured();
+  };
+  for (const Line* other : fitting)
+    if (other != &fastest && other->cell->strategy == "single" && comparable(other))
+      return fmt::format("{:.2f} × single", other->step_s() / fastest.step_s());
+  if (fastest.cell->strategy == "single")
+    for (const Line* other : fitting)
+      if (other != &fastest && comparable(other))
+        return fmt::format("{:.2f} × {}", other->step_s() / fastest.step_s(), name_of(*other, question));
+  return "";
+}
+
+/// "begin: part; part."
+std::string sentence(const std::string& begin, std::vector<std::string> parts) {
+  std::erase(parts, "");
+  return fmt::format("{}{}{}.", begin, parts.empty() ? "" : ": ", fmt::join(parts, "; "));
+}
+
+/// What to do where the noise of the rounds hides something.
+std::string noise_text(const Question& question, const std::string& more_rounds) {
+  double floor = 0;
+  std::size_t rounds = 0, noisy = 0, fewest = kFewestRounds;
+  for (const Line& line : question.lines) {
+    if (!line.is_measured()) continue;
+    fewest = std::min(fewest, line.accuracy->measured_step.rounds());
+    if (!line.accuracy->noise_floor || line.accuracy->conclusive) continue;
+    ++noisy;
+    floor = std::max(floor, *line.accuracy->noise_floor);
+    rounds = std::max(rounds, line.accuracy->measured_step.rounds());
+  }
+  const auto go_on = [&](std::size_t in_all) { return fmt::format(fmt::runtime(more_rounds), in_all); };
+  if (fewest < kFewestRounds)
+    return more_rounds.empty()
+               ? "One round doesn't tell how much of a difference is noise: `paragauge compare` takes rounds."
+               : fmt::format("{} rounds or more tell how much of a difference is noise: {}.", kFewestRounds,
+                             go_on(2 * kFewestRounds));
+  if (noisy == 0) return "";
+  constexpr std::size_t kMostRounds = 1000;
+  // The floor falls with the root of the rounds.
+  const double wanted = std::ceil(static_cast<double>(rounds) * std::pow(floor / kConclusiveNoiseFloor, 2));
+  std::string text =
+      fmt::format("Noise floor up to {:.1f} % in {} of {} rows ({:.0f} % is quiet): close other programs", 100 * floor,
+                  noisy, question.lines.size(), 100 * kConclusiveNoiseFloor);
+  if (!more_rounds.empty() && wanted <= kMostRounds)
+    text += fmt::format(", or run {} more rounds: {}", static_cast<std::size_t>(wanted) - rounds,
+                        go_on(static_cast<std::size_t>(wanted)));
+  return text + ".";
+}
+
+}  // namespace
+
+std::string fit_text(const CellMemory& memory) {
+  const double needed = static_cast<double>(memory.needed().value()),
+               capacity = static_cast<double>(memory.capacity_bytes.value());
+  if (needed <= capacity) return "fits";
+  const auto most = std::ranges::max_element(memory.needed_bytes, {}, [](const auto& use) { return use.second; });
+  // All in GiB; "80 of 80" would be no reason.
+  constexpr double kGiB = 1073741824;
+  const int digits = needed / kGiB < 10 ? 2 : needed - capacity < kGiB ? 1 : 0;
+  return fmt::format("does not fit: needs {:.{}f} of {:.{}f} GiB ({} {:.{}f})", needed / kGiB, digits, capacity / kGiB,
+                     digits, most->first, static_cast<double>(most->second) / kGiB, digits);
+}
+
+std::string sharing_text(const Cell& cell) {
+  if (cell.devices == 0 || cell.devices >= cell.ranks) return "";
+  return fmt::format("{} ranks share {} device{}", cell.ranks, cell.devices, cell.devices == 1 ? "" : "s");
+}
+
+Answer answer_of(const Result& result, const TrackRecord* record, const std::string& more_rounds) {
+  const Accuracy accuracy = assess(result, record);
+  Answer answer;
+  const auto say = [&](const std::string& text) {
+    if (text.empty()) return;
+    for (const std::string& line : wrap(text, ' ', kWidth)) answer.words += line + "\n";
+  };
+  const std::vector<Question> questions = questions_of(result, accuracy);
+  for (const Question& question : questions) {
+    const std::string of_model = questions.size() > 1 ? question.model + ": " : "";
+    std::string heading = question.model;
+    if (question.worlds.size() == 1) heading += " on " + question.worlds[0];
+    if (!question.cost_models.empty())
+      heading += fmt::format(", forecast by {}", fmt::join(question.cost_models, ", "));
+    answer.table += answer.table.empty() ? "" : "\n";
+    for (const std::string& line : wrap(heading, ',', kWidth)) answer.table += line + "\n";
+    if (!question.lines.empty()) answer.table += table_of(question, result, accuracy);
+    answer.table += remarks_of(question);
+
+    std::vector<const Line*> fitting;
+    for (const Line& line : question.lines)
+      if (line.fits()) fitting.push_back(&line);
+    if (fitting.empty()) {
+      const auto least = std::ranges::min_element(question.lines, {}, [](const Line& line) {
+        return static_cast<double>(*line.cell->memory.needed()) /
+               static_cast<double>(*line.cell->memory.capacity_bytes);
+      });
+      if (least != question.lines.end())
+        say(question.lines.size() == 1
+                ? fmt::format("{}{} {}.", of_model, name_of(*least, question), fit_text(least->cell->memory))
+                : fmt::format("{}nothing fits; what needs least, {}, {}.", of_model, name_of(*least, question),
+                              fit_text(least->cell->memory)));
+      continue;
+    }
+    const Line& fastest = *fitting[0];
+    answer.fastest.push_back(fastest.index);
+    std::vector<std::string> close;
+    for (const Line* other : fitting)
+      if (other != &fastest && too_close(fastest, *other)) close.push_back(name_of(*other, question));
+    std::string tie;
+    if (!close.empty())
+      tie = fmt::format("too {} to tell it from {}", fastest.is_measured() ? "noisy" : "close",
+                        fmt::join(close, close.size() == 2 ? " and " : ", "));
+    const std::string name = name_of(fastest, question);
+    if (question.lines.size() == 1)
+      say(sentence(fmt::format("{}{} takes {}{}", of_model, name, readable_seconds(fastest.step_s()),
+                               fastest.is_measured() ? "" : " (forecast)"),
+                   {trust_text(fastest), spare_text(fastest), sharing_text(*fastest.cell)}));
+    else
+      say(sentence(fmt::format("{}{} is fastest{}", of_model, name,
+                               fitting.size() < question.lines.size() ? " of what fits" : ""),
+                   {ratio_text(fastest, fitting, question), trust_text(fastest), spare_text(fastest),
+                    sharing_text(*fastest.cell), tie}));
+    if (std::ranges::any_of(question.lines, &Line::is_measured)) say(noise_text(question, more_rounds));
+  }
+  constexpr std::size_t kFewestCells = 3;
+  for (const ForecastSummary& summary : accuracy.summaries)
+    if (summary.executor == "paragauge" && summary.cells >= kFewestCells &&
+        std::ranges::any_of(questions, [&](const Question& question) {
+          return question.cost_models == std::vector{summary.cost_model};
+        }))
+      say(fmt::format(
+          "All {} forecasts by {}: median error {:.1f} %; {} of {} pairs that noise doesn't hide are in the "
+          "right order.",
+          summary.cells, summary.cost_model, 100 * summary.absolute->median_absolute, summary.pairs_right,
+          summary.pairs_right + summary.pairs_wrong));
+  return answer;
+}
+
+}  // namespace sim

@@ -1,0 +1,36 @@
+// Text tables for the console: columns of cells, each of one or more lines.
+//
+//   ConsoleColumn names{.cells = {{"strategy"}, {"single"}}, .right = false};
+//   fmt::print("{}", lay_out({names, times}));
+//
+// Widths are in characters, not bytes: "3.4 µs" is 6 wide.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sim {
+
+std::size_t display_width(std::string_view text);
+
+/// Breaks a text after `separator` into lines of at most `width` characters; a longer piece gets a line of its own.
+std::vector<std::string> wrap(std::string_view text, char separator, std::size_t width);
+
+/// The first cell is the header.
+struct ConsoleColumn {
+  std::vector<std::vector<std::string>> cells;
+  bool right = true;  // aligned
+
+  [[nodiscard]] std::size_t width() const;
+};
+/// Every column with as many cells; a space between columns. Headers stand on the last line of theirs, rows hang from
+/// their first.
+std::string lay_out(const std::vector<ConsoleColumn>& columns, bool has_header = true);
+
+/// Three digits and a unit that a person reads: "661 ms", "3.40 µs"; "0.97 GiB", "248 KiB".
+std::string readable_seconds(double seconds);
+std::string readable_bytes(double bytes);
+
+}  // namespace sim

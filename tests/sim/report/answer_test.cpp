@@ -1,0 +1,211 @@
+#include "sim/report/answer.hpp"
+
+#include <cmath>
+
+#include "sim/lower/lower.hpp"
+#include "sim/report/console.hpp"
+#include "tests/sim/testing.hpp"
+
+namespace sim {
+namespace {
+
+constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+
+/// Eight rounds of one step; `noise` up and down.
+Cell& add(Result& result, const std::string& strategy, std::optional<double> predicted_s,
+          std::optional<double> measured_s, double noise = 0.001, const std::string& world = "local",
+          const std::string& model = "net,global_batch=8") {
+  Cell& cell = result.cell(model, strategy, world);
+  cell.device = "A CPU";
+  cell.ranks = cell.devices = strategy == "single" ? 1 : 2;
+  for (int i = 0; i < (measured_s ? 8 : 1); ++i) {
+    Round& round = cell.rounds.emplace_back();
+    round.round = i;
+    if (predicted_s) round.predicted["profiled"].step_s = *predicted_s;
+    if (measured_s) round.measured = {{*measured_s * (1 + (i % 2 == 0 ? noise : -noise)), 0, 0, 0, 0}};
+  }
+  return cell;
+}
+
+void set_memory(Cell& cell, std::int64_t parameters_GiB, std::int64_t activations_GiB, std::int64_t capacity_GiB) {
+  cell.memory.needed_bytes = {{"parameters", parameters_GiB * kGiB}, {"activations", activations_GiB * kGiB}};
+  cell.memory.capacity_bytes = capacity_GiB * kGiB;
+}
+
+void expect_narrow(const Answer& answer) {
+  for (const std::string& text : {answer.table, answer.words})
+    for (const std::string& line : testing::lines_of(text)) EXPECT_LE(display_width(line), 100U) << line;
+}
+
+TEST(Answer, AClearWinner) {
+  Result result;
+  set_memory(add(result, "single", 1.1237 * 1.004, 1.1237), 1, 2, 10);
+  set_memory(add(result, "ddp,overlap=1", 0.6612, 0.661), 1, 2, 10);
+  set_memory(add(result, "ddp", 0.71, 0.70), 1, 1, 10);
+  const Answer answer = answer_of(result);
+  EXPECT_EQ(answer.table,
+            "net,global_batch=8 on local, forecast by profiled\n"
+            "strategy      predicted measured  error   memory fits\n"
+            "ddp,overlap=1    661 ms   661 ms +0.0 % 3.00 GiB yes\n"
+            "ddp              710 ms   700 ms +1.4 % 2.00 GiB yes\n"
+            "single           1.13 s   1.12 s +0.4 % 3.00 GiB yes\n");
+  EXPECT_EQ(answer.words,
+            "ddp overlapped is fastest: 1.70 × single; forecast within 0.1 %; fits with 7.00 GiB to spare.\n"
+            "All 3 forecasts by profiled: median error 0.4 %; 3 of 3 pairs that noise doesn't hide are in the\n"
+            "right order.\n");
+  EXPECT_EQ(answer.fastest, std::vector<std::size_t>{1});
+}
+
+TEST(Answer, ATieWithinNoiseAndWhatToDo) {
+  Result result;
+  add(result, "single", 2, 2, 0.001);
+  add(result, "ddp", 1, 1, 0.1);
+  add(result, "ddp,overlap=1", 1, 1.01, 0.1);
+  const Answer answer = answer_of(result, nullptr, "the same command with --rounds {}");
+  // Halves of eight rounds of ±10 % differ by 0.51 × 10 % in expectation; (4.94 / 2)² times as many rounds are quiet.
+  EXPECT_EQ(answer.words,
+            "ddp is fastest: 2.00 × single; forecast within 0.0 %; too noisy to tell it from ddp overlapped.\n"
+            "Noise floor up to 4.9 % in 2 of 3 rows (2 % is quiet): close other programs, or run 41 more rounds:\n"
+            "the same command with --rounds 49.\n"
+            "All 3 forecasts by profiled: median error 0.0 %; 2 of 2 pairs that noise doesn't hide are in the\n"
+            "right order.\n");
+}
+
+TEST(Answer, NothingFits) {
+  Result result;
+  set_memory(add(result, "single", 24.35, {}), 25, 655, 80);
+  EXPECT_EQ(answer_of(result).words, "single does not fit: needs 680 of 80 GiB (activations 655).\n");
+  set_memory(add(result, "ddp", 13, {}), 25, 330, 80);
+  const Answer answer = answer_of(result);
+  EXPECT_EQ(answer.table,
+            "net,global_batch=8 on local, forecast by profiled\n"
+            "strategy predicted  memory fits\n"
+            "ddp         13.0 s 355 GiB no\n"
+            "single      24.4 s 680 GiB no\n"
+            "ddp does not fit: needs 355 of 80 GiB (activations 330)\n"
+            "single does not fit: needs 680 of 80 GiB (activations 655)\n");
+  EXPECT_EQ(answer.words,
+            "nothing fits; what needs least, ddp, does not fit: needs 355 of 80 GiB (activations 330).\n");
+  EXPECT_TRUE(answer.fastest.empty());
+}
+
+TEST(Answer, WhatDoesNotFitIsNotCalledFastest) {
+  Result result;
+  set_memory(add(result, "single", 2, {}), 1, 2, 4);
+  set_memory(add(result, "ddp", 1, {}), 1, 4, 4);
+  const Answer answer = answer_of(result);
+  EXPECT_TRUE(answer.words.starts_with("single is fastest of what fits: no track record")) << answer.words;
+  EXPECT_EQ(answer.fastest, std::vector<std::size_t>{0});
+}
+
+TEST(Answer, OneStrategyOnly) {
+  Result result;
+  add(result, "single", {}, 3.4e-6, 0.001);
+  const Answer answer = answer_of(result);
+  EXPECT_EQ(answer.table, "net,global_batch=8 on local\nstrategy measured\nsingle    3.40 µs\n");
+  EXPECT_EQ(answer.words, "single takes 3.40 µs.\n");
+}
+
+TEST(Answer, PredictedOnlySaysWhereItsIntervalIsFrom) {
+  Result result;
+  add(result, "single", 1.0, {});
+  add(result, "ddp", 0.8, {});
+  add(result, "ddp,overlap=1", 0.79, {});
+  EXPECT_EQ(answer_of(result).words,
+            "ddp overlapped is fastest: 1.27 × single; no track record for this device (A CPU): how far the\n"
+            "forecast may be off isn't known.\n");
+  const TrackRecord record{{"A CPU", {{"profiled", {100, 0, 0.02, 0.01}}}}};
+  EXPECT_EQ(answer_of(result, &record).words,
+            "ddp overlapped is fastest: 1.27 × single; 90 % interval 764 ms to 817 ms, from the track record of\n"
+            "100 forecasts on A CPU; too close to tell it from ddp.\n");
+  const TrackRecord elsewhere{{"Another CPU", {{"profiled", {100, 0, 0.02, 0.01}}}}};
+  EXPECT_EQ(answer_of(result, &elsewhere).words, answer_of(result).words);
+}
+
+TEST(Answer, MeasuredOnlyInOneRound) {
+  Result result;
+  for (const auto& [strategy, seconds] : {std::pair("single", 0.12), {"ddp", 0.1}}) {
+    Cell& cell = result.cell("net,global_batch=8", strategy, "local");
+    cell.rounds.push_back({.measured = {{seconds, 0, 0, 0, 0}, {seconds, 0, 0, 0, 0}}});
+  }
+  EXPECT_EQ(answer_of(result).words,
+            "ddp is fastest: 1.20 × single.\n"
+            "One round doesn't tell how much of a difference is noise: `paragauge compare` takes rounds.\n");
+  EXPECT_EQ(testing::lines_of(answer_of(result, nullptr, "--rounds {}").words).back(),
+            "4 rounds or more tell how much of a difference is noise: --rounds 8.");
+}
+
+TEST(Answer, SharedDevicesAreNeverSilent) {
+  Result result;
+  add(result, "single", 2, {});
+  Cell& cell = add(result, "ddp,dp=16", 1, {});
+  cell.ranks = 16, cell.devices = 8;
+  const Answer answer = answer_of(result);
+  EXPECT_NE(answer.table.find("\nddp: 16 ranks share 8 devices\n"), std::string::npos) << answer.table;
+  EXPECT_NE(answer.words.find("; 16 ranks share 8 devices"), std::string::npos) << answer.words;
+}
+
+// Two models, two worlds, three cost models, a peer, long names: 100 columns, every row's strategy whole.
+TEST(Answer, IsNarrowWhateverIsAsked) {
+  Result result;
+  const std::string pipeline = "pipeline,pp=2,schedule=forward_only,microbatches=4,cut=layer2,first_bucket_MiB=0.01";
+  for (const char* model : {"resnet18,global_batch=8,image=64,loss=cross_entropy,optimizer=sgd:lr=0.001:momentum=0.9",
+                            "convnet,global_batch=64"})
+    for (const char* world : {"local", "gloo@100mbit"})
+      for (const std::string& strategy : {std::string("single"), pipeline, pipeline + ",overlap=1"}) {
+        Cell& cell =
+            add(result, strategy, 0.5, model[0] == 'c' ? std::nullopt : std::optional(0.5), 0.05, world, model);
+        for (Round& round : cell.rounds) round.predicted["fitted"].step_s = round.predicted["analytic"].step_s = 12.3;
+        set_memory(cell, 1, 20, 20);
+        cell.ranks = 4;
+        result.cell(model, strategy, world, "pytorch").rounds.push_back({.measured = {{0.6, 0, 0, 0, 0}}});
+      }
+  result.cell("convnet,global_batch=64", "ddp,dp=64", "local").skipped = "64 ranks on 2 cores";
+  const Answer answer = answer_of(result, nullptr, "the same command with --rounds {}");
+  expect_narrow(answer);
+  EXPECT_NE(answer.table.find("\nddp,dp=64 on local skipped: 64 ranks on 2 cores\n"), std::string::npos);
+  // Forecasts alone stand side by side; beside a measurement there's the best one.
+  EXPECT_NE(answer.table.find(" profiled fitted analytic "), std::string::npos) << answer.table;
+  EXPECT_NE(answer.table.find(" predicted measured  error pytorch "), std::string::npos) << answer.table;
+  EXPECT_EQ(answer.words.find("fastest"), std::string::npos);
+}
+
+// On the catalog: what used to be 24 s without a word.
+TEST(Answer, AResNetThatIsTooLargeForOneA100) {
+  const Model model = load_model("resnet152,global_batch=4096");
+  const Program program = lower(model, parse_strategy("single", model));
+  Cell cell;
+  place(cell, program, load_cluster("dgx_a100", 1));
+  EXPECT_EQ(fit_text(cell.memory), "does not fit: needs 680 of 80 GiB (activations 680)");
+  EXPECT_EQ(cell.device, "a100_sxm_80g");
+}
+
+TEST(Answer, SixtyFourRanksOnEightDevices) {
+  const Model model = load_model("resnet50,global_batch=4096");
+  const Program program = lower(model, parse_strategy("ddp,dp=64,overlap=1", model));
+  Cell cell;
+  cell.ranks = program.ranks();
+  place(cell, program, load_cluster("dgx_a100", 64));
+  EXPECT_EQ(sharing_text(cell), "64 ranks share 8 devices");
+  Cell one;
+  place(one, program, load_cluster("dgx_a100", 64, 64));
+  EXPECT_EQ(sharing_text(one), "");
+  EXPECT_EQ(cell.memory.needed(), 8 * one.memory.needed().value());
+}
+
+TEST(Console, UnitsAPersonReads) {
+  EXPECT_EQ(readable_seconds(0.661), "661 ms");
+  EXPECT_EQ(readable_seconds(3.4e-6), "3.40 µs");
+  EXPECT_EQ(readable_seconds(0.9999), "1.00 s");
+  EXPECT_EQ(readable_seconds(0.0999), "99.9 ms");
+  EXPECT_EQ(readable_seconds(0.09999), "100 ms");
+  EXPECT_EQ(readable_seconds(12345), "12345 s");
+  EXPECT_EQ(readable_seconds(2e-9), "2.00 ns");
+  EXPECT_EQ(readable_bytes(0.97 * 1073741824), "0.97 GiB");
+  EXPECT_EQ(readable_bytes(680.0 * 1073741824), "680 GiB");
+  EXPECT_EQ(readable_bytes(0), "0 B");
+  EXPECT_EQ(readable_bytes(300.0 * 1048576), "300 MiB");
+}
+
+}  // namespace
+}  // namespace sim
