@@ -229,7 +229,8 @@ std::unique_ptr<Session> open_session(const SessionOptions& options) {
   const WorldKind& kind = world_table().at(options.world);
   if (options.ranks == 0) throw sim::ConfigError("ranks=0 must be at least 1");
   if (options.device != "cpu" && options.device != "cuda")
-    throw sim::ConfigError("unknown device '{}'; known: cpu, cuda", options.device);
+    throw sim::ConfigError("unknown device '{}'; known: cpu, cuda{}", options.device,
+                           sim::did_you_mean(options.device, {"cpu", "cuda"}));
   if (!(options.timeout_s > 0)) throw sim::ConfigError("timeout_s={:g} must be more than 0", options.timeout_s);
   usable_cores();
   at::set_num_threads(1);

@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "bench/calibration.hpp"
 #include "bench/commands.hpp"
+#include "bench/progress.hpp"
 #include "sim/text/spec.hpp"
 
 namespace bench {
@@ -28,17 +28,20 @@ int calibrate(const CalibrateOptions& options) {
   std::vector<CalibrationTask> tasks = calibration_tasks(jobs, worlds.busy_ranks(), true);
   std::set<std::size_t> rehearsed;
   if (resumed) fmt::print("calibrate: going on with {}\n", options.output);
-  for (std::uint32_t round = 0; round < options.rounds; ++round)
+  Progress progress("calibrate");
+  for (std::uint32_t round = 0; round < options.rounds; ++round) {
+    progress.begin(fmt::format("round {}/{}", round + 1, options.rounds), round, options.rounds);
     for (std::size_t t = 0; t < tasks.size(); ++t) {
       nlohmann::json& done = profile.environment[kDone][tasks[t].label];
       if (done.is_number_unsigned() && done.get<std::uint32_t>() > round) continue;
-      fmt::print("calibrate: round {}/{}, {}/{}: {}\n", round + 1, options.rounds, t + 1, tasks.size(), tasks[t].label);
-      std::fflush(stdout);
+      progress.at(tasks[t].label, t, tasks.size());
       if (rehearsed.insert(t).second) rehearse_task(tasks[t], worlds, 1);
       add(measure_task(tasks[t], worlds), tasks[t], profile);
       done = round + 1;
       profile.save(options.output);
     }
+  }
+  progress.end();
   fmt::print("\n{}\n{} ops and the links above are in {}\n", profile.describe_links(), profile.ops(), options.output);
   return 0;
 }

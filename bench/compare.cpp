@@ -16,6 +16,7 @@
 #include "bench/commands.hpp"
 #include "bench/machine.hpp"
 #include "bench/peers.hpp"
+#include "bench/progress.hpp"
 #include "sim/program/memory.hpp"
 #include "sim/report/answer.hpp"
 #include "sim/report/report.hpp"
@@ -127,23 +128,25 @@ class Rounds {
 
   /// Plays everything for a moment, to know how long it takes; nothing of it is kept.
   void rehearse() {
+    Progress progress("compare");
+    progress.begin("rehearsal", 0, 1);
+    const std::size_t all = jobs_.size() + tasks_.size();
+    std::size_t done = 0;
     std::map<std::string, std::vector<double>> step_s;  // by model
     for (const Job& job : jobs_) {
-      const double shortest_s =
-          shortest_step_s(worlds_.at(job.world).run({.program = job.program, .warmup_steps = 1, .steps = 2}));
-      step_s[job.model.text()].push_back(shortest_s);
-      fmt::print("compare: {}: {:.1f} ms\n", to_text(job), shortest_s * 1e3);
-      std::fflush(stdout);
+      progress.at(short_text(job), done++, all);
+      step_s[job.model.text()].push_back(
+          shortest_step_s(worlds_.at(job.world).run({.program = job.program, .warmup_steps = 1, .steps = 2})));
     }
     // As many for everything of a model, for a step's time depends on how many went before: see rehearse_task.
     std::map<std::string, std::uint32_t> steps;
     for (auto& [model, seconds] : step_s) {
       std::ranges::sort(seconds);
       steps[model] = steps_for(seconds[seconds.size() / 2], options_.steps);
-      fmt::print("compare: {}: {} steps a visit\n", model, steps[model]);
     }
     for (const Job& job : jobs_) steps_.push_back(steps.at(job.model.text()));
     for (std::size_t i = 0; i < tasks_.size(); ++i) {
+      progress.at(tasks_[i].label, done++, all);
       const bool own = i < first_other_ && !tasks_[i].jobs.empty();
       rehearse_task(tasks_[i], worlds_, options_.visits, own ? std::optional(steps_[tasks_[i].jobs[0]]) : std::nullopt);
     }
@@ -151,7 +154,7 @@ class Rounds {
       if (has_peer(job)) peers_->run(job.model.text(), job.strategy.text(), 1, 1);
   }
 
-  void play(int number, sim::Result& result) {
+  void play(int number, sim::Result& result, Progress& progress) {
     const std::size_t peers = peers_ ? jobs_.size() : 0;
     std::vector<std::size_t> order;
     for (std::size_t i = 0; i < tasks_.size() + jobs_.size() + peers; ++i)
@@ -161,7 +164,10 @@ class Rounds {
     Profiles profiles{std::vector<sim::Profile>(jobs_.size(), empty), empty};
     std::vector<Visits> visits(jobs_.size());
     std::vector<Peers::Answer> answers(peers);
+    std::size_t done = 0;
     for (const std::size_t i : order) {
+      progress.at(i < tasks_.size() ? tasks_[i].label : short_text(jobs_[(i - tasks_.size()) % jobs_.size()]), done++,
+                  order.size());
       if (i < tasks_.size()) {
         const CalibrationSamples samples = measure_task(tasks_[i], worlds_);
         if (i < first_other_) {
@@ -263,18 +269,19 @@ int compare(const CompareOptions& options) {
   if (first > 0) fmt::print("compare: going on with round {}\n", first + 1);
   Rounds rounds(options, jobs, worlds);
   if (first < static_cast<int>(options.rounds)) rounds.rehearse();
+  Progress progress("compare", options.time_limit_s > 0 ? options.time_limit_s - (backend::now_s() - begin_s) : 0);
   for (int round = first; round < static_cast<int>(options.rounds); ++round) {
     if (options.time_limit_s > 0 && backend::now_s() - begin_s > options.time_limit_s) {
+      progress.end();
       fmt::print("compare: the time limit of {:g} s has passed after {} of {} rounds\n", options.time_limit_s, round,
                  options.rounds);
       break;
     }
-    const double round_begin_s = backend::now_s();
-    rounds.play(round, result);
+    progress.begin(fmt::format("round {}/{}", round + 1, options.rounds), round, options.rounds);
+    rounds.play(round, result, progress);
     if (!options.output.json.empty()) sim::save_result(options.output.json, result);
-    fmt::print("compare: round {}/{} took {:.1f} s\n", round + 1, options.rounds, backend::now_s() - round_begin_s);
-    std::fflush(stdout);
   }
+  progress.end();
   const sim::Report report = sim::make_report(result);
   if (options.output.details) {
     fmt::print("\n{}", sim::to_console(report));

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "bench/commands.hpp"
+#include "sim/error.hpp"
 #include "sim/model/model.hpp"
 
 namespace bench {
@@ -9,15 +10,16 @@ int describe(const std::vector<std::string>& models, std::int64_t rows) {
   for (const std::string& text : models) {
     const sim::Model model = sim::load_model(text);
     const std::int64_t samples = rows > 0 ? rows : model.global_batch;
-    fmt::print("{}: {}\n{} samples per pass\n\n", model.text(), model.description, samples);
+    fmt::print("{}: {}\n{} samples per pass\n\n", sim::printable(model.text()), sim::printable(model.description),
+               samples);
     fmt::print("{:<28} {:<17} {:<20} {:>12} {:>12} {:>12} {:>10} {:>10} {:>12}\n", "node", "op", "output", "parameters",
                "forward MFLOP", "backw. MFLOP", "fwd MB", "bwd MB", "activ. MiB");
     sim::NodeSummary total;
     for (const sim::NodeSummary& node : sim::summarize(model, samples)) {
-      fmt::print("{:<28} {:<17} {:<20} {:>12} {:>12.2f} {:>12.2f} {:>10.3f} {:>10.3f} {:>12.3f}\n", node.name, node.op,
-                 fmt::format("[{}]", fmt::join(node.output, ",")), node.parameters, node.forward_flops / 1e6,
-                 node.backward_flops / 1e6, node.forward_bytes / 1e6, node.backward_bytes / 1e6,
-                 static_cast<double>(node.activation_bytes) / 1048576.0);
+      fmt::print("{:<28} {:<17} {:<20} {:>12} {:>12.2f} {:>12.2f} {:>10.3f} {:>10.3f} {:>12.3f}\n",
+                 sim::printable(node.name), node.op, fmt::format("[{}]", fmt::join(node.output, ",")), node.parameters,
+                 node.forward_flops / 1e6, node.backward_flops / 1e6, node.forward_bytes / 1e6,
+                 node.backward_bytes / 1e6, static_cast<double>(node.activation_bytes) / 1048576.0);
       total.parameters += node.parameters;
       total.forward_flops += node.forward_flops;
       total.backward_flops += node.backward_flops;
@@ -28,7 +30,8 @@ int describe(const std::vector<std::string>& models, std::int64_t rows) {
     fmt::print("{:<28} {:<17} {:<20} {:>12} {:>12.2f} {:>12.2f} {:>10.3f} {:>10.3f} {:>12.3f}\n\n", "total", "", "",
                total.parameters, total.forward_flops / 1e6, total.backward_flops / 1e6, total.forward_bytes / 1e6,
                total.backward_bytes / 1e6, static_cast<double>(total.activation_bytes) / 1048576.0);
-    for (const auto& [name, cut] : model.cuts) fmt::print("cut={:<12} stages end at {}\n", name, fmt::join(cut, ", "));
+    for (const auto& [name, cut] : model.cuts)
+      fmt::print("{}\n", sim::printable(fmt::format("cut={:<12} stages end at {}", name, fmt::join(cut, ", "))));
   }
   return 0;
 }

@@ -3,6 +3,7 @@
 #include "bench/commands.hpp"
 #include "sim/cost/collective/collective.hpp"
 #include "sim/cost/cost_model.hpp"
+#include "sim/error.hpp"
 #include "sim/model/model.hpp"
 #include "sim/strategy/schedule/schedule.hpp"
 #include "sim/strategy/strategy.hpp"
@@ -25,7 +26,7 @@ void section(std::string_view title, const Entries& entries, auto describe) {
 int list() {
   fmt::print("models (sim/catalog/models, or a path to your own .json file)\n");
   for (const std::string& name : sim::catalog_names("models"))
-    fmt::print("  {:<18} {}\n", name, sim::load_model(name).description);
+    fmt::print("  {:<18} {}\n", name, sim::printable(sim::load_model(name).description));
   section("strategies", sim::strategy_table(), [](const sim::StrategyKind& kind) {
     return fmt::format("{}; keys: {}", kind.description, fmt::join(kind.keys, ", "));
   });

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "backend/machine/environment.hpp"
 #include "backend/machine/scheduling.hpp"
@@ -30,6 +31,7 @@ sim::Cluster cluster_of(const std::string& world, const Machine& machine, std::u
 
 std::vector<Job> make_jobs(const Subject& subject, const Machine& machine) {
   std::vector<Job> jobs;
+  std::set<std::string> seen;  // "ddp" is "ddp,dp=2": used once
   bool processes = false;
   for (const std::string& world : machine.worlds) processes |= backend::world_table().at(world).processes;
   if (!machine.network.empty() && !processes)
@@ -41,6 +43,7 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine) {
       if (machine.ranks != 0 && machine.ranks != strategy.ranks())
         throw sim::ConfigError("strategy '{}': dp={} × pp={} must be ranks={}", strategy_text, strategy.dp, strategy.pp,
                                machine.ranks);
+      if (!seen.insert(model.text() + ' ' + strategy.text()).second) continue;
       const sim::Program program = sim::lower(model, strategy);
       for (const std::string& world : machine.worlds)
         jobs.push_back({model, strategy, label(world, machine), program, cluster_of(world, machine, strategy.ranks())});
@@ -52,8 +55,10 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine) {
 std::string world_of(const std::string& label) { return label.substr(0, label.find('@')); }
 
 std::string to_text(const Job& job) {
-  return fmt::format("{} | {} | {}", job.model.text(), job.strategy.text(), job.world);
+  return sim::printable(fmt::format("{} | {} | {}", job.model.text(), job.strategy.text(), job.world));
 }
+
+std::string short_text(const Job& job) { return fmt::format("{} on {}", job.strategy.text(), job.world); }
 
 // One process holds the machine still: who spawns the ranks, or rank 0.
 Worlds::Worlds(const Machine& machine, const std::vector<Job>& jobs)

@@ -39,8 +39,10 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine);
 /// The world's kind, without the network of its label: "gloo@1gbit" → "gloo".
 std::string world_of(const std::string& label);
 
-/// "resnet50 pipeline,pp=2 on gloo", for progress and messages.
+/// "resnet50 | pipeline,pp=2 | gloo", for messages.
 std::string to_text(const Job& job);
+/// "pipeline,pp=2 on gloo", for progress.
+std::string short_text(const Job& job);
 
 /// The sessions of all worlds that the jobs need, with as many ranks as the largest job; and always `local`, for
 /// calibration.

@@ -6,6 +6,7 @@
 
 #include "bench/commands.hpp"
 #include "bench/machine.hpp"
+#include "bench/progress.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/report/answer.hpp"
@@ -19,7 +20,7 @@ constexpr double kVerifyBound = 1e-9;  // of the tensor's norm
 constexpr std::uint32_t kVerifySteps = 3;
 
 /// Largest error over loss, gradients, parameters and buffers after 3 steps in float64; prints the worst tensor.
-double verify(const Job& job, backend::Session& session) {
+double verify(const Job& job, backend::Session& session, Progress& progress) {
   sim::Model model = job.model;
   if (model.dtype != sim::Dtype::f64) model = sim::load_model(job.model.text() + ",dtype=f64");
   const sim::Program program = sim::lower(model, job.strategy);
@@ -28,6 +29,7 @@ double verify(const Job& job, backend::Session& session) {
   const auto worst = std::max_element(result.verified.begin(), result.verified.end(),
                                       [](const auto& a, const auto& b) { return a.relative_error < b.relative_error; });
   sim::check_internal(worst != result.verified.end(), "nothing was verified");
+  progress.end();
   fmt::print("verify {}: {} tensors, largest error {:.2e} of the norm ({}): {}\n", to_text(job), result.verified.size(),
              worst->relative_error, worst->name, worst->relative_error <= kVerifyBound ? "equal" : "WRONG");
   std::fflush(stdout);
@@ -43,11 +45,14 @@ int measure(const MeasureOptions& options) {
   sim::Result result;
   result.context = context(options.machine, worlds);
   bool right = true;
+  Progress progress("measure");
+  std::size_t done = 0;
   for (const Job& job : jobs) {
+    progress.begin(job.model.text() + " · " + short_text(job), done++, jobs.size());
     sim::Cell& cell = result.cell(job.program, job.world);
     sim::place(cell, job.program, job.cluster);
     if (options.verify) {
-      cell.verify_error = verify(job, worlds.at(job.world));
+      cell.verify_error = verify(job, worlds.at(job.world), progress);
       right &= *cell.verify_error <= kVerifyBound;
     }
     sim::Round round;
@@ -57,6 +62,7 @@ int measure(const MeasureOptions& options) {
     cell.rounds.push_back(std::move(round));
     if (!options.output.json.empty()) sim::save_result(options.output.json, result);  // what is measured stays
   }
+  progress.end();
   const sim::Report report = sim::make_report(result);
   if (options.output.details) {
     fmt::print("{}", sim::to_console(report, sim::Detail::full));

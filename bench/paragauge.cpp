@@ -2,191 +2,427 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
+#include <initializer_list>
+#include <memory>
+#include <sstream>
 #include <string>
+#include <system_error>
+#include <type_traits>
 #include <vector>
 
 #include "bench/commands.hpp"
+#include "sim/cost/cost_model.hpp"
 #include "sim/error.hpp"
+#include "sim/strategy/strategy.hpp"
+#include "sim/text/file.hpp"
+#ifdef PARAGAUGE_BACKEND
+#include "backend/session.hpp"
+#include "backend/world/world.hpp"
+#endif
 
 namespace {
 
 constexpr int kConfigErrorStatus = 2, kRunErrorStatus = 75, kInternalErrorStatus = 70;
 
+using Texts = std::vector<std::string>;
+
+std::string world_names() {
+#ifdef PARAGAUGE_BACKEND
+  return backend::world_table().names();
+#else
+  return "local, gloo";
+#endif
+}
+
+/// Whether another process of the same command line, the one that has started this one or rank 0, answers for the files.
+bool is_only_a_rank() {
+#ifdef PARAGAUGE_BACKEND
+  return backend::is_rank_process() && !backend::is_first_of_its_own();
+#else
+  return false;
+#endif
+}
+
+// ---- Options, each with what its text must be; CLI11 puts the option's name before what the check says.
+
+template <class Target>
+CLI::Option* text(CLI::App* command, const char* name, Target& target, const std::string& help) {
+  return command->add_option(name, target, help)
+      ->check(CLI::Validator(
+          [](const std::string& given) { return std::string(given.empty() ? "must not be empty" : ""); }, ""));
+}
+
+template <class Number>
+CLI::Option* number(CLI::App* command, const char* name, Number& target, Number least, Number most, const char* help) {
+  CLI::Option* option = command->add_option(name, target, help);
+  if (target != 0) option->capture_default_str();  // 0 stands for "not given"
+  return option->check(CLI::Validator(
+      [=](const std::string& given) {
+        Number value = 0;
+        const auto [end, error] = std::from_chars(given.data(), given.data() + given.size(), value);
+        if (error == std::errc() && end == given.data() + given.size() && value >= least && value <= most)
+          return std::string();
+        return fmt::format("must be a {} from {} to {}, found '{}'",
+                           std::is_integral_v<Number> ? "whole number" : "number", least, most, given);
+      },
+      ""));
+}
+
 void add_subject(CLI::App* command, bench::Subject& subject) {
-  command
-      ->add_option(
-          "-m,--model", subject.models,
-          "what: name or .json file[,image=S][,global_batch=B][,loss=…][,optimizer=…][,dtype=f64][,timing=tutorial]")
+  text(command, "-m,--model", subject.models,
+       "what: a model of the catalog or a .json file, with ,image= ,global_batch= ,loss= ,optimizer= ,dtype= ,timing=")
       ->required();
-  command
-      ->add_option("-s,--strategy", subject.strategies,
-                   "how: single, model_parallel, pipeline, ddp or degrees (dp=2,pp=2) with ,key=value")
+  text(command, "-s,--strategy", subject.strategies,
+       fmt::format("how: {} or degrees (dp=2,pp=2), with ,key=value; `paragauge list` shows the keys",
+                   sim::strategy_table().names()))
       ->required();
 }
 
-void add_machine(CLI::App* command, bench::Machine& machine, bool several_worlds) {
-  auto* worlds = command->add_option("-w,--world", machine.worlds, "on what: local (threads) or gloo (processes)");
-  if (!several_worlds) worlds->expected(1);
-  command->add_option("--device", machine.device, "cpu or cuda")->capture_default_str();
-  command->add_option("--ranks", machine.ranks, "ranks; must be what the strategy's degrees multiply to");
-  command->add_option("--timeout", machine.timeout_s, "seconds after which a rank that doesn't get on ends the run")
-      ->capture_default_str();
-  command->add_option("--network", machine.network,
-                      "gloo over links of this rate (100mbit, 1gbit, unlimited), made by bench/network.sh");
+void add_world(CLI::App* command, bench::Machine& machine) {
+  text(command, "-w,--world", machine.worlds, fmt::format("on what: ranks of this machine ({})", world_names()));
+  text(command, "--device", machine.device, "cpu or cuda")->capture_default_str();
+  text(command, "--network", machine.network,
+       "gloo over links of this rate (100mbit, 1gbit, unlimited), made by bench/network.sh");
+  number(command, "--ranks", machine.ranks, 1U, 1'048'576U, "ranks; must be what the strategy's degrees multiply to");
+}
+
+void add_machine(CLI::App* command, bench::Machine& machine) {
+  add_world(command, machine);
+  number(command, "--timeout", machine.timeout_s, 0.1, 86'400.0,
+         "seconds after which a rank that doesn't get on ends the run");
   command->add_flag("!--no-real-time", machine.real_time, "don't ask for real-time scheduling");
 }
 
 void add_output(CLI::App* command, bench::Output& output) {
-  command->add_option("--json", output.json, "write the results to this file");
-  command->add_option("--csv", output.csv, "write the table to this file");
+  text(command, "--json", output.json, "write the results to this file");
+  text(command, "--csv", output.csv, "write the table to this file");
 }
 
 void add_details(CLI::App* command, bench::Output& output) {
   command->add_flag("--details", output.details, "all tables: intervals, what the time and the memory consist of");
 }
 
-int run(int argc, char** argv) {
-  CLI::App app("Predicts, measures and compares training steps of parallel strategies.");
-  app.require_subcommand(1);
-  const std::vector<std::string> arguments(argv, argv + argc);
-  int status = 0;
+// ---- What is checked before a command runs
 
-  app.add_subcommand("list", "Models, strategies, schedules, clusters, devices, cost models, worlds")->callback([&] {
-    status = bench::list();
-  });
+/// What is given twice is used once.
+void use_once(std::initializer_list<Texts*> options) {
+  for (Texts* texts : options) {
+    Texts kept;
+    for (const std::string& text : *texts)
+      if (std::ranges::count(kept, text) == 0) kept.push_back(text);
+    *texts = kept;
+  }
+}
 
-  std::vector<std::string> models;
-  std::int64_t rows = 0;
-  CLI::App* describe =
+void refuse_together(const CLI::App* command, const char* option, const std::vector<const char*>& others,
+                     std::string_view why) {
+  for (const char* other : others)
+    if (command->count(option) > 0 && command->count(other) > 0)
+      throw sim::ConfigError("{}: {} can't be combined with {}: {}", command->get_name(), option, other, why);
+}
+
+/// Locks the files that a command writes, for as long as it runs. ConfigError when two of them are one, or when one is
+/// also read.
+std::vector<sim::FileLock> claim(Texts written, Texts read, const Texts& models) {
+  std::vector<sim::FileLock> locks;
+  if (is_only_a_rank()) return locks;
+  for (const std::string& model : models) read.push_back(model.substr(0, model.find(',')));
+  std::erase(written, "");
+  std::erase(read, "");
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j)
+      if (sim::same_output(written[i], written[j]))
+        throw sim::ConfigError("{} and {} are the same file; each output needs one of its own", written[j], written[i]);
+    for (const std::string& input : read)
+      if (sim::same_output(written[i], input))
+        throw sim::ConfigError("{} is read, too; the output needs a file of its own", written[i]);
+  }
+  for (const std::string& file : written) locks.emplace_back(file);
+  return locks;
+}
+
+// ---- The commands
+
+void add_list(CLI::App& app, int& status) {
+  app.add_subcommand("list", "What there is: models, strategies, schedules, clusters, devices, cost models, worlds")
+      ->callback([&status] { status = bench::list(); });
+}
+
+void add_describe(CLI::App& app, int& status) {
+  struct Options {
+    Texts models;
+    std::int64_t rows = 0;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* command =
       app.add_subcommand("describe", "A model's table: shape, parameters, FLOPs, bytes, activations per node");
-  describe->add_option("model", models, "name or .json file, with ,key=value")->required();
-  describe->add_option("--rows", rows, "samples per pass; the model's global_batch unless given")
-      ->check(CLI::PositiveNumber);
-  describe->callback([&] { status = bench::describe(models, rows); });
+  text(command, "model", options->models, "what: a model of the catalog or a .json file, with ,key=value")->required();
+  number(command, "--rows", options->rows, std::int64_t{1}, std::int64_t{10'000'000},
+         "samples per pass; the model's global_batch unless given");
+  command->footer("Example:\n  paragauge describe resnet50,image=128");
+  command->callback([options, &status] { status = bench::describe(options->models, options->rows); });
+}
 
-  bench::PredictOptions predict_options;
-  CLI::App* predict =
+void add_predict(CLI::App& app, int& status) {
+  auto options = std::make_shared<bench::PredictOptions>();
+  CLI::App* command =
       app.add_subcommand("predict", "Step time and memory of each model and strategy, without running them");
-  add_subject(predict, predict_options.subject);
-  predict->add_option("-c,--cluster", predict_options.cluster,
-                      "a cluster of the catalog or a .json file; this machine unless given");
-  predict->add_option("--devices", predict_options.devices, "devices per node");
-  predict->add_option(
-      "--scale", predict_options.scale,
-      "what if: flops=, memory_bandwidth=, bandwidth= (2: twice as fast), latency=, launch= (2: twice as long)");
-  predict
-      ->add_option("--epoch", predict_options.epoch,
-                   "also the time of an epoch of so many samples; its last batch may be smaller")
-      ->check(CLI::PositiveNumber);
-  predict->add_option("--network", predict_options.machine.network,
-                      "gloo over links of this rate (100mbit, 1gbit, unlimited)");
-  predict->add_option("-w,--world", predict_options.machine.worlds, "this machine's worlds: local, gloo");
-  predict->add_option("--device", predict_options.machine.device, "cpu or cuda")->capture_default_str();
-  predict->add_option("--ranks", predict_options.machine.ranks,
-                      "ranks; must be what the strategy's degrees multiply to");
-  predict
-      ->add_option("--cost-model", predict_options.cost_models,
-                   "analytic (data sheets); with a --profile: profiled (its shapes), fitted (others)")
+  add_subject(command, options->subject);
+  text(command, "-c,--cluster", options->cluster,
+       "on what: a cluster of the catalog or a .json file; this machine unless given");
+  add_world(command, options->machine);
+  number(command, "--devices", options->devices, 1U, 1'048'576U, "devices per node");
+  text(command, "--scale", options->scale,
+       "what if: flops=, memory_bandwidth=, bandwidth= (2: twice as fast), latency=, launch= (2: twice as long)");
+  number(command, "--epoch", options->epoch, std::int64_t{1}, std::int64_t{1'000'000'000'000},
+         "also the time of an epoch of so many samples; its last batch may be smaller");
+  text(command, "--cost-model", options->cost_models,
+       fmt::format("{}: analytic needs data sheets, the others a --profile", sim::cost_model_table().names()))
       ->capture_default_str();
-  predict->add_option("--profile", predict_options.profile, "a profile that `calibrate` wrote");
-  predict->add_flag("--program", predict_options.print_program, "print the Programs instead");
-  add_output(predict, predict_options.output);
-  add_details(predict, predict_options.output);
-  predict->callback([&] { status = bench::predict(predict_options); });
+  text(command, "--profile", options->profile, "a profile that `calibrate` wrote");
+  command->add_flag("--program", options->print_program, "print the Programs instead");
+  add_output(command, options->output);
+  add_details(command, options->output);
+  command->footer(
+      "Examples:\n"
+      "  paragauge predict -m resnet50 -s single -s ddp,dp=8,overlap=1 -c dgx_a100\n"
+      "  paragauge predict -m resnet50 -s ddp,dp=8 -c dgx_a100 --scale bandwidth=0.1,latency=10\n"
+      "  paragauge predict -m convnet -s pipeline,pp=2,split_size=8 --program");
+  command->callback([command, options, &status] {
+    refuse_together(command, "--cluster", {"--world", "--device", "--network"},
+                    "a cluster is a machine of its own, and the other is about this one");
+    refuse_together(command, "--program", {"--json", "--csv", "--details", "--epoch", "--scale", "--profile", "--cost-model"},
+                    "it prints the Programs and forecasts nothing");
+    use_once({&options->subject.models, &options->subject.strategies, &options->machine.worlds, &options->cost_models});
+    Texts readers;
+    for (const sim::CostModelKind& kind : sim::cost_model_table())
+      if (kind.needs_profile) readers.emplace_back(kind.name);
+    if (!options->profile.empty() &&
+        std::ranges::find_first_of(options->cost_models, readers) == options->cost_models.end())
+      throw sim::ConfigError("predict: --profile is read by --cost-model {} only, found {}",
+                             fmt::to_string(fmt::join(readers, " and ")),
+                             fmt::to_string(fmt::join(options->cost_models, ", ")));
+    const auto locks = claim({options->output.json, options->output.csv}, {options->profile, options->cluster},
+                             options->subject.models);
+    status = bench::predict(*options);
+  });
+}
 
-  bench::MeasureOptions measure_options;
-  measure_options.machine.argv = arguments;
-  CLI::App* measure = app.add_subcommand("measure", "Runs steps on this machine");
-  add_subject(measure, measure_options.subject);
-  add_machine(measure, measure_options.machine, true);
-  measure->add_option("--warmup", measure_options.warmup_steps, "steps not counted, first")->capture_default_str();
-  measure->add_option("--steps", measure_options.steps, "steps counted")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  measure->add_flag("--verify", measure_options.verify,
+void add_measure(CLI::App& app, const Texts& argv, int& status) {
+  auto options = std::make_shared<bench::MeasureOptions>();
+  options->machine.argv = argv;
+  CLI::App* command =
+      app.add_subcommand("measure", "Runs steps on this machine, and with --verify checks their results");
+  add_subject(command, options->subject);
+  add_machine(command, options->machine);
+  number(command, "--warmup", options->warmup_steps, 0U, 1'000'000U, "steps not counted, first");
+  number(command, "--steps", options->steps, 1U, 1'000'000U, "steps counted");
+  command->add_flag("--verify", options->verify,
                     "in float64, compare loss, gradients and parameters with one device playing the same partition");
-  add_output(measure, measure_options.output);
-  add_details(measure, measure_options.output);
-  measure->callback([&] { status = bench::measure(measure_options); });
+  add_output(command, options->output);
+  add_details(command, options->output);
+  command->footer(
+      "Examples:\n"
+      "  paragauge measure -m convnet -s single -s ddp -w gloo --verify\n"
+      "  torchrun --no-python --nproc_per_node=2 paragauge measure -m convnet -s ddp -w gloo");
+  command->callback([options, &status] {
+    use_once({&options->subject.models, &options->subject.strategies, &options->machine.worlds});
+    const auto locks = claim({options->output.json, options->output.csv}, {}, options->subject.models);
+    status = bench::measure(*options);
+  });
+}
 
-  bench::CalibrateOptions calibrate_options;
-  calibrate_options.machine.argv = arguments;
-  CLI::App* calibrate =
+void add_calibrate(CLI::App& app, const Texts& argv, int& status) {
+  auto options = std::make_shared<bench::CalibrateOptions>();
+  options->machine.argv = argv;
+  CLI::App* command =
       app.add_subcommand("calibrate", "Measures ops and links into a profile; goes on where an earlier run stopped");
-  add_subject(calibrate, calibrate_options.subject);
-  add_machine(calibrate, calibrate_options.machine, true);
-  calibrate->add_option("--rounds", calibrate_options.rounds, "passes over everything")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  calibrate->add_option("-o,--output", calibrate_options.output, "the profile")->required();
-  calibrate->callback([&] { status = bench::calibrate(calibrate_options); });
+  add_subject(command, options->subject);
+  add_machine(command, options->machine);
+  number(command, "--rounds", options->rounds, 1U, 100'000U, "passes over everything");
+  text(command, "-o,--output", options->output, "the profile")->required();
+  command->footer("Example:\n  paragauge calibrate -m convnet -s ddp -w local gloo -o cpu.json");
+  command->callback([options, &status] {
+    use_once({&options->subject.models, &options->subject.strategies, &options->machine.worlds});
+    const auto locks = claim({options->output}, {}, options->subject.models);
+    status = bench::calibrate(*options);
+  });
+}
 
-  bench::CompareOptions compare_options;
-  compare_options.machine.argv = arguments;
-  CLI::App* compare =
+void add_compare(CLI::App& app, const Texts& argv, int& status) {
+  auto options = std::make_shared<bench::CompareOptions>();
+  options->machine.argv = argv;
+  CLI::App* command =
       app.add_subcommand("compare", "Rounds of calibration, forecast and measurement; how far the forecasts are off");
-  add_subject(compare, compare_options.subject);
-  add_machine(compare, compare_options.machine, true);
-  compare->add_option("--rounds", compare_options.rounds, "rounds")->capture_default_str()->check(CLI::PositiveNumber);
-  compare->add_option("--visits", compare_options.visits, "how often a round comes to every cell: times that lie apart")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  compare->add_option("--steps", compare_options.steps, "measured steps per cell and visit, at least")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  compare
-      ->add_option("--time-limit", compare_options.time_limit_s, "seconds after which no further round begins; 0: none")
-      ->capture_default_str();
-  compare->add_option(
-      "--fit-on", compare_options.fit_on,
-      "models whose ops are measured for the cost model 'fitted', which sees none of the compared models'");
-  compare->add_option("--profile", compare_options.profile, "keep all rounds' calibration in this profile");
-  compare->add_flag("--peers", compare_options.peers,
-                    "the same steps in plain PyTorch (bench/peers), in the same rounds");
-  compare->add_option("--seed", compare_options.seed, "of the order within a round")->capture_default_str();
-  add_output(compare, compare_options.output);
-  add_details(compare, compare_options.output);
-  compare->callback([&] { status = bench::compare(compare_options); });
+  add_subject(command, options->subject);
+  add_machine(command, options->machine);
+  number(command, "--rounds", options->rounds, 1U, 100'000U, "rounds");
+  number(command, "--visits", options->visits, 1U, 1'000U,
+         "how often a round comes to every cell: times that lie apart");
+  number(command, "--steps", options->steps, 1U, 1'000'000U, "measured steps per cell and visit, at least");
+  number(command, "--time-limit", options->time_limit_s, 0.0, 1e7,
+         "seconds after which no further round begins; 0: none");
+  text(command, "--fit-on", options->fit_on,
+       "models whose ops are measured for the cost model 'fitted', which sees none of the compared models'");
+  text(command, "--profile", options->profile, "keep all rounds' calibration in this profile");
+  command->add_flag("--peers", options->peers, "the same steps in plain PyTorch (bench/peers), in the same rounds");
+  number(command, "--seed", options->seed, 0U, 4'294'967'295U, "of the order within a round");
+  add_output(command, options->output);
+  add_details(command, options->output);
+  command->footer(
+      "Examples:\n"
+      "  paragauge compare -m convnet -s single -s ddp,overlap=1 -w gloo --peers --json r.json\n"
+      "  paragauge compare -m resnet18,image=64 -s ddp -w gloo --network 1gbit --json n.json");
+  command->callback([options, &status] {
+    use_once({&options->subject.models, &options->subject.strategies, &options->machine.worlds, &options->fit_on});
+    Texts models = options->subject.models;
+    models.insert(models.end(), options->fit_on.begin(), options->fit_on.end());
+    const auto locks = claim({options->output.json, options->output.csv, options->profile}, {}, models);
+    status = bench::compare(*options);
+  });
+}
 
-  bench::ReportOptions report_options;
-  CLI::App* report = app.add_subcommand("report", "Result files together: errors, coverage of the forecast intervals");
-  report->add_option("files", report_options.files, "result files (.json) of compare or measure")->required();
-  report->add_option("--record", report_options.record, "write how far the forecasts were off, for `predict`");
-  add_output(report, report_options.output);
-  report->callback([&] { status = bench::report(report_options); });
+void add_report(CLI::App& app, int& status) {
+  auto options = std::make_shared<bench::ReportOptions>();
+  CLI::App* command = app.add_subcommand("report", "Result files together: errors, coverage of the forecast intervals");
+  text(command, "files", options->files, "result files (.json) of compare or measure")->required();
+  text(command, "--record", options->record, "write how far the forecasts were off, for `predict`");
+  add_output(command, options->output);
+  command->footer("Example:\n  paragauge report r.json n.json --csv all.csv");
+  command->callback([options, &status] {
+    const auto locks = claim({options->output.json, options->output.csv, options->record}, options->files, {});
+    status = bench::report(*options);
+  });
+}
 
-  bench::TraceOptions trace_options;
-  trace_options.machine.argv = arguments;
-  CLI::App* trace =
+void add_trace(CLI::App& app, const Texts& argv, int& status) {
+  auto options = std::make_shared<bench::TraceOptions>();
+  options->machine.argv = argv;
+  CLI::App* command =
       app.add_subcommand("trace", "Predicted and measured timeline of one step as a Chrome trace (Perfetto)");
-  add_subject(trace, trace_options.subject);
-  add_machine(trace, trace_options.machine, false);
-  trace->add_option("--profile", trace_options.profile, "a profile; calibrated on the spot unless given");
-  trace->add_option("-o,--output", trace_options.output, "the trace file")->required();
-  trace->callback([&] { status = bench::trace(trace_options); });
+  add_subject(command, options->subject);
+  add_machine(command, options->machine);
+  text(command, "--profile", options->profile, "a profile; calibrated on the spot unless given");
+  text(command, "-o,--output", options->output, "the trace file")->required();
+  command->footer("Example:\n  paragauge trace -m convnet -s pipeline,pp=2 -o t.json");
+  command->callback([options, &status] {
+    use_once({&options->subject.models, &options->subject.strategies, &options->machine.worlds});
+    const auto locks = claim({options->output}, {options->profile}, options->subject.models);
+    status = bench::trace(*options);
+  });
+}
 
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  paragauge predict -m resnet50 -s ddp,dp=8 -c dgx_a100          a machine you don't have, from data sheets\n"
+    "  paragauge predict -m convnet -s single -s ddp -w gloo          this machine, from data sheets\n"
+    "  paragauge compare -m convnet -s single -s ddp --json r.json    forecast and measurement side by side\n"
+    "  paragauge report r.json                                        how far the forecasts were off\n"
+    "  paragauge measure -m convnet -s ddp -w gloo --verify           run it, and check it against one device\n"
+    "  paragauge calibrate -m convnet -s ddp -o cpu.json              this machine's ops and links\n"
+    "  paragauge trace -m convnet -s pipeline,pp=2 -o t.json          both timelines of a step, for Perfetto\n"
+    "'paragauge predict --help' and so on show what each command takes.";
+
+// ---- What is wrong with the command line
+
+std::vector<std::string_view> command_names(const CLI::App& app) {
+  std::vector<std::string_view> names;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
+  return names;
+}
+
+[[noreturn]] void refuse(const CLI::App& app, const CLI::ParseError& error) {
+  const bool in_command = !app.get_subcommands().empty();
+  const CLI::App& command = in_command ? *app.get_subcommands().front() : app;
+  const Texts unexpected = app.remaining(true);
+  std::string said = error.what();
+  if (!unexpected.empty() && unexpected[0].starts_with("-")) {
+    const std::string given = unexpected[0].substr(0, unexpected[0].find('='));
+    Texts options;
+    for (const CLI::Option* option : command.get_options())
+      for (const std::string& name : option->get_lnames()) options.push_back("--" + name);
+    said = fmt::format("unknown option '{}'{}", given, sim::did_you_mean(given, {options.begin(), options.end()}));
+  } else if (!unexpected.empty()) {
+    said = fmt::format("unexpected argument '{}'", unexpected[0]);
+  }
+  throw sim::ConfigError("{}{} ('{} --help' shows what it takes)", in_command ? command.get_name() + ": " : "", said,
+                         in_command ? "paragauge " + command.get_name() : "paragauge");
+}
+
+int run(int argc, char** argv) {
+  CLI::App app(
+      "Predicts, measures and compares training steps of parallel strategies:\nwhat (a model), how (a strategy), "
+      "on what (this machine or a cluster).",
+      "paragauge");
+  app.require_subcommand(1);
+  app.footer(kExamples);
+  const Texts arguments(argv, argv + argc);
+  int status = 0;
+  add_list(app, status);
+  add_describe(app, status);
+  add_predict(app, status);
+  add_measure(app, arguments, status);
+  add_calibrate(app, arguments, status);
+  add_compare(app, arguments, status);
+  add_report(app, status);
+  add_trace(app, arguments, status);
+  const std::vector<std::string_view> commands = command_names(app);
+  if (argc < 2)
+    throw sim::ConfigError("a command is missing; known: {}; 'paragauge --help' shows examples",
+                           fmt::to_string(fmt::join(commands, ", ")));
+  if (argv[1][0] != '-' && std::ranges::count(commands, std::string_view(argv[1])) == 0)
+    throw sim::ConfigError("unknown command '{}'; known: {}{}", argv[1], fmt::to_string(fmt::join(commands, ", ")),
+                           sim::did_you_mean(argv[1], commands));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kConfigErrorStatus;
+    if (error.get_exit_code() != 0) refuse(app, error);
+    std::ostringstream help;
+    app.exit(error, help, help);
+    fmt::print("{}", help.str());
   }
   return status;
+}
+
+/// What can't be written to standard output (a full disk, `| head`) is an error like any other.
+int run_and_flush(int argc, char** argv) {
+  try {
+    const int status = run(argc, argv);
+    errno = 0;
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+      throw sim::RunError("standard output can't be written{}{}", errno != 0 ? ": " : "",
+                          errno != 0 ? std::strerror(errno) : "");
+    return status;
+  } catch (const std::system_error& error) {
+    if (std::ferror(stdout) == 0) throw;
+    throw sim::RunError("standard output can't be written: {}", error.code().message());
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  for (const int too_late : {SIGPIPE, SIGXFSZ}) std::signal(too_late, SIG_IGN);  // the write itself fails and says why
+  int status = kInternalErrorStatus;
+  std::string said;
   try {
-    return run(argc, argv);
+    return run_and_flush(argc, argv);
   } catch (const sim::ConfigError& error) {
-    fmt::print(stderr, "paragauge: {}\n", error.what());
-    return kConfigErrorStatus;
+    said = error.what();
+    status = kConfigErrorStatus;
   } catch (const sim::RunError& error) {
-    fmt::print(stderr, "paragauge: {}\n", error.what());
-    return kRunErrorStatus;
+    said = error.what();
+    status = kRunErrorStatus;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "paragauge: {}\n", error.what());
-    return kInternalErrorStatus;
+    said = error.what();
   }
+  std::fflush(stdout);
+  fmt::print(stderr, "paragauge: {}\n", sim::printable(said));
+  return status;
 }

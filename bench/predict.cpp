@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "bench/commands.hpp"
@@ -26,14 +27,19 @@ namespace {
 std::vector<sim::Cluster> clusters_of(const PredictOptions& options, std::uint32_t ranks) {
   if (!options.cluster.empty()) return {sim::load_cluster(options.cluster, ranks, options.devices)};
   if (options.machine.device != "cpu" && options.machine.device != "cuda")
-    throw sim::ConfigError("unknown device '{}'; known: cpu, cuda", options.machine.device);
+    throw sim::ConfigError("unknown device '{}'; known: cpu, cuda{}", options.machine.device,
+                           sim::did_you_mean(options.machine.device, {"cpu", "cuda"}));
   if (!options.machine.network.empty() && std::ranges::count(options.machine.worlds, "gloo") == 0)
     throw sim::ConfigError("network={} is for ranks that are processes: world=gloo", options.machine.network);
   const bool cuda = options.machine.device == "cuda";
   const std::uint32_t devices = options.devices != 0 ? options.devices : cuda ? 1 : std::thread::hardware_concurrency();
   std::vector<sim::Cluster> clusters;
   for (const std::string& world : options.machine.worlds) {
-    if (world != "local" && world != "gloo") throw sim::ConfigError("unknown world '{}'; known: local, gloo", world);
+    if (world != "local" && world != "gloo")
+      throw sim::ConfigError("unknown world '{}'; known: local, gloo{}", world,
+                             sim::did_you_mean(world, {"local", "gloo"}));
+    if (cuda && world != "local")
+      throw sim::ConfigError("world '{}' moves CPU tensors only; device=cuda needs world=local", world);
     const sim::Cluster cluster = sim::load_cluster(cuda ? "h200_local" : "cpu_" + world, ranks, devices);
     const bool networked = !options.machine.network.empty() && world == "gloo";
     clusters.push_back(networked ? sim::with_network(cluster, options.machine.network) : cluster);
@@ -79,6 +85,7 @@ int predict(const PredictOptions& options) {
       {"command", "predict"}, {"profile", options.profile}, {"cluster", options.cluster}, {"scale", options.scale}};
   std::map<std::size_t, std::vector<std::string>> limits;  // by cell
   std::vector<std::string> epochs;
+  std::set<std::string> seen;  // "ddp" is "ddp,dp=2"
   for (const std::string& model_text : options.subject.models) {
     const sim::Model model = sim::load_model(model_text);
     for (const std::string& strategy_text : options.subject.strategies) {
@@ -86,9 +93,10 @@ int predict(const PredictOptions& options) {
       if (options.machine.ranks != 0 && options.machine.ranks != strategy.ranks())
         throw sim::ConfigError("strategy '{}': dp={} × pp={} must be ranks={}", strategy_text, strategy.dp, strategy.pp,
                                options.machine.ranks);
+      if (!seen.insert(model.text() + ' ' + strategy.text()).second) continue;
       const sim::Program program = sim::lower(model, strategy);
       if (options.print_program) {
-        fmt::print("{}", sim::to_text(program));
+        fmt::print("{}", sim::printable(sim::to_text(program)));
         continue;
       }
       const std::int64_t steps = options.epoch / model.global_batch, rest = options.epoch % model.global_batch;
@@ -108,7 +116,7 @@ int predict(const PredictOptions& options) {
           const sim::Forecast f = sim::forecast(program, cluster, name, measured, scale);
           round.predicted[name] = f.step;
           if (sim::cost_model_table().at(name).needs_profile) workspace_bytes = f.costs.workspace_bytes;
-          const std::string cell = fmt::format("{} on {} ({})", strategy.text(), cluster.world, name);
+          const std::string cell = sim::printable(fmt::format("{} on {} ({})", strategy.text(), cluster.world, name));
           limits_of_cell.push_back(limits_of(cell, program, cluster, f));
           if (options.epoch == 0) continue;
           double epoch_s = static_cast<double>(steps) * f.step.step_s;

@@ -7,7 +7,8 @@ namespace {
 
 [[noreturn]] void refuse(std::string_view command) {
   throw sim::ConfigError(
-      "{}: built without LibTorch, so only list, describe and predict work; bench/setup.sh installs it", command);
+      "{}: built without LibTorch, so only list, describe, predict and report work; bench/setup.sh installs it",
+      command);
 }
 
 }  // namespace

@@ -142,9 +142,11 @@ Cluster with_network(const Cluster& cluster, const std::string& rate) {
   if (error == std::errc() && number > 0 && std::isfinite(number))
     for (const auto& [unit, bits_per_s] : kUnits)
       if (unit == std::string_view(rest, end)) bytes_per_s = number * bits_per_s / 8;
-  if (bytes_per_s == 0 && rate != "unlimited")
-    throw ConfigError("network={} must be a number with kbit, mbit or gbit (100mbit, 1gbit, 2.5gbit), or unlimited",
-                      rate);
+  constexpr double kMost = 1e12;  // 8000gbit
+  if ((bytes_per_s == 0 && rate != "unlimited") || bytes_per_s > kMost)
+    throw ConfigError(
+        "network={} must be a number with kbit, mbit or gbit (100mbit, 1gbit, 2.5gbit) up to 8000gbit, or unlimited",
+        rate);
   Cluster behind = cluster;
   behind.world += "@" + rate;
   const BytesPerSecond bandwidth = gigabytes_per_second(bytes_per_s * 1e-9);

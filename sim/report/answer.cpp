@@ -353,6 +353,8 @@ Answer answer_of(const Result& result, const TrackRecord* record, const std::str
           "right order.",
           summary.cells, summary.cost_model, 100 * summary.absolute->median_absolute, summary.pairs_right,
           summary.pairs_right + summary.pairs_wrong));
+  answer.table = printable(answer.table);  // names may come from anywhere
+  answer.words = printable(answer.words);
   return answer;
 }
 

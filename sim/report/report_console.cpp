@@ -153,7 +153,7 @@ std::string to_console(const Report& report, Detail detail) {
   // Forecasts alone, or measurements alone: there is nothing to compare.
   const std::size_t cells = column_index(summary_columns(), "cells");
   if (std::ranges::all_of(report.summary, [&](const Row& row) { return row[cells] == Value(std::int64_t{0}); }))
-    return text;
+    return printable(text);
   text += summary_text(report);
   for (std::size_t s = 0; s < report.summary.size(); ++s) {
     if (!report.classes[s].empty())
@@ -167,7 +167,7 @@ std::string to_console(const Report& report, Detail detail) {
         "\nThis report has failed as a measurement: under {:.0f} % of its cells are conclusive. Take more rounds or a "
         "quiet machine.\n",
         100 * kConclusiveShare);
-  return text;
+  return printable(text);  // names may come from anywhere
 }
 
 }  // namespace sim

@@ -59,7 +59,7 @@ interrupted() {
   process=$!
   for ((i = 0; i < 1200; ++i)); do
     [[ -n $progress ]] || break
-    grep -q "$progress" "$scratch/out" && break
+    grep -q "$progress" "$scratch/err" && break
     kill -0 $process 2>/dev/null || break
     sleep 0.05
   done
@@ -101,7 +101,7 @@ echo "-- kill -9"
 kill_rank() { in_step; kill -9 $(rank_process 1); }
 interrupted "kill -9 of rank 1" 75 '^rank 1 died \(signal 9\) in instruction [0-9]+: ' 3 '' kill_rank -- "${slow[@]}"
 kill_now() { kill -9 $(rank_process 0); }
-interrupted "kill -9 of rank 0 after the first round" 75 '^rank 0 died \(signal 9\)' 3 'round 1/6' kill_now -- \
+interrupted "kill -9 of rank 0 after the first round" 75 '^rank 0 died \(signal 9\)' 3 'round 2/6' kill_now -- \
   "${compare[@]}" --json "$scratch/kill.json"
 [[ $(rounds_in "$scratch/kill.json") =~ ^single:[1-5]\ ddp,dp=2:[1-5]$ ]] || complain "rows are lost: $(rounds_in "$scratch/kill.json")"
 "${compare[@]}" --json "$scratch/kill.json" >"$scratch/out" 2>&1 || complain "the same command again: $(cat "$scratch/out")"
@@ -122,7 +122,7 @@ if [[ -z $said ]]; then
   slow_on_network() { "$network" up 2 100mbit && "${slow[@]}" --network 100mbit; }
   interrupted "cut link" 75 'rank [01].* in instruction [0-9]+: ' 12 '' cut_in_step -- slow_on_network
   "$network" up 2 100mbit
-  interrupted "cut link after the first round" 75 'rank [01]' 60 'round 1/6' cut -- \
+  interrupted "cut link after the first round" 75 'rank [01]' 60 'round 2/6' cut -- \
     "${compare[@]}" --network 100mbit --json "$scratch/cut.json"
   "$network" up 2 100mbit
   "${compare[@]}" --network 100mbit --json "$scratch/cut.json" >"$scratch/out" 2>&1 || complain "the same command again: $(cat "$scratch/out")"
@@ -136,7 +136,7 @@ mkdir "$scratch/disk"
 if said=$(mount -t tmpfs -o size=1m none "$scratch/disk" 2>&1); then
   echo "-- a full disk"
   fill() { dd if=/dev/zero of="$scratch/disk/full" bs=1k 2>/dev/null; }
-  interrupted "full disk" 75 "$scratch/disk/r.json.*No space left" 120 'round 1/6' fill -- "${compare[@]}" --json "$scratch/disk/r.json"
+  interrupted "full disk" 75 "$scratch/disk/r.json.*No space left" 120 'round 2/6' fill -- "${compare[@]}" --json "$scratch/disk/r.json"
   [[ $(rounds_in "$scratch/disk/r.json") =~ ^single:[1-5]\ ddp,dp=2:[1-5]$ ]] || complain "rows are lost: $(rounds_in "$scratch/disk/r.json")"
   rm "$scratch/disk/full"
   [[ $(ls "$scratch/disk") == r.json ]] || complain "half-written files are left: $(ls "$scratch/disk")"
