@@ -197,7 +197,8 @@ void add_predict(CLI::App& app, int& status) {
   command->callback([command, options, &status] {
     refuse_together(command, "--cluster", {"--world", "--device", "--network"},
                     "a cluster is a machine of its own, and the other is about this one");
-    refuse_together(command, "--program", {"--json", "--csv", "--details", "--epoch", "--scale", "--profile", "--cost-model"},
+    refuse_together(command, "--program",
+                    {"--json", "--csv", "--details", "--epoch", "--scale", "--profile", "--cost-model"},
                     "it prints the Programs and forecasts nothing");
     use_once({&options->subject.models, &options->subject.strategies, &options->machine.worlds, &options->cost_models});
     Texts readers;
