@@ -62,9 +62,7 @@ std::string limits_of(const std::string& cell, const sim::Program& program, cons
           fmt::format(" {} {} {:+.0f} %,", s.resource == "latency" || s.resource == "launch" ? "half the" : "twice the",
                       s.resource, 100 * s.change_when_doubled);
   text.pop_back();
-  if (forecast.novelty > 0)
-    text += fmt::format("; its shapes are {:.0f} % new to the profile (0: measured, 100: unlike any)",
-                        100 * forecast.novelty);
+  if (const std::string knowledge = sim::describe_knowledge(forecast); !knowledge.empty()) text += "; " + knowledge;
   return text;
 }
 

@@ -61,7 +61,7 @@ Prices price(const Program& program, const CostModel& model, const Cluster& clus
     prices.busy_levels = std::max(prices.busy_levels, static_cast<std::uint32_t>(costs.back().busy_s.size()));
   }
   for (const ComputeCost& cost : costs) {
-    prices.novelty.push_back(cost.novelty);
+    prices.knowledge.push_back(cost.knowledge);
     prices.workspace_bytes.push_back(cost.workspace_bytes);
     prices.jitter.push_back(cost.jitter);
     for (std::size_t level = 0; level < prices.busy_levels; ++level)

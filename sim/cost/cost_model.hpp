@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,13 +20,24 @@ namespace sim {
 
 class Profile;
 
+/// Half the width of a 90 % interval in standard deviations.
+constexpr double kNormal90 = 1.645;
+
+/// How well a cost is known, by a cost model that answers for what wasn't measured.
+struct Knowledge {
+  double novelty = 0;        // how far the answer extrapolates: 0 not at all, 1 no measured shape is like this one
+  double sd = 0;             // standard deviation of ln(true time / forecast); 0: nothing is said
+  std::string kind;          // what runs, for people: "conv2d.forward 3x3 depthwise, oneDNN, f32, rank 4"
+  bool kind_is_new = false;  // nothing of this kind was measured
+};
+
 /// Compute of one instruction. `busy[k-1]` = device seconds when k ranks of the node compute at the same time (memory
 /// and caches are shared); one entry means: company doesn't matter.
 struct ComputeCost {
   std::vector<double> busy_s;
   double workspace_bytes = 0;  // beside the outputs, while it runs
   double jitter = 0;           // standard deviation of one execution / its mean
-  double novelty = 0;          // how far the answer extrapolates: 0 not at all, 1 no measured shape is like this one
+  Knowledge knowledge;
 };
 
 /// Point to point over a transport whose ends tell each other that they are there (gloo): whoever posts first leaves a
@@ -90,7 +102,7 @@ struct Prices {
   std::vector<TransferCost> transfers;                  // one per distinct question
   std::vector<std::vector<std::uint32_t>> transfer_of;  // [role][instruction] → transfers, kNone for others
   double launch_s = 0;
-  std::vector<double> novelty;          // [work]
+  std::vector<Knowledge> knowledge;     // [work]
   std::vector<double> workspace_bytes;  // [work]
   std::vector<double> jitter;           // [work], or empty: none
   double rank_jitter = 0;               // of a rank's whole step

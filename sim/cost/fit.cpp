@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "sim/error.hpp"
@@ -11,13 +14,14 @@ namespace sim {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-/// Even a well-known shape isn't known better than this.
-constexpr double kLeastNoise = 0.01;
-/// Standard deviations of logarithms: of what physics leaves over, and of a class's constants around the broader one's.
-constexpr double kMisfit = 0.3, kClassSpread = 1;
-/// Seconds by which a work differs by what was played before it (are its operands, its code, its pages in the caches?):
-/// nothing for long works, everything for short ones, which so say little.
-constexpr double kContext_s = 1e-5;
+/// Standard deviations of logarithms: of what physics leaves over, and of a class's constants around the broader one's
+/// (launches differ most).
+constexpr double kMisfit = 0.3;
+const Eigen::Vector4d kClassSpread(2, 1, 1, 1);
+/// Absolute noise of one timing, from whatever the previous op left in the caches. Dominates short ops, so they get
+/// little weight.
+constexpr double kContext_s = 2e-6;
+constexpr double kLeastBeyond = 1e-3;
 
 Eigen::Vector4d logs_of(const Physics& physics) {
   return Eigen::Vector4d(physics.launch_s, physics.s_per_flop, physics.s_per_byte, physics.beyond).array().log();
@@ -27,17 +31,37 @@ Physics physics_of(const Eigen::Vector4d& logs, double cache_bytes) {
   return {constants[0], constants[1], constants[2], constants[3], cache_bytes};
 }
 
+/// How the time divides among the constants: the slope of its logarithm over theirs.
+Eigen::RowVector4d shares(const Physics& physics, const Demand& demand) {
+  const double cached = demand.bytes * physics.s_per_byte;
+  const double beyond = demand.bytes > physics.cache_bytes ? cached * physics.beyond : 0;
+  return Eigen::RowVector4d(physics.launch_s, demand.flops * physics.s_per_flop, cached + beyond, beyond) /
+         physics.seconds(demand);
+}
+
+double noise_of(const ShapeSample& sample) { return std::hypot(sample.relative_noise, kContext_s / sample.seconds); }
+
 struct Solution {
   Physics physics;
   double squares = 0;
+  Eigen::Matrix4d uncertainty;
 };
 
 /// The constants whose logarithms are the likeliest: minimise |ln(t / measured) / misfit|² + |(logs − broader) /
 /// kClassSpread|², by Levenberg's and Marquardt's steps. Logarithms, so that no constant is negative, half and twice
-/// the time weigh the same, and a sample moves the constants by their shares in its time.
+/// the time weigh the same, and a sample moves the constants by their shares in its time. One kernel's launch takes no
+/// longer than its shortest run.
 Solution likeliest(const std::vector<ShapeSample>& samples, const Physics& broader, double cache_bytes) {
   const auto count = static_cast<Eigen::Index>(samples.size());
-  const Eigen::Vector4d expected = logs_of(broader);
+  double longest_launch_s = kInfinity;
+  for (const ShapeSample& sample : samples)
+    if (!sample.shape.empty()) longest_launch_s = std::min(longest_launch_s, sample.seconds);
+  const Eigen::Vector4d highest(std::log(longest_launch_s), kInfinity, kInfinity, kInfinity);
+  const Eigen::Vector4d lowest(-kInfinity, -kInfinity, -kInfinity, std::log(kLeastBeyond));
+  const auto bounded = [&](const Eigen::Vector4d& logs) -> Eigen::Vector4d {
+    return logs.cwiseMin(highest).cwiseMax(lowest);
+  };
+  const Eigen::Vector4d expected = bounded(logs_of(broader));
   struct Point {
     Eigen::VectorXd residuals;                       // weighted
     Eigen::Matrix<double, Eigen::Dynamic, 4> slope;  // of the residuals over the logarithms
@@ -45,28 +69,31 @@ Solution likeliest(const std::vector<ShapeSample>& samples, const Physics& broad
   };
   const auto point_at = [&](const Eigen::Vector4d& logs) {
     const Physics physics = physics_of(logs, cache_bytes);
-    Point point{Eigen::VectorXd(count), Eigen::MatrixXd(count, 4), ((logs - expected) / kClassSpread).squaredNorm()};
+    Point point{Eigen::VectorXd(count), Eigen::MatrixXd(count, 4),
+                (logs - expected).cwiseQuotient(kClassSpread).squaredNorm()};
     for (Eigen::Index i = 0; i < count; ++i) {
-      const auto& [demand, shape, seconds, noise] = samples[static_cast<std::size_t>(i)];
-      const double t = physics.seconds(demand), weight = 1 / std::hypot(kMisfit, kContext_s / seconds, noise);
-      const double cached = demand.bytes * physics.s_per_byte;
-      const double beyond = demand.bytes > cache_bytes ? cached * physics.beyond : 0;
-      point.residuals[i] = weight * std::log(t / seconds);
-      point.slope.row(i) =
-          weight / t * Eigen::RowVector4d(physics.launch_s, demand.flops * physics.s_per_flop, cached + beyond, beyond);
+      const ShapeSample& sample = samples[static_cast<std::size_t>(i)];
+      const double weight = 1 / std::hypot(kMisfit, noise_of(sample));
+      point.residuals[i] = weight * std::log(physics.seconds(sample.demand) / sample.seconds);
+      point.slope.row(i) = weight * shares(physics, sample.demand);
     }
     point.squares += point.residuals.squaredNorm();
     return point;
+  };
+  const auto curvature_at = [&](const Point& point) {
+    Eigen::Matrix4d curvature = point.slope.transpose() * point.slope;
+    curvature.diagonal() += kClassSpread.cwiseAbs2().cwiseInverse();
+    return curvature;
   };
   Eigen::Vector4d logs = expected;
   Point point = point_at(logs);
   double damping = 1e-3;
   for (int step = 0; step < 100 && damping < 1e9; ++step) {
     const Eigen::Vector4d downhill =
-        -point.slope.transpose() * point.residuals - (logs - expected) / (kClassSpread * kClassSpread);
-    Eigen::Matrix4d curvature = point.slope.transpose() * point.slope;
-    curvature.diagonal().array() += 1 / (kClassSpread * kClassSpread) + damping;
-    const Eigen::Vector4d next_logs = logs + curvature.ldlt().solve(downhill);
+        -point.slope.transpose() * point.residuals - (logs - expected).cwiseQuotient(kClassSpread.cwiseAbs2());
+    Eigen::Matrix4d curvature = curvature_at(point);
+    curvature.diagonal().array() += damping;
+    const Eigen::Vector4d next_logs = bounded(logs + curvature.ldlt().solve(downhill));
     Point next = point_at(next_logs);
     if (!(next.squares < point.squares)) {
       damping *= 10;
@@ -78,7 +105,7 @@ Solution likeliest(const std::vector<ShapeSample>& samples, const Physics& broad
     damping = std::max(damping / 10, 1e-9);
     if (done) break;
   }
-  return {physics_of(logs, cache_bytes), point.squares};
+  return {physics_of(logs, cache_bytes), point.squares, curvature_at(point).inverse()};
 }
 
 }  // namespace
@@ -97,48 +124,51 @@ Kriging::Kriging(const std::vector<std::vector<double>>& points, std::span<const
     for (Eigen::Index c = 0; c < points_.cols(); ++c) points_(i, c) = points[at][static_cast<std::size_t>(c)];
     known[i] = values[at];
   }
-  variance_ = std::max(known.squaredNorm() / static_cast<double>(n), kLeastNoise * kLeastNoise);
-  // A factor of 2, of 4, of 16 in one coordinate changes what is known of the value by half.
-  double best = kInfinity;
-  for (const double length : {0.6, 1.2, 2.4}) {
-    Eigen::MatrixXd covariance(n, n);
-    for (Eigen::Index i = 0; i < n; ++i)
-      for (Eigen::Index j = 0; j < n; ++j)
-        covariance(i, j) =
-            variance_ * std::exp(-(points_.row(i) - points_.row(j)).squaredNorm() / (2 * length * length));
-    for (Eigen::Index i = 0; i < n; ++i) {
-      const double sd = std::max(noise[static_cast<std::size_t>(i)], kLeastNoise);
-      covariance(i, i) += sd * sd;
-    }
-    const Eigen::LDLT<Eigen::MatrixXd> solver(covariance);
-    const Eigen::VectorXd weights = solver.solve(known);
-    // Each value from the others, without solving n times: Rasmussen and Williams, equation 5.12.
-    const Eigen::MatrixXd inverse = solver.solve(Eigen::MatrixXd::Identity(n, n));
-    double squares = 0;
-    for (Eigen::Index i = 0; i < n; ++i) squares += std::pow(weights[i] / inverse(i, i), 2);
-    if (squares >= best) continue;
-    best = squares;
-    length_ = length;
-    solver_ = solver;
-    weights_ = weights;
+  least_ = std::min(known.minCoeff(), 0.0);
+  most_ = std::max(known.maxCoeff(), 0.0);
+  double weights = 0, squares = 0;
+  for (Eigen::Index i = 0; i < n; ++i) {
+    const double weight = 1 / (kMisfit * kMisfit + std::pow(noise[static_cast<std::size_t>(i)], 2));
+    weights += weight;
+    squares += weight * known[i] * known[i];
   }
+  variance_ = std::max(squares / weights, kMisfit * kMisfit);
+  Eigen::MatrixXd distances(n, n);  // squared
+  for (Eigen::Index i = 0; i < n; ++i) distances.col(i) = (points_.rowwise() - points_.row(i)).rowwise().squaredNorm();
+  double best = kInfinity;
+  // A factor of 2, of 4, of 16 in one coordinate changes what is known of the value by half. Even a well-known shape
+  // isn't known better than the smallest roughness.
+  for (const double length : {0.6, 1.2, 2.4})
+    for (const double roughness : {0.02, 0.06, 0.18}) {
+      Kriging tried = *this;
+      tried.length_ = length;
+      tried.roughness_ = roughness;
+      Eigen::MatrixXd covariances = distances.unaryExpr([&](double d) { return tried.covariance(d); });
+      for (Eigen::Index i = 0; i < n; ++i)
+        covariances(i, i) += std::pow(noise[static_cast<std::size_t>(i)], 2) + roughness * roughness;
+      tried.solver_.compute(covariances);
+      tried.weights_ = tried.solver_.solve(known);
+      // How likely each value is by the others, without solving n times: Rasmussen and Williams, equations 5.10 to 5.12.
+      const Eigen::VectorXd precision = tried.solver_.solve(Eigen::MatrixXd::Identity(n, n)).diagonal();
+      const double surprise = (tried.weights_.array().square() / precision.array() - precision.array().log()).sum();
+      if (surprise >= best) continue;
+      best = surprise;
+      *this = std::move(tried);
+    }
 }
 
-Eigen::VectorXd Kriging::covariances(std::span<const double> point) const {
-  const Eigen::Map<const Eigen::RowVectorXd> at(point.data(), static_cast<Eigen::Index>(point.size()));
-  Eigen::VectorXd result(points_.rows());
-  for (Eigen::Index i = 0; i < points_.rows(); ++i)
-    result[i] = variance_ * std::exp(-(points_.row(i) - at).squaredNorm() / (2 * length_ * length_));
-  return result;
+double Kriging::covariance(double distance_squared) const {
+  return variance_ * std::exp(-distance_squared / (2 * length_ * length_));
 }
 
 Kriging::Answer Kriging::at(std::span<const double> point) const {
   check_internal(static_cast<Eigen::Index>(point.size()) == points_.cols(), "a point of {} coordinates, not {}",
                  point.size(), points_.cols());
-  const Eigen::VectorXd near = covariances(point);
-  const double explained = near.dot(solver_.solve(near));
-  const double left = std::max(variance_ - explained, 0.0);
-  return {near.dot(weights_), std::sqrt(left), left / variance_};
+  const Eigen::Map<const Eigen::RowVectorXd> here(point.data(), static_cast<Eigen::Index>(point.size()));
+  const Eigen::VectorXd distances = (points_.rowwise() - here).rowwise().squaredNorm();
+  const Eigen::VectorXd near = distances.unaryExpr([&](double d) { return covariance(d); });
+  const double left = std::max(variance_ - near.dot(solver_.solve(near)), 0.0);
+  return {std::clamp(near.dot(weights_), least_, most_), std::sqrt(left + roughness_ * roughness_), left / variance_};
 }
 
 double Physics::seconds(const Demand& demand) const {
@@ -160,20 +190,62 @@ ShapeFit::ShapeFit(const std::vector<ShapeSample>& samples, const Physics& broad
       if (solution.squares < best.squares) best = solution;
     }
   physics_ = best.physics;
+  uncertainty_ = best.uncertainty;
   std::vector<std::vector<double>> shapes;
   std::vector<double> residuals, noise;
   for (const ShapeSample& sample : samples) {
     shapes.push_back(sample.shape);
     residuals.push_back(std::log(sample.seconds / physics_.seconds(sample.demand)));
-    noise.push_back(sample.relative_noise);
+    noise.push_back(noise_of(sample));
   }
   if (!shapes[0].empty()) residual_.emplace_back(shapes, residuals, noise);
 }
 
 Estimate ShapeFit::at(const Demand& demand, std::span<const double> shape) const {
-  if (residual_.empty()) return {physics_.seconds(demand), 1};
-  const Kriging::Answer residual = residual_[0].at(shape);
-  return {physics_.seconds(demand) * std::exp(residual.value), residual.novelty};
+  const Eigen::RowVector4d slope = shares(physics_, demand);
+  const double known = slope * uncertainty_ * slope.transpose();
+  Estimate estimate{physics_.seconds(demand), 1, 0};
+  double of_shape = kMisfit, of_kernel = slope.transpose().cwiseProduct(kClassSpread).norm();
+  if (!residual_.empty()) {
+    const Kriging::Answer residual = residual_[0].at(shape);
+    estimate.seconds *= std::exp(residual.value);
+    estimate.novelty = residual.novelty;
+    of_shape = residual.sd;
+    of_kernel = 0;
+  }
+  const double of_context = std::log1p(kContext_s / estimate.seconds);
+  estimate.sd = std::sqrt(known + of_shape * of_shape + of_kernel * of_kernel + of_context * of_context);
+  return estimate;
+}
+
+std::vector<LeftOut> leave_out(const std::vector<ShapeSample>& samples, std::span<const std::string> groups,
+                               const Physics& broader, Cache cache) {
+  std::vector<LeftOut> results;
+  const auto predict = [&](const auto& is_left_out) {
+    std::vector<ShapeSample> others;
+    for (std::size_t i = 0; i < samples.size(); ++i)
+      if (!is_left_out(i)) others.push_back(samples[i]);
+    if (others.empty() || others.size() == samples.size()) return;
+    const ShapeFit fit(others, broader, cache);
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      if (!is_left_out(i)) continue;
+      const Estimate estimate = fit.at(samples[i].demand, samples[i].shape);
+      results.push_back({std::abs(std::log(samples[i].seconds / estimate.seconds)) / estimate.sd, estimate.novelty});
+    }
+  };
+  constexpr std::size_t kMostParts = 8;
+  std::map<std::string_view, std::size_t> parts;
+  for (const std::string& group : groups) parts.try_emplace(group, parts.size() % kMostParts);
+  for (std::size_t part = 0; part < std::min(parts.size(), kMostParts); ++part)
+    predict([&](std::size_t i) { return parts.at(groups[i]) == part; });
+  if (samples.empty() || samples[0].shape.empty()) return results;
+  std::vector<double> times;
+  for (const ShapeSample& sample : samples) times.push_back(sample.seconds);
+  std::ranges::nth_element(times, times.begin() + std::ssize(times) / 2);
+  const double middle_s = times[times.size() / 2];
+  predict([&](std::size_t i) { return samples[i].seconds < middle_s; });
+  predict([&](std::size_t i) { return samples[i].seconds >= middle_s; });
+  return results;
 }
 
 }  // namespace sim

@@ -1,10 +1,15 @@
 // Cost model `fitted`: from a Profile of other shapes, models and sizes (sim/cost/fit.hpp has the equations).
 // Works are fitted class by class, and the classes are nested: all works; matrix products, what streams through memory
-// (updates, copies), or other layers; one op and pass; one kernel, dtype, rank of the input and choice of gradients.
-// Matrix-vector products stream through memory, too. What a class's works leave open, the broader one decides, at last
-// the data sheet. Several busy ranks: the slow-down is interpolated like the residual. Transfers: piecewise linear in
-// bytes; among other numbers of ranks than measured, the algorithm's steps and bytes on the wire. Assumes: an op's
-// efficiency is a smooth function of its shape; the profile was made on the device to be predicted.
+// (updates, copies), or other layers; one op and pass, or the updates of all optimizers; one kernel, dtype, rank of the
+// input and choice of gradients. Matrix-vector products stream through memory, too. What a class's works leave open, the
+// broader one decides, at last the data sheet. Nothing runs faster than the best rate and bandwidth that were measured,
+// or that the data sheet has.
+// How well an answer is known, the profile says itself: each level of classes predicts works that it wasn't fitted on
+// (a kernel at other batch sizes; an op by its other kernels; …), and how far off it is there scales the uncertainty that
+// it states. Several busy ranks: the slow-down is interpolated like the residual. Transfers: piecewise linear in bytes;
+// among other numbers of ranks than measured, the algorithm's steps and bytes on the wire.
+// Assumes: an op's efficiency is a smooth function of its shape; what streams hides its arithmetic behind its bytes; the
+// profile was made on the device to be predicted.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -32,27 +37,55 @@ constexpr const char* kAll = "all";  // the broadest
 struct Traits {
   ClassNames classes;
   Demand demand;
-  /// The class whose constants are a start for this work's, but which it says nothing of: none of them.
-  std::size_t not_in = kClassLevels;
+  /// Level of the class this op is fitted from but must not be fitted into.
+  std::optional<std::size_t> not_in;
+  [[nodiscard]] const std::string& kind() const { return classes.back(); }
 };
+
+/// The attributes that choose the code: " 3x3 depthwise".
+std::string variant_of(const OpInstance& op) {
+  const auto value = [&](std::string_view name) {
+    return op.attributes.contains(name) ? op.integer(name) : std::int64_t{0};
+  };
+  std::string variant;
+  if (value("kernel_size") > 0) variant += fmt::format(" {0}x{0}", value("kernel_size"));
+  if (value("dilation") > 1) variant += " dilated";
+  if (value("groups") > 1) variant += value("groups") == op.inputs[0].shape.at(1) ? " depthwise" : " grouped";
+  const bool updates = op.kind->role == OpRole::optimizer;
+  if (updates && op.attributes.contains("momentum") && op.number("momentum") > 0) variant += " with momentum";
+  return variant;
+}
+
+std::string gradients_of(const Work& work) {
+  if (work.pass != Pass::backward) return "";
+  const bool of_parameters = (work.grads & kParameterGrads) != 0, of_inputs = (work.grads & ~kParameterGrads) != 0;
+  if (!work.op.kind->has_parameters || (of_parameters && of_inputs)) return "";
+  return of_parameters ? ", parameters' gradients alone" : ", inputs' gradients alone";
+}
 
 Traits traits_of(const Work& work, bool on_cpu) {
   const OpKind& kind = *work.op.kind;
   const TensorSpec& x = work.op.inputs.at(0);
   const CpuKernel kernel = on_cpu && kind.cpu_kernel ? kind.cpu_kernel(work.op, work.pass) : CpuKernel();
-  const bool is_vector = kernel.matrix_vector_products > 0;
+  const bool is_vector = kernel.matrix_vector_products > 0, updates = kind.role == OpRole::optimizer;
   const std::string op = fmt::format("{}.{}", kind.name, to_string(work.pass));
-  const std::uint32_t grads = work.pass == Pass::backward ? work.grads : 0;
-  const bool streams = is_vector || kind.role == OpRole::optimizer || kind.role == OpRole::helper;
-  const std::string group = kind.matrix ? "matrix products" : "layers";
+  const bool streams = is_vector || updates || kind.role == OpRole::helper;
   Traits traits;
-  traits.classes = {
-      kAll, streams ? "streams" : group, is_vector ? "matrix-vector products" : op,
-      fmt::format("{} {} {} rank {} grads {:x}", op, kernel.name, to_string(x.dtype), x.shape.size(), grads)};
+  traits.classes = {kAll,
+                    streams       ? "streams"
+                    : kind.matrix ? "matrix products"
+                                  : "layers",
+                    is_vector ? "matrix-vector products"
+                    : updates ? "updates"
+                              : op,
+                    fmt::format("{}{}{}{}, {}, rank {}{}", op, variant_of(work.op), kernel.name.empty() ? "" : ", ",
+                                kernel.name, to_string(x.dtype), x.shape.size(), gradients_of(work))};
   traits.demand = work.demand();
   if (is_vector) {
     traits.demand.bytes *= kernel.matrix_vector_products;
     traits.not_in = 1;  // it doesn't keep up with an update's or a copy's stream
+  } else if (streams && traits.demand.flops < traits.demand.bytes) {
+    traits.demand.flops = 0;  // hidden behind the bytes, unlike the logarithms of random numbers
   }
   return traits;
 }
@@ -85,6 +118,7 @@ struct Slower {
 struct ClassSamples {
   std::string broader;
   std::vector<ShapeSample> alone;
+  std::vector<std::string> groups;         // of `alone`: the narrower class, or the batch size
   double workspace = 0, jitter = 0;        // sums
   std::map<std::uint32_t, Slower> slower;  // by busy ranks
 };
@@ -106,13 +140,15 @@ class Class {
   }
 
   [[nodiscard]] const Physics& physics() const { return alone_.physics(); }
-  [[nodiscard]] ComputeCost cost(const Demand& demand, const std::vector<double>& shape,
-                                 std::uint32_t busy_levels) const {
-    const Estimate alone = alone_.at(demand, shape);
+  /// `least_s`: nothing is faster.
+  [[nodiscard]] ComputeCost cost(const Demand& demand, const std::vector<double>& shape, std::uint32_t busy_levels,
+                                 double least_s) const {
+    Estimate alone = alone_.at(demand, shape);
+    alone.seconds = std::max(alone.seconds, least_s);
     ComputeCost cost{.busy_s = {alone.seconds},
                      .workspace_bytes = workspace_ * demand.bytes,
                      .jitter = jitter_,
-                     .novelty = alone.novelty};
+                     .knowledge = {.novelty = alone.novelty, .sd = alone.sd}};
     for (std::uint32_t busy = 2; busy <= busy_levels; ++busy) {
       const auto level = slower_.find(busy);
       if (level == slower_.end()) {
@@ -120,7 +156,7 @@ class Class {
         continue;
       }
       const double residual = level->second.residual ? level->second.residual->at(shape).value : 0;
-      cost.busy_s.push_back(alone.seconds * std::exp(level->second.mean + residual));
+      cost.busy_s.push_back(std::max(alone.seconds * std::exp(level->second.mean + residual), least_s));
     }
     return cost;
   }
@@ -138,20 +174,29 @@ class Class {
 
 class Fitted final : public CostModel {
  public:
-  Fitted(const Cluster& cluster, const Profile& profile) : cluster_(cluster), profile_(profile) {
+  Fitted(const Cluster& cluster, const Profile& profile)
+      : cluster_(cluster),
+        profile_(profile),
+        s_per_flop_(1 / cluster.device.peak_f32.base()),
+        s_per_byte_(data_sheet(cluster.device).s_per_byte) {
     std::array<std::map<std::string, ClassSamples>, kClassLevels> samples;
+    std::array<std::vector<double>, kNear + 1> errors;  // of works left out, over their stated uncertainty
     for (const std::string& key : profile.works()) {
       const std::map<std::uint32_t, Statistic> levels = profile.op_levels(cluster.world, key);
       const auto alone = levels.find(1);
       if (alone == levels.end() || !(alone->second.mean_s > 0)) continue;
       const Work work = work_from_key(key);
       const auto& [names, demand, not_in] = traits_of(work, !cluster.device.asynchronous);
+      if (demand.flops > 0) s_per_flop_ = std::min(s_per_flop_, alone->second.mean_s / demand.flops);
+      if (demand.bytes > 0) s_per_byte_ = std::min(s_per_byte_, alone->second.mean_s / demand.bytes);
       for (std::size_t c = 0; c < kClassLevels; ++c) {
         if (c == not_in) continue;
         ClassSamples& own = samples[c][names[c]];
         if (c > 0) own.broader = names[c - 1];
-        const std::vector<double> shape = c + 1 == kClassLevels ? shape_of(work) : std::vector<double>();
+        const bool is_kernel = c + 1 == kClassLevels;
+        const std::vector<double> shape = is_kernel ? shape_of(work) : std::vector<double>();
         own.alone.push_back({demand, shape, alone->second.mean_s, noise_of(alone->second)});
+        own.groups.push_back(is_kernel ? fmt::to_string(work.op.inputs[0].shape[0]) : names[c + 1]);
         if (demand.bytes > 0) own.workspace += static_cast<double>(profile.workspace(key).value_or(0)) / demand.bytes;
         own.jitter += alone->second.jitter();
         for (const auto& [busy, time] : levels) {
@@ -171,17 +216,27 @@ class Fitted final : public CostModel {
     for (std::size_t c = 0; c < kClassLevels; ++c)
       for (auto& [name, own] : samples[c]) {
         const Physics broader = c == 0 ? data_sheet(cluster.device) : physics_of(own.broader);
-        classes_.try_emplace(name, std::move(own), broader, c + 1 < kClassLevels ? Cache::found : Cache::broader);
+        const Cache cache = c + 1 < kClassLevels ? Cache::found : Cache::broader;
+        for (const LeftOut& work : leave_out(own.alone, own.groups, broader, cache))
+          errors[certainty(c, work.novelty)].push_back(work.error);
+        classes_.try_emplace(name, std::move(own), broader, cache);
       }
+    for (std::size_t i = 0; i < errors.size(); ++i) off_by_[i] = off_by(errors[i], i + 1 < kClassLevels);
   }
 
   [[nodiscard]] std::string_view name() const override { return "fitted"; }
 
   [[nodiscard]] ComputeCost compute(const Work& work) const override {
     const Traits traits = traits_of(work, !cluster_.device.asynchronous);
+    const double least_s = std::max(traits.demand.flops * s_per_flop_, traits.demand.bytes * s_per_byte_);
     for (std::size_t c = kClassLevels; c-- > 0;)
-      if (const auto found = classes_.find(traits.classes[c]); found != classes_.end())
-        return found->second.cost(traits.demand, shape_of(work), busy_levels_);
+      if (const auto found = classes_.find(traits.classes[c]); found != classes_.end()) {
+        ComputeCost cost = found->second.cost(traits.demand, shape_of(work), busy_levels_, least_s);
+        cost.knowledge.sd *= off_by_[certainty(c, cost.knowledge.novelty)];
+        cost.knowledge.kind = traits.kind();
+        cost.knowledge.kind_is_new = c + 1 < kClassLevels;
+        return cost;
+      }
     throw InternalError("no class holds all works");
   }
 
@@ -229,6 +284,20 @@ class Fitted final : public CostModel {
     const auto found = classes_.find(name);
     return (found != classes_.end() ? found->second : classes_.at(kAll)).physics();
   }
+  /// Answers alike in how well they are known: by class level, those of a known kernel near measured shapes apart.
+  static constexpr std::size_t kNear = kClassLevels;
+  [[nodiscard]] static std::size_t certainty(std::size_t level, double novelty) {
+    return level + 1 == kClassLevels && novelty < 0.5 ? kNear : level;
+  }
+  /// The factor that puts 90 % of the works left out into their 90 % intervals. Few kinds of work are in a profile: those
+  /// left out can make an answer for a new kind less certain than it states, but not more.
+  [[nodiscard]] static double off_by(std::vector<double> errors, bool kind_is_new) {
+    constexpr std::size_t kFewest = 10;
+    if (errors.size() < kFewest) return 1;
+    const auto at = errors.begin() + static_cast<std::ptrdiff_t>(0.9 * static_cast<double>(errors.size()));
+    std::ranges::nth_element(errors, at);
+    return std::max(*at / kNormal90, kind_is_new ? 1.0 : 0.0);
+  }
   [[nodiscard]] static double noise_of(const Statistic& time) {
     return time.sd_s ? *time.sd_s / std::sqrt(static_cast<double>(time.count)) / time.mean_s : 0.1;
   }
@@ -239,6 +308,8 @@ class Fitted final : public CostModel {
   Cluster cluster_;
   Profile profile_;
   std::uint32_t busy_levels_ = 1;
+  double s_per_flop_, s_per_byte_;          // the least known
+  std::array<double, kNear + 1> off_by_{};  // by certainty: how much further off than they state answers are
   std::map<std::string, Class> classes_;
 };
 

@@ -1,8 +1,80 @@
 #include "sim/simulate/forecast.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
 #include "sim/simulate/simulate.hpp"
 
 namespace sim {
+namespace {
+
+/// Device seconds of each work in a step, of all ranks together.
+std::vector<double> compute_by_work(const Program& program, const Prices& costs) {
+  std::vector<double> seconds(program.works.size());
+  for (const Role& role : program.roles)
+    for (const std::uint32_t work : role.work)
+      if (work != kNone)
+        seconds[work] += costs.work_s[work * costs.busy_levels] * static_cast<double>(role.ranks.size());
+  return seconds;
+}
+
+/// What the knowledge of the costs says of the whole step. What isn't exposed communication scales with compute.
+void add_knowledge(const Program& program, Forecast& forecast) {
+  struct Kind {
+    double seconds = 0, less_s = 0, more_s = 0;  // of the 90 % interval's ends
+    bool is_new = false;
+  };
+  std::map<std::string, Kind> kinds;
+  double compute_s = 0;
+  const std::vector<double> seconds = compute_by_work(program, forecast.costs);
+  for (std::size_t work = 0; work < seconds.size(); ++work) {
+    const Knowledge& knowledge = forecast.costs.knowledge[work];
+    Kind& kind = kinds[knowledge.kind];
+    kind.seconds += seconds[work];
+    kind.less_s += seconds[work] * (1 - std::exp(-kNormal90 * knowledge.sd));
+    kind.more_s += seconds[work] * (std::exp(kNormal90 * knowledge.sd) - 1);
+    kind.is_new |= knowledge.kind_is_new;
+    compute_s += seconds[work];
+    forecast.novelty += seconds[work] * knowledge.novelty;
+  }
+  forecast.low_s = forecast.high_s = forecast.step.step_s;
+  if (!(compute_s > 0)) return;
+  forecast.novelty /= compute_s;
+  double less = 0, more = 0;  // squares
+  for (const auto& [name, kind] : kinds) {
+    less += std::pow(kind.less_s / compute_s, 2);
+    more += std::pow(kind.more_s / compute_s, 2);
+    if (kind.is_new) forecast.new_kinds.push_back({name, kind.seconds / compute_s});
+  }
+  std::ranges::stable_sort(forecast.new_kinds, std::ranges::greater(), &NewKind::share);
+  const double scaling_s = forecast.step.step_s - forecast.step.exposed_communication_s;
+  forecast.low_s -= scaling_s * std::sqrt(less);
+  forecast.high_s += scaling_s * std::sqrt(more);
+}
+
+}  // namespace
+
+std::string describe_knowledge(const Forecast& forecast) {
+  constexpr std::size_t kMostNamed = 4;
+  if (!(forecast.low_s < forecast.high_s)) return "";
+  std::string text = fmt::format("by what the profile leaves open from {:.3g} to {:.3g} ms", 1e3 * forecast.low_s,
+                                 1e3 * forecast.high_s);
+  double share = 0;
+  std::vector<std::string> names;
+  for (const NewKind& kind : forecast.new_kinds) {
+    share += kind.share;
+    if (names.size() < kMostNamed) names.push_back(fmt::format("{} ({:.0f} %)", kind.kind, 100 * kind.share));
+  }
+  if (names.size() < forecast.new_kinds.size()) names.emplace_back("…");
+  if (!names.empty())
+    text += fmt::format("; {:.0f} % of its compute is of kinds that the profile has never seen: {}", 100 * share,
+                        fmt::join(names, "; "));
+  return text;
+}
 
 Forecast forecast(const Program& program, const Cluster& cluster, std::string_view cost_model, const Profile* profile,
                   const Scale& scale) {
@@ -10,13 +82,7 @@ Forecast forecast(const Program& program, const Cluster& cluster, std::string_vi
   Forecast result{.costs = price(program, *model, cluster), .step = {}};
   if (!scale.is_one()) result.costs = scaled(result.costs, program, cluster, scale);
   result.step = expected_step(program, result.costs, cluster);
-  double compute_s = 0, novel_s = 0;
-  for (std::size_t work = 0; work < program.works.size(); ++work) {
-    const double seconds = result.costs.work_s[work * result.costs.busy_levels];
-    compute_s += seconds;
-    novel_s += result.costs.novelty[work] * seconds;
-  }
-  if (novel_s > 0) result.novelty = novel_s / compute_s;
+  add_knowledge(program, result);
   return result;
 }
 

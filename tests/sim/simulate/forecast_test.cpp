@@ -1,5 +1,10 @@
 #include "sim/simulate/forecast.hpp"
 
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
 #include "sim/cost/profile.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/simulate/simulate.hpp"
@@ -46,12 +51,58 @@ TEST(Forecast, NoveltyIsOfTheComputeByTime) {
   other.add_launch(std::vector{1e-6});
   const Forecast f = forecast(known.program, known.cluster, "fitted", &other);
   double novel_s = 0, all_s = 0;
-  for (std::size_t work = 0; work < known.program.works.size(); ++work) {
-    novel_s += f.costs.novelty[work] * f.costs.work_s[work * f.costs.busy_levels];
-    all_s += f.costs.work_s[work * f.costs.busy_levels];
-  }
+  for (const Role& role : known.program.roles)
+    for (const std::uint32_t work : role.work) {
+      if (work == kNone) continue;
+      const double seconds = f.costs.work_s[work * f.costs.busy_levels] * static_cast<double>(role.ranks.size());
+      novel_s += f.costs.knowledge[work].novelty * seconds;
+      all_s += seconds;
+    }
   EXPECT_GT(f.novelty, 0);
-  EXPECT_DOUBLE_EQ(f.novelty, novel_s / all_s);
+  EXPECT_NEAR(f.novelty, novel_s / all_s, 1e-12);
+}
+
+// The errors of one kind add up, those of several average out.
+TEST(Forecast, IntervalIsOfKinds) {
+  const Cluster cluster = plain_cluster(1);
+  const Model model = load_model("toy_mlp");
+  const Program program = lower(model, parse_strategy("single", model));
+  Profile profile("cpu");
+  for (const char* key : {"relu.forward f32[4000,100] inplace=0", "relu.forward f32[9000,100] inplace=0"})
+    profile.add_op("gloo", key, 1, std::vector{1e-3, 1e-3});
+  profile.add_launch(std::vector{1e-6});
+  const Forecast f = forecast(program, cluster, "fitted", &profile);
+  std::map<std::string, std::array<double, 3>> kinds;  // seconds, of them at the ends of the interval
+  double all_s = 0;
+  for (const std::uint32_t work : program.roles[0].work) {
+    if (work == kNone) continue;
+    const double seconds = f.costs.work_s[work], sd = f.costs.knowledge[work].sd;
+    all_s += seconds;
+    auto& [s, low, high] = kinds[f.costs.knowledge[work].kind];
+    s += seconds, low += seconds * std::exp(-kNormal90 * sd), high += seconds * std::exp(kNormal90 * sd);
+  }
+  double less = 0, more = 0, of_new = 0;
+  for (const auto& [kind, s] : kinds) {
+    less += std::pow((s[0] - s[1]) / all_s, 2);
+    more += std::pow((s[2] - s[0]) / all_s, 2);
+    if (!kind.starts_with("relu.forward")) of_new += s[0] / all_s;
+  }
+  EXPECT_NEAR(f.low_s / f.step.step_s, 1 - std::sqrt(less), 1e-9);
+  EXPECT_NEAR(f.high_s / f.step.step_s, 1 + std::sqrt(more), 1e-9);
+  double share = 0;
+  for (const NewKind& kind : f.new_kinds) share += kind.share;
+  EXPECT_NEAR(share, of_new, 1e-9);
+  EXPECT_TRUE(std::ranges::is_sorted(f.new_kinds, std::ranges::greater(), &NewKind::share));
+  const std::string text = describe_knowledge(f);
+  EXPECT_TRUE(text.starts_with(fmt::format(
+      "by what the profile leaves open from {:.3g} to {:.3g} ms; {:.0f} % of its compute is of kinds that the profile "
+      "has never seen: {} (",
+      1e3 * f.low_s, 1e3 * f.high_s, 100 * share, f.new_kinds.at(0).kind)))
+      << text;
+  const Known known;
+  const Forecast profiled = forecast(known.program, known.cluster, "profiled", &known.profile);
+  EXPECT_EQ(profiled.low_s, profiled.step.step_s);
+  EXPECT_EQ(describe_knowledge(profiled), "");
 }
 
 TEST(Forecast, OfAnotherMachine) {
