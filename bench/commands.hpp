@@ -30,6 +30,7 @@ struct Machine {
 struct Output {
   std::string json, csv;  // file paths; empty: none
   bool details = false;   // the long tables instead of the answer
+  bool raw = false;       // every measured step goes into the JSON file, too
 };
 
 struct PredictOptions {

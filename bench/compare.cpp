@@ -91,12 +91,10 @@ void add_forecasts(const Job& job, const sim::Profile& same, const sim::Profile&
       sim::place(cell, job.program, job.cluster, forecast.costs.workspace_bytes);
     }
     round.predicted[std::string(kind.name)] = forecast.step;
-    round.attribution[std::string(kind.name)] =
-        sim::attribute_cost_error(job.program, job.cluster, predicted, forecast.step.step_s, measured).classes;
+    cell.attribution[std::string(kind.name)].add(
+        sim::attribute_cost_error(job.program, job.cluster, predicted, forecast.step.step_s, measured).classes);
   }
 }
-
-constexpr std::string_view kPeer = "pytorch";
 
 /// One round: everything in several visits, in shuffled order; what takes long is calibrated in fewer.
 class Rounds {
@@ -227,17 +225,18 @@ class Rounds {
   static void add_peer(const Job& job, const Peers::Answer& answer, double loss, sim::Round round,
                        sim::Result& result) {
     constexpr double kLossBound = 1e-3;  // float32, other kernels
-    sim::Cell& cell = result.cell(job.program, job.world, kPeer);
+    sim::Cell& cell = result.cell(job.program, job.world, sim::kPlainPyTorch);
     sim::place(cell, job.program, job.cluster);
     cell.skipped = answer.skipped;
     if (answer.skipped.empty() && std::abs(answer.losses.at(1) / loss - 1) > kLossBound)
       cell.skipped =
           fmt::format("its loss in step 2 is {:g}, paragauge's {:g}: not the same step", answer.losses[1], loss);
     if (!cell.skipped.empty()) return;
-    round.measured.clear();
-    for (double seconds : answer.step_s) round.measured.push_back({.step_s = seconds});
+    std::vector<sim::StepTime> steps;
+    for (double seconds : answer.step_s) steps.push_back({.step_s = seconds});
+    round.measured = {};
+    round.measured.add(steps);
     round.replayed_s.reset();
-    round.attribution.clear();
     cell.memory.resident_peak_bytes = answer.resident_peak_bytes;
     cell.rounds.push_back(std::move(round));
   }
@@ -260,11 +259,26 @@ int compare(const CompareOptions& options) {
   const double begin_s = backend::now_s();
   const std::vector<Job> jobs = make_jobs(options.subject, options.machine);
   sim::Result result;
-  if (!options.output.json.empty()) result = sim::resume_or_new(options.output.json, result.context);
+  result.kind = "compare";
+  if (!options.output.json.empty()) result = sim::resume_or_new(options.output.json, result.kind);
+  // What decides times besides the machine. A mistake is said before ranks are started.
+  const nlohmann::json conditions = {{"steps", options.steps},
+                                     {"visits", options.visits},
+                                     {"fit_on", options.fit_on},
+                                     {"real_time", options.machine.real_time}};
+  result.check_conditions(
+      {{"device", options.machine.device}, {"network", options.machine.network}, {"options", conditions}},
+      options.output.json);
+  for (const Job& job : jobs) {
+    sim::Cell& cell = result.cell(job.program, job.world);
+    sim::check_program(cell, job.program, options.output.json);
+    sim::place(cell, job.program, job.cluster);
+  }
   const Worlds worlds(options.machine, jobs);
   if (worlds.elsewhere()) return *worlds.elsewhere();
-  result.context = context(options.machine, worlds);
-  for (const Job& job : jobs) sim::place(result.cell(job.program, job.world), job.program, job.cluster);
+  nlohmann::json session = context(options.machine, worlds);
+  session["options"] = conditions;
+  result.begin_session(session, options.output.json);
   const int first = result.next_round();
   if (first > 0) fmt::print("compare: going on with round {}\n", first + 1);
   Rounds rounds(options, jobs, worlds);
@@ -279,7 +293,7 @@ int compare(const CompareOptions& options) {
     }
     progress.begin(fmt::format("round {}/{}", round + 1, options.rounds), round, options.rounds);
     rounds.play(round, result, progress);
-    if (!options.output.json.empty()) sim::save_result(options.output.json, result);
+    if (!options.output.json.empty()) sim::save_result(options.output.json, result, options.output.raw);
   }
   progress.end();
   const sim::Report report = sim::make_report(result);

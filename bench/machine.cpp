@@ -108,7 +108,9 @@ nlohmann::json context(const Machine& machine, const Worlds& worlds) {
 }
 
 void add_measured(sim::Cell& cell, sim::Round& round, const backend::RunResult& run) {
-  for (const backend::StepResult& step : run.steps) round.measured.push_back(sim::step_time(step.timeline));
+  std::vector<sim::StepTime> steps;
+  for (const backend::StepResult& step : run.steps) steps.push_back(sim::step_time(step.timeline));
+  round.measured.add(steps);
   const auto largest = std::max_element(run.memory.begin(), run.memory.end(), [](const auto& a, const auto& b) {
     return a.program_peak_bytes < b.program_peak_bytes;
   });

@@ -39,11 +39,13 @@ double verify(const Job& job, backend::Session& session, Progress& progress) {
 }  // namespace
 
 int measure(const MeasureOptions& options) {
+  if (!options.output.json.empty()) sim::check_replaceable(options.output.json, "measure");
   const std::vector<Job> jobs = make_jobs(options.subject, options.machine);
   const Worlds worlds(options.machine, jobs);
   if (worlds.elsewhere()) return *worlds.elsewhere();
   sim::Result result;
-  result.context = context(options.machine, worlds);
+  result.kind = "measure";
+  result.begin_session(context(options.machine, worlds), options.output.json);
   bool right = true;
   Progress progress("measure");
   std::size_t done = 0;
@@ -60,7 +62,8 @@ int measure(const MeasureOptions& options) {
                  worlds.at(job.world).run(
                      {.program = job.program, .warmup_steps = options.warmup_steps, .steps = options.steps}));
     cell.rounds.push_back(std::move(round));
-    if (!options.output.json.empty()) sim::save_result(options.output.json, result);  // what is measured stays
+    if (!options.output.json.empty())
+      sim::save_result(options.output.json, result, options.output.raw);  // what is measured stays
   }
   progress.end();
   const sim::Report report = sim::make_report(result);

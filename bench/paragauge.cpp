@@ -108,6 +108,10 @@ void add_details(CLI::App* command, bench::Output& output) {
   command->add_flag("--details", output.details, "all tables: intervals, what the time and the memory consist of");
 }
 
+void add_raw(CLI::App* command, bench::Output& output) {
+  command->add_flag("--raw", output.raw, "keep every measured step in the --json file, not only each round's numbers");
+}
+
 // ---- What is checked before a command runs
 
 /// What is given twice is used once.
@@ -228,6 +232,7 @@ void add_measure(CLI::App& app, const Texts& argv, int& status) {
                     "in float64, compare loss, gradients and parameters with one device playing the same partition");
   add_output(command, options->output);
   add_details(command, options->output);
+  add_raw(command, options->output);
   command->footer(
       "Examples:\n"
       "  paragauge measure -m convnet -s single -s ddp -w gloo --verify\n"
@@ -276,6 +281,7 @@ void add_compare(CLI::App& app, const Texts& argv, int& status) {
   number(command, "--seed", options->seed, 0U, 4'294'967'295U, "of the order within a round");
   add_output(command, options->output);
   add_details(command, options->output);
+  add_raw(command, options->output);
   command->footer(
       "Examples:\n"
       "  paragauge compare -m convnet -s single -s ddp,overlap=1 -w gloo --peers --json r.json\n"

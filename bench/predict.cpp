@@ -75,12 +75,16 @@ std::filesystem::path track_record_file() {
 }  // namespace
 
 int predict(const PredictOptions& options) {
+  if (!options.output.json.empty()) sim::check_replaceable(options.output.json, "predict");
   std::optional<sim::Profile> profile;
   if (!options.profile.empty()) profile = sim::load_profile(options.profile);
   const sim::Scale scale = sim::parse_scale(options.scale);
   sim::Result result;
-  result.context = {
-      {"command", "predict"}, {"profile", options.profile}, {"cluster", options.cluster}, {"scale", options.scale}};
+  result.kind = "predict";
+  result.sessions.push_back({.context = {{"command", "predict"},
+                                         {"profile", options.profile},
+                                         {"cluster", options.cluster},
+                                         {"scale", options.scale}}});
   std::map<std::size_t, std::vector<std::string>> limits;  // by cell
   std::vector<std::string> epochs;
   std::set<std::string> seen;  // "ddp" is "ddp,dp=2"

@@ -11,11 +11,14 @@ namespace bench {
 
 int report(const ReportOptions& options) {
   sim::Result all;
-  all.context = {{"command", "report"}, {"files", nlohmann::json::object()}};  // each with its own context
+  all.kind = "report";
   for (const std::string& file : options.files) {
     const sim::Result one = sim::load_result(file);
-    all.context["files"][file] = one.context;
-    if (options.files.size() == 1) all.context = one.context;
+    if (options.files.size() == 1) all.kind = one.kind;  // the same rounds, written anew
+    for (sim::Session session : one.sessions) {
+      if (options.files.size() > 1) session.context["file"] = file;
+      all.sessions.push_back(std::move(session));
+    }
     for (const sim::Cell& cell : one.cells) {
       sim::Cell& merged = all.cell(cell.model, cell.strategy, cell.world, cell.executor);
       if (!merged.rounds.empty())
@@ -26,7 +29,10 @@ int report(const ReportOptions& options) {
   }
   const sim::Report report = sim::make_report(all);
   fmt::print("{}", sim::to_console(report));
-  if (!options.output.json.empty()) sim::save_result(options.output.json, all);
+  if (!options.output.json.empty()) {
+    sim::check_replaceable(options.output.json, all.kind);
+    sim::save_result(options.output.json, all);
+  }
   if (!options.output.csv.empty()) sim::write_text_file(options.output.csv, sim::to_csv(report));
   if (!options.record.empty()) sim::write_text_file(options.record, sim::to_json(sim::track_record(all)));
   return 0;

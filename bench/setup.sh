@@ -11,7 +11,7 @@ cd "$root"
 
 # Debian packages and the versions they were tested with (a prefix of Debian's version).
 packages=(
-  nlohmann-json3-dev=3.11.2 libcli11-dev=2.1.2 libfmt-dev=9.1.0 libeigen3-dev=3.4.0 libfccp-dev=0.0+git20160525
+  nlohmann-json3-dev=3.11.2 libcli11-dev=2.1.2 libfmt-dev=9.1.0 libeigen3-dev=3.4.0
   libbenchmark-dev=1.7.1 libgtest-dev=1.12.1
   libgloo-dev=0.0~git20220518 # headers only: torch's wheel has gloo's symbols but leaves its headers out
 )

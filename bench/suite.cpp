@@ -25,6 +25,7 @@
 #include "sim/report/result.hpp"
 #include "sim/simulate/forecast.hpp"
 #include "sim/simulate/simulate.hpp"
+#include "sim/simulate/step_parts.hpp"
 #include "sim/text/spec.hpp"
 #ifdef PARAGAUGE_BACKEND
 #include "bench/machine.hpp"
@@ -56,11 +57,7 @@ std::int64_t peak_bytes(const sim::Program& program) {
 
 /// The same counters in every row.
 void count(benchmark::State& state, const sim::Program& program, const sim::StepTime& mean) {
-  state.counters["step_s"] = mean.step_s;
-  state.counters["compute_s"] = mean.compute_s;
-  state.counters["exposed_communication_s"] = mean.exposed_communication_s;
-  state.counters["bubble_s"] = mean.bubble_s;
-  state.counters["host_s"] = mean.host_s;
+  for (const sim::StepPart& part : sim::kStepParts) state.counters[std::string(part.name)] = mean.*part.value;
   state.counters["samples_per_s"] = static_cast<double>(program.global_batch) / mean.step_s;
   state.counters["peak_memory_B"] = static_cast<double>(peak_bytes(program));
   state.counters["ranks"] = program.ranks();

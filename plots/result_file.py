@@ -1,4 +1,4 @@
-"""Reads what paragauge writes: results ("paragauge-result-1") and timelines ("paragauge-trace-1", also a Chrome trace).
+"""Reads what paragauge writes: results ("paragauge-result-2") and timelines ("paragauge-trace-1", also a Chrome trace).
 
     rows = read_result("r.json").rows                    # dictionaries, one per cell and cost model
     events = read_trace("trace.json").events
@@ -70,7 +70,7 @@ def check_format(path, found, expected):
 
 def read_result(path):
     content = read_json(path)
-    check_format(path, content.get("format"), "paragauge-result-1")
+    check_format(path, content.get("format"), "paragauge-result-2")
     rows = content.get("rows")
     if not isinstance(rows, list) or not rows:
         raise FileError(f"{path}: 'rows' must be a list of at least one row")
@@ -82,7 +82,7 @@ def read_result(path):
             if row[key] is not None and (not isinstance(row[key], kind) or isinstance(row[key], bool)):
                 raise FileError(f"{path}: rows[{i}]: '{key}' must be a {'text' if kind is str else 'number'} or null, "
                                 f"found {json.dumps(row[key])}")
-    return Result(content.get("context", {}), rows)
+    return Result(content["sessions"][-1]["context"] if content.get("sessions") else {}, rows)
 
 
 def read_trace(path):

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -37,7 +38,7 @@ std::optional<LogError> log_error(const std::vector<Fraction>& rounds) {
 std::map<int, double> measured_by_round(const Cell& cell) {
   std::map<int, double> seconds;
   for (const Round& round : cell.rounds)
-    if (!round.measured.empty()) seconds[round.round] = mean(round.measured).step_s;
+    if (!round.measured.empty()) seconds[round.round] = round.measured.mean().step_s;
   return seconds;
 }
 
@@ -63,37 +64,25 @@ std::vector<Fraction> values(const std::map<int, Fraction>& by_round) {
   return result;
 }
 
-/// Mean over the rounds that have an attribution; a class that a round lacks counts 0 there.
-std::vector<ClassError> mean_classes(const Cell& cell, const std::string& cost_model) {
-  std::vector<ClassError> sums;
-  double rounds = 0;
-  for (const Round& round : cell.rounds) {
-    const auto found = round.attribution.find(cost_model);
-    if (found == round.attribution.end()) continue;
-    ++rounds;
-    for (const ClassError& c : found->second) {
-      auto sum = std::ranges::find(sums, c.name, &ClassError::name);
-      if (sum == sums.end()) sum = sums.insert(sums.end(), {.name = c.name});
-      sum->predicted_s += c.predicted_s, sum->measured_s += c.measured_s, sum->effect_s += c.effect_s;
-    }
-  }
-  for (ClassError& c : sums) c.predicted_s /= rounds, c.measured_s /= rounds, c.effect_s /= rounds;
-  sort_by_effect(sums);
-  return sums;
-}
-
 CellAccuracy assess_cell(const Cell& cell, const Cell* single, const Cell* peer) {
   CellAccuracy accuracy;
   std::vector<StepTime> round_means;
+  std::vector<double> medians;
   std::set<std::string> cost_models;
   std::map<int, double> replayed;
   for (const Round& round : cell.rounds) {
-    for (const StepTime& time : round.measured) accuracy.measured_step.add(round.round, time.step_s);
-    if (!round.measured.empty()) round_means.push_back(mean(round.measured));
+    if (const RoundSteps& steps = round.measured; !steps.empty()) {
+      accuracy.measured_step.add(round.round, steps.count(), steps.mean().step_s, steps.sd().step_s);
+      round_means.push_back(steps.mean());
+      medians.push_back(steps.median_s());
+    }
     if (round.replayed_s) replayed[round.round] = *round.replayed_s;
     for (const auto& [cost_model, time] : round.predicted) cost_models.insert(cost_model);
   }
-  if (!round_means.empty()) accuracy.measured = mean(round_means);
+  if (!round_means.empty()) {
+    accuracy.measured = mean(round_means);
+    accuracy.median_s = std::reduce(medians.begin(), medians.end()) / static_cast<double>(medians.size());
+  }
   accuracy.interval = accuracy.measured_step.interval_95();
   accuracy.noise_floor = accuracy.measured_step.noise_floor();
   accuracy.conclusive = accuracy.noise_floor && *accuracy.noise_floor <= kConclusiveNoiseFloor;
@@ -112,7 +101,10 @@ CellAccuracy assess_cell(const Cell& cell, const Cell* single, const Cell* peer)
       }
     forecast.predicted = mean(predicted);
     forecast.predicted_population_deviation_s = predicted_step.population_deviation();
-    forecast.classes = mean_classes(cell, cost_model);
+    if (const auto found = cell.attribution.find(cost_model); found != cell.attribution.end()) {
+      forecast.classes = found->second.classes;
+      sort_by_effect(forecast.classes);
+    }
     const std::map<int, Fraction> own = fractions(predicted_by_round(cell, cost_model), measured);
     forecast.absolute = log_error(values(own));
     if (!single || single == &cell) continue;
@@ -259,7 +251,7 @@ TrackRecord track_record(const Result& result) {
   for (std::size_t i = 0; i < result.cells.size(); ++i)
     for (const auto& [cost_model, forecast] : accuracy.cells[i].forecasts) {
       const Cell& cell = result.cells[i];
-      if (cell.executor != "paragauge" || cell.device.empty()) continue;
+      if (cell.executor != kOurs || cell.device.empty()) continue;
       if (forecast.absolute) absolute[{cell.device, cost_model}].push_back(forecast.absolute->log_ratio);
       if (forecast.relative) relative[{cell.device, cost_model}].push_back(forecast.relative->log_ratio);
     }
@@ -279,7 +271,7 @@ Accuracy assess(const Result& result, const TrackRecord* record) {
              other.executor == cell.executor;
     });
     const auto peer = std::ranges::find_if(result.cells, [&](const Cell& other) {
-      return other.executor == "pytorch" && cell.executor == "paragauge" && other.strategy == cell.strategy &&
+      return other.executor == kPlainPyTorch && cell.executor == kOurs && other.strategy == cell.strategy &&
              other.model == cell.model && other.world == cell.world;
     });
     accuracy.cells.push_back(assess_cell(cell, single == result.cells.end() ? nullptr : &*single,

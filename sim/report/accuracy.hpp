@@ -55,9 +55,10 @@ struct ForecastAccuracy {
 };
 
 struct CellAccuracy {
-  Measurement measured_step;         // all samples, by round
+  Measurement measured_step;         // by round
   std::optional<StepTime> measured;  // mean over rounds
   std::optional<Interval> interval;  // of the mean step
+  std::optional<double> median_s;    // of a round's steps, mean over rounds
   std::optional<double> noise_floor;
   bool conclusive = false;
   std::optional<LogError> structure;

@@ -56,7 +56,7 @@ std::vector<Question> questions_of(const Result& result, const Accuracy& accurac
     auto question = std::ranges::find(questions, cell.model, &Question::model);
     if (question == questions.end()) question = questions.insert(questions.end(), {.model = cell.model});
     add_once(question->worlds, cell.world);
-    if (cell.executor != "paragauge") {
+    if (cell.executor != kOurs) {
       if (accuracy.cells[i].measured) add_once(question->peers, cell.executor);
       continue;
     }
@@ -344,7 +344,7 @@ Answer answer_of(const Result& result, const TrackRecord* record, const std::str
   }
   constexpr std::size_t kFewestCells = 3;
   for (const ForecastSummary& summary : accuracy.summaries)
-    if (summary.executor == "paragauge" && summary.cells >= kFewestCells &&
+    if (summary.executor == kOurs && summary.cells >= kFewestCells &&
         std::ranges::any_of(questions, [&](const Question& question) {
           return question.cost_models == std::vector{summary.cost_model};
         }))

@@ -28,13 +28,6 @@ double percentile_of(const std::vector<double>& sorted, double percent) {
   return std::lerp(sorted[below], sorted[above], position - static_cast<double>(below));
 }
 
-double sum_of_squares(const std::vector<double>& values) {
-  const double mean = mean_of(values);
-  double sum = 0;
-  for (double value : values) sum += (value - mean) * (value - mean);
-  return sum;
-}
-
 }  // namespace
 
 double student_t(double z, double degrees) {
@@ -43,49 +36,48 @@ double student_t(double z, double degrees) {
          (3 * z7 + 19 * z5 + 17 * z3 - 15 * z) / (384 * degrees * degrees * degrees);
 }
 
-void Measurement::add(int round, double seconds) {
-  check_internal(std::isfinite(seconds) && seconds >= 0, "a sample of {} s in round {}", seconds, round);
-  samples_[round].push_back(seconds);
+/// T. Chan, G. Golub, R. LeVeque, Updating Formulae and a Pairwise Algorithm for Computing Sample Variances, 1979.
+void Measurement::Samples::merge(const Samples& others) {
+  const double sum = count + others.count, difference = others.mean_s - mean_s;
+  mean_s += difference * others.count / sum;
+  squares += others.squares + difference * difference * count * others.count / sum;
+  count = sum;
 }
 
-std::size_t Measurement::count() const {
-  std::size_t count = 0;
-  for (const auto& [round, samples] : samples_) count += samples.size();
-  return count;
+void Measurement::add(int round, std::size_t count, double mean_s, double sd_s) {
+  check_internal(count > 0 && std::isfinite(mean_s) && mean_s >= 0 && std::isfinite(sd_s) && sd_s >= 0,
+                 "{} samples of {} ± {} s in round {}", count, mean_s, sd_s, round);
+  const auto n = static_cast<double>(count);
+  rounds_[round].merge({n, mean_s, (n - 1) * sd_s * sd_s});
 }
+
+Measurement::Samples Measurement::all() const {
+  Samples sum;
+  for (const auto& [round, samples] : rounds_) sum.merge(samples);
+  return sum;
+}
+
+std::size_t Measurement::count() const { return static_cast<std::size_t>(all().count); }
 
 std::vector<double> Measurement::round_means() const {
   std::vector<double> means;
-  for (const auto& [round, samples] : samples_) means.push_back(mean_of(samples));
+  for (const auto& [round, samples] : rounds_) means.push_back(samples.mean_s);
   return means;
 }
 
-std::vector<double> Measurement::sorted() const {
-  std::vector<double> all;
-  for (const auto& [round, samples] : samples_) all.insert(all.end(), samples.begin(), samples.end());
-  std::ranges::sort(all);
-  return all;
-}
-
 std::optional<double> Measurement::mean() const {
-  if (samples_.empty()) return std::nullopt;
+  if (rounds_.empty()) return std::nullopt;
   return mean_of(round_means());
 }
 
 std::optional<double> Measurement::sample_deviation() const {
   if (count() < 2) return std::nullopt;
-  return std::sqrt(sum_of_squares(sorted()) / static_cast<double>(count() - 1));
+  return std::sqrt(all().squares / (all().count - 1));
 }
 
 std::optional<double> Measurement::population_deviation() const {
   if (count() < 2) return std::nullopt;
-  return std::sqrt(sum_of_squares(sorted()) / static_cast<double>(count()));
-}
-
-std::optional<double> Measurement::percentile(double percent) const {
-  check_internal(percent >= 0 && percent <= 100, "percentile {}", percent);
-  if (samples_.empty()) return std::nullopt;
-  return percentile_of(sorted(), percent);
+  return std::sqrt(all().squares / all().count);
 }
 
 std::optional<Interval> Measurement::interval_95() const {

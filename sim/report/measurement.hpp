@@ -30,17 +30,16 @@ constexpr std::size_t kFewestRounds = 4;
 class Measurement {
  public:
   /// `seconds` is finite and not negative; rounds come in any order.
-  void add(int round, double seconds);
+  void add(int round, double seconds) { add(round, 1, seconds, 0); }
+  /// `count` samples at once, by their mean and standard deviation (n − 1).
+  void add(int round, std::size_t count, double mean_s, double sd_s);
 
   [[nodiscard]] std::size_t count() const;
-  [[nodiscard]] std::size_t rounds() const { return samples_.size(); }
+  [[nodiscard]] std::size_t rounds() const { return rounds_.size(); }
   [[nodiscard]] std::optional<double> mean() const;
-  [[nodiscard]] std::optional<double> median() const { return percentile(50); }
   /// Of all samples around their mean: Σ(x − x̄)²/(n − 1), and /n (the error bars of PyTorch's tutorial).
   [[nodiscard]] std::optional<double> sample_deviation() const;
   [[nodiscard]] std::optional<double> population_deviation() const;
-  /// 0 ≤ percent ≤ 100, linear between order statistics (numpy's default).
-  [[nodiscard]] std::optional<double> percentile(double percent) const;
   /// 95 % bootstrap interval of the mean.
   [[nodiscard]] std::optional<Interval> interval_95() const;
   /// See `split_half_difference`.
@@ -49,8 +48,12 @@ class Measurement {
   [[nodiscard]] std::vector<double> round_means() const;
 
  private:
-  [[nodiscard]] std::vector<double> sorted() const;
-  std::map<int, std::vector<double>> samples_;
+  struct Samples {
+    double count = 0, mean_s = 0, squares = 0;  // squares: Σ(x − mean)²
+    void merge(const Samples& others);
+  };
+  [[nodiscard]] Samples all() const;
+  std::map<int, Samples> rounds_;
 };
 
 /// Quantiles of the normal distribution.

@@ -1,15 +1,12 @@
 #include "sim/report/report.hpp"
 
-#include <libfccp/csv.h>
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <utility>
 
 #include "sim/error.hpp"
 #include "sim/report/answer.hpp"
-#include "sim/text/file_format.hpp"
 #include "sim/text/spec.hpp"
 
 namespace sim {
@@ -17,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kResultFormat = "paragauge-result-1", kRemedy = "write it again";
+constexpr std::string_view kResultFormat = "paragauge-result-2";
 
 Value value_of(const std::optional<double>& number) { return number ? Value(*number) : Value(); }
 Value percent(const std::optional<double>& share) { return share ? Value(100 * *share) : Value(); }
@@ -145,8 +142,8 @@ constexpr std::array kRowColumns = std::to_array<Column<RowSource>>({
      [](const S& s) { return s.accuracy.interval ? Value(s.accuracy.interval->low) : Value(); }},
     {"measured_high_s", "upper end of it", kNumber, time, kSeconds,
      [](const S& s) { return s.accuracy.interval ? Value(s.accuracy.interval->high) : Value(); }},
-    {"measured_median_s", "median of all measured steps", kNumber, none, kSeconds,
-     [](const S& s) { return value_of(s.accuracy.measured_step.median()); }},
+    {"measured_median_s", "median step of a round, mean over rounds", kNumber, none, kSeconds,
+     [](const S& s) { return value_of(s.accuracy.median_s); }},
     {"measured_sd_s", "standard deviation of all measured steps (n - 1)", kNumber, none, kSeconds,
      [](const S& s) { return value_of(s.accuracy.measured_step.sample_deviation()); }},
     {"measured_population_sd_s", "the same with n, as in PyTorch's tutorial", kNumber, none, kSeconds,
@@ -316,57 +313,10 @@ std::string csv_text(const Value& value) {
       value);
 }
 
-Value value_from_csv(const std::string& text, const Column<RowSource>& column, const std::string& where) {
-  if (text.empty()) return {};
-  if (column.type == ValueType::text) return text;
-  const char* const end = text.data() + text.size();
-  if (column.type == ValueType::integer) {
-    std::int64_t value = 0;
-    if (const auto [stop, error] = std::from_chars(text.data(), end, value); error == std::errc() && stop == end)
-      return value;
-    throw ConfigError("{}: {} must be a whole number or empty, found '{}'", where, column.name, text);
-  }
-  double value = 0;
-  if (const auto [stop, error] = std::from_chars(text.data(), end, value);
-      error == std::errc() && stop == end && std::isfinite(value))
-    return value;
-  throw ConfigError("{}: {} must be a number or empty, found '{}'", where, column.name, text);
-}
-
 std::string csv_header() {
   std::string header = "format";
   for (const Column<RowSource>& column : kRowColumns) header += fmt::format(",{}", column.name);
   return header;
-}
-
-/// The version first, since other versions have other columns.
-void check_csv(std::string_view text, const std::string& where) {
-  const std::string expected = csv_header();
-  const std::string_view header = text.substr(0, text.find('\n'));
-  if (!header.starts_with("format,"))
-    throw ConfigError("{}: line 1 must begin with 'format,', as in a CSV file of format '{}'", where, kResultFormat);
-  const std::string_view rows = text.substr(std::min(header.size() + 1, text.size()));
-  if (const std::size_t comma = rows.find(','); comma != std::string_view::npos)
-    check_format(rows.substr(0, comma), where, "paragauge-result", 1, kRemedy);
-  if (header != expected)
-    throw ConfigError("{}: line 1: the columns are not those of format '{}'", where, kResultFormat);
-  if (!text.ends_with('\n')) throw ConfigError("{}: the last line has no end (the file is truncated)", where);
-}
-
-template <std::size_t... I>
-std::vector<Row> read_csv(const std::string& path, std::index_sequence<I...>) {
-  io::CSVReader<sizeof...(I), io::trim_chars<' '>, io::double_quote_escape<',', '"'>> reader(path);
-  reader.next_line();  // the header
-  std::vector<Row> rows;
-  std::array<std::string, sizeof...(I)> texts;
-  while (reader.read_row(texts[I]...)) {
-    const std::string where = fmt::format("{}: line {}", path, reader.get_file_line());
-    check_format(texts[0], where, "paragauge-result", 1, kRemedy);
-    Row& row = rows.emplace_back();
-    for (std::size_t c = 0; c < kRowColumns.size(); ++c)
-      row.push_back(value_from_csv(texts[c + 1], kRowColumns[c], where));
-  }
-  return rows;
 }
 
 Json json_of(const Value& value) {
@@ -388,6 +338,14 @@ Json json_rows(const std::vector<Row>& rows, std::span<const Column<Source>> col
     for (std::size_t c = 0; c < columns.size(); ++c) object[columns[c].name] = json_of(row[c]);
   }
   return list;
+}
+
+/// Every element on a line of its own.
+std::string lines_of(const Json& list, int indent) {
+  std::string text;
+  for (const Json& element : list)
+    text += fmt::format("{}\n{:{}}{}", text.empty() ? "" : ",", "", indent, element.dump());
+  return text.empty() ? text : fmt::format("{}\n{:{}}", text, "", indent - 1);
 }
 
 }  // namespace
@@ -425,36 +383,46 @@ std::string to_csv(const Report& report) {
   return text;
 }
 
-std::vector<Row> rows_from_csv(const std::filesystem::path& path) {
-  check_csv(read_text_file(path), path.string());
-  try {
-    return read_csv(path.string(), std::make_index_sequence<kRowColumns.size() + 1>());
-  } catch (const io::error::base& error) {
-    throw ConfigError("{}", error.what());
-  }
-}
-
-std::string to_json(const Result& result) {
+std::string to_json(const Result& result, bool with_samples) {
   const Report report = make_report(result);
-  Json file{{"format", kResultFormat}, {"context", result.context}};
-  Json& columns = file["columns"] = Json::array();
+  Json columns = Json::array(), sessions = Json::array(), cells = Json::array();
   for (const Column<RowSource>& column : kRowColumns)
     columns.push_back({{"name", column.name}, {"description", column.description}});
-  file["rows"] = json_rows(report.rows, row_columns());
-  file["summary"] = json_rows(report.summary, summary_columns());
+  for (const Session& session : result.sessions)
+    sessions.push_back({{"first_round", session.first_round}, {"context", session.context}});
+  Json summary = json_rows(report.summary, summary_columns());
   for (std::size_t s = 0; s < report.classes.size(); ++s) {
-    Json& classes = file["summary"][s]["classes"] = Json::array();
+    Json& classes = summary[s]["classes"] = Json::array();
     for (const ClassShare& share : report.classes[s])
       classes.push_back({{"class", share.name},
                          {"mean_absolute_effect_percent", 100 * share.mean_absolute},
                          {"mean_effect_percent", 100 * share.bias},
                          {"cells", share.cells}});
   }
-  Json& cells = file["cells"] = Json::array();
-  for (const Cell& cell : result.cells) cells.push_back(to_json(cell));
-  return file.dump(1) + "\n";
+  // A line per session, column, row, summary and round: readable, and a new round changes little of the file.
+  std::string text = fmt::format("{{\n \"format\": \"{}\",\n \"kind\": {},\n", kResultFormat, Json(result.kind).dump());
+  const auto add = [&](std::string_view key, const Json& list) {
+    text += fmt::format(" \"{}\": [{}],\n", key, lines_of(list, 2));
+  };
+  add("sessions", sessions);
+  add("columns", columns);
+  add("rows", json_rows(report.rows, row_columns()));
+  add("summary", summary);
+  text += " \"cells\": [";
+  for (const Cell& cell : result.cells) {
+    Json json = sim::to_json(cell, with_samples);
+    const Json rounds = std::move(json["rounds"]);
+    json.erase("rounds");
+    std::string line = json.dump();
+    line.pop_back();
+    text +=
+        fmt::format("{}\n  {},\"rounds\":[{}]}}", &cell == result.cells.data() ? "" : ",", line, lines_of(rounds, 3));
+  }
+  return text + (result.cells.empty() ? "]\n}\n" : "\n ]\n}\n");
 }
 
-void save_result(const std::filesystem::path& path, const Result& result) { write_text_file(path, to_json(result)); }
+void save_result(const std::filesystem::path& path, const Result& result, bool with_samples) {
+  write_text_file(path, to_json(result, with_samples));
+}
 
 }  // namespace sim

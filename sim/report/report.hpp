@@ -1,9 +1,9 @@
 // The reported numbers, once: what the console, CSV and JSON show of a Result.
 //
 //   Report report = make_report(result);
-//   fmt::print("{}", to_console(report));                 // tables of at most 120 columns
-//   write_text_file("r.csv", to_csv(report));             // rows_from_csv("r.csv") gives report.rows again
-//   save_result("r.json", result);                        // the file of sim/report/result.hpp with columns, rows and summary
+//   fmt::print("{}", to_console(report));       // all tables, of at most 120 columns; sim/report/answer.hpp has the short one
+//   write_text_file("r.csv", to_csv(report));
+//   save_result("r.json", result);              // the file of sim/report/result.hpp with columns, rows and summary
 //
 // A row is a cell × cost model (one row without forecast for a cell nobody predicted). `row_columns()` and
 // `summary_columns()` are the lists: a new number is one more line there. Names end in the unit. Percentages of errors
@@ -64,11 +64,9 @@ enum class Detail : std::uint8_t { brief, full };  // full: with the tables of t
 /// Tables, then the summary and the instructions that explain most of the error.
 std::string to_console(const Report& report, Detail detail = Detail::brief);
 std::string to_csv(const Report& report);
-/// ConfigError, with file and line, when the file is unreadable, truncated, of another version or has other columns.
-std::vector<Row> rows_from_csv(const std::filesystem::path& path);
-/// The whole result file.
-std::string to_json(const Result& result);
+/// The whole result file; `with_samples`: every measured step, too, where it is known.
+std::string to_json(const Result& result, bool with_samples = false);
 /// Atomic: whoever reads the file while a run goes on sees the last complete round.
-void save_result(const std::filesystem::path& path, const Result& result);
+void save_result(const std::filesystem::path& path, const Result& result, bool with_samples = false);
 
 }  // namespace sim

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <set>
 #include <tuple>
 
 #include "sim/error.hpp"
 #include "sim/program/memory.hpp"
+#include "sim/simulate/step_parts.hpp"
 #include "sim/text/file_format.hpp"
 #include "sim/text/spec.hpp"
 
@@ -15,17 +17,6 @@ namespace sim {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using nlohmann::literals::operator""_json_pointer;
-
-struct Part {
-  std::string_view name;
-  double StepTime::*value;
-};
-constexpr std::array<Part, 5> kParts{{{"step_s", &StepTime::step_s},
-                                      {"compute_s", &StepTime::compute_s},
-                                      {"exposed_communication_s", &StepTime::exposed_communication_s},
-                                      {"bubble_s", &StepTime::bubble_s},
-                                      {"host_s", &StepTime::host_s}}};
 
 struct MemoryPart {
   std::string_view name;
@@ -45,24 +36,40 @@ Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json();
 }
 
-Json to_json(const Round& round) {
-  Json json{{"round", round.round}};
-  Json& predicted = json["predicted"] = Json::object();
-  for (const auto& [cost_model, time] : round.predicted)
-    for (const Part& part : kParts) predicted[cost_model][part.name] = time.*part.value;
-  json["replayed_s"] = or_null(round.replayed_s);
+/// Seven digits: a table shows up to five, and noise begins at the third.
+double rounded(double value) {
+  const std::string text = fmt::format("{:.6e}", value);
+  return std::strtod(text.c_str(), nullptr);
+}
+
+Json list_of(const StepTime& time) {
+  Json list = Json::array();
+  for (const StepPart& part : kStepParts) list.push_back(rounded(time.*part.value));
+  return list;
+}
+
+Json to_json(const Round& round, bool with_samples) {
+  Json json{{"round", round.round}, {"predicted", Json::object()}};
+  for (const auto& [cost_model, time] : round.predicted) json["predicted"][cost_model] = list_of(time);
+  json["replayed_s"] = round.replayed_s ? Json(rounded(*round.replayed_s)) : Json();
   Json& measured = json["measured"];
-  for (const Part& part : kParts) {
-    Json& list = measured[part.name] = Json::array();
-    for (const StepTime& time : round.measured) list.push_back(time.*part.value);
-  }
-  Json& attribution = json["attribution"] = Json::object();
-  for (const auto& [cost_model, classes] : round.attribution) {
-    Json& list = attribution[cost_model] = Json::array();
-    for (const ClassError& c : classes)
-      list.push_back(
-          {{"class", c.name}, {"predicted_s", c.predicted_s}, {"measured_s", c.measured_s}, {"effect_s", c.effect_s}});
-  }
+  if (round.measured.empty()) return json;
+  measured = {{"count", round.measured.count()},
+              {"mean", list_of(round.measured.mean())},
+              {"sd", list_of(round.measured.sd())},
+              {"median_s", rounded(round.measured.median_s())}};
+  if (with_samples && !round.measured.samples().empty())
+    for (const StepTime& step : round.measured.samples()) measured["samples"].push_back(list_of(step));
+  return json;
+}
+
+Json to_json(const Attribution& attribution) {
+  Json json{{"rounds", attribution.rounds}, {"classes", Json::array()}};
+  for (const ClassError& c : attribution.classes)
+    json["classes"].push_back({{"class", c.name},
+                               {"predicted_s", rounded(c.predicted_s)},
+                               {"measured_s", rounded(c.measured_s)},
+                               {"effect_s", rounded(c.effect_s)}});
   return json;
 }
 
@@ -88,43 +95,102 @@ std::int64_t at_least(JsonObject& json, std::string_view key, std::int64_t minim
   return value;
 }
 
-Round read_round(JsonObject& json) {
+StepTime step_from(const JsonObject& json, std::string_view key, const std::vector<double>& values) {
+  if (values.size() != kStepParts.size())
+    throw ConfigError("{}: '{}' must have {} values, found {}", json.where(), key, kStepParts.size(), values.size());
+  StepTime time;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    time.*kStepParts[i].value = i == 0 ? positive(json, key, values[i]) : seconds(json, key, values[i]);
+  return time;
+}
+
+RoundSteps read_measured(JsonObject json) {
+  const std::int64_t count = at_least(json, "count", 1);
+  const StepTime mean = step_from(json, "mean", json.numbers("mean"));
+  StepTime sd;
+  const std::vector<double> deviations = json.numbers("sd");
+  if (deviations.size() != kStepParts.size())
+    throw ConfigError("{}: 'sd' must have {} values, found {}", json.where(), kStepParts.size(), deviations.size());
+  for (std::size_t i = 0; i < deviations.size(); ++i) {
+    if (!(deviations[i] >= 0 && deviations[i] <= 2 * kLongest_s))  // of two steps it is up to √2 times their distance
+      throw ConfigError("{}: 'sd' must be from 0 to {} s, found {}", json.where(), 2 * kLongest_s, deviations[i]);
+    sd.*kStepParts[i].value = deviations[i];
+  }
+  const double median_s = positive(json, "median_s", json.number("median_s"));
+  RoundSteps steps(static_cast<std::size_t>(count), mean, sd, median_s);
+  if (json.has("samples")) {
+    std::vector<StepTime> samples;
+    if (!json.value("samples").is_array()) throw ConfigError("{}: 'samples' must be a list", json.where());
+    for (const nlohmann::json& sample : json.value("samples")) {
+      JsonObject step(nlohmann::json{{"samples", sample}}, json.where());
+      samples.push_back(step_from(json, "samples", step.numbers("samples")));
+    }
+    if (samples.size() != steps.count())
+      throw ConfigError("{}: 'samples' has {} steps, 'count' says {}", json.where(), samples.size(), count);
+    steps = {};
+    steps.add(samples);
+  }
+  json.finish();
+  return steps;
+}
+
+std::vector<ClassError> read_classes(std::vector<JsonObject> rows) {
+  std::vector<ClassError> classes;
+  for (JsonObject& row : rows) {
+    ClassError& c = classes.emplace_back();
+    c.name = row.text("class");
+    c.predicted_s = seconds(row, "predicted_s", row.number("predicted_s"));
+    c.measured_s = seconds(row, "measured_s", row.number("measured_s"));
+    c.effect_s = seconds(row, "effect_s", row.number("effect_s"));
+    row.finish();
+  }
+  return classes;
+}
+
+/// Of format 1: {part: [one per step]}.
+RoundSteps read_samples(JsonObject measured) {
+  std::vector<StepTime> steps(measured.numbers("step_s").size());
+  for (const StepPart& part : kStepParts) {
+    const std::vector<double> values = measured.numbers(part.name);
+    if (values.size() != steps.size())
+      throw ConfigError("{}: '{}' has {} values, 'step_s' has {}", measured.where(), part.name, values.size(),
+                        steps.size());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      steps[i].*part.value =
+          part.name == "step_s" ? positive(measured, part.name, values[i]) : seconds(measured, part.name, values[i]);
+  }
+  measured.finish();
+  RoundSteps round;
+  round.add(steps);
+  return round;
+}
+
+Round read_round(JsonObject& json, int version, std::map<std::string, Attribution>& attribution) {
   Round round;
   const std::int64_t number = at_least(json, "round", 0);
   if (number > 1'000'000) throw ConfigError("{}: 'round' must be at most 1000000, found {}", json.where(), number);
   round.round = static_cast<int>(number);
   JsonObject predicted = json.object("predicted");
   for (const std::string& cost_model : predicted.keys()) {
-    JsonObject parts = predicted.object(cost_model);
-    StepTime& time = round.predicted[cost_model];
-    for (const Part& part : kParts)
-      time.*part.value = part.name == "step_s" ? positive(parts, part.name, parts.number(part.name))
-                                               : seconds(parts, part.name, parts.number(part.name));
-    parts.finish();
+    std::vector<double> values;
+    if (version > 1) {
+      values = predicted.numbers(cost_model);
+    } else {
+      JsonObject parts = predicted.object(cost_model);
+      for (const StepPart& part : kStepParts) values.push_back(parts.number(part.name));
+      parts.finish();
+    }
+    round.predicted[cost_model] = step_from(predicted, cost_model, values);
   }
   if (!json.value("replayed_s").is_null()) round.replayed_s = positive(json, "replayed_s", json.number("replayed_s"));
-  JsonObject measured = json.object("measured");
-  round.measured.resize(measured.numbers("step_s").size());
-  for (const Part& part : kParts) {
-    const std::vector<double> values = measured.numbers(part.name);
-    if (values.size() != round.measured.size())
-      throw ConfigError("{}: '{}' has {} values, 'step_s' has {}", measured.where(), part.name, values.size(),
-                        round.measured.size());
-    for (std::size_t i = 0; i < values.size(); ++i)
-      round.measured[i].*part.value =
-          part.name == "step_s" ? positive(measured, part.name, values[i]) : seconds(measured, part.name, values[i]);
+  if (version == 1) {
+    round.measured = read_samples(json.object("measured"));
+    JsonObject causes = json.object("attribution");
+    for (const std::string& cost_model : causes.keys())
+      attribution[cost_model].add(read_classes(causes.objects(cost_model)));
+  } else if (!json.value("measured").is_null()) {
+    round.measured = read_measured(json.object("measured"));
   }
-  measured.finish();
-  JsonObject attribution = json.object("attribution");
-  for (const std::string& cost_model : attribution.keys())
-    for (JsonObject& row : attribution.objects(cost_model)) {
-      ClassError& c = round.attribution[cost_model].emplace_back();
-      c.name = row.text("class");
-      c.predicted_s = seconds(row, "predicted_s", row.number("predicted_s"));
-      c.measured_s = seconds(row, "measured_s", row.number("measured_s"));
-      c.effect_s = seconds(row, "effect_s", row.number("effect_s"));
-      row.finish();
-    }
   json.finish();
   return round;
 }
@@ -144,7 +210,7 @@ CellMemory read_memory(JsonObject json) {
   return memory;
 }
 
-Cell read_cell(JsonObject& json) {
+Cell read_cell(JsonObject& json, int version) {
   Cell cell;
   cell.model = json.text("model");
   cell.strategy = json.text("strategy");
@@ -163,9 +229,20 @@ Cell read_cell(JsonObject& json) {
   if (!json.value("skipped").is_null()) cell.skipped = json.text("skipped");
   if (!json.value("verify_error").is_null()) cell.verify_error = json.number("verify_error");
   cell.memory = read_memory(json.object("memory"));
+  cell.program = json.text("program", "");
+  if (version > 1) {
+    JsonObject causes = json.object("attribution");
+    for (const std::string& cost_model : causes.keys()) {
+      JsonObject one = causes.object(cost_model);
+      Attribution& attribution = cell.attribution[cost_model];
+      attribution.rounds = static_cast<std::size_t>(at_least(one, "rounds", 1));
+      attribution.classes = read_classes(one.objects("classes"));
+      one.finish();
+    }
+  }
   std::set<int> numbers;
   for (JsonObject& row : json.objects("rounds")) {
-    cell.rounds.push_back(read_round(row));
+    cell.rounds.push_back(read_round(row, version, cell.attribution));
     if (!numbers.insert(cell.rounds.back().round).second)
       throw ConfigError("{}: round {} is there twice", row.where(), cell.rounds.back().round);
   }
@@ -240,7 +317,76 @@ int Result::next_round() const {
   return next;
 }
 
-nlohmann::ordered_json to_json(const Cell& cell) {
+void RoundSteps::add(std::span<const StepTime> steps) {
+  check_internal(samples_.size() == count_, "steps are added to a summary of {}", count_);
+  if (steps.empty()) return;
+  samples_.insert(samples_.end(), steps.begin(), steps.end());
+  count_ = samples_.size();
+  mean_ = sim::mean(samples_);
+  const auto n = static_cast<double>(count_);
+  sd_ = {};
+  for (const StepPart& part : kStepParts) {
+    double squares = 0;
+    for (const StepTime& step : samples_) squares += std::pow(step.*part.value - mean_.*part.value, 2);
+    if (count_ > 1) sd_.*part.value = std::sqrt(squares / (n - 1));
+  }
+  std::vector<double> sorted;
+  for (const StepTime& step : samples_) sorted.push_back(step.step_s);
+  std::ranges::sort(sorted);
+  median_s_ = (sorted[(count_ - 1) / 2] + sorted[count_ / 2]) / 2;
+}
+
+void Attribution::add(const std::vector<ClassError>& of_round) {
+  const auto before = static_cast<double>(rounds), now = static_cast<double>(++rounds);
+  for (ClassError& c : classes) c.predicted_s *= before / now, c.measured_s *= before / now, c.effect_s *= before / now;
+  for (const ClassError& c : of_round) {
+    auto mean = std::ranges::find(classes, c.name, &ClassError::name);
+    if (mean == classes.end()) mean = classes.insert(classes.end(), {.name = c.name});
+    mean->predicted_s += c.predicted_s / now, mean->measured_s += c.measured_s / now,
+        mean->effect_s += c.effect_s / now;
+  }
+}
+
+void Result::check_conditions(const nlohmann::json& context, const std::string& where) const {
+  constexpr std::array kConditions{"/device",
+                                   "/network",
+                                   "/scheduling",
+                                   "/environment/cpu/model",
+                                   "/environment/cpu/usable_cores",
+                                   "/environment/gpus",
+                                   "/options/real_time",
+                                   "/options/steps",
+                                   "/options/visits",
+                                   "/options/fit_on"};
+  for (const Session& session : sessions)
+    for (const char* condition : kConditions) {
+      const nlohmann::json::json_pointer key(condition);
+      if (!session.context.contains(key) || !context.contains(key) || session.context.at(key) == context.at(key))
+        continue;
+      throw ConfigError("{}: its rounds were taken with {} {}, not {}: choose another file", where,
+                        std::string_view(condition).substr(1), session.context.at(key).dump(), context.at(key).dump());
+    }
+}
+
+void Result::begin_session(const nlohmann::json& context, const std::string& where) {
+  check_conditions(context, where);
+  sessions.push_back({next_round(), context});
+}
+
+void check_program(Cell& cell, const Program& program, const std::string& where) {
+  std::uint64_t hash = 14695981039346656037U;  // FNV-1a
+  for (const char c : to_text(program)) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  const std::string text = fmt::format("{:016x}", hash);
+  if (cell.program.empty() && cell.rounds.empty()) cell.program = text;
+  if (!cell.program.empty() && cell.program != text)
+    throw ConfigError(
+        "{}: {} × {} × {} was another program when its rounds were taken: the model's file, or the code that lowers "
+        "it, "
+        "has changed; choose another file",
+        where, cell.model, cell.strategy, cell.world);
+}
+
+nlohmann::ordered_json to_json(const Cell& cell, bool with_samples) {
   Json json{{"model", cell.model},
             {"strategy", cell.strategy},
             {"world", cell.world},
@@ -251,6 +397,7 @@ nlohmann::ordered_json to_json(const Cell& cell) {
             {"global_batch", cell.global_batch},
             {"device", cell.device},
             {"devices", cell.devices},
+            {"program", cell.program},
             {"skipped", cell.skipped.empty() ? Json() : Json(cell.skipped)},
             {"verify_error", or_null(cell.verify_error)}};
   Json& memory = json["memory"];
@@ -258,41 +405,84 @@ nlohmann::ordered_json to_json(const Cell& cell) {
   memory["predicted_at_peak_bytes"] = Json::object();
   for (const auto& [name, bytes] : cell.memory.predicted_at_peak_bytes) memory["predicted_at_peak_bytes"][name] = bytes;
   if (!cell.memory.needed_bytes.empty()) memory["needed_bytes"] = cell.memory.needed_bytes;
+  json["attribution"] = Json::object();
+  for (const auto& [cost_model, attribution] : cell.attribution) json["attribution"][cost_model] = to_json(attribution);
   json["rounds"] = Json::array();
-  for (const Round& round : cell.rounds) json["rounds"].push_back(to_json(round));
+  for (const Round& round : cell.rounds) json["rounds"].push_back(to_json(round, with_samples));
   return json;
 }
 
 Result result_from_json(std::string_view text, const std::string& where) {
   JsonObject file = parse_json(text, where);
-  check_format(file, "paragauge-result", 1, "measure again into a new file");
+  const int version = file.has("format") && file.text("format") == "paragauge-result-1" ? 1 : 2;
+  check_format(file, "paragauge-result", version, "measure again into a new file");
   Result result;
-  file.object("context");  // must be an object
-  result.context = file.value("context");
+  if (version == 1) {
+    file.object("context");  // must be an object
+    result.sessions.push_back({0, file.value("context")});
+    const std::string command = " " + result.sessions[0].context.value("command", std::string()) + " ";
+    for (const std::string kind : {"compare", "measure", "predict", "report"})
+      if (result.kind.empty() && command.find(" " + kind + " ") != std::string::npos) result.kind = kind;
+  } else {
+    result.kind = file.text("kind");
+    for (JsonObject& row : file.objects("sessions")) {
+      Session& session = result.sessions.emplace_back();
+      session.first_round = static_cast<int>(std::min<std::int64_t>(at_least(row, "first_round", 0), 1'000'000));
+      row.object("context");
+      session.context = row.value("context");
+      row.finish();
+    }
+  }
   std::set<std::tuple<std::string, std::string, std::string, std::string>> names;
   for (JsonObject& row : file.objects("cells")) {
-    const Cell& cell = result.cells.emplace_back(read_cell(row));
+    const Cell& cell = result.cells.emplace_back(read_cell(row, version));
     if (!names.emplace(cell.model, cell.strategy, cell.world, cell.executor).second)
       throw ConfigError("{}: the cell {} × {} × {} × {} is there twice", row.where(), cell.model, cell.strategy,
                         cell.world, cell.executor);
   }
   for (const char* computed : {"columns", "rows", "summary"}) file.objects(computed);
   file.finish();
-  // Older files name a CPU's device only in their context.
-  const auto cpu = result.context.value("/environment/cpu/model"_json_pointer, nlohmann::json());
-  if (result.context.value("device", "") == "cpu" && cpu.is_string())
-    for (Cell& cell : result.cells)
-      if (cell.device.empty()) cell.device = cpu;
+  if (version > 1) return result;
+  // Format 1 names a CPU in its context only.
+  const nlohmann::json& context = result.sessions[0].context;
+  const nlohmann::json::json_pointer model("/environment/cpu/model"), device("/device");
+  if (context.contains(device) && context.at(device) == "cpu" && context.contains(model) &&
+      context.at(model).is_string())
+    for (Cell& cell : result.cells) cell.device = context.at(model);
   return result;
 }
 
 Result load_result(const std::filesystem::path& path) { return result_from_json(read_text_file(path), path.string()); }
 
-Result resume_or_new(const std::filesystem::path& path, const nlohmann::json& context) {
-  if (std::filesystem::exists(path)) return load_result(path);
+namespace {
+
+bool has_content(const std::filesystem::path& path) {
+  std::error_code ignored;  // what is wrong with the path, writing it will say
+  return std::filesystem::is_regular_file(path, ignored) && std::filesystem::file_size(path, ignored) > 0;
+}
+
+void check_kind(const Result& result, const std::filesystem::path& path, std::string_view kind) {
+  if (result.kind == kind) return;
+  std::size_t rounds = 0;
+  for (const Cell& cell : result.cells) rounds = std::max(rounds, cell.rounds.size());
+  throw ConfigError(
+      "{}: is a result of '{}' ({} round{}), which '{}' neither goes on with nor replaces: choose another file",
+      path.string(), result.kind, rounds, rounds == 1 ? "" : "s", kind);
+}
+
+}  // namespace
+
+Result resume_or_new(const std::filesystem::path& path, std::string_view kind) {
   Result result;
-  result.context = context;
+  result.kind = kind;
+  if (!has_content(path)) return result;
+  result = load_result(path);
+  check_kind(result, path, kind);
   return result;
+}
+
+void check_replaceable(const std::filesystem::path& path, std::string_view kind) {
+  if (has_content(path)) check_kind(load_result(path), path, kind);
 }
 
 }  // namespace sim

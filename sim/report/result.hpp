@@ -1,34 +1,42 @@
 // What a comparison collects: for every cell (model × strategy × world × executor) and round, the forecasts and the
 // measured steps.
 //
-//   Result result = resume_or_new("r.json", environment);
+//   Result result = resume_or_new("r.json", "compare");
+//   result.begin_session(context);                  // ConfigError where the file's rounds were taken under other conditions
 //   Cell& cell = result.cell(program, "local");
 //   place(cell, program, cluster);
-//   cell.rounds.push_back({.round = result.next_round(), .predicted = {{"profiled", step_time(timeline)}}, …});
-//   save_result("r.json", result);     // sim/report/report.hpp; after each round, so that a later run can resume
+//   cell.rounds.push_back({.round = result.next_round(), .predicted = {{"profiled", forecast.step}}, …});
+//   save_result("r.json", result);                  // sim/report/report.hpp; after each round, so that a later run can resume
 //
-// File format "paragauge-result-1" (JSON):
-//   context  object: whatever the program wrote about the machine, the build and its options
-//   cells    [{model, strategy, world, executor, ranks, replicas, microbatches, global_batch, skipped, verify_error,
-//              memory, rounds}]
+// File format "paragauge-result-2" (JSON, a round per line, numbers of 7 digits). A list of five numbers is a StepTime in
+// the order of sim/simulate/step_parts.hpp.
+//   kind      the command that made it: compare, measure, predict, report
+//   sessions  [{first_round, context}]: what each run wrote about the machine, the build and its options
+//   cells     [{model, strategy, world, executor, ranks, replicas, microbatches, global_batch, device, devices, program,
+//               skipped, verify_error, memory, attribution, rounds}]
+//     device        what the ranks sat on (a GPU's name, a CPU's) or ""; devices: how many of them, 0: not known
+//     program       hash of the Program's text or "": rounds of another one are refused
 //     skipped       why the cell could not run, or null
 //     verify_error  largest |difference| / ‖reference‖₂ of the verified tensors, or null
-//     device        what the ranks sat on (a GPU's name, a CPU's); devices: how many of them; may be missing
 //     memory        {predicted_peak_bytes, measured_peak_bytes, allocator_peak_bytes, predicted_allocator_peak_bytes,
 //                    predicted_resident_peak_bytes, resident_peak_bytes}: of the rank with the largest; capacity_bytes:
 //                    of its device. null or missing: not known. predicted_at_peak_bytes: {tensor class: bytes};
 //                    needed_bytes: {use: bytes}, of the device that least is left of (may be missing)
-//     rounds        [{round, predicted, replayed_s, measured, attribution}]
-//       predicted     {cost model: {step_s, compute_s, exposed_communication_s, bubble_s, host_s}}
+//     attribution   {cost model: {rounds, classes: [{class, predicted_s, measured_s, effect_s}]}}: means over so many
+//                   rounds, see `ClassError`
+//     rounds        [{round, predicted, replayed_s, measured}]
+//       predicted     {cost model: [5]}
 //       replayed_s    step time with the measured durations put into the predicted dependencies, or null
-//       measured      {step_s: [one per step], compute_s: […], exposed_communication_s: […], bubble_s: […], host_s: […]}
-//       attribution   {cost model: [{class, predicted_s, measured_s, effect_s}]}, see `ClassError`
+//       measured      {count, mean: [5], sd: [5], median_s} of the round's steps, or null; samples: [[5], …] if asked for
 //   columns, rows, summary   computed from the cells when written (sim/report/report.hpp says what they mean), not read
 //                            back
+// "paragauge-result-1" is read, too: one `context`, all samples, attribution by round.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -44,13 +52,51 @@
 
 namespace sim {
 
+/// Who ran the steps of a cell: we, or a peer.
+constexpr std::string_view kOurs = "paragauge", kPlainPyTorch = "pytorch";
+
+/// The measured steps of one round.
+class RoundSteps {
+ public:
+  RoundSteps() = default;
+  RoundSteps(std::initializer_list<StepTime> steps) { add({steps.begin(), steps.size()}); }
+  /// What a file says of so many steps. sd: of the sample (n − 1), 0 of a single step.
+  RoundSteps(std::size_t count, const StepTime& mean, const StepTime& sd, double median_s)
+      : count_(count), mean_(mean), sd_(sd), median_s_(median_s) {}
+
+  void add(std::span<const StepTime> steps);
+
+  [[nodiscard]] bool empty() const { return count_ == 0; }
+  [[nodiscard]] std::size_t count() const { return count_; }
+  [[nodiscard]] const StepTime& mean() const { return mean_; }
+  [[nodiscard]] const StepTime& sd() const { return sd_; }
+  [[nodiscard]] double median_s() const { return median_s_; }
+  /// In the order they were run; empty when only their numbers are known.
+  [[nodiscard]] const std::vector<StepTime>& samples() const { return samples_; }
+  friend bool operator==(const RoundSteps&, const RoundSteps&) = default;
+
+ private:
+  std::size_t count_ = 0;
+  StepTime mean_, sd_;
+  double median_s_ = 0;
+  std::vector<StepTime> samples_;
+};
+
 struct Round {
   int round = 0;
   std::map<std::string, StepTime> predicted;  // by cost model
   std::optional<double> replayed_s;
-  std::vector<StepTime> measured;
-  std::map<std::string, std::vector<ClassError>> attribution;  // by cost model
+  RoundSteps measured;
   friend bool operator==(const Round&, const Round&) = default;
+};
+
+/// What carries the error of a cell's forecasts by one cost model: means over the rounds that say.
+struct Attribution {
+  std::size_t rounds = 0;
+  std::vector<ClassError> classes;
+  /// One more round. A class that a round lacks counts 0 there.
+  void add(const std::vector<ClassError>& of_round);
+  friend bool operator==(const Attribution&, const Attribution&) = default;
 };
 
 /// Bytes at the peak, of the rank where its live tensors are largest.
@@ -74,40 +120,60 @@ struct CellMemory {
 struct Cell {
   std::string model, strategy, world;  // canonical texts
   /// Who ran the steps; a peer (plain PyTorch) is a cell of its own with the same forecasts.
-  std::string executor = "paragauge";
+  std::string executor{kOurs};
   std::int64_t ranks = 1, replicas = 1, microbatches = 1, global_batch = 1;
   std::string device;        // Cluster::device_name(); empty: not known
   std::int64_t devices = 0;  // that the ranks sit on; 0: not known
+  std::string program;       // hash of its text; empty: not known
   std::string skipped;       // why it could not run; empty: it could
   std::optional<double> verify_error;
   CellMemory memory;
+  std::map<std::string, Attribution> attribution;  // by cost model
   std::vector<Round> rounds;
   friend bool operator==(const Cell&, const Cell&) = default;
 };
 
-struct Result {
+/// One run of a command: what it wrote of the machine, the build and its options.
+struct Session {
+  int first_round = 0;
   nlohmann::json context = nlohmann::json::object();
+};
+
+struct Result {
+  std::string kind;  // the command
+  std::vector<Session> sessions;
   std::vector<Cell> cells;
 
   /// The cell of this name, added at the end if there is none. Valid until the next one is added.
   Cell& cell(std::string_view model, std::string_view strategy, std::string_view world,
-             std::string_view executor = "paragauge");
+             std::string_view executor = kOurs);
   /// The same for a program, with its ranks and microbatches filled in.
-  Cell& cell(const Program& program, std::string_view world, std::string_view executor = "paragauge");
+  Cell& cell(const Program& program, std::string_view world, std::string_view executor = kOurs);
   /// The first round that some cell (not skipped) hasn't got: where a later run goes on.
   [[nodiscard]] int next_round() const;
+  /// ConfigError when `context` differs from an earlier session's in what changes times: device, network, scheduling, CPU,
+  /// GPUs, cores, and the command's own `options`. What one of them doesn't say isn't compared. `where` names the file.
+  void check_conditions(const nlohmann::json& context, const std::string& where) const;
+  /// The same, and the next rounds are this session's.
+  void begin_session(const nlohmann::json& context, const std::string& where);
 };
 
 /// Fills in where the ranks sit and what memory the Program needs. `workspace_bytes`: by work (Prices), where known.
 void place(Cell& cell, const Program& program, const Cluster& cluster, std::span<const double> workspace_bytes = {});
+/// ConfigError when the cell's rounds are of another Program: its model's file, or the code that lowers it, has changed.
+void check_program(Cell& cell, const Program& program, const std::string& where);
 
-nlohmann::ordered_json to_json(const Cell& cell);
+/// `with_samples`: every measured step, too, where it is known.
+nlohmann::ordered_json to_json(const Cell& cell, bool with_samples = false);
 /// `where` names the text in messages. ConfigError when it is truncated, of another version, or says something that
 /// can't be.
 Result result_from_json(std::string_view text, const std::string& where);
 Result load_result(const std::filesystem::path& path);
-/// The file's content if it exists, else an empty result with this context. ConfigError when a file is there that is no
-/// result.
-Result resume_or_new(const std::filesystem::path& path, const nlohmann::json& context);
+/// The file's content if it is there and not empty, else a new result of this kind. ConfigError when the file is no result
+/// of this kind.
+Result resume_or_new(const std::filesystem::path& path, std::string_view kind);
+/// ConfigError when writing a result of this kind would replace something else: a result of another kind, or a file that
+/// is none. A device, a pipe, an empty or no file are fine.
+void check_replaceable(const std::filesystem::path& path, std::string_view kind);
 
 }  // namespace sim

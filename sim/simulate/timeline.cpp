@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/error.hpp"
+#include "sim/simulate/step_parts.hpp"
 
 namespace sim {
 namespace {}  // namespace
@@ -45,10 +46,9 @@ StepTime step_time(const Timeline& timeline) {
 StepTime mean(const std::vector<StepTime>& times) {
   check_internal(!times.empty(), "the mean of no step times");
   StepTime result;
-  for (double StepTime::*part : {&StepTime::step_s, &StepTime::compute_s, &StepTime::exposed_communication_s,
-                                 &StepTime::bubble_s, &StepTime::host_s}) {
-    for (const StepTime& time : times) result.*part += time.*part;
-    result.*part /= static_cast<double>(times.size());
+  for (const StepPart& part : kStepParts) {
+    for (const StepTime& time : times) result.*part.value += time.*part.value;
+    result.*part.value /= static_cast<double>(times.size());
   }
   return result;
 }

@@ -27,7 +27,7 @@ accepts describe resnet50,image=128
 accepts predict -m convnet -s single -s ddp -s pipeline,split_size=8 -w local -w gloo --json "$scratch/r.json" --csv "$scratch/r.csv"
 accepts predict -m toy_mlp -s single -c dgx_a100 --json "$scratch/other.json"
 accepts report "$scratch/r.json" "$scratch/other.json" --json "$scratch/both.json"
-[[ $(grep -c '"command": "predict"' "$scratch/both.json") == 2 ]] || { echo "report loses what the files say of where they were made"; failed=1; }
+[[ $(grep -c '"command":"predict"' "$scratch/both.json") == 2 ]] || { echo "report loses what the files say of where they were made"; failed=1; }
 accepts predict -m convnet,timing=epoch -s single -s pipeline,pp=4,cut=r2,schedule=forward_only,split_size=8 -c dgx_a100_one_process --epoch 50000
 grep -q '782 steps, the last with 16 samples' "$scratch/out" || { echo "predict doesn't know the last batch"; failed=1; }
 accepts predict -m convnet -s ddp -w gloo --network 100mbit

@@ -242,7 +242,7 @@ def test_bad_results_are_named():
     equal(message(lambda: read(written(cut))), f"{path}: not valid JSON at character {len(cut)} of {len(cut)} (the file is truncated)")
     equal(message(lambda: read(written("[]"))), f"{path}: must be a JSON object")
     equal(message(lambda: read(changed(lambda c: c.update(format="paragauge-result-0")))),
-          f"{path}: format 'paragauge-result-0' is not 'paragauge-result-1'; write the file again with this paragauge")
+          f"{path}: format 'paragauge-result-0' is not 'paragauge-result-2'; write the file again with this paragauge")
     equal(message(lambda: read(changed(lambda c: c.update(rows=[])))), f"{path}: 'rows' must be a list of at least one row")
     equal(message(lambda: read(changed(lambda c: c["rows"][2].pop("measured_s")))), f"{path}: rows[2]: 'measured_s' is missing")
     equal(message(lambda: read(changed(lambda c: c["rows"][1].update(measured_s="1.2")))),

@@ -253,11 +253,11 @@ TEST(Accuracy, PairsAreJudgedWhereIntervalsSeparate) {
 TEST(Accuracy, ClassesAreMeansOverRoundsAndShares) {
   Result result;
   Cell& cell = add(result, {"single", {2, 2}, {1, 1}});
-  cell.rounds[0].attribution["m"] = {{"x", 1, 0.5, 0.2}, {"y", 1, 1, -0.4}};
-  cell.rounds[1].attribution["m"] = {{"x", 3, 0.5, 0.4}};
+  cell.attribution["m"].add({{"y", 1, 1, -0.4}, {"x", 1, 0.5, 0.2}});
+  cell.attribution["m"].add({{"x", 3, 0.5, 0.4}});
+  EXPECT_EQ(cell.attribution["m"].rounds, 2U);
   Cell& other = add(result, {"b", {2, 2}, {4, 4}});
-  other.rounds[0].attribution["m"] = {{"x", 0, 0, -2.0}};
-  other.rounds[1].attribution["m"] = {{"x", 0, 0, -2.0}};
+  other.attribution["m"].add({{"x", 0, 0, -2.0}});
   const Accuracy accuracy = assess(result);
   const std::vector<ClassError> expected{{"x", 2, 0.5, 0.3}, {"y", 0.5, 0.5, -0.2}};
   ASSERT_EQ(forecast(accuracy, 0).classes.size(), 2U);

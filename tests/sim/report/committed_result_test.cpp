@@ -1,4 +1,5 @@
-// The accuracy that the README claims, from the result files it was read from (bench/results): bounds that can fail.
+// The accuracy that the README claims, from the result files it was read from (bench/results): every bound is at most 1.5
+// times the README's figure. bench/results/README.md says when, where and by which code the files were made.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,26 +9,38 @@
 #include <optional>
 #include <string>
 
+#include "sim/cost/profile.hpp"
+#include "sim/lower/lower.hpp"
 #include "sim/report/accuracy.hpp"
+#include "sim/simulate/forecast.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {
 namespace {
 
 const std::filesystem::path kResults = testing::tests_folder() / ".." / "bench" / "results";
-/// Made by bench/accuracy.sh; bench/results/README.md says when, where and by which code.
-constexpr const char* kAccuracyFiles[] = {"resnet18_64.json", "convnet.json", "resnet50.json", "vgg11.json",
-                                          "resnet18_96.json"};
-constexpr const char* kOtherCpu = "other_cpu_resnet18_64.json";
+
+/// What the README says of a file made by bench/accuracy.sh, `profiled`.
+struct Claim {
+  const char* file;
+  double error_percent, bias_percent, relative_percent, noise_percent;
+  std::size_t conclusive, cells;
+};
+constexpr Claim kClaims[] = {{"resnet18_64", 0.6, 0.6, 0.5, 1.2, 24, 26},
+                             {"convnet", 1.4, -0.4, 1.8, 1.7, 21, 26},
+                             {"resnet50", 0.9, 0.4, 1.0, 1.6, 18, 18},
+                             {"vgg11", 1.1, -0.2, 0.5, 1.4, 15, 18},
+                             {"resnet18_96", 1.4, -0.2, 2.1, 1.4, 16, 18}};
+constexpr double kRoom = 1.5;
 
 const ForecastSummary& summary_of(const Accuracy& accuracy, const std::string& cost_model) {
   for (const ForecastSummary& summary : accuracy.summaries)
-    if (summary.executor == "paragauge" && summary.cost_model == cost_model) return summary;
+    if (summary.executor == kOurs && summary.cost_model == cost_model) return summary;
   throw std::runtime_error("no forecasts of " + cost_model);
 }
 
 /// Of our own executor: a peer's cell has no timeline.
-bool is_ours(const Cell& cell) { return cell.executor == "paragauge" && cell.skipped.empty(); }
+bool is_ours(const Cell& cell) { return cell.executor == kOurs && cell.skipped.empty(); }
 
 /// Every forecast of a cost model times `factor`, but for `single`: a wrong relative forecast.
 Result spoiled(Result result, const std::string& cost_model, double factor) {
@@ -37,34 +50,26 @@ Result spoiled(Result result, const std::string& cost_model, double factor) {
   return result;
 }
 
+void expect_within(double value, double claimed_percent, const char* what) {
+  EXPECT_LE(100 * std::abs(value), kRoom * std::abs(claimed_percent)) << what;
+}
+
 class CommittedResult : public ::testing::TestWithParam<const char*> {
  protected:
-  Result result_ = load_result(kResults / GetParam());
+  Result result_ = load_result(kResults / (std::string(GetParam()) + ".json"));
 };
 
-// On every cell, conclusive or not: the replay takes the measured durations, so noise cancels.
+// On every cell, conclusive or not: the replay takes the measured durations, so noise cancels. 1.8 % for overlapped ddp on
+// gloo, 0.2 % elsewhere.
 TEST_P(CommittedResult, StructureIsRight) {
   const Accuracy accuracy = assess(result_);
   for (std::size_t i = 0; i < result_.cells.size(); ++i) {
-    if (!is_ours(result_.cells[i])) continue;
+    const Cell& cell = result_.cells[i];
+    if (!is_ours(cell)) continue;
     ASSERT_TRUE(accuracy.cells[i].structure.has_value());
-    EXPECT_LE(std::abs(accuracy.cells[i].structure->log_ratio), 0.03) << result_.cells[i].strategy;
+    const bool overlaps = cell.strategy.ends_with(",overlap=1") && cell.world != "local";
+    expect_within(accuracy.cells[i].structure->log_ratio, overlaps ? 1.8 : 0.2, cell.strategy.c_str());
   }
-}
-
-TEST_P(CommittedResult, ProfiledForecastsHold) {
-  const Accuracy accuracy = assess(result_);
-  const ForecastSummary& summary = summary_of(accuracy, "profiled");
-  EXPECT_EQ(summary.cells, static_cast<std::size_t>(std::ranges::count_if(result_.cells, is_ours)));
-  EXPECT_LE(summary.absolute->median_absolute, 0.10);
-  EXPECT_LE(summary.relative->median_absolute, 0.10);
-  EXPECT_EQ(summary.pairs_wrong, 0U);
-  EXPECT_GT(summary.pairs_right, 0U);
-}
-
-TEST_P(CommittedResult, AWrongForecastBreaksTheBounds) {
-  const Accuracy accuracy = assess(spoiled(result_, "profiled", 1.5));
-  EXPECT_GT(summary_of(accuracy, "profiled").relative->median_absolute, 0.10);
 }
 
 TEST_P(CommittedResult, ProgramBytesAreExact) {
@@ -75,42 +80,79 @@ TEST_P(CommittedResult, ProgramBytesAreExact) {
   }
 }
 
-/// kAccuracyFiles as one.
+std::string name_of(const ::testing::TestParamInfo<const char*>& test) { return test.param; }
+INSTANTIATE_TEST_SUITE_P(Files, CommittedResult,
+                         ::testing::Values("resnet18_64", "convnet", "resnet50", "vgg11", "resnet18_96",
+                                           "tutorial_resnet50", "tutorial_convnet"),
+                         name_of);
+
+TEST(CommittedResults, EachHoldsItsLine) {
+  for (const Claim& claim : kClaims) {
+    SCOPED_TRACE(claim.file);
+    const Accuracy accuracy = assess(load_result(kResults / (std::string(claim.file) + ".json")));
+    const ForecastSummary& summary = summary_of(accuracy, "profiled");
+    EXPECT_EQ(summary.cells, claim.cells);
+    EXPECT_GE(summary.conclusive, claim.conclusive);
+    expect_within(summary.absolute->median_absolute, claim.error_percent, "error");
+    expect_within(summary.absolute->bias, claim.bias_percent, "bias");
+    expect_within(summary.relative->median_absolute, claim.relative_percent, "relative to single");
+    std::vector<double> floors;
+    for (const CellAccuracy& cell : accuracy.cells)
+      if (cell.noise_floor && cell.forecasts.contains("profiled") && cell.structure)
+        floors.push_back(*cell.noise_floor);
+    std::ranges::sort(floors);
+    expect_within(floors.at(floors.size() / 2), claim.noise_percent, "noise floor");
+  }
+}
+
+/// All files of kClaims as one.
 Result all_results() {
   Result all;
-  for (const char* name : kAccuracyFiles) {
-    Result one = load_result(kResults / name);
+  for (const Claim& claim : kClaims) {
+    Result one = load_result(kResults / (std::string(claim.file) + ".json"));
     std::ranges::move(one.cells, std::back_inserter(all.cells));
   }
   return all;
 }
 
-void expect_that_forecasts_hold(const Accuracy& accuracy) {
-  const ForecastSummary &profiled = summary_of(accuracy, "profiled"), &fitted = summary_of(accuracy, "fitted");
-  EXPECT_LE(profiled.absolute->median_absolute, 0.06);
-  EXPECT_LE(profiled.relative->median_absolute, 0.03);
-  EXPECT_LE(std::abs(profiled.absolute->bias), 0.02);
-  EXPECT_EQ(profiled.pairs_wrong, 0U);
-  EXPECT_GE(profiled.pairs_right, 40U);
-  EXPECT_LE(fitted.absolute->median_absolute, 0.12);
-  EXPECT_LE(fitted.relative->median_absolute, 0.06);
-}
-
 // What the README's table says of all models together.
 TEST(CommittedResults, TogetherTheyHold) {
-  const Accuracy accuracy = assess(all_results());
-  expect_that_forecasts_hold(accuracy);
-  const ForecastSummary &profiled = summary_of(accuracy, "profiled"), &fitted = summary_of(accuracy, "fitted");
+  const Result result = all_results();
+  const Accuracy accuracy = assess(result);
+  const ForecastSummary &profiled = summary_of(accuracy, "profiled"), &fitted = summary_of(accuracy, "fitted"),
+                        &analytic = summary_of(accuracy, "analytic");
+  EXPECT_EQ(profiled.cells, 106U);
+  EXPECT_GE(profiled.conclusive, 94U);
   EXPECT_FALSE(profiled.failed);  // as a measurement
-  EXPECT_LE(*profiled.largest_structure_error, 0.02);
-  for (const double coverage : {profiled.coverage.value(), fitted.coverage.value()}) {
-    EXPECT_GE(coverage, 0.85);
-    EXPECT_LE(coverage, 0.95);
+  expect_within(profiled.absolute->median_absolute, 1.0, "profiled");
+  expect_within(fitted.absolute->median_absolute, 3.2, "fitted");
+  expect_within(analytic.absolute->median_absolute, 39, "analytic");
+  expect_within(fitted.absolute->bias, 1.2, "fitted, bias");
+  expect_within(analytic.absolute->bias, 30, "analytic, bias");
+  expect_within(profiled.relative->median_absolute, 1.3, "profiled, relative");
+  expect_within(fitted.relative->median_absolute, 2.9, "fitted, relative");
+  expect_within(analytic.relative->median_absolute, 18, "analytic, relative");
+  for (const ForecastSummary* summary : {&profiled, &fitted}) {
+    EXPECT_EQ(summary->pairs_wrong, 0U);
+    EXPECT_GE(summary->pairs_right, 433U);
+    EXPECT_GE(*summary->coverage, 0.85);
+    EXPECT_LE(*summary->coverage, 0.95);
+  }
+  EXPECT_GE(analytic.pairs_right, 369U);
+  expect_within(*profiled.largest_structure_error, 1.8, "structure");
+  // By world: 1.2 and 0.8 %, with a bias of +0.5 and −0.5 %, which together are none.
+  for (const auto& [world, error, bias] : {std::tuple("local", 1.2, 0.5), {"gloo", 0.8, -0.5}}) {
+    Result one = result;
+    std::erase_if(one.cells, [&, name = std::string(world)](const Cell& cell) { return cell.world != name; });
+    const Accuracy of_world = assess(one);
+    expect_within(summary_of(of_world, "profiled").absolute->median_absolute, error, world);
+    expect_within(summary_of(of_world, "profiled").absolute->bias, bias, world);
   }
 }
 
-/// By the upper end of the interval. Returns how many were compared.
-std::size_t expect_no_slower_than_plain_pytorch(const Result& result, const Accuracy& accuracy) {
+TEST(CommittedResults, NoStepIsSlowerThanPlainPyTorchs) {
+  const Result result = all_results();
+  const Accuracy accuracy = assess(result);
   std::size_t compared = 0;
   for (std::size_t i = 0; i < result.cells.size(); ++i) {
     if (!is_ours(result.cells[i]) || !accuracy.cells[i].against_peer) continue;
@@ -118,63 +160,72 @@ std::size_t expect_no_slower_than_plain_pytorch(const Result& result, const Accu
     EXPECT_LE(accuracy.cells[i].against_peer->interval->high, std::log(1.05))
         << result.cells[i].model << " " << result.cells[i].strategy << " " << result.cells[i].world;
   }
-  return compared;
+  EXPECT_EQ(compared, 44U);
 }
 
-TEST(CommittedResults, NoStepIsSlowerThanPlainPyTorchs) {
-  const Result result = all_results();
-  EXPECT_EQ(expect_no_slower_than_plain_pytorch(result, assess(result)), 44U);
+double error_of(std::optional<std::int64_t> predicted, std::optional<std::int64_t> measured) {
+  return std::log(static_cast<double>(predicted.value()) / static_cast<double>(measured.value()));
 }
 
-TEST(CommittedResults, AnotherCpuIsForecastAsWell) {
-  const Result result = load_result(kResults / kOtherCpu);
-  const Accuracy accuracy = assess(result);
-  expect_that_forecasts_hold(accuracy);
-  EXPECT_EQ(expect_no_slower_than_plain_pytorch(result, accuracy), 10U);
-}
-
-bool within_five_percent(std::optional<std::int64_t> predicted, std::optional<std::int64_t> measured) {
-  return std::abs(std::log(static_cast<double>(predicted.value()) / static_cast<double>(measured.value()))) <= 0.05;
-}
-
-TEST(CommittedResults, TheAllocatorsPeakIsForecastWithinFivePercent) {
+// 2.0 % (ConvNet) and 4.3 %.
+TEST(CommittedResults, MemoryIsForecast) {
+  std::size_t cells = 0;
   for (const Cell& cell : all_results().cells) {
     if (!is_ours(cell)) continue;
-    EXPECT_TRUE(within_five_percent(cell.memory.predicted_allocator_peak_bytes, cell.memory.allocator_peak_bytes))
+    ++cells;
+    const CellMemory& memory = cell.memory;
+    EXPECT_LE(std::abs(error_of(memory.predicted_allocator_peak_bytes, memory.allocator_peak_bytes)), 0.03)
+        << cell.model << " " << cell.strategy << " " << cell.world;
+    EXPECT_LE(std::abs(error_of(memory.predicted_resident_peak_bytes, memory.resident_peak_bytes)), 0.05)
         << cell.model << " " << cell.strategy << " " << cell.world;
   }
-}
-
-TEST(CommittedResults, TheResidentPeakIsForecastWithinFivePercent) {
-  Result result = all_results();
-  std::ranges::move(load_result(kResults / kOtherCpu).cells, std::back_inserter(result.cells));
-  EXPECT_EQ(std::ranges::count_if(result.cells, is_ours), 132);
-  for (const Cell& cell : result.cells) {
-    if (!is_ours(cell)) continue;
-    EXPECT_TRUE(within_five_percent(cell.memory.predicted_resident_peak_bytes, cell.memory.resident_peak_bytes))
-        << cell.model << " " << cell.strategy << " " << cell.world;
-  }
-}
-
-// Its linear layers of one to eight rows, far larger than any in the profile but for other batch sizes.
-TEST(CommittedResults, FittedForecastsVgg11) {
-  const Accuracy accuracy = assess(load_result(kResults / "vgg11.json"));
-  const ForecastSummary& fitted = summary_of(accuracy, "fitted");
-  EXPECT_EQ(fitted.cells, 18U);
-  EXPECT_LE(fitted.absolute->median_absolute, 0.12);
-  EXPECT_LE(fitted.relative->median_absolute, 0.06);
+  EXPECT_EQ(cells, 106U);
 }
 
 TEST(CommittedResults, AForecastThatIsSlightlyWrongBreaksTheBounds) {
-  EXPECT_GT(summary_of(assess(spoiled(all_results(), "profiled", 1.06)), "profiled").relative->median_absolute, 0.03);
+  const Accuracy accuracy = assess(spoiled(all_results(), "profiled", 1.03));
+  EXPECT_GT(summary_of(accuracy, "profiled").relative->median_absolute, kRoom * 0.013);
+  EXPECT_GT(summary_of(accuracy, "profiled").absolute->median_absolute, kRoom * 0.010);
 }
 
-std::string name_of(const ::testing::TestParamInfo<const char*>& test) {
-  return std::filesystem::path(test.param).stem().string();
+// Today's code on the calibration that was kept with the results, the mean of all rounds: NAME.profile.json for `profiled`,
+// NAME.fitted.profile.json for `fitted`. A file is tested by being there.
+TEST(CommittedResults, ForecastAnewTheyHold) {
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(kResults)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.ends_with(".profile.json")) continue;
+    const bool is_fitted = name.ends_with(".fitted.profile.json");
+    const std::string cost_model = is_fitted ? "fitted" : "profiled";
+    SCOPED_TRACE(name);
+    ++files;
+    const Profile profile = load_profile(entry.path());
+    const Result result = load_result(kResults / (name.substr(0, name.find('.')) + ".json"));
+    std::vector<double> errors;
+    double bias = 0;
+    for (const Cell& cell : result.cells) {
+      if (!is_ours(cell)) continue;
+      const Model model = load_model(cell.model);
+      const Program program = lower(model, parse_strategy(cell.strategy, model));
+      const Cluster cluster = load_cluster("cpu_" + cell.world, program.ranks(), 2);
+      std::vector<StepTime> steps;
+      for (const Round& round : cell.rounds) steps.push_back(round.measured.mean());
+      const double error = std::log(forecast(program, cluster, cost_model, &profile).step.step_s / mean(steps).step_s);
+      errors.push_back(std::abs(error));
+      bias += error;
+    }
+    ASSERT_FALSE(errors.empty());
+    bias /= static_cast<double>(errors.size());
+    std::ranges::sort(errors);
+    std::printf("%s: %zu cells, median error %.2f %%, bias %+.2f %%, largest %.2f %%\n", name.c_str(), errors.size(),
+                100 * errors[errors.size() / 2], 100 * bias, 100 * errors.back());
+    // The README's figures of `profiled` (the worst model) and `fitted`. The mean profile of all rounds forecasts the mean
+    // of all rounds.
+    EXPECT_LE(100 * errors[errors.size() / 2], kRoom * (is_fitted ? 3.2 : 1.4));
+    EXPECT_LE(100 * std::abs(bias), kRoom * (is_fitted ? 1.2 : 0.6));
+  }
+  EXPECT_GE(files, 2U);
 }
-INSTANTIATE_TEST_SUITE_P(Files, CommittedResult, ::testing::ValuesIn(kAccuracyFiles), name_of);
-INSTANTIATE_TEST_SUITE_P(Others, CommittedResult,
-                         ::testing::Values(kOtherCpu, "tutorial_resnet50.json", "tutorial_convnet.json"), name_of);
 
 }  // namespace
 }  // namespace sim

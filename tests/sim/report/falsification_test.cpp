@@ -10,6 +10,7 @@
 
 #include "sim/cost/profile.hpp"
 #include "sim/lower/lower.hpp"
+#include "sim/program/memory.hpp"
 #include "sim/report/accuracy.hpp"
 #include "sim/simulate/simulate.hpp"
 #include "tests/sim/testing.hpp"
@@ -19,7 +20,7 @@ namespace {
 
 const std::filesystem::path kResults = testing::tests_folder() / ".." / "bench" / "results";
 /// Of the forecasts from the mean profile of all rounds; a cell has drifted against it.
-constexpr double kBound = 0.15;
+constexpr double kBound = 0.08;
 
 struct Forecast {
   Program program;
@@ -36,7 +37,7 @@ class Compared {
 
   [[nodiscard]] const Cell& cell(const std::string& strategy, const std::string& world) const {
     for (const Cell& cell : result_.cells)
-      if (cell.executor == "paragauge" && cell.world == world && cell.strategy.starts_with(strategy)) return cell;
+      if (cell.executor == kOurs && cell.world == world && cell.strategy.starts_with(strategy)) return cell;
     throw std::runtime_error("no cell " + strategy + " on " + world);
   }
   [[nodiscard]] const Profile& profile() const { return profile_; }
@@ -52,7 +53,7 @@ class Compared {
   }
   [[nodiscard]] static double error(const Cell& cell, const Forecast& forecast) {
     std::vector<StepTime> steps;
-    for (const Round& round : cell.rounds) steps.push_back(mean(round.measured));
+    for (const Round& round : cell.rounds) steps.push_back(round.measured.mean());
     return std::log(expected_step(forecast.program, forecast.prices, forecast.cluster).step_s / mean(steps).step_s);
   }
 
@@ -123,20 +124,42 @@ TEST(Falsification, WrongLatency) {
   EXPECT_GT(Compared::error(cell, forecast), before + kBound);
 }
 
+// Every pipeline forecast by another schedule than the one that ran. By time they lie close together: ResNet-18's not at
+// all apart, the ConvNet's 3.1 % off instead of 2.0. By memory 1f1b and the others never pass for each other.
 TEST(Falsification, SwappedSchedule) {
-  const Compared run("resnet18_64");
-  const Cell& pipeline = run.cell("pipeline,pp=2,schedule=gpipe,microbatches=4", "gloo");
-  const Cell& naive = run.cell("model_parallel", "gloo");
-  const double right = Compared::error(pipeline, run.forecast(pipeline, run.profile()));
-  // A pipeline forecast as if its stages took turns, and the other way round.
-  const double relative = right - Compared::error(naive, run.forecast(naive, run.profile()));
-  EXPECT_LE(std::abs(relative), kBound);
-  Forecast turns = run.forecast(pipeline, run.profile());
-  double sum = 0;
-  for (const RankTimeline& rank : simulate(turns.program, turns.prices, turns.cluster).ranks) sum += rank.compute_s;
-  std::vector<StepTime> steps;
-  for (const Round& round : pipeline.rounds) steps.push_back(mean(round.measured));
-  EXPECT_GT(std::log(sum / mean(steps).step_s), kBound);
+  for (const char* name : {"convnet", "resnet18_64"}) {
+    const Compared run(name);
+    double right = 0, swapped = 0;
+    int cells = 0, swaps = 0;
+    for (const Cell& cell : run.result().cells) {
+      if (cell.executor != kOurs || !cell.strategy.starts_with("pipeline") || cell.microbatches < 4) continue;
+      const std::string schedule = SpecText(cell.strategy, "strategy").text("schedule").value();
+      for (const ScheduleKind& kind : schedule_table()) {
+        const Forecast forecast = run.forecast(
+            cell, run.profile(),
+            testing::replaced(cell.strategy, "schedule=" + schedule, fmt::format("schedule={}", kind.name)));
+        std::int64_t peak = 0;
+        for (const Role& role : forecast.program.roles) peak = std::max(peak, peak_memory(role).peak_bytes);
+        const double error = std::abs(Compared::error(cell, forecast));
+        if (kind.name == schedule) {
+          right += error, ++cells;
+          EXPECT_EQ(peak, cell.memory.measured_peak_bytes) << cell.strategy;
+          continue;
+        }
+        swapped += error, ++swaps;
+        if ((kind.name == "1f1b") != (schedule == "1f1b")) {
+          EXPECT_NE(peak, cell.memory.measured_peak_bytes) << cell.strategy << " as " << kind.name;
+        }
+      }
+    }
+    ASSERT_GT(cells, 0);
+    right /= cells, swapped /= swaps;
+    std::printf("%s: mean |error| %.2f %% by the right schedule, %.2f %% by another\n", name, 100 * right,
+                100 * swapped);
+    if (name == std::string_view("convnet")) {
+      EXPECT_GT(swapped, right + 0.005);
+    }
+  }
 }
 
 TEST(Falsification, DroppedDependency) {
@@ -151,6 +174,8 @@ TEST(Falsification, DroppedDependency) {
 
 struct Term {
   const char* name;
+  double
+      measured_percent;  // what it is worth: by how much the mean |error| grows without it, on the better of two models
   std::function<void(Forecast&)> remove;
 };
 
@@ -158,7 +183,7 @@ struct Term {
 double mean_error(const Compared& run, const std::function<void(Forecast&)>& change) {
   double sum = 0, cells = 0;
   for (const Cell& cell : run.result().cells) {
-    if (cell.executor != "paragauge" || !cell.skipped.empty()) continue;
+    if (cell.executor != kOurs || !cell.skipped.empty()) continue;
     Forecast forecast = run.forecast(cell, run.profile());
     change(forecast);
     sum += std::abs(Compared::error(cell, forecast)), ++cells;
@@ -166,36 +191,37 @@ double mean_error(const Compared& run, const std::function<void(Forecast&)>& cha
   return sum / cells;
 }
 
-// Each term of the cost switched off, on two models: whether the forecasts get worse on at least one.
+// Each term of the cost switched off, on two models: on one of them it has to be worth at least half of what it was when
+// it was measured (Term::measured_percent).
 TEST(Ablation, EveryTermEarnsItsPlace) {
-  const std::vector<Term> terms{{"launch", [](Forecast& f) { f.prices.launch_s = 0; }},
-                                {"latency",
+  const std::vector<Term> terms{{"launch", 0.17, [](Forecast& f) { f.prices.launch_s = 0; }},
+                                {"latency", 1.4,
                                  [](Forecast& f) {
                                    for (TransferCost& t : f.prices.transfers) t.latency_s = t.rendezvous.latency_s = 0;
                                  }},
-                                {"wire",
+                                {"wire", 2.45,
                                  [](Forecast& f) {
                                    for (TransferCost& t : f.prices.transfers) t.wire_s = t.rendezvous.wire_s = 0;
                                  }},
-                                {"posts",
+                                {"posts", 0.16,
                                  [](Forecast& f) {
                                    for (TransferCost& t : f.prices.transfers)
                                      t.post_s = t.recv_post_s = t.rendezvous.post_s = 0;
                                  }},
-                                {"rendezvous",
+                                {"rendezvous", 0.6,
                                  [](Forecast& f) {
                                    for (TransferCost& t : f.prices.transfers) {
                                      if (t.rendezvous.known()) t.post_s = t.rendezvous.post_s;
                                      t.rendezvous = {};
                                    }
                                  }},
-                                {"jitter",
+                                {"jitter", 0.09,
                                  [](Forecast& f) {
                                    f.prices.jitter.clear();
                                    for (TransferCost& t : f.prices.transfers) t.jitter = 0;
                                  }},
-                                {"rank jitter", [](Forecast& f) { f.prices.rank_jitter = 0; }},
-                                {"company", [](Forecast& f) {
+                                {"rank jitter", 0.19, [](Forecast& f) { f.prices.rank_jitter = 0; }},
+                                {"contention", 1.22, [](Forecast& f) {
                                    for (std::size_t w = 0; w < f.program.works.size(); ++w)
                                      for (std::uint32_t level = 1; level < f.prices.busy_levels; ++level)
                                        f.prices.work_s[w * f.prices.busy_levels + level] =
@@ -210,7 +236,7 @@ TEST(Ablation, EveryTermEarnsItsPlace) {
       std::printf("%-11s %s: mean |error| %.2f %% with, %.2f %% without\n", term.name,
                   run.result().cells[0].model.c_str(), 100 * with, 100 * without);
     }
-    EXPECT_GT(worst, 0) << term.name << " can go";
+    EXPECT_GT(100 * worst, term.measured_percent / 2) << term.name;
   }
 }
 

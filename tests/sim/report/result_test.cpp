@@ -1,9 +1,8 @@
 #include "sim/report/result.hpp"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
+#include <cmath>
 #include <string>
 
 #include "sim/error.hpp"
@@ -18,7 +17,8 @@ using testing::replaced;
 
 Result sample_result() {
   Result result;
-  result.context["device"] = "cpu";
+  result.kind = "compare";
+  result.begin_session({{"device", "cpu"}}, "r.json");
   Cell& cell = result.cell("toy_mlp,global_batch=20", "ddp,dp=2", "gloo");
   cell.ranks = cell.replicas = 2;
   cell.global_batch = 20;
@@ -31,7 +31,7 @@ Result sample_result() {
     r.predicted["profiled"] = {1.5, 1, 0.25, 0.125, 0.125};
     r.replayed_s = 1.25;
     r.measured = {{1.25, 1, 0.25, 0, 0}, {1.5, 1, 0.5, 0, 0}};
-    r.attribution["profiled"] = {{"linear.forward", 1, 0.5, 0.5}, {"rest", 0, 0, -0.25}};
+    cell.attribution["profiled"].add({{"linear.forward", 1, 0.5, 0.5}, {"rest", 0, 0, -0.25}});
   }
   result.cell("toy_mlp,global_batch=20", "single", "gloo").skipped = "no such world";
   return result;
@@ -47,16 +47,167 @@ std::string message_of(const std::string& text) {
 }
 
 TEST(Result, RoundTripsThroughItsFile) {
-  const std::filesystem::path path =
-      std::filesystem::temp_directory_path() / ("result_test_" + std::to_string(::getpid()) + ".json");
+  const testing::TemporaryFolder folder;
   const Result result = sample_result();
-  EXPECT_EQ(resume_or_new(path, {{"device", "cpu"}}).cells.size(), 0U);
-  save_result(path, result);
-  const Result same = resume_or_new(path, {});
-  std::filesystem::remove(path);
+  EXPECT_EQ(resume_or_new(folder / "r.json", "compare").cells.size(), 0U);
+  save_result(folder / "r.json", result, /*with_samples=*/true);
+  const Result same = resume_or_new(folder / "r.json", "compare");
   EXPECT_EQ(same.cells, result.cells);
-  EXPECT_EQ(same.context, result.context);
-  EXPECT_EQ(to_json(same), to_json(result));
+  EXPECT_EQ(same.kind, "compare");
+  ASSERT_EQ(same.sessions.size(), 1U);
+  EXPECT_EQ(same.sessions[0].context, result.sessions[0].context);
+  EXPECT_EQ(to_json(same, true), to_json(result, true));
+}
+
+// Without the samples: a line per round, and everything that the report says of it.
+TEST(Result, IsCompactUnlessAskedForSamples) {
+  const Result result = sample_result();
+  const std::string text = to_json(result);
+  EXPECT_NE(text.find("\n   {\"round\":1,\"predicted\":{\"profiled\":[1.5,1.0,0.25,0.125,0.125]},\"replayed_s\":1.25,"
+                      "\"measured\":{\"count\":2,\"mean\":[1.375,1.0,0.375,0.0,0.0],"
+                      "\"sd\":[0.1767767,0.0,0.1767767,0.0,0.0],\"median_s\":1.375}}\n"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("\"samples\":["), std::string::npos);
+  const Result same = result_from_json(text, "r.json");
+  const RoundSteps& steps = same.cells[0].rounds[0].measured;
+  EXPECT_EQ(steps.count(), 2U);
+  EXPECT_EQ(steps.mean(), (StepTime{1.375, 1, 0.375, 0, 0}));
+  EXPECT_NEAR(steps.sd().step_s, 0.125 * std::sqrt(2.0), 1e-6);
+  EXPECT_TRUE(steps.samples().empty());
+  EXPECT_EQ(same.cells[0].attribution, result.cells[0].attribution);
+  const auto cells = [](const std::string& json) { return nlohmann::json::parse(json)["cells"]; };
+  EXPECT_EQ(cells(to_json(same)), cells(text));
+}
+
+TEST(Result, StepsOfARoundByHand) {
+  RoundSteps steps{{4, 1, 0, 0, 0}, {1, 1, 0, 0, 0}, {2, 4, 0, 0, 0}};
+  EXPECT_NEAR(steps.mean().step_s, 7.0 / 3, 1e-15);
+  EXPECT_NEAR(steps.sd().step_s, std::sqrt((16.0 / 9 + 1.0 / 9 + 25.0 / 9) / 2), 1e-15);
+  EXPECT_NEAR(steps.sd().compute_s, std::sqrt(3.0), 1e-15);
+  EXPECT_EQ(steps.median_s(), 2);
+  steps.add(std::vector<StepTime>{{8, 0, 0, 0, 0}});
+  EXPECT_EQ(steps.median_s(), 3);
+  EXPECT_EQ(steps.count(), 4U);
+  EXPECT_EQ(RoundSteps({{5, 0, 0, 0, 0}}).sd().step_s, 0);
+}
+
+// A round that says nothing of what carries the error isn't counted as one where nothing did.
+TEST(Result, AttributionIsTheMeanOverTheRoundsThatHaveOne) {
+  const std::string file =
+      R"({"format": "paragauge-result-1", "context": {}, "columns": [], "rows": [], "summary": [], "cells": [
+      {"model": "m", "strategy": "single", "world": "local", "executor": "paragauge", "ranks": 1, "replicas": 1,
+       "microbatches": 1, "global_batch": 1, "skipped": null, "verify_error": null,
+       "memory": {"predicted_at_peak_bytes": {}}, "rounds": [ROUNDS]}]})";
+  std::string rounds;
+  for (int i = 0; i < 3; ++i)
+    rounds += fmt::format(
+        "{}{{\"round\": {}, \"predicted\": {{}}, \"replayed_s\": null, \"measured\": {{\"step_s\": [1], \"compute_s\": "
+        "[1], "
+        "\"exposed_communication_s\": [0], \"bubble_s\": [0], \"host_s\": [0]}}, \"attribution\": {}}}",
+        i > 0 ? "," : "", i,
+        i == 1 ? "{}" : R"({"m": [{"class": "x", "predicted_s": 2, "measured_s": 1, "effect_s": 0.5}]})");
+  const Result result = result_from_json(replaced(file, "ROUNDS", rounds), "r.json");
+  const Attribution& attribution = result.cells[0].attribution.at("m");
+  EXPECT_EQ(attribution.rounds, 2U);
+  ASSERT_EQ(attribution.classes.size(), 1U);
+  EXPECT_EQ(attribution.classes[0], (ClassError{"x", 2, 1, 0.5}));
+}
+
+// The same file by hand in both formats.
+TEST(Result, OldFilesAreRead) {
+  const Result old = load_result(testing::tests_folder() / "golden" / "old_result.json"),
+               today = load_result(testing::tests_folder() / "golden" / "result_synthetic.json");
+  const auto cells = [](const Result& result) { return nlohmann::json::parse(to_json(result))["cells"]; };
+  EXPECT_FALSE(old.cells.empty());
+  EXPECT_EQ(cells(old), cells(today));
+}
+
+TEST(Result, OldFilesKnowTheirKindAndCpu) {
+  const std::string file =
+      R"({"format": "paragauge-result-1", "columns": [], "rows": [], "summary": [], "cells": [
+      {"model": "m", "strategy": "single", "world": "local", "executor": "paragauge", "ranks": 1, "replicas": 1,
+       "microbatches": 1, "global_batch": 1, "skipped": "why", "verify_error": null,
+       "memory": {"predicted_at_peak_bytes": {}}, "rounds": []}], "context": {"device": "cpu",
+       "command": "build/bin/paragauge compare -m m", "environment": {"cpu": {"model": "A CPU"}}}})";
+  const Result result = result_from_json(file, "r.json");
+  EXPECT_EQ(result.kind, "compare");
+  EXPECT_EQ(result.cells[0].device, "A CPU");
+}
+
+TEST(Result, RefusesWhatItCannotGoOnWith) {
+  using testing::message_of;
+  const testing::TemporaryFolder folder;
+  const std::string path = (folder / "r.json").string();
+  save_result(path, sample_result());
+  EXPECT_EQ(message_of([&] { resume_or_new(path, "compare"); }), "no error");
+  const std::string expected =
+      path +
+      ": is a result of 'compare' (2 rounds), which 'predict' neither goes on with nor replaces: choose another file";
+  EXPECT_EQ(message_of([&] { resume_or_new(path, "predict"); }), expected);
+  EXPECT_EQ(message_of([&] { check_replaceable(path, "predict"); }), expected);
+  EXPECT_EQ(message_of([&] { check_replaceable(path, "compare"); }), "no error");
+  EXPECT_EQ(message_of([&] { check_replaceable(folder / "none.json", "predict"); }), "no error");
+  EXPECT_EQ(message_of([&] { check_replaceable(folder.file("empty.json", ""), "predict"); }), "no error");
+  EXPECT_EQ(message_of([&] { check_replaceable("/dev/null", "predict"); }), "no error");
+  const std::string profile = folder.file("p.json", R"({"format": "paragauge-profile-2"})");
+  EXPECT_EQ(message_of([&] { check_replaceable(profile, "predict"); }),
+            profile + ": format 'paragauge-profile-2' is not 'paragauge-result-2'");
+}
+
+TEST(Result, RefusesRoundsOfOtherConditions) {
+  using testing::message_of;
+  const nlohmann::json context{{"device", "cpu"},
+                               {"scheduling", "SCHED_FIFO"},
+                               {"network", ""},
+                               {"environment", {{"cpu", {{"model", "A CPU"}, {"MHz", 1}}}, {"commit", "a"}}},
+                               {"options", {{"steps", 2}}}};
+  Result result;
+  result.begin_session(context, "r.json");
+  result.cell("m", "single", "local").rounds.push_back({});
+  const auto message = [&](const char* key, const nlohmann::json& value) {
+    nlohmann::json other = context;
+    other[nlohmann::json::json_pointer(key)] = value;
+    return message_of([&] { result.check_conditions(other, "r.json"); });
+  };
+  EXPECT_EQ(message("/scheduling", "time-shared"),
+            "r.json: its rounds were taken with scheduling \"SCHED_FIFO\", not \"time-shared\": choose another file");
+  EXPECT_EQ(message("/options/steps", 3),
+            "r.json: its rounds were taken with options/steps 2, not 3: choose another file");
+  for (const char* key : {"/device", "/network", "/environment/cpu/model"})
+    EXPECT_NE(message(key, "other"), "no error") << key;
+  for (const char* key : {"/environment/commit", "/environment/cpu/MHz", "/command"})  // kept, not compared
+    EXPECT_EQ(message(key, "other"), "no error") << key;
+  nlohmann::json later = context;
+  later["environment"]["commit"] = "b";
+  result.begin_session(later, "r.json");
+  const Result same = result_from_json(to_json(result), "r.json");
+  ASSERT_EQ(same.sessions.size(), 2U);
+  EXPECT_EQ(same.sessions[0].context, context);
+  EXPECT_EQ(same.sessions[1].context, later);
+  EXPECT_EQ(same.sessions[1].first_round, 1);
+}
+
+// The model's file changes between two runs, its name doesn't.
+TEST(Result, RefusesRoundsOfAnotherProgram) {
+  const auto program = [](int rows) {
+    return program_from_text(
+        fmt::format("paragauge-program-1\nwork relu.forward f32[{0}] inplace=0\nrole one ranks=0\ntensor x f32[{0}] "
+                    "input persistent\n"
+                    "0 compute w0 : x -> x\n",
+                    rows));
+  };
+  Result result;
+  Cell& cell = result.cell("m.json", "single", "local");
+  check_program(cell, program(4), "r.json");
+  cell.rounds.push_back({});
+  EXPECT_EQ(cell.program.size(), 16U);
+  Result same = result_from_json(to_json(result), "r.json");
+  check_program(same.cells[0], program(4), "r.json");
+  EXPECT_EQ(
+      testing::message_of([&] { check_program(same.cells[0], program(8), "r.json"); }),
+      "r.json: m.json × single × local was another program when its rounds were taken: the model's file, or the code "
+      "that lowers it, has changed; choose another file");
 }
 
 TEST(Result, KnowsWhereToGoOn) {
@@ -125,33 +276,34 @@ TEST(Result, StepTimeIsTheMeanOverRanks) {
 TEST(Result, SaysWhatIsWrongWithAFile) {
   const std::string good = to_json(sample_result());
   EXPECT_EQ(message_of(good), "no error");
-  EXPECT_EQ(message_of(replaced(good, "paragauge-result-1", "paragauge-result-0")),
-            "r.json: format 'paragauge-result-0' is older than 'paragauge-result-1'; measure again into a new file");
-  EXPECT_EQ(message_of(replaced(good, "paragauge-result-1", "paragauge-result-2")),
-            "r.json: format 'paragauge-result-2' is newer than 'paragauge-result-1'; it needs a newer paragauge");
-  EXPECT_EQ(message_of(replaced(good, "paragauge-result-1", "paragauge-profile-2")),
-            "r.json: format 'paragauge-profile-2' is not 'paragauge-result-1'");
+  EXPECT_EQ(message_of(replaced(good, "paragauge-result-2", "paragauge-result-0")),
+            "r.json: format 'paragauge-result-0' is older than 'paragauge-result-2'; measure again into a new file");
+  EXPECT_EQ(message_of(replaced(good, "paragauge-result-2", "paragauge-result-3")),
+            "r.json: format 'paragauge-result-3' is newer than 'paragauge-result-2'; it needs a newer paragauge");
+  EXPECT_EQ(message_of(replaced(good, "paragauge-result-2", "paragauge-profile-2")),
+            "r.json: format 'paragauge-profile-2' is not 'paragauge-result-2'");
   const std::string half = good.substr(0, good.size() / 2);
   EXPECT_EQ(message_of(half), "r.json: not valid JSON at byte " + std::to_string(half.size() + 1) + " of " +
                                   std::to_string(half.size()) + " (the file is truncated)");
-  EXPECT_EQ(message_of(replaced(good, "\"replayed_s\": 1.25", "\"replayed_s\": -1.25")),
+  EXPECT_EQ(message_of(replaced(good, "\"replayed_s\":1.25", "\"replayed_s\":-1.25")),
             "r.json: cells[0]: rounds[0]: 'replayed_s' must be positive, found -1.25");
-  EXPECT_EQ(message_of(replaced(good, "\"round\": 1", "\"round\": 0")),
+  EXPECT_EQ(message_of(replaced(good, "\"round\":1", "\"round\":0")),
             "r.json: cells[0]: rounds[1]: round 0 is there twice");
-  EXPECT_EQ(message_of(
-                replaced(good, "\"strategy\": \"ddp,dp=2\",\n   \"world\"", "\"strategy\": \"single\",\n   \"world\"")),
+  EXPECT_EQ(message_of(replaced(good, "\"strategy\":\"ddp,dp=2\",\"world\"", "\"strategy\":\"single\",\"world\"")),
             "r.json: cells[1]: the cell toy_mlp,global_batch=20 × single × gloo × paragauge is there twice");
-  EXPECT_EQ(message_of(replaced(good, "\"bubble_s\": [\n       0.0,", "\"bubble_s\": [")),
-            "r.json: cells[0]: rounds[0]: measured: 'bubble_s' has 1 values, 'step_s' has 2");
-  EXPECT_EQ(message_of(replaced(good, "\"microbatches\": 1", "\"microbatches\": 0")),
+  EXPECT_EQ(message_of(replaced(good, "[1.5,1.0,0.25,0.125,0.125]", "[1.5,1.0,0.25]")),
+            "r.json: cells[0]: rounds[0]: predicted: 'profiled' must have 5 values, found 3");
+  EXPECT_EQ(message_of(replaced(good, "\"count\":2", "\"count\":0")),
+            "r.json: cells[0]: rounds[0]: measured: 'count' must be at least 1, found 0");
+  EXPECT_EQ(message_of(replaced(good, "\"sd\":[0.1767767", "\"sd\":[-0.1767767")),
+            "r.json: cells[0]: rounds[0]: measured: 'sd' must be from 0 to 2000000000 s, found -0.1767767");
+  EXPECT_EQ(message_of(replaced(to_json(sample_result(), true), "\"count\":2", "\"count\":3")),
+            "r.json: cells[0]: rounds[0]: measured: 'samples' has 2 steps, 'count' says 3");
+  EXPECT_EQ(message_of(replaced(good, "\"microbatches\":1", "\"microbatches\":0")),
             "r.json: cells[0]: 'microbatches' must be at least 1, found 0");
-  EXPECT_EQ(message_of(replaced(good, "\"skipped\": null,\n   \"verify_error\": 1e-15",
-                                "\"skipped\": null, \"verify_error\": \"no\"")),
+  EXPECT_EQ(message_of(replaced(good, "\"verify_error\":1e-15,\"memory\"", "\"verify_error\":\"no\",\"memory\"")),
             "r.json: cells[0]: 'verify_error' must be a number, found \"no\"");
-  EXPECT_EQ(message_of(replaced(good, "\"strategy\": \"single\",\n   \"world\"",
-                                "\"strategy\": \"single,dp\",\n   \"world\"")),
-            "r.json: cells[1]: strategy 'single,dp': 'dp' has no '='; expected key=value");
-  EXPECT_EQ(message_of(replaced(good, "\"skipped\": null", "\"skiped\": null")),
+  EXPECT_EQ(message_of(replaced(good, "\"skipped\":null", "\"skiped\":null")),
             "r.json: cells[0]: 'skipped' is missing");
 }
 
