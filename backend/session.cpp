@@ -13,9 +13,12 @@
 
 #include "backend/machine/allocator.hpp"
 #include "backend/machine/scheduling.hpp"
+#include "backend/rank/hang_watch.hpp"
 #include "backend/rank/message.hpp"
+#include "backend/rank/progress.hpp"
 #include "backend/rank/run.hpp"
 #include "backend/supervise.hpp"
+#include "sim/exit_status.hpp"
 
 namespace backend {
 namespace {
@@ -56,7 +59,10 @@ class ThreadSession final : public Session {
         reports_(options.ranks),
         executors_(options.ranks),
         busy_(options.ranks) {
-    for (std::uint32_t rank = 0; rank < options.ranks; ++rank) threads_.emplace_back([this, rank] { serve(rank); });
+    for (std::uint32_t rank = 0; rank < options.ranks; ++rank) {
+      board_.progress(rank).stage = Stage::serving;
+      threads_.emplace_back([this, rank] { serve(rank); });
+    }
     threads_.emplace_back([this] { watch(); });
     std::unique_lock lock(mutex_);
     ended_.wait(lock, [&] { return busy_ == 0; });
@@ -137,10 +143,10 @@ class ThreadSession final : public Session {
     HangWatch hang_watch(board_, options_.timeout_s);
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, std::chrono::milliseconds(500), [&] { return closing_; })) {
-      if (const auto rank = hang_watch.hung()) {
-        fmt::print(stderr, "rank {} hangs (no progress for {:g} s) {}\n", *rank, hang_watch.patience_s(),
-                   board_.where(*rank));
-        _exit(kRunErrorStatus);
+      hang_watch.look();
+      if (const auto text = hang_watch.overdue()) {
+        fmt::print(stderr, "paragauge: {}\n", *text);
+        _exit(sim::kRunErrorStatus);
       }
     }
   }
@@ -163,11 +169,13 @@ class ThreadSession final : public Session {
 /// The rank of this process: plays what it's told, and on rank 0 tells the others.
 class ProcessSession final : public Session {
  public:
-  ProcessSession(const SessionOptions& options, World world)
-      : options_(options), world_(std::move(world)), board_(ProgressBoard::join(options.ranks)) {
+  ProcessSession(const SessionOptions& options, World world, ProgressBoard board)
+      : options_(options), world_(std::move(world)), board_(std::move(board)) {
     real_time_ = RealTime(kComputePriority, options.real_time).permitted();
+    board_.progress(rank()).stage = Stage::serving;
   }
   ~ProcessSession() override {
+    board_.progress(rank()).stage = Stage::ending;
     if (rank() == 0 && !failed_) try {
         world_.control->broadcast("");
       } catch (const std::exception&) {
@@ -183,37 +191,47 @@ class ProcessSession final : public Session {
     if (failed_) throw sim::RunError("the session has failed before; open a new one");
     const RunRequest wanted = checked(request, options_);
     failed_ = true;  // until the end
-    world_.control->broadcast(to_bytes(wanted));
     std::vector<RankReport> reports;
-    for (const std::string& bytes : world_.control->gather(to_bytes(play_here(wanted))))
-      reports.push_back(report_from(bytes));
+    telling_failures([&] {
+      world_.control->broadcast(to_bytes(wanted));
+      for (const std::string& bytes : world_.control->gather(to_bytes(play_here(wanted))))
+        reports.push_back(report_from(bytes));
+    });
     failed_ = false;
     return merge(wanted, std::move(reports), wanted.verify ? &reference_ : nullptr);
   }
 
   /// Until rank 0 closes its session.
   void serve() {
-    for (std::string bytes; !(bytes = world_.control->broadcast("")).empty();)
-      world_.control->gather(to_bytes(play_here(request_from(bytes))));
+    telling_failures([&] {
+      for (std::string bytes; !(bytes = world_.control->broadcast("")).empty();)
+        world_.control->gather(to_bytes(play_here(request_from(bytes))));
+    });
   }
 
  private:
+  /// The supervisor learns why this rank fails before the others notice.
+  template <class Work>
+  void telling_failures(Work work) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      board_.fail(rank(), error);
+      world_.ranks[0]->abandon();
+      throw;
+    }
+  }
   RankReport play_here(const RunRequest& request) {
     reference_ = {};  // may be gigabytes
     reset_resident_peak();
     const RealTime urgent(kComputePriority, options_.real_time);
     const AllocationOwner owner(rank());  // not of the messages between the ranks' sessions
     std::optional<Executor> executor;
-    try {
-      RankReport report = play(request, *world_.ranks[0], board_, executor);
-      executor.reset();
-      recycle_cached();
-      if (request.verify) compare_state(request, reference_ = reference_of(request), rank(), report);
-      return report;
-    } catch (...) {
-      world_.ranks[0]->abandon();
-      throw;
-    }
+    RankReport report = play(request, *world_.ranks[0], board_, executor);
+    executor.reset();
+    recycle_cached();
+    if (request.verify) compare_state(request, reference_ = reference_of(request), rank(), report);
+    return report;
   }
 
   const SessionOptions options_;
@@ -223,6 +241,20 @@ class ProcessSession final : public Session {
   bool real_time_ = false, failed_ = false;
 };
 
+/// Finds the other ranks' processes.
+std::unique_ptr<ProcessSession> meet(const SessionOptions& options, const WorldKind& kind) {
+  ProgressBoard board = ProgressBoard::join(options.ranks);
+  const char* number = std::getenv("RANK");
+  const auto rank = static_cast<std::uint32_t>(number != nullptr ? std::atoi(number) : 0);
+  try {
+    if (rank < options.ranks) board.progress(rank).stage = Stage::meeting;
+    return std::make_unique<ProcessSession>(options, kind.make(world_options(options)), std::move(board));
+  } catch (const std::exception& error) {
+    if (rank < options.ranks) board.fail(rank, error);
+    throw;
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<Session> open_session(const SessionOptions& options) {
@@ -231,23 +263,15 @@ std::unique_ptr<Session> open_session(const SessionOptions& options) {
   if (options.device != "cpu" && options.device != "cuda")
     throw sim::ConfigError("unknown device '{}'; known: cpu, cuda{}", options.device,
                            sim::did_you_mean(options.device, {"cpu", "cuda"}));
-  if (!(options.timeout_s > 0)) throw sim::ConfigError("timeout_s={:g} must be more than 0", options.timeout_s);
+  check_timeout(options.timeout_s);
   usable_cores();
   at::set_num_threads(1);
   install_counting_allocator();
-  World world = kind.make(world_options(options));
-  if (!world.control) return std::make_unique<ThreadSession>(options, std::move(world));
-  auto session = std::make_unique<ProcessSession>(options, std::move(world));
+  if (!kind.processes) return std::make_unique<ThreadSession>(options, kind.make(world_options(options)));
+  auto session = meet(options, kind);
   if (session->rank() == 0) return session;
   session->serve();
   return nullptr;
 }
-
-bool is_first_of_its_own() {
-  const char* rank = std::getenv("RANK");
-  return rank != nullptr && std::string_view(rank) == "0" && std::getenv("PARAGAUGE_PROGRESS") == nullptr;
-}
-
-bool is_rank_process() { return std::getenv("RANK") && std::getenv("WORLD_SIZE"); }
 
 }  // namespace backend

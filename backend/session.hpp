@@ -6,8 +6,8 @@
 //
 // World `local`: the session starts one pinned thread per rank. World `gloo`: every rank is a process that runs the
 // same command line (torchrun's variables RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are set); rank 0's session drives,
-// and open_session() on the other ranks serves rank 0's requests until it closes and then returns null. `spawn_ranks`
-// starts such processes from one command and watches them.
+// and open_session() on the other ranks serves rank 0's requests until it closes and then returns null.
+// `spawn_ranks` (backend/supervise.hpp) starts such processes from one command and watches them.
 #pragma once
 
 #include <cstdint>
@@ -77,17 +77,5 @@ class Session {
 /// ConfigError: unknown world or device, no GPU for device=cuda, ranks that don't match WORLD_SIZE. Null on a rank that
 /// served and is done.
 std::unique_ptr<Session> open_session(const SessionOptions& options);
-
-/// True inside a rank process (RANK and WORLD_SIZE are set).
-bool is_rank_process();
-/// True in rank 0 where somebody else (torchrun) has started the ranks.
-bool is_first_of_its_own();
-
-/// Runs `arguments` (argv, the program itself first) once per rank with torchrun's variables set, watches the processes
-/// and returns rank 0's exit status. A rank that dies ends all others at once; the error names its last instruction. No
-/// process is left behind, also when this one is killed. With a `network_rate` ("1gbit"), every rank runs in its
-/// network namespace, joined by links of that rate: ConfigError unless bench/network.sh has made them.
-int spawn_ranks(const std::vector<std::string>& arguments, std::uint32_t ranks, double timeout_s,
-                const std::string& network_rate = "");
 
 }  // namespace backend

@@ -1,68 +1,30 @@
-// Watching ranks, so that a dead or hung one is named and nobody waits for ever.
+// Ranks as processes: started, watched and ended together.
 //
-//   ProgressBoard board(ranks);                    // shared memory: a page per rank
-//   HangWatch watch(board, timeout_s);
-//   if (auto rank = watch.hung())                  // ask about twice a second
-//     fmt::print(stderr, "rank {} hangs {}\n", *rank, board.where(*rank));
+//   if (!is_rank_process()) return spawn_ranks(argv, 2, timeout_s);     // this command line again, once per rank
 //
-// `spawn_ranks` (session.hpp) watches processes this way, world `local` its threads.
+// A rank that dies, fails, stands still or doesn't come ends all others, and the error names it, and not those that have
+// waited for it, with what it was doing. No process is left behind, also when this one is killed.
 #pragma once
 
-#include <optional>
+#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "backend/rank/execute.hpp"
-
 namespace backend {
 
-constexpr int kRunErrorStatus = 75;  // EX_TEMPFAIL
+/// Runs `arguments` (argv, the program itself first) once per rank with torchrun's variables set and returns rank 0's
+/// exit status. RunError when a rank has failed; ConfigError when what it was told is wrong. With a `network_rate`
+/// ("1gbit"), every rank runs in its network namespace, joined by links of that rate: ConfigError unless
+/// bench/network.sh has made them.
+int spawn_ranks(const std::vector<std::string>& arguments, std::uint32_t ranks, double timeout_s,
+                const std::string& network_rate = "");
 
-/// Where every rank is, readable by the supervisor even when the rank's process is dead.
-class ProgressBoard {
- public:
-  explicit ProgressBoard(std::uint32_t ranks);
-  /// The supervisor's board when spawn_ranks has started this process, else one of its own.
-  static ProgressBoard join(std::uint32_t ranks);
-  ~ProgressBoard();
-  ProgressBoard(ProgressBoard&& other) noexcept;
-  ProgressBoard(const ProgressBoard&) = delete;
+/// Seconds that may be a timeout: more than 0, at most a week. ConfigError otherwise.
+void check_timeout(double timeout_s);
 
-  [[nodiscard]] std::uint32_t ranks() const { return ranks_; }
-  [[nodiscard]] Progress& progress(std::uint32_t rank) const;
-  /// What `where` calls the instructions of this rank; outside of steps only.
-  void set_labels(std::uint32_t rank, const sim::Program& program, const sim::Role& role) const;
-  /// "in instruction 12: wait for recv layer1 from stage0", "outside a step".
-  [[nodiscard]] std::string where(std::uint32_t rank) const;
-  /// A file descriptor that children inherit.
-  [[nodiscard]] int descriptor() const { return descriptor_; }
-
- private:
-  struct Page;
-  ProgressBoard(int descriptor, std::uint32_t ranks);
-  [[nodiscard]] Page& page(std::uint32_t rank) const;
-
-  int descriptor_ = -1;
-  std::uint32_t ranks_ = 0;
-  Page* pages_ = nullptr;
-};
-
-/// Finds ranks that have been in the same instruction for too long. A rank that waits for another gives up by itself at
-/// `timeout_s`; so this watch is a little more patient.
-class HangWatch {
- public:
-  HangWatch(const ProgressBoard& board, double timeout_s);
-  [[nodiscard]] double patience_s() const { return patience_s_; }
-  std::optional<std::uint32_t> hung();
-
- private:
-  struct Seen {
-    std::uint32_t step = 0, instruction = Progress::kOutsideStep;
-    double since_s = 0;
-  };
-  const ProgressBoard& board_;
-  double patience_s_;
-  std::vector<Seen> seen_;
-};
+/// True inside a rank process (RANK and WORLD_SIZE are set).
+bool is_rank_process();
+/// True in rank 0 where somebody else (torchrun) has started the ranks.
+bool is_first_of_its_own();
 
 }  // namespace backend

@@ -8,6 +8,7 @@
 
 #include "backend/machine/environment.hpp"
 #include "backend/machine/scheduling.hpp"
+#include "backend/supervise.hpp"
 #include "backend/world/world.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"

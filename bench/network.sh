@@ -14,8 +14,9 @@
 #   …                                     ┘
 #
 # Both ends of each pair send through a token bucket (tbf), so a rank's up- and downlink have RATE each, full duplex.
-# /run/paragauge-network.NAME says "RANKS RATE". The machine's own interfaces and routes stay as they are; only its
-# ksoftirqd threads get a real-time priority until the last network is down.
+# /run/paragauge-network.NAME says it all, also to paragauge (backend/machine/network.hpp): "RANKS RATE INTERFACE", then a
+# line "NAMESPACE ADDRESS" per rank. The machine's own interfaces and routes stay as they are; only its ksoftirqd threads get
+# a real-time priority until the last network is down.
 #
 # Payload in Gbit/s, medians of `paragauge calibrate` while other work ran on the same 2 cores:
 #
@@ -121,7 +122,7 @@ in_order() { # NAMESPACE INTERFACE: all that arrives is handled by the core of r
 }
 
 up() {
-  local rank namespace
+  local rank namespace description="$ranks $rate veth0"
   down
   try ip netns add "$switch"
   try ip -n "$switch" link add bridge type bridge mcast_snooping 0
@@ -137,22 +138,24 @@ up() {
     in_order "$switch" "port$rank"
     try ip -n "$switch" link set "port$rank" master bridge addrgenmode none up
     try ip -n "$namespace" addr add "10.77.0.$((rank + 1))/24" dev veth0
+    description+=$'\n'"/run/netns/$namespace 10.77.0.$((rank + 1))"
     try ip -n "$namespace" link set veth0 addrgenmode none up
     # A cut link is an error after 13 s, also between steps; else TCP tries for a quarter of an hour.
     try ip netns exec "$namespace" sh -c 'echo 5 >/proc/sys/net/ipv4/tcp_retries2'
   done
-  local thread priority=12 # above the ranks' own threads, backend/machine/scheduling.hpp
+  local thread priority
+  priority=$(sed -n 's/^constexpr int kNetworkPriority = \([0-9]*\);.*/\1/p' "$(dirname "${BASH_SOURCE[0]}")/../backend/machine/scheduling.hpp")
   for thread in $(grep -lsx 'ksoftirqd/[0-9]*' /proc/[0-9]*/comm | grep -o '[0-9]*'); do
     [[ $(chrt --pid "$thread" 2>/dev/null) == *SCHED_OTHER* ]] || continue
     if chrt --fifo --pid $priority "$thread" 2>/dev/null; then echo "$thread" >>"$raised"; fi
   done
-  echo "$ranks $rate" >"$state"
+  echo "$description" >"$state"
 }
 
 status() {
-  local ranks rate
+  local ranks rate rest
   [[ -r $state ]] || { echo "no network '$name'"; exit 1; }
-  read -r ranks rate <"$state"
+  read -r ranks rate rest <"$state"
   echo "$ranks ranks at $rate:" $(namespaces)
 }
 

@@ -18,17 +18,15 @@
 
 #include "bench/commands.hpp"
 #include "sim/cost/cost_model.hpp"
-#include "sim/error.hpp"
+#include "sim/exit_status.hpp"
 #include "sim/strategy/strategy.hpp"
 #include "sim/text/file.hpp"
 #ifdef PARAGAUGE_BACKEND
-#include "backend/session.hpp"
+#include "backend/supervise.hpp"
 #include "backend/world/world.hpp"
 #endif
 
 namespace {
-
-constexpr int kConfigErrorStatus = 2, kRunErrorStatus = 75, kInternalErrorStatus = 70;
 
 using Texts = std::vector<std::string>;
 
@@ -416,18 +414,13 @@ int run_and_flush(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   for (const int too_late : {SIGPIPE, SIGXFSZ}) std::signal(too_late, SIG_IGN);  // the write itself fails and says why
-  int status = kInternalErrorStatus;
+  int status = 0;
   std::string said;
   try {
     return run_and_flush(argc, argv);
-  } catch (const sim::ConfigError& error) {
-    said = error.what();
-    status = kConfigErrorStatus;
-  } catch (const sim::RunError& error) {
-    said = error.what();
-    status = kRunErrorStatus;
   } catch (const std::exception& error) {
     said = error.what();
+    status = sim::exit_status(error);
   }
   std::fflush(stdout);
   fmt::print(stderr, "paragauge: {}\n", sim::printable(said));

@@ -14,26 +14,18 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <atomic>
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "backend/op/op.hpp"
+#include "backend/rank/progress.hpp"
 #include "backend/world/world.hpp"
 #include "sim/program/program.hpp"
 #include "sim/simulate/timeline.hpp"
 
 namespace backend {
-
-/// Where a rank is, for whoever watches it. Lies in shared memory when the ranks are processes.
-struct Progress {
-  std::atomic<std::uint32_t> step{0};                    // steps begun
-  std::atomic<std::uint32_t> instruction{kOutsideStep};  // the list's size: at the end of the step
-
-  static constexpr std::uint32_t kOutsideStep = 0xffffffffU;
-};
 
 /// What a step has left. Allocated before the step.
 struct StepRecord {

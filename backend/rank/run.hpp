@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "backend/rank/execute.hpp"
+#include "backend/rank/progress.hpp"
 #include "backend/rank/verify.hpp"
 #include "backend/session.hpp"
-#include "backend/supervise.hpp"
 
 namespace backend {
 

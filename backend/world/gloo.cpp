@@ -15,6 +15,7 @@
 #include <map>
 #include <optional>
 
+#include "backend/machine/network.hpp"
 #include "backend/machine/scheduling.hpp"
 #include "backend/machine/system_file.hpp"
 #include "backend/world/world.hpp"
@@ -61,7 +62,7 @@ c10::intrusive_ptr<c10d::Store> open_store(std::uint32_t rank, std::uint32_t ran
   options.port = static_cast<std::uint16_t>(environment_number("MASTER_PORT", 65535));
   const char* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
   options.isServer = rank == 0 && !(agent && std::string_view(agent) == "True");
-  if (const char* socket = std::getenv("PARAGAUGE_STORE_SOCKET"); socket && options.isServer)
+  if (const char* socket = std::getenv(StoreSocket::kVariable); socket && options.isServer)
     options.masterListenFd = std::atoi(socket);
   options.numWorkers = ranks;
   options.waitWorkers = false;
@@ -74,12 +75,6 @@ c10::intrusive_ptr<c10d::Store> open_store(std::uint32_t rank, std::uint32_t ran
     throw sim::RunError("rank {} can't reach the store at {}:{}: {}", rank, address, options.port, reason(error));
   }
 }
-
-/// SCHED_FIFO and gloo. Two of its threads poll without blocking: the event loop while another thread holds a
-/// connection's lock, and whoever destroys a buffer while the event loop uses it (with sched_yield). On one core the
-/// one polled for must get its turn: so gloo's threads all have the same priority, and the rank's thread takes it on
-/// while it posts. It gives it back with the next `mark`, that is when the next wait or compute has begun: what gloo's
-/// threads then do at once is time of that instruction, not of the post.
 
 /// What all process groups of this rank share. The calling thread, which plays the rank, is pinned; gloo's threads
 /// inherit its core, and the priority under which they are made.
@@ -326,6 +321,11 @@ class GlooCommunicator final : public Communicator {
     ProcessGroup group;  // null: no other member
   };
 
+  /// SCHED_FIFO and gloo. Two of its threads poll without blocking: the event loop while another thread holds a
+  /// connection's lock, and whoever destroys a buffer while the event loop uses it (with sched_yield). On one core the
+  /// one polled for must get its turn: so gloo's threads all have the same priority, and the rank's thread takes it on
+  /// while it posts. It gives it back with the next `mark`, that is when the next wait or compute has begun: what gloo's
+  /// threads then do at once is time of that instruction, not of the post.
   void hurry() {
     if (!posting_) posting_.emplace(kCommunicationPriority, connections_->real_time());
   }

@@ -19,16 +19,11 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/machine/clock.hpp"
 #include "sim/program/program.hpp"
 #include "sim/table.hpp"
 
 namespace backend {
-
-/// Seconds on CLOCK_MONOTONIC: one clock for all threads and processes of a host.
-double now_s();
-
-/// Returns at `moment` on now_s(), within a microsecond when `precisely` (the last 50 µs are spent spinning).
-void sleep_until(double moment, bool precisely);
 
 /// When a transfer was ready (the last party had posted) and done, on now_s().
 struct Completion {

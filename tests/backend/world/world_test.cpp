@@ -15,6 +15,7 @@
 
 #include "backend/machine/scheduling.hpp"
 #include "backend/session.hpp"
+#include "backend/supervise.hpp"
 #include "sim/error.hpp"
 
 namespace backend {

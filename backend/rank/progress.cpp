@@ -1,0 +1,128 @@
+#include "backend/rank/progress.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string_view>
+#include <utility>
+
+#include "backend/machine/clock.hpp"
+#include "sim/exit_status.hpp"
+
+namespace backend {
+namespace {
+
+template <std::size_t width>
+void copy_text(std::string_view text, std::array<char, width>& to) {
+  const std::size_t length = std::min(text.size(), width - 1);
+  std::memcpy(to.data(), text.data(), length);
+  to[length] = '\0';
+}
+
+}  // namespace
+
+struct ProgressBoard::Page {
+  static constexpr std::size_t kLabels = 1 << 16, kWidth = 120;  // a sparse file: what isn't written takes no memory
+
+  Progress progress;
+  std::atomic<bool> failed{false};  // what follows is written
+  double failed_s = 0;
+  int status = 0;
+  std::array<char, 2048> failure;
+  std::uint32_t labels = 0;
+  std::array<bool, kLabels> is_wait;
+  std::array<std::array<char, kWidth>, kLabels> label;
+};
+
+ProgressBoard::ProgressBoard(std::uint32_t ranks) : ProgressBoard(memfd_create("paragauge-progress", 0), ranks) {
+  // Not value-initialised: the labels' pages stay untouched.
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) new (&page(rank)) Page;
+}
+
+ProgressBoard::ProgressBoard(int descriptor, std::uint32_t ranks) : descriptor_(descriptor), ranks_(ranks) {
+  const std::size_t bytes = ranks * sizeof(Page);
+  if (descriptor < 0 || ftruncate(descriptor, static_cast<off_t>(bytes)) != 0)
+    throw sim::RunError("no shared memory for the ranks' progress: {}", std::strerror(errno));
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (memory == MAP_FAILED) throw sim::RunError("no shared memory for the ranks' progress: {}", std::strerror(errno));
+  pages_ = static_cast<Page*>(memory);
+}
+
+ProgressBoard ProgressBoard::join(std::uint32_t ranks) {
+  if (const char* descriptor = std::getenv(kVariable)) return {fcntl(std::atoi(descriptor), F_DUPFD_CLOEXEC, 0), ranks};
+  return ProgressBoard(ranks);
+}
+
+bool ProgressBoard::is_watched() { return std::getenv(kVariable) != nullptr; }
+
+ProgressBoard::ProgressBoard(ProgressBoard&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)),
+      ranks_(other.ranks_),
+      pages_(std::exchange(other.pages_, nullptr)) {}
+
+ProgressBoard::~ProgressBoard() {
+  if (pages_) munmap(pages_, ranks_ * sizeof(Page));
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+ProgressBoard::Page& ProgressBoard::page(std::uint32_t rank) const { return pages_[rank]; }
+Progress& ProgressBoard::progress(std::uint32_t rank) const { return page(rank).progress; }
+
+void ProgressBoard::set_labels(std::uint32_t rank, const sim::Program& program, const sim::Role& role) const {
+  Page& page = this->page(rank);
+  page.labels = static_cast<std::uint32_t>(std::min<std::size_t>(role.size(), Page::kLabels));
+  for (std::uint32_t i = 0; i < page.labels; ++i) {
+    page.is_wait[i] = role.kind[i] == sim::InstructionKind::wait;
+    copy_text(program.label(role, i), page.label[i]);
+  }
+}
+
+std::string ProgressBoard::where(std::uint32_t rank) const {
+  const Page& page = this->page(rank);
+  switch (page.progress.stage.load()) {
+    case Stage::starting:
+      return "while starting";
+    case Stage::meeting:
+      return "while looking for the other ranks";
+    case Stage::ending:
+      return "while ending";
+    case Stage::serving:
+      break;
+  }
+  const std::uint32_t i = page.progress.instruction;
+  if (i == Progress::kOutsideStep) return "outside a step";
+  if (i >= page.labels) return "at the end of a step";
+  return fmt::format("in instruction {}: {}", i, page.label[i].data());
+}
+
+bool ProgressBoard::waits(std::uint32_t rank) const {
+  const Page& page = this->page(rank);
+  const std::uint32_t i = page.progress.instruction;
+  return i < page.labels && page.is_wait[i];
+}
+
+void ProgressBoard::fail(std::uint32_t rank, const std::exception& error) const {
+  if (!is_watched()) return;
+  constexpr unsigned kPatience_s = 10;  // of a supervisor that is there, but doesn't look
+  Page& page = this->page(rank);
+  page.failed_s = now_s();
+  page.status = sim::exit_status(error);
+  copy_text(error.what(), page.failure);
+  page.failed = true;
+  for (unsigned left_s = kPatience_s; left_s > 0;) left_s = sleep(left_s);
+}
+
+std::optional<Failure> ProgressBoard::failure(std::uint32_t rank) const {
+  const Page& page = this->page(rank);
+  if (!page.failed) return std::nullopt;
+  return Failure{page.failed_s, page.status, page.failure.data()};
+}
+
+}  // namespace backend
