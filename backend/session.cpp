@@ -18,6 +18,7 @@
 #include "backend/rank/progress.hpp"
 #include "backend/rank/run.hpp"
 #include "backend/supervise.hpp"
+#include "sim/cluster/world.hpp"
 #include "sim/exit_status.hpp"
 
 namespace backend {
@@ -242,13 +243,13 @@ class ProcessSession final : public Session {
 };
 
 /// Finds the other ranks' processes.
-std::unique_ptr<ProcessSession> meet(const SessionOptions& options, const WorldKind& kind) {
+std::unique_ptr<ProcessSession> meet(const SessionOptions& options, const WorldMaker& maker) {
   ProgressBoard board = ProgressBoard::join(options.ranks);
   const char* number = std::getenv("RANK");
   const auto rank = static_cast<std::uint32_t>(number != nullptr ? std::atoi(number) : 0);
   try {
     if (rank < options.ranks) board.progress(rank).stage = Stage::meeting;
-    return std::make_unique<ProcessSession>(options, kind.make(world_options(options)), std::move(board));
+    return std::make_unique<ProcessSession>(options, maker.make(world_options(options)), std::move(board));
   } catch (const std::exception& error) {
     if (rank < options.ranks) board.fail(rank, error);
     throw;
@@ -258,7 +259,7 @@ std::unique_ptr<ProcessSession> meet(const SessionOptions& options, const WorldK
 }  // namespace
 
 std::unique_ptr<Session> open_session(const SessionOptions& options) {
-  const WorldKind& kind = world_table().at(options.world);
+  const WorldMaker& maker = world_table().at(options.world);
   if (options.ranks == 0) throw sim::ConfigError("ranks=0 must be at least 1");
   if (options.device != "cpu" && options.device != "cuda")
     throw sim::ConfigError("unknown device '{}'; known: cpu, cuda{}", options.device,
@@ -267,8 +268,9 @@ std::unique_ptr<Session> open_session(const SessionOptions& options) {
   usable_cores();
   at::set_num_threads(1);
   install_counting_allocator();
-  if (!kind.processes) return std::make_unique<ThreadSession>(options, kind.make(world_options(options)));
-  auto session = meet(options, kind);
+  if (!sim::world_kind(options.world).processes)
+    return std::make_unique<ThreadSession>(options, maker.make(world_options(options)));
+  auto session = meet(options, maker);
   if (session->rank() == 0) return session;
   session->serve();
   return nullptr;

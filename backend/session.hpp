@@ -40,7 +40,7 @@ struct RunRequest {
 };
 
 struct RankMemory {
-  std::int64_t program_peak_bytes = 0;    // storages of the Program: must equal sim::peak_memory
+  std::int64_t peak_bytes = 0;            // tensors between two instructions: sim::peak_memory and a loss or two
   std::int64_t allocator_peak_bytes = 0;  // all host tensors of the rank, the ops' own workspace included
   std::int64_t resident_peak_bytes = 0;   // VmHWM of the process (world local: of all ranks together)
 };

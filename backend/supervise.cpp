@@ -1,6 +1,7 @@
 #include "backend/supervise.hpp"
 
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -37,6 +38,17 @@ std::vector<std::pair<std::string, std::string>> variables_of(std::uint32_t rank
       {ProgressBoard::kVariable, std::to_string(board.descriptor())}};
   if (network.separate()) variables.emplace_back("GLOO_SOCKET_IFNAME", network.interface());
   return variables;
+}
+
+/// Every rank has sockets to all others, and gloo's threads can't say that there are none left. ConfigError.
+void permit_files(std::uint32_t ranks) {
+  const rlim_t needed = 40 + 4 * rlim_t{ranks};
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= needed) return;
+  const rlimit wanted{std::min(needed, files.rlim_max), files.rlim_max};
+  if (files.rlim_max < needed || setrlimit(RLIMIT_NOFILE, &wanted) != 0)
+    throw sim::ConfigError("{} ranks need {} open files each; {} are permitted (ulimit -n)", ranks, needed,
+                           files.rlim_max);
 }
 
 bool died(int status) { return WIFSIGNALED(status); }
@@ -86,6 +98,7 @@ int outcome(std::deque<Process>& processes, const ProgressBoard& board, const Ha
 int spawn_ranks(const std::vector<std::string>& arguments, std::uint32_t ranks, double timeout_s,
                 const std::string& network_rate) {
   check_timeout(timeout_s);
+  permit_files(ranks);
   const Network network(network_rate, ranks);
   const ProgressBoard board(ranks);
   const StoreSocket store(network);
@@ -114,9 +127,10 @@ int spawn_ranks(const std::vector<std::string>& arguments, std::uint32_t ranks, 
 }
 
 void check_timeout(double timeout_s) {
-  constexpr double kWeek_s = 7 * 24 * 3600;
-  if (!(timeout_s > 0 && timeout_s <= kWeek_s))
-    throw sim::ConfigError("timeout_s={:g} must be more than 0 and at most {:.0f} (a week)", timeout_s, kWeek_s);
+  constexpr double kShortest_s = 1e-3, kWeek_s = 7 * 24 * 3600;
+  if (!(timeout_s >= kShortest_s && timeout_s <= kWeek_s))
+    throw sim::ConfigError("timeout_s={:g} must be at least {:g} and at most {:.0f} (a week)", timeout_s, kShortest_s,
+                           kWeek_s);
 }
 
 bool is_rank_process() { return std::getenv("RANK") != nullptr && std::getenv("WORLD_SIZE") != nullptr; }

@@ -19,7 +19,7 @@ namespace backend {
 int spawn_ranks(const std::vector<std::string>& arguments, std::uint32_t ranks, double timeout_s,
                 const std::string& network_rate = "");
 
-/// Seconds that may be a timeout: more than 0, at most a week. ConfigError otherwise.
+/// ConfigError unless it can be a timeout: from a millisecond to a week.
 void check_timeout(double timeout_s);
 
 /// True inside a rank process (RANK and WORLD_SIZE are set).

@@ -22,8 +22,9 @@ int calibrate(const CalibrateOptions& options) {
   sim::Profile profile(options.machine.device);
   const bool resumed = std::filesystem::exists(options.output);
   if (resumed) profile = sim::load_profile(options.output);
-  const Worlds worlds(options.machine, jobs);
-  if (worlds.elsewhere()) return *worlds.elsewhere();
+  const auto [opened, exit_status_if_done_by_ranks] = open_worlds(options.machine, jobs);
+  if (!opened) return exit_status_if_done_by_ranks;
+  const Worlds& worlds = *opened;
   if (!resumed) profile.environment = context(options.machine, worlds);
   std::vector<CalibrationTask> tasks = calibration_tasks(jobs, worlds.busy_ranks(), true);
   std::set<std::size_t> rehearsed;

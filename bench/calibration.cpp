@@ -8,8 +8,8 @@
 #include <set>
 #include <tuple>
 
-#include "backend/world/world.hpp"
 #include "sim/calibrate/probe.hpp"
+#include "sim/cluster/world.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/program/memory.hpp"
 #include "sim/simulate/simulate.hpp"
@@ -284,7 +284,7 @@ CalibrationSamples measure_task(const CalibrationTask& task, const Worlds& world
   std::vector<double> workspaces;
   for (const sim::Work& work : task.program.works)
     workspaces.push_back(static_cast<double>(samples.workspaces[sim::work_key(work)]));
-  const bool processes = backend::world_table().at(world_of(task.world)).processes;
+  const bool processes = sim::world_kind(task.world).processes;
   const double held = sim::held_with_reuse(role, workspaces) * (processes ? 1 : task.copies);
   for (std::size_t process = 0; process < (processes ? task.copies : 1); ++process)
     samples.process_bytes.push_back(

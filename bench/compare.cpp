@@ -11,12 +11,13 @@
 #include <random>
 #include <set>
 
-#include "backend/world/world.hpp"
+#include "backend/machine/clock.hpp"
 #include "bench/calibration.hpp"
 #include "bench/commands.hpp"
 #include "bench/machine.hpp"
 #include "bench/peers.hpp"
 #include "bench/progress.hpp"
+#include "sim/cluster/world.hpp"
 #include "sim/program/memory.hpp"
 #include "sim/report/answer.hpp"
 #include "sim/report/report.hpp"
@@ -48,7 +49,7 @@ void predict_memory(const Job& job, const sim::Profile& profile, const sim::Pric
   memory.predicted_allocator_peak_bytes = std::llround(peak);
   const auto world = profile.process_bytes.find(job.world);
   if (world == profile.process_bytes.end() || world->second.empty()) return;
-  if (!backend::world_table().at(world_of(job.world)).processes) {
+  if (!sim::world_kind(job.world).processes) {
     memory.predicted_resident_peak_bytes = std::llround(world->second[0] + all);
     return;
   }
@@ -210,7 +211,7 @@ class Rounds {
     if (!peers_) return false;
     if (strategy.ranks() == 1) return true;
     const bool one_process = strategy.dp == 1 && (strategy.microbatches == 1 || strategy.schedule == "forward_only");
-    return (job.world == "local") == one_process;
+    return sim::world_kind(job.world).processes != one_process;
   }
 
   /// What the cost model for other shapes may know: nothing of the compared models.
@@ -274,8 +275,9 @@ int compare(const CompareOptions& options) {
     sim::check_program(cell, job.program, options.output.json);
     sim::place(cell, job.program, job.cluster);
   }
-  const Worlds worlds(options.machine, jobs);
-  if (worlds.elsewhere()) return *worlds.elsewhere();
+  const auto [opened, exit_status_if_done_by_ranks] = open_worlds(options.machine, jobs);
+  if (!opened) return exit_status_if_done_by_ranks;
+  const Worlds& worlds = *opened;
   nlohmann::json session = context(options.machine, worlds);
   session["options"] = conditions;
   result.begin_session(session, options.output.json);
@@ -293,6 +295,7 @@ int compare(const CompareOptions& options) {
     }
     progress.begin(fmt::format("round {}/{}", round + 1, options.rounds), round, options.rounds);
     rounds.play(round, result, progress);
+    see_other_runs(result.sessions.back().context);
     if (!options.output.json.empty()) sim::save_result(options.output.json, result, options.output.raw);
   }
   progress.end();

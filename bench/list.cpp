@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "bench/commands.hpp"
+#include "sim/cluster/world.hpp"
 #include "sim/cost/collective/collective.hpp"
 #include "sim/cost/cost_model.hpp"
 #include "sim/error.hpp"
@@ -8,9 +9,6 @@
 #include "sim/strategy/schedule/schedule.hpp"
 #include "sim/strategy/strategy.hpp"
 #include "sim/text/spec.hpp"
-#ifdef PARAGAUGE_BACKEND
-#include "backend/world/world.hpp"
-#endif
 
 namespace bench {
 namespace {
@@ -37,7 +35,7 @@ int list() {
   fmt::print("devices            {}\n", fmt::join(sim::catalog_names("devices"), ", "));
   fmt::print("clusters           {}\n", fmt::join(sim::catalog_names("clusters"), ", "));
 #ifdef PARAGAUGE_BACKEND
-  section("worlds", backend::world_table(), [](const backend::WorldKind& kind) { return kind.description; });
+  section("worlds", sim::machine_world_table(), [](const sim::WorldKind& kind) { return kind.description; });
 #else
   fmt::print("worlds             none: built without LibTorch\n");
 #endif

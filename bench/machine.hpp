@@ -1,9 +1,9 @@
 // The commands' view of this machine: which cells to play, where, and the open worlds.
 //
 //   std::vector<Job> jobs = make_jobs(options.subject, options.machine);
-//   Worlds worlds(options.machine, jobs);
-//   if (worlds.elsewhere()) return *worlds.elsewhere();      // the work was done by (or for) other processes
-//   worlds.at("gloo").run({.program = jobs[0].program});
+//   const auto [worlds, exit_status_if_done_by_ranks] = open_worlds(options.machine, jobs);
+//   if (!worlds) return exit_status_if_done_by_ranks;
+//   worlds->at("gloo").run({.program = jobs[0].program});
 #pragma once
 
 #include <map>
@@ -36,35 +36,38 @@ struct Job {
 /// `machine.ranks`.
 std::vector<Job> make_jobs(const Subject& subject, const Machine& machine);
 
-/// The world's kind, without the network of its label: "gloo@1gbit" → "gloo".
-std::string world_of(const std::string& label);
-
 /// "resnet50 | pipeline,pp=2 | gloo", for messages.
 std::string to_text(const Job& job);
 /// "pipeline,pp=2 on gloo", for progress.
 std::string short_text(const Job& job);
 
 /// The sessions of all worlds that the jobs need, with as many ranks as the largest job; and always `local`, for
-/// calibration.
-class Worlds {
- public:
-  Worlds(const Machine& machine, const std::vector<Job>& jobs);
+/// calibration. Sessions end before the machine is let go.
+struct Worlds {
+  std::optional<backend::QuietMachine> quiet;
+  std::map<std::string, std::unique_ptr<backend::Session>> sessions;  // by label: "gloo@1gbit"
 
-  /// Set where this process isn't the one to go on: ranks were spawned and are done, or this one has served rank 0.
-  [[nodiscard]] std::optional<int> elsewhere() const { return elsewhere_; }
-  [[nodiscard]] backend::Session& at(const std::string& world) const { return *sessions_.at(world); }
+  [[nodiscard]] backend::Session& at(const std::string& label) const { return *sessions.at(label); }
   /// Ranks of `local` that can compute at the same time, each on a core of its own.
   [[nodiscard]] std::uint32_t busy_ranks() const;
   [[nodiscard]] bool real_time() const;
-
- private:
-  backend::QuietMachine quiet_;
-  std::optional<int> elsewhere_;
-  std::map<std::string, std::unique_ptr<backend::Session>> sessions_;
 };
+
+struct OpenedWorlds {
+  std::unique_ptr<Worlds> worlds;        // null: this process isn't the one to go on
+  int exit_status_if_done_by_ranks = 0;  // then: what it ends with
+};
+
+/// Opens the worlds. Where one has ranks that are processes, this starts them, each with this command line again, and
+/// waits until they are done: rank 0 then does all the work of the command, and this process (and every other rank,
+/// once it has served rank 0) has only to end.
+OpenedWorlds open_worlds(const Machine& machine, const std::vector<Job>& jobs);
 
 /// What every result file says about where it was made.
 nlohmann::json context(const Machine& machine, const Worlds& worlds);
+
+/// `other_runs` of a context: the most that have been seen, also of those that began later.
+void see_other_runs(nlohmann::json& context);
 
 /// Puts a run's steps into the round and its memory into the cell.
 void add_measured(sim::Cell& cell, sim::Round& round, const backend::RunResult& run);

@@ -41,8 +41,9 @@ double verify(const Job& job, backend::Session& session, Progress& progress) {
 int measure(const MeasureOptions& options) {
   if (!options.output.json.empty()) sim::check_replaceable(options.output.json, "measure");
   const std::vector<Job> jobs = make_jobs(options.subject, options.machine);
-  const Worlds worlds(options.machine, jobs);
-  if (worlds.elsewhere()) return *worlds.elsewhere();
+  const auto [opened, exit_status_if_done_by_ranks] = open_worlds(options.machine, jobs);
+  if (!opened) return exit_status_if_done_by_ranks;
+  const Worlds& worlds = *opened;
   sim::Result result;
   result.kind = "measure";
   result.begin_session(context(options.machine, worlds), options.output.json);
@@ -62,6 +63,7 @@ int measure(const MeasureOptions& options) {
                  worlds.at(job.world).run(
                      {.program = job.program, .warmup_steps = options.warmup_steps, .steps = options.steps}));
     cell.rounds.push_back(std::move(round));
+    see_other_runs(result.sessions.back().context);
     if (!options.output.json.empty())
       sim::save_result(options.output.json, result, options.output.raw);  // what is measured stays
   }

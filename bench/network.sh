@@ -145,6 +145,7 @@ up() {
   done
   local thread priority
   priority=$(sed -n 's/^constexpr int kNetworkPriority = \([0-9]*\);.*/\1/p' "$(dirname "${BASH_SOURCE[0]}")/../backend/machine/scheduling.hpp")
+  [[ -n $priority ]] || { down; fail "backend/machine/scheduling.hpp has no kNetworkPriority"; }
   for thread in $(grep -lsx 'ksoftirqd/[0-9]*' /proc/[0-9]*/comm | grep -o '[0-9]*'); do
     [[ $(chrt --pid "$thread" 2>/dev/null) == *SCHED_OTHER* ]] || continue
     if chrt --fifo --pid $priority "$thread" 2>/dev/null; then echo "$thread" >>"$raised"; fi

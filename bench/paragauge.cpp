@@ -17,26 +17,19 @@
 #include <vector>
 
 #include "bench/commands.hpp"
+#include "sim/cluster/world.hpp"
 #include "sim/cost/cost_model.hpp"
 #include "sim/exit_status.hpp"
 #include "sim/strategy/strategy.hpp"
 #include "sim/text/file.hpp"
 #ifdef PARAGAUGE_BACKEND
+#include "backend/machine/quiet.hpp"
 #include "backend/supervise.hpp"
-#include "backend/world/world.hpp"
 #endif
 
 namespace {
 
 using Texts = std::vector<std::string>;
-
-std::string world_names() {
-#ifdef PARAGAUGE_BACKEND
-  return backend::world_table().names();
-#else
-  return "local, gloo";
-#endif
-}
 
 /// Whether another process of the same command line, the one that has started this one or rank 0, answers for the files.
 bool is_only_a_rank() {
@@ -83,7 +76,8 @@ void add_subject(CLI::App* command, bench::Subject& subject) {
 }
 
 void add_world(CLI::App* command, bench::Machine& machine) {
-  text(command, "-w,--world", machine.worlds, fmt::format("on what: ranks of this machine ({})", world_names()));
+  text(command, "-w,--world", machine.worlds,
+       fmt::format("on what: ranks of this machine ({})", sim::machine_world_table().names()));
   text(command, "--device", machine.device, "cpu or cuda")->capture_default_str();
   text(command, "--network", machine.network,
        "gloo over links of this rate (100mbit, 1gbit, unlimited), made by bench/network.sh");
@@ -417,6 +411,9 @@ int main(int argc, char** argv) {
   int status = 0;
   std::string said;
   try {
+#ifdef PARAGAUGE_BACKEND
+    backend::restore_settings();
+#endif
     return run_and_flush(argc, argv);
   } catch (const std::exception& error) {
     said = error.what();

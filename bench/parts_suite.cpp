@@ -18,6 +18,7 @@
 #include "bench/commands.hpp"
 #include "bench/google_benchmark.hpp"
 #include "bench/machine.hpp"
+#include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
 #include "sim/text/spec.hpp"
 
@@ -88,7 +89,7 @@ int run(int argc, char** argv) {
   std::vector<std::string> models{"convnet,global_batch=64", "resnet18,image=64,global_batch=8"};
   CLI::App app("Google Benchmark suite of ops and links; --benchmark_… flags are Google Benchmark's.");
   app.allow_extras();
-  app.add_option("-w,--world", machine.worlds, "local, gloo")->capture_default_str();
+  app.add_option("-w,--world", machine.worlds, sim::machine_world_table().names())->capture_default_str();
   app.add_option("--device", machine.device, "cpu or cuda")->capture_default_str();
   app.add_option("-m,--model", models, "models whose ops are timed")->capture_default_str();
   try {
@@ -97,8 +98,9 @@ int run(int argc, char** argv) {
     return app.exit(error);
   }
   const std::vector<Job> jobs = make_jobs({models, {"single", "model_parallel", "ddp"}}, machine);
-  const Worlds worlds(machine, jobs);
-  if (worlds.elsewhere()) return *worlds.elsewhere();
+  const auto [opened, exit_status_if_done_by_ranks] = open_worlds(machine, jobs);
+  if (!opened) return exit_status_if_done_by_ranks;
+  const Worlds& worlds = *opened;
   for (const CalibrationTask& task : calibration_tasks(jobs, worlds.busy_ranks(), true)) {
     const auto samples = std::make_shared<Samples>(task, worlds);
     if (task.copies == 1)

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "bench/commands.hpp"
+#include "sim/cluster/world.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
@@ -26,24 +27,12 @@ namespace {
 /// The clusters to predict for: the named one, or this machine in each of its worlds.
 std::vector<sim::Cluster> clusters_of(const PredictOptions& options, std::uint32_t ranks) {
   if (!options.cluster.empty()) return {sim::load_cluster(options.cluster, ranks, options.devices)};
-  if (options.machine.device != "cpu" && options.machine.device != "cuda")
-    throw sim::ConfigError("unknown device '{}'; known: cpu, cuda{}", options.machine.device,
-                           sim::did_you_mean(options.machine.device, {"cpu", "cuda"}));
-  if (!options.machine.network.empty() && std::ranges::count(options.machine.worlds, "gloo") == 0)
-    throw sim::ConfigError("network={} is for ranks that are processes: world=gloo", options.machine.network);
+  sim::check_network(options.machine.network, options.machine.worlds);
   const bool cuda = options.machine.device == "cuda";
   const std::uint32_t devices = options.devices != 0 ? options.devices : cuda ? 1 : std::thread::hardware_concurrency();
   std::vector<sim::Cluster> clusters;
-  for (const std::string& world : options.machine.worlds) {
-    if (world != "local" && world != "gloo")
-      throw sim::ConfigError("unknown world '{}'; known: local, gloo{}", world,
-                             sim::did_you_mean(world, {"local", "gloo"}));
-    if (cuda && world != "local")
-      throw sim::ConfigError("world '{}' moves CPU tensors only; device=cuda needs world=local", world);
-    const sim::Cluster cluster = sim::load_cluster(cuda ? "h200_local" : "cpu_" + world, ranks, devices);
-    const bool networked = !options.machine.network.empty() && world == "gloo";
-    clusters.push_back(networked ? sim::with_network(cluster, options.machine.network) : cluster);
-  }
+  for (const std::string& world : options.machine.worlds)
+    clusters.push_back(sim::machine_cluster(world, options.machine.device, options.machine.network, ranks, devices));
   return clusters;
 }
 

@@ -18,6 +18,7 @@
 
 #include "bench/commands.hpp"
 #include "bench/google_benchmark.hpp"
+#include "sim/cluster/world.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
@@ -75,7 +76,7 @@ void predicted(benchmark::State& state, const SuiteOptions& options, const std::
     const sim::Program program = sim::lower(model, strategy);
     const bool cuda = options.machine.device == "cuda";
     const sim::Cluster cluster =
-        sim::load_cluster(cuda ? "h200_local" : "cpu_" + world, strategy.ranks(), cuda ? 1 : strategy.ranks());
+        sim::machine_cluster(world, options.machine.device, "", strategy.ranks(), cuda ? 1 : strategy.ranks());
     const std::string_view cost_model = profile != nullptr ? "profiled" : "analytic";
     const sim::StepTime step = sim::forecast(program, cluster, cost_model, profile).step;
     for ([[maybe_unused]] auto _ : state) state.SetIterationTime(step.step_s);
@@ -141,7 +142,7 @@ int run(int argc, char** argv) {
   options.machine.argv.assign(argv, argv + argc);
   CLI::App app("Google Benchmark suite of paragauge; --benchmark_… flags are Google Benchmark's.");
   app.allow_extras();
-  app.add_option("-w,--world", options.machine.worlds, "local, gloo")->capture_default_str();
+  app.add_option("-w,--world", options.machine.worlds, sim::machine_world_table().names())->capture_default_str();
   app.add_option("--device", options.machine.device, "cpu or cuda")->capture_default_str();
   app.add_option("--profile", options.profile, "predict with the cost model 'profiled' from this file");
   app.add_option("--global-batch", options.global_batch, "samples per step")
@@ -163,8 +164,9 @@ int run(int argc, char** argv) {
   for (const std::string& name : sim::catalog_names("models")) subject.models.push_back(model_text(name, options));
   for (const sim::StrategyKind& kind : sim::strategy_table()) subject.strategies.emplace_back(kind.example);
 #ifdef PARAGAUGE_BACKEND
-  const Worlds worlds(options.machine, make_jobs(subject, options.machine));
-  if (worlds.elsewhere()) return *worlds.elsewhere();
+  const auto [opened, exit_status_if_done_by_ranks] = open_worlds(options.machine, make_jobs(subject, options.machine));
+  if (!opened) return exit_status_if_done_by_ranks;
+  const Worlds& worlds = *opened;
   std::optional<Peers> peers;
   constexpr std::uint32_t kPeerRanks = 2;
   if (options.peers) peers.emplace(options.machine, kPeerRanks);

@@ -17,8 +17,9 @@ int trace(const TraceOptions& options) {
   const Job& job = jobs[0];
   sim::Profile profile(options.machine.device);
   if (!options.profile.empty()) profile = sim::load_profile(options.profile);
-  const Worlds worlds(options.machine, jobs);
-  if (worlds.elsewhere()) return *worlds.elsewhere();
+  const auto [opened, exit_status_if_done_by_ranks] = open_worlds(options.machine, jobs);
+  if (!opened) return exit_status_if_done_by_ranks;
+  const Worlds& worlds = *opened;
   if (options.profile.empty())
     for (const CalibrationTask& task : calibration_tasks(jobs, worlds.busy_ranks(), false))
       add(measure_task(task, worlds), task, profile);

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <csignal>
-#include <cstdint>
 #include <fstream>
 #include <string>
 
@@ -26,54 +26,149 @@ bool write_setting(const std::string& value) {
   return file.good();
 }
 
-/// A process that restores the setting when the pipe's other end is gone, however that happened.
-int restore_at_the_end(const std::string& value) {
-  std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) return -1;
-  const pid_t child = fork();
-  if (child < 0) {
-    close(ends[0]);
-    close(ends[1]);
-    return -1;
+}  // namespace
+
+/// The file of all runs. Its locks belong to this object (open file description locks), and end with the process.
+class QuietMachine::Runs {
+ public:
+  Runs() : descriptor_(open("/run/paragauge-runs", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)) {}
+  ~Runs() {
+    if (descriptor_ >= 0) close(descriptor_);
   }
-  if (child == 0) {
-    if (fork() != 0) _exit(0);  // nobody's child: it outlives whoever is waited for or killed with its group
-    setsid();
-    // Who ends all processes of our name must not end the one that tidies up.
-    prctl(PR_SET_NAME, "restore_rt");
-    for (const int ending : {SIGTERM, SIGINT, SIGHUP}) std::signal(ending, SIG_IGN);
-    dup2(ends[0], 0);
-    close_range(1, ~0U, 0);  // nobody must wait for this process because it holds their files
-    char nothing = 0;
-    while (read(0, &nothing, 1) > 0) {
+  Runs(const Runs&) = delete;
+  [[nodiscard]] bool permitted() const { return descriptor_ >= 0; }
+
+  /// While it lives, nobody else comes or goes.
+  class Turn {
+   public:
+    explicit Turn(const Runs& runs) : runs_(runs) { runs_.lock(F_OFD_SETLKW, F_WRLCK, 0); }
+    ~Turn() { runs_.lock(F_OFD_SETLK, F_UNLCK, 0); }
+    Turn(const Turn&) = delete;
+
+   private:
+    const Runs& runs_;
+  };
+
+  void join() {
+    for (place_ = 1; place_ <= kMost && lock(F_OFD_SETLK, F_WRLCK, place_).l_type == F_UNLCK; ++place_) {
     }
-    write_setting(value);
-    _exit(0);
   }
-  waitpid(child, nullptr, 0);
-  close(ends[0]);
-  return ends[1];
+  void leave() { lock(F_OFD_SETLK, F_UNLCK, place_); }
+  /// Returns when the run at this place has ended.
+  void wait_for(off_t place) const {
+    lock(F_OFD_SETLKW, F_WRLCK, place);
+    lock(F_OFD_SETLK, F_UNLCK, place);
+  }
+  [[nodiscard]] off_t place() const { return place_; }
+  [[nodiscard]] std::uint32_t others() const {
+    std::uint32_t count = 0;
+    for (off_t place = 1; place <= kMost; ++place) count += lock(F_OFD_GETLK, F_WRLCK, place).l_type != F_UNLCK;
+    return count;
+  }
+
+  /// The setting's value before the runs; empty: none has changed it.
+  [[nodiscard]] std::string value_before() const {
+    std::array<char, 32> text{};
+    const ssize_t size = pread(descriptor_, text.data(), text.size() - 1, 0);
+    return {text.data(), static_cast<std::size_t>(size > 0 ? size : 0)};
+  }
+  bool keep(const std::string& value) const {
+    return ftruncate(descriptor_, 0) == 0 &&
+           pwrite(descriptor_, value.data(), value.size(), 0) == static_cast<ssize_t>(value.size());
+  }
+  /// In a Turn: the last one out.
+  void restore_if_alone() const {
+    if (others() > 0 || value_before().empty()) return;
+    if (write_setting(value_before())) keep("");
+  }
+
+ private:
+  static constexpr off_t kMost = 64;
+
+  /// What fcntl answers; type F_UNLCK where a lock wasn't got.
+  struct flock lock(int command, int type, off_t place) const {
+    struct flock range {};
+    range.l_type = static_cast<short>(type);
+    range.l_whence = SEEK_SET;
+    range.l_start = place;
+    range.l_len = 1;
+    int result = 0;
+    while ((result = fcntl(descriptor_, command, &range)) != 0 && errno == EINTR) {
+    }
+    if (result != 0) range.l_type = F_UNLCK;
+    return range;
+  }
+
+  int descriptor_;
+  off_t place_ = 0;
+};
+
+namespace {
+
+/// A process that calls `restore` and lives in a session of its own: nobody's child, so that it outlives whoever is
+/// waited for or killed with its group.
+template <class Restore>
+void start_guardian(Restore restore) {
+  const pid_t child = fork();
+  if (child != 0) {
+    if (child > 0) waitpid(child, nullptr, 0);
+    return;
+  }
+  if (fork() != 0) _exit(0);
+  setsid();
+  // Who ends all processes of our name must not end the one that tidies up.
+  prctl(PR_SET_NAME, "restore_rt");
+  for (const int ending : {SIGTERM, SIGINT, SIGHUP}) std::signal(ending, SIG_IGN);
+  close_range(0, ~0U, 0);  // nobody must wait for this process because it holds their files
+  restore();
+  _exit(0);
 }
 
 }  // namespace
 
-QuietMachine::QuietMachine(bool wanted) {
-  if (!wanted) return;
+QuietMachine::QuietMachine(bool hold_still) : runs_(std::make_unique<Runs>()) {
+  if (runs_->permitted()) {
+    const Runs::Turn turn(*runs_);
+    runs_->join();
+    const std::string before = runs_->value_before().empty() ? read_setting() : runs_->value_before();
+    if (hold_still && !before.empty() && before != "-1" && access(kRuntime, W_OK) == 0 && runs_->keep(before) &&
+        write_setting("-1"))
+      start_guardian([place = runs_->place()] {
+        const Runs runs;
+        runs.wait_for(place);
+        const Runs::Turn guardians_turn(runs);
+        runs.restore_if_alone();
+      });
+  }
+  if (!hold_still) return;
   latency_request_ = open("/dev/cpu_dma_latency", O_WRONLY | O_CLOEXEC);
   const std::int32_t none_us = 0;
   if (latency_request_ >= 0 && write(latency_request_, &none_us, sizeof none_us) != sizeof none_us) {
     close(latency_request_);
     latency_request_ = -1;
   }
-  const std::string before = read_setting();
-  if (before.empty() || before == "-1" || access(kRuntime, W_OK) != 0) return;
-  guardian_ = restore_at_the_end(before);
-  if (guardian_ >= 0) write_setting("-1");
 }
 
 QuietMachine::~QuietMachine() {
   if (latency_request_ >= 0) close(latency_request_);
-  if (guardian_ >= 0) close(guardian_);
+  if (!runs_->permitted()) return;
+  const Runs::Turn turn(*runs_);
+  runs_->leave();
+  runs_->restore_if_alone();
+}
+
+void restore_settings() {
+  if (access("/run/paragauge-runs", W_OK) != 0) return;
+  const QuietMachine::Runs runs;
+  if (!runs.permitted()) return;
+  const QuietMachine::Runs::Turn turn(runs);
+  runs.restore_if_alone();
+}
+
+std::optional<std::uint32_t> measuring_runs() {
+  const QuietMachine::Runs runs;
+  if (!runs.permitted()) return std::nullopt;
+  return runs.others();
 }
 
 std::optional<std::int32_t> idle_latency_us() {

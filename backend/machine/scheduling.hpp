@@ -14,8 +14,8 @@ namespace backend {
 
 constexpr int kComputePriority = 10;
 constexpr int kCommunicationPriority = 11;
-constexpr int kNetworkPriority =
-    12;  // of the kernel's network threads while bench/network.sh, which reads it here, is up
+// Of the kernel's network threads while a network of bench/network.sh is up, which reads it here.
+constexpr int kNetworkPriority = 12;
 
 /// Cores that this process may use; asked once, before anything is pinned.
 std::uint32_t usable_cores();

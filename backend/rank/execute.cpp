@@ -42,7 +42,6 @@ Executor::Executor(const sim::Program& program, sim::Program::Place place, Commu
       place_(place),
       communicator_(communicator),
       tensors_(role_.tensors.size()),
-      bytes_(role_.storages.size()),
       tickets_(role_.size()),
       completions_(role_.size()),
       workspace_bytes_(role_.size()),
@@ -69,12 +68,13 @@ at::Tensor Executor::view(std::uint32_t id) const {
 }
 
 void Executor::make_persistent(std::uint64_t seed) {
+  storages_.assign(role_.storages.size(),
+                   c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>()));
   for (std::uint32_t s = 0; s < role_.storages.size(); ++s) {
     const sim::Storage& storage = role_.storages[s];
     if (!storage.persistent) continue;
     tensors_[storage.owner] = allocate(storage.owner).zero_();
-    bytes_[s] = static_cast<std::int64_t>(tensors_[storage.owner].storage().nbytes());
-    live_bytes_ += bytes_[s];
+    storages_[s] = tensors_[storage.owner].storage().getWeakStorageImpl();
   }
   std::int64_t classes = 0;
   for (std::uint32_t t = 0; t < role_.tensors.size(); ++t) {
@@ -85,75 +85,82 @@ void Executor::make_persistent(std::uint64_t seed) {
       classes = sim::load_model(program_.model).classes;
     set_initial(tensors_[t], tensor, classes, place_.replica, seed);
   }
-  peak_bytes_ = live_bytes_;
+  reset_peak(communicator_.rank());
 }
 
-void Executor::plan() {
-  std::vector<bool> alive(role_.storages.size());
-  std::vector<bool> defined(role_.tensors.size());
-  std::vector<std::vector<std::uint32_t>> tensors_of(role_.storages.size());
-  for (std::uint32_t t = 0; t < role_.tensors.size(); ++t) {
-    tensors_of[role_.tensors[t].storage].push_back(t);
-    alive[role_.tensors[t].storage] = defined[t] = role_.storages[role_.tensors[t].storage].persistent;
-  }
-  const auto keep = [&](const auto& list) {
-    const auto begin = static_cast<std::uint32_t>(ids_.size());
-    ids_.insert(ids_.end(), list.begin(), list.end());
-    return Range{begin, static_cast<std::uint32_t>(ids_.size())};
-  };
-  std::vector<std::uint32_t> allocations, views, begins, drops;
-  for (std::uint32_t i = 0; i < role_.size(); ++i) {
-    const InstructionKind kind = role_.kind[i];
-    Action action{
-        .kind = kind, .reads = keep(role_.reads(i)), .writes = keep(role_.writes(i)), .ends = keep(role_.frees(i))};
-    for (auto* list : {&allocations, &views, &begins, &drops}) list->clear();
+/// Which storages and tensors there are before an instruction.
+struct Executor::Lifetimes {
+  std::vector<bool> alive, defined;                    // storages, tensors
+  std::vector<std::vector<std::uint32_t>> tensors_of;  // by storage
+};
 
-    for (std::uint32_t t : role_.reads(i))
-      if (!defined[t]) {
-        views.push_back(t);
-        defined[t] = true;
-      }
-    for (std::uint32_t t : role_.writes(i)) {
-      const std::uint32_t s = role_.tensors[t].storage, owner = role_.storages[s].owner;
-      // An op's kernel makes its outputs itself, or answers with its input's storage.
-      const bool kernel_makes_it = kind == InstructionKind::compute && (alive[s] || t == owner);
-      if (!alive[s]) {
-        alive[s] = true;
-        begins.push_back(t);
-        if (!kernel_makes_it) {
-          allocations.push_back(owner);
-          defined[owner] = true;
-        }
-      }
-      if (!defined[t] && !kernel_makes_it) views.push_back(t);
+void Executor::plan() {
+  Lifetimes lifetimes{std::vector<bool>(role_.storages.size()), std::vector<bool>(role_.tensors.size()),
+                      std::vector<std::vector<std::uint32_t>>(role_.storages.size())};
+  for (std::uint32_t t = 0; t < role_.tensors.size(); ++t) {
+    const std::uint32_t storage = role_.tensors[t].storage;
+    lifetimes.tensors_of[storage].push_back(t);
+    lifetimes.alive[storage] = lifetimes.defined[t] = role_.storages[storage].persistent;
+  }
+  for (std::uint32_t i = 0; i < role_.size(); ++i) {
+    Action action{.kind = role_.kind[i], .reads = keep(role_.reads(i)), .writes = keep(role_.writes(i))};
+    plan_lifetimes(i, lifetimes, action);
+    plan_work(i, action);
+    actions_.push_back(action);
+  }
+}
+
+void Executor::plan_lifetimes(std::uint32_t i, Lifetimes& lifetimes, Action& action) {
+  auto& [alive, defined, tensors_of] = lifetimes;
+  std::vector<std::uint32_t> allocations, views, begins, drops;
+  for (std::uint32_t t : role_.reads(i))
+    if (!defined[t]) {
+      views.push_back(t);
       defined[t] = true;
     }
-    for (std::uint32_t s : role_.frees(i)) {
-      alive[s] = false;
-      for (std::uint32_t t : tensors_of[s]) {
-        if (defined[t]) drops.push_back(t);
-        defined[t] = false;
+  for (std::uint32_t t : role_.writes(i)) {
+    const std::uint32_t s = role_.tensors[t].storage, owner = role_.storages[s].owner;
+    // An op's kernel makes its outputs itself, or answers with its input's storage.
+    const bool kernel_makes_it = action.kind == InstructionKind::compute && (alive[s] || t == owner);
+    if (!alive[s]) {
+      alive[s] = true;
+      begins.push_back(t);
+      if (!kernel_makes_it) {
+        allocations.push_back(owner);
+        defined[owner] = true;
       }
     }
-    action.allocations = keep(allocations);
-    action.views = keep(views);
-    action.begins = keep(begins);
-    action.drops = keep(drops);
-
-    if (is_computed(kind)) {
-      action.work = &program_.works.at(role_.work[i]);
-      action.run = op_kernels().at(action.work->op.kind->name).run;
-      action.is_loss = action.work->op.kind->role == sim::OpRole::loss && action.work->pass == sim::Pass::forward;
-    } else if (kind == InstructionKind::wait) {
-      action.other = role_.awaits[i];
-    } else {
-      action.other = kind == InstructionKind::collective ? role_.peer[i]
-                                                         : program_.roles.at(role_.peer[i]).ranks.at(place_.replica);
-      const Range operand = kind == InstructionKind::recv ? action.writes : action.reads;
-      sim::check_internal(operand.end == operand.begin + 1, "instruction {} ({}) must move one tensor", i,
-                          program_.label(role_, i));
+    if (!defined[t] && !kernel_makes_it) views.push_back(t);
+    defined[t] = true;
+  }
+  for (std::uint32_t s : role_.frees(i)) {
+    alive[s] = false;
+    for (std::uint32_t t : tensors_of[s]) {
+      if (defined[t]) drops.push_back(t);
+      defined[t] = false;
     }
-    actions_.push_back(action);
+  }
+  action.allocations = keep(allocations);
+  action.views = keep(views);
+  action.begins = keep(begins);
+  action.drops = keep(drops);
+}
+
+/// What the instruction computes, or with whom it communicates.
+void Executor::plan_work(std::uint32_t i, Action& action) const {
+  if (is_computed(action.kind)) {
+    action.work = &program_.works.at(role_.work[i]);
+    action.run = op_kernels().at(action.work->op.kind->name).run;
+    action.is_loss = action.work->op.kind->role == sim::OpRole::loss && action.work->pass == sim::Pass::forward;
+  } else if (action.kind == InstructionKind::wait) {
+    action.other = role_.awaits[i];
+  } else {
+    action.other = action.kind == InstructionKind::collective
+                       ? role_.peer[i]
+                       : program_.roles.at(role_.peer[i]).ranks.at(place_.replica);
+    const Range operand = action.kind == InstructionKind::recv ? action.writes : action.reads;
+    sim::check_internal(operand.end == operand.begin + 1, "instruction {} ({}) must move one tensor", i,
+                        program_.label(role_, i));
   }
 }
 
@@ -189,6 +196,7 @@ void Executor::step(StepRecord& record, Progress& progress) {
     throw sim::RunError("rank {}{}: {}", communicator_.rank(), where, what.substr(0, what.find('\n')));
   }
   progress.instruction.store(Progress::kOutsideStep, std::memory_order_relaxed);
+  allocator_peak_bytes_ = std::max(allocator_peak_bytes_, rank_bytes(communicator_.rank()).peak);
   checked_ = true;
 }
 
@@ -220,14 +228,21 @@ void Executor::play(std::uint32_t i, const Action& action, StepRecord& record) {
       communicator_.mark(&record.times.end_s[i]);
       break;
   }
-  for (std::uint32_t t : ids(action.begins)) {
-    std::int64_t& bytes = bytes_[role_.tensors[t].storage];
-    bytes = static_cast<std::int64_t>(tensors_[t].storage().nbytes());
-    live_bytes_ += bytes;
+  if (!checked_) {
+    for (std::uint32_t t : ids(action.begins))
+      storages_[role_.tensors[t].storage] = tensors_[t].storage().getWeakStorageImpl();
+    peak_bytes_ = std::max(peak_bytes_, held_bytes());
   }
-  peak_bytes_ = std::max(peak_bytes_, live_bytes_);
   for (std::uint32_t t : ids(action.drops)) tensors_[t].reset();
-  for (std::uint32_t s : ids(action.ends)) live_bytes_ -= bytes_[s];
+}
+
+/// What this rank's tensors hold now.
+std::int64_t Executor::held_bytes() const {
+  if (communicator_.device().is_cpu()) return rank_bytes(communicator_.rank()).live;
+  std::int64_t bytes = 0;
+  for (const auto& storage : storages_)
+    if (const auto alive = storage.lock()) bytes += static_cast<std::int64_t>(alive->nbytes());
+  return bytes;
 }
 
 void Executor::compute(std::uint32_t i, const Action& action, StepRecord& record) {
@@ -236,7 +251,10 @@ void Executor::compute(std::uint32_t i, const Action& action, StepRecord& record
   if (keep_gradients_ && action.kind == InstructionKind::update)
     gradients_.emplace_back("gradient " + role_.tensors[ids_[action.reads.begin]].name, reads_[1].clone());
 
-  if (!checked_) reset_peak(communicator_.rank());
+  if (!checked_) {
+    allocator_peak_bytes_ = std::max(allocator_peak_bytes_, rank_bytes(communicator_.rank()).peak);
+    reset_peak(communicator_.rank());
+  }
   communicator_.mark(&record.times.start_s[i]);
   action.run(*action.work, {reads_, writes_, role_.scale[i], data_seed_});
   communicator_.mark(&record.times.end_s[i]);

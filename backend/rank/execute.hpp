@@ -44,13 +44,15 @@ class Executor {
   [[nodiscard]] StepRecord new_record() const;
   /// RunError or InternalError that names rank and instruction.
   void step(StepRecord& record, Progress& progress);
-  /// Peak of the live storages' sizes, as their tensors report them: equal to sim::peak_memory.
+  /// The most that the rank's tensors held between two instructions of the first step, as the allocator counts it (on a
+  /// GPU: as the storages that are still there say). sim::peak_memory, and the losses that the record keeps.
   [[nodiscard]] std::int64_t peak_bytes() const { return peak_bytes_; }
+  /// The same within instructions, too, and of all steps: with what the ops allocate while they run. Host memory.
+  [[nodiscard]] std::int64_t allocator_peak_bytes() const { return allocator_peak_bytes_; }
 
   /// From now on steps keep copies of the gradients that updates read. This costs time and memory.
   void keep_gradients() { keep_gradients_ = true; }
-  /// By instruction: what the op allocated beside its outputs and gave back, in the first step. Resets the allocator's
-  /// peak there.
+  /// By instruction: what the op allocated beside its outputs and gave back, in the first step.
   [[nodiscard]] const std::vector<std::int64_t>& workspace_bytes() const { return workspace_bytes_; }
   /// After a step: "parameter fc.weight", "buffer bn1.running_mean", and "gradient fc.weight" where kept.
   [[nodiscard]] NamedTensors state() const;
@@ -59,7 +61,7 @@ class Executor {
   struct Range {
     std::uint32_t begin = 0, end = 0;
   };
-  /// An instruction with everything looked up. Ranges are of ids_: tensors, except `ends`.
+  /// An instruction with everything looked up. Ranges are of ids_: tensors.
   struct Action {
     sim::InstructionKind kind = sim::InstructionKind::compute;
     bool is_loss = false;
@@ -70,19 +72,29 @@ class Executor {
     Range allocations{};      // tensors that span a storage to be allocated before
     Range views{};            // tensors to be made inside a living storage before
     Range begins{};           // written tensors whose storages begin here
-    Range ends{}, drops{};    // storages that end after, and their tensors
+    Range drops{};            // tensors of the storages that end after
   };
+  struct Lifetimes;
 
   void make_persistent(std::uint64_t seed);
   void plan();
+  void plan_lifetimes(std::uint32_t i, Lifetimes& lifetimes, Action& action);
+  void plan_work(std::uint32_t i, Action& action) const;
   void play(std::uint32_t i, const Action& action, StepRecord& record);
   void compute(std::uint32_t i, const Action& action, StepRecord& record);
   void check_written(const Action& action) const;
+  [[nodiscard]] std::int64_t held_bytes() const;
   void settle(StepRecord& record, double step_start_s) const;
   [[nodiscard]] at::Tensor allocate(std::uint32_t id) const;
   [[nodiscard]] at::Tensor view(std::uint32_t id) const;
   [[nodiscard]] std::span<const std::uint32_t> ids(Range range) const {
     return {ids_.data() + range.begin, range.end - range.begin};
+  }
+  template <class List>
+  Range keep(const List& list) {
+    const auto begin = static_cast<std::uint32_t>(ids_.size());
+    ids_.insert(ids_.end(), list.begin(), list.end());
+    return {begin, static_cast<std::uint32_t>(ids_.size())};
   }
 
   const sim::Program& program_;
@@ -92,12 +104,12 @@ class Executor {
 
   std::vector<Action> actions_;
   std::vector<std::uint32_t> ids_;
-  std::vector<at::Tensor> tensors_;         // by tensor id; undefined while it doesn't live
-  std::vector<std::int64_t> bytes_;         // by storage id
-  std::vector<at::Tensor> reads_, writes_;  // of the running kernel
+  std::vector<at::Tensor> tensors_;                                  // by tensor id; undefined while it doesn't live
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;  // by storage id; of a GPU's first step
+  std::vector<at::Tensor> reads_, writes_;                           // of the running kernel
   std::vector<Communicator::Ticket> tickets_;
   std::vector<Completion> completions_;
-  std::int64_t live_bytes_ = 0, peak_bytes_ = 0;
+  std::int64_t peak_bytes_ = 0, allocator_peak_bytes_ = 0;
   std::vector<std::int64_t> workspace_bytes_;  // by instruction
   const std::uint64_t seed_;
   std::int64_t steps_ = 0;  // begun

@@ -1,6 +1,5 @@
 #include "backend/rank/progress.hpp"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -56,8 +55,11 @@ ProgressBoard::ProgressBoard(int descriptor, std::uint32_t ranks) : descriptor_(
 }
 
 ProgressBoard ProgressBoard::join(std::uint32_t ranks) {
-  if (const char* descriptor = std::getenv(kVariable)) return {fcntl(std::atoi(descriptor), F_DUPFD_CLOEXEC, 0), ranks};
-  return ProgressBoard(ranks);
+  const char* descriptor = std::getenv(kVariable);
+  if (descriptor == nullptr) return ProgressBoard(ranks);
+  ProgressBoard board(std::atoi(descriptor), ranks);
+  board.descriptor_ = -1;  // stays open, for whoever joins next
+  return board;
 }
 
 bool ProgressBoard::is_watched() { return std::getenv(kVariable) != nullptr; }

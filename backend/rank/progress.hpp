@@ -63,7 +63,7 @@ class ProgressBoard {
   void fail(std::uint32_t rank, const std::exception& error) const;
   [[nodiscard]] std::optional<Failure> failure(std::uint32_t rank) const;
 
-  /// A file descriptor that children inherit.
+  /// A file descriptor that children inherit; -1 of a board that was joined.
   [[nodiscard]] int descriptor() const { return descriptor_; }
 
  private:

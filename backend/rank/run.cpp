@@ -99,21 +99,18 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
   if (request.copies > 0) place.replica = 0;
   board.set_labels(rank, request.program, request.program.roles[place.role]);
   executor.emplace(request.program, place, communicator, request.seed);
-  reset_peak(rank);
   RankReport report;
   StepRecord warmup = executor->new_record();
   std::vector<StepRecord> records(request.steps, warmup);
-  std::int64_t allocator_peak = 0;
   for (std::uint32_t s = 0; s < steps; ++s) {
     StepRecord& record = s < request.warmup_steps ? warmup : records[s - request.warmup_steps];
     if (request.verify && s + 1 == steps) executor->keep_gradients();
     executor->step(record, board.progress(rank));
-    allocator_peak = std::max(allocator_peak, rank_bytes(rank).peak);
     report.losses.push_back(mean_loss(record));
   }
   for (StepRecord& record : records) report.steps.push_back(std::move(record.times));
   report.workspace_bytes = executor->workspace_bytes();
-  report.memory = {executor->peak_bytes(), allocator_peak, resident_peak_bytes()};
+  report.memory = {executor->peak_bytes(), executor->allocator_peak_bytes(), resident_peak_bytes()};
   if (request.verify) report.state = executor->state();
   return report;
 }

@@ -2,6 +2,10 @@
 #include <c10/util/Logging.h>
 #include <fmt/ranges.h>
 #include <gloo/transport/device.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <torch/csrc/distributed/c10d/GlooDeviceFactory.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -54,16 +58,50 @@ std::string reason(const std::exception& error) {
   return text;
 }
 
+/// Returns when somebody listens there. c10d's client would wait for up to twice the timeout.
+void wait_for_store(const std::string& host, std::uint16_t port, bool may_come_later, std::uint32_t rank,
+                    Milliseconds timeout) {
+  const addrinfo hints{.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+  addrinfo* addresses = nullptr;
+  if (const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &addresses))
+    throw sim::ConfigError("MASTER_ADDR='{}' can't be resolved: {}", host, gai_strerror(error));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owned(addresses, freeaddrinfo);
+  const double deadline_s = now_s() + 1e-3 * static_cast<double>(timeout.count());
+  while (may_come_later) {
+    for (const addrinfo* at = addresses; at != nullptr; at = at->ai_next) {
+      const int descriptor = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+      if (descriptor < 0) continue;
+      connect(descriptor, at->ai_addr, at->ai_addrlen);
+      pollfd end{descriptor, POLLOUT, 0};
+      poll(&end, 1, 1000);
+      int error = 0;
+      socklen_t size = sizeof error;
+      const bool heard = (end.revents & POLLOUT) != 0 &&
+                         getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0;
+      close(descriptor);
+      if (heard) return;
+    }
+    if (now_s() > deadline_s)
+      throw sim::RunError(
+          "rank {}: nobody listens at {}:{} (MASTER_ADDR, MASTER_PORT) within {:g} s; is there a rank 0?", rank, host,
+          port, 1e-3 * static_cast<double>(timeout.count()));
+    sleep_until(now_s() + 0.05, /*precisely=*/false);
+  }
+}
+
 /// Rank 0 serves the store, unless torchrun's agent does or spawn_ranks has opened the socket already.
 c10::intrusive_ptr<c10d::Store> open_store(std::uint32_t rank, std::uint32_t ranks, Milliseconds timeout) {
   const std::string address = environment_text("MASTER_ADDR");
-  c10::initLogging();  // TORCH_CPP_LOG_LEVEL
+  setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);  // what c10d warns of, our errors say without a call stack
+  c10::initLogging();
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(environment_number("MASTER_PORT", 65535));
   const char* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
-  options.isServer = rank == 0 && !(agent && std::string_view(agent) == "True");
-  if (const char* socket = std::getenv(StoreSocket::kVariable); socket && options.isServer)
-    options.masterListenFd = std::atoi(socket);
+  const bool by_agent = agent && std::string_view(agent) == "True";
+  const char* socket = std::getenv(StoreSocket::kVariable);
+  options.isServer = rank == 0 && !by_agent;
+  if (socket && options.isServer) options.masterListenFd = std::atoi(socket);
+  wait_for_store(address, options.port, rank != 0 && !by_agent && !socket, rank, timeout);
   options.numWorkers = ranks;
   options.waitWorkers = false;
   options.timeout = timeout;
@@ -90,10 +128,16 @@ class Connections {
     pin_to_core(core_of_rank(rank_));
     const RealTime urgent(kCommunicationPriority, options.real_time);
     real_time_ = urgent.permitted();
-    const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
-    device_ = interface ? c10d::GlooDeviceFactory::makeDeviceForInterface(interface, /*lazyInit=*/false)
-                        : c10d::GlooDeviceFactory::makeDeviceForHostname("127.0.0.1", /*lazyInit=*/false);
-    check_host();
+    try {
+      const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+      device_ = interface ? c10d::GlooDeviceFactory::makeDeviceForInterface(interface, /*lazyInit=*/false)
+                          : c10d::GlooDeviceFactory::makeDeviceForHostname("127.0.0.1", /*lazyInit=*/false);
+      check_host();
+    } catch (const sim::ConfigError&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw sim::RunError("rank {} can't meet the other ranks: {}", rank_, reason(error));
+    }
   }
 
   [[nodiscard]] std::uint32_t rank() const { return rank_; }
@@ -256,6 +300,7 @@ class GlooCommunicator final : public Communicator {
     options.reduceOp = c10d::ReduceOp::MAX;
     argument_.assign(1, moment_);
     guard("the start of the step", [&] { everyone_->allreduce(argument_, options)->wait(); });
+    argument_.clear();
     const double release_s = moment_.const_data_ptr<double>()[0];
     sleep_until(release_s, size() <= usable_cores());
     return release_s;
@@ -265,8 +310,6 @@ class GlooCommunicator final : public Communicator {
     *moment_s = now_s();
     posting_.reset();
   }
-
-  void end_step() override { argument_.clear(); }
 
   Ticket post_send(const at::Tensor& tensor, std::uint32_t destination, std::uint32_t tag) override {
     hurry();
@@ -331,6 +374,7 @@ class GlooCommunicator final : public Communicator {
   }
 
   Ticket add(Posted posted) {
+    argument_.clear();  // the Program may free the tensor long before the next post
     posted_.push_back(std::move(posted));
     return static_cast<Ticket>(posted_.size() - 1);
   }

@@ -1,4 +1,4 @@
-// Worlds: the real ranks and how they talk. `world_table()` lists them with what they are and what they can't do.
+// Worlds: the real ranks and how they talk. What each is and can't do: sim/cluster/world.hpp.
 //
 //   World world = world_table().at("local").make({.ranks = 2});    // the communicators of the ranks in this process
 //   Communicator& rank0 = *world.ranks[0];
@@ -84,14 +84,12 @@ struct World {
   std::unique_ptr<Control> control;                  // where the others are processes
 };
 
-struct WorldKind {
+/// How to make the worlds of sim::machine_world_table(), by name.
+struct WorldMaker {
   std::string_view name;
-  std::string_view description;  // one line
-  std::string_view limits;
-  bool processes = false;  // a rank is a process, not a thread
   World (*make)(const WorldOptions&);
 };
-const sim::Table<WorldKind>& world_table();
+const sim::Table<WorldMaker>& world_table();
 
 // The entries.
 World make_local_world(const WorldOptions& options);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Faults in the middle of a run: kill -9, SIGSTOP, a cut link, a full disk, a broken profile. Each must end the run within
+# Faults at any moment of a run: kill -9, SIGSTOP, a cut link, a full disk, a broken profile. Each must end the run within
 # the timeout, name the rank and what it was doing, keep what has been measured, and leave no process; the same command
 # again does the rest. Cutting links and filling disks needs root; those parts are skipped without.
 #
@@ -68,7 +68,7 @@ interrupted() {
   { wait $process; } 2>/dev/null
   ended=$?
   printf '%s: status %d after %d ms: %s\n' "$name" $ended $((($(date +%s%N) - start) / 1000000)) "$(tr '\n' '|' <"$scratch/err")"
-  if [[ $message == *instruction* ]] && grep -qE 'outside a step|at the end of a step' "$scratch/err" && ((tries++ < 3)); then
+  if [[ $message == *instruction* ]] && grep -qE 'outside a step|at the end of a step|the start of the step' "$scratch/err" && ((tries++ < 3)); then
     nothing_left "$name"
     interrupted "${again[@]}"
     return
@@ -99,9 +99,9 @@ compare=("$paragauge" compare -m toy_mlp -s single -s ddp -w gloo --rounds 6 --t
 
 echo "-- kill -9"
 kill_rank() { in_step; kill -9 $(rank_process 1); }
-interrupted "kill -9 of rank 1" 75 '^rank 1 died \(signal 9\) in instruction [0-9]+: ' 3 '' kill_rank -- "${slow[@]}"
+interrupted "kill -9 of rank 1" 75 '^paragauge: rank 1 died \(signal 9\) in instruction [0-9]+: ' 3 '' kill_rank -- "${slow[@]}"
 kill_now() { kill -9 $(rank_process 0); }
-interrupted "kill -9 of rank 0 after the first round" 75 '^rank 0 died \(signal 9\)' 3 'round 2/6' kill_now -- \
+interrupted "kill -9 of rank 0 after the first round" 75 '^paragauge: rank 0 died \(signal 9\)' 3 'round 2/6' kill_now -- \
   "${compare[@]}" --json "$scratch/kill.json"
 [[ $(rounds_in "$scratch/kill.json") =~ ^single:[1-5]\ ddp,dp=2:[1-5]$ ]] || complain "rows are lost: $(rounds_in "$scratch/kill.json")"
 "${compare[@]}" --json "$scratch/kill.json" >"$scratch/out" 2>&1 || complain "the same command again: $(cat "$scratch/out")"
@@ -112,7 +112,78 @@ interrupted "kill -9 of the supervisor" 137 '' 3 '' kill_supervisor -- "${slow[@
 
 echo "-- SIGSTOP"
 stop_rank() { in_step; kill -STOP $(rank_process 1); }
-interrupted "SIGSTOP of rank 1" 75 'rank [01].* in instruction [0-9]+: ' 12 '' stop_rank -- "${slow[@]}"
+interrupted "SIGSTOP of rank 1" 75 '^paragauge: rank 1 is stopped \(by SIGSTOP or the like\) in instruction [0-9]+: ' 9 '' stop_rank -- "${slow[@]}"
+stop_between() { kill -STOP $(rank_process 0); }
+interrupted "SIGSTOP of rank 0 after the first round" 75 '^paragauge: rank 0 is stopped ' 9 'round 2/6' stop_between -- "${compare[@]}"  --json "$scratch/stop.json"
+
+echo "-- SIGSTOP and kill -9 at any moment"
+# A short run from its start to its end. A fault ends it in time, with one line that names the victim; or comes too late.
+quick=("$paragauge" measure -m toy_mlp -s ddp -w gloo --steps 30 --timeout 2 --json "$scratch/quick.json")
+both_ranks() {
+  local i
+  for ((i = 0; i < 200; ++i)); do
+    [[ -n $(rank_process 0) && -n $(rank_process 1) ]] && return
+    sleep 0.02
+  done
+}
+"${quick[@]}" >"$scratch/out" 2>"$scratch/err" & both_ranks
+begin=$(date +%s%N)
+wait $! || complain "a short run: $(cat "$scratch/err")"
+lasts_ms=$((($(date +%s%N) - begin) / 1000000))
+declare -A hits
+for signal in STOP KILL; do
+  [[ $signal == STOP ]] && fate='is stopped' || fate='died \(signal 9\)'
+  for victim in 0 1; do
+    for tenth in 0 1 2 3 4 5 6 7 8 9 10; do
+      "${quick[@]}" >"$scratch/out" 2>"$scratch/err" & process=$!
+      both_ranks
+      moment_ms=$((lasts_ms * tenth / 10))
+      sleep "$(printf '%d.%03d' $((moment_ms / 1000)) $((moment_ms % 1000)))"
+      kill -$signal $(rank_process $victim) 2>/dev/null
+      begin=$(date +%s%N)
+      { wait $process; } 2>/dev/null
+      ended=$?
+      after_ms=$((($(date +%s%N) - begin) / 1000000))
+      said=$(<"$scratch/err")
+      if [[ $ended == 0 && -z $said ]]; then
+        continue # too late
+      fi
+      hits[$signal$victim]=$((${hits[$signal$victim]:-0} + 1))
+      [[ $ended == 75 && $(wc -l <"$scratch/err") == 1 && $said =~ ^paragauge:\ rank\ $victim\ $fate\  ]] && ((after_ms < 5000)) ||
+        complain "SIG$signal of rank $victim after $tenth tenths of $lasts_ms ms: status $ended after $after_ms ms: $said"
+      nothing_left "SIG$signal of rank $victim"
+    done
+    echo "SIG$signal of rank $victim: ${hits[$signal$victim]:-0} of 11 in time; the last: $said"
+    ((${hits[$signal$victim]:-0} >= 5)) || complain "most came too late"
+  done
+done
+
+echo "-- errors of starting"
+# starts STATUS 'the line' SECONDS command...: one line on stderr.
+starts() {
+  local expected_status=$1 expected=$2 limit=$3 said status begin
+  shift 3
+  begin=$(date +%s%N)
+  said=$("$@" 2>&1 >/dev/null)
+  status=$?
+  [[ $status == "$expected_status" && $said == "paragauge: $expected" ]] || complain "$(printf '%s\n  expected status %d and: %s\n  got status %d: %s' "$*" "$expected_status" "$expected" "$status" "$said")"
+  (($(date +%s%N) - begin < limit * 1000000000)) || complain "$*: took longer than $limit s"
+}
+by_hand=(env WORLD_SIZE=2 MASTER_PORT=45671 RANK=1)
+measure=("$paragauge" measure -m toy_mlp -s ddp -w gloo --steps 1)
+starts 75 "rank 1: nobody listens at 127.0.0.1:45671 (MASTER_ADDR, MASTER_PORT) within 2 s; is there a rank 0?" 6 \
+  "${by_hand[@]}" MASTER_ADDR=127.0.0.1 "${measure[@]}" --timeout 2
+starts 2 "MASTER_ADDR='no.such.host.invalid' can't be resolved: Name or service not known" 20 \
+  "${by_hand[@]}" MASTER_ADDR=no.such.host.invalid "${measure[@]}"
+starts 2 "2 ranks need 48 open files each; 20 are permitted (ulimit -n)" 6 prlimit --nofile=20 "${measure[@]}"
+for timeout in inf 1e300 nan 0 -1 86401; do
+  for world in gloo local; do
+    said=$("$paragauge" measure -m toy_mlp -s ddp -w $world --timeout=$timeout 2>&1 >/dev/null)
+    [[ $? == 2 && $said == *"--timeout: must be a number from 0.1 to 86400, found '$timeout'"* && $(wc -l <<<"$said") == 1 ]] ||
+      complain "--timeout=$timeout: $said"
+  done
+done
+"${measure[@]}" --timeout 86400 >"$scratch/out" 2>&1 || complain "a day: $(cat "$scratch/out")"
 
 if ((EUID == 0)); then said=$("$network" up 2 100mbit 2>&1); else said="not root"; fi
 if [[ -z $said ]]; then
@@ -120,7 +191,7 @@ if [[ -z $said ]]; then
   cut() { ip -n "${PARAGAUGE_NETWORK}1" link set veth0 down; }
   cut_in_step() { in_step; cut; }
   slow_on_network() { "$network" up 2 100mbit && "${slow[@]}" --network 100mbit; }
-  interrupted "cut link" 75 'rank [01].* in instruction [0-9]+: ' 12 '' cut_in_step -- slow_on_network
+  interrupted "cut link" 75 '^paragauge: rank [01], instruction [0-9]+ \(' 12 '' cut_in_step -- slow_on_network
   "$network" up 2 100mbit
   interrupted "cut link after the first round" 75 'rank [01]' 60 'round 2/6' cut -- \
     "${compare[@]}" --network 100mbit --json "$scratch/cut.json"

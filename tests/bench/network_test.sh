@@ -35,6 +35,11 @@ case $? in
   *) complain "network.sh up 2 100mbit: $said"; exit 1 ;;
 esac
 [[ $("$network" status) == "2 ranks at 100mbit: "* ]] || complain "status: $("$network" status)"
+# The kernel's network threads come before the ranks'.
+priority=$(sed -n 's/.*kNetworkPriority = \([0-9]*\);.*/\1/p' "$(dirname "${BASH_SOURCE[0]}")/../../backend/machine/scheduling.hpp")
+for thread in $(cat /run/paragauge-ksoftirqd 2>/dev/null); do
+  [[ $(chrt --pid "$thread") == *"priority: $priority" ]] || complain "priority of ksoftirqd $thread: $(chrt --pid "$thread")"
+done
 if "$paragauge" list | grep -q 'built without LibTorch'; then exit $failed; fi
 
 # The results are right, and the cell has a world of its own.
