@@ -230,7 +230,7 @@ std::vector<LeftOut> leave_out(const std::vector<ShapeSample>& samples, std::spa
     for (std::size_t i = 0; i < samples.size(); ++i) {
       if (!is_left_out(i)) continue;
       const Estimate estimate = fit.at(samples[i].demand, samples[i].shape);
-      results.push_back({std::abs(std::log(samples[i].seconds / estimate.seconds)) / estimate.sd, estimate.novelty});
+      results.push_back({std::abs(std::log(samples[i].seconds / estimate.seconds)), estimate.sd, estimate.novelty});
     }
   };
   constexpr std::size_t kMostParts = 8;

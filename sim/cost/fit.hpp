@@ -86,8 +86,8 @@ class ShapeFit {
 
 /// How far off a fit is where it hasn't seen the like.
 struct LeftOut {
-  double error = 0;  // |ln(measured / answer)| / the answer's `sd`
-  double novelty = 0;
+  double error = 0;            // |ln(measured / answer)|
+  double sd = 0, novelty = 0;  // of the answer
 };
 /// Each sample predicted from the other groups' samples (at most eight fits); of one kernel also each of the shorter
 /// half from the longer ones, and the other way round. Nothing where no others are left.

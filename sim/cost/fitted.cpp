@@ -217,8 +217,10 @@ class Fitted final : public CostModel {
       for (auto& [name, own] : samples[c]) {
         const Physics broader = c == 0 ? data_sheet(cluster.device) : physics_of(own.broader);
         const Cache cache = c + 1 < kClassLevels ? Cache::found : Cache::broader;
-        for (const LeftOut& work : leave_out(own.alone, own.groups, broader, cache))
-          errors[certainty(c, work.novelty)].push_back(work.error);
+        for (const LeftOut& work : leave_out(own.alone, own.groups, broader, cache)) {
+          errors[certainty(c, work.novelty)].push_back(work.error / work.sd);
+          worst_error_ = std::max(worst_error_, work.error);
+        }
         classes_.try_emplace(name, std::move(own), broader, cache);
       }
     for (std::size_t i = 0; i < errors.size(); ++i) off_by_[i] = off_by(errors[i], i + 1 < kClassLevels);
@@ -233,6 +235,7 @@ class Fitted final : public CostModel {
       if (const auto found = classes_.find(traits.classes[c]); found != classes_.end()) {
         ComputeCost cost = found->second.cost(traits.demand, shape_of(work), busy_levels_, least_s);
         cost.knowledge.sd *= off_by_[certainty(c, cost.knowledge.novelty)];
+        if (worst_error_ > 0) cost.knowledge.sd = std::min(cost.knowledge.sd, worst_error_ / kNormal90);
         cost.knowledge.kind = traits.kind();
         cost.knowledge.kind_is_new = c + 1 < kClassLevels;
         return cost;
@@ -310,6 +313,7 @@ class Fitted final : public CostModel {
   std::uint32_t busy_levels_ = 1;
   double s_per_flop_, s_per_byte_;          // the least known
   std::array<double, kNear + 1> off_by_{};  // by certainty: how much further off than they state answers are
+  double worst_error_ = 0;                  // |ln(measured / answer)| of any work left out: no interval reaches further
   std::map<std::string, Class> classes_;
 };
 

@@ -28,15 +28,18 @@ void add_knowledge(const Program& program, Forecast& forecast) {
     double seconds = 0, less_s = 0, more_s = 0;  // of the 90 % interval's ends
     bool is_new = false;
   };
+  constexpr double kFar = 0.5;  // novelty
   std::map<std::string, Kind> kinds;
+  Kind far;
   double compute_s = 0;
   const std::vector<double> seconds = compute_by_work(program, forecast.costs);
   for (std::size_t work = 0; work < seconds.size(); ++work) {
     const Knowledge& knowledge = forecast.costs.knowledge[work];
     Kind& kind = kinds[knowledge.kind];
+    Kind& errors = knowledge.novelty < kFar ? kind : far;
     kind.seconds += seconds[work];
-    kind.less_s += seconds[work] * (1 - std::exp(-kNormal90 * knowledge.sd));
-    kind.more_s += seconds[work] * (std::exp(kNormal90 * knowledge.sd) - 1);
+    errors.less_s += seconds[work] * (1 - std::exp(-kNormal90 * knowledge.sd));
+    errors.more_s += seconds[work] * (std::exp(kNormal90 * knowledge.sd) - 1);
     kind.is_new |= knowledge.kind_is_new;
     compute_s += seconds[work];
     forecast.novelty += seconds[work] * knowledge.novelty;
@@ -44,7 +47,7 @@ void add_knowledge(const Program& program, Forecast& forecast) {
   forecast.low_s = forecast.high_s = forecast.step.step_s;
   if (!(compute_s > 0)) return;
   forecast.novelty /= compute_s;
-  double less = 0, more = 0;  // squares
+  double less = std::pow(far.less_s / compute_s, 2), more = std::pow(far.more_s / compute_s, 2);
   for (const auto& [name, kind] : kinds) {
     less += std::pow(kind.less_s / compute_s, 2);
     more += std::pow(kind.more_s / compute_s, 2);

@@ -8,8 +8,9 @@
 // such a timeline is shorter, since no rank waits for another one's hiccup there.
 //
 // `low_s` and `high_s` are a 90 % interval of the step, from how well each cost is known (sim::Knowledge): what is wrong
-// about one kind of op is wrong about all of that kind, and kinds are independent. Where a cost model says nothing of
-// that, both are the step.
+// about one kind of op is wrong about all of that kind, and kinds are independent, but those that are new (or far from
+// what was measured) are wrong together: they are guessed from the same few constants. Where a cost model says nothing
+// of that, both are the step.
 #pragma once
 
 #include <string>

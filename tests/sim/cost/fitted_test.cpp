@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "sim/cost/cost_model.hpp"
 #include "sim/cost/profile.hpp"
@@ -143,7 +144,10 @@ TEST(Fitted, TinyCopiesBeyondNoisyOnesTakeMicroseconds) {
     for (const char* strategy : {"single", "ddp,dp=2"}) {
       const Program program = lower(model, parse_strategy(strategy, model));
       const Cluster cluster = load_cluster(std::string("cpu_") + world, std::string(strategy) == "single" ? 1 : 2, 2);
-      EXPECT_LT(forecast(program, cluster, "fitted", &profile).step.step_s, 1e-3) << world << " " << strategy;
+      const Forecast f = forecast(program, cluster, "fitted", &profile);
+      EXPECT_LT(f.step.step_s, 1e-3) << world << " " << strategy;
+      EXPECT_LT(f.low_s, 0.5 * f.step.step_s) << world << " " << strategy;
+      EXPECT_LT(f.high_s, 1e-2) << world << " " << strategy;
     }
   for (const int elements : {1, 5, 10, 30})
     EXPECT_LT(
@@ -200,7 +204,7 @@ TEST(Fitted, UpdatesFollowFromAnotherOptimizers) {
         if (work.op.kind->role != OpRole::optimizer || measured_s < 1e-4) continue;
         const ComputeCost cost = model->compute(work);
         EXPECT_TRUE(cost.knowledge.kind_is_new);
-        EXPECT_LE(std::abs(std::log(cost.busy_s[0] / measured_s)), 0.25) << key;
+        EXPECT_LE(std::abs(std::log(cost.busy_s[0] / measured_s)), 0.22) << key;
         EXPECT_LE(std::abs(std::log(cost.busy_s[0] / measured_s)), kNormal90 * cost.knowledge.sd) << key;
         ++compared;
       }
@@ -223,6 +227,7 @@ std::string share_of(const Coverage& coverage) {
 /// least 20 us (of shorter ones, what ran before decides much); and whole steps, whose truth is the step of `profiled`.
 struct LeftOutOf {
   Coverage works, long_works, steps;
+  std::vector<double> widths;  // of the steps' intervals: ln(high / low)
 };
 LeftOutOf left_out(const std::string& name, const std::vector<std::string>& models,
                    const std::function<std::string(const Work&)>& group) {
@@ -252,11 +257,13 @@ LeftOutOf left_out(const std::string& name, const std::vector<std::string>& mode
       const double step_s = forecast(program, cluster, "profiled", &profile).step.step_s;
       const Forecast predicted = forecast(program, cluster, "fitted", &rest);
       result.steps.add(predicted.low_s <= step_s && step_s <= predicted.high_s);
+      result.widths.push_back(std::log(predicted.high_s / predicted.low_s));
     }
   }
   return result;
 }
 
+// The constants of fit.cpp were chosen on resnet18_64; the ConvNet is their check.
 TEST(Fitted, NineOfTenWorksAndStepsLieInTheirIntervals) {
   const std::map<std::string, std::vector<std::string>> models{
       {"convnet", {"convnet,global_batch=16", "convnet,global_batch=32", "convnet,global_batch=64"}},
@@ -264,20 +271,33 @@ TEST(Fitted, NineOfTenWorksAndStepsLieInTheirIntervals) {
        {"resnet18,image=64,global_batch=2,optimizer=sgd:lr=0.001",
         "resnet18,image=64,global_batch=4,optimizer=sgd:lr=0.001",
         "resnet18,image=64,global_batch=8,optimizer=sgd:lr=0.001"}}};
+  Coverage near, kinds_left_out, ops_left_out, steps;
   for (const auto& [name, texts] : models) {
     const std::shared_ptr<CostModel> model = fitted(committed(name), "local");
     const auto kind_of = [&](const Work& work) { return model->compute(work).knowledge.kind; };
     const auto batch_of = [](const Work& work) { return fmt::to_string(work.op.inputs[0].shape[0]); };
     const auto op_of = [](const Work& work) { return std::string(work.op.kind->name); };
-    for (const auto& [what, of] : {std::pair("shapes", left_out(name, texts, batch_of)),
-                                   {"kinds", left_out(name, texts, kind_of)},
-                                   {"ops", left_out(name, texts, op_of)}}) {
-      fmt::print("{}, {} left out, inside are: {} works, {} works of 20 us and more, {} steps\n", name, what,
-                 share_of(of.works), share_of(of.long_works), share_of(of.steps));
+    for (const auto& [what, group, coverage] :
+         {std::tuple("shapes", std::function<std::string(const Work&)>(batch_of), &near),
+          {"kinds", kind_of, &kinds_left_out},
+          {"ops", op_of, &ops_left_out}}) {
+      LeftOutOf of = left_out(name, texts, group);
+      std::ranges::sort(of.widths);
+      fmt::print(
+          "{}, {} left out, inside are: {} works, {} works of 20 us and more, {} steps (median high / low {:.2f})\n",
+          name, what, share_of(of.works), share_of(of.long_works), share_of(of.steps),
+          std::exp(of.widths.at(of.widths.size() / 2)));
       EXPECT_GE(of.works.share(), 0.8) << name << " " << what;
-      EXPECT_LE(of.works.share(), 0.98) << name << " " << what;
+      coverage->inside += of.works.inside, coverage->all += of.works.all;
+      steps.inside += of.steps.inside, steps.all += of.steps.all;
     }
   }
+  for (const auto& [what, of] : {std::pair("near", near), {"kinds", kinds_left_out}, {"ops", ops_left_out}}) {
+    fmt::print("{}: {} works inside\n", what, share_of(of));
+    EXPECT_GE(of.share(), 0.85) << what;
+    EXPECT_LE(of.share(), 0.96) << what;
+  }
+  EXPECT_GE(steps.share(), 0.85);
 }
 
 }  // namespace
