@@ -3,7 +3,8 @@
 # The files of bench/results/ are made by this. The time limits add up to 150 minutes, plus a round of each model; an
 # interrupted run goes on where it stopped.
 #
-#   bench/accuracy.sh [FOLDER]     results/accuracy unless given: NAME.json, NAME.csv, NAME.profile.json, accuracy.csv
+#   bench/accuracy.sh [FOLDER]     results/accuracy unless given: NAME.json, NAME.csv, NAME.profile.json,
+#                                NAME.fit_profile.json, accuracy.csv
 #
 # `fitted` is scored on shapes that it hasn't seen: each model is forecast from the models behind --fit-on.
 set -euo pipefail
@@ -27,7 +28,7 @@ compare() {
   done
   echo "accuracy: $name"
   build/bin/paragauge compare -m "$model" -s single -s "model_parallel,cut=$cut" -s ddp -s ddp,overlap=1 "${arguments[@]}" \
-    -w local -w gloo --rounds "$rounds" --visits "$visits" --steps 1 --time-limit "$seconds" --peers --timeout 300 --profile "$out/$name.profile.json" \
+    -w local -w gloo --rounds "$rounds" --visits "$visits" --steps 1 --time-limit "$seconds" --peers --timeout 300 \
     --json "$out/$name.json" --csv "$out/$name.csv" >"$out/$name.log"
   tail -n 1 "$out/$name.log"
 }

@@ -2,48 +2,70 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
 
-#include "bench/calibration.hpp"
+#include "backend/calibrate.hpp"
 #include "bench/commands.hpp"
+#include "bench/machine.hpp"
 #include "bench/progress.hpp"
-#include "sim/text/spec.hpp"
+#include "sim/calibrate/conditions.hpp"
 
 namespace bench {
 namespace {
 
-/// The profile's environment remembers, per task, how many rounds it has: a later run goes on there.
+/// The profile's environment remembers, per task, how many rounds it has: a later run goes on there. By the task's
+/// content: a model's file may have changed.
 constexpr const char* kDone = "rounds_done";
+
+/// A table of the links with their lines.
+std::string describe_links(const sim::Profile& profile) {
+  std::string text =
+      fmt::format("{:<8} {:<15} {:>7} {:>5} {:>14} {:>14} {:>10} {:>14} {:>16}\n", "world", "kind", "members", "sizes",
+                  "smallest_bytes", "largest_bytes", "alpha_us", "bandwidth_GBps", "residual_percent");
+  for (const auto& [key, times] : profile.links()) {
+    text += fmt::format("{:<8} {:<15} {:>7} {:>5} {:>14} {:>14} ", key.world, key.kind, key.members, times.sizes.size(),
+                        times.sizes.begin()->first, times.sizes.rbegin()->first);
+    if (const std::optional<sim::AlphaBeta> line = times.line())
+      text += fmt::format("{:>10.1f} {:>14.3f} {:>16.1f}\n", line->alpha_s * 1e6, 1e-9 / line->s_per_byte,
+                          100 * line->residual);
+    else
+      text += fmt::format("{:>10} {:>14} {:>16}\n", "n/a", "n/a", "n/a");
+  }
+  return text;
+}
 
 }  // namespace
 
 int calibrate(const CalibrateOptions& options) {
   const std::vector<Job> jobs = make_jobs(options.subject, options.machine);
   sim::Profile profile(options.machine.device);
-  const bool resumed = std::filesystem::exists(options.output);
-  if (resumed) profile = sim::load_profile(options.output);
+  const bool goes_on = std::filesystem::exists(options.output);
+  if (goes_on) profile = sim::load_profile(options.output);
   const auto [opened, exit_status_if_done_by_ranks] = open_worlds(options.machine, jobs);
   if (!opened) return exit_status_if_done_by_ranks;
   const Worlds& worlds = *opened;
-  if (!resumed) profile.environment = context(options.machine, worlds);
-  std::vector<CalibrationTask> tasks = calibration_tasks(jobs, worlds.busy_ranks(), true);
-  std::set<std::size_t> rehearsed;
-  if (resumed) fmt::print("calibrate: going on with {}\n", options.output);
+  const nlohmann::json here = context(options.machine, worlds);
+  if (goes_on)
+    sim::check_same_conditions(profile.environment, here, options.output);
+  else
+    profile.environment = here;
+  if (goes_on) fmt::print("calibrate: going on with {}\n", options.output);
+  backend::Calibrator calibrator(sim::calibration_tasks(jobs, {.other_sizes = true}), worlds.by_label());
+  const std::size_t count = calibrator.tasks().size();
   Progress progress("calibrate");
   for (std::uint32_t round = 0; round < options.rounds; ++round) {
     progress.begin(fmt::format("round {}/{}", round + 1, options.rounds), round, options.rounds);
-    for (std::size_t t = 0; t < tasks.size(); ++t) {
-      nlohmann::json& done = profile.environment[kDone][tasks[t].label];
-      if (done.is_number_unsigned() && done.get<std::uint32_t>() > round) continue;
-      progress.at(tasks[t].label, t, tasks.size());
-      if (rehearsed.insert(t).second) rehearse_task(tasks[t], worlds, 1);
-      add(measure_task(tasks[t], worlds), tasks[t], profile);
-      done = round + 1;
+    for (std::size_t t = 0; t < count; ++t) {
+      const sim::CalibrationTask& task = calibrator.tasks()[t];
+      nlohmann::json& done = profile.environment[kDone][task.id];
+      if (done.is_object() && done.value("rounds", 0U) > round) continue;
+      progress.at(task.label, t, count);
+      add(calibrator.visit(t), task, profile);
+      done = {{"task", task.label}, {"rounds", round + 1}};
       profile.save(options.output);
     }
   }
   progress.end();
-  fmt::print("\n{}\n{} ops and the links above are in {}\n", profile.describe_links(), profile.ops(), options.output);
+  fmt::print("\n{}\n{} ops and the links above are in {}\n", describe_links(profile), profile.ops(), options.output);
   return 0;
 }
 

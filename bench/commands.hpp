@@ -68,8 +68,7 @@ struct CompareOptions {
   double time_limit_s = 0;  // 0: none; else no round begins after it
   /// Models whose ops every round measures for the cost model `fitted`, which never sees the compared models' own.
   std::vector<std::string> fit_on;
-  std::string profile;  // keep the calibration of all rounds together in this file
-  bool peers = false;   // the same steps in plain PyTorch, in the same rounds
+  bool peers = false;  // the same steps in plain PyTorch, in the same rounds
   Output output;
 };
 

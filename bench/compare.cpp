@@ -4,21 +4,18 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <functional>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <set>
 
+#include "backend/calibrate.hpp"
 #include "backend/machine/clock.hpp"
-#include "bench/calibration.hpp"
 #include "bench/commands.hpp"
 #include "bench/machine.hpp"
 #include "bench/peers.hpp"
 #include "bench/progress.hpp"
 #include "sim/cluster/world.hpp"
-#include "sim/program/memory.hpp"
 #include "sim/report/answer.hpp"
 #include "sim/report/report.hpp"
 #include "sim/simulate/attribution.hpp"
@@ -29,40 +26,9 @@
 namespace bench {
 namespace {
 
-/// What a round has calibrated.
-struct Profiles {
-  /// A job's own shapes and sizes, in the order of its own program: the same copy into a bucket takes longer after the
-  /// backward than in it.
-  std::vector<sim::Profile> same;
-  sim::Profile others;  // none of the compared models' shapes and sizes
-};
-
-/// Of the rank whose tensors are most, or where all ranks are threads of one process, of that process.
-void predict_memory(const Job& job, const sim::Profile& profile, const sim::Prices& prices, sim::CellMemory& memory) {
-  double peak = 0, all = 0;
-  std::vector<double> held;  // by role
-  for (const sim::Role& role : job.program.roles) {
-    peak = std::max(peak, sim::peak_with_workspace(role, prices.workspace_bytes));
-    held.push_back(sim::held_with_reuse(role, prices.workspace_bytes));
-    all += held.back() * static_cast<double>(role.ranks.size());
-  }
-  memory.predicted_allocator_peak_bytes = std::llround(peak);
-  const auto world = profile.process_bytes.find(job.world);
-  if (world == profile.process_bytes.end() || world->second.empty()) return;
-  if (!sim::world_kind(job.world).processes) {
-    memory.predicted_resident_peak_bytes = std::llround(world->second[0] + all);
-    return;
-  }
-  const auto largest = std::ranges::max_element(
-      job.program.roles, {}, [](const sim::Role& role) { return sim::peak_memory(role).peak_bytes; });
-  const std::size_t process = std::min<std::size_t>(largest->ranks.front(), world->second.size() - 1);
-  const auto role = static_cast<std::size_t>(largest - job.program.roles.begin());
-  memory.predicted_resident_peak_bytes = std::llround(world->second[process] + held[role]);
-}
-
 /// What a round keeps of a cell's visits. No timelines: of a small model's steps they would be larger than the model,
 /// in the very process whose memory is measured.
-struct Visits {
+struct Measured {
   void add(const Job& job, const backend::RunResult& run, sim::Cell& cell) {
     if (round.measured.empty()) first_loss = run.steps[0].loss;
     add_measured(cell, round, run);
@@ -80,146 +46,199 @@ struct Visits {
 };
 
 /// The forecasts of one cell from this round's calibration, and where they differ from the measured steps.
-void add_forecasts(const Job& job, const sim::Profile& same, const sim::Profile& others,
+void add_forecasts(const Job& job, const sim::Profile& own, const sim::Profile& others,
                    const sim::MeasuredSteps& measured, sim::Round& round, sim::Cell& cell) {
   for (const sim::CostModelKind& kind : sim::cost_model_table()) {
-    const sim::Profile& profile = kind.for_other_shapes ? others : same;
+    const sim::Profile& profile = kind.for_other_shapes ? others : own;
     if (kind.needs_profile && profile.ops() == 0) continue;
     const sim::Forecast forecast = sim::forecast(job.program, job.cluster, kind.name, &profile);
     const sim::Timeline predicted = sim::simulate(job.program, forecast.costs, job.cluster);
-    if (kind.name == "profiled") {
-      predict_memory(job, profile, forecast.costs, cell.memory);
-      sim::place(cell, job.program, job.cluster, forecast.costs.workspace_bytes);
-    }
     round.predicted[std::string(kind.name)] = forecast.step;
     cell.attribution[std::string(kind.name)].add(
         sim::attribute_cost_error(job.program, job.cluster, predicted, forecast.step.step_s, measured).classes);
+    if (!kind.needs_profile || kind.for_other_shapes) continue;  // only measured shapes have measured workspaces
+    const sim::MemoryForecast held = sim::forecast_memory(job.program, forecast.costs, profile.process_bytes(job.world),
+                                                          sim::world_kind(job.world).processes);
+    sim::place(cell, job.program, job.cluster, forecast.costs.workspace_bytes);
+    cell.memory.predicted_allocator_peak_bytes = held.allocator_peak_bytes;
+    cell.memory.predicted_resident_peak_bytes = held.resident_peak_bytes;
   }
 }
 
-/// One round: everything in several visits, in shuffled order; what takes long is calibrated in fewer.
-class Rounds {
+/// "r.json" → "r.profile.json".
+std::filesystem::path beside(const std::string& result, const std::string& name) {
+  return std::filesystem::path(result).replace_extension(name + ".json");
+}
+
+sim::Profile load_or_new(const std::filesystem::path& path, const std::string& device) {
+  return std::filesystem::exists(path) ? sim::load_profile(path) : sim::Profile(device);
+}
+
+/// What the cost model for other shapes may know: nothing of the compared models.
+class OtherShapes {
  public:
-  Rounds(const CompareOptions& options, const std::vector<Job>& jobs, const Worlds& worlds)
-      : options_(options),
-        jobs_(jobs),
-        worlds_(worlds),
-        tasks_(calibration_tasks(jobs, worlds.busy_ranks(), !options.fit_on.empty())),
-        first_other_(tasks_.size()) {
-    for (const Job& job : jobs) {
-      for (const sim::Work& work : job.program.works) own_works_.insert(sim::work_key(work));
+  explicit OtherShapes(const std::vector<Job>& compared) {
+    for (const Job& job : compared) {
+      for (const sim::Work& work : job.program.works) works_.insert(sim::work_key(work));
       for (const sim::Role& role : job.program.roles)
         for (std::uint32_t i = 0; i < role.size(); ++i)
           if (role.kind[i] == sim::InstructionKind::send || role.kind[i] == sim::InstructionKind::collective)
-            own_sizes_.insert(job.program.transfer_bytes(role, i));
+            sizes_.insert(job.program.transfer_bytes(role, i));
     }
-    if (!options.fit_on.empty()) {
-      Machine machine = options.machine;
-      machine.ranks = 0;
-      const std::vector<Job> others = make_jobs({options.fit_on, {"single"}}, machine);
-      for (const CalibrationTask& task : calibration_tasks(others, worlds.busy_ranks(), false)) tasks_.push_back(task);
+  }
+  [[nodiscard]] sim::CalibrationSamples of(sim::CalibrationSamples samples, const sim::CalibrationTask& task) const {
+    std::erase_if(samples.works, [&](const auto& work) { return works_.contains(work.first); });
+    std::erase_if(samples.workspaces, [&](const auto& work) { return works_.contains(work.first); });
+    if (sizes_.contains(task.question.bytes)) samples.link = samples.unexpected = {};
+    return samples;
+  }
+
+ private:
+  std::set<std::string> works_;
+  std::set<std::int64_t> sizes_;  // of transfers
+};
+
+/// Steps of a visit to a job, and to its ops: as many for everything of a model, for a step's time depends on how many
+/// went before. By the data sheet: so they don't depend on what else is compared.
+std::uint32_t steps_of(const sim::Model& model, std::uint32_t least) {
+  const sim::Job single = sim::make_job(model, "single", sim::load_cluster("cpu_local", 1, 1));
+  return backend::steps_for(sim::forecast(single.program, single.cluster, "analytic").step.step_s, least);
+}
+
+/// The tasks of the jobs, and after them those of the models to fit on, which are nobody's own.
+std::vector<sim::CalibrationTask> tasks_of(const CompareOptions& options, const std::vector<Job>& jobs) {
+  const bool fits = !options.fit_on.empty();
+  std::vector<sim::CalibrationTask> tasks = sim::calibration_tasks(jobs, {.other_sizes = fits});
+  if (!fits) return tasks;
+  std::uint32_t busy = 1;
+  for (const sim::CalibrationTask& task : tasks) busy = std::max(busy, task.copies);
+  Machine machine = options.machine;
+  machine.ranks = 0;
+  const std::vector<Job> others = make_jobs({options.fit_on, {"single"}}, machine);
+  for (sim::CalibrationTask& task : sim::calibration_tasks(others, {.busy_ranks = busy})) {
+    task.jobs.clear();
+    tasks.push_back(std::move(task));
+  }
+  return tasks;
+}
+
+/// A round visits everything in shuffled order: the calibration tasks, the jobs, and the same steps in plain PyTorch.
+/// Then it forecasts each job from what it has calibrated.
+class Rounds {
+ public:
+  Rounds(const CompareOptions& options, const std::vector<Job>& jobs, const Worlds& worlds, bool goes_on)
+      : options_(options),
+        jobs_(jobs),
+        worlds_(worlds),
+        calibrator_(tasks_of(options, jobs), worlds.by_label(), options.visits),
+        other_shapes_(jobs) {
+    for (const Job& job : jobs) steps_.push_back(steps_of(job.model, options.steps));
+    if (goes_on) {
+      kept_ = load_or_new(beside(options.output.json, ".profile"), kept_.device);
+      kept_others_ = load_or_new(beside(options.output.json, ".fit_profile"), kept_.device);
     }
-    if (!options.profile.empty() && std::filesystem::exists(options.profile))
-      kept_ = sim::load_profile(options.profile);
-    kept_.environment = context(options.machine, worlds);
+    kept_.environment = kept_others_.environment = context(options.machine, worlds);
     if (options.peers) peers_.emplace(options.machine, worlds.at("local").options().ranks);  // as many as any job needs
   }
 
-  /// Plays everything for a moment, to know how long it takes; nothing of it is kept.
+  /// Runs everything for a moment, so that nothing is cold, and to know how long it takes; keeps no times.
   void rehearse() {
     Progress progress("compare");
     progress.begin("rehearsal", 0, 1);
-    const std::size_t all = jobs_.size() + tasks_.size();
+    const std::vector<sim::CalibrationTask>& tasks = calibrator_.tasks();
+    const std::size_t all = jobs_.size() + tasks.size();
     std::size_t done = 0;
-    std::map<std::string, std::vector<double>> step_s;  // by model
     for (const Job& job : jobs_) {
       progress.at(short_text(job), done++, all);
-      step_s[job.model.text()].push_back(
-          shortest_step_s(worlds_.at(job.world).run({.program = job.program, .warmup_steps = 1, .steps = 2})));
+      worlds_.at(job.world).run({.program = job.program, .warmup_steps = 1, .steps = 2});
     }
-    // As many for everything of a model, for a step's time depends on how many went before: see rehearse_task.
-    std::map<std::string, std::uint32_t> steps;
-    for (auto& [model, seconds] : step_s) {
-      std::ranges::sort(seconds);
-      steps[model] = steps_for(seconds[seconds.size() / 2], options_.steps);
-    }
-    for (const Job& job : jobs_) steps_.push_back(steps.at(job.model.text()));
-    for (std::size_t i = 0; i < tasks_.size(); ++i) {
-      progress.at(tasks_[i].label, done++, all);
-      const bool own = i < first_other_ && !tasks_[i].jobs.empty();
-      rehearse_task(tasks_[i], worlds_, options_.visits, own ? std::optional(steps_[tasks_[i].jobs[0]]) : std::nullopt);
+    for (std::size_t t = 0; t < tasks.size(); ++t) {
+      progress.at(tasks[t].label, done++, all);
+      calibrator_.rehearse(t, tasks[t].jobs.empty() ? std::nullopt : std::optional(steps_[tasks[t].jobs[0]]));
     }
     for (const Job& job : jobs_)
       if (has_peer(job)) peers_->run(job.model.text(), job.strategy.text(), 1, 1);
   }
 
-  void play(int number, sim::Result& result, Progress& progress) {
-    const std::size_t peers = peers_ ? jobs_.size() : 0;
-    std::vector<std::size_t> order;
-    for (std::size_t i = 0; i < tasks_.size() + jobs_.size() + peers; ++i)
-      order.insert(order.end(), i < tasks_.size() ? tasks_[i].visits : options_.visits, i);
-    std::shuffle(order.begin(), order.end(), std::mt19937(options_.seed * 1000 + static_cast<unsigned>(number)));
+  void run(int number, sim::Result& result, Progress& progress) {
     const sim::Profile empty(options_.machine.device);
-    Profiles profiles{std::vector<sim::Profile>(jobs_.size(), empty), empty};
-    std::vector<Visits> visits(jobs_.size());
-    std::vector<Peers::Answer> answers(peers);
-    std::size_t done = 0;
-    for (const std::size_t i : order) {
-      progress.at(i < tasks_.size() ? tasks_[i].label : short_text(jobs_[(i - tasks_.size()) % jobs_.size()]), done++,
-                  order.size());
-      if (i < tasks_.size()) {
-        const CalibrationSamples samples = measure_task(tasks_[i], worlds_);
-        if (i < first_other_) {
-          for (std::size_t j = 0; j < jobs_.size(); ++j)
-            if (tasks_[i].copies == 0 || std::ranges::find(tasks_[i].jobs, j) != tasks_[i].jobs.end())
-              add(samples, tasks_[i], profiles.same[j]);
-            else
-              add_machine(samples, tasks_[i], profiles.same[j]);
-          add(samples, tasks_[i], kept_);
-        }
-        if (!options_.fit_on.empty()) add(without_own(samples, tasks_[i]), tasks_[i], profiles.others);
-      } else if (i >= tasks_.size() + jobs_.size()) {
-        const std::size_t j = i - tasks_.size() - jobs_.size();
-        if (!has_peer(jobs_[j])) continue;
-        Peers::Answer answer = peers_->run(jobs_[j].model.text(), jobs_[j].strategy.text(), 1, steps_[j]);
-        answer.step_s.insert(answer.step_s.begin(), answers[j].step_s.begin(), answers[j].step_s.end());
-        answers[j] = std::move(answer);
-      } else {
-        const std::size_t j = i - tasks_.size();
-        const backend::RunResult run =
-            worlds_.at(jobs_[j].world).run({.program = jobs_[j].program, .warmup_steps = 1, .steps = steps_[j]});
-        visits[j].add(jobs_[j], run, result.cell(jobs_[j].program, jobs_[j].world));
-      }
+    own_.assign(jobs_.size(), empty);
+    others_ = empty;
+    measured_.assign(jobs_.size(), {});
+    answers_.assign(jobs_.size(), {});
+    const std::vector<Visit> visits = visits_of(number);
+    for (std::size_t v = 0; v < visits.size(); ++v) {
+      progress.at(visits[v].label, v, visits.size());
+      (this->*visits[v].to)(visits[v].index, result);
     }
-    if (!options_.profile.empty()) kept_.save(options_.profile);
     for (std::size_t j = 0; j < jobs_.size(); ++j) {
       sim::Cell& cell = result.cell(jobs_[j].program, jobs_[j].world);
-      if (std::any_of(cell.rounds.begin(), cell.rounds.end(), [&](const sim::Round& r) { return r.round == number; }))
-        continue;
-      sim::Round& round = visits[j].round;
+      if (std::ranges::count(cell.rounds, number, &sim::Round::round) > 0) continue;
+      sim::Round& round = measured_[j].round;
       round.round = number;
-      add_forecasts(jobs_[j], profiles.same[j], profiles.others, visits[j].steps, round, cell);
+      add_forecasts(jobs_[j], own_[j], others_, measured_[j].steps, round, cell);
       cell.rounds.push_back(round);
-      if (has_peer(jobs_[j])) add_peer(jobs_[j], answers[j], visits[j].first_loss, round, result);
+      if (has_peer(jobs_[j])) add_peer(jobs_[j], answers_[j], measured_[j].first_loss, round, result);
     }
   }
 
+  /// The profiles that the forecasts of all rounds came from, beside the result.
+  void save_profiles(const std::string& result) const {
+    kept_.save(beside(result, ".profile"));
+    if (!options_.fit_on.empty()) kept_others_.save(beside(result, ".fit_profile"));
+  }
+
  private:
-  /// Whether plain PyTorch plays it: in one process (world `local`) or in one per rank (`gloo`).
+  struct Visit {
+    void (Rounds::*to)(std::size_t, sim::Result&);
+    std::size_t index;
+    std::string label;
+  };
+
+  [[nodiscard]] std::vector<Visit> visits_of(int number) const {
+    std::vector<Visit> visits;
+    for (std::size_t t = 0; t < calibrator_.tasks().size(); ++t)
+      visits.insert(visits.end(), calibrator_.visits(t), {&Rounds::visit_task, t, calibrator_.tasks()[t].label});
+    for (std::size_t j = 0; j < jobs_.size(); ++j) {
+      visits.insert(visits.end(), options_.visits, {&Rounds::visit_job, j, short_text(jobs_[j])});
+      if (has_peer(jobs_[j]))
+        visits.insert(visits.end(), options_.visits,
+                      {&Rounds::visit_peer, j, short_text(jobs_[j]) + " in plain PyTorch"});
+    }
+    std::ranges::shuffle(visits, std::mt19937(options_.seed * 1000 + static_cast<unsigned>(number)));
+    return visits;
+  }
+
+  void visit_task(std::size_t t, sim::Result& /*result*/) {
+    const sim::CalibrationTask& task = calibrator_.tasks()[t];
+    const sim::CalibrationSamples samples = calibrator_.visit(t);
+    for (std::size_t j = 0; j < jobs_.size(); ++j) add_for_job(samples, task, jobs_, j, own_[j]);
+    if (!task.jobs.empty()) add(samples, task, kept_);
+    if (options_.fit_on.empty()) return;
+    const sim::CalibrationSamples of_others = other_shapes_.of(samples, task);
+    add(of_others, task, others_);
+    add(of_others, task, kept_others_);
+  }
+
+  void visit_job(std::size_t j, sim::Result& result) {
+    const Job& job = jobs_[j];
+    measured_[j].add(job, worlds_.at(job.world).run({.program = job.program, .warmup_steps = 1, .steps = steps_[j]}),
+                     result.cell(job.program, job.world));
+  }
+
+  void visit_peer(std::size_t j, sim::Result& /*result*/) {
+    Peers::Answer answer = peers_->run(jobs_[j].model.text(), jobs_[j].strategy.text(), 1, steps_[j]);
+    answer.step_s.insert(answer.step_s.begin(), answers_[j].step_s.begin(), answers_[j].step_s.end());
+    answers_[j] = std::move(answer);
+  }
+
+  /// Whether plain PyTorch runs it: in one process (world `local`) or in one per rank (`gloo`).
   [[nodiscard]] bool has_peer(const Job& job) const {
     const sim::Strategy& strategy = job.strategy;
     if (!peers_) return false;
     if (strategy.ranks() == 1) return true;
     const bool one_process = strategy.dp == 1 && (strategy.microbatches == 1 || strategy.schedule == "forward_only");
     return sim::world_kind(job.world).processes != one_process;
-  }
-
-  /// What the cost model for other shapes may know: nothing of the compared models.
-  [[nodiscard]] CalibrationSamples without_own(CalibrationSamples samples, const CalibrationTask& task) const {
-    std::erase_if(samples.works, [&](const auto& work) { return own_works_.contains(work.first); });
-    std::erase_if(samples.workspaces, [&](const auto& work) { return own_works_.contains(work.first); });
-    if (own_sizes_.contains(task.question.bytes)) samples.link = samples.unexpected = {};
-    return samples;
   }
 
   /// A cell of its own with the same forecasts, if plain PyTorch has such a step and computes the same.
@@ -245,13 +264,18 @@ class Rounds {
   const CompareOptions& options_;
   const std::vector<Job>& jobs_;
   const Worlds& worlds_;
-  std::vector<CalibrationTask> tasks_;
-  std::size_t first_other_;           // tasks from here on are for the cost model for other shapes alone
-  std::set<std::string> own_works_;   // of the compared models
-  std::set<std::int64_t> own_sizes_;  // of their transfers
+  backend::Calibrator calibrator_;
+  OtherShapes other_shapes_;
   std::optional<Peers> peers_;
-  sim::Profile kept_{options_.machine.device};
   std::vector<std::uint32_t> steps_;  // per visit, by job
+  // Of all rounds: what is measured of the jobs' own shapes, and of others.
+  sim::Profile kept_{options_.machine.device}, kept_others_{options_.machine.device};
+  // Of this round. A job's own shapes and sizes come from its own tasks: the same copy into a bucket takes longer after
+  // the backward than in it.
+  std::vector<sim::Profile> own_;                 // by job
+  sim::Profile others_{options_.machine.device};  // none of the compared models' shapes and sizes
+  std::vector<Measured> measured_;                // by job
+  std::vector<Peers::Answer> answers_;            // by job
 };
 
 }  // namespace
@@ -283,7 +307,7 @@ int compare(const CompareOptions& options) {
   result.begin_session(session, options.output.json);
   const int first = result.next_round();
   if (first > 0) fmt::print("compare: going on with round {}\n", first + 1);
-  Rounds rounds(options, jobs, worlds);
+  Rounds rounds(options, jobs, worlds, first > 0);
   if (first < static_cast<int>(options.rounds)) rounds.rehearse();
   Progress progress("compare", options.time_limit_s > 0 ? options.time_limit_s - (backend::now_s() - begin_s) : 0);
   for (int round = first; round < static_cast<int>(options.rounds); ++round) {
@@ -294,9 +318,12 @@ int compare(const CompareOptions& options) {
       break;
     }
     progress.begin(fmt::format("round {}/{}", round + 1, options.rounds), round, options.rounds);
-    rounds.play(round, result, progress);
+    rounds.run(round, result, progress);
     see_other_runs(result.sessions.back().context);
-    if (!options.output.json.empty()) sim::save_result(options.output.json, result, options.output.raw);
+    if (!options.output.json.empty()) {
+      sim::save_result(options.output.json, result, options.output.raw);
+      rounds.save_profiles(options.output.json);
+    }
   }
   progress.end();
   const sim::Report report = sim::make_report(result);

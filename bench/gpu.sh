@@ -38,7 +38,7 @@ paragauge() {
 compare() { # NAME ROUNDS SECONDS ARGUMENTS…
   local name=$1 rounds=$2 seconds=$3
   shift 3
-  paragauge compare "$@" -w local --rounds "$rounds" --time-limit "$seconds" --peers --profile "$out/$name.profile.json" \
+  paragauge compare "$@" -w local --rounds "$rounds" --time-limit "$seconds" --peers \
     --json "$out/$name.json" --csv "$out/$name.csv" | tee "$out/$name.log" | tail -n 60
 }
 

@@ -76,8 +76,6 @@ OpenedWorlds open_worlds(const Machine& machine, const std::vector<Job>& jobs) {
   return {std::move(worlds), 0};
 }
 
-std::uint32_t Worlds::busy_ranks() const { return std::min(backend::usable_cores(), at("local").options().ranks); }
-
 bool Worlds::real_time() const {
   return std::all_of(sessions.begin(), sessions.end(), [](const auto& entry) { return entry.second->real_time(); });
 }

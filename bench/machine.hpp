@@ -1,4 +1,4 @@
-// The commands' view of this machine: which cells to play, where, and the open worlds.
+// The commands' view of this machine: which cells to run, where, and the open worlds.
 //
 //   std::vector<Job> jobs = make_jobs(options.subject, options.machine);
 //   const auto [worlds, exit_status_if_done_by_ranks] = open_worlds(options.machine, jobs);
@@ -12,25 +12,16 @@
 #include <string>
 #include <vector>
 
+#include "backend/calibrate.hpp"
 #include "backend/machine/quiet.hpp"
 #include "backend/session.hpp"
 #include "bench/commands.hpp"
-#include "sim/cluster/cluster.hpp"
-#include "sim/model/model.hpp"
-#include "sim/program/program.hpp"
+#include "sim/lower/job.hpp"
 #include "sim/report/result.hpp"
-#include "sim/strategy/strategy.hpp"
 
 namespace bench {
 
-/// One cell: a model by a strategy on a world.
-struct Job {
-  sim::Model model;
-  sim::Strategy strategy;
-  std::string world;
-  sim::Program program;
-  sim::Cluster cluster;
-};
+using sim::Job;
 
 /// Every model × strategy × world. ConfigError for what doesn't fit, also degrees that don't multiply to
 /// `machine.ranks`.
@@ -48,8 +39,9 @@ struct Worlds {
   std::map<std::string, std::unique_ptr<backend::Session>> sessions;  // by label: "gloo@1gbit"
 
   [[nodiscard]] backend::Session& at(const std::string& label) const { return *sessions.at(label); }
-  /// Ranks of `local` that can compute at the same time, each on a core of its own.
-  [[nodiscard]] std::uint32_t busy_ranks() const;
+  [[nodiscard]] backend::Calibrator::SessionOf by_label() const {
+    return [this](const std::string& label) -> backend::Session& { return at(label); };
+  }
   [[nodiscard]] bool real_time() const;
 };
 

@@ -268,7 +268,6 @@ void add_compare(CLI::App& app, const Texts& argv, int& status) {
          "seconds after which no further round begins; 0: none");
   text(command, "--fit-on", options->fit_on,
        "models whose ops are measured for the cost model 'fitted', which sees none of the compared models'");
-  text(command, "--profile", options->profile, "keep all rounds' calibration in this profile");
   command->add_flag("--peers", options->peers, "the same steps in plain PyTorch (bench/peers), in the same rounds");
   number(command, "--seed", options->seed, 0U, 4'294'967'295U, "of the order within a round");
   add_output(command, options->output);
@@ -282,7 +281,7 @@ void add_compare(CLI::App& app, const Texts& argv, int& status) {
     use_once({&options->subject.models, &options->subject.strategies, &options->machine.worlds, &options->fit_on});
     Texts models = options->subject.models;
     models.insert(models.end(), options->fit_on.begin(), options->fit_on.end());
-    const auto locks = claim({options->output.json, options->output.csv, options->profile}, {}, models);
+    const auto locks = claim({options->output.json, options->output.csv}, {}, models);
     status = bench::compare(*options);
   });
 }

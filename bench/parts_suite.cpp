@@ -5,7 +5,7 @@
 //       --benchmark_out=parts.csv --benchmark_out_format=csv
 //
 // op/<model>/<work> and link/<world>/<kind>/<bytes>, manual time; counters flops_per_s and bytes_per_s (compulsory
-// traffic; for links the size s of nccl-tests over the time). All samples of one op come from the same plays of its
+// traffic; for links the size s of nccl-tests over the time). All samples of one op come from the same runs of its
 // model in order, so that the caches are in a step's state. Worlds of processes are spawned; rank 0 drives.
 #include <fmt/format.h>
 
@@ -14,38 +14,37 @@
 #include <memory>
 #include <optional>
 
-#include "bench/calibration.hpp"
+#include "backend/calibrate.hpp"
 #include "bench/commands.hpp"
 #include "bench/google_benchmark.hpp"
 #include "bench/machine.hpp"
 #include "sim/cluster/world.hpp"
+#include "sim/cost/measured_transfer.hpp"
 #include "sim/error.hpp"
 #include "sim/text/spec.hpp"
 
 namespace bench {
 namespace {
 
-constexpr std::uint32_t kSteps = 5;
+constexpr std::uint32_t kIterations = 5;
 
 /// Measured when the first benchmark of the task asks for it.
 class Samples {
  public:
-  Samples(CalibrationTask task, const Worlds& worlds) : task_(std::move(task)), worlds_(worlds) {
-    task_.steps = kSteps;
-  }
-  [[nodiscard]] const CalibrationTask& task() const { return task_; }
-  const CalibrationSamples& get() {
-    if (!samples_) samples_ = measure_task(task_, worlds_);
+  Samples(backend::Calibrator& calibrator, std::size_t task) : calibrator_(calibrator), number_(task) {}
+  [[nodiscard]] const sim::CalibrationTask& task() const { return calibrator_.tasks()[number_]; }
+  const sim::CalibrationSamples& get() {
+    if (!samples_) samples_ = calibrator_.visit(number_);
     return *samples_;
   }
 
  private:
-  CalibrationTask task_;
-  const Worlds& worlds_;
-  std::optional<CalibrationSamples> samples_;
+  backend::Calibrator& calibrator_;
+  std::size_t number_;
+  std::optional<sim::CalibrationSamples> samples_;
 };
 
-void play(benchmark::State& state, const std::vector<double>& seconds, double flops, double bytes) {
+void report(benchmark::State& state, const std::vector<double>& seconds, double flops, double bytes) {
   double sum_s = 0;
   std::size_t i = 0;
   for ([[maybe_unused]] auto _ : state) {
@@ -64,23 +63,22 @@ void add_ops(const std::shared_ptr<Samples>& samples, const std::string& model) 
     benchmark::RegisterBenchmark(
         ("op/" + model + "/" + key).c_str(),
         [=](benchmark::State& state) {
-          guarded(state, [&] { play(state, samples->get().works.at(key), demand.flops, demand.bytes); });
+          guarded(state, [&] { report(state, samples->get().works.at(key), demand.flops, demand.bytes); });
         })
         ->UseManualTime()
-        ->Iterations(kSteps);
+        ->Iterations(kIterations);
   }
 }
 
 void add_link(const std::shared_ptr<Samples>& samples) {
   const sim::TransferQuestion& question = samples->task().question;
-  const std::string kind(question.kind == sim::InstructionKind::collective ? sim::to_string(question.collective)
-                                                                           : sim::to_string(question.kind));
+  const std::string kind = sim::link_key(samples->task().world, question).kind;
   const auto bytes = static_cast<double>(question.bytes);
   benchmark::RegisterBenchmark(
       fmt::format("link/{}/{}/{}", samples->task().world, kind, question.bytes).c_str(),
-      [=](benchmark::State& state) { guarded(state, [&] { play(state, samples->get().link.transfers, 0, bytes); }); })
+      [=](benchmark::State& state) { guarded(state, [&] { report(state, samples->get().link.transfers, 0, bytes); }); })
       ->UseManualTime()
-      ->Iterations(kSteps);
+      ->Iterations(kIterations);
 }
 
 int run(int argc, char** argv) {
@@ -101,11 +99,13 @@ int run(int argc, char** argv) {
   const auto [opened, exit_status_if_done_by_ranks] = open_worlds(machine, jobs);
   if (!opened) return exit_status_if_done_by_ranks;
   const Worlds& worlds = *opened;
-  for (const CalibrationTask& task : calibration_tasks(jobs, worlds.busy_ranks(), true)) {
-    const auto samples = std::make_shared<Samples>(task, worlds);
+  backend::Calibrator calibrator(sim::calibration_tasks(jobs, {.other_sizes = true}), worlds.by_label());
+  for (std::size_t t = 0; t < calibrator.tasks().size(); ++t) {
+    const sim::CalibrationTask& task = calibrator.tasks()[t];
+    const auto samples = std::make_shared<Samples>(calibrator, t);
     if (task.copies == 1)
       add_ops(samples, task.jobs.empty() ? "memory" : jobs.at(task.jobs[0]).model.text());
-    else if (task.copies == 0 && !task.overlap)
+    else if (task.kind == sim::CalibrationTask::Kind::transfers)
       add_link(samples);
   }
   return run_benchmarks(argv[0], app.remaining());

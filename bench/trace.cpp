@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "bench/calibration.hpp"
+#include "backend/calibrate.hpp"
 #include "bench/commands.hpp"
 #include "bench/machine.hpp"
 #include "sim/error.hpp"
@@ -20,9 +20,11 @@ int trace(const TraceOptions& options) {
   const auto [opened, exit_status_if_done_by_ranks] = open_worlds(options.machine, jobs);
   if (!opened) return exit_status_if_done_by_ranks;
   const Worlds& worlds = *opened;
-  if (options.profile.empty())
-    for (const CalibrationTask& task : calibration_tasks(jobs, worlds.busy_ranks(), false))
-      add(measure_task(task, worlds), task, profile);
+  if (options.profile.empty()) {
+    backend::Calibrator calibrator(sim::calibration_tasks(jobs), worlds.by_label());
+    for (std::size_t t = 0; t < calibrator.tasks().size(); ++t)
+      add(calibrator.visit(t), calibrator.tasks()[t], profile);
+  }
   const sim::Timeline measured =
       worlds.at(job.world).run({.program = job.program, .warmup_steps = 2, .steps = 1}).steps[0].timeline;
   const sim::Forecast forecast = sim::forecast(job.program, job.cluster, "profiled", &profile);

@@ -12,8 +12,8 @@
 namespace sim {
 namespace {
 
-constexpr std::int64_t kFeaturesOfRow = 4000;         // 64 MB of weights
-constexpr std::uint32_t kAlone = 6, kBesideNote = 4;  // computes of the note probe
+constexpr std::int64_t kFeaturesOfRow = 4000;                 // 64 MB of weights
+constexpr std::uint32_t kAlone = 6, kBesideNotification = 4;  // computes of the notification probe
 
 /// A program that trains nothing, role by role.
 class Probe {
@@ -175,8 +175,8 @@ Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, s
   return std::move(probe).finish();
 }
 
-Program note_probe(std::uint32_t repeats) {
-  Probe probe("note probe");
+Program notification_probe(std::uint32_t repeats) {
+  Probe probe("notification probe");
   const TensorSpec spec{Dtype::f32, {1}};
   for (std::uint32_t own = 0; own < 2; ++own) {
     Draft draft = probe.begin_role({own});
@@ -189,9 +189,9 @@ Program note_probe(std::uint32_t repeats) {
       Instruction i = transfer(sends ? InstructionKind::send : InstructionKind::recv, 1 - own, k / 2);
       (sends ? i.reads : i.writes) = {message};
       linear.compute(draft, kAlone);
-      if (!sends) linear.compute(draft, kBesideNote);
+      if (!sends) linear.compute(draft, kBesideNotification);
       const std::uint32_t ticket = draft.post(i);
-      if (sends) linear.compute(draft, kBesideNote);
+      if (sends) linear.compute(draft, kBesideNotification);
       draft.wait(ticket, kNone);
     }
     probe.end_role(std::move(draft));
@@ -199,9 +199,10 @@ Program note_probe(std::uint32_t repeats) {
   return std::move(probe).finish();
 }
 
-std::vector<double> notes_s(const Program& probe, const Timeline& timeline) {
-  constexpr std::uint32_t kSettled = 1;  // computes after the message before, and before a note that comes early
-  std::vector<double> seconds;           // of the computes beside a note, together
+std::vector<double> notification_times(const Program& probe, const Timeline& timeline) {
+  constexpr std::uint32_t kSettled =
+      1;                        // computes after the message before, and before a notification that comes early
+  std::vector<double> seconds;  // of the computes beside a notification, together
   double alone_s = 0, alone = 0;
   for (std::uint32_t rank = 0; rank < timeline.ranks.size(); ++rank) {
     const Role& role = probe.roles.at(rank);
@@ -209,8 +210,8 @@ std::vector<double> notes_s(const Program& probe, const Timeline& timeline) {
     for (std::uint32_t i = 0; i < role.size(); ++i) {
       if (role.kind[i] != InstructionKind::recv) continue;
       double& beside_s = seconds.emplace_back(0);
-      for (std::uint32_t k = kSettled; k < kAlone + kBesideNote; ++k) {
-        const std::uint32_t compute = i - (kAlone + kBesideNote) + k;
+      for (std::uint32_t k = kSettled; k < kAlone + kBesideNotification; ++k) {
+        const std::uint32_t compute = i - (kAlone + kBesideNotification) + k;
         const double compute_s = times.end_s[compute] - times.start_s[compute];
         if (k < kAlone - kSettled)
           alone_s += compute_s, ++alone;
@@ -219,7 +220,8 @@ std::vector<double> notes_s(const Program& probe, const Timeline& timeline) {
       }
     }
   }
-  for (double& note_s : seconds) note_s = std::max(0.0, note_s - (kBesideNote + kSettled) * alone_s / alone);
+  for (double& notification_s : seconds)
+    notification_s = std::max(0.0, notification_s - (kBesideNotification + kSettled) * alone_s / alone);
   return seconds;
 }
 

@@ -1,14 +1,14 @@
-// Programs that measure links and memory: what `calibrate` plays beside the models' ops.
+// Programs that measure links and memory: what `calibrate` runs beside the models' ops.
 //
-//   Program probe = transfer_probe({.kind = InstructionKind::collective, .bytes = 4 << 20, .members = 2},
-//   /*repeats=*/4, /*bytes_before=*/1 << 24);
-//   // ranks 0…members−1; every posted instruction is one sample
+//   TransferQuestion question{.kind = InstructionKind::collective, .bytes = 4 << 20, .members = 2};
+//   Program probe = transfer_probe(question, /*repeats=*/4, /*bytes_before=*/1 << 24, /*rendezvous=*/false);
+//   // for ranks 0…members−1; every posted instruction is one sample
 //
 // Each repeat computes for a while and then writes what it sends (as a bucket is filled, an activation computed, right
 // before it goes), so that caches, threads and sockets are in a step's state: the receiver has been waiting, ranks come
 // at different times. Point-to-point repeats alternate in direction, so that both ends stay in step. How much memory a
-// step moves between two transfers matters as much: where that is 1 MB, 13 kB go from thread to thread in 2 µs, and in
-// 20 µs where it is 30 MB and no cache holds their target, nor the code that copies.
+// step moves between two transfers matters as much: 13 kB go from thread to thread in 2 µs where that is 1 MB, and in
+// 20 µs where it is 30 MB, because no cache then holds their target or the code that copies.
 #pragma once
 
 #include <optional>
@@ -21,8 +21,8 @@
 
 namespace sim {
 
-/// What the ops of that rank which moves most of it move between two of its transfers, on average: bytes, as of
-/// Work::demand; 0 for a program without transfers.
+/// The bytes (as of Work::demand) that a rank's ops move between two of its transfers, on average, of the rank where
+/// they are most; 0 for a program without transfers.
 double bytes_between_transfers(const Program& program);
 
 /// `bytes` is rounded up to whole f32 elements. What is computed before each transfer reads about `bytes_before`, up to
@@ -30,17 +30,17 @@ double bytes_between_transfers(const Program& program);
 /// aren't (sim::Rendezvous).
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before, bool rendezvous);
 
-/// Collectives with compute beside them: what a running transfer takes from its members' cores. Every repeat posts one
-/// and then plays `computes` times a linear layer that fits into a core's own cache (it needs nothing of the memory
-/// that the transfer uses), waits, and plays as many again alone.
+/// Collectives with compute beside them: what a running transfer takes from its members' cores. Every repeat posts one,
+/// computes a linear layer `computes` times (it fits into a core's own cache, so that it competes for the core only, not
+/// for memory), waits, and computes as many again alone.
 Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes);
 
 /// Two ranks that compute in a core's own cache; in turns, one of them posts a small send while the other computes on
-/// and posts its recv later: what the note takes from the other's core.
-Program note_probe(std::uint32_t repeats);
+/// and posts its recv later: what handling the notification takes from the other's core.
+Program notification_probe(std::uint32_t repeats);
 
-/// From a step of the note probe: by message, seconds that the receiver's computes lost, at least 0.
-std::vector<double> notes_s(const Program& probe, const Timeline& timeline);
+/// From a step of the notification probe: by message, seconds that the receiver's computes lost, at least 0.
+std::vector<double> notification_times(const Program& probe, const Timeline& timeline);
 
 /// One rank that adds and copies from 3·2^5 to 3·2^23 elements, each pair a few times, so that it lies in the cache
 /// that holds it, as a gradient does that has just been computed: what a profile's models don't say of other

@@ -19,6 +19,7 @@
 #include "sim/cost/collective/collective.hpp"
 #include "sim/cost/cost_model.hpp"
 #include "sim/cost/fit.hpp"
+#include "sim/cost/measured_transfer.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 
@@ -250,7 +251,7 @@ class Fitted final : public CostModel {
       throw ConfigError("a profile holds the links inside a node; '{}' between nodes needs the cost model 'analytic'",
                         kind);
     LinkKey nearest{cluster_.world, kind, 0};
-    for (const LinkKey& link : profile_.links())
+    for (const auto& [link, times] : profile_.links())
       if (link.world == cluster_.world && link.kind == kind &&
           (nearest.members == 0 || distance(link, question) < distance(nearest, question)))
         nearest = link;

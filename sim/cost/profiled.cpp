@@ -1,10 +1,11 @@
 // Cost model `profiled`: the means of a Profile, for shapes and groups that are in it.
-// Assumes: an op takes as long in a step as in the calibration pass of its world, which plays ops in model order so
+// Assumes: an op takes as long in a step as in the calibration pass of its world, which runs ops in model order so
 // that the caches are in a step's state.
 #include <cmath>
 #include <iterator>
 
 #include "sim/cost/cost_model.hpp"
+#include "sim/cost/measured_transfer.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 
@@ -41,16 +42,14 @@ class Profiled final : public CostModel {
   }
 
   [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
-    const std::string_view kind = question.kind == InstructionKind::collective ? to_string(question.collective)
-                                                                               : to_string(InstructionKind::send);
+    const LinkKey link = link_key(cluster_.world, question);
     if (question.across_nodes)
       throw ConfigError("a profile holds the links inside a node; '{}' between nodes needs the cost model 'analytic'",
-                        kind);
-    const LinkKey link{cluster_.world, std::string(kind), question.members};
+                        link.kind);
     std::optional<TransferCost> cost = transfer_cost(profile_, cluster_, link, question.bytes);
     if (!cost)
       throw ConfigError("the profile of device '{}' has no {} of {} bytes among {} ranks of world '{}'; {}",
-                        profile_.device, kind, question.bytes, question.members, cluster_.world, kRemedy);
+                        profile_.device, link.kind, question.bytes, question.members, cluster_.world, kRemedy);
     return *cost;
   }
 

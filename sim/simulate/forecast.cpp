@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <vector>
 
+#include "sim/program/memory.hpp"
 #include "sim/simulate/simulate.hpp"
 
 namespace sim {
@@ -87,6 +89,29 @@ Forecast forecast(const Program& program, const Cluster& cluster, std::string_vi
   result.step = expected_step(program, result.costs, cluster);
   add_knowledge(program, result);
   return result;
+}
+
+MemoryForecast forecast_memory(const Program& program, const Prices& costs, std::span<const double> process_bytes,
+                               bool process_per_rank) {
+  double peak = 0, all = 0;
+  std::vector<double> held;  // by role
+  for (const Role& role : program.roles) {
+    peak = std::max(peak, peak_with_workspace(role, costs.workspace_bytes));
+    held.push_back(held_with_reuse(role, costs.workspace_bytes));
+    all += held.back() * static_cast<double>(role.ranks.size());
+  }
+  MemoryForecast memory{std::llround(peak), std::nullopt};
+  if (process_bytes.empty()) return memory;
+  if (!process_per_rank) {
+    memory.resident_peak_bytes = std::llround(process_bytes[0] + all);
+    return memory;
+  }
+  const auto largest =
+      std::ranges::max_element(program.roles, {}, [](const Role& role) { return peak_memory(role).peak_bytes; });
+  const std::size_t process = std::min<std::size_t>(largest->ranks.front(), process_bytes.size() - 1);
+  memory.resident_peak_bytes =
+      std::llround(process_bytes[process] + held[static_cast<std::size_t>(largest - program.roles.begin())]);
+  return memory;
 }
 
 }  // namespace sim

@@ -13,6 +13,9 @@
 // of that, both are the step.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,5 +51,13 @@ Forecast forecast(const Program& program, const Cluster& cluster, std::string_vi
 /// "by what the profile leaves open from 0.21 to 1.3 ms; 23 % of its compute is of kinds that the profile has never
 /// seen: adam.update, f32, rank 1 (14 %), …". Empty where the cost model says nothing of that.
 std::string describe_knowledge(const Forecast& forecast);
+
+/// What a rank and its process hold, of the process where it is most: the world's one process, or one per rank.
+struct MemoryForecast {
+  std::int64_t allocator_peak_bytes = 0;            // a rank's tensors, with the ops' own workspace
+  std::optional<std::int64_t> resident_peak_bytes;  // unavailable where the profile doesn't know the world's processes
+};
+MemoryForecast forecast_memory(const Program& program, const Prices& costs, std::span<const double> process_bytes,
+                               bool process_per_rank);
 
 }  // namespace sim

@@ -9,11 +9,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const sim::Profile profile = sim::profile_from_json(fuzz::text_of(data, size), "profile");
     const std::string text = profile.to_json();
     fuzz::require(sim::profile_from_json(text, "again").to_json() == text, "to_json can be read and is the same then");
-    static_cast<void>(profile.describe_links());
-    for (const sim::LinkKey& link : profile.links())
+    for (const auto& [link, times] : profile.links()) {
+      static_cast<void>(times.line());
       for (const std::int64_t bytes : {std::int64_t{0}, std::int64_t{1000}, std::int64_t{1} << 40})
         if (const auto time = profile.transfer(link, bytes))
           fuzz::require(time->latency_s >= 0 && time->wire_s >= 0, "transfers take time");
+    }
     fuzz::play(fuzz::small_program(), *sim::cost_model_table().at("profiled").make(cluster, &profile), cluster);
   });
 }

@@ -27,16 +27,16 @@ TEST(OverlapProbe, FindsTheShareThatATransferTakes) {
   }
 }
 
-// What a note takes from a core in the simulator is what the probe finds.
-TEST(NoteProbe, FindsWhatANoteTakes) {
+// What a notification takes from a core in the simulator is what the probe finds.
+TEST(NotificationProbe, FindsWhatANotificationTakes) {
   const Cluster cluster = plain_cluster(2);
-  const Program probe = note_probe(6);
+  const Program probe = notification_probe(6);
   Prices prices = price(probe, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
   const double compute_s = prices.work_s.at(0);
   for (const double note_s : {0.0, 0.1 * compute_s, 2 * compute_s}) {
     for (TransferCost& transfer : prices.transfers)
       transfer.rendezvous = {.note_s = note_s, .latency_s = transfer.latency_s, .wire_s = transfer.wire_s};
-    const std::vector<double> found = notes_s(probe, simulate(probe, prices, cluster));
+    const std::vector<double> found = notification_times(probe, simulate(probe, prices, cluster));
     EXPECT_EQ(found.size(), 6);
     for (const double seconds : found) EXPECT_NEAR(seconds, 0.98 * note_s, 0.01 * compute_s);
   }
@@ -45,7 +45,7 @@ TEST(NoteProbe, FindsWhatANoteTakes) {
 // Ranks in other processes get programs as texts.
 TEST(Probes, AreReadFromTheirTexts) {
   for (const Program& probe :
-       {overlap_probe(kQuestion, 2, 3), note_probe(4), memory_probe(load_model("toy_mlp")),
+       {overlap_probe(kQuestion, 2, 3), notification_probe(4), memory_probe(load_model("toy_mlp")),
         transfer_probe(kQuestion, 4, 1e6, false), transfer_probe({InstructionKind::send, {}, 4096, 2}, 4, 1e6, true)})
     EXPECT_EQ(to_text(program_from_text(to_text(probe))), to_text(probe)) << probe.strategy;
 }

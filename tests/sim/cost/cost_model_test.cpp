@@ -134,7 +134,7 @@ TEST(Profiled, ReadsTheProfile) {
   EXPECT_EQ(cost.core_share, 0.5);  // the cluster's, as the profile has none
   EXPECT_EQ(cost.engine, TransferEngine::receiver);
   EXPECT_DOUBLE_EQ(model->launch_s(), 2e-6);
-  profile.core_share["gloo"] = 0.125;
+  profile.add_core_share("gloo", 0.125);
   EXPECT_EQ(make("profiled", cluster, &profile)->transfer(question(CollectiveKind::all_reduce, 2000, 2)).core_share,
             0.125);
 }

@@ -1,0 +1,203 @@
+#include "sim/calibrate/samples.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+#include "sim/calibrate/probe.hpp"
+#include "sim/cost/measured_transfer.hpp"
+#include "sim/program/memory.hpp"
+#include "sim/simulate/durations.hpp"
+
+namespace sim {
+namespace {
+
+using Kind = CalibrationTask::Kind;
+/// By instruction: the times of one work, in seconds.
+using InstructionTimes = std::map<std::uint32_t, std::vector<double>>;
+using WorkTimes = std::map<std::string, InstructionTimes>;  // by sim::work_key
+
+double mean_of(std::span<const double> values) {
+  return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+std::vector<double> together(const InstructionTimes& by_instruction) {
+  std::vector<double> all;
+  for (const auto& [instruction, samples] : by_instruction) all.insert(all.end(), samples.begin(), samples.end());
+  return all;
+}
+
+/// All times, with the spread that one instruction has: instructions of the same work differ by where their operands
+/// lie, and that isn't jitter.
+std::vector<double> pooled(const InstructionTimes& by_instruction) {
+  const std::vector<double> all = together(by_instruction);
+  const auto count = static_cast<double>(all.size()), instructions = static_cast<double>(by_instruction.size());
+  if (count <= instructions) return all;
+  const double mean = mean_of(all);
+  // Each instruction's own mean costs a degree of freedom.
+  const double spread = std::sqrt((count - 1) / (count - instructions));
+  std::vector<double> centred;
+  for (const auto& [instruction, samples] : by_instruction) {
+    const double own = mean_of(samples);
+    for (double sample : samples) centred.push_back(mean + spread * (sample - own));
+  }
+  return *std::ranges::min_element(centred) < 0 ? all : centred;
+}
+
+/// Of all instructions of one work together: each alone has too few times.
+Interruptions without_interruptions(InstructionTimes& by_instruction) {
+  std::vector<double> all = together(by_instruction);
+  const Interruptions found = sim::without_interruptions(all);
+  auto cleaned = all.begin();
+  for (auto& [instruction, samples] : by_instruction)
+    for (double& sample : samples) sample = *cleaned++;
+  return found;
+}
+
+/// How far apart ranks that ran the same lie; `totals_s`: [step][rank], of `works` together.
+RankSpread spread_of(const std::vector<std::vector<double>>& totals_s, const WorkTimes& works) {
+  double hiccups = 0;  // s²
+  for (const auto& [key, by_instruction] : works)
+    for (const auto& [instruction, samples] : by_instruction) {
+      Statistic statistic;
+      statistic.add(samples);
+      hiccups += statistic.sd_s.value_or(0) * statistic.sd_s.value_or(0);
+    }
+  RankSpread spread;
+  for (const std::vector<double>& ranks : totals_s) {
+    const double mean_s = mean_of(ranks);
+    double sum = 0, pairs = 0;
+    for (std::size_t r = 0; r < ranks.size(); ++r)
+      for (std::size_t other = 0; other < r; ++other) sum += std::abs(ranks[r] - ranks[other]), ++pairs;
+    if (pairs > 0 && mean_s > 0) spread.add({1, sum / pairs / mean_s, hiccups / (mean_s * mean_s)});
+  }
+  return spread;
+}
+
+/// Ops and memory: every rank ran the one role.
+void collect_ops(const CalibrationTask& task, std::span<const Timeline> steps, CalibrationSamples& samples) {
+  const Role& role = task.program.roles[0];
+  WorkTimes works;
+  std::vector<std::vector<double>> totals_s;  // of all works, [step][rank]
+  for (const Timeline& step : steps) {
+    totals_s.emplace_back();
+    for (const RankTimeline& rank : step.ranks) {
+      const Durations durations = durations_of(task.program, {step.step_s, {rank}}, task.cluster);
+      double& total_s = totals_s.back().emplace_back(0);
+      for (std::uint32_t i = 0; i < role.size(); ++i) {
+        if (!is_computed(role.kind[i])) continue;
+        works[work_key(task.program.works[role.work[i]])][i].push_back(durations.seconds[0][i]);
+        total_s += durations.seconds[0][i];
+        if (task.kind == Kind::ops) samples.launches.push_back(durations.gap_s[0][i]);
+      }
+    }
+  }
+  if (task.kind == Kind::ops) samples.rank_spread = spread_of(totals_s, works);
+  for (auto& [key, by_instruction] : works) {
+    samples.interruptions.add(without_interruptions(by_instruction));
+    samples.works[key] = pooled(by_instruction);
+  }
+}
+
+void collect_transfers(const CalibrationTask& task, std::span<const Timeline> steps, CalibrationSamples& samples) {
+  const std::vector<Program::Place> places = task.program.places();
+  for (const Timeline& step : steps) {
+    const Durations durations = durations_of(task.program, step, task.cluster);
+    for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
+      const Role& role = task.program.roles[places[rank].role];
+      const RankTimeline& times = step.ranks[rank];
+      for (std::uint32_t i = 0; i < role.size(); ++i) {
+        if (!is_posted(role.kind[i])) continue;
+        const bool receives = role.kind[i] == InstructionKind::recv;
+        const bool sender_first = (times.posted_s[i] < times.start_s[i]) != receives;
+        LinkSamples& link = task.has_unexpected() && sender_first ? samples.unexpected : samples.link;
+        // Both ends of a message see it; the receiver knows when it was there.
+        if (role.kind[i] != InstructionKind::send) link.transfers.push_back(durations.seconds[rank][i]);
+        (receives ? link.recv_overheads : link.send_overheads).push_back(durations.gap_s[rank][i + 1]);
+      }
+    }
+  }
+  // Ranks that share a device wait for each other: part of what their transfers take, and nothing that others know.
+  if (task.shares_devices()) return;
+  for (LinkSamples* link : {&samples.link, &samples.unexpected})
+    for (std::vector<double>* times : {&link->transfers, &link->send_overheads, &link->recv_overheads})
+      samples.interruptions.add(sim::without_interruptions(*times));
+}
+
+void add_how_the_machine_is(const CalibrationSamples& samples, const CalibrationTask& task, Profile& profile) {
+  profile.add_rank_spread(task.world, samples.rank_spread);
+  profile.add_interruptions(task.world, samples.interruptions);
+}
+
+}  // namespace
+
+CalibrationSamples samples_of(const CalibrationTask& task, std::span<const Timeline> steps) {
+  CalibrationSamples samples;
+  switch (task.kind) {
+    case Kind::ops:
+    case Kind::memory:
+      collect_ops(task, steps, samples);
+      break;
+    case Kind::transfers:
+      collect_transfers(task, steps, samples);
+      break;
+    case Kind::notification:
+      for (const Timeline& step : steps)
+        for (const double seconds : notification_times(task.program, step)) samples.notifications.push_back(seconds);
+      sim::without_interruptions(samples.notifications);
+      break;
+    case Kind::core_share:
+      for (const Timeline& step : steps)
+        if (const std::optional<double> share = core_share(task.program, step)) samples.core_shares.push_back(*share);
+      break;
+  }
+  return samples;
+}
+
+void add_memory(const CalibrationTask& task, std::span<const std::int64_t> workspace_bytes,
+                std::span<const std::int64_t> resident_peak_bytes, CalibrationSamples& samples) {
+  const Role& role = task.program.roles[0];
+  for (std::uint32_t i = 0; i < role.size(); ++i)
+    if (is_computed(role.kind[i])) {
+      std::int64_t& largest = samples.workspaces[work_key(task.program.works[role.work[i]])];
+      largest = std::max(largest, workspace_bytes[i]);
+    }
+  std::vector<double> of_works;
+  for (const Work& work : task.program.works)
+    of_works.push_back(static_cast<double>(samples.workspaces[work_key(work)]));
+  const double ranks = static_cast<double>(task.copies) / static_cast<double>(resident_peak_bytes.size());
+  const double held = held_with_reuse(role, of_works) * ranks;
+  for (const std::int64_t resident : resident_peak_bytes)
+    samples.process_bytes.push_back(std::max(0.0, static_cast<double>(resident) - held));
+}
+
+void add(const CalibrationSamples& samples, const CalibrationTask& task, Profile& profile) {
+  add_how_the_machine_is(samples, task, profile);
+  for (const auto& [key, seconds] : samples.works) profile.add_op(task.world, key, task.copies, seconds);
+  for (const auto& [key, bytes] : samples.workspaces) profile.add_workspace(key, bytes);
+  if (!samples.process_bytes.empty()) profile.add_process_bytes(task.world, samples.process_bytes);
+  if (task.copies == 1) profile.add_launch(samples.launches);
+  if (!samples.core_shares.empty()) profile.add_core_share(task.world, mean_of(samples.core_shares));
+  const auto add_link = [&](const LinkKey& key, const LinkSamples& link) {
+    profile.add_link(key, task.question.bytes, link.transfers,
+                     {mean_of(link.send_overheads), mean_of(link.recv_overheads)});
+  };
+  const LinkKey key = link_key(task.world, task.question);
+  add_link(key, samples.link);
+  add_link({key.world, "unexpected_send", key.members}, samples.unexpected);
+  profile.add_link({key.world, "note", key.members}, 0, samples.notifications);
+}
+
+void add_for_job(const CalibrationSamples& samples, const CalibrationTask& task, const std::vector<Job>& jobs,
+                 std::size_t j, Profile& profile) {
+  const auto is_alike = [&](std::size_t other) {
+    return jobs[other].world == jobs[j].world && jobs[other].program.ranks() == jobs[j].program.ranks();
+  };
+  if (std::ranges::find(task.jobs, j) != task.jobs.end())
+    add(samples, task, profile);
+  else if (std::ranges::any_of(task.jobs, is_alike))
+    add_how_the_machine_is(samples, task, profile);
+}
+
+}  // namespace sim

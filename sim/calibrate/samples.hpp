@@ -1,0 +1,58 @@
+// From the timelines of a calibration task to a profile.
+//
+//   CalibrationSamples samples = samples_of(task, timelines);      // of one visit's steps
+//   add(samples, task, profile);
+//
+// A profile holds means: what is long now and then counts with how often it is. Only what took the machine away
+// (sim::Interruptions) is counted apart, for a few samples would make it a matter of chance whom it hits.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sim/calibrate/tasks.hpp"
+#include "sim/cost/profile.hpp"
+#include "sim/cost/statistic.hpp"
+#include "sim/simulate/timeline.hpp"
+
+namespace sim {
+
+/// Seconds: from ready to done, and the overheads of posting a send or collective, and a recv.
+struct LinkSamples {
+  std::vector<double> transfers, send_overheads, recv_overheads;
+};
+
+/// What one visit says; times in seconds.
+struct CalibrationSamples {
+  std::map<std::string, std::vector<double>> works;  // by sim::work_key
+  LinkSamples link, unexpected;                      // the latter: messages that came before their receiver
+  std::vector<double> notifications;                 // taken from the core of the other end
+  std::vector<double> launches;
+  std::vector<double> core_shares;                 // 0…1, one per step
+  std::map<std::string, std::int64_t> workspaces;  // bytes, by sim::work_key
+  RankSpread rank_spread;
+  Interruptions interruptions;
+  std::vector<double> process_bytes;  // by process: what it holds beside its ranks' tensors
+};
+
+/// Of one visit: steps that were run one after the other.
+CalibrationSamples samples_of(const CalibrationTask& task, std::span<const Timeline> steps);
+
+/// Of an ops task: the workspace of each instruction of a rank, and the resident peaks of the processes that its ranks
+/// were spread over.
+void add_memory(const CalibrationTask& task, std::span<const std::int64_t> workspace_bytes,
+                std::span<const std::int64_t> resident_peak_bytes, CalibrationSamples& samples);
+
+/// All that the samples say.
+void add(const CalibrationSamples& samples, const CalibrationTask& task, Profile& profile);
+
+/// What they say for the forecast of job `j` of the `jobs` that the tasks were made for: all of its own tasks; of those
+/// of other jobs with as many ranks in the same world, how far ranks lie apart and what interrupts them, which isn't a
+/// matter of what is run. So nothing depends on what else is compared on other numbers of ranks.
+void add_for_job(const CalibrationSamples& samples, const CalibrationTask& task, const std::vector<Job>& jobs,
+                 std::size_t j, Profile& profile);
+
+}  // namespace sim

@@ -1,0 +1,172 @@
+#include "sim/calibrate/tasks.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "sim/calibrate/conditions.hpp"
+#include "sim/calibrate/probe.hpp"
+#include "sim/cost/measured_transfer.hpp"
+#include "sim/lower/lower.hpp"
+
+namespace sim {
+namespace {
+
+using Kind = CalibrationTask::Kind;
+
+constexpr std::uint32_t kProbeRepeats = 4, kOverlapComputes = 16;  // of the former two are unexpected
+constexpr std::int64_t kOverlapBytes = 1 << 20;
+constexpr std::int64_t kSmallestTransfer = 4 << 10, kLargestTransfer = 64 << 20;
+
+std::uint32_t devices_in(const Cluster& cluster) { return cluster.nodes * cluster.devices_per_node; }
+
+/// Whether the ends of a message tell each other that they are there (sim::Rendezvous).
+bool notifies(const Cluster& cluster) {
+  return cluster.link.engine == TransferEngine::background && !cluster.device.asynchronous;
+}
+
+/// Answers nothing and keeps what a forecast asks.
+class Questions final : public CostModel {
+ public:
+  [[nodiscard]] std::string_view name() const override { return "questions"; }
+  [[nodiscard]] ComputeCost compute(const Work& /*work*/) const override { return {{0.0}}; }
+  [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
+    asked.push_back(question);
+    return {};
+  }
+  [[nodiscard]] double launch_s() const override { return 0; }
+  mutable std::vector<TransferQuestion> asked;
+};
+
+std::vector<TransferQuestion> questions_of(const Job& job) {
+  const Questions questions;
+  price(job.program, questions, job.cluster);
+  std::ranges::sort(questions.asked, {},
+                    [](const TransferQuestion& q) { return std::tuple(q.kind, q.collective, q.members, q.bytes); });
+  return questions.asked;
+}
+
+/// Up to a power of two, so that jobs which move about as much between their transfers share a probe.
+double rounded_bytes_before(const Program& program) {
+  constexpr double kLeast = 16 << 10, kMost = 64 << 20;  // what a probe can tell apart
+  return std::exp2(std::round(std::log2(std::clamp(bytes_between_transfers(program), kLeast, kMost))));
+}
+
+std::string ranks_busy(std::uint32_t copies) { return fmt::format("{} rank{} busy", copies, copies > 1 ? "s" : ""); }
+
+class TaskList {
+ public:
+  /// `job`: whose costs these are. `of` tells tasks with the same program apart.
+  void add(CalibrationTask task, std::optional<std::size_t> job, std::string_view of = "") {
+    task.id = content_id(fmt::format("{}\n{}\n{}\n{}", task.world, of, task.copies, to_text(task.program)));
+    const auto [entry, is_new] = known_.emplace(task.id, tasks_.size());
+    if (is_new) tasks_.push_back(std::move(task));
+    std::vector<std::size_t>& jobs = tasks_[entry->second].jobs;
+    if (job && (jobs.empty() || jobs.back() != *job)) jobs.push_back(*job);
+  }
+  std::vector<CalibrationTask> take() && { return std::move(tasks_); }
+
+ private:
+  std::vector<CalibrationTask> tasks_;
+  std::map<std::string, std::size_t> known_;  // by id
+};
+
+void add_ops(TaskList& tasks, const Job& job, std::size_t j, std::uint32_t busy) {
+  Program program = calibration_program(job.model, job.strategy);
+  program.strategy = "calibration";  // the text of another strategy doesn't make it another program
+  for (std::uint32_t copies = 1; copies <= busy; ++copies)
+    tasks.add({.kind = Kind::ops,
+               .label = fmt::format("{} ops of {} as {} runs them, {}", job.world, job.model.text(),
+                                    job.strategy.text(), ranks_busy(copies)),
+               .world = job.world,
+               .program = program,
+               .cluster = job.cluster,
+               .copies = copies},
+              j, job.model.text());
+}
+
+void add_memory(TaskList& tasks, const Job& job, std::uint32_t busy) {
+  for (std::uint32_t copies = 1; copies <= busy; ++copies)
+    tasks.add({.kind = Kind::memory,
+               .label = fmt::format("{} memory, with the optimizer of {}, {}", job.world, job.model.text(),
+                                    ranks_busy(copies)),
+               .world = job.world,
+               .program = memory_probe(job.model),
+               .cluster = job.cluster,
+               .copies = copies},
+              std::nullopt);
+}
+
+void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_sizes) {
+  const double before = rounded_bytes_before(job.program);
+  std::map<std::tuple<InstructionKind, CollectiveKind, std::uint32_t>, std::map<std::int64_t, bool>> sizes;  // own?
+  for (const TransferQuestion& question : questions_of(job)) {
+    std::map<std::int64_t, bool>& of_kind = sizes[{question.kind, question.collective, question.members}];
+    of_kind[question.bytes] = of_kind[kSmallestTransfer] = true;  // the smallest tells what doesn't depend on the size
+    for (std::int64_t bytes = kSmallestTransfer; other_sizes && bytes <= kLargestTransfer; bytes *= 4)
+      of_kind.try_emplace(bytes, false);
+  }
+  for (const auto& [key, of_kind] : sizes)
+    for (const auto& [bytes, own] : of_kind) {
+      const auto& [kind, collective, members] = key;
+      CalibrationTask task{.kind = Kind::transfers,
+                           .label = {},
+                           .world = job.world,
+                           .program = {},
+                           .cluster = job.cluster,
+                           .question = {kind, collective, bytes, members, false}};
+      task.label = fmt::format("{} {} of {} bytes among {}, {:.0f} kB before each", job.world,
+                               link_key(job.world, task.question).kind, bytes, members, before / 1e3);
+      task.program = transfer_probe(task.question, kProbeRepeats, before, task.has_unexpected());
+      tasks.add(std::move(task), own ? std::optional(j) : std::nullopt);
+    }
+}
+
+/// Of pairs of ranks with a core each: what the transport takes of a core for its bytes doesn't depend on how many take
+/// part, nor on whether they are of a collective.
+void add_what_transfers_take(TaskList& tasks, const Job& job, std::size_t j) {
+  const std::vector<TransferQuestion> questions = questions_of(job);
+  if (questions.empty() || job.cluster.link.engine != TransferEngine::background) return;
+  CalibrationTask task{.kind = Kind::notification,
+                       .label = fmt::format("{} compute beside notifications", job.world),
+                       .world = job.world,
+                       .program = {},
+                       .cluster = job.cluster,
+                       .question = {InstructionKind::send, CollectiveKind::all_reduce, kOverlapBytes, 2, false}};
+  if (task.shares_devices()) return;
+  const bool sends =
+      std::ranges::any_of(questions, [](const TransferQuestion& q) { return q.kind == InstructionKind::send; });
+  if (sends && notifies(job.cluster)) {
+    task.program = notification_probe(kProbeRepeats);
+    tasks.add(task, j);
+  }
+  task.kind = Kind::core_share;
+  task.label = fmt::format("{} compute beside transfers", job.world);
+  task.question.kind = InstructionKind::collective;
+  task.program = overlap_probe(task.question, kProbeRepeats, kOverlapComputes);
+  tasks.add(task, j);
+}
+
+}  // namespace
+
+bool CalibrationTask::shares_devices() const { return ranks() > devices_in(cluster); }
+
+bool CalibrationTask::has_unexpected() const {
+  return kind == Kind::transfers && question.kind == InstructionKind::send && notifies(cluster);
+}
+
+std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, const CalibrationScope& scope) {
+  const auto busy = [&](const Job& job) {
+    return scope.busy_ranks > 0 ? scope.busy_ranks : std::min(job.program.ranks(), devices_in(job.cluster));
+  };
+  TaskList tasks;
+  for (std::size_t j = 0; j < jobs.size(); ++j) add_ops(tasks, jobs[j], j, busy(jobs[j]));
+  for (std::size_t j = 0; scope.other_sizes && j < jobs.size(); ++j) add_memory(tasks, jobs[j], busy(jobs[j]));
+  for (std::size_t j = 0; j < jobs.size(); ++j) add_transfers(tasks, jobs[j], j, scope.other_sizes);
+  for (std::size_t j = 0; j < jobs.size(); ++j) add_what_transfers_take(tasks, jobs[j], j);
+  return std::move(tasks).take();
+}
+
+}  // namespace sim

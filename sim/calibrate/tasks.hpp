@@ -1,0 +1,60 @@
+// What has to be measured so that jobs can be forecast.
+//
+//   for (const CalibrationTask& task : calibration_tasks(jobs, {.other_sizes = true}))
+//     fmt::print("{}\n", task.label);
+//
+// Ops are measured in the order of the strategy's own program, by one-rank programs (calibration_program) on one rank
+// alone and on several at once; transfers, notifications and core shares by probes (probe.hpp). No step with more than
+// one rank is ever run for its own forecast; a one-rank strategy's program is its ops, though, and so is measured
+// itself, in other visits than those that it is compared with.
+//
+// A job's tasks depend on that job alone, not on the others in the list; jobs that need the very same one share it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/cost/cost_model.hpp"
+#include "sim/lower/job.hpp"
+#include "sim/program/program.hpp"
+
+namespace sim {
+
+struct CalibrationTask {
+  enum class Kind : std::uint8_t {
+    ops,           // of a model as a strategy runs them
+    memory,        // memory_probe: for forecasts of other shapes
+    transfers,     // transfer_probe of `question`
+    notification,  // notification_probe
+    core_share     // overlap_probe
+  };
+  Kind kind = Kind::ops;
+  std::string label;  // for people
+  std::string world;
+  Program program;
+  Cluster cluster;
+  std::uint32_t copies = 0;        // ops, memory: ranks that run the one-rank program at once, each on its own device
+  TransferQuestion question = {};  // transfers; of the others the participants
+  std::vector<std::size_t> jobs =
+      {};               // whose costs these are, ascending; none: for forecasts of other shapes and sizes
+  std::string id = {};  // of the content: another program, world or number of copies has another one
+
+  [[nodiscard]] std::uint32_t ranks() const { return copies > 0 ? copies : question.members; }
+  /// Ranks that share a device wait for it, and that isn't what the machine does to a rank.
+  [[nodiscard]] bool shares_devices() const;
+  /// Half of a probe's messages come before their receiver is ready.
+  [[nodiscard]] bool has_unexpected() const;
+};
+
+struct CalibrationScope {
+  /// Transfers at powers of 4 from 4 KiB to 64 MiB and the memory probe, for forecasts of other shapes and sizes.
+  bool other_sizes = false;
+  /// Ops on 1 to so many ranks at once; 0: as many as of the job's ranks have a device of their own.
+  std::uint32_t busy_ranks = 0;
+};
+
+/// In a fixed order without repetitions.
+std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, const CalibrationScope& scope = {});
+
+}  // namespace sim

@@ -1,0 +1,38 @@
+#include "sim/cost/measured_transfer.hpp"
+
+#include <algorithm>
+
+namespace sim {
+
+LinkKey link_key(const std::string& world, const TransferQuestion& question) {
+  const std::string_view kind =
+      question.kind == InstructionKind::collective ? to_string(question.collective) : to_string(InstructionKind::send);
+  return {world, std::string(kind), question.members};
+}
+
+std::optional<TransferCost> transfer_cost(const Profile& profile, const Cluster& cluster, const LinkKey& link,
+                                          std::int64_t bytes) {
+  const std::optional<TransferTime> time = profile.transfer(link, bytes);
+  if (!time) return std::nullopt;
+  // Without measured notifications, only a small message's overhead is charged; the core's share covers what a large
+  // one's takes more.
+  const TransferTime least = *profile.transfer(link, 0);
+  TransferCost cost{.latency_s = time->latency_s,
+                    .wire_s = time->wire_s,
+                    .post_s = least.posts.post_s,
+                    .recv_post_s = least.posts.recv_post_s,
+                    .core_share = profile.core_share(cluster.world).value_or(cluster.link.core_share),
+                    .jitter = time->jitter,
+                    .engine = cluster.link.engine};
+  if (link.kind != "send") return cost;
+  const std::optional<Statistic> note = profile.link({link.world, "note", link.members}, 0);
+  const std::optional<TransferTime> unexpected = profile.transfer({link.world, "unexpected_send", link.members}, bytes);
+  if (!note || !unexpected) return cost;
+  cost.post_s = time->posts.post_s;
+  // A small message is written whole while it is posted.
+  const double delivery_s = std::max(0.0, least.latency_s - least.posts.post_s);
+  cost.rendezvous = {note->mean_s, delivery_s, unexpected->latency_s, unexpected->wire_s, unexpected->posts.post_s};
+  return cost;
+}
+
+}  // namespace sim

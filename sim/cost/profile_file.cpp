@@ -1,0 +1,246 @@
+// The file format of profile.hpp: writing, and strict reading.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "sim/cost/profile.hpp"
+#include "sim/error.hpp"
+#include "sim/text/file_format.hpp"
+#include "sim/text/spec.hpp"
+
+namespace sim {
+namespace {
+
+using Json = nlohmann::ordered_json;
+// `busy` ranks are of one node, and every level up to the highest costs memory.
+constexpr std::int64_t kMostRanks = 1 << 20, kMostBusy = 1024;
+constexpr double kMostBytes = 1ULL << 60, kMostSpread = 1e3, kMostLost = 0.999;
+// A line through times sums their squares and those of their reciprocals, and the simulator divides them by each other.
+constexpr double kLongest_s = 1e9, kShortest_s = 1e-15;
+
+/// Six digits: more than any measurement has.
+Json number(double value) { return value == 0 ? 0.0 : std::stod(fmt::format("{:.6g}", value)); }
+Json number(const std::optional<double>& value) { return value ? number(*value) : Json(); }
+
+void write(Json& row, const Statistic& statistic) {
+  row["count"] = statistic.count;
+  row["mean_s"] = number(statistic.mean_s);
+  row["sd_s"] = number(statistic.sd_s);
+  row["median_s"] = number(statistic.median_s);
+  row["jitter_s"] = number(statistic.jitter_s);
+}
+
+/// One line per key, and per row of a list.
+std::string to_lines(const Json& file) {
+  std::string text = "{";
+  for (const auto& [key, value] : file.items()) {
+    text += fmt::format("{}\n {}: ", text.size() > 1 ? "," : "", Json(key).dump());
+    if (!value.is_array() || value.empty()) {
+      text += value.dump(-1);
+      continue;
+    }
+    char before = '[';
+    for (const Json& row : value) {
+      text += fmt::format("{}\n  {}", before, row.dump());
+      before = ',';
+    }
+    text += "]";
+  }
+  return text + "\n}\n";
+}
+
+double time_of(JsonObject& row, std::string_view key) {
+  const double value = row.number(key);
+  if (value < 0) throw ConfigError("{}: '{}' must not be negative, found {}", row.where(), key, value);
+  if (value > kLongest_s || (value > 0 && value < kShortest_s))
+    throw ConfigError("{}: '{}' must be 0 or from {} to {} s, found {}", row.where(), key, kShortest_s, kLongest_s,
+                      value);
+  return value;
+}
+
+std::int64_t whole(JsonObject& row, std::string_view key, std::int64_t minimum,
+                   std::int64_t maximum = std::int64_t{1} << 53) {
+  const std::int64_t value = row.integer(key);
+  if (value < minimum || value > maximum)
+    throw ConfigError("{}: '{}' must be from {} to {}, found {}", row.where(), key, minimum, maximum, value);
+  return value;
+}
+
+double from_0_to(double most, std::string_view shown, const JsonObject& row, std::string_view key, double value) {
+  if (value >= 0 && value <= most) return value;
+  throw ConfigError("{}: '{}' must be from 0 to {}, found {}", row.where(), key, shown, value);
+}
+
+/// Of a key that may be missing.
+JsonObject object_or_none(JsonObject& file, std::string_view key) {
+  return file.has(key) ? file.object(key) : parse_json("{}", fmt::format("{}: {}", file.where(), key));
+}
+
+Statistic read_statistic(JsonObject& row) {
+  Statistic statistic{.count = whole(row, "count", 1),
+                      .mean_s = time_of(row, "mean_s"),
+                      .sd_s = {},
+                      .median_s = time_of(row, "median_s")};
+  if (!row.value("sd_s").is_null()) statistic.sd_s = time_of(row, "sd_s");
+  if (!row.value("jitter_s").is_null()) statistic.jitter_s = time_of(row, "jitter_s");
+  if (statistic.sd_s.has_value() != (statistic.count > 1))
+    throw ConfigError("{}: 'sd_s' must be null for one sample and a number for more; count={}", row.where(),
+                      statistic.count);
+  return statistic;
+}
+
+}  // namespace
+
+/// Reads and writes what a Profile keeps to itself.
+class ProfileFile {
+ public:
+  static Json write_ops(const Profile& profile) {
+    Json rows = Json::array();
+    for (const auto& [key, time] : profile.ops_) {
+      const auto& [work, world, busy] = key;
+      Json row{{"world", world}, {"work", work}, {"busy", busy}};
+      write(row, time);
+      rows.push_back(std::move(row));
+    }
+    return rows;
+  }
+
+  static Json write_workspaces(const Profile& profile) {
+    Json rows = Json::array();
+    for (const auto& [key, bytes] : profile.workspaces_) rows.push_back({{"work", key}, {"bytes", bytes}});
+    return rows;
+  }
+
+  static Json write_links(const Profile& profile) {
+    Json rows = Json::array();
+    for (const auto& [key, times] : profile.links_)
+      for (const auto& [bytes, measured] : times.sizes) {
+        Json row{{"world", key.world}, {"kind", key.kind}, {"members", key.members}, {"bytes", bytes}};
+        write(row, measured.time);
+        row["post_s"] = number(measured.posts.post_s);
+        row["recv_post_s"] = number(measured.posts.recv_post_s);
+        rows.push_back(std::move(row));
+      }
+    return rows;
+  }
+
+  static Json json_of(const Profile& profile) {
+    Json file{{"format", "paragauge-profile-2"}, {"device", profile.device}, {"environment", profile.environment}};
+    if (profile.launch_) write(file["launch"], *profile.launch_);
+    file["ops"] = write_ops(profile);
+    file["workspaces"] = write_workspaces(profile);
+    file["links"] = write_links(profile);
+    for (const char* key : {"core_share", "rank_spread", "interruptions", "process_bytes"}) file[key] = Json::object();
+    for (const auto& [world, share] : profile.core_shares_) file["core_share"][world] = number(share.mean);
+    for (const auto& [world, spread] : profile.rank_spreads_)
+      file["rank_spread"][world] = {{"count", spread.count},
+                                    {"difference", number(spread.difference)},
+                                    {"hiccup_variance", number(spread.hiccup_variance)}};
+    for (const auto& [world, found] : profile.interruptions_)
+      file["interruptions"][world] = {{"played_s", found.played_s}, {"lost_s", found.lost_s}};
+    for (const auto& [world, bytes] : profile.process_bytes_)
+      for (const double process : bytes) file["process_bytes"][world].push_back(std::llround(process));
+    return file;
+  }
+
+  static void read_ops(JsonObject& file, Profile& profile) {
+    for (JsonObject& row : file.objects("ops")) {
+      const std::string world = row.text("world"), work = row.text("work");
+      const std::int64_t busy = whole(row, "busy", 1, kMostBusy);
+      const Profile::OpKey key(work, world, static_cast<std::uint32_t>(busy));
+      if (!profile.ops_.emplace(key, read_statistic(row)).second)
+        throw ConfigError("{}: '{}' with world={} busy={} is there twice", row.where(), work, world, busy);
+      row.finish();
+    }
+  }
+
+  static void read_workspaces(JsonObject& file, Profile& profile) {
+    if (!file.has("workspaces")) return;
+    for (JsonObject& row : file.objects("workspaces")) {
+      const std::string work = row.text("work");
+      if (!profile.workspaces_.emplace(work, whole(row, "bytes", 0)).second)
+        throw ConfigError("{}: '{}' is there twice", row.where(), work);
+      row.finish();
+    }
+  }
+
+  static void read_links(JsonObject& file, Profile& profile) {
+    for (JsonObject& row : file.objects("links")) {
+      LinkKey key{row.text("world"), row.text("kind"),
+                  static_cast<std::uint32_t>(whole(row, "members", 2, kMostRanks))};
+      const std::int64_t bytes = whole(row, "bytes", 0);
+      if (std::ranges::find(kLinkKinds, key.kind) == kLinkKinds.end())
+        throw ConfigError("{}: unknown kind '{}'; known: {}", row.where(), key.kind,
+                          fmt::to_string(fmt::join(kLinkKinds, ", ")));
+      LinkTimes::Size measured{read_statistic(row), {}};
+      if (row.has("post_s")) measured.posts.post_s = time_of(row, "post_s");
+      if (row.has("recv_post_s")) measured.posts.recv_post_s = time_of(row, "recv_post_s");
+      if (!profile.links_[key].sizes.emplace(bytes, measured).second)
+        throw ConfigError("{}: {} {} with members={} bytes={} is there twice", row.where(), key.world, key.kind,
+                          key.members, bytes);
+      row.finish();
+    }
+  }
+
+  /// What is known of a world as a whole.
+  static void read_worlds(JsonObject& file, Profile& profile) {
+    JsonObject shares = file.object("core_share");
+    for (const std::string& world : shares.keys())
+      profile.core_shares_[world] = {from_0_to(1, "1", shares, world, shares.number(world)), 1};
+    JsonObject spreads = object_or_none(file, "rank_spread");
+    for (const std::string& world : spreads.keys()) {
+      JsonObject row = spreads.object(world);
+      RankSpread& spread = profile.rank_spreads_[world];
+      spread.count = whole(row, "count", 1);
+      spread.difference = from_0_to(kMostSpread, "1000", row, "difference", row.number("difference"));
+      spread.hiccup_variance = from_0_to(kMostSpread, "1000", row, "hiccup_variance", row.number("hiccup_variance"));
+      row.finish();
+    }
+    JsonObject interruptions = object_or_none(file, "interruptions");
+    for (const std::string& world : interruptions.keys()) {
+      JsonObject row = interruptions.object(world);
+      const Interruptions found = profile.interruptions_[world] = {time_of(row, "played_s"), time_of(row, "lost_s")};
+      if (found.lost_s > kMostLost * found.played_s)
+        throw ConfigError("{}: 'lost_s' must be at most {} of 'played_s', found {} of {}", row.where(), kMostLost,
+                          found.lost_s, found.played_s);
+      row.finish();
+    }
+    JsonObject processes = object_or_none(file, "process_bytes");
+    for (const std::string& world : processes.keys())
+      for (const double bytes : profile.process_bytes_[world] = processes.numbers(world))
+        from_0_to(kMostBytes, "2^60", processes, world, bytes);
+  }
+
+  static Profile read(JsonObject file) {
+    check_format(file, "paragauge-profile", 2, "calibrate again");
+    Profile profile(file.text("device"));
+    file.object("environment");  // must be an object
+    profile.environment = file.value("environment");
+    if (file.has("launch")) {
+      JsonObject launch = file.object("launch");
+      profile.launch_ = read_statistic(launch);
+      launch.finish();
+    }
+    read_ops(file, profile);
+    read_workspaces(file, profile);
+    read_links(file, profile);
+    read_worlds(file, profile);
+    if (file.has("link_fits")) file.objects("link_fits");  // lines through the links, of older files
+    file.finish();
+    return profile;
+  }
+};
+
+std::string Profile::to_json() const { return to_lines(ProfileFile::json_of(*this)); }
+
+void Profile::save(const std::filesystem::path& path) const { write_text_file(path, to_json()); }
+
+Profile profile_from_json(std::string_view text, const std::string& where) {
+  return ProfileFile::read(parse_json(text, where));
+}
+
+Profile load_profile(const std::filesystem::path& path) {
+  return profile_from_json(read_text_file(path), path.string());
+}
+
+}  // namespace sim

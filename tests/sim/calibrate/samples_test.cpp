@@ -1,0 +1,246 @@
+#include "sim/calibrate/samples.hpp"
+
+#include <numeric>
+
+#include "sim/cost/measured_transfer.hpp"
+#include "sim/simulate/forecast.hpp"
+#include "sim/simulate/simulate.hpp"
+#include "tests/sim/testing.hpp"
+
+namespace sim {
+namespace {
+
+using Kind = CalibrationTask::Kind;
+
+constexpr double kBusy = 1.3;  // two ranks at once slow each other down so much
+
+/// Costs that are known: the data sheet's, and slower with two busy ranks.
+class Known final : public CostModel {
+ public:
+  explicit Known(const Cluster& cluster) : analytic_(cost_model_table().at("analytic").make(cluster, nullptr)) {}
+  [[nodiscard]] std::string_view name() const override { return "known"; }
+  [[nodiscard]] ComputeCost compute(const Work& work) const override {
+    const double alone_s = analytic_->compute(work).busy_s[0];
+    return {{alone_s, kBusy * alone_s}};
+  }
+  [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
+    return analytic_->transfer(question);
+  }
+  [[nodiscard]] double launch_s() const override { return analytic_->launch_s(); }
+
+ private:
+  std::unique_ptr<CostModel> analytic_;
+};
+
+Job job_of(const std::string& strategy, const std::string& model = "toy_mlp", std::uint32_t devices = 2) {
+  const Model loaded = load_model(model);
+  Cluster cluster = testing::plain_cluster(parse_strategy(strategy, loaded).ranks());
+  cluster.devices_per_node = devices;
+  for (std::uint32_t rank = 0; rank < cluster.place.size(); ++rank) cluster.place[rank].device = rank % devices;
+  return make_job(loaded, strategy, cluster);
+}
+
+/// A visit in the simulator: steps in which everything takes these factors of its known cost.
+std::vector<Timeline> visit(const CalibrationTask& task, const std::vector<double>& factors) {
+  CalibrationTask copied = task;
+  if (task.copies > 0) {
+    copied.program.roles[0].ranks.resize(task.copies);
+    std::iota(copied.program.roles[0].ranks.begin(), copied.program.roles[0].ranks.end(), 0U);
+  }
+  Cluster cluster = testing::plain_cluster(task.ranks());
+  for (std::uint32_t rank = 0; rank < task.ranks(); ++rank)
+    cluster.place[rank].device = rank % task.cluster.devices_per_node;
+  std::vector<Timeline> steps;
+  for (const double factor : factors) {
+    Prices costs = price(copied.program, Known(cluster), cluster);
+    for (double& seconds : costs.work_s) seconds *= factor;
+    for (TransferCost& transfer : costs.transfers) transfer.latency_s *= factor, transfer.wire_s *= factor;
+    costs.launch_s *= factor;
+    steps.push_back(simulate(copied.program, costs, cluster));
+  }
+  return steps;
+}
+
+// Mean 1.2, median 1.
+const std::vector<double> kSkewed{1, 1, 1.6};
+
+Profile profile_of(const std::vector<Job>& jobs, std::size_t j, const std::vector<double>& factors) {
+  Profile profile("core");
+  for (const CalibrationTask& task : calibration_tasks(jobs))
+    if (task.kind != Kind::notification && task.kind != Kind::core_share)
+      add_for_job(samples_of(task, visit(task, factors)), task, jobs, j, profile);
+  return profile;
+}
+
+TEST(CalibrationSamples, GiveBackTheCostsThatTheyWereSimulatedWith) {
+  for (const char* strategy : {"single", "model_parallel", "pipeline,microbatches=2", "ddp", "ddp,overlap=1"}) {
+    const Job job = job_of(strategy);
+    const Profile profile = profile_of({job}, 0, {1, 1});
+    const Prices known = price(job.program, Known(job.cluster), job.cluster);
+    const double step_s = simulate(job.program, known, job.cluster).step_s;
+    EXPECT_NEAR(forecast(job.program, job.cluster, "profiled", &profile).step.step_s, step_s, 1e-6 * step_s)
+        << strategy;
+  }
+}
+
+// What is long now and then counts with how often it is: the mean, not the median; and no sample counts twice.
+TEST(CalibrationSamples, GiveMeansOfEverySampleOnce) {
+  const Job job = job_of("pipeline,microbatches=2");
+  const Profile profile = profile_of({job}, 0, kSkewed);
+  const Known known(job.cluster);
+  std::map<std::string, std::int64_t> instructions;  // of the ops task, by work
+  for (const CalibrationTask& task : calibration_tasks({job}))
+    if (task.kind == Kind::ops && task.copies == 1)
+      for (const std::uint32_t work : task.program.roles[0].work)
+        if (work != kNone) ++instructions[work_key(task.program.works[work])];
+  for (const Work& work : job.program.works) {
+    const std::string key = work_key(work);
+    const std::map<std::uint32_t, Statistic> levels = profile.op_levels("gloo", key);
+    const double alone_s = known.compute(work).busy_s[0];
+    EXPECT_NEAR(levels.at(1).mean_s, 1.2 * alone_s, 1e-6 * alone_s) << key;
+    EXPECT_NEAR(levels.at(2).mean_s, 1.2 * kBusy * alone_s, 1e-6 * alone_s) << key;
+    EXPECT_EQ(levels.at(1).count, 3 * instructions.at(key)) << key;
+    EXPECT_EQ(levels.at(2).count, 2 * 3 * instructions.at(key)) << key;
+  }
+  std::int64_t launches = 0;
+  for (const auto& [key, count] : instructions) launches += 3 * count;
+  EXPECT_EQ(profile.launch()->count, launches);
+  EXPECT_NEAR(profile.launch()->mean_s, 1.2e-6, 1e-12);
+  for (const auto& [key, times] : profile.links())
+    for (const auto& [bytes, size] : times.sizes) {
+      const TransferCost cost = known.transfer({InstructionKind::send, {}, bytes, 2, false});
+      EXPECT_NEAR(size.time.mean_s, 1.2 * (cost.latency_s + cost.wire_s), 1e-6 * size.time.mean_s) << bytes;
+      EXPECT_EQ(size.time.count, 3 * 2) << key.kind << " " << bytes;  // of four messages, half are unexpected
+    }
+}
+
+TEST(CalibrationSamples, HaveTheOverheadsOfPosting) {
+  const Job job = job_of("model_parallel");
+  for (const CalibrationTask& task : calibration_tasks({job})) {
+    if (task.kind != Kind::transfers) continue;
+    std::vector<Timeline> steps = visit(task, {1, 1, 1});
+    // The sender's thread goes on 7 µs after each of its posts in one step, 1 µs in the others; the receiver's 3 µs.
+    for (std::size_t s = 0; s < steps.size(); ++s)
+      for (std::size_t rank = 0; rank < 2; ++rank) {
+        const Role& role = task.program.roles[rank];
+        RankTimeline& times = steps[s].ranks[rank];
+        for (std::uint32_t i = 0; i + 1 < role.size(); ++i)
+          if (is_posted(role.kind[i])) {
+            const double overhead_s = role.kind[i] == InstructionKind::recv ? 3e-6 : s == 0 ? 7e-6 : 1e-6;
+            times.start_s[i + 1] = times.posted_s[i] + overhead_s;
+            times.end_s[i + 1] = std::max(times.end_s[i + 1], times.start_s[i + 1]);
+          }
+      }
+    Profile profile("core");
+    add(samples_of(task, steps), task, profile);
+    const PostTimes posts = profile.transfer(link_key("gloo", task.question), task.question.bytes)->posts;
+    EXPECT_NEAR(posts.post_s, 3e-6, 1e-12);
+    EXPECT_NEAR(posts.recv_post_s, 3e-6, 1e-12);
+  }
+}
+
+/// Every time of a visit that begins late, as where four ranks wait for two cores.
+std::vector<Timeline> with_waits(std::vector<Timeline> steps) {
+  std::size_t number = 0;
+  for (Timeline& step : steps)
+    for (RankTimeline& rank : step.ranks)
+      for (std::size_t i = 0; i < rank.end_s.size(); ++i)
+        if (++number % 3 == 0) rank.end_s[i] += 0.01;
+  return steps;
+}
+
+// Strategies of four ranks on two cores, and of other models, leave the profile of the others as it is.
+TEST(CalibrationSamples, OfRanksThatShareCoresAreInNoOtherForecast) {
+  for (const char* strategy : {"single", "ddp", "pipeline,microbatches=2"}) {
+    const std::vector<Job> alone{job_of(strategy)};
+    std::vector<Job> together = alone;
+    for (const char* other : {"ddp,dp=4", "ddp,dp=4,overlap=1", "dp=2,pp=2"}) together.push_back(job_of(other));
+    Profile expected("core"), profile("core");
+    for (const CalibrationTask& task : calibration_tasks(alone))
+      add_for_job(samples_of(task, visit(task, kSkewed)), task, alone, 0, expected);
+    bool four = false;
+    for (const CalibrationTask& task : calibration_tasks(together)) {
+      std::vector<Timeline> steps = visit(task, kSkewed);
+      if (task.shares_devices()) steps = with_waits(std::move(steps));
+      four |= task.shares_devices();
+      add_for_job(samples_of(task, steps), task, together, 0, profile);
+    }
+    EXPECT_TRUE(four);
+    EXPECT_EQ(profile.to_json(), expected.to_json()) << strategy;
+  }
+}
+
+// One file for all jobs: no interruptions are taken from ranks that share a core.
+TEST(CalibrationSamples, OfRanksThatShareCoresInterruptNothing) {
+  const Job job = job_of("ddp,dp=4");
+  for (const CalibrationTask& task : calibration_tasks({job})) {
+    if (task.kind != Kind::transfers) continue;
+    ASSERT_TRUE(task.shares_devices());
+    const std::vector<Timeline> steps = visit(task, {1, 1, 1, 1, 1});
+    const CalibrationSamples quiet = samples_of(task, steps), waits = samples_of(task, with_waits(steps));
+    EXPECT_EQ(waits.interruptions, Interruptions());
+    // The mean is theirs, though.
+    const auto mean = [](const std::vector<double>& times) {
+      return std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(times.size());
+    };
+    EXPECT_GT(mean(waits.link.transfers), mean(quiet.link.transfers) + 1e-3);
+  }
+}
+
+TEST(CalibrationSamples, TellInterruptionsApart) {
+  const std::vector<Job> jobs{job_of("ddp"), job_of("ddp,overlap=1,bucket_MiB=0.0001"), job_of("single")};
+  for (const CalibrationTask& task : calibration_tasks(jobs)) {
+    if (task.kind != Kind::ops || task.copies != 2) continue;
+    std::vector<Timeline> steps = visit(task, {1, 1, 1, 1, 1, 1});
+    const Role& role = task.program.roles[0];
+    for (std::uint32_t i = 0, late = 0; i < role.size(); ++i) {  // 1 ms into the last op of one rank's last step
+      late += role.kind[i] == InstructionKind::update;
+      if (role.kind[i] == InstructionKind::update && i + 1 == role.size()) steps.back().ranks[1].end_s[i] += 1e-3;
+    }
+    const CalibrationSamples samples = samples_of(task, steps);
+    EXPECT_NEAR(samples.interruptions.lost_s, 1e-3, 1e-6);
+    for (const std::size_t j : {0UL, 1UL, 2UL}) {
+      Profile profile("core");
+      add_for_job(samples, task, jobs, j, profile);
+      // Of as many ranks: the machine is the same for both. One rank: another matter.
+      EXPECT_EQ(profile.ops() > 0, std::ranges::count(task.jobs, j) == 1);
+      EXPECT_EQ(profile.to_json().find("played_s") != std::string::npos, j < 2);
+    }
+  }
+}
+
+TEST(CalibrationSamples, KnowHowFarRanksLieApart) {
+  const Job job = job_of("ddp");
+  for (const CalibrationTask& task : calibration_tasks({job})) {
+    if (task.kind != Kind::ops) continue;
+    std::vector<Timeline> steps = visit(task, {1, 1, 1});
+    for (Timeline& step : steps)
+      if (task.copies == 2)
+        for (double& seconds : step.ranks[1].end_s) seconds *= 1.0;
+    const CalibrationSamples samples = samples_of(task, steps);
+    EXPECT_EQ(samples.rank_spread.count, task.copies == 2 ? 3 : 0);
+    EXPECT_NEAR(samples.rank_spread.difference, 0, 1e-9);
+  }
+}
+
+TEST(CalibrationSamples, KnowWhatProcessesHoldBesideTheirTensors) {
+  const Job job = job_of("ddp");
+  for (const CalibrationTask& task : calibration_tasks({job})) {
+    if (task.kind != Kind::ops || task.copies != 2) continue;
+    const std::vector<std::int64_t> workspace(task.program.roles[0].size(), 1000);
+    const std::vector<std::int64_t> residents{500'000'000, 400'000'000};
+    CalibrationSamples apart, one;
+    add_memory(task, workspace, residents, apart);
+    add_memory(task, workspace, std::span(residents).first(1), one);
+    ASSERT_EQ(apart.process_bytes.size(), 2U);
+    ASSERT_EQ(one.process_bytes.size(), 1U);
+    const double held = 5e8 - apart.process_bytes[0];
+    EXPECT_GT(held, 0);
+    EXPECT_DOUBLE_EQ(4e8 - apart.process_bytes[1], held);
+    EXPECT_DOUBLE_EQ(5e8 - one.process_bytes[0], 2 * held);  // threads of one process
+    for (const auto& [key, bytes] : apart.workspaces) EXPECT_EQ(bytes, 1000) << key;
+  }
+}
+
+}  // namespace
+}  // namespace sim

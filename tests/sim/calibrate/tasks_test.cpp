@@ -1,0 +1,123 @@
+#include "sim/calibrate/tasks.hpp"
+
+#include <map>
+#include <set>
+
+#include "sim/cost/measured_transfer.hpp"
+#include "tests/sim/testing.hpp"
+
+namespace sim {
+namespace {
+
+using Kind = CalibrationTask::Kind;
+
+Job job_of(const std::string& strategy, const std::string& world = "gloo", const std::string& model = "toy_mlp") {
+  const Model loaded = load_model(model);
+  return make_job(loaded, strategy,
+                  load_cluster("cpu_" + world, parse_strategy(strategy, loaded).ranks(), /*devices_per_node=*/2));
+}
+
+/// What a job's own tasks are: their ids tell world, program and copies.
+std::set<std::string> own_tasks(const std::vector<Job>& jobs, std::size_t j) {
+  std::set<std::string> own;
+  for (const CalibrationTask& task : calibration_tasks(jobs))
+    if (std::ranges::count(task.jobs, j) == 1) own.insert(task.id);
+  return own;
+}
+
+TEST(CalibrationTasks, OfAJobDontDependOnTheOthers) {
+  for (const char* world : {"local", "gloo"}) {
+    const std::vector<Job> others{job_of("ddp,dp=4", world),
+                                  job_of("pipeline,microbatches=4", world),
+                                  job_of("ddp,overlap=1,bucket_MiB=0.001", world),
+                                  job_of("single", "local"),
+                                  job_of("ddp", world, "toy_mlp,global_batch=40"),
+                                  job_of("ddp,dp=4", world, "convnet,global_batch=8")};
+    for (const char* strategy : {"single", "ddp", "pipeline,microbatches=2", "model_parallel"}) {
+      std::vector<Job> jobs = others;
+      jobs.push_back(job_of(strategy, world));
+      EXPECT_EQ(own_tasks(jobs, others.size()), own_tasks({jobs.back()}, 0)) << strategy << " on " << world;
+    }
+  }
+}
+
+TEST(CalibrationTasks, AreEnoughForEveryQuestionOfTheForecast) {
+  const std::vector<Job> jobs{job_of("ddp,overlap=1"), job_of("pipeline,microbatches=2"), job_of("ddp,dp=4")};
+  for (std::size_t j = 0; j < jobs.size(); ++j) {
+    std::set<std::pair<LinkKey, std::int64_t>> measured;
+    std::set<std::string> works;
+    for (const CalibrationTask& task : calibration_tasks(jobs)) {
+      if (std::ranges::count(task.jobs, j) == 0) continue;
+      if (task.kind == Kind::transfers) measured.insert({link_key(task.world, task.question), task.question.bytes});
+      if (task.kind == Kind::ops)
+        for (const Work& work : task.program.works) works.insert(work_key(work));
+    }
+    for (const Work& work : jobs[j].program.works) EXPECT_TRUE(works.contains(work_key(work))) << work_key(work);
+    for (const Role& role : jobs[j].program.roles)
+      for (std::uint32_t i = 0; i < role.size(); ++i) {
+        const bool collective = role.kind[i] == InstructionKind::collective;
+        if (!collective && role.kind[i] != InstructionKind::send) continue;
+        const LinkKey key{"gloo", std::string(collective ? to_string(role.collective[i]) : "send"),
+                          collective ? jobs[j].program.ranks() : 2};
+        EXPECT_TRUE(measured.contains({key, jobs[j].program.transfer_bytes(role, i)})) << key.kind;
+      }
+  }
+}
+
+TEST(CalibrationTasks, OpsRunOnAsManyRanksAsHaveACore) {
+  const auto copies_of = [](const Job& job, const CalibrationScope& scope) {
+    std::vector<std::uint32_t> copies;
+    for (const CalibrationTask& task : calibration_tasks({job}, scope))
+      if (task.kind == Kind::ops) copies.push_back(task.copies);
+    return copies;
+  };
+  using Copies = std::vector<std::uint32_t>;
+  EXPECT_EQ(copies_of(job_of("single"), {}), Copies{1});
+  EXPECT_EQ(copies_of(job_of("ddp"), {}), (Copies{1, 2}));
+  EXPECT_EQ(copies_of(job_of("ddp,dp=4"), {}), (Copies{1, 2}));
+  EXPECT_EQ(copies_of(job_of("single"), {.busy_ranks = 2}), (Copies{1, 2}));
+}
+
+TEST(CalibrationTasks, OtherSizesAreNobodysOwn) {
+  std::map<std::int64_t, bool> own;
+  std::size_t memory = 0;
+  for (const CalibrationTask& task : calibration_tasks({job_of("ddp")}, {.other_sizes = true})) {
+    memory += task.kind == Kind::memory;
+    EXPECT_TRUE(task.kind != Kind::memory || task.jobs.empty());
+    if (task.kind == Kind::transfers && task.question.collective == CollectiveKind::all_reduce)
+      own[task.question.bytes] = !task.jobs.empty();
+  }
+  EXPECT_EQ(memory, 2U);
+  EXPECT_TRUE(own.at(4096));
+  for (std::int64_t bytes = 4 * 4096; bytes <= 64 << 20; bytes *= 4) EXPECT_FALSE(own.at(bytes)) << bytes;
+}
+
+TEST(CalibrationTasks, ShareTheVerySameOneOnly) {
+  // On one rank, two and three stages compute the same; another batch doesn't.
+  const std::vector<Job> jobs{job_of("pipeline,pp=2,microbatches=2"), job_of("pipeline,pp=3,microbatches=2"),
+                              job_of("pipeline,pp=2,microbatches=2", "gloo", "toy_mlp,global_batch=40")};
+  std::vector<std::vector<std::size_t>> ops;
+  std::set<std::string> ids;
+  const std::vector<CalibrationTask> tasks = calibration_tasks(jobs, {.other_sizes = true});
+  for (const CalibrationTask& task : tasks) {
+    ids.insert(task.id);
+    if (task.kind == Kind::ops && task.copies == 1) ops.push_back(task.jobs);
+  }
+  EXPECT_EQ(ops, (std::vector<std::vector<std::size_t>>{{0, 1}, {2}}));
+  EXPECT_EQ(ids.size(), tasks.size());
+}
+
+TEST(CalibrationTasks, WhatTransfersTakeIsAskedOfTwoRanksWithACoreEach) {
+  std::vector<std::uint32_t> ranks;
+  for (const CalibrationTask& task : calibration_tasks({job_of("ddp,dp=4"), job_of("pipeline,microbatches=2")}))
+    if (task.kind == Kind::notification || task.kind == Kind::core_share) {
+      ranks.push_back(task.ranks());
+      EXPECT_FALSE(task.shares_devices());
+    }
+  EXPECT_EQ(ranks, (std::vector<std::uint32_t>{2, 2}));
+  for (const CalibrationTask& task : calibration_tasks({job_of("single"), job_of("ddp", "local")}))
+    EXPECT_TRUE(task.kind == Kind::ops || task.kind == Kind::transfers) << task.label;
+}
+
+}  // namespace
+}  // namespace sim
