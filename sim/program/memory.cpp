@@ -13,10 +13,10 @@ namespace {
 
 using Live = std::array<std::int64_t, kTensorClasses>;
 
-/// A step's allocations and frees in their order: take(storage), run(instruction) with everything it needs,
-/// give(storage).
+/// A step's allocations and frees in their order: take(storage), run(instruction) while everything it needs is
+/// allocated, give(storage).
 template <class Take, class Run, class Give>
-void play_step(const Role& role, const Take& take, const Run& run, const Give& give) {
+void walk_step(const Role& role, const Take& take, const Run& run, const Give& give) {
   std::vector<bool> allocated(role.storages.size());
   for (std::uint32_t s = 0; s < role.storages.size(); ++s) allocated[s] = role.storages[s].persistent;
   for (std::uint32_t i = 0; i < role.size(); ++i) {
@@ -53,7 +53,7 @@ void each_live(const Role& role, const Visit& visit) {
   const auto take = [&](const Storage& storage) { change(storage, 1); };
   each_persistent(role, take);
   visit(kNone, total, live);
-  play_step(
+  walk_step(
       role, take, [&](std::uint32_t i) { visit(i, total, live); },
       [&](const Storage& storage) { change(storage, -1); });
 }
@@ -180,7 +180,7 @@ double held_with_reuse(const Role& role, std::span<const double> workspace_bytes
   each_persistent(role, take_storage);
   constexpr int kSteps = 2;
   for (int step = 0; step < kSteps; ++step)
-    play_step(
+    walk_step(
         role, take_storage,
         [&](std::uint32_t i) {
           if (const double workspace = workspace_of(role, i, workspace_bytes); workspace > 0) {

@@ -30,6 +30,11 @@ accepts report "$scratch/r.json" "$scratch/other.json" --json "$scratch/both.jso
 [[ $(grep -c '"command":"predict"' "$scratch/both.json") == 2 ]] || { echo "report loses what the files say of where they were made"; failed=1; }
 accepts predict -m convnet,timing=epoch -s single -s pipeline,pp=4,cut=r2,schedule=forward_only,split_size=8 -c dgx_a100_one_process --epoch 50000
 grep -q '782 steps, the last with 16 samples' "$scratch/out" || { echo "predict doesn't know the last batch"; failed=1; }
+accepts predict -m resnet152,global_batch=4096 -s single -c dgx_a100
+grep -q 'single does not fit: needs 680 of 80 GiB (activations 680)' "$scratch/out" || { echo "predict doesn't say that it doesn't fit"; failed=1; }
+accepts predict -m resnet50,global_batch=4096 -s ddp,dp=64,overlap=1 -c dgx_a100
+grep -q '64 ranks share 8 devices' "$scratch/out" || { echo "predict shares devices without a word"; failed=1; }
+grep -q 'no track record for this device (a100_sxm_80g)' "$scratch/out" || { echo "predict doesn't say what its interval is from"; failed=1; }
 accepts predict -m convnet -s ddp -w gloo --network 100mbit
 grep -q 'gloo@100mbit' "$scratch/out" || { echo "predict doesn't know the network"; failed=1; }
 accepts predict -m toy_mlp -s dp=2,pp=2,microbatches=2 -c dgx_a100 --program
@@ -69,6 +74,9 @@ else
   accepts compare -m toy_mlp -s single -s ddp -w local --rounds 1 --json "$scratch/compare.json"
   accepts compare -m toy_mlp -s single -s ddp -w local --rounds 2 --json "$scratch/compare.json" # goes on with round 2
   grep -q 'going on with round 2' "$scratch/out" || { echo "compare didn't resume"; failed=1; }
+  refuses "is a result of 'compare' (2 rounds), which 'predict' neither goes on with nor replaces" predict -m toy_mlp -s single --json "$scratch/compare.json"
+  refuses "is a result of 'compare' (2 rounds), which 'measure' neither goes on with nor replaces" measure -m toy_mlp -s single -w local --json "$scratch/compare.json"
+  refuses "taken with options/real_time true, not false" compare -m toy_mlp -s single -s ddp -w local --rounds 3 --no-real-time --json "$scratch/compare.json"
   accepts trace -m toy_mlp -s pipeline,microbatches=2 -w local -o "$scratch/trace.json"
   refuses "unknown world 'mpi'; known: local, gloo" measure -m toy_mlp -s single -w mpi
   refuses "dp=2 × pp=1 must be ranks=3" measure -m toy_mlp -s ddp -w local --ranks 3
