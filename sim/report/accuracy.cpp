@@ -215,7 +215,19 @@ ForecastSummary summarize(const Result& result, const std::vector<CellAccuracy>&
 /// "resnet18" of "resnet18,global_batch=8,image=64".
 std::string_view family(const Cell& cell) { return std::string_view(cell.model).substr(0, cell.model.find(',')); }
 
-/// Forecast intervals from the errors of other models.
+bool is_wider(const Interval& a, const Interval& b) { return a.high * b.low > b.high * a.low; }
+
+/// What the forecasts say of themselves, mean over rounds.
+std::optional<Interval> stated_90(const Cell& cell, const std::string& cost_model) {
+  Interval sum;
+  double rounds = 0;
+  for (const Round& round : cell.rounds)
+    if (const auto found = round.stated_90.find(cost_model); found != round.stated_90.end())
+      sum = {sum.low + found->second.low, sum.high + found->second.high}, ++rounds;
+  return rounds > 0 ? std::optional(Interval{sum.low / rounds, sum.high / rounds}) : std::nullopt;
+}
+
+/// Forecast intervals from the errors of other models here; without those, of earlier ones, or the forecasts' own.
 void add_intervals(const Result& result, const TrackRecord* record, Accuracy& accuracy) {
   for (std::size_t i = 0; i < result.cells.size(); ++i)
     for (auto& [cost_model, forecast] : accuracy.cells[i].forecasts) {
@@ -235,8 +247,15 @@ void add_intervals(const Result& result, const TrackRecord* record, Accuracy& ac
       const std::string& device = result.cells[i].device;
       const ErrorRecord* earlier = record != nullptr ? find(*record, device, cost_model) : nullptr;
       if (earlier != nullptr) forecast.relative_sd = earlier->relative_sd;
-      if (!forecast.interval_90 && earlier != nullptr)
+      const bool from_others = forecast.interval_90.has_value();
+      if (!from_others && earlier != nullptr)
         take(*earlier, fmt::format("the track record of {} forecasts on {}", earlier->count, device));
+      // Earlier forecasts may have been of networks that the profile knew better.
+      const std::optional<Interval> stated = stated_90(result.cells[i], cost_model);
+      if (stated && !from_others && (!forecast.interval_90 || is_wider(*stated, *forecast.interval_90))) {
+        forecast.interval_90 = stated;
+        forecast.interval_from = "what the profile leaves open";
+      }
       if (forecast.interval_90 && accuracy.cells[i].measured)
         forecast.covered = accuracy.cells[i].measured->step_s >= forecast.interval_90->low &&
                            accuracy.cells[i].measured->step_s <= forecast.interval_90->high;

@@ -1,5 +1,7 @@
 #include "sim/report/result.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -51,6 +53,8 @@ Json list_of(const StepTime& time) {
 Json to_json(const Round& round, bool with_samples) {
   Json json{{"round", round.round}, {"predicted", Json::object()}};
   for (const auto& [cost_model, time] : round.predicted) json["predicted"][cost_model] = list_of(time);
+  for (const auto& [cost_model, interval] : round.stated_90)
+    json["stated_90"][cost_model] = {rounded(interval.low), rounded(interval.high)};
   json["replayed_s"] = round.replayed_s ? Json(rounded(*round.replayed_s)) : Json();
   Json& measured = json["measured"];
   if (round.measured.empty()) return json;
@@ -181,6 +185,16 @@ Round read_round(JsonObject& json, int version, std::map<std::string, Attributio
       parts.finish();
     }
     round.predicted[cost_model] = step_from(predicted, cost_model, values);
+  }
+  if (json.has("stated_90")) {
+    JsonObject stated = json.object("stated_90");
+    for (const std::string& cost_model : stated.keys()) {
+      const std::vector<double> ends = stated.numbers(cost_model);
+      if (ends.size() != 2 || !(ends[0] <= ends[1]))
+        throw ConfigError("{}: '{}' must be [low_s, high_s], found [{}]", stated.where(), cost_model,
+                          fmt::join(ends, ", "));
+      round.stated_90[cost_model] = {seconds(stated, cost_model, ends[0]), seconds(stated, cost_model, ends[1])};
+    }
   }
   if (!json.value("replayed_s").is_null()) round.replayed_s = positive(json, "replayed_s", json.number("replayed_s"));
   if (version == 1) {

@@ -26,6 +26,8 @@
 //                   rounds, see `ClassError`
 //     rounds        [{round, predicted, replayed_s, measured}]
 //       predicted     {cost model: [5]}
+//       stated_90     {cost model: [low_s, high_s]}: a forecast's own 90 % interval (sim/simulate/forecast.hpp); may be
+//                     missing
 //       replayed_s    step time with the measured durations put into the predicted dependencies, or null
 //       measured      {count, mean: [5], sd: [5], median_s} of the round's steps, or null; samples: [[5], …] if asked for
 //   columns, rows, summary   computed from the cells when written (sim/report/report.hpp says what they mean), not read
@@ -47,6 +49,7 @@
 
 #include "sim/cluster/cluster.hpp"
 #include "sim/program/program.hpp"
+#include "sim/report/measurement.hpp"
 #include "sim/simulate/attribution.hpp"
 #include "sim/simulate/timeline.hpp"
 
@@ -85,6 +88,7 @@ class RoundSteps {
 struct Round {
   int round = 0;
   std::map<std::string, StepTime> predicted;  // by cost model
+  std::map<std::string, Interval> stated_90;  // of the step, by cost models that say how well they know it
   std::optional<double> replayed_s;
   RoundSteps measured;
   friend bool operator==(const Round&, const Round&) = default;

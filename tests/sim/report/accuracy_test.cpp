@@ -128,6 +128,22 @@ TEST(Accuracy, ForecastIntervalsComeFromOtherModels) {
   EXPECT_FALSE(assess(result, &elsewhere).cells[0].forecasts.at("m").interval_90);
 }
 
+TEST(Accuracy, WithoutOtherModelsTheWiderIntervalCounts) {
+  Result result;
+  Cell& cell = add(result, {"single", times(1.1), kSteady});
+  cell.device = "A CPU";
+  for (Round& round : cell.rounds) round.stated_90["m"] = {0.5, 2.5};
+  const auto interval_with = [&](const TrackRecord* record) {
+    return assess(result, record).cells[0].forecasts.at("m");
+  };
+  EXPECT_EQ(interval_with(nullptr).interval_90, (Interval{0.5, 2.5}));
+  EXPECT_EQ(interval_with(nullptr).interval_from, "what the profile leaves open");
+  EXPECT_TRUE(interval_with(nullptr).covered.value());
+  const TrackRecord narrow{{"A CPU", {{"m", {100, 0, 0.01}}}}}, wide{{"A CPU", {{"m", {100, 0, 2}}}}};
+  EXPECT_EQ(interval_with(&narrow).interval_from, "what the profile leaves open");
+  EXPECT_EQ(interval_with(&wide).interval_from, "the track record of 100 forecasts on A CPU");
+}
+
 TEST(Accuracy, AgainstThePeerInTheSameRounds) {
   const std::vector<double> drift{1, 1.2, 1.4, 1.6, 1.8, 2.0};
   Result result;

@@ -29,6 +29,7 @@ Result sample_result() {
     Round& r = cell.rounds.emplace_back();
     r.round = round;
     r.predicted["profiled"] = {1.5, 1, 0.25, 0.125, 0.125};
+    r.stated_90["profiled"] = {1.25, 1.75};
     r.replayed_s = 1.25;
     r.measured = {{1.25, 1, 0.25, 0, 0}, {1.5, 1, 0.5, 0, 0}};
     cell.attribution["profiled"].add({{"linear.forward", 1, 0.5, 0.5}, {"rest", 0, 0, -0.25}});
@@ -63,7 +64,8 @@ TEST(Result, RoundTripsThroughItsFile) {
 TEST(Result, IsCompactUnlessAskedForSamples) {
   const Result result = sample_result();
   const std::string text = to_json(result);
-  EXPECT_NE(text.find("\n   {\"round\":1,\"predicted\":{\"profiled\":[1.5,1.0,0.25,0.125,0.125]},\"replayed_s\":1.25,"
+  EXPECT_NE(text.find("\n   {\"round\":1,\"predicted\":{\"profiled\":[1.5,1.0,0.25,0.125,0.125]},"
+                      "\"stated_90\":{\"profiled\":[1.25,1.75]},\"replayed_s\":1.25,"
                       "\"measured\":{\"count\":2,\"mean\":[1.375,1.0,0.375,0.0,0.0],"
                       "\"sd\":[0.1767767,0.0,0.1767767,0.0,0.0],\"median_s\":1.375}}\n"),
             std::string::npos)
@@ -287,6 +289,8 @@ TEST(Result, SaysWhatIsWrongWithAFile) {
                                   std::to_string(half.size()) + " (the file is truncated)");
   EXPECT_EQ(message_of(replaced(good, "\"replayed_s\":1.25", "\"replayed_s\":-1.25")),
             "r.json: cells[0]: rounds[0]: 'replayed_s' must be positive, found -1.25");
+  EXPECT_EQ(message_of(replaced(good, "[1.25,1.75]", "[1.75,1.25]")),
+            "r.json: cells[0]: rounds[0]: stated_90: 'profiled' must be [low_s, high_s], found [1.75, 1.25]");
   EXPECT_EQ(message_of(replaced(good, "\"round\":1", "\"round\":0")),
             "r.json: cells[0]: rounds[1]: round 0 is there twice");
   EXPECT_EQ(message_of(replaced(good, "\"strategy\":\"ddp,dp=2\",\"world\"", "\"strategy\":\"single\",\"world\"")),
