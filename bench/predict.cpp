@@ -16,6 +16,7 @@
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/report/answer.hpp"
+#include "sim/report/console.hpp"
 #include "sim/report/report.hpp"
 #include "sim/simulate/forecast.hpp"
 #include "sim/simulate/what_if.hpp"
@@ -131,10 +132,11 @@ int predict(const PredictOptions& options) {
     fmt::print("{}", sim::to_console(report, sim::Detail::full));
   else
     fmt::print("{}\n{}", answer.table, answer.words);
-  fmt::print("What limits the step, and what twice as good a resource would give:\n");
+  if (!options.output.details)
+    std::erase_if(limits, [&](const auto& cell) { return std::ranges::count(answer.fastest, cell.first) == 0; });
+  if (!limits.empty()) fmt::print("What limits the step, and what twice as good a resource would give:\n");
   for (const auto& [cell, lines] : limits)
-    if (options.output.details || std::ranges::count(answer.fastest, cell) > 0)
-      fmt::print("{}\n", fmt::join(lines, "\n"));
+    for (const std::string& line : lines) fmt::print("{}\n", fmt::join(sim::wrap(line, ' ', 96), "\n    "));
   if (options.epoch > 0) fmt::print("An epoch of {} samples:\n{}\n", options.epoch, fmt::join(epochs, "\n"));
   if (!options.output.json.empty()) sim::save_result(options.output.json, result);
   if (!options.output.csv.empty()) sim::write_text_file(options.output.csv, sim::to_csv(report));

@@ -33,6 +33,7 @@ grep -q '782 steps, the last with 16 samples' "$scratch/out" || { echo "predict 
 accepts predict -m resnet152,global_batch=4096 -s single -c dgx_a100
 grep -q 'single does not fit: needs 680 of 80 GiB (activations 680)' "$scratch/out" || { echo "predict doesn't say that it doesn't fit"; failed=1; }
 accepts predict -m resnet50,global_batch=4096 -s ddp,dp=64,overlap=1 -c dgx_a100
+[[ $(wc -L <"$scratch/out") -le 100 ]] || { echo "predict prints lines of more than 100 columns"; failed=1; }
 grep -q '64 ranks share 8 devices' "$scratch/out" || { echo "predict shares devices without a word"; failed=1; }
 grep -q 'no track record for this device (a100_sxm_80g)' "$scratch/out" || { echo "predict doesn't say what its interval is from"; failed=1; }
 accepts predict -m convnet -s ddp -w gloo --network 100mbit
