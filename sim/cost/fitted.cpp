@@ -180,6 +180,7 @@ class Fitted final : public CostModel {
         profile_(profile),
         s_per_flop_(1 / cluster.device.peak_f32.base()),
         s_per_byte_(data_sheet(cluster.device).s_per_byte) {
+    profile_.even_out_links();
     std::array<std::map<std::string, ClassSamples>, kClassLevels> samples;
     std::array<std::vector<double>, kNear + 1> errors;  // of works left out, over their stated uncertainty
     for (const std::string& key : profile.works()) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <vector>
 
 namespace sim {
 
@@ -24,19 +25,46 @@ std::optional<TransferTime> LinkTimes::at(std::int64_t bytes) const {
   if (beyond && sizes.size() == 1) return std::nullopt;
   if (beyond) --above;
   const auto below = std::prev(above);
-  const double of_segment =
-      static_cast<double>(bytes - below->first) / static_cast<double>(above->first - below->first);
-  const auto value = [&](double low, double high) {
+  const auto value = [&](double low, double high, double smallest) {
+    const double slope = (high - low) / static_cast<double>(above->first - below->first);
+    if (!beyond) return low + slope * static_cast<double>(bytes - below->first);
     // Noise at the top must not make larger transfers free.
-    return beyond ? high + (of_segment - 1) * std::max(high - low, 0.0) : std::lerp(low, high, of_segment);
+    const double of_all = (high - smallest) / static_cast<double>(above->first - sizes.begin()->first);
+    return high + std::max({slope, of_all, 0.0}) * static_cast<double>(bytes - above->first);
   };
   const Size &low = below->second, &high = above->second;
-  const double total_s = value(low.time.mean_s, high.time.mean_s), latency_s = std::min(smallest_s, total_s);
-  return TransferTime{
-      latency_s,
-      total_s - latency_s,
-      high.time.jitter(),
-      {value(low.posts.post_s, high.posts.post_s), value(low.posts.recv_post_s, high.posts.recv_post_s)}};
+  const PostTimes& least = sizes.begin()->second.posts;
+  const double total_s = value(low.time.mean_s, high.time.mean_s, smallest_s),
+               latency_s = std::min(smallest_s, total_s);
+  return TransferTime{latency_s,
+                      total_s - latency_s,
+                      high.time.jitter(),
+                      {value(low.posts.post_s, high.posts.post_s, least.post_s),
+                       value(low.posts.recv_post_s, high.posts.recv_post_s, least.recv_post_s)}};
+}
+
+LinkTimes LinkTimes::monotone() const {
+  struct Pool {  // of sizes that follow each other
+    double mean_s = 0, weight = 0;
+    std::size_t sizes = 0;
+  };
+  std::vector<Pool> pools;  // pool-adjacent-violators
+  for (const auto& [bytes, size] : sizes) {
+    Pool pool{size.time.mean_s, static_cast<double>(size.time.count), 1};
+    for (; !pools.empty() && pools.back().mean_s > pool.mean_s; pools.pop_back()) {
+      const double weight = pool.weight + pools.back().weight;
+      pool.mean_s = (pool.mean_s * pool.weight + pools.back().mean_s * pools.back().weight) / weight;
+      pool.weight = weight;
+      pool.sizes += pools.back().sizes;
+    }
+    pools.push_back(pool);
+  }
+  LinkTimes result = *this;
+  auto row = result.sizes.begin();
+  for (const Pool& pool : pools)
+    for (std::size_t i = 0; i < pool.sizes; ++i, ++row)
+      if (pool.sizes > 1 && row->second.time.mean_s > 0) row->second.time.scale(pool.mean_s / row->second.time.mean_s);
+  return result;
 }
 
 std::optional<AlphaBeta> LinkTimes::line() const {

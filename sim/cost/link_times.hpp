@@ -45,8 +45,11 @@ struct LinkTimes {
   /// `posts`: means over these samples.
   void add(std::int64_t bytes, std::span<const double> samples_s, const PostTimes& posts);
   /// Between the sizes piecewise linear in bytes. Below the smallest: its time, as latency. Above the largest: the last
-  /// segment's slope goes on. Unavailable: no sizes, or only one and `bytes` above it.
+  /// segment's slope goes on, or that of all sizes together where it is steeper. Unavailable: no sizes, or only one and
+  /// `bytes` above it.
   [[nodiscard]] std::optional<TransferTime> at(std::int64_t bytes) const;
+  /// Where noise makes a larger transfer faster than a smaller one, both take their mean.
+  [[nodiscard]] LinkTimes monotone() const;
   /// Unavailable below two sizes.
   [[nodiscard]] std::optional<AlphaBeta> line() const;
 };

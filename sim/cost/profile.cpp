@@ -81,6 +81,10 @@ std::map<std::uint32_t, Statistic> Profile::op_levels(std::string_view world, st
   return levels;
 }
 
+void Profile::even_out_links() {
+  for (auto& [link, times] : links_) times = times.monotone();
+}
+
 std::optional<TransferTime> Profile::transfer(const LinkKey& link, std::int64_t bytes) const {
   const auto found = links_.find(link);
   std::optional<TransferTime> time = found == links_.end() ? std::nullopt : found->second.at(bytes);

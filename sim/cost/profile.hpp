@@ -81,6 +81,9 @@ class Profile {
   /// libraries, the C library's own). The latest count most, since a process grows with its results.
   void add_process_bytes(const std::string& world, std::span<const double> bytes);
 
+  /// Every link as LinkTimes::monotone.
+  void even_out_links();
+
   /// By number of busy ranks; of another world where this one lacks the work; empty if none has it. With the world's
   /// share of interruptions.
   [[nodiscard]] std::map<std::uint32_t, Statistic> op_levels(std::string_view world, std::string_view work_key) const;

@@ -132,6 +132,34 @@ TEST_P(FittedFrom, TwiceTheBatchIsAboutTwiceTheTime) {
   fmt::print("twice the batch takes {:.2f} to {:.2f} times as long\n", least, most);
 }
 
+// Latency below the smallest measured message, never less for more bytes, and beyond the largest no more bandwidth than
+// all sizes together show.
+TEST_P(FittedFrom, TransfersAreMonotone) {
+  for (const auto& [link, times] : profile_.links()) {
+    if (link.kind != "send" && link.kind != "all_reduce" && link.kind != "broadcast") continue;
+    const auto model = fitted(profile_, link.world);
+    const auto seconds = [&](std::int64_t bytes) {
+      TransferQuestion question{.bytes = bytes, .members = link.members};
+      if (link.kind != "send") {
+        question.kind = InstructionKind::collective;
+        question.collective = link.kind == "broadcast" ? CollectiveKind::broadcast : CollectiveKind::all_reduce;
+      }
+      const TransferCost cost = model->transfer(question);
+      return cost.latency_s + cost.wire_s;
+    };
+    const std::int64_t smallest = times.sizes.begin()->first, largest = times.sizes.rbegin()->first;
+    EXPECT_EQ(seconds(1), seconds(smallest));
+    double before = 0;
+    for (double bytes = 1; bytes < 1e12; bytes *= 1.1) {
+      const double now = seconds(static_cast<std::int64_t>(bytes));
+      EXPECT_GE(now, 0.999999 * before) << link.world << " " << link.kind << " " << bytes;
+      before = now;
+    }
+    const double of_all = (seconds(largest) - seconds(smallest)) / static_cast<double>(largest - smallest);
+    EXPECT_GE(seconds(100 * largest), 0.999 * (seconds(largest) + 99 * of_all * static_cast<double>(largest)));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Profiles, FittedFrom, ::testing::ValuesIn(kProfiles),
                          [](const auto& info) { return std::string(info.param); });
 
