@@ -158,7 +158,7 @@ class Rounds {
       calibrator_.rehearse(t, tasks[t].jobs.empty() ? std::nullopt : std::optional(steps_[tasks[t].jobs[0]]));
     }
     for (const Job& job : jobs_)
-      if (has_peer(job)) peers_->run(job.model.text(), job.strategy.text(), 1, 1);
+      for (std::size_t peer = 0; peer < sim::kPeers.size() && runs_peer(job); ++peer) run_peer(job, peer, 1);
   }
 
   void run(int number, sim::Result& result, Progress& progress) {
@@ -166,7 +166,7 @@ class Rounds {
     own_.assign(jobs_.size(), empty);
     others_ = empty;
     measured_.assign(jobs_.size(), {});
-    answers_.assign(jobs_.size(), {});
+    answers_.assign(jobs_.size() * sim::kPeers.size(), {});
     const std::vector<Visit> visits = visits_of(number);
     for (std::size_t v = 0; v < visits.size(); ++v) {
       progress.at(visits[v].label, v, visits.size());
@@ -179,7 +179,9 @@ class Rounds {
       round.round = number;
       add_forecasts(jobs_[j], own_[j], others_, measured_[j].steps, round, cell);
       cell.rounds.push_back(round);
-      if (has_peer(jobs_[j])) add_peer(jobs_[j], answers_[j], measured_[j].first_loss, round, result);
+      for (std::size_t peer = 0; peer < sim::kPeers.size() && runs_peer(jobs_[j]); ++peer)
+        add_peer(jobs_[j], sim::kPeers[peer], answers_[j * sim::kPeers.size() + peer], measured_[j].first_loss, round,
+                 result);
     }
   }
 
@@ -202,9 +204,10 @@ class Rounds {
       visits.insert(visits.end(), calibrator_.visits(t), {&Rounds::visit_task, t, calibrator_.tasks()[t].label});
     for (std::size_t j = 0; j < jobs_.size(); ++j) {
       visits.insert(visits.end(), options_.visits, {&Rounds::visit_job, j, short_text(jobs_[j])});
-      if (has_peer(jobs_[j]))
-        visits.insert(visits.end(), options_.visits,
-                      {&Rounds::visit_peer, j, short_text(jobs_[j]) + " in plain PyTorch"});
+      for (std::size_t peer = 0; peer < sim::kPeers.size() && runs_peer(jobs_[j]); ++peer)
+        visits.insert(
+            visits.end(), options_.visits,
+            {&Rounds::visit_peer, j * sim::kPeers.size() + peer, short_text(jobs_[j]) + " in plain PyTorch"});
     }
     std::ranges::shuffle(visits, std::mt19937(options_.seed * 1000 + static_cast<unsigned>(number)));
     return visits;
@@ -227,26 +230,24 @@ class Rounds {
                      result.cell(job.program, job.world));
   }
 
-  void visit_peer(std::size_t j, sim::Result& /*result*/) {
-    Peers::Answer answer = peers_->run(jobs_[j].model.text(), jobs_[j].strategy.text(), 1, steps_[j]);
-    answer.step_s.insert(answer.step_s.begin(), answers_[j].step_s.begin(), answers_[j].step_s.end());
-    answers_[j] = std::move(answer);
+  void visit_peer(std::size_t p, sim::Result& /*result*/) {
+    const std::size_t j = p / sim::kPeers.size();
+    Peers::Answer answer = run_peer(jobs_[j], p % sim::kPeers.size(), steps_[j]);
+    answer.step_s.insert(answer.step_s.begin(), answers_[p].step_s.begin(), answers_[p].step_s.end());
+    answers_[p] = std::move(answer);
   }
 
-  /// Whether plain PyTorch runs it: in one process (world `local`) or in one per rank (`gloo`).
-  [[nodiscard]] bool has_peer(const Job& job) const {
-    const sim::Strategy& strategy = job.strategy;
-    if (!peers_) return false;
-    if (strategy.ranks() == 1) return true;
-    const bool one_process = strategy.dp == 1 && (strategy.microbatches == 1 || strategy.schedule == "forward_only");
-    return sim::world_kind(job.world).processes != one_process;
+  [[nodiscard]] bool runs_peer(const Job& job) const { return peers_ && has_peer(job.strategy, job.world); }
+  /// `peer`: of sim::kPeers.
+  Peers::Answer run_peer(const Job& job, std::size_t peer, std::uint32_t steps) {
+    return peers_->run(job.model, job.strategy, /*best=*/peer == 1, 1, steps);
   }
 
   /// A cell of its own with the same forecasts, if plain PyTorch has such a step and computes the same.
-  static void add_peer(const Job& job, const Peers::Answer& answer, double loss, sim::Round round,
-                       sim::Result& result) {
+  static void add_peer(const Job& job, std::string_view peer, const Peers::Answer& answer, double loss,
+                       sim::Round round, sim::Result& result) {
     constexpr double kLossBound = 1e-3;  // float32, other kernels
-    sim::Cell& cell = result.cell(job.program, job.world, sim::kPlainPyTorch);
+    sim::Cell& cell = result.cell(job.program, job.world, peer);
     sim::place(cell, job.program, job.cluster);
     cell.skipped = answer.skipped;
     if (answer.skipped.empty() && std::abs(answer.losses.at(1) / loss - 1) > kLossBound)
@@ -258,6 +259,7 @@ class Rounds {
     round.measured = {};
     round.measured.add(steps);
     round.replayed_s.reset();
+    cell.settings = answer.settings;
     cell.memory.resident_peak_bytes = answer.resident_peak_bytes;
     cell.rounds.push_back(std::move(round));
   }
@@ -276,7 +278,7 @@ class Rounds {
   std::vector<sim::Profile> own_;                 // by job
   sim::Profile others_{options_.machine.device};  // none of the compared models' shapes and sizes
   std::vector<Measured> measured_;                // by job
-  std::vector<Peers::Answer> answers_;            // by job
+  std::vector<Peers::Answer> answers_;            // by job and peer
 };
 
 }  // namespace

@@ -21,11 +21,15 @@
 #include <string_view>
 
 #include "backend/machine/scheduling.hpp"
+#include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
+#include "sim/strategy/schedule/schedule.hpp"
+#include "sim/strategy/stages.hpp"
 
 namespace bench {
 namespace {
 
+using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
 std::string python() {
@@ -85,7 +89,75 @@ std::string last_line(const std::string& text) {
   return text.substr(begin + 1, end - begin);  // npos + 1 is 0
 }
 
+Json attributes_of(const sim::OpKind& kind, const sim::Attributes& values) {
+  Json json = Json::object();
+  for (const sim::AttributeSpec& spec : kind.attributes) {
+    const double value = values.at(std::string(spec.name));
+    json[spec.name] = spec.integral ? Json(static_cast<std::int64_t>(value)) : Json(value);
+  }
+  return json;
+}
+
+Json model_to_json(const sim::Model& model) {
+  Json optimizer = attributes_of(*model.optimizer.kind, model.optimizer.attributes);
+  optimizer["kind"] = model.optimizer.kind->name;
+  constexpr std::array kTimings{"step", "tutorial", "epoch"};  // as in sim::Timing
+  Json nodes = Json::array();
+  const std::vector<bool> needs_grad = model.outputs_need_grad();
+  const std::vector<sim::OpInstance> ops = model.instances(model.global_batch);
+  for (std::size_t n = 0; n < model.nodes.size(); ++n) {
+    const sim::Node& node = model.nodes[n];
+    const sim::Signature signature = ops[n].signature();
+    std::vector<std::int64_t> shape = signature.output.shape;
+    if (!shape.empty()) shape.erase(shape.begin());
+    Json parameters = Json::object();
+    for (const sim::ParameterSpec& p : signature.parameters) parameters[p.name] = {p.initial_center, p.initial_bound};
+    nodes.push_back({{"name", node.name},
+                     {"op", node.kind->name},
+                     {"inputs", node.inputs},
+                     {"attributes", attributes_of(*node.kind, node.attributes)},
+                     {"shape", shape},            // of a sample
+                     {"parameters", parameters},  // first values: center and bound
+                     {"needs_grad", static_cast<bool>(needs_grad[n])}});
+  }
+  return {{"input", model.input},
+          {"classes", model.classes},
+          {"global_batch", model.global_batch},
+          {"dtype", sim::to_string(model.dtype)},
+          {"timing", kTimings.at(static_cast<std::size_t>(model.timing))},
+          {"loss", model.nodes.back().kind->name},
+          {"optimizer", optimizer},
+          {"nodes", nodes}};
+}
+
+Json strategy_to_json(const sim::Model& model, const sim::Strategy& strategy) {
+  const sim::ScheduleKind& schedule = sim::schedule_table().at(strategy.schedule);
+  Json actions = Json::array();
+  for (std::uint32_t stage = 0; stage < strategy.pp; ++stage)
+    actions.push_back(
+        sim::to_text(schedule.stage(stage, strategy.pp, static_cast<std::int32_t>(strategy.microbatches))));
+  return {{"replicas", strategy.dp},
+          {"stages", sim::stages_of(model, strategy)},
+          {"microbatches", strategy.microbatches},
+          {"actions", actions},
+          {"one_loss", schedule.one_loss},
+          {"overlap", strategy.overlap},
+          {"broadcast_buffers", strategy.broadcast_buffers},
+          {"buckets_MiB", {strategy.first_bucket_MiB, strategy.bucket_MiB}}};
+}
+
 }  // namespace
+
+bool has_peer(const sim::Strategy& strategy, std::string_view world) {
+  if (strategy.ranks() == 1) return true;
+  const bool one_loss = sim::schedule_table().at(strategy.schedule).one_loss;
+  const bool one_process = strategy.dp == 1 && (strategy.microbatches == 1 || one_loss);
+  return sim::world_kind(world).processes != one_process;
+}
+
+Json peer_subject(const sim::Model& model, const sim::Strategy& strategy, bool best) {
+  return {{"model", model_to_json(model)}, {"strategy", strategy_to_json(model, strategy)}, {"best", best}};
+}
 
 /// A rank. Whatever happens to this object or to us, the process doesn't outlive it.
 struct Peers::Process {
@@ -140,6 +212,9 @@ Peers::Peers(const Machine& machine, std::uint32_t ranks) : timeout_s_(machine.t
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
     throw sim::RunError("no channel to the peers: {}", std::strerror(errno));
   channel_ = ends[0];
+  const auto whole_s = static_cast<time_t>(timeout_s_);
+  const timeval patience{whole_s, static_cast<suseconds_t>(1e6 * (timeout_s_ - static_cast<double>(whole_s)))};
+  setsockopt(channel_, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
   try {
     const std::uint16_t port = free_port();
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
@@ -203,16 +278,20 @@ std::string Peers::answer_line() {
   }
 }
 
-Peers::Answer Peers::run(const std::string& model_text, const std::string& strategy_text, std::uint32_t warmup_steps,
+Peers::Answer Peers::run(const sim::Model& model, const sim::Strategy& strategy, bool best, std::uint32_t warmup_steps,
                          std::uint32_t steps) {
   if (processes_.empty()) throw sim::RunError("PyTorch peers: they have failed before");
-  const nlohmann::json request{{"model", model_text},
-                               {"strategy", strategy_text},
-                               {"warmup_steps", warmup_steps},
-                               {"steps", steps},
-                               {"seed", 1}};  // backend::RunRequest's
+  const Json request{{"subject", peer_subject(model, strategy, best)},
+                     {"warmup_steps", warmup_steps},
+                     {"steps", steps},
+                     {"seed", 1}};  // backend::RunRequest's
   const std::string line = request.dump() + "\n";
-  send(channel_, line.data(), line.size(), MSG_NOSIGNAL);  // fails where rank 0 has died: then there is no answer
+  // Fails where rank 0 has died or stands still: then there is no answer.
+  for (std::size_t sent = 0; sent < line.size();) {
+    const ssize_t part = send(channel_, line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
+    if (part < 0) break;
+    sent += static_cast<std::size_t>(part);
+  }
   const std::string text = answer_line();
   const nlohmann::json answer = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!answer.is_object()) fail(fmt::format("'{}' is no answer", text));
@@ -221,7 +300,8 @@ Peers::Answer Peers::run(const std::string& model_text, const std::string& strat
   if (answer.contains("skipped")) return {.skipped = answer["skipped"].get<std::string>()};
   return {.step_s = answer.at("step_s").get<std::vector<double>>(),
           .losses = answer.at("loss").get<std::vector<double>>(),
-          .resident_peak_bytes = answer.at("resident_peak_bytes").get<std::int64_t>()};
+          .resident_peak_bytes = answer.at("resident_peak_bytes").get<std::int64_t>(),
+          .settings = answer.at("settings").get<std::string>()};
 }
 
 }  // namespace bench

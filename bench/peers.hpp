@@ -1,19 +1,27 @@
 // Peers: the same training steps in plain PyTorch (bench/peers/), so that a forecast is also scored against what a
-// PyTorch user sees.
+// PyTorch user sees. Any model and, where PyTorch has it, any strategy; built from the parsed model and strategy.
 //
-//   Peers peers(options.machine, 2);                                          // two Python processes, a core each
-//   Peers::Answer a = peers.run("convnet", "ddp,dp=2,overlap=1", 1, 10);      // the first run of a text also builds it
+//   Peers peers(options.machine, 2);                                   // two Python processes, a core each
+//   Peers::Answer a = peers.run(model, strategy, /*best=*/true, 1, 10);  // the first run of a step also builds it
 //   if (a.skipped.empty()) use(a.step_s);
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "bench/commands.hpp"
+#include "sim/strategy/strategy.hpp"
 
 namespace bench {
+
+/// Whether plain PyTorch runs the strategy in this world: in one process (`local`) or in one per rank (`gloo`).
+bool has_peer(const sim::Strategy& strategy, std::string_view world);
+
+/// A request's `subject`: what bench/peers/serve.py is to run (the format is described there).
+nlohmann::ordered_json peer_subject(const sim::Model& model, const sim::Strategy& strategy, bool best);
 
 class Peers {
  public:
@@ -27,11 +35,14 @@ class Peers {
     std::vector<double> step_s;
     std::vector<double> losses;            // per step, warm-up included: the same numbers as paragauge's
     std::int64_t resident_peak_bytes = 0;  // of the largest process, Python and PyTorch themselves included
+    std::string settings;                  // what isn't PyTorch's default: "fused updates, channels_last"
     std::string skipped;                   // why plain PyTorch has no such step; empty: it has, and the rest is set
   };
-  /// ConfigError when a text is wrong. RunError when a process has died or there is no answer within machine.timeout_s;
-  /// then all processes are ended, and every later run fails.
-  Answer run(const std::string& model_text, const std::string& strategy_text, std::uint32_t warmup_steps,
+  /// `best`: PyTorch at its best, with fused updates, and with channels_last if a trial of both in the first run was
+  /// faster with it; else PyTorch's defaults. ConfigError when the step needs more ranks than there are. RunError when
+  /// a process has died or there is no answer within machine.timeout_s; then all processes are ended, and every later
+  /// run fails.
+  Answer run(const sim::Model& model, const sim::Strategy& strategy, bool best, std::uint32_t warmup_steps,
              std::uint32_t steps);
 
  private:

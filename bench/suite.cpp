@@ -118,12 +118,13 @@ void measured(benchmark::State& state, const std::string& model_name, const std:
 }
 
 /// The same step in plain PyTorch; what it consists of isn't known.
-void peer(benchmark::State& state, const std::string& model_name, const std::string& strategy_text, Peers& peers) {
+void peer(benchmark::State& state, const std::string& model_name, const std::string& strategy_text, bool best,
+          Peers& peers) {
   guarded(state, [&] {
     const sim::Model model = sim::load_model(model_name);
     const sim::Strategy strategy = sim::parse_strategy(strategy_text, model);
     const auto steps = static_cast<std::uint32_t>(state.max_iterations);
-    const Peers::Answer answer = peers.run(model.text(), strategy.text(), 1, steps);
+    const Peers::Answer answer = peers.run(model, strategy, best, 1, steps);
     if (!answer.skipped.empty()) throw sim::RunError("{}", answer.skipped);
     constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
     sim::StepTime mean{0, kUnknown, kUnknown, kUnknown, kUnknown};
@@ -151,7 +152,7 @@ int run(int argc, char** argv) {
   app.add_option("--image", options.image, "image size of the ResNets and VGGs")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_flag("--peers", options.peers, "the same steps in plain PyTorch too: peer/…");
+  app.add_flag("--peers", options.peers, "the same steps in plain PyTorch too: peer/… and, at its best, peer_best/…");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -190,11 +191,13 @@ int run(int argc, char** argv) {
 #endif
       }
 #ifdef PARAGAUGE_BACKEND
-      if (peers)
-        benchmark::RegisterBenchmark(("peer/" + cell).c_str(),
-                                     [=, &peers](benchmark::State& state) { peer(state, model, strategy, *peers); })
-            ->UseManualTime()
-            ->Iterations(3);
+      for (const bool best : {false, true})
+        if (peers)
+          benchmark::RegisterBenchmark(
+              ((best ? "peer_best/" : "peer/") + cell).c_str(),
+              [=, &peers](benchmark::State& state) { peer(state, model, strategy, best, *peers); })
+              ->UseManualTime()
+              ->Iterations(3);
 #endif
       benchmark::RegisterBenchmark(("simulator/" + cell).c_str(),
                                    [=](benchmark::State& state) { simulator(state, model, strategy); });

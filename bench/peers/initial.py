@@ -4,16 +4,17 @@ They are a function of the seed, the tensor's name and the row in the global bat
 """
 
 import math
+from types import SimpleNamespace
 
 import torch
+from models import DTYPES
 from torch import nn
 
-DTYPES = {"f32": torch.float32, "f64": torch.float64}
 MASK = (1 << 64) - 1
 PERIOD = 65521
 
 
-def mix(x):
+def mix(x: int) -> int:
     """splitmix64's finalizer."""
     x = (x + 0x9e3779b97f4a7c15) & MASK
     x = ((x ^ (x >> 30)) * 0xbf58476d1ce4e5b9) & MASK
@@ -21,7 +22,7 @@ def mix(x):
     return x ^ (x >> 31)
 
 
-def stream(seed, name, row=0):
+def stream(seed: int, name: str, row: int = 0) -> int:
     """The generator's seed for a tensor; FNV-1a of its name."""
     hashed = 0xcbf29ce484222325
     for character in name.encode():
@@ -29,56 +30,60 @@ def stream(seed, name, row=0):
     return mix(hashed ^ mix(seed ^ mix(row)))
 
 
-def draw(tensor, bound, seed):
-    """Uniform in ±bound; the values repeat after PERIOD."""
+def draw(tensor: torch.Tensor, center: float, bound: float, seed: int):
+    """Uniform in center ± bound; the values repeat after PERIOD."""
+    if not tensor.is_contiguous():  # channels_last: the values don't depend on the layout
+        plain = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        draw(plain, center, bound, seed)
+        tensor.copy_(plain)
+        return
     flat = tensor.view(-1)
     drawn = min(PERIOD, flat.numel())
-    values = torch.empty(drawn, dtype=torch.float64).uniform_(-bound, bound, generator=torch.Generator().manual_seed(seed))
+    values = torch.empty(drawn, dtype=torch.float64).uniform_(center - bound, center + bound,
+                                                              generator=torch.Generator().manual_seed(seed))
     for piece in flat.split(PERIOD):
         piece.copy_(values[:len(piece)])
 
 
 @torch.no_grad()
-def initialise(layers, seed):
-    """The parameters and buffers of (name, module) pairs: PyTorch's own distributions, our streams."""
-    for layer, module in layers:
-        for name, part in module.named_modules(prefix=layer):
-            if isinstance(part, (nn.Conv2d, nn.Linear)):
-                bound = 1 / math.sqrt(part.weight[0].numel())
-                for kind, parameter in part.named_parameters(recurse=False):
-                    draw(parameter, bound, stream(seed, f"{name}.{kind}"))
-            elif isinstance(part, nn.BatchNorm2d):
-                part.reset_parameters()
+def initialise(layers: list[tuple[SimpleNamespace, nn.Module]], seed: int):
+    """The parameters and buffers of these nodes' modules."""
+    for node, module in layers:
+        for kind, parameter in module.named_parameters():
+            center, bound = getattr(node.parameters, kind)
+            draw(parameter, center, bound, stream(seed, f"{node.name}.{kind}"))
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_running_stats()
 
 
-def inputs(subject, rows, seed, device):
-    x = torch.empty(len(rows), *subject.input, dtype=DTYPES[subject.dtype], device=device)
+def inputs(model: SimpleNamespace, rows: range, seed: int, device: torch.device) -> torch.Tensor:
+    x = torch.empty(len(rows), *model.input, dtype=DTYPES[model.dtype], device=device)
     for place, row in enumerate(rows):
-        draw(x[place], math.sqrt(3), stream(seed, "input", row))  # mean 0, variance 1
+        draw(x[place], 0, math.sqrt(3), stream(seed, "input", row))  # variance 1
     return x
 
 
-def targets(subject, rows, seed, device):
-    classes = torch.tensor([stream(seed, "target", row) % subject.classes for row in rows], dtype=torch.int64,
+def targets(model: SimpleNamespace, rows: range, seed: int, device: torch.device) -> torch.Tensor:
+    classes = torch.tensor([stream(seed, "target", row) % model.classes for row in rows], dtype=torch.int64,
                            device=device)
-    if subject.loss == "cross_entropy":
+    if model.loss == "cross_entropy":
         return classes
-    return nn.functional.one_hot(classes, subject.classes).to(DTYPES[subject.dtype])
+    return nn.functional.one_hot(classes, model.classes).to(DTYPES[model.dtype])
 
 
-def data_seed(seed, step, replica):
+def data_seed(seed: int, step: int, replica: int) -> int:
     """Of the batch that a step makes for itself (timing=tutorial)."""
     return stream(stream(seed, "step", step), "replica", replica)
 
 
-def make_input(subject, rows, seed, device):
+def make_input(model: SimpleNamespace, rows: int, seed: int, device: torch.device) -> torch.Tensor:
     generator = torch.Generator().manual_seed(stream(seed, "input"))
-    return torch.randn(rows, *subject.input, dtype=DTYPES[subject.dtype], generator=generator).to(device)
+    return torch.randn(rows, *model.input, dtype=DTYPES[model.dtype], generator=generator).to(device)
 
 
-def make_target(subject, rows, seed, device):
+def make_target(model: SimpleNamespace, rows: int, seed: int, device: torch.device) -> torch.Tensor:
     generator = torch.Generator().manual_seed(stream(seed, "target"))
-    classes = torch.empty(rows, 1, dtype=torch.int64).random_(0, subject.classes, generator=generator)
-    if subject.loss == "cross_entropy":
+    classes = torch.empty(rows, 1, dtype=torch.int64).random_(0, model.classes, generator=generator)
+    if model.loss == "cross_entropy":
         return classes.view(-1).to(device)
-    return torch.zeros(rows, subject.classes, dtype=DTYPES[subject.dtype]).scatter_(1, classes, 1).to(device)
+    return torch.zeros(rows, model.classes, dtype=DTYPES[model.dtype]).scatter_(1, classes, 1).to(device)

@@ -1,95 +1,108 @@
-"""The catalog's models as a PyTorch user has them: torchvision's, and the references' small ones as nn.Sequential.
+"""A request's model as torch.nn modules: a module per node, and stages whose forward is what a user would write.
 
-Parameters are called as in the catalog (torchvision's state_dict), so the first values are the same.
+    stage, = make_stages(model, [0] * len(model.nodes))        # on the device `meta`: `to_empty` gives it memory
+    prediction = stage.module(x)
+
+Chains are an nn.Sequential; for anything else torch.fx writes the forward, line by line.
 """
 
-from collections import OrderedDict
+import operator
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import torch
-import torchvision
-from initial import DTYPES
-from texts import RequestError, Skipped
-from torch import nn
+from torch import fx, nn
+
+DTYPES = {"f32": torch.float32, "f64": torch.float64}
+MODEL_INPUT = -1
 
 
-def sequential(**layers):
-    return nn.Sequential(OrderedDict(layers))
+# Of an op's attributes and the shape of a sample of its first input.
+LAYERS = {
+    "conv2d": lambda a, x: nn.Conv2d(x[0], a.out_channels, a.kernel_size, a.stride, a.padding, a.dilation, a.groups,
+                                     bool(a.bias)),
+    "linear": lambda a, x: nn.Linear(x[0], a.out_features, bool(a.bias)),
+    "batch_norm": lambda a, x: nn.BatchNorm2d(x[0], a.eps, a.momentum),
+    "relu": lambda a, x: nn.ReLU(bool(a.inplace)),
+    "max_pool": lambda a, x: nn.MaxPool2d(a.kernel_size, a.stride or None, a.padding),
+    "adaptive_avg_pool": lambda a, x: nn.AdaptiveAvgPool2d(a.output_size),
+    "flatten": lambda a, x: nn.Flatten(),
+    "softmax": lambda a, x: nn.Softmax(a.dim),
+    "add": lambda a, x: operator.iadd if a.inplace else operator.add,
+}
 
 
-def toy_mlp():
-    """R1's and R5's."""
-    return sequential(net1=nn.Linear(10, 10), relu=nn.ReLU(), net2=nn.Linear(10, 5))
+@dataclass
+class Stage:
+    """Some of a model's layers. `takes` and `gives` are the numbers of the nodes whose outputs come from other stages (or
+    the model's input) and go to them (or are the prediction); with several the module takes and gives as many."""
+    module: nn.Module
+    takes: list[int]
+    gives: list[int]
+    layers: list[tuple[SimpleNamespace, nn.Module]]  # those that have a module
+
+    def __call__(self, values: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """The outputs of `gives`, from those of `takes`."""
+        outputs = self.module(*[values[node] for node in self.takes])
+        return dict(zip(self.gives, outputs if isinstance(outputs, tuple) else (outputs,)))
 
 
-def toy_mlp_r2():
-    return sequential(net1=nn.Linear(4, 6), relu=nn.ReLU(), net2=nn.Linear(6, 2))
+def prediction(model: SimpleNamespace) -> int:
+    """The node that the loss, the last one, is of."""
+    return model.nodes[-1].inputs[0]
 
 
-def linear():
-    """R5's."""
-    return sequential(linear=nn.Linear(100, 10))
+def sample_shape(model: SimpleNamespace, node: int) -> list[int]:
+    return model.input if node == MODEL_INPUT else model.nodes[node].shape
 
 
-def convnet():
-    """R2's, with its softmax before the cross entropy."""
-    return sequential(conv1=nn.Conv2d(3, 6, 5), relu1=nn.ReLU(), pool1=nn.MaxPool2d(2),
-                      conv2=nn.Conv2d(6, 16, 5), relu2=nn.ReLU(), pool2=nn.MaxPool2d(2), flatten=nn.Flatten(),
-                      fc1=nn.Linear(400, 120), relu3=nn.ReLU(), fc2=nn.Linear(120, 84), relu4=nn.ReLU(),
-                      fc3=nn.Linear(84, 10), softmax=nn.Softmax(dim=1))
-
-
-MODELS = {"toy_mlp": toy_mlp, "toy_mlp_r2": toy_mlp_r2, "linear_dp": linear, "linear_lightning": linear,
-          "convnet": convnet}
-
-
-def build(subject):
-    """The model without memory (on the device `meta`): `to_empty` gives a part of it some."""
+def make_stages(model: SimpleNamespace, stage_of: list[int], channels_last: bool = False) -> list[Stage]:
+    """`stage_of`: of every node, the loss included."""
     with torch.device("meta"):
-        if subject.name in MODELS:
-            model = MODELS[subject.name]()
-        elif subject.name.startswith("resnet"):
-            model = getattr(torchvision.models, subject.name)()
-        elif subject.name.startswith("vgg"):
-            model = getattr(torchvision.models, subject.name)(dropout=0)  # as in the catalog, which has no dropout
-        else:
-            raise Skipped(f"plain PyTorch has no model '{subject.name}' in bench/peers/models.py")
-    return model.to(DTYPES[subject.dtype])
+        stages = [make_stage(model, stage_of, stage) for stage in range(stage_of[-1] + 1)]
+    for stage in stages:
+        stage.module.to(DTYPES[model.dtype])
+        if channels_last:
+            stage.module.to(memory_format=torch.channels_last)
+    return stages
 
 
-def layers(model):
-    """(name, module) in the order of the forward: what nn.Sequential stages can be made of."""
-    found = []
-    for name, child in model.named_children():
-        if isinstance(child, nn.Sequential):
-            found += [(f"{name}.{part}", module) for part, module in child.named_children()]
-        else:
-            found.append((name, child))
-        if name == "avgpool":  # torchvision flattens in forward()
-            found.append(("flatten", nn.Flatten()))
-    return found
+def make_stage(model: SimpleNamespace, stage_of: list[int], stage: int) -> Stage:
+    own = [n for n, of in enumerate(stage_of[:-1]) if of == stage]
+    takes = sorted({source for n in own for source in model.nodes[n].inputs} - set(own))
+    later = {source for n, of in enumerate(stage_of) if of > stage for source in model.nodes[n].inputs}
+    gives = sorted(later & set(own))
+    if stage == stage_of[-1]:
+        gives = [prediction(model)]
+        takes = takes or gives  # nothing but the loss
+    made = {n: make_layer(model, n, takes) for n in own}
+    modules = {f"node{n}": layer for n, layer in made.items() if isinstance(layer, nn.Module)}
+    layers = [(model.nodes[n], layer) for n, layer in made.items() if isinstance(layer, nn.Module)]
+    chain = all(model.nodes[n].inputs == [before] for before, n in zip(takes + own, own))
+    if chain and len(takes) == 1 and gives == (own or takes)[-1:]:
+        return Stage(nn.Sequential(*made.values()), takes, gives, layers)
+    graph = fx.Graph()
+    values = {node: graph.placeholder(f"input{i}") for i, node in enumerate(takes)}
+    for n, layer in made.items():
+        inputs = tuple(values[source] for source in model.nodes[n].inputs)
+        values[n] = (graph.call_module(f"node{n}", inputs) if isinstance(layer, nn.Module) else
+                     graph.call_function(layer, inputs))
+    outputs = tuple(values[node] for node in gives)
+    graph.output(outputs[0] if len(outputs) == 1 else outputs)
+    return Stage(fx.GraphModule(modules, graph), takes, gives, layers)
 
 
-def stages(model, cut):
-    """The layers in parts; each name of the cut is the last layer of a part ('layer2': its last block)."""
-    rest, parts = layers(model), []
-    for name in cut:
-        ends = [place + 1 for place, (layer, _) in enumerate(rest) if f"{layer}.".startswith(f"{name}.")]
-        if not ends or ends[-1] == len(rest):
-            raise Skipped(f"cut '{name}' is not between two layers of the PyTorch module; they are "
-                          f"{', '.join(layer for layer, _ in layers(model))}")
-        parts.append(rest[:ends[-1]])
-        rest = rest[ends[-1]:]
-    return parts + [rest]
+def make_layer(model: SimpleNamespace, n: int, takes: list[int]):
+    """A module, or a function of two tensors."""
+    node = model.nodes[n]
+    attributes = node.attributes
+    if getattr(attributes, "inplace", 0) and of_another_stage(model, node.inputs[0], takes):
+        attributes = SimpleNamespace(**{**vars(attributes), "inplace": 0})  # autograd allows it on no leaf
+    return LAYERS[node.op](attributes, sample_shape(model, node.inputs[0]))
 
 
-def check(subject, plan):
-    """Plays the shapes of one pass, so that what can't work is an answer and not a rank's death."""
-    model = build(subject)
-    stages(model, plan.cut)
-    rows = subject.global_batch // plan.microbatches // (plan.ranks if plan.strategy == "ddp" else 1)
-    try:
-        output = model(torch.empty(rows, *subject.input, dtype=DTYPES[subject.dtype], device="meta"))
-    except (RuntimeError, ValueError) as error:
-        raise RequestError(f"model '{subject.name}' can't take {rows} samples of {subject.input}: {error}") from None
-    if output.shape != (rows, subject.classes):
-        raise RequestError(f"model '{subject.name}' gives {list(output.shape)}, not [{rows}, {subject.classes}]")
+def of_another_stage(model: SimpleNamespace, n: int, takes: list[int]) -> bool:
+    """Whether this node's output, or what it is a view of, has come from another stage."""
+    while n not in takes and model.nodes[n].op == "flatten":
+        n = model.nodes[n].inputs[0]
+    return n in takes

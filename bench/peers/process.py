@@ -50,3 +50,9 @@ def reset_resident_peak():
 def resident_peak_bytes():
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
+
+
+def one_line(error: Exception) -> str:
+    """"RuntimeError: what is wrong", without what else the message says on further lines."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,10 +1,15 @@
 """A rank of a peer session: the same training steps as paragauge's, in plain PyTorch.
 
-    MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python bench/peers/serve.py --rank 0 --ranks 1 --core 0 <<<'
-    {"model": "convnet", "strategy": "single", "warmup_steps": 2, "steps": 5, "seed": 1}'
+    MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python bench/peers/serve.py --rank 0 --ranks 1 --core 0 <requests
 
-Rank 0 reads a JSON request per line and answers with a JSON line:
-    {"step_s": [per step], "loss": [per step, warm-up included], "resident_peak_bytes": of the largest rank}
+Rank 0 reads a request per line, a JSON object as bench/peers.cpp writes it (tests/golden/peer_request.json is one):
+    subject         what is run: model (nodes in order, the loss last), strategy (of every node its stage, and the
+                    schedule's actions of every stage), best (PyTorch at its best: with fused updates, and with
+                    channels_last if a trial of both is faster for it)
+    warmup_steps, steps, seed
+and answers with a JSON line:
+    {"step_s": [per step], "loss": [per step, warm-up included], "resident_peak_bytes": of the largest rank,
+     "settings": what isn't PyTorch's default}
     {"skipped": "why plain PyTorch has no such step"}      or {"error": "what is wrong with the request"}
 The end of its input ends all ranks. A step's time is the latest rank's end minus the common start. A session is built
 once; its parameters have their first values again at the beginning of each request, and hold no memory between them.
@@ -15,8 +20,11 @@ import argparse
 import datetime
 import gc
 import json
+import math
 import os
 import sys
+import traceback
+from types import SimpleNamespace
 
 import process
 
@@ -35,37 +43,31 @@ ARGUMENTS = arguments()
 process.settle_down(ARGUMENTS.core, ARGUMENTS.real_time)  # before torch starts threads
 
 import initial  # noqa: E402
-import models  # noqa: E402
 import strategies  # noqa: E402
-import texts  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
 
-def understand(line):
-    """Rank 0 only: the request as (subject, plan, request), or what to answer."""
+TRIALS, TRIAL_STEPS = 2, 2  # with and without channels_last
+
+
+def understand(line: str):
+    """Rank 0 only: the request, or what to answer."""
     try:
-        request = json.loads(line)
-        if not isinstance(request, dict):
-            raise texts.RequestError("the request must be an object")
-        for key, kind in (("model", str), ("strategy", str), ("warmup_steps", int), ("steps", int), ("seed", int)):
-            if type(request.get(key)) is not kind:
-                raise texts.RequestError(f"the request needs '{key}' ({kind.__name__})")
-        subject = texts.read_model(request["model"])
-        plan = texts.read_strategy(request["strategy"], subject)
-        if plan.ranks > ARGUMENTS.ranks:
-            raise texts.RequestError(f"'{request['strategy']}' needs {plan.ranks} ranks, the session has "
-                                     f"{ARGUMENTS.ranks}")
-        if ARGUMENTS.device == "cpu" and plan.schedule == "forward_only":
-            raise texts.Skipped("one process has a single CPU device: its stages can't work at the same time")
-        if ARGUMENTS.device == "cuda" and plan.ranks > 1:
-            raise texts.Skipped("these peers' processes exchange CPU tensors only")
-        models.check(subject, plan)
-        return (subject, plan, request), None
-    except texts.Skipped as reason:
+        request = json.loads(line, object_hook=lambda entries: SimpleNamespace(**entries))
+        request.ranks = strategies.ranks_of(request.subject.strategy)
+        if request.ranks > ARGUMENTS.ranks:
+            return None, {"error": f"the strategy needs {request.ranks} ranks, the session has {ARGUMENTS.ranks}"}
+        if ARGUMENTS.device == "cpu" and strategies.kind_of(request.subject.strategy) is strategies.ForwardPipeline:
+            raise strategies.Skipped("one process has a single CPU device: its stages can't work at the same time")
+        if ARGUMENTS.device == "cuda" and request.ranks > 1:
+            raise strategies.Skipped("these peers' processes exchange CPU tensors only")
+        strategies.check(request.subject.model)
+        return request, None
+    except strategies.Skipped as reason:
         return None, {"skipped": str(reason)}
-    except (texts.RequestError, json.JSONDecodeError) as error:
-        return None, {"error": str(error)}
+    except (AttributeError, json.JSONDecodeError) as error:
+        return None, {"error": f"not a request: {error}"}
 
 
 class Rank:
@@ -73,23 +75,41 @@ class Rank:
         self.sessions = {}
         self.groups = {}
 
-    def session(self, subject, plan, request):
+    def session(self, request):
         """Built on all ranks at the same time; None where this rank only keeps step."""
-        if plan.ranks not in self.groups:
-            self.groups[plan.ranks] = strategies.group_of(plan.ranks)
-        if ARGUMENTS.rank >= plan.ranks:
+        if request.ranks not in self.groups:
+            self.groups[request.ranks] = strategies.group_of(request.ranks)
+        if ARGUMENTS.rank >= request.ranks:
             return None
-        key = request["model"], request["strategy"]
+        key = json.dumps(request.subject, default=vars)
         if key not in self.sessions:
-            session = strategies.open_session(subject, plan, ARGUMENTS.device, ARGUMENTS.rank,
-                                              self.groups[plan.ranks])
-            self.play(session, session.settle, request["seed"])
+            self.sessions[key] = self.build(request)
+            gc.collect()
             # Once per session: what goes back to the system for it disturbs the next steps (backend/machine/allocator.hpp).
             process.reset_resident_peak()
-            self.sessions[key] = session
-            gc.collect()
             gc.freeze()  # what stays needn't be looked at before each request (0.15 s)
         return self.sessions[key]
+
+    def build(self, request):
+        """At its best: with channels_last or without, whichever has the shorter steps. Trials alternate, so that a slow
+        moment hits both."""
+        layouts = [False]
+        if request.subject.best and any(node.op == "conv2d" for node in request.subject.model.nodes):
+            layouts.append(True)
+        sessions = [strategies.open_session(request.subject, layout, ARGUMENTS.device, ARGUMENTS.rank,
+                                            self.groups[request.ranks]) for layout in layouts]
+        for session in sessions:
+            self.play(session, session.settle, request.seed)
+        if len(sessions) == 1:
+            return sessions[0]
+        shortest_s = torch.full((len(sessions),), math.inf, dtype=torch.float64)
+        for _ in range(TRIALS):
+            for i, session in enumerate(sessions):
+                for start, end, _ in self.play(session, TRIAL_STEPS, request.seed):
+                    shortest_s[i] = min(shortest_s[i].item(), end - start)
+        if request.ranks > 1:
+            dist.all_reduce(shortest_s, dist.ReduceOp.MAX, self.groups[request.ranks])
+        return sessions[shortest_s.argmin().item()]
 
     def play(self, session, steps, seed):
         """(common start, end, loss) per step."""
@@ -97,8 +117,8 @@ class Rank:
         for tensor in tensors:
             tensor.untyped_storage().resize_(tensor.nbytes)
         initial.initialise(session.layers, seed)
-        x = initial.inputs(session.subject, session.x_rows, seed, session.x_device)
-        target = initial.targets(session.subject, session.target_rows, seed, session.target_device)
+        x = session.layout(initial.inputs(session.model, session.x_rows, seed, session.x_device))
+        target = initial.targets(session.model, session.target_rows, seed, session.target_device)
         session.begin()
         gc.collect()
         gc.disable()
@@ -106,14 +126,15 @@ class Rank:
         for step in range(steps):
             data_seed = initial.data_seed(seed, step, session.replica)
             start = self.common_start(session)
-            if session.subject.timing == "tutorial":
+            if session.model.timing == "tutorial":
                 if session.x_rows:
-                    x = initial.make_input(session.subject, len(session.x_rows), data_seed, session.x_device)
+                    x = session.layout(initial.make_input(session.model, len(session.x_rows), data_seed,
+                                                          session.x_device))
                 if session.target_rows:
-                    target = initial.make_target(session.subject, len(session.target_rows), data_seed,
+                    target = initial.make_target(session.model, len(session.target_rows), data_seed,
                                                  session.target_device)
             loss, output = session.step(x, target)
-            if session.subject.timing == "epoch" and loss is not None:
+            if session.model.timing == "epoch" and loss is not None:
                 session.read_result(loss, output, target)
             if ARGUMENTS.device == "cuda":
                 torch.cuda.synchronize()
@@ -128,18 +149,17 @@ class Rank:
     def common_start(self, session):
         """As backend/world/gloo.cpp: nobody knows the moment before all have come, and all get the same."""
         moment = process.now_s() + process.MARGIN_S
-        if session.plan.ranks > 1:
+        if session.ranks > 1:
             shared = torch.tensor(moment, dtype=torch.float64)
             dist.all_reduce(shared, dist.ReduceOp.MAX, session.group)
             moment = shared.item()
         process.sleep_until(moment)
         return moment
 
-    def run(self, subject, plan, request):
+    def run(self, request):
         """On all ranks; the answer on rank 0."""
-        session = self.session(subject, plan, request)
-        steps = request["warmup_steps"] + request["steps"]
-        played = session and self.play(session, steps, request["seed"])
+        session = self.session(request)
+        played = session and self.play(session, request.warmup_steps + request.steps, request.seed)
         if session and session.resident_peak_bytes is None:
             session.resident_peak_bytes = process.resident_peak_bytes()
         mine = session and (played, session.resident_peak_bytes)
@@ -150,8 +170,9 @@ class Rank:
         played = [steps for steps, _ in filter(None, reports)]
         losses = [[loss for _, _, loss in step if loss is not None] for step in zip(*played)]
         step_s = [max(end for _, end, _ in step) - step[0][0] for step in zip(*played)]
-        return {"step_s": step_s[request["warmup_steps"]:], "loss": [sum(loss) / len(loss) for loss in losses],
-                "resident_peak_bytes": max(peak for _, peak in filter(None, reports))}
+        return {"step_s": step_s[request.warmup_steps:], "loss": [sum(loss) / len(loss) for loss in losses],
+                "resident_peak_bytes": max(peak for _, peak in filter(None, reports)),
+                "settings": session.settings()}
 
 
 def main():
@@ -171,7 +192,7 @@ def main():
             dist.broadcast_object_list(task)
             if task[0] is None:
                 break
-            answer = rank.run(*task[0])
+            answer = rank.run(task[0])
         if ARGUMENTS.rank == 0:
             print(json.dumps(answer), file=answers, flush=True)
     rank.sessions.clear()
@@ -180,4 +201,9 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Exception as error:
+        traceback.print_exc()
+        print(process.one_line(error), file=sys.stderr)  # the parent shows the last line
+        sys.exit(1)

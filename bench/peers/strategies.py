@@ -1,29 +1,41 @@
 """The strategies as a PyTorch user writes them. Every session has
 
-    layers              the (name, module) pairs whose parameters live in this process
+    layers              the (node, module) pairs whose parameters live in this process
     settle              steps after which its step takes as long as all later ones
-    step(x, target)     one training step; the loss, or None where it isn't known
+    step(x, target)     one training step; the loss and what it is of, or None where they aren't known
 """
+
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from models import build, layers, stages
+from models import DTYPES, LAYERS, MODEL_INPUT, make_stages, prediction, sample_shape
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 
 LOSSES = {"mse_loss": F.mse_loss, "cross_entropy": F.cross_entropy}
+OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 
 
-def make_optimizer(subject, parameters):
-    """With the implementation that torch chooses by itself: on a CPU a loop over the parameters. paragauge's updates
-    are those of fused=True."""
-    options = dict(subject.options)
-    if subject.optimizer == "sgd":
-        return torch.optim.SGD(parameters, **options)
-    betas = options.pop("beta1", 0.9), options.pop("beta2", 0.999)
-    return torch.optim.Adam(parameters, betas=betas, **options)
+class Skipped(Exception):
+    """Plain PyTorch has no such step, or can't run it here; the text is the reason."""
+
+
+def check(model: SimpleNamespace):
+    for what, kind, known in [("optimizer", model.optimizer.kind, OPTIMIZERS), ("loss", model.loss, LOSSES),
+                              *(("layer", node.op, LAYERS) for node in model.nodes[:-1])]:
+        if kind not in known:
+            raise Skipped(f"the peers (bench/peers) don't have the {what} '{kind}'; they have {', '.join(known)}")
+
+
+def make_optimizer(model: SimpleNamespace, parameters: list[nn.Parameter], fused: bool) -> torch.optim.Optimizer:
+    """Unless `fused`, with the implementation that torch chooses by itself: on a CPU a loop over the parameters."""
+    options = dict(vars(model.optimizer), fused=fused or None)
+    kind = OPTIMIZERS[options.pop("kind")]
+    if "beta1" in options:
+        options["betas"] = options.pop("beta1"), options.pop("beta2")
+    return kind(parameters, **options)
 
 
 class Session:
@@ -34,150 +46,233 @@ class Session:
     optimizer = None
     resident_peak_bytes = None  # of its first steps
 
-    def __init__(self, subject, plan, rank, devices, group):
-        self.subject, self.plan, self.rank, self.group = subject, plan, rank, group
+    def __init__(self, subject: SimpleNamespace, channels_last: bool, rank: int, devices: list, group):
+        self.model, self.strategy, self.fused = subject.model, subject.strategy, subject.best
+        self.channels_last, self.rank, self.group = channels_last, rank, group
         self.x_device, self.target_device = devices[0], devices[-1]
-        self.x_rows = self.target_rows = range(subject.global_batch)  # of the global batch: what this rank needs
-        self.loss = LOSSES[subject.loss]
+        self.x_rows = self.target_rows = range(self.model.global_batch)  # of the global batch: what this rank needs
+        self.ranks = ranks_of(self.strategy)
+        self.loss = LOSSES[self.model.loss]
         self.build(devices)
 
-    def build(self, devices):
-        self.module = build(self.subject).to_empty(device=devices[0])
-        self.layers = layers(self.module)
+    def make_stages(self):
+        return make_stages(self.model, self.strategy.stages, self.channels_last)
 
-    def parameters(self):
-        return self.module.parameters()
+    def build(self, devices: list):
+        stage, = self.make_stages()
+        self.layers = stage.layers
+        self.module = stage.module.to_empty(device=devices[0])
+
+    def layout(self, x):
+        return x.to(memory_format=torch.channels_last) if self.channels_last and x.dim() == 4 else x
+
+    def settings(self) -> str:
+        """What isn't PyTorch's default."""
+        return ", ".join(["fused updates"] * self.fused + ["channels_last"] * self.channels_last)
 
     def begin(self):
         """Forgets all earlier steps."""
-        self.optimizer = make_optimizer(self.subject, self.parameters())
+        parameters = list(self.module.parameters())
+        if parameters:  # else there is nothing to update
+            self.optimizer = make_optimizer(self.model, parameters, self.fused)
 
     def step(self, x, target):
         """The loss and what it is of; None on ranks that haven't got them."""
-        self.optimizer.zero_grad(set_to_none=True)
+        if self.optimizer:
+            self.optimizer.zero_grad(set_to_none=True)
+        loss, output = self.forward_and_backward(x, target)
+        if self.optimizer:
+            self.optimizer.step()
+        return loss, output
+
+    def forward_and_backward(self, x, target):
         output = self.module(x)
         loss = self.loss(output, target)
         loss.backward()
-        self.optimizer.step()
         return loss.detach(), output
 
     @staticmethod
     @torch.no_grad()
     def read_result(loss, output, target):
-        """R2: the loss and the number of correct predictions, on the host."""
+        """The loss and the number of correct predictions, on the host."""
         classes = target if target.dim() == 1 else target.argmax(1)
         return loss.item(), (output.argmax(1) == classes).sum().item()
 
 
 class ModelParallel(Session):
-    """R1: one process, the stages on different devices; one of them works at a time."""
+    """PyTorch's model-parallel tutorial: one process, the stages on different devices; one of them works at a time."""
 
     class Module(nn.Module):
-        def __init__(self, parts, devices):
+        def __init__(self, stages, devices, splits):
             super().__init__()
-            self.devices = devices
-            self.stages = nn.ModuleList(nn.Sequential(*(layer for _, layer in part)).to_empty(device=device)
-                                        for part, device in zip(parts, devices))
+            self.parts, self.devices, self.splits = stages, devices, splits
+            self.modules_of_stages = nn.ModuleList(stage.module.to_empty(device=device)
+                                                   for stage, device in zip(stages, devices))
+
+        def visit(self, s, values):
+            """Stage s of a batch (or a split of it) whose `values` are known."""
+            for node in self.parts[s].takes:
+                values[node] = values[node].to(self.devices[s])
+            values.update(self.parts[s](values))
 
         def forward(self, x):
-            for stage, device in zip(self.stages, self.devices):
-                x = stage(x.to(device))
-            return x
+            values = {MODEL_INPUT: x}
+            for s in range(len(self.parts)):
+                self.visit(s, values)
+            return values[self.parts[-1].gives[0]]
 
-    def build(self, devices):
-        parts = stages(build(self.subject), self.plan.cut)
-        self.layers = sum(parts, [])
-        self.module = self.Module(parts, devices)
+    def build(self, devices: list):
+        stages = self.make_stages()
+        self.layers = sum((stage.layers for stage in stages), [])
+        self.module = self.Module(stages, devices, self.strategy.microbatches)
 
 
 class ForwardPipeline(ModelParallel):
-    """R1's and R2's pipelined class: one process; while a stage works on a split, the stage before works on the next
+    """The tutorial's pipelined class: one process; while a stage works on a split, the stage before works on the next
     one, because a GPU's kernels are only launched here. One loss and one backward over the concatenated outputs."""
 
     class Module(ModelParallel.Module):
         def forward(self, x):
-            splits = x.split(len(x) // self.splits)
-            outputs, waiting = [], {}  # waiting[s]: the input of stage s
-            for tick in range(len(splits) + len(self.stages) - 1):
-                if tick < len(splits):
-                    waiting[0] = splits[tick]
-                for s in sorted(waiting, reverse=True):
-                    y = self.stages[s](waiting.pop(s))
-                    if s + 1 < len(self.stages):
-                        waiting[s + 1] = y.to(self.devices[s + 1])
-                    else:
-                        outputs.append(y)
-            return torch.cat(outputs)
-
-    def build(self, devices):
-        super().build(devices)
-        self.module.splits = self.plan.microbatches
+            splits = [{MODEL_INPUT: split} for split in x.split(len(x) // self.splits)]
+            for tick in range(len(splits) + len(self.parts) - 1):
+                for s in reversed(range(len(self.parts))):
+                    if 0 <= tick - s < len(splits):
+                        self.visit(s, splits[tick - s])
+            return torch.cat([values[self.parts[-1].gives[0]] for values in splits])
 
 
 class DataParallel(Session):
-    """R5: DistributedDataParallel, a process per replica, each with its part of the global batch. Gradients are
-    all-reduced bucket by bucket during the backward."""
+    """DistributedDataParallel, a process per replica, each with its part of the global batch. Gradients are all-reduced
+    bucket by bucket during the backward."""
 
     settle = 2  # buckets are rebuilt at the second forward, in the order in which gradients came
 
-    def build(self, devices):
+    def build(self, devices: list):
         super().build(devices)
         self.replica = self.rank
-        rows = self.subject.global_batch // self.plan.ranks
+        rows = self.model.global_batch // self.strategy.replicas
         self.x_rows = self.target_rows = range(self.rank * rows, (self.rank + 1) * rows)
-        buckets = [self.plan.first_bucket_MiB, self.plan.bucket_MiB]
+        buckets = self.strategy.buckets_MiB
         self.module = DistributedDataParallel(self.module, process_group=self.group,
-                                              broadcast_buffers=self.plan.broadcast_buffers,
+                                              broadcast_buffers=self.strategy.broadcast_buffers,
                                               bucket_cap_mb_list=None if buckets == [1, 25] else buckets)
 
 
 class Pipeline(Session):
-    """torch.distributed.pipelining: a process per stage; the loss is the mean over the microbatches."""
+    """A process per stage: isend and recv around the stage's passes, in the schedule's order; the loss is the mean over
+    the microbatches. With one stage, gradient accumulation."""
 
-    settle = 1  # shapes are sent through the stages before the first forward
-
-    SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-
-    def build(self, devices):
-        self.layers = stages(build(self.subject), self.plan.cut)[self.rank]
-        self.first, self.last = self.rank == 0, self.rank == self.plan.stages - 1
-        self.x_rows = self.x_rows if self.first else range(0)
+    def build(self, devices: list):
+        stages = self.make_stages()
+        self.device, self.rows = devices[0], self.model.global_batch // self.strategy.microbatches
+        self.stage, self.last = stages[self.rank], self.rank == len(stages) - 1
+        self.layers, self.module = self.stage.layers, self.stage.module.to_empty(device=self.device)
+        self.x_rows = self.x_rows if MODEL_INPUT in self.stage.takes else range(0)
         self.target_rows = self.target_rows if self.last else range(0)
-        self.module = nn.Sequential(*(layer for _, layer in self.layers)).to_empty(device=devices[0])
-        stage = PipelineStage(self.module, self.rank, self.plan.stages, devices[0], group=self.group)
-        self.schedule = self.SCHEDULES[self.plan.schedule](stage, self.plan.microbatches, loss_fn=self.loss)
+        self.source = {node: self.strategy.stages[node] for node in self.stage.takes if node != MODEL_INPUT}
+        self.readers = {node: [s for s, stage in enumerate(stages) if node in stage.takes and s > self.rank]
+                        for node in self.stage.gives}
+        self.actions = [(action[0], int(action[1:])) for action in self.strategy.actions[self.rank].split()]
 
-    def begin(self):
-        if list(self.parameters()):  # else there is nothing to update
-            super().begin()
+    def needs_grad(self, node: int) -> bool:
+        return self.model.nodes[node].needs_grad
 
-    def step(self, x, target):
-        if self.optimizer:
-            self.optimizer.zero_grad(set_to_none=True)
-        losses, output = [], None
+    def tag(self, node: int, microbatch: int) -> int:
+        return microbatch * len(self.model.nodes) + node
+
+    def wire(self, tensor):
+        """The tensor as the other end has it in memory: transfers take contiguous ones."""
+        if self.channels_last and tensor.dim() == 4:
+            return tensor.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
+        return tensor.contiguous()
+
+    def send(self, tensor, to: int, tag: int):
+        wire = self.wire(tensor.detach())
+        self.sends.append((dist.isend(wire, to, tag=tag), wire))
+
+    def receive(self, node: int, source: int, tag: int):
+        layout = (torch.channels_last if self.channels_last and len(sample_shape(self.model, node)) == 3 else
+                  torch.contiguous_format)
+        tensor = torch.empty(self.rows, *sample_shape(self.model, node), dtype=DTYPES[self.model.dtype],
+                             device=self.device, memory_format=layout)
+        dist.recv(self.wire(tensor), source, tag=tag)
+        return tensor
+
+    def forward(self, microbatch: int, x, target):
+        values = {}
+        for node in self.stage.takes:
+            if node == MODEL_INPUT:
+                values[node] = x[microbatch]
+                continue
+            values[node] = self.receive(node, self.source[node], self.tag(node, microbatch))
+            values[node].requires_grad_(self.needs_grad(node))
+        self.taken[microbatch], outputs = values, self.stage(values)
+        self.given[microbatch] = outputs
+        for node, readers in self.readers.items():
+            for reader in readers:
+                self.send(outputs[node], reader, self.tag(node, microbatch))
         if self.last:
-            output = self.schedule.step(target=target, losses=losses)
-        else:
-            self.schedule.step(*([x] if self.first else []))
-        if self.optimizer:
-            self.optimizer.step()
-        return (torch.stack(losses).mean(), output) if self.last else (None, None)
+            output = outputs[prediction(self.model)]
+            loss = self.loss(output, target[microbatch])
+            self.losses.append(loss.detach())
+            self.outputs.append(output.detach())
+            self.given[microbatch] = {"loss": loss / self.strategy.microbatches}
+
+    def backward(self, microbatch: int):
+        outputs, gradients = [], []
+        for node, output in self.given.pop(microbatch).items():
+            if output.requires_grad:
+                outputs.append(output)
+                received = [self.receive(node, reader, self.tag(node, microbatch))
+                            for reader in self.readers.get(node, [])]
+                gradients.append(sum(received[1:], received[0]) if received else None)
+        if outputs:
+            torch.autograd.backward(outputs, gradients)
+        for node, value in self.taken.pop(microbatch).items():
+            if value.requires_grad:
+                self.send(value.grad, self.source[node], self.tag(node, microbatch))
+
+    def forward_and_backward(self, x, target):
+        self.sends, self.losses, self.outputs, self.taken, self.given = [], [], [], {}, {}
+        x, target = x.split(self.rows), target.split(self.rows)
+        for kind, microbatch in self.actions:
+            if kind == "F":
+                self.forward(microbatch, x, target)
+            else:
+                self.backward(microbatch)
+        for work, _ in self.sends:
+            work.wait()
+        self.sends.clear()
+        return (torch.stack(self.losses).mean(), torch.cat(self.outputs)) if self.last else (None, None)
 
 
-def kind_of(plan):
-    if plan.strategy == "pipeline":
-        return ForwardPipeline if plan.schedule == "forward_only" else Pipeline
-    return {"single": Session, "model_parallel": ModelParallel, "ddp": DataParallel}[plan.strategy]
+def kind_of(strategy: SimpleNamespace) -> type[Session]:
+    stages = strategy.stages[-1] + 1
+    if strategy.replicas > 1:
+        if stages > 1 or strategy.microbatches > 1:
+            raise Skipped("these peers have no DistributedDataParallel of pipelines or microbatches")
+        if not strategy.overlap:
+            raise Skipped("plain PyTorch has no DDP that overlaps nothing; overlap=1 is its DistributedDataParallel")
+        return DataParallel
+    if strategy.microbatches > 1:
+        return ForwardPipeline if strategy.one_loss else Pipeline
+    return Session if stages == 1 else ModelParallel
 
 
-def open_session(subject, plan, device, rank, group):
-    kind = kind_of(plan)
+def ranks_of(strategy: SimpleNamespace) -> int:
+    """Processes that compute."""
+    kind = kind_of(strategy)
+    return strategy.replicas if kind is DataParallel else strategy.stages[-1] + 1 if kind is Pipeline else 1
+
+
+def open_session(subject: SimpleNamespace, channels_last: bool, device: str, rank: int, group) -> Session:
+    kind = kind_of(subject.strategy)
     count = torch.cuda.device_count() if device == "cuda" else 1
-    devices = [torch.device(device, stage % count if device == "cuda" else None)
-               for stage in range(plan.stages if plan.ranks == 1 else 1)]
-    return kind(subject, plan, rank, devices, group)
+    places = subject.strategy.stages[-1] + 1 if kind in (ModelParallel, ForwardPipeline) else 1
+    devices = [torch.device(device, stage % count if device == "cuda" else None) for stage in range(places)]
+    return kind(subject, channels_last, rank, devices, group)
 
 
-def group_of(ranks):
+def group_of(ranks: int):
     """The first `ranks` processes; all processes ask for it at the same time. None: everyone, or nobody to talk to."""
     return None if ranks in (1, dist.get_world_size()) else dist.new_group(range(ranks))

@@ -64,7 +64,7 @@ std::vector<Fraction> values(const std::map<int, Fraction>& by_round) {
   return result;
 }
 
-CellAccuracy assess_cell(const Cell& cell, const Cell* single, const Cell* peer) {
+CellAccuracy assess_cell(const Cell& cell, const Cell* single, const std::vector<const Cell*>& peers) {
   CellAccuracy accuracy;
   std::vector<StepTime> round_means;
   std::vector<double> medians;
@@ -88,7 +88,9 @@ CellAccuracy assess_cell(const Cell& cell, const Cell* single, const Cell* peer)
   accuracy.conclusive = accuracy.noise_floor && *accuracy.noise_floor <= kConclusiveNoiseFloor;
   const std::map<int, double> measured = measured_by_round(cell);
   accuracy.structure = log_error(values(fractions(replayed, measured)));
-  if (peer) accuracy.against_peer = log_error(values(fractions(measured, measured_by_round(*peer))));
+  for (const Cell* peer : peers)
+    if (const auto error = log_error(values(fractions(measured, measured_by_round(*peer)))))
+      accuracy.against_peer.emplace(peer->executor, *error);
   const std::map<int, double> single_measured = single ? measured_by_round(*single) : std::map<int, double>();
   for (const std::string& cost_model : cost_models) {
     ForecastAccuracy& forecast = accuracy.forecasts[cost_model];
@@ -289,12 +291,12 @@ Accuracy assess(const Result& result, const TrackRecord* record) {
       return other.strategy == "single" && other.model == cell.model && other.world == cell.world &&
              other.executor == cell.executor;
     });
-    const auto peer = std::ranges::find_if(result.cells, [&](const Cell& other) {
-      return other.executor == kPlainPyTorch && cell.executor == kOurs && other.strategy == cell.strategy &&
-             other.model == cell.model && other.world == cell.world;
-    });
-    accuracy.cells.push_back(assess_cell(cell, single == result.cells.end() ? nullptr : &*single,
-                                         peer == result.cells.end() ? nullptr : &*peer));
+    std::vector<const Cell*> peers;
+    for (const Cell& other : result.cells)
+      if (std::ranges::count(kPeers, other.executor) > 0 && cell.executor == kOurs && other.strategy == cell.strategy &&
+          other.model == cell.model && other.world == cell.world)
+        peers.push_back(&other);
+    accuracy.cells.push_back(assess_cell(cell, single == result.cells.end() ? nullptr : &*single, peers));
   }
   add_intervals(result, record, accuracy);
   std::vector<std::pair<std::string, std::string>> columns;  // in the order of appearance

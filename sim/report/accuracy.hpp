@@ -63,8 +63,8 @@ struct CellAccuracy {
   std::optional<double> noise_floor;
   bool conclusive = false;
   std::optional<LogError> structure;
-  std::optional<LogError> against_peer;               // ln(measured / the same step in plain PyTorch), same rounds
-  std::map<std::string, ForecastAccuracy> forecasts;  // by cost model
+  std::map<std::string, LogError, std::less<>> against_peer;  // by peer: ln(measured / its step), same rounds
+  std::map<std::string, ForecastAccuracy> forecasts;          // by cost model
 };
 
 /// Errors of many cells.

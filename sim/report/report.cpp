@@ -50,6 +50,10 @@ Value log_percent(const std::optional<LogError>& error, double Interval::*end) {
 }
 std::optional<LogError> absolute(const RowSource& s) { return s.forecast ? s.forecast->absolute : std::nullopt; }
 std::optional<LogError> relative(const RowSource& s) { return s.forecast ? s.forecast->relative : std::nullopt; }
+std::optional<LogError> against(const RowSource& s, std::size_t peer) {
+  const auto found = s.accuracy.against_peer.find(kPeers.at(peer));
+  return found == s.accuracy.against_peer.end() ? std::nullopt : std::optional(found->second);
+}
 Value at_peak(const RowSource& s, TensorClass tensor_class) {
   const auto found = s.cell.memory.predicted_at_peak_bytes.find(std::string(to_string(tensor_class)));
   return found == s.cell.memory.predicted_at_peak_bytes.end() ? Value() : mebibytes(found->second);
@@ -172,11 +176,19 @@ constexpr std::array kRowColumns = std::to_array<Column<RowSource>>({
      [](const S& s) -> Value { return s.cell.skipped.empty() ? Value() : Value(s.cell.skipped); }},
 
     {"against_pytorch_percent", "100 ln(measured / plain PyTorch's step), same rounds", kNumber, causes, kPercent,
-     [](const S& s) { return log_percent(s.accuracy.against_peer); }},
-    {"against_pytorch_low_percent", "lower end of its 95 % interval", kNumber, causes, kPercent,
-     [](const S& s) { return log_percent(s.accuracy.against_peer, &Interval::low); }},
+     [](const S& s) { return log_percent(against(s, 0)); }},
+    {"against_pytorch_low_percent", "lower end of its 95 % interval", kNumber, none, kPercent,
+     [](const S& s) { return log_percent(against(s, 0), &Interval::low); }},
     {"against_pytorch_high_percent", "upper end of it", kNumber, causes, kPercent,
-     [](const S& s) { return log_percent(s.accuracy.against_peer, &Interval::high); }},
+     [](const S& s) { return log_percent(against(s, 0), &Interval::high); }},
+    {"against_pytorch_best_percent", "100 ln(measured / the step of PyTorch at its best), same rounds", kNumber, causes,
+     kPercent, [](const S& s) { return log_percent(against(s, 1)); }},
+    {"against_pytorch_best_low_percent", "lower end of its 95 % interval", kNumber, none, kPercent,
+     [](const S& s) { return log_percent(against(s, 1), &Interval::low); }},
+    {"against_pytorch_best_high_percent", "upper end of it", kNumber, causes, kPercent,
+     [](const S& s) { return log_percent(against(s, 1), &Interval::high); }},
+    {"settings", "of a peer: what isn't PyTorch's default", kText, none, "",
+     [](const S& s) -> Value { return s.cell.settings.empty() ? Value() : Value(s.cell.settings); }},
     {"largest_causes", "the three classes of instructions that carry most of the error, in percent of the measured step",
      kText, causes, "", [](const S& s) { return largest_causes(s); }},
 

@@ -231,6 +231,7 @@ Cell read_cell(JsonObject& json, int version) {
   static_cast<void>(SpecText(cell.strategy, json.where() + ": strategy"));  // ConfigError where it is none
   cell.world = json.text("world");
   cell.executor = json.text("executor");
+  cell.settings = json.text("settings", "");
   cell.ranks = at_least(json, "ranks", 1);
   cell.replicas = at_least(json, "replicas", 1);
   cell.microbatches = at_least(json, "microbatches", 1);
@@ -414,6 +415,7 @@ nlohmann::ordered_json to_json(const Cell& cell, bool with_samples) {
             {"program", cell.program},
             {"skipped", cell.skipped.empty() ? Json() : Json(cell.skipped)},
             {"verify_error", or_null(cell.verify_error)}};
+  if (!cell.settings.empty()) json["settings"] = cell.settings;
   Json& memory = json["memory"];
   for (const MemoryPart& part : kMemoryParts) memory[part.name] = or_null(cell.memory.*part.value);
   memory["predicted_at_peak_bytes"] = Json::object();

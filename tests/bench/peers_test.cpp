@@ -9,10 +9,15 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
+#include <set>
+#include <tuple>
 
 #include "backend/session.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
+#include "sim/text/spec.hpp"
+#include "tests/sim/testing.hpp"
 
 namespace bench {
 namespace {
@@ -45,66 +50,226 @@ std::string message_of(const std::function<void()>& call) {
   return "no error";
 }
 
+/// A user's own models: depthwise separable blocks, odd kernels with Adam, a perceptron.
+const std::map<std::string, std::string> kModels{{"depthwise", R"({
+      "format": "paragauge-model-1", "name": "depthwise", "input": [3, 24, 24], "target": {"classes": 7},
+      "global_batch": 8, "optimizer": {"kind": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.001},
+      "loss": "cross_entropy",
+      "blocks": {
+        "separable": {"nodes": [
+          {"name": "depthwise", "op": "conv2d", "out_channels": "$in_width", "kernel_size": 3, "padding": 1,
+           "groups": "$in_width", "bias": false},
+          {"name": "bn1", "op": "batch_norm", "eps": 0.001, "momentum": 0.03},
+          {"name": "relu1", "op": "relu", "inplace": true},
+          {"name": "pointwise", "op": "conv2d", "out_channels": "$width", "kernel_size": 1, "bias": false},
+          {"name": "bn2", "op": "batch_norm"}]},
+        "residual": {"nodes": [
+          {"block": "separable", "name": "a", "in_width": "$width", "width": "$width"},
+          {"name": "add", "op": "add", "inputs": ["a", "in"]},
+          {"name": "relu", "op": "relu", "inplace": true}]}},
+      "nodes": [
+        {"block": "separable", "name": "stem", "in_width": 3, "width": 12},
+        {"block": "residual", "name": "block{i}", "repeat": 3, "width": 12},
+        {"name": "pool", "op": "adaptive_avg_pool", "output_size": 2},
+        {"name": "flatten", "op": "flatten"},
+        {"name": "fc", "op": "linear", "out_features": 7, "bias": false}]})"},
+                                                 {"odd", R"({
+      "format": "paragauge-model-1", "name": "odd", "input": [2, 33, 29], "target": {"classes": 5},
+      "global_batch": 12, "optimizer": {"kind": "adam", "lr": 0.003, "beta1": 0.8, "weight_decay": 0.01},
+      "loss": "cross_entropy",
+      "nodes": [
+        {"name": "type", "op": "conv2d", "out_channels": 10, "kernel_size": 5, "stride": 2, "padding": 3},
+        {"name": "relu", "op": "relu"},
+        {"name": "pool", "op": "max_pool", "kernel_size": 3, "stride": 2, "padding": 1},
+        {"name": "wide", "op": "conv2d", "out_channels": 14, "kernel_size": 3, "dilation": 2, "groups": 2, "padding": 1},
+        {"name": "bn", "op": "batch_norm"},
+        {"name": "train", "op": "conv2d", "out_channels": 14, "kernel_size": 1, "stride": 1},
+        {"name": "both", "op": "add", "inputs": ["train", "bn"], "inplace": true},
+        {"name": "twice", "op": "add", "inputs": ["both", "both"]},
+        {"name": "flatten", "op": "flatten"},
+        {"name": "inplace", "op": "relu", "inplace": true},
+        {"name": "forward", "op": "linear", "out_features": 5},
+        {"name": "softmax", "op": "softmax", "dim": 1}]})"},
+                                                 {"untrained", R"({
+      "format": "paragauge-model-1", "name": "untrained", "input": [4], "target": {"classes": 4}, "global_batch": 8,
+      "optimizer": {"kind": "sgd", "lr": 0.01}, "loss": "mse_loss", "nodes": [{"name": "softmax", "op": "softmax"}]})"},
+                                                 {"mlp", R"({
+      "format": "paragauge-model-1", "name": "mlp", "input": [9], "target": {"classes": 6}, "global_batch": 24,
+      "optimizer": {"kind": "adam", "lr": 0.01}, "loss": "mse_loss",
+      "blocks": {"layer": {"nodes": [{"name": "linear", "op": "linear", "out_features": "$width"},
+                                     {"name": "relu", "op": "relu", "inplace": true}]}},
+      "nodes": [{"block": "layer", "name": "layers.{i}", "repeat": 4, "width": 17},
+                {"name": "head", "op": "linear", "out_features": 6}]})"}};
+
+/// The files of kModels. (std::filesystem::remove_all dies where LibTorch is linked: its library brings a broken one.)
+class OwnModels {
+ public:
+  OwnModels() {
+    if (mkdtemp(folder_.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    for (const auto& [name, text] : kModels) std::ofstream(path(name)) << text;
+  }
+  ~OwnModels() {
+    for (const auto& [name, text] : kModels) unlink(path(name).c_str());
+    rmdir(folder_.c_str());
+  }
+  [[nodiscard]] std::string path(const std::string& name) const { return folder_ + "/" + name + ".json"; }
+
+ private:
+  std::string folder_ = ::testing::TempDir() + "peers_test_XXXXXX";
+};
+
+Peers::Answer run(Peers& peers, const std::string& model_text, const std::string& strategy_text, bool best = false) {
+  const sim::Model model = sim::load_model(model_text);
+  return peers.run(model, sim::parse_strategy(strategy_text, model), best, kWarmup, kSteps);
+}
+
 /// The same losses, step by step: the peer's step is ours, in plain PyTorch.
-TEST(PeersRanks, LossesArePyTorchs) {
-  const auto session = backend::open_session({.world = "local", .ranks = 2});
-  Peers peers({.real_time = true}, 2);
-  struct Case {
-    std::string model, strategy;
-    double tolerance;  // relative
-  };
-  for (const auto& [model_text, strategy_text, tolerance] :
-       {Case{"toy_mlp", "single", 1e-6}, Case{"toy_mlp", "pipeline,pp=2,schedule=gpipe,microbatches=4,cut=r1", 1e-6},
-        Case{"convnet", "single", 1e-6}, Case{"convnet", "model_parallel,pp=2,cut=pool2", 1e-6},
-        Case{"convnet", "ddp,dp=2,overlap=1", 1e-6},
-        Case{"convnet,loss=mse_loss,timing=tutorial", "model_parallel,pp=2,cut=pool2", 1e-6},
-        Case{"convnet,timing=tutorial", "ddp,dp=2,overlap=1", 1e-6},
-        Case{"convnet,timing=epoch", "pipeline,pp=2,schedule=gpipe,microbatches=2,cut=pool2", 1e-6},
-        Case{"resnet18,image=32,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "single", 1e-4},
-        Case{"resnet18,image=32,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "ddp,dp=2,overlap=1", 1e-4},
-        Case{"resnet18,image=32,global_batch=8,loss=mse_loss,optimizer=adam:lr=0.0001",
-             "pipeline,pp=2,schedule=1f1b,microbatches=2,cut=layer2", 1e-4}}) {
-    SCOPED_TRACE(model_text + " " + strategy_text);
-    const sim::Model model = sim::load_model(model_text);
-    const sim::Program program = sim::lower(model, sim::parse_strategy(strategy_text, model));
-    const backend::RunResult ours = session->run({.program = program, .warmup_steps = 0, .steps = kWarmup + kSteps});
-    const Peers::Answer theirs = peers.run(program.model, program.strategy, kWarmup, kSteps);
+void expect_our_losses(backend::Session& session, Peers& peers, const std::string& model_text,
+                       const std::string& strategy_text, double tolerance) {
+  const sim::Model model = sim::load_model(model_text);
+  const sim::Strategy strategy = sim::parse_strategy(strategy_text, model);
+  const backend::RunResult ours =
+      session.run({.program = sim::lower(model, strategy), .warmup_steps = 0, .steps = kWarmup + kSteps});
+  for (const bool best : {false, true}) {
+    SCOPED_TRACE(model_text + " " + strategy_text + (best ? " at its best" : ""));
+    const Peers::Answer theirs = peers.run(model, strategy, best, kWarmup, kSteps);
     ASSERT_EQ(theirs.skipped, "");
     ASSERT_EQ(theirs.step_s.size(), kSteps);
     ASSERT_EQ(theirs.losses.size(), kWarmup + kSteps);
     for (std::size_t step = 0; step < theirs.losses.size(); ++step)
       EXPECT_NEAR(theirs.losses[step], ours.steps[step].loss, tolerance * ours.steps[step].loss) << step;
+    EXPECT_NE(theirs.losses.front(), theirs.losses.back());
     for (const double step_s : theirs.step_s) EXPECT_GT(step_s, 0);
     EXPECT_GT(theirs.resident_peak_bytes, std::int64_t{1} << 20);
+    const std::set<std::string> settings{best ? "fused updates" : "", best ? "fused updates, channels_last" : ""};
+    EXPECT_TRUE(settings.contains(theirs.settings)) << theirs.settings;
   }
 }
 
-TEST(PeersRanks, WrongTextsAndSkippedOnesAreAnswers) {
+TEST(PeersRanks, EveryCatalogModelHasOurLosses) {
+  const auto session = backend::open_session({.world = "local", .ranks = 2});
+  Peers peers({}, 2);
+  for (const std::string& name : sim::catalog_names("models")) {
+    const bool large = sim::load_model(name).input.size() == 3 && sim::load_model(name).input[1] >= 64;
+    // At the catalog's learning rate, a loss at this size says more of rounding than of the model.
+    expect_our_losses(*session, peers,
+                      name + ",global_batch=4" +
+                          (large ? ",image=32,optimizer=sgd:lr=0.0001:momentum=0.9:weight_decay=0.0005" : ",dtype=f64"),
+                      "single", large ? 1e-4 : 1e-9);
+  }
+}
+
+TEST(PeersRanks, StrategiesHaveOurLosses) {
+  const auto session = backend::open_session({.world = "local", .ranks = 2});
+  Peers peers({.real_time = true}, 2);
+  const std::string sgd = "resnet18,image=32,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9";
+  for (const auto& [model_text, strategy_text, tolerance] : std::vector<std::tuple<std::string, std::string, double>>{
+           {"toy_mlp", "pipeline,pp=2,schedule=gpipe,microbatches=4,cut=r1", 1e-6},
+           {"toy_mlp", "mesh,dp=2,overlap=1", 1e-6},
+           {"toy_mlp", "mesh,microbatches=4", 1e-6},
+           {"convnet", "model_parallel,pp=2,cut=pool2", 1e-6},
+           {"convnet", "ddp,dp=2,overlap=1", 1e-6},
+           {"convnet,loss=mse_loss,timing=tutorial", "model_parallel,pp=2,cut=pool2", 1e-6},
+           {"convnet,timing=tutorial", "ddp,dp=2,overlap=1", 1e-6},
+           {"convnet,timing=epoch", "pipeline,pp=2,schedule=gpipe,microbatches=2,cut=pool2", 1e-6},
+           {sgd, "ddp,dp=2,overlap=1", 1e-4},
+           {"resnet18,image=32,global_batch=8,loss=mse_loss,optimizer=adam:lr=0.0001",
+            "pipeline,pp=2,schedule=1f1b,microbatches=2,cut=layer2", 1e-4}})
+    expect_our_losses(*session, peers, model_text, strategy_text, tolerance);
+}
+
+/// Cuts anywhere: between an op and one in place, in the middle of residual blocks, and such that a stage's output is
+/// read by several later ones or the last stage has nothing but the loss.
+TEST(PeersRanks, ModelsOfAUsersOwnHaveOurLosses) {
+  const auto session = backend::open_session({.world = "local", .ranks = 3});
+  Peers peers({}, 3);
+  const OwnModels models;
+  std::set<std::string_view> covered;
+  for (const auto& [name, text] : kModels) {
+    const sim::Model model = sim::load_model(models.path(name));
+    for (const sim::Node& node : model.nodes) covered.insert(node.kind->name);
+  }
+  for (const sim::OpKind& kind : sim::op_table())
+    EXPECT_EQ(covered.contains(kind.name), kind.role == sim::OpRole::layer || kind.role == sim::OpRole::loss)
+        << kind.name;
+  for (const auto& [name, strategies] : std::map<std::string, std::vector<std::string>>{
+           {"depthwise",
+            {"single", "ddp,dp=2,overlap=1", "model_parallel,pp=3",
+             "pipeline,pp=3,schedule=1f1b,microbatches=4,cut=stem.bn1+block1.a.bn1",
+             "pipeline,pp=3,schedule=gpipe,microbatches=2,cut=block0.relu+block1.a.relu1"}},
+           {"odd",
+            {"single", "ddp,dp=2,overlap=1,bucket_MiB=0.001,first_bucket_MiB=0.0005,broadcast_buffers=0",
+             "model_parallel,pp=3,cut=bn+flatten", "pipeline,pp=3,schedule=gpipe,microbatches=3,cut=bn+flatten",
+             "pipeline,pp=2,schedule=1f1b,split_size=2,cut=softmax"}},
+           {"mlp", {"single", "ddp,dp=3,overlap=1", "pipeline,pp=3,schedule=1f1b,microbatches=6"}}})
+    for (const std::string& strategy : strategies)
+      expect_our_losses(*session, peers, models.path(name) + ",dtype=f64", strategy, 1e-9);
+}
+
+// The contract with bench/peers/serve.py, whose own test reads the same file.
+TEST(Peers, ARequestIsWrittenAsTheGoldenFile) {
+  const sim::Model model = sim::load_model("resnet18,image=32,global_batch=8");
+  const sim::Strategy strategy = sim::parse_strategy("pipeline,pp=2,schedule=1f1b,microbatches=4,cut=layer2", model);
+  EXPECT_EQ(nlohmann::json(peer_subject(model, strategy, /*best=*/true)),
+            nlohmann::json::parse(sim::testing::golden_text("peer_request.json")));
+}
+
+TEST(Peers, WorldsWherePlainPyTorchRunsAStrategy) {
+  const sim::Model model = sim::load_model("toy_mlp");
+  for (const auto& [strategy, local, gloo] :
+       std::vector<std::tuple<std::string, bool, bool>>{{"single", true, true},
+                                                        {"mesh,microbatches=4", true, true},
+                                                        {"model_parallel,pp=2", true, false},
+                                                        {"pipeline,pp=2,schedule=forward_only", true, false},
+                                                        {"pipeline,pp=2", false, true},
+                                                        {"ddp,dp=2", false, true}}) {
+    EXPECT_EQ(has_peer(sim::parse_strategy(strategy, model), "local"), local) << strategy;
+    EXPECT_EQ(has_peer(sim::parse_strategy(strategy, model), "gloo"), gloo) << strategy;
+  }
+}
+
+TEST(PeersRanks, WhatPlainPyTorchHasNotIsAnAnswer) {
   Peers peers({}, 1);
-  EXPECT_EQ(message_of<sim::ConfigError>([&] { peers.run("toy_mlp,size=3", "single", 0, 1); }),
-            "PyTorch peers: model 'toy_mlp,size=3': unknown key 'size'; known: image, global_batch, loss, optimizer, "
-            "dtype, timing");
-  EXPECT_EQ(peers.run("toy_mlp", "ddp,dp=2", 0, 1).skipped,
+  const auto skipped = [&](const std::string& strategy) { return run(peers, "toy_mlp", strategy).skipped; };
+  EXPECT_EQ(skipped("ddp,dp=2"),
             "plain PyTorch has no DDP that overlaps nothing; overlap=1 is its DistributedDataParallel");
-  EXPECT_EQ(peers.run("toy_mlp", "single", 0, 1).losses.size(), 1U);
+  EXPECT_EQ(skipped("mesh,dp=2,pp=2,overlap=1"),
+            "these peers have no DistributedDataParallel of pipelines or microbatches");
+  EXPECT_EQ(skipped("pipeline,pp=2,schedule=forward_only"),
+            "one process has a single CPU device: its stages can't work at the same time");
+  EXPECT_EQ(message_of<sim::ConfigError>([&] { run(peers, "toy_mlp", "ddp,dp=2,overlap=1"); }),
+            "PyTorch peers: the strategy needs 2 ranks, the session has 1");
+  EXPECT_EQ(run(peers, "toy_mlp", "single").losses.size(), kWarmup + kSteps);
+}
+
+TEST(PeersRanks, AnExceptionInPythonIsOneLine) {
+  Peers peers({}, 2);
+  const OwnModels models;
+  const std::string message =
+      message_of<sim::RunError>([&] { run(peers, models.path("untrained"), "ddp,dp=2,overlap=1"); });
+  EXPECT_TRUE(message.starts_with("PyTorch peers: rank ")) << message;
+  EXPECT_EQ(message.substr(message.find(" ended")),
+            " ended with status 1: RuntimeError: DistributedDataParallel is not needed when a module doesn't have any "
+            "parameter "
+            "that requires a gradient.");
 }
 
 TEST(PeersRanks, DeathIsAnErrorAndNobodyStays) {
   Peers peers({}, 2);
-  EXPECT_EQ(peers.run("toy_mlp", "ddp,dp=2,overlap=1", 0, 1).losses.size(), 1U);
+  EXPECT_EQ(run(peers, "toy_mlp", "ddp,dp=2,overlap=1").losses.size(), kWarmup + kSteps);
   const std::vector<pid_t> processes = peers_of_ours();
   ASSERT_EQ(processes.size(), 2U);
   kill(processes[1], SIGKILL);
-  EXPECT_EQ(message_of<sim::RunError>([&] { peers.run("toy_mlp", "ddp,dp=2,overlap=1", 0, 1); }).substr(0, 38),
+  EXPECT_EQ(message_of<sim::RunError>([&] { run(peers, "toy_mlp", "ddp,dp=2,overlap=1"); }).substr(0, 38),
             "PyTorch peers: rank 1 died of signal 9");
   EXPECT_EQ(peers_of_ours().size(), 0U);
-  EXPECT_EQ(message_of<sim::RunError>([&] { peers.run("toy_mlp", "single", 0, 1); }),
+  EXPECT_EQ(message_of<sim::RunError>([&] { run(peers, "toy_mlp", "single"); }),
             "PyTorch peers: they have failed before");
 }
 
 TEST(PeersRanks, NoAnswerIsAnError) {
   Peers peers({.timeout_s = 0.05}, 1);  // importing torch takes longer
-  EXPECT_EQ(message_of<sim::RunError>([&] { peers.run("toy_mlp", "single", 0, 1); }).substr(0, 38),
+  EXPECT_EQ(message_of<sim::RunError>([&] { run(peers, "toy_mlp", "single"); }).substr(0, 38),
             "PyTorch peers: no answer for 0.05 s");
   EXPECT_EQ(peers_of_ours().size(), 0U);
 }
@@ -113,14 +278,14 @@ TEST(PeersRanks, PythonThatIsNotThere) {
   setenv("PARAGAUGE_PYTHON", "/nowhere/python", 1);
   Peers peers({}, 1);
   unsetenv("PARAGAUGE_PYTHON");
-  EXPECT_EQ(message_of<sim::RunError>([&] { peers.run("toy_mlp", "single", 0, 1); }),
+  EXPECT_EQ(message_of<sim::RunError>([&] { run(peers, "toy_mlp", "single"); }),
             "PyTorch peers: rank 0 ended with status 127: can't execute /nowhere/python: No such file or directory");
 }
 
 TEST(PeersRanks, TheEndOfPeersEndsTheProcesses) {
   {
     Peers peers({}, 2);
-    peers.run("toy_mlp", "ddp,dp=2,overlap=1", 0, 1);
+    run(peers, "toy_mlp", "ddp,dp=2,overlap=1");
     EXPECT_EQ(peers_of_ours().size(), 2U);
   }
   EXPECT_EQ(peers_of_ours().size(), 0U);

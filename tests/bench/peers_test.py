@@ -1,38 +1,107 @@
-"""The peers (bench/peers/): every strategy trains the same as a plain loop; wrong requests are answered; EOF ends all.
+"""The peers (bench/peers/): modules are what a user would write, every strategy trains the same as a plain loop; wrong
+requests are answered; the end of the input ends all.
 
     .venv/bin/python tests/bench/peers_test.py        # exit status 0: all passed; 77: no torch here
 """
 
+import copy
 import json
+import math
 import os
 import socket
 import subprocess
 import sys
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
-SERVE = Path(__file__).resolve().parents[2] / "bench" / "peers" / "serve.py"
+TESTS = Path(__file__).resolve().parents[1]
+SERVE = TESTS.parent / "bench" / "peers" / "serve.py"
 sys.path.insert(0, str(SERVE.parent))
 sys.dont_write_bytecode = True
 
 try:
     import torch
-    import torchvision  # noqa: F401
+    import torchvision
 except ImportError:
     print("peers: torch or torchvision is missing, skipped")
     sys.exit(77)
 
 import initial  # noqa: E402
 import models  # noqa: E402
+import process  # noqa: E402
 import strategies  # noqa: E402
-import texts  # noqa: E402
+from torch import nn  # noqa: E402
 
 RANKS = 2
 STEPS = 4
-# A model without batch norm and where to cut it: every strategy has one device's losses.
-MODELS = [("toy_mlp", "r1"), ("toy_mlp,optimizer=sgd:lr=0.1:momentum=0.9:weight_decay=0.01", "r1"),
-          ("toy_mlp_r2", "r2"), ("convnet", "pool2"), ("convnet,loss=mse_loss,global_batch=16", "conv2"),
-          ("toy_mlp,dtype=f64,optimizer=adam:lr=0.01:beta1=0.8", "net1")]
+RESNET18 = json.loads((TESTS / "golden" / "peer_request.json").read_text())  # tests/bench/peers_test.cpp: as C++ writes it
+SINGLE = {"replicas": 1, "microbatches": 1, "actions": ["F0 B0"], "one_loss": False, "overlap": False,
+          "broadcast_buffers": True, "buckets_MiB": [1, 25]}
+
+
+def linear(name, inputs, features, outputs):
+    bound = 1 / math.sqrt(features)
+    return {"name": name, "op": "linear", "inputs": inputs, "attributes": {"out_features": outputs, "bias": 1},
+            "shape": [outputs], "parameters": {"weight": [0, bound], "bias": [0, bound]}, "needs_grad": True}
+
+
+def function(name, op, inputs, features, **attributes):
+    return {"name": name, "op": op, "inputs": inputs, "attributes": attributes, "shape": [features], "parameters": {},
+            "needs_grad": True}
+
+
+def toy(optimizer, dtype="f32"):
+    """Linear(10,10) ReLU, twice: first + its ReLU + the model's input; Linear(10,5). The ReLU is in place, also where it
+    is the first of a stage."""
+    return {"input": [10], "classes": 5, "global_batch": 24, "dtype": dtype, "timing": "step", "loss": "mse_loss",
+            "optimizer": optimizer,
+            "nodes": [linear("net1", [-1], 10, 10), function("relu", "relu", [0], 10, inplace=1),
+                      linear("net2", [1], 10, 10), function("add", "add", [2, 1], 10, inplace=0),
+                      function("add2", "add", [3, -1], 10, inplace=1), linear("net3", [4], 10, 5),
+                      function("loss", "mse_loss", [5, -2], 5)]}
+
+
+class Toy(nn.Module):
+    """The same as a user writes it."""
+
+    def __init__(self):
+        super().__init__()
+        self.net1, self.net2, self.net3 = nn.Linear(10, 10), nn.Linear(10, 10), nn.Linear(10, 5)
+
+    def forward(self, x):
+        y = torch.relu(self.net1(x))
+        return self.net3(self.net2(y) + y + x)
+
+
+OPTIMIZERS = [({"kind": "sgd", "lr": 0.1, "momentum": 0, "weight_decay": 0}, lambda p: torch.optim.SGD(p, 0.1)),
+              ({"kind": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},
+               lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01)),
+              ({"kind": "adam", "lr": 0.01, "beta1": 0.8, "beta2": 0.99, "eps": 1e-7, "weight_decay": 0.01},
+               lambda p: torch.optim.Adam(p, 0.01, (0.8, 0.99), 1e-7, 0.01))]
+
+
+def strategy(stages, **options):
+    return {**SINGLE, "stages": stages, **options}
+
+
+def pipelines(microbatches, gpipe, one_f_one_b):
+    for actions in (gpipe, one_f_one_b):
+        for stages in ([0, 0, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0, 1]):
+            yield strategy(stages, microbatches=microbatches, actions=actions)
+
+
+STRATEGIES = [
+    strategy([0] * 7), strategy([0, 0, 1, 1, 1, 1, 1]), strategy([0, 1, 1, 2, 2, 3, 3]),
+    strategy([0] * 7, replicas=2, overlap=True),
+    strategy([0] * 7, replicas=2, overlap=True, buckets_MiB=[0.0005, 0.001], broadcast_buffers=False),
+    strategy([0] * 7, microbatches=3, actions=["F0 B0 F1 B1 F2 B2"]),
+    *pipelines(4, ["F0 F1 F2 F3 B0 B1 B2 B3"] * 2, ["F0 F1 B0 F2 B1 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3"]),
+    *pipelines(2, ["F0 F1 B0 B1"] * 2, ["F0 F1 B1 B0"] * 2)]
+
+
+def parsed(request):
+    return json.loads(json.dumps(request), object_hook=lambda entries: SimpleNamespace(**entries))
 
 
 class Peers:
@@ -53,9 +122,9 @@ class Peers:
         print(line, file=self.processes[0].stdin, flush=True)
         return json.loads(self.processes[0].stdout.readline())
 
-    def ask(self, model, strategy, warmup_steps=1, steps=STEPS - 1, seed=1):
-        return self.ask_line(json.dumps({"model": model, "strategy": strategy, "warmup_steps": warmup_steps,
-                                         "steps": steps, "seed": seed}))
+    def ask(self, model, strategy, best=False, warmup_steps=1, steps=STEPS - 1, seed=1):
+        return self.ask_line(json.dumps({"subject": {"model": model, "strategy": strategy, "best": best},
+                                         "warmup_steps": warmup_steps, "steps": steps, "seed": seed}))
 
     def end(self):
         """The exit statuses after the end of the input."""
@@ -68,30 +137,35 @@ class Peers:
                 process.stdout.close()
 
 
-def strategies_of(cut):
-    stages = f"pp=2,cut={cut}"
-    return ["single", f"model_parallel,{stages}", "ddp,dp=2,overlap=1",
-            "ddp,dp=2,overlap=1,bucket_MiB=0.001,first_bucket_MiB=0.0005,broadcast_buffers=0",
-            f"pipeline,{stages},schedule=gpipe,microbatches=4", f"pipeline,{stages},schedule=1f1b,split_size=4",
-            f"pipeline,{stages},schedule=1f1b,microbatches=2"]
+@torch.no_grad()
+def set_initial(module, model):
+    """First values in the order of the parameters, which is the model's in torchvision's modules too."""
+    parameters = iter(module.parameters())
+    for node in model.nodes:
+        for kind, (center, bound) in vars(node.parameters).items():
+            initial.draw(next(parameters), center, bound, initial.stream(1, f"{node.name}.{kind}"))
+    assert next(parameters, None) is None
 
 
-def plain_losses(text, steps=STEPS, module=None):
-    """One device, the whole batch, nothing of strategies.py but its optimizer."""
-    subject = texts.read_model(text)
-    model = module or models.build(subject).to_empty(device="cpu")
-    initial.initialise(models.layers(model), 1)
-    x, target = (make(subject, range(subject.global_batch), 1, "cpu") for make in (initial.inputs, initial.targets))
-    loss_of = {"mse_loss": torch.nn.MSELoss(), "cross_entropy": torch.nn.CrossEntropyLoss()}[subject.loss]
-    optimizer = strategies.make_optimizer(subject, model.parameters())
+def plain_losses(module, optimizer, model, steps=STEPS):
+    """One device, the whole batch: nothing of strategies.py and models.py."""
+    module.to(models.DTYPES[model.dtype])
+    set_initial(module, model)
+    x, target = (make(model, range(model.global_batch), 1, "cpu") for make in (initial.inputs, initial.targets))
+    loss_of = {"mse_loss": nn.MSELoss(), "cross_entropy": nn.CrossEntropyLoss()}[model.loss]
     losses = []
     for _ in range(steps):
         optimizer.zero_grad()
-        loss = loss_of(model(x), target)
+        loss = loss_of(module(x), target)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+def toy_losses(model, make_optimizer):
+    module = Toy().to(models.DTYPES[model["dtype"]])
+    return plain_losses(module, make_optimizer(module.parameters()), parsed(model))
 
 
 def near(found, expected, tolerance=1e-5):
@@ -99,97 +173,147 @@ def near(found, expected, tolerance=1e-5):
     assert all(abs(a - b) <= tolerance * abs(b) for a, b in zip(found, expected)), (found, expected)
 
 
+def session_losses(session, steps=STEPS):
+    initial.initialise(session.layers, 1)
+    session.begin()
+    x = session.layout(initial.inputs(session.model, session.x_rows, 1, "cpu"))
+    target = initial.targets(session.model, session.target_rows, 1, "cpu")
+    return [session.step(x, target)[0].item() for _ in range(steps)]
+
+
 def every_strategy_trains_the_same(peers):
-    for model, cut in MODELS:
-        expected = plain_losses(model)
-        assert expected[-1] < expected[0], expected
-        for strategy in strategies_of(cut):
-            answer = peers.ask(model, strategy)
-            assert set(answer) == {"step_s", "loss", "resident_peak_bytes"}, (model, strategy, answer)
-            near(answer["loss"], expected, 1e-13 if "f64" in model else 1e-5)
-            assert len(answer["step_s"]) == STEPS - 1 and all(0 < t < 60 for t in answer["step_s"]), answer
-            assert answer["resident_peak_bytes"] > 1 << 20, answer
+    for dtype, tolerance in (("f32", 1e-5), ("f64", 1e-13)):
+        for optimizer, make_optimizer in OPTIMIZERS:
+            model = toy(optimizer, dtype)
+            expected = toy_losses(model, make_optimizer)
+            assert expected[-1] < expected[0], expected
+            for how in STRATEGIES:
+                for best in (False, True):
+                    answer = peers.ask(model, how, best)
+                    assert set(answer) == {"step_s", "loss", "resident_peak_bytes", "settings"}, (how, answer)
+                    near(answer["loss"], expected, tolerance)
+                    assert answer["settings"] == ("fused updates" if best else ""), answer  # nothing for channels_last
+                    assert len(answer["step_s"]) == STEPS - 1 and all(0 < t < 60 for t in answer["step_s"]), answer
+                    assert answer["resident_peak_bytes"] > 1 << 20, answer
+
+
+def modules_are_what_a_user_writes(_):
+    """The catalog's ResNet-18 is torchvision's; a chain is an nn.Sequential."""
+    model = parsed(RESNET18["model"])
+    stage, = models.make_stages(model, [0] * len(model.nodes))
+    theirs = torchvision.models.resnet18()
+    assert [p.shape for p in stage.module.parameters()] == [p.shape for p in theirs.parameters()]
+    assert [b.shape for b in stage.module.buffers()] == [b.shape for b in theirs.buffers()]
+    kinds = {}
+    for module in theirs.modules():
+        kinds[type(module)] = kinds.get(type(module), 0) + 1
+    for kind in (nn.Conv2d, nn.BatchNorm2d, nn.Linear):
+        assert sum(type(module) is kind for module in stage.module.modules()) == kinds[kind], kind
+    chain = parsed(RESNET18["model"])
+    chain.nodes = chain.nodes[:4]
+    assert isinstance(models.make_stages(chain, [0] * 4)[0].module, nn.Sequential)
+
+
+def resnet18_has_torchvisions_losses(_):
+    """Also with channels_last, and with both at once."""
+    model = parsed(RESNET18["model"])
+    model.optimizer.lr = 0.001
+    theirs = torchvision.models.resnet18()
+    optimizer = torch.optim.SGD(theirs.parameters(), 0.001, momentum=0.9, weight_decay=1e-4)
+    expected = plain_losses(theirs, optimizer, model)
+    for best in (False, True):
+        for channels_last in (False, True):
+            subject = SimpleNamespace(model=model, strategy=parsed(strategy([0] * len(model.nodes))), best=best)
+            session = strategies.open_session(subject, channels_last, "cpu", 0, None)
+            near(session_losses(session), expected)
+            convolution = next(p for p in session.module.parameters() if p.shape[2:] == (3, 3))
+            assert convolution.is_contiguous(memory_format=torch.channels_last) == channels_last
+            assert convolution.is_contiguous() != channels_last
+            assert session.settings() == ", ".join(["fused updates"] * best + ["channels_last"] * channels_last)
 
 
 def batch_norm_sees_its_part(peers):
-    """ResNet: the statistics of a DDP rank's rows and of a microbatch's are of the same rows here."""
-    model = "resnet18,image=32,global_batch=8,optimizer=sgd:lr=0.001"
-    near(peers.ask(model, "single")["loss"], plain_losses(model))
-    near(peers.ask(model, "model_parallel,pp=2,cut=layer2")["loss"], plain_losses(model))
-    expected = peers.ask(model, "ddp,dp=2,overlap=1")["loss"]
-    assert abs(expected[0] - plain_losses(model, 1)[0]) > 1e-4, expected
-    for schedule in ("gpipe", "1f1b"):
-        near(peers.ask(model, f"pipeline,pp=2,schedule={schedule},microbatches=2,cut=layer2")["loss"], expected)
+    """The statistics of a DDP rank's rows and of a microbatch's are of the same rows here."""
+    model = copy.deepcopy(RESNET18["model"])
+    model["optimizer"] = {"kind": "sgd", "lr": 0.001, "momentum": 0, "weight_decay": 0}
+    stages = RESNET18["strategy"]["stages"]
+    whole = [0] * len(stages)
+    expected = peers.ask(model, strategy(whole))["loss"]
+    near(peers.ask(model, strategy(stages))["loss"], expected)
+    parts = peers.ask(model, strategy(whole, replicas=2, overlap=True))["loss"]
+    assert abs(parts[0] - expected[0]) > 1e-4, parts
+    for best in (False, True):
+        near(peers.ask(model, strategy(stages, microbatches=2, actions=["F0 F1 B0 B1"] * 2), best)["loss"], parts)
 
 
 def a_session_begins_anew(peers):
-    first = peers.ask("convnet", "ddp,dp=2,overlap=1")["loss"]
-    assert peers.ask("convnet", "ddp,dp=2,overlap=1")["loss"] == first
-    assert peers.ask("convnet", "ddp,dp=2,overlap=1", seed=2)["loss"] != first
-    assert peers.ask("convnet", "ddp,dp=2,overlap=1", warmup_steps=0, steps=1)["loss"] == first[:1]
+    model = RESNET18["model"]
+    how = strategy([0] * len(model["nodes"]), replicas=2, overlap=True)
+    first = peers.ask(model, how)["loss"]
+    assert peers.ask(model, how)["loss"] == first
+    assert peers.ask(model, how, seed=2)["loss"] != first
+    assert peers.ask(model, how, warmup_steps=0, steps=1)["loss"] == first[:1]
 
 
 def forward_pipeline_is_the_whole_batch(_):
     """Only GPUs run it in a session, so its module is tried here: the splits go through and are put together."""
-    subject = texts.read_model("convnet")
-    for splits in (1, 2, 8):
-        plan = texts.read_strategy(f"pipeline,pp=4,schedule=forward_only,microbatches={splits},cut=r2", subject)
-        session = strategies.open_session(subject, plan, "cpu", 0, None)
+    model = toy(OPTIMIZERS[0][0])
+    expected = toy_losses(model, OPTIMIZERS[0][1])
+    for splits in (2, 3, 8):
+        how = strategy([0, 1, 1, 2, 2, 3, 3], microbatches=splits, one_loss=True, actions=[])
+        session = strategies.open_session(parsed({"model": model, "strategy": how, "best": False}), False, "cpu", 0, None)
         assert isinstance(session, strategies.ForwardPipeline)
-        initial.initialise(session.layers, 1)
-        session.begin()
-        x, target = (make(subject, range(64), 1, "cpu") for make in (initial.inputs, initial.targets))
-        near([session.step(x, target)[0].item() for _ in range(STEPS)], plain_losses("convnet"))
+        near(session_losses(session), expected)
 
 
-def every_catalog_model_is_here(_):
-    """Names and shapes of the parameters are the catalog's: a model's file is read by eye of its layers' names."""
-    for path in texts.CATALOG.glob("*.json"):
-        subject = texts.read_model(path.stem)
-        named = {name for name, _ in models.layers(models.build(subject))}
-        models.check(subject, texts.Plan("single"))
-        for cut in subject.cuts.values():
-            parts = models.stages(models.build(subject), cut)
-            assert [part[-1][0].startswith(name) for part, name in zip(parts, cut)] == [True] * len(cut), cut
-            assert sum(len(part) for part in parts) == len(named)
+def batches_made_and_results_read(peers):
+    """The host's part of a step trains the same in every strategy."""
+    for timing in ("tutorial", "epoch"):
+        model = {**toy(OPTIMIZERS[0][0]), "timing": timing}
+        expected = peers.ask(model, strategy([0] * 7))["loss"]
+        for how in STRATEGIES:
+            if how["replicas"] == 1:
+                near(peers.ask(model, how)["loss"], expected)
 
 
 def wrong_requests_are_answered(peers):
-    for model, strategy, key, expected in (
-            ("convnet,size=3", "single", "error", "unknown key 'size'; known: image, global_batch"),
-            ("convnet,loss=l1", "single", "error", "loss=l1 must be one of mse_loss, cross_entropy"),
-            ("convnet,optimizer=lion:lr=1", "single", "error", "optimizer=lion must be one of sgd, adam"),
-            ("convnet,global_batch=ten", "single", "error", "global_batch=ten must be a number"),
-            ("convnet,image=64", "single", "error", "model 'convnet' can't take 64 samples of [3, 64, 64]"),
-            ("toy_mlp,image=64", "single", "error", "image= needs a model with input [channels, height, width]"),
-            ("alexnet", "single", "skipped", "plain PyTorch has no model 'alexnet'"),
-            ("toy_mlp", "zero,dp=2", "skipped", "plain PyTorch has no strategy 'zero'"),
-            ("toy_mlp", "dp=2,pp=2", "skipped", "plain PyTorch has no strategy 'dp=2'"),
-            ("toy_mlp", "ddp,dp=2", "skipped", "plain PyTorch has no DDP that overlaps nothing"),
-            ("toy_mlp", "ddp,dp=4,overlap=1", "error", "needs 4 ranks, the session has 2"),
-            ("toy_mlp", "ddp,dp=3,overlap=1", "error", "3 parts must divide global_batch=20"),
-            ("toy_mlp", "single,dp=2", "error", "unknown key 'dp'; known: none"),
-            ("toy_mlp", "model_parallel,pp=2", "skipped", "name them: cut="),
-            ("toy_mlp", "model_parallel,pp=3,cut=relu", "error", "pp must be 2, found pp=3"),
-            ("toy_mlp", "model_parallel,pp=2,cut=conv9", "skipped", "they are net1, relu, net2"),
-            ("toy_mlp", "pipeline,pp=2,cut=relu,schedule=zb", "skipped", "no schedule 'zb'"),
-            ("toy_mlp", "pipeline,pp=2,cut=relu,schedule=forward_only", "skipped", "a single CPU device"),
-            ("toy_mlp", "pipeline,pp=2,cut=relu,microbatches=3", "error", "3 parts must divide global_batch=20")):
-        answer = peers.ask(model, strategy)
-        assert list(answer) == [key] and expected in answer[key], (model, strategy, answer)
-    for line, expected in (("{", "Expecting property name"), ("3", "the request must be an object"),
-                           ('{"model": "convnet"}', "the request needs 'strategy' (str)")):
+    model = toy(OPTIMIZERS[0][0])
+
+    def with_op(op):
+        changed = copy.deepcopy(model)
+        changed["nodes"][1]["op"] = op
+        return changed
+
+    for asked, how, key, expected in (
+            (with_op("dropout"), strategy([0] * 7), "skipped",
+             "the peers (bench/peers) don't have the layer 'dropout'; they have conv2d, linear"),
+            ({**model, "optimizer": {"kind": "lion"}}, strategy([0] * 7), "skipped", "the optimizer 'lion'; they have sgd"),
+            ({**model, "loss": "huber"}, strategy([0] * 7), "skipped", "the loss 'huber'; they have mse_loss"),
+            (model, strategy([0] * 7, replicas=2), "skipped", "plain PyTorch has no DDP that overlaps nothing"),
+            (model, strategy([0] * 6 + [1], replicas=2, overlap=True), "skipped", "no DistributedDataParallel of pipelines"),
+            (model, strategy([0] * 6 + [1], microbatches=2, one_loss=True), "skipped", "a single CPU device"),
+            (model, strategy([0] * 7, replicas=4, overlap=True), "error", "needs 4 ranks, the session has 2")):
+        answer = peers.ask(asked, how)
+        assert list(answer) == [key] and expected in answer[key], (how, answer)
+    for line, expected in (("{", "Expecting property name"), ("3", "'int' object has no attribute 'subject'"),
+                           ('{"subject": {"model": {}}}', "has no attribute 'strategy'")):
         answer = peers.ask_line(line)
-        assert list(answer) == ["error"] and expected in answer["error"], answer
-    near(peers.ask("toy_mlp", "single")["loss"], plain_losses("toy_mlp"))  # it goes on
+        assert list(answer) == ["error"] and answer["error"].startswith("not a request: ") and expected in answer["error"]
+    near(peers.ask(model, strategy([0] * 7))["loss"], toy_losses(model, OPTIMIZERS[0][1]))  # it goes on
+
+
+def errors_are_one_line(_):
+    assert process.one_line(RuntimeError("\n what is wrong\n\nwhat to read")) == "RuntimeError: what is wrong"
+    assert process.one_line(KeyError()) == "KeyError"
 
 
 def main():
     torch.set_num_threads(1)
     peers = Peers()
     failed = 0
-    for test in (every_catalog_model_is_here, forward_pipeline_is_the_whole_batch, wrong_requests_are_answered,
-                 every_strategy_trains_the_same, batch_norm_sees_its_part, a_session_begins_anew):
+    for test in (errors_are_one_line, modules_are_what_a_user_writes, resnet18_has_torchvisions_losses,
+                 forward_pipeline_is_the_whole_batch, wrong_requests_are_answered, every_strategy_trains_the_same,
+                 batches_made_and_results_read, batch_norm_sees_its_part, a_session_begins_anew):
         try:
             test(peers)
             print(f"{test.__name__}: passed")

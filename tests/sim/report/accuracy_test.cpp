@@ -150,11 +150,12 @@ TEST(Accuracy, AgainstThePeerInTheSameRounds) {
   add(result, {"single", {}, times(0.9, drift)});
   add(result, {"single", {}, drift}, "gloo", "net", "pytorch");
   add(result, {"ddp,dp=2", {}, drift});
+  add(result, {"single", {}, times(0.75, drift)}, "gloo", "net", "pytorch_best");
   const Accuracy accuracy = assess(result);
-  EXPECT_NEAR(accuracy.cells[0].against_peer->log_ratio, std::log(0.9), 1e-12);
-  EXPECT_NEAR(accuracy.cells[0].against_peer->interval->high, std::log(0.9), 1e-9);  // drift cancels
-  EXPECT_FALSE(accuracy.cells[1].against_peer);
-  EXPECT_FALSE(accuracy.cells[2].against_peer);
+  EXPECT_NEAR(accuracy.cells[0].against_peer.at("pytorch").log_ratio, std::log(0.9), 1e-12);
+  EXPECT_NEAR(accuracy.cells[0].against_peer.at("pytorch").interval->high, std::log(0.9), 1e-9);  // drift cancels
+  EXPECT_NEAR(accuracy.cells[0].against_peer.at("pytorch_best").log_ratio, std::log(1.2), 1e-12);
+  for (const std::size_t i : {1, 2, 3}) EXPECT_TRUE(accuracy.cells[i].against_peer.empty()) << i;
 }
 
 TEST(Accuracy, TrackRecordsAreReadAsWritten) {
