@@ -190,24 +190,31 @@ class Pipeline(Session):
         wire = self.wire(tensor.detach())
         self.sends.append((dist.isend(wire, to, tag=tag), wire))
 
-    def receive(self, node: int, source: int, tag: int):
-        layout = (torch.channels_last if self.channels_last and len(sample_shape(self.model, node)) == 3 else
-                  torch.contiguous_format)
-        tensor = torch.empty(self.rows, *sample_shape(self.model, node), dtype=DTYPES[self.model.dtype],
-                             device=self.device, memory_format=layout)
-        dist.recv(self.wire(tensor), source, tag=tag)
-        return tensor
+    def post(self, kind: str, microbatch: int):
+        """Begins to receive what this action needs."""
+        expected = (self.source.items() if kind == "F" else
+                    [(node, reader) for node, readers in self.readers.items() if self.needs_grad(node)
+                     for reader in readers])
+        self.arriving = []
+        for node, source in expected:
+            layout = (torch.channels_last if self.channels_last and len(sample_shape(self.model, node)) == 3 else
+                      torch.contiguous_format)
+            tensor = torch.empty(self.rows, *sample_shape(self.model, node), dtype=DTYPES[self.model.dtype],
+                                 device=self.device, memory_format=layout)
+            work = dist.irecv(self.wire(tensor), source, tag=self.tag(node, microbatch))
+            self.arriving.append((node, tensor, work))
 
-    def forward(self, microbatch: int, x, target):
-        values = {}
-        for node in self.stage.takes:
-            if node == MODEL_INPUT:
-                values[node] = x[microbatch]
-                continue
-            values[node] = self.receive(node, self.source[node], self.tag(node, microbatch))
-            values[node].requires_grad_(self.needs_grad(node))
-        self.taken[microbatch], outputs = values, self.stage(values)
-        self.given[microbatch] = outputs
+    def arrived(self) -> list[tuple[int, torch.Tensor]]:
+        for _, _, work in self.arriving:
+            work.wait()
+        return [(node, tensor) for node, tensor, _ in self.arriving]
+
+    def forward(self, microbatch: int, received, x, target):
+        values = {node: tensor.requires_grad_(self.needs_grad(node)) for node, tensor in received}
+        if MODEL_INPUT in self.stage.takes:
+            values[MODEL_INPUT] = x[microbatch]
+        outputs = self.stage(values)
+        self.taken[microbatch], self.given[microbatch] = values, outputs
         for node, readers in self.readers.items():
             for reader in readers:
                 self.send(outputs[node], reader, self.tag(node, microbatch))
@@ -218,16 +225,13 @@ class Pipeline(Session):
             self.outputs.append(output.detach())
             self.given[microbatch] = {"loss": loss / self.strategy.microbatches}
 
-    def backward(self, microbatch: int):
-        outputs, gradients = [], []
-        for node, output in self.given.pop(microbatch).items():
-            if output.requires_grad:
-                outputs.append(output)
-                received = [self.receive(node, reader, self.tag(node, microbatch))
-                            for reader in self.readers.get(node, [])]
-                gradients.append(sum(received[1:], received[0]) if received else None)
+    def backward(self, microbatch: int, received):
+        gradients = {}
+        for node, gradient in received:
+            gradients[node] = gradients[node] + gradient if node in gradients else gradient
+        outputs = {node: output for node, output in self.given.pop(microbatch).items() if output.requires_grad}
         if outputs:
-            torch.autograd.backward(outputs, gradients)
+            torch.autograd.backward(list(outputs.values()), [gradients.get(node) for node in outputs])
         for node, value in self.taken.pop(microbatch).items():
             if value.requires_grad:
                 self.send(value.grad, self.source[node], self.tag(node, microbatch))
@@ -235,11 +239,15 @@ class Pipeline(Session):
     def forward_and_backward(self, x, target):
         self.sends, self.losses, self.outputs, self.taken, self.given = [], [], [], {}, {}
         x, target = x.split(self.rows), target.split(self.rows)
-        for kind, microbatch in self.actions:
+        self.post(*self.actions[0])
+        for i, (kind, microbatch) in enumerate(self.actions):
+            received = self.arrived()
+            if i + 1 < len(self.actions):
+                self.post(*self.actions[i + 1])  # a message that is expected needn't wait for its receiver
             if kind == "F":
-                self.forward(microbatch, x, target)
+                self.forward(microbatch, received, x, target)
             else:
-                self.backward(microbatch)
+                self.backward(microbatch, received)
         for work, _ in self.sends:
             work.wait()
         self.sends.clear()
