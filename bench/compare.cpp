@@ -205,9 +205,8 @@ class Rounds {
     for (std::size_t j = 0; j < jobs_.size(); ++j) {
       visits.insert(visits.end(), options_.visits, {&Rounds::visit_job, j, short_text(jobs_[j])});
       for (std::size_t peer = 0; peer < sim::kPeers.size() && runs_peer(jobs_[j]); ++peer)
-        visits.insert(
-            visits.end(), options_.visits,
-            {&Rounds::visit_peer, j * sim::kPeers.size() + peer, short_text(jobs_[j]) + " in plain PyTorch"});
+        visits.insert(visits.end(), options_.visits,
+                      {&Rounds::visit_peer, j * sim::kPeers.size() + peer, short_text(jobs_[j]) + " in plain PyTorch"});
     }
     std::ranges::shuffle(visits, std::mt19937(options_.seed * 1000 + static_cast<unsigned>(number)));
     return visits;
