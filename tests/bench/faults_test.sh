@@ -144,12 +144,12 @@ for signal in STOP KILL; do
       { wait $process; } 2>/dev/null
       ended=$?
       after_ms=$((($(date +%s%N) - begin) / 1000000))
-      said=$(<"$scratch/err")
+      said=$(grep -v '^measure: ' "$scratch/err") # its progress
       if [[ $ended == 0 && -z $said ]]; then
         continue # too late
       fi
       hits[$signal$victim]=$((${hits[$signal$victim]:-0} + 1))
-      [[ $ended == 75 && $(wc -l <"$scratch/err") == 1 && $said =~ ^paragauge:\ rank\ $victim\ $fate\  ]] && ((after_ms < 5000)) ||
+      [[ $ended == 75 && $(wc -l <<<"$said") == 1 && $said =~ ^paragauge:\ rank\ $victim\ $fate\  ]] && ((after_ms < 4500 + lasts_ms)) ||
         complain "SIG$signal of rank $victim after $tenth tenths of $lasts_ms ms: status $ended after $after_ms ms: $said"
       nothing_left "SIG$signal of rank $victim"
     done
@@ -166,6 +166,7 @@ starts() {
   begin=$(date +%s%N)
   said=$("$@" 2>&1 >/dev/null)
   status=$?
+  said=$(grep -v '^measure: ' <<<"$said")
   [[ $status == "$expected_status" && $said == "paragauge: $expected" ]] || complain "$(printf '%s\n  expected status %d and: %s\n  got status %d: %s' "$*" "$expected_status" "$expected" "$status" "$said")"
   (($(date +%s%N) - begin < limit * 1000000000)) || complain "$*: took longer than $limit s"
 }
