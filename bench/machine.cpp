@@ -17,6 +17,7 @@
 namespace bench {
 std::vector<Job> make_jobs(const Subject& subject, const Machine& machine) {
   std::vector<Job> jobs;
+  const bool real_time = machine.real_time && backend::RealTime(backend::kComputePriority).permitted();
   std::set<std::string> seen;  // "ddp" is "ddp,dp=2": used once
   sim::check_network(machine.network, machine.worlds);
   for (const std::string& model_text : subject.models) {
@@ -29,8 +30,9 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine) {
       if (!seen.insert(model.text() + ' ' + strategy.text()).second) continue;
       const sim::Program program = sim::lower(model, strategy);
       for (const std::string& world : machine.worlds) {
-        const sim::Cluster cluster =
+        sim::Cluster cluster =
             sim::machine_cluster(world, machine.device, machine.network, strategy.ranks(), backend::usable_cores());
+        if (!real_time) cluster.scheduling = sim::Scheduling::fair;
         jobs.push_back({model, strategy, cluster.world, program, cluster});
       }
     }

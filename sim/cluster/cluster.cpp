@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <fstream>
@@ -54,6 +55,15 @@ void need_format(JsonObject& file, std::string_view expected) {
     throw ConfigError("{}: format '{}' is not '{}'", file.where(), format, expected);
 }
 
+/// The first is the default.
+template <class Value>
+Value choice(JsonObject& json, std::string_view key, const std::array<std::pair<std::string_view, Value>, 2>& known) {
+  const std::string name = json.text(key, std::string(known[0].first));
+  for (const auto& [text, value] : known)
+    if (name == text) return value;
+  throw ConfigError("{}: unknown {} '{}'; known: {}, {}", json.where(), key, name, known[0].first, known[1].first);
+}
+
 Link read_link(JsonObject json, std::string name) {
   Link link;
   link.name = std::move(name);
@@ -61,10 +71,9 @@ Link read_link(JsonObject json, std::string name) {
   link.bandwidth = gigabytes_per_second(rate(json, "bandwidth_GBps"));
   link.core_share = share(json, "core_share", 0);
   link.shared = json.boolean("shared", false);
-  const std::string engine = json.text("engine", "background");
-  if (engine != "background" && engine != "receiver")
-    throw ConfigError("{}: unknown engine '{}'; known: background, receiver", json.where(), engine);
-  link.engine = engine == "receiver" ? TransferEngine::receiver : TransferEngine::background;
+  link.engine = choice<TransferEngine>(
+      json, "engine", {{{"background", TransferEngine::background}, {"receiver", TransferEngine::receiver}}});
+  link.transport = choice<Transport>(json, "transport", {{{"none", Transport::none}, {"notify", Transport::notify}}});
   static_cast<void>(json.text("source", ""));
   json.finish();
   return link;
@@ -120,6 +129,8 @@ Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t d
   cluster.link = read_link(file.object("link"), "link");
   cluster.inter_node = file.has("inter_node") ? read_link(file.object("inter_node"), "inter_node") : cluster.link;
   cluster.one_host_thread = file.boolean("one_host_thread", false);
+  cluster.scheduling = choice<Scheduling>(
+      file, "scheduling", {{{"fair", Scheduling::fair}, {"run_until_wait", Scheduling::run_until_wait}}});
   file.finish();
   if (ranks == 0) throw ConfigError("cluster '{}': at least 1 rank", cluster.name);
   const std::int64_t all = nodes * cluster.devices_per_node;

@@ -3,8 +3,8 @@
 //   Cluster cluster = load_cluster("cpu_gloo", 2);       // catalog/clusters/cpu_gloo.json, 2 ranks
 //   cluster.place[1].device                              // the device instance of rank 1
 //
-// Several ranks may share a device instance (a core, a GPU): they share its time. All ranks of a world that go over one
-// link share it.
+// Several ranks may share a device instance (a core, a GPU): they share its time. Transfers that go through one port of
+// the network at the same time share its bandwidth.
 #pragma once
 
 #include <optional>
@@ -35,17 +35,31 @@ enum class TransferEngine : std::uint8_t {
   background,  // other threads or hardware, while the ranks go on
 };
 
+/// What the two ends of a message do to each other beside moving its bytes (sim/simulate/transport.hpp).
+enum class Transport : std::uint8_t {
+  none,
+  notify,  // whoever posts first notifies the other end, whose core has to handle that (gloo over TCP)
+};
+
+/// How ranks that share a device share its time.
+enum class Scheduling : std::uint8_t {
+  fair,            // in equal parts (time slices; streams of a GPU)
+  run_until_wait,  // one runs until it waits, then the one that has been ready for longest (real-time, SCHED_FIFO)
+};
+
 /// α–β: a message of s bytes takes latency + s / bandwidth when alone on the link.
 struct Link {
   std::string name;
   Seconds latency;
   BytesPerSecond bandwidth;
   TransferEngine engine = TransferEngine::background;
+  Transport transport = Transport::none;
   /// Share of each end's core that a running transfer takes from compute (0: hardware moves the bytes, 1: a whole
   /// core).
   double core_share = 0;
-  bool shared =
-      false;  // all transfers of the world go over this one link (a bus, a loopback); else each pair has its own
+  /// All transfers within a node (inter_node: between all nodes) go over this one link: a bus, a loopback. Else every
+  /// rank has a full-duplex port of this bandwidth.
+  bool shared = false;
 };
 
 struct RankPlace {
@@ -69,6 +83,7 @@ struct Cluster {
   /// Asynchronous devices: one thread of a node issues for all of its ranks (several GPUs in one Python process), so
   /// that their launches take turns. Else every rank has a thread of its own.
   bool one_host_thread = false;
+  Scheduling scheduling = Scheduling::fair;
   std::uint32_t nodes = 1, devices_per_node = 1;
   std::vector<RankPlace> place;  // per rank
   /// Set where the devices are cores of this very machine (a file that leaves devices_per_node open): its ranks share the

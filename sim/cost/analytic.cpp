@@ -1,7 +1,7 @@
 // Cost model `analytic`: from data sheets alone. Compute is the roofline of S. Williams, A. Waterman and D. Patterson,
 // Roofline: an insightful visual performance model, CACM 52(4), 2009; a transfer is steps × α + wire bytes / β
 // (sim/cost/collective). Assumes: arithmetic and memory traffic overlap fully; every op reaches the same share of the peak;
-// company doesn't slow an op.
+// no contention: an op takes as long beside others as alone.
 #include <algorithm>
 
 #include "sim/cost/collective/collective.hpp"
@@ -44,8 +44,7 @@ class Analytic final : public CostModel {
     }
     return {.latency_s = steps * link.latency.in_seconds(),
             .wire_s = wire_bytes > 0 ? (bytes(wire_bytes) / link.bandwidth).in_seconds() : 0,
-            .core_share = link.core_share,
-            .engine = link.engine};
+            .core_share = link.core_share};
   }
 
   [[nodiscard]] double launch_s() const override { return cluster_.device.launch.in_seconds(); }

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "sim/error.hpp"
+#include "sim/program/transfers.hpp"
 
 namespace sim {
 
@@ -21,12 +22,6 @@ const Table<CostModelKind>& cost_model_table() {
 
 namespace {
 
-/// Among how many a role's ranks transfer (the largest group), and whether any of them over a node's border.
-struct Reach {
-  std::uint32_t members = 2;
-  bool across_nodes = false;
-};
-
 std::uint32_t node_of(const Cluster& cluster, std::uint32_t rank) {
   if (rank >= cluster.place.size())
     throw ConfigError("rank {} of the program has no place on cluster '{}' of {} ranks", rank, cluster.name,
@@ -34,21 +29,49 @@ std::uint32_t node_of(const Cluster& cluster, std::uint32_t rank) {
   return cluster.place[rank].node;
 }
 
-Reach reach_of_pair(const Role& role, const Role& peer, const Cluster& cluster) {
-  Reach reach;
-  for (std::size_t replica = 0; replica < role.ranks.size(); ++replica)
-    reach.across_nodes |= node_of(cluster, role.ranks[replica]) != node_of(cluster, peer.ranks.at(replica));
-  return reach;
+bool across_nodes(const Cluster& cluster, std::span<const std::uint32_t> ranks) {
+  return std::ranges::any_of(
+      ranks, [&](std::uint32_t rank) { return node_of(cluster, rank) != node_of(cluster, ranks.front()); });
 }
 
-Reach reach_of_group(const std::vector<bool>& in_role, const Group& group, const Cluster& cluster) {
-  Reach reach{.members = 0};
-  for (const std::vector<std::uint32_t>& members : group.members) {
-    if (std::ranges::none_of(members, [&](std::uint32_t rank) { return in_role.at(rank); })) continue;
-    reach.members = std::max(reach.members, static_cast<std::uint32_t>(members.size()));
-    for (std::uint32_t rank : members) reach.across_nodes |= node_of(cluster, rank) != node_of(cluster, members[0]);
+TransferQuestion question_of(const Program& program, const Role& role, std::uint32_t i, std::uint32_t replica,
+                             const TransferMatching& matching, const Cluster& cluster) {
+  TransferQuestion question{.bytes = program.transfer_bytes(role, i)};
+  const std::uint32_t rank = role.ranks[replica];
+  if (role.kind[i] == InstructionKind::collective) {
+    const Group& group = program.groups.at(role.peer[i]);
+    const std::vector<std::uint32_t>& members = group.members[matching.list_of[role.peer[i]][rank]];
+    question.kind = InstructionKind::collective;
+    question.collective = role.collective[i];
+    question.members = static_cast<std::uint32_t>(members.size());
+    question.across_nodes = across_nodes(cluster, members);
+  } else {
+    question.across_nodes = across_nodes(cluster, std::array{rank, program.roles.at(role.peer[i]).ranks.at(replica)});
   }
-  return reach;
+  return question;
+}
+
+/// Every transfer by itself: members of one role may be in lists of different sizes, and some on one node only.
+void price_transfers(const Program& program, const CostModel& model, const Cluster& cluster, Prices& prices) {
+  const TransferMatching matching(program);
+  prices.transfer_of.assign(matching.participants.size(), kNone);
+  const std::vector<Program::Place> places = program.places();
+  std::map<std::tuple<InstructionKind, CollectiveKind, std::int64_t, std::uint32_t, bool>, std::uint32_t> known;
+  for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
+    const Role& role = program.roles[places[rank].role];
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      if (!is_posted(role.kind[i])) continue;
+      std::uint32_t& transfer = prices.transfer_of[matching.transfer(places[rank], rank, role, i)];
+      if (transfer != kNone) continue;  // by another participant
+      const TransferQuestion question = question_of(program, role, i, places[rank].replica, matching, cluster);
+      const auto [entry, is_first] = known.try_emplace(
+          {question.kind, question.collective, question.bytes, question.members, question.across_nodes},
+          prices.transfers.size());
+      // A group of one has nobody to talk to.
+      if (is_first) prices.transfers.push_back(question.members > 1 ? model.transfer(question) : TransferCost{});
+      transfer = entry->second;
+    }
+  }
 }
 
 }  // namespace
@@ -67,34 +90,7 @@ Prices price(const Program& program, const CostModel& model, const Cluster& clus
     for (std::size_t level = 0; level < prices.busy_levels; ++level)
       prices.work_s.push_back(cost.busy_s.at(std::min(level, cost.busy_s.size() - 1)));
   }
-
-  std::map<std::tuple<InstructionKind, CollectiveKind, std::int64_t, std::uint32_t, bool>, std::uint32_t> known;
-  for (const Role& role : program.roles) {
-    std::vector<bool> in_role(program.ranks());
-    for (std::uint32_t rank : role.ranks) in_role.at(rank) = true;
-    std::map<std::pair<bool, std::uint32_t>, Reach> reaches;  // by (is collective, group or peer role)
-    std::vector<std::uint32_t>& transfer_of = prices.transfer_of.emplace_back(role.size(), kNone);
-    for (std::uint32_t i = 0; i < role.size(); ++i) {
-      const bool collective = role.kind[i] == InstructionKind::collective;
-      if (!collective && role.kind[i] != InstructionKind::send && role.kind[i] != InstructionKind::recv) continue;
-      const std::uint32_t peer = role.peer[i];
-      const auto [reach, is_new] = reaches.try_emplace({collective, peer});
-      if (is_new)
-        reach->second = collective ? reach_of_group(in_role, program.groups.at(peer), cluster)
-                                   : reach_of_pair(role, program.roles.at(peer), cluster);
-      const TransferQuestion question{.kind = collective ? InstructionKind::collective : InstructionKind::send,
-                                      .collective = collective ? role.collective[i] : CollectiveKind::all_reduce,
-                                      .bytes = program.transfer_bytes(role, i),
-                                      .members = reach->second.members,
-                                      .across_nodes = reach->second.across_nodes};
-      const auto [entry, is_first] = known.try_emplace(
-          {question.kind, question.collective, question.bytes, question.members, question.across_nodes},
-          prices.transfers.size());
-      // A group of one has nobody to talk to.
-      if (is_first) prices.transfers.push_back(question.members > 1 ? model.transfer(question) : TransferCost{});
-      transfer_of[i] = entry->second;
-    }
-  }
+  price_transfers(program, model, cluster, prices);
   prices.launch_s = model.launch_s();
   prices.rank_jitter = model.rank_jitter();
   return prices;

@@ -1,8 +1,8 @@
 // What an instruction asks for, in seconds and bytes, as if alone. The simulator turns this into time by who is active
 // together.
 //
-//   std::unique_ptr<CostModel> model = make_cost_model("profiled", cluster, &profile);
-//   Prices prices = price(program, *model);           // once per program: every Work once, every transfer size once
+//   std::unique_ptr<CostModel> model = cost_model_table().at("profiled").make(cluster, &profile);
+//   Prices prices = price(program, *model, cluster);  // once per program: every Work once, every transfer size once
 //   Timeline timeline = simulate(program, prices, cluster);
 #pragma once
 
@@ -32,7 +32,7 @@ struct Knowledge {
 };
 
 /// Compute of one instruction. `busy[k-1]` = device seconds when k ranks of the node compute at the same time (memory
-/// and caches are shared); one entry means: company doesn't matter.
+/// and caches are shared); one entry means: no contention.
 struct ComputeCost {
   std::vector<double> busy_s;
   double workspace_bytes = 0;  // beside the outputs, while it runs
@@ -40,12 +40,12 @@ struct ComputeCost {
   Knowledge knowledge;
 };
 
-/// Point to point over a transport whose ends tell each other that they are there (gloo): whoever posts first leaves a
-/// note, which the other's core has to take. If that was the sender, its message was unexpected: once the receiver has
-/// posted too, the transport's thread writes it, on the sender's core. Else the sender's thread writes while it posts
-/// what the transport takes at once, and the transport's thread the rest.
+/// What notifications between the ends of a message cost (Transport::notify; sim/simulate/transport.hpp says who pays
+/// for what). gloo's TCP transport notifies the other side (NOTIFY_SEND_READY, NOTIFY_RECV_READY). Receiver first: the
+/// message is expected, and the sending thread writes it inside the call that posts it. Sender first: it is unexpected,
+/// and gloo's thread writes it once the receiver has posted.
 struct Rendezvous {
-  double note_s = 0;                 // of the other's core; 0: the transport knows no notes, and none of this holds
+  double note_s = 0;                 // of the other rank's core per notification; 0: nothing of this is known
   double delivery_s = 0;             // from the last byte's writing until the receiver has it
   double latency_s = 0, wire_s = 0;  // of an unexpected message, from the receiver's post on
   double post_s = 0;                 // host time until the thread that posts an unexpected message goes on
@@ -61,7 +61,6 @@ struct TransferCost {
   double core_share = 0;   // of each member's core while it runs
   Rendezvous rendezvous;   // with it, the above is of an expected message
   double jitter = 0;       // standard deviation of one execution / its mean
-  TransferEngine engine = TransferEngine::background;
 };
 
 struct TransferQuestion {
@@ -97,10 +96,10 @@ const Table<CostModelKind>& cost_model_table();
 
 /// The costs of one program as flat arrays: what the simulator reads.
 struct Prices {
-  std::uint32_t busy_levels = 1;                        // k = 1…busy_levels
-  std::vector<double> work_s;                           // [work × busy_levels + k − 1]
-  std::vector<TransferCost> transfers;                  // one per distinct question
-  std::vector<std::vector<std::uint32_t>> transfer_of;  // [role][instruction] → transfers, kNone for others
+  std::uint32_t busy_levels = 1;           // k = 1…busy_levels
+  std::vector<double> work_s;              // [work × busy_levels + k − 1]
+  std::vector<TransferCost> transfers;     // one per distinct question
+  std::vector<std::uint32_t> transfer_of;  // [transfer of a TransferMatching] → transfers
   double launch_s = 0;
   std::vector<Knowledge> knowledge;     // [work]
   std::vector<double> workspace_bytes;  // [work]

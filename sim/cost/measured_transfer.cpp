@@ -22,8 +22,7 @@ std::optional<TransferCost> transfer_cost(const Profile& profile, const Cluster&
                     .post_s = least.posts.post_s,
                     .recv_post_s = least.posts.recv_post_s,
                     .core_share = profile.core_share(cluster.world).value_or(cluster.link.core_share),
-                    .jitter = time->jitter,
-                    .engine = cluster.link.engine};
+                    .jitter = time->jitter};
   if (link.kind != "send") return cost;
   const std::optional<Statistic> note = profile.link({link.world, "note", link.members}, 0);
   const std::optional<TransferTime> unexpected = profile.transfer({link.world, "unexpected_send", link.members}, bytes);

@@ -1,9 +1,41 @@
 #include "sim/simulate/jitter.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <numbers>
 #include <random>
 
 namespace sim {
+namespace {
+
+/// Random numbers from std::mt19937_64, which the standard defines, by formulas of our own: the distributions of <random>
+/// differ between standard libraries.
+class Random {
+ public:
+  /// Of mean 1. G. Marsaglia and W. W. Tsang, A simple method for generating gamma variables, ACM Transactions on
+  /// Mathematical Software 26(3), 2000.
+  double gamma(double shape) {
+    if (shape < 1) return gamma(shape + 1) * (shape + 1) / shape * std::pow(uniform(), 1 / shape);
+    const double d = shape - 1.0 / 3, c = 1 / std::sqrt(9 * d);
+    for (;;) {
+      const double x = normal(), v = std::pow(1 + c * x, 3);
+      if (v > 0 && std::log(uniform()) < x * x / 2 + d - d * v + d * std::log(v)) return d * v / shape;
+    }
+  }
+
+ private:
+  /// In (0, 1].
+  double uniform() { return (static_cast<double>(bits_() >> 11U) + 1) * 0x1p-53; }
+  /// G. E. P. Box and M. E. Muller, A note on the generation of random normal deviates, 1958.
+  double normal() {
+    const double radius = std::sqrt(-2 * std::log(uniform()));
+    return radius * std::cos(2 * std::numbers::pi * uniform());
+  }
+
+  std::mt19937_64 bits_{1};
+};
+
+}  // namespace
 
 std::vector<Factors> draw_factors(const Program& program, const Prices& prices, const TransferMatching& wiring) {
   constexpr std::size_t kMostSteps = 128, kFewestSteps = 8, kMostFactors = std::size_t{32} << 20;
@@ -22,15 +54,14 @@ std::vector<Factors> draw_factors(const Program& program, const Prices& prices, 
     for (const Program::Place& place : places) step.compute.emplace_back(program.roles[place.role].size(), 1.0F);
     step.transfer.assign(wiring.participants.size(), 1.0F);
   }
-  std::mt19937_64 random(1);
+  Random random;
   // One factor per step; their mean is 1.
   const auto draw = [&](double jitter, auto&& factor_of) {
     if (!(jitter > 0)) return;
     const double shape = std::max(1 / (jitter * jitter), kLeastShape);
-    std::gamma_distribution<double> gamma(shape, 1 / shape);
     double sum = 0;
     for (std::size_t s = 0; s < steps; ++s) {
-      const double factor = gamma(random);
+      const double factor = random.gamma(shape);
       factor_of(s) = static_cast<float>(factor);
       sum += factor;
     }
@@ -47,7 +78,7 @@ std::vector<Factors> draw_factors(const Program& program, const Prices& prices, 
       if (collective && program.groups[role.peer[i]].members[wiring.list_of[role.peer[i]][rank]].front() != rank)
         continue;  // once
       const std::uint32_t id = wiring.transfer(places[rank], rank, role, i);
-      draw(prices.transfers[prices.transfer_of[places[rank].role][i]].jitter,
+      draw(prices.transfers[prices.transfer_of[id]].jitter,
            [&](std::size_t s) -> float& { return drawn[s].transfer[id]; });
     }
   }

@@ -11,6 +11,7 @@ PlacedProgram::PlacedProgram(const Program& of, const Cluster& on, const Transfe
   if (cluster.place.size() < ranks())
     throw ConfigError("program of {} ranks on cluster '{}', which was made for {}", ranks(), cluster.name,
                       cluster.place.size());
+  for (const Program::Place& place : places) roles_.push_back(&program.roles[place.role]);
   const auto node = [&](std::uint32_t rank) { return cluster.place[rank].node; };
   for (std::uint32_t rank = 1; rank < ranks(); ++rank) many_nodes_ |= node(rank) != node(0);
   may_copy_ = cluster.link.engine == TransferEngine::receiver ||
@@ -31,17 +32,6 @@ bool PlacedProgram::crosses_nodes(std::uint32_t rank, std::uint32_t i) const {
 
 bool PlacedProgram::is_root(std::uint32_t rank, std::uint32_t i) const {
   return role(rank).collective[i] == CollectiveKind::broadcast && members(rank, i)[role(rank).root[i]] == rank;
-}
-
-bool PlacedProgram::copies(std::uint32_t rank, std::uint32_t i) const {
-  const InstructionKind kind = role(rank).kind[i];
-  return kind == InstructionKind::recv || (kind == InstructionKind::collective && !is_root(rank, i));
-}
-
-bool PlacedProgram::is_done_with_its_part(std::uint32_t rank, std::uint32_t i) const {
-  const Role& list = role(rank);
-  if (list.kind[i] != InstructionKind::collective) return list.kind[i] == InstructionKind::recv;
-  return list.collective[i] == CollectiveKind::broadcast && !is_root(rank, i);
 }
 
 std::uint32_t PlacedProgram::copiers(std::uint32_t rank, std::uint32_t i) const {

@@ -32,7 +32,7 @@ class PlacedProgram {
   const std::vector<Program::Place> places;
 
   [[nodiscard]] std::uint32_t ranks() const { return static_cast<std::uint32_t>(places.size()); }
-  [[nodiscard]] const Role& role(std::uint32_t rank) const { return program.roles[places[rank].role]; }
+  [[nodiscard]] const Role& role(std::uint32_t rank) const { return *roles_[rank]; }
   [[nodiscard]] std::uint32_t transfer(std::uint32_t rank, std::uint32_t i) const {
     return matching.transfer(places[rank], rank, role(rank), i);
   }
@@ -56,9 +56,16 @@ class PlacedProgram {
   /// Some transfer may be.
   [[nodiscard]] bool may_copy() const { return may_copy_; }
   /// Of a transfer that is copied: this rank's thread has a part.
-  [[nodiscard]] bool copies(std::uint32_t rank, std::uint32_t i) const;
+  [[nodiscard]] bool copies(std::uint32_t rank, std::uint32_t i) const {
+    const InstructionKind kind = role(rank).kind[i];
+    return kind == InstructionKind::recv || (kind == InstructionKind::collective && !is_root(rank, i));
+  }
   /// … and is done with the transfer as soon as it has copied that.
-  [[nodiscard]] bool is_done_with_its_part(std::uint32_t rank, std::uint32_t i) const;
+  [[nodiscard]] bool is_done_with_its_part(std::uint32_t rank, std::uint32_t i) const {
+    const Role& list = role(rank);
+    if (list.kind[i] != InstructionKind::collective) return list.kind[i] == InstructionKind::recv;
+    return list.collective[i] == CollectiveKind::broadcast && !is_root(rank, i);
+  }
   /// Of a transfer that is copied: how many ranks have a part.
   [[nodiscard]] std::uint32_t copiers(std::uint32_t rank, std::uint32_t i) const;
 
@@ -69,6 +76,7 @@ class PlacedProgram {
   [[nodiscard]] bool crosses_nodes(std::uint32_t rank, std::uint32_t i) const;
   [[nodiscard]] bool is_root(std::uint32_t rank, std::uint32_t i) const;
 
+  std::vector<const Role*> roles_;  // by rank
   bool many_nodes_ = false, may_copy_ = false;
   std::vector<std::vector<bool>> group_crosses_;  // [group][member list]: some members are on another node
 };

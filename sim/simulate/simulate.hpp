@@ -1,11 +1,11 @@
-// Plays a Program against prices: the predicted Timeline.
+// Runs a Program against costs: the predicted Timeline.
 //
 //   Timeline timeline = simulate(program, price(program, *cost_model, cluster), cluster);
 //
-// Compute on a device instance that nobody shares, and transfers on links that nobody shares, advance in closed form (a
-// longest-path pass). What is shared (two ranks on one core, two flows on one link, a transfer that takes core time
-// from compute, ranks whose ops slow each other down through the memory) is a fluid: at each moment everyone active
-// gets the max-min fair share, and rates change when someone starts or ends.
+// A step in which nothing is shared is a longest path through the graph (closed_form.hpp). Where ranks share a device,
+// transfers a port of the network, a transport takes core time, or ops slow each other down through the memory, the step
+// is simulated event by event: everyone active gets the max-min fair share, and rates change when someone begins or ends
+// (shared.hpp, fluid.hpp).
 #pragma once
 
 #include "sim/cluster/cluster.hpp"
@@ -15,12 +15,12 @@
 
 namespace sim {
 
-/// Every op and transfer takes its price. Throws ConfigError when the program doesn't fit the cluster. The result has
+/// Every op and transfer takes its mean time. Throws ConfigError when the program doesn't fit the cluster. The result has
 /// passed `check`.
 Timeline simulate(const Program& program, const Prices& prices, const Cluster& cluster);
 
-/// The mean step when every op and transfer takes a random time with its price as mean and its price's jitter: ranks
-/// wait for the slowest of them, so the mean of the steps is longer than the step of the means (the straggler effect).
+/// The mean step when every op and transfer takes a random time with its cost as mean and its cost's jitter: ranks wait
+/// for the slowest of them, so the mean of the steps is longer than the step of the means (the straggler effect).
 /// Monte Carlo over the steps of sim/simulate/jitter.hpp; as `simulate` where there are none.
 StepTime expected_step(const Program& program, const Prices& prices, const Cluster& cluster);
 

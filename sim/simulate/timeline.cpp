@@ -8,7 +8,6 @@
 #include "sim/simulate/step_parts.hpp"
 
 namespace sim {
-namespace {}  // namespace
 
 void break_down(const Program& program, Timeline& timeline) {
   const std::vector<Program::Place> places = program.places();

@@ -29,7 +29,8 @@ TEST(OverlapProbe, FindsTheShareThatATransferTakes) {
 
 // What a notification takes from a core in the simulator is what the probe finds.
 TEST(NotificationProbe, FindsWhatANotificationTakes) {
-  const Cluster cluster = plain_cluster(2);
+  Cluster cluster = plain_cluster(2);
+  cluster.link.transport = Transport::notify;
   const Program probe = notification_probe(6);
   Prices prices = price(probe, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
   const double compute_s = prices.work_s.at(0);

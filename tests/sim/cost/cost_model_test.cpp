@@ -8,6 +8,8 @@
 #include "sim/cost/collective/collective.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
+#include "sim/program/transfers.hpp"
+#include "sim/simulate/simulate.hpp"
 
 namespace sim {
 namespace {
@@ -90,7 +92,6 @@ TEST(Analytic, TransfersAreStepsAndWireBytes) {
   EXPECT_DOUBLE_EQ(ring.latency_s, 2 * 3 * 20e-6);
   EXPECT_DOUBLE_EQ(ring.wire_s, 2 * 3 / 4.0 * 8e6 / 4e9);
   EXPECT_EQ(ring.core_share, 0.5);
-  EXPECT_EQ(ring.engine, TransferEngine::receiver);
   const TransferCost tree = model->transfer(question(CollectiveKind::broadcast, 8'000'000, 4));
   EXPECT_DOUBLE_EQ(tree.latency_s, 2 * 20e-6);
   EXPECT_DOUBLE_EQ(tree.wire_s, 2 * 8e6 / 4e9);
@@ -100,7 +101,6 @@ TEST(Analytic, TransfersAreStepsAndWireBytes) {
   const TransferCost far = model->transfer({.kind = InstructionKind::send, .bytes = 4'000'000, .across_nodes = true});
   EXPECT_DOUBLE_EQ(far.latency_s, 100e-6);
   EXPECT_DOUBLE_EQ(far.wire_s, 4e-3);
-  EXPECT_EQ(far.engine, TransferEngine::background);
   // An empty message costs its latency, also where the bandwidth isn't known.
   EXPECT_EQ(model->transfer({.kind = InstructionKind::send, .bytes = 0}).wire_s, 0);
 }
@@ -132,7 +132,6 @@ TEST(Profiled, ReadsTheProfile) {
   EXPECT_DOUBLE_EQ(cost.latency_s, 30e-6);
   EXPECT_NEAR(cost.wire_s, 5e-6, 1e-15);
   EXPECT_EQ(cost.core_share, 0.5);  // the cluster's, as the profile has none
-  EXPECT_EQ(cost.engine, TransferEngine::receiver);
   EXPECT_DOUBLE_EQ(model->launch_s(), 2e-6);
   profile.add_core_share("gloo", 0.125);
   EXPECT_EQ(make("profiled", cluster, &profile)->transfer(question(CollectiveKind::all_reduce, 2000, 2)).core_share,
@@ -185,6 +184,13 @@ Program test_program() {
   return program;
 }
 
+/// What the transfer costs that `rank` posts with instruction `i`.
+const TransferCost& cost_in(const Program& program, const Prices& prices, std::uint32_t rank, std::uint32_t i) {
+  const Program::Place place = program.places().at(rank);
+  return prices.transfers.at(
+      prices.transfer_of.at(TransferMatching(program).transfer(place, rank, program.roles[place.role], i)));
+}
+
 TEST(Price, AsksEveryQuestionOnce) {
   const Program program = test_program();
   const Cluster cluster = test_cluster("gloo", 4);
@@ -196,13 +202,11 @@ TEST(Price, AsksEveryQuestionOnce) {
   EXPECT_DOUBLE_EQ(prices.launch_s, 3e-6);
   // The sends and receives (one size), the all-reduce of two, and the group of one.
   EXPECT_EQ(prices.transfers.size(), 3U);
-  ASSERT_EQ(prices.transfer_of.size(), 2U);
-  EXPECT_EQ(prices.transfer_of[0], prices.transfer_of[1]);
-  EXPECT_EQ(prices.transfer_of[0][0], prices.transfer_of[0][1]);
-  EXPECT_EQ(prices.transfer_of[0][2], kNone);
-  EXPECT_DOUBLE_EQ(prices.transfers[prices.transfer_of[0][0]].wire_s, 64 / 4e9);
-  EXPECT_DOUBLE_EQ(prices.transfers[prices.transfer_of[0][3]].latency_s, 2 * 20e-6);
-  EXPECT_EQ(prices.transfers[prices.transfer_of[0][4]].latency_s, 0);
+  const auto cost_of = [&](std::uint32_t rank, std::uint32_t i) { return cost_in(program, prices, rank, i); };
+  EXPECT_DOUBLE_EQ(cost_of(0, 0).wire_s, 64 / 4e9);
+  EXPECT_DOUBLE_EQ(cost_of(0, 1).wire_s, 64 / 4e9);
+  EXPECT_DOUBLE_EQ(cost_of(0, 3).latency_s, 2 * 20e-6);
+  EXPECT_EQ(cost_of(0, 4).latency_s, 0);
 }
 
 TEST(Price, KnowsNodes) {
@@ -210,14 +214,48 @@ TEST(Price, KnowsNodes) {
   // Two ranks per node: replicas of a stage share a node, stages don't.
   const Cluster cluster = test_cluster("gloo", 4, 2);
   const Prices prices = price(program, *make("analytic", cluster), cluster);
-  EXPECT_DOUBLE_EQ(prices.transfers[prices.transfer_of[0][0]].latency_s, 100e-6);
-  EXPECT_DOUBLE_EQ(prices.transfers[prices.transfer_of[0][3]].latency_s, 2 * 20e-6);
+  EXPECT_DOUBLE_EQ(cost_in(program, prices, 0, 0).latency_s, 100e-6);
+  EXPECT_DOUBLE_EQ(cost_in(program, prices, 0, 3).latency_s, 2 * 20e-6);
   // One rank per node: everything goes far.
   const Cluster far = test_cluster("gloo", 4, 1);
   const Prices far_prices = price(program, *make("analytic", far), far);
-  EXPECT_DOUBLE_EQ(far_prices.transfers[far_prices.transfer_of[0][3]].latency_s, 2 * 100e-6);
+  EXPECT_DOUBLE_EQ(cost_in(program, far_prices, 0, 3).latency_s, 2 * 100e-6);
   EXPECT_EQ(message_of([&] { (void)price(program, *make("analytic", cluster), test_cluster("gloo", 2)); }),
             "rank 2 of the program has no place on cluster 'test' of 2 ranks");
+}
+
+// One role whose ranks all-reduce among three and among two, the three on two nodes: each list has its own costs,
+// wherever it stands.
+TEST(Price, AsksForEveryTransferByItself) {
+  for (const bool long_list_first : {true, false}) {
+    Program program;
+    Role& role = program.roles.emplace_back();
+    role.ranks = {0, 1, 2, 3, 4};
+    role.add_tensor("x", {Dtype::f32, {16}}, TensorClass::gradient, true);
+    program.groups = {{"data", {{0, 1, 4}, {2, 3}}}};
+    if (!long_list_first) std::swap(program.groups[0].members[0], program.groups[0].members[1]);
+    Instruction reduce;
+    reduce.kind = InstructionKind::collective;
+    reduce.peer = 0;
+    reduce.reads = reduce.writes = {0};
+    Instruction wait;
+    wait.kind = InstructionKind::wait;
+    wait.awaits = role.add(reduce);
+    role.add(wait);
+    Cluster cluster = test_cluster("gloo", 5, 4);  // rank 4 is on the second node
+    const Prices prices = price(program, *make("analytic", cluster), cluster);
+    for (const std::uint32_t rank : {0U, 1U, 4U})
+      EXPECT_DOUBLE_EQ(cost_in(program, prices, rank, 0).latency_s, 4 * 100e-6) << "rank " << rank;
+    for (const std::uint32_t rank : {2U, 3U})
+      EXPECT_DOUBLE_EQ(cost_in(program, prices, rank, 0).latency_s, 2 * 20e-6) << "rank " << rank;
+    const Timeline timeline = simulate(program, prices, cluster);
+    for (const std::uint32_t rank : {0U, 2U}) {
+      const TransferCost& cost = cost_in(program, prices, rank, 0);
+      // Within the node the ranks copy, and so begin when they wait: a launch later.
+      EXPECT_DOUBLE_EQ(timeline.ranks[rank].end_s[0] - timeline.ranks[rank].start_s[0],
+                       cost.latency_s + cost.wire_s + (rank == 2 ? prices.launch_s : 0));
+    }
+  }
 }
 
 TEST(Price, FillsBusyLevelsOfAllWorks) {

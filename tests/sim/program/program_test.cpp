@@ -5,6 +5,7 @@
 #include <random>
 
 #include "sim/lower/lower.hpp"
+#include "sim/program/transfers.hpp"
 #include "sim/simulate/simulate.hpp"
 #include "tests/sim/testing.hpp"
 
@@ -47,7 +48,7 @@ Prices unit_prices(const Program& program) {
   Prices prices;
   prices.work_s.assign(program.works.size(), 1);
   prices.transfers = {{.latency_s = 1, .wire_s = 1}};
-  for (const Role& role : program.roles) prices.transfer_of.emplace_back(role.size(), 0);
+  prices.transfer_of.assign(TransferMatching(program).participants.size(), 0);
   return prices;
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -20,7 +21,7 @@ Work work(const std::string& name, Pass pass, std::int64_t size) {
   return result;
 }
 
-/// Stage 0: relu forward, sends to stage 1, which waits, then plays a softmax and a relu backward.
+/// Stage 0: relu forward, sends to stage 1, which waits, then runs a softmax and a relu backward.
 struct TwoStages {
   TwoStages() {
     program.works = {work("relu", Pass::forward, 8), work("softmax", Pass::forward, 8),
@@ -54,7 +55,7 @@ struct TwoStages {
     cluster.devices_per_node = 2;
     prices.work_s = {3e-3, 2e-3, 1e-3};
     prices.transfers = {{.latency_s = 1e-4, .wire_s = 4e-4}};
-    prices.transfer_of = {{kNone, 0, kNone}, {0, kNone, kNone, kNone}};
+    prices.transfer_of = {0};
     prices.launch_s = 1e-5;
   }
   Program program;
@@ -121,12 +122,17 @@ TEST(Attribution, SeparatesClassesAndAveragesSteps) {
   EXPECT_NEAR(effect(attribution, "relu.backward"), -4e-4, 1e-9);
   EXPECT_NEAR(effect(attribution, "softmax.forward"), 0, 1e-9);
   EXPECT_NEAR(effect(attribution, "rest"), 0, 1e-9);
-  // Durations are those of the critical rank, which plays no relu forward.
-  for (const ClassError& c : attribution.classes)
-    if (c.name == "relu.backward") {
-      EXPECT_NEAR(c.predicted_s, 1e-3, 1e-12);
-      EXPECT_NEAR(c.measured_s, 1.4e-3, 1e-12);
-    }
+  // Durations are those of the critical rank, which runs no relu forward and has one instruction more than the other.
+  const auto expect_durations = [&](const char* name, double predicted_s, double measured_s) {
+    const auto found = std::ranges::find(attribution.classes, name, &ClassError::name);
+    ASSERT_NE(found, attribution.classes.end()) << name;
+    EXPECT_NEAR(found->predicted_s, predicted_s, 1e-12) << name;
+    EXPECT_NEAR(found->measured_s, measured_s, 1e-12) << name;
+  };
+  expect_durations("relu.backward", 1e-3, 1.4e-3);
+  expect_durations("relu.forward", 0, 0);
+  expect_durations("host", 4e-5, 4e-5);
+  expect_durations("send", 5e-4, 5e-4);
 }
 
 TEST(Attribution, WhatNothingExplainsIsRest) {

@@ -1,0 +1,162 @@
+#include "sim/simulate/closed_form.hpp"
+
+#include <algorithm>
+
+#include "sim/simulate/host_lane.hpp"
+#include "sim/simulate/longest_path.hpp"
+#include "sim/simulate/ports.hpp"
+
+namespace sim {
+namespace {
+
+/// Costs that only shared time can tell. What a transport's ends do to each other is among them: a transfer's cost is
+/// all that the closed form needs.
+bool is_shared(const PlacedProgram& placed, const Prices& prices) {
+  if (prices.busy_levels > 1) return true;
+  std::vector<bool> taken;
+  for (std::uint32_t rank = 0; rank < placed.ranks(); ++rank) {
+    const std::uint32_t device = placed.cluster.place[rank].device;
+    if (device >= taken.size()) taken.resize(device + 1, false);
+    if (taken[device]) return true;
+    taken[device] = true;
+  }
+  return std::ranges::any_of(prices.transfers,
+                             [](const TransferCost& cost) { return cost.core_share > 0 || cost.rendezvous.known(); });
+}
+
+class ClosedForm : public LongestPath<ClosedForm> {
+ public:
+  ClosedForm(const PlacedProgram& placed, const StepCosts& costs)
+      : LongestPath(placed), costs_(costs), channels_(placed.matching.channels) {
+    if (placed.cluster.device.asynchronous) issued_s_ = issue_times(placed, costs.prices().launch_s);
+  }
+
+  std::optional<Timeline> run() {
+    if (LongestPath::run() != kNone || overtaken_ || flows_meet()) return std::nullopt;
+    for (std::uint32_t rank = 0; rank < placed_.ranks(); ++rank)
+      if (!fill_transfers(rank)) return std::nullopt;
+    break_down(placed_.program, timeline_);
+    return std::move(timeline_);
+  }
+
+ private:
+  friend LongestPath;
+
+  /// Transfers whose bytes go one after the other, in the order in which they could begin.
+  struct Channel {
+    double arrival_s = 0, free_s = 0;                 // of the latest transfer's first and last byte
+    std::uint32_t rank = kNone, instruction = kNone;  // one that uses it
+    std::vector<std::pair<double, double>> busy_s;    // from, to: only where its ports are others', too
+  };
+
+  [[nodiscard]] double issued_s(std::uint32_t rank, std::uint32_t i, double clock_s) const {
+    if (!issued_s_.empty()) return std::max(clock_s, issued_s_[rank][i]);
+    if (i == 0 || !is_posted(placed_.role(rank).kind[i - 1])) return clock_s + costs_.prices().launch_s;
+    const TransferCost& before = costs_.transfer(rank, i - 1);
+    const bool received = placed_.role(rank).kind[i - 1] == InstructionKind::recv;
+    return clock_s + std::max(costs_.prices().launch_s, received ? before.recv_post_s : before.post_s);
+  }
+  [[nodiscard]] double compute_s(std::uint32_t rank, std::uint32_t i) const { return costs_.compute_s(rank, i); }
+
+  void all_have_posted(std::uint32_t rank, std::uint32_t i) {
+    if (placed_.is_copied(rank, i)) return;
+    Transfer& transfer = transfer_of(rank, i);
+    Channel& channel = channels_[placed_.matching.channel[placed_.transfer(rank, i)]];
+    const double factor = costs_.transfer_factor(rank, i), wire_s = factor * costs_.transfer(rank, i).wire_s;
+    const double arrival_s = transfer.ready_s + factor * costs_.transfer(rank, i).latency_s;
+    overtaken_ |= arrival_s < channel.arrival_s;
+    channel.arrival_s = arrival_s;
+    transfer.end_s = std::max(arrival_s, channel.free_s) + wire_s;
+    channel.free_s = transfer.end_s;
+    channel.rank = rank, channel.instruction = i;
+    if (wire_s > 0) channel.busy_s.emplace_back(transfer.end_s - wire_s, transfer.end_s);
+  }
+
+  void begin_wait(std::uint32_t rank, std::uint32_t i) {
+    const std::uint32_t awaited = placed_.role(rank).awaits[i];
+    if (placed_.is_copied(rank, awaited) && placed_.copies(rank, awaited)) move(rank, awaited);
+  }
+  [[nodiscard]] double done_s(std::uint32_t rank, std::uint32_t i) {
+    const std::uint32_t awaited = placed_.role(rank).awaits[i];
+    if (!placed_.is_copied(rank, awaited)) return transfer_of(rank, awaited).end_s;
+    const double begun_s = begin_s(rank, awaited, timeline_.ranks[rank].start_s[i]);
+    return begun_s == kUnknown ? kUnknown : begun_s + copy_s(rank, awaited);
+  }
+  [[nodiscard]] double copy_s(std::uint32_t rank, std::uint32_t i) const {
+    const TransferCost& cost = costs_.transfer(rank, i);
+    return costs_.transfer_factor(rank, i) * (cost.latency_s + cost.wire_s);
+  }
+
+  /// Bytes of two channels go through one port at the same time.
+  [[nodiscard]] bool flows_meet() const {
+    if (std::ranges::count_if(channels_, [](const Channel& c) { return !c.busy_s.empty(); }) < 2) return false;
+    Ports ports(placed_);
+    std::vector<std::vector<std::pair<double, double>>> busy_s;  // by port
+    for (const Channel& channel : channels_)
+      if (!channel.busy_s.empty())
+        ports.for_each(channel.rank, channel.instruction, [&](std::uint32_t port) {
+          if (port >= busy_s.size()) busy_s.resize(port + 1);
+          busy_s[port].insert(busy_s[port].end(), channel.busy_s.begin(), channel.busy_s.end());
+        });
+    for (auto& times : busy_s) {
+      std::ranges::sort(times);
+      for (std::size_t k = 1; k < times.size(); ++k)
+        if (times[k].first < times[k - 1].second * (1 - kRounding)) return true;
+    }
+    return false;
+  }
+
+  /// False: the rank stood idle in a wait while it could have copied another transfer.
+  [[nodiscard]] bool fill_transfers(std::uint32_t rank) {
+    const Role& list = placed_.role(rank);
+    RankTimeline& times = timeline_.ranks[rank];
+    std::vector<std::uint32_t>& open = open_;
+    open.clear();
+    for (std::uint32_t i = 0; i < list.size(); ++i) {
+      if (is_posted(list.kind[i])) {
+        const Transfer& transfer = transfer_of(rank, i);
+        times.start_s[i] = transfer.ready_s;
+        if (!placed_.is_copied(rank, i))
+          times.end_s[i] = transfer.end_s;
+        else if (placed_.copies(rank, i))
+          open.push_back(i);
+      } else if (list.kind[i] == InstructionKind::wait && !open.empty()) {
+        std::erase(open, list.awaits[i]);
+        if (!open.empty() && could_copy(rank, i, open)) return false;
+      }
+    }
+    return true;
+  }
+
+  [[nodiscard]] bool could_copy(std::uint32_t rank, std::uint32_t wait, const std::vector<std::uint32_t>& open) const {
+    const RankTimeline& times = timeline_.ranks[rank];
+    const std::uint32_t awaited = placed_.role(rank).awaits[wait];
+    // Idle until its own part of the awaited transfer begins, and from that part's end on.
+    double from_s = times.end_s[wait], until_s = from_s;
+    if (placed_.is_copied(rank, awaited) && placed_.copies(rank, awaited)) {
+      until_s = std::max(times.start_s[wait], times.start_s[awaited]);
+      from_s = until_s + copy_s(rank, awaited);
+    }
+    return std::ranges::any_of(open, [&](std::uint32_t i) {
+      const double ready_s = times.start_s[i];
+      return std::max(ready_s, times.start_s[wait]) < until_s * (1 - kRounding) ||
+             std::max(ready_s, from_s) < times.end_s[wait] * (1 - kRounding);
+    });
+  }
+
+  static constexpr double kRounding = 1e-12;
+  const StepCosts& costs_;
+  std::vector<Channel> channels_;
+  std::vector<std::vector<double>> issued_s_;  // [rank][instruction], of an asynchronous device
+  std::vector<std::uint32_t> open_;            // of one rank: posted, will be copied by it
+  bool overtaken_ = false;
+};
+
+}  // namespace
+
+std::optional<Timeline> closed_form(const PlacedProgram& placed, const StepCosts& costs) {
+  if (is_shared(placed, costs.prices())) return std::nullopt;
+  return ClosedForm(placed, costs).run();
+}
+
+}  // namespace sim

@@ -1,0 +1,401 @@
+#include "sim/simulate/shared.hpp"
+
+#include <algorithm>
+#include <deque>
+
+#include "sim/error.hpp"
+#include "sim/simulate/fluid.hpp"
+#include "sim/simulate/host_lane.hpp"
+#include "sim/simulate/ports.hpp"
+
+namespace sim {
+namespace {
+
+/// Which rank has a core, where ranks that share one run until they wait.
+class Cores {
+ public:
+  Cores(const Cluster& cluster, std::uint32_t devices)
+      : one_at_a_time_(cluster.scheduling == Scheduling::run_until_wait), cores_(devices) {}
+
+  /// False: another rank has the core; this one is in line for it.
+  bool claim(std::uint32_t device, std::uint32_t rank) {
+    Core& core = cores_[device];
+    if (!one_at_a_time_ || core.rank == rank) return true;
+    if (core.rank != kNone) {
+      core.line.push_back(rank);
+      return false;
+    }
+    core.rank = rank;
+    return true;
+  }
+  /// The rank that has the core instead; kNone: nobody.
+  std::uint32_t release(std::uint32_t device, std::uint32_t rank) {
+    Core& core = cores_[device];
+    if (core.rank != rank) return kNone;
+    core.rank = kNone;
+    if (!core.line.empty()) {
+      core.rank = core.line.front();
+      core.line.pop_front();
+    }
+    return core.rank;
+  }
+
+ private:
+  struct Core {
+    std::uint32_t rank = kNone;
+    std::deque<std::uint32_t> line;
+  };
+  bool one_at_a_time_;
+  std::vector<Core> cores_;
+};
+
+/// How many devices of each node compute now.
+class BusyDevices {
+ public:
+  BusyDevices(std::uint32_t devices, std::uint32_t nodes) : ranks_(devices, 0), devices_(nodes, 0) {}
+  void begin(const RankPlace& place) { devices_[place.node] += ranks_[place.device]++ == 0 ? 1 : 0; }
+  void end(const RankPlace& place) { devices_[place.node] -= --ranks_[place.device] == 0 ? 1 : 0; }
+  [[nodiscard]] std::uint32_t on(std::uint32_t node) const { return devices_[node]; }
+
+ private:
+  std::vector<std::uint32_t> ranks_, devices_;  // computing, by device; by node
+};
+
+class SharedStep {
+ public:
+  SharedStep(const PlacedProgram& placed, const StepCosts& costs)
+      : placed_(placed),
+        costs_(costs),
+        ports_(placed),
+        timeline_(placed.empty_timeline()),
+        devices_(count(&RankPlace::device)),
+        cores_(placed.cluster, devices_),
+        busy_(devices_, count(&RankPlace::node)),
+        ranks_(placed.ranks()),
+        transfers_(placed.matching.participants.size()),
+        channels_(placed.matching.channels) {
+    for (std::uint32_t resource = 0; resource < devices_ + ports_.count(); ++resource) fluid_.add_resource();
+    if (placed.cluster.device.asynchronous) issued_s_ = issue_times(placed, costs.prices().launch_s);
+  }
+
+  Timeline run() {
+    for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) ready_.push_back(rank);
+    do {
+      while (!ready_.empty()) {
+        const std::uint32_t rank = ready_.front();
+        ready_.pop_front();
+        go_on(rank);
+      }
+      slow_down_by_contention();
+    } while (fluid_.advance());
+    for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+      check_internal(ranks_[rank].next == placed_.role(rank).size(),
+                     "rank {} stands at instruction {} for ever: the program wasn't validated", rank,
+                     ranks_[rank].next);
+      timeline_.step_s = std::max(timeline_.step_s, timeline_.ranks[rank].end_of_step_s);
+      fill_transfers(rank);
+    }
+    break_down(placed_.program, timeline_);
+    return std::move(timeline_);
+  }
+
+ private:
+  struct RankState {
+    std::uint32_t next = 0;               // instruction
+    bool issued = false;                  // the host time of `next` has begun
+    bool computing = false;               // the compute of `next` has begun
+    bool waiting = false;                 // in the wait at `next`
+    bool asleep = false;                  // there, with nothing to do
+    Fluid::Activity activity = 0;         // while computing
+    std::vector<std::uint32_t> uncopied;  // instructions that it has posted and will copy
+  };
+  struct Transfer {
+    std::uint32_t posted = 0;
+    bool sender_posted_first = false;  // point to point
+    bool all_posted = false, done = false;
+    double ready_s = 0, end_s = 0;
+    std::uint32_t rank = kNone, instruction = kNone;  // one that posted it: for its link and its ends
+    std::uint32_t uncopied = 0;                       // parts
+    bool on_sender = false;                           // the transport's threads work on the sender's core, too
+    bool moving = false;                              // `activity` goes on
+    Fluid::Activity activity = 0;
+    std::vector<std::uint32_t> sleepers;
+  };
+
+  [[nodiscard]] std::uint32_t count(std::uint32_t RankPlace::*number) const {
+    std::uint32_t most = 0;
+    for (std::uint32_t rank = 0; rank < placed_.ranks(); ++rank)
+      most = std::max(most, placed_.cluster.place[rank].*number + 1);
+    return most;
+  }
+  [[nodiscard]] const RankPlace& place(std::uint32_t rank) const { return placed_.cluster.place[rank]; }
+  [[nodiscard]] Transfer& transfer_of(std::uint32_t rank, std::uint32_t i) {
+    return transfers_[placed_.transfer(rank, i)];
+  }
+
+  // ---- Ranks: each goes through its list until something takes time. ----
+
+  void go_on(std::uint32_t rank) {
+    if (!cores_.claim(place(rank).device, rank)) return;
+    RankState& state = ranks_[rank];
+    const Role& list = placed_.role(rank);
+    for (; state.next < list.size(); ++state.next) {
+      if (!state.issued) {
+        state.issued = true;
+        if (begin_host_time(rank)) return;
+      }
+      const InstructionKind kind = list.kind[state.next];
+      if (is_computed(kind) ? begin_compute(rank) : is_posted(kind) ? post(rank) : wait(rank)) return;
+      state.issued = false;
+    }
+    timeline_.ranks[rank].end_of_step_s = fluid_.now_s();
+    release_core(rank);
+  }
+
+  void release_core(std::uint32_t rank) {
+    if (const std::uint32_t other = cores_.release(place(rank).device, rank); other != kNone) ready_.push_back(other);
+  }
+
+  /// All of these: true while the rank has to let time pass first.
+  bool begin_host_time(std::uint32_t rank) {
+    const std::uint32_t i = ranks_[rank].next;
+    const bool asynchronous = !issued_s_.empty();
+    const bool has_posted = i > 0 && is_posted(placed_.role(rank).kind[i - 1]);
+    const double host_s = asynchronous
+                              ? issued_s_[rank][i] - fluid_.now_s()
+                              : costs_.host_s(rank, i, has_posted && transfer_of(rank, i - 1).sender_posted_first);
+    if (host_s <= 0) return false;
+    // Posting is a part of what the transport takes from the core already: used once more, it would count twice.
+    if (asynchronous || has_posted)
+      fluid_.begin(host_s, {}, [this, rank] { ready_.push_back(rank); });
+    else
+      use_core(rank, host_s);
+    return true;
+  }
+
+  bool begin_compute(std::uint32_t rank) {
+    RankState& state = ranks_[rank];
+    RankTimeline& times = timeline_.ranks[rank];
+    state.computing = !state.computing;
+    (state.computing ? times.start_s : times.end_s)[state.next] = fluid_.now_s();
+    if (state.computing) use_core(rank, costs_.compute_s(rank, state.next));
+    return state.computing;
+  }
+
+  void use_core(std::uint32_t rank, double seconds) {
+    busy_.begin(place(rank));
+    ranks_[rank].activity = fluid_.begin(seconds, {{place(rank).device}}, [this, rank] {
+      busy_.end(place(rank));
+      ready_.push_back(rank);
+    });
+  }
+
+  /// Seconds alone over seconds with as many devices of the node computing as now.
+  void slow_down_by_contention() {
+    const Prices& prices = costs_.prices();
+    const std::uint32_t levels = prices.busy_levels;
+    if (levels == 1) return;
+    for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+      if (!ranks_[rank].computing) continue;
+      const std::uint32_t busy = std::clamp<std::uint32_t>(busy_.on(place(rank).node), 1, levels);
+      const double* cost_s = &prices.work_s[placed_.role(rank).work[ranks_[rank].next] * levels];
+      const double speed = cost_s[0] > 0 && cost_s[busy - 1] > 0 ? cost_s[0] / cost_s[busy - 1] : 1;
+      fluid_.set_speed(ranks_[rank].activity, speed);
+    }
+  }
+
+  bool post(std::uint32_t rank) {
+    const std::uint32_t i = ranks_[rank].next;
+    const Role& list = placed_.role(rank);
+    timeline_.ranks[rank].posted_s[i] = fluid_.now_s();
+    Transfer& transfer = transfer_of(rank, i);
+    transfer.rank = rank, transfer.instruction = i;
+    if (placed_.is_copied(rank, i) && placed_.copies(rank, i)) ranks_[rank].uncopied.push_back(i);
+    if (transfer.posted++ == 0 && list.kind[i] != InstructionKind::collective) {
+      transfer.sender_posted_first = list.kind[i] == InstructionKind::send;
+      notify(rank, i);
+    }
+    if (transfer.posted == placed_.matching.participants[placed_.transfer(rank, i)]) begin_transfer(transfer);
+    return false;
+  }
+
+  bool wait(std::uint32_t rank) {
+    RankState& state = ranks_[rank];
+    const std::uint32_t awaited = placed_.role(rank).awaits[state.next];
+    if (!state.waiting) {
+      state.waiting = true;
+      timeline_.ranks[rank].start_s[state.next] = fluid_.now_s();
+    }
+    if (!is_done(rank, awaited)) {
+      const std::uint32_t next = next_copy(rank, awaited);
+      if (next == kNone) {
+        state.asleep = true;
+        transfer_of(rank, awaited).sleepers.push_back(rank);
+        release_core(rank);
+      } else {
+        copy(rank, next);
+      }
+      return true;
+    }
+    state.waiting = false;
+    timeline_.ranks[rank].end_s[state.next] = fluid_.now_s();
+    return false;
+  }
+
+  [[nodiscard]] bool is_done(std::uint32_t rank, std::uint32_t i) {
+    if (!placed_.is_copied(rank, i) || !placed_.is_done_with_its_part(rank, i)) return transfer_of(rank, i).done;
+    return std::ranges::find(ranks_[rank].uncopied, i) == ranks_[rank].uncopied.end();
+  }
+
+  void wake(std::uint32_t rank) {
+    if (!ranks_[rank].asleep) return;
+    ranks_[rank].asleep = false;
+    ready_.push_back(rank);
+  }
+
+  // ---- Transfers that the ranks' threads copy while they wait: the awaited one first, then in the order posted. ----
+
+  [[nodiscard]] std::uint32_t next_copy(std::uint32_t rank, std::uint32_t awaited) {
+    std::uint32_t next = kNone;
+    for (const std::uint32_t i : ranks_[rank].uncopied) {
+      if (!transfer_of(rank, i).all_posted) continue;
+      if (i == awaited) return i;
+      if (next == kNone) next = i;
+    }
+    return next;
+  }
+
+  void copy(std::uint32_t rank, std::uint32_t i) {
+    const Message message = costs_.message(rank, i, false);
+    fluid_.begin(message.latency_s + message.wire_s, {{place(rank).device}}, [this, rank, i] { end_copy(rank, i); });
+  }
+
+  void end_copy(std::uint32_t rank, std::uint32_t i) {
+    std::erase(ranks_[rank].uncopied, i);
+    timeline_.ranks[rank].end_s[i] = fluid_.now_s();
+    Transfer& transfer = transfer_of(rank, i);
+    if (--transfer.uncopied == 0) end_transfer(transfer);
+    ready_.push_back(rank);
+  }
+
+  // ---- Transfers in the background: latencies overlap; the bytes of one channel go one after the other. ----
+
+  /// The first end that posts notifies the other, whose core has to handle that.
+  void notify(std::uint32_t rank, std::uint32_t i) {
+    const double notification_s = costs_.message(rank, i, transfer_of(rank, i).sender_posted_first).notification_s;
+    if (notification_s > 0) fluid_.begin(notification_s, {{place(placed_.partner(rank, i)).device, 1}}, [] {});
+  }
+
+  void begin_transfer(Transfer& transfer) {
+    const std::uint32_t rank = transfer.rank, i = transfer.instruction;
+    transfer.all_posted = true;
+    transfer.ready_s = fluid_.now_s();
+    if (placed_.is_copied(rank, i)) {
+      transfer.uncopied = placed_.copiers(rank, i);
+      if (transfer.uncopied == 0) return end_transfer(transfer);
+      for_each_end(transfer, [&](std::uint32_t end) { wake(end); });
+      return;
+    }
+    const Message message = costs_.message(rank, i, transfer.sender_posted_first);
+    const auto id = static_cast<std::uint32_t>(&transfer - transfers_.data());
+    transfer.on_sender = message.sender_free_s <= 0;
+    move(transfer, message.latency_s, {}, [this, id] { queue_wire(id); });
+    if (!transfer.on_sender) fluid_.begin(message.sender_free_s, {}, [this, id] { begin_on_sender(transfers_[id]); });
+  }
+
+  /// An activity of the transport: takes its share of the cores at its ends.
+  void move(Transfer& transfer, double seconds, std::vector<Fluid::Demand> demands, std::function<void()> at_end) {
+    const double share = costs_.transfer(transfer.rank, transfer.instruction).core_share;
+    if (share > 0)
+      for_each_end(transfer, [&](std::uint32_t end) {
+        if (transfer.on_sender || end != sender_of(transfer)) demands.push_back({place(end).device, share});
+      });
+    transfer.moving = true;
+    transfer.activity = fluid_.begin(seconds, std::move(demands), std::move(at_end));
+  }
+
+  void begin_on_sender(Transfer& transfer) {
+    transfer.on_sender = true;
+    const double share = costs_.transfer(transfer.rank, transfer.instruction).core_share;
+    if (transfer.moving && share > 0) fluid_.demand(transfer.activity, {place(sender_of(transfer)).device, share});
+  }
+
+  void queue_wire(std::uint32_t id) {
+    transfers_[id].moving = false;
+    std::deque<std::uint32_t>& queue = channels_[placed_.matching.channel[id]];
+    queue.push_back(id);
+    if (queue.size() == 1) begin_wire(id);
+  }
+  void begin_wire(std::uint32_t id) {
+    Transfer& transfer = transfers_[id];
+    std::vector<Fluid::Demand> demands;
+    ports_.for_each(transfer.rank, transfer.instruction,
+                    [&](std::uint32_t port) { demands.push_back({devices_ + port}); });
+    const Message message = costs_.message(transfer.rank, transfer.instruction, transfer.sender_posted_first);
+    move(transfer, message.wire_s, std::move(demands), [this, id] { end_wire(id); });
+  }
+  void end_wire(std::uint32_t id) {
+    transfers_[id].moving = false;
+    end_transfer(transfers_[id]);
+    std::deque<std::uint32_t>& queue = channels_[placed_.matching.channel[id]];
+    queue.pop_front();
+    if (!queue.empty()) begin_wire(queue.front());
+  }
+
+  void end_transfer(Transfer& transfer) {
+    transfer.done = true;
+    transfer.end_s = fluid_.now_s();
+    for (const std::uint32_t rank : transfer.sleepers) wake(rank);
+    transfer.sleepers.clear();
+  }
+
+  /// The ranks of a transfer.
+  template <class Visit>
+  void for_each_end(const Transfer& transfer, Visit visit) const {
+    const std::uint32_t rank = transfer.rank, i = transfer.instruction;
+    if (placed_.role(rank).kind[i] == InstructionKind::collective) {
+      for (const std::uint32_t member : placed_.members(rank, i)) visit(member);
+    } else {
+      visit(rank);
+      visit(placed_.partner(rank, i));
+    }
+  }
+  [[nodiscard]] std::uint32_t sender_of(const Transfer& transfer) const {
+    const InstructionKind kind = placed_.role(transfer.rank).kind[transfer.instruction];
+    if (kind == InstructionKind::collective) return kNone;
+    return kind == InstructionKind::send ? transfer.rank : placed_.partner(transfer.rank, transfer.instruction);
+  }
+
+  void fill_transfers(std::uint32_t rank) {
+    const Role& list = placed_.role(rank);
+    RankTimeline& times = timeline_.ranks[rank];
+    for (std::uint32_t i = 0; i < list.size(); ++i) {
+      if (!is_posted(list.kind[i])) continue;
+      const Transfer& transfer = transfer_of(rank, i);
+      times.start_s[i] = transfer.ready_s;
+      if (!placed_.is_copied(rank, i) || !placed_.is_done_with_its_part(rank, i)) times.end_s[i] = transfer.end_s;
+    }
+  }
+
+  const PlacedProgram& placed_;
+  const StepCosts& costs_;
+  const Ports ports_;
+  Timeline timeline_;
+  const std::uint32_t devices_;
+  Fluid fluid_;
+  Cores cores_;
+  BusyDevices busy_;
+  std::vector<RankState> ranks_;
+  std::deque<std::uint32_t> ready_;
+  std::vector<Transfer> transfers_;
+  std::vector<std::deque<std::uint32_t>> channels_;  // waiting for their wire; the front has it
+  std::vector<std::vector<double>> issued_s_;        // [rank][instruction], of an asynchronous device
+};
+
+}  // namespace
+
+Timeline simulate_shared(const PlacedProgram& placed, const StepCosts& costs) {
+  return SharedStep(placed, costs).run();
+}
+
+}  // namespace sim

@@ -1,0 +1,227 @@
+// Small programs with costs set by hand, and the grid of strategies, models and clusters, for the tests of sim/simulate.
+//
+//   Sketch sketch(2);
+//   sketch.compute(0, 1.5);                              // rank 0, seconds
+//   sketch.move(0, 1, {.latency_s = 0.5, .wire_s = 1});  // both wait at once
+//   EXPECT_DOUBLE_EQ(sketch.run().step_s, 3);
+#pragma once
+
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "sim/lower/lower.hpp"
+#include "sim/program/transfers.hpp"
+#include "sim/simulate/simulate.hpp"
+#include "tests/sim/testing.hpp"
+
+namespace sim::testing {
+
+inline constexpr double kRounding = 1e-9;
+
+inline Cluster receiver_cluster(std::uint32_t ranks) {
+  Cluster cluster = plain_cluster(ranks);
+  cluster.link.engine = TransferEngine::receiver;
+  return cluster;
+}
+
+/// A program written call by call, a role per rank, with prices set by hand. Instructions issue in no time.
+struct Sketch {
+  Program program;
+  Prices prices;
+
+  explicit Sketch(std::uint32_t ranks, std::uint32_t busy_levels = 1) {
+    prices.busy_levels = busy_levels;
+    cost_of_.resize(ranks);
+    for (std::uint32_t r = 0; r < ranks; ++r) {
+      program.roles.emplace_back().name = fmt::format("rank{}", r);
+      program.roles[r].ranks = {r};
+    }
+  }
+  /// Seconds with 1, 2, … busy ranks.
+  void compute(std::uint32_t rank, std::vector<double> seconds) {
+    seconds.resize(prices.busy_levels, seconds.back());
+    const std::uint32_t x = tensor(rank);
+    Instruction i;
+    i.work = static_cast<std::uint32_t>(program.works.size());
+    i.reads = i.writes = {x};
+    const OpKind& relu = op_table().at("relu");
+    program.works.push_back({{&relu, complete_attributes(relu, {}, ""), {{Dtype::f32, {1}}}}, Pass::forward, 0});
+    prices.work_s.insert(prices.work_s.end(), seconds.begin(), seconds.end());
+    add(rank, i, kNone);
+  }
+  void compute(std::uint32_t rank, double seconds) { compute(rank, std::vector{seconds}); }
+  std::uint32_t send(std::uint32_t rank, std::uint32_t to, const TransferCost& cost) {
+    Instruction i;
+    i.kind = InstructionKind::send;
+    i.peer = to;
+    i.tag = tags_[{rank, to, true}]++;
+    i.reads = {tensor(rank)};
+    return add(rank, i, price(cost));
+  }
+  std::uint32_t recv(std::uint32_t rank, std::uint32_t from, const TransferCost& cost) {
+    Instruction i;
+    i.kind = InstructionKind::recv;
+    i.peer = from;
+    i.tag = tags_[{from, rank, false}]++;
+    i.writes = {tensor(rank)};
+    return add(rank, i, price(cost));
+  }
+  std::uint32_t all_reduce(std::uint32_t rank, const TransferCost& cost) {
+    if (program.groups.empty()) {
+      program.groups.push_back({"data", {{}}});
+      for (std::uint32_t r = 0; r < program.roles.size(); ++r) program.groups[0].members[0].push_back(r);
+    }
+    Instruction i;
+    i.kind = InstructionKind::collective;
+    i.peer = 0;
+    i.reads = i.writes = {tensor(rank)};
+    return add(rank, i, price(cost));
+  }
+  std::uint32_t broadcast(std::uint32_t rank, std::uint32_t root, const TransferCost& cost) {
+    const std::uint32_t posted = all_reduce(rank, cost);
+    program.roles[rank].collective[posted] = CollectiveKind::broadcast;
+    program.roles[rank].root[posted] = root;
+    return posted;
+  }
+  void wait(std::uint32_t rank, std::uint32_t posted) {
+    Instruction i;
+    i.kind = InstructionKind::wait;
+    i.awaits = posted;
+    add(rank, i, kNone);
+  }
+  /// From rank to rank, both waiting at once.
+  void move(std::uint32_t from, std::uint32_t to, const TransferCost& cost) {
+    const std::uint32_t sent = send(from, to, cost), received = recv(to, from, cost);
+    wait(from, sent);
+    wait(to, received);
+  }
+
+  [[nodiscard]] Timeline run(const Cluster& cluster) const {
+    validate(program);
+    return simulate(program, prices, cluster);
+  }
+  [[nodiscard]] Timeline run() const { return run(plain_cluster(program.ranks())); }
+  /// After an edit of the instructions.
+  void match_costs() {
+    const TransferMatching matching(program);
+    prices.transfer_of.assign(matching.participants.size(), kNone);
+    for (std::uint32_t rank = 0; rank < cost_of_.size(); ++rank)
+      for (std::uint32_t i = 0; i < cost_of_[rank].size(); ++i)
+        if (cost_of_[rank][i] != kNone)
+          prices.transfer_of[matching.transfer({rank, 0}, rank, program.roles[rank], i)] = cost_of_[rank][i];
+  }
+
+ private:
+  std::uint32_t tensor(std::uint32_t rank) {
+    Role& role = program.roles[rank];
+    return role.add_tensor(fmt::format("t{}", role.tensors.size()), {Dtype::f32, {1}}, TensorClass::input, true);
+  }
+  std::uint32_t price(const TransferCost& cost) {
+    prices.transfers.push_back(cost);
+    return static_cast<std::uint32_t>(prices.transfers.size() - 1);
+  }
+  std::uint32_t add(std::uint32_t rank, const Instruction& instruction, std::uint32_t transfer) {
+    cost_of_[rank].push_back(transfer);
+    const std::uint32_t index = program.roles[rank].add(instruction);
+    if (transfer != kNone) match_costs();
+    return index;
+  }
+  std::vector<std::vector<std::uint32_t>> cost_of_;  // [rank][instruction]
+  std::map<std::tuple<std::uint32_t, std::uint32_t, bool>, std::uint32_t> tags_;
+};
+
+/// The same prices with a second busy level of equal times: nothing changes but the engine's path through time.
+inline Prices as_fluid(Prices prices) {
+  if (prices.busy_levels > 1) return prices;
+  std::vector<double> twice;
+  for (double work : prices.work_s) twice.insert(twice.end(), 2, work);
+  prices.work_s = twice;
+  prices.busy_levels = 2;
+  return prices;
+}
+
+inline double end_of(const Timeline& timeline, std::uint32_t rank) { return timeline.ranks.at(rank).end_of_step_s; }
+
+/// Rank 0 sends to rank 1 at once; both compute, then wait for it.
+inline Sketch compute_beside_message(const TransferCost& cost, double sender_s, double receiver_s) {
+  Sketch sketch(2);
+  const std::uint32_t sent = sketch.send(0, 1, cost), received = sketch.recv(1, 0, cost);
+  sketch.compute(0, sender_s);
+  sketch.compute(1, receiver_s);
+  sketch.wait(0, sent);
+  sketch.wait(1, received);
+  return sketch;
+}
+
+/// Equal or unequal stages: forward and backward seconds of each, `microbatches` by the schedule; moving costs nothing.
+inline Sketch pipeline(const std::vector<double>& forward, const std::vector<double>& backward,
+                       std::int32_t microbatches, const ScheduleKind& schedule) {
+  const auto stages = static_cast<std::uint32_t>(forward.size());
+  Sketch sketch(stages);
+  for (std::uint32_t s = 0; s < stages; ++s) {
+    std::vector<std::uint32_t> sent;
+    for (const Action& action : schedule.stage(s, stages, microbatches)) {
+      const bool is_forward = action.kind == Action::Kind::forward;
+      const bool receives = is_forward ? s > 0 : s + 1 < stages, sends = is_forward ? s + 1 < stages : s > 0;
+      const std::uint32_t source = is_forward ? s - 1 : s + 1, target = is_forward ? s + 1 : s - 1;
+      if (receives) sketch.wait(s, sketch.recv(s, source, {}));
+      sketch.compute(s, is_forward ? forward[s] : backward[s]);
+      if (sends) sent.push_back(sketch.send(s, target, {}));
+    }
+    for (std::uint32_t send : sent) sketch.wait(s, send);
+  }
+  return sketch;
+}
+
+/// Prices of the analytic model without launch times.
+inline Prices analytic_prices(const Program& program, const Cluster& cluster) {
+  Prices prices = price(program, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
+  prices.launch_s = 0;
+  return prices;
+}
+
+/// Calls `check(program, prices, cluster)` for all strategies, models and kinds of device and link.
+template <class Check>
+void for_each_case(bool with_sharing, const Check& check) {
+  for (const std::string& name : catalog_names("models")) {
+    const Model model = small_model(name);
+    for (const std::string& text : strategy_texts(model)) {
+      const Program program = lower(model, parse_strategy(text, model));
+      const std::uint32_t ranks = program.ranks();
+      std::vector<Cluster> clusters{plain_cluster(ranks), receiver_cluster(ranks), plain_cluster(ranks)};
+      clusters[2].device.asynchronous = true;
+      if (with_sharing) {
+        clusters.push_back(plain_cluster(ranks));
+        clusters[3].link.shared = true;
+        clusters[3].link.core_share = 0.5;
+        clusters.push_back(receiver_cluster(ranks));
+        for (RankPlace& place : clusters[4].place) place.device /= 2;  // pairs of ranks on a core
+      }
+      for (std::size_t c = 0; c < clusters.size(); ++c) {
+        SCOPED_TRACE(fmt::format("{} {} on cluster {}", name, text, c));
+        check(program, price(program, *cost_model_table().at("analytic").make(clusters[c], nullptr), clusters[c]),
+              clusters[c]);
+      }
+    }
+  }
+}
+
+inline void expect_equal(const Timeline& a, const Timeline& b) {
+  const double rounding = kRounding * b.step_s;
+  EXPECT_NEAR(a.step_s, b.step_s, rounding);
+  ASSERT_EQ(a.ranks.size(), b.ranks.size());
+  for (std::size_t r = 0; r < a.ranks.size(); ++r) {
+    ASSERT_EQ(a.ranks[r].start_s.size(), b.ranks[r].start_s.size());
+    for (std::size_t i = 0; i < a.ranks[r].start_s.size(); ++i) {
+      // Plain comparisons: this runs millions of times.
+      const bool same = std::abs(a.ranks[r].start_s[i] - b.ranks[r].start_s[i]) <= rounding &&
+                        std::abs(a.ranks[r].end_s[i] - b.ranks[r].end_s[i]) <= rounding &&
+                        std::abs(a.ranks[r].posted_s[i] - b.ranks[r].posted_s[i]) <= rounding;
+      ASSERT_TRUE(same) << fmt::format("rank {} instruction {}: {}…{} s and {}…{} s", r, i, a.ranks[r].start_s[i],
+                                       a.ranks[r].end_s[i], b.ranks[r].start_s[i], b.ranks[r].end_s[i]);
+    }
+  }
+}
+
+}  // namespace sim::testing
