@@ -18,7 +18,8 @@ mkdir -p results/plots
 
 echo "demo: verify: every strategy gives what one device gives (float64)"
 $paragauge measure -m toy_mlp -m convnet,global_batch=8 -s single -s model_parallel -s pipeline,microbatches=2 \
-  -s pipeline,schedule=1f1b,microbatches=2 -s pipeline,schedule=forward_only,microbatches=2 -s ddp -s ddp,overlap=1 -w local -w gloo --steps 1 --verify
+  -s pipeline,schedule=1f1b,microbatches=2 -s pipeline,schedule=forward_only,microbatches=2 -s ddp -s ddp,overlap=1 -w local -w gloo --steps 1 --verify --csv results/verify.csv |
+  grep '^verify'
 
 # R1: ResNet-50 at 128x128 with the tutorial's cut, loss and optimizer; the batch is what a CPU core can do.
 resnet50=resnet50,image=128,global_batch=8,loss=mse_loss,optimizer=sgd:lr=0.001

@@ -83,9 +83,7 @@ sleep 0.2
 check "a process can be the output" grep -q toy_mlp substituted
 
 mkdir hostile && echo untouched >victim
-now=$(sh -c 'echo $$')
-for ((process = now; process < now + 300; ++process)); do ln -s ../victim "hostile/r.json.part$process"; done
-predict --json hostile/r.json
+bash -c 'ln -s ../victim "hostile/r.json.part$$" && exec "$0" predict -m toy_mlp -s single --json hostile/r.json >out' "$paragauge"
 check "links planted under guessed names of parts aren't followed" grep -qx untouched victim
 check "and the result is no link" [ ! -L hostile/r.json ]
 mkdir trap && ln -s ../victim trap/.r.json.lock
