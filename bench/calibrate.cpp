@@ -48,7 +48,7 @@ int calibrate(const CalibrateOptions& options) {
     sim::check_same_conditions(profile.environment, here, options.output);
   else
     profile.environment = here;
-  if (goes_on) fmt::print("calibrate: going on with {}\n", options.output);
+  if (goes_on) fmt::print("calibrate: going on with {}\n", sim::printable(options.output));
   backend::Calibrator calibrator(sim::calibration_tasks(jobs, {.other_sizes = true}), worlds.by_label());
   const std::size_t count = calibrator.tasks().size();
   Progress progress("calibrate");
@@ -65,7 +65,8 @@ int calibrate(const CalibrateOptions& options) {
     }
   }
   progress.end();
-  fmt::print("\n{}\n{} ops and the links above are in {}\n", describe_links(profile), profile.ops(), options.output);
+  fmt::print("\n{}\n{} ops and the links above are in {}\n", describe_links(profile), profile.ops(),
+             sim::printable(options.output));
   return 0;
 }
 

@@ -32,7 +32,7 @@ int trace(const TraceOptions& options) {
   sim::write_text_file(options.output,
                        sim::chrome_trace(job.program, {{"predicted", &predicted}, {"measured", &measured}}));
   fmt::print("{}: predicted {:.3f} ms, measured {:.3f} ms, written to {}\n", to_text(job), forecast.step.step_s * 1e3,
-             measured.step_s * 1e3, options.output);
+             measured.step_s * 1e3, sim::printable(options.output));
   return 0;
 }
 
