@@ -325,15 +325,13 @@ class GlooCommunicator final : public Communicator {
   Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group,
                          std::uint32_t root) override {
     const Membership& membership = memberships_.at(group);
-    const Kind posted = kind == sim::CollectiveKind::all_reduce ? Kind::all_reduce : Kind::broadcast;
-    if (!membership.group) return add({nullptr, posted, group, 0, now_s()});  // alone
+    if (!membership.group) return add({nullptr, Kind::collective, group, 0, now_s()});  // alone
     hurry();
     argument_.assign(1, tensor);
-    c10d::BroadcastOptions from;
-    from.rootRank = root;
-    const Ticket ticket = add({posted == Kind::all_reduce ? membership.group->allreduce(argument_)
-                                                          : membership.group->broadcast(argument_, from),
-                               posted, group});
+    const Ticket ticket = add({.work = begin(kind, root, *membership.group),
+                               .kind = Kind::collective,
+                               .partner = group,
+                               .collective_kind = kind});
     // Runs in gloo's thread before the waiting thread is woken.
     posted_.back().work->getFuture()->addCallback(
         [&posted = posted_.back()](c10::ivalue::Future&) { posted.end_s = now_s(); });
@@ -351,13 +349,28 @@ class GlooCommunicator final : public Communicator {
   void abandon() override { abandoned_ = true; }
 
  private:
-  enum class Kind : std::uint8_t { send, recv, all_reduce, broadcast };
+  /// Of what is in argument_.
+  c10::intrusive_ptr<c10d::Work> begin(sim::CollectiveKind kind, std::uint32_t root, c10d::ProcessGroupGloo& group) {
+    switch (kind) {
+      case sim::CollectiveKind::all_reduce:
+        return group.allreduce(argument_);
+      case sim::CollectiveKind::broadcast: {
+        c10d::BroadcastOptions from;
+        from.rootRank = root;
+        return group.broadcast(argument_, from);
+      }
+    }
+    throw sim::InternalError("world 'gloo' has no collective of kind {}", static_cast<int>(kind));
+  }
+
+  enum class Kind : std::uint8_t { send, recv, collective };
   struct Posted {
     c10::intrusive_ptr<c10d::Work> work;
     Kind kind = Kind::send;
     std::uint32_t partner = 0;  // rank, or group
     std::uint32_t tag = 0;
     double end_s = 0;
+    sim::CollectiveKind collective_kind = sim::CollectiveKind::all_reduce;
   };
   struct Membership {
     std::vector<std::uint32_t> members;
@@ -385,10 +398,9 @@ class GlooCommunicator final : public Communicator {
         return fmt::format("the send to rank {} (tag {})", posted.partner, posted.tag);
       case Kind::recv:
         return fmt::format("the receive from rank {} (tag {})", posted.partner, posted.tag);
-      case Kind::all_reduce:
-        return fmt::format("the all_reduce of ranks {}", fmt::join(memberships_[posted.partner].members, ", "));
-      case Kind::broadcast:
-        return fmt::format("the broadcast of ranks {}", fmt::join(memberships_[posted.partner].members, ", "));
+      case Kind::collective:
+        return fmt::format("the {} of ranks {}", to_string(posted.collective_kind),
+                           fmt::join(memberships_[posted.partner].members, ", "));
     }
     return {};
   }

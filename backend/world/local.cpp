@@ -159,7 +159,8 @@ class CpuCommunicator final : public LocalRank {
     me.joined = step();
     for (std::uint32_t member : membership.entry->members) ring(member);
     open_.push_back(static_cast<Ticket>(posted_.size()));
-    return add({.kind = kind == sim::CollectiveKind::all_reduce ? Kind::all_reduce : Kind::broadcast,
+    return add({.kind = Kind::collective,
+                .collective_kind = kind,
                 .collective = &collective,
                 .members = &membership.entry->members,
                 .me = membership.me,
@@ -188,9 +189,10 @@ class CpuCommunicator final : public LocalRank {
   }
 
  private:
-  enum class Kind : std::uint8_t { send, recv, all_reduce, broadcast };
+  enum class Kind : std::uint8_t { send, recv, collective };
   struct Posted {
     Kind kind = Kind::send;
+    sim::CollectiveKind collective_kind = sim::CollectiveKind::all_reduce;
     std::uint32_t partner = 0, tag = 0;
     Transfer* transfer = nullptr;
     Collective* collective = nullptr;
@@ -222,9 +224,8 @@ class CpuCommunicator final : public LocalRank {
         return finish_if(posted, posted.transfer->done == step(), posted.transfer->when);
       case Kind::recv:
         return receive(posted);
-      case Kind::all_reduce:
-      case Kind::broadcast:
-        return is_ready(posted) && (posted.kind == Kind::broadcast ? broadcast(posted) : all_reduce(posted));
+      case Kind::collective:
+        return is_ready(posted) && join(posted);
     }
     return false;
   }
@@ -256,6 +257,16 @@ class CpuCommunicator final : public LocalRank {
       posted.when.start_s = std::max(posted.when.start_s, member.joined_s);
     }
     return posted.ready = true;
+  }
+
+  bool join(Posted& posted) {
+    switch (posted.collective_kind) {
+      case sim::CollectiveKind::all_reduce:
+        return all_reduce(posted);
+      case sim::CollectiveKind::broadcast:
+        return broadcast(posted);
+    }
+    throw sim::InternalError("world 'local' has no collective of kind {}", static_cast<int>(posted.collective_kind));
   }
 
   bool broadcast(Posted& posted) {
@@ -321,7 +332,7 @@ class CpuCommunicator final : public LocalRank {
       return fmt::format("rank {} hasn't received tag {} of rank {}", posted.partner, posted.tag, rank());
     if (posted.kind == Kind::recv)
       return fmt::format("rank {} hasn't sent tag {} to rank {}", posted.partner, posted.tag, rank());
-    const char* name = posted.kind == Kind::broadcast ? "broadcast" : "all_reduce";
+    const std::string_view name = to_string(posted.collective_kind);
     const std::vector<Collective::Member>& members = posted.collective->members;
     for (std::uint32_t m = 0; m < members.size(); ++m)
       if (members[m].joined != step()) return fmt::format("rank {} hasn't joined the {}", (*posted.members)[m], name);

@@ -92,8 +92,7 @@ class CudaCommunicator final : public LocalRank {
     const std::vector<std::uint32_t>& members = membership.entry->members;
     Transfer& transfer =
         membership.entry->collectives.at(membership.posted++, [&](auto& slots) { slots.emplace_back(members.size()); });
-    return post(transfer, membership.me, tensor, members,
-                kind == sim::CollectiveKind::all_reduce ? Move::sum : Move::copy, root);
+    return post(transfer, membership.me, tensor, members, move_of(kind), root);
   }
 
   void wait(Ticket ticket, Completion& done) override {
@@ -114,6 +113,15 @@ class CudaCommunicator final : public LocalRank {
 
  private:
   enum class Move : std::uint8_t { copy, sum };
+  static Move move_of(sim::CollectiveKind kind) {
+    switch (kind) {
+      case sim::CollectiveKind::all_reduce:
+        return Move::sum;
+      case sim::CollectiveKind::broadcast:
+        return Move::copy;
+    }
+    throw sim::InternalError("world 'local' on CUDA has no collective of kind {}", static_cast<int>(kind));
+  }
   struct Posted {
     Transfer* transfer = nullptr;
     std::vector<std::uint32_t> ranks;  // of the parties

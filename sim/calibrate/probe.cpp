@@ -18,15 +18,15 @@ constexpr std::uint32_t kAlone = 6, kBesideNotification = 4;  // computes of the
 /// A program that trains nothing, role by role.
 class Probe {
  public:
-  explicit Probe(std::string what) : works_(program.works) {
+  explicit Probe(std::string what) : works_(program.works), names_(program.names) {
     program.model = "none";
     program.global_batch = 1;
     program.strategy = std::move(what);
   }
   Draft begin_role(std::vector<std::uint32_t> ranks) {
     Draft draft;
-    draft.program = &program;
     draft.works = &works_;
+    draft.names = &names_;
     draft.role.name = fmt::format("stage{}", program.roles.size());
     draft.role.ranks = std::move(ranks);
     return draft;
@@ -43,6 +43,7 @@ class Probe {
 
  private:
   WorkTable works_;
+  NameTable names_;
 };
 
 std::vector<std::uint32_t> ranks_below(std::uint32_t count) {

@@ -57,12 +57,25 @@ struct Plan {
   }
 };
 
+/// What the stages share of the program under construction.
+struct Tables {
+  WorkTable works;
+  NameTable names;
+  struct OfNode {
+    std::uint32_t forward = kNone, backward = kNone,
+                  name = kNone;  // works, index of the name; kNone: not asked for yet
+  };
+  std::vector<OfNode> nodes;
+
+  Tables(Program& program, std::size_t node_count) : works(program.works), names(program.names), nodes(node_count) {}
+};
+
 /// Builds the list of one stage: plays the schedule's actions node by node.
 class StageBuilder {
  public:
-  StageBuilder(const Plan& plan, std::uint32_t stage, Program& program, WorkTable& works) : plan_(plan), stage_(stage) {
-    draft_.program = &program;
-    draft_.works = &works;
+  StageBuilder(const Plan& plan, std::uint32_t stage, Tables& tables) : plan_(plan), stage_(stage), tables_(tables) {
+    draft_.works = &tables.works;
+    draft_.names = &tables.names;
     draft_.role.name = fmt::format("stage{}", stage);
     for (std::uint32_t replica = 0; replica < plan.strategy.dp; ++replica)
       draft_.role.ranks.push_back(replica * plan.stages + stage);
@@ -114,7 +127,7 @@ class StageBuilder {
     for (int n : nodes_) {
       const Signature& s = signature(n);
       for (const ParameterSpec& p : s.parameters) {
-        DraftParameter parameter{node(n).name + "." + p.name, draft_.name_index(node(n).name), kNone, kNone};
+        DraftParameter parameter{node(n).name + "." + p.name, name_of(n), kNone, kNone};
         parameter.weight = draft_.role.add_tensor(parameter.name, p.spec, TensorClass::weight, true,
                                                   {Initial::Kind::uniform, p.initial_center, p.initial_bound, 0});
         parameters_[n].push_back(static_cast<std::uint32_t>(draft_.parameters.size()));
@@ -157,7 +170,7 @@ class StageBuilder {
     for (std::uint32_t tensor : reads.empty() ? writes : reads) inputs.push_back(draft_.role.tensors[tensor].spec);
     Instruction i;
     i.work = draft_.works->add({{&op, complete_attributes(op, attributes, name), inputs}, Pass::forward, 0});
-    i.node = draft_.name_index(name);
+    i.node = draft_.names->add(name);
     i.microbatch = mb;
     i.reads = reads;
     i.writes = writes;
@@ -175,7 +188,7 @@ class StageBuilder {
     Instruction i;
     i.kind = kind;
     i.peer = peer;
-    i.node = draft_.name_index(node(n).name);
+    i.node = name_of(n);
     i.microbatch = mb;
     i.tag = tag;
     (kind == InstructionKind::send ? i.reads : i.writes) = {tensor};
@@ -246,12 +259,20 @@ class StageBuilder {
   }
 
   Instruction compute(int n, std::int32_t mb, Pass pass, std::uint32_t grads) {
+    Tables::OfNode& known = tables_.nodes[static_cast<std::size_t>(n)];
+    std::uint32_t& work = pass == Pass::forward ? known.forward : known.backward;
+    if (work == kNone) work = tables_.works.add({plan_.ops[static_cast<std::size_t>(n)], pass, grads});
     Instruction i;
     i.kind = InstructionKind::compute;
-    i.work = draft_.works->add({plan_.ops[static_cast<std::size_t>(n)], pass, grads});
-    i.node = draft_.name_index(node(n).name);
+    i.work = work;
+    i.node = name_of(n);
     i.microbatch = mb;
     return i;
+  }
+  std::uint32_t name_of(int n) {
+    std::uint32_t& name = tables_.nodes[static_cast<std::size_t>(n)].name;
+    if (name == kNone) name = tables_.names.add(node(n).name);
+    return name;
   }
 
   void forward_node(int n, std::int32_t mb) {
@@ -274,6 +295,7 @@ class StageBuilder {
           draft_.role.add_tensor(fmt::format("{}.{}", name, saved.name), saved.spec, TensorClass::activation));
       i.writes.push_back(saved_[{n, mb}].back());
     }
+    i.writes.insert(i.writes.end(), buffers_[n].begin(), buffers_[n].end());
     draft_.list.push_back({i, kNone});
     if (n == loss_node() && plan_.model.timing == Timing::epoch)
       add_host_work("read_result", {}, node(n).name,
@@ -284,7 +306,7 @@ class StageBuilder {
   void loss_of_all() {
     const int loss = loss_node(), output = node(loss).inputs[0];
     const TensorSpec part = signature(output).output;
-    const std::uint32_t index = draft_.name_index(node(loss).name);
+    const std::uint32_t index = name_of(loss);
     const std::uint32_t all =
         draft_.role.add_tensor(versioned(node(output).name, kAll), plan_.ops[static_cast<std::size_t>(loss)].inputs[0],
                                TensorClass::activation);
@@ -392,11 +414,9 @@ class StageBuilder {
     for (const auto& [source, gradient] : contributions) contribute(source, mb, gradient);
   }
 
-  /// Autograd hands a linear's bias gradient over before its weight gradient (that one passes a transpose); all others
-  /// come in declaration order.
   void record_arrival(int n) {
     std::vector<std::uint32_t> order = parameters_[n];
-    if (node(n).kind->name == "linear") std::reverse(order.begin(), order.end());
+    if (node(n).kind->last_gradient_first) std::reverse(order.begin(), order.end());
     draft_.arrival.insert(draft_.arrival.end(), order.begin(), order.end());
   }
 
@@ -425,7 +445,7 @@ class StageBuilder {
     const auto [entry, is_first] = gradients_.emplace(Key{n, mb}, part);
     if (is_first) return;
     Gradient& total = entry->second;
-    const std::uint32_t name = draft_.name_index(node(n).name);
+    const std::uint32_t name = name_of(n);
     if (!total.exclusive && !part.exclusive) {
       const std::uint32_t fresh = draft_.role.add_tensor(fmt::format("{}.sum", gradient_name(n, mb)),
                                                          signature(n).output, TensorClass::activation);
@@ -439,11 +459,10 @@ class StageBuilder {
 
   /// a += b.
   void accumulate(std::uint32_t a, std::uint32_t b, std::uint32_t name, std::int32_t mb) {
-    const TensorSpec& spec = draft_.role.tensors[a].spec;
+    static const OpKind& kind = op_table().at("accumulate");
     Instruction i;
     i.kind = InstructionKind::compute;
-    // Elementwise: equal sizes share one work.
-    i.work = draft_.works->add({{&op_table().at("accumulate"), {}, {spec.flat(), spec.flat()}}, Pass::forward, 0});
+    i.work = draft_.works->add_elementwise(kind, {}, Pass::forward, draft_.role.tensors[a].spec);
     i.node = name;
     i.microbatch = mb;
     i.reads = {a, b};
@@ -453,6 +472,7 @@ class StageBuilder {
 
   const Plan& plan_;
   std::uint32_t stage_;
+  Tables& tables_;
   Draft draft_;
   std::vector<int> nodes_;                                          // of this stage, in the model's order
   std::map<int, std::vector<std::uint32_t>> parameters_, buffers_;  // per node: indices into draft_.parameters, tensors
@@ -473,12 +493,12 @@ Program build(const Model& model, const Strategy& strategy, std::uint32_t replic
   program.global_batch = model.global_batch;
   program.replicas = strategy.dp;
   program.microbatches = strategy.microbatches;
-  WorkTable works(program.works);
   const Plan plan(model, strategy);
+  Tables tables(program, model.nodes.size());
   const bool with_transfers = transfers == Transfers::yes;
   if (replicas > 1 && with_transfers) program.groups.push_back({"data", {}});
   for (std::uint32_t stage = 0; stage < plan.stages; ++stage) {
-    Draft draft = StageBuilder(plan, stage, program, works).build();
+    Draft draft = StageBuilder(plan, stage, tables).build();
     if (replicas > 1) {
       if (with_transfers) program.groups[0].members.push_back(draft.role.ranks);
       if (strategy.broadcast_buffers) add_buffer_broadcast(draft, 0, with_transfers);

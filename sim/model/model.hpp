@@ -1,10 +1,11 @@
 // A model: a graph of ops in topological order, the loss last.
 //
 //   Model model = load_model("resnet50,image=128,global_batch=16,loss=mse_loss,optimizer=sgd:lr=0.001");
-//   for (const Node& node : model.nodes) fmt::print("{} {}\n", node.name, to_string(model.signature(node, 16).output));
+//   const std::vector<OpInstance> ops = model.instances(/*rows=*/16);
+//   for (std::size_t n = 0; n < ops.size(); ++n)
+//     fmt::print("{} {}\n", model.nodes[n].name, to_string(ops[n].signature().output));
 //
-// The file format is sim/catalog/models/*.json ("paragauge-model-1": README, "add a model"). Shapes in a file are per
-// sample; the batch dimension comes in front when a model is lowered for a number of rows.
+// Models come from files, whose format sim/model/model_file.hpp describes.
 #pragma once
 
 #include <filesystem>
@@ -52,7 +53,7 @@ struct Model {
   /// Every node with the shapes of its inputs for a pass over `rows` samples.
   [[nodiscard]] std::vector<OpInstance> instances(std::int64_t rows) const;
   [[nodiscard]] TensorSpec input_spec(std::int64_t rows) const;
-  /// Class indices i64[rows] for cross_entropy, one-hot dtype[rows, classes] for mse_loss.
+  /// As the loss takes it: class indices i64[rows], or one-hot dtype[rows, classes].
   [[nodiscard]] TensorSpec target_spec(std::int64_t rows) const;
   [[nodiscard]] int node_index(std::string_view node_name) const;  // -1 if there's none
   /// Per node: whether its output depends on a parameter, so that its gradient has to be computed.
@@ -61,10 +62,9 @@ struct Model {
   [[nodiscard]] std::uint32_t grads(std::size_t node, const std::vector<bool>& outputs_need_grad) const;
 };
 
-/// `text` is
-/// `name[,image=S][,global_batch=B][,loss=mse_loss|cross_entropy][,optimizer=kind:key=value:…][,dtype=f32|f64]
-/// [,timing=step|tutorial|epoch]`; the name is one of the catalog or a path to a .json file. ConfigError that says
-/// what, where and what is allowed.
+/// `text` is a model of the catalog or a path to a .json file, and what differs from the file:
+/// `name[,image=S][,global_batch=B][,loss=…][,optimizer=kind:key=value:…][,dtype=f32|f64][,timing=step|tutorial|epoch]`.
+/// ConfigError that says what, where and what is allowed.
 Model load_model(std::string_view text);
 
 /// Per node, for one forward and backward over `rows` samples: what `paragauge describe` prints.

@@ -36,6 +36,16 @@ std::string_view to_string(CollectiveKind kind) {
   throw InternalError("collective kind {}", static_cast<int>(kind));
 }
 
+bool has_root(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::all_reduce:
+      return false;
+    case CollectiveKind::broadcast:
+      return true;
+  }
+  throw InternalError("collective kind {}", static_cast<int>(kind));
+}
+
 std::string_view to_string(TensorClass tensor_class) {
   switch (tensor_class) {
     case TensorClass::weight:
@@ -82,6 +92,9 @@ std::uint32_t Role::add_view(std::string tensor_name, const TensorSpec& spec, st
   const Tensor& base = tensors[of];
   check_internal(offset_bytes >= 0 && base.offset_bytes + offset_bytes + spec.bytes() <= storages[base.storage].bytes,
                  "view '{}' reaches beyond '{}'", tensor_name, base.name);
+  check_internal((base.offset_bytes + offset_bytes) % size_of(spec.dtype) == 0,
+                 "view '{}' begins at byte {} of '{}', which is no multiple of the {} bytes of {}", tensor_name,
+                 offset_bytes, base.name, size_of(spec.dtype), to_string(spec.dtype));
   const auto id = static_cast<std::uint32_t>(tensors.size());
   tensors.push_back({std::move(tensor_name), spec, base.storage, base.offset_bytes + offset_bytes, {}});
   return id;
@@ -161,6 +174,28 @@ std::uint32_t WorkTable::add(const Work& work) {
   const auto [entry, is_new] = index_.emplace(work_key(work), static_cast<std::uint32_t>(works_.size()));
   if (is_new) works_.push_back(work);
   return entry->second;
+}
+
+std::uint32_t WorkTable::add_elementwise(const OpKind& kind, const Attributes& attributes, Pass pass,
+                                         const TensorSpec& like) {
+  const std::tuple key(&kind, like.dtype, like.elements());
+  if (const auto known = elementwise_.find(key);
+      known != elementwise_.end() && works_[known->second].op.attributes == attributes)
+    return known->second;
+  const std::vector<TensorSpec> inputs(static_cast<std::size_t>(kind.inputs), like.flat());
+  return elementwise_[key] = add({{&kind, attributes, inputs}, pass, 0});
+}
+
+NameTable::NameTable(std::vector<std::string>& names) : names_(names) {
+  for (std::uint32_t i = 0; i < names.size(); ++i) index_.emplace(names[i], i);
+}
+
+std::uint32_t NameTable::add(std::string_view name) {
+  if (const auto known = index_.find(name); known != index_.end()) return known->second;
+  const auto index = static_cast<std::uint32_t>(names_.size());
+  names_.emplace_back(name);
+  index_.emplace(name, index);
+  return index;
 }
 
 }  // namespace sim

@@ -11,7 +11,8 @@
 // issuing thread (on a CPU) or the compute lane (on a GPU) until that one is done. So the only order among lanes is:
 // posts after what was issued before, waits before what comes after.
 //
-// Tensors. A tensor is a view (dtype, shape, byte offset) of a storage. A storage is allocated when an instruction that
+// Tensors. A tensor is a view (dtype, shape, byte offset) of a storage. What an instruction changes in place, such as the
+// weight of an update, is among its reads and among its writes. A storage is allocated when an instruction that
 // writes one of its tensors is issued and freed after the instruction that lists it under `frees`; persistent storages
 // (weights, buffers, states, inputs, buckets) live outside the step. Hence live bytes follow from the list alone, and
 // both executors agree on them exactly.
@@ -20,11 +21,13 @@
 // role.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "sim/model/op/op.hpp"
@@ -42,8 +45,12 @@ constexpr bool is_posted(InstructionKind kind) {
   return kind == InstructionKind::send || kind == InstructionKind::recv || kind == InstructionKind::collective;
 }
 
-enum class CollectiveKind : std::uint8_t { all_reduce, broadcast };  // later: reduce_scatter, all_gather, …
+/// A new kind must be handled by every switch over them: the compiler says where.
+enum class CollectiveKind : std::uint8_t { all_reduce, broadcast };
+inline constexpr std::array kCollectiveKinds{CollectiveKind::all_reduce, CollectiveKind::broadcast};
 std::string_view to_string(CollectiveKind kind);
+/// One member gives or takes what the others don't.
+bool has_root(CollectiveKind kind);
 
 /// What a storage is for: the rows of the memory breakdown.
 enum class TensorClass : std::uint8_t { weight, gradient, optimizer, activation, buffer, input, communication };
@@ -121,7 +128,7 @@ class Role {
   /// A tensor with a storage of its own; its index.
   std::uint32_t add_tensor(std::string tensor_name, const TensorSpec& spec, TensorClass tensor_class,
                            bool persistent = false, const Initial& initial = {});
-  /// A tensor inside the storage of `of`.
+  /// A tensor inside the storage of `of`, at a multiple of its element's size.
   std::uint32_t add_view(std::string tensor_name, const TensorSpec& spec, std::uint32_t of,
                          std::int64_t offset_bytes = 0);
 
@@ -180,16 +187,34 @@ Program program_from_text(std::string_view text);
 class WorkTable {
  public:
   explicit WorkTable(std::vector<Work>& works);
+  /// Writes and looks up the work's key: once per work, not once per instruction.
   std::uint32_t add(const Work& work);
+  /// Of an op whose cost depends on the number of elements only: all its inputs are taken as flat as `like`. Cheap enough
+  /// to be asked per instruction.
+  std::uint32_t add_elementwise(const OpKind& kind, const Attributes& attributes, Pass pass, const TensorSpec& like);
 
  private:
   std::vector<Work>& works_;
   std::map<std::string, std::uint32_t> index_;
+  std::map<std::tuple<const OpKind*, Dtype, std::int64_t>, std::uint32_t> elementwise_;  // kind, dtype, elements
 };
 
-/// ConfigError when the Program can't be played: ranks or groups that don't fit, collectives in different order among
-/// members of a group, sends without receives, a deadlock (sends block until received: the strictest transport), a read
-/// before write or after free, a storage freed twice or never. The message names rank and instruction.
+/// Adds names without repeating equal ones: one table for all roles of a program, beside its WorkTable.
+class NameTable {
+ public:
+  explicit NameTable(std::vector<std::string>& names);
+  std::uint32_t add(std::string_view name);
+
+ private:
+  std::vector<std::string>& names_;
+  std::map<std::string, std::uint32_t, std::less<>> index_;
+};
+
+/// ConfigError when the Program can't be played: ranks or groups that don't fit; collectives in different order among
+/// the members of a group, or of different tensors; sends without receives; a deadlock (sends block until received: the
+/// strictest transport); a read of bytes that weren't written or of a freed tensor; a write to bytes that a transfer
+/// uses; a change in place that isn't listed as a write; a storage freed twice or never. The message names rank and
+/// instruction.
 void validate(const Program& program);
 
 }  // namespace sim

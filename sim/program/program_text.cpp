@@ -10,6 +10,7 @@
 //   tensor conv1.weight f32[6,3,5,5] weight persistent uniform=0,0.115        a tensor with a storage of its own
 //   view input#1 f32[4,3,32,32] input +49152                                 a tensor inside another one's storage
 //   0 compute w0 node=conv1 mb=0 : input#0 conv1.weight -> conv1#0 ; free …   reads, writes, freed storages (by owner)
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <unordered_map>
@@ -70,9 +71,9 @@ class Line {
   Number number(std::string_view text, std::string_view what) const {
     Number value{};
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size()) fail("'{}' is no {}", text, what);
+    if (error != std::errc() || end != text.data() + text.size()) fail("'{}' is not a valid {}", text, what);
     if constexpr (std::is_floating_point_v<Number>)
-      if (!std::isfinite(value)) fail("'{}' is no finite {}", text, what);
+      if (!std::isfinite(value)) fail("'{}' is not a finite {}", text, what);
     return value;
   }
 
@@ -257,6 +258,9 @@ class Parser {
       const std::int64_t size = role.storages[role.tensors[owner].storage].bytes;
       if (bytes < 0 || bytes > size || role.tensors[owner].offset_bytes + bytes + spec.bytes() > size)
         line.fail("view '{}' reaches beyond '{}'", name, role.tensors[owner].name);
+      if ((role.tensors[owner].offset_bytes + bytes) % size_of(spec.dtype) != 0)
+        line.fail("view '{}' begins at byte {} of '{}', which is no multiple of the {} bytes of {}", name, bytes,
+                  role.tensors[owner].name, size_of(spec.dtype), to_string(spec.dtype));
       tensors_[name] = role.add_view(name, spec, owner, bytes);
       return;
     }
@@ -341,8 +345,8 @@ class Parser {
         i.kind == InstructionKind::compute || i.kind == InstructionKind::copy || i.kind == InstructionKind::update;
     const bool needs_peer =
         i.kind == InstructionKind::send || i.kind == InstructionKind::recv || i.kind == InstructionKind::collective;
-    if (needs_work != (i.work != kNone)) line.fail("'{}' {} a work", kind, needs_work ? "needs" : "takes no");
-    if (needs_peer == peer.empty()) line.fail("'{}' {} a peer or group", kind, needs_peer ? "needs" : "takes no");
+    if (needs_work != (i.work != kNone)) line.fail("'{}' {} work", kind, needs_work ? "needs a" : "takes no");
+    if (needs_peer == peer.empty()) line.fail("'{}' {} peer or group", kind, needs_peer ? "needs a" : "takes no");
     if ((i.kind == InstructionKind::wait) != (i.awaits != kNone))
       line.fail("'wait', and only it, needs on=instruction");
     if ((i.kind == InstructionKind::send || i.kind == InstructionKind::collective) && i.reads.size() != 1)
@@ -363,7 +367,7 @@ class Parser {
     if (equals == std::string_view::npos) line.fail("'{}' is not key=value", item);
     const std::string_view key = item.substr(0, equals), value = item.substr(equals + 1);
     if (key == "node") {
-      i.node = name_index(value);
+      i.node = names_.add(value);
     } else if (key == "mb") {
       i.microbatch = line.number<std::int32_t>(value, "microbatch");
       if (i.microbatch < 0) line.fail("mb={} must not be negative", i.microbatch);
@@ -378,21 +382,18 @@ class Parser {
     } else if (key == "scale") {
       i.scale = line.number<double>(value, "number");
     } else if (key == "kind") {
-      if (value == to_string(CollectiveKind::all_reduce))
-        i.collective = CollectiveKind::all_reduce;
-      else if (value == to_string(CollectiveKind::broadcast))
-        i.collective = CollectiveKind::broadcast;
-      else
-        line.fail("unknown collective '{}'; known: all_reduce, broadcast", value);
+      const auto* const found =
+          std::ranges::find(kCollectiveKinds, value, [](CollectiveKind candidate) { return to_string(candidate); });
+      if (found == kCollectiveKinds.end()) {
+        std::string known;
+        for (CollectiveKind candidate : kCollectiveKinds)
+          known += (known.empty() ? "" : ", ") + std::string(to_string(candidate));
+        line.fail("unknown collective '{}'; known: {}", value, known);
+      }
+      i.collective = *found;
     } else {
       line.fail("unknown key '{}'; known: node, mb, to, from, group, root, tag, on, scale, kind", key);
     }
-  }
-
-  std::uint32_t name_index(std::string_view name) {
-    const auto [entry, is_new] = names_.emplace(name, static_cast<std::uint32_t>(program_.names.size()));
-    if (is_new) program_.names.emplace_back(name);
-    return entry->second;
   }
 
   /// Roles are named before they are all known.
@@ -418,7 +419,7 @@ class Parser {
   std::size_t line_ = 0;
   Program program_;
   std::unordered_map<std::string, std::uint32_t> tensors_;  // of the current role
-  std::unordered_map<std::string, std::uint32_t> names_;
+  NameTable names_{program_.names};
   std::vector<Peer> peers_;
 };
 
@@ -429,7 +430,7 @@ void append_instruction(std::string& text, const Program& program, const Role& r
   if (i.work != kNone) fmt::format_to(out, " w{}", i.work);
   if (i.kind == InstructionKind::collective) {
     fmt::format_to(out, " kind={} group={}", to_string(i.collective), program.groups[i.peer].name);
-    if (i.collective == CollectiveKind::broadcast) fmt::format_to(out, " root={}", i.root);
+    if (has_root(i.collective)) fmt::format_to(out, " root={}", i.root);
   }
   if (i.kind == InstructionKind::send) fmt::format_to(out, " to={} tag={}", program.roles[i.peer].name, i.tag);
   if (i.kind == InstructionKind::recv) fmt::format_to(out, " from={} tag={}", program.roles[i.peer].name, i.tag);

@@ -1,10 +1,13 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <set>
 #include <tuple>
+#include <unordered_map>
 
 #include "sim/error.hpp"
 #include "sim/program/program.hpp"
+#include "sim/program/transfers.hpp"
 
 namespace sim {
 namespace {
@@ -31,24 +34,32 @@ void check_ranks(const Program& program) {
   }
 }
 
-/// One role's list: operands exist, nothing is read before it is written or after it is freed, every post is awaited
-/// once, all is freed at the end.
+/// One role's list: operands exist, nothing is read before it is written or after it is freed, what an op changes in
+/// place is listed, every post is awaited once, all is freed at the end. What may be read and what is in use is known
+/// byte by byte.
 class LifetimeCheck {
  public:
-  LifetimeCheck(const Program& program, const Role& role)
+  /// `changed_reads`: OpInstance::changed_reads of each work.
+  LifetimeCheck(const Program& program, const Role& role, const std::vector<std::vector<std::uint32_t>>& changed_reads)
       : program_(program),
         role_(role),
+        changed_reads_(changed_reads),
         state_(role.storages.size()),
         written_(role.tensors.size()),
-        covered_(role.storages.size()),
-        busy_(role.storages.size()) {}
+        full_(role.storages.size()),
+        busy_(role.storages.size()),
+        awaited_(role.size()) {}
 
   void run() {
     for (std::uint32_t s = 0; s < role_.storages.size(); ++s)
-      if (role_.storages[s].persistent) state_[s] = State::live;
+      if (role_.storages[s].persistent) {
+        state_[s] = State::live;
+        full_[s] = true;
+      }
     for (i_ = 0; i_ < role_.size(); ++i_) {
       if (role_.kind[i_] == InstructionKind::wait) await();
       for (std::uint32_t t : role_.reads(i_)) read(t);
+      if (role_.work[i_] != kNone) check_changed();
       for (std::uint32_t t : role_.writes(i_)) write(t);
       if (is_posted(role_.kind[i_])) post();
       for (std::uint32_t s : role_.frees(i_)) free(s);
@@ -56,7 +67,7 @@ class LifetimeCheck {
     i_ = role_.size() - 1;
     if (role_.size() == 0) return;
     for (std::uint32_t i = 0; i < role_.size(); ++i)
-      if (is_posted(role_.kind[i]) && !awaited_.contains(i))
+      if (is_posted(role_.kind[i]) && !awaited_[i])
         fail("instruction {} ({}) is never waited for", i, program_.label(role_, i));
     for (std::uint32_t s = 0; s < role_.storages.size(); ++s)
       if (!role_.storages[s].persistent && state_[s] == State::live) fail("'{}' is never freed", name(s));
@@ -64,6 +75,23 @@ class LifetimeCheck {
 
  private:
   enum class State : std::uint8_t { unborn, live, freed };
+  struct Bytes {
+    std::uint32_t storage;
+    std::int64_t begin, end;
+  };
+  /// What a transfer in flight reads or writes.
+  struct Use {
+    Bytes bytes;
+    std::uint32_t posted;
+    bool writes;
+    friend bool operator<(const Use& a, const Use& b) {
+      return std::tie(a.bytes.storage, a.bytes.begin, a.posted, a.writes) <
+             std::tie(b.bytes.storage, b.bytes.begin, b.posted, b.writes);
+    }
+  };
+  struct Busy {
+    int readers = 0, writers = 0;
+  };
 
   template <class... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> text, Args&&... args) const {
@@ -74,44 +102,110 @@ class LifetimeCheck {
   [[nodiscard]] const std::string& name(std::uint32_t storage) const {
     return role_.tensors[role_.storages[storage].owner].name;
   }
+  [[nodiscard]] Bytes bytes_of(std::uint32_t t) const {
+    const Tensor& tensor = role_.tensors[t];
+    return {tensor.storage, tensor.offset_bytes, tensor.offset_bytes + tensor.spec.bytes()};
+  }
 
   void read(std::uint32_t t) const {
     const Tensor& tensor = role_.tensors[t];
     if (state_[tensor.storage] == State::freed) fail("reads '{}' after it was freed", tensor.name);
     if (state_[tensor.storage] == State::unborn || !has_value(t)) fail("reads '{}' before it was written", tensor.name);
-    if (const Busy& busy = busy_[tensor.storage]; busy.writers > 0)
+    if (busy_[tensor.storage].writers > 0 && in_flight(t, /*writes_only=*/true))
       fail("reads '{}' before the transfer into it was waited for", tensor.name);
   }
-  /// A tensor has a value when it was written itself, or its storage was written in full (as a whole, or slice by
-  /// slice), or is persistent.
+  /// A tensor has a value when every byte of it was written, or its storage is persistent.
   [[nodiscard]] bool has_value(std::uint32_t t) const {
-    const std::uint32_t s = role_.tensors[t].storage;
-    return role_.storages[s].persistent || written_[t] || covered_[s] >= role_.storages[s].bytes;
+    if (full_[role_.tensors[t].storage] || written_[t]) return true;
+    const auto parts = parts_.find(role_.tensors[t].storage);
+    if (parts == parts_.end()) return false;
+    const Bytes bytes = bytes_of(t);
+    const auto after = parts->second.upper_bound(bytes.begin);
+    return after != parts->second.begin() && std::prev(after)->second >= bytes.end;
   }
   void write(std::uint32_t t) {
     const Tensor& tensor = role_.tensors[t];
-    if (state_[tensor.storage] == State::freed) fail("writes '{}' after it was freed", tensor.name);
-    if (busy_[tensor.storage].readers + busy_[tensor.storage].writers > 0)
+    const std::uint32_t s = tensor.storage;
+    if (state_[s] == State::freed) fail("writes '{}' after it was freed", tensor.name);
+    if (busy_[s].readers + busy_[s].writers > 0 && in_flight(t, /*writes_only=*/false))
       fail("writes '{}' while a transfer uses it", tensor.name);
-    state_[tensor.storage] = State::live;
-    if (std::int64_t& covered = covered_[tensor.storage];
-        !written_[t] && covered < role_.storages[tensor.storage].bytes)
-      covered += tensor.spec.bytes();
+    state_[s] = State::live;
+    if (full_[s] || written_[t]) return;
     written_[t] = true;
+    if (role_.storages[s].owner == t)
+      full_[s] = true;
+    else
+      cover(bytes_of(t));
+  }
+  void cover(Bytes bytes) {
+    const std::int64_t whole = role_.storages[bytes.storage].bytes;
+    if (bytes.end - bytes.begin < whole) {
+      std::map<std::int64_t, std::int64_t>& parts = parts_[bytes.storage];  // begin → end, apart from each other
+      auto part = parts.upper_bound(bytes.begin);
+      if (part != parts.begin() && std::prev(part)->second >= bytes.begin) --part;
+      for (; part != parts.end() && part->first <= bytes.end; part = parts.erase(part)) {
+        bytes.begin = std::min(bytes.begin, part->first);
+        bytes.end = std::max(bytes.end, part->second);
+      }
+      parts.emplace(bytes.begin, bytes.end);
+      if (bytes.end - bytes.begin < whole) return;
+    }
+    full_[bytes.storage] = true;
+    parts_.erase(bytes.storage);
+  }
+  void check_changed() const {
+    const std::span<const std::uint32_t> reads = role_.reads(i_), writes = role_.writes(i_);
+    for (std::uint32_t place : changed_reads_[role_.work[i_]]) {
+      if (place >= reads.size()) continue;
+      if (std::ranges::find(writes, reads[place]) != writes.end()) continue;
+      const Bytes changed = bytes_of(reads[place]);
+      const bool listed = std::ranges::any_of(writes, [&](std::uint32_t t) {
+        const Bytes bytes = bytes_of(t);
+        return bytes.storage == changed.storage && bytes.begin <= changed.begin && bytes.end >= changed.end;
+      });
+      if (!listed) fail("changes '{}' in place, so it must write it, too", role_.tensors[reads[place]].name);
+    }
+  }
+
+  [[nodiscard]] bool in_flight(std::uint32_t t, bool writes_only) const {
+    const Bytes bytes = bytes_of(t);
+    for (auto use = uses_.lower_bound({{bytes.storage, 0, 0}, 0, false});
+         use != uses_.end() && use->bytes.storage == bytes.storage && use->bytes.begin < bytes.end; ++use)
+      if (use->bytes.end > bytes.begin && (use->writes || !writes_only)) return true;
+    return false;
   }
   void post() {
-    for (std::uint32_t t : role_.reads(i_)) ++busy_[role_.tensors[t].storage].readers;
-    for (std::uint32_t t : role_.writes(i_)) ++busy_[role_.tensors[t].storage].writers;
+    const InstructionKind kind = role_.kind[i_];
+    if (role_.reads(i_).size() != (kind == InstructionKind::recv ? 0 : 1) ||
+        role_.writes(i_).size() != (kind == InstructionKind::send ? 0 : 1))
+      fail("must move one tensor");
+    if (kind == InstructionKind::collective && role_.reads(i_)[0] != role_.writes(i_)[0])
+      fail("reads '{}' and writes '{}', but works in place", role_.tensors[role_.reads(i_)[0]].name,
+           role_.tensors[role_.writes(i_)[0]].name);
+    for (std::uint32_t t : role_.reads(i_)) use(t, false);
+    for (std::uint32_t t : role_.writes(i_)) use(t, true);
+  }
+  void use(std::uint32_t t, bool writes) {
+    const Bytes bytes = bytes_of(t);
+    uses_.insert({bytes, i_, writes});
+    ++(writes ? busy_[bytes.storage].writers : busy_[bytes.storage].readers);
   }
   void await() {
     const std::uint32_t posted = role_.awaits[i_];
     if (posted >= i_ || !is_posted(role_.kind[posted]))
       throw ConfigError(
-          "program, role '{}' (rank {}), instruction {}: waits for {}, which is no earlier send, recv or collective",
+          "program, role '{}' (rank {}), instruction {}: waits for {}, which is not an earlier send, recv or "
+          "collective",
           role_.name, role_.ranks.empty() ? 0 : role_.ranks[0], i_, posted);
-    if (!awaited_.emplace(posted, i_).second) fail("instruction {} has been waited for already", posted);
-    for (std::uint32_t t : role_.reads(posted)) --busy_[role_.tensors[t].storage].readers;
-    for (std::uint32_t t : role_.writes(posted)) --busy_[role_.tensors[t].storage].writers;
+    if (awaited_[posted]) fail("instruction {} has been waited for already", posted);
+    awaited_[posted] = true;
+    for (std::uint32_t t : role_.reads(posted)) end_use(posted, t, false);
+    for (std::uint32_t t : role_.writes(posted)) end_use(posted, t, true);
+  }
+  void end_use(std::uint32_t posted, std::uint32_t t, bool writes) {
+    const Bytes bytes = bytes_of(t);
+    uses_.erase({bytes, posted, writes});
+    --(writes ? busy_[bytes.storage].writers : busy_[bytes.storage].readers);
   }
   void free(std::uint32_t s) {
     if (role_.storages[s].persistent) fail("frees '{}', which is persistent", name(s));
@@ -121,17 +215,17 @@ class LifetimeCheck {
     state_[s] = State::freed;
   }
 
-  struct Busy {
-    int readers = 0, writers = 0;
-  };
   const Program& program_;
   const Role& role_;
+  const std::vector<std::vector<std::uint32_t>>& changed_reads_;
   std::uint32_t i_ = 0;
-  std::vector<State> state_;
-  std::vector<bool> written_;
-  std::vector<std::int64_t> covered_;  // bytes written per storage; slices don't overlap
-  std::vector<Busy> busy_;
-  std::map<std::uint32_t, std::uint32_t> awaited_;
+  std::vector<State> state_;                                                       // by storage
+  std::vector<bool> written_;                                                      // by tensor
+  std::vector<bool> full_;                                                         // by storage: every byte has a value
+  std::unordered_map<std::uint32_t, std::map<std::int64_t, std::int64_t>> parts_;  // else: the bytes that have
+  std::vector<Busy> busy_;                                                         // by storage
+  std::set<Use> uses_;                                                             // of the transfers in flight
+  std::vector<bool> awaited_;                                                      // by instruction
 };
 
 /// Plays posts and waits of all ranks with the strictest transport: a send is done only once its receive is posted.
@@ -139,17 +233,10 @@ class TransferCheck {
  public:
   explicit TransferCheck(const Program& program)
       : program_(program),
+        matching_(program),
         places_(program.places()),
         position_(places_.size(), 0),
-        ticket_(places_.size()),
-        joined_(program.groups.size()) {
-    for (std::uint32_t g = 0; g < program.groups.size(); ++g) {
-      joined_[g].resize(places_.size(), {kNone, 0});
-      for (std::uint32_t m = 0; m < program.groups[g].members.size(); ++m)
-        for (std::uint32_t rank : program.groups[g].members[m]) joined_[g][rank].list = m;
-    }
-    for (std::uint32_t r = 0; r < places_.size(); ++r) ticket_[r].assign(role(r).size(), kNone);
-  }
+        transfers_(matching_.participants.size()) {}
 
   void run() {
     for (std::uint32_t r = 0; r < places_.size(); ++r) ready_.push_back(r);
@@ -160,28 +247,22 @@ class TransferCheck {
     }
     for (std::uint32_t r = 0; r < places_.size(); ++r)
       if (position_[r] < role(r).size()) report_deadlock(r);
-    for (const auto& [key, transfer] : pairs_)
-      if (!transfers_[transfer].done()) throw ConfigError("program: {} has no partner", transfers_[transfer].first);
   }
 
  private:
   struct Transfer {
-    std::uint32_t parties = 0, posted = 0;
-    std::int64_t bytes = 0;
-    CollectiveKind kind = CollectiveKind::all_reduce;
-    std::uint32_t root = 0;
+    std::uint32_t posted = 0;                 // participants
+    std::uint32_t rank = 0, instruction = 0;  // the first of them
     bool sent = false, received = false;
-    std::string first;                    // who posted first, for messages
     std::vector<std::uint32_t> sleepers;  // ranks that wait for it
-    [[nodiscard]] bool done() const { return posted == parties; }
-  };
-  struct Member {
-    std::uint32_t list = kNone, posted = 0;  // member list of the rank, collectives posted so far
   };
 
   [[nodiscard]] const Role& role(std::uint32_t rank) const { return program_.roles[places_[rank].role]; }
   [[nodiscard]] std::string at(std::uint32_t rank, std::uint32_t i) const {
     return fmt::format("rank {} instruction {} ({})", rank, i, program_.label(role(rank), i));
+  }
+  [[nodiscard]] std::uint32_t id(std::uint32_t rank, std::uint32_t i) const {
+    return matching_.transfer(places_[rank], rank, role(rank), i);
   }
 
   void advance(std::uint32_t rank) {
@@ -190,9 +271,9 @@ class TransferCheck {
       if (is_posted(list.kind[i])) {
         post(rank, i);
       } else if (list.kind[i] == InstructionKind::wait) {
-        Transfer& transfer = transfers_[ticket_[rank][list.awaits[i]]];
-        if (!transfer.done()) {
-          transfer.sleepers.push_back(rank);
+        const std::uint32_t awaited = id(rank, list.awaits[i]);
+        if (transfers_[awaited].posted < matching_.participants[awaited]) {
+          transfers_[awaited].sleepers.push_back(rank);
           return;
         }
       }
@@ -201,62 +282,77 @@ class TransferCheck {
 
   void post(std::uint32_t rank, std::uint32_t i) {
     const Role& list = role(rank);
-    const std::uint32_t id = list.kind[i] == InstructionKind::collective ? join(rank, i) : pair(rank, i);
-    ticket_[rank][i] = id;
-    Transfer& transfer = transfers_[id];
-    if (transfer.bytes != program_.transfer_bytes(list, i))
-      throw ConfigError("program: {} moves {} bytes, its partner {} moves {}", at(rank, i),
-                        program_.transfer_bytes(list, i), transfer.first, transfer.bytes);
-    if (++transfer.posted == transfer.parties) {
-      for (std::uint32_t sleeper : transfer.sleepers) ready_.push_back(sleeper);
+    const bool collective = list.kind[i] == InstructionKind::collective;
+    if (collective)
+      check_member(rank, i);
+    else
+      check_partner(rank, i);
+    const std::uint32_t transfer_id = id(rank, i);
+    Transfer& transfer = transfers_[transfer_id];
+    if (!collective) {
+      bool& side = list.kind[i] == InstructionKind::send ? transfer.sent : transfer.received;
+      if (side) throw ConfigError("program: {} repeats tag {} of the same pair", at(rank, i), list.tag[i]);
+      side = true;
+    }
+    if (transfer.posted == 0) {
+      transfer.rank = rank;
+      transfer.instruction = i;
+    } else {
+      check_alike(rank, i, transfer.rank, transfer.instruction);
+    }
+    if (++transfer.posted == matching_.participants[transfer_id]) {
+      ready_.insert(ready_.end(), transfer.sleepers.begin(), transfer.sleepers.end());
       transfer.sleepers.clear();
     }
   }
 
-  std::uint32_t pair(std::uint32_t rank, std::uint32_t i) {
-    const Role& list = role(rank);
-    const Role& other = program_.roles[list.peer[i]];
-    const std::uint32_t replica = places_[rank].replica;
-    if (replica >= other.ranks.size())
+  void check_partner(std::uint32_t rank, std::uint32_t i) const {
+    const Role& other = program_.roles[role(rank).peer[i]];
+    if (places_[rank].replica >= other.ranks.size())
       throw ConfigError("program: {} has no partner: role '{}' has {} ranks", at(rank, i), other.name,
                         other.ranks.size());
-    const std::uint32_t peer = other.ranks[replica];
-    const bool sends = list.kind[i] == InstructionKind::send;
-    const auto key = sends ? std::tuple(rank, peer, list.tag[i]) : std::tuple(peer, rank, list.tag[i]);
-    const auto [entry, is_new] = pairs_.emplace(key, static_cast<std::uint32_t>(transfers_.size()));
-    if (is_new) transfers_.push_back({2, 0, program_.transfer_bytes(list, i), {}, 0, false, false, at(rank, i), {}});
-    bool& side = sends ? transfers_[entry->second].sent : transfers_[entry->second].received;
-    if (side) throw ConfigError("program: {} repeats tag {} of the same pair", at(rank, i), list.tag[i]);
-    side = true;
-    return entry->second;
   }
 
-  std::uint32_t join(std::uint32_t rank, std::uint32_t i) {
+  void check_member(std::uint32_t rank, std::uint32_t i) const {
     const Role& list = role(rank);
-    const std::uint32_t group = list.peer[i];
-    Member& member = joined_[group][rank];
-    if (member.list == kNone)
-      throw ConfigError("program: {}: the rank isn't in group '{}'", at(rank, i), program_.groups[group].name);
-    const auto members = static_cast<std::uint32_t>(program_.groups[group].members[member.list].size());
-    if (list.root[i] >= members)
+    const Group& group = program_.groups[list.peer[i]];
+    const std::uint32_t member_list = matching_.list_of[list.peer[i]][rank];
+    if (member_list == kNone) throw ConfigError("program: {}: the rank isn't in group '{}'", at(rank, i), group.name);
+    if (const std::size_t members = group.members[member_list].size(); list.root[i] >= members)
       throw ConfigError("program: {}: root {} of {} members", at(rank, i), list.root[i], members);
-    const auto [entry, is_new] = collectives_.emplace(std::tuple(group, member.list, member.posted++),
-                                                      static_cast<std::uint32_t>(transfers_.size()));
-    if (is_new)
-      transfers_.push_back({members,
-                            0,
-                            program_.transfer_bytes(list, i),
-                            list.collective[i],
-                            list.root[i],
-                            false,
-                            false,
-                            at(rank, i),
-                            {}});
-    const Transfer& transfer = transfers_[entry->second];
-    if (transfer.kind != list.collective[i] || transfer.root != list.root[i])
+  }
+
+  /// Two ends of one transfer must mean the same tensor: kind, root, label and microbatch, bytes, dtype.
+  void check_alike(std::uint32_t rank, std::uint32_t i, std::uint32_t first_rank, std::uint32_t first_i) const {
+    const Role &list = role(rank), &first = role(first_rank);
+    if (&list == &first && i == first_i) return;
+    const bool same_label =
+        list.microbatch[i] == first.microbatch[first_i] && same_name(list.node[i], first.node[first_i]);
+    if (list.kind[i] != InstructionKind::collective) {
+      if (!same_label)
+        throw ConfigError("program: {} and {} are one transfer, but name different tensors", at(rank, i),
+                          at(first_rank, first_i));
+    } else if (list.collective[i] != first.collective[first_i] || !same_label) {
       throw ConfigError("program: collectives of group '{}' come in different order: {} meets {}",
-                        program_.groups[group].name, at(rank, i), transfer.first);
-    return entry->second;
+                        program_.groups[list.peer[i]].name, at(rank, i), at(first_rank, first_i));
+    } else if (list.root[i] != first.root[first_i]) {
+      throw ConfigError("program: {} has root {}, its partner {} has root {}", at(rank, i), list.root[i],
+                        at(first_rank, first_i), first.root[first_i]);
+    }
+    const std::int64_t bytes = program_.transfer_bytes(list, i), first_bytes = program_.transfer_bytes(first, first_i);
+    if (bytes != first_bytes)
+      throw ConfigError("program: {} moves {} bytes, its partner {} moves {}", at(rank, i), bytes,
+                        at(first_rank, first_i), first_bytes);
+    const Dtype dtype = moved_dtype(list, i), first_dtype = moved_dtype(first, first_i);
+    if (dtype != first_dtype)
+      throw ConfigError("program: {} moves {}, its partner {} moves {}", at(rank, i), to_string(dtype),
+                        at(first_rank, first_i), to_string(first_dtype));
+  }
+  [[nodiscard]] bool same_name(std::uint32_t a, std::uint32_t b) const {
+    return a == b || (a != kNone && b != kNone && program_.names[a] == program_.names[b]);
+  }
+  [[nodiscard]] static Dtype moved_dtype(const Role& list, std::uint32_t i) {
+    return list.tensors[(list.kind[i] == InstructionKind::recv ? list.writes(i) : list.reads(i))[0]].spec.dtype;
   }
 
   [[noreturn]] void report_deadlock(std::uint32_t rank) const {
@@ -267,20 +363,20 @@ class TransferCheck {
   }
 
   const Program& program_;
+  const TransferMatching matching_;
   std::vector<Program::Place> places_;
-  std::vector<std::uint32_t> position_;
-  std::vector<std::vector<std::uint32_t>> ticket_;  // [rank][instruction] → transfer
-  std::vector<std::vector<Member>> joined_;         // [group][rank]
-  std::deque<std::uint32_t> ready_;
+  std::vector<std::uint32_t> position_;  // by rank: the instruction that comes next
   std::vector<Transfer> transfers_;
-  std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::uint32_t> pairs_, collectives_;
+  std::deque<std::uint32_t> ready_;
 };
 
 }  // namespace
 
 void validate(const Program& program) {
   check_ranks(program);
-  for (const Role& role : program.roles) LifetimeCheck(program, role).run();
+  std::vector<std::vector<std::uint32_t>> changed_reads;
+  for (const Work& work : program.works) changed_reads.push_back(work.op.changed_reads(work.pass));
+  for (const Role& role : program.roles) LifetimeCheck(program, role, changed_reads).run();
   TransferCheck(program).run();
 }
 

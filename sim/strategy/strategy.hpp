@@ -2,8 +2,7 @@
 //
 //   Strategy s = parse_strategy("pipeline,pp=2,split_size=4,cut=r1", model);     // preset, then overrides
 //   Strategy d = parse_strategy("dp=2,pp=2,microbatches=4", model);              // degrees alone do too
-//   s.text()                                                                     // canonical: parse_strategy gives the
-//   same again
+//   s.text();                                  // canonical: parse_strategy makes the same strategy of it again
 //
 // A preset (one .cpp in this folder) only says which keys it takes, sets defaults and checks; lowering knows degrees,
 // schedule and passes, no names.

@@ -3,16 +3,17 @@
 //   const CollectiveAlgorithm& ring = collective_table().at("ring");
 //   ring.steps(CollectiveKind::all_reduce, 4);                 // 6
 //   ring.wire_bytes(CollectiveKind::all_reduce, 4, s);         // 1.5 s
-//   seconds = ring.steps(…) * α + ring.wire_bytes(…) / bandwidth
+//   seconds = steps * latency_s + wire_bytes / bandwidth;
 //
 // Conventions. `bytes` is nccl-tests' size s: the whole array of one member. A step is a message that the next one
 // waits for; wire bytes are those that go through the busiest member's link in its busier direction. With one member
-// nothing is sent.
+// nothing is sent. An algorithm is asked by kind; one that it has no closed form for is an InternalError.
 #pragma once
 
 #include <cstdint>
 #include <string_view>
 
+#include "sim/error.hpp"
 #include "sim/program/program.hpp"
 #include "sim/table.hpp"
 

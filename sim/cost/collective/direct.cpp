@@ -8,12 +8,24 @@ namespace {
 
 double steps(CollectiveKind kind, std::uint32_t members) {
   if (members == 1) return 0;
-  return kind == CollectiveKind::all_reduce ? 2 : 1;
+  switch (kind) {
+    case CollectiveKind::all_reduce:
+      return 2;
+    case CollectiveKind::broadcast:
+      return 1;
+  }
+  throw InternalError("direct has no steps of collective kind {}", static_cast<int>(kind));
 }
 
 double wire_bytes(CollectiveKind kind, std::uint32_t members, double bytes) {
   if (members == 1) return 0;
-  return kind == CollectiveKind::all_reduce ? 2 * (members - 1.0) / members * bytes : bytes;
+  switch (kind) {
+    case CollectiveKind::all_reduce:
+      return 2 * (members - 1.0) / members * bytes;
+    case CollectiveKind::broadcast:
+      return bytes;
+  }
+  throw InternalError("direct has no wire bytes of collective kind {}", static_cast<int>(kind));
 }
 
 }  // namespace

@@ -13,7 +13,13 @@ const Table<CollectiveAlgorithm>& collective_table() {
 
 const CollectiveAlgorithm& collective_algorithm(std::string_view world, CollectiveKind kind) {
   const WorldKind& row = world_kind(world);
-  return collective_table().at(kind == CollectiveKind::all_reduce ? row.all_reduce : row.broadcast);
+  switch (kind) {
+    case CollectiveKind::all_reduce:
+      return collective_table().at(row.all_reduce);
+    case CollectiveKind::broadcast:
+      return collective_table().at(row.broadcast);
+  }
+  throw InternalError("world '{}' has no algorithm for collective kind {}", world, static_cast<int>(kind));
 }
 
 }  // namespace sim

@@ -11,7 +11,13 @@ namespace {
 
 double steps(CollectiveKind kind, std::uint32_t members) {
   const double depth = std::bit_width(members - 1U);  // ⌈log2 n⌉
-  return kind == CollectiveKind::all_reduce ? 2 * depth : depth;
+  switch (kind) {
+    case CollectiveKind::all_reduce:
+      return 2 * depth;
+    case CollectiveKind::broadcast:
+      return depth;
+  }
+  throw InternalError("tree has no steps of collective kind {}", static_cast<int>(kind));
 }
 
 double wire_bytes(CollectiveKind kind, std::uint32_t members, double bytes) { return steps(kind, members) * bytes; }

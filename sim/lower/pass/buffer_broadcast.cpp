@@ -1,14 +1,14 @@
 // DDP's broadcast_buffers: before each forward, rank 0's buffers go to all replicas, coalesced into one flat tensor per
 // dtype. Source: torch/nn/parallel/distributed.py _sync_buffers → torch::distributed broadcast_coalesced.
 //
-//   before                                   after
-//   0 compute w0 node=conv1 …                0 copy w7 node=buffers.f32 : bn1.running_mean -> buffers.f32.0
-//                                            1 copy w7 node=buffers.f32 : bn1.running_var -> buffers.f32.1
-//                                            2 collective kind=broadcast group=data root=0 node=buffers.f32 :
-//                                            buffers.f32 -> buffers.f32 3 wait on=2 node=buffers.f32 4 copy w7
-//                                            node=buffers.f32 : buffers.f32.0 -> bn1.running_mean 5 copy w7
-//                                            node=buffers.f32 : buffers.f32.1 -> bn1.running_var 6 compute w0
-//                                            node=conv1 …
+//   before                       after
+//   0 compute w0 node=conv1 …    0 copy w7 node=buffers.f32 : bn1.running_mean -> buffers.f32.0
+//                                1 copy w7 node=buffers.f32 : bn1.running_var -> buffers.f32.1
+//                                2 collective kind=broadcast group=data root=0 node=buffers.f32 : buffers.f32 -> buffers.f32
+//                                3 wait on=2 node=buffers.f32
+//                                4 copy w7 node=buffers.f32 : buffers.f32.0 -> bn1.running_mean
+//                                5 copy w7 node=buffers.f32 : buffers.f32.1 -> bn1.running_var
+//                                6 compute w0 node=conv1 …
 #include <algorithm>
 
 #include "sim/lower/pass/pass.hpp"
@@ -29,7 +29,7 @@ void add_buffer_broadcast(Draft& draft, std::uint32_t group, bool transfers) {
     for (std::uint32_t buffer : draft.buffers)
       if (draft.role.tensors[buffer].spec.dtype == dtype) buffers.push_back(buffer);
     const std::string name = fmt::format("buffers.{}", to_string(dtype));
-    const std::uint32_t node = draft.name_index(name);
+    const std::uint32_t node = draft.names->add(name);
     const Draft::Flat flat = draft.add_flat(name, buffers);
     for (std::size_t i = 0; i < buffers.size(); ++i) draft.scaled_copy(buffers[i], flat.slices[i], 1, node);
     if (transfers) draft.wait(draft.post_collective(CollectiveKind::broadcast, group, flat.tensor, node), node);

@@ -3,15 +3,6 @@
 
 namespace sim {
 
-std::uint32_t Draft::name_index(const std::string& name) {
-  // Names are shared by all drafts of a program.
-  if (names_.empty())
-    for (std::uint32_t i = 0; i < program->names.size(); ++i) names_.emplace(program->names[i], i);
-  const auto [entry, is_new] = names_.emplace(name, static_cast<std::uint32_t>(program->names.size()));
-  if (is_new) program->names.push_back(name);
-  return entry->second;
-}
-
 std::uint32_t Draft::post(const Instruction& instruction) {
   list.push_back({instruction, tickets});
   return tickets++;
@@ -29,7 +20,12 @@ void Draft::wait(std::uint32_t ticket, std::uint32_t node, std::int32_t microbat
 Draft::Flat Draft::add_flat(const std::string& name, const std::vector<std::uint32_t>& tensors, bool persistent) {
   const Dtype dtype = role.tensors[tensors.at(0)].spec.dtype;
   std::int64_t elements = 0, offset = 0;
-  for (std::uint32_t tensor : tensors) elements += role.tensors[tensor].spec.elements();
+  for (std::uint32_t tensor : tensors) {
+    const TensorSpec& spec = role.tensors[tensor].spec;
+    check_internal(spec.dtype == dtype, "'{}' holds {}, but '{}' is {}", name, to_string(dtype),
+                   role.tensors[tensor].name, to_string(spec.dtype));
+    elements += spec.elements();
+  }
   const Initial initial = persistent ? Initial{Initial::Kind::constant, 0, 0, 0} : Initial{};
   Flat flat{role.add_tensor(name, {dtype, {elements}}, TensorClass::communication, persistent, initial), {}};
   for (std::uint32_t tensor : tensors) {
@@ -54,8 +50,8 @@ std::uint32_t Draft::post_collective(CollectiveKind kind, std::uint32_t group, s
 void Draft::scaled_copy(std::uint32_t source, std::uint32_t destination, double scale, std::uint32_t node) {
   Instruction copy;
   copy.kind = InstructionKind::copy;
-  // Only the size matters for the cost: flat, so that tensors of equal size share one work.
-  copy.work = works->add({{&op_table().at("scaled_copy"), {}, {role.tensors[source].spec.flat()}}, Pass::forward, 0});
+  static const OpKind& kind = op_table().at("scaled_copy");
+  copy.work = works->add_elementwise(kind, {}, Pass::forward, role.tensors[source].spec);
   copy.node = node;
   copy.scale = scale;
   copy.reads = {source};

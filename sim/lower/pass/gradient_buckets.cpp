@@ -40,7 +40,7 @@ std::vector<Bucket> make_buckets(Draft& draft, const Strategy& strategy) {
   for (const auto& indices : bucket_assignment(sizes, strategy.first_bucket_MiB * kMiB, strategy.bucket_MiB * kMiB)) {
     const std::string name = fmt::format("bucket{}", buckets.size());
     Bucket& bucket = buckets.emplace_back();
-    bucket.node = draft.name_index(name);
+    bucket.node = draft.names->add(name);
     for (std::uint32_t i : indices) bucket.gradients.push_back(draft.parameters[draft.arrival[i]].gradient);
     bucket.flat = draft.add_flat(name, bucket.gradients, /*persistent=*/true);
   }

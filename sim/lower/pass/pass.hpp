@@ -1,10 +1,12 @@
 // Passes: what a strategy does beyond cutting and scheduling, as edits of the instruction lists before they become a
 // Program.
 //
-//   Draft draft = …;                                   // one stage, forward and backward done, gradients complete
-//   add_gradient_buckets(draft, strategy, transfers);
+//   // `draft`: one stage, forward and backward done, gradients complete
+//   add_buffer_broadcast(draft, /*group=*/0, /*transfers=*/true);
+//   add_gradient_buckets(draft, strategy, /*replicas=*/2, /*group=*/0, /*transfers=*/true);
 //   add_updates(draft, model);
 //   add_frees(draft);                                  // last: frees every storage after its last use
+//   program.roles.push_back(std::move(draft).finish());
 //
 // Each pass is one file, its header comment shows a before and after in text form. The order is lower's.
 #pragma once
@@ -30,8 +32,8 @@ struct DraftParameter {
 };
 
 struct Draft {
-  Program* program = nullptr;  // for works and names
-  WorkTable* works = nullptr;
+  WorkTable* works = nullptr;  // of the program that the role becomes part of
+  NameTable* names = nullptr;
   Role role;  // ranks, tensors and storages; no instructions yet
   std::vector<DraftInstruction> list;
   std::vector<DraftInstruction> last;      // what comes after the updates
@@ -40,11 +42,10 @@ struct Draft {
   std::vector<std::uint32_t> buffers;      // tensors: batch-norm statistics, in the model's order
   std::uint32_t tickets = 0;
 
-  std::uint32_t name_index(const std::string& name);
   /// Posts and returns the ticket.
   std::uint32_t post(const Instruction& instruction);
   void wait(std::uint32_t ticket, std::uint32_t node, std::int32_t microbatch = -1);
-  /// A tensor that holds these one after the other, and its slices in their order (flat).
+  /// A tensor that holds these, all of one dtype, one after the other, and its slices in their order (flat).
   struct Flat {
     std::uint32_t tensor = kNone;
     std::vector<std::uint32_t> slices;
@@ -56,9 +57,6 @@ struct Draft {
   void scaled_copy(std::uint32_t source, std::uint32_t destination, double scale, std::uint32_t node);
   /// Resolves tickets and moves the list into the role.
   Role finish() &&;
-
- private:
-  std::map<std::string, std::uint32_t> names_;
 };
 
 /// DDP: rank 0's buffers to all replicas, before anything else. `transfers` false: only the copies (calibration on one

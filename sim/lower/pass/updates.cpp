@@ -1,8 +1,11 @@
 // The optimizer: one update per parameter, in the model's order (torch.optim goes through the parameters so).
 //
-//   before                                   after
-//   (backward done)                          9 update w6 node=conv1.weight : conv1.weight grad.conv1.weight
-//   conv1.weight.momentum_buffer
+//   before                       after
+//   8 compute w5 node=conv1 …    8 compute w5 node=conv1 …
+//                                9 update w6 node=conv1.weight : conv1.weight grad.conv1.weight
+//                                  conv1.weight.momentum_buffer -> conv1.weight conv1.weight.momentum_buffer
+//                               10 update w7 node=conv1.bias : conv1.bias grad.conv1.bias conv1.bias.momentum_buffer
+//                                  -> conv1.bias conv1.bias.momentum_buffer
 #include "sim/lower/pass/pass.hpp"
 
 namespace sim {
@@ -13,13 +16,15 @@ void add_updates(Draft& draft, const Model& model) {
     const OpInstance op{model.optimizer.kind, model.optimizer.attributes, {spec}};
     Instruction update;
     update.kind = InstructionKind::update;
-    // An update is elementwise: tensors of equal size share one work.
-    update.work = draft.works->add({{op.kind, op.attributes, {{spec.dtype, {spec.elements()}}}}, Pass::update, 0});
-    update.node = draft.name_index(parameter.name);
+    update.work = draft.works->add_elementwise(*op.kind, op.attributes, Pass::update, spec);
+    update.node = draft.names->add(parameter.name);
     update.reads = {parameter.weight, parameter.gradient};
-    for (const SavedSpec& state : op.signature().saved)
-      update.reads.push_back(draft.role.add_tensor(parameter.name + "." + state.name, state.spec,
-                                                   TensorClass::optimizer, true, {Initial::Kind::constant, 0, 0, 0}));
+    update.writes = {parameter.weight};
+    for (const SavedSpec& state : op.signature().saved) {
+      update.writes.push_back(draft.role.add_tensor(parameter.name + "." + state.name, state.spec,
+                                                    TensorClass::optimizer, true, {Initial::Kind::constant, 0, 0, 0}));
+      update.reads.push_back(update.writes.back());
+    }
     draft.list.push_back({update, kNone});
   }
 }

@@ -28,6 +28,7 @@ OpKind cross_entropy_kind() {
           .equation = "loss = mean_n(-log softmax(prediction_n)[target_n])",
           .role = OpRole::loss,
           .inputs = 2,
+          .takes_class_indices = true,
           .signature = signature,
           .demand = demand};
 }

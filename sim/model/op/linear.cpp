@@ -43,6 +43,7 @@ OpKind linear_kind() {
           .equation = "y = x * w^T + b",
           .has_parameters = true,
           .matrix = true,
+          .last_gradient_first = true,  // the weight's goes through a transpose
           .attributes = {{"out_features", true, 0, 1}, {"bias", false, 1, 0, 1}},
           .signature = signature,
           .demand = demand,

@@ -41,6 +41,21 @@ Signature OpInstance::signature() const {
   return s;
 }
 
+std::vector<std::uint32_t> OpInstance::changed_reads(Pass pass) const {
+  std::vector<std::uint32_t> reads;
+  if (pass == Pass::backward) return reads;
+  const auto add = [&](std::size_t first, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) reads.push_back(static_cast<std::uint32_t>(first + i));
+  };
+  const Signature s = signature();
+  if (s.storage == OutputStorage::in_place) add(0, 1);
+  if (pass == Pass::forward)
+    add(inputs.size() + s.parameters.size(), s.buffers.size());
+  else
+    add(2, s.saved.size());  // after the parameter, which changes, and the gradient, which doesn't
+  return reads;
+}
+
 Attributes complete_attributes(const OpKind& kind, const Attributes& given, const std::string& where) {
   for (const auto& [name, value] : given) {
     bool known = false;

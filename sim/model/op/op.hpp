@@ -7,16 +7,20 @@
 // Conventions. A multiply-add is 2 FLOP. Shapes are [batch, channels, height, width] or [batch, features]. `bytes` is
 // the compulsory traffic: every operand read once, every result written once.
 //
-// The operands of an instruction, in this order (backend/op relies on it):
-//   forward   reads  inputs…, parameters…, buffers…              writes output, saved…
-//   backward  reads  grad_output (not for a loss), then `backward_reads`   writes grad of each input that needs one,
-//   grad of each parameter update    reads  parameter, gradient, states…                writes nothing (parameter and
-//   states change in place); `saved` of an
-//             optimizer's signature are its states, zero at first, living as long as the parameter; its one input is
-//             the parameter
-//   helpers   accumulate: reads a, b, writes a; scaled_copy: reads x, writes a tensor that exists;
-//             make_input, make_target: write a tensor that exists;
-//             read_result: reads loss, prediction, target
+// The operands of an instruction, in this order (backend/op relies on it). What changes in place is read and written:
+//
+//                              reads                                          writes
+//   forward                    inputs…, parameters…, buffers…                 output, saved…, buffers…
+//   backward                   grad_output (not for a loss), backward_reads…  gradient of each input that needs one,
+//                                                                             gradient of each parameter
+//   update                     parameter, gradient, states…                   parameter, states…
+//   accumulate                 a, b                                           a
+//   scaled_copy                x                                              y, which may exist
+//   make_input, make_target                                                   x, which exists
+//   read_result                loss, prediction, target
+//
+// An optimizer's one input is the parameter; `saved` of its signature are its states: zero at first, they live as long as
+// the parameter.
 #pragma once
 
 #include <map>
@@ -114,6 +118,10 @@ struct OpKind {
   int inputs = 1;
   bool has_parameters = false;
   bool matrix = false;  // its FLOPs are what torch.utils.flop_counter counts
+  /// A loss whose target is i64[rows], the index of each sample's class; else it is one-hot: [rows, classes].
+  bool takes_class_indices = false;
+  /// Autograd hands the parameters' gradients over in declaration order, or from the last to the first.
+  bool last_gradient_first = false;
   std::vector<AttributeSpec> attributes = {};
   /// Shapes that don't fit: ConfigError (the caller adds the node's name).
   Signature (*signature)(const OpInstance&) = nullptr;
@@ -139,6 +147,8 @@ struct OpInstance {
   [[nodiscard]] Demand demand(Pass pass, std::uint32_t grads = kParameterGrads | 1) const {
     return kind->demand(*this, pass, grads);
   }
+  /// Which of the pass's reads change in place, counted from 0: each must be among the instruction's writes, too.
+  [[nodiscard]] std::vector<std::uint32_t> changed_reads(Pass pass) const;
 };
 
 const Table<OpKind>& op_table();

@@ -82,7 +82,7 @@ class OpTest : public testing::TestWithParam<std::tuple<Case, std::string>> {
     op_.kind = &sim::op_table().at(test_case().op);
     op_.attributes = sim::complete_attributes(*op_.kind, test_case().attributes, "test");
     for (const sim::Shape& shape : test_case().inputs) op_.inputs.push_back({dtype(), shape});
-    if (test_case().op == "cross_entropy") op_.inputs[1].dtype = sim::Dtype::i64;
+    if (op_.kind->takes_class_indices) op_.inputs[1].dtype = sim::Dtype::i64;
     signature_ = op_.signature();
 
     for (const sim::TensorSpec& spec : op_.inputs) inputs_.push_back(random(spec));

@@ -208,6 +208,18 @@ TEST(LocalRanksErrors, OneRanksFailureReleasesTheOthers) {
   EXPECT_EQ(errors, (std::vector<std::string>{"another rank has failed", "no more memory", "another rank has failed"}));
 }
 
+/// A kind that this world doesn't know must not be played as another.
+TEST(LocalRanksErrors, AnUnknownCollectiveIsOurError) {
+  const World world = world_table().at("local").make({.ranks = 1, .timeout_s = 20});
+  Communicator& rank = *world.ranks[0];
+  rank.prepare(everyone(1));
+  rank.begin_step();
+  const at::Tensor tensor = at::full({8}, 1.0);
+  const auto ticket = rank.post_collective(static_cast<CollectiveKind>(sim::kCollectiveKinds.size()), tensor, 0, 0);
+  Completion done;
+  EXPECT_THROW(rank.wait(ticket, done), sim::InternalError);
+}
+
 TEST(WorldTable, UnknownNameListsTheKnown) {
   try {
     FAIL() << world_table().at("mpi").name;

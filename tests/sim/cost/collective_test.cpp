@@ -11,8 +11,6 @@
 namespace sim {
 namespace {
 
-constexpr CollectiveKind kKinds[] = {CollectiveKind::all_reduce, CollectiveKind::broadcast};
-
 /// Bytes over the busiest link of a binomial broadcast, by playing it: whoever has the array sends it to one who
 /// doesn't.
 std::pair<int, double> play_binomial_broadcast(std::uint32_t members, double bytes) {
@@ -65,7 +63,7 @@ TEST(Collective, EveryAlgorithmIsSane) {
   for (const CollectiveAlgorithm& algorithm : collective_table()) {
     SCOPED_TRACE(algorithm.name);
     EXPECT_FALSE(algorithm.equation.empty() || algorithm.assumes.empty() || algorithm.source.empty());
-    for (CollectiveKind kind : kKinds) {
+    for (CollectiveKind kind : kCollectiveKinds) {
       EXPECT_EQ(algorithm.steps(kind, 1), 0);
       EXPECT_EQ(algorithm.wire_bytes(kind, 1, 1e6), 0);
       for (std::uint32_t n = 2; n < 40; ++n) {
@@ -79,6 +77,20 @@ TEST(Collective, EveryAlgorithmIsSane) {
       }
     }
   }
+}
+
+// A kind that has no formula yet must not be priced as another.
+TEST(Collective, UnknownKindsHaveNoCost) {
+  const auto unknown = static_cast<CollectiveKind>(kCollectiveKinds.size());
+  for (const CollectiveAlgorithm& algorithm : collective_table()) {
+    SCOPED_TRACE(algorithm.name);
+    EXPECT_THROW((void)algorithm.steps(unknown, 4), InternalError);
+    EXPECT_THROW((void)algorithm.wire_bytes(unknown, 4, 1e6), InternalError);
+  }
+  for (const char* world : {"local", "gloo", "nccl"})
+    EXPECT_THROW((void)collective_algorithm(world, unknown), InternalError);
+  EXPECT_THROW((void)to_string(unknown), InternalError);
+  EXPECT_THROW((void)has_root(unknown), InternalError);
 }
 
 TEST(Collective, WorldsChoose) {

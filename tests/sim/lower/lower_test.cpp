@@ -179,6 +179,56 @@ TEST(LowerGrid, CalibrationCoversEveryWork) {
   });
 }
 
+// What an op changes in place is written: the parameter and states of every update, the statistics of every batch norm.
+TEST(Lower, ChangesInPlaceAreWrites) {
+  const Model model = testing::small_model("resnet18");
+  const Program program = lower(model, parse_strategy("ddp,dp=2", model));
+  const Role& role = program.roles.at(0);
+  std::set<std::string> written;
+  for (std::uint32_t i = 0; i < role.size(); ++i)
+    if (role.kind[i] == InstructionKind::update || role.kind[i] == InstructionKind::compute)
+      for (std::uint32_t t : role.writes(i)) written.insert(role.tensors[t].name);
+  int checked = 0;
+  for (const Tensor& tensor : role.tensors) {
+    const Storage& storage = role.storages[tensor.storage];
+    if (storage.tensor_class != TensorClass::weight && storage.tensor_class != TensorClass::optimizer &&
+        storage.tensor_class != TensorClass::buffer)
+      continue;
+    EXPECT_TRUE(written.contains(tensor.name)) << tensor.name;
+    ++checked;
+  }
+  EXPECT_EQ(checked, 62 + 62 + 20 * 3);  // parameters, momenta, statistics of 20 batch norms
+}
+
+/// What a stage computes ("F0", "B0") and when it sends a gradient and waits for it ("send0", "wait0").
+std::string gradient_sends(const Program& program, const Role& role) {
+  std::vector<std::string> events;
+  for (std::uint32_t i = 0; i < role.size(); ++i) {
+    std::string event;
+    if (role.kind[i] == InstructionKind::send)
+      event = fmt::format("send{}", role.microbatch[i]);
+    else if (role.kind[i] == InstructionKind::wait && role.kind[role.awaits[i]] == InstructionKind::send)
+      event = fmt::format("wait{}", role.microbatch[i]);
+    else if (role.kind[i] == InstructionKind::compute && program.works[role.work[i]].op.kind->role != OpRole::helper)
+      event = fmt::format("{}{}", program.works[role.work[i]].pass == Pass::forward ? 'F' : 'B', role.microbatch[i]);
+    if (!event.empty() && (events.empty() || events.back() != event)) events.push_back(event);
+  }
+  return fmt::to_string(fmt::join(events, " "));
+}
+
+// A gradient that the stage before has surely received is waited for, so that it is freed: under 1F1B before the forward
+// whose input was sent after it was used, under GPipe at the end.
+TEST(Lower, GradientSendsAreAwaitedOnceTheyAreReceived) {
+  const Model model = small_model("toy_mlp");
+  const auto last_stage = [&](const char* schedule) {
+    const Program program =
+        lower(model, parse_strategy(fmt::format("pipeline,pp=2,cut=r1,microbatches=4,schedule={}", schedule), model));
+    return gradient_sends(program, program.roles.at(1));
+  };
+  EXPECT_EQ(last_stage("1f1b"), "F0 B0 send0 F1 B1 send1 wait0 F2 B2 send2 wait1 F3 B3 send3 wait2 wait3");
+  EXPECT_EQ(last_stage("gpipe"), "F0 F1 F2 F3 B0 send0 B1 send1 B2 send2 B3 send3 wait0 wait1 wait2 wait3");
+}
+
 // Rank = replica × stages + stage: neighbours of a pipeline are neighbours on the machine.
 TEST(Lower, PlacesRanks) {
   const Model model = small_model("toy_mlp");

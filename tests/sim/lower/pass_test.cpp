@@ -21,13 +21,15 @@ const std::string kHead =
 struct Edit {
   Program program;
   WorkTable works;
+  NameTable names;
   Draft draft;
 
-  explicit Edit(const std::string& role_text) : program(program_from_text(kHead + role_text)), works(program.works) {
+  explicit Edit(const std::string& role_text)
+      : program(program_from_text(kHead + role_text)), works(program.works), names(program.names) {
     const Role role = std::move(program.roles.at(0));
     program.roles.clear();
-    draft.program = &program;
     draft.works = &works;
+    draft.names = &names;
     draft.role.name = role.name;
     draft.role.ranks = role.ranks;
     draft.role.tensors = role.tensors;
@@ -206,9 +208,32 @@ work sgd.update f32[3] lr=0.5 momentum=0.9 weight_decay=0
 )" + kParameters + R"(tensor p.momentum_buffer f32[2,2] optimizer persistent constant=0
 tensor q.momentum_buffer f32[3] optimizer persistent constant=0
 0 compute w0 : x -> grad.p grad.q
-1 update w1 node=p : p grad.p p.momentum_buffer
-2 update w2 node=q : q grad.q q.momentum_buffer
+1 update w1 node=p : p grad.p p.momentum_buffer -> p p.momentum_buffer
+2 update w2 node=q : q grad.q q.momentum_buffer -> q q.momentum_buffer
 )");
+}
+
+TEST(Pass, AFlatTensorHasOneDtype) {
+  Edit edit(R"(role stage0 ranks=0
+tensor count i64[] buffer persistent
+tensor mean f32[3] buffer persistent
+)");
+  EXPECT_THROW(edit.draft.add_flat("both", {edit.tensor("mean"), edit.tensor("count")}), InternalError);
+  const Draft::Flat flat = edit.draft.add_flat("means", {edit.tensor("mean"), edit.tensor("mean")});
+  EXPECT_EQ(edit.draft.role.tensors[flat.slices[1]].offset_bytes, 12);
+}
+
+// Stages that are under construction at the same time name things once.
+TEST(Pass, DraftsShareTheirNames) {
+  Edit edit(kParameters);
+  Draft other;
+  other.works = edit.draft.works;
+  other.names = edit.draft.names;
+  const std::uint32_t first = edit.draft.names->add("bucket0");
+  const std::uint32_t second = other.names->add("bucket1");
+  EXPECT_EQ(other.names->add("bucket0"), first);
+  EXPECT_EQ(edit.draft.names->add("bucket1"), second);
+  EXPECT_EQ(std::ranges::count(edit.program.names, "bucket0"), 1);
 }
 
 // ---- DDP's buckets. ----

@@ -215,13 +215,14 @@ TEST(ModelText, SaysWhatIsWrong) {
   EXPECT_EQ(load("toy_mlp,optimizer=adam:momentum=1"),
             "optimizer 'adam:momentum=1': op 'adam' has no attribute 'momentum'; known: lr, beta1, beta2, eps, "
             "weight_decay");
-  EXPECT_EQ(load("toy_mlp,optimizer=relu"), "optimizer 'relu': 'relu' is no optimizer; known: sgd, adam");
+  EXPECT_EQ(load("toy_mlp,optimizer=relu"), "optimizer 'relu': 'relu' is not an optimizer; known: sgd, adam");
   EXPECT_EQ(load("toy_mlp,optimizer=sgdm"),
-            "optimizer 'sgdm': 'sgdm' is no optimizer; known: sgd, adam; did you mean 'sgd'?");
+            "optimizer 'sgdm': 'sgdm' is not an optimizer; known: sgd, adam; did you mean 'sgd'?");
   EXPECT_EQ(load("no/such/m.json"), "no/such/m.json: can't be read: No such file or directory");
   EXPECT_EQ(load("toy_mlp,loss=huber"),  // not the file's mistake
-            "model 'toy_mlp,loss=huber': 'huber' is no loss; known: mse_loss, cross_entropy");
-  EXPECT_EQ(load("toy_mlp,loss=relu"), "model 'toy_mlp,loss=relu': 'relu' is no loss; known: mse_loss, cross_entropy");
+            "model 'toy_mlp,loss=huber': 'huber' is not a loss; known: mse_loss, cross_entropy");
+  EXPECT_EQ(load("toy_mlp,loss=relu"),
+            "model 'toy_mlp,loss=relu': 'relu' is not a loss; known: mse_loss, cross_entropy");
   EXPECT_EQ(load("vgg11,image=16"),
             "model 'vgg11', node 'features.20': kernel_size=2 is larger than the padded input f32[2,512,1,1]");
 }
@@ -230,7 +231,7 @@ TEST(ModelFile, SaysWhatIsWrong) {
   EXPECT_EQ(message(kFile), "no error");
   const auto with = [](const std::string& from, const std::string& to) { return message(replaced(kFile, from, to)); };
   EXPECT_EQ(with("paragauge-model-1", "paragauge-model-2"),
-            "%FILE%: format 'paragauge-model-2' is not 'paragauge-model-1'");
+            "%FILE%: format 'paragauge-model-2' is newer than 'paragauge-model-1'; it needs a newer paragauge");
   EXPECT_EQ(with(R"("format": "paragauge-model-1", )", ""), "%FILE%: 'format' is missing");
   EXPECT_EQ(with(R"("name": "own", )", ""), "%FILE%: 'name' is missing");
   EXPECT_EQ(with(R"("cuts")", R"("cutz")"), "%FILE%: unknown key 'cutz'");
@@ -240,9 +241,9 @@ TEST(ModelFile, SaysWhatIsWrong) {
   EXPECT_EQ(with(R"("global_batch": 4)", R"("global_batch": 0)"),
             "%FILE%: 'classes' and 'global_batch' must be positive");
   EXPECT_EQ(with(R"({"classes": 3})", R"({"classes": 3, "kind": 1})"), "%FILE%: target: unknown key 'kind'");
-  EXPECT_EQ(with(R"("cross_entropy")", R"("l1")"), "%FILE%: 'l1' is no loss; known: mse_loss, cross_entropy");
+  EXPECT_EQ(with(R"("cross_entropy")", R"("l1")"), "%FILE%: 'l1' is not a loss; known: mse_loss, cross_entropy");
   EXPECT_EQ(with(R"("kind": "sgd")", R"("kind": "sgdm")"),
-            "%FILE%: optimizer: 'sgdm' is no optimizer; known: sgd, adam; did you mean 'sgd'?");
+            "%FILE%: optimizer: 'sgdm' is not an optimizer; known: sgd, adam; did you mean 'sgd'?");
   EXPECT_EQ(with(R"("lr": 0.1)", R"("rate": 0.1)"),
             "%FILE%: optimizer: op 'sgd' has no attribute 'rate'; known: lr, momentum, weight_decay");
   EXPECT_EQ(with(R"("lr": 0.1)", R"("lr": "0.1")"), "%FILE%: optimizer: 'lr' must be a number, found \"0.1\"");
@@ -256,9 +257,9 @@ TEST(ModelFile, SaysWhichNodeIsWrong) {
   EXPECT_EQ(b(R"({"name": "b", "op": "rellu"})"), "%FILE%: nodes[1]: node 'b': unknown op kind 'rellu'; known: " +
                                                       op_table().names() + "; did you mean 'relu'?");
   EXPECT_EQ(b(R"({"name": "b", "op": "sgd"})"),
-            "%FILE%: nodes[1]: node 'b': op 'sgd' is no layer; a loss is the model's key 'loss'");
+            "%FILE%: nodes[1]: node 'b': op 'sgd' is not a layer; a loss is the model's key 'loss'");
   EXPECT_EQ(b(R"({"name": "b", "op": "cross_entropy"})"),
-            "%FILE%: nodes[1]: node 'b': op 'cross_entropy' is no layer; a loss is the model's key 'loss'");
+            "%FILE%: nodes[1]: node 'b': op 'cross_entropy' is not a layer; a loss is the model's key 'loss'");
   EXPECT_EQ(b(R"({"name": "b", "op": "relu", "slope": 1})"),
             "%FILE%: nodes[1]: node 'b': op 'relu' has no attribute 'slope'; known: inplace");
   EXPECT_EQ(b(R"({"name": "b", "op": "relu", "inplace": "yes"})"),
@@ -267,7 +268,7 @@ TEST(ModelFile, SaysWhichNodeIsWrong) {
             "%FILE%: nodes[1]: node 'b': out_features=0 of op 'linear' must be a whole number from 1 to 1000000000");
   EXPECT_EQ(b(R"({"name": "b", "op": "linear"})"), "%FILE%: nodes[1]: node 'b': op 'linear' needs 'out_features'");
   EXPECT_EQ(b(R"({"name": "b", "op": "relu", "inputs": ["c"]})"),
-            "%FILE%: nodes[1]: node 'b': input 'c' is no earlier node of this list");
+            "%FILE%: nodes[1]: node 'b': input 'c' is not an earlier node of this list");
   EXPECT_EQ(b(R"({"name": "b", "op": "add", "inputs": ["a"]})"),
             "%FILE%: nodes[1]: node 'b': op 'add' takes 2 inputs, found 1");
   EXPECT_EQ(b(R"({"name": "b", "op": "add"})"), "%FILE%: nodes[1]: node 'b': op 'add' takes 2 inputs, found 1");

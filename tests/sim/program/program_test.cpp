@@ -216,16 +216,16 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
                  "instruction's number"));
   // partition, group, role
   EXPECT_EQ(with("replicas=1", "replicas"), line(4, "'replicas' is not key=value"));
-  EXPECT_EQ(with("replicas=1", "replicas=one"), line(4, "'one' is no whole number"));
+  EXPECT_EQ(with("replicas=1", "replicas=one"), line(4, "'one' is not a valid whole number"));
   EXPECT_EQ(with("replicas=1", "replicas=0"), line(4, "replicas=0 must be from 1 to 2^40"));
   EXPECT_EQ(with("replicas=1", "copies=1"),
             line(4, "unknown key 'copies'; known: global_batch, replicas, microbatches"));
-  EXPECT_EQ(with("0,1", "0,x"), line(5, "'x' is no rank"));
-  EXPECT_EQ(with("0,1", "0,,1"), line(5, "'' is no rank"));
+  EXPECT_EQ(with("0,1", "0,x"), line(5, "'x' is not a valid rank"));
+  EXPECT_EQ(with("0,1", "0,,1"), line(5, "'' is not a valid rank"));
   EXPECT_EQ(with("group data 0,1", "group"), line(5, "ends where a name is expected"));
   EXPECT_EQ(with("role one ranks=0", "role one"), line(8, "ends where ranks=… is expected"));
   EXPECT_EQ(with("role one ranks=0", "role one 0"), line(8, "expected ranks=…, found '0'"));
-  EXPECT_EQ(with("role one ranks=0", "role one ranks="), line(8, "'' is no rank"));
+  EXPECT_EQ(with("role one ranks=0", "role one ranks="), line(8, "'' is not a valid rank"));
   // work
   EXPECT_EQ(with("relu.forward", "relu"), line(6, "'relu' is not op.pass"));
   EXPECT_EQ(with("relu.forward", "rela.forward"), line(6, "unknown op kind 'rela'; known: " + op_table().names()));
@@ -233,11 +233,11 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
   EXPECT_EQ(with("f32[4] inplace=0", "f32[0] inplace=0"),
             line(6, "'f32[0]' is not a tensor type; sizes are positive integers, at most 2^40 elements"));
   EXPECT_EQ(with("f32[4] inplace=0", "inplace=0"), line(6, "op 'relu' takes 1 inputs, found 0"));
-  EXPECT_EQ(with("inplace=0", "inplace=maybe"), line(6, "'maybe' is no number"));
+  EXPECT_EQ(with("inplace=0", "inplace=maybe"), line(6, "'maybe' is not a valid number"));
   EXPECT_EQ(with("inplace=0", "outplace=0"), line(6, "work: op 'relu' has no attribute 'outplace'; known: inplace"));
   EXPECT_EQ(with("f32[2,4] bias", "f32[2,4,1] bias"),
             line(7, "op 'linear' needs an input [batch, features], found f32[2,4,1]"));
-  EXPECT_EQ(with("grads=0+p", "grads=0+q"), line(7, "'q' is no input"));
+  EXPECT_EQ(with("grads=0+p", "grads=0+q"), line(7, "'q' is not a valid input"));
   EXPECT_EQ(with("grads=0+p", "grads=31"), line(7, "input 31 of grads must be from 0 to 30"));
   // tensor, view
   EXPECT_EQ(with("role one ranks=0\n", ""), line(8, "comes before the first role"));
@@ -246,7 +246,7 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
             line(10, "unknown dtype 'f33'; known: f32, f64, bf16, f16, i64"));
   EXPECT_EQ(with("f32[4] activation", "f32[4] active"), line(10, "unknown tensor class 'active'"));
   EXPECT_EQ(with("f32[4] activation", "f32[4]"), line(10, "ends where a tensor class is expected"));
-  EXPECT_EQ(with("model_input=2", "model_input=two"), line(9, "'two' is no count of rows"));
+  EXPECT_EQ(with("model_input=2", "model_input=two"), line(9, "'two' is not a valid count of rows"));
   EXPECT_EQ(with("model_input=2", "random"),
             line(9,
                  "unknown item 'random'; known: persistent, uniform=center,bound, constant=x, model_input=rows, "
@@ -260,23 +260,27 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
   EXPECT_EQ(with("f32[2] y +8", "f32[2] y +12"), line(11, "view 'y.half' reaches beyond 'y'"));
   EXPECT_EQ(with("f32[2] y +8", "f32[2] y +-8"), line(11, "view 'y.half' reaches beyond 'y'"));
   EXPECT_EQ(with("f32[2] y +8", "f32[2] y +9223372036854775807"), line(11, "view 'y.half' reaches beyond 'y'"));
+  EXPECT_EQ(with("f32[2] y +8", "f32[2] y +6"),
+            line(11, "view 'y.half' begins at byte 6 of 'y', which is no multiple of the 4 bytes of f32"));
+  EXPECT_EQ(with("f32[2] y +8", "f64[1] y +4"),
+            line(11, "view 'y.half' begins at byte 4 of 'y', which is no multiple of the 8 bytes of f64"));
   // instructions
   EXPECT_EQ(with("2 wait on=1", "3 wait on=1"), line(14, "instruction 3 where 2 is expected"));
   EXPECT_EQ(with("0 compute", "0 compote"),
             line(12, "unknown instruction kind 'compote'; known: compute, copy, update, send, recv, collective, wait"));
   EXPECT_EQ(with("0 compute w0", "0 compute w2"), line(12, "work w2 of 2"));
-  EXPECT_EQ(with("0 compute w0", "0 compute wx"), line(12, "'x' is no work"));
+  EXPECT_EQ(with("0 compute w0", "0 compute wx"), line(12, "'x' is not a valid work"));
   EXPECT_EQ(with("0 compute w0", "0 compute"), line(12, "'compute' needs a work"));
-  EXPECT_EQ(with("2 wait on=1", "2 wait w0 on=1"), line(14, "'wait' takes no a work"));
+  EXPECT_EQ(with("2 wait on=1", "2 wait w0 on=1"), line(14, "'wait' takes no work"));
   EXPECT_EQ(with("mb=1", "mb"), line(12, "'mb' is not key=value"));
-  EXPECT_EQ(with("mb=1", "mb=first"), line(12, "'first' is no microbatch"));
+  EXPECT_EQ(with("mb=1", "mb=first"), line(12, "'first' is not a valid microbatch"));
   EXPECT_EQ(with("mb=1", "batch=1"),
             line(12, "unknown key 'batch'; known: node, mb, to, from, group, root, tag, on, scale, kind"));
   EXPECT_EQ(with(": x -> y", ": x -> q"), line(12, "unknown tensor 'q'"));
   EXPECT_EQ(with("; free y", "; y"), line(14, "expected 'free' after ';'"));
   EXPECT_EQ(with("to=two", "to=three"), line(13, "unknown role 'three'"));
   EXPECT_EQ(with("1 send to=two", "1 send"), line(13, "'send' needs a peer or group"));
-  EXPECT_EQ(with("2 wait on=1", "2 wait on=1 to=two"), line(14, "'wait' takes no a peer or group"));
+  EXPECT_EQ(with("2 wait on=1", "2 wait on=1 to=two"), line(14, "'wait' takes no peer or group"));
   EXPECT_EQ(with("2 wait on=1", "2 wait"), line(14, "'wait', and only it, needs on=instruction"));
   EXPECT_EQ(with("tag=0 node=a : y.half", "tag=0 on=0 node=a : y.half"),
             line(13, "'wait', and only it, needs on=instruction"));
@@ -292,6 +296,15 @@ TEST(Role, ATensorMayHaveTheShapeOfAnother) {
   for (int i = 0; i < 40; ++i)  // the tensors move as their number grows
     role.add_tensor(fmt::format("like {}", i), role.tensors[0].spec, TensorClass::activation);
   for (const Storage& storage : role.storages) EXPECT_EQ(storage.bytes, 24);
+}
+
+TEST(Role, AViewBeginsAtAnElement) {
+  Role role;
+  const std::uint32_t whole = role.add_tensor("whole", {Dtype::i64, {4}}, TensorClass::communication);
+  const std::uint32_t second = role.add_view("second", {Dtype::f32, {2}}, whole, 4);
+  EXPECT_EQ(role.tensors[second].offset_bytes, 4);
+  EXPECT_THROW(role.add_view("odd", {Dtype::f32, {1}}, whole, 2), InternalError);
+  EXPECT_THROW(role.add_view("between", {Dtype::f64, {1}}, second, 0), InternalError);
 }
 
 TEST(WorkKey, NamesWhatDiffers) {
@@ -315,6 +328,28 @@ TEST(WorkKey, NamesWhatDiffers) {
   EXPECT_EQ(table.add(work), 0U);
   EXPECT_EQ(table.add(work), 0U);
   EXPECT_EQ(works.size(), 1U);
+  // Elementwise: one work per dtype, size and attributes, whatever the shape.
+  const Attributes in_place{{"inplace", 1}}, fresh{{"inplace", 0}};
+  const auto elementwise = [&](const Attributes& attributes, const TensorSpec& spec) {
+    return table.add_elementwise(relu, attributes, Pass::forward, spec);
+  };
+  EXPECT_EQ(elementwise(fresh, {Dtype::f32, {2, 4}}), 1U);
+  EXPECT_EQ(elementwise(fresh, {Dtype::f32, {8}}), 1U);
+  EXPECT_EQ(elementwise(in_place, {Dtype::f32, {8}}), 2U);
+  EXPECT_EQ(elementwise(fresh, {Dtype::f32, {4, 2}}), 1U);
+  EXPECT_EQ(elementwise(fresh, {Dtype::f64, {8}}), 3U);
+  EXPECT_EQ(elementwise(fresh, {Dtype::f32, {9}}), 4U);
+  EXPECT_EQ(work_key(works[2]), "relu.forward f32[8] inplace=1");
+}
+
+TEST(NameTable, HoldsEachNameOnce) {
+  std::vector<std::string> names{"fc", "loss"};
+  NameTable table(names);
+  EXPECT_EQ(table.add("loss"), 1U);
+  EXPECT_EQ(table.add("relu"), 2U);
+  EXPECT_EQ(table.add("fc"), 0U);
+  EXPECT_EQ(table.add("relu"), 2U);
+  EXPECT_EQ(names, (std::vector<std::string>{"fc", "loss", "relu"}));
 }
 
 }  // namespace

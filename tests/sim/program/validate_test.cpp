@@ -131,13 +131,69 @@ TEST(Validate, CollectivesComeInOneOrder) {
       message(reversed),
       "program: collectives of group 'data' come in different order: rank 0 instruction 6 (all_reduce) meets rank "
       "1 instruction 5 (broadcast)");
-  // The root is part of what must agree.
-  EXPECT_EQ(with("8 collective kind=broadcast group=data root=0", "8 collective kind=broadcast group=data root=1"),
-            "program: collectives of group 'data' come in different order: rank 1 instruction 7 (broadcast) meets rank "
-            "0 instruction 8 (broadcast)");
+  EXPECT_EQ(
+      with("8 collective kind=broadcast group=data root=0", "8 collective kind=broadcast group=data root=1"),
+      "program: rank 1 instruction 7 (broadcast) has root 0, its partner rank 0 instruction 8 (broadcast) has root "
+      "1");
   // One collective too few.
   EXPECT_EQ(with("7 collective kind=broadcast group=data root=0 : x -> x\n8 wait on=7\n", ""),
             "program: deadlock: rank 0 instruction 9 (wait for broadcast) never ends");
+}
+
+/// Two ranks, two buffers of one size, a collective each; `right` is what rank 1 does.
+std::string buckets(const std::string& right) {
+  const std::string tensors = "tensor a f32[4] communication persistent\ntensor b f32[4] communication persistent\n";
+  return "paragauge-program-1\npartition microbatches=2\ngroup data 0,1\nrole left ranks=0\n" + tensors +
+         "0 collective kind=all_reduce group=data node=bucket0 : a -> a\n1 wait on=0\n"
+         "2 collective kind=all_reduce group=data node=bucket1 : b -> b\n3 wait on=2\nrole right ranks=1\n" +
+         tensors + right;
+}
+
+// Swapped on one rank, buckets of one size would be summed with each other.
+TEST(Validate, MembersReduceTheSameTensor) {
+  const std::string right =
+      "0 collective kind=all_reduce group=data node=bucket0 : a -> a\n1 wait on=0\n"
+      "2 collective kind=all_reduce group=data node=bucket1 : b -> b\n3 wait on=2\n";
+  const std::string swapped =
+      replaced(replaced(replaced(right, "bucket0", "bucket9"), "bucket1", "bucket0"), "bucket9", "bucket1");
+  EXPECT_EQ(message(buckets(right)), "no error");
+  EXPECT_EQ(message(buckets(swapped)),
+            "program: collectives of group 'data' come in different order: rank 1 instruction 0 (all_reduce bucket1) "
+            "meets rank 0 instruction 0 (all_reduce bucket0)");
+  EXPECT_EQ(message(buckets(replaced(right, "node=bucket1 ", ""))),
+            "program: collectives of group 'data' come in different order: rank 0 instruction 2 (all_reduce bucket1) "
+            "meets rank 1 instruction 2 (all_reduce)");
+  EXPECT_EQ(message(buckets(replaced(right, "node=bucket1", "node=bucket1 mb=1"))),
+            "program: collectives of group 'data' come in different order: rank 0 instruction 2 (all_reduce bucket1) "
+            "meets rank 1 instruction 2 (all_reduce bucket1 mb=1)");
+  // As many bytes, but not the same numbers.
+  EXPECT_EQ(
+      message(replaced(buckets(right), "tensor b f32[4]", "tensor b f64[2]")),
+      "program: rank 0 instruction 2 (all_reduce bucket1) moves f64, its partner rank 1 instruction 2 (all_reduce "
+      "bucket1) moves f32");
+}
+
+TEST(Validate, BothEndsNameTheSameTensor) {
+  EXPECT_EQ(with("0 recv from=left tag=0 node=n", "0 recv from=left tag=0 node=m"),
+            "program: rank 1 instruction 0 (recv m from left) and rank 0 instruction 1 (send n to right) are one "
+            "transfer, but name different tensors");
+  EXPECT_EQ(
+      with("0 recv from=left tag=0 node=n", "0 recv from=left tag=0 node=n mb=2", "microbatches=1", "microbatches=3"),
+      "program: rank 1 instruction 0 (recv n from left mb=2) and rank 0 instruction 1 (send n to right) are one "
+      "transfer, but name different tensors");
+}
+
+TEST(Validate, ATransferMovesOneTensor) {
+  EXPECT_EQ(
+      with("6 collective kind=all_reduce group=data : g -> g", "6 collective kind=all_reduce group=data : x -> g"),
+      "program, role 'left' (rank 0), instruction 6 (all_reduce): reads 'x' and writes 'g', but works in place");
+  Program program = program_from_text(kExchange);
+  Instruction send;
+  send.kind = InstructionKind::send;
+  send.peer = 1;
+  program.roles[0].add(send);
+  EXPECT_EQ(message_of([&] { validate(program); }),
+            "program, role 'left' (rank 0), instruction 10 (send to right): must move one tensor");
 }
 
 // A send blocks until it is received: programs that only work with buffered sends are refused.
@@ -160,12 +216,15 @@ TEST(Validate, SwappedWaitsDeadlock) {
 }
 
 TEST(Validate, WaitsNameAnEarlierPost) {
-  EXPECT_EQ(with("3 wait on=1", "3 wait on=0"),
-            "program, role 'left' (rank 0), instruction 3: waits for 0, which is no earlier send, recv or collective");
-  EXPECT_EQ(with("3 wait on=1", "3 wait on=3"),
-            "program, role 'left' (rank 0), instruction 3: waits for 3, which is no earlier send, recv or collective");
-  EXPECT_EQ(with("3 wait on=1", "3 wait on=6"),
-            "program, role 'left' (rank 0), instruction 3: waits for 6, which is no earlier send, recv or collective");
+  EXPECT_EQ(
+      with("3 wait on=1", "3 wait on=0"),
+      "program, role 'left' (rank 0), instruction 3: waits for 0, which is not an earlier send, recv or collective");
+  EXPECT_EQ(
+      with("3 wait on=1", "3 wait on=3"),
+      "program, role 'left' (rank 0), instruction 3: waits for 3, which is not an earlier send, recv or collective");
+  EXPECT_EQ(
+      with("3 wait on=1", "3 wait on=6"),
+      "program, role 'left' (rank 0), instruction 3: waits for 6, which is not an earlier send, recv or collective");
   EXPECT_EQ(
       with("4 wait on=2", "4 wait on=1"),
       "program, role 'left' (rank 0), instruction 4 (wait for send n to right): instruction 1 has been waited for "
@@ -242,6 +301,114 @@ view a.high f32[2] a +8
             "program, role 'only' (rank 0), instruction 2 (compute forward): reads 'a' before it was written");
   EXPECT_EQ(message(replaced(views, "1 compute w0 : x.low -> a.high", "1 compute w0 : a.high -> a.high")),
             "program, role 'only' (rank 0), instruction 1 (compute forward): reads 'a.high' before it was written");
+}
+
+// What was written is known by its bytes: views that overlap don't add up to the whole, those side by side do.
+TEST(Validate, EveryByteThatIsReadWasWritten) {
+  const std::string views = R"(paragauge-program-1
+work relu.forward f32[2] inplace=0
+work relu.forward f32[4] inplace=0
+role only ranks=0
+tensor x f32[4] input persistent
+view x.low f32[2] x +0
+tensor a f32[4] activation
+view a.low f32[2] a +0
+view a.high f32[2] a +8
+view a.middle f32[2] a +4
+0 compute w0 : x.low -> a.low
+1 compute w0 : x.low -> a.high
+2 compute w0 : a.middle -> x.low
+3 compute w1 : a -> x ; free a
+)";
+  EXPECT_EQ(message(views), "no error");
+  EXPECT_EQ(message(replaced(views, "1 compute w0 : x.low -> a.high", "1 compute w0 : x.low -> a.middle")),
+            "program, role 'only' (rank 0), instruction 3 (compute forward): reads 'a' before it was written");
+  EXPECT_EQ(message(replaced(views, "1 compute w0 : x.low -> a.high", "1 compute w0 : x.low -> x.low")),
+            "program, role 'only' (rank 0), instruction 2 (compute forward): reads 'a.middle' before it was written");
+}
+
+// Parts of one buffer may be on their way at the same time; what a transfer uses is known by its bytes, too.
+TEST(Validate, TransfersUseTheirBytesOnly) {
+  const std::string chunks = R"(paragauge-program-1
+work relu.forward f32[2] inplace=0
+group data 0,1
+role both ranks=0,1
+tensor x f32[2] input persistent
+tensor buffer f32[8] communication persistent
+view low f32[2] buffer +0
+view middle f32[2] buffer +4
+view high f32[2] buffer +8
+view rest f32[2] buffer +16
+0 collective kind=all_reduce group=data node=low : low -> low
+1 collective kind=all_reduce group=data node=high : high -> high
+2 compute w0 : rest -> rest
+3 wait on=1
+4 compute w0 : high -> high
+5 wait on=0
+)";
+  EXPECT_EQ(message(chunks), "no error");
+  const auto with_chunk = [&](std::string_view from, std::string_view to) {
+    return message(replaced(chunks, from, to));
+  };
+  EXPECT_EQ(
+      with_chunk("1 collective kind=all_reduce group=data node=high : high -> high",
+                 "1 collective kind=all_reduce group=data node=high : middle -> middle"),
+      "program, role 'both' (rank 0), instruction 1 (all_reduce high): reads 'middle' before the transfer into it "
+      "was waited for");
+  EXPECT_EQ(with_chunk("2 compute w0 : rest -> rest", "2 compute w0 : x -> middle"),
+            "program, role 'both' (rank 0), instruction 2 (compute forward): writes 'middle' while a transfer uses it");
+  EXPECT_EQ(with_chunk("4 compute w0 : high -> high", "4 compute w0 : high -> low"),
+            "program, role 'both' (rank 0), instruction 4 (compute forward): writes 'low' while a transfer uses it");
+}
+
+// An update while its weight is on its way, a batch norm while its statistics are: the race of updates that are delayed.
+TEST(Validate, SeesWhatChangesInPlace) {
+  const std::string update = R"(paragauge-program-1
+work sgd.update f32[4] momentum=0.5
+group data 0,1
+role both ranks=0,1
+tensor w f32[4] weight persistent
+tensor g f32[4] gradient persistent
+tensor v f32[4] optimizer persistent
+0 collective kind=all_reduce group=data : g -> g
+1 wait on=0
+2 update w0 : w g v -> w v
+)";
+  EXPECT_EQ(message(update), "no error");
+  EXPECT_EQ(message(replaced(replaced(update, ": g -> g\n1 wait on=0\n2", ": w -> w\n1"), "w g v -> w v\n",
+                             "w g v -> w v\n2 wait on=0\n")),
+            "program, role 'both' (rank 0), instruction 1 (update): reads 'w' before the transfer into it was waited "
+            "for");
+  EXPECT_EQ(message(replaced(update, "w g v -> w v", "w g v -> w")),
+            "program, role 'both' (rank 0), instruction 2 (update): changes 'v' in place, so it must write it, too");
+  EXPECT_EQ(message(replaced(update, "w g v -> w v", "w g v")),
+            "program, role 'both' (rank 0), instruction 2 (update): changes 'w' in place, so it must write it, too");
+
+  // What is only being sent may be read, but not changed.
+  const std::string pair = R"(paragauge-program-1
+work batch_norm.forward f32[4,2,1,1]
+role left ranks=0
+tensor x f32[4,2,1,1] input persistent
+tensor p f32[2] weight persistent
+tensor q f32[2] weight persistent
+tensor mean f32[2] buffer persistent
+tensor var f32[2] buffer persistent
+tensor count i64[] buffer persistent
+tensor y f32[4,2,1,1] input persistent
+0 send to=right tag=0 : mean
+1 compute w0 : x p p mean var count -> y p p mean var count
+2 wait on=0
+role right ranks=1
+tensor mean f32[2] buffer persistent
+0 recv from=left tag=0 : -> mean
+1 wait on=0
+)";
+  EXPECT_EQ(message(pair),
+            "program, role 'left' (rank 0), instruction 1 (compute forward): writes 'mean' while a transfer uses it");
+  EXPECT_EQ(message(replaced(pair, "mean var count -> y p p mean var count", "mean var count -> y p p")),
+            "program, role 'left' (rank 0), instruction 1 (compute forward): changes 'mean' in place, so it must write "
+            "it, too");
+  EXPECT_EQ(message(replaced(pair, "0 send to=right tag=0 : mean", "0 send to=right tag=0 : q")), "no error");
 }
 
 // ---- Real programs: remove any one line of a list, and it's no longer valid. ----
