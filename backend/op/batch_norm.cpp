@@ -1,11 +1,13 @@
+#include <ATen/ops/batch_norm.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/native_batch_norm_backward.h>
 
 #include "backend/op/kernels.hpp"
 
 namespace backend {
+namespace {
 
-void run_batch_norm(const sim::Work& work, const Operands& operands) {
+void run(const sim::Work& work, const Operands& operands) {
   const auto& reads = operands.reads;
   const double eps = work.op.number("eps");
   if (work.pass == sim::Pass::forward) {
@@ -29,5 +31,15 @@ void run_batch_norm(const sim::Work& work, const Operands& operands) {
   operands.writes[next++] = std::move(grad_weight);
   operands.writes[next] = std::move(grad_bias);
 }
+
+at::Tensor reference(const sim::OpInstance& op, const ReferenceInputs& given) {
+  given.buffers[2].add_(1);
+  return at::batch_norm(given.inputs[0], given.parameters[0], given.parameters[1], given.buffers[0], given.buffers[1],
+                        /*training=*/true, op.number("momentum"), op.number("eps"), /*cudnn_enabled=*/false);
+}
+
+}  // namespace
+
+OpKernel batch_norm_kernel() { return {.name = "batch_norm", .run = run, .reference = reference}; }
 
 }  // namespace backend

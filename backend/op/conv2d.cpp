@@ -1,3 +1,4 @@
+#include <ATen/ops/conv2d.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 
@@ -6,8 +7,9 @@
 #include "backend/op/kernels.hpp"
 
 namespace backend {
+namespace {
 
-void run_conv2d(const sim::Work& work, const Operands& operands) {
+void run(const sim::Work& work, const Operands& operands) {
   const auto square = [&](std::string_view attribute) {
     const std::int64_t size = work.op.integer(attribute);
     return std::array{size, size};
@@ -34,5 +36,14 @@ void run_conv2d(const sim::Work& work, const Operands& operands) {
   operands.writes[next++] = std::move(grad_weight);
   if (bias) operands.writes[next] = std::move(grad_bias);
 }
+
+at::Tensor reference(const sim::OpInstance& op, const ReferenceInputs& given) {
+  return at::conv2d(given.inputs[0], given.parameters[0], bias_of(given), op.integer("stride"), op.integer("padding"),
+                    op.integer("dilation"), op.integer("groups"));
+}
+
+}  // namespace
+
+OpKernel conv2d_kernel() { return {.name = "conv2d", .run = run, .reference = reference}; }
 
 }  // namespace backend

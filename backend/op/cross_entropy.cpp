@@ -1,6 +1,7 @@
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
+#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/nll_loss_backward.h>
 #include <ATen/ops/nll_loss_forward.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -8,8 +9,9 @@
 #include "backend/op/kernels.hpp"
 
 namespace backend {
+namespace {
 
-void run_cross_entropy(const sim::Work& work, const Operands& operands) {
+void run(const sim::Work& work, const Operands& operands) {
   constexpr std::int64_t kNoIgnoredClass = -100;  // torch's default: no class has this index
   const auto& reads = operands.reads;
   if (work.pass == sim::Pass::forward) {
@@ -25,5 +27,13 @@ void run_cross_entropy(const sim::Work& work, const Operands& operands) {
                                                     at::Reduction::Mean, kNoIgnoredClass, total_weight);
   operands.writes[0] = at::_log_softmax_backward_data(grad_log, log_probabilities, 1, log_probabilities.scalar_type());
 }
+
+at::Tensor reference(const sim::OpInstance&, const ReferenceInputs& given) {
+  return at::cross_entropy_loss(given.inputs[0], given.inputs[1]);
+}
+
+}  // namespace
+
+OpKernel cross_entropy_kernel() { return {.name = "cross_entropy", .run = run, .reference = reference}; }
 
 }  // namespace backend

@@ -1,12 +1,14 @@
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
 
 #include "backend/op/kernels.hpp"
 
 namespace backend {
+namespace {
 
-void run_linear(const sim::Work& work, const Operands& operands) {
+void run(const sim::Work& work, const Operands& operands) {
   const bool bias = work.op.integer("bias") != 0;
   const auto& reads = operands.reads;
   if (work.pass == sim::Pass::forward) {
@@ -21,5 +23,13 @@ void run_linear(const sim::Work& work, const Operands& operands) {
   operands.writes[next++] = at::mm(grad_output.t(), x);
   if (bias) operands.writes[next] = at::sum(grad_output, 0);
 }
+
+at::Tensor reference(const sim::OpInstance&, const ReferenceInputs& given) {
+  return at::linear(given.inputs[0], given.parameters[0], bias_of(given));
+}
+
+}  // namespace
+
+OpKernel linear_kernel() { return {.name = "linear", .run = run, .reference = reference}; }
 
 }  // namespace backend

@@ -17,8 +17,6 @@ void on_the_host(const at::Tensor& tensor, const Make& make) {
   tensor.copy_(made);
 }
 
-}  // namespace
-
 void run_make_input(const sim::Work&, const Operands& operands) {
   on_the_host(operands.writes[0], [&](const at::Tensor& x) { make_input(x, operands.seed); });
 }
@@ -34,5 +32,11 @@ void run_read_result(const sim::Work&, const Operands& operands) {
   const at::Tensor predicted = at::argmax(operands.reads[1], 1), &target = operands.reads[2];
   static_cast<void>(at::eq(predicted, target.dim() == 1 ? target : at::argmax(target, 1)).sum().item<std::int64_t>());
 }
+
+}  // namespace
+
+OpKernel make_input_kernel() { return {.name = "make_input", .run = run_make_input}; }
+OpKernel make_target_kernel() { return {.name = "make_target", .run = run_make_target}; }
+OpKernel read_result_kernel() { return {.name = "read_result", .run = run_read_result}; }
 
 }  // namespace backend

@@ -1,3 +1,4 @@
+#include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/max_pool2d_with_indices.h>
 #include <ATen/ops/max_pool2d_with_indices_backward.h>
 
@@ -6,8 +7,9 @@
 #include "backend/op/kernels.hpp"
 
 namespace backend {
+namespace {
 
-void run_max_pool(const sim::Work& work, const Operands& operands) {
+void run(const sim::Work& work, const Operands& operands) {
   const std::int64_t size = work.op.integer("kernel_size");
   const std::int64_t step = work.op.integer("stride") ? work.op.integer("stride") : size;
   const std::int64_t pad = work.op.integer("padding");
@@ -21,5 +23,14 @@ void run_max_pool(const sim::Work& work, const Operands& operands) {
     operands.writes[0] = at::max_pool2d_with_indices_backward(reads[0], reads[1], kernel, stride, padding, dilation,
                                                               /*ceil_mode=*/false, reads[2]);
 }
+
+at::Tensor reference(const sim::OpInstance& op, const ReferenceInputs& given) {
+  const std::int64_t size = op.integer("kernel_size"), stride = op.integer("stride");
+  return at::max_pool2d(given.inputs[0], size, stride ? stride : size, op.integer("padding"));
+}
+
+}  // namespace
+
+OpKernel max_pool_kernel() { return {.name = "max_pool", .run = run, .reference = reference}; }
 
 }  // namespace backend

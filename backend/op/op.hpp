@@ -1,6 +1,9 @@
-// Op kernels: the forward and backward of every row of sim's op table, on ATen, autograd off.
+// Op kernels: the forward and backward of every row of sim's op table on ATen, autograd off; and in the same row what
+// PyTorch makes of it under autograd, the reference that kernels and whole runs are compared with.
 //
-//   op_kernels().at("conv2d").run(work, {reads, writes, scale});
+//   const OpKernel& conv = op_kernels().at("conv2d");
+//   conv.run(work, {reads, writes, scale});
+//   at::Tensor expected = conv.reference(work.op, {inputs, parameters, buffers});
 //
 // The operands come in the order that sim/model/op/op.hpp states. A kernel assigns `writes[i]`; for in-place and view outputs
 // it assigns the tensor that shares the input's storage. An output that the executor has already allocated (a view into
@@ -10,11 +13,17 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "sim/program/program.hpp"
 #include "sim/table.hpp"
+
+namespace torch::optim {
+class Optimizer;
+}
 
 namespace backend {
 
@@ -25,12 +34,24 @@ struct Operands {
   std::uint64_t seed = 0;  // of this step's data on this replica (make_input, make_target)
 };
 
+/// What a reference forward is given. It may change the buffers.
+struct ReferenceInputs {
+  std::span<const at::Tensor> inputs, parameters = {}, buffers = {};
+};
+
+/// One row of the table.
 struct OpKernel {
   std::string_view name;
   void (*run)(const sim::Work& work, const Operands& operands);
+  /// Layers and losses: the op as torch.nn.functional computes it, differentiable. In-place attributes are ignored.
+  at::Tensor (*reference)(const sim::OpInstance& op, const ReferenceInputs& given) = nullptr;
+  /// Optimizers: PyTorch's own, over these parameters.
+  std::unique_ptr<torch::optim::Optimizer> (*reference_optimizer)(const sim::OpInstance& op,
+                                                                  const std::vector<at::Tensor>& parameters) = nullptr;
 };
 
-/// The same names as sim::op_table(), in the same order (a test compares them).
+/// The same names as sim::op_table(), in the same order, with the reference that the op's role asks for (a test
+/// compares them).
 const sim::Table<OpKernel>& op_kernels();
 
 }  // namespace backend

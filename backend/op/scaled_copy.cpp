@@ -5,9 +5,10 @@
 #include "backend/op/kernels.hpp"
 
 namespace backend {
+namespace {
 
 /// Into a tensor of the executor (a bucket's slice) where there is one. The same call as DDP's reducer makes.
-void run_scaled_copy(const sim::Work&, const Operands& operands) {
+void run(const sim::Work&, const Operands& operands) {
   const at::Tensor& source = operands.reads[0];
   at::Tensor& destination = operands.writes[0];
   if (!destination.defined()) destination = at::empty_like(source);
@@ -17,5 +18,9 @@ void run_scaled_copy(const sim::Work&, const Operands& operands) {
   else
     at::mul_out(view, source, at::native::wrapped_scalar_tensor(operands.scale));
 }
+
+}  // namespace
+
+OpKernel scaled_copy_kernel() { return {.name = "scaled_copy", .run = run}; }
 
 }  // namespace backend

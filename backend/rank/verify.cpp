@@ -1,47 +1,22 @@
 #include "backend/rank/verify.hpp"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/adaptive_avg_pool2d.h>
-#include <ATen/ops/add.h>
-#include <ATen/ops/batch_norm.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/conv2d.h>
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/flatten.h>
-#include <ATen/ops/linear.h>
-#include <ATen/ops/max_pool2d.h>
-#include <ATen/ops/mse_loss.h>
-#include <ATen/ops/relu.h>
-#include <ATen/ops/softmax.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/sgd.h>
+#include <torch/optim/optimizer.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
 
+#include "backend/op/op.hpp"
 #include "backend/rank/initial.hpp"
 #include "sim/error.hpp"
 
 namespace backend {
 namespace {
-
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const sim::OpInstance& optimizer,
-                                                        const std::vector<at::Tensor>& parameters) {
-  const auto number = [&](std::string_view attribute) { return optimizer.number(attribute); };
-  if (optimizer.kind->name == "sgd")
-    return std::make_unique<torch::optim::SGD>(
-        parameters,
-        torch::optim::SGDOptions(number("lr")).momentum(number("momentum")).weight_decay(number("weight_decay")));
-  if (optimizer.kind->name == "adam")
-    return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(number("lr"))
-                                                                .betas({number("beta1"), number("beta2")})
-                                                                .eps(number("eps"))
-                                                                .weight_decay(number("weight_decay")));
-  throw sim::InternalError("the reference has no optimizer '{}'", optimizer.kind->name);
-}
 
 /// The model on one device, with the running statistics of every replica.
 class Player {
@@ -73,7 +48,8 @@ class Player {
 
   Reference play() {
     Reference reference;
-    const std::unique_ptr<torch::optim::Optimizer> optimizer = make_optimizer(model_.optimizer, leaves_);
+    const std::unique_ptr<torch::optim::Optimizer> optimizer =
+        op_kernels().at(model_.optimizer.kind->name).reference_optimizer(model_.optimizer, leaves_);
     for (std::int64_t step = 0; step < partition_.steps; ++step) {
       if (partition_.broadcast_buffers) broadcast_buffers();
       if (model_.timing == sim::Timing::tutorial) make_data(step);
@@ -145,7 +121,8 @@ class Player {
   }
 
   at::Tensor loss_of(const at::Tensor& prediction, std::int64_t first_row, std::int64_t rows) {
-    return reference_forward(ops_.back(), std::vector{prediction, target_.narrow(0, first_row, rows)}, {}, {});
+    const std::vector<at::Tensor> inputs{prediction, target_.narrow(0, first_row, rows)};
+    return op_kernels().at(ops_.back().kind->name).reference(ops_.back(), {inputs});
   }
 
   /// What the loss reads.
@@ -158,7 +135,9 @@ class Player {
                          : source == sim::kModelTarget ? target_.narrow(0, first_row, rows_)
                                                        : values[static_cast<std::size_t>(source)]);
       values.push_back(
-          reference_forward(ops_[n], inputs, parameters_[n], buffers_[static_cast<std::size_t>(replica)][n]));
+          op_kernels()
+              .at(ops_[n].kind->name)
+              .reference(ops_[n], {inputs, parameters_[n], buffers_[static_cast<std::size_t>(replica)][n]}));
     }
     return values[static_cast<std::size_t>(model_.nodes.back().inputs[0])];
   }
@@ -217,45 +196,6 @@ double finite_or_infinite(double error) {
 }
 
 }  // namespace
-
-at::Tensor reference_forward(const sim::OpInstance& op, std::span<const at::Tensor> inputs,
-                             std::span<const at::Tensor> parameters, std::span<const at::Tensor> buffers) {
-  const std::string_view kind = op.kind->name;
-  const at::Tensor& x = inputs[0];
-  const auto weight_and_bias = [&] {
-    return std::pair(parameters[0], parameters.size() > 1 ? std::optional(parameters[1]) : std::nullopt);
-  };
-  if (kind == "conv2d") {
-    const auto [weight, bias] = weight_and_bias();
-    return at::conv2d(x, weight, bias, op.integer("stride"), op.integer("padding"), op.integer("dilation"),
-                      op.integer("groups"));
-  }
-  if (kind == "linear") {
-    const auto [weight, bias] = weight_and_bias();
-    return at::linear(x, weight, bias);
-  }
-  if (kind == "batch_norm") {
-    buffers[2].add_(1);
-    return at::batch_norm(x, parameters[0], parameters[1], buffers[0], buffers[1], /*training=*/true,
-                          op.number("momentum"), op.number("eps"),
-                          /*cudnn_enabled=*/false);
-  }
-  if (kind == "relu") return at::relu(x);
-  if (kind == "max_pool") {
-    const std::int64_t size = op.integer("kernel_size"), stride = op.integer("stride");
-    return at::max_pool2d(x, size, stride ? stride : size, op.integer("padding"));
-  }
-  if (kind == "adaptive_avg_pool") {
-    const std::int64_t side = op.integer("output_size");
-    return at::adaptive_avg_pool2d(x, {side, side});
-  }
-  if (kind == "flatten") return at::flatten(x, 1);
-  if (kind == "add") return at::add(x, inputs[1]);
-  if (kind == "softmax") return at::softmax(x, op.integer("dim"));
-  if (kind == "mse_loss") return at::mse_loss(x, inputs[1]);
-  if (kind == "cross_entropy") return at::cross_entropy_loss(x, inputs[1]);
-  throw sim::InternalError("the reference has no op '{}'", kind);
-}
 
 Reference play_reference(const sim::Model& model, const Partition& partition) {
   const at::AutoGradMode grad_mode(true);

@@ -4,8 +4,8 @@
 //   std::vector<VerifiedTensor> rows = compare(reference, replica, executor.state());  // on every rank
 //   result.verified = verdict(reference, losses, rows_of_all_ranks);
 //
-// Independent of lowering, Programs and our own backward kernels: it interprets the Model with torch's functions,
-// autograd and torch::optim, in float64 on the CPU. Each replica plays its rows of the global batch, microbatch after
+// Independent of lowering, Programs and our own kernels: it interprets the Model with the references of the op table's
+// rows (torch's functions, autograd, torch::optim), in float64 on the CPU. Each replica plays its rows of the global batch, microbatch after
 // microbatch; the gradient is the mean over all of them. Batch-norm statistics are those of a microbatch; each replica
 // has running statistics of its own.
 //
@@ -43,10 +43,6 @@ struct Reference {
 };
 
 Reference play_reference(const sim::Model& model, const Partition& partition);
-
-/// One op as torch.nn.functional computes it; in-place attributes are ignored. Differentiable.
-at::Tensor reference_forward(const sim::OpInstance& op, std::span<const at::Tensor> inputs,
-                             std::span<const at::Tensor> parameters, std::span<const at::Tensor> buffers);
 
 /// What one rank has. InternalError for a name or shape that the reference doesn't know.
 std::vector<VerifiedTensor> compare(const Reference& reference, std::uint32_t replica,

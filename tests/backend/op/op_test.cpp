@@ -20,7 +20,6 @@
 
 #include "backend/machine/allocator.hpp"
 #include "backend/op/op.hpp"
-#include "backend/rank/verify.hpp"
 #include "sim/model/op/op.hpp"
 
 namespace backend {
@@ -142,13 +141,15 @@ TEST_P(OpTest, ForwardAndBackwardEqualAutograd) {
   std::vector<at::Tensor> expected_inputs = leaves(inputs_), expected_parameters = leaves(parameters_),
                           expected_buffers;
   for (const at::Tensor& buffer : leaves(buffers_)) expected_buffers.push_back(buffer.detach());
-  const at::Tensor expected = reference_forward(op_, expected_inputs, expected_parameters, expected_buffers);
+  const at::Tensor expected =
+      op_kernels().at(test_case().op).reference(op_, {expected_inputs, expected_parameters, expected_buffers});
 
   // Forward.
   std::vector<at::Tensor> inputs = copies(inputs_), buffers = copies(buffers_), reads = inputs;
   reads.insert(reads.end(), parameters_.begin(), parameters_.end());
   reads.insert(reads.end(), buffers.begin(), buffers.end());
   std::vector<at::Tensor> writes(1 + signature_.saved.size());
+  writes.insert(writes.end(), buffers.begin(), buffers.end());
   run(sim::Pass::forward, 0, reads, writes);
   expect_is(writes[0], signature_.output, "output");
   expect_near(writes[0], expected, "output");
@@ -255,6 +256,15 @@ TEST(OpTable, HasAKernelForEveryRowInTheSameOrder) {
   for (const sim::OpKind& kind : sim::op_table()) kinds.push_back(kind.name);
   for (const OpKernel& kernel : op_kernels()) kernels.push_back(kernel.name);
   EXPECT_EQ(kernels, kinds);
+}
+
+TEST(OpTable, EveryRowHasTheReferenceOfItsRole) {
+  for (const sim::OpKind& kind : sim::op_table()) {
+    const OpKernel& kernel = op_kernels().at(kind.name);
+    const bool in_graph = kind.role == sim::OpRole::layer || kind.role == sim::OpRole::loss;
+    EXPECT_EQ(kernel.reference != nullptr, in_graph) << kind.name;
+    EXPECT_EQ(kernel.reference_optimizer != nullptr, kind.role == sim::OpRole::optimizer) << kind.name;
+  }
 }
 
 /// Helpers have no autograd to compare with; what each must do is its equation.
