@@ -1,5 +1,5 @@
 // The accuracy that the README claims, from the result files it was read from (bench/results): every bound is at most 1.5
-// times the README's figure. bench/results/README.md says when, where and by which code the files were made.
+// times the README's figure. bench/results/NOTEBOOK.md says when, where and by which code the files were made.
 #include <gtest/gtest.h>
 
 #include <algorithm>
