@@ -1,6 +1,10 @@
 // What programs exit with when they fail, beside 1 (a result that was verified is wrong).
 //
-//   catch (const std::exception& error) { fmt::print(stderr, "{}\n", error.what()); return sim::exit_status(error); }
+//   try {
+//     lower(model, strategy);
+//   } catch (const std::exception& error) {
+//     std::exit(exit_status(error));
+//   }
 #pragma once
 
 #include <exception>

@@ -1,7 +1,7 @@
 // A named table: the one list of the entries of an extension point. Looking up an unknown name lists the valid ones.
 //
 //   const OpKind& kind = op_table().at("conv2d");
-//   for (const OpKind& kind : op_table()) ...
+//   for (const OpKind& each : op_table()) fmt::print("{}\n", each.name);
 //
 // An entry is a small struct with a `name`; entries are listed explicitly in the folder's table.cpp.
 #pragma once

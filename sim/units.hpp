@@ -2,7 +2,7 @@
 //
 //   Seconds t = microseconds(20) + bytes(4 << 20) / gigabytes_per_second(3.2);
 //   double ms = t.in_milliseconds();
-//   auto wrong = bytes(1) + seconds(1);        // doesn't compile (tests/must_not_compile)
+//   // bytes(1) + seconds(1) doesn't compile (tests/must_not_compile)
 //
 // Conventions: GB = 10^9 bytes, GiB = 2^30 bytes; one multiply-add is 2 FLOP; values are stored in SI base units.
 #pragma once

@@ -1,7 +1,6 @@
 // Worlds: how the ranks of a cluster run and talk. This is the one list of them; backend/world/ makes the real ones.
 //
 //   const WorldKind& gloo = world_kind("gloo@1gbit");       // a label may name a network, too
-//   if (gloo.processes) …
 //   machine_cluster("gloo", "cpu", "1gbit", 2, 2)           // this machine in that world, with 2 ranks on 2 cores
 #pragma once
 

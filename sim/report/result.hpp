@@ -2,10 +2,10 @@
 // measured steps.
 //
 //   Result result = resume_or_new("r.json", "compare");
-//   result.begin_session(context);                  // ConfigError where the file's rounds were taken under other conditions
+//   result.begin_session(context, "r.json");        // ConfigError where the file's rounds were taken under other conditions
 //   Cell& cell = result.cell(program, "local");
 //   place(cell, program, cluster);
-//   cell.rounds.push_back({.round = result.next_round(), .predicted = {{"profiled", forecast.step}}, …});
+//   cell.rounds.push_back({.round = result.next_round(), .predicted = {{"profiled", f.step}}});
 //   save_result("r.json", result);                  // sim/report/report.hpp; after each round, so that a later run can resume
 //
 // File format "paragauge-result-2" (JSON, a round per line, numbers of 7 digits). A list of five numbers is a StepTime in

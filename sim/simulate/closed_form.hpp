@@ -1,6 +1,6 @@
 // A step in which nothing is shared, as a longest path through the graph.
 //
-//   if (std::optional<Timeline> timeline = closed_form(placed, costs)) …    // else: simulate_shared(placed, costs)
+//   std::optional<Timeline> timeline = closed_form(placed, costs);    // nullopt: simulate_shared(placed, costs)
 #pragma once
 
 #include <optional>

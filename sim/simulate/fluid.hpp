@@ -3,9 +3,9 @@
 //
 //   Fluid fluid;
 //   const Fluid::Resource core = fluid.add_resource();             // capacity 1
-//   fluid.begin(1.0, {{core}}, [&] { … });                         // 1 s if alone: both run at half the rate, …
-//   fluid.begin(3.0, {{core}}, [&] { … });                         // … this one alone after 2 s, until 4 s
-//   while (fluid.advance()) …                                      // to the next end; calls back what has ended
+//   fluid.begin(1.0, {{core}}, [&] { seen.push_back(1); });        // 1 s if alone: both run at half the rate, …
+//   fluid.begin(3.0, {{core}}, [&] { seen.push_back(2); });        // … this one alone after 2 s, until 4 s
+//   while (fluid.advance()) continue;                              // to the next end; calls back what has ended
 //
 // An activity *uses* resources, all at its own rate (at most 1), or *takes* a fixed share of them. What is taken goes
 // first, and is never slowed down; the rest is divided by progressive filling: all rates grow together until a resource

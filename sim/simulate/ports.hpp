@@ -1,7 +1,7 @@
 // What a transfer's bytes go through: where two transfers use the same port at the same time, they share its bandwidth.
 //
 //   const Ports ports(placed);
-//   ports.for_each(rank, i, [&](std::uint32_t port) { … });        // of the transfer that `rank` posts with `i`
+//   ports.for_each(rank, i, [&](std::uint32_t port) { seen.push_back(port); });        // of the transfer that `rank` posts with `i`
 //
 // A link that is shared (Link::shared) is a bus: one in each node for the transfers within it, one between all nodes.
 // Else every rank has a full-duplex port to its node's switch, and one to other nodes: a message uses its sender's way

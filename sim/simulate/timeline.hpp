@@ -1,7 +1,7 @@
 // What ran when, on which rank and lane: predicted or measured, in the same form.
 //
 //   timeline.step_s                                   // the step: latest end over ranks
-//   timeline.ranks[r].posted_s[i], .start_s[i], .end_s[i]
+//   timeline.ranks[r].end_s[i]                        // and posted_s, start_s
 //   write_text_file("trace.json", chrome_trace(program, {{"predicted", &predicted}, {"measured", &measured}}));
 //
 // Times are seconds since the step's start (the barrier). For a compute instruction `start` is when it begins. For a

@@ -2,7 +2,7 @@
 //
 //   SpecText text("pipeline,pp=2,schedule=gpipe", "strategy");
 //   int stages = text.integer("pp", 1, 1, 16384);
-//   text.finish({"pp", "schedule", …});          // an unknown key: ConfigError that lists the known ones
+//   text.finish({"pp", "schedule"});             // an unknown key: ConfigError that lists the known ones
 //
 //   JsonObject file = read_json_file(path);      // unreadable, truncated, no object: ConfigError with path and byte
 //   double latency = file.number("latency_us");  // missing or wrong type: ConfigError with path and key

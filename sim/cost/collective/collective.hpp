@@ -3,7 +3,7 @@
 //   const CollectiveAlgorithm& ring = collective_table().at("ring");
 //   ring.steps(CollectiveKind::all_reduce, 4);                 // 6
 //   ring.wire_bytes(CollectiveKind::all_reduce, 4, s);         // 1.5 s
-//   seconds = steps * latency_s + wire_bytes / bandwidth;
+//   // seconds = steps · α + wire bytes / bandwidth
 //
 // Conventions. `bytes` is nccl-tests' size s: the whole array of one member. A step is a message that the next one
 // waits for; wire bytes are those that go through the busiest member's link in its busier direction. With one member
