@@ -36,8 +36,8 @@ echo "demo: timelines"
 $paragauge trace -m $resnet50 -s pipeline,cut=r1,split_size=2 -w local -o results/pipeline.trace.json
 
 python=.venv/bin/python
-$python plots/mp_vs_rn.py results/resnet50.json --out results/plots/mp_vs_rn
-$python plots/mp_vs_rn.py results/convnet.json --out results/plots/mp_vs_rn_convnet
+$python plots/step_times.py results/resnet50.json --out results/plots/step_times
+$python plots/step_times.py results/convnet.json --out results/plots/step_times_convnet
 $python plots/split_size.py results/split_size.json --out results/plots/split_size
 $python plots/errors.py results/resnet50.json --out results/plots/errors_resnet50
 $python plots/errors.py results/convnet.json --out results/plots/errors_convnet

@@ -25,7 +25,7 @@ echo "tutorial: ConvNet"
 $paragauge compare -m $convnet,global_batch=64 -m $convnet,global_batch=16 -s single -s model_parallel,pp=4,cut=r2 -s $pipeline \
   -w local --rounds 10 --time-limit 120 --peers --json "$out/convnet.json" | tail -n 30
 for name in resnet50 convnet; do
-  .venv/bin/python plots/mp_vs_rn.py "$out/$name.json" --cost-model profiled --out "$out/mp_vs_rn_$name"
+  .venv/bin/python plots/step_times.py "$out/$name.json" --cost-model profiled --out "$out/step_times_$name"
 done
 {
   echo "R1, published: one GPU 3.75 s, model parallel 4.02 s (+7 %), pipelined 2.51 s (-33 %) for 3 batches"

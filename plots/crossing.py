@@ -58,7 +58,7 @@ def best_of_presets(curves):
     both kinds of ddp, lie so close to each other that where they cross is noise."""
     best = {}
     for strategy, points in curves:
-        known = best.setdefault(result_file.preset(strategy), {})
+        known = best.setdefault(points[0][2]["preset"], {})
         for bits, seconds, row in points:
             if bits not in known or seconds < known[bits][1]:
                 known[bits] = (bits, seconds, row)
@@ -84,11 +84,11 @@ def mark(axes, curves, text, marker, colour):
                       ha="left" if marker == "o" else "right", fontsize=8, color=colour)
 
 
-def draw(axes, model, rows):
+def draw(axes, rows):
     measured, predicted = [], {}
     strategies = result_file.groups(rows, "strategy")
     for colour, ((strategy,), of_strategy) in zip(itertools.cycle(COLOURS), strategies.items()):
-        name = result_file.strategy_label(of_strategy[0])
+        name = of_strategy[0]["label"]
         points = curve(of_strategy, "measured_s")
         if points:
             measured.append((strategy, points))
@@ -113,7 +113,7 @@ def draw(axes, model, rows):
     axes.yaxis.set_minor_locator(plt.LogLocator(subs=(2, 5)))
     axes.yaxis.set_minor_formatter("{x:g}")
     axes.set_xlabel("bandwidth of each rank's link (Gbit/s)")
-    axes.set_ylabel(f"{result_file.model_name(model)} Execution Time (Second)")
+    axes.set_ylabel(f"{result_file.model_name(rows[0])} Execution Time (Second)")
     axes.set_title(f"one training step, global batch {rows[0]['global_batch']}", fontsize=10)
     axes.grid(True, which="both", axis="y")
 
@@ -126,7 +126,7 @@ def plot(arguments):
         rows = result_file.choose(files[0], rows, "model", arguments.model)
     rows = [row for row in rows if bits_per_second(row["world"])]
     if arguments.presets:
-        rows = [row for row in rows if result_file.preset(row["strategy"]) in arguments.presets]
+        rows = [row for row in rows if row["preset"] in arguments.presets]
     if any(row["cost_model"] == "profiled" for row in rows):
         rows = [row for row in rows if row["cost_model"] in ("profiled", None)]
     models = result_file.groups(rows, "model")
@@ -135,7 +135,7 @@ def plot(arguments):
     if len(models) > 1:
         raise result_file.FileError(f"{', '.join(files)}: several models, choose one with --model: {', '.join(model for (model,) in models)}")
     figure, axes = plt.subplots(figsize=(8.4, 5.6), layout="constrained")
-    draw(axes, rows[0]["model"], rows)
+    draw(axes, rows)
     handles = {}
     handles.update({name: handle for handle, name in zip(*axes.get_legend_handles_labels())})
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2, fontsize=8,

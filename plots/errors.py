@@ -11,8 +11,7 @@ from style import plt
 
 
 def label(row):
-    strategy = result_file.strategy_label(row)
-    return strategy if row["executor"] == "paragauge" else f"{strategy} ({row['executor']})"
+    return row["label"] if row["executor"] == "paragauge" else f"{row['label']} ({row['executor']})"
 
 
 def draw(axes, rows, places, prefix):
@@ -47,7 +46,7 @@ def plot(arguments):
 
     places, ticks, headings, y = {}, [], [], 0.0
     for (model, world), group in result_file.groups(rows, "model", "world").items():
-        headings.append((y, f"{result_file.model_name(model)}, {world}"))
+        headings.append((y, f"{result_file.model_name(group[0])}, {world}"))
         y -= 1
         for row in {cell(row): row for row in group}.values():
             places[cell(row)] = y

@@ -12,11 +12,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-KEYS = ("model", "world", "executor", "strategy", "cost_model", "status", "ranks", "global_batch", "microbatch",
+KEYS = ("model", "model_name", "world", "executor", "strategy", "preset", "schedule", "label", "cost_model", "status", "ranks", "global_batch", "microbatch",
         "predicted_s", "predicted_population_sd_s", "measured_s", "measured_population_sd_s",
         "error_percent", "error_low_percent", "error_high_percent",
         "relative_error_percent", "relative_error_low_percent", "relative_error_high_percent", "noise_floor_percent")
-TEXTS = {"model", "world", "executor", "strategy", "cost_model", "status"}
+TEXTS = {"model", "model_name", "world", "executor", "strategy", "preset", "schedule", "label", "cost_model", "status"}
 
 
 class FileError(Exception):
@@ -116,33 +116,9 @@ def groups(rows, *keys):
     return found
 
 
-def preset(strategy):
-    """"pipeline" of "pipeline,pp=2,…"."""
-    return strategy.split(",")[0]
-
-
-def option(strategy, key):
-    """"1f1b" of "pipeline,pp=2,schedule=1f1b,…" for schedule; None where it isn't given."""
-    for item in strategy.split(",")[1:]:
-        if item.startswith(f"{key}="):
-            return item[len(key) + 1:]
-    return None
-
-
-def strategy_label(row):
-    """"pipeline 1f1b, split size 2", "ddp overlapped, 2 ranks"."""
-    strategy = row["strategy"]
-    if preset(strategy) == "pipeline":
-        return f"pipeline {option(strategy, 'schedule')}, split size {row['microbatch']}"
-    if preset(strategy) in ("model_parallel", "ddp"):
-        overlap = " overlapped" if option(strategy, "overlap") == "1" else ""
-        return f"{preset(strategy)}{overlap}, {row['ranks']} ranks"
-    return strategy
-
-
-def model_name(model):
-    """"ResNet50" of "resnet50,global_batch=16,…"."""
-    name = Path(model.split(",")[0]).stem
+def model_name(row):
+    """"ResNet50" of resnet50."""
+    name = row["model_name"]
     for plain, written in (("resnet", "ResNet"), ("convnet", "ConvNet"), ("vgg", "VGG")):
         if name.startswith(plain):
             return written + name[len(plain):]

@@ -12,7 +12,7 @@ import style
 from style import plt
 
 
-def draw(axes, model, world, schedule, rows, pipelines):
+def draw(axes, world, schedule, rows, pipelines):
     pipelines = sorted(pipelines, key=lambda row: row["microbatch"])
     for cost_model in dict.fromkeys(row["cost_model"] for row in pipelines if row["cost_model"]):
         shown = [row for row in pipelines if row["cost_model"] == cost_model]
@@ -24,14 +24,14 @@ def draw(axes, model, world, schedule, rows, pipelines):
                       yerr=[row["measured_population_sd_s"] or 0 for row in measured], fmt="o-", color="black", markersize=5,
                       label="measured", **style.ERROR_BAR)
     for row in {row["strategy"]: row for row in rows if row["measured_s"] is not None}.values():
-        if row["strategy"] == "single":
+        if row["preset"] == "single":
             axes.axhline(row["measured_s"], color="#777777", linewidth=1, linestyle=":", label="single device, measured")
     sizes = sorted({row["microbatch"] for row in pipelines})
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
     axes.set_xlabel("split size (samples per microbatch)")
-    axes.set_ylabel(f"{result_file.model_name(model)} Execution Time (Second)")
+    axes.set_ylabel(f"{result_file.model_name(rows[0])} Execution Time (Second)")
     axes.set_title(f"{schedule}, global batch {rows[0]['global_batch']}, world {world}", fontsize=10)
     axes.yaxis.grid(True)
     axes.set_ylim(bottom=0)
@@ -40,8 +40,7 @@ def draw(axes, model, world, schedule, rows, pipelines):
 def plot(arguments):
     rows = result_file.choose(arguments.file, result_file.read_result(arguments.file).rows, "world", arguments.world)
     rows = [row for row in rows if row["status"] != "skipped" and row["executor"] == "paragauge"]
-    pipelines = [{**row, "schedule": result_file.option(row["strategy"], "schedule")} for row in rows
-                 if result_file.preset(row["strategy"]) == "pipeline"]
+    pipelines = [row for row in rows if row["preset"] == "pipeline"]
     panels = {key: sweep for key, sweep in result_file.groups(pipelines, "model", "world", "schedule").items()
               if len({row["microbatch"] for row in sweep}) > 1}
     cells = result_file.groups(rows, "model", "world")
@@ -54,7 +53,7 @@ def plot(arguments):
         axis.set_visible(False)
     handles = {}
     for axis, ((model, world, schedule), sweep) in zip(axes.flat, panels.items()):
-        draw(axis, model, world, schedule, cells[model, world], sweep)
+        draw(axis, world, schedule, cells[model, world], sweep)
         handles.update({name: handle for handle, name in zip(*axis.get_legend_handles_labels())})
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2 * columns, title="error bars: standard deviation of the steps",
                   title_fontsize=9)

@@ -8,7 +8,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend comes first)
 
 MEASURED = "#4c72b0"
-PEER = "#dd8452"  # who else ran the same steps
+EXECUTORS = {"paragauge": ("measured", MEASURED), "pytorch": ("measured in plain PyTorch", "#dd8452"),
+             "pytorch_best": ("measured in PyTorch at its best", "#c44e52")}
 PREDICTED = {"profiled": "#9fc0e8", "fitted": "#b9dcc0", "analytic": "#d9d9d9"}
 PREDICTED_LINE = {"profiled": "#2f5d9b", "fitted": "#3c8c52", "analytic": "#8c8c8c"}
 OTHER = "#c9b7dd"  # a cost model without a colour of its own

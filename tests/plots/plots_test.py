@@ -24,15 +24,15 @@ except ImportError:
 
 import crossing  # noqa: E402
 import errors  # noqa: E402
-import mp_vs_rn  # noqa: E402
 import result_file  # noqa: E402
 import split_size  # noqa: E402
+import step_times  # noqa: E402
 import style  # noqa: E402
 import timeline  # noqa: E402
 
 RESULT = TESTS / "golden" / "result_synthetic.json"
 TRACE = TESTS / "golden" / "trace_synthetic.json"
-PLOTS = [(mp_vs_rn, RESULT, {"world": None, "cost_model": None}), (split_size, RESULT, {"world": None}),
+PLOTS = [(step_times, RESULT, {"world": None, "cost_model": None}), (split_size, RESULT, {"world": None}),
          (errors, RESULT, {"relative": False}), (errors, RESULT, {"relative": True}), (timeline, TRACE, {})]
 KEPT = tempfile.TemporaryDirectory(prefix="plots_test_")  # removed at exit
 FOLDER = Path(KEPT.name)
@@ -44,9 +44,13 @@ def write_crossing():
     template = next(row for row in content["rows"] if row["cost_model"] == "profiled" and row["status"] == "conclusive")
     rows = []
     for world, bits in (("gloo@100mbit", 1e8), ("gloo@1gbit", 1e9), ("gloo@10gbit", 1e10), ("gloo@unlimited", 1e20)):
-        for strategy, seconds in (("model_parallel,pp=2,cut=a", 1), ("ddp,dp=2", 0.5 + 1e8 / bits), ("ddp,dp=2,overlap=1", 0.51 + 1e8 / bits)):
-            rows.append({**template, "world": world, "strategy": strategy, "ranks": 2, "measured_s": seconds, "measured_population_sd_s": 0.02,
-                         "predicted_s": 0.96 * seconds if strategy.startswith("ddp") else seconds})
+        for strategy, preset, label, seconds in (
+                ("model_parallel,pp=2,cut=a", "model_parallel", "model parallel, 2 ranks", 1),
+                ("ddp,dp=2", "ddp", "ddp, 2 ranks", 0.5 + 1e8 / bits),
+                ("ddp,dp=2,overlap=1", "ddp", "ddp overlapped, 2 ranks", 0.51 + 1e8 / bits)):
+            rows.append({**template, "world": world, "strategy": strategy, "preset": preset, "label": label, "ranks": 2,
+                         "measured_s": seconds, "measured_population_sd_s": 0.02,
+                         "predicted_s": 0.96 * seconds if preset == "ddp" else seconds})
     path = FOLDER / "crossing.json"
     path.write_text(json.dumps({**content, "rows": rows}))
     return path
@@ -114,7 +118,7 @@ def test_nothing_overlaps_or_is_cut_off():
         for axis in figure.axes:
             if not axis.get_visible():
                 continue
-            assert axis.get_xlabel() or module in (mp_vs_rn, errors), module.__name__
+            assert axis.get_xlabel() or module in (step_times, errors), module.__name__
             texts = [axis.title, axis.xaxis.label, axis.yaxis.label]
             # matplotlib keeps labels of ticks beyond the limits, and doesn't draw them.
             texts += [t for t in axis.get_xticklabels() if min(axis.get_xlim()) <= t.get_position()[0] <= max(axis.get_xlim())]
@@ -129,26 +133,39 @@ def test_nothing_overlaps_or_is_cut_off():
                 assert not overlap, f"{module.__name__}: '{name}' overlaps '{other_name}'"
 
 
-def test_mp_vs_rn_shows_the_numbers_of_the_file():
-    axis = draw(mp_vs_rn, RESULT, {"world": "local", "cost_model": "profiled"}).axes[0]
+def test_step_times_shows_the_numbers_of_the_file():
+    axis = draw(step_times, RESULT, {"world": "local", "cost_model": "profiled"}).axes[0]
     equal([text.get_text() for text in axis.get_xticklabels()],
-          ["Model Parallel\n2 ranks", "Single device\n1 rank", "Pipelined\ngpipe\nsplit size 4", "DDP\n2 ranks"])
+          ["single", "model parallel\n2 ranks", "pipeline\ngpipe\nsplit size 4\n2 ranks", "ddp\n2 ranks"])
     equal(axis.get_ylabel(), "ResNet50 Execution Time (Second)")
-    rows = {result_file.preset(row["strategy"]): row for row in rows_of("resnet50", "local", "profiled")
-            if row["microbatch"] == 4 or not row["strategy"].startswith("pipeline")}
+    rows = {row["preset"]: row for row in rows_of("resnet50", "local", "profiled")
+            if row["microbatch"] == 4 or not row["preset"] == "pipeline"}
     for container, key in zip([c for c in axis.containers if hasattr(c, "patches")], ("predicted_s", "measured_s")):
-        near([bar.get_height() for bar in container.patches], [rows[name][key] for name in mp_vs_rn.ORDER])
+        near([bar.get_height() for bar in container.patches], [row[key] for row in rows.values()])
         # Error bars: red, with caps, one population standard deviation up and down.
         lines, caps, (bars,) = container.errorbar
         deviation = key.replace("_s", "_population_sd_s")
-        near([(segment[1][1] - segment[0][1]) / 2 for segment in bars.get_segments()], [rows[name][deviation] for name in mp_vs_rn.ORDER])
+        near([(segment[1][1] - segment[0][1]) / 2 for segment in bars.get_segments()], [row[deviation] for row in rows.values()])
         assert len(caps) == 2 and all(tuple(colour) == (1, 0, 0, 1) for colour in bars.get_colors())
     assert any(line.get_visible() for line in axis.get_ygridlines())
 
 
+def test_step_times_shows_both_peers():
+    content = json.loads(RESULT.read_text())
+    ours = [row for row in content["rows"] if row["model_name"] == "resnet50" and row["world"] == "local" and row["cost_model"] == "profiled"]
+    content["rows"] = ours + [{**row, "executor": executor, "measured_s": factor * row["measured_s"]} for row in ours
+                              for executor, factor in (("pytorch", 1.2), ("pytorch_best", 1.1))]
+    axis = draw(step_times, written(content), {"world": None, "cost_model": None}).axes[0]
+    bars = {container.get_label(): [bar.get_height() for bar in container.patches] for container in axis.containers
+            if hasattr(container, "patches")}
+    equal(list(bars), ["predicted (profiled)", "measured", "measured in plain PyTorch", "measured in PyTorch at its best"])
+    near(bars["measured in plain PyTorch"], [1.2 * height for height in bars["measured"]])
+    near(bars["measured in PyTorch at its best"], [1.1 * height for height in bars["measured"]])
+
+
 def test_split_size_shows_the_sweep():
     axis = draw(split_size, RESULT, {"world": None}).axes[0]
-    rows = sorted((row for row in rows_of("resnet50", "local", "profiled") if row["strategy"].startswith("pipeline")), key=lambda r: r["microbatch"])
+    rows = sorted((row for row in rows_of("resnet50", "local", "profiled") if row["preset"] == "pipeline"), key=lambda r: r["microbatch"])
     equal([text.get_text() for text in axis.get_xticklabels()], ["1", "2", "4", "8"])
     lines = {line.get_label(): line for line in axis.lines}
     near(list(lines["predicted (profiled)"].get_ydata()), [row["predicted_s"] for row in rows])
@@ -158,8 +175,8 @@ def test_split_size_shows_the_sweep():
 def test_split_size_keeps_schedules_apart():
     content = json.loads(RESULT.read_text())
     sweep = [row for row in content["rows"] if row["model"].startswith("resnet50") and row["world"] == "local"]
-    content["rows"] = sweep + [{**row, "strategy": row["strategy"].replace("gpipe", "1f1b")} for row in sweep
-                               if row["strategy"].startswith("pipeline")]
+    content["rows"] = sweep + [{**row, "strategy": row["strategy"].replace("gpipe", "1f1b"), "schedule": "1f1b"} for row in sweep
+                               if row["preset"] == "pipeline"]
     figure = draw(split_size, written(content), {"world": None})
     panels = [axis for axis in figure.axes if axis.get_visible()]
     equal([axis.get_title().split(",")[0] for axis in panels], ["gpipe", "1f1b"])
@@ -245,10 +262,11 @@ def test_bad_results_are_named():
           f"{path}: format 'paragauge-result-0' is not 'paragauge-result-2'; write the file again with this paragauge")
     equal(message(lambda: read(changed(lambda c: c.update(rows=[])))), f"{path}: 'rows' must be a list of at least one row")
     equal(message(lambda: read(changed(lambda c: c["rows"][2].pop("measured_s")))), f"{path}: rows[2]: 'measured_s' is missing")
+    equal(message(lambda: read(changed(lambda c: c["rows"][0].pop("label")))), f"{path}: rows[0]: 'label' is missing")
     equal(message(lambda: read(changed(lambda c: c["rows"][1].update(measured_s="1.2")))),
           f"{path}: rows[1]: 'measured_s' must be a number or null, found \"1.2\"")
     equal(message(lambda: read(changed(lambda c: c["rows"][0].update(strategy=3)))), f"{path}: rows[0]: 'strategy' must be a text or null, found 3")
-    equal(message(lambda: draw(mp_vs_rn, RESULT, {"world": "nccl", "cost_model": None})), f"{RESULT}: no world 'nccl'; it has: gloo, local")
+    equal(message(lambda: draw(step_times, RESULT, {"world": "nccl", "cost_model": None})), f"{RESULT}: no world 'nccl'; it has: gloo, local")
     only_single = changed(lambda c: c.update(rows=[row for row in c["rows"] if row["strategy"] == "single"]))
     equal(message(lambda: draw(split_size, only_single, {"world": None})),
           f"{path}: no sweep: it needs pipelines of at least two split sizes of one model, world and schedule")
@@ -273,7 +291,7 @@ def test_missing_numbers_are_left_out():
         for key in list(row):
             if key.startswith("measured_") or "error_" in key or key in ("noise_floor_percent", "structure_error_percent"):
                 row[key] = None
-    figure = draw(mp_vs_rn, written(content), {"world": "local", "cost_model": "profiled"})
+    figure = draw(step_times, written(content), {"world": "local", "cost_model": "profiled"})
     heights = [bar.get_height() for bar in figure.axes[0].patches]
     assert len(heights) == 4 and min(heights) > 0, heights
     draw(split_size, written(content), {"world": None})

@@ -1,6 +1,6 @@
 """Step time per strategy, predicted beside measured: the figure of PyTorch's model-parallel tutorial, with a forecast.
 
-    plots/mp_vs_rn.py r.json --out build/plots/mp_vs_rn
+    plots/step_times.py r.json --out build/plots/step_times
 
 One panel per model and world. Of several pipelines the one measured fastest is shown (split_size.py shows them all).
 """
@@ -11,37 +11,25 @@ import result_file
 import style
 from style import plt
 
-ORDER = ("model_parallel", "single", "pipeline", "ddp")
-NAMES = {"model_parallel": "Model Parallel", "single": "Single device", "pipeline": "Pipelined", "ddp": "DDP"}
-
-
 def label(row):
-    name = NAMES.get(result_file.preset(row["strategy"]), row["strategy"].replace(",", "\n"))
-    if result_file.preset(row["strategy"]) == "pipeline":
-        return f"{name}\n{result_file.option(row['strategy'], 'schedule')}\nsplit size {row['microbatch']}"
-    if result_file.option(row["strategy"], "overlap") == "1":
-        name += " overlapped"
-    return f"{name}\n{row['ranks']} rank{'s' if row['ranks'] > 1 else ''}"
+    """"pipeline / gpipe / split size 4 / 2 ranks", a line each."""
+    name = row["preset"].replace("_", " ")
+    return "\n".join([name, *row["label"].removeprefix(name).strip(" ,").split(", ")]).rstrip("\n")
 
 
 def bars_of(rows):
-    """The strategies of a panel in the figure's order, each with its rows (one per cost model and executor)."""
+    """The strategies of a panel in the file's order, each with its rows (one per cost model and executor)."""
     strategies = result_file.groups([row for row in rows if row["status"] != "skipped"], "strategy")
-    pipelines = [key for key in strategies if result_file.preset(key[0]) == "pipeline"]
+    pipelines = [key for key, (row, *_) in strategies.items() if row["preset"] == "pipeline"]
 
     def seconds(key):
         row = strategies[key][0]
         return row["measured_s"] or row["predicted_s"] or math.inf
 
     # The pipeline that is fastest here, of the one schedule that the tutorial has, where it is among them.
-    tutorial = [key for key in pipelines if result_file.option(key[0], "schedule") == "forward_only"]
+    tutorial = [key for key in pipelines if strategies[key][0]["schedule"] == "forward_only"]
     dropped = set(pipelines) - {min(tutorial or pipelines, key=seconds)} if pipelines else set()
-
-    def position(key):
-        name = result_file.preset(key[0])
-        return ORDER.index(name) if name in ORDER else len(ORDER)
-
-    return [strategies[key] for key in sorted((key for key in strategies if key not in dropped), key=position)]
+    return [of_strategy for key, of_strategy in strategies.items() if key not in dropped]
 
 
 def series(rows):
@@ -51,13 +39,12 @@ def series(rows):
         found.append((f"predicted ({cost_model})", style.PREDICTED.get(cost_model, style.OTHER), "predicted_s",
                       "predicted_population_sd_s", lambda row, m=cost_model: row["cost_model"] == m))
     for executor in dict.fromkeys(row["executor"] for row in rows if row["measured_s"] is not None):
-        found.append(("measured" if executor == "paragauge" else f"measured ({executor})",
-                      style.MEASURED if executor == "paragauge" else style.PEER, "measured_s", "measured_population_sd_s",
-                      lambda row, e=executor: row["executor"] == e))
+        name, colour = style.EXECUTORS.get(executor, (f"measured ({executor})", style.OTHER))
+        found.append((name, colour, "measured_s", "measured_population_sd_s", lambda row, e=executor: row["executor"] == e))
     return found
 
 
-def draw(axes, model, world, rows):
+def draw(axes, world, rows):
     groups = bars_of(rows)
     kinds = series([row for group in groups for row in group])
     width = 0.8 / max(1, len(kinds))
@@ -69,7 +56,7 @@ def draw(axes, model, world, rows):
         axes.bar(places, [row[value] for _, row in shown], width, color=colour, edgecolor="#444444", linewidth=0.5, label=name,
                  yerr=[row[deviation] or 0 for _, row in shown], error_kw=style.ERROR_BAR)
     axes.set_xticks(range(len(groups)), [label(group[0]) for group in groups])
-    axes.set_ylabel(f"{result_file.model_name(model)} Execution Time (Second)")
+    axes.set_ylabel(f"{result_file.model_name(rows[0])} Execution Time (Second)")
     axes.set_title(f"one training step, global batch {rows[0]['global_batch']}, world {world}", fontsize=10)
     axes.yaxis.grid(True)
     axes.set_ylim(bottom=0)
@@ -89,8 +76,8 @@ def plot(arguments):
     for axis in axes.flat[len(panels):]:
         axis.set_visible(False)
     handles = {}
-    for axis, ((model, world), panel) in zip(axes.flat, panels.items()):
-        draw(axis, model, world, panel)
+    for axis, ((_, world), panel) in zip(axes.flat, panels.items()):
+        draw(axis, world, panel)
         handles.update({name: handle for handle, name in zip(*axis.get_legend_handles_labels())})
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2 * columns,
                   title="error bars: standard deviation of the steps (predicted: of the rounds' forecasts)", title_fontsize=9)
