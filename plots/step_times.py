@@ -11,6 +11,7 @@ import result_file
 import style
 from style import plt
 
+
 def label(row):
     """"pipeline / gpipe / split size 4 / 2 ranks", a line each."""
     name = row["preset"].replace("_", " ")

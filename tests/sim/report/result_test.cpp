@@ -49,7 +49,8 @@ std::string message_of(const std::string& text) {
 
 TEST(Result, RoundTripsThroughItsFile) {
   const testing::TemporaryFolder folder;
-  const Result result = sample_result();
+  Result result = sample_result();
+  result.cell("toy_mlp,global_batch=20", "single", "gloo", kPeers[1]).settings = "fused updates, channels_last";
   EXPECT_EQ(resume_or_new(folder / "r.json", "compare").cells.size(), 0U);
   save_result(folder / "r.json", result, /*with_samples=*/true);
   const Result same = resume_or_new(folder / "r.json", "compare");
