@@ -27,7 +27,7 @@ struct Statistic {
   friend bool operator==(const Statistic&, const Statistic&) = default;
 };
 
-/// How far the compute times of ranks that play the same at the same time lie apart in a step.
+/// How far apart the compute times of ranks lie that run the same at the same time, in a step.
 struct RankSpread {
   std::int64_t count = 0;  // steps; the others are means over them, relative to the ranks' mean
   double difference = 0;   // of two ranks, absolute: what the slower one adds is half of it
@@ -40,7 +40,7 @@ struct RankSpread {
 };
 
 /// What took the machine away from instructions (the host's other guests, timers), whichever they were: a matter of how
-/// long one plays, not of what.
+/// long one runs, not of what.
 struct Interruptions {
   double played_s = 0, lost_s = 0;  // the former includes the latter
   /// Lost per second of undisturbed work.
@@ -49,9 +49,8 @@ struct Interruptions {
   friend bool operator==(const Interruptions&, const Interruptions&) = default;
 };
 
-/// Takes the interruptions out of one batch of a work's or a transfer's times, in seconds: those that are five times
-/// the median and 20 µs more become the median. A mean of few short times would else be that of who was hit by chance.
-/// Below five times, nothing can be told.
+/// Replaces samples above 5 × the batch's median (and 20 µs over it) by the median, and returns the time removed: one
+/// outlier would dominate the mean of a few short samples. What is shorter can't be told from the op's own variation.
 Interruptions without_interruptions(std::span<double> samples_s);
 
 }  // namespace sim

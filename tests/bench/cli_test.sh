@@ -72,9 +72,20 @@ else
   accepts predict -m toy_mlp -s ddp -w local --cost-model profiled --profile "$scratch/profile.json"
   accepts calibrate -m toy_mlp,global_batch=6 -m toy_mlp,global_batch=7 -s single -w local --rounds 1 -o "$scratch/two.json"
   grep -q 'linear.forward f32\[7,10\]' "$scratch/two.json" || { echo "calibrate took one model's task for another's"; failed=1; }
+  # A model's file that has changed is measured anew; times of other conditions aren't mixed in, and nothing is lost.
+  cp "$(dirname "${BASH_SOURCE[0]}")/../../sim/catalog/models/toy_mlp.json" "$scratch/changes.json"
+  accepts calibrate -m "$scratch/changes.json" -s single -w local --rounds 1 -o "$scratch/changes.profile.json"
+  sed -i 's/"out_features": 10/"out_features": 12/' "$scratch/changes.json"
+  accepts calibrate -m "$scratch/changes.json" -s single -w local --rounds 1 -o "$scratch/changes.profile.json"
+  accepts predict -m "$scratch/changes.json" -s single -w local --cost-model profiled --profile "$scratch/changes.profile.json"
+  sed 's/"SCHED_FIFO"/"another"/; s/"time-shared"/"another"/' "$scratch/changes.profile.json" >"$scratch/elsewhere.json"
+  cp "$scratch/elsewhere.json" "$scratch/before.json"
+  refuses "elsewhere.json: measured with scheduling=another, this run has" calibrate -m toy_mlp -s single -w local --rounds 1 -o "$scratch/elsewhere.json"
+  cmp -s "$scratch/before.json" "$scratch/elsewhere.json" || { echo "a refused calibrate changed the profile"; failed=1; }
   accepts compare -m toy_mlp -s single -s ddp -w local --rounds 1 --json "$scratch/compare.json"
   accepts compare -m toy_mlp -s single -s ddp -w local --rounds 2 --json "$scratch/compare.json" # goes on with round 2
   grep -q 'going on with round 2' "$scratch/out" || { echo "compare didn't resume"; failed=1; }
+  accepts predict -m toy_mlp -s ddp -w local --cost-model profiled --profile "$scratch/compare.profile.json"
   refuses "is a result of 'compare' (2 rounds), which 'predict' neither goes on with nor replaces" predict -m toy_mlp -s single --json "$scratch/compare.json"
   refuses "is a result of 'compare' (2 rounds), which 'measure' neither goes on with nor replaces" measure -m toy_mlp -s single -w local --json "$scratch/compare.json"
   refuses "taken with options/real_time true, not false" compare -m toy_mlp -s single -s ddp -w local --rounds 3 --no-real-time --json "$scratch/compare.json"
