@@ -22,10 +22,7 @@ constexpr std::int64_t kSmallestTransfer = 4 << 10, kLargestTransfer = 64 << 20;
 
 std::uint32_t devices_in(const Cluster& cluster) { return cluster.nodes * cluster.devices_per_node; }
 
-/// Whether the ends of a message tell each other that they are there (sim::Rendezvous).
-bool notifies(const Cluster& cluster) {
-  return cluster.link.engine == TransferEngine::background && !cluster.device.asynchronous;
-}
+bool notifies(const Cluster& cluster) { return cluster.link.transport == Transport::notify; }
 
 /// Answers nothing and keeps what a forecast asks.
 class Questions final : public CostModel {

@@ -36,6 +36,7 @@ Job job_of(const std::string& strategy, const std::string& model = "toy_mlp", st
   const Model loaded = load_model(model);
   Cluster cluster = testing::plain_cluster(parse_strategy(strategy, loaded).ranks());
   cluster.devices_per_node = devices;
+  cluster.link.transport = Transport::notify;
   for (std::uint32_t rank = 0; rank < cluster.place.size(); ++rank) cluster.place[rank].device = rank % devices;
   return make_job(loaded, strategy, cluster);
 }
@@ -48,6 +49,7 @@ std::vector<Timeline> visit(const CalibrationTask& task, const std::vector<doubl
     std::iota(copied.program.roles[0].ranks.begin(), copied.program.roles[0].ranks.end(), 0U);
   }
   Cluster cluster = testing::plain_cluster(task.ranks());
+  cluster.link.transport = task.cluster.link.transport;
   for (std::uint32_t rank = 0; rank < task.ranks(); ++rank)
     cluster.place[rank].device = rank % task.cluster.devices_per_node;
   std::vector<Timeline> steps;

@@ -107,6 +107,18 @@ TEST(CalibrationTasks, ShareTheVerySameOneOnly) {
   EXPECT_EQ(ids.size(), tasks.size());
 }
 
+TEST(CalibrationTasks, NotificationsAreOfTransportsThatNotify) {
+  Job job = job_of("pipeline,microbatches=2");
+  const auto notified = [&] {
+    return std::ranges::count_if(calibration_tasks({job}), [](const CalibrationTask& task) {
+      return task.kind == Kind::notification || task.has_unexpected();
+    });
+  };
+  EXPECT_EQ(notified(), 3);  // two sizes of messages, and the notification itself
+  job.cluster.link.transport = Transport::none;
+  EXPECT_EQ(notified(), 0);
+}
+
 TEST(CalibrationTasks, WhatTransfersTakeIsAskedOfTwoRanksWithACoreEach) {
   std::vector<std::uint32_t> ranks;
   for (const CalibrationTask& task : calibration_tasks({job_of("ddp,dp=4"), job_of("pipeline,microbatches=2")}))
