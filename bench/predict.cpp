@@ -32,10 +32,8 @@ std::vector<sim::Cluster> clusters_of(const PredictOptions& options, std::uint32
   const bool cuda = options.machine.device == "cuda";
   const std::uint32_t devices = options.devices != 0 ? options.devices : cuda ? 1 : std::thread::hardware_concurrency();
   std::vector<sim::Cluster> clusters;
-  for (const std::string& world : options.machine.worlds) {
+  for (const std::string& world : options.machine.worlds)
     clusters.push_back(sim::machine_cluster(world, options.machine.device, options.machine.network, ranks, devices));
-    if (!options.machine.real_time) clusters.back().scheduling = sim::Scheduling::fair;
-  }
   return clusters;
 }
 

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <optional>
 
 #include "sim/calibrate/probe.hpp"
 #include "sim/cost/measured_transfer.hpp"
 #include "sim/program/memory.hpp"
+#include "sim/program/transfers.hpp"
 #include "sim/simulate/durations.hpp"
 
 namespace sim {
@@ -102,8 +104,12 @@ void collect_ops(const CalibrationTask& task, std::span<const Timeline> steps, C
 
 void collect_transfers(const CalibrationTask& task, std::span<const Timeline> steps, CalibrationSamples& samples) {
   const std::vector<Program::Place> places = task.program.places();
+  const TransferMatching matching(task.program);
+  // Of ranks that share a device, the others go on when that is theirs: only the first saw the collective alone.
+  const bool first_only = task.shares_devices() && task.question.kind == InstructionKind::collective;
   for (const Timeline& step : steps) {
     const Durations durations = durations_of(task.program, step, task.cluster);
+    std::vector<double> first_s(matching.participants.size(), std::numeric_limits<double>::infinity());
     for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
       const Role& role = task.program.roles[places[rank].role];
       const RankTimeline& times = step.ranks[rank];
@@ -112,13 +118,18 @@ void collect_transfers(const CalibrationTask& task, std::span<const Timeline> st
         const bool receives = role.kind[i] == InstructionKind::recv;
         const bool sender_first = (times.posted_s[i] < times.start_s[i]) != receives;
         LinkSamples& link = task.has_unexpected() && sender_first ? samples.unexpected : samples.link;
+        double& first = first_s[matching.transfer(places[rank], rank, role, i)];
         // Both ends of a message see it; the receiver knows when it was there.
-        if (role.kind[i] != InstructionKind::send) link.transfers.push_back(durations.seconds[rank][i]);
+        if (role.kind[i] != InstructionKind::send) {
+          first = std::min(first, durations.seconds[rank][i]);
+          if (!first_only) link.transfers.push_back(durations.seconds[rank][i]);
+        }
         (receives ? link.recv_overheads : link.send_overheads).push_back(durations.gap_s[rank][i + 1]);
       }
     }
+    if (first_only) samples.link.transfers.insert(samples.link.transfers.end(), first_s.begin(), first_s.end());
   }
-  // Ranks that share a device wait for each other: part of what their transfers take, and nothing that others know.
+  // Ranks that share a device wait for each other, and that is no interruption.
   if (task.shares_devices()) return;
   for (LinkSamples* link : {&samples.link, &samples.unexpected})
     for (std::vector<double>* times : {&link->transfers, &link->send_overheads, &link->recv_overheads})
