@@ -1,6 +1,6 @@
 // Op kinds: what an op computes, what it costs, and which tensors its forward and backward read and write.
 //
-//   OpInstance conv{&op_table().at("conv2d"), {{"out_channels", 64}, {"kernel_size", 3}, …}, {x}};
+//   OpInstance conv{&op_table().at("conv2d"), {{"out_channels", 64}, {"kernel_size", 3}}, {x}};
 //   Signature s = conv.signature();                 // output, parameters, saved tensors
 //   Demand d = conv.demand(Pass::forward);          // FLOPs and bytes moved
 //
