@@ -5,9 +5,9 @@
 //   result.verified = verdict(reference, losses, rows_of_all_ranks);
 //
 // Independent of lowering, Programs and our own kernels: it interprets the Model with the references of the op table's
-// rows (torch's functions, autograd, torch::optim), in float64 on the CPU. Each replica plays its rows of the global batch, microbatch after
-// microbatch; the gradient is the mean over all of them. Batch-norm statistics are those of a microbatch; each replica
-// has running statistics of its own.
+// rows (torch's functions, autograd, torch::optim), in float64 on the CPU. Each replica plays its rows of the batch, one
+// microbatch after the other; the gradient is the mean over all of them. Batch-norm statistics are those of a
+// microbatch; each replica has running statistics of its own.
 //
 // Errors are max |difference| / ‖reference‖₂. A tensor that is zero but for rounding (the bias of a convolution before
 // a batch norm: its gradient) has nothing to be relative to: the divisor is at least 1e-3 of the largest norm among the

@@ -3,8 +3,8 @@
 //   Program program = lower(model, parse_strategy("ddp,dp=2", model));
 //
 // Steps: cut the model into stages; per stage play the schedule's actions, node by node, forward and backward, with a
-// send for every tensor that a later stage reads; then the passes in `sim/lower/pass` (gradient accumulation is part of the
-// actions; buffer broadcast, buckets, optimizer, frees).
+// send for every tensor that a later stage reads; then the passes in `sim/lower/pass`: buffer broadcast, buckets,
+// optimizer, frees. Gradient accumulation is part of the actions.
 #pragma once
 
 #include "sim/model/model.hpp"

@@ -62,8 +62,8 @@ struct Model {
   [[nodiscard]] std::uint32_t grads(std::size_t node, const std::vector<bool>& outputs_need_grad) const;
 };
 
-/// `text` is a model of the catalog or a path to a .json file, and what differs from the file:
-/// `name[,image=S][,global_batch=B][,loss=…][,optimizer=kind:key=value:…][,dtype=f32|f64][,timing=step|tutorial|epoch]`.
+/// A model of the catalog or a path to a .json file, and what differs from the file:
+/// `name[,image=S][,global_batch=B][,loss=…][,optimizer=kind:key=value:…][,dtype=f32][,timing=step|tutorial|epoch]`.
 /// ConfigError that says what, where and what is allowed.
 Model load_model(std::string_view text);
 

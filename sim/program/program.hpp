@@ -11,8 +11,8 @@
 // issuing thread (on a CPU) or the compute lane (on a GPU) until that one is done. So the only order among lanes is:
 // posts after what was issued before, waits before what comes after.
 //
-// Tensors. A tensor is a view (dtype, shape, byte offset) of a storage. What an instruction changes in place, such as the
-// weight of an update, is among its reads and among its writes. A storage is allocated when an instruction that
+// Tensors. A tensor is a view (dtype, shape, byte offset) of a storage. What an instruction changes in place, such as
+// the weight of an update, is among its reads and among its writes. A storage is allocated when an instruction that
 // writes one of its tensors is issued and freed after the instruction that lists it under `frees`; persistent storages
 // (weights, buffers, states, inputs, buckets) live outside the step. Hence live bytes follow from the list alone, and
 // both executors agree on them exactly.
@@ -189,8 +189,8 @@ class WorkTable {
   explicit WorkTable(std::vector<Work>& works);
   /// Writes and looks up the work's key: once per work, not once per instruction.
   std::uint32_t add(const Work& work);
-  /// Of an op whose cost depends on the number of elements only: all its inputs are taken as flat as `like`. Cheap enough
-  /// to be asked per instruction.
+  /// Of an op whose cost depends on the number of elements only: every input is `like`, flat. Cheap enough to be asked
+  /// per instruction.
   std::uint32_t add_elementwise(const OpKind& kind, const Attributes& attributes, Pass pass, const TensorSpec& like);
 
  private:

@@ -4,7 +4,7 @@
 //   before                       after
 //   0 compute w0 node=conv1 …    0 copy w7 node=buffers.f32 : bn1.running_mean -> buffers.f32.0
 //                                1 copy w7 node=buffers.f32 : bn1.running_var -> buffers.f32.1
-//                                2 collective kind=broadcast group=data root=0 node=buffers.f32 : buffers.f32 -> buffers.f32
+//                                2 collective kind=broadcast group=data root=0 … : buffers.f32 -> buffers.f32
 //                                3 wait on=2 node=buffers.f32
 //                                4 copy w7 node=buffers.f32 : buffers.f32.0 -> bn1.running_mean
 //                                5 copy w7 node=buffers.f32 : buffers.f32.1 -> bn1.running_var

@@ -19,8 +19,8 @@
 //   make_input, make_target                                                   x, which exists
 //   read_result                loss, prediction, target
 //
-// An optimizer's one input is the parameter; `saved` of its signature are its states: zero at first, they live as long as
-// the parameter.
+// An optimizer's one input is the parameter; `saved` of its signature are its states, zero at first; they live as
+// long as the parameter.
 #pragma once
 
 #include <map>
