@@ -30,14 +30,24 @@ bool PlacedProgram::crosses_nodes(std::uint32_t rank, std::uint32_t i) const {
   return cluster.place[rank].node != cluster.place[partner(rank, i)].node;
 }
 
+bool PlacedProgram::has_root(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::all_reduce:
+      return false;
+    case CollectiveKind::broadcast:
+      return true;
+  }
+  throw InternalError("collective of kind {}", static_cast<int>(kind));
+}
+
 bool PlacedProgram::is_root(std::uint32_t rank, std::uint32_t i) const {
-  return role(rank).collective[i] == CollectiveKind::broadcast && members(rank, i)[role(rank).root[i]] == rank;
+  return has_root(role(rank).collective[i]) && members(rank, i)[role(rank).root[i]] == rank;
 }
 
 std::uint32_t PlacedProgram::copiers(std::uint32_t rank, std::uint32_t i) const {
   if (role(rank).kind[i] != InstructionKind::collective) return 1;
   const auto all = static_cast<std::uint32_t>(members(rank, i).size());
-  return role(rank).collective[i] == CollectiveKind::broadcast ? all - 1 : all;
+  return has_root(role(rank).collective[i]) ? all - 1 : all;
 }
 
 Timeline PlacedProgram::empty_timeline() const {

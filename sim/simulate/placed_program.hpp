@@ -64,7 +64,7 @@ class PlacedProgram {
   [[nodiscard]] bool is_done_with_its_part(std::uint32_t rank, std::uint32_t i) const {
     const Role& list = role(rank);
     if (list.kind[i] != InstructionKind::collective) return list.kind[i] == InstructionKind::recv;
-    return list.collective[i] == CollectiveKind::broadcast && !is_root(rank, i);
+    return has_root(list.collective[i]) && !is_root(rank, i);
   }
   /// Of a transfer that is copied: how many ranks have a part.
   [[nodiscard]] std::uint32_t copiers(std::uint32_t rank, std::uint32_t i) const;
@@ -73,6 +73,8 @@ class PlacedProgram {
   [[nodiscard]] Timeline empty_timeline() const;
 
  private:
+  /// One member has what all get, and copies nothing.
+  static bool has_root(CollectiveKind kind);
   [[nodiscard]] bool crosses_nodes(std::uint32_t rank, std::uint32_t i) const;
   [[nodiscard]] bool is_root(std::uint32_t rank, std::uint32_t i) const;
 
