@@ -181,7 +181,7 @@ done
 refuses 2 "--time-limit: must be a number from 0 to 10000000, found 'nan'" compare -m toy_mlp -s single --time-limit nan
 refuses 2 "network=999999999999999999999gbit must be a number with kbit, mbit or gbit (100mbit, 1gbit, 2.5gbit) up to 8000gbit" \
   "${p[@]}" -w gloo --network 999999999999999999999gbit
-refuses 2 "model 'toy_mlp,loss=huber': 'huber' is no loss; known: mse_loss, cross_entropy" describe toy_mlp,loss=huber
+refuses 2 "model 'toy_mlp,loss=huber': 'huber' is not a loss; known: mse_loss, cross_entropy" describe toy_mlp,loss=huber
 predict -s single -s single,microbatches=1 -w local local --json twice.json
 check "a strategy and a world given twice are used once" \
   python3 -c 'import json; (cell,) = json.load(open("twice.json"))["cells"]; assert len(cell["rounds"]) == 1'
