@@ -118,7 +118,7 @@ interrupted "SIGSTOP of rank 0 after the first round" 75 '^paragauge: rank 0 is 
 
 echo "-- SIGSTOP and kill -9 at any moment"
 # A short run from its start to its end. A fault ends it in time, with one line that names the victim; or comes too late.
-quick=("$paragauge" measure -m toy_mlp -s ddp -w gloo --steps 30 --timeout 2 --json "$scratch/quick.json")
+quick=("$paragauge" measure -m toy_mlp -s ddp -w gloo --steps 300 --timeout 2 --json "$scratch/quick.json")
 both_ranks() {
   local i
   for ((i = 0; i < 200; ++i)); do
@@ -126,10 +126,12 @@ both_ranks() {
     sleep 0.02
   done
 }
-"${quick[@]}" >"$scratch/out" 2>"$scratch/err" & both_ranks
-begin=$(date +%s%N)
-wait $! || complain "a short run: $(cat "$scratch/err")"
-lasts_ms=$((($(date +%s%N) - begin) / 1000000))
+for warm in no yes; do # the first finds nothing in the page cache
+  "${quick[@]}" >"$scratch/out" 2>"$scratch/err" & both_ranks
+  begin=$(date +%s%N)
+  wait $! || complain "a short run: $(cat "$scratch/err")"
+  lasts_ms=$((($(date +%s%N) - begin) / 1000000))
+done
 declare -A hits
 for signal in STOP KILL; do
   [[ $signal == STOP ]] && fate='is stopped' || fate='died \(signal 9\)'
@@ -211,7 +213,7 @@ if said=$(mount -t tmpfs -o size=1m none "$scratch/disk" 2>&1); then
   interrupted "full disk" 75 "$scratch/disk/r.json.*No space left" 120 'round 2/6' fill -- "${compare[@]}" --json "$scratch/disk/r.json"
   [[ $(rounds_in "$scratch/disk/r.json") =~ ^single:[1-5]\ ddp,dp=2:[1-5]$ ]] || complain "rows are lost: $(rounds_in "$scratch/disk/r.json")"
   rm "$scratch/disk/full"
-  [[ $(ls "$scratch/disk") == r.json ]] || complain "half-written files are left: $(ls "$scratch/disk")"
+  [[ $(ls "$scratch/disk") == $'r.json\nr.profile.json' ]] || complain "half-written files are left: $(ls "$scratch/disk")"
   "${compare[@]}" --json "$scratch/disk/r.json" >"$scratch/out" 2>&1 || complain "the same command again: $(cat "$scratch/out")"
   [[ $(rounds_in "$scratch/disk/r.json") == "single:6 ddp,dp=2:6" ]] || complain "not all rounds: $(rounds_in "$scratch/disk/r.json")"
 else
@@ -238,9 +240,9 @@ refused "half a profile" "$scratch/half.json"
 refused "an empty profile" "$scratch/empty.json"
 head -c 5000 /dev/urandom >"$scratch/random.json"
 refused "a profile of random bytes" "$scratch/random.json"
-sed '0,/"mean_s": /s//"mean_s": -/' "$scratch/good.json" >"$scratch/negative.json"
+sed '0,/"mean_s": */s//&-/' "$scratch/good.json" >"$scratch/negative.json"
 refused "a negative time" "$scratch/negative.json"
-sed '0,/"count": [0-9]*/s//"count": "many"/' "$scratch/good.json" >"$scratch/text.json"
+sed '0,/"count": *[0-9][0-9]*/s//"count": "many"/' "$scratch/good.json" >"$scratch/text.json"
 refused "a text for a number" "$scratch/text.json"
 nothing_left "the end"
 exit $failed
