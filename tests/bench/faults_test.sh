@@ -55,6 +55,7 @@ print(*[cell["strategy"] + ":" + str(len(cell["rounds"])) for cell in json.load(
 interrupted() {
   local again=("$@") name=$1 status=$2 message=$3 limit=$4 progress=$5 fault=$6 process i start ended
   shift 7
+  : >"$scratch/err" # else the progress of the command before is taken for this one's
   "$@" >"$scratch/out" 2>"$scratch/err" &
   process=$!
   for ((i = 0; i < 1200; ++i)); do
