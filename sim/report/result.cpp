@@ -9,6 +9,7 @@
 #include <set>
 #include <tuple>
 
+#include "sim/calibrate/conditions.hpp"
 #include "sim/error.hpp"
 #include "sim/program/memory.hpp"
 #include "sim/simulate/step_parts.hpp"
@@ -389,15 +390,12 @@ void Result::begin_session(const nlohmann::json& context, const std::string& whe
 }
 
 void check_program(Cell& cell, const Program& program, const std::string& where) {
-  std::uint64_t hash = 14695981039346656037U;  // FNV-1a
-  for (const char c : to_text(program)) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  const std::string text = fmt::format("{:016x}", hash);
-  if (cell.program.empty() && cell.rounds.empty()) cell.program = text;
-  if (!cell.program.empty() && cell.program != text)
+  const std::string id = content_id(to_text(program));
+  if (cell.program.empty() && cell.rounds.empty()) cell.program = id;
+  if (!cell.program.empty() && cell.program != id)
     throw ConfigError(
         "{}: {} × {} × {} was another program when its rounds were taken: the model's file, or the code that lowers "
-        "it, "
-        "has changed; choose another file",
+        "it, has changed; choose another file",
         where, cell.model, cell.strategy, cell.world);
 }
 
