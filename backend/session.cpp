@@ -24,7 +24,7 @@
 namespace backend {
 namespace {
 
-/// The request as the ranks play it: `copies` ranks of a one-rank program, or the program itself.
+/// The request as the ranks execute it: `copies` ranks of a one-rank program, or the program itself.
 RunRequest checked(const RunRequest& request, const SessionOptions& options) {
   RunRequest wanted = request;
   sim::validate(request.program);
@@ -124,7 +124,7 @@ class ThreadSession final : public Session {
       std::exception_ptr failure;
       try {
         if (request_ != nullptr)
-          reports_[rank] = play(*request_, *world_.ranks[rank], board_, executors_[rank]);
+          reports_[rank] = execute(*request_, *world_.ranks[rank], board_, executors_[rank]);
         else
           release_heap();
       } catch (...) {
@@ -167,7 +167,7 @@ class ThreadSession final : public Session {
   std::vector<std::thread> threads_;
 };
 
-/// The rank of this process: plays what it's told, and on rank 0 tells the others.
+/// The rank of this process: executes what it's told, and on rank 0 tells the others.
 class ProcessSession final : public Session {
  public:
   ProcessSession(const SessionOptions& options, World world, ProgressBoard board)
@@ -195,7 +195,7 @@ class ProcessSession final : public Session {
     std::vector<RankReport> reports;
     telling_failures([&] {
       world_.control->broadcast(to_bytes(wanted));
-      for (const std::string& bytes : world_.control->gather(to_bytes(play_here(wanted))))
+      for (const std::string& bytes : world_.control->gather(to_bytes(execute_here(wanted))))
         reports.push_back(report_from(bytes));
     });
     failed_ = false;
@@ -206,7 +206,7 @@ class ProcessSession final : public Session {
   void serve() {
     telling_failures([&] {
       for (std::string bytes; !(bytes = world_.control->broadcast("")).empty();)
-        world_.control->gather(to_bytes(play_here(request_from(bytes))));
+        world_.control->gather(to_bytes(execute_here(request_from(bytes))));
     });
   }
 
@@ -222,13 +222,13 @@ class ProcessSession final : public Session {
       throw;
     }
   }
-  RankReport play_here(const RunRequest& request) {
+  RankReport execute_here(const RunRequest& request) {
     reference_ = {};  // may be gigabytes
     reset_resident_peak();
     const RealTime urgent(kComputePriority, options_.real_time);
     const AllocationOwner owner(rank());  // not of the messages between the ranks' sessions
     std::optional<Executor> executor;
-    RankReport report = play(request, *world_.ranks[0], board_, executor);
+    RankReport report = execute(request, *world_.ranks[0], board_, executor);
     executor.reset();
     recycle_cached();
     if (request.verify) compare_state(request, reference_ = reference_of(request), rank(), report);

@@ -1,4 +1,4 @@
-// A session: the ranks of one world, up and serving. It plays Programs and returns what was measured.
+// A session: the ranks of one world, up and serving. It executes Programs and returns what was measured.
 //
 //   std::unique_ptr<Session> session = open_session({.world = "local", .ranks = 2, .device = "cpu"});
 //   RunResult result = session->run({.program = program, .warmup_steps = 1, .steps = 3});
@@ -33,7 +33,7 @@ struct RunRequest {
   std::uint32_t warmup_steps = 1;
   std::uint32_t steps = 1;
   std::uint64_t seed = 1;
-  /// > 0: a one-rank program that this many ranks play at the same time, each for itself (calibration).
+  /// > 0: a one-rank program that this many ranks execute at the same time, each for itself (calibration).
   std::uint32_t copies = 0;
   /// Compares with the reference (backend/rank/verify.hpp) after the last step, which is slower for it; use f64 programs.
   bool verify = false;

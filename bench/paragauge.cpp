@@ -221,7 +221,7 @@ void add_measure(CLI::App& app, const Texts& argv, int& status) {
   number(command, "--warmup", options->warmup_steps, 0U, 1'000'000U, "steps not counted, first");
   number(command, "--steps", options->steps, 1U, 1'000'000U, "steps counted");
   command->add_flag("--verify", options->verify,
-                    "in float64, compare loss, gradients and parameters with one device playing the same partition");
+                    "in float64, compare loss, gradients and parameters with one device executing the same partition");
   add_output(command, options->output);
   add_details(command, options->output);
   add_raw(command, options->output);

@@ -91,7 +91,7 @@ void simulator(benchmark::State& state, const std::string& model_name, const std
     const sim::Strategy strategy = sim::parse_strategy(strategy_text, model);
     const sim::Program program = sim::lower(model, strategy);
     const sim::Cluster cluster = sim::load_cluster("cpu_local", strategy.ranks(), strategy.ranks());
-    const sim::Prices costs = sim::forecast(program, cluster, "analytic").costs;
+    const sim::Costs costs = sim::forecast(program, cluster, "analytic").costs;
     sim::StepTime step;
     for ([[maybe_unused]] auto _ : state) step = sim::step_time(sim::simulate(program, costs, cluster));
     count(state, program, step);

@@ -183,7 +183,7 @@ void Executor::step(StepRecord& record, Progress& progress) {
     const double start_s = communicator_.begin_step();
     for (i = 0; i < actions_.size(); ++i) {
       progress.instruction.store(i, std::memory_order_release);  // the labels of this run are written
-      play(i, actions_[i], record);
+      execute(i, actions_[i], record);
     }
     progress.instruction.store(i, std::memory_order_release);
     communicator_.mark(&record.times.end_of_step_s);
@@ -200,7 +200,7 @@ void Executor::step(StepRecord& record, Progress& progress) {
   checked_ = true;
 }
 
-void Executor::play(std::uint32_t i, const Action& action, StepRecord& record) {
+void Executor::execute(std::uint32_t i, const Action& action, StepRecord& record) {
   for (std::uint32_t t : ids(action.allocations)) tensors_[t] = allocate(t);
   for (std::uint32_t t : ids(action.views)) tensors_[t] = view(t);
   switch (action.kind) {

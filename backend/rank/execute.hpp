@@ -80,7 +80,7 @@ class Executor {
   void plan();
   void plan_lifetimes(std::uint32_t i, Lifetimes& lifetimes, Action& action);
   void plan_work(std::uint32_t i, Action& action) const;
-  void play(std::uint32_t i, const Action& action, StepRecord& record);
+  void execute(std::uint32_t i, const Action& action, StepRecord& record);
   void compute(std::uint32_t i, const Action& action, StepRecord& record);
   void check_written(const Action& action) const;
   [[nodiscard]] std::int64_t held_bytes() const;

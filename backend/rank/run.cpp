@@ -28,16 +28,16 @@ double mean_loss(const StepRecord& record) {
 }
 
 /// Fills in when transfers were ready where the ranks themselves couldn't know: when the last party had posted.
-void fill_ready_times(const sim::Program& program, const sim::TransferMatching& wiring, sim::Timeline& timeline) {
+void fill_ready_times(const sim::Program& program, const sim::TransferMatching& matching, sim::Timeline& timeline) {
   const std::vector<sim::Program::Place> places = program.places();
   const auto each_posted = [&](const auto& visit) {
     for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
       const sim::Role& role = program.roles[places[rank].role];
       for (std::uint32_t i = 0; i < role.size(); ++i)
-        if (is_posted(role.kind[i])) visit(wiring.transfer(places[rank], rank, role, i), timeline.ranks[rank], i);
+        if (is_posted(role.kind[i])) visit(matching.transfer(places[rank], rank, role, i), timeline.ranks[rank], i);
     }
   };
-  std::vector<double> ready_s(wiring.participants.size(), 0);
+  std::vector<double> ready_s(matching.participants.size(), 0);
   each_posted([&](std::uint32_t transfer, const sim::RankTimeline& times, std::uint32_t i) {
     ready_s[transfer] = std::max(ready_s[transfer], times.posted_s[i]);
   });
@@ -65,9 +65,9 @@ Reference reference_of(const RunRequest& request) {
   const sim::Program& program = request.program;
   const sim::Model model = sim::load_model(program.model);
   const sim::Strategy strategy = sim::parse_strategy(program.strategy, model);
-  return play_reference(model,
-                        {program.replicas, program.microbatches, request.warmup_steps + request.steps, request.seed,
-                         strategy.broadcast_buffers, sim::schedule_table().at(strategy.schedule).one_loss});
+  return execute_reference(model,
+                           {program.replicas, program.microbatches, request.warmup_steps + request.steps, request.seed,
+                            strategy.broadcast_buffers, sim::schedule_table().at(strategy.schedule).one_loss});
 }
 
 void compare_state(const RunRequest& request, const Reference& reference, std::uint32_t rank, RankReport& report) {
@@ -81,8 +81,8 @@ void reset_resident_peak() {
   std::ofstream("/proc/self/clear_refs") << 5;
 }
 
-RankReport play(const RunRequest& request, Communicator& communicator, const ProgressBoard& board,
-                std::optional<Executor>& executor) {
+RankReport execute(const RunRequest& request, Communicator& communicator, const ProgressBoard& board,
+                   std::optional<Executor>& executor) {
   const std::uint32_t rank = communicator.rank();
   const std::uint32_t steps = request.warmup_steps + request.steps;
   const bool idle = rank >= request.program.ranks();
@@ -118,7 +118,7 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
 RunResult merge(const RunRequest& request, std::vector<RankReport> reports, const Reference* reference) {
   const sim::Program& program = request.program;
   reports.resize(program.ranks());
-  const sim::TransferMatching wiring(program);
+  const sim::TransferMatching matching(program);
   RunResult result;
   for (std::uint32_t s = 0; s < request.steps; ++s) {
     StepResult step;
@@ -127,7 +127,7 @@ RunResult merge(const RunRequest& request, std::vector<RankReport> reports, cons
       step.timeline.step_s = std::max(step.timeline.step_s, step.timeline.ranks.back().end_of_step_s);
     }
     step.loss = mean_loss(reports, request.warmup_steps + s);
-    fill_ready_times(program, wiring, step.timeline);
+    fill_ready_times(program, matching, step.timeline);
     sim::break_down(program, step.timeline);
     sim::check(program, step.timeline);
     result.steps.push_back(std::move(step));

@@ -1,7 +1,7 @@
 // One rank's part of a run, and what the ranks' parts say together.
 //
 //   std::optional<Executor> executor;
-//   RankReport mine = play(request, communicator, board, executor);     // on every rank
+//   RankReport mine = execute(request, communicator, board, executor);     // on every rank
 //   compare_state(request, reference_of(request), rank, mine);          // on every rank, to verify
 //   RunResult result = merge(request, {rank0s, rank1s});                // where the session is
 #pragma once
@@ -28,10 +28,10 @@ struct RankReport {
 
 /// Plays the request on this rank; ranks beyond the program's only keep step. The executor stays with the caller: its
 /// tensors must outlive the others' transfers, also when this rank fails.
-RankReport play(const RunRequest& request, Communicator& communicator, const ProgressBoard& board,
-                std::optional<Executor>& executor);
+RankReport execute(const RunRequest& request, Communicator& communicator, const ProgressBoard& board,
+                   std::optional<Executor>& executor);
 
-/// One device playing the request's partition.
+/// One device executing the request's partition.
 Reference reference_of(const RunRequest& request);
 
 /// Compares the rank's state with the reference and drops it: only numbers go to rank 0, not gigabytes.

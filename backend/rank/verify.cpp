@@ -19,9 +19,9 @@ namespace backend {
 namespace {
 
 /// The model on one device, with the running statistics of every replica.
-class Player {
+class OneDevice {
  public:
-  Player(const sim::Model& model, const Partition& partition)
+  OneDevice(const sim::Model& model, const Partition& partition)
       : model_(model),
         partition_(partition),
         replica_rows_(model.global_batch / partition.replicas),
@@ -46,7 +46,7 @@ class Player {
     target_ = make("target", model.target_spec(batch), {Kind::model_target, 0, 0, batch});
   }
 
-  Reference play() {
+  Reference execute() {
     Reference reference;
     const std::unique_ptr<torch::optim::Optimizer> optimizer =
         op_kernels().at(model_.optimizer.kind->name).reference_optimizer(model_.optimizer, leaves_);
@@ -57,7 +57,7 @@ class Player {
       double sum = 0;
       for (std::int64_t replica = 0; replica < partition_.replicas; ++replica) {
         optimizer->zero_grad();
-        sum += play_replica(replica);
+        sum += execute_replica(replica);
         for (std::size_t p = 0; p < leaves_.size(); ++p) {
           const at::Tensor part = leaves_[p].grad().div_(static_cast<double>(partition_.replicas));
           mean[p] = replica == 0 ? part : mean[p].add_(part);
@@ -97,7 +97,7 @@ class Player {
   }
 
   /// Forward and backward of the replica's microbatches; its loss.
-  double play_replica(std::int64_t replica) {
+  double execute_replica(std::int64_t replica) {
     const std::int64_t first_row = replica * replica_rows_;
     if (partition_.one_loss) {
       // Autograd goes through the concatenation from its end: gradients are added from the last microbatch to the
@@ -197,9 +197,9 @@ double finite_or_infinite(double error) {
 
 }  // namespace
 
-Reference play_reference(const sim::Model& model, const Partition& partition) {
+Reference execute_reference(const sim::Model& model, const Partition& partition) {
   const at::AutoGradMode grad_mode(true);
-  return Player(model, partition).play();
+  return OneDevice(model, partition).execute();
 }
 
 std::vector<VerifiedTensor> compare(const Reference& reference, std::uint32_t replica,

@@ -1,11 +1,11 @@
-// What a run must have computed: one device playing the same partition, under autograd.
+// What a run must have computed: one device executing the same partition, under autograd.
 //
-//   Reference reference = play_reference(model, {program.replicas, program.microbatches, steps, seed});
+//   Reference reference = execute_reference(model, {program.replicas, program.microbatches, steps, seed});
 //   std::vector<VerifiedTensor> rows = compare(reference, replica, executor.state());  // on every rank
 //   result.verified = verdict(reference, losses, rows_of_all_ranks);
 //
 // Independent of lowering, Programs and our own kernels: it interprets the Model with the references of the op table's
-// rows (torch's functions, autograd, torch::optim), in float64 on the CPU. Each replica plays its rows of the batch, one
+// rows (torch's functions, autograd, torch::optim), in float64 on the CPU. Each replica executes its rows of the batch, one
 // microbatch after the other; the gradient is the mean over all of them. Batch-norm statistics are those of a
 // microbatch; each replica has running statistics of its own.
 //
@@ -42,7 +42,7 @@ struct Reference {
   std::vector<Tensors> buffers;  // per replica: "buffer bn1.running_mean" after the last step
 };
 
-Reference play_reference(const sim::Model& model, const Partition& partition);
+Reference execute_reference(const sim::Model& model, const Partition& partition);
 
 /// What one rank has. InternalError for a name or shape that the reference doesn't know.
 std::vector<VerifiedTensor> compare(const Reference& reference, std::uint32_t replica,

@@ -114,7 +114,7 @@ c10::intrusive_ptr<c10d::Store> open_store(std::uint32_t rank, std::uint32_t ran
   }
 }
 
-/// What all process groups of this rank share. The calling thread, which plays the rank, is pinned; gloo's threads
+/// What all process groups of this rank share. The calling thread, which executes the rank, is pinned; gloo's threads
 /// inherit its core, and the priority under which they are made.
 class Connections {
  public:

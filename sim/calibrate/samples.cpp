@@ -91,7 +91,7 @@ void collect_ops(const CalibrationTask& task, std::span<const Timeline> steps, C
         if (!is_computed(role.kind[i])) continue;
         works[work_key(task.program.works[role.work[i]])][i].push_back(durations.seconds[0][i]);
         total_s += durations.seconds[0][i];
-        if (task.kind == Kind::ops) samples.launches.push_back(durations.gap_s[0][i]);
+        if (task.kind == Kind::ops) samples.launches.push_back(durations.host_s[0][i]);
       }
     }
   }
@@ -124,7 +124,7 @@ void collect_transfers(const CalibrationTask& task, std::span<const Timeline> st
           first = std::min(first, durations.seconds[rank][i]);
           if (!first_only) link.transfers.push_back(durations.seconds[rank][i]);
         }
-        (receives ? link.recv_overheads : link.send_overheads).push_back(durations.gap_s[rank][i + 1]);
+        (receives ? link.recv_overheads : link.send_overheads).push_back(durations.host_s[rank][i + 1]);
       }
     }
     if (first_only) samples.link.transfers.insert(samples.link.transfers.end(), first_s.begin(), first_s.end());
@@ -178,7 +178,7 @@ void add_memory(const CalibrationTask& task, std::span<const std::int64_t> works
   for (const Work& work : task.program.works)
     of_works.push_back(static_cast<double>(samples.workspaces[work_key(work)]));
   const double ranks = static_cast<double>(task.copies) / static_cast<double>(resident_peak_bytes.size());
-  const double held = held_with_reuse(role, of_works) * ranks;
+  const double held = memory_with_reuse(role, of_works) * ranks;
   for (const std::int64_t resident : resident_peak_bytes)
     samples.process_bytes.push_back(std::max(0.0, static_cast<double>(resident) - held));
 }

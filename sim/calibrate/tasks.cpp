@@ -39,7 +39,7 @@ class Questions final : public CostModel {
 
 std::vector<TransferQuestion> questions_of(const Job& job) {
   const Questions questions;
-  price(job.program, questions, job.cluster);
+  costs_of(job.program, questions, job.cluster);
   std::ranges::sort(questions.asked, {},
                     [](const TransferQuestion& q) { return std::tuple(q.kind, q.collective, q.members, q.bytes); });
   return questions.asked;

@@ -52,23 +52,23 @@ TransferQuestion question_of(const Program& program, const Role& role, std::uint
 }
 
 /// Every transfer by itself: members of one role may be in lists of different sizes, and some on one node only.
-void price_transfers(const Program& program, const CostModel& model, const Cluster& cluster, Prices& prices) {
+void cost_transfers(const Program& program, const CostModel& model, const Cluster& cluster, Costs& costs) {
   const TransferMatching matching(program);
-  prices.transfer_of.assign(matching.participants.size(), kNone);
+  costs.transfer_of.assign(matching.participants.size(), kNone);
   const std::vector<Program::Place> places = program.places();
   std::map<std::tuple<InstructionKind, CollectiveKind, std::int64_t, std::uint32_t, bool>, std::uint32_t> known;
   for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
     const Role& role = program.roles[places[rank].role];
     for (std::uint32_t i = 0; i < role.size(); ++i) {
       if (!is_posted(role.kind[i])) continue;
-      std::uint32_t& transfer = prices.transfer_of[matching.transfer(places[rank], rank, role, i)];
+      std::uint32_t& transfer = costs.transfer_of[matching.transfer(places[rank], rank, role, i)];
       if (transfer != kNone) continue;  // by another participant
       const TransferQuestion question = question_of(program, role, i, places[rank].replica, matching, cluster);
       const auto [entry, is_first] = known.try_emplace(
           {question.kind, question.collective, question.bytes, question.members, question.across_nodes},
-          prices.transfers.size());
+          costs.transfers.size());
       // A group of one has nobody to talk to.
-      if (is_first) prices.transfers.push_back(question.members > 1 ? model.transfer(question) : TransferCost{});
+      if (is_first) costs.transfers.push_back(question.members > 1 ? model.transfer(question) : TransferCost{});
       transfer = entry->second;
     }
   }
@@ -76,24 +76,24 @@ void price_transfers(const Program& program, const CostModel& model, const Clust
 
 }  // namespace
 
-Prices price(const Program& program, const CostModel& model, const Cluster& cluster) {
-  Prices prices;
-  std::vector<ComputeCost> costs;
+Costs costs_of(const Program& program, const CostModel& model, const Cluster& cluster) {
+  Costs costs;
+  std::vector<ComputeCost> of_work;
   for (const Work& work : program.works) {
-    costs.push_back(model.compute(work));
-    prices.busy_levels = std::max(prices.busy_levels, static_cast<std::uint32_t>(costs.back().busy_s.size()));
+    of_work.push_back(model.compute(work));
+    costs.busy_levels = std::max(costs.busy_levels, static_cast<std::uint32_t>(of_work.back().busy_s.size()));
   }
-  for (const ComputeCost& cost : costs) {
-    prices.knowledge.push_back(cost.knowledge);
-    prices.workspace_bytes.push_back(cost.workspace_bytes);
-    prices.jitter.push_back(cost.jitter);
-    for (std::size_t level = 0; level < prices.busy_levels; ++level)
-      prices.work_s.push_back(cost.busy_s.at(std::min(level, cost.busy_s.size() - 1)));
+  for (const ComputeCost& cost : of_work) {
+    costs.knowledge.push_back(cost.knowledge);
+    costs.workspace_bytes.push_back(cost.workspace_bytes);
+    costs.jitter.push_back(cost.jitter);
+    for (std::size_t level = 0; level < costs.busy_levels; ++level)
+      costs.work_s.push_back(cost.busy_s.at(std::min(level, cost.busy_s.size() - 1)));
   }
-  price_transfers(program, model, cluster, prices);
-  prices.launch_s = model.launch_s();
-  prices.rank_jitter = model.rank_jitter();
-  return prices;
+  cost_transfers(program, model, cluster, costs);
+  costs.launch_s = model.launch_s();
+  costs.rank_jitter = model.rank_jitter();
+  return costs;
 }
 
 }  // namespace sim

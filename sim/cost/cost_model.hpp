@@ -2,8 +2,8 @@
 // together.
 //
 //   std::unique_ptr<CostModel> model = cost_model_table().at("profiled").make(cluster, &profile);
-//   Prices prices = price(program, *model, cluster);  // once per program: every Work once, every transfer size once
-//   Timeline timeline = simulate(program, prices, cluster);
+//   Costs costs = costs_of(program, *model, cluster);  // once per program: every Work once, every transfer size once
+//   Timeline timeline = simulate(program, costs, cluster);
 #pragma once
 
 #include <memory>
@@ -45,22 +45,23 @@ struct ComputeCost {
 /// message is expected, and the sending thread writes it inside the call that posts it. Sender first: it is unexpected,
 /// and gloo's thread writes it once the receiver has posted.
 struct Rendezvous {
-  double note_s = 0;                 // of the other rank's core per notification; 0: nothing of this is known
+  double notification_s = 0;         // of the other rank's core per notification; 0: nothing of this is known
   double delivery_s = 0;             // from the last byte's writing until the receiver has it
   double latency_s = 0, wire_s = 0;  // of an unexpected message, from the receiver's post on
-  double post_s = 0;                 // host time until the thread that posts an unexpected message goes on
-  [[nodiscard]] bool known() const { return note_s > 0; }
+  double send_overhead_s = 0;        // host time until the thread that posts an unexpected message goes on
+  [[nodiscard]] bool known() const { return notification_s > 0; }
 };
 
 /// A transfer or collective, alone on its links: fixed part plus bytes on the busiest link.
 struct TransferCost {
-  double latency_s = 0;    // steps × α
-  double wire_s = 0;       // bytes on the wire / bandwidth: the part that shares a link with others
-  double post_s = 0;       // host time until the thread that posts it (a send, a collective) goes on; launch included
-  double recv_post_s = 0;  // the same of a recv
-  double core_share = 0;   // of each member's core while it runs
-  Rendezvous rendezvous;   // with it, the above is of an expected message
-  double jitter = 0;       // standard deviation of one execution / its mean
+  double latency_s = 0;  // steps × α
+  double wire_s = 0;     // bytes on the wire / bandwidth: the part that shares a link with others
+  double send_overhead_s =
+      0;  // host time until the thread that posts it (a send, a collective) goes on; launch included
+  double recv_overhead_s = 0;  // the same of a recv
+  double core_share = 0;       // of each member's core while it runs
+  Rendezvous rendezvous;       // with it, the above is of an expected message
+  double jitter = 0;           // standard deviation of one execution / its mean
 };
 
 struct TransferQuestion {
@@ -95,7 +96,7 @@ struct CostModelKind {
 const Table<CostModelKind>& cost_model_table();
 
 /// The costs of one program as flat arrays: what the simulator reads.
-struct Prices {
+struct Costs {
   std::uint32_t busy_levels = 1;           // k = 1…busy_levels
   std::vector<double> work_s;              // [work × busy_levels + k − 1]
   std::vector<TransferCost> transfers;     // one per distinct question
@@ -106,6 +107,6 @@ struct Prices {
   std::vector<double> jitter;           // [work], or empty: none
   double rank_jitter = 0;               // of a rank's whole step
 };
-Prices price(const Program& program, const CostModel& model, const Cluster& cluster);
+Costs costs_of(const Program& program, const CostModel& model, const Cluster& cluster);
 
 }  // namespace sim

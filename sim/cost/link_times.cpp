@@ -12,8 +12,8 @@ void LinkTimes::add(std::int64_t bytes, std::span<const double> samples_s, const
   auto& [time, known] = sizes[bytes];
   time.add(samples_s);
   const double share = static_cast<double>(samples_s.size()) / static_cast<double>(time.count);
-  known.post_s += share * (posts.post_s - known.post_s);
-  known.recv_post_s += share * (posts.recv_post_s - known.recv_post_s);
+  known.send_overhead_s += share * (posts.send_overhead_s - known.send_overhead_s);
+  known.recv_overhead_s += share * (posts.recv_overhead_s - known.recv_overhead_s);
 }
 
 std::optional<TransferTime> LinkTimes::at(std::int64_t bytes) const {
@@ -39,8 +39,8 @@ std::optional<TransferTime> LinkTimes::at(std::int64_t bytes) const {
   return TransferTime{latency_s,
                       total_s - latency_s,
                       high.time.jitter(),
-                      {value(low.posts.post_s, high.posts.post_s, least.post_s),
-                       value(low.posts.recv_post_s, high.posts.recv_post_s, least.recv_post_s)}};
+                      {value(low.posts.send_overhead_s, high.posts.send_overhead_s, least.send_overhead_s),
+                       value(low.posts.recv_overhead_s, high.posts.recv_overhead_s, least.recv_overhead_s)}};
 }
 
 LinkTimes LinkTimes::monotone() const {

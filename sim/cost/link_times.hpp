@@ -1,7 +1,7 @@
 // The measured times of one kind of transfer, by size: between the sizes, beyond them, and as a line.
 //
 //   LinkTimes times;
-//   times.add(/*bytes=*/4096, samples_s, {/*post_s=*/20e-6, /*recv_post_s=*/5e-6});
+//   times.add(/*bytes=*/4096, samples_s, {/*send_overhead_s=*/20e-6, /*recv_overhead_s=*/5e-6});
 //   times.add(1 << 20, more_samples_s, {});
 //   times.at(1 << 16)->latency_s;  times.line()->alpha_s;
 #pragma once
@@ -17,7 +17,7 @@ namespace sim {
 
 /// Host time until the thread that posts a transfer goes on: of a send or collective, and of a recv.
 struct PostTimes {
-  double post_s = 0, recv_post_s = 0;
+  double send_overhead_s = 0, recv_overhead_s = 0;
 };
 
 /// A transfer's time: a part that doesn't depend on the size, and the rest.

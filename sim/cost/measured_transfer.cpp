@@ -36,18 +36,19 @@ std::optional<TransferCost> transfer_cost(const Profile& profile, const Cluster&
   const double parts = parts_in_turn(cluster, link);
   TransferCost cost{.latency_s = time->latency_s / parts,
                     .wire_s = time->wire_s / parts,
-                    .post_s = least.posts.post_s,
-                    .recv_post_s = least.posts.recv_post_s,
+                    .send_overhead_s = least.posts.send_overhead_s,
+                    .recv_overhead_s = least.posts.recv_overhead_s,
                     .core_share = profile.core_share(cluster.world).value_or(cluster.link.core_share),
                     .jitter = time->jitter};
   if (link.kind != "send") return cost;
   const std::optional<Statistic> note = profile.link({link.world, "note", link.members}, 0);
   const std::optional<TransferTime> unexpected = profile.transfer({link.world, "unexpected_send", link.members}, bytes);
   if (!note || !unexpected) return cost;
-  cost.post_s = time->posts.post_s;
+  cost.send_overhead_s = time->posts.send_overhead_s;
   // A small message is written whole while it is posted.
-  const double delivery_s = std::max(0.0, least.latency_s - least.posts.post_s);
-  cost.rendezvous = {note->mean_s, delivery_s, unexpected->latency_s, unexpected->wire_s, unexpected->posts.post_s};
+  const double delivery_s = std::max(0.0, least.latency_s - least.posts.send_overhead_s);
+  cost.rendezvous = {note->mean_s, delivery_s, unexpected->latency_s, unexpected->wire_s,
+                     unexpected->posts.send_overhead_s};
   return cost;
 }
 

@@ -89,7 +89,8 @@ std::optional<TransferTime> Profile::transfer(const LinkKey& link, std::int64_t 
   const auto found = links_.find(link);
   std::optional<TransferTime> time = found == links_.end() ? std::nullopt : found->second.at(bytes);
   if (time)
-    for (double* seconds : {&time->latency_s, &time->wire_s, &time->posts.post_s, &time->posts.recv_post_s})
+    for (double* seconds :
+         {&time->latency_s, &time->wire_s, &time->posts.send_overhead_s, &time->posts.recv_overhead_s})
       *seconds *= stretch(link.world);
   return time;
 }

@@ -117,8 +117,8 @@ class ProfileFile {
       for (const auto& [bytes, measured] : times.sizes) {
         Json row{{"world", key.world}, {"kind", key.kind}, {"members", key.members}, {"bytes", bytes}};
         write(row, measured.time);
-        row["post_s"] = number(measured.posts.post_s);
-        row["recv_post_s"] = number(measured.posts.recv_post_s);
+        row["post_s"] = number(measured.posts.send_overhead_s);
+        row["recv_post_s"] = number(measured.posts.recv_overhead_s);
         rows.push_back(std::move(row));
       }
     return rows;
@@ -173,8 +173,8 @@ class ProfileFile {
         throw ConfigError("{}: unknown kind '{}'; known: {}", row.where(), key.kind,
                           fmt::to_string(fmt::join(kLinkKinds, ", ")));
       LinkTimes::Size measured{read_statistic(row), {}};
-      if (row.has("post_s")) measured.posts.post_s = time_of(row, "post_s");
-      if (row.has("recv_post_s")) measured.posts.recv_post_s = time_of(row, "recv_post_s");
+      if (row.has("post_s")) measured.posts.send_overhead_s = time_of(row, "post_s");
+      if (row.has("recv_post_s")) measured.posts.recv_overhead_s = time_of(row, "recv_post_s");
       if (!profile.links_[key].sizes.emplace(bytes, measured).second)
         throw ConfigError("{}: {} {} with members={} bytes={} is there twice", row.where(), key.world, key.kind,
                           key.members, bytes);

@@ -70,7 +70,7 @@ struct Tables {
   Tables(Program& program, std::size_t node_count) : works(program.works), names(program.names), nodes(node_count) {}
 };
 
-/// Builds the list of one stage: plays the schedule's actions node by node.
+/// Builds the list of one stage: follows the schedule's actions, node by node.
 class StageBuilder {
  public:
   StageBuilder(const Plan& plan, std::uint32_t stage, Tables& tables) : plan_(plan), stage_(stage), tables_(tables) {
@@ -199,7 +199,7 @@ class StageBuilder {
     for (const Pending& p : pending) draft_.wait(p.ticket, p.node, p.microbatch);
   }
 
-  /// Waits for the gradients that `peer` has received for certain: it played their backwards before it sent this
+  /// Waits for the gradients that `peer` has received for certain: it executed their backwards before it sent this
   /// forward's input. So they needn't be kept until the end of the step.
   void wait_received(std::uint32_t peer, std::vector<Pending>& sends, std::int32_t forward) {
     if (!plan_.edges.contains({peer, stage_})) return;
@@ -212,7 +212,7 @@ class StageBuilder {
     });
   }
 
-  /// When a stage plays what, as places in its schedule, by microbatch.
+  /// When a stage executes what, as places in its schedule, by microbatch.
   struct Order {
     std::vector<std::size_t> forward, backward;
   };
@@ -325,7 +325,7 @@ class StageBuilder {
   }
 
   void backward(std::int32_t mb, bool last) {
-    // The next stage has long received what was sent: it has played this microbatch's forward before its gradient can
+    // The next stage has long received what was sent: it has executed this microbatch's forward before its gradient can
     // come.
     wait_all(activation_sends_[mb]);
     std::vector<Pending> received;

@@ -2,7 +2,7 @@
 //
 //   Program program = lower(model, parse_strategy("ddp,dp=2", model));
 //
-// Steps: cut the model into stages; per stage play the schedule's actions, node by node, forward and backward, with a
+// Steps: cut the model into stages; per stage follow the schedule's actions, node by node, forward and backward, with a
 // send for every tensor that a later stage reads; then the passes in `sim/lower/pass`: buffer broadcast, buckets,
 // optimizer, frees. Gradient accumulation is part of the actions.
 #pragma once
@@ -17,7 +17,7 @@ namespace sim {
 Program lower(const Model& model, const Strategy& strategy);
 
 /// The one-rank program whose ops are those of `strategy` on one rank: the same microbatches, the same buckets, no
-/// transfers. What `calibrate` plays. Every microbatch, not the first few alone: the first op of a step finds cold
+/// transfers. What `calibrate` executes. Every microbatch, not the first few alone: the first op of a step finds cold
 /// caches, and must count as often as it does in a step.
 Program calibration_program(const Model& model, const Strategy& strategy);
 

@@ -157,7 +157,7 @@ MemoryFit fit_memory(const Program& program, const Cluster& cluster, std::span<c
   return fit;
 }
 
-double held_with_reuse(const Role& role, std::span<const double> workspace_bytes) {
+double memory_with_reuse(const Role& role, std::span<const double> workspace_bytes) {
   std::map<double, std::int64_t> unused;  // blocks by size
   double held = 0, small = 0, most_small = 0;
   const auto take = [&](double bytes) {

@@ -22,7 +22,7 @@ struct Memory {
   std::int64_t persistent_bytes = 0;
 };
 Memory peak_memory(const Role& role);
-/// The same with what ops allocate while they run: what an allocator sees. `workspace_bytes`: by work (Prices).
+/// The same with what ops allocate while they run: what an allocator sees. `workspace_bytes`: by work (Costs).
 double peak_with_workspace(const Role& role, std::span<const double> workspace_bytes);
 
 /// What memory is needed for, in the words of a report: parameters with the buffers of batch norm, activations with the
@@ -57,6 +57,6 @@ MemoryFit fit_memory(const Program& program, const Cluster& cluster, std::span<c
 constexpr std::int64_t kReusedFrom = std::int64_t{64} << 10;
 /// What such an allocator holds of the system's memory at the end of several steps: blocks of a size that nobody asks
 /// for again stay. An op's workspace counts as one block.
-double held_with_reuse(const Role& role, std::span<const double> workspace_bytes);
+double memory_with_reuse(const Role& role, std::span<const double> workspace_bytes);
 
 }  // namespace sim

@@ -1,11 +1,11 @@
 // A Program is what each rank does in one training step, instruction by instruction. It is data: printable, parsable,
-// checked before anyone plays it, and the same for the simulator and for the executor on real devices.
+// checked before anyone executes it, and the same for the simulator and for the executor on real devices.
 //
 //   Program program = lower(model, strategy);
 //   fmt::print("{}", to_text(program));
 //   Program same = program_from_text(text);
 //
-// How a rank plays its list. One issuing thread goes through the list in order. `compute`, `copy`, `update` run on the
+// How a rank executes its list. One issuing thread goes through the list in order. `compute`, `copy`, `update` run on the
 // device's compute lane (on a CPU the issuing thread itself). `send`, `recv`, `collective` are *posted* and go on in
 // the communication lane once everything issued before them is done; `wait` names a posted instruction and holds the
 // issuing thread (on a CPU) or the compute lane (on a GPU) until that one is done. So the only order among lanes is:
@@ -158,7 +158,7 @@ struct Program {
   std::string model;     // load_model's text
   std::string strategy;  // the canonical strategy text
   std::int64_t global_batch = 0;
-  /// How one device would play the same partition (the reference of `verify`): replicas × microbatches, the gradient
+  /// How one device would execute the same partition (the reference of `verify`): replicas × microbatches, the gradient
   /// averaged over both.
   std::int64_t replicas = 1, microbatches = 1;
   std::vector<Work> works;
@@ -178,7 +178,7 @@ struct Program {
   [[nodiscard]] std::string label(const Role& role, std::uint32_t instruction) const;
 };
 
-/// Text form: complete, one line per tensor and instruction. program_from_text(to_text(p)) plays exactly like p.
+/// Text form: complete, one line per tensor and instruction. program_from_text(to_text(p)) executes exactly like p.
 std::string to_text(const Program& program);
 /// ConfigError with the line number when the text is not a Program.
 Program program_from_text(std::string_view text);
@@ -210,7 +210,7 @@ class NameTable {
   std::map<std::string, std::uint32_t, std::less<>> index_;
 };
 
-/// ConfigError when the Program can't be played: ranks or groups that don't fit; collectives in different order among
+/// ConfigError when the Program can't be executed: ranks or groups that don't fit; collectives in different order among
 /// the members of a group, or of different tensors; sends without receives; a deadlock (sends block until received: the
 /// strictest transport); a read of bytes that weren't written or of a freed tensor; a write to bytes that a transfer
 /// uses; a change in place that isn't listed as a write; a storage freed twice or never. The message names rank and

@@ -166,7 +166,7 @@ struct Result {
   void begin_session(const nlohmann::json& context, const std::string& where);
 };
 
-/// Fills in where the ranks sit and what memory the Program needs. `workspace_bytes`: by work (Prices), where known.
+/// Fills in where the ranks sit and what memory the Program needs. `workspace_bytes`: by work (Costs), where known.
 void place(Cell& cell, const Program& program, const Cluster& cluster, std::span<const double> workspace_bytes = {});
 /// ConfigError when the cell's rounds are of another Program: its model's file, or the code that lowers it, has changed.
 void check_program(Cell& cell, const Program& program, const std::string& where);

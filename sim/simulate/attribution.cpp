@@ -52,7 +52,7 @@ void MeasuredSteps::add(const Timeline& timeline, const Durations& of_step) {
   end_s.resize(timeline.ranks.size());
   for (std::size_t r = 0; r < end_s.size(); ++r) end_s[r] += timeline.ranks[r].end_of_step_s;
   sim::add(durations.seconds, of_step.seconds);
-  sim::add(durations.gap_s, of_step.gap_s);
+  sim::add(durations.host_s, of_step.host_s);
 }
 
 CostAttribution attribute_cost_error(const Program& program, const Cluster& cluster, const Timeline& predicted,
@@ -84,9 +84,9 @@ CostAttribution attribute_cost_error(const Program& program, const Cluster& clus
       const std::vector<std::string>& of_role = class_names[places[r].role];
       for (std::size_t i = 0; i < of_role.size(); ++i) {
         if (name != "host" && of_role[i] != name) continue;
-        double& duration = name == "host" ? mixed.gap_s[r][i] : mixed.seconds[r][i];
+        double& duration = name == "host" ? mixed.host_s[r][i] : mixed.seconds[r][i];
         const double replacement =
-            share * (name == "host" ? measured.durations.gap_s[r][i] : measured.durations.seconds[r][i]);
+            share * (name == "host" ? measured.durations.host_s[r][i] : measured.durations.seconds[r][i]);
         if (r == result.critical_rank) error.predicted_s += duration, error.measured_s += replacement;
         duration = replacement;
       }

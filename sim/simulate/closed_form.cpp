@@ -11,8 +11,8 @@ namespace {
 
 /// Costs that only shared time can tell. What a transport's ends do to each other is among them: a transfer's cost is
 /// all that the closed form needs.
-bool is_shared(const PlacedProgram& placed, const Prices& prices) {
-  if (prices.busy_levels > 1) return true;
+bool is_shared(const PlacedProgram& placed, const Costs& mean) {
+  if (mean.busy_levels > 1) return true;
   std::vector<bool> taken;
   for (std::uint32_t rank = 0; rank < placed.ranks(); ++rank) {
     const std::uint32_t device = placed.cluster.place[rank].device;
@@ -20,7 +20,7 @@ bool is_shared(const PlacedProgram& placed, const Prices& prices) {
     if (taken[device]) return true;
     taken[device] = true;
   }
-  return std::ranges::any_of(prices.transfers,
+  return std::ranges::any_of(mean.transfers,
                              [](const TransferCost& cost) { return cost.core_share > 0 || cost.rendezvous.known(); });
 }
 
@@ -28,7 +28,7 @@ class ClosedForm : public LongestPath<ClosedForm> {
  public:
   ClosedForm(const PlacedProgram& placed, const StepCosts& costs)
       : LongestPath(placed), costs_(costs), channels_(placed.matching.channels) {
-    if (placed.cluster.device.asynchronous) issued_s_ = issue_times(placed, costs.prices().launch_s);
+    if (placed.cluster.device.asynchronous) issued_s_ = issue_times(placed, costs.mean().launch_s);
   }
 
   std::optional<Timeline> run() {
@@ -51,10 +51,10 @@ class ClosedForm : public LongestPath<ClosedForm> {
 
   [[nodiscard]] double issued_s(std::uint32_t rank, std::uint32_t i, double clock_s) const {
     if (!issued_s_.empty()) return std::max(clock_s, issued_s_[rank][i]);
-    if (i == 0 || !is_posted(placed_.role(rank).kind[i - 1])) return clock_s + costs_.prices().launch_s;
+    if (i == 0 || !is_posted(placed_.role(rank).kind[i - 1])) return clock_s + costs_.mean().launch_s;
     const TransferCost& before = costs_.transfer(rank, i - 1);
     const bool received = placed_.role(rank).kind[i - 1] == InstructionKind::recv;
-    return clock_s + std::max(costs_.prices().launch_s, received ? before.recv_post_s : before.post_s);
+    return clock_s + std::max(costs_.mean().launch_s, received ? before.recv_overhead_s : before.send_overhead_s);
   }
   [[nodiscard]] double compute_s(std::uint32_t rank, std::uint32_t i) const { return costs_.compute_s(rank, i); }
 
@@ -155,7 +155,7 @@ class ClosedForm : public LongestPath<ClosedForm> {
 }  // namespace
 
 std::optional<Timeline> closed_form(const PlacedProgram& placed, const StepCosts& costs) {
-  if (is_shared(placed, costs.prices())) return std::nullopt;
+  if (is_shared(placed, costs.mean())) return std::nullopt;
   return ClosedForm(placed, costs).run();
 }
 

@@ -107,7 +107,7 @@ Durations durations_of(const Program& program, const Timeline& measured, const C
     const Role& role = placed.role(rank);
     const RankTimeline& times = measured.ranks[rank];
     std::vector<double>& seconds = durations.seconds.emplace_back(role.size(), 0);
-    std::vector<double>& gap = durations.gap_s.emplace_back(role.size(), 0);
+    std::vector<double>& gap = durations.host_s.emplace_back(role.size(), 0);
     double free_s = 0;  // when the issuing thread was done with the instruction before
     for (std::uint32_t i = 0; i < role.size(); ++i) {
       const double begun_s = is_posted(role.kind[i]) ? times.posted_s[i] : times.start_s[i];

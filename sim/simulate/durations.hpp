@@ -20,7 +20,7 @@ struct Durations {
   /// Of compute; of a transfer from when its bytes begin to move until the waiting rank goes on, as that rank saw it;
   /// of a send that is waited for only later, until it was received.
   std::vector<std::vector<double>> seconds;
-  std::vector<std::vector<double>> gap_s;  // host time before each instruction
+  std::vector<std::vector<double>> host_s;  // host time before each instruction
   /// Transfers that the ranks' threads copy while they wait: [rank] → (wait, transfer copied in it), in list order.
   std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>> copied_in;
 };

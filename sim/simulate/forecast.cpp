@@ -15,7 +15,7 @@ namespace sim {
 namespace {
 
 /// Device seconds of each work in a step, of all ranks together.
-std::vector<double> compute_by_work(const Program& program, const Prices& costs) {
+std::vector<double> compute_by_work(const Program& program, const Costs& costs) {
   std::vector<double> seconds(program.works.size());
   for (const Role& role : program.roles)
     for (const std::uint32_t work : role.work)
@@ -84,20 +84,20 @@ std::string describe_knowledge(const Forecast& forecast) {
 Forecast forecast(const Program& program, const Cluster& cluster, std::string_view cost_model, const Profile* profile,
                   const Scale& scale) {
   const std::unique_ptr<CostModel> model = cost_model_table().at(cost_model).make(cluster, profile);
-  Forecast result{.costs = price(program, *model, cluster), .step = {}};
-  if (!scale.is_one()) result.costs = scaled(result.costs, program, cluster, scale);
+  Forecast result{.costs = costs_of(program, *model, cluster), .step = {}};
+  if (!scale.is_identity()) result.costs = scaled(result.costs, program, cluster, scale);
   result.step = expected_step(program, result.costs, cluster);
   add_knowledge(program, result);
   return result;
 }
 
-MemoryForecast forecast_memory(const Program& program, const Prices& costs, std::span<const double> process_bytes,
+MemoryForecast forecast_memory(const Program& program, const Costs& costs, std::span<const double> process_bytes,
                                bool process_per_rank) {
   double peak = 0, all = 0;
   std::vector<double> held;  // by role
   for (const Role& role : program.roles) {
     peak = std::max(peak, peak_with_workspace(role, costs.workspace_bytes));
-    held.push_back(held_with_reuse(role, costs.workspace_bytes));
+    held.push_back(memory_with_reuse(role, costs.workspace_bytes));
     all += held.back() * static_cast<double>(role.ranks.size());
   }
   MemoryForecast memory{std::llround(peak), std::nullopt};

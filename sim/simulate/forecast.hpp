@@ -36,7 +36,7 @@ struct NewKind {
 };
 
 struct Forecast {
-  Prices costs;
+  Costs costs;
   StepTime step;
   double low_s = 0, high_s = 0;
   double novelty = 0;  // of the compute, by time: 0 all shapes are in the profile, 1 none is like one of them
@@ -57,7 +57,7 @@ struct MemoryForecast {
   std::int64_t allocator_peak_bytes = 0;            // a rank's tensors, with the ops' own workspace
   std::optional<std::int64_t> resident_peak_bytes;  // unavailable where the profile doesn't know the world's processes
 };
-MemoryForecast forecast_memory(const Program& program, const Prices& costs, std::span<const double> process_bytes,
+MemoryForecast forecast_memory(const Program& program, const Costs& costs, std::span<const double> process_bytes,
                                bool process_per_rank);
 
 }  // namespace sim

@@ -1,7 +1,7 @@
 // The host of an asynchronous device (a GPU): it runs ahead of the device, so an instruction starts at the earliest
 // when it has been issued.
 //
-//   const std::vector<std::vector<double>> issued_s = issue_times(placed, prices.launch_s);   // [rank][instruction]
+//   const std::vector<std::vector<double>> issued_s = issue_times(placed, costs.launch_s);   // [rank][instruction]
 #pragma once
 
 #include <vector>

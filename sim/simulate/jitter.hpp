@@ -20,6 +20,6 @@ struct Factors {
 /// distributed with the costs' jitter as coefficient of variation (positive, one-sided where the jitter is large),
 /// independent; the same ones in every call and on every machine. The mean of every draw over the steps is exactly 1: without rank jitter, a rank that waits for nobody
 /// takes what `simulate` says.
-std::vector<Factors> draw_factors(const Program& program, const Prices& prices, const TransferMatching& wiring);
+std::vector<Factors> draw_factors(const Program& program, const Costs& costs, const TransferMatching& matching);
 
 }  // namespace sim

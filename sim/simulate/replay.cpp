@@ -32,7 +32,7 @@ class Replay : public LongestPath<Replay> {
   friend LongestPath;
 
   [[nodiscard]] double issued_s(std::uint32_t rank, std::uint32_t i, double clock_s) const {
-    return clock_s + durations_.gap_s[rank][i];
+    return clock_s + durations_.host_s[rank][i];
   }
   [[nodiscard]] double compute_s(std::uint32_t rank, std::uint32_t i) const { return durations_.seconds[rank][i]; }
   void all_have_posted(std::uint32_t /*rank*/, std::uint32_t /*i*/) {}

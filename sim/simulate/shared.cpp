@@ -75,7 +75,7 @@ class SharedStep {
         transfers_(placed.matching.participants.size()),
         channels_(placed.matching.channels) {
     for (std::uint32_t resource = 0; resource < devices_ + ports_.count(); ++resource) fluid_.add_resource();
-    if (placed.cluster.device.asynchronous) issued_s_ = issue_times(placed, costs.prices().launch_s);
+    if (placed.cluster.device.asynchronous) issued_s_ = issue_times(placed, costs.mean().launch_s);
   }
 
   Timeline run() {
@@ -192,13 +192,13 @@ class SharedStep {
 
   /// Seconds alone over seconds with as many devices of the node computing as now.
   void slow_down_by_contention() {
-    const Prices& prices = costs_.prices();
-    const std::uint32_t levels = prices.busy_levels;
+    const Costs& mean = costs_.mean();
+    const std::uint32_t levels = mean.busy_levels;
     if (levels == 1) return;
     for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
       if (!ranks_[rank].computing) continue;
       const std::uint32_t busy = std::clamp<std::uint32_t>(busy_.on(place(rank).node), 1, levels);
-      const double* cost_s = &prices.work_s[placed_.role(rank).work[ranks_[rank].next] * levels];
+      const double* cost_s = &mean.work_s[placed_.role(rank).work[ranks_[rank].next] * levels];
       const double speed = cost_s[0] > 0 && cost_s[busy - 1] > 0 ? cost_s[0] / cost_s[busy - 1] : 1;
       fluid_.set_speed(ranks_[rank].activity, speed);
     }

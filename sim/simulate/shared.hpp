@@ -10,7 +10,7 @@
 // has been ready for longest gets it.
 //
 // Ops that run beside those of other ranks of the node are slower by contention for caches and memory, as measured with
-// that many ranks computing (Prices::busy_levels).
+// that many ranks computing (Costs::busy_levels).
 #pragma once
 
 #include "sim/simulate/placed_program.hpp"

@@ -8,8 +8,8 @@
 namespace sim {
 namespace {
 
-Timeline simulate_step(const PlacedProgram& placed, const Prices& prices, const Factors* factors = nullptr) {
-  const StepCosts costs(placed, prices, factors);
+Timeline simulate_step(const PlacedProgram& placed, const Costs& mean, const Factors* factors = nullptr) {
+  const StepCosts costs(placed, mean, factors);
   std::optional<Timeline> timeline = closed_form(placed, costs);
   if (!timeline) timeline = simulate_shared(placed, costs);
   check(placed.program, *timeline);
@@ -18,18 +18,18 @@ Timeline simulate_step(const PlacedProgram& placed, const Prices& prices, const 
 
 }  // namespace
 
-Timeline simulate(const Program& program, const Prices& prices, const Cluster& cluster) {
+Timeline simulate(const Program& program, const Costs& mean, const Cluster& cluster) {
   const TransferMatching matching(program);
-  return simulate_step(PlacedProgram(program, cluster, matching), prices);
+  return simulate_step(PlacedProgram(program, cluster, matching), mean);
 }
 
-StepTime expected_step(const Program& program, const Prices& prices, const Cluster& cluster) {
+StepTime expected_step(const Program& program, const Costs& mean, const Cluster& cluster) {
   const TransferMatching matching(program);
   const PlacedProgram placed(program, cluster, matching);
-  const std::vector<Factors> drawn = draw_factors(program, prices, matching);
-  if (drawn.empty()) return step_time(simulate_step(placed, prices));
+  const std::vector<Factors> drawn = draw_factors(program, mean, matching);
+  if (drawn.empty()) return step_time(simulate_step(placed, mean));
   std::vector<StepTime> times;
-  for (const Factors& factors : drawn) times.push_back(step_time(simulate_step(placed, prices, &factors)));
+  for (const Factors& factors : drawn) times.push_back(step_time(simulate_step(placed, mean, &factors)));
   return mean(times);
 }
 

@@ -1,6 +1,6 @@
 // Runs a Program against costs: the predicted Timeline.
 //
-//   Timeline timeline = simulate(program, price(program, *cost_model, cluster), cluster);
+//   Timeline timeline = simulate(program, costs_of(program, *cost_model, cluster), cluster);
 //
 // A step in which nothing is shared is a longest path through the graph (closed_form.hpp). Where ranks share a device,
 // transfers a port of the network, a transport takes core time, or ops slow each other down through the memory, the step
@@ -17,11 +17,11 @@ namespace sim {
 
 /// Every op and transfer takes its mean time. Throws ConfigError when the program doesn't fit the cluster. The result has
 /// passed `check`.
-Timeline simulate(const Program& program, const Prices& prices, const Cluster& cluster);
+Timeline simulate(const Program& program, const Costs& costs, const Cluster& cluster);
 
 /// The mean step when every op and transfer takes a random time with its cost as mean and its cost's jitter: ranks wait
 /// for the slowest of them, so the mean of the steps is longer than the step of the means (the straggler effect).
 /// Monte Carlo over the steps of sim/simulate/jitter.hpp; as `simulate` where there are none.
-StepTime expected_step(const Program& program, const Prices& prices, const Cluster& cluster);
+StepTime expected_step(const Program& program, const Costs& costs, const Cluster& cluster);
 
 }  // namespace sim

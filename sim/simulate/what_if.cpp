@@ -50,32 +50,32 @@ Scale parse_scale(std::string_view given) {
   return scale;
 }
 
-Prices scaled(const Prices& prices, const Program& program, const Cluster& cluster, const Scale& scale) {
-  Prices result = prices;
+Costs scaled(const Costs& costs, const Program& program, const Cluster& cluster, const Scale& scale) {
+  Costs result = costs;
   for (std::size_t work = 0; work < program.works.size(); ++work) {
     const double factor = compute_factor(program.works[work], cluster.device, scale);
-    for (std::size_t level = 0; level < prices.busy_levels; ++level)
-      result.work_s[work * prices.busy_levels + level] *= factor;
+    for (std::size_t level = 0; level < costs.busy_levels; ++level)
+      result.work_s[work * costs.busy_levels + level] *= factor;
   }
   for (TransferCost& transfer : result.transfers) {
     for (double* latency_s : {&transfer.latency_s, &transfer.rendezvous.latency_s, &transfer.rendezvous.delivery_s})
       *latency_s *= scale.latency;
     for (double* wire_s : {&transfer.wire_s, &transfer.rendezvous.wire_s}) *wire_s /= scale.bandwidth;
-    for (double* host_s :
-         {&transfer.post_s, &transfer.recv_post_s, &transfer.rendezvous.post_s, &transfer.rendezvous.note_s})
+    for (double* host_s : {&transfer.send_overhead_s, &transfer.recv_overhead_s, &transfer.rendezvous.send_overhead_s,
+                           &transfer.rendezvous.notification_s})
       *host_s *= scale.launch;
   }
   result.launch_s *= scale.launch;
   return result;
 }
 
-std::vector<Sensitivity> sensitivities(const Program& program, const Prices& prices, const Cluster& cluster) {
-  const double base_s = simulate(program, prices, cluster).step_s;
+std::vector<Sensitivity> sensitivities(const Program& program, const Costs& costs, const Cluster& cluster) {
+  const double base_s = simulate(program, costs, cluster).step_s;
   std::vector<Sensitivity> result;
   for (const Resource& resource : kResources) {
     Scale scale;
     scale.*resource.factor = resource.twice_as_good;
-    const double step_s = simulate(program, scaled(prices, program, cluster, scale), cluster).step_s;
+    const double step_s = simulate(program, scaled(costs, program, cluster, scale), cluster).step_s;
     result.push_back({std::string(resource.name), step_s / base_s - 1});
   }
   std::ranges::stable_sort(result, std::greater<>(),

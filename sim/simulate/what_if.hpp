@@ -1,8 +1,8 @@
 // What if the machine were another one: faster arithmetic, memory, links, launches.
 //
 //   const Scale scale = parse_scale("bandwidth=2,latency=0.5,flops=4");
-//   Timeline timeline = simulate(program, scaled(prices, program, cluster, scale), cluster);
-//   for (const Sensitivity& s : sensitivities(program, prices, cluster))
+//   Timeline timeline = simulate(program, scaled(costs, program, cluster, scale), cluster);
+//   for (const Sensitivity& s : sensitivities(program, costs, cluster))
 //     fmt::print("{}: {:+.0f} %\n", s.resource, 100 * s.change_when_doubled);
 //
 // A measured duration is scaled as the roofline of the cluster's device says: an op that moves bytes for longer than it
@@ -27,20 +27,20 @@ struct Scale {
   double bandwidth = 1, latency = 1;       // of every link
   double launch = 1;                       // host time to issue an instruction
 
-  [[nodiscard]] bool is_one() const { return *this == Scale(); }
+  [[nodiscard]] bool is_identity() const { return *this == Scale(); }
   friend bool operator==(const Scale&, const Scale&) = default;
 };
 
 /// "bandwidth=2,latency=0.5,flops=4". ConfigError for other keys and for factors outside 1e-6…1e6.
 Scale parse_scale(std::string_view text);
 
-Prices scaled(const Prices& prices, const Program& program, const Cluster& cluster, const Scale& scale);
+Costs scaled(const Costs& costs, const Program& program, const Cluster& cluster, const Scale& scale);
 
 struct Sensitivity {
   std::string resource;            // "flops", …: the keys of Scale
   double change_when_doubled = 0;  // of the step time, when the resource is twice as good: −0.14
 };
 /// Every resource by itself; the largest effect first.
-std::vector<Sensitivity> sensitivities(const Program& program, const Prices& prices, const Cluster& cluster);
+std::vector<Sensitivity> sensitivities(const Program& program, const Costs& costs, const Cluster& cluster);
 
 }  // namespace sim

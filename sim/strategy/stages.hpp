@@ -1,7 +1,7 @@
 // Where a model is cut into stages.
 //
 //   std::vector<std::uint32_t> stage = stages_of(model, parse_strategy("pipeline,pp=2,cut=layer2", model));
-//   stage[n]                                       // node n is played by this stage
+//   stage[n]                                       // node n is executed by this stage
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ struct Strategy {
 struct StrategyKind {
   std::string_view name;
   std::string_view description;  // one line
-  std::string_view example;      // a small text that works for every model of even batch: what benches and grids play
+  std::string_view example;  // a small text that works for every model of even batch: what benches and grids execute
   std::vector<std::string_view> keys;  // keys its text may set; an unknown one is an error
   /// The preset's own defaults, before the keys are read.
   void (*defaults)(Strategy& strategy) = nullptr;

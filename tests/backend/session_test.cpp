@@ -115,8 +115,8 @@ const std::vector<std::pair<std::string, std::string>> kCases = {
     {"convnet,dtype=f64,global_batch=8,timing=epoch", "pipeline,pp=2,microbatches=2,schedule=forward_only"},
 };
 
-/// One session plays all programs after each other, also those for fewer ranks than it has.
-void play_all(Session& session) {
+/// One session executes all programs after each other, also those for fewer ranks than it has.
+void execute_all(Session& session) {
   for (const auto& [model, strategy] : kCases) {
     SCOPED_TRACE(model + " " + strategy);
     const sim::Program program = lowered(model, strategy);
@@ -131,7 +131,7 @@ void play_all(Session& session) {
   }
 }
 
-TEST(LocalSessionRanks, EveryStrategyIsRight) { play_all(*open_session({.ranks = 2})); }
+TEST(LocalSessionRanks, EveryStrategyIsRight) { execute_all(*open_session({.ranks = 2})); }
 TEST(LocalSessionRanks, MoreRanksThanCores) {
   const auto session = open_session({.ranks = 4});
   for (const char* strategy : {"ddp,dp=4", "pipeline,pp=4,microbatches=4"}) {
@@ -308,7 +308,7 @@ int spawn(const std::string& name, std::uint32_t ranks, double timeout_s = 60) {
 }
 
 TEST(GlooSessionRanks, DISABLED_PlayAll) {
-  if (const auto session = open_session({.world = "gloo", .ranks = 2})) play_all(*session);
+  if (const auto session = open_session({.world = "gloo", .ranks = 2})) execute_all(*session);
 }
 TEST(GlooSessionRanks, EveryStrategyIsRight) { EXPECT_EQ(spawn("GlooSessionRanks.DISABLED_PlayAll", 2), 0); }
 

@@ -40,7 +40,7 @@ extern Draft draft;
 extern TransferMatching transfers;
 extern std::unique_ptr<CostModel> cost_model;
 extern Profile profile;
-extern Prices prices;
+extern Costs costs;
 extern TransferCost cost;
 extern TransferQuestion question;
 extern PlacedProgram placed;

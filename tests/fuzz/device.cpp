@@ -1,4 +1,4 @@
-// A device's file; a small program is played on what came out.
+// A device's file; a small program is executed on what came out.
 #include "tests/fuzz/target.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -6,6 +6,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static sim::Cluster cluster = sim::load_cluster("cpu_gloo", 2, 2);
   return fuzz::read([&] {
     cluster.device = sim::load_device(file.holding(fuzz::text_of(data, size)));
-    fuzz::play(fuzz::small_program(), cluster);
+    fuzz::execute(fuzz::small_program(), cluster);
   });
 }

@@ -1,4 +1,4 @@
-// A profile; its links are asked for times, and a small program is played with it.
+// A profile; its links are asked for times, and a small program is executed with it.
 #include "sim/cost/profile.hpp"
 
 #include "tests/fuzz/target.hpp"
@@ -15,6 +15,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         if (const auto time = profile.transfer(link, bytes))
           fuzz::require(time->latency_s >= 0 && time->wire_s >= 0, "transfers take time");
     }
-    fuzz::play(fuzz::small_program(), *sim::cost_model_table().at("profiled").make(cluster, &profile), cluster);
+    fuzz::execute(fuzz::small_program(), *sim::cost_model_table().at("profiled").make(cluster, &profile), cluster);
   });
 }

@@ -1,4 +1,4 @@
-// A program's text. A valid one is written, read, measured and played: on CPU cores (shared links: fluid time) and on
+// A program's text. A valid one is written, read, measured and executed: on CPU cores (shared links: fluid time) and on
 // GPUs (an asynchronous device, several nodes).
 #include "sim/program/memory.hpp"
 #include "tests/fuzz/target.hpp"
@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       fuzz::require(memory.peak_bytes >= memory.persistent_bytes && memory.persistent_bytes >= 0, "a peak is a peak");
     }
     if (program.ranks() > kRanks) return;
-    fuzz::play(program, cores);
-    fuzz::play(program, gpus);
+    fuzz::execute(program, cores);
+    fuzz::execute(program, gpus);
   });
 }

@@ -82,13 +82,13 @@ inline const sim::Program& small_program() {
   return program;
 }
 
-inline void play(const sim::Program& program, const sim::CostModel& model, const sim::Cluster& cluster) {
-  const sim::Timeline timeline = sim::simulate(program, sim::price(program, model, cluster), cluster);
+inline void execute(const sim::Program& program, const sim::CostModel& model, const sim::Cluster& cluster) {
+  const sim::Timeline timeline = sim::simulate(program, sim::costs_of(program, model, cluster), cluster);
   require(timeline.ranks.size() == program.ranks(), "every rank has a timeline");
 }
 
-inline void play(const sim::Program& program, const sim::Cluster& cluster) {
-  play(program, *sim::cost_model_table().at("analytic").make(cluster, nullptr), cluster);
+inline void execute(const sim::Program& program, const sim::Cluster& cluster) {
+  execute(program, *sim::cost_model_table().at("analytic").make(cluster, nullptr), cluster);
 }
 
 }  // namespace fuzz

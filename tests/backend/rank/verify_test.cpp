@@ -27,9 +27,9 @@ class ReferenceTest : public testing::Test {
 TEST_F(ReferenceTest, WithoutBatchNormThePartitionDoesNotMatter) {
   for (const char* text : {"toy_mlp,dtype=f64,global_batch=24", "convnet,dtype=f64,global_batch=24"}) {
     const sim::Model model = sim::load_model(text);
-    const Reference whole = play_reference(model, {.replicas = 1, .microbatches = 1, .steps = 3, .seed = 2});
+    const Reference whole = execute_reference(model, {.replicas = 1, .microbatches = 1, .steps = 3, .seed = 2});
     for (const Partition& partition : {Partition{2, 1, 3, 2}, Partition{1, 4, 3, 2}, Partition{3, 2, 3, 2}}) {
-      const Reference parts = play_reference(model, partition);
+      const Reference parts = execute_reference(model, partition);
       ASSERT_EQ(parts.losses.size(), 3U);
       for (std::size_t step = 0; step < 3; ++step) EXPECT_NEAR(parts.losses[step], whole.losses[step], 1e-14) << text;
       ASSERT_EQ(parts.tensors.size(), whole.tensors.size());
@@ -43,8 +43,8 @@ TEST_F(ReferenceTest, WithoutBatchNormThePartitionDoesNotMatter) {
 TEST_F(ReferenceTest, GradientsAreTheSlopeOfTheLoss) {
   const double lr = 1e-6;
   const sim::Model model = sim::load_model("toy_mlp,dtype=f64,global_batch=24,optimizer=sgd:lr=1e-6");
-  const Reference first = play_reference(model, {.replicas = 2, .microbatches = 3, .steps = 1});
-  const Reference second = play_reference(model, {.replicas = 2, .microbatches = 3, .steps = 2});
+  const Reference first = execute_reference(model, {.replicas = 2, .microbatches = 3, .steps = 1});
+  const Reference second = execute_reference(model, {.replicas = 2, .microbatches = 3, .steps = 2});
   double square = 0;
   int parameters = 0;
   for (const auto& [name, gradient] : first.tensors) {
@@ -65,11 +65,11 @@ TEST_F(ReferenceTest, GradientsAreTheSlopeOfTheLoss) {
 TEST_F(ReferenceTest, EveryReplicaHasItsOwnRunningStatistics) {
   const sim::Model model = sim::load_model("resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01");
   const std::string mean = "buffer bn1.running_mean", count = "buffer bn1.num_batches_tracked";
-  const auto play = [&](std::int64_t steps, bool broadcast) {
-    return play_reference(model, {2, 2, steps, 1, broadcast}).buffers;
+  const auto execute = [&](std::int64_t steps, bool broadcast) {
+    return execute_reference(model, {2, 2, steps, 1, broadcast}).buffers;
   };
 
-  const auto once = play(1, true), apart = play(2, false), together = play(2, true);
+  const auto once = execute(1, true), apart = execute(2, false), together = execute(2, true);
   EXPECT_GT(distance(once[0].at(mean), once[1].at(mean)), 1e-4) << "other samples, other statistics";
   EXPECT_EQ(once[1].at(count).item<std::int64_t>(), 2) << "one per microbatch";
   EXPECT_EQ(together[1].at(count).item<std::int64_t>(), 4);

@@ -21,7 +21,7 @@
 namespace backend {
 namespace {
 
-using Play = std::function<void(Communicator&)>;
+using Run = std::function<void(Communicator&)>;
 using sim::CollectiveKind;
 
 std::vector<sim::Group> everyone(std::uint32_t ranks) {
@@ -31,7 +31,7 @@ std::vector<sim::Group> everyone(std::uint32_t ranks) {
 }
 
 /// What each rank's thread threw, or "".
-std::vector<std::string> play_local(std::uint32_t ranks, double timeout_s, const Play& play) {
+std::vector<std::string> execute_local(std::uint32_t ranks, double timeout_s, const Run& execute) {
   const World world = world_table().at("local").make({.ranks = ranks, .timeout_s = timeout_s});
   std::vector<std::string> errors(ranks);
   std::vector<std::jthread> threads;
@@ -41,7 +41,7 @@ std::vector<std::string> play_local(std::uint32_t ranks, double timeout_s, const
       at::set_num_threads(1);  // OpenMP's threads would spin on this rank's core
       const RealTime urgent(kComputePriority);
       try {
-        play(*world.ranks[r]);
+        execute(*world.ranks[r]);
       } catch (const std::exception& error) {
         errors[r] = error.what();
         world.ranks[r]->abandon();
@@ -137,14 +137,14 @@ void split(Communicator& rank) {
 class LocalRanks : public testing::TestWithParam<std::uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, LocalRanks, testing::Values(1, 2, 3, 4));
 
-TEST_P(LocalRanks, PassAround) { expect_no_errors(play_local(GetParam(), 20, pass_around)); }
-TEST_P(LocalRanks, SumUp) { expect_no_errors(play_local(GetParam(), 20, sum_up)); }
-TEST_P(LocalRanks, Spread) { expect_no_errors(play_local(GetParam(), 20, spread)); }
+TEST_P(LocalRanks, PassAround) { expect_no_errors(execute_local(GetParam(), 20, pass_around)); }
+TEST_P(LocalRanks, SumUp) { expect_no_errors(execute_local(GetParam(), 20, sum_up)); }
+TEST_P(LocalRanks, Spread) { expect_no_errors(execute_local(GetParam(), 20, spread)); }
 
 /// Rounding depends on the order of the summands; all members must have the same bits.
 TEST_P(LocalRanks, AllReduceGivesAllTheSameBits) {
   std::vector<at::Tensor> sums(GetParam());
-  expect_no_errors(play_local(GetParam(), 20, [&](Communicator& rank) {
+  expect_no_errors(execute_local(GetParam(), 20, [&](Communicator& rank) {
     rank.prepare(everyone(rank.size()));
     at::Tensor& sum = sums[rank.rank()] = at::arange(10007, at::kFloat).mul_(0.1 * (rank.rank() + 1)).sin_();
     rank.begin_step();
@@ -154,12 +154,12 @@ TEST_P(LocalRanks, AllReduceGivesAllTheSameBits) {
   for (const at::Tensor& sum : sums) EXPECT_TRUE(sum.equal(sums[0]));
 }
 
-TEST(LocalRanksInGroups, Split) { expect_no_errors(play_local(4, 20, split)); }
+TEST(LocalRanksInGroups, Split) { expect_no_errors(execute_local(4, 20, split)); }
 
 /// A transfer is ready when the later one has posted: 30 ms after the start, however early the other one waits.
 TEST(LocalRanksTimes, ReadyIsWhenTheLastHasPosted) {
   for (const std::uint32_t late : {0U, 1U}) {
-    expect_no_errors(play_local(2, 20, [&](Communicator& rank) {
+    expect_no_errors(execute_local(2, 20, [&](Communicator& rank) {
       rank.prepare({});
       const at::Tensor tensor = at::full({1000}, 1, at::kFloat);
       const double begin = rank.begin_step();
@@ -174,12 +174,12 @@ TEST(LocalRanksTimes, ReadyIsWhenTheLastHasPosted) {
 }
 
 TEST(LocalRanksErrors, ATimeoutNamesThePartner) {
-  const auto errors_of = [](const Play& play_rank0) {
-    return play_local(2, 0.2, [&](Communicator& rank) {
+  const auto errors_of = [](const Run& execute_rank0) {
+    return execute_local(2, 0.2, [&](Communicator& rank) {
       rank.prepare(everyone(2));
       rank.begin_step();
       if (rank.rank() == 0)
-        play_rank0(rank);
+        execute_rank0(rank);
       else
         std::this_thread::sleep_for(std::chrono::milliseconds(500));
     })[0];
@@ -199,7 +199,7 @@ TEST(LocalRanksErrors, ATimeoutNamesThePartner) {
 }
 
 TEST(LocalRanksErrors, OneRanksFailureReleasesTheOthers) {
-  const auto errors = play_local(3, 60, [](Communicator& rank) {
+  const auto errors = execute_local(3, 60, [](Communicator& rank) {
     rank.prepare({});
     rank.begin_step();
     if (rank.rank() == 1) throw sim::RunError("no more memory");
@@ -208,7 +208,7 @@ TEST(LocalRanksErrors, OneRanksFailureReleasesTheOthers) {
   EXPECT_EQ(errors, (std::vector<std::string>{"another rank has failed", "no more memory", "another rank has failed"}));
 }
 
-/// A kind that this world doesn't know must not be played as another.
+/// A kind that this world doesn't know must not be executed as another.
 TEST(LocalRanksErrors, AnUnknownCollectiveIsOurError) {
   const World world = world_table().at("local").make({.ranks = 1, .timeout_s = 20});
   Communicator& rank = *world.ranks[0];
@@ -236,14 +236,14 @@ int spawn(const std::string& name, std::uint32_t ranks, double timeout_s = 60) {
                      ranks, timeout_s);
 }
 
-void play_gloo(const Play& play) {
+void execute_gloo(const Run& execute) {
   ASSERT_TRUE(is_rank_process());
   const World world = world_table().at("gloo").make(
       {.ranks = static_cast<std::uint32_t>(std::stoi(std::getenv("WORLD_SIZE"))), .timeout_s = 20});
   ASSERT_EQ(world.ranks.size(), 1U);
   at::set_num_threads(1);
   const RealTime urgent(kComputePriority);
-  play(*world.ranks[0]);
+  execute(*world.ranks[0]);
   const std::uint32_t rank = world.ranks[0]->rank(), size = world.ranks[0]->size();
   EXPECT_EQ(world.control->broadcast(rank == 0 ? "from rank 0" : "ignored"), "from rank 0");
   EXPECT_EQ(world.control->broadcast(""), "");
@@ -255,7 +255,7 @@ void play_gloo(const Play& play) {
 }
 
 TEST(GlooRanks, DISABLED_EverythingWithTwo) {
-  play_gloo([](Communicator& rank) {
+  execute_gloo([](Communicator& rank) {
     pass_around(rank);
     sum_up(rank);
     spread(rank);
@@ -264,7 +264,7 @@ TEST(GlooRanks, DISABLED_EverythingWithTwo) {
 TEST(GlooRanks, EverythingWithTwo) { EXPECT_EQ(spawn("GlooRanks.DISABLED_EverythingWithTwo", 2), 0); }
 
 TEST(GlooRanks, DISABLED_EverythingWithFour) {
-  play_gloo([](Communicator& rank) {
+  execute_gloo([](Communicator& rank) {
     pass_around(rank);
     sum_up(rank);
     spread(rank);

@@ -20,8 +20,8 @@ TEST(OverlapProbe, FindsTheShareThatATransferTakes) {
     cluster.link.core_share = share;
     cluster.link.latency = Seconds();
     cluster.device.launch = Seconds();
-    const Prices prices = price(probe, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
-    const std::optional<double> found = core_share(probe, simulate(probe, prices, cluster));
+    const Costs costs = costs_of(probe, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
+    const std::optional<double> found = core_share(probe, simulate(probe, costs, cluster));
     ASSERT_TRUE(found) << share;
     EXPECT_NEAR(*found, share, 0.05);
   }
@@ -32,14 +32,15 @@ TEST(NotificationProbe, FindsWhatANotificationTakes) {
   Cluster cluster = plain_cluster(2);
   cluster.link.transport = Transport::notify;
   const Program probe = notification_probe(6);
-  Prices prices = price(probe, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
-  const double compute_s = prices.work_s.at(0);
-  for (const double note_s : {0.0, 0.1 * compute_s, 2 * compute_s}) {
-    for (TransferCost& transfer : prices.transfers)
-      transfer.rendezvous = {.note_s = note_s, .latency_s = transfer.latency_s, .wire_s = transfer.wire_s};
-    const std::vector<double> found = notification_times(probe, simulate(probe, prices, cluster));
+  Costs costs = costs_of(probe, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
+  const double compute_s = costs.work_s.at(0);
+  for (const double notification_s : {0.0, 0.1 * compute_s, 2 * compute_s}) {
+    for (TransferCost& transfer : costs.transfers)
+      transfer.rendezvous = {
+          .notification_s = notification_s, .latency_s = transfer.latency_s, .wire_s = transfer.wire_s};
+    const std::vector<double> found = notification_times(probe, simulate(probe, costs, cluster));
     EXPECT_EQ(found.size(), 6);
-    for (const double seconds : found) EXPECT_NEAR(seconds, 0.98 * note_s, 0.01 * compute_s);
+    for (const double seconds : found) EXPECT_NEAR(seconds, 0.98 * notification_s, 0.01 * compute_s);
   }
 }
 
@@ -56,8 +57,8 @@ TEST(TransferProbe, HalfOfTheMessagesAreUnexpected) {
   constexpr std::uint32_t kRepeats = 8;
   for (const bool rendezvous : {false, true}) {
     const Program probe = transfer_probe({InstructionKind::send, {}, 51200, 2}, kRepeats, 1e6, rendezvous);
-    const Prices prices = price(probe, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
-    const Timeline timeline = simulate(probe, prices, cluster);
+    const Costs costs = costs_of(probe, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
+    const Timeline timeline = simulate(probe, costs, cluster);
     std::vector<double> posted_s[2];  // both ends post one transfer after the other
     std::vector<bool> sends;          // rank 0
     for (std::uint32_t rank = 0; rank < 2; ++rank)

@@ -55,7 +55,7 @@ std::vector<Timeline> visit(const CalibrationTask& task, const std::vector<doubl
     cluster.place[rank].device = rank % task.cluster.devices_per_node;
   std::vector<Timeline> steps;
   for (const double factor : factors) {
-    Prices costs = price(copied.program, Known(cluster), cluster);
+    Costs costs = costs_of(copied.program, Known(cluster), cluster);
     for (double& seconds : costs.work_s) seconds *= factor;
     for (TransferCost& transfer : costs.transfers) transfer.latency_s *= factor, transfer.wire_s *= factor;
     costs.launch_s *= factor;
@@ -79,7 +79,7 @@ TEST(CalibrationSamples, GiveBackTheCostsThatTheyWereSimulatedWith) {
   for (const char* strategy : {"single", "model_parallel", "pipeline,microbatches=2", "ddp", "ddp,overlap=1"}) {
     const Job job = job_of(strategy);
     const Profile profile = profile_of({job}, 0, {1, 1});
-    const Prices known = price(job.program, Known(job.cluster), job.cluster);
+    const Costs known = costs_of(job.program, Known(job.cluster), job.cluster);
     const double step_s = simulate(job.program, known, job.cluster).step_s;
     EXPECT_NEAR(forecast(job.program, job.cluster, "profiled", &profile).step.step_s, step_s, 1e-6 * step_s)
         << strategy;
@@ -137,8 +137,8 @@ TEST(CalibrationSamples, HaveTheOverheadsOfPosting) {
     Profile profile("core");
     add(samples_of(task, steps), task, profile);
     const PostTimes posts = profile.transfer(link_key("gloo", task.question), task.question.bytes)->posts;
-    EXPECT_NEAR(posts.post_s, 3e-6, 1e-12);
-    EXPECT_NEAR(posts.recv_post_s, 3e-6, 1e-12);
+    EXPECT_NEAR(posts.send_overhead_s, 3e-6, 1e-12);
+    EXPECT_NEAR(posts.recv_overhead_s, 3e-6, 1e-12);
   }
 }
 
@@ -188,7 +188,7 @@ TEST(CalibrationSamples, OfRanksThatShareCoresAreOfOneTransferAlone) {
         task.cluster.scheduling = Scheduling::run_until_wait;
         for (std::uint32_t rank = 0; rank < ranks; ++rank) task.cluster.place[rank].device = rank % 2;
         const auto known = cost_model_table().at("analytic").make(task.cluster, nullptr);
-        const Prices costs = price(task.program, *known, task.cluster);
+        const Costs costs = costs_of(task.program, *known, task.cluster);
         Profile profile("core");
         add(samples_of(task, std::vector{simulate(task.program, costs, task.cluster)}), task, profile);
         const LinkKey link = link_key("gloo", task.question);

@@ -11,9 +11,9 @@
 namespace sim {
 namespace {
 
-/// Bytes over the busiest link of a binomial broadcast, by playing it: whoever has the array sends it to one who
+/// Bytes over the busiest link of a binomial broadcast, by executing it: whoever has the array sends it to one who
 /// doesn't.
-std::pair<int, double> play_binomial_broadcast(std::uint32_t members, double bytes) {
+std::pair<int, double> execute_binomial_broadcast(std::uint32_t members, double bytes) {
   std::vector<double> sent(members, 0);
   std::uint32_t have = 1;
   int steps = 0;
@@ -38,7 +38,7 @@ TEST(Collective, RingFollowsItsClosedForm) {
 TEST(Collective, TreeIsThePlayedBinomialTree) {
   const CollectiveAlgorithm& tree = collective_table().at("tree");
   for (std::uint32_t n = 1; n <= 65; ++n) {
-    const auto [steps, bytes] = play_binomial_broadcast(n, 1000);
+    const auto [steps, bytes] = execute_binomial_broadcast(n, 1000);
     EXPECT_DOUBLE_EQ(tree.steps(CollectiveKind::broadcast, n), steps) << n;
     EXPECT_DOUBLE_EQ(tree.steps(CollectiveKind::broadcast, n), std::ceil(std::log2(n))) << n;
     EXPECT_DOUBLE_EQ(tree.wire_bytes(CollectiveKind::broadcast, n, 1000), bytes) << n;

@@ -185,24 +185,24 @@ Program test_program() {
 }
 
 /// What the transfer costs that `rank` posts with instruction `i`.
-const TransferCost& cost_in(const Program& program, const Prices& prices, std::uint32_t rank, std::uint32_t i) {
+const TransferCost& cost_in(const Program& program, const Costs& costs, std::uint32_t rank, std::uint32_t i) {
   const Program::Place place = program.places().at(rank);
-  return prices.transfers.at(
-      prices.transfer_of.at(TransferMatching(program).transfer(place, rank, program.roles[place.role], i)));
+  return costs.transfers.at(
+      costs.transfer_of.at(TransferMatching(program).transfer(place, rank, program.roles[place.role], i)));
 }
 
 TEST(Price, AsksEveryQuestionOnce) {
   const Program program = test_program();
   const Cluster cluster = test_cluster("gloo", 4);
   const auto model = make("analytic", cluster);
-  const Prices prices = price(program, *model, cluster);
-  EXPECT_EQ(prices.busy_levels, 1U);
-  ASSERT_EQ(prices.work_s.size(), 2U);
-  EXPECT_DOUBLE_EQ(prices.work_s[1], model->compute(program.works[1]).busy_s[0]);
-  EXPECT_DOUBLE_EQ(prices.launch_s, 3e-6);
+  const Costs costs = costs_of(program, *model, cluster);
+  EXPECT_EQ(costs.busy_levels, 1U);
+  ASSERT_EQ(costs.work_s.size(), 2U);
+  EXPECT_DOUBLE_EQ(costs.work_s[1], model->compute(program.works[1]).busy_s[0]);
+  EXPECT_DOUBLE_EQ(costs.launch_s, 3e-6);
   // The sends and receives (one size), the all-reduce of two, and the group of one.
-  EXPECT_EQ(prices.transfers.size(), 3U);
-  const auto cost_of = [&](std::uint32_t rank, std::uint32_t i) { return cost_in(program, prices, rank, i); };
+  EXPECT_EQ(costs.transfers.size(), 3U);
+  const auto cost_of = [&](std::uint32_t rank, std::uint32_t i) { return cost_in(program, costs, rank, i); };
   EXPECT_DOUBLE_EQ(cost_of(0, 0).wire_s, 64 / 4e9);
   EXPECT_DOUBLE_EQ(cost_of(0, 1).wire_s, 64 / 4e9);
   EXPECT_DOUBLE_EQ(cost_of(0, 3).latency_s, 2 * 20e-6);
@@ -213,14 +213,14 @@ TEST(Price, KnowsNodes) {
   const Program program = test_program();
   // Two ranks per node: replicas of a stage share a node, stages don't.
   const Cluster cluster = test_cluster("gloo", 4, 2);
-  const Prices prices = price(program, *make("analytic", cluster), cluster);
-  EXPECT_DOUBLE_EQ(cost_in(program, prices, 0, 0).latency_s, 100e-6);
-  EXPECT_DOUBLE_EQ(cost_in(program, prices, 0, 3).latency_s, 2 * 20e-6);
+  const Costs costs = costs_of(program, *make("analytic", cluster), cluster);
+  EXPECT_DOUBLE_EQ(cost_in(program, costs, 0, 0).latency_s, 100e-6);
+  EXPECT_DOUBLE_EQ(cost_in(program, costs, 0, 3).latency_s, 2 * 20e-6);
   // One rank per node: everything goes far.
   const Cluster far = test_cluster("gloo", 4, 1);
-  const Prices far_prices = price(program, *make("analytic", far), far);
-  EXPECT_DOUBLE_EQ(cost_in(program, far_prices, 0, 3).latency_s, 2 * 100e-6);
-  EXPECT_EQ(message_of([&] { (void)price(program, *make("analytic", cluster), test_cluster("gloo", 2)); }),
+  const Costs far_costs = costs_of(program, *make("analytic", far), far);
+  EXPECT_DOUBLE_EQ(cost_in(program, far_costs, 0, 3).latency_s, 2 * 100e-6);
+  EXPECT_EQ(message_of([&] { (void)costs_of(program, *make("analytic", cluster), test_cluster("gloo", 2)); }),
             "rank 2 of the program has no place on cluster 'test' of 2 ranks");
 }
 
@@ -243,17 +243,17 @@ TEST(Price, AsksForEveryTransferByItself) {
     wait.awaits = role.add(reduce);
     role.add(wait);
     Cluster cluster = test_cluster("gloo", 5, 4);  // rank 4 is on the second node
-    const Prices prices = price(program, *make("analytic", cluster), cluster);
+    const Costs costs = costs_of(program, *make("analytic", cluster), cluster);
     for (const std::uint32_t rank : {0U, 1U, 4U})
-      EXPECT_DOUBLE_EQ(cost_in(program, prices, rank, 0).latency_s, 4 * 100e-6) << "rank " << rank;
+      EXPECT_DOUBLE_EQ(cost_in(program, costs, rank, 0).latency_s, 4 * 100e-6) << "rank " << rank;
     for (const std::uint32_t rank : {2U, 3U})
-      EXPECT_DOUBLE_EQ(cost_in(program, prices, rank, 0).latency_s, 2 * 20e-6) << "rank " << rank;
-    const Timeline timeline = simulate(program, prices, cluster);
+      EXPECT_DOUBLE_EQ(cost_in(program, costs, rank, 0).latency_s, 2 * 20e-6) << "rank " << rank;
+    const Timeline timeline = simulate(program, costs, cluster);
     for (const std::uint32_t rank : {0U, 2U}) {
-      const TransferCost& cost = cost_in(program, prices, rank, 0);
+      const TransferCost& cost = cost_in(program, costs, rank, 0);
       // Within the node the ranks copy, and so begin when they wait: a launch later.
       EXPECT_DOUBLE_EQ(timeline.ranks[rank].end_s[0] - timeline.ranks[rank].start_s[0],
-                       cost.latency_s + cost.wire_s + (rank == 2 ? prices.launch_s : 0));
+                       cost.latency_s + cost.wire_s + (rank == 2 ? costs.launch_s : 0));
     }
   }
 }
@@ -268,9 +268,9 @@ TEST(Price, FillsBusyLevelsOfAllWorks) {
   profile.add_link({"gloo", "send", 2}, 64, std::vector{1e-5});
   profile.add_link({"gloo", "all_reduce", 2}, 64, std::vector{1e-5});
   profile.add_launch(std::vector{1e-6});
-  const Prices prices = price(program, *make("profiled", cluster, &profile), cluster);
-  EXPECT_EQ(prices.busy_levels, 2U);
-  EXPECT_EQ(prices.work_s, (std::vector<double>{1e-6, 2e-6, 5e-6, 5e-6}));
+  const Costs costs = costs_of(program, *make("profiled", cluster, &profile), cluster);
+  EXPECT_EQ(costs.busy_levels, 2U);
+  EXPECT_EQ(costs.work_s, (std::vector<double>{1e-6, 2e-6, 5e-6, 5e-6}));
 }
 
 }  // namespace

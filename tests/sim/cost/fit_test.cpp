@@ -14,7 +14,7 @@ namespace {
 using testing::message_of;
 using testing::plain_cluster;
 
-// Slow: works of less than about 10 us are expected to vary by what was played before them, and say little.
+// Slow: works of less than about 10 us are expected to vary by what was executed before them, and say little.
 constexpr double kLaunch_s = 5e-5, kFlops = 4e9, kCached = 2e9, kMemory = 4e8, kCache = 1048576;
 
 double true_seconds(const Demand& demand) {

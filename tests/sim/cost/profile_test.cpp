@@ -68,8 +68,8 @@ TEST(Profile, PostsAreInterpolatedAndMerged) {
   for (const auto& [bytes, post_us, recv_post_us] :
        {std::tuple(10, 22.0, 11.0), {1000, 22, 11}, {2000, 52, 10}, {3000, 82, 9}, {5000, 142, 9}}) {
     const TransferTime time = *profile.transfer(send, bytes);
-    EXPECT_NEAR(time.posts.post_s, 1e-6 * post_us, 1e-12) << bytes;
-    EXPECT_NEAR(time.posts.recv_post_s, 1e-6 * recv_post_us, 1e-12) << bytes;
+    EXPECT_NEAR(time.posts.send_overhead_s, 1e-6 * post_us, 1e-12) << bytes;
+    EXPECT_NEAR(time.posts.recv_overhead_s, 1e-6 * recv_post_us, 1e-12) << bytes;
   }
 }
 
@@ -83,16 +83,16 @@ TEST(Profile, ASendHasARendezvousIfBothWaysAndTheNoteAreKnown) {
   profile.add_link({"gloo", "unexpected_send", 2}, 1000, std::vector{50e-6}, {18e-6, 11e-6});
   profile.add_link({"gloo", "unexpected_send", 2}, 3000, std::vector{110e-6}, {19e-6, 11e-6});
   const TransferCost before = *transfer_cost(profile, cluster, send, 3000);
-  EXPECT_DOUBLE_EQ(before.post_s, 20e-6);
-  EXPECT_EQ(before.rendezvous.note_s, 0);
+  EXPECT_DOUBLE_EQ(before.send_overhead_s, 20e-6);
+  EXPECT_EQ(before.rendezvous.notification_s, 0);
   profile.add_link({"gloo", "note", 2}, 0, std::vector{16e-6});
   const TransferCost after = *transfer_cost(profile, cluster, send, 3000);
   EXPECT_DOUBLE_EQ(after.latency_s + after.wire_s, 90e-6);
-  EXPECT_DOUBLE_EQ(after.post_s, 80e-6);
-  EXPECT_DOUBLE_EQ(after.rendezvous.note_s, 16e-6);
+  EXPECT_DOUBLE_EQ(after.send_overhead_s, 80e-6);
+  EXPECT_DOUBLE_EQ(after.rendezvous.notification_s, 16e-6);
   EXPECT_DOUBLE_EQ(after.rendezvous.delivery_s, 10e-6);
   EXPECT_DOUBLE_EQ(after.rendezvous.latency_s + after.rendezvous.wire_s, 110e-6);
-  EXPECT_DOUBLE_EQ(after.rendezvous.post_s, 19e-6);
+  EXPECT_DOUBLE_EQ(after.rendezvous.send_overhead_s, 19e-6);
   EXPECT_FALSE(transfer_cost(profile, cluster, {"gloo", "broadcast", 2}, 3000));
 }
 

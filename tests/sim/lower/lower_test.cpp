@@ -172,10 +172,10 @@ TEST(LowerGrid, CalibrationCoversEveryWork) {
     ASSERT_EQ(calibration.ranks(), 1U);
     for (InstructionKind kind : calibration.roles[0].kind)
       EXPECT_FALSE(is_posted(kind) || kind == InstructionKind::wait);
-    std::set<std::string> played;
+    std::set<std::string> executed;
     for (std::uint32_t i = 0; i < calibration.roles[0].size(); ++i)
-      played.insert(work_key(calibration.works[calibration.roles[0].work[i]]));
-    for (const Work& work : program.works) EXPECT_TRUE(played.contains(work_key(work))) << work_key(work);
+      executed.insert(work_key(calibration.works[calibration.roles[0].work[i]]));
+    for (const Work& work : program.works) EXPECT_TRUE(executed.contains(work_key(work))) << work_key(work);
   });
 }
 

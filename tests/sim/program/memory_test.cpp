@@ -247,12 +247,12 @@ TEST(Memory, FreedBlocksAreReusedForTheirVerySize) {
                    b))
         .roles[0];
   };
-  EXPECT_EQ(held_with_reuse(role(25000), std::vector{0.0}), 400 + 100000);
-  EXPECT_EQ(held_with_reuse(role(25001), std::vector{0.0}), 400 + 100000 + 100004);
-  EXPECT_EQ(held_with_reuse(role(25000), std::vector{90000.0}), 400 + 100000 + 90000);
-  EXPECT_EQ(held_with_reuse(role(25000), std::vector{100000.0}), 400 + 100000 + 100000);
+  EXPECT_EQ(memory_with_reuse(role(25000), std::vector{0.0}), 400 + 100000);
+  EXPECT_EQ(memory_with_reuse(role(25001), std::vector{0.0}), 400 + 100000 + 100004);
+  EXPECT_EQ(memory_with_reuse(role(25000), std::vector{90000.0}), 400 + 100000 + 90000);
+  EXPECT_EQ(memory_with_reuse(role(25000), std::vector{100000.0}), 400 + 100000 + 100000);
   // Small ones go back to the C library: only the most that lived at once counts.
-  EXPECT_EQ(held_with_reuse(role(25), std::vector{10.0}), 400 + 100 + 10 + 100000);
+  EXPECT_EQ(memory_with_reuse(role(25), std::vector{10.0}), 400 + 100 + 10 + 100000);
 }
 
 TEST(Memory, ViewsAndInPlaceOpsCostNothing) {

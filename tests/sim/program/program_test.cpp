@@ -44,16 +44,16 @@ TEST(ProgramGolden, ProgramsAreAsWritten) {
 
 // ---- Robustness: whatever the text, a Program or a ConfigError. ----
 
-Prices unit_prices(const Program& program) {
-  Prices prices;
-  prices.work_s.assign(program.works.size(), 1);
-  prices.transfers = {{.latency_s = 1, .wire_s = 1}};
-  prices.transfer_of.assign(TransferMatching(program).participants.size(), 0);
-  return prices;
+Costs unit_costs(const Program& program) {
+  Costs costs;
+  costs.work_s.assign(program.works.size(), 1);
+  costs.transfers = {{.latency_s = 1, .wire_s = 1}};
+  costs.transfer_of.assign(TransferMatching(program).participants.size(), 0);
+  return costs;
 }
 
-/// 2: valid and played, 1: a Program that validate refuses, 0: no Program; anything but a ConfigError escapes.
-int play(const std::string& text) {
+/// 2: valid and executed, 1: a Program that validate refuses, 0: no Program; anything but a ConfigError escapes.
+int execute(const std::string& text) {
   int stage = 0;
   try {
     const Program program = program_from_text(text);
@@ -61,7 +61,7 @@ int play(const std::string& text) {
     stage = 1;
     validate(program);
     stage = 2;
-    simulate(program, unit_prices(program), testing::plain_cluster(program.ranks()));
+    simulate(program, unit_costs(program), testing::plain_cluster(program.ranks()));
   } catch (const ConfigError& error) {
     EXPECT_NE(stage, 2) << error.what();
   }
@@ -71,10 +71,10 @@ int play(const std::string& text) {
 TEST(ProgramText, EveryPrefixIsReadOrRefused) {
   for (const Golden& golden : kGolden) {
     const std::string text = golden_text(golden.file);
-    ASSERT_EQ(play(text), 2) << golden.file;
+    ASSERT_EQ(execute(text), 2) << golden.file;
     for (std::size_t length = 0; length < text.size(); ++length) {
       SCOPED_TRACE(fmt::format("{} up to byte {}", golden.file, length));
-      play(text.substr(0, length));
+      execute(text.substr(0, length));
       if (HasFailure()) return;
     }
   }
@@ -141,7 +141,7 @@ TEST(ProgramText, RandomMutationsAreReadOrRefused) {
     const std::string text = golden_text(golden.file);
     for (int i = 0; i < 2000; ++i) {
       const std::string mutant = mutated(text, random);
-      ++outcomes.at(static_cast<std::size_t>(play(mutant)));
+      ++outcomes.at(static_cast<std::size_t>(execute(mutant)));
       ASSERT_FALSE(HasFailure()) << golden.file << ", mutation " << i << ":\n" << mutant;
     }
   }

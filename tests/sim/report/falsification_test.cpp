@@ -25,7 +25,7 @@ constexpr double kBound = 0.08;
 struct Forecast {
   Program program;
   Cluster cluster;
-  Prices prices;
+  Costs costs;
 };
 
 /// A cell of a result file with what its forecast is made of.
@@ -48,13 +48,13 @@ class Compared {
     const Model model = load_model(cell.model);
     Program program = lower(model, parse_strategy(as.empty() ? cell.strategy : as, model));
     const Cluster cluster = load_cluster("cpu_" + cell.world, program.ranks(), 2);
-    Prices prices = price(program, *cost_model_table().at("profiled").make(cluster, &profile), cluster);
-    return {std::move(program), cluster, std::move(prices)};
+    Costs costs = costs_of(program, *cost_model_table().at("profiled").make(cluster, &profile), cluster);
+    return {std::move(program), cluster, std::move(costs)};
   }
   [[nodiscard]] static double error(const Cell& cell, const Forecast& forecast) {
     std::vector<StepTime> steps;
     for (const Round& round : cell.rounds) steps.push_back(round.measured.mean());
-    return std::log(expected_step(forecast.program, forecast.prices, forecast.cluster).step_s / mean(steps).step_s);
+    return std::log(expected_step(forecast.program, forecast.costs, forecast.cluster).step_s / mean(steps).step_s);
   }
 
  private:
@@ -116,11 +116,11 @@ TEST(Falsification, WrongLatency) {
   const Cell& cell = run.cell("pipeline,pp=2,schedule=gpipe,microbatches=8", "gloo");
   Forecast forecast = run.forecast(cell, run.profile());
   const double before = Compared::error(cell, forecast);
-  for (TransferCost& transfer : forecast.prices.transfers) transfer.latency_s *= 2, transfer.rendezvous.latency_s *= 2;
+  for (TransferCost& transfer : forecast.costs.transfers) transfer.latency_s *= 2, transfer.rendezvous.latency_s *= 2;
   const double doubled = Compared::error(cell, forecast);
   std::printf("alpha doubled: %+.1f %% of the step\n", 100 * (doubled - before));
   EXPECT_GT(doubled, before + 0.01);
-  for (TransferCost& transfer : forecast.prices.transfers) transfer.latency_s *= 4, transfer.rendezvous.latency_s *= 4;
+  for (TransferCost& transfer : forecast.costs.transfers) transfer.latency_s *= 4, transfer.rendezvous.latency_s *= 4;
   EXPECT_GT(Compared::error(cell, forecast), before + kBound);
 }
 
@@ -167,8 +167,8 @@ TEST(Falsification, DroppedDependency) {
   const Cell& cell = run.cell("model_parallel", "gloo");
   Forecast forecast = run.forecast(cell, run.profile());
   forecast.program = without_receive_waits(forecast.program);
-  forecast.prices = price(forecast.program, *cost_model_table().at("profiled").make(forecast.cluster, &run.profile()),
-                          forecast.cluster);
+  forecast.costs = costs_of(forecast.program, *cost_model_table().at("profiled").make(forecast.cluster, &run.profile()),
+                            forecast.cluster);
   EXPECT_LT(Compared::error(cell, forecast), -kBound);
 }
 
@@ -194,38 +194,38 @@ double mean_error(const Compared& run, const std::function<void(Forecast&)>& cha
 // Each term of the cost switched off, on two models: on one of them it has to be worth at least half of what it was when
 // it was measured (Term::measured_percent).
 TEST(Ablation, EveryTermEarnsItsPlace) {
-  const std::vector<Term> terms{{"launch", 0.17, [](Forecast& f) { f.prices.launch_s = 0; }},
+  const std::vector<Term> terms{{"launch", 0.17, [](Forecast& f) { f.costs.launch_s = 0; }},
                                 {"latency", 1.4,
                                  [](Forecast& f) {
-                                   for (TransferCost& t : f.prices.transfers) t.latency_s = t.rendezvous.latency_s = 0;
+                                   for (TransferCost& t : f.costs.transfers) t.latency_s = t.rendezvous.latency_s = 0;
                                  }},
                                 {"wire", 2.45,
                                  [](Forecast& f) {
-                                   for (TransferCost& t : f.prices.transfers) t.wire_s = t.rendezvous.wire_s = 0;
+                                   for (TransferCost& t : f.costs.transfers) t.wire_s = t.rendezvous.wire_s = 0;
                                  }},
                                 {"posts", 0.16,
                                  [](Forecast& f) {
-                                   for (TransferCost& t : f.prices.transfers)
-                                     t.post_s = t.recv_post_s = t.rendezvous.post_s = 0;
+                                   for (TransferCost& t : f.costs.transfers)
+                                     t.send_overhead_s = t.recv_overhead_s = t.rendezvous.send_overhead_s = 0;
                                  }},
                                 {"rendezvous", 0.6,
                                  [](Forecast& f) {
-                                   for (TransferCost& t : f.prices.transfers) {
-                                     if (t.rendezvous.known()) t.post_s = t.rendezvous.post_s;
+                                   for (TransferCost& t : f.costs.transfers) {
+                                     if (t.rendezvous.known()) t.send_overhead_s = t.rendezvous.send_overhead_s;
                                      t.rendezvous = {};
                                    }
                                  }},
                                 {"jitter", 0.09,
                                  [](Forecast& f) {
-                                   f.prices.jitter.clear();
-                                   for (TransferCost& t : f.prices.transfers) t.jitter = 0;
+                                   f.costs.jitter.clear();
+                                   for (TransferCost& t : f.costs.transfers) t.jitter = 0;
                                  }},
-                                {"rank jitter", 0.19, [](Forecast& f) { f.prices.rank_jitter = 0; }},
+                                {"rank jitter", 0.19, [](Forecast& f) { f.costs.rank_jitter = 0; }},
                                 {"contention", 1.22, [](Forecast& f) {
                                    for (std::size_t w = 0; w < f.program.works.size(); ++w)
-                                     for (std::uint32_t level = 1; level < f.prices.busy_levels; ++level)
-                                       f.prices.work_s[w * f.prices.busy_levels + level] =
-                                           f.prices.work_s[w * f.prices.busy_levels];
+                                     for (std::uint32_t level = 1; level < f.costs.busy_levels; ++level)
+                                       f.costs.work_s[w * f.costs.busy_levels + level] =
+                                           f.costs.work_s[w * f.costs.busy_levels];
                                  }}};
   const std::vector<Compared> runs{Compared("convnet"), Compared("resnet18_64")};
   for (const Term& term : terms) {

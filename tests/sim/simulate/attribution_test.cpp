@@ -53,14 +53,14 @@ struct TwoStages {
     cluster.world = "gloo";
     cluster.place = {{0, 0}, {1, 0}};
     cluster.devices_per_node = 2;
-    prices.work_s = {3e-3, 2e-3, 1e-3};
-    prices.transfers = {{.latency_s = 1e-4, .wire_s = 4e-4}};
-    prices.transfer_of = {0};
-    prices.launch_s = 1e-5;
+    costs.work_s = {3e-3, 2e-3, 1e-3};
+    costs.transfers = {{.latency_s = 1e-4, .wire_s = 4e-4}};
+    costs.transfer_of = {0};
+    costs.launch_s = 1e-5;
   }
   Program program;
   Cluster cluster;
-  Prices prices;
+  Costs costs;
 };
 
 CostAttribution attribute(const TwoStages& setup, const Timeline& predicted, double expected_s,
@@ -78,19 +78,19 @@ double effect(const CostAttribution& attribution, const std::string& name) {
 
 TEST(Attribution, FindsTheClassThatIsWrong) {
   const TwoStages setup;
-  const Timeline predicted = simulate(setup.program, setup.prices, setup.cluster);
+  const Timeline predicted = simulate(setup.program, setup.costs, setup.cluster);
   struct Case {
     const char* name;
-    void (*change)(Prices&);
+    void (*change)(Costs&);
   };
-  const Case cases[] = {{"relu.forward", [](Prices& p) { p.work_s[0] *= 2; }},
-                        {"softmax.forward", [](Prices& p) { p.work_s[1] *= 0.5; }},
-                        {"relu.backward", [](Prices& p) { p.work_s[2] *= 3; }},
-                        {"send", [](Prices& p) { p.transfers[0].latency_s *= 2; }},  // a doubled α
-                        {"host", [](Prices& p) { p.launch_s *= 4; }}};
+  const Case cases[] = {{"relu.forward", [](Costs& p) { p.work_s[0] *= 2; }},
+                        {"softmax.forward", [](Costs& p) { p.work_s[1] *= 0.5; }},
+                        {"relu.backward", [](Costs& p) { p.work_s[2] *= 3; }},
+                        {"send", [](Costs& p) { p.transfers[0].latency_s *= 2; }},  // a doubled α
+                        {"host", [](Costs& p) { p.launch_s *= 4; }}};
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
-    Prices real = setup.prices;
+    Costs real = setup.costs;
     c.change(real);
     const Timeline measured = simulate(setup.program, real, setup.cluster);
     const CostAttribution attribution = attribute(setup, predicted, predicted.step_s, {measured});
@@ -109,8 +109,8 @@ TEST(Attribution, FindsTheClassThatIsWrong) {
 
 TEST(Attribution, SeparatesClassesAndAveragesSteps) {
   const TwoStages setup;
-  const Timeline predicted = simulate(setup.program, setup.prices, setup.cluster);
-  Prices slow = setup.prices, slower = setup.prices;
+  const Timeline predicted = simulate(setup.program, setup.costs, setup.cluster);
+  Costs slow = setup.costs, slower = setup.costs;
   slow.work_s[0] += 1e-3, slow.work_s[2] += 4e-4;
   slower.work_s[0] += 3e-3, slower.work_s[2] += 4e-4;
   const CostAttribution attribution =
@@ -138,7 +138,7 @@ TEST(Attribution, SeparatesClassesAndAveragesSteps) {
 TEST(Attribution, WhatNothingExplainsIsRest) {
   // The measured step is longer than its instructions: the last rank stood still before the end.
   const TwoStages setup;
-  const Timeline predicted = simulate(setup.program, setup.prices, setup.cluster);
+  const Timeline predicted = simulate(setup.program, setup.costs, setup.cluster);
   Timeline measured = predicted;
   measured.step_s += 5e-3;
   const CostAttribution attribution = attribute(setup, predicted, predicted.step_s, {measured});

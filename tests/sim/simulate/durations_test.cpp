@@ -23,7 +23,7 @@ TEST(Durations, ASendThatNobodyWaitedForTookUntilItWasReceived) {
   sender.start_s[3] += kWait_s, sender.end_s[3] += kWait_s;
   const Durations durations = durations_of(sketch.program, timeline, cluster);
   EXPECT_DOUBLE_EQ(durations.seconds[0][sent], 1);
-  EXPECT_DOUBLE_EQ(durations.gap_s[0][3], kWait_s);
+  EXPECT_DOUBLE_EQ(durations.host_s[0][3], kWait_s);
   EXPECT_DOUBLE_EQ(end_of(replay(sketch.program, durations, cluster), 0), 6 + kWait_s);
 }
 
@@ -42,8 +42,8 @@ Timeline as_waiting_ranks_saw_it(const Program& program, Timeline timeline) {
 }
 
 TEST(Durations, ReplayReproducesTheTimeline) {
-  for_each_case(true, [](const Program& program, const Prices& prices, const Cluster& cluster) {
-    const Timeline timeline = simulate(program, prices, cluster);
+  for_each_case(true, [](const Program& program, const Costs& costs, const Cluster& cluster) {
+    const Timeline timeline = simulate(program, costs, cluster);
     expect_equal(replay(program, durations_of(program, timeline, cluster), cluster),
                  as_waiting_ranks_saw_it(program, timeline));
   });

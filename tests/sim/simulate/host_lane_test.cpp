@@ -14,11 +14,11 @@ TEST(HostLane, AnAsynchronousDeviceIsBoundByHostOrKernels) {
   for (const double launch : {0.0, 0.1, 1.0, 5.0}) {
     Sketch sketch(1);
     for (int k = 0; k < n; ++k) sketch.compute(0, 1);
-    sketch.prices.launch_s = launch;
+    sketch.costs.launch_s = launch;
     // Kernels follow each other, or each waits for its launch.
     const double expected = launch <= 1 ? launch + n : n * launch + 1;
     EXPECT_NEAR(sketch.run(cluster).step_s, expected, kRounding) << launch;
-    EXPECT_NEAR(simulate(sketch.program, as_fluid(sketch.prices), cluster).step_s, expected, kRounding) << launch;
+    EXPECT_NEAR(simulate(sketch.program, as_fluid(sketch.costs), cluster).step_s, expected, kRounding) << launch;
   }
 }
 
@@ -30,7 +30,7 @@ TEST(HostLane, AnAsynchronousHostDoesntWait) {
     Sketch sketch(2);
     sketch.move(0, 1, {.wire_s = 10});
     sketch.compute(1, 1);
-    sketch.prices.launch_s = 0.5;
+    sketch.costs.launch_s = 0.5;
     // Send and receive are posted at 0.5.
     EXPECT_NEAR(end_of(sketch.run(cluster), 1), asynchronous ? 0.5 + 10 + 1 : 0.5 + 10 + 0.5 + 1, kRounding);
   }
@@ -42,7 +42,7 @@ TEST(OneHostThread, LaunchesTakeTurns) {
   Sketch sketch(2);
   for (std::uint32_t rank = 0; rank < 2; ++rank)
     for (int i = 0; i < kOps; ++i) sketch.compute(rank, 0);
-  sketch.prices.launch_s = kLaunch;
+  sketch.costs.launch_s = kLaunch;
   Cluster cluster = plain_cluster(2);
   cluster.device.asynchronous = true;
   EXPECT_NEAR(sketch.run(cluster).step_s, kOps * kLaunch, kRounding);
@@ -55,8 +55,8 @@ double step_of(const char* model_text, const char* strategy_text, const char* cl
   const Strategy strategy = parse_strategy(strategy_text, model);
   const Program program = lower(model, strategy);
   const Cluster cluster = load_cluster(cluster_name, strategy.ranks());
-  const Prices prices = price(program, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
-  return expected_step(program, prices, cluster).step_s;
+  const Costs costs = costs_of(program, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
+  return expected_step(program, costs, cluster).step_s;
 }
 
 /// R2 (published: epochs of 14.3, 15.0 and 25.9 s): a small network's step is bound by its launches, so that the

@@ -18,9 +18,9 @@ TEST(ExpectedStep, WaitsForTheSlowestRank) {
     sketch.wait(rank, sketch.all_reduce(rank, {}));
   }
   const Cluster cluster = plain_cluster(kRanks);
-  EXPECT_DOUBLE_EQ(expected_step(sketch.program, sketch.prices, cluster).step_s, 1);  // no jitter
-  sketch.prices.jitter = {1, 1};
-  EXPECT_NEAR(expected_step(sketch.program, sketch.prices, cluster).step_s, 1.5, 0.1);
+  EXPECT_DOUBLE_EQ(expected_step(sketch.program, sketch.costs, cluster).step_s, 1);  // no jitter
+  sketch.costs.jitter = {1, 1};
+  EXPECT_NEAR(expected_step(sketch.program, sketch.costs, cluster).step_s, 1.5, 0.1);
   // Of many ops in a row the relative spread is smaller: for normal sums the larger has the mean n + sd √(n/π).
   constexpr int kOps = 64;
   Sketch longer(kRanks);
@@ -28,8 +28,8 @@ TEST(ExpectedStep, WaitsForTheSlowestRank) {
     for (int i = 0; i < kOps; ++i) longer.compute(rank, 1.0);
     longer.wait(rank, longer.all_reduce(rank, {}));
   }
-  longer.prices.jitter.assign(longer.program.works.size(), 0.5);
-  EXPECT_NEAR(expected_step(longer.program, longer.prices, cluster).step_s, kOps + 0.5 * std::sqrt(kOps / M_PI), 0.4);
+  longer.costs.jitter.assign(longer.program.works.size(), 0.5);
+  EXPECT_NEAR(expected_step(longer.program, longer.costs, cluster).step_s, kOps + 0.5 * std::sqrt(kOps / M_PI), 0.4);
 }
 
 TEST(ExpectedStep, ARankIsSlowForAWholeStep) {
@@ -42,16 +42,16 @@ TEST(ExpectedStep, ARankIsSlowForAWholeStep) {
     for (int i = 0; i < kOps; ++i) sketch.compute(rank, 1.0);
     sketch.wait(rank, sketch.all_reduce(rank, {}));
   }
-  sketch.prices.rank_jitter = kSpread;
+  sketch.costs.rank_jitter = kSpread;
   const Cluster cluster = plain_cluster(2);
-  EXPECT_NEAR(expected_step(sketch.program, sketch.prices, cluster).step_s, kOps * (1 + kSpread / std::sqrt(M_PI)), 1);
+  EXPECT_NEAR(expected_step(sketch.program, sketch.costs, cluster).step_s, kOps * (1 + kSpread / std::sqrt(M_PI)), 1);
   // Ranks that take turns wait for nobody who is slower than usual: as without.
   Sketch turns(2);
   turns.compute(0, 1.0);
   turns.move(0, 1, {});
   turns.compute(1, 1.0);
-  turns.prices.rank_jitter = kSpread;
-  EXPECT_NEAR(expected_step(turns.program, turns.prices, cluster).step_s, 2, 1e-5);
+  turns.costs.rank_jitter = kSpread;
+  EXPECT_NEAR(expected_step(turns.program, turns.costs, cluster).step_s, 2, 1e-5);
 }
 
 TEST(ExpectedStep, OfARankThatWaitsForNobodyIsTheStepOfTheMeans) {
@@ -59,17 +59,17 @@ TEST(ExpectedStep, OfARankThatWaitsForNobodyIsTheStepOfTheMeans) {
   Sketch sketch(2);
   sketch.compute(0, 1.0);
   sketch.move(0, 1, {.latency_s = 0.25, .wire_s = 0.5, .jitter = 0.8});
-  sketch.prices.jitter = {0.7};
-  EXPECT_NEAR(expected_step(sketch.program, sketch.prices, plain_cluster(2)).step_s, 1.75, 1e-6);
+  sketch.costs.jitter = {0.7};
+  EXPECT_NEAR(expected_step(sketch.program, sketch.costs, plain_cluster(2)).step_s, 1.75, 1e-6);
 }
 
 /// Factors of one op in 128 steps.
 std::vector<double> drawn(double jitter, std::uint32_t ops) {
   Sketch sketch(2);
   for (std::uint32_t k = 0; k < ops; ++k) sketch.compute(0, 1.0);
-  sketch.prices.jitter.assign(ops, jitter);
+  sketch.costs.jitter.assign(ops, jitter);
   std::vector<double> factors;
-  for (const Factors& step : draw_factors(sketch.program, sketch.prices, TransferMatching(sketch.program)))
+  for (const Factors& step : draw_factors(sketch.program, sketch.costs, TransferMatching(sketch.program)))
     for (const float factor : step.compute[0]) factors.push_back(static_cast<double>(factor));
   return factors;
 }

@@ -32,7 +32,7 @@ TEST(Shared, RanksOnOneCoreTakeTurns) {
   waits.compute(0, 4);
   EXPECT_NEAR(end_of(waits.run(cluster), 0), 4, kRounding);
   // Issuing takes core time too.
-  sketch.prices.launch_s = 0.5;
+  sketch.costs.launch_s = 0.5;
   EXPECT_NEAR(end_of(sketch.run(cluster), 0), 2 * (0.5 + 1), kRounding);
 }
 
@@ -41,11 +41,11 @@ TEST(Shared, EqualRanksOnOneCoreTakeTwiceAsLong) {
     const Model model = small_model(name);
     const Program program = lower(model, parse_strategy("ddp,dp=2,broadcast_buffers=0", model));
     Cluster cluster = plain_cluster(2);
-    Prices prices = analytic_prices(program, cluster);
-    for (TransferCost& cost : prices.transfers) cost = {};
-    const double apart = simulate(program, prices, cluster).step_s;
+    Costs costs = analytic_costs(program, cluster);
+    for (TransferCost& cost : costs.transfers) cost = {};
+    const double apart = simulate(program, costs, cluster).step_s;
     cluster.place[1] = cluster.place[0];
-    EXPECT_NEAR(simulate(program, prices, cluster).step_s, 2 * apart, 1e-6 * apart) << name;
+    EXPECT_NEAR(simulate(program, costs, cluster).step_s, 2 * apart, 1e-6 * apart) << name;
   }
 }
 
@@ -194,8 +194,8 @@ TEST(Shared, AMessagePostedEarlierGoesFirst) {
   sketch.match_costs();
   for (const std::uint32_t r : {received[1], received[0]}) sketch.wait(0, r);
   for (const std::uint32_t sent : {a, b}) sketch.wait(1, sent);
-  for (const Prices& prices : {sketch.prices, as_fluid(sketch.prices)}) {
-    const Timeline timeline = simulate(sketch.program, prices, plain_cluster(2));
+  for (const Costs& costs : {sketch.costs, as_fluid(sketch.costs)}) {
+    const Timeline timeline = simulate(sketch.program, costs, plain_cluster(2));
     EXPECT_DOUBLE_EQ(timeline.ranks[1].end_s[a], 2);
     EXPECT_DOUBLE_EQ(timeline.ranks[1].end_s[b], 4);
   }
@@ -207,10 +207,10 @@ TEST(Shared, EveryTransferGoesAsItsLinkDoes) {
   const Sketch sketch = compute_beside_message({.latency_s = 1, .wire_s = 2}, 1.5, 5);
   Cluster cluster = receiver_cluster(2);
   cluster.inter_node.engine = TransferEngine::background;
-  for (const Prices& prices : {sketch.prices, as_fluid(sketch.prices)})
+  for (const Costs& costs : {sketch.costs, as_fluid(sketch.costs)})
     for (const std::uint32_t node : {0U, 1U}) {
       cluster.place[1].node = node;
-      const Timeline timeline = simulate(sketch.program, prices, cluster);
+      const Timeline timeline = simulate(sketch.program, costs, cluster);
       EXPECT_DOUBLE_EQ(end_of(timeline, 1), node == 0 ? 5 + 3 : 5) << "rank 1 on node " << node;
       const Timeline again = replay(sketch.program, durations_of(sketch.program, timeline, cluster), cluster);
       EXPECT_DOUBLE_EQ(end_of(again, 1), end_of(timeline, 1));
@@ -275,8 +275,8 @@ TEST(Shared, TheRootOfABroadcastNeedntWait) {
     if (rank != 1) sketch.compute(rank, rank == 0 ? 5 : 2);
     sketch.wait(rank, posted);
   }
-  for (const Prices& prices : {sketch.prices, as_fluid(sketch.prices)}) {
-    const Timeline timeline = simulate(sketch.program, prices, receiver_cluster(3));
+  for (const Costs& costs : {sketch.costs, as_fluid(sketch.costs)}) {
+    const Timeline timeline = simulate(sketch.program, costs, receiver_cluster(3));
     EXPECT_DOUBLE_EQ(end_of(timeline, 1), 1);  // each copies for itself
     EXPECT_DOUBLE_EQ(end_of(timeline, 2), 3);
     EXPECT_DOUBLE_EQ(end_of(timeline, 0), 5);
@@ -302,7 +302,7 @@ TEST(RunUntilWait, ARankKeepsTheCore) {
   EXPECT_DOUBLE_EQ(end_of(timeline, 0), 3);
   EXPECT_DOUBLE_EQ(timeline.ranks[1].start_s[0], 3);
   EXPECT_DOUBLE_EQ(end_of(timeline, 1), 7);
-  sketch.prices.launch_s = 0.25;  // is the core's time, too
+  sketch.costs.launch_s = 0.25;  // is the core's time, too
   EXPECT_DOUBLE_EQ(end_of(sketch.run(real_time_cluster(2, 1, TransferEngine::background)), 1), 7.75);
 }
 

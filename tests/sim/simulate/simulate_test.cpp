@@ -13,7 +13,7 @@ TEST(Simulate, ComputeAddsUp) {
   Sketch sketch(1);
   for (double s : {1.0, 2.0, 0.5}) sketch.compute(0, s);
   EXPECT_DOUBLE_EQ(sketch.run().step_s, 3.5);
-  sketch.prices.launch_s = 0.25;  // a CPU's thread issues, then computes
+  sketch.costs.launch_s = 0.25;  // a CPU's thread issues, then computes
   EXPECT_DOUBLE_EQ(sketch.run().step_s, 3.5 + 3 * 0.25);
   EXPECT_DOUBLE_EQ(sketch.run().ranks[0].host_s, 3 * 0.25);
   EXPECT_DOUBLE_EQ(sketch.run().ranks[0].start_s[1], 1 + 2 * 0.25);
@@ -25,9 +25,9 @@ TEST(Simulate, AMessageIsAlphaPlusBeta) {
   Sketch sketch(2);
   sketch.compute(0, 1);
   sketch.move(0, 1, {.latency_s = 0.5, .wire_s = 2});
-  for (const Prices& prices : {sketch.prices, as_fluid(sketch.prices)})
+  for (const Costs& costs : {sketch.costs, as_fluid(sketch.costs)})
     for (const Cluster& cluster : {plain_cluster(2), receiver_cluster(2)}) {
-      const Timeline timeline = simulate(sketch.program, prices, cluster);
+      const Timeline timeline = simulate(sketch.program, costs, cluster);
       EXPECT_DOUBLE_EQ(timeline.step_s, 1 + 0.5 + 2);
       EXPECT_DOUBLE_EQ(timeline.ranks[1].posted_s[0], 0);
       EXPECT_DOUBLE_EQ(timeline.ranks[1].start_s[0], 1);  // ready when the sender is
@@ -44,11 +44,11 @@ TEST(Simulate, AMessageIsAlphaPlusBeta) {
 // A transfer goes on beside compute, except where the receiver's own thread copies.
 TEST(Simulate, EnginesDifferInOverlap) {
   const Sketch sketch = compute_beside_message({.latency_s = 1, .wire_s = 2}, 1.5, 5);
-  for (const Prices& prices : {sketch.prices, as_fluid(sketch.prices)}) {
-    const Timeline background = simulate(sketch.program, prices, plain_cluster(2));
+  for (const Costs& costs : {sketch.costs, as_fluid(sketch.costs)}) {
+    const Timeline background = simulate(sketch.program, costs, plain_cluster(2));
     EXPECT_DOUBLE_EQ(end_of(background, 0), 3);
     EXPECT_DOUBLE_EQ(end_of(background, 1), 5);
-    const Timeline receiver = simulate(sketch.program, prices, receiver_cluster(2));
+    const Timeline receiver = simulate(sketch.program, costs, receiver_cluster(2));
     EXPECT_DOUBLE_EQ(end_of(receiver, 1), 5 + 3);  // begins when the receiver waits
     EXPECT_DOUBLE_EQ(end_of(receiver, 0), 5 + 3);
     EXPECT_DOUBLE_EQ(receiver.ranks[0].start_s[0], 0);  // though both had posted at once
@@ -57,16 +57,17 @@ TEST(Simulate, EnginesDifferInOverlap) {
 
 // Who posts goes on when the call is back; that is host time, and a launch more is none.
 TEST(Simulate, PostingKeepsTheThread) {
-  Sketch sketch = compute_beside_message({.latency_s = 1, .wire_s = 2, .post_s = 0.5, .recv_post_s = 0.25}, 4, 1);
-  for (const Prices& prices : {sketch.prices, as_fluid(sketch.prices)}) {
-    const Timeline timeline = simulate(sketch.program, prices, plain_cluster(2));
+  Sketch sketch =
+      compute_beside_message({.latency_s = 1, .wire_s = 2, .send_overhead_s = 0.5, .recv_overhead_s = 0.25}, 4, 1);
+  for (const Costs& costs : {sketch.costs, as_fluid(sketch.costs)}) {
+    const Timeline timeline = simulate(sketch.program, costs, plain_cluster(2));
     EXPECT_DOUBLE_EQ(timeline.ranks[0].start_s[1], 0.5);
     EXPECT_DOUBLE_EQ(timeline.ranks[1].start_s[1], 0.25);
     EXPECT_DOUBLE_EQ(end_of(timeline, 0), 4.5);
     EXPECT_DOUBLE_EQ(end_of(timeline, 1), 3);  // the transfer began with the posts
     EXPECT_DOUBLE_EQ(timeline.ranks[0].host_s, 0.5);
   }
-  sketch.prices.launch_s = 0.125;
+  sketch.costs.launch_s = 0.125;
   const Timeline timeline = sketch.run();
   EXPECT_DOUBLE_EQ(timeline.ranks[0].start_s[1], 0.125 + 0.5);
   EXPECT_DOUBLE_EQ(timeline.ranks[1].start_s[1], 0.125 + 0.25);
@@ -109,9 +110,9 @@ TEST(Simulate, APairsBytesGoOneAfterTheOther) {
       wire = std::max(k * pause + 0.5, wire) + 1;
       thread = std::max(k * pause, thread) + 0.5 + 1;
     }
-    for (const Prices& prices : {sketch.prices, as_fluid(sketch.prices)}) {
-      EXPECT_NEAR(end_of(simulate(sketch.program, prices, plain_cluster(2)), 1), wire, kRounding) << pause;
-      EXPECT_NEAR(end_of(simulate(sketch.program, prices, receiver_cluster(2)), 1), thread, kRounding) << pause;
+    for (const Costs& costs : {sketch.costs, as_fluid(sketch.costs)}) {
+      EXPECT_NEAR(end_of(simulate(sketch.program, costs, plain_cluster(2)), 1), wire, kRounding) << pause;
+      EXPECT_NEAR(end_of(simulate(sketch.program, costs, receiver_cluster(2)), 1), thread, kRounding) << pause;
     }
   }
 }
@@ -128,9 +129,8 @@ TEST_P(Makespan, IsTheClosedForm) {
       const Sketch sketch = pipeline(std::vector(p, f), std::vector(p, b), m, schedule_table().at(GetParam()));
       const double expected = (f + b) * (m + static_cast<double>(p) - 1);
       EXPECT_NEAR(sketch.run().step_s, expected, kRounding) << p << " stages, " << m << " microbatches";
-      EXPECT_NEAR(
-          simulate(sketch.program, as_fluid(sketch.prices), plain_cluster(static_cast<std::uint32_t>(p))).step_s,
-          expected, kRounding);
+      EXPECT_NEAR(simulate(sketch.program, as_fluid(sketch.costs), plain_cluster(static_cast<std::uint32_t>(p))).step_s,
+                  expected, kRounding);
       // Every stage works m(f+b) and stands (p−1)(f+b).
       for (const RankTimeline& rank : sketch.run().ranks) {
         EXPECT_NEAR(rank.compute_s, m * (f + b), kRounding);
@@ -160,20 +160,20 @@ TEST(Simulate, ModelParallelIsComputePlusMessages) {
   for (const char* name : {"toy_mlp", "convnet", "vgg11"}) {  // chains: one tensor crosses each cut
     const Model model = small_model(name);
     const Program program = lower(model, parse_strategy("model_parallel,pp=3", model));
-    const Prices prices = analytic_prices(program, plain_cluster(3));
+    const Costs costs = analytic_costs(program, plain_cluster(3));
     double expected = 0, updates = 0;
     for (std::uint32_t r = 0; r < 3; ++r)
       for (std::uint32_t i = 0; i < program.roles[r].size(); ++i) {
         const Role& role = program.roles[r];
-        if (role.kind[i] == InstructionKind::compute) expected += prices.work_s[role.work[i]];
-        if (r == 0 && role.kind[i] == InstructionKind::update) updates += prices.work_s[role.work[i]];
+        if (role.kind[i] == InstructionKind::compute) expected += costs.work_s[role.work[i]];
+        if (r == 0 && role.kind[i] == InstructionKind::update) updates += costs.work_s[role.work[i]];
         if (role.kind[i] == InstructionKind::send) {
           const std::uint32_t id = TransferMatching(program).transfer({r, 0}, r, role, i);
-          const TransferCost& cost = prices.transfers[prices.transfer_of[id]];
+          const TransferCost& cost = costs.transfers[costs.transfer_of[id]];
           expected += cost.latency_s + cost.wire_s;
         }
       }
-    const Timeline timeline = simulate(program, prices, plain_cluster(3));
+    const Timeline timeline = simulate(program, costs, plain_cluster(3));
     EXPECT_NEAR(end_of(timeline, 0), expected + updates, kRounding * expected) << name;
   }
 }
@@ -183,11 +183,11 @@ TEST(Simulate, DdpIsComputePlusAllReduces) {
     for (const std::uint32_t dp : {2U, 4U}) {
       const Model model = small_model(name);
       const Program program = lower(model, parse_strategy(fmt::format("ddp,dp={},bucket_MiB=1", dp), model));
-      const Prices prices = analytic_prices(program, plain_cluster(dp));
+      const Costs costs = analytic_costs(program, plain_cluster(dp));
       const Role& role = program.roles[0];
       double compute = 0, transfers = 0;
       for (std::uint32_t i = 0; i < role.size(); ++i) {
-        if (role.work[i] != kNone) compute += prices.work_s[role.work[i]];
+        if (role.work[i] != kNone) compute += costs.work_s[role.work[i]];
         if (role.kind[i] != InstructionKind::collective) continue;
         // The cluster's world is gloo: a ring for all_reduce, a tree for broadcast.
         const double s = static_cast<double>(program.transfer_bytes(role, i)), hops = dp - 1.0, depth = dp / 2.0;
@@ -195,7 +195,7 @@ TEST(Simulate, DdpIsComputePlusAllReduces) {
                                                                       : depth * (20e-6 + s / 2e9);
       }
       ASSERT_GT(transfers, 0);
-      const Timeline timeline = simulate(program, prices, plain_cluster(dp));
+      const Timeline timeline = simulate(program, costs, plain_cluster(dp));
       EXPECT_NEAR(timeline.step_s, compute + transfers, kRounding * timeline.step_s) << name << " dp=" << dp;
       for (const RankTimeline& rank : timeline.ranks) {
         EXPECT_NEAR(rank.compute_s, compute, kRounding);
@@ -205,18 +205,18 @@ TEST(Simulate, DdpIsComputePlusAllReduces) {
     }
 }
 
-// ---- Both paths through time agree; a played step replays. ----
+// ---- Both paths through time agree; a executed step replays. ----
 
 TEST(SimulateGrid, FluidTimeIsClosedFormWhereNothingIsShared) {
-  for_each_case(false, [](const Program& program, const Prices& prices, const Cluster& cluster) {
-    ASSERT_EQ(prices.busy_levels, 1U);
-    expect_equal(simulate(program, as_fluid(prices), cluster), simulate(program, prices, cluster));
+  for_each_case(false, [](const Program& program, const Costs& costs, const Cluster& cluster) {
+    ASSERT_EQ(costs.busy_levels, 1U);
+    expect_equal(simulate(program, as_fluid(costs), cluster), simulate(program, costs, cluster));
   });
 }
 
 TEST(SimulateGrid, BreakdownSumsToTheStep) {
-  for_each_case(true, [](const Program& program, const Prices& prices, const Cluster& cluster) {
-    const Timeline timeline = simulate(program, prices, cluster);
+  for_each_case(true, [](const Program& program, const Costs& costs, const Cluster& cluster) {
+    const Timeline timeline = simulate(program, costs, cluster);
     for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
       const RankTimeline& rank = timeline.ranks[r];
       EXPECT_NEAR(rank.compute_s + rank.exposed_communication_s + rank.bubble_s + rank.host_s, timeline.step_s,
@@ -225,7 +225,7 @@ TEST(SimulateGrid, BreakdownSumsToTheStep) {
       const Role& role = program.roles[program.places()[r].role];
       double alone = 0;
       for (std::uint32_t i = 0; i < role.size(); ++i)
-        if (role.work[i] != kNone) alone += prices.work_s[role.work[i]];
+        if (role.work[i] != kNone) alone += costs.work_s[role.work[i]];
       EXPECT_GE(rank.compute_s, alone * (1 - kRounding));
       EXPECT_GE(std::min({rank.bubble_s, rank.exposed_communication_s, rank.host_s}), -kRounding * timeline.step_s);
     }
@@ -238,8 +238,8 @@ TEST(SimulateGrid, EveryClusterOfTheCatalogPlays) {
       const Model model = small_model("resnet18");
       const Program program = lower(model, parse_strategy(kind.example, model));
       const Cluster cluster = load_cluster(name, program.ranks(), 2);
-      const Prices prices = price(program, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
-      EXPECT_GT(simulate(program, prices, cluster).step_s, 0) << name << " " << kind.name;
+      const Costs costs = costs_of(program, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
+      EXPECT_GT(simulate(program, costs, cluster).step_s, 0) << name << " " << kind.name;
     }
 }
 
@@ -251,7 +251,7 @@ TEST(Simulate, SaysThatTheClusterIsTooSmall) {
 TEST(Simulate, AProgramThatWasntValidatedIsOurError) {
   Sketch sketch(2);
   sketch.wait(0, sketch.send(0, 1, {}));  // nobody receives
-  EXPECT_THROW((void)simulate(sketch.program, sketch.prices, plain_cluster(2)), InternalError);
+  EXPECT_THROW((void)simulate(sketch.program, sketch.costs, plain_cluster(2)), InternalError);
 }
 
 }  // namespace

@@ -25,13 +25,13 @@ inline Cluster receiver_cluster(std::uint32_t ranks) {
   return cluster;
 }
 
-/// A program written call by call, a role per rank, with prices set by hand. Instructions issue in no time.
+/// A program written call by call, a role per rank, with costs set by hand. Instructions issue in no time.
 struct Sketch {
   Program program;
-  Prices prices;
+  Costs costs;
 
   explicit Sketch(std::uint32_t ranks, std::uint32_t busy_levels = 1) {
-    prices.busy_levels = busy_levels;
+    costs.busy_levels = busy_levels;
     cost_of_.resize(ranks);
     for (std::uint32_t r = 0; r < ranks; ++r) {
       program.roles.emplace_back().name = fmt::format("rank{}", r);
@@ -40,14 +40,14 @@ struct Sketch {
   }
   /// Seconds with 1, 2, … busy ranks.
   void compute(std::uint32_t rank, std::vector<double> seconds) {
-    seconds.resize(prices.busy_levels, seconds.back());
+    seconds.resize(costs.busy_levels, seconds.back());
     const std::uint32_t x = tensor(rank);
     Instruction i;
     i.work = static_cast<std::uint32_t>(program.works.size());
     i.reads = i.writes = {x};
     const OpKind& relu = op_table().at("relu");
     program.works.push_back({{&relu, complete_attributes(relu, {}, ""), {{Dtype::f32, {1}}}}, Pass::forward, 0});
-    prices.work_s.insert(prices.work_s.end(), seconds.begin(), seconds.end());
+    costs.work_s.insert(costs.work_s.end(), seconds.begin(), seconds.end());
     add(rank, i, kNone);
   }
   void compute(std::uint32_t rank, double seconds) { compute(rank, std::vector{seconds}); }
@@ -57,7 +57,7 @@ struct Sketch {
     i.peer = to;
     i.tag = tags_[{rank, to, true}]++;
     i.reads = {tensor(rank)};
-    return add(rank, i, price(cost));
+    return add(rank, i, costs_of(cost));
   }
   std::uint32_t recv(std::uint32_t rank, std::uint32_t from, const TransferCost& cost) {
     Instruction i;
@@ -65,7 +65,7 @@ struct Sketch {
     i.peer = from;
     i.tag = tags_[{from, rank, false}]++;
     i.writes = {tensor(rank)};
-    return add(rank, i, price(cost));
+    return add(rank, i, costs_of(cost));
   }
   std::uint32_t all_reduce(std::uint32_t rank, const TransferCost& cost) {
     if (program.groups.empty()) {
@@ -76,7 +76,7 @@ struct Sketch {
     i.kind = InstructionKind::collective;
     i.peer = 0;
     i.reads = i.writes = {tensor(rank)};
-    return add(rank, i, price(cost));
+    return add(rank, i, costs_of(cost));
   }
   std::uint32_t broadcast(std::uint32_t rank, std::uint32_t root, const TransferCost& cost) {
     const std::uint32_t posted = all_reduce(rank, cost);
@@ -99,17 +99,17 @@ struct Sketch {
 
   [[nodiscard]] Timeline run(const Cluster& cluster) const {
     validate(program);
-    return simulate(program, prices, cluster);
+    return simulate(program, costs, cluster);
   }
   [[nodiscard]] Timeline run() const { return run(plain_cluster(program.ranks())); }
   /// After an edit of the instructions.
   void match_costs() {
     const TransferMatching matching(program);
-    prices.transfer_of.assign(matching.participants.size(), kNone);
+    costs.transfer_of.assign(matching.participants.size(), kNone);
     for (std::uint32_t rank = 0; rank < cost_of_.size(); ++rank)
       for (std::uint32_t i = 0; i < cost_of_[rank].size(); ++i)
         if (cost_of_[rank][i] != kNone)
-          prices.transfer_of[matching.transfer({rank, 0}, rank, program.roles[rank], i)] = cost_of_[rank][i];
+          costs.transfer_of[matching.transfer({rank, 0}, rank, program.roles[rank], i)] = cost_of_[rank][i];
   }
 
  private:
@@ -117,9 +117,9 @@ struct Sketch {
     Role& role = program.roles[rank];
     return role.add_tensor(fmt::format("t{}", role.tensors.size()), {Dtype::f32, {1}}, TensorClass::input, true);
   }
-  std::uint32_t price(const TransferCost& cost) {
-    prices.transfers.push_back(cost);
-    return static_cast<std::uint32_t>(prices.transfers.size() - 1);
+  std::uint32_t costs_of(const TransferCost& cost) {
+    costs.transfers.push_back(cost);
+    return static_cast<std::uint32_t>(costs.transfers.size() - 1);
   }
   std::uint32_t add(std::uint32_t rank, const Instruction& instruction, std::uint32_t transfer) {
     cost_of_[rank].push_back(transfer);
@@ -131,14 +131,14 @@ struct Sketch {
   std::map<std::tuple<std::uint32_t, std::uint32_t, bool>, std::uint32_t> tags_;
 };
 
-/// The same prices with a second busy level of equal times: nothing changes but the engine's path through time.
-inline Prices as_fluid(Prices prices) {
-  if (prices.busy_levels > 1) return prices;
+/// The same costs with a second busy level of equal times: nothing changes but the engine's path through time.
+inline Costs as_fluid(Costs costs) {
+  if (costs.busy_levels > 1) return costs;
   std::vector<double> twice;
-  for (double work : prices.work_s) twice.insert(twice.end(), 2, work);
-  prices.work_s = twice;
-  prices.busy_levels = 2;
-  return prices;
+  for (double work : costs.work_s) twice.insert(twice.end(), 2, work);
+  costs.work_s = twice;
+  costs.busy_levels = 2;
+  return costs;
 }
 
 inline double end_of(const Timeline& timeline, std::uint32_t rank) { return timeline.ranks.at(rank).end_of_step_s; }
@@ -174,14 +174,14 @@ inline Sketch pipeline(const std::vector<double>& forward, const std::vector<dou
   return sketch;
 }
 
-/// Prices of the analytic model without launch times.
-inline Prices analytic_prices(const Program& program, const Cluster& cluster) {
-  Prices prices = price(program, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
-  prices.launch_s = 0;
-  return prices;
+/// Costs of the analytic model without launch times.
+inline Costs analytic_costs(const Program& program, const Cluster& cluster) {
+  Costs costs = costs_of(program, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
+  costs.launch_s = 0;
+  return costs;
 }
 
-/// Calls `check(program, prices, cluster)` for all strategies, models and kinds of device and link.
+/// Calls `check(program, costs, cluster)` for all strategies, models and kinds of device and link.
 template <class Check>
 void for_each_case(bool with_sharing, const Check& check) {
   for (const std::string& name : catalog_names("models")) {
@@ -200,7 +200,7 @@ void for_each_case(bool with_sharing, const Check& check) {
       }
       for (std::size_t c = 0; c < clusters.size(); ++c) {
         SCOPED_TRACE(fmt::format("{} {} on cluster {}", name, text, c));
-        check(program, price(program, *cost_model_table().at("analytic").make(clusters[c], nullptr), clusters[c]),
+        check(program, costs_of(program, *cost_model_table().at("analytic").make(clusters[c], nullptr), clusters[c]),
               clusters[c]);
       }
     }

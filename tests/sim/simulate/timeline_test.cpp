@@ -70,7 +70,7 @@ TEST(Timeline, ChromeTraceHasEveryInstruction) {
   for (const char* text : {"single", "ddp,dp=2", "pipeline,pp=3,microbatches=2"}) {
     const Program program = lower(model, parse_strategy(text, model));
     const Cluster cluster = plain_cluster(program.ranks());
-    const Timeline timeline = simulate(program, analytic_prices(program, cluster), cluster);
+    const Timeline timeline = simulate(program, analytic_costs(program, cluster), cluster);
     const auto trace = nlohmann::json::parse(chrome_trace(program, {{"predicted", &timeline}, {"again", &timeline}}));
     std::size_t instructions = 0, complete = 0, processes = 0;
     for (const Role& role : program.roles) instructions += role.size() * role.ranks.size();

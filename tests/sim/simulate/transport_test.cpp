@@ -17,10 +17,10 @@ Cluster notifying_cluster() {
 constexpr double kNotification = 0.5, kLost = 0.98 * kNotification;
 constexpr TransferCost kTold{
     .latency_s = 1,
-    .post_s = 0.75,
-    .recv_post_s = 0.25,
+    .send_overhead_s = 0.75,
+    .recv_overhead_s = 0.25,
     .core_share = 0.5,
-    .rendezvous = {.note_s = kNotification, .delivery_s = 0.25, .latency_s = 2, .post_s = 0.125}};
+    .rendezvous = {.notification_s = kNotification, .delivery_s = 0.25, .latency_s = 2, .send_overhead_s = 0.125}};
 
 TEST(Transport, WhoPostsFirstDecidesWhatAMessageAsksFor) {
   const Message expected = ask(Transport::notify, kTold, false), unexpected = ask(Transport::notify, kTold, true);

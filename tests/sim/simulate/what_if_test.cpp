@@ -14,24 +14,24 @@ struct Case {
   Model model;
   Program program;
   Cluster cluster;
-  Prices prices;
+  Costs costs;
 
   Case(const std::string& model_text, const std::string& strategy, double link_GBps = 2)
       : model(load_model(model_text)),
         program(lower(model, parse_strategy(strategy, model))),
         cluster(with_link(plain_cluster(program.ranks()), link_GBps)),
-        prices(price(program, *cost_model_table().at("analytic").make(cluster, nullptr), cluster)) {}
+        costs(costs_of(program, *cost_model_table().at("analytic").make(cluster, nullptr), cluster)) {}
   static Cluster with_link(Cluster cluster, double link_GBps) {
     cluster.link.bandwidth = gigabytes_per_second(link_GBps);
     return cluster;
   }
   [[nodiscard]] double step_s(const Scale& scale = {}) const {
-    return simulate(program, scaled(prices, program, cluster, scale), cluster).step_s;
+    return simulate(program, scaled(costs, program, cluster, scale), cluster).step_s;
   }
 };
 
 TEST(WhatIf, ReadsItsText) {
-  EXPECT_TRUE(parse_scale("").is_one());
+  EXPECT_TRUE(parse_scale("").is_identity());
   const Scale scale = parse_scale("bandwidth=2,latency=0.5,flops=4");
   EXPECT_EQ(scale, (Scale{.flops = 4, .bandwidth = 2, .latency = 0.5}));
   EXPECT_EQ(message_of([] { parse_scale("speed=2"); }),
@@ -43,7 +43,7 @@ TEST(WhatIf, ReadsItsText) {
 }
 
 // With the data sheet's numbers, scaling the answers is scaling the sheet.
-TEST(WhatIf, ScalingPricesIsScalingTheMachine) {
+TEST(WhatIf, ScalingCostsIsScalingTheMachine) {
   const Scale scale{.flops = 3, .memory_bandwidth = 0.5, .bandwidth = 4, .latency = 0.25, .launch = 2};
   for (const char* strategy : {"single", "model_parallel", "pipeline", "ddp,overlap=1"}) {
     const Case given("convnet,global_batch=64", strategy);
@@ -53,22 +53,22 @@ TEST(WhatIf, ScalingPricesIsScalingTheMachine) {
     other.device.launch = other.device.launch * scale.launch;
     other.link.bandwidth = other.link.bandwidth * scale.bandwidth;
     other.link.latency = other.link.latency * scale.latency;
-    const Prices prices = price(given.program, *cost_model_table().at("analytic").make(other, nullptr), other);
-    EXPECT_NEAR(given.step_s(scale), simulate(given.program, prices, other).step_s, 1e-9) << strategy;
+    const Costs costs = costs_of(given.program, *cost_model_table().at("analytic").make(other, nullptr), other);
+    EXPECT_NEAR(given.step_s(scale), simulate(given.program, costs, other).step_s, 1e-9) << strategy;
   }
 }
 
 // The data sheet knows no posts.
 TEST(WhatIf, LaunchScalesPostsToo) {
   const Case given("convnet,global_batch=64", "model_parallel");
-  Prices prices = given.prices;
-  prices.transfers.at(0).post_s = 4e-5, prices.transfers[0].recv_post_s = 2e-5;
-  prices.transfers[0].rendezvous = {.note_s = 6e-5, .latency_s = 3e-5, .post_s = 8e-5};
-  const Prices result = scaled(prices, given.program, given.cluster, {.latency = 7, .launch = 0.5});
-  EXPECT_DOUBLE_EQ(result.transfers[0].post_s, 2e-5);
-  EXPECT_DOUBLE_EQ(result.transfers[0].recv_post_s, 1e-5);
-  EXPECT_DOUBLE_EQ(result.transfers[0].rendezvous.note_s, 3e-5);
-  EXPECT_DOUBLE_EQ(result.transfers[0].rendezvous.post_s, 4e-5);
+  Costs costs = given.costs;
+  costs.transfers.at(0).send_overhead_s = 4e-5, costs.transfers[0].recv_overhead_s = 2e-5;
+  costs.transfers[0].rendezvous = {.notification_s = 6e-5, .latency_s = 3e-5, .send_overhead_s = 8e-5};
+  const Costs result = scaled(costs, given.program, given.cluster, {.latency = 7, .launch = 0.5});
+  EXPECT_DOUBLE_EQ(result.transfers[0].send_overhead_s, 2e-5);
+  EXPECT_DOUBLE_EQ(result.transfers[0].recv_overhead_s, 1e-5);
+  EXPECT_DOUBLE_EQ(result.transfers[0].rendezvous.notification_s, 3e-5);
+  EXPECT_DOUBLE_EQ(result.transfers[0].rendezvous.send_overhead_s, 4e-5);
   EXPECT_DOUBLE_EQ(result.transfers[0].rendezvous.latency_s, 21e-5);
 }
 
@@ -79,13 +79,13 @@ TEST(WhatIf, TwiceEverythingIsHalfTheTime) {
 
 TEST(WhatIf, SensitivityNamesTheBottleneck) {
   const Case given("vgg11,image=32,global_batch=2", "ddp", 0.2);  // 531 MB of gradients
-  const std::vector<Sensitivity> found = sensitivities(given.program, given.prices, given.cluster);
+  const std::vector<Sensitivity> found = sensitivities(given.program, given.costs, given.cluster);
   ASSERT_EQ(found.size(), 5U);
   EXPECT_EQ(found[0].resource, "bandwidth");
   EXPECT_LT(found[0].change_when_doubled, -0.3);
   for (const Sensitivity& s : found) EXPECT_LE(s.change_when_doubled, 1e-9) << s.resource;
   const Case alone("vgg11,image=32,global_batch=2", "single");
-  for (const Sensitivity& s : sensitivities(alone.program, alone.prices, alone.cluster)) {
+  for (const Sensitivity& s : sensitivities(alone.program, alone.costs, alone.cluster)) {
     if (s.resource != "bandwidth" && s.resource != "latency") continue;
     EXPECT_EQ(s.change_when_doubled, 0) << s.resource;
   }
