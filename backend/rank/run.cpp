@@ -85,16 +85,8 @@ RankReport execute(const RunRequest& request, Communicator& communicator, const 
                    std::optional<Executor>& executor) {
   const std::uint32_t rank = communicator.rank();
   const std::uint32_t steps = request.warmup_steps + request.steps;
-  const bool idle = rank >= request.program.ranks();
-  communicator.prepare(request.program.groups);
-  if (idle) {
-    for (std::uint32_t s = 0; s < steps; ++s) {
-      communicator.begin_step();
-      communicator.end_step();
-    }
-    return {};
-  }
-
+  if (rank >= request.program.ranks()) return {};
+  communicator.prepare(request.program.groups, request.program.ranks());
   sim::Program::Place place = request.program.places()[rank];
   if (request.copies > 0) place.replica = 0;
   board.set_labels(rank, request.program, request.program.roles[place.role]);

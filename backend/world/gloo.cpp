@@ -265,6 +265,8 @@ class GlooCommunicator final : public Communicator {
     // A process group's destructor waits until everything posted is done or has timed out, one after the other. Left to
     // the end of the process.
     for (auto& [members, group] : groups_) group.release();
+    for (auto& [ranks, group] : firsts_) group.release();
+    starting_.release();
     everyone_.release();
   }
 
@@ -272,7 +274,15 @@ class GlooCommunicator final : public Communicator {
   [[nodiscard]] std::uint32_t size() const override { return connections_->ranks(); }
 
   /// Connections of a member list are kept for later programs.
-  void prepare(const std::vector<sim::Group>& groups) override {
+  void prepare(const std::vector<sim::Group>& groups, std::uint32_t ranks) override {
+    own_core_ = ranks <= usable_cores();
+    starting_ = ranks == size() ? everyone_ : ProcessGroup();
+    if (ranks > 1 && !starting_) {
+      starting_ = firsts_[ranks];
+      if (!starting_)
+        starting_ = firsts_[ranks] =
+            connections_->connect(fmt::format("first {}", ranks), rank(), ranks, connections_->timeout());
+    }
     memberships_.assign(groups.size(), {});
     for (std::uint32_t g = 0; g < groups.size(); ++g)
       for (const std::vector<std::uint32_t>& members : groups[g].members) {
@@ -299,10 +309,10 @@ class GlooCommunicator final : public Communicator {
     c10d::AllreduceOptions options;
     options.reduceOp = c10d::ReduceOp::MAX;
     argument_.assign(1, moment_);
-    guard("the start of the step", [&] { everyone_->allreduce(argument_, options)->wait(); });
+    if (starting_) guard("the start of the step", [&] { starting_->allreduce(argument_, options)->wait(); });
     argument_.clear();
     const double release_s = moment_.const_data_ptr<double>()[0];
-    sleep_until(release_s, size() <= usable_cores());
+    sleep_until(release_s, own_core_);
     return release_s;
   }
 
@@ -417,7 +427,10 @@ class GlooCommunicator final : public Communicator {
   }
 
   std::shared_ptr<Connections> connections_;
-  ProcessGroup everyone_;  // point to point, and the start of a step
+  ProcessGroup everyone_;                         // point to point
+  ProcessGroup starting_;                         // of the ranks that run the program; null: one
+  std::map<std::uint32_t, ProcessGroup> firsts_;  // of the first so many ranks
+  bool own_core_ = false;                         // each of them has a core for itself: it may spin
   std::map<std::pair<std::uint32_t, std::vector<std::uint32_t>>, ProcessGroup> groups_;
   std::vector<Membership> memberships_;
   std::deque<Posted> posted_;  // by ticket

@@ -32,17 +32,19 @@ void Doorbell::sleep(std::uint32_t heard, double spin_s) {
 }
 
 LocalTeam::LocalTeam(const WorldOptions& options)
-    : ranks(options.ranks),
-      timeout_s(options.timeout_s),
-      own_core(options.ranks <= usable_cores()),
-      bells(options.ranks),
-      arrived(options.ranks) {}
+    : ranks(options.ranks), timeout_s(options.timeout_s), bells(options.ranks), arrived(options.ranks) {}
+
+void LocalRank::prepare(const std::vector<sim::Group>& /*groups*/, std::uint32_t ranks) {
+  ranks_ = ranks;
+  own_core_ = ranks <= usable_cores();
+  step_ = team_.released;  // ranks that were idle have missed steps
+}
 
 double LocalRank::begin_step() {
   constexpr double kMargin_s = 100e-6;  // until then a sleeping rank has woken up
   ++step_;
   team_.arrived[rank_] = step_;
-  if (++team_.arrivals == team_.ranks) {
+  if (++team_.arrivals == ranks_) {
     team_.arrivals = 0;
     team_.release_s = now_s() + kMargin_s;
     team_.released = step_;
@@ -51,11 +53,11 @@ double LocalRank::begin_step() {
   wait_until([&] { return team_.released == step_; },
              [&] {
                std::uint32_t late = 0;
-               while (late + 1 < team_.ranks && team_.arrived[late] == step_) ++late;
+               while (late + 1 < ranks_ && team_.arrived[late] == step_) ++late;
                return fmt::format("rank {} hasn't come to the start of the step", late);
              });
   const double release_s = team_.release_s;
-  sleep_until(release_s, team_.own_core);
+  sleep_until(release_s, own_core_);
   return release_s;
 }
 
@@ -114,7 +116,8 @@ class CpuCommunicator final : public LocalRank {
   CpuCommunicator(std::shared_ptr<CpuWorld> world, std::uint32_t rank)
       : LocalRank(*world, rank), world_(std::move(world)) {}
 
-  void prepare(const std::vector<sim::Group>& groups) override {
+  void prepare(const std::vector<sim::Group>& groups, std::uint32_t ranks) override {
+    LocalRank::prepare(groups, ranks);
     memberships_ = memberships(world_->groups, groups, rank());
   }
 

@@ -57,7 +57,6 @@ struct LocalTeam {
 
   const std::uint32_t ranks;
   const double timeout_s;
-  const bool own_core;  // every rank has a core for itself: it may spin
   std::vector<Doorbell> bells;
   std::vector<std::atomic<std::uint32_t>> arrived;  // step that each rank has come to
   std::atomic<std::uint32_t> arrivals{0};
@@ -72,6 +71,7 @@ class LocalRank : public Communicator {
   LocalRank(LocalTeam& team, std::uint32_t rank) : team_(team), rank_(rank) {}
   [[nodiscard]] std::uint32_t rank() const override { return rank_; }
   [[nodiscard]] std::uint32_t size() const override { return team_.ranks; }
+  void prepare(const std::vector<sim::Group>& groups, std::uint32_t ranks) override;
   double begin_step() override;
   void abandon() override;
 
@@ -86,7 +86,7 @@ class LocalRank : public Communicator {
     for (;;) {
       const std::uint32_t heard = bell.rings();
       if (ready()) return;
-      bell.sleep(heard, team_.own_core ? kSpin_s : 0);
+      bell.sleep(heard, own_core_ ? kSpin_s : 0);
       if (team_.failed) throw sim::RunError("another rank has failed");
       if (deadline == 0) deadline = now_s() + team_.timeout_s;
       if (now_s() > deadline) throw sim::RunError("{} within {:g} s", missing(), team_.timeout_s);
@@ -100,7 +100,8 @@ class LocalRank : public Communicator {
 
   LocalTeam& team_;
   const std::uint32_t rank_;
-  std::uint32_t step_ = 0;
+  std::uint32_t step_ = 0, ranks_ = 1;  // the ranks that run the program
+  bool own_core_ = false;               // each of them has a core for itself: it may spin
 };
 
 /// The collectives of each member list of each group, shared by its members.

@@ -50,7 +50,8 @@ class CudaCommunicator final : public LocalRank {
   [[nodiscard]] at::Device device() const override { return {at::kCUDA, 0}; }
 
   /// From here on the calling thread's kernels go to this rank's compute stream.
-  void prepare(const std::vector<sim::Group>& groups) override {
+  void prepare(const std::vector<sim::Group>& groups, std::uint32_t ranks) override {
+    LocalRank::prepare(groups, ranks);
     at::cuda::setCurrentCUDAStream(compute_);
     memberships_ = memberships(world_->groups, groups, rank());
   }

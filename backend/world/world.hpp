@@ -38,10 +38,11 @@ class Communicator {
   [[nodiscard]] virtual std::uint32_t size() const = 0;
   [[nodiscard]] virtual at::Device device() const { return at::kCPU; }
 
-  /// Makes the communicators of a program's groups; called by all ranks before its first step.
-  virtual void prepare(const std::vector<sim::Group>& groups) = 0;
+  /// Makes the communicators of a program's groups; called before its first step by the first `ranks` of the world,
+  /// those that run it, while no other program runs. The others have nothing to do with it.
+  virtual void prepare(const std::vector<sim::Group>& groups, std::uint32_t ranks) = 0;
 
-  /// A barrier: every rank leaves at the moment that is returned, the step's time 0. Tickets start again at 0.
+  /// A barrier of these ranks: each leaves at the moment that is returned, the step's time 0. Tickets start again at 0.
   virtual double begin_step() = 0;
   /// The moment at which the compute lane gets here. On a GPU `*moment_s` is filled in by `end_step`.
   virtual void mark(double* moment_s) { *moment_s = now_s(); }

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <barrier>
 #include <cmath>
 #include <functional>
 #include <thread>
@@ -21,7 +22,7 @@
 namespace backend {
 namespace {
 
-using Run = std::function<void(Communicator&)>;
+using RankBody = std::function<void(Communicator&)>;
 using sim::CollectiveKind;
 
 std::vector<sim::Group> everyone(std::uint32_t ranks) {
@@ -31,7 +32,7 @@ std::vector<sim::Group> everyone(std::uint32_t ranks) {
 }
 
 /// What each rank's thread threw, or "".
-std::vector<std::string> execute_local(std::uint32_t ranks, double timeout_s, const Run& execute) {
+std::vector<std::string> execute_local(std::uint32_t ranks, double timeout_s, const RankBody& execute) {
   const World world = world_table().at("local").make({.ranks = ranks, .timeout_s = timeout_s});
   std::vector<std::string> errors(ranks);
   std::vector<std::jthread> threads;
@@ -58,7 +59,7 @@ void expect_no_errors(const std::vector<std::string>& errors) {
 /// Everybody sends to the next rank and receives from the one before, with the sends waited for first.
 void pass_around(Communicator& rank) {
   const std::uint32_t n = rank.size(), next = (rank.rank() + 1) % n, before = (rank.rank() + n - 1) % n;
-  rank.prepare({});
+  rank.prepare({}, rank.size());
   for (int step = 0; step < 20; ++step) {
     const at::Tensor sent = at::arange(1000, at::kFloat) + (100.0 * rank.rank() + step);
     const at::Tensor small = at::full({}, 7.0 * rank.rank() + step, at::kDouble);
@@ -83,7 +84,7 @@ void pass_around(Communicator& rank) {
 /// for.
 void sum_up(Communicator& rank) {
   const double n = rank.size();
-  rank.prepare(everyone(rank.size()));
+  rank.prepare(everyone(rank.size()), rank.size());
   for (int step = 0; step < 5; ++step) {
     std::vector<at::Tensor> tensors;
     for (const std::int64_t size : {1, 2, 5, 4097, 100003})
@@ -106,7 +107,7 @@ void sum_up(Communicator& rank) {
 
 /// Every root in turn.
 void spread(Communicator& rank) {
-  rank.prepare(everyone(rank.size()));
+  rank.prepare(everyone(rank.size()), rank.size());
   for (std::uint32_t root = 0; root < rank.size(); ++root) {
     const at::Tensor tensor = at::full({777}, 10.0 * rank.rank(), at::kDouble);
     rank.begin_step();
@@ -117,11 +118,29 @@ void spread(Communicator& rank) {
   }
 }
 
+/// Programs of the first rank, the first two and of all in turn: ranks that a program doesn't need don't take part in
+/// its steps. `meet`: all wait for each other, as a session's ranks do between programs.
+void some_run(Communicator& rank, const std::function<void()>& meet) {
+  for (const std::uint32_t running : {2U, rank.size(), 1U, 2U, rank.size()}) {
+    meet();
+    if (rank.rank() >= running) continue;
+    rank.prepare(everyone(running), running);
+    for (int step = 0; step < 3; ++step) {
+      const at::Tensor tensor = at::full({3}, 1, at::kDouble);
+      rank.begin_step();
+      Completion done;
+      rank.wait(rank.post_collective(CollectiveKind::all_reduce, tensor, 0, 0), done);
+      rank.end_step();
+      EXPECT_TRUE(tensor.equal(at::full({3}, running, at::kDouble)));
+    }
+  }
+}
+
 /// Two groups at the same time, of which one has a member list per parity.
 void split(Communicator& rank) {
   std::vector<sim::Group> groups = everyone(rank.size());
   groups.push_back({"parity", {{0, 2}, {1, 3}}});
-  rank.prepare(groups);
+  rank.prepare(groups, rank.size());
   const at::Tensor all = at::full({3}, rank.rank(), at::kDouble), parity = at::full({3}, rank.rank(), at::kDouble);
   rank.begin_step();
   const auto a = rank.post_collective(CollectiveKind::all_reduce, all, 0, 0);
@@ -145,7 +164,7 @@ TEST_P(LocalRanks, Spread) { expect_no_errors(execute_local(GetParam(), 20, spre
 TEST_P(LocalRanks, AllReduceGivesAllTheSameBits) {
   std::vector<at::Tensor> sums(GetParam());
   expect_no_errors(execute_local(GetParam(), 20, [&](Communicator& rank) {
-    rank.prepare(everyone(rank.size()));
+    rank.prepare(everyone(rank.size()), rank.size());
     at::Tensor& sum = sums[rank.rank()] = at::arange(10007, at::kFloat).mul_(0.1 * (rank.rank() + 1)).sin_();
     rank.begin_step();
     Completion done;
@@ -154,13 +173,17 @@ TEST_P(LocalRanks, AllReduceGivesAllTheSameBits) {
   for (const at::Tensor& sum : sums) EXPECT_TRUE(sum.equal(sums[0]));
 }
 
+TEST(LocalRanksInGroups, SomeRun) {
+  std::barrier all(4);
+  expect_no_errors(execute_local(4, 20, [&](Communicator& rank) { some_run(rank, [&] { all.arrive_and_wait(); }); }));
+}
 TEST(LocalRanksInGroups, Split) { expect_no_errors(execute_local(4, 20, split)); }
 
 /// A transfer is ready when the later one has posted: 30 ms after the start, however early the other one waits.
 TEST(LocalRanksTimes, ReadyIsWhenTheLastHasPosted) {
   for (const std::uint32_t late : {0U, 1U}) {
     expect_no_errors(execute_local(2, 20, [&](Communicator& rank) {
-      rank.prepare({});
+      rank.prepare({}, rank.size());
       const at::Tensor tensor = at::full({1000}, 1, at::kFloat);
       const double begin = rank.begin_step();
       EXPECT_GE(now_s(), begin);
@@ -174,9 +197,9 @@ TEST(LocalRanksTimes, ReadyIsWhenTheLastHasPosted) {
 }
 
 TEST(LocalRanksErrors, ATimeoutNamesThePartner) {
-  const auto errors_of = [](const Run& execute_rank0) {
+  const auto errors_of = [](const RankBody& execute_rank0) {
     return execute_local(2, 0.2, [&](Communicator& rank) {
-      rank.prepare(everyone(2));
+      rank.prepare(everyone(2), rank.size());
       rank.begin_step();
       if (rank.rank() == 0)
         execute_rank0(rank);
@@ -200,7 +223,7 @@ TEST(LocalRanksErrors, ATimeoutNamesThePartner) {
 
 TEST(LocalRanksErrors, OneRanksFailureReleasesTheOthers) {
   const auto errors = execute_local(3, 60, [](Communicator& rank) {
-    rank.prepare({});
+    rank.prepare({}, rank.size());
     rank.begin_step();
     if (rank.rank() == 1) throw sim::RunError("no more memory");
     rank.begin_step();
@@ -212,7 +235,7 @@ TEST(LocalRanksErrors, OneRanksFailureReleasesTheOthers) {
 TEST(LocalRanksErrors, AnUnknownCollectiveIsOurError) {
   const World world = world_table().at("local").make({.ranks = 1, .timeout_s = 20});
   Communicator& rank = *world.ranks[0];
-  rank.prepare(everyone(1));
+  rank.prepare(everyone(1), rank.size());
   rank.begin_step();
   const at::Tensor tensor = at::full({8}, 1.0);
   const auto ticket = rank.post_collective(static_cast<CollectiveKind>(sim::kCollectiveKinds.size()), tensor, 0, 0);
@@ -236,7 +259,7 @@ int spawn(const std::string& name, std::uint32_t ranks, double timeout_s = 60) {
                      ranks, timeout_s);
 }
 
-void execute_gloo(const Run& execute) {
+void execute_gloo(const RankBody& execute) {
   ASSERT_TRUE(is_rank_process());
   const World world = world_table().at("gloo").make(
       {.ranks = static_cast<std::uint32_t>(std::stoi(std::getenv("WORLD_SIZE"))), .timeout_s = 20});
@@ -269,6 +292,7 @@ TEST(GlooRanks, DISABLED_EverythingWithFour) {
     sum_up(rank);
     spread(rank);
     split(rank);
+    some_run(rank, [] {});
   });
 }
 TEST(GlooRanks, EverythingWithFour) { EXPECT_EQ(spawn("GlooRanks.DISABLED_EverythingWithFour", 4), 0); }
@@ -276,7 +300,7 @@ TEST(GlooRanks, EverythingWithFour) { EXPECT_EQ(spawn("GlooRanks.DISABLED_Everyt
 TEST(GlooRanks, DISABLED_ReceiveNothing) {
   const World world = world_table().at("gloo").make({.ranks = 2, .timeout_s = 0.5});
   Communicator& rank = *world.ranks[0];
-  rank.prepare({});
+  rank.prepare({}, rank.size());
   rank.begin_step();
   if (rank.rank() == 1) {
     std::this_thread::sleep_for(std::chrono::seconds(2));
