@@ -185,7 +185,7 @@ void add_memory(const CalibrationTask& task, std::span<const std::int64_t> works
 
 void add(const CalibrationSamples& samples, const CalibrationTask& task, Profile& profile) {
   add_how_the_machine_is(samples, task, profile);
-  for (const auto& [key, seconds] : samples.works) profile.add_op(task.world, key, task.copies, seconds);
+  for (const auto& [key, seconds] : samples.works) profile.add_op(task.world, key, task.busy_devices(), seconds);
   for (const auto& [key, bytes] : samples.workspaces) profile.add_workspace(key, bytes);
   if (!samples.process_bytes.empty()) profile.add_process_bytes(task.world, samples.process_bytes);
   if (task.copies == 1) profile.add_launch(samples.launches);

@@ -9,7 +9,6 @@
 #include "sim/calibrate/conditions.hpp"
 #include "sim/calibrate/probe.hpp"
 #include "sim/cost/measured_transfer.hpp"
-#include "sim/lower/lower.hpp"
 
 namespace sim {
 namespace {
@@ -70,18 +69,21 @@ class TaskList {
   std::map<std::string, std::size_t> known_;  // by id
 };
 
-void add_ops(TaskList& tasks, const Job& job, std::size_t j, std::uint32_t busy) {
-  Program program = calibration_program(job.model, job.strategy);
-  program.strategy = "calibration";  // the text of another strategy doesn't make it another program
-  for (std::uint32_t copies = 1; copies <= busy; ++copies)
-    tasks.add({.kind = Kind::ops,
-               .label = fmt::format("{} ops of {} as {} runs them, {}", job.world, job.model.text(),
-                                    job.strategy.text(), ranks_busy(copies)),
-               .world = job.world,
-               .program = program,
-               .cluster = job.cluster,
-               .copies = copies},
-              j, job.model.text());
+void add_ops(TaskList& tasks, const Job& job, std::size_t j, const CalibrationScope& scope, std::uint32_t busy) {
+  const bool in_turns = scope.busy_ranks == 0 && job.program.ranks() > devices_in(job.cluster) &&
+                        job.cluster.scheduling == Scheduling::run_until_wait;
+  for (const Role& role : job.program.roles)
+    for (std::uint32_t devices = 1; devices <= busy; ++devices) {
+      const std::uint32_t copies = in_turns && devices == busy ? job.program.ranks() : devices;
+      tasks.add({.kind = Kind::ops,
+                 .label = fmt::format("{} ops of {} as {} of {} runs them, {}", job.world, job.model.text(), role.name,
+                                      job.strategy.text(), ranks_busy(copies)),
+                 .world = job.world,
+                 .program = alone(job.program, role),
+                 .cluster = job.cluster,
+                 .copies = copies},
+                j, job.model.text());
+    }
 }
 
 void add_memory(TaskList& tasks, const Job& job, std::uint32_t busy) {
@@ -148,6 +150,61 @@ void add_what_transfers_take(TaskList& tasks, const Job& job, std::size_t j) {
 
 }  // namespace
 
+Program alone(const Program& program, const Role& role) {
+  Program result;
+  result.model = program.model;
+  result.strategy = "calibration";  // the text of another strategy doesn't make it another program
+  result.global_batch = program.global_batch;
+  WorkTable works(result.works);
+  NameTable names(result.names);
+  Role list;
+  list.name = "stage0";
+  list.ranks = {0};
+  list.tensors = role.tensors;
+  list.storages = role.storages;
+  std::optional<Instruction> last;  // takes what the instructions that are left out free
+  const auto keep = [&](Instruction instruction) {
+    if (last) list.add(*last);
+    if (instruction.node != kNone) instruction.node = names.add(program.names[instruction.node]);
+    last = std::move(instruction);
+  };
+  std::map<std::string, std::uint32_t> sources;  // of received tensors, by dtype and shape
+  const auto receive = [&](std::uint32_t tensor, const Instruction& wait) {
+    const TensorSpec spec = role.tensors[tensor].spec;
+    auto [source, is_new] = sources.try_emplace(to_string(spec));
+    if (is_new)
+      source->second = list.add_tensor(fmt::format("received{}", sources.size()), spec, TensorClass::input, true,
+                                       {Initial::Kind::constant, 0.01, 0, 0});
+    Instruction copy;
+    copy.kind = InstructionKind::copy;
+    copy.work = works.add_elementwise(op_table().at("scaled_copy"), {}, Pass::forward, spec);
+    copy.node = wait.node;
+    copy.microbatch = wait.microbatch;
+    copy.reads = {source->second};
+    copy.writes = {tensor};
+    keep(std::move(copy));
+  };
+  for (std::uint32_t i = 0; i < role.size(); ++i) {
+    Instruction instruction = role.at(i);
+    const std::vector<std::uint32_t> frees = std::move(instruction.frees);
+    instruction.frees.clear();
+    if (is_computed(instruction.kind)) {
+      instruction.work = works.add(program.works[instruction.work]);
+      keep(std::move(instruction));
+    } else if (instruction.kind == InstructionKind::wait && role.kind[instruction.awaits] == InstructionKind::recv) {
+      receive(role.writes(instruction.awaits)[0], instruction);
+    }
+    if (!frees.empty()) check_internal(last.has_value(), "{} frees what nobody has written", program.label(role, i));
+    for (const std::uint32_t storage : frees) last->frees.push_back(storage);
+  }
+  if (last) list.add(*last);
+  result.roles.push_back(std::move(list));
+  validate(result);
+  return result;
+}
+
+std::uint32_t CalibrationTask::busy_devices() const { return std::min(ranks(), devices_in(cluster)); }
+
 bool CalibrationTask::shares_devices() const { return ranks() > devices_in(cluster); }
 
 bool CalibrationTask::has_unexpected() const {
@@ -159,7 +216,7 @@ std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, con
     return scope.busy_ranks > 0 ? scope.busy_ranks : std::min(job.program.ranks(), devices_in(job.cluster));
   };
   TaskList tasks;
-  for (std::size_t j = 0; j < jobs.size(); ++j) add_ops(tasks, jobs[j], j, busy(jobs[j]));
+  for (std::size_t j = 0; j < jobs.size(); ++j) add_ops(tasks, jobs[j], j, scope, busy(jobs[j]));
   for (std::size_t j = 0; scope.other_sizes && j < jobs.size(); ++j) add_memory(tasks, jobs[j], busy(jobs[j]));
   for (std::size_t j = 0; j < jobs.size(); ++j) add_transfers(tasks, jobs[j], j, scope.other_sizes);
   for (std::size_t j = 0; j < jobs.size(); ++j) add_what_transfers_take(tasks, jobs[j], j);

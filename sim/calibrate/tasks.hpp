@@ -3,8 +3,8 @@
 //   for (const CalibrationTask& task : calibration_tasks(jobs, {.other_sizes = true}))
 //     fmt::print("{}\n", task.label);
 //
-// Ops are measured in the order of the strategy's own program, by one-rank programs (calibration_program) on one rank
-// alone and on several at once; transfers, notifications and core shares by probes (probe.hpp). No step with more than
+// Ops are measured in the order of the strategy's own program: each role's list without its transfers (`alone`), by one
+// rank alone and by several at once; transfers, notifications and core shares by probes (probe.hpp). No step with more than
 // one rank is ever run for its own forecast; a one-rank strategy's program is its ops, though, and so is measured
 // itself, in other visits than those that it is compared with.
 //
@@ -34,13 +34,14 @@ struct CalibrationTask {
   std::string world;
   Program program;
   Cluster cluster;
-  std::uint32_t copies = 0;        // ops, memory: ranks that run the one-rank program at once, each on its own device
+  std::uint32_t copies = 0;        // ops, memory: ranks that run the one-rank program at once
   TransferQuestion question = {};  // transfers; of the others the participants
   std::vector<std::size_t> jobs =
       {};               // whose costs these are, ascending; none: for forecasts of other shapes and sizes
   std::string id = {};  // of the content: another program, world or number of copies has another one
 
   [[nodiscard]] std::uint32_t ranks() const { return copies > 0 ? copies : question.members; }
+  [[nodiscard]] std::uint32_t busy_devices() const;
   /// Ranks that share a device wait for it, and that isn't what the machine does to a rank.
   [[nodiscard]] bool shares_devices() const;
   /// Half of a probe's messages come before their receiver is ready.
@@ -50,9 +51,15 @@ struct CalibrationTask {
 struct CalibrationScope {
   /// Transfers at powers of 4 from 4 KiB to 64 MiB and the memory probe, for forecasts of other shapes and sizes.
   bool other_sizes = false;
-  /// Ops on 1 to so many ranks at once; 0: as many as of the job's ranks have a device of their own.
+  /// Ops on 1 to so many ranks at once; 0: as many as of the job's ranks have a device of their own. Where ranks share a
+  /// device, each until it waits, the last is all ranks: each finds the caches as the other has left them.
   std::uint32_t busy_ranks = 0;
 };
+
+/// A role's list for one rank, without transfers: what it receives it copies from a tensor of its own, instead of
+/// waiting for it. Every microbatch, not the first few: the first op of a step finds cold caches, and must count as
+/// often as it does in a step.
+Program alone(const Program& program, const Role& role);
 
 /// In a fixed order without repetitions.
 std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, const CalibrationScope& scope = {});

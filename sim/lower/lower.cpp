@@ -484,9 +484,9 @@ class StageBuilder {
   std::map<std::uint32_t, Order> orders_;                         // by stage
 };
 
-enum class Transfers : bool { no, yes };
+}  // namespace
 
-Program build(const Model& model, const Strategy& strategy, std::uint32_t replicas, Transfers transfers) {
+Program lower(const Model& model, const Strategy& strategy) {
   Program program;
   program.model = model.text();
   program.strategy = strategy.text();
@@ -495,14 +495,13 @@ Program build(const Model& model, const Strategy& strategy, std::uint32_t replic
   program.microbatches = strategy.microbatches;
   const Plan plan(model, strategy);
   Tables tables(program, model.nodes.size());
-  const bool with_transfers = transfers == Transfers::yes;
-  if (replicas > 1 && with_transfers) program.groups.push_back({"data", {}});
+  if (strategy.dp > 1) program.groups.push_back({"data", {}});
   for (std::uint32_t stage = 0; stage < plan.stages; ++stage) {
     Draft draft = StageBuilder(plan, stage, tables).build();
-    if (replicas > 1) {
-      if (with_transfers) program.groups[0].members.push_back(draft.role.ranks);
-      if (strategy.broadcast_buffers) add_buffer_broadcast(draft, 0, with_transfers);
-      add_gradient_buckets(draft, strategy, replicas, 0, with_transfers);
+    if (strategy.dp > 1) {
+      program.groups[0].members.push_back(draft.role.ranks);
+      if (strategy.broadcast_buffers) add_buffer_broadcast(draft, 0);
+      add_gradient_buckets(draft, strategy, strategy.dp, 0);
     }
     add_updates(draft, model);
     draft.list.insert(draft.list.end(), draft.last.begin(), draft.last.end());
@@ -511,22 +510,6 @@ Program build(const Model& model, const Strategy& strategy, std::uint32_t replic
   }
   validate(program);
   return program;
-}
-
-}  // namespace
-
-Program lower(const Model& model, const Strategy& strategy) {
-  return build(model, strategy, strategy.dp, Transfers::yes);
-}
-
-Program calibration_program(const Model& model, const Strategy& strategy) {
-  Strategy one = strategy;
-  one.preset = "mesh";
-  one.dp = one.pp = 1;
-  one.cut.clear();
-  Model part = model;
-  part.global_batch = model.global_batch / strategy.dp;
-  return build(part, one, strategy.dp, Transfers::no);
 }
 
 }  // namespace sim

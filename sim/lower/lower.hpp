@@ -16,9 +16,4 @@ namespace sim {
 /// The result has passed `validate`. ConfigError when the strategy doesn't fit (batch not divisible, …).
 Program lower(const Model& model, const Strategy& strategy);
 
-/// The one-rank program whose ops are those of `strategy` on one rank: the same microbatches, the same buckets, no
-/// transfers. What `calibrate` executes. Every microbatch, not the first few alone: the first op of a step finds cold
-/// caches, and must count as often as it does in a step.
-Program calibration_program(const Model& model, const Strategy& strategy);
-
 }  // namespace sim

@@ -8,28 +8,28 @@
 namespace sim {
 namespace {
 
-Timeline simulate_step(const PlacedProgram& placed, const Costs& mean, const Factors* factors = nullptr) {
-  const StepCosts costs(placed, mean, factors);
-  std::optional<Timeline> timeline = closed_form(placed, costs);
-  if (!timeline) timeline = simulate_shared(placed, costs);
+Timeline simulate_step(const PlacedProgram& placed, const Costs& costs, const Factors* factors = nullptr) {
+  const StepCosts of_step(placed, costs, factors);
+  std::optional<Timeline> timeline = closed_form(placed, of_step);
+  if (!timeline) timeline = simulate_shared(placed, of_step);
   check(placed.program, *timeline);
   return std::move(*timeline);
 }
 
 }  // namespace
 
-Timeline simulate(const Program& program, const Costs& mean, const Cluster& cluster) {
+Timeline simulate(const Program& program, const Costs& costs, const Cluster& cluster) {
   const TransferMatching matching(program);
-  return simulate_step(PlacedProgram(program, cluster, matching), mean);
+  return simulate_step(PlacedProgram(program, cluster, matching), costs);
 }
 
-StepTime expected_step(const Program& program, const Costs& mean, const Cluster& cluster) {
+StepTime expected_step(const Program& program, const Costs& costs, const Cluster& cluster) {
   const TransferMatching matching(program);
   const PlacedProgram placed(program, cluster, matching);
-  const std::vector<Factors> drawn = draw_factors(program, mean, matching);
-  if (drawn.empty()) return step_time(simulate_step(placed, mean));
+  const std::vector<Factors> drawn = draw_factors(program, costs, matching);
+  if (drawn.empty()) return step_time(simulate_step(placed, costs));
   std::vector<StepTime> times;
-  for (const Factors& factors : drawn) times.push_back(step_time(simulate_step(placed, mean, &factors)));
+  for (const Factors& factors : drawn) times.push_back(step_time(simulate_step(placed, costs, &factors)));
   return mean(times);
 }
 

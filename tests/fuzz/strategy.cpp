@@ -1,6 +1,7 @@
 // A strategy's text, for a small model; lowered when it is one.
 #include "sim/strategy/strategy.hpp"
 
+#include "sim/calibrate/tasks.hpp"
 #include "sim/lower/lower.hpp"
 #include "tests/fuzz/target.hpp"
 
@@ -11,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const sim::Strategy strategy = sim::parse_strategy(fuzz::text_of(data, size), model);
     fuzz::require(sim::parse_strategy(strategy.text(), model).text() == strategy.text(), "the text is canonical");
     fuzz::require(strategy.ranks() >= strategy.dp && strategy.ranks() >= strategy.pp, "ranks don't overflow");
-    static_cast<void>(sim::lower(model, strategy));
-    static_cast<void>(sim::calibration_program(model, strategy));
+    const sim::Program program = sim::lower(model, strategy);
+    for (const sim::Role& role : program.roles) static_cast<void>(sim::alone(program, role));
   });
 }

@@ -15,7 +15,7 @@
 
 namespace sim {
 
-void add_buffer_broadcast(Draft& draft, std::uint32_t group, bool transfers) {
+void add_buffer_broadcast(Draft& draft, std::uint32_t group) {
   std::vector<Dtype> dtypes;
   for (std::uint32_t buffer : draft.buffers)
     if (const Dtype dtype = draft.role.tensors[buffer].spec.dtype;
@@ -32,7 +32,7 @@ void add_buffer_broadcast(Draft& draft, std::uint32_t group, bool transfers) {
     const std::uint32_t node = draft.names->add(name);
     const Draft::Flat flat = draft.add_flat(name, buffers);
     for (std::size_t i = 0; i < buffers.size(); ++i) draft.scaled_copy(buffers[i], flat.slices[i], 1, node);
-    if (transfers) draft.wait(draft.post_collective(CollectiveKind::broadcast, group, flat.tensor, node), node);
+    draft.wait(draft.post_collective(CollectiveKind::broadcast, group, flat.tensor, node), node);
     for (std::size_t i = 0; i < buffers.size(); ++i) draft.scaled_copy(flat.slices[i], buffers[i], 1, node);
   }
   draft.list.insert(draft.list.end(), rest.begin(), rest.end());

@@ -75,8 +75,7 @@ std::vector<std::vector<std::uint32_t>> bucket_assignment(const std::vector<std:
   return buckets;
 }
 
-void add_gradient_buckets(Draft& draft, const Strategy& strategy, std::uint32_t replicas, std::uint32_t group,
-                          bool transfers) {
+void add_gradient_buckets(Draft& draft, const Strategy& strategy, std::uint32_t replicas, std::uint32_t group) {
   const std::vector<Bucket> buckets = make_buckets(draft, strategy);
   const std::vector<std::size_t> complete = last_writes(draft);
   std::vector<std::uint32_t> tickets(buckets.size(), kNone);
@@ -84,11 +83,10 @@ void add_gradient_buckets(Draft& draft, const Strategy& strategy, std::uint32_t 
     draft.scaled_copy(bucket.gradients[i], bucket.flat.slices[i], 1.0 / replicas, bucket.node);
   };
   auto post = [&](std::size_t b) {
-    if (transfers)
-      tickets[b] = draft.post_collective(CollectiveKind::all_reduce, group, buckets[b].flat.tensor, buckets[b].node);
+    tickets[b] = draft.post_collective(CollectiveKind::all_reduce, group, buckets[b].flat.tensor, buckets[b].node);
   };
   auto empty = [&](std::size_t b) {
-    if (transfers) draft.wait(tickets[b], buckets[b].node);
+    draft.wait(tickets[b], buckets[b].node);
     for (std::size_t i = 0; i < buckets[b].gradients.size(); ++i)
       draft.scaled_copy(buckets[b].flat.slices[i], buckets[b].gradients[i], 1, buckets[b].node);
   };

@@ -2,8 +2,8 @@
 // Program.
 //
 //   // `draft`: one stage, forward and backward done, gradients complete
-//   add_buffer_broadcast(draft, /*group=*/0, /*transfers=*/true);
-//   add_gradient_buckets(draft, strategy, /*replicas=*/2, /*group=*/0, /*transfers=*/true);
+//   add_buffer_broadcast(draft, /*group=*/0);
+//   add_gradient_buckets(draft, strategy, /*replicas=*/2, /*group=*/0);
 //   add_updates(draft, model);
 //   add_frees(draft);                                  // last: frees every storage after its last use
 //   program.roles.push_back(std::move(draft).finish());
@@ -59,13 +59,11 @@ struct Draft {
   Role finish() &&;
 };
 
-/// DDP: rank 0's buffers to all replicas, before anything else. `transfers` false: only the copies (calibration on one
-/// rank).
-void add_buffer_broadcast(Draft& draft, std::uint32_t group, bool transfers);
+/// DDP: rank 0's buffers to all replicas, before anything else.
+void add_buffer_broadcast(Draft& draft, std::uint32_t group);
 /// DDP: gradients into buckets, all-reduce, back; with strategy.overlap each bucket as soon as it is complete. Call it
 /// when the list ends with the last backward.
-void add_gradient_buckets(Draft& draft, const Strategy& strategy, std::uint32_t replicas, std::uint32_t group,
-                          bool transfers);
+void add_gradient_buckets(Draft& draft, const Strategy& strategy, std::uint32_t replicas, std::uint32_t group);
 /// The optimizer's update of every parameter, in the model's order, with its persistent states.
 void add_updates(Draft& draft, const Model& model);
 /// Frees every storage that isn't persistent after its last use (for a transfer: after its wait).

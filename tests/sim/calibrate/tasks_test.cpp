@@ -4,6 +4,7 @@
 #include <set>
 
 #include "sim/cost/measured_transfer.hpp"
+#include "sim/lower/lower.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {
@@ -64,18 +65,57 @@ TEST(CalibrationTasks, AreEnoughForEveryQuestionOfTheForecast) {
   }
 }
 
+/// Every op of the role in its order and with what it frees, what is received as a copy, nothing else.
+TEST(CalibrationTasks, ARoleAloneKeepsItsOpsAndReceivesNothing) {
+  for (const char* text : {"single", "ddp,overlap=1,bucket_MiB=0.001", "model_parallel", "pipeline,pp=3,microbatches=4",
+                           "dp=2,pp=2,microbatches=2,schedule=1f1b", "pipeline,microbatches=2,schedule=forward_only"}) {
+    SCOPED_TRACE(text);
+    const Model model = load_model("toy_mlp");
+    const Program program = lower(model, parse_strategy(text, model));
+    for (const Role& role : program.roles) {
+      const Program own = alone(program, role);  // validated
+      ASSERT_EQ(own.ranks(), 1U);
+      EXPECT_EQ(to_text(program_from_text(to_text(own))), to_text(own));
+      const Role& list = own.roles.at(0);
+      std::vector<std::string> expected, found;
+      std::multiset<std::uint32_t> to_free, freed;
+      for (std::uint32_t i = 0; i < role.size(); ++i) {
+        for (const std::uint32_t storage : role.frees(i)) to_free.insert(storage);
+        if (is_computed(role.kind[i]))
+          expected.push_back(fmt::format("{} x{}", work_key(program.works[role.work[i]]), role.scale[i]));
+        else if (role.kind[i] == InstructionKind::wait && role.kind[role.awaits[i]] == InstructionKind::recv)
+          expected.push_back("received " + role.tensors[role.writes(role.awaits[i])[0]].name);
+      }
+      for (std::uint32_t i = 0; i < list.size(); ++i) {
+        for (const std::uint32_t storage : list.frees(i)) freed.insert(storage);
+        ASSERT_TRUE(is_computed(list.kind[i]));
+        const bool received = !list.reads(i).empty() && list.tensors[list.reads(i)[0]].name.starts_with("received");
+        found.push_back(received ? "received " + list.tensors[list.writes(i)[0]].name
+                                 : fmt::format("{} x{}", work_key(own.works[list.work[i]]), list.scale[i]));
+      }
+      EXPECT_EQ(found, expected);
+      EXPECT_EQ(freed, to_free);
+    }
+  }
+}
+
 TEST(CalibrationTasks, OpsRunOnAsManyRanksAsHaveACore) {
   const auto copies_of = [](const Job& job, const CalibrationScope& scope) {
-    std::vector<std::uint32_t> copies;
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> copies;  // and on how many cores
     for (const CalibrationTask& task : calibration_tasks({job}, scope))
-      if (task.kind == Kind::ops) copies.push_back(task.copies);
+      if (task.kind == Kind::ops) copies.emplace_back(task.copies, task.busy_devices());
     return copies;
   };
-  using Copies = std::vector<std::uint32_t>;
-  EXPECT_EQ(copies_of(job_of("single"), {}), Copies{1});
-  EXPECT_EQ(copies_of(job_of("ddp"), {}), (Copies{1, 2}));
-  EXPECT_EQ(copies_of(job_of("ddp,dp=4"), {}), (Copies{1, 2}));
-  EXPECT_EQ(copies_of(job_of("single"), {.busy_ranks = 2}), (Copies{1, 2}));
+  using Copies = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
+  EXPECT_EQ(copies_of(job_of("single"), {}), (Copies{{1, 1}}));
+  EXPECT_EQ(copies_of(job_of("ddp"), {}), (Copies{{1, 1}, {2, 2}}));
+  EXPECT_EQ(copies_of(job_of("single"), {.busy_ranks = 2}), (Copies{{1, 1}, {2, 2}}));
+  EXPECT_EQ(copies_of(job_of("pipeline,microbatches=2"), {}), (Copies{{1, 1}, {2, 2}, {1, 1}, {2, 2}}));
+  Job crowded = job_of("ddp,dp=4");
+  crowded.cluster.scheduling = Scheduling::fair;
+  EXPECT_EQ(copies_of(crowded, {}), (Copies{{1, 1}, {2, 2}}));
+  crowded.cluster.scheduling = Scheduling::run_until_wait;  // each finds the caches as the others have left them
+  EXPECT_EQ(copies_of(crowded, {}), (Copies{{1, 1}, {4, 2}}));
 }
 
 TEST(CalibrationTasks, OtherSizesAreNobodysOwn) {
@@ -93,9 +133,9 @@ TEST(CalibrationTasks, OtherSizesAreNobodysOwn) {
 }
 
 TEST(CalibrationTasks, ShareTheVerySameOneOnly) {
-  // On one rank, two and three stages compute the same; another batch doesn't.
-  const std::vector<Job> jobs{job_of("pipeline,pp=2,microbatches=2"), job_of("pipeline,pp=3,microbatches=2"),
-                              job_of("pipeline,pp=2,microbatches=2", "gloo", "toy_mlp,global_batch=40")};
+  // A pipeline of one microbatch computes what model parallel does; another batch is another task.
+  const std::vector<Job> jobs{job_of("model_parallel"), job_of("pipeline,microbatches=1"),
+                              job_of("model_parallel", "gloo", "toy_mlp,global_batch=40")};
   std::vector<std::vector<std::size_t>> ops;
   std::set<std::string> ids;
   const std::vector<CalibrationTask> tasks = calibration_tasks(jobs, {.other_sizes = true});
@@ -103,7 +143,7 @@ TEST(CalibrationTasks, ShareTheVerySameOneOnly) {
     ids.insert(task.id);
     if (task.kind == Kind::ops && task.copies == 1) ops.push_back(task.jobs);
   }
-  EXPECT_EQ(ops, (std::vector<std::vector<std::size_t>>{{0, 1}, {2}}));
+  EXPECT_EQ(ops, (std::vector<std::vector<std::size_t>>{{0, 1}, {0, 1}, {2}, {2}}));
   EXPECT_EQ(ids.size(), tasks.size());
 }
 

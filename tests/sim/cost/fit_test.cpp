@@ -165,7 +165,7 @@ TEST(Kriging, InterpolatesAndForgets) {
 /// What a machine of the analytic model would measure for a model's calibration, with noise.
 void add_ops(Profile& profile, const std::string& model_text, const Cluster& cluster, double noise) {
   const Model model = load_model(model_text);
-  const Program program = calibration_program(model, parse_strategy("single", model));
+  const Program program = lower(model, parse_strategy("single", model));
   const auto analytic = cost_model_table().at("analytic").make(cluster, nullptr);
   std::mt19937 random(7);
   std::normal_distribution<double> relative(1, noise);
@@ -208,7 +208,7 @@ TEST(Fitted, KernelsAreFittedApart) {
     for (const char* batch : {"1", "8"}) {
       const Model model = load_model(fmt::format("resnet18,image=64,global_batch={}", batch));
       const auto analytic = cost_model_table().at("analytic").make(cluster, nullptr);
-      for (const Work& work : calibration_program(model, parse_strategy("single", model)).works) {
+      for (const Work& work : lower(model, parse_strategy("single", model)).works) {
         const bool other =
             work.op.kind->name == "conv2d" && work.op.kind->cpu_kernel(work.op, work.pass).name != "oneDNN";
         const double seconds = (other ? slower : 1) * (1e-6 + analytic->compute(work).busy_s[0]);

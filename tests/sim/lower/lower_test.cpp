@@ -165,20 +165,6 @@ TEST(LowerGrid, GradientsAreAveraged) {
   });
 }
 
-TEST(LowerGrid, CalibrationCoversEveryWork) {
-  for_each_program([](const Model& model, const Strategy& strategy, const Program& program) {
-    const Program calibration = calibration_program(model, strategy);
-    EXPECT_EQ(message_of([&] { validate(calibration); }), "no error");
-    ASSERT_EQ(calibration.ranks(), 1U);
-    for (InstructionKind kind : calibration.roles[0].kind)
-      EXPECT_FALSE(is_posted(kind) || kind == InstructionKind::wait);
-    std::set<std::string> executed;
-    for (std::uint32_t i = 0; i < calibration.roles[0].size(); ++i)
-      executed.insert(work_key(calibration.works[calibration.roles[0].work[i]]));
-    for (const Work& work : program.works) EXPECT_TRUE(executed.contains(work_key(work))) << work_key(work);
-  });
-}
-
 // What an op changes in place is written: the parameter and states of every update, the statistics of every batch norm.
 TEST(Lower, ChangesInPlaceAreWrites) {
   const Model model = testing::small_model("resnet18");

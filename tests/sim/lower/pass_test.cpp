@@ -103,7 +103,7 @@ TEST(Pass, BucketsAreFilledReducedAndCopiedBack) {
   edit.add_parameter("p");
   edit.add_parameter("q");  // arrives first
   Strategy strategy;
-  add_gradient_buckets(edit.draft, strategy, /*replicas=*/2, /*group=*/0, /*transfers=*/true);
+  add_gradient_buckets(edit.draft, strategy, /*replicas=*/2, /*group=*/0);
   EXPECT_EQ(edit.text(), R"(work scaled_copy.forward f32[3]
 work scaled_copy.forward f32[4]
 )" + kParameters + R"(tensor bucket0 f32[7] communication persistent constant=0
@@ -131,7 +131,7 @@ TEST(Pass, OverlappedBucketsGoAsSoonAsTheyAreComplete) {
   Strategy strategy;
   strategy.overlap = true;
   strategy.first_bucket_MiB = strategy.bucket_MiB = 0;
-  add_gradient_buckets(edit.draft, strategy, /*replicas=*/2, /*group=*/0, /*transfers=*/true);
+  add_gradient_buckets(edit.draft, strategy, /*replicas=*/2, /*group=*/0);
   const std::string text = edit.text();
   EXPECT_EQ(text.substr(text.find("0 compute")), R"(0 compute w0 : x -> grad.q
 1 copy w1 node=bucket0 scale=0.5 : grad.q -> bucket0.0
@@ -148,24 +148,6 @@ TEST(Pass, OverlappedBucketsGoAsSoonAsTheyAreComplete) {
 )");
 }
 
-TEST(Pass, CalibrationOnlyCopies) {
-  Edit edit(kParameters + "0 compute w0 : x -> grad.p grad.q\n");
-  edit.add_parameter("p");
-  edit.add_parameter("q");
-  Strategy strategy;
-  strategy.first_bucket_MiB = 0;  // every bucket closes with its first tensor
-  strategy.bucket_MiB = 0;
-  add_gradient_buckets(edit.draft, strategy, 4, 0, /*transfers=*/false);
-  const std::string text = edit.text();
-  EXPECT_NE(text.find("1 copy w1 node=bucket0 scale=0.25 : grad.q -> bucket0.0\n"
-                      "2 copy w1 node=bucket0 : bucket0.0 -> grad.q\n"
-                      "3 copy w2 node=bucket1 scale=0.25 : grad.p -> bucket1.0\n"
-                      "4 copy w2 node=bucket1 : bucket1.0 -> grad.p\n"),
-            std::string::npos)
-      << text;
-  EXPECT_EQ(text.find("collective"), std::string::npos);
-}
-
 TEST(Pass, BuffersAreBroadcastPerDtype) {
   const std::string role = R"(role stage0 ranks=0,1
 tensor mean f32[3] buffer persistent
@@ -175,7 +157,7 @@ tensor x f32[4] input persistent
 )";
   Edit edit(role + "0 compute w0 node=bn : x -> x\n");
   edit.draft.buffers = {edit.tensor("mean"), edit.tensor("count"), edit.tensor("var")};
-  add_buffer_broadcast(edit.draft, 0, true);
+  add_buffer_broadcast(edit.draft, 0);
   EXPECT_EQ(edit.text(), R"(work scaled_copy.forward f32[3]
 work scaled_copy.forward i64[1]
 )" + role + R"(tensor buffers.f32 f32[6] communication
