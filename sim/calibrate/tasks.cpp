@@ -168,19 +168,17 @@ Program alone(const Program& program, const Role& role) {
     if (instruction.node != kNone) instruction.node = names.add(program.names[instruction.node]);
     last = std::move(instruction);
   };
-  std::map<std::string, std::uint32_t> sources;  // of received tensors, by dtype and shape
+  std::uint32_t received = 0;
   const auto receive = [&](std::uint32_t tensor, const Instruction& wait) {
     const TensorSpec spec = role.tensors[tensor].spec;
-    auto [source, is_new] = sources.try_emplace(to_string(spec));
-    if (is_new)
-      source->second = list.add_tensor(fmt::format("received{}", sources.size()), spec, TensorClass::input, true,
-                                       {Initial::Kind::constant, 0.01, 0, 0});
+    const std::uint32_t source = list.add_tensor(fmt::format("received{}", received++), spec, TensorClass::input, true,
+                                                 {Initial::Kind::uniform, 0, 0.01, 0});
     Instruction copy;
     copy.kind = InstructionKind::copy;
     copy.work = works.add_elementwise(op_table().at("scaled_copy"), {}, Pass::forward, spec);
     copy.node = wait.node;
     copy.microbatch = wait.microbatch;
-    copy.reads = {source->second};
+    copy.reads = {source};
     copy.writes = {tensor};
     keep(std::move(copy));
   };

@@ -56,9 +56,10 @@ struct CalibrationScope {
   std::uint32_t busy_ranks = 0;
 };
 
-/// A role's list for one rank, without transfers: what it receives it copies from a tensor of its own, instead of
-/// waiting for it. Every microbatch, not the first few: the first op of a step finds cold caches, and must count as
-/// often as it does in a step.
+/// A role's list for one rank, without transfers: instead of waiting for what it receives it copies random numbers of
+/// its own, others for every message (branches that are easily foretold make a max pool twice as fast). Every
+/// microbatch, not the first few: the first op of a step finds cold caches, and must count as often as it does in a
+/// step.
 Program alone(const Program& program, const Role& role);
 
 /// In a fixed order without repetitions.
