@@ -87,8 +87,7 @@ RankReport execute(const RunRequest& request, Communicator& communicator, const 
   const std::uint32_t steps = request.warmup_steps + request.steps;
   if (rank >= request.program.ranks()) return {};
   communicator.prepare(request.program.groups, request.program.ranks());
-  sim::Program::Place place = request.program.places()[rank];
-  if (request.copies > 0) place.replica = 0;
+  const sim::Program::Place place = request.program.places()[rank];
   board.set_labels(rank, request.program, request.program.roles[place.role]);
   executor.emplace(request.program, place, communicator, request.seed);
   RankReport report;

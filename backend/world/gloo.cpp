@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <gloo/transport/device.h>
 #include <netdb.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,6 +12,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
@@ -254,6 +257,45 @@ class GlooControl final : public Control {
   std::vector<at::Tensor> argument_;
 };
 
+/// A TCP connection of this process with itself.
+class Loopback {
+ public:
+  Loopback() {
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof(address);
+    auto* place = reinterpret_cast<sockaddr*>(&address);
+    out_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (bind(listener, place, size) == 0 && listen(listener, 1) == 0 && getsockname(listener, place, &size) == 0 &&
+        connect(out_, place, size) == 0)
+      in_ = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    const int error = errno;
+    close(listener);
+    if (in_ < 0) throw sim::RunError("a process can't connect to itself: {}", std::strerror(error));
+    constexpr int kYes = 1;
+    setsockopt(out_, IPPROTO_TCP, TCP_NODELAY, &kYes, sizeof(kYes));
+  }
+  ~Loopback() {
+    close(out_);
+    close(in_);
+  }
+  Loopback(const Loopback&) = delete;
+
+  void move(const void* from, void* to, std::size_t bytes) const {
+    constexpr std::size_t kPart = 64 << 10;  // what socket buffers hold
+    for (std::size_t done = 0; done < bytes;) {
+      const std::size_t part = std::min(kPart, bytes - done);
+      if (::send(out_, static_cast<const char*>(from) + done, part, 0) != static_cast<ssize_t>(part) ||
+          ::recv(in_, static_cast<char*>(to) + done, part, MSG_WAITALL) != static_cast<ssize_t>(part))
+        throw sim::RunError("a message to itself failed: {}", std::strerror(errno));
+      done += part;
+    }
+  }
+
+ private:
+  int out_ = -1, in_ = -1;
+};
+
 class GlooCommunicator final : public Communicator {
  public:
   explicit GlooCommunicator(std::shared_ptr<Connections> connections)
@@ -322,12 +364,20 @@ class GlooCommunicator final : public Communicator {
   }
 
   Ticket post_send(const at::Tensor& tensor, std::uint32_t destination, std::uint32_t tag) override {
+    if (destination == rank()) {
+      own_messages_[tag].from = tensor;
+      return add({nullptr, Kind::send, destination, tag});
+    }
     hurry();
     argument_.assign(1, tensor);
     return add({everyone_->send(argument_, static_cast<int>(destination), static_cast<int>(tag)), Kind::send,
                 destination, tag});
   }
   Ticket post_recv(const at::Tensor& tensor, std::uint32_t source, std::uint32_t tag) override {
+    if (source == rank()) {
+      own_messages_[tag].to = tensor;
+      return add({nullptr, Kind::recv, source, tag});
+    }
     hurry();
     argument_.assign(1, tensor);
     return add({everyone_->recv(argument_, static_cast<int>(source), static_cast<int>(tag)), Kind::recv, source, tag});
@@ -351,6 +401,7 @@ class GlooCommunicator final : public Communicator {
   void wait(Ticket ticket, Completion& done) override {
     Posted& posted = posted_.at(ticket);
     if (posted.work) guard(posted, [&] { posted.work->wait(); });
+    if (posted.kind != Kind::collective && posted.partner == rank()) move_own(posted.tag);
     done = {0, posted.end_s > 0 ? posted.end_s : now_s()};
     posted.work.reset();  // it holds the tensor
   }
@@ -386,6 +437,16 @@ class GlooCommunicator final : public Communicator {
     std::vector<std::uint32_t> members;
     ProcessGroup group;  // null: no other member
   };
+
+  /// gloo connects no rank with itself: the way is the same, TCP, in this thread.
+  void move_own(std::uint32_t tag) {
+    const auto entry = own_messages_.find(tag);
+    if (entry == own_messages_.end()) return;  // with the other end's wait
+    if (!entry->second.from.defined() || !entry->second.to.defined())
+      throw sim::RunError("rank {} waits for a message (tag {}) to itself that it hasn't posted", rank(), tag);
+    loopback_.move(entry->second.from.const_data_ptr(), entry->second.to.mutable_data_ptr(), entry->second.to.nbytes());
+    own_messages_.erase(entry);
+  }
 
   /// SCHED_FIFO and gloo. Two of its threads poll without blocking: the event loop while another thread holds a
   /// connection's lock, and whoever destroys a buffer while the event loop uses it (with sched_yield). On one core the
@@ -433,6 +494,11 @@ class GlooCommunicator final : public Communicator {
   bool own_core_ = false;                         // each of them has a core for itself: it may spin
   std::map<std::pair<std::uint32_t, std::vector<std::uint32_t>>, ProcessGroup> groups_;
   std::vector<Membership> memberships_;
+  struct OwnMessage {
+    at::Tensor from, to;
+  };
+  std::map<std::uint32_t, OwnMessage> own_messages_;  // by tag
+  Loopback loopback_;
   std::deque<Posted> posted_;  // by ticket
   std::optional<RealTime> posting_;
   bool abandoned_ = false;

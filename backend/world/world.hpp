@@ -50,6 +50,7 @@ class Communicator {
   virtual void end_step() {}
 
   using Ticket = std::uint32_t;  // counted from 0 within a step
+  /// A rank may send to itself; both ends must be posted before either is waited for.
   /// Tensors are contiguous and stay untouched until the ticket has been waited for; each ticket is waited for once.
   virtual Ticket post_send(const at::Tensor& tensor, std::uint32_t destination, std::uint32_t tag) = 0;
   virtual Ticket post_recv(const at::Tensor& tensor, std::uint32_t source, std::uint32_t tag) = 0;

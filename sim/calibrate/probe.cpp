@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -156,6 +157,55 @@ void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std:
 }
 
 }  // namespace
+
+Program alone(const Program& program, const Role& role) {
+  constexpr std::uint32_t kDifferent = 8;  // messages of one shape with other numbers
+  Probe probe("calibration");              // the text of another strategy doesn't make it another program
+  probe.program.model = program.model;
+  probe.program.global_batch = program.global_batch;
+  Draft draft = probe.begin_role({0});
+  draft.role.tensors = role.tensors;
+  draft.role.storages = role.storages;
+  std::map<std::string, std::uint32_t> own;  // tensors beside the role's
+  const auto own_tensor = [&](const char* use, std::uint32_t number, std::uint32_t like, Initial::Kind values) {
+    const TensorSpec spec = draft.role.tensors[like].spec;
+    const auto [entry, is_new] = own.try_emplace(fmt::format("{}{}.{}", use, number, to_string(spec)));
+    if (is_new)
+      entry->second = draft.role.add_tensor(fmt::format("{}{}", use, own.size()), spec, TensorClass::communication,
+                                            true, {values, 0, 0.01, 0});
+    return entry->second;
+  };
+  std::uint32_t messages = 0;
+  const auto to_itself = [&](std::uint32_t from, std::uint32_t to, const Instruction& where) {
+    Instruction recv = transfer(InstructionKind::recv, 0, messages),
+                send = transfer(InstructionKind::send, 0, messages);
+    ++messages;
+    recv.writes = {to};
+    send.reads = {from};
+    recv.node = send.node = where.node;
+    recv.microbatch = send.microbatch = where.microbatch;
+    const std::uint32_t received = draft.post(recv), sent = draft.post(send);
+    draft.wait(received, where.node, where.microbatch);
+    draft.wait(sent, where.node, where.microbatch);
+  };
+  for (std::uint32_t i = 0; i < role.size(); ++i) {
+    Instruction instruction = role.at(i);
+    instruction.frees.clear();
+    if (instruction.node != kNone) instruction.node = draft.names->add(program.names[instruction.node]);
+    if (is_computed(instruction.kind)) {
+      instruction.work = draft.works->add(program.works[instruction.work]);
+      draft.list.push_back({std::move(instruction), kNone});
+    } else if (instruction.kind == InstructionKind::wait && role.kind[instruction.awaits] == InstructionKind::recv) {
+      const std::uint32_t tensor = role.writes(instruction.awaits)[0];
+      to_itself(own_tensor("received", messages % kDifferent, tensor, Initial::Kind::uniform), tensor, instruction);
+    } else if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::collective) {
+      const std::uint32_t tensor = instruction.reads[0];
+      to_itself(tensor, own_tensor("sent", 0, tensor, Initial::Kind::constant), instruction);
+    }
+  }
+  probe.end_role(std::move(draft));
+  return std::move(probe).finish();
+}
 
 Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes) {
   check_internal(question.kind == InstructionKind::collective, "an overlap probe of '{}'", to_string(question.kind));

@@ -21,6 +21,12 @@
 
 namespace sim {
 
+/// A role's list for one rank. What it would send or share goes to itself, what it would receive comes from itself, at
+/// once: nobody is waited for, but what comes next finds the caches as after a transfer. Messages are random numbers,
+/// others each time: branches that are easily foretold make a max pool twice as fast. Every microbatch, not the first
+/// few: the first op of a step finds cold caches, and must count as often as it does in a step.
+Program alone(const Program& program, const Role& role);
+
 /// The bytes (as of Work::demand) that a rank's ops move between two of its transfers, on average, of the rank where
 /// they are most; 0 for a program without transfers.
 double bytes_between_transfers(const Program& program);

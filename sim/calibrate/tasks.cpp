@@ -150,57 +150,6 @@ void add_what_transfers_take(TaskList& tasks, const Job& job, std::size_t j) {
 
 }  // namespace
 
-Program alone(const Program& program, const Role& role) {
-  Program result;
-  result.model = program.model;
-  result.strategy = "calibration";  // the text of another strategy doesn't make it another program
-  result.global_batch = program.global_batch;
-  WorkTable works(result.works);
-  NameTable names(result.names);
-  Role list;
-  list.name = "stage0";
-  list.ranks = {0};
-  list.tensors = role.tensors;
-  list.storages = role.storages;
-  std::optional<Instruction> last;  // takes what the instructions that are left out free
-  const auto keep = [&](Instruction instruction) {
-    if (last) list.add(*last);
-    if (instruction.node != kNone) instruction.node = names.add(program.names[instruction.node]);
-    last = std::move(instruction);
-  };
-  std::uint32_t received = 0;
-  const auto receive = [&](std::uint32_t tensor, const Instruction& wait) {
-    const TensorSpec spec = role.tensors[tensor].spec;
-    const std::uint32_t source = list.add_tensor(fmt::format("received{}", received++), spec, TensorClass::input, true,
-                                                 {Initial::Kind::uniform, 0, 0.01, 0});
-    Instruction copy;
-    copy.kind = InstructionKind::copy;
-    copy.work = works.add_elementwise(op_table().at("scaled_copy"), {}, Pass::forward, spec);
-    copy.node = wait.node;
-    copy.microbatch = wait.microbatch;
-    copy.reads = {source};
-    copy.writes = {tensor};
-    keep(std::move(copy));
-  };
-  for (std::uint32_t i = 0; i < role.size(); ++i) {
-    Instruction instruction = role.at(i);
-    const std::vector<std::uint32_t> frees = std::move(instruction.frees);
-    instruction.frees.clear();
-    if (is_computed(instruction.kind)) {
-      instruction.work = works.add(program.works[instruction.work]);
-      keep(std::move(instruction));
-    } else if (instruction.kind == InstructionKind::wait && role.kind[instruction.awaits] == InstructionKind::recv) {
-      receive(role.writes(instruction.awaits)[0], instruction);
-    }
-    if (!frees.empty()) check_internal(last.has_value(), "{} frees what nobody has written", program.label(role, i));
-    for (const std::uint32_t storage : frees) last->frees.push_back(storage);
-  }
-  if (last) list.add(*last);
-  result.roles.push_back(std::move(list));
-  validate(result);
-  return result;
-}
-
 std::uint32_t CalibrationTask::busy_devices() const { return std::min(ranks(), devices_in(cluster)); }
 
 bool CalibrationTask::shares_devices() const { return ranks() > devices_in(cluster); }

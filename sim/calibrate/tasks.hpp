@@ -3,8 +3,8 @@
 //   for (const CalibrationTask& task : calibration_tasks(jobs, {.other_sizes = true}))
 //     fmt::print("{}\n", task.label);
 //
-// Ops are measured in the order of the strategy's own program: each role's list without its transfers (`alone`), by one
-// rank alone and by several at once; transfers, notifications and core shares by probes (probe.hpp). No step with more than
+// Ops are measured in the order of the strategy's own program: each role's list by itself (`alone`), on one rank and on
+// several at once; transfers, notifications and core shares by probes (probe.hpp). No step with more than
 // one rank is ever run for its own forecast; a one-rank strategy's program is its ops, though, and so is measured
 // itself, in other visits than those that it is compared with.
 //
@@ -55,12 +55,6 @@ struct CalibrationScope {
   /// device, each until it waits, the last is all ranks: each finds the caches as the other has left them.
   std::uint32_t busy_ranks = 0;
 };
-
-/// A role's list for one rank, without transfers: instead of waiting for what it receives it copies random numbers of
-/// its own, others for every message (branches that are easily foretold make a max pool twice as fast). Every
-/// microbatch, not the first few: the first op of a step finds cold caches, and must count as often as it does in a
-/// step.
-Program alone(const Program& program, const Role& role);
 
 /// In a fixed order without repetitions.
 std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, const CalibrationScope& scope = {});

@@ -80,6 +80,21 @@ void pass_around(Communicator& rank) {
   }
 }
 
+/// Messages to itself, one of them larger than a socket's buffers.
+void send_to_itself(Communicator& rank) {
+  rank.prepare({}, rank.size());
+  for (const std::int64_t size : {1, 1000, 3'000'000}) {
+    const at::Tensor sent = at::arange(size, at::kFloat) + rank.rank(), received = at::full({size}, -1, at::kFloat);
+    rank.begin_step();
+    const auto in = rank.post_recv(received, rank.rank(), 0), out = rank.post_send(sent, rank.rank(), 0);
+    Completion done;
+    rank.wait(in, done);
+    rank.wait(out, done);
+    rank.end_step();
+    EXPECT_TRUE(received.equal(sent)) << size;
+  }
+}
+
 /// Sum over ranks of (rank + 1)·i = i·n(n+1)/2; sizes that n doesn't divide, several posted before the first is waited
 /// for.
 void sum_up(Communicator& rank) {
@@ -156,6 +171,7 @@ void split(Communicator& rank) {
 class LocalRanks : public testing::TestWithParam<std::uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, LocalRanks, testing::Values(1, 2, 3, 4));
 
+TEST_P(LocalRanks, SendToItself) { expect_no_errors(execute_local(GetParam(), 20, send_to_itself)); }
 TEST_P(LocalRanks, PassAround) { expect_no_errors(execute_local(GetParam(), 20, pass_around)); }
 TEST_P(LocalRanks, SumUp) { expect_no_errors(execute_local(GetParam(), 20, sum_up)); }
 TEST_P(LocalRanks, Spread) { expect_no_errors(execute_local(GetParam(), 20, spread)); }
@@ -280,6 +296,7 @@ void execute_gloo(const RankBody& execute) {
 TEST(GlooRanks, DISABLED_EverythingWithTwo) {
   execute_gloo([](Communicator& rank) {
     pass_around(rank);
+    send_to_itself(rank);
     sum_up(rank);
     spread(rank);
   });

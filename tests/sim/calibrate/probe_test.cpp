@@ -12,6 +12,50 @@ using testing::plain_cluster;
 
 constexpr TransferQuestion kQuestion{InstructionKind::collective, CollectiveKind::all_reduce, 1 << 20, 2};
 
+// Every op of the role in its order; what is sent, shared or received is a message to itself, at once.
+TEST(RoleAlone, KeepsItsOpsAndWaitsForNobody) {
+  for (const char* text : {"single", "ddp,overlap=1,bucket_MiB=0.001", "model_parallel", "pipeline,pp=3,microbatches=4",
+                           "dp=2,pp=2,microbatches=2,schedule=1f1b", "pipeline,microbatches=2,schedule=forward_only"}) {
+    SCOPED_TRACE(text);
+    const Model model = load_model("toy_mlp");
+    const Program program = lower(model, parse_strategy(text, model));
+    for (const Role& role : program.roles) {
+      const Program own = alone(program, role);
+      ASSERT_EQ(own.ranks(), 1U);
+      EXPECT_EQ(to_text(program_from_text(to_text(own))), to_text(own));
+      const Role& list = own.roles.at(0);
+      std::vector<std::string> expected, found;
+      for (std::uint32_t i = 0; i < role.size(); ++i) {
+        const bool arrives =
+            role.kind[i] == InstructionKind::wait && role.kind[role.awaits[i]] == InstructionKind::recv;
+        if (is_computed(role.kind[i]))
+          expected.push_back(fmt::format("{} x{}", work_key(program.works[role.work[i]]), role.scale[i]));
+        else if (arrives)
+          expected.push_back("to " + role.tensors[role.writes(role.awaits[i])[0]].name);
+        else if (role.kind[i] == InstructionKind::send || role.kind[i] == InstructionKind::collective)
+          expected.push_back("from " + role.tensors[role.reads(i)[0]].name);
+      }
+      std::uint32_t open = 0;  // posted, not waited for
+      for (std::uint32_t i = 0; i < list.size(); ++i) {
+        if (is_computed(list.kind[i])) {
+          EXPECT_EQ(open, 0U);
+          found.push_back(fmt::format("{} x{}", work_key(own.works[list.work[i]]), list.scale[i]));
+        } else if (list.kind[i] == InstructionKind::wait) {
+          --open;
+        } else {
+          ++open;
+          const bool sends = list.kind[i] == InstructionKind::send;
+          const std::uint32_t tensor = sends ? list.reads(i)[0] : list.writes(i)[0];
+          EXPECT_EQ(list.peer[i], 0U);
+          if (tensor < role.tensors.size())  // of the role, not the probe's
+            found.push_back((sends ? "from " : "to ") + list.tensors[tensor].name);
+        }
+      }
+      EXPECT_EQ(found, expected);
+    }
+  }
+}
+
 // What the simulator takes from the cores while a transfer runs is what the probe finds.
 TEST(OverlapProbe, FindsTheShareThatATransferTakes) {
   const Program probe = overlap_probe(kQuestion, 3, 40);

@@ -4,7 +4,6 @@
 #include <set>
 
 #include "sim/cost/measured_transfer.hpp"
-#include "sim/lower/lower.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {
@@ -62,40 +61,6 @@ TEST(CalibrationTasks, AreEnoughForEveryQuestionOfTheForecast) {
                           collective ? jobs[j].program.ranks() : 2};
         EXPECT_TRUE(measured.contains({key, jobs[j].program.transfer_bytes(role, i)})) << key.kind;
       }
-  }
-}
-
-/// Every op of the role in its order and with what it frees, what is received as a copy, nothing else.
-TEST(CalibrationTasks, ARoleAloneKeepsItsOpsAndReceivesNothing) {
-  for (const char* text : {"single", "ddp,overlap=1,bucket_MiB=0.001", "model_parallel", "pipeline,pp=3,microbatches=4",
-                           "dp=2,pp=2,microbatches=2,schedule=1f1b", "pipeline,microbatches=2,schedule=forward_only"}) {
-    SCOPED_TRACE(text);
-    const Model model = load_model("toy_mlp");
-    const Program program = lower(model, parse_strategy(text, model));
-    for (const Role& role : program.roles) {
-      const Program own = alone(program, role);  // validated
-      ASSERT_EQ(own.ranks(), 1U);
-      EXPECT_EQ(to_text(program_from_text(to_text(own))), to_text(own));
-      const Role& list = own.roles.at(0);
-      std::vector<std::string> expected, found;
-      std::multiset<std::uint32_t> to_free, freed;
-      for (std::uint32_t i = 0; i < role.size(); ++i) {
-        for (const std::uint32_t storage : role.frees(i)) to_free.insert(storage);
-        if (is_computed(role.kind[i]))
-          expected.push_back(fmt::format("{} x{}", work_key(program.works[role.work[i]]), role.scale[i]));
-        else if (role.kind[i] == InstructionKind::wait && role.kind[role.awaits[i]] == InstructionKind::recv)
-          expected.push_back("received " + role.tensors[role.writes(role.awaits[i])[0]].name);
-      }
-      for (std::uint32_t i = 0; i < list.size(); ++i) {
-        for (const std::uint32_t storage : list.frees(i)) freed.insert(storage);
-        ASSERT_TRUE(is_computed(list.kind[i]));
-        const bool received = !list.reads(i).empty() && list.tensors[list.reads(i)[0]].name.starts_with("received");
-        found.push_back(received ? "received " + list.tensors[list.writes(i)[0]].name
-                                 : fmt::format("{} x{}", work_key(own.works[list.work[i]]), list.scale[i]));
-      }
-      EXPECT_EQ(found, expected);
-      EXPECT_EQ(freed, to_free);
-    }
   }
 }
 
