@@ -16,15 +16,13 @@ mkdir -p "$out"
 # compare NAME ROUNDS VISITS SECONDS CUT SPLITS MODEL FIT_ON...: the first split size with every schedule, the others
 # with gpipe or, where SPLITS ends in *, with every schedule too. VISITS: the longer a step, the fewer a round needs.
 compare() {
-  local name=$1 rounds=$2 visits=$3 seconds=$4 cut=$5 splits=$6 model=$7 arguments=() first=1 schedule split
+  local name=$1 rounds=$2 visits=$3 seconds=$4 cut=$5 splits=$6 model=$7
+  local arguments=() schedules="gpipe 1f1b forward_only" schedule split other
   shift 7
   for other in "$@"; do arguments+=(--fit-on "$other"); done
   for split in ${splits%\*}; do
-    for schedule in gpipe 1f1b forward_only; do
-      [[ $first == 1 || $splits == *\* || $schedule == gpipe ]] || continue
-      arguments+=(-s "pipeline,cut=$cut,schedule=$schedule,split_size=$split")
-    done
-    first=0
+    for schedule in $schedules; do arguments+=(-s "pipeline,cut=$cut,schedule=$schedule,split_size=$split"); done
+    [[ $splits == *\* ]] || schedules=gpipe
   done
   echo "accuracy: $name"
   build/bin/paragauge compare -m "$model" -s single -s "model_parallel,cut=$cut" -s ddp -s ddp,overlap=1 "${arguments[@]}" \

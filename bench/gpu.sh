@@ -25,16 +25,14 @@ run() {
   torch=$("$python" -c 'import os, torch; print(os.path.dirname(torch.__file__))')
   export LD_LIBRARY_PATH=$torch/lib:$PWD/build/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PARAGAUGE_PYTHON=$python
   export PARAGAUGE_CATALOG_DIR=$PWD/sim/catalog
-  batch=120 image=128 splits='20 1 3 5 8 10 12 40 60'
-  [[ $device == cpu ]] && batch=12 image=32 splits='6 3 4'
+  batch=120 image=128 splits=(20 1 3 5 8 10 12 40 60)
+  [[ $device == cpu ]] && batch=12 image=32 splits=(6 3 4)
+  resnet50=resnet50,image=$image,global_batch=$batch,loss=mse_loss,optimizer=sgd:lr=0.001,timing=tutorial
   mkdir -p "$out"
   for phase in $phases; do "phase_$phase"; done
 }
 
-paragauge() {
-  local program=build/gpu/paragauge
-  "$program" "$@" --device "$device" --timeout 120
-}
+paragauge() { build/gpu/paragauge "$@" --device "$device" --timeout 120; }
 compare() { # NAME ROUNDS SECONDS ARGUMENTS…
   local name=$1 rounds=$2 seconds=$3
   shift 3
@@ -42,23 +40,21 @@ compare() { # NAME ROUNDS SECONDS ARGUMENTS…
     --json "$out/$name.json" --csv "$out/$name.csv" | tee "$out/$name.log" | tail -n 60
 }
 
-# Exact in float64, and the timeline of one step.
+# Exact in float64.
 phase_check() {
   paragauge measure -m toy_mlp -m convnet,global_batch=8 -m resnet18,image=32,global_batch=8 -s single -s model_parallel \
     -s pipeline,microbatches=2 -s pipeline,schedule=forward_only,microbatches=2 -s ddp -w local --steps 1 --verify |
     tee "$out/check.log" | grep verify
 }
-resnet50="-m resnet50,image=IMAGE,global_batch=BATCH,loss=mse_loss,optimizer=sgd:lr=0.001,timing=tutorial"
 phase_resnet50() {
-  local model=${resnet50/IMAGE/$image}
-  compare resnet50 12 420 ${model/BATCH/$batch} -s single -s model_parallel,cut=r1 \
-    -s "pipeline,cut=r1,schedule=forward_only,split_size=${splits%% *}" -s "pipeline,cut=r1,schedule=gpipe,split_size=${splits%% *}" \
-    -s "pipeline,cut=r1,schedule=1f1b,split_size=${splits%% *}"
+  local pipeline=pipeline,cut=r1,split_size=${splits[0]}
+  compare resnet50 12 420 -m "$resnet50" -s single -s model_parallel,cut=r1 -s "$pipeline,schedule=forward_only" \
+    -s "$pipeline,schedule=gpipe" -s "$pipeline,schedule=1f1b"
 }
 phase_splits() {
-  local model=${resnet50/IMAGE/$image} strategies=() split
-  for split in $splits; do strategies+=(-s "pipeline,cut=r1,schedule=forward_only,split_size=$split"); done
-  compare splits 8 480 ${model/BATCH/$batch} -s single "${strategies[@]}"
+  local strategies=() split
+  for split in "${splits[@]}"; do strategies+=(-s "pipeline,cut=r1,schedule=forward_only,split_size=$split"); done
+  compare splits 8 480 -m "$resnet50" -s single "${strategies[@]}"
 }
 phase_convnet() {
   compare convnet 12 300 -m convnet,timing=epoch -s single -s model_parallel,pp=4,cut=r2 \

@@ -104,6 +104,7 @@ fi
 
 # --- Python packages, LibTorch among them -------------------------------------------------------------------------------------
 python=$root/.venv/bin/python
+pip=("$python" -m pip install --disable-pip-version-check --progress-bar off --retries 5)
 stamp=.venv/paragauge-requirements.sha256
 hash=$(sha256sum <bench/requirements.txt)
 if [[ ! -x $python || ! -f $stamp || $(<"$stamp") != "$hash" ]]; then
@@ -111,8 +112,7 @@ if [[ ! -x $python || ! -f $stamp || $(<"$stamp") != "$hash" ]]; then
     step "python -m venv .venv" python3 -m venv --clear .venv
   fi
   rm -f "$stamp"
-  step "pip install -r bench/requirements.txt (500 MB the first time)" \
-    "$python" -m pip install --disable-pip-version-check --progress-bar off --retries 5 -r bench/requirements.txt
+  step "pip install -r bench/requirements.txt (500 MB the first time)" "${pip[@]}" -r bench/requirements.txt
   echo "$hash" >"$stamp"
 fi
 site=$(echo .venv/lib/python3.*/site-packages)
@@ -138,8 +138,7 @@ if [[ -z $cuda ]]; then
   cuda=$root/$site/nvidia/cu$cuda_major
   cuda_stamp=.venv/paragauge-cuda.txt
   if [[ ! -f $cuda_stamp || $(<"$cuda_stamp") != "${cuda_wheels[*]}" ]]; then
-    step "pip install a CUDA toolkit: ${cuda_wheels[*]}" \
-      "$python" -m pip install --disable-pip-version-check --progress-bar off --retries 5 "${cuda_wheels[@]}"
+    step "pip install a CUDA toolkit: ${cuda_wheels[*]}" "${pip[@]}" "${cuda_wheels[@]}"
     # The wheels lack the unversioned names that a linker looks for, and lib64.
     for library in "$cuda"/lib/lib*.so.[0-9]*; do
       [[ -e ${library%%.so.*}.so ]] || ln -s "$(basename "$library")" "${library%%.so.*}.so"
