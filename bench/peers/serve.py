@@ -28,18 +28,12 @@ from types import SimpleNamespace
 
 import process
 
-
-def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("--core", type=int, required=True)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--real-time", action="store_true", help="SCHED_FIFO where permitted")
-    return parser.parse_args()
-
-
-ARGUMENTS = arguments()
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+for option in ("--rank", "--ranks", "--core"):
+    parser.add_argument(option, type=int, required=True)
+parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+parser.add_argument("--real-time", action="store_true", help="SCHED_FIFO where permitted")
+ARGUMENTS = parser.parse_args()
 process.settle_down(ARGUMENTS.core, ARGUMENTS.real_time)  # before torch starts threads
 
 import initial  # noqa: E402
@@ -77,8 +71,9 @@ class Rank:
 
     def session(self, request):
         """Built on all ranks at the same time; None where this rank only keeps step."""
-        if request.ranks not in self.groups:
-            self.groups[request.ranks] = strategies.group_of(request.ranks)
+        if request.ranks not in self.groups:  # the first so many ranks; None: everyone, or nobody to talk to
+            self.groups[request.ranks] = (None if request.ranks in (1, ARGUMENTS.ranks) else
+                                          dist.new_group(range(request.ranks)))
         if ARGUMENTS.rank >= request.ranks:
             return None
         key = json.dumps(request.subject, default=vars)
@@ -122,17 +117,14 @@ class Rank:
         session.begin()
         gc.collect()
         gc.disable()
-        played = []
+        played, makes_data = [], session.model.timing == "tutorial"
         for step in range(steps):
             data_seed = initial.data_seed(seed, step, session.replica)
             start = self.common_start(session)
-            if session.model.timing == "tutorial":
-                if session.x_rows:
-                    x = session.layout(initial.make_input(session.model, len(session.x_rows), data_seed,
-                                                          session.x_device))
-                if session.target_rows:
-                    target = initial.make_target(session.model, len(session.target_rows), data_seed,
-                                                 session.target_device)
+            if makes_data and session.x_rows:
+                x = session.layout(initial.make_input(session.model, len(session.x_rows), data_seed, session.x_device))
+            if makes_data and session.target_rows:
+                target = initial.make_target(session.model, len(session.target_rows), data_seed, session.target_device)
             loss, output = session.step(x, target)
             if session.model.timing == "epoch" and loss is not None:
                 session.read_result(loss, output, target)

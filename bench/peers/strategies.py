@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from models import DTYPES, LAYERS, MODEL_INPUT, make_stages, prediction, sample_shape
+from models import DTYPES, LAYERS, MODEL_INPUT, Stage, make_stages, prediction, sample_shape
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -53,13 +53,10 @@ class Session:
         self.x_rows = self.target_rows = range(self.model.global_batch)  # of the global batch: what this rank needs
         self.ranks = ranks_of(self.strategy)
         self.loss = LOSSES[self.model.loss]
-        self.build(devices)
+        self.build(make_stages(self.model, self.strategy.stages, channels_last), devices)
 
-    def make_stages(self):
-        return make_stages(self.model, self.strategy.stages, self.channels_last)
-
-    def build(self, devices: list):
-        stage, = self.make_stages()
+    def build(self, stages: list[Stage], devices: list):
+        stage, = stages
         self.layers = stage.layers
         self.module = stage.module.to_empty(device=devices[0])
 
@@ -121,8 +118,7 @@ class ModelParallel(Session):
                 self.visit(s, values)
             return values[self.parts[-1].gives[0]]
 
-    def build(self, devices: list):
-        stages = self.make_stages()
+    def build(self, stages: list[Stage], devices: list):
         self.layers = sum((stage.layers for stage in stages), [])
         self.module = self.Module(stages, devices, self.strategy.microbatches)
 
@@ -147,8 +143,8 @@ class DataParallel(Session):
 
     settle = 2  # buckets are rebuilt at the second forward, in the order in which gradients came
 
-    def build(self, devices: list):
-        super().build(devices)
+    def build(self, stages: list[Stage], devices: list):
+        super().build(stages, devices)
         self.replica = self.rank
         rows = self.model.global_batch // self.strategy.replicas
         self.x_rows = self.target_rows = range(self.rank * rows, (self.rank + 1) * rows)
@@ -162,8 +158,7 @@ class Pipeline(Session):
     """A process per stage: isend and recv around the stage's passes, in the schedule's order; the loss is the mean over
     the microbatches. With one stage, gradient accumulation."""
 
-    def build(self, devices: list):
-        stages = self.make_stages()
+    def build(self, stages: list[Stage], devices: list):
         self.device, self.rows = devices[0], self.model.global_batch // self.strategy.microbatches
         self.stage, self.last = stages[self.rank], self.rank == len(stages) - 1
         self.layers, self.module = self.stage.layers, self.stage.module.to_empty(device=self.device)
@@ -204,11 +199,6 @@ class Pipeline(Session):
             work = dist.irecv(self.wire(tensor), source, tag=self.tag(node, microbatch))
             self.arriving.append((node, tensor, work))
 
-    def arrived(self) -> list[tuple[int, torch.Tensor]]:
-        for _, _, work in self.arriving:
-            work.wait()
-        return [(node, tensor) for node, tensor, _ in self.arriving]
-
     def forward(self, microbatch: int, received, x, target):
         values = {node: tensor.requires_grad_(self.needs_grad(node)) for node, tensor in received}
         if MODEL_INPUT in self.stage.takes:
@@ -241,7 +231,9 @@ class Pipeline(Session):
         x, target = x.split(self.rows), target.split(self.rows)
         self.post(*self.actions[0])
         for i, (kind, microbatch) in enumerate(self.actions):
-            received = self.arrived()
+            for _, _, work in self.arriving:
+                work.wait()
+            received = [(node, tensor) for node, tensor, _ in self.arriving]
             if i + 1 < len(self.actions):
                 self.post(*self.actions[i + 1])  # a message that is expected needn't wait for its receiver
             if kind == "F":
@@ -279,8 +271,3 @@ def open_session(subject: SimpleNamespace, channels_last: bool, device: str, ran
     places = subject.strategy.stages[-1] + 1 if kind in (ModelParallel, ForwardPipeline) else 1
     devices = [torch.device(device, stage % count if device == "cuda" else None) for stage in range(places)]
     return kind(subject, channels_last, rank, devices, group)
-
-
-def group_of(ranks: int):
-    """The first `ranks` processes; all processes ask for it at the same time. None: everyone, or nobody to talk to."""
-    return None if ranks in (1, dist.get_world_size()) else dist.new_group(range(ranks))
