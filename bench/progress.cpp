@@ -5,30 +5,21 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <utility>
 
 #include "sim/error.hpp"
+#include "sim/report/console.hpp"
 
 namespace bench {
 namespace {
 
-double steady_now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-bool begins_character(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) != 0x80; }
-
-std::size_t columns_of(const std::string& text) {
-  return static_cast<std::size_t>(std::ranges::count_if(text, begins_character));
-}
-
 /// The text's first `columns` characters.
 std::string cut(const std::string& text, std::size_t columns) {
+  const auto goes_on = [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0U) == 0x80U; };  // a character
   std::size_t bytes = 0;
-  while (bytes < text.size() && (!begins_character(text[bytes]) || columns-- > 0)) ++bytes;
+  while (bytes < text.size() && (goes_on(text[bytes]) || columns-- > 0)) ++bytes;
   return text.substr(0, bytes);
 }
 
@@ -44,7 +35,7 @@ std::string clock_text(double seconds) {
 Progress::Progress(std::string command, double limit_s, std::FILE* stream, std::function<double()> now_s)
     : command_(std::move(command)),
       stream_(stream),
-      now_s_(now_s ? std::move(now_s) : steady_now_s),
+      now_s_(std::move(now_s)),
       terminal_(isatty(fileno(stream)) != 0),
       end_s_(limit_s > 0 ? now_s_() + limit_s : std::numeric_limits<double>::infinity()) {}
 
@@ -93,7 +84,7 @@ void Progress::draw() const {
   const std::size_t columns =
       ioctl(fileno(stream_), TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1U : 79U;
   const std::string end = left(), part = what_.empty() ? "" : " · " + what_;
-  const std::size_t taken = columns_of(begin) + columns_of(end);
+  const std::size_t taken = sim::display_width(begin) + sim::display_width(end);
   const std::string text = begin + cut(part, columns - std::min(columns, taken)) + end;
   std::fputs(("\r" + cut(text, columns) + "\x1b[K").c_str(), stream_);
   std::fflush(stream_);

@@ -15,6 +15,8 @@
 #include <functional>
 #include <string>
 
+#include "backend/machine/clock.hpp"
+
 namespace bench {
 
 /// "0:07", "2:10", "1:02:10".
@@ -24,7 +26,7 @@ class Progress {
  public:
   /// `limit_s`: no phase begins so long after now; 0: none. `now_s` is the clock, in seconds.
   explicit Progress(std::string command, double limit_s = 0, std::FILE* stream = stderr,
-                    std::function<double()> now_s = nullptr);
+                    std::function<double()> now_s = backend::now_s);
   ~Progress() { end(); }
   Progress(const Progress&) = delete;
 
