@@ -35,20 +35,20 @@ std::string describe_links(const sim::Profile& profile) {
 
 }  // namespace
 
-int calibrate(const CalibrateOptions& options) {
+int calibrate(const Options& options) {
   const std::vector<Job> jobs = make_jobs(options.subject, options.machine);
   sim::Profile profile(options.machine.device);
   const bool goes_on = std::filesystem::exists(options.output);
   if (goes_on) profile = sim::load_profile(options.output);
-  const auto [opened, exit_status_if_done_by_ranks] = open_worlds(options.machine, jobs);
-  if (!opened) return exit_status_if_done_by_ranks;
-  const Worlds& worlds = *opened;
+  const Worlds worlds = open_worlds(options.machine, jobs);
+  if (worlds.done) return *worlds.done;
   const nlohmann::json here = context(options.machine, worlds);
-  if (goes_on)
+  if (goes_on) {
     sim::check_same_conditions(profile.environment, here, options.output);
-  else
+    fmt::print("calibrate: going on with {}\n", sim::printable(options.output));
+  } else {
     profile.environment = here;
-  if (goes_on) fmt::print("calibrate: going on with {}\n", sim::printable(options.output));
+  }
   backend::Calibrator calibrator(sim::calibration_tasks(jobs, {.other_sizes = true}), worlds.by_label());
   const std::size_t count = calibrator.tasks().size();
   Progress progress("calibrate");

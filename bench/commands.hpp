@@ -13,8 +13,7 @@
 namespace bench {
 
 struct Subject {
-  std::vector<std::string> models;
-  std::vector<std::string> strategies;
+  std::vector<std::string> models, strategies;
 };
 
 struct Machine {
@@ -27,71 +26,43 @@ struct Machine {
   std::vector<std::string> argv;  // this process's command line, for spawning ranks
 };
 
-struct Output {
-  std::string json, csv;  // file paths; empty: none
-  bool details = false;   // the long tables instead of the answer
-  bool raw = false;       // every measured step goes into the JSON file, too
-};
+/// What a command line says; a command looks at what it takes.
+struct Options {
+  Subject subject;  // describe: without strategies; trace: one of each
+  Machine machine;
 
-struct PredictOptions {
-  Subject subject;
+  std::int64_t rows = 0;      // describe: samples per pass; 0: the model's global_batch
   std::string cluster;        // empty: this machine, world by world
   std::uint32_t devices = 0;  // per node; 0: the cluster's own number, or this machine's cores
   std::string scale;          // sim::parse_scale; empty: the machine as it is
   std::int64_t epoch = 0;     // samples of an epoch to predict too; 0: steps only
-  Machine machine;
   std::vector<std::string> cost_models{"analytic"};
-  std::string profile;
   bool print_program = false;
-  Output output;
-};
 
-struct MeasureOptions {
-  Subject subject;
-  Machine machine;
-  std::uint32_t warmup_steps = 1, steps = 5;
-  bool verify = false;
-  Output output;
-};
-
-struct CalibrateOptions {
-  Subject subject;
-  Machine machine;
-  std::uint32_t rounds = 3;
-  std::string output;
-};
-
-struct CompareOptions {
-  Subject subject;
-  Machine machine;
-  std::uint32_t rounds = 8, visits = 1, steps = 2, seed = 1;
+  std::uint32_t rounds = 8, visits = 1, warmup_steps = 1, steps = 2, seed = 1;
   double time_limit_s = 0;  // 0: none; else no round begins after it
+  bool verify = false;
   /// Models whose ops every round measures for the cost model `fitted`, which never sees the compared models' own.
   std::vector<std::string> fit_on;
   bool peers = false;  // the same steps in plain PyTorch, in the same rounds
-  Output output;
+
+  // Files; empty: none.
+  std::vector<std::string> files;  // the results to report
+  std::string profile;             // to read; trace without one calibrates on the spot
+  std::string json, csv;           // the results and their table
+  std::string record;              // how far the forecasts were off
+  std::string output;              // calibrate's profile, trace's timelines
+  bool details = false;            // the long tables instead of the answer
+  bool raw = false;                // every measured step goes into the JSON file, too
 };
 
-struct ReportOptions {
-  std::vector<std::string> files;
-  std::string record;  // write the forecasts' track record to this file
-  Output output;
-};
-
-struct TraceOptions {
-  Subject subject;  // one of each
-  Machine machine;
-  std::string profile;  // empty: calibrated on the spot
-  std::string output;
-};
-
-int list();
-int describe(const std::vector<std::string>& models, std::int64_t rows);
-int predict(const PredictOptions& options);
-int measure(const MeasureOptions& options);
-int calibrate(const CalibrateOptions& options);
-int compare(const CompareOptions& options);
-int report(const ReportOptions& options);
-int trace(const TraceOptions& options);
+int list(const Options& options);
+int describe(const Options& options);
+int predict(const Options& options);
+int measure(const Options& options);
+int calibrate(const Options& options);
+int compare(const Options& options);
+int report(const Options& options);
+int trace(const Options& options);
 
 }  // namespace bench

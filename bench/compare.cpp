@@ -4,10 +4,13 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <set>
+#include <span>
 
 #include "backend/calibrate.hpp"
 #include "backend/machine/clock.hpp"
@@ -42,7 +45,8 @@ struct Measured {
 
   sim::Round round;
   sim::MeasuredSteps steps;
-  double first_loss = 0, replayed_s = 0;  // the latter of all steps together
+  double first_loss = 0, replayed_s = 0;              // the latter of all steps together
+  std::map<std::string_view, Peers::Answer> answers;  // of plain PyTorch, by sim::kPeers
 };
 
 /// The forecasts of one cell from this round's calibration, and where they differ from the measured steps.
@@ -107,7 +111,7 @@ std::uint32_t steps_of(const sim::Model& model, std::uint32_t least) {
 }
 
 /// The tasks of the jobs, and after them those of the models to fit on, which are nobody's own.
-std::vector<sim::CalibrationTask> tasks_of(const CompareOptions& options, const std::vector<Job>& jobs) {
+std::vector<sim::CalibrationTask> tasks_of(const Options& options, const std::vector<Job>& jobs) {
   const bool fits = !options.fit_on.empty();
   std::vector<sim::CalibrationTask> tasks = sim::calibration_tasks(jobs, {.other_sizes = fits});
   if (!fits) return tasks;
@@ -127,7 +131,7 @@ std::vector<sim::CalibrationTask> tasks_of(const CompareOptions& options, const 
 /// Then it forecasts each job from what it has calibrated.
 class Rounds {
  public:
-  Rounds(const CompareOptions& options, const std::vector<Job>& jobs, const Worlds& worlds, bool goes_on)
+  Rounds(const Options& options, const std::vector<Job>& jobs, const Worlds& worlds, bool goes_on)
       : options_(options),
         jobs_(jobs),
         worlds_(worlds),
@@ -135,8 +139,8 @@ class Rounds {
         other_shapes_(jobs) {
     for (const Job& job : jobs) steps_.push_back(steps_of(job.model, options.steps));
     if (goes_on) {
-      kept_ = load_or_new(beside(options.output.json, ".profile"), kept_.device);
-      kept_others_ = load_or_new(beside(options.output.json, ".fit_profile"), kept_.device);
+      kept_ = load_or_new(beside(options.json, ".profile"), kept_.device);
+      kept_others_ = load_or_new(beside(options.json, ".fit_profile"), kept_.device);
     }
     kept_.environment = kept_others_.environment = context(options.machine, worlds);
     if (options.peers) peers_.emplace(options.machine, worlds.at("local").options().ranks);  // as many as any job needs
@@ -158,7 +162,7 @@ class Rounds {
       calibrator_.rehearse(t, tasks[t].jobs.empty() ? std::nullopt : std::optional(steps_[tasks[t].jobs[0]]));
     }
     for (const Job& job : jobs_)
-      for (std::size_t peer = 0; peer < sim::kPeers.size() && runs_peer(job); ++peer) run_peer(job, peer, 1);
+      for (const std::string_view peer : peers_of(job)) run_peer(job, peer, 1);
   }
 
   void run(int number, sim::Result& result, Progress& progress) {
@@ -166,11 +170,10 @@ class Rounds {
     own_.assign(jobs_.size(), empty);
     others_ = empty;
     measured_.assign(jobs_.size(), {});
-    answers_.assign(jobs_.size() * sim::kPeers.size(), {});
-    const std::vector<Visit> visits = visits_of(number);
+    const std::vector<Visit> visits = visits_of(number, result);
     for (std::size_t v = 0; v < visits.size(); ++v) {
       progress.at(visits[v].label, v, visits.size());
-      (this->*visits[v].to)(visits[v].index, result);
+      visits[v].make();
     }
     for (std::size_t j = 0; j < jobs_.size(); ++j) {
       sim::Cell& cell = result.cell(jobs_[j].program, jobs_[j].world);
@@ -179,9 +182,7 @@ class Rounds {
       round.round = number;
       add_forecasts(jobs_[j], own_[j], others_, measured_[j].steps, round, cell);
       cell.rounds.push_back(round);
-      for (std::size_t peer = 0; peer < sim::kPeers.size() && runs_peer(jobs_[j]); ++peer)
-        add_peer(jobs_[j], sim::kPeers[peer], answers_[j * sim::kPeers.size() + peer], measured_[j].first_loss, round,
-                 result);
+      for (const std::string_view peer : peers_of(jobs_[j])) add_peer(jobs_[j], peer, measured_[j], result);
     }
   }
 
@@ -193,26 +194,25 @@ class Rounds {
 
  private:
   struct Visit {
-    void (Rounds::*to)(std::size_t, sim::Result&);
-    std::size_t index;
     std::string label;
+    std::function<void()> make;
   };
 
-  [[nodiscard]] std::vector<Visit> visits_of(int number) const {
+  std::vector<Visit> visits_of(int number, sim::Result& result) {
     std::vector<Visit> visits;
     for (std::size_t t = 0; t < calibrator_.tasks().size(); ++t)
-      visits.insert(visits.end(), calibrator_.visits(t), {&Rounds::visit_task, t, calibrator_.tasks()[t].label});
+      visits.insert(visits.end(), calibrator_.visits(t), {calibrator_.tasks()[t].label, [=, this] { visit_task(t); }});
     for (std::size_t j = 0; j < jobs_.size(); ++j) {
-      visits.insert(visits.end(), options_.visits, {&Rounds::visit_job, j, short_text(jobs_[j])});
-      for (std::size_t peer = 0; peer < sim::kPeers.size() && runs_peer(jobs_[j]); ++peer)
-        visits.insert(visits.end(), options_.visits,
-                      {&Rounds::visit_peer, j * sim::kPeers.size() + peer, short_text(jobs_[j]) + " in plain PyTorch"});
+      const std::string label = short_text(jobs_[j]);
+      visits.insert(visits.end(), options_.visits, {label, [=, this, &result] { visit_job(j, result); }});
+      for (const std::string_view peer : peers_of(jobs_[j]))
+        visits.insert(visits.end(), options_.visits, {label + " in plain PyTorch", [=, this] { visit_peer(j, peer); }});
     }
     std::ranges::shuffle(visits, std::mt19937(options_.seed * 1000 + static_cast<unsigned>(number)));
     return visits;
   }
 
-  void visit_task(std::size_t t, sim::Result& /*result*/) {
+  void visit_task(std::size_t t) {
     const sim::CalibrationTask& task = calibrator_.tasks()[t];
     const sim::CalibrationSamples samples = calibrator_.visit(t);
     for (std::size_t j = 0; j < jobs_.size(); ++j) add_for_job(samples, task, jobs_, j, own_[j]);
@@ -229,32 +229,35 @@ class Rounds {
                      result.cell(job.program, job.world));
   }
 
-  void visit_peer(std::size_t p, sim::Result& /*result*/) {
-    const std::size_t j = p / sim::kPeers.size();
-    Peers::Answer answer = run_peer(jobs_[j], p % sim::kPeers.size(), steps_[j]);
-    answer.step_s.insert(answer.step_s.begin(), answers_[p].step_s.begin(), answers_[p].step_s.end());
-    answers_[p] = std::move(answer);
+  void visit_peer(std::size_t j, std::string_view peer) {
+    std::vector<double> step_s = std::move(measured_[j].answers[peer].step_s);  // of the earlier visits
+    Peers::Answer& answer = measured_[j].answers[peer] = run_peer(jobs_[j], peer, steps_[j]);
+    answer.step_s.insert(answer.step_s.begin(), step_s.begin(), step_s.end());
   }
 
-  [[nodiscard]] bool runs_peer(const Job& job) const { return peers_ && has_peer(job.strategy, job.world); }
-  /// `peer`: of sim::kPeers.
-  Peers::Answer run_peer(const Job& job, std::size_t peer, std::uint32_t steps) {
-    return peers_->run(job.model, job.strategy, /*best=*/peer == 1, 1, steps);
+  /// Plain PyTorch as people write it, and at its best.
+  [[nodiscard]] std::span<const std::string_view> peers_of(const Job& job) const {
+    if (!peers_ || !has_peer(job.strategy, job.world)) return {};
+    return sim::kPeers;
+  }
+  Peers::Answer run_peer(const Job& job, std::string_view peer, std::uint32_t steps) {
+    return peers_->run(job.model, job.strategy, /*best=*/peer == sim::kPeers[1], 1, steps);
   }
 
   /// A cell of its own with the same forecasts, if plain PyTorch has such a step and computes the same.
-  static void add_peer(const Job& job, std::string_view peer, const Peers::Answer& answer, double loss,
-                       sim::Round round, sim::Result& result) {
+  static void add_peer(const Job& job, std::string_view peer, const Measured& measured, sim::Result& result) {
     constexpr double kLossBound = 1e-3;  // float32, other kernels
+    const Peers::Answer& answer = measured.answers.at(peer);
     sim::Cell& cell = result.cell(job.program, job.world, peer);
     sim::place(cell, job.program, job.cluster);
     cell.skipped = answer.skipped;
-    if (answer.skipped.empty() && std::abs(answer.losses.at(1) / loss - 1) > kLossBound)
-      cell.skipped =
-          fmt::format("its loss in step 2 is {:g}, paragauge's {:g}: not the same step", answer.losses[1], loss);
+    if (answer.skipped.empty() && std::abs(answer.losses.at(1) / measured.first_loss - 1) > kLossBound)
+      cell.skipped = fmt::format("its loss in step 2 is {:g}, paragauge's {:g}: not the same step", answer.losses[1],
+                                 measured.first_loss);
     if (!cell.skipped.empty()) return;
     std::vector<sim::StepTime> steps;
     for (double seconds : answer.step_s) steps.push_back({.step_s = seconds});
+    sim::Round round = measured.round;
     round.measured = {};
     round.measured.add(steps);
     round.replayed_s.reset();
@@ -263,7 +266,7 @@ class Rounds {
     cell.rounds.push_back(std::move(round));
   }
 
-  const CompareOptions& options_;
+  const Options& options_;
   const std::vector<Job>& jobs_;
   const Worlds& worlds_;
   backend::Calibrator calibrator_;
@@ -277,17 +280,16 @@ class Rounds {
   std::vector<sim::Profile> own_;                 // by job
   sim::Profile others_{options_.machine.device};  // none of the compared models' shapes and sizes
   std::vector<Measured> measured_;                // by job
-  std::vector<Peers::Answer> answers_;            // by job and peer
 };
 
 }  // namespace
 
-int compare(const CompareOptions& options) {
+int compare(const Options& options) {
   const double begin_s = backend::now_s();
   const std::vector<Job> jobs = make_jobs(options.subject, options.machine);
   sim::Result result;
   result.kind = "compare";
-  if (!options.output.json.empty()) result = sim::resume_or_new(options.output.json, result.kind);
+  if (!options.json.empty()) result = sim::resume_or_new(options.json, result.kind);
   // What decides times besides the machine. A mistake is said before ranks are started.
   const nlohmann::json conditions = {{"steps", options.steps},
                                      {"visits", options.visits},
@@ -295,18 +297,17 @@ int compare(const CompareOptions& options) {
                                      {"real_time", options.machine.real_time}};
   result.check_conditions(
       {{"device", options.machine.device}, {"network", options.machine.network}, {"options", conditions}},
-      options.output.json);
+      options.json);
   for (const Job& job : jobs) {
     sim::Cell& cell = result.cell(job.program, job.world);
-    sim::check_program(cell, job.program, options.output.json);
+    sim::check_program(cell, job.program, options.json);
     sim::place(cell, job.program, job.cluster);
   }
-  const auto [opened, exit_status_if_done_by_ranks] = open_worlds(options.machine, jobs);
-  if (!opened) return exit_status_if_done_by_ranks;
-  const Worlds& worlds = *opened;
+  const Worlds worlds = open_worlds(options.machine, jobs);
+  if (worlds.done) return *worlds.done;
   nlohmann::json session = context(options.machine, worlds);
   session["options"] = conditions;
-  result.begin_session(session, options.output.json);
+  result.begin_session(session, options.json);
   const int first = result.next_round();
   if (first > 0) fmt::print("compare: going on with round {}\n", first + 1);
   Rounds rounds(options, jobs, worlds, first > 0);
@@ -322,22 +323,22 @@ int compare(const CompareOptions& options) {
     progress.begin(fmt::format("round {}/{}", round + 1, options.rounds), round, options.rounds);
     rounds.run(round, result, progress);
     see_other_runs(result.sessions.back().context);
-    if (!options.output.json.empty()) {
-      sim::save_result(options.output.json, result, options.output.raw);
-      rounds.save_profiles(options.output.json);
+    if (!options.json.empty()) {
+      sim::save_result(options.json, result, options.raw);
+      rounds.save_profiles(options.json);
     }
   }
   progress.end();
   const sim::Report report = sim::make_report(result);
-  if (options.output.details) {
+  if (options.details) {
     fmt::print("\n{}", sim::to_console(report));
   } else {
-    const bool kept = !options.output.json.empty();
+    const bool kept = !options.json.empty();
     const sim::Answer answer = sim::answer_of(
         result, nullptr, fmt::format("the same command with {}--rounds {{}}", kept ? "" : "--json FILE and "));
     fmt::print("\n{}\n{}", answer.table, answer.words);
   }
-  if (!options.output.csv.empty()) sim::write_text_file(options.output.csv, sim::to_csv(report));
+  if (!options.csv.empty()) sim::write_text_file(options.csv, sim::to_csv(report));
   return 0;
 }
 

@@ -21,7 +21,7 @@ void section(std::string_view title, const Entries& entries, auto describe) {
 
 }  // namespace
 
-int list() {
+int list(const Options& /*options*/) {
   fmt::print("models (sim/catalog/models, or a path to your own .json file)\n");
   for (const std::string& name : sim::catalog_names("models"))
     fmt::print("  {:<18} {}\n", name, sim::printable(sim::load_model(name).description));

@@ -15,6 +15,7 @@
 #include "sim/lower/lower.hpp"
 
 namespace bench {
+
 std::vector<Job> make_jobs(const Subject& subject, const Machine& machine) {
   std::vector<Job> jobs;
   const bool real_time = machine.real_time && backend::RealTime(backend::kComputePriority).permitted();
@@ -46,20 +47,16 @@ std::string to_text(const Job& job) {
 
 std::string short_text(const Job& job) { return fmt::format("{} on {}", job.strategy.text(), job.world); }
 
-OpenedWorlds open_worlds(const Machine& machine, const std::vector<Job>& jobs) {
-  std::uint32_t most = 1;
-  std::map<std::string, std::uint32_t> ranks;  // by label
-  for (const Job& job : jobs) {
-    std::uint32_t& count = ranks[job.world];
-    count = std::max(count, job.strategy.ranks());
-    most = std::max(most, job.strategy.ranks());
-  }
-  ranks["local"] = std::max(most, ranks["local"]);
+Worlds open_worlds(const Machine& machine, const std::vector<Job>& jobs) {
+  std::map<std::string, std::uint32_t> ranks{{"local", 1}};  // by label
+  for (const Job& job : jobs)
+    for (const std::string& label : {job.world, std::string("local")})
+      ranks[label] = std::max(ranks[label], job.strategy.ranks());
 
-  auto worlds = std::make_unique<Worlds>();
+  Worlds worlds;
   // One process holds the machine still: who spawns the ranks, or rank 0.
   if (!backend::is_rank_process() || backend::is_first_of_its_own()) {
-    worlds->quiet.emplace(machine.real_time);
+    worlds.quiet = std::make_unique<backend::QuietMachine>(machine.real_time);
     if (backend::measuring_runs().value_or(1) > 1)
       fmt::print(stderr, "paragauge: another run is measuring on this machine, and both disturb each other\n");
   }
@@ -68,28 +65,30 @@ OpenedWorlds open_worlds(const Machine& machine, const std::vector<Job>& jobs) {
     for (const auto& [label, count] : ranks) {
       const sim::WorldKind& kind = sim::world_kind(label);
       if (kind.processes != processes) continue;
-      if (processes && !backend::is_rank_process())
-        return {nullptr, backend::spawn_ranks(machine.argv, count, machine.timeout_s, machine.network)};
-      auto session =
+      if (processes && !backend::is_rank_process()) {
+        worlds.done = backend::spawn_ranks(machine.argv, count, machine.timeout_s, machine.network);
+        return worlds;
+      }
+      worlds.sessions[label] =
           backend::open_session({std::string(kind.name), count, machine.device, machine.timeout_s, machine.real_time});
-      if (!session) return {nullptr, 0};
-      worlds->sessions[label] = std::move(session);
+      if (worlds.sessions[label] == nullptr) {
+        worlds.done = 0;
+        return worlds;
+      }
     }
-  return {std::move(worlds), 0};
-}
-
-bool Worlds::real_time() const {
-  return std::all_of(sessions.begin(), sessions.end(), [](const auto& entry) { return entry.second->real_time(); });
+  return worlds;
 }
 
 nlohmann::json context(const Machine& machine, const Worlds& worlds) {
   static const backend::Environment environment;  // since the first call
   const std::optional<std::int32_t> idle_latency = backend::idle_latency_us();
+  const bool real_time =
+      std::ranges::all_of(worlds.sessions, [](const auto& entry) { return entry.second->real_time(); });
   nlohmann::json context{{"command", fmt::to_string(fmt::join(machine.argv, " "))},
                          {"device", machine.device},
                          {"worlds", machine.worlds},
                          {"network", machine.network},
-                         {"scheduling", worlds.real_time() ? "SCHED_FIFO" : "time-shared"},
+                         {"scheduling", real_time ? "SCHED_FIFO" : "time-shared"},
                          {"idle_latency_us", idle_latency ? nlohmann::json(*idle_latency) : nlohmann::json()},
                          {"environment", environment.describe()}};
   see_other_runs(context);
@@ -105,8 +104,7 @@ void add_measured(sim::Cell& cell, sim::Round& round, const backend::RunResult& 
   std::vector<sim::StepTime> steps;
   for (const backend::StepResult& step : run.steps) steps.push_back(sim::step_time(step.timeline));
   round.measured.add(steps);
-  const auto largest = std::max_element(run.memory.begin(), run.memory.end(),
-                                        [](const auto& a, const auto& b) { return a.peak_bytes < b.peak_bytes; });
+  const auto largest = std::ranges::max_element(run.memory, {}, &backend::RankMemory::peak_bytes);
   cell.memory.measured_peak_bytes = largest->peak_bytes;
   cell.memory.allocator_peak_bytes = largest->allocator_peak_bytes;
   cell.memory.resident_peak_bytes = largest->resident_peak_bytes;

@@ -1,9 +1,9 @@
 // The commands' view of this machine: which cells to run, where, and the open worlds.
 //
 //   std::vector<Job> jobs = make_jobs(options.subject, options.machine);
-//   const auto [worlds, exit_status_if_done_by_ranks] = open_worlds(options.machine, jobs);
-//   if (!worlds) return exit_status_if_done_by_ranks;
-//   worlds->at("gloo").run({.program = jobs[0].program});
+//   const Worlds worlds = open_worlds(options.machine, jobs);
+//   if (worlds.done) return *worlds.done;
+//   worlds.at("gloo").run({.program = jobs[0].program});
 #pragma once
 
 #include <map>
@@ -35,25 +35,20 @@ std::string short_text(const Job& job);
 /// The sessions of all worlds that the jobs need, with as many ranks as the largest job; and always `local`, for
 /// calibration. Sessions end before the machine is let go.
 struct Worlds {
-  std::optional<backend::QuietMachine> quiet;
+  std::unique_ptr<backend::QuietMachine> quiet;
   std::map<std::string, std::unique_ptr<backend::Session>> sessions;  // by label: "gloo@1gbit"
+  std::optional<int> done;  // set: the work is done, this process has only to end, with this status
 
   [[nodiscard]] backend::Session& at(const std::string& label) const { return *sessions.at(label); }
   [[nodiscard]] backend::Calibrator::SessionOf by_label() const {
     return [this](const std::string& label) -> backend::Session& { return at(label); };
   }
-  [[nodiscard]] bool real_time() const;
-};
-
-struct OpenedWorlds {
-  std::unique_ptr<Worlds> worlds;        // null: this process isn't the one to go on
-  int exit_status_if_done_by_ranks = 0;  // then: what it ends with
 };
 
 /// Opens the worlds. Where one has ranks that are processes, this starts them, each with this command line again, and
 /// waits until they are done: rank 0 then does all the work of the command, and this process (and every other rank,
 /// once it has served rank 0) has only to end.
-OpenedWorlds open_worlds(const Machine& machine, const std::vector<Job>& jobs);
+Worlds open_worlds(const Machine& machine, const std::vector<Job>& jobs);
 
 /// What every result file says about where it was made.
 nlohmann::json context(const Machine& machine, const Worlds& worlds);

@@ -27,8 +27,7 @@ double verify(const Job& job, backend::Session& session, bool details, Progress&
   const sim::Program program = sim::lower(model, job.strategy);
   const backend::RunResult result =
       session.run({.program = program, .warmup_steps = 0, .steps = kVerifySteps, .verify = true});
-  const auto worst = std::max_element(result.verified.begin(), result.verified.end(),
-                                      [](const auto& a, const auto& b) { return a.relative_error < b.relative_error; });
+  const auto worst = std::ranges::max_element(result.verified, {}, &backend::VerifiedTensor::relative_error);
   sim::check_internal(worst != result.verified.end(), "nothing was verified");
   const bool right = worst->relative_error <= kVerifyBound;
   if (right && !details) return worst->relative_error;
@@ -41,15 +40,14 @@ double verify(const Job& job, backend::Session& session, bool details, Progress&
 
 }  // namespace
 
-int measure(const MeasureOptions& options) {
-  if (!options.output.json.empty()) sim::check_replaceable(options.output.json, "measure");
+int measure(const Options& options) {
+  if (!options.json.empty()) sim::check_replaceable(options.json, "measure");
   const std::vector<Job> jobs = make_jobs(options.subject, options.machine);
-  const auto [opened, exit_status_if_done_by_ranks] = open_worlds(options.machine, jobs);
-  if (!opened) return exit_status_if_done_by_ranks;
-  const Worlds& worlds = *opened;
+  const Worlds worlds = open_worlds(options.machine, jobs);
+  if (worlds.done) return *worlds.done;
   sim::Result result;
   result.kind = "measure";
-  result.begin_session(context(options.machine, worlds), options.output.json);
+  result.begin_session(context(options.machine, worlds), options.json);
   double largest_error = 0;
   Progress progress("measure");
   std::size_t done = 0;
@@ -58,7 +56,7 @@ int measure(const MeasureOptions& options) {
     sim::Cell& cell = result.cell(job.program, job.world);
     sim::place(cell, job.program, job.cluster);
     if (options.verify) {
-      cell.verify_error = verify(job, worlds.at(job.world), options.output.details, progress);
+      cell.verify_error = verify(job, worlds.at(job.world), options.details, progress);
       largest_error = std::max(largest_error, *cell.verify_error);
     }
     sim::Round round;
@@ -67,18 +65,17 @@ int measure(const MeasureOptions& options) {
                      {.program = job.program, .warmup_steps = options.warmup_steps, .steps = options.steps}));
     cell.rounds.push_back(std::move(round));
     see_other_runs(result.sessions.back().context);
-    if (!options.output.json.empty())
-      sim::save_result(options.output.json, result, options.output.raw);  // what is measured stays
+    if (!options.json.empty()) sim::save_result(options.json, result, options.raw);  // what is measured stays
   }
   progress.end();
   const sim::Report report = sim::make_report(result);
-  if (options.output.details) {
+  if (options.details) {
     fmt::print("{}", sim::to_console(report, sim::Detail::full));
   } else {
     const sim::Answer answer = sim::answer_of(result);
     fmt::print("{}\n{}", answer.table, answer.words);
   }
-  if (!options.output.csv.empty()) sim::write_text_file(options.output.csv, sim::to_csv(report));
+  if (!options.csv.empty()) sim::write_text_file(options.csv, sim::to_csv(report));
   const bool right = largest_error <= kVerifyBound;
   if (options.verify)
     fmt::print("verify: {} (float64, {} steps; largest error {:.1e} of a tensor's norm, allowed {:.0e})\n",

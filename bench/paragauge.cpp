@@ -3,14 +3,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <initializer_list>
-#include <memory>
-#include <sstream>
 #include <string>
 #include <system_error>
 #include <type_traits>
@@ -29,6 +27,7 @@
 
 namespace {
 
+using bench::Options;
 using Texts = std::vector<std::string>;
 
 /// Whether another process of the same command line, the one that has started this one or rank 0, answers for the files.
@@ -45,31 +44,29 @@ bool is_only_a_rank() {
 template <class Target>
 CLI::Option* text(CLI::App* command, const char* name, Target& target, const std::string& help) {
   return command->add_option(name, target, help)
-      ->check(CLI::Validator(
-          [](const std::string& given) { return std::string(given.empty() ? "must not be empty" : ""); }, ""));
+      ->check(CLI::Validator([](const std::string& given) { return given.empty() ? "must not be empty" : ""; }, ""));
 }
 
 template <class Number>
-CLI::Option* number(CLI::App* command, const char* name, Number& target, Number least, Number most, const char* help) {
+void number(CLI::App* command, const char* name, Number& target, std::type_identity_t<Number> least,
+            std::type_identity_t<Number> most, const char* help) {
   CLI::Option* option = command->add_option(name, target, help);
   if (target != 0) option->capture_default_str();  // 0 stands for "not given"
-  return option->check(CLI::Validator(
-      [=](const std::string& given) {
-        Number value = 0;
-        const auto [end, error] = std::from_chars(given.data(), given.data() + given.size(), value);
-        if (error == std::errc() && end == given.data() + given.size() && value >= least && value <= most)
-          return std::string();
-        return fmt::format("must be a {} from {} to {}, found '{}'",
-                           std::is_integral_v<Number> ? "whole number" : "number", least, most, given);
-      },
-      ""));
+  const auto refusal = [=](const std::string& given) -> std::string {
+    Number value = 0;
+    const auto [end, error] = std::from_chars(given.data(), given.data() + given.size(), value);
+    if (error == std::errc() && end == given.data() + given.size() && value >= least && value <= most) return "";
+    return fmt::format("must be a {} from {} to {}, found '{}'", std::is_integral_v<Number> ? "whole number" : "number",
+                       least, most, given);
+  };
+  option->check(CLI::Validator(refusal, ""));
 }
 
-void add_subject(CLI::App* command, bench::Subject& subject) {
-  text(command, "-m,--model", subject.models,
+void add_subject(CLI::App* command, Options& options) {
+  text(command, "-m,--model", options.subject.models,
        "what: a model of the catalog or a .json file, with ,image= ,global_batch= ,loss= ,optimizer= ,dtype= ,timing=")
       ->required();
-  text(command, "-s,--strategy", subject.strategies,
+  text(command, "-s,--strategy", options.subject.strategies,
        fmt::format("how: {} or degrees (dp=2,pp=2), with ,key=value; `paragauge list` shows the keys",
                    sim::strategy_table().names()))
       ->required();
@@ -81,54 +78,204 @@ void add_world(CLI::App* command, bench::Machine& machine) {
   text(command, "--device", machine.device, "cpu or cuda")->capture_default_str();
   text(command, "--network", machine.network,
        "gloo over links of this rate (100mbit, 1gbit, unlimited), made by bench/network.sh");
-  number(command, "--ranks", machine.ranks, 1U, 1'048'576U, "ranks; must be what the strategy's degrees multiply to");
+  number(command, "--ranks", machine.ranks, 1, 1'048'576, "ranks; must be what the strategy's degrees multiply to");
 }
 
-void add_machine(CLI::App* command, bench::Machine& machine) {
-  add_world(command, machine);
-  number(command, "--timeout", machine.timeout_s, 0.1, 86'400.0,
+/// What commands that run on this machine take.
+void add_run(CLI::App* command, Options& options) {
+  add_subject(command, options);
+  add_world(command, options.machine);
+  number(command, "--timeout", options.machine.timeout_s, 0.1, 86'400,
          "seconds after which a rank that doesn't get on ends the run");
-  command->add_flag("!--no-real-time", machine.real_time, "don't ask for real-time scheduling");
+  command->add_flag("!--no-real-time", options.machine.real_time, "don't ask for real-time scheduling");
 }
 
-void add_output(CLI::App* command, bench::Output& output) {
-  text(command, "--json", output.json, "write the results to this file");
-  text(command, "--csv", output.csv, "write the table to this file");
+void add_files(CLI::App* command, Options& options) {
+  text(command, "--json", options.json, "write the results to this file");
+  text(command, "--csv", options.csv, "write the table to this file");
 }
 
-void add_details(CLI::App* command, bench::Output& output) {
-  command->add_flag("--details", output.details, "all tables: intervals, what the time and the memory consist of");
+void add_results(CLI::App* command, Options& options) {
+  add_files(command, options);
+  command->add_flag("--details", options.details, "all tables: intervals, what the time and the memory consist of");
 }
 
-void add_raw(CLI::App* command, bench::Output& output) {
-  command->add_flag("--raw", output.raw, "keep every measured step in the --json file, not only each round's numbers");
+void add_measured_results(CLI::App* command, Options& options) {
+  add_results(command, options);
+  command->add_flag("--raw", options.raw, "keep every measured step in the --json file, not only each round's numbers");
 }
 
-// ---- What is checked before a command runs
+#ifdef PARAGAUGE_BACKEND
+using bench::calibrate, bench::compare, bench::measure, bench::trace;
+#else
+int refuse_to_run(const Options& options) {
+  throw sim::ConfigError(
+      "{}: built without LibTorch, so only list, describe, predict and report work; bench/setup.sh installs it",
+      options.machine.argv.at(1));
+}
+constexpr auto calibrate = refuse_to_run, compare = refuse_to_run, measure = refuse_to_run, trace = refuse_to_run;
+#endif
 
-/// What is given twice is used once.
-void use_once(std::initializer_list<Texts*> options) {
-  for (Texts* texts : options) {
-    Texts kept;
-    for (const std::string& text : *texts)
-      if (std::ranges::count(kept, text) == 0) kept.push_back(text);
-    *texts = kept;
-  }
+// ---- The commands
+
+struct Command {
+  std::string_view name;
+  const char* description;
+  int (*run)(const Options&);
+  void (*add_options)(CLI::App*, Options&);
+  const char* examples;
+  void (*check)(const CLI::App&, const Options&) = nullptr;  // what goes together; ConfigError
+};
+
+void add_nothing(CLI::App* /*command*/, Options& /*options*/) {}
+
+void add_describe(CLI::App* command, Options& options) {
+  text(command, "model", options.subject.models, "what: a model of the catalog or a .json file, with ,key=value")
+      ->required();
+  number(command, "--rows", options.rows, 1, 10'000'000, "samples per pass; the model's global_batch unless given");
 }
 
-void refuse_together(const CLI::App* command, const char* option, const std::vector<const char*>& others,
+void add_predict(CLI::App* command, Options& options) {
+  add_subject(command, options);
+  text(command, "-c,--cluster", options.cluster,
+       "on what: a cluster of the catalog or a .json file; this machine unless given");
+  add_world(command, options.machine);
+  number(command, "--devices", options.devices, 1, 1'048'576, "devices per node");
+  text(command, "--scale", options.scale,
+       "what if: flops=, memory_bandwidth=, bandwidth= (2: twice as fast), latency=, launch= (2: twice as long)");
+  number(command, "--epoch", options.epoch, 1, 1'000'000'000'000,
+         "also the time of an epoch of so many samples; its last batch may be smaller");
+  text(command, "--cost-model", options.cost_models,
+       fmt::format("{}: analytic needs data sheets, the others a --profile", sim::cost_model_table().names()))
+      ->capture_default_str();
+  text(command, "--profile", options.profile, "a profile that `calibrate` wrote");
+  command->add_flag("--program", options.print_program, "print the Programs instead");
+  add_results(command, options);
+}
+
+void refuse_together(const CLI::App& command, const char* option, const std::vector<const char*>& others,
                      std::string_view why) {
   for (const char* other : others)
-    if (command->count(option) > 0 && command->count(other) > 0)
-      throw sim::ConfigError("{}: {} can't be combined with {}: {}", command->get_name(), option, other, why);
+    if (command.count(option) > 0 && command.count(other) > 0)
+      throw sim::ConfigError("{}: {} can't be combined with {}: {}", command.get_name(), option, other, why);
+}
+
+void check_predict(const CLI::App& command, const Options& options) {
+  refuse_together(command, "--cluster", {"--world", "--device", "--network"},
+                  "a cluster is a machine of its own, and the other is about this one");
+  refuse_together(command, "--program",
+                  {"--json", "--csv", "--details", "--epoch", "--scale", "--profile", "--cost-model"},
+                  "it prints the Programs and forecasts nothing");
+  Texts readers;
+  for (const sim::CostModelKind& kind : sim::cost_model_table())
+    if (kind.needs_profile) readers.emplace_back(kind.name);
+  if (!options.profile.empty() && std::ranges::find_first_of(options.cost_models, readers) == options.cost_models.end())
+    throw sim::ConfigError("predict: --profile is read by --cost-model {} only, found {}",
+                           fmt::to_string(fmt::join(readers, " and ")),
+                           fmt::to_string(fmt::join(options.cost_models, ", ")));
+}
+
+void add_measure(CLI::App* command, Options& options) {
+  add_run(command, options);
+  number(command, "--warmup", options.warmup_steps, 0, 1'000'000, "steps not counted, first");
+  options.steps = 5;
+  number(command, "--steps", options.steps, 1, 1'000'000, "steps counted");
+  command->add_flag("--verify", options.verify,
+                    "in float64, compare loss, gradients and parameters with one device executing the same partition");
+  add_measured_results(command, options);
+}
+
+void add_calibrate(CLI::App* command, Options& options) {
+  add_run(command, options);
+  options.rounds = 3;
+  number(command, "--rounds", options.rounds, 1, 100'000, "passes over everything");
+  text(command, "-o,--output", options.output, "the profile")->required();
+}
+
+void add_compare(CLI::App* command, Options& options) {
+  add_run(command, options);
+  number(command, "--rounds", options.rounds, 1, 100'000, "rounds");
+  number(command, "--visits", options.visits, 1, 1'000, "how often a round comes to every cell: times that lie apart");
+  number(command, "--steps", options.steps, 1, 1'000'000, "measured steps per cell and visit, at least");
+  number(command, "--time-limit", options.time_limit_s, 0, 1e7, "seconds after which no further round begins; 0: none");
+  text(command, "--fit-on", options.fit_on,
+       "models whose ops are measured for the cost model 'fitted', which sees none of the compared models'");
+  command->add_flag("--peers", options.peers, "the same steps in plain PyTorch (bench/peers), in the same rounds");
+  number(command, "--seed", options.seed, 0, 4'294'967'295, "of the order within a round");
+  add_measured_results(command, options);
+}
+
+void add_report(CLI::App* command, Options& options) {
+  text(command, "files", options.files, "result files (.json) of compare or measure")->required();
+  text(command, "--record", options.record, "write how far the forecasts were off, for `predict`");
+  add_files(command, options);
+}
+
+void add_trace(CLI::App* command, Options& options) {
+  add_run(command, options);
+  text(command, "--profile", options.profile, "a profile; calibrated on the spot unless given");
+  text(command, "-o,--output", options.output, "the trace file")->required();
+}
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  paragauge predict -m resnet50 -s ddp,dp=8 -c dgx_a100          a machine you don't have, from data sheets\n"
+    "  paragauge predict -m convnet -s single -s ddp -w gloo          this machine, from data sheets\n"
+    "  paragauge compare -m convnet -s single -s ddp --json r.json    forecast and measurement side by side\n"
+    "  paragauge report r.json                                        how far the forecasts were off\n"
+    "  paragauge measure -m convnet -s ddp -w gloo --verify           run it, and check it against one device\n"
+    "  paragauge calibrate -m convnet -s ddp -o cpu.json              this machine's ops and links\n"
+    "  paragauge trace -m convnet -s pipeline,pp=2 -o t.json          both timelines of a step, for Perfetto\n"
+    "'paragauge predict --help' and so on show what each command takes.";
+
+constexpr std::array kCommands{
+    Command{"list", "What there is: models, strategies, schedules, clusters, devices, cost models, worlds", bench::list,
+            add_nothing, kExamples},
+    Command{"describe", "A model's table: shape, parameters, FLOPs, bytes, activations per node", bench::describe,
+            add_describe, "Example:\n  paragauge describe resnet50,image=128"},
+    Command{"predict", "Step time and memory of each model and strategy, without running them", bench::predict,
+            add_predict,
+            "Examples:\n"
+            "  paragauge predict -m resnet50 -s single -s ddp,dp=8,overlap=1 -c dgx_a100\n"
+            "  paragauge predict -m resnet50 -s ddp,dp=8 -c dgx_a100 --scale bandwidth=0.1,latency=10\n"
+            "  paragauge predict -m convnet -s pipeline,pp=2,split_size=8 --program",
+            check_predict},
+    Command{"measure", "Runs steps on this machine, and with --verify checks their results", measure, add_measure,
+            "Examples:\n"
+            "  paragauge measure -m convnet -s single -s ddp -w gloo --verify\n"
+            "  torchrun --no-python --nproc_per_node=2 paragauge measure -m convnet -s ddp -w gloo"},
+    Command{"calibrate", "Measures ops and links into a profile; goes on where an earlier run stopped", calibrate,
+            add_calibrate, "Example:\n  paragauge calibrate -m convnet -s ddp -w local gloo -o cpu.json"},
+    Command{"compare", "Rounds of calibration, forecast and measurement; how far the forecasts are off", compare,
+            add_compare,
+            "Examples:\n"
+            "  paragauge compare -m convnet -s single -s ddp,overlap=1 -w gloo --peers --json r.json\n"
+            "  paragauge compare -m resnet18,image=64 -s ddp -w gloo --network 1gbit --json n.json"},
+    Command{"report", "Result files together: errors, coverage of the forecast intervals", bench::report, add_report,
+            "Example:\n  paragauge report r.json n.json --csv all.csv"},
+    Command{"trace", "Predicted and measured timeline of one step as a Chrome trace (Perfetto)", trace, add_trace,
+            "Example:\n  paragauge trace -m convnet -s pipeline,pp=2 -o t.json"}};
+
+// ---- What is done before any command runs
+
+/// What is given twice is used once.
+void use_once(Texts& texts) {
+  Texts kept;
+  for (const std::string& text : texts)
+    if (std::ranges::count(kept, text) == 0) kept.push_back(text);
+  texts = kept;
 }
 
 /// Locks the files that a command writes, for as long as it runs. ConfigError when two of them are one, or when one is
 /// also read.
-std::vector<sim::FileLock> claim(Texts written, Texts read, const Texts& models) {
+std::vector<sim::FileLock> claim(const Options& options) {
   std::vector<sim::FileLock> locks;
   if (is_only_a_rank()) return locks;
-  for (const std::string& model : models) read.push_back(model.substr(0, model.find(',')));
+  Texts written{options.json, options.csv, options.record, options.output};
+  Texts read = options.files;
+  read.insert(read.end(), {options.profile, options.cluster});
+  for (const Texts* models : {&options.subject.models, &options.fit_on})
+    for (const std::string& model : *models) read.push_back(model.substr(0, model.find(',')));
   std::erase(written, "");
   std::erase(read, "");
   for (std::size_t i = 0; i < written.size(); ++i) {
@@ -143,198 +290,7 @@ std::vector<sim::FileLock> claim(Texts written, Texts read, const Texts& models)
   return locks;
 }
 
-// ---- The commands
-
-void add_list(CLI::App& app, int& status) {
-  app.add_subcommand("list", "What there is: models, strategies, schedules, clusters, devices, cost models, worlds")
-      ->callback([&status] { status = bench::list(); });
-}
-
-void add_describe(CLI::App& app, int& status) {
-  struct Options {
-    Texts models;
-    std::int64_t rows = 0;
-  };
-  auto options = std::make_shared<Options>();
-  CLI::App* command =
-      app.add_subcommand("describe", "A model's table: shape, parameters, FLOPs, bytes, activations per node");
-  text(command, "model", options->models, "what: a model of the catalog or a .json file, with ,key=value")->required();
-  number(command, "--rows", options->rows, std::int64_t{1}, std::int64_t{10'000'000},
-         "samples per pass; the model's global_batch unless given");
-  command->footer("Example:\n  paragauge describe resnet50,image=128");
-  command->callback([options, &status] { status = bench::describe(options->models, options->rows); });
-}
-
-void add_predict(CLI::App& app, int& status) {
-  auto options = std::make_shared<bench::PredictOptions>();
-  CLI::App* command =
-      app.add_subcommand("predict", "Step time and memory of each model and strategy, without running them");
-  add_subject(command, options->subject);
-  text(command, "-c,--cluster", options->cluster,
-       "on what: a cluster of the catalog or a .json file; this machine unless given");
-  add_world(command, options->machine);
-  number(command, "--devices", options->devices, 1U, 1'048'576U, "devices per node");
-  text(command, "--scale", options->scale,
-       "what if: flops=, memory_bandwidth=, bandwidth= (2: twice as fast), latency=, launch= (2: twice as long)");
-  number(command, "--epoch", options->epoch, std::int64_t{1}, std::int64_t{1'000'000'000'000},
-         "also the time of an epoch of so many samples; its last batch may be smaller");
-  text(command, "--cost-model", options->cost_models,
-       fmt::format("{}: analytic needs data sheets, the others a --profile", sim::cost_model_table().names()))
-      ->capture_default_str();
-  text(command, "--profile", options->profile, "a profile that `calibrate` wrote");
-  command->add_flag("--program", options->print_program, "print the Programs instead");
-  add_output(command, options->output);
-  add_details(command, options->output);
-  command->footer(
-      "Examples:\n"
-      "  paragauge predict -m resnet50 -s single -s ddp,dp=8,overlap=1 -c dgx_a100\n"
-      "  paragauge predict -m resnet50 -s ddp,dp=8 -c dgx_a100 --scale bandwidth=0.1,latency=10\n"
-      "  paragauge predict -m convnet -s pipeline,pp=2,split_size=8 --program");
-  command->callback([command, options, &status] {
-    refuse_together(command, "--cluster", {"--world", "--device", "--network"},
-                    "a cluster is a machine of its own, and the other is about this one");
-    refuse_together(command, "--program",
-                    {"--json", "--csv", "--details", "--epoch", "--scale", "--profile", "--cost-model"},
-                    "it prints the Programs and forecasts nothing");
-    use_once({&options->subject.models, &options->subject.strategies, &options->machine.worlds, &options->cost_models});
-    Texts readers;
-    for (const sim::CostModelKind& kind : sim::cost_model_table())
-      if (kind.needs_profile) readers.emplace_back(kind.name);
-    if (!options->profile.empty() &&
-        std::ranges::find_first_of(options->cost_models, readers) == options->cost_models.end())
-      throw sim::ConfigError("predict: --profile is read by --cost-model {} only, found {}",
-                             fmt::to_string(fmt::join(readers, " and ")),
-                             fmt::to_string(fmt::join(options->cost_models, ", ")));
-    const auto locks = claim({options->output.json, options->output.csv}, {options->profile, options->cluster},
-                             options->subject.models);
-    status = bench::predict(*options);
-  });
-}
-
-void add_measure(CLI::App& app, const Texts& argv, int& status) {
-  auto options = std::make_shared<bench::MeasureOptions>();
-  options->machine.argv = argv;
-  CLI::App* command =
-      app.add_subcommand("measure", "Runs steps on this machine, and with --verify checks their results");
-  add_subject(command, options->subject);
-  add_machine(command, options->machine);
-  number(command, "--warmup", options->warmup_steps, 0U, 1'000'000U, "steps not counted, first");
-  number(command, "--steps", options->steps, 1U, 1'000'000U, "steps counted");
-  command->add_flag("--verify", options->verify,
-                    "in float64, compare loss, gradients and parameters with one device executing the same partition");
-  add_output(command, options->output);
-  add_details(command, options->output);
-  add_raw(command, options->output);
-  command->footer(
-      "Examples:\n"
-      "  paragauge measure -m convnet -s single -s ddp -w gloo --verify\n"
-      "  torchrun --no-python --nproc_per_node=2 paragauge measure -m convnet -s ddp -w gloo");
-  command->callback([options, &status] {
-    use_once({&options->subject.models, &options->subject.strategies, &options->machine.worlds});
-    const auto locks = claim({options->output.json, options->output.csv}, {}, options->subject.models);
-    status = bench::measure(*options);
-  });
-}
-
-void add_calibrate(CLI::App& app, const Texts& argv, int& status) {
-  auto options = std::make_shared<bench::CalibrateOptions>();
-  options->machine.argv = argv;
-  CLI::App* command =
-      app.add_subcommand("calibrate", "Measures ops and links into a profile; goes on where an earlier run stopped");
-  add_subject(command, options->subject);
-  add_machine(command, options->machine);
-  number(command, "--rounds", options->rounds, 1U, 100'000U, "passes over everything");
-  text(command, "-o,--output", options->output, "the profile")->required();
-  command->footer("Example:\n  paragauge calibrate -m convnet -s ddp -w local gloo -o cpu.json");
-  command->callback([options, &status] {
-    use_once({&options->subject.models, &options->subject.strategies, &options->machine.worlds});
-    const auto locks = claim({options->output}, {}, options->subject.models);
-    status = bench::calibrate(*options);
-  });
-}
-
-void add_compare(CLI::App& app, const Texts& argv, int& status) {
-  auto options = std::make_shared<bench::CompareOptions>();
-  options->machine.argv = argv;
-  CLI::App* command =
-      app.add_subcommand("compare", "Rounds of calibration, forecast and measurement; how far the forecasts are off");
-  add_subject(command, options->subject);
-  add_machine(command, options->machine);
-  number(command, "--rounds", options->rounds, 1U, 100'000U, "rounds");
-  number(command, "--visits", options->visits, 1U, 1'000U,
-         "how often a round comes to every cell: times that lie apart");
-  number(command, "--steps", options->steps, 1U, 1'000'000U, "measured steps per cell and visit, at least");
-  number(command, "--time-limit", options->time_limit_s, 0.0, 1e7,
-         "seconds after which no further round begins; 0: none");
-  text(command, "--fit-on", options->fit_on,
-       "models whose ops are measured for the cost model 'fitted', which sees none of the compared models'");
-  command->add_flag("--peers", options->peers, "the same steps in plain PyTorch (bench/peers), in the same rounds");
-  number(command, "--seed", options->seed, 0U, 4'294'967'295U, "of the order within a round");
-  add_output(command, options->output);
-  add_details(command, options->output);
-  add_raw(command, options->output);
-  command->footer(
-      "Examples:\n"
-      "  paragauge compare -m convnet -s single -s ddp,overlap=1 -w gloo --peers --json r.json\n"
-      "  paragauge compare -m resnet18,image=64 -s ddp -w gloo --network 1gbit --json n.json");
-  command->callback([options, &status] {
-    use_once({&options->subject.models, &options->subject.strategies, &options->machine.worlds, &options->fit_on});
-    Texts models = options->subject.models;
-    models.insert(models.end(), options->fit_on.begin(), options->fit_on.end());
-    const auto locks = claim({options->output.json, options->output.csv}, {}, models);
-    status = bench::compare(*options);
-  });
-}
-
-void add_report(CLI::App& app, int& status) {
-  auto options = std::make_shared<bench::ReportOptions>();
-  CLI::App* command = app.add_subcommand("report", "Result files together: errors, coverage of the forecast intervals");
-  text(command, "files", options->files, "result files (.json) of compare or measure")->required();
-  text(command, "--record", options->record, "write how far the forecasts were off, for `predict`");
-  add_output(command, options->output);
-  command->footer("Example:\n  paragauge report r.json n.json --csv all.csv");
-  command->callback([options, &status] {
-    const auto locks = claim({options->output.json, options->output.csv, options->record}, options->files, {});
-    status = bench::report(*options);
-  });
-}
-
-void add_trace(CLI::App& app, const Texts& argv, int& status) {
-  auto options = std::make_shared<bench::TraceOptions>();
-  options->machine.argv = argv;
-  CLI::App* command =
-      app.add_subcommand("trace", "Predicted and measured timeline of one step as a Chrome trace (Perfetto)");
-  add_subject(command, options->subject);
-  add_machine(command, options->machine);
-  text(command, "--profile", options->profile, "a profile; calibrated on the spot unless given");
-  text(command, "-o,--output", options->output, "the trace file")->required();
-  command->footer("Example:\n  paragauge trace -m convnet -s pipeline,pp=2 -o t.json");
-  command->callback([options, &status] {
-    use_once({&options->subject.models, &options->subject.strategies, &options->machine.worlds});
-    const auto locks = claim({options->output}, {options->profile}, options->subject.models);
-    status = bench::trace(*options);
-  });
-}
-
-constexpr const char* kExamples =
-    "Examples:\n"
-    "  paragauge predict -m resnet50 -s ddp,dp=8 -c dgx_a100          a machine you don't have, from data sheets\n"
-    "  paragauge predict -m convnet -s single -s ddp -w gloo          this machine, from data sheets\n"
-    "  paragauge compare -m convnet -s single -s ddp --json r.json    forecast and measurement side by side\n"
-    "  paragauge report r.json                                        how far the forecasts were off\n"
-    "  paragauge measure -m convnet -s ddp -w gloo --verify           run it, and check it against one device\n"
-    "  paragauge calibrate -m convnet -s ddp -o cpu.json              this machine's ops and links\n"
-    "  paragauge trace -m convnet -s pipeline,pp=2 -o t.json          both timelines of a step, for Perfetto\n"
-    "'paragauge predict --help' and so on show what each command takes.";
-
-// ---- What is wrong with the command line
-
-std::vector<std::string_view> command_names(const CLI::App& app) {
-  std::vector<std::string_view> names;
-  for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
-  return names;
-}
-
+/// What is wrong with the command line.
 [[noreturn]] void refuse(const CLI::App& app, const CLI::ParseError& error) {
   const bool in_command = !app.get_subcommands().empty();
   const CLI::App& command = in_command ? *app.get_subcommands().front() : app;
@@ -354,36 +310,36 @@ std::vector<std::string_view> command_names(const CLI::App& app) {
 }
 
 int run(int argc, char** argv) {
+  constexpr sim::Table<Command> kTable("command", kCommands);
+  if (argc < 2)
+    throw sim::ConfigError("a command is missing; known: {}; 'paragauge --help' shows examples", kTable.names());
+  if (argv[1][0] != '-') static_cast<void>(kTable.at(argv[1]));  // else it is unknown
   CLI::App app(
       "Predicts, measures and compares training steps of parallel strategies:\nwhat (a model), how (a strategy), "
       "on what (this machine or a cluster).",
       "paragauge");
   app.require_subcommand(1);
   app.footer(kExamples);
-  const Texts arguments(argv, argv + argc);
+  std::array<Options, kCommands.size()> options;  // each command's own: their defaults differ
   int status = 0;
-  add_list(app, status);
-  add_describe(app, status);
-  add_predict(app, status);
-  add_measure(app, arguments, status);
-  add_calibrate(app, arguments, status);
-  add_compare(app, arguments, status);
-  add_report(app, status);
-  add_trace(app, arguments, status);
-  const std::vector<std::string_view> commands = command_names(app);
-  if (argc < 2)
-    throw sim::ConfigError("a command is missing; known: {}; 'paragauge --help' shows examples",
-                           fmt::to_string(fmt::join(commands, ", ")));
-  if (argv[1][0] != '-' && std::ranges::count(commands, std::string_view(argv[1])) == 0)
-    throw sim::ConfigError("unknown command '{}'; known: {}{}", argv[1], fmt::to_string(fmt::join(commands, ", ")),
-                           sim::did_you_mean(argv[1], commands));
+  for (std::size_t i = 0; i < kCommands.size(); ++i) {
+    Options& own = options[i];
+    own.machine.argv.assign(argv, argv + argc);
+    CLI::App* app_of_command = app.add_subcommand(std::string(kCommands[i].name), kCommands[i].description);
+    kCommands[i].add_options(app_of_command, own);
+    app_of_command->footer(kCommands[i].examples);
+    app_of_command->callback([&status, &own, app_of_command, &command = kCommands[i]] {
+      for (Texts* texts : {&own.machine.worlds, &own.cost_models, &own.fit_on}) use_once(*texts);
+      if (command.check != nullptr) command.check(*app_of_command, own);
+      const auto locks = claim(own);
+      status = command.run(own);
+    });
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != 0) refuse(app, error);
-    std::ostringstream help;
-    app.exit(error, help, help);
-    fmt::print("{}", help.str());
+    fmt::print("{}", app.help());
   }
   return status;
 }
@@ -407,18 +363,14 @@ int run_and_flush(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   for (const int too_late : {SIGPIPE, SIGXFSZ}) std::signal(too_late, SIG_IGN);  // the write itself fails and says why
-  int status = 0;
-  std::string said;
   try {
 #ifdef PARAGAUGE_BACKEND
     backend::restore_settings();
 #endif
     return run_and_flush(argc, argv);
   } catch (const std::exception& error) {
-    said = error.what();
-    status = sim::exit_status(error);
+    std::fflush(stdout);
+    fmt::print(stderr, "paragauge: {}\n", sim::printable(error.what()));
+    return sim::exit_status(error);
   }
-  std::fflush(stdout);
-  fmt::print(stderr, "paragauge: {}\n", sim::printable(said));
-  return status;
 }

@@ -10,40 +10,18 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
-#include <memory>
 #include <optional>
 
 #include "backend/calibrate.hpp"
 #include "bench/commands.hpp"
 #include "bench/google_benchmark.hpp"
 #include "bench/machine.hpp"
-#include "sim/cluster/world.hpp"
 #include "sim/cost/measured_transfer.hpp"
-#include "sim/error.hpp"
-#include "sim/text/spec.hpp"
 
 namespace bench {
 namespace {
 
-constexpr std::uint32_t kIterations = 5;
-
-/// Measured when the first benchmark of the task asks for it.
-class Samples {
- public:
-  Samples(backend::Calibrator& calibrator, std::size_t task) : calibrator_(calibrator), number_(task) {}
-  [[nodiscard]] const sim::CalibrationTask& task() const { return calibrator_.tasks()[number_]; }
-  const sim::CalibrationSamples& get() {
-    if (!samples_) samples_ = calibrator_.visit(number_);
-    return *samples_;
-  }
-
- private:
-  backend::Calibrator& calibrator_;
-  std::size_t number_;
-  std::optional<sim::CalibrationSamples> samples_;
-};
-
+/// `flops` and `bytes`: of one sample.
 void report(benchmark::State& state, const std::vector<double>& seconds, double flops, double bytes) {
   double sum_s = 0;
   std::size_t i = 0;
@@ -56,57 +34,41 @@ void report(benchmark::State& state, const std::vector<double>& seconds, double 
   state.counters["bytes_per_s"] = bytes * static_cast<double>(i) / sum_s;
 }
 
-void add_ops(const std::shared_ptr<Samples>& samples, const std::string& model) {
-  for (const sim::Work& work : samples->task().program.works) {
-    const std::string key = sim::work_key(work);
-    const sim::Demand demand = work.demand();
-    benchmark::RegisterBenchmark(
-        ("op/" + model + "/" + key).c_str(),
-        [=](benchmark::State& state) {
-          guarded(state, [&] { report(state, samples->get().works.at(key), demand.flops, demand.bytes); });
-        })
-        ->UseManualTime()
-        ->Iterations(kIterations);
-  }
-}
-
-void add_link(const std::shared_ptr<Samples>& samples) {
-  const sim::TransferQuestion& question = samples->task().question;
-  const std::string kind = sim::link_key(samples->task().world, question).kind;
-  const auto bytes = static_cast<double>(question.bytes);
-  benchmark::RegisterBenchmark(
-      fmt::format("link/{}/{}/{}", samples->task().world, kind, question.bytes).c_str(),
-      [=](benchmark::State& state) { guarded(state, [&] { report(state, samples->get().link.transfers, 0, bytes); }); })
-      ->UseManualTime()
-      ->Iterations(kIterations);
-}
-
 int run(int argc, char** argv) {
   Machine machine;
-  machine.argv.assign(argv, argv + argc);
   std::vector<std::string> models{"convnet,global_batch=64", "resnet18,image=64,global_batch=8"};
   CLI::App app("Google Benchmark suite of ops and links; --benchmark_… flags are Google Benchmark's.");
-  app.allow_extras();
-  app.add_option("-w,--world", machine.worlds, sim::machine_world_table().names())->capture_default_str();
-  app.add_option("--device", machine.device, "cpu or cuda")->capture_default_str();
+  add_machine(app, machine, argc, argv);
   app.add_option("-m,--model", models, "models whose ops are timed")->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error);
-  }
+  CLI11_PARSE(app, argc, argv);
   const std::vector<Job> jobs = make_jobs({models, {"single", "model_parallel", "ddp"}}, machine);
-  const auto [opened, exit_status_if_done_by_ranks] = open_worlds(machine, jobs);
-  if (!opened) return exit_status_if_done_by_ranks;
-  const Worlds& worlds = *opened;
+  const Worlds worlds = open_worlds(machine, jobs);
+  if (worlds.done) return *worlds.done;
   backend::Calibrator calibrator(sim::calibration_tasks(jobs, {.other_sizes = true}), worlds.by_label());
-  for (std::size_t t = 0; t < calibrator.tasks().size(); ++t) {
-    const sim::CalibrationTask& task = calibrator.tasks()[t];
-    const auto samples = std::make_shared<Samples>(calibrator, t);
-    if (task.copies == 1)
-      add_ops(samples, task.jobs.empty() ? "memory" : jobs.at(task.jobs[0]).model.text());
-    else if (task.kind == sim::CalibrationTask::Kind::transfers)
-      add_link(samples);
+  const std::vector<sim::CalibrationTask>& tasks = calibrator.tasks();
+  std::vector<std::optional<sim::CalibrationSamples>> samples(tasks.size());
+  const auto samples_of = [&](std::size_t t) -> const sim::CalibrationSamples& {  // measured when first asked for
+    if (!samples[t]) samples[t] = calibrator.visit(t);
+    return *samples[t];
+  };
+  const auto add_samples = [](const std::string& name, const auto& body) {
+    add_case(name, body)->UseManualTime()->Iterations(5);
+  };
+  for (std::size_t t = 0; t < tasks.size(); ++t) {
+    const sim::CalibrationTask& task = tasks[t];
+    if (task.copies == 1) {
+      const std::string model = task.jobs.empty() ? "memory" : jobs.at(task.jobs[0]).model.text();
+      for (const sim::Work& work : task.program.works)
+        add_samples(fmt::format("op/{}/{}", model, sim::work_key(work)), [=, &samples_of](benchmark::State& state) {
+          const sim::Demand demand = work.demand();
+          report(state, samples_of(t).works.at(sim::work_key(work)), demand.flops, demand.bytes);
+        });
+    } else if (task.kind == sim::CalibrationTask::Kind::transfers) {
+      const std::string kind = sim::link_key(task.world, task.question).kind;
+      const auto bytes = static_cast<double>(task.question.bytes);
+      add_samples(fmt::format("link/{}/{}/{}", task.world, kind, task.question.bytes),
+                  [=, &samples_of](benchmark::State& state) { report(state, samples_of(t).link.transfers, 0, bytes); });
+    }
   }
   return run_benchmarks(argv[0], app.remaining());
 }

@@ -26,7 +26,7 @@ namespace bench {
 namespace {
 
 /// The clusters to predict for: the named one, or this machine in each of its worlds.
-std::vector<sim::Cluster> clusters_of(const PredictOptions& options, std::uint32_t ranks) {
+std::vector<sim::Cluster> clusters_of(const Options& options, std::uint32_t ranks) {
   if (!options.cluster.empty()) return {sim::load_cluster(options.cluster, ranks, options.devices)};
   sim::check_network(options.machine.network, options.machine.worlds);
   const bool cuda = options.machine.device == "cuda";
@@ -64,8 +64,8 @@ std::filesystem::path track_record_file() {
 
 }  // namespace
 
-int predict(const PredictOptions& options) {
-  if (!options.output.json.empty()) sim::check_replaceable(options.output.json, "predict");
+int predict(const Options& options) {
+  if (!options.json.empty()) sim::check_replaceable(options.json, "predict");
   std::optional<sim::Profile> profile;
   if (!options.profile.empty()) profile = sim::load_profile(options.profile);
   const sim::Scale scale = sim::parse_scale(options.scale);
@@ -128,18 +128,18 @@ int predict(const PredictOptions& options) {
     record = sim::load_track_record(file);
   const sim::Report report = sim::make_report(result, record ? &*record : nullptr);
   const sim::Answer answer = sim::answer_of(result, record ? &*record : nullptr);
-  if (options.output.details)
+  if (options.details)
     fmt::print("{}", sim::to_console(report, sim::Detail::full));
   else
     fmt::print("{}\n{}", answer.table, answer.words);
-  if (!options.output.details)
+  if (!options.details)
     std::erase_if(limits, [&](const auto& cell) { return std::ranges::count(answer.fastest, cell.first) == 0; });
   if (!limits.empty()) fmt::print("What limits the step, and what twice as good a resource would give:\n");
   for (const auto& [cell, lines] : limits)
     for (const std::string& line : lines) fmt::print("{}\n", fmt::join(sim::wrap(line, ' ', 96), "\n    "));
   if (options.epoch > 0) fmt::print("An epoch of {} samples:\n{}\n", options.epoch, fmt::join(epochs, "\n"));
-  if (!options.output.json.empty()) sim::save_result(options.output.json, result);
-  if (!options.output.csv.empty()) sim::write_text_file(options.output.csv, sim::to_csv(report));
+  if (!options.json.empty()) sim::save_result(options.json, result);
+  if (!options.csv.empty()) sim::write_text_file(options.csv, sim::to_csv(report));
   return 0;
 }
 

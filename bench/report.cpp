@@ -9,7 +9,7 @@
 
 namespace bench {
 
-int report(const ReportOptions& options) {
+int report(const Options& options) {
   sim::Result all;
   all.kind = "report";
   for (const std::string& file : options.files) {
@@ -29,11 +29,11 @@ int report(const ReportOptions& options) {
   }
   const sim::Report report = sim::make_report(all);
   fmt::print("{}", sim::to_console(report));
-  if (!options.output.json.empty()) {
-    sim::check_replaceable(options.output.json, all.kind);
-    sim::save_result(options.output.json, all);
+  if (!options.json.empty()) {
+    sim::check_replaceable(options.json, all.kind);
+    sim::save_result(options.json, all);
   }
-  if (!options.output.csv.empty()) sim::write_text_file(options.output.csv, sim::to_csv(report));
+  if (!options.csv.empty()) sim::write_text_file(options.csv, sim::to_csv(report));
   if (!options.record.empty()) sim::write_text_file(options.record, sim::to_json(sim::track_record(all)));
   return 0;
 }

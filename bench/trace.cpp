@@ -10,16 +10,15 @@
 
 namespace bench {
 
-int trace(const TraceOptions& options) {
+int trace(const Options& options) {
   const std::vector<Job> jobs = make_jobs(options.subject, options.machine);
   if (jobs.size() != 1)
     throw sim::ConfigError("trace takes one model, one strategy and one world, found {} combinations", jobs.size());
   const Job& job = jobs[0];
   sim::Profile profile(options.machine.device);
   if (!options.profile.empty()) profile = sim::load_profile(options.profile);
-  const auto [opened, exit_status_if_done_by_ranks] = open_worlds(options.machine, jobs);
-  if (!opened) return exit_status_if_done_by_ranks;
-  const Worlds& worlds = *opened;
+  const Worlds worlds = open_worlds(options.machine, jobs);
+  if (worlds.done) return *worlds.done;
   if (options.profile.empty()) {
     backend::Calibrator calibrator(sim::calibration_tasks(jobs), worlds.by_label());
     for (std::size_t t = 0; t < calibrator.tasks().size(); ++t)
