@@ -186,8 +186,9 @@ class Rounds {
     }
   }
 
-  /// The profiles that the forecasts of all rounds came from, beside the result.
+  /// The profiles that the forecasts of all rounds came from, beside the result where that is a file.
   void save_profiles(const std::string& result) const {
+    if (!std::filesystem::is_regular_file(result)) return;
     kept_.save(beside(result, ".profile"));
     if (!options_.fit_on.empty()) kept_others_.save(beside(result, ".fit_profile"));
   }
