@@ -17,7 +17,7 @@
 #include "bench/commands.hpp"
 #include "bench/google_benchmark.hpp"
 #include "bench/machine.hpp"
-#include "sim/cost/measured_transfer.hpp"
+#include "sim/cost/profile.hpp"
 
 namespace bench {
 namespace {

@@ -6,6 +6,8 @@
 // An entry is a small struct with a `name`; entries are listed explicitly in the folder's table.cpp.
 #pragma once
 
+#include <array>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,6 +51,28 @@ class Table {
  private:
   std::string_view what_;
   std::span<const Entry> entries_;
+};
+
+/// The names of an enum's values, in their order.
+///
+///   constexpr EnumNames<Pass, 3> kPasses{"pass", {"forward", "backward", "update"}};
+///   kPasses.of(Pass::update);       // "update"; InternalError for a value beyond the names
+///   kPasses.find("backward");       // Pass::backward; nullopt for any other text
+template <class Enum, std::size_t count>
+struct EnumNames {
+  std::string_view what;
+  std::array<std::string_view, count> names;
+
+  [[nodiscard]] std::string_view of(Enum value) const {
+    const auto index = static_cast<std::size_t>(value);
+    check_internal(index < count, "{} {}", what, index);
+    return names[index];
+  }
+  [[nodiscard]] std::optional<Enum> find(std::string_view name) const {
+    for (std::size_t i = 0; i < count; ++i)
+      if (names[i] == name) return static_cast<Enum>(i);
+    return std::nullopt;
+  }
 };
 
 }  // namespace sim

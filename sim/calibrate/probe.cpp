@@ -16,49 +16,39 @@ namespace {
 constexpr std::int64_t kFeaturesOfRow = 4000;                 // 64 MB of weights
 constexpr std::uint32_t kAlone = 6, kBesideNotification = 4;  // computes of the notification probe
 
-/// A program that trains nothing, role by role.
-class Probe {
- public:
-  explicit Probe(std::string what) : works_(program.works), names_(program.names) {
-    program.model = "none";
-    program.global_batch = 1;
-    program.strategy = std::move(what);
-  }
-  Draft begin_role(std::vector<std::uint32_t> ranks) {
-    Draft draft;
-    draft.works = &works_;
-    draft.names = &names_;
-    draft.role.name = fmt::format("stage{}", program.roles.size());
-    draft.role.ranks = std::move(ranks);
-    return draft;
-  }
-  void end_role(Draft draft) {
+/// A program that trains nothing: fill(draft, r) writes what the ranks of role r do.
+template <class Fill>
+Program probe_of(std::string what, const std::vector<std::vector<std::uint32_t>>& ranks,
+                 const std::vector<Group>& groups, const Fill& fill) {
+  Program program{.model = "none", .strategy = std::move(what), .global_batch = 1, .groups = groups};
+  WorkTable works(program.works);
+  NameTable names(program.names);
+  for (std::uint32_t r = 0; r < ranks.size(); ++r) {
+    Draft draft{.works = &works, .names = &names};
+    draft.role.name = fmt::format("stage{}", r);
+    draft.role.ranks = ranks[r];
+    fill(draft, r);
     add_frees(draft);
     program.roles.push_back(std::move(draft).finish());
   }
-  Program finish() && {
-    validate(program);
-    return std::move(program);
-  }
-  Program program;
-
- private:
-  WorkTable works_;
-  NameTable names_;
-};
-
-std::vector<std::uint32_t> ranks_below(std::uint32_t count) {
-  std::vector<std::uint32_t> ranks(count);
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
+  validate(program);
+  return program;
 }
 
-Instruction transfer(InstructionKind kind, std::uint32_t peer, std::uint32_t tag) {
-  Instruction i;
-  i.kind = kind;
-  i.peer = peer;
-  i.tag = tag;
-  return i;
+/// The same for all members of one group.
+template <class Fill>
+Program collective_probe(std::string_view what, const TransferQuestion& question, const Fill& fill) {
+  std::vector<std::uint32_t> ranks(question.members);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return probe_of(fmt::format("{} of {}", what, to_string(question.collective)), {ranks}, {Group{"data", {ranks}}},
+                  fill);
+}
+
+/// Between roles 0 and 1; the ticket.
+std::uint32_t post_message(Draft& draft, std::uint32_t own, bool sends, std::uint32_t tag, std::uint32_t tensor) {
+  Instruction i{.kind = sends ? InstructionKind::send : InstructionKind::recv, .peer = 1 - own, .tag = tag};
+  (sends ? i.reads : i.writes) = {tensor};
+  return draft.post(i);
 }
 
 std::uint32_t add_constant(Draft& draft, const std::string& name, const TensorSpec& spec, double value) {
@@ -78,22 +68,17 @@ struct Linear {
   }
   void compute(Draft& draft, std::uint32_t times) const {
     const std::uint32_t work = draft.works->add({op, Pass::forward, 0});
-    for (std::uint32_t k = 0; k < times; ++k) {
-      Instruction i;
-      i.work = work;
-      i.reads = {input, weight, bias};
-      i.writes = {add_result(draft, "y", input)};
-      draft.list.push_back({i, kNone});
-    }
+    for (std::uint32_t k = 0; k < times; ++k)
+      draft.list.push_back(
+          {{.work = work, .reads = {input, weight, bias}, .writes = {add_result(draft, "y", input)}}, kNone});
   }
   /// The gradients of everything; the output's is a constant.
   void differentiate(Draft& draft) const {
-    Instruction i;
-    i.work = draft.works->add({op, Pass::backward, kParameterGrads | 1});
-    i.reads = {input, input, weight};
-    i.writes = {add_result(draft, "grad_x", input), add_result(draft, "grad_w", weight),
-                add_result(draft, "grad_b", bias)};
-    draft.list.push_back({i, kNone});
+    draft.list.push_back({{.work = draft.works->add({op, Pass::backward, kParameterGrads | 1}),
+                           .reads = {input, input, weight},
+                           .writes = {add_result(draft, "grad_x", input), add_result(draft, "grad_w", weight),
+                                      add_result(draft, "grad_b", bias)}},
+                          kNone});
   }
   static std::uint32_t add_result(Draft& draft, std::string_view what, std::uint32_t like) {
     return draft.role.add_tensor(name(draft, what), draft.role.tensors[like].spec, TensorClass::activation);
@@ -111,19 +96,6 @@ Linear layer_of(Draft& draft, double bytes) {
   constexpr double kFewest = 64, kMost = 3072;  // features
   const double features = std::clamp(std::sqrt(bytes / static_cast<double>(size_of(Dtype::f32))), kFewest, kMost);
   return {draft, kRows, std::llround(features)};
-}
-
-void add_collectives(Draft& draft, const TransferQuestion& question, const TensorSpec& spec, std::uint32_t repeats,
-                     double bytes_before) {
-  const Linear before = layer_of(draft, bytes_before);
-  for (std::uint32_t k = 0; k < repeats; ++k) {
-    const std::uint32_t source = add_constant(draft, fmt::format("source{}", k), spec, 1);
-    const std::uint32_t buffer = draft.role.add_tensor(fmt::format("buffer{}", k), spec, TensorClass::communication,
-                                                       true, {Initial::Kind::constant, 0, 0, 0});
-    before.compute(draft, 1);
-    draft.scaled_copy(source, buffer, 1, kNone);
-    draft.wait(draft.post_collective(question.collective, 0, buffer, kNone), kNone);
-  }
 }
 
 /// A layer that a core's own cache holds: it needs nothing of the memory that transfers use.
@@ -148,9 +120,7 @@ void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std:
       draft.scaled_copy(source, sends ? buffer : Linear::add_result(draft, "written", source), 1, kNone);
     }
     if (unexpected && !sends) beside.compute(draft, kDelay);
-    Instruction i = transfer(sends ? InstructionKind::send : InstructionKind::recv, 1 - own, tag);
-    (sends ? i.reads : i.writes) = {buffer};
-    const std::uint32_t ticket = draft.post(i);
+    const std::uint32_t ticket = post_message(draft, own, sends, tag, buffer);
     if (unexpected && sends) beside.compute(draft, kBeside);
     draft.wait(ticket, kNone);
   }
@@ -160,94 +130,85 @@ void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std:
 
 Program alone(const Program& program, const Role& role) {
   constexpr std::uint32_t kDifferent = 8;  // messages of one shape with other numbers
-  Probe probe("calibration");              // the text of another strategy doesn't make it another program
-  probe.program.model = program.model;
-  probe.program.global_batch = program.global_batch;
-  Draft draft = probe.begin_role({0});
-  draft.role.tensors = role.tensors;
-  draft.role.storages = role.storages;
-  std::map<std::string, std::uint32_t> own;  // tensors beside the role's
-  const auto own_tensor = [&](const char* use, std::uint32_t number, std::uint32_t like, Initial::Kind values) {
-    const TensorSpec spec = draft.role.tensors[like].spec;
-    const auto [entry, is_new] = own.try_emplace(fmt::format("{}{}.{}", use, number, to_string(spec)));
-    if (is_new)
-      entry->second = draft.role.add_tensor(fmt::format("{}{}", use, own.size()), spec, TensorClass::communication,
-                                            true, {values, 0, 0.01, 0});
-    return entry->second;
-  };
-  std::uint32_t messages = 0;
-  const auto to_itself = [&](std::uint32_t from, std::uint32_t to, const Instruction& where) {
-    Instruction recv = transfer(InstructionKind::recv, 0, messages),
-                send = transfer(InstructionKind::send, 0, messages);
-    ++messages;
-    recv.writes = {to};
-    send.reads = {from};
-    recv.node = send.node = where.node;
-    recv.microbatch = send.microbatch = where.microbatch;
-    const std::uint32_t received = draft.post(recv), sent = draft.post(send);
-    draft.wait(received, where.node, where.microbatch);
-    draft.wait(sent, where.node, where.microbatch);
-  };
-  for (std::uint32_t i = 0; i < role.size(); ++i) {
-    Instruction instruction = role.at(i);
-    instruction.frees.clear();
-    if (instruction.node != kNone) instruction.node = draft.names->add(program.names[instruction.node]);
-    if (is_computed(instruction.kind)) {
-      instruction.work = draft.works->add(program.works[instruction.work]);
-      draft.list.push_back({std::move(instruction), kNone});
-    } else if (instruction.kind == InstructionKind::wait && role.kind[instruction.awaits] == InstructionKind::recv) {
-      const std::uint32_t tensor = role.writes(instruction.awaits)[0];
-      to_itself(own_tensor("received", messages % kDifferent, tensor, Initial::Kind::uniform), tensor, instruction);
-    } else if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::collective) {
-      const std::uint32_t tensor = instruction.reads[0];
-      to_itself(tensor, own_tensor("sent", 0, tensor, Initial::Kind::constant), instruction);
+  // The text of another strategy doesn't make it another program.
+  Program result = probe_of("calibration", {{0}}, {}, [&](Draft& draft, std::uint32_t /*role*/) {
+    draft.role.tensors = role.tensors;
+    draft.role.storages = role.storages;
+    std::map<std::string, std::uint32_t> own;  // tensors beside the role's
+    const auto own_tensor = [&](const char* use, std::uint32_t number, std::uint32_t like, Initial::Kind values) {
+      const TensorSpec spec = draft.role.tensors[like].spec;
+      const auto [entry, is_new] = own.try_emplace(fmt::format("{}{}.{}", use, number, to_string(spec)));
+      if (is_new)
+        entry->second = draft.role.add_tensor(fmt::format("{}{}", use, own.size()), spec, TensorClass::communication,
+                                              true, {values, 0, 0.01, 0});
+      return entry->second;
+    };
+    std::uint32_t messages = 0;
+    const auto to_itself = [&](std::uint32_t from, std::uint32_t to, const Instruction& where) {
+      Instruction recv{.kind = InstructionKind::recv, .node = where.node, .microbatch = where.microbatch, .peer = 0};
+      recv.tag = messages++;
+      Instruction send = recv;
+      send.kind = InstructionKind::send;
+      recv.writes = {to};
+      send.reads = {from};
+      const std::uint32_t received = draft.post(recv), sent = draft.post(send);
+      draft.wait(received, where.node, where.microbatch);
+      draft.wait(sent, where.node, where.microbatch);
+    };
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      Instruction instruction = role.at(i);
+      instruction.frees.clear();
+      if (instruction.node != kNone) instruction.node = draft.names->add(program.names[instruction.node]);
+      if (is_computed(instruction.kind)) {
+        instruction.work = draft.works->add(program.works[instruction.work]);
+        draft.list.push_back({std::move(instruction), kNone});
+      } else if (instruction.kind == InstructionKind::wait && role.kind[instruction.awaits] == InstructionKind::recv) {
+        const std::uint32_t tensor = role.writes(instruction.awaits)[0];
+        to_itself(own_tensor("received", messages % kDifferent, tensor, Initial::Kind::uniform), tensor, instruction);
+      } else if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::collective) {
+        const std::uint32_t tensor = instruction.reads[0];
+        to_itself(tensor, own_tensor("sent", 0, tensor, Initial::Kind::constant), instruction);
+      }
     }
-  }
-  probe.end_role(std::move(draft));
-  return std::move(probe).finish();
+  });
+  result.model = program.model;
+  result.global_batch = program.global_batch;
+  return result;
 }
 
 Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes) {
   check_internal(question.kind == InstructionKind::collective, "an overlap probe of '{}'", to_string(question.kind));
-  Probe probe(fmt::format("overlap probe of {}", to_string(question.collective)));
   const TensorSpec spec{Dtype::f32, {(question.bytes + 3) / 4}};
-  Draft draft = probe.begin_role(ranks_below(question.members));
-  probe.program.groups.push_back({"data", {draft.role.ranks}});
-  const Linear linear = layer_in_cache(draft);
-  const std::uint32_t source = add_constant(draft, "source", spec, 1), buffer = add_constant(draft, "buffer", spec, 0);
-  for (std::uint32_t k = 0; k < repeats; ++k) {
-    draft.scaled_copy(source, buffer, 1, kNone);
-    const std::uint32_t ticket = draft.post_collective(question.collective, 0, buffer, kNone);
-    linear.compute(draft, computes);
-    draft.wait(ticket, kNone);
-    linear.compute(draft, computes);
-  }
-  probe.end_role(std::move(draft));
-  return std::move(probe).finish();
+  return collective_probe("overlap probe", question, [&](Draft& draft, std::uint32_t /*role*/) {
+    const Linear linear = layer_in_cache(draft);
+    const std::uint32_t source = add_constant(draft, "source", spec, 1),
+                        buffer = add_constant(draft, "buffer", spec, 0);
+    for (std::uint32_t k = 0; k < repeats; ++k) {
+      draft.scaled_copy(source, buffer, 1, kNone);
+      const std::uint32_t ticket = draft.post_collective(question.collective, 0, buffer, kNone);
+      linear.compute(draft, computes);
+      draft.wait(ticket, kNone);
+      linear.compute(draft, computes);
+    }
+  });
 }
 
 Program notification_probe(std::uint32_t repeats) {
-  Probe probe("notification probe");
-  const TensorSpec spec{Dtype::f32, {1}};
-  for (std::uint32_t own = 0; own < 2; ++own) {
-    Draft draft = probe.begin_role({own});
+  return probe_of("notification probe", {{0}, {1}}, {}, [&](Draft& draft, std::uint32_t own) {
+    const TensorSpec spec{Dtype::f32, {1}};
     const Linear linear = layer_in_cache(draft);
     for (std::uint32_t k = 0; k < repeats; ++k) {
       const bool sends = k % 2 == own;
       const std::string name = fmt::format("message{}", k);
       const std::uint32_t message =
           sends ? add_constant(draft, name, spec, 1) : draft.role.add_tensor(name, spec, TensorClass::communication);
-      Instruction i = transfer(sends ? InstructionKind::send : InstructionKind::recv, 1 - own, k / 2);
-      (sends ? i.reads : i.writes) = {message};
       linear.compute(draft, kAlone);
       if (!sends) linear.compute(draft, kBesideNotification);
-      const std::uint32_t ticket = draft.post(i);
+      const std::uint32_t ticket = post_message(draft, own, sends, k / 2, message);
       if (sends) linear.compute(draft, kBesideNotification);
       draft.wait(ticket, kNone);
     }
-    probe.end_role(std::move(draft));
-  }
-  return std::move(probe).finish();
+  });
 }
 
 std::vector<double> notification_times(const Program& probe, const Timeline& timeline) {
@@ -311,35 +272,30 @@ std::optional<double> core_share(const Program& probe, const Timeline& timeline)
 Program memory_probe(const Model& model) {
   constexpr std::int64_t kSmall = 3 << 15, kLargestUpdate = 3 << 21;  // elements
   constexpr int kRepeats = 4, kRepeatsOfSmall = 16;
-  Probe probe("probe of memory");
-  Draft draft = probe.begin_role({0});
-  // The largest first: what is first finds its code cold, which costs the smallest many times its own time. Few
-  // parameters have 3·2^k elements: a profile holds what the probe and what a model's step says of a size as one.
-  for (const std::int64_t elements : {3LL << 23, 3LL << 21, 3LL << 18, 3LL << 15, 3LL << 10, 3LL << 5}) {
-    const TensorSpec spec{model.dtype, {elements}};
-    const std::uint32_t from = add_constant(draft, fmt::format("from{}", elements), spec, 1),
-                        to = add_constant(draft, fmt::format("to{}", elements), spec, 1);
-    if (elements <= kLargestUpdate)
-      draft.parameters.push_back({fmt::format("parameter{}", elements), kNone,
-                                  add_constant(draft, fmt::format("weight{}", elements), spec, 1),
-                                  add_constant(draft, fmt::format("gradient{}", elements), spec, 1)});
-    for (int k = 0; k < (elements <= kSmall ? kRepeatsOfSmall : kRepeats); ++k) {
-      Instruction add;
-      add.work = draft.works->add({{&op_table().at("accumulate"), {}, {spec, spec}}, Pass::forward, 0});
-      add.reads = {to, from};
-      add.writes = {to};
-      draft.list.push_back({add, kNone});
-      draft.scaled_copy(from, to, 1, kNone);
+  return probe_of("probe of memory", {{0}}, {}, [&](Draft& draft, std::uint32_t /*role*/) {
+    // The largest first: what is first finds its code cold, which costs the smallest many times its own time. Few
+    // parameters have 3·2^k elements: a profile holds what the probe and what a model's step says of a size as one.
+    for (const std::int64_t elements : {3LL << 23, 3LL << 21, 3LL << 18, 3LL << 15, 3LL << 10, 3LL << 5}) {
+      const TensorSpec spec{model.dtype, {elements}};
+      const std::uint32_t from = add_constant(draft, fmt::format("from{}", elements), spec, 1),
+                          to = add_constant(draft, fmt::format("to{}", elements), spec, 1);
+      if (elements <= kLargestUpdate)
+        draft.parameters.push_back({fmt::format("parameter{}", elements), kNone,
+                                    add_constant(draft, fmt::format("weight{}", elements), spec, 1),
+                                    add_constant(draft, fmt::format("gradient{}", elements), spec, 1)});
+      for (int k = 0; k < (elements <= kSmall ? kRepeatsOfSmall : kRepeats); ++k) {
+        const Work add{{&op_table().at("accumulate"), {}, {spec, spec}}, Pass::forward, 0};
+        draft.list.push_back({{.work = draft.works->add(add), .reads = {to, from}, .writes = {to}}, kNone});
+        draft.scaled_copy(from, to, 1, kNone);
+      }
     }
-  }
-  add_updates(draft, model);
-  const Linear row(draft, 1, kFeaturesOfRow, model.dtype);
-  for (int k = 0; k < kRepeats; ++k) {
-    row.compute(draft, 1);
-    row.differentiate(draft);
-  }
-  probe.end_role(std::move(draft));
-  return std::move(probe).finish();
+    add_updates(draft, model);
+    const Linear row(draft, 1, kFeaturesOfRow, model.dtype);
+    for (int k = 0; k < kRepeats; ++k) {
+      row.compute(draft, 1);
+      row.differentiate(draft);
+    }
+  });
 }
 
 double bytes_between_transfers(const Program& program) {
@@ -357,23 +313,22 @@ double bytes_between_transfers(const Program& program) {
 }
 
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before, bool rendezvous) {
-  const bool collective = question.kind == InstructionKind::collective;
-  Probe probe(
-      fmt::format("probe of {}", collective ? to_string(question.collective) : to_string(InstructionKind::send)));
   const TensorSpec spec{Dtype::f32, {(question.bytes + 3) / 4}};
-  if (collective) {
-    Draft draft = probe.begin_role(ranks_below(question.members));
-    probe.program.groups.push_back({"data", {draft.role.ranks}});
-    add_collectives(draft, question, spec, repeats, bytes_before);
-    probe.end_role(std::move(draft));
-    return std::move(probe).finish();
-  }
-  for (std::uint32_t own = 0; own < 2; ++own) {
-    Draft draft = probe.begin_role({own});
-    add_ping_pong(draft, own, spec, repeats, bytes_before, rendezvous);
-    probe.end_role(std::move(draft));
-  }
-  return std::move(probe).finish();
+  if (question.kind != InstructionKind::collective)
+    return probe_of("probe of send", {{0}, {1}}, {}, [&](Draft& draft, std::uint32_t own) {
+      add_ping_pong(draft, own, spec, repeats, bytes_before, rendezvous);
+    });
+  return collective_probe("probe", question, [&](Draft& draft, std::uint32_t /*role*/) {
+    const Linear before = layer_of(draft, bytes_before);
+    for (std::uint32_t k = 0; k < repeats; ++k) {
+      const std::uint32_t source = add_constant(draft, fmt::format("source{}", k), spec, 1);
+      const std::uint32_t buffer = draft.role.add_tensor(fmt::format("buffer{}", k), spec, TensorClass::communication,
+                                                         true, {Initial::Kind::constant, 0, 0, 0});
+      before.compute(draft, 1);
+      draft.scaled_copy(source, buffer, 1, kNone);
+      draft.wait(draft.post_collective(question.collective, 0, buffer, kNone), kNone);
+    }
+  });
 }
 
 }  // namespace sim

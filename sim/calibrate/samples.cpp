@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "sim/calibrate/probe.hpp"
-#include "sim/cost/measured_transfer.hpp"
+#include "sim/cost/profile.hpp"
 #include "sim/program/memory.hpp"
 #include "sim/program/transfers.hpp"
 #include "sim/simulate/durations.hpp"

@@ -8,7 +8,7 @@
 
 #include "sim/calibrate/conditions.hpp"
 #include "sim/calibrate/probe.hpp"
-#include "sim/cost/measured_transfer.hpp"
+#include "sim/cost/profile.hpp"
 
 namespace sim {
 namespace {
@@ -21,12 +21,9 @@ constexpr std::int64_t kSmallestTransfer = 4 << 10, kLargestTransfer = 64 << 20;
 
 std::uint32_t devices_in(const Cluster& cluster) { return cluster.nodes * cluster.devices_per_node; }
 
-bool notifies(const Cluster& cluster) { return cluster.link.transport == Transport::notify; }
-
 /// Answers nothing and keeps what a forecast asks.
 class Questions final : public CostModel {
  public:
-  [[nodiscard]] std::string_view name() const override { return "questions"; }
   [[nodiscard]] ComputeCost compute(const Work& /*work*/) const override { return {{0.0}}; }
   [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
     asked.push_back(question);
@@ -52,21 +49,17 @@ double rounded_bytes_before(const Program& program) {
 
 std::string ranks_busy(std::uint32_t copies) { return fmt::format("{} rank{} busy", copies, copies > 1 ? "s" : ""); }
 
-class TaskList {
- public:
+struct TaskList {
   /// `job`: whose costs these are. `of` tells tasks with the same program apart.
   void add(CalibrationTask task, std::optional<std::size_t> job, std::string_view of = "") {
     task.id = content_id(fmt::format("{}\n{}\n{}\n{}", task.world, of, task.copies, to_text(task.program)));
-    const auto [entry, is_new] = known_.emplace(task.id, tasks_.size());
-    if (is_new) tasks_.push_back(std::move(task));
-    std::vector<std::size_t>& jobs = tasks_[entry->second].jobs;
+    const auto [entry, is_new] = known.emplace(task.id, list.size());
+    if (is_new) list.push_back(std::move(task));
+    std::vector<std::size_t>& jobs = list[entry->second].jobs;
     if (job && (jobs.empty() || jobs.back() != *job)) jobs.push_back(*job);
   }
-  std::vector<CalibrationTask> take() && { return std::move(tasks_); }
-
- private:
-  std::vector<CalibrationTask> tasks_;
-  std::map<std::string, std::size_t> known_;  // by id
+  std::vector<CalibrationTask> list;
+  std::map<std::string, std::size_t> known;  // by id
 };
 
 void add_ops(TaskList& tasks, const Job& job, std::size_t j, const CalibrationScope& scope, std::uint32_t busy) {
@@ -111,9 +104,7 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
     for (const auto& [bytes, own] : of_kind) {
       const auto& [kind, collective, members] = key;
       CalibrationTask task{.kind = Kind::transfers,
-                           .label = {},
                            .world = job.world,
-                           .program = {},
                            .cluster = job.cluster,
                            .question = {kind, collective, bytes, members, false}};
       task.label = fmt::format("{} {} of {} bytes among {}, {:.0f} kB before each", job.world,
@@ -131,13 +122,12 @@ void add_what_transfers_take(TaskList& tasks, const Job& job, std::size_t j) {
   CalibrationTask task{.kind = Kind::notification,
                        .label = fmt::format("{} compute beside notifications", job.world),
                        .world = job.world,
-                       .program = {},
                        .cluster = job.cluster,
                        .question = {InstructionKind::send, CollectiveKind::all_reduce, kOverlapBytes, 2, false}};
   if (task.shares_devices()) return;
   const bool sends =
       std::ranges::any_of(questions, [](const TransferQuestion& q) { return q.kind == InstructionKind::send; });
-  if (sends && notifies(job.cluster)) {
+  if (sends && job.cluster.link.transport == Transport::notify) {
     task.program = notification_probe(kProbeRepeats);
     tasks.add(task, j);
   }
@@ -155,7 +145,8 @@ std::uint32_t CalibrationTask::busy_devices() const { return std::min(ranks(), d
 bool CalibrationTask::shares_devices() const { return ranks() > devices_in(cluster); }
 
 bool CalibrationTask::has_unexpected() const {
-  return kind == Kind::transfers && question.kind == InstructionKind::send && notifies(cluster);
+  return kind == Kind::transfers && question.kind == InstructionKind::send &&
+         cluster.link.transport == Transport::notify;
 }
 
 std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, const CalibrationScope& scope) {
@@ -167,7 +158,7 @@ std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, con
   for (std::size_t j = 0; scope.other_sizes && j < jobs.size(); ++j) add_memory(tasks, jobs[j], busy(jobs[j]));
   for (std::size_t j = 0; j < jobs.size(); ++j) add_transfers(tasks, jobs[j], j, scope.other_sizes);
   for (std::size_t j = 0; j < jobs.size(); ++j) add_what_transfers_take(tasks, jobs[j], j);
-  return std::move(tasks).take();
+  return std::move(tasks.list);
 }
 
 }  // namespace sim

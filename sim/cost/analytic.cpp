@@ -10,15 +10,11 @@
 
 namespace sim {
 
-CostModelKind analytic_cost_model();
-
 namespace {
 
 class Analytic final : public CostModel {
  public:
   explicit Analytic(const Cluster& cluster) : cluster_(cluster) {}
-
-  [[nodiscard]] std::string_view name() const override { return "analytic"; }
 
   [[nodiscard]] ComputeCost compute(const Work& work) const override {
     const Device& device = cluster_.device;

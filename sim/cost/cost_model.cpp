@@ -3,16 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <tuple>
 
 #include "sim/error.hpp"
 #include "sim/program/transfers.hpp"
 
 namespace sim {
-
-CostModelKind analytic_cost_model();
-CostModelKind fitted_cost_model();
-CostModelKind profiled_cost_model();
 
 const Table<CostModelKind>& cost_model_table() {
   static const std::array kinds{analytic_cost_model(), fitted_cost_model(), profiled_cost_model()};
@@ -56,7 +51,7 @@ void cost_transfers(const Program& program, const CostModel& model, const Cluste
   const TransferMatching matching(program);
   costs.transfer_of.assign(matching.participants.size(), kNone);
   const std::vector<Program::Place> places = program.places();
-  std::map<std::tuple<InstructionKind, CollectiveKind, std::int64_t, std::uint32_t, bool>, std::uint32_t> known;
+  std::map<TransferQuestion, std::uint32_t> known;
   for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
     const Role& role = program.roles[places[rank].role];
     for (std::uint32_t i = 0; i < role.size(); ++i) {
@@ -64,9 +59,7 @@ void cost_transfers(const Program& program, const CostModel& model, const Cluste
       std::uint32_t& transfer = costs.transfer_of[matching.transfer(places[rank], rank, role, i)];
       if (transfer != kNone) continue;  // by another participant
       const TransferQuestion question = question_of(program, role, i, places[rank].replica, matching, cluster);
-      const auto [entry, is_first] = known.try_emplace(
-          {question.kind, question.collective, question.bytes, question.members, question.across_nodes},
-          costs.transfers.size());
+      const auto [entry, is_first] = known.try_emplace(question, costs.transfers.size());
       // A group of one has nobody to talk to.
       if (is_first) costs.transfers.push_back(question.members > 1 ? model.transfer(question) : TransferCost{});
       transfer = entry->second;

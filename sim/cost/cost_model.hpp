@@ -6,6 +6,7 @@
 //   Timeline timeline = simulate(program, costs, cluster);
 #pragma once
 
+#include <compare>
 #include <memory>
 #include <span>
 #include <string>
@@ -70,12 +71,12 @@ struct TransferQuestion {
   std::int64_t bytes = 0;
   std::uint32_t members = 2;
   bool across_nodes = false;
+  friend auto operator<=>(const TransferQuestion&, const TransferQuestion&) = default;
 };
 
 class CostModel {
  public:
   virtual ~CostModel() = default;
-  [[nodiscard]] virtual std::string_view name() const = 0;
   /// ConfigError when the model can't know (profiled: this shape isn't in the profile).
   [[nodiscard]] virtual ComputeCost compute(const Work& work) const = 0;
   [[nodiscard]] virtual TransferCost transfer(const TransferQuestion& question) const = 0;
@@ -94,6 +95,10 @@ struct CostModelKind {
   std::unique_ptr<CostModel> (*make)(const Cluster&, const Profile*);
 };
 const Table<CostModelKind>& cost_model_table();
+// Its rows.
+CostModelKind analytic_cost_model();
+CostModelKind fitted_cost_model();
+CostModelKind profiled_cost_model();
 
 /// The costs of one program as flat arrays: what the simulator reads.
 struct Costs {

@@ -19,13 +19,10 @@
 #include "sim/cost/collective/collective.hpp"
 #include "sim/cost/cost_model.hpp"
 #include "sim/cost/fit.hpp"
-#include "sim/cost/measured_transfer.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 
 namespace sim {
-
-CostModelKind fitted_cost_model();
 
 namespace {
 
@@ -40,7 +37,6 @@ struct Traits {
   Demand demand;
   /// Level of the class this op is fitted from but must not be fitted into.
   std::optional<std::size_t> not_in;
-  [[nodiscard]] const std::string& kind() const { return classes.back(); }
 };
 
 /// The attributes that choose the code: " 3x3 depthwise".
@@ -228,8 +224,6 @@ class Fitted final : public CostModel {
     for (std::size_t i = 0; i < errors.size(); ++i) off_by_[i] = off_by(errors[i], i + 1 < kClassLevels);
   }
 
-  [[nodiscard]] std::string_view name() const override { return "fitted"; }
-
   [[nodiscard]] ComputeCost compute(const Work& work) const override {
     const Traits traits = traits_of(work, !cluster_.device.asynchronous);
     const double least_s = std::max(traits.demand.flops * s_per_flop_, traits.demand.bytes * s_per_byte_);
@@ -238,7 +232,7 @@ class Fitted final : public CostModel {
         ComputeCost cost = found->second.cost(traits.demand, shape_of(work), busy_levels_, least_s);
         cost.knowledge.sd *= off_by_[certainty(c, cost.knowledge.novelty)];
         if (worst_error_ > 0) cost.knowledge.sd = std::min(cost.knowledge.sd, worst_error_ / kNormal90);
-        cost.knowledge.kind = traits.kind();
+        cost.knowledge.kind = traits.classes.back();
         cost.knowledge.kind_is_new = c + 1 < kClassLevels;
         return cost;
       }
@@ -247,7 +241,7 @@ class Fitted final : public CostModel {
 
   [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
     const bool collective = question.kind == InstructionKind::collective;
-    const std::string kind(collective ? to_string(question.collective) : to_string(InstructionKind::send));
+    const std::string kind = link_key(cluster_.world, question).kind;
     if (question.across_nodes)
       throw ConfigError("a profile holds the links inside a node; '{}' between nodes needs the cost model 'analytic'",
                         kind);

@@ -43,7 +43,8 @@
 #include <utility>
 #include <vector>
 
-#include "sim/cost/link_times.hpp"
+#include "sim/cluster/cluster.hpp"
+#include "sim/cost/cost_model.hpp"
 #include "sim/cost/statistic.hpp"
 
 namespace sim {
@@ -126,6 +127,13 @@ class Profile {
   ByName<Share> core_shares_;
   ByName<std::vector<double>> process_bytes_;
 };
+
+/// Under which name a profile has what answers the question.
+LinkKey link_key(const std::string& world, const TransferQuestion& question);
+/// What the profile says of a transfer, as the simulator wants it: with the world's own share of the cores and its
+/// notifications. Unavailable as in Profile::transfer.
+std::optional<TransferCost> transfer_cost(const Profile& profile, const Cluster& cluster, const LinkKey& link,
+                                          std::int64_t bytes);
 
 /// ConfigError when the file is unreadable, truncated, of another version, or says something that can't be.
 Profile load_profile(const std::filesystem::path& path);

@@ -22,12 +22,13 @@ constexpr double kLongest_s = 1e9, kShortest_s = 1e-15;
 Json number(double value) { return value == 0 ? 0.0 : std::stod(fmt::format("{:.6g}", value)); }
 Json number(const std::optional<double>& value) { return value ? number(*value) : Json(); }
 
-void write(Json& row, const Statistic& statistic) {
+Json with(Json row, const Statistic& statistic) {
   row["count"] = statistic.count;
   row["mean_s"] = number(statistic.mean_s);
   row["sd_s"] = number(statistic.sd_s);
   row["median_s"] = number(statistic.median_s);
   row["jitter_s"] = number(statistic.jitter_s);
+  return row;
 }
 
 /// One line per key, and per row of a list.
@@ -35,16 +36,10 @@ std::string to_lines(const Json& file) {
   std::string text = "{";
   for (const auto& [key, value] : file.items()) {
     text += fmt::format("{}\n {}: ", text.size() > 1 ? "," : "", Json(key).dump());
-    if (!value.is_array() || value.empty()) {
-      text += value.dump(-1);
-      continue;
-    }
-    char before = '[';
-    for (const Json& row : value) {
-      text += fmt::format("{}\n  {}", before, row.dump());
-      before = ',';
-    }
-    text += "]";
+    const std::size_t rows = value.is_array() ? value.size() : 0;
+    if (rows == 0) text += value.dump();
+    for (std::size_t i = 0; i < rows; ++i)
+      text += fmt::format("{}\n  {}{}", i == 0 ? "[" : ",", value[i].dump(), i + 1 == rows ? "]" : "");
   }
   return text + "\n}\n";
 }
@@ -94,43 +89,25 @@ Statistic read_statistic(JsonObject& row) {
 /// Reads and writes what a Profile keeps to itself.
 class ProfileFile {
  public:
-  static Json write_ops(const Profile& profile) {
-    Json rows = Json::array();
+  static Json json_of(const Profile& profile) {
+    Json file{{"format", "paragauge-profile-2"}, {"device", profile.device}, {"environment", profile.environment}};
+    if (profile.launch_) file["launch"] = with(Json::object(), *profile.launch_);
+    for (const char* key : {"ops", "workspaces", "links"}) file[key] = Json::array();
+    for (const char* key : {"core_share", "rank_spread", "interruptions", "process_bytes"}) file[key] = Json::object();
     for (const auto& [key, time] : profile.ops_) {
       const auto& [work, world, busy] = key;
-      Json row{{"world", world}, {"work", work}, {"busy", busy}};
-      write(row, time);
-      rows.push_back(std::move(row));
+      file["ops"].push_back(with({{"world", world}, {"work", work}, {"busy", busy}}, time));
     }
-    return rows;
-  }
-
-  static Json write_workspaces(const Profile& profile) {
-    Json rows = Json::array();
-    for (const auto& [key, bytes] : profile.workspaces_) rows.push_back({{"work", key}, {"bytes", bytes}});
-    return rows;
-  }
-
-  static Json write_links(const Profile& profile) {
-    Json rows = Json::array();
+    for (const auto& [key, bytes] : profile.workspaces_)
+      file["workspaces"].push_back({{"work", key}, {"bytes", bytes}});
     for (const auto& [key, times] : profile.links_)
       for (const auto& [bytes, measured] : times.sizes) {
         Json row{{"world", key.world}, {"kind", key.kind}, {"members", key.members}, {"bytes", bytes}};
-        write(row, measured.time);
+        row = with(std::move(row), measured.time);
         row["post_s"] = number(measured.posts.send_overhead_s);
         row["recv_post_s"] = number(measured.posts.recv_overhead_s);
-        rows.push_back(std::move(row));
+        file["links"].push_back(std::move(row));
       }
-    return rows;
-  }
-
-  static Json json_of(const Profile& profile) {
-    Json file{{"format", "paragauge-profile-2"}, {"device", profile.device}, {"environment", profile.environment}};
-    if (profile.launch_) write(file["launch"], *profile.launch_);
-    file["ops"] = write_ops(profile);
-    file["workspaces"] = write_workspaces(profile);
-    file["links"] = write_links(profile);
-    for (const char* key : {"core_share", "rank_spread", "interruptions", "process_bytes"}) file[key] = Json::object();
     for (const auto& [world, share] : profile.core_shares_) file["core_share"][world] = number(share.mean);
     for (const auto& [world, spread] : profile.rank_spreads_)
       file["rank_spread"][world] = {{"count", spread.count},

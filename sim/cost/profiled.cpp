@@ -5,13 +5,10 @@
 #include <iterator>
 
 #include "sim/cost/cost_model.hpp"
-#include "sim/cost/measured_transfer.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 
 namespace sim {
-
-CostModelKind profiled_cost_model();
 
 namespace {
 
@@ -20,8 +17,6 @@ constexpr std::string_view kRemedy = "'paragauge calibrate' for this model, stra
 class Profiled final : public CostModel {
  public:
   Profiled(const Cluster& cluster, const Profile& profile) : cluster_(cluster), profile_(profile) {}
-
-  [[nodiscard]] std::string_view name() const override { return "profiled"; }
 
   /// Levels that weren't measured (3 busy ranks between 2 and 4) are interpolated.
   [[nodiscard]] ComputeCost compute(const Work& work) const override {

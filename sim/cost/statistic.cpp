@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numbers>
 #include <numeric>
 #include <vector>
@@ -69,6 +70,92 @@ Interruptions without_interruptions(std::span<double> samples_s) {
       sample = median;
     }
   return found;
+}
+
+void LinkTimes::add(std::int64_t bytes, std::span<const double> samples_s, const PostTimes& posts) {
+  if (samples_s.empty()) return;
+  auto& [time, known] = sizes[bytes];
+  time.add(samples_s);
+  const double share = static_cast<double>(samples_s.size()) / static_cast<double>(time.count);
+  known.send_overhead_s += share * (posts.send_overhead_s - known.send_overhead_s);
+  known.recv_overhead_s += share * (posts.recv_overhead_s - known.recv_overhead_s);
+}
+
+std::optional<TransferTime> LinkTimes::at(std::int64_t bytes) const {
+  if (sizes.empty()) return std::nullopt;
+  const double smallest_s = sizes.begin()->second.time.mean_s;
+  auto above = sizes.lower_bound(bytes);
+  if (above == sizes.begin()) return TransferTime{smallest_s, 0, above->second.time.jitter(), above->second.posts};
+  const bool beyond = above == sizes.end();
+  if (beyond && sizes.size() == 1) return std::nullopt;
+  if (beyond) --above;
+  const auto below = std::prev(above);
+  const auto value = [&](double low, double high, double smallest) {
+    const double slope = (high - low) / static_cast<double>(above->first - below->first);
+    if (!beyond) return low + slope * static_cast<double>(bytes - below->first);
+    // Noise at the top must not make larger transfers free.
+    const double of_all = (high - smallest) / static_cast<double>(above->first - sizes.begin()->first);
+    return high + std::max({slope, of_all, 0.0}) * static_cast<double>(bytes - above->first);
+  };
+  const Size &low = below->second, &high = above->second;
+  const PostTimes& least = sizes.begin()->second.posts;
+  const double total_s = value(low.time.mean_s, high.time.mean_s, smallest_s),
+               latency_s = std::min(smallest_s, total_s);
+  return TransferTime{latency_s,
+                      total_s - latency_s,
+                      high.time.jitter(),
+                      {value(low.posts.send_overhead_s, high.posts.send_overhead_s, least.send_overhead_s),
+                       value(low.posts.recv_overhead_s, high.posts.recv_overhead_s, least.recv_overhead_s)}};
+}
+
+LinkTimes LinkTimes::monotone() const {
+  struct Pool {  // of sizes that follow each other
+    double mean_s = 0, weight = 0;
+    std::size_t sizes = 0;
+  };
+  std::vector<Pool> pools;  // pool-adjacent-violators
+  for (const auto& [bytes, size] : sizes) {
+    Pool pool{size.time.mean_s, static_cast<double>(size.time.count), 1};
+    for (; !pools.empty() && pools.back().mean_s > pool.mean_s; pools.pop_back()) {
+      const double weight = pool.weight + pools.back().weight;
+      pool.mean_s = (pool.mean_s * pool.weight + pools.back().mean_s * pools.back().weight) / weight;
+      pool.weight = weight;
+      pool.sizes += pools.back().sizes;
+    }
+    pools.push_back(pool);
+  }
+  LinkTimes result = *this;
+  auto row = result.sizes.begin();
+  for (const Pool& pool : pools)
+    for (std::size_t i = 0; i < pool.sizes; ++i, ++row)
+      if (pool.sizes > 1 && row->second.time.mean_s > 0) row->second.time.scale(pool.mean_s / row->second.time.mean_s);
+  return result;
+}
+
+std::optional<AlphaBeta> LinkTimes::line() const {
+  constexpr double kShortest_s = 1e-15;  // its square's reciprocal is a number
+  if (sizes.size() < 2) return std::nullopt;
+  double w = 0, wx = 0, wt = 0, wxx = 0, wxt = 0;
+  for (const auto& [bytes, size] : sizes) {
+    if (size.time.mean_s < kShortest_s) return std::nullopt;
+    const double x = static_cast<double>(bytes), t = size.time.mean_s, weight = 1 / (t * t);
+    w += weight, wx += weight * x, wt += weight * t, wxx += weight * x * x, wxt += weight * x * t;
+  }
+  AlphaBeta fit{.sizes = sizes.size()};
+  fit.s_per_byte = (w * wxt - wx * wt) / (w * wxx - wx * wx);
+  fit.alpha_s = (wt - fit.s_per_byte * wx) / w;
+  // Neither can be negative; the constrained optimum then lies on the edge.
+  if (fit.alpha_s < 0) fit.alpha_s = 0, fit.s_per_byte = wxt / wxx;
+  if (fit.s_per_byte < 0) fit.s_per_byte = 0, fit.alpha_s = wt / w;
+  // Sizes that hardly differ have no line.
+  if (!std::isfinite(fit.alpha_s) || !std::isfinite(fit.s_per_byte)) return std::nullopt;
+  double squares = 0;
+  for (const auto& [bytes, size] : sizes) {
+    const double off = (fit.alpha_s + fit.s_per_byte * static_cast<double>(bytes)) / size.time.mean_s - 1;
+    squares += off * off;
+  }
+  fit.residual = std::sqrt(squares / static_cast<double>(fit.sizes));
+  return fit;
 }
 
 }  // namespace sim

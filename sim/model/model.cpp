@@ -1,7 +1,6 @@
 #include "sim/model/model.hpp"
 
 #include <algorithm>
-#include <array>
 
 #include "sim/error.hpp"
 #include "sim/model/model_file.hpp"
@@ -28,52 +27,47 @@ std::string optimizer_to_text(const OpInstance& optimizer) {
 
 /// An in-place op destroys every tensor in its first input's storage: nobody else may need one of them afterwards.
 void check_in_place(const Model& model) {
-  const int nodes = static_cast<int>(model.nodes.size());
-  auto node_of = [&](int n) -> const Node& { return model.nodes[static_cast<std::size_t>(n)]; };
+  const std::vector<Node>& nodes = model.nodes;
+  const int count = static_cast<int>(nodes.size());
   // Who needs an output: the last node that reads it, and the first one whose backward does (its own node as the
-  // output, others as an input). None: −1 and `nodes`.
+  // output, others as an input). None: −1 and `count`.
   struct Need {
     int last_reader = -1, first_saver = 0;
   };
-  std::vector<Need> needs(model.nodes.size(), {-1, nodes});
+  std::vector<Need> needs(nodes.size(), {-1, count});
   std::vector<OutputStorage> kinds;
   const std::vector<OpInstance> ops = model.instances(2);
-  for (int n = 0; n < nodes; ++n) {
-    const Signature s = ops[static_cast<std::size_t>(n)].signature();
+  for (int n = 0; n < count; ++n) {
+    const Signature s = ops[n].signature();
     kinds.push_back(s.storage);
-    for (int source : node_of(n).inputs)
-      if (source >= 0) needs[static_cast<std::size_t>(source)].last_reader = n;
+    for (int source : nodes[n].inputs)
+      if (source >= 0) needs[source].last_reader = n;
     for (const Operand& o : s.backward_reads) {
       const int tensor = o.from == Operand::From::output  ? n
-                         : o.from == Operand::From::input ? node_of(n).inputs[static_cast<std::size_t>(o.index)]
+                         : o.from == Operand::From::input ? nodes[n].inputs[o.index]
                                                           : kModelInput;
-      if (tensor >= 0)
-        needs[static_cast<std::size_t>(tensor)].first_saver =
-            std::min(needs[static_cast<std::size_t>(tensor)].first_saver, n);
+      if (tensor >= 0) needs[tensor].first_saver = std::min(needs[tensor].first_saver, n);
     }
   }
-  std::vector<int> storage;  // of every output: the node that allocated it, or kModelInput
-  std::vector<std::vector<int>> held(model.nodes.size());  // by allocating node: the tensors not yet destroyed
-  for (int n = 0; n < nodes; ++n) {
-    const int source = node_of(n).inputs[0];
-    storage.push_back(kinds[static_cast<std::size_t>(n)] == OutputStorage::fresh ? n
-                      : source < 0                                               ? source
-                                   : storage[static_cast<std::size_t>(source)]);
-    if (kinds[static_cast<std::size_t>(n)] == OutputStorage::in_place) {
+  std::vector<int> storage;                          // of every output: the node that allocated it, or kModelInput
+  std::vector<std::vector<int>> held(nodes.size());  // by allocating node: the tensors not yet destroyed
+  for (int n = 0; n < count; ++n) {
+    const int source = nodes[n].inputs[0];
+    storage.push_back(kinds[n] == OutputStorage::fresh ? n : source < 0 ? source : storage[source]);
+    if (kinds[n] == OutputStorage::in_place) {
       if (storage.back() < 0)
-        throw ConfigError("model '{}': node '{}' works in place on the model's input", model.name, node_of(n).name);
-      std::vector<int>& destroyed = held[static_cast<std::size_t>(storage.back())];
+        throw ConfigError("model '{}': node '{}' works in place on the model's input", model.name, nodes[n].name);
+      std::vector<int>& destroyed = held[storage.back()];
       for (int tensor : destroyed) {
-        const Need& need = needs[static_cast<std::size_t>(tensor)];
-        if (need.first_saver >= n && need.last_reader <= n) continue;
+        const auto& [last_reader, first_saver] = needs[tensor];
+        if (first_saver >= n && last_reader <= n) continue;
         throw ConfigError("model '{}': node '{}' works in place on '{}', which '{}' still needs", model.name,
-                          node_of(n).name, node_of(tensor).name,
-                          node_of(need.first_saver < n ? need.first_saver : need.last_reader).name);
+                          nodes[n].name, nodes[tensor].name, nodes[first_saver < n ? first_saver : last_reader].name);
       }
       // The others are read no more after n, and by n for the last time: nobody can destroy them again.
-      std::erase_if(destroyed, [&](int tensor) { return needs[static_cast<std::size_t>(tensor)].first_saver != n; });
+      std::erase_if(destroyed, [&](int tensor) { return needs[tensor].first_saver != n; });
     }
-    if (storage.back() >= 0) held[static_cast<std::size_t>(storage.back())].push_back(n);
+    if (storage.back() >= 0) held[storage.back()].push_back(n);
   }
 }
 
@@ -85,11 +79,10 @@ TensorSpec checked(const Model& model, TensorSpec spec) {
 }
 
 Timing timing_from(std::string_view name, std::string_view model) {
-  constexpr std::array<std::string_view, 3> kNames{"step", "tutorial", "epoch"};  // as in Timing
-  const auto found = std::ranges::find(kNames, name);
-  if (found == kNames.end())
-    throw ConfigError("model '{}': timing={} must be one of {}", model, name, fmt::to_string(fmt::join(kNames, ", ")));
-  return static_cast<Timing>(found - kNames.begin());
+  constexpr EnumNames<Timing, 3> kTimings{"timing", {"step", "tutorial", "epoch"}};
+  if (const std::optional<Timing> timing = kTimings.find(name)) return *timing;
+  throw ConfigError("model '{}': timing={} must be one of {}", model, name,
+                    fmt::to_string(fmt::join(kTimings.names, ", ")));
 }
 
 }  // namespace
@@ -103,7 +96,7 @@ std::vector<OpInstance> Model::instances(std::int64_t rows) const {
     for (int from : node.inputs)
       op.inputs.push_back(from == kModelInput    ? input_spec(rows)
                           : from == kModelTarget ? target_spec(rows)
-                                                 : outputs[static_cast<std::size_t>(from)]);
+                                                 : outputs[from]);
     try {
       outputs.push_back(op.signature().output);
     } catch (const ConfigError& error) {
@@ -126,9 +119,8 @@ TensorSpec Model::target_spec(std::int64_t rows) const {
 }
 
 int Model::node_index(std::string_view node_name) const {
-  for (std::size_t i = 0; i < nodes.size(); ++i)
-    if (nodes[i].name == node_name) return static_cast<int>(i);
-  return -1;
+  const auto found = std::ranges::find(nodes, node_name, &Node::name);
+  return found == nodes.end() ? -1 : static_cast<int>(found - nodes.begin());
 }
 
 std::string Model::text() const { return fmt::format("{},global_batch={}{}", source, global_batch, options); }
@@ -137,7 +129,7 @@ std::vector<bool> Model::outputs_need_grad() const {
   std::vector<bool> needed;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     bool any = nodes[n].kind->has_parameters;
-    for (int from : nodes[n].inputs) any |= from >= 0 && needed[static_cast<std::size_t>(from)];
+    for (int from : nodes[n].inputs) any |= from >= 0 && needed[from];
     needed.push_back(any);
   }
   return needed;
@@ -146,7 +138,7 @@ std::vector<bool> Model::outputs_need_grad() const {
 std::uint32_t Model::grads(std::size_t node, const std::vector<bool>& needed) const {
   std::uint32_t bits = 0;
   for (std::size_t i = 0; i < nodes[node].inputs.size(); ++i)
-    if (const int from = nodes[node].inputs[i]; from >= 0 && needed[static_cast<std::size_t>(from)]) bits |= 1U << i;
+    if (const int from = nodes[node].inputs[i]; from >= 0 && needed[from]) bits |= 1U << i;
   return bits | (nodes[node].kind->has_parameters ? kParameterGrads : 0);
 }
 

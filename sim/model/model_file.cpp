@@ -23,6 +23,12 @@ struct Scope {
   std::map<std::string, int> names;  // local name → node index (or kModelInput)
 };
 
+/// "width" of "$width": which of its block's arguments a value is.
+std::optional<std::string> argument_of(const Json& value) {
+  if (!value.is_string() || !value.get_ref<const std::string&>().starts_with('$')) return std::nullopt;
+  return value.get<std::string>().substr(1);
+}
+
 /// Reads the nodes of a model file: expands blocks and repeats, resolves names.
 class NodeReader {
  public:
@@ -36,12 +42,12 @@ class NodeReader {
     }
   }
 
-  void read(const Json& nodes) {
+  /// The index of the last node.
+  int read(const Json& nodes) {
     Scope scope{"", {{"input", kModelInput}}};
-    last_ = kModelInput;
     read_list(nodes, scope, nullptr, where_ + ": nodes");
+    return last_;
   }
-  [[nodiscard]] int last() const { return last_; }
 
  private:
   /// `arguments` are the keys of the block instance, for "$key"; null outside of blocks.
@@ -53,11 +59,10 @@ class NodeReader {
       Json node = nodes[i];
       if (arguments != nullptr)
         for (auto& [key, value] : node.items())
-          if (value.is_string() && value.get_ref<const std::string&>().starts_with('$')) {
-            const std::string name = value.get<std::string>().substr(1);
-            if (!arguments->contains(name))
-              throw ConfigError("{}: '{}' wants ${}, which the block's user doesn't give", place, key, name);
-            value = arguments->at(name);
+          if (const std::optional<std::string> name = argument_of(value)) {
+            if (!arguments->contains(*name))
+              throw ConfigError("{}: '{}' wants ${}, which the block's user doesn't give", place, key, *name);
+            value = arguments->at(*name);
           }
       if (node.contains("block"))
         read_block(node, scope, place);
@@ -97,8 +102,7 @@ class NodeReader {
     for (const Json& node : nodes)
       if (node.is_object())
         for (const auto& [key, value] : node.items())
-          if (value.is_string() && value.get_ref<const std::string&>().starts_with('$'))
-            known.insert(value.get<std::string>().substr(1));
+          if (const std::optional<std::string> name = argument_of(value)) known.insert(*name);
     for (const std::string& key : user.keys())
       if (!known.contains(key))
         throw ConfigError("{}: unknown key '{}'; block '{}' takes {}", user.where(), key, block,
@@ -119,39 +123,28 @@ class NodeReader {
       throw ConfigError("{}: '{}' is not a node name (no spaces or quotes, not empty)", json.where(), node.name);
     if (scope.names.contains(local) || !taken_.insert(node.name).second)
       throw ConfigError("{}: the name '{}' is taken", json.where(), node.name);
-    const std::string op = json.text("op");
+    const std::string op = json.text("op"), place = fmt::format("{}: node '{}'", json.where(), node.name);
     try {
       node.kind = &op_table().at(op);
     } catch (const ConfigError& error) {
-      throw ConfigError("{}: node '{}': {}", json.where(), node.name, error.what());
+      throw ConfigError("{}: {}", place, error.what());
     }
     if (node.kind->role != OpRole::layer)
-      throw ConfigError("{}: node '{}': op '{}' is not a layer; a loss is the model's key 'loss'", json.where(),
-                        node.name, node.kind->name);
-    if (json.has("inputs")) {
-      for (const std::string& input : json.texts("inputs")) {
-        const auto found = scope.names.find(input);
-        if (found == scope.names.end())
-          throw ConfigError("{}: node '{}': input '{}' is not an earlier node of this list", json.where(), node.name,
-                            input);
-        node.inputs.push_back(found->second);
-      }
-    } else {
-      node.inputs = {last_};
+      throw ConfigError("{}: op '{}' is not a layer; a loss is the model's key 'loss'", place, op);
+    if (!json.has("inputs")) node.inputs = {last_};
+    for (const std::string& input : json.has("inputs") ? json.texts("inputs") : std::vector<std::string>()) {
+      const auto found = scope.names.find(input);
+      if (found == scope.names.end())
+        throw ConfigError("{}: input '{}' is not an earlier node of this list", place, input);
+      node.inputs.push_back(found->second);
     }
     if (node.inputs.size() != static_cast<std::size_t>(node.kind->inputs))
-      throw ConfigError("{}: node '{}': op '{}' takes {} inputs, found {}", json.where(), node.name, node.kind->name,
-                        node.kind->inputs, node.inputs.size());
+      throw ConfigError("{}: op '{}' takes {} inputs, found {}", place, op, node.kind->inputs, node.inputs.size());
     Attributes given;
-    for (const std::string& key : json.keys()) {
-      if (key == "name" || key == "op" || key == "inputs") continue;
-      const Json& value = json.value(key);
-      if (value.is_boolean())
-        given[key] = value.get<bool>() ? 1 : 0;
-      else
-        given[key] = json.number(key);
-    }
-    node.attributes = complete_attributes(*node.kind, given, fmt::format("{}: node '{}'", json.where(), node.name));
+    for (const std::string& key : json.keys())
+      if (key != "name" && key != "op" && key != "inputs")
+        given[key] = json.value(key).is_boolean() ? json.boolean(key, false) : json.number(key);
+    node.attributes = complete_attributes(*node.kind, given, place);
     last_ = static_cast<int>(model_.nodes.size());
     scope.names[local] = last_;
     model_.nodes.push_back(std::move(node));
@@ -231,9 +224,8 @@ Model read_model_file(const std::filesystem::path& path) {
   model.name = file.text("name");
   model.description = file.text("description", "");
   read_batch(file, model);
-  NodeReader reader(file, model);
-  reader.read(file.value("nodes"));
-  model.nodes.push_back(make_loss(file.text("loss"), reader.last(), path.string()));
+  const int last = NodeReader(file, model).read(file.value("nodes"));
+  model.nodes.push_back(make_loss(file.text("loss"), last, path.string()));
   model.optimizer = read_optimizer(file.object("optimizer"));
   if (file.has("cuts")) {
     JsonObject cuts = file.object("cuts");

@@ -35,8 +35,11 @@ enum class MemoryUse : std::uint8_t {
   communication_buffers,
   workspace
 };
-std::string_view to_string(MemoryUse use);
 constexpr int kMemoryUses = 6;
+inline constexpr EnumNames<MemoryUse, kMemoryUses> kMemoryUseNames{
+    "use of memory",
+    {"parameters", "gradients", "optimizer states", "activations", "communication buffers", "workspace"}};
+inline std::string_view to_string(MemoryUse use) { return kMemoryUseNames.of(use); }
 using MemoryUses = std::array<std::int64_t, kMemoryUses>;  // bytes
 /// At the peak of peak_with_workspace. `workspace_bytes` may be empty: none.
 MemoryUses uses_at_peak(const Role& role, std::span<const double> workspace_bytes = {});

@@ -6,36 +6,6 @@
 
 namespace sim {
 
-std::string_view to_string(InstructionKind kind) {
-  switch (kind) {
-    case InstructionKind::compute:
-      return "compute";
-    case InstructionKind::copy:
-      return "copy";
-    case InstructionKind::update:
-      return "update";
-    case InstructionKind::send:
-      return "send";
-    case InstructionKind::recv:
-      return "recv";
-    case InstructionKind::collective:
-      return "collective";
-    case InstructionKind::wait:
-      return "wait";
-  }
-  throw InternalError("instruction kind {}", static_cast<int>(kind));
-}
-
-std::string_view to_string(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::all_reduce:
-      return "all_reduce";
-    case CollectiveKind::broadcast:
-      return "broadcast";
-  }
-  throw InternalError("collective kind {}", static_cast<int>(kind));
-}
-
 bool has_root(CollectiveKind kind) {
   switch (kind) {
     case CollectiveKind::all_reduce:
@@ -44,26 +14,6 @@ bool has_root(CollectiveKind kind) {
       return true;
   }
   throw InternalError("collective kind {}", static_cast<int>(kind));
-}
-
-std::string_view to_string(TensorClass tensor_class) {
-  switch (tensor_class) {
-    case TensorClass::weight:
-      return "weight";
-    case TensorClass::gradient:
-      return "gradient";
-    case TensorClass::optimizer:
-      return "optimizer";
-    case TensorClass::activation:
-      return "activation";
-    case TensorClass::buffer:
-      return "buffer";
-    case TensorClass::input:
-      return "input";
-    case TensorClass::communication:
-      return "communication";
-  }
-  throw InternalError("tensor class {}", static_cast<int>(tensor_class));
 }
 
 std::string work_key(const Work& work) {
@@ -120,13 +70,9 @@ std::uint32_t Role::add(const Instruction& instruction) {
 }
 
 Instruction Role::at(std::uint32_t i) const {
-  Instruction instruction{
-      kind[i], collective[i], work[i], node[i], microbatch[i], peer[i], root[i], tag[i], awaits[i], scale[i], {}, {},
-      {}};
-  instruction.reads.assign(reads(i).begin(), reads(i).end());
-  instruction.writes.assign(writes(i).begin(), writes(i).end());
-  instruction.frees.assign(frees(i).begin(), frees(i).end());
-  return instruction;
+  const auto list = [](std::span<const std::uint32_t> ids) { return std::vector(ids.begin(), ids.end()); };
+  return {kind[i], collective[i], work[i],  node[i],        microbatch[i],   peer[i],       root[i],
+          tag[i],  awaits[i],     scale[i], list(reads(i)), list(writes(i)), list(frees(i))};
 }
 
 std::uint32_t Program::ranks() const {
@@ -156,9 +102,8 @@ std::string Program::label(const Role& role, std::uint32_t i) const {
   std::string text(kind == InstructionKind::collective ? to_string(role.collective[i]) : to_string(kind));
   if (role.node[i] != kNone) text += " " + names[role.node[i]];
   if (role.work[i] != kNone && works[role.work[i]].op.kind->role != OpRole::optimizer) {
-    const Work& w = works[role.work[i]];
-    text +=
-        w.op.kind->role == OpRole::helper ? fmt::format(" {}", w.op.kind->name) : fmt::format(" {}", to_string(w.pass));
+    const auto& [op, pass, grads] = works[role.work[i]];
+    text += fmt::format(" {}", op.kind->role == OpRole::helper ? op.kind->name : to_string(pass));
   }
   if (kind == InstructionKind::send) text += " to " + roles[role.peer[i]].name;
   if (kind == InstructionKind::recv) text += " from " + roles[role.peer[i]].name;

@@ -35,7 +35,9 @@
 namespace sim {
 
 enum class InstructionKind : std::uint8_t { compute, copy, update, send, recv, collective, wait };
-std::string_view to_string(InstructionKind kind);
+inline constexpr EnumNames<InstructionKind, 7> kInstructionKinds{
+    "instruction kind", {"compute", "copy", "update", "send", "recv", "collective", "wait"}};
+inline std::string_view to_string(InstructionKind kind) { return kInstructionKinds.of(kind); }
 /// Takes time on the compute lane.
 constexpr bool is_computed(InstructionKind kind) {
   return kind == InstructionKind::compute || kind == InstructionKind::copy || kind == InstructionKind::update;
@@ -48,14 +50,17 @@ constexpr bool is_posted(InstructionKind kind) {
 /// A new kind must be handled by every switch over them: the compiler says where.
 enum class CollectiveKind : std::uint8_t { all_reduce, broadcast };
 inline constexpr std::array kCollectiveKinds{CollectiveKind::all_reduce, CollectiveKind::broadcast};
-std::string_view to_string(CollectiveKind kind);
+inline constexpr EnumNames<CollectiveKind, 2> kCollectiveNames{"collective", {"all_reduce", "broadcast"}};
+inline std::string_view to_string(CollectiveKind kind) { return kCollectiveNames.of(kind); }
 /// One member gives or takes what the others don't.
 bool has_root(CollectiveKind kind);
 
 /// What a storage is for: the rows of the memory breakdown.
 enum class TensorClass : std::uint8_t { weight, gradient, optimizer, activation, buffer, input, communication };
-std::string_view to_string(TensorClass tensor_class);
 constexpr int kTensorClasses = 7;
+inline constexpr EnumNames<TensorClass, kTensorClasses> kTensorClassNames{
+    "tensor class", {"weight", "gradient", "optimizer", "activation", "buffer", "input", "communication"}};
+inline std::string_view to_string(TensorClass tensor_class) { return kTensorClassNames.of(tensor_class); }
 
 /// How a persistent tensor gets its first value. Values depend on the names and the seed only, never on the partition.
 struct Initial {

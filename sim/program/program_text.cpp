@@ -26,19 +26,12 @@ constexpr std::int64_t kMostSamples = std::int64_t{1} << 40;
 constexpr std::size_t kMostGroups = 1000;  // checking them takes groups × ranks
 
 std::string initial_text(const Initial& initial) {
-  switch (initial.kind) {
-    case Initial::Kind::none:
-      return "";
-    case Initial::Kind::uniform:
-      return fmt::format(" uniform={},{}", initial.center, initial.bound);
-    case Initial::Kind::constant:
-      return fmt::format(" constant={}", initial.center);
-    case Initial::Kind::model_input:
-      return fmt::format(" model_input={}", initial.rows);
-    case Initial::Kind::model_target:
-      return fmt::format(" model_target={}", initial.rows);
-  }
-  throw InternalError("initial kind {}", static_cast<int>(initial.kind));
+  using enum Initial::Kind;
+  if (initial.kind == uniform) return fmt::format(" uniform={},{}", initial.center, initial.bound);
+  if (initial.kind == constant) return fmt::format(" constant={}", initial.center);
+  if (initial.kind == model_input) return fmt::format(" model_input={}", initial.rows);
+  if (initial.kind == model_target) return fmt::format(" model_target={}", initial.rows);
+  return "";
 }
 
 /// Words of one line, with the line number for messages.
@@ -46,10 +39,7 @@ class Line {
  public:
   Line(std::string_view text, std::size_t number) : text_(text), number_(number) {}
 
-  [[nodiscard]] bool empty() {
-    skip();
-    return text_.empty();
-  }
+  [[nodiscard]] bool empty() const { return text_.find_first_not_of(' ') == std::string_view::npos; }
   /// The next word; an error that says what was expected when there is none.
   std::string_view word(std::string_view expected) {
     skip();
@@ -67,6 +57,20 @@ class Line {
   [[noreturn]] void fail(fmt::format_string<Args...> text, Args&&... args) const {
     throw ConfigError("program text, line {}: {}", number_, fmt::format(text, std::forward<Args>(args)...));
   }
+  template <class Enum, std::size_t count>
+  Enum one_of(const EnumNames<Enum, count>& known, std::string_view name) const {
+    if (const std::optional<Enum> value = known.find(name)) return *value;
+    fail("unknown {} '{}'; known: {}", known.what, name, fmt::to_string(fmt::join(known.names, ", ")));
+  }
+  /// What `read` makes of a part of the line; its errors get the line's number.
+  template <class Read>
+  auto checked(const Read& read) const {
+    try {
+      return read();
+    } catch (const ConfigError& error) {
+      fail("{}", error.what());
+    }
+  }
   template <class Number>
   Number number(std::string_view text, std::string_view what) const {
     Number value{};
@@ -78,9 +82,7 @@ class Line {
   }
 
  private:
-  void skip() {
-    while (!text_.empty() && text_.front() == ' ') text_.remove_prefix(1);
-  }
+  void skip() { text_.remove_prefix(std::min(text_.find_first_not_of(' '), text_.size())); }
   std::string_view text_;
   std::size_t number_;
 };
@@ -103,24 +105,16 @@ Work read_work(Line& line) {
   Work work;
   work.op.kind = op_table().find(name.substr(0, dot));
   if (work.op.kind == nullptr) line.fail("unknown op kind '{}'; known: {}", name.substr(0, dot), op_table().names());
-  const std::string_view pass = name.substr(dot + 1);
-  bool known = false;
-  for (Pass candidate : {Pass::forward, Pass::backward, Pass::update})
-    if (to_string(candidate) == pass) work.pass = candidate, known = true;
-  if (!known) line.fail("unknown pass '{}'; known: forward, backward, update", pass);
+  work.pass = line.one_of(kPasses, name.substr(dot + 1));
   if ((work.pass == Pass::update) != (work.op.kind->role == OpRole::optimizer) ||
       (work.pass == Pass::backward && work.op.kind->role == OpRole::helper))
-    line.fail("op '{}' has no pass '{}'", work.op.kind->name, pass);
+    line.fail("op '{}' has no pass '{}'", work.op.kind->name, to_string(work.pass));
   Attributes given;
   while (!line.empty()) {
     const std::string_view item = line.word("an item");
     const std::size_t equals = item.find('=');
     if (equals == std::string_view::npos) {
-      try {
-        work.op.inputs.push_back(tensor_spec_from(item));
-      } catch (const ConfigError& error) {
-        line.fail("{}", error.what());
-      }
+      work.op.inputs.push_back(line.checked([&] { return tensor_spec_from(item); }));
     } else if (item.starts_with("grads=")) {
       work.grads = 0;
       for (std::string_view grad : split(item.substr(6), '+')) {
@@ -136,12 +130,8 @@ Work read_work(Line& line) {
   }
   if (work.op.inputs.size() != static_cast<std::size_t>(work.op.kind->inputs))
     line.fail("op '{}' takes {} inputs, found {}", work.op.kind->name, work.op.kind->inputs, work.op.inputs.size());
-  try {
-    work.op.attributes = complete_attributes(*work.op.kind, given, "work");
-    static_cast<void>(work.op.signature());
-  } catch (const ConfigError& error) {
-    line.fail("{}", error.what());
-  }
+  work.op.attributes = line.checked([&] { return complete_attributes(*work.op.kind, given, "work"); });
+  line.checked([&] { return work.op.signature(); });
   return work;
 }
 
@@ -165,7 +155,7 @@ class Parser {
       } else if (what == "group") {
         group(line);
       } else if (what == "work") {
-        work(line);
+        program_.works.push_back(read_work(line));
       } else if (what == "role") {
         role(line);
       } else if (what == "tensor" || what == "view") {
@@ -222,8 +212,6 @@ class Parser {
     program_.groups.push_back(std::move(group));
   }
 
-  void work(Line& line) { program_.works.push_back(read_work(line)); }
-
   void role(Line& line) {
     Role role;
     role.name = line.word("a name");
@@ -244,12 +232,8 @@ class Parser {
     const std::string name(line.word("a name"));
     if (name == ":" || name == "->" || name == ";") line.fail("'{}' is not a tensor name", name);
     if (tensors_.contains(name)) line.fail("the tensor '{}' is there already", name);
-    TensorSpec spec;
-    try {
-      spec = tensor_spec_from(line.word("a type"));
-    } catch (const ConfigError& error) {
-      line.fail("{}", error.what());
-    }
+    const std::string_view type = line.word("a type");
+    const TensorSpec spec = line.checked([&] { return tensor_spec_from(type); });
     if (view) {
       const std::uint32_t owner = find_tensor(line, line.word("the owner"));
       const std::string_view offset = line.word("+offset");
@@ -265,10 +249,8 @@ class Parser {
       return;
     }
     const std::string_view class_name = line.word("a tensor class");
-    int found = -1;
-    for (int i = 0; i < kTensorClasses; ++i)
-      if (to_string(static_cast<TensorClass>(i)) == class_name) found = i;
-    if (found < 0) line.fail("unknown tensor class '{}'", class_name);
+    const std::optional<TensorClass> tensor_class = kTensorClassNames.find(class_name);
+    if (!tensor_class) line.fail("unknown tensor class '{}'", class_name);
     bool persistent = false;
     Initial initial;
     while (!line.empty()) {
@@ -278,7 +260,7 @@ class Parser {
       else
         initial = initial_from(line, item);
     }
-    tensors_[name] = role.add_tensor(name, spec, static_cast<TensorClass>(found), persistent, initial);
+    tensors_[name] = role.add_tensor(name, spec, *tensor_class, persistent, initial);
   }
 
   static std::int64_t rows(const Line& line, std::string_view text) {
@@ -315,13 +297,7 @@ class Parser {
       line.fail("instruction {} where {} is expected", number, role.size());
     Instruction i;
     const std::string_view kind = line.word("an instruction kind");
-    bool known = false;
-    for (InstructionKind candidate :
-         {InstructionKind::compute, InstructionKind::copy, InstructionKind::update, InstructionKind::send,
-          InstructionKind::recv, InstructionKind::collective, InstructionKind::wait})
-      if (to_string(candidate) == kind) i.kind = candidate, known = true;
-    if (!known)
-      line.fail("unknown instruction kind '{}'; known: compute, copy, update, send, recv, collective, wait", kind);
+    i.kind = line.one_of(kInstructionKinds, kind);
     std::string peer;
     while (!line.empty()) {
       const std::string_view item = line.word("an item");
@@ -341,10 +317,7 @@ class Parser {
         list->push_back(list == &i.frees ? role.tensors[tensor].storage : tensor);
       }
     }
-    const bool needs_work =
-        i.kind == InstructionKind::compute || i.kind == InstructionKind::copy || i.kind == InstructionKind::update;
-    const bool needs_peer =
-        i.kind == InstructionKind::send || i.kind == InstructionKind::recv || i.kind == InstructionKind::collective;
+    const bool needs_work = is_computed(i.kind), needs_peer = is_posted(i.kind);
     if (needs_work != (i.work != kNone)) line.fail("'{}' {} work", kind, needs_work ? "needs a" : "takes no");
     if (needs_peer == peer.empty()) line.fail("'{}' {} peer or group", kind, needs_peer ? "needs a" : "takes no");
     if ((i.kind == InstructionKind::wait) != (i.awaits != kNone))
@@ -382,15 +355,7 @@ class Parser {
     } else if (key == "scale") {
       i.scale = line.number<double>(value, "number");
     } else if (key == "kind") {
-      const auto* const found =
-          std::ranges::find(kCollectiveKinds, value, [](CollectiveKind candidate) { return to_string(candidate); });
-      if (found == kCollectiveKinds.end()) {
-        std::string known;
-        for (CollectiveKind candidate : kCollectiveKinds)
-          known += (known.empty() ? "" : ", ") + std::string(to_string(candidate));
-        line.fail("unknown collective '{}'; known: {}", value, known);
-      }
-      i.collective = *found;
+      i.collective = line.one_of(kCollectiveNames, value);
     } else {
       line.fail("unknown key '{}'; known: node, mb, to, from, group, root, tag, on, scale, kind", key);
     }

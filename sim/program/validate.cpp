@@ -16,20 +16,18 @@ namespace {
 void check_ranks(const Program& program) {
   const std::uint32_t ranks = program.ranks();
   if (ranks == 0) throw ConfigError("program: no ranks");
-  std::vector<int> seen(ranks, 0);
+  const auto check_new = [&](std::vector<int>& seen, std::uint32_t rank, const char* what, const std::string& name) {
+    if (rank >= ranks || seen[rank]++)
+      throw ConfigError("program: rank {} of {} '{}' must be one of 0…{}, and only once", rank, what, name, ranks - 1);
+  };
+  std::vector<int> in_role(ranks, 0);
   for (const Role& role : program.roles)
-    for (std::uint32_t rank : role.ranks)
-      if (rank >= ranks || seen[rank]++)
-        throw ConfigError("program: rank {} of role '{}' must be one of 0…{}, and only once", rank, role.name,
-                          ranks - 1);
+    for (std::uint32_t rank : role.ranks) check_new(in_role, rank, "role", role.name);
   for (const Group& group : program.groups) {
     std::vector<int> in_group(ranks, 0);
     for (const auto& members : group.members) {
       if (members.empty()) throw ConfigError("program: group '{}' has an empty member list", group.name);
-      for (std::uint32_t rank : members)
-        if (rank >= ranks || in_group[rank]++)
-          throw ConfigError("program: rank {} of group '{}' must be one of 0…{}, and only once", rank, group.name,
-                            ranks - 1);
+      for (std::uint32_t rank : members) check_new(in_group, rank, "group", group.name);
     }
   }
 }
@@ -45,9 +43,7 @@ class LifetimeCheck {
         role_(role),
         changed_reads_(changed_reads),
         state_(role.storages.size()),
-        written_(role.tensors.size()),
         full_(role.storages.size()),
-        busy_(role.storages.size()),
         awaited_(role.size()) {}
 
   void run() {
@@ -89,9 +85,6 @@ class LifetimeCheck {
              std::tie(b.bytes.storage, b.bytes.begin, b.posted, b.writes);
     }
   };
-  struct Busy {
-    int readers = 0, writers = 0;
-  };
 
   template <class... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> text, Args&&... args) const {
@@ -111,12 +104,12 @@ class LifetimeCheck {
     const Tensor& tensor = role_.tensors[t];
     if (state_[tensor.storage] == State::freed) fail("reads '{}' after it was freed", tensor.name);
     if (state_[tensor.storage] == State::unborn || !has_value(t)) fail("reads '{}' before it was written", tensor.name);
-    if (busy_[tensor.storage].writers > 0 && in_flight(t, /*writes_only=*/true))
+    if (in_flight(bytes_of(t), /*writes_only=*/true))
       fail("reads '{}' before the transfer into it was waited for", tensor.name);
   }
   /// A tensor has a value when every byte of it was written, or its storage is persistent.
   [[nodiscard]] bool has_value(std::uint32_t t) const {
-    if (full_[role_.tensors[t].storage] || written_[t]) return true;
+    if (full_[role_.tensors[t].storage]) return true;
     const auto parts = parts_.find(role_.tensors[t].storage);
     if (parts == parts_.end()) return false;
     const Bytes bytes = bytes_of(t);
@@ -127,15 +120,9 @@ class LifetimeCheck {
     const Tensor& tensor = role_.tensors[t];
     const std::uint32_t s = tensor.storage;
     if (state_[s] == State::freed) fail("writes '{}' after it was freed", tensor.name);
-    if (busy_[s].readers + busy_[s].writers > 0 && in_flight(t, /*writes_only=*/false))
-      fail("writes '{}' while a transfer uses it", tensor.name);
+    if (in_flight(bytes_of(t), /*writes_only=*/false)) fail("writes '{}' while a transfer uses it", tensor.name);
     state_[s] = State::live;
-    if (full_[s] || written_[t]) return;
-    written_[t] = true;
-    if (role_.storages[s].owner == t)
-      full_[s] = true;
-    else
-      cover(bytes_of(t));
+    if (!full_[s]) cover(bytes_of(t));
   }
   void cover(Bytes bytes) {
     const std::int64_t whole = role_.storages[bytes.storage].bytes;
@@ -157,7 +144,6 @@ class LifetimeCheck {
     const std::span<const std::uint32_t> reads = role_.reads(i_), writes = role_.writes(i_);
     for (std::uint32_t place : changed_reads_[role_.work[i_]]) {
       if (place >= reads.size()) continue;
-      if (std::ranges::find(writes, reads[place]) != writes.end()) continue;
       const Bytes changed = bytes_of(reads[place]);
       const bool listed = std::ranges::any_of(writes, [&](std::uint32_t t) {
         const Bytes bytes = bytes_of(t);
@@ -167,8 +153,7 @@ class LifetimeCheck {
     }
   }
 
-  [[nodiscard]] bool in_flight(std::uint32_t t, bool writes_only) const {
-    const Bytes bytes = bytes_of(t);
+  [[nodiscard]] bool in_flight(const Bytes& bytes, bool writes_only) const {
     for (auto use = uses_.lower_bound({{bytes.storage, 0, 0}, 0, false});
          use != uses_.end() && use->bytes.storage == bytes.storage && use->bytes.begin < bytes.end; ++use)
       if (use->bytes.end > bytes.begin && (use->writes || !writes_only)) return true;
@@ -182,13 +167,8 @@ class LifetimeCheck {
     if (kind == InstructionKind::collective && role_.reads(i_)[0] != role_.writes(i_)[0])
       fail("reads '{}' and writes '{}', but works in place", role_.tensors[role_.reads(i_)[0]].name,
            role_.tensors[role_.writes(i_)[0]].name);
-    for (std::uint32_t t : role_.reads(i_)) use(t, false);
-    for (std::uint32_t t : role_.writes(i_)) use(t, true);
-  }
-  void use(std::uint32_t t, bool writes) {
-    const Bytes bytes = bytes_of(t);
-    uses_.insert({bytes, i_, writes});
-    ++(writes ? busy_[bytes.storage].writers : busy_[bytes.storage].readers);
+    for (std::uint32_t t : role_.reads(i_)) uses_.insert({bytes_of(t), i_, false});
+    for (std::uint32_t t : role_.writes(i_)) uses_.insert({bytes_of(t), i_, true});
   }
   void await() {
     const std::uint32_t posted = role_.awaits[i_];
@@ -199,19 +179,15 @@ class LifetimeCheck {
           role_.name, role_.ranks.empty() ? 0 : role_.ranks[0], i_, posted);
     if (awaited_[posted]) fail("instruction {} has been waited for already", posted);
     awaited_[posted] = true;
-    for (std::uint32_t t : role_.reads(posted)) end_use(posted, t, false);
-    for (std::uint32_t t : role_.writes(posted)) end_use(posted, t, true);
-  }
-  void end_use(std::uint32_t posted, std::uint32_t t, bool writes) {
-    const Bytes bytes = bytes_of(t);
-    uses_.erase({bytes, posted, writes});
-    --(writes ? busy_[bytes.storage].writers : busy_[bytes.storage].readers);
+    for (std::uint32_t t : role_.reads(posted)) uses_.erase({bytes_of(t), posted, false});
+    for (std::uint32_t t : role_.writes(posted)) uses_.erase({bytes_of(t), posted, true});
   }
   void free(std::uint32_t s) {
     if (role_.storages[s].persistent) fail("frees '{}', which is persistent", name(s));
     if (state_[s] == State::unborn) fail("frees '{}' before it was written", name(s));
     if (state_[s] == State::freed) fail("frees '{}' a second time", name(s));
-    if (busy_[s].readers + busy_[s].writers > 0) fail("frees '{}' while a transfer uses it", name(s));
+    if (in_flight({s, 0, role_.storages[s].bytes}, /*writes_only=*/false))
+      fail("frees '{}' while a transfer uses it", name(s));
     state_[s] = State::freed;
   }
 
@@ -220,10 +196,8 @@ class LifetimeCheck {
   const std::vector<std::vector<std::uint32_t>>& changed_reads_;
   std::uint32_t i_ = 0;
   std::vector<State> state_;                                                       // by storage
-  std::vector<bool> written_;                                                      // by tensor
   std::vector<bool> full_;                                                         // by storage: every byte has a value
   std::unordered_map<std::uint32_t, std::map<std::int64_t, std::int64_t>> parts_;  // else: the bytes that have
-  std::vector<Busy> busy_;                                                         // by storage
   std::set<Use> uses_;                                                             // of the transfers in flight
   std::vector<bool> awaited_;                                                      // by instruction
 };

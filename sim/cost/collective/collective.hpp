@@ -13,29 +13,31 @@
 #include <cstdint>
 #include <string_view>
 
-#include "sim/error.hpp"
 #include "sim/program/program.hpp"
 #include "sim/table.hpp"
 
 namespace sim {
+
+/// Among n members, two or more.
+struct ClosedForm {
+  double (*steps)(std::uint32_t n);
+  double (*wire_share)(std::uint32_t n);  // wire bytes / s
+};
 
 struct CollectiveAlgorithm {
   std::string_view name;
   std::string_view equation;  // one line
   std::string_view assumes;
   std::string_view source;
-  double (*steps)(CollectiveKind kind, std::uint32_t members);
-  double (*wire_bytes)(CollectiveKind kind, std::uint32_t members, double bytes);
+  ClosedForm all_reduce, broadcast;
+
+  [[nodiscard]] double steps(CollectiveKind kind, std::uint32_t members) const;
+  [[nodiscard]] double wire_bytes(CollectiveKind kind, std::uint32_t members, double bytes) const;
 };
 
 const Table<CollectiveAlgorithm>& collective_table();
 
 /// What a world uses. ConfigError for an unknown world.
 const CollectiveAlgorithm& collective_algorithm(std::string_view world, CollectiveKind kind);
-
-// Rows of the table, one per .cpp of this folder.
-CollectiveAlgorithm ring_algorithm();
-CollectiveAlgorithm tree_algorithm();
-CollectiveAlgorithm direct_algorithm();
 
 }  // namespace sim

@@ -9,15 +9,16 @@ Signature signature(const OpInstance& op) {
   const TensorSpec channels{x.dtype, {x.shape[1]}};
   if (x.elements() == x.shape[1])
     throw ConfigError("op 'batch_norm' needs more than one value per channel in training, found {}", to_string(x));
-  Signature s;
-  s.output = x;
-  s.parameters = {{"weight", channels, 0, 1}, {"bias", channels, 0, 0}};
-  s.buffers = {
-      {"running_mean", channels, 0}, {"running_var", channels, 1}, {"num_batches_tracked", {Dtype::i64, {}}, 0}};
-  s.saved = {{"save_mean", channels}, {"save_invstd", channels}};
-  s.backward_reads = {
-      {Operand::From::input, 0}, {Operand::From::parameter, 0}, {Operand::From::saved, 0}, {Operand::From::saved, 1}};
-  return s;
+  return {.output = x,
+          .parameters = {{"weight", channels, 0, 1}, {"bias", channels, 0, 0}},
+          .buffers = {{"running_mean", channels, 0},
+                      {"running_var", channels, 1},
+                      {"num_batches_tracked", {Dtype::i64, {}}, 0}},
+          .saved = {{"save_mean", channels}, {"save_invstd", channels}},
+          .backward_reads = {{Operand::From::input, 0},
+                             {Operand::From::parameter, 0},
+                             {Operand::From::saved, 0},
+                             {Operand::From::saved, 1}}};
 }
 
 /// Two passes over x forward (statistics, then normalise): read twice, written once. Backward: x and grad_y are read

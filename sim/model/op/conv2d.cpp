@@ -1,49 +1,37 @@
-#include <array>
-
 #include "sim/model/op/kinds.hpp"
 
 namespace sim {
 namespace {
 
-std::int64_t output_size(std::int64_t input, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
-                         std::int64_t dilation) {
-  return (input + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1;
-}
-
 Signature signature(const OpInstance& op) {
   const TensorSpec& x = op.inputs[0];
   need_rank(op, 4, "[batch, channels, height, width]");
-  const std::int64_t groups = op.integer("groups"), out = op.integer("out_channels"),
+  const std::int64_t groups = op.integer("groups"), channels = x.shape[1], out = op.integer("out_channels"),
                      kernel = op.integer("kernel_size");
-  const std::int64_t channels = x.shape[1];
   if (channels % groups != 0 || out % groups != 0)
     throw ConfigError("groups={} must divide the {} input and {} output channels", groups, channels, out);
   auto size = [&](std::int64_t s) {
-    return output_size(s, kernel, op.integer("stride"), op.integer("padding"), op.integer("dilation"));
+    const std::int64_t reach = op.integer("dilation") * (kernel - 1) + 1;
+    return (s + 2 * op.integer("padding") - reach) / op.integer("stride") + 1;
   };
   const std::int64_t height = size(x.shape[2]), width = size(x.shape[3]);
   if (height < 1 || width < 1)
     throw ConfigError("kernel_size={} is larger than the padded input {}", kernel, to_string(x));
-  Signature s;
-  s.output = {x.dtype, {x.shape[0], out, height, width}};
   // torch.nn.Conv2d's default: kaiming_uniform with a = sqrt(5), that is ±1/sqrt(fan_in), for weight and bias.
   const double bound = 1.0 / std::sqrt(static_cast<double>(channels / groups * kernel * kernel));
-  s.parameters.push_back({"weight", {x.dtype, {out, channels / groups, kernel, kernel}}, bound});
+  Signature s{.output = {x.dtype, {x.shape[0], out, height, width}},
+              .parameters = {{"weight", {x.dtype, {out, channels / groups, kernel, kernel}}, bound}},
+              .backward_reads = {{Operand::From::input, 0}, {Operand::From::parameter, 0}}};
   if (op.integer("bias")) s.parameters.push_back({"bias", {x.dtype, {out}}, bound});
-  s.backward_reads = {{Operand::From::input, 0}, {Operand::From::parameter, 0}};
   return s;
 }
 
-/// torch.utils.flop_counter's conv_flop_count: 2 · batch · out_h·out_w · out_channels · in_channels/groups · k². The
-/// two gradients cost the same each: every product of the forward appears once in either sum.
+/// torch.utils.flop_counter's conv_flop_count: 2 · batch · out_h·out_w · out_channels · in_channels/groups · k².
 Demand demand(const OpInstance& op, Pass pass, std::uint32_t grads) {
   const Signature s = op.signature();
   const double flops = 2.0 * static_cast<double>(s.output.elements()) *
                        static_cast<double>(s.parameters[0].spec.elements()) / static_cast<double>(s.output.shape[1]);
-  const double x = size(op.inputs[0]), w = size(s.parameters[0].spec), y = size(s.output);
-  if (pass == Pass::forward) return {flops, x + w + y};
-  const double input_grad = (grads & 1U) ? 1 : 0, weight_grad = (grads & kParameterGrads) ? 1 : 0;
-  return {flops * (input_grad + weight_grad), y + input_grad * (w + x) + weight_grad * (x + w)};
+  return matrix_demand(op, s, flops, pass, grads);
 }
 
 constexpr std::int64_t kManyPixels = 12;  // MKL's, see cpu_kernel
@@ -61,11 +49,11 @@ CpuKernel cpu_kernel(const OpInstance& op, Pass) {
   if (x.dtype != Dtype::f64 && more_than_a_product && large) return {"oneDNN"};
   const std::vector<std::int64_t> y = op.signature().output.shape;
   const std::int64_t pixels = y[2] * y[3];
-  using Names = std::array<std::string_view, 3>;
-  const std::size_t class_of_pixels = pixels == 1 ? 0 : pixels < kManyPixels ? 1 : 2;
   if (kernel == 1 && stride == 1 && op.integer("padding") == 0)
-    return {Names{"matrix product, one pixel", "matrix product, few pixels", "matrix product"}.at(class_of_pixels)};
-  return {Names{"im2col, one pixel", "im2col, few pixels", "im2col"}.at(class_of_pixels)};
+    return {pixels == 1            ? "matrix product, one pixel"
+            : pixels < kManyPixels ? "matrix product, few pixels"
+                                   : "matrix product"};
+  return {pixels == 1 ? "im2col, one pixel" : pixels < kManyPixels ? "im2col, few pixels" : "im2col"};
 }
 
 }  // namespace

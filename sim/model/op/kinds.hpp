@@ -1,4 +1,4 @@
-// The constructors of the table's rows (one per .cpp of this folder, listed in table.cpp), and what these files share.
+// The rows of op_table, one function per file of this folder, and what these files share.
 #pragma once
 
 #include <cmath>
@@ -11,37 +11,45 @@ namespace sim {
 OpKind conv2d_kind();
 OpKind linear_kind();
 OpKind batch_norm_kind();
-OpKind relu_kind();
-OpKind max_pool_kind();
-OpKind adaptive_avg_pool_kind();
-OpKind flatten_kind();
-OpKind add_kind();
-OpKind softmax_kind();
-OpKind mse_loss_kind();
-OpKind cross_entropy_kind();
-OpKind sgd_kind();
-OpKind adam_kind();
-OpKind accumulate_kind();
-OpKind scaled_copy_kind();
-OpKind make_input_kind();
-OpKind make_target_kind();
-OpKind read_result_kind();
-
-/// Of helpers that write a tensor like their first input.
-inline Signature like_input(const OpInstance& op) {
-  Signature s;
-  s.output = op.inputs[0];
-  return s;
-}
+std::vector<OpKind> layer_kinds();
+std::vector<OpKind> loss_kinds();
+std::vector<OpKind> optimizer_kinds();
+std::vector<OpKind> helper_kinds();
 
 /// Bytes of a tensor as a number for a Demand.
 inline double size(const TensorSpec& spec) { return static_cast<double>(spec.bytes()); }
 inline double count(const TensorSpec& spec) { return static_cast<double>(spec.elements()); }
 
+/// The demand of an op that does so many FLOP per element of its first input, and reads and writes as many bytes as
+/// `forward` or `backward` tensors like it.
+template <int flops, int forward, int backward = forward>
+Demand per_element(const OpInstance& op, Pass pass, std::uint32_t /*grads*/) {
+  return {flops * count(op.inputs[0]), (pass == Pass::backward ? backward : forward) * size(op.inputs[0])};
+}
+/// The demand of a matrix product with the signature's first parameter. Both gradients cost `flops`, as the forward
+/// does: every product of the forward appears once in either sum.
+inline Demand matrix_demand(const OpInstance& op, const Signature& s, double flops, Pass pass, std::uint32_t grads) {
+  const double x = size(op.inputs[0]), w = size(s.parameters[0].spec), y = size(s.output);
+  if (pass == Pass::forward) return {flops, x + w + y};
+  const double input_grad = (grads & 1U) ? 1 : 0, weight_grad = (grads & kParameterGrads) ? 1 : 0;
+  return {flops * (input_grad + weight_grad), y + input_grad * (w + x) + weight_grad * (x + w)};
+}
+
+/// For ops with the attribute "inplace".
+inline OutputStorage fresh_or_in_place(const OpInstance& op) {
+  return op.integer("inplace") ? OutputStorage::in_place : OutputStorage::fresh;
+}
+
 /// ConfigError unless the first input has `rank` dimensions.
 inline void need_rank(const OpInstance& op, std::size_t rank, std::string_view expected) {
   if (op.inputs[0].shape.size() != rank)
     throw ConfigError("op '{}' needs an input {}, found {}", op.kind->name, expected, to_string(op.inputs[0]));
+}
+/// ConfigError unless the two inputs are alike; `inputs` says what they are.
+inline void need_one_shape(const OpInstance& op, std::string_view inputs) {
+  if (op.inputs[0] != op.inputs[1])
+    throw ConfigError("op '{}' needs {} of one shape, found {} and {}", op.kind->name, inputs, to_string(op.inputs[0]),
+                      to_string(op.inputs[1]));
 }
 
 }  // namespace sim

@@ -7,23 +7,18 @@ Signature signature(const OpInstance& op) {
   need_rank(op, 2, "[batch, features]");
   const TensorSpec& x = op.inputs[0];
   const std::int64_t in = x.shape[1], out = op.integer("out_features");
-  Signature s;
-  s.output = {x.dtype, {x.shape[0], out}};
   const double bound = 1.0 / std::sqrt(static_cast<double>(in));  // torch.nn.Linear's default
-  s.parameters.push_back({"weight", {x.dtype, {out, in}}, bound});
+  Signature s{.output = {x.dtype, {x.shape[0], out}},
+              .parameters = {{"weight", {x.dtype, {out, in}}, bound}},
+              .backward_reads = {{Operand::From::input, 0}, {Operand::From::parameter, 0}}};
   if (op.integer("bias")) s.parameters.push_back({"bias", {x.dtype, {out}}, bound});
-  s.backward_reads = {{Operand::From::input, 0}, {Operand::From::parameter, 0}};
   return s;
 }
 
 /// torch.utils.flop_counter: a [m,k]·[k,n] product is 2mkn; grad_input and grad_weight are one such product each.
 Demand demand(const OpInstance& op, Pass pass, std::uint32_t grads) {
   const Signature s = op.signature();
-  const double flops = 2.0 * count(s.output) * static_cast<double>(op.inputs[0].shape[1]);
-  const double x = size(op.inputs[0]), w = size(s.parameters[0].spec), y = size(s.output);
-  if (pass == Pass::forward) return {flops, x + w + y};
-  const double input_grad = (grads & 1U) ? 1 : 0, weight_grad = (grads & kParameterGrads) ? 1 : 0;
-  return {flops * (input_grad + weight_grad), y + input_grad * (w + x) + weight_grad * (x + w)};
+  return matrix_demand(op, s, 2.0 * count(s.output) * static_cast<double>(op.inputs[0].shape[1]), pass, grads);
 }
 
 /// MKL multiplies up to three rows by a weight one after the other, as matrix-vector products (gemv), each of which

@@ -1,21 +1,22 @@
 #include "sim/model/op/op.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "sim/error.hpp"
+#include "sim/model/op/kinds.hpp"
 
 namespace sim {
 
-std::string_view to_string(Pass pass) {
-  switch (pass) {
-    case Pass::forward:
-      return "forward";
-    case Pass::backward:
-      return "backward";
-    case Pass::update:
-      return "update";
-  }
-  throw InternalError("pass {}", static_cast<int>(pass));
+const Table<OpKind>& op_table() {
+  static const std::vector<OpKind> kinds = [] {
+    std::vector<OpKind> all{conv2d_kind(), linear_kind(), batch_norm_kind()};
+    for (const auto& family : {layer_kinds(), loss_kinds(), optimizer_kinds(), helper_kinds()})
+      all.insert(all.end(), family.begin(), family.end());
+    return all;
+  }();
+  static const Table<OpKind> table("op kind", kinds);
+  return table;
 }
 
 double OpInstance::number(std::string_view attribute) const {
@@ -58,21 +59,17 @@ std::vector<std::uint32_t> OpInstance::changed_reads(Pass pass) const {
 
 Attributes complete_attributes(const OpKind& kind, const Attributes& given, const std::string& where) {
   for (const auto& [name, value] : given) {
-    bool known = false;
-    std::string names;
-    for (const AttributeSpec& spec : kind.attributes) {
-      names += (names.empty() ? "" : ", ") + std::string(spec.name);
-      if (spec.name != name) continue;
-      known = true;
-      const bool fits =
-          value >= spec.minimum && value <= spec.maximum && (!spec.integral || value == std::floor(value));
-      if (!fits)
-        throw ConfigError("{}: {}={} of op '{}' must be a {} from {} to {}", where, name, value, kind.name,
-                          spec.integral ? "whole number" : "number", spec.minimum, spec.maximum);
-    }
-    if (!known)
+    const auto spec = std::ranges::find(kind.attributes, std::string_view(name), &AttributeSpec::name);
+    if (spec == kind.attributes.end()) {
+      std::string known;
+      for (const AttributeSpec& each : kind.attributes) known += (known.empty() ? "" : ", ") + std::string(each.name);
       throw ConfigError("{}: op '{}' has no attribute '{}'; known: {}", where, kind.name, name,
-                        names.empty() ? "none" : names);
+                        known.empty() ? "none" : known);
+    }
+    const bool in_range = value >= spec->minimum && value <= spec->maximum;
+    if (!in_range || (spec->integral && value != std::floor(value)))
+      throw ConfigError("{}: {}={} of op '{}' must be a {} from {} to {}", where, name, value, kind.name,
+                        spec->integral ? "whole number" : "number", spec->minimum, spec->maximum);
   }
   Attributes complete = given;
   for (const AttributeSpec& spec : kind.attributes) {

@@ -34,7 +34,8 @@
 namespace sim {
 
 enum class Pass : std::uint8_t { forward, backward, update };
-std::string_view to_string(Pass pass);
+inline constexpr EnumNames<Pass, 3> kPasses{"pass", {"forward", "backward", "update"}};
+inline std::string_view to_string(Pass pass) { return kPasses.of(pass); }
 
 /// Attribute values by name; booleans are 0 or 1. Defaults are filled in, so two equal ops compare equal.
 using Attributes = std::map<std::string, double, std::less<>>;

@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "sim/calibrate/probe.hpp"
-#include "sim/cost/measured_transfer.hpp"
+#include "sim/cost/profile.hpp"
 #include "sim/simulate/forecast.hpp"
 #include "sim/simulate/simulate.hpp"
 #include "tests/sim/testing.hpp"
@@ -19,7 +19,6 @@ constexpr double kBusy = 1.3;  // two ranks at once slow each other down so much
 class Known final : public CostModel {
  public:
   explicit Known(const Cluster& cluster) : analytic_(cost_model_table().at("analytic").make(cluster, nullptr)) {}
-  [[nodiscard]] std::string_view name() const override { return "known"; }
   [[nodiscard]] ComputeCost compute(const Work& work) const override {
     const double alone_s = analytic_->compute(work).busy_s[0];
     return {{alone_s, kBusy * alone_s}};

@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "sim/cost/measured_transfer.hpp"
+#include "sim/cost/profile.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {

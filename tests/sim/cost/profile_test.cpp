@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "sim/cluster/cluster.hpp"
-#include "sim/cost/measured_transfer.hpp"
 #include "sim/error.hpp"
 #include "sim/text/spec.hpp"
 

@@ -1,0 +1,102 @@
+// Layers without parameters.
+#include "sim/model/op/kinds.hpp"
+
+namespace sim {
+namespace {
+
+Signature relu_signature(const OpInstance& op) {
+  return {.output = op.inputs[0], .storage = fresh_or_in_place(op), .backward_reads = {{Operand::From::output, 0}}};
+}
+
+Signature softmax_signature(const OpInstance& op) {
+  const std::int64_t dim = op.integer("dim");
+  if (dim >= static_cast<std::int64_t>(op.inputs[0].shape.size()))
+    throw ConfigError("dim={} is outside the input {}", dim, to_string(op.inputs[0]));
+  return {.output = op.inputs[0], .backward_reads = {{Operand::From::output, 0}}};
+}
+
+Signature add_signature(const OpInstance& op) {
+  need_one_shape(op, "two inputs");
+  return {.output = op.inputs[0], .storage = fresh_or_in_place(op), .backward_is_alias = true};
+}
+
+Signature flatten_signature(const OpInstance& op) {
+  const TensorSpec& x = op.inputs[0];
+  if (x.shape.size() < 2) throw ConfigError("op 'flatten' needs an input [batch, …], found {}", to_string(x));
+  return {.output = {x.dtype, {x.shape[0], x.elements() / x.shape[0]}},
+          .storage = OutputStorage::view,
+          .backward_is_alias = true};
+}
+
+Signature max_signature(const OpInstance& op) {
+  need_rank(op, 4, "[batch, channels, height, width]");
+  const TensorSpec& x = op.inputs[0];
+  const std::int64_t kernel = op.integer("kernel_size"), padding = op.integer("padding");
+  const std::int64_t stride = op.integer("stride") ? op.integer("stride") : kernel;
+  if (2 * padding > kernel) throw ConfigError("padding={} must be at most half of kernel_size={}", padding, kernel);
+  auto pooled = [&](std::int64_t s) { return (s + 2 * padding - kernel) / stride + 1; };
+  if (x.shape[2] + 2 * padding < kernel || x.shape[3] + 2 * padding < kernel)
+    throw ConfigError("kernel_size={} is larger than the padded input {}", kernel, to_string(x));
+  const Shape y{x.shape[0], x.shape[1], pooled(x.shape[2]), pooled(x.shape[3])};
+  return {.output = {x.dtype, y},
+          .saved = {{"indices", {Dtype::i64, y}}},
+          .backward_reads = {{Operand::From::input, 0}, {Operand::From::saved, 0}}};
+}
+
+/// Backward fills grad_x with zeros, then scatters.
+Demand max_demand(const OpInstance& op, Pass pass, std::uint32_t) {
+  const Signature s = op.signature();
+  const double window = op.number("kernel_size") * op.number("kernel_size");
+  return {count(s.output) * (pass == Pass::forward ? window : 1),
+          size(op.inputs[0]) + size(s.output) + size(s.saved[0].spec)};
+}
+
+Signature average_signature(const OpInstance& op) {
+  need_rank(op, 4, "[batch, channels, height, width]");
+  const TensorSpec& x = op.inputs[0];
+  const std::int64_t side = op.integer("output_size");
+  return {.output = {x.dtype, {x.shape[0], x.shape[1], side, side}}, .backward_reads = {{Operand::From::input, 0}}};
+}
+
+Demand average_demand(const OpInstance& op, Pass, std::uint32_t) {
+  return {count(op.inputs[0]), size(op.inputs[0]) + size(op.signature().output)};
+}
+
+}  // namespace
+
+std::vector<OpKind> layer_kinds() {
+  return {{.name = "relu",
+           .equation = "y = max(x, 0)",
+           .attributes = {{"inplace", false, 0, 0, 1}},
+           .signature = relu_signature,
+           .demand = per_element<1, 2, 3>},
+          {.name = "max_pool",
+           .equation = "y = max of each kernel_size x kernel_size window",
+           .attributes = {{"kernel_size", true, 0, 1, 1024},
+                          {"stride", false, 0, 0, 1024},  // 0: kernel_size
+                          {"padding", false, 0, 0, 1024}},
+           .signature = max_signature,
+           .demand = max_demand},
+          {.name = "adaptive_avg_pool",
+           .equation = "y[i,j] = mean of window (i,j) of an output_size x output_size partition",
+           .attributes = {{"output_size", true, 0, 1, 4096}},
+           .signature = average_signature,
+           .demand = average_demand},
+          {.name = "flatten",
+           .equation = "y = x as [batch, features] (a view)",
+           .signature = flatten_signature,
+           .demand = per_element<0, 0>},
+          {.name = "add",
+           .equation = "y = a + b",
+           .inputs = 2,
+           .attributes = {{"inplace", false, 0, 0, 1}},
+           .signature = add_signature,
+           .demand = per_element<1, 3>},
+          {.name = "softmax",
+           .equation = "y_i = exp(x_i) / sum_j exp(x_j) along dim",
+           .attributes = {{"dim", false, 1, 0, 8}},
+           .signature = softmax_signature,
+           .demand = per_element<5, 2, 3>}};
+}
+
+}  // namespace sim
