@@ -19,7 +19,7 @@
 #include "backend/rank/run.hpp"
 #include "backend/supervise.hpp"
 #include "sim/cluster/world.hpp"
-#include "sim/exit_status.hpp"
+#include "sim/error.hpp"
 
 namespace backend {
 namespace {

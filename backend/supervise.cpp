@@ -17,7 +17,7 @@
 #include "backend/machine/process.hpp"
 #include "backend/rank/hang_watch.hpp"
 #include "backend/rank/progress.hpp"
-#include "sim/exit_status.hpp"
+#include "sim/error.hpp"
 
 namespace backend {
 namespace {

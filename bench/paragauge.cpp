@@ -17,7 +17,7 @@
 #include "bench/commands.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/cost/cost_model.hpp"
-#include "sim/exit_status.hpp"
+#include "sim/error.hpp"
 #include "sim/strategy/strategy.hpp"
 #include "sim/text/file.hpp"
 #ifdef PARAGAUGE_BACKEND

@@ -1,6 +1,7 @@
 #include "sim/error.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cctype>
 
 namespace sim {
@@ -28,19 +29,21 @@ std::size_t edits(std::string_view a, std::string_view b) {
 /// Bytes of the character that begins at `text`; 0: no UTF-8.
 std::size_t character_bytes(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
-  const std::size_t bytes = first < 0x80   ? 1
-                            : first < 0xc2 ? 0
-                            : first < 0xe0 ? 2
-                            : first < 0xf0 ? 3
-                            : first < 0xf5 ? 4
-                                           : 0;
-  if (bytes > text.size()) return 0;
+  const int ones = std::countl_one(first);
+  const std::size_t bytes = ones == 0 ? 1 : static_cast<std::size_t>(ones);
+  if (ones == 1 || first == 0xc0 || first == 0xc1 || first > 0xf4 || bytes > text.size()) return 0;
   for (std::size_t i = 1; i < bytes; ++i)
     if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) return 0;
   return bytes;
 }
 
 }  // namespace
+
+int exit_status(const std::exception& error) {
+  if (dynamic_cast<const ConfigError*>(&error) != nullptr) return kConfigErrorStatus;
+  if (dynamic_cast<const RunError*>(&error) != nullptr) return kRunErrorStatus;
+  return kInternalErrorStatus;
+}
 
 std::string did_you_mean(std::string_view wrong, const std::vector<std::string_view>& names) {
   constexpr std::size_t kLongest = 64;  // nobody mistypes more, and the work grows with the square

@@ -3,8 +3,8 @@
 //   throw ConfigError("split_size=3 must divide global_batch={} of model '{}'", batch, model.name);  // input is wrong
 //   check_internal(index < size, "tensor id {} of {}", index, size);                                 // we are
 //
-// A message says what is wrong, where, and what is allowed, in one line. Programs print it and exit with code 2
-// (ConfigError) or 70 (InternalError); library code never calls exit().
+// A message says what is wrong, where, and what is allowed, in one line. Programs print it and exit with
+// exit_status(error); library code never calls exit().
 //
 //   throw ConfigError("unknown command '{}'{}", name, did_you_mean(name, names));  // …; did you mean 'predict'?
 //   fmt::print(stderr, "{}\n", printable(error.what()));                          // names may come from anywhere
@@ -43,6 +43,12 @@ class InternalError : public std::logic_error {
   explicit InternalError(fmt::format_string<Args...> text, Args&&... args)
       : std::logic_error("internal error: " + fmt::format(text, std::forward<Args>(args)...)) {}
 };
+
+// What programs exit with when they fail, beside 1 (a result that was verified is wrong).
+constexpr int kConfigErrorStatus = 2;     // ConfigError, and a command line that can't be read
+constexpr int kInternalErrorStatus = 70;  // EX_SOFTWARE: InternalError, and what nobody expected
+constexpr int kRunErrorStatus = 75;       // EX_TEMPFAIL: RunError
+int exit_status(const std::exception& error);
 
 template <class... Args>
 void check_internal(bool holds, fmt::format_string<Args...> text, Args&&... args) {

@@ -18,39 +18,32 @@
 namespace sim {
 
 template <class Entry>
-class Table {
+class Table : public std::span<const Entry> {
  public:
   /// `what` names an entry in messages ("op kind", "strategy"); `entries` must outlive the table.
-  constexpr Table(std::string_view what, std::span<const Entry> entries) : what_(what), entries_(entries) {}
+  constexpr Table(std::string_view what, std::span<const Entry> entries)
+      : std::span<const Entry>(entries), what_(what) {}
 
   [[nodiscard]] const Entry* find(std::string_view name) const {
-    for (const Entry& entry : entries_)
+    for (const Entry& entry : *this)
       if (entry.name == name) return &entry;
     return nullptr;
   }
   /// Throws ConfigError: "unknown op kind 'conv3d'; known: conv2d, linear, …; did you mean 'conv2d'?".
   [[nodiscard]] const Entry& at(std::string_view name) const {
     if (const Entry* entry = find(name)) return *entry;
-    throw ConfigError("unknown {} '{}'; known: {}{}", what_, name, names(), suggestion(name));
+    std::vector<std::string_view> known;
+    for (const Entry& entry : *this) known.push_back(entry.name);
+    throw ConfigError("unknown {} '{}'; known: {}{}", what_, name, names(), did_you_mean(name, known));
   }
   [[nodiscard]] std::string names() const {
     std::string list;
-    for (const Entry& entry : entries_) list += (list.empty() ? "" : ", ") + std::string(entry.name);
+    for (const Entry& entry : *this) list += (list.empty() ? "" : ", ") + std::string(entry.name);
     return list;
   }
-  /// did_you_mean among the names.
-  [[nodiscard]] std::string suggestion(std::string_view wrong) const {
-    std::vector<std::string_view> known;
-    for (const Entry& entry : entries_) known.push_back(entry.name);
-    return did_you_mean(wrong, known);
-  }
-  [[nodiscard]] auto begin() const { return entries_.begin(); }
-  [[nodiscard]] auto end() const { return entries_.end(); }
-  [[nodiscard]] std::size_t size() const { return entries_.size(); }
 
  private:
   std::string_view what_;
-  std::span<const Entry> entries_;
 };
 
 /// The names of an enum's values, in their order.

@@ -8,11 +8,14 @@
 #pragma once
 
 #include <compare>
+#include <cstdint>
 
 namespace sim {
 
+enum class Dimension : std::uint8_t { time, size, work, bandwidth, rate };
+
 /// A double with a dimension. Linear arithmetic inside a dimension; a ratio of two equal dimensions is a plain number.
-template <class Dimension>
+template <Dimension dimension>
 class Quantity {
  public:
   constexpr Quantity() = default;
@@ -20,20 +23,12 @@ class Quantity {
   /// The value in the SI base unit of the dimension (s, B, FLOP, B/s, FLOP/s).
   [[nodiscard]] constexpr double base() const { return value_; }
 
-  [[nodiscard]] constexpr double in_seconds() const requires Dimension::is_time { return value_; }
-  [[nodiscard]] constexpr double in_milliseconds() const requires Dimension::is_time { return value_ * 1e3; }
-  [[nodiscard]] constexpr double in_microseconds() const requires Dimension::is_time { return value_ * 1e6; }
-  [[nodiscard]] constexpr double in_MiB() const requires Dimension::is_size { return value_ / 1048576.0; }
-  [[nodiscard]] constexpr double in_GiB() const requires Dimension::is_size { return value_ / 1073741824.0; }
+  [[nodiscard]] constexpr double in_seconds() const requires(dimension == Dimension::time) { return value_; }
+  [[nodiscard]] constexpr double in_milliseconds() const requires(dimension == Dimension::time) { return value_ * 1e3; }
+  [[nodiscard]] constexpr double in_GiB() const requires(dimension == Dimension::size) { return value_ / 1073741824.0; }
 
-  constexpr Quantity& operator+=(Quantity other) {
-    value_ += other.value_;
-    return *this;
-  }
-  constexpr Quantity& operator-=(Quantity other) {
-    value_ -= other.value_;
-    return *this;
-  }
+  constexpr Quantity& operator+=(Quantity other) { return *this = *this + other; }
+  constexpr Quantity& operator-=(Quantity other) { return *this = *this - other; }
   friend constexpr Quantity operator+(Quantity a, Quantity b) { return Quantity(a.value_ + b.value_); }
   friend constexpr Quantity operator-(Quantity a, Quantity b) { return Quantity(a.value_ - b.value_); }
   friend constexpr Quantity operator*(Quantity a, double k) { return Quantity(a.value_ * k); }
@@ -47,30 +42,13 @@ class Quantity {
   double value_ = 0;
 };
 
-struct TimeDimension {
-  static constexpr bool is_time = true, is_size = false;
-};
-struct SizeDimension {
-  static constexpr bool is_time = false, is_size = true;
-};
-struct WorkDimension {
-  static constexpr bool is_time = false, is_size = false;
-};
-struct BandwidthDimension {
-  static constexpr bool is_time = false, is_size = false;
-};
-struct RateDimension {
-  static constexpr bool is_time = false, is_size = false;
-};
-
-using Seconds = Quantity<TimeDimension>;
-using Bytes = Quantity<SizeDimension>;
-using Flops = Quantity<WorkDimension>;
-using BytesPerSecond = Quantity<BandwidthDimension>;
-using FlopsPerSecond = Quantity<RateDimension>;
+using Seconds = Quantity<Dimension::time>;
+using Bytes = Quantity<Dimension::size>;
+using Flops = Quantity<Dimension::work>;
+using BytesPerSecond = Quantity<Dimension::bandwidth>;
+using FlopsPerSecond = Quantity<Dimension::rate>;
 
 constexpr Seconds seconds(double v) { return Seconds::from_base(v); }
-constexpr Seconds milliseconds(double v) { return Seconds::from_base(v * 1e-3); }
 constexpr Seconds microseconds(double v) { return Seconds::from_base(v * 1e-6); }
 constexpr Bytes bytes(double v) { return Bytes::from_base(v); }
 constexpr Bytes gibibytes(double v) { return Bytes::from_base(v * 1073741824.0); }

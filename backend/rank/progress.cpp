@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "backend/machine/clock.hpp"
-#include "sim/exit_status.hpp"
+#include "sim/error.hpp"
 
 namespace backend {
 namespace {

@@ -5,7 +5,6 @@
 
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
-#include "sim/text/file_format.hpp"
 #include "sim/text/spec.hpp"
 
 namespace sim {

@@ -13,7 +13,6 @@
 #include "sim/error.hpp"
 #include "sim/program/memory.hpp"
 #include "sim/simulate/step_parts.hpp"
-#include "sim/text/file_format.hpp"
 #include "sim/text/spec.hpp"
 
 namespace sim {

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/error.hpp"
-#include "sim/text/file_format.hpp"
 #include "sim/text/spec.hpp"
 
 namespace sim {

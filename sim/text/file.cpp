@@ -36,13 +36,6 @@ struct File {
   }
   File(const File&) = delete;
 
-  [[nodiscard]] struct stat status() const {
-    struct stat found {};
-    fstat(descriptor, &found);
-    return found;
-  }
-  /// False, with errno, when a network's file system says only at the end that it has no space.
-  [[nodiscard]] bool shut() { return close(std::exchange(descriptor, -1)) == 0; }
   /// False, with errno, unless all of it could be written.
   [[nodiscard]] bool write_all(std::string_view text) const {
     while (!text.empty()) {
@@ -94,7 +87,8 @@ void replace(const fs::path& path, const fs::path& target, const struct stat* be
     [[maybe_unused]] const int given = fchown(part.descriptor, before->st_uid, before->st_gid);
     good = fchmod(part.descriptor, before->st_mode & 07777) == 0;
   }
-  good = good && part.shut() &&
+  // A network's file system may say only at the end that it has no space.
+  good = good && close(std::exchange(part.descriptor, -1)) == 0 &&
          renameat(folder.descriptor, name.c_str(), folder.descriptor, target.filename().c_str()) == 0;
   if (good) return;
   const int error = errno;
@@ -121,7 +115,8 @@ void write_text_file(const fs::path& path, std::string_view text) {
   const File file(open(path.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC));
   if (file.descriptor < 0 && errno != ENOENT) cannot_write(path, errno);
   if (file.descriptor < 0) return replace(path, target_of(path), nullptr, text);
-  const struct stat found = file.status();
+  struct stat found {};
+  fstat(file.descriptor, &found);
   if (const std::optional<int> descriptor = console(found)) {
     std::fflush(stdout);
     const File own(dup(*descriptor));

@@ -4,8 +4,10 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <ranges>
 
 #include "sim/error.hpp"
 
@@ -47,17 +49,23 @@ bool is_whole(const Json& x) {
          (!x.is_number_unsigned() || x.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max());
 }
 
+template <class T, class Accepts>
+std::vector<T> list_of(const Json& found, const std::string& where, std::string_view key, std::string_view expected,
+                       const Accepts& accepts) {
+  if (!found.is_array() || !std::all_of(found.begin(), found.end(), accepts)) wrong_type(where, key, expected, found);
+  return found.get<std::vector<T>>();
+}
+
 }  // namespace
 
 SpecText::SpecText(std::string_view text, std::string_view what) : what_(what), whole_(text) {
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view item = text.substr(begin, end - begin);
+  for (const auto part : std::views::split(text, ',')) {
+    const std::string_view item(part.begin(), part.end());
     const std::size_t equals = item.find('=');
-    if (item.empty() && text.size() > 0)
-      throw ConfigError("{} '{}': an empty item; expected name,key=value,…", what_, whole_);
+    if (item.empty()) throw ConfigError("{} '{}': an empty item; expected name,key=value,…", what_, whole_);
     if (equals == std::string_view::npos) {
-      if (begin != 0) throw ConfigError("{} '{}': '{}' has no '='; expected key=value", what_, whole_, item);
+      if (item.data() != text.data())
+        throw ConfigError("{} '{}': '{}' has no '='; expected key=value", what_, whole_, item);
       head_ = item;
     } else {
       const std::string_view key = item.substr(0, equals);
@@ -66,11 +74,8 @@ SpecText::SpecText(std::string_view text, std::string_view what) : what_(what), 
       if (has(key)) throw ConfigError("{} '{}': '{}' is given twice", what_, whole_, key);
       items_.emplace_back(key, item.substr(equals + 1));
     }
-    begin = end + 1;
   }
 }
-
-bool SpecText::has(std::string_view key) const { return text(key).has_value(); }
 
 std::optional<std::string> SpecText::text(std::string_view key) const {
   for (const auto& [name, value] : items_)
@@ -111,9 +116,6 @@ JsonObject::JsonObject(const Json& object, std::string where)
     : object_(std::make_shared<const Json>(object)), where_(std::move(where)) {
   if (!object_->is_object()) throw ConfigError("{}: must be a JSON object", where_);
 }
-JsonObject::~JsonObject() = default;
-JsonObject::JsonObject(JsonObject&&) noexcept = default;
-JsonObject::JsonObject(const JsonObject&) = default;
 
 bool JsonObject::has(std::string_view key) const { return object_->find(key) != object_->end(); }
 
@@ -124,31 +126,27 @@ const Json& JsonObject::value(std::string_view key) {
   return *found;
 }
 
-std::string JsonObject::text(std::string_view key) {
+std::string JsonObject::text(std::string_view key, std::optional<std::string_view> otherwise) {
+  if (otherwise && !has(key)) return std::string(*otherwise);
   const Json& found = value(key);
   if (!found.is_string()) wrong_type(where_, key, "a text", found);
   return found.get<std::string>();
 }
-std::string JsonObject::text(std::string_view key, std::string_view otherwise) {
-  return has(key) ? text(key) : std::string(otherwise);
-}
 
-double JsonObject::number(std::string_view key) {
+double JsonObject::number(std::string_view key, std::optional<double> otherwise) {
+  if (otherwise && !has(key)) return *otherwise;
   const Json& found = value(key);
   if (!found.is_number()) wrong_type(where_, key, "a number", found);
   const double result = found.get<double>();
   if (!std::isfinite(result)) wrong_type(where_, key, "a finite number", found);
   return result;
 }
-double JsonObject::number(std::string_view key, double otherwise) { return has(key) ? number(key) : otherwise; }
 
-std::int64_t JsonObject::integer(std::string_view key) {
+std::int64_t JsonObject::integer(std::string_view key, std::optional<std::int64_t> otherwise) {
+  if (otherwise && !has(key)) return *otherwise;
   const Json& found = value(key);
   if (!is_whole(found)) wrong_type(where_, key, "a whole number", found);
   return found.get<std::int64_t>();
-}
-std::int64_t JsonObject::integer(std::string_view key, std::int64_t otherwise) {
-  return has(key) ? integer(key) : otherwise;
 }
 
 bool JsonObject::boolean(std::string_view key, bool otherwise) {
@@ -159,26 +157,15 @@ bool JsonObject::boolean(std::string_view key, bool otherwise) {
 }
 
 std::vector<std::int64_t> JsonObject::integers(std::string_view key) {
-  const Json& found = value(key);
-  const bool fits = found.is_array() && std::all_of(found.begin(), found.end(), is_whole);
-  if (!fits) wrong_type(where_, key, "a list of whole numbers", found);
-  return found.get<std::vector<std::int64_t>>();
+  return list_of<std::int64_t>(value(key), where_, key, "a list of whole numbers", is_whole);
 }
 
 std::vector<double> JsonObject::numbers(std::string_view key) {
-  const Json& found = value(key);
-  const bool fits =
-      found.is_array() && std::all_of(found.begin(), found.end(), [](const Json& x) { return x.is_number(); });
-  if (!fits) wrong_type(where_, key, "a list of numbers", found);
-  return found.get<std::vector<double>>();
+  return list_of<double>(value(key), where_, key, "a list of numbers", std::mem_fn(&Json::is_number));
 }
 
 std::vector<std::string> JsonObject::texts(std::string_view key) {
-  const Json& found = value(key);
-  const bool fits =
-      found.is_array() && std::all_of(found.begin(), found.end(), [](const Json& x) { return x.is_string(); });
-  if (!fits) wrong_type(where_, key, "a list of texts", found);
-  return found.get<std::vector<std::string>>();
+  return list_of<std::string>(value(key), where_, key, "a list of texts", std::mem_fn(&Json::is_string));
 }
 
 JsonObject JsonObject::object(std::string_view key) {
@@ -221,6 +208,21 @@ JsonObject parse_json(std::string_view text, const std::string& where) {
 }
 
 JsonObject read_json_file(const std::filesystem::path& path) { return parse_json(read_text_file(path), path.string()); }
+
+void check_format(JsonObject& file, std::string_view name, int version, std::string_view remedy) {
+  const std::string format = file.text("format"), &where = file.where();
+  const std::string expected = fmt::format("{}-{}", name, version);
+  if (format == expected) return;
+  if (format.starts_with(fmt::format("{}-", name))) {
+    int found = 0;
+    const auto [end, error] = std::from_chars(format.data() + name.size() + 1, format.data() + format.size(), found);
+    if (error == std::errc() && end == format.data() + format.size()) {
+      if (found < version) throw ConfigError("{}: format '{}' is older than '{}'; {}", where, format, expected, remedy);
+      throw ConfigError("{}: format '{}' is newer than '{}'; it needs a newer paragauge", where, format, expected);
+    }
+  }
+  throw ConfigError("{}: format '{}' is not '{}'", where, format, expected);
+}
 
 std::filesystem::path catalog_directory() {
   if (const char* directory = std::getenv("PARAGAUGE_CATALOG_DIR")) return directory;

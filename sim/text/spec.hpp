@@ -31,7 +31,7 @@ class SpecText {
   SpecText(std::string_view text, std::string_view what);
 
   [[nodiscard]] const std::string& head() const { return head_; }
-  [[nodiscard]] bool has(std::string_view key) const;
+  [[nodiscard]] bool has(std::string_view key) const { return text(key).has_value(); }
   [[nodiscard]] std::optional<std::string> text(std::string_view key) const;
   /// The value of `key`, or `otherwise` if it isn't given; ConfigError unless minimum ≤ value ≤ maximum.
   [[nodiscard]] std::int64_t integer(std::string_view key, std::int64_t otherwise, std::int64_t minimum,
@@ -50,17 +50,12 @@ class SpecText {
 class JsonObject {
  public:
   JsonObject(const nlohmann::json& object, std::string where);
-  ~JsonObject();
-  JsonObject(JsonObject&&) noexcept;
-  JsonObject(const JsonObject&);
 
   [[nodiscard]] bool has(std::string_view key) const;
-  std::string text(std::string_view key);
-  std::string text(std::string_view key, std::string_view otherwise);
-  double number(std::string_view key);
-  double number(std::string_view key, double otherwise);
-  std::int64_t integer(std::string_view key);
-  std::int64_t integer(std::string_view key, std::int64_t otherwise);
+  /// The value, or `otherwise` where it is missing.
+  std::string text(std::string_view key, std::optional<std::string_view> otherwise = std::nullopt);
+  double number(std::string_view key, std::optional<double> otherwise = std::nullopt);
+  std::int64_t integer(std::string_view key, std::optional<std::int64_t> otherwise = std::nullopt);
   bool boolean(std::string_view key, bool otherwise);
   std::vector<std::int64_t> integers(std::string_view key);
   std::vector<double> numbers(std::string_view key);
@@ -84,6 +79,10 @@ class JsonObject {
 JsonObject read_json_file(const std::filesystem::path& path);
 /// `where` names the text in messages.
 JsonObject parse_json(std::string_view text, const std::string& where);
+
+/// ConfigError unless the object's "format" is `name`-`version`; `remedy` is what to do about an older file:
+///   p.json: format 'paragauge-profile-0' is older than 'paragauge-profile-1'; calibrate again
+void check_format(JsonObject& file, std::string_view name, int version, std::string_view remedy);
 
 /// The folder of models/, devices/ and clusters/: PARAGAUGE_CATALOG_DIR in the environment, or the source tree's
 /// sim/catalog.

@@ -17,7 +17,7 @@
 
 #include "backend/rank/hang_watch.hpp"
 #include "backend/supervise.hpp"
-#include "sim/exit_status.hpp"
+#include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/program/memory.hpp"
 
