@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
-#include <set>
 #include <utility>
 
 #include "sim/simulate/attribution.hpp"
@@ -13,71 +13,59 @@
 namespace sim {
 namespace {
 
-/// Two quantities of the same round, or four: what a log ratio is made of.
-struct Fraction {
-  double over = 0, under = 0;            // predicted, measured
-  double base_over = 1, base_under = 1;  // the same of `single`
-};
+using Series = std::map<int, double>;  // round → seconds
 
-std::optional<LogError> log_error(const std::vector<Fraction>& rounds) {
+/// ln(over / under) − ln(base_over / base_under), over the rounds that all of them have.
+std::optional<LogError> log_error(const Series& over, const Series& under, const Series& base_over,
+                                  const Series& base_under) {
+  std::vector<std::array<double, 4>> rounds;
+  for (const auto& [round, seconds] : over)
+    if (under.contains(round) && base_over.contains(round) && base_under.contains(round))
+      rounds.push_back({seconds, under.at(round), base_over.at(round), base_under.at(round)});
   if (rounds.empty()) return std::nullopt;
   const auto statistic = [&](std::span<const std::size_t> drawn) {
-    Fraction sum{0, 0, 0, 0};
-    for (std::size_t i : drawn) {
-      sum.over += rounds[i].over, sum.under += rounds[i].under;
-      sum.base_over += rounds[i].base_over, sum.base_under += rounds[i].base_under;
-    }
-    return std::log(sum.over / sum.under) - std::log(sum.base_over / sum.base_under);
+    std::array<double, 4> sum{};
+    for (std::size_t round : drawn)
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += rounds[round][i];
+    return std::log(sum[0] / sum[1]) - std::log(sum[2] / sum[3]);
   };
   std::vector<std::size_t> all(rounds.size());
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
+  std::iota(all.begin(), all.end(), std::size_t{0});
   return LogError{statistic(all), bootstrap_interval_95(rounds.size(), statistic)};
 }
+std::optional<LogError> log_error(const Series& over, const Series& under) {
+  return log_error(over, under, under, under);
+}
 
-/// What a cell's rounds say in one number each: round → seconds.
-std::map<int, double> measured_by_round(const Cell& cell) {
-  std::map<int, double> seconds;
+Series measured_by_round(const Cell& cell) {
+  Series seconds;
   for (const Round& round : cell.rounds)
-    if (!round.measured.empty()) seconds[round.round] = round.measured.mean().step_s;
+    if (!round.measured.empty()) seconds[round.round] = round.measured.mean.step_s;
   return seconds;
 }
 
-std::map<int, double> predicted_by_round(const Cell& cell, const std::string& cost_model) {
-  std::map<int, double> seconds;
+Series predicted_by_round(const Cell& cell, const std::string& cost_model) {
+  Series seconds;
   for (const Round& round : cell.rounds)
     if (const auto found = round.predicted.find(cost_model); found != round.predicted.end())
       seconds[round.round] = found->second.step_s;
   return seconds;
 }
 
-/// By round, for the rounds that have both.
-std::map<int, Fraction> fractions(const std::map<int, double>& over, const std::map<int, double>& under) {
-  std::map<int, Fraction> result;
-  for (const auto& [round, seconds] : over)
-    if (const auto found = under.find(round); found != under.end()) result[round] = {seconds, found->second};
-  return result;
-}
-
-std::vector<Fraction> values(const std::map<int, Fraction>& by_round) {
-  std::vector<Fraction> result;
-  for (const auto& [round, fraction] : by_round) result.push_back(fraction);
-  return result;
-}
-
-CellAccuracy assess_cell(const Cell& cell, const Cell* single, const std::vector<const Cell*>& peers) {
+CellAccuracy assess_cell(const Result& result, const Cell& cell) {
   CellAccuracy accuracy;
   std::vector<StepTime> round_means;
   std::vector<double> medians;
-  std::set<std::string> cost_models;
-  std::map<int, double> replayed;
+  std::map<std::string, std::vector<StepTime>> predicted;  // by cost model
+  Series replayed;
   for (const Round& round : cell.rounds) {
     if (const RoundSteps& steps = round.measured; !steps.empty()) {
-      accuracy.measured_step.add(round.round, steps.count(), steps.mean().step_s, steps.sd().step_s);
-      round_means.push_back(steps.mean());
-      medians.push_back(steps.median_s());
+      accuracy.measured_step.add(round.round, steps.count, steps.mean.step_s, steps.sd.step_s);
+      round_means.push_back(steps.mean);
+      medians.push_back(steps.median_s);
     }
     if (round.replayed_s) replayed[round.round] = *round.replayed_s;
-    for (const auto& [cost_model, time] : round.predicted) cost_models.insert(cost_model);
+    for (const auto& [cost_model, time] : round.predicted) predicted[cost_model].push_back(time);
   }
   if (!round_means.empty()) {
     accuracy.measured = mean(round_means);
@@ -86,67 +74,43 @@ CellAccuracy assess_cell(const Cell& cell, const Cell* single, const std::vector
   accuracy.interval = accuracy.measured_step.interval_95();
   accuracy.noise_floor = accuracy.measured_step.noise_floor();
   accuracy.conclusive = accuracy.noise_floor && *accuracy.noise_floor <= kConclusiveNoiseFloor;
-  const std::map<int, double> measured = measured_by_round(cell);
-  accuracy.structure = log_error(values(fractions(replayed, measured)));
-  for (const Cell* peer : peers)
-    if (const auto error = log_error(values(fractions(measured, measured_by_round(*peer)))))
-      accuracy.against_peer.emplace(peer->executor, *error);
-  const std::map<int, double> single_measured = single ? measured_by_round(*single) : std::map<int, double>();
-  for (const std::string& cost_model : cost_models) {
+  const Series measured = measured_by_round(cell);
+  accuracy.structure = log_error(replayed, measured);
+  for (const std::string_view peer : kPeers)
+    if (const auto found = result.find(cell.model, cell.strategy, cell.world, peer); found && cell.executor == kOurs)
+      if (const auto error = log_error(measured, measured_by_round(result.cells[*found])))
+        accuracy.against_peer.emplace(peer, *error);
+  const auto single = result.find(cell.model, "single", cell.world, cell.executor);
+  for (const auto& [cost_model, times] : predicted) {
     ForecastAccuracy& forecast = accuracy.forecasts[cost_model];
-    std::vector<StepTime> predicted;
+    forecast.predicted = mean(times);
+    const Series own = predicted_by_round(cell, cost_model);
     Measurement predicted_step;
-    for (const Round& round : cell.rounds)
-      if (const auto found = round.predicted.find(cost_model); found != round.predicted.end()) {
-        predicted.push_back(found->second);
-        predicted_step.add(round.round, found->second.step_s);
-      }
-    forecast.predicted = mean(predicted);
+    for (const auto& [round, seconds] : own) predicted_step.add(round, seconds);
     forecast.predicted_population_deviation_s = predicted_step.population_deviation();
     if (const auto found = cell.attribution.find(cost_model); found != cell.attribution.end()) {
       forecast.classes = found->second.classes;
       sort_by_effect(forecast.classes);
     }
-    const std::map<int, Fraction> own = fractions(predicted_by_round(cell, cost_model), measured);
-    forecast.absolute = log_error(values(own));
-    if (!single || single == &cell) continue;
-    std::vector<Fraction> both;
-    for (const auto& [round, base] : fractions(predicted_by_round(*single, cost_model), single_measured))
-      if (const auto found = own.find(round); found != own.end())
-        both.push_back({found->second.over, found->second.under, base.over, base.under});
-    forecast.relative = log_error(both);
+    forecast.absolute = log_error(own, measured);
+    if (single && &result.cells[*single] != &cell)
+      forecast.relative = log_error(own, measured, predicted_by_round(result.cells[*single], cost_model),
+                                    measured_by_round(result.cells[*single]));
   }
   return accuracy;
 }
 
 std::optional<ErrorSummary> summarize(const std::vector<double>& errors) {
   if (errors.empty()) return std::nullopt;
-  ErrorSummary summary{.cells = errors.size()};
+  ErrorSummary summary;
   std::vector<double> magnitudes;
   for (double error : errors) {
     magnitudes.push_back(std::abs(error));
     summary.mean_absolute += std::abs(error) / static_cast<double>(errors.size());
     summary.bias += error / static_cast<double>(errors.size());
   }
-  std::ranges::sort(magnitudes);
-  summary.median_absolute = (magnitudes[(magnitudes.size() - 1) / 2] + magnitudes[magnitudes.size() / 2]) / 2;
+  summary.median_absolute = median_of(magnitudes);
   return summary;
-}
-
-std::vector<ClassShare> share_classes(const std::vector<std::pair<const ForecastAccuracy*, double>>& forecasts) {
-  std::vector<ClassShare> shares;
-  for (const auto& [forecast, measured_s] : forecasts)
-    for (const ClassError& c : forecast->classes) {
-      auto share = std::ranges::find(shares, c.name, &ClassShare::name);
-      if (share == shares.end()) share = shares.insert(shares.end(), {.name = c.name});
-      share->bias += c.effect_s / measured_s;
-      share->mean_absolute += std::abs(c.effect_s) / measured_s;
-      ++share->cells;
-    }
-  for (ClassShare& share : shares)
-    share.bias /= static_cast<double>(share.cells), share.mean_absolute /= static_cast<double>(share.cells);
-  std::ranges::stable_sort(shares, std::greater(), &ClassShare::mean_absolute);
-  return shares;
 }
 
 /// A cell with both a forecast and a measurement.
@@ -156,6 +120,23 @@ struct Scored {
   const ForecastAccuracy* forecast;
 };
 
+std::vector<ClassShare> share_classes(const std::vector<Scored>& cells) {
+  std::vector<ClassShare> shares;
+  for (const Scored& scored : cells)
+    for (const ClassError& c : scored.forecast->classes) {
+      auto share = std::ranges::find(shares, c.name, &ClassShare::name);
+      if (share == shares.end()) share = shares.insert(shares.end(), {.name = c.name});
+      const double effect = c.effect_s / scored.accuracy->measured->step_s;
+      share->bias += effect;
+      share->mean_absolute += std::abs(effect);
+      ++share->cells;
+    }
+  for (ClassShare& share : shares)
+    share.bias /= static_cast<double>(share.cells), share.mean_absolute /= static_cast<double>(share.cells);
+  std::ranges::stable_sort(shares, std::greater(), &ClassShare::mean_absolute);
+  return shares;
+}
+
 void count_pairs(const std::vector<Scored>& cells, ForecastSummary& summary) {
   for (std::size_t a = 0; a < cells.size(); ++a)
     for (std::size_t b = a + 1; b < cells.size(); ++b) {
@@ -163,38 +144,35 @@ void count_pairs(const std::vector<Scored>& cells, ForecastSummary& summary) {
       const std::optional<Interval>&first = cells[a].accuracy->interval, &second = cells[b].accuracy->interval;
       const bool first_is_faster = first && second && first->high < second->low;
       const bool second_is_faster = first && second && second->high < first->low;
-      if (!first_is_faster && !second_is_faster) {
-        ++summary.pairs_unresolved;
-        continue;
-      }
       const double predicted_gain = cells[b].forecast->predicted.step_s - cells[a].forecast->predicted.step_s;
       const bool right = first_is_faster ? predicted_gain > 0 : predicted_gain < 0;
-      ++(right ? summary.pairs_right : summary.pairs_wrong);
+      ++(!first_is_faster && !second_is_faster ? summary.pairs_unresolved
+         : right                               ? summary.pairs_right
+                                               : summary.pairs_wrong);
     }
+}
+
+std::optional<double> share_of(std::size_t part, std::size_t whole) {
+  return whole > 0 ? std::optional(static_cast<double>(part) / static_cast<double>(whole)) : std::nullopt;
 }
 
 ForecastSummary summarize(const Result& result, const std::vector<CellAccuracy>& cells, const std::string& executor,
                           const std::string& cost_model) {
-  ForecastSummary summary;
-  summary.executor = executor;
-  summary.cost_model = cost_model;
+  ForecastSummary summary{.executor = executor, .cost_model = cost_model};
   std::vector<Scored> scored;
   std::vector<double> absolute, relative;
   std::size_t covered = 0;
-  std::vector<std::pair<const ForecastAccuracy*, double>> forecasts;
   for (std::size_t i = 0; i < cells.size(); ++i) {
     if (result.cells[i].executor != executor) continue;
     if (!result.cells[i].skipped.empty()) ++summary.skipped;
     const auto found = cells[i].forecasts.find(cost_model);
     if (found == cells[i].forecasts.end() || !found->second.absolute) continue;
-    scored.push_back({&result.cells[i], &cells[i], &found->second});
-    if (found->second.covered) {
-      ++summary.with_interval;
-      covered += *found->second.covered ? 1 : 0;
-    }
-    absolute.push_back(found->second.absolute->log_ratio);
-    if (found->second.relative) relative.push_back(found->second.relative->log_ratio);
-    forecasts.emplace_back(&found->second, cells[i].measured->step_s);
+    const ForecastAccuracy& forecast = found->second;
+    scored.push_back({&result.cells[i], &cells[i], &forecast});
+    if (forecast.covered) ++summary.with_interval;
+    if (forecast.covered.value_or(false)) ++covered;
+    absolute.push_back(forecast.absolute->log_ratio);
+    if (forecast.relative) relative.push_back(forecast.relative->log_ratio);
     if (!cells[i].conclusive) continue;
     ++summary.conclusive;
     if (cells[i].structure)
@@ -202,14 +180,12 @@ ForecastSummary summarize(const Result& result, const std::vector<CellAccuracy>&
           std::max(summary.largest_structure_error.value_or(0), std::abs(cells[i].structure->log_ratio));
   }
   summary.cells = scored.size();
-  if (summary.cells > 0)
-    summary.conclusive_share = static_cast<double>(summary.conclusive) / static_cast<double>(summary.cells);
+  summary.conclusive_share = share_of(summary.conclusive, summary.cells);
   summary.failed = summary.conclusive_share.value_or(0) < kConclusiveShare;
-  if (summary.with_interval > 0)
-    summary.coverage = static_cast<double>(covered) / static_cast<double>(summary.with_interval);
+  summary.coverage = share_of(covered, summary.with_interval);
   summary.absolute = summarize(absolute);
   summary.relative = summarize(relative);
-  summary.classes = share_classes(forecasts);
+  summary.classes = share_classes(scored);
   count_pairs(scored, summary);
   return summary;
 }
@@ -233,34 +209,32 @@ std::optional<Interval> stated_90(const Cell& cell, const std::string& cost_mode
 void add_intervals(const Result& result, const TrackRecord* record, Accuracy& accuracy) {
   for (std::size_t i = 0; i < result.cells.size(); ++i)
     for (auto& [cost_model, forecast] : accuracy.cells[i].forecasts) {
+      const Cell& cell = result.cells[i];
       std::vector<double> others;
-      for (std::size_t j = 0; j < result.cells.size(); ++j) {
-        if (result.cells[j].executor != result.cells[i].executor || family(result.cells[j]) == family(result.cells[i]))
-          continue;
-        const auto found = accuracy.cells[j].forecasts.find(cost_model);
-        if (found != accuracy.cells[j].forecasts.end() && found->second.absolute)
+      for (std::size_t j = 0; j < result.cells.size(); ++j)
+        if (const auto found = accuracy.cells[j].forecasts.find(cost_model);
+            result.cells[j].executor == cell.executor && family(result.cells[j]) != family(cell) &&
+            found != accuracy.cells[j].forecasts.end() && found->second.absolute)
           others.push_back(found->second.absolute->log_ratio);
-      }
-      const auto take = [&, &forecast = forecast](const ErrorRecord& errors, std::string from) {
-        forecast.interval_90 = errors.interval_90(forecast.predicted.step_s);
-        if (forecast.interval_90) forecast.interval_from = std::move(from);
-      };
-      take(record_of(others), fmt::format("how far {} forecasts of other models here were off", others.size()));
-      const std::string& device = result.cells[i].device;
-      const ErrorRecord* earlier = record != nullptr ? find(*record, device, cost_model) : nullptr;
+      forecast.interval_90 = record_of(others).interval_90(forecast.predicted.step_s);
+      forecast.interval_from = fmt::format("how far {} forecasts of other models here were off", others.size());
+      const ErrorRecord* earlier = record != nullptr ? find(*record, cell.device, cost_model) : nullptr;
       if (earlier != nullptr) forecast.relative_sd = earlier->relative_sd;
-      const bool from_others = forecast.interval_90.has_value();
-      if (!from_others && earlier != nullptr)
-        take(*earlier, fmt::format("the track record of {} forecasts on {}", earlier->count, device));
-      // Earlier forecasts may have been of networks that the profile knew better.
-      const std::optional<Interval> stated = stated_90(result.cells[i], cost_model);
-      if (stated && !from_others && (!forecast.interval_90 || is_wider(*stated, *forecast.interval_90))) {
-        forecast.interval_90 = stated;
-        forecast.interval_from = "what the profile leaves open";
+      if (!forecast.interval_90) {
+        if (earlier != nullptr) forecast.interval_90 = earlier->interval_90(forecast.predicted.step_s);
+        if (forecast.interval_90)
+          forecast.interval_from = fmt::format("the track record of {} forecasts on {}", earlier->count, cell.device);
+        // Earlier forecasts may have been of networks that the profile knew better.
+        const std::optional<Interval> stated = stated_90(cell, cost_model);
+        if (stated && (!forecast.interval_90 || is_wider(*stated, *forecast.interval_90))) {
+          forecast.interval_90 = stated;
+          forecast.interval_from = "what the profile leaves open";
+        }
       }
-      if (forecast.interval_90 && accuracy.cells[i].measured)
-        forecast.covered = accuracy.cells[i].measured->step_s >= forecast.interval_90->low &&
-                           accuracy.cells[i].measured->step_s <= forecast.interval_90->high;
+      if (!forecast.interval_90) forecast.interval_from.clear();
+      if (const std::optional<StepTime>& measured = accuracy.cells[i].measured; forecast.interval_90 && measured)
+        forecast.covered =
+            measured->step_s >= forecast.interval_90->low && measured->step_s <= forecast.interval_90->high;
     }
 }
 
@@ -286,27 +260,14 @@ TrackRecord track_record(const Result& result) {
 
 Accuracy assess(const Result& result, const TrackRecord* record) {
   Accuracy accuracy;
-  for (const Cell& cell : result.cells) {
-    const auto single = std::ranges::find_if(result.cells, [&](const Cell& other) {
-      return other.strategy == "single" && other.model == cell.model && other.world == cell.world &&
-             other.executor == cell.executor;
-    });
-    std::vector<const Cell*> peers;
-    for (const Cell& other : result.cells)
-      if (std::ranges::count(kPeers, other.executor) > 0 && cell.executor == kOurs && other.strategy == cell.strategy &&
-          other.model == cell.model && other.world == cell.world)
-        peers.push_back(&other);
-    accuracy.cells.push_back(assess_cell(cell, single == result.cells.end() ? nullptr : &*single, peers));
-  }
+  for (const Cell& cell : result.cells) accuracy.cells.push_back(assess_cell(result, cell));
   add_intervals(result, record, accuracy);
-  std::vector<std::pair<std::string, std::string>> columns;  // in the order of appearance
   for (std::size_t i = 0; i < result.cells.size(); ++i)
-    for (const auto& [cost_model, forecast] : accuracy.cells[i].forecasts) {
-      const std::pair column(result.cells[i].executor, cost_model);
-      if (std::ranges::find(columns, column) == columns.end()) columns.push_back(column);
-    }
-  for (const auto& [executor, cost_model] : columns)
-    accuracy.summaries.push_back(summarize(result, accuracy.cells, executor, cost_model));
+    for (const auto& [cost_model, forecast] : accuracy.cells[i].forecasts)
+      if (std::ranges::none_of(accuracy.summaries, [&, &cost_model = cost_model](const ForecastSummary& summary) {
+            return summary.executor == result.cells[i].executor && summary.cost_model == cost_model;
+          }))
+        accuracy.summaries.push_back(summarize(result, accuracy.cells, result.cells[i].executor, cost_model));
   return accuracy;
 }
 

@@ -69,7 +69,6 @@ struct CellAccuracy {
 
 /// Errors of many cells.
 struct ErrorSummary {
-  std::size_t cells = 0;
   double median_absolute = 0, mean_absolute = 0, bias = 0;  // of |e|, |e|, e
 };
 

@@ -44,9 +44,8 @@ void add_once(std::vector<std::string>& list, const std::string& text) {
 
 /// What knows the very shapes before what answers for others, and both before data sheets.
 int rank_of(const std::string& cost_model) {
-  for (const CostModelKind& kind : cost_model_table())
-    if (kind.name == cost_model) return !kind.needs_profile ? 2 : kind.for_other_shapes ? 1 : 0;
-  return 3;
+  const CostModelKind* kind = cost_model_table().find(cost_model);
+  return kind == nullptr ? 3 : !kind->needs_profile ? 2 : kind->for_other_shapes ? 1 : 0;
 }
 
 std::vector<Question> questions_of(const Result& result, const Accuracy& accuracy) {
@@ -108,60 +107,45 @@ std::string name_of(const Line& line, const Question& question) {
   return question.worlds.size() > 1 ? name + " on " + line.cell->world : name;
 }
 
-std::string percent(double log_ratio) { return fmt::format("{:+.1f} %", 100 * log_ratio); }
-
-/// A column without any text is left out.
-void add_column(std::vector<ConsoleColumn>& columns, const Question& question, std::string_view header,
-                const auto& text, bool right = true) {
-  ConsoleColumn column{.cells = {{std::string(header)}}, .right = right};
-  bool is_empty = true;
-  for (const Line& line : question.lines) {
-    const std::string cell = text(line);
-    is_empty = is_empty && cell.empty();
-    column.cells.push_back({cell});
-  }
-  if (!is_empty) columns.push_back(std::move(column));
-}
-
 std::string table_of(const Question& question, const Result& result, const Accuracy& accuracy) {
   std::vector<ConsoleColumn> columns;
-  if (question.worlds.size() > 1)
-    add_column(
-        columns, question, "world", [](const Line& line) { return line.cell->world; }, false);
+  // A column without any text is left out.
+  const auto add = [&](std::string_view header, bool right, const auto& text) {
+    ConsoleColumn column{.cells = {{std::string(header)}}, .right = right};
+    bool is_empty = true;
+    for (const Line& line : question.lines) {
+      const std::string cell = text(line);
+      is_empty = is_empty && cell.empty();
+      column.cells.push_back({cell});
+    }
+    if (!is_empty) columns.push_back(std::move(column));
+  };
+  if (question.worlds.size() > 1) add("world", false, [](const Line& line) { return line.cell->world; });
   for (const std::string& cost_model : question.cost_models)
-    add_column(columns, question, question.cost_models.size() > 1 ? cost_model : "predicted", [&](const Line& line) {
+    add(question.cost_models.size() > 1 ? cost_model : "predicted", true, [&](const Line& line) {
       const auto found = line.accuracy->forecasts.find(cost_model);
       return found == line.accuracy->forecasts.end() ? "" : readable_seconds(found->second.predicted.step_s);
     });
-  add_column(columns, question, "measured",
-             [](const Line& line) { return line.is_measured() ? readable_seconds(line.step_s()) : ""; });
-  add_column(columns, question, "error", [](const Line& line) {
-    return line.forecast != nullptr && line.forecast->absolute ? percent(line.forecast->absolute->log_ratio) : "";
+  add("measured", true, [](const Line& line) { return line.is_measured() ? readable_seconds(line.step_s()) : ""; });
+  add("error", true, [](const Line& line) {
+    const bool known = line.forecast != nullptr && line.forecast->absolute;
+    return known ? fmt::format("{:+.1f} %", 100 * line.forecast->absolute->log_ratio) : "";
   });
   for (const std::string& peer : question.peers)
-    add_column(columns, question, peer, [&](const Line& line) -> std::string {
-      for (std::size_t i = 0; i < result.cells.size(); ++i)
-        if (const Cell& cell = result.cells[i]; cell.executor == peer && cell.model == line.cell->model &&
-                                                cell.world == line.cell->world &&
-                                                cell.strategy == line.cell->strategy && accuracy.cells[i].measured)
-          return readable_seconds(accuracy.cells[i].measured->step_s);
-      return "";
+    add(peer, true, [&](const Line& line) {
+      const auto i = result.find(line.cell->model, line.cell->strategy, line.cell->world, peer);
+      return i && accuracy.cells[*i].measured ? readable_seconds(accuracy.cells[*i].measured->step_s) : "";
     });
-  add_column(columns, question, "memory", [](const Line& line) {
+  add("memory", true, [](const Line& line) {
     const std::optional<std::int64_t> needed = line.cell->memory.needed();
     return needed ? readable_bytes(static_cast<double>(*needed)) : "";
   });
-  add_column(
-      columns, question, "fits",
-      [](const Line& line) {
-        const std::optional<bool> fits = line.cell->memory.fits();
-        return fits ? *fits ? "yes" : "no" : "";
-      },
-      false);
-  std::size_t taken = 0;
-  for (const ConsoleColumn& column : columns) taken += column.width() + 1;
-  const std::size_t room = std::max(kWidth - std::min(taken, kWidth), kLeastRoom);
+  add("fits", false, [](const Line& line) {
+    const std::optional<bool> fits = line.cell->memory.fits();
+    return fits ? *fits ? "yes" : "no" : "";
+  });
   ConsoleColumn names{.cells = {{"strategy"}}, .right = false};
+  const std::size_t room = room_beside(columns, kWidth, kLeastRoom);
   for (const Line& line : question.lines) names.cells.push_back(wrap(line.cell->strategy, ',', room));
   columns.insert(columns.begin(), std::move(names));
   return lay_out(columns);
@@ -170,9 +154,7 @@ std::string table_of(const Question& question, const Result& result, const Accur
 /// Below the table: what a row's columns don't hold.
 std::string remarks_of(const Question& question) {
   std::string text;
-  const auto add = [&](const std::string& remark) {
-    for (const std::string& line : wrap(remark, ' ', kWidth)) text += line + "\n";
-  };
+  const auto add = [&](const std::string& remark) { text += paragraph(remark, ' ', kWidth); };
   for (const Line& line : question.lines) {
     const std::string sharing = sharing_text(*line.cell);
     if (!line.fits()) add(fmt::format("{} {}", name_of(line, question), fit_text(line.cell->memory)));
@@ -199,12 +181,10 @@ std::string trust_text(const Line& line) {
   if (line.forecast == nullptr) return "";
   if (line.forecast->absolute)  // rounded up: it is within
     return fmt::format("forecast within {:.1f} %", std::ceil(1000 * std::abs(line.forecast->absolute->log_ratio)) / 10);
+  if (!line.forecast->interval_90 && line.cell->device.empty()) return "";
   if (!line.forecast->interval_90)
-    return line.cell->device.empty() ? ""
-                                     : fmt::format(
-                                           "no track record for this device ({}): how far the forecast may be "
-                                           "off isn't known",
-                                           line.cell->device);
+    return fmt::format("no track record for this device ({}): how far the forecast may be off isn't known",
+                       line.cell->device);
   return fmt::format("90 % interval {} to {}, from {}", readable_seconds(line.forecast->interval_90->low),
                      readable_seconds(line.forecast->interval_90->high), line.forecast->interval_from);
 }
@@ -291,8 +271,7 @@ Answer answer_of(const Result& result, const TrackRecord* record, const std::str
   const Accuracy accuracy = assess(result, record);
   Answer answer;
   const auto say = [&](const std::string& text) {
-    if (text.empty()) return;
-    for (const std::string& line : wrap(text, ' ', kWidth)) answer.words += line + "\n";
+    if (!text.empty()) answer.words += paragraph(text, ' ', kWidth);
   };
   const std::vector<Question> questions = questions_of(result, accuracy);
   for (const Question& question : questions) {
@@ -302,7 +281,7 @@ Answer answer_of(const Result& result, const TrackRecord* record, const std::str
     if (!question.cost_models.empty())
       heading += fmt::format(", forecast by {}", fmt::join(question.cost_models, ", "));
     answer.table += answer.table.empty() ? "" : "\n";
-    for (const std::string& line : wrap(heading, ',', kWidth)) answer.table += line + "\n";
+    answer.table += paragraph(heading, ',', kWidth);
     if (!question.lines.empty()) answer.table += table_of(question, result, accuracy);
     answer.table += remarks_of(question);
 
@@ -330,16 +309,14 @@ Answer answer_of(const Result& result, const TrackRecord* record, const std::str
     if (!close.empty())
       tie = fmt::format("too {} to tell it from {}", fastest.is_measured() ? "noisy" : "close",
                         fmt::join(close, close.size() == 2 ? " and " : ", "));
-    const std::string name = name_of(fastest, question);
-    if (question.lines.size() == 1)
-      say(sentence(fmt::format("{}{} takes {}{}", of_model, name, readable_seconds(fastest.step_s()),
-                               fastest.is_measured() ? "" : " (forecast)"),
-                   {trust_text(fastest), spare_text(fastest), sharing_text(*fastest.cell)}));
-    else
-      say(sentence(fmt::format("{}{} is fastest{}", of_model, name,
-                               fitting.size() < question.lines.size() ? " of what fits" : ""),
-                   {ratio_text(fastest, fitting, question), trust_text(fastest), spare_text(fastest),
-                    sharing_text(*fastest.cell), tie}));
+    const std::string name = of_model + name_of(fastest, question);
+    say(sentence(
+        question.lines.size() == 1
+            ? fmt::format("{} takes {}{}", name, readable_seconds(fastest.step_s()),
+                          fastest.is_measured() ? "" : " (forecast)")
+            : fmt::format("{} is fastest{}", name, fitting.size() < question.lines.size() ? " of what fits" : ""),
+        {ratio_text(fastest, fitting, question), trust_text(fastest), spare_text(fastest), sharing_text(*fastest.cell),
+         tie}));
     if (std::ranges::any_of(question.lines, &Line::is_measured)) say(noise_text(question, more_rounds));
   }
   constexpr std::size_t kFewestCells = 3;

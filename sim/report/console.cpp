@@ -1,6 +1,6 @@
 #include "sim/report/console.hpp"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -45,6 +45,10 @@ std::vector<std::string> wrap(std::string_view text, char separator, std::size_t
   return lines;
 }
 
+std::string paragraph(std::string_view text, char separator, std::size_t width) {
+  return fmt::format("{}\n", fmt::join(wrap(text, separator, width), "\n"));
+}
+
 std::size_t ConsoleColumn::width() const {
   std::size_t width = 0;
   for (const std::vector<std::string>& cell : cells)
@@ -70,6 +74,11 @@ std::string lay_out(const std::vector<ConsoleColumn>& columns, bool has_header) 
     }
   }
   return text;
+}
+
+std::size_t room_beside(const std::vector<ConsoleColumn>& columns, std::size_t line, std::size_t least) {
+  for (const ConsoleColumn& column : columns) line -= std::min(line, column.width() + 1);
+  return std::max(line, least);
 }
 
 std::string readable_seconds(double seconds) {

@@ -17,6 +17,8 @@ std::size_t display_width(std::string_view text);
 
 /// Breaks a text after `separator` into lines of at most `width` characters; a longer piece gets a line of its own.
 std::vector<std::string> wrap(std::string_view text, char separator, std::size_t width);
+/// The same as whole lines.
+std::string paragraph(std::string_view text, char separator, std::size_t width);
 
 /// The first cell is the header.
 struct ConsoleColumn {
@@ -28,6 +30,8 @@ struct ConsoleColumn {
 /// Every column with as many cells; a space between columns. Headers stand on the last line of theirs, rows hang from
 /// their first.
 std::string lay_out(const std::vector<ConsoleColumn>& columns, bool has_header = true);
+/// What they leave of a line of `line` characters for one more column: at least `least`.
+std::size_t room_beside(const std::vector<ConsoleColumn>& columns, std::size_t line, std::size_t least);
 
 /// Three digits and a unit that a person reads: "661 ms", "3.40 µs"; "0.97 GiB", "248 KiB".
 std::string readable_seconds(double seconds);

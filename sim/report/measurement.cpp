@@ -13,13 +13,12 @@ namespace {
 
 constexpr std::size_t kResamples = 2000, kHalvings = 1000;
 constexpr std::uint64_t kSeed = 20240229;
+// Numbers are drawn as remainders: std::uniform_int_distribution may differ between standard libraries. Their bias is
+// below 1e-17 here.
 
 double mean_of(std::span<const double> values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
-
-/// std::uniform_int_distribution may differ between standard libraries; the bias of a remainder is below 1e-17 here.
-std::size_t draw_below(std::mt19937_64& random, std::size_t bound) { return random() % bound; }
 
 double percentile_of(const std::vector<double>& sorted, double percent) {
   const double position = percent / 100 * static_cast<double>(sorted.size() - 1);
@@ -29,6 +28,11 @@ double percentile_of(const std::vector<double>& sorted, double percent) {
 }
 
 }  // namespace
+
+double median_of(std::vector<double> values) {
+  std::ranges::sort(values);
+  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
+}
 
 double student_t(double z, double degrees) {
   const double z3 = z * z * z, z5 = z3 * z * z, z7 = z5 * z * z;
@@ -65,11 +69,6 @@ std::vector<double> Measurement::round_means() const {
   return means;
 }
 
-std::optional<double> Measurement::mean() const {
-  if (rounds_.empty()) return std::nullopt;
-  return mean_of(round_means());
-}
-
 std::optional<double> Measurement::sample_deviation() const {
   if (count() < 2) return std::nullopt;
   return std::sqrt(all().squares / (all().count - 1));
@@ -89,15 +88,13 @@ std::optional<Interval> Measurement::interval_95() const {
   });
 }
 
-std::optional<double> Measurement::noise_floor() const { return split_half_difference(round_means()); }
-
 std::optional<Interval> bootstrap_interval_95(std::size_t rounds, const RoundStatistic& statistic) {
   if (rounds < kFewestRounds) return std::nullopt;
   std::mt19937_64 random(kSeed);
   std::vector<std::size_t> drawn(rounds);
   std::vector<double> values(kResamples);
   for (double& value : values) {
-    for (std::size_t& round : drawn) round = draw_below(random, rounds);
+    for (std::size_t& round : drawn) round = random() % rounds;
     value = statistic(drawn);
   }
   std::ranges::sort(values);
@@ -108,18 +105,18 @@ std::optional<Interval> bootstrap_interval_95(std::size_t rounds, const RoundSta
                   center + stretch * (percentile_of(values, 97.5) - center)};
 }
 
-std::optional<double> split_half_difference(std::span<const double> round_values) {
-  if (round_values.size() < kFewestRounds) return std::nullopt;
-  const double mean = mean_of(round_values);
+std::optional<double> Measurement::noise_floor() const {
+  std::vector<double> values = round_means();
+  if (values.size() < kFewestRounds) return std::nullopt;
+  const double mean = mean_of(values);
   if (mean == 0) return std::nullopt;
   std::mt19937_64 random(kSeed);
-  std::vector<double> values(round_values.begin(), round_values.end());
   const std::size_t half = values.size() / 2;
   double sum = 0;
   for (std::size_t halving = 0; halving < kHalvings; ++halving) {
-    for (std::size_t i = values.size() - 1; i > 0; --i) std::swap(values[i], values[draw_below(random, i + 1)]);
-    const std::span<const double> all(values);
-    sum += std::abs(mean_of(all.first(half)) - mean_of(all.subspan(half)));
+    for (std::size_t i = values.size() - 1; i > 0; --i) std::swap(values[i], values[random() % (i + 1)]);
+    const std::span<const double> halves(values);
+    sum += std::abs(mean_of(halves.first(half)) - mean_of(halves.subspan(half)));
   }
   return sum / static_cast<double>(kHalvings) / std::abs(mean);
 }

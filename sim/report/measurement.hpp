@@ -5,7 +5,7 @@
 //   std::optional<Interval> i = step.interval_95();   // nullopt: too few rounds
 //   step.noise_floor();                               // 0.01: halves of the rounds differ by 1 %
 //
-// Conventions. A shared machine drifts from round to round, so the round is the unit of chance: `mean` is the mean of
+// Conventions. A shared machine drifts from round to round, so the round is the unit of chance: the mean is that of
 // the rounds' means, and intervals and the noise floor draw whole rounds. Too few samples or rounds: nullopt, never 0.
 // Everything random has a fixed seed: the same samples give the same numbers on every machine.
 #pragma once
@@ -36,13 +36,15 @@ class Measurement {
 
   [[nodiscard]] std::size_t count() const;
   [[nodiscard]] std::size_t rounds() const { return rounds_.size(); }
-  [[nodiscard]] std::optional<double> mean() const;
   /// Of all samples around their mean: Σ(x − x̄)²/(n − 1), and /n (the error bars of PyTorch's tutorial).
   [[nodiscard]] std::optional<double> sample_deviation() const;
   [[nodiscard]] std::optional<double> population_deviation() const;
   /// 95 % bootstrap interval of the mean.
   [[nodiscard]] std::optional<Interval> interval_95() const;
-  /// See `split_half_difference`.
+  /// How far apart two halves of the same measurement are: the mean over 1000 random halvings of the rounds of |a − b| /
+  /// mean, where a and b are the means of the halves. One halving (odd and even rounds) would be a single draw that is 0
+  /// by luck as often as it is large; the mean over many is 1.6 standard errors of the mean for independent rounds
+  /// (√(2/π) · 2σ/√n). Slow drift counts in full: halvings are not kept balanced in time.
   [[nodiscard]] std::optional<double> noise_floor() const;
   /// In the order of the round numbers.
   [[nodiscard]] std::vector<double> round_means() const;
@@ -56,6 +58,8 @@ class Measurement {
   std::map<int, Samples> rounds_;
 };
 
+/// Of at least one.
+double median_of(std::vector<double> values);
 /// Quantiles of the normal distribution.
 constexpr double kNormal95 = 1.644853626951473, kNormal975 = 1.959963984540054;
 /// Student's t with the same probability as the normal quantile `z`: Abramowitz and Stegun 26.7.5. For 97.5 % within
@@ -71,11 +75,5 @@ using RoundStatistic = std::function<double(std::span<const std::size_t> rounds)
 /// T. Hesterberg, What Teachers Should Know About the Bootstrap, 2015, arXiv 1411.5279, section 5.3, on the scale of
 /// the statistic instead of the percentiles (which end at the smallest and largest round).
 std::optional<Interval> bootstrap_interval_95(std::size_t rounds, const RoundStatistic& statistic);
-
-/// How far apart two halves of the same measurement are: the mean over 1000 random halvings of the rounds of |a − b| /
-/// mean, where a and b are the means of the halves. One halving (odd and even rounds) would be a single draw that is 0
-/// by luck as often as it is large; the mean over many is 1.6 standard errors of the mean for independent rounds
-/// (√(2/π) · 2σ/√n). Slow drift counts in full: halvings are not kept balanced in time.
-std::optional<double> split_half_difference(std::span<const double> round_values);
 
 }  // namespace sim

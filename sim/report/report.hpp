@@ -11,9 +11,10 @@
 // and n/a on the console.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <span>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -24,14 +25,11 @@
 
 namespace sim {
 
-using Value = std::variant<std::monostate, std::int64_t, double, std::string>;
+using Value = std::variant<std::nullptr_t, std::int64_t, double, std::string>;
 using Row = std::vector<Value>;  // one value per column
 
-enum class ValueType : std::uint8_t { text, integer, number };
-
-/// Where the console shows a column: as the heading of a group of rows, in front of the tables, in one of them, or not
-/// at all.
-enum class ConsolePlace : std::uint8_t { none, heading, front, time, causes, breakdown, memory, memory_parts };
+/// The table in which the console shows a column beside the strategy and the cost model.
+enum class ConsolePlace : std::uint8_t { none, time, causes, breakdown, memory, memory_parts };
 
 struct RowSource {
   const Cell& cell;
@@ -44,18 +42,16 @@ template <class Source>
 struct Column {
   std::string_view name;  // with the unit
   std::string_view description;
-  ValueType type = ValueType::number;
   ConsolePlace place = ConsolePlace::none;
-  std::string_view format;  // fmt's, for the console
-  Value (*value)(const Source&);
+  std::string_view format;  // fmt's, for the console; empty: a text
+  std::function<Value(const Source&)> value;
 };
-std::span<const Column<RowSource>> row_columns();
-std::span<const Column<ForecastSummary>> summary_columns();
+const std::vector<Column<RowSource>>& row_columns();
+const std::vector<Column<ForecastSummary>>& summary_columns();
 
 struct Report {
-  std::vector<Row> rows;                         // by row_columns()
-  std::vector<Row> summary;                      // by summary_columns(), one per executor × cost model
-  std::vector<std::vector<ClassShare>> classes;  // like summary: what carries the error
+  std::vector<Row> rows;                   // by row_columns()
+  std::vector<ForecastSummary> summaries;  // one per executor × cost model; summary_columns() shows them
 };
 /// `record`: see `assess`.
 Report make_report(const Result& result, const TrackRecord* record = nullptr);

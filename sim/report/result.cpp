@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <set>
-#include <tuple>
 
 #include "sim/calibrate/conditions.hpp"
 #include "sim/error.hpp"
@@ -58,12 +57,12 @@ Json to_json(const Round& round, bool with_samples) {
   json["replayed_s"] = round.replayed_s ? Json(rounded(*round.replayed_s)) : Json();
   Json& measured = json["measured"];
   if (round.measured.empty()) return json;
-  measured = {{"count", round.measured.count()},
-              {"mean", list_of(round.measured.mean())},
-              {"sd", list_of(round.measured.sd())},
-              {"median_s", rounded(round.measured.median_s())}};
-  if (with_samples && !round.measured.samples().empty())
-    for (const StepTime& step : round.measured.samples()) measured["samples"].push_back(list_of(step));
+  measured = {{"count", round.measured.count},
+              {"mean", list_of(round.measured.mean)},
+              {"sd", list_of(round.measured.sd)},
+              {"median_s", rounded(round.measured.median_s)}};
+  if (with_samples)
+    for (const StepTime& step : round.measured.samples) measured["samples"].push_back(list_of(step));
   return json;
 }
 
@@ -80,17 +79,19 @@ Json to_json(const Attribution& attribution) {
 // Longer and shorter times have sums and ratios that are no numbers any more.
 constexpr double kLongest_s = 1e9, kShortest_s = 1e-15;
 
-double seconds(const JsonObject& json, std::string_view key, double value) {
-  if (!(std::abs(value) <= kLongest_s))
-    throw ConfigError("{}: '{}' must be from {} to {} s, found {}", json.where(), key, -kLongest_s, kLongest_s, value);
+double between(const JsonObject& json, std::string_view key, double value, double least, double most) {
+  if (!(value >= least && value <= most))
+    throw ConfigError("{}: '{}' must be from {} to {} s, found {}", json.where(), key, least, most, value);
   return value;
+}
+
+double seconds(const JsonObject& json, std::string_view key, double value) {
+  return between(json, key, value, -kLongest_s, kLongest_s);
 }
 
 double positive(const JsonObject& json, std::string_view key, double value) {
   if (!(value > 0)) throw ConfigError("{}: '{}' must be positive, found {}", json.where(), key, value);
-  if (value < kShortest_s || value > kLongest_s)
-    throw ConfigError("{}: '{}' must be from {} to {} s, found {}", json.where(), key, kShortest_s, kLongest_s, value);
-  return value;
+  return between(json, key, value, kShortest_s, kLongest_s);
 }
 
 std::int64_t at_least(JsonObject& json, std::string_view key, std::int64_t minimum) {
@@ -99,29 +100,29 @@ std::int64_t at_least(JsonObject& json, std::string_view key, std::int64_t minim
   return value;
 }
 
-StepTime step_from(const JsonObject& json, std::string_view key, const std::vector<double>& values) {
+StepTime parts_from(const JsonObject& json, std::string_view key, const std::vector<double>& values) {
   if (values.size() != kStepParts.size())
     throw ConfigError("{}: '{}' must have {} values, found {}", json.where(), key, kStepParts.size(), values.size());
   StepTime time;
-  for (std::size_t i = 0; i < values.size(); ++i)
-    time.*kStepParts[i].value = i == 0 ? positive(json, key, values[i]) : seconds(json, key, values[i]);
+  for (std::size_t i = 0; i < values.size(); ++i) time.*kStepParts[i].value = values[i];
+  return time;
+}
+
+StepTime step_from(const JsonObject& json, std::string_view key, const std::vector<double>& values) {
+  const StepTime time = parts_from(json, key, values);
+  positive(json, key, time.step_s);
+  for (const StepPart& part : kStepParts) seconds(json, key, time.*part.value);
   return time;
 }
 
 RoundSteps read_measured(JsonObject json) {
-  const std::int64_t count = at_least(json, "count", 1);
-  const StepTime mean = step_from(json, "mean", json.numbers("mean"));
-  StepTime sd;
-  const std::vector<double> deviations = json.numbers("sd");
-  if (deviations.size() != kStepParts.size())
-    throw ConfigError("{}: 'sd' must have {} values, found {}", json.where(), kStepParts.size(), deviations.size());
-  for (std::size_t i = 0; i < deviations.size(); ++i) {
-    if (!(deviations[i] >= 0 && deviations[i] <= 2 * kLongest_s))  // of two steps it is up to √2 times their distance
-      throw ConfigError("{}: 'sd' must be from 0 to {} s, found {}", json.where(), 2 * kLongest_s, deviations[i]);
-    sd.*kStepParts[i].value = deviations[i];
-  }
-  const double median_s = positive(json, "median_s", json.number("median_s"));
-  RoundSteps steps(static_cast<std::size_t>(count), mean, sd, median_s);
+  RoundSteps steps;
+  steps.count = static_cast<std::size_t>(at_least(json, "count", 1));
+  steps.mean = step_from(json, "mean", json.numbers("mean"));
+  steps.sd = parts_from(json, "sd", json.numbers("sd"));
+  for (const StepPart& part : kStepParts)  // of two steps it is up to √2 times their distance
+    between(json, "sd", steps.sd.*part.value, 0, 2 * kLongest_s);
+  steps.median_s = positive(json, "median_s", json.number("median_s"));
   if (json.has("samples")) {
     std::vector<StepTime> samples;
     if (!json.value("samples").is_array()) throw ConfigError("{}: 'samples' must be a list", json.where());
@@ -129,8 +130,8 @@ RoundSteps read_measured(JsonObject json) {
       JsonObject step(nlohmann::json{{"samples", sample}}, json.where());
       samples.push_back(step_from(json, "samples", step.numbers("samples")));
     }
-    if (samples.size() != steps.count())
-      throw ConfigError("{}: 'samples' has {} steps, 'count' says {}", json.where(), samples.size(), count);
+    if (samples.size() != steps.count)
+      throw ConfigError("{}: 'samples' has {} steps, 'count' says {}", json.where(), samples.size(), steps.count);
     steps = {};
     steps.add(samples);
   }
@@ -265,13 +266,34 @@ Cell read_cell(JsonObject& json, int version) {
   return cell;
 }
 
+bool has_content(const std::filesystem::path& path) {
+  std::error_code ignored;  // what is wrong with the path, writing it will say
+  return std::filesystem::is_regular_file(path, ignored) && std::filesystem::file_size(path, ignored) > 0;
+}
+
+void check_kind(const Result& result, const std::filesystem::path& path, std::string_view kind) {
+  if (result.kind == kind) return;
+  std::size_t rounds = 0;
+  for (const Cell& cell : result.cells) rounds = std::max(rounds, cell.rounds.size());
+  throw ConfigError(
+      "{}: is a result of '{}' ({} round{}), which '{}' neither goes on with nor replaces: choose another file",
+      path.string(), result.kind, rounds, rounds == 1 ? "" : "s", kind);
+}
+
 }  // namespace
+
+std::optional<std::size_t> Result::find(std::string_view model, std::string_view strategy, std::string_view world,
+                                        std::string_view executor) const {
+  for (std::size_t i = 0; i < cells.size(); ++i)
+    if (const Cell& cell = cells[i];
+        cell.model == model && cell.strategy == strategy && cell.world == world && cell.executor == executor)
+      return i;
+  return std::nullopt;
+}
 
 Cell& Result::cell(std::string_view model, std::string_view strategy, std::string_view world,
                    std::string_view executor) {
-  for (Cell& cell : cells)
-    if (cell.model == model && cell.strategy == strategy && cell.world == world && cell.executor == executor)
-      return cell;
+  if (const auto found = find(model, strategy, world, executor)) return cells[*found];
   Cell& added = cells.emplace_back();
   added.model = model, added.strategy = strategy, added.world = world, added.executor = executor;
   return added;
@@ -333,22 +355,19 @@ int Result::next_round() const {
 }
 
 void RoundSteps::add(std::span<const StepTime> steps) {
-  check_internal(samples_.size() == count_, "steps are added to a summary of {}", count_);
+  check_internal(samples.size() == count, "steps are added to a summary of {}", count);
   if (steps.empty()) return;
-  samples_.insert(samples_.end(), steps.begin(), steps.end());
-  count_ = samples_.size();
-  mean_ = sim::mean(samples_);
-  const auto n = static_cast<double>(count_);
-  sd_ = {};
+  samples.insert(samples.end(), steps.begin(), steps.end());
+  count = samples.size();
+  mean = sim::mean(samples);
   for (const StepPart& part : kStepParts) {
     double squares = 0;
-    for (const StepTime& step : samples_) squares += std::pow(step.*part.value - mean_.*part.value, 2);
-    if (count_ > 1) sd_.*part.value = std::sqrt(squares / (n - 1));
+    for (const StepTime& step : samples) squares += std::pow(step.*part.value - mean.*part.value, 2);
+    sd.*part.value = count > 1 ? std::sqrt(squares / static_cast<double>(count - 1)) : 0;
   }
-  std::vector<double> sorted;
-  for (const StepTime& step : samples_) sorted.push_back(step.step_s);
-  std::ranges::sort(sorted);
-  median_s_ = (sorted[(count_ - 1) / 2] + sorted[count_ / 2]) / 2;
+  std::vector<double> seconds;
+  for (const StepTime& step : samples) seconds.push_back(step.step_s);
+  median_s = median_of(std::move(seconds));
 }
 
 void Attribution::add(const std::vector<ClassError>& of_round) {
@@ -363,23 +382,15 @@ void Attribution::add(const std::vector<ClassError>& of_round) {
 }
 
 void Result::check_conditions(const nlohmann::json& context, const std::string& where) const {
-  constexpr std::array kConditions{"/device",
-                                   "/network",
-                                   "/scheduling",
-                                   "/environment/cpu/model",
-                                   "/environment/cpu/usable_cores",
-                                   "/environment/gpus",
-                                   "/options/real_time",
-                                   "/options/steps",
-                                   "/options/visits",
-                                   "/options/fit_on"};
   for (const Session& session : sessions)
-    for (const char* condition : kConditions) {
+    for (const char* condition :
+         {"/device", "/network", "/scheduling", "/environment/cpu/model", "/environment/cpu/usable_cores",
+          "/environment/gpus", "/options/real_time", "/options/steps", "/options/visits", "/options/fit_on"}) {
       const nlohmann::json::json_pointer key(condition);
-      if (!session.context.contains(key) || !context.contains(key) || session.context.at(key) == context.at(key))
-        continue;
-      throw ConfigError("{}: its rounds were taken with {} {}, not {}: choose another file", where,
-                        std::string_view(condition).substr(1), session.context.at(key).dump(), context.at(key).dump());
+      if (session.context.contains(key) && context.contains(key) && session.context.at(key) != context.at(key))
+        throw ConfigError("{}: its rounds were taken with {} {}, not {}: choose another file", where,
+                          std::string_view(condition).substr(1), session.context.at(key).dump(),
+                          context.at(key).dump());
     }
 }
 
@@ -415,8 +426,7 @@ nlohmann::ordered_json to_json(const Cell& cell, bool with_samples) {
   if (!cell.settings.empty()) json["settings"] = cell.settings;
   Json& memory = json["memory"];
   for (const MemoryPart& part : kMemoryParts) memory[part.name] = or_null(cell.memory.*part.value);
-  memory["predicted_at_peak_bytes"] = Json::object();
-  for (const auto& [name, bytes] : cell.memory.predicted_at_peak_bytes) memory["predicted_at_peak_bytes"][name] = bytes;
+  memory["predicted_at_peak_bytes"] = cell.memory.predicted_at_peak_bytes;
   if (!cell.memory.needed_bytes.empty()) memory["needed_bytes"] = cell.memory.needed_bytes;
   json["attribution"] = Json::object();
   for (const auto& [cost_model, attribution] : cell.attribution) json["attribution"][cost_model] = to_json(attribution);
@@ -446,12 +456,12 @@ Result result_from_json(std::string_view text, const std::string& where) {
       row.finish();
     }
   }
-  std::set<std::tuple<std::string, std::string, std::string, std::string>> names;
   for (JsonObject& row : file.objects("cells")) {
-    const Cell& cell = result.cells.emplace_back(read_cell(row, version));
-    if (!names.emplace(cell.model, cell.strategy, cell.world, cell.executor).second)
+    const Cell cell = read_cell(row, version);
+    if (result.find(cell.model, cell.strategy, cell.world, cell.executor))
       throw ConfigError("{}: the cell {} × {} × {} × {} is there twice", row.where(), cell.model, cell.strategy,
                         cell.world, cell.executor);
+    result.cells.push_back(cell);
   }
   for (const char* computed : {"columns", "rows", "summary"}) file.objects(computed);
   file.finish();
@@ -466,24 +476,6 @@ Result result_from_json(std::string_view text, const std::string& where) {
 }
 
 Result load_result(const std::filesystem::path& path) { return result_from_json(read_text_file(path), path.string()); }
-
-namespace {
-
-bool has_content(const std::filesystem::path& path) {
-  std::error_code ignored;  // what is wrong with the path, writing it will say
-  return std::filesystem::is_regular_file(path, ignored) && std::filesystem::file_size(path, ignored) > 0;
-}
-
-void check_kind(const Result& result, const std::filesystem::path& path, std::string_view kind) {
-  if (result.kind == kind) return;
-  std::size_t rounds = 0;
-  for (const Cell& cell : result.cells) rounds = std::max(rounds, cell.rounds.size());
-  throw ConfigError(
-      "{}: is a result of '{}' ({} round{}), which '{}' neither goes on with nor replaces: choose another file",
-      path.string(), result.kind, rounds, rounds == 1 ? "" : "s", kind);
-}
-
-}  // namespace
 
 Result resume_or_new(const std::filesystem::path& path, std::string_view kind) {
   Result result;

@@ -61,31 +61,18 @@ namespace sim {
 constexpr std::string_view kOurs = "paragauge";
 constexpr std::array<std::string_view, 2> kPeers{"pytorch", "pytorch_best"};
 
-/// The measured steps of one round.
-class RoundSteps {
- public:
+/// The measured steps of one round, and what they say.
+struct RoundSteps {
   RoundSteps() = default;
   RoundSteps(std::initializer_list<StepTime> steps) { add({steps.begin(), steps.size()}); }
-  /// What a file says of so many steps. sd: of the sample (n − 1), 0 of a single step.
-  RoundSteps(std::size_t count, const StepTime& mean, const StepTime& sd, double median_s)
-      : count_(count), mean_(mean), sd_(sd), median_s_(median_s) {}
-
   void add(std::span<const StepTime> steps);
-
-  [[nodiscard]] bool empty() const { return count_ == 0; }
-  [[nodiscard]] std::size_t count() const { return count_; }
-  [[nodiscard]] const StepTime& mean() const { return mean_; }
-  [[nodiscard]] const StepTime& sd() const { return sd_; }
-  [[nodiscard]] double median_s() const { return median_s_; }
-  /// In the order they were run; empty when only their numbers are known.
-  [[nodiscard]] const std::vector<StepTime>& samples() const { return samples_; }
+  [[nodiscard]] bool empty() const { return count == 0; }
   friend bool operator==(const RoundSteps&, const RoundSteps&) = default;
 
- private:
-  std::size_t count_ = 0;
-  StepTime mean_, sd_;
-  double median_s_ = 0;
-  std::vector<StepTime> samples_;
+  std::size_t count = 0;
+  StepTime mean, sd;  // sd: of the sample (n − 1), 0 of a single step
+  double median_s = 0;
+  std::vector<StepTime> samples;  // in the order they were run; empty when only their numbers are known
 };
 
 struct Round {
@@ -152,6 +139,9 @@ struct Result {
   std::vector<Session> sessions;
   std::vector<Cell> cells;
 
+  /// The index of the cell of this name.
+  [[nodiscard]] std::optional<std::size_t> find(std::string_view model, std::string_view strategy,
+                                                std::string_view world, std::string_view executor) const;
   /// The cell of this name, added at the end if there is none. Valid until the next one is added.
   Cell& cell(std::string_view model, std::string_view strategy, std::string_view world,
              std::string_view executor = kOurs);

@@ -53,7 +53,7 @@ class Compared {
   }
   [[nodiscard]] static double error(const Cell& cell, const Forecast& forecast) {
     std::vector<StepTime> steps;
-    for (const Round& round : cell.rounds) steps.push_back(round.measured.mean());
+    for (const Round& round : cell.rounds) steps.push_back(round.measured.mean);
     return std::log(expected_step(forecast.program, forecast.costs, forecast.cluster).step_s / mean(steps).step_s);
   }
 

@@ -74,10 +74,10 @@ TEST(Result, IsCompactUnlessAskedForSamples) {
   EXPECT_EQ(text.find("\"samples\":["), std::string::npos);
   const Result same = result_from_json(text, "r.json");
   const RoundSteps& steps = same.cells[0].rounds[0].measured;
-  EXPECT_EQ(steps.count(), 2U);
-  EXPECT_EQ(steps.mean(), (StepTime{1.375, 1, 0.375, 0, 0}));
-  EXPECT_NEAR(steps.sd().step_s, 0.125 * std::sqrt(2.0), 1e-6);
-  EXPECT_TRUE(steps.samples().empty());
+  EXPECT_EQ(steps.count, 2U);
+  EXPECT_EQ(steps.mean, (StepTime{1.375, 1, 0.375, 0, 0}));
+  EXPECT_NEAR(steps.sd.step_s, 0.125 * std::sqrt(2.0), 1e-6);
+  EXPECT_TRUE(steps.samples.empty());
   EXPECT_EQ(same.cells[0].attribution, result.cells[0].attribution);
   const auto cells = [](const std::string& json) { return nlohmann::json::parse(json)["cells"]; };
   EXPECT_EQ(cells(to_json(same)), cells(text));
@@ -85,14 +85,14 @@ TEST(Result, IsCompactUnlessAskedForSamples) {
 
 TEST(Result, StepsOfARoundByHand) {
   RoundSteps steps{{4, 1, 0, 0, 0}, {1, 1, 0, 0, 0}, {2, 4, 0, 0, 0}};
-  EXPECT_NEAR(steps.mean().step_s, 7.0 / 3, 1e-15);
-  EXPECT_NEAR(steps.sd().step_s, std::sqrt((16.0 / 9 + 1.0 / 9 + 25.0 / 9) / 2), 1e-15);
-  EXPECT_NEAR(steps.sd().compute_s, std::sqrt(3.0), 1e-15);
-  EXPECT_EQ(steps.median_s(), 2);
+  EXPECT_NEAR(steps.mean.step_s, 7.0 / 3, 1e-15);
+  EXPECT_NEAR(steps.sd.step_s, std::sqrt((16.0 / 9 + 1.0 / 9 + 25.0 / 9) / 2), 1e-15);
+  EXPECT_NEAR(steps.sd.compute_s, std::sqrt(3.0), 1e-15);
+  EXPECT_EQ(steps.median_s, 2);
   steps.add(std::vector<StepTime>{{8, 0, 0, 0, 0}});
-  EXPECT_EQ(steps.median_s(), 3);
-  EXPECT_EQ(steps.count(), 4U);
-  EXPECT_EQ(RoundSteps({{5, 0, 0, 0, 0}}).sd().step_s, 0);
+  EXPECT_EQ(steps.median_s, 3);
+  EXPECT_EQ(steps.count, 4U);
+  EXPECT_EQ(RoundSteps({{5, 0, 0, 0, 0}}).sd.step_s, 0);
 }
 
 // A round that says nothing of what carries the error isn't counted as one where nothing did.
