@@ -140,14 +140,13 @@ TEST(LocalSessionRanks, MoreRanksThanCores) {
   }
 }
 
-TEST(LocalSessionRanks, CopiesPlayTheSameAlone) {
+TEST(LocalSessionRanks, CopiesAreReplicasThatExchangeNothing) {
   const auto session = open_session({.ranks = 3});
-  const sim::Program program = lowered("toy_mlp", "single");
-  const double alone = session->run({.program = program}).steps[0].loss;
-  const RunResult result = session->run({.program = program, .steps = 2, .copies = 3});
-  EXPECT_EQ(result.steps[0].loss, alone);
-  EXPECT_EQ(result.steps[0].timeline.ranks.size(), 3U);
-  EXPECT_EQ(result.memory.size(), 3U);
+  const RunResult copies = session->run({.program = lowered("toy_mlp,global_batch=20", "single"), .copies = 3});
+  const RunResult replicas = session->run({.program = lowered("toy_mlp,global_batch=60", "ddp,dp=3")});
+  EXPECT_EQ(copies.steps[0].loss, replicas.steps[0].loss) << "each with a batch of its own";
+  EXPECT_EQ(copies.steps[0].timeline.ranks.size(), 3U);
+  EXPECT_EQ(copies.memory.size(), 3U);
 }
 
 TEST(LocalSessionRanks, ATransferIsReadyWhenBothHavePosted) {
