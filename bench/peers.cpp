@@ -24,7 +24,6 @@
 #include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
 #include "sim/strategy/schedule/schedule.hpp"
-#include "sim/strategy/stages.hpp"
 
 namespace bench {
 namespace {

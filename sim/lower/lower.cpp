@@ -6,7 +6,6 @@
 #include "sim/error.hpp"
 #include "sim/lower/pass/pass.hpp"
 #include "sim/strategy/schedule/schedule.hpp"
-#include "sim/strategy/stages.hpp"
 
 namespace sim {
 namespace {

@@ -4,7 +4,7 @@
 //   Strategy d = parse_strategy("dp=2,pp=2,microbatches=4", model);              // degrees alone do too
 //   s.text();                                  // canonical: parse_strategy makes the same strategy of it again
 //
-// A preset (one .cpp in this folder) only says which keys it takes, sets defaults and checks; lowering knows degrees,
+// A preset (a row of table.cpp) only says which keys it takes and what they are at least; lowering knows degrees,
 // schedule and passes, no names.
 #pragma once
 
@@ -39,10 +39,9 @@ struct StrategyKind {
   std::string_view description;  // one line
   std::string_view example;  // a small text that works for every model of even batch: what benches and grids execute
   std::vector<std::string_view> keys;  // keys its text may set; an unknown one is an error
-  /// The preset's own defaults, before the keys are read.
-  void (*defaults)(Strategy& strategy) = nullptr;
-  /// ConfigError for values that make it another strategy (ddp with dp=1).
-  void (*check)(const Strategy& strategy) = nullptr;
+  /// What the degrees are where the text doesn't say, and at least: with less it would be another strategy (ConfigError).
+  std::uint32_t least_dp = 1, least_pp = 1;
+  std::int64_t microbatches = 1;  // where the text doesn't say
 };
 const Table<StrategyKind>& strategy_table();
 
@@ -50,5 +49,10 @@ const Table<StrategyKind>& strategy_table();
 /// or node names joined by '+'), first_bucket_MiB, bucket_MiB, overlap (0 or 1), broadcast_buffers (0 or 1).
 /// ConfigError when the text is wrong or the model's global_batch can't be divided so.
 Strategy parse_strategy(std::string_view text, const Model& model);
+
+/// The stage of every node, non-decreasing: which stage executes it. `strategy.cut` names, or cuts balanced by the
+/// roofline time of forward + backward on a generic device. ConfigError for a cut name that doesn't exist (lists similar
+/// ones) or cuts out of order.
+std::vector<std::uint32_t> stages_of(const Model& model, const Strategy& strategy);
 
 }  // namespace sim

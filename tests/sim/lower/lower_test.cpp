@@ -2,7 +2,6 @@
 
 #include <set>
 
-#include "sim/strategy/stages.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {

@@ -1,4 +1,4 @@
-#include "sim/strategy/stages.hpp"
+#include "sim/strategy/strategy.hpp"
 
 #include <cmath>
 

@@ -1,7 +1,6 @@
 #include "sim/strategy/strategy.hpp"
 
 #include "sim/lower/lower.hpp"
-#include "sim/strategy/stages.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {
