@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "sim/error.hpp"
-#include "sim/text/spec.hpp"
+#include "sim/text/file_format.hpp"
 
 namespace sim {
 
@@ -50,11 +50,6 @@ double share(JsonObject& json, std::string_view key, double otherwise, double mi
   return number(json, key, json.number(key, otherwise), minimum, 1);
 }
 
-void need_format(JsonObject& file, std::string_view expected) {
-  if (const std::string format = file.text("format"); format != expected)
-    throw ConfigError("{}: format '{}' is not '{}'", file.where(), format, expected);
-}
-
 /// The first is the default.
 template <class Value>
 Value choice(JsonObject& json, std::string_view key, const std::array<std::pair<std::string_view, Value>, 2>& known) {
@@ -64,9 +59,8 @@ Value choice(JsonObject& json, std::string_view key, const std::array<std::pair<
   throw ConfigError("{}: unknown {} '{}'; known: {}, {}", json.where(), key, name, known[0].first, known[1].first);
 }
 
-Link read_link(JsonObject json, std::string name) {
+Link read_link(JsonObject json) {
   Link link;
-  link.name = std::move(name);
   link.latency = time_us(json, "latency_us");
   link.bandwidth = gigabytes_per_second(rate(json, "bandwidth_GBps"));
   link.core_share = share(json, "core_share", 0);
@@ -83,7 +77,7 @@ Link read_link(JsonObject json, std::string name) {
 
 Device load_device(std::string_view name) {
   JsonObject file = read_json_file(catalog_file("devices", "device", name));
-  need_format(file, "paragauge-device-1");
+  check_format(file, "paragauge-device", 1, "write it as those of sim/catalog/devices are");
   Device device;
   device.name = file.text("name");
   device.source = file.text("source");
@@ -112,7 +106,7 @@ Host this_host() {
 
 Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t devices_per_node) {
   JsonObject file = read_json_file(catalog_file("clusters", "cluster", name));
-  need_format(file, "paragauge-cluster-1");
+  check_format(file, "paragauge-cluster", 1, "write it as those of sim/catalog/clusters are");
   Cluster cluster;
   cluster.name = file.text("name");
   static_cast<void>(file.text("description", ""));
@@ -126,8 +120,8 @@ Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t d
     throw ConfigError("{}: devices_per_node is left open; say how many (--devices)", file.where());
   cluster.devices_per_node = devices_per_node != 0 ? devices_per_node : static_cast<std::uint32_t>(listed);
   if (listed == 0 && !cluster.device.asynchronous) cluster.host = this_host();
-  cluster.link = read_link(file.object("link"), "link");
-  cluster.inter_node = file.has("inter_node") ? read_link(file.object("inter_node"), "inter_node") : cluster.link;
+  cluster.link = read_link(file.object("link"));
+  cluster.inter_node = file.has("inter_node") ? read_link(file.object("inter_node")) : cluster.link;
   cluster.one_host_thread = file.boolean("one_host_thread", false);
   cluster.scheduling = choice<Scheduling>(
       file, "scheduling", {{{"fair", Scheduling::fair}, {"run_until_wait", Scheduling::run_until_wait}}});

@@ -35,7 +35,7 @@ enum class TransferEngine : std::uint8_t {
   background,  // other threads or hardware, while the ranks go on
 };
 
-/// What the two ends of a message do to each other beside moving its bytes (sim/simulate/transport.hpp).
+/// What the two ends of a message do to each other beside moving its bytes (sim/simulate/step.hpp).
 enum class Transport : std::uint8_t {
   none,
   notify,  // whoever posts first notifies the other end, whose core has to handle that (gloo over TCP)
@@ -49,7 +49,6 @@ enum class Scheduling : std::uint8_t {
 
 /// α–β: a message of s bytes takes latency + s / bandwidth when alone on the link.
 struct Link {
-  std::string name;
   Seconds latency;
   BytesPerSecond bandwidth;
   TransferEngine engine = TransferEngine::background;

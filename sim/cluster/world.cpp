@@ -22,7 +22,6 @@ constexpr std::array kWorlds{
                         "is known no sooner than its wait",
               .processes = true,
               .cpu_cluster = "cpu_gloo",
-              .cuda_cluster = "",
               .all_reduce = "ring",
               .broadcast = "tree"},
     // The algorithms are NCCL's choice inside a node for large arrays.
@@ -30,8 +29,6 @@ constexpr std::array kWorlds{
               .description = "a process per GPU; NCCL",
               .limits = "predicted only",
               .processes = true,
-              .cpu_cluster = "",
-              .cuda_cluster = "",
               .all_reduce = "ring",
               .broadcast = "ring"}};
 constexpr std::size_t kOfMachine = 2;

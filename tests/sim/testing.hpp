@@ -126,7 +126,7 @@ inline Cluster plain_cluster(std::uint32_t ranks) {
   cluster.device.peak_f32 = cluster.device.peak_f64 = teraflops_per_second(0.05);
   cluster.device.memory_bandwidth = gigabytes_per_second(10);
   cluster.device.launch = microseconds(1);
-  cluster.link = {.name = "link", .latency = microseconds(20), .bandwidth = gigabytes_per_second(2)};
+  cluster.link = {.latency = microseconds(20), .bandwidth = gigabytes_per_second(2)};
   cluster.inter_node = cluster.link;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) cluster.place.push_back({rank, 0});
   return cluster;

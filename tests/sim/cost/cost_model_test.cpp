@@ -25,12 +25,11 @@ Cluster test_cluster(const std::string& world, std::uint32_t ranks, std::uint32_
   cluster.device.compute_efficiency = 0.8;
   cluster.device.memory_efficiency = 0.5;
   cluster.device.launch = microseconds(3);
-  cluster.link = {.name = "near",
-                  .latency = microseconds(20),
+  cluster.link = {.latency = microseconds(20),
                   .bandwidth = gigabytes_per_second(4),
                   .engine = TransferEngine::receiver,
                   .core_share = 0.5};
-  cluster.inter_node = {.name = "far", .latency = microseconds(100), .bandwidth = gigabytes_per_second(1)};
+  cluster.inter_node = {.latency = microseconds(100), .bandwidth = gigabytes_per_second(1)};
   for (std::uint32_t rank = 0; rank < ranks; ++rank) cluster.place.push_back({rank, rank / ranks_per_node});
   return cluster;
 }
