@@ -12,7 +12,6 @@
 #include "backend/supervise.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
-#include "sim/lower/lower.hpp"
 
 namespace bench {
 

@@ -16,7 +16,7 @@
 #include "backend/machine/quiet.hpp"
 #include "backend/session.hpp"
 #include "bench/commands.hpp"
-#include "sim/lower/job.hpp"
+#include "sim/lower/lower.hpp"
 #include "sim/report/result.hpp"
 
 namespace bench {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "sim/cost/cost_model.hpp"
-#include "sim/lower/job.hpp"
+#include "sim/lower/lower.hpp"
 #include "sim/program/program.hpp"
 
 namespace sim {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "sim/error.hpp"
 #include "sim/lower/pass/pass.hpp"
@@ -14,45 +15,29 @@ namespace {
 struct Plan {
   const Model& model;
   const Strategy& strategy;
-  std::uint32_t stages = 1;
-  std::int32_t microbatches = 1;
-  std::int64_t replica_rows = 1, rows = 1;  // samples per replica, per microbatch
-  std::vector<std::uint32_t> stage;         // of every node
-  std::vector<OpInstance> ops;              // with the shapes of one microbatch
+  const ScheduleKind& schedule = schedule_table().at(strategy.schedule);
+  std::int32_t microbatches = static_cast<std::int32_t>(strategy.microbatches);
+  std::vector<std::uint32_t> stage = stages_of(model, strategy);  // of every node
+  std::int64_t replica_rows = model.global_batch / strategy.dp;   // samples per replica
+  std::int64_t rows = replica_rows / strategy.microbatches;       // per microbatch
+  std::vector<OpInstance> ops = model.instances(rows);            // with the shapes of one microbatch
+  bool one_loss = schedule.one_loss && microbatches > 1;  // on all together: its op has the shapes of a replica's batch
+  std::vector<bool> needs_grad = model.outputs_need_grad();
   std::vector<Signature> signatures;
-  std::vector<bool> needs_grad;
-  bool one_loss = false;  // on all microbatches together: its op has the shapes of a replica's batch
-  /// Nodes of stage `from` whose output stage `to` reads, in the model's order.
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<int>> edges;
+  /// Nodes of stage `from` whose output a later stage `to` reads, in the model's order.
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::set<int>> edges;
 
-  Plan(const Model& m, const Strategy& s)
-      : model(m),
-        strategy(s),
-        stages(s.pp),
-        microbatches(static_cast<std::int32_t>(s.microbatches)),
-        stage(stages_of(m, s)) {
-    replica_rows = m.global_batch / s.dp;
-    rows = replica_rows / s.microbatches;
-    ops = m.instances(rows);
-    one_loss = schedule_table().at(s.schedule).one_loss && s.microbatches > 1;
+  Plan(const Model& m, const Strategy& s) : model(m), strategy(s) {
     if (one_loss) ops.back() = m.instances(replica_rows).back();
     for (const OpInstance& op : ops) signatures.push_back(op.signature());
-    needs_grad = m.outputs_need_grad();
     for (std::size_t n = 0; n < m.nodes.size(); ++n)
-      for (int source : m.nodes[n].inputs) {
-        if (source < 0 || stage[static_cast<std::size_t>(source)] == stage[n]) continue;
-        std::vector<int>& nodes = edges[{stage[static_cast<std::size_t>(source)], stage[n]}];
-        if (std::find(nodes.begin(), nodes.end(), source) == nodes.end()) nodes.push_back(source);
-      }
-    for (auto& [pair, nodes] : edges) std::sort(nodes.begin(), nodes.end());
+      for (const int source : m.nodes[n].inputs)
+        if (source >= 0 && stage[static_cast<std::size_t>(source)] != stage[n])
+          edges[{stage[static_cast<std::size_t>(source)], stage[n]}].insert(source);
   }
 
-  /// The tag of a transfer between two stages: unique per direction, microbatch and tensor.
-  [[nodiscard]] std::uint32_t tag(std::uint32_t from, std::uint32_t to, int node, std::int32_t microbatch) const {
-    const std::vector<int>& nodes = edges.at({from, to});
-    const auto index = std::find(nodes.begin(), nodes.end(), node) - nodes.begin();
-    return static_cast<std::uint32_t>(
-        static_cast<std::ptrdiff_t>(microbatch) * static_cast<std::ptrdiff_t>(nodes.size()) + index);
+  [[nodiscard]] std::vector<Action> actions(std::uint32_t of_stage) const {
+    return schedule.stage(of_stage, strategy.pp, microbatches);
   }
 };
 
@@ -77,29 +62,42 @@ class StageBuilder {
     draft_.names = &tables.names;
     draft_.role.name = fmt::format("stage{}", stage);
     for (std::uint32_t replica = 0; replica < plan.strategy.dp; ++replica)
-      draft_.role.ranks.push_back(replica * plan.stages + stage);
+      draft_.role.ranks.push_back(replica * plan.strategy.pp + stage);
     for (std::size_t n = 0; n < plan.model.nodes.size(); ++n)
       if (plan.stage[n] == stage) nodes_.push_back(static_cast<int>(n));
+    for (const auto& [pair, nodes] : plan.edges) {
+      const auto tensors = static_cast<std::uint32_t>(nodes.size());
+      std::uint32_t tag = 0;
+      for (const int n : nodes) {
+        if (pair.second == stage) before_.push_back({pair.first, n, tag, tensors});
+        if (pair.first == stage) after_.push_back({pair.second, n, tag, tensors});
+        ++tag;
+      }
+    }
     add_persistent();
   }
 
   Draft build() {
-    const std::vector<Action> actions =
-        schedule_table().at(plan_.strategy.schedule).stage(stage_, plan_.stages, plan_.microbatches);
     std::int32_t forwards = 0, backwards = 0;
-    for (const Action& action : actions) {
+    for (const Action& action : plan_.actions(stage_)) {
       if (action.kind == Action::Kind::forward) {
         forward(action.microbatch);
-        if (++forwards == plan_.microbatches && plan_.one_loss && has_loss()) loss_of_all();
+        if (++forwards == plan_.microbatches && plan_.one_loss && plan_.stage.back() == stage_) loss_of_all();
       } else {
         backward(action.microbatch, ++backwards == plan_.microbatches);
       }
     }
-    for (auto& [peer, sends] : gradient_sends_) wait_all(sends);
+    for (const auto& [peer, sends] : gradient_sends_) wait_all(sends);
     return std::move(draft_);
   }
 
  private:
+  /// The output of a node that another stage reads (or has).
+  struct Edge {
+    std::uint32_t peer;  // stage
+    int node;
+    std::uint32_t tag, tensors;  // of the first microbatch; how many go between the two stages per microbatch
+  };
   struct Pending {
     std::uint32_t ticket, node;
     std::int32_t microbatch;
@@ -114,29 +112,33 @@ class StageBuilder {
   static constexpr std::int32_t kAll = -1;   // the microbatches together, as an instruction without a microbatch
 
   [[nodiscard]] const Node& node(int n) const { return plan_.model.nodes[static_cast<std::size_t>(n)]; }
+  [[nodiscard]] const OpInstance& op(int n) const { return plan_.ops[static_cast<std::size_t>(n)]; }
   [[nodiscard]] const Signature& signature(int n) const { return plan_.signatures[static_cast<std::size_t>(n)]; }
   [[nodiscard]] bool needs_grad(int n) const { return n >= 0 && plan_.needs_grad[static_cast<std::size_t>(n)]; }
   [[nodiscard]] int loss_node() const { return static_cast<int>(plan_.model.nodes.size()) - 1; }
-  [[nodiscard]] bool has_loss() const { return plan_.stage.back() == stage_; }
   [[nodiscard]] static std::string versioned(const std::string& name, std::int32_t mb) {
     return mb == kAll ? name + ".all" : fmt::format("{}#{}", name, mb);
+  }
+  [[nodiscard]] std::string gradient_name(int n, std::int32_t mb) const {
+    return "grad." + versioned(node(n).name, mb);
+  }
+  std::uint32_t add_activation(const std::string& name, const TensorSpec& spec) {
+    return draft_.role.add_tensor(name, spec, TensorClass::activation);
   }
 
   void add_persistent() {
     for (int n : nodes_) {
-      const Signature& s = signature(n);
-      for (const ParameterSpec& p : s.parameters) {
-        DraftParameter parameter{node(n).name + "." + p.name, name_of(n), kNone, kNone};
+      for (const ParameterSpec& p : signature(n).parameters) {
+        DraftParameter parameter{node(n).name + "." + p.name, name_of(n)};
         parameter.weight = draft_.role.add_tensor(parameter.name, p.spec, TensorClass::weight, true,
                                                   {Initial::Kind::uniform, p.initial_center, p.initial_bound, 0});
         parameters_[n].push_back(static_cast<std::uint32_t>(draft_.parameters.size()));
         draft_.parameters.push_back(std::move(parameter));
       }
-      for (const BufferSpec& b : s.buffers) {
-        const std::uint32_t tensor = draft_.role.add_tensor(node(n).name + "." + b.name, b.spec, TensorClass::buffer,
-                                                            true, {Initial::Kind::constant, b.initial_value, 0, 0});
-        buffers_[n].push_back(tensor);
-        draft_.buffers.push_back(tensor);
+      for (const BufferSpec& b : signature(n).buffers) {
+        buffers_[n].push_back(draft_.role.add_tensor(node(n).name + "." + b.name, b.spec, TensorClass::buffer, true,
+                                                     {Initial::Kind::constant, b.initial_value, 0, 0}));
+        draft_.buffers.push_back(buffers_[n].back());
       }
       for (int source : node(n).inputs)
         if (source < 0 && !values_.contains({source, 0})) add_model_input(source);
@@ -147,14 +149,18 @@ class StageBuilder {
   void add_model_input(int source) {
     const bool target = source == kModelTarget;
     const std::string name = target ? "target" : "input";
-    const TensorSpec whole =
-        target ? plan_.model.target_spec(plan_.replica_rows) : plan_.model.input_spec(plan_.replica_rows);
-    const TensorSpec part = target ? plan_.model.target_spec(plan_.rows) : plan_.model.input_spec(plan_.rows);
+    const auto spec = [&](std::int64_t rows) {
+      return target ? plan_.model.target_spec(rows) : plan_.model.input_spec(rows);
+    };
     const std::uint32_t tensor = draft_.role.add_tensor(
-        name, whole, TensorClass::input, true,
+        name, spec(plan_.replica_rows), TensorClass::input, true,
         {target ? Initial::Kind::model_target : Initial::Kind::model_input, 0, 0, plan_.replica_rows});
     values_[{source, kAll}] = tensor;
-    if (plan_.model.timing == Timing::tutorial) make_data(target, tensor);
+    if (plan_.model.timing == Timing::tutorial && target)
+      add_host_work("make_target", {{"classes", static_cast<double>(plan_.model.classes)}}, name, {}, {tensor});
+    else if (plan_.model.timing == Timing::tutorial)
+      add_host_work("make_input", {}, name, {}, {tensor});
+    const TensorSpec part = spec(plan_.rows);
     for (std::int32_t mb = 0; mb < plan_.microbatches; ++mb)
       values_[{source, mb}] =
           plan_.microbatches == 1 ? tensor : draft_.role.add_view(versioned(name, mb), part, tensor, mb * part.bytes());
@@ -164,34 +170,25 @@ class StageBuilder {
   void add_host_work(std::string_view kind, const Attributes& attributes, const std::string& name,
                      const std::vector<std::uint32_t>& reads, const std::vector<std::uint32_t>& writes,
                      std::int32_t mb = kAll) {
-    const OpKind& op = op_table().at(kind);
+    const OpKind& op_kind = op_table().at(kind);
     std::vector<TensorSpec> inputs;
     for (std::uint32_t tensor : reads.empty() ? writes : reads) inputs.push_back(draft_.role.tensors[tensor].spec);
-    Instruction i;
-    i.work = draft_.works->add({{&op, complete_attributes(op, attributes, name), inputs}, Pass::forward, 0});
-    i.node = draft_.names->add(name);
-    i.microbatch = mb;
-    i.reads = reads;
-    i.writes = writes;
-    (writes.empty() ? draft_.last : draft_.list).push_back({i, kNone});
-  }
-  void make_data(bool target, std::uint32_t tensor) {
-    if (target)
-      add_host_work("make_target", {{"classes", static_cast<double>(plan_.model.classes)}}, "target", {}, {tensor});
-    else
-      add_host_work("make_input", {}, "input", {}, {tensor});
+    const std::uint32_t work =
+        draft_.works->add({{&op_kind, complete_attributes(op_kind, attributes, name), inputs}, Pass::forward, 0});
+    (writes.empty() ? draft_.last : draft_.list)
+        .push_back(
+            {{.work = work, .node = draft_.names->add(name), .microbatch = mb, .reads = reads, .writes = writes}});
   }
 
-  Instruction transfer(InstructionKind kind, std::uint32_t peer, int n, std::int32_t mb, std::uint32_t tensor,
-                       std::uint32_t tag) {
-    Instruction i;
-    i.kind = kind;
-    i.peer = peer;
-    i.node = name_of(n);
-    i.microbatch = mb;
-    i.tag = tag;
+  /// The tag is unique per direction, microbatch and tensor.
+  Pending post(InstructionKind kind, const Edge& edge, std::int32_t mb, std::uint32_t tensor) {
+    Instruction i{.kind = kind,
+                  .node = name_of(edge.node),
+                  .microbatch = mb,
+                  .peer = edge.peer,
+                  .tag = static_cast<std::uint32_t>(mb) * edge.tensors + edge.tag};
     (kind == InstructionKind::send ? i.reads : i.writes) = {tensor};
-    return i;
+    return {draft_.post(i), i.node, mb};
   }
 
   void wait_all(const std::vector<Pending>& pending) {
@@ -200,73 +197,51 @@ class StageBuilder {
 
   /// Waits for the gradients that `peer` has received for certain: it executed their backwards before it sent this
   /// forward's input. So they needn't be kept until the end of the step.
-  void wait_received(std::uint32_t peer, std::vector<Pending>& sends, std::int32_t forward) {
-    if (!plan_.edges.contains({peer, stage_})) return;
-    const Order& theirs = order_of(peer);
+  void wait_received(std::uint32_t peer, std::vector<Pending>& sends, std::int32_t mb) {
     std::erase_if(sends, [&](const Pending& p) {
-      if (theirs.backward[static_cast<std::size_t>(p.microbatch)] > theirs.forward[static_cast<std::size_t>(forward)])
+      if (place_of(peer, Action::Kind::backward, p.microbatch) > place_of(peer, Action::Kind::forward, mb))
         return false;
       draft_.wait(p.ticket, p.node, p.microbatch);
       return true;
     });
   }
 
-  /// When a stage executes what, as places in its schedule, by microbatch.
-  struct Order {
-    std::vector<std::size_t> forward, backward;
-  };
-  const Order& order_of(std::uint32_t stage) {
-    const auto [entry, is_new] = orders_.try_emplace(stage);
-    if (is_new) {
-      const auto microbatches = static_cast<std::size_t>(plan_.microbatches);
-      entry->second = {std::vector<std::size_t>(microbatches), std::vector<std::size_t>(microbatches)};
-      const std::vector<Action> actions =
-          schedule_table().at(plan_.strategy.schedule).stage(stage, plan_.stages, plan_.microbatches);
-      for (std::size_t at = 0; at < actions.size(); ++at)
-        (actions[at].kind == Action::Kind::forward
-             ? entry->second.forward
-             : entry->second.backward)[static_cast<std::size_t>(actions[at].microbatch)] = at;
+  /// Where an action stands in the schedule of a stage.
+  std::size_t place_of(std::uint32_t stage, Action::Kind kind, std::int32_t mb) {
+    const auto index = [](const Action& action) {
+      return 2 * static_cast<std::size_t>(action.microbatch) + (action.kind == Action::Kind::forward ? 0 : 1);
+    };
+    std::vector<std::size_t>& places = places_[stage];
+    if (places.empty()) {
+      const std::vector<Action> actions = plan_.actions(stage);
+      places.resize(actions.size());
+      for (std::size_t at = 0; at < actions.size(); ++at) places[index(actions[at])] = at;
     }
-    return entry->second;
+    return places[index({kind, mb})];
   }
 
   void forward(std::int32_t mb) {
     std::vector<Pending> received;
-    for (const auto& [pair, sources] : plan_.edges) {
-      if (pair.second != stage_) continue;
-      for (int source : sources) {
-        const std::uint32_t tensor =
-            draft_.role.add_tensor(versioned(node(source).name, mb), signature(source).output, TensorClass::activation);
-        const Instruction i =
-            transfer(InstructionKind::recv, pair.first, source, mb, tensor, plan_.tag(pair.first, stage_, source, mb));
-        received.push_back({draft_.post(i), i.node, mb});
-        values_[{source, mb}] = tensor;
-      }
+    for (const Edge& edge : before_) {
+      const std::uint32_t tensor = add_activation(versioned(node(edge.node).name, mb), signature(edge.node).output);
+      received.push_back(post(InstructionKind::recv, edge, mb, tensor));
+      values_[{edge.node, mb}] = tensor;
     }
     wait_all(received);
     for (auto& [peer, sends] : gradient_sends_) wait_received(peer, sends, mb);
     for (int n : nodes_) {
       if (plan_.one_loss && n == loss_node()) continue;
       forward_node(n, mb);
-      for (const auto& [pair, sources] : plan_.edges) {
-        if (pair.first != stage_ || std::find(sources.begin(), sources.end(), n) == sources.end()) continue;
-        const Instruction i = transfer(InstructionKind::send, pair.second, n, mb, values_.at({n, mb}),
-                                       plan_.tag(stage_, pair.second, n, mb));
-        activation_sends_[mb].push_back({draft_.post(i), i.node, mb});
-      }
+      for (const Edge& edge : after_)
+        if (edge.node == n) activation_sends_[mb].push_back(post(InstructionKind::send, edge, mb, values_.at({n, mb})));
     }
   }
 
   Instruction compute(int n, std::int32_t mb, Pass pass, std::uint32_t grads) {
     Tables::OfNode& known = tables_.nodes[static_cast<std::size_t>(n)];
     std::uint32_t& work = pass == Pass::forward ? known.forward : known.backward;
-    if (work == kNone) work = tables_.works.add({plan_.ops[static_cast<std::size_t>(n)], pass, grads});
-    Instruction i;
-    i.kind = InstructionKind::compute;
-    i.work = work;
-    i.node = name_of(n);
-    i.microbatch = mb;
-    return i;
+    if (work == kNone) work = tables_.works.add({op(n), pass, grads});
+    return {.work = work, .node = name_of(n), .microbatch = mb};
   }
   std::uint32_t name_of(int n) {
     std::uint32_t& name = tables_.nodes[static_cast<std::size_t>(n)].name;
@@ -285,17 +260,15 @@ class StageBuilder {
     for (int source : node(n).inputs) i.reads.push_back(values_.at({source, mb}));
     for (std::uint32_t p : parameters_[n]) i.reads.push_back(draft_.parameters[p].weight);
     i.reads.insert(i.reads.end(), buffers_[n].begin(), buffers_[n].end());
-    values_[{n, mb}] = s.storage == OutputStorage::in_place
-                           ? draft_.role.add_view(name, s.output, i.reads[0])
-                           : draft_.role.add_tensor(name, s.output, TensorClass::activation);
-    i.writes = {values_[{n, mb}]};
+    i.writes = {s.storage == OutputStorage::in_place ? draft_.role.add_view(name, s.output, i.reads[0])
+                                                     : add_activation(name, s.output)};
+    values_[{n, mb}] = i.writes[0];
     for (const SavedSpec& saved : s.saved) {
-      saved_[{n, mb}].push_back(
-          draft_.role.add_tensor(fmt::format("{}.{}", name, saved.name), saved.spec, TensorClass::activation));
-      i.writes.push_back(saved_[{n, mb}].back());
+      i.writes.push_back(add_activation(fmt::format("{}.{}", name, saved.name), saved.spec));
+      saved_[{n, mb}].push_back(i.writes.back());
     }
     i.writes.insert(i.writes.end(), buffers_[n].begin(), buffers_[n].end());
-    draft_.list.push_back({i, kNone});
+    draft_.list.push_back({i});
     if (n == loss_node() && plan_.model.timing == Timing::epoch)
       add_host_work("read_result", {}, node(n).name,
                     {i.writes[0], values_.at({node(n).inputs[0], mb}), values_.at({node(n).inputs[1], mb})}, {}, mb);
@@ -305,22 +278,19 @@ class StageBuilder {
   void loss_of_all() {
     const int loss = loss_node(), output = node(loss).inputs[0];
     const TensorSpec part = signature(output).output;
-    const std::uint32_t index = name_of(loss);
-    const std::uint32_t all =
-        draft_.role.add_tensor(versioned(node(output).name, kAll), plan_.ops[static_cast<std::size_t>(loss)].inputs[0],
-                               TensorClass::activation);
+    const std::string name = versioned(node(output).name, kAll);
+    const std::uint32_t index = name_of(loss), all = add_activation(name, op(loss).inputs[0]);
     values_[{output, kAll}] = all;
-    for (std::int32_t mb = 0; mb < plan_.microbatches; ++mb)
-      draft_.scaled_copy(values_.at({output, mb}),
-                         draft_.role.add_view(fmt::format("{}.{}", versioned(node(output).name, kAll), mb), part.flat(),
-                                              all, mb * part.bytes()),
-                         1, index);
+    for (std::int32_t mb = 0; mb < plan_.microbatches; ++mb) {
+      const std::uint32_t slice =
+          draft_.role.add_view(fmt::format("{}.{}", name, mb), part.flat(), all, mb * part.bytes());
+      draft_.scaled_copy(values_.at({output, mb}), slice, 1, index);
+    }
     forward_node(loss, kAll);
     backward_node(loss, kAll, /*last=*/true);
     const std::uint32_t gradient = gradients_.at({output, kAll}).tensor;
     for (std::int32_t mb = 0; mb < plan_.microbatches; ++mb)
-      contribute(output, mb,
-                 {draft_.role.add_view(gradient_name(output, mb), part, gradient, mb * part.bytes()), true});
+      contribute(output, mb, {draft_.role.add_view(gradient_name(output, mb), part, gradient, mb * part.bytes())});
   }
 
   void backward(std::int32_t mb, bool last) {
@@ -329,98 +299,73 @@ class StageBuilder {
     wait_all(activation_sends_[mb]);
     std::vector<Pending> received;
     std::vector<std::pair<int, Gradient>> arrived;
-    for (const auto& [pair, sources] : plan_.edges) {
-      if (pair.first != stage_) continue;
-      for (int source : sources) {
-        if (!needs_grad(source)) continue;
-        const std::string name = fmt::format("grad.{}.from.stage{}", versioned(node(source).name, mb), pair.second);
-        const std::uint32_t tensor = draft_.role.add_tensor(name, signature(source).output, TensorClass::activation);
-        const Instruction i = transfer(InstructionKind::recv, pair.second, source, mb, tensor,
-                                       plan_.tag(stage_, pair.second, source, mb));
-        received.push_back({draft_.post(i), i.node, mb});
-        arrived.push_back({source, {tensor, true}});
-      }
+    for (const Edge& edge : after_) {
+      if (!needs_grad(edge.node)) continue;
+      const std::uint32_t tensor = add_activation(
+          fmt::format("{}.from.stage{}", gradient_name(edge.node, mb), edge.peer), signature(edge.node).output);
+      received.push_back(post(InstructionKind::recv, edge, mb, tensor));
+      arrived.push_back({edge.node, {tensor}});
     }
     wait_all(received);
     for (const auto& [source, gradient] : arrived) contribute(source, mb, gradient);
     for (auto n = nodes_.rbegin(); n != nodes_.rend(); ++n)
       if (!plan_.one_loss || *n != loss_node()) backward_node(*n, mb, last);
-    for (const auto& [pair, sources] : plan_.edges) {
-      if (pair.second != stage_) continue;
-      for (int source : sources) {
-        if (!needs_grad(source)) continue;
-        const std::uint32_t tensor = gradients_.at({source, mb}).tensor;
-        const Instruction i =
-            transfer(InstructionKind::send, pair.first, source, mb, tensor, plan_.tag(pair.first, stage_, source, mb));
-        gradient_sends_[pair.first].push_back({draft_.post(i), i.node, mb});
-      }
-    }
+    for (const Edge& edge : before_)
+      if (needs_grad(edge.node))
+        gradient_sends_[edge.peer].push_back(
+            post(InstructionKind::send, edge, mb, gradients_.at({edge.node, mb}).tensor));
   }
 
   void backward_node(int n, std::int32_t mb, bool last) {
     if (!needs_grad(n)) return;
     const Signature& s = signature(n);
-    const bool is_loss = node(n).kind->role == OpRole::loss;
-    const std::uint32_t grads = plan_.model.grads(static_cast<std::size_t>(n), plan_.needs_grad);
+    const std::vector<int>& inputs = node(n).inputs;
+    const auto via = [&](std::size_t input) { return fmt::format(".via.{}.{}", node(n).name, input); };
     if (s.backward_is_alias) {
-      const Gradient grad_output = gradients_.at({n, mb});
-      for (std::size_t input = 0; input < node(n).inputs.size(); ++input) {
-        const int source = node(n).inputs[input];
-        if (!needs_grad(source)) continue;
-        const std::string name = fmt::format("{}.via.{}.{}", gradient_name(source, mb), node(n).name, input);
+      const Gradient output = gradients_.at({n, mb});
+      for (std::size_t input = 0; input < inputs.size(); ++input) {
+        if (!needs_grad(inputs[input])) continue;
+        const std::uint32_t view =
+            draft_.role.add_view(gradient_name(inputs[input], mb) + via(input), op(n).inputs[input], output.tensor);
         // One reader keeps it exclusive (flatten); two share it (add).
-        contribute(
-            source, mb,
-            {draft_.role.add_view(name, plan_.ops[static_cast<std::size_t>(n)].inputs[input], grad_output.tensor),
-             grad_output.exclusive && node(n).inputs.size() == 1});
+        contribute(inputs[input], mb, {view, output.exclusive && inputs.size() == 1});
       }
       return;
     }
+    const std::uint32_t grads = plan_.model.grads(static_cast<std::size_t>(n), plan_.needs_grad);
     Instruction i = compute(n, mb, Pass::backward, grads);
-    if (is_loss)  // the step's loss is the mean over microbatches
+    if (node(n).kind->role == OpRole::loss)  // the step's loss is the mean over microbatches
       i.scale = mb == kAll ? 1.0 : 1.0 / static_cast<double>(plan_.microbatches);
     else
       i.reads.push_back(gradients_.at({n, mb}).tensor);
     for (const Operand& operand : s.backward_reads) i.reads.push_back(operand_tensor(n, mb, operand));
     std::vector<std::pair<int, Gradient>> contributions;
-    for (std::size_t input = 0; input < node(n).inputs.size(); ++input) {
+    for (std::size_t input = 0; input < inputs.size(); ++input) {
       if (!(grads & (1U << input))) continue;
-      const int source = node(n).inputs[input];
-      std::string name = gradient_name(source, mb);
-      if (gradients_.contains({source, mb}) || !contributions.empty())
-        name += fmt::format(".via.{}.{}", node(n).name, input);
-      i.writes.push_back(
-          draft_.role.add_tensor(name, plan_.ops[static_cast<std::size_t>(n)].inputs[input], TensorClass::activation));
-      contributions.push_back({source, {i.writes.back(), true}});
+      std::string name = gradient_name(inputs[input], mb);
+      if (gradients_.contains({inputs[input], mb}) || !contributions.empty()) name += via(input);
+      i.writes.push_back(add_activation(name, op(n).inputs[input]));
+      contributions.push_back({inputs[input], {i.writes.back()}});
     }
     std::vector<std::pair<std::uint32_t, std::uint32_t>> additions;  // parameter gradient, this microbatch's part of it
     for (std::uint32_t p : parameters_[n]) {
       DraftParameter& parameter = draft_.parameters[p];
-      const TensorSpec spec = draft_.role.tensors[parameter.weight].spec;
       const bool first = parameter.gradient == kNone;
       const std::string name = "grad." + parameter.name;
-      const std::uint32_t tensor =
-          draft_.role.add_tensor(first ? name : versioned(name, mb), spec, TensorClass::gradient);
-      i.writes.push_back(tensor);
+      i.writes.push_back(draft_.role.add_tensor(first ? name : versioned(name, mb),
+                                                draft_.role.tensors[parameter.weight].spec, TensorClass::gradient));
       if (first)
-        parameter.gradient = tensor;
+        parameter.gradient = i.writes.back();
       else
-        additions.push_back({parameter.gradient, tensor});
+        additions.push_back({parameter.gradient, i.writes.back()});
     }
-    draft_.list.push_back({i, kNone});
+    draft_.list.push_back({i});
     for (const auto& [total, part] : additions) accumulate(total, part, i.node, mb);
-    if (last) record_arrival(n);
+    std::vector<std::uint32_t>& arrival = draft_.arrival;
+    if (last) arrival.insert(arrival.end(), parameters_[n].begin(), parameters_[n].end());
+    if (last && node(n).kind->last_gradient_first)
+      std::reverse(arrival.end() - static_cast<std::ptrdiff_t>(parameters_[n].size()), arrival.end());
     for (const auto& [source, gradient] : contributions) contribute(source, mb, gradient);
-  }
-
-  void record_arrival(int n) {
-    std::vector<std::uint32_t> order = parameters_[n];
-    if (node(n).kind->last_gradient_first) std::reverse(order.begin(), order.end());
-    draft_.arrival.insert(draft_.arrival.end(), order.begin(), order.end());
-  }
-
-  [[nodiscard]] std::string gradient_name(int n, std::int32_t mb) const {
-    return "grad." + versioned(node(n).name, mb);
   }
 
   [[nodiscard]] std::uint32_t operand_tensor(int n, std::int32_t mb, const Operand& operand) const {
@@ -446,10 +391,9 @@ class StageBuilder {
     Gradient& total = entry->second;
     const std::uint32_t name = name_of(n);
     if (!total.exclusive && !part.exclusive) {
-      const std::uint32_t fresh = draft_.role.add_tensor(fmt::format("{}.sum", gradient_name(n, mb)),
-                                                         signature(n).output, TensorClass::activation);
+      const std::uint32_t fresh = add_activation(gradient_name(n, mb) + ".sum", signature(n).output);
       draft_.scaled_copy(total.tensor, fresh, 1, name);
-      total = {fresh, true};
+      total = {fresh};
     } else if (!total.exclusive) {
       std::swap(total, part);
     }
@@ -459,20 +403,15 @@ class StageBuilder {
   /// a += b.
   void accumulate(std::uint32_t a, std::uint32_t b, std::uint32_t name, std::int32_t mb) {
     static const OpKind& kind = op_table().at("accumulate");
-    Instruction i;
-    i.kind = InstructionKind::compute;
-    i.work = draft_.works->add_elementwise(kind, {}, Pass::forward, draft_.role.tensors[a].spec);
-    i.node = name;
-    i.microbatch = mb;
-    i.reads = {a, b};
-    i.writes = {a};
-    draft_.list.push_back({i, kNone});
+    const std::uint32_t work = draft_.works->add_elementwise(kind, {}, Pass::forward, draft_.role.tensors[a].spec);
+    draft_.list.push_back({{.work = work, .node = name, .microbatch = mb, .reads = {a, b}, .writes = {a}}});
   }
 
   const Plan& plan_;
   std::uint32_t stage_;
   Tables& tables_;
   Draft draft_;
+  std::vector<Edge> before_, after_;                                // from and to other stages, by stage and node
   std::vector<int> nodes_;                                          // of this stage, in the model's order
   std::map<int, std::vector<std::uint32_t>> parameters_, buffers_;  // per node: indices into draft_.parameters, tensors
   std::map<Key, std::uint32_t> values_;                             // outputs, here or received
@@ -480,7 +419,7 @@ class StageBuilder {
   std::map<Key, Gradient> gradients_;
   std::map<std::int32_t, std::vector<Pending>> activation_sends_;
   std::map<std::uint32_t, std::vector<Pending>> gradient_sends_;  // by the stage they go to
-  std::map<std::uint32_t, Order> orders_;                         // by stage
+  std::map<std::uint32_t, std::vector<std::size_t>> places_;      // of place_of, by stage
 };
 
 }  // namespace
@@ -495,7 +434,7 @@ Program lower(const Model& model, const Strategy& strategy) {
   const Plan plan(model, strategy);
   Tables tables(program, model.nodes.size());
   if (strategy.dp > 1) program.groups.push_back({"data", {}});
-  for (std::uint32_t stage = 0; stage < plan.stages; ++stage) {
+  for (std::uint32_t stage = 0; stage < strategy.pp; ++stage) {
     Draft draft = StageBuilder(plan, stage, tables).build();
     if (strategy.dp > 1) {
       program.groups[0].members.push_back(draft.role.ranks);
@@ -509,6 +448,11 @@ Program lower(const Model& model, const Strategy& strategy) {
   }
   validate(program);
   return program;
+}
+
+Job make_job(const Model& model, std::string_view strategy, const Cluster& cluster) {
+  const Strategy parsed = parse_strategy(strategy, model);
+  return {model, parsed, cluster.world, lower(model, parsed), cluster};
 }
 
 }  // namespace sim

@@ -1,12 +1,14 @@
 // Model + Strategy → Program.
 //
 //   Program program = lower(model, parse_strategy("ddp,dp=2", model));
+//   const Job job = make_job(load_model("convnet"), "ddp,dp=2", load_cluster("cpu_gloo", 2, 2));
 //
 // Steps: cut the model into stages; per stage follow the schedule's actions, node by node, forward and backward, with a
 // send for every tensor that a later stage reads; then the passes in `sim/lower/pass`: buffer broadcast, buckets,
 // optimizer, frees. Gradient accumulation is part of the actions.
 #pragma once
 
+#include "sim/cluster/cluster.hpp"
 #include "sim/model/model.hpp"
 #include "sim/program/program.hpp"
 #include "sim/strategy/strategy.hpp"
@@ -15,5 +17,16 @@ namespace sim {
 
 /// The result has passed `validate`. ConfigError when the strategy doesn't fit (batch not divisible, …).
 Program lower(const Model& model, const Strategy& strategy);
+
+/// What is forecast, measured and calibrated for: a model by a strategy on a cluster.
+struct Job {
+  Model model;
+  Strategy strategy;
+  std::string world;  // as the cluster says: "gloo", or behind a network "gloo@1gbit"
+  Program program;
+  Cluster cluster;
+};
+/// ConfigError when the strategy doesn't fit the model.
+Job make_job(const Model& model, std::string_view strategy, const Cluster& cluster);
 
 }  // namespace sim

@@ -10,6 +10,7 @@
 //                                5 copy w7 node=buffers.f32 : buffers.f32.1 -> bn1.running_var
 //                                6 compute w0 node=conv1 …
 #include <algorithm>
+#include <utility>
 
 #include "sim/lower/pass/pass.hpp"
 
@@ -22,8 +23,7 @@ void add_buffer_broadcast(Draft& draft, std::uint32_t group) {
         std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end())
       dtypes.push_back(dtype);
 
-  std::vector<DraftInstruction> rest = std::move(draft.list);
-  draft.list.clear();
+  const std::vector<DraftInstruction> rest = std::exchange(draft.list, {});
   for (const Dtype dtype : dtypes) {
     std::vector<std::uint32_t> buffers;
     for (std::uint32_t buffer : draft.buffers)

@@ -9,12 +9,7 @@ std::uint32_t Draft::post(const Instruction& instruction) {
 }
 
 void Draft::wait(std::uint32_t ticket, std::uint32_t node, std::int32_t microbatch) {
-  Instruction wait;
-  wait.kind = InstructionKind::wait;
-  wait.awaits = ticket;
-  wait.node = node;
-  wait.microbatch = microbatch;
-  list.push_back({wait, kNone});
+  list.push_back({{.kind = InstructionKind::wait, .node = node, .microbatch = microbatch, .awaits = ticket}});
 }
 
 Draft::Flat Draft::add_flat(const std::string& name, const std::vector<std::uint32_t>& tensors, bool persistent) {
@@ -38,25 +33,22 @@ Draft::Flat Draft::add_flat(const std::string& name, const std::vector<std::uint
 
 std::uint32_t Draft::post_collective(CollectiveKind kind, std::uint32_t group, std::uint32_t tensor,
                                      std::uint32_t node) {
-  Instruction collective;
-  collective.kind = InstructionKind::collective;
-  collective.collective = kind;
-  collective.peer = group;
-  collective.node = node;
-  collective.reads = collective.writes = {tensor};
-  return post(collective);
+  return post({.kind = InstructionKind::collective,
+               .collective = kind,
+               .node = node,
+               .peer = group,
+               .reads = {tensor},
+               .writes = {tensor}});
 }
 
 void Draft::scaled_copy(std::uint32_t source, std::uint32_t destination, double scale, std::uint32_t node) {
-  Instruction copy;
-  copy.kind = InstructionKind::copy;
   static const OpKind& kind = op_table().at("scaled_copy");
-  copy.work = works->add_elementwise(kind, {}, Pass::forward, role.tensors[source].spec);
-  copy.node = node;
-  copy.scale = scale;
-  copy.reads = {source};
-  copy.writes = {destination};
-  list.push_back({copy, kNone});
+  list.push_back({{.kind = InstructionKind::copy,
+                   .work = works->add_elementwise(kind, {}, Pass::forward, role.tensors[source].spec),
+                   .node = node,
+                   .scale = scale,
+                   .reads = {source},
+                   .writes = {destination}}});
 }
 
 Role Draft::finish() && {

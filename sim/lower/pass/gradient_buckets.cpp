@@ -20,6 +20,8 @@
 //                                           12 wait on=10 node=bucket0
 //                                           13 copy w7 node=bucket0 : bucket0.0 -> grad.fc.bias
 //                                           14 copy w8 node=bucket0 : bucket0.1 -> grad.fc.weight
+#include <utility>
+
 #include "sim/lower/pass/pass.hpp"
 
 namespace sim {
@@ -47,14 +49,6 @@ std::vector<Bucket> make_buckets(Draft& draft, const Strategy& strategy) {
   return buckets;
 }
 
-/// Where each gradient is complete: the last instruction that writes it.
-std::vector<std::size_t> last_writes(const Draft& draft) {
-  std::vector<std::size_t> last(draft.role.tensors.size(), 0);
-  for (std::size_t i = 0; i < draft.list.size(); ++i)
-    for (std::uint32_t tensor : draft.list[i].instruction.writes) last[tensor] = i;
-  return last;
-}
-
 }  // namespace
 
 std::vector<std::vector<std::uint32_t>> bucket_assignment(const std::vector<std::int64_t>& sizes,
@@ -66,8 +60,7 @@ std::vector<std::vector<std::uint32_t>> bucket_assignment(const std::vector<std:
     open.push_back(i);
     filled += static_cast<double>(sizes[i]);
     if (filled < limit) continue;
-    buckets.push_back(std::move(open));
-    open.clear();
+    buckets.push_back(std::exchange(open, {}));
     filled = 0;
     limit = cap_bytes;
   }
@@ -77,7 +70,6 @@ std::vector<std::vector<std::uint32_t>> bucket_assignment(const std::vector<std:
 
 void add_gradient_buckets(Draft& draft, const Strategy& strategy, std::uint32_t replicas, std::uint32_t group) {
   const std::vector<Bucket> buckets = make_buckets(draft, strategy);
-  const std::vector<std::size_t> complete = last_writes(draft);
   std::vector<std::uint32_t> tickets(buckets.size(), kNone);
   auto fill = [&](const Bucket& bucket, std::size_t i) {
     draft.scaled_copy(bucket.gradients[i], bucket.flat.slices[i], 1.0 / replicas, bucket.node);
@@ -99,8 +91,10 @@ void add_gradient_buckets(Draft& draft, const Strategy& strategy, std::uint32_t 
     }
     return;
   }
-  const std::vector<DraftInstruction> backward = std::move(draft.list);
-  draft.list.clear();
+  const std::vector<DraftInstruction> backward = std::exchange(draft.list, {});
+  std::vector<std::size_t> complete(draft.role.tensors.size(), 0);  // by tensor: the last instruction that writes it
+  for (std::size_t at = 0; at < backward.size(); ++at)
+    for (std::uint32_t tensor : backward[at].instruction.writes) complete[tensor] = at;
   std::size_t b = 0, i = 0;  // the next gradient to be put into its bucket; they arrive in this order
   for (std::size_t at = 0; at < backward.size(); ++at) {
     draft.list.push_back(backward[at]);

@@ -14,18 +14,17 @@ void add_updates(Draft& draft, const Model& model) {
   for (const DraftParameter& parameter : draft.parameters) {
     const TensorSpec spec = draft.role.tensors[parameter.weight].spec;
     const OpInstance op{model.optimizer.kind, model.optimizer.attributes, {spec}};
-    Instruction update;
-    update.kind = InstructionKind::update;
-    update.work = draft.works->add_elementwise(*op.kind, op.attributes, Pass::update, spec);
-    update.node = draft.names->add(parameter.name);
-    update.reads = {parameter.weight, parameter.gradient};
-    update.writes = {parameter.weight};
+    Instruction update{.kind = InstructionKind::update,
+                       .work = draft.works->add_elementwise(*op.kind, op.attributes, Pass::update, spec),
+                       .node = draft.names->add(parameter.name),
+                       .reads = {parameter.weight, parameter.gradient},
+                       .writes = {parameter.weight}};
     for (const SavedSpec& state : op.signature().saved) {
       update.writes.push_back(draft.role.add_tensor(parameter.name + "." + state.name, state.spec,
                                                     TensorClass::optimizer, true, {Initial::Kind::constant, 0, 0, 0}));
       update.reads.push_back(update.writes.back());
     }
-    draft.list.push_back({update, kNone});
+    draft.list.push_back({update});
   }
 }
 
