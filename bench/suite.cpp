@@ -25,7 +25,7 @@
 #include "sim/report/result.hpp"
 #include "sim/simulate/forecast.hpp"
 #include "sim/simulate/simulate.hpp"
-#include "sim/simulate/step_parts.hpp"
+#include "sim/simulate/timeline.hpp"
 #include "sim/text/spec.hpp"
 #ifdef PARAGAUGE_BACKEND
 #include "bench/machine.hpp"

@@ -41,7 +41,7 @@ struct ComputeCost {
   Knowledge knowledge;
 };
 
-/// What notifications between the ends of a message cost (Transport::notify; sim/simulate/transport.hpp says who pays
+/// What notifications between the ends of a message cost (Transport::notify; sim/simulate/step.hpp says who pays
 /// for what). gloo's TCP transport notifies the other side (NOTIFY_SEND_READY, NOTIFY_RECV_READY). Receiver first: the
 /// message is expected, and the sending thread writes it inside the call that posts it. Sender first: it is unexpected,
 /// and gloo's thread writes it once the receiver has posted.

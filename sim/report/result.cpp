@@ -11,7 +11,7 @@
 #include "sim/calibrate/conditions.hpp"
 #include "sim/error.hpp"
 #include "sim/program/memory.hpp"
-#include "sim/simulate/step_parts.hpp"
+#include "sim/simulate/timeline.hpp"
 #include "sim/text/spec.hpp"
 
 namespace sim {

@@ -9,7 +9,7 @@
 //   save_result("r.json", result);                  // sim/report/report.hpp; after each round, so that a later run can resume
 //
 // File format "paragauge-result-2" (JSON, a round per line, numbers of 7 digits). A list of five numbers is a StepTime in
-// the order of sim/simulate/step_parts.hpp.
+// the order of sim/simulate/timeline.hpp.
 //   kind      the command that made it: compare, measure, predict, report
 //   sessions  [{first_round, context}]: what each run wrote about the machine, the build and its options
 //   cells     [{model, strategy, world, executor, ranks, replicas, microbatches, global_batch, device, devices, program,

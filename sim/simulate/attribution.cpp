@@ -11,33 +11,21 @@
 namespace sim {
 namespace {
 
+/// A wait has none: it has no duration of its own.
 std::string class_of(const Program& program, const Role& role, std::uint32_t i) {
-  switch (role.kind[i]) {
-    case InstructionKind::compute:
-    case InstructionKind::copy:
-    case InstructionKind::update: {
-      const Work& work = program.works[role.work[i]];
-      return fmt::format("{}.{}", work.op.kind->name, to_string(work.pass));
-    }
-    case InstructionKind::send:
-    case InstructionKind::recv:
-      return "send";
-    case InstructionKind::collective:
-      return std::string(to_string(role.collective[i]));
-    case InstructionKind::wait:
-      return "";  // a wait has no duration of its own
-  }
-  throw InternalError("instruction kind {}", static_cast<int>(role.kind[i]));
-}
-
-void add(std::vector<double>& sums, const std::vector<double>& values) {
-  sums.resize(values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) sums[i] += values[i];
+  if (role.kind[i] == InstructionKind::wait) return "";
+  if (role.kind[i] == InstructionKind::collective) return std::string(to_string(role.collective[i]));
+  if (!is_computed(role.kind[i])) return "send";
+  const Work& work = program.works[role.work[i]];
+  return fmt::format("{}.{}", work.op.kind->name, to_string(work.pass));
 }
 
 void add(std::vector<std::vector<double>>& sums, const std::vector<std::vector<double>>& values) {
   sums.resize(values.size());
-  for (std::size_t r = 0; r < values.size(); ++r) add(sums[r], values[r]);
+  for (std::size_t r = 0; r < values.size(); ++r) {
+    sums[r].resize(values[r].size());
+    for (std::size_t i = 0; i < values[r].size(); ++i) sums[r][i] += values[r][i];
+  }
 }
 
 }  // namespace
@@ -78,15 +66,15 @@ CostAttribution attribute_cost_error(const Program& program, const Cluster& clus
   }
   double explained_s = 0;
   for (const std::string& name : names) {
+    const auto of = name == "host" ? &Durations::host_s : &Durations::seconds;
     ClassError error{.name = name};
     Durations mixed = before;
     for (std::size_t r = 0; r < places.size(); ++r) {
       const std::vector<std::string>& of_role = class_names[places[r].role];
       for (std::size_t i = 0; i < of_role.size(); ++i) {
         if (name != "host" && of_role[i] != name) continue;
-        double& duration = name == "host" ? mixed.host_s[r][i] : mixed.seconds[r][i];
-        const double replacement =
-            share * (name == "host" ? measured.durations.host_s[r][i] : measured.durations.seconds[r][i]);
+        double& duration = (mixed.*of)[r][i];
+        const double replacement = share * (measured.durations.*of)[r][i];
         if (r == result.critical_rank) error.predicted_s += duration, error.measured_s += replacement;
         duration = replacement;
       }

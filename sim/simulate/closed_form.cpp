@@ -1,10 +1,7 @@
-#include "sim/simulate/closed_form.hpp"
-
 #include <algorithm>
 
-#include "sim/simulate/host_lane.hpp"
 #include "sim/simulate/longest_path.hpp"
-#include "sim/simulate/ports.hpp"
+#include "sim/simulate/step.hpp"
 
 namespace sim {
 namespace {
@@ -12,30 +9,20 @@ namespace {
 /// Costs that only shared time can tell. What a transport's ends do to each other is among them: a transfer's cost is
 /// all that the closed form needs.
 bool is_shared(const PlacedProgram& placed, const Costs& mean) {
-  if (mean.busy_levels > 1) return true;
-  std::vector<bool> taken;
-  for (std::uint32_t rank = 0; rank < placed.ranks(); ++rank) {
-    const std::uint32_t device = placed.cluster.place[rank].device;
-    if (device >= taken.size()) taken.resize(device + 1, false);
-    if (taken[device]) return true;
-    taken[device] = true;
-  }
-  return std::ranges::any_of(mean.transfers,
+  return placed.shares_devices || mean.busy_levels > 1 ||
+         std::ranges::any_of(mean.transfers,
                              [](const TransferCost& cost) { return cost.core_share > 0 || cost.rendezvous.known(); });
 }
 
 class ClosedForm : public LongestPath<ClosedForm> {
  public:
   ClosedForm(const PlacedProgram& placed, const StepCosts& costs)
-      : LongestPath(placed), costs_(costs), channels_(placed.matching.channels) {
-    if (placed.cluster.device.asynchronous) issued_s_ = issue_times(placed, costs.mean().launch_s);
-  }
+      : LongestPath(placed), costs_(costs), channels_(placed.matching.channels) {}
 
   std::optional<Timeline> run() {
     if (LongestPath::run() != kNone || overtaken_ || flows_meet()) return std::nullopt;
     for (std::uint32_t rank = 0; rank < placed_.ranks(); ++rank)
       if (!fill_transfers(rank)) return std::nullopt;
-    break_down(placed_.program, timeline_);
     return std::move(timeline_);
   }
 
@@ -50,11 +37,8 @@ class ClosedForm : public LongestPath<ClosedForm> {
   };
 
   [[nodiscard]] double issued_s(std::uint32_t rank, std::uint32_t i, double clock_s) const {
-    if (!issued_s_.empty()) return std::max(clock_s, issued_s_[rank][i]);
-    if (i == 0 || !is_posted(placed_.role(rank).kind[i - 1])) return clock_s + costs_.mean().launch_s;
-    const TransferCost& before = costs_.transfer(rank, i - 1);
-    const bool received = placed_.role(rank).kind[i - 1] == InstructionKind::recv;
-    return clock_s + std::max(costs_.mean().launch_s, received ? before.recv_overhead_s : before.send_overhead_s);
+    return costs_.host_runs_ahead() ? std::max(clock_s, costs_.issued_s(rank, i))
+                                    : clock_s + costs_.host_s(rank, i, false);
   }
   [[nodiscard]] double compute_s(std::uint32_t rank, std::uint32_t i) const { return costs_.compute_s(rank, i); }
 
@@ -90,12 +74,10 @@ class ClosedForm : public LongestPath<ClosedForm> {
   /// Bytes of two channels go through one port at the same time.
   [[nodiscard]] bool flows_meet() const {
     if (std::ranges::count_if(channels_, [](const Channel& c) { return !c.busy_s.empty(); }) < 2) return false;
-    Ports ports(placed_);
-    std::vector<std::vector<std::pair<double, double>>> busy_s;  // by port
+    std::vector<std::vector<std::pair<double, double>>> busy_s(placed_.ports());
     for (const Channel& channel : channels_)
       if (!channel.busy_s.empty())
-        ports.for_each(channel.rank, channel.instruction, [&](std::uint32_t port) {
-          if (port >= busy_s.size()) busy_s.resize(port + 1);
+        placed_.for_each_port(channel.rank, channel.instruction, [&](std::uint32_t port) {
           busy_s[port].insert(busy_s[port].end(), channel.busy_s.begin(), channel.busy_s.end());
         });
     for (auto& times : busy_s) {
@@ -110,8 +92,7 @@ class ClosedForm : public LongestPath<ClosedForm> {
   [[nodiscard]] bool fill_transfers(std::uint32_t rank) {
     const Role& list = placed_.role(rank);
     RankTimeline& times = timeline_.ranks[rank];
-    std::vector<std::uint32_t>& open = open_;
-    open.clear();
+    open_.clear();
     for (std::uint32_t i = 0; i < list.size(); ++i) {
       if (is_posted(list.kind[i])) {
         const Transfer& transfer = transfer_of(rank, i);
@@ -119,16 +100,16 @@ class ClosedForm : public LongestPath<ClosedForm> {
         if (!placed_.is_copied(rank, i))
           times.end_s[i] = transfer.end_s;
         else if (placed_.copies(rank, i))
-          open.push_back(i);
-      } else if (list.kind[i] == InstructionKind::wait && !open.empty()) {
-        std::erase(open, list.awaits[i]);
-        if (!open.empty() && could_copy(rank, i, open)) return false;
+          open_.push_back(i);
+      } else if (list.kind[i] == InstructionKind::wait && !open_.empty()) {
+        std::erase(open_, list.awaits[i]);
+        if (!open_.empty() && could_copy(rank, i)) return false;
       }
     }
     return true;
   }
 
-  [[nodiscard]] bool could_copy(std::uint32_t rank, std::uint32_t wait, const std::vector<std::uint32_t>& open) const {
+  [[nodiscard]] bool could_copy(std::uint32_t rank, std::uint32_t wait) const {
     const RankTimeline& times = timeline_.ranks[rank];
     const std::uint32_t awaited = placed_.role(rank).awaits[wait];
     // Idle until its own part of the awaited transfer begins, and from that part's end on.
@@ -137,7 +118,7 @@ class ClosedForm : public LongestPath<ClosedForm> {
       until_s = std::max(times.start_s[wait], times.start_s[awaited]);
       from_s = until_s + copy_s(rank, awaited);
     }
-    return std::ranges::any_of(open, [&](std::uint32_t i) {
+    return std::ranges::any_of(open_, [&](std::uint32_t i) {
       const double ready_s = times.start_s[i];
       return std::max(ready_s, times.start_s[wait]) < until_s * (1 - kRounding) ||
              std::max(ready_s, from_s) < times.end_s[wait] * (1 - kRounding);
@@ -147,15 +128,14 @@ class ClosedForm : public LongestPath<ClosedForm> {
   static constexpr double kRounding = 1e-12;
   const StepCosts& costs_;
   std::vector<Channel> channels_;
-  std::vector<std::vector<double>> issued_s_;  // [rank][instruction], of an asynchronous device
-  std::vector<std::uint32_t> open_;            // of one rank: posted, will be copied by it
+  std::vector<std::uint32_t> open_;  // of one rank: posted, will be copied by it
   bool overtaken_ = false;
 };
 
 }  // namespace
 
 std::optional<Timeline> closed_form(const PlacedProgram& placed, const StepCosts& costs) {
-  if (is_shared(placed, costs.mean())) return std::nullopt;
+  if (is_shared(placed, costs.mean)) return std::nullopt;
   return ClosedForm(placed, costs).run();
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "sim/error.hpp"
+#include "sim/simulate/longest_path.hpp"
 #include "sim/simulate/placed_program.hpp"
 
 namespace sim {
@@ -18,34 +20,34 @@ class MeasuredTransfers {
         received_s_(done_s_),
         copied_s_(done_s_.size(), 0),
         own_copied_s_(placed.ranks()) {
-    for_each_instruction([&](std::uint32_t rank, std::uint32_t i) {
-      const InstructionKind kind = placed_.role(rank).kind[i];
-      if (!is_posted(kind)) return;
-      const std::uint32_t id = placed_.transfer(rank, i);
-      done_s_[id] = std::min(done_s_[id], end_s(rank, i));
-      if (kind == InstructionKind::recv) received_s_[id] = end_s(rank, i);
-    });
+    for (std::uint32_t rank = 0; rank < placed.ranks(); ++rank) {
+      const Role& list = placed.role(rank);
+      own_copied_s_[rank].assign(list.size(), 0);
+      for (std::uint32_t i = 0; i < list.size(); ++i) {
+        if (!is_posted(list.kind[i])) continue;
+        const std::uint32_t id = placed.transfer(rank, i);
+        done_s_[id] = std::min(done_s_[id], end_s(rank, i));
+        if (list.kind[i] == InstructionKind::recv) received_s_[id] = end_s(rank, i);
+      }
+    }
   }
 
-  /// Which waits the ranks' threads copied in. A transfer that was done before its own wait began was copied in the
-  /// first wait that still went on when all had posted.
-  [[nodiscard]] auto find_copies() {
-    std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>> copies(placed_.ranks());
-    for (std::uint32_t rank = 0; rank < placed_.ranks(); ++rank)
-      own_copied_s_[rank].assign(placed_.role(rank).size(), 0);
-    if (!placed_.may_copy()) return copies;
-    for_each_instruction([&](std::uint32_t rank, std::uint32_t i) {
-      const Role& list = placed_.role(rank);
-      if (list.kind[i] != InstructionKind::wait) return;
+  /// Which waits the rank's thread copied in, and what. A transfer that was done before its own wait began was copied in
+  /// the first wait that still went on when all had posted.
+  [[nodiscard]] std::vector<std::pair<std::uint32_t, std::uint32_t>> find_copies(std::uint32_t rank) {
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> copies;
+    const Role& list = placed_.role(rank);
+    for (std::uint32_t i = 0; i < list.size(); ++i) {
+      if (list.kind[i] != InstructionKind::wait) continue;
       const std::uint32_t awaited = list.awaits[i];
-      if (!placed_.is_copied(rank, awaited) || !placed_.copies(rank, awaited)) return;
+      if (!placed_.is_copied(rank, awaited) || !placed_.copies(rank, awaited)) continue;
       const std::uint32_t wait = wait_of_copy(rank, i);
-      copies[rank].emplace_back(wait, awaited);
+      copies.emplace_back(wait, awaited);
       own_copied_s_[rank][awaited] = start_s(rank, wait);
       double& last_s = copied_s_[placed_.transfer(rank, awaited)];
       last_s = std::max(last_s, start_s(rank, wait));
-    });
-    for (auto& of_rank : copies) std::ranges::sort(of_rank);
+    }
+    std::ranges::sort(copies);
     return copies;
   }
 
@@ -65,12 +67,6 @@ class MeasuredTransfers {
   [[nodiscard]] double start_s(std::uint32_t rank, std::uint32_t i) const { return measured_.ranks[rank].start_s[i]; }
   [[nodiscard]] double end_s(std::uint32_t rank, std::uint32_t i) const { return measured_.ranks[rank].end_s[i]; }
 
-  template <class Visit>
-  void for_each_instruction(Visit visit) const {
-    for (std::uint32_t rank = 0; rank < placed_.ranks(); ++rank)
-      for (std::uint32_t i = 0; i < placed_.role(rank).size(); ++i) visit(rank, i);
-  }
-
   [[nodiscard]] std::uint32_t wait_of_copy(std::uint32_t rank, std::uint32_t own_wait) const {
     constexpr double kRounding_s = 1e-9;
     const Role& list = placed_.role(rank);
@@ -89,20 +85,63 @@ class MeasuredTransfers {
   std::vector<std::vector<double>> own_copied_s_;       // [rank][instruction]: the wait began that it copied in
 };
 
-/// A wait that blocked ends when the transfer is done for this rank, its wake-up included; else the transfer ended at
-/// its own time.
-double end_of_transfer_s(const RankTimeline& times, std::uint32_t wait, std::uint32_t awaited) {
-  return times.start_s[wait] < times.end_s[awaited] ? times.end_s[wait] : times.end_s[awaited];
-}
+class Replay : public LongestPath<Replay> {
+ public:
+  Replay(const PlacedProgram& placed, const Durations& durations)
+      : LongestPath(placed), durations_(durations), copied_(placed.ranks(), 0) {}
+
+  Timeline run() {
+    const std::uint32_t stuck = LongestPath::run();
+    check_internal(stuck == kNone, "rank {} stands at instruction {} for ever: the program wasn't validated", stuck,
+                   stuck == kNone ? 0 : next_of(stuck));
+    for (std::uint32_t rank = 0; rank < placed_.ranks(); ++rank) {
+      const Role& list = placed_.role(rank);
+      RankTimeline& times = timeline_.ranks[rank];
+      for (std::uint32_t i = 0; i < list.size(); ++i) {
+        if (!is_posted(list.kind[i])) continue;
+        times.start_s[i] = transfer_of(rank, i).ready_s;
+        if (times.end_s[i] == 0) times.end_s[i] = times.start_s[i] + durations_.seconds[rank][i];
+      }
+    }
+    break_down(placed_.program, timeline_);
+    check(placed_.program, timeline_);
+    return std::move(timeline_);
+  }
+
+ private:
+  friend LongestPath;
+
+  [[nodiscard]] double issued_s(std::uint32_t rank, std::uint32_t i, double clock_s) const {
+    return clock_s + durations_.host_s[rank][i];
+  }
+  [[nodiscard]] double compute_s(std::uint32_t rank, std::uint32_t i) const { return durations_.seconds[rank][i]; }
+  void all_have_posted(std::uint32_t /*rank*/, std::uint32_t /*i*/) {}
+
+  void begin_wait(std::uint32_t rank, std::uint32_t i) {
+    const auto& copies = durations_.copied_in[rank];
+    for (std::uint32_t& next = copied_[rank]; next < copies.size() && copies[next].first == i; ++next) {
+      timeline_.ranks[rank].end_s[copies[next].second] = timeline_.ranks[rank].start_s[i];  // until it is done
+      move(rank, copies[next].second);
+    }
+  }
+  [[nodiscard]] double done_s(std::uint32_t rank, std::uint32_t i) {
+    const std::uint32_t awaited = placed_.role(rank).awaits[i];
+    const double begun_s = begin_s(rank, awaited, timeline_.ranks[rank].end_s[awaited]);
+    return begun_s == kUnknown ? kUnknown : begun_s + durations_.seconds[rank][awaited];
+  }
+
+  const Durations& durations_;
+  std::vector<std::uint32_t> copied_;  // by rank: how many of its copies have begun
+};
 
 }  // namespace
 
 Durations durations_of(const Program& program, const Timeline& measured, const Cluster& cluster) {
-  const TransferMatching matching(program);
-  const PlacedProgram placed(program, cluster, matching);
+  const PlacedProgram placed(program, cluster);
   MeasuredTransfers transfers(placed, measured);
   Durations durations;
-  durations.copied_in = transfers.find_copies();
+  for (std::uint32_t rank = 0; rank < placed.ranks(); ++rank)
+    durations.copied_in.push_back(transfers.find_copies(rank));
   for (std::uint32_t rank = 0; rank < placed.ranks(); ++rank) {
     const Role& role = placed.role(rank);
     const RankTimeline& times = measured.ranks[rank];
@@ -122,7 +161,9 @@ Durations durations_of(const Program& program, const Timeline& measured, const C
         continue;
       }
       const std::uint32_t awaited = role.awaits[i];
-      double end_s = end_of_transfer_s(times, i, awaited);
+      // A wait that blocked ends when the transfer is done for this rank, its wake-up included; else the transfer ended
+      // at its own time.
+      double end_s = times.start_s[i] < times.end_s[awaited] ? times.end_s[i] : times.end_s[awaited];
       // A transport may know only from the wait that a message was gone long before; what such a wait takes is host
       // time.
       if (role.kind[awaited] == InstructionKind::send && transfers.received_s(rank, awaited) <= times.start_s[i]) {
@@ -133,6 +174,11 @@ Durations durations_of(const Program& program, const Timeline& measured, const C
     }
   }
   return durations;
+}
+
+Timeline replay(const Program& program, const Durations& durations, const Cluster& cluster) {
+  const PlacedProgram placed(program, cluster);
+  return Replay(placed, durations).run();
 }
 
 }  // namespace sim

@@ -1,9 +1,8 @@
-#include "sim/simulate/jitter.hpp"
-
-#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <random>
+
+#include "sim/simulate/step.hpp"
 
 namespace sim {
 namespace {
@@ -37,22 +36,22 @@ class Random {
 
 }  // namespace
 
-std::vector<Factors> draw_factors(const Program& program, const Costs& costs, const TransferMatching& matching) {
+std::vector<Factors> draw_factors(const PlacedProgram& placed, const Costs& costs) {
   constexpr std::size_t kMostSteps = 128, kFewestSteps = 8, kMostFactors = std::size_t{32} << 20;
   constexpr double kLeastShape = 1e-3;
-  const std::vector<Program::Place> places = program.places();
-  std::size_t factors = matching.participants.size();
-  for (const Program::Place& place : places) factors += program.roles[place.role].size();
+  std::size_t factors = placed.matching.participants.size();
+  for (std::uint32_t rank = 0; rank < placed.ranks(); ++rank) factors += placed.role(rank).size();
   const std::size_t steps = std::min(kMostSteps, kMostFactors / std::max<std::size_t>(factors, 1));
   const bool jitters = costs.rank_jitter > 0 ||
                        std::ranges::any_of(costs.jitter, [](double jitter) { return jitter > 0; }) ||
                        std::ranges::any_of(costs.transfers, [](const TransferCost& cost) { return cost.jitter > 0; });
-  if (places.size() == 1 || !jitters || steps < kFewestSteps) return {};
+  if (placed.ranks() == 1 || !jitters || steps < kFewestSteps) return {};
 
   std::vector<Factors> drawn(steps);
   for (Factors& step : drawn) {
-    for (const Program::Place& place : places) step.compute.emplace_back(program.roles[place.role].size(), 1.0F);
-    step.transfer.assign(matching.participants.size(), 1.0F);
+    for (std::uint32_t rank = 0; rank < placed.ranks(); ++rank)
+      step.compute.emplace_back(placed.role(rank).size(), 1.0F);
+    step.transfer.assign(placed.matching.participants.size(), 1.0F);
   }
   Random random;
   // One factor per step; their mean is 1.
@@ -68,22 +67,21 @@ std::vector<Factors> draw_factors(const Program& program, const Costs& costs, co
     for (std::size_t s = 0; s < steps; ++s)
       factor_of(s) = sum > 0 ? factor_of(s) * static_cast<float>(static_cast<double>(steps) / sum) : 1.0F;
   };
-  for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
-    const Role& role = program.roles[places[rank].role];
+  for (std::uint32_t rank = 0; rank < placed.ranks(); ++rank) {
+    const Role& role = placed.role(rank);
     for (std::uint32_t i = 0; i < role.size(); ++i) {
       if (role.work[i] != kNone && !costs.jitter.empty())
         draw(costs.jitter[role.work[i]], [&](std::size_t s) -> float& { return drawn[s].compute[rank][i]; });
       const bool collective = role.kind[i] == InstructionKind::collective;
-      if (role.kind[i] != InstructionKind::send && !collective) continue;
-      if (collective && program.groups[role.peer[i]].members[matching.list_of[role.peer[i]][rank]].front() != rank)
-        continue;  // once
-      const std::uint32_t id = matching.transfer(places[rank], rank, role, i);
+      // Once per transfer.
+      if (collective ? placed.members(rank, i).front() != rank : role.kind[i] != InstructionKind::send) continue;
+      const std::uint32_t id = placed.transfer(rank, i);
       draw(costs.transfers[costs.transfer_of[id]].jitter,
            [&](std::size_t s) -> float& { return drawn[s].transfer[id]; });
     }
   }
   std::vector<float> pace(steps);  // of one rank in all steps
-  for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
+  for (std::uint32_t rank = 0; rank < placed.ranks(); ++rank) {
     std::ranges::fill(pace, 1.0F);
     draw(costs.rank_jitter, [&](std::size_t s) -> float& { return pace[s]; });
     for (std::size_t s = 0; s < steps; ++s)

@@ -144,8 +144,6 @@ class LongestPath {
 
   std::vector<RankState> ranks_;
   std::vector<std::uint32_t> ready_;
-
- protected:
   std::vector<Transfer> transfers_;
 };
 

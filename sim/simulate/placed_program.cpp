@@ -6,17 +6,26 @@
 
 namespace sim {
 
-PlacedProgram::PlacedProgram(const Program& of, const Cluster& on, const TransferMatching& matched)
-    : program(of), cluster(on), matching(matched), places(of.places()) {
+PlacedProgram::PlacedProgram(const Program& of, const Cluster& on)
+    : program(of), cluster(on), matching(of), places(of.places()) {
   if (cluster.place.size() < ranks())
     throw ConfigError("program of {} ranks on cluster '{}', which was made for {}", ranks(), cluster.name,
                       cluster.place.size());
-  for (const Program::Place& place : places) roles_.push_back(&program.roles[place.role]);
-  const auto node = [&](std::uint32_t rank) { return cluster.place[rank].node; };
-  for (std::uint32_t rank = 1; rank < ranks(); ++rank) many_nodes_ |= node(rank) != node(0);
-  may_copy_ = cluster.link.engine == TransferEngine::receiver ||
-              (many_nodes_ && cluster.inter_node.engine == TransferEngine::receiver);
+  std::vector<bool> taken;  // by device
+  for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
+    const RankPlace& place = cluster.place[rank];
+    roles_.push_back(&program.roles[places[rank].role]);
+    devices = std::max(devices, place.device + 1);
+    nodes = std::max(nodes, place.node + 1);
+    many_nodes_ |= place.node != cluster.place[0].node;
+    taken.resize(devices, false);
+    shares_devices |= taken[place.device];
+    taken[place.device] = true;
+  }
+  may_copy = cluster.link.engine == TransferEngine::receiver ||
+             (many_nodes_ && cluster.inter_node.engine == TransferEngine::receiver);
   if (!many_nodes_) return;
+  const auto node = [&](std::uint32_t rank) { return cluster.place[rank].node; };
   for (const Group& group : program.groups) {
     std::vector<bool>& crosses = group_crosses_.emplace_back();
     for (const std::vector<std::uint32_t>& list : group.members)
@@ -30,20 +39,6 @@ bool PlacedProgram::crosses_nodes(std::uint32_t rank, std::uint32_t i) const {
   return cluster.place[rank].node != cluster.place[partner(rank, i)].node;
 }
 
-bool PlacedProgram::has_root(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::all_reduce:
-      return false;
-    case CollectiveKind::broadcast:
-      return true;
-  }
-  throw InternalError("collective of kind {}", static_cast<int>(kind));
-}
-
-bool PlacedProgram::is_root(std::uint32_t rank, std::uint32_t i) const {
-  return has_root(role(rank).collective[i]) && members(rank, i)[role(rank).root[i]] == rank;
-}
-
 std::uint32_t PlacedProgram::copiers(std::uint32_t rank, std::uint32_t i) const {
   if (role(rank).kind[i] != InstructionKind::collective) return 1;
   const auto all = static_cast<std::uint32_t>(members(rank, i).size());
@@ -52,12 +47,9 @@ std::uint32_t PlacedProgram::copiers(std::uint32_t rank, std::uint32_t i) const 
 
 Timeline PlacedProgram::empty_timeline() const {
   Timeline timeline;
-  timeline.ranks.resize(ranks());
-  for (std::uint32_t rank = 0; rank < ranks(); ++rank) {
-    const std::uint32_t size = role(rank).size();
-    for (std::vector<double>* times :
-         {&timeline.ranks[rank].posted_s, &timeline.ranks[rank].start_s, &timeline.ranks[rank].end_s})
-      times->assign(size, 0);
+  for (const Role* list : roles_) {
+    const auto zeros = [&] { return std::vector<double>(list->size()); };
+    timeline.ranks.push_back({.posted_s = zeros(), .start_s = zeros(), .end_s = zeros()});
   }
   return timeline;
 }

@@ -1,81 +1,25 @@
-#include "sim/simulate/shared.hpp"
-
 #include <algorithm>
 #include <deque>
 
 #include "sim/error.hpp"
 #include "sim/simulate/fluid.hpp"
-#include "sim/simulate/host_lane.hpp"
-#include "sim/simulate/ports.hpp"
+#include "sim/simulate/step.hpp"
 
 namespace sim {
 namespace {
-
-/// Which rank has a core, where ranks that share one run until they wait.
-class Cores {
- public:
-  Cores(const Cluster& cluster, std::uint32_t devices)
-      : one_at_a_time_(cluster.scheduling == Scheduling::run_until_wait), cores_(devices) {}
-
-  /// False: another rank has the core; this one is in line for it.
-  bool claim(std::uint32_t device, std::uint32_t rank) {
-    Core& core = cores_[device];
-    if (!one_at_a_time_ || core.rank == rank) return true;
-    if (core.rank != kNone) {
-      core.line.push_back(rank);
-      return false;
-    }
-    core.rank = rank;
-    return true;
-  }
-  /// The rank that has the core instead; kNone: nobody.
-  std::uint32_t release(std::uint32_t device, std::uint32_t rank) {
-    Core& core = cores_[device];
-    if (core.rank != rank) return kNone;
-    core.rank = kNone;
-    if (!core.line.empty()) {
-      core.rank = core.line.front();
-      core.line.pop_front();
-    }
-    return core.rank;
-  }
-
- private:
-  struct Core {
-    std::uint32_t rank = kNone;
-    std::deque<std::uint32_t> line;
-  };
-  bool one_at_a_time_;
-  std::vector<Core> cores_;
-};
-
-/// How many devices of each node compute now.
-class BusyDevices {
- public:
-  BusyDevices(std::uint32_t devices, std::uint32_t nodes) : ranks_(devices, 0), devices_(nodes, 0) {}
-  void begin(const RankPlace& place) { devices_[place.node] += ranks_[place.device]++ == 0 ? 1 : 0; }
-  void end(const RankPlace& place) { devices_[place.node] -= --ranks_[place.device] == 0 ? 1 : 0; }
-  [[nodiscard]] std::uint32_t on(std::uint32_t node) const { return devices_[node]; }
-
- private:
-  std::vector<std::uint32_t> ranks_, devices_;  // computing, by device; by node
-};
 
 class SharedStep {
  public:
   SharedStep(const PlacedProgram& placed, const StepCosts& costs)
       : placed_(placed),
         costs_(costs),
-        ports_(placed),
         timeline_(placed.empty_timeline()),
-        devices_(count(&RankPlace::device)),
-        cores_(placed.cluster, devices_),
-        busy_(devices_, count(&RankPlace::node)),
+        cores_(placed.devices),
+        computing_(placed.nodes, 0),
         ranks_(placed.ranks()),
         transfers_(placed.matching.participants.size()),
         channels_(placed.matching.channels) {
-    for (std::uint32_t resource = 0; resource < devices_ + ports_.count(); ++resource) fluid_.add_resource();
-    if (placed.cluster.device.asynchronous) issued_s_ = issue_times(placed, costs.mean().launch_s);
+    for (std::uint32_t resource = 0; resource < placed.devices + placed.ports(); ++resource) fluid_.add_resource();
   }
 
   Timeline run() {
@@ -95,11 +39,15 @@ class SharedStep {
       timeline_.step_s = std::max(timeline_.step_s, timeline_.ranks[rank].end_of_step_s);
       fill_transfers(rank);
     }
-    break_down(placed_.program, timeline_);
     return std::move(timeline_);
   }
 
  private:
+  struct Core {
+    std::uint32_t rank = kNone;      // that has the core, where one runs until it waits
+    std::deque<std::uint32_t> line;  // of those that are ready for it then
+    std::uint32_t computing = 0;     // ranks
+  };
   struct RankState {
     std::uint32_t next = 0;               // instruction
     bool issued = false;                  // the host time of `next` has begun
@@ -122,12 +70,6 @@ class SharedStep {
     std::vector<std::uint32_t> sleepers;
   };
 
-  [[nodiscard]] std::uint32_t count(std::uint32_t RankPlace::*number) const {
-    std::uint32_t most = 0;
-    for (std::uint32_t rank = 0; rank < placed_.ranks(); ++rank)
-      most = std::max(most, placed_.cluster.place[rank].*number + 1);
-    return most;
-  }
   [[nodiscard]] const RankPlace& place(std::uint32_t rank) const { return placed_.cluster.place[rank]; }
   [[nodiscard]] Transfer& transfer_of(std::uint32_t rank, std::uint32_t i) {
     return transfers_[placed_.transfer(rank, i)];
@@ -136,7 +78,7 @@ class SharedStep {
   // ---- Ranks: each goes through its list until something takes time. ----
 
   void go_on(std::uint32_t rank) {
-    if (!cores_.claim(place(rank).device, rank)) return;
+    if (!claim_core(rank)) return;
     RankState& state = ranks_[rank];
     const Role& list = placed_.role(rank);
     for (; state.next < list.size(); ++state.next) {
@@ -152,17 +94,31 @@ class SharedStep {
     release_core(rank);
   }
 
+  /// False: another rank has the core; this one is in line for it.
+  bool claim_core(std::uint32_t rank) {
+    if (placed_.cluster.scheduling == Scheduling::fair) return true;
+    Core& core = cores_[place(rank).device];
+    if (core.rank == kNone) core.rank = rank;
+    if (core.rank != rank) core.line.push_back(rank);
+    return core.rank == rank;
+  }
   void release_core(std::uint32_t rank) {
-    if (const std::uint32_t other = cores_.release(place(rank).device, rank); other != kNone) ready_.push_back(other);
+    Core& core = cores_[place(rank).device];
+    if (core.rank != rank) return;
+    core.rank = kNone;
+    if (core.line.empty()) return;
+    core.rank = core.line.front();
+    core.line.pop_front();
+    ready_.push_back(core.rank);
   }
 
   /// All of these: true while the rank has to let time pass first.
   bool begin_host_time(std::uint32_t rank) {
     const std::uint32_t i = ranks_[rank].next;
-    const bool asynchronous = !issued_s_.empty();
+    const bool asynchronous = costs_.host_runs_ahead();
     const bool has_posted = i > 0 && is_posted(placed_.role(rank).kind[i - 1]);
     const double host_s = asynchronous
-                              ? issued_s_[rank][i] - fluid_.now_s()
+                              ? costs_.issued_s(rank, i) - fluid_.now_s()
                               : costs_.host_s(rank, i, has_posted && transfer_of(rank, i - 1).sender_posted_first);
     if (host_s <= 0) return false;
     // Posting is a part of what the transport takes from the core already: used once more, it would count twice.
@@ -183,22 +139,21 @@ class SharedStep {
   }
 
   void use_core(std::uint32_t rank, double seconds) {
-    busy_.begin(place(rank));
+    if (cores_[place(rank).device].computing++ == 0) ++computing_[place(rank).node];
     ranks_[rank].activity = fluid_.begin(seconds, {{place(rank).device}}, [this, rank] {
-      busy_.end(place(rank));
+      if (--cores_[place(rank).device].computing == 0) --computing_[place(rank).node];
       ready_.push_back(rank);
     });
   }
 
   /// Seconds alone over seconds with as many devices of the node computing as now.
   void slow_down_by_contention() {
-    const Costs& mean = costs_.mean();
-    const std::uint32_t levels = mean.busy_levels;
+    const std::uint32_t levels = costs_.mean.busy_levels;
     if (levels == 1) return;
     for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
       if (!ranks_[rank].computing) continue;
-      const std::uint32_t busy = std::clamp<std::uint32_t>(busy_.on(place(rank).node), 1, levels);
-      const double* cost_s = &mean.work_s[placed_.role(rank).work[ranks_[rank].next] * levels];
+      const std::uint32_t busy = std::clamp<std::uint32_t>(computing_[place(rank).node], 1, levels);
+      const double* cost_s = &costs_.mean.work_s[placed_.role(rank).work[ranks_[rank].next] * levels];
       const double speed = cost_s[0] > 0 && cost_s[busy - 1] > 0 ? cost_s[0] / cost_s[busy - 1] : 1;
       fluid_.set_speed(ranks_[rank].activity, speed);
     }
@@ -329,8 +284,8 @@ class SharedStep {
   void begin_wire(std::uint32_t id) {
     Transfer& transfer = transfers_[id];
     std::vector<Fluid::Demand> demands;
-    ports_.for_each(transfer.rank, transfer.instruction,
-                    [&](std::uint32_t port) { demands.push_back({devices_ + port}); });
+    placed_.for_each_port(transfer.rank, transfer.instruction,
+                          [&](std::uint32_t port) { demands.push_back({placed_.devices + port}); });
     const Message message = costs_.message(transfer.rank, transfer.instruction, transfer.sender_posted_first);
     move(transfer, message.wire_s, std::move(demands), [this, id] { end_wire(id); });
   }
@@ -379,17 +334,14 @@ class SharedStep {
 
   const PlacedProgram& placed_;
   const StepCosts& costs_;
-  const Ports ports_;
   Timeline timeline_;
-  const std::uint32_t devices_;
   Fluid fluid_;
-  Cores cores_;
-  BusyDevices busy_;
+  std::vector<Core> cores_;               // by device
+  std::vector<std::uint32_t> computing_;  // by node: devices
   std::vector<RankState> ranks_;
   std::deque<std::uint32_t> ready_;
   std::vector<Transfer> transfers_;
   std::vector<std::deque<std::uint32_t>> channels_;  // waiting for their wire; the front has it
-  std::vector<std::vector<double>> issued_s_;        // [rank][instruction], of an asynchronous device
 };
 
 }  // namespace

@@ -1,9 +1,6 @@
 #include "sim/simulate/simulate.hpp"
 
-#include "sim/program/transfers.hpp"
-#include "sim/simulate/closed_form.hpp"
-#include "sim/simulate/jitter.hpp"
-#include "sim/simulate/shared.hpp"
+#include "sim/simulate/step.hpp"
 
 namespace sim {
 namespace {
@@ -12,6 +9,7 @@ Timeline simulate_step(const PlacedProgram& placed, const Costs& costs, const Fa
   const StepCosts of_step(placed, costs, factors);
   std::optional<Timeline> timeline = closed_form(placed, of_step);
   if (!timeline) timeline = simulate_shared(placed, of_step);
+  break_down(placed.program, *timeline);
   check(placed.program, *timeline);
   return std::move(*timeline);
 }
@@ -19,14 +17,12 @@ Timeline simulate_step(const PlacedProgram& placed, const Costs& costs, const Fa
 }  // namespace
 
 Timeline simulate(const Program& program, const Costs& costs, const Cluster& cluster) {
-  const TransferMatching matching(program);
-  return simulate_step(PlacedProgram(program, cluster, matching), costs);
+  return simulate_step(PlacedProgram(program, cluster), costs);
 }
 
 StepTime expected_step(const Program& program, const Costs& costs, const Cluster& cluster) {
-  const TransferMatching matching(program);
-  const PlacedProgram placed(program, cluster, matching);
-  const std::vector<Factors> drawn = draw_factors(program, costs, matching);
+  const PlacedProgram placed(program, cluster);
+  const std::vector<Factors> drawn = draw_factors(placed, costs);
   if (drawn.empty()) return step_time(simulate_step(placed, costs));
   std::vector<StepTime> times;
   for (const Factors& factors : drawn) times.push_back(step_time(simulate_step(placed, costs, &factors)));

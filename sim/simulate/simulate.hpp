@@ -2,10 +2,10 @@
 //
 //   Timeline timeline = simulate(program, costs_of(program, *cost_model, cluster), cluster);
 //
-// A step in which nothing is shared is a longest path through the graph (closed_form.hpp). Where ranks share a device,
+// A step in which nothing is shared is a longest path through the graph (longest_path.hpp). Where ranks share a device,
 // transfers a port of the network, a transport takes core time, or ops slow each other down through the memory, the step
 // is simulated event by event: everyone active gets the max-min fair share, and rates change when someone begins or ends
-// (shared.hpp, fluid.hpp).
+// (fluid.hpp).
 #pragma once
 
 #include "sim/cluster/cluster.hpp"
@@ -21,7 +21,7 @@ Timeline simulate(const Program& program, const Costs& costs, const Cluster& clu
 
 /// The mean step when every op and transfer takes a random time with its cost as mean and its cost's jitter: ranks wait
 /// for the slowest of them, so the mean of the steps is longer than the step of the means (the straggler effect).
-/// Monte Carlo over the steps of sim/simulate/jitter.hpp; as `simulate` where there are none.
+/// Monte Carlo over the steps of draw_factors (step.hpp); as `simulate` where there are none.
 StepTime expected_step(const Program& program, const Costs& costs, const Cluster& cluster);
 
 }  // namespace sim

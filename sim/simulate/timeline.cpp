@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/error.hpp"
-#include "sim/simulate/step_parts.hpp"
 
 namespace sim {
 
@@ -92,33 +91,26 @@ void check(const Program& program, const Timeline& timeline) {
 std::string chrome_trace(const Program& program, const std::vector<NamedTimeline>& timelines) {
   using Json = nlohmann::json;
   constexpr double kMicro = 1e6;
-  enum Lane { kComputeLane = 1, kCommunicationLane = 2, kWaitLane = 3 };
+  const char* const lanes[] = {"compute", "communication", "wait"};  // threads 1, 2 and 3
   Json events = Json::array();
   const std::vector<Program::Place> places = program.places();
   for (std::size_t t = 0; t < timelines.size(); ++t) {
     for (std::size_t r = 0; r < places.size(); ++r) {
       const auto pid = r * timelines.size() + t;  // predicted and measured of one rank lie side by side
-      events.push_back({{"ph", "M"},
-                        {"pid", pid},
-                        {"name", "process_name"},
-                        {"args", {{"name", fmt::format("rank {} {}", r, timelines[t].name)}}}});
+      const std::string process = fmt::format("rank {} {}", r, timelines[t].name);
+      events.push_back({{"ph", "M"}, {"pid", pid}, {"name", "process_name"}, {"args", {{"name", process}}}});
       events.push_back({{"ph", "M"}, {"pid", pid}, {"name", "process_sort_index"}, {"args", {{"sort_index", pid}}}});
-      for (const auto& [lane, name] : {std::pair(kComputeLane, "compute"),
-                                       std::pair(kCommunicationLane, "communication"), std::pair(kWaitLane, "wait")})
-        events.push_back({{"ph", "M"},
-                          {"pid", pid},
-                          {"tid", static_cast<int>(lane)},
-                          {"name", "thread_name"},
-                          {"args", {{"name", name}}}});
+      for (int lane = 0; lane < 3; ++lane)
+        events.push_back(
+            {{"ph", "M"}, {"pid", pid}, {"tid", lane + 1}, {"name", "thread_name"}, {"args", {{"name", lanes[lane]}}}});
       const Role& role = program.roles[places[r].role];
       const RankTimeline& rank = timelines[t].timeline->ranks[r];
       for (std::uint32_t i = 0; i < role.size(); ++i) {
-        const Lane lane = is_computed(role.kind[i]) ? kComputeLane
-                          : is_posted(role.kind[i]) ? kCommunicationLane
-                                                    : kWaitLane;
         Json event = {{"ph", "X"},
                       {"pid", pid},
-                      {"tid", static_cast<int>(lane)},
+                      {"tid", is_computed(role.kind[i]) ? 1
+                              : is_posted(role.kind[i]) ? 2
+                                                        : 3},
                       {"name", program.label(role, i)},
                       {"cat", to_string(role.kind[i])},
                       {"ts", rank.start_s[i] * kMicro},

@@ -10,7 +10,9 @@
 // lane) began and stopped waiting.
 #pragma once
 
+#include <array>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sim/program/program.hpp"
@@ -36,6 +38,17 @@ struct StepTime {
   double compute_s = 0, exposed_communication_s = 0, bubble_s = 0, host_s = 0;
   friend bool operator==(const StepTime&, const StepTime&) = default;
 };
+/// What a step's time consists of, once: files, reports and benchmarks iterate this list.
+struct StepPart {
+  std::string_view name;  // with the unit
+  double StepTime::*value;
+};
+/// The step first, then what adds up to it.
+constexpr std::array<StepPart, 5> kStepParts{{{"step_s", &StepTime::step_s},
+                                              {"compute_s", &StepTime::compute_s},
+                                              {"exposed_communication_s", &StepTime::exposed_communication_s},
+                                              {"bubble_s", &StepTime::bubble_s},
+                                              {"host_s", &StepTime::host_s}}};
 StepTime step_time(const Timeline& timeline);
 /// Of at least one.
 StepTime mean(const std::vector<StepTime>& times);

@@ -19,11 +19,9 @@
 #include "sim/report/report.hpp"
 #include "sim/report/result.hpp"
 #include "sim/simulate/forecast.hpp"
-#include "sim/simulate/jitter.hpp"
 #include "sim/simulate/placed_program.hpp"
 #include "sim/simulate/simulate.hpp"
-#include "sim/simulate/step_costs.hpp"
-#include "sim/simulate/transport.hpp"
+#include "sim/simulate/step.hpp"
 #include "sim/strategy/strategy.hpp"
 #include "sim/text/spec.hpp"
 #include "sim/units.hpp"
@@ -44,7 +42,6 @@ extern Costs costs;
 extern TransferCost cost;
 extern TransferQuestion question;
 extern PlacedProgram placed;
-extern StepCosts costs;
 extern Factors* factors;
 extern Forecast f;
 extern StepTime step;

@@ -1,4 +1,4 @@
-#include "sim/simulate/host_lane.hpp"
+#include "sim/simulate/step.hpp"
 
 #include "tests/sim/simulate/sketch.hpp"
 

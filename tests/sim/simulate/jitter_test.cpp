@@ -1,4 +1,4 @@
-#include "sim/simulate/jitter.hpp"
+#include "sim/simulate/step.hpp"
 
 #include <cmath>
 
@@ -68,8 +68,10 @@ std::vector<double> drawn(double jitter, std::uint32_t ops) {
   Sketch sketch(2);
   for (std::uint32_t k = 0; k < ops; ++k) sketch.compute(0, 1.0);
   sketch.costs.jitter.assign(ops, jitter);
+  const Cluster cluster = plain_cluster(2);
+  const PlacedProgram placed(sketch.program, cluster);
   std::vector<double> factors;
-  for (const Factors& step : draw_factors(sketch.program, sketch.costs, TransferMatching(sketch.program)))
+  for (const Factors& step : draw_factors(placed, sketch.costs))
     for (const float factor : step.compute[0]) factors.push_back(static_cast<double>(factor));
   return factors;
 }

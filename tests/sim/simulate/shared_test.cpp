@@ -1,4 +1,4 @@
-#include "sim/simulate/shared.hpp"
+#include "sim/simulate/step.hpp"
 
 #include "tests/sim/simulate/sketch.hpp"
 

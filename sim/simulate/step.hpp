@@ -1,0 +1,118 @@
+// One step: what its instructions ask for (a program's costs, times the random factors of one step where there are
+// some), and the two ways to put that into time.
+//
+//   const StepCosts of_step(placed, costs, factors);  // factors may be null: every op and transfer at its mean
+//   of_step.compute_s(rank, i);
+//   std::optional<Timeline> found = closed_form(placed, of_step);
+//   if (!found) found = simulate_shared(placed, of_step);
+//
+// In the shared step ranks go through their lists; what takes time is an activity of a Fluid: compute
+// and host time use the rank's device, bytes use the ports of the network, a transport's threads take their share of
+// the cores at its ends. Ranks that share a device share its time as the cluster's scheduling says. `fair`: in equal
+// parts. `run_until_wait`: one rank has the core until it waits for something that isn't there yet or is done with its
+// step; then the rank that has been ready for longest gets it. Ops that run beside those of other ranks of the node are
+// slower by contention for caches and memory, as measured with that many ranks computing (Costs::busy_levels).
+//
+// What the two ends of a message do to each other beside moving its bytes; which end posts first decides what it asks
+// for (cluster.hpp's Transport):
+// none    Each end pays its own overhead; the transfer takes latency + wire, from when both have posted.
+// notify  gloo over TCP (gloo/transport/tcp/pair.cc). Whoever posts first notifies the other end (NOTIFY_RECV_READY,
+//         NOTIFY_SEND_READY); handling that takes notification_s of the other's core. Receiver first: the message is
+//         *expected*, and the sending thread writes it while it posts: what TCP takes at once is its overhead, the rest
+//         the transport's thread writes on the sender's core. Sender first: it is *unexpected*; the sender's overhead is
+//         small, and the transport's thread writes the message once the receiver has posted.
+//         Assumes: what a profile hasn't measured of it costs nothing.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "sim/cost/cost_model.hpp"
+#include "sim/simulate/placed_program.hpp"
+#include "sim/simulate/timeline.hpp"
+
+namespace sim {
+
+/// How much longer than its mean everything takes in one random step.
+struct Factors {
+  std::vector<std::vector<float>> compute;  // [rank][instruction]
+  std::vector<float> transfer;              // by transfer id
+};
+/// Up to 128 steps, fewer where their factors would take more than 128 MiB; none when nothing jitters, when fewer than
+/// 8 would fit, or for one rank (it waits for nobody). Every compute and transfer has its own factor (a hiccup), and
+/// each rank has one more, shared by all its compute in the step (a core that others use too is slow for seconds).
+/// Gamma distributed with the costs' jitter as coefficient of variation (positive, one-sided where the jitter is large),
+/// independent; the same ones in every call and on every machine. The mean of every draw over the steps is exactly 1:
+/// without rank jitter, a rank that waits for nobody takes what `simulate` says.
+std::vector<Factors> draw_factors(const PlacedProgram& placed, const Costs& costs);
+
+/// What one message asks for, once it is known which end has posted first.
+struct Message {
+  double latency_s = 0, wire_s = 0;
+  double send_overhead_s = 0, recv_overhead_s = 0;  // host time until the thread that posts goes on
+  double notification_s = 0;                        // of the core of the end that posts last, from the first post on
+  /// From when both have posted until the transport's threads work on the sender's core, too; on the receiver's they
+  /// do from the beginning.
+  double sender_free_s = 0;
+};
+Message ask(Transport transport, const TransferCost& cost, bool sender_posted_first);
+
+class StepCosts {
+ public:
+  /// All of them must outlive it.
+  StepCosts(const PlacedProgram& placed, const Costs& of_program, const Factors* factors);
+
+  const Costs& mean;
+
+  /// Alone on the device.
+  [[nodiscard]] double compute_s(std::uint32_t rank, std::uint32_t i) const {
+    const double mean_s = mean.work_s[placed_.role(rank).work[i] * mean.busy_levels];
+    return factors_ != nullptr ? mean_s * static_cast<double>(factors_->compute[rank][i]) : mean_s;
+  }
+  /// Of the transfer that instruction `i` of `rank` posts.
+  [[nodiscard]] const TransferCost& transfer(std::uint32_t rank, std::uint32_t i) const {
+    return mean.transfers[mean.transfer_of[placed_.transfer(rank, i)]];
+  }
+  /// Of its latency and wire time in this step.
+  [[nodiscard]] double transfer_factor(std::uint32_t rank, std::uint32_t i) const {
+    return factors_ != nullptr ? static_cast<double>(factors_->transfer[placed_.transfer(rank, i)]) : 1;
+  }
+  [[nodiscard]] Message message(std::uint32_t rank, std::uint32_t i, bool sender_posted_first) const;
+
+  /// Host time of an instruction of a synchronous device: a launch, or what posting the instruction before it takes, if
+  /// that is more.
+  [[nodiscard]] double host_s(std::uint32_t rank, std::uint32_t i, bool sender_posted_first) const {
+    if (i == 0 || !is_posted(placed_.role(rank).kind[i - 1])) return mean.launch_s;
+    const TransferCost& before = transfer(rank, i - 1);
+    const bool received = placed_.role(rank).kind[i - 1] == InstructionKind::recv;
+    const double send_overhead_s =
+        sender_posted_first ? message(rank, i - 1, true).send_overhead_s : before.send_overhead_s;
+    return std::max(mean.launch_s, received ? before.recv_overhead_s : send_overhead_s);
+  }
+
+  /// The host of an asynchronous device (a GPU) runs ahead of it: an instruction starts at the earliest when it has been
+  /// issued. Every instruction takes launch_s of its host thread. A thread of one rank never waits. A thread that issues
+  /// for all ranks of a node (Cluster::one_host_thread) goes through their lists in turn, each as far as what it waits
+  /// for has been issued.
+  [[nodiscard]] bool host_runs_ahead() const { return !issued_s_.empty(); }
+  [[nodiscard]] double issued_s(std::uint32_t rank, std::uint32_t i) const { return issued_s_[rank][i]; }
+
+ private:
+  void issue();
+
+  const PlacedProgram& placed_;
+  const Factors* factors_;
+  std::vector<std::vector<double>> issued_s_;  // [rank][instruction], of an asynchronous device
+};
+
+/// Nothing when something is shared: two ranks on a device, a transfer that takes core time, ops that slow each other
+/// down; or when things meet that may as well not have met: two flows at one port of the network, messages of one
+/// channel that overtake each other, a rank that waits and could copy another transfer meanwhile. A step in which
+/// nothing has met is exactly what simulate_shared would say. Without the breakdown.
+std::optional<Timeline> closed_form(const PlacedProgram& placed, const StepCosts& costs);
+
+/// InternalError when a rank waits for ever: the program wasn't validated. Without the breakdown.
+Timeline simulate_shared(const PlacedProgram& placed, const StepCosts& costs);
+
+}  // namespace sim
