@@ -1,6 +1,7 @@
 #include "backend/calibrate.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "sim/cluster/world.hpp"
@@ -12,11 +13,6 @@ using Kind = sim::CalibrationTask::Kind;
 std::uint32_t steps_for(double step_s, std::uint32_t least, double visit_s) {
   constexpr std::uint32_t kMost = 40;
   return std::clamp(static_cast<std::uint32_t>(visit_s / std::max(step_s, 1e-6)), least, std::max(least, kMost));
-}
-
-double shortest_step_s(const RunResult& run) {
-  const auto step_s = [](const StepResult& step) { return step.timeline.step_s; };
-  return step_s(std::ranges::min(run.steps, {}, step_s));
 }
 
 Calibrator::Calibrator(std::vector<sim::CalibrationTask> tasks, SessionOf session_of, std::uint32_t most_visits)
@@ -32,7 +28,9 @@ void Calibrator::rehearse(std::size_t t, std::optional<std::uint32_t> steps_of_j
   constexpr double kSecondsPerTask = 0.4, kSecondsPerVisit = 0.1, kSecondsPerLink = 0.05;
   constexpr std::uint32_t kLeastForSpread = 2;  // in one visit: else the steps' hiccups aren't known
   const bool computes = tasks_[t].copies > 0;
-  const double step_s = shortest_step_s(run(t, 1, computes ? 2 : 1));
+  double step_s = std::numeric_limits<double>::infinity();  // the shortest: another may have been interrupted
+  const RunResult rehearsal = run(t, 1, computes ? 2 : 1);
+  for (const StepResult& step : rehearsal.steps) step_s = std::min(step_s, step.timeline.step_s);
   Plan& plan = plans_[t];
   if (tasks_[t].kind == Kind::ops) {
     plan.steps = steps_of_jobs ? std::max(*steps_of_jobs, kLeastForSpread) : steps_for(step_s, kLeastForSpread);

@@ -50,7 +50,4 @@ class Calibrator {
 /// Steps of a visit: enough that one interruption doesn't dominate it, and that most of them are warm.
 std::uint32_t steps_for(double step_s, std::uint32_t least, double visit_s = 0.1);
 
-/// Of a rehearsal: one of its steps may have been interrupted.
-double shortest_step_s(const RunResult& run);
-
 }  // namespace backend

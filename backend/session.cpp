@@ -7,22 +7,49 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 #include <thread>
 
 #include "backend/machine/allocator.hpp"
 #include "backend/machine/scheduling.hpp"
-#include "backend/rank/hang_watch.hpp"
-#include "backend/rank/message.hpp"
 #include "backend/rank/progress.hpp"
 #include "backend/rank/run.hpp"
 #include "backend/supervise.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
 
+// What the processes of a world tell each other between steps, as CBOR, in which numbers keep their bits (NaN, too).
+namespace sim {
+
+inline void to_json(nlohmann::json& json, const Program& program) { json = to_text(program); }
+inline void from_json(const nlohmann::json& json, Program& program) {
+  program = program_from_text(json.get_ref<const std::string&>());
+}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankTimeline, posted_s, start_s, end_s, end_of_step_s)
+
+}  // namespace sim
+
 namespace backend {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunRequest, program, warmup_steps, steps, seed, copies, verify)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankMemory, peak_bytes, allocator_peak_bytes, resident_peak_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(VerifiedTensor, name, relative_error)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankReport, steps, losses, memory, workspace_bytes, compared)
+
 namespace {
+
+template <class Message>
+std::string to_bytes(const Message& message) {
+  std::string bytes;
+  nlohmann::json::to_cbor(message, bytes);
+  return bytes;
+}
+template <class Message>
+Message from_bytes(const std::string& bytes) {
+  return nlohmann::json::from_cbor(bytes).get<Message>();
+}
 
 /// The request as the ranks execute it: `copies` ranks of a one-rank program, or the program itself.
 RunRequest checked(const RunRequest& request, const SessionOptions& options) {
@@ -43,18 +70,11 @@ RunRequest checked(const RunRequest& request, const SessionOptions& options) {
   return wanted;
 }
 
-WorldOptions world_options(const SessionOptions& options) {
-  return {.ranks = options.ranks,
-          .device = options.device == "cpu" ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0),
-          .timeout_s = options.timeout_s,
-          .real_time = options.real_time};
-}
-
 /// The ranks are threads of this process.
 class ThreadSession final : public Session {
  public:
   ThreadSession(const SessionOptions& options, World world)
-      : options_(options),
+      : Session(options),
         world_(std::move(world)),
         board_(options.ranks),
         reports_(options.ranks),
@@ -76,9 +96,6 @@ class ThreadSession final : public Session {
     changed_.notify_all();
     for (std::thread& thread : threads_) thread.join();
   }
-
-  [[nodiscard]] const SessionOptions& options() const override { return options_; }
-  [[nodiscard]] bool real_time() const override { return real_time_; }
 
   RunResult run(const RunRequest& request) override {
     if (failure_) throw sim::RunError("the session has failed before; open a new one");
@@ -152,7 +169,6 @@ class ThreadSession final : public Session {
     }
   }
 
-  const SessionOptions options_;
   World world_;
   ProgressBoard board_;
   std::vector<RankReport> reports_;
@@ -162,7 +178,7 @@ class ThreadSession final : public Session {
   std::uint32_t busy_;  // ranks that aren't ready for the next request
   std::uint64_t number_ = 0;
   const RunRequest* request_ = nullptr;
-  bool closing_ = false, real_time_ = true;
+  bool closing_ = false;
   std::exception_ptr failure_;
   std::vector<std::thread> threads_;
 };
@@ -171,7 +187,7 @@ class ThreadSession final : public Session {
 class ProcessSession final : public Session {
  public:
   ProcessSession(const SessionOptions& options, World world, ProgressBoard board)
-      : options_(options), world_(std::move(world)), board_(std::move(board)) {
+      : Session(options), world_(std::move(world)), board_(std::move(board)) {
     real_time_ = RealTime(kComputePriority, options.real_time).permitted();
     board_.progress(rank()).stage = Stage::serving;
   }
@@ -184,8 +200,6 @@ class ProcessSession final : public Session {
       }
   }
 
-  [[nodiscard]] const SessionOptions& options() const override { return options_; }
-  [[nodiscard]] bool real_time() const override { return real_time_; }
   [[nodiscard]] std::uint32_t rank() const { return world_.ranks[0]->rank(); }
 
   RunResult run(const RunRequest& request) override {
@@ -196,7 +210,7 @@ class ProcessSession final : public Session {
     telling_failures([&] {
       world_.control->broadcast(to_bytes(wanted));
       for (const std::string& bytes : world_.control->gather(to_bytes(execute_here(wanted))))
-        reports.push_back(report_from(bytes));
+        reports.push_back(from_bytes<RankReport>(bytes));
     });
     failed_ = false;
     return merge(wanted, std::move(reports), wanted.verify ? &reference_ : nullptr);
@@ -206,7 +220,7 @@ class ProcessSession final : public Session {
   void serve() {
     telling_failures([&] {
       for (std::string bytes; !(bytes = world_.control->broadcast("")).empty();)
-        world_.control->gather(to_bytes(execute_here(request_from(bytes))));
+        world_.control->gather(to_bytes(execute_here(from_bytes<RunRequest>(bytes))));
     });
   }
 
@@ -235,11 +249,10 @@ class ProcessSession final : public Session {
     return report;
   }
 
-  const SessionOptions options_;
   World world_;
   ProgressBoard board_;
   Reference reference_;  // of the last run that was verified
-  bool real_time_ = false, failed_ = false;
+  bool failed_ = false;
 };
 
 /// Finds the other ranks' processes.
@@ -249,7 +262,7 @@ std::unique_ptr<ProcessSession> meet(const SessionOptions& options, const WorldM
   const auto rank = static_cast<std::uint32_t>(number != nullptr ? std::atoi(number) : 0);
   try {
     if (rank < options.ranks) board.progress(rank).stage = Stage::meeting;
-    return std::make_unique<ProcessSession>(options, maker.make(world_options(options)), std::move(board));
+    return std::make_unique<ProcessSession>(options, maker.make(options), std::move(board));
   } catch (const std::exception& error) {
     if (rank < options.ranks) board.fail(rank, error);
     throw;
@@ -268,8 +281,7 @@ std::unique_ptr<Session> open_session(const SessionOptions& options) {
   usable_cores();
   at::set_num_threads(1);
   install_counting_allocator();
-  if (!sim::world_kind(options.world).processes)
-    return std::make_unique<ThreadSession>(options, maker.make(world_options(options)));
+  if (!sim::world_kind(options.world).processes) return std::make_unique<ThreadSession>(options, maker.make(options));
   auto session = meet(options, maker);
   if (session->rank() == 0) return session;
   session->serve();

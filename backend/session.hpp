@@ -65,12 +65,18 @@ struct RunResult {
 class Session {
  public:
   virtual ~Session() = default;  // closes the world
-  [[nodiscard]] virtual const SessionOptions& options() const = 0;
+  [[nodiscard]] const SessionOptions& options() const { return options_; }
   /// Whether the ranks run under SCHED_FIFO.
-  [[nodiscard]] virtual bool real_time() const = 0;
+  [[nodiscard]] bool real_time() const { return real_time_; }
   /// Collective over the ranks; sim::RunError names rank and instruction when one fails or the timeout passes. A
   /// program for fewer ranks than the session has leaves the others idle.
   virtual RunResult run(const RunRequest& request) = 0;
+
+ protected:
+  explicit Session(const SessionOptions& options) : options_(options) {}
+
+  const SessionOptions options_;
+  bool real_time_ = true;
 };
 
 /// From here on LibTorch uses one thread per rank, and the counting allocator.

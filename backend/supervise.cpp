@@ -15,7 +15,6 @@
 
 #include "backend/machine/network.hpp"
 #include "backend/machine/process.hpp"
-#include "backend/rank/hang_watch.hpp"
 #include "backend/rank/progress.hpp"
 #include "sim/error.hpp"
 
@@ -110,18 +109,17 @@ int spawn_ranks(const std::vector<std::string>& arguments, std::uint32_t ranks, 
                                   .network_namespace = network.of_rank(rank)});
   for (;;) {
     std::vector<pollfd> ends;
-    std::vector<bool> stopped;
     for (const Process& process : processes) ends.push_back({process.descriptor(), POLLIN, 0});
     poll(ends.data(), ends.size(), kLook_ms);
-    if (first_ended(processes, failed) || first_failure(board)) {
+    const bool over = first_ended(processes, failed) || first_failure(board);
+    if (over)
       std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until what has caused it can be seen, too
-      for (const Process& process : processes) stopped.push_back(process.stopped());
-      watch.look(stopped);
-      return outcome(processes, board, watch);
-    }
-    if (std::ranges::all_of(processes, [](Process& process) { return process.status().has_value(); })) return 0;
+    else if (std::ranges::all_of(processes, [](Process& process) { return process.status().has_value(); }))
+      return 0;
+    std::vector<bool> stopped;
     for (const Process& process : processes) stopped.push_back(process.stopped());
     watch.look(stopped);
+    if (over) return outcome(processes, board, watch);
     if (const auto text = watch.overdue()) throw sim::RunError("{}", *text);
   }
 }

@@ -13,7 +13,7 @@
 #include <span>
 
 #include "backend/calibrate.hpp"
-#include "backend/machine/clock.hpp"
+#include "backend/machine/scheduling.hpp"
 #include "bench/commands.hpp"
 #include "bench/machine.hpp"
 #include "bench/peers.hpp"

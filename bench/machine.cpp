@@ -79,7 +79,6 @@ Worlds open_worlds(const Machine& machine, const std::vector<Job>& jobs) {
 }
 
 nlohmann::json context(const Machine& machine, const Worlds& worlds) {
-  static const backend::Environment environment;  // since the first call
   const std::optional<std::int32_t> idle_latency = backend::idle_latency_us();
   const bool real_time =
       std::ranges::all_of(worlds.sessions, [](const auto& entry) { return entry.second->real_time(); });
@@ -89,7 +88,7 @@ nlohmann::json context(const Machine& machine, const Worlds& worlds) {
                          {"network", machine.network},
                          {"scheduling", real_time ? "SCHED_FIFO" : "time-shared"},
                          {"idle_latency_us", idle_latency ? nlohmann::json(*idle_latency) : nlohmann::json()},
-                         {"environment", environment.describe()}};
+                         {"environment", backend::environment()}};
   see_other_runs(context);
   return context;
 }

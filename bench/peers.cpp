@@ -2,9 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,13 +11,13 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 
+#include "backend/machine/network.hpp"
 #include "backend/machine/scheduling.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
@@ -37,39 +35,16 @@ std::string python() {
   return access(own.c_str(), X_OK) == 0 ? own : "python3";
 }
 
-/// Free when asked; rank 0 listens on it some seconds later.
-std::uint16_t free_port() {
-  const int descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  const bool bound = descriptor >= 0 && bind(descriptor, reinterpret_cast<sockaddr*>(&address), size) == 0 &&
-                     getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) == 0;
-  const int error = errno;
-  if (descriptor >= 0) close(descriptor);
-  if (!bound) throw sim::RunError("no free port on 127.0.0.1: {}", std::strerror(error));
-  return ntohs(address.sin_port);
-}
-
 /// Ours, without what our own ranks and torchrun's are told, and with where the peers meet.
-std::vector<std::string> environment(std::uint16_t port) {
-  constexpr std::array kNotTheirs{
+std::vector<std::string> environment() {
+  constexpr std::array<std::string_view, 11> kNotTheirs{
       "RANK=",        "WORLD_SIZE=", "LOCAL_RANK=", "LOCAL_WORLD_SIZE=", "GROUP_",     "ROLE_",
       "TORCHELASTIC", "MASTER_",     "PARAGAUGE_",  "PYTHONPATH=",       "OMP_NUM_THR"};
-  std::vector<std::string> variables{"MASTER_ADDR=127.0.0.1", fmt::format("MASTER_PORT={}", port),
-                                     "PYTHONDONTWRITEBYTECODE=1"};
-  for (char** entry = environ; *entry != nullptr; ++entry)
-    if (std::ranges::none_of(kNotTheirs, [&](const char* name) { return std::string_view(*entry).starts_with(name); }))
-      variables.emplace_back(*entry);
-  return variables;
-}
-
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> list;
-  for (std::string& text : texts) list.push_back(text.data());
-  list.push_back(nullptr);
-  return list;
+  // Free when asked; rank 0 listens on it some seconds later.
+  const std::uint16_t port = backend::StoreSocket(backend::Network("", 1)).port;
+  return backend::environment_with(
+      {{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)}, {"PYTHONDONTWRITEBYTECODE", "1"}},
+      kNotTheirs);
 }
 
 /// Reads what is there; false at the end.
@@ -158,55 +133,7 @@ Json peer_subject(const sim::Model& model, const sim::Strategy& strategy, bool b
   return {{"model", model_to_json(model)}, {"strategy", strategy_to_json(model, strategy)}, {"best", best}};
 }
 
-/// A rank. Whatever happens to this object or to us, the process doesn't outlive it.
-struct Peers::Process {
-  pid_t pid = -1;
-  int errors = -1;  // its stderr
-  std::string messages;
-  std::optional<int> status;
-
-  /// `input_output`: of rank 0; the others have none.
-  Process(std::vector<std::string> arguments, std::vector<std::string> variables, int input_output) {
-    std::array<int, 2> pipe_ends{};
-    if (pipe2(pipe_ends.data(), O_CLOEXEC) != 0) throw sim::RunError("no pipe to a peer: {}", std::strerror(errno));
-    const std::vector<char*> argv = pointers(arguments), envp = pointers(variables);
-    const pid_t parent = getpid();
-    pid = fork();
-    if (pid == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      const int input = input_output >= 0 ? input_output : open("/dev/null", O_RDONLY);
-      dup2(input, STDIN_FILENO);
-      dup2(input_output >= 0 ? input_output : pipe_ends[1], STDOUT_FILENO);
-      dup2(pipe_ends[1], STDERR_FILENO);
-      if (getppid() == parent) execvpe(argv[0], argv.data(), envp.data());
-      dprintf(STDERR_FILENO, "can't execute %s: %s\n", argv[0], std::strerror(errno));
-      _exit(127);
-    }
-    const int error = errno;
-    close(pipe_ends[1]);
-    errors = pipe_ends[0];
-    if (pid < 0) {
-      close(errors);
-      throw sim::RunError("can't start a peer: {}", std::strerror(error));
-    }
-  }
-  ~Process() {
-    if (!ended()) {
-      kill(pid, SIGKILL);
-      waitpid(pid, nullptr, 0);
-    }
-    close(errors);
-  }
-  Process(const Process&) = delete;
-
-  bool ended() {
-    int now = 0;
-    if (!status && waitpid(pid, &now, WNOHANG) == pid) status = now;
-    return status.has_value();
-  }
-};
-
-Peers::Peers(const Machine& machine, std::uint32_t ranks) : timeout_s_(machine.timeout_s) {
+Peers::Peers(const Machine& machine, std::uint32_t ranks) : timeout_s_(machine.timeout_s), messages_(ranks) {
   std::array<int, 2> ends{};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
     throw sim::RunError("no channel to the peers: {}", std::strerror(errno));
@@ -214,8 +141,9 @@ Peers::Peers(const Machine& machine, std::uint32_t ranks) : timeout_s_(machine.t
   const auto whole_s = static_cast<time_t>(timeout_s_);
   const timeval patience{whole_s, static_cast<suseconds_t>(1e6 * (timeout_s_ - static_cast<double>(whole_s)))};
   setsockopt(channel_, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);  // what the other ranks read
   try {
-    const std::uint16_t port = free_port();
+    const std::vector<std::string> variables = environment();
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       std::vector<std::string> arguments{python(),   PARAGAUGE_SOURCE_DIR "/bench/peers/serve.py",
                                          "--rank",   std::to_string(rank),
@@ -223,21 +151,23 @@ Peers::Peers(const Machine& machine, std::uint32_t ranks) : timeout_s_(machine.t
                                          "--core",   std::to_string(backend::core_of_rank(rank)),
                                          "--device", machine.device};
       if (machine.real_time) arguments.emplace_back("--real-time");
-      processes_.push_back(std::make_unique<Process>(arguments, environment(port), rank == 0 ? ends[1] : -1));
+      processes_.emplace_back(arguments, backend::ProcessOptions{.environment = variables,
+                                                                 .input = rank == 0 ? ends[1] : nothing,
+                                                                 .output = rank == 0 ? ends[1] : -1,
+                                                                 .capture_errors = true});
     }
   } catch (...) {
-    close(ends[0]);
-    close(ends[1]);
+    for (const int end : {ends[0], ends[1], nothing}) close(end);
     throw;
   }
-  close(ends[1]);
+  for (const int end : {ends[1], nothing}) close(end);
 }
 
 Peers::~Peers() {
   shutdown(channel_, SHUT_WR);  // the end of rank 0's input ends all
   const auto deadline = Clock::now() + std::chrono::seconds(5);
-  while (Clock::now() < deadline && !std::ranges::all_of(processes_, [](auto& process) { return process->ended(); }))
-    poll(nullptr, 0, 20);
+  const auto ended = [](backend::Process& process) { return process.status().has_value(); };
+  while (Clock::now() < deadline && !std::ranges::all_of(processes_, ended)) poll(nullptr, 0, 20);
   close(channel_);
 }
 
@@ -250,7 +180,7 @@ void Peers::fail(const std::string& what) {
 std::string Peers::answer_line() {
   const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_s_);
   std::vector<pollfd> ends{{channel_, POLLIN, 0}};
-  for (const auto& process : processes_) ends.push_back({process->errors, POLLIN, 0});
+  for (const backend::Process& process : processes_) ends.push_back({process.errors(), POLLIN, 0});
   for (;;) {
     if (const std::size_t end = received_.find('\n'); end != std::string::npos) {
       const std::string line = received_.substr(0, end);
@@ -258,21 +188,21 @@ std::string Peers::answer_line() {
       return line;
     }
     if (Clock::now() > deadline) {
-      const auto talker = std::ranges::find_if(processes_, [](auto& process) { return !process->messages.empty(); });
+      const auto talker = std::ranges::find_if(messages_, [](const std::string& text) { return !text.empty(); });
       fail(fmt::format("no answer for {:g} s{}", timeout_s_,
-                       talker == processes_.end() ? "" : ": " + last_line((*talker)->messages)));
+                       talker == messages_.end() ? "" : ": " + last_line(*talker)));
     }
     poll(ends.data(), ends.size(), 100);
     if (ends[0].revents != 0 && !take(channel_, received_)) ends[0].fd = -1;
     for (std::size_t rank = 0; rank < processes_.size(); ++rank)
-      if (ends[rank + 1].revents != 0 && !take(ends[rank + 1].fd, processes_[rank]->messages)) ends[rank + 1].fd = -1;
+      if (ends[rank + 1].revents != 0 && !take(ends[rank + 1].fd, messages_[rank])) ends[rank + 1].fd = -1;
     // A process has ended when all it wrote has been read.
     for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
-      Process& process = *processes_[rank];
-      if (ends[rank + 1].fd >= 0 || !process.ended()) continue;
-      const int status = *process.status;
+      const std::optional<int> ended = processes_[rank].status();
+      if (ends[rank + 1].fd >= 0 || !ended) continue;
+      const int status = *ended;
       fail(fmt::format("rank {} {} {}: {}", rank, WIFSIGNALED(status) ? "died of signal" : "ended with status",
-                       WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), last_line(process.messages)));
+                       WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), last_line(messages_[rank])));
     }
   }
 }

@@ -7,11 +7,12 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <deque>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "backend/machine/process.hpp"
 #include "bench/commands.hpp"
 #include "sim/strategy/strategy.hpp"
 
@@ -46,14 +47,14 @@ class Peers {
              std::uint32_t steps);
 
  private:
-  struct Process;
   [[noreturn]] void fail(const std::string& what);
   std::string answer_line();
 
   double timeout_s_;
   int channel_ = -1;  // rank 0's standard input and output
   std::string received_;
-  std::vector<std::unique_ptr<Process>> processes_;  // empty: failed
+  std::deque<backend::Process> processes_;  // empty: failed
+  std::vector<std::string> messages_;       // what each has written to its stderr
 };
 
 }  // namespace bench

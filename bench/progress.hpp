@@ -15,7 +15,7 @@
 #include <functional>
 #include <string>
 
-#include "backend/machine/clock.hpp"
+#include "backend/machine/scheduling.hpp"
 
 namespace bench {
 

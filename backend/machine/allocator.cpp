@@ -2,6 +2,8 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <malloc.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -13,7 +15,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "backend/machine/region.hpp"
 #include "backend/machine/system_file.hpp"
 #include "sim/error.hpp"
 
@@ -22,6 +23,46 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;  // as c10's own allocator: a cache line, an AVX-512 register
 constexpr double kPlenty = 0.25;        // of the machine's memory, still available
+
+/// Memory that stays with the process from one program to the next: addresses for as many bytes as the machine has,
+/// given out one block behind the other. Pages that go back to the system must be faulted in again (here 0.6 s per GB),
+/// and a virtual machine tells its host of them for some ten seconds, in which it may stop for hundreds of ms.
+struct Region {
+  Region() {
+    const auto pages = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES));
+    const std::size_t all = pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    void* memory = mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return;  // then there is never room
+    begin = static_cast<char*>(memory);
+    size = all;
+  }
+  ~Region() {
+    if (begin != nullptr) munmap(begin, size);
+  }
+  Region(const Region&) = delete;
+
+  /// Aligned like `bytes`, which the caller keeps a multiple of its alignment. nullptr: no room.
+  void* take(std::size_t bytes) {
+    if (size - top < bytes) return nullptr;
+    void* block = begin + top;
+    top += bytes;
+    touched = std::max(touched, top);
+    ++in_use;
+    return block;
+  }
+  /// The next program begins at the first address, where the pages are still there unless they are given back. Only
+  /// while no block is in use.
+  void start_over(bool give_back) {
+    top = 0;
+    if (!give_back) return;
+    if (touched > 0) madvise(begin, touched, MADV_DONTNEED);
+    touched = 0;
+  }
+
+  char* begin = nullptr;
+  std::size_t size = 0, top = 0, touched = 0;  // touched: up to where pages were used since they were last given back
+  std::int64_t in_use = 0;                     // blocks
+};
 
 struct Arena;
 
@@ -47,15 +88,15 @@ struct Arena {
     Header* block = found->second.back();
     found->second.pop_back();
     cached -= static_cast<std::int64_t>(capacity);
-    if (block->region != nullptr) block->region->used_again();
+    if (block->region != nullptr) ++block->region->in_use;
     return block;
   }
   /// Whether the block waits for reuse from now on, or is gone with its region; else it's still to be freed.
   bool keep(Header* block) {
     if (Region* const from = block->region; from != nullptr) {
-      from->freed();
+      --from->in_use;
       if (from != region.get()) {
-        std::erase_if(left, [](const auto& old) { return !old->in_use(); });  // and the block with it
+        std::erase_if(left, [](const auto& old) { return old->in_use == 0; });  // and the block with it
         return true;
       }
     }
@@ -70,10 +111,8 @@ struct Arena {
         if (block->region == nullptr) std::free(block);
     free.clear();
     cached = 0;
-    if (region && region->in_use()) left.push_back(std::move(region));
-    if (!region) return;
-    region->start_over();
-    if (give_back) region->give_back();
+    if (region && region->in_use > 0) left.push_back(std::move(region));
+    if (region) region->start_over(give_back);
   }
 };
 
@@ -209,7 +248,9 @@ void recycle_cached() { start_over(/*give_back=*/available_memory() < kPlenty); 
 
 std::int64_t idle_bytes() {
   std::int64_t bytes = 0;
-  arenas().each([&](const Arena& arena) { bytes += arena.region ? arena.region->idle_bytes() : 0; });
+  arenas().each([&](const Arena& arena) {
+    if (arena.region) bytes += static_cast<std::int64_t>(arena.region->touched - arena.region->top);
+  });
   return bytes;
 }
 

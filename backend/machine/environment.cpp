@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <ctime>
 #include <fstream>
+#include <numeric>
 #include <optional>
 #include <string>
 
@@ -50,13 +51,9 @@ Ticks ticks() {
   std::ifstream file("/proc/stat");
   std::string word;
   file >> word;
-  Ticks sum;
-  std::uint64_t value = 0;
-  for (int column = 0; column < 8 && file >> value; ++column) {
-    sum.total += value;
-    if (column == 7) sum.steal = value;
-  }
-  return sum;
+  std::array<std::uint64_t, 8> columns{};
+  for (std::uint64_t& column : columns) file >> column;
+  return {columns[7], std::accumulate(columns.begin(), columns.end(), std::uint64_t{0})};
 }
 
 Json caches() {
@@ -85,20 +82,15 @@ Json gpus() {
 
 }  // namespace
 
-Environment::Environment() {
+Json environment() {
+  static const Ticks first = ticks();
   const Ticks now = ticks();
-  steal_ticks_ = now.steal;
-  total_ticks_ = now.total;
-}
-
-Json Environment::describe() const {
   utsname system{};
   uname(&system);
   const std::time_t seconds = std::time(nullptr);
   std::array<char, 32> date{};
   std::strftime(date.data(), date.size(), "%FT%TZ", std::gmtime(&seconds));
-  const Ticks now = ticks();
-  const double total = static_cast<double>(now.total - total_ticks_);
+  const double total = static_cast<double>(now.total - first.total);
   const double memory_GiB =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)) / 1073741824.0;
   const std::string source = PARAGAUGE_SOURCE_DIR;
@@ -114,7 +106,7 @@ Json Environment::describe() const {
           {"kernel", std::string(system.sysname) + " " + system.release},
           {"huge_pages", line_of("/sys/kernel/mm/transparent_hugepage/enabled")},
           {"rt_runtime_us", line_of("/proc/sys/kernel/sched_rt_runtime_us")},
-          {"steal_share", total > 0 ? Json(static_cast<double>(now.steal - steal_ticks_) / total) : Json()},
+          {"steal_share", total > 0 ? Json(static_cast<double>(now.steal - first.steal) / total) : Json()},
           {"torch", TORCH_VERSION},
           {"mkl", at::get_mkl_version()},
           {"onednn", at::get_mkldnn_version()},

@@ -13,7 +13,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <string_view>
 
 #include "backend/machine/system_file.hpp"
 #include "sim/error.hpp"
@@ -88,12 +87,15 @@ bool Process::stopped() const {
   return !status_ && field(fmt::format("/proc/{}/status", id_), "State:").value_or("").starts_with('T');
 }
 
-std::vector<std::string> environment_with(const std::vector<std::pair<std::string, std::string>>& variables) {
+std::vector<std::string> environment_with(const std::vector<std::pair<std::string, std::string>>& variables,
+                                          std::span<const std::string_view> without) {
   std::vector<std::string> environment;
-  for (char** entry = environ; *entry != nullptr; ++entry)
-    if (std::ranges::none_of(variables,
-                             [&](const auto& v) { return std::string_view(*entry).starts_with(v.first + "="); }))
-      environment.emplace_back(*entry);
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (std::ranges::none_of(variables, [&](const auto& v) { return text.starts_with(v.first + "="); }) &&
+        std::ranges::none_of(without, [&](std::string_view prefix) { return text.starts_with(prefix); }))
+      environment.emplace_back(text);
+  }
   for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
   return environment;
 }

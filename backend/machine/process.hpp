@@ -11,7 +11,9 @@
 #include <sys/types.h>
 
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -48,8 +50,9 @@ class Process {
   std::optional<int> status_;
 };
 
-/// This process's environment with these variables set.
-std::vector<std::string> environment_with(const std::vector<std::pair<std::string, std::string>>& variables);
+/// This process's environment with these variables set, without those whose "NAME=value" begins with a `without`.
+std::vector<std::string> environment_with(const std::vector<std::pair<std::string, std::string>>& variables,
+                                          std::span<const std::string_view> without = {});
 
 bool succeeded(int status);
 /// "died (signal 9)", "ended with status 2".

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <fstream>
+#include <mutex>
 #include <string>
 
 #include "backend/machine/system_file.hpp"
@@ -25,85 +26,6 @@ bool write_setting(const std::string& value) {
   file << value << std::flush;
   return file.good();
 }
-
-}  // namespace
-
-/// The file of all runs. Its locks belong to this object (open file description locks), and end with the process.
-class QuietMachine::Runs {
- public:
-  Runs() : descriptor_(open("/run/paragauge-runs", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)) {}
-  ~Runs() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  Runs(const Runs&) = delete;
-  [[nodiscard]] bool permitted() const { return descriptor_ >= 0; }
-
-  /// While it lives, nobody else comes or goes.
-  class Turn {
-   public:
-    explicit Turn(const Runs& runs) : runs_(runs) { runs_.lock(F_OFD_SETLKW, F_WRLCK, 0); }
-    ~Turn() { runs_.lock(F_OFD_SETLK, F_UNLCK, 0); }
-    Turn(const Turn&) = delete;
-
-   private:
-    const Runs& runs_;
-  };
-
-  void join() {
-    for (place_ = 1; place_ <= kMost && lock(F_OFD_SETLK, F_WRLCK, place_).l_type == F_UNLCK; ++place_) {
-    }
-  }
-  void leave() { lock(F_OFD_SETLK, F_UNLCK, place_); }
-  /// Returns when the run at this place has ended.
-  void wait_for(off_t place) const {
-    lock(F_OFD_SETLKW, F_WRLCK, place);
-    lock(F_OFD_SETLK, F_UNLCK, place);
-  }
-  [[nodiscard]] off_t place() const { return place_; }
-  [[nodiscard]] std::uint32_t others() const {
-    std::uint32_t count = 0;
-    for (off_t place = 1; place <= kMost; ++place) count += lock(F_OFD_GETLK, F_WRLCK, place).l_type != F_UNLCK;
-    return count;
-  }
-
-  /// The setting's value before the runs; empty: none has changed it.
-  [[nodiscard]] std::string value_before() const {
-    std::array<char, 32> text{};
-    const ssize_t size = pread(descriptor_, text.data(), text.size() - 1, 0);
-    return {text.data(), static_cast<std::size_t>(size > 0 ? size : 0)};
-  }
-  bool keep(const std::string& value) const {
-    return ftruncate(descriptor_, 0) == 0 &&
-           pwrite(descriptor_, value.data(), value.size(), 0) == static_cast<ssize_t>(value.size());
-  }
-  /// In a Turn: the last one out.
-  void restore_if_alone() const {
-    if (others() > 0 || value_before().empty()) return;
-    if (write_setting(value_before())) keep("");
-  }
-
- private:
-  static constexpr off_t kMost = 64;
-
-  /// What fcntl answers; type F_UNLCK where a lock wasn't got.
-  struct flock lock(int command, int type, off_t place) const {
-    struct flock range {};
-    range.l_type = static_cast<short>(type);
-    range.l_whence = SEEK_SET;
-    range.l_start = place;
-    range.l_len = 1;
-    int result = 0;
-    while ((result = fcntl(descriptor_, command, &range)) != 0 && errno == EINTR) {
-    }
-    if (result != 0) range.l_type = F_UNLCK;
-    return range;
-  }
-
-  int descriptor_;
-  off_t place_ = 0;
-};
-
-namespace {
 
 /// A process that calls `restore` and lives in a session of its own: nobody's child, so that it outlives whoever is
 /// waited for or killed with its group.
@@ -126,17 +48,85 @@ void start_guardian(Restore restore) {
 
 }  // namespace
 
-QuietMachine::QuietMachine(bool hold_still) : runs_(std::make_unique<Runs>()) {
+/// The file of all runs. Its locks belong to this object (open file description locks), and end with the process.
+class MeasuringRuns {
+ public:
+  MeasuringRuns() : descriptor_(open("/run/paragauge-runs", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)) {}
+  ~MeasuringRuns() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  MeasuringRuns(const MeasuringRuns&) = delete;
+  [[nodiscard]] bool permitted() const { return descriptor_ >= 0; }
+
+  /// For std::lock_guard: meanwhile, nobody else comes or goes.
+  void lock() const { lock_byte(F_OFD_SETLKW, F_WRLCK, 0); }
+  void unlock() const { lock_byte(F_OFD_SETLK, F_UNLCK, 0); }
+
+  void join() {
+    for (place_ = 1; place_ <= kMost && lock_byte(F_OFD_SETLK, F_WRLCK, place_).l_type == F_UNLCK; ++place_) {
+    }
+  }
+  void leave() const { lock_byte(F_OFD_SETLK, F_UNLCK, place_); }
+  /// Returns when the run at this place has ended.
+  void wait_for(off_t place) const {
+    lock_byte(F_OFD_SETLKW, F_WRLCK, place);
+    lock_byte(F_OFD_SETLK, F_UNLCK, place);
+  }
+  [[nodiscard]] off_t place() const { return place_; }
+  [[nodiscard]] std::uint32_t others() const {
+    std::uint32_t count = 0;
+    for (off_t place = 1; place <= kMost; ++place) count += lock_byte(F_OFD_GETLK, F_WRLCK, place).l_type != F_UNLCK;
+    return count;
+  }
+
+  /// The setting's value before the runs; empty: none has changed it.
+  [[nodiscard]] std::string value_before() const {
+    std::array<char, 32> text{};
+    const ssize_t size = pread(descriptor_, text.data(), text.size() - 1, 0);
+    return {text.data(), static_cast<std::size_t>(size > 0 ? size : 0)};
+  }
+  bool keep(const std::string& value) const {
+    return ftruncate(descriptor_, 0) == 0 &&
+           pwrite(descriptor_, value.data(), value.size(), 0) == static_cast<ssize_t>(value.size());
+  }
+  /// While locked: the last one out.
+  void restore_if_alone() const {
+    if (others() > 0 || value_before().empty()) return;
+    if (write_setting(value_before())) keep("");
+  }
+
+ private:
+  static constexpr off_t kMost = 64;
+
+  /// What fcntl answers; type F_UNLCK where a lock wasn't got.
+  struct flock lock_byte(int command, int type, off_t place) const {
+    struct flock byte {};
+    byte.l_type = static_cast<short>(type);
+    byte.l_whence = SEEK_SET;
+    byte.l_start = place;
+    byte.l_len = 1;
+    int result = 0;
+    while ((result = fcntl(descriptor_, command, &byte)) != 0 && errno == EINTR) {
+    }
+    if (result != 0) byte.l_type = F_UNLCK;
+    return byte;
+  }
+
+  int descriptor_;
+  off_t place_ = 0;
+};
+
+QuietMachine::QuietMachine(bool hold_still) : runs_(std::make_unique<MeasuringRuns>()) {
   if (runs_->permitted()) {
-    const Runs::Turn turn(*runs_);
+    const std::lock_guard turn(*runs_);
     runs_->join();
     const std::string before = runs_->value_before().empty() ? read_setting() : runs_->value_before();
     if (hold_still && !before.empty() && before != "-1" && access(kRuntime, W_OK) == 0 && runs_->keep(before) &&
         write_setting("-1"))
       start_guardian([place = runs_->place()] {
-        const Runs runs;
+        const MeasuringRuns runs;
         runs.wait_for(place);
-        const Runs::Turn guardians_turn(runs);
+        const std::lock_guard guardians_turn(runs);
         runs.restore_if_alone();
       });
   }
@@ -152,21 +142,21 @@ QuietMachine::QuietMachine(bool hold_still) : runs_(std::make_unique<Runs>()) {
 QuietMachine::~QuietMachine() {
   if (latency_request_ >= 0) close(latency_request_);
   if (!runs_->permitted()) return;
-  const Runs::Turn turn(*runs_);
+  const std::lock_guard turn(*runs_);
   runs_->leave();
   runs_->restore_if_alone();
 }
 
 void restore_settings() {
   if (access("/run/paragauge-runs", W_OK) != 0) return;
-  const QuietMachine::Runs runs;
+  const MeasuringRuns runs;
   if (!runs.permitted()) return;
-  const QuietMachine::Runs::Turn turn(runs);
+  const std::lock_guard turn(runs);
   runs.restore_if_alone();
 }
 
 std::optional<std::uint32_t> measuring_runs() {
-  const QuietMachine::Runs runs;
+  const MeasuringRuns runs;
   if (!runs.permitted()) return std::nullopt;
   return runs.others();
 }

@@ -24,21 +24,17 @@
 
 namespace backend {
 
+class MeasuringRuns;
+
 class QuietMachine {
  public:
   /// `hold_still`: changes the settings, too; else this run is only counted.
   explicit QuietMachine(bool hold_still);
   ~QuietMachine();
-  QuietMachine(const QuietMachine&) = delete;
-  QuietMachine& operator=(const QuietMachine&) = delete;
 
  private:
-  class Runs;
-  friend void restore_settings();
-  friend std::optional<std::uint32_t> measuring_runs();
-
   int latency_request_ = -1;  // the kernel forgets the request when this is closed
-  std::unique_ptr<Runs> runs_;
+  std::unique_ptr<MeasuringRuns> runs_;
 };
 
 /// Writes back what a run that is dead has changed, unless another still measures.

@@ -1,8 +1,9 @@
-// Where and how urgently a rank's threads run.
+// Where, how urgently and until when a rank's threads run, and the clock on which everything is measured.
 //
 //   pin_to_core(core_of_rank(rank));              // rank r stays on the r-th core that this process may use
 //   const RealTime urgent(kComputePriority);      // SCHED_FIFO until the end of the scope, where permitted
 //   if (!urgent.permitted()) …                    // time-shared, as before
+//   sleep_until(now_s() + 1e-3, /*precisely=*/true);
 //
 // Communication goes before compute, so that a transfer's progress pre-empts compute on the same core. A new thread
 // inherits core and policy from the one that starts it.
@@ -16,6 +17,11 @@ constexpr int kComputePriority = 10;
 constexpr int kCommunicationPriority = 11;
 // Of the kernel's network threads while a network of bench/network.sh is up, which reads it here.
 constexpr int kNetworkPriority = 12;
+
+/// Seconds on CLOCK_MONOTONIC: one clock for all threads and processes of a host.
+double now_s();
+/// Returns at `moment_s` on now_s(), within a microsecond when `precisely` (the last 50 µs are spent spinning).
+void sleep_until(double moment_s, bool precisely);
 
 /// Cores that this process may use; asked once, before anything is pinned.
 std::uint32_t usable_cores();

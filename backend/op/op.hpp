@@ -51,7 +51,11 @@ struct OpKernel {
 };
 
 /// The same names as sim::op_table(), in the same order, with the reference that the op's role asks for (a test
-/// compares them).
+/// compares them). Its rows by sim::OpRole, a file of this folder each:
 const sim::Table<OpKernel>& op_kernels();
+std::vector<OpKernel> layer_kernels();
+std::vector<OpKernel> loss_kernels();
+std::vector<OpKernel> optimizer_kernels();
+std::vector<OpKernel> helper_kernels();
 
 }  // namespace backend

@@ -1,16 +1,14 @@
-#include <array>
-
-#include "backend/op/kernels.hpp"
+#include "backend/op/op.hpp"
 
 namespace backend {
 
 const sim::Table<OpKernel>& op_kernels() {
-  static const std::array kernels{conv2d_kernel(),     linear_kernel(),        batch_norm_kernel(),
-                                  relu_kernel(),       max_pool_kernel(),      adaptive_avg_pool_kernel(),
-                                  flatten_kernel(),    add_kernel(),           softmax_kernel(),
-                                  mse_loss_kernel(),   cross_entropy_kernel(), sgd_kernel(),
-                                  adam_kernel(),       accumulate_kernel(),    scaled_copy_kernel(),
-                                  make_input_kernel(), make_target_kernel(),   read_result_kernel()};
+  static const std::vector<OpKernel> kernels = [] {
+    std::vector<OpKernel> all;
+    for (const auto& family : {layer_kernels(), loss_kernels(), optimizer_kernels(), helper_kernels()})
+      all.insert(all.end(), family.begin(), family.end());
+    return all;
+  }();
   static const sim::Table<OpKernel> table("op kernel", kernels);
   return table;
 }

@@ -103,47 +103,42 @@ void Executor::plan() {
     lifetimes.alive[storage] = lifetimes.defined[t] = role_.storages[storage].persistent;
   }
   for (std::uint32_t i = 0; i < role_.size(); ++i) {
-    Action action{.kind = role_.kind[i], .reads = keep(role_.reads(i)), .writes = keep(role_.writes(i))};
+    Action action{.kind = role_.kind[i], .reads = role_.reads(i), .writes = role_.writes(i)};
     plan_lifetimes(i, lifetimes, action);
     plan_work(i, action);
-    actions_.push_back(action);
+    actions_.push_back(std::move(action));
   }
 }
 
 void Executor::plan_lifetimes(std::uint32_t i, Lifetimes& lifetimes, Action& action) {
   auto& [alive, defined, tensors_of] = lifetimes;
-  std::vector<std::uint32_t> allocations, views, begins, drops;
-  for (std::uint32_t t : role_.reads(i))
+  for (std::uint32_t t : action.reads)
     if (!defined[t]) {
-      views.push_back(t);
+      action.views.push_back(t);
       defined[t] = true;
     }
-  for (std::uint32_t t : role_.writes(i)) {
+  for (std::uint32_t t : action.writes) {
     const std::uint32_t s = role_.tensors[t].storage, owner = role_.storages[s].owner;
     // An op's kernel makes its outputs itself, or answers with its input's storage.
     const bool kernel_makes_it = action.kind == InstructionKind::compute && (alive[s] || t == owner);
     if (!alive[s]) {
       alive[s] = true;
-      begins.push_back(t);
+      action.begins.push_back(t);
       if (!kernel_makes_it) {
-        allocations.push_back(owner);
+        action.allocations.push_back(owner);
         defined[owner] = true;
       }
     }
-    if (!defined[t] && !kernel_makes_it) views.push_back(t);
+    if (!defined[t] && !kernel_makes_it) action.views.push_back(t);
     defined[t] = true;
   }
   for (std::uint32_t s : role_.frees(i)) {
     alive[s] = false;
     for (std::uint32_t t : tensors_of[s]) {
-      if (defined[t]) drops.push_back(t);
+      if (defined[t]) action.drops.push_back(t);
       defined[t] = false;
     }
   }
-  action.allocations = keep(allocations);
-  action.views = keep(views);
-  action.begins = keep(begins);
-  action.drops = keep(drops);
 }
 
 /// What the instruction computes, or with whom it communicates.
@@ -158,9 +153,8 @@ void Executor::plan_work(std::uint32_t i, Action& action) const {
     action.other = action.kind == InstructionKind::collective
                        ? role_.peer[i]
                        : program_.roles.at(role_.peer[i]).ranks.at(place_.replica);
-    const Range operand = action.kind == InstructionKind::recv ? action.writes : action.reads;
-    sim::check_internal(operand.end == operand.begin + 1, "instruction {} ({}) must move one tensor", i,
-                        program_.label(role_, i));
+    const auto operand = action.kind == InstructionKind::recv ? action.writes : action.reads;
+    sim::check_internal(operand.size() == 1, "instruction {} ({}) must move one tensor", i, program_.label(role_, i));
   }
 }
 
@@ -201,8 +195,9 @@ void Executor::step(StepRecord& record, Progress& progress) {
 }
 
 void Executor::execute(std::uint32_t i, const Action& action, StepRecord& record) {
-  for (std::uint32_t t : ids(action.allocations)) tensors_[t] = allocate(t);
-  for (std::uint32_t t : ids(action.views)) tensors_[t] = view(t);
+  for (std::uint32_t t : action.allocations) tensors_[t] = allocate(t);
+  for (std::uint32_t t : action.views) tensors_[t] = view(t);
+  if (is_posted(action.kind)) communicator_.mark(&record.times.posted_s[i]);
   switch (action.kind) {
     case InstructionKind::compute:
     case InstructionKind::copy:
@@ -210,17 +205,14 @@ void Executor::execute(std::uint32_t i, const Action& action, StepRecord& record
       compute(i, action, record);
       break;
     case InstructionKind::send:
-      communicator_.mark(&record.times.posted_s[i]);
-      tickets_[i] = communicator_.post_send(tensors_[ids_[action.reads.begin]], action.other, role_.tag[i]);
+      tickets_[i] = communicator_.post_send(tensors_[action.reads[0]], action.other, role_.tag[i]);
       break;
     case InstructionKind::recv:
-      communicator_.mark(&record.times.posted_s[i]);
-      tickets_[i] = communicator_.post_recv(tensors_[ids_[action.writes.begin]], action.other, role_.tag[i]);
+      tickets_[i] = communicator_.post_recv(tensors_[action.writes[0]], action.other, role_.tag[i]);
       break;
     case InstructionKind::collective:
-      communicator_.mark(&record.times.posted_s[i]);
-      tickets_[i] = communicator_.post_collective(role_.collective[i], tensors_[ids_[action.reads.begin]], action.other,
-                                                  role_.root[i]);
+      tickets_[i] =
+          communicator_.post_collective(role_.collective[i], tensors_[action.reads[0]], action.other, role_.root[i]);
       break;
     case InstructionKind::wait:
       communicator_.mark(&record.times.start_s[i]);
@@ -229,11 +221,11 @@ void Executor::execute(std::uint32_t i, const Action& action, StepRecord& record
       break;
   }
   if (!checked_) {
-    for (std::uint32_t t : ids(action.begins))
+    for (std::uint32_t t : action.begins)
       storages_[role_.tensors[t].storage] = tensors_[t].storage().getWeakStorageImpl();
     peak_bytes_ = std::max(peak_bytes_, held_bytes());
   }
-  for (std::uint32_t t : ids(action.drops)) tensors_[t].reset();
+  for (std::uint32_t t : action.drops) tensors_[t].reset();
 }
 
 /// What this rank's tensors hold now.
@@ -246,10 +238,10 @@ std::int64_t Executor::held_bytes() const {
 }
 
 void Executor::compute(std::uint32_t i, const Action& action, StepRecord& record) {
-  for (std::uint32_t t : ids(action.reads)) reads_.push_back(tensors_[t]);
-  for (std::uint32_t t : ids(action.writes)) writes_.push_back(tensors_[t]);
+  for (std::uint32_t t : action.reads) reads_.push_back(tensors_[t]);
+  for (std::uint32_t t : action.writes) writes_.push_back(tensors_[t]);
   if (keep_gradients_ && action.kind == InstructionKind::update)
-    gradients_.emplace_back("gradient " + role_.tensors[ids_[action.reads.begin]].name, reads_[1].clone());
+    gradients_.emplace_back("gradient " + role_.tensors[action.reads[0]].name, reads_[1].clone());
 
   if (!checked_) {
     allocator_peak_bytes_ = std::max(allocator_peak_bytes_, rank_bytes(communicator_.rank()).peak);
@@ -264,8 +256,8 @@ void Executor::compute(std::uint32_t i, const Action& action, StepRecord& record
     workspace_bytes_[i] = bytes.peak - bytes.live;
     check_written(action);
   }
-  for (std::uint32_t k = 0; k < writes_.size(); ++k) tensors_[ids_[action.writes.begin + k]] = std::move(writes_[k]);
-  if (action.is_loss) record.losses.push_back(tensors_[ids_[action.writes.begin]]);
+  for (std::uint32_t k = 0; k < writes_.size(); ++k) tensors_[action.writes[k]] = std::move(writes_[k]);
+  if (action.is_loss) record.losses.push_back(tensors_[action.writes[0]]);
   reads_.clear();
   writes_.clear();
 }
@@ -273,7 +265,7 @@ void Executor::compute(std::uint32_t i, const Action& action, StepRecord& record
 /// A kernel's outputs are what the Program says: dtype, shape, and the same place in a storage of the same size.
 void Executor::check_written(const Action& action) const {
   for (std::uint32_t k = 0; k < writes_.size(); ++k) {
-    const std::uint32_t t = ids_[action.writes.begin + k];
+    const std::uint32_t t = action.writes[k];
     const sim::Tensor& tensor = role_.tensors[t];
     const sim::Storage& storage = role_.storages[tensor.storage];
     const at::Tensor& written = writes_[k];
@@ -314,7 +306,7 @@ NamedTensors Executor::state() const {
   NamedTensors named = gradients_;
   for (const Action& action : actions_)
     if (action.kind == InstructionKind::update) {
-      const std::uint32_t parameter = ids_[action.reads.begin];
+      const std::uint32_t parameter = action.reads[0];
       named.emplace_back("parameter " + role_.tensors[parameter].name, tensors_[parameter]);
     }
   for (const sim::Storage& storage : role_.storages)

@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,21 +59,19 @@ class Executor {
   [[nodiscard]] NamedTensors state() const;
 
  private:
-  struct Range {
-    std::uint32_t begin = 0, end = 0;
-  };
-  /// An instruction with everything looked up. Ranges are of ids_: tensors.
+  using Ids = std::vector<std::uint32_t>;
+  /// An instruction with everything looked up.
   struct Action {
     sim::InstructionKind kind = sim::InstructionKind::compute;
     bool is_loss = false;
     std::uint32_t other = 0;  // send, recv: the partner's rank; collective: the group; wait: the instruction waited for
     void (*run)(const sim::Work&, const Operands&) = nullptr;
     const sim::Work* work = nullptr;
-    Range reads{}, writes{};  // operands
-    Range allocations{};      // tensors that span a storage to be allocated before
-    Range views{};            // tensors to be made inside a living storage before
-    Range begins{};           // written tensors whose storages begin here
-    Range drops{};            // tensors of the storages that end after
+    std::span<const std::uint32_t> reads{}, writes{};  // operands: tensors
+    Ids allocations{};                                 // tensors that span a storage to be allocated before
+    Ids views{};                                       // tensors to be made inside a living storage before
+    Ids begins{};                                      // written tensors whose storages begin here
+    Ids drops{};                                       // tensors of the storages that end after
   };
   struct Lifetimes;
 
@@ -87,15 +86,6 @@ class Executor {
   void settle(StepRecord& record, double step_start_s) const;
   [[nodiscard]] at::Tensor allocate(std::uint32_t id) const;
   [[nodiscard]] at::Tensor view(std::uint32_t id) const;
-  [[nodiscard]] std::span<const std::uint32_t> ids(Range range) const {
-    return {ids_.data() + range.begin, range.end - range.begin};
-  }
-  template <class List>
-  Range keep(const List& list) {
-    const auto begin = static_cast<std::uint32_t>(ids_.size());
-    ids_.insert(ids_.end(), list.begin(), list.end());
-    return {begin, static_cast<std::uint32_t>(ids_.size())};
-  }
 
   const sim::Program& program_;
   const sim::Role& role_;
@@ -103,7 +93,6 @@ class Executor {
   Communicator& communicator_;
 
   std::vector<Action> actions_;
-  std::vector<std::uint32_t> ids_;
   std::vector<at::Tensor> tensors_;                                  // by tensor id; undefined while it doesn't live
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;  // by storage id; of a GPU's first step
   std::vector<at::Tensor> reads_, writes_;                           // of the running kernel

@@ -111,13 +111,15 @@ RunResult merge(const RunRequest& request, std::vector<RankReport> reports, cons
   reports.resize(program.ranks());
   const sim::TransferMatching matching(program);
   RunResult result;
+  std::vector<double> losses;
+  for (std::uint32_t s = 0; s < request.warmup_steps + request.steps; ++s) losses.push_back(mean_loss(reports, s));
   for (std::uint32_t s = 0; s < request.steps; ++s) {
     StepResult step;
     for (RankReport& report : reports) {
       step.timeline.ranks.push_back(std::move(report.steps[s]));
       step.timeline.step_s = std::max(step.timeline.step_s, step.timeline.ranks.back().end_of_step_s);
     }
-    step.loss = mean_loss(reports, request.warmup_steps + s);
+    step.loss = losses[request.warmup_steps + s];
     fill_ready_times(program, matching, step.timeline);
     sim::break_down(program, step.timeline);
     sim::check(program, step.timeline);
@@ -128,8 +130,6 @@ RunResult merge(const RunRequest& request, std::vector<RankReport> reports, cons
     result.workspace_bytes.push_back(std::move(report.workspace_bytes));
   }
   if (reference != nullptr) {
-    std::vector<double> losses;
-    for (std::uint32_t s = 0; s < request.warmup_steps + request.steps; ++s) losses.push_back(mean_loss(reports, s));
     std::vector<std::vector<VerifiedTensor>> rows;
     for (RankReport& report : reports) rows.push_back(std::move(report.compared));
     result.verified = verdict(*reference, losses, rows);

@@ -1,4 +1,5 @@
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <c10/util/Logging.h>
 #include <fmt/ranges.h>
 #include <gloo/transport/device.h>
@@ -61,6 +62,18 @@ std::string reason(const std::exception& error) {
   return text;
 }
 
+/// What `call` throws becomes a RunError that says `what()` has failed.
+template <class What, class Call>
+auto guarded(What what, Call call) {
+  try {
+    return call();
+  } catch (const sim::ConfigError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw sim::RunError("{}: {}", what(), reason(error));
+  }
+}
+
 /// Returns when somebody listens there. c10d's client would wait for up to twice the timeout.
 void wait_for_store(const std::string& host, std::uint16_t port, bool may_come_later, std::uint32_t rank,
                     Milliseconds timeout) {
@@ -119,98 +132,85 @@ c10::intrusive_ptr<c10d::Store> open_store(std::uint32_t rank, std::uint32_t ran
 
 /// What all process groups of this rank share. The calling thread, which executes the rank, is pinned; gloo's threads
 /// inherit its core, and the priority under which they are made.
-class Connections {
- public:
-  explicit Connections(const WorldOptions& options)
-      : rank_(environment_number("RANK", 65535)),
-        ranks_(environment_number("WORLD_SIZE", 65536)),
-        timeout_(static_cast<std::int64_t>(options.timeout_s * 1e3)) {
-    if (ranks_ != options.ranks) throw sim::ConfigError("ranks={} but WORLD_SIZE={}", options.ranks, ranks_);
-    if (rank_ >= ranks_) throw sim::ConfigError("RANK={} must be less than WORLD_SIZE={}", rank_, ranks_);
-    store_ = open_store(rank_, ranks_, timeout_);
-    pin_to_core(core_of_rank(rank_));
+struct Connections {
+  explicit Connections(const SessionOptions& options)
+      : rank(environment_number("RANK", 65535)),
+        ranks(environment_number("WORLD_SIZE", 65536)),
+        timeout(static_cast<std::int64_t>(options.timeout_s * 1e3)) {
+    if (ranks != options.ranks) throw sim::ConfigError("ranks={} but WORLD_SIZE={}", options.ranks, ranks);
+    if (rank >= ranks) throw sim::ConfigError("RANK={} must be less than WORLD_SIZE={}", rank, ranks);
+    store = open_store(rank, ranks, timeout);
+    pin_to_core(core_of_rank(rank));
     const RealTime urgent(kCommunicationPriority, options.real_time);
-    real_time_ = urgent.permitted();
-    try {
-      const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
-      device_ = interface ? c10d::GlooDeviceFactory::makeDeviceForInterface(interface, /*lazyInit=*/false)
-                          : c10d::GlooDeviceFactory::makeDeviceForHostname("127.0.0.1", /*lazyInit=*/false);
-      check_host();
-    } catch (const sim::ConfigError&) {
-      throw;
-    } catch (const std::exception& error) {
-      throw sim::RunError("rank {} can't meet the other ranks: {}", rank_, reason(error));
-    }
+    real_time = urgent.permitted();
+    guarded([&] { return fmt::format("rank {} can't meet the other ranks", rank); },
+            [&] {
+              const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+              device = interface ? c10d::GlooDeviceFactory::makeDeviceForInterface(interface, /*lazyInit=*/false)
+                                 : c10d::GlooDeviceFactory::makeDeviceForHostname("127.0.0.1", /*lazyInit=*/false);
+              check_host();
+            });
   }
 
-  [[nodiscard]] std::uint32_t rank() const { return rank_; }
-  [[nodiscard]] std::uint32_t ranks() const { return ranks_; }
-  [[nodiscard]] Milliseconds timeout() const { return timeout_; }
-  [[nodiscard]] bool real_time() const { return real_time_; }
-
-  /// A process group of `ranks` members in which this process is number `rank`. All members make it at the same time.
-  [[nodiscard]] ProcessGroup connect(const std::string& name, std::uint32_t rank, std::uint32_t ranks,
-                                     Milliseconds timeout) const {
-    const RealTime urgent(kCommunicationPriority, real_time_);
-    auto options = c10d::ProcessGroupGloo::Options::create(timeout_);
-    options->devices = {device_};
-    try {
-      auto group =
-          c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(name, store_),
-                                                      static_cast<int>(rank), static_cast<int>(ranks), options);
-      group->setTimeout(timeout);
-      return group;
-    } catch (const std::exception& error) {
-      throw sim::RunError("rank {} can't connect to the other ranks: {}", rank_, reason(error));
-    }
+  /// A process group of `members` in which this process is number `me`. All members make it at the same time.
+  [[nodiscard]] ProcessGroup connect(const std::string& name, std::uint32_t me, std::uint32_t members,
+                                     Milliseconds patience) const {
+    const RealTime urgent(kCommunicationPriority, real_time);
+    auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+    options->devices = {device};
+    return guarded([&] { return fmt::format("rank {} can't connect to the other ranks", rank); },
+                   [&] {
+                     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
+                         c10::make_intrusive<c10d::PrefixStore>(name, store), static_cast<int>(me),
+                         static_cast<int>(members), options);
+                     group->setTimeout(patience);
+                     return group;
+                   });
   }
 
- private:
   /// Times of different ranks are compared, so all must read the same clock.
-  void check_host() {
+  void check_host() const {
     const std::string boot = first_line("/proc/sys/kernel/random/boot_id").value_or("unknown");
     const std::vector<std::uint8_t> mine(boot.begin(), boot.end());
-    if (rank_ == 0) store_->set("paragauge/host", mine);
-    if (store_->get("paragauge/host") != mine)
+    if (rank == 0) store->set("paragauge/host", mine);
+    if (store->get("paragauge/host") != mine)
       throw sim::ConfigError(
-          "world 'gloo': rank {} runs on another host than rank 0; all ranks must share one host's clock", rank_);
+          "world 'gloo': rank {} runs on another host than rank 0; all ranks must share one host's clock", rank);
   }
 
-  std::uint32_t rank_, ranks_;
-  Milliseconds timeout_;
-  bool real_time_ = false;
-  c10::intrusive_ptr<c10d::Store> store_;
-  std::shared_ptr<::gloo::transport::Device> device_;
+  const std::uint32_t rank, ranks;
+  const Milliseconds timeout;
+  bool real_time = false;
+  c10::intrusive_ptr<c10d::Store> store;
+  std::shared_ptr<::gloo::transport::Device> device;
 };
 
 class GlooControl final : public Control {
  public:
-  explicit GlooControl(const Connections& connections)
-      : rank_(connections.rank()),
-        ranks_(connections.ranks()),
-        real_time_(connections.real_time()),
-        group_(connections.connect("control", rank_, ranks_, kEver)) {}
+  explicit GlooControl(std::shared_ptr<Connections> connections)
+      : connections_(std::move(connections)),
+        group_(connections_->connect("control", connections_->rank, connections_->ranks, kEver)) {}
 
   std::string broadcast(const std::string& text) override {
-    const std::int64_t bytes = share(rank_ == 0 ? static_cast<std::int64_t>(text.size()) : 0);
-    at::Tensor buffer = as_tensor(rank_ == 0 ? text : std::string(static_cast<std::size_t>(bytes), '\0'));
+    at::Tensor buffer = as_tensor(text), size = size_of(buffer);
+    run([&] { return group_->broadcast(one(size)); });
+    if (connections_->rank != 0) buffer = room_for(size);
     run([&] { return group_->broadcast(one(buffer)); });
     return as_text(buffer);
   }
 
   std::vector<std::string> gather(const std::string& text) override {
-    at::Tensor size = at::empty({1}, at::kLong), buffer = as_tensor(text);
-    if (rank_ != 0) {
-      size.mutable_data_ptr<std::int64_t>()[0] = buffer.numel();
+    at::Tensor buffer = as_tensor(text), size = size_of(buffer);
+    if (connections_->rank != 0) {
       run([&] { return group_->send(one(size), 0, 0); });
       run([&] { return group_->send(one(buffer), 0, 1); });
       return {};
     }
     std::vector<std::string> texts{text};
-    for (std::uint32_t rank = 1; rank < ranks_; ++rank) {
-      run([&] { return group_->recv(one(size), static_cast<int>(rank), 0); });
-      buffer = at::empty({size.const_data_ptr<std::int64_t>()[0]}, at::kByte);
-      run([&] { return group_->recv(one(buffer), static_cast<int>(rank), 1); });
+    for (int rank = 1; rank < static_cast<int>(connections_->ranks); ++rank) {
+      run([&] { return group_->recv(one(size), rank, 0); });
+      buffer = room_for(size);
+      run([&] { return group_->recv(one(buffer), rank, 1); });
       texts.push_back(as_text(buffer));
     }
     return texts;
@@ -223,22 +223,12 @@ class GlooControl final : public Control {
   }
   template <class Start>
   void run(Start start) {
-    try {
-      post(start)->wait();
-    } catch (const std::exception& error) {
-      throw sim::RunError("rank {} has lost another rank between steps: {}", rank_, reason(error));
-    }
-  }
-  template <class Start>
-  auto post(Start start) {
-    const RealTime urgent(kCommunicationPriority, real_time_);
-    return start();
-  }
-  std::int64_t share(std::int64_t number) {
-    at::Tensor tensor = at::empty({1}, at::kLong);
-    tensor.mutable_data_ptr<std::int64_t>()[0] = number;
-    run([&] { return group_->broadcast(one(tensor)); });
-    return tensor.const_data_ptr<std::int64_t>()[0];
+    const auto post = [&] {
+      const RealTime urgent(kCommunicationPriority, connections_->real_time);
+      return start();
+    };
+    guarded([&] { return fmt::format("rank {} has lost another rank between steps", connections_->rank); },
+            [&] { post()->wait(); });
   }
   /// At least one byte, because gloo moves no empty tensors.
   static at::Tensor as_tensor(const std::string& text) {
@@ -246,13 +236,14 @@ class GlooControl final : public Control {
     std::memcpy(tensor.mutable_data_ptr(), text.c_str(), text.size() + 1);
     return tensor;
   }
+  static at::Tensor size_of(const at::Tensor& buffer) { return at::full({1}, buffer.numel(), at::kLong); }
+  static at::Tensor room_for(const at::Tensor& size) { return at::empty({size.item<std::int64_t>()}, at::kByte); }
   static std::string as_text(const at::Tensor& tensor) {
     const auto* bytes = static_cast<const char*>(tensor.const_data_ptr());
     return {bytes, bytes + tensor.numel() - 1};
   }
 
-  std::uint32_t rank_, ranks_;
-  bool real_time_;
+  std::shared_ptr<Connections> connections_;
   ProcessGroup group_;
   std::vector<at::Tensor> argument_;
 };
@@ -300,7 +291,7 @@ class GlooCommunicator final : public Communicator {
  public:
   explicit GlooCommunicator(std::shared_ptr<Connections> connections)
       : connections_(std::move(connections)),
-        everyone_(connections_->connect("everyone", rank(), size(), connections_->timeout())),
+        everyone_(connections_->connect("everyone", rank(), size(), connections_->timeout)),
         moment_(at::empty({1}, at::kDouble)) {}
   ~GlooCommunicator() override {
     if (!abandoned_) return;
@@ -312,8 +303,8 @@ class GlooCommunicator final : public Communicator {
     everyone_.release();
   }
 
-  [[nodiscard]] std::uint32_t rank() const override { return connections_->rank(); }
-  [[nodiscard]] std::uint32_t size() const override { return connections_->ranks(); }
+  [[nodiscard]] std::uint32_t rank() const override { return connections_->rank; }
+  [[nodiscard]] std::uint32_t size() const override { return connections_->ranks; }
 
   /// Connections of a member list are kept for later programs.
   void prepare(const std::vector<sim::Group>& groups, std::uint32_t ranks) override {
@@ -323,7 +314,7 @@ class GlooCommunicator final : public Communicator {
       starting_ = firsts_[ranks];
       if (!starting_)
         starting_ = firsts_[ranks] =
-            connections_->connect(fmt::format("first {}", ranks), rank(), ranks, connections_->timeout());
+            connections_->connect(fmt::format("first {}", ranks), rank(), ranks, connections_->timeout);
     }
     memberships_.assign(groups.size(), {});
     for (std::uint32_t g = 0; g < groups.size(); ++g)
@@ -336,7 +327,7 @@ class GlooCommunicator final : public Communicator {
         if (!group)
           group = connections_->connect(fmt::format("group {} of {}", g, fmt::join(members, ",")),
                                         static_cast<std::uint32_t>(me - members.begin()),
-                                        static_cast<std::uint32_t>(members.size()), connections_->timeout());
+                                        static_cast<std::uint32_t>(members.size()), connections_->timeout);
         memberships_[g].group = group;
       }
   }
@@ -351,7 +342,8 @@ class GlooCommunicator final : public Communicator {
     c10d::AllreduceOptions options;
     options.reduceOp = c10d::ReduceOp::MAX;
     argument_.assign(1, moment_);
-    if (starting_) guard("the start of the step", [&] { starting_->allreduce(argument_, options)->wait(); });
+    if (starting_)
+      guarded([] { return "the start of the step failed"; }, [&] { starting_->allreduce(argument_, options)->wait(); });
     argument_.clear();
     const double release_s = moment_.const_data_ptr<double>()[0];
     sleep_until(release_s, own_core_);
@@ -368,8 +360,7 @@ class GlooCommunicator final : public Communicator {
       own_messages_[tag].from = tensor;
       return add({nullptr, Kind::send, destination, tag});
     }
-    hurry();
-    argument_.assign(1, tensor);
+    hurry_with(tensor);
     return add({everyone_->send(argument_, static_cast<int>(destination), static_cast<int>(tag)), Kind::send,
                 destination, tag});
   }
@@ -378,16 +369,14 @@ class GlooCommunicator final : public Communicator {
       own_messages_[tag].to = tensor;
       return add({nullptr, Kind::recv, source, tag});
     }
-    hurry();
-    argument_.assign(1, tensor);
+    hurry_with(tensor);
     return add({everyone_->recv(argument_, static_cast<int>(source), static_cast<int>(tag)), Kind::recv, source, tag});
   }
   Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group,
                          std::uint32_t root) override {
     const Membership& membership = memberships_.at(group);
     if (!membership.group) return add({nullptr, Kind::collective, group, 0, now_s()});  // alone
-    hurry();
-    argument_.assign(1, tensor);
+    hurry_with(tensor);
     const Ticket ticket = add({.work = begin(kind, root, *membership.group),
                                .kind = Kind::collective,
                                .partner = group,
@@ -400,7 +389,7 @@ class GlooCommunicator final : public Communicator {
 
   void wait(Ticket ticket, Completion& done) override {
     Posted& posted = posted_.at(ticket);
-    if (posted.work) guard(posted, [&] { posted.work->wait(); });
+    if (posted.work) guarded([&] { return describe(posted) + " failed"; }, [&] { posted.work->wait(); });
     if (posted.kind != Kind::collective && posted.partner == rank()) move_own(posted.tag);
     done = {0, posted.end_s > 0 ? posted.end_s : now_s()};
     posted.work.reset();  // it holds the tensor
@@ -448,13 +437,14 @@ class GlooCommunicator final : public Communicator {
     own_messages_.erase(entry);
   }
 
-  /// SCHED_FIFO and gloo. Two of its threads poll without blocking: the event loop while another thread holds a
-  /// connection's lock, and whoever destroys a buffer while the event loop uses it (with sched_yield). On one core the
-  /// one polled for must get its turn: so gloo's threads all have the same priority, and the rank's thread takes it on
-  /// while it posts. It gives it back with the next `mark`, that is when the next wait or compute has begun: what gloo's
-  /// threads then do at once is time of that instruction, not of the post.
-  void hurry() {
-    if (!posting_) posting_.emplace(kCommunicationPriority, connections_->real_time());
+  /// Before a post of `tensor`. SCHED_FIFO and gloo. Two of its threads poll without blocking: the event loop while
+  /// another thread holds a connection's lock, and whoever destroys a buffer while the event loop uses it (with
+  /// sched_yield). On one core the one polled for must get its turn: so gloo's threads all have the same priority, and
+  /// the rank's thread takes it on while it posts. It gives it back with the next `mark`, that is when the next wait or
+  /// compute has begun: what gloo's threads then do at once is time of that instruction, not of the post.
+  void hurry_with(const at::Tensor& tensor) {
+    if (!posting_) posting_.emplace(kCommunicationPriority, connections_->real_time);
+    argument_.assign(1, tensor);
   }
 
   Ticket add(Posted posted) {
@@ -474,17 +464,6 @@ class GlooCommunicator final : public Communicator {
                            fmt::join(memberships_[posted.partner].members, ", "));
     }
     return {};
-  }
-  static const char* describe(const char* what) { return what; }
-
-  /// `what` is put into words only when it has failed.
-  template <class What, class Call>
-  void guard(const What& what, Call call) {
-    try {
-      call();
-    } catch (const std::exception& error) {
-      throw sim::RunError("{} failed: {}", describe(what), reason(error));
-    }
   }
 
   std::shared_ptr<Connections> connections_;
@@ -508,12 +487,12 @@ class GlooCommunicator final : public Communicator {
 
 }  // namespace
 
-World make_gloo_world(const WorldOptions& options) {
-  if (!options.device.is_cpu())
+World make_gloo_world(const SessionOptions& options) {
+  if (options.device != "cpu")
     throw sim::ConfigError("world 'gloo' moves CPU tensors only; device=cuda needs world=local");
   const auto connections = std::make_shared<Connections>(options);
   World world;
-  world.control = std::make_unique<GlooControl>(*connections);
+  world.control = std::make_unique<GlooControl>(connections);
   world.ranks.push_back(std::make_unique<GlooCommunicator>(connections));
   return world;
 }

@@ -9,8 +9,6 @@
 #include <cstring>
 #include <memory>
 
-#include "backend/machine/scheduling.hpp"
-
 namespace backend {
 
 void Doorbell::ring() {
@@ -31,73 +29,25 @@ void Doorbell::sleep(std::uint32_t heard, double spin_s) {
   sleeping_.store(0, std::memory_order_relaxed);
 }
 
-LocalTeam::LocalTeam(const WorldOptions& options)
-    : ranks(options.ranks), timeout_s(options.timeout_s), bells(options.ranks), arrived(options.ranks) {}
-
-void LocalRank::prepare(const std::vector<sim::Group>& /*groups*/, std::uint32_t ranks) {
-  ranks_ = ranks;
-  own_core_ = ranks <= usable_cores();
-  step_ = team_.released;  // ranks that were idle have missed steps
-}
-
-double LocalRank::begin_step() {
-  constexpr double kMargin_s = 100e-6;  // until then a sleeping rank has woken up
-  ++step_;
-  team_.arrived[rank_] = step_;
-  if (++team_.arrivals == ranks_) {
-    team_.arrivals = 0;
-    team_.release_s = now_s() + kMargin_s;
-    team_.released = step_;
-    for (Doorbell& bell : team_.bells) bell.ring();
-  }
-  wait_until([&] { return team_.released == step_; },
-             [&] {
-               std::uint32_t late = 0;
-               while (late + 1 < ranks_ && team_.arrived[late] == step_) ++late;
-               return fmt::format("rank {} hasn't come to the start of the step", late);
-             });
-  const double release_s = team_.release_s;
-  sleep_until(release_s, own_core_);
-  return release_s;
-}
-
-void LocalRank::abandon() {
-  team_.failed = true;
-  for (Doorbell& bell : team_.bells) bell.ring();
-}
-
 namespace {
 
-/// A message from one rank to another. The receiver copies.
+/// The parties read each other's memory: in a message the receiver copies.
 struct Transfer {
-  std::atomic<std::uint32_t> sent{0}, done{0};  // steps
-  const void* data = nullptr;
-  std::size_t bytes = 0;
-  double sent_s = 0;
-  Completion when;
-};
-
-/// A collective of a group. Every member reads the others' memory.
-struct Collective {
-  struct Member {
+  struct Party {
     std::atomic<std::uint32_t> joined{0}, reduced{0}, finished{0};  // steps
     void* data = nullptr;
     std::size_t bytes = 0;
-    double joined_s = 0;
+    double joined_s = 0, finished_s = 0;
   };
-  explicit Collective(std::size_t size) : members(size) {}
-  std::vector<Member> members;
+  explicit Transfer(std::span<const std::uint32_t> of) : ranks(of.begin(), of.end()), parties(of.size()) {}
+  const std::vector<std::uint32_t> ranks;
+  std::vector<Party> parties;
 };
-
-struct CpuWorld : LocalTeam {
-  explicit CpuWorld(const WorldOptions& options) : LocalTeam(options), channels(options.ranks * options.ranks) {}
-  std::vector<Slots<Transfer>> channels;  // [source × ranks + destination]
-  LocalGroups<Collective> groups;
-};
+using Parties = std::vector<Transfer::Party>;
 
 /// destination[i] = sum of sources[k][i] for i in [begin, end), in the order of k: the same bits whoever computes it.
 template <class T>
-void sum(const std::vector<Collective::Member>& sources, T* destination, std::size_t begin, std::size_t end) {
+void sum(const Parties& sources, T* destination, std::size_t begin, std::size_t end) {
   constexpr std::size_t kBlock = 2048;
   T total[kBlock];
   for (; begin < end; begin += kBlock) {
@@ -111,67 +61,14 @@ void sum(const std::vector<Collective::Member>& sources, T* destination, std::si
   }
 }
 
-class CpuCommunicator final : public LocalRank {
+class CpuCommunicator final : public LocalCommunicator<Transfer> {
  public:
-  CpuCommunicator(std::shared_ptr<CpuWorld> world, std::uint32_t rank)
-      : LocalRank(*world, rank), world_(std::move(world)) {}
-
-  void prepare(const std::vector<sim::Group>& groups, std::uint32_t ranks) override {
-    LocalRank::prepare(groups, ranks);
-    memberships_ = memberships(world_->groups, groups, rank());
-  }
+  using LocalCommunicator::LocalCommunicator;
 
   double begin_step() override {
     posted_.clear();
     open_.clear();
-    for (auto& membership : memberships_) membership.posted = 0;
-    return LocalRank::begin_step();
-  }
-
-  Ticket post_send(const at::Tensor& tensor, std::uint32_t destination, std::uint32_t tag) override {
-    Transfer& transfer = channel(rank(), destination, tag);
-    transfer.data = tensor.const_data_ptr();
-    transfer.bytes = tensor.nbytes();
-    transfer.sent_s = now_s();
-    transfer.sent = step();
-    ring(destination);
-    return add({.kind = Kind::send, .partner = destination, .tag = tag, .transfer = &transfer});
-  }
-
-  Ticket post_recv(const at::Tensor& tensor, std::uint32_t source, std::uint32_t tag) override {
-    open_.push_back(static_cast<Ticket>(posted_.size()));
-    return add({.kind = Kind::recv,
-                .partner = source,
-                .tag = tag,
-                .transfer = &channel(source, rank(), tag),
-                .data = tensor.mutable_data_ptr(),
-                .bytes = tensor.nbytes(),
-                .posted_s = now_s()});
-  }
-
-  Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group,
-                         std::uint32_t root) override {
-    auto& membership = memberships_.at(group);
-    const std::size_t size = membership.entry->members.size();
-    Collective& collective =
-        membership.entry->collectives.at(membership.posted++, [&](auto& slots) { slots.emplace_back(size); });
-    Collective::Member& me = collective.members[membership.me];
-    me.data = tensor.mutable_data_ptr();
-    me.bytes = tensor.nbytes();
-    me.joined_s = now_s();
-    me.joined = step();
-    for (std::uint32_t member : membership.entry->members) ring(member);
-    open_.push_back(static_cast<Ticket>(posted_.size()));
-    return add({.kind = Kind::collective,
-                .collective_kind = kind,
-                .collective = &collective,
-                .members = &membership.entry->members,
-                .me = membership.me,
-                .root = root,
-                .data = me.data,
-                .bytes = me.bytes,
-                .dtype = tensor.scalar_type(),
-                .next = membership.me + 1});
+    return LocalCommunicator::begin_step();
   }
 
   void wait(Ticket ticket, Completion& done) override {
@@ -192,180 +89,147 @@ class CpuCommunicator final : public LocalRank {
   }
 
  private:
-  enum class Kind : std::uint8_t { send, recv, collective };
-  struct Posted {
-    Kind kind = Kind::send;
-    sim::CollectiveKind collective_kind = sim::CollectiveKind::all_reduce;
-    std::uint32_t partner = 0, tag = 0;
-    Transfer* transfer = nullptr;
-    Collective* collective = nullptr;
-    const std::vector<std::uint32_t>* members = nullptr;
-    std::uint32_t me = 0, root = 0;
-    void* data = nullptr;
-    std::size_t bytes = 0;
+  struct Posted : Part {
     at::ScalarType dtype = at::kFloat;
-    double posted_s = 0;
-    std::uint32_t next = 0;  // all_reduce: members me+1 … next−1 (modulo their number) have given their chunk
-    bool ready = false, finished = false, done = false;
+    std::uint32_t next = 0;  // all_reduce: parties me+1 … next−1 (modulo their number) have given their chunk
+    bool ready = false, done = false;
     Completion when{};
   };
 
-  Ticket add(const Posted& posted) {
-    posted_.push_back(posted);
-    return static_cast<Ticket>(posted_.size() - 1);
-  }
-
-  Transfer& channel(std::uint32_t source, std::uint32_t destination, std::uint32_t tag) {
-    return world_->channels.at(source * size() + destination).at(tag, [](auto& slots) { slots.emplace_back(); });
+  Ticket post(const Part& part, const at::Tensor& tensor) override {
+    Transfer::Party& me = part.transfer->parties[part.me];
+    me.data = tensor.mutable_data_ptr();
+    me.bytes = tensor.nbytes();
+    me.joined_s = now_s();
+    me.joined = step();
+    const auto ticket = static_cast<Ticket>(posted_.size());
+    posted_.push_back({part, tensor.scalar_type(), part.me + 1});
+    const bool sends = part.tag && part.me == 0, receives = part.tag && part.me == 1;
+    if (!receives) ring_others(part);     // a sender waits for the copy, not for who will make it
+    if (!sends) open_.push_back(ticket);  // there is nothing to do for a sender
+    return ticket;
   }
 
   /// Does what this rank can do for a transfer now. True if that was anything.
   bool advance(Posted& posted) {
-    if (posted.done) return false;
+    if (posted.done || !is_ready(posted)) return false;
     switch (posted.kind) {
-      case Kind::send:
-        return finish_if(posted, posted.transfer->done == step(), posted.transfer->when);
-      case Kind::recv:
-        return receive(posted);
-      case Kind::collective:
-        return is_ready(posted) && join(posted);
-    }
-    return false;
-  }
-
-  static bool finish_if(Posted& posted, bool done, const Completion& when) {
-    posted.done = done;
-    if (done) posted.when = when;
-    return done;
-  }
-
-  bool receive(Posted& posted) {
-    Transfer& transfer = *posted.transfer;
-    if (transfer.sent != step()) return false;
-    sim::check_internal(transfer.bytes == posted.bytes, "rank {} sends {} bytes, rank {} receives {}", posted.partner,
-                        transfer.bytes, rank(), posted.bytes);
-    std::memcpy(posted.data, transfer.data, posted.bytes);
-    transfer.when = {std::max(transfer.sent_s, posted.posted_s), now_s()};
-    finish_if(posted, true, transfer.when);
-    transfer.done = step();
-    ring(posted.partner);
-    return true;
-  }
-
-  bool is_ready(Posted& posted) {
-    if (posted.ready) return true;
-    for (const Collective::Member& member : posted.collective->members) {
-      if (member.joined != step()) return false;
-      sim::check_internal(member.bytes == posted.bytes, "a collective of {} and {} bytes", member.bytes, posted.bytes);
-      posted.when.start_s = std::max(posted.when.start_s, member.joined_s);
-    }
-    return posted.ready = true;
-  }
-
-  bool join(Posted& posted) {
-    switch (posted.collective_kind) {
       case sim::CollectiveKind::all_reduce:
         return all_reduce(posted);
       case sim::CollectiveKind::broadcast:
         return broadcast(posted);
     }
-    throw sim::InternalError("world 'local' has no collective of kind {}", static_cast<int>(posted.collective_kind));
+    throw sim::InternalError("world 'local' has no collective of kind {}", static_cast<int>(posted.kind));
+  }
+
+  bool is_ready(Posted& posted) {
+    if (posted.ready) return true;
+    const auto& [ranks, parties] = *posted.transfer;
+    const std::size_t bytes = parties[posted.me].bytes;
+    for (std::size_t p = 0; p < parties.size(); ++p) {
+      if (parties[p].joined != step()) return false;
+      sim::check_internal(parties[p].bytes == bytes, "rank {} transfers {} bytes, rank {} {}", ranks[p],
+                          parties[p].bytes, rank(), bytes);
+      posted.when.start_s = std::max(posted.when.start_s, parties[p].joined_s);
+    }
+    return posted.ready = true;
   }
 
   bool broadcast(Posted& posted) {
-    std::vector<Collective::Member>& members = posted.collective->members;
-    const bool is_root = posted.me == posted.root;
-    const bool moved = !posted.finished;
-    if (moved) {
-      if (!is_root) std::memcpy(posted.data, members[posted.root].data, posted.bytes);
-      posted.finished = true;
+    Parties& parties = posted.transfer->parties;
+    Transfer::Party& me = parties[posted.me];
+    if (posted.me != posted.root) {
+      std::memcpy(me.data, parties[posted.root].data, me.bytes);
       leave(posted);
+      return end(posted, me.finished_s);
     }
-    const bool done = !is_root || all_finished(members);  // the root's memory is read until the last one has it
-    return finish_if(posted, done, {posted.when.start_s, now_s()}) || moved;
+    me.finished = step();
+    if (!all_finished(parties)) return false;  // the root's memory is read until the last one has it
+    return end(posted, posted.tag ? parties[1].finished_s : now_s());
   }
 
-  /// Each member sums its chunk of everyone, then copies the other chunks from those who summed them: 2(n−1)/n of the
+  /// Each party sums its chunk of everyone, then copies the other chunks from those who summed them: 2(n−1)/n of the
   /// bytes are read from others, as in a ring, in two steps.
   bool all_reduce(Posted& posted) {
-    std::vector<Collective::Member>& members = posted.collective->members;
-    const auto n = static_cast<std::uint32_t>(members.size());
-    const std::size_t width = c10::elementSize(posted.dtype), elements = posted.bytes / width;
+    Parties& parties = posted.transfer->parties;
+    Transfer::Party& me = parties[posted.me];
+    const auto n = static_cast<std::uint32_t>(parties.size());
+    const std::size_t width = c10::elementSize(posted.dtype), elements = me.bytes / width;
     const auto begin = [&](std::uint32_t chunk) { return elements * chunk / n; };
     bool moved = false;
-    if (members[posted.me].reduced != step()) {
+    if (me.reduced != step()) {
       AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, posted.dtype, "all_reduce", [&] {
-        sum(members, static_cast<scalar_t*>(posted.data), begin(posted.me), begin(posted.me + 1));
+        sum(parties, static_cast<scalar_t*>(me.data), begin(posted.me), begin(posted.me + 1));
       });
-      members[posted.me].reduced = step();
-      ring_all(posted);
+      me.reduced = step();
+      ring_others(posted);
       moved = true;
     }
     for (; posted.next < posted.me + n; ++posted.next) {
       const std::uint32_t k = posted.next % n;
-      if (members[k].reduced != step()) return moved;
+      if (parties[k].reduced != step()) return moved;
       const std::size_t offset = begin(k) * width;
-      std::memcpy(static_cast<std::byte*>(posted.data) + offset,
-                  static_cast<const std::byte*>(members[k].data) + offset, begin(k + 1) * width - offset);
+      std::memcpy(static_cast<std::byte*>(me.data) + offset, static_cast<const std::byte*>(parties[k].data) + offset,
+                  begin(k + 1) * width - offset);
       moved = true;
     }
-    if (!posted.finished) {
-      posted.finished = moved = true;
+    if (me.finished != step()) {
       leave(posted);
+      moved = true;
     }
-    // Until all have finished, someone may still read this rank's chunk.
-    return finish_if(posted, all_finished(members), {posted.when.start_s, now_s()}) || moved;
+    if (!all_finished(parties)) return moved;  // until then, someone may still read this rank's chunk
+    return end(posted, now_s());
   }
 
-  [[nodiscard]] bool all_finished(const std::vector<Collective::Member>& members) const {
-    return std::ranges::all_of(members, [&](const Collective::Member& member) { return member.finished == step(); });
+  [[nodiscard]] bool all_finished(const Parties& parties) const {
+    return std::ranges::all_of(parties, [&](const Transfer::Party& party) { return party.finished == step(); });
   }
 
-  void leave(Posted& posted) {
-    posted.collective->members[posted.me].finished = step();
-    ring_all(posted);
+  void leave(const Posted& posted) {
+    Transfer::Party& me = posted.transfer->parties[posted.me];
+    me.finished_s = now_s();
+    me.finished = step();
+    ring_others(posted);
   }
 
-  void ring_all(const Posted& posted) {
-    for (std::uint32_t member : *posted.members) ring(member);
+  static bool end(Posted& posted, double end_s) {
+    posted.when.end_s = end_s;
+    return posted.done = true;
+  }
+
+  void ring_others(const Part& part) {
+    for (const std::uint32_t other : part.transfer->ranks)
+      if (other != rank()) ring(other);
   }
 
   std::string missing(const Posted& posted) const {
-    if (posted.kind == Kind::send)
-      return fmt::format("rank {} hasn't received tag {} of rank {}", posted.partner, posted.tag, rank());
-    if (posted.kind == Kind::recv)
-      return fmt::format("rank {} hasn't sent tag {} to rank {}", posted.partner, posted.tag, rank());
-    const std::string_view name = to_string(posted.collective_kind);
-    const std::vector<Collective::Member>& members = posted.collective->members;
-    for (std::uint32_t m = 0; m < members.size(); ++m)
-      if (members[m].joined != step()) return fmt::format("rank {} hasn't joined the {}", (*posted.members)[m], name);
-    for (std::uint32_t m = 0; m < members.size(); ++m)
-      if (members[m].finished != step())
-        return fmt::format("rank {} hasn't finished the {}", (*posted.members)[m], name);
+    const auto& [ranks, parties] = *posted.transfer;
+    if (posted.tag)
+      return posted.me == 0 ? fmt::format("rank {} hasn't received tag {} of rank {}", ranks[1], *posted.tag, rank())
+                            : fmt::format("rank {} hasn't sent tag {} to rank {}", ranks[0], *posted.tag, rank());
+    const std::string_view name = to_string(posted.kind);
+    for (std::size_t p = 0; p < parties.size(); ++p)
+      if (parties[p].joined != step()) return fmt::format("rank {} hasn't joined the {}", ranks[p], name);
+    for (std::size_t p = 0; p < parties.size(); ++p)
+      if (parties[p].finished != step()) return fmt::format("rank {} hasn't finished the {}", ranks[p], name);
     throw sim::InternalError("a {} that everyone has finished is waited for", name);
   }
 
-  std::shared_ptr<CpuWorld> world_;
-  std::vector<Membership<Collective>> memberships_;
   std::vector<Posted> posted_;  // by ticket
-  std::vector<Ticket> open_;    // receives and collectives that aren't done
+  std::vector<Ticket> open_;    // what isn't done, but for sends
 };
 
 }  // namespace
 
-World make_local_world(const WorldOptions& options) {
-  if (options.device.is_cuda()) {
+World make_local_world(const SessionOptions& options) {
+  if (options.device == "cuda") {
 #ifdef PARAGAUGE_CUDA
     return make_local_cuda_world(options);
 #else
     throw sim::ConfigError("device=cuda: this build has no CUDA (PARAGAUGE_CUDA=OFF)");
 #endif
   }
-  const auto shared = std::make_shared<CpuWorld>(options);
-  World world;
-  for (std::uint32_t rank = 0; rank < options.ranks; ++rank)
-    world.ranks.push_back(std::make_unique<CpuCommunicator>(shared, rank));
-  return world;
+  return local_world<CpuCommunicator, Transfer>(options);
 }
 
 }  // namespace backend

@@ -13,13 +13,15 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "backend/machine/clock.hpp"
+#include "backend/machine/scheduling.hpp"
+#include "backend/session.hpp"
 #include "sim/program/program.hpp"
 #include "sim/table.hpp"
 
@@ -74,27 +76,23 @@ class Control {
   virtual std::vector<std::string> gather(const std::string& text) = 0;
 };
 
-struct WorldOptions {
-  std::uint32_t ranks = 1;
-  at::Device device = at::kCPU;
-  double timeout_s = 60;  // for one wait
-  bool real_time = true;  // SCHED_FIFO for the world's own threads, where permitted
-};
-
 struct World {
   std::vector<std::unique_ptr<Communicator>> ranks;  // those that live in this process
   std::unique_ptr<Control> control;                  // where the others are processes
 };
 
+World make_local_world(const SessionOptions& options);
+World make_gloo_world(const SessionOptions& options);
+
 /// How to make the worlds of sim::machine_world_table(), by name.
 struct WorldMaker {
   std::string_view name;
-  World (*make)(const WorldOptions&);
+  World (*make)(const SessionOptions&);
 };
-const sim::Table<WorldMaker>& world_table();
-
-// The entries.
-World make_local_world(const WorldOptions& options);
-World make_gloo_world(const WorldOptions& options);
+inline const sim::Table<WorldMaker>& world_table() {
+  static constexpr std::array kMakers{WorldMaker{"local", make_local_world}, WorldMaker{"gloo", make_gloo_world}};
+  static constexpr sim::Table<WorldMaker> kTable("world", kMakers);
+  return kTable;
+}
 
 }  // namespace backend

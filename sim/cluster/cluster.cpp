@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "sim/error.hpp"
-#include "sim/text/file_format.hpp"
+#include "sim/text/spec.hpp"
 
 namespace sim {
 

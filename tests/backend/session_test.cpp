@@ -15,7 +15,7 @@
 #include <regex>
 #include <thread>
 
-#include "backend/rank/hang_watch.hpp"
+#include "backend/rank/progress.hpp"
 #include "backend/supervise.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
@@ -142,8 +142,10 @@ TEST(LocalSessionRanks, MoreRanksThanCores) {
 
 TEST(LocalSessionRanks, CopiesAreReplicasThatExchangeNothing) {
   const auto session = open_session({.ranks = 3});
-  const RunResult copies = session->run({.program = lowered("toy_mlp,global_batch=20", "single"), .copies = 3});
-  const RunResult replicas = session->run({.program = lowered("toy_mlp,global_batch=60", "ddp,dp=3")});
+  const RunResult copies =
+      session->run({.program = lowered("toy_mlp,global_batch=20", "single"), .warmup_steps = 0, .copies = 3});
+  const RunResult replicas =
+      session->run({.program = lowered("toy_mlp,global_batch=60", "ddp,dp=3"), .warmup_steps = 0});
   EXPECT_EQ(copies.steps[0].loss, replicas.steps[0].loss) << "each with a batch of its own";
   EXPECT_EQ(copies.steps[0].timeline.ranks.size(), 3U);
   EXPECT_EQ(copies.memory.size(), 3U);

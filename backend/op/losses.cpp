@@ -2,16 +2,34 @@
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/mean.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/mse_loss_backward.h>
 #include <ATen/ops/nll_loss_backward.h>
 #include <ATen/ops/nll_loss_forward.h>
 #include <ATen/ops/scalar_tensor.h>
 
-#include "backend/op/kernels.hpp"
+#include "backend/op/op.hpp"
 
 namespace backend {
 namespace {
 
-void run(const sim::Work& work, const Operands& operands) {
+void mse_loss(const sim::Work& work, const Operands& operands) {
+  const at::Tensor &prediction = operands.reads[0], &target = operands.reads[1];
+  if (work.pass == sim::Pass::forward) {
+    // With Reduction::Mean ATen does the same two things, but leaves the scalar in a storage of the prediction's size.
+    operands.writes[0] = at::mse_loss(prediction, target, at::Reduction::None).mean();
+    return;
+  }
+  const at::Tensor grad_loss = at::scalar_tensor(operands.scale, prediction.options());
+  operands.writes[0] = at::mse_loss_backward(grad_loss, prediction, target, at::Reduction::Mean);
+}
+
+at::Tensor mse_loss_reference(const sim::OpInstance&, const ReferenceInputs& given) {
+  return at::mse_loss(given.inputs[0], given.inputs[1]);
+}
+
+void cross_entropy(const sim::Work& work, const Operands& operands) {
   constexpr std::int64_t kNoIgnoredClass = -100;  // torch's default: no class has this index
   const auto& reads = operands.reads;
   if (work.pass == sim::Pass::forward) {
@@ -28,12 +46,14 @@ void run(const sim::Work& work, const Operands& operands) {
   operands.writes[0] = at::_log_softmax_backward_data(grad_log, log_probabilities, 1, log_probabilities.scalar_type());
 }
 
-at::Tensor reference(const sim::OpInstance&, const ReferenceInputs& given) {
+at::Tensor cross_entropy_reference(const sim::OpInstance&, const ReferenceInputs& given) {
   return at::cross_entropy_loss(given.inputs[0], given.inputs[1]);
 }
 
 }  // namespace
 
-OpKernel cross_entropy_kernel() { return {.name = "cross_entropy", .run = run, .reference = reference}; }
+std::vector<OpKernel> loss_kernels() {
+  return {{"mse_loss", mse_loss, mse_loss_reference}, {"cross_entropy", cross_entropy, cross_entropy_reference}};
+}
 
 }  // namespace backend

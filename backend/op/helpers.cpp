@@ -1,0 +1,65 @@
+#include <ATen/ScalarOps.h>
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/mul.h>
+
+#include "backend/op/op.hpp"
+#include "backend/rank/initial.hpp"
+
+namespace backend {
+namespace {
+
+void accumulate(const sim::Work&, const Operands& operands) {
+  operands.writes[0] = operands.reads[0].add_(operands.reads[1]);
+}
+
+/// Into a tensor of the executor (a bucket's slice) where there is one. The same call as DDP's reducer makes.
+void scaled_copy(const sim::Work&, const Operands& operands) {
+  const at::Tensor& source = operands.reads[0];
+  at::Tensor& destination = operands.writes[0];
+  if (!destination.defined()) destination = at::empty_like(source);
+  at::Tensor view = destination.view_as(source);
+  if (operands.scale == 1)
+    view.copy_(source);
+  else
+    at::mul_out(view, source, at::native::wrapped_scalar_tensor(operands.scale));
+}
+
+/// Made on the host, and brought to the device.
+template <class Make>
+void on_the_host(const at::Tensor& tensor, const Make& make) {
+  if (tensor.is_cpu()) return make(tensor);
+  const at::Tensor made = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+  make(made);
+  tensor.copy_(made);
+}
+
+void make_step_input(const sim::Work&, const Operands& operands) {
+  on_the_host(operands.writes[0], [&](const at::Tensor& x) { make_input(x, operands.seed); });
+}
+
+void make_step_target(const sim::Work& work, const Operands& operands) {
+  on_the_host(operands.writes[0],
+              [&](const at::Tensor& target) { make_target(target, work.op.integer("classes"), operands.seed); });
+}
+
+/// Both reads wait for the device.
+void read_result(const sim::Work&, const Operands& operands) {
+  static_cast<void>(operands.reads[0].item<double>());
+  const at::Tensor predicted = at::argmax(operands.reads[1], 1), &target = operands.reads[2];
+  static_cast<void>(at::eq(predicted, target.dim() == 1 ? target : at::argmax(target, 1)).sum().item<std::int64_t>());
+}
+
+}  // namespace
+
+std::vector<OpKernel> helper_kernels() {
+  return {{"accumulate", accumulate},
+          {"scaled_copy", scaled_copy},
+          {"make_input", make_step_input},
+          {"make_target", make_step_target},
+          {"read_result", read_result}};
+}
+
+}  // namespace backend

@@ -1,0 +1,52 @@
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+
+#include "backend/op/op.hpp"
+
+namespace backend {
+namespace {
+
+using Parameters = std::vector<at::Tensor>;
+
+/// torch.optim.SGD(fused=True), dampening 0: one pass over memory. A momentum buffer of zeros makes the first step like
+/// all others.
+void sgd(const sim::Work& work, const Operands& operands) {
+  const at::TensorList reads(operands.reads.data(), operands.reads.size());
+  at::_fused_sgd_(reads.slice(0, 1), reads.slice(1, 1), /*momentum_buffer_list=*/reads.slice(2),
+                  work.op.number("weight_decay"), work.op.number("momentum"), work.op.number("lr"), /*dampening=*/0,
+                  /*nesterov=*/false, /*maximize=*/false,
+                  /*is_first_step=*/false);
+}
+
+std::unique_ptr<torch::optim::Optimizer> sgd_reference(const sim::OpInstance& op, const Parameters& parameters) {
+  return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(op.number("lr"))
+                                                             .momentum(op.number("momentum"))
+                                                             .weight_decay(op.number("weight_decay")));
+}
+
+/// torch.optim.Adam(fused=True): one pass over memory. The step counter is a float32 scalar beside the moments.
+void adam(const sim::Work& work, const Operands& operands) {
+  const at::TensorList reads(operands.reads.data(), operands.reads.size());
+  reads[4].add_(1);
+  at::_fused_adam_(reads.slice(0, 1), reads.slice(1, 1), reads.slice(2, 1), reads.slice(3, 1), /*max_exp_avg_sqs=*/{},
+                   reads.slice(4, 1), work.op.number("lr"), work.op.number("beta1"), work.op.number("beta2"),
+                   work.op.number("weight_decay"), work.op.number("eps"), /*amsgrad=*/false, /*maximize=*/false);
+}
+
+std::unique_ptr<torch::optim::Optimizer> adam_reference(const sim::OpInstance& op, const Parameters& parameters) {
+  return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(op.number("lr"))
+                                                              .betas({op.number("beta1"), op.number("beta2")})
+                                                              .eps(op.number("eps"))
+                                                              .weight_decay(op.number("weight_decay")));
+}
+
+}  // namespace
+
+std::vector<OpKernel> optimizer_kernels() {
+  return {{.name = "sgd", .run = sgd, .reference_optimizer = sgd_reference},
+          {.name = "adam", .run = adam, .reference_optimizer = adam_reference}};
+}
+
+}  // namespace backend
