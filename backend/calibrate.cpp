@@ -20,19 +20,18 @@ Calibrator::Calibrator(std::vector<sim::CalibrationTask> tasks, SessionOf sessio
 
 RunResult Calibrator::run(std::size_t t, std::uint32_t warmup_steps, std::uint32_t steps) const {
   const sim::CalibrationTask& task = tasks_[t];
-  return session_of_(task.world)
-      .run({.program = task.program, .warmup_steps = warmup_steps, .steps = steps, .copies = task.copies});
+  return session_of_(task.world).run({.program = task.program, .warmup_steps = warmup_steps, .steps = steps});
 }
 
 void Calibrator::rehearse(std::size_t t, std::optional<std::uint32_t> steps_of_jobs) {
   constexpr double kSecondsPerTask = 0.4, kSecondsPerVisit = 0.1, kSecondsPerLink = 0.05;
   constexpr std::uint32_t kLeastForSpread = 2;  // in one visit: else the steps' hiccups aren't known
-  const bool computes = tasks_[t].copies > 0;
+  const bool computes = tasks_[t].only_computes();
   double step_s = std::numeric_limits<double>::infinity();  // the shortest: another may have been interrupted
   const RunResult rehearsal = run(t, 1, computes ? 2 : 1);
   for (const StepResult& step : rehearsal.steps) step_s = std::min(step_s, step.timeline.step_s);
   Plan& plan = plans_[t];
-  if (tasks_[t].kind == Kind::ops) {
+  if (computes && tasks_[t].kind != Kind::memory) {
     plan.steps = steps_of_jobs ? std::max(*steps_of_jobs, kLeastForSpread) : steps_for(step_s, kLeastForSpread);
     plan.visits = std::clamp(static_cast<std::uint32_t>(kSecondsPerTask / (plan.steps * step_s)), 1U, most_visits_);
     return;
@@ -56,7 +55,7 @@ sim::CalibrationSamples Calibrator::visit(std::size_t t) {
   std::vector<std::int64_t> resident_peaks;  // a process's threads all tell the process's
   for (std::size_t process = 0; process < (processes ? result.memory.size() : 1); ++process)
     resident_peaks.push_back(result.memory[process].resident_peak_bytes);
-  add_memory(tasks_[t], result.workspace_bytes.at(0), resident_peaks, samples);
+  add_memory(tasks_[t], result.workspace_bytes, resident_peaks, samples);
   return samples;
 }
 

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 #include <thread>
 
@@ -33,7 +32,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankTimeline, posted_s, start_s, end_s, end_o
 
 namespace backend {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunRequest, program, warmup_steps, steps, seed, copies, verify)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunRequest, program, warmup_steps, steps, seed, verify)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankMemory, peak_bytes, allocator_peak_bytes, resident_peak_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(VerifiedTensor, name, relative_error)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankReport, steps, losses, memory, workspace_bytes, compared)
@@ -51,23 +50,12 @@ Message from_bytes(const std::string& bytes) {
   return nlohmann::json::from_cbor(bytes).get<Message>();
 }
 
-/// The request as the ranks execute it: `copies` ranks of a one-rank program, or the program itself.
-RunRequest checked(const RunRequest& request, const SessionOptions& options) {
-  RunRequest wanted = request;
+void check(const RunRequest& request, const SessionOptions& options) {
   sim::validate(request.program);
-  if (request.verify && (request.copies > 0 || request.warmup_steps + request.steps == 0))
-    throw sim::ConfigError("verify needs at least one step, and no copies");
-  if (request.copies > 0) {
-    if (request.program.ranks() != 1)
-      throw sim::ConfigError("copies={} of a program for {} ranks; it must be for one", request.copies,
-                             request.program.ranks());
-    std::vector<std::uint32_t>& ranks = wanted.program.roles[0].ranks;
-    ranks.resize(request.copies);
-    std::iota(ranks.begin(), ranks.end(), 0U);
-  }
-  if (wanted.program.ranks() > options.ranks)
-    throw sim::ConfigError("the program needs {} ranks, the session has {}", wanted.program.ranks(), options.ranks);
-  return wanted;
+  if (request.verify && request.warmup_steps + request.steps == 0)
+    throw sim::ConfigError("verify needs at least one step");
+  if (request.program.ranks() > options.ranks)
+    throw sim::ConfigError("the program needs {} ranks, the session has {}", request.program.ranks(), options.ranks);
 }
 
 /// The ranks are threads of this process.
@@ -99,18 +87,18 @@ class ThreadSession final : public Session {
 
   RunResult run(const RunRequest& request) override {
     if (failure_) throw sim::RunError("the session has failed before; open a new one");
-    const RunRequest wanted = checked(request, options_);
+    check(request, options_);
     reset_resident_peak();
-    have_ranks_serve(&wanted);
+    have_ranks_serve(&request);
     for (std::optional<Executor>& executor : executors_) executor.reset();
     recycle_cached();
     have_ranks_serve(nullptr);
     if (failure_) std::rethrow_exception(failure_);
     std::optional<Reference> reference;
-    if (wanted.verify) reference = reference_of(wanted);
+    if (request.verify) reference = reference_of(request);
     for (std::uint32_t rank = 0; reference && rank < options_.ranks; ++rank)
-      compare_state(wanted, *reference, rank, reports_[rank]);
-    return merge(wanted, reports_, reference ? &*reference : nullptr);  // a copy: the next run may have more ranks
+      compare_state(request, *reference, rank, reports_[rank]);
+    return merge(request, reports_, reference ? &*reference : nullptr);  // a copy: the next run may have more ranks
   }
 
  private:
@@ -204,16 +192,16 @@ class ProcessSession final : public Session {
 
   RunResult run(const RunRequest& request) override {
     if (failed_) throw sim::RunError("the session has failed before; open a new one");
-    const RunRequest wanted = checked(request, options_);
+    check(request, options_);
     failed_ = true;  // until the end
     std::vector<RankReport> reports;
     telling_failures([&] {
-      world_.control->broadcast(to_bytes(wanted));
-      for (const std::string& bytes : world_.control->gather(to_bytes(execute_here(wanted))))
+      world_.control->broadcast(to_bytes(request));
+      for (const std::string& bytes : world_.control->gather(to_bytes(execute_here(request))))
         reports.push_back(from_bytes<RankReport>(bytes));
     });
     failed_ = false;
-    return merge(wanted, std::move(reports), wanted.verify ? &reference_ : nullptr);
+    return merge(request, std::move(reports), request.verify ? &reference_ : nullptr);
   }
 
   /// Until rank 0 closes its session.

@@ -33,8 +33,6 @@ struct RunRequest {
   std::uint32_t warmup_steps = 1;
   std::uint32_t steps = 1;
   std::uint64_t seed = 1;
-  /// > 0: a one-rank program that this many ranks execute at the same time, each for itself (calibration).
-  std::uint32_t copies = 0;
   /// Compares with the reference (backend/rank/verify.hpp) after the last step, which is slower for it; use f64 programs.
   bool verify = false;
 };

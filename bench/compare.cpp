@@ -116,7 +116,8 @@ std::vector<sim::CalibrationTask> tasks_of(const Options& options, const std::ve
   std::vector<sim::CalibrationTask> tasks = sim::calibration_tasks(jobs, {.other_sizes = fits});
   if (!fits) return tasks;
   std::uint32_t busy = 1;
-  for (const sim::CalibrationTask& task : tasks) busy = std::max(busy, task.copies);
+  for (const sim::CalibrationTask& task : tasks)
+    if (task.only_computes()) busy = std::max(busy, task.ranks());
   Machine machine = options.machine;
   machine.ranks = 0;
   const std::vector<Job> others = make_jobs({options.fit_on, {"single"}}, machine);

@@ -1,6 +1,6 @@
 // What the Google Benchmark suites share.
 //
-//   add_case("predicted/convnet", [](benchmark::State& state) {…})->UseManualTime();    // and more of them; then
+//   add_case("predicted/convnet", [](benchmark::State& state) { state.SetIterationTime(1e-3); })->UseManualTime();    // and more of them; then
 //   return run_benchmarks(argv[0], app.remaining());
 #pragma once
 

@@ -58,7 +58,7 @@ int run(int argc, char** argv) {
   };
   for (std::size_t t = 0; t < tasks.size(); ++t) {
     const sim::CalibrationTask& task = tasks[t];
-    if (task.copies == 1) {
+    if (task.only_computes() && task.busy_devices() == 1) {
       const std::string model = task.jobs.empty() ? "memory" : jobs.at(task.jobs[0]).model.text();
       for (const sim::Work& work : task.program.works)
         add_samples(fmt::format("op/{}/{}", model, sim::work_key(work)), [=, &samples_of](benchmark::State& state) {

@@ -3,7 +3,7 @@
 //
 //   install_counting_allocator();            // once per process, before the tensors that are to be counted
 //   AllocationOwner owner(rank);             // this thread now allocates for `rank`
-//   reset_peak(rank); …                      // a step
+//   reset_peak(rank);                        // then a step
 //   rank_bytes(rank).peak                    // all tensor memory, the ops' own workspace included
 //
 // Counted are the bytes asked for. A block remembers its owner, so a free from another thread counts right. A block of

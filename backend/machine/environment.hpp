@@ -1,6 +1,6 @@
 // What a result must say about the machine and the software it was made with.
 //
-//   result.context["environment"] = environment();
+//   context["environment"] = environment();
 #pragma once
 
 #include <nlohmann/json.hpp>

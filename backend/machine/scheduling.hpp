@@ -2,7 +2,7 @@
 //
 //   pin_to_core(core_of_rank(rank));              // rank r stays on the r-th core that this process may use
 //   const RealTime urgent(kComputePriority);      // SCHED_FIFO until the end of the scope, where permitted
-//   if (!urgent.permitted()) …                    // time-shared, as before
+//   if (!urgent.permitted()) fmt::print("time-shared, as before\n");
 //   sleep_until(now_s() + 1e-3, /*precisely=*/true);
 //
 // Communication goes before compute, so that a transfer's progress pre-empts compute on the same core. A new thread

@@ -6,8 +6,8 @@
 //   board.where(0)                                 // "in instruction 12: wait for recv layer1 from stage0"
 //   HangWatch watch(board, timeout_s);
 //   watch.look({false, true});                     // about twice a second: which ranks' processes are stopped
-//   if (auto text = watch.overdue()) …             // "rank 1 is stopped in instruction 12: compute forward fc"
-//   if (auto text = watch.behind(0)) …             // the same, sooner: rank 0 has given up waiting
+//   if (auto text = watch.overdue()) throw sim::RunError("{}", *text);     // "rank 1 is stopped in instruction 12: compute forward fc"
+//   if (auto text = watch.behind(0)) throw sim::RunError("{}", *text);     // the same, sooner: rank 0 has given up waiting
 //
 // Ranks that are processes join the board of who has spawned them (backend/supervise.hpp).
 #pragma once

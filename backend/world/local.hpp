@@ -1,10 +1,10 @@
 // What the ranks of one process share, whatever moves their data (local.cpp: memory copies; local_cuda.cpp: a GPU's
 // copy streams).
 //
-//   class CpuCommunicator : public LocalCommunicator<Transfer> { … };
+//   class CpuCommunicator : public LocalCommunicator<Transfer> {};  // in its members:
 //   party.finished = step();
 //   ring(partner);                       // whoever changes what another rank may wait for rings its bell
-//   wait_until([&] { return party.finished == step(); }, [&] { return "rank 1 hasn't …"; });
+//   wait_until([&] { return party.finished == step(); }, [&] { return "rank 1 hasn't finished"; });
 //
 // Shared state carries the number of the step it belongs to, so nothing has to be cleared between steps.
 #pragma once

@@ -16,6 +16,12 @@ namespace {
 constexpr std::int64_t kFeaturesOfRow = 4000;                 // 64 MB of weights
 constexpr std::uint32_t kAlone = 6, kBesideNotification = 4;  // computes of the notification probe
 
+std::vector<std::uint32_t> first_numbers(std::uint32_t count) {
+  std::vector<std::uint32_t> numbers(count);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+
 /// A program that trains nothing: fill(draft, r) writes what the ranks of role r do.
 template <class Fill>
 Program probe_of(std::string what, const std::vector<std::vector<std::uint32_t>>& ranks,
@@ -38,8 +44,7 @@ Program probe_of(std::string what, const std::vector<std::vector<std::uint32_t>>
 /// The same for all members of one group.
 template <class Fill>
 Program collective_probe(std::string_view what, const TransferQuestion& question, const Fill& fill) {
-  std::vector<std::uint32_t> ranks(question.members);
-  std::iota(ranks.begin(), ranks.end(), 0);
+  const std::vector<std::uint32_t> ranks = first_numbers(question.members);
   return probe_of(fmt::format("{} of {}", what, to_string(question.collective)), {ranks}, {Group{"data", {ranks}}},
                   fill);
 }
@@ -126,12 +131,34 @@ void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std:
   }
 }
 
+/// Adds what the role's list makes to `to`, which has it already, once more; what persists stays. By tensor of the role.
+std::vector<std::uint32_t> add_again(const Role& role, std::uint32_t repeat, Role& to) {
+  std::vector<std::uint32_t> now(role.tensors.size());
+  std::map<std::uint32_t, std::uint32_t> storages;
+  for (std::uint32_t t = 0; t < now.size(); ++t) {
+    now[t] = t;
+    Tensor tensor = role.tensors[t];
+    if (role.storages[tensor.storage].persistent) continue;
+    const auto [entry, is_new] = storages.try_emplace(tensor.storage, static_cast<std::uint32_t>(to.storages.size()));
+    if (is_new) to.storages.push_back(role.storages[tensor.storage]);
+    now[t] = static_cast<std::uint32_t>(to.tensors.size());
+    tensor.name += fmt::format("'{}", repeat);
+    tensor.storage = entry->second;
+    to.tensors.push_back(std::move(tensor));
+  }
+  for (const auto& [before, storage] : storages) to.storages[storage].owner = now[role.storages[before].owner];
+  return now;
+}
+
 }  // namespace
 
-Program alone(const Program& program, const Role& role) {
+Program alone(const Program& program, const std::vector<RoleAlone>& lists, bool in_turns) {
   constexpr std::uint32_t kDifferent = 8;  // messages of one shape with other numbers
+  std::vector<std::vector<std::uint32_t>> ranks;
+  for (const RoleAlone& list : lists) ranks.push_back(list.ranks);
   // The text of another strategy doesn't make it another program.
-  Program result = probe_of("calibration", {{0}}, {}, [&](Draft& draft, std::uint32_t /*role*/) {
+  Program result = probe_of("calibration", ranks, {}, [&](Draft& draft, std::uint32_t own_role) {
+    const Role& role = program.roles[lists[own_role].role];
     draft.role.tensors = role.tensors;
     draft.role.storages = role.storages;
     std::map<std::string, std::uint32_t> own;  // tensors beside the role's
@@ -145,7 +172,8 @@ Program alone(const Program& program, const Role& role) {
     };
     std::uint32_t messages = 0;
     const auto to_itself = [&](std::uint32_t from, std::uint32_t to, const Instruction& where) {
-      Instruction recv{.kind = InstructionKind::recv, .node = where.node, .microbatch = where.microbatch, .peer = 0};
+      Instruction recv{
+          .kind = InstructionKind::recv, .node = where.node, .microbatch = where.microbatch, .peer = own_role};
       recv.tag = messages++;
       Instruction send = recv;
       send.kind = InstructionKind::send;
@@ -155,21 +183,39 @@ Program alone(const Program& program, const Role& role) {
       draft.wait(received, where.node, where.microbatch);
       draft.wait(sent, where.node, where.microbatch);
     };
-    for (std::uint32_t i = 0; i < role.size(); ++i) {
-      Instruction instruction = role.at(i);
-      instruction.frees.clear();
-      if (instruction.node != kNone) instruction.node = draft.names->add(program.names[instruction.node]);
-      if (is_computed(instruction.kind)) {
-        instruction.work = draft.works->add(program.works[instruction.work]);
-        draft.list.push_back({std::move(instruction), kNone});
-      } else if (instruction.kind == InstructionKind::wait && role.kind[instruction.awaits] == InstructionKind::recv) {
-        const std::uint32_t tensor = role.writes(instruction.awaits)[0];
-        to_itself(own_tensor("received", messages % kDifferent, tensor, Initial::Kind::uniform), tensor, instruction);
-      } else if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::collective) {
-        const std::uint32_t tensor = instruction.reads[0];
-        to_itself(tensor, own_tensor("sent", 0, tensor, Initial::Kind::constant), instruction);
+    const auto pass_on = [&](InstructionKind kind, std::uint32_t peer) {
+      const TensorSpec spec{Dtype::f32, {1}};
+      Instruction turn{.kind = kind, .peer = peer};
+      if (kind == InstructionKind::send)
+        turn.reads = {add_constant(draft, "turn", spec, 1)};
+      else
+        turn.writes = {draft.role.add_tensor("begin", spec, TensorClass::communication)};
+      draft.wait(draft.post(turn), kNone);
+    };
+    if (in_turns && own_role > 0) pass_on(InstructionKind::recv, own_role - 1);
+    std::vector<std::uint32_t> now = first_numbers(static_cast<std::uint32_t>(role.tensors.size()));
+    for (std::uint32_t repeat = 0; repeat < lists[own_role].repeats; ++repeat) {
+      if (repeat > 0) now = add_again(role, repeat, draft.role);
+      for (std::uint32_t i = 0; i < role.size(); ++i) {
+        Instruction instruction = role.at(i);
+        instruction.frees.clear();
+        if (instruction.node != kNone) instruction.node = draft.names->add(program.names[instruction.node]);
+        if (is_computed(instruction.kind)) {
+          instruction.work = draft.works->add(program.works[instruction.work]);
+          for (auto* operands : {&instruction.reads, &instruction.writes})
+            for (std::uint32_t& tensor : *operands) tensor = now[tensor];
+          draft.list.push_back({std::move(instruction), kNone});
+        } else if (instruction.kind == InstructionKind::wait &&
+                   role.kind[instruction.awaits] == InstructionKind::recv) {
+          const std::uint32_t tensor = now[role.writes(instruction.awaits)[0]];
+          to_itself(own_tensor("received", messages % kDifferent, tensor, Initial::Kind::uniform), tensor, instruction);
+        } else if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::collective) {
+          const std::uint32_t tensor = now[instruction.reads[0]];
+          to_itself(tensor, own_tensor("sent", 0, tensor, Initial::Kind::constant), instruction);
+        }
       }
     }
+    if (in_turns && own_role + 1 < lists.size()) pass_on(InstructionKind::send, own_role + 1);
   });
   result.model = program.model;
   result.global_batch = program.global_batch;
@@ -269,10 +315,10 @@ std::optional<double> core_share(const Program& probe, const Timeline& timeline)
   return std::clamp(1 - work_s / inside_s, 0.0, 1.0);
 }
 
-Program memory_probe(const Model& model) {
+Program memory_probe(const Model& model, std::uint32_t ranks) {
   constexpr std::int64_t kSmall = 3 << 15, kLargestUpdate = 3 << 21;  // elements
   constexpr int kRepeats = 4, kRepeatsOfSmall = 16;
-  return probe_of("probe of memory", {{0}}, {}, [&](Draft& draft, std::uint32_t /*role*/) {
+  return probe_of("probe of memory", {first_numbers(ranks)}, {}, [&](Draft& draft, std::uint32_t /*role*/) {
     // The largest first: what is first finds its code cold, which costs the smallest many times its own time. Few
     // parameters have 3·2^k elements: a profile holds what the probe and what a model's step says of a size as one.
     for (const std::int64_t elements : {3LL << 23, 3LL << 21, 3LL << 18, 3LL << 15, 3LL << 10, 3LL << 5}) {

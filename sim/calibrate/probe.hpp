@@ -21,11 +21,20 @@
 
 namespace sim {
 
-/// A role's list for one rank. What it would send or share goes to itself, what it would receive comes from itself, at
-/// once: nobody is waited for, but what comes next finds the caches as after a transfer. Messages are random numbers,
-/// others each time: branches that are easily foretold make a max pool twice as fast. Every microbatch, not the first
-/// few: the first op of a step finds cold caches, and must count as often as it does in a step.
-Program alone(const Program& program, const Role& role);
+/// Who runs a role's list without the other roles, and how many times in a step.
+struct RoleAlone {
+  std::uint32_t role = 0;  // of the program
+  std::vector<std::uint32_t> ranks{0};
+  std::uint32_t repeats = 1;
+};
+
+/// Lists of roles without each other. What a rank would send or share goes to itself, what it would receive comes from
+/// itself, at once: nobody is waited for, but what comes next finds the caches as after a transfer. Messages are random
+/// numbers, others each time: branches that are easily foretold make a max pool twice as fast. Every microbatch, not the
+/// first few: the first op of a step finds cold caches, and must count as often as it does in a step. `in_turns`: a list
+/// begins when the one before is done, so that each has the machine for itself and finds the caches that cores share as
+/// the others leave them.
+Program alone(const Program& program, const std::vector<RoleAlone>& lists, bool in_turns = false);
 
 /// The bytes (as of Work::demand) that a rank's ops move between two of its transfers, on average, of the rank where
 /// they are most; 0 for a program without transfers.
@@ -48,13 +57,13 @@ Program notification_probe(std::uint32_t repeats);
 /// From a step of the notification probe: by message, seconds that the receiver's computes lost, at least 0.
 std::vector<double> notification_times(const Program& probe, const Timeline& timeline);
 
-/// One rank that adds and copies from 3·2^5 to 3·2^23 elements, each pair a few times, so that it lies in the cache
+/// Ranks that add and copy from 3·2^5 to 3·2^23 elements, each pair a few times, so that it lies in the cache
 /// that holds it, as a gradient does that has just been computed: what a profile's models don't say of other
 /// parameters, or of strategies that copy gradients. Then the updates of 3·2^5 to 3·2^21 parameters by the model's
 /// optimizer, each once, so that their operands come from memory, as in a step, which has used all other parameters
 /// since. And matrix-vector products with a weight that no cache holds: a linear layer's forward and backward of one
 /// row. All in the model's dtype.
-Program memory_probe(const Model& model);
+Program memory_probe(const Model& model, std::uint32_t ranks = 1);
 
 /// From a step of the overlap probe: the share of the cores' time that compute lost while a transfer ran, 0…1. nullopt
 /// when the transfers were over before one compute's time.

@@ -16,8 +16,8 @@ namespace sim {
 namespace {
 
 using Kind = CalibrationTask::Kind;
-/// By instruction: the times of one work, in seconds.
-using InstructionTimes = std::map<std::uint32_t, std::vector<double>>;
+/// By role and instruction: the times of one work, in seconds.
+using InstructionTimes = std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<double>>;
 using WorkTimes = std::map<std::string, InstructionTimes>;  // by sim::work_key
 
 double mean_of(std::span<const double> values) {
@@ -77,28 +77,70 @@ RankSpread spread_of(const std::vector<std::vector<double>>& totals_s, const Wor
   return spread;
 }
 
-/// Ops and memory: every rank ran the one role.
+/// When the ranks of one device computed, in a step.
+class BusyTime {
+ public:
+  void add(const Role& role, const RankTimeline& times) {
+    for (std::uint32_t i = 0; i < role.size(); ++i)
+      if (is_computed(role.kind[i])) begins_s_.emplace(times.start_s[i], times.end_s[i] - times.start_s[i]);
+  }
+  /// Adds up; nothing is added afterwards.
+  void settle() {
+    double sum_s = 0;
+    for (const auto& [begin_s, seconds] : begins_s_) parts_.push_back({begin_s, seconds, sum_s}), sum_s += seconds;
+  }
+  [[nodiscard]] double between(double from_s, double to_s) const { return until(to_s) - until(from_s); }
+
+ private:
+  struct Part {
+    double begin_s, seconds, before_s;  // the latter: computed before it
+  };
+  [[nodiscard]] double until(double moment_s) const {
+    const auto after = std::ranges::upper_bound(parts_, moment_s, {}, &Part::begin_s);
+    if (after == parts_.begin()) return 0;
+    const Part& last = *std::prev(after);
+    return last.before_s + std::min(last.seconds, moment_s - last.begin_s);
+  }
+  std::multimap<double, double> begins_s_;  // with the seconds that each took
+  std::vector<Part> parts_;
+};
+
+/// Ranks that waited for nobody. Where they ran different lists, what others mostly left alone doesn't count: as in the
+/// simulator, ops slow each other down, and nothing else does.
 void collect_ops(const CalibrationTask& task, std::span<const Timeline> steps, CalibrationSamples& samples) {
-  const Role& role = task.program.roles[0];
+  constexpr double kMostly = 0.5;
+  const std::vector<Program::Place> places = task.program.places();
+  const bool is_one_list = task.program.roles.size() == 1, is_beside = !is_one_list && !task.in_turns;
   WorkTimes works;
   std::vector<std::vector<double>> totals_s;  // of all works, [step][rank]
   for (const Timeline& step : steps) {
     totals_s.emplace_back();
-    for (const RankTimeline& rank : step.ranks) {
-      const Durations durations = durations_of(task.program, {step.step_s, {rank}}, task.cluster);
+    const Durations durations = durations_of(task.program, step, task.cluster);
+    std::map<std::uint32_t, BusyTime> busy;  // by device
+    for (std::uint32_t rank = 0; rank < places.size() && is_beside; ++rank)
+      busy[task.cluster.place[rank].device].add(task.program.roles[places[rank].role], step.ranks[rank]);
+    for (auto& [device, time] : busy) time.settle();
+    for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
+      const Role& role = task.program.roles[places[rank].role];
+      const RankTimeline& times = step.ranks[rank];
       double& total_s = totals_s.back().emplace_back(0);
       for (std::uint32_t i = 0; i < role.size(); ++i) {
         if (!is_computed(role.kind[i])) continue;
-        works[work_key(task.program.works[role.work[i]])][i].push_back(durations.seconds[0][i]);
-        total_s += durations.seconds[0][i];
-        if (task.kind == Kind::ops) samples.launches.push_back(durations.host_s[0][i]);
+        const double seconds = durations.seconds[rank][i];
+        if (!std::ranges::all_of(busy, [&](const auto& device) {
+              return device.second.between(times.start_s[i], times.end_s[i]) >= kMostly * seconds;
+            }))
+          continue;
+        works[work_key(task.program.works[role.work[i]])][{places[rank].role, i}].push_back(seconds);
+        total_s += seconds;
+        if (task.kind == Kind::ops) samples.launches.push_back(durations.host_s[rank][i]);
       }
     }
   }
-  if (task.kind == Kind::ops) samples.rank_spread = spread_of(totals_s, works);
+  if (task.kind != Kind::memory && is_one_list) samples.rank_spread = spread_of(totals_s, works);
   for (auto& [key, by_instruction] : works) {
     samples.interruptions.add(without_interruptions(by_instruction));
-    samples.works[key] = pooled(by_instruction);
+    if (task.kind != Kind::pace) samples.works[key] = pooled(by_instruction);
   }
 }
 
@@ -147,6 +189,7 @@ CalibrationSamples samples_of(const CalibrationTask& task, std::span<const Timel
   CalibrationSamples samples;
   switch (task.kind) {
     case Kind::ops:
+    case Kind::pace:
     case Kind::memory:
       collect_ops(task, steps, samples);
       break;
@@ -166,21 +209,25 @@ CalibrationSamples samples_of(const CalibrationTask& task, std::span<const Timel
   return samples;
 }
 
-void add_memory(const CalibrationTask& task, std::span<const std::int64_t> workspace_bytes,
+void add_memory(const CalibrationTask& task, std::span<const std::vector<std::int64_t>> workspace_bytes,
                 std::span<const std::int64_t> resident_peak_bytes, CalibrationSamples& samples) {
-  const Role& role = task.program.roles[0];
-  for (std::uint32_t i = 0; i < role.size(); ++i)
-    if (is_computed(role.kind[i])) {
-      std::int64_t& largest = samples.workspaces[work_key(task.program.works[role.work[i]])];
-      largest = std::max(largest, workspace_bytes[i]);
-    }
+  const std::vector<Program::Place> places = task.program.places();
+  for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
+    const Role& role = task.program.roles[places[rank].role];
+    for (std::uint32_t i = 0; i < role.size(); ++i)
+      if (is_computed(role.kind[i])) {
+        std::int64_t& largest = samples.workspaces[work_key(task.program.works[role.work[i]])];
+        largest = std::max(largest, workspace_bytes[rank][i]);
+      }
+  }
   std::vector<double> of_works;
   for (const Work& work : task.program.works)
     of_works.push_back(static_cast<double>(samples.workspaces[work_key(work)]));
-  const double ranks = static_cast<double>(task.copies) / static_cast<double>(resident_peak_bytes.size());
-  const double held = memory_with_reuse(role, of_works) * ranks;
-  for (const std::int64_t resident : resident_peak_bytes)
-    samples.process_bytes.push_back(std::max(0.0, static_cast<double>(resident) - held));
+  samples.process_bytes.assign(resident_peak_bytes.begin(), resident_peak_bytes.end());
+  for (std::uint32_t rank = 0; rank < places.size(); ++rank)
+    samples.process_bytes[rank % resident_peak_bytes.size()] -=
+        memory_with_reuse(task.program.roles[places[rank].role], of_works);
+  for (double& bytes : samples.process_bytes) bytes = std::max(bytes, 0.0);
 }
 
 void add(const CalibrationSamples& samples, const CalibrationTask& task, Profile& profile) {
@@ -188,7 +235,7 @@ void add(const CalibrationSamples& samples, const CalibrationTask& task, Profile
   for (const auto& [key, seconds] : samples.works) profile.add_op(task.world, key, task.busy_devices(), seconds);
   for (const auto& [key, bytes] : samples.workspaces) profile.add_workspace(key, bytes);
   if (!samples.process_bytes.empty()) profile.add_process_bytes(task.world, samples.process_bytes);
-  if (task.copies == 1) profile.add_launch(samples.launches);
+  if (task.busy_devices() == 1) profile.add_launch(samples.launches);
   if (!samples.core_shares.empty()) profile.add_core_share(task.world, mean_of(samples.core_shares));
   const auto add_link = [&](const LinkKey& key, const LinkSamples& link) {
     profile.add_link(key, task.question.bytes, link.transfers,

@@ -41,9 +41,9 @@ struct CalibrationSamples {
 /// Of one visit: steps that were run one after the other.
 CalibrationSamples samples_of(const CalibrationTask& task, std::span<const Timeline> steps);
 
-/// Of an ops task: the workspace of each instruction of a rank, and the resident peaks of the processes that its ranks
-/// were spread over.
-void add_memory(const CalibrationTask& task, std::span<const std::int64_t> workspace_bytes,
+/// Of an ops task: the workspace of each [rank][instruction], and the resident peaks of the processes that its ranks were
+/// spread over: one for all, or one for each.
+void add_memory(const CalibrationTask& task, std::span<const std::vector<std::int64_t>> workspace_bytes,
                 std::span<const std::int64_t> resident_peak_bytes, CalibrationSamples& samples);
 
 /// All that the samples say.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -47,12 +49,41 @@ double rounded_bytes_before(const Program& program) {
   return std::exp2(std::round(std::log2(std::clamp(bytes_between_transfers(program), kLeast, kMost))));
 }
 
-std::string ranks_busy(std::uint32_t copies) { return fmt::format("{} rank{} busy", copies, copies > 1 ? "s" : ""); }
+std::string ranks_busy(std::uint32_t ranks) { return fmt::format("{} rank{} busy", ranks, ranks > 1 ? "s" : ""); }
+
+std::vector<std::uint32_t> first_ranks(std::uint32_t count) {
+  std::vector<std::uint32_t> ranks(count);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+/// The lists of all roles, the shorter ones so often that the longest is never alone.
+std::vector<RoleAlone> all_at_once(const Job& job) {
+  constexpr double kMargin = 1.25, kMost = 16;  // the data sheet is only roughly right
+  const std::unique_ptr<CostModel> sheet = cost_model_table().at("analytic").make(job.cluster, nullptr);
+  std::vector<double> seconds;
+  for (const Role& role : job.program.roles) {
+    double& of_role = seconds.emplace_back(0);
+    for (std::uint32_t i = 0; i < role.size(); ++i)
+      if (is_computed(role.kind[i])) of_role += sheet->compute(job.program.works[role.work[i]]).busy_s[0];
+  }
+  const auto longest = static_cast<std::uint32_t>(std::ranges::max_element(seconds) - seconds.begin());
+  std::vector<RoleAlone> lists;
+  for (std::uint32_t r = 0; r < seconds.size(); ++r)
+    lists.push_back({r, job.program.roles[r].ranks,
+                     r == longest ? 1
+                                  : static_cast<std::uint32_t>(std::ceil(
+                                        std::min(kMargin * seconds[longest] / std::max(seconds[r], 1e-9), kMost)))});
+  return lists;
+}
 
 struct TaskList {
   /// `job`: whose costs these are. `of` tells tasks with the same program apart.
   void add(CalibrationTask task, std::optional<std::size_t> job, std::string_view of = "") {
-    task.id = content_id(fmt::format("{}\n{}\n{}\n{}", task.world, of, task.copies, to_text(task.program)));
+    for (std::uint32_t rank = 0; task.cluster.place.size() < task.ranks(); ++rank)  // more ranks than the job has
+      task.cluster.place.push_back(
+          {.device = static_cast<std::uint32_t>(task.cluster.place.size()) % devices_in(task.cluster)});
+    task.id = content_id(fmt::format("{}\n{}\n{}", task.world, of, to_text(task.program)));
     const auto [entry, is_new] = known.emplace(task.id, list.size());
     if (is_new) list.push_back(std::move(task));
     std::vector<std::size_t>& jobs = list[entry->second].jobs;
@@ -63,31 +94,43 @@ struct TaskList {
 };
 
 void add_ops(TaskList& tasks, const Job& job, std::size_t j, const CalibrationScope& scope, std::uint32_t busy) {
-  const bool in_turns = scope.busy_ranks == 0 && job.program.ranks() > devices_in(job.cluster) &&
-                        job.cluster.scheduling == Scheduling::run_until_wait;
-  for (const Role& role : job.program.roles)
-    for (std::uint32_t devices = 1; devices <= busy; ++devices) {
-      const std::uint32_t copies = in_turns && devices == busy ? job.program.ranks() : devices;
-      tasks.add({.kind = Kind::ops,
-                 .label = fmt::format("{} ops of {} as {} of {} runs them, {}", job.world, job.model.text(), role.name,
-                                      job.strategy.text(), ranks_busy(copies)),
-                 .world = job.world,
-                 .program = alone(job.program, role),
-                 .cluster = job.cluster,
-                 .copies = copies},
-                j, job.model.text());
-    }
+  const std::vector<Role>& roles = job.program.roles;
+  const std::uint32_t ranks = job.program.ranks(), devices = devices_in(job.cluster);
+  const bool share_cores =
+      scope.busy_ranks == 0 && ranks > devices && job.cluster.scheduling == Scheduling::run_until_wait;
+  const bool at_once = scope.busy_ranks == 0 && ranks <= devices && roles.size() > 1;
+  const auto add = [&](Kind kind, const std::vector<RoleAlone>& lists, bool in_turns) {
+    CalibrationTask task{.kind = kind,
+                         .world = job.world,
+                         .program = alone(job.program, lists, in_turns),
+                         .cluster = job.cluster,
+                         .in_turns = in_turns};
+    task.label = fmt::format("{} ops of {} as {} of {} runs them, {}", job.world, job.model.text(),
+                             lists.size() > 1 ? "every role" : roles[lists[0].role].name, job.strategy.text(),
+                             ranks_busy(in_turns ? 1 : task.ranks()));
+    tasks.add(std::move(task), j, fmt::format("{} {}", job.model.text(), kind == Kind::pace));
+  };
+  std::vector<RoleAlone> each;
+  for (std::uint32_t r = 0; r < roles.size(); ++r) each.push_back({r, {r}});
+  add(Kind::ops, each, /*in_turns=*/roles.size() > 1);
+  for (std::uint32_t level = 2; level <= busy; ++level)
+    for (std::uint32_t r = 0; r < roles.size() && !(at_once && level == busy); ++r)
+      add(Kind::ops, {{r, first_ranks(share_cores && level == busy ? ranks : level)}}, /*in_turns=*/false);
+  if (!at_once) return;
+  const std::vector<RoleAlone> lists = all_at_once(job);
+  add(Kind::ops, lists, /*in_turns=*/false);
+  const auto longest = std::ranges::find(lists, 1U, &RoleAlone::repeats);
+  add(Kind::pace, {{longest->role, first_ranks(busy)}}, /*in_turns=*/false);
 }
 
 void add_memory(TaskList& tasks, const Job& job, std::uint32_t busy) {
-  for (std::uint32_t copies = 1; copies <= busy; ++copies)
+  for (std::uint32_t ranks = 1; ranks <= busy; ++ranks)
     tasks.add({.kind = Kind::memory,
                .label = fmt::format("{} memory, with the optimizer of {}, {}", job.world, job.model.text(),
-                                    ranks_busy(copies)),
+                                    ranks_busy(ranks)),
                .world = job.world,
-               .program = memory_probe(job.model),
-               .cluster = job.cluster,
-               .copies = copies},
+               .program = memory_probe(job.model, ranks),
+               .cluster = job.cluster},
               std::nullopt);
 }
 
@@ -119,28 +162,27 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
 void add_what_transfers_take(TaskList& tasks, const Job& job, std::size_t j) {
   const std::vector<TransferQuestion> questions = questions_of(job);
   if (questions.empty() || job.cluster.link.engine != TransferEngine::background) return;
-  CalibrationTask task{.kind = Kind::notification,
-                       .label = fmt::format("{} compute beside notifications", job.world),
+  CalibrationTask task{.kind = Kind::core_share,
+                       .label = fmt::format("{} compute beside transfers", job.world),
                        .world = job.world,
                        .cluster = job.cluster,
-                       .question = {InstructionKind::send, CollectiveKind::all_reduce, kOverlapBytes, 2, false}};
+                       .question = {InstructionKind::collective, CollectiveKind::all_reduce, kOverlapBytes, 2, false}};
+  task.program = overlap_probe(task.question, kProbeRepeats, kOverlapComputes);
   if (task.shares_devices()) return;
+  tasks.add(task, j);
   const bool sends =
       std::ranges::any_of(questions, [](const TransferQuestion& q) { return q.kind == InstructionKind::send; });
-  if (sends && job.cluster.link.transport == Transport::notify) {
-    task.program = notification_probe(kProbeRepeats);
-    tasks.add(task, j);
-  }
-  task.kind = Kind::core_share;
-  task.label = fmt::format("{} compute beside transfers", job.world);
-  task.question.kind = InstructionKind::collective;
-  task.program = overlap_probe(task.question, kProbeRepeats, kOverlapComputes);
+  if (!sends || job.cluster.link.transport != Transport::notify) return;
+  task.kind = Kind::notification;
+  task.label = fmt::format("{} compute beside notifications", job.world);
+  task.question.kind = InstructionKind::send;
+  task.program = notification_probe(kProbeRepeats);
   tasks.add(task, j);
 }
 
 }  // namespace
 
-std::uint32_t CalibrationTask::busy_devices() const { return std::min(ranks(), devices_in(cluster)); }
+std::uint32_t CalibrationTask::busy_devices() const { return in_turns ? 1 : std::min(ranks(), devices_in(cluster)); }
 
 bool CalibrationTask::shares_devices() const { return ranks() > devices_in(cluster); }
 

@@ -3,9 +3,9 @@
 //   for (const CalibrationTask& task : calibration_tasks(jobs, {.other_sizes = true}))
 //     fmt::print("{}\n", task.label);
 //
-// Ops are measured in the order of the strategy's own program: each role's list by itself (`alone`), on one rank and on
-// several at once; transfers, notifications and core shares by probes (probe.hpp). No step with more than
-// one rank is ever run for its own forecast; a one-rank strategy's program is its ops, though, and so is measured
+// Ops are measured in the order of the strategy's own program: the lists of its roles without each other (`alone`), first
+// in turns, then at once; transfers, notifications and core shares by probes (probe.hpp). No step with
+// more than one rank is ever run for its own forecast; a one-rank strategy's program is its ops, though, and so is measured
 // itself, in other visits than those that it is compared with.
 //
 // A job's tasks depend on that job alone, not on the others in the list; jobs that need the very same one share it.
@@ -24,6 +24,7 @@ namespace sim {
 struct CalibrationTask {
   enum class Kind : std::uint8_t {
     ops,           // of a model as a strategy runs them
+    pace,          // ops that several ranks run at once: how far ranks lie apart
     memory,        // memory_probe: for forecasts of other shapes
     transfers,     // transfer_probe of `question`
     notification,  // notification_probe
@@ -34,13 +35,16 @@ struct CalibrationTask {
   std::string world;
   Program program;
   Cluster cluster;
-  std::uint32_t copies = 0;        // ops, memory: ranks that run the one-rank program at once
   TransferQuestion question = {};  // transfers; of the others the participants
+  bool in_turns = false;           // ops: of several ranks, one computes at a time
   std::vector<std::size_t> jobs =
       {};               // whose costs these are, ascending; none: for forecasts of other shapes and sizes
-  std::string id = {};  // of the content: another program, world or number of copies has another one
+  std::string id = {};  // of the content: another program or world has another one
 
-  [[nodiscard]] std::uint32_t ranks() const { return copies > 0 ? copies : question.members; }
+  [[nodiscard]] std::uint32_t ranks() const { return program.ranks(); }
+  /// Ranks that wait for nobody; else a probe of what goes between them.
+  [[nodiscard]] bool only_computes() const { return kind <= Kind::memory; }
+  /// That compute at the same time.
   [[nodiscard]] std::uint32_t busy_devices() const;
   /// Ranks that share a device wait for it, and that isn't what the machine does to a rank.
   [[nodiscard]] bool shares_devices() const;
@@ -51,8 +55,10 @@ struct CalibrationTask {
 struct CalibrationScope {
   /// Transfers at powers of 4 from 4 KiB to 64 MiB and the memory probe, for forecasts of other shapes and sizes.
   bool other_sizes = false;
-  /// Ops on 1 to so many ranks at once; 0: as many as of the job's ranks have a device of their own. Where ranks share a
-  /// device, each until it waits, the last is all ranks: each finds the caches as the other has left them.
+  /// Ops on 1 to so many ranks at once; 0: as many as of the job's ranks have a device of their own. The last are the
+  /// job's own ranks where they have: a list is slowed down by the others that it runs beside, not by copies of itself.
+  /// Where ranks share a device, each until it waits, they are all ranks: each finds the caches as the other has left
+  /// them.
   std::uint32_t busy_ranks = 0;
 };
 

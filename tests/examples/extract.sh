@@ -14,9 +14,9 @@ while read -r header; do
   namespace=${header%%/*}
   count=$((count + 1))
   first=$(grep -n -m 1 '^//   ' "$header" | cut -d: -f1)
-  printf '#include "%s"\nnamespace %s {\nvoid example_%d() {\n#line %d "%s"\n' "$header" "$namespace" "$count" "$first" "$header"
+  printf '#include "%s"\nnamespace %s {\nauto example_%d() {\n#line %d "%s"\n' "$header" "$namespace" "$count" "$first" "$header"
   # A line that ends an expression gets its semicolon.
-  sed -E 's,[[:space:]]*//.*$,,; /^(for|if|while|try) /!s,([^;{}\,(+*/?:&|=<-])$,\1;,' <<<"$example"
+  sed -E 's,[[:space:]]*//.*$,,; /^((for|if|while|try) |#)/!s,([^;{}\,(+*/?:&|=<-])$,\1;,' <<<"$example"
   printf '}\n}  // namespace %s\n' "$namespace"
 done < <(git ls-files --cached --others --exclude-standard -- "${@/%//*.hpp}" | sort)
 [[ $count -gt 0 ]] || { echo "extract.sh: no example in $*" >&2; exit 1; }

@@ -13,6 +13,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     fuzz::require(sim::parse_strategy(strategy.text(), model).text() == strategy.text(), "the text is canonical");
     fuzz::require(strategy.ranks() >= strategy.dp && strategy.ranks() >= strategy.pp, "ranks don't overflow");
     const sim::Program program = sim::lower(model, strategy);
-    for (const sim::Role& role : program.roles) static_cast<void>(sim::alone(program, role));
+    std::vector<sim::RoleAlone> lists;
+    for (std::uint32_t r = 0; r < program.roles.size(); ++r) lists.push_back({r, program.roles[r].ranks, 1 + r % 2});
+    static_cast<void>(sim::alone(program, lists));
   });
 }

@@ -2,6 +2,7 @@
 
 #include "sim/cost/profile.hpp"
 #include "sim/lower/lower.hpp"
+#include "sim/program/memory.hpp"
 #include "sim/simulate/simulate.hpp"
 #include "tests/sim/testing.hpp"
 
@@ -12,6 +13,50 @@ using testing::plain_cluster;
 
 constexpr TransferQuestion kQuestion{InstructionKind::collective, CollectiveKind::all_reduce, 1 << 20, 2};
 
+/// What a role's list is without the others: its ops, and what comes "to" and goes "from" it.
+std::vector<std::string> expected_alone(const Program& program, const Role& role, std::uint32_t repeats) {
+  std::vector<std::string> expected;
+  for (std::uint32_t repeat = 0; repeat < repeats; ++repeat)
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      const auto name = [&](std::uint32_t tensor) {
+        const bool again = repeat > 0 && !role.storages[role.tensors[tensor].storage].persistent;
+        return role.tensors[tensor].name + (again ? fmt::format("'{}", repeat) : "");
+      };
+      if (is_computed(role.kind[i]))
+        expected.push_back(fmt::format("{} x{}", work_key(program.works[role.work[i]]), role.scale[i]));
+      else if (role.kind[i] == InstructionKind::wait && role.kind[role.awaits[i]] == InstructionKind::recv)
+        expected.push_back("to " + name(role.writes(role.awaits[i])[0]));
+      else if (role.kind[i] == InstructionKind::send || role.kind[i] == InstructionKind::collective)
+        expected.push_back("from " + name(role.reads(i)[0]));
+    }
+  return expected;
+}
+
+std::vector<std::string> found_alone(const Program& own, std::uint32_t r) {
+  const Role& list = own.roles.at(r);
+  std::vector<std::string> found;
+  std::uint32_t open = 0;  // posted, not waited for
+  for (std::uint32_t i = 0; i < list.size(); ++i) {
+    if (is_computed(list.kind[i])) {
+      EXPECT_EQ(open, 0U);
+      found.push_back(fmt::format("{} x{}", work_key(own.works[list.work[i]]), list.scale[i]));
+    } else if (list.kind[i] == InstructionKind::wait) {
+      --open;
+    } else {
+      ++open;
+      const bool sends = list.kind[i] == InstructionKind::send;
+      const std::string& name = list.tensors[sends ? list.reads(i)[0] : list.writes(i)[0]].name;
+      if (name != "turn" && name != "begin") {
+        EXPECT_EQ(list.peer[i], r);
+      }
+      if (!name.starts_with("sent") && !name.starts_with("received") && name != "turn" &&
+          name != "begin")  // of the role, not the probe's
+        found.push_back((sends ? "from " : "to ") + name);
+    }
+  }
+  return found;
+}
+
 // Every op of the role in its order; what is sent, shared or received is a message to itself, at once.
 TEST(RoleAlone, KeepsItsOpsAndWaitsForNobody) {
   for (const char* text : {"single", "ddp,overlap=1,bucket_MiB=0.001", "model_parallel", "pipeline,pp=3,microbatches=4",
@@ -19,39 +64,23 @@ TEST(RoleAlone, KeepsItsOpsAndWaitsForNobody) {
     SCOPED_TRACE(text);
     const Model model = load_model("toy_mlp");
     const Program program = lower(model, parse_strategy(text, model));
-    for (const Role& role : program.roles) {
-      const Program own = alone(program, role);
+    std::vector<RoleAlone> all;
+    for (std::uint32_t r = 0; r < program.roles.size(); ++r) {
+      const Program own = alone(program, {{r}});
       ASSERT_EQ(own.ranks(), 1U);
       EXPECT_EQ(to_text(program_from_text(to_text(own))), to_text(own));
-      const Role& list = own.roles.at(0);
-      std::vector<std::string> expected, found;
-      for (std::uint32_t i = 0; i < role.size(); ++i) {
-        const bool arrives =
-            role.kind[i] == InstructionKind::wait && role.kind[role.awaits[i]] == InstructionKind::recv;
-        if (is_computed(role.kind[i]))
-          expected.push_back(fmt::format("{} x{}", work_key(program.works[role.work[i]]), role.scale[i]));
-        else if (arrives)
-          expected.push_back("to " + role.tensors[role.writes(role.awaits[i])[0]].name);
-        else if (role.kind[i] == InstructionKind::send || role.kind[i] == InstructionKind::collective)
-          expected.push_back("from " + role.tensors[role.reads(i)[0]].name);
-      }
-      std::uint32_t open = 0;  // posted, not waited for
-      for (std::uint32_t i = 0; i < list.size(); ++i) {
-        if (is_computed(list.kind[i])) {
-          EXPECT_EQ(open, 0U);
-          found.push_back(fmt::format("{} x{}", work_key(own.works[list.work[i]]), list.scale[i]));
-        } else if (list.kind[i] == InstructionKind::wait) {
-          --open;
-        } else {
-          ++open;
-          const bool sends = list.kind[i] == InstructionKind::send;
-          const std::uint32_t tensor = sends ? list.reads(i)[0] : list.writes(i)[0];
-          EXPECT_EQ(list.peer[i], 0U);
-          if (tensor < role.tensors.size())  // of the role, not the probe's
-            found.push_back((sends ? "from " : "to ") + list.tensors[tensor].name);
-        }
-      }
-      EXPECT_EQ(found, expected);
+      EXPECT_EQ(found_alone(own, 0), expected_alone(program, program.roles[r], 1));
+      all.push_back({r, program.roles[r].ranks, 1 + r});
+    }
+    const Program together = alone(program, all), in_turns = alone(program, all, /*in_turns=*/true);
+    EXPECT_EQ(to_text(program_from_text(to_text(together))), to_text(together));
+    for (const auto& [r, ranks, repeats] : all) {
+      EXPECT_EQ(found_alone(in_turns, r), found_alone(together, r));
+      EXPECT_EQ(together.roles[r].ranks, ranks);
+      EXPECT_EQ(found_alone(together, r), expected_alone(program, program.roles[r], repeats));
+      // What a list makes is gone before it begins again; there are at most 8 different messages.
+      const Program often = alone(program, {{r, {0}, 8}}), once_more = alone(program, {{r, {0}, 9}});
+      EXPECT_EQ(peak_memory(once_more.roles[0]).peak_bytes, peak_memory(often.roles[0]).peak_bytes);
     }
   }
 }

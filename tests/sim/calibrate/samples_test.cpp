@@ -14,22 +14,29 @@ namespace {
 using Kind = CalibrationTask::Kind;
 
 constexpr double kBusy = 1.3;  // two ranks at once slow each other down so much
+// Next to nothing: while one rank posts and launches, the other's ops aren't slowed down.
+constexpr double kLaunch_s = 1e-13, kFaster = 1e-6;
 
 /// Costs that are known: the data sheet's, and slower with two busy ranks.
 class Known final : public CostModel {
  public:
-  explicit Known(const Cluster& cluster) : analytic_(cost_model_table().at("analytic").make(cluster, nullptr)) {}
+  explicit Known(const Cluster& cluster, double faster = 1)
+      : analytic_(cost_model_table().at("analytic").make(cluster, nullptr)), faster_(faster) {}
   [[nodiscard]] ComputeCost compute(const Work& work) const override {
     const double alone_s = analytic_->compute(work).busy_s[0];
     return {{alone_s, kBusy * alone_s}};
   }
   [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
-    return analytic_->transfer(question);
+    TransferCost cost = analytic_->transfer(question);
+    for (double* seconds : {&cost.latency_s, &cost.wire_s, &cost.rendezvous.latency_s, &cost.rendezvous.wire_s})
+      *seconds *= faster_;
+    return cost;
   }
-  [[nodiscard]] double launch_s() const override { return analytic_->launch_s(); }
+  [[nodiscard]] double launch_s() const override { return kLaunch_s; }
 
  private:
   std::unique_ptr<CostModel> analytic_;
+  double faster_;  // transfers
 };
 
 Job job_of(const std::string& strategy, const std::string& model = "toy_mlp", std::uint32_t devices = 2) {
@@ -43,22 +50,17 @@ Job job_of(const std::string& strategy, const std::string& model = "toy_mlp", st
 
 /// A visit in the simulator: steps in which everything takes these factors of its known cost.
 std::vector<Timeline> visit(const CalibrationTask& task, const std::vector<double>& factors) {
-  CalibrationTask copied = task;
-  if (task.copies > 0) {
-    copied.program.roles[0].ranks.resize(task.copies);
-    std::iota(copied.program.roles[0].ranks.begin(), copied.program.roles[0].ranks.end(), 0U);
-  }
   Cluster cluster = testing::plain_cluster(task.ranks());
   cluster.link.transport = task.cluster.link.transport;
   for (std::uint32_t rank = 0; rank < task.ranks(); ++rank)
     cluster.place[rank].device = rank % task.cluster.devices_per_node;
   std::vector<Timeline> steps;
   for (const double factor : factors) {
-    Costs costs = costs_of(copied.program, Known(cluster), cluster);
+    Costs costs = costs_of(task.program, Known(cluster, task.only_computes() ? kFaster : 1), cluster);
     for (double& seconds : costs.work_s) seconds *= factor;
     for (TransferCost& transfer : costs.transfers) transfer.latency_s *= factor, transfer.wire_s *= factor;
     costs.launch_s *= factor;
-    steps.push_back(simulate(copied.program, costs, cluster));
+    steps.push_back(simulate(task.program, costs, cluster));
   }
   return steps;
 }
@@ -80,7 +82,7 @@ TEST(CalibrationSamples, GiveBackTheCostsThatTheyWereSimulatedWith) {
     const Profile profile = profile_of({job}, 0, {1, 1});
     const Costs known = costs_of(job.program, Known(job.cluster), job.cluster);
     const double step_s = simulate(job.program, known, job.cluster).step_s;
-    EXPECT_NEAR(forecast(job.program, job.cluster, "profiled", &profile).step.step_s, step_s, 1e-6 * step_s)
+    EXPECT_NEAR(forecast(job.program, job.cluster, "profiled", &profile).step.step_s, step_s, 1e-2 * step_s)
         << strategy;
   }
 }
@@ -92,22 +94,23 @@ TEST(CalibrationSamples, GiveMeansOfEverySampleOnce) {
   const Known known(job.cluster);
   std::map<std::string, std::int64_t> instructions;  // of the ops task, by work
   for (const CalibrationTask& task : calibration_tasks({job}))
-    if (task.kind == Kind::ops && task.copies == 1)
-      for (const std::uint32_t work : task.program.roles[0].work)
-        if (work != kNone) ++instructions[work_key(task.program.works[work])];
+    if (task.kind == Kind::ops && task.in_turns)
+      for (const Role& role : task.program.roles)
+        for (const std::uint32_t work : role.work)
+          if (work != kNone) ++instructions[work_key(task.program.works[work])];
   for (const Work& work : job.program.works) {
     const std::string key = work_key(work);
     const std::map<std::uint32_t, Statistic> levels = profile.op_levels("gloo", key);
     const double alone_s = known.compute(work).busy_s[0];
     EXPECT_NEAR(levels.at(1).mean_s, 1.2 * alone_s, 1e-6 * alone_s) << key;
-    EXPECT_NEAR(levels.at(2).mean_s, 1.2 * kBusy * alone_s, 1e-6 * alone_s) << key;
+    EXPECT_NEAR(levels.at(2).mean_s, 1.2 * kBusy * alone_s, 0.1 * alone_s) << key;  // one ran alone for a part
     EXPECT_EQ(levels.at(1).count, 3 * instructions.at(key)) << key;
-    EXPECT_EQ(levels.at(2).count, 2 * 3 * instructions.at(key)) << key;
+    EXPECT_GE(levels.at(2).count, 3 * instructions.at(key)) << key;  // the shorter list runs again
   }
   std::int64_t launches = 0;
   for (const auto& [key, count] : instructions) launches += 3 * count;
   EXPECT_EQ(profile.launch()->count, launches);
-  EXPECT_NEAR(profile.launch()->mean_s, 1.2e-6, 1e-12);
+  EXPECT_NEAR(profile.launch()->mean_s, 1.2 * kLaunch_s, 1e-3 * kLaunch_s);
   for (const auto& [key, times] : profile.links())
     for (const auto& [bytes, size] : times.sizes) {
       const TransferCost cost = known.transfer({InstructionKind::send, {}, bytes, 2, false});
@@ -216,7 +219,7 @@ TEST(CalibrationSamples, OfRanksThatShareCoresInterruptNothing) {
 TEST(CalibrationSamples, TellInterruptionsApart) {
   const std::vector<Job> jobs{job_of("ddp"), job_of("ddp,overlap=1,bucket_MiB=0.0001"), job_of("single")};
   for (const CalibrationTask& task : calibration_tasks(jobs)) {
-    if (task.kind != Kind::ops || task.copies != 2) continue;
+    if (task.kind != Kind::ops || task.ranks() != 2) continue;
     std::vector<Timeline> steps = visit(task, {1, 1, 1, 1, 1, 1});
     const Role& role = task.program.roles[0];
     for (std::uint32_t i = 0, late = 0; i < role.size(); ++i) {  // 1 ms into the last op of one rank's last step
@@ -236,24 +239,59 @@ TEST(CalibrationSamples, TellInterruptionsApart) {
 }
 
 TEST(CalibrationSamples, KnowHowFarRanksLieApart) {
-  const Job job = job_of("ddp");
-  for (const CalibrationTask& task : calibration_tasks({job})) {
-    if (task.kind != Kind::ops) continue;
-    std::vector<Timeline> steps = visit(task, {1, 1, 1});
-    for (Timeline& step : steps)
-      if (task.copies == 2)
-        for (double& seconds : step.ranks[1].end_s) seconds *= 1.0;
-    const CalibrationSamples samples = samples_of(task, steps);
-    EXPECT_EQ(samples.rank_spread.count, task.copies == 2 ? 3 : 0);
-    EXPECT_NEAR(samples.rank_spread.difference, 0, 1e-9);
+  for (const char* strategy : {"ddp", "pipeline,microbatches=2"}) {
+    std::uint32_t told = 0;
+    for (const CalibrationTask& task : calibration_tasks({job_of(strategy)})) {
+      if (!task.only_computes()) continue;
+      std::vector<Timeline> steps = visit(task, {1, 1, 1});
+      for (Timeline& step : steps)
+        if (task.ranks() == 2) {
+          RankTimeline& slow = step.ranks[1];  // by a tenth, so that two ranks are 0.1/1.05 of their mean apart
+          for (auto* times : {&slow.posted_s, &slow.start_s, &slow.end_s})
+            for (double& seconds : *times) seconds *= 1.1;
+          step.step_s = std::max(step.step_s, slow.end_of_step_s *= 1.1);
+        }
+      const RankSpread spread = samples_of(task, steps).rank_spread;
+      if (spread.count == 0) continue;  // alone, or beside another list
+      ++told;
+      EXPECT_EQ(spread.count, 3);
+      EXPECT_NEAR(spread.difference, 0.1 / 1.05, 1e-9) << task.label;
+    }
+    EXPECT_EQ(told, 1U) << strategy;
+  }
+}
+
+// Two lists at once: the shorter begins again until the longer is done, and what is then alone doesn't count.
+TEST(CalibrationSamples, OfAllRolesAtOnceAreWhatRanBesideTheOthers) {
+  for (const char* strategy : {"pipeline,microbatches=2,cut=net1", "pipeline,microbatches=2,cut=relu"}) {
+    const Job job = job_of(strategy);
+    for (const CalibrationTask& task : calibration_tasks({job})) {
+      if (task.kind != Kind::ops || task.in_turns) continue;
+      const std::vector<Timeline> steps = visit(task, {1});
+      const double until_s = std::min(steps[0].ranks[0].end_of_step_s, steps[0].ranks[1].end_of_step_s);
+      const CalibrationSamples samples = samples_of(task, steps);
+      std::size_t counted = 0, beside = 0, all = 0;
+      for (const auto& [key, seconds] : samples.works) counted += seconds.size();
+      for (std::size_t r = 0; r < 2; ++r)
+        for (std::uint32_t i = 0; i < task.program.roles[r].size(); ++i) {
+          const RankTimeline& times = steps[0].ranks[r];
+          if (!is_computed(task.program.roles[r].kind[i])) continue;
+          ++all;
+          beside += times.start_s[i] < until_s;
+        }
+      EXPECT_LE(counted, beside);
+      EXPECT_GE(counted + 1, beside) << "one may be alone for its greater part";
+      EXPECT_LT(counted, all);
+      EXPECT_EQ(samples.works.size(), task.program.works.size()) << "each has run beside the others";
+    }
   }
 }
 
 TEST(CalibrationSamples, KnowWhatProcessesHoldBesideTheirTensors) {
   const Job job = job_of("ddp");
   for (const CalibrationTask& task : calibration_tasks({job})) {
-    if (task.kind != Kind::ops || task.copies != 2) continue;
-    const std::vector<std::int64_t> workspace(task.program.roles[0].size(), 1000);
+    if (task.kind != Kind::ops || task.ranks() != 2) continue;
+    const std::vector workspace(2, std::vector<std::int64_t>(task.program.roles[0].size(), 1000));
     const std::vector<std::int64_t> residents{500'000'000, 400'000'000};
     CalibrationSamples apart, one;
     add_memory(task, workspace, residents, apart);

@@ -17,7 +17,7 @@ Job job_of(const std::string& strategy, const std::string& world = "gloo", const
                   load_cluster("cpu_" + world, parse_strategy(strategy, loaded).ranks(), /*devices_per_node=*/2));
 }
 
-/// What a job's own tasks are: their ids tell world, program and copies.
+/// What a job's own tasks are: their ids tell world and program.
 std::set<std::string> own_tasks(const std::vector<Job>& jobs, std::size_t j) {
   std::set<std::string> own;
   for (const CalibrationTask& task : calibration_tasks(jobs))
@@ -68,14 +68,15 @@ TEST(CalibrationTasks, OpsRunOnAsManyRanksAsHaveACore) {
   const auto copies_of = [](const Job& job, const CalibrationScope& scope) {
     std::vector<std::pair<std::uint32_t, std::uint32_t>> copies;  // and on how many cores
     for (const CalibrationTask& task : calibration_tasks({job}, scope))
-      if (task.kind == Kind::ops) copies.emplace_back(task.copies, task.busy_devices());
+      if (task.kind == Kind::ops || task.kind == Kind::pace) copies.emplace_back(task.ranks(), task.busy_devices());
     return copies;
   };
   using Copies = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
   EXPECT_EQ(copies_of(job_of("single"), {}), (Copies{{1, 1}}));
   EXPECT_EQ(copies_of(job_of("ddp"), {}), (Copies{{1, 1}, {2, 2}}));
   EXPECT_EQ(copies_of(job_of("single"), {.busy_ranks = 2}), (Copies{{1, 1}, {2, 2}}));
-  EXPECT_EQ(copies_of(job_of("pipeline,microbatches=2"), {}), (Copies{{1, 1}, {2, 2}, {1, 1}, {2, 2}}));
+  EXPECT_EQ(copies_of(job_of("pipeline,microbatches=2"), {}),
+            (Copies{{2, 1}, {2, 2}, {2, 2}}) /* in turns, at once, and how far ranks lie apart */);
   Job crowded = job_of("ddp,dp=4");
   crowded.cluster.scheduling = Scheduling::fair;
   EXPECT_EQ(copies_of(crowded, {}), (Copies{{1, 1}, {2, 2}}));
@@ -106,9 +107,9 @@ TEST(CalibrationTasks, ShareTheVerySameOneOnly) {
   const std::vector<CalibrationTask> tasks = calibration_tasks(jobs, {.other_sizes = true});
   for (const CalibrationTask& task : tasks) {
     ids.insert(task.id);
-    if (task.kind == Kind::ops && task.copies == 1) ops.push_back(task.jobs);
+    if (task.kind == Kind::ops && task.busy_devices() == 1) ops.push_back(task.jobs);
   }
-  EXPECT_EQ(ops, (std::vector<std::vector<std::size_t>>{{0, 1}, {0, 1}, {2}, {2}}));
+  EXPECT_EQ(ops, (std::vector<std::vector<std::size_t>>{{0, 1}, {2}}));
   EXPECT_EQ(ids.size(), tasks.size());
 }
 
@@ -133,7 +134,7 @@ TEST(CalibrationTasks, WhatTransfersTakeIsAskedOfTwoRanksWithACoreEach) {
     }
   EXPECT_EQ(ranks, (std::vector<std::uint32_t>{2, 2}));
   for (const CalibrationTask& task : calibration_tasks({job_of("single"), job_of("ddp", "local")}))
-    EXPECT_TRUE(task.kind == Kind::ops || task.kind == Kind::transfers) << task.label;
+    EXPECT_TRUE(task.only_computes() || task.kind == Kind::transfers) << task.label;
 }
 
 }  // namespace

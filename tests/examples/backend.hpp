@@ -1,0 +1,63 @@
+// What the examples in backend's headers don't declare themselves (tests/examples/extract.sh). Compiled, never linked.
+#pragma once
+
+#include <ATen/ops/convolution.h>
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <nlohmann/json.hpp>
+
+#include "backend/calibrate.hpp"
+#include "backend/machine/environment.hpp"
+#include "backend/machine/network.hpp"
+#include "backend/rank/execute.hpp"
+#include "backend/rank/progress.hpp"
+#include "backend/rank/run.hpp"
+#include "backend/rank/verify.hpp"
+#include "backend/world/world.hpp"
+#include "sim/cost/profile.hpp"
+
+namespace backend {
+
+extern sim::Model model;
+extern sim::Program program;
+extern sim::Role role;
+extern sim::Work work;
+extern sim::TensorSpec spec;
+extern sim::Profile profile;
+extern std::vector<sim::Job> jobs;
+extern Calibrator::SessionOf session_of;
+extern RunRequest request;
+extern RunResult result;
+extern Communicator& communicator;
+extern Completion done;
+extern Executor executor;
+extern Progress progress;
+extern ProgressBoard board;
+extern RankReport rank0s, rank1s;
+extern nlohmann::json context;
+extern at::Tensor tensor, x, weight, bias;
+extern std::vector<at::Tensor> reads, writes, inputs, parameters, buffers;
+extern std::vector<std::int64_t> stride, padding, dilation;
+extern std::vector<double> losses;
+extern std::vector<std::vector<VerifiedTensor>> rows_of_all_ranks;
+extern std::vector<std::string> argv;
+extern double scale, timeout_s;
+extern std::int64_t steps;
+extern std::uint64_t seed;
+extern std::uint32_t rank, ranks, replica, partner;
+
+// A local world's Transfer, and what its LocalCommunicator has.
+struct Transfer {
+  explicit Transfer(std::span<const std::uint32_t> ranks);
+  struct Party {
+    std::uint32_t finished;
+  };
+};
+extern Transfer::Party party;
+std::uint32_t step();
+void ring(std::uint32_t rank);
+template <class Ready, class Missing>
+void wait_until(Ready /*ready*/, Missing /*missing*/) {}
+
+}  // namespace backend
