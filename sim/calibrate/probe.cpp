@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "sim/error.hpp"
@@ -150,72 +151,140 @@ std::vector<std::uint32_t> add_again(const Role& role, std::uint32_t repeat, Rol
   return now;
 }
 
+/// Builds one list of `alone`.
+class AloneBuilder {
+ public:
+  AloneBuilder(const Program& program, const std::vector<RoleAlone>& lists, std::uint32_t own, Draft& draft)
+      : program_(program), lists_(lists), own_(own), role_(program.roles[lists[own].role]), draft_(draft) {
+    draft.role.tensors = role_.tensors;
+    draft.role.storages = role_.storages;
+  }
+
+  void build(bool in_turns) {
+    // What these post, its notifications included, is dealt with before anyone begins.
+    std::vector<std::uint32_t> ends;
+    each_other([&](std::uint32_t other) { ends.push_back(post_signal(InstructionKind::recv, other, Signal::end)); });
+    const bool waits = in_turns && own_ > 0, passes_on = in_turns && own_ + 1 < lists_.size();
+    const std::uint32_t turn = waits ? post_signal(InstructionKind::recv, own_ - 1, Signal::turn) : kNone;
+    std::vector<std::uint32_t> readies;
+    for (const InstructionKind kind : {InstructionKind::recv, InstructionKind::send})
+      each_other([&](std::uint32_t other) { readies.push_back(post_signal(kind, other, Signal::ready)); });
+    wait_all(readies);
+    if (waits) draft_.wait(turn, kNone);
+    for (std::uint32_t repeat = 0; repeat < lists_[own_].repeats; ++repeat) add_list(repeat);
+    if (passes_on) draft_.wait(post_signal(InstructionKind::send, own_ + 1, Signal::turn), kNone);
+    each_other([&](std::uint32_t other) { ends.push_back(post_signal(InstructionKind::send, other, Signal::end)); });
+    wait_all(ends);
+    exchange();
+  }
+
+ private:
+  enum class Signal : std::uint32_t { ready, turn, end, kinds };
+  /// Of the program, by direction, role and tag.
+  using Message = std::tuple<InstructionKind, std::uint32_t, std::uint32_t>;
+
+  template <class Visit>
+  void each_other(const Visit& visit) const {
+    for (std::uint32_t other = 0; other < lists_.size(); ++other)
+      if (other != own_) visit(other);
+  }
+  void wait_all(const std::vector<std::uint32_t>& tickets) {
+    for (const std::uint32_t ticket : tickets) draft_.wait(ticket, kNone);
+  }
+  std::uint32_t post(InstructionKind kind, std::uint32_t peer, std::uint32_t tag, std::uint32_t tensor) {
+    Instruction i{.kind = kind, .peer = peer, .tag = tag};
+    (kind == InstructionKind::send ? i.reads : i.writes) = {tensor};
+    return draft_.post(i);
+  }
+  std::uint32_t post_signal(InstructionKind kind, std::uint32_t peer, Signal signal) {
+    const TensorSpec spec{Dtype::f32, {1}};
+    return post(kind, peer, static_cast<std::uint32_t>(signal),
+                add_constant(draft_, fmt::format("signal{}", draft_.role.tensors.size()), spec, 1));
+  }
+
+  void add_list(std::uint32_t repeat) {
+    const std::vector<std::uint32_t> now = repeat > 0 ? add_again(role_, repeat, draft_.role)
+                                                      : first_numbers(static_cast<std::uint32_t>(role_.tensors.size()));
+    for (std::uint32_t i = 0; i < role_.size(); ++i) {
+      Instruction instruction = role_.at(i);
+      instruction.frees.clear();
+      if (instruction.node != kNone) instruction.node = draft_.names->add(program_.names[instruction.node]);
+      if (is_computed(instruction.kind)) {
+        instruction.work = draft_.works->add(program_.works[instruction.work]);
+        for (auto* operands : {&instruction.reads, &instruction.writes})
+          for (std::uint32_t& tensor : *operands) tensor = now[tensor];
+        draft_.list.push_back({std::move(instruction), kNone});
+      } else if (instruction.kind == InstructionKind::wait && role_.kind[instruction.awaits] == InstructionKind::recv) {
+        const std::uint32_t tensor = now[role_.writes(instruction.awaits)[0]];
+        to_itself(kept(instruction.awaits, tensor), tensor, instruction);
+      } else if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::collective) {
+        const std::uint32_t tensor = now[instruction.reads[0]];
+        to_itself(tensor, kept(i, tensor), instruction);
+      }
+    }
+  }
+
+  /// Where what posted instruction `i` moves, like `tensor`, comes from or goes to.
+  std::uint32_t kept(std::uint32_t i, std::uint32_t tensor) {
+    const TensorSpec spec = draft_.role.tensors[tensor].spec;
+    const auto find_or_add = [&](auto& known, const auto& key) {
+      const auto [entry, is_new] = known.try_emplace(key);
+      if (is_new)
+        entry->second = draft_.role.add_tensor(fmt::format("message{}", draft_.role.tensors.size()), spec,
+                                               TensorClass::communication, true, {Initial::Kind::uniform, 0, 0.01, 0});
+      return entry->second;
+    };
+    if (lists_.size() > 1 && role_.kind[i] != InstructionKind::collective)
+      return find_or_add(messages_, Message{role_.kind[i], role_.peer[i], role_.tag[i]});
+    const bool receives = role_.kind[i] == InstructionKind::recv;
+    constexpr std::uint32_t kDifferent = 8;  // messages of one shape with other numbers
+    return find_or_add(random_, fmt::format("{} {}", receives ? to_itself_ % kDifferent : kDifferent, to_string(spec)));
+  }
+
+  void to_itself(std::uint32_t from, std::uint32_t to, const Instruction& where) {
+    const std::uint32_t tag = to_itself_++;
+    Instruction recv{.kind = InstructionKind::recv, .node = where.node, .microbatch = where.microbatch, .peer = own_};
+    recv.tag = tag;
+    Instruction send = recv;
+    send.kind = InstructionKind::send;
+    recv.writes = {to};
+    send.reads = {from};
+    const std::uint32_t received = draft_.post(recv), sent = draft_.post(send);
+    draft_.wait(received, where.node, where.microbatch);
+    draft_.wait(sent, where.node, where.microbatch);
+  }
+
+  /// Once all lists are done: what was sent goes to where it is received in the next step.
+  void exchange() {
+    std::vector<std::uint32_t> tickets;
+    for (const auto& [message, tensor] : messages_) {
+      const auto& [kind, peer, tag] = message;
+      tickets.push_back(post(kind, peer, static_cast<std::uint32_t>(Signal::kinds) + tag, tensor));
+    }
+    wait_all(tickets);
+  }
+
+  const Program& program_;
+  const std::vector<RoleAlone>& lists_;
+  const std::uint32_t own_;  // in `lists_`
+  const Role& role_;
+  Draft& draft_;
+  std::uint32_t to_itself_ = 0;
+  std::map<Message, std::uint32_t> messages_;    // tensors
+  std::map<std::string, std::uint32_t> random_;  // where nobody sends them
+};
+
 }  // namespace
 
 Program alone(const Program& program, const std::vector<RoleAlone>& lists, bool in_turns) {
-  constexpr std::uint32_t kDifferent = 8;  // messages of one shape with other numbers
   std::vector<std::vector<std::uint32_t>> ranks;
-  for (const RoleAlone& list : lists) ranks.push_back(list.ranks);
+  for (const RoleAlone& list : lists) {
+    check_internal(lists.size() == 1 || list.role == ranks.size(), "role {} comes as list {}", list.role, ranks.size());
+    ranks.push_back(list.ranks);
+  }
   // The text of another strategy doesn't make it another program.
-  Program result = probe_of("calibration", ranks, {}, [&](Draft& draft, std::uint32_t own_role) {
-    const Role& role = program.roles[lists[own_role].role];
-    draft.role.tensors = role.tensors;
-    draft.role.storages = role.storages;
-    std::map<std::string, std::uint32_t> own;  // tensors beside the role's
-    const auto own_tensor = [&](const char* use, std::uint32_t number, std::uint32_t like, Initial::Kind values) {
-      const TensorSpec spec = draft.role.tensors[like].spec;
-      const auto [entry, is_new] = own.try_emplace(fmt::format("{}{}.{}", use, number, to_string(spec)));
-      if (is_new)
-        entry->second = draft.role.add_tensor(fmt::format("{}{}", use, own.size()), spec, TensorClass::communication,
-                                              true, {values, 0, 0.01, 0});
-      return entry->second;
-    };
-    std::uint32_t messages = 0;
-    const auto to_itself = [&](std::uint32_t from, std::uint32_t to, const Instruction& where) {
-      Instruction recv{
-          .kind = InstructionKind::recv, .node = where.node, .microbatch = where.microbatch, .peer = own_role};
-      recv.tag = messages++;
-      Instruction send = recv;
-      send.kind = InstructionKind::send;
-      recv.writes = {to};
-      send.reads = {from};
-      const std::uint32_t received = draft.post(recv), sent = draft.post(send);
-      draft.wait(received, where.node, where.microbatch);
-      draft.wait(sent, where.node, where.microbatch);
-    };
-    const auto pass_on = [&](InstructionKind kind, std::uint32_t peer) {
-      const TensorSpec spec{Dtype::f32, {1}};
-      Instruction turn{.kind = kind, .peer = peer};
-      if (kind == InstructionKind::send)
-        turn.reads = {add_constant(draft, "turn", spec, 1)};
-      else
-        turn.writes = {draft.role.add_tensor("begin", spec, TensorClass::communication)};
-      draft.wait(draft.post(turn), kNone);
-    };
-    if (in_turns && own_role > 0) pass_on(InstructionKind::recv, own_role - 1);
-    std::vector<std::uint32_t> now = first_numbers(static_cast<std::uint32_t>(role.tensors.size()));
-    for (std::uint32_t repeat = 0; repeat < lists[own_role].repeats; ++repeat) {
-      if (repeat > 0) now = add_again(role, repeat, draft.role);
-      for (std::uint32_t i = 0; i < role.size(); ++i) {
-        Instruction instruction = role.at(i);
-        instruction.frees.clear();
-        if (instruction.node != kNone) instruction.node = draft.names->add(program.names[instruction.node]);
-        if (is_computed(instruction.kind)) {
-          instruction.work = draft.works->add(program.works[instruction.work]);
-          for (auto* operands : {&instruction.reads, &instruction.writes})
-            for (std::uint32_t& tensor : *operands) tensor = now[tensor];
-          draft.list.push_back({std::move(instruction), kNone});
-        } else if (instruction.kind == InstructionKind::wait &&
-                   role.kind[instruction.awaits] == InstructionKind::recv) {
-          const std::uint32_t tensor = now[role.writes(instruction.awaits)[0]];
-          to_itself(own_tensor("received", messages % kDifferent, tensor, Initial::Kind::uniform), tensor, instruction);
-        } else if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::collective) {
-          const std::uint32_t tensor = now[instruction.reads[0]];
-          to_itself(tensor, own_tensor("sent", 0, tensor, Initial::Kind::constant), instruction);
-        }
-      }
-    }
-    if (in_turns && own_role + 1 < lists.size()) pass_on(InstructionKind::send, own_role + 1);
+  Program result = probe_of("calibration", ranks, {}, [&](Draft& draft, std::uint32_t own) {
+    AloneBuilder(program, lists, own, draft).build(in_turns);
   });
   result.model = program.model;
   result.global_batch = program.global_batch;

@@ -28,12 +28,13 @@ struct RoleAlone {
   std::uint32_t repeats = 1;
 };
 
-/// Lists of roles without each other. What a rank would send or share goes to itself, what it would receive comes from
-/// itself, at once: nobody is waited for, but what comes next finds the caches as after a transfer. Messages are random
-/// numbers, others each time: branches that are easily foretold make a max pool twice as fast. Every microbatch, not the
-/// first few: the first op of a step finds cold caches, and must count as often as it does in a step. `in_turns`: a list
-/// begins when the one before is done, so that each has the machine for itself and finds the caches that cores share as
-/// the others leave them.
+/// Lists of roles without each other: of one role, or of all in their order. What a rank would send or share goes to
+/// itself, what it would receive comes from itself, at once: nobody is waited for, but what comes next finds the caches
+/// as after a transfer. What all roles have sent they exchange once all are done, to be received in the next step: on
+/// random numbers, which one role by itself receives, a max pool's branches are foretold better or worse. Every
+/// microbatch, not the first few: the first op of a step finds cold caches, and must count as often as it does in a
+/// step. `in_turns`: a list begins when the one before is done, so that each has the machine for itself and finds the
+/// caches that cores share as the others leave them.
 Program alone(const Program& program, const std::vector<RoleAlone>& lists, bool in_turns = false);
 
 /// The bytes (as of Work::demand) that a rank's ops move between two of its transfers, on average, of the rank where

@@ -59,7 +59,7 @@ std::vector<std::uint32_t> first_ranks(std::uint32_t count) {
 
 /// The lists of all roles, the shorter ones so often that the longest is never alone.
 std::vector<RoleAlone> all_at_once(const Job& job) {
-  constexpr double kMargin = 1.25, kMost = 16;  // the data sheet is only roughly right
+  constexpr double kMargin = 2.5, kMost = 16;  // a data sheet knows little of a max pool
   const std::unique_ptr<CostModel> sheet = cost_model_table().at("analytic").make(job.cluster, nullptr);
   std::vector<double> seconds;
   for (const Role& role : job.program.roles) {

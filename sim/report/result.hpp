@@ -58,8 +58,9 @@ namespace sim {
 
 /// Who ran the steps of a cell: we, or a peer: the same step in plain PyTorch, as people write it, and at its best (fused
 /// updates; channels_last where that is faster).
-constexpr std::string_view kOurs = "paragauge";
-constexpr std::array<std::string_view, 2> kPeers{"pytorch", "pytorch_best"};
+constexpr std::array<std::string_view, 3> kExecutors{"paragauge", "pytorch", "pytorch_best"};
+constexpr std::string_view kOurs = kExecutors[0];
+constexpr std::span kPeers = std::span(kExecutors).subspan<1>();
 
 /// The measured steps of one round, and what they say.
 struct RoundSteps {

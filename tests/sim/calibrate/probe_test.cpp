@@ -1,5 +1,8 @@
 #include "sim/calibrate/probe.hpp"
 
+#include <set>
+#include <tuple>
+
 #include "sim/cost/profile.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/program/memory.hpp"
@@ -40,18 +43,15 @@ std::vector<std::string> found_alone(const Program& own, std::uint32_t r) {
     if (is_computed(list.kind[i])) {
       EXPECT_EQ(open, 0U);
       found.push_back(fmt::format("{} x{}", work_key(own.works[list.work[i]]), list.scale[i]));
-    } else if (list.kind[i] == InstructionKind::wait) {
+    } else if (const bool waits = list.kind[i] == InstructionKind::wait; list.peer[waits ? list.awaits[i] : i] != r) {
+      continue;  // who begins, and what is exchanged at the end
+    } else if (waits) {
       --open;
     } else {
       ++open;
       const bool sends = list.kind[i] == InstructionKind::send;
       const std::string& name = list.tensors[sends ? list.reads(i)[0] : list.writes(i)[0]].name;
-      if (name != "turn" && name != "begin") {
-        EXPECT_EQ(list.peer[i], r);
-      }
-      if (!name.starts_with("sent") && !name.starts_with("received") && name != "turn" &&
-          name != "begin")  // of the role, not the probe's
-        found.push_back((sends ? "from " : "to ") + name);
+      if (!name.starts_with("message")) found.push_back((sends ? "from " : "to ") + name);  // of the role
     }
   }
   return found;
@@ -76,6 +76,16 @@ TEST(RoleAlone, KeepsItsOpsAndWaitsForNobody) {
     EXPECT_EQ(to_text(program_from_text(to_text(together))), to_text(together));
     for (const auto& [r, ranks, repeats] : all) {
       EXPECT_EQ(found_alone(in_turns, r), found_alone(together, r));
+      // All that it sends and receives in a step goes to and comes from the others in the end.
+      std::multiset<std::tuple<InstructionKind, std::uint32_t, std::int64_t>> expected, exchanged;
+      const Role &own = program.roles[r], &list = together.roles[r];
+      for (std::uint32_t i = 0; i < own.size(); ++i)
+        if (own.kind[i] == InstructionKind::send || own.kind[i] == InstructionKind::recv)
+          expected.emplace(own.kind[i], own.peer[i], program.transfer_bytes(own, i));
+      for (std::uint32_t i = 0; i < list.size(); ++i)
+        if (is_posted(list.kind[i]) && list.peer[i] != r && together.transfer_bytes(list, i) > 4)
+          exchanged.emplace(list.kind[i], list.peer[i], together.transfer_bytes(list, i));
+      EXPECT_EQ(exchanged, expected);
       EXPECT_EQ(together.roles[r].ranks, ranks);
       EXPECT_EQ(found_alone(together, r), expected_alone(program, program.roles[r], repeats));
       // What a list makes is gone before it begins again; there are at most 8 different messages.

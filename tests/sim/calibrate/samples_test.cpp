@@ -268,7 +268,13 @@ TEST(CalibrationSamples, OfAllRolesAtOnceAreWhatRanBesideTheOthers) {
     for (const CalibrationTask& task : calibration_tasks({job})) {
       if (task.kind != Kind::ops || task.in_turns) continue;
       const std::vector<Timeline> steps = visit(task, {1});
-      const double until_s = std::min(steps[0].ranks[0].end_of_step_s, steps[0].ranks[1].end_of_step_s);
+      double until_s = steps[0].step_s;
+      for (std::size_t r = 0; r < 2; ++r) {
+        double last_s = 0;
+        for (std::uint32_t i = 0; i < task.program.roles[r].size(); ++i)
+          if (is_computed(task.program.roles[r].kind[i])) last_s = steps[0].ranks[r].end_s[i];
+        until_s = std::min(until_s, last_s);
+      }
       const CalibrationSamples samples = samples_of(task, steps);
       std::size_t counted = 0, beside = 0, all = 0;
       for (const auto& [key, seconds] : samples.works) counted += seconds.size();
