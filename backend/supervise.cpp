@@ -111,11 +111,12 @@ int spawn_ranks(const std::vector<std::string>& arguments, std::uint32_t ranks, 
     std::vector<pollfd> ends;
     for (const Process& process : processes) ends.push_back({process.descriptor(), POLLIN, 0});
     poll(ends.data(), ends.size(), kLook_ms);
+    // Asked first: a rank that fails after it has been asked hasn't ended well.
+    const bool all_ended =
+        std::ranges::all_of(processes, [](Process& process) { return process.status().has_value(); });
     const bool over = first_ended(processes, failed) || first_failure(board);
-    if (over)
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until what has caused it can be seen, too
-    else if (std::ranges::all_of(processes, [](Process& process) { return process.status().has_value(); }))
-      return 0;
+    if (all_ended && !over) return 0;
+    if (over) std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until what has caused it can be seen, too
     std::vector<bool> stopped;
     for (const Process& process : processes) stopped.push_back(process.stopped());
     watch.look(stopped);
