@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -14,8 +15,9 @@
 namespace sim {
 namespace {
 
-constexpr std::int64_t kFeaturesOfRow = 4000;                 // 64 MB of weights
-constexpr std::uint32_t kAlone = 6, kBesideNotification = 4;  // computes of the notification probe
+constexpr std::int64_t kFeaturesOfRow = 4000;  // 64 MB of weights
+// The notification probe's lists: the first finds caches cold, the second is interrupted, the third isn't.
+constexpr std::uint32_t kLists = 3, kNotified = 1, kQuiet = 2, kNotifications = 8;
 
 std::vector<std::uint32_t> first_numbers(std::uint32_t count) {
   std::vector<std::uint32_t> numbers(count);
@@ -155,31 +157,52 @@ std::vector<std::uint32_t> add_again(const Role& role, std::uint32_t repeat, Rol
 class AloneBuilder {
  public:
   AloneBuilder(const Program& program, const std::vector<RoleAlone>& lists, std::uint32_t own, Draft& draft)
-      : program_(program), lists_(lists), own_(own), role_(program.roles[lists[own].role]), draft_(draft) {
+      : program_(program),
+        lists_(lists),
+        own_(own),
+        exchanges_(lists.back().role != lists.front().role),
+        role_(program.roles[lists[own].role]),
+        draft_(draft) {
     draft.role.tensors = role_.tensors;
     draft.role.storages = role_.storages;
+  }
+
+  /// The list a few times, once with notifications of the other end in between.
+  void build_notified(std::uint32_t computes) {
+    std::vector<std::uint32_t> tickets;
+    for (std::uint32_t repeat = 0; repeat < kLists; ++repeat) {
+      std::uint32_t next = repeat == kNotified ? 0 : kNotifications;
+      add_list(repeat, [&](std::uint32_t computed) {
+        // One's own posts are halfway between the other's.
+        for (; next < kNotifications && computed >= (2 * next + own_ + 1) * computes / (2 * kNotifications + 1); ++next)
+          tickets.push_back(post_signal(next % 2 == 0 ? InstructionKind::recv : InstructionKind::send, 1 - own_, next));
+      });
+    }
+    for (std::uint32_t k = 0; k < kNotifications; ++k)
+      tickets.push_back(post_signal(k % 2 == 0 ? InstructionKind::send : InstructionKind::recv, 1 - own_, k));
+    wait_all(tickets);
   }
 
   void build(bool in_turns) {
     // What these post, its notifications included, is dealt with before anyone begins.
     std::vector<std::uint32_t> ends;
-    each_other([&](std::uint32_t other) { ends.push_back(post_signal(InstructionKind::recv, other, Signal::end)); });
+    each_other([&](std::uint32_t other) { ends.push_back(post_signal(InstructionKind::recv, other, kEnd)); });
     const bool waits = in_turns && own_ > 0, passes_on = in_turns && own_ + 1 < lists_.size();
-    const std::uint32_t turn = waits ? post_signal(InstructionKind::recv, own_ - 1, Signal::turn) : kNone;
+    const std::uint32_t turn = waits ? post_signal(InstructionKind::recv, own_ - 1, kTurn) : kNone;
     std::vector<std::uint32_t> readies;
     for (const InstructionKind kind : {InstructionKind::recv, InstructionKind::send})
-      each_other([&](std::uint32_t other) { readies.push_back(post_signal(kind, other, Signal::ready)); });
+      each_other([&](std::uint32_t other) { readies.push_back(post_signal(kind, other, kReady)); });
     wait_all(readies);
     if (waits) draft_.wait(turn, kNone);
-    for (std::uint32_t repeat = 0; repeat < lists_[own_].repeats; ++repeat) add_list(repeat);
-    if (passes_on) draft_.wait(post_signal(InstructionKind::send, own_ + 1, Signal::turn), kNone);
-    each_other([&](std::uint32_t other) { ends.push_back(post_signal(InstructionKind::send, other, Signal::end)); });
+    for (std::uint32_t repeat = 0; repeat < lists_[own_].repeats; ++repeat) add_list(repeat, [](std::uint32_t) {});
+    if (passes_on) draft_.wait(post_signal(InstructionKind::send, own_ + 1, kTurn), kNone);
+    each_other([&](std::uint32_t other) { ends.push_back(post_signal(InstructionKind::send, other, kEnd)); });
     wait_all(ends);
     exchange();
   }
 
  private:
-  enum class Signal : std::uint32_t { ready, turn, end, kinds };
+  enum Signal : std::uint32_t { kReady, kTurn, kEnd, kSignals };
   /// Of the program, by direction, role and tag.
   using Message = std::tuple<InstructionKind, std::uint32_t, std::uint32_t>;
 
@@ -196,13 +219,15 @@ class AloneBuilder {
     (kind == InstructionKind::send ? i.reads : i.writes) = {tensor};
     return draft_.post(i);
   }
-  std::uint32_t post_signal(InstructionKind kind, std::uint32_t peer, Signal signal) {
+  std::uint32_t post_signal(InstructionKind kind, std::uint32_t peer, std::uint32_t signal) {
     const TensorSpec spec{Dtype::f32, {1}};
-    return post(kind, peer, static_cast<std::uint32_t>(signal),
-                add_constant(draft_, fmt::format("signal{}", draft_.role.tensors.size()), spec, 1));
+    return post(kind, peer, signal, add_constant(draft_, fmt::format("signal{}", draft_.role.tensors.size()), spec, 1));
   }
 
-  void add_list(std::uint32_t repeat) {
+  /// After every computed instruction, after(how many).
+  template <class After>
+  void add_list(std::uint32_t repeat, const After& after) {
+    std::uint32_t computed = 0;
     const std::vector<std::uint32_t> now = repeat > 0 ? add_again(role_, repeat, draft_.role)
                                                       : first_numbers(static_cast<std::uint32_t>(role_.tensors.size()));
     for (std::uint32_t i = 0; i < role_.size(); ++i) {
@@ -214,6 +239,7 @@ class AloneBuilder {
         for (auto* operands : {&instruction.reads, &instruction.writes})
           for (std::uint32_t& tensor : *operands) tensor = now[tensor];
         draft_.list.push_back({std::move(instruction), kNone});
+        after(++computed);
       } else if (instruction.kind == InstructionKind::wait && role_.kind[instruction.awaits] == InstructionKind::recv) {
         const std::uint32_t tensor = now[role_.writes(instruction.awaits)[0]];
         to_itself(kept(instruction.awaits, tensor), tensor, instruction);
@@ -234,7 +260,7 @@ class AloneBuilder {
                                                TensorClass::communication, true, {Initial::Kind::uniform, 0, 0.01, 0});
       return entry->second;
     };
-    if (lists_.size() > 1 && role_.kind[i] != InstructionKind::collective)
+    if (exchanges_ && role_.kind[i] != InstructionKind::collective)
       return find_or_add(messages_, Message{role_.kind[i], role_.peer[i], role_.tag[i]});
     const bool receives = role_.kind[i] == InstructionKind::recv;
     constexpr std::uint32_t kDifferent = 8;  // messages of one shape with other numbers
@@ -259,7 +285,7 @@ class AloneBuilder {
     std::vector<std::uint32_t> tickets;
     for (const auto& [message, tensor] : messages_) {
       const auto& [kind, peer, tag] = message;
-      tickets.push_back(post(kind, peer, static_cast<std::uint32_t>(Signal::kinds) + tag, tensor));
+      tickets.push_back(post(kind, peer, kSignals + tag, tensor));
     }
     wait_all(tickets);
   }
@@ -267,6 +293,7 @@ class AloneBuilder {
   const Program& program_;
   const std::vector<RoleAlone>& lists_;
   const std::uint32_t own_;  // in `lists_`
+  const bool exchanges_;     // what the roles have sent
   const Role& role_;
   Draft& draft_;
   std::uint32_t to_itself_ = 0;
@@ -308,47 +335,45 @@ Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, s
   });
 }
 
-Program notification_probe(std::uint32_t repeats) {
-  return probe_of("notification probe", {{0}, {1}}, {}, [&](Draft& draft, std::uint32_t own) {
-    const TensorSpec spec{Dtype::f32, {1}};
-    const Linear linear = layer_in_cache(draft);
-    for (std::uint32_t k = 0; k < repeats; ++k) {
-      const bool sends = k % 2 == own;
-      const std::string name = fmt::format("message{}", k);
-      const std::uint32_t message =
-          sends ? add_constant(draft, name, spec, 1) : draft.role.add_tensor(name, spec, TensorClass::communication);
-      linear.compute(draft, kAlone);
-      if (!sends) linear.compute(draft, kBesideNotification);
-      const std::uint32_t ticket = post_message(draft, own, sends, k / 2, message);
-      if (sends) linear.compute(draft, kBesideNotification);
-      draft.wait(ticket, kNone);
-    }
+Program notification_probe(const Program& program, std::uint32_t role) {
+  const std::vector<RoleAlone> lists = {{role, {0}}, {role, {1}}};
+  const auto computes = static_cast<std::uint32_t>(std::ranges::count_if(program.roles[role].kind, is_computed));
+  Program result = probe_of("notification probe", {{0}, {1}}, {}, [&](Draft& draft, std::uint32_t own) {
+    AloneBuilder(program, lists, own, draft).build_notified(computes);
   });
+  result.model = program.model;
+  result.global_batch = program.global_batch;
+  return result;
 }
 
 std::vector<double> notification_times(const Program& probe, const Timeline& timeline) {
-  constexpr std::uint32_t kSettled =
-      1;                        // computes after the message before, and before a notification that comes early
-  std::vector<double> seconds;  // of the computes beside a notification, together
-  double alone_s = 0, alone = 0;
+  constexpr double kLate_s = 50e-6;  // at most until the other's core handles it
+  std::vector<double> seconds;
   for (std::uint32_t rank = 0; rank < timeline.ranks.size(); ++rank) {
-    const Role& role = probe.roles.at(rank);
+    const std::uint32_t from = 1 - rank;
+    const Role &own = probe.roles.at(rank), &other = probe.roles.at(from);
+    std::vector<double> moments_s;
+    for (std::uint32_t i = 0; moments_s.size() < kNotifications; ++i)
+      if (is_posted(other.kind.at(i)) && other.peer[i] == rank) moments_s.push_back(timeline.ranks[from].posted_s[i]);
+    std::vector<std::uint32_t> computes;
+    for (std::uint32_t i = 0; i < own.size(); ++i)
+      if (is_computed(own.kind[i])) computes.push_back(i);
+    const std::size_t of_list = computes.size() / kLists;
     const RankTimeline& times = timeline.ranks[rank];
-    for (std::uint32_t i = 0; i < role.size(); ++i) {
-      if (role.kind[i] != InstructionKind::recv) continue;
-      double& beside_s = seconds.emplace_back(0);
-      for (std::uint32_t k = kSettled; k < kAlone + kBesideNotification; ++k) {
-        const std::uint32_t compute = i - (kAlone + kBesideNotification) + k;
-        const double compute_s = times.end_s[compute] - times.start_s[compute];
-        if (k < kAlone - kSettled)
-          alone_s += compute_s, ++alone;
-        else
-          beside_s += compute_s;
-      }
+    std::set<double> hits_s;  // moments at which an op ran
+    for (std::size_t k = kNotified * of_list; k < (kNotified + 1) * of_list; ++k)
+      for (const double moment_s : moments_s)
+        if (times.start_s[computes[k]] <= moment_s && moment_s < times.end_s[computes[k]]) hits_s.insert(moment_s);
+    double lost_s = 0;
+    for (std::size_t k = 0; k < of_list; ++k) {
+      const std::uint32_t notified = computes[kNotified * of_list + k], quiet = computes[kQuiet * of_list + k];
+      if (std::ranges::any_of(hits_s, [&](double moment_s) {
+            return times.start_s[notified] < moment_s + kLate_s && times.end_s[notified] > moment_s;
+          }))
+        lost_s += times.end_s[notified] - times.start_s[notified] - (times.end_s[quiet] - times.start_s[quiet]);
     }
+    if (!hits_s.empty()) seconds.push_back(lost_s / static_cast<double>(hits_s.size()));
   }
-  for (double& notification_s : seconds)
-    notification_s = std::max(0.0, notification_s - (kBesideNotification + kSettled) * alone_s / alone);
   return seconds;
 }
 

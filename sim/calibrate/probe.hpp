@@ -51,11 +51,13 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, 
 /// for memory), waits, and computes as many again alone.
 Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes);
 
-/// Two ranks that compute in a core's own cache; in turns, one of them posts a small send while the other computes on
-/// and posts its recv later: what handling the notification takes from the other's core.
-Program notification_probe(std::uint32_t repeats);
+/// Two ranks that run the list of a role without the others, and meanwhile post small sends and recvs that the other
+/// answers at the end: what handling a notification takes from a core in the middle of these very ops. It takes twice as
+/// much of a convolution as of a small linear layer.
+Program notification_probe(const Program& program, std::uint32_t role);
 
-/// From a step of the notification probe: by message, seconds that the receiver's computes lost, at least 0.
+/// From a step of the notification probe: by rank, seconds that its ops lost per notification; less than 0 where noise is
+/// more than that.
 std::vector<double> notification_times(const Program& probe, const Timeline& timeline);
 
 /// Ranks that add and copy from 3·2^5 to 3·2^23 elements, each pair a few times, so that it lies in the cache

@@ -244,7 +244,8 @@ void add(const CalibrationSamples& samples, const CalibrationTask& task, Profile
   const LinkKey key = link_key(task.world, task.question);
   add_link(key, samples.link);
   add_link({key.world, "unexpected_send", key.members}, samples.unexpected);
-  profile.add_link({key.world, "note", key.members}, 0, samples.notifications);
+  if (!samples.notifications.empty())
+    profile.add_link({key.world, "note", key.members}, 0, std::vector{std::max(0.0, mean_of(samples.notifications))});
 }
 
 void add_for_job(const CalibrationSamples& samples, const CalibrationTask& task, const std::vector<Job>& jobs,

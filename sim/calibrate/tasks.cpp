@@ -67,14 +67,18 @@ std::vector<RoleAlone> all_at_once(const Job& job) {
     for (std::uint32_t i = 0; i < role.size(); ++i)
       if (is_computed(role.kind[i])) of_role += sheet->compute(job.program.works[role.work[i]]).busy_s[0];
   }
-  const auto longest = static_cast<std::uint32_t>(std::ranges::max_element(seconds) - seconds.begin());
+  const auto most = static_cast<std::uint32_t>(std::ranges::max_element(seconds) - seconds.begin());
   std::vector<RoleAlone> lists;
   for (std::uint32_t r = 0; r < seconds.size(); ++r)
     lists.push_back({r, job.program.roles[r].ranks,
-                     r == longest ? 1
-                                  : static_cast<std::uint32_t>(std::ceil(
-                                        std::min(kMargin * seconds[longest] / std::max(seconds[r], 1e-9), kMost)))});
+                     r == most ? 1
+                               : static_cast<std::uint32_t>(std::ceil(
+                                     std::min(kMargin * seconds[most] / std::max(seconds[r], 1e-9), kMost)))});
   return lists;
+}
+
+std::uint32_t longest(const std::vector<RoleAlone>& at_once) {
+  return std::ranges::find(at_once, 1U, &RoleAlone::repeats)->role;
 }
 
 struct TaskList {
@@ -119,8 +123,7 @@ void add_ops(TaskList& tasks, const Job& job, std::size_t j, const CalibrationSc
   if (!at_once) return;
   const std::vector<RoleAlone> lists = all_at_once(job);
   add(Kind::ops, lists, /*in_turns=*/false);
-  const auto longest = std::ranges::find(lists, 1U, &RoleAlone::repeats);
-  add(Kind::pace, {{longest->role, first_ranks(busy)}}, /*in_turns=*/false);
+  add(Kind::pace, {{longest(lists), first_ranks(busy)}}, /*in_turns=*/false);
 }
 
 void add_memory(TaskList& tasks, const Job& job, std::uint32_t busy) {
@@ -158,7 +161,7 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
 }
 
 /// Of pairs of ranks with a core each: what the transport takes of a core for its bytes doesn't depend on how many take
-/// part, nor on whether they are of a collective.
+/// part, nor on whether they are of a collective. What a notification takes depends on the ops that it interrupts.
 void add_what_transfers_take(TaskList& tasks, const Job& job, std::size_t j) {
   const std::vector<TransferQuestion> questions = questions_of(job);
   if (questions.empty() || job.cluster.link.engine != TransferEngine::background) return;
@@ -174,9 +177,9 @@ void add_what_transfers_take(TaskList& tasks, const Job& job, std::size_t j) {
       std::ranges::any_of(questions, [](const TransferQuestion& q) { return q.kind == InstructionKind::send; });
   if (!sends || job.cluster.link.transport != Transport::notify) return;
   task.kind = Kind::notification;
-  task.label = fmt::format("{} compute beside notifications", job.world);
+  task.label = fmt::format("{} ops of {} beside notifications", job.world, job.model.text());
   task.question.kind = InstructionKind::send;
-  task.program = notification_probe(kProbeRepeats);
+  task.program = notification_probe(job.program, longest(all_at_once(job)));
   tasks.add(task, j);
 }
 

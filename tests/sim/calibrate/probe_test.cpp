@@ -110,28 +110,38 @@ TEST(OverlapProbe, FindsTheShareThatATransferTakes) {
   }
 }
 
-// What a notification takes from a core in the simulator is what the probe finds.
+// What a notification takes from a core in the simulator is what the probe finds, also where ops are short.
 TEST(NotificationProbe, FindsWhatANotificationTakes) {
-  Cluster cluster = plain_cluster(2);
-  cluster.link.transport = Transport::notify;
-  const Program probe = notification_probe(6);
-  Costs costs = costs_of(probe, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
-  const double compute_s = costs.work_s.at(0);
-  for (const double notification_s : {0.0, 0.1 * compute_s, 2 * compute_s}) {
-    for (TransferCost& transfer : costs.transfers)
-      transfer.rendezvous = {
-          .notification_s = notification_s, .latency_s = transfer.latency_s, .wire_s = transfer.wire_s};
-    const std::vector<double> found = notification_times(probe, simulate(probe, costs, cluster));
-    EXPECT_EQ(found.size(), 6);
-    for (const double seconds : found) EXPECT_NEAR(seconds, 0.98 * notification_s, 0.01 * compute_s);
+  for (const char* text : {"convnet,global_batch=64", "toy_mlp"}) {
+    SCOPED_TRACE(text);
+    const Model model = load_model(text);
+    const Program program = lower(model, parse_strategy("pipeline,pp=2,microbatches=2", model));
+    Cluster cluster = plain_cluster(2);
+    cluster.link.transport = Transport::notify;
+    for (std::uint32_t role = 0; role < 2; ++role) {
+      const Program probe = notification_probe(program, role);
+      Costs costs = costs_of(probe, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
+      for (double& seconds : costs.work_s) seconds *= 1000;
+      for (const double notification_s : {0.0, 1e-6, 2e-5}) {
+        for (TransferCost& transfer : costs.transfers)
+          transfer.rendezvous = {
+              .notification_s = notification_s, .latency_s = transfer.latency_s, .wire_s = transfer.wire_s};
+        const std::vector<double> found = notification_times(probe, simulate(probe, costs, cluster));
+        // Where both ranks are in step to the microsecond, posts fall between ops, and what is lost there isn't seen.
+        EXPECT_TRUE(notification_s < 1e-5 || !found.empty());
+        for (const double seconds : found) EXPECT_NEAR(seconds, 0.98 * notification_s, 0.15 * notification_s + 1e-9);
+      }
+    }
   }
 }
 
 // Ranks in other processes get programs as texts.
 TEST(Probes, AreReadFromTheirTexts) {
+  const Model model = load_model("toy_mlp");
   for (const Program& probe :
-       {overlap_probe(kQuestion, 2, 3), notification_probe(4), memory_probe(load_model("toy_mlp")),
-        transfer_probe(kQuestion, 4, 1e6, false), transfer_probe({InstructionKind::send, {}, 4096, 2}, 4, 1e6, true)})
+       {overlap_probe(kQuestion, 2, 3), notification_probe(lower(model, parse_strategy("pipeline,pp=2", model)), 1),
+        memory_probe(load_model("toy_mlp")), transfer_probe(kQuestion, 4, 1e6, false),
+        transfer_probe({InstructionKind::send, {}, 4096, 2}, 4, 1e6, true)})
     EXPECT_EQ(to_text(program_from_text(to_text(probe))), to_text(probe)) << probe.strategy;
 }
 
