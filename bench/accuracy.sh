@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# How accurate the forecasts are on this machine: every model by its strategies, on both worlds, beside plain PyTorch.
+# How accurate the forecasts are on this machine: every model by its strategies, on both worlds, beside plain PyTorch; and
+# the networks of bench/unseen.
 # The files of bench/results/ are made by this. The time limits add up to MINUTES, plus a round of each model; an
 # interrupted run goes on where it stopped.
 #
 #   bench/accuracy.sh [FOLDER [MINUTES]]   results/accuracy and 150 unless given: NAME.json, NAME.csv,
-#                                          NAME.profile.json, NAME.fit_profile.json, accuracy.csv
+#                                          NAME.profile.json, NAME.fit_profile.json, accuracy.csv, unseen.txt
 #
 # `fitted` is scored on shapes that it hasn't seen: each model is forecast from the models behind --fit-on.
 set -euo pipefail
@@ -13,10 +14,22 @@ out=${1:-results/accuracy} minutes=${2:-150}
 bench/setup.sh
 mkdir -p "$out"
 
-# compare NAME ROUNDS VISITS SHARE CUT SPLITS MODEL FIT_ON...: the first split size with every schedule, the others
-# with gpipe or, where SPLITS ends in *, with every schedule too. VISITS: the longer a step, the fewer a round needs. SHARE: of the time, in percent.
+# compare NAME ROUNDS VISITS SHARE ARGUMENTS...: VISITS: the longer a step, the fewer a round needs. SHARE: of the time, in
+# percent.
 compare() {
-  local name=$1 rounds=$2 visits=$3 seconds=$((minutes * 60 * $4 / 100)) cut=$5 splits=$6 model=$7
+  local name=$1 rounds=$2 visits=$3 seconds=$((minutes * 60 * $4 / 100))
+  shift 4
+  echo "accuracy: $name"
+  build/bin/paragauge compare "$@" -s single -s ddp -s ddp,overlap=1 -w local -w gloo --rounds "$rounds" \
+    --visits "$visits" --steps 1 --time-limit "$seconds" --timeout 300 \
+    --json "$out/$name.json" --csv "$out/$name.csv" >"$out/$name.log"
+  tail -n 1 "$out/$name.log"
+}
+
+# beside_peers NAME ROUNDS VISITS SHARE CUT SPLITS MODEL FIT_ON...: the first split size with every schedule, the others
+# with gpipe or, where SPLITS ends in *, with every schedule too.
+beside_peers() {
+  local name=$1 rounds=$2 visits=$3 share=$4 cut=$5 splits=$6 model=$7
   local arguments=() schedules="gpipe 1f1b forward_only" schedule split other
   shift 7
   for other in "$@"; do arguments+=(--fit-on "$other"); done
@@ -24,25 +37,30 @@ compare() {
     for schedule in $schedules; do arguments+=(-s "pipeline,cut=$cut,schedule=$schedule,split_size=$split"); done
     [[ $splits == *\* ]] || schedules=gpipe
   done
-  echo "accuracy: $name"
-  build/bin/paragauge compare -m "$model" -s single -s "model_parallel,cut=$cut" -s ddp -s ddp,overlap=1 "${arguments[@]}" \
-    -w local -w gloo --rounds "$rounds" --visits "$visits" --steps 1 --time-limit "$seconds" --peers --timeout 300 \
-    --json "$out/$name.json" --csv "$out/$name.csv" >"$out/$name.log"
-  tail -n 1 "$out/$name.log"
+  compare "$name" "$rounds" "$visits" "$share" -m "$model" -s "model_parallel,cut=$cut" "${arguments[@]}" --peers
+}
+
+# unseen NAME: a network that nothing was made for, also with strategies of four ranks.
+unseen() {
+  compare "$1" 12 2 5 -m "bench/unseen/$1.json" -s model_parallel,cut=half -s pipeline,cut=half,split_size=4 \
+    -s ddp,dp=4 -s pipeline,pp=4,cut=quarters,split_size=4
 }
 
 sgd=optimizer=sgd:lr=0.001
-compare resnet18_64 18 4 19 layer2 '2 1 4*' resnet18,image=64,global_batch=8,$sgd resnet34,image=64,global_batch=12,$sgd \
+beside_peers resnet18_64 18 4 17 layer2 '2 1 4*' resnet18,image=64,global_batch=8,$sgd resnet34,image=64,global_batch=12,$sgd \
   resnet34,image=64,global_batch=3,$sgd resnet34,image=80,global_batch=1,$sgd resnet34,image=48,global_batch=1,$sgd \
   resnet50,image=64,global_batch=2,$sgd
-compare convnet 46 4 25 pool2 '16 8 32*' convnet convnet,global_batch=12 convnet,global_batch=48
-compare resnet50 12 3 19 layer2 '2 1 4' resnet50,image=128,global_batch=8,loss=mse_loss,$sgd \
+beside_peers convnet 46 4 23 pool2 '16 8 32*' convnet convnet,global_batch=12 convnet,global_batch=48
+beside_peers resnet50 12 3 17 layer2 '2 1 4' resnet50,image=128,global_batch=8,loss=mse_loss,$sgd \
   resnet18,image=128,global_batch=4,loss=mse_loss,$sgd resnet50,image=128,global_batch=3,loss=mse_loss,$sgd \
   resnet50,image=128,global_batch=12,loss=mse_loss,$sgd resnet34,image=144,global_batch=1,loss=mse_loss,$sgd \
   resnet50,image=112,global_batch=1,loss=mse_loss,$sgd
-compare vgg11 12 3 27 features.10 '4 2 1' vgg11,image=64,global_batch=8,$sgd \
+beside_peers vgg11 12 3 24 features.10 '4 2 1' vgg11,image=64,global_batch=8,$sgd \
   vgg16,image=48,global_batch=3,$sgd vgg16,image=48,global_batch=12,$sgd resnet18,image=64,global_batch=1,$sgd
-compare resnet18_96 10 4 10 layer2 '8 4 2' resnet18,image=96,global_batch=16,$sgd \
+beside_peers resnet18_96 10 4 9 layer2 '8 4 2' resnet18,image=96,global_batch=16,$sgd \
   resnet34,image=96,global_batch=12,$sgd resnet34,image=96,global_batch=3,$sgd
+unseen uneven
+unseen grouped
 
+build/bin/paragauge report "$out"/{uneven,grouped}.json >"$out/unseen.txt"
 build/bin/paragauge report "$out"/{resnet18_64,convnet,resnet50,vgg11,resnet18_96}.json --csv "$out/accuracy.csv" | tee "$out/accuracy.txt" | tail -n 60
