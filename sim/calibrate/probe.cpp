@@ -167,12 +167,12 @@ class AloneBuilder {
     draft.role.storages = role_.storages;
   }
 
-  /// The list a few times, once with notifications of the other end in between.
+  /// The list's beginning a few times, once with notifications of the other end in between.
   void build_notified(std::uint32_t computes) {
     std::vector<std::uint32_t> tickets;
     for (std::uint32_t repeat = 0; repeat < kLists; ++repeat) {
       std::uint32_t next = repeat == kNotified ? 0 : kNotifications;
-      add_list(repeat, [&](std::uint32_t computed) {
+      add_list(repeat, computes, [&](std::uint32_t computed) {
         // One's own posts are halfway between the other's.
         for (; next < kNotifications && computed >= (2 * next + own_ + 1) * computes / (2 * kNotifications + 1); ++next)
           tickets.push_back(post_signal(next % 2 == 0 ? InstructionKind::recv : InstructionKind::send, 1 - own_, next));
@@ -194,7 +194,8 @@ class AloneBuilder {
       each_other([&](std::uint32_t other) { readies.push_back(post_signal(kind, other, kReady)); });
     wait_all(readies);
     if (waits) draft_.wait(turn, kNone);
-    for (std::uint32_t repeat = 0; repeat < lists_[own_].repeats; ++repeat) add_list(repeat, [](std::uint32_t) {});
+    for (std::uint32_t repeat = 0; repeat < lists_[own_].repeats; ++repeat)
+      add_list(repeat, kNone, [](std::uint32_t) {});
     if (passes_on) draft_.wait(post_signal(InstructionKind::send, own_ + 1, kTurn), kNone);
     each_other([&](std::uint32_t other) { ends.push_back(post_signal(InstructionKind::send, other, kEnd)); });
     wait_all(ends);
@@ -224,13 +225,13 @@ class AloneBuilder {
     return post(kind, peer, signal, add_constant(draft_, fmt::format("signal{}", draft_.role.tensors.size()), spec, 1));
   }
 
-  /// After every computed instruction, after(how many).
+  /// Up to so many computed instructions; after each, after(how many).
   template <class After>
-  void add_list(std::uint32_t repeat, const After& after) {
+  void add_list(std::uint32_t repeat, std::uint32_t most, const After& after) {
     std::uint32_t computed = 0;
     const std::vector<std::uint32_t> now = repeat > 0 ? add_again(role_, repeat, draft_.role)
                                                       : first_numbers(static_cast<std::uint32_t>(role_.tensors.size()));
-    for (std::uint32_t i = 0; i < role_.size(); ++i) {
+    for (std::uint32_t i = 0; i < role_.size() && computed < most; ++i) {
       Instruction instruction = role_.at(i);
       instruction.frees.clear();
       if (instruction.node != kNone) instruction.node = draft_.names->add(program_.names[instruction.node]);
@@ -337,7 +338,9 @@ Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, s
 
 Program notification_probe(const Program& program, std::uint32_t role) {
   const std::vector<RoleAlone> lists = {{role, {0}}, {role, {1}}};
-  const auto computes = static_cast<std::uint32_t>(std::ranges::count_if(program.roles[role].kind, is_computed));
+  constexpr std::uint32_t kMost = 64;  // the rest of a long list says no more
+  const auto computes =
+      std::min(kMost, static_cast<std::uint32_t>(std::ranges::count_if(program.roles[role].kind, is_computed)));
   Program result = probe_of("notification probe", {{0}, {1}}, {}, [&](Draft& draft, std::uint32_t own) {
     AloneBuilder(program, lists, own, draft).build_notified(computes);
   });

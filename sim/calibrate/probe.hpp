@@ -51,7 +51,7 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, 
 /// for memory), waits, and computes as many again alone.
 Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes);
 
-/// Two ranks that run the list of a role without the others, and meanwhile post small sends and recvs that the other
+/// Two ranks that run the beginning of a role's list without the others, and meanwhile post small sends and recvs that the other
 /// answers at the end: what handling a notification takes from a core in the middle of these very ops. It takes twice as
 /// much of a convolution as of a small linear layer.
 Program notification_probe(const Program& program, std::uint32_t role);

@@ -59,7 +59,8 @@ std::vector<std::uint32_t> first_ranks(std::uint32_t count) {
 
 /// The lists of all roles, the shorter ones so often that the longest is never alone.
 std::vector<RoleAlone> all_at_once(const Job& job) {
-  constexpr double kMargin = 2.5, kMost = 16;  // a data sheet knows little of a max pool
+  // A data sheet knows little of a max pool; of a long list's many ops it knows the sum better, and margin costs time.
+  constexpr double kShort_s = 0.02, kMarginOfShort = 2.5, kMargin = 1.5, kMost = 16;
   const std::unique_ptr<CostModel> sheet = cost_model_table().at("analytic").make(job.cluster, nullptr);
   std::vector<double> seconds;
   for (const Role& role : job.program.roles) {
@@ -68,12 +69,13 @@ std::vector<RoleAlone> all_at_once(const Job& job) {
       if (is_computed(role.kind[i])) of_role += sheet->compute(job.program.works[role.work[i]]).busy_s[0];
   }
   const auto most = static_cast<std::uint32_t>(std::ranges::max_element(seconds) - seconds.begin());
+  const double margin = seconds[most] < kShort_s ? kMarginOfShort : kMargin;
   std::vector<RoleAlone> lists;
   for (std::uint32_t r = 0; r < seconds.size(); ++r)
     lists.push_back({r, job.program.roles[r].ranks,
                      r == most ? 1
-                               : static_cast<std::uint32_t>(std::ceil(
-                                     std::min(kMargin * seconds[most] / std::max(seconds[r], 1e-9), kMost)))});
+                               : static_cast<std::uint32_t>(
+                                     std::ceil(std::min(margin * seconds[most] / std::max(seconds[r], 1e-9), kMost)))});
   return lists;
 }
 
