@@ -17,6 +17,7 @@ struct DtypeRow {
   std::string_view name;
   std::int64_t size;
 };
+constexpr std::string_view kChannelsLast = "nhwc";
 constexpr std::array<DtypeRow, 5> kDtypes{{{"f32", 4}, {"f64", 8}, {"bf16", 2}, {"f16", 2}, {"i64", 8}}};  // by Dtype
 
 }  // namespace
@@ -45,14 +46,17 @@ std::int64_t elements(const Shape& shape) {
 }
 
 std::string to_string(const TensorSpec& spec) {
-  return fmt::format("{}[{}]", to_string(spec.dtype), fmt::join(spec.shape, ","));
+  return fmt::format("{}[{}]{}", to_string(spec.dtype), fmt::join(spec.shape, ","),
+                     spec.channels_last ? kChannelsLast : "");
 }
 
 TensorSpec tensor_spec_from(std::string_view text) {
+  const bool channels_last = text.ends_with(kChannelsLast);
+  if (channels_last) text.remove_suffix(kChannelsLast.size());
   const std::size_t open = text.find('[');
   if (open == std::string_view::npos || !text.ends_with(']'))
     throw ConfigError("'{}' is not a tensor type; expected e.g. f32[16,3,32,32]", text);
-  TensorSpec spec{dtype_from(text.substr(0, open)), {}};
+  TensorSpec spec{dtype_from(text.substr(0, open)), {}, channels_last};
   const std::string_view sizes = text.substr(open + 1, text.size() - open - 2);
   for (const auto part : std::views::split(sizes, ',')) {
     const std::string_view size(part.begin(), part.end());
@@ -63,6 +67,9 @@ TensorSpec tensor_spec_from(std::string_view text) {
     if (error != std::errc() || end != last || !fits(spec.shape))
       throw ConfigError("'{}' is not a tensor type; sizes are positive integers, at most 2^40 elements", text);
   }
+  if (channels_last && spec.shape.size() != 4)
+    throw ConfigError("'{}{}' is not a tensor type; only four dimensions can be {}", text, kChannelsLast,
+                      kChannelsLast);
   return spec;
 }
 

@@ -1,4 +1,4 @@
-// Element types and tensor shapes.
+// Element types, tensor shapes and their order in memory.
 //
 //   TensorSpec weight{Dtype::f32, {64, 3, 7, 7}};       // to_string(weight) == "f32[64,3,7,7]"
 //   weight.bytes();                                     // 37632
@@ -31,6 +31,8 @@ std::int64_t elements(const Shape& shape);
 struct TensorSpec {
   Dtype dtype = Dtype::f32;
   Shape shape;
+  /// Of four dimensions: the channels of a pixel lie side by side (PyTorch's memory_format=channels_last, NHWC).
+  bool channels_last = false;
 
   [[nodiscard]] std::int64_t elements() const { return sim::elements(shape); }
   [[nodiscard]] std::int64_t bytes() const { return elements() * size_of(dtype); }
@@ -39,7 +41,7 @@ struct TensorSpec {
   friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
 };
 
-/// "f32[64,3,7,7]"; a scalar is "f32[]".
+/// "f32[64,3,7,7]", "f32[64,3,7,7]nhwc"; a scalar is "f32[]".
 std::string to_string(const TensorSpec& spec);
 /// The inverse of to_string; throws ConfigError.
 TensorSpec tensor_spec_from(std::string_view text);

@@ -15,12 +15,17 @@ void accumulate(const sim::Work&, const Operands& operands) {
   operands.writes[0] = operands.reads[0].add_(operands.reads[1]);
 }
 
+/// Its elements in the order in which they lie in memory.
+at::Tensor in_memory_order(const at::Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : tensor.as_strided({tensor.numel()}, {1});
+}
+
 /// Into a tensor of the executor (a bucket's slice) where there is one. The same call as DDP's reducer makes.
 void scaled_copy(const sim::Work&, const Operands& operands) {
-  const at::Tensor& source = operands.reads[0];
+  const at::Tensor source = in_memory_order(operands.reads[0]);
   at::Tensor& destination = operands.writes[0];
-  if (!destination.defined()) destination = at::empty_like(source);
-  at::Tensor view = destination.view_as(source);
+  if (!destination.defined()) destination = at::empty_like(operands.reads[0]);
+  at::Tensor view = in_memory_order(destination).view_as(source);
   if (operands.scale == 1)
     view.copy_(source);
   else
@@ -30,7 +35,7 @@ void scaled_copy(const sim::Work&, const Operands& operands) {
 /// Made on the host, and brought to the device.
 template <class Make>
 void on_the_host(const at::Tensor& tensor, const Make& make) {
-  if (tensor.is_cpu()) return make(tensor);
+  if (tensor.is_cpu() && tensor.is_contiguous()) return make(tensor);
   const at::Tensor made = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
   make(made);
   tensor.copy_(made);

@@ -1,3 +1,4 @@
+#include <ATen/ScalarOps.h>
 #include <ATen/ops/_adaptive_avg_pool2d_backward.h>
 #include <ATen/ops/_softmax.h>
 #include <ATen/ops/_softmax_backward_data.h>
@@ -9,6 +10,7 @@
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/div.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/flatten.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/max_pool2d.h>
@@ -161,8 +163,13 @@ void adaptive_avg_pool(const sim::Work& work, const Operands& operands) {
   }
   const at::Tensor &grad_output = operands.reads[0], &x = operands.reads[1];
   // ATen takes output_size=1 as a mean over the plane, forward and backward.
-  operands.writes[0] = side == 1 ? at::div(grad_output.expand(x.sizes()), x.size(2) * x.size(3))
-                                 : at::_adaptive_avg_pool2d_backward(grad_output, x);
+  if (side != 1) {
+    operands.writes[0] = at::_adaptive_avg_pool2d_backward(grad_output, x);
+    return;
+  }
+  operands.writes[0] = at::empty_like(x);
+  at::div_out(operands.writes[0], grad_output.expand(x.sizes()),
+              at::native::wrapped_scalar_tensor(x.size(2) * x.size(3)));
 }
 
 at::Tensor adaptive_avg_pool_reference(const sim::OpInstance& op, const ReferenceInputs& given) {

@@ -31,6 +31,12 @@ std::uint64_t stream(std::uint64_t seed, std::string_view name, std::int64_t row
 /// a VGG would take longer than its step. A prime, so that no two rows of a matrix begin at the same value.
 void draw(const at::Tensor& tensor, double center, double bound, std::uint64_t seed) {
   constexpr std::int64_t kPeriod = 65521;
+  if (!tensor.is_contiguous()) {  // the same values, wherever they lie
+    const at::Tensor contiguous = at::empty(tensor.sizes(), tensor.options());
+    draw(contiguous, center, bound, seed);
+    tensor.copy_(contiguous);
+    return;
+  }
   const at::Tensor flat = tensor.view(-1);
   const std::int64_t all = flat.numel(), drawn = std::min(kPeriod, all);
   flat.narrow(0, 0, drawn)

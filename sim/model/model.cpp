@@ -108,7 +108,7 @@ std::vector<OpInstance> Model::instances(std::int64_t rows) const {
 }
 
 TensorSpec Model::input_spec(std::int64_t rows) const {
-  TensorSpec batch{dtype, {rows}};
+  TensorSpec batch{dtype, {rows}, channels_last};
   batch.shape.insert(batch.shape.end(), input.begin(), input.end());
   return checked(*this, batch);
 }
@@ -144,7 +144,7 @@ std::uint32_t Model::grads(std::size_t node, const std::vector<bool>& needed) co
 
 Model load_model(std::string_view text) {
   const SpecText spec(text, "model");
-  spec.finish({"image", "global_batch", "loss", "optimizer", "dtype", "timing"});
+  spec.finish({"image", "global_batch", "loss", "optimizer", "dtype", "timing", "memory_format"});
   if (spec.head().empty()) throw ConfigError("model '{}': no name; expected name,key=value,…", text);
   const std::filesystem::path path = catalog_file("models", "model", spec.head());
   Model model = read_model_file(path);
@@ -173,6 +173,15 @@ Model load_model(std::string_view text) {
   if (const std::optional<std::string> timing = spec.text("timing")) {
     model.timing = timing_from(*timing, text);
     if (model.timing != Timing::step) model.options += ",timing=" + *timing;
+  }
+  if (const std::optional<std::string> format = spec.text("memory_format")) {
+    if (*format != "contiguous" && *format != "channels_last")
+      throw ConfigError("model '{}': memory_format={} must be contiguous or channels_last", text, *format);
+    model.channels_last = *format == "channels_last";
+    if (model.channels_last && model.input.size() != 3)
+      throw ConfigError("model '{}': memory_format=channels_last needs a model with input [channels, height, width]",
+                        text);
+    if (model.channels_last) model.options += ",memory_format=" + *format;
   }
   check_in_place(model);
   const TensorSpec prediction = model.instances(2).back().inputs[0];

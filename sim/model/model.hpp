@@ -44,8 +44,9 @@ struct Model {
   std::int64_t global_batch = 1;
   Dtype dtype = Dtype::f32;
   Timing timing = Timing::step;
-  std::vector<Node> nodes;  // the last one is the loss
-  OpInstance optimizer;     // attributes only; `inputs` empty
+  bool channels_last = false;  // PyTorch's memory_format, of inputs [channels, height, width] and all that follows
+  std::vector<Node> nodes;     // the last one is the loss
+  OpInstance optimizer;        // attributes only; `inputs` empty
   std::map<std::string, std::vector<std::string>> cuts;
 
   /// The text that load_model accepts and that makes this same model again.
@@ -63,7 +64,8 @@ struct Model {
 };
 
 /// A model of the catalog or a path to a .json file, and what differs from the file:
-/// `name[,image=S][,global_batch=B][,loss=…][,optimizer=kind:key=value:…][,dtype=f32][,timing=step|tutorial|epoch]`.
+/// `name[,image=S][,global_batch=B][,loss=…][,optimizer=kind:key=value:…][,dtype=f32][,timing=step|tutorial|epoch]
+/// [,memory_format=contiguous|channels_last]`.
 /// ConfigError that says what, where and what is allowed.
 Model load_model(std::string_view text);
 

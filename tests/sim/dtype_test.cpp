@@ -33,8 +33,8 @@ TEST(TensorSpec, CountsElementsAndBytes) {
 }
 
 TEST(TensorSpec, TextRoundTrip) {
-  for (const char* text :
-       {"f32[]", "f64[1]", "bf16[2,3]", "f16[4,3,2,1]", "i64[1099511627776]", "f32[1048576,1048576]"})
+  for (const char* text : {"f32[]", "f64[1]", "bf16[2,3]", "f16[4,3,2,1]", "f32[4,3,2,1]nhwc", "i64[1099511627776]",
+                           "f32[1048576,1048576]"})
     EXPECT_EQ(to_string(tensor_spec_from(text)), text);
   for (const TensorSpec& spec : {TensorSpec{Dtype::f32, {}}, TensorSpec{Dtype::i64, {7, 1, 9}}})
     EXPECT_EQ(tensor_spec_from(to_string(spec)), spec);
@@ -51,6 +51,7 @@ TEST(TensorSpec, SaysWhatIsWrongWithAText) {
         "f32[1048576,1048577]", "f32[99999999999999999999]", "f32[3,1099511627776,1099511627776]"})
     EXPECT_EQ(message(text),
               fmt::format("'{}' is not a tensor type; sizes are positive integers, at most 2^40 elements", text));
+  EXPECT_EQ(message("f32[4,3,2]nhwc"), "'f32[4,3,2]nhwc' is not a tensor type; only four dimensions can be nhwc");
   EXPECT_EQ(message("f32[1,]"), "'f32[1,]' is not a tensor type; it ends in a comma");
 }
 

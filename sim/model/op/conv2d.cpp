@@ -19,8 +19,8 @@ Signature signature(const OpInstance& op) {
     throw ConfigError("kernel_size={} is larger than the padded input {}", kernel, to_string(x));
   // torch.nn.Conv2d's default: kaiming_uniform with a = sqrt(5), that is ±1/sqrt(fan_in), for weight and bias.
   const double bound = 1.0 / std::sqrt(static_cast<double>(channels / groups * kernel * kernel));
-  Signature s{.output = {x.dtype, {x.shape[0], out, height, width}},
-              .parameters = {{"weight", {x.dtype, {out, channels / groups, kernel, kernel}}, bound}},
+  Signature s{.output = {x.dtype, {x.shape[0], out, height, width}, x.channels_last},
+              .parameters = {{"weight", {x.dtype, {out, channels / groups, kernel, kernel}, x.channels_last}, bound}},
               .backward_reads = {{Operand::From::input, 0}, {Operand::From::parameter, 0}}};
   if (op.integer("bias")) s.parameters.push_back({"bias", {x.dtype, {out}}, bound});
   return s;
@@ -43,6 +43,7 @@ constexpr std::int64_t kManyPixels = 12;  // MKL's, see cpu_kernel
 /// channels: 1.2 ns per weight for 2 to 8 pixels, 1.6 for 9, but 0.7 for 12 and 0.5 for 16).
 CpuKernel cpu_kernel(const OpInstance& op, Pass) {
   const TensorSpec& x = op.inputs[0];
+  if (x.channels_last) return {"oneDNN, channels last"};
   const std::int64_t kernel = op.integer("kernel_size"), stride = op.integer("stride"), batch = x.shape[0];
   const bool more_than_a_product = kernel > 1 || stride > 1 || op.integer("dilation") > 1 || batch >= 16;
   const bool large = op.integer("groups") > 1 || kernel > 3 || batch > 1 || x.elements() > 20480;

@@ -23,6 +23,10 @@ Signature add_signature(const OpInstance& op) {
 Signature flatten_signature(const OpInstance& op) {
   const TensorSpec& x = op.inputs[0];
   if (x.shape.size() < 2) throw ConfigError("op 'flatten' needs an input [batch, …], found {}", to_string(x));
+  if (x.channels_last && x.elements() != x.shape[0] * x.shape[1])
+    throw ConfigError(
+        "op 'flatten' would have to move {} (memory_format=channels_last): it is a view of one pixel only",
+        to_string(x));
   return {.output = {x.dtype, {x.shape[0], x.elements() / x.shape[0]}},
           .storage = OutputStorage::view,
           .backward_is_alias = true};
@@ -38,8 +42,8 @@ Signature max_signature(const OpInstance& op) {
   if (x.shape[2] + 2 * padding < kernel || x.shape[3] + 2 * padding < kernel)
     throw ConfigError("kernel_size={} is larger than the padded input {}", kernel, to_string(x));
   const Shape y{x.shape[0], x.shape[1], pooled(x.shape[2]), pooled(x.shape[3])};
-  return {.output = {x.dtype, y},
-          .saved = {{"indices", {Dtype::i64, y}}},
+  return {.output = {x.dtype, y, x.channels_last},
+          .saved = {{"indices", {Dtype::i64, y, x.channels_last}}},
           .backward_reads = {{Operand::From::input, 0}, {Operand::From::saved, 0}}};
 }
 
@@ -55,11 +59,18 @@ Signature average_signature(const OpInstance& op) {
   need_rank(op, 4, "[batch, channels, height, width]");
   const TensorSpec& x = op.inputs[0];
   const std::int64_t side = op.integer("output_size");
-  return {.output = {x.dtype, {x.shape[0], x.shape[1], side, side}}, .backward_reads = {{Operand::From::input, 0}}};
+  return {.output = {x.dtype, {x.shape[0], x.shape[1], side, side}, x.channels_last},
+          .backward_reads = {{Operand::From::input, 0}}};
 }
 
 Demand average_demand(const OpInstance& op, Pass, std::uint32_t) {
   return {count(op.inputs[0]), size(op.inputs[0]) + size(op.signature().output)};
+}
+
+/// ATen has kernels of their own for pools whose channels lie side by side.
+CpuKernel by_format(const OpInstance& op, Pass /*pass*/) {
+  if (op.inputs[0].channels_last) return {"channels last"};
+  return {};
 }
 
 }  // namespace
@@ -76,12 +87,14 @@ std::vector<OpKind> layer_kinds() {
                           {"stride", false, 0, 0, 1024},  // 0: kernel_size
                           {"padding", false, 0, 0, 1024}},
            .signature = max_signature,
-           .demand = max_demand},
+           .demand = max_demand,
+           .cpu_kernel = by_format},
           {.name = "adaptive_avg_pool",
            .equation = "y[i,j] = mean of window (i,j) of an output_size x output_size partition",
            .attributes = {{"output_size", true, 0, 1, 4096}},
            .signature = average_signature,
-           .demand = average_demand},
+           .demand = average_demand,
+           .cpu_kernel = by_format},
           {.name = "flatten",
            .equation = "y = x as [batch, features] (a view)",
            .signature = flatten_signature,

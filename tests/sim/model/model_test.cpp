@@ -189,6 +189,17 @@ TEST(ModelFile, GradientsFlowWhereParametersAre) {
   EXPECT_EQ(model.grads(5, needed), 1U);  // the target has none
 }
 
+// Kernels of their own: an op's text says in which order its input lies.
+TEST(ModelText, ChannelsLastIsOfEveryPlane) {
+  const Model model = load_model("resnet18,image=64,memory_format=channels_last");
+  EXPECT_EQ(load_model(model.text()).text(), model.text());
+  for (const OpInstance& op : model.instances(2)) {
+    const TensorSpec &x = op.inputs[0], output = op.signature().output;
+    EXPECT_EQ(x.channels_last, x.shape.size() == 4) << op.kind->name << " " << to_string(x);
+    EXPECT_EQ(output.channels_last, output.shape.size() == 4) << op.kind->name << " " << to_string(output);
+  }
+}
+
 // ---- Errors, word for word. ----
 
 TEST(ModelText, SaysWhatIsWrong) {
@@ -197,16 +208,26 @@ TEST(ModelText, SaysWhatIsWrong) {
             fmt::format("unknown model 'resnet51'; known: {}, or a path to a .json file; did you mean 'resnet50'?",
                         fmt::join(catalog_names("models"), ", ")));
   EXPECT_EQ(load("toy_mlp,dtyp=f64"),
-            "model 'toy_mlp,dtyp=f64': unknown key 'dtyp'; known: image, global_batch, loss, optimizer, dtype, timing; "
+            "model 'toy_mlp,dtyp=f64': unknown key 'dtyp'; known: image, global_batch, loss, optimizer, dtype, timing, "
+            "memory_format; "
             "did you mean 'dtype'?");
   EXPECT_EQ(load("toy_mlp,batch=3"),
-            "model 'toy_mlp,batch=3': unknown key 'batch'; known: image, global_batch, loss, optimizer, dtype, timing");
+            "model 'toy_mlp,batch=3': unknown key 'batch'; known: image, global_batch, loss, optimizer, dtype, timing, "
+            "memory_format");
   EXPECT_EQ(load("global_batch=3"), "model 'global_batch=3': no name; expected name,key=value,…");
   EXPECT_EQ(load(""), "model '': no name; expected name,key=value,…");
   EXPECT_EQ(load("toy_mlp,global_batch=0"),
             "model 'toy_mlp,global_batch=0': global_batch=0 must be a whole number from 1 to 10000000");
   EXPECT_EQ(load("toy_mlp,image=32"),
             "model 'toy_mlp,image=32': image= needs a model with input [channels, height, width]");
+  EXPECT_EQ(load("convnet,memory_format=nhwc"),
+            "model 'convnet,memory_format=nhwc': memory_format=nhwc must be contiguous or channels_last");
+  EXPECT_EQ(
+      load("toy_mlp,memory_format=channels_last"),
+      "model 'toy_mlp,memory_format=channels_last': memory_format=channels_last needs a model with input [channels, "
+      "height, width]");
+  EXPECT_NE(load("convnet,memory_format=channels_last").find("op 'flatten' would have to move f32[2,16,5,5]nhwc"),
+            std::string::npos);
   EXPECT_EQ(load("toy_mlp,timing=repeat"),
             "model 'toy_mlp,timing=repeat': timing=repeat must be one of step, tutorial, epoch");
   EXPECT_EQ(load("toy_mlp,dtype=bf16"), "model 'toy_mlp,dtype=bf16': dtype=bf16 must be f32 or f64");
