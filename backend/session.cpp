@@ -1,8 +1,10 @@
 #include "backend/session.hpp"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +13,7 @@
 #include <optional>
 #include <thread>
 
+#include "backend/machine/accelerator.hpp"
 #include "backend/machine/allocator.hpp"
 #include "backend/machine/scheduling.hpp"
 #include "backend/rank/progress.hpp"
@@ -18,6 +21,7 @@
 #include "backend/supervise.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
+#include "sim/program/memory.hpp"
 
 // What the processes of a world tell each other between steps, as CBOR, in which numbers keep their bits (NaN, too).
 namespace sim {
@@ -259,12 +263,30 @@ std::unique_ptr<ProcessSession> meet(const SessionOptions& options, const WorldM
 
 }  // namespace
 
+std::optional<std::string> Session::missing_memory(const sim::Program& program) const {
+  if (options_.device == "cpu") return std::nullopt;
+  std::int64_t most = 0, sum = 0;  // of one rank, of all
+  for (const sim::Role& role : program.roles) {
+    const std::int64_t bytes = sim::peak_memory(role).peak_bytes;
+    most = std::max(most, bytes);
+    sum += bytes * static_cast<std::int64_t>(role.ranks.size());
+  }
+  const std::int64_t needed = sim::world_kind(options_.world).processes ? most : sum;
+  const at::Device device = first_device(options_.device);
+  try {
+    at::empty({needed}, at::TensorOptions(device).dtype(at::kByte));
+    return std::nullopt;
+  } catch (const c10::OutOfMemoryError&) {
+    constexpr double kGiB = 1 << 30;
+    return fmt::format("does not fit: needs {:.3g} GiB, has {:.3g}", static_cast<double>(needed) / kGiB,
+                       static_cast<double>(memory_bytes(device)) / kGiB);
+  }
+}
+
 std::unique_ptr<Session> open_session(const SessionOptions& options) {
   const WorldMaker& maker = world_table().at(options.world);
   if (options.ranks == 0) throw sim::ConfigError("ranks=0 must be at least 1");
-  if (options.device != "cpu" && options.device != "cuda")
-    throw sim::ConfigError("unknown device '{}'; known: cpu, cuda{}", options.device,
-                           sim::did_you_mean(options.device, {"cpu", "cuda"}));
+  sim::check_device(options.device);
   check_timeout(options.timeout_s);
   usable_cores();
   at::set_num_threads(1);

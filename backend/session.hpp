@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,7 @@ namespace backend {
 struct SessionOptions {
   std::string world = "local";
   std::uint32_t ranks = 1;
-  std::string device = "cpu";  // "cpu" or "cuda"
+  std::string device = "cpu";  // as sim::check_device knows them
   double timeout_s = 60;       // for one transfer, barrier or step
   bool real_time = true;       // SCHED_FIFO where permitted; Session::real_time says what was had
 };
@@ -69,6 +70,9 @@ class Session {
   /// Collective over the ranks; sim::RunError names rank and instruction when one fails or the timeout passes. A
   /// program for fewer ranks than the session has leaves the others idle.
   virtual RunResult run(const RunRequest& request) = 0;
+  /// Why an accelerator hasn't the memory that the program's tensors need, by trying: "does not fit: needs 80.1 GiB, has
+  /// 79.6". Host memory isn't tried.
+  [[nodiscard]] std::optional<std::string> missing_memory(const sim::Program& program) const;
 
  protected:
   explicit Session(const SessionOptions& options) : options_(options) {}
@@ -78,7 +82,7 @@ class Session {
 };
 
 /// From here on LibTorch uses one thread per rank, and the counting allocator.
-/// ConfigError: unknown world or device, no GPU for device=cuda, ranks that don't match WORLD_SIZE. Null on a rank that
+/// ConfigError: unknown world or device, no such device, ranks that don't match WORLD_SIZE. Null on a rank that
 /// served and is done.
 std::unique_ptr<Session> open_session(const SessionOptions& options);
 

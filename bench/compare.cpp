@@ -288,7 +288,7 @@ class Rounds {
 
 int compare(const Options& options) {
   const double begin_s = backend::now_s();
-  const std::vector<Job> jobs = make_jobs(options.subject, options.machine);
+  std::vector<Job> jobs = make_jobs(options.subject, options.machine);
   sim::Result result;
   result.kind = "compare";
   if (!options.json.empty()) result = sim::resume_or_new(options.json, result.kind);
@@ -310,6 +310,7 @@ int compare(const Options& options) {
   nlohmann::json session = context(options.machine, worlds);
   session["options"] = conditions;
   result.begin_session(session, options.json);
+  jobs = that_fit(std::move(jobs), worlds, result);
   const int first = result.next_round();
   if (first > 0) fmt::print("compare: going on with round {}\n", first + 1);
   Rounds rounds(options, jobs, worlds, first > 0);

@@ -33,7 +33,7 @@ benchmark::internal::Benchmark* add_case(const std::string& name, Body body) {
 inline void add_machine(CLI::App& app, Machine& machine, int argc, char** argv) {
   machine.argv.assign(argv, argv + argc);
   app.allow_extras();
-  app.add_option("-w,--world", machine.worlds, sim::machine_world_table().names())->capture_default_str();
+  app.add_option("-w,--world", machine.worlds, sim::world_table().names())->capture_default_str();
   app.add_option("--device", machine.device, "cpu or cuda")->capture_default_str();
 }
 

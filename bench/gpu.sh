@@ -1,42 +1,63 @@
 #!/usr/bin/env bash
-# The R1 and R2 comparisons on one GPU, on a machine that has torch 2.11 for Python but neither Debian's headers nor a
+# What one machine with GPUs can show, on a machine that has torch 2.11 for Python but neither Debian's headers nor a
 # network. Build here, carry, run there; every phase ends within 9 minutes and goes on where it was stopped.
 #
-#   bench/gpu.sh pack            here: build/gpu/ with the program and the libraries that machine may lack
-#   bench/gpu.sh run OUT [PHASE] there: all phases (or one) into folder OUT; phases: check resnet50 splits convnet
-#   DEVICE=cpu bench/gpu.sh run OUT     the rehearsal, with models small enough for a CPU core
+#   bench/gpu.sh pack            here: build/gpu/ with the programs and the libraries that machine may lack
+#   bench/gpu.sh run OUT [PHASE] there: all phases (or one) into folder OUT, and OUT.tar.gz of it
+#   DEVICE=cpu bench/gpu.sh run OUT            the rehearsal, with models small enough for a CPU core
+#   DEVICE=privateuseone bench/gpu.sh run OUT  the same on the stand-in accelerator (tests/standin); its times mean nothing
 #
-# All ranks are streams of one process and share the GPU (world local): what model parallelism costs in launches and
-# copies shows, what a second GPU would gain does not.
+# Phases: check      tests by label gpu, strategies verified in float64
+#         calibrate  ops and links into a profile
+#         suites     every catalog model in Google Benchmark
+#         resnet50, splits, vgg16, convnet   R1, its sweep of split sizes, and R2, beside plain PyTorch
+#         nccl       transfers from 8 B to 1 GiB (algbw, busbw as nccl-tests), where there are 2 GPUs and more
+#         memory     what fits: predicted beside what the allocator had
+#
+# On one GPU all ranks are streams of one process (world local): what model parallelism costs in launches and copies shows,
+# what a second GPU would gain does not.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 pack() {
   mkdir -p build/gpu
-  cp build/bin/paragauge build/gpu/
-  ldd build/bin/paragauge | awk '$3 ~ /libfmt|libgomp|libstdc/ { print $3 }' | xargs -I{} cp -L {} build/gpu/
+  cp build/bin/paragauge build/bin/paragauge_suite build/bin/paragauge_parts_suite build/tests/backend_tests build/gpu/
+  strip build/gpu/*
+  ldd build/bin/paragauge_suite build/tests/backend_tests | awk '$3 ~ /libfmt|libgomp|libstdc|libbenchmark|libgtest/ { print $3 }' | sort -u | xargs -I{} cp -L {} build/gpu/
   du -sh build/gpu
 }
 
 run() {
-  out=$1 phases=${2:-check resnet50 splits convnet}
+  out=$1 phases=${2:-check calibrate suites resnet50 splits vgg16 convnet nccl memory}
   device=${DEVICE:-cuda} python=${PARAGAUGE_PYTHON:-$(command -v python3)}
-  [[ -x .venv/bin/python && $device == cpu ]] && python=.venv/bin/python
+  [[ -x .venv/bin/python && $device != cuda ]] && python=.venv/bin/python
   torch=$("$python" -c 'import os, torch; print(os.path.dirname(torch.__file__))')
-  export LD_LIBRARY_PATH=$torch/lib:$PWD/build/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PARAGAUGE_PYTHON=$python
+  export LD_LIBRARY_PATH=$torch/lib:$torch/../nvidia/nccl/lib:$PWD/build/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PARAGAUGE_PYTHON=$python
   export PARAGAUGE_CATALOG_DIR=$PWD/sim/catalog
-  batch=120 image=128 splits=(20 1 3 5 8 10 12 40 60)
-  [[ $device == cpu ]] && batch=12 image=32 splits=(6 3 4)
+  batch=120 image=128 splits=(20 1 3 5 8 10 12 40 60) largest=1073741824 peers=(--peers) worlds=(-w local) gpus=2
+  if [[ $device == cuda ]]; then
+    gpus=$(nvidia-smi --list-gpus | wc -l)
+  else
+    batch=12 image=32 splits=(6 3 4) largest=65536
+  fi
+  if [[ $device == privateuseone ]]; then
+    export LD_PRELOAD=$PWD/build/tests/libstandin.so LD_LIBRARY_PATH=$PWD/build/tests/standin:$LD_LIBRARY_PATH STANDIN_DEVICES=$gpus
+    peers=() # Python has no such device
+  fi
   resnet50=resnet50,image=$image,global_batch=$batch,loss=mse_loss,optimizer=sgd:lr=0.001,timing=tutorial
   mkdir -p "$out"
-  for phase in $phases; do "phase_$phase"; done
+  for phase in $phases; do
+    echo "gpu: $phase"
+    "phase_$phase"
+  done
+  tar -czf "$out.tar.gz" -C "$(dirname "$out")" "$(basename "$out")"
 }
 
 paragauge() { build/gpu/paragauge "$@" --device "$device" --timeout 120; }
 compare() { # NAME ROUNDS SECONDS ARGUMENTS…
   local name=$1 rounds=$2 seconds=$3
   shift 3
-  paragauge compare "$@" -w local --rounds "$rounds" --time-limit "$seconds" --peers \
+  paragauge compare "$@" "${worlds[@]}" --rounds "$rounds" --time-limit "$seconds" "${peers[@]}" \
     --json "$out/$name.json" --csv "$out/$name.csv" | tee "$out/$name.log" | tail -n 60
 }
 
@@ -45,6 +66,17 @@ phase_check() {
   paragauge measure -m toy_mlp -m convnet,global_batch=8 -m resnet18,image=32,global_batch=8 -s single -s model_parallel \
     -s pipeline,microbatches=2 -s pipeline,schedule=forward_only,microbatches=2 -s ddp -w local --steps 1 --verify |
     tee "$out/check.log" | grep verify
+  [[ $device == cuda ]] || return 0
+  build/gpu/backend_tests --gtest_filter='*Cuda*' >"$out/tests.log" 2>&1 || true
+  tail -n 3 "$out/tests.log"
+}
+phase_calibrate() {
+  paragauge calibrate -m "$resnet50" -m convnet -s single -s model_parallel -s ddp "${worlds[@]}" --rounds 2 -o "$out/profile.json" >"$out/calibrate.log"
+}
+phase_suites() {
+  [[ $device != privateuseone ]] || return 0 # hours: every kernel waits for its turn
+  timeout 500 build/gpu/paragauge_suite --device "$device" --benchmark_filter='measured/(convnet|resnet50|vgg16)' \
+    --benchmark_out="$out/suite.csv" --benchmark_out_format=csv >"$out/suite.log"
 }
 phase_resnet50() {
   local pipeline=pipeline,cut=r1,split_size=${splits[0]}
@@ -56,13 +88,29 @@ phase_splits() {
   for split in "${splits[@]}"; do strategies+=(-s "pipeline,cut=r1,schedule=forward_only,split_size=$split"); done
   compare splits 8 480 -m "$resnet50" -s single "${strategies[@]}"
 }
+phase_vgg16() {
+  compare vgg16 8 300 -m "vgg16,image=$image,global_batch=$batch" -s single -s model_parallel -s ddp -s ddp,dp=4
+}
 phase_convnet() {
   compare convnet 12 300 -m convnet,timing=epoch -s single -s model_parallel,pp=4,cut=r2 \
     -s pipeline,pp=4,cut=r2,schedule=forward_only,split_size=8
+}
+phase_nccl() {
+  if [[ $device == cpu ]] || ((gpus < 2)); then
+    echo "gpu: nccl needs two GPUs, this machine has $gpus" | tee "$out/nccl.log"
+    return 0
+  fi
+  timeout 500 build/gpu/paragauge_parts_suite --device "$device" -w nccl --ranks "$gpus" --largest "$largest" \
+    --benchmark_filter=collective --benchmark_out="$out/nccl.csv" --benchmark_out_format=csv >"$out/nccl.log"
+}
+phase_memory() {
+  local batches=() size
+  for size in 1 2 4; do batches+=(-m "resnet50,image=$image,global_batch=$((batch * size))"); done
+  paragauge measure "${batches[@]}" -s single -w local --steps 2 --json "$out/memory.json" --csv "$out/memory.csv" >"$out/memory.log"
 }
 
 case ${1:-} in
   pack) pack ;;
   run) shift; run "${@:?bench/gpu.sh run needs a folder}" ;;
-  *) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  *) sed -n '2,20s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

@@ -35,7 +35,7 @@ int list(const Options& /*options*/) {
   fmt::print("devices            {}\n", fmt::join(sim::catalog_names("devices"), ", "));
   fmt::print("clusters           {}\n", fmt::join(sim::catalog_names("clusters"), ", "));
 #ifdef PARAGAUGE_BACKEND
-  section("worlds", sim::machine_world_table(), [](const sim::WorldKind& kind) { return kind.description; });
+  section("worlds", sim::world_table(), [](const sim::WorldKind& kind) { return kind.description; });
 #else
   fmt::print("worlds             none: built without LibTorch\n");
 #endif

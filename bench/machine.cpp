@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "backend/machine/accelerator.hpp"
 #include "backend/machine/environment.hpp"
 #include "backend/machine/scheduling.hpp"
 #include "backend/supervise.hpp"
@@ -20,6 +21,9 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine) {
   const bool real_time = machine.real_time && backend::RealTime(backend::kComputePriority).permitted();
   std::set<std::string> seen;  // "ddp" is "ddp,dp=2": used once
   sim::check_network(machine.network, machine.worlds);
+  sim::check_device(machine.device);
+  std::optional<backend::Accelerator> accelerator;
+  if (machine.device != "cpu") accelerator = backend::describe(machine.device);
   for (const std::string& model_text : subject.models) {
     const sim::Model model = sim::load_model(model_text);
     for (const std::string& strategy_text : subject.strategies) {
@@ -32,6 +36,9 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine) {
       for (const std::string& world : machine.worlds) {
         sim::Cluster cluster =
             sim::machine_cluster(world, machine.device, machine.network, strategy.ranks(), backend::usable_cores());
+        if (accelerator)
+          cluster = sim::with_accelerator(cluster, accelerator->name,
+                                          sim::bytes(static_cast<double>(accelerator->memory_bytes)));
         if (!real_time) cluster.scheduling = sim::Scheduling::fair;
         jobs.push_back({model, strategy, cluster.world, program, cluster});
       }
@@ -78,6 +85,18 @@ Worlds open_worlds(const Machine& machine, const std::vector<Job>& jobs) {
   return worlds;
 }
 
+std::vector<Job> that_fit(std::vector<Job> jobs, const Worlds& worlds, sim::Result& result) {
+  std::erase_if(jobs, [&](const Job& job) {
+    const std::optional<std::string> missing = worlds.at(job.world).missing_memory(job.program);
+    if (!missing) return false;
+    sim::Cell& cell = result.cell(job.program, job.world);
+    sim::place(cell, job.program, job.cluster);
+    cell.skipped = *missing;
+    return true;
+  });
+  return jobs;
+}
+
 nlohmann::json context(const Machine& machine, const Worlds& worlds) {
   const std::optional<std::int32_t> idle_latency = backend::idle_latency_us();
   const bool real_time =
@@ -104,7 +123,7 @@ void add_measured(sim::Cell& cell, sim::Round& round, const backend::RunResult& 
   round.measured.add(steps);
   const auto largest = std::ranges::max_element(run.memory, {}, &backend::RankMemory::peak_bytes);
   cell.memory.measured_peak_bytes = largest->peak_bytes;
-  cell.memory.allocator_peak_bytes = largest->allocator_peak_bytes;
+  if (largest->allocator_peak_bytes > 0) cell.memory.allocator_peak_bytes = largest->allocator_peak_bytes;
   cell.memory.resident_peak_bytes = largest->resident_peak_bytes;
 }
 

@@ -42,12 +42,13 @@ double verify(const Job& job, backend::Session& session, bool details, Progress&
 
 int measure(const Options& options) {
   if (!options.json.empty()) sim::check_replaceable(options.json, "measure");
-  const std::vector<Job> jobs = make_jobs(options.subject, options.machine);
+  std::vector<Job> jobs = make_jobs(options.subject, options.machine);
   const Worlds worlds = open_worlds(options.machine, jobs);
   if (worlds.done) return *worlds.done;
   sim::Result result;
   result.kind = "measure";
   result.begin_session(context(options.machine, worlds), options.json);
+  jobs = that_fit(std::move(jobs), worlds, result);
   double largest_error = 0;
   Progress progress("measure");
   std::size_t done = 0;

@@ -74,7 +74,7 @@ void add_subject(CLI::App* command, Options& options) {
 
 void add_world(CLI::App* command, bench::Machine& machine) {
   text(command, "-w,--world", machine.worlds,
-       fmt::format("on what: ranks of this machine ({})", sim::machine_world_table().names()));
+       fmt::format("on what: ranks of this machine ({})", sim::world_table().names()));
   text(command, "--device", machine.device, "cpu or cuda")->capture_default_str();
   text(command, "--network", machine.network,
        "gloo over links of this rate (100mbit, 1gbit, unlimited), made by bench/network.sh");

@@ -5,7 +5,9 @@
 //       --benchmark_out=parts.csv --benchmark_out_format=csv
 //
 // op/<model>/<work> and link/<world>/<kind>/<bytes>, manual time; counters flops_per_s and bytes_per_s (compulsory
-// traffic; for links the size s of nccl-tests over the time). All samples of one op come from the same runs of its
+// traffic; for links the size s of nccl-tests over the time). collective/<world>/<kind>/<ranks>/<bytes>, from 8 B to
+// --largest: algbw = s over the time and busbw = algbw × factor, as nccl-tests define them (GB/s); the factor is 2(n−1)/n for
+// all_reduce, 1 for broadcast and for send. All samples of one op come from the same runs of its
 // model in order, so that the caches are in a step's state. Worlds of processes are spawned; rank 0 drives.
 #include <fmt/format.h>
 
@@ -17,6 +19,7 @@
 #include "bench/commands.hpp"
 #include "bench/google_benchmark.hpp"
 #include "bench/machine.hpp"
+#include "sim/calibrate/probe.hpp"
 #include "sim/cost/profile.hpp"
 
 namespace bench {
@@ -35,15 +38,71 @@ void report(benchmark::State& state, const std::vector<double>& seconds, double 
   state.counters["bytes_per_s"] = bytes * static_cast<double>(i) / sum_s;
 }
 
+/// What a transfer of s bytes among n ranks moves over the slowest link, in s (nccl-tests' PERFORMANCE.md).
+double bus_factor(const sim::TransferQuestion& question) {
+  const double n = question.members;
+  return question.kind == sim::InstructionKind::collective && question.collective == sim::CollectiveKind::all_reduce
+             ? 2 * (n - 1) / n
+             : 1;
+}
+
+void transfer(benchmark::State& state, const sim::CalibrationTask& task, backend::Session& session) {
+  constexpr std::uint32_t kWarmupSteps = 1, kSteps = 3;
+  std::vector<sim::Timeline> steps;
+  for (backend::StepResult& step :
+       session.run({.program = task.program, .warmup_steps = kWarmupSteps, .steps = kSteps}).steps)
+    steps.push_back(std::move(step.timeline));
+  const sim::CalibrationSamples samples = sim::samples_of(task, steps);
+  double sum_s = 0;
+  std::size_t i = 0;
+  for ([[maybe_unused]] auto _ : state) {
+    const double sample_s = samples.link.transfers.at(i++ % samples.link.transfers.size());
+    state.SetIterationTime(sample_s);
+    sum_s += sample_s;
+  }
+  const double algbw = static_cast<double>(task.question.bytes) * static_cast<double>(i) / sum_s / 1e9;
+  state.counters["algbw_GBps"] = algbw;
+  state.counters["busbw_GBps"] = algbw * bus_factor(task.question);
+}
+
+/// One task for each size of each kind of transfer in a world.
+std::vector<sim::CalibrationTask> transfers_of(const Job& job, std::int64_t largest) {
+  constexpr std::uint32_t kRepeats = 8;
+  std::vector<sim::TransferQuestion> questions;
+  for (std::int64_t bytes = 8; bytes <= largest; bytes *= 8) {
+    for (const sim::CollectiveKind kind : sim::kCollectiveKinds)
+      questions.push_back({sim::InstructionKind::collective, kind, bytes, job.program.ranks()});
+    questions.push_back({sim::InstructionKind::send, {}, bytes, 2});
+  }
+  std::vector<sim::CalibrationTask> tasks;
+  for (const sim::TransferQuestion& question : questions) {
+    sim::CalibrationTask& task = tasks.emplace_back();
+    task.kind = sim::CalibrationTask::Kind::transfers;
+    task.world = job.world;
+    task.cluster = job.cluster;
+    task.question = question;
+    task.program = sim::transfer_probe(question, kRepeats, /*bytes_before=*/0, task.has_unexpected());
+  }
+  return tasks;
+}
+
 int run(int argc, char** argv) {
   Machine machine;
+  std::int64_t largest = 64 << 20;
+  std::uint32_t ranks = 2;
   std::vector<std::string> models{"convnet,global_batch=64", "resnet18,image=64,global_batch=8"};
   CLI::App app("Google Benchmark suite of ops and links; --benchmark_… flags are Google Benchmark's.");
   add_machine(app, machine, argc, argv);
   app.add_option("-m,--model", models, "models whose ops are timed")->capture_default_str();
+  app.add_option("--ranks", ranks, "of collective/…")->capture_default_str()->check(CLI::Range(2, 1024));
+  app.add_option("--largest", largest, "bytes of collective/…")->capture_default_str()->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   const std::vector<Job> jobs = make_jobs({models, {"single", "model_parallel", "ddp"}}, machine);
-  const Worlds worlds = open_worlds(machine, jobs);
+  const std::vector<Job> all_ranks =
+      make_jobs({{fmt::format("toy_mlp,global_batch={}", ranks)}, {fmt::format("ddp,dp={}", ranks)}}, machine);
+  std::vector<Job> of_worlds = jobs;
+  of_worlds.insert(of_worlds.end(), all_ranks.begin(), all_ranks.end());
+  const Worlds worlds = open_worlds(machine, of_worlds);
   if (worlds.done) return *worlds.done;
   backend::Calibrator calibrator(sim::calibration_tasks(jobs, {.other_sizes = true}), worlds.by_label());
   const std::vector<sim::CalibrationTask>& tasks = calibrator.tasks();
@@ -72,6 +131,12 @@ int run(int argc, char** argv) {
                   [=, &samples_of](benchmark::State& state) { report(state, samples_of(t).link.transfers, 0, bytes); });
     }
   }
+  for (const Job& job : all_ranks)
+    for (const sim::CalibrationTask& task : transfers_of(job, largest)) {
+      const std::string kind = sim::link_key(task.world, task.question).kind;
+      add_samples(fmt::format("collective/{}/{}/{}/{}", task.world, kind, task.question.members, task.question.bytes),
+                  [=, &worlds](benchmark::State& state) { transfer(state, task, worlds.at(task.world)); });
+    }
   return run_benchmarks(argv[0], app.remaining());
 }
 

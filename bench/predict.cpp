@@ -29,11 +29,10 @@ namespace {
 std::vector<sim::Cluster> clusters_of(const Options& options, std::uint32_t ranks) {
   if (!options.cluster.empty()) return {sim::load_cluster(options.cluster, ranks, options.devices)};
   sim::check_network(options.machine.network, options.machine.worlds);
-  const bool cuda = options.machine.device == "cuda";
-  const std::uint32_t devices = options.devices != 0 ? options.devices : cuda ? 1 : std::thread::hardware_concurrency();
+  const std::uint32_t cores = options.devices != 0 ? options.devices : std::thread::hardware_concurrency();
   std::vector<sim::Cluster> clusters;
   for (const std::string& world : options.machine.worlds)
-    clusters.push_back(sim::machine_cluster(world, options.machine.device, options.machine.network, ranks, devices));
+    clusters.push_back(sim::machine_cluster(world, options.machine.device, options.machine.network, ranks, cores));
   return clusters;
 }
 

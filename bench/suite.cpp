@@ -65,7 +65,7 @@ void count(benchmark::State& state, const sim::Program& program, const sim::Step
 void predicted(benchmark::State& state, const Case& what, const std::string& device, const std::string& world,
                const std::optional<sim::Profile>& profile) {
   const std::uint32_t ranks = what.strategy.ranks();
-  const sim::Cluster cluster = sim::machine_cluster(world, device, "", ranks, device == "cuda" ? 1 : ranks);
+  const sim::Cluster cluster = sim::machine_cluster(world, device, "", ranks, ranks);
   const sim::StepTime step = profile ? sim::forecast(what.program, cluster, "profiled", &*profile).step
                                      : sim::forecast(what.program, cluster, "analytic").step;
   for ([[maybe_unused]] auto _ : state) state.SetIterationTime(step.step_s);

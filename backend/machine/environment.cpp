@@ -2,25 +2,22 @@
 
 #include <ATen/Context.h>
 #include <ATen/Version.h>
-#include <ATen/detail/CUDAHooksInterface.h>
 #include <fmt/format.h>
 #include <sys/utsname.h>
 #include <torch/version.h>
 #include <unistd.h>
 
 #include <array>
-#include <cstdio>
 #include <ctime>
 #include <fstream>
 #include <numeric>
 #include <optional>
 #include <string>
 
+#include "backend/machine/accelerator.hpp"
+#include "backend/machine/process.hpp"
 #include "backend/machine/scheduling.hpp"
 #include "backend/machine/system_file.hpp"
-#ifdef PARAGAUGE_CUDA
-#include <ATen/cuda/CUDAContext.h>
-#endif
 
 namespace backend {
 namespace {
@@ -30,17 +27,6 @@ using Json = nlohmann::json;
 /// Or null.
 Json json(const std::optional<std::string>& value) { return value ? Json(*value) : Json(); }
 Json line_of(const std::string& path) { return json(first_line(path)); }
-
-Json output_of(const std::string& command) {
-  std::string text;
-  if (FILE* pipe = popen((command + " 2>/dev/null").c_str(), "r")) {
-    std::array<char, 256> part{};
-    while (std::fgets(part.data(), part.size(), pipe) != nullptr) text += part.data();
-    pclose(pipe);
-  }
-  while (text.ends_with('\n')) text.pop_back();
-  return text.empty() ? Json() : Json(text);
-}
 
 struct Ticks {
   std::uint64_t steal = 0, total = 0;
@@ -67,16 +53,9 @@ Json caches() {
   return sizes;
 }
 
-Json gpus() {
+Json describe_gpus() {
   Json list = Json::array();
-#ifdef PARAGAUGE_CUDA
-  if (at::hasCUDA())
-    for (int i = 0; i < at::detail::getCUDAHooks().deviceCount(); ++i) {
-      const cudaDeviceProp& properties = *at::cuda::getDeviceProperties(i);
-      list.push_back(
-          {{"name", properties.name}, {"memory_GiB", static_cast<double>(properties.totalGlobalMem) / 1073741824.0}});
-    }
-#endif
+  for (const Accelerator& gpu : gpus()) list.push_back(gpu.details);
   return list;
 }
 
@@ -95,7 +74,7 @@ Json environment() {
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)) / 1073741824.0;
   const std::string source = PARAGAUGE_SOURCE_DIR;
   return {{"date", date.data()},
-          {"commit", output_of("git -C '" + source + "' describe --always --dirty --abbrev=12")},
+          {"commit", json(output_of("git -C '" + source + "' describe --always --dirty --abbrev=12"))},
           {"cpu",
            {{"model", json(field("/proc/cpuinfo", "model name"))},
             {"usable_cores", usable_cores()},
@@ -111,7 +90,7 @@ Json environment() {
           {"mkl", at::get_mkl_version()},
           {"onednn", at::get_mkldnn_version()},
           {"cpu_capability", at::get_cpu_capability()},
-          {"gpus", gpus()}};
+          {"gpus", describe_gpus()}};
 }
 
 }  // namespace backend

@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 
 #include "backend/machine/system_file.hpp"
@@ -98,6 +99,17 @@ std::vector<std::string> environment_with(const std::vector<std::pair<std::strin
   }
   for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
   return environment;
+}
+
+std::optional<std::string> output_of(const std::string& command) {
+  std::string text;
+  if (FILE* pipe = popen((command + " 2>/dev/null").c_str(), "r")) {
+    std::array<char, 256> part{};
+    while (std::fgets(part.data(), part.size(), pipe) != nullptr) text += part.data();
+    pclose(pipe);
+  }
+  while (text.ends_with('\n')) text.pop_back();
+  return text.empty() ? std::nullopt : std::optional(text);
 }
 
 bool succeeded(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == 0; }

@@ -54,6 +54,9 @@ class Process {
 std::vector<std::string> environment_with(const std::vector<std::pair<std::string, std::string>>& variables,
                                           std::span<const std::string_view> without = {});
 
+/// What a shell command prints, without the last line's end; its errors are dropped. None where that is nothing.
+std::optional<std::string> output_of(const std::string& command);
+
 bool succeeded(int status);
 /// "died (signal 9)", "ended with status 2".
 std::string describe_status(int status);

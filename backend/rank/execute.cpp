@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "backend/machine/allocator.hpp"
+#include "backend/machine/accelerator.hpp"
 #include "backend/rank/initial.hpp"
 #include "sim/error.hpp"
 #include "sim/model/model.hpp"
@@ -33,6 +33,10 @@ at::ScalarType scalar_type(sim::Dtype dtype) {
   throw sim::InternalError("dtype {}", static_cast<int>(dtype));
 }
 
+at::MemoryFormat memory_format(const sim::TensorSpec& spec) {
+  return spec.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+}
+
 }  // namespace
 
 Executor::Executor(const sim::Program& program, sim::Program::Place place, Communicator& communicator,
@@ -52,7 +56,8 @@ Executor::Executor(const sim::Program& program, sim::Program::Place place, Commu
 
 at::Tensor Executor::allocate(std::uint32_t id) const {
   const sim::TensorSpec& spec = role_.tensors[id].spec;
-  return at::empty(spec.shape, at::TensorOptions(communicator_.device()).dtype(scalar_type(spec.dtype)));
+  return at::empty(spec.shape, at::TensorOptions(communicator_.device()).dtype(scalar_type(spec.dtype)),
+                   memory_format(spec));
 }
 
 /// The tensor in its storage, of which the owner lives.
@@ -64,6 +69,7 @@ at::Tensor Executor::view(std::uint32_t id) const {
                                            c10::scalarTypeToTypeMeta(scalar_type(tensor.spec.dtype)));
   impl->set_storage_offset(tensor.offset_bytes / sim::size_of(tensor.spec.dtype));
   impl->set_sizes_contiguous(tensor.spec.shape);
+  if (tensor.spec.channels_last) impl->empty_tensor_restride(memory_format(tensor.spec));
   return at::Tensor(std::move(impl));
 }
 
@@ -85,7 +91,7 @@ void Executor::make_persistent(std::uint64_t seed) {
       classes = sim::load_model(program_.model).classes;
     set_initial(tensors_[t], tensor, classes, place_.replica, seed);
   }
-  reset_peak(communicator_.rank());
+  restart_peak();
 }
 
 /// Which storages and tensors there are before an instruction.
@@ -190,7 +196,7 @@ void Executor::step(StepRecord& record, Progress& progress) {
     throw sim::RunError("rank {}{}: {}", communicator_.rank(), where, what.substr(0, what.find('\n')));
   }
   progress.instruction.store(Progress::kOutsideStep, std::memory_order_relaxed);
-  allocator_peak_bytes_ = std::max(allocator_peak_bytes_, rank_bytes(communicator_.rank()).peak);
+  allocator_peak_bytes_ = std::max(allocator_peak_bytes_, allocated().peak);
   checked_ = true;
 }
 
@@ -237,6 +243,19 @@ std::int64_t Executor::held_bytes() const {
   return bytes;
 }
 
+/// By the allocator of the rank's device.
+RankBytes Executor::allocated() const {
+  if (communicator_.device().is_cpu()) return rank_bytes(communicator_.rank());
+  return communicator_.shares_device() ? RankBytes{} : allocated_bytes(communicator_.device());
+}
+
+void Executor::restart_peak() const {
+  if (communicator_.device().is_cpu())
+    reset_peak(communicator_.rank());
+  else
+    reset_allocated_peak(communicator_.device());
+}
+
 void Executor::compute(std::uint32_t i, const Action& action, StepRecord& record) {
   for (std::uint32_t t : action.reads) reads_.push_back(tensors_[t]);
   for (std::uint32_t t : action.writes) writes_.push_back(tensors_[t]);
@@ -244,15 +263,15 @@ void Executor::compute(std::uint32_t i, const Action& action, StepRecord& record
     gradients_.emplace_back("gradient " + role_.tensors[action.reads[0]].name, reads_[1].clone());
 
   if (!checked_) {
-    allocator_peak_bytes_ = std::max(allocator_peak_bytes_, rank_bytes(communicator_.rank()).peak);
-    reset_peak(communicator_.rank());
+    allocator_peak_bytes_ = std::max(allocator_peak_bytes_, allocated().peak);
+    restart_peak();
   }
   communicator_.mark(&record.times.start_s[i]);
   action.run(*action.work, {reads_, writes_, role_.scale[i], data_seed_});
   communicator_.mark(&record.times.end_s[i]);
 
   if (!checked_) {
-    const RankBytes bytes = rank_bytes(communicator_.rank());
+    const RankBytes bytes = allocated();
     workspace_bytes_[i] = bytes.peak - bytes.live;
     check_written(action);
   }
@@ -271,10 +290,10 @@ void Executor::check_written(const Action& action) const {
     const at::Tensor& written = writes_[k];
     sim::check_internal(written.defined(), "'{}' wasn't written", tensor.name);
     sim::check_internal(written.scalar_type() == scalar_type(tensor.spec.dtype) &&
-                            written.sizes() == tensor.spec.shape && written.is_contiguous(),
-                        "'{}' was written as {}[{}]{}, the Program says {}", tensor.name,
+                            written.sizes() == tensor.spec.shape && written.is_contiguous(memory_format(tensor.spec)),
+                        "'{}' was written as {}[{}] (strides {}), the Program says {}", tensor.name,
                         c10::toString(written.scalar_type()), fmt::join(written.sizes(), ","),
-                        written.is_contiguous() ? "" : " (not contiguous)", to_string(tensor.spec));
+                        fmt::join(written.strides(), ","), to_string(tensor.spec));
     sim::check_internal(static_cast<std::int64_t>(written.storage().nbytes()) == storage.bytes &&
                             written.storage_offset() * written.element_size() == tensor.offset_bytes,
                         "'{}' was written at byte {} of {}, the Program says {} of {}", tensor.name,

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/machine/allocator.hpp"
 #include "backend/op/op.hpp"
 #include "backend/rank/progress.hpp"
 #include "backend/world/world.hpp"
@@ -45,15 +46,16 @@ class Executor {
   [[nodiscard]] StepRecord new_record() const;
   /// RunError or InternalError that names rank and instruction.
   void step(StepRecord& record, Progress& progress);
-  /// The most that the rank's tensors held between two instructions of the first step, as the allocator counts it (on a
-  /// GPU: as the storages that are still there say). sim::peak_memory, and the losses that the record keeps.
+  /// The most that the rank's tensors held between two instructions of the first step, as the allocator counts it (on an
+  /// accelerator: as the storages that are still there say). sim::peak_memory, and the losses that the record keeps.
   [[nodiscard]] std::int64_t peak_bytes() const { return peak_bytes_; }
-  /// The same within instructions, too, and of all steps: with what the ops allocate while they run. Host memory.
+  /// The same within instructions, too, and of all steps: with what the ops allocate while they run. 0 where ranks share
+  /// an accelerator, whose allocator knows no ranks.
   [[nodiscard]] std::int64_t allocator_peak_bytes() const { return allocator_peak_bytes_; }
 
   /// From now on steps keep copies of the gradients that updates read. This costs time and memory.
   void keep_gradients() { keep_gradients_ = true; }
-  /// By instruction: what the op allocated beside its outputs and gave back, in the first step.
+  /// By instruction: what the op allocated beside its outputs and gave back, in the first step. 0 as above.
   [[nodiscard]] const std::vector<std::int64_t>& workspace_bytes() const { return workspace_bytes_; }
   /// After a step: "parameter fc.weight", "buffer bn1.running_mean", and "gradient fc.weight" where kept.
   [[nodiscard]] NamedTensors state() const;
@@ -83,6 +85,8 @@ class Executor {
   void compute(std::uint32_t i, const Action& action, StepRecord& record);
   void check_written(const Action& action) const;
   [[nodiscard]] std::int64_t held_bytes() const;
+  [[nodiscard]] RankBytes allocated() const;
+  void restart_peak() const;
   void settle(StepRecord& record, double step_start_s) const;
   [[nodiscard]] at::Tensor allocate(std::uint32_t id) const;
   [[nodiscard]] at::Tensor view(std::uint32_t id) const;
@@ -94,7 +98,7 @@ class Executor {
 
   std::vector<Action> actions_;
   std::vector<at::Tensor> tensors_;                                  // by tensor id; undefined while it doesn't live
-  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;  // by storage id; of a GPU's first step
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages_;  // by storage id; of an accelerator's first step
   std::vector<at::Tensor> reads_, writes_;                           // of the running kernel
   std::vector<Communicator::Ticket> tickets_;
   std::vector<Completion> completions_;

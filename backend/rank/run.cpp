@@ -48,6 +48,18 @@ void fill_ready_times(const sim::Program& program, const sim::TransferMatching& 
   });
 }
 
+Communicator::Channels channels_of(const sim::Program& program, sim::Program::Place place) {
+  Communicator::Channels channels;
+  const auto rank_of = [&](std::uint32_t role) { return program.roles.at(role).ranks.at(place.replica); };
+  for (std::uint32_t r = 0; r < program.roles.size(); ++r) {
+    const sim::Role& role = program.roles[r];
+    for (std::uint32_t i = 0; i < role.size(); ++i)
+      if (role.kind[i] == sim::InstructionKind::send && (r == place.role || role.peer[i] == place.role))
+        channels[{rank_of(r), rank_of(role.peer[i])}].push_back(role.tag[i]);
+  }
+  return channels;
+}
+
 /// The mean over the ranks that have a loss.
 double mean_loss(const std::vector<RankReport>& reports, std::uint32_t step) {
   double sum = 0, count = 0;
@@ -88,6 +100,7 @@ RankReport execute(const RunRequest& request, Communicator& communicator, const 
   if (rank >= request.program.ranks()) return {};
   communicator.prepare(request.program.groups, request.program.ranks());
   const sim::Program::Place place = request.program.places()[rank];
+  communicator.connect(channels_of(request.program, place));
   board.set_labels(rank, request.program, request.program.roles[place.role]);
   executor.emplace(request.program, place, communicator, request.seed);
   RankReport report;

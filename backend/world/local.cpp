@@ -222,13 +222,7 @@ class CpuCommunicator final : public LocalCommunicator<Transfer> {
 }  // namespace
 
 World make_local_world(const SessionOptions& options) {
-  if (options.device == "cuda") {
-#ifdef PARAGAUGE_CUDA
-    return make_local_cuda_world(options);
-#else
-    throw sim::ConfigError("device=cuda: this build has no CUDA (PARAGAUGE_CUDA=OFF)");
-#endif
-  }
+  if (options.device != "cpu") return make_local_device_world(options);
   return local_world<CpuCommunicator, Transfer>(options);
 }
 

@@ -1,5 +1,5 @@
-// What the ranks of one process share, whatever moves their data (local.cpp: memory copies; local_cuda.cpp: a GPU's
-// copy streams).
+// What the ranks of one process share, whatever moves their data (local.cpp: memory copies; local_device.cpp: an
+// accelerator's copy streams).
 //
 //   class CpuCommunicator : public LocalCommunicator<Transfer> {};  // in its members:
 //   party.finished = step();
@@ -151,6 +151,7 @@ class LocalCommunicator : public Communicator {
   virtual Ticket post(const Part& part, const at::Tensor& tensor) = 0;
 
   [[nodiscard]] std::uint32_t step() const { return step_; }
+  [[nodiscard]] std::uint32_t ranks_of_program() const { return ranks_; }
   void ring(std::uint32_t rank) { world_->bells[rank].ring(); }
   /// Calls `ready` whenever something may have changed until it holds. Timeout: RunError with `missing()`.
   template <std::predicate Ready, class Missing>
@@ -190,19 +191,17 @@ class LocalCommunicator : public Communicator {
   std::vector<Membership> memberships_;
 };
 
-/// All ranks, in this process.
-template <class Rank, class Transfer>
-World local_world(const SessionOptions& options) {
+/// All ranks, in this process; `more` goes to their constructors.
+template <class Rank, class Transfer, class... More>
+World local_world(const SessionOptions& options, const More&... more) {
   const auto shared = std::make_shared<LocalWorld<Transfer>>(options);
   World world;
   for (std::uint32_t rank = 0; rank < options.ranks; ++rank)
-    world.ranks.push_back(std::make_unique<Rank>(shared, rank));
+    world.ranks.push_back(std::make_unique<Rank>(shared, rank, more...));
   return world;
 }
 
-#ifdef PARAGAUGE_CUDA
-/// ConfigError when there's no GPU.
-World make_local_cuda_world(const SessionOptions& options);
-#endif
+/// ConfigError when there's no such device.
+World make_local_device_world(const SessionOptions& options);
 
 }  // namespace backend

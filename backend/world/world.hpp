@@ -15,9 +15,11 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "backend/machine/scheduling.hpp"
@@ -39,14 +41,20 @@ class Communicator {
   [[nodiscard]] virtual std::uint32_t rank() const = 0;
   [[nodiscard]] virtual std::uint32_t size() const = 0;
   [[nodiscard]] virtual at::Device device() const { return at::kCPU; }
+  /// Whether other ranks of this process use the same accelerator, so that its allocator counts theirs, too.
+  [[nodiscard]] virtual bool shares_device() const { return false; }
 
   /// Makes the communicators of a program's groups; called before its first step by the first `ranks` of the world,
   /// those that run it, while no other program runs. The others have nothing to do with it.
   virtual void prepare(const std::vector<sim::Group>& groups, std::uint32_t ranks) = 0;
+  /// This rank's messages in a program, by source and destination: their tags in the order in which they are sent.
+  using Channels = std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::uint32_t>>;
+  /// After `prepare`. Worlds that connect everybody with everybody, and know tags, needn't know.
+  virtual void connect(const Channels& /*channels*/) {}
 
   /// A barrier of these ranks: each leaves at the moment that is returned, the step's time 0. Tickets start again at 0.
   virtual double begin_step() = 0;
-  /// The moment at which the compute lane gets here. On a GPU `*moment_s` is filled in by `end_step`.
+  /// The moment at which the compute lane gets here. On an accelerator `*moment_s` is filled in by `end_step`.
   virtual void mark(double* moment_s) { *moment_s = now_s(); }
   /// The compute lane has finished, and every `mark` and Completion of the step is filled in.
   virtual void end_step() {}
@@ -59,7 +67,7 @@ class Communicator {
   /// In place; all_reduce sums. `group` indexes the groups that were prepared, `root` the member list.
   virtual Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group,
                                  std::uint32_t root) = 0;
-  /// On a CPU returns when the transfer is done; on a GPU makes the compute lane wait for it.
+  /// On a CPU returns when the transfer is done; on an accelerator makes the compute lane wait for it.
   virtual void wait(Ticket ticket, Completion& done) = 0;
 
   /// This rank has failed: the others stop waiting for it.
@@ -83,14 +91,17 @@ struct World {
 
 World make_local_world(const SessionOptions& options);
 World make_gloo_world(const SessionOptions& options);
+/// ConfigError in a build without NCCL.
+World make_nccl_world(const SessionOptions& options);
 
-/// How to make the worlds of sim::machine_world_table(), by name.
+/// How to make the worlds of sim::world_table(), by name.
 struct WorldMaker {
   std::string_view name;
   World (*make)(const SessionOptions&);
 };
 inline const sim::Table<WorldMaker>& world_table() {
-  static constexpr std::array kMakers{WorldMaker{"local", make_local_world}, WorldMaker{"gloo", make_gloo_world}};
+  static constexpr std::array kMakers{WorldMaker{"local", make_local_world}, WorldMaker{"gloo", make_gloo_world},
+                                      WorldMaker{"nccl", make_nccl_world}};
   static constexpr sim::Table<WorldMaker> kTable("world", kMakers);
   return kTable;
 }

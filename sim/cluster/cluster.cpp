@@ -81,6 +81,7 @@ Device load_device(std::string_view name) {
   Device device;
   device.name = file.text("name");
   device.source = file.text("source");
+  device.driver_name = file.text("driver_name", "");
   device.asynchronous = file.boolean("asynchronous", false);
   device.peak_f32 = teraflops_per_second(rate(file, "peak_f32_TFLOPps"));
   device.peak_f64 = teraflops_per_second(rate(file, "peak_f64_TFLOPps"));
@@ -92,6 +93,25 @@ Device load_device(std::string_view name) {
   device.launch = time_us(file, "launch_us");
   file.finish();
   return device;
+}
+
+std::optional<Device> find_device(std::string_view driver_name) {
+  for (const std::string& name : catalog_names("devices"))
+    if (const Device device = load_device(name); !driver_name.empty() && device.driver_name == driver_name)
+      return device;
+  return std::nullopt;
+}
+
+Cluster with_accelerator(const Cluster& cluster, const std::string& driver_name, Bytes memory) {
+  Cluster own = cluster;
+  if (const std::optional<Device> known = find_device(driver_name)) {
+    own.device = *known;
+  } else {
+    own.device.name = own.device.driver_name = driver_name;
+    own.device.source = fmt::format("no data sheet of '{}': the rates are {}'s", driver_name, cluster.device.name);
+  }
+  own.device.memory_capacity = memory;
+  return own;
 }
 
 Host this_host() {

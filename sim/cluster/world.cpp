@@ -1,5 +1,6 @@
 #include "sim/cluster/world.hpp"
 
+#include <algorithm>
 #include <array>
 
 namespace sim {
@@ -8,11 +9,11 @@ namespace {
 constexpr std::array kWorlds{
     WorldKind{.name = "local",
               .description = "one process, a pinned thread per rank; a transfer is a memory copy (CPU: by the receiver "
-                             "while it waits; CUDA: on a copy stream)",
-              .limits = "one host; on CUDA all ranks share the first GPU",
+                             "while it waits; accelerator: on a copy stream)",
+              .limits = "one host; all ranks share the first accelerator",
               .processes = false,
               .cpu_cluster = "cpu_local",
-              .cuda_cluster = "h200_local",
+              .accelerator_cluster = "h200_local",
               .all_reduce = "direct",
               .broadcast = "direct"},
     // The algorithms are the defaults of gloo/allreduce.cc and gloo/broadcast.cc.
@@ -26,12 +27,14 @@ constexpr std::array kWorlds{
               .broadcast = "tree"},
     // The algorithms are NCCL's choice inside a node for large arrays.
     WorldKind{.name = "nccl",
-              .description = "a process per GPU; NCCL",
-              .limits = "predicted only",
+              .description = "a process and an accelerator per rank (spawned, or torchrun's); NCCL",
+              .limits =
+                  "one host, because times are compared on its clock; messages from one rank to another arrive in "
+                  "the order sent",
               .processes = true,
+              .accelerator_cluster = "gpus_nccl",
               .all_reduce = "ring",
               .broadcast = "ring"}};
-constexpr std::size_t kOfMachine = 2;
 
 }  // namespace
 
@@ -40,27 +43,31 @@ const Table<WorldKind>& world_table() {
   return kTable;
 }
 
-const Table<WorldKind>& machine_world_table() {
-  static constexpr Table<WorldKind> kTable("world", std::span(kWorlds).first<kOfMachine>());
-  return kTable;
-}
-
 const WorldKind& world_kind(std::string_view label) { return world_table().at(label.substr(0, label.find('@'))); }
 
+void check_device(std::string_view device) {
+  static const std::vector<std::string_view> kKnown{"cpu", "cuda", "privateuseone"};
+  if (std::ranges::find(kKnown, device) == kKnown.end())
+    throw ConfigError("unknown device '{}'; known: {}{}", device, fmt::join(kKnown, ", "),
+                      did_you_mean(device, kKnown));
+}
+
 Cluster machine_cluster(std::string_view world, std::string_view device, const std::string& network,
-                        std::uint32_t ranks, std::uint32_t devices) {
-  const WorldKind& kind = machine_world_table().at(world);
-  if (device != "cpu" && device != "cuda")
-    throw ConfigError("unknown device '{}'; known: cpu, cuda{}", device, did_you_mean(device, {"cpu", "cuda"}));
-  const std::string_view file = device == "cpu" ? kind.cpu_cluster : kind.cuda_cluster;
-  if (file.empty()) throw ConfigError("world '{}' moves CPU tensors only; device={} needs world=local", world, device);
-  const Cluster cluster = load_cluster(file, ranks, devices);
+                        std::uint32_t ranks, std::uint32_t cores) {
+  const WorldKind& kind = world_table().at(world);
+  check_device(device);
+  const bool is_cpu = device == "cpu";
+  const std::string_view file = is_cpu ? kind.cpu_cluster : kind.accelerator_cluster;
+  if (file.empty() && is_cpu) throw ConfigError("world '{}' needs an accelerator for each rank: device=cuda", world);
+  if (file.empty())
+    throw ConfigError("world '{}' moves CPU tensors only; device={} needs world=local or nccl", world, device);
+  const Cluster cluster = load_cluster(file, ranks, is_cpu ? cores : kind.processes ? ranks : 1);
   return kind.processes && !network.empty() ? with_network(cluster, network) : cluster;
 }
 
 void check_network(const std::string& network, const std::vector<std::string>& worlds) {
   bool processes = false;
-  for (const std::string& world : worlds) processes |= machine_world_table().at(world).processes;
+  for (const std::string& world : worlds) processes |= world_table().at(world).processes;
   if (!network.empty() && !processes)
     throw ConfigError("network={} is for ranks that are processes: world=gloo", network);
 }

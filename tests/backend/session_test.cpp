@@ -110,6 +110,10 @@ const std::vector<std::pair<std::string, std::string>> kCases = {
     {"convnet,dtype=f64,global_batch=8", "pipeline,pp=2,microbatches=4"},
     {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "ddp,dp=2"},
     {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "pipeline,pp=2,microbatches=2"},
+    {"resnet18,image=32,dtype=f64,global_batch=8,memory_format=channels_last,optimizer=sgd:lr=0.01:momentum=0.9",
+     "pipeline,pp=2,microbatches=2"},
+    {"resnet18,image=32,dtype=f64,global_batch=8,memory_format=channels_last,optimizer=sgd:lr=0.01:momentum=0.9",
+     "ddp,dp=2"},
     {"convnet,dtype=f64,global_batch=8,timing=tutorial", "ddp,dp=2"},
     {"convnet,dtype=f64,global_batch=8,loss=mse_loss,timing=tutorial", "pipeline,pp=2,microbatches=4"},
     {"convnet,dtype=f64,global_batch=8,timing=epoch", "pipeline,pp=2,microbatches=2,schedule=forward_only"},
@@ -164,9 +168,9 @@ TEST(LocalSessionRanks, ATransferIsReadyWhenBothHavePosted) {
 
 TEST(LocalSession, TellsWhatIsWrong) {
   EXPECT_EQ(message<sim::ConfigError>([] { open_session({.world = "mpi"}); }),
-            "unknown world 'mpi'; known: local, gloo");
+            "unknown world 'mpi'; known: local, gloo, nccl");
   EXPECT_EQ(message<sim::ConfigError>([] { open_session({.device = "tpu"}); }),
-            "unknown device 'tpu'; known: cpu, cuda; did you mean 'cpu'?");
+            "unknown device 'tpu'; known: cpu, cuda, privateuseone; did you mean 'cpu'?");
   EXPECT_EQ(message<sim::ConfigError>([] { open_session({.world = "gloo"}); }),
             "world 'gloo': RANK isn't set; start the ranks with torchrun, or let paragauge spawn them");
   const auto session = open_session({.ranks = 2});
@@ -194,7 +198,8 @@ TEST(LocalSessionRanks, AFailureNamesRankAndInstruction) {
   program.roles[0].tensors[2].spec.shape = {4, 16};  // what the first layer writes isn't that
   const auto session = open_session({.ranks = 2});
   EXPECT_EQ(message<sim::RunError>([&] { session->run({.program = program}); }),
-            "rank 0, instruction 0 (compute forward): internal error: 'value0' was written as Float[8,8], the Program "
+            "rank 0, instruction 0 (compute forward): internal error: 'value0' was written as Float[8,8] (strides "
+            "8,1), the Program "
             "says f32[4,16]");
   EXPECT_EQ(message<sim::RunError>([&] { session->run({.program = program}); }),
             "the session has failed before; open a new one");

@@ -22,16 +22,20 @@ TEST(World, EveryRowNamesWhatThereIs) {
 }
 
 TEST(World, ThisMachineIsAClusterOfEachOfItsWorlds) {
-  for (const WorldKind& world : machine_world_table()) {
-    SCOPED_TRACE(world.name);
-    const Cluster cluster = machine_cluster(world.name, "cpu", "", 3, 2);
-    EXPECT_EQ(cluster.world, world.name);
-    EXPECT_EQ(cluster.place.size(), 3U);
-    EXPECT_EQ(cluster.devices_per_node, 2U);
-    EXPECT_EQ(machine_cluster(world.name, "cpu", "1gbit", 2, 2).world,
-              std::string(world.name) + (world.processes ? "@1gbit" : ""));
-  }
-  EXPECT_EQ(machine_cluster("local", "cuda", "", 2, 1).world, "local");
+  for (const WorldKind& world : world_table())
+    for (const bool is_cpu : {true, false}) {
+      if ((is_cpu ? world.cpu_cluster : world.accelerator_cluster).empty()) continue;
+      const char* device = is_cpu ? "cpu" : "cuda";
+      SCOPED_TRACE(fmt::format("{} {}", world.name, device));
+      const Cluster cluster = machine_cluster(world.name, device, "", 3, 2);
+      EXPECT_EQ(cluster.world, world.name);
+      EXPECT_EQ(cluster.place.size(), 3U);
+      EXPECT_EQ(cluster.devices_per_node, is_cpu ? 2U : world.processes ? 3U : 1U);
+      EXPECT_EQ(cluster.device.asynchronous, !is_cpu);
+      EXPECT_EQ(cluster.host.has_value(), is_cpu);
+      EXPECT_EQ(machine_cluster(world.name, device, "1gbit", 2, 2).world,
+                std::string(world.name) + (world.processes ? "@1gbit" : ""));
+    }
 }
 
 TEST(World, ALabelMayNameANetwork) {
@@ -44,13 +48,13 @@ TEST(World, TellsWhatIsWrong) {
     EXPECT_EQ(text.substr(0, begin.size()), begin);
   };
   starts_with(testing::message_of([] { machine_cluster("mpi", "cpu", "", 1, 1); }),
-              "unknown world 'mpi'; known: local, gloo");
+              "unknown world 'mpi'; known: local, gloo, nccl");
   starts_with(testing::message_of([] { machine_cluster("nccl", "cpu", "", 1, 1); }),
-              "unknown world 'nccl'; known: local, gloo");
+              "world 'nccl' needs an accelerator for each rank: device=cuda");
   starts_with(testing::message_of([] { machine_cluster("local", "tpu", "", 1, 1); }),
-              "unknown device 'tpu'; known: cpu, cuda");
+              "unknown device 'tpu'; known: cpu, cuda, privateuseone");
   EXPECT_EQ(testing::message_of([] { machine_cluster("gloo", "cuda", "", 1, 1); }),
-            "world 'gloo' moves CPU tensors only; device=cuda needs world=local");
+            "world 'gloo' moves CPU tensors only; device=cuda needs world=local or nccl");
   EXPECT_EQ(testing::message_of([] { check_network("1gbit", {"local"}); }),
             "network=1gbit is for ranks that are processes: world=gloo");
   EXPECT_NO_THROW(check_network("1gbit", {"local", "gloo"}));

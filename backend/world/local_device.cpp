@@ -1,78 +1,71 @@
-// World `local` on a GPU: every rank has a compute stream and a copy stream of the first GPU. A transfer is issued on a
-// copy stream by the rank that posts last, and waits there for the events that the parties recorded when they posted.
-// Nothing but events orders the streams.
+// World `local` on an accelerator: every rank has a compute stream and a copy stream of the first device. A transfer is
+// issued on a copy stream by the rank that posts last, and waits there for the events that the parties recorded when they
+// posted. Nothing but events orders the streams. Whatever LibTorch has a device guard for can be the accelerator: CUDA's
+// is in LibTorch; tests/standin has one of its own.
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/cuda/CUDAEvent.h>
-#include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAStream.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <memory>
 
+#include "backend/machine/accelerator.hpp"
 #include "backend/world/local.hpp"
 
 namespace backend {
 namespace {
-
-using Event = at::cuda::CUDAEvent;
-using Stream = at::cuda::CUDAStream;
 
 /// The parties, and what moves when all have posted.
 struct Transfer {
   struct Party {
     std::uint32_t posted = 0;  // step
     at::Tensor tensor;         // until the transfer is issued
-    Event ready{cudaEventDefault};
+    StreamEvent ready;
   };
   explicit Transfer(std::span<const std::uint32_t> of) : ranks(of.begin(), of.end()), parties(of.size()) {}
 
   const std::vector<std::uint32_t> ranks;
   std::mutex mutex;
   std::vector<Party> parties;
-  Event end{cudaEventDefault};
+  StreamEvent end;
   std::atomic<std::uint32_t> issued{0};  // step
 };
 
-class CudaCommunicator final : public LocalCommunicator<Transfer> {
+class DeviceCommunicator final : public LocalCommunicator<Transfer> {
  public:
-  using LocalCommunicator::LocalCommunicator;
+  DeviceCommunicator(std::shared_ptr<LocalWorld<Transfer>> world, std::uint32_t rank, at::Device device)
+      : LocalCommunicator(std::move(world), rank),
+        guard_(device.type()),
+        compute_(guard_.getStreamFromGlobalPool(device)),
+        copy_(guard_.getStreamFromGlobalPool(device)),
+        clock_(compute_) {}
 
-  [[nodiscard]] at::Device device() const override { return {at::kCUDA, 0}; }
+  [[nodiscard]] at::Device device() const override { return compute_.device(); }
+  [[nodiscard]] bool shares_device() const override { return ranks_of_program() > 1; }
 
   /// From here on the calling thread's kernels go to this rank's compute stream.
   void prepare(const std::vector<sim::Group>& groups, std::uint32_t ranks) override {
-    at::cuda::setCurrentCUDAStream(compute_);
+    guard_.exchangeStream(compute_);
     LocalCommunicator::prepare(groups, ranks);
   }
 
   double begin_step() override {
     posted_.clear();
-    moments_.clear();
-    events_used_ = 0;
     compute_.synchronize();
-    begin_s_ = LocalCommunicator::begin_step();
-    begin_.record(compute_);
-    return begin_s_;
+    const double begin_s = LocalCommunicator::begin_step();
+    clock_.begin(begin_s);
+    return begin_s;
   }
-
-  void mark(double* moment_s) override {
-    if (events_used_ == events_.size()) events_.emplace_back(cudaEventDefault);
-    Event& event = events_[events_used_++];
-    event.record(compute_);
-    moments_.push_back({moment_s, &event});
-  }
-
+  void mark(double* moment_s) override { clock_.mark(moment_s); }
   void end_step() override {
     compute_.synchronize();
-    for (const auto& [moment_s, event] : moments_) *moment_s = 0;
-    for (const auto& [moment_s, event] : moments_)
-      *moment_s = std::max(*moment_s, begin_s_ + 1e-3 * begin_.elapsed_time(*event));
+    clock_.settle();
   }
 
   void wait(Ticket ticket, Completion& done) override {
     Transfer& transfer = *posted_.at(ticket);
-    // The partner's host thread may be late; the GPU's own waiting is the stream's.
+    // The partner's host thread may be late; the device's own waiting is the stream's.
     wait_until([&] { return transfer.issued == step(); },
                [&] {
                  const std::lock_guard lock(transfer.mutex);
@@ -81,16 +74,11 @@ class CudaCommunicator final : public LocalCommunicator<Transfer> {
                  return fmt::format("rank {} hasn't posted its part of the transfer", transfer.ranks[late]);
                });
     transfer.end.block(compute_);
-    for (const Transfer::Party& party : transfer.parties) moments_.push_back({&done.start_s, &party.ready});
-    moments_.push_back({&done.end_s, &transfer.end});
+    for (const Transfer::Party& party : transfer.parties) clock_.mark_at(party.ready, &done.start_s);
+    clock_.mark_at(transfer.end, &done.end_s);
   }
 
  private:
-  struct Moment {
-    double* moment_s = nullptr;  // the latest of its events
-    const Event* event = nullptr;
-  };
-
   static bool is_sum(sim::CollectiveKind kind) {
     switch (kind) {
       case sim::CollectiveKind::all_reduce:
@@ -98,7 +86,7 @@ class CudaCommunicator final : public LocalCommunicator<Transfer> {
       case sim::CollectiveKind::broadcast:
         return false;
     }
-    throw sim::InternalError("world 'local' on CUDA has no collective of kind {}", static_cast<int>(kind));
+    throw sim::InternalError("world 'local' has no collective of kind {} on an accelerator", static_cast<int>(kind));
   }
 
   Ticket post(const Part& part, const at::Tensor& tensor) override {
@@ -121,7 +109,7 @@ class CudaCommunicator final : public LocalCommunicator<Transfer> {
 
   /// Sums are taken in the members' order: the same bits on all.
   void issue(Transfer& transfer, bool sums, std::uint32_t root) {
-    const c10::cuda::CUDAStreamGuard on_copy_stream(copy_);
+    const c10::StreamGuard on_copy_stream(copy_);
     for (Transfer::Party& party : transfer.parties) party.ready.block(copy_);
     const at::Tensor from = transfer.parties[root].tensor;
     if (sums)
@@ -134,21 +122,16 @@ class CudaCommunicator final : public LocalCommunicator<Transfer> {
     transfer.issued = step();
   }
 
-  const Stream compute_ = at::cuda::getStreamFromPool(false, 0), copy_ = at::cuda::getStreamFromPool(false, 0);
-  Event begin_{cudaEventDefault};
-  double begin_s_ = 0;
-  std::deque<Event> events_;
-  std::size_t events_used_ = 0;
-  std::vector<Moment> moments_;
+  const c10::impl::VirtualGuardImpl guard_;
+  const c10::Stream compute_, copy_;
+  StreamClock clock_;
   std::vector<Transfer*> posted_;  // by ticket
 };
 
 }  // namespace
 
-World make_local_cuda_world(const SessionOptions& options) {
-  if (c10::cuda::device_count() == 0) throw sim::ConfigError("device=cuda: this machine has no usable GPU");
-  at::globalContext().lazyInitDevice(at::kCUDA);
-  return local_world<CudaCommunicator, Transfer>(options);
+World make_local_device_world(const SessionOptions& options) {
+  return local_world<DeviceCommunicator, Transfer>(options, first_device(options.device));
 }
 
 }  // namespace backend

@@ -1,0 +1,89 @@
+// Accelerators through LibTorch's device-generic interfaces: nothing here names one.
+//
+//   const at::Device device = first_device("cuda");        // ConfigError where there is none
+//   describe("cuda").name                                  // "NVIDIA H200"
+//   StreamClock clock(stream);
+//   clock.begin(now_s());                                  // the stream is idle
+//   clock.mark(&moment_s);                                 // when what has been enqueued is done …
+//   stream.synchronize(), clock.settle();                  // … is known from here on
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/machine/allocator.hpp"
+
+namespace backend {
+
+/// Of an accelerator, made ready for use. ConfigError where this LibTorch or machine has none.
+at::Device first_device(const std::string& name);
+
+/// As its driver describes it.
+struct Accelerator {
+  std::string name;
+  std::int64_t memory_bytes = 0;
+  nlohmann::json details;  // clocks, power limit, driver, …, by the driver's names; null where there are none
+};
+/// The first of these devices; nothing is made ready. ConfigError where there is none.
+Accelerator describe(const std::string& device);
+/// All that NVIDIA's driver knows of.
+std::vector<Accelerator> gpus();
+
+/// Of the device itself, used or not.
+std::int64_t memory_bytes(at::Device device);
+/// Of all who use it in this process, as LibTorch's allocator counts them.
+RankBytes allocated_bytes(at::Device device);
+/// The peak starts again at what is live.
+void reset_allocated_peak(at::Device device);
+
+/// c10::Event does nothing, and says nothing, where it was never recorded; this one throws.
+class StreamEvent {
+ public:
+  void record(const c10::Stream& stream);
+  /// The stream goes on when this has come.
+  void block(const c10::Stream& stream) const { recorded().block(stream); }
+  [[nodiscard]] bool has_come() const { return recorded().query(); }
+  /// Both have come.
+  [[nodiscard]] double seconds_since(const StreamEvent& earlier) const;
+
+ private:
+  [[nodiscard]] const c10::Event& recorded() const;
+  std::optional<c10::Event> event_;
+};
+
+/// The moments of a stream's work on the host's clock: by events, so that the host needn't wait for the device.
+class StreamClock {
+ public:
+  explicit StreamClock(const c10::Stream& stream) : stream_(stream) {}
+  /// It is `begin_s` on the host's clock, and the stream is idle. Forgets what was marked before.
+  void begin(double begin_s);
+  /// When what the stream has to do so far is done.
+  void mark(double* moment_s);
+  /// When `event` comes, of whatever stream; the latest where there are several for one moment. It must outlive `settle`.
+  void mark_at(const StreamEvent& event, double* moment_s) { moments_.push_back({moment_s, &event}); }
+  /// All that is marked has come: fills it in.
+  void settle();
+
+ private:
+  struct Moment {
+    double* moment_s = nullptr;
+    const StreamEvent* event = nullptr;
+  };
+  const c10::Stream stream_;
+  StreamEvent begin_;
+  double begin_s_ = 0;
+  std::deque<StreamEvent> events_;  // used again in every step
+  std::size_t events_used_ = 0;
+  std::vector<Moment> moments_;
+};
+
+}  // namespace backend

@@ -1,0 +1,385 @@
+// World `nccl`: a process and an accelerator per rank, NCCL between them. Every group has a communicator and a stream of
+// its own, and so has every pair of ranks in each direction: what isn't ordered by the Program isn't by a stream. A
+// transfer waits on its stream for the event that was recorded when it was posted, and the compute stream waits for the
+// transfer's end; nothing else orders the streams.
+//
+// NCCL knows no tags: the messages from one rank to another arrive in the order in which they are sent. So a receive is
+// issued when those of the messages that are sent before are, too.
+#ifdef PARAGAUGE_NCCL
+#include <ATen/core/Tensor.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
+#include <fmt/ranges.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <map>
+#include <thread>
+#include <vector>
+
+#include "backend/machine/accelerator.hpp"
+#include "backend/machine/scheduling.hpp"
+#include "backend/world/processes.hpp"
+
+namespace backend {
+namespace {
+
+void check(ncclResult_t result, std::string_view what, ncclComm_t comm = nullptr) {
+  if (result == ncclSuccess) return;
+  const char* detail = ncclGetLastError(comm);
+  throw sim::RunError("{}: NCCL: {}{}{}", what, ncclGetErrorString(result), *detail != '\0' ? ": " : "", detail);
+}
+
+ncclDataType_t data_type(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return ncclFloat32;
+    case at::kDouble:
+      return ncclFloat64;
+    case at::kHalf:
+      return ncclFloat16;
+    case at::kBFloat16:
+      return ncclBfloat16;
+    case at::kLong:
+      return ncclInt64;
+    default:
+      throw sim::InternalError("world 'nccl' moves no {}", c10::toString(type));
+  }
+}
+
+/// The library that was loaded, which needn't be the one that this was built with.
+void check_library(const std::string& device) {
+  int version = 0;
+  check(ncclGetVersion(&version), "NCCL's version");
+  const auto text = [](int code) { return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100); };
+  if (version / 100 != NCCL_VERSION_CODE / 100)
+    throw sim::ConfigError("world 'nccl': libnccl.so.2 is NCCL {}, this was built for {}", text(version),
+                           text(NCCL_VERSION_CODE));
+  if (device == "cuda" && dlsym(RTLD_DEFAULT, "standin_stream_magic") != nullptr)
+    throw sim::ConfigError("world 'nccl': libnccl.so.2 is the tests' stand-in, which can't move data of device=cuda");
+}
+
+/// This rank's accelerator: of its number.
+at::Device device_of_rank(const std::string& name, std::uint32_t rank, std::uint32_t ranks) {
+  const at::Device first = first_device(name);
+  const auto count = static_cast<std::uint32_t>(c10::impl::VirtualGuardImpl(first.type()).deviceCount());
+  if (count < ranks)
+    throw sim::ConfigError("world 'nccl' needs a device for each rank: {} ranks, {} of device={}", ranks, count, name);
+  return {first.type(), static_cast<c10::DeviceIndex>(rank)};
+}
+
+/// Some ranks that transfer among each other, in the order in which it is posted.
+struct Channel {
+  Channel(ncclComm_t comm, const c10::Stream& stream) : comm(comm), stream(stream) {}
+  Channel(const Channel&) = delete;
+  ~Channel() { ncclCommDestroy(comm); }
+
+  [[nodiscard]] cudaStream_t native_stream() const { return static_cast<cudaStream_t>(stream.native_handle()); }
+
+  ncclComm_t comm;
+  const c10::Stream stream;
+};
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(std::shared_ptr<const Meeting> meeting, at::Device device)
+      : meeting_(std::move(meeting)),
+        start_(meeting_, meeting_->connect("everyone", rank(), size(), meeting_->timeout)),
+        guard_(device.type()),
+        compute_(on(device).getStreamFromGlobalPool(device)),
+        own_(guard_.getStreamFromGlobalPool(device)),
+        clock_(compute_) {}
+  ~NcclCommunicator() override {
+    if (!abandoned_) return;
+    start_.leave();
+    for (auto& [members, channel] : channels_) static_cast<void>(channel.release());  // aborted, and may be looked at
+  }
+
+  [[nodiscard]] std::uint32_t rank() const override { return meeting_->rank; }
+  [[nodiscard]] std::uint32_t size() const override { return meeting_->ranks; }
+  [[nodiscard]] at::Device device() const override { return compute_.device(); }
+
+  /// Communicators are kept for later programs.
+  void prepare(const std::vector<sim::Group>& groups, std::uint32_t ranks) override {
+    guard_.setDevice(device());
+    guard_.exchangeStream(compute_);
+    start_.prepare(ranks);
+    memberships_.assign(groups.size(), {});
+    for (std::uint32_t g = 0; g < groups.size(); ++g)
+      for (const std::vector<std::uint32_t>& members : groups[g].members) {
+        if (std::ranges::find(members, rank()) == members.end()) continue;
+        memberships_[g].members = members;
+        if (members.size() > 1)
+          memberships_[g].channel = &channel(fmt::format("group {} of {}", g, fmt::join(members, ",")), members);
+      }
+  }
+
+  /// All ranks go through them in one order, so that nobody waits for ever.
+  void connect(const Channels& channels) override {
+    pairs_.clear();
+    for (const auto& [ends, tags] : channels) {
+      const auto [source, destination] = ends;
+      if (source != destination)
+        pairs_[ends] = {&channel(fmt::format("from {} to {}", source, destination),
+                                 {std::min(source, destination), std::max(source, destination)}),
+                        tags};
+    }
+  }
+
+  double begin_step() override {
+    posted_.clear();
+    own_messages_.clear();
+    for (auto& [ends, pair] : pairs_) pair.received = 0;
+    synchronize();
+    const double begin_s = start_.come();
+    clock_.begin(begin_s);
+    return begin_s;
+  }
+  void mark(double* moment_s) override { clock_.mark(moment_s); }
+  void end_step() override {
+    synchronize();
+    clock_.settle();
+  }
+
+  Ticket post_send(const at::Tensor& tensor, std::uint32_t destination, std::uint32_t tag) override {
+    const auto text = [=] { return fmt::format("the send to rank {} (tag {})", destination, tag); };
+    if (destination == rank()) return post_own(tensor, tag, text(), &OwnMessage::from);
+    return post(*pairs_.at({rank(), destination}).channel, text(), [&](const Channel& channel) {
+      return ncclSend(tensor.const_data_ptr(), static_cast<std::size_t>(tensor.numel()),
+                      data_type(tensor.scalar_type()), place_of(destination), channel.comm, channel.native_stream());
+    });
+  }
+  Ticket post_recv(const at::Tensor& tensor, std::uint32_t source, std::uint32_t tag) override {
+    std::string text = fmt::format("the receive from rank {} (tag {})", source, tag);
+    if (source == rank()) return post_own(tensor, tag, std::move(text), &OwnMessage::to);
+    Posted& posted = add(std::move(text));
+    posted.ready.record(compute_);
+    posted.is_issued = false;
+    Pair& pair = pairs_.at({source, rank()});
+    pair.posted[tag] = {tensor, last()};
+    for (; pair.received < pair.tags.size() && pair.posted.contains(pair.tags[pair.received]); ++pair.received)
+      receive(pair, source);
+    return last();
+  }
+  Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group,
+                         std::uint32_t root) override {
+    const Membership& membership = memberships_.at(group);
+    std::string text = fmt::format("the {} of ranks {}", to_string(kind), fmt::join(membership.members, ", "));
+    if (membership.channel == nullptr) {  // alone
+      Posted& posted = add(std::move(text));
+      posted.end.record(compute_);
+      return last();
+    }
+    return post(*membership.channel, std::move(text),
+                [&](const Channel& channel) { return begin(kind, tensor, root, channel); });
+  }
+
+  void wait(Ticket ticket, Completion& done) override {
+    Posted& posted = posted_.at(ticket);
+    if (!posted.is_issued)
+      throw sim::RunError("{} is waited for before this rank has posted what it comes behind, or its other end",
+                          posted.text);
+    posted.end.block(compute_);
+    clock_.mark_at(posted.end, &done.end_s);
+  }
+
+  void abandon() override {
+    abandoned_ = true;
+    for (auto& [name, channel] : channels_) ncclCommAbort(channel->comm);
+  }
+
+ private:
+  struct Posted {
+    std::string text;
+    bool is_issued = true;
+    StreamEvent ready{}, end{};
+  };
+  struct Membership {
+    std::vector<std::uint32_t> members;
+    Channel* channel = nullptr;  // null: no other member
+  };
+  /// From one rank to another.
+  struct Pair {
+    Channel* channel = nullptr;
+    std::vector<std::uint32_t> tags;  // in the order sent
+    std::size_t received = 0;         // of them, issued in this step
+    struct Receive {
+      at::Tensor tensor;
+      Ticket ticket = 0;
+    };
+    std::map<std::uint32_t, Receive> posted{};  // by tag, not issued yet
+  };
+  /// Both ends, and their tickets.
+  struct OwnMessage {
+    at::Tensor from, to;
+    std::vector<Ticket> tickets;
+  };
+
+  static c10::impl::VirtualGuardImpl on(at::Device device) {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    guard.setDevice(device);
+    return guard;
+  }
+
+  /// In a communicator of two: their order is their ranks'.
+  [[nodiscard]] int place_of(std::uint32_t other) const { return other > rank() ? 1 : 0; }
+
+  Channel& channel(const std::string& name, const std::vector<std::uint32_t>& members) {
+    std::unique_ptr<Channel>& known = channels_[name];
+    if (known) return *known;
+    const auto me = static_cast<int>(std::ranges::find(members, rank()) - members.begin());
+    const std::string what = fmt::format("rank {} can't connect to ranks {}", rank(), fmt::join(members, ", "));
+    ncclUniqueId id{};
+    guarded([&] { return what; },
+            [&] {
+              const std::string key = "nccl/" + name;
+              if (me == 0) {
+                check(ncclGetUniqueId(&id), what);
+                const auto* bytes = reinterpret_cast<const std::uint8_t*>(&id);
+                meeting_->store->set(key, std::vector<std::uint8_t>(bytes, bytes + sizeof id));
+              }
+              const std::vector<std::uint8_t> bytes = meeting_->store->get(key);
+              std::copy_n(bytes.begin(), std::min(bytes.size(), sizeof id), reinterpret_cast<std::uint8_t*>(&id));
+            });
+    ncclComm_t comm = nullptr;
+    check(ncclCommInitRank(&comm, static_cast<int>(members.size()), id, me), what);
+    known = std::make_unique<Channel>(comm, guard_.getStreamFromGlobalPool(device()));
+    return *known;
+  }
+
+  static ncclResult_t begin(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t root,
+                            const Channel& channel) {
+    const auto count = static_cast<std::size_t>(tensor.numel());
+    const ncclDataType_t type = data_type(tensor.scalar_type());
+    switch (kind) {
+      case sim::CollectiveKind::all_reduce:
+        return ncclAllReduce(tensor.const_data_ptr(), tensor.mutable_data_ptr(), count, type, ncclSum, channel.comm,
+                             channel.native_stream());
+      case sim::CollectiveKind::broadcast:
+        return ncclBroadcast(tensor.const_data_ptr(), tensor.mutable_data_ptr(), count, type, static_cast<int>(root),
+                             channel.comm, channel.native_stream());
+    }
+    throw sim::InternalError("world 'nccl' has no collective of kind {}", static_cast<int>(kind));
+  }
+
+  Posted& add(std::string text) {
+    Posted& posted = posted_.emplace_back();
+    posted.text = std::move(text);
+    return posted;
+  }
+  [[nodiscard]] Ticket last() const { return static_cast<Ticket>(posted_.size() - 1); }
+
+  template <class Call>
+  Ticket post(Channel& channel, std::string text, const Call& call) {
+    Posted& posted = add(std::move(text));
+    posted.ready.record(compute_);
+    issue(posted, channel, call);
+    return last();
+  }
+
+  template <class Call>
+  static void issue(Posted& posted, Channel& channel, const Call& call) {
+    posted.ready.block(channel.stream);
+    check(call(channel), posted.text, channel.comm);
+    posted.end.record(channel.stream);
+    posted.is_issued = true;
+  }
+
+  /// The next message of a pair, which has been posted.
+  void receive(Pair& pair, std::uint32_t source) {
+    const auto posted = pair.posted.extract(pair.tags[pair.received]);
+    const at::Tensor& tensor = posted.mapped().tensor;
+    issue(posted_[posted.mapped().ticket], *pair.channel, [&](const Channel& channel) {
+      return ncclRecv(tensor.mutable_data_ptr(), static_cast<std::size_t>(tensor.numel()),
+                      data_type(tensor.scalar_type()), place_of(source), channel.comm, channel.native_stream());
+    });
+  }
+
+  /// A copy, once both ends are posted.
+  Ticket post_own(const at::Tensor& tensor, std::uint32_t tag, std::string text, at::Tensor OwnMessage::*side) {
+    OwnMessage& message = own_messages_[tag];
+    message.*side = tensor;
+    Posted& posted = add(std::move(text));
+    posted.ready.record(compute_);
+    posted.is_issued = false;
+    message.tickets.push_back(last());
+    if (message.tickets.size() < 2) return last();
+    const c10::StreamGuard on_own_stream(own_);
+    for (const Ticket ticket : message.tickets) posted_[ticket].ready.block(own_);
+    message.to.copy_(message.from, /*non_blocking=*/true);
+    for (const Ticket ticket : message.tickets) {
+      posted_[ticket].end.record(own_);
+      posted_[ticket].is_issued = true;
+    }
+    own_messages_.erase(tag);
+    return last();
+  }
+
+  /// Until the compute stream is idle. What has been posted may never be done: another rank may have died.
+  void synchronize() {
+    constexpr std::chrono::microseconds kPause(50);
+    const double deadline_s = now_s() + 1e-3 * static_cast<double>(meeting_->timeout.count());
+    for (std::uint32_t looks = 0; !compute_.query(); ++looks) {
+      for (const auto& [name, channel] : channels_) {
+        ncclResult_t result = ncclSuccess;
+        check(ncclCommGetAsyncError(channel->comm, &result), name, channel->comm);
+        if (result != ncclSuccess && result != ncclInProgress) check(result, first_open() + " failed", channel->comm);
+      }
+      if (now_s() > deadline_s)
+        throw sim::RunError("{} isn't done within {:g} s", first_open(),
+                            1e-3 * static_cast<double>(meeting_->timeout.count()));
+      std::this_thread::sleep_for(kPause);
+    }
+    compute_.synchronize();  // with what the device has to say
+  }
+
+  /// The transfer that everything else waits for.
+  [[nodiscard]] std::string first_open() const {
+    for (const Posted& posted : posted_)
+      if (posted.is_issued && !posted.end.has_come()) return posted.text;
+    return "the step's compute";
+  }
+
+  std::shared_ptr<const Meeting> meeting_;
+  StepStart start_;
+  const c10::impl::VirtualGuardImpl guard_;
+  const c10::Stream compute_, own_;  // the latter: of messages to itself
+  StreamClock clock_;
+  std::map<std::string, std::unique_ptr<Channel>> channels_;       // by name
+  std::map<std::pair<std::uint32_t, std::uint32_t>, Pair> pairs_;  // [source, destination]
+  std::vector<Membership> memberships_;
+  std::map<std::uint32_t, OwnMessage> own_messages_;  // by tag
+  std::deque<Posted> posted_;                         // by ticket
+  bool abandoned_ = false;
+};
+
+}  // namespace
+
+World make_nccl_world(const SessionOptions& options) {
+  check_library(options.device);
+  const auto meeting = std::make_shared<const Meeting>("nccl", options);
+  World world;
+  world.control = make_control(meeting);
+  world.ranks.push_back(
+      std::make_unique<NcclCommunicator>(meeting, device_of_rank(options.device, meeting->rank, meeting->ranks)));
+  return world;
+}
+
+}  // namespace backend
+
+#else
+
+#include "backend/world/world.hpp"
+#include "sim/error.hpp"
+
+namespace backend {
+
+World make_nccl_world(const SessionOptions& /*options*/) {
+  throw sim::ConfigError("world 'nccl': this build has no NCCL (PARAGAUGE_CUDA=OFF, or no nccl.h beside torch)");
+}
+
+}  // namespace backend
+#endif

@@ -1,0 +1,84 @@
+// What worlds of processes share: how the ranks meet, connections of gloo's between them, and their Control.
+//
+//   const auto meeting = std::make_shared<Meeting>("gloo", options);     // of this process, which is one rank
+//   ProcessGroup group = meeting->connect("everyone", meeting->rank, meeting->ranks, meeting->timeout);
+//   World world{.control = make_control(meeting)};
+//
+// The variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who meets where; torchrun and spawn_ranks set them.
+#pragma once
+
+#include <gloo/transport/device.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "backend/world/world.hpp"
+
+namespace backend {
+
+using ProcessGroup = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
+
+/// gloo's and c10d's messages begin with a source position and may go on with a stack: only what happened remains.
+std::string reason(const std::exception& error);
+
+/// What `call` throws becomes a RunError that says `what()` has failed.
+template <class What, class Call>
+auto guarded(What what, Call call) {
+  try {
+    return call();
+  } catch (const sim::ConfigError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw sim::RunError("{}: {}", what(), reason(error));
+  }
+}
+
+/// This process among the ranks of its world, whose ranks are on one host. It pins the calling thread, which executes the
+/// rank; gloo's threads inherit its core, and the priority under which they are made.
+struct Meeting {
+  using Milliseconds = std::chrono::milliseconds;
+
+  /// ConfigError for variables that are missing or don't match, RunError where nobody comes.
+  Meeting(std::string_view world, const SessionOptions& options);
+
+  /// A process group of `members` in which this process is number `me`. All members make it at the same time.
+  [[nodiscard]] ProcessGroup connect(const std::string& name, std::uint32_t me, std::uint32_t members,
+                                     Milliseconds patience) const;
+
+  const std::string world;  // for messages
+  const std::uint32_t rank, ranks;
+  const Milliseconds timeout;
+  bool real_time = false;
+  c10::intrusive_ptr<c10d::Store> store;
+  std::shared_ptr<::gloo::transport::Device> device;
+
+ private:
+  void check_host() const;
+};
+
+/// The barrier at the start of a step: the moment that comes out is the same for all.
+class StepStart {
+ public:
+  /// `everyone`: a process group of all ranks.
+  StepStart(std::shared_ptr<const Meeting> meeting, ProcessGroup everyone);
+  /// Connections among the first `ranks` are kept for later programs.
+  void prepare(std::uint32_t ranks);
+  /// Returns at the moment that it says.
+  double come();
+  /// At the end of the process, not now: what is posted may never be done.
+  void leave();
+
+ private:
+  std::shared_ptr<const Meeting> meeting_;
+  std::map<std::uint32_t, ProcessGroup> firsts_;  // of the first so many ranks
+  ProcessGroup group_;                            // of the ranks that run the program; null: one
+  bool own_core_ = false;                         // each of them has a core for itself: it may spin
+  at::Tensor moment_;
+};
+
+std::unique_ptr<Control> make_control(std::shared_ptr<const Meeting> meeting);
+
+}  // namespace backend
