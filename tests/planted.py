@@ -5,11 +5,12 @@
     tests/planted.py fit accuracy     those whose name contains one of the words
 
 Each entry: name, file, before (stands exactly once in the file), after, and the tests that are to notice: "sim"
-(sim_tests), "backend" (backend_tests, all suites) or a ctest expression. A mistake that doesn't compile counts as not
+(sim_tests), "backend" (backend_tests, all suites), "standin" (standin_tests) or a ctest expression. A mistake that doesn't compile counts as not
 planted. Ends with a line that counts, and with status 1 where more than two go unnoticed.
 """
 
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -17,7 +18,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TREE = ROOT.parent / "planted"
-PROGRAMS = {"sim": ["sim_tests"], "backend": ["backend_tests"]}
+PROGRAMS = {"sim": ["sim_tests"], "backend": ["backend_tests"], "standin": ["standin_tests", "standin_nccl"]}
+ENVIRONMENT = os.environ | {"LD_LIBRARY_PATH": str(TREE / "build" / "tests" / "standin")}  # the stand-in NCCL
 
 
 def run(command: list[str], **options) -> subprocess.CompletedProcess:
@@ -40,11 +42,11 @@ def notices(tests: str) -> bool:
     """Whether the tests fail; an exception where they can't be built."""
     if tests in PROGRAMS:
         program = PROGRAMS[tests][0]
-        built = run(["ninja", "-C", "build", program])
+        built = run(["ninja", "-C", "build", *PROGRAMS[tests]])
         if built.returncode:
             raise RuntimeError(built.stdout[-2000:])
         arguments = ["--gtest_brief=1", "--gtest_fail_fast"]
-        return run([f"build/tests/{program}", *arguments], timeout=1200).returncode != 0
+        return run([f"build/tests/{program}", *arguments], timeout=1200, env=ENVIRONMENT).returncode != 0
     built = run(["ninja", "-C", "build"])
     if built.returncode:
         raise RuntimeError(built.stdout[-2000:])
