@@ -263,7 +263,7 @@ TEST(WorldTable, UnknownNameListsTheKnown) {
   try {
     FAIL() << world_table().at("mpi").name;
   } catch (const sim::ConfigError& error) {
-    EXPECT_STREQ(error.what(), "unknown world 'mpi'; known: local, gloo");
+    EXPECT_STREQ(error.what(), "unknown world 'mpi'; known: local, gloo, nccl");
   }
 }
 
