@@ -4,7 +4,6 @@
 #include <ATen/ops/empty.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -21,7 +20,6 @@
 #include "backend/supervise.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
-#include "sim/program/memory.hpp"
 
 // What the processes of a world tell each other between steps, as CBOR, in which numbers keep their bits (NaN, too).
 namespace sim {
@@ -263,22 +261,15 @@ std::unique_ptr<ProcessSession> meet(const SessionOptions& options, const WorldM
 
 }  // namespace
 
-std::optional<std::string> Session::missing_memory(const sim::Program& program) const {
+std::optional<std::string> Session::missing_memory(std::int64_t bytes) const {
   if (options_.device == "cpu") return std::nullopt;
-  std::int64_t most = 0, sum = 0;  // of one rank, of all
-  for (const sim::Role& role : program.roles) {
-    const std::int64_t bytes = sim::peak_memory(role).peak_bytes;
-    most = std::max(most, bytes);
-    sum += bytes * static_cast<std::int64_t>(role.ranks.size());
-  }
-  const std::int64_t needed = sim::world_kind(options_.world).processes ? most : sum;
   const at::Device device = first_device(options_.device);
   try {
-    at::empty({needed}, at::TensorOptions(device).dtype(at::kByte));
+    at::empty({bytes}, at::TensorOptions(device).dtype(at::kByte));
     return std::nullopt;
   } catch (const c10::OutOfMemoryError&) {
     constexpr double kGiB = 1 << 30;
-    return fmt::format("does not fit: needs {:.3g} GiB, has {:.3g}", static_cast<double>(needed) / kGiB,
+    return fmt::format("does not fit: needs {:.3g} GiB, has {:.3g}", static_cast<double>(bytes) / kGiB,
                        static_cast<double>(memory_bytes(device)) / kGiB);
   }
 }

@@ -70,9 +70,8 @@ class Session {
   /// Collective over the ranks; sim::RunError names rank and instruction when one fails or the timeout passes. A
   /// program for fewer ranks than the session has leaves the others idle.
   virtual RunResult run(const RunRequest& request) = 0;
-  /// Why an accelerator hasn't the memory that the program's tensors need, by trying: "does not fit: needs 80.1 GiB, has
-  /// 79.6". Host memory isn't tried.
-  [[nodiscard]] std::optional<std::string> missing_memory(const sim::Program& program) const;
+  /// Why an accelerator hasn't so many bytes, by trying: "does not fit: needs 80.1 GiB, has 79.6". Host memory isn't tried.
+  [[nodiscard]] std::optional<std::string> missing_memory(std::int64_t bytes) const;
 
  protected:
   explicit Session(const SessionOptions& options) : options_(options) {}

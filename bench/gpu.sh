@@ -9,7 +9,7 @@
 #
 # Phases: check      tests by label gpu, strategies verified in float64
 #         calibrate  ops and links into a profile
-#         suites     every catalog model in Google Benchmark
+#         suites     ConvNet, ResNet-50 and VGG-16 in Google Benchmark
 #         resnet50, splits, vgg16, convnet   R1, its sweep of split sizes, and R2, beside plain PyTorch
 #         nccl       transfers from 8 B to 1 GiB (algbw, busbw as nccl-tests), where there are 2 GPUs and more
 #         memory     what fits: predicted beside what the allocator had

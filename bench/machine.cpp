@@ -13,6 +13,7 @@
 #include "backend/supervise.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
+#include "sim/program/memory.hpp"
 
 namespace bench {
 
@@ -87,7 +88,8 @@ Worlds open_worlds(const Machine& machine, const std::vector<Job>& jobs) {
 
 std::vector<Job> that_fit(std::vector<Job> jobs, const Worlds& worlds, sim::Result& result) {
   std::erase_if(jobs, [&](const Job& job) {
-    const std::optional<std::string> missing = worlds.at(job.world).missing_memory(job.program);
+    const std::int64_t needed = sim::fit_memory(job.program, job.cluster).needed_bytes();
+    const std::optional<std::string> missing = worlds.at(job.world).missing_memory(needed);
     if (!missing) return false;
     sim::Cell& cell = result.cell(job.program, job.world);
     sim::place(cell, job.program, job.cluster);

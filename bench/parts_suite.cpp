@@ -21,12 +21,14 @@
 #include "bench/machine.hpp"
 #include "sim/calibrate/probe.hpp"
 #include "sim/cost/profile.hpp"
+#include "sim/error.hpp"
 
 namespace bench {
 namespace {
 
-/// `flops` and `bytes`: of one sample.
-void report(benchmark::State& state, const std::vector<double>& seconds, double flops, double bytes) {
+/// Every iteration takes the next sample. Returns iterations per second.
+double take(benchmark::State& state, const std::vector<double>& seconds) {
+  if (seconds.empty()) throw sim::RunError("no samples");
   double sum_s = 0;
   std::size_t i = 0;
   for ([[maybe_unused]] auto _ : state) {
@@ -34,8 +36,14 @@ void report(benchmark::State& state, const std::vector<double>& seconds, double 
     state.SetIterationTime(sample_s);
     sum_s += sample_s;
   }
-  state.counters["flops_per_s"] = flops * static_cast<double>(i) / sum_s;
-  state.counters["bytes_per_s"] = bytes * static_cast<double>(i) / sum_s;
+  return static_cast<double>(i) / sum_s;
+}
+
+/// `flops` and `bytes`: of one sample.
+void report(benchmark::State& state, const std::vector<double>& seconds, double flops, double bytes) {
+  const double per_s = take(state, seconds);
+  state.counters["flops_per_s"] = flops * per_s;
+  state.counters["bytes_per_s"] = bytes * per_s;
 }
 
 /// What a transfer of s bytes among n ranks moves over the slowest link, in s (nccl-tests' PERFORMANCE.md).
@@ -52,15 +60,8 @@ void transfer(benchmark::State& state, const sim::CalibrationTask& task, backend
   for (backend::StepResult& step :
        session.run({.program = task.program, .warmup_steps = kWarmupSteps, .steps = kSteps}).steps)
     steps.push_back(std::move(step.timeline));
-  const sim::CalibrationSamples samples = sim::samples_of(task, steps);
-  double sum_s = 0;
-  std::size_t i = 0;
-  for ([[maybe_unused]] auto _ : state) {
-    const double sample_s = samples.link.transfers.at(i++ % samples.link.transfers.size());
-    state.SetIterationTime(sample_s);
-    sum_s += sample_s;
-  }
-  const double algbw = static_cast<double>(task.question.bytes) * static_cast<double>(i) / sum_s / 1e9;
+  const double per_s = take(state, sim::samples_of(task, steps).link.transfers);
+  const double algbw = static_cast<double>(task.question.bytes) * per_s / 1e9;
   state.counters["algbw_GBps"] = algbw;
   state.counters["busbw_GBps"] = algbw * bus_factor(task.question);
 }

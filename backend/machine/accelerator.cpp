@@ -13,16 +13,9 @@
 #include "sim/error.hpp"
 
 namespace backend {
-at::Device first_device(const std::string& name) {
-  const c10::DeviceType type = at::Device(name).type();
-  if (!c10::impl::hasDeviceGuardImpl(type)) throw sim::ConfigError("device={0}: this LibTorch has no {0}", name);
-  if (c10::impl::VirtualGuardImpl(type).deviceCount() == 0)
-    throw sim::ConfigError("device={}: this machine has no usable one", name);
-  at::globalContext().lazyInitDevice(type);
-  return {type, 0};
-}
+namespace {
 
-std::vector<Accelerator> gpus() {
+std::vector<Accelerator> ask_driver() {
   constexpr std::string_view kFields =
       "name,memory.total,clocks.max.sm,clocks.max.memory,power.limit,compute_cap,mig.mode.current,driver_version";
   std::vector<Accelerator> list;
@@ -40,11 +33,26 @@ std::vector<Accelerator> gpus() {
   return list;
 }
 
+}  // namespace
+
+at::Device first_device(const std::string& name) {
+  const c10::DeviceType type = at::Device(name).type();
+  if (!c10::impl::hasDeviceGuardImpl(type)) throw sim::ConfigError("device={0}: this LibTorch has no {0}", name);
+  if (c10::impl::VirtualGuardImpl(type).deviceCount() == 0)
+    throw sim::ConfigError("device={}: this machine has no usable one", name);
+  at::globalContext().lazyInitDevice(type);
+  return {type, 0};
+}
+
+const std::vector<Accelerator>& gpus() {
+  static const std::vector<Accelerator> kGpus = ask_driver();
+  return kGpus;
+}
+
 Accelerator describe(const std::string& device) {
   if (device == "cuda") {
-    const std::vector<Accelerator> all = gpus();
-    if (all.empty()) throw sim::ConfigError("device=cuda: this machine has no usable one (nvidia-smi names none)");
-    return all[0];
+    if (gpus().empty()) throw sim::ConfigError("device=cuda: this machine has no usable one (nvidia-smi names none)");
+    return gpus()[0];
   }
   const at::Device first = first_device(device);
   return {c10::get_privateuse1_backend(), memory_bytes(first), {}};

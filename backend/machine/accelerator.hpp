@@ -35,8 +35,8 @@ struct Accelerator {
 };
 /// The first of these devices; nothing is made ready. ConfigError where there is none.
 Accelerator describe(const std::string& device);
-/// All that NVIDIA's driver knows of.
-std::vector<Accelerator> gpus();
+/// All that NVIDIA's driver knows of; it is asked once.
+const std::vector<Accelerator>& gpus();
 
 /// Of the device itself, used or not.
 std::int64_t memory_bytes(at::Device device);

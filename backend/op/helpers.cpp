@@ -15,11 +15,6 @@ void accumulate(const sim::Work&, const Operands& operands) {
   operands.writes[0] = operands.reads[0].add_(operands.reads[1]);
 }
 
-/// Its elements in the order in which they lie in memory.
-at::Tensor in_memory_order(const at::Tensor& tensor) {
-  return tensor.is_contiguous() ? tensor : tensor.as_strided({tensor.numel()}, {1});
-}
-
 /// Into a tensor of the executor (a bucket's slice) where there is one. The same call as DDP's reducer makes.
 void scaled_copy(const sim::Work&, const Operands& operands) {
   const at::Tensor source = in_memory_order(operands.reads[0]);
@@ -58,6 +53,10 @@ void read_result(const sim::Work&, const Operands& operands) {
 }
 
 }  // namespace
+
+at::Tensor in_memory_order(const at::Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : tensor.as_strided({tensor.numel()}, {1});
+}
 
 std::vector<OpKernel> helper_kernels() {
   return {{"accumulate", accumulate},

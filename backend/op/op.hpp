@@ -34,6 +34,9 @@ struct Operands {
   std::uint64_t seed = 0;  // of this step's data on this replica (make_input, make_target)
 };
 
+/// The tensor's elements in the order in which they lie in memory, in one dimension unless it is contiguous.
+at::Tensor in_memory_order(const at::Tensor& tensor);
+
 /// What a reference forward is given. It may change the buffers.
 struct ReferenceInputs {
   std::span<const at::Tensor> inputs, parameters = {}, buffers = {};

@@ -211,14 +211,14 @@ void Executor::execute(std::uint32_t i, const Action& action, StepRecord& record
       compute(i, action, record);
       break;
     case InstructionKind::send:
-      tickets_[i] = communicator_.post_send(tensors_[action.reads[0]], action.other, role_.tag[i]);
+      tickets_[i] = communicator_.post_send(in_memory_order(tensors_[action.reads[0]]), action.other, role_.tag[i]);
       break;
     case InstructionKind::recv:
-      tickets_[i] = communicator_.post_recv(tensors_[action.writes[0]], action.other, role_.tag[i]);
+      tickets_[i] = communicator_.post_recv(in_memory_order(tensors_[action.writes[0]]), action.other, role_.tag[i]);
       break;
     case InstructionKind::collective:
-      tickets_[i] =
-          communicator_.post_collective(role_.collective[i], tensors_[action.reads[0]], action.other, role_.root[i]);
+      tickets_[i] = communicator_.post_collective(role_.collective[i], in_memory_order(tensors_[action.reads[0]]),
+                                                  action.other, role_.root[i]);
       break;
     case InstructionKind::wait:
       communicator_.mark(&record.times.start_s[i]);

@@ -76,20 +76,18 @@ class GlooCommunicator final : public Communicator {
   /// Connections of a member list are kept for later programs.
   void prepare(const std::vector<sim::Group>& groups, std::uint32_t ranks) override {
     start_.prepare(ranks);
+    members_ = memberships_of(groups, rank());
     memberships_.assign(groups.size(), {});
-    for (std::uint32_t g = 0; g < groups.size(); ++g)
-      for (const std::vector<std::uint32_t>& members : groups[g].members) {
-        const auto me = std::ranges::find(members, rank());
-        if (me == members.end()) continue;
-        memberships_[g].members = members;
-        if (members.size() == 1) continue;
-        ProcessGroup& group = groups_[{g, members}];
-        if (!group)
-          group = meeting_->connect(fmt::format("group {} of {}", g, fmt::join(members, ",")),
-                                    static_cast<std::uint32_t>(me - members.begin()),
-                                    static_cast<std::uint32_t>(members.size()), meeting_->timeout);
-        memberships_[g].group = group;
-      }
+    for (std::uint32_t g = 0; g < groups.size(); ++g) {
+      const std::vector<std::uint32_t>& members = members_[g];
+      if (members.size() < 2) continue;
+      ProcessGroup& group = groups_[{g, members}];
+      if (!group)
+        group = meeting_->connect(group_name(g, members),
+                                  static_cast<std::uint32_t>(std::ranges::find(members, rank()) - members.begin()),
+                                  static_cast<std::uint32_t>(members.size()), meeting_->timeout);
+      memberships_[g] = group;
+    }
   }
 
   double begin_step() override {
@@ -106,29 +104,28 @@ class GlooCommunicator final : public Communicator {
   Ticket post_send(const at::Tensor& tensor, std::uint32_t destination, std::uint32_t tag) override {
     if (destination == rank()) {
       own_messages_[tag].from = tensor;
-      return add({nullptr, Kind::send, destination, tag});
+      return add({nullptr, {Kind::send, destination, tag}});
     }
     hurry_with(tensor);
-    return add({everyone_->send(argument_, static_cast<int>(destination), static_cast<int>(tag)), Kind::send,
-                destination, tag});
+    return add({everyone_->send(argument_, static_cast<int>(destination), static_cast<int>(tag)),
+                {Kind::send, destination, tag}});
   }
   Ticket post_recv(const at::Tensor& tensor, std::uint32_t source, std::uint32_t tag) override {
     if (source == rank()) {
       own_messages_[tag].to = tensor;
-      return add({nullptr, Kind::recv, source, tag});
+      return add({nullptr, {Kind::recv, source, tag}});
     }
     hurry_with(tensor);
-    return add({everyone_->recv(argument_, static_cast<int>(source), static_cast<int>(tag)), Kind::recv, source, tag});
+    return add(
+        {everyone_->recv(argument_, static_cast<int>(source), static_cast<int>(tag)), {Kind::recv, source, tag}});
   }
   Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group,
                          std::uint32_t root) override {
-    const Membership& membership = memberships_.at(group);
-    if (!membership.group) return add({nullptr, Kind::collective, group, 0, now_s()});  // alone
+    const ProcessGroup& membership = memberships_.at(group);
+    const TransferName name{.kind = Kind::collective, .collective = kind, .members = &members_[group]};
+    if (!membership) return add({nullptr, name, now_s()});  // alone
     hurry_with(tensor);
-    const Ticket ticket = add({.work = begin(kind, root, *membership.group),
-                               .kind = Kind::collective,
-                               .partner = group,
-                               .collective_kind = kind});
+    const Ticket ticket = add({begin(kind, root, *membership), name});
     // Runs in gloo's thread before the waiting thread is woken.
     posted_.back().work->getFuture()->addCallback(
         [&posted = posted_.back()](c10::ivalue::Future&) { posted.end_s = now_s(); });
@@ -137,8 +134,8 @@ class GlooCommunicator final : public Communicator {
 
   void wait(Ticket ticket, Completion& done) override {
     Posted& posted = posted_.at(ticket);
-    if (posted.work) guarded([&] { return describe(posted) + " failed"; }, [&] { posted.work->wait(); });
-    if (posted.kind != Kind::collective && posted.partner == rank()) move_own(posted.tag);
+    if (posted.work) guarded([&] { return posted.name.text() + " failed"; }, [&] { posted.work->wait(); });
+    if (posted.name.kind != Kind::collective && posted.name.partner == rank()) move_own(posted.name.tag);
     done = {0, posted.end_s > 0 ? posted.end_s : now_s()};
     posted.work.reset();  // it holds the tensor
   }
@@ -161,18 +158,11 @@ class GlooCommunicator final : public Communicator {
     throw sim::InternalError("world 'gloo' has no collective of kind {}", static_cast<int>(kind));
   }
 
-  enum class Kind : std::uint8_t { send, recv, collective };
+  using Kind = sim::InstructionKind;
   struct Posted {
     c10::intrusive_ptr<c10d::Work> work;
-    Kind kind = Kind::send;
-    std::uint32_t partner = 0;  // rank, or group
-    std::uint32_t tag = 0;
+    TransferName name;
     double end_s = 0;
-    sim::CollectiveKind collective_kind = sim::CollectiveKind::all_reduce;
-  };
-  struct Membership {
-    std::vector<std::uint32_t> members;
-    ProcessGroup group;  // null: no other member
   };
 
   /// gloo connects no rank with itself: the way is the same, TCP, in this thread.
@@ -192,8 +182,7 @@ class GlooCommunicator final : public Communicator {
   /// compute has begun: what gloo's threads then do at once is time of that instruction, not of the post.
   void hurry_with(const at::Tensor& tensor) {
     if (!posting_) posting_.emplace(kCommunicationPriority, meeting_->real_time);
-    // gloo wants bytes, in whatever order their tensor has them.
-    argument_.assign(1, tensor.is_contiguous() ? tensor : tensor.as_strided({tensor.numel()}, {1}));
+    argument_.assign(1, tensor);
   }
 
   Ticket add(Posted posted) {
@@ -202,24 +191,12 @@ class GlooCommunicator final : public Communicator {
     return static_cast<Ticket>(posted_.size() - 1);
   }
 
-  [[nodiscard]] std::string describe(const Posted& posted) const {
-    switch (posted.kind) {
-      case Kind::send:
-        return fmt::format("the send to rank {} (tag {})", posted.partner, posted.tag);
-      case Kind::recv:
-        return fmt::format("the receive from rank {} (tag {})", posted.partner, posted.tag);
-      case Kind::collective:
-        return fmt::format("the {} of ranks {}", to_string(posted.collective_kind),
-                           fmt::join(memberships_[posted.partner].members, ", "));
-    }
-    return {};
-  }
-
   std::shared_ptr<const Meeting> meeting_;
   ProcessGroup everyone_;  // point to point
   StepStart start_;
   std::map<std::pair<std::uint32_t, std::vector<std::uint32_t>>, ProcessGroup> groups_;
-  std::vector<Membership> memberships_;
+  std::vector<std::vector<std::uint32_t>> members_;  // by group: with this rank in them
+  std::vector<ProcessGroup> memberships_;            // by group; null: no other member
   struct OwnMessage {
     at::Tensor from, to;
   };

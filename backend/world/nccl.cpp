@@ -107,14 +107,10 @@ class NcclCommunicator final : public Communicator {
     guard_.setDevice(device());
     guard_.exchangeStream(compute_);
     start_.prepare(ranks);
-    memberships_.assign(groups.size(), {});
+    members_ = memberships_of(groups, rank());
+    memberships_.assign(groups.size(), nullptr);
     for (std::uint32_t g = 0; g < groups.size(); ++g)
-      for (const std::vector<std::uint32_t>& members : groups[g].members) {
-        if (std::ranges::find(members, rank()) == members.end()) continue;
-        memberships_[g].members = members;
-        if (members.size() > 1)
-          memberships_[g].channel = &channel(fmt::format("group {} of {}", g, fmt::join(members, ",")), members);
-      }
+      if (members_[g].size() > 1) memberships_[g] = &channel(group_name(g, members_[g]), members_[g]);
   }
 
   /// All ranks go through them in one order, so that nobody waits for ever.
@@ -145,17 +141,17 @@ class NcclCommunicator final : public Communicator {
   }
 
   Ticket post_send(const at::Tensor& tensor, std::uint32_t destination, std::uint32_t tag) override {
-    const auto text = [=] { return fmt::format("the send to rank {} (tag {})", destination, tag); };
-    if (destination == rank()) return post_own(tensor, tag, text(), &OwnMessage::from);
-    return post(*pairs_.at({rank(), destination}).channel, text(), [&](const Channel& channel) {
+    const TransferName name{Kind::send, destination, tag};
+    if (destination == rank()) return post_own(tensor, name, &OwnMessage::from);
+    return post(*pairs_.at({rank(), destination}).channel, name, [&](const Channel& channel) {
       return ncclSend(tensor.const_data_ptr(), static_cast<std::size_t>(tensor.numel()),
                       data_type(tensor.scalar_type()), place_of(destination), channel.comm, channel.native_stream());
     });
   }
   Ticket post_recv(const at::Tensor& tensor, std::uint32_t source, std::uint32_t tag) override {
-    std::string text = fmt::format("the receive from rank {} (tag {})", source, tag);
-    if (source == rank()) return post_own(tensor, tag, std::move(text), &OwnMessage::to);
-    Posted& posted = add(std::move(text));
+    const TransferName name{Kind::recv, source, tag};
+    if (source == rank()) return post_own(tensor, name, &OwnMessage::to);
+    Posted& posted = add(name);
     posted.ready.record(compute_);
     posted.is_issued = false;
     Pair& pair = pairs_.at({source, rank()});
@@ -166,22 +162,19 @@ class NcclCommunicator final : public Communicator {
   }
   Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group,
                          std::uint32_t root) override {
-    const Membership& membership = memberships_.at(group);
-    std::string text = fmt::format("the {} of ranks {}", to_string(kind), fmt::join(membership.members, ", "));
-    if (membership.channel == nullptr) {  // alone
-      Posted& posted = add(std::move(text));
-      posted.end.record(compute_);
+    const TransferName name{.kind = Kind::collective, .collective = kind, .members = &members_.at(group)};
+    if (memberships_[group] == nullptr) {  // alone
+      add(name).end.record(compute_);
       return last();
     }
-    return post(*membership.channel, std::move(text),
-                [&](const Channel& channel) { return begin(kind, tensor, root, channel); });
+    return post(*memberships_[group], name, [&](const Channel& channel) { return begin(kind, tensor, root, channel); });
   }
 
   void wait(Ticket ticket, Completion& done) override {
     Posted& posted = posted_.at(ticket);
     if (!posted.is_issued)
       throw sim::RunError("{} is waited for before this rank has posted what it comes behind, or its other end",
-                          posted.text);
+                          posted.name.text());
     posted.end.block(compute_);
     clock_.mark_at(posted.end, &done.end_s);
   }
@@ -192,14 +185,11 @@ class NcclCommunicator final : public Communicator {
   }
 
  private:
+  using Kind = sim::InstructionKind;
   struct Posted {
-    std::string text;
+    TransferName name;
     bool is_issued = true;
     StreamEvent ready{}, end{};
-  };
-  struct Membership {
-    std::vector<std::uint32_t> members;
-    Channel* channel = nullptr;  // null: no other member
   };
   /// From one rank to another.
   struct Pair {
@@ -265,16 +255,16 @@ class NcclCommunicator final : public Communicator {
     throw sim::InternalError("world 'nccl' has no collective of kind {}", static_cast<int>(kind));
   }
 
-  Posted& add(std::string text) {
+  Posted& add(const TransferName& name) {
     Posted& posted = posted_.emplace_back();
-    posted.text = std::move(text);
+    posted.name = name;
     return posted;
   }
   [[nodiscard]] Ticket last() const { return static_cast<Ticket>(posted_.size() - 1); }
 
   template <class Call>
-  Ticket post(Channel& channel, std::string text, const Call& call) {
-    Posted& posted = add(std::move(text));
+  Ticket post(Channel& channel, const TransferName& name, const Call& call) {
+    Posted& posted = add(name);
     posted.ready.record(compute_);
     issue(posted, channel, call);
     return last();
@@ -283,7 +273,8 @@ class NcclCommunicator final : public Communicator {
   template <class Call>
   static void issue(Posted& posted, Channel& channel, const Call& call) {
     posted.ready.block(channel.stream);
-    check(call(channel), posted.text, channel.comm);
+    if (const ncclResult_t result = call(channel); result != ncclSuccess)
+      check(result, posted.name.text(), channel.comm);
     posted.end.record(channel.stream);
     posted.is_issued = true;
   }
@@ -299,10 +290,10 @@ class NcclCommunicator final : public Communicator {
   }
 
   /// A copy, once both ends are posted.
-  Ticket post_own(const at::Tensor& tensor, std::uint32_t tag, std::string text, at::Tensor OwnMessage::*side) {
-    OwnMessage& message = own_messages_[tag];
+  Ticket post_own(const at::Tensor& tensor, const TransferName& name, at::Tensor OwnMessage::*side) {
+    OwnMessage& message = own_messages_[name.tag];
     message.*side = tensor;
-    Posted& posted = add(std::move(text));
+    Posted& posted = add(name);
     posted.ready.record(compute_);
     posted.is_issued = false;
     message.tickets.push_back(last());
@@ -314,7 +305,7 @@ class NcclCommunicator final : public Communicator {
       posted_[ticket].end.record(own_);
       posted_[ticket].is_issued = true;
     }
-    own_messages_.erase(tag);
+    own_messages_.erase(name.tag);
     return last();
   }
 
@@ -322,7 +313,7 @@ class NcclCommunicator final : public Communicator {
   void synchronize() {
     constexpr std::chrono::microseconds kPause(50);
     const double deadline_s = now_s() + 1e-3 * static_cast<double>(meeting_->timeout.count());
-    for (std::uint32_t looks = 0; !compute_.query(); ++looks) {
+    while (!compute_.query()) {
       for (const auto& [name, channel] : channels_) {
         ncclResult_t result = ncclSuccess;
         check(ncclCommGetAsyncError(channel->comm, &result), name, channel->comm);
@@ -339,7 +330,7 @@ class NcclCommunicator final : public Communicator {
   /// The transfer that everything else waits for.
   [[nodiscard]] std::string first_open() const {
     for (const Posted& posted : posted_)
-      if (posted.is_issued && !posted.end.has_come()) return posted.text;
+      if (posted.is_issued && !posted.end.has_come()) return posted.name.text();
     return "the step's compute";
   }
 
@@ -350,9 +341,10 @@ class NcclCommunicator final : public Communicator {
   StreamClock clock_;
   std::map<std::string, std::unique_ptr<Channel>> channels_;       // by name
   std::map<std::pair<std::uint32_t, std::uint32_t>, Pair> pairs_;  // [source, destination]
-  std::vector<Membership> memberships_;
-  std::map<std::uint32_t, OwnMessage> own_messages_;  // by tag
-  std::deque<Posted> posted_;                         // by ticket
+  std::vector<std::vector<std::uint32_t>> members_;                // by group: with this rank in them
+  std::vector<Channel*> memberships_;                              // by group; null: no other member
+  std::map<std::uint32_t, OwnMessage> own_messages_;               // by tag
+  std::deque<Posted> posted_;                                      // by ticket
   bool abandoned_ = false;
 };
 

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <c10/util/Logging.h>
+#include <fmt/ranges.h>
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -217,6 +218,25 @@ void Meeting::check_host() const {
   if (store->get("paragauge/host") != mine)
     throw sim::ConfigError(
         "world '{}': rank {} runs on another host than rank 0; all ranks must share one host's clock", world, rank);
+}
+
+std::string TransferName::text() const {
+  if (kind == sim::InstructionKind::collective)
+    return fmt::format("the {} of ranks {}", to_string(collective), fmt::join(*members, ", "));
+  return kind == sim::InstructionKind::send ? fmt::format("the send to rank {} (tag {})", partner, tag)
+                                            : fmt::format("the receive from rank {} (tag {})", partner, tag);
+}
+
+std::vector<std::vector<std::uint32_t>> memberships_of(const std::vector<sim::Group>& groups, std::uint32_t rank) {
+  std::vector<std::vector<std::uint32_t>> memberships(groups.size());
+  for (std::uint32_t g = 0; g < groups.size(); ++g)
+    for (const std::vector<std::uint32_t>& members : groups[g].members)
+      if (std::ranges::find(members, rank) != members.end()) memberships[g] = members;
+  return memberships;
+}
+
+std::string group_name(std::uint32_t group, const std::vector<std::uint32_t>& members) {
+  return fmt::format("group {} of {}", group, fmt::join(members, ","));
 }
 
 StepStart::StepStart(std::shared_ptr<const Meeting> meeting, ProcessGroup everyone)

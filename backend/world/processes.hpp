@@ -59,6 +59,21 @@ struct Meeting {
   void check_host() const;
 };
 
+/// A transfer as messages name it: "the receive from rank 1 (tag 3)", "the all_reduce of ranks 0, 1".
+struct TransferName {
+  sim::InstructionKind kind = sim::InstructionKind::send;  // or recv, collective
+  std::uint32_t partner = 0, tag = 0;                      // of a message
+  sim::CollectiveKind collective = sim::CollectiveKind::all_reduce;
+  const std::vector<std::uint32_t>* members = nullptr;  // of the collective
+
+  [[nodiscard]] std::string text() const;
+};
+
+/// By group, the member list that has this rank in it; empty where none has.
+std::vector<std::vector<std::uint32_t>> memberships_of(const std::vector<sim::Group>& groups, std::uint32_t rank);
+/// "group 0 of 0,2": the same on all members.
+std::string group_name(std::uint32_t group, const std::vector<std::uint32_t>& members);
+
 /// The barrier at the start of a step: the moment that comes out is the same for all.
 class StepStart {
  public:

@@ -19,12 +19,6 @@ constexpr std::int64_t kFeaturesOfRow = 4000;  // 64 MB of weights
 // The notification probe's lists: the first finds caches cold, the second is interrupted, the third isn't.
 constexpr std::uint32_t kLists = 3, kNotified = 1, kQuiet = 2, kNotifications = 8;
 
-std::vector<std::uint32_t> first_numbers(std::uint32_t count) {
-  std::vector<std::uint32_t> numbers(count);
-  std::iota(numbers.begin(), numbers.end(), 0);
-  return numbers;
-}
-
 /// A program that trains nothing: fill(draft, r) writes what the ranks of role r do.
 template <class Fill>
 Program probe_of(std::string what, const std::vector<std::vector<std::uint32_t>>& ranks,
@@ -303,6 +297,12 @@ class AloneBuilder {
 };
 
 }  // namespace
+
+std::vector<std::uint32_t> first_numbers(std::uint32_t count) {
+  std::vector<std::uint32_t> numbers(count);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
 
 Program alone(const Program& program, const std::vector<RoleAlone>& lists, bool in_turns) {
   std::vector<std::vector<std::uint32_t>> ranks;

@@ -28,6 +28,9 @@ struct RoleAlone {
   std::uint32_t repeats = 1;
 };
 
+/// 0, 1, …: of so many ranks or tensors.
+std::vector<std::uint32_t> first_numbers(std::uint32_t count);
+
 /// Lists of roles without each other: of one role, or of all in their order. What a rank would send or share goes to
 /// itself, what it would receive comes from itself, at once: nobody is waited for, but what comes next finds the caches
 /// as after a transfer. What all roles have sent they exchange once all are done, to be received in the next step: on

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -51,16 +50,8 @@ double rounded_bytes_before(const Program& program) {
 
 std::string ranks_busy(std::uint32_t ranks) { return fmt::format("{} rank{} busy", ranks, ranks > 1 ? "s" : ""); }
 
-std::vector<std::uint32_t> first_ranks(std::uint32_t count) {
-  std::vector<std::uint32_t> ranks(count);
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
-/// The lists of all roles, the shorter ones so often that the longest is never alone.
-std::vector<RoleAlone> all_at_once(const Job& job) {
-  // A data sheet knows little of a max pool; of a long list's many ops it knows the sum better, and margin costs time.
-  constexpr double kShort_s = 0.02, kMarginOfShort = 2.5, kMargin = 1.5, kMost = 16;
+/// By role, of the data sheet: what its list takes alone.
+std::vector<double> seconds_of_roles(const Job& job) {
   const std::unique_ptr<CostModel> sheet = cost_model_table().at("analytic").make(job.cluster, nullptr);
   std::vector<double> seconds;
   for (const Role& role : job.program.roles) {
@@ -68,27 +59,34 @@ std::vector<RoleAlone> all_at_once(const Job& job) {
     for (std::uint32_t i = 0; i < role.size(); ++i)
       if (is_computed(role.kind[i])) of_role += sheet->compute(job.program.works[role.work[i]]).busy_s[0];
   }
-  const auto most = static_cast<std::uint32_t>(std::ranges::max_element(seconds) - seconds.begin());
-  const double margin = seconds[most] < kShort_s ? kMarginOfShort : kMargin;
+  return seconds;
+}
+
+std::uint32_t longest_of(const std::vector<double>& seconds) {
+  return static_cast<std::uint32_t>(std::ranges::max_element(seconds) - seconds.begin());
+}
+
+/// The lists of all roles, the shorter ones so often that the longest is never alone.
+std::vector<RoleAlone> all_at_once(const Job& job, const std::vector<double>& seconds) {
+  // A data sheet knows little of a max pool; of a long list's many ops it knows the sum better, and margin costs time.
+  constexpr double kShort_s = 0.02, kMarginOfShort = 2.5, kMargin = 1.5, kMost = 16;
+  const std::uint32_t longest = longest_of(seconds);
+  const double margin = seconds[longest] < kShort_s ? kMarginOfShort : kMargin;
   std::vector<RoleAlone> lists;
   for (std::uint32_t r = 0; r < seconds.size(); ++r)
     lists.push_back({r, job.program.roles[r].ranks,
-                     r == most ? 1
-                               : static_cast<std::uint32_t>(
-                                     std::ceil(std::min(margin * seconds[most] / std::max(seconds[r], 1e-9), kMost)))});
+                     r == longest ? 1
+                                  : static_cast<std::uint32_t>(std::ceil(
+                                        std::min(margin * seconds[longest] / std::max(seconds[r], 1e-9), kMost)))});
   return lists;
-}
-
-std::uint32_t longest(const std::vector<RoleAlone>& at_once) {
-  return std::ranges::find(at_once, 1U, &RoleAlone::repeats)->role;
 }
 
 struct TaskList {
   /// `job`: whose costs these are. `of` tells tasks with the same program apart.
   void add(CalibrationTask task, std::optional<std::size_t> job, std::string_view of = "") {
-    for (std::uint32_t rank = 0; task.cluster.place.size() < task.ranks(); ++rank)  // more ranks than the job has
-      task.cluster.place.push_back(
-          {.device = static_cast<std::uint32_t>(task.cluster.place.size()) % devices_in(task.cluster)});
+    std::vector<RankPlace>& place = task.cluster.place;
+    while (place.size() < task.ranks())  // more ranks than the job has
+      place.push_back({.device = static_cast<std::uint32_t>(place.size()) % devices_in(task.cluster)});
     task.id = content_id(fmt::format("{}\n{}\n{}", task.world, of, to_text(task.program)));
     const auto [entry, is_new] = known.emplace(task.id, list.size());
     if (is_new) list.push_back(std::move(task));
@@ -121,11 +119,11 @@ void add_ops(TaskList& tasks, const Job& job, std::size_t j, const CalibrationSc
   add(Kind::ops, each, /*in_turns=*/roles.size() > 1);
   for (std::uint32_t level = 2; level <= busy; ++level)
     for (std::uint32_t r = 0; r < roles.size() && !(at_once && level == busy); ++r)
-      add(Kind::ops, {{r, first_ranks(share_cores && level == busy ? ranks : level)}}, /*in_turns=*/false);
+      add(Kind::ops, {{r, first_numbers(share_cores && level == busy ? ranks : level)}}, /*in_turns=*/false);
   if (!at_once) return;
-  const std::vector<RoleAlone> lists = all_at_once(job);
-  add(Kind::ops, lists, /*in_turns=*/false);
-  add(Kind::pace, {{longest(lists), first_ranks(busy)}}, /*in_turns=*/false);
+  const std::vector<double> seconds = seconds_of_roles(job);
+  add(Kind::ops, all_at_once(job, seconds), /*in_turns=*/false);
+  add(Kind::pace, {{longest_of(seconds), first_numbers(busy)}}, /*in_turns=*/false);
 }
 
 void add_memory(TaskList& tasks, const Job& job, std::uint32_t busy) {
@@ -181,7 +179,7 @@ void add_what_transfers_take(TaskList& tasks, const Job& job, std::size_t j) {
   task.kind = Kind::notification;
   task.label = fmt::format("{} ops of {} beside notifications", job.world, job.model.text());
   task.question.kind = InstructionKind::send;
-  task.program = notification_probe(job.program, longest(all_at_once(job)));
+  task.program = notification_probe(job.program, longest_of(seconds_of_roles(job)));
   tasks.add(task, j);
 }
 

@@ -219,6 +219,15 @@ std::unique_ptr<Call> make_call(const char* name, ncclComm_t comm, cudaStream_t 
 
 char* bytes_of(const void* data) { return static_cast<char*>(const_cast<void*>(data)); }
 
+ncclResult_t message(const char* name, bool sends, const void* data, std::size_t bytes, int peer, ncclComm_t comm,
+                     cudaStream_t stream) {
+  auto call = make_call(name, comm, stream);
+  if (call == nullptr) return ncclInvalidArgument;
+  call->legs.push_back({sends, peer, bytes_of(data), bytes});
+  call->accesses.push_back({data, bytes, sends ? 0 : 1});
+  return submit(std::move(call));
+}
+
 }  // namespace
 
 extern "C" {
@@ -297,22 +306,12 @@ ncclResult_t ncclGroupEnd() {
 
 ncclResult_t ncclSend(const void* data, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-  auto call = make_call("ncclSend", comm, stream);
-  if (call == nullptr) return ncclInvalidArgument;
-  const std::size_t bytes = count * width_of(type);
-  call->legs.push_back({true, peer, bytes_of(data), bytes});
-  call->accesses.push_back({data, bytes, 0});
-  return submit(std::move(call));
+  return message("ncclSend", /*sends=*/true, data, count * width_of(type), peer, comm, stream);
 }
 
 ncclResult_t ncclRecv(void* data, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-  auto call = make_call("ncclRecv", comm, stream);
-  if (call == nullptr) return ncclInvalidArgument;
-  const std::size_t bytes = count * width_of(type);
-  call->legs.push_back({false, peer, bytes_of(data), bytes});
-  call->accesses.push_back({data, bytes, 1});
-  return submit(std::move(call));
+  return message("ncclRecv", /*sends=*/false, data, count * width_of(type), peer, comm, stream);
 }
 
 /// Everyone gets everything and sums it in the ranks' order: the same bits on all.
