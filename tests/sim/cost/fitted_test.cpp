@@ -19,8 +19,8 @@ namespace {
 
 constexpr const char* kProfiles[] = {"convnet", "resnet18_64"};
 
-Profile committed(const std::string& name) {
-  return load_profile(testing::tests_folder() / ".." / "bench" / "results" / (name + ".profile.json"));
+Profile committed(const std::string& name, const std::string& kind = "profile") {
+  return load_profile(testing::tests_folder() / ".." / "bench" / "results" / (name + "." + kind + ".json"));
 }
 
 Cluster two_cores(const std::string& world) { return load_cluster("cpu_" + world, 2, 2); }
@@ -107,7 +107,7 @@ TEST_P(FittedFrom, IsWithinTheExtremesOfTheMachine) {
   }
 }
 
-// Twice the batch runs at most 2.9 times as long, and hardly ever faster, where both run by the same kernel. (Measured
+// Twice the batch runs at most 3 times as long, and hardly ever faster, where both run by the same kernel. (Measured
 // times do so only roughly, too.)
 TEST_P(FittedFrom, TwiceTheBatchIsAboutTwiceTheTime) {
   const auto model = fitted(profile_, "local");
@@ -125,7 +125,7 @@ TEST_P(FittedFrom, TwiceTheBatchIsAboutTwiceTheTime) {
         if (low.knowledge.kind != high.knowledge.kind) continue;
         const double ratio = high.busy_s[0] / low.busy_s[0];
         EXPECT_GE(ratio, 0.8) << name << " " << work_key(once.works[i]);
-        EXPECT_LE(ratio, 2.9) << name << " " << work_key(once.works[i]);
+        EXPECT_LE(ratio, 3) << name << " " << work_key(once.works[i]);
         least = std::min(least, ratio), most = std::max(most, ratio);
       }
     }
@@ -218,13 +218,14 @@ TEST(Fitted, SaysWhichKindsAreNew) {
 }
 
 // Another optimizer's update moves other bytes at the same bandwidth: from SGD's (3 times the parameter) Adam's (7
-// times), on another evening; and the other way round. Short ones are a matter of what ran before.
+// times), from another comparison; and the other way round. Short ones are a matter of what ran before. (Of the profiles
+// with the memory probe: the ConvNet's own updates are all short.)
 TEST(Fitted, UpdatesFollowFromAnotherOptimizers) {
   const std::map<std::string, std::string> from{{"convnet", "resnet18_64"}, {"resnet18_64", "convnet"}};
   for (const std::string world : {"local", "gloo"})
     for (const auto& [name, other] : from) {
-      const Profile profile = committed(name);
-      const auto model = fitted(committed(other), world);
+      const Profile profile = committed(name, "fit_profile"), of_other = committed(other, "fit_profile");
+      const auto model = fitted(of_other, world);
       int compared = 0;
       for (const std::string& key : profile.works()) {
         const Work work = work_from_key(key);
@@ -232,7 +233,7 @@ TEST(Fitted, UpdatesFollowFromAnotherOptimizers) {
         if (work.op.kind->role != OpRole::optimizer || measured_s < 1e-4) continue;
         const ComputeCost cost = model->compute(work);
         EXPECT_TRUE(cost.knowledge.kind_is_new);
-        EXPECT_LE(std::abs(std::log(cost.busy_s[0] / measured_s)), 0.22) << key;
+        EXPECT_LE(std::abs(std::log(cost.busy_s[0] / measured_s)), 0.3) << key;
         EXPECT_LE(std::abs(std::log(cost.busy_s[0] / measured_s)), kNormal90 * cost.knowledge.sd) << key;
         ++compared;
       }
