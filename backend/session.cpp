@@ -28,7 +28,7 @@ inline void to_json(nlohmann::json& json, const Program& program) { json = to_te
 inline void from_json(const nlohmann::json& json, Program& program) {
   program = program_from_text(json.get_ref<const std::string&>());
 }
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankTimeline, posted_s, start_s, end_s, end_of_step_s)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankTimeline, posted_s, start_s, end_s, issued_s, end_of_step_s)
 
 }  // namespace sim
 

@@ -24,7 +24,7 @@
 
 namespace backend {
 
-/// Of an accelerator, made ready for use. ConfigError where this LibTorch or machine has none.
+/// The first device of this kind, initialised. ConfigError where this LibTorch or machine has none.
 at::Device first_device(const std::string& name);
 
 /// As its driver describes it.
@@ -33,14 +33,14 @@ struct Accelerator {
   std::int64_t memory_bytes = 0;
   nlohmann::json details;  // clocks, power limit, driver, …, by the driver's names; null where there are none
 };
-/// The first of these devices; nothing is made ready. ConfigError where there is none.
+/// The first device of this kind; initialises nothing. ConfigError where there is none.
 Accelerator describe(const std::string& device);
-/// All that NVIDIA's driver knows of; it is asked once.
+/// All GPUs that NVIDIA's driver lists; it is asked once.
 const std::vector<Accelerator>& gpus();
 
-/// Of the device itself, used or not.
+/// The device's memory, in use or not.
 std::int64_t memory_bytes(at::Device device);
-/// Of all who use it in this process, as LibTorch's allocator counts them.
+/// What this process has allocated there, as LibTorch's allocator counts it.
 RankBytes allocated_bytes(at::Device device);
 /// The peak starts again at what is live.
 void reset_allocated_peak(at::Device device);
@@ -49,10 +49,10 @@ void reset_allocated_peak(at::Device device);
 class StreamEvent {
  public:
   void record(const c10::Stream& stream);
-  /// The stream goes on when this has come.
+  /// What the stream is given from now on waits for this event.
   void block(const c10::Stream& stream) const { recorded().block(stream); }
   [[nodiscard]] bool has_come() const { return recorded().query(); }
-  /// Both have come.
+  /// Of two events that have come.
   [[nodiscard]] double seconds_since(const StreamEvent& earlier) const;
 
  private:
@@ -66,7 +66,7 @@ class StreamClock {
   explicit StreamClock(const c10::Stream& stream) : stream_(stream) {}
   /// It is `begin_s` on the host's clock, and the stream is idle. Forgets what was marked before.
   void begin(double begin_s);
-  /// When what the stream has to do so far is done.
+  /// Asks for the moment at which the stream will have done what it has been given so far.
   void mark(double* moment_s);
   /// When `event` comes, of whatever stream; the latest where there are several for one moment. It must outlive `settle`.
   void mark_at(const StreamEvent& event, double* moment_s) { moments_.push_back({moment_s, &event}); }

@@ -168,6 +168,7 @@ StepRecord Executor::new_record() const {
   StepRecord record;
   for (auto* times : {&record.times.posted_s, &record.times.start_s, &record.times.end_s})
     times->resize(actions_.size());
+  if (!communicator_.device().is_cpu()) record.times.issued_s.resize(actions_.size());
   record.losses.reserve(static_cast<std::size_t>(std::ranges::count(actions_, true, &Action::is_loss)));
   return record;
 }
@@ -184,6 +185,7 @@ void Executor::step(StepRecord& record, Progress& progress) {
     for (i = 0; i < actions_.size(); ++i) {
       progress.instruction.store(i, std::memory_order_release);  // the labels of this run are written
       execute(i, actions_[i], record);
+      if (!record.times.issued_s.empty()) record.times.issued_s[i] = now_s();
     }
     progress.instruction.store(i, std::memory_order_release);
     communicator_.mark(&record.times.end_of_step_s);
@@ -309,6 +311,7 @@ void Executor::check_written(const Action& action) const {
 void Executor::settle(StepRecord& record, double step_start_s) const {
   sim::RankTimeline& times = record.times;
   times.end_of_step_s -= step_start_s;
+  for (double& moment_s : times.issued_s) moment_s -= step_start_s;
   for (std::uint32_t i = 0; i < actions_.size(); ++i) {
     if (is_posted(actions_[i].kind)) {
       times.start_s[i] =

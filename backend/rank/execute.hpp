@@ -29,7 +29,7 @@
 
 namespace backend {
 
-/// What a step has left. Allocated before the step.
+/// What a step leaves behind. Allocated before the step.
 struct StepRecord {
   sim::RankTimeline times;  // relative to the step's start; start_s of a transfer is NaN where this rank doesn't know
                             // when its partners posted

@@ -7,6 +7,7 @@
 // issued when those of the messages that are sent before are, too.
 #ifdef PARAGAUGE_NCCL
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
@@ -62,7 +63,7 @@ void check_library(const std::string& device) {
     throw sim::ConfigError("world 'nccl': libnccl.so.2 is the tests' stand-in, which can't move data of device=cuda");
 }
 
-/// This rank's accelerator: of its number.
+/// The accelerator whose number is the rank's.
 at::Device device_of_rank(const std::string& name, std::uint32_t rank, std::uint32_t ranks) {
   const at::Device first = first_device(name);
   const auto count = static_cast<std::uint32_t>(c10::impl::VirtualGuardImpl(first.type()).deviceCount());
@@ -71,7 +72,7 @@ at::Device device_of_rank(const std::string& name, std::uint32_t rank, std::uint
   return {first.type(), static_cast<c10::DeviceIndex>(rank)};
 }
 
-/// Some ranks that transfer among each other, in the order in which it is posted.
+/// Ranks that transfer among each other, one transfer after the other, in the order of posting.
 struct Channel {
   Channel(ncclComm_t comm, const c10::Stream& stream) : comm(comm), stream(stream) {}
   Channel(const Channel&) = delete;
@@ -82,6 +83,20 @@ struct Channel {
   ncclComm_t comm;
   const c10::Stream stream;
 };
+
+// What is issued for a message; `peer` is a place in the channel's communicator.
+auto sending(const at::Tensor& tensor, int peer) {
+  return [&tensor, peer](const Channel& channel) {
+    return ncclSend(tensor.const_data_ptr(), static_cast<std::size_t>(tensor.numel()), data_type(tensor.scalar_type()),
+                    peer, channel.comm, channel.native_stream());
+  };
+}
+auto receiving(const at::Tensor& tensor, int peer) {
+  return [&tensor, peer](const Channel& channel) {
+    return ncclRecv(tensor.mutable_data_ptr(), static_cast<std::size_t>(tensor.numel()),
+                    data_type(tensor.scalar_type()), peer, channel.comm, channel.native_stream());
+  };
+}
 
 class NcclCommunicator final : public Communicator {
  public:
@@ -116,13 +131,19 @@ class NcclCommunicator final : public Communicator {
   /// All ranks go through them in one order, so that nobody waits for ever.
   void connect(const Channels& channels) override {
     pairs_.clear();
+    posted_.clear();
+    std::vector<at::Tensor> greetings;
     for (const auto& [ends, tags] : channels) {
       const auto [source, destination] = ends;
-      if (source != destination)
-        pairs_[ends] = {&channel(fmt::format("from {} to {}", source, destination),
-                                 {std::min(source, destination), std::max(source, destination)}),
-                        tags};
+      if (source == destination) continue;
+      const std::string name = fmt::format("from {} to {}", source, destination);
+      const bool is_new = !channels_.contains(name);
+      Channel& between = channel(name, {std::min(source, destination), std::max(source, destination)});
+      pairs_[ends] = {&between, tags};
+      if (is_new) greetings.push_back(greet(between, source, destination));
     }
+    for (const Posted& posted : posted_) posted.end.block(compute_);
+    synchronize();
   }
 
   double begin_step() override {
@@ -143,10 +164,7 @@ class NcclCommunicator final : public Communicator {
   Ticket post_send(const at::Tensor& tensor, std::uint32_t destination, std::uint32_t tag) override {
     const TransferName name{Kind::send, destination, tag};
     if (destination == rank()) return post_own(tensor, name, &OwnMessage::from);
-    return post(*pairs_.at({rank(), destination}).channel, name, [&](const Channel& channel) {
-      return ncclSend(tensor.const_data_ptr(), static_cast<std::size_t>(tensor.numel()),
-                      data_type(tensor.scalar_type()), place_of(destination), channel.comm, channel.native_stream());
-    });
+    return post(*pairs_.at({rank(), destination}).channel, name, sending(tensor, place_of(destination)));
   }
   Ticket post_recv(const at::Tensor& tensor, std::uint32_t source, std::uint32_t tag) override {
     const TransferName name{Kind::recv, source, tag};
@@ -202,7 +220,7 @@ class NcclCommunicator final : public Communicator {
     };
     std::map<std::uint32_t, Receive> posted{};  // by tag, not issued yet
   };
-  /// Both ends, and their tickets.
+  /// A message of this rank to itself: both ends and their tickets.
   struct OwnMessage {
     at::Tensor from, to;
     std::vector<Ticket> tickets;
@@ -238,6 +256,17 @@ class NcclCommunicator final : public Communicator {
     check(ncclCommInitRank(&comm, static_cast<int>(members.size()), id, me), what);
     known = std::make_unique<Channel>(comm, guard_.getStreamFromGlobalPool(device()));
     return *known;
+  }
+
+  /// A first message. NCCL connects two ranks when they exchange one, and their hosts wait for each other meanwhile: in a
+  /// step, where both may have something else to post before, for ever.
+  at::Tensor greet(Channel& channel, std::uint32_t source, std::uint32_t destination) {
+    at::Tensor greeting = at::empty({1}, device());
+    if (rank() == source)
+      post(channel, {Kind::send, destination}, sending(greeting, place_of(destination)));
+    else
+      post(channel, {Kind::recv, source}, receiving(greeting, place_of(source)));
+    return greeting;
   }
 
   static ncclResult_t begin(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t root,
@@ -282,11 +311,7 @@ class NcclCommunicator final : public Communicator {
   /// The next message of a pair, which has been posted.
   void receive(Pair& pair, std::uint32_t source) {
     const auto posted = pair.posted.extract(pair.tags[pair.received]);
-    const at::Tensor& tensor = posted.mapped().tensor;
-    issue(posted_[posted.mapped().ticket], *pair.channel, [&](const Channel& channel) {
-      return ncclRecv(tensor.mutable_data_ptr(), static_cast<std::size_t>(tensor.numel()),
-                      data_type(tensor.scalar_type()), place_of(source), channel.comm, channel.native_stream());
-    });
+    issue(posted_[posted.mapped().ticket], *pair.channel, receiving(posted.mapped().tensor, place_of(source)));
   }
 
   /// A copy, once both ends are posted.
@@ -309,7 +334,7 @@ class NcclCommunicator final : public Communicator {
     return last();
   }
 
-  /// Until the compute stream is idle. What has been posted may never be done: another rank may have died.
+  /// Returns when the compute stream is idle. RunError after the timeout: another rank may have died.
   void synchronize() {
     constexpr std::chrono::microseconds kPause(50);
     const double deadline_s = now_s() + 1e-3 * static_cast<double>(meeting_->timeout.count());

@@ -81,7 +81,7 @@ class StepStart {
   StepStart(std::shared_ptr<const Meeting> meeting, ProcessGroup everyone);
   /// Connections among the first `ranks` are kept for later programs.
   void prepare(std::uint32_t ranks);
-  /// Returns at the moment that it says.
+  /// A barrier. Returns the moment at which all ranks leave it, at that moment.
   double come();
   /// At the end of the process, not now: what is posted may never be done.
   void leave();

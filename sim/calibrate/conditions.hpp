@@ -10,7 +10,7 @@
 
 namespace sim {
 
-/// 16 hexadecimal digits: another text has others.
+/// A hash of the text: 16 hexadecimal digits.
 std::string content_id(std::string_view text);
 
 /// Both are what the programs write about machine, build and options into their files. Times of other devices, another

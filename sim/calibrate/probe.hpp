@@ -11,8 +11,8 @@
 // 20 µs where it is 30 MB, because no cache then holds their target or the code that copies.
 #pragma once
 
+#include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "sim/cost/cost_model.hpp"
 #include "sim/model/model.hpp"
@@ -20,25 +20,6 @@
 #include "sim/simulate/timeline.hpp"
 
 namespace sim {
-
-/// Who runs a role's list without the other roles, and how many times in a step.
-struct RoleAlone {
-  std::uint32_t role = 0;  // of the program
-  std::vector<std::uint32_t> ranks{0};
-  std::uint32_t repeats = 1;
-};
-
-/// 0, 1, …: of so many ranks or tensors.
-std::vector<std::uint32_t> first_numbers(std::uint32_t count);
-
-/// Lists of roles without each other: of one role, or of all in their order. What a rank would send or share goes to
-/// itself, what it would receive comes from itself, at once: nobody is waited for, but what comes next finds the caches
-/// as after a transfer. What all roles have sent they exchange once all are done, to be received in the next step: on
-/// random numbers, which one role by itself receives, a max pool's branches are foretold better or worse. Every
-/// microbatch, not the first few: the first op of a step finds cold caches, and must count as often as it does in a
-/// step. `in_turns`: a list begins when the one before is done, so that each has the machine for itself and finds the
-/// caches that cores share as the others leave them.
-Program alone(const Program& program, const std::vector<RoleAlone>& lists, bool in_turns = false);
 
 /// The bytes (as of Work::demand) that a rank's ops move between two of its transfers, on average, of the rank where
 /// they are most; 0 for a program without transfers.
@@ -54,21 +35,11 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, 
 /// for memory), waits, and computes as many again alone.
 Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes);
 
-/// Two ranks that run the beginning of a role's list without the others, and meanwhile post small sends and recvs that the other
-/// answers at the end: what handling a notification takes from a core in the middle of these very ops. It takes twice as
-/// much of a convolution as of a small linear layer.
-Program notification_probe(const Program& program, std::uint32_t role);
-
-/// From a step of the notification probe: by rank, seconds that its ops lost per notification; less than 0 where noise is
-/// more than that.
-std::vector<double> notification_times(const Program& probe, const Timeline& timeline);
-
-/// Ranks that add and copy from 3·2^5 to 3·2^23 elements, each pair a few times, so that it lies in the cache
-/// that holds it, as a gradient does that has just been computed: what a profile's models don't say of other
-/// parameters, or of strategies that copy gradients. Then the updates of 3·2^5 to 3·2^21 parameters by the model's
-/// optimizer, each once, so that their operands come from memory, as in a step, which has used all other parameters
-/// since. And matrix-vector products with a weight that no cache holds: a linear layer's forward and backward of one
-/// row. All in the model's dtype.
+/// What a profile's own models don't say of other models, or of strategies that copy gradients. Additions and copies of
+/// 3·2^5 to 3·2^23 elements, each a few times, so that the operands lie in the cache that can hold them, as a gradient
+/// does that has just been computed. Updates of 3·2^5 to 3·2^21 parameters by the model's optimizer, each once, so that
+/// the operands come from memory, as in a step. And a linear layer of one row, forward and backward, whose weight no
+/// cache holds. All in the model's dtype, on `ranks` ranks at once.
 Program memory_probe(const Model& model, std::uint32_t ranks = 1);
 
 /// From a step of the overlap probe: the share of the cores' time that compute lost while a transfer ran, 0…1. nullopt

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 
+#include "sim/calibrate/alone.hpp"
 #include "sim/calibrate/probe.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/program/memory.hpp"
@@ -105,6 +106,11 @@ class BusyTime {
   std::vector<Part> parts_;
 };
 
+/// What the host of an asynchronous device took for an instruction: it waits for nothing.
+double issuing_s(const RankTimeline& times, std::uint32_t i) {
+  return times.issued_s[i] - (i > 0 ? times.issued_s[i - 1] : 0);
+}
+
 /// Ranks that waited for nobody. Where they ran different lists, what others mostly left alone doesn't count: as in the
 /// simulator, ops slow each other down, and nothing else does.
 void collect_ops(const CalibrationTask& task, std::span<const Timeline> steps, CalibrationSamples& samples) {
@@ -133,7 +139,8 @@ void collect_ops(const CalibrationTask& task, std::span<const Timeline> steps, C
           continue;
         works[work_key(task.program.works[role.work[i]])][{places[rank].role, i}].push_back(seconds);
         total_s += seconds;
-        if (task.kind == Kind::ops) samples.launches.push_back(durations.host_s[rank][i]);
+        if (task.kind == Kind::ops)
+          samples.launches.push_back(times.issued_s.empty() ? durations.host_s[rank][i] : issuing_s(times, i));
       }
     }
   }
@@ -147,7 +154,7 @@ void collect_ops(const CalibrationTask& task, std::span<const Timeline> steps, C
 void collect_transfers(const CalibrationTask& task, std::span<const Timeline> steps, CalibrationSamples& samples) {
   const std::vector<Program::Place> places = task.program.places();
   const TransferMatching matching(task.program);
-  // Of ranks that share a device, the others go on when that is theirs: only the first saw the collective alone.
+  // Of ranks that share a device, only the first to go on has seen the collective alone: the others waited for the device, too.
   const bool first_only = task.shares_devices() && task.question.kind == InstructionKind::collective;
   for (const Timeline& step : steps) {
     const Durations durations = durations_of(task.program, step, task.cluster);
@@ -242,7 +249,7 @@ void add(const CalibrationSamples& samples, const CalibrationTask& task, Profile
                      {mean_of(link.send_overheads), mean_of(link.recv_overheads)});
   };
   const LinkKey key = link_key(task.world, task.question);
-  // On a machine that is busy with something else no receiver may have been first.
+  // On a busy machine it may be that no receiver was first.
   add_link(key, samples.link.transfers.empty() ? samples.unexpected : samples.link);
   add_link({key.world, "unexpected_send", key.members}, samples.unexpected);
   if (!samples.notifications.empty())

@@ -3,8 +3,8 @@
 //   CalibrationSamples samples = samples_of(task, timelines);      // of one visit's steps
 //   add(samples, task, profile);
 //
-// A profile holds means: what is long now and then counts with how often it is. Only what took the machine away
-// (sim::Interruptions) is counted apart, for a few samples would make it a matter of chance whom it hits.
+// A profile holds means, so that an op that takes long now and then is charged for it. Only interruptions by the machine
+// (sim::Interruptions) are counted apart: with few samples, it would be chance which op they are charged to.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct LinkSamples {
   std::vector<double> transfers, send_overheads, recv_overheads;
 };
 
-/// What one visit says; times in seconds.
+/// What one visit shows; times in seconds.
 struct CalibrationSamples {
   std::map<std::string, std::vector<double>> works;  // by sim::work_key
   LinkSamples link, unexpected;                      // the latter: messages that came before their receiver
@@ -49,9 +49,10 @@ void add_memory(const CalibrationTask& task, std::span<const std::vector<std::in
 /// All that the samples say.
 void add(const CalibrationSamples& samples, const CalibrationTask& task, Profile& profile);
 
-/// What they say for the forecast of job `j` of the `jobs` that the tasks were made for: all of its own tasks; of those
-/// of other jobs with as many ranks in the same world, how far ranks lie apart and what interrupts them, which isn't a
-/// matter of what is run. So nothing depends on what else is compared on other numbers of ranks.
+/// What they say for the forecast of job `j` of the `jobs` that the tasks were made for. Of the job's own tasks that is
+/// everything; of those of other jobs with as many ranks in the same world, only how far ranks lie apart and how often
+/// they are interrupted, which doesn't depend on what is run. So a forecast doesn't depend on comparisons with other
+/// numbers of ranks.
 void add_for_job(const CalibrationSamples& samples, const CalibrationTask& task, const std::vector<Job>& jobs,
                  std::size_t j, Profile& profile);
 

@@ -7,7 +7,9 @@
 #include <tuple>
 #include <utility>
 
+#include "sim/calibrate/alone.hpp"
 #include "sim/calibrate/conditions.hpp"
+#include "sim/calibrate/make_probe.hpp"
 #include "sim/calibrate/probe.hpp"
 #include "sim/cost/profile.hpp"
 

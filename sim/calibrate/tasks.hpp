@@ -55,10 +55,10 @@ struct CalibrationTask {
 struct CalibrationScope {
   /// Transfers at powers of 4 from 4 KiB to 64 MiB and the memory probe, for forecasts of other shapes and sizes.
   bool other_sizes = false;
-  /// Ops on 1 to so many ranks at once; 0: as many as of the job's ranks have a device of their own. The last are the
-  /// job's own ranks where they have: a list is slowed down by the others that it runs beside, not by copies of itself.
-  /// Where ranks share a device, each until it waits, they are all ranks: each finds the caches as the other has left
-  /// them.
+  /// Ops are measured on 1, 2, … so many ranks at once; 0: as many as the job's ranks have devices. At the highest level
+  /// all roles' lists run at once where each rank has a device (a list is slowed down by the others beside it, not by
+  /// copies of itself); where ranks take turns on a device, all ranks run, so that each finds the caches as the others
+  /// have left them.
   std::uint32_t busy_ranks = 0;
 };
 

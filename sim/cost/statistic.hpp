@@ -45,8 +45,8 @@ struct RankSpread {
   friend bool operator==(const RankSpread&, const RankSpread&) = default;
 };
 
-/// What took the machine away from instructions (the host's other guests, timers), whichever they were: a matter of how
-/// long one runs, not of what.
+/// Time that the machine took from instructions (for the host's other guests, for timers). It hits whatever runs, so it
+/// is kept as a rate.
 struct Interruptions {
   double played_s = 0, lost_s = 0;  // the former includes the latter
   /// Lost per second of undisturbed work.

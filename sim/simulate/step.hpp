@@ -97,6 +97,7 @@ class StepCosts {
   /// for has been issued.
   [[nodiscard]] bool host_runs_ahead() const { return !issued_s_.empty(); }
   [[nodiscard]] double issued_s(std::uint32_t rank, std::uint32_t i) const { return issued_s_[rank][i]; }
+  [[nodiscard]] const std::vector<double>& issued_s(std::uint32_t rank) const { return issued_s_[rank]; }
 
  private:
   void issue();

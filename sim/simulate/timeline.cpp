@@ -91,7 +91,7 @@ void check(const Program& program, const Timeline& timeline) {
 std::string chrome_trace(const Program& program, const std::vector<NamedTimeline>& timelines) {
   using Json = nlohmann::json;
   constexpr double kMicro = 1e6;
-  const char* const lanes[] = {"compute", "communication", "wait"};  // threads 1, 2 and 3
+  const char* const lanes[] = {"compute", "communication", "wait", "host"};  // threads 1 to 4
   Json events = Json::array();
   const std::vector<Program::Place> places = program.places();
   for (std::size_t t = 0; t < timelines.size(); ++t) {
@@ -100,11 +100,22 @@ std::string chrome_trace(const Program& program, const std::vector<NamedTimeline
       const std::string process = fmt::format("rank {} {}", r, timelines[t].name);
       events.push_back({{"ph", "M"}, {"pid", pid}, {"name", "process_name"}, {"args", {{"name", process}}}});
       events.push_back({{"ph", "M"}, {"pid", pid}, {"name", "process_sort_index"}, {"args", {{"sort_index", pid}}}});
-      for (int lane = 0; lane < 3; ++lane)
-        events.push_back(
-            {{"ph", "M"}, {"pid", pid}, {"tid", lane + 1}, {"name", "thread_name"}, {"args", {{"name", lanes[lane]}}}});
       const Role& role = program.roles[places[r].role];
       const RankTimeline& rank = timelines[t].timeline->ranks[r];
+      for (int lane = 0; lane < (rank.issued_s.empty() ? 3 : 4); ++lane)
+        events.push_back(
+            {{"ph", "M"}, {"pid", pid}, {"tid", lane + 1}, {"name", "thread_name"}, {"args", {{"name", lanes[lane]}}}});
+      for (std::uint32_t i = 0; i < rank.issued_s.size(); ++i) {
+        const double begin_s = i > 0 ? rank.issued_s[i - 1] : 0;
+        events.push_back({{"ph", "X"},
+                          {"pid", pid},
+                          {"tid", 4},
+                          {"name", program.label(role, i)},
+                          {"cat", "issue"},
+                          {"ts", begin_s * kMicro},
+                          {"dur", (rank.issued_s[i] - begin_s) * kMicro},
+                          {"args", {{"instruction", i}}}});
+      }
       for (std::uint32_t i = 0; i < role.size(); ++i) {
         Json event = {{"ph", "X"},
                       {"pid", pid},

@@ -21,6 +21,7 @@ namespace sim {
 
 struct RankTimeline {
   std::vector<double> posted_s, start_s, end_s;  // one per instruction of the rank's role
+  std::vector<double> issued_s;  // when the host of an asynchronous device had issued each; empty for other devices
   double end_of_step_s = 0;
   /// Compute-lane time spent in compute, copy and update instructions; time the rank stood in waits; time issuing; the
   /// rest is `idle_s`.

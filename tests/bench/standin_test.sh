@@ -3,9 +3,9 @@
 # that accelerators have; ranks that are killed, stopped or too many; libraries that are wrong. A race ends a program with
 # status 86. Its times mean nothing, and it says so.
 #
-#   tests/bench/standin_test.sh build/bin/paragauge build/tests/libstandin.so build/tests/standin
+#   tests/bench/standin_test.sh build/bin/paragauge build/tests/libstandin.so build/tests/standin .venv/bin/python
 set -uo pipefail
-paragauge=$1 standin=$2 nccl=$3 # the last: the folder of the stand-in libnccl.so.2
+paragauge=$1 standin=$2 nccl=$3 python=$4 # nccl: the folder of the stand-in libnccl.so.2
 scratch=$(mktemp -d)
 trap 'pkill -9 -f "$scratch" 2>/dev/null; rm -rf "$scratch"' EXIT
 failed=0
@@ -35,6 +35,14 @@ done
 accepts calibrate -m toy_mlp -s pipeline,microbatches=2 -w local -w nccl "${device[@]}" --rounds 1 -o "$scratch/profile.json"
 accepts trace -m toy_mlp -s pipeline,microbatches=2 -w nccl "${device[@]}" --profile "$scratch/profile.json" -o "$scratch/trace.json"
 accepts predict -m toy_mlp -s pipeline,microbatches=2 -w nccl --device privateuseone --cost-model fitted --profile "$scratch/profile.json"
+
+# Ranks by torchrun.
+if "$python" -c 'import torch' 2>"$scratch/err"; then
+  "$python" -m torch.distributed.run --no-python --nproc_per_node=2 env LD_PRELOAD="$standin" LD_LIBRARY_PATH="$nccl" STANDIN_DEVICES=2 \
+    STANDIN=mode=threads "$paragauge" measure -m toy_mlp -s ddp -w nccl "${device[@]}" --steps 2 --verify >"$scratch/out" 2>"$scratch/err" ||
+    complain "status $?: ranks of torchrun"
+  says 'ddp'
+fi
 
 devices=1 refuses 2 "needs a device for each rank: 2 ranks, 1 of device=privateuseone" measure -m toy_mlp -s ddp -w nccl "${device[@]}"
 refuses 2 "world 'gloo' moves CPU tensors only" measure -m toy_mlp -s ddp -w gloo "${device[@]}"

@@ -1,7 +1,7 @@
 // A strategy's text, for a small model; lowered when it is one.
 #include "sim/strategy/strategy.hpp"
 
-#include "sim/calibrate/probe.hpp"
+#include "sim/calibrate/alone.hpp"
 #include "sim/lower/lower.hpp"
 #include "tests/fuzz/target.hpp"
 

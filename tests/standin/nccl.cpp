@@ -25,6 +25,7 @@ constexpr std::chrono::seconds kMeetingTime(60);
 
 /// One direction between two ranks: a chunk waits in it until the receiver has taken it.
 struct Mailbox {
+  std::atomic<int> met;  // ends that have come to the first message
   std::atomic<std::uint64_t> written, read;
   std::size_t bytes;
   char data[kChunk];
@@ -117,6 +118,7 @@ struct Leg {
   int peer = 0;
   char* data = nullptr;
   std::size_t bytes = 0, moved = 0;
+  bool is_message = false;
 };
 
 /// A send, receive or collective; or all that a group has for one communicator and stream.
@@ -184,16 +186,44 @@ void launch(std::unique_ptr<Call> call) {
       [](void* finished) { delete static_cast<Call*>(finished); }, argument);
 }
 
+/// The host waits at the first message between two ranks until both have come to it, as NCCL does to connect them. (What
+/// collectives need it connects with the communicator.)
+ncclResult_t connect(const std::vector<std::unique_ptr<Call>>& calls) {
+  const auto each_message = [&](const auto& visit) {
+    for (const auto& call : calls)
+      for (const Leg& leg : call->legs)
+        if (leg.is_message)
+          visit(*call->comm, leg,
+                leg.sends ? call->comm->box(call->comm->rank, leg.peer) : call->comm->box(leg.peer, call->comm->rank));
+  };
+  each_message([](ncclComm& /*comm*/, const Leg& leg, Mailbox& box) { box.met |= leg.sends ? 1 : 2; });
+  const auto until = std::chrono::steady_clock::now() + kMeetingTime;
+  ncclResult_t result = ncclSuccess;
+  each_message([&](ncclComm& comm, const Leg& /*leg*/, Mailbox& box) {
+    while (box.met != 3 && !comm.is_dead() && result == ncclSuccess) {
+      if (std::chrono::steady_clock::now() > until) result = ncclSystemError;
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  });
+  if (result != ncclSuccess) last_error = "nobody has come to the other end of the first message";
+  return result;
+}
+
+/// What has been submitted.
+ncclResult_t launch_group() {
+  std::vector<std::unique_ptr<Call>> calls = std::exchange(group, {});
+  const ncclResult_t result = connect(calls);
+  if (result == ncclSuccess)
+    for (auto& call : calls) launch(std::move(call));
+  return result;
+}
+
 template <class T>
 void append(std::vector<T>& to, std::vector<T>& from) {
   std::move(from.begin(), from.end(), std::back_inserter(to));
 }
 
 ncclResult_t submit(std::unique_ptr<Call> call) {
-  if (group_depth == 0) {
-    launch(std::move(call));
-    return ncclSuccess;
-  }
   for (const auto& other : group)
     if (other->comm == call->comm && other->stream == call->stream) {
       append(other->legs, call->legs);
@@ -203,7 +233,7 @@ ncclResult_t submit(std::unique_ptr<Call> call) {
       return ncclSuccess;
     }
   group.push_back(std::move(call));
-  return ncclSuccess;
+  return group_depth == 0 ? launch_group() : ncclSuccess;
 }
 
 /// Null for a stream that isn't the stand-in's.
@@ -223,7 +253,7 @@ ncclResult_t message(const char* name, bool sends, const void* data, std::size_t
                      cudaStream_t stream) {
   auto call = make_call(name, comm, stream);
   if (call == nullptr) return ncclInvalidArgument;
-  call->legs.push_back({sends, peer, bytes_of(data), bytes});
+  call->legs.push_back({.sends = sends, .peer = peer, .data = bytes_of(data), .bytes = bytes, .is_message = true});
   call->accesses.push_back({data, bytes, sends ? 0 : 1});
   return submit(std::move(call));
 }
@@ -299,9 +329,7 @@ ncclResult_t ncclGroupStart() {
 }
 ncclResult_t ncclGroupEnd() {
   if (--group_depth > 0) return ncclSuccess;
-  for (auto& call : group) launch(std::move(call));
-  group.clear();
-  return ncclSuccess;
+  return launch_group();
 }
 
 ncclResult_t ncclSend(const void* data, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <set>
@@ -51,6 +52,11 @@ void execute_all(Session& session, std::uint32_t ranks) {
     const RunResult result =
         session.run({.program = program, .warmup_steps = 1, .steps = 2, .seed = 3, .verify = true});
     EXPECT_FALSE(result.verified.empty());
+    for (const sim::RankTimeline& rank : result.steps.back().timeline.ranks) {
+      EXPECT_EQ(rank.issued_s.size(), rank.start_s.size());
+      EXPECT_TRUE(std::ranges::is_sorted(rank.issued_s));
+      EXPECT_GT(rank.issued_s.front(), 0);
+    }
     for (const VerifiedTensor& tensor : result.verified) EXPECT_LE(tensor.relative_error, 1e-12) << tensor.name;
     for (const std::string& race : standin::take_races()) ADD_FAILURE() << race;
   }

@@ -1,4 +1,5 @@
-// Every row of sim's op table, forward and backward, against autograd.
+// Every row of sim's op table, forward and backward, against autograd on the CPU: on the CPU, on a GPU where there is one,
+// and, as part of standin_tests, on the stand-in accelerator.
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
@@ -18,8 +19,10 @@
 #include <string>
 #include <vector>
 
+#include "backend/machine/accelerator.hpp"
 #include "backend/machine/allocator.hpp"
 #include "backend/op/op.hpp"
+#include "sim/error.hpp"
 #include "sim/model/op/op.hpp"
 
 namespace backend {
@@ -71,13 +74,20 @@ at::ScalarType scalar_type(sim::Dtype dtype) {
   return dtype == sim::Dtype::f32 ? at::kFloat : dtype == sim::Dtype::f64 ? at::kDouble : at::kLong;
 }
 
-class OpTest : public testing::TestWithParam<std::tuple<Case, std::string>> {
+class OpTest : public testing::TestWithParam<std::tuple<Case, std::string, std::string>> {
  protected:
   const Case& test_case() const { return std::get<0>(GetParam()); }
   sim::Dtype dtype() const { return sim::dtype_from(std::get<1>(GetParam())); }
   double tolerance() const { return dtype() == sim::Dtype::f64 ? 1e-13 : 1e-5; }
 
   void SetUp() override {
+    if (const std::string& device = std::get<2>(GetParam()); device != "cpu") {
+      try {
+        device_ = first_device(device);
+      } catch (const sim::ConfigError& error) {
+        GTEST_SKIP() << error.what();
+      }
+    }
     op_.kind = &sim::op_table().at(test_case().op);
     op_.attributes = sim::complete_attributes(*op_.kind, test_case().attributes, "test");
     for (const sim::Shape& shape : test_case().inputs) op_.inputs.push_back({dtype(), shape});
@@ -92,16 +102,19 @@ class OpTest : public testing::TestWithParam<std::tuple<Case, std::string>> {
   at::Tensor random(const sim::TensorSpec& spec) {
     const at::Tensor tensor = at::empty(spec.shape, scalar_type(spec.dtype));
     // Integers are classes (or a counter).
-    return spec.dtype == sim::Dtype::i64 ? tensor.random_(0, test_case().inputs[0].back(), generator_)
-                                         : tensor.uniform_(-1, 2, generator_);
+    if (spec.dtype == sim::Dtype::i64)
+      tensor.random_(0, test_case().inputs[0].back(), generator_);
+    else
+      tensor.uniform_(-1, 2, generator_);
+    return tensor.to(device_);
   }
 
-  /// The same values under autograd, in float64; integers stay as they are.
+  /// The same values on the CPU under autograd, in float64; integers stay as they are.
   static std::vector<at::Tensor> leaves(const std::vector<at::Tensor>& tensors) {
     std::vector<at::Tensor> copies;
     for (const at::Tensor& tensor : tensors)
-      copies.push_back(tensor.is_floating_point() ? tensor.to(at::kDouble, false, /*copy=*/true).requires_grad_()
-                                                  : tensor.clone());
+      copies.push_back(tensor.is_floating_point() ? tensor.cpu().to(at::kDouble, false, /*copy=*/true).requires_grad_()
+                                                  : tensor.cpu().clone());
     return copies;
   }
   static std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
@@ -127,10 +140,13 @@ class OpTest : public testing::TestWithParam<std::tuple<Case, std::string>> {
   void expect_near(const at::Tensor& found, const at::Tensor& expected, const std::string& what) const {
     ASSERT_EQ(found.sizes(), expected.sizes()) << what;
     const at::Tensor want = expected.detach().to(at::kDouble);
-    const double error = (found.to(at::kDouble) - want).abs().max().item<double>();
+    const double error = (found.cpu().to(at::kDouble) - want).abs().max().item<double>();
     EXPECT_LE(error, tolerance() * std::max(1.0, want.norm().item<double>())) << what << '\n' << found << '\n' << want;
   }
 
+  static bool equal(const at::Tensor& a, const at::Tensor& b) { return a.cpu().equal(b.cpu()); }
+
+  at::Device device_ = at::kCPU;
   at::Generator generator_ = at::detail::createCPUGenerator(7);
   sim::OpInstance op_;
   sim::Signature signature_;
@@ -159,12 +175,12 @@ TEST_P(OpTest, ForwardAndBackwardEqualAutograd) {
   for (std::size_t i = 0; i < buffers.size(); ++i)
     expect_near(buffers[i], expected_buffers[i], signature_.buffers[i].name);
   for (std::size_t i = signature_.storage == sim::OutputStorage::in_place ? 1 : 0; i < inputs.size(); ++i)
-    EXPECT_TRUE(inputs[i].equal(inputs_[i])) << "input " << i << " has changed";
+    EXPECT_TRUE(equal(inputs[i], inputs_[i])) << "input " << i << " has changed";
 
   // Backward: every combination of wanted gradients, and every loss with two scales.
   const bool is_loss = op_.kind->role == sim::OpRole::loss;
   const at::Tensor grad_output = is_loss ? at::Tensor() : random(signature_.output);
-  expected.backward(is_loss ? at::Tensor() : grad_output.to(at::kDouble));
+  expected.backward(is_loss ? at::Tensor() : grad_output.cpu().to(at::kDouble));
   if (signature_.backward_is_alias) {
     for (const at::Tensor& input : expected_inputs) expect_near(grad_output.view(input.sizes()), input.grad(), "alias");
     return;
@@ -208,11 +224,19 @@ TEST_P(OpTest, ForwardAndBackwardEqualAutograd) {
                       "gradient of " + signature_.parameters[i].name);
         }
       for (std::size_t i = 0; i < before.size(); ++i)
-        EXPECT_TRUE(backward_reads[i].equal(before[i])) << "backward has changed what it reads: operand " << i;
+        EXPECT_TRUE(equal(backward_reads[i], before[i])) << "backward has changed what it reads: operand " << i;
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Grid, OpTest, testing::Combine(testing::ValuesIn(kCases), testing::Values("f64", "f32")));
+auto all_cases_on(const char* device) {
+  return testing::Combine(testing::ValuesIn(kCases), testing::Values("f64", "f32"), testing::Values(device));
+}
+#ifdef PARAGAUGE_STANDIN
+INSTANTIATE_TEST_SUITE_P(StandinOps, OpTest, all_cases_on("privateuseone"));
+#else
+INSTANTIATE_TEST_SUITE_P(Grid, OpTest, all_cases_on("cpu"));
+INSTANTIATE_TEST_SUITE_P(Cuda, OpTest, all_cases_on("cuda"));
+#endif
 
 /// The first layer's input needs no gradient: the pass must not compute it, and so needs less memory by at least its
 /// size.

@@ -1,4 +1,4 @@
-// Every optimizer row of sim's op table: some steps against torch::optim.
+// Every optimizer row of sim's op table: some steps against torch::optim on the CPU, on the devices of op_test.cpp.
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
@@ -13,7 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "backend/machine/accelerator.hpp"
 #include "backend/op/op.hpp"
+#include "sim/error.hpp"
 #include "sim/model/op/op.hpp"
 
 namespace backend {
@@ -37,10 +39,18 @@ const std::vector<Case> kCases{
     {"adam", {{"lr", 0.02}, {"beta1", 0.8}, {"beta2", 0.9}, {"eps", 1e-3}, {"weight_decay", 0.1}}},
 };
 
-class OptimizerTest : public testing::TestWithParam<std::tuple<Case, std::string, sim::Shape>> {};
+class OptimizerTest : public testing::TestWithParam<std::tuple<Case, std::string, sim::Shape, std::string>> {};
 
 TEST_P(OptimizerTest, StepsLikeTorchOptim) {
-  const auto& [c, dtype_name, shape] = GetParam();
+  const auto& [c, dtype_name, shape, device_name] = GetParam();
+  at::Device device = at::kCPU;
+  if (device_name != "cpu") {
+    try {
+      device = first_device(device_name);
+    } catch (const sim::ConfigError& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
   const sim::Dtype dtype = sim::dtype_from(dtype_name);
   const at::ScalarType type = dtype == sim::Dtype::f32 ? at::kFloat : at::kDouble;
   const double tolerance = dtype == sim::Dtype::f32 ? 1e-6 : 1e-14;
@@ -48,33 +58,42 @@ TEST_P(OptimizerTest, StepsLikeTorchOptim) {
   op.attributes = sim::complete_attributes(*op.kind, c.attributes, "test");
   at::Generator generator = at::detail::createCPUGenerator(3);
 
-  const at::Tensor parameter = at::empty(shape, type).uniform_(-1, 1, generator);
-  const at::Tensor expected = parameter.to(at::kDouble, false, /*copy=*/true).requires_grad_();
+  const at::Tensor parameter = at::empty(shape, type).uniform_(-1, 1, generator).to(device);
+  const at::Tensor expected = parameter.cpu().to(at::kDouble, false, /*copy=*/true).requires_grad_();
   const auto reference = op_kernels().at(c.op).reference_optimizer(op, {expected});
 
   std::vector<at::Tensor> reads{parameter, {}};
   for (const sim::SavedSpec& state : op.signature().saved)
-    reads.push_back(at::zeros(state.spec.shape, state.spec.dtype == sim::Dtype::f32 ? at::kFloat : at::kDouble));
+    reads.push_back(
+        at::zeros(state.spec.shape, state.spec.dtype == sim::Dtype::f32 ? at::kFloat : at::kDouble).to(device));
   for (int step = 0; step < 4; ++step) {
     const at::Tensor gradient = at::empty(shape, type).uniform_(-1, 1, generator);
-    reads[1] = gradient.clone();
+    reads[1] = gradient.to(device, false, /*copy=*/true);
     {
       const at::AutoDispatchBelowADInplaceOrView no_autograd;
       std::vector<at::Tensor> writes{reads[0]};
       writes.insert(writes.end(), reads.begin() + 2, reads.end());
       op_kernels().at(c.op).run({op, sim::Pass::update, 0}, {reads, writes});
     }
-    EXPECT_TRUE(reads[1].equal(gradient)) << "the gradient has changed";
+    EXPECT_TRUE(reads[1].cpu().equal(gradient)) << "the gradient has changed";
     expected.mutable_grad() = gradient.to(at::kDouble, false, /*copy=*/true);
     reference->step();
-    const double error = (parameter.to(at::kDouble) - expected.detach()).abs().max().item<double>();
+    const double error = (parameter.cpu().to(at::kDouble) - expected.detach()).abs().max().item<double>();
     EXPECT_LE(error, tolerance) << "step " << step << '\n' << parameter << '\n' << expected;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Grid, OptimizerTest,
-                         testing::Combine(testing::ValuesIn(kCases), testing::Values("f64", "f32"),
-                                          testing::Values(sim::Shape{1}, sim::Shape{3, 5, 7}, sim::Shape{64, 33})));
+auto all_cases_on(const char* device) {
+  return testing::Combine(testing::ValuesIn(kCases), testing::Values("f64", "f32"),
+                          testing::Values(sim::Shape{1}, sim::Shape{3, 5, 7}, sim::Shape{64, 33}),
+                          testing::Values(device));
+}
+#ifdef PARAGAUGE_STANDIN
+INSTANTIATE_TEST_SUITE_P(StandinOps, OptimizerTest, all_cases_on("privateuseone"));
+#else
+INSTANTIATE_TEST_SUITE_P(Grid, OptimizerTest, all_cases_on("cpu"));
+INSTANTIATE_TEST_SUITE_P(Cuda, OptimizerTest, all_cases_on("cuda"));
+#endif
 
 TEST(OptimizerTable, EveryOptimizerIsInTheGrid) {
   for (const sim::OpKind& kind : sim::op_table()) {

@@ -87,6 +87,23 @@ TEST(CalibrationSamples, GiveBackTheCostsThatTheyWereSimulatedWith) {
   }
 }
 
+// The host of an asynchronous device runs ahead of it: what an instruction takes it, the device's times don't show.
+TEST(CalibrationSamples, KnowWhatAnAsynchronousDevicesHostTakes) {
+  for (const double launch_s : {1e-7, 1e-3}) {  // the device waits for the host, or the host is long done
+    Job job = job_of("single");
+    job.cluster.device.asynchronous = true;
+    Profile profile("gpu");
+    for (const CalibrationTask& task : calibration_tasks({job})) {
+      Costs costs = costs_of(task.program, Known(task.cluster), task.cluster);
+      costs.launch_s = launch_s;
+      const std::vector<Timeline> steps{simulate(task.program, costs, task.cluster)};
+      add_for_job(samples_of(task, steps), task, {job}, 0, profile);
+    }
+    ASSERT_TRUE(profile.launch().has_value());
+    EXPECT_NEAR(profile.launch()->mean_s, launch_s, 1e-9 * launch_s);
+  }
+}
+
 // What is long now and then counts with how often it is: the mean, not the median; and no sample counts twice.
 TEST(CalibrationSamples, GiveMeansOfEverySampleOnce) {
   const Job job = job_of("pipeline,microbatches=2");

@@ -99,5 +99,22 @@ TEST(Timeline, ChromeTraceHasEveryInstruction) {
   }
 }
 
+TEST(Trace, HasTheHostOfAnAsynchronousDevice) {
+  const Model model = load_model("toy_mlp");
+  const Program program = lower(model, parse_strategy("single", model));
+  Cluster cluster = plain_cluster(1);
+  cluster.device.asynchronous = true;
+  const Timeline timeline = simulate(program, analytic_costs(program, cluster), cluster);
+  const auto trace = nlohmann::json::parse(chrome_trace(program, {{"predicted", &timeline}}));
+  double issued = 0, begin_s = 0;
+  for (const auto& event : trace.at("traceEvents")) {
+    if (event.value("cat", "") != "issue") continue;
+    EXPECT_NEAR(event.at("ts").get<double>(), begin_s, 1e-6);
+    begin_s += event.at("dur").get<double>();
+    ++issued;
+  }
+  EXPECT_EQ(issued, program.roles[0].size());
+}
+
 }  // namespace
 }  // namespace sim

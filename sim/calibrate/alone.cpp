@@ -1,0 +1,245 @@
+#include "sim/calibrate/alone.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "sim/calibrate/make_probe.hpp"
+#include "sim/error.hpp"
+
+namespace sim {
+namespace {
+
+// The notification probe's lists: the first finds caches cold, the second is interrupted, the third isn't.
+constexpr std::uint32_t kLists = 3, kNotified = 1, kQuiet = 2, kNotifications = 8;
+
+/// For another repetition of the list: adds copies of the role's tensors to `to`, except of persistent ones, and returns
+/// which tensor each has become.
+std::vector<std::uint32_t> add_again(const Role& role, std::uint32_t repeat, Role& to) {
+  std::vector<std::uint32_t> now(role.tensors.size());
+  std::map<std::uint32_t, std::uint32_t> storages;
+  for (std::uint32_t t = 0; t < now.size(); ++t) {
+    now[t] = t;
+    Tensor tensor = role.tensors[t];
+    if (role.storages[tensor.storage].persistent) continue;
+    const auto [entry, is_new] = storages.try_emplace(tensor.storage, static_cast<std::uint32_t>(to.storages.size()));
+    if (is_new) to.storages.push_back(role.storages[tensor.storage]);
+    now[t] = static_cast<std::uint32_t>(to.tensors.size());
+    tensor.name += fmt::format("'{}", repeat);
+    tensor.storage = entry->second;
+    to.tensors.push_back(std::move(tensor));
+  }
+  for (const auto& [before, storage] : storages) to.storages[storage].owner = now[role.storages[before].owner];
+  return now;
+}
+
+/// Builds one list of `alone`.
+class AloneBuilder {
+ public:
+  AloneBuilder(const Program& program, const std::vector<RoleAlone>& lists, std::uint32_t own, Draft& draft)
+      : program_(program),
+        lists_(lists),
+        own_(own),
+        exchanges_(lists.back().role != lists.front().role),
+        role_(program.roles[lists[own].role]),
+        draft_(draft) {
+    draft.role.tensors = role_.tensors;
+    draft.role.storages = role_.storages;
+  }
+
+  /// The list's beginning a few times, once with notifications of the other end in between.
+  void build_notified(std::uint32_t computes) {
+    std::vector<std::uint32_t> tickets;
+    for (std::uint32_t repeat = 0; repeat < kLists; ++repeat) {
+      std::uint32_t next = repeat == kNotified ? 0 : kNotifications;
+      add_list(repeat, computes, [&](std::uint32_t computed) {
+        // One's own posts are halfway between the other's.
+        for (; next < kNotifications && computed >= (2 * next + own_ + 1) * computes / (2 * kNotifications + 1); ++next)
+          tickets.push_back(post_signal(next % 2 == 0 ? InstructionKind::recv : InstructionKind::send, 1 - own_, next));
+      });
+    }
+    for (std::uint32_t k = 0; k < kNotifications; ++k)
+      tickets.push_back(post_signal(k % 2 == 0 ? InstructionKind::send : InstructionKind::recv, 1 - own_, k));
+    wait_all(tickets);
+  }
+
+  void build(bool in_turns) {
+    // Posted before anyone begins, so that nobody is notified of them in the middle of a list.
+    std::vector<std::uint32_t> ends;
+    each_other([&](std::uint32_t other) { ends.push_back(post_signal(InstructionKind::recv, other, kEnd)); });
+    const bool waits = in_turns && own_ > 0, passes_on = in_turns && own_ + 1 < lists_.size();
+    const std::uint32_t turn = waits ? post_signal(InstructionKind::recv, own_ - 1, kTurn) : kNone;
+    std::vector<std::uint32_t> readies;
+    for (const InstructionKind kind : {InstructionKind::recv, InstructionKind::send})
+      each_other([&](std::uint32_t other) { readies.push_back(post_signal(kind, other, kReady)); });
+    wait_all(readies);
+    if (waits) draft_.wait(turn, kNone);
+    for (std::uint32_t repeat = 0; repeat < lists_[own_].repeats; ++repeat)
+      add_list(repeat, kNone, [](std::uint32_t) {});
+    if (passes_on) draft_.wait(post_signal(InstructionKind::send, own_ + 1, kTurn), kNone);
+    each_other([&](std::uint32_t other) { ends.push_back(post_signal(InstructionKind::send, other, kEnd)); });
+    wait_all(ends);
+    exchange();
+  }
+
+ private:
+  enum Signal : std::uint32_t { kReady, kTurn, kEnd, kSignals };
+  /// Of the program, by direction, role and tag.
+  using Message = std::tuple<InstructionKind, std::uint32_t, std::uint32_t>;
+
+  template <class Visit>
+  void each_other(const Visit& visit) const {
+    for (std::uint32_t other = 0; other < lists_.size(); ++other)
+      if (other != own_) visit(other);
+  }
+  void wait_all(const std::vector<std::uint32_t>& tickets) {
+    for (const std::uint32_t ticket : tickets) draft_.wait(ticket, kNone);
+  }
+  std::uint32_t post_signal(InstructionKind kind, std::uint32_t peer, std::uint32_t signal) {
+    const TensorSpec spec{Dtype::f32, {1}};
+    return post_message(draft_, kind, peer, signal,
+                        add_constant(draft_, fmt::format("signal{}", draft_.role.tensors.size()), spec, 1));
+  }
+
+  /// Up to so many computed instructions; after each, after(how many).
+  template <class After>
+  void add_list(std::uint32_t repeat, std::uint32_t most, const After& after) {
+    std::uint32_t computed = 0;
+    const std::vector<std::uint32_t> now = repeat > 0 ? add_again(role_, repeat, draft_.role)
+                                                      : first_numbers(static_cast<std::uint32_t>(role_.tensors.size()));
+    for (std::uint32_t i = 0; i < role_.size() && computed < most; ++i) {
+      Instruction instruction = role_.at(i);
+      instruction.frees.clear();
+      if (instruction.node != kNone) instruction.node = draft_.names->add(program_.names[instruction.node]);
+      if (is_computed(instruction.kind)) {
+        instruction.work = draft_.works->add(program_.works[instruction.work]);
+        for (auto* operands : {&instruction.reads, &instruction.writes})
+          for (std::uint32_t& tensor : *operands) tensor = now[tensor];
+        draft_.list.push_back({std::move(instruction), kNone});
+        after(++computed);
+      } else if (instruction.kind == InstructionKind::wait && role_.kind[instruction.awaits] == InstructionKind::recv) {
+        const std::uint32_t tensor = now[role_.writes(instruction.awaits)[0]];
+        to_itself(kept(instruction.awaits, tensor), tensor, instruction);
+      } else if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::collective) {
+        const std::uint32_t tensor = now[instruction.reads[0]];
+        to_itself(tensor, kept(i, tensor), instruction);
+      }
+    }
+  }
+
+  /// The tensor, shaped like `tensor`, that stands for the other end of posted instruction `i`.
+  std::uint32_t kept(std::uint32_t i, std::uint32_t tensor) {
+    const TensorSpec spec = draft_.role.tensors[tensor].spec;
+    const auto find_or_add = [&](auto& known, const auto& key) {
+      const auto [entry, is_new] = known.try_emplace(key);
+      if (is_new)
+        entry->second = draft_.role.add_tensor(fmt::format("message{}", draft_.role.tensors.size()), spec,
+                                               TensorClass::communication, true, {Initial::Kind::uniform, 0, 0.01, 0});
+      return entry->second;
+    };
+    if (exchanges_ && role_.kind[i] != InstructionKind::collective)
+      return find_or_add(messages_, Message{role_.kind[i], role_.peer[i], role_.tag[i]});
+    const bool receives = role_.kind[i] == InstructionKind::recv;
+    constexpr std::uint32_t kDifferent = 8;  // messages of one shape with other numbers
+    return find_or_add(random_, fmt::format("{} {}", receives ? to_itself_ % kDifferent : kDifferent, to_string(spec)));
+  }
+
+  void to_itself(std::uint32_t from, std::uint32_t to, const Instruction& where) {
+    const std::uint32_t tag = to_itself_++;
+    Instruction recv{.kind = InstructionKind::recv, .node = where.node, .microbatch = where.microbatch, .peer = own_};
+    recv.tag = tag;
+    Instruction send = recv;
+    send.kind = InstructionKind::send;
+    recv.writes = {to};
+    send.reads = {from};
+    const std::uint32_t received = draft_.post(recv), sent = draft_.post(send);
+    draft_.wait(received, where.node, where.microbatch);
+    draft_.wait(sent, where.node, where.microbatch);
+  }
+
+  /// Once all lists are done: what was sent goes to where it is received in the next step.
+  void exchange() {
+    std::vector<std::uint32_t> tickets;
+    for (const auto& [message, tensor] : messages_) {
+      const auto& [kind, peer, tag] = message;
+      tickets.push_back(post_message(draft_, kind, peer, kSignals + tag, tensor));
+    }
+    wait_all(tickets);
+  }
+
+  const Program& program_;
+  const std::vector<RoleAlone>& lists_;
+  const std::uint32_t own_;  // in `lists_`
+  const bool exchanges_;     // what the roles have sent
+  const Role& role_;
+  Draft& draft_;
+  std::uint32_t to_itself_ = 0;
+  std::map<Message, std::uint32_t> messages_;    // tensors
+  std::map<std::string, std::uint32_t> random_;  // where nobody sends them
+};
+
+}  // namespace
+
+Program alone(const Program& program, const std::vector<RoleAlone>& lists, bool in_turns) {
+  std::vector<std::vector<std::uint32_t>> ranks;
+  for (const RoleAlone& list : lists) {
+    check_internal(lists.size() == 1 || list.role == ranks.size(), "role {} comes as list {}", list.role, ranks.size());
+    ranks.push_back(list.ranks);
+  }
+  // Not the strategy's text: two strategies with the same lists share a calibration.
+  Program result = make_probe("calibration", ranks, {}, [&](Draft& draft, std::uint32_t own) {
+    AloneBuilder(program, lists, own, draft).build(in_turns);
+  });
+  result.model = program.model;
+  result.global_batch = program.global_batch;
+  return result;
+}
+
+Program notification_probe(const Program& program, std::uint32_t role) {
+  const std::vector<RoleAlone> lists = {{role, {0}}, {role, {1}}};
+  constexpr std::uint32_t kMost = 64;  // the rest of a long list says no more
+  const auto computes =
+      std::min(kMost, static_cast<std::uint32_t>(std::ranges::count_if(program.roles[role].kind, is_computed)));
+  Program result = make_probe("notification probe", {{0}, {1}}, {}, [&](Draft& draft, std::uint32_t own) {
+    AloneBuilder(program, lists, own, draft).build_notified(computes);
+  });
+  result.model = program.model;
+  result.global_batch = program.global_batch;
+  return result;
+}
+
+std::vector<double> notification_times(const Program& probe, const Timeline& timeline) {
+  constexpr double kLate_s = 50e-6;  // at most until the other's core handles it
+  std::vector<double> seconds;
+  for (std::uint32_t rank = 0; rank < timeline.ranks.size(); ++rank) {
+    const std::uint32_t from = 1 - rank;
+    const Role &own = probe.roles.at(rank), &other = probe.roles.at(from);
+    std::vector<double> moments_s;
+    for (std::uint32_t i = 0; moments_s.size() < kNotifications; ++i)
+      if (is_posted(other.kind.at(i)) && other.peer[i] == rank) moments_s.push_back(timeline.ranks[from].posted_s[i]);
+    std::vector<std::uint32_t> computes;
+    for (std::uint32_t i = 0; i < own.size(); ++i)
+      if (is_computed(own.kind[i])) computes.push_back(i);
+    const std::size_t of_list = computes.size() / kLists;
+    const RankTimeline& times = timeline.ranks[rank];
+    std::set<double> hits_s;  // moments at which an op ran
+    for (std::size_t k = kNotified * of_list; k < (kNotified + 1) * of_list; ++k)
+      for (const double moment_s : moments_s)
+        if (times.start_s[computes[k]] <= moment_s && moment_s < times.end_s[computes[k]]) hits_s.insert(moment_s);
+    double lost_s = 0;
+    for (std::size_t k = 0; k < of_list; ++k) {
+      const std::uint32_t notified = computes[kNotified * of_list + k], quiet = computes[kQuiet * of_list + k];
+      if (std::ranges::any_of(hits_s, [&](double moment_s) {
+            return times.start_s[notified] < moment_s + kLate_s && times.end_s[notified] > moment_s;
+          }))
+        lost_s += times.end_s[notified] - times.start_s[notified] - (times.end_s[quiet] - times.start_s[quiet]);
+    }
+    if (!hits_s.empty()) seconds.push_back(lost_s / static_cast<double>(hits_s.size()));
+  }
+  return seconds;
+}
+
+}  // namespace sim
