@@ -74,7 +74,7 @@ at::Device device_of_rank(const std::string& name, std::uint32_t rank, std::uint
 
 /// Ranks that transfer among each other, one transfer after the other, in the order of posting.
 struct Channel {
-  Channel(ncclComm_t comm, const c10::Stream& stream) : comm(comm), stream(stream) {}
+  Channel(ncclComm_t of_ranks, const c10::Stream& own) : comm(of_ranks), stream(own) {}
   Channel(const Channel&) = delete;
   ~Channel() { ncclCommDestroy(comm); }
 

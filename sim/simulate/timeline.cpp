@@ -105,28 +105,21 @@ std::string chrome_trace(const Program& program, const std::vector<NamedTimeline
       for (int lane = 0; lane < (rank.issued_s.empty() ? 3 : 4); ++lane)
         events.push_back(
             {{"ph", "M"}, {"pid", pid}, {"tid", lane + 1}, {"name", "thread_name"}, {"args", {{"name", lanes[lane]}}}});
-      for (std::uint32_t i = 0; i < rank.issued_s.size(); ++i) {
-        const double begin_s = i > 0 ? rank.issued_s[i - 1] : 0;
-        events.push_back({{"ph", "X"},
-                          {"pid", pid},
-                          {"tid", 4},
-                          {"name", program.label(role, i)},
-                          {"cat", "issue"},
-                          {"ts", begin_s * kMicro},
-                          {"dur", (rank.issued_s[i] - begin_s) * kMicro},
-                          {"args", {{"instruction", i}}}});
-      }
+      const auto event_of = [&](int lane, std::uint32_t i, std::string_view category, double begin_s, double end_s) {
+        return Json{{"ph", "X"},
+                    {"pid", pid},
+                    {"tid", lane},
+                    {"name", program.label(role, i)},
+                    {"cat", category},
+                    {"ts", begin_s * kMicro},
+                    {"dur", (end_s - begin_s) * kMicro},
+                    {"args", {{"instruction", i}}}};
+      };
+      for (std::uint32_t i = 0; i < rank.issued_s.size(); ++i)
+        events.push_back(event_of(4, i, "issue", i > 0 ? rank.issued_s[i - 1] : 0, rank.issued_s[i]));
       for (std::uint32_t i = 0; i < role.size(); ++i) {
-        Json event = {{"ph", "X"},
-                      {"pid", pid},
-                      {"tid", is_computed(role.kind[i]) ? 1
-                              : is_posted(role.kind[i]) ? 2
-                                                        : 3},
-                      {"name", program.label(role, i)},
-                      {"cat", to_string(role.kind[i])},
-                      {"ts", rank.start_s[i] * kMicro},
-                      {"dur", (rank.end_s[i] - rank.start_s[i]) * kMicro},
-                      {"args", {{"instruction", i}}}};
+        const int lane = is_computed(role.kind[i]) ? 1 : is_posted(role.kind[i]) ? 2 : 3;
+        Json event = event_of(lane, i, to_string(role.kind[i]), rank.start_s[i], rank.end_s[i]);
         if (role.microbatch[i] >= 0) event["args"]["microbatch"] = role.microbatch[i];
         if (is_posted(role.kind[i])) event["args"]["posted_us"] = rank.posted_s[i] * kMicro;
         events.push_back(std::move(event));

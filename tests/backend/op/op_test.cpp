@@ -1,5 +1,4 @@
-// Every row of sim's op table, forward and backward, against autograd on the CPU: on the CPU, on a GPU where there is one,
-// and, as part of standin_tests, on the stand-in accelerator.
+// Every row of sim's op table, forward and backward, against autograd on the CPU.
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
@@ -19,11 +18,10 @@
 #include <string>
 #include <vector>
 
-#include "backend/machine/accelerator.hpp"
 #include "backend/machine/allocator.hpp"
 #include "backend/op/op.hpp"
-#include "sim/error.hpp"
 #include "sim/model/op/op.hpp"
+#include "tests/backend/op/devices.hpp"
 
 namespace backend {
 namespace {
@@ -81,13 +79,10 @@ class OpTest : public testing::TestWithParam<std::tuple<Case, std::string, std::
   double tolerance() const { return dtype() == sim::Dtype::f64 ? 1e-13 : 1e-5; }
 
   void SetUp() override {
-    if (const std::string& device = std::get<2>(GetParam()); device != "cpu") {
-      try {
-        device_ = first_device(device);
-      } catch (const sim::ConfigError& error) {
-        GTEST_SKIP() << error.what();
-      }
-    }
+    std::string why;
+    const std::optional<at::Device> device = test_device(std::get<2>(GetParam()), why);
+    if (!device) GTEST_SKIP() << why;
+    device_ = *device;
     op_.kind = &sim::op_table().at(test_case().op);
     op_.attributes = sim::complete_attributes(*op_.kind, test_case().attributes, "test");
     for (const sim::Shape& shape : test_case().inputs) op_.inputs.push_back({dtype(), shape});
@@ -231,12 +226,7 @@ TEST_P(OpTest, ForwardAndBackwardEqualAutograd) {
 auto all_cases_on(const char* device) {
   return testing::Combine(testing::ValuesIn(kCases), testing::Values("f64", "f32"), testing::Values(device));
 }
-#ifdef PARAGAUGE_STANDIN
-INSTANTIATE_TEST_SUITE_P(StandinOps, OpTest, all_cases_on("privateuseone"));
-#else
-INSTANTIATE_TEST_SUITE_P(Grid, OpTest, all_cases_on("cpu"));
-INSTANTIATE_TEST_SUITE_P(Cuda, OpTest, all_cases_on("cuda"));
-#endif
+TEST_ON_DEVICES(OpTest, all_cases_on);
 
 /// The first layer's input needs no gradient: the pass must not compute it, and so needs less memory by at least its
 /// size.

@@ -1,4 +1,4 @@
-// Every optimizer row of sim's op table: some steps against torch::optim on the CPU, on the devices of op_test.cpp.
+// Every optimizer row of sim's op table: some steps against torch::optim on the CPU.
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
@@ -13,10 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "backend/machine/accelerator.hpp"
 #include "backend/op/op.hpp"
-#include "sim/error.hpp"
 #include "sim/model/op/op.hpp"
+#include "tests/backend/op/devices.hpp"
 
 namespace backend {
 namespace {
@@ -43,14 +42,10 @@ class OptimizerTest : public testing::TestWithParam<std::tuple<Case, std::string
 
 TEST_P(OptimizerTest, StepsLikeTorchOptim) {
   const auto& [c, dtype_name, shape, device_name] = GetParam();
-  at::Device device = at::kCPU;
-  if (device_name != "cpu") {
-    try {
-      device = first_device(device_name);
-    } catch (const sim::ConfigError& error) {
-      GTEST_SKIP() << error.what();
-    }
-  }
+  std::string why;
+  const std::optional<at::Device> found = test_device(device_name, why);
+  if (!found) GTEST_SKIP() << why;
+  const at::Device device = *found;
   const sim::Dtype dtype = sim::dtype_from(dtype_name);
   const at::ScalarType type = dtype == sim::Dtype::f32 ? at::kFloat : at::kDouble;
   const double tolerance = dtype == sim::Dtype::f32 ? 1e-6 : 1e-14;
@@ -88,12 +83,7 @@ auto all_cases_on(const char* device) {
                           testing::Values(sim::Shape{1}, sim::Shape{3, 5, 7}, sim::Shape{64, 33}),
                           testing::Values(device));
 }
-#ifdef PARAGAUGE_STANDIN
-INSTANTIATE_TEST_SUITE_P(StandinOps, OptimizerTest, all_cases_on("privateuseone"));
-#else
-INSTANTIATE_TEST_SUITE_P(Grid, OptimizerTest, all_cases_on("cpu"));
-INSTANTIATE_TEST_SUITE_P(Cuda, OptimizerTest, all_cases_on("cuda"));
-#endif
+TEST_ON_DEVICES(OptimizerTest, all_cases_on);
 
 TEST(OptimizerTable, EveryOptimizerIsInTheGrid) {
   for (const sim::OpKind& kind : sim::op_table()) {
