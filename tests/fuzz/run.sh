@@ -36,19 +36,22 @@ works() {
   local folder result=0
   command -v "$1" >/dev/null || return 1
   folder=$(mktemp -d)
-  echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' >"$folder/x.cpp"
-  "$1" -fsanitize=fuzzer,address,undefined "$folder/x.cpp" -o "$folder/x" >/dev/null 2>&1 || result=1
+  {
+    echo '#include <ranges>'
+    echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char* d, unsigned long) { return !std::views::split("a", *d).empty() && false; }'
+  } >"$folder/x.cpp"
+  "$1" -std=c++20 -fsanitize=fuzzer,address,undefined "$folder/x.cpp" -o "$folder/x" >/dev/null 2>&1 || result=1
   rm -rf "$folder"
   return $result
 }
 find_clang() {
-  for clang in clang++ clang++-14; do
+  for clang in clang++-16 clang++; do  # clang 14 can't compile the ranges of GCC 12's library
     if works "$clang"; then return 0; fi
   done
   return 1
 }
 if ! find_clang; then
-  packages=(clang-14 libclang-rt-14-dev)
+  packages=(clang-16 libclang-rt-16-dev)
   as_root=()
   if ((EUID != 0)); then as_root=(sudo); fi
   if ! command -v apt-get >/dev/null || ! command -v "${as_root[0]:-true}" >/dev/null; then
