@@ -39,6 +39,27 @@ CpuKernel cpu_kernel(const OpInstance& op, Pass pass) {
   return {x.shape[2] * x.shape[3] * size_of(x.dtype) % 64 == 0 ? "whole vectors" : "with rests"};
 }
 
+/// Cut by samples, every part has statistics of its own.
+std::vector<Rule> rules(const OpInstance& /*op*/) {
+  return {{.name = "batch",
+           .inputs = {shard(0)},
+           .parameters = {replicate(), replicate()},
+           .buffers = {own(), own(), own()},
+           .output = shard(0),
+           .grad_output = shard(0),
+           .grad_inputs = {shard(0)},
+           .grad_parameters = {partial(), partial()},
+           .by_part = true},
+          {.name = "channels",
+           .inputs = {shard(1)},
+           .parameters = {shard(0), shard(0)},
+           .buffers = {shard(0), shard(0), replicate()},
+           .output = shard(1),
+           .grad_output = shard(1),
+           .grad_inputs = {shard(1)},
+           .grad_parameters = {shard(0), shard(0)}}};
+}
+
 }  // namespace
 
 OpKind batch_norm_kind() {
@@ -48,7 +69,8 @@ OpKind batch_norm_kind() {
           .attributes = {{"eps", false, 1e-5, 0, 1, false}, {"momentum", false, 0.1, 0, 1, false}},
           .signature = signature,
           .demand = demand,
-          .cpu_kernel = cpu_kernel};
+          .cpu_kernel = cpu_kernel,
+          .rules = rules};
 }
 
 }  // namespace sim

@@ -57,6 +57,25 @@ CpuKernel cpu_kernel(const OpInstance& op, Pass) {
   return {pixels == 1 ? "im2col, one pixel" : pixels < kManyPixels ? "im2col, few pixels" : "im2col"};
 }
 
+/// A convolution in groups is cut between them: its output channels don't depend on all input channels.
+std::vector<Rule> rules(const OpInstance& op) {
+  std::vector<Rule> all = matrix_rules(op, "out_channels");
+  const std::int64_t groups = op.integer("groups");
+  if (groups == 1) return all;
+  const Placement x = shard(1, op.inputs[0].shape[1] / groups), y = shard(1, op.integer("out_channels") / groups);
+  const std::vector<Placement> parameters = weight_and_bias(op, shard(0, y.unit), shard(0, y.unit));
+  all.resize(1);
+  all.push_back({.name = "groups",
+                 .inputs = {x},
+                 .parameters = parameters,
+                 .output = y,
+                 .grad_output = y,
+                 .grad_inputs = {x},
+                 .grad_parameters = parameters,
+                 .attributes = {{"groups", shard(0)}, {"out_channels", shard(0, y.unit)}}});
+  return all;
+}
+
 }  // namespace
 
 OpKind conv2d_kind() {
@@ -74,7 +93,8 @@ OpKind conv2d_kind() {
                          {"bias", false, 1, 0, 1}},
           .signature = signature,
           .demand = demand,
-          .cpu_kernel = cpu_kernel};
+          .cpu_kernel = cpu_kernel,
+          .rules = rules};
 }
 
 }  // namespace sim

@@ -5,6 +5,7 @@
 
 #include "sim/error.hpp"
 #include "sim/model/op/op.hpp"
+#include "sim/model/op/rule.hpp"
 
 namespace sim {
 
@@ -34,6 +35,20 @@ inline Demand matrix_demand(const OpInstance& op, const Signature& s, double flo
   const double input_grad = (grads & 1U) ? 1 : 0, weight_grad = (grads & kParameterGrads) ? 1 : 0;
   return {flops * (input_grad + weight_grad), y + input_grad * (w + x) + weight_grad * (x + w)};
 }
+
+/// Of an op that does alike with all elements, or with all planes: cut along these of the first input's dimensions, with
+/// as much of every other input; the output is cut alike.
+std::vector<Rule> rules_along(const OpInstance& op, const std::vector<std::uint32_t>& dims);
+/// All of the first input's dimensions.
+std::vector<std::uint32_t> all_dims(const OpInstance& op);
+/// "batch", "channels", "features", …: as the shape conventions of op.hpp call it.
+std::string dim_name(const OpInstance& op, std::uint32_t dim);
+/// Of linear and conv2d, whose weight is [output, input, …]: cut by samples, output or input features or channels.
+std::vector<Rule> matrix_rules(const OpInstance& op, std::string_view size_attribute);
+/// Of an op with a weight, and a bias where its attribute "bias" says so.
+std::vector<Placement> weight_and_bias(const OpInstance& op, const Placement& weight, const Placement& bias);
+/// Of a loss: the mean over the samples.
+std::vector<Rule> loss_rules(const OpInstance& op);
 
 /// For ops with the attribute "inplace".
 inline OutputStorage fresh_or_in_place(const OpInstance& op) {

@@ -73,6 +73,25 @@ CpuKernel by_format(const OpInstance& op, Pass /*pass*/) {
   return {};
 }
 
+std::vector<Rule> elementwise_rules(const OpInstance& op) { return rules_along(op, all_dims(op)); }
+
+/// Of pools.
+std::vector<Rule> planewise_rules(const OpInstance& op) { return rules_along(op, {0, 1}); }
+
+std::vector<Rule> softmax_rules(const OpInstance& op) {
+  std::vector<std::uint32_t> dims = all_dims(op);
+  std::erase(dims, static_cast<std::uint32_t>(op.integer("dim")));
+  return rules_along(op, dims);
+}
+
+/// The elements of a channel stay together.
+std::vector<Rule> flatten_rules(const OpInstance& op) {
+  std::vector<Rule> rules = rules_along(op, {0, 1});
+  const Shape& x = op.inputs[0].shape;
+  rules[1].output = rules[1].grad_output = shard(1, elements(x) / (x[0] * x[1]));
+  return rules;
+}
+
 }  // namespace
 
 std::vector<OpKind> layer_kinds() {
@@ -80,7 +99,8 @@ std::vector<OpKind> layer_kinds() {
            .equation = "y = max(x, 0)",
            .attributes = {{"inplace", false, 0, 0, 1}},
            .signature = relu_signature,
-           .demand = per_element<1, 2, 3>},
+           .demand = per_element<1, 2, 3>,
+           .rules = elementwise_rules},
           {.name = "max_pool",
            .equation = "y = max of each kernel_size x kernel_size window",
            .attributes = {{"kernel_size", true, 0, 1, 1024},
@@ -88,28 +108,33 @@ std::vector<OpKind> layer_kinds() {
                           {"padding", false, 0, 0, 1024}},
            .signature = max_signature,
            .demand = max_demand,
-           .cpu_kernel = by_format},
+           .cpu_kernel = by_format,
+           .rules = planewise_rules},
           {.name = "adaptive_avg_pool",
            .equation = "y[i,j] = mean of window (i,j) of an output_size x output_size partition",
            .attributes = {{"output_size", true, 0, 1, 4096}},
            .signature = average_signature,
            .demand = average_demand,
-           .cpu_kernel = by_format},
+           .cpu_kernel = by_format,
+           .rules = planewise_rules},
           {.name = "flatten",
            .equation = "y = x as [batch, features] (a view)",
            .signature = flatten_signature,
-           .demand = per_element<0, 0>},
+           .demand = per_element<0, 0>,
+           .rules = flatten_rules},
           {.name = "add",
            .equation = "y = a + b",
            .inputs = 2,
            .attributes = {{"inplace", false, 0, 0, 1}},
            .signature = add_signature,
-           .demand = per_element<1, 3>},
+           .demand = per_element<1, 3>,
+           .rules = elementwise_rules},
           {.name = "softmax",
            .equation = "y_i = exp(x_i) / sum_j exp(x_j) along dim",
            .attributes = {{"dim", false, 1, 0, 8}},
            .signature = softmax_signature,
-           .demand = per_element<5, 2, 3>}};
+           .demand = per_element<5, 2, 3>,
+           .rules = softmax_rules}};
 }
 
 }  // namespace sim

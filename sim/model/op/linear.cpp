@@ -31,6 +31,8 @@ CpuKernel cpu_kernel(const OpInstance& op, Pass pass) {
   return {"gemv", static_cast<double>(rows)};
 }
 
+std::vector<Rule> rules(const OpInstance& op) { return matrix_rules(op, "out_features"); }
+
 }  // namespace
 
 OpKind linear_kind() {
@@ -42,7 +44,8 @@ OpKind linear_kind() {
           .attributes = {{"out_features", true, 0, 1}, {"bias", false, 1, 0, 1}},
           .signature = signature,
           .demand = demand,
-          .cpu_kernel = cpu_kernel};
+          .cpu_kernel = cpu_kernel,
+          .rules = rules};
 }
 
 }  // namespace sim

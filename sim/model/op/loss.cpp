@@ -27,14 +27,16 @@ std::vector<OpKind> loss_kinds() {
            .role = OpRole::loss,
            .inputs = 2,
            .signature = mse_signature,
-           .demand = per_element<3, 2, 3>},
+           .demand = per_element<3, 2, 3>,
+           .rules = loss_rules},
           {.name = "cross_entropy",
            .equation = "loss = mean_n(-log softmax(prediction_n)[target_n])",
            .role = OpRole::loss,
            .inputs = 2,
            .takes_class_indices = true,
            .signature = cross_entropy_signature,
-           .demand = per_element<5, 2, 4>}};
+           .demand = per_element<5, 2, 4>,
+           .rules = loss_rules}};
 }
 
 }  // namespace sim

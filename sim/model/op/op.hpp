@@ -101,6 +101,7 @@ enum class OpRole : std::uint8_t {
 };
 
 struct OpInstance;
+struct Rule;
 
 /// Which of several kernels LibTorch runs on a CPU core (ranks have one thread): what one shape costs says nothing of a
 /// shape that another kernel runs.
@@ -131,6 +132,8 @@ struct OpKind {
   Demand (*demand)(const OpInstance&, Pass, std::uint32_t grads) = nullptr;
   /// None: the same for all shapes.
   CpuKernel (*cpu_kernel)(const OpInstance&, Pass) = nullptr;
+  /// Layers and losses: how it can be played in parts (rule.hpp).
+  std::vector<Rule> (*rules)(const OpInstance&) = nullptr;
 };
 
 constexpr std::uint32_t kParameterGrads = 1U << 31;

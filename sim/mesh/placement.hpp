@@ -1,0 +1,73 @@
+// Where a tensor lies on a mesh: what a strategy decides, what an op needs and gives.
+//
+//   const Mesh mesh{{{"dp", 2}, {"tp", 2}}};
+//   piece({16, 8}, {replicate(), shard(1)}, mesh, 3);   // rank 3 has rows 0…15, columns 4…7
+//   to_string(shard(1, 64));                            // "S1/64"; also R, P, P.mean, P.max, @0, @last, own
+//
+// A tensor has a placement per axis. Several axes that cut the same dimension cut it one after the other, the outermost
+// first.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/dtype.hpp"
+#include "sim/mesh/mesh.hpp"
+
+namespace sim {
+
+/// How partial values become the whole one. mean: each weighs as much as its share of the samples.
+enum class Reduction : std::uint8_t { sum, mean, max };
+inline constexpr EnumNames<Reduction, 3> kReductions{"reduction", {"sum", "mean", "max"}};
+inline std::string_view to_string(Reduction reduction) { return kReductions.of(reduction); }
+
+/// Of a tensor along one axis.
+struct Placement {
+  enum class Kind : std::uint8_t {
+    replicate,  // all have all of it
+    shard,      // each has a part of dimension `dim`
+    partial,    // each has a summand of its shape
+    rooted,     // the coordinate `root` has it, the others have nothing
+    own         // each has one of its own: copies that differ
+  } kind = Kind::replicate;
+  std::uint32_t dim = 0;                 // shard
+  std::int64_t unit = 1;                 // shard: what stays together (a head; the pixels of a flattened channel)
+  Reduction reduction = Reduction::sum;  // partial
+  std::uint32_t root = 0;                // rooted: a coordinate, or kLast
+
+  friend bool operator==(const Placement&, const Placement&) = default;
+};
+/// The root is the axis's last coordinate.
+constexpr std::uint32_t kLast = 0xffffffffU;
+
+Placement replicate();
+Placement shard(std::uint32_t dim, std::int64_t unit = 1);
+Placement partial(Reduction reduction = Reduction::sum);
+Placement rooted(std::uint32_t root);
+Placement own();
+
+std::string to_string(const Placement& placement);
+/// The inverse. ConfigError for any other text.
+Placement placement_from(std::string_view text);
+
+/// Elements begin, begin+1, …, begin+size−1 of a dimension.
+struct Range {
+  std::int64_t begin = 0, size = 0;
+  friend bool operator==(const Range&, const Range&) = default;
+};
+
+/// What coordinate `at` has of `size` elements that are cut along the axis. ConfigError where `unit` doesn't divide the
+/// size, where the axis allows no rest and there is one, and where a part would be empty.
+Range part(std::int64_t size, std::int64_t unit, const Axis& axis, std::uint32_t at);
+
+/// What coordinate `at` has of a tensor, by dimension: all of it unless it is cut; nullopt for nothing.
+std::optional<std::vector<Range>> piece(const Shape& shape, const Placement& placement, const Axis& axis,
+                                        std::uint32_t at);
+/// What `rank` has: a placement per axis.
+std::optional<std::vector<Range>> piece(const Shape& shape, const std::vector<Placement>& placements, const Mesh& mesh,
+                                        std::uint32_t rank);
+
+}  // namespace sim
