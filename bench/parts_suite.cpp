@@ -7,7 +7,7 @@
 // op/<model>/<work> and link/<world>/<kind>/<bytes>, manual time; counters flops_per_s and bytes_per_s (compulsory
 // traffic; for links the size s of nccl-tests over the time). collective/<world>/<kind>/<ranks>/<bytes>, from 8 B to
 // --largest: algbw = s over the time and busbw = algbw × factor, as nccl-tests define them (GB/s); the factor is 2(n−1)/n for
-// all_reduce, 1 for broadcast and for send. All samples of one op come from the same runs of its
+// all_reduce, 1 for broadcast, reduce and send, (n−1)/n for the others. All samples of one op come from the same runs of its
 // model in order, so that the caches are in a step's state. Worlds of processes are spawned; rank 0 drives.
 #include <fmt/format.h>
 
@@ -48,10 +48,17 @@ void report(benchmark::State& state, const std::vector<double>& seconds, double 
 
 /// What a transfer of s bytes among n ranks moves over the slowest link, in s (nccl-tests' PERFORMANCE.md).
 double bus_factor(const sim::TransferQuestion& question) {
-  const double n = question.members;
-  return question.kind == sim::InstructionKind::collective && question.collective == sim::CollectiveKind::all_reduce
-             ? 2 * (n - 1) / n
-             : 1;
+  if (question.kind != sim::InstructionKind::collective) return 1;
+  const double others = (question.members - 1.0) / question.members;
+  switch (question.collective) {
+    case sim::CollectiveKind::all_reduce:
+      return 2 * others;
+    case sim::CollectiveKind::broadcast:
+    case sim::CollectiveKind::reduce:
+      return 1;
+    default:
+      return others;
+  }
 }
 
 void transfer(benchmark::State& state, const sim::CalibrationTask& task, backend::Session& session) {

@@ -160,7 +160,8 @@ void Executor::plan_work(std::uint32_t i, Action& action) const {
                        ? role_.peer[i]
                        : program_.roles.at(role_.peer[i]).ranks.at(place_.replica);
     const auto operand = action.kind == InstructionKind::recv ? action.writes : action.reads;
-    sim::check_internal(operand.size() == 1, "instruction {} ({}) must move one tensor", i, program_.label(role_, i));
+    sim::check_internal(action.kind == InstructionKind::collective || operand.size() == 1,
+                        "instruction {} ({}) must move one tensor", i, program_.label(role_, i));
   }
 }
 
@@ -219,8 +220,11 @@ void Executor::execute(std::uint32_t i, const Action& action, StepRecord& record
       tickets_[i] = communicator_.post_recv(in_memory_order(tensors_[action.writes[0]]), action.other, role_.tag[i]);
       break;
     case InstructionKind::collective:
-      tickets_[i] = communicator_.post_collective(role_.collective[i], in_memory_order(tensors_[action.reads[0]]),
-                                                  action.other, role_.root[i]);
+      for (const std::uint32_t t : action.reads) reads_.push_back(in_memory_order(tensors_[t]));
+      for (const std::uint32_t t : action.writes) writes_.push_back(in_memory_order(tensors_[t]));
+      tickets_[i] = communicator_.post_collective({role_.collective[i], action.other, role_.root[i]}, reads_, writes_);
+      reads_.clear();
+      writes_.clear();
       break;
     case InstructionKind::wait:
       communicator_.mark(&record.times.start_s[i]);

@@ -1,3 +1,5 @@
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <fmt/ranges.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -7,7 +9,9 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <optional>
 
 #include "backend/machine/scheduling.hpp"
@@ -119,13 +123,21 @@ class GlooCommunicator final : public Communicator {
     return add(
         {everyone_->recv(argument_, static_cast<int>(source), static_cast<int>(tag)), {Kind::recv, source, tag}});
   }
-  Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group,
-                         std::uint32_t root) override {
-    const ProcessGroup& membership = memberships_.at(group);
-    const TransferName name{.kind = Kind::collective, .collective = kind, .members = &members_[group]};
-    if (!membership) return add({nullptr, name, now_s()});  // alone
-    hurry_with(tensor);
-    const Ticket ticket = add({begin(kind, root, *membership), name});
+  using Communicator::post_collective;
+  Ticket post_collective(const Collective& collective, std::span<const at::Tensor> reads,
+                         std::span<const at::Tensor> writes) override {
+    const ProcessGroup& membership = memberships_.at(collective.group);
+    const std::vector<std::uint32_t>& members = members_[collective.group];
+    const TransferName name{.kind = Kind::collective, .collective = collective.kind, .members = &members};
+    if (!membership) {  // alone: whatever it is, everything goes to itself
+      for (std::size_t k = 0; k < writes.size(); ++k)
+        if (!writes[k].is_same(reads[k])) writes[k].view(-1).copy_(reads[k].view(-1));
+      return add({nullptr, name, now_s()});
+    }
+    if (!posting_) posting_.emplace(kCommunicationPriority, meeting_->real_time);
+    Posted posted{nullptr, name};
+    begin(collective, reads, writes, *membership, posted);
+    const Ticket ticket = add(std::move(posted));
     // Runs in gloo's thread before the waiting thread is woken.
     posted_.back().work->getFuture()->addCallback(
         [&posted = posted_.back()](c10::ivalue::Future&) { posted.end_s = now_s(); });
@@ -136,6 +148,11 @@ class GlooCommunicator final : public Communicator {
     Posted& posted = posted_.at(ticket);
     if (posted.work) guarded([&] { return posted.name.text() + " failed"; }, [&] { posted.work->wait(); });
     if (posted.name.kind != Kind::collective && posted.name.partner == rank()) move_own(posted.name.tag);
+    if (posted.finish) {
+      posted.finish();
+      posted.end_s = now_s();
+      posted.finish = nullptr;  // it holds tensors
+    }
     done = {0, posted.end_s > 0 ? posted.end_s : now_s()};
     posted.work.reset();  // it holds the tensor
   }
@@ -144,26 +161,91 @@ class GlooCommunicator final : public Communicator {
   void abandon() override { abandoned_ = true; }
 
  private:
-  /// Of what is in argument_.
-  c10::intrusive_ptr<c10d::Work> begin(sim::CollectiveKind kind, std::uint32_t root, c10d::ProcessGroupGloo& group) {
-    switch (kind) {
-      case sim::CollectiveKind::all_reduce:
-        return group.allreduce(argument_);
-      case sim::CollectiveKind::broadcast: {
-        c10d::BroadcastOptions from;
-        from.rootRank = root;
-        return group.broadcast(argument_, from);
-      }
-    }
-    throw sim::InternalError("world 'gloo' has no collective of kind {}", static_cast<int>(kind));
-  }
-
   using Kind = sim::InstructionKind;
   struct Posted {
     c10::intrusive_ptr<c10d::Work> work;
     TransferName name;
     double end_s = 0;
+    std::function<void()> finish{};  // what is left to do when the bytes are there
   };
+
+  /// Fills in `work` and `finish`.
+  static void begin(const Collective& collective, std::span<const at::Tensor> reads, std::span<const at::Tensor> writes,
+                    c10d::ProcessGroupGloo& group, Posted& posted) {
+    std::vector<at::Tensor> argument(reads.begin(), reads.begin() + std::min<std::ptrdiff_t>(1, std::ssize(reads)));
+    switch (collective.kind) {
+      case sim::CollectiveKind::all_reduce:
+        posted.work = group.allreduce(argument);
+        return;
+      case sim::CollectiveKind::broadcast: {
+        c10d::BroadcastOptions from;
+        from.rootRank = collective.root;
+        posted.work = group.broadcast(argument, from);
+        return;
+      }
+      case sim::CollectiveKind::reduce: {
+        c10d::ReduceOptions to;
+        to.rootRank = collective.root;
+        // gloo works in place on all members.
+        if (static_cast<std::uint32_t>(group.getRank()) != collective.root) argument[0] = argument[0].clone();
+        posted.work = group.reduce(argument, to);
+        posted.finish = [argument] {};  // until then
+        return;
+      }
+      case sim::CollectiveKind::all_gather:
+        if (writes.size() == 1) {
+          at::Tensor result = writes[0].view(-1), mine = reads[0].view(-1);
+          posted.work = group._allgather_base(result, mine);
+          return;
+        }
+        break;
+      default:
+        break;
+    }
+    exchange_parts(collective, reads, writes, group, posted);
+  }
+
+  /// By gloo's alltoallv: of any sizes, also none. What it sends lies together, and so does what it receives.
+  static void exchange_parts(const Collective& collective, std::span<const at::Tensor> reads,
+                             std::span<const at::Tensor> writes, c10d::ProcessGroupGloo& group, Posted& posted) {
+    const auto n = static_cast<std::uint32_t>(group.getSize()), me = static_cast<std::uint32_t>(group.getRank());
+    const sim::CollectiveOperands operands = sim::operands_of(collective.kind, me == collective.root);
+    const std::vector<at::Tensor> given = blocks_of(operands.reads, reads, n),
+                                  wanted = blocks_of(operands.writes, writes, n);
+    std::vector<at::Tensor> sent;
+    std::vector<std::int64_t> to(n, 0), from(n, 0);  // elements
+    std::vector<std::uint32_t> block_from(n, 0);     // which block of `wanted` it is for
+    const auto receive = [&](std::uint32_t member, std::uint32_t block) {
+      from[member] = wanted[block].numel();
+      block_from[member] = block;
+    };
+    sim::for_each_move(collective.kind, n, collective.root, [&](const sim::Move& move) {
+      if (move.from == me || move.from == sim::kEveryone) {
+        sent.push_back(given[move.from_block].view(-1));
+        to[move.to] = sent.back().numel();
+      }
+      if (move.to != me) return;
+      for (std::uint32_t member = 0; member < n; ++member)
+        if (move.from == member || move.from == sim::kEveryone) receive(member, move.block);
+    });
+    const at::TensorOptions options = (reads.empty() ? writes : reads)[0].options();
+    at::Tensor input = sent.empty() ? at::empty({0}, options) : sent.size() == 1 ? sent[0] : at::cat(sent);
+    at::Tensor output = at::empty({std::reduce(from.begin(), from.end())}, options);
+    std::vector<std::int64_t> from_sizes = from;  // it takes them
+    posted.work = group.alltoall_base(output, input, from_sizes, to);
+    posted.finish = [input, output, from, wanted, block_from,
+                     sums = collective.kind == sim::CollectiveKind::reduce_scatter] {
+      std::int64_t begin = 0;
+      for (std::size_t member = 0; member < from.size(); begin += from[member++]) {
+        if (from[member] == 0) continue;
+        const at::Tensor part = output.narrow(0, begin, from[member]), to_block = wanted[block_from[member]].view(-1);
+        if (sums && member > 0)
+          to_block.add_(part);
+        else
+          to_block.copy_(part);
+      }
+    };
+  }
 
   /// gloo connects no rank with itself: the way is the same, TCP, in this thread.
   void move_own(std::uint32_t tag) {

@@ -31,12 +31,16 @@ void Doorbell::sleep(std::uint32_t heard, double spin_s) {
 
 namespace {
 
+struct Block {
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+};
+
 /// The parties read each other's memory: in a message the receiver copies.
 struct Transfer {
   struct Party {
     std::atomic<std::uint32_t> joined{0}, reduced{0}, finished{0};  // steps
-    void* data = nullptr;
-    std::size_t bytes = 0;
+    std::vector<Block> reads, writes;
     double joined_s = 0, finished_s = 0;
   };
   explicit Transfer(std::span<const std::uint32_t> of) : ranks(of.begin(), of.end()), parties(of.size()) {}
@@ -45,17 +49,19 @@ struct Transfer {
 };
 using Parties = std::vector<Transfer::Party>;
 
-/// destination[i] = sum of sources[k][i] for i in [begin, end), in the order of k: the same bits whoever computes it.
+/// destination[i] = sum of block `block` of what party k reads, [i], for i in [begin, end), in the order of k: the same bits
+/// whoever computes it.
 template <class T>
-void sum(const Parties& sources, T* destination, std::size_t begin, std::size_t end) {
-  constexpr std::size_t kBlock = 2048;
-  T total[kBlock];
-  for (; begin < end; begin += kBlock) {
-    const std::size_t count = std::min(kBlock, end - begin);
-    std::memcpy(total, static_cast<const T*>(sources[0].data) + begin, count * sizeof(T));
-    for (std::size_t k = 1; k < sources.size(); ++k) {
-      const T* source = static_cast<const T*>(sources[k].data) + begin;
-      for (std::size_t i = 0; i < count; ++i) total[i] += source[i];
+void sum(const Parties& parties, std::uint32_t block, T* destination, std::size_t begin, std::size_t end) {
+  constexpr std::size_t kElements = 2048;
+  T total[kElements];
+  const auto source = [&](std::size_t k) { return reinterpret_cast<const T*>(parties[k].reads[block].data) + begin; };
+  for (; begin < end; begin += kElements) {
+    const std::size_t count = std::min(kElements, end - begin);
+    std::memcpy(total, source(0), count * sizeof(T));
+    for (std::size_t k = 1; k < parties.size(); ++k) {
+      const T* summand = source(k);
+      for (std::size_t i = 0; i < count; ++i) total[i] += summand[i];
     }
     std::memcpy(destination + begin, total, count * sizeof(T));
   }
@@ -96,14 +102,17 @@ class CpuCommunicator final : public LocalCommunicator<Transfer> {
     Completion when{};
   };
 
-  Ticket post(const Part& part, const at::Tensor& tensor) override {
+  Ticket post(const Part& part, std::span<const at::Tensor> reads, std::span<const at::Tensor> writes) override {
     Transfer::Party& me = part.transfer->parties[part.me];
-    me.data = tensor.mutable_data_ptr();
-    me.bytes = tensor.nbytes();
+    for (const auto& [blocks, tensors] : {std::pair(&me.reads, reads), {&me.writes, writes}}) {
+      blocks->clear();
+      for (const at::Tensor& tensor : tensors)
+        blocks->push_back({static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()});
+    }
     me.joined_s = now_s();
     me.joined = step();
     const auto ticket = static_cast<Ticket>(posted_.size());
-    posted_.push_back({part, tensor.scalar_type(), part.me + 1});
+    posted_.push_back({part, (reads.empty() ? writes : reads)[0].scalar_type(), part.me + 1});
     const bool sends = part.tag && part.me == 0, receives = part.tag && part.me == 1;
     if (!receives) ring_others(part);     // a sender waits for the copy, not for who will make it
     if (!sends) open_.push_back(ticket);  // there is nothing to do for a sender
@@ -118,28 +127,44 @@ class CpuCommunicator final : public LocalCommunicator<Transfer> {
         return all_reduce(posted);
       case sim::CollectiveKind::broadcast:
         return broadcast(posted);
+      default:
+        return get(posted);
     }
-    throw sim::InternalError("world 'local' has no collective of kind {}", static_cast<int>(posted.kind));
   }
 
   bool is_ready(Posted& posted) {
     if (posted.ready) return true;
     const auto& [ranks, parties] = *posted.transfer;
-    const std::size_t bytes = parties[posted.me].bytes;
     for (std::size_t p = 0; p < parties.size(); ++p) {
       if (parties[p].joined != step()) return false;
-      sim::check_internal(parties[p].bytes == bytes, "rank {} transfers {} bytes, rank {} {}", ranks[p],
-                          parties[p].bytes, rank(), bytes);
       posted.when.start_s = std::max(posted.when.start_s, parties[p].joined_s);
     }
+    const auto check = [&](std::uint32_t from, const Block& given, const Block& wanted) {
+      sim::check_internal(given.bytes == wanted.bytes, "rank {} gives {} bytes, rank {} expects {}", ranks[from],
+                          given.bytes, rank(), wanted.bytes);
+    };
+    each_own_move(posted, [&](const sim::Move& move) {
+      for (std::uint32_t from = 0; from < parties.size(); ++from)
+        if (move.from == sim::kEveryone || move.from == from)
+          check(from, parties[from].reads.at(move.from_block), parties[posted.me].writes.at(move.block));
+    });
     return posted.ready = true;
+  }
+
+  /// What this rank gets.
+  template <class Visit>
+  static void each_own_move(const Posted& posted, const Visit& visit) {
+    sim::for_each_move(posted.kind, static_cast<std::uint32_t>(posted.transfer->parties.size()), posted.root,
+                       [&](const sim::Move& move) {
+                         if (move.to == posted.me) visit(move);
+                       });
   }
 
   bool broadcast(Posted& posted) {
     Parties& parties = posted.transfer->parties;
     Transfer::Party& me = parties[posted.me];
     if (posted.me != posted.root) {
-      std::memcpy(me.data, parties[posted.root].data, me.bytes);
+      std::memcpy(me.writes[0].data, parties[posted.root].reads[0].data, me.writes[0].bytes);
       leave(posted);
       return end(posted, me.finished_s);
     }
@@ -154,12 +179,12 @@ class CpuCommunicator final : public LocalCommunicator<Transfer> {
     Parties& parties = posted.transfer->parties;
     Transfer::Party& me = parties[posted.me];
     const auto n = static_cast<std::uint32_t>(parties.size());
-    const std::size_t width = c10::elementSize(posted.dtype), elements = me.bytes / width;
+    const std::size_t width = c10::elementSize(posted.dtype), elements = me.writes[0].bytes / width;
     const auto begin = [&](std::uint32_t chunk) { return elements * chunk / n; };
     bool moved = false;
     if (me.reduced != step()) {
       AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, posted.dtype, "all_reduce", [&] {
-        sum(parties, static_cast<scalar_t*>(me.data), begin(posted.me), begin(posted.me + 1));
+        sum(parties, 0, reinterpret_cast<scalar_t*>(me.writes[0].data), begin(posted.me), begin(posted.me + 1));
       });
       me.reduced = step();
       ring_others(posted);
@@ -169,8 +194,7 @@ class CpuCommunicator final : public LocalCommunicator<Transfer> {
       const std::uint32_t k = posted.next % n;
       if (parties[k].reduced != step()) return moved;
       const std::size_t offset = begin(k) * width;
-      std::memcpy(static_cast<std::byte*>(me.data) + offset, static_cast<const std::byte*>(parties[k].data) + offset,
-                  begin(k + 1) * width - offset);
+      std::memcpy(me.writes[0].data + offset, parties[k].writes[0].data + offset, begin(k + 1) * width - offset);
       moved = true;
     }
     if (me.finished != step()) {
@@ -179,6 +203,36 @@ class CpuCommunicator final : public LocalCommunicator<Transfer> {
     }
     if (!all_finished(parties)) return moved;  // until then, someone may still read this rank's chunk
     return end(posted, now_s());
+  }
+
+  /// Every other collective: each party copies, or sums, what it gets.
+  bool get(Posted& posted) {
+    Parties& parties = posted.transfer->parties;
+    Transfer::Party& me = parties[posted.me];
+    const auto moves = [&](std::size_t p) { return sim::is_mover(posted.kind, p == posted.root); };
+    bool moved = false;
+    if (me.finished != step()) {
+      each_own_move(posted, [&](const sim::Move& move) { play(posted, move); });
+      leave(posted);
+      moved = true;
+      // Nobody reads its memory.
+      if (sim::has_root(posted.kind) && moves(posted.me)) return end(posted, me.finished_s);
+    }
+    for (std::size_t p = 0; p < parties.size(); ++p)
+      if (moves(p) && parties[p].finished != step()) return moved;
+    return end(posted, now_s());
+  }
+
+  void play(const Posted& posted, const sim::Move& move) const {
+    const Parties& parties = posted.transfer->parties;
+    const Block& to = parties[posted.me].writes[move.block];
+    if (move.from != sim::kEveryone) {
+      std::memcpy(to.data, parties[move.from].reads[move.from_block].data, to.bytes);
+      return;
+    }
+    AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, posted.dtype, "sum", [&] {
+      sum(parties, move.from_block, reinterpret_cast<scalar_t*>(to.data), 0, to.bytes / sizeof(scalar_t));
+    });
   }
 
   [[nodiscard]] bool all_finished(const Parties& parties) const {
@@ -211,7 +265,8 @@ class CpuCommunicator final : public LocalCommunicator<Transfer> {
     for (std::size_t p = 0; p < parties.size(); ++p)
       if (parties[p].joined != step()) return fmt::format("rank {} hasn't joined the {}", ranks[p], name);
     for (std::size_t p = 0; p < parties.size(); ++p)
-      if (parties[p].finished != step()) return fmt::format("rank {} hasn't finished the {}", ranks[p], name);
+      if (parties[p].finished != step() && sim::is_mover(posted.kind, p == posted.root))
+        return fmt::format("rank {} hasn't finished the {}", ranks[p], name);
     throw sim::InternalError("a {} that everyone has finished is waited for", name);
   }
 

@@ -127,16 +127,20 @@ class LocalCommunicator : public Communicator {
   }
 
   Ticket post_send(const at::Tensor& tensor, std::uint32_t destination, std::uint32_t tag) final {
-    return post({.transfer = &message(rank_, destination, tag), .me = 0, .tag = tag}, tensor);
+    return post({.transfer = &message(rank_, destination, tag), .me = 0, .tag = tag}, {&tensor, 1}, {&tensor, 1});
   }
   Ticket post_recv(const at::Tensor& tensor, std::uint32_t source, std::uint32_t tag) final {
-    return post({.transfer = &message(source, rank_, tag), .me = 1, .tag = tag}, tensor);
+    return post({.transfer = &message(source, rank_, tag), .me = 1, .tag = tag}, {&tensor, 1}, {&tensor, 1});
   }
-  Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group,
-                         std::uint32_t root) final {
-    Membership& membership = memberships_.at(group);
+  using Communicator::post_collective;
+  Ticket post_collective(const Collective& collective, std::span<const at::Tensor> reads,
+                         std::span<const at::Tensor> writes) final {
+    Membership& membership = memberships_.at(collective.group);
     Transfer& transfer = membership.collectives->at(membership.posted++, membership.members);
-    return post({.transfer = &transfer, .me = membership.me, .kind = kind, .root = root}, tensor);
+    const Part part{.transfer = &transfer, .me = membership.me, .kind = collective.kind, .root = collective.root};
+    const sim::CollectiveOperands operands = sim::operands_of(part.kind, part.me == part.root);
+    const auto members = static_cast<std::uint32_t>(membership.members.size());
+    return post(part, blocks_of(operands.reads, reads, members), blocks_of(operands.writes, writes, members));
   }
 
  protected:
@@ -148,7 +152,8 @@ class LocalCommunicator : public Communicator {
     std::uint32_t root = 0;              // index among the parties
     std::optional<std::uint32_t> tag{};  // of a message
   };
-  virtual Ticket post(const Part& part, const at::Tensor& tensor) = 0;
+  /// The operands as blocks.
+  virtual Ticket post(const Part& part, std::span<const at::Tensor> reads, std::span<const at::Tensor> writes) = 0;
 
   [[nodiscard]] std::uint32_t step() const { return step_; }
   [[nodiscard]] std::uint32_t ranks_of_program() const { return ranks_; }

@@ -19,8 +19,8 @@ namespace {
 /// The parties, and what moves when all have posted.
 struct Transfer {
   struct Party {
-    std::uint32_t posted = 0;  // step
-    at::Tensor tensor;         // until the transfer is issued
+    std::uint32_t posted = 0;               // step
+    std::vector<at::Tensor> reads, writes;  // until the transfer is issued
     StreamEvent ready;
   };
   explicit Transfer(std::span<const std::uint32_t> of) : ranks(of.begin(), of.end()), parties(of.size()) {}
@@ -79,27 +79,17 @@ class DeviceCommunicator final : public LocalCommunicator<Transfer> {
   }
 
  private:
-  static bool is_sum(sim::CollectiveKind kind) {
-    switch (kind) {
-      case sim::CollectiveKind::all_reduce:
-        return true;
-      case sim::CollectiveKind::broadcast:
-        return false;
-    }
-    throw sim::InternalError("world 'local' has no collective of kind {} on an accelerator", static_cast<int>(kind));
-  }
-
-  Ticket post(const Part& part, const at::Tensor& tensor) override {
+  Ticket post(const Part& part, std::span<const at::Tensor> reads, std::span<const at::Tensor> writes) override {
     Transfer& transfer = *part.transfer;
-    const bool sums = is_sum(part.kind);
     {
       const std::lock_guard lock(transfer.mutex);
       Transfer::Party& party = transfer.parties[part.me];
-      party.tensor = tensor;
+      party.reads.assign(reads.begin(), reads.end());
+      party.writes.assign(writes.begin(), writes.end());
       party.ready.record(compute_);
       party.posted = step();
       if (std::ranges::all_of(transfer.parties, [&](const Transfer::Party& other) { return other.posted == step(); }))
-        issue(transfer, sums, part.root);
+        issue(transfer, part.kind, part.root);
     }
     if (transfer.issued == step())
       for (std::uint32_t other : transfer.ranks) ring(other);
@@ -107,19 +97,45 @@ class DeviceCommunicator final : public LocalCommunicator<Transfer> {
     return static_cast<Ticket>(posted_.size() - 1);
   }
 
-  /// Sums are taken in the members' order: the same bits on all.
-  void issue(Transfer& transfer, bool sums, std::uint32_t root) {
+  void issue(Transfer& transfer, sim::CollectiveKind kind, std::uint32_t root) {
     const c10::StreamGuard on_copy_stream(copy_);
-    for (Transfer::Party& party : transfer.parties) party.ready.block(copy_);
-    const at::Tensor from = transfer.parties[root].tensor;
-    if (sums)
-      for (std::size_t k = 1; k < transfer.parties.size(); ++k) from.add_(transfer.parties[k].tensor);
-    for (Transfer::Party& party : transfer.parties) {
-      if (!party.tensor.is_same(from)) party.tensor.copy_(from, /*non_blocking=*/true);
-      party.tensor.reset();
+    std::vector<Transfer::Party>& parties = transfer.parties;
+    for (Transfer::Party& party : parties) party.ready.block(copy_);
+    if (kind == sim::CollectiveKind::all_reduce) {  // in place: the first member's is everyone's
+      add_up(parties, 0, parties[0].writes[0]);
+      kind = sim::CollectiveKind::broadcast;
+      root = 0;
+    }
+    sim::for_each_move(kind, static_cast<std::uint32_t>(parties.size()), root, [&](const sim::Move& move) {
+      const at::Tensor& to = parties[move.to].writes[move.block];
+      if (move.from == sim::kEveryone)
+        add_up(parties, move.from_block, to);
+      else
+        to.copy_(parties[move.from].reads[move.from_block].view_as(to), /*non_blocking=*/true);
+    });
+    for (Transfer::Party& party : parties) {
+      party.reads.clear();
+      party.writes.clear();
     }
     transfer.end.record(copy_);
     transfer.issued = step();
+  }
+
+  /// In the members' order, but for a member whose own block is `to`: that comes first.
+  static void add_up(const std::vector<Transfer::Party>& parties, std::uint32_t block, const at::Tensor& to) {
+    const auto is_to = [&](const Transfer::Party& party) {
+      return party.reads[block].const_data_ptr() == to.const_data_ptr();
+    };
+    bool is_first = std::ranges::none_of(parties, is_to);
+    for (const Transfer::Party& party : parties) {
+      if (is_to(party)) continue;
+      const at::Tensor from = party.reads[block].view_as(to);
+      if (is_first)
+        to.copy_(from, /*non_blocking=*/true);
+      else
+        to.add_(from);
+      is_first = false;
+    }
   }
 
   const c10::impl::VirtualGuardImpl guard_;

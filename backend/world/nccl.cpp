@@ -178,14 +178,24 @@ class NcclCommunicator final : public Communicator {
       receive(pair, source);
     return last();
   }
-  Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group,
-                         std::uint32_t root) override {
-    const TransferName name{.kind = Kind::collective, .collective = kind, .members = &members_.at(group)};
-    if (memberships_[group] == nullptr) {  // alone
+  using Communicator::post_collective;
+  Ticket post_collective(const Collective& collective, std::span<const at::Tensor> reads,
+                         std::span<const at::Tensor> writes) override {
+    const std::vector<std::uint32_t>& members = members_.at(collective.group);
+    const TransferName name{.kind = Kind::collective, .collective = collective.kind, .members = &members};
+    if (memberships_[collective.group] == nullptr) {  // alone: whatever it is, everything goes to itself
+      for (std::size_t k = 0; k < writes.size(); ++k)
+        if (!writes[k].is_same(reads[k])) writes[k].view(-1).copy_(reads[k].view(-1), /*non_blocking=*/true);
       add(name).end.record(compute_);
       return last();
     }
-    return post(*memberships_[group], name, [&](const Channel& channel) { return begin(kind, tensor, root, channel); });
+    const auto n = static_cast<std::uint32_t>(members.size());
+    const auto me = static_cast<std::uint32_t>(std::ranges::find(members, rank()) - members.begin());
+    const sim::CollectiveOperands operands = sim::operands_of(collective.kind, me == collective.root);
+    const std::vector<at::Tensor> given = blocks_of(operands.reads, reads, n),
+                                  wanted = blocks_of(operands.writes, writes, n);
+    return post(*memberships_[collective.group], name,
+                [&](const Channel& channel) { return begin(collective, me, n, given, wanted, channel); });
   }
 
   void wait(Ticket ticket, Completion& done) override {
@@ -269,19 +279,50 @@ class NcclCommunicator final : public Communicator {
     return greeting;
   }
 
-  static ncclResult_t begin(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t root,
+  /// The whole of what this member, number `me` of `n`, does: NCCL's own collective where it has one for blocks of any
+  /// sizes, else its sends, receives and reduces in a group.
+  static ncclResult_t begin(const Collective& collective, std::uint32_t me, std::uint32_t n,
+                            std::span<const at::Tensor> given, std::span<const at::Tensor> wanted,
                             const Channel& channel) {
-    const auto count = static_cast<std::size_t>(tensor.numel());
-    const ncclDataType_t type = data_type(tensor.scalar_type());
-    switch (kind) {
-      case sim::CollectiveKind::all_reduce:
-        return ncclAllReduce(tensor.const_data_ptr(), tensor.mutable_data_ptr(), count, type, ncclSum, channel.comm,
-                             channel.native_stream());
-      case sim::CollectiveKind::broadcast:
-        return ncclBroadcast(tensor.const_data_ptr(), tensor.mutable_data_ptr(), count, type, static_cast<int>(root),
-                             channel.comm, channel.native_stream());
-    }
-    throw sim::InternalError("world 'nccl' has no collective of kind {}", static_cast<int>(kind));
+    const at::Tensor& any = (given.empty() ? wanted : given)[0];
+    const ncclDataType_t type = data_type(any.scalar_type());
+    const auto count = [](const at::Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()); };
+    const auto root = static_cast<int>(collective.root);
+    if (collective.kind == sim::CollectiveKind::all_reduce)
+      return ncclAllReduce(given[0].const_data_ptr(), wanted[0].mutable_data_ptr(), count(given[0]), type, ncclSum,
+                           channel.comm, channel.native_stream());
+    if (collective.kind == sim::CollectiveKind::broadcast)
+      return ncclBroadcast(given[0].const_data_ptr(), wanted[0].mutable_data_ptr(), count(given[0]), type, root,
+                           channel.comm, channel.native_stream());
+    check(ncclGroupStart(), "ncclGroupStart");
+    ncclResult_t result = ncclSuccess;
+    const auto then = [&](const auto& call) {
+      if (result == ncclSuccess) result = call();
+    };
+    sim::for_each_move(collective.kind, n, collective.root, [&](const sim::Move& move) {
+      const auto to = static_cast<int>(move.to), from = static_cast<int>(move.from);
+      if (move.from == sim::kEveryone) {
+        const at::Tensor& block = given[move.from_block];
+        void* sum = move.to == me ? wanted[move.block].mutable_data_ptr() : nullptr;
+        then([&] {
+          return ncclReduce(block.const_data_ptr(), sum, count(block), type, ncclSum, to, channel.comm,
+                            channel.native_stream());
+        });
+        return;
+      }
+      if (move.from == me)
+        then([&] {
+          const at::Tensor& block = given[move.from_block];
+          return ncclSend(block.const_data_ptr(), count(block), type, to, channel.comm, channel.native_stream());
+        });
+      if (move.to == me)
+        then([&] {
+          const at::Tensor& block = wanted[move.block];
+          return ncclRecv(block.mutable_data_ptr(), count(block), type, from, channel.comm, channel.native_stream());
+        });
+    });
+    const ncclResult_t ended = ncclGroupEnd();
+    return result == ncclSuccess ? ended : result;
   }
 
   Posted& add(const TransferName& name) {

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,6 +35,15 @@ struct Completion {
   double start_s = 0;  // 0: this rank doesn't know; the session derives it from everyone's post times
   double end_s = 0;
 };
+
+struct Collective {
+  sim::CollectiveKind kind = sim::CollectiveKind::all_reduce;
+  std::uint32_t group = 0;  // of the groups that were prepared
+  std::uint32_t root = 0;   // index in the member list
+};
+
+/// One tensor per block of a collective's operands: `parts` of one tensor are its equal parts, flat.
+std::vector<at::Tensor> blocks_of(sim::Moved moved, std::span<const at::Tensor> tensors, std::uint32_t members);
 
 class Communicator {
  public:
@@ -64,9 +74,13 @@ class Communicator {
   /// Tensors are contiguous and stay untouched until the ticket has been waited for; each ticket is waited for once.
   virtual Ticket post_send(const at::Tensor& tensor, std::uint32_t destination, std::uint32_t tag) = 0;
   virtual Ticket post_recv(const at::Tensor& tensor, std::uint32_t source, std::uint32_t tag) = 0;
-  /// In place; all_reduce sums. `group` indexes the groups that were prepared, `root` the member list.
-  virtual Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& tensor, std::uint32_t group,
-                                 std::uint32_t root) = 0;
+  /// What it reads and writes: sim/program/collective.hpp. `reads` mustn't change until the ticket has been waited for.
+  virtual Ticket post_collective(const Collective& collective, std::span<const at::Tensor> reads,
+                                 std::span<const at::Tensor> writes) = 0;
+  Ticket post_collective(sim::CollectiveKind kind, const at::Tensor& in_place, std::uint32_t group,
+                         std::uint32_t root) {
+    return post_collective({kind, group, root}, {&in_place, 1}, {&in_place, 1});
+  }
   /// On a CPU returns when the transfer is done; on an accelerator makes the compute lane wait for it.
   virtual void wait(Ticket ticket, Completion& done) = 0;
 

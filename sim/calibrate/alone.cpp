@@ -124,8 +124,10 @@ class AloneBuilder {
         const std::uint32_t tensor = now[role_.writes(instruction.awaits)[0]];
         to_itself(kept(instruction.awaits, tensor), tensor, instruction);
       } else if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::collective) {
-        const std::uint32_t tensor = now[instruction.reads[0]];
-        to_itself(tensor, kept(i, tensor), instruction);
+        for (const std::uint32_t tensor : instruction.reads) to_itself(now[tensor], kept(i, now[tensor]), instruction);
+        for (const std::uint32_t tensor : instruction.writes)
+          if (std::ranges::find(instruction.reads, tensor) == instruction.reads.end())
+            to_itself(kept(i, now[tensor]), now[tensor], instruction);
       }
     }
   }

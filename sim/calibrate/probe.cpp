@@ -12,12 +12,29 @@ namespace {
 
 constexpr std::int64_t kFeaturesOfRow = 4000;  // 64 MB of weights
 
-/// The same for all members of one group.
+/// For the members of one group: fill(draft, is_root) writes what each does. The root of a kind that has one is rank 0, a
+/// role of its own where it does something else than the others.
 template <class Fill>
-Program collective_probe(std::string_view what, const TransferQuestion& question, const Fill& fill) {
+Program collective_probe(const TransferQuestion& question, const Fill& fill) {
   const std::vector<std::uint32_t> ranks = first_numbers(question.members);
-  return make_probe(fmt::format("{} of {}", what, to_string(question.collective)), {ranks}, {Group{"data", {ranks}}},
-                    fill);
+  const bool all_alike =
+      operands_of(question.collective, /*is_root=*/true).reads ==
+          operands_of(question.collective, /*is_root=*/false).reads &&
+      operands_of(question.collective, true).writes == operands_of(question.collective, false).writes;
+  std::vector<std::vector<std::uint32_t>> roles{ranks};
+  if (!all_alike && question.members > 1) roles = {{0}, {ranks.begin() + 1, ranks.end()}};
+  return make_probe(fmt::format("probe of {}", to_string(question.collective)), roles, {Group{"data", {ranks}}},
+                    [&](Draft& draft, std::uint32_t role) { fill(draft, /*is_root=*/role == 0); });
+}
+
+/// nccl-tests' size s is the whole array, which members of some kinds have or get a part of: f32, whole parts.
+TensorSpec collective_spec(const TransferQuestion& question, Moved moved) {
+  const std::int64_t elements = (question.bytes + 3) / 4, members = question.members;
+  const bool is_in_parts = operands_of(question.collective, true).reads == Moved::parts ||
+                           operands_of(question.collective, true).writes == Moved::parts;
+  if (!is_in_parts) return {Dtype::f32, {elements}};
+  const std::int64_t of_part = (elements + members - 1) / members;
+  return {Dtype::f32, {moved == Moved::parts ? of_part * members : of_part}};
 }
 
 /// A linear layer of `features` inputs and outputs.
@@ -97,7 +114,7 @@ void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std:
 Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes) {
   check_internal(question.kind == InstructionKind::collective, "an overlap probe of '{}'", to_string(question.kind));
   const TensorSpec spec{Dtype::f32, {(question.bytes + 3) / 4}};
-  return collective_probe("overlap probe", question, [&](Draft& draft, std::uint32_t /*role*/) {
+  return collective_probe(question, [&](Draft& draft, bool /*is_root*/) {
     const Linear linear = layer_in_cache(draft);
     const std::uint32_t source = add_constant(draft, "source", spec, 1),
                         buffer = add_constant(draft, "buffer", spec, 0);
@@ -192,15 +209,26 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, 
     return make_probe("probe of send", {{0}, {1}}, {}, [&](Draft& draft, std::uint32_t own) {
       add_ping_pong(draft, own, spec, repeats, bytes_before, rendezvous);
     });
-  return collective_probe("probe", question, [&](Draft& draft, std::uint32_t /*role*/) {
+  return collective_probe(question, [&](Draft& draft, bool is_root) {
+    const CollectiveOperands operands = operands_of(question.collective, is_root);
     const Linear before = layer_of(draft, bytes_before);
+    const auto buffers = [&](Moved moved, const std::string& name) {
+      std::vector<std::uint32_t> tensors;
+      if (moved != Moved::nothing)
+        tensors.push_back(draft.role.add_tensor(name, collective_spec(question, moved), TensorClass::communication,
+                                                true, {Initial::Kind::constant, 0, 0, 0}));
+      return tensors;
+    };
     for (std::uint32_t k = 0; k < repeats; ++k) {
-      const std::uint32_t source = add_constant(draft, fmt::format("source{}", k), spec, 1);
-      const std::uint32_t buffer = draft.role.add_tensor(fmt::format("buffer{}", k), spec, TensorClass::communication,
-                                                         true, {Initial::Kind::constant, 0, 0, 0});
+      const std::vector<std::uint32_t> reads = buffers(operands.reads, fmt::format("buffer{}", k));
+      const std::vector<std::uint32_t> writes =
+          operands.in_place ? reads : buffers(operands.writes, fmt::format("result{}", k));
       before.compute(draft, 1);
-      draft.scaled_copy(source, buffer, 1, kNone);
-      draft.wait(draft.post_collective(question.collective, 0, buffer, kNone), kNone);
+      if (!reads.empty()) {
+        const TensorSpec filled = draft.role.tensors[reads[0]].spec;
+        draft.scaled_copy(add_constant(draft, fmt::format("source{}", k), filled, 1), reads[0], 1, kNone);
+      }
+      draft.wait(draft.post_collective(question.collective, 0, /*root=*/0, reads, writes, kNone), kNone);
     }
   });
 }

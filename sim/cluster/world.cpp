@@ -14,17 +14,15 @@ constexpr std::array kWorlds{
               .processes = false,
               .cpu_cluster = "cpu_local",
               .accelerator_cluster = "h200_local",
-              .all_reduce = "direct",
-              .broadcast = "direct"},
-    // The algorithms are the defaults of gloo/allreduce.cc and gloo/broadcast.cc.
+              .collectives = {"direct", "direct", "direct", "direct", "direct", "direct", "direct", "direct"}},
+    // The algorithms are gloo's defaults, and alltoallv where it has none that takes parts of different sizes.
     WorldKind{.name = "gloo",
               .description = "a process per rank (spawned, or torchrun's); c10d's ProcessGroupGloo over TCP",
               .limits = "CPU tensors; one host, because times are compared on its clock; when a send or recv was done "
                         "is known no sooner than its wait",
               .processes = true,
               .cpu_cluster = "cpu_gloo",
-              .all_reduce = "ring",
-              .broadcast = "tree"},
+              .collectives = {"ring", "tree", "ring_gather", "ring", "pairwise", "pairwise", "pairwise", "pairwise"}},
     // The algorithms are NCCL's choice inside a node for large arrays.
     WorldKind{.name = "nccl",
               .description = "a process and an accelerator per rank (spawned, or torchrun's); NCCL",
@@ -33,8 +31,7 @@ constexpr std::array kWorlds{
                   "the order sent",
               .processes = true,
               .accelerator_cluster = "gpus_nccl",
-              .all_reduce = "ring",
-              .broadcast = "ring"}};
+              .collectives = {"ring", "ring", "ring", "ring", "ring", "pairwise", "pairwise", "pairwise"}}};
 
 }  // namespace
 

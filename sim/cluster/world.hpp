@@ -4,6 +4,7 @@
 //   machine_cluster("gloo", "cpu", "1gbit", 2, 2)           // this machine in that world, with 2 ranks on 2 cores
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -20,7 +21,9 @@ struct WorldKind {
   std::string_view limits;
   bool processes = false;                             // a rank is a process, not a thread
   std::string_view cpu_cluster, accelerator_cluster;  // files of catalog/clusters for this machine; empty: none
-  std::string_view all_reduce, broadcast;             // algorithms of collective_table()
+  /// Names of sim/cost/collective's algorithms: of all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all,
+  /// scatter, gather.
+  std::array<std::string_view, 8> collectives;
 };
 
 const Table<WorldKind>& world_table();

@@ -29,9 +29,10 @@ bool across_nodes(const Cluster& cluster, std::span<const std::uint32_t> ranks) 
       ranks, [&](std::uint32_t rank) { return node_of(cluster, rank) != node_of(cluster, ranks.front()); });
 }
 
+/// But for its bytes.
 TransferQuestion question_of(const Program& program, const Role& role, std::uint32_t i, std::uint32_t replica,
                              const TransferMatching& matching, const Cluster& cluster) {
-  TransferQuestion question{.bytes = program.transfer_bytes(role, i)};
+  TransferQuestion question;
   const std::uint32_t rank = role.ranks[replica];
   if (role.kind[i] == InstructionKind::collective) {
     const Group& group = program.groups.at(role.peer[i]);
@@ -51,20 +52,28 @@ void cost_transfers(const Program& program, const CostModel& model, const Cluste
   const TransferMatching matching(program);
   costs.transfer_of.assign(matching.participants.size(), kNone);
   const std::vector<Program::Place> places = program.places();
-  std::map<TransferQuestion, std::uint32_t> known;
-  for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
-    const Role& role = program.roles[places[rank].role];
-    for (std::uint32_t i = 0; i < role.size(); ++i) {
-      if (!is_posted(role.kind[i])) continue;
-      std::uint32_t& transfer = costs.transfer_of[matching.transfer(places[rank], rank, role, i)];
-      if (transfer != kNone) continue;  // by another participant
-      const TransferQuestion question = question_of(program, role, i, places[rank].replica, matching, cluster);
-      const auto [entry, is_first] = known.try_emplace(question, costs.transfers.size());
-      // A group of one has nobody to talk to.
-      if (is_first) costs.transfers.push_back(question.members > 1 ? model.transfer(question) : TransferCost{});
-      transfer = entry->second;
+  const auto each_post = [&](const auto& visit) {
+    for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
+      const Role& role = program.roles[places[rank].role];
+      for (std::uint32_t i = 0; i < role.size(); ++i)
+        if (is_posted(role.kind[i]))
+          visit(places[rank].replica, role, i, matching.transfer(places[rank], rank, role, i));
     }
-  }
+  };
+  std::vector<std::int64_t> bytes(matching.participants.size(), 0);  // of a gather only the root has them all
+  each_post([&](std::uint32_t /*replica*/, const Role& role, std::uint32_t i, std::uint32_t transfer) {
+    bytes[transfer] = std::max(bytes[transfer], program.transfer_bytes(role, i));
+  });
+  std::map<TransferQuestion, std::uint32_t> known;
+  each_post([&](std::uint32_t replica, const Role& role, std::uint32_t i, std::uint32_t transfer) {
+    if (costs.transfer_of[transfer] != kNone) return;  // by another participant
+    TransferQuestion question = question_of(program, role, i, replica, matching, cluster);
+    question.bytes = bytes[transfer];
+    const auto [entry, is_first] = known.try_emplace(question, costs.transfers.size());
+    // A group of one has nobody to talk to.
+    if (is_first) costs.transfers.push_back(question.members > 1 ? model.transfer(question) : TransferCost{});
+    costs.transfer_of[transfer] = entry->second;
+  });
 }
 
 }  // namespace

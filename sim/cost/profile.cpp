@@ -15,10 +15,12 @@ const typename Map::mapped_type* find(const Map& map, std::string_view name) {
   return found == map.end() ? nullptr : &found->second;
 }
 
-/// How many ranks' parts a measured all-reduce took, where the ranks' threads copy: those on one device copy one after
-/// the other, and the simulator lets them do that again. (A broadcast was timed by the first rank that had its part.)
+/// How many ranks' parts a measured collective took that all members move and wait for, where the ranks' threads copy: those
+/// on one device copy one after the other, and the simulator lets them do that again. (One with a root was timed by the
+/// first rank that had its part.)
 double parts_in_turn(const Cluster& cluster, const LinkKey& link) {
-  if (cluster.link.engine != TransferEngine::receiver || link.kind != to_string(CollectiveKind::all_reduce)) return 1;
+  const std::optional<CollectiveKind> kind = kCollectiveNames.find(link.kind);
+  if (cluster.link.engine != TransferEngine::receiver || !kind || has_root(*kind)) return 1;
   std::map<std::uint32_t, double> parts;  // by device; the first ranks were measured
   double most = 1;
   for (std::uint32_t rank = 0; rank < std::min<std::size_t>(link.members, cluster.place.size()); ++rank)

@@ -14,8 +14,8 @@
 //                compute at the same time
 //   workspaces   [{work, bytes}]: what the op allocates beside its outputs and gives back
 //   links        [{world, kind, members, bytes, count, mean_s, sd_s, median_s, jitter_s, post_s, recv_post_s}]: kind
-//                send (the receiver had posted first, if the world notifies), unexpected_send (it hadn't), all_reduce
-//                or broadcast; seconds from ready to done; mean host seconds until the posting thread goes on, of a
+//                send (the receiver had posted first, if the world notifies), unexpected_send (it hadn't), or a
+//                collective's (sim/program/collective.hpp); seconds from ready to done; mean host seconds until the posting thread goes on, of a
 //                send or collective and of a recv, 0 where missing. Or note: what handling the notification of the first
 //                post takes from the other end's core (sim::Rendezvous), of 0 bytes
 //   core_share   {world: share}: of each end's core while a transfer runs; worlds not measured are missing
@@ -28,6 +28,7 @@
 // Ops belong to the world they ran in: a process beside gloo's threads isn't as fast as a thread of one process.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <compare>
 #include <cstdint>
@@ -49,7 +50,11 @@
 
 namespace sim {
 
-constexpr std::array<std::string_view, 5> kLinkKinds{"send", "unexpected_send", "note", "all_reduce", "broadcast"};
+constexpr auto kLinkKinds = [] {
+  std::array<std::string_view, 3 + kCollectiveNames.names.size()> kinds{"send", "unexpected_send", "note"};
+  std::ranges::copy(kCollectiveNames.names, kinds.begin() + 3);
+  return kinds;
+}();
 
 struct LinkKey {
   std::string world;  // "local", "gloo", "nccl"

@@ -6,16 +6,6 @@
 
 namespace sim {
 
-bool has_root(CollectiveKind kind) {
-  switch (kind) {
-    case CollectiveKind::all_reduce:
-      return false;
-    case CollectiveKind::broadcast:
-      return true;
-  }
-  throw InternalError("collective kind {}", static_cast<int>(kind));
-}
-
 std::string work_key(const Work& work) {
   std::string key = fmt::format("{}.{}", work.op.kind->name, to_string(work.pass));
   for (const TensorSpec& input : work.op.inputs) key += " " + to_string(input);
@@ -90,10 +80,12 @@ std::vector<Program::Place> Program::places() const {
 }
 
 std::int64_t Program::transfer_bytes(const Role& role, std::uint32_t i) const {
-  const std::span<const std::uint32_t> tensors = role.kind[i] == InstructionKind::recv ? role.writes(i) : role.reads(i);
-  std::int64_t bytes = 0;
-  for (std::uint32_t tensor : tensors) bytes += role.tensors[tensor].spec.bytes();
-  return bytes;
+  const auto bytes_of = [&](std::span<const std::uint32_t> tensors) {
+    std::int64_t bytes = 0;
+    for (const std::uint32_t tensor : tensors) bytes += role.tensors[tensor].spec.bytes();
+    return bytes;
+  };
+  return std::max(bytes_of(role.reads(i)), bytes_of(role.writes(i)));
 }
 
 std::string Program::label(const Role& role, std::uint32_t i) const {

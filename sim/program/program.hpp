@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "sim/model/op/op.hpp"
+#include "sim/program/collective.hpp"
 
 namespace sim {
 
@@ -46,14 +47,6 @@ constexpr bool is_computed(InstructionKind kind) {
 constexpr bool is_posted(InstructionKind kind) {
   return kind == InstructionKind::send || kind == InstructionKind::recv || kind == InstructionKind::collective;
 }
-
-/// A new kind must be handled by every switch over them: the compiler says where.
-enum class CollectiveKind : std::uint8_t { all_reduce, broadcast };
-inline constexpr std::array kCollectiveKinds{CollectiveKind::all_reduce, CollectiveKind::broadcast};
-inline constexpr EnumNames<CollectiveKind, 2> kCollectiveNames{"collective", {"all_reduce", "broadcast"}};
-inline std::string_view to_string(CollectiveKind kind) { return kCollectiveNames.of(kind); }
-/// One member gives or takes what the others don't.
-bool has_root(CollectiveKind kind);
 
 /// What a storage is for: the rows of the memory breakdown.
 enum class TensorClass : std::uint8_t { weight, gradient, optimizer, activation, buffer, input, communication };
@@ -114,7 +107,7 @@ struct Instruction {
   std::uint32_t node = kNone;  // index into Program::names: the node (or bucket …) it belongs to
   std::int32_t microbatch = -1;
   std::uint32_t peer = kNone;                // send, recv: role; collective: group
-  std::uint32_t root = 0;                    // broadcast: index in the group
+  std::uint32_t root = 0;                    // collective with a root: index in the member list
   std::uint32_t tag = 0;                     // send, recv: matches inside a (source, destination) pair, counted from 0
   std::uint32_t awaits = kNone;              // wait: index of the posted instruction
   double scale = 1;                          // loss backward: gradient of the loss; scaled_copy: factor
@@ -177,7 +170,8 @@ struct Program {
     std::uint32_t role = 0, replica = 0;
   };
   [[nodiscard]] std::vector<Place> places() const;
-  /// Bytes that a send, recv or collective instruction moves (nccl-tests' size s).
+  /// Bytes that a send, recv or collective instruction reads or writes, whichever is more. The largest of a transfer's
+  /// instructions is nccl-tests' size s.
   [[nodiscard]] std::int64_t transfer_bytes(const Role& role, std::uint32_t instruction) const;
   /// "compute layer1.0.conv1 backward mb=2", for messages and reports.
   [[nodiscard]] std::string label(const Role& role, std::uint32_t instruction) const;

@@ -322,10 +322,14 @@ class Parser {
     if (needs_peer == peer.empty()) line.fail("'{}' {} peer or group", kind, needs_peer ? "needs a" : "takes no");
     if ((i.kind == InstructionKind::wait) != (i.awaits != kNone))
       line.fail("'wait', and only it, needs on=instruction");
-    if ((i.kind == InstructionKind::send || i.kind == InstructionKind::collective) && i.reads.size() != 1)
+    const bool works_in_place =
+        i.kind == InstructionKind::collective && operands_of(i.collective, /*is_root=*/false).in_place;
+    if ((i.kind == InstructionKind::send || works_in_place) && i.reads.size() != 1)
       line.fail("'{}' reads one tensor", kind);
-    if ((i.kind == InstructionKind::recv || i.kind == InstructionKind::collective) && i.writes.size() != 1)
+    if ((i.kind == InstructionKind::recv || works_in_place) && i.writes.size() != 1)
       line.fail("'{}' writes one tensor", kind);
+    if (i.kind == InstructionKind::collective && i.reads.empty() && i.writes.empty())
+      line.fail("'{}' moves nothing", kind);
     if (needs_peer) peers_.push_back({static_cast<std::uint32_t>(program_.roles.size() - 1), role.size(), peer, line});
     role.add(i);
   }

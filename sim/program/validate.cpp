@@ -161,12 +161,20 @@ class LifetimeCheck {
   }
   void post() {
     const InstructionKind kind = role_.kind[i_];
-    if (role_.reads(i_).size() != (kind == InstructionKind::recv ? 0 : 1) ||
-        role_.writes(i_).size() != (kind == InstructionKind::send ? 0 : 1))
+    const bool is_collective = kind == InstructionKind::collective;
+    const bool works_in_place = is_collective && operands_of(role_.collective[i_], /*is_root=*/false).in_place;
+    if ((!is_collective || works_in_place) && (role_.reads(i_).size() != (kind == InstructionKind::recv ? 0 : 1) ||
+                                               role_.writes(i_).size() != (kind == InstructionKind::send ? 0 : 1)))
       fail("must move one tensor");
-    if (kind == InstructionKind::collective && role_.reads(i_)[0] != role_.writes(i_)[0])
+    if (works_in_place && role_.reads(i_)[0] != role_.writes(i_)[0])
       fail("reads '{}' and writes '{}', but works in place", role_.tensors[role_.reads(i_)[0]].name,
            role_.tensors[role_.writes(i_)[0]].name);
+    for (const std::uint32_t read : role_.reads(i_))
+      for (const std::uint32_t written : role_.writes(i_)) {
+        const Bytes from = bytes_of(read), to = bytes_of(written);
+        if (read != written && from.storage == to.storage && from.begin < to.end && to.begin < from.end)
+          fail("reads '{}' and writes '{}', which overlap", role_.tensors[read].name, role_.tensors[written].name);
+      }
     for (std::uint32_t t : role_.reads(i_)) uses_.insert({bytes_of(t), i_, false});
     for (std::uint32_t t : role_.writes(i_)) uses_.insert({bytes_of(t), i_, true});
   }
@@ -224,11 +232,15 @@ class TransferCheck {
   }
 
  private:
+  struct Post {
+    std::uint32_t rank = 0, instruction = 0;
+  };
   struct Transfer {
     std::uint32_t posted = 0;                 // participants
     std::uint32_t rank = 0, instruction = 0;  // the first of them
     bool sent = false, received = false;
     std::vector<std::uint32_t> sleepers;  // ranks that wait for it
+    std::vector<Post> posts;              // of a collective that doesn't work in place, in the members' order
   };
 
   [[nodiscard]] const Role& role(std::uint32_t rank) const { return program_.roles[places_[rank].role]; }
@@ -274,7 +286,9 @@ class TransferCheck {
     } else {
       check_alike(rank, i, transfer.rank, transfer.instruction);
     }
+    if (collective && !operands_of(list.collective[i], /*is_root=*/false).in_place) check_operands(rank, i, transfer);
     if (++transfer.posted == matching_.participants[transfer_id]) {
+      if (!transfer.posts.empty()) check_moves(transfer);
       ready_.insert(ready_.end(), transfer.sleepers.begin(), transfer.sleepers.end());
       transfer.sleepers.clear();
     }
@@ -287,6 +301,11 @@ class TransferCheck {
                         other.ranks.size());
   }
 
+  [[nodiscard]] const std::vector<std::uint32_t>& members_of(std::uint32_t rank, std::uint32_t i) const {
+    const std::uint32_t group = role(rank).peer[i];
+    return program_.groups[group].members[matching_.list_of[group][rank]];
+  }
+
   void check_member(std::uint32_t rank, std::uint32_t i) const {
     const Role& list = role(rank);
     const Group& group = program_.groups[list.peer[i]];
@@ -294,6 +313,61 @@ class TransferCheck {
     if (member_list == kNone) throw ConfigError("program: {}: the rank isn't in group '{}'", at(rank, i), group.name);
     if (const std::size_t members = group.members[member_list].size(); list.root[i] >= members)
       throw ConfigError("program: {}: root {} of {} members", at(rank, i), list.root[i], members);
+  }
+
+  /// As many tensors as the kind asks for (operands_of).
+  void check_operands(std::uint32_t rank, std::uint32_t i, Transfer& transfer) const {
+    const Role& list = role(rank);
+    const std::vector<std::uint32_t>& members = members_of(rank, i);
+    const auto place = static_cast<std::size_t>(std::ranges::find(members, rank) - members.begin());
+    const CollectiveOperands operands = operands_of(list.collective[i], place == list.root[i]);
+    const auto check = [&](Moved moved, std::span<const std::uint32_t> tensors, std::string_view does) {
+      const bool one_of_parts =
+          tensors.size() == 1 &&
+          list.tensors[tensors[0]].spec.elements() % static_cast<std::int64_t>(members.size()) == 0;
+      const bool fits = moved == Moved::parts ? one_of_parts || tensors.size() == members.size()
+                                              : tensors.size() == (moved == Moved::array ? 1U : 0U);
+      if (!fits)
+        throw ConfigError("program: {} {} tensors: {}; allowed: {}", at(rank, i), does, tensors.size(),
+                          moved == Moved::array ? "1"
+                          : moved == Moved::parts
+                              ? fmt::format("{0}, one for each member, or 1 that {0} divides", members.size())
+                              : "none");
+    };
+    check(operands.reads, list.reads(i), "reads");
+    check(operands.writes, list.writes(i), "writes");
+    if (operands.in_place && list.reads(i)[0] != list.writes(i)[0])
+      throw ConfigError("program: {} reads '{}' and writes '{}', but works in place", at(rank, i),
+                        list.tensors[list.reads(i)[0]].name, list.tensors[list.writes(i)[0]].name);
+    transfer.posts.resize(members.size());
+    transfer.posts[place] = {rank, i};
+  }
+
+  /// What is given is as large as what is asked for.
+  void check_moves(const Transfer& transfer) const {
+    const Post& first = transfer.posts[0];
+    const auto n = static_cast<std::uint32_t>(transfer.posts.size());
+    const auto bytes = [&](std::uint32_t member, bool reads, std::uint32_t block) {
+      const Post& post = transfer.posts[member];
+      const Role& list = role(post.rank);
+      const auto tensors = reads ? list.reads(post.instruction) : list.writes(post.instruction);
+      const CollectiveOperands operands =
+          operands_of(list.collective[post.instruction], member == list.root[post.instruction]);
+      const bool is_cut = (reads ? operands.reads : operands.writes) == Moved::parts && tensors.size() == 1;
+      return list.tensors[tensors[is_cut ? 0 : block]].spec.bytes() / (is_cut ? n : 1);
+    };
+    const Role& list = role(first.rank);
+    for_each_move(list.collective[first.instruction], n, list.root[first.instruction], [&](const Move& move) {
+      const std::int64_t wanted = bytes(move.to, /*reads=*/false, move.block);
+      for (std::uint32_t from = 0; from < n; ++from) {
+        if (move.from != kEveryone && move.from != from) continue;
+        const std::int64_t given = bytes(from, /*reads=*/true, move.from_block);
+        if (given != wanted)
+          throw ConfigError("program: {} gives {} bytes to {}, which expects {}",
+                            at(transfer.posts[from].rank, transfer.posts[from].instruction), given,
+                            at(transfer.posts[move.to].rank, transfer.posts[move.to].instruction), wanted);
+      }
+    });
   }
 
   /// Two ends of one transfer must mean the same tensor: kind, root, label and microbatch, bytes, dtype.
@@ -314,7 +388,10 @@ class TransferCheck {
                         at(first_rank, first_i), first.root[first_i]);
     }
     const std::int64_t bytes = program_.transfer_bytes(list, i), first_bytes = program_.transfer_bytes(first, first_i);
-    if (bytes != first_bytes)
+    const bool moves_parts =
+        list.kind[i] == InstructionKind::collective &&
+        !operands_of(list.collective[i], /*is_root=*/false).in_place;  // check_moves looks at these
+    if (bytes != first_bytes && !moves_parts)
       throw ConfigError("program: {} moves {} bytes, its partner {} moves {}", at(rank, i), bytes,
                         at(first_rank, first_i), first_bytes);
     const Dtype dtype = moved_dtype(list, i), first_dtype = moved_dtype(first, first_i);
@@ -326,7 +403,7 @@ class TransferCheck {
     return a == b || (a != kNone && b != kNone && program_.names[a] == program_.names[b]);
   }
   [[nodiscard]] static Dtype moved_dtype(const Role& list, std::uint32_t i) {
-    return list.tensors[(list.kind[i] == InstructionKind::recv ? list.writes(i) : list.reads(i))[0]].spec.dtype;
+    return list.tensors[(list.reads(i).empty() ? list.writes(i) : list.reads(i))[0]].spec.dtype;
   }
 
   [[noreturn]] void report_deadlock(std::uint32_t rank) const {

@@ -42,7 +42,9 @@ bool PlacedProgram::crosses_nodes(std::uint32_t rank, std::uint32_t i) const {
 std::uint32_t PlacedProgram::copiers(std::uint32_t rank, std::uint32_t i) const {
   if (role(rank).kind[i] != InstructionKind::collective) return 1;
   const auto all = static_cast<std::uint32_t>(members(rank, i).size());
-  return has_root(role(rank).collective[i]) ? all - 1 : all;
+  const CollectiveKind kind = role(rank).collective[i];
+  if (!has_root(kind)) return all;
+  return (is_mover(kind, /*is_root=*/false) ? all - 1 : 0) + (is_mover(kind, /*is_root=*/true) ? 1 : 0);
 }
 
 Timeline PlacedProgram::empty_timeline() const {

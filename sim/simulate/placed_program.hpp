@@ -6,9 +6,9 @@
 //   placed.for_each_port(rank, i, [&](std::uint32_t port) { seen.push_back(port); });
 //
 // With engine `receiver`, the ranks' threads move the bytes while they wait, each its own part: the receiver of a
-// message, every member of an all-reduce, every member but the root of a broadcast. A part of a message or a broadcast
-// is done for its rank when it is copied; an all-reduce, a send, and a broadcast for its root are done when all parts
-// are.
+// message, every member of a collective that gets something (is_mover). A part of a message or of a collective with a
+// root is done for its rank when it is moved; for the sender, for members that move nothing, and in a collective without a root, the
+// transfer is done when all parts are.
 //
 // Ports are what a transfer's bytes go through: where two transfers use the same port at the same time, they share its
 // bandwidth. A link that is shared (Link::shared) is a bus: one in each node for the transfers within it, one between
@@ -64,7 +64,8 @@ class PlacedProgram {
   /// Of a transfer that is copied: this rank's thread has a part.
   [[nodiscard]] bool copies(std::uint32_t rank, std::uint32_t i) const {
     const InstructionKind kind = role(rank).kind[i];
-    return kind == InstructionKind::recv || (kind == InstructionKind::collective && !is_root(rank, i));
+    if (kind != InstructionKind::collective) return kind == InstructionKind::recv;
+    return is_mover(role(rank).collective[i], is_root(rank, i));
   }
   /// … and is done with the transfer as soon as it has copied that.
   [[nodiscard]] bool is_done_with_its_part(std::uint32_t rank, std::uint32_t i) const {
@@ -99,7 +100,7 @@ class PlacedProgram {
   static constexpr std::uint32_t kPortsPerRank = 4;  // out and in, within the node and to others
 
   [[nodiscard]] bool crosses_nodes(std::uint32_t rank, std::uint32_t i) const;
-  /// One member has what all get, and copies nothing.
+  /// Of a collective that has one.
   [[nodiscard]] bool is_root(std::uint32_t rank, std::uint32_t i) const {
     return has_root(role(rank).collective[i]) && members(rank, i)[role(rank).root[i]] == rank;
   }

@@ -370,6 +370,33 @@ ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDa
   return submit(std::move(call));
 }
 
+/// The root gets everything and sums it in the ranks' order.
+ncclResult_t ncclReduce(const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+                        ncclComm_t comm, cudaStream_t stream) {
+  auto call = make_call("ncclReduce", comm, stream);
+  const Sum sum = sum_of(type);
+  if (call == nullptr || op != ncclSum || sum == nullptr) return ncclInvalidArgument;
+  const std::size_t bytes = count * width_of(type);
+  call->accesses.push_back({from, bytes, 0});
+  if (comm->rank != root) {
+    call->legs.push_back({.sends = true, .peer = root, .data = bytes_of(from), .bytes = bytes});
+    return submit(std::move(call));
+  }
+  std::vector<char*> parts;
+  for (int rank = 0; rank < comm->ranks; ++rank) {
+    parts.push_back(rank == root ? bytes_of(from) : call->scratch.emplace_back(std::make_unique<char[]>(bytes)).get());
+    if (rank != root) call->legs.push_back({.sends = false, .peer = rank, .data = parts.back(), .bytes = bytes});
+  }
+  char* total = call->scratch.emplace_back(std::make_unique<char[]>(bytes)).get();
+  call->finish.emplace_back([=] {
+    std::memcpy(total, parts[0], bytes);
+    for (std::size_t rank = 1; rank < parts.size(); ++rank) sum(total, parts[rank], count);
+    std::memcpy(to, total, bytes);
+  });
+  call->accesses.push_back({to, bytes, 1});
+  return submit(std::move(call));
+}
+
 ncclResult_t ncclBroadcast(const void* from, void* to, std::size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
   auto call = make_call("ncclBroadcast", comm, stream);

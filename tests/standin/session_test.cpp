@@ -12,6 +12,7 @@
 #include "backend/session.hpp"
 #include "backend/supervise.hpp"
 #include "sim/lower/lower.hpp"
+#include "tests/backend/world/ranks.hpp"
 #include "tests/sim/testing.hpp"
 #include "tests/standin/device.hpp"
 
@@ -78,6 +79,13 @@ INSTANTIATE_TEST_SUITE_P(Local, StandinSession,
                                               std::get<1>(test.param));
                          });
 
+TEST_P(StandinSession, EveryCollectiveIsRightAndHasNoRace) {
+  const auto [mode, ranks] = GetParam();
+  standin::configure({.mode = mode, .seed = 1, .delay_us = 10});
+  expect_no_errors(execute_local(ranks, 60, do_collectives, kDevice));
+  for (const std::string& race : standin::take_races()) ADD_FAILURE() << race;
+}
+
 // ---- nccl: this program again, once per rank, with a device each
 
 int spawn(const std::string& name, std::uint32_t ranks, double timeout_s = 60) {
@@ -94,6 +102,17 @@ TEST(StandinNccl, DISABLED_PlayAll) {
   if (const auto session = open_session({.world = "nccl", .ranks = world_size(), .device = kDevice}))
     execute_all(*session, world_size());
   for (const std::string& race : standin::take_races()) ADD_FAILURE() << race;  // of ranks that served
+}
+
+TEST(StandinNccl, DISABLED_DoCollectives) {
+  do_collectives(*world_table().at("nccl").make({.world = "nccl", .ranks = world_size(), .device = kDevice}).ranks[0]);
+  for (const std::string& race : standin::take_races()) ADD_FAILURE() << race;
+}
+
+TEST_P(StandinNcclRanks, EveryCollectiveIsRightAndHasNoRace) {
+  const auto [options, ranks] = GetParam();
+  setenv("STANDIN", options, 1);
+  EXPECT_EQ(spawn("StandinNccl.DISABLED_DoCollectives", ranks), 0);
 }
 
 TEST_P(StandinNcclRanks, EveryStrategyIsRightAndHasNoRace) {

@@ -5,11 +5,13 @@
 //   ring.wire_bytes(CollectiveKind::all_reduce, 4, s);         // 1.5 s
 //   // seconds = steps · α + wire bytes / bandwidth
 //
-// Conventions. `bytes` is nccl-tests' size s: the whole array of one member. A step is a message that the next one
+// Conventions. `bytes` is nccl-tests' size s: the whole array, which for all_gather, all_to_all and gather is what a member
+// (the root) gets, for reduce_scatter and scatter what a member (the root) gives. A step is a message that the next one
 // waits for; wire bytes are those that go through the busiest member's link in its busier direction. With one member
 // nothing is sent. An algorithm is asked by kind; one that it has no closed form for is an InternalError.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 
@@ -20,8 +22,8 @@ namespace sim {
 
 /// Among n members, two or more.
 struct ClosedForm {
-  double (*steps)(std::uint32_t n);
-  double (*wire_share)(std::uint32_t n);  // wire bytes / s
+  double (*steps)(std::uint32_t n) = nullptr;
+  double (*wire_share)(std::uint32_t n) = nullptr;  // wire bytes / s
 };
 
 struct CollectiveAlgorithm {
@@ -29,7 +31,9 @@ struct CollectiveAlgorithm {
   std::string_view equation;  // one line
   std::string_view assumes;
   std::string_view source;
-  ClosedForm all_reduce, broadcast;
+  std::array<ClosedForm, kCollectiveKinds.size()> forms;  // by CollectiveKind; null: it isn't for that kind
+
+  [[nodiscard]] bool is_for(CollectiveKind kind) const;
 
   [[nodiscard]] double steps(CollectiveKind kind, std::uint32_t members) const;
   [[nodiscard]] double wire_bytes(CollectiveKind kind, std::uint32_t members, double bytes) const;

@@ -33,12 +33,19 @@ Draft::Flat Draft::add_flat(const std::string& name, const std::vector<std::uint
 
 std::uint32_t Draft::post_collective(CollectiveKind kind, std::uint32_t group, std::uint32_t tensor,
                                      std::uint32_t node) {
+  return post_collective(kind, group, /*root=*/0, {tensor}, {tensor}, node);
+}
+
+std::uint32_t Draft::post_collective(CollectiveKind kind, std::uint32_t group, std::uint32_t root,
+                                     const std::vector<std::uint32_t>& reads, const std::vector<std::uint32_t>& writes,
+                                     std::uint32_t node) {
   return post({.kind = InstructionKind::collective,
                .collective = kind,
                .node = node,
                .peer = group,
-               .reads = {tensor},
-               .writes = {tensor}});
+               .root = root,
+               .reads = reads,
+               .writes = writes});
 }
 
 void Draft::scaled_copy(std::uint32_t source, std::uint32_t destination, double scale, std::uint32_t node) {

@@ -53,6 +53,10 @@ struct Draft {
   Flat add_flat(const std::string& name, const std::vector<std::uint32_t>& tensors, bool persistent = false);
   /// In place; its ticket.
   std::uint32_t post_collective(CollectiveKind kind, std::uint32_t group, std::uint32_t tensor, std::uint32_t node);
+  /// Of any kind (sim/program/collective.hpp).
+  std::uint32_t post_collective(CollectiveKind kind, std::uint32_t group, std::uint32_t root,
+                                const std::vector<std::uint32_t>& reads, const std::vector<std::uint32_t>& writes,
+                                std::uint32_t node);
   /// destination = scale × source.
   void scaled_copy(std::uint32_t source, std::uint32_t destination, double scale, std::uint32_t node);
   /// Resolves tickets and moves the list into the role.

@@ -18,43 +18,12 @@
 #include "backend/session.hpp"
 #include "backend/supervise.hpp"
 #include "sim/error.hpp"
+#include "tests/backend/world/ranks.hpp"
 
 namespace backend {
 namespace {
 
-using RankBody = std::function<void(Communicator&)>;
 using sim::CollectiveKind;
-
-std::vector<sim::Group> everyone(std::uint32_t ranks) {
-  std::vector<std::uint32_t> members(ranks);
-  for (std::uint32_t r = 0; r < ranks; ++r) members[r] = r;
-  return {{"data", {members}}};
-}
-
-/// What each rank's thread threw, or "".
-std::vector<std::string> execute_local(std::uint32_t ranks, double timeout_s, const RankBody& execute) {
-  const World world = world_table().at("local").make({.ranks = ranks, .timeout_s = timeout_s});
-  std::vector<std::string> errors(ranks);
-  std::vector<std::jthread> threads;
-  for (std::uint32_t r = 0; r < ranks; ++r)
-    threads.emplace_back([&, r] {
-      pin_to_core(core_of_rank(r));
-      at::set_num_threads(1);  // OpenMP's threads would spin on this rank's core
-      const RealTime urgent(kComputePriority);
-      try {
-        execute(*world.ranks[r]);
-      } catch (const std::exception& error) {
-        errors[r] = error.what();
-        world.ranks[r]->abandon();
-      }
-    });
-  threads.clear();
-  return errors;
-}
-
-void expect_no_errors(const std::vector<std::string>& errors) {
-  for (std::size_t r = 0; r < errors.size(); ++r) EXPECT_EQ(errors[r], "") << "rank " << r;
-}
 
 /// Everybody sends to the next rank and receives from the one before, with the sends waited for first.
 void pass_around(Communicator& rank) {
@@ -174,6 +143,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, LocalRanks, testing::Values(1, 2, 3, 4));
 TEST_P(LocalRanks, SendToItself) { expect_no_errors(execute_local(GetParam(), 20, send_to_itself)); }
 TEST_P(LocalRanks, PassAround) { expect_no_errors(execute_local(GetParam(), 20, pass_around)); }
 TEST_P(LocalRanks, SumUp) { expect_no_errors(execute_local(GetParam(), 20, sum_up)); }
+TEST_P(LocalRanks, DoCollectives) { expect_no_errors(execute_local(GetParam(), 20, do_collectives)); }
 TEST_P(LocalRanks, Spread) { expect_no_errors(execute_local(GetParam(), 20, spread)); }
 
 /// Rounding depends on the order of the summands; all members must have the same bits.
@@ -254,9 +224,8 @@ TEST(LocalRanksErrors, AnUnknownCollectiveIsOurError) {
   rank.prepare(everyone(1), rank.size());
   rank.begin_step();
   const at::Tensor tensor = at::full({8}, 1.0);
-  const auto ticket = rank.post_collective(static_cast<CollectiveKind>(sim::kCollectiveKinds.size()), tensor, 0, 0);
-  Completion done;
-  EXPECT_THROW(rank.wait(ticket, done), sim::InternalError);
+  EXPECT_THROW(rank.post_collective(static_cast<CollectiveKind>(sim::kCollectiveKinds.size()), tensor, 0, 0),
+               sim::InternalError);
 }
 
 TEST(WorldTable, UnknownNameListsTheKnown) {
@@ -299,6 +268,7 @@ TEST(GlooRanks, DISABLED_EverythingWithTwo) {
     send_to_itself(rank);
     sum_up(rank);
     spread(rank);
+    do_collectives(rank);
   });
 }
 TEST(GlooRanks, EverythingWithTwo) { EXPECT_EQ(spawn("GlooRanks.DISABLED_EverythingWithTwo", 2), 0); }
@@ -308,6 +278,7 @@ TEST(GlooRanks, DISABLED_EverythingWithFour) {
     pass_around(rank);
     sum_up(rank);
     spread(rank);
+    do_collectives(rank);
     split(rank);
     some_run(rank, [] {});
   });

@@ -272,8 +272,10 @@ TEST(Profile, SaysWhatIsWrongWithAFile) {
             "p.json: ops[1]: 'mean_s' must not be negative, found -5e-06");
   EXPECT_EQ(message_of(replaced(good, "\"sd_s\":null", "\"sd_s\":1e-6")),
             "p.json: ops[1]: 'sd_s' must be null for one sample and a number for more; count=1");
-  EXPECT_EQ(message_of(replaced(good, "\"kind\":\"all_reduce\"", "\"kind\":\"allreduce\"")),
-            "p.json: links[0]: unknown kind 'allreduce'; known: send, unexpected_send, note, all_reduce, broadcast");
+  EXPECT_EQ(
+      message_of(replaced(good, "\"kind\":\"all_reduce\"", "\"kind\":\"allreduce\"")),
+      "p.json: links[0]: unknown kind 'allreduce'; known: send, unexpected_send, note, all_reduce, broadcast, reduce, "
+      "all_gather, reduce_scatter, all_to_all, scatter, gather");
   EXPECT_EQ(message_of(replaced(good, "\"bytes\":1048576", "\"bytes\":4096")),
             "p.json: links[1]: gloo all_reduce with members=2 bytes=4096 is there twice");
   EXPECT_EQ(message_of(replaced(good, "\"members\":2", "\"members\":1")),
@@ -308,7 +310,7 @@ TEST(Profile, RefusesWhatIsNoSample) {
   Profile profile("d");
   EXPECT_THROW(profile.add_op("local", "x", 0, std::vector{1.0}), InternalError);
   EXPECT_THROW(profile.add_op("local", "x", 1, std::vector{-1.0}), InternalError);
-  EXPECT_THROW(profile.add_link({"gloo", "gather", 2}, 1, std::vector{1.0}), InternalError);
+  EXPECT_THROW(profile.add_link({"gloo", "swap", 2}, 1, std::vector{1.0}), InternalError);
 }
 
 }  // namespace

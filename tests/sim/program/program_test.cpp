@@ -287,7 +287,10 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
   EXPECT_EQ(with(": y.half", ": y y.half"), line(13, "'send' reads one tensor"));
   EXPECT_EQ(with(": -> z", ": z"), line(20, "'recv' writes one tensor"));
   EXPECT_EQ(with("group=data", "group=tensor"), line(15, "unknown group 'tensor'"));
-  EXPECT_EQ(with("kind=broadcast", "kind=scan"), line(15, "unknown collective 'scan'; known: all_reduce, broadcast"));
+  EXPECT_EQ(with("kind=broadcast", "kind=scan"),
+            line(15,
+                 "unknown collective 'scan'; known: all_reduce, broadcast, reduce, all_gather, reduce_scatter, "
+                 "all_to_all, scatter, gather"));
 }
 
 TEST(Role, ATensorMayHaveTheShapeOfAnother) {

@@ -361,6 +361,59 @@ view rest f32[2] buffer +16
             "program, role 'both' (rank 0), instruction 4 (compute forward): writes 'low' while a transfer uses it");
 }
 
+// Every member gives what the others expect of it, in one tensor or in several.
+TEST(Validate, CollectivesMoveWhatIsExpected) {
+  const std::string exchange = R"(paragauge-program-1
+group data 0,1
+role left ranks=0
+tensor x f32[6] input persistent
+tensor a f32[2] communication persistent
+tensor b f32[4] communication persistent
+view x0 f32[2] x +0
+view x1 f32[4] x +8
+0 collective kind=all_to_all group=data : x0 x1 -> a b
+1 wait on=0
+role right ranks=1
+tensor y0 f32[4] input persistent
+tensor y1 f32[3] input persistent
+tensor c f32[4] communication persistent
+tensor d f32[3] communication persistent
+0 collective kind=all_to_all group=data : y0 y1 -> c d
+1 wait on=0
+)";
+  const auto with_exchange = [&](std::string_view from, std::string_view to) {
+    return message(replaced(exchange, from, to));
+  };
+  EXPECT_EQ(message(exchange), "no error");
+  EXPECT_EQ(with_exchange("tensor y0 f32[4]", "tensor y0 f32[5]"),
+            "program: rank 1 instruction 0 (all_to_all) gives 20 bytes to rank 0 instruction 0 (all_to_all), which "
+            "expects 16");
+  EXPECT_EQ(with_exchange(": y0 y1 -> c d", ": y1 -> c d"),
+            "program: rank 1 instruction 0 (all_to_all) reads tensors: 1; allowed: 2, one for each member, or 1 that 2 "
+            "divides");
+  EXPECT_EQ(with_exchange(": x0 x1 -> a b", ": x0 x1 -> x b"),
+            "program, role 'left' (rank 0), instruction 0 (all_to_all): reads 'x0' and writes 'x', which overlap");
+
+  const std::string scatter = R"(paragauge-program-1
+group data 0,1
+role root ranks=0
+tensor x f32[8] input persistent
+tensor a f32[4] communication persistent
+0 collective kind=scatter group=data root=0 : x -> a
+1 wait on=0
+role other ranks=1
+tensor a f32[4] communication persistent
+0 collective kind=scatter group=data root=0 : -> a
+1 wait on=0
+)";
+  EXPECT_EQ(message(scatter), "no error");
+  EXPECT_EQ(message(replaced(scatter, ": -> a", ": a -> a")),
+            "program: rank 1 instruction 0 (scatter) reads tensors: 1; allowed: none");
+  EXPECT_EQ(
+      message(replaced(scatter, "tensor x f32[8]", "tensor x f32[10]")),
+      "program: rank 0 instruction 0 (scatter) gives 20 bytes to rank 0 instruction 0 (scatter), which expects 16");
+}
+
 // An update while its weight is on its way, a batch norm while its statistics are: the race of updates that are delayed.
 TEST(Validate, SeesWhatChangesInPlace) {
   const std::string update = R"(paragauge-program-1
