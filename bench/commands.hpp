@@ -38,6 +38,9 @@ struct Options {
   std::int64_t epoch = 0;     // samples of an epoch to predict too; 0: steps only
   std::vector<std::string> cost_models{"analytic"};
   bool print_program = false;
+  std::uint32_t plan_devices = 0;      // plan: in all; 0: those of the cluster
+  double memory_GiB = 0;               // plan: of each device; 0: the device's own
+  std::uint32_t top = 8, measure = 0;  // plan: strategies to show, and to run
 
   std::uint32_t rounds = 8, visits = 1, warmup_steps = 1, steps = 2, seed = 1;
   double time_limit_s = 0;  // 0: none; else no round begins after it
@@ -47,18 +50,21 @@ struct Options {
   bool peers = false;  // the same steps in plain PyTorch, in the same rounds
 
   // Files; empty: none.
-  std::vector<std::string> files;  // the results to report
-  std::string profile;             // to read; trace without one calibrates on the spot
-  std::string json, csv;           // the results and their table
-  std::string record;              // how far the forecasts were off
-  std::string output;              // calibrate's profile, trace's timelines
-  bool details = false;            // the long tables instead of the answer
-  bool raw = false;                // every measured step goes into the JSON file, too
+  std::vector<std::string> files;            // the results to report
+  std::string profile;                       // to read; trace without one calibrates on the spot
+  std::string json, csv;                     // the results and their table
+  std::string record;                        // how far the forecasts were off
+  std::string output;                        // calibrate's profile, trace's timelines
+  bool details = false;                      // the long tables instead of the answer
+  bool is_only_a_rank = false;               // another process of the same command line answers, and prints
+  int (*compare)(const Options&) = nullptr;  // plan: what runs strategies
+  bool raw = false;                          // every measured step goes into the JSON file, too
 };
 
 int list(const Options& options);
 int describe(const Options& options);
 int predict(const Options& options);
+int plan(const Options& options);
 int measure(const Options& options);
 int calibrate(const Options& options);
 int compare(const Options& options);

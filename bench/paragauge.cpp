@@ -153,6 +153,25 @@ void add_predict(CLI::App* command, Options& options) {
   add_results(command, options);
 }
 
+void add_plan(CLI::App* command, Options& options) {
+  text(command, "-m,--model", options.subject.models, "what: one model of the catalog or a .json file, with ,key=value")
+      ->required()
+      ->expected(1);
+  text(command, "-c,--cluster", options.cluster,
+       "on what: a cluster of the catalog or a .json file; this machine unless given");
+  add_world(command, options.machine);
+  number(command, "--devices", options.plan_devices, 1, 1'048'576, "how many of its devices; all unless given");
+  number(command, "--memory", options.memory_GiB, 0.001, 1e6, "GiB of each device; what it has unless given");
+  number(command, "--top", options.top, 1, 10'000, "strategies to show");
+  number(command, "--measure", options.measure, 1, 100, "also run so many of the best, beside their forecasts");
+  text(command, "--cost-model", options.cost_models, fmt::format("one of {}", sim::cost_model_table().names()))
+      ->expected(1)
+      ->capture_default_str();
+  text(command, "--profile", options.profile, "a profile that `calibrate` wrote");
+  add_files(command, options);
+  options.compare = compare;
+}
+
 void refuse_together(const CLI::App& command, const char* option, const std::vector<const char*>& others,
                      std::string_view why) {
   for (const char* other : others)
@@ -173,6 +192,12 @@ void check_predict(const CLI::App& command, const Options& options) {
     throw sim::ConfigError("predict: --profile is read by --cost-model {} only, found {}",
                            fmt::to_string(fmt::join(readers, " and ")),
                            fmt::to_string(fmt::join(options.cost_models, ", ")));
+}
+
+void check_plan(const CLI::App& command, const Options& /*options*/) {
+  refuse_together(command, "--cluster", {"--world", "--device", "--network", "--measure"},
+                  "a cluster is a machine of its own, and the other is about this one");
+  refuse_together(command, "--memory", {"--measure"}, "what runs has the memory that there is");
 }
 
 void add_measure(CLI::App* command, Options& options) {
@@ -221,6 +246,7 @@ constexpr const char* kExamples =
     "Examples:\n"
     "  paragauge predict -m resnet50 -s ddp,dp=8 -c dgx_a100          a machine you don't have, from data sheets\n"
     "  paragauge predict -m convnet -s single -s ddp -w gloo          this machine, from data sheets\n"
+    "  paragauge plan -m resnet50,global_batch=256 -c dgx_a100        which strategy is fastest there\n"
     "  paragauge compare -m convnet -s single -s ddp --json r.json    forecast and measurement side by side\n"
     "  paragauge report r.json                                        how far the forecasts were off\n"
     "  paragauge measure -m convnet -s ddp -w gloo --verify           run it, and check it against one device\n"
@@ -240,6 +266,12 @@ constexpr std::array kCommands{
             "  paragauge predict -m resnet50 -s ddp,dp=8 -c dgx_a100 --scale bandwidth=0.1,latency=10\n"
             "  paragauge predict -m convnet -s pipeline,pp=2,split_size=8 --program",
             check_predict},
+    Command{"plan", "Which strategy is fastest on so many devices, of all that there are and that fit", bench::plan,
+            add_plan,
+            "Examples:\n"
+            "  paragauge plan -m resnet50,global_batch=256 -c dgx_a100\n"
+            "  paragauge plan -m convnet --devices 2 -w gloo --measure 3",
+            check_plan},
     Command{"measure", "Runs steps on this machine, and with --verify checks their results", measure, add_measure,
             "Examples:\n"
             "  paragauge measure -m convnet -s single -s ddp -w gloo --verify\n"
@@ -331,6 +363,7 @@ int run(int argc, char** argv) {
     app_of_command->callback([&status, &own, app_of_command, &command = kCommands[i]] {
       for (Texts* texts : {&own.machine.worlds, &own.cost_models, &own.fit_on}) use_once(*texts);
       if (command.check != nullptr) command.check(*app_of_command, own);
+      own.is_only_a_rank = is_only_a_rank();
       const auto locks = claim(own);
       status = command.run(own);
     });

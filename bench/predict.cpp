@@ -3,15 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
-#include <thread>
 
 #include "bench/commands.hpp"
-#include "sim/cluster/world.hpp"
+#include "bench/forecasts.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
@@ -24,17 +21,6 @@
 
 namespace bench {
 namespace {
-
-/// The clusters to predict for: the named one, or this machine in each of its worlds.
-std::vector<sim::Cluster> clusters_of(const Options& options, std::uint32_t ranks) {
-  if (!options.cluster.empty()) return {sim::load_cluster(options.cluster, ranks, options.devices)};
-  sim::check_network(options.machine.network, options.machine.worlds);
-  const std::uint32_t cores = options.devices != 0 ? options.devices : std::thread::hardware_concurrency();
-  std::vector<sim::Cluster> clusters;
-  for (const std::string& world : options.machine.worlds)
-    clusters.push_back(sim::machine_cluster(world, options.machine.device, options.machine.network, ranks, cores));
-  return clusters;
-}
 
 /// "ddp,dp=2 on gloo (analytic): exposed communication 31 %, bubble 2 %, host 0 %; twice the bandwidth −14 %, …".
 std::string limits_of(const std::string& cell, const sim::Program& program, const sim::Cluster& cluster,
@@ -53,12 +39,6 @@ std::string limits_of(const std::string& cell, const sim::Program& program, cons
   text.pop_back();
   if (const std::string knowledge = sim::describe_knowledge(forecast); !knowledge.empty()) text += "; " + knowledge;
   return text;
-}
-
-/// Of this source tree; PARAGAUGE_TRACK_RECORD in the environment overrides it.
-std::filesystem::path track_record_file() {
-  if (const char* file = std::getenv("PARAGAUGE_TRACK_RECORD")) return file;
-  return std::filesystem::path(PARAGAUGE_RESULTS_DIR) / "track_record.json";
 }
 
 }  // namespace
@@ -122,9 +102,7 @@ int predict(const Options& options) {
     }
   }
   if (options.print_program) return 0;
-  std::optional<sim::TrackRecord> record;
-  if (const std::filesystem::path file = track_record_file(); std::filesystem::exists(file))
-    record = sim::load_track_record(file);
+  const std::optional<sim::TrackRecord> record = track_record();
   const sim::Report report = sim::make_report(result, record ? &*record : nullptr);
   const sim::Answer answer = sim::answer_of(result, record ? &*record : nullptr);
   if (options.details)

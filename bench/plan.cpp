@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "bench/commands.hpp"
+#include "bench/forecasts.hpp"
+#include "sim/cost/profile.hpp"
+#include "sim/error.hpp"
+#include "sim/lower/lower.hpp"
+#include "sim/report/answer.hpp"
+#include "sim/report/console.hpp"
+#include "sim/report/report.hpp"
+#include "sim/simulate/forecast.hpp"
+#include "sim/strategy/candidates.hpp"
+#include "sim/text/file.hpp"
+
+namespace bench {
+namespace {
+
+/// A strategy on a cluster, with its forecast.
+struct Choice {
+  sim::Cell cell;
+  double step_s = 0;
+
+  /// Where that isn't known, it is taken to fit.
+  [[nodiscard]] bool fits() const { return cell.memory.fits().value_or(true); }
+};
+
+std::uint32_t devices_of(const Options& options) {
+  const sim::Cluster cluster = clusters_of(options, 1).front();
+  const std::uint32_t most = cluster.nodes * cluster.devices_per_node;
+  if (options.plan_devices > most)
+    throw sim::ConfigError("plan: --devices {} but '{}' has {}", options.plan_devices, cluster.name, most);
+  return options.plan_devices != 0 ? options.plan_devices : most;
+}
+
+Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, sim::Cluster cluster, const Options& options,
+                 const sim::Profile* profile) {
+  if (options.memory_GiB > 0) {
+    cluster.device.memory_capacity = sim::bytes(options.memory_GiB * 1073741824);
+    cluster.host.reset();  // each device has memory of its own
+  }
+  const sim::Program program = sim::lower(model, strategy);
+  const std::string& cost_model = options.cost_models.at(0);
+  const sim::Forecast f = sim::forecast(program, cluster, cost_model, profile);
+  Choice choice;
+  sim::Result one;
+  sim::Cell& cell = one.cell(program, options.cluster.empty() ? cluster.world : cluster.name);
+  sim::Round round;
+  round.predicted[cost_model] = f.step;
+  if (f.low_s < f.high_s) round.stated_90[cost_model] = {f.low_s, f.high_s};
+  const bool knows_workspaces = sim::cost_model_table().at(cost_model).needs_profile;
+  sim::place(cell, program, cluster,
+             knows_workspaces ? std::span<const double>(f.costs.workspace_bytes) : std::span<const double>());
+  cell.rounds.push_back(round);
+  choice.cell = std::move(cell);
+  choice.step_s = f.step.step_s;
+  return choice;
+}
+
+/// "12 of 40 don't fit; what needs least of them, ddp,dp=8, does not fit: needs 95 of 80 GiB (activations 60)."
+std::string rest_text(const std::vector<Choice>& choices, std::size_t shown) {
+  const auto fitting = static_cast<std::size_t>(std::ranges::count_if(choices, &Choice::fits));
+  std::string text = fmt::format("{} of {} candidates fit", fitting, choices.size());
+  if (shown < fitting) text += fmt::format("; the {} fastest are shown (--top)", shown);
+  if (fitting == choices.size()) return text + ".";
+  const auto needed = [](const Choice& choice) { return choice.cell.memory.needed().value_or(0); };
+  const Choice* least = nullptr;
+  for (const Choice& choice : choices)
+    if (!choice.fits() && (least == nullptr || needed(choice) < needed(*least))) least = &choice;
+  return text + fmt::format("; what needs least of the others, {}, {}.", least->cell.strategy,
+                            sim::fit_text(least->cell.memory));
+}
+
+}  // namespace
+
+int plan(const Options& options) {
+  if (!options.json.empty()) sim::check_replaceable(options.json, "plan");
+  std::optional<sim::Profile> profile;
+  if (!options.profile.empty()) profile = sim::load_profile(options.profile);
+  const std::uint32_t devices = devices_of(options);
+  const sim::Model model = sim::load_model(options.subject.models.at(0));
+  std::vector<Choice> choices;
+  for (const sim::Strategy& strategy : sim::candidate_strategies(model, devices))
+    for (const sim::Cluster& cluster : clusters_of(options, strategy.ranks()))
+      choices.push_back(choice_of(model, strategy, cluster, options, profile ? &*profile : nullptr));
+  std::ranges::stable_sort(choices, [](const Choice& a, const Choice& b) {
+    return std::pair(!a.fits(), a.step_s) < std::pair(!b.fits(), b.step_s);
+  });
+
+  sim::Result result;
+  result.kind = "plan";
+  result.sessions.push_back(
+      {.context = {
+           {"command", "plan"}, {"profile", options.profile}, {"cluster", options.cluster}, {"devices", devices}}});
+  std::vector<std::string> best;
+  for (const Choice& choice : choices) {
+    if (result.cells.size() == options.top || !(choice.fits() || result.cells.empty())) break;
+    result.cells.push_back(choice.cell);
+    if (choice.fits() && std::ranges::count(best, choice.cell.strategy) == 0) best.push_back(choice.cell.strategy);
+  }
+  if (!options.is_only_a_rank) {
+    const std::optional<sim::TrackRecord> record = track_record();
+    const sim::Answer answer = sim::answer_of(result, record ? &*record : nullptr);
+    fmt::print("{}\n{}{}\n", answer.table, answer.words,
+               fmt::join(sim::wrap(sim::printable(rest_text(choices, result.cells.size())), ' ', 100), "\n"));
+    if (!options.json.empty()) sim::save_result(options.json, result);
+    if (!options.csv.empty())
+      sim::write_text_file(options.csv, sim::to_csv(sim::make_report(result, record ? &*record : nullptr)));
+  }
+  if (options.measure == 0) return 0;
+  if (best.empty()) throw sim::ConfigError("plan: nothing fits, so there is nothing to measure");
+  best.resize(std::min<std::size_t>(best.size(), options.measure));
+  Options run = options;
+  run.subject.strategies = best;
+  run.json.clear();
+  run.csv.clear();
+  return options.compare(run);
+}
+
+}  // namespace bench

@@ -1,0 +1,67 @@
+#include "sim/strategy/candidates.hpp"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "sim/error.hpp"
+#include "sim/strategy/schedule/schedule.hpp"
+
+namespace sim {
+namespace {
+
+/// A text's endings: ",schedule=gpipe,microbatches=4", …
+using Endings = std::vector<std::string>;
+
+Endings microbatches_of(std::uint32_t pp, std::int64_t rows, bool may_be_one) {
+  Endings endings;
+  if (may_be_one) endings.emplace_back();
+  const auto add = [&](std::int64_t microbatches, std::string_view schedule) {
+    if (rows % microbatches == 0)
+      endings.push_back(fmt::format(",schedule={},microbatches={}", schedule, microbatches));
+  };
+  if (pp == 1)
+    for (const std::int64_t microbatches : {2, 4, 8, 16}) add(microbatches, "1f1b");  // keeps one at a time
+  else
+    for (const std::int64_t per_stage : {1, 2, 4})
+      for (const ScheduleKind& schedule : schedule_table()) add(per_stage * pp, schedule.name);
+  return endings;
+}
+
+/// What the row makes of these degrees; nothing where it isn't for them.
+void add_texts(const StrategyKind& kind, std::uint32_t dp, std::uint32_t pp, const Model& model, Endings& texts) {
+  const auto takes = [&](std::string_view key) { return std::ranges::find(kind.keys, key) != kind.keys.end(); };
+  const bool is_general = takes("dp") && takes("pp");
+  const bool fits = dp >= kind.least_dp && pp >= kind.least_pp && (dp == 1 || takes("dp")) && (pp == 1 || takes("pp"));
+  if (!fits || (is_general && dp == 1)) return;  // other rows say it more simply
+  std::string text(kind.name);
+  if (dp > 1) text += fmt::format(",dp={}", dp);
+  if (pp > 1) text += fmt::format(",pp={}", pp);
+  Endings endings{""};
+  if (takes("microbatches"))
+    endings = microbatches_of(pp, model.global_batch / dp, /*may_be_one=*/!is_general && pp == 1);
+  for (const std::string& ending : endings) {
+    texts.push_back(text + ending);
+    if (dp > 1 && takes("overlap")) texts.push_back(text + ending + ",overlap=1");
+  }
+}
+
+}  // namespace
+
+std::vector<Strategy> candidate_strategies(const Model& model, std::uint32_t devices) {
+  Endings texts;
+  for (std::uint32_t ranks = devices; ranks > 0; ranks /= 2)
+    for (std::uint32_t pp = 1; pp <= ranks; ++pp) {
+      const std::uint32_t dp = ranks / pp;
+      if (ranks % pp != 0 || pp > model.nodes.size() || model.global_batch % dp != 0) continue;
+      for (const StrategyKind& kind : strategy_table()) add_texts(kind, dp, pp, model, texts);
+    }
+  std::vector<Strategy> strategies;
+  std::set<std::string> seen;
+  for (const std::string& text : texts)
+    if (Strategy strategy = parse_strategy(text, model); seen.insert(strategy.text()).second)
+      strategies.push_back(std::move(strategy));
+  return strategies;
+}
+
+}  // namespace sim
