@@ -222,7 +222,8 @@ void Executor::execute(std::uint32_t i, const Action& action, StepRecord& record
     case InstructionKind::collective:
       for (const std::uint32_t t : action.reads) reads_.push_back(in_memory_order(tensors_[t]));
       for (const std::uint32_t t : action.writes) writes_.push_back(in_memory_order(tensors_[t]));
-      tickets_[i] = communicator_.post_collective({role_.collective[i], action.other, role_.root[i]}, reads_, writes_);
+      tickets_[i] = communicator_.post_collective(
+          {role_.collective[i], action.other, role_.root[i], role_.reduction[i]}, reads_, writes_);
       reads_.clear();
       writes_.clear();
       break;

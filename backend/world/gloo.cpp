@@ -1,5 +1,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/maximum.h>
 #include <fmt/ranges.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -169,14 +170,23 @@ class GlooCommunicator final : public Communicator {
     std::function<void()> finish{};  // what is left to do when the bytes are there
   };
 
+  /// gloo knows no mean.
+  static c10d::ReduceOp reduce_op(sim::Reduction reduction) {
+    return reduction == sim::Reduction::max ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+  }
   /// Fills in `work` and `finish`.
   static void begin(const Collective& collective, std::span<const at::Tensor> reads, std::span<const at::Tensor> writes,
                     c10d::ProcessGroupGloo& group, Posted& posted) {
+    const double n = group.getSize();
     std::vector<at::Tensor> argument(reads.begin(), reads.begin() + std::min<std::ptrdiff_t>(1, std::ssize(reads)));
     switch (collective.kind) {
-      case sim::CollectiveKind::all_reduce:
-        posted.work = group.allreduce(argument);
+      case sim::CollectiveKind::all_reduce: {
+        c10d::AllreduceOptions how;
+        how.reduceOp = reduce_op(collective.reduction);
+        posted.work = group.allreduce(argument, how);
+        if (collective.reduction == sim::Reduction::mean) posted.finish = [argument, n] { argument[0].div_(n); };
         return;
+      }
       case sim::CollectiveKind::broadcast: {
         c10d::BroadcastOptions from;
         from.rootRank = collective.root;
@@ -186,10 +196,13 @@ class GlooCommunicator final : public Communicator {
       case sim::CollectiveKind::reduce: {
         c10d::ReduceOptions to;
         to.rootRank = collective.root;
+        to.reduceOp = reduce_op(collective.reduction);
         // gloo works in place on all members.
         if (static_cast<std::uint32_t>(group.getRank()) != collective.root) argument[0] = argument[0].clone();
         posted.work = group.reduce(argument, to);
-        posted.finish = [argument] {};  // until then
+        posted.finish = [argument, n, is_mean = collective.reduction == sim::Reduction::mean] {
+          if (is_mean) argument[0].div_(n);
+        };
         return;
       }
       case sim::CollectiveKind::all_gather:
@@ -233,17 +246,21 @@ class GlooCommunicator final : public Communicator {
     at::Tensor output = at::empty({std::reduce(from.begin(), from.end())}, options);
     std::vector<std::int64_t> from_sizes = from;  // it takes them
     posted.work = group.alltoall_base(output, input, from_sizes, to);
-    posted.finish = [input, output, from, wanted, block_from,
-                     sums = collective.kind == sim::CollectiveKind::reduce_scatter] {
+    posted.finish = [input, output, from, wanted, block_from, is_reduced = reduces(collective.kind),
+                     reduction = collective.reduction] {
       std::int64_t begin = 0;
       for (std::size_t member = 0; member < from.size(); begin += from[member++]) {
         if (from[member] == 0) continue;
-        const at::Tensor part = output.narrow(0, begin, from[member]), to_block = wanted[block_from[member]].view(-1);
-        if (sums && member > 0)
-          to_block.add_(part);
-        else
+        const at::Tensor part = output.narrow(0, begin, from[member]);
+        at::Tensor to_block = wanted[block_from[member]].view(-1);
+        if (!is_reduced || member == 0)
           to_block.copy_(part);
+        else if (reduction == sim::Reduction::max)
+          at::maximum_out(to_block, to_block, part);
+        else
+          to_block.add_(part);
       }
+      if (reduction == sim::Reduction::mean) wanted[0].div_(static_cast<double>(from.size()));
     };
   }
 

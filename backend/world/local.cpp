@@ -49,10 +49,11 @@ struct Transfer {
 };
 using Parties = std::vector<Transfer::Party>;
 
-/// destination[i] = sum of block `block` of what party k reads, [i], for i in [begin, end), in the order of k: the same bits
-/// whoever computes it.
+/// destination[i] = sum, mean or maximum of block `block` of what party k reads, [i], for i in [begin, end), in the order of
+/// k: the same bits whoever computes it.
 template <class T>
-void sum(const Parties& parties, std::uint32_t block, T* destination, std::size_t begin, std::size_t end) {
+void reduce(const Parties& parties, std::uint32_t block, sim::Reduction reduction, T* destination, std::size_t begin,
+            std::size_t end) {
   constexpr std::size_t kElements = 2048;
   T total[kElements];
   const auto source = [&](std::size_t k) { return reinterpret_cast<const T*>(parties[k].reads[block].data) + begin; };
@@ -61,8 +62,13 @@ void sum(const Parties& parties, std::uint32_t block, T* destination, std::size_
     std::memcpy(total, source(0), count * sizeof(T));
     for (std::size_t k = 1; k < parties.size(); ++k) {
       const T* summand = source(k);
-      for (std::size_t i = 0; i < count; ++i) total[i] += summand[i];
+      if (reduction == sim::Reduction::max)
+        for (std::size_t i = 0; i < count; ++i) total[i] = std::max(total[i], summand[i]);
+      else
+        for (std::size_t i = 0; i < count; ++i) total[i] += summand[i];
     }
+    if (reduction == sim::Reduction::mean)
+      for (std::size_t i = 0; i < count; ++i) total[i] = total[i] / static_cast<T>(parties.size());
     std::memcpy(destination + begin, total, count * sizeof(T));
   }
 }
@@ -173,7 +179,7 @@ class CpuCommunicator final : public LocalCommunicator<Transfer> {
     return end(posted, posted.tag ? parties[1].finished_s : now_s());
   }
 
-  /// Each party sums its chunk of everyone, then copies the other chunks from those who summed them: 2(n−1)/n of the
+  /// Each party reduces its chunk of everyone, then copies the other chunks from those who reduced them: 2(n−1)/n of the
   /// bytes are read from others, as in a ring, in two steps.
   bool all_reduce(Posted& posted) {
     Parties& parties = posted.transfer->parties;
@@ -184,7 +190,8 @@ class CpuCommunicator final : public LocalCommunicator<Transfer> {
     bool moved = false;
     if (me.reduced != step()) {
       AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, posted.dtype, "all_reduce", [&] {
-        sum(parties, 0, reinterpret_cast<scalar_t*>(me.writes[0].data), begin(posted.me), begin(posted.me + 1));
+        reduce(parties, 0, posted.reduction, reinterpret_cast<scalar_t*>(me.writes[0].data), begin(posted.me),
+               begin(posted.me + 1));
       });
       me.reduced = step();
       ring_others(posted);
@@ -205,7 +212,7 @@ class CpuCommunicator final : public LocalCommunicator<Transfer> {
     return end(posted, now_s());
   }
 
-  /// Every other collective: each party copies, or sums, what it gets.
+  /// Every other collective: each party copies, or reduces, what it gets.
   bool get(Posted& posted) {
     Parties& parties = posted.transfer->parties;
     Transfer::Party& me = parties[posted.me];
@@ -230,8 +237,9 @@ class CpuCommunicator final : public LocalCommunicator<Transfer> {
       std::memcpy(to.data, parties[move.from].reads[move.from_block].data, to.bytes);
       return;
     }
-    AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, posted.dtype, "sum", [&] {
-      sum(parties, move.from_block, reinterpret_cast<scalar_t*>(to.data), 0, to.bytes / sizeof(scalar_t));
+    AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, posted.dtype, "reduce", [&] {
+      reduce(parties, move.from_block, posted.reduction, reinterpret_cast<scalar_t*>(to.data), 0,
+             to.bytes / sizeof(scalar_t));
     });
   }
 

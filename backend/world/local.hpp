@@ -137,7 +137,11 @@ class LocalCommunicator : public Communicator {
                          std::span<const at::Tensor> writes) final {
     Membership& membership = memberships_.at(collective.group);
     Transfer& transfer = membership.collectives->at(membership.posted++, membership.members);
-    const Part part{.transfer = &transfer, .me = membership.me, .kind = collective.kind, .root = collective.root};
+    const Part part{.transfer = &transfer,
+                    .me = membership.me,
+                    .kind = collective.kind,
+                    .root = collective.root,
+                    .reduction = collective.reduction};
     const sim::CollectiveOperands operands = sim::operands_of(part.kind, part.me == part.root);
     const auto members = static_cast<std::uint32_t>(membership.members.size());
     return post(part, blocks_of(operands.reads, reads, members), blocks_of(operands.writes, writes, members));
@@ -151,6 +155,7 @@ class LocalCommunicator : public Communicator {
     sim::CollectiveKind kind = sim::CollectiveKind::broadcast;
     std::uint32_t root = 0;              // index among the parties
     std::optional<std::uint32_t> tag{};  // of a message
+    sim::Reduction reduction = sim::Reduction::sum;
   };
   /// The operands as blocks.
   virtual Ticket post(const Part& part, std::span<const at::Tensor> reads, std::span<const at::Tensor> writes) = 0;

@@ -4,6 +4,7 @@
 // is in LibTorch; tests/standin has one of its own.
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/maximum.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -89,7 +90,7 @@ class DeviceCommunicator final : public LocalCommunicator<Transfer> {
       party.ready.record(compute_);
       party.posted = step();
       if (std::ranges::all_of(transfer.parties, [&](const Transfer::Party& other) { return other.posted == step(); }))
-        issue(transfer, part.kind, part.root);
+        issue(transfer, part.kind, part.root, part.reduction);
     }
     if (transfer.issued == step())
       for (std::uint32_t other : transfer.ranks) ring(other);
@@ -97,19 +98,19 @@ class DeviceCommunicator final : public LocalCommunicator<Transfer> {
     return static_cast<Ticket>(posted_.size() - 1);
   }
 
-  void issue(Transfer& transfer, sim::CollectiveKind kind, std::uint32_t root) {
+  void issue(Transfer& transfer, sim::CollectiveKind kind, std::uint32_t root, sim::Reduction reduction) {
     const c10::StreamGuard on_copy_stream(copy_);
     std::vector<Transfer::Party>& parties = transfer.parties;
     for (Transfer::Party& party : parties) party.ready.block(copy_);
     if (kind == sim::CollectiveKind::all_reduce) {  // in place: the first member's is everyone's
-      add_up(parties, 0, parties[0].writes[0]);
+      reduce(parties, 0, reduction, parties[0].writes[0]);
       kind = sim::CollectiveKind::broadcast;
       root = 0;
     }
     sim::for_each_move(kind, static_cast<std::uint32_t>(parties.size()), root, [&](const sim::Move& move) {
       const at::Tensor& to = parties[move.to].writes[move.block];
       if (move.from == sim::kEveryone)
-        add_up(parties, move.from_block, to);
+        reduce(parties, move.from_block, reduction, to);
       else
         to.copy_(parties[move.from].reads[move.from_block].view_as(to), /*non_blocking=*/true);
     });
@@ -122,7 +123,8 @@ class DeviceCommunicator final : public LocalCommunicator<Transfer> {
   }
 
   /// In the members' order, but for a member whose own block is `to`: that comes first.
-  static void add_up(const std::vector<Transfer::Party>& parties, std::uint32_t block, const at::Tensor& to) {
+  static void reduce(const std::vector<Transfer::Party>& parties, std::uint32_t block, sim::Reduction reduction,
+                     at::Tensor to) {
     const auto is_to = [&](const Transfer::Party& party) {
       return party.reads[block].const_data_ptr() == to.const_data_ptr();
     };
@@ -132,10 +134,13 @@ class DeviceCommunicator final : public LocalCommunicator<Transfer> {
       const at::Tensor from = party.reads[block].view_as(to);
       if (is_first)
         to.copy_(from, /*non_blocking=*/true);
+      else if (reduction == sim::Reduction::max)
+        at::maximum_out(to, to, from);
       else
         to.add_(from);
       is_first = false;
     }
+    if (reduction == sim::Reduction::mean) to.div_(static_cast<double>(parties.size()));
   }
 
   const c10::impl::VirtualGuardImpl guard_;

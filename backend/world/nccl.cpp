@@ -288,8 +288,11 @@ class NcclCommunicator final : public Communicator {
     const ncclDataType_t type = data_type(any.scalar_type());
     const auto count = [](const at::Tensor& tensor) { return static_cast<std::size_t>(tensor.numel()); };
     const auto root = static_cast<int>(collective.root);
+    const ncclRedOp_t op = collective.reduction == sim::Reduction::mean  ? ncclAvg
+                           : collective.reduction == sim::Reduction::max ? ncclMax
+                                                                         : ncclSum;
     if (collective.kind == sim::CollectiveKind::all_reduce)
-      return ncclAllReduce(given[0].const_data_ptr(), wanted[0].mutable_data_ptr(), count(given[0]), type, ncclSum,
+      return ncclAllReduce(given[0].const_data_ptr(), wanted[0].mutable_data_ptr(), count(given[0]), type, op,
                            channel.comm, channel.native_stream());
     if (collective.kind == sim::CollectiveKind::broadcast)
       return ncclBroadcast(given[0].const_data_ptr(), wanted[0].mutable_data_ptr(), count(given[0]), type, root,
@@ -305,7 +308,7 @@ class NcclCommunicator final : public Communicator {
         const at::Tensor& block = given[move.from_block];
         void* sum = move.to == me ? wanted[move.block].mutable_data_ptr() : nullptr;
         then([&] {
-          return ncclReduce(block.const_data_ptr(), sum, count(block), type, ncclSum, to, channel.comm,
+          return ncclReduce(block.const_data_ptr(), sum, count(block), type, op, to, channel.comm,
                             channel.native_stream());
         });
         return;

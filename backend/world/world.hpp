@@ -40,6 +40,7 @@ struct Collective {
   sim::CollectiveKind kind = sim::CollectiveKind::all_reduce;
   std::uint32_t group = 0;  // of the groups that were prepared
   std::uint32_t root = 0;   // index in the member list
+  sim::Reduction reduction = sim::Reduction::sum;
 };
 
 /// One tensor per block of a collective's operands: `parts` of one tensor are its equal parts, flat.

@@ -35,6 +35,10 @@ Row row(CollectiveKind kind) {
 
 bool has_root(CollectiveKind kind) { return row(kind).has_root; }
 
+bool reduces(CollectiveKind kind) {
+  return kind == CollectiveKind::all_reduce || kind == CollectiveKind::reduce || kind == CollectiveKind::reduce_scatter;
+}
+
 CollectiveOperands operands_of(CollectiveKind kind, bool is_root) {
   const Row of_kind = row(kind);
   return of_kind.has_root && is_root ? of_kind.root : of_kind.others;

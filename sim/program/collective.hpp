@@ -6,14 +6,15 @@
 //   for_each_move(CollectiveKind::all_gather, 4, 0, [&](const Move& move) { moves.push_back(move); });
 //
 // A member's operands are blocks. Where a kind moves an array, it is one tensor. Where it moves parts, one for each
-// member, they are as many tensors in the members' order, of any sizes, or one tensor that is cut into equal parts. Sums are
-// taken in the members' order. all_reduce, broadcast and the root of a reduce work in place: they read and write one tensor.
+// member, they are as many tensors in the members' order, of any sizes, or one tensor that is cut into equal parts. A sum
+// can also be a mean or a maximum (Reduction). all_reduce, broadcast and the root of a reduce work in place: they read and write one tensor.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <string_view>
 
+#include "sim/mesh/placement.hpp"
 #include "sim/table.hpp"
 
 namespace sim {
@@ -38,6 +39,8 @@ inline constexpr std::array kCollectiveKinds{
 inline std::string_view to_string(CollectiveKind kind) { return kCollectiveNames.of(kind); }
 /// One member gives or gets what the others don't.
 bool has_root(CollectiveKind kind);
+/// It makes one array of everyone's.
+bool reduces(CollectiveKind kind);
 
 enum class Moved : std::uint8_t { nothing, array, parts };
 struct CollectiveOperands {

@@ -44,6 +44,7 @@ std::uint32_t Role::add(const Instruction& instruction) {
   const std::uint32_t index = size();
   kind.push_back(instruction.kind);
   collective.push_back(instruction.collective);
+  reduction.push_back(instruction.reduction);
   work.push_back(instruction.work);
   node.push_back(instruction.node);
   peer.push_back(instruction.peer);
@@ -61,8 +62,8 @@ std::uint32_t Role::add(const Instruction& instruction) {
 
 Instruction Role::at(std::uint32_t i) const {
   const auto list = [](std::span<const std::uint32_t> ids) { return std::vector(ids.begin(), ids.end()); };
-  return {kind[i], collective[i], work[i],  node[i],        microbatch[i],   peer[i],       root[i],
-          tag[i],  awaits[i],     scale[i], list(reads(i)), list(writes(i)), list(frees(i))};
+  return {kind[i], collective[i], reduction[i], work[i],  node[i],        microbatch[i],   peer[i],
+          root[i], tag[i],        awaits[i],    scale[i], list(reads(i)), list(writes(i)), list(frees(i))};
 }
 
 std::uint32_t Program::ranks() const {

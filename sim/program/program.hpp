@@ -103,8 +103,9 @@ constexpr std::uint32_t kNone = 0xffffffffU;
 struct Instruction {
   InstructionKind kind = InstructionKind::compute;
   CollectiveKind collective = CollectiveKind::all_reduce;
-  std::uint32_t work = kNone;  // compute, copy, update: index into Program::works
-  std::uint32_t node = kNone;  // index into Program::names: the node (or bucket …) it belongs to
+  Reduction reduction = Reduction::sum;  // of a collective that reduces
+  std::uint32_t work = kNone;            // compute, copy, update: index into Program::works
+  std::uint32_t node = kNone;            // index into Program::names: the node (or bucket …) it belongs to
   std::int32_t microbatch = -1;
   std::uint32_t peer = kNone;                // send, recv: role; collective: group
   std::uint32_t root = 0;                    // collective with a root: index in the member list
@@ -140,6 +141,7 @@ class Role {
   // One entry per instruction.
   std::vector<InstructionKind> kind;
   std::vector<CollectiveKind> collective;
+  std::vector<Reduction> reduction;
   std::vector<std::uint32_t> work, node, peer, root, tag, awaits;
   std::vector<std::int32_t> microbatch;
   std::vector<double> scale;

@@ -328,6 +328,8 @@ class Parser {
       line.fail("'{}' reads one tensor", kind);
     if ((i.kind == InstructionKind::recv || works_in_place) && i.writes.size() != 1)
       line.fail("'{}' writes one tensor", kind);
+    if (i.reduction != Reduction::sum && (i.kind != InstructionKind::collective || !reduces(i.collective)))
+      line.fail("'{}' takes no reduction", i.kind == InstructionKind::collective ? to_string(i.collective) : kind);
     if (i.kind == InstructionKind::collective && i.reads.empty() && i.writes.empty())
       line.fail("'{}' moves nothing", kind);
     if (needs_peer) peers_.push_back({static_cast<std::uint32_t>(program_.roles.size() - 1), role.size(), peer, line});
@@ -360,8 +362,10 @@ class Parser {
       i.scale = line.number<double>(value, "number");
     } else if (key == "kind") {
       i.collective = line.one_of(kCollectiveNames, value);
+    } else if (key == "reduction") {
+      i.reduction = line.one_of(kReductions, value);
     } else {
-      line.fail("unknown key '{}'; known: node, mb, to, from, group, root, tag, on, scale, kind", key);
+      line.fail("unknown key '{}'; known: node, mb, to, from, group, root, tag, on, scale, kind, reduction", key);
     }
   }
 
@@ -400,6 +404,7 @@ void append_instruction(std::string& text, const Program& program, const Role& r
   if (i.kind == InstructionKind::collective) {
     fmt::format_to(out, " kind={} group={}", to_string(i.collective), program.groups[i.peer].name);
     if (has_root(i.collective)) fmt::format_to(out, " root={}", i.root);
+    if (i.reduction != Reduction::sum) fmt::format_to(out, " reduction={}", to_string(i.reduction));
   }
   if (i.kind == InstructionKind::send) fmt::format_to(out, " to={} tag={}", program.roles[i.peer].name, i.tag);
   if (i.kind == InstructionKind::recv) fmt::format_to(out, " from={} tag={}", program.roles[i.peer].name, i.tag);

@@ -313,6 +313,8 @@ class TransferCheck {
     if (member_list == kNone) throw ConfigError("program: {}: the rank isn't in group '{}'", at(rank, i), group.name);
     if (const std::size_t members = group.members[member_list].size(); list.root[i] >= members)
       throw ConfigError("program: {}: root {} of {} members", at(rank, i), list.root[i], members);
+    if (list.reduction[i] == Reduction::mean && moved_dtype(list, i) == Dtype::i64)
+      throw ConfigError("program: {}: a mean of integers", at(rank, i));
   }
 
   /// As many tensors as the kind asks for (operands_of).
@@ -383,6 +385,9 @@ class TransferCheck {
     } else if (list.collective[i] != first.collective[first_i] || !same_label) {
       throw ConfigError("program: collectives of group '{}' come in different order: {} meets {}",
                         program_.groups[list.peer[i]].name, at(rank, i), at(first_rank, first_i));
+    } else if (list.reduction[i] != first.reduction[first_i]) {
+      throw ConfigError("program: {} makes a {}, its partner {} a {}", at(rank, i), to_string(list.reduction[i]),
+                        at(first_rank, first_i), to_string(first.reduction[first_i]));
     } else if (list.root[i] != first.root[first_i]) {
       throw ConfigError("program: {} has root {}, its partner {} has root {}", at(rank, i), list.root[i],
                         at(first_rank, first_i), first.root[first_i]);

@@ -54,42 +54,52 @@ std::size_t width_of(ncclDataType_t type) {
   }
 }
 
-template <class T>
-void add(void* to, const void* from, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) static_cast<T*>(to)[i] += static_cast<const T*>(from)[i];
-}
-
 /// Rounds to even, as hardware does.
-void add_bf16(void* to, const void* from, std::size_t count) {
-  const auto widened = [](std::uint16_t half) {
+struct Bfloat16 {
+  std::uint16_t half = 0;
+
+  explicit Bfloat16(float value = 0) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof bits);
+    half = static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+  }
+  explicit operator float() const {
     const std::uint32_t bits = std::uint32_t{half} << 16;
     float value = 0;
     std::memcpy(&value, &bits, sizeof value);
     return value;
-  };
-  auto* sums = static_cast<std::uint16_t*>(to);
+  }
+};
+
+/// In the ranks' order, rounded to T (that computes as C) each time: the same bits on all.
+template <class T, class C = T>
+void reduce_as(void* to, const std::vector<char*>& parts, std::size_t count, ncclRedOp_t op) {
   for (std::size_t i = 0; i < count; ++i) {
-    const float sum = widened(sums[i]) + widened(static_cast<const std::uint16_t*>(from)[i]);
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, &sum, sizeof bits);
-    sums[i] = static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+    const auto of = [&](std::size_t rank) { return static_cast<C>(reinterpret_cast<const T*>(parts[rank])[i]); };
+    auto total = static_cast<T>(of(0));
+    for (std::size_t rank = 1; rank < parts.size(); ++rank)
+      total =
+          static_cast<T>(op == ncclMax ? std::max(static_cast<C>(total), of(rank)) : static_cast<C>(total) + of(rank));
+    static_cast<T*>(to)[i] =
+        op == ncclAvg ? static_cast<T>(static_cast<C>(total) / static_cast<C>(parts.size())) : total;
   }
 }
 
-using Sum = void (*)(void*, const void*, std::size_t);
-/// Null for types that nobody sums here.
-Sum sum_of(ncclDataType_t type) {
+using Reduce = void (*)(void*, const std::vector<char*>&, std::size_t, ncclRedOp_t);
+/// Null for what nobody reduces here.
+Reduce reduce_of(ncclDataType_t type, ncclRedOp_t op) {
+  if (op != ncclSum && op != ncclAvg && op != ncclMax) return nullptr;
   switch (type) {
     case ncclFloat32:
-      return add<float>;
+      return reduce_as<float>;
     case ncclFloat64:
-      return add<double>;
+      return reduce_as<double>;
     case ncclInt32:
-      return add<std::int32_t>;
+      return reduce_as<std::int32_t>;
     case ncclInt64:
-      return add<std::int64_t>;
+      return reduce_as<std::int64_t>;
     case ncclBfloat16:
-      return add_bf16;
+      return reduce_as<Bfloat16, float>;
     default:
       return nullptr;
   }
@@ -342,12 +352,12 @@ ncclResult_t ncclRecv(void* data, std::size_t count, ncclDataType_t type, int pe
   return message("ncclRecv", /*sends=*/false, data, count * width_of(type), peer, comm, stream);
 }
 
-/// Everyone gets everything and sums it in the ranks' order: the same bits on all.
+/// Everyone gets everything and reduces it.
 ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {
   auto call = make_call("ncclAllReduce", comm, stream);
-  const Sum sum = sum_of(type);
-  if (call == nullptr || op != ncclSum || sum == nullptr) return ncclInvalidArgument;
+  const Reduce reduce = reduce_of(type, op);
+  if (call == nullptr || reduce == nullptr) return ncclInvalidArgument;
   const std::size_t bytes = count * width_of(type);
   std::vector<char*> parts;
   for (int rank = 0; rank < comm->ranks; ++rank) {
@@ -361,8 +371,7 @@ ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDa
   }
   char* total = call->scratch.emplace_back(std::make_unique<char[]>(bytes)).get();
   call->finish.emplace_back([=] {
-    std::memcpy(total, parts[0], bytes);
-    for (std::size_t rank = 1; rank < parts.size(); ++rank) sum(total, parts[rank], count);
+    reduce(total, parts, count, op);
     std::memcpy(to, total, bytes);
   });
   call->accesses.push_back({from, bytes, 0});
@@ -370,12 +379,12 @@ ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDa
   return submit(std::move(call));
 }
 
-/// The root gets everything and sums it in the ranks' order.
+/// The root gets everything and reduces it.
 ncclResult_t ncclReduce(const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
                         ncclComm_t comm, cudaStream_t stream) {
   auto call = make_call("ncclReduce", comm, stream);
-  const Sum sum = sum_of(type);
-  if (call == nullptr || op != ncclSum || sum == nullptr) return ncclInvalidArgument;
+  const Reduce reduce = reduce_of(type, op);
+  if (call == nullptr || reduce == nullptr) return ncclInvalidArgument;
   const std::size_t bytes = count * width_of(type);
   call->accesses.push_back({from, bytes, 0});
   if (comm->rank != root) {
@@ -389,8 +398,7 @@ ncclResult_t ncclReduce(const void* from, void* to, std::size_t count, ncclDataT
   }
   char* total = call->scratch.emplace_back(std::make_unique<char[]>(bytes)).get();
   call->finish.emplace_back([=] {
-    std::memcpy(total, parts[0], bytes);
-    for (std::size_t rank = 1; rank < parts.size(); ++rank) sum(total, parts[rank], count);
+    reduce(total, parts, count, op);
     std::memcpy(to, total, bytes);
   });
   call->accesses.push_back({to, bytes, 1});

@@ -2,18 +2,20 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/amax.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/stack.h>
 #include <gtest/gtest.h>
 
-#include <map>
 #include <numeric>
 #include <optional>
 #include <thread>
 
 #include "backend/machine/scheduling.hpp"
 #include "backend/session.hpp"
+#include "sim/error.hpp"
 
 namespace backend {
 namespace {
@@ -26,6 +28,7 @@ using Tensors = std::vector<at::Tensor>;
 struct Case {
   CollectiveKind kind;
   std::uint32_t root = 0, members = 1;
+  sim::Reduction reduction = sim::Reduction::sum;
   at::ScalarType dtype = at::kFloat;
   bool even = true;  // all parts are of one size
 
@@ -39,24 +42,45 @@ struct Case {
     const std::int64_t size = !moves_parts() ? 7 : even ? 5 : 3 + 2 * (of_giver ? m : block);
     return (at::arange(size, at::kDouble) + (100.0 * m + 10.0 * block + 1)).to(dtype);
   }
-  /// What member `me` gets, by block: a plain sum, on one device.
+  /// Block `block` of every member, reduced on one device.
+  [[nodiscard]] at::Tensor reduced(std::uint32_t block) const {
+    Tensors parts;
+    for (std::uint32_t m = 0; m < members; ++m) parts.push_back(given(m, block));
+    const at::Tensor all = at::stack(parts);
+    return reduction == sim::Reduction::sum   ? all.sum(0)
+           : reduction == sim::Reduction::max ? at::amax(all, 0)
+                                              : all.mean(0);
+  }
+  /// What member `me` has in the end: nothing where it gets nothing.
   [[nodiscard]] Tensors got(std::uint32_t me) const {
-    std::map<std::uint32_t, at::Tensor> blocks;
-    sim::for_each_move(kind, members, root, [&](const sim::Move& move) {
-      if (move.to != me) return;
-      at::Tensor sum;
-      for (std::uint32_t m = 0; m < members; ++m)
-        if (move.from == sim::kEveryone || move.from == m)
-          sum = sum.defined() ? sum + given(m, move.from_block) : given(m, move.from_block);
-      blocks[move.block] = sum;
-    });
-    Tensors tensors;
-    for (const auto& [block, tensor] : blocks) tensors.push_back(tensor);
-    return even && tensors.size() > 1 ? Tensors{at::cat(tensors)} : tensors;
+    const auto of_each = [&](std::uint32_t block) {
+      Tensors parts;
+      for (std::uint32_t m = 0; m < members; ++m) parts.push_back(given(m, block));
+      return even && members > 1 ? Tensors{at::cat(parts)} : parts;
+    };
+    switch (kind) {
+      case CollectiveKind::all_reduce:
+        return {reduced(0)};
+      case CollectiveKind::broadcast:
+        return {given(root, 0)};
+      case CollectiveKind::reduce:
+        return me == root ? Tensors{reduced(0)} : Tensors{};
+      case CollectiveKind::all_gather:
+        return of_each(0);
+      case CollectiveKind::reduce_scatter:
+        return {reduced(me)};
+      case CollectiveKind::all_to_all:
+        return of_each(me);
+      case CollectiveKind::scatter:
+        return {given(root, me)};
+      case CollectiveKind::gather:
+        return me == root ? of_each(0) : Tensors{};
+    }
+    throw sim::InternalError("collective kind {}", static_cast<int>(kind));
   }
   [[nodiscard]] std::string text() const {
-    return fmt::format("{} from {} of {}, {}, {}", to_string(kind), root, members, c10::toString(dtype),
-                       even ? "even" : "uneven");
+    return fmt::format("{} ({}) from {} of {}, {}, {}", to_string(kind), to_string(reduction), root, members,
+                       c10::toString(dtype), even ? "even" : "uneven");
   }
 };
 
@@ -72,17 +96,17 @@ void play(Communicator& rank, const Case& one) {
   Tensors writes;
   if (operands.in_place) {
     writes = reads;
-    if (expected.empty()) expected = before;  // the root of a broadcast
   } else if (operands.writes != Moved::nothing) {
     for (const at::Tensor& tensor : expected) writes.push_back(at::full_like(tensor, -1).to(rank.device()));
   }
   rank.begin_step();
   Completion done;
-  rank.wait(rank.post_collective({one.kind, 0, one.root}, reads, writes), done);
+  rank.wait(rank.post_collective({one.kind, 0, one.root, one.reduction}, reads, writes), done);
   rank.end_step();
   ASSERT_EQ(writes.size(), operands.writes == Moved::nothing ? 0 : expected.size());
   for (std::size_t k = 0; k < writes.size(); ++k)
-    EXPECT_TRUE(writes[k].cpu().equal(expected[k])) << writes[k].cpu() << expected[k];
+    EXPECT_TRUE(writes[k].cpu().allclose(expected[k], /*rtol=*/one.reduction == sim::Reduction::mean ? 1e-6 : 0, 0))
+        << writes[k].cpu() << expected[k];
   for (std::size_t k = 0; k < reads.size() && !operands.in_place; ++k)
     EXPECT_TRUE(reads[k].cpu().equal(before[k])) << "what it read has changed";
 }
@@ -122,16 +146,20 @@ void expect_no_errors(const std::vector<std::string>& errors) {
 }
 
 void do_collectives(Communicator& rank) {
+  using sim::Reduction;
   const std::uint32_t n = rank.size();
   rank.prepare(everyone(n), n);
   for (const CollectiveKind kind : sim::kCollectiveKinds)
-    for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kLong})
-      for (const bool even : {true, false})
-        for (std::uint32_t root = 0; root < (has_root(kind) ? n : 1); ++root) {
-          const Case one{kind, root, n, dtype, even};
-          SCOPED_TRACE(one.text());
-          play(rank, one);
-        }
+    for (const Reduction reduction : {Reduction::sum, Reduction::mean, Reduction::max})
+      for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kLong})
+        for (const bool even : {true, false})
+          for (std::uint32_t root = 0; root < (has_root(kind) ? n : 1); ++root) {
+            const bool has_none = !reduces(kind) || (reduction == Reduction::mean && dtype == at::kLong);
+            if (reduction != Reduction::sum && has_none) continue;
+            const Case one{kind, root, n, reduction, dtype, even};
+            SCOPED_TRACE(one.text());
+            play(rank, one);
+          }
 }
 
 }  // namespace backend

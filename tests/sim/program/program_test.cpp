@@ -275,7 +275,7 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
   EXPECT_EQ(with("mb=1", "mb"), line(12, "'mb' is not key=value"));
   EXPECT_EQ(with("mb=1", "mb=first"), line(12, "'first' is not a valid microbatch"));
   EXPECT_EQ(with("mb=1", "batch=1"),
-            line(12, "unknown key 'batch'; known: node, mb, to, from, group, root, tag, on, scale, kind"));
+            line(12, "unknown key 'batch'; known: node, mb, to, from, group, root, tag, on, scale, kind, reduction"));
   EXPECT_EQ(with(": x -> y", ": x -> q"), line(12, "unknown tensor 'q'"));
   EXPECT_EQ(with("; free y", "; y"), line(14, "expected 'free' after ';'"));
   EXPECT_EQ(with("to=two", "to=three"), line(13, "unknown role 'three'"));
@@ -291,6 +291,10 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
             line(15,
                  "unknown collective 'scan'; known: all_reduce, broadcast, reduce, all_gather, reduce_scatter, "
                  "all_to_all, scatter, gather"));
+  EXPECT_EQ(with("kind=broadcast", "kind=broadcast reduction=max"), line(15, "'broadcast' takes no reduction"));
+  EXPECT_EQ(with("2 wait on=1", "2 wait on=1 reduction=max"), line(14, "'wait' takes no reduction"));
+  EXPECT_EQ(with("kind=broadcast", "kind=reduce reduction=least"),
+            line(15, "unknown reduction 'least'; known: sum, mean, max"));
 }
 
 TEST(Role, ATensorMayHaveTheShapeOfAnother) {

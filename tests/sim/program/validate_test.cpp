@@ -173,6 +173,18 @@ TEST(Validate, MembersReduceTheSameTensor) {
       "bucket1) moves f32");
 }
 
+TEST(Validate, AllMembersReduceAlike) {
+  const auto replaced_in = [](const std::string& first, const std::string& second) {
+    return message(replaced(replaced(kExchange, "6 collective kind=all_reduce", "6 collective kind=all_reduce" + first),
+                            "5 collective kind=all_reduce", "5 collective kind=all_reduce" + second));
+  };
+  EXPECT_EQ(replaced_in(" reduction=mean", " reduction=mean"), "no error");
+  EXPECT_EQ(replaced_in(" reduction=sum", ""), "no error");
+  EXPECT_EQ(
+      replaced_in(" reduction=mean", ""),
+      "program: rank 0 instruction 6 (all_reduce) makes a mean, its partner rank 1 instruction 5 (all_reduce) a sum");
+}
+
 TEST(Validate, BothEndsNameTheSameTensor) {
   EXPECT_EQ(with("0 recv from=left tag=0 node=n", "0 recv from=left tag=0 node=m"),
             "program: rank 1 instruction 0 (recv m from left) and rank 0 instruction 1 (send n to right) are one "
