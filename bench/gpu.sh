@@ -35,6 +35,7 @@ run() {
   export LD_LIBRARY_PATH=$torch/lib:$torch/../nvidia/nccl/lib:$PWD/build/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PARAGAUGE_PYTHON=$python
   export PARAGAUGE_CATALOG_DIR=$PWD/sim/catalog
   batch=120 image=128 splits=(20 1 3 5 8 10 12 40 60) largest=1073741824 peers=(--peers) worlds=(-w local) gpus=2
+  [[ $device != cpu ]] || gpus=0
   if [[ $device == cuda ]]; then
     gpus=$(nvidia-smi --list-gpus | wc -l)
   else
@@ -97,7 +98,7 @@ phase_convnet() {
 }
 phase_nccl() {
   if [[ $device == cpu ]] || ((gpus < 2)); then
-    echo "gpu: nccl needs two GPUs, this machine has $gpus" | tee "$out/nccl.log"
+    echo "gpu: nccl needs two GPUs; device $device here: $gpus" | tee "$out/nccl.log"
     return 0
   fi
   timeout 500 build/gpu/paragauge_parts_suite --device "$device" -w nccl --ranks "$gpus" --largest "$largest" \
