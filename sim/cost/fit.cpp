@@ -146,10 +146,10 @@ Kriging::Kriging(const std::vector<std::vector<double>>& points, std::span<const
       Eigen::MatrixXd covariances = distances.unaryExpr([&](double d) { return tried.covariance(d); });
       for (Eigen::Index i = 0; i < n; ++i)
         covariances(i, i) += std::pow(noise[static_cast<std::size_t>(i)], 2) + roughness * roughness;
-      tried.solver_.compute(covariances);
-      tried.weights_ = tried.solver_.solve(known);
+      tried.solver_.emplace(covariances);
+      tried.weights_ = tried.solver_->solve(known);
       // How likely each value is by the others, without solving n times: Rasmussen and Williams, equations 5.10 to 5.12.
-      const Eigen::VectorXd precision = tried.solver_.solve(Eigen::MatrixXd::Identity(n, n)).diagonal();
+      const Eigen::VectorXd precision = tried.solver_->solve(Eigen::MatrixXd::Identity(n, n)).diagonal();
       const double surprise = (tried.weights_.array().square() / precision.array() - precision.array().log()).sum();
       if (surprise >= best) continue;
       best = surprise;
@@ -167,7 +167,7 @@ Kriging::Answer Kriging::at(std::span<const double> point) const {
   const Eigen::Map<const Eigen::RowVectorXd> here(point.data(), static_cast<Eigen::Index>(point.size()));
   const Eigen::VectorXd distances = (points_.rowwise() - here).rowwise().squaredNorm();
   const Eigen::VectorXd near = distances.unaryExpr([&](double d) { return covariance(d); });
-  const double left = std::max(variance_ - near.dot(solver_.solve(near)), 0.0);
+  const double left = std::max(variance_ - near.dot(solver_->solve(near)), 0.0);
   return {std::clamp(near.dot(weights_), least_, most_), std::sqrt(left + roughness_ * roughness_), left / variance_};
 }
 

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <Eigen/Dense>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,7 +41,7 @@ class Kriging {
 
   Eigen::MatrixXd points_;  // [point, coordinate]
   double length_ = 1, variance_ = 0, roughness_ = 0, least_ = 0, most_ = 0;
-  Eigen::LDLT<Eigen::MatrixXd> solver_;
+  std::optional<Eigen::LDLT<Eigen::MatrixXd>> solver_;  // of the covariances
   Eigen::VectorXd weights_;
 };
 
