@@ -248,7 +248,8 @@ class Rounds {
 
   /// A cell of its own with the same forecasts, if plain PyTorch has such a step and computes the same.
   static void add_peer(const Job& job, std::string_view peer, const Measured& measured, sim::Result& result) {
-    // Other kernels round otherwise in float32; a large first update makes more of it (ResNet-50's loss falls from 7 to 2).
+    // Other kernels round otherwise in float32, and a large first update makes more of it: ResNet-50's loss falls from 7
+    // to 2.
     constexpr double kOfLoss = 1e-3, kOfChange = 1e-2;
     const Peers::Answer& answer = measured.answers.at(peer);
     sim::Cell& cell = result.cell(job.program, job.world, peer);

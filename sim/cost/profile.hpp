@@ -15,7 +15,7 @@
 //   workspaces   [{work, bytes}]: what the op allocates beside its outputs and gives back
 //   links        [{world, kind, members, bytes, count, mean_s, sd_s, median_s, jitter_s, post_s, recv_post_s}]: kind
 //                send (the receiver had posted first, if the world notifies), unexpected_send (it hadn't), or a
-//                collective's (sim/program/collective.hpp); seconds from ready to done; mean host seconds until the posting thread goes on, of a
+//                collective's name; seconds from ready to done; mean host seconds until the posting thread goes on, of a
 //                send or collective and of a recv, 0 where missing. Or note: what handling the notification of the first
 //                post takes from the other end's core (sim::Rendezvous), of 0 bytes
 //   core_share   {world: share}: of each end's core while a transfer runs; worlds not measured are missing

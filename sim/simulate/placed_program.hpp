@@ -7,8 +7,8 @@
 //
 // With engine `receiver`, the ranks' threads move the bytes while they wait, each its own part: the receiver of a
 // message, every member of a collective that gets something (is_mover). A part of a message or of a collective with a
-// root is done for its rank when it is moved; for the sender, for members that move nothing, and in a collective without a root, the
-// transfer is done when all parts are.
+// root is done for its rank when it is moved; for the sender, for members that move nothing, and in a collective without
+// a root, the transfer is done when all parts are.
 //
 // Ports are what a transfer's bytes go through: where two transfers use the same port at the same time, they share its
 // bandwidth. A link that is shared (Link::shared) is a bus: one in each node for the transfers within it, one between
