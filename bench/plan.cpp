@@ -60,13 +60,24 @@ Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, sim::Cl
   return choice;
 }
 
-/// "12 of 40 don't fit; what needs least of them, ddp,dp=8, does not fit: needs 95 of 80 GiB (activations 60)."
+std::int64_t needed(const Choice& choice) { return choice.cell.memory.needed().value_or(0); }
+
+/// What fits first, by time; where nothing does, by what it needs.
+void put_best_first(std::vector<Choice>& choices) {
+  const bool some_fit = std::ranges::any_of(choices, &Choice::fits);
+  std::ranges::stable_sort(choices, [&](const Choice& a, const Choice& b) {
+    if (!some_fit) return needed(a) < needed(b);
+    return std::pair(!a.fits(), a.step_s) < std::pair(!b.fits(), b.step_s);
+  });
+}
+
+/// "28 of 40 candidates fit; …; what needs least of the others, ddp,dp=8, does not fit: needs 95 of 80 GiB (…)."
 std::string rest_text(const std::vector<Choice>& choices, std::size_t shown) {
   const auto fitting = static_cast<std::size_t>(std::ranges::count_if(choices, &Choice::fits));
   std::string text = fmt::format("{} of {} candidates fit", fitting, choices.size());
   if (shown < fitting) text += fmt::format("; the {} fastest are shown (--top)", shown);
   if (fitting == choices.size()) return text + ".";
-  const auto needed = [](const Choice& choice) { return choice.cell.memory.needed().value_or(0); };
+  if (fitting == 0) return text + "; what needs least is shown.";
   const Choice* least = nullptr;
   for (const Choice& choice : choices)
     if (!choice.fits() && (least == nullptr || needed(choice) < needed(*least))) least = &choice;
@@ -86,9 +97,7 @@ int plan(const Options& options) {
   for (const sim::Strategy& strategy : sim::candidate_strategies(model, devices))
     for (const sim::Cluster& cluster : clusters_of(options, strategy.ranks()))
       choices.push_back(choice_of(model, strategy, cluster, options, profile ? &*profile : nullptr));
-  std::ranges::stable_sort(choices, [](const Choice& a, const Choice& b) {
-    return std::pair(!a.fits(), a.step_s) < std::pair(!b.fits(), b.step_s);
-  });
+  put_best_first(choices);
 
   sim::Result result;
   result.kind = "plan";

@@ -255,11 +255,13 @@ std::string fit_text(const CellMemory& memory) {
                capacity = static_cast<double>(memory.capacity_bytes.value());
   if (needed <= capacity) return "fits";
   const auto most = std::ranges::max_element(memory.needed_bytes, {}, [](const auto& use) { return use.second; });
-  // All in GiB; "80 of 80" would be no reason.
-  constexpr double kGiB = 1073741824;
-  const int digits = needed / kGiB < 10 ? 2 : needed - capacity < kGiB ? 1 : 0;
-  return fmt::format("does not fit: needs {:.{}f} of {:.{}f} GiB ({} {:.{}f})", needed / kGiB, digits, capacity / kGiB,
-                     digits, most->first, static_cast<double>(most->second) / kGiB, digits);
+  // All in one unit; "80 of 80" would be no reason.
+  constexpr double kMiB = 1048576, kGiB = 1073741824;
+  const double unit = needed < kGiB ? kMiB : kGiB;
+  const int digits = needed / unit < 10 ? 2 : needed - capacity < unit ? 1 : 0;
+  return fmt::format("does not fit: needs {:.{}f} of {:.{}f} {} ({} {:.{}f})", needed / unit, digits, capacity / unit,
+                     digits, unit == kMiB ? "MiB" : "GiB", most->first, static_cast<double>(most->second) / unit,
+                     digits);
 }
 
 std::string sharing_text(const Cell& cell) {

@@ -36,6 +36,11 @@ accepts predict -m resnet50,global_batch=4096 -s ddp,dp=64,overlap=1 -c dgx_a100
 [[ $(wc -L <"$scratch/out") -le 100 ]] || { echo "predict prints lines of more than 100 columns"; failed=1; }
 grep -q '64 ranks share 8 devices' "$scratch/out" || { echo "predict shares devices without a word"; failed=1; }
 grep -q 'no track record for this device (a100_sxm_80g)' "$scratch/out" || { echo "predict doesn't say what its interval is from"; failed=1; }
+accepts plan -m resnet50,global_batch=256 -c dgx_a100 --memory 8
+grep -q '92 of 119 candidates fit; the 8 fastest are shown' "$scratch/out" || { echo "plan doesn't say how many fit"; failed=1; }
+[[ $(wc -L <"$scratch/out") -le 100 ]] || { echo "plan prints lines of more than 100 columns"; failed=1; }
+accepts plan -m convnet -c dgx_a100 --memory 0.001
+grep -q '^0 of [0-9]* candidates fit; what needs least is shown' "$scratch/out" || { echo "plan doesn't say what needs least"; failed=1; }
 accepts predict -m convnet -s ddp -w gloo --network 100mbit
 grep -q 'gloo@100mbit' "$scratch/out" || { echo "predict doesn't know the network"; failed=1; }
 accepts predict -m toy_mlp -s dp=2,pp=2,microbatches=2 -c dgx_a100 --program
@@ -51,6 +56,8 @@ refuses "dp=3 must divide global_batch=64" predict -m convnet -s ddp,dp=3
 refuses "dp=2 × pp=1 must be ranks=4" predict -m convnet -s ddp --ranks 4
 refuses "network=fast must be a number with kbit, mbit or gbit" predict -m convnet -s ddp -w gloo --network fast
 refuses "network=1gbit is for ranks that are processes" predict -m convnet -s ddp -w local --network 1gbit
+refuses "--devices 9 but 'dgx_a100' has 8" plan -m convnet -c dgx_a100 --devices 9
+refuses "can't be combined with --measure" plan -m convnet -c dgx_a100 --measure 2
 refuses "unknown cluster 'dgx'; known: cpu_gloo" predict -m convnet -s single -c dgx
 refuses "unknown cost model 'magic'; known: analytic, fitted, profiled" predict -m convnet -s single --cost-model magic
 refuses "unknown schedule 'zigzag'; known: gpipe" predict -m convnet -s pipeline,schedule=zigzag

@@ -177,6 +177,9 @@ TEST(Answer, AResNetThatIsTooLargeForOneA100) {
   Cell cell;
   place(cell, program, load_cluster("dgx_a100", 1));
   EXPECT_EQ(fit_text(cell.memory), "does not fit: needs 680 of 80 GiB (activations 680)");
+  cell.memory.capacity_bytes = 1 << 20;
+  cell.memory.needed_bytes = {{"activations", 3 << 20}};
+  EXPECT_EQ(fit_text(cell.memory), "does not fit: needs 3.00 of 1.00 MiB (activations 3.00)");
   EXPECT_EQ(cell.device, "a100_sxm_80g");
 }
 
