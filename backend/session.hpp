@@ -26,7 +26,7 @@ struct SessionOptions {
   std::uint32_t ranks = 1;
   std::string device = "cpu";  // as sim::check_device knows them
   double timeout_s = 60;       // for one transfer, barrier or step
-  bool real_time = true;       // SCHED_FIFO where permitted; Session::real_time says what was had
+  bool real_time = true;       // real-time scheduling where permitted; Session::real_time says what was had
 };
 
 struct RunRequest {
@@ -65,7 +65,7 @@ class Session {
  public:
   virtual ~Session() = default;  // closes the world
   [[nodiscard]] const SessionOptions& options() const { return options_; }
-  /// Whether the ranks run under SCHED_FIFO.
+  /// Whether the ranks run under real-time scheduling.
   [[nodiscard]] bool real_time() const { return real_time_; }
   /// Collective over the ranks; sim::RunError names rank and instruction when one fails or the timeout passes. A
   /// program for fewer ranks than the session has leaves the others idle.

@@ -62,7 +62,8 @@ RealTime::RealTime(int priority, bool wanted) {
   if (!wanted || pthread_getschedparam(pthread_self(), &previous_policy_, &param) != 0) return;
   previous_priority_ = param.sched_priority;
   param.sched_priority = priority;
-  permitted_ = pthread_setschedparam(pthread_self(), SCHED_FIFO, &param) == 0;
+  const int policy = priority == kCommunicationPriority ? SCHED_RR : SCHED_FIFO;
+  permitted_ = pthread_setschedparam(pthread_self(), policy, &param) == 0;
 }
 
 RealTime::~RealTime() {

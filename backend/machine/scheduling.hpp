@@ -1,12 +1,14 @@
 // Where, how urgently and until when a rank's threads run, and the clock on which everything is measured.
 //
 //   pin_to_core(core_of_rank(rank));              // rank r stays on the r-th core that this process may use
-//   const RealTime urgent(kComputePriority);      // SCHED_FIFO until the end of the scope, where permitted
+//   const RealTime urgent(kComputePriority);      // real-time until the end of the scope, where permitted
 //   if (!urgent.permitted()) fmt::print("time-shared, as before\n");
 //   sleep_until(now_s() + 1e-3, /*precisely=*/true);
 //
 // Communication goes before compute, so that a transfer's progress pre-empts compute on the same core. A new thread
-// inherits core and policy from the one that starts it.
+// inherits core and policy from the one that starts it. Compute is SCHED_FIFO: ranks that share a core run one after
+// the other. Communication is SCHED_RR: gloo's threads poll for each other without blocking, and in FIFO order the one
+// that polls would keep the core from the one polled for.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +32,7 @@ std::uint32_t core_of_rank(std::uint32_t rank);
 /// Pins the calling thread.
 void pin_to_core(std::uint32_t core);
 
-/// Runs the calling thread under SCHED_FIFO for a scope.
+/// Runs the calling thread under a real-time policy for a scope: SCHED_RR at kCommunicationPriority, else SCHED_FIFO.
 class RealTime {
  public:
   explicit RealTime(int priority, bool wanted = true);

@@ -12,9 +12,9 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 def settle_down(core, real_time):
     """Before anything starts a thread: threads inherit the core and the policy.
 
-    One priority for all threads: two of gloo's poll for each other, so that a higher one may wait for ever on a core.
-    SCHED_RR was as fast; time-shared, with other work on the machine, ResNet-18's DDP step took twice as long.
-    True if under SCHED_FIFO."""
+    One priority for all threads, in turns (SCHED_RR): two of gloo's poll for each other, so that a higher one, or in
+    FIFO order one of the same priority, may wait for ever on a core. Time-shared, with other work on the machine,
+    ResNet-18's DDP step took twice as long. True if real-time."""
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this host: their times share a clock
     os.sched_setaffinity(0, {core})
@@ -25,7 +25,7 @@ def settle_down(core, real_time):
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     try:
         if real_time:
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(10))
         return real_time
     except PermissionError:
         return False

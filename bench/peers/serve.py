@@ -32,7 +32,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 for option in ("--rank", "--ranks", "--core"):
     parser.add_argument(option, type=int, required=True)
 parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-parser.add_argument("--real-time", action="store_true", help="SCHED_FIFO where permitted")
+parser.add_argument("--real-time", action="store_true", help="real-time scheduling where permitted")
 ARGUMENTS = parser.parse_args()
 process.settle_down(ARGUMENTS.core, ARGUMENTS.real_time)  # before torch starts threads
 
