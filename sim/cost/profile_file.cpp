@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 // `busy` ranks are of one node, and every level up to the highest costs memory.
 constexpr std::int64_t kMostRanks = 1 << 20, kMostBusy = 1024;
-constexpr double kMostBytes = 1ULL << 60, kMostSpread = 1e3, kMostLost = 0.999;
+constexpr double kMostBytes = 1ULL << 60, kMostSpread = 1e3, kMostVariance = 1e12, kMostLost = 0.999;
 // A line through times sums their squares and those of their reciprocals, and the simulator divides them by each other.
 constexpr double kLongest_s = 1e9, kShortest_s = 1e-15;
 
@@ -169,7 +169,7 @@ class ProfileFile {
       RankSpread& spread = profile.rank_spreads_[world];
       spread.count = whole(row, "count", 1);
       spread.difference = from_0_to(kMostSpread, "1000", row, "difference", row.number("difference"));
-      spread.hiccup_variance = from_0_to(kMostSpread, "1000", row, "hiccup_variance", row.number("hiccup_variance"));
+      spread.hiccup_variance = from_0_to(kMostVariance, "1e12", row, "hiccup_variance", row.number("hiccup_variance"));
       row.finish();
     }
     JsonObject interruptions = object_or_none(file, "interruptions");

@@ -31,6 +31,7 @@ Profile sample_profile() {
   profile.add_process_bytes("gloo", std::vector{4e8, 3e8});
   profile.add_rank_spread("gloo", {3, 0.02, 1e-4});
   profile.add_rank_spread("gloo", {1, 0.06, 5e-4});
+  profile.add_rank_spread("local", {1, 0.5, 8e3});  // steps of microseconds on a machine with other work: seen
   profile.add_interruptions("gloo", {3, 0.0625});
   return profile;
 }
