@@ -57,8 +57,7 @@ void add_forecasts(const Job& job, const sim::Profile& own, const sim::Profile& 
     if (kind.needs_profile && profile.ops() == 0) continue;
     const sim::Forecast forecast = sim::forecast(job.program, job.cluster, kind.name, &profile);
     const sim::Timeline predicted = sim::simulate(job.program, forecast.costs, job.cluster);
-    round.predicted[std::string(kind.name)] = forecast.step;
-    if (forecast.low_s < forecast.high_s) round.stated_90[std::string(kind.name)] = {forecast.low_s, forecast.high_s};
+    round.add_forecast(std::string(kind.name), forecast);
     cell.attribution[std::string(kind.name)].add(
         sim::attribute_cost_error(job.program, job.cluster, predicted, forecast.step.step_s, measured).classes);
     if (!kind.needs_profile || kind.for_other_shapes) continue;  // only measured shapes have measured workspaces

@@ -110,7 +110,7 @@ using bench::calibrate, bench::compare, bench::measure, bench::trace;
 #else
 int refuse_to_run(const Options& options) {
   throw sim::ConfigError(
-      "{}: built without LibTorch, so only list, describe, predict and report work; bench/setup.sh installs it",
+      "{}: built without LibTorch, so only list, describe, predict, plan and report work; bench/setup.sh installs it",
       options.machine.argv.at(1));
 }
 constexpr auto calibrate = refuse_to_run, compare = refuse_to_run, measure = refuse_to_run, trace = refuse_to_run;

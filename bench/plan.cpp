@@ -49,8 +49,7 @@ Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, sim::Cl
   sim::Result one;
   sim::Cell& cell = one.cell(program, options.cluster.empty() ? cluster.world : cluster.name);
   sim::Round round;
-  round.predicted[cost_model] = f.step;
-  if (f.low_s < f.high_s) round.stated_90[cost_model] = {f.low_s, f.high_s};
+  round.add_forecast(cost_model, f);
   const bool knows_workspaces = sim::cost_model_table().at(cost_model).needs_profile;
   sim::place(cell, program, cluster,
              knows_workspaces ? std::span<const double>(f.costs.workspace_bytes) : std::span<const double>());

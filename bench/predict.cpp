@@ -85,8 +85,7 @@ int predict(const Options& options) {
         for (const std::string& name : options.cost_models) {
           const sim::Profile* measured = profile ? &*profile : nullptr;
           const sim::Forecast f = sim::forecast(program, cluster, name, measured, scale);
-          round.predicted[name] = f.step;
-          if (f.low_s < f.high_s) round.stated_90[name] = {f.low_s, f.high_s};
+          round.add_forecast(name, f);
           if (sim::cost_model_table().at(name).needs_profile) workspace_bytes = f.costs.workspace_bytes;
           const std::string cell = sim::printable(fmt::format("{} on {} ({})", strategy.text(), cluster.world, name));
           limits_of_cell.push_back(limits_of(cell, program, cluster, f));

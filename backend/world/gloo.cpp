@@ -1,6 +1,5 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/maximum.h>
 #include <fmt/ranges.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -130,12 +129,11 @@ class GlooCommunicator final : public Communicator {
     const ProcessGroup& membership = memberships_.at(collective.group);
     const std::vector<std::uint32_t>& members = members_[collective.group];
     const TransferName name{.kind = Kind::collective, .collective = collective.kind, .members = &members};
-    if (!membership) {  // alone: whatever it is, everything goes to itself
-      for (std::size_t k = 0; k < writes.size(); ++k)
-        if (!writes[k].is_same(reads[k])) writes[k].view(-1).copy_(reads[k].view(-1));
+    if (!membership) {  // alone
+      copy_to_itself(reads, writes);
       return add({nullptr, name, now_s()});
     }
-    if (!posting_) posting_.emplace(kCommunicationPriority, meeting_->real_time);
+    hurry();
     Posted posted{nullptr, name};
     begin(collective, reads, writes, *membership, posted);
     const Ticket ticket = add(std::move(posted));
@@ -177,14 +175,17 @@ class GlooCommunicator final : public Communicator {
   /// Fills in `work` and `finish`.
   static void begin(const Collective& collective, std::span<const at::Tensor> reads, std::span<const at::Tensor> writes,
                     c10d::ProcessGroupGloo& group, Posted& posted) {
-    const double n = group.getSize();
+    const auto divide_for_mean = [&](const at::Tensor& sum) {
+      const double n = group.getSize();
+      if (collective.reduction == sim::Reduction::mean) posted.finish = [sum, n] { sum.div_(n); };
+    };
     std::vector<at::Tensor> argument(reads.begin(), reads.begin() + std::min<std::ptrdiff_t>(1, std::ssize(reads)));
     switch (collective.kind) {
       case sim::CollectiveKind::all_reduce: {
         c10d::AllreduceOptions how;
         how.reduceOp = reduce_op(collective.reduction);
         posted.work = group.allreduce(argument, how);
-        if (collective.reduction == sim::Reduction::mean) posted.finish = [argument, n] { argument[0].div_(n); };
+        divide_for_mean(argument[0]);
         return;
       }
       case sim::CollectiveKind::broadcast: {
@@ -200,9 +201,7 @@ class GlooCommunicator final : public Communicator {
         // gloo works in place on all members.
         if (static_cast<std::uint32_t>(group.getRank()) != collective.root) argument[0] = argument[0].clone();
         posted.work = group.reduce(argument, to);
-        posted.finish = [argument, n, is_mean = collective.reduction == sim::Reduction::mean] {
-          if (is_mean) argument[0].div_(n);
-        };
+        divide_for_mean(argument[0]);
         return;
       }
       case sim::CollectiveKind::all_gather:
@@ -233,13 +232,13 @@ class GlooCommunicator final : public Communicator {
       block_from[member] = block;
     };
     sim::for_each_move(collective.kind, n, collective.root, [&](const sim::Move& move) {
-      if (move.from == me || move.from == sim::kEveryone) {
+      if (move.is_from(me)) {
         sent.push_back(given[move.from_block].view(-1));
         to[move.to] = sent.back().numel();
       }
       if (move.to != me) return;
       for (std::uint32_t member = 0; member < n; ++member)
-        if (move.from == member || move.from == sim::kEveryone) receive(member, move.block);
+        if (move.is_from(member)) receive(member, move.block);
     });
     const at::TensorOptions options = (reads.empty() ? writes : reads)[0].options();
     at::Tensor input = sent.empty() ? at::empty({0}, options) : sent.size() == 1 ? sent[0] : at::cat(sent);
@@ -253,12 +252,7 @@ class GlooCommunicator final : public Communicator {
         if (from[member] == 0) continue;
         const at::Tensor part = output.narrow(0, begin, from[member]);
         at::Tensor to_block = wanted[block_from[member]].view(-1);
-        if (!is_reduced || member == 0)
-          to_block.copy_(part);
-        else if (reduction == sim::Reduction::max)
-          at::maximum_out(to_block, to_block, part);
-        else
-          to_block.add_(part);
+        reduce_into(to_block, part, reduction, /*is_first=*/!is_reduced || member == 0);
       }
       if (reduction == sim::Reduction::mean) wanted[0].div_(static_cast<double>(from.size()));
     };
@@ -274,13 +268,16 @@ class GlooCommunicator final : public Communicator {
     own_messages_.erase(entry);
   }
 
-  /// Before a post of `tensor`. SCHED_FIFO and gloo. Two of its threads poll without blocking: the event loop while
-  /// another thread holds a connection's lock, and whoever destroys a buffer while the event loop uses it (with
-  /// sched_yield). On one core the one polled for must get its turn: so gloo's threads all have the same priority, and
+  /// Before a post. Two of gloo's threads poll without blocking: the event loop while another thread holds a
+  /// connection's lock, and whoever destroys a buffer while the event loop uses it (with sched_yield). On one core the
+  /// one polled for must get its turn: so gloo's threads all have the same priority (and take turns, scheduling.hpp), and
   /// the rank's thread takes it on while it posts. It gives it back with the next `mark`, that is when the next wait or
   /// compute has begun: what gloo's threads then do at once is time of that instruction, not of the post.
-  void hurry_with(const at::Tensor& tensor) {
+  void hurry() {
     if (!posting_) posting_.emplace(kCommunicationPriority, meeting_->real_time);
+  }
+  void hurry_with(const at::Tensor& tensor) {
+    hurry();
     argument_.assign(1, tensor);
   }
 

@@ -151,7 +151,7 @@ class CpuCommunicator final : public LocalCommunicator<Transfer> {
     };
     each_own_move(posted, [&](const sim::Move& move) {
       for (std::uint32_t from = 0; from < parties.size(); ++from)
-        if (move.from == sim::kEveryone || move.from == from)
+        if (move.is_from(from))
           check(from, parties[from].reads.at(move.from_block), parties[posted.me].writes.at(move.block));
     });
     return posted.ready = true;

@@ -4,7 +4,6 @@
 // is in LibTorch; tests/standin has one of its own.
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/maximum.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -131,13 +130,7 @@ class DeviceCommunicator final : public LocalCommunicator<Transfer> {
     bool is_first = std::ranges::none_of(parties, is_to);
     for (const Transfer::Party& party : parties) {
       if (is_to(party)) continue;
-      const at::Tensor from = party.reads[block].view_as(to);
-      if (is_first)
-        to.copy_(from, /*non_blocking=*/true);
-      else if (reduction == sim::Reduction::max)
-        at::maximum_out(to, to, from);
-      else
-        to.add_(from);
+      reduce_into(to, party.reads[block].view_as(to), reduction, is_first);
       is_first = false;
     }
     if (reduction == sim::Reduction::mean) to.div_(static_cast<double>(parties.size()));

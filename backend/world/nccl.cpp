@@ -183,9 +183,8 @@ class NcclCommunicator final : public Communicator {
                          std::span<const at::Tensor> writes) override {
     const std::vector<std::uint32_t>& members = members_.at(collective.group);
     const TransferName name{.kind = Kind::collective, .collective = collective.kind, .members = &members};
-    if (memberships_[collective.group] == nullptr) {  // alone: whatever it is, everything goes to itself
-      for (std::size_t k = 0; k < writes.size(); ++k)
-        if (!writes[k].is_same(reads[k])) writes[k].view(-1).copy_(reads[k].view(-1), /*non_blocking=*/true);
+    if (memberships_[collective.group] == nullptr) {  // alone
+      copy_to_itself(reads, writes);
       add(name).end.record(compute_);
       return last();
     }
@@ -313,16 +312,8 @@ class NcclCommunicator final : public Communicator {
         });
         return;
       }
-      if (move.from == me)
-        then([&] {
-          const at::Tensor& block = given[move.from_block];
-          return ncclSend(block.const_data_ptr(), count(block), type, to, channel.comm, channel.native_stream());
-        });
-      if (move.to == me)
-        then([&] {
-          const at::Tensor& block = wanted[move.block];
-          return ncclRecv(block.mutable_data_ptr(), count(block), type, from, channel.comm, channel.native_stream());
-        });
+      if (move.from == me) then([&] { return sending(given[move.from_block], to)(channel); });
+      if (move.to == me) then([&] { return receiving(wanted[move.block], from)(channel); });
     });
     const ncclResult_t ended = ncclGroupEnd();
     return result == ncclSuccess ? ended : result;

@@ -1,5 +1,7 @@
 #include "backend/world/world.hpp"
 
+#include <ATen/ops/maximum.h>
+
 namespace backend {
 
 std::vector<at::Tensor> blocks_of(sim::Moved moved, std::span<const at::Tensor> tensors, std::uint32_t members) {
@@ -9,6 +11,20 @@ std::vector<at::Tensor> blocks_of(sim::Moved moved, std::span<const at::Tensor> 
   std::vector<at::Tensor> blocks;
   for (std::int64_t k = 0; k < members; ++k) blocks.push_back(flat.narrow(0, k * each, each));
   return blocks;
+}
+
+void copy_to_itself(std::span<const at::Tensor> reads, std::span<const at::Tensor> writes) {
+  for (std::size_t k = 0; k < writes.size(); ++k)
+    if (!writes[k].is_same(reads[k])) writes[k].view(-1).copy_(reads[k].view(-1), /*non_blocking=*/true);
+}
+
+void reduce_into(at::Tensor& total, const at::Tensor& part, sim::Reduction reduction, bool is_first) {
+  if (is_first)
+    total.copy_(part, /*non_blocking=*/true);
+  else if (reduction == sim::Reduction::max)
+    at::maximum_out(total, total, part);
+  else
+    total.add_(part);
 }
 
 }  // namespace backend

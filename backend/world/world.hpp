@@ -45,6 +45,10 @@ struct Collective {
 
 /// One tensor per block of a collective's operands: `parts` of one tensor are its equal parts, flat.
 std::vector<at::Tensor> blocks_of(sim::Moved moved, std::span<const at::Tensor> tensors, std::uint32_t members);
+/// Any collective of a group of one: everything goes to itself.
+void copy_to_itself(std::span<const at::Tensor> reads, std::span<const at::Tensor> writes);
+/// One part more; the first is copied. A mean is a sum until it is divided.
+void reduce_into(at::Tensor& total, const at::Tensor& part, sim::Reduction reduction, bool is_first);
 
 class Communicator {
  public:

@@ -17,10 +17,7 @@ constexpr std::int64_t kFeaturesOfRow = 4000;  // 64 MB of weights
 template <class Fill>
 Program collective_probe(const TransferQuestion& question, const Fill& fill) {
   const std::vector<std::uint32_t> ranks = first_numbers(question.members);
-  const bool all_alike =
-      operands_of(question.collective, /*is_root=*/true).reads ==
-          operands_of(question.collective, /*is_root=*/false).reads &&
-      operands_of(question.collective, true).writes == operands_of(question.collective, false).writes;
+  const bool all_alike = operands_of(question.collective, /*is_root=*/true) == operands_of(question.collective, false);
   std::vector<std::vector<std::uint32_t>> roles{ranks};
   if (!all_alike && question.members > 1) roles = {{0}, {ranks.begin() + 1, ranks.end()}};
   return make_probe(fmt::format("probe of {}", to_string(question.collective)), roles, {Group{"data", {ranks}}},
@@ -30,8 +27,8 @@ Program collective_probe(const TransferQuestion& question, const Fill& fill) {
 /// nccl-tests' size s is the whole array, which members of some kinds have or get a part of: f32, whole parts.
 TensorSpec collective_spec(const TransferQuestion& question, Moved moved) {
   const std::int64_t elements = (question.bytes + 3) / 4, members = question.members;
-  const bool is_in_parts = operands_of(question.collective, true).reads == Moved::parts ||
-                           operands_of(question.collective, true).writes == Moved::parts;
+  const CollectiveOperands of_root = operands_of(question.collective, /*is_root=*/true);
+  const bool is_in_parts = of_root.reads == Moved::parts || of_root.writes == Moved::parts;
   if (!is_in_parts) return {Dtype::f32, {elements}};
   const std::int64_t of_part = (elements + members - 1) / members;
   return {Dtype::f32, {moved == Moved::parts ? of_part * members : of_part}};

@@ -52,28 +52,33 @@ void cost_transfers(const Program& program, const CostModel& model, const Cluste
   const TransferMatching matching(program);
   costs.transfer_of.assign(matching.participants.size(), kNone);
   const std::vector<Program::Place> places = program.places();
-  const auto each_post = [&](const auto& visit) {
-    for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
-      const Role& role = program.roles[places[rank].role];
-      for (std::uint32_t i = 0; i < role.size(); ++i)
-        if (is_posted(role.kind[i]))
-          visit(places[rank].replica, role, i, matching.transfer(places[rank], rank, role, i));
-    }
+  struct Post {  // a transfer's first
+    const Role* role = nullptr;
+    std::uint32_t instruction = 0, replica = 0;
+    std::int64_t bytes = 0;  // the most of all its posts: of a gather only the root has them all
   };
-  std::vector<std::int64_t> bytes(matching.participants.size(), 0);  // of a gather only the root has them all
-  each_post([&](std::uint32_t /*replica*/, const Role& role, std::uint32_t i, std::uint32_t transfer) {
-    bytes[transfer] = std::max(bytes[transfer], program.transfer_bytes(role, i));
-  });
+  std::vector<Post> posts(matching.participants.size());
+  for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
+    const Role& role = program.roles[places[rank].role];
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      if (!is_posted(role.kind[i])) continue;
+      Post& post = posts[matching.transfer(places[rank], rank, role, i)];
+      if (post.role == &role && post.instruction == i) continue;  // a replica's: as many bytes
+      if (post.role == nullptr) post = {&role, i, places[rank].replica};
+      post.bytes = std::max(post.bytes, program.transfer_bytes(role, i));
+    }
+  }
   std::map<TransferQuestion, std::uint32_t> known;
-  each_post([&](std::uint32_t replica, const Role& role, std::uint32_t i, std::uint32_t transfer) {
-    if (costs.transfer_of[transfer] != kNone) return;  // by another participant
-    TransferQuestion question = question_of(program, role, i, replica, matching, cluster);
-    question.bytes = bytes[transfer];
+  for (std::size_t transfer = 0; transfer < posts.size(); ++transfer) {
+    const Post& post = posts[transfer];
+    if (post.role == nullptr) continue;
+    TransferQuestion question = question_of(program, *post.role, post.instruction, post.replica, matching, cluster);
+    question.bytes = post.bytes;
     const auto [entry, is_first] = known.try_emplace(question, costs.transfers.size());
     // A group of one has nobody to talk to.
     if (is_first) costs.transfers.push_back(question.members > 1 ? model.transfer(question) : TransferCost{});
     costs.transfer_of[transfer] = entry->second;
-  });
+  }
 }
 
 }  // namespace

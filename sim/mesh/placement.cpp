@@ -40,6 +40,12 @@ std::optional<Placement> parsed(std::string_view text) {
   return shard(static_cast<std::uint32_t>(*dim), *unit);
 }
 
+std::vector<Range> all_of(const Shape& shape) {
+  std::vector<Range> ranges;
+  for (const std::int64_t size : shape) ranges.push_back({0, size});
+  return ranges;
+}
+
 }  // namespace
 
 Placement replicate() { return {}; }
@@ -85,8 +91,7 @@ Range part(std::int64_t size, std::int64_t unit, const Axis& axis, std::uint32_t
 std::optional<std::vector<Range>> piece(const Shape& shape, const Placement& placement, const Axis& axis,
                                         std::uint32_t at) {
   if (placement.kind == Kind::rooted && at != (placement.root == kLast ? axis.size - 1 : placement.root)) return {};
-  std::vector<Range> ranges;
-  for (const std::int64_t size : shape) ranges.push_back({0, size});
+  std::vector<Range> ranges = all_of(shape);
   if (placement.kind != Kind::shard) return ranges;
   check_internal(placement.dim < shape.size(), "placement {} of a tensor with {} dimensions", to_string(placement),
                  shape.size());
@@ -98,8 +103,7 @@ std::optional<std::vector<Range>> piece(const Shape& shape, const std::vector<Pl
                                         std::uint32_t rank) {
   check_internal(placements.size() == mesh.axes.size(), "{} placements on {} axes", placements.size(),
                  mesh.axes.size());
-  std::vector<Range> ranges;
-  for (const std::int64_t size : shape) ranges.push_back({0, size});
+  std::vector<Range> ranges = all_of(shape);
   for (std::uint32_t axis = 0; axis < mesh.axes.size(); ++axis) {
     Shape rest;
     for (const Range& range : ranges) rest.push_back(range.size);

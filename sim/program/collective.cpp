@@ -44,6 +44,8 @@ CollectiveOperands operands_of(CollectiveKind kind, bool is_root) {
   return of_kind.has_root && is_root ? of_kind.root : of_kind.others;
 }
 
+bool works_in_place(CollectiveKind kind) { return operands_of(kind, /*is_root=*/false).in_place; }
+
 bool is_mover(CollectiveKind kind, bool is_root) {
   if (kind == CollectiveKind::broadcast || kind == CollectiveKind::scatter) return !is_root;
   return operands_of(kind, is_root).writes != Moved::nothing;

@@ -47,19 +47,24 @@ enum class Moved : std::uint8_t { nothing, array, parts };
 struct CollectiveOperands {
   Moved reads = Moved::array, writes = Moved::array;
   bool in_place = false;
+  friend bool operator==(const CollectiveOperands&, const CollectiveOperands&) = default;
 };
 /// Of a member.
 CollectiveOperands operands_of(CollectiveKind kind, bool is_root);
+/// Every member reads and writes one tensor, the same.
+bool works_in_place(CollectiveKind kind);
 
 /// Who moves the bytes where members copy from each other's memory: those who get something.
 bool is_mover(CollectiveKind kind, bool is_root);
 
 /// Block `block` of what member `to` writes is block `from_block` of what member `from` reads, or the sum of that block of
 /// everyone's (kEveryone).
+constexpr std::uint32_t kEveryone = 0xffffffffU;
 struct Move {
   std::uint32_t to = 0, block = 0, from = 0, from_block = 0;
+
+  [[nodiscard]] bool is_from(std::uint32_t member) const { return from == kEveryone || from == member; }
 };
-constexpr std::uint32_t kEveryone = 0xffffffffU;
 
 /// All moves of a collective among `members`; `root` is a place in the member list.
 template <class Visit>

@@ -322,11 +322,9 @@ class Parser {
     if (needs_peer == peer.empty()) line.fail("'{}' {} peer or group", kind, needs_peer ? "needs a" : "takes no");
     if ((i.kind == InstructionKind::wait) != (i.awaits != kNone))
       line.fail("'wait', and only it, needs on=instruction");
-    const bool works_in_place =
-        i.kind == InstructionKind::collective && operands_of(i.collective, /*is_root=*/false).in_place;
-    if ((i.kind == InstructionKind::send || works_in_place) && i.reads.size() != 1)
-      line.fail("'{}' reads one tensor", kind);
-    if ((i.kind == InstructionKind::recv || works_in_place) && i.writes.size() != 1)
+    const bool in_place = i.kind == InstructionKind::collective && works_in_place(i.collective);
+    if ((i.kind == InstructionKind::send || in_place) && i.reads.size() != 1) line.fail("'{}' reads one tensor", kind);
+    if ((i.kind == InstructionKind::recv || in_place) && i.writes.size() != 1)
       line.fail("'{}' writes one tensor", kind);
     if (i.reduction != Reduction::sum && (i.kind != InstructionKind::collective || !reduces(i.collective)))
       line.fail("'{}' takes no reduction", i.kind == InstructionKind::collective ? to_string(i.collective) : kind);

@@ -162,11 +162,11 @@ class LifetimeCheck {
   void post() {
     const InstructionKind kind = role_.kind[i_];
     const bool is_collective = kind == InstructionKind::collective;
-    const bool works_in_place = is_collective && operands_of(role_.collective[i_], /*is_root=*/false).in_place;
-    if ((!is_collective || works_in_place) && (role_.reads(i_).size() != (kind == InstructionKind::recv ? 0 : 1) ||
-                                               role_.writes(i_).size() != (kind == InstructionKind::send ? 0 : 1)))
+    const bool in_place = is_collective && works_in_place(role_.collective[i_]);
+    if ((!is_collective || in_place) && (role_.reads(i_).size() != (kind == InstructionKind::recv ? 0 : 1) ||
+                                         role_.writes(i_).size() != (kind == InstructionKind::send ? 0 : 1)))
       fail("must move one tensor");
-    if (works_in_place && role_.reads(i_)[0] != role_.writes(i_)[0])
+    if (in_place && role_.reads(i_)[0] != role_.writes(i_)[0])
       fail("reads '{}' and writes '{}', but works in place", role_.tensors[role_.reads(i_)[0]].name,
            role_.tensors[role_.writes(i_)[0]].name);
     for (const std::uint32_t read : role_.reads(i_))
@@ -286,7 +286,7 @@ class TransferCheck {
     } else {
       check_alike(rank, i, transfer.rank, transfer.instruction);
     }
-    if (collective && !operands_of(list.collective[i], /*is_root=*/false).in_place) check_operands(rank, i, transfer);
+    if (collective && !works_in_place(list.collective[i])) check_operands(rank, i, transfer);
     if (++transfer.posted == matching_.participants[transfer_id]) {
       if (!transfer.posts.empty()) check_moves(transfer);
       ready_.insert(ready_.end(), transfer.sleepers.begin(), transfer.sleepers.end());
@@ -362,7 +362,7 @@ class TransferCheck {
     for_each_move(list.collective[first.instruction], n, list.root[first.instruction], [&](const Move& move) {
       const std::int64_t wanted = bytes(move.to, /*reads=*/false, move.block);
       for (std::uint32_t from = 0; from < n; ++from) {
-        if (move.from != kEveryone && move.from != from) continue;
+        if (!move.is_from(from)) continue;
         const std::int64_t given = bytes(from, /*reads=*/true, move.from_block);
         if (given != wanted)
           throw ConfigError("program: {} gives {} bytes to {}, which expects {}",
@@ -393,9 +393,8 @@ class TransferCheck {
                         at(first_rank, first_i), first.root[first_i]);
     }
     const std::int64_t bytes = program_.transfer_bytes(list, i), first_bytes = program_.transfer_bytes(first, first_i);
-    const bool moves_parts =
-        list.kind[i] == InstructionKind::collective &&
-        !operands_of(list.collective[i], /*is_root=*/false).in_place;  // check_moves looks at these
+    const bool moves_parts = list.kind[i] == InstructionKind::collective &&
+                             !works_in_place(list.collective[i]);  // check_moves looks at these
     if (bytes != first_bytes && !moves_parts)
       throw ConfigError("program: {} moves {} bytes, its partner {} moves {}", at(rank, i), bytes,
                         at(first_rank, first_i), first_bytes);

@@ -370,6 +370,11 @@ void RoundSteps::add(std::span<const StepTime> steps) {
   median_s = median_of(std::move(seconds));
 }
 
+void Round::add_forecast(const std::string& cost_model, const Forecast& forecast) {
+  predicted[cost_model] = forecast.step;
+  if (forecast.low_s < forecast.high_s) stated_90[cost_model] = {forecast.low_s, forecast.high_s};
+}
+
 void Attribution::add(const std::vector<ClassError>& of_round) {
   const auto before = static_cast<double>(rounds), now = static_cast<double>(++rounds);
   for (ClassError& c : classes) c.predicted_s *= before / now, c.measured_s *= before / now, c.effect_s *= before / now;

@@ -52,6 +52,7 @@
 #include "sim/program/program.hpp"
 #include "sim/report/measurement.hpp"
 #include "sim/simulate/attribution.hpp"
+#include "sim/simulate/forecast.hpp"
 #include "sim/simulate/timeline.hpp"
 
 namespace sim {
@@ -82,6 +83,8 @@ struct Round {
   std::map<std::string, Interval> stated_90;  // of the step, by cost models that say how well they know it
   std::optional<double> replayed_s;
   RoundSteps measured;
+
+  void add_forecast(const std::string& cost_model, const Forecast& forecast);
   friend bool operator==(const Round&, const Round&) = default;
 };
 

@@ -257,6 +257,16 @@ std::unique_ptr<Call> make_call(const char* name, ncclComm_t comm, cudaStream_t 
   return nullptr;
 }
 
+/// `to` may be one of the parts.
+void reduce_at_end(Call& call, Reduce reduce, std::vector<char*> parts, void* to, std::size_t count, std::size_t bytes,
+                   ncclRedOp_t op) {
+  char* total = call.scratch.emplace_back(std::make_unique<char[]>(bytes)).get();
+  call.finish.emplace_back([=, parts = std::move(parts)] {
+    reduce(total, parts, count, op);
+    std::memcpy(to, total, bytes);
+  });
+}
+
 char* bytes_of(const void* data) { return static_cast<char*>(const_cast<void*>(data)); }
 
 ncclResult_t message(const char* name, bool sends, const void* data, std::size_t bytes, int peer, ncclComm_t comm,
@@ -369,11 +379,7 @@ ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDa
     call->legs.push_back({true, rank, bytes_of(from), bytes});
     call->legs.push_back({false, rank, parts.back(), bytes});
   }
-  char* total = call->scratch.emplace_back(std::make_unique<char[]>(bytes)).get();
-  call->finish.emplace_back([=] {
-    reduce(total, parts, count, op);
-    std::memcpy(to, total, bytes);
-  });
+  reduce_at_end(*call, reduce, std::move(parts), to, count, bytes, op);
   call->accesses.push_back({from, bytes, 0});
   call->accesses.push_back({to, bytes, 1});
   return submit(std::move(call));
@@ -396,11 +402,7 @@ ncclResult_t ncclReduce(const void* from, void* to, std::size_t count, ncclDataT
     parts.push_back(rank == root ? bytes_of(from) : call->scratch.emplace_back(std::make_unique<char[]>(bytes)).get());
     if (rank != root) call->legs.push_back({.sends = false, .peer = rank, .data = parts.back(), .bytes = bytes});
   }
-  char* total = call->scratch.emplace_back(std::make_unique<char[]>(bytes)).get();
-  call->finish.emplace_back([=] {
-    reduce(total, parts, count, op);
-    std::memcpy(to, total, bytes);
-  });
+  reduce_at_end(*call, reduce, std::move(parts), to, count, bytes, op);
   call->accesses.push_back({to, bytes, 1});
   return submit(std::move(call));
 }

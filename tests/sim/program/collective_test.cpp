@@ -18,7 +18,7 @@ TEST(Collectives, MovesAreWhatOperandsSay) {
       for_each_move(kind, kMembers, root, [&](const Move& move) {
         EXPECT_TRUE(got[move.to].insert(move.block).second);
         for (std::uint32_t from = 0; from < kMembers; ++from) {
-          if (move.from != kEveryone && move.from != from) continue;
+          if (!move.is_from(from)) continue;
           const Moved reads = operands_of(kind, from == root).reads;
           EXPECT_TRUE(reads == Moved::parts || (reads == Moved::array && move.from_block == 0));
         }
