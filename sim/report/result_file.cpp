@@ -1,0 +1,362 @@
+#include "sim/report/result.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <set>
+
+#include "sim/error.hpp"
+#include "sim/text/spec.hpp"
+
+namespace sim {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct MemoryPart {
+  std::string_view name;
+  std::optional<std::int64_t> CellMemory::*value;
+};
+constexpr std::array<MemoryPart, 7> kMemoryParts{
+    {{"predicted_peak_bytes", &CellMemory::predicted_peak_bytes},
+     {"measured_peak_bytes", &CellMemory::measured_peak_bytes},
+     {"allocator_peak_bytes", &CellMemory::allocator_peak_bytes},
+     {"predicted_allocator_peak_bytes", &CellMemory::predicted_allocator_peak_bytes},
+     {"predicted_resident_peak_bytes", &CellMemory::predicted_resident_peak_bytes},
+     {"resident_peak_bytes", &CellMemory::resident_peak_bytes},
+     {"capacity_bytes", &CellMemory::capacity_bytes}}};
+
+template <class T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json();
+}
+
+/// Seven digits: a table shows up to five, and noise begins at the third.
+double rounded(double value) {
+  const std::string text = fmt::format("{:.6e}", value);
+  return std::strtod(text.c_str(), nullptr);
+}
+
+Json list_of(const StepTime& time) {
+  Json list = Json::array();
+  for (const StepPart& part : kStepParts) list.push_back(rounded(time.*part.value));
+  return list;
+}
+
+Json to_json(const Round& round, bool with_samples) {
+  Json json{{"round", round.round}, {"predicted", Json::object()}};
+  for (const auto& [cost_model, time] : round.predicted) json["predicted"][cost_model] = list_of(time);
+  for (const auto& [cost_model, interval] : round.stated_90)
+    json["stated_90"][cost_model] = {rounded(interval.low), rounded(interval.high)};
+  json["replayed_s"] = round.replayed_s ? Json(rounded(*round.replayed_s)) : Json();
+  Json& measured = json["measured"];
+  if (round.measured.empty()) return json;
+  measured = {{"count", round.measured.count},
+              {"mean", list_of(round.measured.mean)},
+              {"sd", list_of(round.measured.sd)},
+              {"median_s", rounded(round.measured.median_s)}};
+  if (with_samples)
+    for (const StepTime& step : round.measured.samples) measured["samples"].push_back(list_of(step));
+  return json;
+}
+
+Json to_json(const Attribution& attribution) {
+  Json json{{"rounds", attribution.rounds}, {"classes", Json::array()}};
+  for (const ClassError& c : attribution.classes)
+    json["classes"].push_back({{"class", c.name},
+                               {"predicted_s", rounded(c.predicted_s)},
+                               {"measured_s", rounded(c.measured_s)},
+                               {"effect_s", rounded(c.effect_s)}});
+  return json;
+}
+
+// Longer and shorter times have sums and ratios that are no numbers any more.
+constexpr double kLongest_s = 1e9, kShortest_s = 1e-15;
+
+double between(const JsonObject& json, std::string_view key, double value, double least, double most) {
+  if (!(value >= least && value <= most))
+    throw ConfigError("{}: '{}' must be from {} to {} s, found {}", json.where(), key, least, most, value);
+  return value;
+}
+
+double seconds(const JsonObject& json, std::string_view key, double value) {
+  return between(json, key, value, -kLongest_s, kLongest_s);
+}
+
+double positive(const JsonObject& json, std::string_view key, double value) {
+  if (!(value > 0)) throw ConfigError("{}: '{}' must be positive, found {}", json.where(), key, value);
+  return between(json, key, value, kShortest_s, kLongest_s);
+}
+
+std::int64_t at_least(JsonObject& json, std::string_view key, std::int64_t minimum) {
+  const std::int64_t value = json.integer(key);
+  if (value < minimum) throw ConfigError("{}: '{}' must be at least {}, found {}", json.where(), key, minimum, value);
+  return value;
+}
+
+StepTime parts_from(const JsonObject& json, std::string_view key, const std::vector<double>& values) {
+  if (values.size() != kStepParts.size())
+    throw ConfigError("{}: '{}' must have {} values, found {}", json.where(), key, kStepParts.size(), values.size());
+  StepTime time;
+  for (std::size_t i = 0; i < values.size(); ++i) time.*kStepParts[i].value = values[i];
+  return time;
+}
+
+StepTime step_from(const JsonObject& json, std::string_view key, const std::vector<double>& values) {
+  const StepTime time = parts_from(json, key, values);
+  positive(json, key, time.step_s);
+  for (const StepPart& part : kStepParts) seconds(json, key, time.*part.value);
+  return time;
+}
+
+RoundSteps read_measured(JsonObject json) {
+  RoundSteps steps;
+  steps.count = static_cast<std::size_t>(at_least(json, "count", 1));
+  steps.mean = step_from(json, "mean", json.numbers("mean"));
+  steps.sd = parts_from(json, "sd", json.numbers("sd"));
+  for (const StepPart& part : kStepParts)  // of two steps it is up to √2 times their distance
+    between(json, "sd", steps.sd.*part.value, 0, 2 * kLongest_s);
+  steps.median_s = positive(json, "median_s", json.number("median_s"));
+  if (json.has("samples")) {
+    std::vector<StepTime> samples;
+    if (!json.value("samples").is_array()) throw ConfigError("{}: 'samples' must be a list", json.where());
+    for (const nlohmann::json& sample : json.value("samples")) {
+      JsonObject step(nlohmann::json{{"samples", sample}}, json.where());
+      samples.push_back(step_from(json, "samples", step.numbers("samples")));
+    }
+    if (samples.size() != steps.count)
+      throw ConfigError("{}: 'samples' has {} steps, 'count' says {}", json.where(), samples.size(), steps.count);
+    steps = {};
+    steps.add(samples);
+  }
+  json.finish();
+  return steps;
+}
+
+std::vector<ClassError> read_classes(std::vector<JsonObject> rows) {
+  std::vector<ClassError> classes;
+  for (JsonObject& row : rows) {
+    ClassError& c = classes.emplace_back();
+    c.name = row.text("class");
+    c.predicted_s = seconds(row, "predicted_s", row.number("predicted_s"));
+    c.measured_s = seconds(row, "measured_s", row.number("measured_s"));
+    c.effect_s = seconds(row, "effect_s", row.number("effect_s"));
+    row.finish();
+  }
+  return classes;
+}
+
+/// Of format 1: {part: [one per step]}.
+RoundSteps read_samples(JsonObject measured) {
+  std::vector<StepTime> steps(measured.numbers("step_s").size());
+  for (const StepPart& part : kStepParts) {
+    const std::vector<double> values = measured.numbers(part.name);
+    if (values.size() != steps.size())
+      throw ConfigError("{}: '{}' has {} values, 'step_s' has {}", measured.where(), part.name, values.size(),
+                        steps.size());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      steps[i].*part.value =
+          part.name == "step_s" ? positive(measured, part.name, values[i]) : seconds(measured, part.name, values[i]);
+  }
+  measured.finish();
+  RoundSteps round;
+  round.add(steps);
+  return round;
+}
+
+Round read_round(JsonObject& json, int version, std::map<std::string, Attribution>& attribution) {
+  Round round;
+  const std::int64_t number = at_least(json, "round", 0);
+  if (number > 1'000'000) throw ConfigError("{}: 'round' must be at most 1000000, found {}", json.where(), number);
+  round.round = static_cast<int>(number);
+  JsonObject predicted = json.object("predicted");
+  for (const std::string& cost_model : predicted.keys()) {
+    std::vector<double> values;
+    if (version > 1) {
+      values = predicted.numbers(cost_model);
+    } else {
+      JsonObject parts = predicted.object(cost_model);
+      for (const StepPart& part : kStepParts) values.push_back(parts.number(part.name));
+      parts.finish();
+    }
+    round.predicted[cost_model] = step_from(predicted, cost_model, values);
+  }
+  if (json.has("stated_90")) {
+    JsonObject stated = json.object("stated_90");
+    for (const std::string& cost_model : stated.keys()) {
+      const std::vector<double> ends = stated.numbers(cost_model);
+      if (ends.size() != 2 || !(ends[0] <= ends[1]))
+        throw ConfigError("{}: '{}' must be [low_s, high_s], found [{}]", stated.where(), cost_model,
+                          fmt::join(ends, ", "));
+      round.stated_90[cost_model] = {seconds(stated, cost_model, ends[0]), seconds(stated, cost_model, ends[1])};
+    }
+  }
+  if (!json.value("replayed_s").is_null()) round.replayed_s = positive(json, "replayed_s", json.number("replayed_s"));
+  if (version == 1) {
+    round.measured = read_samples(json.object("measured"));
+    JsonObject causes = json.object("attribution");
+    for (const std::string& cost_model : causes.keys())
+      attribution[cost_model].add(read_classes(causes.objects(cost_model)));
+  } else if (!json.value("measured").is_null()) {
+    round.measured = read_measured(json.object("measured"));
+  }
+  json.finish();
+  return round;
+}
+
+CellMemory read_memory(JsonObject json) {
+  CellMemory memory;
+  for (const MemoryPart& part : kMemoryParts)
+    if (json.has(part.name) && !json.value(part.name).is_null()) memory.*part.value = at_least(json, part.name, 0);
+  JsonObject classes = json.object("predicted_at_peak_bytes");
+  for (const std::string& name : classes.keys()) memory.predicted_at_peak_bytes[name] = at_least(classes, name, 0);
+  if (json.has("needed_bytes")) {
+    JsonObject uses = json.object("needed_bytes");
+    for (const std::string& name : uses.keys()) memory.needed_bytes[name] = at_least(uses, name, 0);
+    if (!memory.needed()) throw ConfigError("{}: 'needed_bytes' add up to more than 2^60", json.where());
+  }
+  json.finish();
+  return memory;
+}
+
+Cell read_cell(JsonObject& json, int version) {
+  Cell cell;
+  cell.model = json.text("model");
+  cell.strategy = json.text("strategy");
+  static_cast<void>(SpecText(cell.strategy, json.where() + ": strategy"));  // ConfigError where it is none
+  cell.world = json.text("world");
+  cell.executor = json.text("executor");
+  cell.settings = json.text("settings", "");
+  cell.ranks = at_least(json, "ranks", 1);
+  cell.replicas = at_least(json, "replicas", 1);
+  cell.microbatches = at_least(json, "microbatches", 1);
+  cell.global_batch = at_least(json, "global_batch", 1);
+  if (cell.replicas > cell.global_batch || cell.microbatches > cell.global_batch / cell.replicas)
+    throw ConfigError("{}: replicas={} of microbatches={} are more than the global_batch={}", json.where(),
+                      cell.replicas, cell.microbatches, cell.global_batch);
+  cell.device = json.text("device", "");
+  if (json.has("devices")) cell.devices = at_least(json, "devices", 0);
+  if (!json.value("skipped").is_null()) cell.skipped = json.text("skipped");
+  if (!json.value("verify_error").is_null()) cell.verify_error = json.number("verify_error");
+  cell.memory = read_memory(json.object("memory"));
+  cell.program = json.text("program", "");
+  if (version > 1) {
+    JsonObject causes = json.object("attribution");
+    for (const std::string& cost_model : causes.keys()) {
+      JsonObject one = causes.object(cost_model);
+      Attribution& attribution = cell.attribution[cost_model];
+      attribution.rounds = static_cast<std::size_t>(at_least(one, "rounds", 1));
+      attribution.classes = read_classes(one.objects("classes"));
+      one.finish();
+    }
+  }
+  std::set<int> numbers;
+  for (JsonObject& row : json.objects("rounds")) {
+    cell.rounds.push_back(read_round(row, version, cell.attribution));
+    if (!numbers.insert(cell.rounds.back().round).second)
+      throw ConfigError("{}: round {} is there twice", row.where(), cell.rounds.back().round);
+  }
+  json.finish();
+  return cell;
+}
+
+bool has_content(const std::filesystem::path& path) {
+  std::error_code ignored;  // what is wrong with the path, writing it will say
+  return std::filesystem::is_regular_file(path, ignored) && std::filesystem::file_size(path, ignored) > 0;
+}
+
+void check_kind(const Result& result, const std::filesystem::path& path, std::string_view kind) {
+  if (result.kind == kind) return;
+  std::size_t rounds = 0;
+  for (const Cell& cell : result.cells) rounds = std::max(rounds, cell.rounds.size());
+  throw ConfigError(
+      "{}: is a result of '{}' ({} round{}), which '{}' neither goes on with nor replaces: choose another file",
+      path.string(), result.kind, rounds, rounds == 1 ? "" : "s", kind);
+}
+
+}  // namespace
+
+nlohmann::ordered_json to_json(const Cell& cell, bool with_samples) {
+  Json json{{"model", cell.model},
+            {"strategy", cell.strategy},
+            {"world", cell.world},
+            {"executor", cell.executor},
+            {"ranks", cell.ranks},
+            {"replicas", cell.replicas},
+            {"microbatches", cell.microbatches},
+            {"global_batch", cell.global_batch},
+            {"device", cell.device},
+            {"devices", cell.devices},
+            {"program", cell.program},
+            {"skipped", cell.skipped.empty() ? Json() : Json(cell.skipped)},
+            {"verify_error", or_null(cell.verify_error)}};
+  if (!cell.settings.empty()) json["settings"] = cell.settings;
+  Json& memory = json["memory"];
+  for (const MemoryPart& part : kMemoryParts) memory[part.name] = or_null(cell.memory.*part.value);
+  memory["predicted_at_peak_bytes"] = cell.memory.predicted_at_peak_bytes;
+  if (!cell.memory.needed_bytes.empty()) memory["needed_bytes"] = cell.memory.needed_bytes;
+  json["attribution"] = Json::object();
+  for (const auto& [cost_model, attribution] : cell.attribution) json["attribution"][cost_model] = to_json(attribution);
+  json["rounds"] = Json::array();
+  for (const Round& round : cell.rounds) json["rounds"].push_back(to_json(round, with_samples));
+  return json;
+}
+
+Result result_from_json(std::string_view text, const std::string& where) {
+  JsonObject file = parse_json(text, where);
+  const int version = file.has("format") && file.text("format") == "paragauge-result-1" ? 1 : 2;
+  check_format(file, "paragauge-result", version, "measure again into a new file");
+  Result result;
+  if (version == 1) {
+    file.object("context");  // must be an object
+    result.sessions.push_back({0, file.value("context")});
+    const std::string command = " " + result.sessions[0].context.value("command", std::string()) + " ";
+    for (const std::string kind : {"compare", "measure", "predict", "report"})
+      if (result.kind.empty() && command.find(" " + kind + " ") != std::string::npos) result.kind = kind;
+  } else {
+    result.kind = file.text("kind");
+    for (JsonObject& row : file.objects("sessions")) {
+      Session& session = result.sessions.emplace_back();
+      session.first_round = static_cast<int>(std::min<std::int64_t>(at_least(row, "first_round", 0), 1'000'000));
+      row.object("context");
+      session.context = row.value("context");
+      row.finish();
+    }
+  }
+  for (JsonObject& row : file.objects("cells")) {
+    const Cell cell = read_cell(row, version);
+    if (result.find(cell.model, cell.strategy, cell.world, cell.executor))
+      throw ConfigError("{}: the cell {} × {} × {} × {} is there twice", row.where(), cell.model, cell.strategy,
+                        cell.world, cell.executor);
+    result.cells.push_back(cell);
+  }
+  for (const char* computed : {"columns", "rows", "summary"}) file.objects(computed);
+  file.finish();
+  if (version > 1) return result;
+  // Format 1 names a CPU in its context only.
+  const nlohmann::json& context = result.sessions[0].context;
+  const nlohmann::json::json_pointer model("/environment/cpu/model"), device("/device");
+  if (context.contains(device) && context.at(device) == "cpu" && context.contains(model) &&
+      context.at(model).is_string())
+    for (Cell& cell : result.cells) cell.device = context.at(model);
+  return result;
+}
+
+Result load_result(const std::filesystem::path& path) { return result_from_json(read_text_file(path), path.string()); }
+
+Result resume_or_new(const std::filesystem::path& path, std::string_view kind) {
+  Result result;
+  result.kind = kind;
+  if (!has_content(path)) return result;
+  result = load_result(path);
+  check_kind(result, path, kind);
+  return result;
+}
+
+void check_replaceable(const std::filesystem::path& path, std::string_view kind) {
+  if (has_content(path)) check_kind(load_result(path), path, kind);
+}
+
+}  // namespace sim
