@@ -260,6 +260,12 @@ class NcclCommunicator final : public Communicator {
               }
               const std::vector<std::uint8_t> bytes = meeting_->store->get(key);
               std::copy_n(bytes.begin(), std::min(bytes.size(), sizeof id), reinterpret_cast<std::uint8_t*>(&id));
+              // ncclCommInitRank waits without end for a member that stays away; the store no longer than the timeout.
+              std::vector<std::string> everyone;
+              for (std::size_t member = 0; member < members.size(); ++member)
+                everyone.push_back(fmt::format("{}/{}", key, member));
+              meeting_->store->set(everyone[static_cast<std::size_t>(me)], std::vector<std::uint8_t>{1});
+              meeting_->store->wait(everyone);
             });
     ncclComm_t comm = nullptr;
     check(ncclCommInitRank(&comm, static_cast<int>(members.size()), id, me), what);

@@ -5,9 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <set>
+#include <string_view>
+#include <thread>
 
 #include "backend/session.hpp"
 #include "backend/supervise.hpp"
@@ -123,6 +126,23 @@ TEST_P(StandinNcclRanks, EveryStrategyIsRightAndHasNoRace) {
 INSTANTIATE_TEST_SUITE_P(Nccl, StandinNcclRanks,
                          testing::Combine(testing::Values("mode=threads,seed=1,delay_us=10", "mode=drawn,seed=1"),
                                           testing::Values(2, 4)));
+
+TEST(StandinNccl, DISABLED_MeetOneThatStaysAway) {
+  const World world = world_table().at("nccl").make({.world = "nccl", .ranks = 2, .device = kDevice, .timeout_s = 1.5});
+  Communicator& rank = *world.ranks[0];
+  if (rank.rank() == 1) return std::this_thread::sleep_for(std::chrono::seconds(4));
+  try {
+    rank.prepare(everyone(2), 2);
+    FAIL() << "it has met nobody";
+  } catch (const sim::RunError& error) {
+    EXPECT_EQ(std::string_view(error.what()).substr(0, 67),
+              "rank 0 can't connect to ranks 0, 1: wait timeout after 1500ms, keys");
+  }
+}
+TEST(StandinNcclRanks, WaitsNoLongerThanTheTimeoutForOneThatStaysAway) {
+  setenv("STANDIN", "mode=drawn", 1);
+  EXPECT_EQ(spawn("StandinNccl.DISABLED_MeetOneThatStaysAway", 2), 0);
+}
 
 TEST(StandinNcclRanks, NeedsADeviceForEachRank) {
   setenv("STANDIN", "mode=drawn", 1);
