@@ -52,6 +52,7 @@ struct StepResult {
 struct VerifiedTensor {
   std::string name;           // "loss step 2", "gradient fc.weight", "parameter fc.weight", "buffer bn1.running_mean"
   double relative_error = 0;  // max |difference| / ‖reference‖₂ (over ranks)
+  std::vector<std::int64_t> piece = {};  // that was compared: of each dimension its begin and size; empty: all of it
 };
 
 struct RunResult {

@@ -30,7 +30,7 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine) {
     for (const std::string& strategy_text : subject.strategies) {
       const sim::Strategy strategy = sim::parse_strategy(strategy_text, model);
       if (machine.ranks != 0 && machine.ranks != strategy.ranks())
-        throw sim::ConfigError("strategy '{}': dp={} × pp={} must be ranks={}", strategy_text, strategy.dp, strategy.pp,
+        throw sim::ConfigError("strategy '{}' has {} ranks, which must be ranks={}", strategy_text, strategy.ranks(),
                                machine.ranks);
       if (!seen.insert(model.text() + ' ' + strategy.text()).second) continue;
       const sim::Program program = sim::lower(model, strategy);

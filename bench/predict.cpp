@@ -62,7 +62,7 @@ int predict(const Options& options) {
     for (const std::string& strategy_text : options.subject.strategies) {
       const sim::Strategy strategy = sim::parse_strategy(strategy_text, model);
       if (options.machine.ranks != 0 && options.machine.ranks != strategy.ranks())
-        throw sim::ConfigError("strategy '{}': dp={} × pp={} must be ranks={}", strategy_text, strategy.dp, strategy.pp,
+        throw sim::ConfigError("strategy '{}' has {} ranks, which must be ranks={}", strategy_text, strategy.ranks(),
                                options.machine.ranks);
       if (!seen.insert(model.text() + ' ' + strategy.text()).second) continue;
       const sim::Program program = sim::lower(model, strategy);

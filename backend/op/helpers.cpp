@@ -27,6 +27,28 @@ void scaled_copy(const sim::Work&, const Operands& operands) {
     at::mul_out(view, source, at::native::wrapped_scalar_tensor(operands.scale));
 }
 
+/// Block k of x along the op's dim.
+at::Tensor block_of(const at::Tensor& x, const sim::Work& work, std::size_t k, std::size_t blocks) {
+  const std::int64_t dim = work.op.integer("dim"), each = work.op.integer("block"),
+                     begin = static_cast<std::int64_t>(k) * each;
+  return x.narrow(dim, begin, k + 1 == blocks ? x.size(dim) - begin : each);
+}
+
+void slice(const sim::Work& work, const Operands& operands) {
+  const at::Tensor& x = operands.reads[0];
+  operands.writes[0].copy_(x.narrow(work.op.integer("dim"), work.op.integer("begin"), work.op.integer("size")));
+}
+
+void pack(const sim::Work& work, const Operands& operands) {
+  const std::size_t blocks = operands.writes.size();
+  for (std::size_t k = 0; k < blocks; ++k) operands.writes[k].copy_(block_of(operands.reads[0], work, k, blocks));
+}
+
+void unpack(const sim::Work& work, const Operands& operands) {
+  const std::size_t blocks = operands.reads.size();
+  for (std::size_t k = 0; k < blocks; ++k) block_of(operands.writes[0], work, k, blocks).copy_(operands.reads[k]);
+}
+
 /// Made on the host, and brought to the device.
 template <class Make>
 void on_the_host(const at::Tensor& tensor, const Make& make) {
@@ -61,6 +83,9 @@ at::Tensor in_memory_order(const at::Tensor& tensor) {
 std::vector<OpKernel> helper_kernels() {
   return {{"accumulate", accumulate},
           {"scaled_copy", scaled_copy},
+          {"slice", slice},
+          {"pack", pack},
+          {"unpack", unpack},
           {"make_input", make_step_input},
           {"make_target", make_step_target},
           {"read_result", read_result}};

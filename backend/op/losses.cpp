@@ -2,12 +2,14 @@
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/mean.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/mse_loss_backward.h>
 #include <ATen/ops/nll_loss_backward.h>
 #include <ATen/ops/nll_loss_forward.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/sum.h>
 
 #include "backend/op/op.hpp"
 
@@ -50,10 +52,19 @@ at::Tensor cross_entropy_reference(const sim::OpInstance&, const ReferenceInputs
   return at::cross_entropy_loss(given.inputs[0], given.inputs[1]);
 }
 
+void sum_loss(const sim::Work& work, const Operands& operands) {
+  const at::Tensor& prediction = operands.reads[0];
+  operands.writes[0] = work.pass == sim::Pass::forward ? prediction.sum() : at::full_like(prediction, operands.scale);
+}
+
+at::Tensor sum_loss_reference(const sim::OpInstance&, const ReferenceInputs& given) { return given.inputs[0].sum(); }
+
 }  // namespace
 
 std::vector<OpKernel> loss_kernels() {
-  return {{"mse_loss", mse_loss, mse_loss_reference}, {"cross_entropy", cross_entropy, cross_entropy_reference}};
+  return {{"mse_loss", mse_loss, mse_loss_reference},
+          {"cross_entropy", cross_entropy, cross_entropy_reference},
+          {"sum_loss", sum_loss, sum_loss_reference}};
 }
 
 }  // namespace backend

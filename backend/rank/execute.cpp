@@ -49,7 +49,8 @@ Executor::Executor(const sim::Program& program, sim::Program::Place place, Commu
       tickets_(role_.size()),
       completions_(role_.size()),
       workspace_bytes_(role_.size()),
-      seed_(seed) {
+      seed_(seed),
+      batch_piece_(program.batch_piece(communicator.rank())) {
   make_persistent(seed);
   plan();
 }
@@ -89,7 +90,7 @@ void Executor::make_persistent(std::uint64_t seed) {
     if (!tensors_[t].defined()) tensors_[t] = view(t);
     if (tensor.initial.kind == sim::Initial::Kind::model_target && classes == 0)
       classes = sim::load_model(program_.model).classes;
-    set_initial(tensors_[t], tensor, classes, place_.replica, seed);
+    set_initial(tensors_[t], tensor, program_.piece_of(tensor, communicator_.rank()), classes, seed);
   }
   restart_peak();
 }
@@ -156,9 +157,8 @@ void Executor::plan_work(std::uint32_t i, Action& action) const {
   } else if (action.kind == InstructionKind::wait) {
     action.other = role_.awaits[i];
   } else {
-    action.other = action.kind == InstructionKind::collective
-                       ? role_.peer[i]
-                       : program_.roles.at(role_.peer[i]).ranks.at(place_.replica);
+    action.other = action.kind == InstructionKind::collective ? role_.peer[i]
+                                                              : program_.roles.at(role_.peer[i]).ranks.at(place_.index);
     const auto operand = action.kind == InstructionKind::recv ? action.writes : action.reads;
     sim::check_internal(action.kind == InstructionKind::collective || operand.size() == 1,
                         "instruction {} ({}) must move one tensor", i, program_.label(role_, i));
@@ -181,7 +181,7 @@ void Executor::step(StepRecord& record, Progress& progress) {
   progress.step.fetch_add(1, std::memory_order_relaxed);
   std::uint32_t i = sim::kNone;
   try {
-    data_seed_ = data_seed(seed_, steps_++, place_.replica);
+    data_seed_ = data_seed(seed_, steps_++, batch_piece_);
     const double start_s = communicator_.begin_step();
     for (i = 0; i < actions_.size(); ++i) {
       progress.instruction.store(i, std::memory_order_release);  // the labels of this run are written
@@ -222,6 +222,7 @@ void Executor::execute(std::uint32_t i, const Action& action, StepRecord& record
     case InstructionKind::collective:
       for (const std::uint32_t t : action.reads) reads_.push_back(in_memory_order(tensors_[t]));
       for (const std::uint32_t t : action.writes) writes_.push_back(in_memory_order(tensors_[t]));
+      if (reads_.empty() && works_in_place(role_.collective[i])) reads_ = writes_;  // it only gets a broadcast
       tickets_[i] = communicator_.post_collective(
           {role_.collective[i], action.other, role_.root[i], role_.reduction[i]}, reads_, writes_);
       reads_.clear();
@@ -267,7 +268,8 @@ void Executor::compute(std::uint32_t i, const Action& action, StepRecord& record
   for (std::uint32_t t : action.reads) reads_.push_back(tensors_[t]);
   for (std::uint32_t t : action.writes) writes_.push_back(tensors_[t]);
   if (keep_gradients_ && action.kind == InstructionKind::update)
-    gradients_.emplace_back("gradient " + role_.tensors[action.reads[0]].name, reads_[1].clone());
+    gradients_.push_back({"gradient " + role_.tensors[action.reads[0]].name,
+                          program_.piece_of(role_.tensors[action.reads[0]], communicator_.rank()), reads_[1].clone()});
 
   if (!checked_) {
     allocator_peak_bytes_ = std::max(allocator_peak_bytes_, allocated().peak);
@@ -330,15 +332,19 @@ void Executor::settle(StepRecord& record, double step_start_s) const {
 }
 
 NamedTensors Executor::state() const {
+  const auto name = [&](std::string_view what, std::uint32_t t) {
+    return NamedPiece{fmt::format("{} {}", what, role_.tensors[t].name),
+                      program_.piece_of(role_.tensors[t], communicator_.rank()), tensors_[t]};
+  };
   NamedTensors named = gradients_;
   for (const Action& action : actions_)
     if (action.kind == InstructionKind::update) {
       const std::uint32_t parameter = action.reads[0];
-      named.emplace_back("parameter " + role_.tensors[parameter].name, tensors_[parameter]);
+      named.push_back(name("parameter", parameter));
     }
   for (const sim::Storage& storage : role_.storages)
     if (storage.persistent && storage.tensor_class == sim::TensorClass::buffer)
-      named.emplace_back("buffer " + role_.tensors[storage.owner].name, tensors_[storage.owner]);
+      named.push_back(name("buffer", storage.owner));
   return named;
 }
 

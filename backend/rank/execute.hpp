@@ -36,7 +36,13 @@ struct StepRecord {
   std::vector<at::Tensor> losses;  // scalars, one per loss instruction
 };
 
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+/// A tensor or, where `piece` isn't empty, that piece of it (by dimension).
+struct NamedPiece {
+  std::string name;
+  std::vector<sim::Range> piece;
+  at::Tensor tensor;
+};
+using NamedTensors = std::vector<NamedPiece>;
 
 class Executor {
  public:
@@ -105,6 +111,7 @@ class Executor {
   std::int64_t peak_bytes_ = 0, allocator_peak_bytes_ = 0;
   std::vector<std::int64_t> workspace_bytes_;  // by instruction
   const std::uint64_t seed_;
+  const std::uint32_t batch_piece_;
   std::int64_t steps_ = 0;  // begun
   std::uint64_t data_seed_ = 0;
   bool checked_ = false, keep_gradients_ = false;

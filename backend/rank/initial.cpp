@@ -50,8 +50,8 @@ void draw(const at::Tensor& tensor, double center, double bound, std::uint64_t s
 
 }  // namespace
 
-std::uint64_t data_seed(std::uint64_t seed, std::int64_t step, std::uint32_t replica) {
-  return stream(stream(seed, "step", step), "replica", replica);
+std::uint64_t data_seed(std::uint64_t seed, std::int64_t step, std::uint32_t batch_piece) {
+  return stream(stream(seed, "step", step), "replica", batch_piece);
 }
 
 void make_input(const at::Tensor& tensor, std::uint64_t data_seed) {
@@ -68,31 +68,62 @@ void make_target(const at::Tensor& tensor, std::int64_t classes, std::uint64_t d
   tensor.zero_().scatter_(1, indices, 1);
 }
 
-void set_initial(const at::Tensor& tensor, const sim::Tensor& description, std::int64_t classes, std::uint32_t replica,
-                 std::uint64_t seed) {
+at::Tensor narrowed(at::Tensor tensor, const std::vector<sim::Range>& piece) {
+  for (std::size_t dim = 0; dim < piece.size(); ++dim)
+    tensor = tensor.narrow(static_cast<std::int64_t>(dim), piece[dim].begin, piece[dim].size);
+  return tensor;
+}
+
+void set_initial(const at::Tensor& tensor, const sim::Tensor& description, const std::vector<sim::Range>& piece,
+                 std::int64_t classes, std::uint64_t seed) {
   const sim::Initial& initial = description.initial;
-  const std::int64_t first_row = static_cast<std::int64_t>(replica) * initial.rows;
+  const bool is_batch =
+      initial.kind == sim::Initial::Kind::model_input || initial.kind == sim::Initial::Kind::model_target;
+  const std::int64_t rows = is_batch ? tensor.size(0) : 0, first_row = piece.empty() ? 0 : piece[0].begin;
+  const std::vector<sim::Range> of_row(piece.empty() ? piece.end() : piece.begin() + 1, piece.end());
   switch (initial.kind) {
     case sim::Initial::Kind::none:
       return;
-    case sim::Initial::Kind::uniform:
-      return draw(tensor, initial.center, initial.bound, stream(seed, description.name));
+    case sim::Initial::Kind::uniform: {
+      const std::uint64_t own = stream(seed, description.name);
+      if (piece.empty()) return draw(tensor, initial.center, initial.bound, own);
+      const at::Tensor whole = at::empty(description.whole, tensor.options().device(at::kCPU));
+      draw(whole, initial.center, initial.bound, own);
+      tensor.copy_(narrowed(whole, piece));
+      return;
+    }
     case sim::Initial::Kind::constant:
       tensor.fill_(initial.center);
       return;
-    case sim::Initial::Kind::model_input:
-      for (std::int64_t row = 0; row < initial.rows; ++row)
-        draw(tensor.select(0, row), 0, std::sqrt(3.0), stream(seed, "input", first_row + row));
+    case sim::Initial::Kind::model_input: {
+      const sim::Shape whole_row(description.whole.empty()
+                                     ? sim::Shape()
+                                     : sim::Shape(description.whole.begin() + 1, description.whole.end()));
+      for (std::int64_t row = 0; row < rows; ++row) {
+        const at::Tensor to = tensor.select(0, row);
+        const std::uint64_t own = stream(seed, "input", first_row + row);
+        if (piece.empty() || to.sizes() == whole_row) {
+          draw(to, 0, std::sqrt(3.0), own);
+          continue;
+        }
+        const at::Tensor whole = at::empty(whole_row, tensor.options().device(at::kCPU));
+        draw(whole, 0, std::sqrt(3.0), own);
+        to.copy_(narrowed(whole, of_row));
+      }
       return;
+    }
     case sim::Initial::Kind::model_target: {
-      const at::Tensor indices = at::empty(initial.rows, at::kLong);
-      for (std::int64_t row = 0; row < initial.rows; ++row)
+      const at::Tensor indices = at::empty(rows, at::kLong);
+      for (std::int64_t row = 0; row < rows; ++row)
         indices.mutable_data_ptr<std::int64_t>()[row] =
             static_cast<std::int64_t>(stream(seed, "target", first_row + row) % static_cast<std::uint64_t>(classes));
-      if (tensor.dim() == 1)
+      if (tensor.dim() == 1) {
         tensor.copy_(indices);
-      else
-        tensor.zero_().scatter_(1, indices.to(tensor.device()).unsqueeze(1), 1);
+        return;
+      }
+      at::Tensor one_hot = at::empty({rows, classes}, tensor.options().device(at::kCPU));
+      one_hot.zero_().scatter_(1, indices.unsqueeze(1), 1);
+      tensor.copy_(piece.empty() ? one_hot : narrowed(one_hot, {{0, rows}, of_row[0]}));
       return;
     }
   }

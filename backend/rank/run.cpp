@@ -8,8 +8,6 @@
 #include "backend/machine/system_file.hpp"
 #include "sim/model/model.hpp"
 #include "sim/program/transfers.hpp"
-#include "sim/strategy/schedule/schedule.hpp"
-#include "sim/strategy/strategy.hpp"
 
 namespace backend {
 namespace {
@@ -50,7 +48,7 @@ void fill_ready_times(const sim::Program& program, const sim::TransferMatching& 
 
 Communicator::Channels channels_of(const sim::Program& program, sim::Program::Place place) {
   Communicator::Channels channels;
-  const auto rank_of = [&](std::uint32_t role) { return program.roles.at(role).ranks.at(place.replica); };
+  const auto rank_of = [&](std::uint32_t role) { return program.roles.at(role).ranks.at(place.index); };
   for (std::uint32_t r = 0; r < program.roles.size(); ++r) {
     const sim::Role& role = program.roles[r];
     for (std::uint32_t i = 0; i < role.size(); ++i)
@@ -60,31 +58,42 @@ Communicator::Channels channels_of(const sim::Program& program, sim::Program::Pl
   return channels;
 }
 
-/// The mean over the ranks that have a loss.
-double mean_loss(const std::vector<RankReport>& reports, std::uint32_t step) {
-  double sum = 0, count = 0;
-  for (const RankReport& report : reports)
-    if (!std::isnan(report.losses[step])) {
-      sum += report.losses[step];
-      ++count;
+/// Of the whole batch, from the ranks that have a loss of some of its samples each: their mean, weighted by how many
+/// samples; or their sum, if the model's loss is one.
+double loss_of_batch(const RunRequest& request, const std::vector<RankReport>& reports, std::uint32_t step) {
+  double sum = 0, samples = 0;
+  bool is_sum = false;
+  const std::vector<sim::Program::Place> places = request.program.places();
+  for (std::uint32_t rank = 0; rank < reports.size(); ++rank) {
+    if (std::isnan(reports[rank].losses[step])) continue;
+    const sim::Role& role = request.program.roles[places[rank].role];
+    std::int64_t of_rank = 0, losses = 0;
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      if (role.work[i] == sim::kNone) continue;
+      const sim::Work& work = request.program.works[role.work[i]];
+      if (work.op.kind->role != sim::OpRole::loss || work.pass != sim::Pass::forward) continue;
+      of_rank += work.op.inputs[0].shape[0];
+      is_sum = work.op.kind->is_sum;
+      ++losses;
     }
-  return sum / count;
+    sum += reports[rank].losses[step] * static_cast<double>(is_sum ? losses : of_rank);
+    samples += static_cast<double>(of_rank);
+  }
+  return is_sum ? sum * static_cast<double>(request.program.global_batch) / samples : sum / samples;
 }
 
 }  // namespace
 
 Reference reference_of(const RunRequest& request) {
   const sim::Program& program = request.program;
-  const sim::Model model = sim::load_model(program.model);
-  const sim::Strategy strategy = sim::parse_strategy(program.strategy, model);
-  return execute_reference(model,
-                           {program.replicas, program.microbatches, request.warmup_steps + request.steps, request.seed,
-                            strategy.broadcast_buffers, sim::schedule_table().at(strategy.schedule).one_loss});
+  return execute_reference(sim::load_model(program.model),
+                           {program.batch_pieces(), program.microbatches, request.warmup_steps + request.steps,
+                            request.seed, program.broadcast_buffers, program.one_loss});
 }
 
 void compare_state(const RunRequest& request, const Reference& reference, std::uint32_t rank, RankReport& report) {
   if (rank < request.program.ranks())
-    report.compared = compare(reference, request.program.places()[rank].replica, report.state);
+    report.compared = compare(reference, request.program.batch_piece(rank), report.state);
   report.state.clear();
 }
 
@@ -125,7 +134,8 @@ RunResult merge(const RunRequest& request, std::vector<RankReport> reports, cons
   const sim::TransferMatching matching(program);
   RunResult result;
   std::vector<double> losses;
-  for (std::uint32_t s = 0; s < request.warmup_steps + request.steps; ++s) losses.push_back(mean_loss(reports, s));
+  for (std::uint32_t s = 0; s < request.warmup_steps + request.steps; ++s)
+    losses.push_back(loss_of_batch(request, reports, s));
   for (std::uint32_t s = 0; s < request.steps; ++s) {
     StepResult step;
     for (RankReport& report : reports) {

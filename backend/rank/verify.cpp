@@ -10,40 +10,41 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <set>
 
 #include "backend/op/op.hpp"
 #include "backend/rank/initial.hpp"
 #include "sim/error.hpp"
+#include "sim/model/op/rule.hpp"
 
 namespace backend {
 namespace {
 
-/// The model on one device, with the running statistics of every replica.
+/// The model on one device, with the running statistics of every piece.
 class OneDevice {
  public:
   OneDevice(const sim::Model& model, const Partition& partition)
       : model_(model),
         partition_(partition),
-        replica_rows_(model.global_batch / partition.replicas),
-        rows_(replica_rows_ / partition.microbatches),
-        ops_(model.instances(rows_)),
-        parameters_(ops_.size()),
-        buffers_(static_cast<std::size_t>(partition.replicas), std::vector<std::vector<at::Tensor>>(ops_.size())) {
+        whole_(model.instances(model.global_batch)),
+        pieces_(depends_on_cut(whole_) ? partition.pieces : std::vector{sim::Range{0, model.global_batch}}),
+        parameters_(whole_.size()),
+        buffers_(partition.pieces.size(), std::vector<std::vector<at::Tensor>>(whole_.size())) {
     using Kind = sim::Initial::Kind;
-    for (std::size_t n = 0; n < ops_.size(); ++n) {
-      const sim::Signature signature = ops_[n].signature();
+    for (std::size_t n = 0; n < whole_.size(); ++n) {
+      const sim::Signature signature = whole_[n].signature();
       for (const sim::ParameterSpec& p : signature.parameters) {
         parameters_[n].push_back(
             make(name(n, p.name), p.spec, {Kind::uniform, p.initial_center, p.initial_bound}).requires_grad_());
         leaves_.push_back(parameters_[n].back());
       }
-      for (auto& of_replica : buffers_)
+      for (auto& of_piece : buffers_)
         for (const sim::BufferSpec& b : signature.buffers)
-          of_replica[n].push_back(make(name(n, b.name), b.spec, {Kind::constant, b.initial_value}));
+          of_piece[n].push_back(make(name(n, b.name), b.spec, {Kind::constant, b.initial_value}));
     }
     const std::int64_t batch = model.global_batch;
-    input_ = make("input", model.input_spec(batch), {Kind::model_input, 0, 0, batch});
-    target_ = make("target", model.target_spec(batch), {Kind::model_target, 0, 0, batch});
+    input_ = make("input", model.input_spec(batch), {Kind::model_input});
+    target_ = make("target", model.target_spec(batch), {Kind::model_target});
   }
 
   Reference execute() {
@@ -53,18 +54,19 @@ class OneDevice {
     for (std::int64_t step = 0; step < partition_.steps; ++step) {
       if (partition_.broadcast_buffers) broadcast_buffers();
       if (model_.timing == sim::Timing::tutorial) make_data(step);
-      std::vector<at::Tensor> mean(leaves_.size());  // gradients: each replica's own sum first, as everywhere
-      double sum = 0;
-      for (std::int64_t replica = 0; replica < partition_.replicas; ++replica) {
+      std::vector<at::Tensor> sums(leaves_.size());  // gradients: each piece's own sum first, as everywhere
+      double loss = 0;
+      for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
         optimizer->zero_grad();
-        sum += execute_replica(replica);
+        const double weight = weight_of(pieces_[piece].size, model_.global_batch);
+        loss += execute_piece(piece) * weight;
         for (std::size_t p = 0; p < leaves_.size(); ++p) {
-          const at::Tensor part = leaves_[p].grad().div_(static_cast<double>(partition_.replicas));
-          mean[p] = replica == 0 ? part : mean[p].add_(part);
+          const at::Tensor part = leaves_[p].grad().mul_(weight);
+          sums[p] = piece == 0 ? part : sums[p].add_(part);
         }
       }
-      for (std::size_t p = 0; p < leaves_.size(); ++p) leaves_[p].mutable_grad() = mean[p];
-      reference.losses.push_back(sum / static_cast<double>(partition_.replicas));
+      for (std::size_t p = 0; p < leaves_.size(); ++p) leaves_[p].mutable_grad() = sums[p];
+      reference.losses.push_back(loss);
       if (step + 1 == partition_.steps)
         each_parameter([&](const std::string& name, const at::Tensor& p) {
           reference.tensors["gradient " + name] = p.grad().clone();
@@ -73,12 +75,12 @@ class OneDevice {
     }
     each_parameter(
         [&](const std::string& name, const at::Tensor& p) { reference.tensors["parameter " + name] = p.detach(); });
-    for (const auto& of_replica : buffers_) {
+    for (const auto& of_piece : buffers_) {
       Reference::Tensors& named = reference.buffers.emplace_back();
-      for (std::size_t n = 0; n < ops_.size(); ++n) {
-        const sim::Signature signature = ops_[n].signature();
+      for (std::size_t n = 0; n < whole_.size(); ++n) {
+        const sim::Signature signature = whole_[n].signature();
         for (std::size_t b = 0; b < signature.buffers.size(); ++b)
-          named["buffer " + name(n, signature.buffers[b].name)] = of_replica[n][b];
+          named["buffer " + name(n, signature.buffers[b].name)] = of_piece[n][b];
       }
     }
     return reference;
@@ -92,75 +94,87 @@ class OneDevice {
   [[nodiscard]] at::Tensor make(const std::string& name, const sim::TensorSpec& spec,
                                 const sim::Initial& initial) const {
     at::Tensor tensor = at::empty(spec.shape, spec.dtype == sim::Dtype::i64 ? at::kLong : at::kDouble);
-    set_initial(tensor, {name, spec, 0, 0, initial}, model_.classes, 0, partition_.seed);
+    set_initial(tensor, {name, spec, 0, 0, initial}, {}, model_.classes, partition_.seed);
     return tensor;
   }
 
-  /// Forward and backward of the replica's microbatches; its loss.
-  double execute_replica(std::int64_t replica) {
-    const std::int64_t first_row = replica * replica_rows_;
+  /// Some op's result depends on which samples it sees together.
+  static bool depends_on_cut(const std::vector<sim::OpInstance>& ops) {
+    return std::ranges::any_of(
+        ops, [](const sim::OpInstance& op) { return std::ranges::any_of(sim::rules_of(op), &sim::Rule::by_part); });
+  }
+
+  /// Of a part's loss in the loss of the whole.
+  [[nodiscard]] double weight_of(std::int64_t part, std::int64_t whole) const {
+    return model_.nodes.back().kind->is_sum ? 1 : static_cast<double>(part) / static_cast<double>(whole);
+  }
+
+  /// Forward and backward of the piece's microbatches; its loss.
+  double execute_piece(std::size_t piece) {
+    const auto [first_row, piece_rows] = pieces_[piece];
+    const std::int64_t rows = piece_rows / partition_.microbatches;
     if (partition_.one_loss) {
       // Autograd goes through the concatenation from its end: gradients are added from the last microbatch to the
       // first.
       std::vector<at::Tensor> outputs;
       for (std::int64_t mb = 0; mb < partition_.microbatches; ++mb)
-        outputs.push_back(output(replica, first_row + mb * rows_));
-      const at::Tensor loss = loss_of(at::cat(outputs), first_row, replica_rows_);
+        outputs.push_back(output(piece, first_row + mb * rows, rows));
+      const at::Tensor loss = loss_of(at::cat(outputs), first_row, piece_rows);
       loss.backward();
       return loss.item<double>();
     }
     double sum = 0;
-    const auto parts = static_cast<double>(partition_.microbatches);
+    const double weight = weight_of(1, partition_.microbatches);
     for (std::int64_t mb = 0; mb < partition_.microbatches; ++mb) {
-      const std::int64_t row = first_row + mb * rows_;
-      const at::Tensor loss = loss_of(output(replica, row), row, rows_);
-      (loss / parts).backward();
+      const std::int64_t row = first_row + mb * rows;
+      const at::Tensor loss = loss_of(output(piece, row, rows), row, rows);
+      (loss * weight).backward();
       sum += loss.item<double>();
     }
-    return sum / parts;
+    return sum * weight;
   }
 
   at::Tensor loss_of(const at::Tensor& prediction, std::int64_t first_row, std::int64_t rows) {
     const std::vector<at::Tensor> inputs{prediction, target_.narrow(0, first_row, rows)};
-    return op_kernels().at(ops_.back().kind->name).reference(ops_.back(), {inputs});
+    return op_kernels().at(whole_.back().kind->name).reference(whole_.back(), {inputs});
   }
 
   /// What the loss reads.
-  at::Tensor output(std::int64_t replica, std::int64_t first_row) {
+  at::Tensor output(std::size_t piece, std::int64_t first_row, std::int64_t rows) {
     std::vector<at::Tensor> values;
-    for (std::size_t n = 0; n + 1 < ops_.size(); ++n) {
+    const std::vector<sim::OpInstance> ops = model_.instances(rows);
+    for (std::size_t n = 0; n + 1 < ops.size(); ++n) {
       std::vector<at::Tensor> inputs;
       for (const int source : model_.nodes[n].inputs)
-        inputs.push_back(source == sim::kModelInput    ? input_.narrow(0, first_row, rows_)
-                         : source == sim::kModelTarget ? target_.narrow(0, first_row, rows_)
+        inputs.push_back(source == sim::kModelInput    ? input_.narrow(0, first_row, rows)
+                         : source == sim::kModelTarget ? target_.narrow(0, first_row, rows)
                                                        : values[static_cast<std::size_t>(source)]);
       values.push_back(
-          op_kernels()
-              .at(ops_[n].kind->name)
-              .reference(ops_[n], {inputs, parameters_[n], buffers_[static_cast<std::size_t>(replica)][n]}));
+          op_kernels().at(ops[n].kind->name).reference(ops[n], {inputs, parameters_[n], buffers_[piece][n]}));
     }
     return values[static_cast<std::size_t>(model_.nodes.back().inputs[0])];
   }
 
-  /// The batch that every replica makes for itself in this step.
+  /// The batch whose every piece is made by itself in this step.
   void make_data(std::int64_t step) {
-    for (std::int64_t replica = 0; replica < partition_.replicas; ++replica) {
-      const std::uint64_t seed = data_seed(partition_.seed, step, static_cast<std::uint32_t>(replica));
-      make_input(input_.narrow(0, replica * replica_rows_, replica_rows_), seed);
-      make_target(target_.narrow(0, replica * replica_rows_, replica_rows_), model_.classes, seed);
+    for (std::size_t piece = 0; piece < partition_.pieces.size(); ++piece) {
+      const std::uint64_t seed = data_seed(partition_.seed, step, static_cast<std::uint32_t>(piece));
+      const auto [first_row, rows] = partition_.pieces[piece];
+      make_input(input_.narrow(0, first_row, rows), seed);
+      make_target(target_.narrow(0, first_row, rows), model_.classes, seed);
     }
   }
 
   void broadcast_buffers() {
-    for (std::size_t replica = 1; replica < buffers_.size(); ++replica)
-      for (std::size_t n = 0; n < ops_.size(); ++n)
-        for (std::size_t b = 0; b < buffers_[0][n].size(); ++b) buffers_[replica][n][b].copy_(buffers_[0][n][b]);
+    for (std::size_t piece = 1; piece < buffers_.size(); ++piece)
+      for (std::size_t n = 0; n < whole_.size(); ++n)
+        for (std::size_t b = 0; b < buffers_[0][n].size(); ++b) buffers_[piece][n][b].copy_(buffers_[0][n][b]);
   }
 
   template <class Visit>
   void each_parameter(Visit visit) const {
-    for (std::size_t n = 0; n < ops_.size(); ++n) {
-      const sim::Signature signature = ops_[n].signature();
+    for (std::size_t n = 0; n < whole_.size(); ++n) {
+      const sim::Signature signature = whole_[n].signature();
       for (std::size_t p = 0; p < parameters_[n].size(); ++p)
         visit(name(n, signature.parameters[p].name), parameters_[n][p]);
     }
@@ -168,11 +182,11 @@ class OneDevice {
 
   const sim::Model& model_;
   const Partition partition_;
-  const std::int64_t replica_rows_, rows_;
-  const std::vector<sim::OpInstance> ops_;
+  const std::vector<sim::OpInstance> whole_;
+  const std::vector<sim::Range> pieces_;                       // that are played one after the other
   std::vector<std::vector<at::Tensor>> parameters_;            // [node][parameter]
   std::vector<at::Tensor> leaves_;                             // the same, in one row
-  std::vector<std::vector<std::vector<at::Tensor>>> buffers_;  // [replica][node][buffer]
+  std::vector<std::vector<std::vector<at::Tensor>>> buffers_;  // [piece][node][buffer]
   at::Tensor input_, target_;
 };
 
@@ -202,21 +216,23 @@ Reference execute_reference(const sim::Model& model, const Partition& partition)
   return OneDevice(model, partition).execute();
 }
 
-std::vector<VerifiedTensor> compare(const Reference& reference, std::uint32_t replica,
-                                    std::span<const std::pair<std::string, at::Tensor>> tensors) {
+std::vector<VerifiedTensor> compare(const Reference& reference, std::uint32_t batch_piece,
+                                    std::span<const NamedPiece> tensors) {
   Reference::Tensors expected = reference.tensors;
-  expected.insert(reference.buffers.at(replica).begin(), reference.buffers.at(replica).end());
+  expected.insert(reference.buffers.at(batch_piece).begin(), reference.buffers.at(batch_piece).end());
   const std::map<std::string_view, double> largest = largest_norms(expected);
   std::vector<VerifiedTensor> rows;
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& [name, piece, tensor] : tensors) {
     const auto found = expected.find(name);
-    sim::check_internal(found != expected.end() && found->second.sizes() == tensor.sizes(),
-                        "the reference has no '{}' of this shape", name);
-    const at::Tensor want = found->second.to(at::kDouble);
+    sim::check_internal(found != expected.end(), "the reference has no '{}'", name);
+    const at::Tensor whole = found->second.to(at::kDouble), want = narrowed(whole, piece);
+    sim::check_internal(want.sizes() == tensor.sizes(), "'{}' has another shape than the reference's", name);
     const double difference = (tensor.detach().to(at::kCPU, at::kDouble) - want).abs().max().item<double>();
     // All zeros, expected and found: no error.
-    const double divisor = std::max(norm_of(want), 1e-3 * largest.at(kind_of(name)));
-    rows.push_back({name, finite_or_infinite(difference == 0 ? 0 : difference / divisor)});
+    const double divisor = std::max(norm_of(whole), 1e-3 * largest.at(kind_of(name)));
+    VerifiedTensor row{name, finite_or_infinite(difference == 0 ? 0 : difference / divisor)};
+    for (const sim::Range& range : piece) row.piece.insert(row.piece.end(), {range.begin, range.size});
+    rows.push_back(std::move(row));
   }
   return rows;
 }
@@ -232,13 +248,25 @@ std::vector<VerifiedTensor> verdict(const Reference& reference, std::span<const 
                     finite_or_infinite(std::abs(losses[step] - expected) / std::abs(expected))});
   }
   std::map<std::string, double> worst;
+  std::map<std::string, std::set<std::vector<std::int64_t>>> pieces;  // equal or apart: they are of one mesh
   for (const auto& rank : ranks)
-    for (const VerifiedTensor& row : rank) worst[row.name] = std::max(worst[row.name], row.relative_error);
+    for (const VerifiedTensor& row : rank) {
+      worst[row.name] = std::max(worst[row.name], row.relative_error);
+      pieces[row.name].insert(row.piece);
+    }
+  const auto is_covered = [&](const std::string& name, const at::Tensor& tensor) {
+    std::int64_t covered = 0;
+    for (const std::vector<std::int64_t>& piece : pieces[name]) {
+      std::int64_t elements = piece.empty() ? tensor.numel() : 1;
+      for (std::size_t dim = 1; dim < piece.size(); dim += 2) elements *= piece[dim];
+      covered += elements;
+    }
+    return covered >= tensor.numel();
+  };
   Reference::Tensors all = reference.tensors;
   all.insert(reference.buffers[0].begin(), reference.buffers[0].end());
   for (const auto& [name, tensor] : all) {
-    const auto found = worst.find(name);
-    rows.push_back({name, found == worst.end() ? std::numeric_limits<double>::infinity() : found->second});
+    rows.push_back({name, is_covered(name, tensor) ? worst[name] : std::numeric_limits<double>::infinity()});
   }
   return rows;
 }

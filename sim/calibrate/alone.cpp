@@ -139,7 +139,7 @@ class AloneBuilder {
       const auto [entry, is_new] = known.try_emplace(key);
       if (is_new)
         entry->second = draft_.role.add_tensor(fmt::format("message{}", draft_.role.tensors.size()), spec,
-                                               TensorClass::communication, true, {Initial::Kind::uniform, 0, 0.01, 0});
+                                               TensorClass::communication, true, {Initial::Kind::uniform, 0, 0.01});
       return entry->second;
     };
     if (exchanges_ && role_.kind[i] != InstructionKind::collective)
@@ -192,7 +192,7 @@ Program alone(const Program& program, const std::vector<RoleAlone>& lists, bool 
     ranks.push_back(list.ranks);
   }
   // Not the strategy's text: two strategies with the same lists share a calibration.
-  Program result = make_probe("calibration", ranks, {}, [&](Draft& draft, std::uint32_t own) {
+  Program result = make_probe("calibration", ranks, "", [&](Draft& draft, std::uint32_t own) {
     AloneBuilder(program, lists, own, draft).build(in_turns);
   });
   result.model = program.model;
@@ -205,7 +205,7 @@ Program notification_probe(const Program& program, std::uint32_t role) {
   constexpr std::uint32_t kMost = 64;  // the rest of a long list says no more
   const auto computes =
       std::min(kMost, static_cast<std::uint32_t>(std::ranges::count_if(program.roles[role].kind, is_computed)));
-  Program result = make_probe("notification probe", {{0}, {1}}, {}, [&](Draft& draft, std::uint32_t own) {
+  Program result = make_probe("notification probe", {{0}, {1}}, "", [&](Draft& draft, std::uint32_t own) {
     AloneBuilder(program, lists, own, draft).build_notified(computes);
   });
   result.model = program.model;

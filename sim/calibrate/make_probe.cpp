@@ -12,7 +12,7 @@ std::uint32_t post_message(Draft& draft, InstructionKind kind, std::uint32_t pee
 }
 
 std::uint32_t add_constant(Draft& draft, const std::string& name, const TensorSpec& spec, double value) {
-  return draft.role.add_tensor(name, spec, TensorClass::input, true, {Initial::Kind::constant, value, 0, 0});
+  return draft.role.add_tensor(name, spec, TensorClass::input, true, {Initial::Kind::constant, value});
 }
 
 std::vector<std::uint32_t> first_numbers(std::uint32_t count) {

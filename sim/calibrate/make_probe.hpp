@@ -13,11 +13,16 @@
 
 namespace sim {
 
-/// A program that trains nothing: fill(draft, r) writes what the ranks of role r do.
+/// A program that trains nothing: fill(draft, r) writes what the ranks of role r do. `group`: the name of one that all
+/// ranks are in; empty: none.
 template <class Fill>
-Program make_probe(std::string what, const std::vector<std::vector<std::uint32_t>>& ranks,
-                   const std::vector<Group>& groups, const Fill& fill) {
-  Program program{.model = "none", .strategy = std::move(what), .global_batch = 1, .groups = groups};
+Program make_probe(std::string what, const std::vector<std::vector<std::uint32_t>>& ranks, const std::string& group,
+                   const Fill& fill) {
+  Program program{.model = "none", .strategy = std::move(what), .global_batch = 1};
+  std::uint32_t all = 0;
+  for (const std::vector<std::uint32_t>& of_role : ranks) all += static_cast<std::uint32_t>(of_role.size());
+  program.mesh.axes = {{"rank", all}};
+  if (!group.empty()) program.groups.emplace_back(group, 1, program.mesh);
   WorkTable works(program.works);
   NameTable names(program.names);
   for (std::uint32_t r = 0; r < ranks.size(); ++r) {

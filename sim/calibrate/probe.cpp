@@ -20,7 +20,7 @@ Program collective_probe(const TransferQuestion& question, const Fill& fill) {
   const bool all_alike = operands_of(question.collective, /*is_root=*/true) == operands_of(question.collective, false);
   std::vector<std::vector<std::uint32_t>> roles{ranks};
   if (!all_alike && question.members > 1) roles = {{0}, {ranks.begin() + 1, ranks.end()}};
-  return make_probe(fmt::format("probe of {}", to_string(question.collective)), roles, {Group{"data", {ranks}}},
+  return make_probe(fmt::format("probe of {}", to_string(question.collective)), roles, "data",
                     [&](Draft& draft, std::uint32_t role) { fill(draft, /*is_root=*/role == 0); });
 }
 
@@ -160,7 +160,7 @@ std::optional<double> core_share(const Program& probe, const Timeline& timeline)
 Program memory_probe(const Model& model, std::uint32_t ranks) {
   constexpr std::int64_t kSmall = 3 << 15, kLargestUpdate = 3 << 21;  // elements
   constexpr int kRepeats = 4, kRepeatsOfSmall = 16;
-  return make_probe("probe of memory", {first_numbers(ranks)}, {}, [&](Draft& draft, std::uint32_t /*role*/) {
+  return make_probe("probe of memory", {first_numbers(ranks)}, "", [&](Draft& draft, std::uint32_t /*role*/) {
     // The largest first: what is first finds its code cold, which costs the smallest many times its own time. Few
     // parameters have 3·2^k elements: a profile holds what the probe and what a model's step says of a size as one.
     for (const std::int64_t elements : {3LL << 23, 3LL << 21, 3LL << 18, 3LL << 15, 3LL << 10, 3LL << 5}) {
@@ -168,9 +168,10 @@ Program memory_probe(const Model& model, std::uint32_t ranks) {
       const std::uint32_t from = add_constant(draft, fmt::format("from{}", elements), spec, 1),
                           to = add_constant(draft, fmt::format("to{}", elements), spec, 1);
       if (elements <= kLargestUpdate)
-        draft.parameters.push_back({fmt::format("parameter{}", elements), kNone,
-                                    add_constant(draft, fmt::format("weight{}", elements), spec, 1),
-                                    add_constant(draft, fmt::format("gradient{}", elements), spec, 1)});
+        draft.parameters.push_back({.name = fmt::format("parameter{}", elements),
+                                    .spec = spec,
+                                    .weight = add_constant(draft, fmt::format("weight{}", elements), spec, 1),
+                                    .gradient = add_constant(draft, fmt::format("gradient{}", elements), spec, 1)});
       for (int k = 0; k < (elements <= kSmall ? kRepeatsOfSmall : kRepeats); ++k) {
         const Work add{{&op_table().at("accumulate"), {}, {spec, spec}}, Pass::forward, 0};
         draft.list.push_back({{.work = draft.works->add(add), .reads = {to, from}, .writes = {to}}, kNone});
@@ -203,7 +204,7 @@ double bytes_between_transfers(const Program& program) {
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before, bool rendezvous) {
   const TensorSpec spec{Dtype::f32, {(question.bytes + 3) / 4}};
   if (question.kind != InstructionKind::collective)
-    return make_probe("probe of send", {{0}, {1}}, {}, [&](Draft& draft, std::uint32_t own) {
+    return make_probe("probe of send", {{0}, {1}}, "", [&](Draft& draft, std::uint32_t own) {
       add_ping_pong(draft, own, spec, repeats, bytes_before, rendezvous);
     });
   return collective_probe(question, [&](Draft& draft, bool is_root) {
@@ -213,7 +214,7 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, 
       std::vector<std::uint32_t> tensors;
       if (moved != Moved::nothing)
         tensors.push_back(draft.role.add_tensor(name, collective_spec(question, moved), TensorClass::communication,
-                                                true, {Initial::Kind::constant, 0, 0, 0}));
+                                                true, {Initial::Kind::constant, 0}));
       return tensors;
     };
     for (std::uint32_t k = 0; k < repeats; ++k) {

@@ -30,10 +30,10 @@ bool across_nodes(const Cluster& cluster, std::span<const std::uint32_t> ranks) 
 }
 
 /// But for its bytes.
-TransferQuestion question_of(const Program& program, const Role& role, std::uint32_t i, std::uint32_t replica,
+TransferQuestion question_of(const Program& program, const Role& role, std::uint32_t i, std::uint32_t index,
                              const TransferMatching& matching, const Cluster& cluster) {
   TransferQuestion question;
-  const std::uint32_t rank = role.ranks[replica];
+  const std::uint32_t rank = role.ranks[index];
   if (role.kind[i] == InstructionKind::collective) {
     const Group& group = program.groups.at(role.peer[i]);
     const std::vector<std::uint32_t>& members = group.members[matching.list_of[role.peer[i]][rank]];
@@ -42,7 +42,7 @@ TransferQuestion question_of(const Program& program, const Role& role, std::uint
     question.members = static_cast<std::uint32_t>(members.size());
     question.across_nodes = across_nodes(cluster, members);
   } else {
-    question.across_nodes = across_nodes(cluster, std::array{rank, program.roles.at(role.peer[i]).ranks.at(replica)});
+    question.across_nodes = across_nodes(cluster, std::array{rank, program.roles.at(role.peer[i]).ranks.at(index)});
   }
   return question;
 }
@@ -54,7 +54,7 @@ void cost_transfers(const Program& program, const CostModel& model, const Cluste
   const std::vector<Program::Place> places = program.places();
   struct Post {  // a transfer's first
     const Role* role = nullptr;
-    std::uint32_t instruction = 0, replica = 0;
+    std::uint32_t instruction = 0, index = 0;
     std::int64_t bytes = 0;  // the most of all its posts: of a gather only the root has them all
   };
   std::vector<Post> posts(matching.participants.size());
@@ -63,8 +63,8 @@ void cost_transfers(const Program& program, const CostModel& model, const Cluste
     for (std::uint32_t i = 0; i < role.size(); ++i) {
       if (!is_posted(role.kind[i])) continue;
       Post& post = posts[matching.transfer(places[rank], rank, role, i)];
-      if (post.role == &role && post.instruction == i) continue;  // a replica's: as many bytes
-      if (post.role == nullptr) post = {&role, i, places[rank].replica};
+      if (post.role == &role && post.instruction == i) continue;  // of the same role: as many bytes
+      if (post.role == nullptr) post = {&role, i, places[rank].index};
       post.bytes = std::max(post.bytes, program.transfer_bytes(role, i));
     }
   }
@@ -72,7 +72,7 @@ void cost_transfers(const Program& program, const CostModel& model, const Cluste
   for (std::size_t transfer = 0; transfer < posts.size(); ++transfer) {
     const Post& post = posts[transfer];
     if (post.role == nullptr) continue;
-    TransferQuestion question = question_of(program, *post.role, post.instruction, post.replica, matching, cluster);
+    TransferQuestion question = question_of(program, *post.role, post.instruction, post.index, matching, cluster);
     question.bytes = post.bytes;
     const auto [entry, is_first] = known.try_emplace(question, costs.transfers.size());
     // A group of one has nobody to talk to.

@@ -8,7 +8,7 @@
 // A member's operands are blocks. Where a kind moves an array, it is one tensor. Where it moves parts, one for each
 // member, they are as many tensors in the members' order, of any sizes, or one tensor that is cut into equal parts. A sum
 // can also be a mean or a maximum (Reduction). all_reduce, broadcast and the root of a reduce work in place: they read and
-// write one tensor.
+// write one tensor; who gets a broadcast may only write it.
 #pragma once
 
 #include <array>

@@ -6,6 +6,17 @@
 
 namespace sim {
 
+Group::Group(std::string its_name, std::uint32_t axes_mask, const Mesh& mesh)
+    : name(std::move(its_name)), axes(axes_mask) {
+  const auto is_first = [&](std::uint32_t rank) {
+    for (std::uint32_t axis = 0; axis < mesh.axes.size(); ++axis)
+      if ((axes >> axis & 1U) != 0 && mesh.coordinate(rank, axis) != 0) return false;
+    return true;
+  };
+  for (std::uint32_t rank = 0; rank < mesh.ranks(); ++rank)
+    if (is_first(rank)) members.push_back(mesh.members(rank, axes));
+}
+
 std::string work_key(const Work& work) {
   std::string key = fmt::format("{}.{}", work.op.kind->name, to_string(work.pass));
   for (const TensorSpec& input : work.op.inputs) key += " " + to_string(input);
@@ -24,6 +35,14 @@ std::uint32_t Role::add_tensor(std::string tensor_name, const TensorSpec& spec, 
   const auto id = static_cast<std::uint32_t>(tensors.size());
   storages.push_back({id, spec.bytes(), tensor_class, persistent});  // first: `spec` may be a tensor's of this role
   tensors.push_back({std::move(tensor_name), spec, static_cast<std::uint32_t>(storages.size() - 1), 0, initial});
+  return id;
+}
+
+std::uint32_t Role::add_piece(std::string tensor_name, const TensorSpec& spec, TensorClass tensor_class,
+                              const Initial& initial, const Shape& whole, const std::vector<Placement>& on) {
+  const std::uint32_t id = add_tensor(std::move(tensor_name), spec, tensor_class, /*persistent=*/true, initial);
+  tensors[id].whole = whole;
+  tensors[id].on = on;
   return id;
 }
 
@@ -72,11 +91,44 @@ std::uint32_t Program::ranks() const {
   return static_cast<std::uint32_t>(count);
 }
 
+namespace {
+
+/// What a rank sees of the batch.
+Range samples_of(const Program& program, std::uint32_t rank) {
+  if (program.rows.empty()) return {0, program.global_batch};
+  const auto ranges = piece({program.global_batch}, program.rows, program.mesh, rank);
+  return ranges ? ranges->at(0) : Range{0, program.global_batch};
+}
+
+}  // namespace
+
+std::vector<Range> Program::batch_pieces() const {
+  std::map<std::int64_t, Range> pieces;  // by their beginnings
+  for (std::uint32_t rank = 0; rank < mesh.ranks(); ++rank) {
+    const Range samples = samples_of(*this, rank);
+    pieces[samples.begin] = samples;
+  }
+  std::vector<Range> list;
+  for (const auto& [begin, samples] : pieces) list.push_back(samples);
+  return list;
+}
+
+std::uint32_t Program::batch_piece(std::uint32_t rank) const {
+  const std::vector<Range> pieces = batch_pieces();
+  return static_cast<std::uint32_t>(std::ranges::find(pieces, samples_of(*this, rank)) - pieces.begin());
+}
+
+std::vector<Range> Program::piece_of(const Tensor& tensor, std::uint32_t rank) const {
+  if (tensor.on.empty()) return {};
+  const auto ranges = piece(tensor.whole, tensor.on, mesh, rank);
+  check_internal(ranges.has_value(), "rank {} has '{}', which lies elsewhere", rank, tensor.name);
+  return *ranges;
+}
+
 std::vector<Program::Place> Program::places() const {
   std::vector<Place> places(ranks());
   for (std::uint32_t r = 0; r < roles.size(); ++r)
-    for (std::uint32_t replica = 0; replica < roles[r].ranks.size(); ++replica)
-      places.at(roles[r].ranks[replica]) = {r, replica};
+    for (std::uint32_t index = 0; index < roles[r].ranks.size(); ++index) places.at(roles[r].ranks[index]) = {r, index};
   return places;
 }
 

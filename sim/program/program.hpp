@@ -17,8 +17,10 @@
 // (weights, buffers, states, inputs, buckets) live outside the step. Hence live bytes follow from the list alone, and
 // both executors agree on them exactly.
 //
-// Ranks that do the same share a Role. A peer is a role: the partner is the rank with the same replica index in that
-// role.
+// Ranks lie on a mesh of named axes. Those that do the same share a Role. Who is in a rank's group follows from the axes
+// that the group is named by; a peer is a role: the partner is the rank with the same index in that role. A persistent
+// tensor that is a piece of a larger one says of which and how it lies on the mesh: its first value, what `verify`
+// compares it with and which samples a rank sees all follow from that.
 #pragma once
 
 #include <array>
@@ -30,6 +32,8 @@
 #include <tuple>
 #include <vector>
 
+#include "sim/mesh/mesh.hpp"
+#include "sim/mesh/placement.hpp"
 #include "sim/model/op/op.hpp"
 #include "sim/program/collective.hpp"
 
@@ -59,7 +63,6 @@ inline std::string_view to_string(TensorClass tensor_class) { return kTensorClas
 struct Initial {
   enum class Kind : std::uint8_t { none, uniform, constant, model_input, model_target } kind = Kind::none;
   double center = 0, bound = 0;  // uniform: center ± bound; constant: center
-  std::int64_t rows = 0;         // model_input/target: this many rows, from row replica × rows of the global batch
 };
 
 struct Storage {
@@ -76,6 +79,9 @@ struct Tensor {
   std::uint32_t storage = 0;
   std::int64_t offset_bytes = 0;
   Initial initial;
+  /// Persistent and a piece: the shape of the whole, and where it lies, by axis. Else empty: every rank has all of it.
+  Shape whole = {};
+  std::vector<Placement> on = {};
 };
 
 /// A unit of compute, shared by all instructions of the same kind, pass and shapes: the key of costs and profiles.
@@ -91,10 +97,13 @@ std::string work_key(const Work& work);
 /// The inverse. ConfigError when the text is no key.
 Work work_from_key(std::string_view key);
 
-/// A communicator: each rank belongs to at most one member list.
+/// A communicator: each rank's is the ranks that differ from it on these axes only.
 struct Group {
+  Group(std::string its_name, std::uint32_t axes_mask, const Mesh& mesh);
+
   std::string name;                                 // "data", later "tensor", …
-  std::vector<std::vector<std::uint32_t>> members;  // rank lists
+  std::uint32_t axes = 0;                           // bit i: Mesh::axes[i]
+  std::vector<std::vector<std::uint32_t>> members;  // rank lists, ascending: every rank is in one
 };
 
 constexpr std::uint32_t kNone = 0xffffffffU;
@@ -120,13 +129,16 @@ struct Instruction {
 class Role {
  public:
   std::string name;                  // "stage0"
-  std::vector<std::uint32_t> ranks;  // replica index → rank
+  std::vector<std::uint32_t> ranks;  // index → rank
   std::vector<Tensor> tensors;
   std::vector<Storage> storages;
 
   /// A tensor with a storage of its own; its index.
   std::uint32_t add_tensor(std::string tensor_name, const TensorSpec& spec, TensorClass tensor_class,
                            bool persistent = false, const Initial& initial = {});
+  /// Persistent, a piece of `whole` as `on` says.
+  std::uint32_t add_piece(std::string tensor_name, const TensorSpec& spec, TensorClass tensor_class,
+                          const Initial& initial, const Shape& whole, const std::vector<Placement>& on);
   /// A tensor inside the storage of `of`, at a multiple of its element's size.
   std::uint32_t add_view(std::string tensor_name, const TensorSpec& spec, std::uint32_t of,
                          std::int64_t offset_bytes = 0);
@@ -158,18 +170,28 @@ struct Program {
   std::string model;     // load_model's text
   std::string strategy;  // the canonical strategy text
   std::int64_t global_batch = 0;
-  /// How one device would execute the same partition (the reference of `verify`): replicas × microbatches, the gradient
-  /// averaged over both.
-  std::int64_t replicas = 1, microbatches = 1;
+  Mesh mesh;
+  // How one device would execute the same partition (the reference of `verify`): piece by piece of the batch, each in
+  // so many microbatches. It matters to ops that depend on the cut (batch norm).
+  std::vector<Placement> rows;  // of the batch's samples, by axis: its pieces
+  std::int64_t microbatches = 1;
+  bool one_loss = false;           // on a piece's microbatches together, not one each
+  bool broadcast_buffers = false;  // before every step, all pieces take the first one's running statistics
   std::vector<Work> works;
   std::vector<std::string> names;
   std::vector<Group> groups;
   std::vector<Role> roles;
 
   [[nodiscard]] std::uint32_t ranks() const;
-  /// rank → (role, replica index).
+  /// The samples of the batch's pieces, each once, ascending. ConfigError where the batch can't be cut so.
+  [[nodiscard]] std::vector<Range> batch_pieces() const;
+  /// Which of them a rank sees.
+  [[nodiscard]] std::uint32_t batch_piece(std::uint32_t rank) const;
+  /// What `rank` has of `tensor.whole`; nothing where it says that it has all of it.
+  [[nodiscard]] std::vector<Range> piece_of(const Tensor& tensor, std::uint32_t rank) const;
+  /// rank → (role, index in the role).
   struct Place {
-    std::uint32_t role = 0, replica = 0;
+    std::uint32_t role = 0, index = 0;
   };
   [[nodiscard]] std::vector<Place> places() const;
   /// Bytes that a send, recv or collective instruction reads or writes, whichever is more. The largest of a transfer's

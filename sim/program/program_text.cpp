@@ -1,13 +1,15 @@
 // The text form of a Program. One line per item, in this order:
 //
-//   paragauge-program-1
+//   paragauge-program-2
 //   model resnet18,global_batch=8
-//   strategy pipeline,pp=2,microbatches=2
-//   partition global_batch=8 replicas=1 microbatches=2
-//   group data 0,1                                                          member lists of ranks, separated by spaces
+//   strategy dp=2,pp=2,microbatches=2
+//   mesh dp=2 pp=2                                                           axes, outermost first; dp=3/to_last: Rest
+//   partition global_batch=8 microbatches=2 rows=S0,R broadcast_buffers      rows: a placement for each axis
+//   group data dp                                                            axes, joined by +
 //   work conv2d.forward f32[4,3,32,32] bias=1 kernel_size=5 …                as in a Profile; referred to as w0, w1, …
 //   role stage0 ranks=0
 //   tensor conv1.weight f32[6,3,5,5] weight persistent uniform=0,0.115        a tensor with a storage of its own
+//   tensor input f32[4,3,32,32] input persistent of=[8,3,32,32] on=S0,R model_input         a piece of a larger one
 //   view input#1 f32[4,3,32,32] input +49152                                 a tensor inside another one's storage
 //   0 compute w0 node=conv1 mb=0 : input#0 conv1.weight -> conv1#0 ; free …   reads, writes, freed storages (by owner)
 #include <algorithm>
@@ -21,17 +23,25 @@
 namespace sim {
 namespace {
 
-constexpr std::string_view kFormat = "paragauge-program-1";
+constexpr std::string_view kFormat = "paragauge-program-2", kOldFormat = "paragauge-program-1";
 constexpr std::int64_t kMostSamples = std::int64_t{1} << 40;
 constexpr std::size_t kMostGroups = 1000;  // checking them takes groups × ranks
+constexpr std::size_t kMostAxes = 16;
+constexpr std::uint32_t kMostRanks = 1 << 20;
 
 std::string initial_text(const Initial& initial) {
   using enum Initial::Kind;
   if (initial.kind == uniform) return fmt::format(" uniform={},{}", initial.center, initial.bound);
   if (initial.kind == constant) return fmt::format(" constant={}", initial.center);
-  if (initial.kind == model_input) return fmt::format(" model_input={}", initial.rows);
-  if (initial.kind == model_target) return fmt::format(" model_target={}", initial.rows);
+  if (initial.kind == model_input) return " model_input";
+  if (initial.kind == model_target) return " model_target";
   return "";
+}
+
+std::string placements_text(const std::vector<Placement>& placements) {
+  std::string text;
+  for (const Placement& placement : placements) text += (text.empty() ? "" : ",") + to_string(placement);
+  return text;
 }
 
 /// Words of one line, with the line number for messages.
@@ -141,7 +151,10 @@ class Parser {
 
   Program parse() {
     Line first = next();
-    if (first.rest() != kFormat) first.fail("expected '{}'", kFormat);
+    const std::string_view format = first.rest();
+    if (format == kOldFormat)
+      first.fail("'{}' is an older format than '{}'; lower the strategy again", format, kFormat);
+    if (format != kFormat) first.fail("expected '{}'", kFormat);
     while (!text_.empty()) {
       Line line = next();
       if (line.empty()) continue;
@@ -150,6 +163,8 @@ class Parser {
         program_.model = line.rest();
       } else if (what == "strategy") {
         program_.strategy = line.rest();
+      } else if (what == "mesh") {
+        mesh(line);
       } else if (what == "partition") {
         partition(line);
       } else if (what == "group") {
@@ -164,8 +179,8 @@ class Parser {
         instruction(line, what);
       } else {
         line.fail(
-            "unknown item '{}'; known: model, strategy, partition, group, work, role, tensor, view, an instruction's "
-            "number",
+            "unknown item '{}'; known: model, strategy, mesh, partition, group, work, role, tensor, view, an "
+            "instruction's number",
             what);
       }
     }
@@ -181,21 +196,61 @@ class Parser {
     return line;
   }
 
+  void mesh(Line& line) {
+    if (!program_.mesh.axes.empty()) line.fail("a second mesh");
+    std::uint64_t ranks = 1;
+    while (!line.empty()) {
+      const std::string_view item = line.word("axis=size");
+      const std::vector<std::string_view> parts = split(item, '=');
+      if (parts.size() != 2 || parts[0].empty()) line.fail("'{}' is not axis=size", item);
+      const std::vector<std::string_view> size = split(parts[1], '/');
+      Axis axis{std::string(parts[0]), line.number<std::uint32_t>(size[0], "size")};
+      if (size.size() > 1) axis.rest = line.one_of(kRests, size[1]);
+      if (std::ranges::find(program_.mesh.axes, axis.name, &Axis::name) != program_.mesh.axes.end())
+        line.fail("the axis '{}' is there already", axis.name);
+      ranks *= axis.size;
+      if (axis.size == 0 || ranks > kMostRanks)
+        line.fail("{} makes {} ranks; allowed: 1 to {}", item, ranks, kMostRanks);
+      if (program_.mesh.axes.size() >= kMostAxes) line.fail("more than {} axes", kMostAxes);
+      program_.mesh.axes.push_back(std::move(axis));
+    }
+  }
+
+  std::vector<Placement> placements(const Line& line, std::string_view text) const {
+    std::vector<Placement> list;
+    for (const std::string_view each : split(text, ',')) {
+      list.push_back(line.checked([&] { return placement_from(each); }));
+      const std::size_t axis = list.size() - 1;
+      if (axis < program_.mesh.axes.size() && list.back().root != kLast &&
+          list.back().root >= program_.mesh.axes[axis].size)
+        line.fail("'{}' is outside of axis {}={}", each, program_.mesh.axes[axis].name, program_.mesh.axes[axis].size);
+    }
+    if (list.size() != program_.mesh.axes.size())
+      line.fail("{} placements on a mesh of {} axes", list.size(), program_.mesh.axes.size());
+    return list;
+  }
+
   void partition(Line& line) {
     while (!line.empty()) {
       const std::string_view item = line.word("key=value");
+      if (item == "one_loss" || item == "broadcast_buffers") {
+        (item == "one_loss" ? program_.one_loss : program_.broadcast_buffers) = true;
+        continue;
+      }
       const std::vector<std::string_view> parts = split(item, '=');
       if (parts.size() != 2) line.fail("'{}' is not key=value", item);
+      if (parts[0] == "rows") {
+        program_.rows = placements(line, parts[1]);
+        continue;
+      }
       const auto value = line.number<std::int64_t>(parts[1], "whole number");
       if (value < 1 || value > kMostSamples) line.fail("{}={} must be from 1 to 2^40", parts[0], value);
       if (parts[0] == "global_batch")
         program_.global_batch = value;
-      else if (parts[0] == "replicas")
-        program_.replicas = value;
       else if (parts[0] == "microbatches")
         program_.microbatches = value;
       else
-        line.fail("unknown key '{}'; known: global_batch, replicas, microbatches", parts[0]);
+        line.fail("unknown key '{}'; known: global_batch, microbatches, rows, one_loss, broadcast_buffers", parts[0]);
     }
   }
 
@@ -206,10 +261,16 @@ class Parser {
   }
 
   void group(Line& line) {
-    Group group{std::string(line.word("a name")), {}};
-    while (!line.empty()) group.members.push_back(ranks(line, line.word("ranks")));
+    const std::string name(line.word("a name"));
+    std::uint32_t axes = 0;
+    for (const std::string_view axis : split(line.word("axes"), '+')) {
+      const auto found = std::ranges::find(program_.mesh.axes, axis, &Axis::name);
+      if (found == program_.mesh.axes.end()) line.fail("unknown axis '{}'", axis);
+      axes |= 1U << (found - program_.mesh.axes.begin());
+    }
+    if (!line.empty()) line.fail("'{}' after the axes", line.rest());
     if (program_.groups.size() >= kMostGroups) line.fail("more than {} groups", kMostGroups);
-    program_.groups.push_back(std::move(group));
+    program_.groups.emplace_back(name, axes, program_.mesh);
   }
 
   void role(Line& line) {
@@ -253,35 +314,45 @@ class Parser {
     if (!tensor_class) line.fail("unknown tensor class '{}'", class_name);
     bool persistent = false;
     Initial initial;
+    Shape whole;
+    std::vector<Placement> on;
     while (!line.empty()) {
       const std::string_view item = line.word("an item");
       if (item == "persistent")
         persistent = true;
+      else if (item.starts_with("of="))
+        whole =
+            line.checked([&] { return tensor_spec_from(fmt::format("{}{}", to_string(spec.dtype), item.substr(3))); })
+                .shape;
+      else if (item.starts_with("on="))
+        on = placements(line, item.substr(3));
       else
         initial = initial_from(line, item);
     }
+    if (whole.empty() != on.empty() || (!persistent && !on.empty()))
+      line.fail("of=shape and on=placements belong together, at a persistent tensor");
+    for (const Placement& placement : on)
+      if (placement.kind == Placement::Kind::shard && placement.dim >= whole.size())
+        line.fail("{} of a tensor with {} dimensions", to_string(placement), whole.size());
     tensors_[name] = role.add_tensor(name, spec, *tensor_class, persistent, initial);
-  }
-
-  static std::int64_t rows(const Line& line, std::string_view text) {
-    const auto count = line.number<std::int64_t>(text, "count of rows");
-    if (count < 1 || count > kMostSamples) line.fail("'{}' rows must be from 1 to 2^40", text);
-    return count;
+    role.tensors[tensors_[name]].whole = std::move(whole);
+    role.tensors[tensors_[name]].on = std::move(on);
   }
 
   Initial initial_from(Line& line, std::string_view item) const {
+    if (item == "model_input") return {Initial::Kind::model_input};
+    if (item == "model_target") return {Initial::Kind::model_target};
     const std::vector<std::string_view> parts = split(item, '=');
     if (parts.size() == 2) {
       const std::vector<std::string_view> values = split(parts[1], ',');
       if (parts[0] == "uniform" && values.size() == 2)
         return {Initial::Kind::uniform, line.number<double>(values[0], "number"),
-                line.number<double>(values[1], "number"), 0};
-      if (parts[0] == "constant") return {Initial::Kind::constant, line.number<double>(parts[1], "number"), 0, 0};
-      if (parts[0] == "model_input") return {Initial::Kind::model_input, 0, 0, rows(line, parts[1])};
-      if (parts[0] == "model_target") return {Initial::Kind::model_target, 0, 0, rows(line, parts[1])};
+                line.number<double>(values[1], "number")};
+      if (parts[0] == "constant") return {Initial::Kind::constant, line.number<double>(parts[1], "number")};
     }
     line.fail(
-        "unknown item '{}'; known: persistent, uniform=center,bound, constant=x, model_input=rows, model_target=rows",
+        "unknown item '{}'; known: persistent, of=shape, on=placements, uniform=center,bound, constant=x, model_input, "
+        "model_target",
         item);
   }
 
@@ -323,7 +394,9 @@ class Parser {
     if ((i.kind == InstructionKind::wait) != (i.awaits != kNone))
       line.fail("'wait', and only it, needs on=instruction");
     const bool in_place = i.kind == InstructionKind::collective && works_in_place(i.collective);
-    if ((i.kind == InstructionKind::send || in_place) && i.reads.size() != 1) line.fail("'{}' reads one tensor", kind);
+    const bool may_only_get = in_place && i.collective == CollectiveKind::broadcast && i.reads.empty();
+    if ((i.kind == InstructionKind::send || in_place) && i.reads.size() != 1 && !may_only_get)
+      line.fail("'{}' reads one tensor", kind);
     if ((i.kind == InstructionKind::recv || in_place) && i.writes.size() != 1)
       line.fail("'{}' writes one tensor", kind);
     if (i.reduction != Reduction::sum && (i.kind != InstructionKind::collective || !reduces(i.collective)))
@@ -422,14 +495,21 @@ void append_instruction(std::string& text, const Program& program, const Role& r
 }  // namespace
 
 std::string to_text(const Program& program) {
-  std::string text =
-      fmt::format("{}\nmodel {}\nstrategy {}\npartition global_batch={} replicas={} microbatches={}\n", kFormat,
-                  program.model, program.strategy, program.global_batch, program.replicas, program.microbatches);
+  std::string text = fmt::format("{}\nmodel {}\nstrategy {}\nmesh", kFormat, program.model, program.strategy);
   auto out = std::back_inserter(text);
+  for (const Axis& axis : program.mesh.axes) {
+    fmt::format_to(out, " {}={}", axis.name, axis.size);
+    if (axis.rest != Rest::forbidden) fmt::format_to(out, "/{}", to_string(axis.rest));
+  }
+  fmt::format_to(out, "\npartition global_batch={} microbatches={}", program.global_batch, program.microbatches);
+  if (!program.rows.empty()) fmt::format_to(out, " rows={}", placements_text(program.rows));
+  fmt::format_to(out, "{}{}\n", program.one_loss ? " one_loss" : "",
+                 program.broadcast_buffers ? " broadcast_buffers" : "");
   for (const Group& group : program.groups) {
-    fmt::format_to(out, "group {}", group.name);
-    for (const auto& members : group.members) fmt::format_to(out, " {}", fmt::join(members, ","));
-    text += '\n';
+    std::string axes;
+    for (std::size_t axis = 0; axis < program.mesh.axes.size(); ++axis)
+      if (group.axes >> axis & 1U) axes += (axes.empty() ? "" : "+") + program.mesh.axes[axis].name;
+    fmt::format_to(out, "group {} {}\n", group.name, axes);
   }
   for (const Work& work : program.works) fmt::format_to(out, "work {}\n", work_key(work));
   for (const Role& role : program.roles) {
@@ -438,8 +518,11 @@ std::string to_text(const Program& program) {
       const Tensor& tensor = role.tensors[t];
       const Storage& storage = role.storages[tensor.storage];
       if (storage.owner == t)
-        fmt::format_to(out, "tensor {} {} {}{}{}\n", tensor.name, to_string(tensor.spec),
+        fmt::format_to(out, "tensor {} {} {}{}{}{}\n", tensor.name, to_string(tensor.spec),
                        to_string(storage.tensor_class), storage.persistent ? " persistent" : "",
+                       tensor.on.empty()
+                           ? ""
+                           : fmt::format(" of=[{}] on={}", fmt::join(tensor.whole, ","), placements_text(tensor.on)),
                        initial_text(tensor.initial));
       else
         fmt::format_to(out, "view {} {} {} +{}\n", tensor.name, to_string(tensor.spec),

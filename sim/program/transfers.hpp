@@ -29,7 +29,7 @@ class TransferMatching {
   [[nodiscard]] std::uint32_t transfer(const Program::Place& place, std::uint32_t rank, const Role& role,
                                        std::uint32_t i) const {
     return first_[place.role][i] +
-           (role.kind[i] == InstructionKind::collective ? first_of_list_[role.peer[i]][rank] : place.replica);
+           (role.kind[i] == InstructionKind::collective ? first_of_list_[role.peer[i]][rank] : place.index);
   }
 
  private:

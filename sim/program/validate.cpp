@@ -12,10 +12,12 @@
 namespace sim {
 namespace {
 
-/// Roles cover ranks 0…n−1 once, groups name ranks once, peers have as many replicas.
+/// Roles cover the mesh's ranks 0…n−1 once.
 void check_ranks(const Program& program) {
   const std::uint32_t ranks = program.ranks();
   if (ranks == 0) throw ConfigError("program: no ranks");
+  if (ranks != program.mesh.ranks())
+    throw ConfigError("program: {} ranks on a mesh of {}", ranks, program.mesh.ranks());
   const auto check_new = [&](std::vector<int>& seen, std::uint32_t rank, const char* what, const std::string& name) {
     if (rank >= ranks || seen[rank]++)
       throw ConfigError("program: rank {} of {} '{}' must be one of 0…{}, and only once", rank, what, name, ranks - 1);
@@ -23,13 +25,23 @@ void check_ranks(const Program& program) {
   std::vector<int> in_role(ranks, 0);
   for (const Role& role : program.roles)
     for (std::uint32_t rank : role.ranks) check_new(in_role, rank, "role", role.name);
-  for (const Group& group : program.groups) {
-    std::vector<int> in_group(ranks, 0);
-    for (const auto& members : group.members) {
-      if (members.empty()) throw ConfigError("program: group '{}' has an empty member list", group.name);
-      for (std::uint32_t rank : members) check_new(in_group, rank, "group", group.name);
+}
+
+/// The batch, and what is a piece of something larger, can be cut so, and the ranks have such pieces.
+void check_pieces(const Program& program) {
+  static_cast<void>(program.batch_pieces());
+  for (const Role& role : program.roles)
+    for (const Tensor& tensor : role.tensors) {
+      if (tensor.on.empty()) continue;
+      for (const std::uint32_t rank : role.ranks) {
+        const auto ranges = piece(tensor.whole, tensor.on, program.mesh, rank);
+        const bool fits = ranges && ranges->size() == tensor.spec.shape.size() &&
+                          std::ranges::equal(*ranges, tensor.spec.shape, {}, &Range::size);
+        if (!fits)
+          throw ConfigError("program: '{}' of rank {} is {}, which isn't its piece of [{}]", tensor.name, rank,
+                            to_string(tensor.spec), fmt::join(tensor.whole, ","));
+      }
     }
-  }
 }
 
 /// One role's list: operands exist, nothing is read before it is written or after it is freed, what an op changes in
@@ -163,10 +175,12 @@ class LifetimeCheck {
     const InstructionKind kind = role_.kind[i_];
     const bool is_collective = kind == InstructionKind::collective;
     const bool in_place = is_collective && works_in_place(role_.collective[i_]);
-    if ((!is_collective || in_place) && (role_.reads(i_).size() != (kind == InstructionKind::recv ? 0 : 1) ||
+    const bool only_gets = kind == InstructionKind::recv ||
+                           (in_place && role_.collective[i_] == CollectiveKind::broadcast && role_.reads(i_).empty());
+    if ((!is_collective || in_place) && (role_.reads(i_).size() != (only_gets ? 0 : 1) ||
                                          role_.writes(i_).size() != (kind == InstructionKind::send ? 0 : 1)))
       fail("must move one tensor");
-    if (in_place && role_.reads(i_)[0] != role_.writes(i_)[0])
+    if (in_place && !only_gets && role_.reads(i_)[0] != role_.writes(i_)[0])
       fail("reads '{}' and writes '{}', but works in place", role_.tensors[role_.reads(i_)[0]].name,
            role_.tensors[role_.writes(i_)[0]].name);
     for (const std::uint32_t read : role_.reads(i_))
@@ -296,7 +310,7 @@ class TransferCheck {
 
   void check_partner(std::uint32_t rank, std::uint32_t i) const {
     const Role& other = program_.roles[role(rank).peer[i]];
-    if (places_[rank].replica >= other.ranks.size())
+    if (places_[rank].index >= other.ranks.size())
       throw ConfigError("program: {} has no partner: role '{}' has {} ranks", at(rank, i), other.name,
                         other.ranks.size());
   }
@@ -311,8 +325,11 @@ class TransferCheck {
     const Group& group = program_.groups[list.peer[i]];
     const std::uint32_t member_list = matching_.list_of[list.peer[i]][rank];
     if (member_list == kNone) throw ConfigError("program: {}: the rank isn't in group '{}'", at(rank, i), group.name);
-    if (const std::size_t members = group.members[member_list].size(); list.root[i] >= members)
-      throw ConfigError("program: {}: root {} of {} members", at(rank, i), list.root[i], members);
+    if (const std::size_t size = group.members[member_list].size(); list.root[i] >= size)
+      throw ConfigError("program: {}: root {} of {} members", at(rank, i), list.root[i], size);
+    const std::vector<std::uint32_t>& members = group.members[member_list];
+    if (list.reads(i).empty() && has_root(list.collective[i]) && members[list.root[i]] == rank)
+      throw ConfigError("program: {}: the root gives nothing", at(rank, i));
     if (list.reduction[i] == Reduction::mean && moved_dtype(list, i) == Dtype::i64)
       throw ConfigError("program: {}: a mean of integers", at(rank, i));
   }
@@ -429,6 +446,7 @@ class TransferCheck {
 
 void validate(const Program& program) {
   check_ranks(program);
+  check_pieces(program);
   std::vector<std::vector<std::uint32_t>> changed_reads;
   for (const Work& work : program.works) changed_reads.push_back(work.op.changed_reads(work.pass));
   for (const Role& role : program.roles) LifetimeCheck(program, role, changed_reads).run();

@@ -30,7 +30,7 @@ Cell& Result::cell(std::string_view model, std::string_view strategy, std::strin
 Cell& Result::cell(const Program& program, std::string_view world, std::string_view executor) {
   Cell& found = cell(program.model, program.strategy, world, executor);
   found.ranks = program.ranks();
-  found.replicas = program.replicas;
+  found.replicas = static_cast<std::int64_t>(program.batch_pieces().size());
   found.microbatches = program.microbatches;
   found.global_batch = program.global_batch;
   return found;

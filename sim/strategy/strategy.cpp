@@ -1,7 +1,6 @@
 #include "sim/strategy/strategy.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <tuple>
 
 #include "sim/error.hpp"
@@ -11,49 +10,42 @@
 namespace sim {
 namespace {
 
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    parts.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
 std::vector<std::string> cut_names(const SpecText& text, const Model& model) {
   const std::string given = text.text("cut").value_or("balanced");
   if (given == "balanced") return {};
   if (const auto preset = model.cuts.find(given); preset != model.cuts.end()) return preset->second;
-  std::vector<std::string> names;
-  for (std::size_t begin = 0; begin <= given.size();) {
-    const std::size_t end = std::min(given.find('+', begin), given.size());
-    names.push_back(given.substr(begin, end - begin));
-    begin = end + 1;
+  return split(given, '+');
+}
+
+/// levels=2x2, layers=dp+in/out+in: what isn't given is one level of two, and dp.
+void read_levels(const SpecText& text, std::string_view given, Strategy& s) {
+  std::uint64_t ranks = 1;
+  for (const std::string& level : split(text.text("levels").value_or("2"), 'x')) {
+    const SpecText number("levels=" + level, "strategy");
+    s.levels.push_back(static_cast<std::uint32_t>(number.integer("levels", 2, 2, 1 << 20)));
+    ranks *= s.levels.back();
+    if (s.levels.size() > 8 || ranks > 1 << 20)
+      throw ConfigError("strategy '{}': levels must be at most 8, of at most {} ranks together", given, 1 << 20);
   }
-  return names;
-}
-
-/// Roofline seconds of a generic device (50 GFLOP/s, 10 GB/s): only the proportions among nodes matter.
-std::vector<double> node_weights(const Model& model, std::int64_t rows) {
-  std::vector<double> weights;
-  for (const NodeSummary& node : summarize(model, rows))
-    weights.push_back((node.forward_flops + node.backward_flops) / 50e9 +
-                      (node.forward_bytes + node.backward_bytes) / 10e9);
-  return weights;
-}
-
-/// Cuts n weights into `parts` contiguous, non-empty parts so that the heaviest is lightest (dynamic programming, O(n²
-/// parts)).
-std::vector<std::uint32_t> balanced_stages(const std::vector<double>& weights, std::uint32_t parts) {
-  const std::size_t n = weights.size();
-  std::vector<double> sum(n + 1, 0);
-  for (std::size_t i = 0; i < n; ++i) sum[i + 1] = sum[i] + weights[i];
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  std::vector best(parts + 1, std::vector<double>(n + 1, kInfinity));
-  std::vector cut(parts + 1, std::vector<std::size_t>(n + 1, 0));
-  best[0][0] = 0;
-  for (std::uint32_t p = 1; p <= parts; ++p)
-    for (std::size_t end = p; end <= n; ++end)
-      for (std::size_t begin = p - 1; begin < end; ++begin)
-        if (const double cost = std::max(best[p - 1][begin], sum[end] - sum[begin]); cost < best[p][end]) {
-          best[p][end] = cost;
-          cut[p][end] = begin;
-        }
-  std::vector<std::uint32_t> stages(n);
-  for (std::size_t p = parts, end = n; p > 0; end = cut[p][end], --p)
-    for (std::size_t i = cut[p][end]; i < end; ++i) stages[i] = static_cast<std::uint32_t>(p - 1);
-  return stages;
+  for (const std::string& level : split(text.text("layers").value_or("dp"), '/')) s.layers.push_back(split(level, '+'));
+  if (s.layers.size() == 1) s.layers.resize(s.levels.size(), s.layers[0]);
+  if (s.layers.size() != s.levels.size())
+    throw ConfigError("strategy '{}': layers for {} levels, but {} levels; give one list for all or one for each",
+                      given, s.layers.size(), s.levels.size());
+  const std::string form = text.text("form").value_or("derived");
+  if (form != "derived" && form != "rooted")
+    throw ConfigError("strategy '{}': form={} must be derived or rooted", given, form);
+  s.rooted = form == "rooted";
 }
 
 }  // namespace
@@ -69,10 +61,21 @@ std::string Strategy::text() const {
     text += fmt::format(",schedule={}", schedule);
   if (!cut.empty()) text += fmt::format(",cut={}", fmt::join(cut, "+"));
   if (first_bucket_MiB != otherwise.first_bucket_MiB) text += fmt::format(",first_bucket_MiB={}", first_bucket_MiB);
-  if (bucket_MiB != otherwise.bucket_MiB) text += fmt::format(",bucket_MiB={}", bucket_MiB);
+  if (bucket_MiB != strategy_table().at(preset.empty() ? "mesh" : preset).bucket_MiB)
+    text += fmt::format(",bucket_MiB={}", bucket_MiB);
   if (overlap) text += ",overlap=1";
   if (!broadcast_buffers) text += ",broadcast_buffers=0";
-  return text;
+  if (levels.empty()) return text;
+  std::vector<std::string> by_level;
+  for (const auto& choices : layers) by_level.push_back(fmt::to_string(fmt::join(choices, "+")));
+  return text + fmt::format(",levels={},layers={}{}", fmt::join(levels, "x"), fmt::join(by_level, "/"),
+                            rooted ? ",form=rooted" : "");
+}
+
+std::uint32_t Strategy::ranks() const {
+  std::uint32_t product = dp * pp;
+  for (const std::uint32_t level : levels) product *= level;
+  return product;
 }
 
 Strategy parse_strategy(std::string_view given, const Model& model) {
@@ -88,14 +91,15 @@ Strategy parse_strategy(std::string_view given, const Model& model) {
   s.schedule = text.text("schedule").value_or(s.schedule);
   static_cast<void>(schedule_table().at(s.schedule));
   s.first_bucket_MiB = text.number("first_bucket_MiB", s.first_bucket_MiB, 0, 1 << 20);
-  s.bucket_MiB = text.number("bucket_MiB", s.bucket_MiB, 0, 1 << 20);
+  s.bucket_MiB = text.number("bucket_MiB", kind.bucket_MiB, 0, 1 << 20);
   s.overlap = text.integer("overlap", s.overlap, 0, 1) == 1;
   s.broadcast_buffers = text.integer("broadcast_buffers", s.broadcast_buffers, 0, 1) == 1;
   for (const auto& [key, degree, least] :
        {std::tuple("dp", s.dp, kind.least_dp), std::tuple("pp", s.pp, kind.least_pp)})
     if (degree < least) throw ConfigError("strategy '{}': {}={} must be at least {}", s.preset, key, degree, least);
 
-  if (model.global_batch % s.dp != 0)
+  if (std::ranges::find(kind.keys, "levels") != kind.keys.end()) read_levels(text, given, s);
+  if (kind.needs_equal_parts && model.global_batch % s.dp != 0)
     throw ConfigError("strategy '{}': dp={} must divide global_batch={} of model '{}'", given, s.dp, model.global_batch,
                       model.name);
   const std::int64_t rows = model.global_batch / s.dp;
@@ -112,36 +116,6 @@ Strategy parse_strategy(std::string_view given, const Model& model) {
     throw ConfigError("strategy '{}': cut names {} nodes, so pp must be {}, found pp={}", given, s.cut.size(),
                       s.cut.size() + 1, s.pp);
   return s;
-}
-
-std::vector<std::uint32_t> stages_of(const Model& model, const Strategy& strategy) {
-  const std::size_t nodes = model.nodes.size();
-  if (strategy.pp > nodes)
-    throw ConfigError("strategy '{}': pp={} stages, but model '{}' has {} nodes", strategy.text(), strategy.pp,
-                      model.name, nodes);
-  if (strategy.pp > 1 && strategy.cut.empty())
-    return balanced_stages(node_weights(model, model.global_batch / strategy.dp / strategy.microbatches), strategy.pp);
-  std::vector<std::uint32_t> stages(nodes, strategy.pp - 1);
-  std::size_t begin = 0;
-  for (std::uint32_t stage = 0; stage < strategy.cut.size(); ++stage) {
-    const std::string& name = strategy.cut[stage];
-    std::size_t end = 0;  // one past the last node of the stage
-    for (std::size_t n = 0; n < nodes; ++n)
-      if (model.nodes[n].name == name || model.nodes[n].name.starts_with(name + ".")) end = n + 1;
-    if (end == 0) {
-      std::string presets;
-      for (const auto& [preset, cuts] : model.cuts) presets += preset + ", ";
-      throw ConfigError(
-          "strategy '{}': cut '{}' is no node of model '{}'; allowed: balanced, {}or node names such as '{}' joined by "
-          "'+' (see `paragauge describe`)",
-          strategy.text(), name, model.name, presets, model.nodes[nodes / 2].name);
-    }
-    if (end <= begin || end >= nodes)
-      throw ConfigError("strategy '{}': cut '{}' leaves a stage of model '{}' empty; cuts go in the model's order",
-                        strategy.text(), name, model.name);
-    for (; begin < end; ++begin) stages[begin] = stage;
-  }
-  return stages;
 }
 
 }  // namespace sim

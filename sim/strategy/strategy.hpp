@@ -4,8 +4,8 @@
 //   Strategy d = parse_strategy("dp=2,pp=2,microbatches=4", model);              // degrees alone do too
 //   s.text();                                  // canonical: parse_strategy makes the same strategy of it again
 //
-// A preset (a row of table.cpp) only says which keys it takes and what they are at least; lowering knows degrees,
-// schedule and passes, no names.
+// A preset (a row of table.cpp) says which keys it takes, what they are at least, and what Layout (layout.hpp) it makes of
+// them; lowering knows layouts, no names.
 #pragma once
 
 #include <string>
@@ -29,10 +29,16 @@ struct Strategy {
   double first_bucket_MiB = 1, bucket_MiB = 25;  // DDP's gradient buckets; PyTorch's defaults
   bool overlap = false;           // DDP: a bucket goes when its gradients are complete, not after the backward
   bool broadcast_buffers = true;  // DDP: rank 0's batch-norm buffers go to all before each forward
+  // HyPar: the hierarchy's branches, outermost first; by level a choice (dp, in, out) for all layers or for each.
+  std::vector<std::uint32_t> levels;
+  std::vector<std::vector<std::string>> layers;
+  bool rooted = false;  // sums at the first device, then to all
 
-  [[nodiscard]] std::uint32_t ranks() const { return dp * pp; }
+  [[nodiscard]] std::uint32_t ranks() const;
   [[nodiscard]] std::string text() const;
 };
+
+struct Layout;
 
 struct StrategyKind {
   std::string_view name;
@@ -42,11 +48,15 @@ struct StrategyKind {
   /// What the degrees are where the text doesn't say, and at least: with less it would be another strategy (ConfigError).
   std::uint32_t least_dp = 1, least_pp = 1;
   std::int64_t microbatches = 1;  // where the text doesn't say
+  double bucket_MiB = 25;
+  bool needs_equal_parts = true;  // dp must divide the batch
+  Layout (*layout)(const Model&, const Strategy&) = nullptr;
 };
 const Table<StrategyKind>& strategy_table();
 
 /// Keys: dp, pp, schedule, microbatches or split_size (samples per microbatch), cut (a preset of the model, `balanced`,
-/// or node names joined by '+'), first_bucket_MiB, bucket_MiB, overlap (0 or 1), broadcast_buffers (0 or 1).
+/// or node names joined by '+'), first_bucket_MiB, bucket_MiB, overlap (0 or 1), broadcast_buffers (0 or 1), levels (2x2),
+/// layers (choices joined by '+', levels by '/'), form (derived or rooted).
 /// ConfigError when the text is wrong or the model's global_batch can't be divided so.
 Strategy parse_strategy(std::string_view text, const Model& model);
 

@@ -4,7 +4,7 @@
 //   before                       after
 //   0 compute w0 node=conv1 …    0 copy w7 node=buffers.f32 : bn1.running_mean -> buffers.f32.0
 //                                1 copy w7 node=buffers.f32 : bn1.running_var -> buffers.f32.1
-//                                2 collective kind=broadcast group=data root=0 … : buffers.f32 -> buffers.f32
+//                                2 collective kind=broadcast group=dp root=0 … : buffers.f32 -> buffers.f32
 //                                3 wait on=2 node=buffers.f32
 //                                4 copy w7 node=buffers.f32 : buffers.f32.0 -> bn1.running_mean
 //                                5 copy w7 node=buffers.f32 : buffers.f32.1 -> bn1.running_var
@@ -26,11 +26,15 @@ void add_buffer_broadcast(Draft& draft, std::uint32_t group) {
   const std::vector<DraftInstruction> rest = std::exchange(draft.list, {});
   for (const Dtype dtype : dtypes) {
     std::vector<std::uint32_t> buffers;
+    std::vector<TensorSpec> specs;
     for (std::uint32_t buffer : draft.buffers)
-      if (draft.role.tensors[buffer].spec.dtype == dtype) buffers.push_back(buffer);
+      if (draft.role.tensors[buffer].spec.dtype == dtype) {
+        buffers.push_back(buffer);
+        specs.push_back(draft.role.tensors[buffer].spec);
+      }
     const std::string name = fmt::format("buffers.{}", to_string(dtype));
     const std::uint32_t node = draft.names->add(name);
-    const Draft::Flat flat = draft.add_flat(name, buffers);
+    const Draft::Flat flat = draft.add_flat(name, specs);
     for (std::size_t i = 0; i < buffers.size(); ++i) draft.scaled_copy(buffers[i], flat.slices[i], 1, node);
     draft.wait(draft.post_collective(CollectiveKind::broadcast, group, flat.tensor, node), node);
     for (std::size_t i = 0; i < buffers.size(); ++i) draft.scaled_copy(flat.slices[i], buffers[i], 1, node);

@@ -12,19 +12,17 @@ void Draft::wait(std::uint32_t ticket, std::uint32_t node, std::int32_t microbat
   list.push_back({{.kind = InstructionKind::wait, .node = node, .microbatch = microbatch, .awaits = ticket}});
 }
 
-Draft::Flat Draft::add_flat(const std::string& name, const std::vector<std::uint32_t>& tensors, bool persistent) {
-  const Dtype dtype = role.tensors[tensors.at(0)].spec.dtype;
+Draft::Flat Draft::add_flat(const std::string& name, const std::vector<TensorSpec>& specs, bool persistent) {
+  const Dtype dtype = specs.at(0).dtype;
   std::int64_t elements = 0, offset = 0;
-  for (std::uint32_t tensor : tensors) {
-    const TensorSpec& spec = role.tensors[tensor].spec;
-    check_internal(spec.dtype == dtype, "'{}' holds {}, but '{}' is {}", name, to_string(dtype),
-                   role.tensors[tensor].name, to_string(spec.dtype));
+  for (const TensorSpec& spec : specs) {
+    check_internal(spec.dtype == dtype, "'{}' holds {} and {}", name, to_string(dtype), to_string(spec.dtype));
     elements += spec.elements();
   }
-  const Initial initial = persistent ? Initial{Initial::Kind::constant, 0, 0, 0} : Initial{};
+  const Initial initial = persistent ? Initial{Initial::Kind::constant, 0} : Initial{};
   Flat flat{role.add_tensor(name, {dtype, {elements}}, TensorClass::communication, persistent, initial), {}};
-  for (std::uint32_t tensor : tensors) {
-    const TensorSpec slice = role.tensors[tensor].spec.flat();
+  for (const TensorSpec& spec : specs) {
+    const TensorSpec slice = spec.flat();
     flat.slices.push_back(role.add_view(fmt::format("{}.{}", name, flat.slices.size()), slice, flat.tensor, offset));
     offset += slice.bytes();
   }

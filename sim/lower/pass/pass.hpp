@@ -1,9 +1,9 @@
 // Passes: what a strategy does beyond cutting and scheduling, as edits of the instruction lists before they become a
 // Program.
 //
-//   // `draft`: one stage, forward and backward done, gradients complete
+//   // `draft`: one role, forward and backward done, gradients complete where each was made
 //   add_buffer_broadcast(draft, /*group=*/0);
-//   add_gradient_buckets(draft, strategy, /*replicas=*/2, /*group=*/0);
+//   add_gradient_sums(draft, layout, groups);
 //   add_updates(draft, model);
 //   add_frees(draft);                                  // last: frees every storage after its last use
 //   program.roles.push_back(std::move(draft).finish());
@@ -11,9 +11,11 @@
 // Each pass is one file, its header comment shows a before and after in text form. The order is lower's.
 #pragma once
 
+#include <functional>
+
 #include "sim/model/model.hpp"
 #include "sim/program/program.hpp"
-#include "sim/strategy/strategy.hpp"
+#include "sim/strategy/layout.hpp"
 
 namespace sim {
 
@@ -24,12 +26,19 @@ struct DraftInstruction {
   std::uint32_t ticket = kNone;
 };
 
-/// One parameter of the stage.
+/// One parameter of the role.
 struct DraftParameter {
-  std::string name;                                // "conv1.weight"
-  std::uint32_t node = kNone;                      // index into Program::names
+  std::string name;            // "conv1.weight"
+  std::uint32_t node = kNone;  // index into Program::names
+  TensorSpec spec;
+  std::uint32_t sum_axes = 0;   // along which its gradient is to be summed
+  std::uint32_t copy_axes = 0;  // along which it is copied from the first coordinate (ParameterCycle::at_root)
+  bool is_home = true;          // it lives, and is updated, here
+  bool is_first = true;         // of those whose gradients are summed
   std::uint32_t weight = kNone, gradient = kNone;  // tensors
 };
+/// Of a mask of axes: the index of their group in the program.
+using GroupOf = std::function<std::uint32_t(std::uint32_t axes)>;
 
 struct Draft {
   WorkTable* works = nullptr;  // of the program that the role becomes part of
@@ -45,12 +54,12 @@ struct Draft {
   /// Posts and returns the ticket.
   std::uint32_t post(const Instruction& instruction);
   void wait(std::uint32_t ticket, std::uint32_t node, std::int32_t microbatch = -1);
-  /// A tensor that holds these, all of one dtype, one after the other, and its slices in their order (flat).
+  /// A tensor that holds such, all of one dtype, one after the other, and its slices in their order (flat).
   struct Flat {
     std::uint32_t tensor = kNone;
     std::vector<std::uint32_t> slices;
   };
-  Flat add_flat(const std::string& name, const std::vector<std::uint32_t>& tensors, bool persistent = false);
+  Flat add_flat(const std::string& name, const std::vector<TensorSpec>& specs, bool persistent = false);
   /// In place; its ticket.
   std::uint32_t post_collective(CollectiveKind kind, std::uint32_t group, std::uint32_t tensor, std::uint32_t node);
   /// Of any kind (sim/program/collective.hpp).
@@ -63,12 +72,25 @@ struct Draft {
   Role finish() &&;
 };
 
-/// DDP: rank 0's buffers to all replicas, before anything else.
+/// Parameters that travel together: of the same axes, at most so much.
+struct ParameterBucket {
+  std::size_t index = 0;  // among all
+  std::uint32_t axes = 0;
+  std::vector<std::uint32_t> parameters;  // indices of Draft::parameters
+  std::vector<TensorSpec> specs;
+};
+/// `parameters`: in the order in which they fill buckets. `axes`: sum_axes or copy_axes.
+std::vector<ParameterBucket> parameter_buckets(const Draft& draft, const std::vector<std::uint32_t>& parameters,
+                                               const ParameterCycle& cycle, std::uint32_t DraftParameter::*axes);
+
+/// DDP: the first rank's buffers to all of the group, before anything else.
 void add_buffer_broadcast(Draft& draft, std::uint32_t group);
-/// DDP: gradients into buckets, all-reduce, back; with strategy.overlap each bucket as soon as it is complete. Call it
-/// when the list ends with the last backward.
-void add_gradient_buckets(Draft& draft, const Strategy& strategy, std::uint32_t replicas, std::uint32_t group);
-/// The optimizer's update of every parameter, in the model's order, with its persistent states.
+/// R5: the root's parameters to all, who have none yet. Call it before the forward is written.
+void add_parameter_copies(Draft& draft, const ParameterCycle& cycle, const GroupOf& group_of);
+/// Gradients are summed over their axes: in buckets or one by one, after the backward or during it, for everyone or for
+/// the root, as the layout says. `mean`: of a loss that is one. Call it when the list ends with the last backward.
+void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const GroupOf& group_of);
+/// The optimizer's update of every parameter that is at home here, in the model's order, with its persistent states.
 void add_updates(Draft& draft, const Model& model);
 /// Frees every storage that isn't persistent after its last use (for a transfer: after its wait).
 void add_frees(Draft& draft);

@@ -12,6 +12,7 @@ namespace sim {
 
 void add_updates(Draft& draft, const Model& model) {
   for (const DraftParameter& parameter : draft.parameters) {
+    if (!parameter.is_home) continue;
     const TensorSpec spec = draft.role.tensors[parameter.weight].spec;
     const OpInstance op{model.optimizer.kind, model.optimizer.attributes, {spec}};
     Instruction update{.kind = InstructionKind::update,
@@ -21,7 +22,7 @@ void add_updates(Draft& draft, const Model& model) {
                        .writes = {parameter.weight}};
     for (const SavedSpec& state : op.signature().saved) {
       update.writes.push_back(draft.role.add_tensor(parameter.name + "." + state.name, state.spec,
-                                                    TensorClass::optimizer, true, {Initial::Kind::constant, 0, 0, 0}));
+                                                    TensorClass::optimizer, true, {Initial::Kind::constant, 0}));
       update.reads.push_back(update.writes.back());
     }
     draft.list.push_back({update});

@@ -14,6 +14,41 @@ Signature accumulate_signature(const OpInstance& op) {
   return {.output = op.inputs[0], .storage = OutputStorage::in_place};
 }
 
+std::int64_t dim_of(const OpInstance& op) {
+  const std::int64_t dim = op.integer("dim");
+  if (dim >= static_cast<std::int64_t>(op.inputs[0].shape.size()))
+    throw ConfigError("dim={} is outside the input {}", dim, to_string(op.inputs[0]));
+  return dim;
+}
+
+Signature slice_signature(const OpInstance& op) {
+  const auto dim = static_cast<std::size_t>(dim_of(op));
+  const std::int64_t begin = op.integer("begin"), part = op.integer("size");
+  Signature s{.output = op.inputs[0]};
+  if (begin + part > s.output.shape[dim])
+    throw ConfigError("op 'slice': {} from {} on is more than {} of {}", part, begin, s.output.shape[dim],
+                      to_string(op.inputs[0]));
+  s.output.shape[dim] = part;
+  return s;
+}
+
+Demand slice_demand(const OpInstance& op, Pass, std::uint32_t) {
+  const TensorSpec y = op.signature().output;
+  return {count(y), 2 * size(y)};
+}
+
+Signature blocks_signature(const OpInstance& op) {
+  const std::int64_t whole = op.inputs[0].shape[static_cast<std::size_t>(dim_of(op))],
+                     before_last = (op.integer("parts") - 1) * op.integer("block");
+  if (before_last >= whole)
+    throw ConfigError("op '{}': parts={} of block={} are more than {}", op.kind->name, op.integer("parts"),
+                      op.integer("block"), whole);
+  return {.output = op.inputs[0]};
+}
+
+const std::vector<AttributeSpec> kBlocks{
+    {"dim", true, 0, 0, 8}, {"parts", true, 0, 1, 1 << 20}, {.name = "block", .required = true, .minimum = 1}};
+
 Signature scalar(const OpInstance& op) { return {.output = {op.inputs[1].dtype, {}}}; }
 
 Demand read_demand(const OpInstance& op, Pass, std::uint32_t) { return {count(op.inputs[1]), size(op.inputs[1])}; }
@@ -31,6 +66,26 @@ std::vector<OpKind> helper_kinds() {
            .equation = "y = scale * x (into and out of communication buckets)",
            .role = OpRole::helper,
            .signature = like_input,  // a bucket's slice, a gradient: as many elements
+           .demand = per_element<1, 2>},
+          {.name = "slice",
+           .equation = "y = x[begin : begin + size] along dim",
+           .role = OpRole::helper,
+           .attributes = {{"dim", true, 0, 0, 8},
+                          {.name = "begin", .required = true},
+                          {.name = "size", .required = true, .minimum = 1}},
+           .signature = slice_signature,
+           .demand = slice_demand},
+          {.name = "pack",
+           .equation = "x cut along dim into blocks that each lie together; the last one takes the rest",
+           .role = OpRole::helper,
+           .attributes = kBlocks,
+           .signature = blocks_signature,
+           .demand = per_element<1, 2>},
+          {.name = "unpack",
+           .equation = "pack's inverse",
+           .role = OpRole::helper,
+           .attributes = kBlocks,
+           .signature = blocks_signature,
            .demand = per_element<1, 2>},
           {.name = "make_input",
            .equation = "x = normal(0, 1), made on the host in every step",

@@ -8,6 +8,17 @@ Signature mse_signature(const OpInstance& op) {
   return {.output = {op.inputs[0].dtype, {}}, .backward_reads = {{Operand::From::input, 0}, {Operand::From::input, 1}}};
 }
 
+/// The target is read by nobody.
+Signature sum_signature(const OpInstance& op) {
+  return {.output = {op.inputs[0].dtype, {}}, .backward_reads = {{Operand::From::input, 0}}};
+}
+
+std::vector<Rule> sum_rules(const OpInstance& op) {
+  std::vector<Rule> rules = loss_rules(op);
+  rules[0].output = partial();
+  return rules;
+}
+
 Signature cross_entropy_signature(const OpInstance& op) {
   need_rank(op, 2, "[batch, classes]");
   const TensorSpec& prediction = op.inputs[0];
@@ -36,7 +47,15 @@ std::vector<OpKind> loss_kinds() {
            .takes_class_indices = true,
            .signature = cross_entropy_signature,
            .demand = per_element<5, 2, 4>,
-           .rules = loss_rules}};
+           .rules = loss_rules},
+          {.name = "sum_loss",
+           .equation = "loss = sum(prediction): the gradient of every output is 1",
+           .role = OpRole::loss,
+           .inputs = 2,
+           .is_sum = true,
+           .signature = sum_signature,
+           .demand = per_element<1, 1>,
+           .rules = sum_rules}};
 }
 
 }  // namespace sim

@@ -16,10 +16,13 @@
 //   update                     parameter, gradient, states…                   parameter, states…
 //   accumulate                 a, b                                           a
 //   scaled_copy                x                                              y, which may exist
+//   slice                      x                                              y, which exists
+//   pack                       x                                              its blocks, which exist
+//   unpack                     the blocks                                     x, which exists
 //   make_input, make_target                                                   x, which exists
 //   read_result                loss, prediction, target
 //
-// An optimizer's one input is the parameter; `saved` of its signature are its states, zero at first; they live as
+// pack and unpack have one input, x: the blocks are as its attributes say. An optimizer's one input is the parameter; `saved` of its signature are its states, zero at first; they live as
 // long as the parameter.
 #pragma once
 
@@ -97,7 +100,7 @@ enum class OpRole : std::uint8_t {
   layer,      // a node of a model
   loss,       // the last node: inputs are prediction and target, the output is a scalar
   optimizer,  // a parameter update
-  helper      // what lowering inserts: accumulate, scaled_copy, make_input, make_target, read_result
+  helper      // what lowering inserts: accumulate, scaled_copy, slice, pack, unpack, make_input, make_target, read_result
 };
 
 struct OpInstance;
@@ -122,6 +125,8 @@ struct OpKind {
   bool matrix = false;  // its FLOPs are what torch.utils.flop_counter counts
   /// A loss whose target is i64[rows], the index of each sample's class; else it is one-hot: [rows, classes].
   bool takes_class_indices = false;
+  /// A loss that is a sum over the samples; else it is their mean.
+  bool is_sum = false;
   /// Autograd hands the parameters' gradients over in declaration order, or from the last to the first.
   bool last_gradient_first = false;
   std::vector<AttributeSpec> attributes = {};
@@ -153,6 +158,7 @@ struct OpInstance {
   }
   /// Which of the pass's reads change in place, counted from 0: each must be among the instruction's writes, too.
   [[nodiscard]] std::vector<std::uint32_t> changed_reads(Pass pass) const;
+  friend bool operator==(const OpInstance&, const OpInstance&) = default;
 };
 
 const Table<OpKind>& op_table();

@@ -66,6 +66,7 @@ const std::vector<Case> kCases{
     {"mse_loss", {}, {{1, 1}, {1, 1}}},
     {"cross_entropy", {}, {{4, 5}, {4}}},
     {"cross_entropy", {}, {{1, 2}, {1}}},
+    {"sum_loss", {}, {{3, 5}, {3, 5}}},
 };
 
 at::ScalarType scalar_type(sim::Dtype dtype) {

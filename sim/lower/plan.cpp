@@ -1,0 +1,226 @@
+#include "sim/lower/plan.hpp"
+
+#include <algorithm>
+
+#include "sim/error.hpp"
+
+namespace sim {
+namespace {
+
+using Kind = Placement::Kind;
+
+std::vector<Signature> signatures_of(const std::vector<OpInstance>& ops) {
+  std::vector<Signature> signatures;
+  for (const OpInstance& op : ops) signatures.push_back(op.signature());
+  return signatures;
+}
+
+}  // namespace
+
+Plan::Plan(const Model& m, Layout l)
+    : model(m),
+      layout(std::move(l)),
+      schedule(schedule_table().at(layout.schedule)),
+      stage_axis(layout.stage_axis()),
+      stages(stage_axis < layout.mesh.axes.size() ? layout.mesh.axes[stage_axis].size : 1),
+      microbatches(static_cast<std::int32_t>(layout.microbatches)),
+      one_loss(schedule.one_loss && microbatches > 1),
+      stage(m.nodes.size(), 0),
+      whole(m.instances(m.global_batch / layout.microbatches)),
+      needs_grad(m.outputs_need_grad()) {
+  if (one_loss) whole.back() = m.instances(m.global_batch).back();
+  whole_signatures = signatures_of(whole);
+  if (stage_axis < layout.mesh.axes.size())
+    for (std::size_t n = 0; n < stage.size(); ++n) stage[n] = layout.play[n][stage_axis].at;
+  for (std::size_t n = 0; n < stage.size(); ++n)
+    for (const int source : m.nodes[n].inputs)
+      if (source >= 0 && stage[static_cast<std::size_t>(source)] != stage[n])
+        edges[{stage[static_cast<std::size_t>(source)], stage[n]}].insert(source);
+  place_nodes();
+  resolve_sums();
+  make_roles();
+}
+
+void Plan::place_nodes() {
+  for (std::size_t n = 0; n < whole.size(); ++n) {
+    const std::size_t inputs = whole[n].inputs.size(), parameters = whole_signatures[n].parameters.size();
+    NodePlacements& node = placements.emplace_back();
+    node = {std::vector(inputs, everywhere()),
+            std::vector(inputs, everywhere()),
+            everywhere(),
+            everywhere(),
+            everywhere(),
+            std::vector(parameters, everywhere()),
+            std::vector(parameters, everywhere())};
+    OpInstance op = whole[n];
+    for (std::uint32_t axis = 0; axis < layout.mesh.axes.size(); ++axis) {
+      const Layout::Play& play = layout.play[n][axis];
+      if (axis == stage_axis) continue;
+      const auto set_all = [&](const auto& of) {
+        for (std::size_t k = 0; k < inputs; ++k) {
+          node.inputs[k][axis] = of.inputs.at(k);
+          node.grad_inputs[k][axis] = of.grad_inputs.at(k);
+        }
+        for (std::size_t p = 0; p < std::min(parameters, of.parameters.size()); ++p) {
+          node.parameters[p][axis] = of.parameters[p];
+          node.grad_parameters[p][axis] = of.grad_parameters.at(p);
+        }
+        node.output[axis] = of.output;
+        node.grad_output[axis] = of.grad_output;
+      };
+      if (play.at != Layout::Play::kAll) {
+        const std::vector<Placement> there(std::max(inputs, parameters), rooted(play.at));
+        set_all(Rule{.inputs = there,
+                     .parameters = there,
+                     .output = there[0],
+                     .grad_output = there[0],
+                     .grad_inputs = there,
+                     .grad_parameters = there});
+      } else if (!play.rule.empty()) {
+        try {
+          const Rule rule = rule_of(op, play.rule);
+          set_all(rule);
+          op = part_of(op, rule, layout.mesh.axes[axis], 0);
+        } catch (const ConfigError& error) {
+          throw ConfigError("model '{}', node '{}': {}", model.name, model.nodes[n].name, error.what());
+        }
+      }
+    }
+  }
+}
+
+/// A sum is made for all readers at once: of what they need where they agree, else of all of it for everyone.
+void Plan::resolve_sums() {
+  for (NodePlacements& node : placements) node.resolved = node.output;
+  for (std::uint32_t axis = 0; axis < layout.mesh.axes.size(); ++axis)
+    for (std::size_t n = 0; n < whole.size(); ++n) {
+      if (placements[n].output[axis].kind != Kind::partial || n + 1 == whole.size()) continue;
+      std::optional<Placement> need;
+      bool agree = !layout.rooted;
+      for (std::size_t reader = n + 1; reader < whole.size(); ++reader)
+        for (std::size_t k = 0; k < model.nodes[reader].inputs.size(); ++k) {
+          if (model.nodes[reader].inputs[k] != static_cast<int>(n)) continue;
+          const Placement& of_reader = placements[reader].inputs[k][axis];
+          agree &= !need || *need == of_reader;
+          need = of_reader;
+        }
+      placements[n].resolved[axis] = agree ? need.value_or(replicate()) : replicate();
+    }
+}
+
+std::uint32_t Plan::axes_of(const Placements& placements, Placement::Kind kind) {
+  std::uint32_t axes = 0;
+  for (std::uint32_t axis = 0; axis < placements.size(); ++axis)
+    if (placements[axis].kind == kind) axes |= 1U << axis;
+  return axes;
+}
+
+const Placements& Plan::batch(int source) const { return source == kModelInput ? layout.input : layout.target; }
+
+std::optional<TensorSpec> Plan::local(const TensorSpec& whole_spec, const Placements& of, const RolePlan& role) const {
+  const auto ranges = piece(whole_spec.shape, of, layout.mesh, role.rank);
+  if (!ranges) return std::nullopt;
+  TensorSpec spec = whole_spec;
+  std::ranges::transform(*ranges, spec.shape.begin(), &Range::size);
+  return spec;
+}
+
+std::uint32_t Plan::role_at(const RolePlan& role, std::uint32_t other_stage) const {
+  std::vector<std::uint32_t> at = role.at;
+  at.at(stage_axis) = other_stage;
+  return static_cast<std::uint32_t>(std::ranges::find(roles, at, &RolePlan::at) - roles.begin());
+}
+
+RolePlan Plan::role_of(const std::vector<std::uint32_t>& at) const {
+  RolePlan role{.at = at};
+  const std::vector<Axis>& axes = layout.mesh.axes;
+  for (std::uint32_t axis = 0; axis < axes.size(); ++axis) {
+    role.rank = role.rank * axes[axis].size + at[axis];
+    if (axis == stage_axis) role.stage = at[axis];
+  }
+  for (std::size_t n = 0; n < whole.size(); ++n) {
+    OpInstance op = whole[n];
+    bool plays = true;
+    for (std::uint32_t axis = 0; axis < axes.size(); ++axis) {
+      const Layout::Play& play = layout.play[n][axis];
+      if (axis == stage_axis) continue;
+      plays &= play.at == Layout::Play::kAll || play.at == at[axis];
+      if (play.rule.empty()) continue;
+      try {
+        op = part_of(op, rule_of(op, play.rule), axes[axis], at[axis]);
+      } catch (const ConfigError& error) {
+        throw ConfigError("model '{}', node '{}': {}", model.name, model.nodes[n].name, error.what());
+      }
+    }
+    role.plays.push_back(plays);
+    role.signatures.push_back(op.signature());
+    role.ops.push_back(std::move(op));
+  }
+  return role;
+}
+
+/// Along an axis ranks differ by their stages; or the first, where something lies there only; and the last, where it has a
+/// part of another size, or something lies there only.
+void Plan::make_roles() {
+  const std::vector<Axis>& axes = layout.mesh.axes;
+  const std::vector<std::uint32_t> origin(axes.size(), 0);
+  std::vector<std::vector<std::vector<std::uint32_t>>> classes;  // [axis][class]: coordinates
+  for (std::uint32_t axis = 0; axis < axes.size(); ++axis) {
+    std::vector<std::vector<std::uint32_t>>& of_axis = classes.emplace_back();
+    const std::uint32_t size = axes[axis].size;
+    std::vector<std::uint32_t> last = origin;
+    last[axis] = size - 1;
+    const bool first_differs =
+        layout.rooted || layout.parameters.at_root ||
+        std::ranges::any_of(layout.play, [&](const auto& play) { return play[axis].at != Layout::Play::kAll; });
+    const bool last_differs =
+        axis != stage_axis && axes[axis].rest != Rest::forbidden && role_of(origin).ops != role_of(last).ops;
+    for (std::uint32_t c = 0; c < size; ++c) {
+      const bool starts_one =
+          c == 0 || axis == stage_axis || (c == 1 && first_differs) || (c + 1 == size && last_differs);
+      if (starts_one) of_axis.emplace_back();
+      of_axis.back().push_back(c);
+    }
+  }
+  std::vector<std::vector<std::vector<std::uint32_t>>> products{{}};  // [role][axis]: coordinates
+  for (const auto& of_axis : classes) {
+    std::vector<std::vector<std::vector<std::uint32_t>>> longer;
+    for (const auto& product : products)
+      for (const auto& coordinates : of_axis) {
+        longer.push_back(product);
+        longer.back().push_back(coordinates);
+      }
+    products = std::move(longer);
+  }
+  for (const auto& product : products) {
+    std::vector<std::uint32_t> at, ranks{0};
+    std::string name;
+    for (std::uint32_t axis = 0; axis < axes.size(); ++axis) {
+      at.push_back(product[axis][0]);
+      std::vector<std::uint32_t> inner;
+      for (const std::uint32_t rank : ranks)
+        for (const std::uint32_t c : product[axis]) inner.push_back(rank * axes[axis].size + c);
+      ranks = std::move(inner);
+      if (axis != stage_axis && classes[axis].size() == 1) continue;
+      const std::string part =
+          axis == stage_axis ? fmt::format("stage{}", at.back()) : fmt::format("{}={}", axes[axis].name, at.back());
+      name += (name.empty() ? "" : ".") + part;
+    }
+    RolePlan role = role_of(at);
+    role.name = name.empty() ? "all" : name;
+    role.ranks = std::move(ranks);
+    roles.push_back(std::move(role));
+  }
+}
+
+std::uint32_t Tables::group(std::uint32_t axes) {
+  const auto known = std::ranges::find(groups, axes, &Group::axes);
+  if (known != groups.end()) return static_cast<std::uint32_t>(known - groups.begin());
+  std::string name;
+  for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis)
+    if (axes >> axis & 1U) name += (name.empty() ? "" : ".") + mesh.axes[axis].name;
+  groups.emplace_back(name, axes, mesh);
+  return static_cast<std::uint32_t>(groups.size() - 1);
+}
+
+}  // namespace sim

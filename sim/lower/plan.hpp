@@ -1,0 +1,100 @@
+// What lowering needs to know of a model on a layout, once for all roles; and of the ranks of one role.
+//
+//   const Plan plan(model, layout_of(model, strategy));
+//   for (const RolePlan& role : plan.roles()) role.ops[n];   // node n as these ranks play it
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/model/op/rule.hpp"
+#include "sim/program/program.hpp"
+#include "sim/strategy/layout.hpp"
+#include "sim/strategy/schedule/schedule.hpp"
+
+namespace sim {
+
+/// A placement for each axis of the mesh; along the stages' axis always R.
+using Placements = std::vector<Placement>;
+
+/// Where the tensors of a node lie: what its rules need and give, by axis.
+struct NodePlacements {
+  std::vector<Placements> inputs, grad_inputs;  // by input
+  Placements output, grad_output;
+  /// The output as its readers find it: sums are made at once, of what they need where all need the same.
+  Placements resolved;
+  std::vector<Placements> parameters, grad_parameters;  // by parameter
+};
+
+/// Ranks that do the same.
+struct RolePlan {
+  std::string name;
+  std::vector<std::uint32_t> at;     // coordinates of the first of them
+  std::uint32_t rank = 0;            // the first of them
+  std::vector<std::uint32_t> ranks;  // ascending
+  std::uint32_t stage = 0;
+  std::vector<OpInstance> ops;  // by node: with the shapes of a microbatch's part
+  std::vector<Signature> signatures;
+  std::vector<bool> plays;  // by node; of every stage
+};
+
+class Plan {
+ public:
+  /// ConfigError where a node has no such rule, or a size can't be cut so.
+  Plan(const Model& model, Layout layout);
+
+  const Model& model;
+  const Layout layout;
+  const ScheduleKind& schedule;
+  const std::uint32_t stage_axis, stages;
+  const std::int32_t microbatches;
+  const bool one_loss;               // on all microbatches together: its op has the shapes of all of them
+  std::vector<std::uint32_t> stage;  // of every node
+  std::vector<OpInstance> whole;     // of every node: all samples of a microbatch, all channels
+  std::vector<Signature> whole_signatures;
+  std::vector<NodePlacements> placements;  // of every node
+  std::vector<bool> needs_grad;
+  std::vector<RolePlan> roles;
+  /// Nodes of stage `from` whose output a later stage `to` reads, in the model's order.
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::set<int>> edges;
+
+  [[nodiscard]] std::vector<Action> actions(std::uint32_t of_stage) const {
+    return schedule.stage(of_stage, stages, microbatches);
+  }
+  /// The role that does the same as this one at another stage.
+  [[nodiscard]] std::uint32_t role_at(const RolePlan& role, std::uint32_t other_stage) const;
+  /// The part of a whole tensor that the role's first rank has; nullopt: nothing.
+  [[nodiscard]] std::optional<TensorSpec> local(const TensorSpec& whole_spec, const Placements& placements,
+                                                const RolePlan& role) const;
+  /// Those along which ranks have running statistics of their own.
+  [[nodiscard]] std::uint32_t axes_of_rows() const { return axes_of(layout.rows, Placement::Kind::shard); }
+  /// Where the model's input or target lies before the step.
+  [[nodiscard]] const Placements& batch(int source) const;
+  /// Axes along which a placement is of this kind, as a mask.
+  [[nodiscard]] static std::uint32_t axes_of(const Placements& placements, Placement::Kind kind);
+  [[nodiscard]] Placements everywhere() const { return Placements(layout.mesh.axes.size(), replicate()); }
+
+ private:
+  void place_nodes();
+  void resolve_sums();
+  void make_roles();
+  [[nodiscard]] RolePlan role_of(const std::vector<std::uint32_t>& at) const;
+};
+
+/// What the roles share of the program under construction.
+struct Tables {
+  WorkTable works;
+  NameTable names;
+  std::vector<Group>& groups;
+  const Mesh& mesh;
+
+  explicit Tables(Program& program)
+      : works(program.works), names(program.names), groups(program.groups), mesh(program.mesh) {}
+  /// The index of the group of these axes, named after them.
+  std::uint32_t group(std::uint32_t axes);
+};
+
+}  // namespace sim

@@ -1,0 +1,473 @@
+#include "sim/lower/role_builder.hpp"
+
+#include <algorithm>
+
+#include "sim/error.hpp"
+
+namespace sim {
+namespace {
+
+std::string versioned(const std::string& name, std::int32_t mb) {
+  return mb < 0 ? name + ".all" : fmt::format("{}#{}", name, mb);
+}
+
+}  // namespace
+
+RoleBuilder::RoleBuilder(const Plan& plan, const RolePlan& role, Tables& tables)
+    : plan_(plan),
+      role_(role),
+      tables_(tables),
+      redistribution_(plan, role, tables, draft_),
+      works_(plan.model.nodes.size()),
+      labels_(plan.model.nodes.size(), kNone) {
+  draft_.works = &tables.works;
+  draft_.names = &tables.names;
+  draft_.role.name = role.name;
+  draft_.role.ranks = role.ranks;
+  for (std::size_t n = 0; n < plan.model.nodes.size(); ++n)
+    if (plan.stage[n] == role.stage) nodes_.push_back(static_cast<int>(n));
+  for (const auto& [pair, nodes] : plan.edges) {
+    const auto tensors = static_cast<std::uint32_t>(nodes.size());
+    std::uint32_t tag = 0;
+    for (const int n : nodes) {
+      if (pair.second == role.stage) before_.push_back({pair.first, n, tag, tensors});
+      if (pair.first == role.stage) after_.push_back({pair.second, n, tag, tensors});
+      ++tag;
+    }
+  }
+  add_persistent();
+  if (plan.layout.parameters.at_root)
+    add_parameter_copies(draft_, plan.layout.parameters, [&](std::uint32_t axes) { return tables_.group(axes); });
+}
+
+Draft RoleBuilder::build() {
+  std::int32_t forwards = 0, backwards = 0;
+  for (const Action& action : plan_.actions(role_.stage)) {
+    if (action.kind == Action::Kind::forward) {
+      forward(action.microbatch);
+      if (++forwards == plan_.microbatches && plan_.one_loss && plan_.stage.back() == role_.stage) loss_of_all();
+    } else {
+      backward(action.microbatch, ++backwards == plan_.microbatches);
+    }
+  }
+  for (const auto& [peer, sends] : gradient_sends_) wait_all(sends);
+  return std::move(draft_);
+}
+
+// ---- Names and shapes ----
+
+TensorSpec RoleBuilder::whole_spec(int source, std::int32_t mb) const {
+  if (source >= 0)
+    return mb == kAll ? plan_.whole.back().inputs[0] : plan_.whole_signatures[static_cast<std::size_t>(source)].output;
+  const std::int64_t rows = plan_.model.global_batch / (mb == kAll ? 1 : plan_.microbatches);
+  return source == kModelInput ? plan_.model.input_spec(rows) : plan_.model.target_spec(rows);
+}
+
+std::string RoleBuilder::value_name(int source, std::int32_t mb) const {
+  return versioned(source == kModelInput ? "input" : source == kModelTarget ? "target" : node(source).name, mb);
+}
+
+std::string RoleBuilder::gradient_name(int n, std::int32_t mb) const { return "grad." + value_name(n, mb); }
+
+std::uint32_t RoleBuilder::name_of(int source) {
+  if (source < 0) return tables_.names.add(source == kModelInput ? "input" : "target");
+  std::uint32_t& label = labels_[static_cast<std::size_t>(source)];
+  if (label == kNone) label = tables_.names.add(node(source).name);
+  return label;
+}
+
+std::uint32_t RoleBuilder::add_activation(const std::string& name, const TensorSpec& spec) {
+  return draft_.role.add_tensor(name, spec, TensorClass::activation);
+}
+
+// ---- What there is before the step ----
+
+void RoleBuilder::add_persistent() {
+  for (const int n : nodes_) {
+    if (plays(n)) {
+      for (std::size_t p = 0; p < signature(n).parameters.size(); ++p) add_parameter(n, signature(n).parameters[p], p);
+      for (const BufferSpec& b : signature(n).buffers) {
+        buffers_[n].push_back(draft_.role.add_tensor(node(n).name + "." + b.name, b.spec, TensorClass::buffer, true,
+                                                     {Initial::Kind::constant, b.initial_value}));
+        draft_.buffers.push_back(buffers_[n].back());
+      }
+    }
+    for (const int source : node(n).inputs)
+      if (source < 0 && !values_.contains({source, 0})) add_batch(source);
+  }
+}
+
+/// Where the cycle is at_root the others have no weight yet: add_parameter_copies makes it.
+void RoleBuilder::add_parameter(int n, const ParameterSpec& part, std::size_t index) {
+  const ParameterSpec& whole = plan_.whole_signatures[static_cast<std::size_t>(n)].parameters[index];
+  const Placements& on = placed(n).parameters[index];
+  DraftParameter parameter{.name = node(n).name + "." + part.name,
+                           .node = name_of(n),
+                           .spec = part.spec,
+                           .sum_axes = Plan::axes_of(placed(n).grad_parameters[index], Placement::Kind::partial)};
+  if (plan_.layout.parameters.at_root)
+    for (std::uint32_t axis = 0; axis < on.size(); ++axis) {
+      if (axis == plan_.stage_axis || on[axis].kind != Placement::Kind::replicate) continue;
+      parameter.copy_axes |= 1U << axis;
+      parameter.is_home &= role_.at[axis] == 0;
+    }
+  for (std::uint32_t axis = 0; axis < on.size(); ++axis)
+    parameter.is_first &= (parameter.sum_axes >> axis & 1U) == 0 || role_.at[axis] == 0;
+  const Initial initial{Initial::Kind::uniform, whole.initial_center, whole.initial_bound};
+  if (parameter.is_home)
+    parameter.weight =
+        part.spec == whole.spec
+            ? draft_.role.add_tensor(parameter.name, part.spec, TensorClass::weight, true, initial)
+            : draft_.role.add_piece(parameter.name, part.spec, TensorClass::weight, initial, whole.spec.shape, on);
+  parameters_[n].push_back(static_cast<std::uint32_t>(draft_.parameters.size()));
+  draft_.parameters.push_back(std::move(parameter));
+}
+
+/// The model's input or target: one persistent tensor, a view of it per microbatch.
+void RoleBuilder::add_batch(int source) {
+  const bool is_target = source == kModelTarget;
+  const std::string name = is_target ? "target" : "input";
+  const Placements& where = plan_.batch(source);
+  const TensorSpec whole = whole_spec(source, kAll);
+  const std::optional<TensorSpec> mine = plan_.local(whole, where, role_),
+                                  part = plan_.local(whole_spec(source, 0), where, role_);
+  if (!mine) {
+    for (std::int32_t mb = kAll; mb < plan_.microbatches; ++mb) hold(source, mb, where, kNone);
+    return;
+  }
+  const Initial initial{is_target ? Initial::Kind::model_target : Initial::Kind::model_input};
+  const std::uint32_t tensor =
+      *mine == whole ? draft_.role.add_tensor(name, whole, TensorClass::input, true, initial)
+                     : draft_.role.add_piece(name, *mine, TensorClass::input, initial, whole.shape, where);
+  hold(source, kAll, where, tensor);
+  if (plan_.model.timing == Timing::tutorial && is_target)
+    add_host_work("make_target", {{"classes", static_cast<double>(plan_.model.classes)}}, name, {}, {tensor});
+  else if (plan_.model.timing == Timing::tutorial)
+    add_host_work("make_input", {}, name, {}, {tensor});
+  for (std::int32_t mb = 0; mb < plan_.microbatches; ++mb)
+    hold(source, mb, where,
+         plan_.microbatches == 1 ? tensor
+                                 : draft_.role.add_view(versioned(name, mb), *part, tensor, mb * part->bytes()));
+}
+
+/// The host's work of Timing: what makes tensors at the list's end, what only reads at the end of the step.
+void RoleBuilder::add_host_work(std::string_view kind, const Attributes& attributes, const std::string& name,
+                                const std::vector<std::uint32_t>& reads, const std::vector<std::uint32_t>& writes,
+                                std::int32_t mb) {
+  const OpKind& op_kind = op_table().at(kind);
+  std::vector<TensorSpec> inputs;
+  for (const std::uint32_t tensor : reads.empty() ? writes : reads) inputs.push_back(draft_.role.tensors[tensor].spec);
+  const std::uint32_t work =
+      draft_.works->add({{&op_kind, complete_attributes(op_kind, attributes, name), inputs}, Pass::forward, 0});
+  (writes.empty() ? draft_.last : draft_.list)
+      .push_back({{.work = work, .node = draft_.names->add(name), .microbatch = mb, .reads = reads, .writes = writes}});
+}
+
+// ---- To and from other stages ----
+
+/// The tag is unique per direction, microbatch and tensor.
+RoleBuilder::Pending RoleBuilder::post(InstructionKind kind, const Edge& edge, std::int32_t mb, std::uint32_t tensor) {
+  Instruction i{.kind = kind,
+                .node = name_of(edge.node),
+                .microbatch = mb,
+                .peer = plan_.role_at(role_, edge.peer),
+                .tag = static_cast<std::uint32_t>(mb) * edge.tensors + edge.tag};
+  (kind == InstructionKind::send ? i.reads : i.writes) = {tensor};
+  return {draft_.post(i), i.node, mb};
+}
+
+void RoleBuilder::wait_all(const std::vector<Pending>& pending) {
+  for (const Pending& p : pending) draft_.wait(p.ticket, p.node, p.microbatch);
+}
+
+/// Waits for the gradients that `peer` has received for certain: it executed their backwards before it sent this
+/// forward's input. So they needn't be kept until the end of the step.
+void RoleBuilder::wait_received(std::uint32_t peer, std::vector<Pending>& sends, std::int32_t mb) {
+  std::erase_if(sends, [&](const Pending& p) {
+    if (place_of(peer, Action::Kind::backward, p.microbatch) > place_of(peer, Action::Kind::forward, mb)) return false;
+    draft_.wait(p.ticket, p.node, p.microbatch);
+    return true;
+  });
+}
+
+/// Where an action stands in the schedule of a stage.
+std::size_t RoleBuilder::place_of(std::uint32_t stage, Action::Kind kind, std::int32_t mb) {
+  const auto index = [](const Action& action) {
+    return 2 * static_cast<std::size_t>(action.microbatch) + (action.kind == Action::Kind::forward ? 0 : 1);
+  };
+  std::vector<std::size_t>& places = places_[stage];
+  if (places.empty()) {
+    const std::vector<Action> actions = plan_.actions(stage);
+    places.resize(actions.size());
+    for (std::size_t at = 0; at < actions.size(); ++at) places[index(actions[at])] = at;
+  }
+  return places[index({kind, mb})];
+}
+
+// ---- Values ----
+
+void RoleBuilder::hold(int source, std::int32_t mb, const Placements& where, std::uint32_t tensor) {
+  values_[{source, mb}] = {{where, {tensor}}};
+}
+
+std::uint32_t RoleBuilder::made(int source, std::int32_t mb) const {
+  return values_.at({source, mb}).front().value.tensor;
+}
+
+std::uint32_t RoleBuilder::bring(int source, std::int32_t mb, const Placements& where) {
+  std::vector<Held>& held = values_.at({source, mb});
+  if (const auto here = std::ranges::find(held, where, &Held::where); here != held.end()) return here->value.tensor;
+  Value value = held.front().value;
+  value.exclusive = false;
+  value = redistribution_.move(value, whole_spec(source, mb), held.front().where, where, value_name(source, mb),
+                               name_of(source), mb);
+  held.push_back({where, value});
+  return value.tensor;
+}
+
+// ---- Forward ----
+
+void RoleBuilder::forward(std::int32_t mb) {
+  std::vector<Pending> received;
+  for (const Edge& edge : before_) {
+    const std::uint32_t tensor = add_activation(value_name(edge.node, mb), signature(edge.node).output);
+    received.push_back(post(InstructionKind::recv, edge, mb, tensor));
+    hold(edge.node, mb, placed(edge.node).resolved, tensor);
+  }
+  wait_all(received);
+  for (auto& [peer, sends] : gradient_sends_) wait_received(peer, sends, mb);
+  for (const int n : nodes_) {
+    if (plan_.one_loss && n == loss_node()) continue;
+    forward_node(n, mb);
+    for (const Edge& edge : after_)
+      if (edge.node == n) activation_sends_[mb].push_back(post(InstructionKind::send, edge, mb, made(n, mb)));
+  }
+}
+
+Instruction RoleBuilder::compute(int n, std::int32_t mb, Pass pass, std::uint32_t grads) {
+  OfNode& known = works_[static_cast<std::size_t>(n)];
+  std::uint32_t& work = pass == Pass::forward ? known.forward : known.backward;
+  if (work == kNone) work = tables_.works.add({op(n), pass, grads});
+  return {.work = work, .node = name_of(n), .microbatch = mb};
+}
+
+void RoleBuilder::forward_node(int n, std::int32_t mb) {
+  const NodePlacements& placements = placed(n);
+  std::vector<std::uint32_t> inputs;
+  for (std::size_t k = 0; k < node(n).inputs.size(); ++k)
+    inputs.push_back(bring(node(n).inputs[k], mb, placements.inputs[k]));
+  hold(n, mb, placements.output, plays(n) ? add_output(n, mb, inputs) : kNone);
+  if (placements.resolved == placements.output) return;
+  const Value sum = redistribution_.move({made(n, mb)}, whole_spec(n, mb), placements.output, placements.resolved,
+                                         value_name(n, mb), name_of(n), mb);
+  hold(n, mb, placements.resolved, sum.tensor);
+}
+
+/// Plays the node; its output.
+std::uint32_t RoleBuilder::add_output(int n, std::int32_t mb, const std::vector<std::uint32_t>& inputs) {
+  const Signature& s = signature(n);
+  const std::string name = value_name(n, mb);
+  inputs_[{n, mb}] = inputs;
+  if (s.storage == OutputStorage::view)  // no instruction: only another shape of the same storage
+    return draft_.role.add_view(name, s.output, inputs[0]);
+  Instruction i = compute(n, mb, Pass::forward, 0);
+  i.reads = inputs;
+  for (const std::uint32_t p : parameters_[n]) i.reads.push_back(draft_.parameters[p].weight);
+  i.reads.insert(i.reads.end(), buffers_[n].begin(), buffers_[n].end());
+  i.writes = {s.storage == OutputStorage::in_place ? draft_.role.add_view(name, s.output, i.reads[0])
+                                                   : add_activation(name, s.output)};
+  for (const SavedSpec& saved : s.saved) {
+    i.writes.push_back(add_activation(fmt::format("{}.{}", name, saved.name), saved.spec));
+    saved_[{n, mb}].push_back(i.writes.back());
+  }
+  i.writes.insert(i.writes.end(), buffers_[n].begin(), buffers_[n].end());
+  const std::uint32_t output = i.writes[0];
+  draft_.list.push_back({std::move(i)});
+  if (n == loss_node() && plan_.model.timing == Timing::epoch)
+    add_host_work("read_result", {}, node(n).name, {output, inputs[0], inputs[1]}, {}, mb);
+  return output;
+}
+
+/// The loss of all microbatches' outputs, and its gradient, whose parts the microbatches' backwards start from.
+void RoleBuilder::loss_of_all() {
+  const int loss = loss_node(), output = node(loss).inputs[0];
+  const TensorSpec part = signature(output).output;
+  const std::string name = value_name(output, kAll);
+  const std::uint32_t index = name_of(loss), all = add_activation(name, op(loss).inputs[0]);
+  hold(output, kAll, placed(output).resolved, all);
+  for (std::int32_t mb = 0; mb < plan_.microbatches; ++mb) {
+    const std::uint32_t slice =
+        draft_.role.add_view(fmt::format("{}.{}", name, mb), part.flat(), all, mb * part.bytes());
+    draft_.scaled_copy(made(output, mb), slice, 1, index);
+  }
+  forward_node(loss, kAll);
+  backward_node(loss, kAll, /*last=*/true);
+  const std::uint32_t gradient = gradient_of(output, kAll).tensor;
+  for (std::int32_t mb = 0; mb < plan_.microbatches; ++mb)
+    contribute(output, mb, placed(output).grad_output,
+               {draft_.role.add_view(gradient_name(output, mb), part, gradient, mb * part.bytes())});
+}
+
+// ---- Backward ----
+
+void RoleBuilder::backward(std::int32_t mb, bool last) {
+  // The next stage has long received what was sent: it has executed this microbatch's forward before its gradient can
+  // come.
+  wait_all(activation_sends_[mb]);
+  std::vector<Pending> received;
+  std::vector<std::pair<int, Value>> arrived;
+  for (const Edge& edge : after_) {
+    if (!needs_grad(edge.node)) continue;
+    const std::uint32_t tensor = add_activation(fmt::format("{}.from.stage{}", gradient_name(edge.node, mb), edge.peer),
+                                                signature(edge.node).output);
+    received.push_back(post(InstructionKind::recv, edge, mb, tensor));
+    arrived.push_back({edge.node, {tensor}});
+  }
+  wait_all(received);
+  for (const auto& [source, gradient] : arrived) contribute(source, mb, placed(source).grad_output, gradient);
+  for (auto n = nodes_.rbegin(); n != nodes_.rend(); ++n)
+    if (!plan_.one_loss || *n != loss_node()) backward_node(*n, mb, last);
+  for (const Edge& edge : before_)
+    if (needs_grad(edge.node))
+      gradient_sends_[edge.peer].push_back(post(InstructionKind::send, edge, mb, gradient_of(edge.node, mb).tensor));
+}
+
+/// A rank's loss is the mean over its samples, or their sum.
+double RoleBuilder::loss_scale(std::int32_t mb) const {
+  if (node(loss_node()).kind->is_sum) return 1;
+  const double of_microbatch = mb == kAll ? 1.0 : 1.0 / static_cast<double>(plan_.microbatches);
+  if (plan_.layout.parameters.is_mean) return of_microbatch;
+  return of_microbatch * static_cast<double>(op(loss_node()).inputs[0].shape[0]) /
+         static_cast<double>(plan_.whole.back().inputs[0].shape[0]);
+}
+
+void RoleBuilder::backward_of_alias(int n, std::int32_t mb) {
+  const std::vector<int>& inputs = node(n).inputs;
+  const Value output = gradient_of(n, mb);
+  for (std::size_t input = 0; input < inputs.size(); ++input) {
+    if (!needs_grad(inputs[input])) continue;
+    Value part;
+    if (plays(n))
+      part = {draft_.role.add_view(fmt::format("{}.via.{}.{}", gradient_name(inputs[input], mb), node(n).name, input),
+                                   op(n).inputs[input], output.tensor),
+              output.exclusive && inputs.size() == 1};  // one reader keeps it exclusive (flatten); two share it (add)
+    contribute(inputs[input], mb, placed(n).grad_inputs[input], part);
+  }
+}
+
+void RoleBuilder::backward_node(int n, std::int32_t mb, bool last) {
+  if (!needs_grad(n)) return;
+  const Signature& s = signature(n);
+  const std::vector<int>& inputs = node(n).inputs;
+  if (s.backward_is_alias) return backward_of_alias(n, mb);
+  const bool is_loss = node(n).kind->role == OpRole::loss;
+  const Value output = is_loss ? Value{} : gradient_of(n, mb);
+  const std::uint32_t grads = plan_.model.grads(static_cast<std::size_t>(n), plan_.needs_grad);
+  std::vector<std::pair<std::size_t, Value>> contributions;  // by input
+  if (!plays(n)) {
+    for (std::size_t input = 0; input < inputs.size(); ++input)
+      if (grads & (1U << input)) contribute(inputs[input], mb, placed(n).grad_inputs[input], {});
+    return;
+  }
+  Instruction i = compute(n, mb, Pass::backward, grads);
+  if (is_loss)
+    i.scale = loss_scale(mb);
+  else
+    i.reads.push_back(output.tensor);
+  for (const Operand& operand : s.backward_reads) i.reads.push_back(operand_tensor(n, mb, operand));
+  for (std::size_t input = 0; input < inputs.size(); ++input) {
+    if (!(grads & (1U << input))) continue;
+    std::string name = gradient_name(inputs[input], mb);
+    if (gradients_.contains({inputs[input], mb}) || !contributions.empty())
+      name += fmt::format(".via.{}.{}", node(n).name, input);
+    i.writes.push_back(add_activation(name, op(n).inputs[input]));
+    contributions.push_back({input, {i.writes.back()}});
+  }
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> additions;  // parameter gradient, this microbatch's part of it
+  for (const std::uint32_t p : parameters_[n]) {
+    DraftParameter& parameter = draft_.parameters[p];
+    const bool first = parameter.gradient == kNone;
+    const std::string name = "grad." + parameter.name;
+    i.writes.push_back(
+        draft_.role.add_tensor(first ? name : versioned(name, mb), parameter.spec, TensorClass::gradient));
+    if (first)
+      parameter.gradient = i.writes.back();
+    else
+      additions.push_back({parameter.gradient, i.writes.back()});
+  }
+  const std::uint32_t label = i.node;
+  draft_.list.push_back({std::move(i)});
+  for (const auto& [total, part] : additions) accumulate(total, part, label, mb);
+  std::vector<std::uint32_t>& arrival = draft_.arrival;
+  if (last) arrival.insert(arrival.end(), parameters_[n].begin(), parameters_[n].end());
+  if (last && node(n).kind->last_gradient_first)
+    std::reverse(arrival.end() - static_cast<std::ptrdiff_t>(parameters_[n].size()), arrival.end());
+  for (const auto& [input, gradient] : contributions)
+    contribute(inputs[input], mb, placed(n).grad_inputs[input], gradient);
+}
+
+std::uint32_t RoleBuilder::operand_tensor(int n, std::int32_t mb, const Operand& operand) const {
+  const auto index = static_cast<std::size_t>(operand.index);
+  switch (operand.from) {
+    case Operand::From::input:
+      return inputs_.at({n, mb})[index];
+    case Operand::From::output:
+      return made(n, mb);
+    case Operand::From::parameter:
+      return draft_.parameters[parameters_.at(n)[index]].weight;
+    case Operand::From::saved:
+      return saved_.at({n, mb})[index];
+  }
+  throw InternalError("operand of node '{}'", node(n).name);
+}
+
+/// Another reader's gradient of the output of node n: those that lie alike are added at once.
+void RoleBuilder::contribute(int n, std::int32_t mb, const Placements& where, Value part) {
+  std::vector<Held>& held = gradients_[{n, mb}];
+  if (const auto here = std::ranges::find(held, where, &Held::where); here != held.end())
+    add_up(n, mb, here->value, part);
+  else
+    held.push_back({where, part});
+}
+
+/// The gradient of all readers, where the node's backward needs it.
+Value RoleBuilder::gradient_of(int n, std::int32_t mb) {
+  std::vector<Held>& held = gradients_.at({n, mb});
+  const Placements& where = placed(n).grad_output;
+  std::optional<Value> total;
+  for (Held& part : held) {
+    if (part.where != where)
+      part.value =
+          redistribution_.move(part.value, whole_spec(n, mb), part.where, where, gradient_name(n, mb), name_of(n), mb);
+    if (total)
+      add_up(n, mb, *total, part.value);
+    else
+      total = part.value;
+  }
+  held = {{where, *total}};
+  return *total;
+}
+
+/// The first is kept, further ones are added in place where nobody else uses the storage.
+void RoleBuilder::add_up(int n, std::int32_t mb, Value& total, Value part) {
+  if (total.tensor == kNone) return;
+  const std::uint32_t name = name_of(n);
+  if (!total.exclusive && !part.exclusive) {
+    const TensorSpec spec = draft_.role.tensors[total.tensor].spec;
+    const std::uint32_t fresh = add_activation(gradient_name(n, mb) + ".sum", spec);
+    draft_.scaled_copy(total.tensor, fresh, 1, name);
+    total = {fresh};
+  } else if (!total.exclusive) {
+    std::swap(total, part);
+  }
+  accumulate(total.tensor, part.tensor, name, mb);
+}
+
+/// a += b.
+void RoleBuilder::accumulate(std::uint32_t a, std::uint32_t b, std::uint32_t name, std::int32_t mb) {
+  static const OpKind& kind = op_table().at("accumulate");
+  const std::uint32_t work = draft_.works->add_elementwise(kind, {}, Pass::forward, draft_.role.tensors[a].spec);
+  draft_.list.push_back({{.work = work, .node = name, .microbatch = mb, .reads = {a, b}, .writes = {a}}});
+}
+
+}  // namespace sim

@@ -1,0 +1,106 @@
+// The list of the ranks of one role: follows the schedule's actions, node by node, forward and backward. Where a value
+// isn't where a node needs it, a redistribution brings it there; to and from other stages, sends and recvs.
+//
+//   Draft draft = RoleBuilder(plan, plan.roles[0], tables).build();
+//   // now the passes: buffers, sums of gradients, updates, frees
+#pragma once
+
+#include "sim/lower/pass/pass.hpp"
+#include "sim/lower/plan.hpp"
+#include "sim/lower/redistribute.hpp"
+
+namespace sim {
+
+class RoleBuilder {
+ public:
+  RoleBuilder(const Plan& plan, const RolePlan& role, Tables& tables);
+
+  Draft build();
+
+ private:
+  /// The output of a node that another stage reads (or has).
+  struct Edge {
+    std::uint32_t peer;  // stage
+    int node;
+    std::uint32_t tag, tensors;  // of the first microbatch; how many go between the two stages per microbatch
+  };
+  struct Pending {
+    std::uint32_t ticket, node;
+    std::int32_t microbatch;
+  };
+  /// A value as it lies somewhere.
+  struct Held {
+    Placements where;
+    Value value;
+  };
+  using Key = std::pair<int, std::int32_t>;  // node (or kModelInput, kModelTarget), microbatch or kAll
+  static constexpr std::int32_t kAll = -1;   // the microbatches together, as an instruction without a microbatch
+
+  [[nodiscard]] const Node& node(int n) const { return plan_.model.nodes[static_cast<std::size_t>(n)]; }
+  [[nodiscard]] const OpInstance& op(int n) const { return role_.ops[static_cast<std::size_t>(n)]; }
+  [[nodiscard]] const Signature& signature(int n) const { return role_.signatures[static_cast<std::size_t>(n)]; }
+  [[nodiscard]] const NodePlacements& placed(int n) const { return plan_.placements[static_cast<std::size_t>(n)]; }
+  [[nodiscard]] bool plays(int n) const { return role_.plays[static_cast<std::size_t>(n)]; }
+  [[nodiscard]] bool needs_grad(int n) const { return n >= 0 && plan_.needs_grad[static_cast<std::size_t>(n)]; }
+  [[nodiscard]] int loss_node() const { return static_cast<int>(plan_.model.nodes.size()) - 1; }
+  [[nodiscard]] TensorSpec whole_spec(int source, std::int32_t mb) const;
+  [[nodiscard]] std::string value_name(int source, std::int32_t mb) const;
+  [[nodiscard]] std::string gradient_name(int n, std::int32_t mb) const;
+  std::uint32_t name_of(int source);
+  std::uint32_t add_activation(const std::string& name, const TensorSpec& spec);
+
+  void add_persistent();
+  void add_parameter(int n, const ParameterSpec& part, std::size_t index);
+  void add_batch(int source);
+  void add_host_work(std::string_view kind, const Attributes& attributes, const std::string& name,
+                     const std::vector<std::uint32_t>& reads, const std::vector<std::uint32_t>& writes,
+                     std::int32_t mb = kAll);
+
+  Pending post(InstructionKind kind, const Edge& edge, std::int32_t mb, std::uint32_t tensor);
+  void wait_all(const std::vector<Pending>& pending);
+  void wait_received(std::uint32_t peer, std::vector<Pending>& sends, std::int32_t mb);
+  std::size_t place_of(std::uint32_t stage, Action::Kind kind, std::int32_t mb);
+
+  void hold(int source, std::int32_t mb, const Placements& where, std::uint32_t tensor);
+  /// The value where it is needed; kNone where that is elsewhere.
+  std::uint32_t bring(int source, std::int32_t mb, const Placements& where);
+  /// As it was made.
+  [[nodiscard]] std::uint32_t made(int source, std::int32_t mb) const;
+
+  Instruction compute(int n, std::int32_t mb, Pass pass, std::uint32_t grads);
+  void forward(std::int32_t mb);
+  void forward_node(int n, std::int32_t mb);
+  std::uint32_t add_output(int n, std::int32_t mb, const std::vector<std::uint32_t>& inputs);
+  void loss_of_all();
+  void backward(std::int32_t mb, bool last);
+  void backward_node(int n, std::int32_t mb, bool last);
+  void backward_of_alias(int n, std::int32_t mb);
+  [[nodiscard]] double loss_scale(std::int32_t mb) const;
+  [[nodiscard]] std::uint32_t operand_tensor(int n, std::int32_t mb, const Operand& operand) const;
+  void contribute(int n, std::int32_t mb, const Placements& where, Value part);
+  Value gradient_of(int n, std::int32_t mb);
+  void add_up(int n, std::int32_t mb, Value& total, Value part);
+  void accumulate(std::uint32_t a, std::uint32_t b, std::uint32_t name, std::int32_t mb);
+
+  const Plan& plan_;
+  const RolePlan& role_;
+  Tables& tables_;
+  Draft draft_;
+  Redistribution redistribution_;
+  std::vector<Edge> before_, after_;                                // from and to other stages, by stage and node
+  std::vector<int> nodes_;                                          // of this stage, in the model's order
+  std::map<int, std::vector<std::uint32_t>> parameters_, buffers_;  // per node: indices into draft_.parameters, tensors
+  std::map<Key, std::vector<Held>> values_;                         // outputs, here or received; first as made
+  std::map<Key, std::vector<std::uint32_t>> inputs_, saved_;        // of played nodes: tensors
+  std::map<Key, std::vector<Held>> gradients_;                      // under construction
+  std::map<std::int32_t, std::vector<Pending>> activation_sends_;
+  std::map<std::uint32_t, std::vector<Pending>> gradient_sends_;  // by the stage they go to
+  std::map<std::uint32_t, std::vector<std::size_t>> places_;      // of place_of, by stage
+  struct OfNode {
+    std::uint32_t forward = kNone, backward = kNone;  // works
+  };
+  std::vector<OfNode> works_;
+  std::vector<std::uint32_t> labels_;  // of nodes
+};
+
+}  // namespace sim

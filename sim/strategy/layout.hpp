@@ -1,0 +1,68 @@
+// All that a strategy decides, as data: where each node is played, and where parameters live. Lowering reads nothing else.
+//
+//   const Layout layout = layout_of(model, strategy);
+//   const Program program = lower(model, strategy);   // asks for it itself
+//
+// A strategy is a file of this folder that makes one, and a row of table.cpp:
+//
+//   replicas_of_stages.cpp   mesh dp × pp: a node is played by its rule "batch" along dp, at its stage along pp
+//   data_parallel.cpp        mesh dp: "batch", but the loss at 0, where input, target and parameters are at home
+//   hypar.cpp                an axis per level: every layer by "batch", "input" or "output"
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/mesh/mesh.hpp"
+#include "sim/mesh/placement.hpp"
+#include "sim/strategy/strategy.hpp"
+
+namespace sim {
+
+/// What becomes of every parameter in a step. Its gradient is summed over the axes on which it is partial.
+struct ParameterCycle {
+  /// It lives at the first coordinate of each axis that replicates it, and is updated there; the others get a copy before
+  /// the forward. Else everyone who plays with it has it.
+  bool at_root = false;
+  /// Gradients (or parameters) travel in flat tensors that are full with so much; or each by itself, where it lies.
+  double first_bucket_MiB = 0, bucket_MiB = 0;
+  bool in_place = false;
+  /// Of gradients: as soon as a bucket is complete. Else after the backward, one after the other.
+  bool overlap = false;
+  /// Gradients are of the mean over a rank's own samples: the sum is divided by the number of ranks. Else a rank's loss
+  /// weighs as much as its share of the batch.
+  bool is_mean = false;
+  bool broadcast_buffers = false;  // the first coordinate's to all, before everything else
+};
+
+struct Layout {
+  Mesh mesh;
+  /// How a node is played along an axis: by a rule of its op (sim/model/op/rule.hpp), at one coordinate only, or, if it
+  /// is neither, by all alike.
+  struct Play {
+    std::string rule;
+    std::uint32_t at = kAll;
+    static constexpr std::uint32_t kAll = 0xffffffffU;
+  };
+  std::vector<std::vector<Play>> play;   // [node][axis]
+  std::vector<Placement> input, target;  // by axis: where the batch lies before the step
+  std::vector<Placement> rows;           // by axis: which samples ops that depend on the cut see together
+  ParameterCycle parameters;
+  bool rooted = false;  // sums go to the first coordinate, and from there to those who need them
+  std::string schedule = "gpipe";
+  std::int64_t microbatches = 1;
+
+  /// The axis along which every node is played at one coordinate, its stage; as many as there are axes: none.
+  [[nodiscard]] std::uint32_t stage_axis() const;
+};
+
+/// ConfigError where the strategy doesn't fit the model.
+Layout layout_of(const Model& model, const Strategy& strategy);
+
+// The rows of strategy_table.
+Layout replicas_of_stages(const Model& model, const Strategy& strategy);
+Layout data_parallel(const Model& model, const Strategy& strategy);
+Layout hypar(const Model& model, const Strategy& strategy);
+
+}  // namespace sim
