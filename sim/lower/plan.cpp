@@ -43,7 +43,8 @@ Plan::Plan(const Model& m, Layout l)
 
 void Plan::place_nodes() {
   for (std::size_t n = 0; n < whole.size(); ++n) {
-    const std::size_t inputs = whole[n].inputs.size(), parameters = whole_signatures[n].parameters.size();
+    const std::size_t inputs = whole[n].inputs.size(), parameters = whole_signatures[n].parameters.size(),
+                      buffers = whole_signatures[n].buffers.size();
     NodePlacements& node = placements.emplace_back();
     node = {std::vector(inputs, everywhere()),
             std::vector(inputs, everywhere()),
@@ -51,7 +52,8 @@ void Plan::place_nodes() {
             everywhere(),
             everywhere(),
             std::vector(parameters, everywhere()),
-            std::vector(parameters, everywhere())};
+            std::vector(parameters, everywhere()),
+            std::vector(buffers, everywhere())};
     OpInstance op = whole[n];
     for (std::uint32_t axis = 0; axis < layout.mesh.axes.size(); ++axis) {
       const Layout::Play& play = layout.play[n][axis];
@@ -65,6 +67,7 @@ void Plan::place_nodes() {
           node.parameters[p][axis] = of.parameters[p];
           node.grad_parameters[p][axis] = of.grad_parameters.at(p);
         }
+        for (std::size_t b = 0; b < std::min(buffers, of.buffers.size()); ++b) node.buffers[b][axis] = of.buffers[b];
         node.output[axis] = of.output;
         node.grad_output[axis] = of.grad_output;
       };
@@ -80,7 +83,7 @@ void Plan::place_nodes() {
         try {
           const Rule rule = rule_of(op, play.rule);
           set_all(rule);
-          op = part_of(op, rule, layout.mesh.axes[axis], 0);
+          op = part_of(op, rule, layout.mesh.axes[axis], layout.mesh.axes[axis].size - 1);  // it has all parameters
         } catch (const ConfigError& error) {
           throw ConfigError("model '{}', node '{}': {}", model.name, model.nodes[n].name, error.what());
         }
@@ -159,25 +162,56 @@ RolePlan Plan::role_of(const std::vector<std::uint32_t>& at) const {
   return role;
 }
 
-/// Along an axis ranks differ by their stages; or the first, where something lies there only; and the last, where it has a
+/// Along the axis some rank takes its part of what it has all of: which part depends on its coordinate.
+bool Plan::takes_own_parts(std::uint32_t axis) const {
+  const auto cuts = [&](const Placements& from, const Placements& to) {
+    const Placement &before = from[axis], &after = to[axis];
+    if (after.kind != Kind::shard || from == to) return false;
+    const bool moved_there = (before.kind == Kind::shard && before.dim != after.dim) || before.kind == Kind::rooted ||
+                             (before.kind == Kind::partial && !layout.rooted);
+    // Where several axes change, one that lets go is cut again.
+    return !moved_there || std::ranges::count_if(layout.mesh.axes, [](const Axis& a) { return a.size > 1; }) > 1;
+  };
+  for (std::size_t n = 0; n < whole.size(); ++n) {
+    if (cuts(placements[n].output, placements[n].resolved)) return true;
+    for (std::size_t k = 0; k < model.nodes[n].inputs.size(); ++k) {
+      const int source = model.nodes[n].inputs[k];
+      const NodePlacements* of = source >= 0 ? &placements[static_cast<std::size_t>(source)] : nullptr;
+      if (cuts(of != nullptr ? of->resolved : batch(source), placements[n].inputs[k])) return true;
+      if (of != nullptr && cuts(placements[n].grad_inputs[k], of->grad_output)) return true;
+    }
+  }
+  return false;
+}
+
+/// The last coordinate's parts have other shapes than the first's, whatever the other coordinates are.
+bool Plan::last_differs(std::uint32_t axis) const {
+  std::vector<std::uint32_t> first_of_all(layout.mesh.axes.size(), 0), last_of_all, first, last;
+  for (const Axis& each : layout.mesh.axes) last_of_all.push_back(each.size - 1);
+  for (const std::vector<std::uint32_t>& others : {first_of_all, last_of_all}) {
+    first = last = others;
+    first[axis] = 0;
+    last[axis] = layout.mesh.axes[axis].size - 1;
+    if (role_of(first).ops != role_of(last).ops) return true;
+  }
+  return false;
+}
+
+/// Along an axis ranks differ by their stages, and where one takes its part of a whole; or the first, where something lies there only; and the last, where it has a
 /// part of another size, or something lies there only.
 void Plan::make_roles() {
   const std::vector<Axis>& axes = layout.mesh.axes;
-  const std::vector<std::uint32_t> origin(axes.size(), 0);
   std::vector<std::vector<std::vector<std::uint32_t>>> classes;  // [axis][class]: coordinates
   for (std::uint32_t axis = 0; axis < axes.size(); ++axis) {
     std::vector<std::vector<std::uint32_t>>& of_axis = classes.emplace_back();
     const std::uint32_t size = axes[axis].size;
-    std::vector<std::uint32_t> last = origin;
-    last[axis] = size - 1;
     const bool first_differs =
         layout.rooted || layout.parameters.at_root ||
         std::ranges::any_of(layout.play, [&](const auto& play) { return play[axis].at != Layout::Play::kAll; });
-    const bool last_differs =
-        axis != stage_axis && axes[axis].rest != Rest::forbidden && role_of(origin).ops != role_of(last).ops;
+    const bool each_differs = axis == stage_axis || takes_own_parts(axis),
+               last_is_other = !each_differs && last_differs(axis);
     for (std::uint32_t c = 0; c < size; ++c) {
-      const bool starts_one =
-          c == 0 || axis == stage_axis || (c == 1 && first_differs) || (c + 1 == size && last_differs);
+      const bool starts_one = c == 0 || each_differs || (c == 1 && first_differs) || (c + 1 == size && last_is_other);
       if (starts_one) of_axis.emplace_back();
       of_axis.back().push_back(c);
     }

@@ -27,6 +27,7 @@ struct NodePlacements {
   /// The output as its readers find it: sums are made at once, of what they need where all need the same.
   Placements resolved;
   std::vector<Placements> parameters, grad_parameters;  // by parameter
+  std::vector<Placements> buffers;                      // by buffer
 };
 
 /// Ranks that do the same.
@@ -81,6 +82,8 @@ class Plan {
   void place_nodes();
   void resolve_sums();
   void make_roles();
+  [[nodiscard]] bool takes_own_parts(std::uint32_t axis) const;
+  [[nodiscard]] bool last_differs(std::uint32_t axis) const;
   [[nodiscard]] RolePlan role_of(const std::vector<std::uint32_t>& at) const;
 };
 

@@ -86,15 +86,24 @@ void RoleBuilder::add_persistent() {
   for (const int n : nodes_) {
     if (plays(n)) {
       for (std::size_t p = 0; p < signature(n).parameters.size(); ++p) add_parameter(n, signature(n).parameters[p], p);
-      for (const BufferSpec& b : signature(n).buffers) {
-        buffers_[n].push_back(draft_.role.add_tensor(node(n).name + "." + b.name, b.spec, TensorClass::buffer, true,
-                                                     {Initial::Kind::constant, b.initial_value}));
+      for (std::size_t b = 0; b < signature(n).buffers.size(); ++b) {
+        const BufferSpec& part = signature(n).buffers[b];
+        const TensorSpec& whole = plan_.whole_signatures[static_cast<std::size_t>(n)].buffers[b].spec;
+        buffers_[n].push_back(add_state(node(n).name + "." + part.name, part.spec, TensorClass::buffer,
+                                        {Initial::Kind::constant, part.initial_value}, whole, placed(n).buffers[b]));
         draft_.buffers.push_back(buffers_[n].back());
       }
     }
     for (const int source : node(n).inputs)
       if (source < 0 && !values_.contains({source, 0})) add_batch(source);
   }
+}
+
+/// A persistent tensor, as a piece of a whole one if it is one.
+std::uint32_t RoleBuilder::add_state(const std::string& name, const TensorSpec& spec, TensorClass tensor_class,
+                                     const Initial& initial, const TensorSpec& whole, const Placements& on) {
+  return spec == whole ? draft_.role.add_tensor(name, spec, tensor_class, /*persistent=*/true, initial)
+                       : draft_.role.add_piece(name, spec, tensor_class, initial, whole.shape, on);
 }
 
 /// Where the cycle is at_root the others have no weight yet: add_parameter_copies makes it.
@@ -115,10 +124,7 @@ void RoleBuilder::add_parameter(int n, const ParameterSpec& part, std::size_t in
     parameter.is_first &= (parameter.sum_axes >> axis & 1U) == 0 || role_.at[axis] == 0;
   const Initial initial{Initial::Kind::uniform, whole.initial_center, whole.initial_bound};
   if (parameter.is_home)
-    parameter.weight =
-        part.spec == whole.spec
-            ? draft_.role.add_tensor(parameter.name, part.spec, TensorClass::weight, true, initial)
-            : draft_.role.add_piece(parameter.name, part.spec, TensorClass::weight, initial, whole.spec.shape, on);
+    parameter.weight = add_state(parameter.name, part.spec, TensorClass::weight, initial, whole.spec, on);
   parameters_[n].push_back(static_cast<std::uint32_t>(draft_.parameters.size()));
   draft_.parameters.push_back(std::move(parameter));
 }
@@ -136,9 +142,7 @@ void RoleBuilder::add_batch(int source) {
     return;
   }
   const Initial initial{is_target ? Initial::Kind::model_target : Initial::Kind::model_input};
-  const std::uint32_t tensor =
-      *mine == whole ? draft_.role.add_tensor(name, whole, TensorClass::input, true, initial)
-                     : draft_.role.add_piece(name, *mine, TensorClass::input, initial, whole.shape, where);
+  const std::uint32_t tensor = add_state(name, *mine, TensorClass::input, initial, whole, where);
   hold(source, kAll, where, tensor);
   if (plan_.model.timing == Timing::tutorial && is_target)
     add_host_work("make_target", {{"classes", static_cast<double>(plan_.model.classes)}}, name, {}, {tensor});

@@ -50,6 +50,8 @@ class RoleBuilder {
   std::uint32_t add_activation(const std::string& name, const TensorSpec& spec);
 
   void add_persistent();
+  std::uint32_t add_state(const std::string& name, const TensorSpec& spec, TensorClass tensor_class,
+                          const Initial& initial, const TensorSpec& whole, const Placements& on);
   void add_parameter(int n, const ParameterSpec& part, std::size_t index);
   void add_batch(int source);
   void add_host_work(std::string_view kind, const Attributes& attributes, const std::string& name,
