@@ -23,7 +23,7 @@ std::vector<std::uint32_t> add_again(const Role& role, std::uint32_t repeat, Rol
   std::map<std::uint32_t, std::uint32_t> storages;
   for (std::uint32_t t = 0; t < now.size(); ++t) {
     now[t] = t;
-    Tensor tensor = role.tensors[t];
+    Tensor tensor = role.tensors[t];  // no piece: those are persistent
     if (role.storages[tensor.storage].persistent) continue;
     const auto [entry, is_new] = storages.try_emplace(tensor.storage, static_cast<std::uint32_t>(to.storages.size()));
     if (is_new) to.storages.push_back(role.storages[tensor.storage]);
@@ -47,6 +47,10 @@ class AloneBuilder {
         role_(program.roles[lists[own].role]),
         draft_(draft) {
     draft.role.tensors = role_.tensors;
+    for (Tensor& tensor : draft.role.tensors) {  // pieces of something on another mesh
+      tensor.whole.clear();
+      tensor.on.clear();
+    }
     draft.role.storages = role_.storages;
   }
 

@@ -29,10 +29,17 @@ void check_ranks(const Program& program) {
 
 /// The batch, and what is a piece of something larger, can be cut so, and the ranks have such pieces.
 void check_pieces(const Program& program) {
+  const auto check_axes = [](const Program& of, const std::vector<Placement>& placements, const std::string& what) {
+    if (placements.size() != of.mesh.axes.size())
+      throw ConfigError("program: {} has {} placements on a mesh of {} axes", what, placements.size(),
+                        of.mesh.axes.size());
+  };
+  if (!program.rows.empty()) check_axes(program, program.rows, "the batch");
   static_cast<void>(program.batch_pieces());
   for (const Role& role : program.roles)
     for (const Tensor& tensor : role.tensors) {
       if (tensor.on.empty()) continue;
+      check_axes(program, tensor.on, tensor.name);
       for (const std::uint32_t rank : role.ranks) {
         const auto ranges = piece(tensor.whole, tensor.on, program.mesh, rank);
         const bool fits = ranges && ranges->size() == tensor.spec.shape.size() &&

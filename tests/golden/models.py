@@ -46,6 +46,10 @@ def toy_mlp_r2():
     return sequential(net1=nn.Linear(4, 6), relu=nn.ReLU(), net2=nn.Linear(6, 2))
 
 
+def hypar_pair():
+    return sequential(conv1=nn.Conv2d(8, 8, 3), conv2=nn.Conv2d(8, 8, 3), flatten=nn.Flatten())
+
+
 def linear():
     return sequential(linear=nn.Linear(100, 10))
 
@@ -55,6 +59,7 @@ IMAGE_INPUTS = [[2, 3, 224, 224], [1, 3, 128, 128]]
 # name: (constructor, input shape of each case as [batch, ...])
 MODELS = {
     "convnet": (convnet, [[64, 3, 32, 32], [16, 3, 32, 32]]),
+    "hypar_pair": (hypar_pair, [[16, 8, 7, 7], [2, 8, 7, 7]]),
     "linear_dp": (linear, [[1000, 100], [7, 100]]),
     "linear_lightning": (linear, [[32, 100], [8, 100]]),
     "resnet18": (torchvision.models.resnet18, IMAGE_INPUTS),

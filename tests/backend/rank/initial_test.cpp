@@ -15,9 +15,19 @@ constexpr std::int64_t kClasses = 10;
 
 /// A tensor with its first value; it starts as 77s.
 at::Tensor initial(at::ScalarType type, const sim::Shape& shape, const std::string& name, const sim::Initial& how,
-                   std::uint64_t seed = 1, std::uint32_t replica = 0) {
+                   std::uint64_t seed = 1) {
   at::Tensor tensor = at::full(shape, 77, type);
-  set_initial(tensor, {name, {}, 0, 0, how}, kClasses, replica, seed);
+  set_initial(tensor, {name, {}, 0, 0, how}, {}, kClasses, seed);
+  return tensor;
+}
+
+/// A piece of such a tensor.
+at::Tensor initial_piece(at::ScalarType type, const sim::Shape& whole, const std::vector<sim::Range>& piece,
+                         const sim::Initial& how, std::uint64_t seed) {
+  sim::Shape shape;
+  for (const sim::Range& range : piece) shape.push_back(range.size);
+  at::Tensor tensor = at::full(shape, 77, type);
+  set_initial(tensor, {.name = "batch", .initial = how, .whole = whole}, piece, kClasses, seed);
   return tensor;
 }
 
@@ -45,7 +55,7 @@ TEST(Initial, BoundZeroIsTheCenter) {
 }
 
 TEST(Initial, Float32IsFloat64Rounded) {
-  for (const sim::Initial& how : {sim::Initial{Kind::uniform, 0.5, 0.1}, sim::Initial{Kind::model_input, 0, 0, 70}}) {
+  for (const sim::Initial& how : {sim::Initial{Kind::uniform, 0.5, 0.1}, sim::Initial{Kind::model_input}}) {
     const at::Tensor exact = initial(at::kDouble, {70, 1000}, "w", how),
                      rounded = initial(at::kFloat, {70, 1000}, "w", how);
     EXPECT_TRUE(rounded.equal(exact.to(at::kFloat)));
@@ -56,7 +66,6 @@ TEST(Initial, Float32IsFloat64Rounded) {
 TEST(Initial, DependsOnNameAndSeedOnly) {
   const sim::Initial how{Kind::uniform, 0.0, 1.0};
   const at::Tensor w = initial(at::kDouble, {200}, "a", how, 1);
-  EXPECT_TRUE(w.equal(initial(at::kDouble, {200}, "a", how, 1, /*replica=*/3)));
   EXPECT_TRUE(w.equal(initial(at::kDouble, {20, 10}, "a", how, 1).view(-1)));
   EXPECT_FALSE(w.equal(initial(at::kDouble, {200}, "b", how, 1)));
   EXPECT_FALSE(w.equal(initial(at::kDouble, {200}, "a", how, 2)));
@@ -70,40 +79,44 @@ TEST(Initial, ConstantAndNone) {
   EXPECT_TRUE(initial(at::kFloat, {2}, "v", {Kind::none}).equal(at::full({2}, 77.0F)));
 }
 
-/// A global batch of 12 rows, whole or as 2, 3 or 4 replicas' parts: the same values.
-TEST(Initial, RowsDoNotDependOnThePartition) {
-  struct Rows {
+/// A batch of 12 rows or a weight of 12 rows and 6 columns, whole or in 2, 3 or 4 pieces along either dimension: the same
+/// values.
+TEST(Initial, ValuesDoNotDependOnThePartition) {
+  struct Whole {
     Kind kind;
     at::ScalarType type;
-    sim::Shape row;
+    sim::Shape shape;
   };
-  for (const Rows& rows : {Rows{Kind::model_input, at::kDouble, {3, 4, 5}}, Rows{Kind::model_target, at::kLong, {}},
-                           Rows{Kind::model_target, at::kFloat, {kClasses}}}) {
-    const auto part = [&](std::int64_t replicas, std::uint32_t replica) {
-      sim::Shape shape{12 / replicas};
-      shape.insert(shape.end(), rows.row.begin(), rows.row.end());
-      return initial(rows.type, shape, "batch", {rows.kind, 0, 0, 12 / replicas}, 5, replica);
-    };
-    const at::Tensor whole = part(1, 0);
-    for (const std::int64_t replicas : {2, 3, 4}) {
-      std::vector<at::Tensor> parts;
-      for (std::uint32_t replica = 0; replica < replicas; ++replica) parts.push_back(part(replicas, replica));
-      EXPECT_TRUE(at::cat(parts).equal(whole)) << replicas;
-    }
-    EXPECT_FALSE(whole.equal(initial(rows.type, whole.sizes().vec(), "batch", {rows.kind, 0, 0, 12}, 6)))
-        << "another seed";
+  for (const Whole& of :
+       {Whole{Kind::model_input, at::kDouble, {12, 6, 5}}, Whole{Kind::model_target, at::kLong, {12}},
+        Whole{Kind::model_target, at::kFloat, {12, kClasses}}, Whole{Kind::uniform, at::kFloat, {12, 6}}}) {
+    const sim::Initial how{of.kind, 0, 1};
+    const at::Tensor whole = initial(of.type, of.shape, "batch", how, 5);
+    for (std::size_t dim = 0; dim < std::min<std::size_t>(2, of.shape.size()); ++dim)
+      for (const std::int64_t parts : {2, 3, 4}) {
+        std::vector<at::Tensor> pieces;
+        const std::int64_t each = of.shape[dim] / parts;
+        for (std::int64_t part = 0; part < parts; ++part) {
+          std::vector<sim::Range> piece;
+          for (const std::int64_t size : of.shape) piece.push_back({0, size});
+          piece[dim] = {part * each, part + 1 == parts ? of.shape[dim] - part * each : each};
+          pieces.push_back(initial_piece(of.type, of.shape, piece, how, 5));
+        }
+        EXPECT_TRUE(at::cat(pieces, static_cast<std::int64_t>(dim)).equal(whole)) << parts << " along " << dim;
+      }
+    EXPECT_FALSE(whole.equal(initial(of.type, of.shape, "batch", how, 6))) << "another seed";
   }
 }
 
 TEST(Initial, InputHasMeanZeroAndVarianceOne) {
-  const at::Tensor x = initial(at::kDouble, {400, 500}, "input", {Kind::model_input, 0, 0, 400});
+  const at::Tensor x = initial(at::kDouble, {400, 500}, "input", {Kind::model_input});
   EXPECT_NEAR(x.mean().item<double>(), 0, 5 / std::sqrt(400.0 * 500));
   EXPECT_NEAR(x.std().item<double>(), 1, 0.01);
   EXPECT_FALSE(x[0].equal(x[1]));
 }
 
 TEST(Initial, TargetsAreClassesAndOneHotIsTheSameClasses) {
-  const sim::Initial how{Kind::model_target, 0, 0, 5000};
+  const sim::Initial how{Kind::model_target};
   const at::Tensor classes = initial(at::kLong, {5000}, "target", how);
   EXPECT_EQ(classes.min().item<std::int64_t>(), 0);
   EXPECT_EQ(classes.max().item<std::int64_t>(), kClasses - 1);

@@ -18,6 +18,13 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double distance(const at::Tensor& a, const at::Tensor& b) { return (a - b).norm().item<double>(); }
 
+/// 24 samples, or as many as are said, in equal pieces.
+std::vector<sim::Range> pieces(std::int64_t count, std::int64_t samples = 24) {
+  std::vector<sim::Range> list;
+  for (std::int64_t piece = 0; piece < count; ++piece) list.push_back({piece * samples / count, samples / count});
+  return list;
+}
+
 class ReferenceTest : public testing::Test {
  protected:
   static void SetUpTestSuite() { at::set_num_threads(1); }  // OpenMP's threads crawl where others compute too
@@ -27,8 +34,9 @@ class ReferenceTest : public testing::Test {
 TEST_F(ReferenceTest, WithoutBatchNormThePartitionDoesNotMatter) {
   for (const char* text : {"toy_mlp,dtype=f64,global_batch=24", "convnet,dtype=f64,global_batch=24"}) {
     const sim::Model model = sim::load_model(text);
-    const Reference whole = execute_reference(model, {.replicas = 1, .microbatches = 1, .steps = 3, .seed = 2});
-    for (const Partition& partition : {Partition{2, 1, 3, 2}, Partition{1, 4, 3, 2}, Partition{3, 2, 3, 2}}) {
+    const Reference whole = execute_reference(model, {pieces(1), 1, 3, 2});
+    for (const Partition& partition :
+         {Partition{pieces(2), 1, 3, 2}, Partition{pieces(1), 4, 3, 2}, Partition{pieces(3), 2, 3, 2}}) {
       const Reference parts = execute_reference(model, partition);
       ASSERT_EQ(parts.losses.size(), 3U);
       for (std::size_t step = 0; step < 3; ++step) EXPECT_NEAR(parts.losses[step], whole.losses[step], 1e-14) << text;
@@ -43,8 +51,8 @@ TEST_F(ReferenceTest, WithoutBatchNormThePartitionDoesNotMatter) {
 TEST_F(ReferenceTest, GradientsAreTheSlopeOfTheLoss) {
   const double lr = 1e-6;
   const sim::Model model = sim::load_model("toy_mlp,dtype=f64,global_batch=24,optimizer=sgd:lr=1e-6");
-  const Reference first = execute_reference(model, {.replicas = 2, .microbatches = 3, .steps = 1});
-  const Reference second = execute_reference(model, {.replicas = 2, .microbatches = 3, .steps = 2});
+  const Reference first = execute_reference(model, {pieces(2), 3, 1});
+  const Reference second = execute_reference(model, {pieces(2), 3, 2});
   double square = 0;
   int parameters = 0;
   for (const auto& [name, gradient] : first.tensors) {
@@ -66,7 +74,7 @@ TEST_F(ReferenceTest, EveryReplicaHasItsOwnRunningStatistics) {
   const sim::Model model = sim::load_model("resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01");
   const std::string mean = "buffer bn1.running_mean", count = "buffer bn1.num_batches_tracked";
   const auto execute = [&](std::int64_t steps, bool broadcast) {
-    return execute_reference(model, {2, 2, steps, 1, broadcast}).buffers;
+    return execute_reference(model, {pieces(2, 8), 2, steps, 1, broadcast}).buffers;
   };
 
   const auto once = execute(1, true), apart = execute(2, false), together = execute(2, true);
@@ -89,26 +97,34 @@ Reference by_hand() {
   return reference;
 }
 
-using Tensors = std::vector<std::pair<std::string, at::Tensor>>;
+using Tensors = std::vector<NamedPiece>;
 
 TEST(Compare, ErrorsAreRelativeToTheNorm) {
   const Reference reference = by_hand();
   const std::vector<VerifiedTensor> rows = compare(reference, 1,
-                                                   Tensors{{"gradient w", at::tensor({3.0, 4.5})},
-                                                           {"parameter w", at::tensor({1.0F, 0.0F})},
-                                                           {"buffer mean", at::tensor({4.4})}});
+                                                   Tensors{{"gradient w", {}, at::tensor({3.0, 4.5})},
+                                                           {"parameter w", {}, at::tensor({1.0F, 0.0F})},
+                                                           {"buffer mean", {}, at::tensor({4.4})}});
   ASSERT_EQ(rows.size(), 3U);
   EXPECT_EQ(rows[0].name, "gradient w");
   EXPECT_DOUBLE_EQ(rows[0].relative_error, 0.1);  // 0.5 / ‖(3, 4)‖
   EXPECT_EQ(rows[1].relative_error, 0);
   EXPECT_DOUBLE_EQ(rows[2].relative_error, (4.4 - 4.0) / 4.0);
-  EXPECT_DOUBLE_EQ(compare(reference, 0, Tensors{{"buffer mean", at::tensor({4.4})}})[0].relative_error,
+  EXPECT_DOUBLE_EQ(compare(reference, 0, Tensors{{"buffer mean", {}, at::tensor({4.4})}})[0].relative_error,
                    (4.4 - 2.0) / 2.0);
+}
+
+TEST(Compare, PiecesAreComparedWithPieces) {
+  const Tensors second{{"gradient w", {{1, 1}}, at::tensor({4.5})}};
+  const std::vector<VerifiedTensor> rows = compare(by_hand(), 0, second);
+  EXPECT_DOUBLE_EQ(rows[0].relative_error, 0.1);  // of the whole tensor's norm
+  EXPECT_EQ(rows[0].piece, (std::vector<std::int64_t>{1, 1}));
+  EXPECT_THROW(compare(by_hand(), 0, Tensors{{"gradient w", {{1, 1}}, at::zeros(2, at::kDouble)}}), sim::InternalError);
 }
 
 TEST(Compare, RoundingIsNotRelativeToItself) {
   const auto error = [](double found) {
-    return compare(by_hand(), 0, Tensors{{"gradient b", at::tensor({found})}})[0].relative_error;
+    return compare(by_hand(), 0, Tensors{{"gradient b", {}, at::tensor({found})}})[0].relative_error;
   };
   EXPECT_LT(error(-1e-17), 1e-14);
   EXPECT_NEAR(error(5e-6), 1e-3, 1e-12);  // 5e-6 / (1e-3 · 5)
@@ -116,12 +132,12 @@ TEST(Compare, RoundingIsNotRelativeToItself) {
 
 TEST(Compare, NotANumberIsInfinitelyWrong) {
   for (const double bad : {std::nan(""), kInfinity})
-    EXPECT_EQ(compare(by_hand(), 0, Tensors{{"gradient w", at::tensor({3.0, bad})}})[0].relative_error, kInfinity);
+    EXPECT_EQ(compare(by_hand(), 0, Tensors{{"gradient w", {}, at::tensor({3.0, bad})}})[0].relative_error, kInfinity);
 }
 
 TEST(Compare, AnUnknownNameOrShapeIsOurError) {
-  EXPECT_THROW(compare(by_hand(), 0, Tensors{{"gradient v", at::zeros(2, at::kDouble)}}), sim::InternalError);
-  EXPECT_THROW(compare(by_hand(), 0, Tensors{{"gradient w", at::zeros(3, at::kDouble)}}), sim::InternalError);
+  EXPECT_THROW(compare(by_hand(), 0, Tensors{{"gradient v", {}, at::zeros(2, at::kDouble)}}), sim::InternalError);
+  EXPECT_THROW(compare(by_hand(), 0, Tensors{{"gradient w", {}, at::zeros(3, at::kDouble)}}), sim::InternalError);
 }
 
 TEST(Verdict, TakesTheWorstOfAllRanksAndMissesNothing) {
@@ -138,6 +154,14 @@ TEST(Verdict, TakesTheWorstOfAllRanksAndMissesNothing) {
   EXPECT_EQ(errors["parameter w"], 0);
   EXPECT_EQ(errors["buffer mean"], 1e-13);
   EXPECT_EQ(errors["gradient b"], kInfinity) << "nobody has compared it";
+  const auto of_pieces = [](const std::vector<std::vector<VerifiedTensor>>& found) {
+    for (const VerifiedTensor& row : verdict(by_hand(), std::vector{2.0, 1.1}, found))
+      if (row.name == "gradient w") return row.relative_error;
+    return kInfinity;
+  };
+  EXPECT_EQ(of_pieces({{{"gradient w", 1e-12, {0, 1}}}, {{"gradient w", 2e-12, {1, 1}}}}), 2e-12);
+  EXPECT_EQ(of_pieces({{{"gradient w", 1e-12, {0, 1}}}, {{"gradient w", 1e-12, {0, 1}}}}), kInfinity)
+      << "both have the same piece";
   EXPECT_EQ(verdict(by_hand(), std::vector{2.0, std::nan("")}, ranks)[1].relative_error, kInfinity);
   EXPECT_THROW(verdict(by_hand(), std::vector{2.0}, ranks), sim::InternalError);
 }

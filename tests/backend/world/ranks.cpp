@@ -113,11 +113,7 @@ void play(Communicator& rank, const Case& one) {
 
 }  // namespace
 
-std::vector<sim::Group> everyone(std::uint32_t ranks) {
-  std::vector<std::uint32_t> members(ranks);
-  std::iota(members.begin(), members.end(), 0);
-  return {{"data", {members}}};
-}
+std::vector<sim::Group> everyone(std::uint32_t ranks) { return {{"data", 1, sim::Mesh{{{"rank", ranks}}}}}; }
 
 std::vector<std::string> execute_local(std::uint32_t ranks, double timeout_s, const RankBody& execute,
                                        const std::string& device) {

@@ -123,7 +123,7 @@ void some_run(Communicator& rank, const std::function<void()>& meet) {
 /// Two groups at the same time, of which one has a member list per parity.
 void split(Communicator& rank) {
   std::vector<sim::Group> groups = everyone(rank.size());
-  groups.push_back({"parity", {{0, 2}, {1, 3}}});
+  groups.emplace_back("parity", 0b01, sim::Mesh{{{"half", 2}, {"parity", 2}}});
   rank.prepare(groups, rank.size());
   const at::Tensor all = at::full({3}, rank.rank(), at::kDouble), parity = at::full({3}, rank.rank(), at::kDouble);
   rank.begin_step();

@@ -163,7 +163,8 @@ TEST(Profiled, SaysWhatIsMissingAndHowToGetIt) {
 Program test_program() {
   Program program;
   program.works = {linear(4, 4), relu(4, 4)};
-  program.groups = {{"data", {{0, 1}, {2, 3}}}, {"alone", {{0}, {1}, {2}, {3}}}};
+  program.mesh.axes = {{"stage", 2}, {"dp", 2}};
+  program.groups = {{"data", 0b10, program.mesh}, {"alone", 0, program.mesh}};
   for (std::uint32_t stage = 0; stage < 2; ++stage) {
     Role& role = program.roles.emplace_back();
     role.name = stage == 0 ? "stage0" : "stage1";
@@ -231,7 +232,9 @@ TEST(Price, AsksForEveryTransferByItself) {
     Role& role = program.roles.emplace_back();
     role.ranks = {0, 1, 2, 3, 4};
     role.add_tensor("x", {Dtype::f32, {16}}, TensorClass::gradient, true);
-    program.groups = {{"data", {{0, 1, 4}, {2, 3}}}};
+    program.mesh.axes = {{"rank", 5}};
+    program.groups.emplace_back("data", 1, program.mesh);
+    program.groups[0].members = {{0, 1, 4}, {2, 3}};
     if (!long_list_first) std::swap(program.groups[0].members[0], program.groups[0].members[1]);
     Instruction reduce;
     reduce.kind = InstructionKind::collective;

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "sim/strategy/layout.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {
@@ -24,14 +25,21 @@ void for_each_program(const Check& check) {
   }
 }
 
+/// Of strategies that are replicas of stages.
+template <class Check>
+void for_each_pipeline(const Check& check) {
+  for_each_program([&](const Model& model, const Strategy& strategy, const Program& program) {
+    if (strategy_table().at(strategy.preset).layout == replicas_of_stages) check(model, strategy, program);
+  });
+}
+
 TEST(LowerGrid, ProgramsAreValidAndSurviveTheirTextForm) {
   for_each_program([](const Model& model, const Strategy& strategy, const Program& program) {
     EXPECT_EQ(message_of([&] { validate(program); }), "no error");
     EXPECT_EQ(program.ranks(), strategy.ranks());
-    EXPECT_EQ(program.roles.size(), strategy.pp);
     EXPECT_EQ(program.model, model.text());
     EXPECT_EQ(program.strategy, strategy.text());
-    EXPECT_EQ(program.replicas, strategy.dp);
+    EXPECT_EQ(program.mesh.ranks(), strategy.ranks());
     EXPECT_EQ(program.microbatches, strategy.microbatches);
     const std::string text = to_text(program);
     const Program same = program_from_text(text);
@@ -41,7 +49,7 @@ TEST(LowerGrid, ProgramsAreValidAndSurviveTheirTextForm) {
 }
 
 TEST(LowerGrid, FlopsAreTheModels) {
-  for_each_program([](const Model& model, const Strategy&, const Program& program) {
+  for_each_pipeline([](const Model& model, const Strategy&, const Program& program) {
     double forward = 0, backward = 0, expected_forward = 0, expected_backward = 0;
     for (const Role& role : program.roles)
       for (std::uint32_t i = 0; i < role.size(); ++i) {
@@ -61,7 +69,7 @@ TEST(LowerGrid, FlopsAreTheModels) {
 }
 
 TEST(LowerGrid, EveryParameterIsUpdatedOnce) {
-  for_each_program([](const Model& model, const Strategy& strategy, const Program& program) {
+  for_each_pipeline([](const Model& model, const Strategy& strategy, const Program& program) {
     std::multiset<std::string> expected, updated;
     const std::vector<OpInstance> ops = model.instances(2);
     for (std::size_t n = 0; n < ops.size(); ++n)
@@ -95,7 +103,7 @@ std::string actions_of(const Program& program, const Role& role) {
 }
 
 TEST(LowerGrid, StagesFollowTheSchedule) {
-  for_each_program([](const Model&, const Strategy& strategy, const Program& program) {
+  for_each_pipeline([](const Model&, const Strategy& strategy, const Program& program) {
     for (std::uint32_t stage = 0; stage < strategy.pp; ++stage) {
       const std::vector<Action> actions =
           schedule_table()
@@ -110,7 +118,7 @@ TEST(LowerGrid, StagesFollowTheSchedule) {
 }
 
 TEST(LowerGrid, TransfersCarryWhatCrossesStages) {
-  for_each_program([](const Model& model, const Strategy& strategy, const Program& program) {
+  for_each_pipeline([](const Model& model, const Strategy& strategy, const Program& program) {
     const std::vector<std::uint32_t> stage = stages_of(model, strategy);
     const std::vector<bool> needed = model.outputs_need_grad();
     const std::vector<OpInstance> ops = model.instances(model.global_batch);  // of all replicas and microbatches
@@ -131,7 +139,7 @@ TEST(LowerGrid, TransfersCarryWhatCrossesStages) {
 }
 
 TEST(LowerGrid, ReplicasReduceEveryGradient) {
-  for_each_program([](const Model& model, const Strategy& strategy, const Program& program) {
+  for_each_pipeline([](const Model& model, const Strategy& strategy, const Program& program) {
     std::int64_t reduced = 0, broadcast = 0, buffers = 0;
     for (const Role& role : program.roles) {
       for (std::uint32_t i = 0; i < role.size(); ++i)
@@ -147,18 +155,19 @@ TEST(LowerGrid, ReplicasReduceEveryGradient) {
 
 // Gradients are averaged: the loss over microbatches, the buckets over replicas.
 TEST(LowerGrid, GradientsAreAveraged) {
-  for_each_program([](const Model&, const Strategy& strategy, const Program& program) {
+  for_each_pipeline([](const Model& model, const Strategy& strategy, const Program& program) {
+    const bool is_sum = model.nodes.back().kind->is_sum;
     for (const Role& role : program.roles)
       for (std::uint32_t i = 0; i < role.size(); ++i) {
         if (role.kind[i] == InstructionKind::compute) {
           const Work& work = program.works[role.work[i]];
           const bool loss = work.op.kind->role == OpRole::loss && work.pass == Pass::backward;
           const bool shared = schedule_table().at(strategy.schedule).one_loss;
-          EXPECT_EQ(role.scale[i], loss && !shared ? 1.0 / static_cast<double>(strategy.microbatches) : 1.0);
+          EXPECT_EQ(role.scale[i], loss && !shared && !is_sum ? 1.0 / static_cast<double>(strategy.microbatches) : 1.0);
         }
         if (role.kind[i] == InstructionKind::copy) {
           const bool fills = role.tensors[role.writes(i)[0]].name.starts_with("bucket");
-          EXPECT_EQ(role.scale[i], fills ? 1.0 / strategy.dp : 1.0);
+          EXPECT_EQ(role.scale[i], fills && !is_sum ? 1.0 / strategy.dp : 1.0);
         }
       }
   });
@@ -222,7 +231,7 @@ TEST(Lower, PlacesRanks) {
   ASSERT_EQ(program.groups.size(), 1U);
   EXPECT_EQ(program.groups[0].members, (std::vector<std::vector<std::uint32_t>>{{0, 3}, {1, 4}, {2, 5}}));
   EXPECT_EQ(program.places().at(4).role, 1U);
-  EXPECT_EQ(program.places().at(4).replica, 1U);
+  EXPECT_EQ(program.places().at(4).index, 1U);
 }
 
 TEST(Lower, SaysWhichNodeDoesntFit) {

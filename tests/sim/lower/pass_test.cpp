@@ -14,8 +14,8 @@ using testing::lines_of;
 // ---- Before and after, in text form. ----
 
 const std::string kHead =
-    "paragauge-program-1\nmodel none\nstrategy none\npartition global_batch=1 replicas=1 microbatches=1\n"
-    "group data 0,1\nwork relu.forward f32[4] inplace=0\n";
+    "paragauge-program-2\nmodel none\nstrategy none\npartition global_batch=1 microbatches=1\n"
+    "mesh rank=2\ngroup data rank\nwork relu.forward f32[4] inplace=0\n";
 
 /// A role's text as a draft, edited by a pass, and back.
 struct Edit {
@@ -50,7 +50,11 @@ struct Edit {
   }
   void add_parameter(const std::string& name) {
     draft.arrival.insert(draft.arrival.begin(), static_cast<std::uint32_t>(draft.parameters.size()));
-    draft.parameters.push_back({name, kNone, tensor(name), tensor("grad." + name)});
+    draft.parameters.push_back({.name = name,
+                                .spec = draft.role.tensors[tensor(name)].spec,
+                                .sum_axes = 1,
+                                .weight = tensor(name),
+                                .gradient = tensor("grad." + name)});
   }
   /// The role's lines; the works that the pass added come first.
   std::string text() {
@@ -59,6 +63,11 @@ struct Edit {
     return text.substr(text.find("work relu") + std::string("work relu.forward f32[4] inplace=0\n").size());
   }
 };
+
+/// Two replicas.
+const Layout kReplicas{.mesh = {{{"rank", 2}}},
+                       .parameters = {.first_bucket_MiB = 1, .bucket_MiB = 25, .is_mean = true}};
+std::uint32_t the_group(std::uint32_t /*axes*/) { return 0; }
 
 TEST(Pass, FreesAfterTheLastUse) {
   Edit edit(R"(role stage0 ranks=0
@@ -102,8 +111,7 @@ TEST(Pass, BucketsAreFilledReducedAndCopiedBack) {
   Edit edit(kParameters + "0 compute w0 : x -> grad.p grad.q\n");
   edit.add_parameter("p");
   edit.add_parameter("q");  // arrives first
-  Strategy strategy;
-  add_gradient_buckets(edit.draft, strategy, /*replicas=*/2, /*group=*/0);
+  add_gradient_sums(edit.draft, kReplicas, /*mean=*/true, the_group);
   EXPECT_EQ(edit.text(), R"(work scaled_copy.forward f32[3]
 work scaled_copy.forward f32[4]
 )" + kParameters + R"(tensor bucket0 f32[7] communication persistent constant=0
@@ -128,10 +136,10 @@ TEST(Pass, OverlappedBucketsGoAsSoonAsTheyAreComplete) {
   Edit edit(kParameters + backward);
   edit.add_parameter("p");
   edit.add_parameter("q");  // arrives first
-  Strategy strategy;
-  strategy.overlap = true;
-  strategy.first_bucket_MiB = strategy.bucket_MiB = 0;
-  add_gradient_buckets(edit.draft, strategy, /*replicas=*/2, /*group=*/0);
+  Layout layout = kReplicas;
+  layout.parameters.overlap = true;
+  layout.parameters.first_bucket_MiB = layout.parameters.bucket_MiB = 0;
+  add_gradient_sums(edit.draft, layout, /*mean=*/true, the_group);
   const std::string text = edit.text();
   EXPECT_EQ(text.substr(text.find("0 compute")), R"(0 compute w0 : x -> grad.q
 1 copy w1 node=bucket0 scale=0.5 : grad.q -> bucket0.0
@@ -200,8 +208,8 @@ TEST(Pass, AFlatTensorHasOneDtype) {
 tensor count i64[] buffer persistent
 tensor mean f32[3] buffer persistent
 )");
-  EXPECT_THROW(edit.draft.add_flat("both", {edit.tensor("mean"), edit.tensor("count")}), InternalError);
-  const Draft::Flat flat = edit.draft.add_flat("means", {edit.tensor("mean"), edit.tensor("mean")});
+  EXPECT_THROW(edit.draft.add_flat("both", {{Dtype::f32, {3}}, {Dtype::i64, {}}}), InternalError);
+  const Draft::Flat flat = edit.draft.add_flat("means", {{Dtype::f32, {3}}, {Dtype::f32, {3}}});
   EXPECT_EQ(edit.draft.role.tensors[flat.slices[1]].offset_bytes, 12);
 }
 

@@ -151,15 +151,16 @@ TEST(ProgramText, RandomMutationsAreReadOrRefused) {
 
 // ---- The parser's errors. ----
 
-const std::string kText = R"(paragauge-program-1
+const std::string kText = R"(paragauge-program-2
 model m,global_batch=2
 strategy s
-partition global_batch=2 replicas=1 microbatches=2
-group data 0,1
+mesh rank=2
+partition global_batch=2 microbatches=2
+group data rank
 work relu.forward f32[4] inplace=0
 work linear.backward f32[2,4] bias=1 out_features=3 grads=0+p
 role one ranks=0
-tensor x f32[4] input persistent model_input=2
+tensor x f32[4] input persistent of=[8] on=S0 model_input
 tensor y f32[4] activation
 view y.half f32[2] y +8
 0 compute w0 node=a mb=1 scale=0.5 : x -> y
@@ -185,7 +186,8 @@ TEST(ProgramText, IsReadAsWritten) {
   ASSERT_EQ(program.roles.size(), 2U);
   const Role& one = program.roles[0];
   EXPECT_EQ(one.tensors[0].initial.kind, Initial::Kind::model_input);
-  EXPECT_EQ(one.tensors[0].initial.rows, 2);
+  EXPECT_EQ(one.tensors[0].whole, (Shape{8}));
+  EXPECT_EQ(one.tensors[0].on, std::vector{shard(0)});
   EXPECT_EQ(one.tensors[2].storage, one.tensors[1].storage);
   EXPECT_EQ(one.tensors[2].offset_bytes, 8);
   EXPECT_EQ(one.scale[0], 0.5);
@@ -208,93 +210,107 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
   const auto line = [](int number, const std::string& text) {
     return fmt::format("program text, line {}: {}", number, text);
   };
-  EXPECT_EQ(message_of([] { program_from_text(""); }), line(1, "expected 'paragauge-program-1'"));
-  EXPECT_EQ(with("program-1", "program-2"), line(1, "expected 'paragauge-program-1'"));
+  EXPECT_EQ(message_of([] { program_from_text(""); }), line(1, "expected 'paragauge-program-2'"));
+  EXPECT_EQ(with("program-2", "program-3"), line(1, "expected 'paragauge-program-2'"));
+  EXPECT_EQ(with("program-2", "program-1"),
+            line(1, "'paragauge-program-1' is an older format than 'paragauge-program-2'; lower the strategy again"));
   EXPECT_EQ(with("group data", "grope data"),
-            line(5,
-                 "unknown item 'grope'; known: model, strategy, partition, group, work, role, tensor, view, an "
-                 "instruction's number"));
+            line(6,
+                 "unknown item 'grope'; known: model, strategy, mesh, partition, group, work, role, tensor, view, "
+                 "an instruction's number"));
   // partition, group, role
-  EXPECT_EQ(with("replicas=1", "replicas"), line(4, "'replicas' is not key=value"));
-  EXPECT_EQ(with("replicas=1", "replicas=one"), line(4, "'one' is not a valid whole number"));
-  EXPECT_EQ(with("replicas=1", "replicas=0"), line(4, "replicas=0 must be from 1 to 2^40"));
-  EXPECT_EQ(with("replicas=1", "copies=1"),
-            line(4, "unknown key 'copies'; known: global_batch, replicas, microbatches"));
-  EXPECT_EQ(with("0,1", "0,x"), line(5, "'x' is not a valid rank"));
-  EXPECT_EQ(with("0,1", "0,,1"), line(5, "'' is not a valid rank"));
-  EXPECT_EQ(with("group data 0,1", "group"), line(5, "ends where a name is expected"));
-  EXPECT_EQ(with("role one ranks=0", "role one"), line(8, "ends where ranks=… is expected"));
-  EXPECT_EQ(with("role one ranks=0", "role one 0"), line(8, "expected ranks=…, found '0'"));
-  EXPECT_EQ(with("role one ranks=0", "role one ranks="), line(8, "'' is not a valid rank"));
+  EXPECT_EQ(with("microbatches=2", "microbatches"), line(5, "'microbatches' is not key=value"));
+  EXPECT_EQ(with("microbatches=2", "microbatches=two"), line(5, "'two' is not a valid whole number"));
+  EXPECT_EQ(with("microbatches=2", "microbatches=0"), line(5, "microbatches=0 must be from 1 to 2^40"));
+  EXPECT_EQ(with("microbatches=2", "replicas=1"),
+            line(5, "unknown key 'replicas'; known: global_batch, microbatches, rows, one_loss, broadcast_buffers"));
+  EXPECT_EQ(with("microbatches=2", "rows=S"),
+            line(5, "'S' is no placement; known: R, S0, S1/64, P, P.mean, P.max, @0, @last, own"));
+  EXPECT_EQ(with("microbatches=2", "rows=S0,R"), line(5, "2 placements on a mesh of 1 axes"));
+  EXPECT_EQ(with("microbatches=2", "rows=@2"), line(5, "'@2' is outside of axis rank=2"));
+  EXPECT_EQ(with("mesh rank=2", "mesh rank"), line(4, "'rank' is not axis=size"));
+  EXPECT_EQ(with("mesh rank=2", "mesh rank=0"), line(4, "rank=0 makes 0 ranks; allowed: 1 to 1048576"));
+  EXPECT_EQ(with("mesh rank=2", "mesh a=2048 b=1024"), line(4, "b=1024 makes 2097152 ranks; allowed: 1 to 1048576"));
+  EXPECT_EQ(with("mesh rank=2", "mesh rank=2 rank=2"), line(4, "the axis 'rank' is there already"));
+  EXPECT_EQ(with("mesh rank=2", "mesh rank=2/even"), line(4, "unknown rest 'even'; known: forbidden, to_last, chunks"));
+  EXPECT_EQ(with("group data rank", "group data dp"), line(6, "unknown axis 'dp'"));
+  EXPECT_EQ(with("group data rank", "group data rank 1"), line(6, "'1' after the axes"));
+  EXPECT_EQ(with("group data rank", "group"), line(6, "ends where a name is expected"));
+  EXPECT_EQ(with("role one ranks=0", "role one"), line(9, "ends where ranks=… is expected"));
+  EXPECT_EQ(with("role one ranks=0", "role one 0"), line(9, "expected ranks=…, found '0'"));
+  EXPECT_EQ(with("role one ranks=0", "role one ranks="), line(9, "'' is not a valid rank"));
   // work
-  EXPECT_EQ(with("relu.forward", "relu"), line(6, "'relu' is not op.pass"));
-  EXPECT_EQ(with("relu.forward", "rela.forward"), line(6, "unknown op kind 'rela'; known: " + op_table().names()));
-  EXPECT_EQ(with("relu.forward", "relu.back"), line(6, "unknown pass 'back'; known: forward, backward, update"));
+  EXPECT_EQ(with("relu.forward", "relu"), line(7, "'relu' is not op.pass"));
+  EXPECT_EQ(with("relu.forward", "rela.forward"), line(7, "unknown op kind 'rela'; known: " + op_table().names()));
+  EXPECT_EQ(with("relu.forward", "relu.back"), line(7, "unknown pass 'back'; known: forward, backward, update"));
   EXPECT_EQ(with("f32[4] inplace=0", "f32[0] inplace=0"),
-            line(6, "'f32[0]' is not a tensor type; sizes are positive integers, at most 2^40 elements"));
-  EXPECT_EQ(with("f32[4] inplace=0", "inplace=0"), line(6, "op 'relu' takes 1 inputs, found 0"));
-  EXPECT_EQ(with("inplace=0", "inplace=maybe"), line(6, "'maybe' is not a valid number"));
-  EXPECT_EQ(with("inplace=0", "outplace=0"), line(6, "work: op 'relu' has no attribute 'outplace'; known: inplace"));
+            line(7, "'f32[0]' is not a tensor type; sizes are positive integers, at most 2^40 elements"));
+  EXPECT_EQ(with("f32[4] inplace=0", "inplace=0"), line(7, "op 'relu' takes 1 inputs, found 0"));
+  EXPECT_EQ(with("inplace=0", "inplace=maybe"), line(7, "'maybe' is not a valid number"));
+  EXPECT_EQ(with("inplace=0", "outplace=0"), line(7, "work: op 'relu' has no attribute 'outplace'; known: inplace"));
   EXPECT_EQ(with("f32[2,4] bias", "f32[2,4,1] bias"),
-            line(7, "op 'linear' needs an input [batch, features], found f32[2,4,1]"));
-  EXPECT_EQ(with("grads=0+p", "grads=0+q"), line(7, "'q' is not a valid input"));
-  EXPECT_EQ(with("grads=0+p", "grads=31"), line(7, "input 31 of grads must be from 0 to 30"));
+            line(8, "op 'linear' needs an input [batch, features], found f32[2,4,1]"));
+  EXPECT_EQ(with("grads=0+p", "grads=0+q"), line(8, "'q' is not a valid input"));
+  EXPECT_EQ(with("grads=0+p", "grads=31"), line(8, "input 31 of grads must be from 0 to 30"));
   // tensor, view
-  EXPECT_EQ(with("role one ranks=0\n", ""), line(8, "comes before the first role"));
-  EXPECT_EQ(with("tensor y f32[4]", "tensor x f32[4]"), line(10, "the tensor 'x' is there already"));
+  EXPECT_EQ(with("role one ranks=0\n", ""), line(9, "comes before the first role"));
+  EXPECT_EQ(with("tensor y f32[4]", "tensor x f32[4]"), line(11, "the tensor 'x' is there already"));
   EXPECT_EQ(with("tensor y f32[4]", "tensor y f33[4]"),
-            line(10, "unknown dtype 'f33'; known: f32, f64, bf16, f16, i64"));
-  EXPECT_EQ(with("f32[4] activation", "f32[4] active"), line(10, "unknown tensor class 'active'"));
-  EXPECT_EQ(with("f32[4] activation", "f32[4]"), line(10, "ends where a tensor class is expected"));
-  EXPECT_EQ(with("model_input=2", "model_input=two"), line(9, "'two' is not a valid count of rows"));
-  EXPECT_EQ(with("model_input=2", "random"),
-            line(9,
-                 "unknown item 'random'; known: persistent, uniform=center,bound, constant=x, model_input=rows, "
-                 "model_target=rows"));
-  EXPECT_EQ(with("uniform=0,0.5", "uniform=0"),
-            line(19,
-                 "unknown item 'uniform=0'; known: persistent, uniform=center,bound, constant=x, model_input=rows, "
-                 "model_target=rows"));
-  EXPECT_EQ(with("f32[2] y +8", "f32[2] q +8"), line(11, "unknown tensor 'q'"));
-  EXPECT_EQ(with("f32[2] y +8", "f32[2] y 8"), line(11, "expected +offset, found '8'"));
-  EXPECT_EQ(with("f32[2] y +8", "f32[2] y +12"), line(11, "view 'y.half' reaches beyond 'y'"));
-  EXPECT_EQ(with("f32[2] y +8", "f32[2] y +-8"), line(11, "view 'y.half' reaches beyond 'y'"));
-  EXPECT_EQ(with("f32[2] y +8", "f32[2] y +9223372036854775807"), line(11, "view 'y.half' reaches beyond 'y'"));
+            line(11, "unknown dtype 'f33'; known: f32, f64, bf16, f16, i64"));
+  EXPECT_EQ(with("f32[4] activation", "f32[4] active"), line(11, "unknown tensor class 'active'"));
+  EXPECT_EQ(with("f32[4] activation", "f32[4]"), line(11, "ends where a tensor class is expected"));
+  EXPECT_EQ(with("of=[8] on=S0", "of=[8]"),
+            line(10, "of=shape and on=placements belong together, at a persistent tensor"));
+  EXPECT_EQ(with("on=S0", "on=S1"), line(10, "S1 of a tensor with 1 dimensions"));
+  EXPECT_EQ(with("model_input", "random"),
+            line(10,
+                 "unknown item 'random'; known: persistent, of=shape, on=placements, uniform=center,bound, constant=x, "
+                 "model_input, model_target"));
+  EXPECT_EQ(
+      with("uniform=0,0.5", "uniform=0"),
+      line(20,
+           "unknown item 'uniform=0'; known: persistent, of=shape, on=placements, uniform=center,bound, constant=x, "
+           "model_input, model_target"));
+  EXPECT_EQ(with("f32[2] y +8", "f32[2] q +8"), line(12, "unknown tensor 'q'"));
+  EXPECT_EQ(with("f32[2] y +8", "f32[2] y 8"), line(12, "expected +offset, found '8'"));
+  EXPECT_EQ(with("f32[2] y +8", "f32[2] y +12"), line(12, "view 'y.half' reaches beyond 'y'"));
+  EXPECT_EQ(with("f32[2] y +8", "f32[2] y +-8"), line(12, "view 'y.half' reaches beyond 'y'"));
+  EXPECT_EQ(with("f32[2] y +8", "f32[2] y +9223372036854775807"), line(12, "view 'y.half' reaches beyond 'y'"));
   EXPECT_EQ(with("f32[2] y +8", "f32[2] y +6"),
-            line(11, "view 'y.half' begins at byte 6 of 'y', which is no multiple of the 4 bytes of f32"));
+            line(12, "view 'y.half' begins at byte 6 of 'y', which is no multiple of the 4 bytes of f32"));
   EXPECT_EQ(with("f32[2] y +8", "f64[1] y +4"),
-            line(11, "view 'y.half' begins at byte 4 of 'y', which is no multiple of the 8 bytes of f64"));
+            line(12, "view 'y.half' begins at byte 4 of 'y', which is no multiple of the 8 bytes of f64"));
   // instructions
-  EXPECT_EQ(with("2 wait on=1", "3 wait on=1"), line(14, "instruction 3 where 2 is expected"));
+  EXPECT_EQ(with("2 wait on=1", "3 wait on=1"), line(15, "instruction 3 where 2 is expected"));
   EXPECT_EQ(with("0 compute", "0 compote"),
-            line(12, "unknown instruction kind 'compote'; known: compute, copy, update, send, recv, collective, wait"));
-  EXPECT_EQ(with("0 compute w0", "0 compute w2"), line(12, "work w2 of 2"));
-  EXPECT_EQ(with("0 compute w0", "0 compute wx"), line(12, "'x' is not a valid work"));
-  EXPECT_EQ(with("0 compute w0", "0 compute"), line(12, "'compute' needs a work"));
-  EXPECT_EQ(with("2 wait on=1", "2 wait w0 on=1"), line(14, "'wait' takes no work"));
-  EXPECT_EQ(with("mb=1", "mb"), line(12, "'mb' is not key=value"));
-  EXPECT_EQ(with("mb=1", "mb=first"), line(12, "'first' is not a valid microbatch"));
+            line(13, "unknown instruction kind 'compote'; known: compute, copy, update, send, recv, collective, wait"));
+  EXPECT_EQ(with("0 compute w0", "0 compute w2"), line(13, "work w2 of 2"));
+  EXPECT_EQ(with("0 compute w0", "0 compute wx"), line(13, "'x' is not a valid work"));
+  EXPECT_EQ(with("0 compute w0", "0 compute"), line(13, "'compute' needs a work"));
+  EXPECT_EQ(with("2 wait on=1", "2 wait w0 on=1"), line(15, "'wait' takes no work"));
+  EXPECT_EQ(with("mb=1", "mb"), line(13, "'mb' is not key=value"));
+  EXPECT_EQ(with("mb=1", "mb=first"), line(13, "'first' is not a valid microbatch"));
   EXPECT_EQ(with("mb=1", "batch=1"),
-            line(12, "unknown key 'batch'; known: node, mb, to, from, group, root, tag, on, scale, kind, reduction"));
-  EXPECT_EQ(with(": x -> y", ": x -> q"), line(12, "unknown tensor 'q'"));
-  EXPECT_EQ(with("; free y", "; y"), line(14, "expected 'free' after ';'"));
-  EXPECT_EQ(with("to=two", "to=three"), line(13, "unknown role 'three'"));
-  EXPECT_EQ(with("1 send to=two", "1 send"), line(13, "'send' needs a peer or group"));
-  EXPECT_EQ(with("2 wait on=1", "2 wait on=1 to=two"), line(14, "'wait' takes no peer or group"));
-  EXPECT_EQ(with("2 wait on=1", "2 wait"), line(14, "'wait', and only it, needs on=instruction"));
+            line(13, "unknown key 'batch'; known: node, mb, to, from, group, root, tag, on, scale, kind, reduction"));
+  EXPECT_EQ(with(": x -> y", ": x -> q"), line(13, "unknown tensor 'q'"));
+  EXPECT_EQ(with("; free y", "; y"), line(15, "expected 'free' after ';'"));
+  EXPECT_EQ(with("to=two", "to=three"), line(14, "unknown role 'three'"));
+  EXPECT_EQ(with("1 send to=two", "1 send"), line(14, "'send' needs a peer or group"));
+  EXPECT_EQ(with("2 wait on=1", "2 wait on=1 to=two"), line(15, "'wait' takes no peer or group"));
+  EXPECT_EQ(with("2 wait on=1", "2 wait"), line(15, "'wait', and only it, needs on=instruction"));
   EXPECT_EQ(with("tag=0 node=a : y.half", "tag=0 on=0 node=a : y.half"),
-            line(13, "'wait', and only it, needs on=instruction"));
-  EXPECT_EQ(with(": y.half", ": y y.half"), line(13, "'send' reads one tensor"));
-  EXPECT_EQ(with(": -> z", ": z"), line(20, "'recv' writes one tensor"));
-  EXPECT_EQ(with("group=data", "group=tensor"), line(15, "unknown group 'tensor'"));
+            line(14, "'wait', and only it, needs on=instruction"));
+  EXPECT_EQ(with(": y.half", ": y y.half"), line(14, "'send' reads one tensor"));
+  EXPECT_EQ(with(": -> z", ": z"), line(21, "'recv' writes one tensor"));
+  EXPECT_EQ(with("group=data", "group=tensor"), line(16, "unknown group 'tensor'"));
   EXPECT_EQ(with("kind=broadcast", "kind=scan"),
-            line(15,
+            line(16,
                  "unknown collective 'scan'; known: all_reduce, broadcast, reduce, all_gather, reduce_scatter, "
                  "all_to_all, scatter, gather"));
-  EXPECT_EQ(with("kind=broadcast", "kind=broadcast reduction=max"), line(15, "'broadcast' takes no reduction"));
-  EXPECT_EQ(with("2 wait on=1", "2 wait on=1 reduction=max"), line(14, "'wait' takes no reduction"));
+  EXPECT_EQ(with("kind=broadcast", "kind=broadcast reduction=max"), line(16, "'broadcast' takes no reduction"));
+  EXPECT_EQ(with("2 wait on=1", "2 wait on=1 reduction=max"), line(15, "'wait' takes no reduction"));
   EXPECT_EQ(with("kind=broadcast", "kind=reduce reduction=least"),
-            line(15, "unknown reduction 'least'; known: sum, mean, max"));
+            line(16, "unknown reduction 'least'; known: sum, mean, max"));
 }
 
 TEST(Role, ATensorMayHaveTheShapeOfAnother) {

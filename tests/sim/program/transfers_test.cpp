@@ -23,8 +23,9 @@ std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>> posters(const 
 
 // Ranks 0, 1 send; 2, 3 receive. The second list of the group has one collective more than the first.
 TEST(TransferMatching, MatchesByReplicaTagAndList) {
-  const Program program = program_from_text(R"(paragauge-program-1
-group data 0,1 2,3
+  const Program program = program_from_text(R"(paragauge-program-2
+mesh pair=2 rank=2
+group data rank
 role left ranks=0,1
 tensor x f32[4] input persistent
 0 collective kind=all_reduce group=data : x -> x

@@ -12,11 +12,12 @@ using testing::message_of;
 using testing::replaced;
 
 /// Two ranks that exchange a tensor each way, then reduce one.
-const std::string kExchange = R"(paragauge-program-1
+const std::string kExchange = R"(paragauge-program-2
 model none
 strategy none
-partition global_batch=1 replicas=1 microbatches=1
-group data 0,1
+mesh rank=2
+partition global_batch=1 microbatches=1
+group data rank
 work relu.forward f32[4] inplace=0
 role left ranks=0
 tensor x f32[4] input persistent
@@ -64,18 +65,30 @@ TEST(Validate, AcceptsTheExchange) { EXPECT_EQ(message(kExchange), "no error"); 
 TEST(Validate, RanksAreThereOnce) {
   EXPECT_EQ(with("ranks=1", "ranks=0"), "program: rank 0 of role 'right' must be one of 0…1, and only once");
   EXPECT_EQ(with("ranks=1", "ranks=2"), "program: rank 2 of role 'right' must be one of 0…1, and only once");
-  EXPECT_EQ(with("ranks=1", "ranks=1,1"), "program: rank 1 of role 'right' must be one of 0…2, and only once");
-  EXPECT_EQ(with("data 0,1", "data 0,0"), "program: rank 0 of group 'data' must be one of 0…1, and only once");
-  EXPECT_EQ(with("data 0,1", "data 0,1 1"), "program: rank 1 of group 'data' must be one of 0…1, and only once");
-  EXPECT_EQ(with("data 0,1", "data 0,2"), "program: rank 2 of group 'data' must be one of 0…1, and only once");
-  EXPECT_EQ(message("paragauge-program-1\n"), "program: no ranks");
-  Program program = program_from_text(kExchange);
-  program.groups[0].members.emplace_back();
-  EXPECT_EQ(message_of([&] { validate(program); }), "program: group 'data' has an empty member list");
+  EXPECT_EQ(with("ranks=1", "ranks=1,1"), "program: 3 ranks on a mesh of 2");
+  EXPECT_EQ(with("mesh rank=2", "mesh rank=3"), "program: 2 ranks on a mesh of 3");
+  EXPECT_EQ(message("paragauge-program-2\n"), "program: no ranks");
+}
+
+TEST(Validate, PiecesAreWhatTheMeshSays) {
+  const std::string x = "tensor x f32[4] input persistent";
+  EXPECT_EQ(with(x, x + " of=[8] on=S0"), "no error");
+  EXPECT_EQ(with(x, x + " of=[6] on=S0"), "program: 'x' of rank 0 is f32[4], which isn't its piece of [6]");
+  EXPECT_EQ(with(x, x + " of=[4,2] on=S1"), "program: 'x' of rank 0 is f32[4], which isn't its piece of [4,2]");
+  EXPECT_EQ(with(x, x + " of=[7] on=S0"), "rank=2 must divide 7");
+  EXPECT_EQ(with("mesh rank=2", "mesh rank=2/to_last", x, x + " of=[7] on=S0"),
+            "program: 'x' of rank 0 is f32[4], which isn't its piece of [7]");
+  EXPECT_EQ(with("global_batch=1 ", "global_batch=1 rows=S0 "), "rank=2 must divide 1");
 }
 
 TEST(Validate, CollectivesNeedTheirGroup) {
-  EXPECT_EQ(with("data 0,1", "data 0"), "program: rank 1 instruction 5 (all_reduce): the rank isn't in group 'data'");
+  EXPECT_EQ(with("8 collective kind=broadcast group=data root=0 : x -> x",
+                 "8 collective kind=broadcast group=data root=0 : -> x"),
+            "program: rank 0 instruction 8 (broadcast): the root gives nothing");
+  EXPECT_EQ(with("7 collective kind=broadcast group=data root=0 : x -> x",
+                 "7 collective kind=broadcast group=data root=0 : -> x"),
+            "no error")
+      << "who gets it need not read it";
   EXPECT_EQ(with("broadcast group=data root=0", "broadcast group=data root=2"),
             "program: rank 0 instruction 8 (broadcast): root 2 of 2 members");
 }
@@ -117,7 +130,7 @@ TEST(Validate, BothEndsMoveTheSameBytes) {
 }
 
 TEST(Validate, PeersHaveAsManyReplicas) {
-  EXPECT_EQ(with("role left ranks=0", "role left ranks=0,2", "data 0,1", "data 0,1,2"),
+  EXPECT_EQ(with("role left ranks=0", "role left ranks=0,2", "mesh rank=2", "mesh rank=3"),
             "program: rank 2 instruction 1 (send n to right) has no partner: role 'right' has 1 ranks");
 }
 
@@ -143,7 +156,7 @@ TEST(Validate, CollectivesComeInOneOrder) {
 /// Two ranks, two buffers of one size, a collective each; `right` is what rank 1 does.
 std::string buckets(const std::string& right) {
   const std::string tensors = "tensor a f32[4] communication persistent\ntensor b f32[4] communication persistent\n";
-  return "paragauge-program-1\npartition microbatches=2\ngroup data 0,1\nrole left ranks=0\n" + tensors +
+  return "paragauge-program-2\npartition microbatches=2\nmesh rank=2\ngroup data rank\nrole left ranks=0\n" + tensors +
          "0 collective kind=all_reduce group=data node=bucket0 : a -> a\n1 wait on=0\n"
          "2 collective kind=all_reduce group=data node=bucket1 : b -> b\n3 wait on=2\nrole right ranks=1\n" +
          tensors + right;
@@ -210,7 +223,7 @@ TEST(Validate, ATransferMovesOneTensor) {
 
 // A send blocks until it is received: programs that only work with buffered sends are refused.
 TEST(Validate, SwappedWaitsDeadlock) {
-  const std::string head = replaced(kExchange.substr(0, kExchange.find("role left")), "group data 0,1\n", "");
+  const std::string head = replaced(kExchange.substr(0, kExchange.find("role left")), "group data rank\n", "");
   const auto role = [](const std::string& name, int rank, const std::string& peer, bool sends_first) {
     const std::string send = "send to=" + peer + " tag=0 : x", recv = "recv from=" + peer + " tag=0 : -> y";
     return fmt::format(
@@ -293,7 +306,7 @@ TEST(Validate, FreesOnce) {
 }
 
 TEST(Validate, ViewsShareTheirStorage) {
-  const std::string views = R"(paragauge-program-1
+  const std::string views = R"(paragauge-program-2
 work relu.forward f32[2] inplace=0
 work relu.forward f32[4] inplace=0
 role only ranks=0
@@ -317,7 +330,7 @@ view a.high f32[2] a +8
 
 // What was written is known by its bytes: views that overlap don't add up to the whole, those side by side do.
 TEST(Validate, EveryByteThatIsReadWasWritten) {
-  const std::string views = R"(paragauge-program-1
+  const std::string views = R"(paragauge-program-2
 work relu.forward f32[2] inplace=0
 work relu.forward f32[4] inplace=0
 role only ranks=0
@@ -341,9 +354,10 @@ view a.middle f32[2] a +4
 
 // Parts of one buffer may be on their way at the same time; what a transfer uses is known by its bytes, too.
 TEST(Validate, TransfersUseTheirBytesOnly) {
-  const std::string chunks = R"(paragauge-program-1
+  const std::string chunks = R"(paragauge-program-2
 work relu.forward f32[2] inplace=0
-group data 0,1
+mesh rank=2
+group data rank
 role both ranks=0,1
 tensor x f32[2] input persistent
 tensor buffer f32[8] communication persistent
@@ -375,8 +389,9 @@ view rest f32[2] buffer +16
 
 // Every member gives what the others expect of it, in one tensor or in several.
 TEST(Validate, CollectivesMoveWhatIsExpected) {
-  const std::string exchange = R"(paragauge-program-1
-group data 0,1
+  const std::string exchange = R"(paragauge-program-2
+mesh rank=2
+group data rank
 role left ranks=0
 tensor x f32[6] input persistent
 tensor a f32[2] communication persistent
@@ -406,8 +421,9 @@ tensor d f32[3] communication persistent
   EXPECT_EQ(with_exchange(": x0 x1 -> a b", ": x0 x1 -> x b"),
             "program, role 'left' (rank 0), instruction 0 (all_to_all): reads 'x0' and writes 'x', which overlap");
 
-  const std::string scatter = R"(paragauge-program-1
-group data 0,1
+  const std::string scatter = R"(paragauge-program-2
+mesh rank=2
+group data rank
 role root ranks=0
 tensor x f32[8] input persistent
 tensor a f32[4] communication persistent
@@ -428,9 +444,10 @@ tensor a f32[4] communication persistent
 
 // An update while its weight is on its way, a batch norm while its statistics are: the race of updates that are delayed.
 TEST(Validate, SeesWhatChangesInPlace) {
-  const std::string update = R"(paragauge-program-1
+  const std::string update = R"(paragauge-program-2
 work sgd.update f32[4] momentum=0.5
-group data 0,1
+mesh rank=2
+group data rank
 role both ranks=0,1
 tensor w f32[4] weight persistent
 tensor g f32[4] gradient persistent
@@ -450,7 +467,8 @@ tensor v f32[4] optimizer persistent
             "program, role 'both' (rank 0), instruction 2 (update): changes 'w' in place, so it must write it, too");
 
   // What is only being sent may be read, but not changed.
-  const std::string pair = R"(paragauge-program-1
+  const std::string pair = R"(paragauge-program-2
+mesh rank=2
 work batch_norm.forward f32[4,2,1,1]
 role left ranks=0
 tensor x f32[4,2,1,1] input persistent

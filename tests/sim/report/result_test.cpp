@@ -195,7 +195,7 @@ TEST(Result, RefusesRoundsOfOtherConditions) {
 TEST(Result, RefusesRoundsOfAnotherProgram) {
   const auto program = [](int rows) {
     return program_from_text(
-        fmt::format("paragauge-program-1\nwork relu.forward f32[{0}] inplace=0\nrole one ranks=0\ntensor x f32[{0}] "
+        fmt::format("paragauge-program-2\nwork relu.forward f32[{0}] inplace=0\nrole one ranks=0\ntensor x f32[{0}] "
                     "input persistent\n"
                     "0 compute w0 : x -> x\n",
                     rows));
@@ -236,7 +236,8 @@ TEST(Result, CellOfAProgramHasItsNumbers) {
   program.model = "m,global_batch=24";
   program.strategy = "mesh";
   program.global_batch = 24;
-  program.replicas = 2;
+  program.mesh.axes = {{"dp", 2}};
+  program.rows = {shard(0)};
   program.microbatches = 3;
   for (std::uint32_t r = 0; r < 2; ++r) {
     Role& role = program.roles.emplace_back();

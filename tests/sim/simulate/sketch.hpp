@@ -33,6 +33,7 @@ struct Sketch {
   explicit Sketch(std::uint32_t ranks, std::uint32_t busy_levels = 1) {
     costs.busy_levels = busy_levels;
     cost_of_.resize(ranks);
+    program.mesh.axes = {{"rank", ranks}};
     for (std::uint32_t r = 0; r < ranks; ++r) {
       program.roles.emplace_back().name = fmt::format("rank{}", r);
       program.roles[r].ranks = {r};
@@ -69,8 +70,7 @@ struct Sketch {
   }
   std::uint32_t all_reduce(std::uint32_t rank, const TransferCost& cost) {
     if (program.groups.empty()) {
-      program.groups.push_back({"data", {{}}});
-      for (std::uint32_t r = 0; r < program.roles.size(); ++r) program.groups[0].members[0].push_back(r);
+      program.groups.emplace_back("data", 1, program.mesh);
     }
     Instruction i;
     i.kind = InstructionKind::collective;
