@@ -238,7 +238,7 @@ class Rounds {
 
   /// Plain PyTorch as people write it, and at its best.
   [[nodiscard]] std::span<const std::string_view> peers_of(const Job& job) const {
-    if (!peers_ || !has_peer(job.strategy, job.world)) return {};
+    if (!peers_ || !has_peer(job.model, job.strategy, job.world)) return {};
     return sim::kPeers;
   }
   Peers::Answer run_peer(const Job& job, std::string_view peer, std::uint32_t steps) {

@@ -21,6 +21,7 @@
 #include "backend/machine/scheduling.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
+#include "sim/strategy/layout.hpp"
 #include "sim/strategy/schedule/schedule.hpp"
 
 namespace bench {
@@ -122,7 +123,10 @@ Json strategy_to_json(const sim::Model& model, const sim::Strategy& strategy) {
 
 }  // namespace
 
-bool has_peer(const sim::Strategy& strategy, std::string_view world) {
+bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::string_view world) {
+  if (sim::strategy_table().at(strategy.preset).layout != sim::replicas_of_stages) return false;
+  // PyTorch takes means over replicas and microbatches.
+  if (model.nodes.back().kind->is_sum && strategy.dp * strategy.microbatches > 1) return false;
   if (strategy.ranks() == 1) return true;
   const bool one_loss = sim::schedule_table().at(strategy.schedule).one_loss;
   const bool one_process = strategy.dp == 1 && (strategy.microbatches == 1 || one_loss);

@@ -19,7 +19,7 @@
 namespace bench {
 
 /// Whether plain PyTorch runs the strategy in this world: in one process (`local`) or in one per rank (`gloo`).
-bool has_peer(const sim::Strategy& strategy, std::string_view world);
+bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::string_view world);
 
 /// A request's `subject`: what bench/peers/serve.py is to run (the format is described there).
 nlohmann::ordered_json peer_subject(const sim::Model& model, const sim::Strategy& strategy, bool best);

@@ -36,6 +36,42 @@ std::vector<std::uint32_t> add_again(const Role& role, std::uint32_t repeat, Rol
   return now;
 }
 
+/// A block that a role gets in a collective, and what another role, or itself, gives for it.
+struct Share {
+  std::uint32_t to = 0, instruction = 0, block = 0;              // role, its collective, block of what that writes
+  std::uint32_t from = 0, from_instruction = 0, from_block = 0;  // of what that reads
+};
+
+/// What the first ranks of all roles get in collectives that don't work in place, in a fixed order.
+std::vector<Share> shares_of(const Program& program) {
+  const std::vector<Program::Place> places = program.places();
+  std::vector<std::vector<std::vector<std::uint32_t>>> posted;  // [role][group]: its collectives in their order
+  for (const Role& role : program.roles) {
+    posted.emplace_back(program.groups.size());
+    for (std::uint32_t i = 0; i < role.size(); ++i)
+      if (role.kind[i] == InstructionKind::collective) posted.back()[role.peer[i]].push_back(i);
+  }
+  std::vector<Share> shares;
+  for (std::uint32_t r = 0; r < program.roles.size(); ++r)
+    for (std::uint32_t group = 0; group < program.groups.size(); ++group)
+      for (std::size_t k = 0; k < posted[r][group].size(); ++k) {
+        const Role& role = program.roles[r];
+        const std::uint32_t i = posted[r][group][k];
+        if (works_in_place(role.collective[i]) && (!role.reads(i).empty() || role.writes(i).empty())) continue;
+        const auto& lists = program.groups[group].members;
+        const auto list = std::ranges::find_if(
+            lists, [&](const auto& members) { return std::ranges::find(members, role.ranks[0]) != members.end(); });
+        const auto me = static_cast<std::uint32_t>(std::ranges::find(*list, role.ranks[0]) - list->begin());
+        for_each_move(role.collective[i], static_cast<std::uint32_t>(list->size()), role.root[i],
+                      [&](const Move& move) {
+                        if (move.to != me) return;
+                        const std::uint32_t from = move.from == kEveryone ? r : places[(*list)[move.from]].role;
+                        shares.push_back({r, i, move.block, from, posted[from][group].at(k), move.from_block});
+                      });
+      }
+  return shares;
+}
+
 /// Builds one list of `alone`.
 class AloneBuilder {
  public:
@@ -46,10 +82,17 @@ class AloneBuilder {
         exchanges_(lists.back().role != lists.front().role),
         role_(program.roles[lists[own].role]),
         draft_(draft) {
+    if (exchanges_) shares_ = shares_of(program);
     draft.role.tensors = role_.tensors;
-    for (Tensor& tensor : draft.role.tensors) {  // pieces of something on another mesh
-      tensor.whole.clear();
-      tensor.on.clear();
+    // Pieces of something on another mesh; here each rank has samples of its own.
+    std::int64_t ranks = 0;
+    for (const RoleAlone& list : lists) ranks += static_cast<std::int64_t>(list.ranks.size());
+    for (Tensor& tensor : draft.role.tensors) {
+      const bool is_batch =
+          tensor.initial.kind == Initial::Kind::model_input || tensor.initial.kind == Initial::Kind::model_target;
+      tensor.on.assign(is_batch ? 1 : 0, shard(0));
+      tensor.whole = is_batch ? tensor.spec.shape : Shape();
+      if (is_batch) tensor.whole[0] *= ranks;
     }
     draft.role.storages = role_.storages;
   }
@@ -128,10 +171,11 @@ class AloneBuilder {
         const std::uint32_t tensor = now[role_.writes(instruction.awaits)[0]];
         to_itself(kept(instruction.awaits, tensor), tensor, instruction);
       } else if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::collective) {
-        for (const std::uint32_t tensor : instruction.reads) to_itself(now[tensor], kept(i, now[tensor]), instruction);
-        for (const std::uint32_t tensor : instruction.writes)
-          if (std::ranges::find(instruction.reads, tensor) == instruction.reads.end())
-            to_itself(kept(i, now[tensor]), now[tensor], instruction);
+        for (std::uint32_t k = 0; k < instruction.reads.size(); ++k)
+          to_itself(now[instruction.reads[k]], given(i, k), instruction);
+        for (std::uint32_t k = 0; k < instruction.writes.size(); ++k)
+          if (std::ranges::find(instruction.reads, instruction.writes[k]) == instruction.reads.end())
+            to_itself(gotten(i, k), now[instruction.writes[k]], instruction);
       }
     }
   }
@@ -151,6 +195,50 @@ class AloneBuilder {
     const bool receives = role_.kind[i] == InstructionKind::recv;
     constexpr std::uint32_t kDifferent = 8;  // messages of one shape with other numbers
     return find_or_add(random_, fmt::format("{} {}", receives ? to_itself_ % kDifferent : kDifferent, to_string(spec)));
+  }
+
+  [[nodiscard]] bool is_shared(std::uint32_t i) const {
+    return std::ranges::any_of(shares_, [&](const Share& share) {
+      return (share.to == own_ && share.instruction == i) || (share.from == own_ && share.from_instruction == i);
+    });
+  }
+  /// What stands for operand `k` of posted instruction `i`, to be read or written by the others.
+  std::uint32_t given(std::uint32_t i, std::uint32_t k) { return shared(i, k, role_.reads(i)[k], given_); }
+  std::uint32_t gotten(std::uint32_t i, std::uint32_t k) { return shared(i, k, role_.writes(i)[k], gotten_); }
+  using Operands = std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t>;
+  std::uint32_t shared(std::uint32_t i, std::uint32_t k, std::uint32_t tensor, Operands& known) {
+    if (!is_shared(i)) return kept(i, tensor);
+    const auto [entry, is_new] = known.try_emplace({i, k});
+    if (is_new)
+      entry->second = draft_.role.add_tensor(fmt::format("share{}", draft_.role.tensors.size()),
+                                             TensorSpec(role_.tensors[tensor].spec), TensorClass::communication, true,
+                                             {Initial::Kind::uniform, 0, 0.01});
+    return entry->second;
+  }
+  /// A block of an operand: one of several tensors, or a part of one.
+  std::uint32_t block_of(std::uint32_t i, std::uint32_t block, bool given_one, std::int64_t bytes) {
+    const std::size_t operands = given_one ? role_.reads(i).size() : role_.writes(i).size();
+    const std::uint32_t k = operands > 1 ? block : 0, tensor = given_one ? given(i, k) : gotten(i, k);
+    const TensorSpec spec = draft_.role.tensors[tensor].spec;
+    const TensorSpec part{spec.dtype, {bytes / size_of(spec.dtype)}};
+    return draft_.role.add_view(fmt::format("block{}", draft_.role.tensors.size()), part, tensor,
+                                operands > 1 || spec.bytes() == bytes ? 0 : block * bytes);
+  }
+  /// Of a block that a role gets.
+  [[nodiscard]] std::int64_t bytes_of(const Share& share) const {
+    const Role& to = program_.roles[share.to];
+    const auto writes = to.writes(share.instruction);
+    const std::int64_t bytes = to.tensors[writes[writes.size() > 1 ? share.block : 0]].spec.bytes();
+    if (writes.size() > 1) return bytes;
+    const std::size_t members = program_.groups[to.peer[share.instruction]].members[0].size();
+    const bool is_cut =
+        operands_of(to.collective[share.instruction], is_root(to, share.instruction)).writes == Moved::parts;
+    return is_cut ? bytes / static_cast<std::int64_t>(members) : bytes;
+  }
+  [[nodiscard]] bool is_root(const Role& role, std::uint32_t i) const {
+    for (const auto& members : program_.groups[role.peer[i]].members)
+      if (members[std::min<std::size_t>(role.root[i], members.size() - 1)] == role.ranks[0]) return true;
+    return false;
   }
 
   void to_itself(std::uint32_t from, std::uint32_t to, const Instruction& where) {
@@ -173,6 +261,21 @@ class AloneBuilder {
       const auto& [kind, peer, tag] = message;
       tickets.push_back(post_message(draft_, kind, peer, kSignals + tag, tensor));
     }
+    constexpr std::uint32_t kShares = 1 << 24;  // tags
+    for (std::uint32_t s = 0; s < shares_.size(); ++s) {
+      const Share& share = shares_[s];
+      if (share.to != own_ && share.from != own_) continue;
+      const std::int64_t bytes = bytes_of(share);
+      const std::uint32_t from = share.from == own_ ? block_of(share.from_instruction, share.from_block, true, bytes)
+                                                    : kNone,
+                          to = share.to == own_ ? block_of(share.instruction, share.block, false, bytes) : kNone;
+      if (to == kNone)
+        tickets.push_back(post_message(draft_, InstructionKind::send, share.to, kShares + s, from));
+      else if (from == kNone)
+        tickets.push_back(post_message(draft_, InstructionKind::recv, share.from, kShares + s, to));
+      else
+        to_itself(from, to, {});
+    }
     wait_all(tickets);
   }
 
@@ -185,6 +288,8 @@ class AloneBuilder {
   std::uint32_t to_itself_ = 0;
   std::map<Message, std::uint32_t> messages_;    // tensors
   std::map<std::string, std::uint32_t> random_;  // where nobody sends them
+  std::vector<Share> shares_;
+  Operands given_, gotten_;  // of shared collectives: tensors
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 // What lowering needs to know of a model on a layout, once for all roles; and of the ranks of one role.
 //
 //   const Plan plan(model, layout_of(model, strategy));
-//   for (const RolePlan& role : plan.roles()) role.ops[n];   // node n as these ranks play it
+//   for (const RolePlan& role : plan.roles) fmt::print("{}: {}\n", role.name, role.ops[0].inputs[0].shape[0]);
 #pragma once
 
 #include <map>

@@ -38,8 +38,8 @@ struct Redistribution::Step {
   std::int32_t microbatch = -1;
 };
 
-Value Redistribution::move(Value value, const TensorSpec& whole, const Placements& from, const Placements& to,
-                           const std::string& name, std::uint32_t label, std::int32_t microbatch) {
+LocalValue Redistribution::move(LocalValue value, const TensorSpec& whole, const Placements& from, const Placements& to,
+                                const std::string& name, std::uint32_t label, std::int32_t microbatch) {
   const auto axes = static_cast<std::uint32_t>(from.size());
   Placements now = from;
   const auto go = [&](std::uint32_t axis, const Placement& there) {
@@ -75,19 +75,19 @@ Value Redistribution::move(Value value, const TensorSpec& whole, const Placement
   return value;
 }
 
-Value Redistribution::along(Value value, Step& step, const Placement& to) {
+LocalValue Redistribution::along(LocalValue value, Step& step, const Placement& to) {
   const bool is_first = step.at == 0;
   switch (step.from.kind) {
     case Kind::replicate:
       if (to.kind == Kind::shard) return own_part(value, step, to);
       check_internal(to.kind == Kind::rooted, "{} to {}", to_string(step.from), to_string(to));
-      return to.root == step.at ? value : Value{};
+      return to.root == step.at ? value : LocalValue{};
     case Kind::shard:
       return from_shard(value, step, to);
     case Kind::partial: {
       if (to.kind == Kind::rooted) {
         value = from_sum(value, step, to);
-        return to.root == step.at ? value : Value{};
+        return to.root == step.at ? value : LocalValue{};
       }
       if (!plan_.layout.rooted) return from_sum(value, step, to);
       value = from_sum(value, step, rooted(0));
@@ -105,7 +105,7 @@ Value Redistribution::along(Value value, Step& step, const Placement& to) {
   throw InternalError("a tensor in {} can't be moved", to_string(step.from));
 }
 
-Value Redistribution::from_shard(Value value, const Step& step, const Placement& to) {
+LocalValue Redistribution::from_shard(LocalValue value, const Step& step, const Placement& to) {
   const Placement& from = step.from;
   if (to.kind == Kind::shard && to.dim == from.dim) {
     if (ranges(step, step.local.shape, from) == ranges(step, step.local.shape, to)) return value;
@@ -134,7 +134,7 @@ Value Redistribution::from_shard(Value value, const Step& step, const Placement&
 }
 
 /// In place, but where each gets a part.
-Value Redistribution::from_sum(Value value, const Step& step, const Placement& to) {
+LocalValue Redistribution::from_sum(LocalValue value, const Step& step, const Placement& to) {
   if (to.kind == Kind::shard) {
     const TensorSpec own = part_of_spec(step.local, to.dim, ranges(step, step.local.shape, to)[step.at].size);
     const std::vector<std::uint32_t> sent = blocks(value.tensor, step, to);
@@ -153,7 +153,7 @@ Value Redistribution::from_sum(Value value, const Step& step, const Placement& t
   return value;
 }
 
-Value Redistribution::from_root(Value value, const Step& step, const Placement& to) {
+LocalValue Redistribution::from_root(LocalValue value, const Step& step, const Placement& to) {
   const std::uint32_t root = step.from.root;
   const bool has_it = root == step.at;
   check_internal(to.kind != Kind::rooted, "from {} to {}", to_string(step.from), to_string(to));
@@ -171,7 +171,7 @@ Value Redistribution::from_root(Value value, const Step& step, const Placement& 
 }
 
 /// A view where it lies together.
-Value Redistribution::own_part(Value value, const Step& step, const Placement& to) {
+LocalValue Redistribution::own_part(LocalValue value, const Step& step, const Placement& to) {
   const Range range = ranges(step, step.local.shape, to)[step.at];
   const TensorSpec spec = part_of_spec(step.local, to.dim, range.size);
   if (lies_together(step.local, to.dim)) {

@@ -19,7 +19,7 @@
 namespace sim {
 
 /// A tensor of a role, or nothing (kNone) where it lies elsewhere.
-struct Value {
+struct LocalValue {
   std::uint32_t tensor = kNone;
   bool exclusive = true;  // its storage is this value's alone: it may be changed in place
 };
@@ -30,17 +30,17 @@ class Redistribution {
       : plan_(plan), role_(role), tables_(tables), draft_(draft) {}
 
   /// `whole`: the whole tensor. `name`: of new tensors, with where they lie. Label and microbatch: of the instructions.
-  Value move(Value value, const TensorSpec& whole, const Placements& from, const Placements& to,
-             const std::string& name, std::uint32_t label, std::int32_t microbatch);
+  LocalValue move(LocalValue value, const TensorSpec& whole, const Placements& from, const Placements& to,
+                  const std::string& name, std::uint32_t label, std::int32_t microbatch);
 
  private:
   struct Step;  // along one axis
 
-  Value along(Value value, Step& step, const Placement& to);
-  Value from_shard(Value value, const Step& step, const Placement& to);
-  Value from_sum(Value value, const Step& step, const Placement& to);
-  Value from_root(Value value, const Step& step, const Placement& to);
-  Value own_part(Value value, const Step& step, const Placement& to);
+  LocalValue along(LocalValue value, Step& step, const Placement& to);
+  LocalValue from_shard(LocalValue value, const Step& step, const Placement& to);
+  LocalValue from_sum(LocalValue value, const Step& step, const Placement& to);
+  LocalValue from_root(LocalValue value, const Step& step, const Placement& to);
+  LocalValue own_part(LocalValue value, const Step& step, const Placement& to);
   std::vector<std::uint32_t> blocks(std::uint32_t whole, const Step& step, const Placement& cut);
   std::vector<std::uint32_t> packed(std::uint32_t whole, const Step& step, const Placement& cut);
   /// Where a whole tensor's blocks go; `unpack` puts them together.

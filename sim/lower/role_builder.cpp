@@ -221,7 +221,7 @@ std::uint32_t RoleBuilder::made(int source, std::int32_t mb) const {
 std::uint32_t RoleBuilder::bring(int source, std::int32_t mb, const Placements& where) {
   std::vector<Held>& held = values_.at({source, mb});
   if (const auto here = std::ranges::find(held, where, &Held::where); here != held.end()) return here->value.tensor;
-  Value value = held.front().value;
+  LocalValue value = held.front().value;
   value.exclusive = false;
   value = redistribution_.move(value, whole_spec(source, mb), held.front().where, where, value_name(source, mb),
                                name_of(source), mb);
@@ -262,8 +262,8 @@ void RoleBuilder::forward_node(int n, std::int32_t mb) {
     inputs.push_back(bring(node(n).inputs[k], mb, placements.inputs[k]));
   hold(n, mb, placements.output, plays(n) ? add_output(n, mb, inputs) : kNone);
   if (placements.resolved == placements.output) return;
-  const Value sum = redistribution_.move({made(n, mb)}, whole_spec(n, mb), placements.output, placements.resolved,
-                                         value_name(n, mb), name_of(n), mb);
+  const LocalValue sum = redistribution_.move({made(n, mb)}, whole_spec(n, mb), placements.output, placements.resolved,
+                                              value_name(n, mb), name_of(n), mb);
   hold(n, mb, placements.resolved, sum.tensor);
 }
 
@@ -319,7 +319,7 @@ void RoleBuilder::backward(std::int32_t mb, bool last) {
   // come.
   wait_all(activation_sends_[mb]);
   std::vector<Pending> received;
-  std::vector<std::pair<int, Value>> arrived;
+  std::vector<std::pair<int, LocalValue>> arrived;
   for (const Edge& edge : after_) {
     if (!needs_grad(edge.node)) continue;
     const std::uint32_t tensor = add_activation(fmt::format("{}.from.stage{}", gradient_name(edge.node, mb), edge.peer),
@@ -347,10 +347,10 @@ double RoleBuilder::loss_scale(std::int32_t mb) const {
 
 void RoleBuilder::backward_of_alias(int n, std::int32_t mb) {
   const std::vector<int>& inputs = node(n).inputs;
-  const Value output = gradient_of(n, mb);
+  const LocalValue output = gradient_of(n, mb);
   for (std::size_t input = 0; input < inputs.size(); ++input) {
     if (!needs_grad(inputs[input])) continue;
-    Value part;
+    LocalValue part;
     if (plays(n))
       part = {draft_.role.add_view(fmt::format("{}.via.{}.{}", gradient_name(inputs[input], mb), node(n).name, input),
                                    op(n).inputs[input], output.tensor),
@@ -365,9 +365,9 @@ void RoleBuilder::backward_node(int n, std::int32_t mb, bool last) {
   const std::vector<int>& inputs = node(n).inputs;
   if (s.backward_is_alias) return backward_of_alias(n, mb);
   const bool is_loss = node(n).kind->role == OpRole::loss;
-  const Value output = is_loss ? Value{} : gradient_of(n, mb);
+  const LocalValue output = is_loss ? LocalValue{} : gradient_of(n, mb);
   const std::uint32_t grads = plan_.model.grads(static_cast<std::size_t>(n), plan_.needs_grad);
-  std::vector<std::pair<std::size_t, Value>> contributions;  // by input
+  std::vector<std::pair<std::size_t, LocalValue>> contributions;  // by input
   if (!plays(n)) {
     for (std::size_t input = 0; input < inputs.size(); ++input)
       if (grads & (1U << input)) contribute(inputs[input], mb, placed(n).grad_inputs[input], {});
@@ -426,7 +426,7 @@ std::uint32_t RoleBuilder::operand_tensor(int n, std::int32_t mb, const Operand&
 }
 
 /// Another reader's gradient of the output of node n: those that lie alike are added at once.
-void RoleBuilder::contribute(int n, std::int32_t mb, const Placements& where, Value part) {
+void RoleBuilder::contribute(int n, std::int32_t mb, const Placements& where, LocalValue part) {
   std::vector<Held>& held = gradients_[{n, mb}];
   if (const auto here = std::ranges::find(held, where, &Held::where); here != held.end())
     add_up(n, mb, here->value, part);
@@ -435,10 +435,10 @@ void RoleBuilder::contribute(int n, std::int32_t mb, const Placements& where, Va
 }
 
 /// The gradient of all readers, where the node's backward needs it.
-Value RoleBuilder::gradient_of(int n, std::int32_t mb) {
+LocalValue RoleBuilder::gradient_of(int n, std::int32_t mb) {
   std::vector<Held>& held = gradients_.at({n, mb});
   const Placements& where = placed(n).grad_output;
-  std::optional<Value> total;
+  std::optional<LocalValue> total;
   for (Held& part : held) {
     if (part.where != where)
       part.value =
@@ -453,7 +453,7 @@ Value RoleBuilder::gradient_of(int n, std::int32_t mb) {
 }
 
 /// The first is kept, further ones are added in place where nobody else uses the storage.
-void RoleBuilder::add_up(int n, std::int32_t mb, Value& total, Value part) {
+void RoleBuilder::add_up(int n, std::int32_t mb, LocalValue& total, LocalValue part) {
   if (total.tensor == kNone) return;
   const std::uint32_t name = name_of(n);
   if (!total.exclusive && !part.exclusive) {

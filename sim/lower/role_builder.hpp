@@ -1,8 +1,7 @@
 // The list of the ranks of one role: follows the schedule's actions, node by node, forward and backward. Where a value
 // isn't where a node needs it, a redistribution brings it there; to and from other stages, sends and recvs.
 //
-//   Draft draft = RoleBuilder(plan, plan.roles[0], tables).build();
-//   // now the passes: buffers, sums of gradients, updates, frees
+//   Draft mine = RoleBuilder(plan, plan.roles[0], tables).build();   // now the passes: buffers, sums of gradients, …
 #pragma once
 
 #include "sim/lower/pass/pass.hpp"
@@ -31,7 +30,7 @@ class RoleBuilder {
   /// A value as it lies somewhere.
   struct Held {
     Placements where;
-    Value value;
+    LocalValue value;
   };
   using Key = std::pair<int, std::int32_t>;  // node (or kModelInput, kModelTarget), microbatch or kAll
   static constexpr std::int32_t kAll = -1;   // the microbatches together, as an instruction without a microbatch
@@ -79,9 +78,9 @@ class RoleBuilder {
   void backward_of_alias(int n, std::int32_t mb);
   [[nodiscard]] double loss_scale(std::int32_t mb) const;
   [[nodiscard]] std::uint32_t operand_tensor(int n, std::int32_t mb, const Operand& operand) const;
-  void contribute(int n, std::int32_t mb, const Placements& where, Value part);
-  Value gradient_of(int n, std::int32_t mb);
-  void add_up(int n, std::int32_t mb, Value& total, Value part);
+  void contribute(int n, std::int32_t mb, const Placements& where, LocalValue part);
+  LocalValue gradient_of(int n, std::int32_t mb);
+  void add_up(int n, std::int32_t mb, LocalValue& total, LocalValue part);
   void accumulate(std::uint32_t a, std::uint32_t b, std::uint32_t name, std::int32_t mb);
 
   const Plan& plan_;

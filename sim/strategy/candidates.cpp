@@ -5,6 +5,8 @@
 #include <string>
 
 #include "sim/error.hpp"
+#include "sim/model/op/rule.hpp"
+#include "sim/strategy/layout.hpp"
 #include "sim/strategy/schedule/schedule.hpp"
 
 namespace sim {
@@ -31,6 +33,11 @@ Endings microbatches_of(std::uint32_t pp, std::int64_t rows, bool may_be_one) {
 /// What the row makes of these degrees; nothing where it isn't for them.
 void add_texts(const StrategyKind& kind, std::uint32_t dp, std::uint32_t pp, const Model& model, Endings& texts) {
   const auto takes = [&](std::string_view key) { return std::ranges::find(kind.keys, key) != kind.keys.end(); };
+  if (takes("levels")) {
+    for (const std::string_view choice : {"dp", "in", "out"})
+      if (dp > 1 && pp == 1) texts.push_back(fmt::format("{},levels={},layers={}", kind.name, dp, choice));
+    return;
+  }
   const bool is_general = takes("dp") && takes("pp");
   const bool fits = dp >= kind.least_dp && pp >= kind.least_pp && (dp == 1 || takes("dp")) && (pp == 1 || takes("pp"));
   if (!fits || (is_general && dp == 1)) return;  // other rows say it more simply
@@ -46,6 +53,25 @@ void add_texts(const StrategyKind& kind, std::uint32_t dp, std::uint32_t pp, con
   }
 }
 
+/// Every node's sizes can be cut as the layout wants.
+bool can_be_cut(const Model& model, const Strategy& strategy) {
+  try {
+    const Layout layout = layout_of(model, strategy);
+    const std::vector<OpInstance> ops = model.instances(model.global_batch / layout.microbatches);
+    for (std::size_t n = 0; n < ops.size(); ++n)
+      for (const bool last : {false, true}) {
+        OpInstance op = ops[n];
+        for (std::size_t axis = 0; axis < layout.mesh.axes.size(); ++axis)
+          if (const std::string& rule = layout.play[n][axis].rule; !rule.empty())
+            op = part_of(op, rule_of(op, rule), layout.mesh.axes[axis], last ? layout.mesh.axes[axis].size - 1 : 0);
+        static_cast<void>(op.signature());
+      }
+  } catch (const ConfigError&) {
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::vector<Strategy> candidate_strategies(const Model& model, std::uint32_t devices) {
@@ -59,7 +85,8 @@ std::vector<Strategy> candidate_strategies(const Model& model, std::uint32_t dev
   std::vector<Strategy> strategies;
   std::set<std::string> seen;
   for (const std::string& text : texts)
-    if (Strategy strategy = parse_strategy(text, model); seen.insert(strategy.text()).second)
+    if (Strategy strategy = parse_strategy(text, model);
+        seen.insert(strategy.text()).second && can_be_cut(model, strategy))
       strategies.push_back(std::move(strategy));
   return strategies;
 }

@@ -11,9 +11,9 @@
 namespace sim {
 
 /// Every row of strategy_table() with all degrees that multiply to `devices`, or to a half, a quarter, … of them, and that
-/// divide the model's batch and nodes; a pipeline with every schedule and one, two or four microbatches per stage; replicas
+/// divide the model's batch and nodes; HyPar's layers all cut alike, on one level; a pipeline with every schedule and one, two or four microbatches per stage; replicas
 /// with and without overlap; and on one stage the gradients accumulated over 2, 4, 8 or 16 microbatches, which takes less
-/// memory. Each once.
+/// memory. Each once; without those whose ops have too few samples or channels.
 std::vector<Strategy> candidate_strategies(const Model& model, std::uint32_t devices);
 
 }  // namespace sim

@@ -37,7 +37,7 @@ accepts predict -m resnet50,global_batch=4096 -s ddp,dp=64,overlap=1 -c dgx_a100
 grep -q '64 ranks share 8 devices' "$scratch/out" || { echo "predict shares devices without a word"; failed=1; }
 grep -q 'no track record for this device (a100_sxm_80g)' "$scratch/out" || { echo "predict doesn't say what its interval is from"; failed=1; }
 accepts plan -m resnet50,global_batch=256 -c dgx_a100 --memory 8
-grep -q '92 of 119 candidates fit; the 8 fastest are shown' "$scratch/out" || { echo "plan doesn't say how many fit"; failed=1; }
+grep -q '96 of 129 candidates fit; the 8 fastest are shown' "$scratch/out" || { echo "plan doesn't say how many fit"; failed=1; }
 [[ $(wc -L <"$scratch/out") -le 100 ]] || { echo "plan prints lines of more than 100 columns"; failed=1; }
 accepts plan -m convnet -c dgx_a100 --memory 0.001
 grep -q '^0 of [0-9]* candidates fit; what needs least is shown' "$scratch/out" || { echo "plan doesn't say what needs least"; failed=1; }
@@ -53,7 +53,7 @@ refuses "unknown key 'tp'; known: dp" predict -m convnet -s dp=2,tp=2
 refuses "cut 'layer9' is no node of model 'resnet50'" predict -m resnet50 -s model_parallel,cut=layer9
 refuses "split_size=5 must divide the 64 samples" predict -m convnet -s pipeline,split_size=5
 refuses "dp=3 must divide global_batch=64" predict -m convnet -s ddp,dp=3
-refuses "dp=2 × pp=1 must be ranks=4" predict -m convnet -s ddp --ranks 4
+refuses "strategy 'ddp' has 2 ranks, which must be ranks=4" predict -m convnet -s ddp --ranks 4
 refuses "network=fast must be a number with kbit, mbit or gbit" predict -m convnet -s ddp -w gloo --network fast
 refuses "network=1gbit is for ranks that are processes" predict -m convnet -s ddp -w local --network 1gbit
 refuses "--devices 9 but 'dgx_a100' has 8" plan -m convnet -c dgx_a100 --devices 9
@@ -98,7 +98,7 @@ else
   refuses "taken with options/real_time true, not false" compare -m toy_mlp -s single -s ddp -w local --rounds 3 --no-real-time --json "$scratch/compare.json"
   accepts trace -m toy_mlp -s pipeline,microbatches=2 -w local -o "$scratch/trace.json"
   refuses "unknown world 'mpi'; known: local, gloo" measure -m toy_mlp -s single -w mpi
-  refuses "dp=2 × pp=1 must be ranks=3" measure -m toy_mlp -s ddp -w local --ranks 3
+  refuses "strategy 'ddp' has 2 ranks, which must be ranks=3" measure -m toy_mlp -s ddp -w local --ranks 3
   refuses "truncated" compare -m toy_mlp -s single -w local --json "$scratch/cut.json"
   command -v nvidia-smi >/dev/null || refuses "cuda" measure -m toy_mlp -s single --device cuda
 fi

@@ -14,6 +14,7 @@
 #include "sim/cost/profile.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/lower/pass/pass.hpp"
+#include "sim/lower/plan.hpp"
 #include "sim/report/accuracy.hpp"
 #include "sim/report/console.hpp"
 #include "sim/report/report.hpp"
@@ -35,6 +36,10 @@ extern Program program;
 extern Role role;
 extern Work work;
 extern Draft draft;
+extern Plan plan;
+extern Tables tables;
+extern Layout layout;
+extern GroupOf groups;
 extern TransferMatching transfers;
 extern std::unique_ptr<CostModel> cost_model;
 extern Profile profile;

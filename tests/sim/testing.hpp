@@ -100,6 +100,9 @@ inline std::vector<std::string> strategy_texts(const Model& model) {
     add("dp", "2");
     add("pp", fmt::to_string(std::min<std::size_t>(3, model.nodes.size())));
     for (const ScheduleKind& schedule : schedule_table()) add("schedule", std::string(schedule.name), false);
+    add("levels", "2x2", false);
+    add("layers", "out");
+    add("form", "rooted");
     add("microbatches", "2");
     add("split_size", "2", false);
     add("first_bucket_MiB", "0.01");

@@ -3,7 +3,7 @@
 //
 //   // `draft`: one role, forward and backward done, gradients complete where each was made
 //   add_buffer_broadcast(draft, /*group=*/0);
-//   add_gradient_sums(draft, layout, groups);
+//   add_gradient_sums(draft, layout, /*mean=*/true, groups);
 //   add_updates(draft, model);
 //   add_frees(draft);                                  // last: frees every storage after its last use
 //   program.roles.push_back(std::move(draft).finish());

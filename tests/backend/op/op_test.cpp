@@ -5,9 +5,11 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/ConvUtils.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -337,8 +339,32 @@ void read_result_changes_nothing() {
   op_kernels().at("read_result").run({}, {reads, writes});
   EXPECT_EQ(loss.item<double>(), 0.5);
 }
+sim::Work work_of(const char* kind, const sim::Attributes& attributes, const at::Tensor& x) {
+  return {{&sim::op_table().at(kind), attributes, {{sim::Dtype::f64, x.sizes().vec()}}}};
+}
+void slice_takes_a_part() {
+  const at::Tensor x = at::rand({3, 5, 2}, at::kDouble), y = at::zeros({3, 2, 2}, at::kDouble);
+  std::vector<at::Tensor> reads{x}, writes{y};
+  op_kernels().at("slice").run(work_of("slice", {{"dim", 1}, {"begin", 3}, {"size", 2}}, x), {reads, writes});
+  EXPECT_TRUE(y.equal(x.narrow(1, 3, 2)));
+}
+/// Into blocks that lie one after the other, the last one larger, and back.
+void pack_and_unpack_are_inverse() {
+  const at::Tensor x = at::rand({3, 5, 2}, at::kDouble), flat = at::zeros(30, at::kDouble),
+                   again = at::zeros({3, 5, 2}, at::kDouble);
+  const sim::Attributes in_blocks{{"dim", 1}, {"parts", 2}, {"block", 2}};
+  std::vector<at::Tensor> whole{x},
+      blocks{flat.narrow(0, 0, 12).view({3, 2, 2}), flat.narrow(0, 12, 18).view({3, 3, 2})}, result{again};
+  op_kernels().at("pack").run(work_of("pack", in_blocks, x), {whole, blocks});
+  EXPECT_TRUE(flat.equal(at::cat({x.narrow(1, 0, 2).reshape(-1), x.narrow(1, 2, 3).reshape(-1)})));
+  op_kernels().at("unpack").run(work_of("unpack", in_blocks, x), {blocks, result});
+  EXPECT_TRUE(again.equal(x));
+}
 const std::map<std::string_view, Helper> kHelpers{{"accumulate", accumulate_adds_in_place},
                                                   {"scaled_copy", scaled_copy_writes_into_what_is_there},
+                                                  {"slice", slice_takes_a_part},
+                                                  {"pack", pack_and_unpack_are_inverse},
+                                                  {"unpack", pack_and_unpack_are_inverse},
                                                   {"make_input", make_input_is_standard_normal},
                                                   {"make_target", make_target_makes_classes},
                                                   {"read_result", read_result_changes_nothing}};

@@ -54,7 +54,8 @@ std::vector<sim::OpInstance> ops(std::int64_t d) {
       op_of("softmax", {}, {rows}),
       op_of("softmax", {{"dim", 2}}, {cube}),
       op_of("mse_loss", {}, {rows, rows}),
-      op_of("cross_entropy", {}, {rows, {d}})};
+      op_of("cross_entropy", {}, {rows, {d}}),
+      op_of("sum_loss", {}, {rows, rows})};
 }
 
 /// What coordinate `at` has of it; undefined for nothing.
