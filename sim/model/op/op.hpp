@@ -100,7 +100,7 @@ enum class OpRole : std::uint8_t {
   layer,      // a node of a model
   loss,       // the last node: inputs are prediction and target, the output is a scalar
   optimizer,  // a parameter update
-  helper      // what lowering inserts: accumulate, scaled_copy, slice, pack, unpack, make_input, make_target, read_result
+  helper      // what lowering inserts: sums, copies, a loop's work on the host
 };
 
 struct OpInstance;

@@ -157,7 +157,7 @@ void run_backward(Part& part, const at::Tensor& grad_output, double scale) {
     reads.push_back(operand.from == sim::Operand::From::output ? part.output : from.at(operand.from)->at(index));
   }
   part.gradients.resize(1 + part.parameters.size());
-  run(part, sim::Pass::backward, reads, part.gradients, is_loss ? scale : 1);
+  run(part, sim::Pass::backward, reads, part.gradients, is_loss && !part.op.kind->is_sum ? scale : 1);
 }
 
 /// All coordinates beside the reference: the whole op under autograd or, of a rule by part, each part under autograd.
