@@ -72,6 +72,12 @@ std::vector<Share> shares_of(const Program& program) {
   return shares;
 }
 
+}  // namespace
+
+bool roles_share(const Program& program) { return !shares_of(program).empty(); }
+
+namespace {
+
 /// Builds one list of `alone`.
 class AloneBuilder {
  public:
@@ -261,7 +267,9 @@ class AloneBuilder {
       const auto& [kind, peer, tag] = message;
       tickets.push_back(post_message(draft_, kind, peer, kSignals + tag, tensor));
     }
-    constexpr std::uint32_t kShares = 1 << 24;  // tags
+    std::uint32_t next = kSignals;  // tags are small: worlds keep a list of them
+    for (const Role& role : program_.roles)
+      for (const std::uint32_t tag : role.tag) next = std::max(next, kSignals + tag + 1);
     for (std::uint32_t s = 0; s < shares_.size(); ++s) {
       const Share& share = shares_[s];
       if (share.to != own_ && share.from != own_) continue;
@@ -270,9 +278,9 @@ class AloneBuilder {
                                                     : kNone,
                           to = share.to == own_ ? block_of(share.instruction, share.block, false, bytes) : kNone;
       if (to == kNone)
-        tickets.push_back(post_message(draft_, InstructionKind::send, share.to, kShares + s, from));
+        tickets.push_back(post_message(draft_, InstructionKind::send, share.to, next + s, from));
       else if (from == kNone)
-        tickets.push_back(post_message(draft_, InstructionKind::recv, share.from, kShares + s, to));
+        tickets.push_back(post_message(draft_, InstructionKind::recv, share.from, next + s, to));
       else
         to_itself(from, to, {});
     }

@@ -27,6 +27,9 @@ struct RoleAlone {
 /// that it has the machine to itself and finds the shared caches as the others have left them.
 Program alone(const Program& program, const std::vector<RoleAlone>& lists, bool in_turns = false);
 
+/// Roles get something in collectives that another role gives: alone, a role would compute on random numbers.
+bool roles_share(const Program& program);
+
 /// Two ranks that run the beginning of a role's list and notify each other meanwhile: each posts small sends and recvs whose
 /// other ends are posted only after the list. It shows what handling a notification takes from a core in the middle of
 /// these very ops: twice as much of a convolution as of a small linear layer.

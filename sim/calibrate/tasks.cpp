@@ -68,15 +68,19 @@ std::uint32_t longest_of(const std::vector<double>& seconds) {
   return static_cast<std::uint32_t>(std::ranges::max_element(seconds) - seconds.begin());
 }
 
-/// The lists of all roles, the shorter ones so often that the longest is never alone.
+/// The lists of all roles, the shorter ones so often that the longest is never alone; on all their ranks, or on one each
+/// where some have more than others.
 std::vector<RoleAlone> all_at_once(const Job& job, const std::vector<double>& seconds) {
   // A data sheet knows little of a max pool; of a long list's many ops it knows the sum better, and margin costs time.
   constexpr double kShort_s = 0.02, kMarginOfShort = 2.5, kMargin = 1.5, kMost = 16;
   const std::uint32_t longest = longest_of(seconds);
   const double margin = seconds[longest] < kShort_s ? kMarginOfShort : kMargin;
+  const std::vector<Role>& roles = job.program.roles;
+  const bool alike =
+      std::ranges::all_of(roles, [&](const Role& role) { return role.ranks.size() == roles[0].ranks.size(); });
   std::vector<RoleAlone> lists;
   for (std::uint32_t r = 0; r < seconds.size(); ++r)
-    lists.push_back({r, job.program.roles[r].ranks,
+    lists.push_back({r, alike ? roles[r].ranks : std::vector{r},
                      r == longest ? 1
                                   : static_cast<std::uint32_t>(std::ceil(
                                         std::min(margin * seconds[longest] / std::max(seconds[r], 1e-9), kMost)))});
@@ -105,6 +109,7 @@ void add_ops(TaskList& tasks, const Job& job, std::size_t j, const CalibrationSc
   const bool share_cores =
       scope.busy_ranks == 0 && ranks > devices && job.cluster.scheduling == Scheduling::run_until_wait;
   const bool at_once = scope.busy_ranks == 0 && ranks <= devices && roles.size() > 1;
+  const bool turns_at_once = share_cores && roles.size() > 1 && roles_share(job.program);
   const auto add = [&](Kind kind, const std::vector<RoleAlone>& lists, bool in_turns) {
     CalibrationTask task{.kind = kind,
                          .world = job.world,
@@ -120,11 +125,12 @@ void add_ops(TaskList& tasks, const Job& job, std::size_t j, const CalibrationSc
   for (std::uint32_t r = 0; r < roles.size(); ++r) each.push_back({r, {r}});
   add(Kind::ops, each, /*in_turns=*/roles.size() > 1);
   for (std::uint32_t level = 2; level <= busy; ++level)
-    for (std::uint32_t r = 0; r < roles.size() && !(at_once && level == busy); ++r)
+    for (std::uint32_t r = 0; r < roles.size() && !((at_once || turns_at_once) && level == busy); ++r)
       add(Kind::ops, {{r, first_numbers(share_cores && level == busy ? ranks : level)}}, /*in_turns=*/false);
-  if (!at_once) return;
+  if (!at_once && !turns_at_once) return;
   const std::vector<double> seconds = seconds_of_roles(job);
   add(Kind::ops, all_at_once(job, seconds), /*in_turns=*/false);
+  if (turns_at_once) return;
   add(Kind::pace, {{longest_of(seconds), first_numbers(busy)}}, /*in_turns=*/false);
 }
 

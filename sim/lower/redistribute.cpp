@@ -75,7 +75,7 @@ LocalValue Redistribution::move(LocalValue value, const TensorSpec& whole, const
   return value;
 }
 
-LocalValue Redistribution::along(LocalValue value, Step& step, const Placement& to) {
+LocalValue Redistribution::along(LocalValue value, const Step& step, const Placement& to) {
   const bool is_first = step.at == 0;
   switch (step.from.kind) {
     case Kind::replicate:
@@ -112,8 +112,7 @@ LocalValue Redistribution::from_shard(LocalValue value, const Step& step, const 
     return own_part(from_shard(value, step, replicate()), step, to);
   }
   if (to.kind == Kind::shard) {
-    const std::uint32_t parts_of = step.at;
-    const TensorSpec after = part_of_spec(step.local, to.dim, ranges(step, step.local.shape, to)[parts_of].size);
+    const TensorSpec after = part_of_spec(step.local, to.dim, ranges(step, step.local.shape, to)[step.at].size);
     const std::vector<std::uint32_t> sent = blocks(value.tensor, step, to);
     const Target got = target(step, after, from);
     collective(CollectiveKind::all_to_all, step, 0, sent, got.blocks);

@@ -36,7 +36,7 @@ class Redistribution {
  private:
   struct Step;  // along one axis
 
-  LocalValue along(LocalValue value, Step& step, const Placement& to);
+  LocalValue along(LocalValue value, const Step& step, const Placement& to);
   LocalValue from_shard(LocalValue value, const Step& step, const Placement& to);
   LocalValue from_sum(LocalValue value, const Step& step, const Placement& to);
   LocalValue from_root(LocalValue value, const Step& step, const Placement& to);
