@@ -71,7 +71,11 @@ std::vector<std::string> rules_along_axis(const Model& model, const std::vector<
       }
       if (given.kind == Placement::Kind::shard) rule = rule_that_takes(ops[n], given);
     }
-    outputs.push_back(rule.empty() ? replicate() : rule_of(ops[n], rule).output);
+    try {
+      outputs.push_back(rule.empty() ? replicate() : rule_of(ops[n], rule).output);
+    } catch (const ConfigError& error) {
+      throw ConfigError("model '{}', node '{}': {}", model.name, model.nodes[n].name, error.what());
+    }
     rules.push_back(std::move(rule));
   }
   return rules;

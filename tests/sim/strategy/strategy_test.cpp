@@ -128,5 +128,34 @@ TEST(Strategy, SaysWhichCutIsWrong) {
             "strategy 'model_parallel,pp=5': pp=5 stages, but model 'toy_mlp' has 4 nodes");
 }
 
+TEST(Strategy, SaysWhichLayersDontFit) {
+  const auto message = [](const char* model_text, std::string_view text) {
+    const Model model = load_model(model_text);
+    return message_of([&] { (void)lower(model, parse_strategy(text, model)); });
+  };
+  EXPECT_EQ(
+      message("convnet", "hypar,layers=dp+in"),
+      "strategy 'hypar,levels=2,layers=dp+in': 2 layers, but model 'convnet' has 5; give one choice for all or one "
+      "for each");
+  EXPECT_EQ(message("convnet", "hypar,layers=mp"),
+            "strategy 'hypar,levels=2,layers=mp': layer 'mp' is not one of dp, in, out");
+  EXPECT_EQ(message("convnet", "hypar,levels=2x2,layers=dp/in/out"),
+            "strategy 'hypar,levels=2x2,layers=dp/in/out': layers for 3 levels, but 2 levels; give one list for all or "
+            "one for each");
+  EXPECT_EQ(message("convnet", "hypar,levels=2x1"),
+            "strategy 'levels=1': levels=1 must be a whole number from 2 to 1048576");
+  EXPECT_EQ(message("convnet", "hypar,form=square"),
+            "strategy 'hypar,form=square': form=square must be derived or rooted");
+  EXPECT_EQ(message("convnet", "hypar,levels=4,layers=in"),
+            "model 'convnet', node 'conv1': h0=4 parts of 3 would leave one empty");
+  EXPECT_EQ(message("convnet,global_batch=9", "data_parallel,dp=6"),
+            "model 'convnet', node 'conv1': dp=6 parts of 9 would leave one empty");
+  EXPECT_EQ(message("convnet,timing=tutorial", "data_parallel"),
+            "strategy 'data_parallel,dp=2': timing=tutorial makes each rank's samples where they are used; allowed: "
+            "timing=step, timing=epoch");
+  EXPECT_EQ(message((testing::tests_folder() / ".." / "bench" / "unseen" / "grouped.json").c_str(), "hypar,layers=in"),
+            "model 'grouped', node 'stage1.0.conv2': op 'conv2d' has no rule 'input'; known: batch, groups");
+}
+
 }  // namespace
 }  // namespace sim
