@@ -25,7 +25,8 @@ namespace {
 
 constexpr std::string_view kFormat = "paragauge-program-2", kOldFormat = "paragauge-program-1";
 constexpr std::int64_t kMostSamples = std::int64_t{1} << 40;
-constexpr std::size_t kMostGroups = 1000;  // checking them takes groups × ranks
+constexpr std::size_t kMostGroups = 1000;        // checking them takes groups × ranks
+constexpr std::uint64_t kMostMembers = 1 << 24;  // of all groups
 constexpr std::size_t kMostAxes = 16;
 constexpr std::uint32_t kMostRanks = 1 << 20;
 
@@ -270,6 +271,8 @@ class Parser {
     }
     if (!line.empty()) line.fail("'{}' after the axes", line.rest());
     if (program_.groups.size() >= kMostGroups) line.fail("more than {} groups", kMostGroups);
+    if ((program_.groups.size() + 1) * std::uint64_t{program_.mesh.ranks()} > kMostMembers)
+      line.fail("groups of more than {} members together", kMostMembers);
     program_.groups.emplace_back(name, axes, program_.mesh);
   }
 
