@@ -242,6 +242,9 @@ class Parser {
       if (parts.size() != 2) line.fail("'{}' is not key=value", item);
       if (parts[0] == "rows") {
         program_.rows = placements(line, parts[1]);
+        for (const Placement& placement : program_.rows)
+          if (placement.kind == Placement::Kind::shard && placement.dim != 0)
+            line.fail("{} of the samples, which have one dimension", to_string(placement));
         continue;
       }
       const auto value = line.number<std::int64_t>(parts[1], "whole number");

@@ -227,6 +227,7 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
   EXPECT_EQ(with("microbatches=2", "rows=S"),
             line(5, "'S' is no placement; known: R, S0, S1/64, P, P.mean, P.max, @0, @last, own"));
   EXPECT_EQ(with("microbatches=2", "rows=S0,R"), line(5, "2 placements on a mesh of 1 axes"));
+  EXPECT_EQ(with("microbatches=2", "rows=S4"), line(5, "S4 of the samples, which have one dimension"));
   EXPECT_EQ(with("microbatches=2", "rows=@2"), line(5, "'@2' is outside of axis rank=2"));
   EXPECT_EQ(with("mesh rank=2", "mesh rank"), line(4, "'rank' is not axis=size"));
   EXPECT_EQ(with("mesh rank=2", "mesh rank=0"), line(4, "rank=0 makes 0 ranks; allowed: 1 to 1048576"));
