@@ -157,8 +157,8 @@ void Executor::plan_work(std::uint32_t i, Action& action) const {
   } else if (action.kind == InstructionKind::wait) {
     action.other = role_.awaits[i];
   } else {
-    action.other = action.kind == InstructionKind::collective ? role_.peer[i]
-                                                              : program_.roles.at(role_.peer[i]).ranks.at(place_.index);
+    action.other =
+        action.kind == InstructionKind::collective ? role_.peer[i] : program_.partner(role_, communicator_.rank(), i);
     const auto operand = action.kind == InstructionKind::recv ? action.writes : action.reads;
     sim::check_internal(action.kind == InstructionKind::collective || operand.size() == 1,
                         "instruction {} ({}) must move one tensor", i, program_.label(role_, i));

@@ -46,15 +46,15 @@ void fill_ready_times(const sim::Program& program, const sim::TransferMatching& 
   });
 }
 
-Communicator::Channels channels_of(const sim::Program& program, sim::Program::Place place) {
+Communicator::Channels channels_of(const sim::Program& program, std::uint32_t rank) {
   Communicator::Channels channels;
-  const auto rank_of = [&](std::uint32_t role) { return program.roles.at(role).ranks.at(place.index); };
-  for (std::uint32_t r = 0; r < program.roles.size(); ++r) {
-    const sim::Role& role = program.roles[r];
-    for (std::uint32_t i = 0; i < role.size(); ++i)
-      if (role.kind[i] == sim::InstructionKind::send && (r == place.role || role.peer[i] == place.role))
-        channels[{rank_of(r), rank_of(role.peer[i])}].push_back(role.tag[i]);
-  }
+  for (const sim::Role& role : program.roles)
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      if (role.kind[i] != sim::InstructionKind::send) continue;
+      for (const std::uint32_t source : role.ranks)
+        if (const std::uint32_t destination = program.partner(role, source, i); source == rank || destination == rank)
+          channels[{source, destination}].push_back(role.tag[i]);
+    }
   return channels;
 }
 
@@ -109,7 +109,7 @@ RankReport execute(const RunRequest& request, Communicator& communicator, const 
   if (rank >= request.program.ranks()) return {};
   communicator.prepare(request.program.groups, request.program.ranks());
   const sim::Program::Place place = request.program.places()[rank];
-  communicator.connect(channels_of(request.program, place));
+  communicator.connect(channels_of(request.program, rank));
   board.set_labels(rank, request.program, request.program.roles[place.role]);
   executor.emplace(request.program, place, communicator, request.seed);
   RankReport report;

@@ -87,6 +87,7 @@ class AloneBuilder {
         own_(own),
         exchanges_(lists.back().role != lists.front().role),
         role_(program.roles[lists[own].role]),
+        places_(program.places()),
         draft_(draft) {
     if (exchanges_) shares_ = shares_of(program);
     draft.role.tensors = role_.tensors;
@@ -151,9 +152,13 @@ class AloneBuilder {
   void wait_all(const std::vector<std::uint32_t>& tickets) {
     for (const std::uint32_t ticket : tickets) draft_.wait(ticket, kNone);
   }
-  std::uint32_t post_signal(InstructionKind kind, std::uint32_t peer, std::uint32_t signal) {
+  /// From this list's ranks to another's.
+  [[nodiscard]] std::int32_t distance(std::uint32_t other) const {
+    return static_cast<std::int32_t>(lists_[other].ranks[0]) - static_cast<std::int32_t>(lists_[own_].ranks[0]);
+  }
+  std::uint32_t post_signal(InstructionKind kind, std::uint32_t other, std::uint32_t signal) {
     const TensorSpec spec{Dtype::f32, {1}};
-    return post_message(draft_, kind, peer, signal,
+    return post_message(draft_, kind, distance(other), signal,
                         add_constant(draft_, fmt::format("signal{}", draft_.role.tensors.size()), spec, 1));
   }
 
@@ -171,11 +176,11 @@ class AloneBuilder {
         instruction.work = draft_.works->add(program_.works[instruction.work]);
         for (auto* operands : {&instruction.reads, &instruction.writes})
           for (std::uint32_t& tensor : *operands) tensor = now[tensor];
-        draft_.list.push_back({std::move(instruction), kNone});
+        draft_.list.push_back(std::move(instruction));
         after(++computed);
-      } else if (instruction.kind == InstructionKind::wait && role_.kind[instruction.awaits] == InstructionKind::recv) {
-        const std::uint32_t tensor = now[role_.writes(instruction.awaits)[0]];
-        to_itself(kept(instruction.awaits, tensor), tensor, instruction);
+      } else if (instruction.kind == InstructionKind::wait && role_.kind[role_.awaits[i]] == InstructionKind::recv) {
+        const std::uint32_t tensor = now[role_.writes(role_.awaits[i])[0]];
+        to_itself(kept(role_.awaits[i], tensor), tensor, instruction);
       } else if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::collective) {
         for (std::uint32_t k = 0; k < instruction.reads.size(); ++k)
           to_itself(now[instruction.reads[k]], given(i, k), instruction);
@@ -197,7 +202,8 @@ class AloneBuilder {
       return entry->second;
     };
     if (exchanges_ && role_.kind[i] != InstructionKind::collective)
-      return find_or_add(messages_, Message{role_.kind[i], role_.peer[i], role_.tag[i]});
+      if (const std::uint32_t other = places_[program_.partner(role_, role_.ranks[0], i)].role; other != own_)
+        return find_or_add(messages_, Message{role_.kind[i], other, role_.tag[i]});
     const bool receives = role_.kind[i] == InstructionKind::recv;
     constexpr std::uint32_t kDifferent = 8;  // messages of one shape with other numbers
     return find_or_add(random_, fmt::format("{} {}", receives ? to_itself_ % kDifferent : kDifferent, to_string(spec)));
@@ -249,7 +255,7 @@ class AloneBuilder {
 
   void to_itself(std::uint32_t from, std::uint32_t to, const Instruction& where) {
     const std::uint32_t tag = to_itself_++;
-    Instruction recv{.kind = InstructionKind::recv, .node = where.node, .microbatch = where.microbatch, .peer = own_};
+    Instruction recv{.kind = InstructionKind::recv, .node = where.node, .microbatch = where.microbatch, .peer = 0};
     recv.tag = tag;
     Instruction send = recv;
     send.kind = InstructionKind::send;
@@ -264,8 +270,8 @@ class AloneBuilder {
   void exchange() {
     std::vector<std::uint32_t> tickets;
     for (const auto& [message, tensor] : messages_) {
-      const auto& [kind, peer, tag] = message;
-      tickets.push_back(post_message(draft_, kind, peer, kSignals + tag, tensor));
+      const auto& [kind, other, tag] = message;
+      tickets.push_back(post_message(draft_, kind, distance(other), kSignals + tag, tensor));
     }
     std::uint32_t next = kSignals;  // tags are small: worlds keep a list of them
     for (const Role& role : program_.roles)
@@ -278,9 +284,9 @@ class AloneBuilder {
                                                     : kNone,
                           to = share.to == own_ ? block_of(share.instruction, share.block, false, bytes) : kNone;
       if (to == kNone)
-        tickets.push_back(post_message(draft_, InstructionKind::send, share.to, next + s, from));
+        tickets.push_back(post_message(draft_, InstructionKind::send, distance(share.to), next + s, from));
       else if (from == kNone)
-        tickets.push_back(post_message(draft_, InstructionKind::recv, share.from, next + s, to));
+        tickets.push_back(post_message(draft_, InstructionKind::recv, distance(share.from), next + s, to));
       else
         to_itself(from, to, {});
     }
@@ -292,6 +298,7 @@ class AloneBuilder {
   const std::uint32_t own_;  // in `lists_`
   const bool exchanges_;     // what the roles have sent
   const Role& role_;
+  const std::vector<Program::Place> places_;  // of the program
   Draft& draft_;
   std::uint32_t to_itself_ = 0;
   std::map<Message, std::uint32_t> messages_;    // tensors
@@ -338,7 +345,7 @@ std::vector<double> notification_times(const Program& probe, const Timeline& tim
     const Role &own = probe.roles.at(rank), &other = probe.roles.at(from);
     std::vector<double> moments_s;
     for (std::uint32_t i = 0; moments_s.size() < kNotifications; ++i)
-      if (is_posted(other.kind.at(i)) && other.peer[i] == rank) moments_s.push_back(timeline.ranks[from].posted_s[i]);
+      if (is_posted(other.kind.at(i)) && other.by[i] != 0) moments_s.push_back(timeline.ranks[from].posted_s[i]);
     std::vector<std::uint32_t> computes;
     for (std::uint32_t i = 0; i < own.size(); ++i)
       if (is_computed(own.kind[i])) computes.push_back(i);

@@ -4,9 +4,9 @@
 
 namespace sim {
 
-std::uint32_t post_message(Draft& draft, InstructionKind kind, std::uint32_t peer, std::uint32_t tag,
+std::uint32_t post_message(Draft& draft, InstructionKind kind, std::int32_t by, std::uint32_t tag,
                            std::uint32_t tensor) {
-  Instruction i{.kind = kind, .peer = peer, .tag = tag};
+  Instruction i{.kind = kind, .peer = 0, .by = by, .tag = tag};
   (kind == InstructionKind::send ? i.reads : i.writes) = {tensor};
   return draft.post(i);
 }

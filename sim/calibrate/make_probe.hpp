@@ -37,8 +37,8 @@ Program make_probe(std::string what, const std::vector<std::vector<std::uint32_t
   return program;
 }
 
-/// The ticket of a send or recv of all of `tensor`.
-std::uint32_t post_message(Draft& draft, InstructionKind kind, std::uint32_t peer, std::uint32_t tag,
+/// The ticket of a send or recv of all of `tensor`, from or to the rank `by` further.
+std::uint32_t post_message(Draft& draft, InstructionKind kind, std::int32_t by, std::uint32_t tag,
                            std::uint32_t tensor);
 
 /// A tensor that persists, of one value.

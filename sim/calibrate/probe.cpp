@@ -48,16 +48,14 @@ struct Linear {
   void compute(Draft& draft, std::uint32_t times) const {
     const std::uint32_t work = draft.works->add({op, Pass::forward, 0});
     for (std::uint32_t k = 0; k < times; ++k)
-      draft.list.push_back(
-          {{.work = work, .reads = {input, weight, bias}, .writes = {add_result(draft, "y", input)}}, kNone});
+      draft.list.push_back({.work = work, .reads = {input, weight, bias}, .writes = {add_result(draft, "y", input)}});
   }
   /// The gradients of everything; the output's is a constant.
   void differentiate(Draft& draft) const {
-    draft.list.push_back({{.work = draft.works->add({op, Pass::backward, kParameterGrads | 1}),
-                           .reads = {input, input, weight},
-                           .writes = {add_result(draft, "grad_x", input), add_result(draft, "grad_w", weight),
-                                      add_result(draft, "grad_b", bias)}},
-                          kNone});
+    draft.list.push_back({.work = draft.works->add({op, Pass::backward, kParameterGrads | 1}),
+                          .reads = {input, input, weight},
+                          .writes = {add_result(draft, "grad_x", input), add_result(draft, "grad_w", weight),
+                                     add_result(draft, "grad_b", bias)}});
   }
   static std::uint32_t add_result(Draft& draft, std::string_view what, std::uint32_t like) {
     return draft.role.add_tensor(name(draft, what), draft.role.tensors[like].spec, TensorClass::activation);
@@ -100,7 +98,7 @@ void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std:
     }
     if (unexpected && !sends) beside.compute(draft, kDelay);
     const std::uint32_t ticket =
-        post_message(draft, sends ? InstructionKind::send : InstructionKind::recv, 1 - own, tag, buffer);
+        post_message(draft, sends ? InstructionKind::send : InstructionKind::recv, own == 0 ? 1 : -1, tag, buffer);
     if (unexpected && sends) beside.compute(draft, kBeside);
     draft.wait(ticket, kNone);
   }
@@ -174,7 +172,7 @@ Program memory_probe(const Model& model, std::uint32_t ranks) {
                                     .gradient = add_constant(draft, fmt::format("gradient{}", elements), spec, 1)});
       for (int k = 0; k < (elements <= kSmall ? kRepeatsOfSmall : kRepeats); ++k) {
         const Work add{{&op_table().at("accumulate"), {}, {spec, spec}}, Pass::forward, 0};
-        draft.list.push_back({{.work = draft.works->add(add), .reads = {to, from}, .writes = {to}}, kNone});
+        draft.list.push_back({.work = draft.works->add(add), .reads = {to, from}, .writes = {to}});
         draft.scaled_copy(from, to, 1, kNone);
       }
     }

@@ -42,7 +42,7 @@ TransferQuestion question_of(const Program& program, const Role& role, std::uint
     question.members = static_cast<std::uint32_t>(members.size());
     question.across_nodes = across_nodes(cluster, members);
   } else {
-    question.across_nodes = across_nodes(cluster, std::array{rank, program.roles.at(role.peer[i]).ranks.at(index)});
+    question.across_nodes = across_nodes(cluster, std::array{rank, program.partner(role, rank, i)});
   }
   return question;
 }

@@ -15,6 +15,16 @@ std::vector<Signature> signatures_of(const std::vector<OpInstance>& ops) {
   return signatures;
 }
 
+/// What `act` makes of a node; its errors say which.
+template <class Act>
+auto naming(const Model& model, std::size_t n, const Act& act) {
+  try {
+    return act();
+  } catch (const ConfigError& error) {
+    throw ConfigError("model '{}', node '{}': {}", model.name, model.nodes[n].name, error.what());
+  }
+}
+
 }  // namespace
 
 Plan::Plan(const Model& m, Layout l)
@@ -80,13 +90,10 @@ void Plan::place_nodes() {
                      .grad_inputs = there,
                      .grad_parameters = there});
       } else if (!play.rule.empty()) {
-        try {
-          const Rule rule = rule_of(op, play.rule);
-          set_all(rule);
-          op = part_of(op, rule, layout.mesh.axes[axis], layout.mesh.axes[axis].size - 1);  // it has all parameters
-        } catch (const ConfigError& error) {
-          throw ConfigError("model '{}', node '{}': {}", model.name, model.nodes[n].name, error.what());
-        }
+        const Rule rule = naming(model, n, [&] { return rule_of(op, play.rule); });
+        set_all(rule);
+        const std::uint32_t last = layout.mesh.axes[axis].size - 1;  // it has all parameters
+        op = naming(model, n, [&] { return part_of(op, rule, layout.mesh.axes[axis], last); });
       }
     }
   }
@@ -128,12 +135,6 @@ std::optional<TensorSpec> Plan::local(const TensorSpec& whole_spec, const Placem
   return spec;
 }
 
-std::uint32_t Plan::role_at(const RolePlan& role, std::uint32_t other_stage) const {
-  std::vector<std::uint32_t> at = role.at;
-  at.at(stage_axis) = other_stage;
-  return static_cast<std::uint32_t>(std::ranges::find(roles, at, &RolePlan::at) - roles.begin());
-}
-
 RolePlan Plan::role_of(const std::vector<std::uint32_t>& at) const {
   RolePlan role{.at = at};
   const std::vector<Axis>& axes = layout.mesh.axes;
@@ -149,11 +150,7 @@ RolePlan Plan::role_of(const std::vector<std::uint32_t>& at) const {
       if (axis == stage_axis) continue;
       plays &= play.at == Layout::Play::kAll || play.at == at[axis];
       if (play.rule.empty()) continue;
-      try {
-        op = part_of(op, rule_of(op, play.rule), axes[axis], at[axis]);
-      } catch (const ConfigError& error) {
-        throw ConfigError("model '{}', node '{}': {}", model.name, model.nodes[n].name, error.what());
-      }
+      op = naming(model, n, [&] { return part_of(op, rule_of(op, play.rule), axes[axis], at[axis]); });
     }
     role.plays.push_back(plays);
     role.signatures.push_back(op.signature());

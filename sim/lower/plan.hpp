@@ -65,8 +65,6 @@ class Plan {
   [[nodiscard]] std::vector<Action> actions(std::uint32_t of_stage) const {
     return schedule.stage(of_stage, stages, microbatches);
   }
-  /// The role that does the same as this one at another stage.
-  [[nodiscard]] std::uint32_t role_at(const RolePlan& role, std::uint32_t other_stage) const;
   /// The part of a whole tensor that the role's first rank has; nullopt: nothing.
   [[nodiscard]] std::optional<TensorSpec> local(const TensorSpec& whole_spec, const Placements& placements,
                                                 const RolePlan& role) const;

@@ -289,12 +289,12 @@ void Redistribution::add_copy(std::string_view kind, const Attributes& attribute
                               const Step& step, const std::vector<std::uint32_t>& reads,
                               const std::vector<std::uint32_t>& writes) {
   const OpKind& op_kind = op_table().at(kind);
-  draft_.list.push_back({{.kind = InstructionKind::copy,
-                          .work = draft_.works->add({{&op_kind, attributes, {x}}, Pass::forward, 0}),
-                          .node = step.label,
-                          .microbatch = step.microbatch,
-                          .reads = reads,
-                          .writes = writes}});
+  draft_.list.push_back({.kind = InstructionKind::copy,
+                         .work = draft_.works->add({{&op_kind, attributes, {x}}, Pass::forward, 0}),
+                         .node = step.label,
+                         .microbatch = step.microbatch,
+                         .reads = reads,
+                         .writes = writes});
 }
 
 }  // namespace sim

@@ -164,7 +164,7 @@ void RoleBuilder::add_host_work(std::string_view kind, const Attributes& attribu
   const std::uint32_t work =
       draft_.works->add({{&op_kind, complete_attributes(op_kind, attributes, name), inputs}, Pass::forward, 0});
   (writes.empty() ? draft_.last : draft_.list)
-      .push_back({{.work = work, .node = draft_.names->add(name), .microbatch = mb, .reads = reads, .writes = writes}});
+      .push_back({.work = work, .node = draft_.names->add(name), .microbatch = mb, .reads = reads, .writes = writes});
 }
 
 // ---- To and from other stages ----
@@ -174,7 +174,8 @@ RoleBuilder::Pending RoleBuilder::post(InstructionKind kind, const Edge& edge, s
   Instruction i{.kind = kind,
                 .node = name_of(edge.node),
                 .microbatch = mb,
-                .peer = plan_.role_at(role_, edge.peer),
+                .peer = plan_.stage_axis,
+                .by = static_cast<std::int32_t>(edge.peer) - static_cast<std::int32_t>(role_.stage),
                 .tag = static_cast<std::uint32_t>(mb) * edge.tensors + edge.tag};
   (kind == InstructionKind::send ? i.reads : i.writes) = {tensor};
   return {draft_.post(i), i.node, mb};
@@ -286,7 +287,7 @@ std::uint32_t RoleBuilder::add_output(int n, std::int32_t mb, const std::vector<
   }
   i.writes.insert(i.writes.end(), buffers_[n].begin(), buffers_[n].end());
   const std::uint32_t output = i.writes[0];
-  draft_.list.push_back({std::move(i)});
+  draft_.list.push_back(std::move(i));
   if (n == loss_node() && plan_.model.timing == Timing::epoch)
     add_host_work("read_result", {}, node(n).name, {output, inputs[0], inputs[1]}, {}, mb);
   return output;
@@ -400,7 +401,7 @@ void RoleBuilder::backward_node(int n, std::int32_t mb, bool last) {
       additions.push_back({parameter.gradient, i.writes.back()});
   }
   const std::uint32_t label = i.node;
-  draft_.list.push_back({std::move(i)});
+  draft_.list.push_back(std::move(i));
   for (const auto& [total, part] : additions) accumulate(total, part, label, mb);
   std::vector<std::uint32_t>& arrival = draft_.arrival;
   if (last) arrival.insert(arrival.end(), parameters_[n].begin(), parameters_[n].end());
@@ -471,7 +472,7 @@ void RoleBuilder::add_up(int n, std::int32_t mb, LocalValue& total, LocalValue p
 void RoleBuilder::accumulate(std::uint32_t a, std::uint32_t b, std::uint32_t name, std::int32_t mb) {
   static const OpKind& kind = op_table().at("accumulate");
   const std::uint32_t work = draft_.works->add_elementwise(kind, {}, Pass::forward, draft_.role.tensors[a].spec);
-  draft_.list.push_back({{.work = work, .node = name, .microbatch = mb, .reads = {a, b}, .writes = {a}}});
+  draft_.list.push_back({.work = work, .node = name, .microbatch = mb, .reads = {a, b}, .writes = {a}});
 }
 
 }  // namespace sim

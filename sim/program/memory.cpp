@@ -13,29 +13,27 @@ namespace {
 
 using Live = std::array<std::int64_t, kTensorClasses>;
 
-/// The allocations and frees of so many steps in their order: change(storage, 1 or −1), run(instruction) while all that
+/// The allocations and frees of so many bodies in their order: change(storage, 1 or −1), run(instruction) while all that
 /// it needs is allocated, and once run(kNone) before the first, with the persistent storages.
 template <class Change, class Run>
-void walk(const Role& role, int steps, const Change& change, const Run& run) {
+void walk(const Role& role, std::uint32_t bodies, const Change& change, const Run& run) {
   for (const Storage& storage : role.storages)
     if (storage.persistent) change(storage, 1);
   run(kNone);
-  for (int step = 0; step < steps; ++step) {
-    std::vector<bool> allocated(role.storages.size());
-    for (std::uint32_t s = 0; s < role.storages.size(); ++s) allocated[s] = role.storages[s].persistent;
-    for (std::uint32_t i = 0; i < role.size(); ++i) {
-      for (std::uint32_t tensor : role.writes(i))
-        if (const std::uint32_t s = role.tensors[tensor].storage; !allocated[s]) {
-          allocated[s] = true;
-          change(role.storages[s], 1);
-        }
-      run(i);
-      for (std::uint32_t s : role.frees(i)) {
-        allocated[s] = false;
-        change(role.storages[s], -1);
+  std::vector<bool> allocated(role.storages.size());
+  for (std::uint32_t s = 0; s < role.storages.size(); ++s) allocated[s] = role.storages[s].persistent;
+  role.play(bodies, [&](std::uint32_t i) {
+    for (std::uint32_t tensor : role.writes(i))
+      if (const std::uint32_t s = role.tensors[tensor].storage; !allocated[s]) {
+        allocated[s] = true;
+        change(role.storages[s], 1);
       }
+    run(i);
+    for (std::uint32_t s : role.frees(i)) {
+      allocated[s] = false;
+      change(role.storages[s], -1);
     }
-  }
+  });
 }
 
 /// visit(instruction, bytes alive while it runs, the same by class); kNone before the first.
@@ -123,7 +121,7 @@ MemoryFit fit_memory(const Program& program, const Cluster& cluster, std::span<c
 }
 
 double memory_with_reuse(const Role& role, std::span<const double> workspace_bytes) {
-  constexpr int kSteps = 2;
+  constexpr std::uint32_t kBodies = 2;
   std::map<double, std::int64_t> unused;  // blocks by size
   double held = 0, small = 0, most_small = 0;
   const auto change = [&](double bytes, int sign) {
@@ -135,7 +133,7 @@ double memory_with_reuse(const Role& role, std::span<const double> workspace_byt
       held += bytes;
   };
   walk(
-      role, kSteps, [&](const Storage& storage, int sign) { change(static_cast<double>(storage.bytes), sign); },
+      role, kBodies, [&](const Storage& storage, int sign) { change(static_cast<double>(storage.bytes), sign); },
       [&](std::uint32_t i) {
         const double workspace = workspace_of(role, i, workspace_bytes);
         change(workspace, 1);

@@ -67,9 +67,18 @@ std::uint32_t Role::add(const Instruction& instruction) {
   work.push_back(instruction.work);
   node.push_back(instruction.node);
   peer.push_back(instruction.peer);
+  by.push_back(instruction.by);
   root.push_back(instruction.root);
   tag.push_back(instruction.tag);
-  awaits.push_back(instruction.awaits);
+  ticket.push_back(instruction.ticket);
+  awaits.push_back(kNone);
+  if (is_posted(instruction.kind)) {
+    if (instruction.ticket == kNone) ticket.back() = static_cast<std::uint32_t>(opened_.size());
+    if (ticket.back() >= opened_.size()) opened_.resize(ticket.back() + 1, kNone);
+    opened_[ticket.back()] = index;
+  } else if (instruction.kind == InstructionKind::wait && instruction.ticket < opened_.size()) {
+    awaits.back() = opened_[instruction.ticket];
+  }
   microbatch.push_back(instruction.microbatch);
   scale.push_back(instruction.scale);
   for (const auto* operands : {&instruction.reads, &instruction.writes, &instruction.frees}) {
@@ -81,8 +90,8 @@ std::uint32_t Role::add(const Instruction& instruction) {
 
 Instruction Role::at(std::uint32_t i) const {
   const auto list = [](std::span<const std::uint32_t> ids) { return std::vector(ids.begin(), ids.end()); };
-  return {kind[i], collective[i], reduction[i], work[i],  node[i],        microbatch[i],   peer[i],
-          root[i], tag[i],        awaits[i],    scale[i], list(reads(i)), list(writes(i)), list(frees(i))};
+  return {kind[i], collective[i], reduction[i], work[i],  node[i],        microbatch[i],   peer[i],       by[i],
+          root[i], tag[i],        ticket[i],    scale[i], list(reads(i)), list(writes(i)), list(frees(i))};
 }
 
 std::uint32_t Program::ranks() const {
@@ -90,6 +99,8 @@ std::uint32_t Program::ranks() const {
   for (const Role& role : roles) count += role.ranks.size();
   return static_cast<std::uint32_t>(count);
 }
+
+bool Program::is_periodic() const { return steps > 1 || std::ranges::any_of(roles, &Role::has_sections); }
 
 namespace {
 
@@ -141,17 +152,33 @@ std::int64_t Program::transfer_bytes(const Role& role, std::uint32_t i) const {
   return std::max(bytes_of(role.reads(i)), bytes_of(role.writes(i)));
 }
 
+namespace {
+
+/// Of a send or recv: the other end's role, or, where that is the same one, in which direction.
+std::string partner_name(const Program& program, const Role& role, std::uint32_t i) {
+  if (role.peer[i] >= program.mesh.axes.size()) return "nobody";
+  if (!role.ranks.empty() && role.ranks[0] < program.mesh.ranks())
+    for (const Role& other : program.roles)
+      if (other.name != role.name &&
+          std::ranges::find(other.ranks, program.partner(role, role.ranks[0], i)) != other.ranks.end())
+        return other.name;
+  return fmt::format("{}{:+}", program.mesh.axes[role.peer[i]].name, role.by[i]);
+}
+
+}  // namespace
+
 std::string Program::label(const Role& role, std::uint32_t i) const {
   const InstructionKind kind = role.kind[i];
-  if (kind == InstructionKind::wait) return "wait for " + label(role, role.awaits[i]);
+  if (kind == InstructionKind::wait)
+    return "wait for " + (role.awaits[i] == kNone ? fmt::format("t{}", role.ticket[i]) : label(role, role.awaits[i]));
   std::string text(kind == InstructionKind::collective ? to_string(role.collective[i]) : to_string(kind));
   if (role.node[i] != kNone) text += " " + names[role.node[i]];
   if (role.work[i] != kNone && works[role.work[i]].op.kind->role != OpRole::optimizer) {
     const auto& [op, pass, grads] = works[role.work[i]];
     text += fmt::format(" {}", op.kind->role == OpRole::helper ? op.kind->name : to_string(pass));
   }
-  if (kind == InstructionKind::send) text += " to " + roles[role.peer[i]].name;
-  if (kind == InstructionKind::recv) text += " from " + roles[role.peer[i]].name;
+  if (kind == InstructionKind::send) text += " to " + partner_name(*this, role, i);
+  if (kind == InstructionKind::recv) text += " from " + partner_name(*this, role, i);
   if (role.microbatch[i] >= 0 && microbatches > 1) text += fmt::format(" mb={}", role.microbatch[i]);
   return text;
 }

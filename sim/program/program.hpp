@@ -7,9 +7,13 @@
 //
 // How a rank executes its list. One issuing thread goes through the list in order. `compute`, `copy`, `update` run on the
 // device's compute lane (on a CPU the issuing thread itself). `send`, `recv`, `collective` are *posted* and go on in
-// the communication lane once everything issued before them is done; `wait` names a posted instruction and holds the
-// issuing thread (on a CPU) or the compute lane (on a GPU) until that one is done. So the only order among lanes is:
-// posts after what was issued before, waits before what comes after.
+// the communication lane once everything issued before them is done; each opens a ticket. `wait` names an open ticket,
+// holds the issuing thread (on a CPU) or the compute lane (on a GPU) until its transfer is done, and closes it. So the
+// only order among lanes is: posts after what was issued before, waits before what comes after.
+//
+// A list may have sections: a prologue, once; a body, again and again; an epilogue, once. What is in flight when a body
+// ends is waited for in the next one, so that steps reach into each other; a body leaves the tickets and storages alive
+// that it found. A list without sections is all body, and leaves nothing in flight. unroll.hpp makes one list of all.
 //
 // Tensors. A tensor is a view (dtype, shape, byte offset) of a storage. What an instruction changes in place, such as
 // the weight of an update, is among its reads and among its writes. A storage is allocated when an instruction that
@@ -18,11 +22,12 @@
 // both executors agree on them exactly.
 //
 // Ranks lie on a mesh of named axes. Those that do the same share a Role. Who is in a rank's group follows from the axes
-// that the group is named by; a peer is a role: the partner is the rank with the same index in that role. A persistent
+// that the group is named by; a message's partner is so many ranks further along one axis (pp+1: the next stage). A persistent
 // tensor that is a piece of a larger one says of which and how it lies on the mesh: its first value, what `verify`
 // compares it with and which samples a rank sees all follow from that.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -116,10 +121,11 @@ struct Instruction {
   std::uint32_t work = kNone;            // compute, copy, update: index into Program::works
   std::uint32_t node = kNone;            // index into Program::names: the node (or bucket …) it belongs to
   std::int32_t microbatch = -1;
-  std::uint32_t peer = kNone;                // send, recv: role; collective: group
+  std::uint32_t peer = kNone;                // send, recv: axis of the mesh; collective: group
+  std::int32_t by = 0;                       // send, recv: how far along it the partner is (Mesh::shifted)
   std::uint32_t root = 0;                    // collective with a root: index in the member list
   std::uint32_t tag = 0;                     // send, recv: matches inside a (source, destination) pair, counted from 0
-  std::uint32_t awaits = kNone;              // wait: index of the posted instruction
+  std::uint32_t ticket = kNone;              // send, recv, collective: opens it (kNone: a new one); wait: closes it
   double scale = 1;                          // loss backward: gradient of the loss; scaled_copy: factor
   std::vector<std::uint32_t> reads, writes;  // tensors
   std::vector<std::uint32_t> frees;          // storages
@@ -154,9 +160,26 @@ class Role {
   std::vector<InstructionKind> kind;
   std::vector<CollectiveKind> collective;
   std::vector<Reduction> reduction;
-  std::vector<std::uint32_t> work, node, peer, root, tag, awaits;
-  std::vector<std::int32_t> microbatch;
+  std::vector<std::uint32_t> work, node, peer, root, tag, ticket;
+  std::vector<std::int32_t> by, microbatch;
   std::vector<double> scale;
+  /// Of a wait: the last instruction before it that opens its ticket; else, and where there is none, kNone.
+  std::vector<std::uint32_t> awaits;
+
+  /// The body. kNone: to the end.
+  std::uint32_t body_begin = 0, body_end = kNone;
+  [[nodiscard]] bool has_sections() const { return body_begin > 0 || body_end < size(); }
+  /// visit(instruction) in the order in which they are played, with so many bodies.
+  template <class Visit>
+  void play(std::uint32_t bodies, const Visit& visit) const {
+    const std::uint32_t end = std::min(body_end, size());
+    for (std::uint32_t i = 0; i < body_begin; ++i) visit(i);
+    for (std::uint32_t body = 0; body < bodies; ++body)
+      for (std::uint32_t i = body_begin; i < end; ++i) visit(i);
+    for (std::uint32_t i = end; i < size(); ++i) visit(i);
+  }
+  /// They are numbered from 0.
+  [[nodiscard]] std::uint32_t tickets() const { return static_cast<std::uint32_t>(opened_.size()); }
 
  private:
   [[nodiscard]] std::span<const std::uint32_t> range(std::uint32_t slot) const {
@@ -164,6 +187,7 @@ class Role {
   }
   std::vector<std::uint32_t> begin_{0};  // 3 ranges per instruction: reads, writes, frees
   std::vector<std::uint32_t> pool_;
+  std::vector<std::uint32_t> opened_;  // by ticket: the last instruction that opened it
 };
 
 struct Program {
@@ -177,12 +201,15 @@ struct Program {
   std::int64_t microbatches = 1;
   bool one_loss = false;           // on a piece's microbatches together, not one each
   bool broadcast_buffers = false;  // before every step, all pieces take the first one's running statistics
+  std::int64_t steps = 1;          // training steps in a body
   std::vector<Work> works;
   std::vector<std::string> names;
   std::vector<Group> groups;
   std::vector<Role> roles;
 
   [[nodiscard]] std::uint32_t ranks() const;
+  /// Whether steps reach into each other, or a body is more than one.
+  [[nodiscard]] bool is_periodic() const;
   /// The samples of the batch's pieces, each once, ascending. ConfigError where the batch can't be cut so.
   [[nodiscard]] std::vector<Range> batch_pieces() const;
   /// Which of them a rank sees.
@@ -194,6 +221,10 @@ struct Program {
     std::uint32_t role = 0, index = 0;
   };
   [[nodiscard]] std::vector<Place> places() const;
+  /// Of a send or recv: the rank at the other end.
+  [[nodiscard]] std::uint32_t partner(const Role& role, std::uint32_t rank, std::uint32_t instruction) const {
+    return mesh.shifted(rank, role.peer[instruction], role.by[instruction]);
+  }
   /// Bytes that a send, recv or collective instruction reads or writes, whichever is more. The largest of a transfer's
   /// instructions is nccl-tests' size s.
   [[nodiscard]] std::int64_t transfer_bytes(const Role& role, std::uint32_t instruction) const;
@@ -236,8 +267,9 @@ class NameTable {
 /// ConfigError when the Program can't be executed: ranks or groups that don't fit; collectives in different order among
 /// the members of a group, or of different tensors; sends without receives; a deadlock (sends block until received: the
 /// strictest transport); a read of bytes that weren't written or of a freed tensor; a write to bytes that a transfer
-/// uses; a change in place that isn't listed as a write; a storage freed twice or never. The message names rank and
-/// instruction.
+/// uses; a change in place that isn't listed as a write; a storage freed twice or never; a ticket that is open already,
+/// or not open where it is waited for, or never closed; a body that leaves others open or alive than it found. The
+/// message names rank and instruction (of a program with sections: where they lie in it unrolled, two bodies long).
 void validate(const Program& program);
 
 }  // namespace sim

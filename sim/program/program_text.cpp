@@ -12,10 +12,16 @@
 //   tensor input f32[4,3,32,32] input persistent of=[8,3,32,32] on=S0,R model_input         a piece of a larger one
 //   view input#1 f32[4,3,32,32] input +49152                                 a tensor inside another one's storage
 //   0 compute w0 node=conv1 mb=0 : input#0 conv1.weight -> conv1#0 ; free …   reads, writes, freed storages (by owner)
+//   4 send t0 to=pp+1 tag=0 node=relu1 mb=0 : relu1#0                         opens ticket t0; to the next along pp
+//   5 wait t0 node=relu1                                                      closes it
+// and between the instructions of a role that has sections: `prologue`, `body steps=1` (training steps), `epilogue`.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <optional>
+#include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include "sim/error.hpp"
 #include "sim/program/program.hpp"
@@ -29,6 +35,7 @@ constexpr std::size_t kMostGroups = 1000;        // checking them takes groups �
 constexpr std::uint64_t kMostMembers = 1 << 24;  // of all groups
 constexpr std::size_t kMostAxes = 16;
 constexpr std::uint32_t kMostRanks = 1 << 20;
+constexpr std::int64_t kMostSteps = 1 << 20;
 
 std::string initial_text(const Initial& initial) {
   using enum Initial::Kind;
@@ -176,16 +183,21 @@ class Parser {
         role(line);
       } else if (what == "tensor" || what == "view") {
         tensor(line, what == "view");
+      } else if (what == "prologue" || what == "body" || what == "epilogue") {
+        section(line, what);
       } else if (what.find_first_not_of("0123456789") == std::string_view::npos) {
         instruction(line, what);
       } else {
         line.fail(
-            "unknown item '{}'; known: model, strategy, mesh, partition, group, work, role, tensor, view, an "
-            "instruction's number",
+            "unknown item '{}'; known: model, strategy, mesh, partition, group, work, role, tensor, view, prologue, "
+            "body, epilogue, an instruction's number",
             what);
       }
     }
-    resolve_peers();
+    const bool has_sections = std::ranges::any_of(sections_, [](Section last) { return last != Section::none; });
+    for (std::size_t r = 0; r < sections_.size(); ++r)
+      if (has_sections && sections_[r] < Section::body)
+        throw ConfigError("program text: role '{}' has no body", program_.roles[r].name);
     return std::move(program_);
   }
 
@@ -286,12 +298,35 @@ class Parser {
     if (!list.starts_with("ranks=")) line.fail("expected ranks=…, found '{}'", list);
     role.ranks = ranks(line, list.substr(6));
     program_.roles.push_back(std::move(role));
+    sections_.push_back(Section::none);
     tensors_.clear();
   }
 
   Role& current(Line& line) {
     if (program_.roles.empty()) line.fail("comes before the first role");
     return program_.roles.back();
+  }
+
+  void section(Line& line, std::string_view name) {
+    Role& role = current(line);
+    Section& now = sections_.back();
+    const Section next = name == "prologue" ? Section::prologue : name == "body" ? Section::body : Section::epilogue;
+    const bool follows = next == Section::epilogue ? now == Section::body : now < next;
+    if (!follows || (now == Section::none && role.size() > 0))
+      line.fail("'{}' where none is expected; sections come as prologue, body, epilogue, before all instructions",
+                name);
+    now = next;
+    if (next == Section::epilogue) role.body_end = role.size();
+    if (next == Section::body) {
+      role.body_begin = role.size();
+      const std::string_view item = line.word("steps=…");
+      if (!item.starts_with("steps=")) line.fail("expected steps=…, found '{}'", item);
+      const auto steps = line.number<std::int64_t>(item.substr(6), "number of steps");
+      if (steps < 1 || steps > kMostSteps) line.fail("steps={} must be from 1 to {}", steps, kMostSteps);
+      if (steps_ && *steps_ != steps) line.fail("steps={}, but {} in another role", steps, *steps_);
+      program_.steps = *(steps_ = steps);
+    }
+    if (!line.empty()) line.fail("'{}' after '{}'", line.rest(), name);
   }
 
   void tensor(Line& line, bool view) {
@@ -375,11 +410,11 @@ class Parser {
     Instruction i;
     const std::string_view kind = line.word("an instruction kind");
     i.kind = line.one_of(kInstructionKinds, kind);
-    std::string peer;
+    std::string_view peer_key;
     while (!line.empty()) {
       const std::string_view item = line.word("an item");
       if (item == ":") break;
-      field(line, item, i, peer);
+      field(line, item, i, peer_key);
     }
     std::vector<std::uint32_t>* list = &i.reads;
     while (!line.empty()) {
@@ -394,11 +429,18 @@ class Parser {
         list->push_back(list == &i.frees ? role.tensors[tensor].storage : tensor);
       }
     }
-    const bool needs_work = is_computed(i.kind), needs_peer = is_posted(i.kind);
+    const bool needs_work = is_computed(i.kind), is_post = is_posted(i.kind);
     if (needs_work != (i.work != kNone)) line.fail("'{}' {} work", kind, needs_work ? "needs a" : "takes no");
-    if (needs_peer == peer.empty()) line.fail("'{}' {} peer or group", kind, needs_peer ? "needs a" : "takes no");
-    if ((i.kind == InstructionKind::wait) != (i.awaits != kNone))
-      line.fail("'wait', and only it, needs on=instruction");
+    const std::string_view wanted = i.kind == InstructionKind::send         ? "to"
+                                    : i.kind == InstructionKind::recv       ? "from"
+                                    : i.kind == InstructionKind::collective ? "group"
+                                                                            : "";
+    if (peer_key != wanted)
+      line.fail("'{}' {} {}=…", kind, wanted.empty() ? "takes no" : "needs", wanted.empty() ? peer_key : wanted);
+    const bool has_ticket = is_post || i.kind == InstructionKind::wait;
+    if (has_ticket != (i.ticket != kNone)) line.fail("'{}' {} ticket", kind, has_ticket ? "needs a" : "takes no");
+    if (is_post && i.ticket > role.size())
+      line.fail("opens t{}; allowed: up to t{}, the number of the instruction", i.ticket, role.size());
     const bool in_place = i.kind == InstructionKind::collective && works_in_place(i.collective);
     const bool may_only_get = in_place && i.collective == CollectiveKind::broadcast && i.reads.empty();
     if ((i.kind == InstructionKind::send || in_place) && i.reads.size() != 1 && !may_only_get)
@@ -409,14 +451,17 @@ class Parser {
       line.fail("'{}' takes no reduction", i.kind == InstructionKind::collective ? to_string(i.collective) : kind);
     if (i.kind == InstructionKind::collective && i.reads.empty() && i.writes.empty())
       line.fail("'{}' moves nothing", kind);
-    if (needs_peer) peers_.push_back({static_cast<std::uint32_t>(program_.roles.size() - 1), role.size(), peer, line});
     role.add(i);
   }
 
-  void field(Line& line, std::string_view item, Instruction& i, std::string& peer) {
+  void field(Line& line, std::string_view item, Instruction& i, std::string_view& peer_key) {
     if (item.starts_with('w') && item.find('=') == std::string_view::npos) {
       i.work = line.number<std::uint32_t>(item.substr(1), "work");
       if (i.work >= program_.works.size()) line.fail("work {} of {}", item, program_.works.size());
+      return;
+    }
+    if (item.starts_with('t') && item.find('=') == std::string_view::npos) {
+      i.ticket = line.number<std::uint32_t>(item.substr(1), "ticket");
       return;
     }
     const std::size_t equals = item.find('=');
@@ -427,14 +472,18 @@ class Parser {
     } else if (key == "mb") {
       i.microbatch = line.number<std::int32_t>(value, "microbatch");
       if (i.microbatch < 0) line.fail("mb={} must not be negative", i.microbatch);
-    } else if (key == "to" || key == "from" || key == "group") {
-      peer = value;
+    } else if (key == "to" || key == "from") {
+      std::tie(i.peer, i.by) = partner(line, value);
+      peer_key = key;
+    } else if (key == "group") {
+      const auto group = std::ranges::find(program_.groups, value, &Group::name);
+      if (group == program_.groups.end()) line.fail("unknown group '{}'", value);
+      i.peer = static_cast<std::uint32_t>(group - program_.groups.begin());
+      peer_key = key;
     } else if (key == "root") {
       i.root = line.number<std::uint32_t>(value, "root");
     } else if (key == "tag") {
       i.tag = line.number<std::uint32_t>(value, "tag");
-    } else if (key == "on") {
-      i.awaits = line.number<std::uint32_t>(value, "instruction");
     } else if (key == "scale") {
       i.scale = line.number<double>(value, "number");
     } else if (key == "kind") {
@@ -442,35 +491,30 @@ class Parser {
     } else if (key == "reduction") {
       i.reduction = line.one_of(kReductions, value);
     } else {
-      line.fail("unknown key '{}'; known: node, mb, to, from, group, root, tag, on, scale, kind, reduction", key);
+      line.fail("unknown key '{}'; known: node, mb, to, from, group, root, tag, scale, kind, reduction", key);
     }
   }
 
-  /// Roles are named before they are all known.
-  void resolve_peers() {
-    for (Peer& peer : peers_) {
-      Role& role = program_.roles[peer.role];
-      const bool is_group = role.kind[peer.instruction] == InstructionKind::collective;
-      auto index_of = [&](const auto& list) {
-        for (std::uint32_t i = 0; i < list.size(); ++i)
-          if (list[i].name == peer.name) return i;
-        peer.line.fail("unknown {} '{}'", is_group ? "group" : "role", peer.name);
-      };
-      role.peer[peer.instruction] = is_group ? index_of(program_.groups) : index_of(program_.roles);
-    }
+  /// "pp+1": an axis, and how far along it.
+  std::pair<std::uint32_t, std::int32_t> partner(const Line& line, std::string_view text) const {
+    const std::size_t sign = text.find_last_of("+-");
+    if (sign == std::string_view::npos) line.fail("'{}' is not axis+distance or axis-distance", text);
+    const auto axis = std::ranges::find(program_.mesh.axes, text.substr(0, sign), &Axis::name);
+    if (axis == program_.mesh.axes.end()) line.fail("unknown axis '{}'", text.substr(0, sign));
+    const auto by = line.number<std::uint32_t>(text.substr(sign + 1), "distance");
+    if (by >= axis->size) line.fail("{} along {}={}", by, axis->name, axis->size);
+    return {static_cast<std::uint32_t>(axis - program_.mesh.axes.begin()),
+            static_cast<std::int32_t>(by) * (text[sign] == '-' ? -1 : 1)};
   }
 
-  struct Peer {
-    std::uint32_t role, instruction;
-    std::string name;
-    Line line;
-  };
   std::string_view text_;
   std::size_t line_ = 0;
   Program program_;
   std::unordered_map<std::string, std::uint32_t> tensors_;  // of the current role
   NameTable names_{program_.names};
-  std::vector<Peer> peers_;
+  enum class Section : std::uint8_t { none, prologue, body, epilogue };
+  std::vector<Section> sections_;  // by role: the last that has begun
+  std::optional<std::int64_t> steps_;
 };
 
 void append_instruction(std::string& text, const Program& program, const Role& role, std::uint32_t index) {
@@ -478,14 +522,15 @@ void append_instruction(std::string& text, const Program& program, const Role& r
   const Instruction i = role.at(index);
   fmt::format_to(out, "{} {}", index, to_string(i.kind));
   if (i.work != kNone) fmt::format_to(out, " w{}", i.work);
+  if (i.ticket != kNone) fmt::format_to(out, " t{}", i.ticket);
   if (i.kind == InstructionKind::collective) {
     fmt::format_to(out, " kind={} group={}", to_string(i.collective), program.groups[i.peer].name);
     if (has_root(i.collective)) fmt::format_to(out, " root={}", i.root);
     if (i.reduction != Reduction::sum) fmt::format_to(out, " reduction={}", to_string(i.reduction));
   }
-  if (i.kind == InstructionKind::send) fmt::format_to(out, " to={} tag={}", program.roles[i.peer].name, i.tag);
-  if (i.kind == InstructionKind::recv) fmt::format_to(out, " from={} tag={}", program.roles[i.peer].name, i.tag);
-  if (i.kind == InstructionKind::wait) fmt::format_to(out, " on={}", i.awaits);
+  if (i.kind == InstructionKind::send || i.kind == InstructionKind::recv)
+    fmt::format_to(out, " {}={}{:+} tag={}", i.kind == InstructionKind::send ? "to" : "from",
+                   program.mesh.axes[i.peer].name, i.by, i.tag);
   if (i.node != kNone) fmt::format_to(out, " node={}", program.names[i.node]);
   if (i.microbatch >= 0) fmt::format_to(out, " mb={}", i.microbatch);
   if (i.scale != 1) fmt::format_to(out, " scale={}", i.scale);
@@ -534,7 +579,14 @@ std::string to_text(const Program& program) {
         fmt::format_to(out, "view {} {} {} +{}\n", tensor.name, to_string(tensor.spec),
                        role.tensors[storage.owner].name, tensor.offset_bytes);
     }
-    for (std::uint32_t i = 0; i < role.size(); ++i) append_instruction(text, program, role, i);
+    for (std::uint32_t i = 0; i <= role.size(); ++i) {
+      if (program.is_periodic()) {
+        if (i == 0 && role.body_begin > 0) text += "prologue\n";
+        if (i == role.body_begin) fmt::format_to(out, "body steps={}\n", program.steps);
+        if (i == role.body_end) text += "epilogue\n";
+      }
+      if (i < role.size()) append_instruction(text, program, role, i);
+    }
   }
   return text;
 }

@@ -17,39 +17,18 @@ TransferMatching::TransferMatching(const Program& program) {
       for (std::uint32_t rank : group.members[m]) list_of.back()[rank] = m;
   }
 
-  std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::uint32_t> pairs;  // from, to (roles), tag
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> pair_channels;
   for (std::uint32_t r = 0; r < program.roles.size(); ++r) {
     const Role& role = program.roles[r];
     std::vector<std::uint32_t>& first = first_.emplace_back(role.size(), kNone);
     std::vector<std::uint32_t> posted(program.groups.size(), 0);  // collectives
-    for (std::uint32_t i = 0; i < role.size(); ++i) {
-      if (!is_posted(role.kind[i])) continue;
-      const std::uint32_t peer = role.peer[i];
-      if (role.kind[i] == InstructionKind::collective) {
-        first[i] = posted[peer]++;
-        continue;
-      }
-      const bool sends = role.kind[i] == InstructionKind::send;
-      const std::uint32_t from = sends ? r : peer, to = sends ? peer : r;
-      const auto [entry, is_new] =
-          pairs.emplace(std::tuple(from, to, role.tag[i]), static_cast<std::uint32_t>(participants.size()));
-      if (is_new) {
-        const auto replicas = static_cast<std::uint32_t>(std::max(role.ranks.size(), program.roles[peer].ranks.size()));
-        const auto [channel_entry, new_channel] = pair_channels.emplace(std::pair(from, to), channels);
-        if (new_channel) channels += replicas;
-        for (std::uint32_t replica = 0; replica < replicas; ++replica) {
-          participants.push_back(2);
-          channel.push_back(channel_entry->second + replica);
-        }
-      }
-      first[i] = entry->second;
-    }
+    for (std::uint32_t i = 0; i < role.size(); ++i)
+      if (role.kind[i] == InstructionKind::collective) first[i] = posted[role.peer[i]]++;
     for (std::uint32_t g = 0; g < program.groups.size(); ++g)
       for (std::uint32_t rank : role.ranks)
         if (const std::uint32_t list = list_of[g][rank]; list != kNone)
           collectives[g][list] = std::max(collectives[g][list], posted[g]);
   }
+  match_messages(program);
 
   for (std::uint32_t g = 0; g < program.groups.size(); ++g) {
     first_of_list_.emplace_back(ranks, kNone);
@@ -61,6 +40,52 @@ TransferMatching::TransferMatching(const Program& program) {
       if (collectives[g][m] > 0) ++channels;
     }
   }
+}
+
+/// A message is known by its sender, the direction in which it goes and its tag. One that nobody sends, by its receiver.
+void TransferMatching::match_messages(const Program& program) {
+  using Messages = std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>, std::uint32_t>;
+  Messages sent, unsent;                                                                        // role, axis, by, tag
+  std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>, std::uint32_t> directions;  // their channels
+  const auto add = [&](Messages& messages, std::uint32_t r, std::uint32_t axis, std::uint32_t by, std::uint32_t tag) {
+    const auto ranks = static_cast<std::uint32_t>(program.roles[r].ranks.size());
+    const auto [entry, is_new] =
+        messages.emplace(std::tuple(r, axis, by, tag), static_cast<std::uint32_t>(participants.size()));
+    if (!is_new) return entry->second;
+    const auto [direction, is_new_direction] = directions.emplace(std::tuple(r, axis, by), channels);
+    if (is_new_direction) channels += ranks;
+    for (std::uint32_t index = 0; index < ranks; ++index) {
+      participants.push_back(2);
+      channel.push_back(direction->second + index);
+    }
+    return entry->second;
+  };
+  const auto each = [&](InstructionKind kind, const auto& visit) {
+    for (std::uint32_t r = 0; r < program.roles.size(); ++r) {
+      const Role& role = program.roles[r];
+      for (std::uint32_t i = 0; i < role.size(); ++i) {
+        if (role.kind[i] != kind) continue;
+        const auto size = static_cast<std::int64_t>(program.mesh.axes.at(role.peer[i]).size);
+        const auto by =
+            static_cast<std::uint32_t>(((kind == InstructionKind::send ? 1 : -1) * role.by[i] % size + size) % size);
+        visit(r, i, by == 0 ? 0 : role.peer[i], by);  // to itself: along whatever axis
+      }
+    }
+  };
+  each(InstructionKind::send, [&](std::uint32_t r, std::uint32_t i, std::uint32_t axis, std::uint32_t by) {
+    first_[r][i] = add(sent, r, axis, by, program.roles[r].tag[i]);
+  });
+  const std::vector<Program::Place> places = program.places();
+  each(InstructionKind::recv, [&](std::uint32_t r, std::uint32_t i, std::uint32_t axis, std::uint32_t by) {
+    const Role& role = program.roles[r];
+    first_[r][i] = static_cast<std::uint32_t>(received_.size());
+    for (std::uint32_t index = 0; index < role.ranks.size(); ++index) {
+      const Program::Place& source = places[program.partner(role, role.ranks[index], i)];
+      const auto message = sent.find(std::tuple(source.role, axis, by, role.tag[i]));
+      received_.push_back(message != sent.end() ? message->second + source.index
+                                                : add(unsent, r, axis, by, role.tag[i]) + index);
+    }
+  });
 }
 
 }  // namespace sim

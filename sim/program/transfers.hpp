@@ -1,4 +1,4 @@
-// Which instructions of which ranks are one transfer. A send meets the recv of the same pair of roles, replica and tag;
+// Which instructions of which ranks are one transfer. A send meets the recv of the same pair of ranks and tag;
 // the k-th collective of a group in one member's list meets the k-th in every other's.
 //
 //   const TransferMatching matching(program);
@@ -13,8 +13,7 @@
 
 namespace sim {
 
-/// Worked out once per role, not per rank. Ranks, peers and groups must exist; that every post has its partners is
-/// validate's to say.
+/// Ranks, axes and groups must exist; that every post has its partners is validate's to say.
 class TransferMatching {
  public:
   explicit TransferMatching(const Program& program);
@@ -25,16 +24,21 @@ class TransferMatching {
   std::uint32_t channels = 0;
 
   /// The transfer that rank `rank`, at `place` in `role`, posts with its instruction `i`. A collective's rank must be
-  /// in the group, a send's or recv's peer must have as many replicas.
+  /// in the group.
   [[nodiscard]] std::uint32_t transfer(const Program::Place& place, std::uint32_t rank, const Role& role,
                                        std::uint32_t i) const {
-    return first_[place.role][i] +
-           (role.kind[i] == InstructionKind::collective ? first_of_list_[role.peer[i]][rank] : place.index);
+    const std::uint32_t first = first_[place.role][i];
+    if (role.kind[i] == InstructionKind::collective) return first + first_of_list_[role.peer[i]][rank];
+    return role.kind[i] == InstructionKind::send ? first + place.index : received_[first + place.index];
   }
 
  private:
-  std::vector<std::vector<std::uint32_t>> first_;          // [role][instruction]: replica 0's transfer; or how many
-                                                           // collectives of this group come before in the list
+  void match_messages(const Program& program);
+
+  /// [role][instruction]: of a send, the transfer of the role's first rank, the others' follow; of a recv, where those of
+  /// the role's ranks begin in `received_`; of a collective, how many of this group come before in the list.
+  std::vector<std::vector<std::uint32_t>> first_;
+  std::vector<std::uint32_t> received_;
   std::vector<std::vector<std::uint32_t>> first_of_list_;  // [group][rank]: the first transfer of its member list
 };
 

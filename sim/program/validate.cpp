@@ -8,11 +8,12 @@
 #include "sim/error.hpp"
 #include "sim/program/program.hpp"
 #include "sim/program/transfers.hpp"
+#include "sim/program/unroll.hpp"
 
 namespace sim {
 namespace {
 
-/// Roles cover the mesh's ranks 0…n−1 once.
+/// Roles cover the mesh's ranks 0…n−1 once, and messages stay on it.
 void check_ranks(const Program& program) {
   const std::uint32_t ranks = program.ranks();
   if (ranks == 0) throw ConfigError("program: no ranks");
@@ -25,6 +26,14 @@ void check_ranks(const Program& program) {
   std::vector<int> in_role(ranks, 0);
   for (const Role& role : program.roles)
     for (std::uint32_t rank : role.ranks) check_new(in_role, rank, "role", role.name);
+  for (const Role& role : program.roles)
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      if (role.kind[i] != InstructionKind::send && role.kind[i] != InstructionKind::recv) continue;
+      const bool on_mesh = role.peer[i] < program.mesh.axes.size();
+      if (const std::int64_t size = on_mesh ? program.mesh.axes[role.peer[i]].size : 0; std::abs(role.by[i]) >= size)
+        throw ConfigError("program, role '{}', instruction {} ({}): {:+} along an axis of {}", role.name, i,
+                          program.label(role, i), role.by[i], size);
+    }
 }
 
 /// The batch, and what is a piece of something larger, can be cut so, and the ranks have such pieces.
@@ -53,7 +62,7 @@ void check_pieces(const Program& program) {
 
 /// One role's list: operands exist, nothing is read before it is written or after it is freed, what an op changes in
 /// place is listed, every post is awaited once, all is freed at the end. What may be read and what is in use is known
-/// byte by byte.
+/// byte by byte. A body is played twice: if it leaves what it has found both times, it always does.
 class LifetimeCheck {
  public:
   /// `changed_reads`: OpInstance::changed_reads of each work.
@@ -62,8 +71,9 @@ class LifetimeCheck {
         role_(role),
         changed_reads_(changed_reads),
         state_(role.storages.size()),
+        carried_(role.storages.size()),
         full_(role.storages.size()),
-        awaited_(role.size()) {}
+        open_(role.tickets(), kNone) {}
 
   void run() {
     for (std::uint32_t s = 0; s < role_.storages.size(); ++s)
@@ -71,19 +81,20 @@ class LifetimeCheck {
         state_[s] = State::live;
         full_[s] = true;
       }
-    for (i_ = 0; i_ < role_.size(); ++i_) {
-      if (role_.kind[i_] == InstructionKind::wait) await();
-      for (std::uint32_t t : role_.reads(i_)) read(t);
-      if (role_.work[i_] != kNone) check_changed();
-      for (std::uint32_t t : role_.writes(i_)) write(t);
-      if (is_posted(role_.kind[i_])) post();
-      for (std::uint32_t s : role_.frees(i_)) free(s);
+    if (role_.has_sections()) {
+      play(0, role_.body_begin);
+      for (int body = 0; body < 2; ++body) {
+        const std::vector<State> found = state_;
+        const std::vector<std::uint32_t> found_open = open_;
+        play(role_.body_begin, std::min(role_.body_end, role_.size()));
+        check_left(found, found_open);
+      }
     }
+    play(role_.has_sections() ? role_.body_end : 0, role_.size());
     i_ = role_.size() - 1;
     if (role_.size() == 0) return;
-    for (std::uint32_t i = 0; i < role_.size(); ++i)
-      if (is_posted(role_.kind[i]) && !awaited_[i])
-        fail("instruction {} ({}) is never waited for", i, program_.label(role_, i));
+    for (const std::uint32_t posted : open_)
+      if (posted != kNone) fail("instruction {} ({}) is never waited for", posted, program_.label(role_, posted));
     for (std::uint32_t s = 0; s < role_.storages.size(); ++s)
       if (!role_.storages[s].persistent && state_[s] == State::live) fail("'{}' is never freed", name(s));
   }
@@ -117,6 +128,34 @@ class LifetimeCheck {
   [[nodiscard]] Bytes bytes_of(std::uint32_t t) const {
     const Tensor& tensor = role_.tensors[t];
     return {tensor.storage, tensor.offset_bytes, tensor.offset_bytes + tensor.spec.bytes()};
+  }
+
+  /// A section. What earlier ones have freed may be written again, and what they have left once it is freed.
+  void play(std::uint32_t begin, std::uint32_t end) {
+    for (std::uint32_t s = 0; s < state_.size(); ++s) {
+      if (state_[s] == State::freed) state_[s] = State::unborn;
+      carried_[s] = state_[s] == State::live;
+    }
+    for (i_ = begin; i_ < end; ++i_) {
+      if (role_.kind[i_] == InstructionKind::wait) await();
+      for (std::uint32_t t : role_.reads(i_)) read(t);
+      if (role_.work[i_] != kNone) check_changed();
+      for (std::uint32_t t : role_.writes(i_)) write(t);
+      if (is_posted(role_.kind[i_])) post();
+      for (std::uint32_t s : role_.frees(i_)) free(s);
+    }
+  }
+  /// The body leaves the tickets open and the storages alive that it has found so.
+  void check_left(const std::vector<State>& found, const std::vector<std::uint32_t>& found_open) {
+    i_ = std::min(role_.body_end, role_.size()) - 1;
+    for (std::uint32_t t = 0; t < open_.size(); ++t)
+      if ((open_[t] == kNone) != (found_open[t] == kNone))
+        fail("the body finds t{} {} and leaves it {}", t, found_open[t] == kNone ? "closed" : "open",
+             open_[t] == kNone ? "closed" : "open");
+    for (std::uint32_t s = 0; s < state_.size(); ++s)
+      if ((state_[s] == State::live) != (found[s] == State::live))
+        fail("the body {} '{}', which {} when it began", state_[s] == State::live ? "leaves" : "frees", name(s),
+             found[s] == State::live ? "was there" : "wasn't there");
   }
 
   void read(std::uint32_t t) const {
@@ -198,16 +237,14 @@ class LifetimeCheck {
       }
     for (std::uint32_t t : role_.reads(i_)) uses_.insert({bytes_of(t), i_, false});
     for (std::uint32_t t : role_.writes(i_)) uses_.insert({bytes_of(t), i_, true});
+    std::uint32_t& opened = open_[role_.ticket[i_]];
+    if (opened != kNone) fail("opens t{}, which instruction {} has opened already", role_.ticket[i_], opened);
+    opened = i_;
   }
   void await() {
-    const std::uint32_t posted = role_.awaits[i_];
-    if (posted >= i_ || !is_posted(role_.kind[posted]))
-      throw ConfigError(
-          "program, role '{}' (rank {}), instruction {}: waits for {}, which is not an earlier send, recv or "
-          "collective",
-          role_.name, role_.ranks.empty() ? 0 : role_.ranks[0], i_, posted);
-    if (awaited_[posted]) fail("instruction {} has been waited for already", posted);
-    awaited_[posted] = true;
+    const std::uint32_t ticket = role_.ticket[i_];
+    const std::uint32_t posted = ticket < open_.size() ? std::exchange(open_[ticket], kNone) : kNone;
+    if (posted == kNone) fail("no send, recv or collective in flight has opened t{}", ticket);
     for (std::uint32_t t : role_.reads(posted)) uses_.erase({bytes_of(t), posted, false});
     for (std::uint32_t t : role_.writes(posted)) uses_.erase({bytes_of(t), posted, true});
   }
@@ -217,18 +254,22 @@ class LifetimeCheck {
     if (state_[s] == State::freed) fail("frees '{}' a second time", name(s));
     if (in_flight({s, 0, role_.storages[s].bytes}, /*writes_only=*/false))
       fail("frees '{}' while a transfer uses it", name(s));
-    state_[s] = State::freed;
+    state_[s] = carried_[s] ? State::unborn : State::freed;
+    carried_[s] = false;
+    full_[s] = false;
+    parts_.erase(s);
   }
 
   const Program& program_;
   const Role& role_;
   const std::vector<std::vector<std::uint32_t>>& changed_reads_;
   std::uint32_t i_ = 0;
-  std::vector<State> state_;                                                       // by storage
-  std::vector<bool> full_;                                                         // by storage: every byte has a value
+  std::vector<State> state_;   // by storage
+  std::vector<bool> carried_;  // by storage: alive since before this section
+  std::vector<bool> full_;     // by storage: every byte has a value
   std::unordered_map<std::uint32_t, std::map<std::int64_t, std::int64_t>> parts_;  // else: the bytes that have
   std::set<Use> uses_;                                                             // of the transfers in flight
-  std::vector<bool> awaited_;                                                      // by instruction
+  std::vector<std::uint32_t> open_;                                                // by ticket: who opened it
 };
 
 /// Plays posts and waits of all ranks with the strictest transport: a send is done only once its receive is posted.
@@ -290,10 +331,7 @@ class TransferCheck {
   void post(std::uint32_t rank, std::uint32_t i) {
     const Role& list = role(rank);
     const bool collective = list.kind[i] == InstructionKind::collective;
-    if (collective)
-      check_member(rank, i);
-    else
-      check_partner(rank, i);
+    if (collective) check_member(rank, i);
     const std::uint32_t transfer_id = id(rank, i);
     Transfer& transfer = transfers_[transfer_id];
     if (!collective) {
@@ -313,13 +351,6 @@ class TransferCheck {
       ready_.insert(ready_.end(), transfer.sleepers.begin(), transfer.sleepers.end());
       transfer.sleepers.clear();
     }
-  }
-
-  void check_partner(std::uint32_t rank, std::uint32_t i) const {
-    const Role& other = program_.roles[role(rank).peer[i]];
-    if (places_[rank].index >= other.ranks.size())
-      throw ConfigError("program: {} has no partner: role '{}' has {} ranks", at(rank, i), other.name,
-                        other.ranks.size());
   }
 
   [[nodiscard]] const std::vector<std::uint32_t>& members_of(std::uint32_t rank, std::uint32_t i) const {
@@ -457,7 +488,10 @@ void validate(const Program& program) {
   std::vector<std::vector<std::uint32_t>> changed_reads;
   for (const Work& work : program.works) changed_reads.push_back(work.op.changed_reads(work.pass));
   for (const Role& role : program.roles) LifetimeCheck(program, role, changed_reads).run();
-  TransferCheck(program).run();
+  if (program.is_periodic())
+    TransferCheck(unroll(program, 2)).run();
+  else
+    TransferCheck(program).run();
 }
 
 }  // namespace sim

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sim/program/memory.hpp"
+#include "sim/program/unroll.hpp"
 #include "sim/simulate/simulate.hpp"
 
 namespace sim {
@@ -84,10 +85,25 @@ std::string describe_knowledge(const Forecast& forecast) {
 Forecast forecast(const Program& program, const Cluster& cluster, std::string_view cost_model, const Profile* profile,
                   const Scale& scale) {
   const std::unique_ptr<CostModel> model = cost_model_table().at(cost_model).make(cluster, profile);
-  Forecast result{.costs = costs_of(program, *model, cluster), .step = {}};
-  if (!scale.is_identity()) result.costs = scaled(result.costs, program, cluster, scale);
-  result.step = expected_step(program, result.costs, cluster);
-  add_knowledge(program, result);
+  const auto of_list = [&](const Program& list) {
+    Forecast result{.costs = costs_of(list, *model, cluster), .step = {}};
+    if (!scale.is_identity()) result.costs = scaled(result.costs, list, cluster, scale);
+    result.step = expected_step(list, result.costs, cluster);
+    return result;
+  };
+  if (!program.is_periodic()) {
+    Forecast result = of_list(program);
+    add_knowledge(program, result);
+    return result;
+  }
+  constexpr std::uint32_t kFew = 2, kMany = 6;
+  const Program few = unroll(program, kFew);
+  Forecast result = of_list(few);
+  const StepTime many = of_list(unroll(program, kMany)).step;
+  for (const StepPart& part : kStepParts)
+    result.step.*part.value =
+        (many.*part.value - result.step.*part.value) / ((kMany - kFew) * static_cast<double>(program.steps));
+  add_knowledge(few, result);
   return result;
 }
 

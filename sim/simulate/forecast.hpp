@@ -5,7 +5,8 @@
 //   Timeline timeline = simulate(program, f.costs, cluster);        // one step without jitter, to look at
 //
 // `step` is the mean over random steps (expected_step), which is what a measured mean is compared with; the step of
-// such a timeline is shorter, since no rank waits for another one's hiccup there.
+// such a timeline is shorter, since no rank waits for another one's hiccup there. Where steps reach into each other
+// (sections: program.hpp) it is the steady state: what further bodies take longer, by training step.
 //
 // `low_s` and `high_s` are a 90 % interval of the step, from how well each cost is known (sim::Knowledge): what is wrong
 // about one kind of op is wrong about all of that kind, and kinds are independent, but those that are new (or far from
@@ -36,7 +37,7 @@ struct NewKind {
 };
 
 struct Forecast {
-  Costs costs;
+  Costs costs;  // of a program with sections: unrolled, two bodies long
   StepTime step;
   double low_s = 0, high_s = 0;
   double novelty = 0;  // of the compute, by time: 0 all shapes are in the profile, 1 none is like one of them

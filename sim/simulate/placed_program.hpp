@@ -46,7 +46,7 @@ class PlacedProgram {
   }
   /// Of a send or recv: the rank at the other end.
   [[nodiscard]] std::uint32_t partner(std::uint32_t rank, std::uint32_t i) const {
-    return program.roles[role(rank).peer[i]].ranks[places[rank].index];
+    return program.partner(role(rank), rank, i);
   }
   /// Of a collective.
   [[nodiscard]] const std::vector<std::uint32_t>& members(std::uint32_t rank, std::uint32_t i) const {

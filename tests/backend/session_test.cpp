@@ -59,11 +59,12 @@ sim::Program chain(std::int64_t n, int count) {
     sender.add({.work = 0, .reads = {value, weight}, .writes = {next}, .frees = frees});
     value = next;
   }
-  const std::uint32_t send = sender.add({.kind = InstructionKind::send, .peer = 1, .reads = {value}});
-  sender.add({.kind = InstructionKind::wait, .awaits = send, .frees = {sender.tensors[value].storage}});
+  const std::uint32_t send = sender.add({.kind = InstructionKind::send, .peer = 0, .by = 1, .reads = {value}});
+  sender.add({.kind = InstructionKind::wait, .ticket = sender.ticket[send], .frees = {sender.tensors[value].storage}});
   const std::uint32_t received = receiver.add_tensor("received", spec, sim::TensorClass::activation);
-  const std::uint32_t recv = receiver.add({.kind = InstructionKind::recv, .peer = 0, .writes = {received}});
-  receiver.add({.kind = InstructionKind::wait, .awaits = recv, .frees = {receiver.tensors[received].storage}});
+  const std::uint32_t recv = receiver.add({.kind = InstructionKind::recv, .peer = 0, .by = -1, .writes = {received}});
+  receiver.add(
+      {.kind = InstructionKind::wait, .ticket = receiver.ticket[recv], .frees = {receiver.tensors[received].storage}});
   program.roles = {sender, receiver};
   return program;
 }

@@ -98,7 +98,7 @@ WORDS = {
     "device": ["1e-300", "1e300", "-1", "null"],
     "model": ["softmax", "groups", "dilation", "$", "{i}", "1e9", "9223372036854775807"],
     "profile": ["1e-300", "1e300", "9007199254740992", "1048576"],
-    "program": ["wait", "on=0", "copy", "view", "+0", "; free", "->", "nan", "inf", "1099511627776", "to=", "from=", "tag=0"],
+    "program": ["wait", "t0", "t1", "prologue", "body", "steps=1", "epilogue", "copy", "view", "+0", "; free", "->", "nan", "inf", "1099511627776", "to=pp+1", "from=pp-1", "tag=0"],
     "result": ["1e-300", "1e300", "9223372036854775807", "null", "single"],
     "schedule": ["F2147483647", "B0 "],
     "strategy": ["zero=1", "tp=2", "schedule=1f1b", "1048576", "balanced"],

@@ -4,8 +4,8 @@
 //   before                       after
 //   0 compute w0 node=conv1 …    0 copy w7 node=buffers.f32 : bn1.running_mean -> buffers.f32.0
 //                                1 copy w7 node=buffers.f32 : bn1.running_var -> buffers.f32.1
-//                                2 collective kind=broadcast group=dp root=0 … : buffers.f32 -> buffers.f32
-//                                3 wait on=2 node=buffers.f32
+//                                2 collective t0 kind=broadcast group=dp root=0 … : buffers.f32 -> buffers.f32
+//                                3 wait t0 node=buffers.f32
 //                                4 copy w7 node=buffers.f32 : buffers.f32.0 -> bn1.running_mean
 //                                5 copy w7 node=buffers.f32 : buffers.f32.1 -> bn1.running_var
 //                                6 compute w0 node=conv1 …
@@ -23,7 +23,7 @@ void add_buffer_broadcast(Draft& draft, std::uint32_t group) {
         std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end())
       dtypes.push_back(dtype);
 
-  const std::vector<DraftInstruction> rest = std::exchange(draft.list, {});
+  const std::vector<Instruction> rest = std::exchange(draft.list, {});
   for (const Dtype dtype : dtypes) {
     std::vector<std::uint32_t> buffers;
     std::vector<TensorSpec> specs;

@@ -3,13 +3,14 @@
 
 namespace sim {
 
-std::uint32_t Draft::post(const Instruction& instruction) {
-  list.push_back({instruction, tickets});
+std::uint32_t Draft::post(Instruction instruction) {
+  instruction.ticket = tickets;
+  list.push_back(std::move(instruction));
   return tickets++;
 }
 
 void Draft::wait(std::uint32_t ticket, std::uint32_t node, std::int32_t microbatch) {
-  list.push_back({{.kind = InstructionKind::wait, .node = node, .microbatch = microbatch, .awaits = ticket}});
+  list.push_back({.kind = InstructionKind::wait, .node = node, .microbatch = microbatch, .ticket = ticket});
 }
 
 Draft::Flat Draft::add_flat(const std::string& name, const std::vector<TensorSpec>& specs, bool persistent) {
@@ -48,24 +49,21 @@ std::uint32_t Draft::post_collective(CollectiveKind kind, std::uint32_t group, s
 
 void Draft::scaled_copy(std::uint32_t source, std::uint32_t destination, double scale, std::uint32_t node) {
   static const OpKind& kind = op_table().at("scaled_copy");
-  list.push_back({{.kind = InstructionKind::copy,
-                   .work = works->add_elementwise(kind, {}, Pass::forward, role.tensors[source].spec),
-                   .node = node,
-                   .scale = scale,
-                   .reads = {source},
-                   .writes = {destination}}});
+  list.push_back({.kind = InstructionKind::copy,
+                  .work = works->add_elementwise(kind, {}, Pass::forward, role.tensors[source].spec),
+                  .node = node,
+                  .scale = scale,
+                  .reads = {source},
+                  .writes = {destination}});
 }
 
 Role Draft::finish() && {
-  std::vector<std::uint32_t> index(tickets, kNone);
-  for (DraftInstruction& draft : list) {
-    if (draft.instruction.kind == InstructionKind::wait) {
-      check_internal(index[draft.instruction.awaits] != kNone, "ticket {} awaited before it is posted",
-                     draft.instruction.awaits);
-      draft.instruction.awaits = index[draft.instruction.awaits];
-    }
-    const std::uint32_t at = role.add(draft.instruction);
-    if (draft.ticket != kNone) index[draft.ticket] = at;
+  std::vector<std::uint32_t> numbers(tickets, kNone);  // in the list's order, by ticket
+  std::uint32_t next = 0;
+  for (Instruction& instruction : list) {
+    if (is_posted(instruction.kind)) numbers[instruction.ticket] = next++;
+    if (instruction.ticket != kNone) instruction.ticket = numbers[instruction.ticket];
+    role.add(instruction);
   }
   return std::move(role);
 }

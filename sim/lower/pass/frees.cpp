@@ -13,13 +13,13 @@ void add_frees(Draft& draft) {
       for (std::uint32_t tensor : *operands) last[draft.role.tensors[tensor].storage] = at;
   };
   for (std::uint32_t i = 0; i < draft.list.size(); ++i) {
-    const DraftInstruction& item = draft.list[i];
-    use(item.instruction, i);
-    if (item.ticket != kNone) posted[item.ticket] = i;
-    if (item.instruction.kind == InstructionKind::wait) use(draft.list[posted[item.instruction.awaits]].instruction, i);
+    const Instruction& instruction = draft.list[i];
+    use(instruction, i);
+    if (is_posted(instruction.kind)) posted[instruction.ticket] = i;
+    if (instruction.kind == InstructionKind::wait) use(draft.list[posted[instruction.ticket]], i);
   }
   for (std::uint32_t s = 0; s < last.size(); ++s)
-    if (last[s] != kNone && !draft.role.storages[s].persistent) draft.list[last[s]].instruction.frees.push_back(s);
+    if (last[s] != kNone && !draft.role.storages[s].persistent) draft.list[last[s]].frees.push_back(s);
 }
 
 }  // namespace sim

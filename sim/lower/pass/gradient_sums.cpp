@@ -8,8 +8,8 @@
 //   8 compute w5 node=conv1 backward …       8 compute w5 node=conv1 backward …
 //                                            9 copy w7 node=bucket0 scale=0.5 : grad.fc.bias -> bucket0.0
 //                                           10 copy w8 node=bucket0 scale=0.5 : grad.fc.weight -> bucket0.1
-//                                           11 collective kind=all_reduce group=dp node=bucket0 : bucket0 -> bucket0
-//                                           12 wait on=11 node=bucket0
+//                                           11 collective t0 kind=all_reduce group=dp node=bucket0 : bucket0 -> bucket0
+//                                           12 wait t0 node=bucket0
 //                                           13 copy w7 node=bucket0 : bucket0.0 -> grad.fc.bias
 //                                           14 copy w8 node=bucket0 : bucket0.1 -> grad.fc.weight
 //
@@ -17,9 +17,9 @@
 //   7 compute w4 node=fc backward …          7 compute w4 node=fc backward …
 //                                            8 copy w7 node=bucket0 scale=0.5 : grad.fc.bias -> bucket0.0
 //                                            9 copy w8 node=bucket0 scale=0.5 : grad.fc.weight -> bucket0.1
-//                                           10 collective kind=all_reduce group=dp node=bucket0 : bucket0 -> bucket0
+//                                           10 collective t0 kind=all_reduce group=dp node=bucket0 : bucket0 -> bucket0
 //   8 compute w5 node=conv1 backward …      11 compute w5 node=conv1 backward …
-//                                           12 wait on=10 node=bucket0
+//                                           12 wait t0 node=bucket0
 //                                           13 copy w7 node=bucket0 : bucket0.0 -> grad.fc.bias
 //                                           14 copy w8 node=bucket0 : bucket0.1 -> grad.fc.weight
 //
@@ -157,10 +157,10 @@ void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const Grou
     }
     return;
   }
-  const std::vector<DraftInstruction> backward = std::exchange(draft.list, {});
+  const std::vector<Instruction> backward = std::exchange(draft.list, {});
   std::vector<std::size_t> complete(draft.role.tensors.size(), 0);  // by tensor: the last instruction that writes it
   for (std::size_t at = 0; at < backward.size(); ++at)
-    for (std::uint32_t tensor : backward[at].instruction.writes) complete[tensor] = at;
+    for (std::uint32_t tensor : backward[at].writes) complete[tensor] = at;
   std::size_t b = 0, i = 0;  // the next gradient to be put into its bucket; they arrive in this order
   for (std::size_t at = 0; at < backward.size(); ++at) {
     draft.list.push_back(backward[at]);

@@ -3,8 +3,8 @@
 //
 //   root                                                          the others
 //   0 copy w7 node=parameters0 : fc.weight -> parameters0.0
-//   1 collective kind=broadcast … : parameters0 -> parameters0    0 collective kind=broadcast … : -> parameters0
-//   2 wait on=1 node=parameters0                                  1 wait on=0 node=parameters0
+//   1 collective t0 kind=broadcast … : parameters0 -> parameters0 0 collective t0 kind=broadcast … : -> parameters0
+//   2 wait t0 node=parameters0                                    1 wait t0 node=parameters0
 #include "sim/lower/pass/pass.hpp"
 
 namespace sim {

@@ -19,13 +19,6 @@
 
 namespace sim {
 
-/// A list under construction. Posted instructions have a ticket, and a wait awaits a ticket, so that passes may insert
-/// anywhere.
-struct DraftInstruction {
-  Instruction instruction;  // wait: `awaits` is a ticket
-  std::uint32_t ticket = kNone;
-};
-
 /// One parameter of the role.
 struct DraftParameter {
   std::string name;            // "conv1.weight"
@@ -40,19 +33,20 @@ struct DraftParameter {
 /// Of a mask of axes: the index of their group in the program.
 using GroupOf = std::function<std::uint32_t(std::uint32_t axes)>;
 
+/// A list under construction: passes may insert anywhere, since waits name tickets.
 struct Draft {
   WorkTable* works = nullptr;  // of the program that the role becomes part of
   NameTable* names = nullptr;
   Role role;  // ranks, tensors and storages; no instructions yet
-  std::vector<DraftInstruction> list;
-  std::vector<DraftInstruction> last;      // what comes after the updates
+  std::vector<Instruction> list;
+  std::vector<Instruction> last;           // what comes after the updates
   std::vector<DraftParameter> parameters;  // in the model's order
   std::vector<std::uint32_t> arrival;      // indices of `parameters` in the order their gradients are complete
   std::vector<std::uint32_t> buffers;      // tensors: batch-norm statistics, in the model's order
   std::uint32_t tickets = 0;
 
   /// Posts and returns the ticket.
-  std::uint32_t post(const Instruction& instruction);
+  std::uint32_t post(Instruction instruction);
   void wait(std::uint32_t ticket, std::uint32_t node, std::int32_t microbatch = -1);
   /// A tensor that holds such, all of one dtype, one after the other, and its slices in their order (flat).
   struct Flat {
@@ -68,7 +62,7 @@ struct Draft {
                                 std::uint32_t node);
   /// destination = scale × source.
   void scaled_copy(std::uint32_t source, std::uint32_t destination, double scale, std::uint32_t node);
-  /// Resolves tickets and moves the list into the role.
+  /// Moves the list into the role, with tickets in its order.
   Role finish() &&;
 };
 

@@ -25,7 +25,7 @@ void add_updates(Draft& draft, const Model& model) {
                                                     TensorClass::optimizer, true, {Initial::Kind::constant, 0}));
       update.reads.push_back(update.writes.back());
     }
-    draft.list.push_back({update});
+    draft.list.push_back(std::move(update));
   }
 }
 

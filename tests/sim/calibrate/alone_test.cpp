@@ -41,7 +41,7 @@ std::vector<std::string> found_alone(const Program& own, std::uint32_t r) {
     if (is_computed(list.kind[i])) {
       EXPECT_EQ(open, 0U);
       found.push_back(fmt::format("{} x{}", work_key(own.works[list.work[i]]), list.scale[i]));
-    } else if (const bool waits = list.kind[i] == InstructionKind::wait; list.peer[waits ? list.awaits[i] : i] != r) {
+    } else if (const bool waits = list.kind[i] == InstructionKind::wait; list.by[waits ? list.awaits[i] : i] != 0) {
       continue;  // who begins, and what is exchanged at the end
     } else if (waits) {
       --open;
@@ -53,6 +53,11 @@ std::vector<std::string> found_alone(const Program& own, std::uint32_t r) {
     }
   }
   return found;
+}
+
+/// Of a send or recv.
+std::uint32_t partner_role(const Program& program, const Role& role, std::uint32_t i) {
+  return program.places()[program.partner(role, role.ranks[0], i)].role;
 }
 
 // Every op of the role in its order; what is sent, shared or received is a message to itself, at once.
@@ -79,10 +84,10 @@ TEST(RoleAlone, KeepsItsOpsAndWaitsForNobody) {
       const Role &own = program.roles[r], &list = together.roles[r];
       for (std::uint32_t i = 0; i < own.size(); ++i)
         if (own.kind[i] == InstructionKind::send || own.kind[i] == InstructionKind::recv)
-          expected.emplace(own.kind[i], own.peer[i], program.transfer_bytes(own, i));
+          expected.emplace(own.kind[i], partner_role(program, own, i), program.transfer_bytes(own, i));
       for (std::uint32_t i = 0; i < list.size(); ++i)
-        if (is_posted(list.kind[i]) && list.peer[i] != r && together.transfer_bytes(list, i) > 4)
-          exchanged.emplace(list.kind[i], list.peer[i], together.transfer_bytes(list, i));
+        if (is_posted(list.kind[i]) && list.by[i] != 0 && together.transfer_bytes(list, i) > 4)
+          exchanged.emplace(list.kind[i], partner_role(together, list, i), together.transfer_bytes(list, i));
       EXPECT_EQ(exchanged, expected);
       EXPECT_EQ(together.roles[r].ranks, ranks);
       EXPECT_EQ(found_alone(together, r), expected_alone(program, program.roles[r], repeats));

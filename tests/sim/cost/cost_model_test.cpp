@@ -173,7 +173,7 @@ Program test_program() {
     const InstructionKind move = stage == 0 ? InstructionKind::send : InstructionKind::recv;
     for (std::uint32_t tag = 0; tag < 2; ++tag) {
       Instruction transfer;
-      transfer.kind = move, transfer.peer = 1 - stage, transfer.tag = tag;
+      transfer.kind = move, transfer.peer = 0, transfer.by = stage == 0 ? 1 : -1, transfer.tag = tag;
       (stage == 0 ? transfer.reads : transfer.writes) = {x};
       role.add(transfer);
     }
@@ -242,7 +242,7 @@ TEST(Price, AsksForEveryTransferByItself) {
     reduce.reads = reduce.writes = {0};
     Instruction wait;
     wait.kind = InstructionKind::wait;
-    wait.awaits = role.add(reduce);
+    wait.ticket = role.ticket[role.add(reduce)];
     role.add(wait);
     Cluster cluster = test_cluster("gloo", 5, 4);  // rank 4 is on the second node
     const Costs costs = costs_of(program, *make("analytic", cluster), cluster);

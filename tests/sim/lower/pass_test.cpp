@@ -34,13 +34,8 @@ struct Edit {
     draft.role.ranks = role.ranks;
     draft.role.tensors = role.tensors;
     draft.role.storages = role.storages;
-    std::vector<std::uint32_t> tickets(role.size(), kNone);
-    for (std::uint32_t i = 0; i < role.size(); ++i) {
-      Instruction instruction = role.at(i);
-      if (instruction.kind == InstructionKind::wait) instruction.awaits = tickets[instruction.awaits];
-      if (instruction.peer != kNone) tickets[i] = draft.tickets++;
-      draft.list.push_back({instruction, tickets[i]});
-    }
+    for (std::uint32_t i = 0; i < role.size(); ++i) draft.list.push_back(role.at(i));
+    draft.tickets = role.tickets();
   }
 
   [[nodiscard]] std::uint32_t tensor(const std::string& name) const {
@@ -78,9 +73,9 @@ view b.half f32[2] b +8
 tensor unused f32[4] activation
 0 compute w0 : x -> a
 1 compute w0 : a -> b
-2 send to=stage0 tag=0 : b.half
+2 send t0 to=rank+0 tag=0 : b.half
 3 compute w0 : a -> x
-4 wait on=2
+4 wait t0
 5 compute w0 : x -> x
 )");
   add_frees(edit.draft);
@@ -92,9 +87,9 @@ view b.half f32[2] b +8
 tensor unused f32[4] activation
 0 compute w0 : x -> a
 1 compute w0 : a -> b
-2 send to=stage0 tag=0 : b.half
+2 send t0 to=rank+0 tag=0 : b.half
 3 compute w0 : a -> x ; free a
-4 wait on=2 : ; free b
+4 wait t0 : ; free b
 5 compute w0 : x -> x
 )");
 }
@@ -120,8 +115,8 @@ view bucket0.1 f32[4] bucket0 +12
 0 compute w0 : x -> grad.p grad.q
 1 copy w1 node=bucket0 scale=0.5 : grad.q -> bucket0.0
 2 copy w2 node=bucket0 scale=0.5 : grad.p -> bucket0.1
-3 collective kind=all_reduce group=data node=bucket0 : bucket0 -> bucket0
-4 wait on=3 node=bucket0
+3 collective t0 kind=all_reduce group=data node=bucket0 : bucket0 -> bucket0
+4 wait t0 node=bucket0
 5 copy w1 node=bucket0 : bucket0.0 -> grad.q
 6 copy w2 node=bucket0 : bucket0.1 -> grad.p
 )");
@@ -143,15 +138,15 @@ TEST(Pass, OverlappedBucketsGoAsSoonAsTheyAreComplete) {
   const std::string text = edit.text();
   EXPECT_EQ(text.substr(text.find("0 compute")), R"(0 compute w0 : x -> grad.q
 1 copy w1 node=bucket0 scale=0.5 : grad.q -> bucket0.0
-2 collective kind=all_reduce group=data node=bucket0 : bucket0 -> bucket0
+2 collective t0 kind=all_reduce group=data node=bucket0 : bucket0 -> bucket0
 3 compute w0 : x -> grad.p
 4 compute w0 : grad.p x -> grad.p
 5 copy w2 node=bucket1 scale=0.5 : grad.p -> bucket1.0
-6 collective kind=all_reduce group=data node=bucket1 : bucket1 -> bucket1
+6 collective t1 kind=all_reduce group=data node=bucket1 : bucket1 -> bucket1
 7 compute w0 : x -> x
-8 wait on=2 node=bucket0
+8 wait t0 node=bucket0
 9 copy w1 node=bucket0 : bucket0.0 -> grad.q
-10 wait on=6 node=bucket1
+10 wait t1 node=bucket1
 11 copy w2 node=bucket1 : bucket1.0 -> grad.p
 )");
 }
@@ -175,13 +170,13 @@ tensor buffers.i64 i64[1] communication
 view buffers.i64.0 i64[1] buffers.i64 +0
 0 copy w1 node=buffers.f32 : mean -> buffers.f32.0
 1 copy w1 node=buffers.f32 : var -> buffers.f32.1
-2 collective kind=broadcast group=data root=0 node=buffers.f32 : buffers.f32 -> buffers.f32
-3 wait on=2 node=buffers.f32
+2 collective t0 kind=broadcast group=data root=0 node=buffers.f32 : buffers.f32 -> buffers.f32
+3 wait t0 node=buffers.f32
 4 copy w1 node=buffers.f32 : buffers.f32.0 -> mean
 5 copy w1 node=buffers.f32 : buffers.f32.1 -> var
 6 copy w2 node=buffers.i64 : count -> buffers.i64.0
-7 collective kind=broadcast group=data root=0 node=buffers.i64 : buffers.i64 -> buffers.i64
-8 wait on=7 node=buffers.i64
+7 collective t1 kind=broadcast group=data root=0 node=buffers.i64 : buffers.i64 -> buffers.i64
+8 wait t1 node=buffers.i64
 9 copy w2 node=buffers.i64 : buffers.i64.0 -> count
 10 compute w0 node=bn : x -> x
 )");

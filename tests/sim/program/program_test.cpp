@@ -97,7 +97,7 @@ std::string mutated(std::string text, std::mt19937& random) {
   const auto below = [&](std::size_t n) { return std::uniform_int_distribution<std::size_t>(0, n - 1)(random); };
   static constexpr std::string_view kPieces[] = {
       "0", "7",  "-1",     "99999999999", "4294967295", "nan", "1e308", " ",      "\n", "#",    "=",       ",",
-      ":", "->", "; free", "wait on=0",   "[",          "]",   "+",     "f32[1]", "w",  "w999", "ranks=0", "\0"};
+      ":", "->", "; free", "wait t0",     "[",          "]",   "+",     "f32[1]", "w",  "w999", "ranks=0", "\0"};
   for (std::size_t edits = 1 + below(3); edits > 0; --edits) {
     std::vector<std::string> lines = lines_of(text);
     const std::size_t line = below(lines.size()), other = below(lines.size());
@@ -164,17 +164,17 @@ tensor x f32[4] input persistent of=[8] on=S0 model_input
 tensor y f32[4] activation
 view y.half f32[2] y +8
 0 compute w0 node=a mb=1 scale=0.5 : x -> y
-1 send to=two tag=0 node=a : y.half
-2 wait on=1 : ; free y
-3 collective kind=broadcast group=data root=0 : x -> x
-4 wait on=3
+1 send t0 to=rank+1 tag=0 node=a : y.half
+2 wait t0 : ; free y
+3 collective t1 kind=broadcast group=data root=0 : x -> x
+4 wait t1
 role two ranks=1
 tensor z f32[2] buffer persistent constant=1
 tensor x f32[4] weight persistent uniform=0,0.5
-0 recv from=one tag=0 node=a : -> z
-1 wait on=0
-2 collective kind=broadcast group=data root=0 : x -> x
-3 wait on=2
+0 recv t0 from=rank-1 tag=0 node=a : -> z
+1 wait t0
+2 collective t1 kind=broadcast group=data root=0 : x -> x
+3 wait t1
 )";
 
 TEST(ProgramText, IsReadAsWritten) {
@@ -192,8 +192,8 @@ TEST(ProgramText, IsReadAsWritten) {
   EXPECT_EQ(one.tensors[2].offset_bytes, 8);
   EXPECT_EQ(one.scale[0], 0.5);
   EXPECT_EQ(one.microbatch[0], 1);
-  EXPECT_EQ(one.peer[1], 1U);
-  EXPECT_EQ(program.roles[1].peer[0], 0U);
+  EXPECT_EQ(program.partner(one, 0, 1), 1U);
+  EXPECT_EQ(program.partner(program.roles[1], 1, 0), 0U);
   EXPECT_EQ(program.roles[1].tensors[1].initial.bound, 0.5);
   EXPECT_EQ(program.works[1].grads, kParameterGrads | 1);
   EXPECT_EQ(program.transfer_bytes(one, 1), 8);
@@ -217,6 +217,7 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
   EXPECT_EQ(with("group data", "grope data"),
             line(6,
                  "unknown item 'grope'; known: model, strategy, mesh, partition, group, work, role, tensor, view, "
+                 "prologue, body, epilogue, "
                  "an instruction's number"));
   // partition, group, role
   EXPECT_EQ(with("microbatches=2", "microbatches"), line(5, "'microbatches' is not key=value"));
@@ -282,25 +283,31 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
   EXPECT_EQ(with("f32[2] y +8", "f64[1] y +4"),
             line(12, "view 'y.half' begins at byte 4 of 'y', which is no multiple of the 8 bytes of f64"));
   // instructions
-  EXPECT_EQ(with("2 wait on=1", "3 wait on=1"), line(15, "instruction 3 where 2 is expected"));
+  EXPECT_EQ(with("2 wait t0", "3 wait t0"), line(15, "instruction 3 where 2 is expected"));
   EXPECT_EQ(with("0 compute", "0 compote"),
             line(13, "unknown instruction kind 'compote'; known: compute, copy, update, send, recv, collective, wait"));
   EXPECT_EQ(with("0 compute w0", "0 compute w2"), line(13, "work w2 of 2"));
   EXPECT_EQ(with("0 compute w0", "0 compute wx"), line(13, "'x' is not a valid work"));
   EXPECT_EQ(with("0 compute w0", "0 compute"), line(13, "'compute' needs a work"));
-  EXPECT_EQ(with("2 wait on=1", "2 wait w0 on=1"), line(15, "'wait' takes no work"));
+  EXPECT_EQ(with("2 wait t0", "2 wait w0 t0"), line(15, "'wait' takes no work"));
   EXPECT_EQ(with("mb=1", "mb"), line(13, "'mb' is not key=value"));
   EXPECT_EQ(with("mb=1", "mb=first"), line(13, "'first' is not a valid microbatch"));
   EXPECT_EQ(with("mb=1", "batch=1"),
-            line(13, "unknown key 'batch'; known: node, mb, to, from, group, root, tag, on, scale, kind, reduction"));
+            line(13, "unknown key 'batch'; known: node, mb, to, from, group, root, tag, scale, kind, reduction"));
   EXPECT_EQ(with(": x -> y", ": x -> q"), line(13, "unknown tensor 'q'"));
   EXPECT_EQ(with("; free y", "; y"), line(15, "expected 'free' after ';'"));
-  EXPECT_EQ(with("to=two", "to=three"), line(14, "unknown role 'three'"));
-  EXPECT_EQ(with("1 send to=two", "1 send"), line(14, "'send' needs a peer or group"));
-  EXPECT_EQ(with("2 wait on=1", "2 wait on=1 to=two"), line(15, "'wait' takes no peer or group"));
-  EXPECT_EQ(with("2 wait on=1", "2 wait"), line(15, "'wait', and only it, needs on=instruction"));
-  EXPECT_EQ(with("tag=0 node=a : y.half", "tag=0 on=0 node=a : y.half"),
-            line(14, "'wait', and only it, needs on=instruction"));
+  EXPECT_EQ(with("to=rank+1", "to=three"), line(14, "'three' is not axis+distance or axis-distance"));
+  EXPECT_EQ(with("to=rank+1", "to=stage+1"), line(14, "unknown axis 'stage'"));
+  EXPECT_EQ(with("to=rank+1", "to=rank+2"), line(14, "2 along rank=2"));
+  EXPECT_EQ(with("to=rank+1", "to=rank-x"), line(14, "'x' is not a valid distance"));
+  EXPECT_EQ(with("1 send t0 to=rank+1", "1 send t0"), line(14, "'send' needs to=…"));
+  EXPECT_EQ(with("1 send t0 to=rank+1", "1 send t0 from=rank+1"), line(14, "'send' needs to=…"));
+  EXPECT_EQ(with("2 wait t0", "2 wait t0 to=rank+1"), line(15, "'wait' takes no to=…"));
+  EXPECT_EQ(with("2 wait t0", "2 wait"), line(15, "'wait' needs a ticket"));
+  EXPECT_EQ(with("0 compute w0", "0 compute w0 t0"), line(13, "'compute' takes no ticket"));
+  EXPECT_EQ(with("1 send t0", "1 send"), line(14, "'send' needs a ticket"));
+  EXPECT_EQ(with("1 send t0", "1 send t2"), line(14, "opens t2; allowed: up to t1, the number of the instruction"));
+  EXPECT_EQ(with("1 send t0", "1 send tx"), line(14, "'x' is not a valid ticket"));
   EXPECT_EQ(with(": y.half", ": y y.half"), line(14, "'send' reads one tensor"));
   EXPECT_EQ(with(": -> z", ": z"), line(21, "'recv' writes one tensor"));
   EXPECT_EQ(with("group=data", "group=tensor"), line(16, "unknown group 'tensor'"));
@@ -309,7 +316,7 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
                  "unknown collective 'scan'; known: all_reduce, broadcast, reduce, all_gather, reduce_scatter, "
                  "all_to_all, scatter, gather"));
   EXPECT_EQ(with("kind=broadcast", "kind=broadcast reduction=max"), line(16, "'broadcast' takes no reduction"));
-  EXPECT_EQ(with("2 wait on=1", "2 wait on=1 reduction=max"), line(15, "'wait' takes no reduction"));
+  EXPECT_EQ(with("2 wait t0", "2 wait t0 reduction=max"), line(15, "'wait' takes no reduction"));
   EXPECT_EQ(with("kind=broadcast", "kind=reduce reduction=least"),
             line(16, "unknown reduction 'least'; known: sum, mean, max"));
 }

@@ -22,30 +22,30 @@ std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>> posters(const 
 }
 
 // Ranks 0, 1 send; 2, 3 receive. The second list of the group has one collective more than the first.
-TEST(TransferMatching, MatchesByReplicaTagAndList) {
+TEST(TransferMatching, MatchesByPairTagAndList) {
   const Program program = program_from_text(R"(paragauge-program-2
 mesh pair=2 rank=2
 group data rank
 role left ranks=0,1
 tensor x f32[4] input persistent
-0 collective kind=all_reduce group=data : x -> x
-1 send to=right tag=7 : x
-2 send to=right tag=5 : x
-role right ranks=3,2
+0 collective t0 kind=all_reduce group=data : x -> x
+1 send t1 to=pair+1 tag=7 : x
+2 send t2 to=pair+1 tag=5 : x
+role right ranks=2,3
 tensor x f32[4] input persistent
 tensor y f32[4] input persistent
-0 recv from=left tag=5 : -> x
-1 recv from=left tag=7 : -> y
-2 collective kind=all_reduce group=data : x -> x
-3 collective kind=all_reduce group=data : y -> y
+0 recv t0 from=pair-1 tag=5 : -> x
+1 recv t1 from=pair-1 tag=7 : -> y
+2 collective t2 kind=all_reduce group=data : x -> x
+3 collective t3 kind=all_reduce group=data : y -> y
 )");
   const TransferMatching matching(program);
   using Posts = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
   const auto found = posters(program, matching);
-  EXPECT_EQ(std::set<Posts>(found.begin(), found.end()), (std::set<Posts>{{{0, 1}, {3, 1}},
-                                                                          {{1, 1}, {2, 1}},
-                                                                          {{0, 2}, {3, 0}},
-                                                                          {{1, 2}, {2, 0}},
+  EXPECT_EQ(std::set<Posts>(found.begin(), found.end()), (std::set<Posts>{{{0, 1}, {2, 1}},
+                                                                          {{1, 1}, {3, 1}},
+                                                                          {{0, 2}, {2, 0}},
+                                                                          {{1, 2}, {3, 0}},
                                                                           {{0, 0}, {1, 0}},
                                                                           {{2, 2}, {3, 2}},
                                                                           {{2, 3}, {3, 3}}}));

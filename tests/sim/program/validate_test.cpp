@@ -25,28 +25,28 @@ tensor g f32[4] communication persistent
 tensor a f32[4] activation
 tensor b f32[4] activation
 0 compute w0 node=n : x -> a
-1 send to=right tag=0 node=n : a
-2 recv from=right tag=0 node=n : -> b
-3 wait on=1
-4 wait on=2
+1 send t0 to=rank+1 tag=0 node=n : a
+2 recv t1 from=rank+1 tag=0 node=n : -> b
+3 wait t0
+4 wait t1
 5 compute w0 : b -> x ; free a b
-6 collective kind=all_reduce group=data : g -> g
-7 wait on=6
-8 collective kind=broadcast group=data root=0 : x -> x
-9 wait on=8
+6 collective t2 kind=all_reduce group=data : g -> g
+7 wait t2
+8 collective t3 kind=broadcast group=data root=0 : x -> x
+9 wait t3
 role right ranks=1
 tensor x f32[4] input persistent
 tensor g f32[4] communication persistent
 tensor a f32[4] activation
-0 recv from=left tag=0 node=n : -> a
-1 send to=left tag=0 node=n : x
-2 wait on=0
-3 wait on=1
+0 recv t0 from=rank-1 tag=0 node=n : -> a
+1 send t1 to=rank-1 tag=0 node=n : x
+2 wait t0
+3 wait t1
 4 compute w0 : a -> x ; free a
-5 collective kind=all_reduce group=data : g -> g
-6 wait on=5
-7 collective kind=broadcast group=data root=0 : x -> x
-8 wait on=7
+5 collective t2 kind=all_reduce group=data : g -> g
+6 wait t2
+7 collective t3 kind=broadcast group=data root=0 : x -> x
+8 wait t3
 )";
 
 std::string message(const std::string& text) {
@@ -82,11 +82,11 @@ TEST(Validate, PiecesAreWhatTheMeshSays) {
 }
 
 TEST(Validate, CollectivesNeedTheirGroup) {
-  EXPECT_EQ(with("8 collective kind=broadcast group=data root=0 : x -> x",
-                 "8 collective kind=broadcast group=data root=0 : -> x"),
+  EXPECT_EQ(with("8 collective t3 kind=broadcast group=data root=0 : x -> x",
+                 "8 collective t3 kind=broadcast group=data root=0 : -> x"),
             "program: rank 0 instruction 8 (broadcast): the root gives nothing");
-  EXPECT_EQ(with("7 collective kind=broadcast group=data root=0 : x -> x",
-                 "7 collective kind=broadcast group=data root=0 : -> x"),
+  EXPECT_EQ(with("7 collective t3 kind=broadcast group=data root=0 : x -> x",
+                 "7 collective t3 kind=broadcast group=data root=0 : -> x"),
             "no error")
       << "who gets it need not read it";
   EXPECT_EQ(with("broadcast group=data root=0", "broadcast group=data root=2"),
@@ -96,26 +96,24 @@ TEST(Validate, CollectivesNeedTheirGroup) {
 // ---- Transfers. ----
 
 TEST(Validate, SendsMeetReceives) {
-  EXPECT_EQ(with("1 send to=left tag=0", "1 send to=left tag=1"),
+  EXPECT_EQ(with("1 send t1 to=rank-1 tag=0", "1 send t1 to=rank-1 tag=1"),
             "program: deadlock: rank 0 instruction 4 (wait for recv n from right) never ends; rank 1 instruction 3 "
             "(wait for send n to left)");
   // Nobody receives, and with nobody waiting for it: the end still has to notice.
-  EXPECT_EQ(with("2 wait on=0\n3 wait on=1", "2 wait on=1\n3 wait on=0"), "no error");
-  EXPECT_EQ(with("0 recv from=left tag=0 node=n : -> a\n1 send", "0 compute w0 : x -> a\n1 send", "2 wait on=0",
-                 "2 compute w0 : a -> a"),
+  EXPECT_EQ(with("2 wait t0\n3 wait t1", "2 wait t1\n3 wait t0"), "no error");
+  EXPECT_EQ(with("0 recv t0 from=rank-1 tag=0 node=n : -> a\n1 send t1", "0 compute w0 : x -> a\n1 send t0",
+                 "2 wait t0\n3 wait t1", "2 compute w0 : a -> a\n3 wait t0"),
             "program: deadlock: rank 0 instruction 3 (wait for send n to right) never ends; rank 1 instruction 6 (wait "
             "for all_reduce)");
   EXPECT_EQ(
-      with("from=right tag=0", "from=left tag=0"),
-      "program: deadlock: rank 0 instruction 4 (wait for recv n from left) never ends; rank 1 instruction 3 (wait "
+      with("from=rank+1 tag=0", "from=rank+0 tag=0"),
+      "program: deadlock: rank 0 instruction 4 (wait for recv n from rank+0) never ends; rank 1 instruction 3 (wait "
       "for send n to left)");
 }
 
 TEST(Validate, PairsAreUnique) {
-  EXPECT_EQ(with("1 send to=right tag=0 node=n : a\n2 recv from=right tag=0 node=n : -> b\n3 wait on=1\n4 wait on=2\n5 "
-                 "compute w0 : b -> x ; free a b",
-                 "1 send to=right tag=0 node=n : a\n2 send to=right tag=0 node=n : a\n3 wait on=1\n4 wait on=2\n5 "
-                 "compute w0 : a -> x ; free a"),
+  EXPECT_EQ(with("2 recv t1 from=rank+1 tag=0 node=n : -> b\n3 wait t0\n4 wait t1\n5 compute w0 : b -> x ; free a b",
+                 "2 send t1 to=rank+1 tag=0 node=n : a\n3 wait t0\n4 wait t1\n5 compute w0 : a -> x ; free a"),
             "program: rank 0 instruction 2 (send n to right) repeats tag 0 of the same pair");
 }
 
@@ -129,27 +127,45 @@ TEST(Validate, BothEndsMoveTheSameBytes) {
             "moves 8");
 }
 
-TEST(Validate, PeersHaveAsManyReplicas) {
-  EXPECT_EQ(with("role left ranks=0", "role left ranks=0,2", "mesh rank=2", "mesh rank=3"),
-            "program: rank 2 instruction 1 (send n to right) has no partner: role 'right' has 1 ranks");
+// The partner is so many ranks further, around the axis' end: a ring needs one role.
+TEST(Validate, ARoleMayPassOnInARing) {
+  const std::string ring = R"(paragauge-program-2
+mesh dp=2 cp=3
+partition microbatches=1
+role all ranks=0,1,2,3,4,5
+tensor x f32[4] input persistent
+tensor y f32[4] input persistent
+0 send t0 to=cp+1 tag=0 : x
+1 recv t1 from=cp-1 tag=0 : -> y
+2 wait t0
+3 wait t1
+)";
+  EXPECT_EQ(message(ring), "no error");
+  EXPECT_EQ(message(replaced(ring, "from=cp-1", "from=cp+2")), "no error") << "the same";
+  EXPECT_EQ(message(replaced(ring, "from=cp-1", "from=cp+1")).substr(0, 67),
+            "program: deadlock: rank 0 instruction 2 (wait for send to cp+1) nev");
+  Program program = program_from_text(ring);
+  program.roles[0].by[0] = 3;
+  EXPECT_EQ(message_of([&] { validate(program); }),
+            "program, role 'all', instruction 0 (send to cp+3): +3 along an axis of 3");
 }
 
 TEST(Validate, CollectivesComeInOneOrder) {
   const std::string reversed =
-      replaced(replaced(kExchange, "5 collective kind=all_reduce group=data : g -> g\n6 wait on=5\n",
-                        "5 collective kind=broadcast group=data root=0 : x -> x\n6 wait on=5\n"),
-               "7 collective kind=broadcast group=data root=0 : x -> x\n8 wait on=7\n",
-               "7 collective kind=all_reduce group=data : g -> g\n8 wait on=7\n");
+      replaced(replaced(kExchange, "5 collective t2 kind=all_reduce group=data : g -> g\n6 wait t2\n",
+                        "5 collective t2 kind=broadcast group=data root=0 : x -> x\n6 wait t2\n"),
+               "7 collective t3 kind=broadcast group=data root=0 : x -> x\n8 wait t3\n",
+               "7 collective t3 kind=all_reduce group=data : g -> g\n8 wait t3\n");
   EXPECT_EQ(
       message(reversed),
       "program: collectives of group 'data' come in different order: rank 0 instruction 6 (all_reduce) meets rank "
       "1 instruction 5 (broadcast)");
   EXPECT_EQ(
-      with("8 collective kind=broadcast group=data root=0", "8 collective kind=broadcast group=data root=1"),
+      with("8 collective t3 kind=broadcast group=data root=0", "8 collective t3 kind=broadcast group=data root=1"),
       "program: rank 1 instruction 7 (broadcast) has root 0, its partner rank 0 instruction 8 (broadcast) has root "
       "1");
   // One collective too few.
-  EXPECT_EQ(with("7 collective kind=broadcast group=data root=0 : x -> x\n8 wait on=7\n", ""),
+  EXPECT_EQ(with("7 collective t3 kind=broadcast group=data root=0 : x -> x\n8 wait t3\n", ""),
             "program: deadlock: rank 0 instruction 9 (wait for broadcast) never ends");
 }
 
@@ -157,16 +173,16 @@ TEST(Validate, CollectivesComeInOneOrder) {
 std::string buckets(const std::string& right) {
   const std::string tensors = "tensor a f32[4] communication persistent\ntensor b f32[4] communication persistent\n";
   return "paragauge-program-2\npartition microbatches=2\nmesh rank=2\ngroup data rank\nrole left ranks=0\n" + tensors +
-         "0 collective kind=all_reduce group=data node=bucket0 : a -> a\n1 wait on=0\n"
-         "2 collective kind=all_reduce group=data node=bucket1 : b -> b\n3 wait on=2\nrole right ranks=1\n" +
+         "0 collective t0 kind=all_reduce group=data node=bucket0 : a -> a\n1 wait t0\n"
+         "2 collective t1 kind=all_reduce group=data node=bucket1 : b -> b\n3 wait t1\nrole right ranks=1\n" +
          tensors + right;
 }
 
 // Swapped on one rank, buckets of one size would be summed with each other.
 TEST(Validate, MembersReduceTheSameTensor) {
   const std::string right =
-      "0 collective kind=all_reduce group=data node=bucket0 : a -> a\n1 wait on=0\n"
-      "2 collective kind=all_reduce group=data node=bucket1 : b -> b\n3 wait on=2\n";
+      "0 collective t0 kind=all_reduce group=data node=bucket0 : a -> a\n1 wait t0\n"
+      "2 collective t1 kind=all_reduce group=data node=bucket1 : b -> b\n3 wait t1\n";
   const std::string swapped =
       replaced(replaced(replaced(right, "bucket0", "bucket9"), "bucket1", "bucket0"), "bucket9", "bucket1");
   EXPECT_EQ(message(buckets(right)), "no error");
@@ -188,8 +204,9 @@ TEST(Validate, MembersReduceTheSameTensor) {
 
 TEST(Validate, AllMembersReduceAlike) {
   const auto replaced_in = [](const std::string& first, const std::string& second) {
-    return message(replaced(replaced(kExchange, "6 collective kind=all_reduce", "6 collective kind=all_reduce" + first),
-                            "5 collective kind=all_reduce", "5 collective kind=all_reduce" + second));
+    return message(
+        replaced(replaced(kExchange, "6 collective t2 kind=all_reduce", "6 collective t2 kind=all_reduce" + first),
+                 "5 collective t2 kind=all_reduce", "5 collective t2 kind=all_reduce" + second));
   };
   EXPECT_EQ(replaced_in(" reduction=mean", " reduction=mean"), "no error");
   EXPECT_EQ(replaced_in(" reduction=sum", ""), "no error");
@@ -199,23 +216,24 @@ TEST(Validate, AllMembersReduceAlike) {
 }
 
 TEST(Validate, BothEndsNameTheSameTensor) {
-  EXPECT_EQ(with("0 recv from=left tag=0 node=n", "0 recv from=left tag=0 node=m"),
+  EXPECT_EQ(with("0 recv t0 from=rank-1 tag=0 node=n", "0 recv t0 from=rank-1 tag=0 node=m"),
             "program: rank 1 instruction 0 (recv m from left) and rank 0 instruction 1 (send n to right) are one "
             "transfer, but name different tensors");
-  EXPECT_EQ(
-      with("0 recv from=left tag=0 node=n", "0 recv from=left tag=0 node=n mb=2", "microbatches=1", "microbatches=3"),
-      "program: rank 1 instruction 0 (recv n from left mb=2) and rank 0 instruction 1 (send n to right) are one "
-      "transfer, but name different tensors");
+  EXPECT_EQ(with("0 recv t0 from=rank-1 tag=0 node=n", "0 recv t0 from=rank-1 tag=0 node=n mb=2", "microbatches=1",
+                 "microbatches=3"),
+            "program: rank 1 instruction 0 (recv n from left mb=2) and rank 0 instruction 1 (send n to right) are one "
+            "transfer, but name different tensors");
 }
 
 TEST(Validate, ATransferMovesOneTensor) {
-  EXPECT_EQ(
-      with("6 collective kind=all_reduce group=data : g -> g", "6 collective kind=all_reduce group=data : x -> g"),
-      "program, role 'left' (rank 0), instruction 6 (all_reduce): reads 'x' and writes 'g', but works in place");
+  EXPECT_EQ(with("6 collective t2 kind=all_reduce group=data : g -> g",
+                 "6 collective t2 kind=all_reduce group=data : x -> g"),
+            "program, role 'left' (rank 0), instruction 6 (all_reduce): reads 'x' and writes 'g', but works in place");
   Program program = program_from_text(kExchange);
   Instruction send;
   send.kind = InstructionKind::send;
-  send.peer = 1;
+  send.peer = 0;
+  send.by = 1;
   program.roles[0].add(send);
   EXPECT_EQ(message_of([&] { validate(program); }),
             "program, role 'left' (rank 0), instruction 10 (send to right): must move one tensor");
@@ -225,36 +243,39 @@ TEST(Validate, ATransferMovesOneTensor) {
 TEST(Validate, SwappedWaitsDeadlock) {
   const std::string head = replaced(kExchange.substr(0, kExchange.find("role left")), "group data rank\n", "");
   const auto role = [](const std::string& name, int rank, const std::string& peer, bool sends_first) {
-    const std::string send = "send to=" + peer + " tag=0 : x", recv = "recv from=" + peer + " tag=0 : -> y";
+    const std::string send = "send t{} to=" + peer + " tag=0 : x", recv = "recv t{} from=" + peer + " tag=0 : -> y";
     return fmt::format(
-        "role {} ranks={}\ntensor x f32[4] input persistent\ntensor y f32[4] input persistent\n0 {}\n1 wait on=0\n2 "
-        "{}\n3 wait on=2\n",
-        name, rank, sends_first ? send : recv, sends_first ? recv : send);
+        "role {} ranks={}\ntensor x f32[4] input persistent\ntensor y f32[4] input persistent\n0 {}\n1 wait t0\n2 "
+        "{}\n3 wait t1\n",
+        name, rank, replaced(sends_first ? send : recv, "t{}", "t0"), replaced(sends_first ? recv : send, "t{}", "t1"));
   };
-  EXPECT_EQ(message(head + role("left", 0, "right", true) + role("right", 1, "left", false)), "no error");
-  EXPECT_EQ(message(head + role("left", 0, "right", true) + role("right", 1, "left", true)),
+  EXPECT_EQ(message(head + role("left", 0, "rank+1", true) + role("right", 1, "rank-1", false)), "no error");
+  EXPECT_EQ(message(head + role("left", 0, "rank+1", true) + role("right", 1, "rank-1", true)),
             "program: deadlock: rank 0 instruction 1 (wait for send to right) never ends; rank 1 instruction 1 (wait "
             "for send to left)");
-  EXPECT_EQ(message(head + role("left", 0, "right", false) + role("right", 1, "left", false)),
+  EXPECT_EQ(message(head + role("left", 0, "rank+1", false) + role("right", 1, "rank-1", false)),
             "program: deadlock: rank 0 instruction 1 (wait for recv from right) never ends; rank 1 instruction 1 (wait "
             "for recv from left)");
 }
 
-TEST(Validate, WaitsNameAnEarlierPost) {
+TEST(Validate, TicketsAreOpenedAndClosedInTurn) {
+  EXPECT_EQ(with("3 wait t0", "3 wait t2"),
+            "program, role 'left' (rank 0), instruction 3 (wait for t2): no send, recv or collective in flight has "
+            "opened t2");
+  EXPECT_EQ(with("3 wait t0", "3 wait t9"),
+            "program, role 'left' (rank 0), instruction 3 (wait for t9): no send, recv or collective in flight has "
+            "opened t9");
+  EXPECT_EQ(with("4 wait t1", "4 wait t0"),
+            "program, role 'left' (rank 0), instruction 4 (wait for send n to right): no send, recv or collective in "
+            "flight has opened t0");
   EXPECT_EQ(
-      with("3 wait on=1", "3 wait on=0"),
-      "program, role 'left' (rank 0), instruction 3: waits for 0, which is not an earlier send, recv or collective");
-  EXPECT_EQ(
-      with("3 wait on=1", "3 wait on=3"),
-      "program, role 'left' (rank 0), instruction 3: waits for 3, which is not an earlier send, recv or collective");
-  EXPECT_EQ(
-      with("3 wait on=1", "3 wait on=6"),
-      "program, role 'left' (rank 0), instruction 3: waits for 6, which is not an earlier send, recv or collective");
-  EXPECT_EQ(
-      with("4 wait on=2", "4 wait on=1"),
-      "program, role 'left' (rank 0), instruction 4 (wait for send n to right): instruction 1 has been waited for "
+      with("2 recv t1", "2 recv t0"),
+      "program, role 'left' (rank 0), instruction 2 (recv n from right): opens t0, which instruction 1 has opened "
       "already");
-  EXPECT_EQ(with("8 wait on=7\n", ""),
+  EXPECT_EQ(with("6 collective t2", "6 collective t0", "7 wait t2", "7 wait t0"), "no error") << "a closed one is free";
+  EXPECT_EQ(with("6 collective t2", "6 collective t7"),
+            "program text, line 19: opens t7; allowed: up to t6, the number of the instruction");
+  EXPECT_EQ(with("8 wait t3\n", ""),
             "program, role 'right' (rank 1), instruction 7 (broadcast): instruction 7 (broadcast) is never waited for");
 }
 
@@ -263,30 +284,30 @@ TEST(Validate, WaitsNameAnEarlierPost) {
 TEST(Validate, ReadsWhatIsThere) {
   EXPECT_EQ(with("0 compute w0 node=n : x -> a", "0 compute w0 node=n : a -> a"),
             "program, role 'left' (rank 0), instruction 0 (compute n forward): reads 'a' before it was written");
-  EXPECT_EQ(with("3 wait on=1\n4 wait on=2\n5 compute w0 : b -> x ; free a b",
-                 "3 wait on=1 : ; free a\n4 wait on=2\n5 compute w0 : a -> x ; free b"),
+  EXPECT_EQ(with("3 wait t0\n4 wait t1\n5 compute w0 : b -> x ; free a b",
+                 "3 wait t0 : ; free a\n4 wait t1\n5 compute w0 : a -> x ; free b"),
             "program, role 'left' (rank 0), instruction 5 (compute forward): reads 'a' after it was freed");
-  EXPECT_EQ(with("3 wait on=1\n4 wait on=2\n5 compute w0 : b -> x ; free a b",
-                 "3 wait on=1\n4 compute w0 : b -> x\n5 wait on=2 : ; free a b"),
+  EXPECT_EQ(with("3 wait t0\n4 wait t1\n5 compute w0 : b -> x ; free a b",
+                 "3 wait t0\n4 compute w0 : b -> x\n5 wait t1 : ; free a b"),
             "program, role 'left' (rank 0), instruction 4 (compute forward): reads 'b' before the transfer into it was "
             "waited for");
 }
 
 TEST(Validate, WritesWhatIsFree) {
-  EXPECT_EQ(with("3 wait on=1\n4 wait on=2\n5 compute w0 : b -> x ; free a b",
-                 "3 compute w0 : x -> a\n4 wait on=1\n5 wait on=2 : ; free a b"),
+  EXPECT_EQ(with("3 wait t0\n4 wait t1\n5 compute w0 : b -> x ; free a b",
+                 "3 compute w0 : x -> a\n4 wait t0\n5 wait t1 : ; free a b"),
             "program, role 'left' (rank 0), instruction 3 (compute forward): writes 'a' while a transfer uses it");
-  EXPECT_EQ(with("3 wait on=1\n4 wait on=2\n5 compute w0 : b -> x ; free a b",
-                 "3 wait on=1\n4 compute w0 : x -> b\n5 wait on=2 : ; free a b"),
+  EXPECT_EQ(with("3 wait t0\n4 wait t1\n5 compute w0 : b -> x ; free a b",
+                 "3 wait t0\n4 compute w0 : x -> b\n5 wait t1 : ; free a b"),
             "program, role 'left' (rank 0), instruction 4 (compute forward): writes 'b' while a transfer uses it");
-  EXPECT_EQ(with("2 recv from=right tag=0 node=n : -> b", "2 recv from=right tag=0 node=n : -> a"),
+  EXPECT_EQ(with("2 recv t1 from=rank+1 tag=0 node=n : -> b", "2 recv t1 from=rank+1 tag=0 node=n : -> a"),
             "program, role 'left' (rank 0), instruction 2 (recv n from right): writes 'a' while a transfer uses it");
-  EXPECT_EQ(with("5 compute w0 : b -> x ; free a b", "5 compute w0 : b -> x ; free a b", "9 wait on=8",
-                 "9 wait on=8\n10 compute w0 : x -> a"),
+  EXPECT_EQ(with("5 compute w0 : b -> x ; free a b", "5 compute w0 : b -> x ; free a b", "9 wait t3",
+                 "9 wait t3\n10 compute w0 : x -> a"),
             "program, role 'left' (rank 0), instruction 10 (compute forward): writes 'a' after it was freed");
   // Reading what is being sent is fine.
-  EXPECT_EQ(with("3 wait on=1\n4 wait on=2\n5 compute w0 : b -> x ; free a b",
-                 "3 compute w0 : a -> x\n4 wait on=2\n5 wait on=1 : ; free a b"),
+  EXPECT_EQ(with("3 wait t0\n4 wait t1\n5 compute w0 : b -> x ; free a b",
+                 "3 compute w0 : a -> x\n4 wait t1\n5 wait t0 : ; free a b"),
             "no error");
 }
 
@@ -298,7 +319,7 @@ TEST(Validate, FreesOnce) {
   EXPECT_EQ(with("; free a b", "; free a b x"),
             "program, role 'left' (rank 0), instruction 5 (compute forward): frees 'x', which is persistent");
   EXPECT_EQ(
-      with("3 wait on=1", "3 wait on=2 : ; free a", "4 wait on=2", "4 wait on=1"),
+      with("3 wait t0", "3 wait t1 : ; free a", "4 wait t1", "4 wait t0"),
       "program, role 'left' (rank 0), instruction 3 (wait for recv n from right): frees 'a' while a transfer uses "
       "it");
   EXPECT_EQ(with("0 compute w0 node=n : x -> a", "0 compute w0 node=n : x -> a ; free b"),
@@ -365,20 +386,20 @@ view low f32[2] buffer +0
 view middle f32[2] buffer +4
 view high f32[2] buffer +8
 view rest f32[2] buffer +16
-0 collective kind=all_reduce group=data node=low : low -> low
-1 collective kind=all_reduce group=data node=high : high -> high
+0 collective t0 kind=all_reduce group=data node=low : low -> low
+1 collective t1 kind=all_reduce group=data node=high : high -> high
 2 compute w0 : rest -> rest
-3 wait on=1
+3 wait t1
 4 compute w0 : high -> high
-5 wait on=0
+5 wait t0
 )";
   EXPECT_EQ(message(chunks), "no error");
   const auto with_chunk = [&](std::string_view from, std::string_view to) {
     return message(replaced(chunks, from, to));
   };
   EXPECT_EQ(
-      with_chunk("1 collective kind=all_reduce group=data node=high : high -> high",
-                 "1 collective kind=all_reduce group=data node=high : middle -> middle"),
+      with_chunk("1 collective t1 kind=all_reduce group=data node=high : high -> high",
+                 "1 collective t1 kind=all_reduce group=data node=high : middle -> middle"),
       "program, role 'both' (rank 0), instruction 1 (all_reduce high): reads 'middle' before the transfer into it "
       "was waited for");
   EXPECT_EQ(with_chunk("2 compute w0 : rest -> rest", "2 compute w0 : x -> middle"),
@@ -398,15 +419,15 @@ tensor a f32[2] communication persistent
 tensor b f32[4] communication persistent
 view x0 f32[2] x +0
 view x1 f32[4] x +8
-0 collective kind=all_to_all group=data : x0 x1 -> a b
-1 wait on=0
+0 collective t0 kind=all_to_all group=data : x0 x1 -> a b
+1 wait t0
 role right ranks=1
 tensor y0 f32[4] input persistent
 tensor y1 f32[3] input persistent
 tensor c f32[4] communication persistent
 tensor d f32[3] communication persistent
-0 collective kind=all_to_all group=data : y0 y1 -> c d
-1 wait on=0
+0 collective t0 kind=all_to_all group=data : y0 y1 -> c d
+1 wait t0
 )";
   const auto with_exchange = [&](std::string_view from, std::string_view to) {
     return message(replaced(exchange, from, to));
@@ -427,12 +448,12 @@ group data rank
 role root ranks=0
 tensor x f32[8] input persistent
 tensor a f32[4] communication persistent
-0 collective kind=scatter group=data root=0 : x -> a
-1 wait on=0
+0 collective t0 kind=scatter group=data root=0 : x -> a
+1 wait t0
 role other ranks=1
 tensor a f32[4] communication persistent
-0 collective kind=scatter group=data root=0 : -> a
-1 wait on=0
+0 collective t0 kind=scatter group=data root=0 : -> a
+1 wait t0
 )";
   EXPECT_EQ(message(scatter), "no error");
   EXPECT_EQ(message(replaced(scatter, ": -> a", ": a -> a")),
@@ -452,13 +473,13 @@ role both ranks=0,1
 tensor w f32[4] weight persistent
 tensor g f32[4] gradient persistent
 tensor v f32[4] optimizer persistent
-0 collective kind=all_reduce group=data : g -> g
-1 wait on=0
+0 collective t0 kind=all_reduce group=data : g -> g
+1 wait t0
 2 update w0 : w g v -> w v
 )";
   EXPECT_EQ(message(update), "no error");
-  EXPECT_EQ(message(replaced(replaced(update, ": g -> g\n1 wait on=0\n2", ": w -> w\n1"), "w g v -> w v\n",
-                             "w g v -> w v\n2 wait on=0\n")),
+  EXPECT_EQ(message(replaced(replaced(update, ": g -> g\n1 wait t0\n2", ": w -> w\n1"), "w g v -> w v\n",
+                             "w g v -> w v\n2 wait t0\n")),
             "program, role 'both' (rank 0), instruction 1 (update): reads 'w' before the transfer into it was waited "
             "for");
   EXPECT_EQ(message(replaced(update, "w g v -> w v", "w g v -> w")),
@@ -478,20 +499,97 @@ tensor mean f32[2] buffer persistent
 tensor var f32[2] buffer persistent
 tensor count i64[] buffer persistent
 tensor y f32[4,2,1,1] input persistent
-0 send to=right tag=0 : mean
+0 send t0 to=rank+1 tag=0 : mean
 1 compute w0 : x p p mean var count -> y p p mean var count
-2 wait on=0
+2 wait t0
 role right ranks=1
 tensor mean f32[2] buffer persistent
-0 recv from=left tag=0 : -> mean
-1 wait on=0
+0 recv t0 from=rank-1 tag=0 : -> mean
+1 wait t0
 )";
   EXPECT_EQ(message(pair),
             "program, role 'left' (rank 0), instruction 1 (compute forward): writes 'mean' while a transfer uses it");
   EXPECT_EQ(message(replaced(pair, "mean var count -> y p p mean var count", "mean var count -> y p p")),
             "program, role 'left' (rank 0), instruction 1 (compute forward): changes 'mean' in place, so it must write "
             "it, too");
-  EXPECT_EQ(message(replaced(pair, "0 send to=right tag=0 : mean", "0 send to=right tag=0 : q")), "no error");
+  EXPECT_EQ(message(replaced(pair, "0 send t0 to=rank+1 tag=0 : mean", "0 send t0 to=rank+1 tag=0 : q")), "no error");
+}
+
+// ---- Sections: Heat's updates, a step late. The sum of what `b` made in one step is waited for in the next. ----
+
+const std::string kDelayed = R"(paragauge-program-2
+model none
+strategy none
+mesh rank=2
+partition global_batch=2 microbatches=1
+group rank rank
+work relu.forward f32[4] inplace=0
+role all ranks=0,1
+tensor x f32[4] input persistent
+tensor w f32[4] weight persistent
+tensor sum f32[4] communication
+tensor a f32[4] activation
+prologue
+0 compute w0 node=a : x -> a
+1 compute w0 node=b : a -> sum ; free a
+2 collective t0 kind=all_reduce group=rank node=b : sum -> sum
+body steps=1
+3 compute w0 node=a : x -> a
+4 wait t0 node=b
+5 compute w0 node=b : sum -> w ; free sum
+6 compute w0 node=b : a -> sum ; free a
+7 collective t0 kind=all_reduce group=rank node=b : sum -> sum
+epilogue
+8 wait t0 node=b
+9 compute w0 node=b : sum -> w ; free sum
+)";
+
+TEST(Validate, StepsMayReachIntoEachOther) {
+  const auto with_delayed = [](std::string_view from, std::string_view to) {
+    return message(replaced(kDelayed, from, to));
+  };
+  EXPECT_EQ(message(kDelayed), "no error");
+  EXPECT_EQ(to_text(program_from_text(kDelayed)), kDelayed);
+  EXPECT_EQ(
+      with_delayed("2 collective t0 kind=all_reduce group=rank node=b : sum -> sum\n", "2 compute w0 : x -> w\n"),
+      "program, role 'all' (rank 0), instruction 4 (wait for t0): no send, recv or collective in flight has opened "
+      "t0");
+  EXPECT_EQ(with_delayed("4 wait t0 node=b\n5 compute w0 node=b : sum -> w ; free sum\n6 compute w0 node=b : a -> sum",
+                         "4 compute w0 : x -> w\n5 compute w0 : x -> w\n6 compute w0 node=b : a -> w"),
+            "program, role 'all' (rank 0), instruction 7 (all_reduce b): reads 'sum' before the transfer into it was "
+            "waited for");
+  EXPECT_EQ(
+      with_delayed("6 compute w0 node=b : a -> sum ; free a\n7 collective t0 kind=all_reduce group=rank node=b : sum "
+                   "-> sum\n",
+                   "6 compute w0 node=b : a -> w ; free a\n7 compute w0 : x -> w\n"),
+      "program, role 'all' (rank 0), instruction 7 (compute forward): the body finds t0 open and leaves it closed");
+  EXPECT_EQ(
+      with_delayed("a -> sum ; free a\n7", "a -> sum\n7"),
+      "program, role 'all' (rank 0), instruction 7 (all_reduce b): the body leaves 'a', which wasn't there when it "
+      "began");
+  EXPECT_EQ(with_delayed("epilogue\n8 wait t0 node=b\n9 compute w0 node=b : sum -> w ; free sum\n", ""),
+            "program, role 'all' (rank 0), instruction 7 (all_reduce b): instruction 7 (all_reduce b) is never waited "
+            "for");
+  EXPECT_EQ(with_delayed("a -> sum ; free a\n7", "a -> a ; free sum\n7"),
+            "program, role 'all' (rank 0), instruction 6 (compute b forward): frees 'sum' before it was written");
+}
+
+TEST(Validate, SectionsComeInOrder) {
+  const auto with_delayed = [](std::string_view from, std::string_view to) {
+    return message(replaced(kDelayed, from, to));
+  };
+  EXPECT_EQ(
+      with_delayed("prologue\n", ""),
+      "program text, line 16: 'body' where none is expected; sections come as prologue, body, epilogue, before all "
+      "instructions");
+  EXPECT_EQ(
+      with_delayed("body steps=1\n", ""),
+      "program text, line 22: 'epilogue' where none is expected; sections come as prologue, body, epilogue, before "
+      "all instructions");
+  EXPECT_EQ(with_delayed("body steps=1", "body"), "program text, line 17: ends where steps=… is expected");
+  EXPECT_EQ(with_delayed("body steps=1", "body steps=0"), "program text, line 17: steps=0 must be from 1 to 1048576");
+  EXPECT_EQ(with_delayed("epilogue\n", "epilogue now\n"), "program text, line 23: 'now' after 'epilogue'");
+  EXPECT_EQ(message(kDelayed + "role more ranks=2\n"), "program text: role 'more' has no body");
 }
 
 // ---- Real programs: remove any one line of a list, and it's no longer valid. ----
@@ -517,7 +615,6 @@ TEST(Validate, EveryTransferAndWaitOfAStepIsNeeded) {
         for (std::uint32_t i = 0; i < role.size(); ++i) {
           if (i == removed) continue;
           Instruction instruction = role.at(i);
-          if (instruction.awaits != kNone && instruction.awaits > removed) --instruction.awaits;
           shorter.add(instruction);
         }
         role = shorter;

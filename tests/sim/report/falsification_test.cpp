@@ -77,13 +77,8 @@ Program without_receive_waits(const Program& program) {
     const Role old = std::move(role);
     role = {};
     role.name = old.name, role.ranks = old.ranks, role.tensors = old.tensors, role.storages = old.storages;
-    std::vector<std::uint32_t> index(old.size(), kNone);
-    for (std::uint32_t i = 0; i < old.size(); ++i) {
-      if (old.kind[i] == InstructionKind::wait && old.kind[old.awaits[i]] == InstructionKind::recv) continue;
-      Instruction instruction = old.at(i);
-      if (instruction.kind == InstructionKind::wait) instruction.awaits = index[instruction.awaits];
-      index[i] = role.add(instruction);
-    }
+    for (std::uint32_t i = 0; i < old.size(); ++i)
+      if (old.kind[i] != InstructionKind::wait || old.kind[old.awaits[i]] != InstructionKind::recv) role.add(old.at(i));
   }
   return changed;
 }

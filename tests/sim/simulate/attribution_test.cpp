@@ -24,6 +24,7 @@ Work work(const std::string& name, Pass pass, std::int64_t size) {
 /// Stage 0: relu forward, sends to stage 1, which waits, then runs a softmax and a relu backward.
 struct TwoStages {
   TwoStages() {
+    program.mesh.axes = {{"rank", 2}};
     program.works = {work("relu", Pass::forward, 8), work("softmax", Pass::forward, 8),
                      work("relu", Pass::backward, 8)};
     for (std::uint32_t r = 0; r < 2; ++r) {
@@ -33,7 +34,8 @@ struct TwoStages {
       const std::uint32_t x = role.add_tensor("x", {Dtype::f32, {8, 8}}, TensorClass::activation);
       Instruction transfer;
       transfer.kind = r == 0 ? InstructionKind::send : InstructionKind::recv;
-      transfer.peer = 1 - r;
+      transfer.peer = 0;
+      transfer.by = r == 0 ? 1 : -1;
       (r == 0 ? transfer.reads : transfer.writes) = {x};
       Instruction wait;
       wait.kind = InstructionKind::wait;
@@ -45,7 +47,7 @@ struct TwoStages {
         role.add(instruction);
       };
       if (r == 0) compute(0);
-      wait.awaits = role.add(transfer);
+      wait.ticket = role.ticket[role.add(transfer)];
       role.add(wait);
       if (r == 1) compute(1), compute(2);
     }

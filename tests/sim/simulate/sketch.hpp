@@ -55,7 +55,8 @@ struct Sketch {
   std::uint32_t send(std::uint32_t rank, std::uint32_t to, const TransferCost& cost) {
     Instruction i;
     i.kind = InstructionKind::send;
-    i.peer = to;
+    i.peer = 0;
+    i.by = static_cast<std::int32_t>(to) - static_cast<std::int32_t>(rank);
     i.tag = tags_[{rank, to, true}]++;
     i.reads = {tensor(rank)};
     return add(rank, i, costs_of(cost));
@@ -63,7 +64,8 @@ struct Sketch {
   std::uint32_t recv(std::uint32_t rank, std::uint32_t from, const TransferCost& cost) {
     Instruction i;
     i.kind = InstructionKind::recv;
-    i.peer = from;
+    i.peer = 0;
+    i.by = static_cast<std::int32_t>(from) - static_cast<std::int32_t>(rank);
     i.tag = tags_[{from, rank, false}]++;
     i.writes = {tensor(rank)};
     return add(rank, i, costs_of(cost));
@@ -87,7 +89,7 @@ struct Sketch {
   void wait(std::uint32_t rank, std::uint32_t posted) {
     Instruction i;
     i.kind = InstructionKind::wait;
-    i.awaits = posted;
+    i.ticket = program.roles[rank].ticket[posted];
     add(rank, i, kNone);
   }
   /// From rank to rank, both waiting at once.
