@@ -8,10 +8,12 @@
 // traffic; for links the size s of nccl-tests over the time). collective/<world>/<kind>/<ranks>/<bytes>, from 8 B to
 // --largest: algbw = s over the time and busbw = algbw × factor, as nccl-tests define them (GB/s); the factor is 2(n−1)/n for
 // all_reduce, 1 for broadcast, reduce and send, (n−1)/n for the others. All samples of one op come from the same runs of its
-// model in order, so that the caches are in a step's state. Worlds of processes are spawned; rank 0 drives.
+// model in order, so that the caches are in a step's state. Worlds of processes are spawned; rank 0 drives. --profile FILE
+// keeps all of them as `calibrate` would, for `predict --cost-model fitted --profile FILE`.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <optional>
 #include <set>
 
@@ -61,13 +63,16 @@ double bus_factor(const sim::TransferQuestion& question) {
   }
 }
 
-void transfer(benchmark::State& state, const sim::CalibrationTask& task, backend::Session& session) {
+void transfer(benchmark::State& state, const sim::CalibrationTask& task, backend::Session& session,
+              sim::Profile& profile) {
   constexpr std::uint32_t kWarmupSteps = 1, kSteps = 3;
   std::vector<sim::Timeline> steps;
   for (backend::StepResult& step :
        session.run({.program = task.program, .warmup_steps = kWarmupSteps, .steps = kSteps}).steps)
     steps.push_back(std::move(step.timeline));
-  const double per_s = take(state, sim::samples_of(task, steps).link.transfers);
+  const sim::CalibrationSamples samples = sim::samples_of(task, steps);
+  add(samples, task, profile);
+  const double per_s = take(state, samples.link.transfers);
   const double algbw = static_cast<double>(task.question.bytes) * per_s / 1e9;
   state.counters["algbw_GBps"] = algbw;
   state.counters["busbw_GBps"] = algbw * bus_factor(task.question);
@@ -97,6 +102,7 @@ std::vector<sim::CalibrationTask> transfers_of(const Job& job, std::int64_t larg
 int run(int argc, char** argv) {
   Machine machine;
   std::int64_t largest = 64 << 20;
+  std::string output;
   std::uint32_t ranks = 2;
   std::vector<std::string> models{"convnet,global_batch=64", "resnet18,image=64,global_batch=8"};
   CLI::App app("Google Benchmark suite of ops and links; --benchmark_… flags are Google Benchmark's.");
@@ -104,7 +110,10 @@ int run(int argc, char** argv) {
   app.add_option("-m,--model", models, "models whose ops are timed")->capture_default_str();
   app.add_option("--ranks", ranks, "of collective/…")->capture_default_str()->check(CLI::Range(2, 1024));
   app.add_option("--largest", largest, "bytes of collective/…")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--profile", output, "file for what is timed, as a profile; a new one");
   CLI11_PARSE(app, argc, argv);
+  if (std::filesystem::exists(output))
+    throw sim::ConfigError("'{}' is there already; --profile makes a new file", output);
   const std::vector<Job> jobs = make_jobs({models, {"single", "model_parallel", "ddp"}}, machine);
   const std::vector<Job> all_ranks =
       make_jobs({{fmt::format("toy_mlp,global_batch={}", ranks)}, {fmt::format("ddp,dp={}", ranks)}}, machine);
@@ -115,8 +124,13 @@ int run(int argc, char** argv) {
   backend::Calibrator calibrator(sim::calibration_tasks(jobs, {.other_sizes = true}), worlds.by_label());
   const std::vector<sim::CalibrationTask>& tasks = calibrator.tasks();
   std::vector<std::optional<sim::CalibrationSamples>> samples(tasks.size());
+  sim::Profile profile(machine.device);
+  profile.environment = context(machine, worlds);
   const auto samples_of = [&](std::size_t t) -> const sim::CalibrationSamples& {  // measured when first asked for
-    if (!samples[t]) samples[t] = calibrator.visit(t);
+    if (!samples[t]) {
+      samples[t] = calibrator.visit(t);
+      add(*samples[t], tasks[t], profile);
+    }
     return *samples[t];
   };
   std::set<std::string> names;  // what several strategies run is timed in the first one's list
@@ -142,10 +156,13 @@ int run(int argc, char** argv) {
   for (const Job& job : all_ranks)
     for (const sim::CalibrationTask& task : transfers_of(job, largest)) {
       const std::string kind = sim::link_key(task.world, task.question).kind;
-      add_samples(fmt::format("collective/{}/{}/{}/{}", task.world, kind, task.question.members, task.question.bytes),
-                  [=, &worlds](benchmark::State& state) { transfer(state, task, worlds.at(task.world)); });
+      add_samples(
+          fmt::format("collective/{}/{}/{}/{}", task.world, kind, task.question.members, task.question.bytes),
+          [=, &worlds, &profile](benchmark::State& state) { transfer(state, task, worlds.at(task.world), profile); });
     }
-  return run_benchmarks(argv[0], app.remaining());
+  const int status = run_benchmarks(argv[0], app.remaining());
+  if (status == 0 && !output.empty()) profile.save(output);
+  return status;
 }
 
 }  // namespace

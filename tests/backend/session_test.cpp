@@ -235,6 +235,10 @@ TEST(LocalSession, TellsWhatIsWrong) {
   EXPECT_EQ(
       message<sim::ConfigError>([&] { session->run({.program = lowered("convnet,global_batch=8", "ddp,dp=4")}); }),
       "the program needs 4 ranks, the session has 2");
+  sim::Program periodic = lowered("toy_mlp", "ddp,dp=2");
+  for (sim::Role& role : periodic.roles) role.body_begin = role.size();
+  EXPECT_EQ(message<sim::ConfigError>([&] { session->run({.program = periodic}); }),
+            "steps that reach into each other (prologue, body, epilogue) are forecast, not executed yet");
 }
 
 TEST(Session, TimeoutsAreBetweenAMillisecondAndAWeek) {

@@ -100,6 +100,9 @@ TEST(Unroll, AStepIsThePeriod) {
     const double sum_s = sum.latency_s + sum.wire_s, expected_s = std::max(first_s, sum_s) + 2 * second_s;
     EXPECT_NEAR(f.step.step_s, expected_s, 1e-3 * expected_s) << first << ", " << second;
     EXPECT_NEAR(f.step.exposed_communication_s, std::max(sum_s - first_s, 0.0), 1e-3 * expected_s);
+    Program two_steps = program;  // a body may be several
+    two_steps.steps = 2;
+    EXPECT_NEAR(forecast(two_steps, cluster, "analytic").step.step_s, f.step.step_s / 2, 1e-9 * expected_s);
   }
 }
 
