@@ -4,6 +4,7 @@
 //   weight.bytes();                                     // 37632
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -38,7 +39,7 @@ struct TensorSpec {
   [[nodiscard]] std::int64_t bytes() const { return elements() * size_of(dtype); }
   /// The same elements in one dimension.
   [[nodiscard]] TensorSpec flat() const { return {dtype, {elements()}}; }
-  friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
+  friend auto operator<=>(const TensorSpec&, const TensorSpec&) = default;
 };
 
 /// "f32[64,3,7,7]", "f32[64,3,7,7]nhwc"; a scalar is "f32[]".

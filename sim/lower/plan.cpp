@@ -135,27 +135,50 @@ std::optional<TensorSpec> Plan::local(const TensorSpec& whole_spec, const Placem
   return spec;
 }
 
-RolePlan Plan::role_of(const std::vector<std::uint32_t>& at) const {
+/// Ops are cut along one axis after the other, those of ranks with the same coordinates on the outer axes together.
+class Plan::Cuts {
+ public:
+  explicit Cuts(const Plan& plan) : plan_(plan) {}
+
+  /// `at`: coordinates on the outermost axes, at least one. Which stage it is makes no difference. Without signatures.
+  const std::shared_ptr<Parts>& at(std::vector<std::uint32_t> at) {
+    const std::size_t axis = at.size() - 1;
+    if (plan_.stage_axis <= axis) at[plan_.stage_axis] = 0;
+    std::shared_ptr<Parts>& parts = known_[at];
+    if (parts) return parts;
+    std::vector<OpInstance> ops = plan_.whole;
+    if (axis > 0) ops = this->at({at.begin(), at.end() - 1})->ops;
+    for (std::size_t n = 0; n < ops.size(); ++n) {
+      const std::string& rule = plan_.layout.play[n][axis].rule;
+      if (rule.empty()) continue;
+      ops[n] = naming(plan_.model, n, [&] {
+        return part_of(ops[n], rule_of(ops[n], rule), plan_.layout.mesh.axes[axis], at[axis]);
+      });
+    }
+    return parts = std::make_shared<Parts>(Parts{std::move(ops), {}});
+  }
+
+ private:
+  const Plan& plan_;
+  std::map<std::vector<std::uint32_t>, std::shared_ptr<Parts>> known_;  // by coordinates
+};
+
+RolePlan Plan::role_of(const std::vector<std::uint32_t>& at, Cuts& cuts) const {
   RolePlan role{.at = at};
   const std::vector<Axis>& axes = layout.mesh.axes;
   for (std::uint32_t axis = 0; axis < axes.size(); ++axis) {
     role.rank = role.rank * axes[axis].size + at[axis];
     if (axis == stage_axis) role.stage = at[axis];
   }
-  for (std::size_t n = 0; n < whole.size(); ++n) {
-    OpInstance op = whole[n];
+  for (const std::vector<Layout::Play>& of_node : layout.play) {
     bool plays = true;
-    for (std::uint32_t axis = 0; axis < axes.size(); ++axis) {
-      const Layout::Play& play = layout.play[n][axis];
-      if (axis == stage_axis) continue;
-      plays &= play.at == Layout::Play::kAll || play.at == at[axis];
-      if (play.rule.empty()) continue;
-      op = naming(model, n, [&] { return part_of(op, rule_of(op, play.rule), axes[axis], at[axis]); });
-    }
+    for (std::uint32_t axis = 0; axis < axes.size(); ++axis)
+      plays &= axis == stage_axis || of_node[axis].at == Layout::Play::kAll || of_node[axis].at == at[axis];
     role.plays.push_back(plays);
-    role.signatures.push_back(op.signature());
-    role.ops.push_back(std::move(op));
   }
+  const std::shared_ptr<Parts>& parts = cuts.at(at);
+  if (parts->signatures.empty()) parts->signatures = signatures_of(parts->ops);
+  role.parts = parts;
   return role;
 }
 
@@ -182,14 +205,14 @@ bool Plan::takes_own_parts(std::uint32_t axis) const {
 }
 
 /// The last coordinate's parts have other shapes than the first's, whatever the other coordinates are.
-bool Plan::last_differs(std::uint32_t axis) const {
+bool Plan::last_differs(std::uint32_t axis, Cuts& cuts) const {
   std::vector<std::uint32_t> first_of_all(layout.mesh.axes.size(), 0), last_of_all, first, last;
   for (const Axis& each : layout.mesh.axes) last_of_all.push_back(each.size - 1);
   for (const std::vector<std::uint32_t>& others : {first_of_all, last_of_all}) {
     first = last = others;
     first[axis] = 0;
     last[axis] = layout.mesh.axes[axis].size - 1;
-    if (role_of(first).ops != role_of(last).ops) return true;
+    if (cuts.at(first)->ops != cuts.at(last)->ops) return true;
   }
   return false;
 }
@@ -198,6 +221,7 @@ bool Plan::last_differs(std::uint32_t axis) const {
 /// part of another size, or something lies there only.
 void Plan::make_roles() {
   const std::vector<Axis>& axes = layout.mesh.axes;
+  Cuts cuts(*this);
   std::vector<std::vector<std::vector<std::uint32_t>>> classes;  // [axis][class]: coordinates
   for (std::uint32_t axis = 0; axis < axes.size(); ++axis) {
     std::vector<std::vector<std::uint32_t>>& of_axis = classes.emplace_back();
@@ -206,7 +230,7 @@ void Plan::make_roles() {
         layout.rooted || layout.parameters.at_root ||
         std::ranges::any_of(layout.play, [&](const auto& play) { return play[axis].at != Layout::Play::kAll; });
     const bool each_differs = axis == stage_axis || takes_own_parts(axis),
-               last_is_other = !each_differs && last_differs(axis);
+               last_is_other = !each_differs && last_differs(axis, cuts);
     for (std::uint32_t c = 0; c < size; ++c) {
       const bool starts_one = c == 0 || each_differs || (c == 1 && first_differs) || (c + 1 == size && last_is_other);
       if (starts_one) of_axis.emplace_back();
@@ -237,7 +261,7 @@ void Plan::make_roles() {
           axis == stage_axis ? fmt::format("stage{}", at.back()) : fmt::format("{}={}", axes[axis].name, at.back());
       name += (name.empty() ? "" : ".") + part;
     }
-    RolePlan role = role_of(at);
+    RolePlan role = role_of(at, cuts);
     role.name = name.empty() ? "all" : name;
     role.ranks = std::move(ranks);
     roles.push_back(std::move(role));

@@ -1,10 +1,11 @@
 // What lowering needs to know of a model on a layout, once for all roles; and of the ranks of one role.
 //
 //   const Plan plan(model, layout_of(model, strategy));
-//   for (const RolePlan& role : plan.roles) fmt::print("{}: {}\n", role.name, role.ops[0].inputs[0].shape[0]);
+//   for (const RolePlan& role : plan.roles) fmt::print("{}: {}\n", role.name, role.parts->ops[0].inputs[0].shape[0]);
 #pragma once
 
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -30,6 +31,12 @@ struct NodePlacements {
   std::vector<Placements> buffers;                      // by buffer
 };
 
+/// The ops as some ranks play them, by node: with the shapes of a microbatch's part.
+struct Parts {
+  std::vector<OpInstance> ops;
+  std::vector<Signature> signatures;
+};
+
 /// Ranks that do the same.
 struct RolePlan {
   std::string name;
@@ -37,9 +44,8 @@ struct RolePlan {
   std::uint32_t rank = 0;            // the first of them
   std::vector<std::uint32_t> ranks;  // ascending
   std::uint32_t stage = 0;
-  std::vector<OpInstance> ops;  // by node: with the shapes of a microbatch's part
-  std::vector<Signature> signatures;
-  std::vector<bool> plays;  // by node; of every stage
+  std::shared_ptr<const Parts> parts;  // of every stage; roles that differ by their stage only share them
+  std::vector<bool> plays;             // by node; of every stage
 };
 
 class Plan {
@@ -81,8 +87,9 @@ class Plan {
   void resolve_sums();
   void make_roles();
   [[nodiscard]] bool takes_own_parts(std::uint32_t axis) const;
-  [[nodiscard]] bool last_differs(std::uint32_t axis) const;
-  [[nodiscard]] RolePlan role_of(const std::vector<std::uint32_t>& at) const;
+  class Cuts;
+  [[nodiscard]] bool last_differs(std::uint32_t axis, Cuts& cuts) const;
+  [[nodiscard]] RolePlan role_of(const std::vector<std::uint32_t>& at, Cuts& cuts) const;
 };
 
 /// What the roles share of the program under construction.

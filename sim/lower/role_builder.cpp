@@ -212,7 +212,11 @@ std::size_t RoleBuilder::place_of(std::uint32_t stage, Action::Kind kind, std::i
 // ---- Values ----
 
 void RoleBuilder::hold(int source, std::int32_t mb, const Placements& where, std::uint32_t tensor) {
-  values_[{source, mb}] = {{where, {tensor}}};
+  values_[{source, mb}] = {{&where, {tensor}}};
+}
+
+std::vector<RoleBuilder::Held>::iterator RoleBuilder::find(std::vector<Held>& held, const Placements& where) {
+  return std::ranges::find_if(held, [&](const Held& each) { return *each.where == where; });
 }
 
 std::uint32_t RoleBuilder::made(int source, std::int32_t mb) const {
@@ -221,12 +225,12 @@ std::uint32_t RoleBuilder::made(int source, std::int32_t mb) const {
 
 std::uint32_t RoleBuilder::bring(int source, std::int32_t mb, const Placements& where) {
   std::vector<Held>& held = values_.at({source, mb});
-  if (const auto here = std::ranges::find(held, where, &Held::where); here != held.end()) return here->value.tensor;
+  if (const auto here = find(held, where); here != held.end()) return here->value.tensor;
   LocalValue value = held.front().value;
   value.exclusive = false;
-  value = redistribution_.move(value, whole_spec(source, mb), held.front().where, where, value_name(source, mb),
+  value = redistribution_.move(value, whole_spec(source, mb), *held.front().where, where, value_name(source, mb),
                                name_of(source), mb);
-  held.push_back({where, value});
+  held.push_back({&where, value});
   return value.tensor;
 }
 
@@ -429,10 +433,10 @@ std::uint32_t RoleBuilder::operand_tensor(int n, std::int32_t mb, const Operand&
 /// Another reader's gradient of the output of node n: those that lie alike are added at once.
 void RoleBuilder::contribute(int n, std::int32_t mb, const Placements& where, LocalValue part) {
   std::vector<Held>& held = gradients_[{n, mb}];
-  if (const auto here = std::ranges::find(held, where, &Held::where); here != held.end())
+  if (const auto here = find(held, where); here != held.end())
     add_up(n, mb, here->value, part);
   else
-    held.push_back({where, part});
+    held.push_back({&where, part});
 }
 
 /// The gradient of all readers, where the node's backward needs it.
@@ -441,15 +445,15 @@ LocalValue RoleBuilder::gradient_of(int n, std::int32_t mb) {
   const Placements& where = placed(n).grad_output;
   std::optional<LocalValue> total;
   for (Held& part : held) {
-    if (part.where != where)
+    if (*part.where != where)
       part.value =
-          redistribution_.move(part.value, whole_spec(n, mb), part.where, where, gradient_name(n, mb), name_of(n), mb);
+          redistribution_.move(part.value, whole_spec(n, mb), *part.where, where, gradient_name(n, mb), name_of(n), mb);
     if (total)
       add_up(n, mb, *total, part.value);
     else
       total = part.value;
   }
-  held = {{where, *total}};
+  held = {{&where, *total}};
   return *total;
 }
 

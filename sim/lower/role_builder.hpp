@@ -29,15 +29,16 @@ class RoleBuilder {
   };
   /// A value as it lies somewhere.
   struct Held {
-    Placements where;
+    const Placements* where;  // the plan's
     LocalValue value;
   };
+  static std::vector<Held>::iterator find(std::vector<Held>& held, const Placements& where);
   using Key = std::pair<int, std::int32_t>;  // node (or kModelInput, kModelTarget), microbatch or kAll
   static constexpr std::int32_t kAll = -1;   // the microbatches together, as an instruction without a microbatch
 
   [[nodiscard]] const Node& node(int n) const { return plan_.model.nodes[static_cast<std::size_t>(n)]; }
-  [[nodiscard]] const OpInstance& op(int n) const { return role_.ops[static_cast<std::size_t>(n)]; }
-  [[nodiscard]] const Signature& signature(int n) const { return role_.signatures[static_cast<std::size_t>(n)]; }
+  [[nodiscard]] const OpInstance& op(int n) const { return role_.parts->ops[static_cast<std::size_t>(n)]; }
+  [[nodiscard]] const Signature& signature(int n) const { return role_.parts->signatures[static_cast<std::size_t>(n)]; }
   [[nodiscard]] const NodePlacements& placed(int n) const { return plan_.placements[static_cast<std::size_t>(n)]; }
   [[nodiscard]] bool plays(int n) const { return role_.plays[static_cast<std::size_t>(n)]; }
   [[nodiscard]] bool needs_grad(int n) const { return n >= 0 && plan_.needs_grad[static_cast<std::size_t>(n)]; }

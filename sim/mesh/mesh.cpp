@@ -1,12 +1,13 @@
 #include "sim/mesh/mesh.hpp"
 
-#include <algorithm>
-
 namespace sim {
 
-std::uint32_t Mesh::ranks() const {
+std::uint32_t Mesh::ranks() const { return ranks_along(~0U); }
+
+std::uint32_t Mesh::ranks_along(std::uint32_t axes_mask) const {
   std::uint32_t count = 1;
-  for (const Axis& axis : axes) count *= axis.size;
+  for (std::size_t axis = 0; axis < axes.size(); ++axis)
+    if (axes_mask >> axis & 1U) count *= axes[axis].size;
   return count;
 }
 
@@ -31,13 +32,12 @@ std::vector<std::uint32_t> Mesh::members(std::uint32_t rank, std::uint32_t axes_
   std::vector<std::uint32_t> found{rank};
   for (std::uint32_t axis = 0; axis < axes.size(); ++axis) {
     if ((axes_mask >> axis & 1U) == 0) continue;
+    const std::uint32_t step = stride(axis), to_first = coordinate(rank, axis) * step;
     std::vector<std::uint32_t> along;
     for (const std::uint32_t member : found)
-      for (std::uint32_t by = 0; by < axes[axis].size; ++by)
-        along.push_back(shifted(member, axis, static_cast<std::int32_t>(by)));
+      for (std::uint32_t c = 0; c < axes[axis].size; ++c) along.push_back(member - to_first + c * step);
     found = std::move(along);
   }
-  std::ranges::sort(found);
   return found;
 }
 

@@ -31,6 +31,8 @@ struct Mesh {
   std::vector<Axis> axes;  // outermost first: the last one's coordinates are neighbouring ranks
 
   [[nodiscard]] std::uint32_t ranks() const;
+  /// How many ranks differ on these axes (bit i: axes[i]) only.
+  [[nodiscard]] std::uint32_t ranks_along(std::uint32_t axes_mask) const;
   [[nodiscard]] std::uint32_t coordinate(std::uint32_t rank, std::uint32_t axis) const;
   /// `by` further along the axis, around its end.
   [[nodiscard]] std::uint32_t shifted(std::uint32_t rank, std::uint32_t axis, std::int32_t by) const;

@@ -184,11 +184,20 @@ std::string Program::label(const Role& role, std::uint32_t i) const {
 }
 
 WorkTable::WorkTable(std::vector<Work>& works) : works_(works) {
-  for (std::uint32_t i = 0; i < works.size(); ++i) index_.emplace(work_key(works[i]), i);
+  for (std::uint32_t i = 0; i < works.size(); ++i) index_.emplace(works[i], i);
+}
+
+bool WorkTable::Before::operator()(const Work& a, const Work& b) const {
+  const auto grads = [](const Work& work) {
+    return work.pass == Pass::backward ? work.grads & (kParameterGrads | ((1U << work.op.inputs.size()) - 1)) : 0;
+  };
+  const std::uint32_t a_grads = grads(a), b_grads = grads(b);
+  return std::tie(a.op.kind, a.pass, a_grads, a.op.inputs, a.op.attributes) <
+         std::tie(b.op.kind, b.pass, b_grads, b.op.inputs, b.op.attributes);
 }
 
 std::uint32_t WorkTable::add(const Work& work) {
-  const auto [entry, is_new] = index_.emplace(work_key(work), static_cast<std::uint32_t>(works_.size()));
+  const auto [entry, is_new] = index_.emplace(work, static_cast<std::uint32_t>(works_.size()));
   if (is_new) works_.push_back(work);
   return entry->second;
 }

@@ -241,7 +241,6 @@ Program program_from_text(std::string_view text);
 class WorkTable {
  public:
   explicit WorkTable(std::vector<Work>& works);
-  /// Writes and looks up the work's key: once per work, not once per instruction.
   std::uint32_t add(const Work& work);
   /// Of an op whose cost depends on the number of elements only: every input is `like`, flat. Cheap enough to be asked
   /// per instruction.
@@ -249,7 +248,11 @@ class WorkTable {
 
  private:
   std::vector<Work>& works_;
-  std::map<std::string, std::uint32_t> index_;
+  /// Equal works have the same work_key; it needn't be written to compare them.
+  struct Before {
+    bool operator()(const Work& a, const Work& b) const;
+  };
+  std::map<Work, std::uint32_t, Before> index_;
   std::map<std::tuple<const OpKind*, Dtype, std::int64_t>, std::uint32_t> elementwise_;  // kind, dtype, elements
 };
 

@@ -280,7 +280,13 @@ class TransferCheck {
         matching_(program),
         places_(program.places()),
         position_(places_.size(), 0),
-        transfers_(matching_.participants.size()) {}
+        transfers_(matching_.participants.size()) {
+    for (const Role& list : program.roles) {
+      std::vector<std::uint32_t>& steps = steps_.emplace_back();
+      for (std::uint32_t i = 0; i < list.size(); ++i)
+        if (is_posted(list.kind[i]) || list.kind[i] == InstructionKind::wait) steps.push_back(i);
+    }
+  }
 
   void run() {
     for (std::uint32_t r = 0; r < places_.size(); ++r) ready_.push_back(r);
@@ -290,7 +296,7 @@ class TransferCheck {
       advance(r);
     }
     for (std::uint32_t r = 0; r < places_.size(); ++r)
-      if (position_[r] < role(r).size()) report_deadlock(r);
+      if (position_[r] < steps(r).size()) report_deadlock(r);
   }
 
  private:
@@ -306,6 +312,7 @@ class TransferCheck {
   };
 
   [[nodiscard]] const Role& role(std::uint32_t rank) const { return program_.roles[places_[rank].role]; }
+  [[nodiscard]] const std::vector<std::uint32_t>& steps(std::uint32_t rank) const { return steps_[places_[rank].role]; }
   [[nodiscard]] std::string at(std::uint32_t rank, std::uint32_t i) const {
     return fmt::format("rank {} instruction {} ({})", rank, i, program_.label(role(rank), i));
   }
@@ -315,10 +322,11 @@ class TransferCheck {
 
   void advance(std::uint32_t rank) {
     const Role& list = role(rank);
-    for (std::uint32_t& i = position_[rank]; i < list.size(); ++i) {
+    for (std::uint32_t& position = position_[rank]; position < steps(rank).size(); ++position) {
+      const std::uint32_t i = steps(rank)[position];
       if (is_posted(list.kind[i])) {
         post(rank, i);
-      } else if (list.kind[i] == InstructionKind::wait) {
+      } else {
         const std::uint32_t awaited = id(rank, list.awaits[i]);
         if (transfers_[awaited].posted < matching_.participants[awaited]) {
           transfers_[awaited].sleepers.push_back(rank);
@@ -416,8 +424,9 @@ class TransferCheck {
     const Role& list = role(first.rank);
     for_each_move(list.collective[first.instruction], n, list.root[first.instruction], [&](const Move& move) {
       const std::int64_t wanted = bytes(move.to, /*reads=*/false, move.block);
-      for (std::uint32_t from = 0; from < n; ++from) {
-        if (!move.is_from(from)) continue;
+      const auto [first_from, last_from] =
+          move.from == kEveryone ? std::pair(0U, n - 1) : std::pair(move.from, move.from);
+      for (std::uint32_t from = first_from; from <= last_from; ++from) {
         const std::int64_t given = bytes(from, /*reads=*/true, move.from_block);
         if (given != wanted)
           throw ConfigError("program: {} gives {} bytes to {}, which expects {}",
@@ -468,14 +477,15 @@ class TransferCheck {
   [[noreturn]] void report_deadlock(std::uint32_t rank) const {
     std::string others;
     for (std::uint32_t r = rank + 1; r < places_.size() && others.size() < 300; ++r)
-      if (position_[r] < role(r).size()) others += "; " + at(r, position_[r]);
-    throw ConfigError("program: deadlock: {} never ends{}", at(rank, position_[rank]), others);
+      if (position_[r] < steps(r).size()) others += "; " + at(r, steps(r)[position_[r]]);
+    throw ConfigError("program: deadlock: {} never ends{}", at(rank, steps(rank)[position_[rank]]), others);
   }
 
   const Program& program_;
   const TransferMatching matching_;
   std::vector<Program::Place> places_;
-  std::vector<std::uint32_t> position_;  // by rank: the instruction that comes next
+  std::vector<std::vector<std::uint32_t>> steps_;  // by role: its posts and waits
+  std::vector<std::uint32_t> position_;            // by rank: which of them comes next
   std::vector<Transfer> transfers_;
   std::deque<std::uint32_t> ready_;
 };

@@ -123,7 +123,7 @@ void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const Grou
   const std::vector<Bucket> buckets = make_buckets(draft, parameters, cycle, group_of);
   std::vector<std::uint32_t> tickets(buckets.size(), kNone);
   const auto fill = [&](const Bucket& bucket, std::size_t i) {
-    const double ranks = cycle.is_mean && mean ? static_cast<double>(layout.mesh.members(0, bucket.of.axes).size()) : 1;
+    const double ranks = cycle.is_mean && mean ? layout.mesh.ranks_along(bucket.of.axes) : 1;
     draft.scaled_copy(bucket.gradients[i], bucket.flat.slices[i], 1.0 / ranks, bucket.label);
   };
   const auto post = [&](std::size_t b) {

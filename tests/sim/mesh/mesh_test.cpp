@@ -28,9 +28,11 @@ TEST(Mesh, MembersDifferOnTheseAxesOnly) {
   EXPECT_EQ(kMesh.members(5, 0b111).size(), 24U);
   // Everybody is in one communicator of each kind.
   for (std::uint32_t mask = 0; mask < 8; ++mask)
-    for (std::uint32_t rank = 0; rank < kMesh.ranks(); ++rank)
+    for (std::uint32_t rank = 0; rank < kMesh.ranks(); ++rank) {
+      EXPECT_EQ(kMesh.members(rank, mask).size(), kMesh.ranks_along(mask));
       for (const std::uint32_t member : kMesh.members(rank, mask))
         EXPECT_EQ(kMesh.members(member, mask), kMesh.members(rank, mask));
+    }
 }
 
 TEST(Mesh, AShiftIsARing) {
