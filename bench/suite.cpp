@@ -1,13 +1,14 @@
-// The Google Benchmark suite: predicted and measured steps of every strategy × model of the tables, and the simulator's
-// own speed.
+// The Google Benchmark suite: predicted and measured steps of every strategy × model of the tables, the simulator's own
+// speed, and how fast programs are made.
 //
 //   build/bin/paragauge_suite --world local --world gloo --benchmark_filter=resnet18
 //       --benchmark_out=suite.csv --benchmark_out_format=csv
 //   build/bin/paragauge_suite --profile cpu.json --benchmark_filter=predicted
 //
 // predicted/… and measured/… report a step's time as manual time, measured the maximum over ranks; every row has the
-// same counters, in plain units (s, B, 1). A case that can't run stays, with its reason. Worlds of processes are
-// spawned; rank 0 drives, the others serve.
+// same counters, in plain units (s, B, 1). simulator/… simulates a step, simulator/lower/… lowers and validates: their
+// instructions_per_s are of all ranks, per second of that. A case that can't run stays, with its reason. Worlds of
+// processes are spawned; rank 0 drives, the others serve.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -72,6 +73,14 @@ void predicted(benchmark::State& state, const Case& what, const std::string& dev
   count(state, what.program, step);
 }
 
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+/// Of the program per second of the benchmark's own time.
+void count_rate(benchmark::State& state) {
+  state.counters["instructions_per_s"] =
+      benchmark::Counter(state.counters["instructions"].value, benchmark::Counter::kIsIterationInvariantRate);
+}
+
 /// How fast the simulator is: instructions per second on one core, nothing shared.
 void simulator(benchmark::State& state, const Case& what) {
   const sim::Cluster cluster = sim::load_cluster("cpu_local", what.strategy.ranks(), what.strategy.ranks());
@@ -79,8 +88,14 @@ void simulator(benchmark::State& state, const Case& what) {
   sim::StepTime step;
   for ([[maybe_unused]] auto _ : state) step = sim::step_time(sim::simulate(what.program, costs, cluster));
   count(state, what.program, step);
-  state.counters["instructions_per_s"] =
-      benchmark::Counter(state.counters["instructions"].value, benchmark::Counter::kIsIterationInvariantRate);
+  count_rate(state);
+}
+
+/// How fast a program is made and validated.
+void lowering(benchmark::State& state, const Case& what) {
+  for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(sim::lower(what.model, what.strategy));
+  count(state, what.program, {kUnknown, kUnknown, kUnknown, kUnknown, kUnknown});
+  count_rate(state);
 }
 
 #ifdef PARAGAUGE_BACKEND
@@ -100,7 +115,6 @@ void peer(benchmark::State& state, const Case& what, bool best, Peers& peers) {
   const auto steps = static_cast<std::uint32_t>(state.max_iterations);
   const Peers::Answer answer = peers.run(what.model, what.strategy, best, 1, steps);
   if (!answer.skipped.empty()) throw sim::RunError("{}", answer.skipped);
-  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
   sim::StepTime mean{0, kUnknown, kUnknown, kUnknown, kUnknown};
   std::size_t i = 0;
   for ([[maybe_unused]] auto _ : state) {
@@ -174,6 +188,14 @@ int run(int argc, char** argv) {
 #endif
       add("simulator", "", simulator);
     }
+  // Many ranks, many microbatches, many roles.
+  for (const auto& [model, strategy] :
+       {std::pair("resnet50,global_batch=1024", "ddp,dp=1024"),
+        std::pair("resnet50,global_batch=256", "pipeline,pp=8,microbatches=16"),
+        std::pair("resnet50,global_batch=256", "hypar,levels=2x2x2x2"),
+        std::pair("vgg16,global_batch=256", "hypar,levels=2x2x2x2,layers=dp/out/in/dp")})
+    add_case(fmt::format("simulator/lower/{}/{}", model, strategy),
+             [=](benchmark::State& state) { lowering(state, Case(model, strategy)); });
   return run_benchmarks(argv[0], app.remaining());
 }
 

@@ -46,6 +46,18 @@ std::vector<Range> all_of(const Shape& shape) {
   return ranges;
 }
 
+/// Leaves what coordinate `at` has of the ranges, by dimension; false: nothing.
+bool cut(std::vector<Range>& ranges, const Placement& placement, const Axis& axis, std::uint32_t at) {
+  if (placement.kind == Kind::rooted && at != (placement.root == kLast ? axis.size - 1 : placement.root)) return false;
+  if (placement.kind != Kind::shard) return true;
+  if (placement.dim >= ranges.size())
+    throw InternalError("placement {} of a tensor with {} dimensions", to_string(placement), ranges.size());
+  Range& range = ranges[placement.dim];
+  const Range mine = part(range.size, placement.unit, axis, at);
+  range = {range.begin + mine.begin, mine.size};
+  return true;
+}
+
 }  // namespace
 
 Placement replicate() { return {}; }
@@ -90,12 +102,8 @@ Range part(std::int64_t size, std::int64_t unit, const Axis& axis, std::uint32_t
 
 std::optional<std::vector<Range>> piece(const Shape& shape, const Placement& placement, const Axis& axis,
                                         std::uint32_t at) {
-  if (placement.kind == Kind::rooted && at != (placement.root == kLast ? axis.size - 1 : placement.root)) return {};
   std::vector<Range> ranges = all_of(shape);
-  if (placement.kind != Kind::shard) return ranges;
-  check_internal(placement.dim < shape.size(), "placement {} of a tensor with {} dimensions", to_string(placement),
-                 shape.size());
-  ranges[placement.dim] = part(shape[placement.dim], placement.unit, axis, at);
+  if (!cut(ranges, placement, axis, at)) return {};
   return ranges;
 }
 
@@ -104,14 +112,8 @@ std::optional<std::vector<Range>> piece(const Shape& shape, const std::vector<Pl
   check_internal(placements.size() == mesh.axes.size(), "{} placements on {} axes", placements.size(),
                  mesh.axes.size());
   std::vector<Range> ranges = all_of(shape);
-  for (std::uint32_t axis = 0; axis < mesh.axes.size(); ++axis) {
-    Shape rest;
-    for (const Range& range : ranges) rest.push_back(range.size);
-    const auto cut = piece(rest, placements[axis], mesh.axes[axis], mesh.coordinate(rank, axis));
-    if (!cut) return {};
-    for (std::size_t dim = 0; dim < ranges.size(); ++dim)
-      ranges[dim] = {ranges[dim].begin + (*cut)[dim].begin, (*cut)[dim].size};
-  }
+  for (std::uint32_t axis = 0; axis < mesh.axes.size(); ++axis)
+    if (!cut(ranges, placements[axis], mesh.axes[axis], mesh.coordinate(rank, axis))) return {};
   return ranges;
 }
 
