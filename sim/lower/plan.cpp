@@ -138,29 +138,49 @@ std::optional<TensorSpec> Plan::local(const TensorSpec& whole_spec, const Placem
 /// Ops are cut along one axis after the other, those of ranks with the same coordinates on the outer axes together.
 class Plan::Cuts {
  public:
-  explicit Cuts(const Plan& plan) : plan_(plan) {}
-
-  /// `at`: coordinates on the outermost axes, at least one. Which stage it is makes no difference. Without signatures.
-  const std::shared_ptr<Parts>& at(std::vector<std::uint32_t> at) {
-    const std::size_t axis = at.size() - 1;
-    if (plan_.stage_axis <= axis) at[plan_.stage_axis] = 0;
-    std::shared_ptr<Parts>& parts = known_[at];
-    if (parts) return parts;
-    std::vector<OpInstance> ops = plan_.whole;
-    if (axis > 0) ops = this->at({at.begin(), at.end() - 1})->ops;
-    for (std::size_t n = 0; n < ops.size(); ++n) {
-      const std::string& rule = plan_.layout.play[n][axis].rule;
-      if (rule.empty()) continue;
-      ops[n] = naming(plan_.model, n, [&] {
-        return part_of(ops[n], rule_of(ops[n], rule), plan_.layout.mesh.axes[axis], at[axis]);
-      });
-    }
-    return parts = std::make_shared<Parts>(Parts{std::move(ops), {}});
+  explicit Cuts(const Plan& plan) : plan_(plan) {
+    known_[{}].parts = std::make_shared<Parts>(Parts{plan.whole, plan.whole_signatures});
   }
 
+  /// `at`: coordinates on all axes. Which stage it is makes no difference. The signatures may be missing.
+  const std::shared_ptr<Parts>& at(const std::vector<std::uint32_t>& at) { return cut(at).parts; }
+
  private:
+  struct Cut {
+    std::shared_ptr<Parts> parts;
+    std::vector<Rule> rules;  // by node, along the next axis; nameless: not asked for yet
+  };
+
+  /// `at`: on the outermost axes.
+  Cut& cut(std::vector<std::uint32_t> at) {
+    if (plan_.stage_axis < at.size()) at[plan_.stage_axis] = 0;
+    Cut& here = known_[at];
+    if (here.parts) return here;
+    const std::size_t axis = at.size() - 1;
+    const std::uint32_t coordinate = at.back();
+    at.pop_back();
+    Cut& outer = cut(at);
+    const std::vector<std::vector<Layout::Play>>& play = plan_.layout.play;
+    if (std::ranges::all_of(play, [&](const auto& of_node) { return of_node[axis].rule.empty(); })) {
+      here.parts = outer.parts;
+      return here;
+    }
+    std::vector<OpInstance> ops = outer.parts->ops;
+    outer.rules.resize(ops.size());
+    for (std::size_t n = 0; n < ops.size(); ++n) {
+      if (play[n][axis].rule.empty()) continue;
+      Rule& rule = outer.rules[n];
+      ops[n] = naming(plan_.model, n, [&] {
+        if (rule.name.empty()) rule = rule_of(ops[n], play[n][axis].rule);
+        return part_of(ops[n], rule, plan_.layout.mesh.axes[axis], coordinate);
+      });
+    }
+    here.parts = std::make_shared<Parts>(Parts{std::move(ops), {}});
+    return here;
+  }
+
   const Plan& plan_;
-  std::map<std::vector<std::uint32_t>, std::shared_ptr<Parts>> known_;  // by coordinates
+  std::map<std::vector<std::uint32_t>, Cut> known_;  // by coordinates
 };
 
 RolePlan Plan::role_of(const std::vector<std::uint32_t>& at, Cuts& cuts) const {
