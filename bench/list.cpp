@@ -6,6 +6,7 @@
 #include "sim/cost/cost_model.hpp"
 #include "sim/error.hpp"
 #include "sim/model/model.hpp"
+#include "sim/plan/method.hpp"
 #include "sim/strategy/schedule/schedule.hpp"
 #include "sim/strategy/strategy.hpp"
 #include "sim/text/spec.hpp"
@@ -29,6 +30,7 @@ int list(const Options& /*options*/) {
     return fmt::format("{}; keys: {}", kind.description, fmt::join(kind.keys, ", "));
   });
   section("schedules", sim::schedule_table(), [](const sim::ScheduleKind& kind) { return kind.equation; });
+  section("plan methods", sim::method_table(), [](const sim::Method& method) { return method.description; });
   section("cost models", sim::cost_model_table(), [](const sim::CostModelKind& kind) { return kind.equation; });
   section("collective algorithms", sim::collective_table(), [](const auto& kind) { return kind.equation; });
   section("op kinds", sim::op_table(), [](const sim::OpKind& kind) { return kind.equation; });

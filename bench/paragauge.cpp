@@ -18,6 +18,7 @@
 #include "sim/cluster/world.hpp"
 #include "sim/cost/cost_model.hpp"
 #include "sim/error.hpp"
+#include "sim/plan/method.hpp"
 #include "sim/strategy/strategy.hpp"
 #include "sim/text/file.hpp"
 #ifdef PARAGAUGE_BACKEND
@@ -160,6 +161,8 @@ void add_plan(CLI::App* command, Options& options) {
   text(command, "-c,--cluster", options.cluster,
        "on what: a cluster of the catalog or a .json file; this machine unless given");
   add_world(command, options.machine);
+  text(command, "--method", options.method, fmt::format("how to look for strategies: {}", sim::method_table().names()))
+      ->capture_default_str();
   number(command, "--devices", options.plan_devices, 1, 1'048'576, "how many of its devices; all unless given");
   number(command, "--memory", options.memory_GiB, 0.001, 1e6, "GiB of each device; what it has unless given");
   number(command, "--top", options.top, 1, 10'000, "strategies to show");
@@ -270,7 +273,8 @@ constexpr std::array kCommands{
             add_plan,
             "Examples:\n"
             "  paragauge plan -m resnet50,global_batch=256 -c dgx_a100\n"
-            "  paragauge plan -m convnet --devices 2 -w gloo --measure 3",
+            "  paragauge plan -m vgg16,global_batch=256 -c dgx_a100 --method hypar\n"
+            "  paragauge plan -m convnet --devices 2 -w gloo --method layers --measure 2",
             check_plan},
     Command{"measure", "Runs steps on this machine, and with --verify checks their results", measure, add_measure,
             "Examples:\n"

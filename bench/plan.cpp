@@ -9,11 +9,11 @@
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
+#include "sim/plan/method.hpp"
 #include "sim/report/answer.hpp"
 #include "sim/report/console.hpp"
 #include "sim/report/report.hpp"
 #include "sim/simulate/forecast.hpp"
-#include "sim/strategy/candidates.hpp"
 #include "sim/text/file.hpp"
 
 namespace bench {
@@ -59,6 +59,11 @@ Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, sim::Cl
   return choice;
 }
 
+/// What the method chooses by: the forecasts themselves.
+sim::Estimate estimate_of(const Choice& choice) {
+  return {.fits = choice.fits(), .step_s = choice.step_s, .needed_bytes = choice.cell.memory.needed().value_or(0)};
+}
+
 std::int64_t needed(const Choice& choice) { return choice.cell.memory.needed().value_or(0); }
 
 /// What fits first, by time; where nothing does, by what it needs.
@@ -92,17 +97,31 @@ int plan(const Options& options) {
   if (!options.profile.empty()) profile = sim::load_profile(options.profile);
   const std::uint32_t devices = devices_of(options);
   const sim::Model model = sim::load_model(options.subject.models.at(0));
+  const sim::Method& method = sim::method_table().at(options.method);
   std::vector<Choice> choices;
-  for (const sim::Strategy& strategy : sim::candidate_strategies(model, devices))
-    for (const sim::Cluster& cluster : clusters_of(options, strategy.ranks()))
-      choices.push_back(choice_of(model, strategy, cluster, options, profile ? &*profile : nullptr));
+  std::string words;
+  for (std::size_t world = 0; world < clusters_of(options, devices).size(); ++world) {
+    const auto forecast = [&](const sim::Strategy& strategy) {
+      const sim::Cluster cluster = clusters_of(options, strategy.ranks()).at(world);
+      return choice_of(model, strategy, cluster, options, profile ? &*profile : nullptr);
+    };
+    const auto estimate = [&](const sim::Strategy& strategy) { return estimate_of(forecast(strategy)); };
+    const sim::Proposal proposal = method.propose({model, devices, estimate});
+    if (words.find(proposal.words) == std::string::npos) words += proposal.words;
+    for (const sim::Strategy& strategy : proposal.strategies) choices.push_back(forecast(strategy));
+  }
+  if (choices.empty() && !options.is_only_a_rank) fmt::print("{}", words);
+  if (choices.empty() && options.measure == 0) return 0;
+  if (choices.empty()) throw sim::ConfigError("plan: nothing of that can be played, so there is nothing to measure");
   put_best_first(choices);
 
   sim::Result result;
   result.kind = "plan";
-  result.sessions.push_back(
-      {.context = {
-           {"command", "plan"}, {"profile", options.profile}, {"cluster", options.cluster}, {"devices", devices}}});
+  result.sessions.push_back({.context = {{"command", "plan"},
+                                         {"method", options.method},
+                                         {"profile", options.profile},
+                                         {"cluster", options.cluster},
+                                         {"devices", devices}}});
   std::vector<std::string> best;
   for (const Choice& choice : choices) {
     if (result.cells.size() == options.top || !(choice.fits() || result.cells.empty())) break;
@@ -112,6 +131,7 @@ int plan(const Options& options) {
   if (!options.is_only_a_rank) {
     const std::optional<sim::TrackRecord> record = track_record();
     const sim::Answer answer = sim::answer_of(result, record ? &*record : nullptr);
+    if (!words.empty()) fmt::print("{}\n", words);
     fmt::print("{}\n{}{}\n", answer.table, answer.words,
                fmt::join(sim::wrap(sim::printable(rest_text(choices, result.cells.size())), ' ', 100), "\n"));
     if (!options.json.empty()) sim::save_result(options.json, result);

@@ -17,7 +17,7 @@ forbid() {
   fi
 }
 # The folders of sim as the data flows: each may include itself, those before it, and the words on top (sim/*.hpp).
-flow=(text mesh model strategy cluster program lower cost simulate calibrate report)
+flow=(text mesh model strategy cluster program lower cost simulate calibrate plan report)
 for ((i = 0; i < ${#flow[@]}; ++i)); do
   later=$(IFS='|'; echo "${flow[*]:i+1}")
   [[ -z $later ]] || forbid "sim/${flow[i]}" "sim/($later)/"

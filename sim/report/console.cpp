@@ -32,14 +32,21 @@ std::size_t display_width(std::string_view text) {
 }
 
 std::vector<std::string> wrap(std::string_view text, char separator, std::size_t width) {
+  constexpr char kFiner = '+';  // between a strategy's choices
   std::vector<std::string> lines{""};
   while (!text.empty()) {
     const std::string_view piece = text.substr(0, std::min(text.find(separator), text.size() - 1) + 1);
     const std::size_t blank = piece.ends_with(' ') ? 1 : 0;  // at the end of a line it doesn't show
     if (!lines.back().empty() && display_width(lines.back()) + display_width(piece) - blank > width)
       lines.emplace_back();
-    lines.back() += piece;
     text.remove_prefix(piece.size());
+    if (separator != kFiner && display_width(piece) - blank > width) {
+      std::vector<std::string> parts = wrap(piece, kFiner, width);
+      lines.back() = parts[0];
+      lines.insert(lines.end(), parts.begin() + 1, parts.end());
+    } else {
+      lines.back() += piece;
+    }
   }
   for (std::string& line : lines) line.erase(line.find_last_not_of(' ') + 1);
   return lines;

@@ -3,6 +3,7 @@
 // no weights follows its input, and after `in`, whose output is a sum, what comes next. The last part takes the rest.
 //
 //   hypar,levels=2x2,layers=dp+in/out+in     2 × 2 devices; a choice for each layer, levels apart
+//   hypar,layers=16*dp+3*in                  VGG-19 on two devices: convolutions by samples, the rest by channels
 //   hypar,levels=3,layers=in,form=rooted     all layers alike; sums at the first device, then to all, as in the reference
 #include <algorithm>
 

@@ -27,6 +27,36 @@ std::vector<std::string> cut_names(const SpecText& text, const Model& model) {
   return split(given, '+');
 }
 
+/// dp+3*in: dp+in+in+in.
+std::vector<std::string> read_choices(const std::string& text, std::string_view given) {
+  constexpr std::int64_t kMost = 10'000;
+  std::vector<std::string> choices;
+  for (const std::string& item : split(text, '+')) {
+    const std::size_t star = item.find('*');
+    const bool is_repeated = star != std::string::npos;
+    const std::int64_t times =
+        is_repeated ? SpecText("layers=" + item.substr(0, star), "strategy").integer("layers", 1, 1, kMost) : 1;
+    choices.insert(choices.end(), static_cast<std::size_t>(times), is_repeated ? item.substr(star + 1) : item);
+    if (std::ssize(choices) > kMost) throw ConfigError("strategy '{}': more than {} layers", given, kMost);
+  }
+  return choices;
+}
+
+/// The inverse: three alike or more are counted.
+std::string text_of(const std::vector<std::string>& choices) {
+  constexpr std::ptrdiff_t kCounted = 3;
+  std::vector<std::string> items;
+  for (auto begin = choices.begin(); begin != choices.end();) {
+    const auto end = std::find_if(begin, choices.end(), [&](const std::string& choice) { return choice != *begin; });
+    if (end - begin >= kCounted)
+      items.push_back(fmt::format("{}*{}", end - begin, *begin));
+    else
+      items.insert(items.end(), begin, end);
+    begin = end;
+  }
+  return fmt::to_string(fmt::join(items, "+"));
+}
+
 /// levels=2x2, layers=dp+in/out+in: what isn't given is one level of two, and dp.
 void read_levels(const SpecText& text, std::string_view given, Strategy& s) {
   std::uint64_t ranks = 1;
@@ -37,7 +67,8 @@ void read_levels(const SpecText& text, std::string_view given, Strategy& s) {
     if (s.levels.size() > 8 || ranks > 1 << 20)
       throw ConfigError("strategy '{}': levels must be at most 8, of at most {} ranks together", given, 1 << 20);
   }
-  for (const std::string& level : split(text.text("layers").value_or("dp"), '/')) s.layers.push_back(split(level, '+'));
+  for (const std::string& level : split(text.text("layers").value_or("dp"), '/'))
+    s.layers.push_back(read_choices(level, given));
   if (s.layers.size() == 1) s.layers.resize(s.levels.size(), s.layers[0]);
   if (s.layers.size() != s.levels.size())
     throw ConfigError("strategy '{}': layers for {} levels, but {} levels; give one list for all or one for each",
@@ -67,7 +98,7 @@ std::string Strategy::text() const {
   if (!broadcast_buffers) text += ",broadcast_buffers=0";
   if (levels.empty()) return text;
   std::vector<std::string> by_level;
-  for (const auto& choices : layers) by_level.push_back(fmt::to_string(fmt::join(choices, "+")));
+  for (const auto& choices : layers) by_level.push_back(text_of(choices));
   return text + fmt::format(",levels={},layers={}{}", fmt::join(levels, "x"), fmt::join(by_level, "/"),
                             rooted ? ",form=rooted" : "");
 }

@@ -56,7 +56,7 @@ const Table<StrategyKind>& strategy_table();
 
 /// Keys: dp, pp, schedule, microbatches or split_size (samples per microbatch), cut (a preset of the model, `balanced`,
 /// or node names joined by '+'), first_bucket_MiB, bucket_MiB, overlap (0 or 1), broadcast_buffers (0 or 1), levels (2x2),
-/// layers (choices joined by '+', levels by '/'), form (derived or rooted).
+/// layers (choices joined by '+', 3*dp for dp+dp+dp, levels by '/'), form (derived or rooted).
 /// ConfigError when the text is wrong or the model's global_batch can't be divided so.
 Strategy parse_strategy(std::string_view text, const Model& model);
 

@@ -49,7 +49,7 @@ const Table<StrategyKind>& strategy_table() {
        {.name = "hypar",
         .description =
             "HyPar: each layer, on each level of devices, cut by samples (dp), input (in) or output channels (out)",
-        .example = "hypar,levels=2,layers=in",
+        .example = "hypar,levels=2,layers=out",
         .keys = {"levels", "layers", "form"},
         .layout = hypar},
        // What a text without a preset's name means: "dp=2,pp=2,microbatches=4".

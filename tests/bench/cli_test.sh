@@ -41,11 +41,24 @@ grep -q '96 of 129 candidates fit; the 8 fastest are shown' "$scratch/out" || { 
 [[ $(wc -L <"$scratch/out") -le 100 ]] || { echo "plan prints lines of more than 100 columns"; failed=1; }
 accepts plan -m convnet -c dgx_a100 --memory 0.001
 grep -q '^0 of [0-9]* candidates fit; what needs least is shown' "$scratch/out" || { echo "plan doesn't say what needs least"; failed=1; }
+accepts plan -m vgg16,global_batch=256 -c dgx_a100_pair --method hypar
+grep -q 'HyPar.s model: 2.13 GB; all dp 16.6 GB; all in 275 GB' "$scratch/out" || { echo "plan doesn't say what HyPar communicates"; failed=1; }
+grep -q '^classifier.0 .* in in in in$' "$scratch/out" || { echo "plan doesn't show HyPar's choices"; failed=1; }
+chosen=$(grep -o '^hypar,levels=2x2x2x2,layers=13\*dp+3\*in[^ ]*' "$scratch/out")
+accepts predict -m vgg16,global_batch=256 -s "$chosen" -c dgx_a100_pair
+accepts plan -m convnet -c dgx_a100 --devices 4 --method layers --json "$scratch/layers.json"
+grep -q 'devices tried; no single change makes the best one better$' "$scratch/out" || { echo "plan doesn't say what it tried"; failed=1; }
+[[ $(wc -L <"$scratch/out") -le 100 ]] || { echo "plan prints lines of more than 100 columns"; failed=1; }
+grep -q '"method":"layers"' "$scratch/layers.json" || { echo "a plan's file doesn't say the method"; failed=1; }
+accepts plan -m resnet18,image=64,global_batch=64 -c dgx_a100 --devices 2 --method layers
+[[ $(wc -L <"$scratch/out") -le 100 ]] || { echo "plan prints lines of more than 100 columns"; failed=1; }
+accepts plan -m lenet_c -c dgx_a100_pair --method layers --memory 0.001
+grep -q '^0 of [0-9]* candidates fit; what needs least is shown' "$scratch/out" || { echo "plan doesn't say what needs least"; failed=1; }
 accepts predict -m convnet -s ddp -w gloo --network 100mbit
 grep -q 'gloo@100mbit' "$scratch/out" || { echo "predict doesn't know the network"; failed=1; }
 accepts predict -m toy_mlp -s dp=2,pp=2,microbatches=2 -c dgx_a100 --program
 
-refuses "unknown model 'resnet51'; known: convnet" describe resnet51
+refuses "unknown model 'resnet51'; known: alexnet_tower, cifar_c, convnet" describe resnet51
 refuses "unknown key 'img'; known: image" describe resnet50,img=128
 refuses "image=0 must be a whole number from 1" describe resnet50,image=0
 refuses "unknown strategy 'zero'; known: single, model_parallel" predict -m convnet -s zero
@@ -58,6 +71,12 @@ refuses "network=fast must be a number with kbit, mbit or gbit" predict -m convn
 refuses "network=1gbit is for ranks that are processes" predict -m convnet -s ddp -w local --network 1gbit
 refuses "--devices 9 but 'dgx_a100' has 8" plan -m convnet -c dgx_a100 --devices 9
 refuses "can't be combined with --measure" plan -m convnet -c dgx_a100 --measure 2
+refuses "unknown method 'magic'; known: candidates, hypar, layers" plan -m convnet -c dgx_a100 --method magic
+refuses "their number must be 2, 4, 8, … 256; found 6" plan -m convnet -c dgx_a100 --devices 6 --method hypar
+refuses "model 'resnet18' is no chain: node 'layer1.0.add' reads" plan -m resnet18 -c dgx_a100 --method hypar
+refuses "2 devices or more, found 1" plan -m convnet -c dgx_a100 --devices 1 --method layers
+refuses "model 'toy_mlp_r2' can't be cut into parts for 8 devices: " plan -m toy_mlp_r2,global_batch=1 -c dgx_a100 --method layers
+refuses "layers=0 must be a whole number from 1" predict -m convnet -s "hypar,layers=0*dp"
 refuses "unknown cluster 'dgx'; known: cpu_gloo" predict -m convnet -s single -c dgx
 refuses "unknown cost model 'magic'; known: analytic, fitted, profiled" predict -m convnet -s single --cost-model magic
 refuses "unknown schedule 'zigzag'; known: gpipe" predict -m convnet -s pipeline,schedule=zigzag
@@ -75,6 +94,8 @@ if "$paragauge" list | grep -q 'built without LibTorch'; then
 else
   accepts measure -m toy_mlp -s single -s ddp -w local --steps 2
   accepts compare -m toy_mlp,timing=tutorial -s single -s pipeline,microbatches=4 -w local --rounds 1
+  accepts plan -m toy_mlp --devices 2 -w local --method layers --measure 1
+  grep -q 'measured' "$scratch/out" || { echo "plan doesn't run its choice"; failed=1; }
   accepts calibrate -m toy_mlp -s ddp -w local --rounds 1 -o "$scratch/profile.json"
   accepts predict -m toy_mlp -s ddp -w local --cost-model profiled --profile "$scratch/profile.json"
   accepts calibrate -m toy_mlp,global_batch=6 -m toy_mlp,global_batch=7 -s single -w local --rounds 1 -o "$scratch/two.json"

@@ -102,6 +102,7 @@ inline std::vector<std::string> strategy_texts(const Model& model) {
     for (const ScheduleKind& schedule : schedule_table()) add("schedule", std::string(schedule.name), false);
     add("levels", "2x2", false);
     add("layers", "out");
+    if (model.input[0] > 1) add("layers", "in", false);  // one channel can't be cut
     add("form", "rooted");
     add("microbatches", "2");
     add("split_size", "2", false);

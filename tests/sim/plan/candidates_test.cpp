@@ -1,4 +1,4 @@
-#include "sim/strategy/candidates.hpp"
+#include "sim/plan/candidates.hpp"
 
 #include <algorithm>
 #include <set>

@@ -1,4 +1,4 @@
-#include "sim/strategy/candidates.hpp"
+#include "sim/plan/candidates.hpp"
 
 #include <algorithm>
 #include <set>
@@ -6,6 +6,7 @@
 
 #include "sim/error.hpp"
 #include "sim/model/op/rule.hpp"
+#include "sim/plan/method.hpp"
 #include "sim/strategy/layout.hpp"
 #include "sim/strategy/schedule/schedule.hpp"
 
@@ -53,26 +54,29 @@ void add_texts(const StrategyKind& kind, std::uint32_t dp, std::uint32_t pp, con
   }
 }
 
-/// Every node's sizes can be cut as the layout wants.
-bool can_be_cut(const Model& model, const Strategy& strategy) {
+}  // namespace
+
+std::string obstacle(const Model& model, const Strategy& strategy) {
   try {
     const Layout layout = layout_of(model, strategy);
     const std::vector<OpInstance> ops = model.instances(model.global_batch / layout.microbatches);
     for (std::size_t n = 0; n < ops.size(); ++n)
       for (const bool last : {false, true}) {
         OpInstance op = ops[n];
-        for (std::size_t axis = 0; axis < layout.mesh.axes.size(); ++axis)
-          if (const std::string& rule = layout.play[n][axis].rule; !rule.empty())
-            op = part_of(op, rule_of(op, rule), layout.mesh.axes[axis], last ? layout.mesh.axes[axis].size - 1 : 0);
-        static_cast<void>(op.signature());
+        try {
+          for (std::size_t axis = 0; axis < layout.mesh.axes.size(); ++axis)
+            if (const std::string& rule = layout.play[n][axis].rule; !rule.empty())
+              op = part_of(op, rule_of(op, rule), layout.mesh.axes[axis], last ? layout.mesh.axes[axis].size - 1 : 0);
+          static_cast<void>(op.signature());
+        } catch (const ConfigError& error) {
+          return fmt::format("node '{}': {}", model.nodes[n].name, error.what());
+        }
       }
-  } catch (const ConfigError&) {
-    return false;
+  } catch (const ConfigError& error) {
+    return error.what();
   }
-  return true;
+  return "";
 }
-
-}  // namespace
 
 std::vector<Strategy> candidate_strategies(const Model& model, std::uint32_t devices) {
   Endings texts;
@@ -86,9 +90,13 @@ std::vector<Strategy> candidate_strategies(const Model& model, std::uint32_t dev
   std::set<std::string> seen;
   for (const std::string& text : texts)
     if (Strategy strategy = parse_strategy(text, model);
-        seen.insert(strategy.text()).second && can_be_cut(model, strategy))
+        seen.insert(strategy.text()).second && obstacle(model, strategy).empty())
       strategies.push_back(std::move(strategy));
   return strategies;
+}
+
+Proposal propose_candidates(const PlanQuestion& question) {
+  return {.strategies = candidate_strategies(question.model, question.devices)};
 }
 
 }  // namespace sim

@@ -1,0 +1,58 @@
+// How `plan` looks for strategies. A method is a file of this folder and a row of table.cpp.
+//
+//   const auto step_of = [](const Strategy& s) { return Estimate{.step_s = 1.0 / s.ranks()}; };
+//   const Proposal proposal = method_table().at("layers").propose({model, 4, step_of});
+//   fmt::print("{}{}\n", proposal.words, proposal.strategies.at(0).text());
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/model/model.hpp"
+#include "sim/strategy/strategy.hpp"
+#include "sim/table.hpp"
+
+namespace sim {
+
+/// What a strategy is chosen by.
+struct Estimate {
+  bool fits = true;  // into its devices' memory
+  double step_s = 0;
+  std::int64_t needed_bytes = 0;  // of the fullest memory
+
+  /// What fits first, by time; what doesn't, by what it needs.
+  [[nodiscard]] bool is_better_than(const Estimate& other) const {
+    if (fits != other.fits) return fits;
+    return fits ? step_s < other.step_s : needed_bytes < other.needed_bytes;
+  }
+};
+
+struct PlanQuestion {
+  const Model& model;
+  std::uint32_t devices = 1;
+  /// On the machine in question; ConfigError where the strategy can't be played.
+  std::function<Estimate(const Strategy&)> estimate;
+};
+
+struct Proposal {
+  std::vector<Strategy> strategies;  // each can be played; the caller forecasts and ranks them
+  std::string words;                 // whole lines: what the method knows beside that; may be empty
+};
+
+struct Method {
+  std::string_view name;
+  std::string_view description;  // one line
+  /// ConfigError where the method isn't for such a model or so many devices.
+  Proposal (*propose)(const PlanQuestion&) = nullptr;
+};
+const Table<Method>& method_table();
+
+// The rows of method_table.
+Proposal propose_candidates(const PlanQuestion& question);
+Proposal propose_hypar(const PlanQuestion& question);
+Proposal propose_layers(const PlanQuestion& question);
+
+}  // namespace sim

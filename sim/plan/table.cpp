@@ -1,0 +1,22 @@
+#include <array>
+
+#include "sim/plan/method.hpp"
+
+namespace sim {
+
+const Table<Method>& method_table() {
+  static const std::array<Method, 3> methods{
+      {{.name = "candidates",
+        .description = "every strategy with every degree that divides; HyPar's layers all cut alike",
+        .propose = propose_candidates},
+       {.name = "hypar",
+        .description = "HyPar's dynamic programming: for each layer and level what communicates least",
+        .propose = propose_hypar},
+       {.name = "layers",
+        .description = "for each layer and level what takes least time by forecast, and fits",
+        .propose = propose_layers}}};
+  static const Table<Method> table("method", methods);
+  return table;
+}
+
+}  // namespace sim
