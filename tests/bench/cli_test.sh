@@ -75,7 +75,8 @@ refuses "unknown method 'magic'; known: candidates, hypar, layers" plan -m convn
 refuses "their number must be 2, 4, 8, … 256; found 6" plan -m convnet -c dgx_a100 --devices 6 --method hypar
 refuses "model 'resnet18' is no chain: node 'layer1.0.add' reads" plan -m resnet18 -c dgx_a100 --method hypar
 refuses "2 devices or more, found 1" plan -m convnet -c dgx_a100 --devices 1 --method layers
-refuses "model 'toy_mlp_r2' can't be cut into parts for 8 devices: " plan -m toy_mlp_r2,global_batch=1 -c dgx_a100 --method layers
+echo '{"format": "paragauge-model-1", "name": "tiny", "input": [2], "target": {"classes": 2}, "optimizer": {"kind": "sgd", "lr": 1}, "loss": "cross_entropy", "nodes": [{"name": "fc", "op": "linear", "out_features": 2}]}' >"$scratch/tiny.json"
+refuses "model 'tiny' can't be cut into parts for 8 devices: " plan -m "$scratch/tiny.json" -c dgx_a100 --method layers
 refuses "layers=0 must be a whole number from 1" predict -m convnet -s "hypar,layers=0*dp"
 refuses "unknown cluster 'dgx'; known: cpu_gloo" predict -m convnet -s single -c dgx
 refuses "unknown cost model 'magic'; known: analytic, fitted, profiled" predict -m convnet -s single --cost-model magic
