@@ -60,7 +60,7 @@ Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, sim::Cl
 }
 
 /// What the method chooses by: the forecasts themselves.
-sim::Estimate estimate_of(const Choice& choice) {
+sim::PlanEstimate estimate_of(const Choice& choice) {
   return {.fits = choice.fits(), .step_s = choice.step_s, .needed_bytes = choice.cell.memory.needed().value_or(0)};
 }
 

@@ -37,7 +37,7 @@ bool is_better(const std::optional<EstimatedStrategy>& a, const std::optional<Es
 
 }  // namespace
 
-LayerSearch::LayerSearch(const Model& model, std::function<Estimate(const Strategy&)> estimate)
+LayerSearch::LayerSearch(const Model& model, std::function<PlanEstimate(const Strategy&)> estimate)
     : model_(model), estimate_(std::move(estimate)) {
   layers_ = static_cast<std::size_t>(std::ranges::count_if(model.nodes, [](const Node& n) { return n.kind->matrix; }));
   if (layers_ == 0) throw ConfigError("model '{}' has no layer with weights to choose for", model.name);

@@ -1,6 +1,6 @@
 // For each layer and level the choice (dp, in, out) that is best by an estimate, such as the forecast step time.
 //
-//   LayerSearch search(model, [](const Strategy& s) { return Estimate{.step_s = 1.0 / s.ranks()}; });
+//   LayerSearch search(model, [](const Strategy& s) { return PlanEstimate{.step_s = 1.0 / s.ranks()}; });
 //   const auto found = search.descend(parse_strategy("hypar,levels=2x2,layers=dp", model));
 //   if (found) fmt::print("{} of {}\n", found->strategy.text(), search.tried());
 //
@@ -19,12 +19,12 @@ namespace sim {
 
 struct EstimatedStrategy {
   Strategy strategy;
-  Estimate estimate;
+  PlanEstimate estimate;
 };
 
 class LayerSearch {
  public:
-  LayerSearch(const Model& model, std::function<Estimate(const Strategy&)> estimate);
+  LayerSearch(const Model& model, std::function<PlanEstimate(const Strategy&)> estimate);
 
   /// Changes one layer on one level at a time to what is better, until no such change is. Nothing if the start can't be
   /// played.
@@ -40,10 +40,10 @@ class LayerSearch {
 
  private:
   const Model& model_;
-  std::function<Estimate(const Strategy&)> estimate_;
-  std::size_t layers_ = 0;                                // with weights
-  std::map<std::string, std::optional<Estimate>> known_;  // by text
-  std::string obstacle_;                                  // why the last one that couldn't be played couldn't
+  std::function<PlanEstimate(const Strategy&)> estimate_;
+  std::size_t layers_ = 0;                                    // with weights
+  std::map<std::string, std::optional<PlanEstimate>> known_;  // by text
+  std::string obstacle_;                                      // why the last one that couldn't be played couldn't
 };
 
 }  // namespace sim

@@ -1,6 +1,6 @@
 // How `plan` looks for strategies. A method is a file of this folder and a row of table.cpp.
 //
-//   const auto step_of = [](const Strategy& s) { return Estimate{.step_s = 1.0 / s.ranks()}; };
+//   const auto step_of = [](const Strategy& s) { return PlanEstimate{.step_s = 1.0 / s.ranks()}; };
 //   const Proposal proposal = method_table().at("layers").propose({model, 4, step_of});
 //   fmt::print("{}{}\n", proposal.words, proposal.strategies.at(0).text());
 #pragma once
@@ -18,13 +18,13 @@
 namespace sim {
 
 /// What a strategy is chosen by.
-struct Estimate {
+struct PlanEstimate {
   bool fits = true;  // into its devices' memory
   double step_s = 0;
   std::int64_t needed_bytes = 0;  // of the fullest memory
 
   /// What fits first, by time; what doesn't, by what it needs.
-  [[nodiscard]] bool is_better_than(const Estimate& other) const {
+  [[nodiscard]] bool is_better_than(const PlanEstimate& other) const {
     if (fits != other.fits) return fits;
     return fits ? step_s < other.step_s : needed_bytes < other.needed_bytes;
   }
@@ -34,7 +34,7 @@ struct PlanQuestion {
   const Model& model;
   std::uint32_t devices = 1;
   /// On the machine in question; ConfigError where the strategy can't be played.
-  std::function<Estimate(const Strategy&)> estimate;
+  std::function<PlanEstimate(const Strategy&)> estimate;
 };
 
 struct Proposal {

@@ -12,11 +12,11 @@ using testing::message_of;
 using testing::plain_cluster;
 
 /// By forecast, on links of this rate.
-std::function<Estimate(const Strategy&)> forecast_on(const Model& model, double link_GBps) {
+std::function<PlanEstimate(const Strategy&)> forecast_on(const Model& model, double link_GBps) {
   return [&model, link_GBps](const Strategy& strategy) {
     Cluster cluster = plain_cluster(strategy.ranks());
     cluster.link.bandwidth = cluster.inter_node.bandwidth = gigabytes_per_second(link_GBps);
-    return Estimate{.step_s = forecast(lower(model, strategy), cluster, "analytic").step.step_s};
+    return PlanEstimate{.step_s = forecast(lower(model, strategy), cluster, "analytic").step.step_s};
   };
 }
 
@@ -90,7 +90,7 @@ TEST(LayerSearch, MemoryComesFirst) {
   for (const bool some_fit : {true, false}) {
     const auto estimate = [&](const Strategy& strategy) {
       const bool is_out = strategy.text().ends_with("layers=out");
-      return Estimate{.fits = some_fit && is_out, .step_s = is_out ? 9.0 : 1.0, .needed_bytes = is_out ? 10 : 20};
+      return PlanEstimate{.fits = some_fit && is_out, .step_s = is_out ? 9.0 : 1.0, .needed_bytes = is_out ? 10 : 20};
     };
     const Proposal proposal = method_table().at("layers").propose({model, 2, estimate});
     EXPECT_EQ(proposal.strategies.at(0).text(), "hypar,levels=2,layers=out");
@@ -100,7 +100,7 @@ TEST(LayerSearch, MemoryComesFirst) {
 
 TEST(LayerSearch, SaysWhatIsWrong) {
   const Model model = load_model("toy_mlp,global_batch=1");
-  const auto estimate = [&](const Strategy& strategy) -> Estimate { throw ConfigError("no, {}", strategy.preset); };
+  const auto estimate = [&](const Strategy& strategy) -> PlanEstimate { throw ConfigError("no, {}", strategy.preset); };
   EXPECT_EQ(message_of([&] {
               method_table().at("layers").propose({model, 2, estimate});
             }),
