@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 
 #include "bench/commands.hpp"
 #include "bench/forecasts.hpp"
@@ -59,20 +58,37 @@ Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, sim::Cl
   return choice;
 }
 
-/// What the method chooses by: the forecasts themselves.
-sim::PlanEstimate estimate_of(const Choice& choice) {
-  return {.fits = choice.fits(), .step_s = choice.step_s, .needed_bytes = choice.cell.memory.needed().value_or(0)};
-}
-
 std::int64_t needed(const Choice& choice) { return choice.cell.memory.needed().value_or(0); }
 
-/// What fits first, by time; where nothing does, by what it needs.
-void put_best_first(std::vector<Choice>& choices) {
-  const bool some_fit = std::ranges::any_of(choices, &Choice::fits);
-  std::ranges::stable_sort(choices, [&](const Choice& a, const Choice& b) {
-    if (!some_fit) return needed(a) < needed(b);
-    return std::pair(!a.fits(), a.step_s) < std::pair(!b.fits(), b.step_s);
-  });
+/// What a method chooses by, and what the table is sorted by: the forecast itself.
+sim::PlanEstimate estimate_of(const Choice& choice) {
+  return {.fits = choice.fits(), .step_s = choice.step_s, .needed_bytes = needed(choice)};
+}
+
+struct Found {
+  std::vector<Choice> choices;  // the best first
+  std::string words;
+};
+
+/// What the method proposes, for each world.
+Found find(const Options& options, const sim::Model& model, std::uint32_t devices) {
+  std::optional<sim::Profile> profile;
+  if (!options.profile.empty()) profile = sim::load_profile(options.profile);
+  const sim::Method& method = sim::method_table().at(options.method);
+  Found found;
+  for (std::size_t world = 0; world < clusters_of(options, devices).size(); ++world) {
+    const auto forecast = [&](const sim::Strategy& strategy) {
+      const sim::Cluster cluster = clusters_of(options, strategy.ranks()).at(world);
+      return choice_of(model, strategy, cluster, options, profile ? &*profile : nullptr);
+    };
+    const auto estimate = [&](const sim::Strategy& strategy) { return estimate_of(forecast(strategy)); };
+    const sim::Proposal proposal = method.propose({model, devices, estimate});
+    if (found.words.find(proposal.words) == std::string::npos) found.words += proposal.words;
+    for (const sim::Strategy& strategy : proposal.strategies) found.choices.push_back(forecast(strategy));
+  }
+  std::ranges::stable_sort(
+      found.choices, [](const Choice& a, const Choice& b) { return estimate_of(a).is_better_than(estimate_of(b)); });
+  return found;
 }
 
 /// "28 of 40 candidates fit; …; what needs least of the others, ddp,dp=8, does not fit: needs 95 of 80 GiB (…)."
@@ -93,27 +109,11 @@ std::string rest_text(const std::vector<Choice>& choices, std::size_t shown) {
 
 int plan(const Options& options) {
   if (!options.json.empty()) sim::check_replaceable(options.json, "plan");
-  std::optional<sim::Profile> profile;
-  if (!options.profile.empty()) profile = sim::load_profile(options.profile);
   const std::uint32_t devices = devices_of(options);
-  const sim::Model model = sim::load_model(options.subject.models.at(0));
-  const sim::Method& method = sim::method_table().at(options.method);
-  std::vector<Choice> choices;
-  std::string words;
-  for (std::size_t world = 0; world < clusters_of(options, devices).size(); ++world) {
-    const auto forecast = [&](const sim::Strategy& strategy) {
-      const sim::Cluster cluster = clusters_of(options, strategy.ranks()).at(world);
-      return choice_of(model, strategy, cluster, options, profile ? &*profile : nullptr);
-    };
-    const auto estimate = [&](const sim::Strategy& strategy) { return estimate_of(forecast(strategy)); };
-    const sim::Proposal proposal = method.propose({model, devices, estimate});
-    if (words.find(proposal.words) == std::string::npos) words += proposal.words;
-    for (const sim::Strategy& strategy : proposal.strategies) choices.push_back(forecast(strategy));
-  }
+  const auto [choices, words] = find(options, sim::load_model(options.subject.models.at(0)), devices);
   if (choices.empty() && !options.is_only_a_rank) fmt::print("{}", words);
   if (choices.empty() && options.measure == 0) return 0;
   if (choices.empty()) throw sim::ConfigError("plan: nothing of that can be played, so there is nothing to measure");
-  put_best_first(choices);
 
   sim::Result result;
   result.kind = "plan";
