@@ -33,7 +33,7 @@ std::string table_of(const std::vector<ChainLayer>& chain, const LevelCuts& cuts
   std::size_t width = 5;
   for (const ChainLayer& layer : chain) width = std::max(width, layer.name.size());
   std::string text =
-      fmt::format("{:<{}} {:>10} {:>10}  level 1 to {}\n", "layer", width, "weights MB", "output MB", cuts.size());
+      fmt::format("{:<{}} {:>10} {:>10}  by level, outermost first\n", "layer", width, "weights MB", "output MB");
   for (std::size_t layer = 0; layer < chain.size(); ++layer) {
     text += fmt::format("{:<{}} {:>10.4g} {:>10.4g} ", printable(chain[layer].name), width,
                         chain[layer].weight_bytes / 1e6, chain[layer].output_bytes / 1e6);

@@ -33,7 +33,7 @@ TEST(HyparMethod, SaysChoiceAndBytes) {
   const Proposal proposal = propose(load_model("lenet_c"), 16);
   EXPECT_EQ(
       proposal.words,
-      "layer weights MB  output MB  level 1 to 4\n"
+      "layer weights MB  output MB  by level, outermost first\n"
       "conv1      0.002      2.949  dp dp dp dp\n"
       "conv2        0.1     0.8192  dp dp dp dp\n"
       "fc1          1.6      0.512  in in dp in\n"
