@@ -128,6 +128,16 @@ TEST(Strategy, SaysWhichCutIsWrong) {
             "strategy 'model_parallel,pp=5': pp=5 stages, but model 'toy_mlp' has 4 nodes");
 }
 
+TEST(Strategy, RepeatedLayersAreCounted) {
+  const Model model = load_model("convnet");
+  const auto text = [&](std::string_view given) { return parse_strategy(given, model).text(); };
+  EXPECT_EQ(text("hypar,layers=2*dp+3*in"), "hypar,levels=2,layers=dp+dp+3*in");
+  EXPECT_EQ(text("hypar,levels=2x2,layers=dp+dp+dp+out+out/in"), "hypar,levels=2x2,layers=3*dp+out+out/in");
+  EXPECT_EQ(text("hypar,layers=1*dp"), "hypar,levels=2,layers=dp");
+  EXPECT_EQ(parse_strategy("hypar,layers=2*dp+3*in", model).layers,
+            (std::vector<std::vector<std::string>>{{"dp", "dp", "in", "in", "in"}}));
+}
+
 TEST(Strategy, SaysWhichLayersDontFit) {
   const auto message = [](const char* model_text, std::string_view text) {
     const Model model = load_model(model_text);
@@ -137,6 +147,14 @@ TEST(Strategy, SaysWhichLayersDontFit) {
       message("convnet", "hypar,layers=dp+in"),
       "strategy 'hypar,levels=2,layers=dp+in': 2 layers, but model 'convnet' has 5; give one choice for all or one "
       "for each");
+  EXPECT_EQ(
+      message("convnet", "hypar,layers=9*in"),
+      "strategy 'hypar,levels=2,layers=9*in': 9 layers, but model 'convnet' has 5; give one choice for all or one "
+      "for each");
+  EXPECT_EQ(message("convnet", "hypar,layers=0*in"),
+            "strategy 'layers=0': layers=0 must be a whole number from 1 to 10000");
+  EXPECT_EQ(message("convnet", "hypar,layers=9999*in+in+in"),
+            "strategy 'hypar,layers=9999*in+in+in': more than 10000 layers");
   EXPECT_EQ(message("convnet", "hypar,layers=mp"),
             "strategy 'hypar,levels=2,layers=mp': layer 'mp' is not one of dp, in, out");
   EXPECT_EQ(message("convnet", "hypar,levels=2x2,layers=dp/in/out"),
