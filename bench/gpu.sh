@@ -78,7 +78,7 @@ phase_calibrate() {
 }
 phase_suites() {
   [[ $device != privateuseone ]] || return 0 # hours: every kernel waits for its turn
-  timeout 500 build/gpu/paragauge_suite --device "$device" --benchmark_filter='measured/(convnet|resnet50|vgg16)' \
+  timeout 500 build/gpu/paragauge_suite --device "$device" --benchmark_filter='measured/(convnet|resnet50|vgg16),' \
     --benchmark_out="$out/suite.csv" --benchmark_out_format=csv >"$out/suite.log"
 }
 phase_resnet50() {
