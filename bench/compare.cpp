@@ -242,7 +242,7 @@ class Rounds {
     return sim::kPeers;
   }
   Peers::Answer run_peer(const Job& job, std::string_view peer, std::uint32_t steps) {
-    return peers_->run(job.model, job.strategy, /*best=*/peer == sim::kPeers[1], 1, steps);
+    return peers_->run(job.model, job.strategy, job.world, /*best=*/peer == sim::kPeers[1], 1, steps);
   }
 
   /// A cell of its own with the same forecasts, if plain PyTorch has such a step and computes the same.

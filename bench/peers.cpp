@@ -21,6 +21,7 @@
 #include "backend/machine/scheduling.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
+#include "sim/lower/plan.hpp"
 #include "sim/strategy/layout.hpp"
 #include "sim/strategy/schedule/schedule.hpp"
 
@@ -105,13 +106,14 @@ Json model_to_json(const sim::Model& model) {
           {"nodes", nodes}};
 }
 
-Json strategy_to_json(const sim::Model& model, const sim::Strategy& strategy) {
+Json stages_to_json(const sim::Model& model, const sim::Strategy& strategy) {
   const sim::ScheduleKind& schedule = sim::schedule_table().at(strategy.schedule);
   Json actions = Json::array();
   for (std::uint32_t stage = 0; stage < strategy.pp; ++stage)
     actions.push_back(
         sim::to_text(schedule.stage(stage, strategy.pp, static_cast<std::int32_t>(strategy.microbatches))));
-  return {{"replicas", strategy.dp},
+  return {{"kind", "replicas_of_stages"},
+          {"replicas", strategy.dp},
           {"stages", sim::stages_of(model, strategy)},
           {"microbatches", strategy.microbatches},
           {"actions", actions},
@@ -121,10 +123,50 @@ Json strategy_to_json(const sim::Model& model, const sim::Strategy& strategy) {
           {"buckets_MiB", {strategy.first_bucket_MiB, strategy.bucket_MiB}}};
 }
 
+/// Where the tensors of every node lie along the outermost level: what lowering makes of the layout, too.
+Json levels_to_json(const sim::Model& model, const sim::Layout& layout) {
+  const auto text = [](const sim::Placements& where) { return sim::to_string(where.at(0)); };
+  const auto texts = [&](const std::vector<sim::Placements>& of) {
+    Json all = Json::array();
+    for (const sim::Placements& where : of) all.push_back(text(where));
+    return all;
+  };
+  Json levels = Json::array(), nodes = Json::array();
+  for (const sim::Axis& axis : layout.mesh.axes) levels.push_back(axis.size);
+  for (const sim::NodePlacements& node : sim::Plan(model, layout).placements)
+    nodes.push_back({{"inputs", texts(node.inputs)},
+                     {"grad_inputs", texts(node.grad_inputs)},
+                     {"output", text(node.output)},
+                     {"grad_output", text(node.grad_output)},
+                     {"resolved", text(node.resolved)},  // where its readers find the output
+                     {"parameters", texts(node.parameters)},
+                     {"grad_parameters", texts(node.grad_parameters)}});
+  return {{"kind", "hypar"},
+          {"levels", levels},
+          {"rooted", layout.rooted},
+          {"input", text(layout.input)},  // before the step
+          {"target", text(layout.target)},
+          {"nodes", nodes}};
+}
+
+Json strategy_to_json(const sim::Model& model, const sim::Strategy& strategy, std::string_view world) {
+  const auto kind = sim::strategy_table().at(strategy.preset).layout;
+  if (kind == sim::replicas_of_stages) return stages_to_json(model, strategy);
+  const sim::Layout layout = sim::layout_of(model, strategy);
+  Json json = kind == sim::hypar ? levels_to_json(model, layout)
+                                 : Json{{"kind", "data_parallel"},
+                                        {"replicas", layout.mesh.ranks()},
+                                        {"bucket_MiB", layout.parameters.bucket_MiB}};
+  json["one_process"] = !sim::world_kind(world).processes;
+  return json;
+}
+
 }  // namespace
 
 bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::string_view world) {
-  if (sim::strategy_table().at(strategy.preset).layout != sim::replicas_of_stages) return false;
+  const auto kind = sim::strategy_table().at(strategy.preset).layout;
+  if (kind == sim::data_parallel || kind == sim::hypar) return true;  // a peer for threads and one for processes
+  if (kind != sim::replicas_of_stages) return false;
   // PyTorch takes means over replicas and microbatches.
   if (model.nodes.back().kind->is_sum && strategy.dp * strategy.microbatches > 1) return false;
   if (strategy.ranks() == 1) return true;
@@ -133,8 +175,8 @@ bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::strin
   return sim::world_kind(world).processes != one_process;
 }
 
-Json peer_subject(const sim::Model& model, const sim::Strategy& strategy, bool best) {
-  return {{"model", model_to_json(model)}, {"strategy", strategy_to_json(model, strategy)}, {"best", best}};
+Json peer_subject(const sim::Model& model, const sim::Strategy& strategy, std::string_view world, bool best) {
+  return {{"model", model_to_json(model)}, {"strategy", strategy_to_json(model, strategy, world)}, {"best", best}};
 }
 
 Peers::Peers(const Machine& machine, std::uint32_t ranks) : timeout_s_(machine.timeout_s), messages_(ranks) {
@@ -151,9 +193,10 @@ Peers::Peers(const Machine& machine, std::uint32_t ranks) : timeout_s_(machine.t
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       std::vector<std::string> arguments{python(),   PARAGAUGE_SOURCE_DIR "/bench/peers/serve.py",
                                          "--rank",   std::to_string(rank),
-                                         "--ranks",  std::to_string(ranks),
-                                         "--core",   std::to_string(backend::core_of_rank(rank)),
-                                         "--device", machine.device};
+                                         "--device", machine.device,
+                                         "--cores"};
+      for (std::uint32_t each = 0; each < ranks; ++each)
+        arguments.push_back(std::to_string(backend::core_of_rank(each)));
       if (machine.real_time) arguments.emplace_back("--real-time");
       processes_.emplace_back(arguments, backend::ProcessOptions{.environment = variables,
                                                                  .input = rank == 0 ? ends[1] : nothing,
@@ -211,10 +254,10 @@ std::string Peers::answer_line() {
   }
 }
 
-Peers::Answer Peers::run(const sim::Model& model, const sim::Strategy& strategy, bool best, std::uint32_t warmup_steps,
-                         std::uint32_t steps) {
+Peers::Answer Peers::run(const sim::Model& model, const sim::Strategy& strategy, std::string_view world, bool best,
+                         std::uint32_t warmup_steps, std::uint32_t steps) {
   if (processes_.empty()) throw sim::RunError("PyTorch peers: they have failed before");
-  const Json request{{"subject", peer_subject(model, strategy, best)},
+  const Json request{{"subject", peer_subject(model, strategy, world, best)},
                      {"warmup_steps", warmup_steps},
                      {"steps", steps},
                      {"seed", 1}};  // backend::RunRequest's

@@ -2,7 +2,7 @@
 // PyTorch user sees. Any model and, where PyTorch has it, any strategy; built from the parsed model and strategy.
 //
 //   Peers peers(options.machine, 2);                                   // two Python processes, a core each
-//   Peers::Answer a = peers.run(model, strategy, /*best=*/true, 1, 10);  // the first run of a step also builds it
+//   Peers::Answer a = peers.run(model, strategy, "gloo", /*best=*/true, 1, 10);  // the first run of a step also builds it
 //   if (a.skipped.empty()) use(a.step_s);
 #pragma once
 
@@ -18,11 +18,13 @@
 
 namespace bench {
 
-/// Whether plain PyTorch runs the strategy in this world: in one process (`local`) or in one per rank (`gloo`).
+/// Whether plain PyTorch runs the strategy in this world: in one process (`local`) or in one per rank (`gloo`). In one
+/// process, data_parallel and hypar run in a pinned thread per rank.
 bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::string_view world);
 
 /// A request's `subject`: what bench/peers/serve.py is to run (the format is described there).
-nlohmann::ordered_json peer_subject(const sim::Model& model, const sim::Strategy& strategy, bool best);
+nlohmann::ordered_json peer_subject(const sim::Model& model, const sim::Strategy& strategy, std::string_view world,
+                                    bool best);
 
 class Peers {
  public:
@@ -43,8 +45,8 @@ class Peers {
   /// faster with it; else PyTorch's defaults. ConfigError when the step needs more ranks than there are. RunError when
   /// a process has died or there is no answer within machine.timeout_s; then all processes are ended, and every later
   /// run fails.
-  Answer run(const sim::Model& model, const sim::Strategy& strategy, bool best, std::uint32_t warmup_steps,
-             std::uint32_t steps);
+  Answer run(const sim::Model& model, const sim::Strategy& strategy, std::string_view world, bool best,
+             std::uint32_t warmup_steps, std::uint32_t steps);
 
  private:
   [[noreturn]] void fail(const std::string& what);

@@ -111,9 +111,10 @@ void measured(benchmark::State& state, const Case& what, backend::Session& sessi
 }
 
 /// The same step in plain PyTorch; what it consists of isn't known.
-void peer(benchmark::State& state, const Case& what, bool best, Peers& peers) {
+void peer(benchmark::State& state, const Case& what, std::string_view world, bool best, Peers& peers) {
+  if (!has_peer(what.model, what.strategy, world)) throw sim::RunError("plain PyTorch has no such step in this world");
   const auto steps = static_cast<std::uint32_t>(state.max_iterations);
-  const Peers::Answer answer = peers.run(what.model, what.strategy, best, 1, steps);
+  const Peers::Answer answer = peers.run(what.model, what.strategy, world, best, 1, steps);
   if (!answer.skipped.empty()) throw sim::RunError("{}", answer.skipped);
   sim::StepTime mean{0, kUnknown, kUnknown, kUnknown, kUnknown};
   std::size_t i = 0;
@@ -176,16 +177,16 @@ int run(int argc, char** argv) {
             [&worlds, world](benchmark::State& state, const Case& what) { measured(state, what, worlds.at(world)); })
             ->UseManualTime()
             ->Iterations(3);
+        for (const bool best : {false, true})
+          if (peers)
+            add(best ? "peer_best" : "peer", world,
+                [&peers, world, best](benchmark::State& state, const Case& what) {
+                  peer(state, what, world, best, *peers);
+                })
+                ->UseManualTime()
+                ->Iterations(3);
 #endif
       }
-#ifdef PARAGAUGE_BACKEND
-      for (const bool best : {false, true})
-        if (peers)
-          add(best ? "peer_best" : "peer", "",
-              [&peers, best](benchmark::State& state, const Case& what) { peer(state, what, best, *peers); })
-              ->UseManualTime()
-              ->Iterations(3);
-#endif
       add("simulator", "", simulator);
     }
   // Many ranks, many microbatches, many roles.

@@ -46,12 +46,18 @@ def draw(tensor: torch.Tensor, center: float, bound: float, seed: int):
 
 
 @torch.no_grad()
-def initialise(layers: list[tuple[SimpleNamespace, nn.Module]], seed: int):
-    """The parameters and buffers of these nodes' modules."""
+def initialise(layers: list[tuple[SimpleNamespace, nn.Module]], seed: int, pieces: dict | None = None):
+    """The parameters and buffers of these nodes' modules. `pieces`: of parameters that are parts of larger ones, by name,
+    the shape of the whole and which part."""
     for node, module in layers:
         for kind, parameter in module.named_parameters():
             center, bound = getattr(node.parameters, kind)
-            draw(parameter, center, bound, stream(seed, f"{node.name}.{kind}"))
+            name = f"{node.name}.{kind}"
+            shape, part = (pieces or {}).get(name, (parameter.shape, ...))
+            whole = parameter if parameter.shape == shape else torch.empty(shape, dtype=parameter.dtype)
+            draw(whole, center, bound, stream(seed, name))
+            if whole is not parameter:
+                parameter.copy_(whole[part])
         if isinstance(module, nn.BatchNorm2d):
             module.reset_running_stats()
 

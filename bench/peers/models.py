@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 
 DTYPES = {"f32": torch.float32, "f64": torch.float64}
-MODEL_INPUT = -1
+MODEL_INPUT, MODEL_TARGET = -1, -2
 
 
 # Of an op's attributes and the shape of a sample of its first input.

@@ -2,7 +2,9 @@
 
 import ctypes
 import os
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 
 MARGIN_S = 2e-3  # the slowest rank knows the start by then
 SPIN_S = 50e-6
@@ -17,7 +19,7 @@ def settle_down(core, real_time):
     ResNet-18's DDP step took twice as long. True if real-time."""
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this host: their times share a clock
-    os.sched_setaffinity(0, {core})
+    pin(core)
     # Freed memory stays in the process, so that later steps take no page faults (medians 0 to 6 % lower: within noise).
     libc = ctypes.CDLL(None)
     libc.mallopt(M_MMAP_MAX, 0)
@@ -29,6 +31,27 @@ def settle_down(core, real_time):
         return real_time
     except PermissionError:
         return False
+
+
+def pin(core: int):
+    """The calling thread."""
+    os.sched_setaffinity(0, {core})
+
+
+class PinnedThreads:
+    """A thread on each of these cores, for as long as this lives."""
+
+    def __init__(self, cores: list[int]):
+        self.threads = [ThreadPoolExecutor(1, initializer=pin, initargs=(core,)) for core in cores]
+
+    def on_each(self, work, *arguments) -> list:
+        """What `work` returns on each of them, of its own arguments."""
+        calls = [thread.submit(work, *own) for thread, *own in zip(self.threads, *arguments)]
+        wait(calls)
+        errors = [call.exception() for call in calls if call.exception()]
+        if errors:  # the others only miss the one that has failed
+            raise next((error for error in errors if not isinstance(error, threading.BrokenBarrierError)), errors[0])
+        return [call.result() for call in calls]
 
 
 def now_s():

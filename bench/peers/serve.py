@@ -1,11 +1,12 @@
 """A rank of a peer session: the same training steps as paragauge's, in plain PyTorch.
 
-    MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python bench/peers/serve.py --rank 0 --ranks 1 --core 0 <requests
+    MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python bench/peers/serve.py --rank 0 --cores 0 <requests
 
 Rank 0 reads a request per line, a JSON object as bench/peers.cpp writes it (tests/golden/peer_request.json is one):
-    subject         what is run: model (nodes in order, the loss last), strategy (of every node its stage, and the
-                    schedule's actions of every stage), best (PyTorch at its best: with fused updates, and with
-                    channels_last if a trial of both is faster for it)
+    subject         what is run: model (nodes in order, the loss last), strategy (its kind, and what that takes: of
+                    replicas_of_stages every node's stage and every stage's actions, of hypar where every node's tensors
+                    lie), best (PyTorch at its best: with fused updates, and with channels_last if a trial of both is
+                    faster for it)
     warmup_steps, steps, seed
 and answers with a JSON line:
     {"step_s": [per step], "loss": [per step, warm-up included], "resident_peak_bytes": of the largest rank,
@@ -29,18 +30,18 @@ from types import SimpleNamespace
 import process
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-for option in ("--rank", "--ranks", "--core"):
-    parser.add_argument(option, type=int, required=True)
+parser.add_argument("--rank", type=int, required=True)
+parser.add_argument("--cores", type=int, nargs="+", required=True, help="of every rank")
 parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
 parser.add_argument("--real-time", action="store_true", help="real-time scheduling where permitted")
 ARGUMENTS = parser.parse_args()
-process.settle_down(ARGUMENTS.core, ARGUMENTS.real_time)  # before torch starts threads
+RANKS = len(ARGUMENTS.cores)
+process.settle_down(ARGUMENTS.cores[ARGUMENTS.rank], ARGUMENTS.real_time)  # before torch starts threads
 
-import initial  # noqa: E402
 import strategies  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-
+from session import Skipped, check, loss_of_batch  # noqa: E402
 
 TRIALS, TRIAL_STEPS = 2, 2  # with and without channels_last
 
@@ -49,16 +50,17 @@ def understand(line: str):
     """Rank 0 only: the request, or what to answer."""
     try:
         request = json.loads(line, object_hook=lambda entries: SimpleNamespace(**entries))
-        request.ranks = strategies.ranks_of(request.subject.strategy)
-        if request.ranks > ARGUMENTS.ranks:
-            return None, {"error": f"the strategy needs {request.ranks} ranks, the session has {ARGUMENTS.ranks}"}
-        if ARGUMENTS.device == "cpu" and strategies.kind_of(request.subject.strategy) is strategies.ForwardPipeline:
-            raise strategies.Skipped("one process has a single CPU device: its stages can't work at the same time")
-        if ARGUMENTS.device == "cuda" and request.ranks > 1:
-            raise strategies.Skipped("these peers' processes exchange CPU tensors only")
-        strategies.check(request.subject.model)
+        strategy = request.subject.strategy
+        request.ranks, cores = strategies.processes_of(strategy), strategies.cores_of(strategy)
+        if cores > RANKS:
+            return None, {"error": f"the strategy needs {cores} ranks, the session has {RANKS}"}
+        if ARGUMENTS.device == "cpu" and strategies.kind_of(strategy) is strategies.ForwardPipeline:
+            raise Skipped("one process has a single CPU device: its stages can't work at the same time")
+        if ARGUMENTS.device == "cuda" and cores > 1:
+            raise Skipped("these peers' processes and threads exchange CPU tensors only")
+        check(request.subject.model)
         return request, None
-    except strategies.Skipped as reason:
+    except Skipped as reason:
         return None, {"skipped": str(reason)}
     except (AttributeError, json.JSONDecodeError) as error:
         return None, {"error": f"not a request: {error}"}
@@ -72,7 +74,7 @@ class Rank:
     def session(self, request):
         """Built on all ranks at the same time; None where this rank only keeps step."""
         if request.ranks not in self.groups:  # the first so many ranks; None: everyone, or nobody to talk to
-            self.groups[request.ranks] = (None if request.ranks in (1, ARGUMENTS.ranks) else
+            self.groups[request.ranks] = (None if request.ranks in (1, RANKS) else
                                           dist.new_group(range(request.ranks)))
         if ARGUMENTS.rank >= request.ranks:
             return None
@@ -92,7 +94,7 @@ class Rank:
         if request.subject.best and any(node.op == "conv2d" for node in request.subject.model.nodes):
             layouts.append(True)
         sessions = [strategies.open_session(request.subject, layout, ARGUMENTS.device, ARGUMENTS.rank,
-                                            self.groups[request.ranks]) for layout in layouts]
+                                            self.groups[request.ranks], ARGUMENTS.cores) for layout in layouts]
         for session in sessions:
             self.play(session, session.settle, request.seed)
         if len(sessions) == 1:
@@ -111,20 +113,16 @@ class Rank:
         tensors = [*session.module.parameters(), *session.module.buffers()]
         for tensor in tensors:
             tensor.untyped_storage().resize_(tensor.nbytes)
-        initial.initialise(session.layers, seed)
-        x = session.layout(initial.inputs(session.model, session.x_rows, seed, session.x_device))
-        target = initial.targets(session.model, session.target_rows, seed, session.target_device)
+        session.initialise(seed)
+        x, target = session.inputs(seed), session.targets(seed)
         session.begin()
         gc.collect()
         gc.disable()
         played, makes_data = [], session.model.timing == "tutorial"
         for step in range(steps):
-            data_seed = initial.data_seed(seed, step, session.replica)
             start = self.common_start(session)
-            if makes_data and session.x_rows:
-                x = session.layout(initial.make_input(session.model, len(session.x_rows), data_seed, session.x_device))
-            if makes_data and session.target_rows:
-                target = initial.make_target(session.model, len(session.target_rows), data_seed, session.target_device)
+            if makes_data:
+                x, target = session.make_batch(x, target, seed, step)
             loss, output = session.step(x, target)
             if session.model.timing == "epoch" and loss is not None:
                 session.read_result(loss, output, target)
@@ -132,8 +130,7 @@ class Rank:
                 torch.cuda.synchronize()
             played.append((start, process.now_s(), None if loss is None else loss.item()))
         gc.enable()
-        session.module.zero_grad(set_to_none=True)
-        session.optimizer = None
+        session.end()
         for tensor in tensors:
             tensor.untyped_storage().resize_(0)
         return played
@@ -154,16 +151,18 @@ class Rank:
         played = session and self.play(session, request.warmup_steps + request.steps, request.seed)
         if session and session.resident_peak_bytes is None:
             session.resident_peak_bytes = process.resident_peak_bytes()
-        mine = session and (played, session.resident_peak_bytes)
-        reports = [None] * ARGUMENTS.ranks if ARGUMENTS.rank == 0 else None
+        mine = session and (played, session.share, session.resident_peak_bytes)
+        reports = [None] * RANKS if ARGUMENTS.rank == 0 else None
         dist.gather_object(mine, reports)
         if reports is None:
             return None
-        played = [steps for steps, _ in filter(None, reports)]
-        losses = [[loss for _, _, loss in step if loss is not None] for step in zip(*played)]
+        played, shares, peaks = zip(*filter(None, reports))
+        losses = [[(share, loss) for share, (_, _, loss) in zip(shares, step) if loss is not None]
+                  for step in zip(*played)]
         step_s = [max(end for _, end, _ in step) - step[0][0] for step in zip(*played)]
-        return {"step_s": step_s[request.warmup_steps:], "loss": [sum(loss) / len(loss) for loss in losses],
-                "resident_peak_bytes": max(peak for _, peak in filter(None, reports)),
+        return {"step_s": step_s[request.warmup_steps:],
+                "loss": [loss_of_batch(session.model, of_step) for of_step in losses],
+                "resident_peak_bytes": max(peaks),
                 "settings": session.settings()}
 
 
@@ -171,7 +170,7 @@ def main():
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else is printed
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=ARGUMENTS.rank, world_size=ARGUMENTS.ranks,
+    dist.init_process_group("gloo", rank=ARGUMENTS.rank, world_size=RANKS,
                             timeout=datetime.timedelta(days=7))  # between requests; the parent watches the rest
     rank = Rank()
     while True:

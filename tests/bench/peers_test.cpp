@@ -119,22 +119,23 @@ class OwnModels {
   std::string folder_ = ::testing::TempDir() + "peers_test_XXXXXX";
 };
 
-Peers::Answer run(Peers& peers, const std::string& model_text, const std::string& strategy_text, bool best = false) {
+Peers::Answer run(Peers& peers, const std::string& model_text, const std::string& strategy_text) {
   const sim::Model model = sim::load_model(model_text);
-  return peers.run(model, sim::parse_strategy(strategy_text, model), best, kWarmup, kSteps);
+  return peers.run(model, sim::parse_strategy(strategy_text, model), "gloo", /*best=*/false, kWarmup, kSteps);
 }
 
-/// The same losses, step by step: the peer's step is ours, in plain PyTorch.
+/// The same losses, step by step: the peer's step is ours, in plain PyTorch. In every world where there is one.
 void expect_our_losses(backend::Session& session, Peers& peers, const std::string& model_text,
                        const std::string& strategy_text, double tolerance, bool at_its_best = true) {
   const sim::Model model = sim::load_model(model_text);
   const sim::Strategy strategy = sim::parse_strategy(strategy_text, model);
   const backend::RunResult ours =
       session.run({.program = sim::lower(model, strategy), .warmup_steps = 0, .steps = kWarmup + kSteps});
-  for (const bool best : {false, true}) {
-    if (best && !at_its_best) continue;
-    SCOPED_TRACE(model_text + " " + strategy_text + (best ? " at its best" : ""));
-    const Peers::Answer theirs = peers.run(model, strategy, best, kWarmup, kSteps);
+  const bool threads_too = strategy.preset == "data_parallel" || strategy.preset == "hypar";
+  for (const auto& [world, best] : {std::pair("local", false), {"local", true}, {"gloo", false}, {"gloo", true}}) {
+    if ((best && !at_its_best) || (world == std::string_view("local") && !threads_too)) continue;
+    SCOPED_TRACE(fmt::format("{} {} on {}{}", model_text, strategy_text, world, best ? " at its best" : ""));
+    const Peers::Answer theirs = peers.run(model, strategy, world, best, kWarmup, kSteps);
     ASSERT_EQ(theirs.skipped, "");
     ASSERT_EQ(theirs.step_s.size(), kSteps);
     ASSERT_EQ(theirs.losses.size(), kWarmup + kSteps);
@@ -213,12 +214,65 @@ TEST(PeersRanks, ModelsOfAUsersOwnHaveOurLosses) {
       expect_our_losses(*session, peers, models.path(name) + ",dtype=f64", strategy, 1e-9);
 }
 
+/// Two to four ranks, even and uneven parts, both forms, batch norms that see a part each.
+TEST(PeersRanks, PlacementsHaveOurLosses) {
+  const auto session = backend::open_session({.world = "local", .ranks = 4});
+  Peers peers({}, 4);
+  const OwnModels models;
+  const std::string pair = "hypar_pair,dtype=f64,optimizer=sgd:lr=0.00001", convnet = "convnet,dtype=f64";
+  const std::string resnet = "resnet18,dtype=f64,image=32,global_batch=6,optimizer=sgd:lr=0.000001:momentum=0.9";
+  for (const auto& [model_text, strategies] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {pair,
+            {"data_parallel,dp=3", "hypar,layers=dp+dp", "hypar,layers=dp+in", "hypar,layers=in+dp",
+             "hypar,layers=in+in", "hypar,layers=dp+in,form=rooted", "hypar,layers=in+dp,form=rooted",
+             "hypar,layers=out+in", "hypar,levels=3,layers=dp+out", "hypar,levels=3,layers=in+dp",
+             "hypar,levels=3,layers=dp+in,form=rooted", "hypar,levels=4,layers=out+out,form=rooted"}},
+           {convnet,
+            {"data_parallel", "data_parallel,dp=3,bucket_MiB=0.01", "hypar,layers=dp+in+dp+out+in",
+             "hypar,levels=3,layers=dp+out+in+dp+in", "hypar,levels=3,layers=dp+in+dp+out+dp,form=rooted"}},
+           {convnet + ",timing=epoch", {"data_parallel", "hypar,layers=dp+in+dp+out+dp,form=rooted"}},
+           {convnet + ",loss=mse_loss", {"data_parallel", "hypar,layers=dp+in+dp+out+in,form=rooted"}},
+           {resnet, {"data_parallel,dp=3", "hypar,layers=dp"}},
+           {resnet + ",timing=tutorial", {"hypar,layers=dp"}},
+           {models.path("depthwise") + ",dtype=f64", {"data_parallel", "hypar,layers=dp,levels=4"}},
+           {models.path("odd") + ",dtype=f64", {"data_parallel,dp=4", "hypar,levels=4"}},
+           {models.path("mlp") + ",dtype=f64", {"hypar,levels=3,layers=out+in+dp+in+out"}}})
+    for (const std::string& strategy : strategies)
+      expect_our_losses(*session, peers, model_text, strategy, model_text.starts_with("resnet") ? 1e-8 : 1e-9,
+                        /*at_its_best=*/!model_text.starts_with("resnet"));
+}
+
+TEST(PeersRanks, HyParOnSeveralLevelsIsSkipped) {
+  Peers peers({}, 1);
+  EXPECT_EQ(run(peers, "hypar_pair", "hypar,levels=2x2,layers=dp/in").skipped,
+            "these peers have HyPar's layers on one level of devices only");
+}
+
 // The contract with bench/peers/serve.py, whose own test reads the same file.
 TEST(Peers, ARequestIsWrittenAsTheGoldenFile) {
   const sim::Model model = sim::load_model("resnet18,image=32,global_batch=8");
   const sim::Strategy strategy = sim::parse_strategy("pipeline,pp=2,schedule=1f1b,microbatches=4,cut=layer2", model);
-  EXPECT_EQ(nlohmann::json(peer_subject(model, strategy, /*best=*/true)),
+  EXPECT_EQ(nlohmann::json(peer_subject(model, strategy, "gloo", /*best=*/true)),
             nlohmann::json::parse(sim::testing::golden_text("peer_request.json")));
+}
+
+TEST(Peers, APlacementIsWrittenByNode) {
+  const sim::Model model = sim::load_model("toy_mlp");
+  const auto written = [&](const std::string& strategy, std::string_view world) {
+    return nlohmann::json(peer_subject(model, sim::parse_strategy(strategy, model), world, false)["strategy"]);
+  };
+  EXPECT_EQ(written("data_parallel,dp=3,bucket_MiB=2", "local"),
+            nlohmann::json::parse(R"({"kind": "data_parallel", "replicas": 3, "bucket_MiB": 2, "one_process": true})"));
+  EXPECT_EQ(written("hypar,levels=3,layers=in+dp,form=rooted", "gloo"), nlohmann::json::parse(R"({
+      "kind": "hypar", "levels": [3], "rooted": true, "one_process": false, "input": "@0", "target": "@0",
+      "nodes": [{"inputs": ["S1"], "grad_inputs": ["S1"], "output": "P", "grad_output": "R", "resolved": "R",
+                 "parameters": ["S1", "@last"], "grad_parameters": ["S1", "@last"]},
+                {"inputs": ["R"], "grad_inputs": ["R"], "output": "R", "grad_output": "R", "resolved": "R",
+                 "parameters": [], "grad_parameters": []},
+                {"inputs": ["S0"], "grad_inputs": ["S0"], "output": "S0", "grad_output": "S0", "resolved": "S0",
+                 "parameters": ["R", "R"], "grad_parameters": ["P", "P"]},
+                {"inputs": ["S0", "S0"], "grad_inputs": ["S0", "S0"], "output": "P.mean", "grad_output": "R",
+                 "resolved": "P.mean", "parameters": [], "grad_parameters": []}]})"));
 }
 
 TEST(Peers, WorldsWherePlainPyTorchRunsAStrategy) {
@@ -230,8 +284,8 @@ TEST(Peers, WorldsWherePlainPyTorchRunsAStrategy) {
                                                         {"pipeline,pp=2,schedule=forward_only", true, false},
                                                         {"pipeline,pp=2", false, true},
                                                         {"ddp,dp=2", false, true},
-                                                        {"data_parallel", false, false},
-                                                        {"hypar", false, false}}) {
+                                                        {"data_parallel", true, true},
+                                                        {"hypar", true, true}}) {
     EXPECT_EQ(has_peer(model, sim::parse_strategy(strategy, model), "local"), local) << strategy;
     EXPECT_EQ(has_peer(model, sim::parse_strategy(strategy, model), "gloo"), gloo) << strategy;
   }

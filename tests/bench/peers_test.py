@@ -27,17 +27,20 @@ except ImportError:
     print("peers: torch or torchvision is missing, skipped")
     sys.exit(77)
 
+import collectives  # noqa: E402
 import initial  # noqa: E402
 import models  # noqa: E402
+import placement  # noqa: E402
 import process  # noqa: E402
+import stages  # noqa: E402
 import strategies  # noqa: E402
 from torch import nn  # noqa: E402
 
 RANKS = 2
 STEPS = 4
 RESNET18 = json.loads((TESTS / "golden" / "peer_request.json").read_text())  # tests/bench/peers_test.cpp: as C++ writes it
-SINGLE = {"replicas": 1, "microbatches": 1, "actions": ["F0 B0"], "one_loss": False, "overlap": False,
-          "broadcast_buffers": True, "buckets_MiB": [1, 25]}
+SINGLE = {"kind": "replicas_of_stages", "replicas": 1, "microbatches": 1, "actions": ["F0 B0"], "one_loss": False,
+          "overlap": False, "broadcast_buffers": True, "buckets_MiB": [1, 25]}
 
 
 def linear(name, inputs, features, outputs):
@@ -91,13 +94,28 @@ def pipelines(microbatches, gpipe, one_f_one_b):
             yield strategy(stages, microbatches=microbatches, actions=actions)
 
 
+def placed(inputs, output, gradient, parameters=(), of_parameters=(), grad_inputs=None, resolved=None):
+    return {"inputs": inputs, "grad_inputs": grad_inputs or inputs, "output": output, "grad_output": gradient,
+            "resolved": resolved or output, "parameters": parameters, "grad_parameters": of_parameters or parameters}
+
+
+# net1 by output channels, net2 by input channels, net3 by samples.
+HYBRID = {"kind": "hypar", "levels": [2], "nodes": [
+    placed(["R"], "S1", "S1", ["S0", "S0"], grad_inputs=["P"]), placed(["S1"], "S1", "S1"),
+    placed(["S1"], "P", "R", ["S1", "@last"], resolved="R"), placed(["R", "R"], "R", "R"), placed(["R", "R"], "R", "R"),
+    placed(["S0"], "S0", "S0", ["R", "R"], ["P", "P"]), placed(["S0", "S0"], "P.mean", "R")]}
+
 STRATEGIES = [
     strategy([0] * 7), strategy([0, 0, 1, 1, 1, 1, 1]), strategy([0, 1, 1, 2, 2, 3, 3]),
     strategy([0] * 7, replicas=2, overlap=True),
     strategy([0] * 7, replicas=2, overlap=True, buckets_MiB=[0.0005, 0.001], broadcast_buffers=False),
     strategy([0] * 7, microbatches=3, actions=["F0 B0 F1 B1 F2 B2"]),
     *pipelines(4, ["F0 F1 F2 F3 B0 B1 B2 B3"] * 2, ["F0 F1 B0 F2 B1 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3"]),
-    *pipelines(2, ["F0 F1 B0 B1"] * 2, ["F0 F1 B1 B0"] * 2)]
+    *pipelines(2, ["F0 F1 B0 B1"] * 2, ["F0 F1 B1 B0"] * 2),
+    *({"kind": "data_parallel", "replicas": 2, "bucket_MiB": size, "one_process": one_process}
+      for size in (10, 0.0005) for one_process in (True, False)),
+    *({**HYBRID, "rooted": rooted, "input": before, "target": before, "one_process": one_process}
+      for rooted, before in ((False, "R"), (True, "@0")) for one_process in (True, False))]
 
 
 def parsed(request):
@@ -113,7 +131,7 @@ class Peers:
         environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), PYTHONDONTWRITEBYTECODE="1")
         self.processes = []
         for rank in range(ranks):
-            options = f"--rank {rank} --ranks {ranks} --core {cores[rank % len(cores)]}".split()
+            options = ["--rank", str(rank), "--cores", *(str(cores[each % len(cores)]) for each in range(ranks))]
             self.processes.append(subprocess.Popen(
                 [sys.executable, str(SERVE), *options], stdin=subprocess.DEVNULL if rank else subprocess.PIPE,
                 stdout=subprocess.PIPE, text=True, env=environment))
@@ -174,10 +192,9 @@ def near(found, expected, tolerance=1e-5):
 
 
 def session_losses(session, steps=STEPS):
-    initial.initialise(session.layers, 1)
+    session.initialise(1)
     session.begin()
-    x = session.layout(initial.inputs(session.model, session.x_rows, 1, "cpu"))
-    target = initial.targets(session.model, session.target_rows, 1, "cpu")
+    x, target = session.inputs(1), session.targets(1)
     return [session.step(x, target)[0].item() for _ in range(steps)]
 
 
@@ -224,7 +241,7 @@ def resnet18_has_torchvisions_losses(_):
     for best in (False, True):
         for channels_last in (False, True):
             subject = SimpleNamespace(model=model, strategy=parsed(strategy([0] * len(model.nodes))), best=best)
-            session = strategies.open_session(subject, channels_last, "cpu", 0, None)
+            session = strategies.open_session(subject, channels_last, "cpu", 0, None, [0])
             near(session_losses(session), expected)
             convolution = next(p for p in session.module.parameters() if p.shape[2:] == (3, 3))
             assert convolution.is_contiguous(memory_format=torch.channels_last) == channels_last
@@ -262,8 +279,9 @@ def forward_pipeline_is_the_whole_batch(_):
     expected = toy_losses(model, OPTIMIZERS[0][1])
     for splits in (2, 3, 8):
         how = strategy([0, 1, 1, 2, 2, 3, 3], microbatches=splits, one_loss=True, actions=[])
-        session = strategies.open_session(parsed({"model": model, "strategy": how, "best": False}), False, "cpu", 0, None)
-        assert isinstance(session, strategies.ForwardPipeline)
+        subject = parsed({"model": model, "strategy": how, "best": False})
+        session = strategies.open_session(subject, False, "cpu", 0, None, [0])
+        assert isinstance(session, stages.ForwardPipeline)
         near(session_losses(session), expected)
 
 
@@ -272,9 +290,52 @@ def batches_made_and_results_read(peers):
     for timing in ("tutorial", "epoch"):
         model = {**toy(OPTIMIZERS[0][0]), "timing": timing}
         expected = peers.ask(model, strategy([0] * 7))["loss"]
-        for how in STRATEGIES:
-            if how["replicas"] == 1:
+        for how in STRATEGIES:  # one replica; others make other batches
+            if how.get("replicas") == 1:
                 near(peers.ask(model, how)["loss"], expected)
+
+
+def tensors_get_where_they_are_needed(_):
+    """From every placement to every other, even and uneven, between threads; peers_test.cpp's are processes, too."""
+    shape = [8, 6, 5]
+    whole = torch.arange(240.0).reshape(shape)
+    for count in (2, 3, 4):
+        for rooted in (False, True):
+            for before in ("R", "S0", "S1", "S1/2", "P", "@0"):
+                for after in ("R", "S0", "S1", "S2"):
+                    places = placement.placement(before), placement.placement(after)
+                    meeting = collectives.Meeting(count)
+
+                    def move(rank):
+                        ranks = collectives.Threads(rank, meeting)
+                        mine = whole[places[0].piece(shape, rank, count)].clone()
+                        if before == "P":
+                            mine *= (rank + 1) / sum(range(1, count + 1))
+                        elif not places[0].lies_at(rank, count):
+                            mine = mine[:0]
+                        return placement.Mover(ranks, rooted).move(mine, shape, *places)
+
+                    for rank, mine in enumerate(process.PinnedThreads([0] * count).on_each(move, range(count))):
+                        expected = whole[places[1].piece(shape, rank, count)]
+                        assert mine.shape == expected.shape, (count, rooted, before, after, mine.shape)
+                        assert torch.allclose(mine, expected), (count, rooted, before, after)
+
+
+def a_thread_that_fails_ends_all(_):
+    meeting = collectives.Meeting(2)
+
+    def fail(rank):
+        if rank == 1:
+            meeting.barrier.abort()
+            raise ValueError("rank 1 has failed")
+        collectives.Threads(rank, meeting).all_reduce(torch.zeros(1))
+
+    try:
+        process.PinnedThreads([0, 0]).on_each(fail, range(2))
+    except ValueError as error:
+        assert str(error) == "rank 1 has failed"
+    else:
+        raise AssertionError("no error")
 
 
 def wrong_requests_are_answered(peers):
@@ -293,6 +354,8 @@ def wrong_requests_are_answered(peers):
             (model, strategy([0] * 7, replicas=2), "skipped", "plain PyTorch has no DDP that overlaps nothing"),
             (model, strategy([0] * 6 + [1], replicas=2, overlap=True), "skipped", "no DistributedDataParallel of pipelines"),
             (model, strategy([0] * 6 + [1], microbatches=2, one_loss=True), "skipped", "a single CPU device"),
+            (model, {**HYBRID, "levels": [2, 2], "one_process": True}, "skipped", "HyPar's layers on one level of devices only"),
+            (model, {"kind": "data_parallel", "replicas": 3, "one_process": True}, "error", "needs 3 ranks, the session"),
             (model, strategy([0] * 7, replicas=4, overlap=True), "error", "needs 4 ranks, the session has 2")):
         answer = peers.ask(asked, how)
         assert list(answer) == [key] and expected in answer[key], (how, answer)
@@ -313,7 +376,8 @@ def main():
     peers = Peers()
     failed = 0
     for test in (errors_are_one_line, modules_are_what_a_user_writes, resnet18_has_torchvisions_losses,
-                 forward_pipeline_is_the_whole_batch, wrong_requests_are_answered, every_strategy_trains_the_same,
+                 forward_pipeline_is_the_whole_batch, tensors_get_where_they_are_needed, a_thread_that_fails_ends_all,
+                 wrong_requests_are_answered, every_strategy_trains_the_same,
                  batches_made_and_results_read, batch_norm_sees_its_part, a_session_begins_anew):
         try:
             test(peers)

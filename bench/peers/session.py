@@ -1,0 +1,153 @@
+"""What the strategies' sessions have in common. Every session has
+
+    layers                  the (node, module) pairs whose parameters live in this process
+    settle                  steps after which its step takes as long as all later ones
+    share                   how much of the global batch its loss is of
+    initialise(seed)        gives its parameters and buffers their first values
+    inputs, targets(seed)   its part of the batch
+    begin(), end()          around the steps of a request: nothing of earlier ones stays
+    step(x, target)         one training step; the loss and what it is of, or None where they aren't known
+"""
+
+from types import SimpleNamespace
+
+import initial
+import torch
+import torch.nn.functional as F
+from models import LAYERS, Stage, make_stages
+from torch import nn
+
+LOSSES = {"mse_loss": F.mse_loss, "cross_entropy": F.cross_entropy,
+          "sum_loss": lambda prediction, _: prediction.sum()}
+OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+
+
+class Skipped(Exception):
+    """Plain PyTorch has no such step, or can't run it here; the text is the reason."""
+
+
+def check(model: SimpleNamespace):
+    for what, kind, known in [("optimizer", model.optimizer.kind, OPTIMIZERS), ("loss", model.loss, LOSSES),
+                              *(("layer", node.op, LAYERS) for node in model.nodes[:-1])]:
+        if kind not in known:
+            raise Skipped(f"the peers (bench/peers) don't have the {what} '{kind}'; they have {', '.join(known)}")
+
+
+def make_optimizer(model: SimpleNamespace, parameters: list[nn.Parameter], fused: bool) -> torch.optim.Optimizer:
+    """Unless `fused`, with the implementation that torch chooses by itself: on a CPU a loop over the parameters."""
+    options = dict(vars(model.optimizer), fused=fused or None)
+    kind = OPTIMIZERS[options.pop("kind")]
+    if "beta1" in options:
+        options["betas"] = options.pop("beta1"), options.pop("beta2")
+    return kind(parameters, **options)
+
+
+def loss_of_batch(model: SimpleNamespace, losses: list[tuple]):
+    """Of (share, loss) pairs: a mean, weighted by how many samples each is of; or a sum, if the model's loss is one."""
+    return (sum(loss if model.loss == "sum_loss" else share * loss for share, loss in losses) /
+            sum(share for share, _ in losses))
+
+
+def memory_of(tensor):
+    """A dense tensor's values as they lie in memory."""
+    return tensor.detach().as_strided((tensor.numel(),), (1,))
+
+
+class Session:
+    """One process, one device: the whole global batch by the module as it is."""
+
+    settle = 0
+    replica = 0
+    share = 1
+    optimizer = None
+    resident_peak_bytes = None  # of its first steps
+
+    def __init__(self, subject: SimpleNamespace, channels_last: bool, rank: int, devices: list, group,
+                 cores: list[int]):
+        self.model, self.strategy, self.fused = subject.model, subject.strategy, subject.best
+        self.channels_last, self.rank, self.group, self.cores = channels_last, rank, group, cores
+        self.x_device, self.target_device = devices[0], devices[-1]
+        self.x_rows = self.target_rows = range(self.model.global_batch)  # of the global batch: what this rank needs
+        self.ranks = self.processes(self.strategy)
+        self.loss = LOSSES[self.model.loss]
+        self.build(make_stages(self.model, self.stages(), channels_last), devices)
+
+    @classmethod
+    def processes(cls, strategy: SimpleNamespace) -> int:
+        """Those that compute."""
+        return 1
+
+    @classmethod
+    def places(cls, strategy: SimpleNamespace) -> int:
+        """Of how many devices, or cores, a process has modules."""
+        return 1
+
+    def stages(self) -> list[int]:
+        """Of every node."""
+        return [0] * len(self.model.nodes)
+
+    def build(self, stages: list[Stage], devices: list):
+        stage, = stages
+        self.layers = stage.layers
+        self.module = stage.module.to_empty(device=devices[0])
+
+    def initialise(self, seed: int):
+        initial.initialise(self.layers, seed)
+
+    def inputs(self, seed: int):
+        return self.layout(initial.inputs(self.model, self.x_rows, seed, self.x_device))
+
+    def targets(self, seed: int):
+        return initial.targets(self.model, self.target_rows, seed, self.target_device)
+
+    def make_batch(self, x, target, seed: int, step: int):
+        """In the place of what there was: the host's work where timing=tutorial."""
+        data_seed = initial.data_seed(seed, step, self.replica)
+        if self.x_rows:
+            x = self.layout(initial.make_input(self.model, len(self.x_rows), data_seed, self.x_device))
+        if self.target_rows:
+            target = initial.make_target(self.model, len(self.target_rows), data_seed, self.target_device)
+        return x, target
+
+    def layout(self, x):
+        return x.to(memory_format=torch.channels_last) if self.channels_last and x.dim() == 4 else x
+
+    def wire(self, tensor):
+        """The tensor as another process has it in memory: transfers take contiguous ones."""
+        if self.channels_last and tensor.dim() == 4:
+            return tensor.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
+        return tensor.contiguous()
+
+    def settings(self) -> str:
+        """What isn't PyTorch's default."""
+        return ", ".join(["fused updates"] * self.fused + ["channels_last"] * self.channels_last)
+
+    def begin(self):
+        parameters = list(self.module.parameters())
+        if parameters:  # else there is nothing to update
+            self.optimizer = make_optimizer(self.model, parameters, self.fused)
+
+    def end(self):
+        self.module.zero_grad(set_to_none=True)
+        self.optimizer = None
+
+    def step(self, x, target):
+        """The loss and what it is of; None on ranks that haven't got them."""
+        if self.optimizer:
+            self.optimizer.zero_grad(set_to_none=True)
+        loss, output = self.forward_and_backward(x, target)
+        if self.optimizer:
+            self.optimizer.step()
+        return loss, output
+
+    def forward_and_backward(self, x, target):
+        output = self.module(x)
+        loss = self.loss(output, target)
+        loss.backward()
+        return loss.detach(), output
+
+    @torch.no_grad()
+    def read_result(self, loss, output, target):
+        """The loss and the number of correct predictions, on the host."""
+        classes = target if target.dim() == 1 else target.argmax(1)
+        return loss.item(), (output.argmax(1) == classes).sum().item()
