@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -274,8 +275,11 @@ Peers::Answer Peers::run(const sim::Model& model, const sim::Strategy& strategy,
   if (answer.contains("error"))
     throw sim::ConfigError("PyTorch peers: {}", answer["error"].get_ref<const std::string&>());
   if (answer.contains("skipped")) return {.skipped = answer["skipped"].get<std::string>()};
+  std::vector<double> losses;
+  for (const nlohmann::json& loss : answer.at("loss"))
+    losses.push_back(loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>());
   return {.step_s = answer.at("step_s").get<std::vector<double>>(),
-          .losses = answer.at("loss").get<std::vector<double>>(),
+          .losses = std::move(losses),
           .resident_peak_bytes = answer.at("resident_peak_bytes").get<std::int64_t>(),
           .settings = answer.at("settings").get<std::string>()};
 }

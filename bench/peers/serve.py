@@ -9,8 +9,8 @@ Rank 0 reads a request per line, a JSON object as bench/peers.cpp writes it (tes
                     faster for it)
     warmup_steps, steps, seed
 and answers with a JSON line:
-    {"step_s": [per step], "loss": [per step, warm-up included], "resident_peak_bytes": of the largest rank,
-     "settings": what isn't PyTorch's default}
+    {"step_s": [per step], "loss": [per step, warm-up included; null if not finite],
+     "resident_peak_bytes": of the largest rank, "settings": what isn't PyTorch's default}
     {"skipped": "why plain PyTorch has no such step"}      or {"error": "what is wrong with the request"}
 The end of its input ends all ranks. A step's time is the latest rank's end minus the common start. A session is built
 once; its parameters have their first values again at the beginning of each request, and hold no memory between them.
@@ -161,7 +161,8 @@ class Rank:
                   for step in zip(*played)]
         step_s = [max(end for _, end, _ in step) - step[0][0] for step in zip(*played)]
         return {"step_s": step_s[request.warmup_steps:],
-                "loss": [loss_of_batch(session.model, of_step) for of_step in losses],
+                "loss": [loss if math.isfinite(loss) else None for loss in
+                         (loss_of_batch(session.model, of_step) for of_step in losses)],
                 "resident_peak_bytes": max(peaks),
                 "settings": session.settings()}
 

@@ -305,6 +305,17 @@ TEST(PeersRanks, WhatPlainPyTorchHasNotIsAnAnswer) {
   EXPECT_EQ(run(peers, "toy_mlp", "single").losses.size(), kWarmup + kSteps);
 }
 
+/// The sum that is hypar_pair's loss has no least value.
+TEST(PeersRanks, ALossThatGoesToInfinityIsNoError) {
+  Peers peers({}, 1);
+  const sim::Model model = sim::load_model("hypar_pair");
+  const std::vector<double> losses =
+      peers.run(model, sim::parse_strategy("single", model), "local", false, 0, 40).losses;
+  ASSERT_EQ(losses.size(), 40U);
+  EXPECT_TRUE(std::isfinite(losses.front()));
+  EXPECT_TRUE(std::isnan(losses.back()));
+}
+
 TEST(PeersRanks, AnExceptionInPythonIsOneLine) {
   Peers peers({}, 2);
   const OwnModels models;
