@@ -1,20 +1,47 @@
-"""What ranks tell each other. The first of them is the root. Blocks are contiguous tensors, one for each rank in their
-order; `even` says whether all have the same size.
+"""What ranks tell each other. The first of them is the root.
 
     ranks = Processes(0, 2, group)
-    ranks.all_reduce(tensor)                     # in place
-    ranks.scatter(tensor.chunk(2), mine, True)   # into `mine`; others have None in the place of the blocks
+    ranks.all_reduce(tensor)                          # in place
+    mine = ranks.scatter(x, [8, 3], Cut(0, [4, 4]))   # x: the whole tensor at the root, elsewhere any of its type
 """
 
 import threading
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
 
+class Cut(NamedTuple):
+    """How a dimension is cut into a part for each rank."""
+    dim: int
+    sizes: list[int]
+
+    def even(self) -> bool:
+        return min(self.sizes) == max(self.sizes)
+
+    def views(self, x) -> tuple[torch.Tensor, ...]:
+        return x.split(self.sizes, self.dim)
+
+    def blocks(self, x) -> list[torch.Tensor]:
+        """The parts, each contiguous."""
+        return [part.contiguous() for part in self.views(x)]
+
+    def flat(self, x):
+        """The blocks one behind the other: a copy where they don't lie so."""
+        return x.reshape(-1) if self.dim == 0 else torch.cat([part.reshape(-1) for part in self.views(x)])
+
+    def shapes(self, shape: list[int]) -> list[list[int]]:
+        """Of the parts of a tensor of this shape."""
+        return [[*shape[:self.dim], size, *shape[self.dim + 1:]] for size in self.sizes]
+
+    def join(self, parts):
+        return torch.cat(tuple(parts), self.dim)
+
+
 class Processes:
-    """torch.distributed's. What it has for parts of one size only, gloo does for others from message to message."""
+    """torch.distributed's. What it has for parts of one size only, gloo does for others by single messages."""
 
     def __init__(self, rank: int, size: int, group):
         self.rank, self.size, self.group = rank, size, group
@@ -29,51 +56,68 @@ class Processes:
     def all_reduce(self, tensor):
         dist.all_reduce(tensor, group=self.group)
 
-    def scatter(self, blocks, mine, even: bool):
-        if even:
+    def scatter(self, x, shape: list[int], cut: Cut):
+        mine = x.new_empty(cut.shapes(shape)[self.rank])
+        blocks = cut.blocks(x) if self.rank == 0 else None
+        if cut.even():
             dist.scatter(mine, blocks, 0, self.group)
         elif self.rank > 0:
             dist.recv(mine, 0, self.group)
         else:
             works = [dist.isend(block, rank, self.group) for rank, block in enumerate(blocks) if rank > 0]
-            mine.copy_(blocks[0])
             for work in works:
                 work.wait()
+            return blocks[0]
+        return mine
 
-    def gather(self, mine, blocks, even: bool):
-        if even:
+    def gather(self, x, shape: list[int], cut: Cut):
+        """At the root; None elsewhere."""
+        mine = x.contiguous()
+        blocks = [x.new_empty(part) for part in cut.shapes(shape)] if self.rank == 0 else None
+        if cut.even():
             dist.gather(mine, blocks, 0, self.group)
         elif self.rank > 0:
             dist.send(mine, 0, self.group)
         else:
             works = [dist.irecv(block, rank, self.group) for rank, block in enumerate(blocks) if rank > 0]
-            blocks[0].copy_(mine)
+            blocks[0] = mine
             for work in works:
                 work.wait()
+        return cut.join(blocks) if self.rank == 0 else None
 
-    def all_gather(self, mine, blocks, even: bool):
-        if even:
-            dist.all_gather(blocks, mine, self.group)
-            return
-        blocks[self.rank].copy_(mine)
-        for rank, block in enumerate(blocks):
-            dist.broadcast(block, rank, self.group)
+    def all_gather(self, x, shape: list[int], cut: Cut):
+        if cut.even() and cut.dim == 0:
+            whole = x.new_empty(shape)
+            dist.all_gather_into_tensor(whole, x.contiguous(), self.group)
+            return whole
+        blocks = [x.new_empty(part) for part in cut.shapes(shape)]
+        if cut.even():
+            dist.all_gather(blocks, x.contiguous(), self.group)
+        else:
+            blocks[self.rank] = x.contiguous()
+            for rank, block in enumerate(blocks):
+                dist.broadcast(block, rank, self.group)
+        return cut.join(blocks)
 
-    def all_to_all(self, sent, received):
-        given = torch.cat([block.view(-1) for block in sent])
-        taken = given.new_empty(sum(block.numel() for block in received))
-        dist.all_to_all_single(taken, given, [block.numel() for block in received], [block.numel() for block in sent],
-                               self.group)
-        for block, part in zip(received, taken.split([block.numel() for block in received])):
-            block.view(-1).copy_(part)
+    def all_to_all(self, x, shape: list[int], had: Cut, cut: Cut):
+        """From parts by one cut to parts by another."""
+        received = had.shapes(cut.shapes(shape)[self.rank])
+        taken = [torch.Size(part).numel() for part in received]
+        given = [part.numel() for part in cut.views(x)]
+        flat = x.new_empty(sum(taken))
+        dist.all_to_all_single(flat, cut.flat(x), taken, given, self.group)
+        if had.dim == 0:
+            return flat.view(cut.shapes(shape)[self.rank])
+        return had.join(block.view(part) for block, part in zip(flat.split(taken), received))
 
-    def reduce_scatter(self, blocks, mine, even: bool):
-        if even:
-            dist.reduce_scatter(mine, blocks, group=self.group)
-            return
-        whole = torch.cat([block.view(-1) for block in blocks])
+    def reduce_scatter(self, x, shape: list[int], cut: Cut):
+        if cut.even():
+            mine = x.new_empty(cut.shapes(shape)[self.rank])
+            dist.reduce_scatter_tensor(mine.view(-1), cut.flat(x), group=self.group)
+            return mine
+        whole = x.contiguous()
         dist.all_reduce(whole, group=self.group)
-        mine.view(-1).copy_(whole.split([block.numel() for block in blocks])[self.rank])
+        return cut.blocks(whole)[self.rank]
 
 
 class Meeting:
@@ -90,9 +134,9 @@ class Threads:
         self.rank, self.size, self.meeting = rank, len(meeting.shown), meeting
 
     @contextmanager
-    def shown(self, mine):
+    def shown(self, x):
         """What each shows; all stay until nobody reads any more."""
-        self.meeting.shown[self.rank] = mine
+        self.meeting.shown[self.rank] = x
         self.meeting.barrier.wait()
         yield self.meeting.shown
         self.meeting.barrier.wait()
@@ -113,23 +157,23 @@ class Threads:
             total = sum(every[1:], every[0])
         tensor.copy_(total)
 
-    def scatter(self, blocks, mine, even: bool):
-        with self.shown(blocks) as every:
-            mine.copy_(every[0][self.rank])
+    def scatter(self, x, shape: list[int], cut: Cut):
+        with self.shown(x) as every:
+            return cut.views(every[0])[self.rank].clone(memory_format=torch.contiguous_format)
 
-    def gather(self, mine, blocks, even: bool):
-        with self.shown(mine) as every:
-            for block, other in zip(blocks or [], every):
-                block.copy_(other)
+    def gather(self, x, shape: list[int], cut: Cut):
+        with self.shown(x) as every:
+            return cut.join(every) if self.rank == 0 else None
 
-    def all_gather(self, mine, blocks, even: bool):
-        self.gather(mine, blocks, even)
+    def all_gather(self, x, shape: list[int], cut: Cut):
+        with self.shown(x) as every:
+            return cut.join(every)
 
-    def all_to_all(self, sent, received):
-        with self.shown(sent) as every:
-            for block, blocks in zip(received, every):
-                block.copy_(blocks[self.rank])
+    def all_to_all(self, x, shape: list[int], had: Cut, cut: Cut):
+        with self.shown(x) as every:
+            return had.join(cut.views(other)[self.rank] for other in every)
 
-    def reduce_scatter(self, blocks, mine, even: bool):
-        with self.shown(blocks) as every:
-            mine.copy_(sum((blocks[self.rank] for blocks in every[1:]), every[0][self.rank]))
+    def reduce_scatter(self, x, shape: list[int], cut: Cut):
+        with self.shown(x) as every:
+            mine, *others = (cut.views(other)[self.rank] for other in every)
+            return sum(others, mine).contiguous()

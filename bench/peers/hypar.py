@@ -43,6 +43,9 @@ class Hybrid(Session):
         of_loss, = self.piece(placement(self.strategy.nodes[-1].inputs[0]), samples)
         self.share = (of_loss.stop - of_loss.start) / self.model.global_batch
         self.ways = [[self.way(n, k) for k in range(len(node.inputs))] for n, node in enumerate(nodes)]
+        self.resolving = [((placement(placed.output), self.where[n]),
+                           (self.where_gradient(n), placement(placed.grad_output)))
+                          for n, placed in enumerate(self.strategy.nodes)]
         with torch.device("meta"):
             self.played = [self.part_of(n) for n in range(len(nodes) - 1)]
         self.layers = [(node, layer) for node, layer in zip(nodes, self.played) if isinstance(layer, nn.Module)]
@@ -122,12 +125,12 @@ class Hybrid(Session):
 
         for n, layer in enumerate(self.played):
             output = layer(*(bring(n, k) for k in range(len(self.ways[n]))))
-            placed = self.strategy.nodes[n]
-            values[n] = self.mover.moved(output, self.shapes[n], (placement(placed.output), self.where[n]),
-                                         (self.where_gradient(n), placement(placed.grad_output)))
+            values[n] = self.mover.moved(output, self.shapes[n], *self.resolving[n])
         output, self.own_target = (bring(len(self.played), k) for k in range(2))
         loss = self.loss(output, self.own_target)
-        (loss if self.model.loss == "sum_loss" else self.share * loss).backward()
+        values.clear()
+        brought.clear()  # autograd has what it needs
+        (loss if self.model.loss == "sum_loss" or self.share == 1 else self.share * loss).backward()
         for parameter in self.summands:
             self.mover.sum(memory_of(parameter.grad))
         return loss.detach(), output.detach()

@@ -8,6 +8,7 @@
 from dataclasses import dataclass
 
 import torch
+from collectives import Cut
 
 
 @dataclass(frozen=True)
@@ -16,10 +17,10 @@ class Placement:
     dim: int = 0
     unit: int = 1
 
-    def sizes(self, shape: list[int], ranks: int) -> list[int]:
-        """Of the parts of a tensor of this shape, along the dimension; the last takes the rest."""
+    def cut(self, shape: list[int], ranks: int) -> Cut:
+        """Of a tensor of this shape; the last part takes the rest."""
         each = shape[self.dim] // self.unit // ranks * self.unit
-        return [each] * (ranks - 1) + [shape[self.dim] - each * (ranks - 1)]
+        return Cut(self.dim, [each] * (ranks - 1) + [shape[self.dim] - each * (ranks - 1)])
 
     def lies_at(self, rank: int, ranks: int) -> bool:
         return rank == {"@0": 0, "@last": ranks - 1}.get(self.kind, rank)
@@ -28,7 +29,7 @@ class Placement:
         """What a rank has of it, where it lies there."""
         slices = [slice(0, size) for size in shape]
         if self.kind == "S":
-            sizes = self.sizes(shape, ranks)
+            sizes = self.cut(shape, ranks).sizes
             slices[self.dim] = slice(sum(sizes[:rank]), sum(sizes[:rank + 1]))
         return tuple(slices)
 
@@ -80,55 +81,26 @@ class Mover:
         """`shape`: of the whole."""
         if before == after:
             return x
-        if after.kind == "S":
-            return self.to_parts(x, shape, before, after)
+        cut = after.cut(shape, self.ranks.size) if after.kind == "S" else None
+        had = before.cut(shape, self.ranks.size) if before.kind == "S" else None
+        if before.kind == "R":
+            return self.own_part(x, cut)
+        if before.kind == "@0":
+            return self.ranks.scatter(x, shape, cut) if cut else self.broadcast(x, shape)
         if before.kind == "P":
-            return self.sum(x)
-        if before.kind == "S":
-            return self.gathered(x, shape, before)
+            if cut and not self.rooted:
+                return self.ranks.reduce_scatter(x, shape, cut)
+            return self.own_part(self.sum(x), cut) if cut else self.sum(x)
+        if not cut:
+            return self.ranks.all_gather(x, shape, had)
+        if cut.dim != had.dim:
+            return self.ranks.all_to_all(x, shape, had, cut)
+        return x if cut == had else self.own_part(self.ranks.all_gather(x, shape, had), cut)
+
+    def own_part(self, x, cut: Cut):
+        return cut.views(x)[self.ranks.rank].contiguous()
+
+    def broadcast(self, x, shape: list[int]):
         whole = x.contiguous() if self.ranks.rank == 0 else x.new_empty(shape)
         self.ranks.broadcast(whole)
         return whole
-
-    def to_parts(self, x, shape: list[int], before: Placement, after: Placement):
-        sizes = after.sizes(shape, self.ranks.size)
-        if before.kind == "S" and before.dim == after.dim:
-            same = before.sizes(shape, self.ranks.size) == sizes
-            return x if same else self.own_part(self.gathered(x, shape, before), after, sizes)
-        if before.kind == "R":
-            return self.own_part(x, after, sizes)
-        if before.kind == "P" and self.rooted:
-            return self.own_part(self.sum(x), after, sizes)
-        if before.kind == "S":
-            return self.exchanged(x, shape, before, after)
-        mine = x.new_empty(with_size(shape, after.dim, sizes[self.ranks.rank]))
-        even = len(set(sizes)) == 1
-        if before.kind == "P":
-            self.ranks.reduce_scatter(blocks_of(x, sizes, after.dim), mine, even)
-        else:
-            self.ranks.scatter(blocks_of(x, sizes, after.dim) if self.ranks.rank == 0 else None, mine, even)
-        return mine
-
-    def own_part(self, x, cut: Placement, sizes: list[int]):
-        return x.split(sizes, cut.dim)[self.ranks.rank].contiguous()
-
-    def gathered(self, x, shape: list[int], cut: Placement):
-        sizes = cut.sizes(shape, self.ranks.size)
-        blocks = [x.new_empty(with_size(shape, cut.dim, size)) for size in sizes]
-        self.ranks.all_gather(x.contiguous(), blocks, len(set(sizes)) == 1)
-        return torch.cat(blocks, cut.dim)
-
-    def exchanged(self, x, shape: list[int], before: Placement, after: Placement):
-        sizes, had = after.sizes(shape, self.ranks.size), before.sizes(shape, self.ranks.size)
-        mine = with_size(shape, after.dim, sizes[self.ranks.rank])
-        received = [x.new_empty(with_size(mine, before.dim, size)) for size in had]
-        self.ranks.all_to_all(blocks_of(x, sizes, after.dim), received)
-        return torch.cat(received, before.dim)
-
-
-def with_size(shape: list[int], dim: int, size: int) -> list[int]:
-    return [*shape[:dim], size, *shape[dim + 1:]]
-
-
-def blocks_of(x, sizes: list[int], dim: int) -> list[torch.Tensor]:
-    return [block.contiguous() for block in x.split(sizes, dim)]

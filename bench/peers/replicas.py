@@ -4,8 +4,8 @@ import copy
 from types import SimpleNamespace
 
 import torch
-from collectives import Processes
-from models import Stage, prediction, sample_shape
+from collectives import Cut, Processes
+from models import Stage
 from process import PinnedThreads
 from session import Session, memory_of
 from torch import nn
@@ -153,18 +153,18 @@ class DataParallelProcesses(Session):
         super().build(stages, devices)
         self.replica_module, self.buckets = self.module, Buckets(self.module, self.strategy.bucket_MiB)
         self.others = Processes(self.rank, self.ranks, self.group)
-        self.rows = [len(part) for part in torch.arange(self.model.global_batch).chunk(self.ranks)]
-        self.even = len(set(self.rows)) == 1
+        self.cut = Cut(0, [len(part) for part in torch.arange(self.model.global_batch).chunk(self.ranks)])
         if self.rank > 0:  # nothing lives here between steps
             self.buckets.forget()
             self.module, self.layers, self.x_rows, self.target_rows = nn.Module(), [], range(0), range(0)
 
-    def scattered(self, whole, shape: list[int]):
+    def whole_shape(self, x) -> list[int]:
+        return [self.model.global_batch, *x.shape[1:]]
+
+    def scattered(self, x):
         """My rows of what the root has."""
-        mine = self.layout(torch.empty(self.rows[self.rank], *shape, dtype=whole.dtype))
-        blocks = [self.wire(block) for block in whole.split(self.rows)] if self.rank == 0 else None
-        self.others.scatter(blocks, self.wire(mine), self.even)
-        return mine
+        wire = self.wire(x)
+        return self.unwire(self.others.scatter(wire, self.whole_shape(wire), self.cut))
 
     def forward_and_backward(self, x, target):
         flat = self.buckets.flat() if self.rank == 0 else self.buckets.empty()
@@ -172,17 +172,14 @@ class DataParallelProcesses(Session):
             self.others.broadcast(bucket)
         if self.rank > 0:
             self.buckets.become(flat)
-        mine = self.replica_module(self.scattered(x, self.model.input))
-        shape = sample_shape(self.model, prediction(self.model))
-        loss, output, gradient = None, None, mine.detach()  # elsewhere it only says of which type
-        blocks = [torch.empty(rows, *shape, dtype=mine.dtype) for rows in self.rows] if self.rank == 0 else None
-        self.others.gather(mine.detach().contiguous(), blocks, self.even)
+        part = self.replica_module(self.scattered(x))
+        output = self.others.gather(part.detach(), self.whole_shape(part), self.cut)
+        loss, gradient = None, part.detach()  # of which the others have nothing but the type
         if self.rank == 0:
-            output = torch.cat(blocks).requires_grad_()
-            loss = self.loss(output, target)
+            loss = self.loss(output.requires_grad_(), target)
             loss.backward()
             loss, gradient, output = loss.detach(), output.grad, output.detach()
-        mine.backward(self.scattered(gradient, shape))
+        part.backward(self.scattered(gradient))
         flat = self.buckets.flat_gradients()
         for bucket in flat:
             self.others.reduce(bucket)

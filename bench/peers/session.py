@@ -118,6 +118,9 @@ class Session:
             return tensor.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1)
         return tensor.contiguous()
 
+    def unwire(self, tensor):
+        return tensor.permute(0, 3, 1, 2) if self.channels_last and tensor.dim() == 4 else tensor
+
     def settings(self) -> str:
         """What isn't PyTorch's default."""
         return ", ".join(["fused updates"] * self.fused + ["channels_last"] * self.channels_last)
