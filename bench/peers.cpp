@@ -124,9 +124,13 @@ Json stages_to_json(const sim::Model& model, const sim::Strategy& strategy) {
           {"buckets_MiB", {strategy.first_bucket_MiB, strategy.bucket_MiB}}};
 }
 
-/// Where the tensors of every node lie along the outermost level: what lowering makes of the layout, too.
+/// Where the tensors of every node lie, by level ("S0 P"): what lowering makes of the layout, too.
 Json levels_to_json(const sim::Model& model, const sim::Layout& layout) {
-  const auto text = [](const sim::Placements& where) { return sim::to_string(where.at(0)); };
+  const auto text = [](const sim::Placements& where) {
+    std::string all;
+    for (const sim::Placement& along : where) all += (all.empty() ? "" : " ") + sim::to_string(along);
+    return all;
+  };
   const auto texts = [&](const std::vector<sim::Placements>& of) {
     Json all = Json::array();
     for (const sim::Placements& where : of) all.push_back(text(where));

@@ -47,11 +47,11 @@ class Processes:
         self.rank, self.size, self.group = rank, size, group
 
     def broadcast(self, tensor):
-        dist.broadcast(tensor, 0, self.group)
+        dist.broadcast(tensor, group=self.group, group_src=0)
 
     def reduce(self, tensor):
         """The others' tensors hold nothing of use afterwards."""
-        dist.reduce(tensor, 0, group=self.group)
+        dist.reduce(tensor, group=self.group, group_dst=0)
 
     def all_reduce(self, tensor):
         dist.all_reduce(tensor, group=self.group)
@@ -60,11 +60,11 @@ class Processes:
         mine = x.new_empty(cut.shapes(shape)[self.rank])
         blocks = cut.blocks(x) if self.rank == 0 else None
         if cut.even():
-            dist.scatter(mine, blocks, 0, self.group)
+            dist.scatter(mine, blocks, group=self.group, group_src=0)
         elif self.rank > 0:
-            dist.recv(mine, 0, self.group)
+            dist.recv(mine, group=self.group, group_src=0)
         else:
-            works = [dist.isend(block, rank, self.group) for rank, block in enumerate(blocks) if rank > 0]
+            works = [dist.isend(block, group=self.group, group_dst=rank) for rank, block in enumerate(blocks) if rank]
             for work in works:
                 work.wait()
             return blocks[0]
@@ -75,11 +75,11 @@ class Processes:
         mine = x.contiguous()
         blocks = [x.new_empty(part) for part in cut.shapes(shape)] if self.rank == 0 else None
         if cut.even():
-            dist.gather(mine, blocks, 0, self.group)
+            dist.gather(mine, blocks, group=self.group, group_dst=0)
         elif self.rank > 0:
-            dist.send(mine, 0, self.group)
+            dist.send(mine, group=self.group, group_dst=0)
         else:
-            works = [dist.irecv(block, rank, self.group) for rank, block in enumerate(blocks) if rank > 0]
+            works = [dist.irecv(block, group=self.group, group_src=rank) for rank, block in enumerate(blocks) if rank]
             blocks[0] = mine
             for work in works:
                 work.wait()
@@ -96,7 +96,7 @@ class Processes:
         else:
             blocks[self.rank] = x.contiguous()
             for rank, block in enumerate(blocks):
-                dist.broadcast(block, rank, self.group)
+                dist.broadcast(block, group=self.group, group_src=rank)
         return cut.join(blocks)
 
     def all_to_all(self, x, shape: list[int], had: Cut, cut: Cut):

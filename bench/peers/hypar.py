@@ -1,21 +1,21 @@
 """HyPar's hybrid layers: each is played by a part of the samples, of its input channels or of its output channels."""
 
+import math
 from types import SimpleNamespace
 
 import initial
 import torch
 from collectives import Meeting, Processes, Threads
 from models import DTYPES, LAYERS, MODEL_INPUT, MODEL_TARGET, Stage
-from placement import R, Mover, Placement, placement
+from placement import Mesh, Mover, Placements, placements
 from process import PinnedThreads
-from session import Session, Skipped, loss_of_batch, memory_of
+from session import Session, loss_of_batch, memory_of
 from torch import nn
 
 
-def ranks_of(strategy: SimpleNamespace) -> int:
-    if len(strategy.levels) > 1:
-        raise Skipped("these peers have HyPar's layers on one level of devices only")
-    return strategy.levels[0]
+def summed_levels(where: str) -> tuple[int, ...]:
+    """Along which a gradient is to be summed."""
+    return tuple(level for level, along in enumerate(placements(where)) if along.kind == "P")
 
 
 class Hybrid(Session):
@@ -24,27 +24,36 @@ class Hybrid(Session):
 
     @classmethod
     def processes(cls, strategy: SimpleNamespace) -> int:
-        return ranks_of(strategy)
+        return math.prod(strategy.levels)
 
-    def others(self):
-        return Processes(self.rank, self.ranks, self.group)
+    @classmethod
+    def lines(cls, strategy: SimpleNamespace) -> list[tuple[int, ...]]:
+        of_one = {(level,) for level in range(len(strategy.levels))}
+        of_sums = {summed_levels(where) for node in strategy.nodes for where in node.grad_parameters} - {()}
+        meshes = [Mesh(strategy.levels, rank) for rank in range(cls.processes(strategy))]
+        return super().lines(strategy) + sorted({mesh.line(levels) for mesh in meshes for levels in of_one | of_sums})
+
+    def others(self, line: tuple[int, ...]):
+        return Processes(line.index(self.rank), len(line), self.groups[line])
 
     def build(self, stages: list[Stage], devices: list):
         nodes, samples = self.model.nodes, [self.model.global_batch]
-        self.mover = Mover(self.others(), self.strategy.rooted)
+        self.whole = {f"{node.name}.{kind}": list(parameter.shape) for node, layer in stages[0].layers
+                      for kind, parameter in layer.named_parameters()}
+        self.mesh = Mesh(self.strategy.levels, self.rank)
+        self.mover = Mover(self.mesh, self.strategy.rooted, self.others)
         # By node: the whole output's shape, and where its readers find it.
         self.shapes = {MODEL_INPUT: samples + self.model.input,
                        MODEL_TARGET: samples + [self.model.classes] * (self.model.loss != "cross_entropy"),
                        **{n: samples + node.shape for n, node in enumerate(nodes)}}
-        self.where = {MODEL_INPUT: placement(self.strategy.input), MODEL_TARGET: placement(self.strategy.target),
-                      **{n: placement(placed.resolved) for n, placed in enumerate(self.strategy.nodes)}}
+        self.where = {MODEL_INPUT: placements(self.strategy.input), MODEL_TARGET: placements(self.strategy.target),
+                      **{n: placements(placed.resolved) for n, placed in enumerate(self.strategy.nodes)}}
         self.x_rows, self.target_rows = self.rows(MODEL_INPUT), self.rows(MODEL_TARGET)
         self.replica = self.rank
-        of_loss, = self.piece(placement(self.strategy.nodes[-1].inputs[0]), samples)
-        self.share = (of_loss.stop - of_loss.start) / self.model.global_batch
+        self.share = self.mesh.local(placements(self.strategy.nodes[-1].inputs[0]), samples)[0] / samples[0]
         self.ways = [[self.way(n, k) for k in range(len(node.inputs))] for n, node in enumerate(nodes)]
-        self.resolving = [((placement(placed.output), self.where[n]),
-                           (self.where_gradient(n), placement(placed.grad_output)))
+        self.resolving = [((placements(placed.output), self.where[n]),
+                           (self.where_gradient(n), placements(placed.grad_output)))
                           for n, placed in enumerate(self.strategy.nodes)]
         with torch.device("meta"):
             self.played = [self.part_of(n) for n in range(len(nodes) - 1)]
@@ -53,28 +62,24 @@ class Hybrid(Session):
         if self.channels_last:
             self.module.to(memory_format=torch.channels_last)
         self.module.to_empty(device=devices[0])
-        self.note_parameters(stages[0].layers)
-
-    def piece(self, where: Placement, shape: list[int]) -> tuple[slice, ...]:
-        return where.piece(shape, self.mover.ranks.rank, self.mover.ranks.size)
-
-    def lies_here(self, where: Placement) -> bool:
-        return where.lies_at(self.mover.ranks.rank, self.mover.ranks.size)
+        self.note_parameters()
 
     def rows(self, source: int) -> range:
         """Of the model's input or target, before the step."""
-        rows = self.piece(self.where[source], self.shapes[source])[0]
-        return range(rows.start, rows.stop) if self.lies_here(self.where[source]) else range(0)
+        rows = self.mesh.piece(self.where[source], self.shapes[source])[0]
+        return range(rows.start, rows.stop) if self.mesh.has(self.where[source]) else range(0)
 
     def way(self, n: int, k: int):
         """From where to where: the k-th input of a node, and its gradient."""
         source, placed = self.model.nodes[n].inputs[k], self.strategy.nodes[n]
-        back = (placement(placed.grad_inputs[k]), self.where_gradient(source)) if source >= 0 else (R, R)
-        return (self.where[source], placement(placed.inputs[k])), back
+        here = self.where[source]
+        back = (placements(placed.grad_inputs[k]), self.where_gradient(source)) if source >= 0 else (here, here)
+        return (here, placements(placed.inputs[k])), back
 
-    def where_gradient(self, n: int) -> Placement:
+    def where_gradient(self, n: int) -> Placements:
         """That of the output as its readers find it: of the same shape."""
-        return self.where[n] if self.where[n].kind == "S" else placement(self.strategy.nodes[n].grad_output)
+        return tuple(where if where.kind == "S" else of_gradient for where, of_gradient in
+                     zip(self.where[n], placements(self.strategy.nodes[n].grad_output)))
 
     def part_of(self, n: int):
         """The layer that plays this rank's part of a node."""
@@ -82,19 +87,17 @@ class Hybrid(Session):
         attributes = dict(vars(node.attributes))
         if any(before != after for before, after in self.ways[n][0]):
             attributes["inplace"] = 0  # autograd allows it on nothing that a user's own function passes on
-        x = self.piece(placement(placed.inputs[0]), self.shapes[node.inputs[0]])
-        for size in {"out_channels", "out_features"} & attributes.keys():
-            if placed.parameters[0] == "S0":
-                part, = self.piece(placement("S0"), [attributes[size]])
-                attributes[size] = part.stop - part.start
-        if len(placed.parameters) > 1 and not self.lies_here(placement(placed.parameters[1])):
+        _, *x = self.mesh.local(placements(placed.inputs[0]), self.shapes[node.inputs[0]])
+        if placed.parameters:
+            of_weight = placements(placed.parameters[0])
+            for size in {"out_channels", "out_features"} & attributes.keys():
+                attributes[size] = self.mesh.local(of_weight, self.whole[f"{node.name}.weight"])[0]
+        if len(placed.parameters) > 1 and not self.mesh.has(placements(placed.parameters[1])):
             attributes["bias"] = 0
-        return LAYERS[node.op](SimpleNamespace(**attributes), [part.stop - part.start for part in x[1:]])
+        return LAYERS[node.op](SimpleNamespace(**attributes), x)
 
-    def note_parameters(self, whole_layers):
-        """Which are pieces of larger ones, and which have gradients that are to be summed, last layers first."""
-        shapes = {f"{node.name}.{kind}": list(parameter.shape) for node, layer in whole_layers
-                  for kind, parameter in layer.named_parameters()}
+    def note_parameters(self):
+        """Which are pieces of larger ones, and whose gradients are to be summed with whom, last layers first."""
         self.pieces, self.summands = {}, []
         for placed, layer, node in zip(self.strategy.nodes, self.played, self.model.nodes):
             if not isinstance(layer, nn.Module):
@@ -102,16 +105,16 @@ class Hybrid(Session):
             for (kind, parameter), where, of_gradient in zip(layer.named_parameters(), placed.parameters,
                                                              placed.grad_parameters):
                 name = f"{node.name}.{kind}"
-                self.pieces[name] = shapes[name], self.piece(placement(where), shapes[name])
-                if of_gradient == "P":
-                    self.summands.insert(0, parameter)
+                self.pieces[name] = self.whole[name], self.mesh.piece(placements(where), self.whole[name])
+                if levels := summed_levels(of_gradient):
+                    self.summands.insert(0, (parameter, self.others(self.mesh.line(levels))))
 
     def initialise(self, seed: int):
         initial.initialise(self.layers, seed, self.pieces)
 
     def inputs(self, seed: int):
         x = initial.inputs(self.model, self.x_rows, seed, self.x_device)
-        _, *of_sample = self.piece(self.where[MODEL_INPUT], self.shapes[MODEL_INPUT])
+        _, *of_sample = self.mesh.piece(self.where[MODEL_INPUT], self.shapes[MODEL_INPUT])
         return self.layout(x[(slice(None), *of_sample)].contiguous())
 
     def forward_and_backward(self, x, target):
@@ -131,8 +134,8 @@ class Hybrid(Session):
         values.clear()
         brought.clear()  # autograd has what it needs
         (loss if self.model.loss == "sum_loss" or self.share == 1 else self.share * loss).backward()
-        for parameter in self.summands:
-            self.mover.sum(memory_of(parameter.grad))
+        for parameter, ranks in self.summands:
+            self.mover.sum(memory_of(parameter.grad), ranks)
         return loss.detach(), output.detach()
 
     def read_result(self, loss, output, target):
@@ -140,10 +143,10 @@ class Hybrid(Session):
 
 
 class HybridOfThread(Hybrid):
-    """A rank of HybridThreads."""
+    """A rank of HybridThreads, which has their meetings for a group."""
 
-    def others(self):
-        return self.group
+    def others(self, line: tuple[int, ...]):
+        return Threads(line.index(self.rank), self.groups.setdefault(line, Meeting(len(line))))
 
 
 class HybridThreads(Session):
@@ -152,12 +155,12 @@ class HybridThreads(Session):
 
     @classmethod
     def places(cls, strategy: SimpleNamespace) -> int:
-        return ranks_of(strategy)
+        return math.prod(strategy.levels)
 
     def build(self, stages: list[Stage], devices: list):
-        self.meeting, self.threads = Meeting(len(self.cores)), PinnedThreads(self.cores)
+        self.meetings, self.threads = {}, PinnedThreads(self.cores)
         subject = SimpleNamespace(model=self.model, strategy=self.strategy, best=self.fused)
-        self.parts = [HybridOfThread(subject, self.channels_last, rank, devices, Threads(rank, self.meeting), [core])
+        self.parts = [HybridOfThread(subject, self.channels_last, rank, devices, self.meetings, [core])
                       for rank, core in enumerate(self.cores)]
         self.module = nn.ModuleList(part.module for part in self.parts)
 
@@ -187,7 +190,8 @@ class HybridThreads(Session):
         try:
             return part.step(x, target)
         except Exception:
-            self.meeting.barrier.abort()
+            for meeting in self.meetings.values():
+                meeting.barrier.abort()
             raise
 
     def step(self, x: list, target: list):

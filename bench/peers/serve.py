@@ -73,9 +73,9 @@ class Rank:
 
     def session(self, request):
         """Built on all ranks at the same time; None where this rank only keeps step."""
-        if request.ranks not in self.groups:  # the first so many ranks; None: everyone, or nobody to talk to
-            self.groups[request.ranks] = (None if request.ranks in (1, RANKS) else
-                                          dist.new_group(range(request.ranks)))
+        for line in strategies.kind_of(request.subject.strategy).lines(request.subject.strategy):
+            if line not in self.groups:  # None: everyone, or nobody to talk to
+                self.groups[line] = None if len(line) in (1, RANKS) else dist.new_group(line)
         if ARGUMENTS.rank >= request.ranks:
             return None
         key = json.dumps(request.subject, default=vars)
@@ -94,7 +94,7 @@ class Rank:
         if request.subject.best and any(node.op == "conv2d" for node in request.subject.model.nodes):
             layouts.append(True)
         sessions = [strategies.open_session(request.subject, layout, ARGUMENTS.device, ARGUMENTS.rank,
-                                            self.groups[request.ranks], ARGUMENTS.cores) for layout in layouts]
+                                            self.groups, ARGUMENTS.cores) for layout in layouts]
         for session in sessions:
             self.play(session, session.settle, request.seed)
         if len(sessions) == 1:
@@ -105,7 +105,7 @@ class Rank:
                 for start, end, _ in self.play(session, TRIAL_STEPS, request.seed):
                     shortest_s[i] = min(shortest_s[i].item(), end - start)
         if request.ranks > 1:
-            dist.all_reduce(shortest_s, dist.ReduceOp.MAX, self.groups[request.ranks])
+            dist.all_reduce(shortest_s, dist.ReduceOp.MAX, sessions[0].group)
         return sessions[shortest_s.argmin().item()]
 
     def play(self, session, steps, seed):

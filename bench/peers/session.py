@@ -62,13 +62,14 @@ class Session:
     optimizer = None
     resident_peak_bytes = None  # of its first steps
 
-    def __init__(self, subject: SimpleNamespace, channels_last: bool, rank: int, devices: list, group,
+    def __init__(self, subject: SimpleNamespace, channels_last: bool, rank: int, devices: list, groups: dict,
                  cores: list[int]):
         self.model, self.strategy, self.fused = subject.model, subject.strategy, subject.best
-        self.channels_last, self.rank, self.group, self.cores = channels_last, rank, group, cores
+        self.channels_last, self.rank, self.groups, self.cores = channels_last, rank, groups, cores
         self.x_device, self.target_device = devices[0], devices[-1]
         self.x_rows = self.target_rows = range(self.model.global_batch)  # of the global batch: what this rank needs
         self.ranks = self.processes(self.strategy)
+        self.group = groups.get(tuple(range(self.ranks)))
         self.loss = LOSSES[self.model.loss]
         self.build(make_stages(self.model, self.stages(), channels_last), devices)
 
@@ -76,6 +77,11 @@ class Session:
     def processes(cls, strategy: SimpleNamespace) -> int:
         """Those that compute."""
         return 1
+
+    @classmethod
+    def lines(cls, strategy: SimpleNamespace) -> list[tuple[int, ...]]:
+        """Those that talk to each other: all processes, and maybe some of them."""
+        return [tuple(range(cls.processes(strategy)))]
 
     @classmethod
     def places(cls, strategy: SimpleNamespace) -> int:

@@ -37,11 +37,11 @@ def cores_of(strategy: SimpleNamespace) -> int:
     return kind.places(strategy) if kind in (DataParallel, HybridThreads) else kind.processes(strategy)
 
 
-def open_session(subject: SimpleNamespace, channels_last: bool, device: str, rank: int, group,
+def open_session(subject: SimpleNamespace, channels_last: bool, device: str, rank: int, groups: dict,
                  cores: list[int]) -> Session:
-    """`cores`: of all ranks."""
+    """`groups`: torch.distributed's, by their ranks. `cores`: of all ranks."""
     kind = kind_of(subject.strategy)
     count = torch.cuda.device_count() if device == "cuda" else 1
     devices = [torch.device(device, place % count if device == "cuda" else None)
                for place in range(kind.places(subject.strategy))]
-    return kind(subject, channels_last, rank, devices, group, cores[:len(devices)])
+    return kind(subject, channels_last, rank, devices, groups, cores[:len(devices)])

@@ -214,7 +214,7 @@ TEST(PeersRanks, ModelsOfAUsersOwnHaveOurLosses) {
       expect_our_losses(*session, peers, models.path(name) + ",dtype=f64", strategy, 1e-9);
 }
 
-/// Two to four ranks, even and uneven parts, both forms, batch norms that see a part each.
+/// Two to four ranks, on two levels too, even and uneven parts, both forms, batch norms that see a part each.
 TEST(PeersRanks, PlacementsHaveOurLosses) {
   const auto session = backend::open_session({.world = "local", .ranks = 4});
   Peers peers({}, 4);
@@ -226,10 +226,12 @@ TEST(PeersRanks, PlacementsHaveOurLosses) {
             {"data_parallel,dp=3", "hypar,layers=dp+dp", "hypar,layers=dp+in", "hypar,layers=in+dp",
              "hypar,layers=in+in", "hypar,layers=dp+in,form=rooted", "hypar,layers=in+dp,form=rooted",
              "hypar,layers=out+in", "hypar,levels=3,layers=dp+out", "hypar,levels=3,layers=in+dp",
-             "hypar,levels=3,layers=dp+in,form=rooted", "hypar,levels=4,layers=out+out,form=rooted"}},
+             "hypar,levels=3,layers=dp+in,form=rooted", "hypar,levels=4,layers=out+out,form=rooted",
+             "hypar,levels=2x2,layers=dp+in/in+dp", "hypar,levels=2x2,layers=dp+out/dp+in,form=rooted"}},
            {convnet,
             {"data_parallel", "data_parallel,dp=3,bucket_MiB=0.01", "hypar,layers=dp+in+dp+out+in",
-             "hypar,levels=3,layers=dp+out+in+dp+in", "hypar,levels=3,layers=dp+in+dp+out+dp,form=rooted"}},
+             "hypar,levels=3,layers=dp+out+in+dp+in", "hypar,levels=3,layers=dp+in+dp+out+dp,form=rooted",
+             "hypar,levels=2x2,layers=dp+out+in+out+in/dp+dp+dp+in+out", "hypar,levels=2x2,layers=dp"}},
            {convnet + ",timing=epoch", {"data_parallel", "hypar,layers=dp+in+dp+out+dp,form=rooted"}},
            {convnet + ",loss=mse_loss", {"data_parallel", "hypar,layers=dp+in+dp+out+in,form=rooted"}},
            {resnet, {"data_parallel,dp=3", "hypar,layers=dp"}},
@@ -240,12 +242,6 @@ TEST(PeersRanks, PlacementsHaveOurLosses) {
     for (const std::string& strategy : strategies)
       expect_our_losses(*session, peers, model_text, strategy, model_text.starts_with("resnet") ? 1e-8 : 1e-9,
                         /*at_its_best=*/!model_text.starts_with("resnet"));
-}
-
-TEST(PeersRanks, HyParOnSeveralLevelsIsSkipped) {
-  Peers peers({}, 1);
-  EXPECT_EQ(run(peers, "hypar_pair", "hypar,levels=2x2,layers=dp/in").skipped,
-            "these peers have HyPar's layers on one level of devices only");
 }
 
 // The contract with bench/peers/serve.py, whose own test reads the same file.

@@ -5,6 +5,7 @@ requests are answered; the end of the input ends all.
 """
 
 import copy
+import itertools
 import json
 import math
 import os
@@ -241,7 +242,7 @@ def resnet18_has_torchvisions_losses(_):
     for best in (False, True):
         for channels_last in (False, True):
             subject = SimpleNamespace(model=model, strategy=parsed(strategy([0] * len(model.nodes))), best=best)
-            session = strategies.open_session(subject, channels_last, "cpu", 0, None, [0])
+            session = strategies.open_session(subject, channels_last, "cpu", 0, {}, [0])
             near(session_losses(session), expected)
             convolution = next(p for p in session.module.parameters() if p.shape[2:] == (3, 3))
             assert convolution.is_contiguous(memory_format=torch.channels_last) == channels_last
@@ -280,7 +281,7 @@ def forward_pipeline_is_the_whole_batch(_):
     for splits in (2, 3, 8):
         how = strategy([0, 1, 1, 2, 2, 3, 3], microbatches=splits, one_loss=True, actions=[])
         subject = parsed({"model": model, "strategy": how, "best": False})
-        session = strategies.open_session(subject, False, "cpu", 0, None, [0])
+        session = strategies.open_session(subject, False, "cpu", 0, {}, [0])
         assert isinstance(session, stages.ForwardPipeline)
         near(session_losses(session), expected)
 
@@ -297,28 +298,32 @@ def batches_made_and_results_read(peers):
 
 def tensors_get_where_they_are_needed(_):
     """From every placement to every other, even and uneven, between threads; peers_test.cpp's are processes, too."""
-    shape = [8, 6, 5]
-    whole = torch.arange(240.0).reshape(shape)
-    for count in (2, 3, 4):
-        for rooted in (False, True):
-            for before in ("R", "S0", "S1", "S1/2", "P", "@0"):
-                for after in ("R", "S0", "S1", "S2"):
-                    places = placement.placement(before), placement.placement(after)
-                    meeting = collectives.Meeting(count)
+    shape = [12, 24, 7]
+    whole = torch.arange(2016.0).reshape(shape)
+    for sizes in ([2], [3], [4], [2, 2], [3, 2]):
+        every = range(math.prod(sizes))
+        threads = process.PinnedThreads([0] * len(every))
+        befores = [*itertools.product(("R", "S0", "S1", "S1/2", "P"), repeat=len(sizes)), ["@0"] * len(sizes)]
+        for before, after, rooted in itertools.product(
+                befores, itertools.product(("R", "S0", "S1", "S2"), repeat=len(sizes)), (False, True)):
+            way = placement.placements(" ".join(before)), placement.placements(" ".join(after))
+            meetings = {}
+            meshes = [placement.Mesh(sizes, rank) for rank in every]
+            movers = [placement.Mover(mesh, rooted, lambda line, rank=rank: collectives.Threads(
+                line.index(rank), meetings.setdefault(line, collectives.Meeting(len(line)))))
+                for rank, mesh in enumerate(meshes)]
 
-                    def move(rank):
-                        ranks = collectives.Threads(rank, meeting)
-                        mine = whole[places[0].piece(shape, rank, count)].clone()
-                        if before == "P":
-                            mine *= (rank + 1) / sum(range(1, count + 1))
-                        elif not places[0].lies_at(rank, count):
-                            mine = mine[:0]
-                        return placement.Mover(ranks, rooted).move(mine, shape, *places)
+            def move(mesh, mover):
+                mine = whole[mesh.piece(way[0], shape)].clone() if mesh.has(way[0]) else whole[:0]
+                for placed, at, size in zip(before, mesh.at, sizes):
+                    if placed == "P":
+                        mine *= 2 * (at + 1) / (size * (size + 1))
+                return mover.move(mine, shape, *way)
 
-                    for rank, mine in enumerate(process.PinnedThreads([0] * count).on_each(move, range(count))):
-                        expected = whole[places[1].piece(shape, rank, count)]
-                        assert mine.shape == expected.shape, (count, rooted, before, after, mine.shape)
-                        assert torch.allclose(mine, expected), (count, rooted, before, after)
+            for mesh, mine in zip(meshes, threads.on_each(move, meshes, movers)):
+                expected = whole[mesh.piece(way[1], shape)]
+                assert mine.shape == expected.shape, (sizes, rooted, before, after, mine.shape)
+                assert torch.allclose(mine, expected), (sizes, rooted, before, after)
 
 
 def a_thread_that_fails_ends_all(_):
@@ -354,7 +359,7 @@ def wrong_requests_are_answered(peers):
             (model, strategy([0] * 7, replicas=2), "skipped", "plain PyTorch has no DDP that overlaps nothing"),
             (model, strategy([0] * 6 + [1], replicas=2, overlap=True), "skipped", "no DistributedDataParallel of pipelines"),
             (model, strategy([0] * 6 + [1], microbatches=2, one_loss=True), "skipped", "a single CPU device"),
-            (model, {**HYBRID, "levels": [2, 2], "one_process": True}, "skipped", "HyPar's layers on one level of devices only"),
+            (model, {**HYBRID, "levels": [2, 2], "one_process": True}, "error", "needs 4 ranks, the session has 2"),
             (model, {"kind": "data_parallel", "replicas": 3, "one_process": True}, "error", "needs 3 ranks, the session"),
             (model, strategy([0] * 7, replicas=4, overlap=True), "error", "needs 4 ranks, the session has 2")):
         answer = peers.ask(asked, how)
