@@ -20,6 +20,7 @@
 #include "backend/supervise.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
+#include "sim/program/capture.hpp"
 
 // What the processes of a world tell each other between steps, as CBOR, in which numbers keep their bits (NaN, too).
 namespace sim {
@@ -34,7 +35,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankTimeline, posted_s, start_s, end_s, issue
 
 namespace backend {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunRequest, program, warmup_steps, steps, seed, verify)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunRequest, program, warmup_steps, steps, seed, verify, graph)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankMemory, peak_bytes, allocator_peak_bytes, resident_peak_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(VerifiedTensor, name, relative_error, piece)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankReport, steps, losses, memory, workspace_bytes, compared)
@@ -61,6 +62,11 @@ void check(const RunRequest& request, const SessionOptions& options) {
     throw sim::ConfigError("verify needs at least one step");
   if (request.program.ranks() > options.ranks)
     throw sim::ConfigError("the program needs {} ranks, the session has {}", request.program.ranks(), options.ranks);
+  if (!request.graph) return;
+  sim::check_capture(request.program, options.world, options.device != "cpu");
+  if (request.warmup_steps < 2)
+    throw sim::ConfigError("graph: warmup_steps={} must be at least 2, a step as ever and one that is captured",
+                           request.warmup_steps);
 }
 
 /// The ranks are threads of this process.

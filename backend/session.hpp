@@ -36,6 +36,9 @@ struct RunRequest {
   std::uint64_t seed = 1;
   /// Compares with the reference (backend/rank/verify.hpp) after the last step, which is slower for it; use f64 programs.
   bool verify = false;
+  /// An accelerator's ranks capture the second step and replay it from then on (backend/machine/graph.hpp): two warm-up steps
+  /// at least, and sim::check_capture allows it. Timelines then have the whole step's time only.
+  bool graph = false;
 };
 
 struct RankMemory {

@@ -35,6 +35,7 @@ struct Measured {
   void add(const Job& job, const backend::RunResult& run, sim::Cell& cell) {
     if (round.measured.empty()) first_loss = run.steps[0].loss;
     add_measured(cell, round, run);
+    if (job.cluster.one_launch) return;  // only the whole step has a time
     for (const backend::StepResult& step : run.steps) {
       const sim::Durations durations = sim::durations_of(job.program, step.timeline, job.cluster);
       replayed_s += sim::replay(job.program, durations, job.cluster).step_s;
@@ -56,10 +57,12 @@ void add_forecasts(const Job& job, const sim::Profile& own, const sim::Profile& 
     const sim::Profile& profile = kind.for_other_shapes ? others : own;
     if (kind.needs_profile && profile.ops() == 0) continue;
     const sim::Forecast forecast = sim::forecast(job.program, job.cluster, kind.name, &profile);
-    const sim::Timeline predicted = sim::simulate(job.program, forecast.costs, job.cluster);
     round.add_forecast(std::string(kind.name), forecast);
-    cell.attribution[std::string(kind.name)].add(
-        sim::attribute_cost_error(job.program, job.cluster, predicted, forecast.step.step_s, measured).classes);
+    if (measured.count > 0) {
+      const sim::Timeline predicted = sim::simulate(job.program, forecast.costs, job.cluster);
+      cell.attribution[std::string(kind.name)].add(
+          sim::attribute_cost_error(job.program, job.cluster, predicted, forecast.step.step_s, measured).classes);
+    }
     if (!kind.needs_profile || kind.for_other_shapes) continue;  // only measured shapes have measured workspaces
     const sim::MemoryForecast held = sim::forecast_memory(job.program, forecast.costs, profile.process_bytes(job.world),
                                                           sim::world_kind(job.world).processes);
@@ -155,7 +158,7 @@ class Rounds {
     std::size_t done = 0;
     for (const Job& job : jobs_) {
       progress.at(short_text(job), done++, all);
-      worlds_.at(job.world).run({.program = job.program, .warmup_steps = 1, .steps = 2});
+      worlds_.at(job.world).run(request_of(job, options_.machine, 1, 2));
     }
     for (std::size_t t = 0; t < tasks.size(); ++t) {
       progress.at(tasks[t].label, done++, all);
@@ -226,7 +229,7 @@ class Rounds {
 
   void visit_job(std::size_t j, sim::Result& result) {
     const Job& job = jobs_[j];
-    measured_[j].add(job, worlds_.at(job.world).run({.program = job.program, .warmup_steps = 1, .steps = steps_[j]}),
+    measured_[j].add(job, worlds_.at(job.world).run(request_of(job, options_.machine, 1, steps_[j])),
                      result.cell(job.program, job.world));
   }
 
@@ -302,12 +305,15 @@ int compare(const Options& options) {
                                      {"visits", options.visits},
                                      {"fit_on", options.fit_on},
                                      {"real_time", options.machine.real_time}};
-  result.check_conditions(
-      {{"device", options.machine.device}, {"network", options.machine.network}, {"options", conditions}},
-      options.json);
+  result.check_conditions({{"device", options.machine.device},
+                           {"network", options.machine.network},
+                           {"graph", options.machine.graph},
+                           {"options", conditions}},
+                          options.json);
   for (const Job& job : jobs) {
     sim::Cell& cell = result.cell(job.program, job.world);
     sim::check_program(cell, job.program, options.json);
+    if (options.machine.graph) cell.settings = "graph";
     sim::place(cell, job.program, job.cluster);
   }
   const Worlds worlds = open_worlds(options.machine, jobs);
@@ -346,6 +352,7 @@ int compare(const Options& options) {
         result, nullptr, fmt::format("the same command with {}--rounds {{}}", kept ? "" : "--json FILE and "));
     fmt::print("\n{}\n{}", answer.table, answer.words);
   }
+  fmt::print("{}", remark_on_graph(options.machine));
   if (!options.csv.empty()) sim::write_text_file(options.csv, sim::to_csv(report));
   return 0;
 }

@@ -12,6 +12,7 @@
 #         suites     ConvNet, ResNet-50 and VGG-16 in Google Benchmark
 #         resnet50, splits, vgg16, convnet   R1, its sweep of split sizes, and R2, beside plain PyTorch
 #         nccl       transfers from 8 B to 1 GiB (algbw, busbw as nccl-tests), where there are 2 GPUs and more
+#         graphs     ResNet-50's and the ConvNet's step, launched op by op and as one CUDA graph
 #         memory     what fits: predicted beside what the allocator had
 #
 # On one GPU all ranks are streams of one process (world local): what model parallelism costs in launches and copies shows,
@@ -28,7 +29,7 @@ pack() {
 }
 
 run() {
-  out=$1 phases=${2:-check calibrate suites resnet50 splits vgg16 convnet nccl memory}
+  out=$1 phases=${2:-check calibrate suites resnet50 splits vgg16 convnet nccl graphs memory}
   device=${DEVICE:-cuda} python=${PARAGAUGE_PYTHON:-$(command -v python3)}
   [[ -x .venv/bin/python && $device != cuda ]] && python=.venv/bin/python
   torch=$("$python" -c 'import os, torch; print(os.path.dirname(torch.__file__))')
@@ -69,6 +70,8 @@ phase_check() {
   paragauge measure -m toy_mlp -m convnet,global_batch=8 -m resnet18,image=32,global_batch=8 -s single -s model_parallel \
     -s pipeline,microbatches=2 -s pipeline,schedule=forward_only,microbatches=2 -s ddp -w local --steps 1 --verify |
     tee "$out/check.log" | grep verify
+  [[ $device == cpu ]] || paragauge measure -m convnet,global_batch=8 -m resnet18,image=32,global_batch=8 -s single -w local --steps 1 \
+    --verify --graph | tee -a "$out/check.log" | grep verify
   [[ $device == cuda ]] || return 0
   build/gpu/backend_tests --gtest_filter='*Cuda*' >"$out/tests.log" 2>&1 || true
   tail -n 3 "$out/tests.log"
@@ -106,6 +109,15 @@ phase_nccl() {
   timeout 500 build/gpu/paragauge_parts_suite --device "$device" -w nccl --ranks "$gpus" --largest "$largest" \
     --benchmark_filter=collective --benchmark_out="$out/nccl.csv" --benchmark_out_format=csv >"$out/nccl.log"
 }
+phase_graphs() {
+  [[ $device != cpu ]] || return 0
+  local graph name
+  for graph in "" --graph; do
+    name=graphs_${graph:+captured}
+    paragauge measure -m "resnet50,image=$image,global_batch=$batch" -m convnet -s single -w local --warmup 3 --steps 20 $graph \
+      --json "$out/${name%_}.json" --csv "$out/${name%_}.csv" | tee "$out/${name%_}.log"
+  done
+}
 phase_memory() {
   local batches=() size
   for size in 1 2 4; do batches+=(-m "resnet50,image=$image,global_batch=$((batch * size))"); done
@@ -115,5 +127,5 @@ phase_memory() {
 case ${1:-} in
   pack) pack ;;
   run) shift; run "${@:?bench/gpu.sh run needs a folder}" ;;
-  *) sed -n '2,20s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  *) sed -n '2,21s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

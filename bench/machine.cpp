@@ -13,6 +13,7 @@
 #include "backend/supervise.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
+#include "sim/program/capture.hpp"
 #include "sim/program/memory.hpp"
 
 namespace bench {
@@ -41,6 +42,8 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine) {
           cluster = sim::with_accelerator(cluster, accelerator->name,
                                           sim::bytes(static_cast<double>(accelerator->memory_bytes)));
         if (!real_time) cluster.scheduling = sim::Scheduling::fair;
+        if (machine.graph) sim::check_capture(program, world, machine.device != "cpu");
+        cluster.one_launch = machine.graph;
         jobs.push_back({model, strategy, cluster.world, program, cluster});
       }
     }
@@ -107,6 +110,7 @@ nlohmann::json context(const Machine& machine, const Worlds& worlds) {
                          {"device", machine.device},
                          {"worlds", machine.worlds},
                          {"network", machine.network},
+                         {"graph", machine.graph},
                          {"scheduling", real_time ? "SCHED_FIFO" : "time-shared"},
                          {"idle_latency_us", idle_latency ? nlohmann::json(*idle_latency) : nlohmann::json()},
                          {"environment", backend::environment()}};
@@ -117,6 +121,21 @@ nlohmann::json context(const Machine& machine, const Worlds& worlds) {
 void see_other_runs(nlohmann::json& context) {
   const std::optional<std::uint32_t> runs = backend::measuring_runs();
   if (runs) context["other_runs"] = std::max(context.value("other_runs", 0U), std::max(*runs, 1U) - 1);
+}
+
+backend::RunRequest request_of(const Job& job, const Machine& machine, std::uint32_t warmup_steps,
+                               std::uint32_t steps) {
+  return {.program = job.program,
+          .warmup_steps = machine.graph ? std::max(2U, warmup_steps) : warmup_steps,
+          .steps = steps,
+          .graph = machine.graph};
+}
+
+std::string remark_on_graph(const Machine& machine) {
+  return machine.graph
+             ? "graph: each rank's step is one launch of what its second step was; only the whole of it has a "
+               "time.\n"
+             : "";
 }
 
 void add_measured(sim::Cell& cell, sim::Round& round, const backend::RunResult& run) {

@@ -24,7 +24,7 @@ namespace bench {
 using sim::Job;
 
 /// Every model × strategy × world. ConfigError for what doesn't fit, also degrees that don't multiply to
-/// `machine.ranks`.
+/// `machine.ranks`, and steps that `machine.graph` can't capture.
 std::vector<Job> make_jobs(const Subject& subject, const Machine& machine);
 
 /// "resnet50 | pipeline,pp=2 | gloo", for messages.
@@ -58,6 +58,12 @@ nlohmann::json context(const Machine& machine, const Worlds& worlds);
 
 /// `other_runs` of a context: the most that have been seen, also of those that began later.
 void see_other_runs(nlohmann::json& context);
+
+/// A run of the job's Program. With --graph there are two warm-up steps at least: one as ever, one that is captured.
+backend::RunRequest request_of(const Job& job, const Machine& machine, std::uint32_t warmup_steps, std::uint32_t steps);
+
+/// What a reader must know of replays' times; empty without --graph.
+std::string remark_on_graph(const Machine& machine);
 
 /// Puts a run's steps into the round and its memory into the cell.
 void add_measured(sim::Cell& cell, sim::Round& round, const backend::RunResult& run);

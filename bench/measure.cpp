@@ -21,12 +21,13 @@ constexpr std::uint32_t kVerifySteps = 3;
 
 /// Largest error over loss, gradients, parameters and buffers after 3 steps in float64; names the worst tensor where it is
 /// wrong, or for `details`.
-double verify(const Job& job, backend::Session& session, bool details, Progress& progress) {
+double verify(const Job& job, const Machine& machine, backend::Session& session, bool details, Progress& progress) {
   sim::Model model = job.model;
   if (model.dtype != sim::Dtype::f64) model = sim::load_model(job.model.text() + ",dtype=f64");
-  const sim::Program program = sim::lower(model, job.strategy);
-  const backend::RunResult result =
-      session.run({.program = program, .warmup_steps = 0, .steps = kVerifySteps, .verify = true});
+  backend::RunRequest request = request_of(job, machine, kVerifySteps - 1, 1);
+  request.program = sim::lower(model, job.strategy);
+  request.verify = true;
+  const backend::RunResult result = session.run(request);
   const auto worst = std::ranges::max_element(result.verified, {}, &backend::VerifiedTensor::relative_error);
   sim::check_internal(worst != result.verified.end(), "nothing was verified");
   const bool right = worst->relative_error <= kVerifyBound;
@@ -57,13 +58,13 @@ int measure(const Options& options) {
     sim::Cell& cell = result.cell(job.program, job.world);
     sim::place(cell, job.program, job.cluster);
     if (options.verify) {
-      cell.verify_error = verify(job, worlds.at(job.world), options.details, progress);
+      cell.verify_error = verify(job, options.machine, worlds.at(job.world), options.details, progress);
       largest_error = std::max(largest_error, *cell.verify_error);
     }
     sim::Round round;
+    if (options.machine.graph) cell.settings = "graph";
     add_measured(cell, round,
-                 worlds.at(job.world).run(
-                     {.program = job.program, .warmup_steps = options.warmup_steps, .steps = options.steps}));
+                 worlds.at(job.world).run(request_of(job, options.machine, options.warmup_steps, options.steps)));
     cell.rounds.push_back(std::move(round));
     see_other_runs(result.sessions.back().context);
     if (!options.json.empty()) sim::save_result(options.json, result, options.raw);  // what is measured stays
@@ -76,6 +77,7 @@ int measure(const Options& options) {
     const sim::Answer answer = sim::answer_of(result);
     fmt::print("{}\n{}", answer.table, answer.words);
   }
+  fmt::print("{}", remark_on_graph(options.machine));
   if (!options.csv.empty()) sim::write_text_file(options.csv, sim::to_csv(report));
   const bool right = largest_error <= kVerifyBound;
   if (options.verify)

@@ -82,6 +82,13 @@ void add_world(CLI::App* command, bench::Machine& machine) {
   number(command, "--ranks", machine.ranks, 1, 1'048'576, "ranks; must be what the strategy's degrees multiply to");
 }
 
+void add_graph(CLI::App* command, bench::Machine& machine) {
+  command->add_flag(
+      "--graph", machine.graph,
+      "accelerators: each rank captures its second step (CUDA graph) and replays it, one launch a step; only "
+      "the whole step has a time then. Forecast with one launch, as long as a kernel's");
+}
+
 /// What commands that run on this machine take.
 void add_run(CLI::App* command, Options& options) {
   add_subject(command, options);
@@ -146,6 +153,7 @@ void add_predict(CLI::App* command, Options& options) {
        "what if: flops=, memory_bandwidth=, bandwidth= (2: twice as fast), latency=, launch= (2: twice as long)");
   number(command, "--epoch", options.epoch, 1, 1'000'000'000'000,
          "also the time of an epoch of so many samples; its last batch may be smaller");
+  add_graph(command, options.machine);
   text(command, "--cost-model", options.cost_models,
        fmt::format("{}: analytic needs data sheets, the others a --profile", sim::cost_model_table().names()))
       ->capture_default_str();
@@ -186,7 +194,7 @@ void check_predict(const CLI::App& command, const Options& options) {
   refuse_together(command, "--cluster", {"--world", "--device", "--network"},
                   "a cluster is a machine of its own, and the other is about this one");
   refuse_together(command, "--program",
-                  {"--json", "--csv", "--details", "--epoch", "--scale", "--profile", "--cost-model"},
+                  {"--json", "--csv", "--details", "--epoch", "--scale", "--profile", "--cost-model", "--graph"},
                   "it prints the Programs and forecasts nothing");
   Texts readers;
   for (const sim::CostModelKind& kind : sim::cost_model_table())
@@ -205,7 +213,8 @@ void check_plan(const CLI::App& command, const Options& /*options*/) {
 
 void add_measure(CLI::App* command, Options& options) {
   add_run(command, options);
-  number(command, "--warmup", options.warmup_steps, 0, 1'000'000, "steps not counted, first");
+  add_graph(command, options.machine);
+  number(command, "--warmup", options.warmup_steps, 0, 1'000'000, "steps not counted, first; with --graph at least 2");
   options.steps = 5;
   number(command, "--steps", options.steps, 1, 1'000'000, "steps counted");
   command->add_flag("--verify", options.verify,
@@ -222,6 +231,7 @@ void add_calibrate(CLI::App* command, Options& options) {
 
 void add_compare(CLI::App* command, Options& options) {
   add_run(command, options);
+  add_graph(command, options.machine);
   number(command, "--rounds", options.rounds, 1, 100'000, "rounds");
   number(command, "--visits", options.visits, 1, 1'000, "how often a round comes to every cell: times that lie apart");
   number(command, "--steps", options.steps, 1, 1'000'000, "measured steps per cell and visit, at least");
@@ -231,6 +241,10 @@ void add_compare(CLI::App* command, Options& options) {
   command->add_flag("--peers", options.peers, "the same steps in plain PyTorch (bench/peers), in the same rounds");
   number(command, "--seed", options.seed, 0, 4'294'967'295, "of the order within a round");
   add_measured_results(command, options);
+}
+
+void check_compare(const CLI::App& command, const Options& /*options*/) {
+  refuse_together(command, "--graph", {"--peers"}, "plain PyTorch launches op by op");
 }
 
 void add_report(CLI::App* command, Options& options) {
@@ -286,7 +300,8 @@ constexpr std::array kCommands{
             add_compare,
             "Examples:\n"
             "  paragauge compare -m convnet -s single -s ddp,overlap=1 -w gloo --peers --json r.json\n"
-            "  paragauge compare -m resnet18,image=64 -s ddp -w gloo --network 1gbit --json n.json"},
+            "  paragauge compare -m resnet18,image=64 -s ddp -w gloo --network 1gbit --json n.json",
+            check_compare},
     Command{"report", "Result files together: errors, coverage of the forecast intervals", bench::report, add_report,
             "Example:\n  paragauge report r.json n.json --csv all.csv"},
     Command{"trace", "Predicted and measured timeline of one step as a Chrome trace (Perfetto)", trace, add_trace,

@@ -12,6 +12,7 @@
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
+#include "sim/program/capture.hpp"
 #include "sim/report/answer.hpp"
 #include "sim/report/console.hpp"
 #include "sim/report/report.hpp"
@@ -53,6 +54,7 @@ int predict(const Options& options) {
   result.sessions.push_back({.context = {{"command", "predict"},
                                          {"profile", options.profile},
                                          {"cluster", options.cluster},
+                                         {"graph", options.machine.graph},
                                          {"scale", options.scale}}});
   std::map<std::size_t, std::vector<std::string>> limits;  // by cell
   std::vector<std::string> epochs;
@@ -77,10 +79,13 @@ int predict(const Options& options) {
         last.global_batch = rest;
         last_program = sim::lower(last, sim::parse_strategy(strategy_text, last));
       }
-      for (const sim::Cluster& cluster : clusters_of(options, strategy.ranks())) {
+      for (sim::Cluster& cluster : clusters_of(options, strategy.ranks())) {
+        if (options.machine.graph) sim::check_capture(program, cluster.world, cluster.device.asynchronous);
+        cluster.one_launch = options.machine.graph;
         sim::Round round;
         std::vector<double> workspace_bytes;  // of the cost model that knows
         sim::Cell& found = result.cell(program, options.cluster.empty() ? cluster.world : cluster.name);
+        if (options.machine.graph) found.settings = "graph";
         std::vector<std::string>& limits_of_cell = limits[static_cast<std::size_t>(&found - result.cells.data())];
         for (const std::string& name : options.cost_models) {
           const sim::Profile* measured = profile ? &*profile : nullptr;

@@ -70,6 +70,8 @@ class StreamClock {
   void mark(double* moment_s);
   /// When `event` comes, of whatever stream; the latest where there are several for one moment. It must outlive `settle`.
   void mark_at(const StreamEvent& event, double* moment_s) { moments_.push_back({moment_s, &event}); }
+  /// What has been marked is not to be filled in.
+  void forget() { moments_.clear(); }
   /// All that is marked has come: fills it in.
   void settle();
 

@@ -174,20 +174,23 @@ StepRecord Executor::new_record() const {
   return record;
 }
 
+void Executor::capture() {
+  sim::check_internal(checked_, "a step is captured before the first one");
+  graph_ = make_graph(communicator_.device());
+}
+
 void Executor::step(StepRecord& record, Progress& progress) {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  gradients_.clear();
   record.losses.clear();
   progress.step.fetch_add(1, std::memory_order_relaxed);
   std::uint32_t i = sim::kNone;
   try {
     data_seed_ = data_seed(seed_, steps_++, batch_piece_);
     const double start_s = communicator_.begin_step();
-    for (i = 0; i < actions_.size(); ++i) {
-      progress.instruction.store(i, std::memory_order_release);  // the labels of this run are written
-      execute(i, actions_[i], record);
-      if (!record.times.issued_s.empty()) record.times.issued_s[i] = now_s();
-    }
+    if (graph_ == nullptr)
+      play(record, progress, i);
+    else
+      replay(record, progress, i);
     progress.instruction.store(i, std::memory_order_release);
     communicator_.mark(&record.times.end_of_step_s);
     communicator_.end_step();
@@ -201,6 +204,29 @@ void Executor::step(StepRecord& record, Progress& progress) {
   progress.instruction.store(Progress::kOutsideStep, std::memory_order_relaxed);
   allocator_peak_bytes_ = std::max(allocator_peak_bytes_, allocated().peak);
   checked_ = true;
+}
+
+/// Instruction by instruction; `i` is where it is.
+void Executor::play(StepRecord& record, Progress& progress, std::uint32_t& i) {
+  gradients_.clear();
+  for (i = 0; i < actions_.size(); ++i) {
+    progress.instruction.store(i, std::memory_order_release);  // the labels of this run are written
+    execute(i, actions_[i], record);
+    if (!record.times.issued_s.empty()) record.times.issued_s[i] = now_s();
+  }
+}
+
+/// All at once, after the first time has captured it.
+void Executor::replay(StepRecord& record, Progress& progress, std::uint32_t& i) {
+  if (!captured_) {
+    graph_->capture([&] { play(record, progress, i); });
+    communicator_.forget_captured();
+    losses_ = std::move(record.losses);
+    captured_ = true;
+  }
+  i = static_cast<std::uint32_t>(actions_.size());
+  graph_->replay();
+  record.losses = losses_;
 }
 
 void Executor::execute(std::uint32_t i, const Action& action, StepRecord& record) {
@@ -318,6 +344,10 @@ void Executor::check_written(const Action& action) const {
 void Executor::settle(StepRecord& record, double step_start_s) const {
   sim::RankTimeline& times = record.times;
   times.end_of_step_s -= step_start_s;
+  if (graph_ != nullptr) {
+    times = {.end_of_step_s = times.end_of_step_s};
+    return;
+  }
   for (double& moment_s : times.issued_s) moment_s -= step_start_s;
   for (std::uint32_t i = 0; i < actions_.size(); ++i) {
     if (is_posted(actions_[i].kind)) {

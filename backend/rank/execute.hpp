@@ -10,17 +10,22 @@
 // into and what views are made of, and frees exactly what the Program frees. In the first step it checks that every
 // tensor has the dtype, shape, place and size that the Program says. Autograd is off. The caller sets threads,
 // priorities and the allocator's owner.
+//
+// On an accelerator a step can be captured after the first one: later steps are replays, one launch each, with the same
+// addresses. Then only the whole step has a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "backend/machine/allocator.hpp"
+#include "backend/machine/graph.hpp"
 #include "backend/op/op.hpp"
 #include "backend/rank/progress.hpp"
 #include "backend/world/world.hpp"
@@ -32,7 +37,7 @@ namespace backend {
 /// What a step leaves behind. Allocated before the step.
 struct StepRecord {
   sim::RankTimeline times;  // relative to the step's start; start_s of a transfer is NaN where this rank doesn't know
-                            // when its partners posted
+                            // when its partners posted. Of a replay only the end of the step
   std::vector<at::Tensor> losses;  // scalars, one per loss instruction
 };
 
@@ -59,6 +64,8 @@ class Executor {
   /// an accelerator, whose allocator knows no ranks.
   [[nodiscard]] std::int64_t allocator_peak_bytes() const { return allocator_peak_bytes_; }
 
+  /// After the first step: the next one is captured, and it and all later ones are replays.
+  void capture();
   /// From now on steps keep copies of the gradients that updates read. This costs time and memory.
   void keep_gradients() { keep_gradients_ = true; }
   /// By instruction: what the op allocated beside its outputs and gave back, in the first step. 0 as above.
@@ -87,6 +94,8 @@ class Executor {
   void plan();
   void plan_lifetimes(std::uint32_t i, Lifetimes& lifetimes, Action& action);
   void plan_work(std::uint32_t i, Action& action) const;
+  void play(StepRecord& record, Progress& progress, std::uint32_t& i);
+  void replay(StepRecord& record, Progress& progress, std::uint32_t& i);
   void execute(std::uint32_t i, const Action& action, StepRecord& record);
   void compute(std::uint32_t i, const Action& action, StepRecord& record);
   void check_written(const Action& action) const;
@@ -116,6 +125,9 @@ class Executor {
   std::uint64_t data_seed_ = 0;
   bool checked_ = false, keep_gradients_ = false;
   NamedTensors gradients_;
+  std::unique_ptr<Graph> graph_;    // null: steps aren't captured
+  std::vector<at::Tensor> losses_;  // where replays leave them
+  bool captured_ = false;
 };
 
 }  // namespace backend

@@ -117,7 +117,9 @@ RankReport execute(const RunRequest& request, Communicator& communicator, const 
   std::vector<StepRecord> records(request.steps, warmup);
   for (std::uint32_t s = 0; s < steps; ++s) {
     StepRecord& record = s < request.warmup_steps ? warmup : records[s - request.warmup_steps];
-    if (request.verify && s + 1 == steps) executor->keep_gradients();
+    if (request.graph && s == 1) executor->capture();
+    // What replays keep is captured with them.
+    if (request.verify && s + 1 == (request.graph ? 2 : steps)) executor->keep_gradients();
     executor->step(record, board.progress(rank));
     report.losses.push_back(mean_loss(record));
   }
@@ -143,9 +145,11 @@ RunResult merge(const RunRequest& request, std::vector<RankReport> reports, cons
       step.timeline.step_s = std::max(step.timeline.step_s, step.timeline.ranks.back().end_of_step_s);
     }
     step.loss = losses[request.warmup_steps + s];
-    fill_ready_times(program, matching, step.timeline);
-    sim::break_down(program, step.timeline);
-    sim::check(program, step.timeline);
+    if (!request.graph) {
+      fill_ready_times(program, matching, step.timeline);
+      sim::break_down(program, step.timeline);
+      sim::check(program, step.timeline);
+    }
     result.steps.push_back(std::move(step));
   }
   for (RankReport& report : reports) {

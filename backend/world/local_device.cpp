@@ -62,6 +62,7 @@ class DeviceCommunicator final : public LocalCommunicator<Transfer> {
     compute_.synchronize();
     clock_.settle();
   }
+  void forget_captured() override { clock_.forget(); }
 
   void wait(Ticket ticket, Completion& done) override {
     Transfer& transfer = *posted_.at(ticket);

@@ -160,6 +160,10 @@ class NcclCommunicator final : public Communicator {
     synchronize();
     clock_.settle();
   }
+  void forget_captured() override {
+    posted_.clear();
+    clock_.forget();
+  }
 
   Ticket post_send(const at::Tensor& tensor, std::uint32_t destination, std::uint32_t tag) override {
     const TransferName name{Kind::send, destination, tag};

@@ -73,6 +73,8 @@ class Communicator {
   virtual void mark(double* moment_s) { *moment_s = now_s(); }
   /// The compute lane has finished, and every `mark` and Completion of the step is filled in.
   virtual void end_step() {}
+  /// What the step has marked and posted so far was captured (backend/machine/graph.hpp): it has no times.
+  virtual void forget_captured() {}
 
   using Ticket = std::uint32_t;  // counted from 0 within a step
   /// A rank may send to itself; both ends must be posted before either is waited for.

@@ -83,6 +83,7 @@ struct Cluster {
   /// Asynchronous devices: one thread of a node issues for all of its ranks (several GPUs in one Python process), so
   /// that their launches take turns. Else every rank has a thread of its own.
   bool one_host_thread = false;
+  bool one_launch = false;  // asynchronous devices: a rank's step is launched at once, not instruction by instruction
   Scheduling scheduling = Scheduling::fair;
   std::uint32_t nodes = 1, devices_per_node = 1;
   std::vector<RankPlace> place;  // per rank

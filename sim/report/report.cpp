@@ -233,7 +233,7 @@ const std::vector<Column<RowSource>>& row_columns() {
     {"against_pytorch_best_low_percent", "lower end of its 95 % interval", none, kPercent,
      against(kPeers[1], &Interval::low)},
     {"against_pytorch_best_high_percent", "upper end of it", causes, kPercent, against(kPeers[1], &Interval::high)},
-    {"settings", "of a peer: what isn't PyTorch's default", none, kText,
+    {"settings", "of a peer: what isn't PyTorch's default; graph: steps are replays", none, kText,
      [](const S& s) { return unless_empty(s.cell.settings); }},
     {"largest_causes", "the three classes of instructions that carry most of the error, in percent of the measured step",
      causes, kText, largest_causes},

@@ -117,7 +117,7 @@ void Attribution::add(const std::vector<ClassError>& of_round) {
 void Result::check_conditions(const nlohmann::json& context, const std::string& where) const {
   for (const Session& session : sessions)
     for (const char* condition :
-         {"/device", "/network", "/scheduling", "/environment/cpu/model", "/environment/cpu/usable_cores",
+         {"/device", "/network", "/graph", "/scheduling", "/environment/cpu/model", "/environment/cpu/usable_cores",
           "/environment/gpus", "/options/real_time", "/options/steps", "/options/visits", "/options/fit_on"}) {
       const nlohmann::json::json_pointer key(condition);
       if (session.context.contains(key) && context.contains(key) && session.context.at(key) != context.at(key))

@@ -14,7 +14,8 @@
 //   sessions  [{first_round, context}]: what each run wrote about the machine, the build and its options
 //   cells     [{model, strategy, world, executor, ranks, replicas, microbatches, global_batch, device, devices, program,
 //               skipped, verify_error, memory, attribution, rounds}]
-//     settings      of a peer: what isn't PyTorch's default ("fused updates, channels_last"); may be missing
+//     settings      of a peer: what isn't PyTorch's default ("fused updates, channels_last"); "graph": the steps are replays of
+//                   a captured one; may be missing
 //     device        what the ranks sat on (a GPU's name, a CPU's) or ""; devices: how many of them, 0: not known
 //     program       hash of the Program's text or "": rounds of another one are refused
 //     skipped       why the cell could not run, or null
@@ -119,7 +120,7 @@ struct Cell {
   std::string model, strategy, world;  // canonical texts
   /// Who ran the steps; a peer (plain PyTorch) is a cell of its own with the same forecasts.
   std::string executor{kOurs};
-  std::string settings;  // of a peer: what isn't PyTorch's default; empty: nothing
+  std::string settings;  // of a peer: what isn't PyTorch's default; "graph": steps are replays; empty: nothing
   std::int64_t ranks = 1, replicas = 1, microbatches = 1, global_batch = 1;
   std::string device;        // Cluster::device_name(); empty: not known
   std::int64_t devices = 0;  // that the ranks sit on; 0: not known

@@ -35,7 +35,9 @@ void StepCosts::issue() {
   const bool one_thread = placed_.cluster.one_host_thread;
   std::vector<double> clock_s(std::max(placed_.ranks(), placed_.nodes), 0);  // by thread: numbered by node or by rank
   std::vector<std::uint32_t> next(placed_.ranks(), 0), posted(placed_.matching.participants.size(), 0);
-  for (std::uint32_t rank = 0; rank < placed_.ranks(); ++rank) issued_s_.emplace_back(placed_.role(rank).size());
+  for (std::uint32_t rank = 0; rank < placed_.ranks(); ++rank)
+    issued_s_.emplace_back(placed_.role(rank).size(), mean.launch_s);  // all with the first launch
+  if (placed_.cluster.one_launch) return;
   const auto is_issued = [&](std::uint32_t rank, std::uint32_t i) {
     const std::uint32_t id = placed_.transfer(rank, i);
     return posted[id] == placed_.matching.participants[id];

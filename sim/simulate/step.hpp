@@ -94,7 +94,7 @@ class StepCosts {
   /// The host of an asynchronous device (a GPU) runs ahead of it: an instruction starts at the earliest when it has been
   /// issued. Every instruction takes launch_s of its host thread. A thread of one rank never waits. A thread that issues
   /// for all ranks of a node (Cluster::one_host_thread) goes through their lists in turn, each as far as what it waits
-  /// for has been issued.
+  /// for has been issued. A step that is launched at once (Cluster::one_launch) takes launch_s in all.
   [[nodiscard]] bool host_runs_ahead() const { return !issued_s_.empty(); }
   [[nodiscard]] double issued_s(std::uint32_t rank, std::uint32_t i) const { return issued_s_[rank][i]; }
   [[nodiscard]] const std::vector<double>& issued_s(std::uint32_t rank) const { return issued_s_[rank]; }

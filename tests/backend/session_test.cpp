@@ -13,6 +13,7 @@
 #include <functional>
 #include <limits>
 #include <regex>
+#include <set>
 #include <thread>
 
 #include "backend/rank/progress.hpp"
@@ -352,7 +353,7 @@ TEST_F(HangWatchTest, WhoHasNotComeIsNamedByWhoLooksForIt) {
   EXPECT_EQ(watch_.overdue(), "rank 1 hangs (no progress for 2.0 s) while looking for the other ranks");
 }
 
-TEST(CudaSession, EveryStrategyIsRight) {
+TEST(CudaSession, EveryStrategyAndReplayIsRight) {
   std::unique_ptr<Session> session;
   try {
     session = open_session({.ranks = 2, .device = "cuda"});
@@ -360,10 +361,14 @@ TEST(CudaSession, EveryStrategyIsRight) {
     GTEST_SKIP() << error.what();
   }
   for (const auto& [model, strategy] : kCases) {
-    SCOPED_TRACE(model + " " + strategy);
     const sim::Program program = lowered(model, strategy);
-    const RunResult result = session->run({.program = program, .steps = 2, .seed = 3, .verify = true});
-    for (const VerifiedTensor& tensor : result.verified) EXPECT_LE(tensor.relative_error, 1e-9) << tensor.name;
+    const bool is_captured = program.ranks() == 1 && sim::load_model(model).timing == sim::Timing::step;
+    for (const bool graph : std::set{false, is_captured}) {
+      SCOPED_TRACE(fmt::format("{} {}{}", model, strategy, graph ? " replayed" : ""));
+      const RunResult result =
+          session->run({.program = program, .warmup_steps = 2, .steps = 2, .seed = 3, .verify = true, .graph = graph});
+      for (const VerifiedTensor& tensor : result.verified) EXPECT_LE(tensor.relative_error, 1e-9) << tensor.name;
+    }
   }
 }
 

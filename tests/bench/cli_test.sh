@@ -57,6 +57,7 @@ grep -q '^0 of [0-9]* candidates fit; what needs least is shown' "$scratch/out" 
 accepts predict -m convnet -s ddp -w gloo --network 100mbit
 grep -q 'gloo@100mbit' "$scratch/out" || { echo "predict doesn't know the network"; failed=1; }
 accepts predict -m toy_mlp -s dp=2,pp=2,microbatches=2 -c dgx_a100 --program
+accepts predict -m convnet -s single -s ddp,dp=8 -c dgx_a100 --graph
 
 refuses "unknown model 'resnet51'; known: alexnet_tower, cifar_c, convnet" describe resnet51
 refuses "unknown key 'img'; known: image" describe resnet50,img=128
@@ -69,6 +70,11 @@ refuses "dp=3 must divide global_batch=64" predict -m convnet -s ddp,dp=3
 refuses "strategy 'ddp' has 2 ranks, which must be ranks=4" predict -m convnet -s ddp --ranks 4
 refuses "network=fast must be a number with kbit, mbit or gbit" predict -m convnet -s ddp -w gloo --network fast
 refuses "network=1gbit is for ranks that are processes" predict -m convnet -s ddp -w local --network 1gbit
+refuses "graph: a CPU core executes each instruction itself, nothing is launched; allowed: device=cuda" predict -m convnet -s single --graph
+refuses "graph: 'convnet,global_batch=64,timing=epoch' works on the host in every step, which a replay leaves out" predict -m convnet,timing=epoch -s single -c dgx_a100 --graph
+refuses "graph: the 2 ranks of 'ddp,dp=2' share a process in world 'local'" predict -m convnet -s ddp -c dgx_a100_one_process --graph
+refuses "--graph can't be combined with --peers: plain PyTorch launches op by op" compare -m convnet -s single --graph --peers
+refuses "unknown option '--graph'" trace -m convnet -s single --graph -o "$scratch/t.json"
 refuses "--devices 9 but 'dgx_a100' has 8" plan -m convnet -c dgx_a100 --devices 9
 refuses "can't be combined with --measure" plan -m convnet -c dgx_a100 --measure 2
 refuses "unknown method 'magic'; known: candidates, hypar, layers" plan -m convnet -c dgx_a100 --method magic

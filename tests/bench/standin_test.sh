@@ -31,7 +31,13 @@ for mode in mode=threads,delay_us=5 mode=drawn; do
   accepts compare -m toy_mlp -s single -s ddp -s pipeline,microbatches=2 -w local -w nccl "${device[@]}" --rounds 2 --json "$scratch/$mode.json"
   says 'its times mean nothing'
   accepts measure -m convnet,global_batch=8 -s ddp,overlap=1 -s model_parallel -w local -w nccl "${device[@]}" --steps 2 --verify
+  accepts measure -m convnet,global_batch=8 -s single -w local "${device[@]}" --steps 2 --verify --graph --json "$scratch/graph.json"
+  accepts measure -m convnet,global_batch=8 -s ddp,overlap=1 -s model_parallel -w nccl "${device[@]}" --steps 2 --verify --graph --details
+  says 'one launch of what its second step was'
 done
+accepts compare -m toy_mlp -s single -w local "${device[@]}" --rounds 2 --graph --json "$scratch/replays.json"
+grep -q '"settings":"graph"' "$scratch/replays.json" || complain "a result doesn't say that its steps are replays"
+refuses 2 'taken with graph true, not false' compare -m toy_mlp -s single -w local "${device[@]}" --rounds 3 --json "$scratch/replays.json"
 accepts calibrate -m toy_mlp -s pipeline,microbatches=2 -w local -w nccl "${device[@]}" --rounds 1 -o "$scratch/profile.json"
 accepts trace -m toy_mlp -s pipeline,microbatches=2 -w nccl "${device[@]}" --profile "$scratch/profile.json" -o "$scratch/trace.json"
 accepts predict -m toy_mlp -s pipeline,microbatches=2 -w nccl --device privateuseone --cost-model fitted --profile "$scratch/profile.json"
@@ -46,6 +52,7 @@ fi
 
 devices=1 refuses 2 "needs a device for each rank: 2 ranks, 1 of device=privateuseone" measure -m toy_mlp -s ddp -w nccl "${device[@]}"
 refuses 2 "world 'gloo' moves CPU tensors only" measure -m toy_mlp -s ddp -w gloo "${device[@]}"
+refuses 2 "graph: the 2 ranks of 'ddp,dp=2' share a process in world 'local'" measure -m toy_mlp -s ddp -w local "${device[@]}" --graph
 refuses 2 "world 'nccl' needs an accelerator" measure -m toy_mlp -s ddp -w nccl
 STANDIN_MEMORY_MIB=8 accepts measure -m toy_mlp -m resnet18,image=64,global_batch=8 -s single -w local "${device[@]}"
 says 'does not fit: needs'

@@ -9,6 +9,7 @@
 
 #include "backend/calibrate.hpp"
 #include "backend/machine/environment.hpp"
+#include "backend/machine/graph.hpp"
 #include "backend/machine/network.hpp"
 #include "backend/rank/execute.hpp"
 #include "backend/rank/progress.hpp"

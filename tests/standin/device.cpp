@@ -15,7 +15,11 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <set>
+#include <tuple>
 #include <utility>
+
+#include "backend/machine/graph.hpp"
 
 namespace standin {
 namespace {
@@ -49,6 +53,7 @@ struct Block {
   std::size_t capacity = 0;
   c10::DeviceIndex device = 0;
   std::size_t queue = 0;            // where it was allocated
+  std::uint64_t capture = 0;        // whose pool it is of; 0: everyone's
   std::vector<std::size_t> others;  // that use it, too (recordStream)
   char* data() { return reinterpret_cast<char*>(this) + kHeader; }
 };
@@ -89,6 +94,19 @@ class Memory final : public c10::DeviceAllocator {
     return {capacity() - static_cast<std::size_t>(allocated_.at(device).current), capacity()};
   }
 
+  /// The pool of a capture is its own from `reserve` to `release`.
+  void reserve(std::uint64_t capture) {
+    const std::lock_guard lock(mutex_);
+    reserved_.insert(capture);
+  }
+  void release(std::uint64_t capture) {
+    const std::lock_guard lock(mutex_);
+    reserved_.erase(capture);
+    for (auto waiting = pool_.lower_bound({capture, 0, 0});
+         waiting != pool_.end() && std::get<0>(waiting->first) == capture; waiting = pool_.erase(waiting))
+      put(waiting->second);
+  }
+
   static Memory& the() {
     static Memory& memory = *new Memory;  // never destroyed: tensors outlive statics
     return memory;
@@ -104,6 +122,7 @@ class Memory final : public c10::DeviceAllocator {
 
   Block* take(std::size_t bytes) {
     const std::size_t queue = current_stream();
+    const std::uint64_t capture = capture_on(queue);
     const std::lock_guard lock(mutex_);
     c10::CachingDeviceAllocator::Stat& allocated = allocated_.at(current_device);
     if (static_cast<std::size_t>(allocated.current) + bytes > capacity())
@@ -111,12 +130,13 @@ class Memory final : public c10::DeviceAllocator {
                       fmt::format("standin out of memory: tried to allocate {} bytes; {} of {} bytes are allocated",
                                   bytes, allocated.current, capacity()));
     allocated.increase(bytes);
-    if (const auto waiting = pool_.find({queue, bytes}); waiting != pool_.end()) {
+    if (const auto waiting = pool_.find({capture, queue, bytes}); waiting != pool_.end()) {
       Block* block = waiting->second;
       pool_.erase(waiting);
       return block;
     }
-    auto* block = new (std::aligned_alloc(kAlignment, Block::kHeader + bytes)) Block{bytes, current_device, queue, {}};
+    auto* block =
+        new (std::aligned_alloc(kAlignment, Block::kHeader + bytes)) Block{bytes, current_device, queue, capture, {}};
     std::memset(block->data(), kPoison, bytes);
     return block;
   }
@@ -125,19 +145,30 @@ class Memory final : public c10::DeviceAllocator {
     auto* block = static_cast<Block*>(context);
     for (const std::size_t other : std::exchange(block->others, {}))
       if (other != block->queue) order_after(block->queue, other);
-    enqueue(block->queue, "free", {{block->data(), block->data() + block->capacity, true}}, [block] {
+    const std::vector<Access> all{{block->data(), block->data() + block->capacity, true}};
+    const auto poison = [block] {
       std::memset(block->data(), kPoison, block->capacity);
       return true;
-    });
+    };
+    if (block->capture != 0 && block->capture == capture_on(block->queue))
+      enqueue(block->queue, "free", all, poison);
+    else
+      enqueue_uncaptured(block->queue, "free", all, poison);
     Memory& memory = the();
     const std::lock_guard lock(memory.mutex_);
     memory.allocated_.at(block->device).decrease(block->capacity);
-    memory.pool_.emplace(std::pair{block->queue, block->capacity}, block);
+    memory.put(block);
+  }
+
+  void put(Block* block) {
+    if (!reserved_.contains(block->capture)) block->capture = 0;
+    pool_.emplace(std::tuple(block->capture, block->queue, block->capacity), block);
   }
 
   static constexpr int kPoison = 0xff;
   std::mutex mutex_;
-  std::multimap<std::pair<std::size_t, std::size_t>, Block*> pool_;  // by queue and capacity
+  std::multimap<std::tuple<std::uint64_t, std::size_t, std::size_t>, Block*> pool_;  // by capture, queue and capacity
+  std::set<std::uint64_t> reserved_;                                                 // captures
   std::array<c10::CachingDeviceAllocator::Stat, kMostDevices> allocated_{};
 };
 
@@ -220,11 +251,43 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
 
-struct Hooks final : at::PrivateUse1HooksInterface {
+class CapturedGraph final : public backend::Graph {
+ public:
+  CapturedGraph() = default;
+  CapturedGraph(const CapturedGraph&) = delete;
+  ~CapturedGraph() override {
+    if (captured_) Memory::the().release(number_of(captured_));
+  }
+  void capture(const std::function<void()>& work) override {
+    TORCH_CHECK(!captured_, "stand-in: a graph that captures twice");
+    captured_ = begin_capture(current_stream());
+    Memory::the().reserve(number_of(captured_));
+    try {
+      work();
+    } catch (...) {
+      try {
+        end_capture(captured_);
+      } catch (const std::exception&) {
+        // The first failure is the cause.
+      }
+      throw;
+    }
+    end_capture(captured_);
+  }
+  void replay() override { standin::replay(captured_, current_stream()); }
+
+ private:
+  Captured captured_;
+};
+
+struct Hooks final : at::PrivateUse1HooksInterface, backend::GraphMaker {
   [[nodiscard]] bool isBuilt() const override { return true; }
   [[nodiscard]] bool isAvailable() const override { return true; }
   [[nodiscard]] bool hasPrimaryContext(c10::DeviceIndex /*device*/) const override { return true; }
   [[nodiscard]] c10::DeviceIndex deviceCount() const override { return device_count(); }
+  [[nodiscard]] std::unique_ptr<backend::Graph> make_graph() const override {
+    return std::make_unique<CapturedGraph>();
+  }
 };
 
 /// A program that was never asked for its races tells them when it ends.

@@ -5,7 +5,8 @@
 // given). A process that ends with races says so and has exit status 86.
 //
 // Memory is poisoned (0xff: NaN, −1) when it is allocated and, in stream order, when it is freed; a freed block goes at once to
-// whoever allocates as much on the same stream, as CUDA's do.
+// whoever allocates as much on the same stream, as CUDA's do. What is allocated while a stream captures is of a pool that
+// the graph has for itself as long as it lives; what is freed there is poisoned in every replay.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -214,7 +214,13 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::op
   return at::detail::empty_strided_generic(size, stride, c10::GetAllocator(kType), kMine, c10::dtype_or_default(dtype));
 }
 
+/// CUDA has no graph that copies from or to memory of the host that isn't pinned, or that the host waits for.
+void refuse_captured(const char* what) {
+  TORCH_CHECK(capture_on(current_stream()) == 0, "stand-in: ", what, " while stream ", current_stream(), " captures");
+}
+
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  if (from.is_cpu() || to.is_cpu()) refuse_captured("a copy from or to the host's memory");
   Aliases alias;
   const at::Tensor source = from.is_cpu() ? from.clone() : alias(from);  // pageable memory is staged
   const at::Tensor target = alias(to);
@@ -231,6 +237,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
 }
 
 at::Scalar item(const at::Tensor& self) {
+  refuse_captured("the host reads a value");
   std::vector<Access> accesses;
   add_access(accesses, self, false);
   enqueue(current_stream(), "item", accesses, [] { return true; });

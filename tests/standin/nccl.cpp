@@ -161,6 +161,13 @@ bool move_chunk(ncclComm& comm, Leg& leg) {
   return true;
 }
 
+/// standin_stream's begin.
+void begin(void* argument) {
+  Call& call = *static_cast<Call*>(argument);
+  call.number = call.comm->issued++;
+  for (Leg& leg : call.legs) leg.moved = 0;
+}
+
 /// standin_stream's poll.
 int advance(void* argument) {
   Call& call = *static_cast<Call*>(argument);
@@ -187,12 +194,11 @@ thread_local int group_depth = 0;
 thread_local std::vector<std::unique_ptr<Call>> group;  // what the open group has
 
 void launch(std::unique_ptr<Call> call) {
-  call->number = call->comm->issued++;
   standin_stream* stream = call->stream;
   const std::vector<standin_access> accesses = call->accesses;
   Call* argument = call.release();
   stream->enqueue(
-      stream, argument->name, accesses.data(), accesses.size(), &advance,
+      stream, argument->name, accesses.data(), accesses.size(), &begin, &advance,
       [](void* finished) { delete static_cast<Call*>(finished); }, argument);
 }
 

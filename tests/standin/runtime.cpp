@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <deque>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <random>
 #include <stdexcept>
@@ -20,15 +21,38 @@
 
 namespace standin {
 
+/// By stream that has joined a capture: how many of its items come before.
+using Seen = std::map<std::size_t, std::size_t>;
+
 struct RecordingState {
   bool has_come = false;
   double time_ms = 0;
   Clock clock;
+  std::uint64_t capture = 0;  // in which it was recorded: it never comes, each replay has one of its own
+  Seen seen;                  // of the capture's items
+};
+
+struct CapturedItems {
+  /// An item; or an event that is recorded, or waited for.
+  struct Item {
+    std::size_t stream = 0;
+    std::string name{};
+    std::vector<Access> accesses{};
+    Poll poll{};
+    std::function<void()> begin{};
+    Recording recorded{}, awaited{};
+  };
+  std::uint64_t number = 0;
+  std::size_t origin = 0;  // the first stream
+  std::vector<Item> items;
+  std::map<std::size_t, Seen> seen;  // by stream that has joined
+  Recording end_of_replay;           // the last one's
 };
 
 namespace {
 
 constexpr std::size_t kStreams = kMostDevices * kStreamsOfDevice;
+constexpr std::size_t kQueues = 2 * kStreams;  // a stream's number + kStreams: what a graph's replays have in its place
 constexpr std::chrono::microseconds kPause(20);  // before an item that couldn't go on is called again
 
 using Lock = std::unique_lock<std::mutex>;
@@ -39,16 +63,18 @@ struct Queue : standin_stream {
   std::uint64_t enqueued = 0, finished = 0;
   std::mt19937_64 draw;
   bool is_busy = false, has_thread = false;
-  std::exception_ptr error;  // the first since the last synchronise
+  std::exception_ptr error;   // the first since the last synchronise
+  Captured capture;           // that gets what the stream is given
+  Queue* launcher = nullptr;  // of a graph's: the stream that replays it, where errors go
 };
 
 void enqueue_from_c(standin_stream* stream, const char* name, const standin_access* list, std::size_t count,
-                    int (*poll)(void*), void (*destroy)(void*), void* argument);
+                    void (*begin)(void*), int (*poll)(void*), void (*destroy)(void*), void* argument);
 
 class Runtime {
  public:
   Runtime() {
-    for (std::size_t s = 0; s < kStreams; ++s) {
+    for (std::size_t s = 0; s < kQueues; ++s) {
       queues_[s].id = s;
       queues_[s].magic = STANDIN_MAGIC;
       queues_[s].enqueue = &enqueue_from_c;
@@ -67,10 +93,18 @@ class Runtime {
     set(options);
   }
 
-  void enqueue(std::size_t stream, std::string name, const std::vector<Access>& accesses, Poll poll) {
+  void enqueue(std::size_t stream, std::string name, const std::vector<Access>& accesses, Poll poll,
+               std::function<void()> begin, bool may_be_captured = true) {
     Lock lock(mutex_);
-    push(queues_.at(stream), std::move(name), accesses, std::move(poll));
-    if (options_.synchronous) synchronize(lock, queues_[stream]);
+    Queue& queue = queues_.at(stream);
+    if (queue.capture && may_be_captured) {
+      ++queue.capture->seen[stream][stream];
+      queue.capture->items.push_back({stream, std::move(name), accesses, std::move(poll), std::move(begin), {}, {}});
+      return;
+    }
+    if (begin) begin();
+    push(queue, std::move(name), accesses, std::move(poll));
+    if (options_.synchronous && !queue.capture) synchronize(lock, queue);
   }
 
   void synchronize(std::size_t stream) {
@@ -81,40 +115,82 @@ class Runtime {
   bool is_idle(std::size_t stream) {
     Lock lock(mutex_);
     Queue& queue = queues_.at(stream);
+    refuse_capturing(queue, "is asked whether it's idle");
     if (options_.mode == Mode::drawn && queue.finished < queue.enqueued) run_one(lock);
     return queue.finished == queue.enqueued;
   }
 
   Recording record(std::size_t stream) {
-    auto recording = std::make_shared<RecordingState>();
     const Lock lock(mutex_);
-    push(queues_.at(stream), "record", {}, [this, recording] {
-      const Lock inside(mutex_);
-      const auto now = std::chrono::steady_clock::now().time_since_epoch();
-      recording->time_ms = std::chrono::duration<double, std::milli>(now).count();
-      recording->has_come = true;
-      changed_.notify_all();
-      return true;
-    });
-    recording->clock = races_.clock(stream);
-    return recording;
+    return record(queues_.at(stream));
   }
 
   void block(std::size_t stream, const Recording& recording) {
     const Lock lock(mutex_);
-    races_.merge(stream, recording->clock);
-    push_wait(queues_.at(stream), [recording] { return recording->has_come; });
+    block(queues_.at(stream), recording);
   }
 
   void order_after(std::size_t stream, std::size_t other) {
     const Lock lock(mutex_);
-    const Queue& before = queues_.at(other);
-    races_.merge(stream, races_.clock(other));
-    push_wait(queues_.at(stream), [&before, until = before.enqueued] { return before.finished >= until; });
+    block(queues_.at(stream), record(queues_.at(other)));
+  }
+
+  Captured begin_capture(std::size_t stream) {
+    const Lock lock(mutex_);
+    Queue& queue = queues_.at(stream);
+    refuse_capturing(queue, "begins a capture");
+    if (stream % kStreamsOfDevice == 0) throw std::runtime_error("stand-in: the default stream can't capture");
+    queue.capture = std::make_shared<CapturedItems>();
+    queue.capture->number = ++captures_;
+    queue.capture->origin = stream;
+    queue.capture->seen[stream] = {};
+    return queue.capture;
+  }
+
+  void end_capture(const Captured& captured) {
+    const Lock lock(mutex_);
+    for (Queue& queue : queues_)
+      if (queue.capture == captured) queue.capture = nullptr;
+    const Seen at_end = captured->seen.at(captured->origin);
+    for (const auto& [stream, seen] : captured->seen) {
+      const auto own = seen.find(stream), joined = at_end.find(stream);
+      if (own != seen.end() && (joined == at_end.end() || joined->second < own->second))
+        throw std::runtime_error(fmt::format(
+            "stand-in: stream {} ends a capture and hasn't waited for all of stream {}", captured->origin, stream));
+    }
+  }
+
+  void replay(const Captured& captured, std::size_t stream) {
+    Lock lock(mutex_);
+    Queue& launcher = queues_.at(stream);
+    refuse_capturing(launcher, "replays a graph");
+    if (captured->end_of_replay) wait_for(lock, [&] { return captured->end_of_replay->has_come; });
+    std::map<const RecordingState*, Recording> recordings;
+    for (const CapturedItems::Item& item : captured->items) {
+      Queue& queue = item.stream == captured->origin ? launcher : queues_.at(kStreams + item.stream);
+      if (&queue != &launcher) queue.launcher = &launcher;
+      if (item.recorded) {
+        recordings[item.recorded.get()] = record(queue);
+      } else if (item.awaited) {
+        block(queue, recordings.at(item.awaited.get()));
+      } else {
+        if (item.begin) item.begin();
+        push(queue, item.name, item.accesses, item.poll);
+      }
+    }
+    captured->end_of_replay = record(launcher);
+    if (options_.synchronous) synchronize(lock, launcher);
+  }
+
+  std::uint64_t capture_on(std::size_t stream) {
+    const Lock lock(mutex_);
+    const Queue& queue = queues_.at(stream);
+    return queue.capture ? queue.capture->number : 0;
   }
 
   bool has_come(const Recording& recording) {
     Lock lock(mutex_);
+    refuse_captured(*recording);
     if (options_.mode == Mode::drawn && !recording->has_come) run_one(lock);
     if (recording->has_come) races_.host_waited(recording->clock);
     return recording->has_come;
@@ -122,12 +198,14 @@ class Runtime {
 
   void synchronize(const Recording& recording) {
     Lock lock(mutex_);
+    refuse_captured(*recording);
     wait_for(lock, [&] { return recording->has_come; });
     races_.host_waited(recording->clock);
   }
 
   double milliseconds_between(const Recording& begin, const Recording& end) {
     const Lock lock(mutex_);
+    for (const Recording& recording : {begin, end}) refuse_captured(*recording);
     if (!begin->has_come || !end->has_come) throw std::runtime_error("stand-in: an event's time before it has come");
     return end->time_ms - begin->time_ms;
   }
@@ -147,6 +225,51 @@ class Runtime {
     options_ = options;
     draw_.seed(options.seed);
     for (Queue& queue : queues_) queue.draw.seed(options.seed * 1'000'003 + queue.id);
+  }
+
+  static void refuse_capturing(const Queue& queue, const char* what) {
+    if (queue.capture) throw std::runtime_error(fmt::format("stand-in: stream {} captures and {}", queue.id, what));
+  }
+  static void refuse_captured(const RecordingState& recording) {
+    if (recording.capture != 0) throw std::runtime_error("stand-in: the host asks for an event of a capture");
+  }
+
+  Recording record(Queue& queue) {
+    auto recording = std::make_shared<RecordingState>();
+    if (queue.capture) {
+      recording->capture = queue.capture->number;
+      recording->seen = queue.capture->seen[queue.id];
+      queue.capture->items.push_back({.stream = queue.id, .recorded = recording});
+      return recording;
+    }
+    push(queue, "record", {}, [this, recording] {
+      const Lock inside(mutex_);
+      const auto now = std::chrono::steady_clock::now().time_since_epoch();
+      recording->time_ms = std::chrono::duration<double, std::milli>(now).count();
+      recording->has_come = true;
+      changed_.notify_all();
+      return true;
+    });
+    recording->clock = races_.clock(queue.id);
+    return recording;
+  }
+
+  void block(Queue& queue, const Recording& recording) {
+    if (!queue.capture && recording->capture != 0)
+      for (const Queue& other : queues_)
+        if (other.capture && other.capture->number == recording->capture) queue.capture = other.capture;  // it joins
+    if ((queue.capture ? queue.capture->number : 0) != recording->capture)
+      throw std::runtime_error(
+          fmt::format("stand-in: stream {} waits for an event of another capture, or of none", queue.id));
+    if (queue.capture) {
+      Seen& seen = queue.capture->seen[queue.id];
+      for (const auto& [stream, items] : recording->seen) seen[stream] = std::max(seen[stream], items);
+      ++seen[queue.id];
+      queue.capture->items.push_back({.stream = queue.id, .awaited = recording});
+      return;
+    }
+    races_.merge(queue.id, recording->clock);
+    push_wait(queue, [recording] { return recording->has_come; });
   }
 
   void push(Queue& queue, std::string name, const std::vector<Access>& accesses, Poll poll) {
@@ -170,6 +293,7 @@ class Runtime {
   }
 
   void synchronize(Lock& lock, Queue& queue) {
+    refuse_capturing(queue, "is waited for");
     const std::uint64_t until = queue.enqueued;
     const Clock clock = races_.clock(queue.id);
     wait_for(lock, [&] { return queue.finished >= until; });
@@ -201,7 +325,8 @@ class Runtime {
       error = std::current_exception();
     }
     lock.lock();
-    if (error && !queue.error) queue.error = error;
+    Queue& told = queue.launcher != nullptr ? *queue.launcher : queue;
+    if (error && !told.error) told.error = error;
     return done;
   }
 
@@ -249,11 +374,12 @@ class Runtime {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::array<Queue, kStreams> queues_;
+  std::array<Queue, kQueues> queues_;
   Options options_;
   std::mt19937_64 draw_;
-  RaceDetector races_{kStreams};
+  RaceDetector races_{kQueues};
   std::size_t items_ = 0;
+  std::uint64_t captures_ = 0;
 };
 
 /// Never destroyed: threads and tensors outlive statics.
@@ -263,18 +389,21 @@ Runtime& runtime() {
 }
 
 void enqueue_from_c(standin_stream* stream, const char* name, const standin_access* list, std::size_t count,
-                    int (*poll)(void*), void (*destroy)(void*), void* argument) {
+                    void (*begin)(void*), int (*poll)(void*), void (*destroy)(void*), void* argument) {
   std::vector<Access> accesses;
   for (const standin_access* access = list; access != list + count; ++access) {
-    const auto* begin = static_cast<const char*>(access->begin);
-    accesses.push_back({begin, begin + access->bytes, access->write != 0});
+    const auto* first = static_cast<const char*>(access->begin);
+    accesses.push_back({first, first + access->bytes, access->write != 0});
   }
   const std::shared_ptr<void> owner(argument, destroy);
-  runtime().enqueue(static_cast<Queue*>(stream)->id, name, accesses, [poll, owner] {
-    const int state = poll(owner.get());
-    if (state < 0) throw std::runtime_error("stand-in: a communication has failed");
-    return state == 1;
-  });
+  runtime().enqueue(
+      static_cast<Queue*>(stream)->id, name, accesses,
+      [poll, owner] {
+        const int state = poll(owner.get());
+        if (state < 0) throw std::runtime_error("stand-in: a communication has failed");
+        return state == 1;
+      },
+      [begin, owner] { begin(owner.get()); });
 }
 
 }  // namespace
@@ -308,8 +437,12 @@ Options options_of_environment() {
 void configure(const Options& options) { runtime().configure(options); }
 std::vector<std::string> take_races() { return runtime().take_races(); }
 std::size_t items() { return runtime().items(); }
-void enqueue(std::size_t stream, std::string name, const std::vector<Access>& accesses, Poll poll) {
-  runtime().enqueue(stream, std::move(name), accesses, std::move(poll));
+void enqueue(std::size_t stream, std::string name, const std::vector<Access>& accesses, Poll poll,
+             std::function<void()> begin) {
+  runtime().enqueue(stream, std::move(name), accesses, std::move(poll), std::move(begin));
+}
+void enqueue_uncaptured(std::size_t stream, std::string name, const std::vector<Access>& accesses, Poll poll) {
+  runtime().enqueue(stream, std::move(name), accesses, std::move(poll), nullptr, /*may_be_captured=*/false);
 }
 bool is_idle(std::size_t stream) { return runtime().is_idle(stream); }
 void synchronize(std::size_t stream) { runtime().synchronize(stream); }
@@ -322,5 +455,10 @@ double milliseconds_between(const Recording& begin, const Recording& end) {
   return runtime().milliseconds_between(begin, end);
 }
 void order_after(std::size_t stream, std::size_t other) { runtime().order_after(stream, other); }
+Captured begin_capture(std::size_t stream) { return runtime().begin_capture(stream); }
+void end_capture(const Captured& captured) { runtime().end_capture(captured); }
+void replay(const Captured& captured, std::size_t stream) { runtime().replay(captured, stream); }
+std::uint64_t capture_on(std::size_t stream) { return runtime().capture_on(stream); }
+std::uint64_t number_of(const Captured& captured) { return captured->number; }
 
 }  // namespace standin

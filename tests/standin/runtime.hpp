@@ -48,7 +48,11 @@ std::size_t items();
 
 /// True: done. An item that can't go on yet returns false and is called again. What it throws, the next synchronise does.
 using Poll = std::function<bool()>;
-void enqueue(std::size_t stream, std::string name, const std::vector<Access>& accesses, Poll poll);
+/// `begin`: called when the stream is given the item, which is at each replay where it is captured.
+void enqueue(std::size_t stream, std::string name, const std::vector<Access>& accesses, Poll poll,
+             std::function<void()> begin = nullptr);
+/// Also where the stream captures: it runs, and no graph has it.
+void enqueue_uncaptured(std::size_t stream, std::string name, const std::vector<Access>& accesses, Poll poll);
 /// Everything that has been enqueued is done.
 bool is_idle(std::size_t stream);
 void synchronize(std::size_t stream);
@@ -67,5 +71,19 @@ double milliseconds_between(const Recording& begin, const Recording& end);
 
 /// Items enqueued on `stream` from now on come after everything that is on `other` now.
 void order_after(std::size_t stream, std::size_t other);
+
+/// What streams are given between `begin_capture` and `end_capture`, to run at each replay. As CUDA has it: a stream that
+/// waits for an event recorded in the capture joins it, and must have been waited for at the end; nobody may wait for a
+/// stream that captures, or for its events, or ask them; a stream that captures waits for no event from outside.
+struct CapturedItems;
+using Captured = std::shared_ptr<CapturedItems>;
+Captured begin_capture(std::size_t stream);
+void end_capture(const Captured& captured);
+/// The first stream's items go to `stream`, the others' to streams that only graphs have (numbers from kMostDevices ×
+/// kStreamsOfDevice on): nothing but the captured events orders them. A graph's replays come one after the other.
+void replay(const Captured& captured, std::size_t stream);
+/// Which capture has the stream now; 0: none has.
+std::uint64_t capture_on(std::size_t stream);
+std::uint64_t number_of(const Captured& captured);
 
 }  // namespace standin

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <thread>
 
+#include "backend/rank/execute.hpp"
 #include "backend/session.hpp"
 #include "backend/supervise.hpp"
 #include "sim/lower/lower.hpp"
@@ -43,20 +44,29 @@ std::vector<sim::Program> programs(std::uint32_t ranks) {
   };
   add("toy_mlp,dtype=f64,global_batch=8", sim::testing::strategy_texts);
   for (const char* model :
-       {"convnet,dtype=f64,global_batch=8", "convnet,dtype=f64,global_batch=8,loss=mse_loss,timing=tutorial",
+       {"toy_mlp,dtype=f64,global_batch=8,optimizer=adam:lr=0.01", "convnet,dtype=f64,global_batch=8",
+        "convnet,dtype=f64,global_batch=8,loss=mse_loss,timing=tutorial",
         "convnet,dtype=f64,global_batch=8,timing=epoch",
         "resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9"})
     add(model, [&](const sim::Model& /*model*/) { return few; });
   return programs;
 }
 
-void execute_all(Session& session, std::uint32_t ranks) {
+/// `graph`: the second step is captured, and the verified results are the third replay's.
+void execute_all(Session& session, std::uint32_t ranks, bool graph = false) {
   for (const sim::Program& program : programs(ranks)) {
+    if (graph && sim::load_model(program.model).timing != sim::Timing::step) continue;
     SCOPED_TRACE(program.model + " " + program.strategy);
-    const RunResult result =
-        session.run({.program = program, .warmup_steps = 1, .steps = 2, .seed = 3, .verify = true});
-    EXPECT_FALSE(result.verified.empty());
+    const RunResult result = session.run(
+        {.program = program, .warmup_steps = graph ? 2U : 1U, .steps = 2, .seed = 3, .verify = true, .graph = graph});
+    EXPECT_TRUE(std::ranges::any_of(result.verified,
+                                    [](const VerifiedTensor& tensor) { return tensor.name.starts_with("gradient"); }));
     for (const sim::RankTimeline& rank : result.steps.back().timeline.ranks) {
+      if (graph) {
+        EXPECT_GT(rank.end_of_step_s, 0);
+        EXPECT_TRUE(rank.start_s.empty() && rank.issued_s.empty());
+        continue;
+      }
       EXPECT_EQ(rank.issued_s.size(), rank.start_s.size());
       EXPECT_TRUE(std::ranges::is_sorted(rank.issued_s));
       EXPECT_GT(rank.issued_s.front(), 0);
@@ -81,6 +91,83 @@ INSTANTIATE_TEST_SUITE_P(Local, StandinSession,
                                               std::get<0>(test.param) == standin::Mode::drawn ? "drawn" : "threads",
                                               std::get<1>(test.param));
                          });
+
+class StandinReplay : public testing::TestWithParam<standin::Mode> {
+ protected:
+  StandinReplay() { standin::configure({.mode = GetParam(), .seed = 1, .delay_us = 10}); }
+};
+INSTANTIATE_TEST_SUITE_P(Local, StandinReplay, testing::Values(standin::Mode::threads, standin::Mode::drawn),
+                         [](const auto& test) {
+                           return std::string(test.param == standin::Mode::drawn ? "drawn" : "threads");
+                         });
+
+TEST_P(StandinReplay, EveryStrategyIsRightAndHasNoRace) {
+  execute_all(*open_session({.ranks = 1, .device = kDevice}), 1, /*graph=*/true);
+}
+
+TEST_P(StandinReplay, IsTheStep) {
+  const auto session = open_session({.ranks = 1, .device = kDevice});
+  const sim::Model model = sim::load_model("convnet,dtype=f64,global_batch=8,optimizer=adam:lr=0.01");
+  RunRequest request{.program = sim::lower(model, sim::parse_strategy("single", model)),
+                     .warmup_steps = 2,
+                     .steps = 3,
+                     .verify = true};
+  const RunResult played = session->run(request);
+  request.graph = true;
+  const RunResult replayed = session->run(request);
+  for (std::size_t s = 0; s < request.steps; ++s) EXPECT_EQ(replayed.steps[s].loss, played.steps[s].loss) << s;
+  EXPECT_NE(played.steps[0].loss, played.steps[2].loss);
+  ASSERT_EQ(replayed.verified.size(), played.verified.size());
+  for (std::size_t t = 0; t < played.verified.size(); ++t) {
+    EXPECT_EQ(replayed.verified[t].name, played.verified[t].name);
+    EXPECT_EQ(replayed.verified[t].relative_error, played.verified[t].relative_error) << played.verified[t].name;
+  }
+  EXPECT_EQ(replayed.memory[0].peak_bytes, played.memory[0].peak_bytes);
+  EXPECT_EQ(replayed.workspace_bytes, played.workspace_bytes);
+  request.graph = false;
+  EXPECT_EQ(session->run(request).steps[2].loss, played.steps[2].loss) << "a graph leaves nothing behind";
+}
+
+TEST_P(StandinReplay, WhatCannotBeCapturedIsRefused) {
+  const auto message = [&](const std::string& world, std::uint32_t ranks, const std::string& device,
+                           const std::string& model_text, const std::string& strategy, std::uint32_t warmup_steps) {
+    const sim::Model model = sim::load_model(model_text);
+    const auto session = open_session({.world = world, .ranks = ranks, .device = device});
+    const sim::Program program = sim::lower(model, sim::parse_strategy(strategy, model));
+    return sim::testing::message_of(
+        [&] { session->run({.program = program, .warmup_steps = warmup_steps, .graph = true}); });
+  };
+  EXPECT_EQ(message("local", 1, "cpu", "toy_mlp", "single", 2),
+            "graph: a CPU core executes each instruction itself, nothing is launched; allowed: device=cuda");
+  EXPECT_EQ(message("local", 1, kDevice, "convnet,timing=epoch", "single", 2),
+            "graph: 'convnet,global_batch=64,timing=epoch' works on the host in every step, which a replay leaves out; "
+            "allowed: "
+            "timing=step");
+  EXPECT_EQ(message("local", 2, kDevice, "toy_mlp", "ddp", 2),
+            "graph: the 2 ranks of 'ddp,dp=2' share a process in world 'local', and what orders them is in no rank's "
+            "own graph; allowed: one rank, or world=nccl");
+  EXPECT_EQ(message("local", 1, kDevice, "toy_mlp", "single", 1),
+            "graph: warmup_steps=1 must be at least 2, a step as ever and one that is captured");
+}
+
+TEST_P(StandinReplay, WorkOfTheHostFailsWhereItIsCaptured) {
+  const sim::Model model = sim::load_model("convnet,global_batch=8,timing=epoch");
+  const sim::Program program = sim::lower(model, sim::parse_strategy("single", model));
+  const std::vector<std::string> errors = execute_local(
+      1, 60,
+      [&](Communicator& rank) {
+        rank.prepare(program.groups, 1);
+        Executor executor(program, program.places()[0], rank, 1);
+        StepRecord record = executor.new_record();
+        Progress progress;
+        executor.step(record, progress);
+        executor.capture();
+        executor.step(record, progress);
+      },
+      kDevice);
+  EXPECT_TRUE(errors[0].starts_with("rank 0, instruction ")) << errors[0];
+  EXPECT_NE(errors[0].find("stand-in: the host reads a value while stream"), std::string::npos) << errors[0];
+}
 
 TEST_P(StandinSession, EveryCollectiveIsRightAndHasNoRace) {
   const auto [mode, ranks] = GetParam();
@@ -107,6 +194,12 @@ TEST(StandinNccl, DISABLED_PlayAll) {
   for (const std::string& race : standin::take_races()) ADD_FAILURE() << race;  // of ranks that served
 }
 
+TEST(StandinNccl, DISABLED_ReplayAll) {
+  if (const auto session = open_session({.world = "nccl", .ranks = world_size(), .device = kDevice}))
+    execute_all(*session, world_size(), /*graph=*/true);
+  for (const std::string& race : standin::take_races()) ADD_FAILURE() << race;
+}
+
 TEST(StandinNccl, DISABLED_DoCollectives) {
   do_collectives(*world_table().at("nccl").make({.world = "nccl", .ranks = world_size(), .device = kDevice}).ranks[0]);
   for (const std::string& race : standin::take_races()) ADD_FAILURE() << race;
@@ -122,6 +215,11 @@ TEST_P(StandinNcclRanks, EveryStrategyIsRightAndHasNoRace) {
   const auto [options, ranks] = GetParam();
   setenv("STANDIN", options, 1);
   EXPECT_EQ(spawn("StandinNccl.DISABLED_PlayAll", ranks), 0);
+}
+TEST_P(StandinNcclRanks, EveryReplayIsRightAndHasNoRace) {
+  const auto [options, ranks] = GetParam();
+  setenv("STANDIN", options, 1);
+  EXPECT_EQ(spawn("StandinNccl.DISABLED_ReplayAll", ranks), 0);
 }
 INSTANTIATE_TEST_SUITE_P(Nccl, StandinNcclRanks,
                          testing::Combine(testing::Values("mode=threads,seed=1,delay_us=10", "mode=drawn,seed=1"),

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define STANDIN_MAGIC 0x5354414e44494e31ull
+#define STANDIN_MAGIC 0x5354414e44494e32ull
 
 #ifdef __cplusplus
 extern "C" {
@@ -19,9 +19,10 @@ struct standin_access {
 
 struct standin_stream {
   uint64_t magic;
-  /* poll is called when the stream's turn has come. 1: done, 0: call me again, -1: failed. destroy: after the last poll. */
+  /* begin is called when the stream is given the call: at once, or at each replay of the graph that captures it. poll is
+   * called when the stream's turn has come. 1: done, 0: call me again, -1: failed. destroy: after the last poll. */
   void (*enqueue)(struct standin_stream*, const char* name, const struct standin_access*, size_t accesses,
-                  int (*poll)(void*), void (*destroy)(void*), void* argument);
+                  void (*begin)(void*), int (*poll)(void*), void (*destroy)(void*), void* argument);
 };
 
 #ifdef __cplusplus

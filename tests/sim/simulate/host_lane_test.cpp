@@ -22,6 +22,20 @@ TEST(HostLane, AnAsynchronousDeviceIsBoundByHostOrKernels) {
   }
 }
 
+TEST(HostLane, AStepThatIsLaunchedAtOnceTakesOneLaunchAndItsKernels) {
+  Cluster cluster = plain_cluster(2);
+  cluster.device.asynchronous = true;
+  const int n = 10;
+  Sketch sketch(2);
+  for (std::uint32_t rank = 0; rank < 2; ++rank)
+    for (int k = 0; k < n; ++k) sketch.compute(rank, 1);
+  sketch.costs.launch_s = 5;
+  EXPECT_NEAR(sketch.run(cluster).step_s, 5 * n + 1, kRounding);
+  cluster.one_launch = true;
+  EXPECT_NEAR(sketch.run(cluster).step_s, 5 + n, kRounding);
+  EXPECT_NEAR(simulate(sketch.program, as_fluid(sketch.costs), cluster).step_s, 5 + n, kRounding);
+}
+
 TEST(HostLane, AnAsynchronousHostDoesntWait) {
   // A wait holds the compute lane; the host has issued what follows long before.
   for (const bool asynchronous : {false, true}) {

@@ -1,0 +1,53 @@
+// CUDA's graphs. at::cuda::CUDAGraph has the capture's allocations come from a pool of its own, which lives as long as it.
+#ifdef PARAGAUGE_CUDA
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include "backend/machine/graph.hpp"
+
+namespace backend {
+namespace {
+
+class CudaGraph final : public Graph {
+ public:
+  void capture(const std::function<void()>& work) override {
+    // What earlier steps have left is free, but a capture's allocations may not have it: it would be held twice.
+    c10::getDeviceAllocator(c10::DeviceType::CUDA)->emptyCache();
+    graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);  // other threads may do what they like
+    try {
+      work();
+    } catch (...) {
+      try {
+        graph_.capture_end();
+      } catch (const std::exception&) {
+        // The first failure is the cause.
+      }
+      throw;
+    }
+    graph_.capture_end();
+  }
+  void replay() override { graph_.replay(); }
+
+ private:
+  at::cuda::CUDAGraph graph_;
+};
+
+}  // namespace
+
+std::unique_ptr<Graph> make_cuda_graph() { return std::make_unique<CudaGraph>(); }
+
+}  // namespace backend
+
+#else
+
+#include "backend/machine/graph.hpp"
+#include "sim/error.hpp"
+
+namespace backend {
+
+std::unique_ptr<Graph> make_cuda_graph() {
+  throw sim::ConfigError("graph: this build has no CUDA (PARAGAUGE_CUDA=OFF)");
+}
+
+}  // namespace backend
+#endif

@@ -1,0 +1,22 @@
+#include "sim/program/capture.hpp"
+
+#include "sim/cluster/world.hpp"
+#include "sim/error.hpp"
+#include "sim/model/model.hpp"
+
+namespace sim {
+
+void check_capture(const Program& program, std::string_view world, bool asynchronous) {
+  if (!asynchronous)
+    throw ConfigError("graph: a CPU core executes each instruction itself, nothing is launched; allowed: device=cuda");
+  if (load_model(program.model).timing != Timing::step)
+    throw ConfigError("graph: '{}' works on the host in every step, which a replay leaves out; allowed: timing=step",
+                      program.model);
+  if (!world_kind(world).processes && program.ranks() > 1)
+    throw ConfigError(
+        "graph: the {} ranks of '{}' share a process in world '{}', and what orders them is in no rank's own graph; "
+        "allowed: one rank, or world=nccl",
+        program.ranks(), program.strategy, world);
+}
+
+}  // namespace sim
