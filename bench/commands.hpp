@@ -63,6 +63,11 @@ struct Options {
   bool raw = false;                          // every measured step goes into the JSON file, too
 };
 
+/// What a reader of times with --graph must know.
+constexpr const char* kGraphRemark =
+    "graph: a rank's step is one launch of its captured second step; only the whole of it is timed, and\n"
+    "forecast with one launch, as long as a kernel's.\n";
+
 int list(const Options& options);
 int describe(const Options& options);
 int predict(const Options& options);

@@ -352,7 +352,7 @@ int compare(const Options& options) {
         result, nullptr, fmt::format("the same command with {}--rounds {{}}", kept ? "" : "--json FILE and "));
     fmt::print("\n{}\n{}", answer.table, answer.words);
   }
-  fmt::print("{}", remark_on_graph(options.machine));
+  if (options.machine.graph) fmt::print("{}", kGraphRemark);
   if (!options.csv.empty()) sim::write_text_file(options.csv, sim::to_csv(report));
   return 0;
 }

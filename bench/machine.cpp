@@ -131,13 +131,6 @@ backend::RunRequest request_of(const Job& job, const Machine& machine, std::uint
           .graph = machine.graph};
 }
 
-std::string remark_on_graph(const Machine& machine) {
-  return machine.graph
-             ? "graph: each rank's step is one launch of what its second step was; only the whole of it has a "
-               "time.\n"
-             : "";
-}
-
 void add_measured(sim::Cell& cell, sim::Round& round, const backend::RunResult& run) {
   std::vector<sim::StepTime> steps;
   for (const backend::StepResult& step : run.steps) steps.push_back(sim::step_time(step.timeline));

@@ -77,7 +77,7 @@ int measure(const Options& options) {
     const sim::Answer answer = sim::answer_of(result);
     fmt::print("{}\n{}", answer.table, answer.words);
   }
-  fmt::print("{}", remark_on_graph(options.machine));
+  if (options.machine.graph) fmt::print("{}", kGraphRemark);
   if (!options.csv.empty()) sim::write_text_file(options.csv, sim::to_csv(report));
   const bool right = largest_error <= kVerifyBound;
   if (options.verify)

@@ -118,6 +118,7 @@ int predict(const Options& options) {
   if (!limits.empty()) fmt::print("What limits the step, and what twice as good a resource would give:\n");
   for (const auto& [cell, lines] : limits)
     for (const std::string& line : lines) fmt::print("{}\n", fmt::join(sim::wrap(line, ' ', 96), "\n    "));
+  if (options.machine.graph) fmt::print("{}", kGraphRemark);
   if (options.epoch > 0) fmt::print("An epoch of {} samples:\n{}\n", options.epoch, fmt::join(epochs, "\n"));
   if (!options.json.empty()) sim::save_result(options.json, result);
   if (!options.csv.empty()) sim::write_text_file(options.csv, sim::to_csv(report));

@@ -58,6 +58,7 @@ accepts predict -m convnet -s ddp -w gloo --network 100mbit
 grep -q 'gloo@100mbit' "$scratch/out" || { echo "predict doesn't know the network"; failed=1; }
 accepts predict -m toy_mlp -s dp=2,pp=2,microbatches=2 -c dgx_a100 --program
 accepts predict -m convnet -s single -s ddp,dp=8 -c dgx_a100 --graph
+grep -q 'forecast with one launch' "$scratch/out" || { echo "predict doesn't say how it forecasts replays"; failed=1; }
 
 refuses "unknown model 'resnet51'; known: alexnet_tower, cifar_c, convnet" describe resnet51
 refuses "unknown key 'img'; known: image" describe resnet50,img=128

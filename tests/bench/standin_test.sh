@@ -33,7 +33,7 @@ for mode in mode=threads,delay_us=5 mode=drawn; do
   accepts measure -m convnet,global_batch=8 -s ddp,overlap=1 -s model_parallel -w local -w nccl "${device[@]}" --steps 2 --verify
   accepts measure -m convnet,global_batch=8 -s single -w local "${device[@]}" --steps 2 --verify --graph --json "$scratch/graph.json"
   accepts measure -m convnet,global_batch=8 -s ddp,overlap=1 -s model_parallel -w nccl "${device[@]}" --steps 2 --verify --graph --details
-  says 'one launch of what its second step was'
+  says 'one launch of its captured second step'
 done
 accepts compare -m toy_mlp -s single -w local "${device[@]}" --rounds 2 --graph --json "$scratch/replays.json"
 grep -q '"settings":"graph"' "$scratch/replays.json" || complain "a result doesn't say that its steps are replays"
