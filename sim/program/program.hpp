@@ -248,7 +248,7 @@ class WorkTable {
 
  private:
   std::vector<Work>& works_;
-  /// Equal works have the same work_key; it needn't be written to compare them.
+  /// By what work_key says, without writing it.
   struct Before {
     bool operator()(const Work& a, const Work& b) const;
   };
