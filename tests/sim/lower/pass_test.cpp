@@ -182,6 +182,26 @@ view buffers.i64.0 i64[1] buffers.i64 +0
 )");
 }
 
+// Tickets are numbered as the list opens them, whoever asked for them first.
+TEST(Pass, TicketsFollowTheList) {
+  Edit edit(R"(role stage0 ranks=0,1
+tensor mean f32[3] buffer persistent
+tensor x f32[4] input persistent
+0 collective t0 kind=all_reduce group=data node=x : x -> x
+1 wait t0
+)");
+  edit.draft.buffers = {edit.tensor("mean")};
+  add_buffer_broadcast(edit.draft, 0);
+  const std::string text = edit.text();
+  EXPECT_EQ(text.substr(text.find("1 collective")),
+            R"(1 collective t0 kind=broadcast group=data root=0 node=buffers.f32 : buffers.f32 -> buffers.f32
+2 wait t0 node=buffers.f32
+3 copy w1 node=buffers.f32 : buffers.f32.0 -> mean
+4 collective t1 kind=all_reduce group=data node=x : x -> x
+5 wait t1
+)");
+}
+
 TEST(Pass, UpdatesComeInTheModelsOrder) {
   Edit edit(kParameters + "0 compute w0 : x -> grad.p grad.q\n");
   edit.add_parameter("p");
