@@ -57,13 +57,12 @@ void pin_to_core(std::uint32_t core) {
   pthread_setaffinity_np(pthread_self(), sizeof set, &set);
 }
 
-RealTime::RealTime(int priority, bool wanted) {
+RealTime::RealTime(int priority, bool wanted, Turn turn) {
   sched_param param{};
   if (!wanted || pthread_getschedparam(pthread_self(), &previous_policy_, &param) != 0) return;
   previous_priority_ = param.sched_priority;
   param.sched_priority = priority;
-  const int policy = priority == kCommunicationPriority ? SCHED_RR : SCHED_FIFO;
-  permitted_ = pthread_setschedparam(pthread_self(), policy, &param) == 0;
+  permitted_ = pthread_setschedparam(pthread_self(), turn == Turn::limited ? SCHED_RR : SCHED_FIFO, &param) == 0;
 }
 
 RealTime::~RealTime() {

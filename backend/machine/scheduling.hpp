@@ -6,9 +6,9 @@
 //   sleep_until(now_s() + 1e-3, /*precisely=*/true);
 //
 // Communication goes before compute, so that a transfer's progress pre-empts compute on the same core. A new thread
-// inherits core and policy from the one that starts it. Compute is SCHED_FIFO: ranks that share a core run one after
-// the other. Communication is SCHED_RR: gloo's threads poll for each other without blocking, and in FIFO order the one
-// that polls would keep the core from the one polled for.
+// inherits core and policy from the one that starts it. Everything is SCHED_FIFO: ranks that share a core run one after
+// the other, and nobody loses the core while it holds a lock. Only a thread that polls for others of its priority without
+// blocking must let them have the core (SCHED_RR, in turns of 100 ms): gloo's event loop.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +32,12 @@ std::uint32_t core_of_rank(std::uint32_t rank);
 /// Pins the calling thread.
 void pin_to_core(std::uint32_t core);
 
-/// Runs the calling thread under a real-time policy for a scope: SCHED_RR at kCommunicationPriority, else SCHED_FIFO.
+enum class Turn : std::uint8_t { until_it_waits, limited };  // SCHED_FIFO, SCHED_RR
+
+/// Runs the calling thread under a real-time policy for a scope.
 class RealTime {
  public:
-  explicit RealTime(int priority, bool wanted = true);
+  explicit RealTime(int priority, bool wanted = true, Turn turn = Turn::until_it_waits);
   ~RealTime();
   RealTime(const RealTime&) = delete;
   RealTime& operator=(const RealTime&) = delete;

@@ -184,7 +184,8 @@ Meeting::Meeting(std::string_view world, const SessionOptions& options)
   if (rank >= ranks) throw sim::ConfigError("RANK={} must be less than WORLD_SIZE={}", rank, ranks);
   store = open_store(world, rank, ranks, timeout);
   pin_to_core(core_of_rank(rank));
-  const RealTime urgent(kCommunicationPriority, options.real_time);
+  // The device's thread is gloo's event loop: it polls a connection that another thread holds.
+  const RealTime urgent(kCommunicationPriority, options.real_time, Turn::limited);
   real_time = urgent.permitted();
   guarded([&] { return fmt::format("rank {} can't meet the other ranks", rank); },
           [&] {

@@ -5,18 +5,19 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 
 MARGIN_S = 2e-3  # the slowest rank knows the start by then
 SPIN_S = 50e-6
+PRIORITY = 10
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 
 def settle_down(core, real_time):
     """Before anything starts a thread: threads inherit the core and the policy.
 
-    One priority for all threads, in turns (SCHED_RR): two of gloo's poll for each other, so that a higher one, or in
-    FIFO order one of the same priority, may wait for ever on a core. Time-shared, with other work on the machine,
-    ResNet-18's DDP step took twice as long. True if real-time."""
+    One priority for all threads: two of gloo's poll for each other, so that a higher one may wait for ever on a core.
+    Time-shared, with other work on the machine, ResNet-18's DDP step took twice as long. True if real-time."""
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this host: their times share a clock
     pin(core)
@@ -27,10 +28,25 @@ def settle_down(core, real_time):
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     try:
         if real_time:
-            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(10))
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
         return real_time
     except PermissionError:
         return False
+
+
+@contextmanager
+def making_groups(real_time):
+    """Where process groups are made. gloo's event loops, which poll a connection that another thread holds, get limited
+    turns (SCHED_RR, 100 ms); who may hold one never loses the core before it waits (backend/machine/scheduling.hpp)."""
+    if real_time:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(PRIORITY))
+    yield
+    if real_time:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/comm") as name:
+                if name.read().strip() == "pt_gloo_runloop":  # carries out collectives
+                    os.sched_setscheduler(int(thread), os.SCHED_FIFO, os.sched_param(PRIORITY))
 
 
 def pin(core: int):

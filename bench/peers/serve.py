@@ -36,7 +36,7 @@ parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
 parser.add_argument("--real-time", action="store_true", help="real-time scheduling where permitted")
 ARGUMENTS = parser.parse_args()
 RANKS = len(ARGUMENTS.cores)
-process.settle_down(ARGUMENTS.cores[ARGUMENTS.rank], ARGUMENTS.real_time)  # before torch starts threads
+REAL_TIME = process.settle_down(ARGUMENTS.cores[ARGUMENTS.rank], ARGUMENTS.real_time)  # before torch starts threads
 
 import strategies  # noqa: E402
 import torch  # noqa: E402
@@ -75,7 +75,8 @@ class Rank:
         """Built on all ranks at the same time; None where this rank only keeps step."""
         for line in strategies.kind_of(request.subject.strategy).lines(request.subject.strategy):
             if line not in self.groups:  # None: everyone, or nobody to talk to
-                self.groups[line] = None if len(line) in (1, RANKS) else dist.new_group(line)
+                with process.making_groups(REAL_TIME):
+                    self.groups[line] = None if len(line) in (1, RANKS) else dist.new_group(line)
         if ARGUMENTS.rank >= request.ranks:
             return None
         key = json.dumps(request.subject, default=vars)
@@ -171,8 +172,9 @@ def main():
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else is printed
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=ARGUMENTS.rank, world_size=RANKS,
-                            timeout=datetime.timedelta(days=7))  # between requests; the parent watches the rest
+    with process.making_groups(REAL_TIME):
+        dist.init_process_group("gloo", rank=ARGUMENTS.rank, world_size=RANKS,
+                                timeout=datetime.timedelta(days=7))  # between requests; the parent watches the rest
     rank = Rank()
     while True:
         task, answer = [None], None

@@ -9,13 +9,13 @@ namespace backend {
 namespace {
 
 /// As gloo's event loop does while another of its threads, on the same core, holds a connection.
-TEST(Scheduling, WhoPollsForAThreadOfItsPriorityLetsItRun) {
+TEST(Scheduling, WhoPollsInLimitedTurnsLetsAThreadOfItsPriorityRun) {
   constexpr double kPatience_s = 5;
   std::atomic<bool> polls = false, came = false;
   bool permitted = false, seen = false;
   std::thread poller([&] {
     pin_to_core(core_of_rank(0));
-    const RealTime urgent(kCommunicationPriority);
+    const RealTime urgent(kCommunicationPriority, /*wanted=*/true, Turn::limited);
     permitted = urgent.permitted();
     std::thread other([&] {  // inherits core and policy
       while (!polls) std::this_thread::yield();
