@@ -186,7 +186,7 @@ void Executor::step(StepRecord& record, Progress& progress) {
   std::uint32_t i = sim::kNone;
   try {
     data_seed_ = data_seed(seed_, steps_++, batch_piece_);
-    const double start_s = communicator_.begin_step();
+    step_start_s_ = communicator_.begin_step();
     if (graph_ == nullptr)
       play(record, progress, i);
     else
@@ -194,7 +194,6 @@ void Executor::step(StepRecord& record, Progress& progress) {
     progress.instruction.store(i, std::memory_order_release);
     communicator_.mark(&record.times.end_of_step_s);
     communicator_.end_step();
-    settle(record, start_s);
   } catch (const std::exception& error) {
     const std::string where =
         i < actions_.size() ? fmt::format(", instruction {} ({})", i, program_.label(role_, i)) : "";
@@ -341,14 +340,14 @@ void Executor::check_written(const Action& action) const {
 }
 
 /// Moments on the host's clock become times since the start of the step.
-void Executor::settle(StepRecord& record, double step_start_s) const {
+void Executor::settle(StepRecord& record) const {
   sim::RankTimeline& times = record.times;
-  times.end_of_step_s -= step_start_s;
+  times.end_of_step_s -= step_start_s_;
   if (graph_ != nullptr) {
     times = {.end_of_step_s = times.end_of_step_s};
     return;
   }
-  for (double& moment_s : times.issued_s) moment_s -= step_start_s;
+  for (double& moment_s : times.issued_s) moment_s -= step_start_s_;
   for (std::uint32_t i = 0; i < actions_.size(); ++i) {
     if (is_posted(actions_[i].kind)) {
       times.start_s[i] =
@@ -357,7 +356,7 @@ void Executor::settle(StepRecord& record, double step_start_s) const {
     } else {
       times.posted_s[i] = times.start_s[i];
     }
-    for (auto* moments : {&times.posted_s, &times.start_s, &times.end_s}) (*moments)[i] -= step_start_s;
+    for (auto* moments : {&times.posted_s, &times.start_s, &times.end_s}) (*moments)[i] -= step_start_s_;
   }
 }
 

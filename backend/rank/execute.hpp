@@ -3,6 +3,7 @@
 //   Executor executor(program, program.places()[rank], communicator, seed);
 //   StepRecord record = executor.new_record();
 //   executor.step(record, progress);                   // progress.instruction tells a watcher where it is
+//   executor.settle(record);                           // when no other rank needs this core for its step any more
 //   record.times.end_of_step_s
 //
 // Everything that can be known beforehand (kernels, operands, which storages begin and end where) is worked out in the
@@ -36,8 +37,9 @@ namespace backend {
 
 /// What a step leaves behind. Allocated before the step.
 struct StepRecord {
-  sim::RankTimeline times;  // relative to the step's start; start_s of a transfer is NaN where this rank doesn't know
-                            // when its partners posted. Of a replay only the end of the step
+  sim::RankTimeline
+      times;  // relative to the step's start once settled; start_s of a transfer is NaN where this rank doesn't know
+              // when its partners posted. Of a replay only the end of the step
   std::vector<at::Tensor> losses;  // scalars, one per loss instruction
 };
 
@@ -57,6 +59,8 @@ class Executor {
   [[nodiscard]] StepRecord new_record() const;
   /// RunError or InternalError that names rank and instruction.
   void step(StepRecord& record, Progress& progress);
+  /// The times of the step that was just played, from its start on.
+  void settle(StepRecord& record) const;
   /// The most that the rank's tensors held between two instructions of the first step, as the allocator counts it (on an
   /// accelerator: as the storages that are still there say). sim::peak_memory, and the losses that the record keeps.
   [[nodiscard]] std::int64_t peak_bytes() const { return peak_bytes_; }
@@ -102,7 +106,6 @@ class Executor {
   [[nodiscard]] std::int64_t held_bytes() const;
   [[nodiscard]] RankBytes allocated() const;
   void restart_peak() const;
-  void settle(StepRecord& record, double step_start_s) const;
   [[nodiscard]] at::Tensor allocate(std::uint32_t id) const;
   [[nodiscard]] at::Tensor view(std::uint32_t id) const;
 
@@ -122,6 +125,7 @@ class Executor {
   const std::uint64_t seed_;
   const std::uint32_t batch_piece_;
   std::int64_t steps_ = 0;  // begun
+  double step_start_s_ = 0;
   std::uint64_t data_seed_ = 0;
   bool checked_ = false, keep_gradients_ = false;
   NamedTensors gradients_;

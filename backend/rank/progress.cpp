@@ -110,6 +110,17 @@ bool ProgressBoard::waits(std::uint32_t rank) const {
   return i < page.labels && page.is_wait[i];
 }
 
+void ProgressBoard::let_others_end(std::uint32_t rank, std::uint32_t ranks) const {
+  constexpr double kNap_s = 200e-6;
+  const std::uint32_t ended = ++progress(rank).ended;
+  const auto computes = [&](std::uint32_t other) {
+    const Progress& of_other = progress(other);
+    return core_of_rank(other) == core_of_rank(rank) && of_other.ended < ended && !page(other).failed;
+  };
+  for (std::uint32_t other = 0; other < std::min(ranks, ranks_); ++other)
+    while (computes(other)) sleep_until(now_s() + kNap_s, /*precisely=*/false);
+}
+
 void ProgressBoard::fail(std::uint32_t rank, const std::exception& error) const {
   if (!is_watched()) return;
   constexpr unsigned kPatience_s = 10;  // of a supervisor that is there, but doesn't look

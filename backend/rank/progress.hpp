@@ -28,9 +28,10 @@ enum class Stage : std::uint32_t { starting, meeting, serving, ending };
 struct Progress {
   std::atomic<Stage> stage{Stage::starting};
   std::atomic<std::uint32_t> step{0};                    // steps begun
+  std::atomic<std::uint32_t> ended{kAll};                // steps of the program that it plays
   std::atomic<std::uint32_t> instruction{kOutsideStep};  // the list's size: at the end of the step
 
-  static constexpr std::uint32_t kOutsideStep = 0xffffffffU;
+  static constexpr std::uint32_t kOutsideStep = 0xffffffffU, kAll = 0xffffffffU;
 };
 
 /// Why a rank can't go on.
@@ -62,6 +63,20 @@ class ProgressBoard {
   [[nodiscard]] std::string where(std::uint32_t rank) const;
   /// Whether its instruction is a wait for other ranks.
   [[nodiscard]] bool waits(std::uint32_t rank) const;
+
+  /// From before a program's first step until the rank plays it no more, for whatever reason.
+  class Participation {
+   public:
+    explicit Participation(Progress& progress) : progress_(progress) { progress_.ended = 0; }
+    ~Participation() { progress_.ended = Progress::kAll; }
+    Participation(const Participation&) = delete;
+
+   private:
+    Progress& progress_;
+  };
+  /// At the end of this rank's step: returns when those of the program's `ranks` that share its core have ended theirs,
+  /// too. What a rank does between steps (up to 0.3 ms) would else be time of another's step, which waits for the core.
+  void let_others_end(std::uint32_t rank, std::uint32_t ranks) const;
 
   /// Tells the supervisor, if there is one, why this rank has failed, and gives it time to end all ranks: the others'
   /// failures that follow from this one are then nobody's concern.

@@ -112,6 +112,7 @@ RankReport execute(const RunRequest& request, Communicator& communicator, const 
   communicator.connect(channels_of(request.program, rank));
   board.set_labels(rank, request.program, request.program.roles[place.role]);
   executor.emplace(request.program, place, communicator, request.seed);
+  const ProgressBoard::Participation participation(board.progress(rank));
   RankReport report;
   StepRecord warmup = executor->new_record();
   std::vector<StepRecord> records(request.steps, warmup);
@@ -121,6 +122,8 @@ RankReport execute(const RunRequest& request, Communicator& communicator, const 
     // What replays keep is captured with them.
     if (request.verify && s + 1 == (request.graph ? 2 : steps)) executor->keep_gradients();
     executor->step(record, board.progress(rank));
+    board.let_others_end(rank, request.program.ranks());
+    executor->settle(record);
     report.losses.push_back(mean_loss(record));
   }
   for (StepRecord& record : records) report.steps.push_back(std::move(record.times));
