@@ -311,12 +311,14 @@ class AloneBuilder {
 
 Program alone(const Program& program, const std::vector<RoleAlone>& lists, bool in_turns) {
   std::vector<std::vector<std::uint32_t>> ranks;
+  std::uint32_t all = 0;
   for (const RoleAlone& list : lists) {
     check_internal(lists.size() == 1 || list.role == ranks.size(), "role {} comes as list {}", list.role, ranks.size());
     ranks.push_back(list.ranks);
+    all += static_cast<std::uint32_t>(list.ranks.size());
   }
   // Not the strategy's text: two strategies with the same lists share a calibration.
-  Program result = make_probe("calibration", ranks, "", [&](Draft& draft, std::uint32_t own) {
+  Program result = make_probe("calibration", row_of(all), 0, ranks, [&](Draft& draft, std::uint32_t own) {
     AloneBuilder(program, lists, own, draft).build(in_turns);
   });
   result.model = program.model;
@@ -329,7 +331,7 @@ Program notification_probe(const Program& program, std::uint32_t role) {
   constexpr std::uint32_t kMost = 64;  // the rest of a long list says no more
   const auto computes =
       std::min(kMost, static_cast<std::uint32_t>(std::ranges::count_if(program.roles[role].kind, is_computed)));
-  Program result = make_probe("notification probe", {{0}, {1}}, "", [&](Draft& draft, std::uint32_t own) {
+  Program result = make_probe("notification probe", row_of(2), 0, {{0}, {1}}, [&](Draft& draft, std::uint32_t own) {
     AloneBuilder(program, lists, own, draft).build_notified(computes);
   });
   result.model = program.model;

@@ -13,16 +13,15 @@
 
 namespace sim {
 
-/// A program that trains nothing: fill(draft, r) writes what the ranks of role r do. `group`: the name of one that all
-/// ranks are in; empty: none.
+/// `ranks` in a row.
+inline Mesh row_of(std::uint32_t ranks) { return {{{"rank", ranks}}}; }
+
+/// A program that trains nothing: fill(draft, r) writes what the ranks of role r do. `axes`: of a group; 0: none.
 template <class Fill>
-Program make_probe(std::string what, const std::vector<std::vector<std::uint32_t>>& ranks, const std::string& group,
-                   const Fill& fill) {
-  Program program{.model = "none", .strategy = std::move(what), .global_batch = 1};
-  std::uint32_t all = 0;
-  for (const std::vector<std::uint32_t>& of_role : ranks) all += static_cast<std::uint32_t>(of_role.size());
-  program.mesh.axes = {{"rank", all}};
-  if (!group.empty()) program.groups.emplace_back(group, 1, program.mesh);
+Program make_probe(std::string what, const Mesh& mesh, std::uint32_t axes,
+                   const std::vector<std::vector<std::uint32_t>>& ranks, const Fill& fill) {
+  Program program{.model = "none", .strategy = std::move(what), .global_batch = 1, .mesh = mesh};
+  if (axes != 0) program.groups.emplace_back("data", axes, program.mesh);
   WorkTable works(program.works);
   NameTable names(program.names);
   for (std::uint32_t r = 0; r < ranks.size(); ++r) {

@@ -12,15 +12,15 @@ namespace {
 
 constexpr std::int64_t kFeaturesOfRow = 4000;  // 64 MB of weights
 
-/// For the members of one group: fill(draft, is_root) writes what each does. The root of a kind that has one is rank 0, a
-/// role of its own where it does something else than the others.
+/// For the members of all lists of a group: fill(draft, is_root) writes what each does. The root of a kind that has one is
+/// a list's first, in a role of its own where it does something else than the others.
 template <class Fill>
-Program collective_probe(const TransferQuestion& question, const Fill& fill) {
-  const std::vector<std::uint32_t> ranks = first_numbers(question.members);
+Program collective_probe(const TransferQuestion& question, const Mesh& mesh, std::uint32_t axes, const Fill& fill) {
   const bool all_alike = operands_of(question.collective, /*is_root=*/true) == operands_of(question.collective, false);
-  std::vector<std::vector<std::uint32_t>> roles{ranks};
-  if (!all_alike && question.members > 1) roles = {{0}, {ranks.begin() + 1, ranks.end()}};
-  return make_probe(fmt::format("probe of {}", to_string(question.collective)), roles, "data",
+  std::vector<std::vector<std::uint32_t>> roles(all_alike || question.members == 1 ? 1 : 2);
+  for (std::uint32_t rank = 0; rank < mesh.ranks(); ++rank)
+    roles[roles.size() == 1 || mesh.members(rank, axes)[0] == rank ? 0 : 1].push_back(rank);
+  return make_probe(fmt::format("probe of {}", to_string(question.collective)), mesh, axes, roles,
                     [&](Draft& draft, std::uint32_t role) { fill(draft, /*is_root=*/role == 0); });
 }
 
@@ -109,7 +109,7 @@ void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std:
 Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes) {
   check_internal(question.kind == InstructionKind::collective, "an overlap probe of '{}'", to_string(question.kind));
   const TensorSpec spec{Dtype::f32, {(question.bytes + 3) / 4}};
-  return collective_probe(question, [&](Draft& draft, bool /*is_root*/) {
+  return collective_probe(question, row_of(question.members), 1, [&](Draft& draft, bool /*is_root*/) {
     const Linear linear = layer_in_cache(draft);
     const std::uint32_t source = add_constant(draft, "source", spec, 1),
                         buffer = add_constant(draft, "buffer", spec, 0);
@@ -158,7 +158,7 @@ std::optional<double> core_share(const Program& probe, const Timeline& timeline)
 Program memory_probe(const Model& model, std::uint32_t ranks) {
   constexpr std::int64_t kSmall = 3 << 15, kLargestUpdate = 3 << 21;  // elements
   constexpr int kRepeats = 4, kRepeatsOfSmall = 16;
-  return make_probe("probe of memory", {first_numbers(ranks)}, "", [&](Draft& draft, std::uint32_t /*role*/) {
+  return make_probe("probe of memory", row_of(ranks), 0, {first_numbers(ranks)}, [&](Draft& draft, std::uint32_t) {
     // The largest first: what is first finds its code cold, which costs the smallest many times its own time. Few
     // parameters have 3·2^k elements: a profile holds what the probe and what a model's step says of a size as one.
     for (const std::int64_t elements : {3LL << 23, 3LL << 21, 3LL << 18, 3LL << 15, 3LL << 10, 3LL << 5}) {
@@ -201,11 +201,16 @@ double bytes_between_transfers(const Program& program) {
 
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before, bool rendezvous) {
   const TensorSpec spec{Dtype::f32, {(question.bytes + 3) / 4}};
-  if (question.kind != InstructionKind::collective)
-    return make_probe("probe of send", {{0}, {1}}, "", [&](Draft& draft, std::uint32_t own) {
-      add_ping_pong(draft, own, spec, repeats, bytes_before, rendezvous);
-    });
-  return collective_probe(question, [&](Draft& draft, bool is_root) {
+  if (question.kind == InstructionKind::collective)
+    return transfer_probe(question, repeats, bytes_before, row_of(question.members), 1);
+  return make_probe("probe of send", row_of(2), 0, {{0}, {1}}, [&](Draft& draft, std::uint32_t own) {
+    add_ping_pong(draft, own, spec, repeats, bytes_before, rendezvous);
+  });
+}
+
+Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before, const Mesh& mesh,
+                       std::uint32_t axes) {
+  return collective_probe(question, mesh, axes, [&](Draft& draft, bool is_root) {
     const CollectiveOperands operands = operands_of(question.collective, is_root);
     const Linear before = layer_of(draft, bytes_before);
     const auto buffers = [&](Moved moved, const std::string& name) {

@@ -29,6 +29,9 @@ double bytes_between_transfers(const Program& program);
 /// 38 MB: more than caches hold. `rendezvous`: of four point-to-point repeats the first two are expected, the others
 /// aren't (sim::Rendezvous).
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before, bool rendezvous);
+/// The same of a collective, by all lists of members at once that differ on these axes of the mesh only, as a job's do.
+Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before, const Mesh& mesh,
+                       std::uint32_t axes);
 
 /// Collectives with compute beside them: what a running transfer takes from its members' cores. Every repeat posts one,
 /// computes a linear layer `computes` times (it fits into a core's own cache, so that it competes for the core only, not

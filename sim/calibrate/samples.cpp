@@ -151,6 +151,22 @@ void collect_ops(const CalibrationTask& task, std::span<const Timeline> steps, C
   }
 }
 
+/// When another rank of this one's device goes on after `from_s`; infinity: none does.
+double others_go_on_s(const CalibrationTask& task, const std::vector<Program::Place>& places, const Timeline& step,
+                      std::uint32_t rank, double from_s) {
+  double first_s = std::numeric_limits<double>::infinity();
+  for (std::uint32_t other = 0; other < places.size(); ++other) {
+    if (other == rank || task.cluster.place[other].device != task.cluster.place[rank].device) continue;
+    const Role& role = task.program.roles[places[other].role];
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      const std::vector<double>& moments =
+          role.kind[i] == InstructionKind::wait ? step.ranks[other].end_s : step.ranks[other].start_s;
+      if (!is_posted(role.kind[i]) && moments[i] >= from_s) first_s = std::min(first_s, moments[i]);
+    }
+  }
+  return first_s;
+}
+
 void collect_transfers(const CalibrationTask& task, std::span<const Timeline> steps, CalibrationSamples& samples) {
   const std::vector<Program::Place> places = task.program.places();
   const TransferMatching matching(task.program);
@@ -174,6 +190,10 @@ void collect_transfers(const CalibrationTask& task, std::span<const Timeline> st
           if (!first_only) link.transfers.push_back(durations.seconds[rank][i]);
         }
         (receives ? link.recv_overheads : link.send_overheads).push_back(durations.host_s[rank][i + 1]);
+        if (!first_only) continue;
+        // Whoever is ready has the core as soon as this rank waits and the transport's threads are done.
+        const double on_s = others_go_on_s(task, places, step, rank, times.posted_s[i] + durations.host_s[rank][i + 1]);
+        if (on_s < times.start_s[i]) link.engaged.push_back(on_s - times.posted_s[i]);
       }
     }
     if (first_only) samples.link.transfers.insert(samples.link.transfers.end(), first_s.begin(), first_s.end());
@@ -246,7 +266,7 @@ void add(const CalibrationSamples& samples, const CalibrationTask& task, Profile
   if (!samples.core_shares.empty()) profile.add_core_share(task.world, mean_of(samples.core_shares));
   const auto add_link = [&](const LinkKey& key, const LinkSamples& link) {
     profile.add_link(key, task.question.bytes, link.transfers,
-                     {mean_of(link.send_overheads), mean_of(link.recv_overheads)});
+                     {mean_of(link.send_overheads), mean_of(link.recv_overheads), mean_of(link.engaged)});
   };
   const LinkKey key = link_key(task.world, task.question);
   // On a busy machine it may be that no receiver was first.

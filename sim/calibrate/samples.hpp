@@ -20,9 +20,9 @@
 
 namespace sim {
 
-/// Seconds: from ready to done, and the overheads of posting a send or collective, and a recv.
+/// Seconds: from ready to done, the overheads of posting a send or collective, and a recv, and TransferCost::engaged_s.
 struct LinkSamples {
-  std::vector<double> transfers, send_overheads, recv_overheads;
+  std::vector<double> transfers, send_overheads, recv_overheads, engaged;
 };
 
 /// What one visit shows; times in seconds.

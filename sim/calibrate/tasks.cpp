@@ -147,23 +147,30 @@ void add_memory(TaskList& tasks, const Job& job, std::uint32_t busy) {
 
 void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_sizes) {
   const double before = rounded_bytes_before(job.program);
-  std::map<std::tuple<InstructionKind, CollectiveKind, std::uint32_t>, std::map<std::int64_t, bool>> sizes;  // own?
+  std::map<TransferQuestion, std::map<std::int64_t, bool>> sizes;  // by question but for its bytes: own?
   for (const TransferQuestion& question : questions_of(job)) {
-    std::map<std::int64_t, bool>& of_kind = sizes[{question.kind, question.collective, question.members}];
+    TransferQuestion of_no_size = question;
+    of_no_size.bytes = 0;
+    std::map<std::int64_t, bool>& of_kind = sizes[of_no_size];
     of_kind[question.bytes] = of_kind[kSmallestTransfer] = true;  // the smallest tells what doesn't depend on the size
     for (std::int64_t bytes = kSmallestTransfer; other_sizes && bytes <= kLargestTransfer; bytes *= 4)
       of_kind.try_emplace(bytes, false);
   }
-  for (const auto& [key, of_kind] : sizes)
+  const std::vector<std::string> devices = devices_of_groups(job.program, job.cluster);
+  for (const auto& [question, of_kind] : sizes)
     for (const auto& [bytes, own] : of_kind) {
-      const auto& [kind, collective, members] = key;
-      CalibrationTask task{.kind = Kind::transfers,
-                           .world = job.world,
-                           .cluster = job.cluster,
-                           .question = {kind, collective, bytes, members, false}};
-      task.label = fmt::format("{} {} of {} bytes among {}, {:.0f} kB before each", job.world,
-                               link_key(job.world, task.question).kind, bytes, members, before / 1e3);
-      task.program = transfer_probe(task.question, kProbeRepeats, before, task.has_unexpected());
+      CalibrationTask task{.kind = Kind::transfers, .world = job.world, .cluster = job.cluster, .question = question};
+      task.question.bytes = bytes;
+      task.label = fmt::format("{} {} of {} bytes among {}{}, {:.0f} kB before each", job.world,
+                               link_key(job.world, question).kind, bytes, question.members,
+                               question.devices.empty() ? "" : " on cores " + question.devices, before / 1e3);
+      if (question.devices.empty()) {
+        task.program = transfer_probe(task.question, kProbeRepeats, before, task.has_unexpected());
+      } else {
+        const auto group = static_cast<std::size_t>(std::ranges::find(devices, question.devices) - devices.begin());
+        task.program =
+            transfer_probe(task.question, kProbeRepeats, before, job.program.mesh, job.program.groups[group].axes);
+      }
       tasks.add(std::move(task), own ? std::optional(j) : std::nullopt);
     }
 }

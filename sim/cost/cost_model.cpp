@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
+#include <set>
 
 #include "sim/error.hpp"
 #include "sim/program/transfers.hpp"
@@ -17,19 +19,31 @@ const Table<CostModelKind>& cost_model_table() {
 
 namespace {
 
-std::uint32_t node_of(const Cluster& cluster, std::uint32_t rank) {
+void check_place(const Cluster& cluster, std::uint32_t rank) {
   if (rank >= cluster.place.size())
     throw ConfigError("rank {} of the program has no place on cluster '{}' of {} ranks", rank, cluster.name,
                       cluster.place.size());
-  return cluster.place[rank].node;
 }
 
 bool across_nodes(const Cluster& cluster, std::span<const std::uint32_t> ranks) {
   return std::ranges::any_of(
-      ranks, [&](std::uint32_t rank) { return node_of(cluster, rank) != node_of(cluster, ranks.front()); });
+      ranks, [&](std::uint32_t rank) { return cluster.place[rank].node != cluster.place[ranks.front()].node; });
 }
 
-/// But for its bytes.
+/// "0 0, 1 1": the members' devices, list by list, numbered as they come.
+std::string devices_of(const std::vector<std::vector<std::uint32_t>>& lists, const Cluster& cluster) {
+  std::map<std::uint32_t, std::size_t> numbers;  // by device
+  std::string text;
+  for (const std::vector<std::uint32_t>& list : lists) {
+    if (!text.empty()) text += ',';
+    for (const std::uint32_t rank : list)
+      text += fmt::format("{}{}", text.empty() ? "" : " ",
+                          numbers.try_emplace(cluster.place[rank].device, numbers.size()).first->second);
+  }
+  return text;
+}
+
+/// But for its bytes and devices.
 TransferQuestion question_of(const Program& program, const Role& role, std::uint32_t i, std::uint32_t index,
                              const TransferMatching& matching, const Cluster& cluster) {
   TransferQuestion question;
@@ -68,12 +82,14 @@ void cost_transfers(const Program& program, const CostModel& model, const Cluste
       post.bytes = std::max(post.bytes, program.transfer_bytes(role, i));
     }
   }
+  const std::vector<std::string> devices = devices_of_groups(program, cluster);
   std::map<TransferQuestion, std::uint32_t> known;
   for (std::size_t transfer = 0; transfer < posts.size(); ++transfer) {
     const Post& post = posts[transfer];
     if (post.role == nullptr) continue;
     TransferQuestion question = question_of(program, *post.role, post.instruction, post.index, matching, cluster);
     question.bytes = post.bytes;
+    if (question.kind == InstructionKind::collective) question.devices = devices[post.role->peer[post.instruction]];
     const auto [entry, is_first] = known.try_emplace(question, costs.transfers.size());
     // A group of one has nobody to talk to.
     if (is_first) costs.transfers.push_back(question.members > 1 ? model.transfer(question) : TransferCost{});
@@ -82,6 +98,25 @@ void cost_transfers(const Program& program, const CostModel& model, const Cluste
 }
 
 }  // namespace
+
+// Ranks that copy by themselves share their devices in the simulator as it is.
+std::vector<std::string> devices_of_groups(const Program& program, const Cluster& cluster) {
+  std::vector<std::string> devices(program.groups.size());
+  std::set<std::uint32_t> used;
+  for (std::uint32_t rank = 0; rank < program.ranks(); ++rank) {
+    check_place(cluster, rank);
+    used.insert(cluster.place[rank].device);
+  }
+  if (used.size() == program.ranks() || cluster.link.engine != TransferEngine::background) return devices;
+  for (std::size_t g = 0; g < devices.size(); ++g) {
+    const std::vector<std::vector<std::uint32_t>>& lists = program.groups[g].members;
+    std::vector<std::uint32_t> alone(lists[0].size());
+    std::iota(alone.begin(), alone.end(), 0);
+    const std::string here = devices_of(lists, cluster);
+    if (here != devices_of({alone}, cluster)) devices[g] = here;
+  }
+  return devices;
+}
 
 Costs costs_of(const Program& program, const CostModel& model, const Cluster& cluster) {
   Costs costs;

@@ -61,8 +61,11 @@ struct TransferCost {
       0;  // host time until the thread that posts it (a send, a collective) goes on; launch included
   double recv_overhead_s = 0;  // the same of a recv
   double core_share = 0;       // of each member's core while it runs
-  Rendezvous rendezvous;       // with it, the above is of an expected message
-  double jitter = 0;           // standard deviation of one execution / its mean
+  /// Of a collective whose members share cores: how long, from its post on, a member's core is busy with it before the
+  /// others have posted, too (the transport's threads begin). A member that posts last does that in latency_s.
+  double engaged_s = 0;
+  Rendezvous rendezvous;  // with it, the above is of an expected message
+  double jitter = 0;      // standard deviation of one execution / its mean
 };
 
 struct TransferQuestion {
@@ -71,8 +74,14 @@ struct TransferQuestion {
   std::int64_t bytes = 0;
   std::uint32_t members = 2;
   bool across_nodes = false;
+  /// Of a collective: the device of every rank, list by list of the group, numbered as they come ("0 0, 1 1"), where ranks
+  /// share devices in another way than members that are ranks 0, 1, … do; else empty.
+  std::string devices = {};
   friend auto operator<=>(const TransferQuestion&, const TransferQuestion&) = default;
 };
+
+/// TransferQuestion::devices of every group of a program.
+std::vector<std::string> devices_of_groups(const Program& program, const Cluster& cluster);
 
 class CostModel {
  public:

@@ -300,8 +300,10 @@ class Fitted final : public CostModel {
   [[nodiscard]] static double noise_of(const Statistic& time) {
     return time.sd_s ? *time.sd_s / std::sqrt(static_cast<double>(time.count)) / time.mean_s : 0.1;
   }
-  [[nodiscard]] static std::uint32_t distance(const LinkKey& link, const TransferQuestion& question) {
-    return link.members > question.members ? link.members - question.members : question.members - link.members;
+  /// By number of members; of as many, those that share their devices in the same way.
+  [[nodiscard]] static std::pair<std::uint32_t, bool> distance(const LinkKey& link, const TransferQuestion& question) {
+    return {link.members > question.members ? link.members - question.members : question.members - link.members,
+            link.devices != question.devices};
   }
 
   Cluster cluster_;

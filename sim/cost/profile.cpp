@@ -102,8 +102,8 @@ std::optional<TransferTime> Profile::transfer(const LinkKey& link, std::int64_t 
   const auto found = links_.find(link);
   std::optional<TransferTime> time = found == links_.end() ? std::nullopt : found->second.at(bytes);
   if (time)
-    for (double* seconds :
-         {&time->latency_s, &time->wire_s, &time->posts.send_overhead_s, &time->posts.recv_overhead_s})
+    for (double* seconds : {&time->latency_s, &time->wire_s, &time->posts.send_overhead_s, &time->posts.recv_overhead_s,
+                            &time->posts.engaged_s})
       *seconds *= stretch(link.world);
   return time;
 }
@@ -150,7 +150,7 @@ double Profile::stretch(std::string_view world) const {
 LinkKey link_key(const std::string& world, const TransferQuestion& question) {
   const std::string_view kind =
       question.kind == InstructionKind::collective ? to_string(question.collective) : to_string(InstructionKind::send);
-  return {world, std::string(kind), question.members};
+  return {world, std::string(kind), question.members, question.devices};
 }
 
 std::optional<TransferCost> transfer_cost(const Profile& profile, const Cluster& cluster, const LinkKey& link,
@@ -166,6 +166,7 @@ std::optional<TransferCost> transfer_cost(const Profile& profile, const Cluster&
                     .send_overhead_s = least.posts.send_overhead_s,
                     .recv_overhead_s = least.posts.recv_overhead_s,
                     .core_share = profile.core_share(cluster.world).value_or(cluster.link.core_share),
+                    .engaged_s = time->posts.engaged_s,
                     .jitter = time->jitter};
   if (link.kind != "send") return cost;
   const std::optional<Statistic> note = profile.link({link.world, "note", link.members}, 0);

@@ -13,7 +13,8 @@
 //   ops          [{world, work, busy, count, mean_s, sd_s, median_s, jitter_s}]: `work` is sim::work_key; `busy` ranks
 //                compute at the same time
 //   workspaces   [{work, bytes}]: what the op allocates beside its outputs and gives back
-//   links        [{world, kind, members, bytes, count, mean_s, sd_s, median_s, jitter_s, post_s, recv_post_s}]: kind
+//   links        [{world, kind, members, devices, bytes, count, mean_s, sd_s, median_s, jitter_s, post_s, recv_post_s,
+//                engaged_s}]: kind
 //                send (the receiver had posted first, if the world notifies), unexpected_send (it hadn't), or a
 //                collective's name; seconds from ready to done; mean host seconds until the posting thread goes on, of a
 //                send or collective and of a recv, 0 where missing. Or note: what handling the notification of the first
@@ -60,6 +61,7 @@ struct LinkKey {
   std::string world;  // "local", "gloo", "nccl"
   std::string kind;   // one of kLinkKinds
   std::uint32_t members = 2;
+  std::string devices = {};  // TransferQuestion::devices
   friend auto operator<=>(const LinkKey&, const LinkKey&) = default;
 };
 

@@ -105,6 +105,8 @@ class ProfileFile {
         row = with(std::move(row), measured.time);
         row["post_s"] = number(measured.posts.send_overhead_s);
         row["recv_post_s"] = number(measured.posts.recv_overhead_s);
+        if (measured.posts.engaged_s > 0) row["engaged_s"] = number(measured.posts.engaged_s);
+        if (!key.devices.empty()) row["devices"] = key.devices;
         file["links"].push_back(std::move(row));
       }
     for (const auto& [world, share] : profile.core_shares_) file["core_share"][world] = number(share.mean);
@@ -142,8 +144,8 @@ class ProfileFile {
 
   static void read_links(JsonObject& file, Profile& profile) {
     for (JsonObject& row : file.objects("links")) {
-      LinkKey key{row.text("world"), row.text("kind"),
-                  static_cast<std::uint32_t>(whole(row, "members", 2, kMostRanks))};
+      LinkKey key{row.text("world"), row.text("kind"), static_cast<std::uint32_t>(whole(row, "members", 2, kMostRanks)),
+                  row.has("devices") ? row.text("devices") : ""};
       const std::int64_t bytes = whole(row, "bytes", 0);
       if (std::ranges::find(kLinkKinds, key.kind) == kLinkKinds.end())
         throw ConfigError("{}: unknown kind '{}'; known: {}", row.where(), key.kind,
@@ -151,9 +153,10 @@ class ProfileFile {
       LinkTimes::Size measured{read_statistic(row), {}};
       if (row.has("post_s")) measured.posts.send_overhead_s = time_of(row, "post_s");
       if (row.has("recv_post_s")) measured.posts.recv_overhead_s = time_of(row, "recv_post_s");
+      if (row.has("engaged_s")) measured.posts.engaged_s = time_of(row, "engaged_s");
       if (!profile.links_[key].sizes.emplace(bytes, measured).second)
-        throw ConfigError("{}: {} {} with members={} bytes={} is there twice", row.where(), key.world, key.kind,
-                          key.members, bytes);
+        throw ConfigError("{}: {} {} with members={} bytes={}{} is there twice", row.where(), key.world, key.kind,
+                          key.members, bytes, key.devices.empty() ? "" : " devices=" + key.devices);
       row.finish();
     }
   }

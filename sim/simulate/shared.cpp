@@ -170,7 +170,10 @@ class SharedStep {
       transfer.sender_posted_first = list.kind[i] == InstructionKind::send;
       notify(rank, i);
     }
-    if (transfer.posted == placed_.matching.participants[placed_.transfer(rank, i)]) begin_transfer(transfer);
+    if (transfer.posted == placed_.matching.participants[placed_.transfer(rank, i)])
+      begin_transfer(transfer);
+    else if (const double engaged_s = costs_.transfer(rank, i).engaged_s; engaged_s > 0)
+      fluid_.begin(engaged_s, {{place(rank).device, 1}}, [] {});
     return false;
   }
 
