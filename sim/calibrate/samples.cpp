@@ -151,21 +151,50 @@ void collect_ops(const CalibrationTask& task, std::span<const Timeline> steps, C
   }
 }
 
-/// When another rank of this one's device goes on after `from_s`; infinity: none does.
-double others_go_on_s(const CalibrationTask& task, const std::vector<Program::Place>& places, const Timeline& step,
-                      std::uint32_t rank, double from_s) {
-  double first_s = std::numeric_limits<double>::infinity();
-  for (std::uint32_t other = 0; other < places.size(); ++other) {
-    if (other == rank || task.cluster.place[other].device != task.cluster.place[rank].device) continue;
-    const Role& role = task.program.roles[places[other].role];
-    for (std::uint32_t i = 0; i < role.size(); ++i) {
-      const std::vector<double>& moments =
-          role.kind[i] == InstructionKind::wait ? step.ranks[other].end_s : step.ranks[other].start_s;
-      if (!is_posted(role.kind[i]) && moments[i] >= from_s) first_s = std::min(first_s, moments[i]);
-    }
+/// Ranks that were ready and then got their shared device, in a step.
+class Turns {
+ public:
+  Turns(const CalibrationTask& task, const std::vector<Program::Place>& places, const TransferMatching& matching,
+        const Timeline& step)
+      : task_(task) {
+    std::vector<double> done_s(matching.participants.size(), std::numeric_limits<double>::infinity());
+    const auto each = [&](InstructionKind kind, const auto& visit) {
+      for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
+        const Role& role = task.program.roles[places[rank].role];
+        for (std::uint32_t i = 0; i < role.size(); ++i)
+          if (role.kind[i] == kind) visit(rank, role, i);
+      }
+    };
+    const auto done = [&](std::uint32_t rank, const Role& role, std::uint32_t i) -> double& {
+      return done_s[matching.transfer(places[rank], rank, role, i)];
+    };
+    each(InstructionKind::collective, [&](std::uint32_t rank, const Role& role, std::uint32_t i) {
+      done(rank, role, i) = std::min(done(rank, role, i), step.ranks[rank].end_s[i]);
+    });
+    for (std::uint32_t rank = 0; rank < places.size(); ++rank) turns_.push_back({rank, 0, step.ranks[rank].start_s[0]});
+    each(InstructionKind::wait, [&](std::uint32_t rank, const Role& role, std::uint32_t i) {
+      turns_.push_back({rank, done(rank, role, role.awaits[i]), step.ranks[rank].end_s[i]});
+    });
   }
-  return first_s;
-}
+
+  /// When the next has the device of this rank, who was ready at the post already; infinity: nobody was.
+  [[nodiscard]] double next_s(std::uint32_t rank, double posted_s, double waits_s) const {
+    double next_s = std::numeric_limits<double>::infinity();
+    for (const auto& [other, ready_s, begun_s] : turns_)
+      if (other != rank && task_.cluster.place[other].device == task_.cluster.place[rank].device &&
+          ready_s <= posted_s && begun_s >= waits_s)
+        next_s = std::min(next_s, begun_s);
+    return next_s;
+  }
+
+ private:
+  struct Turn {
+    std::uint32_t rank;
+    double ready_s, begun_s;
+  };
+  const CalibrationTask& task_;
+  std::vector<Turn> turns_;
+};
 
 void collect_transfers(const CalibrationTask& task, std::span<const Timeline> steps, CalibrationSamples& samples) {
   const std::vector<Program::Place> places = task.program.places();
@@ -175,6 +204,8 @@ void collect_transfers(const CalibrationTask& task, std::span<const Timeline> st
   for (const Timeline& step : steps) {
     const Durations durations = durations_of(task.program, step, task.cluster);
     std::vector<double> first_s(matching.participants.size(), std::numeric_limits<double>::infinity());
+    std::optional<Turns> turns;
+    if (first_only) turns.emplace(task, places, matching, step);
     for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
       const Role& role = task.program.roles[places[rank].role];
       const RankTimeline& times = step.ranks[rank];
@@ -192,8 +223,9 @@ void collect_transfers(const CalibrationTask& task, std::span<const Timeline> st
         (receives ? link.recv_overheads : link.send_overheads).push_back(durations.host_s[rank][i + 1]);
         if (!first_only) continue;
         // Whoever is ready has the core as soon as this rank waits and the transport's threads are done.
-        const double on_s = others_go_on_s(task, places, step, rank, times.posted_s[i] + durations.host_s[rank][i + 1]);
-        if (on_s < times.start_s[i]) link.engaged.push_back(on_s - times.posted_s[i]);
+        const double posted_s = times.posted_s[i],
+                     next_s = turns->next_s(rank, posted_s, posted_s + durations.host_s[rank][i + 1]);
+        if (next_s < times.start_s[i]) link.engaged.push_back(next_s - posted_s);
       }
     }
     if (first_only) samples.link.transfers.insert(samples.link.transfers.end(), first_s.begin(), first_s.end());

@@ -217,6 +217,29 @@ TEST(CalibrationSamples, OfRanksThatShareCoresAreOfOneTransferAlone) {
       }
 }
 
+// How long another rank of the core waits for it after a post, though it's ready: until the transport's threads are done.
+TEST(CalibrationSamples, WhatBeginningACollectiveTakesOfASharedCore) {
+  constexpr double e = 50e-6;
+  for (const char* strategy : {"ddp,dp=4", "hypar,levels=2x2,layers=dp/in"}) {
+    const Job job = job_of(strategy);
+    for (CalibrationTask& task : calibration_tasks({job})) {
+      if (task.kind != Kind::transfers) continue;
+      ASSERT_TRUE(task.shares_devices());
+      task.cluster.scheduling = Scheduling::run_until_wait;
+      Costs costs = costs_of(task.program, Known(task.cluster), task.cluster);
+      for (TransferCost& cost : costs.transfers) cost.core_share = 0, cost.engaged_s = e;
+      Profile profile("core");
+      add(samples_of(task, std::vector{simulate(task.program, costs, task.cluster)}), task, profile);
+      const LinkKey link = link_key("gloo", task.question);
+      EXPECT_EQ(link.devices, task.question.devices);
+      // Where both post at the same time, nobody has begun before the other.
+      const double expected_s = link.devices == "0 1, 0 1" ? 0 : e;
+      EXPECT_NEAR(transfer_cost(profile, task.cluster, link, task.question.bytes)->engaged_s, expected_s, 0.03 * e)
+          << task.label;
+    }
+  }
+}
+
 // One file for all jobs: no interruptions are taken from ranks that share a core.
 TEST(CalibrationSamples, OfRanksThatShareCoresInterruptNothing) {
   const Job job = job_of("ddp,dp=4");

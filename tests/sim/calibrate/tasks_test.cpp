@@ -42,7 +42,8 @@ TEST(CalibrationTasks, OfAJobDontDependOnTheOthers) {
 }
 
 TEST(CalibrationTasks, AreEnoughForEveryQuestionOfTheForecast) {
-  const std::vector<Job> jobs{job_of("ddp,overlap=1"), job_of("pipeline,microbatches=2"), job_of("ddp,dp=4")};
+  const std::vector<Job> jobs{job_of("ddp,overlap=1"), job_of("pipeline,microbatches=2"), job_of("ddp,dp=4"),
+                              job_of("hypar,levels=2x2,layers=dp/in")};
   for (std::size_t j = 0; j < jobs.size(); ++j) {
     std::set<std::pair<LinkKey, std::int64_t>> measured;
     std::set<std::string> works;
@@ -52,16 +53,34 @@ TEST(CalibrationTasks, AreEnoughForEveryQuestionOfTheForecast) {
       if (task.kind == Kind::ops)
         for (const Work& work : task.program.works) works.insert(work_key(work));
     }
+    const std::vector<std::string> devices = devices_of_groups(jobs[j].program, jobs[j].cluster);
     for (const Work& work : jobs[j].program.works) EXPECT_TRUE(works.contains(work_key(work))) << work_key(work);
     for (const Role& role : jobs[j].program.roles)
       for (std::uint32_t i = 0; i < role.size(); ++i) {
         const bool collective = role.kind[i] == InstructionKind::collective;
         if (!collective && role.kind[i] != InstructionKind::send) continue;
+        const std::uint32_t group = collective ? role.peer[i] : 0;
         const LinkKey key{"gloo", std::string(collective ? to_string(role.collective[i]) : "send"),
-                          collective ? jobs[j].program.ranks() : 2};
+                          collective ? static_cast<std::uint32_t>(jobs[j].program.groups[group].members[0].size()) : 2,
+                          collective ? devices[group] : ""};
         EXPECT_TRUE(measured.contains({key, jobs[j].program.transfer_bytes(role, i)})) << key.kind;
       }
   }
+}
+
+// What is measured among ranks that share cores is what a job's group does there: all its lists, on the same cores.
+TEST(CalibrationTasks, ProbesSitWhereTheGroupsDo) {
+  const Job job = job_of("hypar,levels=2x2,layers=dp/in");
+  std::set<std::string> seen;
+  for (const CalibrationTask& task : calibration_tasks({job})) {
+    if (task.kind != CalibrationTask::Kind::transfers) continue;
+    EXPECT_EQ(task.ranks(), 4) << task.label;
+    EXPECT_TRUE(task.shares_devices());
+    ASSERT_EQ(task.program.groups.size(), 1);
+    EXPECT_EQ(devices_of_groups(task.program, task.cluster)[0], task.question.devices) << task.label;
+    seen.insert(task.question.devices);
+  }
+  EXPECT_EQ(seen, (std::set<std::string>{"0 0, 1 1", "0 1, 0 1"}));
 }
 
 TEST(CalibrationTasks, OpsRunOnAsManyRanksAsHaveACore) {

@@ -8,6 +8,7 @@
 #include "sim/cost/collective/collective.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
+#include "sim/lower/lower.hpp"
 #include "sim/program/transfers.hpp"
 #include "sim/simulate/simulate.hpp"
 
@@ -226,6 +227,21 @@ TEST(Price, KnowsNodes) {
 
 // One role whose ranks all-reduce among three and among two, the three on two nodes: each list has its own costs,
 // wherever it stands.
+TEST(Price, KnowsWhichDevicesAreShared) {
+  const Model model = load_model("toy_mlp");
+  const auto devices = [&](const char* strategy, const std::string& world, std::uint32_t cores) {
+    const Strategy parsed = parse_strategy(strategy, model);
+    return devices_of_groups(lower(model, parsed), load_cluster("cpu_" + world, parsed.ranks(), cores));
+  };
+  using Devices = std::vector<std::string>;
+  EXPECT_EQ(devices("hypar,levels=2x2,layers=dp/in", "gloo", 4), (Devices{"", ""}));
+  // Rank r is on core r mod 2: the outer level's pairs are ranks 0 and 2, 1 and 3.
+  EXPECT_EQ(devices("hypar,levels=2x2,layers=dp/in", "gloo", 2), (Devices{"0 1, 0 1", "0 0, 1 1"}));
+  EXPECT_EQ(devices("hypar,levels=2x2,layers=dp/in", "gloo", 3), (Devices{"0 1, 2 0", "0 2, 1 0"}));
+  EXPECT_EQ(devices("ddp,dp=4", "gloo", 2), Devices{""});  // as any four ranks alone
+  EXPECT_EQ(devices("hypar,levels=2x2,layers=dp/in", "local", 2), (Devices{"", ""}));
+}
+
 TEST(Price, AsksForEveryTransferByItself) {
   for (const bool long_list_first : {true, false}) {
     Program program;

@@ -26,6 +26,7 @@ Profile sample_profile() {
   profile.add_op("local", "relu.forward f32[8,16] inplace=1", 2, std::vector{5e-6});
   profile.add_link(kGloo, 4096, std::vector{1e-4, 2e-4});
   profile.add_link(kGloo, 1 << 20, std::vector{1e-3, 1.1e-3}, {3e-5, 1e-5});
+  profile.add_link({"gloo", "all_reduce", 2, "0 0, 1 1"}, 4096, std::vector{2e-4}, {3e-5, 0, 7e-5});
   profile.add_launch(std::vector{1e-6, 1.2e-6});
   profile.add_core_share("gloo", 0.25);
   profile.add_process_bytes("gloo", std::vector{4e8, 3e8});

@@ -1,5 +1,6 @@
 #include "sim/simulate/step.hpp"
 
+#include "sim/simulate/fluid.hpp"
 #include "tests/sim/simulate/sketch.hpp"
 
 namespace sim {
@@ -412,6 +413,22 @@ TEST(RunUntilWait, TransportsTakeTheirShareOfTheCore) {
   sketch.compute(2, 4);  // shares core 0 with rank 0, which waits
   Cluster cluster = real_time_cluster(3, 2, TransferEngine::background);
   EXPECT_DOUBLE_EQ(end_of(sketch.run(cluster), 2), 5);
+}
+
+// Who posts before the others has the transport begin on its core; whoever is next there waits. Not who posts last.
+TEST(RunUntilWait, BeginningACollectiveTakesTheCore) {
+  constexpr double c = 4, e = 1, t = 2;
+  Sketch sketch(4);
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    sketch.compute(rank, c);
+    sketch.wait(rank, sketch.all_reduce(rank, {.wire_s = t, .engaged_s = e}));
+  }
+  // Ranks 0 and 1 post at c. Of ranks 2 and 3, which keep 2 % of a core that is taken, the last begins the transfer.
+  const double later = 2 * c + (1 - Fluid::kLeast) * e;
+  const Timeline timeline = sketch.run(real_time_cluster(4, 2, TransferEngine::background));
+  EXPECT_DOUBLE_EQ(timeline.ranks[2].start_s[0], c);
+  for (const std::uint32_t rank : {2U, 3U}) EXPECT_NEAR(timeline.ranks[rank].posted_s[1], later, kRounding);
+  for (std::uint32_t rank = 0; rank < 4; ++rank) EXPECT_NEAR(end_of(timeline, rank), later + t, kRounding);
 }
 
 }  // namespace
