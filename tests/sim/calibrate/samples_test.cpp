@@ -217,27 +217,36 @@ TEST(CalibrationSamples, OfRanksThatShareCoresAreOfOneTransferAlone) {
       }
 }
 
-// How long another rank of the core waits for it after a post, though it's ready: until the transport's threads are done.
+// How long a rank that is ready waits for its core after another's post there: until the transport's threads are done.
 TEST(CalibrationSamples, WhatBeginningACollectiveTakesOfASharedCore) {
   constexpr double e = 50e-6;
-  for (const char* strategy : {"ddp,dp=4", "hypar,levels=2x2,layers=dp/in"}) {
-    const Job job = job_of(strategy);
-    for (CalibrationTask& task : calibration_tasks({job})) {
-      if (task.kind != Kind::transfers) continue;
-      ASSERT_TRUE(task.shares_devices());
-      task.cluster.scheduling = Scheduling::run_until_wait;
-      Costs costs = costs_of(task.program, Known(task.cluster), task.cluster);
-      for (TransferCost& cost : costs.transfers) cost.core_share = 0, cost.engaged_s = e;
-      Profile profile("core");
-      add(samples_of(task, std::vector{simulate(task.program, costs, task.cluster)}), task, profile);
-      const LinkKey link = link_key("gloo", task.question);
-      EXPECT_EQ(link.devices, task.question.devices);
-      // Where both post at the same time, nobody has begun before the other.
-      const double expected_s = link.devices == "0 1, 0 1" ? 0 : e;
-      EXPECT_NEAR(transfer_cost(profile, task.cluster, link, task.question.bytes)->engaged_s, expected_s, 0.03 * e)
-          << task.label;
-    }
+  CalibrationTask task{.kind = Kind::transfers, .world = "gloo", .cluster = job_of("ddp,dp=4").cluster};
+  task.cluster.scheduling = Scheduling::run_until_wait;
+  task.question = {InstructionKind::collective, CollectiveKind::all_reduce, 4096, 4};
+  task.program = transfer_probe(task.question, /*repeats=*/1, 1e6, false);
+  const Costs costs = costs_of(task.program, Known(task.cluster), task.cluster);
+  const Timeline free = simulate(task.program, costs, task.cluster);
+  const auto engaged_s = [&](const Timeline& step) {
+    Profile profile("core");
+    add(samples_of(task, std::vector{step}), task, profile);
+    return profile.transfer(link_key("gloo", task.question), 4096)->posts.engaged_s;
+  };
+  const Role& role = task.program.roles[0];
+  const auto post =
+      static_cast<std::size_t>(std::ranges::find(role.kind, InstructionKind::collective) - role.kind.begin());
+  const double at_once_s = free.ranks[2].start_s[0] - free.ranks[0].posted_s[post];
+  EXPECT_NEAR(engaged_s(free), at_once_s, 1e-9);
+  EXPECT_LT(at_once_s, 0.2 * e);
+  Timeline later = free;  // ranks 2 and 3 have the cores of 0 and 1 so much later, and with them all that follows is
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    RankTimeline& times = later.ranks[rank];
+    for (std::vector<double>* moments : {&times.posted_s, &times.start_s, &times.end_s})
+      for (std::size_t i = 0; i < moments->size(); ++i)
+        if (rank >= 2 || i > post + 1 || (i == post && moments != &times.posted_s) ||
+            (i == post + 1 && moments == &times.end_s))
+          (*moments)[i] += e;
   }
+  EXPECT_NEAR(engaged_s(later), at_once_s + e, 1e-9);
 }
 
 // One file for all jobs: no interruptions are taken from ranks that share a core.
