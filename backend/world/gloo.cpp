@@ -205,7 +205,8 @@ class GlooCommunicator final : public Communicator {
         return;
       }
       case sim::CollectiveKind::all_gather:
-        if (writes.size() == 1) {
+        // gloo gathers into memory of its own and copies from there: of two, the exchange needs none.
+        if (writes.size() == 1 && group.getSize() > 2) {
           at::Tensor result = writes[0].view(-1), mine = reads[0].view(-1);
           posted.work = group._allgather_base(result, mine);
           return;
@@ -217,45 +218,73 @@ class GlooCommunicator final : public Communicator {
     exchange_parts(collective, reads, writes, group, posted);
   }
 
-  /// By gloo's alltoallv: of any sizes, also none. What it sends lies together, and so does what it receives.
+  /// By gloo's alltoallv: of any sizes, also none. What it sends must lie together, and so must what it receives: where
+  /// the blocks don't, copies do (sim/program/staging.hpp counts them).
   static void exchange_parts(const Collective& collective, std::span<const at::Tensor> reads,
                              std::span<const at::Tensor> writes, c10d::ProcessGroupGloo& group, Posted& posted) {
     const auto n = static_cast<std::uint32_t>(group.getSize()), me = static_cast<std::uint32_t>(group.getRank());
     const sim::CollectiveOperands operands = sim::operands_of(collective.kind, me == collective.root);
     const std::vector<at::Tensor> given = blocks_of(operands.reads, reads, n),
                                   wanted = blocks_of(operands.writes, writes, n);
-    std::vector<at::Tensor> sent;
-    std::vector<std::int64_t> to(n, 0), from(n, 0);  // elements
-    std::vector<std::uint32_t> block_from(n, 0);     // which block of `wanted` it is for
-    const auto receive = [&](std::uint32_t member, std::uint32_t block) {
-      from[member] = wanted[block].numel();
-      block_from[member] = block;
-    };
+    std::vector<at::Tensor> sent(n), received(n);  // by member; undefined: nothing
     sim::for_each_move(collective.kind, n, collective.root, [&](const sim::Move& move) {
-      if (move.is_from(me)) {
-        sent.push_back(given[move.from_block].view(-1));
-        to[move.to] = sent.back().numel();
-      }
+      if (move.is_from(me)) sent[move.to] = given[move.from_block].view(-1);
       if (move.to != me) return;
       for (std::uint32_t member = 0; member < n; ++member)
-        if (move.is_from(member)) receive(member, move.block);
+        if (move.is_from(member)) received[member] = wanted[move.block].view(-1);
     });
+    // Of two, each copies its own block, and the other's is alone: it lies together. Of more, the others' lie together only
+    // with the own one among them.
+    at::Tensor own_given, own_wanted;
+    if (n == 2) {
+      std::swap(own_given, sent[me]);
+      std::swap(own_wanted, received[me]);
+    }
     const at::TensorOptions options = (reads.empty() ? writes : reads)[0].options();
-    at::Tensor input = sent.empty() ? at::empty({0}, options) : sent.size() == 1 ? sent[0] : at::cat(sent);
-    at::Tensor output = at::empty({std::reduce(from.begin(), from.end())}, options);
-    std::vector<std::int64_t> from_sizes = from;  // it takes them
-    posted.work = group.alltoall_base(output, input, from_sizes, to);
-    posted.finish = [input, output, from, wanted, block_from, is_reduced = reduces(collective.kind),
+    std::vector<std::int64_t> to = sizes_of(sent), from = sizes_of(received);
+    at::Tensor input = as_one(sent, options), output = as_one(received, options);
+    const bool is_staged = !output.defined();
+    if (!input.defined()) input = joined(sent);
+    if (is_staged) output = at::empty({std::reduce(from.begin(), from.end())}, options);
+    posted.work = group.alltoall_base(output, input, from, to);
+    posted.finish = [output, is_staged, wanted, received, own_given, own_wanted, is_reduced = reduces(collective.kind),
                      reduction = collective.reduction] {
       std::int64_t begin = 0;
-      for (std::size_t member = 0; member < from.size(); begin += from[member++]) {
-        if (from[member] == 0) continue;
-        const at::Tensor part = output.narrow(0, begin, from[member]);
-        at::Tensor to_block = wanted[block_from[member]].view(-1);
-        reduce_into(to_block, part, reduction, /*is_first=*/!is_reduced || member == 0);
+      for (std::size_t member = 0; is_staged && member < received.size(); ++member) {
+        if (!received[member].defined()) continue;
+        at::Tensor block = received[member];
+        const at::Tensor part = output.narrow(0, begin, block.numel());
+        reduce_into(block, part, reduction, /*is_first=*/!is_reduced || member == 0);
+        begin += block.numel();
       }
-      if (reduction == sim::Reduction::mean) wanted[0].div_(static_cast<double>(from.size()));
+      if (at::Tensor block = own_wanted; block.defined())  // a sum of two is the same in either order
+        reduce_into(block, own_given, reduction, /*is_first=*/!is_reduced);
+      if (reduction == sim::Reduction::mean) wanted[0].div_(static_cast<double>(received.size()));
     };
+  }
+
+  static std::vector<std::int64_t> sizes_of(const std::vector<at::Tensor>& blocks) {
+    std::vector<std::int64_t> sizes;
+    for (const at::Tensor& block : blocks) sizes.push_back(block.defined() ? block.numel() : 0);
+    return sizes;
+  }
+
+  /// The blocks as one flat tensor, in place: undefined where they don't lie one after the other.
+  static at::Tensor as_one(const std::vector<at::Tensor>& blocks, const at::TensorOptions& options) {
+    at::Tensor first;
+    std::int64_t size = 0;
+    for (const at::Tensor& block : blocks) {
+      if (!block.defined()) continue;
+      if (!first.defined()) first = block;
+      if (!block.is_alias_of(first) || block.storage_offset() != first.storage_offset() + size) return {};
+      size += block.numel();
+    }
+    return first.defined() ? first.as_strided({size}, {1}) : at::empty({0}, options);
+  }
+
+  static at::Tensor joined(std::vector<at::Tensor> blocks) {
+    std::erase_if(blocks, [](const at::Tensor& block) { return !block.defined(); });
+    return at::cat(blocks);
   }
 
   /// gloo connects no rank with itself: the way is the same, TCP, in this thread.

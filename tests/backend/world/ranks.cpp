@@ -30,7 +30,8 @@ struct Case {
   std::uint32_t root = 0, members = 1;
   sim::Reduction reduction = sim::Reduction::sum;
   at::ScalarType dtype = at::kFloat;
-  bool even = true;  // all parts are of one size
+  /// All parts are of one size, in one tensor; else of other sizes in a tensor each, with storages of their own or one.
+  enum class Parts : std::uint8_t { even, uneven, uneven_together } parts = Parts::even;
 
   [[nodiscard]] bool moves_parts() const {
     return kind != CollectiveKind::all_reduce && kind != CollectiveKind::broadcast && kind != CollectiveKind::reduce;
@@ -39,14 +40,14 @@ struct Case {
   /// else of the receiver's.
   [[nodiscard]] at::Tensor given(std::uint32_t m, std::uint32_t block) const {
     const bool of_giver = kind == CollectiveKind::all_gather || kind == CollectiveKind::gather;
-    const std::int64_t size = !moves_parts() ? 7 : even ? 5 : 3 + 2 * (of_giver ? m : block);
+    const std::int64_t size = !moves_parts() ? 7 : parts == Parts::even ? 5 : 3 + 2 * (of_giver ? m : block);
     return (at::arange(size, at::kDouble) + (100.0 * m + 10.0 * block + 1)).to(dtype);
   }
   /// Block `block` of every member, reduced on one device.
   [[nodiscard]] at::Tensor reduced(std::uint32_t block) const {
-    Tensors parts;
-    for (std::uint32_t m = 0; m < members; ++m) parts.push_back(given(m, block));
-    const at::Tensor all = at::stack(parts);
+    Tensors given_by_all;
+    for (std::uint32_t m = 0; m < members; ++m) given_by_all.push_back(given(m, block));
+    const at::Tensor all = at::stack(given_by_all);
     return reduction == sim::Reduction::sum   ? all.sum(0)
            : reduction == sim::Reduction::max ? at::amax(all, 0)
                                               : all.mean(0);
@@ -54,9 +55,9 @@ struct Case {
   /// What member `me` has in the end: nothing where it gets nothing.
   [[nodiscard]] Tensors got(std::uint32_t me) const {
     const auto of_each = [&](std::uint32_t block) {
-      Tensors parts;
-      for (std::uint32_t m = 0; m < members; ++m) parts.push_back(given(m, block));
-      return even && members > 1 ? Tensors{at::cat(parts)} : parts;
+      Tensors all;
+      for (std::uint32_t m = 0; m < members; ++m) all.push_back(given(m, block));
+      return parts == Parts::even && members > 1 ? Tensors{at::cat(all)} : all;
     };
     switch (kind) {
       case CollectiveKind::all_reduce:
@@ -80,9 +81,22 @@ struct Case {
   }
   [[nodiscard]] std::string text() const {
     return fmt::format("{} ({}) from {} of {}, {}, {}", to_string(kind), to_string(reduction), root, members,
-                       c10::toString(dtype), even ? "even" : "uneven");
+                       c10::toString(dtype), std::array{"even", "uneven", "uneven together"}[std::size_t(parts)]);
   }
 };
+
+/// One after the other in one storage.
+Tensors together(const Tensors& tensors) {
+  if (tensors.empty()) return {};
+  const at::Tensor all = at::cat(tensors);
+  Tensors views;
+  std::int64_t begin = 0;
+  for (const at::Tensor& tensor : tensors) {
+    views.push_back(all.narrow(0, begin, tensor.numel()));
+    begin += tensor.numel();
+  }
+  return views;
+}
 
 void play(Communicator& rank, const Case& one) {
   const std::uint32_t me = rank.rank();
@@ -90,14 +104,16 @@ void play(Communicator& rank, const Case& one) {
   Tensors reads, expected = one.got(me);
   const std::uint32_t blocks = operands.reads == Moved::nothing ? 0 : operands.reads == Moved::array ? 1 : one.members;
   for (std::uint32_t block = 0; block < blocks; ++block) reads.push_back(one.given(me, block));
-  if (one.even && blocks > 1) reads = {at::cat(reads)};
+  if (one.parts == Case::Parts::even && blocks > 1) reads = {at::cat(reads)};
   const Tensors before = reads;
   for (at::Tensor& tensor : reads) tensor = tensor.to(rank.device(), /*non_blocking=*/false, /*copy=*/true);
+  if (one.parts == Case::Parts::uneven_together) reads = together(reads);
   Tensors writes;
   if (operands.in_place) {
     writes = reads;
   } else if (operands.writes != Moved::nothing) {
     for (const at::Tensor& tensor : expected) writes.push_back(at::full_like(tensor, -1).to(rank.device()));
+    if (one.parts == Case::Parts::uneven_together) writes = together(writes);
   }
   rank.begin_step();
   Completion done;
@@ -148,11 +164,11 @@ void do_collectives(Communicator& rank) {
   for (const CollectiveKind kind : sim::kCollectiveKinds)
     for (const Reduction reduction : {Reduction::sum, Reduction::mean, Reduction::max})
       for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kLong})
-        for (const bool even : {true, false})
+        for (const Case::Parts parts : {Case::Parts::even, Case::Parts::uneven, Case::Parts::uneven_together})
           for (std::uint32_t root = 0; root < (has_root(kind) ? n : 1); ++root) {
             const bool has_none = !reduces(kind) || (reduction == Reduction::mean && dtype == at::kLong);
             if (reduction != Reduction::sum && has_none) continue;
-            const Case one{kind, root, n, reduction, dtype, even};
+            const Case one{kind, root, n, reduction, dtype, parts};
             SCOPED_TRACE(one.text());
             play(rank, one);
           }

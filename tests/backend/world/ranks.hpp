@@ -24,7 +24,7 @@ std::vector<std::string> execute_local(std::uint32_t ranks, double timeout_s, co
 void expect_no_errors(const std::vector<std::string>& errors);
 
 /// Every kind of collective, with every reduction, from every root, in three dtypes: equal parts in one tensor, and uneven
-/// ones in a tensor each, against plain arithmetic.
+/// ones in a tensor each, apart and in one storage, against plain arithmetic.
 void do_collectives(Communicator& rank);
 
 }  // namespace backend
