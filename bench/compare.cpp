@@ -64,8 +64,9 @@ void add_forecasts(const Job& job, const sim::Profile& own, const sim::Profile& 
           sim::attribute_cost_error(job.program, job.cluster, predicted, forecast.step.step_s, measured).classes);
     }
     if (!kind.needs_profile || kind.for_other_shapes) continue;  // only measured shapes have measured workspaces
-    const sim::MemoryForecast held = sim::forecast_memory(job.program, forecast.costs, profile.process_bytes(job.world),
-                                                          sim::world_kind(job.world).processes);
+    const sim::MemoryForecast held =
+        sim::forecast_memory(job.program, forecast.costs, job.cluster, profile.process_bytes(job.world),
+                             sim::world_kind(job.world).processes);
     sim::place(cell, job.program, job.cluster, forecast.costs.workspace_bytes);
     cell.memory.predicted_allocator_peak_bytes = held.allocator_peak_bytes;
     cell.memory.predicted_resident_peak_bytes = held.resident_peak_bytes;

@@ -47,14 +47,15 @@ struct Case {
   sim::Program program;
 };
 
-/// The same counters in every row.
-void count(benchmark::State& state, const sim::Program& program, const sim::StepTime& mean) {
+/// The same counters in every row; `transport`: of the row's world, where it has one.
+void count(benchmark::State& state, const sim::Program& program, const sim::StepTime& mean,
+           sim::Transport transport = sim::Transport::none) {
   for (const sim::StepPart& part : sim::kStepParts) state.counters[std::string(part.name)] = mean.*part.value;
   state.counters["samples_per_s"] = static_cast<double>(program.global_batch) / mean.step_s;
   std::int64_t peak_bytes = 0;
   double instructions = 0;
   for (const sim::Role& role : program.roles) {
-    peak_bytes = std::max(peak_bytes, sim::peak_memory(role).peak_bytes);
+    peak_bytes = std::max(peak_bytes, sim::peak_memory(role, staging_of(program, role, transport)).peak_bytes);
     instructions += static_cast<double>(role.size() * role.ranks.size());
   }
   state.counters["peak_memory_B"] = static_cast<double>(peak_bytes);
@@ -70,7 +71,7 @@ void predicted(benchmark::State& state, const Case& what, const std::string& dev
   const sim::StepTime step = profile ? sim::forecast(what.program, cluster, "profiled", &*profile).step
                                      : sim::forecast(what.program, cluster, "analytic").step;
   for ([[maybe_unused]] auto _ : state) state.SetIterationTime(step.step_s);
-  count(state, what.program, step);
+  count(state, what.program, step, cluster.link.transport);
 }
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
@@ -99,7 +100,7 @@ void lowering(benchmark::State& state, const Case& what) {
 }
 
 #ifdef PARAGAUGE_BACKEND
-void measured(benchmark::State& state, const Case& what, backend::Session& session) {
+void measured(benchmark::State& state, const Case& what, backend::Session& session, sim::Transport transport) {
   const auto steps = static_cast<std::uint32_t>(state.max_iterations);
   const backend::RunResult run = session.run({.program = what.program, .warmup_steps = 1, .steps = steps});
   std::vector<sim::StepTime> times;
@@ -107,7 +108,7 @@ void measured(benchmark::State& state, const Case& what, backend::Session& sessi
     times.push_back(sim::step_time(run.steps[times.size()].timeline));
     state.SetIterationTime(times.back().step_s);
   }
-  count(state, what.program, sim::mean(times));
+  count(state, what.program, sim::mean(times), transport);
 }
 
 /// The same step in plain PyTorch; what it consists of isn't known.
@@ -174,7 +175,8 @@ int run(int argc, char** argv) {
             ->Iterations(1);
 #ifdef PARAGAUGE_BACKEND
         add("measured", world,
-            [&worlds, world](benchmark::State& state, const Case& what) { measured(state, what, worlds.at(world)); })
+            [&worlds, world, transport = sim::machine_cluster(world, machine.device, "", 1, 1).link.transport](
+                benchmark::State& state, const Case& what) { measured(state, what, worlds.at(world), transport); })
             ->UseManualTime()
             ->Iterations(3);
         for (const bool best : {false, true})

@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "sim/error.hpp"
 
@@ -13,12 +14,21 @@ namespace {
 
 using Live = std::array<std::int64_t, kTensorClasses>;
 
-/// The allocations and frees of so many bodies in their order: change(storage, 1 or −1), run(instruction) while all that
-/// it needs is allocated, and once run(kNone) before the first, with the persistent storages.
+/// The allocations and frees of so many bodies in their order: change(class, bytes, 1 or −1), run(instruction) while all
+/// that it needs is allocated, and once run(kNone) before the first, with the persistent storages.
 template <class Change, class Run>
-void walk(const Role& role, std::uint32_t bodies, const Change& change, const Run& run) {
-  for (const Storage& storage : role.storages)
-    if (storage.persistent) change(storage, 1);
+void walk(const Role& role, std::span<const Staging> staging, std::uint32_t bodies, const Change& change,
+          const Run& run) {
+  const auto change_storage = [&](std::uint32_t s, int sign) {
+    change(role.storages[s].tensor_class, role.storages[s].bytes, sign);
+  };
+  const auto change_staging = [&](const Staging& staged, int sign) {
+    for (const std::int64_t bytes : {staged.sent_bytes, staged.received_bytes})
+      if (bytes > 0) change(TensorClass::communication, bytes, sign);
+  };
+  std::vector<Staging> staged(role.tickets());  // of what is in flight
+  for (std::uint32_t s = 0; s < role.storages.size(); ++s)
+    if (role.storages[s].persistent) change_storage(s, 1);
   run(kNone);
   std::vector<bool> allocated(role.storages.size());
   for (std::uint32_t s = 0; s < role.storages.size(); ++s) allocated[s] = role.storages[s].persistent;
@@ -26,28 +36,31 @@ void walk(const Role& role, std::uint32_t bodies, const Change& change, const Ru
     for (std::uint32_t tensor : role.writes(i))
       if (const std::uint32_t s = role.tensors[tensor].storage; !allocated[s]) {
         allocated[s] = true;
-        change(role.storages[s], 1);
+        change_storage(s, 1);
       }
+    if (is_posted(role.kind[i]) && !staging.empty()) change_staging(staged[role.ticket[i]] = staging[i], 1);
     run(i);
+    if (role.kind[i] == InstructionKind::wait && !staging.empty())
+      change_staging(std::exchange(staged.at(role.ticket[i]), {}), -1);
     for (std::uint32_t s : role.frees(i)) {
       allocated[s] = false;
-      change(role.storages[s], -1);
+      change_storage(s, -1);
     }
   });
 }
 
 /// visit(instruction, bytes alive while it runs, the same by class); kNone before the first.
 template <class Visit>
-void each_live(const Role& role, const Visit& visit) {
+void each_live(const Role& role, std::span<const Staging> staging, const Visit& visit) {
   Live live{};
   std::int64_t total = 0;
   constexpr std::int64_t kMost = std::int64_t{1} << 60;
-  const auto change = [&](const Storage& storage, int sign) {
+  const auto change = [&](TensorClass tensor_class, std::int64_t bytes, int sign) {
     if (total > kMost) throw ConfigError("role '{}' holds more than 2^60 bytes at a time", role.name);
-    live[static_cast<std::size_t>(storage.tensor_class)] += sign * storage.bytes;
-    total += sign * storage.bytes;
+    live[static_cast<std::size_t>(tensor_class)] += sign * bytes;
+    total += sign * bytes;
   };
-  walk(role, 1, change, [&](std::uint32_t i) { visit(i, total, live); });
+  walk(role, staging, 1, change, [&](std::uint32_t i) { visit(i, total, live); });
 }
 
 double workspace_of(const Role& role, std::uint32_t i, std::span<const double> workspace_bytes) {
@@ -64,9 +77,9 @@ struct Peak {
   MemoryUses uses{};
 };
 
-Peak peak_of(const Role& role, std::span<const double> workspace_bytes) {
+Peak peak_of(const Role& role, std::span<const double> workspace_bytes, std::span<const Staging> staging) {
   Peak peak;
-  each_live(role, [&](std::uint32_t i, std::int64_t total, const Live& live) {
+  each_live(role, staging, [&](std::uint32_t i, std::int64_t total, const Live& live) {
     const double workspace = workspace_of(role, i, workspace_bytes);
     if (static_cast<double>(total) + workspace <= peak.bytes) return;
     peak = {.bytes = static_cast<double>(total) + workspace};
@@ -78,9 +91,9 @@ Peak peak_of(const Role& role, std::span<const double> workspace_bytes) {
 
 }  // namespace
 
-Memory peak_memory(const Role& role) {
+Memory peak_memory(const Role& role, std::span<const Staging> staging) {
   Memory memory;
-  each_live(role, [&](std::uint32_t i, std::int64_t total, const Live& live) {
+  each_live(role, staging, [&](std::uint32_t i, std::int64_t total, const Live& live) {
     if (i == kNone) memory.persistent_bytes = total;
     if (i != kNone && total <= memory.peak_bytes) return;
     memory.peak_bytes = total;
@@ -90,12 +103,13 @@ Memory peak_memory(const Role& role) {
   return memory;
 }
 
-double peak_with_workspace(const Role& role, std::span<const double> workspace_bytes) {
-  return peak_of(role, workspace_bytes).bytes;
+double peak_with_workspace(const Role& role, std::span<const double> workspace_bytes,
+                           std::span<const Staging> staging) {
+  return peak_of(role, workspace_bytes, staging).bytes;
 }
 
-MemoryUses uses_at_peak(const Role& role, std::span<const double> workspace_bytes) {
-  return peak_of(role, workspace_bytes).uses;
+MemoryUses uses_at_peak(const Role& role, std::span<const double> workspace_bytes, std::span<const Staging> staging) {
+  return peak_of(role, workspace_bytes, staging).uses;
 }
 
 std::int64_t MemoryFit::needed_bytes() const { return std::accumulate(needed.begin(), needed.end(), std::int64_t{0}); }
@@ -104,7 +118,7 @@ MemoryFit fit_memory(const Program& program, const Cluster& cluster, std::span<c
   std::map<std::uint32_t, MemoryUses> by_memory;  // by node where the ranks of a node share it, else by device
   std::set<std::uint32_t> devices;
   for (const Role& role : program.roles) {
-    const MemoryUses uses = uses_at_peak(role, workspace_bytes);
+    const MemoryUses uses = uses_at_peak(role, workspace_bytes, staging_of(program, role, cluster.link.transport));
     for (const std::uint32_t rank : role.ranks) {
       const RankPlace& place = cluster.place.at(rank);
       devices.insert(place.device);
@@ -120,7 +134,7 @@ MemoryFit fit_memory(const Program& program, const Cluster& cluster, std::span<c
   return fit;
 }
 
-double memory_with_reuse(const Role& role, std::span<const double> workspace_bytes) {
+double memory_with_reuse(const Role& role, std::span<const double> workspace_bytes, std::span<const Staging> staging) {
   constexpr std::uint32_t kBodies = 2;
   std::map<double, std::int64_t> unused;  // blocks by size
   double held = 0, small = 0, most_small = 0;
@@ -133,7 +147,8 @@ double memory_with_reuse(const Role& role, std::span<const double> workspace_byt
       held += bytes;
   };
   walk(
-      role, kBodies, [&](const Storage& storage, int sign) { change(static_cast<double>(storage.bytes), sign); },
+      role, staging, kBodies,
+      [&](TensorClass, std::int64_t bytes, int sign) { change(static_cast<double>(bytes), sign); },
       [&](std::uint32_t i) {
         const double workspace = workspace_of(role, i, workspace_bytes);
         change(workspace, 1);

@@ -229,10 +229,12 @@ class LifetimeCheck {
     if (in_place && !only_gets && role_.reads(i_)[0] != role_.writes(i_)[0])
       fail("reads '{}' and writes '{}', but works in place", role_.tensors[role_.reads(i_)[0]].name,
            role_.tensors[role_.writes(i_)[0]].name);
+    const bool may_be_same = is_collective && operands_of(role_.collective[i_], /*is_root=*/true).in_place;
     for (const std::uint32_t read : role_.reads(i_))
       for (const std::uint32_t written : role_.writes(i_)) {
         const Bytes from = bytes_of(read), to = bytes_of(written);
-        if (read != written && from.storage == to.storage && from.begin < to.end && to.begin < from.end)
+        if ((read != written || !may_be_same) && from.storage == to.storage && from.begin < to.end &&
+            to.begin < from.end)
           fail("reads '{}' and writes '{}', which overlap", role_.tensors[read].name, role_.tensors[written].name);
       }
     for (std::uint32_t t : role_.reads(i_)) uses_.insert({bytes_of(t), i_, false});

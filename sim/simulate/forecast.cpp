@@ -107,13 +107,16 @@ Forecast forecast(const Program& program, const Cluster& cluster, std::string_vi
   return result;
 }
 
-MemoryForecast forecast_memory(const Program& program, const Costs& costs, std::span<const double> process_bytes,
-                               bool process_per_rank) {
+MemoryForecast forecast_memory(const Program& program, const Costs& costs, const Cluster& cluster,
+                               std::span<const double> process_bytes, bool process_per_rank) {
   double peak = 0, all = 0;
-  std::vector<double> held;  // by role
+  std::vector<double> held;                // by role
+  std::vector<std::int64_t> tensor_peaks;  // by role
   for (const Role& role : program.roles) {
-    peak = std::max(peak, peak_with_workspace(role, costs.workspace_bytes));
-    held.push_back(memory_with_reuse(role, costs.workspace_bytes));
+    const std::vector<Staging> staging = staging_of(program, role, cluster.link.transport);
+    peak = std::max(peak, peak_with_workspace(role, costs.workspace_bytes, staging));
+    held.push_back(memory_with_reuse(role, costs.workspace_bytes, staging));
+    tensor_peaks.push_back(peak_memory(role, staging).peak_bytes);
     all += held.back() * static_cast<double>(role.ranks.size());
   }
   MemoryForecast memory{std::llround(peak), std::nullopt};
@@ -122,11 +125,9 @@ MemoryForecast forecast_memory(const Program& program, const Costs& costs, std::
     memory.resident_peak_bytes = std::llround(process_bytes[0] + all);
     return memory;
   }
-  const auto largest =
-      std::ranges::max_element(program.roles, {}, [](const Role& role) { return peak_memory(role).peak_bytes; });
-  const std::size_t process = std::min<std::size_t>(largest->ranks.front(), process_bytes.size() - 1);
-  memory.resident_peak_bytes =
-      std::llround(process_bytes[process] + held[static_cast<std::size_t>(largest - program.roles.begin())]);
+  const auto largest = static_cast<std::size_t>(std::ranges::max_element(tensor_peaks) - tensor_peaks.begin());
+  const std::size_t process = std::min<std::size_t>(program.roles[largest].ranks.front(), process_bytes.size() - 1);
+  memory.resident_peak_bytes = std::llround(process_bytes[process] + held[largest]);
   return memory;
 }
 

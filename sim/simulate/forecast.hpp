@@ -58,7 +58,7 @@ struct MemoryForecast {
   std::int64_t allocator_peak_bytes = 0;            // a rank's tensors, with the ops' own workspace
   std::optional<std::int64_t> resident_peak_bytes;  // unavailable where the profile doesn't know the world's processes
 };
-MemoryForecast forecast_memory(const Program& program, const Costs& costs, std::span<const double> process_bytes,
-                               bool process_per_rank);
+MemoryForecast forecast_memory(const Program& program, const Costs& costs, const Cluster& cluster,
+                               std::span<const double> process_bytes, bool process_per_rank);
 
 }  // namespace sim

@@ -441,6 +441,8 @@ tensor d f32[3] communication persistent
             "divides");
   EXPECT_EQ(with_exchange(": x0 x1 -> a b", ": x0 x1 -> x b"),
             "program, role 'left' (rank 0), instruction 0 (all_to_all): reads 'x0' and writes 'x', which overlap");
+  EXPECT_EQ(with_exchange(": x0 x1 -> a b", ": x0 x1 -> x0 b"),
+            "program, role 'left' (rank 0), instruction 0 (all_to_all): reads 'x0' and writes 'x0', which overlap");
 
   const std::string scatter = R"(paragauge-program-2
 mesh rank=2
@@ -452,11 +454,12 @@ tensor a f32[4] communication persistent
 1 wait t0
 role other ranks=1
 tensor a f32[4] communication persistent
+tensor b f32[4] input persistent
 0 collective t0 kind=scatter group=data root=0 : -> a
 1 wait t0
 )";
   EXPECT_EQ(message(scatter), "no error");
-  EXPECT_EQ(message(replaced(scatter, ": -> a", ": a -> a")),
+  EXPECT_EQ(message(replaced(scatter, ": -> a", ": b -> a")),
             "program: rank 1 instruction 0 (scatter) reads tensors: 1; allowed: none");
   EXPECT_EQ(
       message(replaced(scatter, "tensor x f32[8]", "tensor x f32[10]")),

@@ -136,7 +136,10 @@ TEST(Falsification, SwappedSchedule) {
             cell, run.profile(),
             testing::replaced(cell.strategy, "schedule=" + schedule, fmt::format("schedule={}", kind.name)));
         std::int64_t peak = 0;
-        for (const Role& role : forecast.program.roles) peak = std::max(peak, peak_memory(role).peak_bytes);
+        for (const Role& role : forecast.program.roles) {
+          const auto staging = staging_of(forecast.program, role, forecast.cluster.link.transport);
+          peak = std::max(peak, peak_memory(role, staging).peak_bytes);
+        }
         const double error = std::abs(Compared::error(cell, forecast));
         if (kind.name == schedule) {
           right += error, ++cells;
