@@ -52,10 +52,12 @@ inline std::string_view to_string(InstructionKind kind) { return kInstructionKin
 constexpr bool is_computed(InstructionKind kind) {
   return kind == InstructionKind::compute || kind == InstructionKind::copy || kind == InstructionKind::update;
 }
-/// Begins a transfer that a `wait` ends.
-constexpr bool is_posted(InstructionKind kind) {
-  return kind == InstructionKind::send || kind == InstructionKind::recv || kind == InstructionKind::collective;
+/// One end of a transfer between two ranks.
+constexpr bool is_message(InstructionKind kind) {
+  return kind == InstructionKind::send || kind == InstructionKind::recv;
 }
+/// Begins a transfer that a `wait` ends.
+constexpr bool is_posted(InstructionKind kind) { return is_message(kind) || kind == InstructionKind::collective; }
 
 /// What a storage is for: the rows of the memory breakdown.
 enum class TensorClass : std::uint8_t { weight, gradient, optimizer, activation, buffer, input, communication };

@@ -528,7 +528,7 @@ void append_instruction(std::string& text, const Program& program, const Role& r
     if (has_root(i.collective)) fmt::format_to(out, " root={}", i.root);
     if (i.reduction != Reduction::sum) fmt::format_to(out, " reduction={}", to_string(i.reduction));
   }
-  if (i.kind == InstructionKind::send || i.kind == InstructionKind::recv)
+  if (is_message(i.kind))
     fmt::format_to(out, " {}={}{:+} tag={}", i.kind == InstructionKind::send ? "to" : "from",
                    program.mesh.axes[i.peer].name, i.by, i.tag);
   if (i.node != kNone) fmt::format_to(out, " node={}", program.names[i.node]);

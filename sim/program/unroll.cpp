@@ -24,7 +24,7 @@ Program unroll(const Program& program, std::uint32_t bodies) {
         times;  // of a message
     role.play(bodies, [&](std::uint32_t i) {
       Instruction instruction = role.at(i);
-      if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::recv)
+      if (is_message(instruction.kind))
         instruction.tag += tags * times[{instruction.kind, instruction.peer, instruction.by, instruction.tag}]++;
       list.add(instruction);
     });

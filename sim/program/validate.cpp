@@ -28,7 +28,7 @@ void check_ranks(const Program& program) {
     for (std::uint32_t rank : role.ranks) check_new(in_role, rank, "role", role.name);
   for (const Role& role : program.roles)
     for (std::uint32_t i = 0; i < role.size(); ++i) {
-      if (role.kind[i] != InstructionKind::send && role.kind[i] != InstructionKind::recv) continue;
+      if (!is_message(role.kind[i])) continue;
       const bool on_mesh = role.peer[i] < program.mesh.axes.size();
       if (const std::int64_t size = on_mesh ? program.mesh.axes[role.peer[i]].size : 0; std::abs(role.by[i]) >= size)
         throw ConfigError("program, role '{}', instruction {} ({}): {:+} along an axis of {}", role.name, i,
@@ -444,7 +444,7 @@ class TransferCheck {
     if (&list == &first && i == first_i) return;
     const bool same_label =
         list.microbatch[i] == first.microbatch[first_i] && same_name(list.node[i], first.node[first_i]);
-    if (list.kind[i] != InstructionKind::collective) {
+    if (is_message(list.kind[i])) {
       if (!same_label)
         throw ConfigError("program: {} and {} are one transfer, but name different tensors", at(rank, i),
                           at(first_rank, first_i));
