@@ -233,8 +233,8 @@ class GlooCommunicator final : public Communicator {
       for (std::uint32_t member = 0; member < n; ++member)
         if (move.is_from(member)) received[member] = wanted[move.block].view(-1);
     });
-    // Of two, each copies its own block, and the other's is alone: it lies together. Of more, the others' lie together only
-    // with the own one among them.
+    // Of two, each copies its own block, and the other's is alone: it lies together. Of more, the others' lie together
+    // only with the own one among them.
     at::Tensor own_given, own_wanted;
     if (n == 2) {
       std::swap(own_given, sent[me]);

@@ -237,8 +237,8 @@ bool Plan::last_differs(std::uint32_t axis, Cuts& cuts) const {
   return false;
 }
 
-/// Along an axis ranks differ by their stages, and where one takes its part of a whole; or the first, where something lies there only; and the last, where it has a
-/// part of another size, or something lies there only.
+/// Along an axis ranks differ by their stages, and where one takes its part of a whole; or the first, where something
+/// lies there only; and the last, where it has a part of another size, or something lies there only.
 void Plan::make_roles() {
   const std::vector<Axis>& axes = layout.mesh.axes;
   Cuts cuts(*this);

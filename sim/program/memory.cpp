@@ -14,8 +14,8 @@ namespace {
 
 using Live = std::array<std::int64_t, kTensorClasses>;
 
-/// The allocations and frees of so many bodies in their order: change(class, bytes, 1 or −1), run(instruction) while all
-/// that it needs is allocated, and once run(kNone) before the first, with the persistent storages.
+/// The allocations and frees of so many bodies in their order: change(class, bytes, 1 or −1), run(instruction) while
+/// all that it needs is allocated, and once run(kNone) before the first, with the persistent storages.
 template <class Change, class Run>
 void walk(const Role& role, std::span<const Staging> staging, std::uint32_t bodies, const Change& change,
           const Run& run) {

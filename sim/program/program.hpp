@@ -5,11 +5,11 @@
 //   fmt::print("{}", to_text(program));
 //   Program same = program_from_text(text);
 //
-// How a rank executes its list. One issuing thread goes through the list in order. `compute`, `copy`, `update` run on the
-// device's compute lane (on a CPU the issuing thread itself). `send`, `recv`, `collective` are *posted* and go on in
-// the communication lane once everything issued before them is done; each opens a ticket. `wait` names an open ticket,
-// holds the issuing thread (on a CPU) or the compute lane (on a GPU) until its transfer is done, and closes it. So the
-// only order among lanes is: posts after what was issued before, waits before what comes after.
+// How a rank executes its list. One issuing thread goes through the list in order. `compute`, `copy`, `update` run on
+// the device's compute lane (on a CPU the issuing thread itself). `send`, `recv`, `collective` are *posted* and go on
+// in the communication lane once everything issued before them is done; each opens a ticket. `wait` names an open
+// ticket, holds the issuing thread (on a CPU) or the compute lane (on a GPU) until its transfer is done, and closes it.
+// So the only order among lanes is: posts after what was issued before, waits before what comes after.
 //
 // A list may have sections: a prologue, once; a body, again and again; an epilogue, once. What is in flight when a body
 // ends is waited for in the next one, so that steps reach into each other; a body leaves the tickets and storages alive
@@ -18,13 +18,13 @@
 // Tensors. A tensor is a view (dtype, shape, byte offset) of a storage. What an instruction changes in place, such as
 // the weight of an update, is among its reads and among its writes. A storage is allocated when an instruction that
 // writes one of its tensors is issued and freed after the instruction that lists it under `frees`; persistent storages
-// (weights, buffers, states, inputs, buckets) live outside the step. Hence live bytes follow from the list alone, and
-// both executors agree on them exactly.
+// (weights, buffers, states, inputs, buckets) live outside the step. Hence live bytes follow from the list alone (and
+// what gloo copies for a collective, staging.hpp), and both executors agree on them exactly.
 //
-// Ranks lie on a mesh of named axes. Those that do the same share a Role. Who is in a rank's group follows from the axes
-// that the group is named by; a message's partner is so many ranks further along one axis (pp+1: the next stage). A persistent
-// tensor that is a piece of a larger one says of which and how it lies on the mesh: its first value, what `verify`
-// compares it with and which samples a rank sees all follow from that.
+// Ranks lie on a mesh of named axes. Those that do the same share a Role. Who is in a rank's group follows from the
+// axes that the group is named by; a message's partner is so many ranks further along one axis (pp+1: the next stage).
+// A persistent tensor that is a piece of a larger one says of which and how it lies on the mesh: its first value, what
+// `verify` compares it with and which samples a rank sees all follow from that.
 #pragma once
 
 #include <algorithm>

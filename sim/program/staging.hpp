@@ -3,18 +3,17 @@
 //   const std::vector<Staging> staging = staging_of(program, program.roles[0], cluster.link.transport);
 //   peak_memory(program.roles[0], staging).peak_bytes;
 //
-// Only world `gloo` makes any (Transport::notify; backend/world/gloo.cpp): `local` copies from the members' memory, `nccl`
-// hands NCCL the operands. gloo reduces in place on all members, so who isn't the root gives a copy. What moves parts goes
-// through its alltoallv (gloo/alltoallv.cc), which takes one piece of memory for all that is sent and one for all that is
-// received. Two members exchange one block each, in place. Of more than two
+// Only world `gloo` makes any (Transport::notify; backend/world/gloo.cpp): `local` copies from the members' memory,
+// `nccl` hands NCCL the operands. gloo's reduce works in place on all members, so who isn't the root gives a copy. What
+// moves parts goes through its alltoallv (gloo/alltoallv.cc), which takes one piece of memory for all that is sent and
+// one for all that is received. Two members exchange one block each, in place. Each of more than two holds
 //
-//   reduce          not the root: its array
 //   reduce_scatter  what it gets from each of the n members: n times its part
 //   all_gather      of unequal parts: its array, n times
 //   any             parts that don't lie one after the other in one storage, on either side
 //
-// Assumes: what gloo's own threads allocate while they work (the ring's segments of a sum, an all_gather of equal parts)
-// belongs to no rank.
+// Assumes: what gloo's own threads allocate while they work (the ring's segments of a sum, an all_gather of equal
+// parts) belongs to no rank.
 #pragma once
 
 #include <cstdint>

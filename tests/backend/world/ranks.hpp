@@ -23,8 +23,8 @@ std::vector<std::string> execute_local(std::uint32_t ranks, double timeout_s, co
                                        const std::string& device = "cpu");
 void expect_no_errors(const std::vector<std::string>& errors);
 
-/// Every kind of collective, with every reduction, from every root, in three dtypes: equal parts in one tensor, and uneven
-/// ones in a tensor each, apart and in one storage, against plain arithmetic.
+/// Every kind of collective, with every reduction, from every root, in three dtypes: equal parts in one tensor, and
+/// uneven ones in a tensor each, apart and in one storage, against plain arithmetic.
 void do_collectives(Communicator& rank);
 
 }  // namespace backend
