@@ -8,9 +8,9 @@
 namespace sim {
 namespace {
 
-/// Members that post one collective, wait and then are done: `moves` is what it reads and writes. There are arrays of 60
-/// numbers (x, y: 240 bytes), parts of x and y that lie together (x0, x1, x2: 80, 120 and 40 bytes), and p, q, r of those
-/// sizes in storages of their own.
+/// Members that post one collective, wait and then are done: `moves` is what it reads and writes. There are arrays of
+/// 60 numbers (x, y: 240 bytes), parts of x and y that lie together (x0, x1, x2: 80, 120 and 40 bytes), and p, q, r of
+/// those sizes in storages of their own.
 Program one_collective(std::uint32_t members, std::string_view kind, std::string_view moves) {
   std::string ranks = "0";
   for (std::uint32_t r = 1; r < members; ++r) ranks += fmt::format(",{}", r);
@@ -103,7 +103,7 @@ TEST(Staging, PartsThatLieTogetherMoveInPlace) {
   EXPECT_EQ(staged(3, "gather", "p ->"), kNothing);
 }
 
-// From the post to the wait, and in the next body again: what is allocated meanwhile comes on top, what comes later doesn't.
+// From the post to the wait: what is allocated meanwhile comes on top, what comes later doesn't.
 TEST(Staging, EndsWithItsWait) {
   const auto peak = [](const std::string& meanwhile, const std::string& later) {
     const Program program = program_from_text(

@@ -3,6 +3,7 @@
 
 #include "sim/lower/lower.hpp"
 #include "sim/program/program.hpp"
+#include "tests/sim/program/exchange.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {
@@ -10,53 +11,6 @@ namespace {
 
 using testing::message_of;
 using testing::replaced;
-
-/// Two ranks that exchange a tensor each way, then reduce one.
-const std::string kExchange = R"(paragauge-program-2
-model none
-strategy none
-mesh rank=2
-partition global_batch=1 microbatches=1
-group data rank
-work relu.forward f32[4] inplace=0
-role left ranks=0
-tensor x f32[4] input persistent
-tensor g f32[4] communication persistent
-tensor a f32[4] activation
-tensor b f32[4] activation
-0 compute w0 node=n : x -> a
-1 send t0 to=rank+1 tag=0 node=n : a
-2 recv t1 from=rank+1 tag=0 node=n : -> b
-3 wait t0
-4 wait t1
-5 compute w0 : b -> x ; free a b
-6 collective t2 kind=all_reduce group=data : g -> g
-7 wait t2
-8 collective t3 kind=broadcast group=data root=0 : x -> x
-9 wait t3
-role right ranks=1
-tensor x f32[4] input persistent
-tensor g f32[4] communication persistent
-tensor a f32[4] activation
-0 recv t0 from=rank-1 tag=0 node=n : -> a
-1 send t1 to=rank-1 tag=0 node=n : x
-2 wait t0
-3 wait t1
-4 compute w0 : a -> x ; free a
-5 collective t2 kind=all_reduce group=data : g -> g
-6 wait t2
-7 collective t3 kind=broadcast group=data root=0 : x -> x
-8 wait t3
-)";
-
-std::string message(const std::string& text) {
-  return message_of([&] { validate(program_from_text(text)); });
-}
-/// The exchange with one thing changed.
-std::string with(std::string_view from, std::string_view to) { return message(replaced(kExchange, from, to)); }
-std::string with(std::string_view from, std::string_view to, std::string_view from2, std::string_view to2) {
-  return message(replaced(replaced(kExchange, from, to), from2, to2));
-}
 
 TEST(Validate, AcceptsTheExchange) { EXPECT_EQ(message(kExchange), "no error"); }
 
@@ -256,27 +210,6 @@ TEST(Validate, SwappedWaitsDeadlock) {
   EXPECT_EQ(message(head + role("left", 0, "rank+1", false) + role("right", 1, "rank-1", false)),
             "program: deadlock: rank 0 instruction 1 (wait for recv from right) never ends; rank 1 instruction 1 (wait "
             "for recv from left)");
-}
-
-TEST(Validate, TicketsAreOpenedAndClosedInTurn) {
-  EXPECT_EQ(with("3 wait t0", "3 wait t2"),
-            "program, role 'left' (rank 0), instruction 3 (wait for t2): no send, recv or collective in flight has "
-            "opened t2");
-  EXPECT_EQ(with("3 wait t0", "3 wait t9"),
-            "program, role 'left' (rank 0), instruction 3 (wait for t9): no send, recv or collective in flight has "
-            "opened t9");
-  EXPECT_EQ(with("4 wait t1", "4 wait t0"),
-            "program, role 'left' (rank 0), instruction 4 (wait for send n to right): no send, recv or collective in "
-            "flight has opened t0");
-  EXPECT_EQ(
-      with("2 recv t1", "2 recv t0"),
-      "program, role 'left' (rank 0), instruction 2 (recv n from right): opens t0, which instruction 1 has opened "
-      "already");
-  EXPECT_EQ(with("6 collective t2", "6 collective t0", "7 wait t2", "7 wait t0"), "no error") << "a closed one is free";
-  EXPECT_EQ(with("6 collective t2", "6 collective t7"),
-            "program text, line 19: opens t7; allowed: up to t6, the number of the instruction");
-  EXPECT_EQ(with("8 wait t3\n", ""),
-            "program, role 'right' (rank 1), instruction 7 (broadcast): instruction 7 (broadcast) is never waited for");
 }
 
 // ---- Lifetimes. ----
@@ -516,83 +449,6 @@ tensor mean f32[2] buffer persistent
             "program, role 'left' (rank 0), instruction 1 (compute forward): changes 'mean' in place, so it must write "
             "it, too");
   EXPECT_EQ(message(replaced(pair, "0 send t0 to=rank+1 tag=0 : mean", "0 send t0 to=rank+1 tag=0 : q")), "no error");
-}
-
-// ---- Sections: Heat's updates, a step late. The sum of what `b` made in one step is waited for in the next. ----
-
-const std::string kDelayed = R"(paragauge-program-2
-model none
-strategy none
-mesh rank=2
-partition global_batch=2 microbatches=1
-group rank rank
-work relu.forward f32[4] inplace=0
-role all ranks=0,1
-tensor x f32[4] input persistent
-tensor w f32[4] weight persistent
-tensor sum f32[4] communication
-tensor a f32[4] activation
-prologue
-0 compute w0 node=a : x -> a
-1 compute w0 node=b : a -> sum ; free a
-2 collective t0 kind=all_reduce group=rank node=b : sum -> sum
-body steps=1
-3 compute w0 node=a : x -> a
-4 wait t0 node=b
-5 compute w0 node=b : sum -> w ; free sum
-6 compute w0 node=b : a -> sum ; free a
-7 collective t0 kind=all_reduce group=rank node=b : sum -> sum
-epilogue
-8 wait t0 node=b
-9 compute w0 node=b : sum -> w ; free sum
-)";
-
-TEST(Validate, StepsMayReachIntoEachOther) {
-  const auto with_delayed = [](std::string_view from, std::string_view to) {
-    return message(replaced(kDelayed, from, to));
-  };
-  EXPECT_EQ(message(kDelayed), "no error");
-  EXPECT_EQ(to_text(program_from_text(kDelayed)), kDelayed);
-  EXPECT_EQ(
-      with_delayed("2 collective t0 kind=all_reduce group=rank node=b : sum -> sum\n", "2 compute w0 : x -> w\n"),
-      "program, role 'all' (rank 0), instruction 4 (wait for t0): no send, recv or collective in flight has opened "
-      "t0");
-  EXPECT_EQ(with_delayed("4 wait t0 node=b\n5 compute w0 node=b : sum -> w ; free sum\n6 compute w0 node=b : a -> sum",
-                         "4 compute w0 : x -> w\n5 compute w0 : x -> w\n6 compute w0 node=b : a -> w"),
-            "program, role 'all' (rank 0), instruction 7 (all_reduce b): reads 'sum' before the transfer into it was "
-            "waited for");
-  EXPECT_EQ(
-      with_delayed("6 compute w0 node=b : a -> sum ; free a\n7 collective t0 kind=all_reduce group=rank node=b : sum "
-                   "-> sum\n",
-                   "6 compute w0 node=b : a -> w ; free a\n7 compute w0 : x -> w\n"),
-      "program, role 'all' (rank 0), instruction 7 (compute forward): the body finds t0 open and leaves it closed");
-  EXPECT_EQ(
-      with_delayed("a -> sum ; free a\n7", "a -> sum\n7"),
-      "program, role 'all' (rank 0), instruction 7 (all_reduce b): the body leaves 'a', which wasn't there when it "
-      "began");
-  EXPECT_EQ(with_delayed("epilogue\n8 wait t0 node=b\n9 compute w0 node=b : sum -> w ; free sum\n", ""),
-            "program, role 'all' (rank 0), instruction 7 (all_reduce b): instruction 7 (all_reduce b) is never waited "
-            "for");
-  EXPECT_EQ(with_delayed("a -> sum ; free a\n7", "a -> a ; free sum\n7"),
-            "program, role 'all' (rank 0), instruction 6 (compute b forward): frees 'sum' before it was written");
-}
-
-TEST(Validate, SectionsComeInOrder) {
-  const auto with_delayed = [](std::string_view from, std::string_view to) {
-    return message(replaced(kDelayed, from, to));
-  };
-  EXPECT_EQ(
-      with_delayed("prologue\n", ""),
-      "program text, line 16: 'body' where none is expected; sections come as prologue, body, epilogue, before all "
-      "instructions");
-  EXPECT_EQ(
-      with_delayed("body steps=1\n", ""),
-      "program text, line 22: 'epilogue' where none is expected; sections come as prologue, body, epilogue, before "
-      "all instructions");
-  EXPECT_EQ(with_delayed("body steps=1", "body"), "program text, line 17: ends where steps=… is expected");
-  EXPECT_EQ(with_delayed("body steps=1", "body steps=0"), "program text, line 17: steps=0 must be from 1 to 1048576");
-  EXPECT_EQ(with_delayed("epilogue\n", "epilogue now\n"), "program text, line 23: 'now' after 'epilogue'");
-  EXPECT_EQ(message(kDelayed + "role more ranks=2\n"), "program text: role 'more' has no body");
 }
 
 // ---- Real programs: remove any one line of a list, and it's no longer valid. ----
