@@ -175,8 +175,8 @@ class GlooControl final : public Control {
 
 }  // namespace
 
-Meeting::Meeting(std::string_view world, const SessionOptions& options)
-    : world(world),
+Meeting::Meeting(std::string_view its_world, const SessionOptions& options)
+    : world(its_world),
       rank(environment_number(world, "RANK", 65535)),
       ranks(environment_number(world, "WORLD_SIZE", 65536)),
       timeout(static_cast<std::int64_t>(options.timeout_s * 1e3)) {

@@ -42,7 +42,7 @@ struct Meeting {
   using Milliseconds = std::chrono::milliseconds;
 
   /// ConfigError for variables that are missing or don't match, RunError where nobody comes.
-  Meeting(std::string_view world, const SessionOptions& options);
+  Meeting(std::string_view its_world, const SessionOptions& options);
 
   /// A process group of `members` in which this process is number `me`. All members make it at the same time.
   [[nodiscard]] ProcessGroup connect(const std::string& name, std::uint32_t me, std::uint32_t members,

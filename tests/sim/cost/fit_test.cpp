@@ -97,7 +97,6 @@ TEST(ShapeFit, ATinySampleSaysLittleOfLargeOnes) {
 
 // A run of 0.3 us found everything in the caches: another one's launch isn't short for that.
 TEST(ShapeFit, AShortRunIsNoisierThanItsSamplesSay) {
-  const Physics machine{2.5e-6, 1 / kFlops, 1 / kCached, 4, kCache};
   const auto launch_from = [&](double seconds, double launch_s) {
     return ShapeFit({{{0, 1e2}, {}, seconds, 0.01}}, Physics{launch_s, 1 / kFlops, 1 / kCached, 4, kCache},
                     Cache::broader)

@@ -161,7 +161,7 @@ TEST_P(FittedFrom, TransfersAreMonotone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Profiles, FittedFrom, ::testing::ValuesIn(kProfiles),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& profile) { return std::string(profile.param); });
 
 // Copies of 5 and 10 elements, of which the smallest measured are 64 and 96: their times (1.7 and 0.5 us) depend on what
 // ran before, and an exact fit of such noise oscillates without bounds beyond them.
