@@ -47,6 +47,7 @@ class SharedStep {
     std::uint32_t rank = kNone;      // that has the core, where one runs until it waits
     std::deque<std::uint32_t> line;  // of those that are ready for it then
     std::uint32_t computing = 0;     // ranks
+    std::uint32_t engaged = 0;       // collectives that the transport begins: no other rank gets the core meanwhile
   };
   struct RankState {
     std::uint32_t next = 0;               // instruction
@@ -98,7 +99,7 @@ class SharedStep {
   bool claim_core(std::uint32_t rank) {
     if (placed_.cluster.scheduling == Scheduling::fair) return true;
     Core& core = cores_[place(rank).device];
-    if (core.rank == kNone) core.rank = rank;
+    if (core.rank == kNone && core.engaged == 0) core.rank = rank;
     if (core.rank != rank) core.line.push_back(rank);
     return core.rank == rank;
   }
@@ -106,7 +107,10 @@ class SharedStep {
     Core& core = cores_[place(rank).device];
     if (core.rank != rank) return;
     core.rank = kNone;
-    if (core.line.empty()) return;
+    hand_over(core);
+  }
+  void hand_over(Core& core) {
+    if (core.rank != kNone || core.engaged > 0 || core.line.empty()) return;
     core.rank = core.line.front();
     core.line.pop_front();
     ready_.push_back(core.rank);
@@ -172,9 +176,20 @@ class SharedStep {
     }
     if (transfer.posted == placed_.matching.participants[placed_.transfer(rank, i)])
       begin_transfer(transfer);
-    else if (const double engaged_s = costs_.transfer(rank, i).engaged_s; engaged_s > 0)
-      fluid_.begin(engaged_s, {{place(rank).device, 1}}, [] {});
+    else if (list.kind[i] == InstructionKind::collective)
+      engage_core(rank, costs_.transfer(rank, i).engaged_s);
     return false;
+  }
+
+  /// The transport's threads go before the rank's, and before those that wait for the core.
+  void engage_core(std::uint32_t rank, double engaged_s) {
+    if (engaged_s <= 0) return;
+    Core& core = cores_[place(rank).device];
+    ++core.engaged;
+    fluid_.begin(engaged_s, {{place(rank).device, 1}}, [this, &core] {
+      --core.engaged;
+      hand_over(core);
+    });
   }
 
   bool wait(std::uint32_t rank) {

@@ -1,6 +1,5 @@
 #include "sim/simulate/step.hpp"
 
-#include "sim/simulate/fluid.hpp"
 #include "tests/sim/simulate/sketch.hpp"
 
 namespace sim {
@@ -423,10 +422,10 @@ TEST(RunUntilWait, BeginningACollectiveTakesTheCore) {
     sketch.compute(rank, c);
     sketch.wait(rank, sketch.all_reduce(rank, {.wire_s = t, .engaged_s = e}));
   }
-  // Ranks 0 and 1 post at c. Of ranks 2 and 3, which keep 2 % of a core that is taken, the last begins the transfer.
-  const double later = 2 * c + (1 - Fluid::kLeast) * e;
+  // Ranks 0 and 1 post at c, ranks 2 and 3 begin when the transport has begun. The last of these begins the transfer.
+  const double later = 2 * c + e;
   const Timeline timeline = sketch.run(real_time_cluster(4, 2, TransferEngine::background));
-  EXPECT_DOUBLE_EQ(timeline.ranks[2].start_s[0], c);
+  EXPECT_DOUBLE_EQ(timeline.ranks[2].start_s[0], c + e);
   for (const std::uint32_t rank : {2U, 3U}) EXPECT_NEAR(timeline.ranks[rank].posted_s[1], later, kRounding);
   for (std::uint32_t rank = 0; rank < 4; ++rank) EXPECT_NEAR(end_of(timeline, rank), later + t, kRounding);
 }
