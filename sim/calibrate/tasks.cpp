@@ -145,19 +145,6 @@ void add_memory(TaskList& tasks, const Job& job, std::uint32_t busy) {
               std::nullopt);
 }
 
-/// How often a probe repeats a collective: as often as a rank does in a step, up to as often as tells more. The first of a
-/// kind finds its code cold.
-std::uint32_t repeats_of(const Program& program, CollectiveKind kind) {
-  std::ptrdiff_t most = 1;
-  for (const Role& role : program.roles) {
-    std::ptrdiff_t count = 0;
-    for (std::uint32_t i = 0; i < role.size(); ++i)
-      count += role.kind[i] == InstructionKind::collective && role.collective[i] == kind ? 1 : 0;
-    most = std::max(most, count);
-  }
-  return static_cast<std::uint32_t>(std::min<std::ptrdiff_t>(most, kProbeRepeats));
-}
-
 void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_sizes) {
   const double before = rounded_bytes_before(job.program);
   std::map<TransferQuestion, std::map<std::int64_t, bool>> sizes;  // by question but for its bytes: own?
@@ -177,13 +164,12 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
       task.label = fmt::format("{} {} of {} bytes among {}{}, {:.0f} kB before each", job.world,
                                link_key(job.world, question).kind, bytes, question.members,
                                question.devices.empty() ? "" : " on cores " + question.devices, before / 1e3);
-      const std::uint32_t repeats =
-          question.kind == InstructionKind::collective ? repeats_of(job.program, question.collective) : kProbeRepeats;
       if (question.devices.empty()) {
-        task.program = transfer_probe(task.question, repeats, before, task.has_unexpected());
+        task.program = transfer_probe(task.question, kProbeRepeats, before, task.has_unexpected());
       } else {
         const auto group = static_cast<std::size_t>(std::ranges::find(devices, question.devices) - devices.begin());
-        task.program = transfer_probe(task.question, repeats, before, job.program.mesh, job.program.groups[group].axes);
+        task.program =
+            transfer_probe(task.question, kProbeRepeats, before, job.program.mesh, job.program.groups[group].axes);
       }
       tasks.add(std::move(task), own ? std::optional(j) : std::nullopt);
     }
