@@ -43,8 +43,9 @@ class Profiled final : public CostModel {
                         link.kind);
     std::optional<TransferCost> cost = transfer_cost(profile_, cluster_, link, question.bytes);
     if (!cost)
-      throw ConfigError("the profile of device '{}' has no {} of {} bytes among {} ranks of world '{}'; {}",
-                        profile_.device, link.kind, question.bytes, question.members, cluster_.world, kRemedy);
+      throw ConfigError("the profile of device '{}' has no {} of {} bytes among {} ranks{} of world '{}'; {}",
+                        profile_.device, link.kind, question.bytes, question.members,
+                        question.devices.empty() ? "" : " on cores " + question.devices, cluster_.world, kRemedy);
     return *cost;
   }
 

@@ -1,0 +1,42 @@
+#include "backend/rank/progress.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <optional>
+#include <thread>
+
+#include "backend/machine/scheduling.hpp"
+
+namespace backend {
+namespace {
+
+TEST(ProgressBoard, WhoSharesTheCoreIsLetEndItsStep) {
+  const std::uint32_t other = usable_cores(), ranks = other + 1;  // on rank 0's core
+  const ProgressBoard board(ranks);
+  const ProgressBoard::Participation first(board.progress(0));
+  std::optional<ProgressBoard::Participation> second(board.progress(other));
+  std::atomic<bool> has_ended = false;
+  std::thread waiting([&] {
+    board.let_others_end(0, ranks);
+    EXPECT_TRUE(has_ended) << "it went on while the other was in its step";
+  });
+  sleep_until(now_s() + 0.02, /*precisely=*/false);
+  has_ended = true;
+  board.let_others_end(other, ranks);  // returns: rank 0 has ended its step
+  waiting.join();
+  // Not a rank that isn't of the program, nor one that plays it no more, for whatever reason.
+  board.let_others_end(0, 1);
+  second.reset();
+  board.let_others_end(0, ranks);
+}
+
+TEST(ProgressBoard, WhoHasItsOwnCoreWaitsForNobody) {
+  if (usable_cores() < 2) GTEST_SKIP() << "one core";
+  const ProgressBoard board(2);
+  const ProgressBoard::Participation first(board.progress(0)), second(board.progress(1));
+  board.let_others_end(0, 2);
+}
+
+}  // namespace
+}  // namespace backend
