@@ -37,9 +37,9 @@ namespace backend {
 
 /// What a step leaves behind. Allocated before the step.
 struct StepRecord {
-  sim::RankTimeline
-      times;  // relative to the step's start once settled; start_s of a transfer is NaN where this rank doesn't know
-              // when its partners posted. Of a replay only the end of the step
+  /// From the step's start on, once settled; start_s of a transfer is NaN where this rank doesn't know when its partners
+  /// posted. Of a replay only the end of the step.
+  sim::RankTimeline times;
   std::vector<at::Tensor> losses;  // scalars, one per loss instruction
 };
 
@@ -124,8 +124,8 @@ class Executor {
   std::vector<std::int64_t> workspace_bytes_;  // by instruction
   const std::uint64_t seed_;
   const std::uint32_t batch_piece_;
-  std::int64_t steps_ = 0;  // begun
-  double step_start_s_ = 0;
+  std::int64_t steps_ = 0;   // begun
+  double step_start_s_ = 0;  // on the host's clock
   std::uint64_t data_seed_ = 0;
   bool checked_ = false, keep_gradients_ = false;
   NamedTensors gradients_;

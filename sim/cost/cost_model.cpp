@@ -19,12 +19,6 @@ const Table<CostModelKind>& cost_model_table() {
 
 namespace {
 
-void check_place(const Cluster& cluster, std::uint32_t rank) {
-  if (rank >= cluster.place.size())
-    throw ConfigError("rank {} of the program has no place on cluster '{}' of {} ranks", rank, cluster.name,
-                      cluster.place.size());
-}
-
 bool across_nodes(const Cluster& cluster, std::span<const std::uint32_t> ranks) {
   return std::ranges::any_of(
       ranks, [&](std::uint32_t rank) { return cluster.place[rank].node != cluster.place[ranks.front()].node; });
@@ -104,7 +98,9 @@ std::vector<std::string> devices_of_groups(const Program& program, const Cluster
   std::vector<std::string> devices(program.groups.size());
   std::set<std::uint32_t> used;
   for (std::uint32_t rank = 0; rank < program.ranks(); ++rank) {
-    check_place(cluster, rank);
+    if (rank >= cluster.place.size())
+      throw ConfigError("rank {} of the program has no place on cluster '{}' of {} ranks", rank, cluster.name,
+                        cluster.place.size());
     used.insert(cluster.place[rank].device);
   }
   if (used.size() == program.ranks() || cluster.link.engine != TransferEngine::background) return devices;

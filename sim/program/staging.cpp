@@ -1,6 +1,6 @@
 #include "sim/program/staging.hpp"
 
-#include <algorithm>
+#include <span>
 
 namespace sim {
 namespace {

@@ -9,7 +9,7 @@
 #include "sim/program/program.hpp"
 #include "tests/sim/testing.hpp"
 
-namespace sim {
+namespace sim::testing {
 
 /// Two ranks that exchange a tensor each way, then reduce one.
 inline const std::string kExchange = R"(paragauge-program-2
@@ -51,14 +51,12 @@ tensor a f32[4] activation
 
 /// What validate says of it.
 inline std::string message(const std::string& text) {
-  return testing::message_of([&] { validate(program_from_text(text)); });
+  return message_of([&] { validate(program_from_text(text)); });
 }
 /// The exchange with one thing changed.
-inline std::string with(std::string_view from, std::string_view to) {
-  return message(testing::replaced(kExchange, from, to));
-}
+inline std::string with(std::string_view from, std::string_view to) { return message(replaced(kExchange, from, to)); }
 inline std::string with(std::string_view from, std::string_view to, std::string_view from2, std::string_view to2) {
-  return message(testing::replaced(testing::replaced(kExchange, from, to), from2, to2));
+  return message(replaced(replaced(kExchange, from, to), from2, to2));
 }
 
-}  // namespace sim
+}  // namespace sim::testing

@@ -5,7 +5,7 @@
 namespace sim {
 namespace {
 
-using testing::replaced;
+using namespace testing;
 
 /// Heat's updates, a step late: the sum of what `b` made in one step is waited for in the next.
 const std::string kDelayed = R"(paragauge-program-2
@@ -35,10 +35,9 @@ epilogue
 9 compute w0 node=b : sum -> w ; free sum
 )";
 
+std::string with_delayed(std::string_view from, std::string_view to) { return message(replaced(kDelayed, from, to)); }
+
 TEST(ValidateSections, StepsMayReachIntoEachOther) {
-  const auto with_delayed = [](std::string_view from, std::string_view to) {
-    return message(replaced(kDelayed, from, to));
-  };
   EXPECT_EQ(message(kDelayed), "no error");
   EXPECT_EQ(to_text(program_from_text(kDelayed)), kDelayed);
   EXPECT_EQ(
@@ -66,9 +65,6 @@ TEST(ValidateSections, StepsMayReachIntoEachOther) {
 }
 
 TEST(ValidateSections, ComeInOrder) {
-  const auto with_delayed = [](std::string_view from, std::string_view to) {
-    return message(replaced(kDelayed, from, to));
-  };
   EXPECT_EQ(
       with_delayed("prologue\n", ""),
       "program text, line 16: 'body' where none is expected; sections come as prologue, body, epilogue, before all "

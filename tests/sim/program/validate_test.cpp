@@ -9,8 +9,7 @@
 namespace sim {
 namespace {
 
-using testing::message_of;
-using testing::replaced;
+using namespace testing;
 
 TEST(Validate, AcceptsTheExchange) { EXPECT_EQ(message(kExchange), "no error"); }
 

@@ -5,6 +5,8 @@
 namespace sim {
 namespace {
 
+using namespace testing;
+
 TEST(ValidateTickets, AreOpenedAndClosedInTurn) {
   EXPECT_EQ(with("3 wait t0", "3 wait t2"),
             "program, role 'left' (rank 0), instruction 3 (wait for t2): no send, recv or collective in flight has "
