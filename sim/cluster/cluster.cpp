@@ -7,48 +7,13 @@
 #include <cmath>
 #include <fstream>
 
+#include "sim/cluster/read.hpp"
 #include "sim/error.hpp"
-#include "sim/text/spec.hpp"
 
 namespace sim {
-
-FlopsPerSecond Device::peak(Dtype dtype) const {
-  switch (dtype) {
-    case Dtype::f64:
-      return peak_f64;
-    case Dtype::bf16:
-    case Dtype::f16:
-      return peak_bf16;  // the same units and rate on all devices of the catalog
-    case Dtype::f32:
-    case Dtype::i64:
-      return peak_f32;
-  }
-  throw InternalError("dtype {}", static_cast<int>(dtype));
-}
 namespace {
 
-// A rate or size in its unit, a share that something is divided by, and a time in microseconds: from far below to far
-// above all machines, so that a step's time is finite and more than nothing.
-constexpr double kLeastRate = 1e-9, kMostRate = 1e12, kLeastShare = 1e-6, kLongest_us = 1e12;
 constexpr std::int64_t kMostDevices = 1 << 20;
-
-double number(JsonObject& json, std::string_view key, double value, double minimum, double maximum) {
-  if (!(value >= minimum && value <= maximum))
-    throw ConfigError("{}: {}={} must be from {} to {}", json.where(), key, value, minimum, maximum);
-  return value;
-}
-
-double rate(JsonObject& json, std::string_view key) {
-  return number(json, key, json.number(key), kLeastRate, kMostRate);
-}
-
-Seconds time_us(JsonObject& json, std::string_view key) {
-  return microseconds(number(json, key, json.number(key), 0, kLongest_us));
-}
-
-double share(JsonObject& json, std::string_view key, double otherwise, double minimum = 0) {
-  return number(json, key, json.number(key, otherwise), minimum, 1);
-}
 
 /// The first is the default.
 template <class Value>
@@ -61,9 +26,9 @@ Value choice(JsonObject& json, std::string_view key, const std::array<std::pair<
 
 Link read_link(JsonObject json) {
   Link link;
-  link.latency = time_us(json, "latency_us");
-  link.bandwidth = gigabytes_per_second(rate(json, "bandwidth_GBps"));
-  link.core_share = share(json, "core_share", 0);
+  link.latency = read_time_us(json, "latency_us");
+  link.bandwidth = gigabytes_per_second(read_rate(json, "bandwidth_GBps"));
+  link.core_share = read_share(json, "core_share", 0);
   link.shared = json.boolean("shared", false);
   link.engine = choice<TransferEngine>(
       json, "engine", {{{"background", TransferEngine::background}, {"receiver", TransferEngine::receiver}}});
@@ -74,33 +39,6 @@ Link read_link(JsonObject json) {
 }
 
 }  // namespace
-
-Device load_device(std::string_view name) {
-  JsonObject file = read_json_file(catalog_file("devices", "device", name));
-  check_format(file, "paragauge-device", 1, "write it as those of sim/catalog/devices are");
-  Device device;
-  device.name = file.text("name");
-  device.source = file.text("source");
-  device.driver_name = file.text("driver_name", "");
-  device.asynchronous = file.boolean("asynchronous", false);
-  device.peak_f32 = teraflops_per_second(rate(file, "peak_f32_TFLOPps"));
-  device.peak_f64 = teraflops_per_second(rate(file, "peak_f64_TFLOPps"));
-  device.peak_bf16 = teraflops_per_second(rate(file, "peak_bf16_TFLOPps"));
-  device.memory_bandwidth = gigabytes_per_second(rate(file, "memory_bandwidth_GBps"));
-  device.memory_capacity = gibibytes(rate(file, "memory_capacity_GiB"));
-  device.compute_efficiency = share(file, "compute_efficiency", 1, kLeastShare);
-  device.memory_efficiency = share(file, "memory_efficiency", 1, kLeastShare);
-  device.launch = time_us(file, "launch_us");
-  file.finish();
-  return device;
-}
-
-std::optional<Device> find_device(std::string_view driver_name) {
-  for (const std::string& name : catalog_names("devices"))
-    if (const Device device = load_device(name); !driver_name.empty() && device.driver_name == driver_name)
-      return device;
-  return std::nullopt;
-}
 
 Cluster with_accelerator(const Cluster& cluster, const std::string& driver_name, Bytes memory) {
   Cluster own = cluster;

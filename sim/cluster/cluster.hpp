@@ -11,24 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "sim/dtype.hpp"
+#include "sim/cluster/device.hpp"
 #include "sim/units.hpp"
 
 namespace sim {
-
-/// catalog/devices/*.json. Source of the numbers: the vendor's data sheet, named in the file.
-struct Device {
-  std::string name, source;
-  std::string driver_name;    // what its driver calls it: "NVIDIA H200"; empty: not known
-  bool asynchronous = false;  // a GPU: the host issues ahead; a CPU core: the issuing thread computes itself
-  FlopsPerSecond peak_f32, peak_f64, peak_bf16;
-  BytesPerSecond memory_bandwidth;
-  Bytes memory_capacity;
-  double compute_efficiency = 1, memory_efficiency = 1;  // achievable share of the peak (roofline ceilings)
-  Seconds launch;                                        // host time to issue one instruction
-
-  [[nodiscard]] FlopsPerSecond peak(Dtype dtype) const;
-};
 
 /// Who moves the bytes of a transfer.
 enum class TransferEngine : std::uint8_t {
@@ -103,9 +89,6 @@ Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t d
 /// gets a name of its own ("gloo@1gbit"), so that measurements of the two are never mixed up. A rate above the link's
 /// own changes nothing else. ConfigError for other texts.
 Cluster with_network(const Cluster& cluster, const std::string& rate);
-Device load_device(std::string_view name);
-/// The catalog's device that the driver calls so.
-std::optional<Device> find_device(std::string_view driver_name);
 /// This machine's accelerator in place of the cluster's: by what its driver calls it and the memory that it has. Rates are
 /// the catalog's for that name; for one that it doesn't know, the cluster's own stay and `source` says so.
 Cluster with_accelerator(const Cluster& cluster, const std::string& driver_name, Bytes memory);

@@ -1,0 +1,28 @@
+#include "sim/cluster/read.hpp"
+
+#include "sim/error.hpp"
+
+namespace sim {
+namespace {
+
+double within(const JsonObject& json, std::string_view key, double value, double minimum, double maximum) {
+  if (!(value >= minimum && value <= maximum))
+    throw ConfigError("{}: {}={} must be from {} to {}", json.where(), key, value, minimum, maximum);
+  return value;
+}
+
+}  // namespace
+
+double read_rate(JsonObject& json, std::string_view key, std::optional<double> otherwise) {
+  return within(json, key, json.number(key, otherwise), kLeastRate, kMostRate);
+}
+
+Seconds read_time_us(JsonObject& json, std::string_view key, std::optional<double> otherwise) {
+  return microseconds(within(json, key, json.number(key, otherwise), 0, kLongest_us));
+}
+
+double read_share(JsonObject& json, std::string_view key, double otherwise, double minimum) {
+  return within(json, key, json.number(key, otherwise), minimum, 1);
+}
+
+}  // namespace sim
