@@ -29,7 +29,7 @@ struct Choice {
 
 std::uint32_t devices_of(const Options& options) {
   const sim::Cluster cluster = clusters_of(options, 1).front();
-  const std::uint32_t most = cluster.nodes * cluster.devices_per_node;
+  const std::uint32_t most = cluster.devices();
   if (options.plan_devices > most)
     throw sim::ConfigError("plan: --devices {} but '{}' has {}", options.plan_devices, cluster.name, most);
   return options.plan_devices != 0 ? options.plan_devices : most;

@@ -71,7 +71,7 @@ void predicted(benchmark::State& state, const Case& what, const std::string& dev
   const sim::StepTime step = profile ? sim::forecast(what.program, cluster, "profiled", &*profile).step
                                      : sim::forecast(what.program, cluster, "analytic").step;
   for ([[maybe_unused]] auto _ : state) state.SetIterationTime(step.step_s);
-  count(state, what.program, step, cluster.link.transport);
+  count(state, what.program, step, cluster.link().transport);
 }
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
@@ -175,7 +175,7 @@ int run(int argc, char** argv) {
             ->Iterations(1);
 #ifdef PARAGAUGE_BACKEND
         add("measured", world,
-            [&worlds, world, transport = sim::machine_cluster(world, machine.device, "", 1, 1).link.transport](
+            [&worlds, world, transport = sim::machine_cluster(world, machine.device, "", 1, 1).link().transport](
                 benchmark::State& state, const Case& what) { measured(state, what, worlds.at(world), transport); })
             ->UseManualTime()
             ->Iterations(3);

@@ -22,7 +22,7 @@ constexpr std::uint32_t kProbeRepeats = 4, kOverlapComputes = 16;  // of the for
 constexpr std::int64_t kOverlapBytes = 1 << 20;
 constexpr std::int64_t kSmallestTransfer = 4 << 10, kLargestTransfer = 64 << 20;
 
-std::uint32_t devices_in(const Cluster& cluster) { return cluster.nodes * cluster.devices_per_node; }
+std::uint32_t devices_in(const Cluster& cluster) { return cluster.devices(); }
 
 /// Answers nothing and keeps what a forecast asks.
 class Questions final : public CostModel {
@@ -179,18 +179,18 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
 /// part, nor on whether they are of a collective. What a notification takes depends on the ops that it interrupts.
 void add_what_transfers_take(TaskList& tasks, const Job& job, std::size_t j) {
   const std::vector<TransferQuestion> questions = questions_of(job);
-  if (questions.empty() || job.cluster.link.engine != TransferEngine::background) return;
+  if (questions.empty() || job.cluster.link().engine != TransferEngine::background) return;
   CalibrationTask task{.kind = Kind::core_share,
                        .label = fmt::format("{} compute beside transfers", job.world),
                        .world = job.world,
                        .cluster = job.cluster,
-                       .question = {InstructionKind::collective, CollectiveKind::all_reduce, kOverlapBytes, 2, false}};
+                       .question = {InstructionKind::collective, CollectiveKind::all_reduce, kOverlapBytes, 2}};
   task.program = overlap_probe(task.question, kProbeRepeats, kOverlapComputes);
   if (task.shares_devices()) return;
   tasks.add(task, j);
   const bool sends =
       std::ranges::any_of(questions, [](const TransferQuestion& q) { return q.kind == InstructionKind::send; });
-  if (!sends || job.cluster.link.transport != Transport::notify) return;
+  if (!sends || job.cluster.link().transport != Transport::notify) return;
   task.kind = Kind::notification;
   task.label = fmt::format("{} ops of {} beside notifications", job.world, job.model.text());
   task.question.kind = InstructionKind::send;
@@ -206,7 +206,7 @@ bool CalibrationTask::shares_devices() const { return ranks() > devices_in(clust
 
 bool CalibrationTask::has_unexpected() const {
   return kind == Kind::transfers && question.kind == InstructionKind::send &&
-         cluster.link.transport == Transport::notify;
+         cluster.link().transport == Transport::notify;
 }
 
 std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, const CalibrationScope& scope) {

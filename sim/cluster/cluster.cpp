@@ -2,10 +2,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <fstream>
+#include <map>
+#include <ranges>
 
 #include "sim/cluster/read.hpp"
 #include "sim/error.hpp"
@@ -28,6 +31,17 @@ Link read_link(JsonObject json) {
   Link link;
   link.latency = read_time_us(json, "latency_us");
   link.bandwidth = gigabytes_per_second(read_rate(json, "bandwidth_GBps"));
+  if (json.has("bandwidth_among_GBps")) {
+    JsonObject among = json.object("bandwidth_among_GBps");
+    for (const std::string& key : among.keys()) {
+      std::uint32_t units = 0;
+      const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), units);
+      if (error != std::errc() || end != key.data() + key.size() || units < 2)
+        throw ConfigError("{}: '{}' is no number of members (2, 3, …)", among.where(), key);
+      link.bandwidth_among[units] = gigabytes_per_second(read_rate(among, key));
+    }
+    among.finish();
+  }
   link.core_share = read_share(json, "core_share", 0);
   link.shared = json.boolean("shared", false);
   link.engine = choice<TransferEngine>(
@@ -62,38 +76,157 @@ Host this_host() {
   return host;
 }
 
-Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t devices_per_node) {
-  JsonObject file = read_json_file(catalog_file("clusters", "cluster", name));
-  check_format(file, "paragauge-cluster", 1, "write it as those of sim/catalog/clusters are");
-  Cluster cluster;
-  cluster.name = file.text("name");
-  static_cast<void>(file.text("description", ""));
-  cluster.world = file.text("world");
-  cluster.device = load_device(file.text("device"));
+std::uint32_t Cluster::devices() const { return devices_in_group(levels.size() - 1); }
+
+std::uint32_t Cluster::devices_in_group(std::size_t level) const {
+  std::uint32_t product = 1;
+  for (std::size_t l = 0; l <= level; ++l) product *= levels[l].size;
+  return product;
+}
+
+std::size_t Cluster::level_between(std::uint32_t rank, std::uint32_t other) const {
+  std::uint32_t a = place[rank].device, b = place[other].device;
+  std::size_t level = 0;
+  for (; level + 1 < levels.size() && a / levels[level].size != b / levels[level].size; ++level)
+    a /= levels[level].size, b /= levels[level].size;
+  return level;
+}
+
+std::vector<std::uint32_t> Cluster::spread(std::span<const std::uint32_t> ranks) const {
+  std::vector<std::uint32_t> most, units;  // units of the level below that have members
+  for (const std::uint32_t rank : ranks) units.push_back(place[rank].device);
+  for (const Level& level : levels) {
+    std::map<std::uint32_t, std::uint32_t> in_group;
+    for (const std::uint32_t unit : units) ++in_group[unit / level.size];
+    most.push_back(std::ranges::max(in_group | std::views::values));
+    units.clear();
+    for (const auto& [group, count] : in_group) units.push_back(group);
+    if (units.size() == 1) break;
+  }
+  return most;
+}
+
+namespace {
+
+/// "node 8 x network 2".
+std::string text_of(const std::vector<Level>& levels) {
+  std::vector<std::string> sizes;
+  for (const Level& level : levels) sizes.push_back(fmt::format("{} {}", level.name, level.size));
+  return fmt::to_string(fmt::join(sizes, " x "));
+}
+
+/// ConfigError when there are too many devices to number.
+void check_size(const Cluster& cluster) {
+  std::uint64_t all = 1;
+  for (const Level& level : cluster.levels) {
+    all *= level.size;
+    if (all > kMostDevices)
+      throw ConfigError("cluster '{}': {}; at most {} devices in all", cluster.name, text_of(cluster.levels),
+                        kMostDevices);
+  }
+}
+
+/// The devices of a cluster file's path lie beside it.
+std::string device_of(JsonObject& file, const std::filesystem::path& path) {
+  const std::string device = file.text("device");
+  if (!device.ends_with(".json") || std::filesystem::path(device).is_absolute()) return device;
+  const std::filesystem::path beside = path.parent_path() / device;
+  if (!std::filesystem::exists(beside))
+    throw ConfigError("{}: device '{}': there is no {} (a path in a cluster file is relative to that file)",
+                      file.where(), device, beside.string());
+  return beside.string();
+}
+
+std::uint32_t read_count(JsonObject& json, std::string_view key, std::int64_t otherwise) {
+  const std::int64_t count = json.integer(key, otherwise);
+  if (count < 1 || count > kMostDevices)
+    throw ConfigError("{}: {}={} must be from 1 to {}", json.where(), key, count, kMostDevices);
+  return static_cast<std::uint32_t>(count);
+}
+
+Level read_level(JsonObject json, bool is_innermost, std::uint32_t open_size) {
+  Level level{.name = json.text("name")};
+  if (!json.has("size") && is_innermost && open_size == 0)
+    throw ConfigError("{}: size is left open; say how many devices there are (--devices)", json.where());
+  if (!json.has("size") && !is_innermost) throw ConfigError("{}: size is missing", json.where());
+  level.size = read_count(json, "size", open_size);
+  if (is_innermost && open_size != 0) level.size = open_size;
+  if (json.has("link"))
+    level.link = read_link(json.object("link"));
+  else if (level.size > 1)
+    throw ConfigError("{}: link is missing: what connects the {} {} of level '{}' (latency_us, bandwidth_GBps)",
+                      json.where(), level.size, is_innermost ? "devices" : "groups", level.name);
+  level.ports = read_count(json, "ports", 1);
+  json.finish();
+  return level;
+}
+
+/// Whether the file leaves open how many devices there are.
+bool read_levels(JsonObject& file, Cluster& cluster, std::uint32_t open_size) {
+  cluster.levels.clear();
+  std::vector<JsonObject> objects = file.objects("levels");
+  if (objects.empty()) throw ConfigError("{}: levels must not be empty", file.where());
+  for (JsonObject& object : objects) {
+    cluster.levels.push_back(read_level(object, cluster.levels.empty(), open_size));
+    const std::string& name = cluster.levels.back().name;
+    if (std::ranges::count(cluster.levels, name, &Level::name) > 1)
+      throw ConfigError("{}: two levels are named '{}'", file.where(), name);
+    if (name == "node") cluster.node_level = static_cast<std::uint32_t>(cluster.levels.size() - 1);
+    if (object.has("ports") && cluster.levels.size() == objects.size())
+      throw ConfigError("{}: ports={} lead nowhere: there is no level above '{}'", object.where(),
+                        cluster.levels.back().ports, name);
+  }
+  check_size(cluster);
+  const std::int64_t listed = file.integer("devices", 0);
+  if (file.has("devices") && open_size == 0 && listed != std::int64_t{cluster.devices()})
+    throw ConfigError("{}: devices={}, but the levels make {} ({})", file.where(), listed, cluster.devices(),
+                      text_of(cluster.levels));
+  return !objects.front().has("size");
+}
+
+/// Version 1: the devices of a node, and nodes. Whether the file leaves open how many devices a node has.
+bool read_nodes(JsonObject& file, Cluster& cluster, std::uint32_t open_size) {
   const std::int64_t nodes = file.integer("nodes", 1), listed = file.integer("devices_per_node", 0);
   if (listed < 0 || listed > kMostDevices || nodes < 1 || nodes > kMostDevices)
     throw ConfigError("{}: nodes and devices_per_node must be from 1 to {}", file.where(), kMostDevices);
-  cluster.nodes = static_cast<std::uint32_t>(nodes);
-  if (listed == 0 && devices_per_node == 0)
+  if (listed == 0 && open_size == 0)
     throw ConfigError("{}: devices_per_node is left open; say how many (--devices)", file.where());
-  cluster.devices_per_node = devices_per_node != 0 ? devices_per_node : static_cast<std::uint32_t>(listed);
-  if (listed == 0 && !cluster.device.asynchronous) cluster.host = this_host();
-  cluster.link = read_link(file.object("link"));
-  cluster.inter_node = file.has("inter_node") ? read_link(file.object("inter_node")) : cluster.link;
+  cluster.levels = {{.name = "node",
+                     .size = open_size != 0 ? open_size : static_cast<std::uint32_t>(listed),
+                     .link = read_link(file.object("link"))}};
+  if (nodes == 1 && !file.has("inter_node")) return listed == 0;
+  cluster.levels.push_back({.name = "network",
+                            .size = static_cast<std::uint32_t>(nodes),
+                            .link = file.has("inter_node") ? read_link(file.object("inter_node")) : cluster.link()});
+  check_size(cluster);
+  if (nodes > 1 && cluster.levels[0].size > 1)
+    cluster.remarks.push_back(fmt::format(
+        "{} doesn't say how many ports (NICs) leave a node; one is taken for granted (key 'ports' of a level)",
+        file.where()));
+  return listed == 0;
+}
+
+}  // namespace
+
+Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t devices) {
+  const std::filesystem::path path = catalog_file("clusters", "cluster", name);
+  JsonObject file = read_json_file(path);
+  const bool has_levels = file.text("format", "") == "paragauge-cluster-2";
+  if (!has_levels) check_format(file, "paragauge-cluster", 1, "write it as those of sim/catalog/clusters are");
+  Cluster cluster;
+  cluster.name = file.text("name");
+  static_cast<void>(file.text("description", ""));
+  static_cast<void>(file.text("source", ""));
+  cluster.world = file.text("world");
+  cluster.device = load_device(device_of(file, path));
+  const bool is_open = has_levels ? read_levels(file, cluster, devices) : read_nodes(file, cluster, devices);
+  if (is_open && !cluster.device.asynchronous) cluster.host = this_host();
   cluster.one_host_thread = file.boolean("one_host_thread", false);
   cluster.scheduling = choice<Scheduling>(
       file, "scheduling", {{{"fair", Scheduling::fair}, {"run_until_wait", Scheduling::run_until_wait}}});
   file.finish();
   if (ranks == 0) throw ConfigError("cluster '{}': at least 1 rank", cluster.name);
-  const std::int64_t all = nodes * cluster.devices_per_node;
-  if (all > kMostDevices)
-    throw ConfigError("cluster '{}': {} nodes of {} devices; at most {} devices in all", cluster.name, nodes,
-                      cluster.devices_per_node, kMostDevices);
-  const auto devices = static_cast<std::uint32_t>(all);
-  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    const std::uint32_t device = rank % devices;
-    cluster.place.push_back({device, device / cluster.devices_per_node});
-  }
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) cluster.place.push_back({rank % cluster.devices()});
   return cluster;
 }
 
@@ -113,10 +246,10 @@ Cluster with_network(const Cluster& cluster, const std::string& rate) {
   Cluster behind = cluster;
   behind.world += "@" + rate;
   const BytesPerSecond bandwidth = gigabytes_per_second(bytes_per_s * 1e-9);
-  if (bytes_per_s > 0 && bandwidth < cluster.link.bandwidth) {
-    behind.link.bandwidth = bandwidth;
-    behind.link.shared = false;  // a full-duplex cable to each rank, no common bus
-    behind.inter_node = behind.link;
+  for (Level& level : behind.levels) {
+    if (bytes_per_s == 0 || level.link.bandwidth < bandwidth) continue;
+    level.link.bandwidth = bandwidth;
+    level.link.shared = false;  // a full-duplex cable to each rank, no common bus
   }
   return behind;
 }

@@ -1,13 +1,22 @@
-// On what: devices, links, and which rank sits where.
+// On what: devices, the levels of the network between them, and which rank sits where.
 //
-//   Cluster cluster = load_cluster("cpu_gloo", 2);       // catalog/clusters/cpu_gloo.json, 2 ranks
-//   cluster.place[1].device                              // the device instance of rank 1
+//   Cluster cluster = load_cluster("dgx_a100_pair", 16);   // catalog/clusters/dgx_a100_pair.json, 16 ranks
+//   cluster.place[9].device                                // the device instance of rank 9
+//   cluster.level_between(0, 9)                            // 1: they meet on the second level, between the nodes
 //
-// Several ranks may share a device instance (a core, a GPU): they share its time. Transfers that go through one port of
-// the network at the same time share its bandwidth.
+// The network is a tree. Devices are the leaves; a group of a level consists of `size` units of the level below (devices,
+// on the innermost level), which its link connects, each by as many ports as leave it (a device: by one). A message
+// between two devices goes out through the ports of every unit that it leaves and in through those of every unit that it
+// enters; what goes through the same ports at the same time shares them. A shared link is a bus instead: all that moves
+// inside a group goes over it.
+//
+// Several ranks may share a device instance (a core, a GPU): they share its time; each has a port of its own.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,19 +47,33 @@ enum class Scheduling : std::uint8_t {
 struct Link {
   Seconds latency;
   BytesPerSecond bandwidth;
+  /// Instead, where so many units of a group take part: NVLinks that aren't a switch make other rings among 2 than among 8.
+  std::map<std::uint32_t, BytesPerSecond> bandwidth_among = {};
   TransferEngine engine = TransferEngine::background;
   Transport transport = Transport::none;
   /// Share of each end's core that a running transfer takes from compute (0: hardware moves the bytes, 1: a whole
   /// core).
   double core_share = 0;
-  /// All transfers within a node (inter_node: between all nodes) go over this one link: a bus, a loopback. Else every
-  /// rank has a full-duplex port of this bandwidth.
+  /// A bus, a loopback: all that moves inside a group of the level goes over this one link, in whatever direction. Else
+  /// every unit has full-duplex ports of this bandwidth.
   bool shared = false;
+
+  [[nodiscard]] BytesPerSecond among(std::uint32_t units) const {
+    const auto found = bandwidth_among.find(units);
+    return found == bandwidth_among.end() ? bandwidth : found->second;
+  }
+};
+
+/// The devices under a host bridge, the bridges of a node, the nodes of a rack, …
+struct Level {
+  std::string name;         // "node"
+  std::uint32_t size = 1;   // units of the level below (devices, on the innermost level) in a group of this one
+  Link link;                // between them: of one port
+  std::uint32_t ports = 1;  // that leave the group, to the level above: the NICs of a node
 };
 
 struct RankPlace {
   std::uint32_t device = 0;  // device instance: ranks with the same number share it
-  std::uint32_t node = 0;
 };
 
 /// The machine this program runs on.
@@ -62,28 +85,46 @@ Host this_host();
 
 struct Cluster {
   std::string name;
-  std::string world;  // "local", "gloo", "nccl"
-  Device device;      // all are of one kind
-  Link link;          // between any two ranks of a node
-  Link inter_node;    // between nodes
+  std::string world;                   // "local", "gloo", "nccl"
+  Device device;                       // all are of one kind
+  std::vector<Level> levels{Level()};  // the innermost first; one at least
+  std::uint32_t node_level = 0;        // whose groups are hosts: the one that is named "node", else the innermost
   /// Asynchronous devices: one thread of a node issues for all of its ranks (several GPUs in one Python process), so
   /// that their launches take turns. Else every rank has a thread of its own.
   bool one_host_thread = false;
   bool one_launch = false;  // asynchronous devices: a rank's step is launched at once, not instruction by instruction
   Scheduling scheduling = Scheduling::fair;
-  std::uint32_t nodes = 1, devices_per_node = 1;
   std::vector<RankPlace> place;  // per rank
-  /// Set where the devices are cores of this very machine (a file that leaves devices_per_node open): its ranks share the
+  /// Set where the devices are cores of this very machine (a file that leaves their number open): its ranks share the
   /// physical memory. Elsewhere every device has memory of its own.
   std::optional<Host> host;
+  std::vector<std::string> remarks;  // what was taken for granted where the file doesn't say, for people
+
+  [[nodiscard]] const Link& link() const { return levels.front().link; }  // of the innermost level
+  [[nodiscard]] std::uint32_t devices() const;
+  [[nodiscard]] std::uint32_t nodes() const { return devices() / devices_per_node(); }
+  [[nodiscard]] std::uint32_t devices_per_node() const { return devices_in_group(node_level); }
+  [[nodiscard]] std::uint32_t devices_in_group(std::size_t level) const;
+  /// The group of the level that a device is in, numbered over the whole cluster.
+  [[nodiscard]] std::uint32_t group_of(std::uint32_t instance, std::size_t level) const {
+    return instance / devices_in_group(level);
+  }
+  [[nodiscard]] std::uint32_t node_of(std::uint32_t rank) const { return group_of(place[rank].device, node_level); }
+  /// The innermost level on which two ranks are in one group.
+  [[nodiscard]] std::size_t level_between(std::uint32_t rank, std::uint32_t other) const;
+  /// How the members of a collective, or the two ends of a message, lie: by level, from the innermost to the one on which
+  /// all are in one group, the most units in one group that have members. {8, 2}: eight on each of two nodes.
+  [[nodiscard]] std::vector<std::uint32_t> spread(std::span<const std::uint32_t> ranks) const;
 
   /// What a measurement on such a device is good for: the name of the GPU, or of this machine's CPU.
   [[nodiscard]] const std::string& device_name() const { return host && !host->cpu.empty() ? host->cpu : device.name; }
 };
 
-/// Rank r sits on device r modulo the number of devices. `devices_per_node` 0 keeps the file's number (a file for "this
-/// machine" leaves it open and takes what is given here). ConfigError when the file doesn't describe a cluster.
-Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t devices_per_node = 0);
+/// Rank r sits on device r modulo the number of devices. `devices` is how many there are in a group of the innermost level
+/// where the file leaves that open (a file for "this machine", a workstation), or instead of what it says; 0 keeps the
+/// file's number. Files of version 1 (`nodes`, `devices_per_node`, `link`, `inter_node`) are two levels with one port per
+/// node. ConfigError when the file doesn't describe a cluster.
+Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t devices = 0);
 
 /// The cluster with a network of this rate ("100mbit", "2.5gbit", "unlimited": tc's units) between its ranks; its world
 /// gets a name of its own ("gloo@1gbit"), so that measurements of the two are never mixed up. A rate above the link's

@@ -14,7 +14,14 @@ constexpr std::array kWorlds{
               .processes = false,
               .cpu_cluster = "cpu_local",
               .accelerator_cluster = "h200_local",
-              .collectives = {"direct", "direct", "direct", "direct", "direct", "direct", "direct", "direct"}},
+              .collectives = {.all_reduce = "direct",
+                              .broadcast = "direct",
+                              .reduce = "direct",
+                              .all_gather = "direct",
+                              .reduce_scatter = "direct",
+                              .all_to_all = "direct",
+                              .scatter = "direct",
+                              .gather = "direct"}},
     // The algorithms are gloo's defaults, and alltoallv where it has none that takes parts of different sizes.
     WorldKind{.name = "gloo",
               .description = "a process per rank (spawned, or torchrun's); c10d's ProcessGroupGloo over TCP",
@@ -22,8 +29,15 @@ constexpr std::array kWorlds{
                         "is known no sooner than its wait",
               .processes = true,
               .cpu_cluster = "cpu_gloo",
-              .collectives = {"ring", "tree", "ring_gather", "ring", "pairwise", "pairwise", "pairwise", "pairwise"}},
-    // The algorithms are NCCL's choice inside a node for large arrays.
+              .collectives = {.all_reduce = "ring",
+                              .broadcast = "tree",
+                              .reduce = "ring_gather",
+                              .all_gather = "ring",
+                              .reduce_scatter = "pairwise",
+                              .all_to_all = "pairwise",
+                              .scatter = "pairwise",
+                              .gather = "pairwise"}},
+    // NCCL's tuner takes a ring or a tree for an all_reduce, by the size and the number of nodes.
     WorldKind{.name = "nccl",
               .description = "a process and an accelerator per rank (spawned, or torchrun's); NCCL",
               .limits =
@@ -31,7 +45,14 @@ constexpr std::array kWorlds{
                   "the order sent",
               .processes = true,
               .accelerator_cluster = "gpus_nccl",
-              .collectives = {"ring", "ring", "ring", "ring", "ring", "pairwise", "pairwise", "pairwise"}}};
+              .collectives = {.all_reduce = "striped_ring double_tree",
+                              .broadcast = "striped_ring",
+                              .reduce = "striped_ring",
+                              .all_gather = "striped_ring",
+                              .reduce_scatter = "striped_ring",
+                              .all_to_all = "pairwise",
+                              .scatter = "pairwise",
+                              .gather = "pairwise"}}};
 
 }  // namespace
 

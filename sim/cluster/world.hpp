@@ -4,7 +4,6 @@
 //   machine_cluster("gloo", "cpu", "1gbit", 2, 2)           // this machine in that world, with 2 ranks on 2 cores
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -15,15 +14,19 @@
 
 namespace sim {
 
+/// Names of sim/cost/collective's algorithms by kind; where there are several, blanks between them, the world takes the
+/// fastest for the size.
+struct WorldCollectives {
+  std::string_view all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all, scatter, gather;
+};
+
 struct WorldKind {
   std::string_view name;
   std::string_view description;  // one line
   std::string_view limits;
   bool processes = false;                             // a rank is a process, not a thread
   std::string_view cpu_cluster, accelerator_cluster;  // files of catalog/clusters for this machine; empty: none
-  /// Names of sim/cost/collective's algorithms: of all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all,
-  /// scatter, gather.
-  std::array<std::string_view, 8> collectives;
+  WorldCollectives collectives;
 };
 
 const Table<WorldKind>& world_table();

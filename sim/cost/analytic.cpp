@@ -3,6 +3,7 @@
 // (sim/cost/collective). Assumes: arithmetic and memory traffic overlap fully; every op reaches the same share of the peak;
 // no contention: an op takes as long beside others as alone.
 #include <algorithm>
+#include <optional>
 
 #include "sim/cost/collective/collective.hpp"
 #include "sim/cost/cost_model.hpp"
@@ -31,21 +32,47 @@ class Analytic final : public CostModel {
   }
 
   [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
-    const Link& link = question.across_nodes ? cluster_.inter_node : cluster_.link;
-    double steps = 1, wire_bytes = static_cast<double>(question.bytes);
-    if (question.kind == InstructionKind::collective) {
-      const CollectiveAlgorithm& algorithm = collective_algorithm(cluster_.world, question.collective);
-      steps = algorithm.steps(question.collective, question.members);
-      wire_bytes = algorithm.wire_bytes(question.collective, question.members, wire_bytes);
+    const std::vector<std::uint32_t> spread = question.spread.empty() ? std::vector{question.members} : question.spread;
+    const auto all_bytes = static_cast<double>(question.bytes);
+    if (question.kind != InstructionKind::collective) {
+      std::vector<LevelTraffic> levels(spread.size(), {.port_bytes = all_bytes, .bus_bytes = all_bytes});
+      levels.back().steps = 1, levels.back().units = 2;
+      return cost_of(levels, /*is_striped=*/false);
     }
-    return {.latency_s = steps * link.latency.in_seconds(),
-            .wire_s = wire_bytes > 0 ? (bytes(wire_bytes) / link.bandwidth).in_seconds() : 0,
-            .core_share = link.core_share};
+    std::optional<TransferCost> best;
+    for (const CollectiveAlgorithm* algorithm : collective_algorithms(cluster_.world, question.collective)) {
+      TransferCost cost =
+          cost_of(algorithm->traffic(question.collective, question.members, spread, all_bytes), algorithm->is_striped);
+      if (!best || cost.latency_s + cost.wire_s < best->latency_s + best->wire_s) best = std::move(cost);
+    }
+    return *best;
   }
 
   [[nodiscard]] double launch_s() const override { return cluster_.device.launch.in_seconds(); }
 
  private:
+  /// Bytes of all levels move at the same time, as fast as the level lets them that takes longest.
+  [[nodiscard]] TransferCost cost_of(const std::vector<LevelTraffic>& traffic, bool is_striped) const {
+    TransferCost cost;
+    for (std::size_t l = 0; l < traffic.size(); ++l) {
+      const Level& level = cluster_.levels[l];
+      cost.latency_s += traffic[l].steps * level.link.latency.in_seconds();
+      cost.core_share = level.link.core_share;           // of the level that it goes over
+      if (!(level.link.bandwidth > BytesPerSecond())) {  // of a single unit: nothing is known of its ports
+        cost.use.push_back(0);
+        continue;
+      }
+      const double ports = l == 0 || level.link.shared ? 1 : cluster_.levels[l - 1].ports;
+      const double of_member = l == 0 ? 1 : std::max(1.0, ports / cluster_.devices_in_group(l - 1));
+      const double used = std::min(ports, is_striped ? traffic[l].members * of_member : traffic[l].flows);
+      const double moved = level.link.shared ? traffic[l].bus_bytes : traffic[l].port_bytes;
+      cost.use.push_back((bytes(moved / ports) / level.link.bandwidth).in_seconds());
+      cost.wire_s = std::max(cost.wire_s, (bytes(moved / used) / level.link.among(traffic[l].units)).in_seconds());
+    }
+    for (double& use : cost.use) use = cost.wire_s > 0 ? use / cost.wire_s : 0;
+    return cost;
+  }
+
   Cluster cluster_;
 };
 

@@ -19,9 +19,21 @@ const Table<CostModelKind>& cost_model_table() {
 
 namespace {
 
-bool across_nodes(const Cluster& cluster, std::span<const std::uint32_t> ranks) {
-  return std::ranges::any_of(
-      ranks, [&](std::uint32_t rank) { return cluster.place[rank].node != cluster.place[ranks.front()].node; });
+/// Empty where all are in one group of the innermost level.
+std::vector<std::uint32_t> far_spread(const Cluster& cluster, std::span<const std::uint32_t> ranks) {
+  if (cluster.levels.size() == 1) return {};
+  std::vector<std::uint32_t> spread = cluster.spread(ranks);
+  if (spread.size() == 1) spread.clear();
+  return spread;
+}
+
+/// Of the lists of every group of a program: [group][list].
+std::vector<std::vector<std::vector<std::uint32_t>>> spreads_of(const Program& program, const Cluster& cluster) {
+  std::vector<std::vector<std::vector<std::uint32_t>>> spreads(program.groups.size());
+  for (std::size_t g = 0; g < spreads.size(); ++g)
+    for (const std::vector<std::uint32_t>& list : program.groups[g].members)
+      spreads[g].push_back(far_spread(cluster, list));
+  return spreads;
 }
 
 /// "0 0, 1 1": the members' devices, list by list, numbered as they come.
@@ -39,18 +51,19 @@ std::string devices_of(const std::vector<std::vector<std::uint32_t>>& lists, con
 
 /// But for its bytes and devices.
 TransferQuestion question_of(const Program& program, const Role& role, std::uint32_t i, std::uint32_t index,
-                             const TransferMatching& matching, const Cluster& cluster) {
+                             const TransferMatching& matching, const Cluster& cluster,
+                             const std::vector<std::vector<std::vector<std::uint32_t>>>& spreads) {
   TransferQuestion question;
   const std::uint32_t rank = role.ranks[index];
   if (role.kind[i] == InstructionKind::collective) {
     const Group& group = program.groups.at(role.peer[i]);
-    const std::vector<std::uint32_t>& members = group.members[matching.list_of[role.peer[i]][rank]];
+    const std::uint32_t list = matching.list_of[role.peer[i]][rank];
     question.kind = InstructionKind::collective;
     question.collective = role.collective[i];
-    question.members = static_cast<std::uint32_t>(members.size());
-    question.across_nodes = across_nodes(cluster, members);
+    question.members = static_cast<std::uint32_t>(group.members[list].size());
+    question.spread = spreads[role.peer[i]][list];
   } else {
-    question.across_nodes = across_nodes(cluster, std::array{rank, program.partner(role, rank, i)});
+    question.spread = far_spread(cluster, std::array{rank, program.partner(role, rank, i)});
   }
   return question;
 }
@@ -77,11 +90,13 @@ void cost_transfers(const Program& program, const CostModel& model, const Cluste
     }
   }
   const std::vector<std::string> devices = devices_of_groups(program, cluster);
+  const auto spreads = spreads_of(program, cluster);
   std::map<TransferQuestion, std::uint32_t> known;
   for (std::size_t transfer = 0; transfer < posts.size(); ++transfer) {
     const Post& post = posts[transfer];
     if (post.role == nullptr) continue;
-    TransferQuestion question = question_of(program, *post.role, post.instruction, post.index, matching, cluster);
+    TransferQuestion question =
+        question_of(program, *post.role, post.instruction, post.index, matching, cluster, spreads);
     question.bytes = post.bytes;
     if (question.kind == InstructionKind::collective) question.devices = devices[post.role->peer[post.instruction]];
     const auto [entry, is_first] = known.try_emplace(question, costs.transfers.size());
@@ -103,7 +118,7 @@ std::vector<std::string> devices_of_groups(const Program& program, const Cluster
                         cluster.place.size());
     used.insert(cluster.place[rank].device);
   }
-  if (used.size() == program.ranks() || cluster.link.engine != TransferEngine::background) return devices;
+  if (used.size() == program.ranks() || cluster.link().engine != TransferEngine::background) return devices;
   for (std::size_t g = 0; g < devices.size(); ++g) {
     const std::vector<std::vector<std::uint32_t>>& lists = program.groups[g].members;
     std::vector<std::uint32_t> alone(lists[0].size());

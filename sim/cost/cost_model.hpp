@@ -57,6 +57,9 @@ struct Rendezvous {
 struct TransferCost {
   double latency_s = 0;  // steps × α
   double wire_s = 0;     // bytes on the wire / bandwidth: the part that shares a link with others
+  /// By level of the network (Cluster::levels): what it uses of the ports, or of the bus, while its bytes move. Empty: of
+  /// every level that it goes over all.
+  std::vector<double> use = {};
   double send_overhead_s =
       0;  // host time until the thread that posts it (a send, a collective) goes on; launch included
   double recv_overhead_s = 0;  // the same of a recv
@@ -66,6 +69,8 @@ struct TransferCost {
   double engaged_s = 0;
   Rendezvous rendezvous;  // with it, the above is of an expected message
   double jitter = 0;      // standard deviation of one execution / its mean
+
+  [[nodiscard]] double use_of(std::size_t level) const { return level < use.size() ? use[level] : use.empty() ? 1 : 0; }
 };
 
 struct TransferQuestion {
@@ -73,7 +78,8 @@ struct TransferQuestion {
   CollectiveKind collective = CollectiveKind::all_reduce;
   std::int64_t bytes = 0;
   std::uint32_t members = 2;
-  bool across_nodes = false;
+  /// How its ends or members lie (Cluster::spread) where they aren't all in one group of the innermost level; else empty.
+  std::vector<std::uint32_t> spread = {};
   /// Of a collective: the device of every rank, list by list of the group, numbered as they come ("0 0, 1 1"), where ranks
   /// share devices in another way than members that are ranks 0, 1, … do; else empty.
   std::string devices = {};

@@ -242,7 +242,7 @@ class Fitted final : public CostModel {
   [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
     const bool collective = question.kind == InstructionKind::collective;
     const std::string kind = link_key(cluster_.world, question).kind;
-    if (question.across_nodes)
+    if (!question.spread.empty())
       throw ConfigError("a profile holds the links inside a node; '{}' between nodes needs the cost model 'analytic'",
                         kind);
     LinkKey nearest{cluster_.world, kind, 0};

@@ -20,7 +20,7 @@ const typename Map::mapped_type* find(const Map& map, std::string_view name) {
 /// the first rank that had its part.)
 double parts_in_turn(const Cluster& cluster, const LinkKey& link) {
   const std::optional<CollectiveKind> kind = kCollectiveNames.find(link.kind);
-  if (cluster.link.engine != TransferEngine::receiver || !kind || has_root(*kind)) return 1;
+  if (cluster.link().engine != TransferEngine::receiver || !kind || has_root(*kind)) return 1;
   std::map<std::uint32_t, double> parts;  // by device; the first ranks were measured
   double most = 1;
   for (std::uint32_t rank = 0; rank < std::min<std::size_t>(link.members, cluster.place.size()); ++rank)
@@ -165,7 +165,7 @@ std::optional<TransferCost> transfer_cost(const Profile& profile, const Cluster&
                     .wire_s = time->wire_s / parts,
                     .send_overhead_s = least.posts.send_overhead_s,
                     .recv_overhead_s = least.posts.recv_overhead_s,
-                    .core_share = profile.core_share(cluster.world).value_or(cluster.link.core_share),
+                    .core_share = profile.core_share(cluster.world).value_or(cluster.link().core_share),
                     .engaged_s = time->posts.engaged_s,
                     .jitter = time->jitter};
   if (link.kind != "send") return cost;

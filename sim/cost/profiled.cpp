@@ -38,7 +38,7 @@ class Profiled final : public CostModel {
 
   [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
     const LinkKey link = link_key(cluster_.world, question);
-    if (question.across_nodes)
+    if (!question.spread.empty())
       throw ConfigError("a profile holds the links inside a node; '{}' between nodes needs the cost model 'analytic'",
                         link.kind);
     std::optional<TransferCost> cost = transfer_cost(profile_, cluster_, link, question.bytes);

@@ -118,11 +118,11 @@ MemoryFit fit_memory(const Program& program, const Cluster& cluster, std::span<c
   std::map<std::uint32_t, MemoryUses> by_memory;  // by node where the ranks of a node share it, else by device
   std::set<std::uint32_t> devices;
   for (const Role& role : program.roles) {
-    const MemoryUses uses = uses_at_peak(role, workspace_bytes, staging_of(program, role, cluster.link.transport));
+    const MemoryUses uses = uses_at_peak(role, workspace_bytes, staging_of(program, role, cluster.link().transport));
     for (const std::uint32_t rank : role.ranks) {
       const RankPlace& place = cluster.place.at(rank);
       devices.insert(place.device);
-      MemoryUses& sum = by_memory[cluster.host ? place.node : place.device];
+      MemoryUses& sum = by_memory[cluster.host ? cluster.group_of(place.device, cluster.node_level) : place.device];
       for (std::size_t use = 0; use < uses.size(); ++use) sum[use] += uses[use];
     }
   }

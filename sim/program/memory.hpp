@@ -1,6 +1,6 @@
 // Live tensor bytes of every rank, from the Program and what its transport stages, and whether they fit.
 //
-//   Memory memory = peak_memory(program.roles[0], staging_of(program, program.roles[0], cluster.link.transport));
+//   Memory memory = peak_memory(program.roles[0], staging_of(program, program.roles[0], cluster.link().transport));
 //   memory.peak_bytes; memory.at_peak[int(TensorClass::activation)];
 //   MemoryFit fit = fit_memory(program, cluster);
 //   fit.needed_bytes() <= fit.capacity_bytes

@@ -1,6 +1,6 @@
 // Copies of what a collective moves, which a rank holds from the post to the end of the wait beside its operands.
 //
-//   const std::vector<Staging> staging = staging_of(program, program.roles[0], cluster.link.transport);
+//   const std::vector<Staging> staging = staging_of(program, program.roles[0], cluster.link().transport);
 //   peak_memory(program.roles[0], staging).peak_bytes;
 //
 // Only world `gloo` makes any (Transport::notify; backend/world/gloo.cpp): `local` copies from the members' memory,

@@ -56,7 +56,7 @@ void place(Cell& cell, const Program& program, const Cluster& cluster, std::span
   CellMemory& memory = cell.memory;
   memory.predicted_peak_bytes = 0;
   for (const Role& role : program.roles) {
-    const Memory peak = peak_memory(role, staging_of(program, role, cluster.link.transport));
+    const Memory peak = peak_memory(role, staging_of(program, role, cluster.link().transport));
     if (peak.peak_bytes < *memory.predicted_peak_bytes) continue;
     memory.predicted_peak_bytes = peak.peak_bytes;
     for (int c = 0; c < kTensorClasses; ++c)

@@ -34,6 +34,9 @@ class ClosedForm : public LongestPath<ClosedForm> {
     double arrival_s = 0, free_s = 0;                 // of the latest transfer's first and last byte
     std::uint32_t rank = kNone, instruction = kNone;  // one that uses it
     std::vector<std::pair<double, double>> busy_s;    // from, to: only where its ports are others', too
+    std::vector<double> use;                          // by level: the most of its transfers
+
+    [[nodiscard]] double most_use(std::size_t level) const { return level < use.size() ? use[level] : 0; }
   };
 
   [[nodiscard]] double issued_s(std::uint32_t rank, std::uint32_t i, double clock_s) const {
@@ -53,7 +56,11 @@ class ClosedForm : public LongestPath<ClosedForm> {
     transfer.end_s = std::max(arrival_s, channel.free_s) + wire_s;
     channel.free_s = transfer.end_s;
     channel.rank = rank, channel.instruction = i;
-    if (wire_s > 0) channel.busy_s.emplace_back(transfer.end_s - wire_s, transfer.end_s);
+    if (!(wire_s > 0)) return;
+    channel.busy_s.emplace_back(transfer.end_s - wire_s, transfer.end_s);
+    channel.use.resize(placed_.cluster.levels.size(), 0);
+    for (std::size_t level = 0; level < channel.use.size(); ++level)
+      channel.use[level] = std::max(channel.use[level], costs_.transfer(rank, i).use_of(level));
   }
 
   void begin_wait(std::uint32_t rank, std::uint32_t i) {
@@ -71,19 +78,30 @@ class ClosedForm : public LongestPath<ClosedForm> {
     return costs_.transfer_factor(rank, i) * (cost.latency_s + cost.wire_s);
   }
 
-  /// Bytes of two channels go through one port at the same time.
+  /// Bytes of several channels go through one port at the same time, and need more than it has.
   [[nodiscard]] bool flows_meet() const {
     if (std::ranges::count_if(channels_, [](const Channel& c) { return !c.busy_s.empty(); }) < 2) return false;
-    std::vector<std::vector<std::pair<double, double>>> busy_s(placed_.ports());
-    for (const Channel& channel : channels_)
-      if (!channel.busy_s.empty())
-        placed_.for_each_port(channel.rank, channel.instruction, [&](std::uint32_t port) {
-          busy_s[port].insert(busy_s[port].end(), channel.busy_s.begin(), channel.busy_s.end());
-        });
-    for (auto& times : busy_s) {
-      std::ranges::sort(times);
-      for (std::size_t k = 1; k < times.size(); ++k)
-        if (times[k].first < times[k - 1].second * (1 - kRounding)) return true;
+    struct Change {
+      double at_s, use;
+      auto operator<=>(const Change&) const = default;
+    };
+    std::vector<std::vector<Change>> changes(placed_.ports());
+    for (const Channel& channel : channels_) {
+      if (channel.busy_s.empty()) continue;
+      placed_.for_each_port(channel.rank, channel.instruction, [&](std::uint32_t port, std::size_t level) {
+        const double use = channel.most_use(level);
+        for (const auto& [from_s, until_s] : channel.busy_s) {
+          if (!(use > 0)) continue;
+          changes[port].push_back({from_s, use});
+          changes[port].push_back({until_s * (1 - kRounding), -use});
+        }
+      });
+    }
+    for (std::vector<Change>& of_port : changes) {
+      std::ranges::sort(of_port);
+      double used = 0;
+      for (const Change& change : of_port)
+        if ((used += change.use) > 1 + kMostOver) return true;
     }
     return false;
   }
@@ -125,7 +143,7 @@ class ClosedForm : public LongestPath<ClosedForm> {
     });
   }
 
-  static constexpr double kRounding = 1e-12;
+  static constexpr double kRounding = 1e-12, kMostOver = 1e-9;
   const StepCosts& costs_;
   std::vector<Channel> channels_;
   std::vector<std::uint32_t> open_;  // of one rank: posted, will be copied by it

@@ -74,7 +74,8 @@ void Fluid::set_rates() {
 }
 
 void Fluid::add_up_demands() {
-  for (const Resource resource : demanded_) loads_[resource].taken = 0, loads_[resource].users = 0;
+  for (const Resource resource : demanded_)
+    loads_[resource].taken = loads_[resource].weight = 0, loads_[resource].users = 0;
   demanded_.clear();
   for (const Activity activity : active_) {
     Running& running = running_[activity];
@@ -84,7 +85,7 @@ void Fluid::add_up_demands() {
       Load& load = loads_[demand.resource];
       if (load.taken == 0 && load.users == 0) demanded_.push_back(demand.resource);
       load.taken += demand.taken;
-      if (demand.taken == 0) ++load.users;
+      if (demand.taken == 0) ++load.users, load.weight += demand.weight;
     }
   }
   for (const Resource resource : demanded_) {
@@ -97,7 +98,7 @@ void Fluid::add_up_demands() {
 double Fluid::level_of_fullest() const {
   double level = std::numeric_limits<double>::infinity();
   for (const Resource resource : demanded_)
-    if (const Load& load = loads_[resource]; load.users > 0) level = std::min(level, load.left / load.users);
+    if (const Load& load = loads_[resource]; load.users > 0) level = std::min(level, load.left / load.weight);
   return level;
 }
 
@@ -105,7 +106,7 @@ void Fluid::fix_users_of_full(double level) {
   constexpr double kRounding = 1e-12;
   const auto is_full = [&](const Demand& demand) {
     const Load& load = loads_[demand.resource];
-    return demand.taken == 0 && load.left / load.users <= level * (1 + kRounding);
+    return demand.taken == 0 && load.left / load.weight <= level * (1 + kRounding);
   };
   std::vector<Activity> full;
   for (const Activity activity : active_)
@@ -114,7 +115,12 @@ void Fluid::fix_users_of_full(double level) {
     running_[activity].fixed = true;
     running_[activity].rate = level;
     for (const Demand& demand : running_[activity].demands)
-      if (demand.taken == 0) loads_[demand.resource].left -= level, --loads_[demand.resource].users;
+      if (demand.taken == 0) {
+        Load& load = loads_[demand.resource];
+        load.left -= level * demand.weight;
+        load.weight -= demand.weight;
+        --load.users;
+      }
   }
 }
 

@@ -7,10 +7,10 @@
 //   fluid.begin(3.0, {{core}}, [&] { seen.push_back(2); });        // … this one alone after 2 s, until 4 s
 //   while (fluid.advance()) continue;                              // to the next end; calls back what has ended
 //
-// An activity *uses* resources, all at its own rate (at most 1), or *takes* a fixed share of them. What is taken goes
-// first, and is never slowed down; the rest is divided by progressive filling: all rates grow together until a resource
-// is full, its users stay at that rate, the others go on growing (D. Bertsekas and R. Gallager, Data Networks, 1992,
-// section 6.5.2). A resource is never taken whole: its users keep kLeast of it.
+// An activity *uses* resources, all at its own rate (at most 1) times a weight (what it needs of the resource at rate 1), or
+// *takes* a fixed share of them. What is taken goes first, and is never slowed down; the rest is divided by progressive
+// filling: all rates grow together until a resource is full, its users stay at that rate, the others go on growing
+// (D. Bertsekas and R. Gallager, Data Networks, 1992, section 6.5.2). A resource is never taken whole: its users keep kLeast of it.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ class Fluid {
 
   struct Demand {
     Resource resource = 0;
-    double taken = 0;  // 0: uses it
+    double taken = 0;   // 0: uses it
+    double weight = 1;  // then
   };
 
   Resource add_resource(double capacity = 1);
@@ -54,6 +55,7 @@ class Fluid {
   };
   struct Load {
     double capacity = 1, taken = 0, left = 0;
+    double weight = 0;  // of the users that are still growing
     std::uint32_t users = 0;
   };
 

@@ -113,7 +113,7 @@ MemoryForecast forecast_memory(const Program& program, const Costs& costs, const
   std::vector<double> held;                // by role
   std::vector<std::int64_t> tensor_peaks;  // by role
   for (const Role& role : program.roles) {
-    const std::vector<Staging> staging = staging_of(program, role, cluster.link.transport);
+    const std::vector<Staging> staging = staging_of(program, role, cluster.link().transport);
     peak = std::max(peak, peak_with_workspace(role, costs.workspace_bytes, staging));
     held.push_back(memory_with_reuse(role, costs.workspace_bytes, staging));
     tensor_peaks.push_back(peak_memory(role, staging).peak_bytes);

@@ -16,27 +16,34 @@ PlacedProgram::PlacedProgram(const Program& of, const Cluster& on)
     const RankPlace& place = cluster.place[rank];
     roles_.push_back(&program.roles[places[rank].role]);
     devices = std::max(devices, place.device + 1);
-    nodes = std::max(nodes, place.node + 1);
-    many_nodes_ |= place.node != cluster.place[0].node;
+    nodes = std::max(nodes, cluster.node_of(rank) + 1);
     taken.resize(devices, false);
     shares_devices |= taken[place.device];
     taken[place.device] = true;
   }
-  may_copy = cluster.link.engine == TransferEngine::receiver ||
-             (many_nodes_ && cluster.inter_node.engine == TransferEngine::receiver);
-  if (!many_nodes_) return;
-  const auto node = [&](std::uint32_t rank) { return cluster.place[rank].node; };
-  for (const Group& group : program.groups) {
-    std::vector<bool>& crosses = group_crosses_.emplace_back();
-    for (const std::vector<std::uint32_t>& list : group.members)
-      crosses.push_back(std::ranges::any_of(list, [&](std::uint32_t rank) { return node(rank) != node(list[0]); }));
+  for (std::size_t l = 0; l < cluster.levels.size(); ++l) {
+    const Level& level = cluster.levels[l];
+    may_copy |= level.link.engine == TransferEngine::receiver;
+    levels_.push_back({.first = ports_, .is_bus = level.link.shared});
+    std::uint32_t units = 0;
+    for (std::uint32_t rank = 0; rank < ranks(); ++rank)
+      units = std::max(units, unit_of(rank, l, level.link.shared) + 1);
+    ports_ += level.link.shared ? units : 2 * units;
   }
-}
-
-bool PlacedProgram::crosses_nodes(std::uint32_t rank, std::uint32_t i) const {
-  const std::uint32_t peer = role(rank).peer[i];
-  if (role(rank).kind[i] == InstructionKind::collective) return group_crosses_[peer][matching.list_of[peer][rank]];
-  return cluster.place[rank].node != cluster.place[partner(rank, i)].node;
+  for (const Group& group : program.groups) {
+    std::vector<MemberList>& lists = lists_.emplace_back();
+    for (const std::vector<std::uint32_t>& members : group.members) {
+      MemberList& list = lists.emplace_back();
+      if (cluster.levels.size() > 1) list.level = cluster.spread(members).size() - 1;
+      for (std::size_t l = 0; l <= list.level; ++l) {
+        std::vector<std::uint32_t>& units = list.units.emplace_back();
+        if (l == 0 && !levels_[l].is_bus) continue;  // the members themselves
+        for (const std::uint32_t rank : members) units.push_back(unit_of(rank, l, levels_[l].is_bus));
+        std::ranges::sort(units);
+        units.erase(std::ranges::unique(units).begin(), units.end());
+      }
+    }
+  }
 }
 
 std::uint32_t PlacedProgram::copiers(std::uint32_t rank, std::uint32_t i) const {

@@ -3,17 +3,18 @@
 //   const PlacedProgram placed(program, cluster);              // both must outlive it
 //   placed.link(rank, i).engine;                               // of the link that send `i` of `rank` goes over
 //   placed.copies(rank, i);                                    // this rank's own thread moves bytes of it
-//   placed.for_each_port(rank, i, [&](std::uint32_t port) { seen.push_back(port); });
+//   placed.for_each_port(rank, i, [&](std::uint32_t port, std::size_t level) { seen.push_back(port); });
 //
 // With engine `receiver`, the ranks' threads move the bytes while they wait, each its own part: the receiver of a
 // message, every member of a collective that gets something (is_mover). A part of a message or of a collective with a
 // root is done for its rank when it is moved; for the sender, for members that move nothing, and in a collective without
 // a root, the transfer is done when all parts are.
 //
-// Ports are what a transfer's bytes go through: where two transfers use the same port at the same time, they share its
-// bandwidth. A link that is shared (Link::shared) is a bus: one in each node for the transfers within it, one between
-// all nodes. Else every rank has a full-duplex port to its node's switch, and one to other nodes: a message uses its
-// sender's way out and its receiver's way in, a collective both of every member.
+// Ports are what a transfer's bytes go through: where two transfers use the same ports at the same time, they share their
+// bandwidth. A rank has a full-duplex port of its own to the innermost level of the network; a group of a level has the
+// ports that leave it, which are one resource here, out and in. A message uses its sender's way out and its receiver's way
+// in on every level up to the one on which they meet, a collective both of every unit that has members. A level whose link
+// is shared (Link::shared) has a bus in each of its groups instead.
 #pragma once
 
 #include <cstdint>
@@ -54,8 +55,9 @@ class PlacedProgram {
     return program.groups[group].members[matching.list_of[group][rank]];
   }
 
+  /// Of the level on which all meet.
   [[nodiscard]] const Link& link(std::uint32_t rank, std::uint32_t i) const {
-    return many_nodes_ && crosses_nodes(rank, i) ? cluster.inter_node : cluster.link;
+    return cluster.levels[level(rank, i)].link;
   }
   /// By the ranks' own threads.
   [[nodiscard]] bool is_copied(std::uint32_t rank, std::uint32_t i) const {
@@ -74,22 +76,23 @@ class PlacedProgram {
   /// Of a transfer that is copied: how many ranks have a part.
   [[nodiscard]] std::uint32_t copiers(std::uint32_t rank, std::uint32_t i) const;
 
-  [[nodiscard]] std::uint32_t ports() const { return kPortsPerRank * ranks() + nodes + 1; }
-  /// Of the transfer that `rank` posts with `i`.
+  [[nodiscard]] std::uint32_t ports() const { return ports_; }
+  /// Of the transfer that `rank` posts with `i`: visit(port, level).
   template <class Visit>
-  void for_each_port(std::uint32_t rank, std::uint32_t i, Visit visit) const {
-    const Link& used = link(rank, i);
-    const bool leaves_node = &used == &cluster.inter_node;
-    if (used.shared) return visit(kPortsPerRank * ranks() + (leaves_node ? nodes : cluster.place[rank].node));
-    const auto port = [&](std::uint32_t of, bool in) {
-      return kPortsPerRank * of + (leaves_node ? 2 : 0) + (in ? 1 : 0);
-    };
+  void for_each_port(std::uint32_t rank, std::uint32_t i, const Visit& visit) const {
     const InstructionKind kind = role(rank).kind[i];
-    if (kind == InstructionKind::collective) {
-      for (const std::uint32_t member : members(rank, i)) visit(port(member, false)), visit(port(member, true));
-    } else {
-      visit(port(rank, kind == InstructionKind::recv));
-      visit(port(partner(rank, i), kind == InstructionKind::send));
+    const std::size_t top = level(rank, i);
+    for (std::size_t l = 0; l <= top; ++l) {
+      const PortsOfLevel& at = levels_[l];
+      if (kind == InstructionKind::collective) {
+        for (const std::uint32_t unit : units(rank, i, l, at.is_bus))
+          for (const bool in : {false, true})
+            if (!in || !at.is_bus) visit(at.port(unit, in), l);
+        continue;
+      }
+      const std::uint32_t mine = unit_of(rank, l, at.is_bus), other = unit_of(partner(rank, i), l, at.is_bus);
+      visit(at.port(mine, kind == InstructionKind::recv), l);
+      if (!at.is_bus || other != mine) visit(at.port(other, kind == InstructionKind::send), l);
     }
   }
 
@@ -97,17 +100,47 @@ class PlacedProgram {
   [[nodiscard]] Timeline empty_timeline() const;
 
  private:
-  static constexpr std::uint32_t kPortsPerRank = 4;  // out and in, within the node and to others
+  struct PortsOfLevel {
+    std::uint32_t first = 0;
+    bool is_bus = false;
+    [[nodiscard]] std::uint32_t port(std::uint32_t unit, bool in) const {
+      return is_bus ? first + unit : first + 2 * unit + (in ? 1 : 0);
+    }
+  };
 
-  [[nodiscard]] bool crosses_nodes(std::uint32_t rank, std::uint32_t i) const;
+  /// The level on which all parties of the transfer meet.
+  [[nodiscard]] std::size_t level(std::uint32_t rank, std::uint32_t i) const {
+    if (levels_.size() == 1) return 0;
+    const std::uint32_t peer = role(rank).peer[i];
+    if (role(rank).kind[i] == InstructionKind::collective) return lists_[peer][matching.list_of[peer][rank]].level;
+    return cluster.level_between(rank, partner(rank, i));
+  }
+  /// What has ports, or a bus, on a level: on the innermost a rank has ports, on others a group of the level below; a bus
+  /// is of a group of the level itself.
+  [[nodiscard]] std::uint32_t unit_of(std::uint32_t rank, std::size_t level, bool is_bus) const {
+    if (level == 0 && !is_bus) return rank;
+    return cluster.group_of(cluster.place[rank].device, is_bus ? level : level - 1);
+  }
+  /// Of a collective's members, each once.
+  [[nodiscard]] const std::vector<std::uint32_t>& units(std::uint32_t rank, std::uint32_t i, std::size_t level,
+                                                        bool is_bus) const {
+    if (level == 0 && !is_bus) return members(rank, i);
+    const std::uint32_t group = role(rank).peer[i];
+    return lists_[group][matching.list_of[group][rank]].units[level];
+  }
   /// Of a collective that has one.
   [[nodiscard]] bool is_root(std::uint32_t rank, std::uint32_t i) const {
     return has_root(role(rank).collective[i]) && members(rank, i)[role(rank).root[i]] == rank;
   }
 
   std::vector<const Role*> roles_;  // by rank
-  bool many_nodes_ = false;
-  std::vector<std::vector<bool>> group_crosses_;  // [group][member list]: some members are on another node
+  std::vector<PortsOfLevel> levels_;
+  std::uint32_t ports_ = 0;
+  struct MemberList {
+    std::size_t level = 0;                          // on which all meet
+    std::vector<std::vector<std::uint32_t>> units;  // [level]
+  };
+  std::vector<std::vector<MemberList>> lists_;  // [group][member list]
 };
 
 }  // namespace sim

@@ -143,9 +143,9 @@ class SharedStep {
   }
 
   void use_core(std::uint32_t rank, double seconds) {
-    if (cores_[place(rank).device].computing++ == 0) ++computing_[place(rank).node];
+    if (cores_[place(rank).device].computing++ == 0) ++computing_[placed_.cluster.node_of(rank)];
     ranks_[rank].activity = fluid_.begin(seconds, {{place(rank).device}}, [this, rank] {
-      if (--cores_[place(rank).device].computing == 0) --computing_[place(rank).node];
+      if (--cores_[place(rank).device].computing == 0) --computing_[placed_.cluster.node_of(rank)];
       ready_.push_back(rank);
     });
   }
@@ -156,7 +156,7 @@ class SharedStep {
     if (levels == 1) return;
     for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
       if (!ranks_[rank].computing) continue;
-      const std::uint32_t busy = std::clamp<std::uint32_t>(computing_[place(rank).node], 1, levels);
+      const std::uint32_t busy = std::clamp<std::uint32_t>(computing_[placed_.cluster.node_of(rank)], 1, levels);
       const double* cost_s = &costs_.mean.work_s[placed_.role(rank).work[ranks_[rank].next] * levels];
       const double speed = cost_s[0] > 0 && cost_s[busy - 1] > 0 ? cost_s[0] / cost_s[busy - 1] : 1;
       fluid_.set_speed(ranks_[rank].activity, speed);
@@ -302,8 +302,10 @@ class SharedStep {
   void begin_wire(std::uint32_t id) {
     Transfer& transfer = transfers_[id];
     std::vector<Fluid::Demand> demands;
-    placed_.for_each_port(transfer.rank, transfer.instruction,
-                          [&](std::uint32_t port) { demands.push_back({placed_.devices + port}); });
+    const TransferCost& cost = costs_.transfer(transfer.rank, transfer.instruction);
+    placed_.for_each_port(transfer.rank, transfer.instruction, [&](std::uint32_t port, std::size_t level) {
+      if (const double use = cost.use_of(level); use > 0) demands.push_back({placed_.devices + port, 0, use});
+    });
     const Message message = costs_.message(transfer.rank, transfer.instruction, transfer.sender_posted_first);
     move(transfer, message.wire_s, std::move(demands), [this, id] { end_wire(id); });
   }

@@ -46,7 +46,7 @@ void StepCosts::issue() {
     advances = false;
     for (std::uint32_t rank = 0; rank < placed_.ranks(); ++rank) {
       const Role& list = placed_.role(rank);
-      double& host_s = clock_s[one_thread ? placed_.cluster.place[rank].node : rank];
+      double& host_s = clock_s[one_thread ? placed_.cluster.node_of(rank) : rank];
       for (std::uint32_t& i = next[rank]; i < list.size(); ++i, advances = true) {
         if (one_thread && list.kind[i] == InstructionKind::wait && !is_issued(rank, list.awaits[i])) break;
         issued_s_[rank][i] = host_s += mean.launch_s;

@@ -125,14 +125,22 @@ inline Cluster plain_cluster(std::uint32_t ranks) {
   Cluster cluster;
   cluster.name = "plain";
   cluster.world = "gloo";
-  cluster.devices_per_node = ranks;
   cluster.device.name = "core";
   cluster.device.peak_f32 = cluster.device.peak_f64 = teraflops_per_second(0.05);
   cluster.device.memory_bandwidth = gigabytes_per_second(10);
   cluster.device.launch = microseconds(1);
-  cluster.link = {.latency = microseconds(20), .bandwidth = gigabytes_per_second(2)};
-  cluster.inter_node = cluster.link;
-  for (std::uint32_t rank = 0; rank < ranks; ++rank) cluster.place.push_back({rank, 0});
+  cluster.levels = {
+      {.name = "node", .size = ranks, .link = {.latency = microseconds(20), .bandwidth = gigabytes_per_second(2)}}};
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) cluster.place.push_back({rank});
+  return cluster;
+}
+
+/// So many of the cluster's devices on each node, the links between the nodes as those within.
+inline Cluster on_nodes(Cluster cluster, std::uint32_t devices_per_node) {
+  const auto nodes = static_cast<std::uint32_t>((cluster.place.size() + devices_per_node - 1) / devices_per_node);
+  cluster.levels.resize(1);
+  cluster.levels[0].size = devices_per_node;
+  cluster.levels.push_back({.name = "network", .size = nodes, .link = cluster.link()});
   return cluster;
 }
 

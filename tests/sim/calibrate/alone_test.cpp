@@ -105,7 +105,7 @@ TEST(NotificationProbe, FindsWhatANotificationTakes) {
     const Model model = load_model(text);
     const Program program = lower(model, parse_strategy("pipeline,pp=2,microbatches=2", model));
     Cluster cluster = plain_cluster(2);
-    cluster.link.transport = Transport::notify;
+    cluster.levels[0].link.transport = Transport::notify;
     for (std::uint32_t role = 0; role < 2; ++role) {
       const Program probe = notification_probe(program, role);
       Costs costs = costs_of(probe, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);

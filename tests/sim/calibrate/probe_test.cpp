@@ -19,8 +19,8 @@ TEST(OverlapProbe, FindsTheShareThatATransferTakes) {
   const Program probe = overlap_probe(kQuestion, 3, 40);
   for (const double share : {0.0, 0.1, 0.4, 0.8}) {
     Cluster cluster = plain_cluster(2);
-    cluster.link.core_share = share;
-    cluster.link.latency = Seconds();
+    cluster.levels[0].link.core_share = share;
+    cluster.levels[0].link.latency = Seconds();
     cluster.device.launch = Seconds();
     const Costs costs = costs_of(probe, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
     const std::optional<double> found = core_share(probe, simulate(probe, costs, cluster));

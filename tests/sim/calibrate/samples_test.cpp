@@ -42,8 +42,8 @@ class Known final : public CostModel {
 Job job_of(const std::string& strategy, const std::string& model = "toy_mlp", std::uint32_t devices = 2) {
   const Model loaded = load_model(model);
   Cluster cluster = testing::plain_cluster(parse_strategy(strategy, loaded).ranks());
-  cluster.devices_per_node = devices;
-  cluster.link.transport = Transport::notify;
+  cluster.levels[0].size = devices;
+  cluster.levels[0].link.transport = Transport::notify;
   for (std::uint32_t rank = 0; rank < cluster.place.size(); ++rank) cluster.place[rank].device = rank % devices;
   return make_job(loaded, strategy, cluster);
 }
@@ -51,9 +51,9 @@ Job job_of(const std::string& strategy, const std::string& model = "toy_mlp", st
 /// A visit in the simulator: steps in which everything takes these factors of its known cost.
 std::vector<Timeline> visit(const CalibrationTask& task, const std::vector<double>& factors) {
   Cluster cluster = testing::plain_cluster(task.ranks());
-  cluster.link.transport = task.cluster.link.transport;
+  cluster.levels[0].link.transport = task.cluster.levels[0].link.transport;
   for (std::uint32_t rank = 0; rank < task.ranks(); ++rank)
-    cluster.place[rank].device = rank % task.cluster.devices_per_node;
+    cluster.place[rank].device = rank % task.cluster.devices();
   std::vector<Timeline> steps;
   for (const double factor : factors) {
     Costs costs = costs_of(task.program, Known(cluster, task.only_computes() ? kFaster : 1), cluster);
@@ -130,7 +130,7 @@ TEST(CalibrationSamples, GiveMeansOfEverySampleOnce) {
   EXPECT_NEAR(profile.launch()->mean_s, 1.2 * kLaunch_s, 1e-3 * kLaunch_s);
   for (const auto& [key, times] : profile.links())
     for (const auto& [bytes, size] : times.sizes) {
-      const TransferCost cost = known.transfer({InstructionKind::send, {}, bytes, 2, false});
+      const TransferCost cost = known.transfer({InstructionKind::send, {}, bytes, 2});
       EXPECT_NEAR(size.time.mean_s, 1.2 * (cost.latency_s + cost.wire_s), 1e-6 * size.time.mean_s) << bytes;
       EXPECT_EQ(size.time.count, 3 * 2) << key.kind << " " << bytes;  // of four messages, half are unexpected
     }
@@ -202,8 +202,8 @@ TEST(CalibrationSamples, OfRanksThatShareCoresAreOfOneTransferAlone) {
         CalibrationTask task{.kind = Kind::transfers, .world = "gloo", .cluster = testing::plain_cluster(ranks)};
         task.question = {InstructionKind::collective, kind, 4096, ranks};
         task.program = transfer_probe(task.question, 4, 1e6, false);
-        task.cluster.devices_per_node = 2;
-        task.cluster.link.engine = engine;
+        task.cluster.levels[0].size = 2;
+        task.cluster.levels[0].link.engine = engine;
         task.cluster.scheduling = Scheduling::run_until_wait;
         for (std::uint32_t rank = 0; rank < ranks; ++rank) task.cluster.place[rank].device = rank % 2;
         const auto known = cost_model_table().at("analytic").make(task.cluster, nullptr);

@@ -140,7 +140,7 @@ TEST(CalibrationTasks, NotificationsAreOfTransportsThatNotify) {
     });
   };
   EXPECT_EQ(notified(), 3);  // two sizes of messages, and the notification itself
-  job.cluster.link.transport = Transport::none;
+  job.cluster.levels[0].link.transport = Transport::none;
   EXPECT_EQ(notified(), 0);
 }
 

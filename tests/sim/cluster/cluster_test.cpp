@@ -1,5 +1,6 @@
 #include "sim/cluster/cluster.hpp"
 
+#include "sim/text/spec.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {
@@ -23,28 +24,119 @@ Cluster load(const std::string& text, std::uint32_t ranks = 1) {
 TEST(Cluster, SaysHowRanksShareWhat) {
   const Cluster cluster = load(kFile, 6);
   EXPECT_EQ(cluster.scheduling, Scheduling::run_until_wait);
-  EXPECT_EQ(cluster.link.engine, TransferEngine::receiver);
-  EXPECT_EQ(cluster.link.transport, Transport::notify);
-  EXPECT_FALSE(cluster.link.shared);
-  EXPECT_EQ(cluster.inter_node.engine, TransferEngine::background);
-  EXPECT_EQ(cluster.inter_node.transport, Transport::none);
-  EXPECT_TRUE(cluster.inter_node.shared);
+  EXPECT_EQ(cluster.levels[0].link.engine, TransferEngine::receiver);
+  EXPECT_EQ(cluster.levels[0].link.transport, Transport::notify);
+  EXPECT_FALSE(cluster.levels[0].link.shared);
+  EXPECT_EQ(cluster.levels[1].link.engine, TransferEngine::background);
+  EXPECT_EQ(cluster.levels[1].link.transport, Transport::none);
+  EXPECT_TRUE(cluster.levels[1].link.shared);
   // Ranks beyond the last device start again at the first, as the executor pins them.
   const std::uint32_t devices[] = {0, 1, 2, 3, 0, 1}, nodes[] = {0, 0, 1, 1, 0, 0};
   for (std::size_t rank = 0; rank < 6; ++rank) {
     EXPECT_EQ(cluster.place[rank].device, devices[rank]);
-    EXPECT_EQ(cluster.place[rank].node, nodes[rank]);
+    EXPECT_EQ(cluster.node_of(static_cast<std::uint32_t>(rank)), nodes[rank]);
   }
+}
+
+// ---- Levels ----
+
+constexpr const char* kLevels = R"({
+  "format": "paragauge-cluster-2", "name": "mine", "world": "nccl", "device": "a100_sxm_80g", "devices": 16,
+  "levels": [
+    {"name": "bridge", "size": 2, "link": {"latency_us": 2, "bandwidth_GBps": 24}},
+    {"name": "node", "size": 2, "ports": 3, "link": {"latency_us": 4, "bandwidth_GBps": 10, "shared": true}},
+    {"name": "rack", "size": 4, "link": {"latency_us": 14, "bandwidth_GBps": 12}}
+  ]
+})";
+
+TEST(Cluster, HasLevels) {
+  const Cluster cluster = load(kLevels, 17);
+  EXPECT_EQ(cluster.devices(), 16U);
+  EXPECT_EQ(cluster.devices_per_node(), 4U);  // a node is the level of that name
+  EXPECT_EQ(cluster.nodes(), 4U);
+  ASSERT_EQ(cluster.levels.size(), 3U);
+  EXPECT_EQ(cluster.levels[0].ports, 1U);  // where a file doesn't say
+  EXPECT_EQ(cluster.levels[1].ports, 3U);
+  EXPECT_TRUE(cluster.levels[1].link.shared);
+  EXPECT_DOUBLE_EQ(cluster.levels[2].link.bandwidth.base(), 12e9);
+  EXPECT_EQ(cluster.node_of(7), 1U);
+  EXPECT_EQ(cluster.group_of(7, 0), 3U);
+  EXPECT_EQ(cluster.level_between(0, 1), 0U);
+  EXPECT_EQ(cluster.level_between(0, 2), 1U);
+  EXPECT_EQ(cluster.level_between(3, 4), 2U);
+  EXPECT_EQ(cluster.level_between(0, 16), 0U);  // on one device
+  EXPECT_EQ(cluster.remarks, std::vector<std::string>());
+}
+
+TEST(Cluster, SaysHowRanksLie) {
+  const Cluster cluster = load(kLevels, 16);
+  const auto spread = [&](const std::vector<std::uint32_t>& ranks) { return cluster.spread(ranks); };
+  using Units = std::vector<std::uint32_t>;
+  EXPECT_EQ(spread({0, 1}), (Units{2}));
+  EXPECT_EQ(spread({0, 1, 2, 3}), (Units{2, 2}));
+  EXPECT_EQ(spread({0, 2}), (Units{1, 2}));
+  EXPECT_EQ(spread({0, 4, 8, 12}), (Units{1, 1, 4}));
+  EXPECT_EQ(spread({0, 1, 2, 4}), (Units{2, 2, 2}));  // the busiest group of each level
+}
+
+TEST(Cluster, OfVersionOneIsTwoLevelsWithOnePortForEachNode) {
+  const Cluster cluster = load(kFile, 4);
+  ASSERT_EQ(cluster.levels.size(), 2U);
+  EXPECT_EQ(cluster.levels[0].size, 2U);
+  EXPECT_EQ(cluster.levels[0].ports, 1U);
+  EXPECT_EQ(cluster.levels[1].size, 2U);
+  ASSERT_EQ(cluster.remarks.size(), 1U);
+  EXPECT_TRUE(cluster.remarks[0].ends_with(
+      "mine.json doesn't say how many ports (NICs) leave a node; one is taken for granted (key 'ports' of a level)"));
+}
+
+TEST(Cluster, LevelsThatDontFitAreRefused) {
+  const auto refused = [](std::string_view from, std::string_view to) {
+    const std::string message = message_of([&] { (void)load(replaced(kLevels, from, to)); });
+    return message.substr(message.find("mine.json"));
+  };
+  EXPECT_EQ(refused("\"devices\": 16", "\"devices\": 24"),
+            "mine.json: devices=24, but the levels make 16 (bridge 2 x node 2 x rack 4)");
+  EXPECT_EQ(refused(R"(, "link": {"latency_us": 14, "bandwidth_GBps": 12})", ""),
+            "mine.json: levels[2]: link is missing: what connects the 4 groups of level 'rack' (latency_us, "
+            "bandwidth_GBps)");
+  EXPECT_EQ(refused(R"("rack", "size": 4)", R"("rack", "size": 4, "ports": 8)"),
+            "mine.json: levels[2]: ports=8 lead nowhere: there is no level above 'rack'");
+  EXPECT_EQ(refused(R"("ports": 3)", R"("ports": 0)"), "mine.json: levels[1]: ports=0 must be from 1 to 1048576");
+  EXPECT_EQ(refused(R"("rack", "size": 4)", R"("rack")"), "mine.json: levels[2]: size is missing");
+  EXPECT_EQ(refused(R"("bridge", "size": 2)", R"("bridge")"),
+            "mine.json: levels[0]: size is left open; say how many devices there are (--devices)");
+  EXPECT_EQ(refused(R"("rack")", R"("node")"), "mine.json: two levels are named 'node'");
+  EXPECT_EQ(message_of([&] { (void)load(replaced(kLevels, "\"size\": 4", "\"size\": 1000000")); }),
+            "cluster 'mine': bridge 2 x node 2 x rack 1000000; at most 1048576 devices in all");
+}
+
+TEST(Cluster, FindsItsDeviceBesideItself) {
+  const TemporaryFolder folder;
+  const std::string device = read_text_file(catalog_directory() / "devices" / "a100_sxm_80g.json");
+  folder.file("own.json", replaced(device, "a100_sxm_80g", "own"));
+  const auto file = folder.file("mine.json", replaced(kLevels, "a100_sxm_80g", "own.json"));
+  EXPECT_EQ(load_cluster(file, 1).device.name, "own");  // wherever the program runs
+  const auto other = folder.file("other.json", replaced(kLevels, "a100_sxm_80g", "gone.json"));
+  const std::string message = message_of([&] { (void)load_cluster(other, 1); });
+  EXPECT_TRUE(message.ends_with("gone.json (a path in a cluster file is relative to that file)")) << message;
+}
+
+TEST(Cluster, LinksAmongFewMayBeSlower) {
+  const Cluster cluster =
+      load(replaced(kLevels, R"("bandwidth_GBps": 12})", R"("bandwidth_GBps": 12, "bandwidth_among_GBps": {"2": 3}})"));
+  EXPECT_DOUBLE_EQ(cluster.levels[2].link.among(2).base(), 3e9);
+  EXPECT_DOUBLE_EQ(cluster.levels[2].link.among(3).base(), 12e9);
 }
 
 TEST(Cluster, OfThisMachineRunsInRealTime) {
   for (const char* name : {"cpu_local", "cpu_gloo"})
     EXPECT_EQ(load_cluster(name, 2, 2).scheduling, Scheduling::run_until_wait) << name;
-  EXPECT_EQ(load_cluster("cpu_gloo", 2, 2).link.transport, Transport::notify);
+  EXPECT_EQ(load_cluster("cpu_gloo", 2, 2).link().transport, Transport::notify);
   EXPECT_EQ(load_cluster("h200_local", 2).scheduling, Scheduling::fair);  // streams of one GPU
   // A network between the ranks changes neither.
   const Cluster behind = with_network(load_cluster("cpu_gloo", 2, 2), "1gbit");
-  EXPECT_EQ(behind.link.transport, Transport::notify);
+  EXPECT_EQ(behind.levels[0].link.transport, Transport::notify);
   EXPECT_EQ(behind.scheduling, Scheduling::run_until_wait);
 }
 

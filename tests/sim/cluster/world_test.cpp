@@ -30,7 +30,7 @@ TEST(World, ThisMachineIsAClusterOfEachOfItsWorlds) {
       const Cluster cluster = machine_cluster(world.name, device, "", 3, 2);
       EXPECT_EQ(cluster.world, world.name);
       EXPECT_EQ(cluster.place.size(), 3U);
-      EXPECT_EQ(cluster.devices_per_node, is_cpu ? 2U : world.processes ? 3U : 1U);
+      EXPECT_EQ(cluster.devices_per_node(), is_cpu ? 2U : world.processes ? 3U : 1U);
       EXPECT_EQ(cluster.device.asynchronous, !is_cpu);
       EXPECT_EQ(cluster.host.has_value(), is_cpu);
       EXPECT_EQ(machine_cluster(world.name, device, "1gbit", 2, 2).world,

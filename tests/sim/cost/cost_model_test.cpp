@@ -26,12 +26,16 @@ Cluster test_cluster(const std::string& world, std::uint32_t ranks, std::uint32_
   cluster.device.compute_efficiency = 0.8;
   cluster.device.memory_efficiency = 0.5;
   cluster.device.launch = microseconds(3);
-  cluster.link = {.latency = microseconds(20),
-                  .bandwidth = gigabytes_per_second(4),
-                  .engine = TransferEngine::receiver,
-                  .core_share = 0.5};
-  cluster.inter_node = {.latency = microseconds(100), .bandwidth = gigabytes_per_second(1)};
-  for (std::uint32_t rank = 0; rank < ranks; ++rank) cluster.place.push_back({rank, rank / ranks_per_node});
+  cluster.levels = {{.name = "node",
+                     .size = ranks_per_node,
+                     .link = {.latency = microseconds(20),
+                              .bandwidth = gigabytes_per_second(4),
+                              .engine = TransferEngine::receiver,
+                              .core_share = 0.5}},
+                    {.name = "network",
+                     .size = (ranks + ranks_per_node - 1) / ranks_per_node,
+                     .link = {.latency = microseconds(100), .bandwidth = gigabytes_per_second(1)}}};
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) cluster.place.push_back({rank});
   return cluster;
 }
 
@@ -98,9 +102,10 @@ TEST(Analytic, TransfersAreStepsAndWireBytes) {
   const TransferCost send = model->transfer({.kind = InstructionKind::send, .bytes = 4'000'000});
   EXPECT_DOUBLE_EQ(send.latency_s, 20e-6);
   EXPECT_DOUBLE_EQ(send.wire_s, 1e-3);
-  const TransferCost far = model->transfer({.kind = InstructionKind::send, .bytes = 4'000'000, .across_nodes = true});
+  const TransferCost far = model->transfer({.kind = InstructionKind::send, .bytes = 4'000'000, .spread = {1, 2}});
   EXPECT_DOUBLE_EQ(far.latency_s, 100e-6);
   EXPECT_DOUBLE_EQ(far.wire_s, 4e-3);
+  EXPECT_EQ(far.use, (std::vector<double>{0.25, 1}));  // of the way out of its node, which is four times as fast
   // An empty message costs its latency, also where the bandwidth isn't known.
   EXPECT_EQ(model->transfer({.kind = InstructionKind::send, .bytes = 0}).wire_s, 0);
 }
@@ -151,7 +156,7 @@ TEST(Profiled, SaysWhatIsMissingAndHowToGetIt) {
   EXPECT_EQ(message_of([&] { (void)model->launch_s(); }),
             "the profile of device 'test_core' has no launch time" + remedy);
   EXPECT_EQ(
-      message_of([&] { (void)model->transfer({.kind = InstructionKind::send, .bytes = 8, .across_nodes = true}); }),
+      message_of([&] { (void)model->transfer({.kind = InstructionKind::send, .bytes = 8, .spread = {1, 2}}); }),
       "a profile holds the links inside a node; 'send' between nodes needs the cost model 'analytic'");
   EXPECT_EQ(message_of([&] { make("profiled", test_cluster("gloo", 2)); }),
             "cost model 'profiled' needs a profile; 'paragauge calibrate' writes one");
@@ -263,7 +268,7 @@ TEST(Price, AsksForEveryTransferByItself) {
     Cluster cluster = test_cluster("gloo", 5, 4);  // rank 4 is on the second node
     const Costs costs = costs_of(program, *make("analytic", cluster), cluster);
     for (const std::uint32_t rank : {0U, 1U, 4U})
-      EXPECT_DOUBLE_EQ(cost_in(program, costs, rank, 0).latency_s, 4 * 100e-6) << "rank " << rank;
+      EXPECT_DOUBLE_EQ(cost_in(program, costs, rank, 0).latency_s, 2 * 20e-6 + 2 * 100e-6) << "rank " << rank;
     for (const std::uint32_t rank : {2U, 3U})
       EXPECT_DOUBLE_EQ(cost_in(program, costs, rank, 0).latency_s, 2 * 20e-6) << "rank " << rank;
     const Timeline timeline = simulate(program, costs, cluster);

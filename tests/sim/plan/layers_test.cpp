@@ -15,7 +15,7 @@ using testing::plain_cluster;
 std::function<PlanEstimate(const Strategy&)> forecast_on(const Model& model, double link_GBps) {
   return [&model, link_GBps](const Strategy& strategy) {
     Cluster cluster = plain_cluster(strategy.ranks());
-    cluster.link.bandwidth = cluster.inter_node.bandwidth = gigabytes_per_second(link_GBps);
+    cluster.levels[0].link.bandwidth = gigabytes_per_second(link_GBps);
     return PlanEstimate{.step_s = forecast(lower(model, strategy), cluster, "analytic").step.step_s};
   };
 }

@@ -137,7 +137,7 @@ TEST(Falsification, SwappedSchedule) {
             testing::replaced(cell.strategy, "schedule=" + schedule, fmt::format("schedule={}", kind.name)));
         std::int64_t peak = 0;
         for (const Role& role : forecast.program.roles) {
-          const auto staging = staging_of(forecast.program, role, forecast.cluster.link.transport);
+          const auto staging = staging_of(forecast.program, role, forecast.cluster.levels[0].link.transport);
           peak = std::max(peak, peak_memory(role, staging).peak_bytes);
         }
         const double error = std::abs(Compared::error(cell, forecast));

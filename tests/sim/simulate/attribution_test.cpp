@@ -53,8 +53,8 @@ struct TwoStages {
     }
     cluster.name = "test";
     cluster.world = "gloo";
-    cluster.place = {{0, 0}, {1, 0}};
-    cluster.devices_per_node = 2;
+    cluster.levels[0].size = 2;
+    cluster.place = {{0}, {1}};
     costs.work_s = {3e-3, 2e-3, 1e-3};
     costs.transfers = {{.latency_s = 1e-4, .wire_s = 4e-4}};
     costs.transfer_of = {0};

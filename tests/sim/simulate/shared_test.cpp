@@ -55,7 +55,7 @@ TEST(Shared, FlowsShareALink) {
     for (std::uint32_t k = 0; k < wires.size(); ++k)
       sketch.move(2 * k, 2 * k + 1, {.latency_s = 0.5, .wire_s = wires[k]});
     Cluster cluster = plain_cluster(sketch.program.ranks());
-    cluster.link.shared = shared;
+    cluster.levels[0].link.shared = shared;
     const Timeline timeline = sketch.run(cluster);
     std::vector<double> ends;
     for (std::uint32_t k = 0; k < wires.size(); ++k) ends.push_back(end_of(timeline, 2 * k));
@@ -82,7 +82,7 @@ TEST(Shared, TwoRanksShareALinkInBothDirections) {
   }
   Cluster cluster = plain_cluster(2);
   EXPECT_NEAR(sketch.run(cluster).step_s, 1, kRounding);
-  cluster.link.shared = true;
+  cluster.levels[0].link.shared = true;
   EXPECT_NEAR(sketch.run(cluster).step_s, 2, kRounding);
 }
 
@@ -114,17 +114,11 @@ TEST(Shared, ContentionSlowsCompute) {
   EXPECT_NEAR(end_of(timeline, 0), 1.5, kRounding);
   EXPECT_NEAR(end_of(timeline, 1), 1.5 + 1, kRounding);  // half done, then alone
   // No contention with another node.
-  cluster.devices_per_node = 1;
-  cluster.place[1].node = 1;
-  cluster.place[2].node = 2;
-  EXPECT_NEAR(end_of(sketch.run(cluster), 0), 1, kRounding);
+  EXPECT_NEAR(end_of(sketch.run(on_nodes(cluster, 1)), 0), 1, kRounding);
   // More ranks than levels: the last level holds.
   sketch.compute(2, {2, 3});
   cluster = plain_cluster(3);
   EXPECT_NEAR(end_of(sketch.run(cluster), 0), 1.5, kRounding);
-  EXPECT_NEAR(end_of(sketch.run(cluster), 2), 3, kRounding);
-  // Devices and nodes are what `place` says, whatever the cluster's shape is called.
-  cluster.devices_per_node = 1;
   EXPECT_NEAR(end_of(sketch.run(cluster), 2), 3, kRounding);
 }
 
@@ -134,7 +128,7 @@ TEST(Shared, LatenciesShareNothing) {
   sketch.move(0, 1, {.wire_s = 2});
   sketch.move(2, 3, {.latency_s = 3, .wire_s = 1});
   Cluster cluster = plain_cluster(4);
-  cluster.link.shared = true;
+  cluster.levels[0].link.shared = true;
   const Timeline timeline = sketch.run(cluster);
   EXPECT_NEAR(end_of(timeline, 1), 2, kRounding);
   EXPECT_NEAR(end_of(timeline, 3), 4, kRounding);
@@ -205,11 +199,10 @@ TEST(Shared, AMessagePostedEarlierGoesFirst) {
 
 TEST(Shared, EveryTransferGoesAsItsLinkDoes) {
   const Sketch sketch = compute_beside_message({.latency_s = 1, .wire_s = 2}, 1.5, 5);
-  Cluster cluster = receiver_cluster(2);
-  cluster.inter_node.engine = TransferEngine::background;
   for (const Costs& costs : {sketch.costs, as_fluid(sketch.costs)})
     for (const std::uint32_t node : {0U, 1U}) {
-      cluster.place[1].node = node;
+      Cluster cluster = node == 0 ? receiver_cluster(2) : on_nodes(receiver_cluster(2), 1);
+      if (node == 1) cluster.levels[1].link.engine = TransferEngine::background;
       const Timeline timeline = simulate(sketch.program, costs, cluster);
       EXPECT_DOUBLE_EQ(end_of(timeline, 1), node == 0 ? 5 + 3 : 5) << "rank 1 on node " << node;
       const Timeline again = replay(sketch.program, durations_of(sketch.program, timeline, cluster), cluster);
@@ -222,10 +215,9 @@ TEST(Shared, EveryNodeHasABusOfItsOwn) {
   sketch.move(0, 1, {.wire_s = 2});
   sketch.move(2, 3, {.wire_s = 2});
   Cluster cluster = plain_cluster(4);
-  cluster.link.shared = true;
+  cluster.levels[0].link.shared = true;
   EXPECT_DOUBLE_EQ(sketch.run(cluster).step_s, 4);
-  cluster.place[2].node = cluster.place[3].node = 1;
-  EXPECT_DOUBLE_EQ(sketch.run(cluster).step_s, 2);
+  EXPECT_DOUBLE_EQ(sketch.run(on_nodes(cluster, 2)).step_s, 2);
 }
 
 // ---- The ranks' own threads copy: while a rank waits, it copies whatever it can. ----
@@ -288,7 +280,7 @@ TEST(Shared, TheRootOfABroadcastNeedntWait) {
 /// All ranks on `cores` cores, rank r on core r modulo their number.
 Cluster real_time_cluster(std::uint32_t ranks, std::uint32_t cores, TransferEngine engine) {
   Cluster cluster = plain_cluster(ranks);
-  cluster.link.engine = engine;
+  cluster.levels[0].link.engine = engine;
   cluster.scheduling = Scheduling::run_until_wait;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) cluster.place[rank].device = rank % cores;
   return cluster;

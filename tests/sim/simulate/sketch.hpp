@@ -21,7 +21,7 @@ inline constexpr double kRounding = 1e-9;
 
 inline Cluster receiver_cluster(std::uint32_t ranks) {
   Cluster cluster = plain_cluster(ranks);
-  cluster.link.engine = TransferEngine::receiver;
+  cluster.levels[0].link.engine = TransferEngine::receiver;
   return cluster;
 }
 
@@ -195,8 +195,8 @@ void for_each_case(bool with_sharing, const Check& check) {
       clusters[2].device.asynchronous = true;
       if (with_sharing) {
         clusters.push_back(plain_cluster(ranks));
-        clusters[3].link.shared = true;
-        clusters[3].link.core_share = 0.5;
+        clusters[3].levels[0].link.shared = true;
+        clusters[3].levels[0].link.core_share = 0.5;
         clusters.push_back(receiver_cluster(ranks));
         for (RankPlace& place : clusters[4].place) place.device /= 2;  // pairs of ranks on a core
       }

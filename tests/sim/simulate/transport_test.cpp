@@ -9,7 +9,7 @@ using namespace testing;
 
 Cluster notifying_cluster() {
   Cluster cluster = plain_cluster(2);
-  cluster.link.transport = Transport::notify;
+  cluster.levels[0].link.transport = Transport::notify;
   return cluster;
 }
 

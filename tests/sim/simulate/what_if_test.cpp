@@ -22,7 +22,7 @@ struct Case {
         cluster(with_link(plain_cluster(program.ranks()), link_GBps)),
         costs(costs_of(program, *cost_model_table().at("analytic").make(cluster, nullptr), cluster)) {}
   static Cluster with_link(Cluster cluster, double link_GBps) {
-    cluster.link.bandwidth = gigabytes_per_second(link_GBps);
+    cluster.levels[0].link.bandwidth = gigabytes_per_second(link_GBps);
     return cluster;
   }
   [[nodiscard]] double step_s(const Scale& scale = {}) const {
@@ -51,8 +51,8 @@ TEST(WhatIf, ScalingCostsIsScalingTheMachine) {
     other.device.peak_f32 = other.device.peak_f32 * scale.flops;
     other.device.memory_bandwidth = other.device.memory_bandwidth * scale.memory_bandwidth;
     other.device.launch = other.device.launch * scale.launch;
-    other.link.bandwidth = other.link.bandwidth * scale.bandwidth;
-    other.link.latency = other.link.latency * scale.latency;
+    other.levels[0].link.bandwidth = other.levels[0].link.bandwidth * scale.bandwidth;
+    other.levels[0].link.latency = other.levels[0].link.latency * scale.latency;
     const Costs costs = costs_of(given.program, *cost_model_table().at("analytic").make(other, nullptr), other);
     EXPECT_NEAR(given.step_s(scale), simulate(given.program, costs, other).step_s, 1e-9) << strategy;
   }
@@ -94,14 +94,13 @@ TEST(WhatIf, SensitivityNamesTheBottleneck) {
 TEST(WithNetwork, LimitsTheLinksAndNamesTheWorld) {
   const Cluster bare = load_cluster("cpu_gloo", 2, 2), slow = with_network(bare, "100mbit");
   EXPECT_EQ(slow.world, "gloo@100mbit");
-  EXPECT_DOUBLE_EQ(slow.link.bandwidth.base(), 12.5e6);
-  EXPECT_DOUBLE_EQ(slow.inter_node.bandwidth.base(), 12.5e6);
-  EXPECT_FALSE(slow.link.shared);
+  EXPECT_DOUBLE_EQ(slow.levels[0].link.bandwidth.base(), 12.5e6);
+  EXPECT_FALSE(slow.levels[0].link.shared);
   for (const char* rate : {"unlimited", "100gbit"}) {
     const Cluster fast = with_network(bare, rate);
     EXPECT_EQ(fast.world, std::string("gloo@") + rate);
-    EXPECT_DOUBLE_EQ(fast.link.bandwidth.base(), bare.link.bandwidth.base());
-    EXPECT_EQ(fast.link.shared, bare.link.shared);
+    EXPECT_DOUBLE_EQ(fast.levels[0].link.bandwidth.base(), bare.levels[0].link.bandwidth.base());
+    EXPECT_EQ(fast.levels[0].link.shared, bare.levels[0].link.shared);
   }
 }
 
