@@ -4,37 +4,92 @@
 #include "sim/error.hpp"
 
 namespace sim {
+namespace {
 
-FlopsPerSecond Device::peak(Dtype dtype) const {
+// Where a file doesn't say. catalog/README.md has them, too.
+
+// Of the data sheet's peak, what the best matrix products reach. Tensor cores: 271 of 312 TFLOP/s (A100 SXM), 253 of 312
+// (A100 PCIe), 794 of 989 (H100), 829 of 989 (GH200), 1745 of 2250 (B200) in S. Bekman's table of maximum achievable
+// matmul FLOPS (github.com/stas00/ml-engineering, compute/accelerator). Other units: 13.2 of 14.1 (V100 PCIe) and 8.9 of
+// 9.3 (P100 PCIe), the medians of DeepBench's f32 products of 20 GFLOP and more (github.com/baidu-research/DeepBench).
+constexpr double kTensorCoreShare = 0.8, kGpuShare = 0.94;
+// A CPU core's: what the catalog's has, and its memory's.
+constexpr double kCpuShare = 0.7, kCpuMemoryShare = 0.6;
+// Of a GPU's memory bandwidth: batch norms and ReLUs alone reach 0.9 of it (PipeDream's published profiles,
+// github.com/msr-fiddle/pipedream), the memory-bound part of whole training steps about 0.7 (published steps of
+// Megatron-LM on A100).
+constexpr double kGpuMemoryShare = 0.8;
+// Eager PyTorch's way from Python to the driver is 5 to 25 us per operator (the executor's, without Python and autograd,
+// is at the lower end).
+constexpr double kGpuLaunch_us = 8, kCpuLaunch_us = 2;
+
+double default_share(const Device& device, Arithmetic arithmetic) {
+  if (!device.asynchronous) return kCpuShare;
+  return arithmetic == Arithmetic::f32 || arithmetic == Arithmetic::f64 ? kGpuShare : kTensorCoreShare;
+}
+
+void read_rates(JsonObject& file, Device& device) {
+  const bool one_share = file.has("compute_efficiency");
+  device.compute_efficiency = read_share(file, "compute_efficiency", 1, kLeastShare);
+  static_cast<void>(file.text("matmul_source", ""));
+  for (std::size_t i = 0; i < kArithmetics; ++i) {
+    const auto arithmetic = static_cast<Arithmetic>(i);
+    const std::string peak = peak_key(arithmetic), matmul = fmt::format("matmul_{}_TFLOPps", to_string(arithmetic));
+    if (file.has(matmul) && !file.has(peak)) throw ConfigError("{}: '{}' needs '{}'", file.where(), matmul, peak);
+    if (!file.has(peak) && arithmetic != Arithmetic::f32) continue;
+    device.peaks[i] = teraflops_per_second(read_rate(file, peak));
+    if (file.has(matmul))
+      device.matmul[i] = teraflops_per_second(read_rate(file, matmul));
+    else if (!one_share)
+      device.matmul[i] = device.peaks[i] * default_share(device, arithmetic);
+  }
+  // All GPUs that multiply bf16 multiply f16 as fast.
+  constexpr auto bf16 = static_cast<std::size_t>(Arithmetic::bf16), f16 = static_cast<std::size_t>(Arithmetic::f16);
+  if (device.has(Arithmetic::f16)) return;
+  device.peaks[f16] = device.peaks[bf16];
+  device.matmul[f16] = device.matmul[bf16];
+}
+
+}  // namespace
+
+std::string peak_key(Arithmetic arithmetic) { return fmt::format("peak_{}_TFLOPps", to_string(arithmetic)); }
+
+Arithmetic arithmetic_of(Dtype dtype) {
   switch (dtype) {
     case Dtype::f64:
-      return peak_f64;
+      return Arithmetic::f64;
     case Dtype::bf16:
+      return Arithmetic::bf16;
     case Dtype::f16:
-      return peak_bf16;  // the same units and rate on all devices of the catalog
+      return Arithmetic::f16;
     case Dtype::f32:
     case Dtype::i64:
-      return peak_f32;
+      return Arithmetic::f32;
   }
   throw InternalError("dtype {}", static_cast<int>(dtype));
 }
 
+bool Device::has(Arithmetic arithmetic) const { return peak(arithmetic) > FlopsPerSecond(); }
+
+FlopsPerSecond Device::matmul_rate(Arithmetic arithmetic) const {
+  const FlopsPerSecond known = matmul[static_cast<std::size_t>(arithmetic)];
+  return known > FlopsPerSecond() ? known : peak(arithmetic) * compute_efficiency;
+}
+
 Device load_device(std::string_view name) {
   JsonObject file = read_json_file(catalog_file("devices", "device", name));
-  check_format(file, "paragauge-device", 1, "write it as those of sim/catalog/devices are");
+  check_format(file, "paragauge-device", 1, "write it as sim/catalog/README.md says");
   Device device;
   device.name = file.text("name");
-  device.source = file.text("source");
+  device.source = file.text("source", "");
   device.driver_name = file.text("driver_name", "");
   device.asynchronous = file.boolean("asynchronous", false);
-  device.peak_f32 = teraflops_per_second(read_rate(file, "peak_f32_TFLOPps"));
-  device.peak_f64 = teraflops_per_second(read_rate(file, "peak_f64_TFLOPps"));
-  device.peak_bf16 = teraflops_per_second(read_rate(file, "peak_bf16_TFLOPps"));
+  read_rates(file, device);
   device.memory_bandwidth = gigabytes_per_second(read_rate(file, "memory_bandwidth_GBps"));
   device.memory_capacity = gibibytes(read_rate(file, "memory_capacity_GiB"));
-  device.compute_efficiency = read_share(file, "compute_efficiency", 1, kLeastShare);
-  device.memory_efficiency = read_share(file, "memory_efficiency", 1, kLeastShare);
-  device.launch = read_time_us(file, "launch_us");
+  device.memory_efficiency =
+      read_share(file, "memory_efficiency", device.asynchronous ? kGpuMemoryShare : kCpuMemoryShare, kLeastShare);
+  device.launch = read_time_us(file, "launch_us", device.asynchronous ? kGpuLaunch_us : kCpuLaunch_us);
   file.finish();
   return device;
 }

@@ -21,11 +21,10 @@ class Analytic final : public CostModel {
     const Device& device = cluster_.device;
     const Demand demand = work.demand();
     const Dtype dtype = work.op.inputs.at(0).dtype;
-    const FlopsPerSecond peak = device.peak(dtype) * device.compute_efficiency;
+    const FlopsPerSecond peak = device.matmul_rate(arithmetic_of(dtype));
     if (demand.flops > 0 && !(peak > FlopsPerSecond()))
-      throw ConfigError(
-          "device '{}' has no peak rate for {}, which '{}' needs; allowed: dtypes with a peak in its file", device.name,
-          to_string(dtype), work_key(work));
+      throw ConfigError("device '{}' has no rate for {}, which '{}' needs: {} in its file", device.name,
+                        to_string(dtype), work_key(work), peak_key(arithmetic_of(dtype)));
     const Seconds arithmetic = demand.flops > 0 ? flops(demand.flops) / peak : Seconds();
     const Seconds traffic = bytes(demand.bytes) / (device.memory_bandwidth * device.memory_efficiency);
     return {{std::max(arithmetic, traffic).in_seconds()}};

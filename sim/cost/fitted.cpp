@@ -101,7 +101,7 @@ Physics data_sheet(const Device& device) {
   constexpr double kLeast_s = 1e-7, kCacheSpeed = 4;  // rough: any measured work says more
   const double s_per_byte = 1 / (device.memory_bandwidth.base() * device.memory_efficiency);
   return {.launch_s = std::max(device.launch.in_seconds(), kLeast_s),
-          .s_per_flop = 1 / (device.peak_f32.base() * device.compute_efficiency),
+          .s_per_flop = 1 / device.matmul_rate(Arithmetic::f32).base(),
           .s_per_byte = s_per_byte / kCacheSpeed,
           .beyond = kCacheSpeed - 1};
 }
@@ -174,7 +174,7 @@ class Fitted final : public CostModel {
   Fitted(const Cluster& cluster, const Profile& profile)
       : cluster_(cluster),
         profile_(profile),
-        s_per_flop_(1 / cluster.device.peak_f32.base()),
+        s_per_flop_(1 / cluster.device.peak(Arithmetic::f32).base()),
         s_per_byte_(data_sheet(cluster.device).s_per_byte) {
     profile_.even_out_links();
     std::array<std::map<std::string, ClassSamples>, kClassLevels> samples;

@@ -25,7 +25,7 @@ constexpr std::array<Resource, 5> kResources{{{"flops", &Scale::flops, 2},
 /// How much longer a work takes: the roofline's time on the scaled device over that on the device itself.
 double compute_factor(const Work& work, const Device& device, const Scale& scale) {
   const Demand demand = work.demand();
-  const FlopsPerSecond peak = device.peak(work.op.inputs.at(0).dtype) * device.compute_efficiency;
+  const FlopsPerSecond peak = device.matmul_rate(arithmetic_of(work.op.inputs.at(0).dtype));
   const double arithmetic = demand.flops > 0 ? (flops(demand.flops) / peak).in_seconds() : 0,
                traffic = (bytes(demand.bytes) / (device.memory_bandwidth * device.memory_efficiency)).in_seconds();
   const double now = std::max(arithmetic, traffic);

@@ -117,13 +117,14 @@ JsonObject::JsonObject(const Json& object, std::string where)
   if (!object_->is_object()) throw ConfigError("{}: must be a JSON object", where_);
 }
 
-bool JsonObject::has(std::string_view key) const { return object_->find(key) != object_->end(); }
+bool JsonObject::has(std::string_view key) {
+  asked_.emplace(key);
+  return object_->find(key) != object_->end();
+}
 
 const Json& JsonObject::value(std::string_view key) {
-  const auto found = object_->find(key);
-  if (found == object_->end()) throw ConfigError("{}: '{}' is missing", where_, key);
-  read_.emplace(key);
-  return *found;
+  if (!has(key)) throw ConfigError("{}: '{}' is missing", where_, key);
+  return object_->at(std::string(key));
 }
 
 std::string JsonObject::text(std::string_view key, std::optional<std::string_view> otherwise) {
@@ -191,7 +192,9 @@ std::vector<std::string> JsonObject::keys() const {
 
 void JsonObject::finish() const {
   for (const auto& [key, value] : object_->items())
-    if (!read_.contains(key)) throw ConfigError("{}: unknown key '{}'", where_, key);
+    if (!asked_.contains(key))
+      throw ConfigError("{}: unknown key '{}'; known: {}{}", where_, key, fmt::to_string(fmt::join(asked_, ", ")),
+                        did_you_mean(key, {asked_.begin(), asked_.end()}));
 }
 
 JsonObject parse_json(std::string_view text, const std::string& where) {

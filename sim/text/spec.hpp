@@ -6,7 +6,7 @@
 //
 //   JsonObject file = read_json_file(path);      // unreadable, truncated, no object: ConfigError with path and byte
 //   double latency = file.number("latency_us");  // missing or wrong type: ConfigError with path and key
-//   file.finish();                               // a key nobody asked for: ConfigError
+//   file.finish();                               // a key nobody asked for: ConfigError that lists those asked for
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,7 @@ class JsonObject {
  public:
   JsonObject(const nlohmann::json& object, std::string where);
 
-  [[nodiscard]] bool has(std::string_view key) const;
+  [[nodiscard]] bool has(std::string_view key);
   /// The value, or `otherwise` where it is missing.
   std::string text(std::string_view key, std::optional<std::string_view> otherwise = std::nullopt);
   double number(std::string_view key, std::optional<double> otherwise = std::nullopt);
@@ -67,13 +67,13 @@ class JsonObject {
   [[nodiscard]] std::vector<std::string> keys() const;
   /// "sim/catalog/models/x.json: nodes[3]".
   [[nodiscard]] const std::string& where() const { return where_; }
-  /// ConfigError if the object has a key that nobody read.
+  /// ConfigError if the object has a key that nobody asked for.
   void finish() const;
 
  private:
   std::shared_ptr<const nlohmann::json> object_;
   std::string where_;
-  std::set<std::string, std::less<>> read_;
+  std::set<std::string, std::less<>> asked_;
 };
 
 JsonObject read_json_file(const std::filesystem::path& path);

@@ -126,7 +126,7 @@ inline Cluster plain_cluster(std::uint32_t ranks) {
   cluster.name = "plain";
   cluster.world = "gloo";
   cluster.device.name = "core";
-  cluster.device.peak_f32 = cluster.device.peak_f64 = teraflops_per_second(0.05);
+  cluster.device.peak(Arithmetic::f32) = cluster.device.peak(Arithmetic::f64) = teraflops_per_second(0.05);
   cluster.device.memory_bandwidth = gigabytes_per_second(10);
   cluster.device.launch = microseconds(1);
   cluster.levels = {

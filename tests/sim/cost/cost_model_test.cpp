@@ -20,8 +20,8 @@ Cluster test_cluster(const std::string& world, std::uint32_t ranks, std::uint32_
   cluster.name = "test";
   cluster.world = world;
   cluster.device.name = "test_core";
-  cluster.device.peak_f32 = teraflops_per_second(0.1);
-  cluster.device.peak_f64 = teraflops_per_second(0.05);
+  cluster.device.peak(Arithmetic::f32) = teraflops_per_second(0.1);
+  cluster.device.peak(Arithmetic::f64) = teraflops_per_second(0.05);
   cluster.device.memory_bandwidth = gigabytes_per_second(10);
   cluster.device.compute_efficiency = 0.8;
   cluster.device.memory_efficiency = 0.5;
@@ -85,8 +85,8 @@ TEST(Analytic, ComputeIsTheRoofline) {
 TEST(Analytic, SaysWhichPeakIsMissing) {
   const auto model = make("analytic", test_cluster("gloo", 2));
   EXPECT_EQ(message_of([&] { (void)model->compute(linear(2, 4, Dtype::bf16)); }),
-            "device 'test_core' has no peak rate for bf16, which '" + work_key(linear(2, 4, Dtype::bf16)) +
-                "' needs; allowed: dtypes with a peak in its file");
+            "device 'test_core' has no rate for bf16, which '" + work_key(linear(2, 4, Dtype::bf16)) +
+                "' needs: peak_bf16_TFLOPps in its file");
 }
 
 TEST(Analytic, TransfersAreStepsAndWireBytes) {

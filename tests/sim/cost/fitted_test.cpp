@@ -76,7 +76,7 @@ TEST_P(FittedFrom, IsWithinTheExtremesOfTheMachine) {
   const Device device = two_cores("local").device;
   for (const std::string world : {"local", "gloo"}) {
     const Extremes extremes(profile_, world);
-    const double best_s_per_flop = std::min(extremes.best_s_per_flop, 1 / device.peak_f32.base());
+    const double best_s_per_flop = std::min(extremes.best_s_per_flop, 1 / device.peak(Arithmetic::f32).base());
     const double cache_s_per_byte = 1 / (4 * device.memory_bandwidth.base() * device.memory_efficiency);
     const double best_s_per_byte = std::min(extremes.best_s_per_byte, cache_s_per_byte);
     const auto model = fitted(profile_, world);

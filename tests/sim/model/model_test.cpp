@@ -257,13 +257,14 @@ TEST(ModelFile, SaysWhatIsWrong) {
             "%FILE%: format 'paragauge-model-2' is newer than 'paragauge-model-1'; it needs a newer paragauge");
   EXPECT_EQ(with(R"("format": "paragauge-model-1", )", ""), "%FILE%: 'format' is missing");
   EXPECT_EQ(with(R"("name": "own", )", ""), "%FILE%: 'name' is missing");
-  EXPECT_EQ(with(R"("cuts")", R"("cutz")"), "%FILE%: unknown key 'cutz'");
+  EXPECT_EQ(with(R"("cuts")", R"("cutz")"), "%FILE%: unknown key 'cutz'; known: blocks, cuts, description, format, global_batch, input, loss, name, nodes, "
+            "optimizer, target; did you mean 'cuts'?");
   EXPECT_EQ(with("[6]", "[]"), "%FILE%: 'input' must list at least one size");
   EXPECT_EQ(with("[6]", "[0]"), "%FILE%: 'input' sizes must be from 1 to 1000000, found 0");
   EXPECT_EQ(with("[6]", "6"), "%FILE%: 'input' must be a list of whole numbers, found 6");
   EXPECT_EQ(with(R"("global_batch": 4)", R"("global_batch": 0)"),
             "%FILE%: 'classes' and 'global_batch' must be positive");
-  EXPECT_EQ(with(R"({"classes": 3})", R"({"classes": 3, "kind": 1})"), "%FILE%: target: unknown key 'kind'");
+  EXPECT_EQ(with(R"({"classes": 3})", R"({"classes": 3, "kind": 1})"), "%FILE%: target: unknown key 'kind'; known: classes");
   EXPECT_EQ(with(R"("cross_entropy")", R"("l1")"),
             "%FILE%: 'l1' is not a loss; known: mse_loss, cross_entropy, sum_loss");
   EXPECT_EQ(with(R"("kind": "sgd")", R"("kind": "sgdm")"),

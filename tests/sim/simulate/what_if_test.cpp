@@ -48,7 +48,7 @@ TEST(WhatIf, ScalingCostsIsScalingTheMachine) {
   for (const char* strategy : {"single", "model_parallel", "pipeline", "ddp,overlap=1"}) {
     const Case given("convnet,global_batch=64", strategy);
     Cluster other = given.cluster;
-    other.device.peak_f32 = other.device.peak_f32 * scale.flops;
+    other.device.peak(Arithmetic::f32) = other.device.peak(Arithmetic::f32) * scale.flops;
     other.device.memory_bandwidth = other.device.memory_bandwidth * scale.memory_bandwidth;
     other.device.launch = other.device.launch * scale.launch;
     other.levels[0].link.bandwidth = other.levels[0].link.bandwidth * scale.bandwidth;
