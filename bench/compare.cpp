@@ -56,7 +56,8 @@ void add_forecasts(const Job& job, const sim::Profile& own, const sim::Profile& 
   for (const sim::CostModelKind& kind : sim::cost_model_table()) {
     const sim::Profile& profile = kind.for_other_shapes ? others : own;
     if (kind.needs_profile && profile.ops() == 0) continue;
-    const sim::Forecast forecast = sim::forecast(job.program, job.cluster, kind.name, &profile);
+    const sim::Forecast forecast =
+        sim::forecast(job.program, job.cluster, *sim::make_cost_model(kind.name, job.cluster, &profile));
     round.add_forecast(std::string(kind.name), forecast);
     if (measured.count > 0) {
       const sim::Timeline predicted = sim::simulate(job.program, forecast.costs, job.cluster);
@@ -106,11 +107,12 @@ class OtherShapes {
   std::set<std::int64_t> sizes_;  // of transfers
 };
 
-/// Steps of a visit to a job, and to its ops: as many for everything of a model, for a step's time depends on how many
-/// went before. By the data sheet: so they don't depend on what else is compared.
-std::uint32_t steps_of(const sim::Model& model, std::uint32_t least) {
-  const sim::Job single = sim::make_job(model, "single", sim::load_cluster("cpu_local", 1, 1));
-  return backend::steps_for(sim::forecast(single.program, single.cluster, "analytic").step.step_s, least);
+/// Steps of a visit to a job, and to its ops: as many for everything of a model on a device, for a step's time depends on how
+/// many went before. By the data sheet: so they don't depend on what else is compared.
+std::uint32_t steps_of(const Job& job, std::uint32_t least) {
+  const sim::Job single = sim::make_job(job.model, "single", job.cluster);
+  const std::unique_ptr<sim::CostModel> sheet = sim::make_cost_model("analytic", single.cluster);
+  return backend::steps_for(sim::forecast(single.program, single.cluster, *sheet).step.step_s, least);
 }
 
 /// The tasks of the jobs, and after them those of the models to fit on, which are nobody's own.
@@ -141,7 +143,7 @@ class Rounds {
         worlds_(worlds),
         calibrator_(tasks_of(options, jobs), worlds.by_label(), options.visits),
         other_shapes_(jobs) {
-    for (const Job& job : jobs) steps_.push_back(steps_of(job.model, options.steps));
+    for (const Job& job : jobs) steps_.push_back(steps_of(job, options.steps));
     if (goes_on) {
       kept_ = load_or_new(beside(options.json, ".profile"), kept_.device);
       kept_others_ = load_or_new(beside(options.json, ".fit_profile"), kept_.device);

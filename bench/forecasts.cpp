@@ -3,8 +3,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <thread>
+#include <utility>
 
 #include "sim/cluster/world.hpp"
+#include "sim/cost/profile.hpp"
+#include "sim/error.hpp"
 
 namespace bench {
 
@@ -16,6 +19,28 @@ std::vector<sim::Cluster> clusters_of(const Options& options, std::uint32_t rank
   for (const std::string& world : options.machine.worlds)
     clusters.push_back(sim::machine_cluster(world, options.machine.device, options.machine.network, ranks, cores));
   return clusters;
+}
+
+// A rank's place doesn't depend on how many there are.
+sim::Cluster Priced::of(std::uint32_t ranks) const {
+  sim::Cluster own = cluster;
+  sim::check_internal(ranks <= own.place.size(), "{} ranks on a cluster loaded for {}", ranks, own.place.size());
+  own.place.resize(ranks);
+  return own;
+}
+
+std::vector<Priced> priced_clusters(const Options& options, std::uint32_t most_ranks) {
+  std::optional<sim::Profile> profile;
+  if (!options.profile.empty()) profile = sim::load_profile(options.profile);
+  std::vector<Priced> list;
+  for (sim::Cluster& cluster : clusters_of(options, most_ranks)) {
+    cluster.one_launch = options.machine.graph;
+    Priced& priced = list.emplace_back();
+    for (const std::string& name : options.cost_models)
+      priced.cost_models[name] = sim::make_cost_model(name, cluster, profile ? &*profile : nullptr);
+    priced.cluster = std::move(cluster);
+  }
+  return list;
 }
 
 std::optional<sim::TrackRecord> track_record() {

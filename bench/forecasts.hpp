@@ -1,21 +1,39 @@
 // What commands that forecast without running share.
 //
-//   for (const sim::Cluster& cluster : clusters_of(options, strategy.ranks()))
-//     fmt::print("{}\n", cluster.name);
+//   for (const Priced& priced : priced_clusters(options, /*most_ranks=*/8)) {
+//     const sim::Cluster cluster = priced.of(program.ranks());
+//     sim::forecast(program, cluster, *priced.cost_models.at("analytic")).step;
+//   }
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "bench/commands.hpp"
 #include "sim/cluster/cluster.hpp"
+#include "sim/cost/cost_model.hpp"
 #include "sim/report/track_record.hpp"
 
 namespace bench {
 
 /// The clusters to forecast for: the named one, or this machine in each of its worlds.
 std::vector<sim::Cluster> clusters_of(const Options& options, std::uint32_t ranks);
+
+/// A cluster with the cost models for it: read and made once for all strategies.
+struct Priced {
+  sim::Cluster cluster;                                                // with places for the most ranks
+  std::map<std::string, std::unique_ptr<sim::CostModel>> cost_models;  // by name
+
+  /// The cluster as so many ranks use it.
+  [[nodiscard]] sim::Cluster of(std::uint32_t ranks) const;
+};
+/// The clusters to forecast for, by the options' cost models and profile.
+std::vector<Priced> priced_clusters(const Options& options, std::uint32_t most_ranks);
+
 /// Of this source tree; PARAGAUGE_TRACK_RECORD in the environment overrides it. Nothing where there is none.
 std::optional<sim::TrackRecord> track_record();
 

@@ -14,6 +14,7 @@
 
 #include "bench/commands.hpp"
 #include "sim/cluster/world.hpp"
+#include "sim/error.hpp"
 
 namespace bench {
 
@@ -50,13 +51,13 @@ inline int run_benchmarks(char* program, std::vector<std::string> arguments) {
   return 0;
 }
 
-/// What main returns: an error is a line with the program's name, and status 2.
+/// What main returns: an error is a line with the program's name, and its exit status.
 inline int main_of_suite(const char* name, int (*run)(int argc, char** argv), int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}: {}\n", name, error.what());
-    return 2;
+    return sim::exit_status(error);
   }
 }
 

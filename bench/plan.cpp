@@ -2,10 +2,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 
 #include "bench/commands.hpp"
 #include "bench/forecasts.hpp"
-#include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/plan/method.hpp"
@@ -35,15 +35,15 @@ std::uint32_t devices_of(const Options& options) {
   return options.plan_devices != 0 ? options.plan_devices : most;
 }
 
-Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, sim::Cluster cluster, const Options& options,
-                 const sim::Profile* profile) {
+Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, const Priced& priced, const Options& options) {
+  sim::Cluster cluster = priced.of(strategy.ranks());
   if (options.memory_GiB > 0) {
     cluster.device.memory_capacity = sim::bytes(options.memory_GiB * 1073741824);
     cluster.host.reset();  // each device has memory of its own
   }
   const sim::Program program = sim::lower(model, strategy);
   const std::string& cost_model = options.cost_models.at(0);
-  const sim::Forecast f = sim::forecast(program, cluster, cost_model, profile);
+  const sim::Forecast f = sim::forecast(program, cluster, *priced.cost_models.at(cost_model));
   Choice choice;
   sim::Result one;
   sim::Cell& cell = one.cell(program, options.cluster.empty() ? cluster.world : cluster.name);
@@ -72,14 +72,14 @@ struct Found {
 
 /// What the method proposes, for each world.
 Found find(const Options& options, const sim::Model& model, std::uint32_t devices) {
-  std::optional<sim::Profile> profile;
-  if (!options.profile.empty()) profile = sim::load_profile(options.profile);
   const sim::Method& method = sim::method_table().at(options.method);
   Found found;
-  for (std::size_t world = 0; world < clusters_of(options, devices).size(); ++world) {
-    const auto forecast = [&](const sim::Strategy& strategy) {
-      const sim::Cluster cluster = clusters_of(options, strategy.ranks()).at(world);
-      return choice_of(model, strategy, cluster, options, profile ? &*profile : nullptr);
+  for (const Priced& priced : priced_clusters(options, devices)) {
+    std::map<std::string, Choice> known;  // by strategy: most methods have looked at what they propose
+    const auto forecast = [&](const sim::Strategy& strategy) -> const Choice& {
+      const auto [entry, is_new] = known.try_emplace(strategy.text());
+      if (is_new) entry->second = choice_of(model, strategy, priced, options);
+      return entry->second;
     };
     const auto estimate = [&](const sim::Strategy& strategy) { return estimate_of(forecast(strategy)); };
     const sim::Proposal proposal = method.propose({model, devices, estimate});

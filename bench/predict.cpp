@@ -6,10 +6,10 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "bench/commands.hpp"
 #include "bench/forecasts.hpp"
-#include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/program/capture.hpp"
@@ -42,70 +42,124 @@ std::string limits_of(const std::string& cell, const sim::Program& program, cons
   return text;
 }
 
+struct Asked {
+  sim::Model model;
+  std::string text;                         // of the strategy
+  std::optional<sim::Strategy> strategy;    // where the model can be played by it
+  std::optional<sim::ConfigError> refusal;  // else why not
+};
+
+/// Every model × strategy once: "ddp" is "ddp,dp=2".
+std::vector<Asked> asked_of(const Options& options) {
+  std::vector<Asked> all;
+  std::set<std::string> seen;
+  for (const std::string& model_text : options.subject.models) {
+    const sim::Model model = sim::load_model(model_text);
+    for (const std::string& text : options.subject.strategies) {
+      Asked asked{.model = model, .text = text, .strategy = {}, .refusal = {}};
+      try {
+        const sim::Strategy strategy = sim::parse_strategy(text, model);
+        if (options.machine.ranks != 0 && options.machine.ranks != strategy.ranks())
+          throw sim::ConfigError("strategy '{}' has {} ranks, which must be ranks={}", text, strategy.ranks(),
+                                 options.machine.ranks);
+        asked.text = strategy.text();
+        asked.strategy = strategy;
+      } catch (const sim::ConfigError& error) {
+        asked.refusal = error;
+      }
+      if (seen.insert(model.text() + ' ' + asked.text).second) all.push_back(std::move(asked));
+    }
+  }
+  return all;
+}
+
+struct Predictions {
+  sim::Result result;
+  std::map<std::size_t, std::vector<std::string>> limits;  // by cell
+  std::vector<std::string> epochs;
+};
+
+/// ConfigError where the strategy can't be played there, or its costs can't be known.
+void predict_cell(const Asked& asked, const Priced& priced, const Options& options, Predictions& all) {
+  if (asked.refusal) throw sim::ConfigError(*asked.refusal);
+  const sim::Scale scale = sim::parse_scale(options.scale);
+  const sim::Program program = sim::lower(asked.model, *asked.strategy);
+  const std::int64_t steps = options.epoch / asked.model.global_batch, rest = options.epoch % asked.model.global_batch;
+  std::optional<sim::Program> last_program;  // an epoch's smaller last step
+  if (rest > 0) {
+    sim::Model last = asked.model;
+    last.global_batch = rest;
+    last_program = sim::lower(last, sim::parse_strategy(asked.text, last));
+  }
+  const sim::Cluster cluster = priced.of(program.ranks());
+  if (options.machine.graph) sim::check_capture(program, cluster.world, cluster.device.asynchronous);
+  sim::Round round;
+  std::vector<double> workspace_bytes;  // of the cost model that knows
+  std::vector<std::string> limits, epochs;
+  for (const std::string& name : options.cost_models) {
+    const sim::CostModel& cost_model = *priced.cost_models.at(name);
+    const sim::Forecast f = sim::forecast(program, cluster, cost_model, scale);
+    round.add_forecast(name, f);
+    if (sim::cost_model_table().at(name).needs_profile) workspace_bytes = f.costs.workspace_bytes;
+    const std::string cell = sim::printable(fmt::format("{} on {} ({})", asked.text, cluster.world, name));
+    limits.push_back(limits_of(cell, program, cluster, f));
+    if (options.epoch == 0) continue;
+    double epoch_s = static_cast<double>(steps) * f.step.step_s;
+    if (last_program) epoch_s += sim::forecast(*last_program, cluster, cost_model, scale).step.step_s;
+    epochs.push_back(fmt::format("  {}: {:.4g} s, {} steps{}", cell, epoch_s, steps + (rest > 0),
+                                 rest > 0 ? fmt::format(", the last with {} samples", rest) : ""));
+  }
+  sim::Cell& found = all.result.cell(program, options.cluster.empty() ? cluster.world : cluster.name);
+  if (options.machine.graph) found.settings = "graph";
+  sim::place(found, program, cluster, workspace_bytes);
+  found.rounds.push_back(round);
+  all.limits[static_cast<std::size_t>(&found - all.result.cells.data())] = limits;
+  all.epochs.insert(all.epochs.end(), epochs.begin(), epochs.end());
+}
+
+/// One that can't be forecast is a row that says why; where all are, the first reason is the command's.
+Predictions predict_all(const std::vector<Asked>& asked, const Options& options) {
+  Predictions all;
+  all.result.kind = "predict";
+  all.result.sessions.push_back({.context = {{"command", "predict"},
+                                             {"profile", options.profile},
+                                             {"cluster", options.cluster},
+                                             {"graph", options.machine.graph},
+                                             {"scale", options.scale}}});
+  std::uint32_t most_ranks = 1;
+  for (const Asked& one : asked)
+    if (one.strategy) most_ranks = std::max(most_ranks, one.strategy->ranks());
+  const std::vector<Priced> clusters = priced_clusters(options, most_ranks);
+  std::optional<sim::ConfigError> first;
+  for (const Asked& one : asked)
+    for (const Priced& priced : clusters) {
+      try {
+        predict_cell(one, priced, options, all);
+      } catch (const sim::ConfigError& error) {
+        if (!first) first = error;
+        const std::string where = options.cluster.empty() ? priced.cluster.world : priced.cluster.name;
+        all.result.cell(one.model.text(), one.text, where).skipped = error.what();
+      }
+    }
+  const bool is_any_left =
+      std::ranges::any_of(all.result.cells, [](const sim::Cell& cell) { return cell.skipped.empty(); });
+  if (first && !is_any_left) throw sim::ConfigError(*first);
+  return all;
+}
+
 }  // namespace
 
 int predict(const Options& options) {
   if (!options.json.empty()) sim::check_replaceable(options.json, "predict");
-  std::optional<sim::Profile> profile;
-  if (!options.profile.empty()) profile = sim::load_profile(options.profile);
-  const sim::Scale scale = sim::parse_scale(options.scale);
-  sim::Result result;
-  result.kind = "predict";
-  result.sessions.push_back({.context = {{"command", "predict"},
-                                         {"profile", options.profile},
-                                         {"cluster", options.cluster},
-                                         {"graph", options.machine.graph},
-                                         {"scale", options.scale}}});
-  std::map<std::size_t, std::vector<std::string>> limits;  // by cell
-  std::vector<std::string> epochs;
-  std::set<std::string> seen;  // "ddp" is "ddp,dp=2"
-  for (const std::string& model_text : options.subject.models) {
-    const sim::Model model = sim::load_model(model_text);
-    for (const std::string& strategy_text : options.subject.strategies) {
-      const sim::Strategy strategy = sim::parse_strategy(strategy_text, model);
-      if (options.machine.ranks != 0 && options.machine.ranks != strategy.ranks())
-        throw sim::ConfigError("strategy '{}' has {} ranks, which must be ranks={}", strategy_text, strategy.ranks(),
-                               options.machine.ranks);
-      if (!seen.insert(model.text() + ' ' + strategy.text()).second) continue;
-      const sim::Program program = sim::lower(model, strategy);
-      if (options.print_program) {
-        fmt::print("{}", sim::printable(sim::to_text(program)));
-        continue;
-      }
-      const std::int64_t steps = options.epoch / model.global_batch, rest = options.epoch % model.global_batch;
-      std::optional<sim::Program> last_program;  // an epoch's smaller last step
-      if (rest > 0) {
-        sim::Model last = model;
-        last.global_batch = rest;
-        last_program = sim::lower(last, sim::parse_strategy(strategy_text, last));
-      }
-      for (sim::Cluster& cluster : clusters_of(options, strategy.ranks())) {
-        if (options.machine.graph) sim::check_capture(program, cluster.world, cluster.device.asynchronous);
-        cluster.one_launch = options.machine.graph;
-        sim::Round round;
-        std::vector<double> workspace_bytes;  // of the cost model that knows
-        sim::Cell& found = result.cell(program, options.cluster.empty() ? cluster.world : cluster.name);
-        if (options.machine.graph) found.settings = "graph";
-        std::vector<std::string>& limits_of_cell = limits[static_cast<std::size_t>(&found - result.cells.data())];
-        for (const std::string& name : options.cost_models) {
-          const sim::Profile* measured = profile ? &*profile : nullptr;
-          const sim::Forecast f = sim::forecast(program, cluster, name, measured, scale);
-          round.add_forecast(name, f);
-          if (sim::cost_model_table().at(name).needs_profile) workspace_bytes = f.costs.workspace_bytes;
-          const std::string cell = sim::printable(fmt::format("{} on {} ({})", strategy.text(), cluster.world, name));
-          limits_of_cell.push_back(limits_of(cell, program, cluster, f));
-          if (options.epoch == 0) continue;
-          double epoch_s = static_cast<double>(steps) * f.step.step_s;
-          if (last_program) epoch_s += sim::forecast(*last_program, cluster, name, measured, scale).step.step_s;
-          epochs.push_back(fmt::format("  {}: {:.4g} s, {} steps{}", cell, epoch_s, steps + (rest > 0),
-                                       rest > 0 ? fmt::format(", the last with {} samples", rest) : ""));
-        }
-        sim::place(found, program, cluster, workspace_bytes);
-        found.rounds.push_back(round);
-      }
+  const std::vector<Asked> asked = asked_of(options);
+  if (options.print_program) {
+    for (const Asked& one : asked) {
+      if (one.refusal) throw sim::ConfigError(*one.refusal);
+      fmt::print("{}", sim::printable(sim::to_text(sim::lower(one.model, *one.strategy))));
     }
+    return 0;
   }
-  if (options.print_program) return 0;
+  auto [result, limits, epochs] = predict_all(asked, options);
   const std::optional<sim::TrackRecord> record = track_record();
   const sim::Report report = sim::make_report(result, record ? &*record : nullptr);
   const sim::Answer answer = sim::answer_of(result, record ? &*record : nullptr);

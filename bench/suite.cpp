@@ -68,8 +68,9 @@ void predicted(benchmark::State& state, const Case& what, const std::string& dev
                const std::optional<sim::Profile>& profile) {
   const std::uint32_t ranks = what.strategy.ranks();
   const sim::Cluster cluster = sim::machine_cluster(world, device, "", ranks, ranks);
-  const sim::StepTime step = profile ? sim::forecast(what.program, cluster, "profiled", &*profile).step
-                                     : sim::forecast(what.program, cluster, "analytic").step;
+  const std::unique_ptr<sim::CostModel> model =
+      profile ? sim::make_cost_model("profiled", cluster, &*profile) : sim::make_cost_model("analytic", cluster);
+  const sim::StepTime step = sim::forecast(what.program, cluster, *model).step;
   for ([[maybe_unused]] auto _ : state) state.SetIterationTime(step.step_s);
   count(state, what.program, step, cluster.link().transport);
 }
@@ -85,7 +86,7 @@ void count_rate(benchmark::State& state) {
 /// How fast the simulator is: instructions per second on one core, nothing shared.
 void simulator(benchmark::State& state, const Case& what) {
   const sim::Cluster cluster = sim::load_cluster("cpu_local", what.strategy.ranks(), what.strategy.ranks());
-  const sim::Costs costs = sim::forecast(what.program, cluster, "analytic").costs;
+  const sim::Costs costs = sim::costs_of(what.program, *sim::make_cost_model("analytic", cluster), cluster);
   sim::StepTime step;
   for ([[maybe_unused]] auto _ : state) step = sim::step_time(sim::simulate(what.program, costs, cluster));
   count(state, what.program, step);

@@ -26,7 +26,8 @@ int trace(const Options& options) {
   }
   const sim::Timeline measured =
       worlds.at(job.world).run({.program = job.program, .warmup_steps = 2, .steps = 1}).steps[0].timeline;
-  const sim::Forecast forecast = sim::forecast(job.program, job.cluster, "profiled", &profile);
+  const sim::Forecast forecast =
+      sim::forecast(job.program, job.cluster, *sim::make_cost_model("profiled", job.cluster, &profile));
   const sim::Timeline predicted = sim::simulate(job.program, forecast.costs, job.cluster);
   sim::write_text_file(options.output,
                        sim::chrome_trace(job.program, {{"predicted", &predicted}, {"measured", &measured}}));

@@ -54,7 +54,7 @@ std::string ranks_busy(std::uint32_t ranks) { return fmt::format("{} rank{} busy
 
 /// By role, of the data sheet: what its list takes alone.
 std::vector<double> seconds_of_roles(const Job& job) {
-  const std::unique_ptr<CostModel> sheet = cost_model_table().at("analytic").make(job.cluster, nullptr);
+  const std::unique_ptr<CostModel> sheet = make_cost_model("analytic", job.cluster);
   std::vector<double> seconds;
   for (const Role& role : job.program.roles) {
     double& of_role = seconds.emplace_back(0);

@@ -17,6 +17,10 @@ const Table<CostModelKind>& cost_model_table() {
   return table;
 }
 
+std::unique_ptr<CostModel> make_cost_model(std::string_view name, const Cluster& cluster, const Profile* profile) {
+  return cost_model_table().at(name).make(cluster, profile);
+}
+
 namespace {
 
 /// Empty where all are in one group of the innermost level.

@@ -1,7 +1,7 @@
 // What an instruction asks for, in seconds and bytes, as if alone. The simulator turns this into time by who is active
 // together.
 //
-//   std::unique_ptr<CostModel> model = cost_model_table().at("profiled").make(cluster, &profile);
+//   std::unique_ptr<CostModel> model = make_cost_model("profiled", cluster, &profile);
 //   Costs costs = costs_of(program, *model, cluster);  // once per program: every Work once, every transfer size once
 //   Timeline timeline = simulate(program, costs, cluster);
 #pragma once
@@ -110,6 +110,10 @@ struct CostModelKind {
   std::unique_ptr<CostModel> (*make)(const Cluster&, const Profile*);
 };
 const Table<CostModelKind>& cost_model_table();
+/// For every program on the cluster: what a model knows of a profile takes longer to find out than a forecast. `name`: a row of
+/// the table; ConfigError when it needs a profile and there is none.
+std::unique_ptr<CostModel> make_cost_model(std::string_view name, const Cluster& cluster,
+                                           const Profile* profile = nullptr);
 // Its rows.
 CostModelKind analytic_cost_model();
 CostModelKind fitted_cost_model();

@@ -82,11 +82,9 @@ std::string describe_knowledge(const Forecast& forecast) {
   return text;
 }
 
-Forecast forecast(const Program& program, const Cluster& cluster, std::string_view cost_model, const Profile* profile,
-                  const Scale& scale) {
-  const std::unique_ptr<CostModel> model = cost_model_table().at(cost_model).make(cluster, profile);
+Forecast forecast(const Program& program, const Cluster& cluster, const CostModel& cost_model, const Scale& scale) {
   const auto of_list = [&](const Program& list) {
-    Forecast result{.costs = costs_of(list, *model, cluster), .step = {}};
+    Forecast result{.costs = costs_of(list, cost_model, cluster), .step = {}};
     if (!scale.is_identity()) result.costs = scaled(result.costs, list, cluster, scale);
     result.step = expected_step(list, result.costs, cluster);
     return result;

@@ -1,6 +1,6 @@
 // A forecast: what a program's step takes on a cluster, by a cost model.
 //
-//   const Forecast f = forecast(program, cluster, "profiled", &profile);
+//   const Forecast f = forecast(program, cluster, *make_cost_model("profiled", cluster, &profile));
 //   fmt::print("{} s\n", f.step.step_s);
 //   Timeline timeline = simulate(program, f.costs, cluster);        // one step without jitter, to look at
 //
@@ -18,7 +18,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "sim/cluster/cluster.hpp"
@@ -44,10 +43,8 @@ struct Forecast {
   std::vector<NewKind> new_kinds;  // the largest share first
 };
 
-/// `cost_model`: a row of cost_model_table(); ConfigError when it needs a profile and there is none, or when it can't
-/// know a cost. `scale`: on a machine that much faster.
-Forecast forecast(const Program& program, const Cluster& cluster, std::string_view cost_model,
-                  const Profile* profile = nullptr, const Scale& scale = {});
+/// `cost_model`: made for this cluster. ConfigError when it can't know a cost. `scale`: on a machine that much faster.
+Forecast forecast(const Program& program, const Cluster& cluster, const CostModel& cost_model, const Scale& scale = {});
 
 /// "by what the profile leaves open from 0.21 to 1.3 ms; 23 % of its compute is of kinds that the profile has never
 /// seen: adam.update, f32, rank 1 (14 %), …". Empty where the cost model says nothing of that.

@@ -82,7 +82,8 @@ TEST(CalibrationSamples, GiveBackTheCostsThatTheyWereSimulatedWith) {
     const Profile profile = profile_of({job}, 0, {1, 1});
     const Costs known = costs_of(job.program, Known(job.cluster), job.cluster);
     const double step_s = simulate(job.program, known, job.cluster).step_s;
-    EXPECT_NEAR(forecast(job.program, job.cluster, "profiled", &profile).step.step_s, step_s, 1e-2 * step_s)
+    EXPECT_NEAR(forecast(job.program, job.cluster, *make_cost_model("profiled", job.cluster, &profile)).step.step_s,
+                step_s, 1e-2 * step_s)
         << strategy;
   }
 }

@@ -172,7 +172,7 @@ TEST(Fitted, TinyCopiesBeyondNoisyOnesTakeMicroseconds) {
     for (const char* strategy : {"single", "ddp,dp=2"}) {
       const Program program = lower(model, parse_strategy(strategy, model));
       const Cluster cluster = load_cluster(std::string("cpu_") + world, std::string(strategy) == "single" ? 1 : 2, 2);
-      const Forecast f = forecast(program, cluster, "fitted", &profile);
+      const Forecast f = forecast(program, cluster, *make_cost_model("fitted", cluster, &profile));
       EXPECT_LT(f.step.step_s, 1e-3) << world << " " << strategy;
       EXPECT_LT(f.low_s, 0.5 * f.step.step_s) << world << " " << strategy;
       EXPECT_LT(f.high_s, 1e-2) << world << " " << strategy;
@@ -283,8 +283,8 @@ LeftOutOf left_out(const std::string& name, const std::vector<std::string>& mode
       const Model network = load_model(text);
       const Program program = lower(network, parse_strategy("single", network));
       if (std::ranges::none_of(program.works, is_left_out)) continue;
-      const double step_s = forecast(program, cluster, "profiled", &profile).step.step_s;
-      const Forecast predicted = forecast(program, cluster, "fitted", &rest);
+      const double step_s = forecast(program, cluster, *make_cost_model("profiled", cluster, &profile)).step.step_s;
+      const Forecast predicted = forecast(program, cluster, *make_cost_model("fitted", cluster, &rest));
       result.steps.add(predicted.low_s <= step_s && step_s <= predicted.high_s);
       result.widths.push_back(std::log(predicted.high_s / predicted.low_s));
     }

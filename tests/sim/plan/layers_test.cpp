@@ -16,7 +16,8 @@ std::function<PlanEstimate(const Strategy&)> forecast_on(const Model& model, dou
   return [&model, link_GBps](const Strategy& strategy) {
     Cluster cluster = plain_cluster(strategy.ranks());
     cluster.levels[0].link.bandwidth = gigabytes_per_second(link_GBps);
-    return PlanEstimate{.step_s = forecast(lower(model, strategy), cluster, "analytic").step.step_s};
+    return PlanEstimate{
+        .step_s = forecast(lower(model, strategy), cluster, *make_cost_model("analytic", cluster)).step.step_s};
   };
 }
 

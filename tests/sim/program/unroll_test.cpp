@@ -94,7 +94,7 @@ TEST(Unroll, AStepIsThePeriod) {
   for (const auto& [first, second] : {std::pair(40'000'000, 1'000'000), {1'000'000, 40'000'000}}) {
     const Program program = delayed(first, second);
     validate(program);
-    const Forecast f = forecast(program, cluster, "analytic");
+    const Forecast f = forecast(program, cluster, *make_cost_model("analytic", cluster));
     const double first_s = f.costs.work_s[0], second_s = f.costs.work_s[1];
     const TransferCost& sum = f.costs.transfers.at(0);
     const double sum_s = sum.latency_s + sum.wire_s, expected_s = std::max(first_s, sum_s) + 2 * second_s;
@@ -102,7 +102,8 @@ TEST(Unroll, AStepIsThePeriod) {
     EXPECT_NEAR(f.step.exposed_communication_s, std::max(sum_s - first_s, 0.0), 1e-3 * expected_s);
     Program two_steps = program;  // a body may be several
     two_steps.steps = 2;
-    EXPECT_NEAR(forecast(two_steps, cluster, "analytic").step.step_s, f.step.step_s / 2, 1e-9 * expected_s);
+    EXPECT_NEAR(forecast(two_steps, cluster, *make_cost_model("analytic", cluster)).step.step_s, f.step.step_s / 2,
+                1e-9 * expected_s);
   }
 }
 

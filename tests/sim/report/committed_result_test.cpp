@@ -283,7 +283,8 @@ TEST(CommittedResults, ForecastAnewTheyHold) {
       const Cluster cluster = load_cluster("cpu_" + cell.world, program.ranks(), 2);
       std::vector<StepTime> steps;
       for (const Round& round : cell.rounds) steps.push_back(round.measured.mean);
-      const double error = std::log(forecast(program, cluster, cost_model, &profile).step.step_s / mean(steps).step_s);
+      const double error = std::log(
+          forecast(program, cluster, *make_cost_model(cost_model, cluster, &profile)).step.step_s / mean(steps).step_s);
       errors.push_back(std::abs(error));
       bias += error;
     }

@@ -34,14 +34,16 @@ struct Known {
 // Ranks wait for each other's hiccups: a timeline without any is shorter than the mean of steps that have them.
 TEST(Forecast, IsTheMeanOverStepsWithJitter) {
   const Known known;
-  const Forecast f = forecast(known.program, known.cluster, "profiled", &known.profile);
+  const Forecast f =
+      forecast(known.program, known.cluster, *make_cost_model("profiled", known.cluster, &known.profile));
   EXPECT_EQ(f.step, expected_step(known.program, f.costs, known.cluster));
   EXPECT_GT(f.step.step_s, 1.02 * simulate(known.program, f.costs, known.cluster).step_s);
 }
 
 TEST(Forecast, NoveltyIsOfTheComputeByTime) {
   const Known known;
-  EXPECT_EQ(forecast(known.program, known.cluster, "profiled", &known.profile).novelty, 0);
+  EXPECT_EQ(forecast(known.program, known.cluster, *make_cost_model("profiled", known.cluster, &known.profile)).novelty,
+            0);
   Profile other("cpu");  // a batch four times as large
   const Model model = load_model("toy_mlp,global_batch=64");
   for (const Work& work : lower(model, parse_strategy("ddp,dp=2", model)).works)
@@ -49,7 +51,7 @@ TEST(Forecast, NoveltyIsOfTheComputeByTime) {
   for (const std::int64_t bytes : {1 << 10, 1 << 20})
     for (const char* kind : {"all_reduce", "broadcast"}) other.add_link({"gloo", kind, 2}, bytes, std::vector{2e-3});
   other.add_launch(std::vector{1e-6});
-  const Forecast f = forecast(known.program, known.cluster, "fitted", &other);
+  const Forecast f = forecast(known.program, known.cluster, *make_cost_model("fitted", known.cluster, &other));
   double novel_s = 0, all_s = 0;
   for (const Role& role : known.program.roles)
     for (const std::uint32_t work : role.work) {
@@ -71,7 +73,7 @@ TEST(Forecast, IntervalIsOfKinds) {
   for (const char* key : {"relu.forward f32[21,10] inplace=0", "linear.forward f32[20,11] bias=1 out_features=10"})
     profile.add_op("gloo", key, 1, std::vector{1e-3, 1e-3});
   profile.add_launch(std::vector{1e-6});
-  const Forecast f = forecast(program, cluster, "fitted", &profile);
+  const Forecast f = forecast(program, cluster, *make_cost_model("fitted", cluster, &profile));
   std::map<std::string, std::array<double, 3>> kinds;  // seconds, of them at the ends of the interval
   double all_s = 0, of_new_s = 0;
   for (const std::uint32_t work : program.roles[0].work) {
@@ -102,23 +104,25 @@ TEST(Forecast, IntervalIsOfKinds) {
       1e3 * f.low_s, 1e3 * f.high_s, 100 * share, f.new_kinds.at(0).kind)))
       << text;
   const Known known;
-  const Forecast profiled = forecast(known.program, known.cluster, "profiled", &known.profile);
+  const Forecast profiled =
+      forecast(known.program, known.cluster, *make_cost_model("profiled", known.cluster, &known.profile));
   EXPECT_EQ(profiled.low_s, profiled.step.step_s);
   EXPECT_EQ(describe_knowledge(profiled), "");
 }
 
 TEST(Forecast, OfAnotherMachine) {
   const Known known;
-  const double step_s = forecast(known.program, known.cluster, "analytic").step.step_s;
+  const double step_s = forecast(known.program, known.cluster, *make_cost_model("analytic", known.cluster)).step.step_s;
   const Scale faster = parse_scale("flops=2,memory_bandwidth=2,bandwidth=2,latency=0.5,launch=0.5");
-  EXPECT_NEAR(forecast(known.program, known.cluster, "analytic", nullptr, faster).step.step_s, step_s / 2, 1e-12);
+  EXPECT_NEAR(forecast(known.program, known.cluster, *make_cost_model("analytic", known.cluster), faster).step.step_s,
+              step_s / 2, 1e-12);
 }
 
 TEST(Forecast, SaysWhatIsMissing) {
   const Known known;
-  EXPECT_EQ(message_of([&] { forecast(known.program, known.cluster, "profiled"); }),
+  EXPECT_EQ(message_of([&] { forecast(known.program, known.cluster, *make_cost_model("profiled", known.cluster)); }),
             "cost model 'profiled' needs a profile; 'paragauge calibrate' writes one");
-  EXPECT_EQ(message_of([&] { forecast(known.program, known.cluster, "guessed"); }),
+  EXPECT_EQ(message_of([&] { forecast(known.program, known.cluster, *make_cost_model("guessed", known.cluster)); }),
             "unknown cost model 'guessed'; known: analytic, fitted, profiled");
 }
 
