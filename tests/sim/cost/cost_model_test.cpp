@@ -155,9 +155,10 @@ TEST(Profiled, SaysWhatIsMissingAndHowToGetIt) {
             "the profile of device 'test_core' has no broadcast of 512 bytes among 3 ranks of world 'gloo'" + remedy);
   EXPECT_EQ(message_of([&] { (void)model->launch_s(); }),
             "the profile of device 'test_core' has no launch time" + remedy);
-  EXPECT_EQ(
-      message_of([&] { (void)model->transfer({.kind = InstructionKind::send, .bytes = 8, .spread = {1, 2}}); }),
-      "a profile holds the links inside a node; 'send' between nodes needs the cost model 'analytic'");
+  EXPECT_EQ(message_of([&] {
+              (void)model->transfer({.kind = InstructionKind::send, .bytes = 8, .spread = {1, 2}});
+            }),
+            "a profile holds the links inside a node; 'send' between nodes needs the cost model 'analytic'");
   EXPECT_EQ(message_of([&] { make("profiled", test_cluster("gloo", 2)); }),
             "cost model 'profiled' needs a profile; 'paragauge calibrate' writes one");
   EXPECT_EQ(message_of([&] { make("guessed", test_cluster("gloo", 2)); }),
