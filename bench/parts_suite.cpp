@@ -58,9 +58,14 @@ double bus_factor(const sim::TransferQuestion& question) {
     case sim::CollectiveKind::broadcast:
     case sim::CollectiveKind::reduce:
       return 1;
-    default:
+    case sim::CollectiveKind::all_gather:
+    case sim::CollectiveKind::reduce_scatter:
+    case sim::CollectiveKind::all_to_all:
+    case sim::CollectiveKind::scatter:
+    case sim::CollectiveKind::gather:
       return others;
   }
+  throw sim::InternalError("collective kind {}", static_cast<int>(question.collective));
 }
 
 void transfer(benchmark::State& state, const sim::CalibrationTask& task, backend::Session& session,

@@ -216,7 +216,10 @@ class GlooCommunicator final : public Communicator {
           return;
         }
         break;
-      default:
+      case sim::CollectiveKind::reduce_scatter:
+      case sim::CollectiveKind::all_to_all:
+      case sim::CollectiveKind::scatter:
+      case sim::CollectiveKind::gather:
         break;
     }
     exchange_parts(collective, reads, writes, group, posted);

@@ -133,9 +133,15 @@ class CpuCommunicator final : public LocalCommunicator<Transfer> {
         return all_reduce(posted);
       case sim::CollectiveKind::broadcast:
         return broadcast(posted);
-      default:
+      case sim::CollectiveKind::reduce:
+      case sim::CollectiveKind::all_gather:
+      case sim::CollectiveKind::reduce_scatter:
+      case sim::CollectiveKind::all_to_all:
+      case sim::CollectiveKind::scatter:
+      case sim::CollectiveKind::gather:
         return get(posted);
     }
+    throw sim::InternalError("collective kind {}", static_cast<int>(posted.kind));
   }
 
   bool is_ready(Posted& posted) {

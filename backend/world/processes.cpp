@@ -201,6 +201,7 @@ ProcessGroup Meeting::connect(const std::string& name, std::uint32_t me, std::ui
   const RealTime urgent(kCommunicationPriority, real_time);
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->devices = {device};
+  options->threads = 1;  // a group's collectives go one after the other, in the order posted, as the forecast has them
   return guarded([&] { return fmt::format("rank {} can't connect to the other ranks", rank); },
                  [&] {
                    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(

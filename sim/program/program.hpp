@@ -108,7 +108,7 @@ Work work_from_key(std::string_view key);
 struct Group {
   Group(std::string its_name, std::uint32_t axes_mask, const Mesh& mesh);
 
-  std::string name;                                 // "data", later "tensor", …
+  std::string name;                                 // of its axes, joined by +: "dp", "h0+h1"
   std::uint32_t axes = 0;                           // bit i: Mesh::axes[i]
   std::vector<std::vector<std::uint32_t>> members;  // rank lists, ascending: every rank is in one
 };

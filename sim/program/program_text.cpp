@@ -1,20 +1,26 @@
-// The text form of a Program. One line per item, in this order:
+// The text form of a Program. One line per item, in this order; two blanks or more begin a remark here, not in a Program:
 //
 //   paragauge-program-2
-//   model resnet18,global_batch=8
-//   strategy dp=2,pp=2,microbatches=2
-//   mesh dp=2 pp=2                                                           axes, outermost first; dp=3/to_last: Rest
-//   partition global_batch=8 microbatches=2 rows=S0,R broadcast_buffers      rows: a placement for each axis
-//   group data dp                                                            axes, joined by +
-//   work conv2d.forward f32[4,3,32,32] bias=1 kernel_size=5 …                as in a Profile; referred to as w0, w1, …
+//   model toy_mlp,global_batch=8
+//   strategy pipeline,pp=2,schedule=gpipe,microbatches=2
+//   mesh dp=1 pp=2                                               axes, outermost first; dp=3/to_last: Rest
+//   partition global_batch=8 microbatches=2 rows=R,R             rows: a placement for each axis; broadcast_buffers
+//   group pp pp                                                  a name, and its axes, joined by +
+//   work relu.forward f32[4,6] inplace=0                         as in a Profile; referred to as w0, w1, …
 //   role stage0 ranks=0
-//   tensor conv1.weight f32[6,3,5,5] weight persistent uniform=0,0.115        a tensor with a storage of its own
-//   tensor input f32[4,3,32,32] input persistent of=[8,3,32,32] on=S0,R model_input         a piece of a larger one
-//   view input#1 f32[4,3,32,32] input +49152                                 a tensor inside another one's storage
-//   0 compute w0 node=conv1 mb=0 : input#0 conv1.weight -> conv1#0 ; free …   reads, writes, freed storages (by owner)
-//   4 send t0 to=pp+1 tag=0 node=relu1 mb=0 : relu1#0                         opens ticket t0; to the next along pp
-//   5 wait t0 node=relu1                                                      closes it
+//   tensor input f32[8,6] input persistent of=[8,6] on=R,R model_input   a storage of its own; a piece of a larger one
+//   view input#1 f32[4,6] input +96                              a tensor inside another one's storage
+//   tensor relu1 f32[4,6] activation
+//   0 compute w0 node=relu1 mb=1 : input#1 -> relu1              reads -> writes
+//   1 send t0 to=pp+1 tag=0 node=relu1 mb=1 : relu1              opens ticket t0; to the next along pp
+//   2 wait t0 node=relu1 mb=1 : ; free relu1                     closes it; freed storages, by owner
+//   role stage1 ranks=1
+//   tensor relu1 f32[4,6] activation
+//   0 recv t0 from=pp-1 tag=0 node=relu1 mb=1 : -> relu1
+//   1 wait t0 node=relu1 mb=1 : ; free relu1
+//
 // and between the instructions of a role that has sections: `prologue`, `body steps=1` (training steps), `epilogue`.
+// Tests read this example (tests/sim/program/program_test.cpp).
 #include <algorithm>
 #include <charconv>
 #include <cmath>

@@ -8,7 +8,8 @@
 //   add_frees(draft);                                  // last: frees every storage after its last use
 //   program.roles.push_back(std::move(draft).finish());
 //
-// Each pass is one file, its header comment shows a before and after in text form. The order is lower's.
+// Each pass is one file, its header comment shows a before and after in text form. RoleBuilder calls add_parameter_copies
+// before the forward; the others come after the backward, in lower's order.
 #pragma once
 
 #include <functional>

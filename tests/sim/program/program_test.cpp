@@ -31,6 +31,27 @@ const std::vector<Golden> kGolden{
      "ddp,dp=2,first_bucket_MiB=0.0001,bucket_MiB=0.0002"},
 };
 
+/// The example that opens program_text.cpp, without its remarks.
+std::string example_of_the_text() {
+  const std::string source = read_text_file(testing::tests_folder() / ".." / "sim" / "program" / "program_text.cpp");
+  std::string example;
+  for (const std::string& line : lines_of(source)) {
+    constexpr std::string_view kBegin = "//   ";
+    if (!line.starts_with("//")) break;
+    if (!line.starts_with(kBegin)) continue;
+    const std::string text = line.substr(kBegin.size());
+    example += text.substr(0, text.find("  ")) + '\n';
+  }
+  return example;
+}
+
+TEST(ProgramText, ItsExampleIsAProgram) {
+  const Program program = program_from_text(example_of_the_text());
+  validate(program);
+  EXPECT_EQ(program.ranks(), 2U);
+  EXPECT_EQ(to_text(program), example_of_the_text());
+}
+
 // PARAGAUGE_UPDATE_GOLDEN=1 writes the files; read the difference before you commit it.
 TEST(ProgramGolden, ProgramsAreAsWritten) {
   for (const Golden& golden : kGolden) {

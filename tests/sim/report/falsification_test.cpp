@@ -119,15 +119,13 @@ TEST(Falsification, WrongLatency) {
   EXPECT_GT(Compared::error(cell, forecast), before + kBound);
 }
 
-// Every pipeline forecast by another schedule than the one that ran. By time they lie too close together (the ConvNet's
-// forecasts 2.7 % off instead of 2.6, ResNet-18's not at all apart). By memory 1f1b and the others never pass for each
-// other.
+// Every pipeline forecast by another schedule than the one that ran: by memory 1f1b and the others never pass for each other.
+// (By time they do: their makespans are the same.)
 TEST(Falsification, SwappedSchedule) {
   constexpr std::int64_t kLosses = 1024;  // bytes: a step's kept losses, which the allocator counts
   for (const char* name : {"convnet", "resnet18_64"}) {
     const Compared run(name);
-    double right = 0, swapped = 0;
-    int cells = 0, swaps = 0;
+    int cells = 0;
     for (const Cell& cell : run.result().cells) {
       if (cell.executor != kOurs || !cell.strategy.starts_with("pipeline") || cell.microbatches < 4) continue;
       const std::string schedule = SpecText(cell.strategy, "strategy").text("schedule").value();
@@ -137,27 +135,20 @@ TEST(Falsification, SwappedSchedule) {
             testing::replaced(cell.strategy, "schedule=" + schedule, fmt::format("schedule={}", kind.name)));
         std::int64_t peak = 0;
         for (const Role& role : forecast.program.roles) {
-          const auto staging = staging_of(forecast.program, role, forecast.cluster.levels[0].link.transport);
+          const auto staging = staging_of(forecast.program, role, forecast.cluster.link().transport);
           peak = std::max(peak, peak_memory(role, staging).peak_bytes);
         }
-        const double error = std::abs(Compared::error(cell, forecast));
+        const std::int64_t more = cell.memory.measured_peak_bytes.value() - peak;
         if (kind.name == schedule) {
-          right += error, ++cells;
-          EXPECT_LE(cell.memory.measured_peak_bytes.value() - peak, kLosses) << cell.strategy;
-          EXPECT_GE(cell.memory.measured_peak_bytes.value() - peak, 0) << cell.strategy;
-          continue;
-        }
-        swapped += error, ++swaps;
-        if ((kind.name == "1f1b") != (schedule == "1f1b")) {
-          EXPECT_GT(std::abs(cell.memory.measured_peak_bytes.value() - peak), kLosses)
-              << cell.strategy << " as " << kind.name;
+          ++cells;
+          EXPECT_LE(more, kLosses) << cell.strategy;
+          EXPECT_GE(more, 0) << cell.strategy;
+        } else if ((kind.name == "1f1b") != (schedule == "1f1b")) {
+          EXPECT_GT(std::abs(more), kLosses) << cell.strategy << " as " << kind.name;
         }
       }
     }
-    ASSERT_GT(cells, 0);
-    right /= cells, swapped /= swaps;
-    std::printf("%s: mean |error| %.2f %% by the right schedule, %.2f %% by another\n", name, 100 * right,
-                100 * swapped);
+    EXPECT_GT(cells, 0) << name;
   }
 }
 
