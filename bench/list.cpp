@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <ranges>
+#include <utility>
+
 #include "bench/commands.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/cost/collective/collective.hpp"
@@ -15,7 +18,7 @@ namespace bench {
 namespace {
 
 template <class Entries>
-void section(std::string_view title, const Entries& entries, auto describe) {
+void section(std::string_view title, Entries&& entries, auto describe) {
   fmt::print("{}\n", title);
   for (const auto& entry : entries) fmt::print("  {:<18} {}\n", entry.name, describe(entry));
 }
@@ -33,7 +36,11 @@ int list(const Options& /*options*/) {
   section("plan methods", sim::method_table(), [](const sim::Method& method) { return method.description; });
   section("cost models", sim::cost_model_table(), [](const sim::CostModelKind& kind) { return kind.equation; });
   section("collective algorithms", sim::collective_table(), [](const auto& kind) { return kind.equation; });
-  section("op kinds", sim::op_table(), [](const sim::OpKind& kind) { return kind.equation; });
+  for (const auto& [title, role] : {std::pair("layers", sim::OpRole::layer), std::pair("losses", sim::OpRole::loss),
+                                    std::pair("optimizers", sim::OpRole::optimizer)}) {
+    const auto is_one = [role = role](const sim::OpKind& kind) { return kind.role == role; };
+    section(title, sim::op_table() | std::views::filter(is_one), [](const sim::OpKind& kind) { return kind.equation; });
+  }
   fmt::print("devices            {}\n", fmt::join(sim::catalog_names("devices"), ", "));
   fmt::print("clusters           {}\n", fmt::join(sim::catalog_names("clusters"), ", "));
 #ifdef PARAGAUGE_BACKEND

@@ -28,6 +28,18 @@ std::optional<std::string> argument_of(const Json& value) {
   return value.get<std::string>().substr(1);
 }
 
+/// The op kind of this name and role; `what` names it in messages ("a loss").
+const OpKind& kind_of(const std::string& name, OpRole role, std::string_view what, const std::string& where) {
+  std::vector<std::string_view> names;
+  for (const OpKind& kind : op_table()) {
+    if (kind.role != role) continue;
+    if (kind.name == name) return kind;
+    names.push_back(kind.name);
+  }
+  throw ConfigError("{}: '{}' is not {}; known: {}{}", where, name, what, fmt::to_string(fmt::join(names, ", ")),
+                    did_you_mean(name, names));
+}
+
 /// Reads the nodes of a model file: expands blocks and repeats, resolves names.
 class NodeReader {
  public:
@@ -123,13 +135,9 @@ class NodeReader {
     if (scope.names.contains(local) || !taken_.insert(node.name).second)
       throw ConfigError("{}: the name '{}' is taken", json.where(), node.name);
     const std::string op = json.text("op"), place = fmt::format("{}: node '{}'", json.where(), node.name);
-    try {
-      node.kind = &op_table().at(op);
-    } catch (const ConfigError& error) {
-      throw ConfigError("{}: {}", place, error.what());
-    }
-    if (node.kind->role != OpRole::layer)
-      throw ConfigError("{}: op '{}' is not a layer; a loss is the model's key 'loss'", place, op);
+    if (const OpKind* other = op_table().find(op); other != nullptr && other->role == OpRole::loss)
+      throw ConfigError("{}: '{}' is a loss: the model's key 'loss'", place, op);
+    node.kind = &kind_of(op, OpRole::layer, "a layer", place);
     if (!json.has("inputs")) node.inputs = {last_};
     for (const std::string& input : json.has("inputs") ? json.texts("inputs") : std::vector<std::string>()) {
       const auto found = scope.names.find(input);
@@ -155,18 +163,6 @@ class NodeReader {
   std::set<std::string> taken_{"input", "target", "loss"};  // full names; these are tensors or nodes of every model
   int last_ = kModelInput, depth_ = 0;
 };
-
-/// The op kind of this name and role; `what` names it in messages ("a loss").
-const OpKind& kind_of(const std::string& name, OpRole role, std::string_view what, const std::string& where) {
-  std::vector<std::string_view> names;
-  for (const OpKind& kind : op_table()) {
-    if (kind.role != role) continue;
-    if (kind.name == name) return kind;
-    names.push_back(kind.name);
-  }
-  throw ConfigError("{}: '{}' is not {}; known: {}{}", where, name, what, fmt::to_string(fmt::join(names, ", ")),
-                    did_you_mean(name, names));
-}
 
 OpInstance read_optimizer(JsonObject json) {
   Attributes attributes;

@@ -7,7 +7,6 @@
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <ranges>
 
 #include "sim/error.hpp"
 
@@ -26,6 +25,13 @@ using Json = nlohmann::json;
 /// Copying and writing a JSON value recurse. No format of ours goes deeper than 10.
 constexpr int kDeepestJson = 64;
 
+/// Of a byte, counted from 0: "line 3, column 14", in bytes.
+std::string place_of(std::string_view text, std::size_t byte) {
+  const std::string_view before = text.substr(0, byte);
+  const std::size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
+  return fmt::format("line {}, column {}", 1 + std::ranges::count(before, '\n'), before.size() - line_begin + 1);
+}
+
 void check_depth(std::string_view text, const std::string& where) {
   int depth = 0;
   bool in_text = false;
@@ -38,7 +44,7 @@ void check_depth(std::string_view text, const std::string& where) {
     else if (!in_text && (c == ']' || c == '}'))
       --depth;
     else if (!in_text && (c == '[' || c == '{') && ++depth > kDeepestJson)
-      throw ConfigError("{}: byte {}: lists and objects must lie at most {} deep in each other", where, i + 1,
+      throw ConfigError("{}: {}: lists and objects must lie at most {} deep in each other", where, place_of(text, i),
                         kDeepestJson);
   }
 }
@@ -58,22 +64,31 @@ std::vector<T> list_of(const Json& found, const std::string& where, std::string_
 
 }  // namespace
 
-SpecText::SpecText(std::string_view text, std::string_view what) : what_(what), whole_(text) {
-  for (const auto part : std::views::split(text, ',')) {
-    const std::string_view item(part.begin(), part.end());
+std::string_view head_of(std::string_view text) {
+  constexpr std::string_view kPath = ".json";
+  for (std::size_t at = text.find(kPath); at != std::string_view::npos; at = text.find(kPath, at + 1))
+    if (const std::size_t end = at + kPath.size(); end == text.size() || text[end] == ',') return text.substr(0, end);
+  const std::string_view first = text.substr(0, text.find(','));
+  return first.find('=') == std::string_view::npos ? first : std::string_view();
+}
+
+SpecText::SpecText(std::string_view text, std::string_view what) : what_(what), whole_(text), head_(head_of(text)) {
+  if (head_.size() == text.size()) return;
+  std::string_view rest = text.substr(head_.empty() ? 0 : head_.size() + 1);
+  for (bool is_last = false; !is_last;) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view item = rest.substr(0, comma);
+    is_last = comma == std::string_view::npos;
+    if (!is_last) rest.remove_prefix(comma + 1);
     const std::size_t equals = item.find('=');
     if (item.empty()) throw ConfigError("{} '{}': an empty item; expected name,key=value,…", what_, whole_);
-    if (equals == std::string_view::npos) {
-      if (item.data() != text.data())
-        throw ConfigError("{} '{}': '{}' has no '='; expected key=value", what_, whole_, item);
-      head_ = item;
-    } else {
-      const std::string_view key = item.substr(0, equals);
-      if (key.empty() || equals + 1 == item.size())
-        throw ConfigError("{} '{}': '{}' lacks a key or a value; expected key=value", what_, whole_, item);
-      if (has(key)) throw ConfigError("{} '{}': '{}' is given twice", what_, whole_, key);
-      items_.emplace_back(key, item.substr(equals + 1));
-    }
+    if (equals == std::string_view::npos)
+      throw ConfigError("{} '{}': '{}' has no '='; expected key=value", what_, whole_, item);
+    const std::string_view key = item.substr(0, equals);
+    if (key.empty() || equals + 1 == item.size())
+      throw ConfigError("{} '{}': '{}' lacks a key or a value; expected key=value", what_, whole_, item);
+    if (has(key)) throw ConfigError("{} '{}': '{}' is given twice", what_, whole_, key);
+    items_.emplace_back(key, item.substr(equals + 1));
   }
 }
 
@@ -86,11 +101,15 @@ std::optional<std::string> SpecText::text(std::string_view key) const {
 std::int64_t SpecText::integer(std::string_view key, std::int64_t otherwise, std::int64_t minimum,
                                std::int64_t maximum) const {
   const std::optional<std::string> value = text(key);
-  if (!value) return otherwise;
+  return value ? integer_in(key, *value, minimum, maximum) : otherwise;
+}
+
+std::int64_t SpecText::integer_in(std::string_view key, std::string_view part, std::int64_t minimum,
+                                  std::int64_t maximum) const {
   std::int64_t result = 0;
-  const auto [end, error] = std::from_chars(value->data(), value->data() + value->size(), result);
-  if (error != std::errc() || end != value->data() + value->size() || result < minimum || result > maximum)
-    throw ConfigError("{} '{}': {}={} must be a whole number from {} to {}", what_, whole_, key, *value, minimum,
+  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), result);
+  if (error != std::errc() || end != part.data() + part.size() || result < minimum || result > maximum)
+    throw ConfigError("{} '{}': {}={} must be a whole number from {} to {}", what_, whole_, key, part, minimum,
                       maximum);
   return result;
 }
@@ -98,9 +117,9 @@ std::int64_t SpecText::integer(std::string_view key, std::int64_t otherwise, std
 double SpecText::number(std::string_view key, double otherwise, double minimum, double maximum) const {
   const std::optional<std::string> value = text(key);
   if (!value) return otherwise;
-  char* end = nullptr;
-  const double result = std::strtod(value->c_str(), &end);
-  if (end != value->c_str() + value->size() || !(result >= minimum && result <= maximum))
+  double result = 0;
+  const auto [end, error] = std::from_chars(value->data(), value->data() + value->size(), result);
+  if (error != std::errc() || end != value->data() + value->size() || !(result >= minimum && result <= maximum))
     throw ConfigError("{} '{}': {}={} must be a number from {} to {}", what_, whole_, key, *value, minimum, maximum);
   return result;
 }
@@ -202,8 +221,9 @@ JsonObject parse_json(std::string_view text, const std::string& where) {
   try {
     return {Json::parse(text), where};
   } catch (const Json::parse_error& error) {
-    throw ConfigError("{}: not valid JSON at byte {} of {}{}", where, error.byte, text.size(),
-                      error.byte > text.size() ? " (the file is truncated)" : "");
+    const std::size_t byte = std::max<std::size_t>(error.byte, 1) - 1;
+    throw ConfigError("{}: not valid JSON at {}{}", where, place_of(text, byte),
+                      byte >= text.size() ? " (the file is truncated)" : "");
   } catch (const Json::out_of_range& error) {  // "[json.exception.out_of_range.406] number overflow parsing '1e999'"
     const std::string_view reason = error.what();
     throw ConfigError("{}: not valid JSON: {}", where, reason.substr(reason.find("] ") + 2));

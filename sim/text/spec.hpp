@@ -4,7 +4,7 @@
 //   int stages = text.integer("pp", 1, 1, 16384);
 //   text.finish({"pp", "schedule"});             // an unknown key: ConfigError that lists the known ones
 //
-//   JsonObject file = read_json_file(path);      // unreadable, truncated, no object: ConfigError with path and byte
+//   JsonObject file = read_json_file(path);      // unreadable, truncated, no object: ConfigError with path, line, column
 //   double latency = file.number("latency_us");  // missing or wrong type: ConfigError with path and key
 //   file.finish();                               // a key nobody asked for: ConfigError that lists those asked for
 #pragma once
@@ -24,18 +24,26 @@
 
 namespace sim {
 
+/// What stands before the keys: all until the first ','; or, of a path, until the first ".json" before a ',' or the end, so
+/// that folders' names may have '=' and ',' ("runs/lr=0.1,mom=0.9/net.json,image=64"). Empty where the first item is a key.
+std::string_view head_of(std::string_view text);
+
 /// `head,key=value,key=value`; the head may be missing when the first item has a '='.
 class SpecText {
  public:
   /// `what` names the text in messages ("strategy", "model").
   SpecText(std::string_view text, std::string_view what);
 
+  [[nodiscard]] const std::string& whole() const { return whole_; }
   [[nodiscard]] const std::string& head() const { return head_; }
   [[nodiscard]] bool has(std::string_view key) const { return text(key).has_value(); }
   [[nodiscard]] std::optional<std::string> text(std::string_view key) const;
   /// The value of `key`, or `otherwise` if it isn't given; ConfigError unless minimum ≤ value ≤ maximum.
   [[nodiscard]] std::int64_t integer(std::string_view key, std::int64_t otherwise, std::int64_t minimum,
                                      std::int64_t maximum) const;
+  /// The same of a part of the key's value: a 2 of levels=2x2.
+  [[nodiscard]] std::int64_t integer_in(std::string_view key, std::string_view part, std::int64_t minimum,
+                                        std::int64_t maximum) const;
   [[nodiscard]] double number(std::string_view key, double otherwise, double minimum, double maximum) const;
   [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& items() const { return items_; }
   /// ConfigError if a key isn't in `known`.

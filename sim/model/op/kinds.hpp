@@ -57,8 +57,12 @@ inline OutputStorage fresh_or_in_place(const OpInstance& op) {
 
 /// ConfigError unless the first input has `rank` dimensions.
 inline void need_rank(const OpInstance& op, std::size_t rank, std::string_view expected) {
-  if (op.inputs[0].shape.size() != rank)
-    throw ConfigError("op '{}' needs an input {}, found {}", op.kind->name, expected, to_string(op.inputs[0]));
+  const TensorSpec& found = op.inputs[0];
+  if (found.shape.size() == rank) return;
+  std::string sizes = "batch";  // whatever it is
+  for (std::size_t dim = 1; dim < found.shape.size(); ++dim) sizes += fmt::format(", {}", found.shape[dim]);
+  throw ConfigError("op '{}' needs an input {}, found [{}]{}", op.kind->name, expected, sizes,
+                    rank == 2 && found.shape.size() > 2 ? "; put a 'flatten' before it" : "");
 }
 /// ConfigError unless the two inputs are alike; `inputs` says what they are.
 inline void need_one_shape(const OpInstance& op, std::string_view inputs) {

@@ -340,14 +340,14 @@ TEST(Op, ShapesAreChecked) {
   };
   const Attributes conv{{"out_channels", 4}, {"kernel_size", 5}};
   EXPECT_EQ(message("conv2d", conv, {f32({2, 3})}),
-            "op 'conv2d' needs an input [batch, channels, height, width], found f32[2,3]");
+            "op 'conv2d' needs an input [batch, channels, height, width], found [batch, 3]");
   EXPECT_EQ(message("conv2d", conv, {f32({2, 3, 4, 9})}), "kernel_size=5 is larger than the padded input f32[2,3,4,9]");
   EXPECT_EQ(message("conv2d", {{"out_channels", 4}, {"kernel_size", 1}, {"groups", 2}}, {f32({2, 3, 4, 9})}),
             "groups=2 must divide the 3 input and 4 output channels");
   EXPECT_EQ(message("linear", {{"out_features", 4}}, {f32({2, 3, 1, 1})}),
-            "op 'linear' needs an input [batch, features], found f32[2,3,1,1]");
+            "op 'linear' needs an input [batch, features], found [batch, 3, 1, 1]; put a 'flatten' before it");
   EXPECT_EQ(message("batch_norm", {}, {f32({2, 3})}),
-            "op 'batch_norm' needs an input [batch, channels, height, width], found f32[2,3]");
+            "op 'batch_norm' needs an input [batch, channels, height, width], found [batch, 3]");
   EXPECT_EQ(message("batch_norm", {}, {f32({1, 3, 1, 1})}),
             "op 'batch_norm' needs more than one value per channel in training, found f32[1,3,1,1]");
   EXPECT_EQ(message("max_pool", {{"kernel_size", 3}, {"padding", 2}}, {f32({1, 1, 9, 9})}),
@@ -355,7 +355,7 @@ TEST(Op, ShapesAreChecked) {
   EXPECT_EQ(message("max_pool", {{"kernel_size", 3}}, {f32({1, 1, 2, 9})}),
             "kernel_size=3 is larger than the padded input f32[1,1,2,9]");
   EXPECT_EQ(message("adaptive_avg_pool", {{"output_size", 1}}, {f32({1, 1})}),
-            "op 'adaptive_avg_pool' needs an input [batch, channels, height, width], found f32[1,1]");
+            "op 'adaptive_avg_pool' needs an input [batch, channels, height, width], found [batch, 1]");
   EXPECT_EQ(message("flatten", {}, {f32({2})}), "op 'flatten' needs an input [batch, …], found f32[2]");
   EXPECT_EQ(message("add", {}, {f32({2, 3}), f32({2, 4})}),
             "op 'add' needs two inputs of one shape, found f32[2,3] and f32[2,4]");
@@ -365,7 +365,7 @@ TEST(Op, ShapesAreChecked) {
   EXPECT_EQ(message("cross_entropy", {}, {f32({2, 3}), f32({2, 3})}),
             "op 'cross_entropy' needs a target i64[2], found f32[2,3]");
   EXPECT_EQ(message("cross_entropy", {}, {f32({2}), f32({2})}),
-            "op 'cross_entropy' needs an input [batch, classes], found f32[2]");
+            "op 'cross_entropy' needs an input [batch, classes], found [batch]");
 }
 
 TEST(Op, UnknownKindListsTheKnownOnes) {

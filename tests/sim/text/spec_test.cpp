@@ -59,6 +59,11 @@ TEST(SpecText, ChecksNumbers) {
   EXPECT_EQ(SpecText("n=1", "model").integer("n", 5, 1, 16), 1);  // the bounds themselves are allowed
   EXPECT_EQ(SpecText("n=16", "model").integer("n", 5, 1, 16), 16);
   EXPECT_EQ(SpecText("n=2.5", "model").number("n", 1, 0, 2.5), 2.5);
+  EXPECT_EQ(message_of([] { (void)SpecText("n=0x10", "model").number("n", 1, 0, 20); }),
+            "model 'n=0x10': n=0x10 must be a number from 0 to 20");
+  EXPECT_EQ(SpecText("n=2x16", "model").integer_in("n", "16", 1, 16), 16);
+  EXPECT_EQ(message_of([] { (void)SpecText("n=2x17", "model").integer_in("n", "17", 1, 16); }),
+            "model 'n=2x17': n=17 must be a whole number from 1 to 16");
 }
 
 JsonObject object() {
@@ -90,7 +95,10 @@ TEST(JsonObject, ReadsEveryType) {
   EXPECT_EQ(json.objects("inner_list").at(0).where(), "f.json: inner_list[0]");
   EXPECT_EQ(json.value("mixed").size(), 2U);
   EXPECT_EQ(json.keys().size(), 11U);
-  EXPECT_EQ(message_of([&] { json.finish(); }), "f.json: unknown key 'long'");
+  EXPECT_EQ(
+      message_of([&] { json.finish(); }),
+      "f.json: unknown key 'long'; known: absent, inner, inner_list, mixed, number, number_list, text, text_list, "
+      "whole, whole_list, yes");
   EXPECT_EQ(json.text("long").size(), 40U);
   json.finish();
 }
@@ -139,15 +147,35 @@ TEST(JsonObject, RefusesNumbersThatDontFit) {
             "f.json: not valid JSON: number overflow parsing '1e999'");
 }
 
+// The folders of a path may have any names: it ends at the first ".json" before a comma or the end.
+TEST(SpecText, PathsMayHaveCommasAndEqualsSigns) {
+  const SpecText text("runs/lr=0.1,mom=0.9/net.json,image=64,global_batch=8", "model");
+  EXPECT_EQ(text.head(), "runs/lr=0.1,mom=0.9/net.json");
+  EXPECT_EQ(text.integer("image", 0, 1, 100), 64);
+  EXPECT_EQ(text.items().size(), 2U);
+  EXPECT_EQ(SpecText("a=1/b.json.old/net.json", "model").head(), "a=1/b.json.old/net.json");
+  EXPECT_EQ(SpecText("a=1/net.json", "model").items().size(), 0U);
+  EXPECT_EQ(SpecText("net.jsonx,a=1", "model").head(), "net.jsonx");
+  EXPECT_EQ(head_of("dp=2,pp=2"), "");
+  EXPECT_EQ(head_of("ddp,dp=2"), "ddp");
+  EXPECT_EQ(head_of(""), "");
+  EXPECT_EQ(message_of([] { SpecText("runs/net.json,", "model"); }),
+            "model 'runs/net.json,': an empty item; expected name,key=value,…");
+}
+
 TEST(ParseJson, SaysWhere) {
-  EXPECT_EQ(message_of([] { parse_json(R"({"a": })", "f.json"); }), "f.json: not valid JSON at byte 7 of 7");
+  EXPECT_EQ(message_of([] { parse_json(R"({"a": })", "f.json"); }), "f.json: not valid JSON at line 1, column 7");
+  EXPECT_EQ(message_of([] { parse_json("{\"a\": 1,\n  \"b\" 2}", "f.json"); }),
+            "f.json: not valid JSON at line 2, column 7");
+  EXPECT_EQ(message_of([] { parse_json("{\n\"a\": 1,\n", "f.json"); }),
+            "f.json: not valid JSON at line 3, column 1 (the file is truncated)");
   EXPECT_EQ(message_of([] { parse_json(R"([1, 2])", "f.json"); }), "f.json: must be a JSON object");
-  EXPECT_EQ(message_of([] { parse_json("{} x", "f.json"); }), "f.json: not valid JSON at byte 4 of 4");
+  EXPECT_EQ(message_of([] { parse_json("{} x", "f.json"); }), "f.json: not valid JSON at line 1, column 4");
   const std::string whole = R"({"a": [1, {"b": "c"}]})";
   EXPECT_EQ(message_of([&] { parse_json(whole, "f.json"); }), "no error");
   for (std::size_t length = 0; length < whole.size(); ++length)
     EXPECT_EQ(message_of([&] { parse_json(whole.substr(0, length), "f.json"); }),
-              fmt::format("f.json: not valid JSON at byte {} of {} (the file is truncated)", length + 1, length));
+              fmt::format("f.json: not valid JSON at line 1, column {} (the file is truncated)", length + 1));
 }
 
 TEST(Catalog, NamesAndPaths) {
