@@ -2,14 +2,19 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 
+#include "backend/rank/verify.hpp"
 #include "bench/commands.hpp"
 #include "bench/machine.hpp"
 #include "bench/progress.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/report/answer.hpp"
+#include "sim/report/console.hpp"
 #include "sim/report/report.hpp"
 #include "sim/text/spec.hpp"
 
@@ -19,9 +24,30 @@ namespace {
 constexpr double kVerifyBound = 1e-9;  // of the tensor's norm
 constexpr std::uint32_t kVerifySteps = 3;
 
+/// What the parts make of the result, beside being equal to one device that plays the same parts: "toy_mlp × ddp,dp=2 also
+/// equals one device with the whole batch".
+std::string words_of_whole_batch(const Job& job, const sim::Model& model, const sim::Program& program) {
+  std::int64_t samples = 0;  // that are played together at most
+  const std::vector<sim::Range> pieces = program.batch_pieces();
+  for (const sim::Range& piece : pieces) samples = std::max(samples, piece.size / program.microbatches);
+  if (samples == model.global_batch) return "";
+  const std::optional<double> distance =
+      backend::distance_from_whole_batch(model, {.pieces = pieces,
+                                                 .microbatches = program.microbatches,
+                                                 .broadcast_buffers = program.broadcast_buffers,
+                                                 .one_loss = program.one_loss});
+  const std::string subject = sim::printable(fmt::format("{} × {}", job.model.text(), job.strategy.text()));
+  if (!distance) return subject + " also equals one device with the whole batch";
+  return fmt::format(
+      "{} differs from one device with the whole batch by {:.2g} % of its gradient's norm: a batch norm sees {} of {} "
+      "samples",
+      subject, 100 * *distance, samples, model.global_batch);
+}
+
 /// Largest error over loss, gradients, parameters and buffers after 3 steps in float64; names the worst tensor where it is
 /// wrong, or for `details`.
-double verify(const Job& job, const Machine& machine, backend::Session& session, bool details, Progress& progress) {
+double verify(const Job& job, const Machine& machine, backend::Session& session, bool details, Progress& progress,
+              std::map<std::string, std::string>& words) {
   sim::Model model = job.model;
   if (model.dtype != sim::Dtype::f64) model = sim::load_model(job.model.text() + ",dtype=f64");
   backend::RunRequest request = request_of(job, machine, kVerifySteps - 1, 1);
@@ -31,6 +57,8 @@ double verify(const Job& job, const Machine& machine, backend::Session& session,
   const auto worst = std::ranges::max_element(result.verified, {}, &backend::VerifiedTensor::relative_error);
   sim::check_internal(worst != result.verified.end(), "nothing was verified");
   const bool right = worst->relative_error <= kVerifyBound;
+  if (const auto [known, is_new] = words.try_emplace(job.program.model + job.program.strategy); right && is_new)
+    known->second = words_of_whole_batch(job, model, request.program);
   if (right && !details) return worst->relative_error;
   progress.end();
   fmt::print("verify {}: {} tensors, largest error {:.2e} of the norm ({}): {}\n", to_text(job), result.verified.size(),
@@ -51,6 +79,7 @@ int measure(const Options& options) {
   result.begin_session(context(options.machine, worlds), options.json);
   jobs = that_fit(std::move(jobs), worlds, result);
   double largest_error = 0;
+  std::map<std::string, std::string> words;  // by model and strategy, whatever the world
   Progress progress("measure");
   std::size_t done = 0;
   for (const Job& job : jobs) {
@@ -58,7 +87,7 @@ int measure(const Options& options) {
     sim::Cell& cell = result.cell(job.program, job.world);
     sim::place(cell, job.program, job.cluster);
     if (options.verify) {
-      cell.verify_error = verify(job, options.machine, worlds.at(job.world), options.details, progress);
+      cell.verify_error = verify(job, options.machine, worlds.at(job.world), options.details, progress, words);
       largest_error = std::max(largest_error, *cell.verify_error);
     }
     sim::Round round;
@@ -77,13 +106,16 @@ int measure(const Options& options) {
     const sim::Answer answer = sim::answer_of(result);
     fmt::print("{}\n{}", answer.table, answer.words);
   }
+  print_remarks(jobs);
   if (options.machine.graph) fmt::print("{}", kGraphRemark);
   if (!options.csv.empty()) sim::write_text_file(options.csv, sim::to_csv(report));
   const bool right = largest_error <= kVerifyBound;
   if (options.verify)
     fmt::print("verify: {} (float64, {} steps; largest error {:.1e} of a tensor's norm, allowed {:.0e})\n",
-               right ? "every result equals one device's" : "WRONG results, see above", kVerifySteps, largest_error,
-               kVerifyBound);
+               right ? "every result equals one device's that plays the same parts" : "WRONG results, see above",
+               kVerifySteps, largest_error, kVerifyBound);
+  for (const auto& [subject, text] : words)
+    if (!text.empty()) fmt::print("{}", sim::paragraph(text + ".", ' ', 100));
   return right ? 0 : 1;
 }
 

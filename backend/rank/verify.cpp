@@ -20,6 +20,12 @@
 namespace backend {
 namespace {
 
+/// Some op's result depends on which samples it sees together.
+bool depends_on_cut(const std::vector<sim::OpInstance>& ops) {
+  return std::ranges::any_of(
+      ops, [](const sim::OpInstance& op) { return std::ranges::any_of(sim::rules_of(op), &sim::Rule::by_part); });
+}
+
 /// The model on one device, with the running statistics of every piece.
 class OneDevice {
  public:
@@ -96,12 +102,6 @@ class OneDevice {
     at::Tensor tensor = at::empty(spec.shape, spec.dtype == sim::Dtype::i64 ? at::kLong : at::kDouble);
     set_initial(tensor, {name, spec, 0, 0, initial}, {}, model_.classes, partition_.seed);
     return tensor;
-  }
-
-  /// Some op's result depends on which samples it sees together.
-  static bool depends_on_cut(const std::vector<sim::OpInstance>& ops) {
-    return std::ranges::any_of(
-        ops, [](const sim::OpInstance& op) { return std::ranges::any_of(sim::rules_of(op), &sim::Rule::by_part); });
   }
 
   /// Of a part's loss in the loss of the whole.
@@ -214,6 +214,22 @@ double finite_or_infinite(double error) {
 Reference execute_reference(const sim::Model& model, const Partition& partition) {
   const at::AutoGradMode grad_mode(true);
   return OneDevice(model, partition).execute();
+}
+
+std::optional<double> distance_from_whole_batch(const sim::Model& model, Partition partition) {
+  if (!depends_on_cut(model.instances(model.global_batch))) return std::nullopt;
+  partition.steps = 1;
+  Partition whole = partition;
+  whole.pieces = {{0, model.global_batch}};
+  whole.microbatches = 1;
+  const Reference of_parts = execute_reference(model, partition), of_whole = execute_reference(model, whole);
+  double distance = 0, norm = 0;
+  for (const auto& [name, tensor] : of_whole.tensors) {
+    if (kind_of(name) != "gradient") continue;
+    distance += std::pow(norm_of(of_parts.tensors.at(name) - tensor), 2);
+    norm += std::pow(norm_of(tensor), 2);
+  }
+  return finite_or_infinite(std::sqrt(distance / norm));
 }
 
 std::vector<VerifiedTensor> compare(const Reference& reference, std::uint32_t batch_piece,

@@ -18,6 +18,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -46,6 +47,11 @@ struct Reference {
 };
 
 Reference execute_reference(const sim::Model& model, const Partition& partition);
+
+/// How far the parts' gradient in the first step is from that of one device with the whole batch: ‖difference‖₂ of all
+/// parameters together over the latter's norm. nullopt where no op sees which samples come with it: there they are equal but for
+/// rounding.
+std::optional<double> distance_from_whole_batch(const sim::Model& model, Partition partition);
 
 /// What one rank has, which sees that piece of the batch. InternalError for a name or shape that the reference doesn't
 /// know.

@@ -47,6 +47,19 @@ TEST_F(ReferenceTest, WithoutBatchNormThePartitionDoesNotMatter) {
   }
 }
 
+// Batch norm: each part has the statistics of its own samples.
+TEST_F(ReferenceTest, OnlyWithBatchNormThePartsAreFarFromTheWhole) {
+  const sim::Model without = sim::load_model("convnet,dtype=f64,global_batch=16");
+  EXPECT_FALSE(distance_from_whole_batch(without, {pieces(2, 16), 1, 1, 2}).has_value());
+  const sim::Model with = sim::load_model("resnet18,image=32,dtype=f64,global_batch=16");
+  EXPECT_EQ(distance_from_whole_batch(with, {pieces(1, 16), 1, 1, 2}), 0);
+  const double of_two = distance_from_whole_batch(with, {pieces(2, 16), 1, 1, 2}).value();
+  EXPECT_GT(of_two, 0.1);  // 1.33 of normal samples in PyTorch
+  EXPECT_LT(of_two, 3);
+  // Microbatches cut alike: the same gradient.
+  EXPECT_NEAR(distance_from_whole_batch(with, {pieces(1, 16), 2, 1, 2}).value(), of_two, 1e-9);
+}
+
 /// loss(p − lr·g) = loss(p) − lr·‖g‖² + O(lr²), and p has moved by lr·g.
 TEST_F(ReferenceTest, GradientsAreTheSlopeOfTheLoss) {
   const double lr = 1e-6;
