@@ -20,7 +20,7 @@ compare() {
   local name=$1 rounds=$2 visits=$3 seconds=$((minutes * 60 * $4 / 100))
   shift 4
   echo "accuracy: $name"
-  build/bin/paragauge compare "$@" -s single -s ddp -s ddp,overlap=1 -w local -w gloo --rounds "$rounds" \
+  build/bin/paragauge compare "$@" -s single -s ddp_blocking -s ddp -w local -w gloo --rounds "$rounds" \
     --visits "$visits" --steps 1 --time-limit "$seconds" --timeout 300 \
     --json "$out/$name.json" --csv "$out/$name.csv" >"$out/$name.log"
   tail -n 1 "$out/$name.log"

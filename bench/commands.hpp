@@ -37,6 +37,7 @@ struct Options {
   std::uint32_t devices = 0;  // per node; 0: the cluster's own number, or this machine's cores
   std::string scale;          // sim::parse_scale; empty: the machine as it is
   std::int64_t epoch = 0;     // samples of an epoch to predict too; 0: steps only
+  bool drop_last = false;     // of the epoch: its smaller last step
   std::vector<std::string> cost_models{"analytic"};
   bool print_program = false;
   std::uint32_t plan_devices = 0;      // plan: in all; 0: those of the cluster

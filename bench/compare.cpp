@@ -326,7 +326,10 @@ int compare(const Options& options) {
   result.begin_session(session, options.json);
   jobs = that_fit(std::move(jobs), worlds, result);
   const int first = result.next_round();
-  if (first > 0) fmt::print("compare: going on with round {}\n", first + 1);
+  if (first > 0 && first < static_cast<int>(options.rounds))
+    fmt::print("compare: goes on with round {} of {} in {}\n", first + 1, options.rounds, sim::printable(options.json));
+  else if (first > 0)
+    fmt::print("compare: {} has its {} rounds already\n", sim::printable(options.json), first);
   Rounds rounds(options, jobs, worlds, first > 0);
   if (first < static_cast<int>(options.rounds)) rounds.rehearse();
   Progress progress("compare", options.time_limit_s > 0 ? options.time_limit_s - (backend::now_s() - begin_s) : 0);
@@ -355,6 +358,7 @@ int compare(const Options& options) {
         result, nullptr, fmt::format("the same command with {}--rounds {{}}", kept ? "" : "--json FILE and "));
     fmt::print("\n{}\n{}", answer.table, answer.words);
   }
+  print_remarks(jobs);
   if (options.machine.graph) fmt::print("{}", kGraphRemark);
   if (!options.csv.empty()) sim::write_text_file(options.csv, sim::to_csv(report));
   return 0;

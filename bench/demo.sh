@@ -18,16 +18,16 @@ mkdir -p results/plots
 
 echo "demo: verify: every strategy gives what one device gives (float64)"
 $paragauge measure -m toy_mlp -m convnet,global_batch=8 -s single -s model_parallel -s pipeline,microbatches=2 \
-  -s pipeline,schedule=1f1b,microbatches=2 -s pipeline,schedule=forward_only,microbatches=2 -s ddp -s ddp,overlap=1 -w local -w gloo --steps 1 --verify --csv results/verify.csv |
+  -s pipeline,schedule=1f1b,microbatches=2 -s pipeline,schedule=forward_only,microbatches=2 -s ddp_blocking -s ddp -w local -w gloo --steps 1 --verify --csv results/verify.csv |
   grep '^verify'
 
 # R1: ResNet-50 at 128x128 with the tutorial's cut, loss and optimizer; the batch is what a CPU core can do.
 resnet50=resnet50,image=128,global_batch=8,loss=mse_loss,optimizer=sgd:lr=0.001
 echo "demo: ResNet-50"
-$paragauge compare -m $resnet50 -s single -s model_parallel,cut=r1 -s pipeline,cut=r1,split_size=2 -s ddp -s ddp,overlap=1 \
+$paragauge compare -m $resnet50 -s single -s model_parallel,cut=r1 -s pipeline,cut=r1,split_size=2 -s ddp_blocking -s ddp \
   -w local -w gloo --rounds 8 --steps 2 --time-limit 480 --json results/resnet50.json --csv results/resnet50.csv
 echo "demo: ConvNet on CIFAR-10 shapes"
-$paragauge compare -m convnet -s single -s model_parallel,cut=pool2 -s pipeline,cut=pool2,split_size=8 -s ddp -s ddp,overlap=1 \
+$paragauge compare -m convnet -s single -s model_parallel,cut=pool2 -s pipeline,cut=pool2,split_size=8 -s ddp_blocking -s ddp \
   -w local -w gloo --rounds 20 --time-limit 180 --json results/convnet.json --csv results/convnet.csv
 echo "demo: split sizes"
 $paragauge compare -m $resnet50 -s single -s pipeline,cut=r1,split_size=1 -s pipeline,cut=r1,split_size=2 -s pipeline,cut=r1,split_size=4 \

@@ -15,6 +15,7 @@
 #include "sim/error.hpp"
 #include "sim/program/capture.hpp"
 #include "sim/program/memory.hpp"
+#include "sim/report/console.hpp"
 
 namespace bench {
 
@@ -27,8 +28,9 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine) {
   std::optional<backend::Accelerator> accelerator;
   if (machine.device != "cpu") accelerator = backend::describe(machine.device);
   for (const std::string& model_text : subject.models) {
-    const sim::Model model = sim::load_model(model_text);
+    const sim::Model given = sim::load_model(model_text);
     for (const std::string& strategy_text : subject.strategies) {
+      const sim::Model model = sim::with_global_batch(given, strategy_text);
       const sim::Strategy strategy = sim::parse_strategy(strategy_text, model);
       if (machine.ranks != 0 && machine.ranks != strategy.ranks())
         throw sim::ConfigError("strategy '{}' has {} ranks, which must be ranks={}", strategy_text, strategy.ranks(),
@@ -69,6 +71,10 @@ Worlds open_worlds(const Machine& machine, const std::vector<Job>& jobs) {
     worlds.quiet = std::make_unique<backend::QuietMachine>(machine.real_time);
     if (backend::measuring_runs().value_or(1) > 1)
       fmt::print(stderr, "paragauge: another run is measuring on this machine, and both disturb each other\n");
+    if (machine.real_time && !backend::RealTime(backend::kComputePriority).permitted())
+      fmt::print(
+          stderr,
+          "paragauge: no permission for real-time scheduling: times are noisier; root has it, or CAP_SYS_NICE\n");
   }
   // Worlds of processes first: there the other ranks only serve.
   for (const bool processes : {true, false})
@@ -129,6 +135,13 @@ backend::RunRequest request_of(const Job& job, const Machine& machine, std::uint
           .warmup_steps = machine.graph ? std::max(2U, warmup_steps) : warmup_steps,
           .steps = steps,
           .graph = machine.graph};
+}
+
+void print_remarks(const std::vector<Job>& jobs) {
+  std::set<std::string> remarks;  // once for all worlds
+  for (const Job& job : jobs) remarks.insert(sim::remark_on(job.strategy, job.model));
+  remarks.erase("");
+  for (const std::string& remark : remarks) fmt::print("{}", sim::paragraph(sim::printable(remark), ' ', 100));
 }
 
 void add_measured(sim::Cell& cell, sim::Round& round, const backend::RunResult& run) {

@@ -62,6 +62,9 @@ void see_other_runs(nlohmann::json& context);
 /// A run of the job's Program. With --graph there are two warm-up steps at least: one as ever, one that is captured.
 backend::RunRequest request_of(const Job& job, const Machine& machine, std::uint32_t warmup_steps, std::uint32_t steps);
 
+/// What a user should know of the strategies beside the tables (sim::remark_on).
+void print_remarks(const std::vector<Job>& jobs);
+
 /// Puts a run's steps into the round and its memory into the cell.
 void add_measured(sim::Cell& cell, sim::Round& round, const backend::RunResult& run);
 

@@ -21,6 +21,7 @@
 #include "sim/plan/method.hpp"
 #include "sim/strategy/strategy.hpp"
 #include "sim/text/file.hpp"
+#include "sim/text/spec.hpp"
 #ifdef PARAGAUGE_BACKEND
 #include "backend/machine/quiet.hpp"
 #include "backend/supervise.hpp"
@@ -65,7 +66,8 @@ void number(CLI::App* command, const char* name, Number& target, std::type_ident
 
 void add_subject(CLI::App* command, Options& options) {
   text(command, "-m,--model", options.subject.models,
-       "what: a model of the catalog or a .json file, with ,image= ,global_batch= ,loss= ,optimizer= ,dtype= ,timing=")
+       "what: a model of the catalog or a .json file, with ,image= ,global_batch= or ,device_batch= (of each replica), "
+       ",loss= ,optimizer= ,dtype= ,timing=")
       ->required();
   text(command, "-s,--strategy", options.subject.strategies,
        fmt::format("how: {} or degrees (dp=2,pp=2), with ,key=value; `paragauge list` shows the keys",
@@ -152,7 +154,9 @@ void add_predict(CLI::App* command, Options& options) {
   text(command, "--scale", options.scale,
        "what if: flops=, memory_bandwidth=, bandwidth= (2: twice as fast), latency=, launch= (2: twice as long)");
   number(command, "--epoch", options.epoch, 1, 1'000'000'000'000,
-         "also the time of an epoch of so many samples; its last batch may be smaller");
+         "also the time of an epoch of so many samples; its last batch may be smaller (as of PyTorch's "
+         "DistributedSampler and DataLoader)");
+  command->add_flag("--drop-last", options.drop_last, "of an epoch: without its last batch where that is smaller");
   add_graph(command, options.machine);
   text(command, "--cost-model", options.cost_models,
        fmt::format("{}: analytic needs data sheets, the others a --profile", sim::cost_model_table().names()))
@@ -193,9 +197,12 @@ void refuse_together(const CLI::App& command, const char* option, const std::vec
 void check_predict(const CLI::App& command, const Options& options) {
   refuse_together(command, "--cluster", {"--world", "--device", "--network"},
                   "a cluster is a machine of its own, and the other is about this one");
-  refuse_together(command, "--program",
-                  {"--json", "--csv", "--details", "--epoch", "--scale", "--profile", "--cost-model", "--graph"},
-                  "it prints the Programs and forecasts nothing");
+  refuse_together(
+      command, "--program",
+      {"--json", "--csv", "--details", "--epoch", "--drop-last", "--scale", "--profile", "--cost-model", "--graph"},
+      "it prints the Programs and forecasts nothing");
+  if (options.drop_last && options.epoch == 0)
+    throw sim::ConfigError("predict: --drop-last is about the last step of an --epoch, which isn't given");
   Texts readers;
   for (const sim::CostModelKind& kind : sim::cost_model_table())
     if (kind.needs_profile) readers.emplace_back(kind.name);
@@ -279,7 +286,7 @@ constexpr std::array kCommands{
     Command{"predict", "Step time and memory of each model and strategy, without running them", bench::predict,
             add_predict,
             "Examples:\n"
-            "  paragauge predict -m resnet50 -s single -s ddp,dp=8,overlap=1 -c dgx_a100\n"
+            "  paragauge predict -m resnet50 -s single -s ddp,dp=8 -c dgx_a100\n"
             "  paragauge predict -m resnet50 -s ddp,dp=8 -c dgx_a100 --scale bandwidth=0.1,latency=10\n"
             "  paragauge predict -m convnet -s pipeline,pp=2,split_size=8 --program",
             check_predict},
@@ -299,7 +306,7 @@ constexpr std::array kCommands{
     Command{"compare", "Rounds of calibration, forecast and measurement; how far the forecasts are off", compare,
             add_compare,
             "Examples:\n"
-            "  paragauge compare -m convnet -s single -s ddp,overlap=1 -w gloo --peers --json r.json\n"
+            "  paragauge compare -m convnet -s single -s ddp -w gloo --peers --json r.json\n"
             "  paragauge compare -m resnet18,image=64 -s ddp -w gloo --network 1gbit --json n.json",
             check_compare},
     Command{"report", "Result files together: errors, coverage of the forecast intervals", bench::report, add_report,
@@ -326,7 +333,7 @@ std::vector<sim::FileLock> claim(const Options& options) {
   Texts read = options.files;
   read.insert(read.end(), {options.profile, options.cluster});
   for (const Texts* models : {&options.subject.models, &options.fit_on})
-    for (const std::string& model : *models) read.push_back(model.substr(0, model.find(',')));
+    for (const std::string& model : *models) read.emplace_back(sim::head_of(model));
   std::erase(written, "");
   std::erase(read, "");
   for (std::size_t i = 0; i < written.size(); ++i) {

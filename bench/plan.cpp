@@ -110,7 +110,13 @@ std::string rest_text(const std::vector<Choice>& choices, std::size_t shown) {
 int plan(const Options& options) {
   if (!options.json.empty()) sim::check_replaceable(options.json, "plan");
   const std::uint32_t devices = devices_of(options);
-  const auto [choices, words] = find(options, sim::load_model(options.subject.models.at(0)), devices);
+  const sim::Model model = sim::load_model(options.subject.models.at(0));
+  if (model.device_batch != 0)
+    throw sim::ConfigError(
+        "plan: with device_batch={} every candidate has a batch of its own, and no two are the same training; give "
+        "global_batch",
+        model.device_batch);
+  const auto [choices, words] = find(options, model, devices);
   if (choices.empty() && !options.is_only_a_rank) fmt::print("{}", words);
   if (choices.empty() && options.measure == 0) return 0;
   if (choices.empty()) throw sim::ConfigError("plan: nothing of that can be played, so there is nothing to measure");

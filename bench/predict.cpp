@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -18,6 +19,7 @@
 #include "sim/report/report.hpp"
 #include "sim/simulate/forecast.hpp"
 #include "sim/simulate/what_if.hpp"
+#include "sim/strategy/epoch.hpp"
 #include "sim/text/spec.hpp"
 
 namespace bench {
@@ -45,6 +47,7 @@ std::string limits_of(const std::string& cell, const sim::Program& program, cons
 struct Asked {
   sim::Model model;
   std::string text;                         // of the strategy
+  std::string per_device;                   // the model's text where it says device_batch
   std::optional<sim::Strategy> strategy;    // where the model can be played by it
   std::optional<sim::ConfigError> refusal;  // else why not
 };
@@ -54,11 +57,13 @@ std::vector<Asked> asked_of(const Options& options) {
   std::vector<Asked> all;
   std::set<std::string> seen;
   for (const std::string& model_text : options.subject.models) {
-    const sim::Model model = sim::load_model(model_text);
+    const sim::Model given = sim::load_model(model_text);
     for (const std::string& text : options.subject.strategies) {
-      Asked asked{.model = model, .text = text, .strategy = {}, .refusal = {}};
+      Asked asked{.model = given, .text = text, .per_device = {}, .strategy = {}, .refusal = {}};
+      if (given.device_batch != 0) asked.per_device = given.text();
       try {
-        const sim::Strategy strategy = sim::parse_strategy(text, model);
+        asked.model = sim::with_global_batch(given, text);
+        const sim::Strategy strategy = sim::parse_strategy(text, asked.model);
         if (options.machine.ranks != 0 && options.machine.ranks != strategy.ranks())
           throw sim::ConfigError("strategy '{}' has {} ranks, which must be ranks={}", text, strategy.ranks(),
                                  options.machine.ranks);
@@ -67,7 +72,7 @@ std::vector<Asked> asked_of(const Options& options) {
       } catch (const sim::ConfigError& error) {
         asked.refusal = error;
       }
-      if (seen.insert(model.text() + ' ' + asked.text).second) all.push_back(std::move(asked));
+      if (seen.insert(asked.model.text() + ' ' + asked.text).second) all.push_back(std::move(asked));
     }
   }
   return all;
@@ -77,20 +82,43 @@ struct Predictions {
   sim::Result result;
   std::map<std::size_t, std::vector<std::string>> limits;  // by cell
   std::vector<std::string> epochs;
+  std::map<std::string, std::vector<std::pair<double, std::string>>> rates;  // samples per second, where batches differ
 };
+
+/// "12.3 s, 5005 steps, the last with 144 samples".
+std::string epoch_text(const sim::Epoch& epoch, const sim::Forecast& step, const sim::Cluster& cluster,
+                       const sim::CostModel& cost_model, const sim::Scale& scale) {
+  double seconds = static_cast<double>(epoch.full_steps) * step.step.step_s;
+  std::string text;
+  if (epoch.last) {
+    text = fmt::format(", the last with {} samples", epoch.last->samples);
+    try {
+      const sim::Program last = sim::lower(epoch.last->model, epoch.last->strategy);
+      seconds += sim::forecast(last, cluster, cost_model, scale).step.step_s;
+    } catch (const sim::ConfigError& error) {  // a batch that nobody asked for, which a profile may lack
+      seconds += step.step.step_s;
+      text += fmt::format(" (taken as long as the others: {})", error.what());
+    }
+  }
+  return fmt::format("{:.4g} s, {} step{}{}", seconds, epoch.steps(), epoch.steps() == 1 ? "" : "s", text);
+}
+
+/// "Of resnet50,device_batch=32 in a second: ddp,dp=8 3470 samples, single 451."
+std::string rates_text(const std::string& model, std::vector<std::pair<double, std::string>> rates) {
+  std::ranges::stable_sort(rates, std::greater(), [](const auto& rate) { return rate.first; });
+  std::string text;
+  for (const auto& [per_second, name] : rates)
+    text += fmt::format("{}{} {:.4g}{}", text.empty() ? "" : ", ", name, per_second, text.empty() ? " samples" : "");
+  return sim::paragraph(sim::printable(fmt::format("Of {} in a second: {}.", model, text)), ' ', 100);
+}
 
 /// ConfigError where the strategy can't be played there, or its costs can't be known.
 void predict_cell(const Asked& asked, const Priced& priced, const Options& options, Predictions& all) {
   if (asked.refusal) throw sim::ConfigError(*asked.refusal);
   const sim::Scale scale = sim::parse_scale(options.scale);
   const sim::Program program = sim::lower(asked.model, *asked.strategy);
-  const std::int64_t steps = options.epoch / asked.model.global_batch, rest = options.epoch % asked.model.global_batch;
-  std::optional<sim::Program> last_program;  // an epoch's smaller last step
-  if (rest > 0) {
-    sim::Model last = asked.model;
-    last.global_batch = rest;
-    last_program = sim::lower(last, sim::parse_strategy(asked.text, last));
-  }
+  std::optional<sim::Epoch> epoch;
+  if (options.epoch > 0) epoch = sim::epoch_of(options.epoch, asked.model, *asked.strategy, options.drop_last);
   const sim::Cluster cluster = priced.of(program.ranks());
   if (options.machine.graph) sim::check_capture(program, cluster.world, cluster.device.asynchronous);
   sim::Round round;
@@ -103,16 +131,16 @@ void predict_cell(const Asked& asked, const Priced& priced, const Options& optio
     if (sim::cost_model_table().at(name).needs_profile) workspace_bytes = f.costs.workspace_bytes;
     const std::string cell = sim::printable(fmt::format("{} on {} ({})", asked.text, cluster.world, name));
     limits.push_back(limits_of(cell, program, cluster, f));
-    if (options.epoch == 0) continue;
-    double epoch_s = static_cast<double>(steps) * f.step.step_s;
-    if (last_program) epoch_s += sim::forecast(*last_program, cluster, cost_model, scale).step.step_s;
-    epochs.push_back(fmt::format("  {}: {:.4g} s, {} steps{}", cell, epoch_s, steps + (rest > 0),
-                                 rest > 0 ? fmt::format(", the last with {} samples", rest) : ""));
+    if (epoch) epochs.push_back(fmt::format("  {}: {}", cell, epoch_text(*epoch, f, cluster, cost_model, scale)));
   }
   sim::Cell& found = all.result.cell(program, options.cluster.empty() ? cluster.world : cluster.name);
   if (options.machine.graph) found.settings = "graph";
   sim::place(found, program, cluster, workspace_bytes);
   found.rounds.push_back(round);
+  if (!asked.per_device.empty())
+    all.rates[asked.per_device].emplace_back(
+        static_cast<double>(program.global_batch) / round.predicted.at(options.cost_models[0]).step_s,
+        options.machine.worlds.size() > 1 ? asked.text + " on " + cluster.world : asked.text);
   all.limits[static_cast<std::size_t>(&found - all.result.cells.data())] = limits;
   all.epochs.insert(all.epochs.end(), epochs.begin(), epochs.end());
 }
@@ -159,7 +187,7 @@ int predict(const Options& options) {
     }
     return 0;
   }
-  auto [result, limits, epochs] = predict_all(asked, options);
+  auto [result, limits, epochs, rates] = predict_all(asked, options);
   const std::optional<sim::TrackRecord> record = track_record();
   const sim::Report report = sim::make_report(result, record ? &*record : nullptr);
   const sim::Answer answer = sim::answer_of(result, record ? &*record : nullptr);
@@ -167,6 +195,11 @@ int predict(const Options& options) {
     fmt::print("{}", sim::to_console(report, sim::Detail::full));
   else
     fmt::print("{}\n{}", answer.table, answer.words);
+  for (const auto& [model, of_model] : rates)
+    if (of_model.size() > 1) fmt::print("{}", rates_text(model, of_model));
+  for (const Asked& one : asked)
+    if (const std::string remark = one.strategy ? sim::remark_on(*one.strategy, one.model) : ""; !remark.empty())
+      fmt::print("{}", sim::paragraph(sim::printable(remark), ' ', 100));
   if (!options.details)
     std::erase_if(limits, [&](const auto& cell) { return std::ranges::count(answer.fastest, cell.first) == 0; });
   if (!limits.empty()) fmt::print("What limits the step, and what twice as good a resource would give:\n");

@@ -39,7 +39,7 @@ namespace {
 /// ConfigError where the strategy doesn't fit the model.
 struct Case {
   Case(const std::string& model_text, const std::string& strategy_text)
-      : model(sim::load_model(model_text)),
+      : model(sim::with_global_batch(sim::load_model(model_text), strategy_text)),
         strategy(sim::parse_strategy(strategy_text, model)),
         program(sim::lower(model, strategy)) {}
   sim::Model model;

@@ -58,7 +58,7 @@ def best_of_presets(curves):
     both kinds of ddp, lie so close to each other that where they cross is noise."""
     best = {}
     for strategy, points in curves:
-        known = best.setdefault(points[0][2]["preset"], {})
+        known = best.setdefault(points[0][2]["preset"].removesuffix("_blocking"), {})
         for bits, seconds, row in points:
             if bits not in known or seconds < known[bits][1]:
                 known[bits] = (bits, seconds, row)

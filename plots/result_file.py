@@ -1,4 +1,4 @@
-"""Reads what paragauge writes: results ("paragauge-result-2") and timelines ("paragauge-trace-1", also a Chrome trace).
+"""Reads what paragauge writes: results ("paragauge-result-3", and -2) and timelines ("paragauge-trace-1", also a Chrome trace).
 
     rows = read_result("r.json").rows                    # dictionaries, one per cell and cost model
     events = read_trace("trace.json").events
@@ -68,9 +68,24 @@ def check_format(path, found, expected):
         raise FileError(f"{path}: format '{found}' is not '{expected}'; write the file again with this paragauge")
 
 
+def rename(row):
+    """Until format 2 the buckets of `ddp` and `mesh` waited for the end of the backward, unless they said overlap=1."""
+    strategy, label = row["strategy"], row["label"]
+    if row["preset"] not in ("ddp", "mesh") or None in (strategy, label):
+        return
+    if ",overlap=1" in strategy:
+        row.update(strategy=strategy.replace(",overlap=1", ""), label=label.replace(" overlapped", ""))
+    elif row["preset"] == "ddp":
+        row.update(preset="ddp_blocking", strategy=strategy.replace("ddp", "ddp_blocking", 1), label=label.replace("ddp", "ddp blocking", 1))
+    elif ",dp=" in strategy:
+        row.update(strategy=strategy + ",overlap=0", label=label.replace("mesh", "mesh blocking", 1))
+
+
 def read_result(path):
     content = read_json(path)
-    check_format(path, content.get("format"), "paragauge-result-2")
+    is_old = content.get("format") == "paragauge-result-2"
+    if not is_old:
+        check_format(path, content.get("format"), "paragauge-result-3")
     rows = content.get("rows")
     if not isinstance(rows, list) or not rows:
         raise FileError(f"{path}: 'rows' must be a list of at least one row")
@@ -82,6 +97,8 @@ def read_result(path):
             if row[key] is not None and (not isinstance(row[key], kind) or isinstance(row[key], bool)):
                 raise FileError(f"{path}: rows[{i}]: '{key}' must be a {'text' if kind is str else 'number'} or null, "
                                 f"found {json.dumps(row[key])}")
+        if is_old:
+            rename(row)
     return Result(content["sessions"][-1]["context"] if content.get("sessions") else {}, rows)
 
 

@@ -19,7 +19,7 @@ def kind_of(strategy: SimpleNamespace) -> type[Session]:
         if stages > 1 or strategy.microbatches > 1:
             raise Skipped("these peers have no DistributedDataParallel of pipelines or microbatches")
         if not strategy.overlap:
-            raise Skipped("plain PyTorch has no DDP that overlaps nothing; overlap=1 is its DistributedDataParallel")
+            raise Skipped("plain PyTorch has no DDP that overlaps nothing; its DistributedDataParallel is ddp")
         return Distributed
     if strategy.microbatches > 1:
         return ForwardPipeline if strategy.one_loss else Pipeline

@@ -6,9 +6,28 @@
 #include "sim/lower/role_builder.hpp"
 
 namespace sim {
+namespace {
+
+/// A Program of so many takes some ten gigabytes, and a minute to make.
+constexpr double kMostOps = 1e7;
+
+/// Said before it is made: ConfigError.
+void check_size(const Plan& plan, const Strategy& strategy) {
+  double ops = 0;  // a forward and a backward of each node and microbatch
+  for (const RolePlan& role : plan.roles)
+    for (std::size_t n = 0; n < role.plays.size(); ++n)
+      if (role.plays[n] && plan.stage[n] == role.stage) ops += 2.0 * plan.microbatches;
+  if (ops > kMostOps)
+    throw ConfigError(
+        "strategy '{}': {} microbatches in {} roles make a Program of {:.0f} ops, at most {:.0f} are allowed",
+        strategy.text(), plan.microbatches, plan.roles.size(), ops, kMostOps);
+}
+
+}  // namespace
 
 Program lower(const Model& model, const Strategy& strategy) {
   const Plan plan(model, layout_of(model, strategy));
+  check_size(plan, strategy);
   const Layout& layout = plan.layout;
   if (model.timing == Timing::tutorial && (layout.input != layout.rows || layout.target != layout.rows))
     throw ConfigError("strategy '{}': timing=tutorial makes each rank's samples where they are used; allowed: {}",
@@ -38,8 +57,9 @@ Program lower(const Model& model, const Strategy& strategy) {
 }
 
 Job make_job(const Model& model, std::string_view strategy, const Cluster& cluster) {
-  const Strategy parsed = parse_strategy(strategy, model);
-  return {model, parsed, cluster.world, lower(model, parsed), cluster};
+  const Model whole = with_global_batch(model, strategy);
+  const Strategy parsed = parse_strategy(strategy, whole);
+  return {whole, parsed, cluster.world, lower(whole, parsed), cluster};
 }
 
 }  // namespace sim

@@ -123,7 +123,10 @@ int Model::node_index(std::string_view node_name) const {
   return found == nodes.end() ? -1 : static_cast<int>(found - nodes.begin());
 }
 
-std::string Model::text() const { return fmt::format("{},global_batch={}{}", source, global_batch, options); }
+std::string Model::text() const {
+  return device_batch != 0 ? fmt::format("{},device_batch={}{}", source, device_batch, options)
+                           : fmt::format("{},global_batch={}{}", source, global_batch, options);
+}
 
 std::vector<bool> Model::outputs_need_grad() const {
   std::vector<bool> needed;
@@ -144,12 +147,16 @@ std::uint32_t Model::grads(std::size_t node, const std::vector<bool>& needed) co
 
 Model load_model(std::string_view text) {
   const SpecText spec(text, "model");
-  spec.finish({"image", "global_batch", "loss", "optimizer", "dtype", "timing", "memory_format"});
+  spec.finish({"image", "global_batch", "device_batch", "loss", "optimizer", "dtype", "timing", "memory_format"});
   if (spec.head().empty()) throw ConfigError("model '{}': no name; expected name,key=value,…", text);
   const std::filesystem::path path = catalog_file("models", "model", spec.head());
   Model model = read_model_file(path);
   model.source = spec.head();
   model.global_batch = spec.integer("global_batch", model.global_batch, 1, kLargestGlobalBatch);
+  model.device_batch = spec.integer("device_batch", 0, 1, kLargestGlobalBatch);
+  if (spec.has("global_batch") && spec.has("device_batch"))
+    throw ConfigError("model '{}': give global_batch or device_batch, not both", text);
+  if (spec.has("device_batch")) model.global_batch = model.device_batch;  // on one device
   if (spec.has("image")) {
     if (model.input.size() != 3)
       throw ConfigError("model '{}': image= needs a model with input [channels, height, width]", text);

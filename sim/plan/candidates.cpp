@@ -13,45 +13,41 @@
 namespace sim {
 namespace {
 
-/// A text's endings: ",schedule=gpipe,microbatches=4", …
+/// A text's endings: ",microbatches=4,schedule=gpipe", …
 using Endings = std::vector<std::string>;
 
-Endings microbatches_of(std::uint32_t pp, std::int64_t rows, bool may_be_one) {
+Endings microbatches_of(std::uint32_t pp, std::int64_t rows) {
   Endings endings;
-  if (may_be_one) endings.emplace_back();
-  const auto add = [&](std::int64_t microbatches, std::string_view schedule) {
-    if (rows % microbatches == 0)
-      endings.push_back(fmt::format(",schedule={},microbatches={}", schedule, microbatches));
+  const auto add = [&](std::int64_t microbatches, const std::string& schedule) {
+    if (rows % microbatches == 0) endings.push_back(fmt::format(",microbatches={}{}", microbatches, schedule));
   };
+  if (pp == 1) endings.emplace_back();
   if (pp == 1)
-    for (const std::int64_t microbatches : {2, 4, 8, 16}) add(microbatches, "1f1b");  // keeps one at a time
+    for (const std::int64_t microbatches : {2, 4, 8, 16}) add(microbatches, "");
   else
     for (const std::int64_t per_stage : {1, 2, 4})
-      for (const ScheduleKind& schedule : schedule_table()) add(per_stage * pp, schedule.name);
+      for (const ScheduleKind& schedule : schedule_table())
+        add(per_stage * pp, fmt::format(",schedule={}", schedule.name));
   return endings;
 }
 
 /// What the row makes of these degrees; nothing where it isn't for them.
 void add_texts(const StrategyKind& kind, std::uint32_t dp, std::uint32_t pp, const Model& model, Endings& texts) {
-  const auto takes = [&](std::string_view key) { return std::ranges::find(kind.keys, key) != kind.keys.end(); };
-  if (takes("levels")) {
+  if (kind.takes("levels")) {
     for (const std::string_view choice : {"dp", "in", "out"})
       if (dp > 1 && pp == 1) texts.push_back(fmt::format("{},levels={},layers={}", kind.name, dp, choice));
     return;
   }
-  const bool is_general = takes("dp") && takes("pp");
-  const bool fits = dp >= kind.least_dp && pp >= kind.least_pp && (dp == 1 || takes("dp")) && (pp == 1 || takes("pp"));
-  if (!fits || (is_general && dp == 1)) return;  // other rows say it more simply
+  const bool is_general = kind.takes("dp") && kind.takes("pp");
+  const bool fits =
+      dp >= kind.least_dp && pp >= kind.least_pp && (dp == 1 || kind.takes("dp")) && (pp == 1 || kind.takes("pp"));
+  if (!fits || (is_general && (dp == 1 || pp == 1))) return;  // other rows say it more simply
   std::string text(kind.name);
   if (dp > 1) text += fmt::format(",dp={}", dp);
   if (pp > 1) text += fmt::format(",pp={}", pp);
   Endings endings{""};
-  if (takes("microbatches"))
-    endings = microbatches_of(pp, model.global_batch / dp, /*may_be_one=*/!is_general && pp == 1);
-  for (const std::string& ending : endings) {
-    texts.push_back(text + ending);
-    if (dp > 1 && takes("overlap")) texts.push_back(text + ending + ",overlap=1");
-  }
+  if (kind.takes("microbatches")) endings = microbatches_of(pp, model.global_batch / dp);
+  for (const std::string& ending : endings) texts.push_back(text + ending);
 }
 
 }  // namespace

@@ -33,8 +33,8 @@ struct Line {
 /// One model's rows.
 struct Question {
   std::string model;
-  std::vector<Line> lines;  // fastest first
-  std::vector<const Cell*> skipped;
+  std::vector<Line> lines;                              // fastest first
+  std::vector<const Cell*> skipped;                     // also of plain PyTorch
   std::vector<std::string> worlds, cost_models, peers;  // in the order of appearance
 };
 
@@ -57,6 +57,7 @@ std::vector<Question> questions_of(const Result& result, const Accuracy& accurac
     add_once(question->worlds, cell.world);
     if (cell.executor != kOurs) {
       if (accuracy.cells[i].measured) add_once(question->peers, cell.executor);
+      if (cell.executor == kPeers[0] && !cell.skipped.empty()) question->skipped.push_back(&cell);
       continue;
     }
     Line line{i, &cell, &accuracy.cells[i], nullptr};
@@ -90,7 +91,7 @@ std::set<std::string> items_of(const std::string& strategy) {
   return items;
 }
 
-/// As a person says it: "ddp overlapped", "pipeline gpipe microbatches=8 on gloo". What all rows of its kind have in
+/// As a person says it: "ddp", "pipeline gpipe microbatches=8 on gloo". What all rows of its kind have in
 /// common goes without saying.
 std::string name_of(const Line& line, const Question& question) {
   std::string name = preset_of(line.cell->strategy);
@@ -99,8 +100,8 @@ std::string name_of(const Line& line, const Question& question) {
       return preset_of(other.cell->strategy) != preset_of(line.cell->strategy) ||
              items_of(other.cell->strategy).contains(item);
     });
-    if (item == "overlap=1")
-      name += " overlapped";
+    if (item == "overlap=0")
+      name += " blocking";
     else if (!is_common)
       name += " " + (item.starts_with("schedule=") ? item.substr(9) : item);
   }
@@ -161,7 +162,8 @@ std::string remarks_of(const Question& question) {
     if (!sharing.empty()) add(fmt::format("{}: {}", name_of(line, question), sharing));
   }
   for (const Cell* cell : question.skipped)
-    add(fmt::format("{} on {} skipped: {}", cell->strategy, cell->world, cell->skipped));
+    add(fmt::format("{} on {}{} skipped: {}", cell->strategy, cell->world,
+                    cell->executor == kOurs ? "" : " by plain PyTorch", cell->skipped));
   return text;
 }
 

@@ -5,10 +5,10 @@
 //
 //   resnet18,global_batch=8,image=64 on local
 //   strategy        predicted measured  error    memory fits
-//   ddp,overlap=1      661 ms   661 ms +0.1 %  0.97 GiB yes
+//   ddp                661 ms   661 ms +0.1 %  0.97 GiB yes
 //   single            1.12 s   1.12 s  -0.2 %  0.80 GiB yes
 //
-//   ddp overlapped is fastest: 1.70 × single; forecast within 0.1 %; fits with 7.1 GiB to spare.
+//   ddp is fastest: 1.70 × single; forecast within 0.1 %; fits with 7.1 GiB to spare.
 //
 // A strategy whose forecast peak exceeds its device's memory is shown with its time, but isn't called fastest. Two
 // strategies are told apart where the 95 % intervals of their measured steps separate; forecasts alone, where their

@@ -16,7 +16,7 @@ using S = RowSource;
 using F = ForecastSummary;
 using OfRow = std::function<Value(const S&)>;
 
-constexpr std::string_view kResultFormat = "paragauge-result-2";
+constexpr std::string_view kResultFormat = "paragauge-result-3";
 
 Value value_of(const std::optional<double>& number, double factor = 1) {
   return number ? Value(factor * *number) : Value();
@@ -86,20 +86,18 @@ OfRow at_peak(TensorClass tensor_class) {
 }
 
 /// "resnet50" of "resnet50,global_batch=16" and of "/tmp/resnet50.json,global_batch=16".
-std::string model_name(const Cell& cell) {
-  return std::filesystem::path(cell.model.substr(0, cell.model.find(','))).stem().string();
-}
+std::string model_name(const Cell& cell) { return std::filesystem::path(head_of(cell.model)).stem().string(); }
 
 SpecText strategy_of(const Cell& cell) { return {cell.strategy, "strategy"}; }
 
 std::int64_t microbatch_of(const Cell& cell) { return cell.global_batch / (cell.replicas * cell.microbatches); }
 
-/// "pipeline gpipe, split size 2, 2 ranks", "ddp overlapped, 4 ranks": strategies that differ in the cut or in the
+/// "pipeline gpipe, split size 2, 2 ranks", "ddp blocking, 4 ranks": strategies that differ in the cut or in the
 /// buckets alone share it.
 std::string label_of(const Cell& cell) {
   const SpecText text = strategy_of(cell);
   std::string label = text.head();
-  if (text.text("overlap") == "1") label += " overlapped";
+  if (text.text("overlap") == "0") label += " blocking";
   if (text.head() == "mesh")
     for (const char* degree : {"dp", "pp"})
       if (const auto size = text.text(degree)) label += fmt::format(" {}={}", degree, *size);

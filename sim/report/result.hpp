@@ -8,7 +8,7 @@
 //   cell.rounds.push_back({.round = result.next_round(), .predicted = {{"profiled", f.step}}});
 //   save_result("r.json", result);                  // sim/report/report.hpp; after each round, so that a later run can resume
 //
-// File format "paragauge-result-2" (JSON, a round per line, numbers of 7 digits). A list of five numbers is a StepTime in
+// File format "paragauge-result-3" (JSON, a round per line, numbers of 7 digits). A list of five numbers is a StepTime in
 // the order of sim/simulate/timeline.hpp.
 //   kind      the command that made it: compare, measure, predict, report
 //   sessions  [{first_round, context}]: what each run wrote about the machine, the build and its options
@@ -34,7 +34,8 @@
 //       measured      {count, mean: [5], sd: [5], median_s} of the round's steps, or null; samples: [[5], …] if asked for
 //   columns, rows, summary   computed from the cells when written (sim/report/report.hpp says what they mean), not read
 //                            back
-// "paragauge-result-1" is read, too: one `context`, all samples, attribution by round.
+// "paragauge-result-2" is read, too, in which `ddp` was what is `ddp_blocking` today, and `ddp,overlap=1` what is `ddp` (of
+// `mesh` alike); and "paragauge-result-1": one `context`, all samples, attribution by round.
 #pragma once
 
 #include <array>

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdlib>
 #include <set>
+#include <utility>
 
 #include "sim/error.hpp"
 #include "sim/text/spec.hpp"
@@ -221,11 +222,27 @@ CellMemory read_memory(JsonObject json) {
   return memory;
 }
 
+/// Until format 2 `ddp` and `mesh` let their buckets wait for the end of the backward, unless they said overlap=1.
+std::string name_of_today(const SpecText& old) {
+  const bool overlaps = old.text("overlap") == "1", is_mesh = old.head().empty() || old.head() == "mesh";
+  std::string name = old.head() == "ddp" && !overlaps ? "ddp_blocking" : old.head();
+  bool is_said = !(is_mesh && old.has("dp") && !overlaps);  // overlap=0, behind the buckets
+  const auto add = [&](const std::string& item) { name += (name.empty() ? "" : ",") + item; };
+  for (const auto& [key, value] : old.items()) {
+    if (key == "broadcast_buffers" && !std::exchange(is_said, true)) add("overlap=0");
+    if (key != "overlap") add(key + "=" + value);
+  }
+  if (!is_said) add("overlap=0");
+  return name;
+}
+
 Cell read_cell(JsonObject& json, int version) {
   Cell cell;
   cell.model = json.text("model");
   cell.strategy = json.text("strategy");
-  static_cast<void>(SpecText(cell.strategy, json.where() + ": strategy"));  // ConfigError where it is none
+  const SpecText strategy(cell.strategy, json.where() + ": strategy");  // ConfigError where it is none
+  if (version < 3) cell.strategy = name_of_today(strategy);
+  const bool is_renamed = cell.strategy != strategy.whole();
   cell.world = json.text("world");
   cell.executor = json.text("executor");
   cell.settings = json.text("settings", "");
@@ -242,6 +259,7 @@ Cell read_cell(JsonObject& json, int version) {
   if (!json.value("verify_error").is_null()) cell.verify_error = json.number("verify_error");
   cell.memory = read_memory(json.object("memory"));
   cell.program = json.text("program", "");
+  if (is_renamed) cell.program.clear();  // its text holds the old name
   if (version > 1) {
     JsonObject causes = json.object("attribution");
     for (const std::string& cost_model : causes.keys()) {
@@ -306,7 +324,9 @@ nlohmann::ordered_json to_json(const Cell& cell, bool with_samples) {
 
 Result result_from_json(std::string_view text, const std::string& where) {
   JsonObject file = parse_json(text, where);
-  const int version = file.has("format") && file.text("format") == "paragauge-result-1" ? 1 : 2;
+  int version = 3;
+  for (const int old : {1, 2})
+    if (file.has("format") && file.text("format") == fmt::format("paragauge-result-{}", old)) version = old;
   check_format(file, "paragauge-result", version, "measure again into a new file");
   Result result;
   if (version == 1) {

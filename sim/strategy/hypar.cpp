@@ -122,7 +122,7 @@ Layout hypar(const Model& model, const Strategy& strategy) {
   const std::vector<OpInstance> ops = model.instances(model.global_batch);
   layout.play.assign(ops.size(), {});
   for (std::size_t level = 0; level < strategy.levels.size(); ++level) {
-    layout.mesh.axes.push_back({fmt::format("h{}", level), strategy.levels[level], Rest::to_last});
+    layout.mesh.axes.push_back({fmt::format("level{}", level), strategy.levels[level], Rest::to_last});
     const std::vector<std::string> rules =
         rules_along_axis(model, ops, chosen_rules(model, strategy, strategy.layers[level]), strategy.rooted);
     for (std::size_t n = 0; n < ops.size(); ++n) layout.play[n].push_back({.rule = rules[n]});

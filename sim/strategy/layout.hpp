@@ -7,7 +7,7 @@
 //
 //   replicas_of_stages.cpp   mesh dp × pp: a node is played by its rule "batch" along dp, at its stage along pp
 //   data_parallel.cpp        mesh dp: "batch", but the loss at 0, where input, target and parameters are at home
-//   hypar.cpp                an axis per level: every layer by "batch", "input" or "output"
+//   hypar.cpp                an axis per level (level0, level1, …): every layer by "batch", "input" or "output"
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
 // single, model_parallel, pipeline, ddp and their mesh: dp replicas of a pipeline of pp stages. A rank's replica is its
 // coordinate along dp, its stage that along pp; a stage's ranks are its roles' neighbours along dp.
 #include <algorithm>
-#include <limits>
+#include <cmath>
+#include <optional>
 
 #include "sim/error.hpp"
 #include "sim/strategy/layout.hpp"
@@ -18,26 +19,66 @@ std::vector<double> node_weights(const Model& model, std::int64_t rows) {
   return weights;
 }
 
-/// Cuts n weights into `parts` contiguous, non-empty parts so that the heaviest is lightest (dynamic programming, O(n²
-/// parts)).
+/// Weights in a row: sums of neighbours, and the least possible heaviest of so many contiguous parts.
+class Row {
+ public:
+  explicit Row(const std::vector<double>& weights) : sum_{0}, heaviest_{0} {
+    for (const double weight : weights) {
+      sum_.push_back(sum_.back() + weight);
+      heaviest_.push_back(std::max(heaviest_.back(), sum_.back() - sum_[sum_.size() - 2]));
+    }
+  }
+  [[nodiscard]] double weight(std::size_t begin, std::size_t end) const { return sum_[end] - sum_[begin]; }
+
+  /// Of the first `end` in at most `parts`, where some cut's heaviest weighs `most`. By bisection: `most` is always some
+  /// cut's heaviest, and nothing that weighs at most `below` is. The mean part, or one weight alone, often is the answer.
+  [[nodiscard]] double least_heaviest(std::size_t end, std::uint32_t parts, double most) const {
+    const double least = std::max(heaviest_[end], weight(0, end) / parts);
+    double below = least / 2, guess = std::min(least, std::nextafter(most, 0.0));
+    for (bool is_first = true; std::nextafter(below, most) < most; is_first = false) {
+      const std::optional<double> found = heaviest_within(end, parts, guess);
+      (found ? most : below) = found.value_or(guess);
+      guess = is_first && found ? std::nextafter(most, 0.0) : below + (most - below) / 2;
+    }
+    return most;
+  }
+  /// The first weight of the longest last part of the first `end` that weighs at most `most`.
+  [[nodiscard]] std::size_t last_part(std::size_t end, double most) const {
+    const auto is_heavy = [&](const double& before) { return sum_[end] - before > most; };
+    return static_cast<std::size_t>(
+        std::partition_point(sum_.begin(), sum_.begin() + static_cast<std::ptrdiff_t>(end), is_heavy) - sum_.begin());
+  }
+
+ private:
+  /// The heaviest part where every part but the last takes all it may; nullopt where that needs more parts.
+  [[nodiscard]] std::optional<double> heaviest_within(std::size_t end, std::uint32_t parts, double most) const {
+    double heaviest = 0;
+    for (; end > 0; --parts) {
+      const std::size_t begin = last_part(end, most);
+      if (parts == 0 || begin == end) return std::nullopt;
+      heaviest = std::max(heaviest, weight(begin, end));
+      end = begin;
+    }
+    return heaviest;
+  }
+
+  std::vector<double> sum_, heaviest_;  // of the first 0, 1, …
+};
+
+/// Cuts n weights into `parts` contiguous, non-empty parts so that the heaviest is lightest; among those, the last part is as
+/// long as possible, then what is before it is cut alike.
 std::vector<std::uint32_t> balanced_stages(const std::vector<double>& weights, std::uint32_t parts) {
-  const std::size_t n = weights.size();
-  std::vector<double> sum(n + 1, 0);
-  for (std::size_t i = 0; i < n; ++i) sum[i + 1] = sum[i] + weights[i];
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  std::vector best(parts + 1, std::vector<double>(n + 1, kInfinity));
-  std::vector cut(parts + 1, std::vector<std::size_t>(n + 1, 0));
-  best[0][0] = 0;
-  for (std::uint32_t p = 1; p <= parts; ++p)
-    for (std::size_t end = p; end <= n; ++end)
-      for (std::size_t begin = p - 1; begin < end; ++begin)
-        if (const double cost = std::max(best[p - 1][begin], sum[end] - sum[begin]); cost < best[p][end]) {
-          best[p][end] = cost;
-          cut[p][end] = begin;
-        }
-  std::vector<std::uint32_t> stages(n);
-  for (std::size_t p = parts, end = n; p > 0; end = cut[p][end], --p)
-    for (std::size_t i = cut[p][end]; i < end; ++i) stages[i] = static_cast<std::uint32_t>(p - 1);
+  const Row row(weights);
+  std::vector<std::uint32_t> stages(weights.size());
+  std::size_t end = weights.size();
+  double most = row.weight(0, end);
+  for (std::uint32_t part = parts; part > 0; --part) {
+    most = row.least_heaviest(end, part, most);
+    const std::size_t begin = part == 1 ? 0 : std::max<std::size_t>(row.last_part(end, most), part - 1);
+    std::fill(stages.begin() + static_cast<std::ptrdiff_t>(begin), stages.begin() + static_cast<std::ptrdiff_t>(end),
+              part - 1);
+    end = begin;
+  }
   return stages;
 }
 

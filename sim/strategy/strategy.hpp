@@ -8,6 +8,7 @@
 // them; lowering knows layouts, no names.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,18 +22,19 @@ struct Strategy {
   std::string preset;
   std::uint32_t dp = 1;            // data-parallel replicas
   std::uint32_t pp = 1;            // pipeline or model-parallel stages
-  std::string schedule = "gpipe";  // an entry of schedule_table; matters from 2 microbatches on
+  std::string schedule = "gpipe";  // an entry of schedule_table; its default where there is one microbatch only
   std::int64_t microbatches = 1;   // per replica and step
   /// Last node (or name prefix: "layer2" = its last node) of every stage but the last; empty: balanced by predicted
   /// cost.
   std::vector<std::string> cut;
   double first_bucket_MiB = 1, bucket_MiB = 25;  // DDP's gradient buckets; PyTorch's defaults
-  bool overlap = false;           // DDP: a bucket goes when its gradients are complete, not after the backward
+  bool overlap = false;           // of replicas: a bucket goes when its gradients are complete, not after the backward
   bool broadcast_buffers = true;  // DDP: rank 0's batch-norm buffers go to all before each forward
   // HyPar: the hierarchy's branches, outermost first; by level a choice (dp, in, out) for all layers or for each.
   std::vector<std::uint32_t> levels;
   std::vector<std::vector<std::string>> layers;
-  bool rooted = false;  // sums at the first device, then to all
+  bool rooted = false;     // sums at the first device, then to all
+  std::uint32_t idle = 0;  // devices asked for that get no sample (data_parallel)
 
   [[nodiscard]] std::uint32_t ranks() const;
   [[nodiscard]] std::string text() const;
@@ -49,8 +51,11 @@ struct StrategyKind {
   std::uint32_t least_dp = 1, least_pp = 1;
   std::int64_t microbatches = 1;  // where the text doesn't say
   double bucket_MiB = 25;
+  bool overlap = false;           // of replicas, where the text doesn't say
   bool needs_equal_parts = true;  // dp must divide the batch
   Layout (*layout)(const Model&, const Strategy&) = nullptr;
+
+  [[nodiscard]] bool takes(std::string_view key) const { return std::ranges::find(keys, key) != keys.end(); }
 };
 const Table<StrategyKind>& strategy_table();
 
@@ -59,6 +64,13 @@ const Table<StrategyKind>& strategy_table();
 /// layers (choices joined by '+', 3*dp for dp+dp+dp, levels by '/'), form (derived or rooted).
 /// ConfigError when the text is wrong or the model's global_batch can't be divided so.
 Strategy parse_strategy(std::string_view text, const Model& model);
+
+/// The model that a strategy plays, where `device_batch` is given: as many samples for each of its data-parallel replicas.
+/// Else the model itself.
+Model with_global_batch(const Model& model, std::string_view strategy);
+
+/// What a user should know of it beside its text; often nothing.
+std::string remark_on(const Strategy& strategy, const Model& model);
 
 /// The stage of every node, non-decreasing: which stage executes it. `strategy.cut` names, or cuts balanced by the
 /// roofline time of forward + backward on a generic device. ConfigError for a cut name that doesn't exist (lists similar

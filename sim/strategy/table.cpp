@@ -7,9 +7,9 @@
 namespace sim {
 
 const Table<StrategyKind>& strategy_table() {
-  static const std::array<StrategyKind, 7> kinds{
+  static const std::array<StrategyKind, 8> kinds{
       {{.name = "single",
-        .description = "one device; microbatches > 1 accumulate gradients",
+        .description = "one device; microbatches > 1 accumulate gradients (F B F B)",
         .example = "single",
         .keys = {"schedule", "microbatches", "split_size"},
         .layout = replicas_of_stages},
@@ -27,14 +27,20 @@ const Table<StrategyKind>& strategy_table() {
         .least_pp = 2,
         .microbatches = 4,
         .layout = replicas_of_stages},
-       // PyTorch's DistributedDataParallel: with overlap=1 as it is, gradients all-reduced bucket by bucket while the
-       // backward goes on; without, all of them after it (blocking): what the overlap is worth.
+       // Over microbatches gradients add up; they travel in the last one's backward, as with DDP's no_sync.
        {.name = "ddp",
         .description =
-            "a replica per rank, each with its part of the batch; bucketed gradient all-reduce after the backward, "
-            "or during it (overlap=1)",
+            "PyTorch's DistributedDataParallel: a replica per rank, each with its part of the batch; gradients are "
+            "all-reduced bucket by bucket while the backward goes on",
         .example = "ddp,dp=2",
-        .keys = {"dp", "first_bucket_MiB", "bucket_MiB", "overlap", "broadcast_buffers"},
+        .keys = {"dp", "microbatches", "split_size", "first_bucket_MiB", "bucket_MiB", "overlap", "broadcast_buffers"},
+        .least_dp = 2,
+        .overlap = true,
+        .layout = replicas_of_stages},
+       {.name = "ddp_blocking",
+        .description = "the same, but the buckets wait for the end of the backward: what the overlap is worth",
+        .example = "ddp_blocking,dp=2",
+        .keys = {"dp", "microbatches", "split_size", "first_bucket_MiB", "bucket_MiB", "broadcast_buffers"},
         .least_dp = 2,
         .layout = replicas_of_stages},
        {.name = "data_parallel",
@@ -58,6 +64,7 @@ const Table<StrategyKind>& strategy_table() {
         .example = "mesh,dp=2,pp=2,microbatches=2",
         .keys = {"dp", "pp", "cut", "schedule", "microbatches", "split_size", "first_bucket_MiB", "bucket_MiB",
                  "overlap", "broadcast_buffers"},
+        .overlap = true,
         .layout = replicas_of_stages}}};
   static const Table<StrategyKind> table("strategy", kinds);
   return table;

@@ -115,17 +115,17 @@ void expect_right(const sim::Program& program, const RunResult& result, std::uin
 
 const std::vector<std::pair<std::string, std::string>> kCases = {
     {"toy_mlp,dtype=f64", "single"},
-    {"toy_mlp,dtype=f64", "ddp,dp=2"},
-    {"convnet,dtype=f64,global_batch=8", "ddp,dp=2"},
+    {"toy_mlp,dtype=f64", "ddp_blocking,dp=2"},
+    {"convnet,dtype=f64,global_batch=8", "ddp_blocking,dp=2"},
     {"convnet,dtype=f64,global_batch=8", "model_parallel,pp=2"},
     {"convnet,dtype=f64,global_batch=8", "pipeline,pp=2,microbatches=4"},
-    {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "ddp,dp=2"},
+    {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "ddp_blocking,dp=2"},
     {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "pipeline,pp=2,microbatches=2"},
     {"resnet18,image=32,dtype=f64,global_batch=8,memory_format=channels_last,optimizer=sgd:lr=0.01:momentum=0.9",
      "pipeline,pp=2,microbatches=2"},
     {"resnet18,image=32,dtype=f64,global_batch=8,memory_format=channels_last,optimizer=sgd:lr=0.01:momentum=0.9",
-     "ddp,dp=2"},
-    {"convnet,dtype=f64,global_batch=8,timing=tutorial", "ddp,dp=2"},
+     "ddp_blocking,dp=2"},
+    {"convnet,dtype=f64,global_batch=8,timing=tutorial", "ddp_blocking,dp=2"},
     {"convnet,dtype=f64,global_batch=8,loss=mse_loss,timing=tutorial", "pipeline,pp=2,microbatches=4"},
     {"convnet,dtype=f64,global_batch=8,timing=epoch", "pipeline,pp=2,microbatches=2,schedule=forward_only"},
     {"toy_mlp,dtype=f64,global_batch=9", "data_parallel,dp=2"},
@@ -154,9 +154,9 @@ TEST(LocalSessionRanks, EveryStrategyIsRight) { execute_all(*open_session({.rank
 
 /// 3 and 4 ranks, also with parts of other sizes.
 void execute_with_many(Session& session) {
-  for (const char* strategy : {"ddp,dp=4", "pipeline,pp=4,microbatches=4", "data_parallel,dp=4", "data_parallel,dp=3",
-                               "hypar,levels=2x2,layers=dp/in+dp+out+dp+in", "hypar,levels=3,layers=in",
-                               "hypar,levels=3,layers=in,form=rooted"}) {
+  for (const char* strategy : {"ddp_blocking,dp=4", "pipeline,pp=4,microbatches=4", "data_parallel,dp=4",
+                               "data_parallel,dp=3", "hypar,levels=2x2,layers=dp/in+dp+out+dp+in",
+                               "hypar,levels=3,layers=in", "hypar,levels=3,layers=in,form=rooted"}) {
     SCOPED_TRACE(strategy);
     const sim::Program program = lowered("convnet,dtype=f64,global_batch=8", strategy);
     expect_right(program, session.run({.program = program, .steps = 2, .verify = true}), 2);
@@ -207,7 +207,7 @@ TEST(LocalSessionRanks, CopiesAreReplicasThatExchangeNothing) {
     }
   const RunResult copies = session->run({.program = three, .warmup_steps = 0});
   const RunResult replicas =
-      session->run({.program = lowered("toy_mlp,global_batch=60", "ddp,dp=3"), .warmup_steps = 0});
+      session->run({.program = lowered("toy_mlp,global_batch=60", "ddp_blocking,dp=3"), .warmup_steps = 0});
   EXPECT_EQ(copies.steps[0].loss, replicas.steps[0].loss) << "each with a batch of its own";
   EXPECT_EQ(copies.steps[0].timeline.ranks.size(), 3U);
   EXPECT_EQ(copies.memory.size(), 3U);
@@ -231,10 +231,10 @@ TEST(LocalSession, TellsWhatIsWrong) {
   EXPECT_EQ(message<sim::ConfigError>([] { open_session({.world = "gloo"}); }),
             "world 'gloo': RANK isn't set; start the ranks with torchrun, or let paragauge spawn them");
   const auto session = open_session({.ranks = 2});
-  EXPECT_EQ(
-      message<sim::ConfigError>([&] { session->run({.program = lowered("convnet,global_batch=8", "ddp,dp=4")}); }),
-      "the program needs 4 ranks, the session has 2");
-  sim::Program periodic = lowered("toy_mlp", "ddp,dp=2");
+  EXPECT_EQ(message<sim::ConfigError>(
+                [&] { session->run({.program = lowered("convnet,global_batch=8", "ddp_blocking,dp=4")}); }),
+            "the program needs 4 ranks, the session has 2");
+  sim::Program periodic = lowered("toy_mlp", "ddp_blocking,dp=2");
   for (sim::Role& role : periodic.roles) role.body_begin = role.size();
   EXPECT_EQ(message<sim::ConfigError>([&] { session->run({.program = periodic}); }),
             "steps that reach into each other (prologue, body, epilogue) are forecast, not executed yet");

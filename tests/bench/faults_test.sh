@@ -106,7 +106,7 @@ interrupted "kill -9 of rank 0 after the first round" 75 '^paragauge: rank 0 die
   "${compare[@]}" --json "$scratch/kill.json"
 [[ $(rounds_in "$scratch/kill.json") =~ ^single:[1-5]\ ddp,dp=2:[1-5]$ ]] || complain "rows are lost: $(rounds_in "$scratch/kill.json")"
 "${compare[@]}" --json "$scratch/kill.json" >"$scratch/out" 2>&1 || complain "the same command again: $(cat "$scratch/out")"
-grep -q 'compare: going on with round [2-6]' "$scratch/out" || complain "it began anew"
+grep -q 'compare: goes on with round [2-6]' "$scratch/out" || complain "it began anew"
 [[ $(rounds_in "$scratch/kill.json") == "single:6 ddp,dp=2:6" ]] || complain "not all rounds: $(rounds_in "$scratch/kill.json")"
 kill_supervisor() { in_step; kill -9 $process; }
 interrupted "kill -9 of the supervisor" 137 '' 3 '' kill_supervisor -- "${slow[@]}"

@@ -175,11 +175,11 @@ TEST(PeersRanks, StrategiesHaveOurLosses) {
            {"toy_mlp", "mesh,dp=2,overlap=1", 1e-6},
            {"toy_mlp", "mesh,microbatches=4", 1e-6},
            {"convnet", "model_parallel,pp=2,cut=pool2", 1e-6},
-           {"convnet", "ddp,dp=2,overlap=1", 1e-6},
+           {"convnet", "ddp,dp=2", 1e-6},
            {"convnet,loss=mse_loss,timing=tutorial", "model_parallel,pp=2,cut=pool2", 1e-6},
-           {"convnet,timing=tutorial", "ddp,dp=2,overlap=1", 1e-6},
+           {"convnet,timing=tutorial", "ddp,dp=2", 1e-6},
            {"convnet,timing=epoch", "pipeline,pp=2,schedule=gpipe,microbatches=2,cut=pool2", 1e-6},
-           {sgd, "ddp,dp=2,overlap=1", 1e-4},
+           {sgd, "ddp,dp=2", 1e-4},
            {"resnet18,image=32,global_batch=8,loss=mse_loss,optimizer=adam:lr=0.0001",
             "pipeline,pp=2,schedule=1f1b,microbatches=2,cut=layer2", 1e-4}})
     expect_our_losses(*session, peers, model_text, strategy_text, tolerance);
@@ -202,14 +202,14 @@ TEST(PeersRanks, ModelsOfAUsersOwnHaveOurLosses) {
         << kind.name;
   for (const auto& [name, strategies] : std::map<std::string, std::vector<std::string>>{
            {"depthwise",
-            {"single", "ddp,dp=2,overlap=1", "model_parallel,pp=3",
+            {"single", "ddp,dp=2", "model_parallel,pp=3",
              "pipeline,pp=3,schedule=1f1b,microbatches=4,cut=stem.bn1+block1.a.bn1",
              "pipeline,pp=3,schedule=gpipe,microbatches=2,cut=block0.relu+block1.a.relu1"}},
            {"odd",
-            {"single", "ddp,dp=2,overlap=1,bucket_MiB=0.001,first_bucket_MiB=0.0005,broadcast_buffers=0",
+            {"single", "ddp,dp=2,bucket_MiB=0.001,first_bucket_MiB=0.0005,broadcast_buffers=0",
              "model_parallel,pp=3,cut=bn+flatten", "pipeline,pp=3,schedule=gpipe,microbatches=3,cut=bn+flatten",
              "pipeline,pp=2,schedule=1f1b,split_size=2,cut=softmax"}},
-           {"mlp", {"single", "ddp,dp=3,overlap=1", "pipeline,pp=3,schedule=1f1b,microbatches=6"}}})
+           {"mlp", {"single", "ddp,dp=3", "pipeline,pp=3,schedule=1f1b,microbatches=6"}}})
     for (const std::string& strategy : strategies)
       expect_our_losses(*session, peers, models.path(name) + ",dtype=f64", strategy, 1e-9);
 }
@@ -279,7 +279,7 @@ TEST(Peers, WorldsWherePlainPyTorchRunsAStrategy) {
                                                         {"model_parallel,pp=2", true, false},
                                                         {"pipeline,pp=2,schedule=forward_only", true, false},
                                                         {"pipeline,pp=2", false, true},
-                                                        {"ddp,dp=2", false, true},
+                                                        {"ddp_blocking,dp=2", false, true},
                                                         {"data_parallel", true, true},
                                                         {"hypar", true, true}}) {
     EXPECT_EQ(has_peer(model, sim::parse_strategy(strategy, model), "local"), local) << strategy;
@@ -290,13 +290,13 @@ TEST(Peers, WorldsWherePlainPyTorchRunsAStrategy) {
 TEST(PeersRanks, WhatPlainPyTorchHasNotIsAnAnswer) {
   Peers peers({}, 1);
   const auto skipped = [&](const std::string& strategy) { return run(peers, "toy_mlp", strategy).skipped; };
-  EXPECT_EQ(skipped("ddp,dp=2"),
-            "plain PyTorch has no DDP that overlaps nothing; overlap=1 is its DistributedDataParallel");
+  EXPECT_EQ(skipped("ddp_blocking,dp=2"),
+            "plain PyTorch has no DDP that overlaps nothing; its DistributedDataParallel is ddp");
   EXPECT_EQ(skipped("mesh,dp=2,pp=2,overlap=1"),
             "these peers have no DistributedDataParallel of pipelines or microbatches");
   EXPECT_EQ(skipped("pipeline,pp=2,schedule=forward_only"),
             "one process has a single CPU device: its stages can't work at the same time");
-  EXPECT_EQ(message_of<sim::ConfigError>([&] { run(peers, "toy_mlp", "ddp,dp=2,overlap=1"); }),
+  EXPECT_EQ(message_of<sim::ConfigError>([&] { run(peers, "toy_mlp", "ddp,dp=2"); }),
             "PyTorch peers: the strategy needs 2 ranks, the session has 1");
   EXPECT_EQ(run(peers, "toy_mlp", "single").losses.size(), kWarmup + kSteps);
 }
@@ -315,8 +315,7 @@ TEST(PeersRanks, ALossThatGoesToInfinityIsNoError) {
 TEST(PeersRanks, AnExceptionInPythonIsOneLine) {
   Peers peers({}, 2);
   const OwnModels models;
-  const std::string message =
-      message_of<sim::RunError>([&] { run(peers, models.path("untrained"), "ddp,dp=2,overlap=1"); });
+  const std::string message = message_of<sim::RunError>([&] { run(peers, models.path("untrained"), "ddp,dp=2"); });
   EXPECT_TRUE(message.starts_with("PyTorch peers: rank ")) << message;
   EXPECT_EQ(message.substr(message.find(" ended")),
             " ended with status 1: RuntimeError: DistributedDataParallel is not needed when a module doesn't have any "
@@ -326,11 +325,11 @@ TEST(PeersRanks, AnExceptionInPythonIsOneLine) {
 
 TEST(PeersRanks, DeathIsAnErrorAndNobodyStays) {
   Peers peers({}, 2);
-  EXPECT_EQ(run(peers, "toy_mlp", "ddp,dp=2,overlap=1").losses.size(), kWarmup + kSteps);
+  EXPECT_EQ(run(peers, "toy_mlp", "ddp,dp=2").losses.size(), kWarmup + kSteps);
   const std::vector<pid_t> processes = peers_of_ours();
   ASSERT_EQ(processes.size(), 2U);
   kill(processes[1], SIGKILL);
-  EXPECT_EQ(message_of<sim::RunError>([&] { run(peers, "toy_mlp", "ddp,dp=2,overlap=1"); }).substr(0, 38),
+  EXPECT_EQ(message_of<sim::RunError>([&] { run(peers, "toy_mlp", "ddp,dp=2"); }).substr(0, 38),
             "PyTorch peers: rank 1 died of signal 9");
   EXPECT_EQ(peers_of_ours().size(), 0U);
   EXPECT_EQ(message_of<sim::RunError>([&] { run(peers, "toy_mlp", "single"); }),
@@ -355,7 +354,7 @@ TEST(PeersRanks, PythonThatIsNotThere) {
 TEST(PeersRanks, TheEndOfPeersEndsTheProcesses) {
   {
     Peers peers({}, 2);
-    run(peers, "toy_mlp", "ddp,dp=2,overlap=1");
+    run(peers, "toy_mlp", "ddp,dp=2");
     EXPECT_EQ(peers_of_ours().size(), 2U);
   }
   EXPECT_EQ(peers_of_ours().size(), 0U);

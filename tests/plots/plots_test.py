@@ -39,7 +39,7 @@ FOLDER = Path(KEPT.name)
 
 
 def write_crossing():
-    """At three bandwidths: model parallel takes 1 s; ddp 0.5 s + 1e8 bit / bandwidth (predicted: 4 % less); overlapped 10 ms more."""
+    """At three bandwidths: model parallel takes 1 s; ddp 0.5 s + 1e8 bit / bandwidth (predicted: 4 % less); blocking 10 ms more."""
     content = json.loads(RESULT.read_text())
     template = next(row for row in content["rows"] if row["cost_model"] == "profiled" and row["status"] == "conclusive")
     rows = []
@@ -47,10 +47,10 @@ def write_crossing():
         for strategy, preset, label, seconds in (
                 ("model_parallel,pp=2,cut=a", "model_parallel", "model parallel, 2 ranks", 1),
                 ("ddp,dp=2", "ddp", "ddp, 2 ranks", 0.5 + 1e8 / bits),
-                ("ddp,dp=2,overlap=1", "ddp", "ddp overlapped, 2 ranks", 0.51 + 1e8 / bits)):
+                ("ddp_blocking,dp=2", "ddp_blocking", "ddp blocking, 2 ranks", 0.51 + 1e8 / bits)):
             rows.append({**template, "world": world, "strategy": strategy, "preset": preset, "label": label, "ranks": 2,
                          "measured_s": seconds, "measured_population_sd_s": 0.02,
-                         "predicted_s": 0.96 * seconds if preset == "ddp" else seconds})
+                         "predicted_s": 0.96 * seconds if preset.startswith("ddp") else seconds})
     path = FOLDER / "crossing.json"
     path.write_text(json.dumps({**content, "rows": rows}))
     return path
@@ -136,7 +136,7 @@ def test_nothing_overlaps_or_is_cut_off():
 def test_step_times_shows_the_numbers_of_the_file():
     axis = draw(step_times, RESULT, {"world": "local", "cost_model": "profiled"}).axes[0]
     equal([text.get_text() for text in axis.get_xticklabels()],
-          ["single", "model parallel\n2 ranks", "pipeline\ngpipe\nsplit size 4\n2 ranks", "ddp\n2 ranks"])
+          ["single", "model parallel\n2 ranks", "pipeline\ngpipe\nsplit size 4\n2 ranks", "ddp blocking\n2 ranks"])
     equal(axis.get_ylabel(), "ResNet50 Execution Time (Second)")
     rows = {row["preset"]: row for row in rows_of("resnet50", "local", "profiled")
             if row["microbatch"] == 4 or not row["preset"] == "pipeline"}
@@ -199,6 +199,21 @@ def test_committed_crossings_are_forecast():
         assert abs(off) <= 0.15, f"{pair}: {100 * off:+.0f} %"
 
 
+def test_old_files_are_read_with_todays_names():
+    content = json.loads(RESULT.read_text())
+    template = content["rows"][0]
+    renamed = {"ddp,dp=2": ("ddp_blocking,dp=2", "ddp_blocking", "ddp blocking, 2 ranks"),
+               "ddp,dp=2,overlap=1": ("ddp,dp=2", "ddp", "ddp, 2 ranks"),
+               "mesh,dp=2,pp=2": ("mesh,dp=2,pp=2,overlap=0", "mesh", "mesh blocking dp=2 pp=2, 4 ranks"),
+               "mesh,dp=2,pp=2,overlap=1": ("mesh,dp=2,pp=2", "mesh", "mesh dp=2 pp=2, 4 ranks"),
+               "single": ("single", "single", "single")}
+    labels = ["ddp, 2 ranks", "ddp overlapped, 2 ranks", "mesh dp=2 pp=2, 4 ranks", "mesh overlapped dp=2 pp=2, 4 ranks", "single"]
+    rows = [{**template, "strategy": strategy, "preset": strategy.split(",")[0], "label": label} for strategy, label in zip(renamed, labels)]
+    path = FOLDER / "old.json"
+    path.write_text(json.dumps({**content, "format": "paragauge-result-2", "rows": rows}))
+    equal([(row["strategy"], row["preset"], row["label"]) for row in result_file.read_result(path).rows], list(renamed.values()))
+
+
 def test_crossing_marks_where_one_preset_overtakes_another():
     axis = draw(crossing, CROSSING, {"more": [], "model": None, "presets": None}).axes[0]
     equal([text.get_text() for text in axis.get_xticklabels()], ["0.1", "1", "10"])
@@ -259,7 +274,7 @@ def test_bad_results_are_named():
     equal(message(lambda: read(written(cut))), f"{path}: not valid JSON at character {len(cut)} of {len(cut)} (the file is truncated)")
     equal(message(lambda: read(written("[]"))), f"{path}: must be a JSON object")
     equal(message(lambda: read(changed(lambda c: c.update(format="paragauge-result-0")))),
-          f"{path}: format 'paragauge-result-0' is not 'paragauge-result-2'; write the file again with this paragauge")
+          f"{path}: format 'paragauge-result-0' is not 'paragauge-result-3'; write the file again with this paragauge")
     equal(message(lambda: read(changed(lambda c: c.update(rows=[])))), f"{path}: 'rows' must be a list of at least one row")
     equal(message(lambda: read(changed(lambda c: c["rows"][2].pop("measured_s")))), f"{path}: rows[2]: 'measured_s' is missing")
     equal(message(lambda: read(changed(lambda c: c["rows"][0].pop("label")))), f"{path}: rows[0]: 'label' is missing")

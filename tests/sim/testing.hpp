@@ -108,7 +108,7 @@ inline std::vector<std::string> strategy_texts(const Model& model) {
     add("split_size", "2", false);
     add("first_bucket_MiB", "0.01");
     add("bucket_MiB", "0.1");
-    add("overlap", "1");
+    add("overlap", kind.name == "mesh" ? "0" : "1");
     add("broadcast_buffers", "0");
     texts.push_back(all);
     if (has("cut"))

@@ -29,9 +29,9 @@ constexpr const char* kDevice = "privateuseone";
 /// with a few: its kernels take seconds here.
 std::vector<sim::Program> programs(std::uint32_t ranks) {
   const std::vector<std::string> few =
-      ranks == 4 ? std::vector<std::string>{"ddp,dp=4", "ddp,dp=4,overlap=1", "dp=2,pp=2,microbatches=2",
+      ranks == 4 ? std::vector<std::string>{"ddp_blocking,dp=4", "ddp,dp=4", "dp=2,pp=2,microbatches=2",
                                             "pipeline,pp=4,microbatches=4,schedule=1f1b"}
-                 : std::vector<std::string>{"single", "model_parallel", "ddp,overlap=1", "pipeline,microbatches=2"};
+                 : std::vector<std::string>{"single", "model_parallel", "ddp", "pipeline,microbatches=2"};
   std::vector<sim::Program> programs;
   const auto add = [&](const std::string& model_text, const auto& strategies_of) {
     const sim::Model model = sim::load_model(model_text);
@@ -143,8 +143,9 @@ TEST_P(StandinReplay, WhatCannotBeCapturedIsRefused) {
             "graph: 'convnet,global_batch=64,timing=epoch' works on the host in every step, which a replay leaves out; "
             "allowed: "
             "timing=step");
-  EXPECT_EQ(message("local", 2, kDevice, "toy_mlp", "ddp", 2),
-            "graph: the 2 ranks of 'ddp,dp=2' share a process in world 'local', and what orders them is in no rank's "
+  EXPECT_EQ(message("local", 2, kDevice, "toy_mlp", "ddp_blocking", 2),
+            "graph: the 2 ranks of 'ddp_blocking,dp=2' share a process in world 'local', and what orders them is in no "
+            "rank's "
             "own graph; allowed: one rank, or world=nccl");
   EXPECT_EQ(message("local", 1, kDevice, "toy_mlp", "single", 1),
             "graph: warmup_steps=1 must be at least 2, a step as ever and one that is captured");

@@ -62,7 +62,7 @@ std::uint32_t partner_role(const Program& program, const Role& role, std::uint32
 
 // Every op of the role in its order; what is sent, shared or received is a message to itself, at once.
 TEST(RoleAlone, KeepsItsOpsAndWaitsForNobody) {
-  for (const char* text : {"single", "ddp,overlap=1,bucket_MiB=0.001", "model_parallel", "pipeline,pp=3,microbatches=4",
+  for (const char* text : {"single", "ddp,bucket_MiB=0.001", "model_parallel", "pipeline,pp=3,microbatches=4",
                            "dp=2,pp=2,microbatches=2,schedule=1f1b", "pipeline,microbatches=2,schedule=forward_only"}) {
     SCOPED_TRACE(text);
     const Model model = load_model("toy_mlp");

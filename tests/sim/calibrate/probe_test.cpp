@@ -63,7 +63,7 @@ TEST(TransferProbe, HalfOfTheMessagesAreUnexpected) {
 /// A probe computes on about as much before each of its transfers as the step does, as far as caches matter.
 TEST(TransferProbe, MovesBeforeItsTransfersWhatTheStepDoes) {
   constexpr double kCaches = 38e6;
-  for (const char* strategy : {"ddp", "pipeline,cut=pool2,split_size=8", "model_parallel,cut=pool2"}) {
+  for (const char* strategy : {"ddp_blocking", "pipeline,cut=pool2,split_size=8", "model_parallel,cut=pool2"}) {
     const Model model = load_model("convnet");
     const double step = bytes_between_transfers(lower(model, parse_strategy(strategy, model)));
     EXPECT_GT(step, 1e6) << strategy;

@@ -77,7 +77,7 @@ Profile profile_of(const std::vector<Job>& jobs, std::size_t j, const std::vecto
 }
 
 TEST(CalibrationSamples, GiveBackTheCostsThatTheyWereSimulatedWith) {
-  for (const char* strategy : {"single", "model_parallel", "pipeline,microbatches=2", "ddp", "ddp,overlap=1"}) {
+  for (const char* strategy : {"single", "model_parallel", "pipeline,microbatches=2", "ddp_blocking", "ddp"}) {
     const Job job = job_of(strategy);
     const Profile profile = profile_of({job}, 0, {1, 1});
     const Costs known = costs_of(job.program, Known(job.cluster), job.cluster);
@@ -174,10 +174,10 @@ std::vector<Timeline> with_waits(std::vector<Timeline> steps) {
 
 // Strategies of four ranks on two cores, and of other models, leave the profile of the others as it is.
 TEST(CalibrationSamples, OfRanksThatShareCoresAreInNoOtherForecast) {
-  for (const char* strategy : {"single", "ddp", "pipeline,microbatches=2"}) {
+  for (const char* strategy : {"single", "ddp_blocking", "pipeline,microbatches=2"}) {
     const std::vector<Job> alone{job_of(strategy)};
     std::vector<Job> together = alone;
-    for (const char* other : {"ddp,dp=4", "ddp,dp=4,overlap=1", "dp=2,pp=2"}) together.push_back(job_of(other));
+    for (const char* other : {"ddp_blocking,dp=4", "ddp,dp=4", "dp=2,pp=2"}) together.push_back(job_of(other));
     Profile expected("core"), profile("core");
     for (const CalibrationTask& task : calibration_tasks(alone))
       add_for_job(samples_of(task, visit(task, kSkewed)), task, alone, 0, expected);
@@ -221,7 +221,7 @@ TEST(CalibrationSamples, OfRanksThatShareCoresAreOfOneTransferAlone) {
 // How long a rank that is ready waits for its core after another's post there: until the transport's threads are done.
 TEST(CalibrationSamples, WhatBeginningACollectiveTakesOfASharedCore) {
   constexpr double e = 50e-6;
-  CalibrationTask task{.kind = Kind::transfers, .world = "gloo", .cluster = job_of("ddp,dp=4").cluster};
+  CalibrationTask task{.kind = Kind::transfers, .world = "gloo", .cluster = job_of("ddp_blocking,dp=4").cluster};
   task.cluster.scheduling = Scheduling::run_until_wait;
   task.question = {InstructionKind::collective, CollectiveKind::all_reduce, 4096, 4};
   task.program = transfer_probe(task.question, /*repeats=*/1, 1e6, false);
@@ -252,7 +252,7 @@ TEST(CalibrationSamples, WhatBeginningACollectiveTakesOfASharedCore) {
 
 // One file for all jobs: no interruptions are taken from ranks that share a core.
 TEST(CalibrationSamples, OfRanksThatShareCoresInterruptNothing) {
-  const Job job = job_of("ddp,dp=4");
+  const Job job = job_of("ddp_blocking,dp=4");
   for (const CalibrationTask& task : calibration_tasks({job})) {
     if (task.kind != Kind::transfers) continue;
     ASSERT_TRUE(task.shares_devices());
@@ -267,7 +267,7 @@ TEST(CalibrationSamples, OfRanksThatShareCoresInterruptNothing) {
 }
 
 TEST(CalibrationSamples, TellInterruptionsApart) {
-  const std::vector<Job> jobs{job_of("ddp"), job_of("ddp,overlap=1,bucket_MiB=0.0001"), job_of("single")};
+  const std::vector<Job> jobs{job_of("ddp_blocking"), job_of("ddp,bucket_MiB=0.0001"), job_of("single")};
   for (const CalibrationTask& task : calibration_tasks(jobs)) {
     if (task.kind != Kind::ops || task.ranks() != 2) continue;
     std::vector<Timeline> steps = visit(task, {1, 1, 1, 1, 1, 1});
@@ -289,7 +289,7 @@ TEST(CalibrationSamples, TellInterruptionsApart) {
 }
 
 TEST(CalibrationSamples, KnowHowFarRanksLieApart) {
-  for (const char* strategy : {"ddp", "pipeline,microbatches=2"}) {
+  for (const char* strategy : {"ddp_blocking", "pipeline,microbatches=2"}) {
     std::uint32_t told = 0;
     for (const CalibrationTask& task : calibration_tasks({job_of(strategy)})) {
       if (!task.only_computes()) continue;
@@ -344,7 +344,7 @@ TEST(CalibrationSamples, OfAllRolesAtOnceAreWhatRanBesideTheOthers) {
 }
 
 TEST(CalibrationSamples, KnowWhatProcessesHoldBesideTheirTensors) {
-  const Job job = job_of("ddp");
+  const Job job = job_of("ddp_blocking");
   for (const CalibrationTask& task : calibration_tasks({job})) {
     if (task.kind != Kind::ops || task.ranks() != 2) continue;
     const std::vector workspace(2, std::vector<std::int64_t>(task.program.roles[0].size(), 1000));

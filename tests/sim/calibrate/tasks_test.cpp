@@ -27,13 +27,13 @@ std::set<std::string> own_tasks(const std::vector<Job>& jobs, std::size_t j) {
 
 TEST(CalibrationTasks, OfAJobDontDependOnTheOthers) {
   for (const char* world : {"local", "gloo"}) {
-    const std::vector<Job> others{job_of("ddp,dp=4", world),
+    const std::vector<Job> others{job_of("ddp_blocking,dp=4", world),
                                   job_of("pipeline,microbatches=4", world),
-                                  job_of("ddp,overlap=1,bucket_MiB=0.001", world),
+                                  job_of("ddp,bucket_MiB=0.001", world),
                                   job_of("single", "local"),
-                                  job_of("ddp", world, "toy_mlp,global_batch=40"),
-                                  job_of("ddp,dp=4", world, "convnet,global_batch=8")};
-    for (const char* strategy : {"single", "ddp", "pipeline,microbatches=2", "model_parallel"}) {
+                                  job_of("ddp_blocking", world, "toy_mlp,global_batch=40"),
+                                  job_of("ddp_blocking,dp=4", world, "convnet,global_batch=8")};
+    for (const char* strategy : {"single", "ddp_blocking", "pipeline,microbatches=2", "model_parallel"}) {
       std::vector<Job> jobs = others;
       jobs.push_back(job_of(strategy, world));
       EXPECT_EQ(own_tasks(jobs, others.size()), own_tasks({jobs.back()}, 0)) << strategy << " on " << world;
@@ -42,7 +42,7 @@ TEST(CalibrationTasks, OfAJobDontDependOnTheOthers) {
 }
 
 TEST(CalibrationTasks, AreEnoughForEveryQuestionOfTheForecast) {
-  const std::vector<Job> jobs{job_of("ddp,overlap=1"), job_of("pipeline,microbatches=2"), job_of("ddp,dp=4"),
+  const std::vector<Job> jobs{job_of("ddp"), job_of("pipeline,microbatches=2"), job_of("ddp_blocking,dp=4"),
                               job_of("hypar,levels=2x2,layers=dp/in")};
   for (std::size_t j = 0; j < jobs.size(); ++j) {
     std::set<std::pair<LinkKey, std::int64_t>> measured;
@@ -92,11 +92,11 @@ TEST(CalibrationTasks, OpsRunOnAsManyRanksAsHaveACore) {
   };
   using Copies = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
   EXPECT_EQ(copies_of(job_of("single"), {}), (Copies{{1, 1}}));
-  EXPECT_EQ(copies_of(job_of("ddp"), {}), (Copies{{1, 1}, {2, 2}}));
+  EXPECT_EQ(copies_of(job_of("ddp_blocking"), {}), (Copies{{1, 1}, {2, 2}}));
   EXPECT_EQ(copies_of(job_of("single"), {.busy_ranks = 2}), (Copies{{1, 1}, {2, 2}}));
   EXPECT_EQ(copies_of(job_of("pipeline,microbatches=2"), {}),
             (Copies{{2, 1}, {2, 2}, {2, 2}}) /* in turns, at once, and how far ranks lie apart */);
-  Job crowded = job_of("ddp,dp=4");
+  Job crowded = job_of("ddp_blocking,dp=4");
   crowded.cluster.scheduling = Scheduling::fair;
   EXPECT_EQ(copies_of(crowded, {}), (Copies{{1, 1}, {2, 2}}));
   crowded.cluster.scheduling = Scheduling::run_until_wait;  // each finds the caches as the others have left them
@@ -106,7 +106,7 @@ TEST(CalibrationTasks, OpsRunOnAsManyRanksAsHaveACore) {
 TEST(CalibrationTasks, OtherSizesAreNobodysOwn) {
   std::map<std::int64_t, bool> own;
   std::size_t memory = 0;
-  for (const CalibrationTask& task : calibration_tasks({job_of("ddp")}, {.other_sizes = true})) {
+  for (const CalibrationTask& task : calibration_tasks({job_of("ddp_blocking")}, {.other_sizes = true})) {
     memory += task.kind == Kind::memory;
     EXPECT_TRUE(task.kind != Kind::memory || task.jobs.empty());
     if (task.kind == Kind::transfers && task.question.collective == CollectiveKind::all_reduce)
@@ -146,13 +146,14 @@ TEST(CalibrationTasks, NotificationsAreOfTransportsThatNotify) {
 
 TEST(CalibrationTasks, WhatTransfersTakeIsAskedOfTwoRanksWithACoreEach) {
   std::vector<std::uint32_t> ranks;
-  for (const CalibrationTask& task : calibration_tasks({job_of("ddp,dp=4"), job_of("pipeline,microbatches=2")}))
+  for (const CalibrationTask& task :
+       calibration_tasks({job_of("ddp_blocking,dp=4"), job_of("pipeline,microbatches=2")}))
     if (task.kind == Kind::notification || task.kind == Kind::core_share) {
       ranks.push_back(task.ranks());
       EXPECT_FALSE(task.shares_devices());
     }
   EXPECT_EQ(ranks, (std::vector<std::uint32_t>{2, 2}));
-  for (const CalibrationTask& task : calibration_tasks({job_of("single"), job_of("ddp", "local")}))
+  for (const CalibrationTask& task : calibration_tasks({job_of("single"), job_of("ddp_blocking", "local")}))
     EXPECT_TRUE(task.only_computes() || task.kind == Kind::transfers) << task.label;
 }
 

@@ -82,7 +82,7 @@ TEST_P(FittedFrom, IsWithinTheExtremesOfTheMachine) {
     const auto model = fitted(profile_, world);
     for (const std::string& name : models_of_the_catalog()) {
       const Model network = load_model(name);
-      for (const char* strategy : {"single", "ddp,dp=2", "pipeline,pp=2,microbatches=2"}) {
+      for (const char* strategy : {"single", "ddp_blocking,dp=2", "pipeline,pp=2,microbatches=2"}) {
         if (std::string(strategy) != "single" && (name == "linear_dp" || network.global_batch % 2 != 0)) continue;
         for (const Work& work : lower(network, parse_strategy(strategy, network)).works) {
           const ComputeCost cost = model->compute(work);
@@ -169,7 +169,7 @@ TEST(Fitted, TinyCopiesBeyondNoisyOnesTakeMicroseconds) {
   const Profile profile = committed("resnet18_64");
   const Model model = load_model("toy_mlp");
   for (const char* world : {"local", "gloo"})
-    for (const char* strategy : {"single", "ddp,dp=2"}) {
+    for (const char* strategy : {"single", "ddp_blocking,dp=2"}) {
       const Program program = lower(model, parse_strategy(strategy, model));
       const Cluster cluster = load_cluster(std::string("cpu_") + world, std::string(strategy) == "single" ? 1 : 2, 2);
       const Forecast f = forecast(program, cluster, *make_cost_model("fitted", cluster, &profile));

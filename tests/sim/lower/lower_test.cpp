@@ -173,10 +173,48 @@ TEST(LowerGrid, GradientsAreAveraged) {
   });
 }
 
+// Said at once, not after minutes and gigabytes.
+TEST(Lower, RefusesProgramsThatAreTooLarge) {
+  const Model model = load_model("convnet,global_batch=1000000");
+  const auto message = [&](std::string_view text) {
+    return message_of([&] { (void)lower(model, parse_strategy(text, model)); });
+  };
+  EXPECT_EQ(message("pipeline,pp=2,microbatches=1000000"),
+            "strategy 'pipeline,pp=2,schedule=gpipe,microbatches=1000000': 1000000 microbatches in 2 roles make a "
+            "Program of 28000000 ops, at most 10000000 are allowed");
+  EXPECT_EQ(message("single,microbatches=100"), "no error");
+}
+
+// DDP with no_sync: gradients add up over the microbatches and travel once, in the last one's backward.
+TEST(Lower, ReplicasSumGradientsInTheLastBackward) {
+  const Model model = small_model("toy_mlp");
+  for (const char* text :
+       {"ddp,dp=2,microbatches=4,first_bucket_MiB=0,bucket_MiB=0", "ddp_blocking,dp=2,microbatches=4"}) {
+    SCOPED_TRACE(text);
+    const Program program = lower(model, parse_strategy(text, model));
+    const Role& role = program.roles.at(0);
+    std::uint32_t first_sum = kNone, last_backward = 0, sums = 0;
+    std::set<std::int32_t> microbatches_before;
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      if (role.kind[i] == InstructionKind::collective) {
+        ++sums;
+        first_sum = std::min(first_sum, i);
+      }
+      if (role.kind[i] != InstructionKind::compute || program.works[role.work[i]].pass != Pass::backward) continue;
+      last_backward = i;
+      if (first_sum == kNone) microbatches_before.insert(role.microbatch[i]);
+    }
+    EXPECT_EQ(microbatches_before, (std::set<std::int32_t>{0, 1, 2, 3}));
+    const bool overlaps = parse_strategy(text, model).overlap;
+    EXPECT_EQ(first_sum < last_backward, overlaps);
+    EXPECT_EQ(sums, overlaps ? 4U : 1U);  // a bucket for each of two weights and two biases, or one for all
+  }
+}
+
 // What an op changes in place is written: the parameter and states of every update, the statistics of every batch norm.
 TEST(Lower, ChangesInPlaceAreWrites) {
   const Model model = testing::small_model("resnet18");
-  const Program program = lower(model, parse_strategy("ddp,dp=2", model));
+  const Program program = lower(model, parse_strategy("ddp_blocking,dp=2", model));
   const Role& role = program.roles.at(0);
   std::set<std::string> written;
   for (std::uint32_t i = 0; i < role.size(); ++i)

@@ -274,8 +274,8 @@ TEST(Buckets, AreDdps) {
   EXPECT_EQ(golden.size(), 5U);
   for (const auto& [name, buckets] : golden.items()) {
     const Model model = testing::small_model(name);
+    EXPECT_EQ(all_reduces(lower(model, parse_strategy("ddp_blocking,dp=2", model))), buckets) << name;
     EXPECT_EQ(all_reduces(lower(model, parse_strategy("ddp,dp=2", model))), buckets) << name;
-    EXPECT_EQ(all_reduces(lower(model, parse_strategy("ddp,dp=2,overlap=1", model))), buckets) << name;
     // Microbatches accumulate first and change nothing.
     EXPECT_EQ(all_reduces(lower(model, parse_strategy("dp=2,microbatches=2", model))), buckets) << name;
   }

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "sim/strategy/strategy.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {
@@ -210,12 +211,15 @@ TEST(ModelText, SaysWhatIsWrong) {
             fmt::format("unknown model 'resnet51'; known: {}, or a path to a .json file; did you mean 'resnet50'?",
                         fmt::join(catalog_names("models"), ", ")));
   EXPECT_EQ(load("toy_mlp,dtyp=f64"),
-            "model 'toy_mlp,dtyp=f64': unknown key 'dtyp'; known: image, global_batch, loss, optimizer, dtype, timing, "
-            "memory_format; "
-            "did you mean 'dtype'?");
+            "model 'toy_mlp,dtyp=f64': unknown key 'dtyp'; known: image, global_batch, device_batch, loss, optimizer, "
+            "dtype, timing, memory_format; did you mean 'dtype'?");
   EXPECT_EQ(load("toy_mlp,batch=3"),
-            "model 'toy_mlp,batch=3': unknown key 'batch'; known: image, global_batch, loss, optimizer, dtype, timing, "
-            "memory_format");
+            "model 'toy_mlp,batch=3': unknown key 'batch'; known: image, global_batch, device_batch, loss, optimizer, "
+            "dtype, timing, memory_format");
+  EXPECT_EQ(load("toy_mlp,device_batch=0"),
+            "model 'toy_mlp,device_batch=0': device_batch=0 must be a whole number from 1 to 10000000");
+  EXPECT_EQ(load("toy_mlp,device_batch=4,global_batch=8"),
+            "model 'toy_mlp,device_batch=4,global_batch=8': give global_batch or device_batch, not both");
   EXPECT_EQ(load("global_batch=3"), "model 'global_batch=3': no name; expected name,key=value,…");
   EXPECT_EQ(load(""), "model '': no name; expected name,key=value,…");
   EXPECT_EQ(load("toy_mlp,global_batch=0"),
@@ -257,14 +261,17 @@ TEST(ModelFile, SaysWhatIsWrong) {
             "%FILE%: format 'paragauge-model-2' is newer than 'paragauge-model-1'; it needs a newer paragauge");
   EXPECT_EQ(with(R"("format": "paragauge-model-1", )", ""), "%FILE%: 'format' is missing");
   EXPECT_EQ(with(R"("name": "own", )", ""), "%FILE%: 'name' is missing");
-  EXPECT_EQ(with(R"("cuts")", R"("cutz")"), "%FILE%: unknown key 'cutz'; known: blocks, cuts, description, format, global_batch, input, loss, name, nodes, "
-            "optimizer, target; did you mean 'cuts'?");
+  EXPECT_EQ(
+      with(R"("cuts")", R"("cutz")"),
+      "%FILE%: unknown key 'cutz'; known: blocks, cuts, description, format, global_batch, input, loss, name, nodes, "
+      "optimizer, target; did you mean 'cuts'?");
   EXPECT_EQ(with("[6]", "[]"), "%FILE%: 'input' must list at least one size");
   EXPECT_EQ(with("[6]", "[0]"), "%FILE%: 'input' sizes must be from 1 to 1000000, found 0");
   EXPECT_EQ(with("[6]", "6"), "%FILE%: 'input' must be a list of whole numbers, found 6");
   EXPECT_EQ(with(R"("global_batch": 4)", R"("global_batch": 0)"),
             "%FILE%: 'classes' and 'global_batch' must be positive");
-  EXPECT_EQ(with(R"({"classes": 3})", R"({"classes": 3, "kind": 1})"), "%FILE%: target: unknown key 'kind'; known: classes");
+  EXPECT_EQ(with(R"({"classes": 3})", R"({"classes": 3, "kind": 1})"),
+            "%FILE%: target: unknown key 'kind'; known: classes");
   EXPECT_EQ(with(R"("cross_entropy")", R"("l1")"),
             "%FILE%: 'l1' is not a loss; known: mse_loss, cross_entropy, sum_loss");
   EXPECT_EQ(with(R"("kind": "sgd")", R"("kind": "sgdm")"),
@@ -279,12 +286,14 @@ TEST(ModelFile, SaysWhichNodeIsWrong) {
   const auto b = [](const std::string& node) {
     return message(replaced(kFile, R"({"name": "b", "op": "relu"})", node));
   };
-  EXPECT_EQ(b(R"({"name": "b", "op": "rellu"})"), "%FILE%: nodes[1]: node 'b': unknown op kind 'rellu'; known: " +
-                                                      op_table().names() + "; did you mean 'relu'?");
+  EXPECT_EQ(b(R"({"name": "b", "op": "rellu"})"),
+            "%FILE%: nodes[1]: node 'b': 'rellu' is not a layer; known: conv2d, linear, batch_norm, relu, max_pool, "
+            "adaptive_avg_pool, flatten, add, softmax; did you mean 'relu'?");
   EXPECT_EQ(b(R"({"name": "b", "op": "sgd"})"),
-            "%FILE%: nodes[1]: node 'b': op 'sgd' is not a layer; a loss is the model's key 'loss'");
+            "%FILE%: nodes[1]: node 'b': 'sgd' is not a layer; known: conv2d, linear, batch_norm, relu, max_pool, "
+            "adaptive_avg_pool, flatten, add, softmax");
   EXPECT_EQ(b(R"({"name": "b", "op": "cross_entropy"})"),
-            "%FILE%: nodes[1]: node 'b': op 'cross_entropy' is not a layer; a loss is the model's key 'loss'");
+            "%FILE%: nodes[1]: node 'b': 'cross_entropy' is a loss: the model's key 'loss'");
   EXPECT_EQ(b(R"({"name": "b", "op": "relu", "slope": 1})"),
             "%FILE%: nodes[1]: node 'b': op 'relu' has no attribute 'slope'; known: inplace");
   EXPECT_EQ(b(R"({"name": "b", "op": "relu", "inplace": "yes"})"),
@@ -306,8 +315,9 @@ TEST(ModelFile, SaysWhichNodeIsWrong) {
             "%FILE%: nodes[1]: 'b c' is not a node name (no spaces or quotes, not empty)");
   EXPECT_EQ(b(R"({"name": "", "op": "relu"})"),
             "%FILE%: nodes[1]: '' is not a node name (no spaces or quotes, not empty)");
-  EXPECT_EQ(b(R"({"name": "batch", "op": "max_pool", "kernel_size": 2})"),
-            "model 'own', node 'batch': op 'max_pool' needs an input [batch, channels, height, width], found f32[2,5]");
+  EXPECT_EQ(
+      b(R"({"name": "batch", "op": "max_pool", "kernel_size": 2})"),
+      "model 'own', node 'batch': op 'max_pool' needs an input [batch, channels, height, width], found [batch, 5]");
   // Names that stand for something else already.
   for (const char* name : {"a", "input", "target", "loss"})
     EXPECT_EQ(b(fmt::format(R"({{"name": "{}", "op": "relu"}})", name)),
@@ -383,10 +393,37 @@ TEST(ModelFile, SaysWhatIsWrongWithABlock) {
             "%FILE%: block p[0]: blocks lie more than 16 deep in each other");
 }
 
+TEST(ModelText, PathsMayHaveCommasAndEqualsSigns) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("runs/lr=0.1,mom=0.9/net.json", kFile);
+  const Model model = load_model(path + ",global_batch=8");
+  EXPECT_EQ(model.source, path);
+  EXPECT_EQ(model.global_batch, 8);
+  EXPECT_EQ(load_model(model.text()).text(), model.text());
+}
+
+TEST(ModelText, DeviceBatchIsOfEachReplica) {
+  const Model given = load_model("toy_mlp,device_batch=4");
+  EXPECT_EQ(given.text(), "toy_mlp,device_batch=4");
+  EXPECT_EQ(with_global_batch(given, "single").text(), "toy_mlp,global_batch=4");
+  EXPECT_EQ(with_global_batch(given, "pipeline,pp=2").global_batch, 4);
+  EXPECT_EQ(with_global_batch(given, "ddp").global_batch, 8);
+  EXPECT_EQ(with_global_batch(given, "ddp,dp=3").global_batch, 12);
+  EXPECT_EQ(with_global_batch(given, "data_parallel,dp=3").global_batch, 12);
+  EXPECT_EQ(with_global_batch(given, "dp=2,pp=2").global_batch, 8);
+  EXPECT_EQ(with_global_batch(given, "hypar,levels=2x2").global_batch, 4);
+  EXPECT_EQ(with_global_batch(load_model("toy_mlp,global_batch=4"), "ddp,dp=2").global_batch, 4);
+  EXPECT_EQ(
+      message_of([] { (void)with_global_batch(load_model("toy_mlp,device_batch=10000000"), "ddp,dp=2"); }),
+      "strategy 'ddp,dp=2': device_batch=10000000 of model 'toy_mlp' makes global_batch=20000000; at most 10000000");
+}
+
 TEST(ModelFile, ATruncatedFileIsRefused) {
   for (std::size_t length = 0; length < kFile.size(); length += 7)
     EXPECT_EQ(message(kFile.substr(0, length)),
-              fmt::format("%FILE%: not valid JSON at byte {} of {} (the file is truncated)", length + 1, length));
+              fmt::format("%FILE%: not valid JSON at line {}, column {} (the file is truncated)",
+                          1 + std::ranges::count(kFile.substr(0, length), '\n'),
+                          length - (kFile.substr(0, length).rfind('\n') + 1) + 1));
 }
 
 }  // namespace

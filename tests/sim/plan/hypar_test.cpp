@@ -31,16 +31,15 @@ TEST(HyparMethod, ProposesWhatCanBePlayed) {
 
 TEST(HyparMethod, SaysChoiceAndBytes) {
   const Proposal proposal = propose(load_model("lenet_c"), 16);
-  EXPECT_EQ(
-      proposal.words,
-      "layer weights MB  output MB  by level, outermost first\n"
-      "conv1      0.002      2.949  dp dp dp dp\n"
-      "conv2        0.1     0.8192  dp dp dp dp\n"
-      "fc1          1.6      0.512  in in dp in\n"
-      "fc2         0.02    0.01024  in dp dp in\n"
-      "communicated per step by HyPar's model: 0.0161 GB; all dp 0.0517 GB; all in 0.129 GB\n"
-      "all in, hypar,levels=2x2x2x2,layers=in/in/in/in, can't be played: node 'conv1': h0=2 parts of 1 would leave one "
-      "empty\n");
+  EXPECT_EQ(proposal.words,
+            "layer weights MB  output MB  by level, outermost first\n"
+            "conv1      0.002      2.949  dp dp dp dp\n"
+            "conv2        0.1     0.8192  dp dp dp dp\n"
+            "fc1          1.6      0.512  in in dp in\n"
+            "fc2         0.02    0.01024  in dp dp in\n"
+            "communicated per step by HyPar's model: 0.0161 GB; all dp 0.0517 GB; all in 0.129 GB\n"
+            "all in, hypar,levels=2x2x2x2,layers=in/in/in/in, can't be played: node 'conv1': level0=2 parts of 1 would "
+            "leave one empty\n");
   EXPECT_EQ(proposal.strategies.at(0).text(), "hypar,levels=2x2x2x2,layers=dp+dp+in+in/dp+dp+in+dp/dp/dp+dp+in+in");
 }
 

@@ -16,7 +16,7 @@ std::string refusal(const char* model_text, const char* strategy, const char* wo
 
 TEST(Capture, WhatARankDoesByItselfOrThroughItsOwnStreams) {
   EXPECT_EQ(refusal("toy_mlp", "single", "local"), "no error");
-  EXPECT_EQ(refusal("toy_mlp", "ddp", "nccl"), "no error");
+  EXPECT_EQ(refusal("toy_mlp", "ddp_blocking", "nccl"), "no error");
   EXPECT_EQ(refusal("toy_mlp,timing=step", "single", "nccl"), "no error");
 }
 
@@ -30,8 +30,9 @@ TEST(Capture, WhatAReplayCouldNotDoIsRefused) {
             "graph: 'convnet,global_batch=64,timing={}' works on the host in every step, which a replay leaves out; "
             "allowed: timing=step",
             timing));
-  EXPECT_EQ(refusal("toy_mlp", "ddp", "local"),
-            "graph: the 2 ranks of 'ddp,dp=2' share a process in world 'local', and what orders them is in no rank's "
+  EXPECT_EQ(refusal("toy_mlp", "ddp_blocking", "local"),
+            "graph: the 2 ranks of 'ddp_blocking,dp=2' share a process in world 'local', and what orders them is in no "
+            "rank's "
             "own graph; allowed: one rank, or world=nccl");
 }
 

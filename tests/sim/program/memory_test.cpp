@@ -83,7 +83,7 @@ TEST(Memory, DdpHoldsEverythingPerReplicaAndBuckets) {
         const Model model = load_model(small_model(name).text() + optimizer);
         SCOPED_TRACE(fmt::format("{}{} dp={}", name, optimizer, dp));
         const Persistent expected(model, model.global_batch / dp);
-        const Program program = lower(model, parse_strategy(fmt::format("ddp,dp={}", dp), model));
+        const Program program = lower(model, parse_strategy(fmt::format("ddp_blocking,dp={}", dp), model));
         ASSERT_EQ(program.roles.size(), 1U);
         EXPECT_EQ(peak_memory(program.roles[0]).persistent_bytes,
                   expected.sum() + expected.weights);  // buckets are as large as all gradients
@@ -132,7 +132,7 @@ TEST(Memory, GpipeKeepsAllMicrobatches) {
         .at_peak[static_cast<std::size_t>(TensorClass::activation)];
   };
   // What each microbatch leaves behind after its forward, in sum the batch's; what is only alive for a moment shrinks.
-  EXPECT_LT(peak("single,microbatches=8"), peak("single"));
+  EXPECT_LT(peak("single,schedule=gpipe,microbatches=8"), peak("single"));
   std::int64_t kept = 0;
   for (const char* node : {"relu1", "pool1", "relu2", "pool2"}) {
     const auto n = static_cast<std::size_t>(model.node_index(node));
@@ -140,7 +140,21 @@ TEST(Memory, GpipeKeepsAllMicrobatches) {
     kept += s.output.bytes();
     for (const SavedSpec& saved : s.saved) kept += saved.spec.bytes();
   }
-  EXPECT_GE(peak("single,microbatches=8"), kept);
+  EXPECT_GE(peak("single,schedule=gpipe,microbatches=8"), kept);
+}
+
+// Accumulated without a pipeline: the activations of one microbatch at a time, whatever the batch.
+TEST(Memory, AccumulationKeepsOneMicrobatch) {
+  const auto activations = [](std::int64_t samples, const std::string& text) {
+    const Model model = load_model(fmt::format("resnet18,image=32,global_batch={}", samples));
+    return at_peak(peak_memory(lower(model, parse_strategy(text, model)).roles[0]), TensorClass::activation);
+  };
+  const std::int64_t of_one = activations(8, "single");
+  EXPECT_EQ(activations(64, "single,microbatches=8"), of_one);
+  EXPECT_EQ(activations(128, "single,split_size=8"), of_one);
+  EXPECT_EQ(activations(128, "ddp,dp=2,microbatches=8"), of_one);
+  EXPECT_EQ(activations(128, "ddp_blocking,dp=2,microbatches=8"), of_one);
+  EXPECT_EQ(activations(128, "dp=2,microbatches=8"), of_one);
 }
 
 // A stage keeps at most p − s microbatches, however many there are, and no gradient it has sent.

@@ -28,7 +28,7 @@ const std::vector<Golden> kGolden{
     {"programs/convnet.pipeline.txt", "convnet,global_batch=4,optimizer=sgd:lr=0.1",
      "pipeline,pp=3,cut=pool1+pool2,microbatches=2"},
     {"programs/toy_mlp.ddp.txt", "toy_mlp,global_batch=4,optimizer=adam",
-     "ddp,dp=2,first_bucket_MiB=0.0001,bucket_MiB=0.0002"},
+     "ddp_blocking,dp=2,first_bucket_MiB=0.0001,bucket_MiB=0.0002"},
 };
 
 /// The example that opens program_text.cpp, without its remarks.
@@ -272,7 +272,7 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
   EXPECT_EQ(with("inplace=0", "inplace=maybe"), line(7, "'maybe' is not a valid number"));
   EXPECT_EQ(with("inplace=0", "outplace=0"), line(7, "work: op 'relu' has no attribute 'outplace'; known: inplace"));
   EXPECT_EQ(with("f32[2,4] bias", "f32[2,4,1] bias"),
-            line(8, "op 'linear' needs an input [batch, features], found f32[2,4,1]"));
+            line(8, "op 'linear' needs an input [batch, features], found [batch, 4, 1]; put a 'flatten' before it"));
   EXPECT_EQ(with("grads=0+p", "grads=0+q"), line(8, "'q' is not a valid input"));
   EXPECT_EQ(with("grads=0+p", "grads=31"), line(8, "input 31 of grads must be from 0 to 30"));
   // tensor, view

@@ -64,7 +64,8 @@ tensor y f32[4] input persistent
 
 TEST(TransferMatching, EveryTransferOfAStepIsPostedByAllParticipants) {
   const Model model = testing::small_model("toy_mlp");
-  for (const char* strategy : {"pipeline,pp=3,microbatches=4", "ddp,dp=4", "mesh,dp=2,pp=2,microbatches=2,overlap=1"}) {
+  for (const char* strategy :
+       {"pipeline,pp=3,microbatches=4", "ddp_blocking,dp=4", "mesh,dp=2,pp=2,microbatches=2,overlap=1"}) {
     const Program program = lower(model, parse_strategy(strategy, model));
     const TransferMatching matching(program);
     const auto found = posters(program, matching);

@@ -453,7 +453,8 @@ tensor mean f32[2] buffer persistent
 // ---- Real programs: remove any one line of a list, and it's no longer valid. ----
 
 TEST(Validate, EveryTransferAndWaitOfAStepIsNeeded) {
-  for (const char* strategy : {"pipeline,pp=2,cut=r1,microbatches=2", "ddp,dp=2", "mesh,dp=2,pp=2,microbatches=2"}) {
+  for (const char* strategy :
+       {"pipeline,pp=2,cut=r1,microbatches=2", "ddp_blocking,dp=2", "mesh,dp=2,pp=2,microbatches=2"}) {
     const Model model = testing::small_model("toy_mlp");
     const Program program = lower(model, parse_strategy(strategy, model));
     for (std::uint32_t r = 0; r < program.roles.size(); ++r)

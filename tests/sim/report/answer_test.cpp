@@ -40,17 +40,17 @@ void expect_narrow(const Answer& answer) {
 TEST(Answer, AClearWinner) {
   Result result;
   set_memory(add(result, "single", 1.1237 * 1.004, 1.1237), 1, 2, 10);
-  set_memory(add(result, "ddp,overlap=1", 0.6612, 0.661), 1, 2, 10);
-  set_memory(add(result, "ddp", 0.71, 0.70), 1, 1, 10);
+  set_memory(add(result, "ddp", 0.6612, 0.661), 1, 2, 10);
+  set_memory(add(result, "ddp_blocking", 0.71, 0.70), 1, 1, 10);
   const Answer answer = answer_of(result);
   EXPECT_EQ(answer.table,
             "net,global_batch=8 on local, forecast by profiled\n"
-            "strategy      predicted measured  error   memory fits\n"
-            "ddp,overlap=1    661 ms   661 ms +0.0 % 3.00 GiB yes\n"
-            "ddp              710 ms   700 ms +1.4 % 2.00 GiB yes\n"
-            "single           1.13 s   1.12 s +0.4 % 3.00 GiB yes\n");
+            "strategy     predicted measured  error   memory fits\n"
+            "ddp             661 ms   661 ms +0.0 % 3.00 GiB yes\n"
+            "ddp_blocking    710 ms   700 ms +1.4 % 2.00 GiB yes\n"
+            "single          1.13 s   1.12 s +0.4 % 3.00 GiB yes\n");
   EXPECT_EQ(answer.words,
-            "ddp overlapped is fastest: 1.70 × single; forecast within 0.1 %; fits with 7.00 GiB to spare.\n"
+            "ddp is fastest: 1.70 × single; forecast within 0.1 %; fits with 7.00 GiB to spare.\n"
             "All 3 forecasts by profiled: median error 0.4 %; 3 of 3 pairs that noise doesn't hide are in the\n"
             "right order.\n");
   EXPECT_EQ(answer.fastest, std::vector<std::size_t>{1});
@@ -59,12 +59,12 @@ TEST(Answer, AClearWinner) {
 TEST(Answer, ATieWithinNoiseAndWhatToDo) {
   Result result;
   add(result, "single", 2, 2, 0.001);
-  add(result, "ddp", 1, 1, 0.1);
-  add(result, "ddp,overlap=1", 1, 1.01, 0.1);
+  add(result, "mesh,dp=2", 1, 1, 0.1);
+  add(result, "mesh,dp=2,overlap=0", 1, 1.01, 0.1);
   const Answer answer = answer_of(result, nullptr, "the same command with --rounds {}");
   // Halves of eight rounds of ±10 % differ by 0.51 × 10 % in expectation; (4.94 / 2)² times as many rounds are quiet.
   EXPECT_EQ(answer.words,
-            "ddp is fastest: 2.00 × single; forecast within 0.0 %; too noisy to tell it from ddp overlapped.\n"
+            "mesh is fastest: 2.00 × single; forecast within 0.0 %; too noisy to tell it from mesh blocking.\n"
             "Noise floor up to 4.9 % in 2 of 3 rows (2 % is quiet): close other programs, or run 41 more rounds:\n"
             "the same command with --rounds 49.\n"
             "All 3 forecasts by profiled: median error 0.0 %; 2 of 2 pairs that noise doesn't hide are in the\n"
@@ -109,15 +109,15 @@ TEST(Answer, OneStrategyOnly) {
 TEST(Answer, PredictedOnlySaysWhereItsIntervalIsFrom) {
   Result result;
   add(result, "single", 1.0, {});
-  add(result, "ddp", 0.8, {});
-  add(result, "ddp,overlap=1", 0.79, {});
+  add(result, "ddp_blocking", 0.8, {});
+  add(result, "ddp", 0.79, {});
   EXPECT_EQ(answer_of(result).words,
-            "ddp overlapped is fastest: 1.27 × single; no track record for this device (A CPU): how far the\n"
-            "forecast may be off isn't known.\n");
+            "ddp is fastest: 1.27 × single; no track record for this device (A CPU): how far the forecast may be\n"
+            "off isn't known.\n");
   const TrackRecord record{{"A CPU", {{"profiled", {100, 0, 0.02, 0.01}}}}};
   EXPECT_EQ(answer_of(result, &record).words,
-            "ddp overlapped is fastest: 1.27 × single; 90 % interval 764 ms to 817 ms, from the track record of\n"
-            "100 forecasts on A CPU; too close to tell it from ddp.\n");
+            "ddp is fastest: 1.27 × single; 90 % interval 764 ms to 817 ms, from the track record of 100\n"
+            "forecasts on A CPU; too close to tell it from ddp_blocking.\n");
   const TrackRecord elsewhere{{"Another CPU", {{"profiled", {100, 0, 0.02, 0.01}}}}};
   EXPECT_EQ(answer_of(result, &elsewhere).words, answer_of(result).words);
 }
@@ -152,7 +152,7 @@ TEST(Answer, IsNarrowWhateverIsAsked) {
   for (const char* model : {"resnet18,global_batch=8,image=64,loss=cross_entropy,optimizer=sgd:lr=0.001:momentum=0.9",
                             "convnet,global_batch=64"})
     for (const char* world : {"local", "gloo@100mbit"})
-      for (const std::string& strategy : {std::string("single"), pipeline, pipeline + ",overlap=1"}) {
+      for (const std::string& strategy : {std::string("single"), pipeline, pipeline + ",overlap=0"}) {
         Cell& cell =
             add(result, strategy, 0.5, model[0] == 'c' ? std::nullopt : std::optional(0.5), 0.05, world, model);
         for (Round& round : cell.rounds) round.predicted["fitted"].step_s = round.predicted["analytic"].step_s = 12.3;
@@ -161,9 +161,11 @@ TEST(Answer, IsNarrowWhateverIsAsked) {
         result.cell(model, strategy, world, "pytorch").rounds.push_back({.measured = {{0.6, 0, 0, 0, 0}}});
       }
   result.cell("convnet,global_batch=64", "ddp,dp=64", "local").skipped = "64 ranks on 2 cores";
+  result.cell("convnet,global_batch=64", "single", "local", "pytorch").skipped = "no such thing";
   const Answer answer = answer_of(result, nullptr, "the same command with --rounds {}");
   expect_narrow(answer);
   EXPECT_NE(answer.table.find("\nddp,dp=64 on local skipped: 64 ranks on 2 cores\n"), std::string::npos);
+  EXPECT_NE(answer.table.find("\nsingle on local by plain PyTorch skipped: no such thing\n"), std::string::npos);
   // Forecasts alone stand side by side; beside a measurement there's the best one.
   EXPECT_NE(answer.table.find(" profiled fitted analytic "), std::string::npos) << answer.table;
   EXPECT_NE(answer.table.find(" predicted measured  error pytorch "), std::string::npos) << answer.table;
@@ -185,7 +187,7 @@ TEST(Answer, AResNetThatIsTooLargeForOneA100) {
 
 TEST(Answer, SixtyFourRanksOnEightDevices) {
   const Model model = load_model("resnet50,global_batch=4096");
-  const Program program = lower(model, parse_strategy("ddp,dp=64,overlap=1", model));
+  const Program program = lower(model, parse_strategy("ddp,dp=64", model));
   Cell cell;
   cell.ranks = program.ranks();
   place(cell, program, load_cluster("dgx_a100", 64));

@@ -67,7 +67,7 @@ TEST_P(CommittedResult, StructureIsRight) {
     const Cell& cell = result_.cells[i];
     if (!is_ours(cell)) continue;
     ASSERT_TRUE(accuracy.cells[i].structure.has_value());
-    const bool overlaps = cell.strategy.ends_with(",overlap=1") && cell.world != "local";
+    const bool overlaps = cell.strategy == "ddp,dp=2" && cell.world != "local";
     const bool is_short = std::string(GetParam()) == "hypar_pair";  // steps of 0.2 to 1 ms
     expect_within(accuracy.cells[i].structure->log_ratio, overlaps ? 1.8 : is_short ? 0.9 : 0.2, cell.strategy.c_str());
   }

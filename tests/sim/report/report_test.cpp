@@ -110,7 +110,9 @@ TEST(Report, NamesAndLabelsOfStrategies) {
   };
   EXPECT_EQ(label("single", 1, 1, 1), "single");
   EXPECT_EQ(label("model_parallel,pp=2,cut=layer2", 2, 1, 1), "model parallel, 2 ranks");
-  EXPECT_EQ(label("ddp,dp=4,overlap=1", 4, 4, 1), "ddp overlapped, 4 ranks");
+  EXPECT_EQ(label("ddp,dp=4", 4, 4, 1), "ddp, 4 ranks");
+  EXPECT_EQ(label("ddp_blocking,dp=4", 4, 4, 1), "ddp blocking, 4 ranks");
+  EXPECT_EQ(label("mesh,dp=4,overlap=0", 4, 4, 1), "mesh blocking dp=4, 4 ranks");
   EXPECT_EQ(label("pipeline,pp=4,schedule=forward_only,microbatches=8", 4, 1, 8),
             "pipeline forward only, split size 4, 4 ranks");
   EXPECT_EQ(label("mesh,dp=2,pp=2,schedule=1f1b,microbatches=4", 4, 2, 4),
@@ -233,7 +235,7 @@ TEST(Report, CsvIsOneRowPerLine) {
   ASSERT_EQ(lines.size(), 1 + 3 * 2 + 1 + 1U);
   EXPECT_TRUE(lines[0].starts_with("format,model,world,executor,strategy,cost_model,"));
   for (std::size_t i = 1; i < lines.size(); ++i)
-    EXPECT_TRUE(lines[i].starts_with("paragauge-result-2,\"net,")) << lines[i];
+    EXPECT_TRUE(lines[i].starts_with("paragauge-result-3,\"net,")) << lines[i];
   EXPECT_NE(lines[1].find(",\"a \"\"b\"\" c\","), std::string::npos) << lines[1];
   EXPECT_NE(lines[1].find(",,"), std::string::npos);
 }

@@ -23,7 +23,7 @@ struct Known {
   Profile profile{"cpu"};
   Known() {
     const Model model = load_model("toy_mlp");
-    program = lower(model, parse_strategy("ddp,dp=2", model));
+    program = lower(model, parse_strategy("ddp_blocking,dp=2", model));
     for (const Work& work : program.works) profile.add_op("gloo", work_key(work), 1, std::vector{1e-3, 3e-3});
     for (const char* kind : {"all_reduce", "broadcast"})
       profile.add_link({"gloo", kind, 2}, std::int64_t{1} << 30, std::vector{2e-3});
@@ -46,7 +46,7 @@ TEST(Forecast, NoveltyIsOfTheComputeByTime) {
             0);
   Profile other("cpu");  // a batch four times as large
   const Model model = load_model("toy_mlp,global_batch=64");
-  for (const Work& work : lower(model, parse_strategy("ddp,dp=2", model)).works)
+  for (const Work& work : lower(model, parse_strategy("ddp_blocking,dp=2", model)).works)
     other.add_op("gloo", work_key(work), 1, std::vector{1e-3, 3e-3});
   for (const std::int64_t bytes : {1 << 10, 1 << 20})
     for (const char* kind : {"all_reduce", "broadcast"}) other.add_link({"gloo", kind, 2}, bytes, std::vector{2e-3});

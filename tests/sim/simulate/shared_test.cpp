@@ -39,7 +39,7 @@ TEST(Shared, RanksOnOneCoreTakeTurns) {
 TEST(Shared, EqualRanksOnOneCoreTakeTwiceAsLong) {
   for (const char* name : {"toy_mlp", "convnet", "resnet18"}) {
     const Model model = small_model(name);
-    const Program program = lower(model, parse_strategy("ddp,dp=2,broadcast_buffers=0", model));
+    const Program program = lower(model, parse_strategy("ddp_blocking,dp=2,broadcast_buffers=0", model));
     Cluster cluster = plain_cluster(2);
     Costs costs = analytic_costs(program, cluster);
     for (TransferCost& cost : costs.transfers) cost = {};

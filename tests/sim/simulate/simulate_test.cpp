@@ -182,7 +182,7 @@ TEST(Simulate, DdpIsComputePlusAllReduces) {
   for (const std::string& name : catalog_names("models"))
     for (const std::uint32_t dp : {2U, 4U}) {
       const Model model = small_model(name);
-      const Program program = lower(model, parse_strategy(fmt::format("ddp,dp={},bucket_MiB=1", dp), model));
+      const Program program = lower(model, parse_strategy(fmt::format("ddp_blocking,dp={},bucket_MiB=1", dp), model));
       const Costs costs = analytic_costs(program, plain_cluster(dp));
       const Role& role = program.roles[0];
       double compute = 0, transfers = 0;

@@ -67,7 +67,7 @@ TEST(Timeline, CheckRefusesWhatCantBe) {
 
 TEST(Timeline, ChromeTraceHasEveryInstruction) {
   const Model model = small_model("convnet");
-  for (const char* text : {"single", "ddp,dp=2", "pipeline,pp=3,microbatches=2"}) {
+  for (const char* text : {"single", "ddp_blocking,dp=2", "pipeline,pp=3,microbatches=2"}) {
     const Program program = lower(model, parse_strategy(text, model));
     const Cluster cluster = plain_cluster(program.ranks());
     const Timeline timeline = simulate(program, analytic_costs(program, cluster), cluster);

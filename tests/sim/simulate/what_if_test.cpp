@@ -45,7 +45,7 @@ TEST(WhatIf, ReadsItsText) {
 // With the data sheet's numbers, scaling the answers is scaling the sheet.
 TEST(WhatIf, ScalingCostsIsScalingTheMachine) {
   const Scale scale{.flops = 3, .memory_bandwidth = 0.5, .bandwidth = 4, .latency = 0.25, .launch = 2};
-  for (const char* strategy : {"single", "model_parallel", "pipeline", "ddp,overlap=1"}) {
+  for (const char* strategy : {"single", "model_parallel", "pipeline", "ddp"}) {
     const Case given("convnet,global_batch=64", strategy);
     Cluster other = given.cluster;
     other.device.peak(Arithmetic::f32) = other.device.peak(Arithmetic::f32) * scale.flops;
@@ -73,12 +73,12 @@ TEST(WhatIf, LaunchScalesPostsToo) {
 }
 
 TEST(WhatIf, TwiceEverythingIsHalfTheTime) {
-  const Case given("resnet18,image=64,global_batch=8", "ddp");
+  const Case given("resnet18,image=64,global_batch=8", "ddp_blocking");
   EXPECT_NEAR(given.step_s({2, 2, 2, 0.5, 0.5}), given.step_s() / 2, 1e-9);
 }
 
 TEST(WhatIf, SensitivityNamesTheBottleneck) {
-  const Case given("vgg11,image=32,global_batch=2", "ddp", 0.2);  // 531 MB of gradients
+  const Case given("vgg11,image=32,global_batch=2", "ddp_blocking", 0.2);  // 531 MB of gradients
   const std::vector<Sensitivity> found = sensitivities(given.program, given.costs, given.cluster);
   ASSERT_EQ(found.size(), 5U);
   EXPECT_EQ(found[0].resource, "bandwidth");

@@ -70,6 +70,56 @@ TEST(Stages, BalancedIsTheBestOfAllCuts) {
   }
 }
 
+/// The dynamic program over all prefixes: of every (prefix, stages) the lightest heaviest; the last stage as long as it may be.
+std::vector<std::uint32_t> stages_by_prefixes(const std::vector<double>& costs, std::uint32_t parts) {
+  const std::size_t n = costs.size();
+  std::vector<double> sum(n + 1, 0);
+  for (std::size_t i = 0; i < n; ++i) sum[i + 1] = sum[i] + costs[i];
+  std::vector best(parts + 1, std::vector<double>(n + 1, HUGE_VAL));
+  std::vector cut(parts + 1, std::vector<std::size_t>(n + 1, 0));
+  best[0][0] = 0;
+  for (std::uint32_t p = 1; p <= parts; ++p)
+    for (std::size_t end = p; end <= n; ++end)
+      for (std::size_t begin = p - 1; begin < end; ++begin)
+        if (const double cost = std::max(best[p - 1][begin], sum[end] - sum[begin]); cost < best[p][end]) {
+          best[p][end] = cost;
+          cut[p][end] = begin;
+        }
+  std::vector<std::uint32_t> stages(n);
+  for (std::size_t p = parts, end = n; p > 0; end = cut[p][end], --p)
+    for (std::size_t i = cut[p][end]; i < end; ++i) stages[i] = static_cast<std::uint32_t>(p - 1);
+  return stages;
+}
+
+TEST(Stages, BalancedAsByTryingAllPrefixes) {
+  for (const char* name : {"convnet", "resnet18", "vgg16"}) {
+    const Model model = small_model(name);
+    for (const std::uint32_t pp : {2U, 3U, 4U, 5U, 8U, 16U}) {
+      if (pp > model.nodes.size()) continue;
+      EXPECT_EQ(stages_of(model, parse_strategy(fmt::format("pp={}", pp), model)),
+                stages_by_prefixes(weights(model, model.global_batch), pp))
+          << name << " in " << pp;
+    }
+  }
+}
+
+/// A chain of so many layers: thousands of nodes in thousands of stages, which took seconds and gigabytes.
+TEST(Stages, ManyNodesInManyStages) {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.file(
+      "deep.json",
+      R"({"format": "paragauge-model-1", "name": "deep", "input": [4], "target": {"classes": 4}, "global_batch": 8,
+          "optimizer": {"kind": "sgd", "lr": 0.1}, "loss": "mse_loss",
+          "blocks": {"b": {"nodes": [{"name": "fc", "op": "linear", "out_features": 4}]}},
+          "nodes": [{"block": "b", "name": "{i}", "repeat": 6000}]})");
+  const Model model = load_model(path);
+  const std::vector<std::uint32_t> stages = stages_of(model, parse_strategy("pp=3000", model));
+  std::vector<int> sizes(3000, 0);
+  for (const std::uint32_t stage : stages) ++sizes.at(stage);
+  EXPECT_GE(std::ranges::min(sizes), 1);
+  EXPECT_LE(std::ranges::max(sizes), 3);
+}
+
 TEST(Stages, AsManyAsNodes) {
   const Model model = small_model("toy_mlp");
   EXPECT_EQ(stages_of(model, parse_strategy("pp=4", model)), (std::vector<std::uint32_t>{0, 1, 2, 3}));

@@ -55,6 +55,21 @@ TEST(Strategy, PresetsAndDegrees) {
   EXPECT_EQ(parse("model_parallel,cut=balanced").text(), "model_parallel,pp=2");
   EXPECT_EQ(parse("mesh,pp=3,cut=net1+relu").cut, (std::vector<std::string>{"net1", "relu"}));
   EXPECT_EQ(parse("ddp,bucket_MiB=0.5,broadcast_buffers=0").text(), "ddp,dp=2,bucket_MiB=0.5,broadcast_buffers=0");
+  // PyTorch's DDP overlaps; `overlap=1` is how it was said once.
+  EXPECT_TRUE(parse("ddp").overlap);
+  EXPECT_EQ(parse("ddp,dp=2,overlap=1").text(), "ddp,dp=2");
+  EXPECT_FALSE(parse("ddp_blocking").overlap);
+  EXPECT_EQ(parse("ddp_blocking,dp=4").text(), "ddp_blocking,dp=4");
+  EXPECT_TRUE(parse("dp=2").overlap);
+  EXPECT_EQ(parse("dp=2,pp=2,overlap=0").text(), "mesh,dp=2,pp=2,overlap=0");
+  EXPECT_EQ(parse("pp=2,overlap=1").text(), "mesh,pp=2");
+  // Without a pipeline microbatches take turns: F B F B.
+  EXPECT_EQ(parse("single,microbatches=4").text(), "single,schedule=1f1b,microbatches=4");
+  EXPECT_EQ(parse("dp=2,microbatches=2").schedule, "1f1b");
+  EXPECT_EQ(parse("dp=2,pp=2,microbatches=2").schedule, "gpipe");
+  EXPECT_EQ(parse("single,schedule=gpipe,microbatches=4").schedule, "gpipe");
+  EXPECT_EQ(parse("ddp,split_size=2").text(), "ddp,dp=2,microbatches=2");
+  EXPECT_EQ(parse("single,schedule=1f1b").text(), "single");
   // PyTorch's defaults.
   EXPECT_EQ(parse("ddp").first_bucket_MiB, 1);
   EXPECT_EQ(parse("ddp").bucket_MiB, 25);
@@ -67,18 +82,30 @@ TEST(Strategy, SaysWhatIsWrong) {
   EXPECT_EQ(message("dpp,dp=2"),
             "unknown strategy 'dpp'; known: " + strategy_table().names() + "; did you mean 'ddp'?");
   EXPECT_EQ(message("single,dp=2"),
-            "strategy 'single,dp=2': unknown key 'dp'; known: schedule, microbatches, split_size");
-  EXPECT_EQ(
-      message("ddp,pp=2"),
-      "strategy 'ddp,pp=2': unknown key 'pp'; known: dp, first_bucket_MiB, bucket_MiB, overlap, broadcast_buffers");
-  EXPECT_EQ(message("ddp,dp=1"), "strategy 'ddp': dp=1 must be at least 2");
-  EXPECT_EQ(message("model_parallel,pp=1"), "strategy 'model_parallel': pp=1 must be at least 2");
-  EXPECT_EQ(message("pipeline,pp=1"), "strategy 'pipeline': pp=1 must be at least 2");
+            "strategy 'single,dp=2': 'single' takes no 'dp', but ddp, ddp_blocking, data_parallel, mesh do; known: "
+            "schedule, microbatches, split_size");
+  EXPECT_EQ(message("ddp,pp=2"),
+            "strategy 'ddp,pp=2': 'ddp' takes no 'pp', but model_parallel, pipeline, mesh do; known: dp, microbatches, "
+            "split_size, first_bucket_MiB, bucket_MiB, overlap, broadcast_buffers");
+  EXPECT_EQ(message("data_parallel,form=rooted"),
+            "strategy 'data_parallel,form=rooted': 'data_parallel' takes no 'form', but hypar does; known: dp, "
+            "bucket_MiB");
+  EXPECT_EQ(message("data_parallel,dq=2"), "strategy 'data_parallel,dq=2': unknown key 'dq'; known: dp, bucket_MiB");
+  EXPECT_EQ(message("ddp,dp=1"), "strategy 'ddp,dp=1': dp=1 must be at least 2");
+  EXPECT_EQ(message("model_parallel,pp=1"), "strategy 'model_parallel,pp=1': pp=1 must be at least 2");
+  EXPECT_EQ(message("pipeline,pp=1"), "strategy 'pipeline,pp=1': pp=1 must be at least 2");
+  EXPECT_EQ(message("ddp,overlap=0"), "strategy 'ddp,overlap=0': ddp overlaps; use ddp_blocking");
   EXPECT_EQ(message("ddp,dp=0"), "strategy 'ddp,dp=0': dp=0 must be a whole number from 1 to 1048576");
   EXPECT_EQ(message("ddp,dp=two"), "strategy 'ddp,dp=two': dp=two must be a whole number from 1 to 1048576");
   EXPECT_EQ(message("ddp,dp=2,dp=4"), "strategy 'ddp,dp=2,dp=4': 'dp' is given twice");
   EXPECT_EQ(message("ddp,dp"), "strategy 'ddp,dp': 'dp' has no '='; expected key=value");
-  EXPECT_EQ(message("ddp,dp=3"), "strategy 'ddp,dp=3': dp=3 must divide global_batch=8 of model 'toy_mlp'");
+  EXPECT_EQ(
+      message("ddp,dp=3"),
+      "strategy 'ddp,dp=3': dp=3 must divide global_batch=8 of model 'toy_mlp'; near: dp=2 or 4, or global_batch=6 "
+      "or 9");
+  EXPECT_EQ(message("ddp,dp=16"),
+            "strategy 'ddp,dp=16': dp=16 must divide global_batch=8 of model 'toy_mlp'; near: dp=8, or "
+            "global_batch=16");
   EXPECT_EQ(message("pipeline,split_size=3"),
             "strategy 'pipeline,split_size=3': split_size=3 must divide the 8 samples per replica of model 'toy_mlp'");
   EXPECT_EQ(
@@ -128,6 +155,26 @@ TEST(Strategy, SaysWhichCutIsWrong) {
             "strategy 'model_parallel,pp=5': pp=5 stages, but model 'toy_mlp' has 4 nodes");
 }
 
+// torch.chunk(9, 8) makes parts of 2, 2, 2, 2 and 1: five of nn.DataParallel's eight devices have something to do.
+TEST(Strategy, DataParallelUsesAsManyDevicesAsThereAreChunks) {
+  const auto devices = [](int samples) {
+    const Model model = load_model(fmt::format("linear_dp,global_batch={}", samples));
+    return parse_strategy("data_parallel,dp=8", model).ranks();
+  };
+  EXPECT_EQ(devices(8), 8U);
+  EXPECT_EQ(devices(9), 5U);
+  EXPECT_EQ(devices(17), 6U);
+  EXPECT_EQ(devices(20), 7U);
+  EXPECT_EQ(devices(23), 8U);
+  EXPECT_EQ(devices(3), 3U);
+  const Model model = load_model("linear_dp,global_batch=9");
+  const Strategy strategy = parse_strategy("data_parallel,dp=8", model);
+  EXPECT_EQ(strategy.text(), "data_parallel,dp=5");
+  EXPECT_EQ(remark_on(strategy, model),
+            "data_parallel,dp=5: the 9 samples are 5 parts (torch.chunk); 3 of 8 devices have none");
+  EXPECT_EQ(remark_on(parse_strategy(strategy.text(), model), model), "");
+}
+
 TEST(Strategy, RepeatedLayersAreCounted) {
   const Model model = load_model("convnet");
   const auto text = [&](std::string_view given) { return parse_strategy(given, model).text(); };
@@ -152,7 +199,7 @@ TEST(Strategy, SaysWhichLayersDontFit) {
       "strategy 'hypar,levels=2,layers=9*in': 9 layers, but model 'convnet' has 5; give one choice for all or one "
       "for each");
   EXPECT_EQ(message("convnet", "hypar,layers=0*in"),
-            "strategy 'layers=0': layers=0 must be a whole number from 1 to 10000");
+            "strategy 'hypar,layers=0*in': layers=0 must be a whole number from 1 to 10000");
   EXPECT_EQ(message("convnet", "hypar,layers=9999*in+in+in"),
             "strategy 'hypar,layers=9999*in+in+in': more than 10000 layers");
   EXPECT_EQ(message("convnet", "hypar,layers=mp"),
@@ -161,13 +208,13 @@ TEST(Strategy, SaysWhichLayersDontFit) {
             "strategy 'hypar,levels=2x2,layers=dp/in/out': layers for 3 levels, but 2 levels; give one list for all or "
             "one for each");
   EXPECT_EQ(message("convnet", "hypar,levels=2x1"),
-            "strategy 'levels=1': levels=1 must be a whole number from 2 to 1048576");
+            "strategy 'hypar,levels=2x1': levels=1 must be a whole number from 2 to 1048576");
   EXPECT_EQ(message("convnet", "hypar,form=square"),
             "strategy 'hypar,form=square': form=square must be derived or rooted");
   EXPECT_EQ(message("convnet", "hypar,levels=4,layers=in"),
-            "model 'convnet', node 'conv1': h0=4 parts of 3 would leave one empty");
-  EXPECT_EQ(message("convnet,global_batch=9", "data_parallel,dp=6"),
-            "model 'convnet', node 'conv1': dp=6 parts of 9 would leave one empty");
+            "model 'convnet', node 'conv1': level0=4 parts of 3 would leave one empty");
+  EXPECT_EQ(message("convnet,global_batch=1", "data_parallel,dp=6"),
+            "strategy 'data_parallel,dp=6': the 1 sample of global_batch=1 is played by one device; use single");
   EXPECT_EQ(message("convnet,timing=tutorial", "data_parallel"),
             "strategy 'data_parallel,dp=2': timing=tutorial makes each rank's samples where they are used; allowed: "
             "timing=step, timing=epoch");
