@@ -8,6 +8,7 @@
 #include "sim/cluster/world.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
+#include "sim/report/console.hpp"
 
 namespace bench {
 
@@ -41,6 +42,13 @@ std::vector<Priced> priced_clusters(const Options& options, std::uint32_t most_r
     priced.cluster = std::move(cluster);
   }
   return list;
+}
+
+std::string remarks_on_clusters(const Options& options) {
+  std::string text;
+  for (const sim::Cluster& cluster : clusters_of(options, 1))
+    for (const std::string& remark : cluster.remarks) text += sim::paragraph(sim::printable(remark) + ".", ' ', 100);
+  return text;
 }
 
 std::optional<sim::TrackRecord> track_record() {

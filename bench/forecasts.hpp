@@ -23,6 +23,9 @@ namespace bench {
 /// The clusters to forecast for: the named one, or this machine in each of its worlds.
 std::vector<sim::Cluster> clusters_of(const Options& options, std::uint32_t ranks);
 
+/// What their files don't say and was taken for granted, as paragraphs; often nothing.
+std::string remarks_on_clusters(const Options& options);
+
 /// A cluster with the cost models for it: read and made once for all strategies.
 struct Priced {
   sim::Cluster cluster;                                                // with places for the most ranks

@@ -140,6 +140,7 @@ int plan(const Options& options) {
     if (!words.empty()) fmt::print("{}\n", words);
     fmt::print("{}\n{}{}\n", answer.table, answer.words,
                fmt::join(sim::wrap(sim::printable(rest_text(choices, result.cells.size())), ' ', 100), "\n"));
+    fmt::print("{}", remarks_on_clusters(options));
     if (!options.json.empty()) sim::save_result(options.json, result);
     if (!options.csv.empty())
       sim::write_text_file(options.csv, sim::to_csv(sim::make_report(result, record ? &*record : nullptr)));

@@ -200,6 +200,7 @@ int predict(const Options& options) {
   for (const Asked& one : asked)
     if (const std::string remark = one.strategy ? sim::remark_on(*one.strategy, one.model) : ""; !remark.empty())
       fmt::print("{}", sim::paragraph(sim::printable(remark), ' ', 100));
+  fmt::print("{}", remarks_on_clusters(options));
   if (!options.details)
     std::erase_if(limits, [&](const auto& cell) { return std::ranges::count(answer.fastest, cell.first) == 0; });
   if (!limits.empty()) fmt::print("What limits the step, and what twice as good a resource would give:\n");
