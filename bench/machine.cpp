@@ -28,7 +28,12 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine) {
   std::optional<backend::Accelerator> accelerator;
   if (machine.device != "cpu") accelerator = backend::describe(machine.device);
   for (const std::string& model_text : subject.models) {
-    const sim::Model given = sim::load_model(model_text);
+    sim::Model given = sim::load_model(model_text);
+    if (sim::is_autocast(given.precision) || (accelerator && given.precision != sim::Precision::f32))
+      throw sim::ConfigError(
+          "model '{}': precision={} is for forecasts only; runs on {}", model_text, sim::to_string(given.precision),
+          accelerator ? "an accelerator take f32" : "a CPU take f32, tf32 or ieee, which are one there");
+    given.precision = sim::Precision::f32;
     for (const std::string& strategy_text : subject.strategies) {
       const sim::Model model = sim::with_global_batch(given, strategy_text);
       const sim::Strategy strategy = sim::parse_strategy(strategy_text, model);

@@ -67,7 +67,7 @@ void number(CLI::App* command, const char* name, Number& target, std::type_ident
 void add_subject(CLI::App* command, Options& options) {
   text(command, "-m,--model", options.subject.models,
        "what: a model of the catalog or a .json file, with ,image= ,global_batch= or ,device_batch= (of each replica), "
-       ",loss= ,optimizer= ,dtype= ,timing=")
+       ",loss= ,optimizer= ,dtype= ,precision= ,timing=")
       ->required();
   text(command, "-s,--strategy", options.subject.strategies,
        fmt::format("how: {} or degrees (dp=2,pp=2), with ,key=value; `paragauge list` shows the keys",

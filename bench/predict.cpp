@@ -27,7 +27,7 @@ namespace {
 
 /// "ddp,dp=2 on gloo (analytic): exposed communication 31 %, bubble 2 %, host 0 %; twice the bandwidth −14 %, …".
 std::string limits_of(const std::string& cell, const sim::Program& program, const sim::Cluster& cluster,
-                      const sim::Forecast& forecast) {
+                      const sim::Forecast& forecast, const sim::CostModelKind& by) {
   constexpr double kWorthNaming = 0.005;
   const sim::StepTime& step = forecast.step;
   std::string text =
@@ -40,7 +40,7 @@ std::string limits_of(const std::string& cell, const sim::Program& program, cons
           fmt::format(" {} {} {:+.0f} %,", s.resource == "latency" || s.resource == "launch" ? "half the" : "twice the",
                       s.resource, 100 * s.change_when_doubled);
   text.pop_back();
-  if (const std::string knowledge = sim::describe_knowledge(forecast); !knowledge.empty()) text += "; " + knowledge;
+  if (const std::string knowledge = sim::describe_knowledge(forecast, by); !knowledge.empty()) text += "; " + knowledge;
   return text;
 }
 
@@ -130,7 +130,7 @@ void predict_cell(const Asked& asked, const Priced& priced, const Options& optio
     round.add_forecast(name, f);
     if (sim::cost_model_table().at(name).needs_profile) workspace_bytes = f.costs.workspace_bytes;
     const std::string cell = sim::printable(fmt::format("{} on {} ({})", asked.text, cluster.world, name));
-    limits.push_back(limits_of(cell, program, cluster, f));
+    limits.push_back(limits_of(cell, program, cluster, f, sim::cost_model_table().at(name)));
     if (epoch) epochs.push_back(fmt::format("  {}: {}", cell, epoch_text(*epoch, f, cluster, cost_model, scale)));
   }
   sim::Cell& found = all.result.cell(program, options.cluster.empty() ? cluster.world : cluster.name);

@@ -20,7 +20,17 @@ struct DtypeRow {
 constexpr std::string_view kChannelsLast = "nhwc";
 constexpr std::array<DtypeRow, 5> kDtypes{{{"f32", 4}, {"f64", 8}, {"bf16", 2}, {"f16", 2}, {"i64", 8}}};  // by Dtype
 
+constexpr std::array<std::string_view, 5> kPrecisions{"f32", "tf32", "ieee", "bf16", "fp16"};  // by Precision
+
 }  // namespace
+
+std::string_view to_string(Precision precision) { return kPrecisions[static_cast<std::size_t>(precision)]; }
+
+Precision precision_from(std::string_view name) {
+  for (std::size_t i = 0; i < kPrecisions.size(); ++i)
+    if (kPrecisions[i] == name) return static_cast<Precision>(i);
+  throw ConfigError("unknown precision '{}'; known: {}", name, fmt::join(kPrecisions, ", "));
+}
 
 std::string_view to_string(Dtype dtype) { return kDtypes[static_cast<std::size_t>(dtype)].name; }
 

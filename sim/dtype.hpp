@@ -19,6 +19,23 @@ std::string_view to_string(Dtype dtype);
 Dtype dtype_from(std::string_view name);
 std::int64_t size_of(Dtype dtype);  // bytes per element
 
+/// How PyTorch multiplies f32 tensors in convolutions and linear layers.
+enum class Precision : std::uint8_t {
+  f32,   // its defaults: TF32 in convolutions where the device has it (torch.backends.cudnn.allow_tf32), f32 elsewhere
+  tf32,  // torch.set_float32_matmul_precision("high"): TF32 in all
+  ieee,  // TF32 in none
+  bf16,  // torch.autocast: on copies in that dtype
+  fp16
+};
+std::string_view to_string(Precision precision);
+/// Throws ConfigError for an unknown name.
+Precision precision_from(std::string_view name);
+constexpr bool is_autocast(Precision precision) { return precision == Precision::bf16 || precision == Precision::fp16; }
+
+constexpr bool is_half(Dtype dtype) { return dtype == Dtype::bf16 || dtype == Dtype::f16; }
+/// Of what autocast keeps in f32: parameters, statistics, losses.
+constexpr Dtype at_least_f32(Dtype dtype) { return is_half(dtype) ? Dtype::f32 : dtype; }
+
 /// Sizes of the dimensions, outermost first: [batch, channels, height, width]. Empty = scalar.
 using Shape = std::vector<std::int64_t>;
 

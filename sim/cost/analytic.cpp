@@ -1,12 +1,10 @@
-// Cost model `analytic`: from data sheets alone. Compute is the roofline of S. Williams, A. Waterman and D. Patterson,
-// Roofline: an insightful visual performance model, CACM 52(4), 2009; a transfer is steps × α + wire bytes / β
-// (sim/cost/collective). Assumes: arithmetic and memory traffic overlap fully; every op reaches the same share of the peak;
-// no contention: an op takes as long beside others as alone.
-#include <algorithm>
+// Cost model `analytic`: from data sheets and published rates alone. Compute is sim/cost/roofline.hpp's; a transfer is
+// steps × α + wire bytes / β (sim/cost/collective). Assumes: no contention: an op takes as long beside others as alone.
 #include <optional>
 
 #include "sim/cost/collective/collective.hpp"
 #include "sim/cost/cost_model.hpp"
+#include "sim/cost/roofline.hpp"
 #include "sim/error.hpp"
 
 namespace sim {
@@ -19,15 +17,15 @@ class Analytic final : public CostModel {
 
   [[nodiscard]] ComputeCost compute(const Work& work) const override {
     const Device& device = cluster_.device;
-    const Demand demand = work.demand();
-    const Dtype dtype = work.op.inputs.at(0).dtype;
-    const FlopsPerSecond peak = device.matmul_rate(arithmetic_of(dtype));
-    if (demand.flops > 0 && !(peak > FlopsPerSecond()))
+    const std::vector<KernelTime> kernels = kernels_of(work, device);
+    if (kernels.empty() && work.demand().flops > 0) {
+      const Arithmetic needed = arithmetic_of(work.op);
       throw ConfigError("device '{}' has no rate for {}, which '{}' needs: {} in its file", device.name,
-                        to_string(dtype), work_key(work), peak_key(arithmetic_of(dtype)));
-    const Seconds arithmetic = demand.flops > 0 ? flops(demand.flops) / peak : Seconds();
-    const Seconds traffic = bytes(demand.bytes) / (device.memory_bandwidth * device.memory_efficiency);
-    return {{std::max(arithmetic, traffic).in_seconds()}};
+                        to_string(needed), work_key(work), peak_key(needed));
+    }
+    double seconds = 0;
+    for (const KernelTime& kernel : kernels) seconds += kernel.seconds();
+    return {.busy_s = {seconds}, .knowledge = knowledge_of(work, device, seconds)};
   }
 
   [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
@@ -78,13 +76,14 @@ class Analytic final : public CostModel {
 }  // namespace
 
 CostModelKind analytic_cost_model() {
-  return {.name = "analytic",
-          .equation =
-              "max(flops / (peak efficiency), bytes / (bandwidth efficiency)); steps latency + wire bytes / bandwidth",
-          .needs_profile = false,
-          .make = [](const Cluster& cluster, const Profile*) -> std::unique_ptr<CostModel> {
-            return std::make_unique<Analytic>(cluster);
-          }};
+  return {
+      .name = "analytic",
+      .equation = "max(flops / matmul rate, bytes / (bandwidth efficiency)); steps latency + wire bytes / bandwidth",
+      .knows_from = "the data sheet",
+      .needs_profile = false,
+      .make = [](const Cluster& cluster, const Profile*) -> std::unique_ptr<CostModel> {
+        return std::make_unique<Analytic>(cluster);
+      }};
 }
 
 }  // namespace sim

@@ -112,6 +112,11 @@ void cost_transfers(const Program& program, const CostModel& model, const Cluste
 
 }  // namespace
 
+Work measured_as(Work work, const Device& device) {
+  if (!device.asynchronous && !is_autocast(work.op.precision)) work.op.precision = Precision::f32;
+  return work;
+}
+
 // Ranks that copy by themselves share their devices in the simulator as it is.
 std::vector<std::string> devices_of_groups(const Program& program, const Cluster& cluster) {
   std::vector<std::string> devices(program.groups.size());

@@ -32,6 +32,9 @@ struct Knowledge {
   bool kind_is_new = false;  // nothing of this kind was measured
 };
 
+/// A work as a profile of the device's has it: without TF32 (a CPU core), precision=tf32 and =ieee are f32.
+Work measured_as(Work work, const Device& device);
+
 /// Compute of one instruction. `busy[k-1]` = device seconds when k ranks of the node compute at the same time (memory
 /// and caches are shared); one entry means: no contention.
 struct ComputeCost {
@@ -105,6 +108,7 @@ class CostModel {
 struct CostModelKind {
   std::string_view name;
   std::string_view equation;
+  std::string_view knows_from;  // whose gaps its intervals are for: "the profile", "the data sheet"
   bool needs_profile = false;
   bool for_other_shapes = false;  // answers for shapes that the profile lacks: scored with a profile that lacks them
   std::unique_ptr<CostModel> (*make)(const Cluster&, const Profile*);

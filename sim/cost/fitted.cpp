@@ -60,6 +60,12 @@ std::string gradients_of(const Work& work) {
   return of_parameters ? ", parameters' gradients alone" : ", inputs' gradients alone";
 }
 
+/// "f32", "f32 in bf16".
+std::string arithmetic_name(const OpInstance& op) {
+  std::string name(to_string(op.inputs.at(0).dtype));
+  return op.precision == Precision::f32 ? name : fmt::format("{} in {}", name, to_string(op.precision));
+}
+
 Traits traits_of(const Work& work, bool on_cpu) {
   const OpKind& kind = *work.op.kind;
   const TensorSpec& x = work.op.inputs.at(0);
@@ -76,7 +82,7 @@ Traits traits_of(const Work& work, bool on_cpu) {
                     : updates ? "updates"
                               : op,
                     fmt::format("{}{}{}{}, {}, rank {}{}", op, variant_of(work.op), kernel.name.empty() ? "" : ", ",
-                                kernel.name, to_string(x.dtype), x.shape.size(), gradients_of(work))};
+                                kernel.name, arithmetic_name(work.op), x.shape.size(), gradients_of(work))};
   traits.demand = work.demand();
   if (is_vector) {
     traits.demand.bytes *= kernel.matrix_vector_products;
@@ -224,7 +230,8 @@ class Fitted final : public CostModel {
     for (std::size_t i = 0; i < errors.size(); ++i) off_by_[i] = off_by(errors[i], i + 1 < kClassLevels);
   }
 
-  [[nodiscard]] ComputeCost compute(const Work& work) const override {
+  [[nodiscard]] ComputeCost compute(const Work& asked) const override {
+    const Work work = measured_as(asked, cluster_.device);
     const Traits traits = traits_of(work, !cluster_.device.asynchronous);
     const double least_s = std::max(traits.demand.flops * s_per_flop_, traits.demand.bytes * s_per_byte_);
     for (std::size_t c = kClassLevels; c-- > 0;)

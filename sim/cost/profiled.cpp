@@ -20,7 +20,7 @@ class Profiled final : public CostModel {
 
   /// Levels that weren't measured (3 busy ranks between 2 and 4) are interpolated.
   [[nodiscard]] ComputeCost compute(const Work& work) const override {
-    const std::string key = work_key(work);
+    const std::string key = work_key(measured_as(work, cluster_.device));
     const std::map<std::uint32_t, Statistic> levels = profile_.op_levels(cluster_.world, key);
     if (!levels.contains(1))
       throw ConfigError("the profile of device '{}' has no op '{}'; {}", profile_.device, key, kRemedy);
@@ -66,6 +66,7 @@ class Profiled final : public CostModel {
 CostModelKind profiled_cost_model() {
   return {.name = "profiled",
           .equation = "mean of this shape and transfer in the profile; transfers piecewise linear in bytes",
+          .knows_from = "the profile",
           .needs_profile = true,
           .make = [](const Cluster& cluster, const Profile* profile) -> std::unique_ptr<CostModel> {
             if (!profile) throw ConfigError("cost model 'profiled' needs a profile; 'paragauge calibrate' writes one");

@@ -71,6 +71,13 @@ void check_in_place(const Model& model) {
   }
 }
 
+/// What it changes for an op of this kind: of those that multiply, TF32 is the default of convolutions only.
+Precision precision_of(const Model& model, const OpKind& kind) {
+  const Precision otherwise = kind.name == "conv2d" ? Precision::tf32 : Precision::ieee;
+  if (!kind.matrix || model.dtype != Dtype::f32 || model.precision == otherwise) return Precision::f32;
+  return model.precision;
+}
+
 /// The model's input and target come from a file: any size may stand there.
 TensorSpec checked(const Model& model, TensorSpec spec) {
   if (!fits(spec.shape))
@@ -92,7 +99,7 @@ std::vector<OpInstance> Model::instances(std::int64_t rows) const {
   std::vector<TensorSpec> outputs;
   ops.reserve(nodes.size());
   for (const Node& node : nodes) {
-    OpInstance op{node.kind, node.attributes, {}};
+    OpInstance op{node.kind, node.attributes, {}, precision_of(*this, *node.kind)};
     for (int from : node.inputs)
       op.inputs.push_back(from == kModelInput    ? input_spec(rows)
                           : from == kModelTarget ? target_spec(rows)
@@ -147,7 +154,8 @@ std::uint32_t Model::grads(std::size_t node, const std::vector<bool>& needed) co
 
 Model load_model(std::string_view text) {
   const SpecText spec(text, "model");
-  spec.finish({"image", "global_batch", "device_batch", "loss", "optimizer", "dtype", "timing", "memory_format"});
+  spec.finish(
+      {"image", "global_batch", "device_batch", "loss", "optimizer", "dtype", "precision", "timing", "memory_format"});
   if (spec.head().empty()) throw ConfigError("model '{}': no name; expected name,key=value,…", text);
   const std::filesystem::path path = catalog_file("models", "model", spec.head());
   Model model = read_model_file(path);
@@ -174,8 +182,21 @@ Model load_model(std::string_view text) {
   if (const std::optional<std::string> dtype = spec.text("dtype")) {
     model.dtype = dtype_from(*dtype);
     if (model.dtype != Dtype::f32 && model.dtype != Dtype::f64)
-      throw ConfigError("model '{}': dtype={} must be f32 or f64", text, *dtype);
+      throw ConfigError("model '{}': dtype={} must be f32 or f64{}", text, *dtype,
+                        is_half(model.dtype) ? fmt::format("; half precision is precision={}",
+                                                           model.dtype == Dtype::bf16 ? "bf16" : "fp16")
+                                             : "");
     model.options += ",dtype=" + *dtype;
+  }
+  if (const std::optional<std::string> precision = spec.text("precision")) {
+    try {
+      model.precision = precision_from(*precision);
+    } catch (const ConfigError& error) {
+      throw ConfigError("model '{}': {}", text, error.what());
+    }
+    if (is_autocast(model.precision) && model.dtype != Dtype::f32)
+      throw ConfigError("model '{}': precision={} needs dtype=f32", text, *precision);
+    if (model.precision != Precision::f32) model.options += ",precision=" + *precision;
   }
   if (const std::optional<std::string> timing = spec.text("timing")) {
     model.timing = timing_from(*timing, text);

@@ -27,6 +27,7 @@ std::string work_key(const Work& work) {
       if (work.grads & (1U << i)) key += fmt::format("{}+", i);
     key += (work.grads & kParameterGrads) ? "p" : "";
   }
+  if (work.op.precision != Precision::f32) key += fmt::format(" precision={}", to_string(work.op.precision));
   return key;
 }
 
@@ -192,8 +193,8 @@ bool WorkTable::Before::operator()(const Work& a, const Work& b) const {
     return work.pass == Pass::backward ? work.grads & (kParameterGrads | ((1U << work.op.inputs.size()) - 1)) : 0;
   };
   const std::uint32_t a_grads = grads(a), b_grads = grads(b);
-  return std::tie(a.op.kind, a.pass, a_grads, a.op.inputs, a.op.attributes) <
-         std::tie(b.op.kind, b.pass, b_grads, b.op.inputs, b.op.attributes);
+  return std::tie(a.op.kind, a.pass, a_grads, a.op.inputs, a.op.attributes, a.op.precision) <
+         std::tie(b.op.kind, b.pass, b_grads, b.op.inputs, b.op.attributes, b.op.precision);
 }
 
 std::uint32_t WorkTable::add(const Work& work) {

@@ -99,7 +99,8 @@ struct Work {
 
   [[nodiscard]] Demand demand() const { return op.demand(pass, grads); }
 };
-/// "conv2d.backward f32[16,64,32,32] kernel_size=3 … grads=input,parameters": unique, and the key in a Profile.
+/// "conv2d.backward f32[16,64,32,32] kernel_size=3 … grads=0+p": unique, and the key in a Profile. Where the precision
+/// isn't PyTorch's default for the op, " precision=tf32" follows.
 std::string work_key(const Work& work);
 /// The inverse. ConfigError when the text is no key.
 Work work_from_key(std::string_view key);

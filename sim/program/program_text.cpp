@@ -148,6 +148,9 @@ Work read_work(Line& line) {
         if (bit > 30) line.fail("input {} of grads must be from 0 to 30", bit);
         work.grads |= 1U << bit;
       }
+    } else if (item.starts_with("precision=")) {
+      work.op.precision = line.checked([&] { return precision_from(item.substr(equals + 1)); });
+      if (!work.op.kind->matrix) line.fail("op '{}' has no precision", work.op.kind->name);
     } else {
       given[std::string(item.substr(0, equals))] = line.number<double>(item.substr(equals + 1), "number");
     }

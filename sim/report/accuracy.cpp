@@ -226,9 +226,11 @@ void add_intervals(const Result& result, const TrackRecord* record, Accuracy& ac
           forecast.interval_from = fmt::format("the track record of {} forecasts on {}", earlier->count, cell.device);
         // Earlier forecasts may have been of networks that the profile knew better.
         const std::optional<Interval> stated = stated_90(cell, cost_model);
-        if (stated && (!forecast.interval_90 || is_wider(*stated, *forecast.interval_90))) {
+        const CostModelKind* kind = cost_model_table().find(cost_model);
+        const bool from_profile = kind == nullptr || kind->needs_profile;
+        if (stated && (!forecast.interval_90 || (from_profile && is_wider(*stated, *forecast.interval_90)))) {
           forecast.interval_90 = stated;
-          forecast.interval_from = "what the profile leaves open";
+          forecast.interval_from = fmt::format("what {} leaves open", kind ? kind->knows_from : "the profile");
         }
       }
       if (!forecast.interval_90) forecast.interval_from.clear();

@@ -64,10 +64,10 @@ void add_knowledge(const Program& program, Forecast& forecast) {
 
 }  // namespace
 
-std::string describe_knowledge(const Forecast& forecast) {
+std::string describe_knowledge(const Forecast& forecast, const CostModelKind& by) {
   constexpr std::size_t kMostNamed = 4;
   if (!(forecast.low_s < forecast.high_s)) return "";
-  std::string text = fmt::format("by what the profile leaves open from {:.3g} to {:.3g} ms", 1e3 * forecast.low_s,
+  std::string text = fmt::format("by what {} leaves open from {:.3g} to {:.3g} ms", by.knows_from, 1e3 * forecast.low_s,
                                  1e3 * forecast.high_s);
   double share = 0;
   std::vector<std::string> names;
@@ -77,7 +77,7 @@ std::string describe_knowledge(const Forecast& forecast) {
   }
   if (names.size() < forecast.new_kinds.size()) names.emplace_back("…");
   if (!names.empty())
-    text += fmt::format("; {:.0f} % of its compute is of kinds that the profile has never seen: {}", 100 * share,
+    text += fmt::format("; {:.0f} % of its compute is of kinds that {} has never seen: {}", 100 * share, by.knows_from,
                         fmt::join(names, "; "));
   return text;
 }

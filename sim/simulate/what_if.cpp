@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "sim/cost/roofline.hpp"
 #include "sim/error.hpp"
 #include "sim/simulate/simulate.hpp"
 #include "sim/text/spec.hpp"
@@ -24,12 +25,12 @@ constexpr std::array<Resource, 5> kResources{{{"flops", &Scale::flops, 2},
 
 /// How much longer a work takes: the roofline's time on the scaled device over that on the device itself.
 double compute_factor(const Work& work, const Device& device, const Scale& scale) {
-  const Demand demand = work.demand();
-  const FlopsPerSecond peak = device.matmul_rate(arithmetic_of(work.op.inputs.at(0).dtype));
-  const double arithmetic = demand.flops > 0 ? (flops(demand.flops) / peak).in_seconds() : 0,
-               traffic = (bytes(demand.bytes) / (device.memory_bandwidth * device.memory_efficiency)).in_seconds();
-  const double now = std::max(arithmetic, traffic);
-  return now > 0 ? std::max(arithmetic / scale.flops, traffic / scale.memory_bandwidth) / now : 1;
+  double now = 0, then = 0;
+  for (const KernelTime& kernel : kernels_of(work, device)) {
+    now += kernel.seconds();
+    then += kernel.seconds(scale.flops, scale.memory_bandwidth);
+  }
+  return now > 0 ? then / now : 1;
 }
 
 }  // namespace

@@ -31,11 +31,17 @@ accepts report "$scratch/r.json" "$scratch/other.json" --json "$scratch/both.jso
 accepts predict -m convnet,timing=epoch -s single -s pipeline,pp=4,cut=r2,schedule=forward_only,split_size=8 -c dgx_a100_one_process --epoch 50000
 grep -q '782 steps, the last with 16 samples' "$scratch/out" || { echo "predict doesn't know the last batch"; failed=1; }
 accepts predict -m resnet152,global_batch=4096 -s single -c dgx_a100
-grep -q 'single does not fit: needs 680 of 80 GiB (activations 680)' "$scratch/out" || { echo "predict doesn't say that it doesn't fit"; failed=1; }
+grep -q 'single does not fit: needs 680 of 79 GiB (activations 680)' "$scratch/out" || { echo "predict doesn't say that it doesn't fit"; failed=1; }
 accepts predict -m resnet50,global_batch=4096 -s ddp,dp=64 -c dgx_a100
 [[ $(wc -L <"$scratch/out") -le 100 ]] || { echo "predict prints lines of more than 100 columns"; failed=1; }
 grep -q '64 ranks share 8 devices' "$scratch/out" || { echo "predict shares devices without a word"; failed=1; }
-grep -q 'no track record for this device (a100_sxm_80g)' "$scratch/out" || { echo "predict doesn't say what its interval is from"; failed=1; }
+grep -q 'from what the data sheet leaves open' <(tr '\n' ' ' <"$scratch/out") || { echo "predict doesn't say what its interval is from"; failed=1; }
+accepts predict -m resnet50,global_batch=256,precision=bf16,memory_format=channels_last -s single -c dgx_a100
+refuses "precision=bf16 is for forecasts only; runs on a CPU take f32" measure -m convnet,precision=bf16 -s single -w local
+echo '{"format": "paragauge-cluster-1", "name": "v100", "world": "nccl", "device": "v100_sxm2_16g", "devices_per_node": 1,
+  "link": {"latency_us": 10, "bandwidth_GBps": 10}}' >"$scratch/v100.json"
+accepts predict -m toy_mlp,precision=fp16 -s single -c "$scratch/v100.json"
+refuses "device 'v100_sxm2_16g' has no rate for bf16" predict -m toy_mlp,precision=bf16 -s single -c "$scratch/v100.json"
 accepts plan -m resnet50,global_batch=256 -c dgx_a100 --memory 8
 grep -q '96 of 129 candidates fit; the 8 fastest are shown' "$scratch/out" || { echo "plan doesn't say how many fit"; failed=1; }
 [[ $(wc -L <"$scratch/out") -le 100 ]] || { echo "plan prints lines of more than 100 columns"; failed=1; }

@@ -6,7 +6,7 @@ namespace {
 Signature signature(const OpInstance& op) {
   need_rank(op, 4, "[batch, channels, height, width]");
   const TensorSpec& x = op.inputs[0];
-  const TensorSpec channels{x.dtype, {x.shape[1]}};
+  const TensorSpec channels{at_least_f32(x.dtype), {x.shape[1]}};
   if (x.elements() == x.shape[1])
     throw ConfigError("op 'batch_norm' needs more than one value per channel in training, found {}", to_string(x));
   return {.output = x,

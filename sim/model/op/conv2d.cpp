@@ -19,10 +19,12 @@ Signature signature(const OpInstance& op) {
     throw ConfigError("kernel_size={} is larger than the padded input {}", kernel, to_string(x));
   // torch.nn.Conv2d's default: kaiming_uniform with a = sqrt(5), that is ±1/sqrt(fan_in), for weight and bias.
   const double bound = 1.0 / std::sqrt(static_cast<double>(channels / groups * kernel * kernel));
-  Signature s{.output = {x.dtype, {x.shape[0], out, height, width}, x.channels_last},
-              .parameters = {{"weight", {x.dtype, {out, channels / groups, kernel, kernel}, x.channels_last}, bound}},
+  const Dtype parameter = at_least_f32(x.dtype);
+  Signature s{.output = {op.multiplied(), {x.shape[0], out, height, width}, x.channels_last},
+              .parameters = {{"weight", {parameter, {out, channels / groups, kernel, kernel}, x.channels_last}, bound}},
               .backward_reads = {{Operand::From::input, 0}, {Operand::From::parameter, 0}}};
-  if (op.integer("bias")) s.parameters.push_back({"bias", {x.dtype, {out}}, bound});
+  if (op.integer("bias")) s.parameters.push_back({"bias", {parameter, {out}}, bound});
+  add_casts(op, s);
   return s;
 }
 

@@ -27,13 +27,43 @@ template <int flops, int forward, int backward = forward>
 Demand per_element(const OpInstance& op, Pass pass, std::uint32_t /*grads*/) {
   return {flops * count(op.inputs[0]), (pass == Pass::backward ? backward : forward) * size(op.inputs[0])};
 }
+/// Of an op that computes in f32 whatever its input's dtype is: half precision is read and written as f32 first (and the
+/// input's gradient the other way round).
+template <int flops, int forward, int backward = forward>
+Demand per_element_in_f32(const OpInstance& op, Pass pass, std::uint32_t grads) {
+  const double given = size(op.inputs[0]), wide = given / static_cast<double>(size_of(op.inputs[0].dtype)) *
+                                                  static_cast<double>(size_of(at_least_f32(op.inputs[0].dtype)));
+  Demand demand = per_element<flops, forward, backward>(op, pass, grads);
+  demand.bytes *= wide / given;
+  if (wide != given) demand.bytes += given + wide;
+  return demand;
+}
+
+/// With autocast a matrix op multiplies copies of what isn't in that dtype, which autograd keeps for the backward.
+/// The signature's first input and first parameter are what the backward reads.
+inline void add_casts(const OpInstance& op, Signature& s) {
+  const Dtype dtype = op.multiplied();
+  const auto cast = [&](const char* name, TensorSpec spec, std::size_t read) {
+    if (spec.dtype == dtype) return;
+    spec.dtype = dtype;
+    s.backward_reads[read] = {Operand::From::saved, static_cast<int>(s.saved.size())};
+    s.saved.push_back({fmt::format("{}.{}", name, to_string(dtype)), spec});
+  };
+  cast("input", op.inputs[0], 0);
+  cast("weight", s.parameters[0].spec, 1);
+}
+
 /// The demand of a matrix product with the signature's first parameter. Both gradients cost `flops`, as the forward
-/// does: every product of the forward appears once in either sum.
+/// does: every product of the forward appears once in either sum. What autocast casts, there and back, is read and
+/// written once more.
 inline Demand matrix_demand(const OpInstance& op, const Signature& s, double flops, Pass pass, std::uint32_t grads) {
-  const double x = size(op.inputs[0]), w = size(s.parameters[0].spec), y = size(s.output);
-  if (pass == Pass::forward) return {flops, x + w + y};
+  const double width = static_cast<double>(size_of(op.multiplied()));
+  const double x = count(op.inputs[0]) * width, w = count(s.parameters[0].spec) * width, y = size(s.output);
+  const double cast_x = op.inputs[0].dtype == op.multiplied() ? 0 : x + size(op.inputs[0]),
+               cast_w = s.parameters[0].spec.dtype == op.multiplied() ? 0 : w + size(s.parameters[0].spec);
+  if (pass == Pass::forward) return {flops, x + w + y + cast_x + cast_w};
   const double input_grad = (grads & 1U) ? 1 : 0, weight_grad = (grads & kParameterGrads) ? 1 : 0;
-  return {flops * (input_grad + weight_grad), y + input_grad * (w + x) + weight_grad * (x + w)};
+  return {flops * (input_grad + weight_grad), y + input_grad * (w + x + cast_x) + weight_grad * (x + w + cast_w)};
 }
 
 /// Of an op that does alike with all elements, or with all planes: cut along these of the first input's dimensions, with

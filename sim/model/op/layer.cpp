@@ -12,7 +12,9 @@ Signature softmax_signature(const OpInstance& op) {
   const std::int64_t dim = op.integer("dim");
   if (dim >= static_cast<std::int64_t>(op.inputs[0].shape.size()))
     throw ConfigError("dim={} is outside the input {}", dim, to_string(op.inputs[0]));
-  return {.output = op.inputs[0], .backward_reads = {{Operand::From::output, 0}}};
+  TensorSpec y = op.inputs[0];
+  y.dtype = at_least_f32(y.dtype);
+  return {.output = y, .backward_reads = {{Operand::From::output, 0}}};
 }
 
 Signature add_signature(const OpInstance& op) {
@@ -133,7 +135,7 @@ std::vector<OpKind> layer_kinds() {
            .equation = "y_i = exp(x_i) / sum_j exp(x_j) along dim",
            .attributes = {{"dim", false, 1, 0, 8}},
            .signature = softmax_signature,
-           .demand = per_element<5, 2, 3>,
+           .demand = per_element_in_f32<5, 2, 3>,
            .rules = softmax_rules}};
 }
 

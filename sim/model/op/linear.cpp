@@ -8,10 +8,12 @@ Signature signature(const OpInstance& op) {
   const TensorSpec& x = op.inputs[0];
   const std::int64_t in = x.shape[1], out = op.integer("out_features");
   const double bound = 1.0 / std::sqrt(static_cast<double>(in));  // torch.nn.Linear's default
-  Signature s{.output = {x.dtype, {x.shape[0], out}},
-              .parameters = {{"weight", {x.dtype, {out, in}}, bound}},
+  const Dtype parameter = at_least_f32(x.dtype);
+  Signature s{.output = {op.multiplied(), {x.shape[0], out}},
+              .parameters = {{"weight", {parameter, {out, in}}, bound}},
               .backward_reads = {{Operand::From::input, 0}, {Operand::From::parameter, 0}}};
-  if (op.integer("bias")) s.parameters.push_back({"bias", {x.dtype, {out}}, bound});
+  if (op.integer("bias")) s.parameters.push_back({"bias", {parameter, {out}}, bound});
+  add_casts(op, s);
   return s;
 }
 

@@ -27,6 +27,12 @@ double OpInstance::number(std::string_view attribute) const {
 
 std::int64_t OpInstance::integer(std::string_view attribute) const { return std::llround(number(attribute)); }
 
+Dtype OpInstance::multiplied() const {
+  const Dtype own = inputs.at(0).dtype;
+  if (own == Dtype::f64) return own;  // autocast leaves it alone
+  return precision == Precision::bf16 ? Dtype::bf16 : precision == Precision::fp16 ? Dtype::f16 : own;
+}
+
 Signature OpInstance::signature() const {
   const auto check = [&](const TensorSpec& spec, std::string_view what) {
     if (!fits(spec.shape))

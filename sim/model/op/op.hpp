@@ -148,6 +148,7 @@ struct OpInstance {
   const OpKind* kind = nullptr;
   Attributes attributes;
   std::vector<TensorSpec> inputs;
+  Precision precision = Precision::f32;  // of matrix ops; of others always f32
 
   [[nodiscard]] std::int64_t integer(std::string_view attribute) const;
   [[nodiscard]] double number(std::string_view attribute) const;
@@ -158,6 +159,8 @@ struct OpInstance {
   }
   /// Which of the pass's reads change in place, counted from 0: each must be among the instruction's writes, too.
   [[nodiscard]] std::vector<std::uint32_t> changed_reads(Pass pass) const;
+  /// In which dtype a matrix op multiplies its first input: its own, or autocast's.
+  [[nodiscard]] Dtype multiplied() const;
   friend bool operator==(const OpInstance&, const OpInstance&) = default;
 };
 

@@ -203,6 +203,40 @@ TEST(ModelText, ChannelsLastIsOfEveryPlane) {
   }
 }
 
+// Parameters, statistics and losses stay in f32; convolutions and linear layers keep copies of what isn't in half.
+TEST(ModelText, AutocastIsOfActivations) {
+  const Model model = load_model("resnet18,image=64,precision=fp16");
+  EXPECT_EQ(load_model(model.text()).text(), model.text());
+  const std::vector<OpInstance> ops = model.instances(2);
+  for (std::size_t n = 0; n < ops.size(); ++n) {
+    const Signature s = ops[n].signature();
+    const bool is_loss = n + 1 == ops.size();
+    EXPECT_EQ(s.output.dtype, is_loss ? Dtype::f32 : Dtype::f16) << model.nodes[n].name;
+    for (const ParameterSpec& parameter : s.parameters) EXPECT_EQ(parameter.spec.dtype, Dtype::f32);
+    if (!ops[n].kind->matrix) continue;
+    EXPECT_EQ(s.saved.size(), n == 0 ? 2U : 1U) << model.nodes[n].name;  // the model's input is in f32
+    EXPECT_EQ(s.saved.back().name, "weight.f16");
+    EXPECT_EQ(s.saved.back().spec.bytes(), s.parameters[0].spec.bytes() / 2);
+  }
+}
+
+// PyTorch's default, "highest": TF32 in convolutions only.
+TEST(ModelText, PrecisionIsOfTheOpsThatDiffer) {
+  const auto of = [](std::string_view precision, std::string_view kind) {
+    for (const OpInstance& op : load_model(fmt::format("convnet,precision={}", precision)).instances(2))
+      if (op.kind->name == kind) return op.precision;
+    return Precision::bf16;
+  };
+  EXPECT_EQ(of("f32", "conv2d"), Precision::f32);
+  EXPECT_EQ(of("tf32", "conv2d"), Precision::f32);
+  EXPECT_EQ(of("ieee", "conv2d"), Precision::ieee);
+  EXPECT_EQ(of("f32", "linear"), Precision::f32);
+  EXPECT_EQ(of("tf32", "linear"), Precision::tf32);
+  EXPECT_EQ(of("ieee", "linear"), Precision::f32);
+  EXPECT_EQ(of("bf16", "relu"), Precision::f32);
+  EXPECT_EQ(load_model("convnet,dtype=f64,precision=tf32").instances(2)[0].precision, Precision::f32);
+}
+
 // ---- Errors, word for word. ----
 
 TEST(ModelText, SaysWhatIsWrong) {
@@ -212,10 +246,10 @@ TEST(ModelText, SaysWhatIsWrong) {
                         fmt::join(catalog_names("models"), ", ")));
   EXPECT_EQ(load("toy_mlp,dtyp=f64"),
             "model 'toy_mlp,dtyp=f64': unknown key 'dtyp'; known: image, global_batch, device_batch, loss, optimizer, "
-            "dtype, timing, memory_format; did you mean 'dtype'?");
+            "dtype, precision, timing, memory_format; did you mean 'dtype'?");
   EXPECT_EQ(load("toy_mlp,batch=3"),
             "model 'toy_mlp,batch=3': unknown key 'batch'; known: image, global_batch, device_batch, loss, optimizer, "
-            "dtype, timing, memory_format");
+            "dtype, precision, timing, memory_format");
   EXPECT_EQ(load("toy_mlp,device_batch=0"),
             "model 'toy_mlp,device_batch=0': device_batch=0 must be a whole number from 1 to 10000000");
   EXPECT_EQ(load("toy_mlp,device_batch=4,global_batch=8"),
@@ -236,7 +270,12 @@ TEST(ModelText, SaysWhatIsWrong) {
             std::string::npos);
   EXPECT_EQ(load("toy_mlp,timing=repeat"),
             "model 'toy_mlp,timing=repeat': timing=repeat must be one of step, tutorial, epoch");
-  EXPECT_EQ(load("toy_mlp,dtype=bf16"), "model 'toy_mlp,dtype=bf16': dtype=bf16 must be f32 or f64");
+  EXPECT_EQ(load("toy_mlp,dtype=bf16"),
+            "model 'toy_mlp,dtype=bf16': dtype=bf16 must be f32 or f64; half precision is precision=bf16");
+  EXPECT_EQ(load("toy_mlp,precision=f16"),
+            "model 'toy_mlp,precision=f16': unknown precision 'f16'; known: f32, tf32, ieee, bf16, fp16");
+  EXPECT_EQ(load("toy_mlp,dtype=f64,precision=fp16"),
+            "model 'toy_mlp,dtype=f64,precision=fp16': precision=fp16 needs dtype=f32");
   EXPECT_EQ(load("toy_mlp,dtype=float"), "unknown dtype 'float'; known: f32, f64, bf16, f16, i64");
   EXPECT_EQ(load("toy_mlp,optimizer=sgd:lr=x"), "optimizer 'sgd,lr=x': lr=x must be a number from -1e+30 to 1e+30");
   EXPECT_EQ(load("toy_mlp,optimizer=adam:momentum=1"),

@@ -63,6 +63,29 @@ TEST(Memory, PeakOfTheToyByHand) {
   }
 }
 
+// torch.autocast: what the layers make and keep is half as wide, and a copy of each weight is kept until its backward.
+TEST(Memory, PeakOfTheToyWithAutocastByHand) {
+  for (const std::int64_t b : {1, 1000}) {
+    const Model model = load_model(fmt::format("toy_mlp,global_batch={},precision=bf16", b));
+    const Memory memory = peak_memory(lower(model, parse_strategy("single", model)).roles[0]);
+    const std::int64_t weights = 4 * (10 * 10 + 10 + 5 * 10 + 5), input = 4 * b * (10 + 5);
+    const std::int64_t wide = 2 * b * 10, narrow = 2 * b * 5, net2 = 4 * (5 * 10 + 5), net1 = 4 * (10 * 10 + 10);
+    const std::int64_t cast1 = 2 * b * 10 + 2 * 10 * 10, cast2 = 2 * 5 * 10;  // net1's input and weight; net2's weight
+    const std::int64_t prediction = 4 * b * 5;                                // the loss's, in f32
+    const std::vector<std::int64_t> live{cast1 + wide,                        // net1
+                                         cast1 + wide + wide,                 // relu
+                                         cast1 + wide + cast2 + narrow,       // net2
+                                         cast1 + wide + cast2 + narrow + prediction + 4,  // loss
+                                         cast1 + wide + cast2 + prediction + narrow,      // loss backward
+                                         cast1 + wide + cast2 + narrow + wide + net2,     // net2 backward
+                                         cast1 + wide + wide + wide + net2,               // relu backward
+                                         cast1 + wide + net2 + net1,                      // net1 backward
+                                         net2 + net1};                                    // updates
+    EXPECT_EQ(memory.persistent_bytes, weights + input);
+    EXPECT_EQ(memory.peak_bytes, weights + input + *std::ranges::max_element(live)) << "B=" << b;
+  }
+}
+
 TEST(Memory, BreakdownOfTheToyByHand) {
   const Model model = load_model("toy_mlp,global_batch=1000,optimizer=sgd:momentum=0.9");
   const Memory memory = peak_memory(lower(model, parse_strategy("single", model)).roles[0]);

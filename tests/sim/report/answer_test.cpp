@@ -178,7 +178,7 @@ TEST(Answer, AResNetThatIsTooLargeForOneA100) {
   const Program program = lower(model, parse_strategy("single", model));
   Cell cell;
   place(cell, program, load_cluster("dgx_a100", 1));
-  EXPECT_EQ(fit_text(cell.memory), "does not fit: needs 680 of 80 GiB (activations 680)");
+  EXPECT_EQ(fit_text(cell.memory), "does not fit: needs 680 of 79 GiB (activations 680)");
   cell.memory.capacity_bytes = 1 << 20;
   cell.memory.needed_bytes = {{"activations", 3 << 20}};
   EXPECT_EQ(fit_text(cell.memory), "does not fit: needs 3.00 of 1.00 MiB (activations 3.00)");

@@ -97,7 +97,7 @@ TEST(Forecast, IntervalIsOfKinds) {
   for (const NewKind& kind : f.new_kinds) share += kind.share;
   EXPECT_NEAR(share, of_new_s / all_s, 1e-9);
   EXPECT_TRUE(std::ranges::is_sorted(f.new_kinds, std::ranges::greater(), &NewKind::share));
-  const std::string text = describe_knowledge(f);
+  const std::string text = describe_knowledge(f, cost_model_table().at("fitted"));
   EXPECT_TRUE(text.starts_with(fmt::format(
       "by what the profile leaves open from {:.3g} to {:.3g} ms; {:.0f} % of its compute is of kinds that the profile "
       "has never seen: {} (",
@@ -107,7 +107,7 @@ TEST(Forecast, IntervalIsOfKinds) {
   const Forecast profiled =
       forecast(known.program, known.cluster, *make_cost_model("profiled", known.cluster, &known.profile));
   EXPECT_EQ(profiled.low_s, profiled.step.step_s);
-  EXPECT_EQ(describe_knowledge(profiled), "");
+  EXPECT_EQ(describe_knowledge(profiled, cost_model_table().at("profiled")), "");
 }
 
 TEST(Forecast, OfAnotherMachine) {

@@ -1,0 +1,111 @@
+#include "sim/cost/roofline.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace sim {
+namespace {
+
+enum class Product : std::uint8_t { forward, input_gradient, weight_gradient };
+
+/// Of matmul_rate, what convolutions reach, by Product.
+using Shares = std::array<double, 3>;
+struct ClassShares {
+  Shares winograd;  // 3×3, stride 1
+  Shares other;
+};
+
+// Medians of DeepBench's convolutions (github.com/baidu-research/DeepBench, results/train) of 2 GFLOP and more and 16
+// channels and more that arithmetic bounds. In f32: V100, P100 and T4, 51 of 3×3 with stride 1 (Winograd's algorithm saves
+// multiplications: more than the matmul rate) and 36 others. On tensor cores (f16): T4, 17 and 11.
+constexpr ClassShares kSimt{{1.51, 1.55, 1.79}, {0.82, 0.60, 0.68}},
+    kTensorCores{{0.70, 0.67, 0.64}, {0.34, 0.32, 0.34}};
+
+bool is_convolution(const OpInstance& op) { return op.kind->name == "conv2d"; }
+
+bool is_simt(Arithmetic arithmetic) { return arithmetic == Arithmetic::f32 || arithmetic == Arithmetic::f64; }
+
+double share_of(const OpInstance& op, Arithmetic arithmetic, Product product) {
+  if (!is_convolution(op)) return 1;
+  constexpr std::int64_t kFewChannels = 16;
+  const bool winograd = op.integer("kernel_size") == 3 && op.integer("stride") == 1 && op.integer("dilation") == 1 &&
+                        op.integer("groups") == 1 && op.inputs[0].shape[1] >= kFewChannels;
+  const ClassShares& shares = is_simt(arithmetic) ? kSimt : kTensorCores;
+  return (winograd ? shares.winograd : shares.other)[static_cast<std::size_t>(product)];
+}
+
+/// cuDNN's tensor-core kernels want the channels of a pixel side by side; other tensors are brought into that order and back
+/// (NVIDIA, Convolutional Layers User's Guide, "Tensor Layouts In Memory: NCHW vs NHWC").
+double reordered_bytes(const OpInstance& op) {
+  const TensorSpec& x = op.inputs[0];
+  if (!is_convolution(op) || x.channels_last) return 0;
+  const Signature s = op.signature();
+  return 2 * static_cast<double>((x.elements() + s.output.elements()) * size_of(op.multiplied()));
+}
+
+KernelTime kernel(double flops, double bytes, FlopsPerSecond rate, const Device& device) {
+  return {.arithmetic_s = flops > 0 ? (sim::flops(flops) / rate).in_seconds() : 0,
+          .traffic_s = (sim::bytes(bytes) / (device.memory_bandwidth * device.memory_efficiency)).in_seconds()};
+}
+
+/// The faster of the ways that cuDNN has for a convolution.
+KernelTime on_gpu(const OpInstance& op, const Demand& demand, Arithmetic arithmetic, Product product,
+                  const Device& device) {
+  const auto in = [&](Arithmetic way) {
+    return kernel(demand.flops, demand.bytes, device.matmul_rate(way) * share_of(op, way, product), device);
+  };
+  KernelTime best = in(arithmetic);
+  if (is_simt(arithmetic)) return best;
+  best.reorder_s = kernel(0, reordered_bytes(op), {}, device).traffic_s;
+  if (!is_convolution(op)) return best;
+  const KernelTime as_it_lies = in(Arithmetic::f32);
+  return as_it_lies.seconds() < best.seconds() ? as_it_lies : best;
+}
+
+}  // namespace
+
+Arithmetic arithmetic_of(const OpInstance& op) {
+  const Dtype dtype = op.inputs.at(0).dtype;
+  if (!op.kind->matrix) return arithmetic_of(at_least_f32(dtype));
+  if (op.multiplied() != Dtype::f32) return arithmetic_of(op.multiplied());
+  const bool tf32 = is_convolution(op) ? op.precision != Precision::ieee : op.precision == Precision::tf32;
+  return tf32 ? Arithmetic::tf32 : Arithmetic::f32;
+}
+
+std::vector<KernelTime> kernels_of(const Work& work, const Device& device) {
+  Arithmetic arithmetic = arithmetic_of(work.op);
+  if (arithmetic == Arithmetic::tf32 && !device.has(arithmetic)) arithmetic = Arithmetic::f32;
+  const Demand demand = work.demand();
+  if (demand.flops > 0 && !device.has(arithmetic)) return {};
+  if (!device.asynchronous || !work.op.kind->matrix)
+    return {kernel(demand.flops, demand.bytes, device.matmul_rate(arithmetic), device)};
+  if (work.pass == Pass::forward) return {on_gpu(work.op, demand, arithmetic, Product::forward, device)};
+  std::vector<KernelTime> kernels;
+  const auto add = [&](std::uint32_t bit, Product product) {
+    if ((work.grads & bit) != 0)
+      kernels.push_back(on_gpu(work.op, work.op.demand(Pass::backward, bit), arithmetic, product, device));
+  };
+  add(1U, Product::input_gradient);
+  add(kParameterGrads, Product::weight_gradient);
+  return kernels;
+}
+
+Knowledge knowledge_of(const Work& work, const Device& device, double seconds) {
+  const auto known = [](double sd, const char* kind) { return Knowledge{.sd = sd, .kind = kind}; };
+  // bench/results: half of 106 steps on CPU cores are within 33 %. One data sheet stands for all cores.
+  if (!device.asynchronous) return known(0.49, "CPU");
+  // The host is what is waited for: 5 to 25 us per operator (Device::launch).
+  if (seconds < device.launch.in_seconds()) return known(0.5, "launches");
+  // Memory-bound: the bandwidth that they reach is 0.7 to 0.9 of the data sheet's (Device::memory_efficiency).
+  if (!work.op.kind->matrix) return known(0.13, "memory-bound ops");
+  // DeepBench's products beside their device's best, in f32 on V100 and P100: half are within 30 %.
+  if (!is_convolution(work.op)) return known(0.4, "matrix products");
+  // DeepBench's convolutions beside the medians above; none of them is in groups.
+  if (work.op.integer("groups") > 1) return known(0.8, "convolutions in groups");
+  const bool is_1x1 = work.op.integer("kernel_size") == 1;
+  if (work.pass == Pass::forward) return known(0.3, is_1x1 ? "1x1 convolutions, forward" : "convolutions, forward");
+  return known(0.45, is_1x1 ? "1x1 convolutions, backward" : "convolutions, backward");
+}
+
+}  // namespace sim

@@ -1,0 +1,38 @@
+// How long the kernels of a work take on a device by its data sheet: the roofline, arithmetic beside memory traffic.
+// S. Williams, A. Waterman and D. Patterson, Roofline: an insightful visual performance model, CACM 52(4), 2009.
+//
+//   for (const KernelTime& kernel : kernels_of(work, device)) seconds += kernel.seconds();
+//
+// Assumes: arithmetic and memory traffic of a kernel overlap fully; a product reaches the device's matmul rate whatever its
+// shape, a convolution on a GPU that share of it which DeepBench's convolutions of its class have reached.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "sim/cluster/device.hpp"
+#include "sim/cost/cost_model.hpp"
+#include "sim/program/program.hpp"
+
+namespace sim {
+
+struct KernelTime {
+  double arithmetic_s = 0, traffic_s = 0;
+  double reorder_s = 0;  // memory traffic before and after it
+  /// On a device that computes and reads memory so much faster.
+  [[nodiscard]] double seconds(double flops = 1, double memory_bandwidth = 1) const {
+    return std::max(arithmetic_s / flops, traffic_s / memory_bandwidth) + reorder_s / memory_bandwidth;
+  }
+};
+
+/// What a work multiplies in: the device must have it.
+Arithmetic arithmetic_of(const OpInstance& op);
+
+/// Forward and update are one kernel, and so is a backward on a CPU core; on a GPU the gradients of a matrix op's input and of its
+/// weight are a kernel each. None where the device hasn't the arithmetic.
+std::vector<KernelTime> kernels_of(const Work& work, const Device& device);
+
+/// How well it is known what kernels_of says, which takes `seconds` in all.
+Knowledge knowledge_of(const Work& work, const Device& device, double seconds);
+
+}  // namespace sim
