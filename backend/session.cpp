@@ -15,6 +15,7 @@
 #include "backend/machine/accelerator.hpp"
 #include "backend/machine/allocator.hpp"
 #include "backend/machine/scheduling.hpp"
+#include "backend/machine/threads.hpp"
 #include "backend/rank/progress.hpp"
 #include "backend/rank/run.hpp"
 #include "backend/supervise.hpp"
@@ -62,11 +63,20 @@ void check(const RunRequest& request, const SessionOptions& options) {
     throw sim::ConfigError("verify needs at least one step");
   if (request.program.ranks() > options.ranks)
     throw sim::ConfigError("the program needs {} ranks, the session has {}", request.program.ranks(), options.ranks);
+  const std::uint64_t cores = std::uint64_t{request.program.ranks()} * request.program.threads;
+  if (request.program.threads > 1 && cores > usable_cores())
+    throw sim::ConfigError("{} ranks of {} threads need {} cores; this machine has {}", request.program.ranks(),
+                           request.program.threads, cores, usable_cores());
   if (!request.graph) return;
   sim::check_capture(request.program, options.world, options.device != "cpu");
   if (request.warmup_steps < 2)
     throw sim::ConfigError("graph: warmup_steps={} must be at least 2, a step as ever and one that is captured",
                            request.warmup_steps);
+}
+
+/// Of a rank; one that the program doesn't have only waits.
+std::uint32_t threads_of(const RunRequest& request, std::uint32_t rank) {
+  return rank < request.program.ranks() ? request.program.threads : 1;
 }
 
 /// The ranks are threads of this process.
@@ -124,7 +134,6 @@ class ThreadSession final : public Session {
   }
 
   void serve(std::uint32_t rank) {
-    pin_to_core(core_of_rank(rank));
     at::set_num_threads(1);
     const RealTime urgent(kComputePriority, options_.real_time);
     const AllocationOwner owner(rank);
@@ -139,10 +148,12 @@ class ThreadSession final : public Session {
       lock.unlock();
       std::exception_ptr failure;
       try {
-        if (request_ != nullptr)
+        if (request_ != nullptr) {
+          const RankThreads threads(rank, threads_of(*request_, rank), /*has_process=*/false);
           reports_[rank] = execute(*request_, *world_.ranks[rank], board_, executors_[rank]);
-        else
+        } else {
           release_heap();
+        }
       } catch (...) {
         failure = std::current_exception();
       }
@@ -240,9 +251,11 @@ class ProcessSession final : public Session {
     reset_resident_peak();
     const RealTime urgent(kComputePriority, options_.real_time);
     const AllocationOwner owner(rank());  // not of the messages between the ranks' sessions
+    std::optional<RankThreads> threads(std::in_place, rank(), threads_of(request, rank()), /*has_process=*/true);
     std::optional<Executor> executor;
     RankReport report = execute(request, *world_.ranks[0], board_, executor);
     executor.reset();
+    threads.reset();
     recycle_cached();
     if (request.verify) compare_state(request, reference_ = reference_of(request), rank(), report);
     return report;

@@ -125,7 +125,10 @@ std::vector<sim::CalibrationTask> tasks_of(const Options& options, const std::ve
     if (task.only_computes()) busy = std::max(busy, task.ranks());
   Machine machine = options.machine;
   machine.ranks = 0;
-  const std::vector<Job> others = make_jobs({options.fit_on, {"single"}}, machine);
+  std::set<std::string> singles;  // what a thread takes says nothing of two
+  for (const Job& job : jobs)
+    singles.insert(job.strategy.threads == 1 ? "single" : fmt::format("single,threads={}", job.strategy.threads));
+  const std::vector<Job> others = make_jobs({options.fit_on, {singles.begin(), singles.end()}}, machine);
   for (sim::CalibrationTask& task : sim::calibration_tasks(others, {.busy_ranks = busy})) {
     task.jobs.clear();
     tasks.push_back(std::move(task));

@@ -23,11 +23,12 @@ std::vector<sim::Cluster> clusters_of(const Options& options, std::uint32_t rank
 }
 
 // A rank's place doesn't depend on how many there are.
-sim::Cluster Priced::of(std::uint32_t ranks) const {
+sim::Cluster Priced::of(const sim::Program& program) const {
   sim::Cluster own = cluster;
+  const std::uint32_t ranks = program.ranks();
   sim::check_internal(ranks <= own.place.size(), "{} ranks on a cluster loaded for {}", ranks, own.place.size());
   own.place.resize(ranks);
-  return own;
+  return sim::with_threads(own, program.threads, program.strategy);
 }
 
 std::vector<Priced> priced_clusters(const Options& options, std::uint32_t most_ranks) {

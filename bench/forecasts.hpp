@@ -1,7 +1,7 @@
 // What commands that forecast without running share.
 //
 //   for (const Priced& priced : priced_clusters(options, /*most_ranks=*/8)) {
-//     const sim::Cluster cluster = priced.of(program.ranks());
+//     const sim::Cluster cluster = priced.of(program);
 //     sim::forecast(program, cluster, *priced.cost_models.at("analytic")).step;
 //   }
 #pragma once
@@ -31,8 +31,8 @@ struct Priced {
   sim::Cluster cluster;                                                // with places for the most ranks
   std::map<std::string, std::unique_ptr<sim::CostModel>> cost_models;  // by name
 
-  /// The cluster as so many ranks use it.
-  [[nodiscard]] sim::Cluster of(std::uint32_t ranks) const;
+  /// The cluster as the program's ranks use it. ConfigError where it has no cores for their threads.
+  [[nodiscard]] sim::Cluster of(const sim::Program& program) const;
 };
 /// The clusters to forecast for, by the options' cost models and profile.
 std::vector<Priced> priced_clusters(const Options& options, std::uint32_t most_ranks);

@@ -45,6 +45,7 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine) {
       for (const std::string& world : machine.worlds) {
         sim::Cluster cluster =
             sim::machine_cluster(world, machine.device, machine.network, strategy.ranks(), backend::usable_cores());
+        cluster = sim::with_threads(cluster, strategy.threads, strategy.text());
         if (accelerator)
           cluster = sim::with_accelerator(cluster, accelerator->name,
                                           sim::bytes(static_cast<double>(accelerator->memory_bytes)));

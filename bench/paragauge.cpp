@@ -306,7 +306,7 @@ constexpr std::array kCommands{
     Command{"compare", "Rounds of calibration, forecast and measurement; how far the forecasts are off", compare,
             add_compare,
             "Examples:\n"
-            "  paragauge compare -m convnet -s single -s ddp -w gloo --peers --json r.json\n"
+            "  paragauge compare -m convnet -s single,threads=2 -s ddp -w gloo --peers --json r.json\n"
             "  paragauge compare -m resnet18,image=64 -s ddp -w gloo --network 1gbit --json n.json",
             check_compare},
     Command{"report", "Result files together: errors, coverage of the forecast intervals", bench::report, add_report,

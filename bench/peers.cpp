@@ -156,13 +156,18 @@ Json levels_to_json(const sim::Model& model, const sim::Layout& layout) {
 
 Json strategy_to_json(const sim::Model& model, const sim::Strategy& strategy, std::string_view world) {
   const auto kind = sim::strategy_table().at(strategy.preset).layout;
-  if (kind == sim::replicas_of_stages) return stages_to_json(model, strategy);
-  const sim::Layout layout = sim::layout_of(model, strategy);
-  Json json = kind == sim::hypar ? levels_to_json(model, layout)
-                                 : Json{{"kind", "data_parallel"},
-                                        {"replicas", layout.mesh.ranks()},
-                                        {"bucket_MiB", layout.parameters.bucket_MiB}};
-  json["one_process"] = !sim::world_kind(world).processes;
+  Json json;
+  if (kind == sim::replicas_of_stages) {
+    json = stages_to_json(model, strategy);
+  } else {
+    const sim::Layout layout = sim::layout_of(model, strategy);
+    json = kind == sim::hypar ? levels_to_json(model, layout)
+                              : Json{{"kind", "data_parallel"},
+                                     {"replicas", layout.mesh.ranks()},
+                                     {"bucket_MiB", layout.parameters.bucket_MiB}};
+    json["one_process"] = !sim::world_kind(world).processes;
+  }
+  json["threads"] = strategy.threads;
   return json;
 }
 
@@ -262,7 +267,11 @@ std::string Peers::answer_line() {
 Peers::Answer Peers::run(const sim::Model& model, const sim::Strategy& strategy, std::string_view world, bool best,
                          std::uint32_t warmup_steps, std::uint32_t steps) {
   if (processes_.empty()) throw sim::RunError("PyTorch peers: they have failed before");
+  Json cores = Json::array();
+  for (std::uint32_t rank = 0; rank < strategy.ranks(); ++rank)
+    cores.push_back(backend::cores_of_rank(rank, strategy.threads));
   const Json request{{"subject", peer_subject(model, strategy, world, best)},
+                     {"cores", cores},
                      {"warmup_steps", warmup_steps},
                      {"steps", steps},
                      {"seed", 1}};  // backend::RunRequest's

@@ -36,12 +36,12 @@ std::uint32_t devices_of(const Options& options) {
 }
 
 Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, const Priced& priced, const Options& options) {
-  sim::Cluster cluster = priced.of(strategy.ranks());
+  const sim::Program program = sim::lower(model, strategy);
+  sim::Cluster cluster = priced.of(program);
   if (options.memory_GiB > 0) {
     cluster.device.memory_capacity = sim::bytes(options.memory_GiB * 1073741824);
     cluster.host.reset();  // each device has memory of its own
   }
-  const sim::Program program = sim::lower(model, strategy);
   const std::string& cost_model = options.cost_models.at(0);
   const sim::Forecast f = sim::forecast(program, cluster, *priced.cost_models.at(cost_model));
   Choice choice;

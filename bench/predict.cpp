@@ -119,7 +119,7 @@ void predict_cell(const Asked& asked, const Priced& priced, const Options& optio
   const sim::Program program = sim::lower(asked.model, *asked.strategy);
   std::optional<sim::Epoch> epoch;
   if (options.epoch > 0) epoch = sim::epoch_of(options.epoch, asked.model, *asked.strategy, options.drop_last);
-  const sim::Cluster cluster = priced.of(program.ranks());
+  const sim::Cluster cluster = priced.of(program);
   if (options.machine.graph) sim::check_capture(program, cluster.world, cluster.device.asynchronous);
   sim::Round round;
   std::vector<double> workspace_bytes;  // of the cost model that knows

@@ -66,8 +66,9 @@ void count(benchmark::State& state, const sim::Program& program, const sim::Step
 
 void predicted(benchmark::State& state, const Case& what, const std::string& device, const std::string& world,
                const std::optional<sim::Profile>& profile) {
-  const std::uint32_t ranks = what.strategy.ranks();
-  const sim::Cluster cluster = sim::machine_cluster(world, device, "", ranks, ranks);
+  const std::uint32_t ranks = what.strategy.ranks(), threads = what.strategy.threads;
+  const sim::Cluster cluster =
+      sim::with_threads(sim::machine_cluster(world, device, "", ranks, ranks * threads), threads, what.strategy.text());
   const std::unique_ptr<sim::CostModel> model =
       profile ? sim::make_cost_model("profiled", cluster, &*profile) : sim::make_cost_model("analytic", cluster);
   const sim::StepTime step = sim::forecast(what.program, cluster, *model).step;
@@ -85,7 +86,9 @@ void count_rate(benchmark::State& state) {
 
 /// How fast the simulator is: instructions per second on one core, nothing shared.
 void simulator(benchmark::State& state, const Case& what) {
-  const sim::Cluster cluster = sim::load_cluster("cpu_local", what.strategy.ranks(), what.strategy.ranks());
+  const std::uint32_t ranks = what.strategy.ranks(), threads = what.strategy.threads;
+  const sim::Cluster cluster =
+      sim::with_threads(sim::load_cluster("cpu_local", ranks, ranks * threads), threads, what.strategy.text());
   const sim::Costs costs = sim::costs_of(what.program, *sim::make_cost_model("analytic", cluster), cluster);
   sim::StepTime step;
   for ([[maybe_unused]] auto _ : state) step = sim::step_time(sim::simulate(what.program, costs, cluster));

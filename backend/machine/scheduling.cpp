@@ -1,10 +1,12 @@
 #include "backend/machine/scheduling.hpp"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
 #include <time.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <vector>
 
 namespace backend {
@@ -22,6 +24,15 @@ const std::vector<std::uint32_t>& core_list() {
     return list;
   }();
   return cores;
+}
+
+/// Of the thread with this number; 0: of the calling one.
+void set_affinity(pid_t thread, const std::vector<std::uint32_t>& cores) {
+  core_list();  // what is usable is asked before the first pinning narrows it
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const std::uint32_t core : cores) CPU_SET(core, &set);
+  sched_setaffinity(thread, sizeof set, &set);
 }
 
 }  // namespace
@@ -49,12 +60,22 @@ std::uint32_t usable_cores() { return static_cast<std::uint32_t>(core_list().siz
 
 std::uint32_t core_of_rank(std::uint32_t rank) { return core_list()[rank % core_list().size()]; }
 
-void pin_to_core(std::uint32_t core) {
-  core_list();  // what is usable is asked before the first pinning narrows it
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(core, &set);
-  pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+std::vector<std::uint32_t> cores_of_rank(std::uint32_t rank, std::uint32_t threads) {
+  std::vector<std::uint32_t> cores;
+  for (std::uint32_t thread = 0; thread < threads; ++thread) cores.push_back(core_of_rank(rank * threads + thread));
+  return cores;
+}
+
+void pin_to_core(std::uint32_t core) { pin({core}); }
+
+void pin(const std::vector<std::uint32_t>& cores) { set_affinity(0, cores); }
+
+void pin_process(const std::vector<std::uint32_t>& cores) {
+  DIR* const threads = opendir("/proc/self/task");
+  if (threads == nullptr) return;
+  while (const dirent* const thread = readdir(threads))
+    if (const pid_t number = std::atoi(thread->d_name); number > 0) set_affinity(number, cores);  // it may have ended
+  closedir(threads);
 }
 
 RealTime::RealTime(int priority, bool wanted, Turn turn) {

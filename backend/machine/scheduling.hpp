@@ -1,6 +1,7 @@
 // Where, how urgently and until when a rank's threads run, and the clock on which everything is measured.
 //
 //   pin_to_core(core_of_rank(rank));              // rank r stays on the r-th core that this process may use
+//   pin_process(cores_of_rank(1, /*threads=*/2));   // all threads of a process on the third and fourth core
 //   const RealTime urgent(kComputePriority);      // real-time until the end of the scope, where permitted
 //   if (!urgent.permitted()) fmt::print("time-shared, as before\n");
 //   sleep_until(now_s() + 1e-3, /*precisely=*/true);
@@ -12,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace backend {
 
@@ -29,8 +31,13 @@ void sleep_until(double moment_s, bool precisely);
 std::uint32_t usable_cores();
 /// Ranks beyond the number of usable cores start again at the first.
 std::uint32_t core_of_rank(std::uint32_t rank);
+/// With `threads` cores for each rank: as sim::with_threads places them. There must be as many.
+std::vector<std::uint32_t> cores_of_rank(std::uint32_t rank, std::uint32_t threads);
 /// Pins the calling thread.
 void pin_to_core(std::uint32_t core);
+/// The calling thread, or all threads that this process has, may run on any of these.
+void pin(const std::vector<std::uint32_t>& cores);
+void pin_process(const std::vector<std::uint32_t>& cores);
 
 enum class Turn : std::uint8_t { until_it_waits, limited };  // SCHED_FIFO, SCHED_RR
 

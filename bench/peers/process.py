@@ -13,14 +13,13 @@ PRIORITY = 10
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 
-def settle_down(core, real_time):
-    """Before anything starts a thread: threads inherit the core and the policy.
+def settle_down(real_time):
+    """Before anything starts a thread: threads inherit the policy.
 
     One priority for all threads: two of gloo's poll for each other, so that a higher one may wait for ever on a core.
     Time-shared, with other work on the machine, ResNet-18's DDP step took twice as long. True if real-time."""
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this host: their times share a clock
-    pin(core)
     # Freed memory stays in the process, so that later steps take no page faults (medians 0 to 6 % lower: within noise).
     libc = ctypes.CDLL(None)
     libc.mallopt(M_MMAP_MAX, 0)
@@ -52,6 +51,15 @@ def making_groups(real_time):
 def pin(core: int):
     """The calling thread."""
     os.sched_setaffinity(0, {core})
+
+
+def pin_all(cores: list[int]):
+    """All threads of this process."""
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            os.sched_setaffinity(int(thread), cores)
+        except ProcessLookupError:
+            pass  # it has ended
 
 
 class PinnedThreads:

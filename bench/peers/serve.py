@@ -5,8 +5,9 @@
 Rank 0 reads a request per line, a JSON object as bench/peers.cpp writes it (tests/golden/peer_request.json is one):
     subject         what is run: model (nodes in order, the loss last), strategy (its kind, and what that takes: of
                     replicas_of_stages every node's stage and every stage's actions, of hypar where every node's tensors
-                    lie), best (PyTorch at its best: with fused updates, and with channels_last if a trial of both is
+                    lie; threads: of each rank), best (PyTorch at its best: with fused updates, and with channels_last if a trial of both is
                     faster for it)
+    cores           of each rank that computes, as many as it has threads
     warmup_steps, steps, seed
 and answers with a JSON line:
     {"step_s": [per step], "loss": [per step, warm-up included; null if not finite],
@@ -25,6 +26,7 @@ import math
 import os
 import sys
 import traceback
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import process
@@ -36,12 +38,14 @@ parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
 parser.add_argument("--real-time", action="store_true", help="real-time scheduling where permitted")
 ARGUMENTS = parser.parse_args()
 RANKS = len(ARGUMENTS.cores)
-REAL_TIME = process.settle_down(ARGUMENTS.cores[ARGUMENTS.rank], ARGUMENTS.real_time)  # before torch starts threads
+REAL_TIME = process.settle_down(ARGUMENTS.real_time)  # before torch starts threads
 
 import strategies  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from session import Skipped, check, loss_of_batch  # noqa: E402
+
+process.pin_all([ARGUMENTS.cores[ARGUMENTS.rank]])  # not before: OpenMP counts the cores that it finds
 
 TRIALS, TRIAL_STEPS = 2, 2  # with and without channels_last
 
@@ -56,6 +60,8 @@ def understand(line: str):
             return None, {"error": f"the strategy needs {cores} ranks, the session has {RANKS}"}
         if ARGUMENTS.device == "cpu" and strategies.kind_of(strategy) is strategies.ForwardPipeline:
             raise Skipped("one process has a single CPU device: its stages can't work at the same time")
+        if strategy.threads > 1 and cores > request.ranks:  # a thread per device
+            raise Skipped("these peers' threads have a core each")
         if ARGUMENTS.device == "cuda" and cores > 1:
             raise Skipped("these peers' processes and threads exchange CPU tensors only")
         check(request.subject.model)
@@ -136,6 +142,18 @@ class Rank:
             tensor.untyped_storage().resize_(0)
         return played
 
+    @contextmanager
+    def threads(self, request):
+        """Of this rank, for the request: each with a core."""
+        threads = request.subject.strategy.threads if ARGUMENTS.rank < request.ranks else 1
+        if threads > 1:
+            process.pin_all(request.cores[ARGUMENTS.rank])
+            torch.set_num_threads(threads)
+        yield
+        if threads > 1:
+            torch.set_num_threads(1)
+            process.pin_all([ARGUMENTS.cores[ARGUMENTS.rank]])
+
     def common_start(self, session):
         """As backend/world/gloo.cpp: nobody knows the moment before all have come, and all get the same."""
         moment = process.now_s() + process.MARGIN_S
@@ -148,8 +166,9 @@ class Rank:
 
     def run(self, request):
         """On all ranks; the answer on rank 0."""
-        session = self.session(request)
-        played = session and self.play(session, request.warmup_steps + request.steps, request.seed)
+        with self.threads(request):
+            session = self.session(request)
+            played = session and self.play(session, request.warmup_steps + request.steps, request.seed)
         if session and session.resident_peak_bytes is None:
             session.resident_peak_bytes = process.resident_peak_bytes()
         mine = session and (played, session.share, session.resident_peak_bytes)

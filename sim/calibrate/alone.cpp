@@ -323,6 +323,7 @@ Program alone(const Program& program, const std::vector<RoleAlone>& lists, bool 
   });
   result.model = program.model;
   result.global_batch = program.global_batch;
+  result.set_threads(program.threads);
   return result;
 }
 

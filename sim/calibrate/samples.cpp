@@ -311,7 +311,8 @@ void add(const CalibrationSamples& samples, const CalibrationTask& task, Profile
 void add_for_job(const CalibrationSamples& samples, const CalibrationTask& task, const std::vector<Job>& jobs,
                  std::size_t j, Profile& profile) {
   const auto is_alike = [&](std::size_t other) {
-    return jobs[other].world == jobs[j].world && jobs[other].program.ranks() == jobs[j].program.ranks();
+    return jobs[other].world == jobs[j].world && jobs[other].program.ranks() == jobs[j].program.ranks() &&
+           jobs[other].program.threads == jobs[j].program.threads;
   };
   if (std::ranges::find(task.jobs, j) != task.jobs.end())
     add(samples, task, profile);

@@ -24,6 +24,9 @@ constexpr std::int64_t kSmallestTransfer = 4 << 10, kLargestTransfer = 64 << 20;
 
 std::uint32_t devices_in(const Cluster& cluster) { return cluster.devices(); }
 
+/// How many ranks find devices for themselves: a core for each of their threads.
+std::uint32_t seats_in(const Job& job) { return devices_in(job.cluster) / job.program.threads; }
+
 /// Answers nothing and keeps what a forecast asks.
 class Questions final : public CostModel {
  public:
@@ -88,11 +91,12 @@ std::vector<RoleAlone> all_at_once(const Job& job, const std::vector<double>& se
 }
 
 struct TaskList {
-  /// `job`: whose costs these are. `of` tells tasks with the same program apart.
-  void add(CalibrationTask task, std::optional<std::size_t> job, std::string_view of = "") {
+  /// `job`: whose costs these are. `of` tells tasks with the same program apart. Ranks have as many threads as the job's.
+  void add(CalibrationTask task, std::uint32_t threads, std::optional<std::size_t> job, std::string_view of = "") {
+    task.program.set_threads(threads);
     std::vector<RankPlace>& place = task.cluster.place;
     while (place.size() < task.ranks())  // more ranks than the job has
-      place.push_back({.device = static_cast<std::uint32_t>(place.size()) % devices_in(task.cluster)});
+      place.push_back({.device = static_cast<std::uint32_t>(place.size()) * threads % devices_in(task.cluster)});
     task.id = content_id(fmt::format("{}\n{}\n{}", task.world, of, to_text(task.program)));
     const auto [entry, is_new] = known.emplace(task.id, list.size());
     if (is_new) list.push_back(std::move(task));
@@ -105,7 +109,7 @@ struct TaskList {
 
 void add_ops(TaskList& tasks, const Job& job, std::size_t j, const CalibrationScope& scope, std::uint32_t busy) {
   const std::vector<Role>& roles = job.program.roles;
-  const std::uint32_t ranks = job.program.ranks(), devices = devices_in(job.cluster);
+  const std::uint32_t ranks = job.program.ranks(), devices = seats_in(job);
   const bool share_cores =
       scope.busy_ranks == 0 && ranks > devices && job.cluster.scheduling == Scheduling::run_until_wait;
   const bool at_once = scope.busy_ranks == 0 && ranks <= devices && roles.size() > 1;
@@ -119,7 +123,7 @@ void add_ops(TaskList& tasks, const Job& job, std::size_t j, const CalibrationSc
     task.label = fmt::format("{} ops of {} as {} of {} runs them, {}", job.world, job.model.text(),
                              lists.size() > 1 ? "every role" : roles[lists[0].role].name, job.strategy.text(),
                              ranks_busy(in_turns ? 1 : task.ranks()));
-    tasks.add(std::move(task), j, fmt::format("{} {}", job.model.text(), kind == Kind::pace));
+    tasks.add(std::move(task), job.program.threads, j, fmt::format("{} {}", job.model.text(), kind == Kind::pace));
   };
   std::vector<RoleAlone> each;
   for (std::uint32_t r = 0; r < roles.size(); ++r) each.push_back({r, {r}});
@@ -142,7 +146,7 @@ void add_memory(TaskList& tasks, const Job& job, std::uint32_t busy) {
                .world = job.world,
                .program = memory_probe(job.model, ranks),
                .cluster = job.cluster},
-              std::nullopt);
+              job.program.threads, std::nullopt);
 }
 
 void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_sizes) {
@@ -171,7 +175,7 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
         task.program =
             transfer_probe(task.question, kProbeRepeats, before, job.program.mesh, job.program.groups[group].axes);
       }
-      tasks.add(std::move(task), own ? std::optional(j) : std::nullopt);
+      tasks.add(std::move(task), job.program.threads, own ? std::optional(j) : std::nullopt);
     }
 }
 
@@ -187,7 +191,7 @@ void add_what_transfers_take(TaskList& tasks, const Job& job, std::size_t j) {
                        .question = {InstructionKind::collective, CollectiveKind::all_reduce, kOverlapBytes, 2}};
   task.program = overlap_probe(task.question, kProbeRepeats, kOverlapComputes);
   if (task.shares_devices()) return;
-  tasks.add(task, j);
+  tasks.add(task, job.program.threads, j);
   const bool sends =
       std::ranges::any_of(questions, [](const TransferQuestion& q) { return q.kind == InstructionKind::send; });
   if (!sends || job.cluster.link().transport != Transport::notify) return;
@@ -195,7 +199,7 @@ void add_what_transfers_take(TaskList& tasks, const Job& job, std::size_t j) {
   task.label = fmt::format("{} ops of {} beside notifications", job.world, job.model.text());
   task.question.kind = InstructionKind::send;
   task.program = notification_probe(job.program, longest_of(seconds_of_roles(job)));
-  tasks.add(task, j);
+  tasks.add(task, job.program.threads, j);
 }
 
 }  // namespace
@@ -211,7 +215,9 @@ bool CalibrationTask::has_unexpected() const {
 
 std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, const CalibrationScope& scope) {
   const auto busy = [&](const Job& job) {
-    return scope.busy_ranks > 0 ? scope.busy_ranks : std::min(job.program.ranks(), devices_in(job.cluster));
+    if (scope.busy_ranks == 0) return std::min(job.program.ranks(), seats_in(job));
+    // Ranks of one thread may share a core.
+    return job.program.threads == 1 ? scope.busy_ranks : std::min(scope.busy_ranks, seats_in(job));
   };
   TaskList tasks;
   for (std::size_t j = 0; j < jobs.size(); ++j) add_ops(tasks, jobs[j], j, scope, busy(jobs[j]));

@@ -8,6 +8,8 @@
 // more than one rank is ever run for its own forecast; a one-rank strategy's program is its ops, though, and so is measured
 // itself, in other visits than those that it is compared with.
 //
+// Ranks of more than one thread are measured with as many, on cores as in the job.
+//
 // A job's tasks depend on that job alone, not on the others in the list; jobs that need the very same one share it.
 #pragma once
 

@@ -230,6 +230,24 @@ Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t d
   return cluster;
 }
 
+Cluster with_threads(const Cluster& cluster, std::uint32_t threads, std::string_view strategy) {
+  if (threads == 1) return cluster;
+  if (cluster.device.asynchronous)
+    throw ConfigError("strategy '{}': threads={} is for ranks on CPU cores; '{}' computes on {}", strategy, threads,
+                      cluster.name, cluster.device.name);
+  const std::uint32_t cores = cluster.devices_per_node(), nodes = cluster.nodes(), of_node = cores / threads;
+  const auto ranks = static_cast<std::uint32_t>(cluster.place.size());
+  if (std::uint64_t{of_node} * nodes < ranks)
+    throw ConfigError("strategy '{}': {} of {} threads need{} {} cores; {} has {}{}", strategy,
+                      ranks == 1 ? "a rank" : fmt::format("{} ranks", ranks), threads, ranks == 1 ? "s" : "",
+                      std::uint64_t{ranks} * threads, cluster.host ? "this machine" : fmt::format("'{}'", cluster.name),
+                      nodes == 1 ? "" : fmt::format("{} nodes of ", nodes), cores);
+  Cluster own = cluster;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank)
+    own.place[rank] = {rank / of_node * cores + rank % of_node * threads};
+  return own;
+}
+
 Cluster with_network(const Cluster& cluster, const std::string& rate) {
   constexpr std::pair<std::string_view, double> kUnits[] = {{"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}};
   double number = 0, bytes_per_s = 0;

@@ -73,7 +73,7 @@ struct Level {
 };
 
 struct RankPlace {
-  std::uint32_t device = 0;  // device instance: ranks with the same number share it
+  std::uint32_t device = 0;  // instance: ranks with the same number share it; of a rank with more cores the first
 };
 
 /// The machine this program runs on.
@@ -125,6 +125,11 @@ struct Cluster {
 /// file's number. Files of version 1 (`nodes`, `devices_per_node`, `link`, `inter_node`) are two levels with one port per
 /// node. ConfigError when the file doesn't describe a cluster.
 Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t devices = 0);
+
+/// The cluster with ranks of so many threads, each with a core for itself: rank r has `threads` cores from core r · threads
+/// on, all of one node, and its place is the first of them. ConfigError, about the `strategy`, where the cluster hasn't
+/// as many cores, and for more than one thread where its devices are no cores.
+Cluster with_threads(const Cluster& cluster, std::uint32_t threads, std::string_view strategy);
 
 /// The cluster with a network of this rate ("100mbit", "2.5gbit", "unlimited": tc's units) between its ranks; its world
 /// gets a name of its own ("gloo@1gbit"), so that measurements of the two are never mixed up. A rate above the link's

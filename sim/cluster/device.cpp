@@ -69,6 +69,15 @@ Arithmetic arithmetic_of(Dtype dtype) {
   throw InternalError("dtype {}", static_cast<int>(dtype));
 }
 
+Device Device::times(std::uint32_t count) const {
+  Device all = *this;
+  for (auto* rates : {&all.peaks, &all.matmul})
+    for (FlopsPerSecond& rate : *rates) rate = rate * count;
+  all.memory_bandwidth = memory_bandwidth * count;
+  all.memory_capacity = memory_capacity * count;
+  return all;
+}
+
 bool Device::has(Arithmetic arithmetic) const { return peak(arithmetic) > FlopsPerSecond(); }
 
 FlopsPerSecond Device::matmul_rate(Arithmetic arithmetic) const {

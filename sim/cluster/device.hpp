@@ -46,6 +46,8 @@ struct Device {
   [[nodiscard]] FlopsPerSecond peak(Arithmetic arithmetic) const { return peaks[static_cast<std::size_t>(arithmetic)]; }
   /// What a large matrix product reaches; 0 where the device has no such arithmetic.
   [[nodiscard]] FlopsPerSecond matmul_rate(Arithmetic arithmetic) const;
+  /// So many of them together, as one.
+  [[nodiscard]] Device times(std::uint32_t count) const;
 };
 
 /// `name`: of a file of catalog/devices, or a path. ConfigError when the file doesn't describe a device.

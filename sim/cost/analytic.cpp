@@ -1,5 +1,9 @@
 // Cost model `analytic`: from data sheets and published rates alone. Compute is sim/cost/roofline.hpp's; a transfer is
-// steps × α + wire bytes / β (sim/cost/collective). Assumes: no contention: an op takes as long beside others as alone.
+// steps × α + wire bytes / β (sim/cost/collective). Assumes: no contention: an op takes as long beside others as alone. A
+// rank of k threads has k cores' peak and their shares of the memory's bandwidth, as far as ATen cuts an op at all: what
+// goes through tensors element by element, in pieces of 32,768 at least (GRAIN_SIZE of ATen/TensorIterator.h). Assumes:
+// threads begin and end together, at no cost.
+#include <algorithm>
 #include <optional>
 
 #include "sim/cost/collective/collective.hpp"
@@ -11,12 +15,20 @@ namespace sim {
 
 namespace {
 
+/// How many threads of its rank an op keeps busy.
+std::uint32_t threads_at_work(const Work& work) {
+  constexpr std::int64_t kGrain = 32768;
+  if (work.op.kind->matrix) return work.threads;
+  const std::int64_t pieces = (work.op.inputs.at(0).elements() + kGrain - 1) / kGrain;
+  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(pieces, 1, work.threads));
+}
+
 class Analytic final : public CostModel {
  public:
   explicit Analytic(const Cluster& cluster) : cluster_(cluster) {}
 
   [[nodiscard]] ComputeCost compute(const Work& work) const override {
-    const Device& device = cluster_.device;
+    const Device device = cluster_.device.times(threads_at_work(work));
     const std::vector<KernelTime> kernels = kernels_of(work, device);
     if (kernels.empty() && work.demand().flops > 0) {
       const Arithmetic needed = arithmetic_of(work.op);

@@ -8,6 +8,7 @@
 // (a kernel at other batch sizes; an op by its other kernels; …), and how far off it is there scales the uncertainty that
 // it states. Several busy ranks: the slow-down is interpolated like the residual. Transfers: piecewise linear in bytes;
 // among other numbers of ranks than measured, the algorithm's steps and bytes on the wire.
+// Works on different numbers of threads have nothing in common but the data sheet.
 // Assumes: an op's efficiency is a smooth function of its shape; what streams hides its arithmetic behind its bytes; the
 // profile was made on the device to be predicted.
 #include <algorithm>
@@ -81,8 +82,9 @@ Traits traits_of(const Work& work, bool on_cpu) {
                     is_vector ? "matrix-vector products"
                     : updates ? "updates"
                               : op,
-                    fmt::format("{}{}{}{}, {}, rank {}{}", op, variant_of(work.op), kernel.name.empty() ? "" : ", ",
-                                kernel.name, arithmetic_name(work.op), x.shape.size(), gradients_of(work))};
+                    fmt::format("{}{}{}{}, {}, rank {}{}{}", op, variant_of(work.op), kernel.name.empty() ? "" : ", ",
+                                kernel.name, arithmetic_name(work.op), x.shape.size(), gradients_of(work),
+                                work.threads == 1 ? "" : fmt::format(", {} threads", work.threads))};
   traits.demand = work.demand();
   if (is_vector) {
     traits.demand.bytes *= kernel.matrix_vector_products;
@@ -175,22 +177,26 @@ class Class {
   std::map<std::uint32_t, Level> slower_;  // by busy ranks
 };
 
-class Fitted final : public CostModel {
+/// A work of the profile.
+struct MeasuredWork {
+  Work work;
+  std::map<std::uint32_t, Statistic> levels;  // by busy ranks, at least 1
+  double workspace_bytes = 0;
+};
+
+/// What a profile says of works on so many threads: other numbers of them say nothing of it.
+class WorksFit {
  public:
-  Fitted(const Cluster& cluster, const Profile& profile)
-      : cluster_(cluster),
-        profile_(profile),
-        s_per_flop_(1 / cluster.device.peak(Arithmetic::f32).base()),
-        s_per_byte_(data_sheet(cluster.device).s_per_byte) {
-    profile_.even_out_links();
+  /// `device`: the threads' cores together.
+  WorksFit(const Device& device, const std::vector<MeasuredWork>& works)
+      : on_cpu_(!device.asynchronous),
+        s_per_flop_(1 / device.peak(Arithmetic::f32).base()),
+        s_per_byte_(data_sheet(device).s_per_byte) {
     std::array<std::map<std::string, ClassSamples>, kClassLevels> samples;
     std::array<std::vector<double>, kNear + 1> errors;  // of works left out, over their stated uncertainty
-    for (const std::string& key : profile.works()) {
-      const std::map<std::uint32_t, Statistic> levels = profile.op_levels(cluster.world, key);
+    for (const auto& [work, levels, workspace_bytes] : works) {
       const auto alone = levels.find(1);
-      if (alone == levels.end() || !(alone->second.mean_s > 0)) continue;
-      const Work work = work_from_key(key);
-      const auto& [names, demand, not_in] = traits_of(work, !cluster.device.asynchronous);
+      const auto& [names, demand, not_in] = traits_of(work, on_cpu_);
       if (demand.flops > 0) s_per_flop_ = std::min(s_per_flop_, alone->second.mean_s / demand.flops);
       if (demand.bytes > 0) s_per_byte_ = std::min(s_per_byte_, alone->second.mean_s / demand.bytes);
       for (std::size_t c = 0; c < kClassLevels; ++c) {
@@ -201,7 +207,7 @@ class Fitted final : public CostModel {
         const std::vector<double> shape = is_kernel ? shape_of(work) : std::vector<double>();
         own.alone.push_back({demand, shape, alone->second.mean_s, noise_of(alone->second)});
         own.groups.push_back(is_kernel ? fmt::to_string(work.op.inputs[0].shape[0]) : names[c + 1]);
-        if (demand.bytes > 0) own.workspace += static_cast<double>(profile.workspace(key).value_or(0)) / demand.bytes;
+        if (demand.bytes > 0) own.workspace += workspace_bytes / demand.bytes;
         own.jitter += alone->second.jitter();
         for (const auto& [busy, time] : levels) {
           if (busy == 1 || !(time.mean_s > 0)) continue;
@@ -213,13 +219,11 @@ class Fitted final : public CostModel {
         }
       }
     }
-    if (samples[0].empty())
-      throw ConfigError("the profile of device '{}' has no ops; calibrate some model first", profile.device);
     // How much a cache keeps for the next work is a matter of the machine and of who used the operands last: an
     // update's come from memory however small they are, a layer's input has just been written.
     for (std::size_t c = 0; c < kClassLevels; ++c)
       for (auto& [name, own] : samples[c]) {
-        const Physics broader = c == 0 ? data_sheet(cluster.device) : physics_of(own.broader);
+        const Physics broader = c == 0 ? data_sheet(device) : physics_of(own.broader);
         const Cache cache = c + 1 < kClassLevels ? Cache::found : Cache::broader;
         for (const LeftOut& work : leave_out(own.alone, own.groups, broader, cache)) {
           errors[certainty(c, work.novelty)].push_back(work.error / work.sd);
@@ -244,6 +248,63 @@ class Fitted final : public CostModel {
         return cost;
       }
     throw InternalError("no class holds all works");
+  }
+
+ private:
+  /// Of the class, or of all works where the class has none.
+  [[nodiscard]] const Physics& physics_of(const std::string& name) const {
+    const auto found = classes_.find(name);
+    return (found != classes_.end() ? found->second : classes_.at(kAll)).physics();
+  }
+  /// Answers alike in how well they are known: by class level, those of a known kernel near measured shapes apart.
+  static constexpr std::size_t kNear = kClassLevels;
+  [[nodiscard]] static std::size_t certainty(std::size_t level, double novelty) {
+    return level + 1 == kClassLevels && novelty < 0.5 ? kNear : level;
+  }
+  /// The factor that puts 90 % of the works left out into their 90 % intervals. Few kinds of work are in a profile: those
+  /// left out can make an answer for a new kind less certain than it states, but not more.
+  [[nodiscard]] static double off_by(std::vector<double> errors, bool kind_is_new) {
+    constexpr std::size_t kFewest = 10;
+    if (errors.size() < kFewest) return 1;
+    const auto at = errors.begin() + static_cast<std::ptrdiff_t>(0.9 * static_cast<double>(errors.size()));
+    std::ranges::nth_element(errors, at);
+    return std::max(*at / kNormal90, kind_is_new ? 1.0 : 0.0);
+  }
+  [[nodiscard]] static double noise_of(const Statistic& time) {
+    return time.sd_s ? *time.sd_s / std::sqrt(static_cast<double>(time.count)) / time.mean_s : 0.1;
+  }
+
+  bool on_cpu_;
+  std::uint32_t busy_levels_ = 1;
+  double s_per_flop_, s_per_byte_;          // the least known
+  std::array<double, kNear + 1> off_by_{};  // by certainty: how much further off than they state answers are
+  double worst_error_ = 0;                  // |ln(measured / answer)| of any work left out: no interval reaches further
+  std::map<std::string, Class> classes_;
+};
+
+class Fitted final : public CostModel {
+ public:
+  Fitted(const Cluster& cluster, const Profile& profile) : cluster_(cluster), profile_(profile) {
+    profile_.even_out_links();
+    std::map<std::uint32_t, std::vector<MeasuredWork>> works;
+    for (const std::string& key : profile.works()) {
+      std::map<std::uint32_t, Statistic> levels = profile.op_levels(cluster.world, key);
+      const auto alone = levels.find(1);
+      if (alone == levels.end() || !(alone->second.mean_s > 0)) continue;
+      const Work work = work_from_key(key);
+      works[work.threads].push_back({work, std::move(levels), static_cast<double>(profile.workspace(key).value_or(0))});
+    }
+    if (works.empty())
+      throw ConfigError("the profile of device '{}' has no ops; calibrate some model first", profile.device);
+    for (const auto& [threads, measured] : works) works_.try_emplace(threads, cluster.device.times(threads), measured);
+  }
+
+  [[nodiscard]] ComputeCost compute(const Work& work) const override {
+    const auto found = works_.find(work.threads);
+    if (found == works_.end())
+      throw ConfigError("the profile of device '{}' has no ops on {} thread{}; calibrate some model with threads={}",
+                        profile_.device, work.threads, work.threads == 1 ? "" : "s", work.threads);
+    return found->second.compute(work);
   }
 
   [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
@@ -285,28 +346,6 @@ class Fitted final : public CostModel {
   [[nodiscard]] double rank_jitter() const override { return profile_.rank_jitter(cluster_.world); }
 
  private:
-  /// Of the class, or of all works where the class has none.
-  [[nodiscard]] const Physics& physics_of(const std::string& name) const {
-    const auto found = classes_.find(name);
-    return (found != classes_.end() ? found->second : classes_.at(kAll)).physics();
-  }
-  /// Answers alike in how well they are known: by class level, those of a known kernel near measured shapes apart.
-  static constexpr std::size_t kNear = kClassLevels;
-  [[nodiscard]] static std::size_t certainty(std::size_t level, double novelty) {
-    return level + 1 == kClassLevels && novelty < 0.5 ? kNear : level;
-  }
-  /// The factor that puts 90 % of the works left out into their 90 % intervals. Few kinds of work are in a profile: those
-  /// left out can make an answer for a new kind less certain than it states, but not more.
-  [[nodiscard]] static double off_by(std::vector<double> errors, bool kind_is_new) {
-    constexpr std::size_t kFewest = 10;
-    if (errors.size() < kFewest) return 1;
-    const auto at = errors.begin() + static_cast<std::ptrdiff_t>(0.9 * static_cast<double>(errors.size()));
-    std::ranges::nth_element(errors, at);
-    return std::max(*at / kNormal90, kind_is_new ? 1.0 : 0.0);
-  }
-  [[nodiscard]] static double noise_of(const Statistic& time) {
-    return time.sd_s ? *time.sd_s / std::sqrt(static_cast<double>(time.count)) / time.mean_s : 0.1;
-  }
   /// By number of members; of as many, those that share their devices in the same way.
   [[nodiscard]] static std::pair<std::uint32_t, bool> distance(const LinkKey& link, const TransferQuestion& question) {
     return {link.members > question.members ? link.members - question.members : question.members - link.members,
@@ -315,11 +354,7 @@ class Fitted final : public CostModel {
 
   Cluster cluster_;
   Profile profile_;
-  std::uint32_t busy_levels_ = 1;
-  double s_per_flop_, s_per_byte_;          // the least known
-  std::array<double, kNear + 1> off_by_{};  // by certainty: how much further off than they state answers are
-  double worst_error_ = 0;                  // |ln(measured / answer)| of any work left out: no interval reaches further
-  std::map<std::string, Class> classes_;
+  std::map<std::uint32_t, WorksFit> works_;  // by threads
 };
 
 }  // namespace

@@ -52,6 +52,7 @@ Program lower(const Model& model, const Strategy& strategy) {
     add_frees(draft);
     program.roles.push_back(std::move(draft).finish());
   }
+  program.set_threads(strategy.threads);
   validate(program);
   return program;
 }
@@ -59,7 +60,7 @@ Program lower(const Model& model, const Strategy& strategy) {
 Job make_job(const Model& model, std::string_view strategy, const Cluster& cluster) {
   const Model whole = with_global_batch(model, strategy);
   const Strategy parsed = parse_strategy(strategy, whole);
-  return {whole, parsed, cluster.world, lower(whole, parsed), cluster};
+  return {whole, parsed, cluster.world, lower(whole, parsed), with_threads(cluster, parsed.threads, parsed.text())};
 }
 
 }  // namespace sim

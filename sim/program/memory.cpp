@@ -126,9 +126,10 @@ MemoryFit fit_memory(const Program& program, const Cluster& cluster, std::span<c
       for (std::size_t use = 0; use < uses.size(); ++use) sum[use] += uses[use];
     }
   }
-  MemoryFit fit{.devices = static_cast<std::uint32_t>(devices.size())};
-  fit.capacity_bytes =
-      static_cast<std::int64_t>((cluster.host ? cluster.host->memory : cluster.device.memory_capacity).base());
+  // A rank with more cores shares none of them.
+  MemoryFit fit{.devices = static_cast<std::uint32_t>(devices.size()) * program.threads};
+  fit.capacity_bytes = static_cast<std::int64_t>(
+      (cluster.host ? cluster.host->memory : cluster.device.times(program.threads).memory_capacity).base());
   for (const auto& [where, uses] : by_memory)
     if (const MemoryFit one{.needed = uses}; one.needed_bytes() > fit.needed_bytes()) fit.needed = uses;
   return fit;

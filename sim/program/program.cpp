@@ -28,6 +28,7 @@ std::string work_key(const Work& work) {
     key += (work.grads & kParameterGrads) ? "p" : "";
   }
   if (work.op.precision != Precision::f32) key += fmt::format(" precision={}", to_string(work.op.precision));
+  if (work.threads > 1) key += fmt::format(" threads={}", work.threads);
   return key;
 }
 
@@ -99,6 +100,11 @@ std::uint32_t Program::ranks() const {
   std::size_t count = 0;
   for (const Role& role : roles) count += role.ranks.size();
   return static_cast<std::uint32_t>(count);
+}
+
+void Program::set_threads(std::uint32_t of_rank) {
+  threads = of_rank;
+  for (Work& work : works) work.threads = of_rank;
 }
 
 bool Program::is_periodic() const { return steps > 1 || std::ranges::any_of(roles, &Role::has_sections); }
@@ -175,8 +181,8 @@ std::string Program::label(const Role& role, std::uint32_t i) const {
   std::string text(kind == InstructionKind::collective ? to_string(role.collective[i]) : to_string(kind));
   if (role.node[i] != kNone) text += " " + names[role.node[i]];
   if (role.work[i] != kNone && works[role.work[i]].op.kind->role != OpRole::optimizer) {
-    const auto& [op, pass, grads] = works[role.work[i]];
-    text += fmt::format(" {}", op.kind->role == OpRole::helper ? op.kind->name : to_string(pass));
+    const Work& done = works[role.work[i]];
+    text += fmt::format(" {}", done.op.kind->role == OpRole::helper ? done.op.kind->name : to_string(done.pass));
   }
   if (kind == InstructionKind::send) text += " to " + partner_name(*this, role, i);
   if (kind == InstructionKind::recv) text += " from " + partner_name(*this, role, i);
@@ -193,8 +199,8 @@ bool WorkTable::Before::operator()(const Work& a, const Work& b) const {
     return work.pass == Pass::backward ? work.grads & (kParameterGrads | ((1U << work.op.inputs.size()) - 1)) : 0;
   };
   const std::uint32_t a_grads = grads(a), b_grads = grads(b);
-  return std::tie(a.op.kind, a.pass, a_grads, a.op.inputs, a.op.attributes, a.op.precision) <
-         std::tie(b.op.kind, b.pass, b_grads, b.op.inputs, b.op.attributes, b.op.precision);
+  return std::tie(a.op.kind, a.pass, a_grads, a.threads, a.op.inputs, a.op.attributes, a.op.precision) <
+         std::tie(b.op.kind, b.pass, b_grads, b.threads, b.op.inputs, b.op.attributes, b.op.precision);
 }
 
 std::uint32_t WorkTable::add(const Work& work) {

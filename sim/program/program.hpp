@@ -96,11 +96,12 @@ struct Work {
   OpInstance op;
   Pass pass = Pass::forward;
   std::uint32_t grads = kParameterGrads | 1;  // see OpKind::demand
+  std::uint32_t threads = 1;                  // of the rank that runs it, each on a core of its own
 
   [[nodiscard]] Demand demand() const { return op.demand(pass, grads); }
 };
 /// "conv2d.backward f32[16,64,32,32] kernel_size=3 … grads=0+p": unique, and the key in a Profile. Where the precision
-/// isn't PyTorch's default for the op, " precision=tf32" follows.
+/// isn't PyTorch's default for the op, " precision=tf32" follows, and where it has several threads, " threads=2".
 std::string work_key(const Work& work);
 /// The inverse. ConfigError when the text is no key.
 Work work_from_key(std::string_view key);
@@ -205,12 +206,15 @@ struct Program {
   bool one_loss = false;           // on a piece's microbatches together, not one each
   bool broadcast_buffers = false;  // before every step, all pieces take the first one's running statistics
   std::int64_t steps = 1;          // training steps in a body
+  std::uint32_t threads = 1;       // of each rank, and so of all works
   std::vector<Work> works;
   std::vector<std::string> names;
   std::vector<Group> groups;
   std::vector<Role> roles;
 
   [[nodiscard]] std::uint32_t ranks() const;
+  /// Of the works, too.
+  void set_threads(std::uint32_t of_rank);
   /// Whether steps reach into each other, or a body is more than one.
   [[nodiscard]] bool is_periodic() const;
   /// The samples of the batch's pieces, each once, ascending. ConfigError where the batch can't be cut so.

@@ -19,7 +19,8 @@
 //   0 recv t0 from=pp-1 tag=0 node=relu1 mb=1 : -> relu1
 //   1 wait t0 node=relu1 mb=1 : ; free relu1
 //
-// and between the instructions of a role that has sections: `prologue`, `body steps=1` (training steps), `epilogue`.
+// before the mesh `threads 2`, of each rank, where it isn't 1, which then stands in every work, too; and between the
+// instructions of a role that has sections: `prologue`, `body steps=1` (training steps), `epilogue`.
 // Tests read this example (tests/sim/program/program_test.cpp).
 #include <algorithm>
 #include <charconv>
@@ -121,6 +122,12 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
+std::uint32_t read_threads(const Line& line, std::string_view text) {
+  const auto threads = line.number<std::uint32_t>(text, "number of threads");
+  if (threads < 1 || threads > kMostThreads) line.fail("threads={} must be from 1 to {}", threads, kMostThreads);
+  return threads;
+}
+
 /// "conv2d.forward f32[4,3,32,32] bias=1 kernel_size=5 …".
 Work read_work(Line& line) {
   const std::string_view name = line.word("op.pass");
@@ -151,6 +158,8 @@ Work read_work(Line& line) {
     } else if (item.starts_with("precision=")) {
       work.op.precision = line.checked([&] { return precision_from(item.substr(equals + 1)); });
       if (!work.op.kind->matrix) line.fail("op '{}' has no precision", work.op.kind->name);
+    } else if (item.starts_with("threads=")) {
+      work.threads = read_threads(line, item.substr(8));
     } else {
       given[std::string(item.substr(0, equals))] = line.number<double>(item.substr(equals + 1), "number");
     }
@@ -180,6 +189,8 @@ class Parser {
         program_.model = line.rest();
       } else if (what == "strategy") {
         program_.strategy = line.rest();
+      } else if (what == "threads") {
+        program_.threads = read_threads(line, line.rest());
       } else if (what == "mesh") {
         mesh(line);
       } else if (what == "partition") {
@@ -188,6 +199,8 @@ class Parser {
         group(line);
       } else if (what == "work") {
         program_.works.push_back(read_work(line));
+        if (const std::uint32_t own = program_.works.back().threads; own != program_.threads)
+          line.fail("a work of threads={}, but the ranks have {}", own, program_.threads);
       } else if (what == "role") {
         role(line);
       } else if (what == "tensor" || what == "view") {
@@ -198,7 +211,8 @@ class Parser {
         instruction(line, what);
       } else {
         line.fail(
-            "unknown item '{}'; known: model, strategy, mesh, partition, group, work, role, tensor, view, prologue, "
+            "unknown item '{}'; known: model, strategy, threads, mesh, partition, group, work, role, tensor, view, "
+            "prologue, "
             "body, epilogue, an instruction's number",
             what);
       }
@@ -555,7 +569,9 @@ void append_instruction(std::string& text, const Program& program, const Role& r
 }  // namespace
 
 std::string to_text(const Program& program) {
-  std::string text = fmt::format("{}\nmodel {}\nstrategy {}\nmesh", kFormat, program.model, program.strategy);
+  std::string text = fmt::format("{}\nmodel {}\nstrategy {}\n", kFormat, program.model, program.strategy);
+  if (program.threads > 1) text += fmt::format("threads {}\n", program.threads);
+  text += "mesh";
   auto out = std::back_inserter(text);
   for (const Axis& axis : program.mesh.axes) {
     fmt::format_to(out, " {}={}", axis.name, axis.size);

@@ -214,11 +214,14 @@ void add_intervals(const Result& result, const TrackRecord* record, Accuracy& ac
       for (std::size_t j = 0; j < result.cells.size(); ++j)
         if (const auto found = accuracy.cells[j].forecasts.find(cost_model);
             result.cells[j].executor == cell.executor && family(result.cells[j]) != family(cell) &&
-            found != accuracy.cells[j].forecasts.end() && found->second.absolute)
+            result.cells[j].threads == cell.threads && found != accuracy.cells[j].forecasts.end() &&
+            found->second.absolute)
           others.push_back(found->second.absolute->log_ratio);
       forecast.interval_90 = record_of(others).interval_90(forecast.predicted.step_s);
       forecast.interval_from = fmt::format("how far {} forecasts of other models here were off", others.size());
-      const ErrorRecord* earlier = record != nullptr ? find(*record, cell.device, cost_model) : nullptr;
+      // It is of ranks with a thread each.
+      const bool has_record = record != nullptr && cell.threads == 1;
+      const ErrorRecord* earlier = has_record ? find(*record, cell.device, cost_model) : nullptr;
       if (earlier != nullptr) forecast.relative_sd = earlier->relative_sd;
       if (!forecast.interval_90) {
         if (earlier != nullptr) forecast.interval_90 = earlier->interval_90(forecast.predicted.step_s);
@@ -248,7 +251,7 @@ TrackRecord track_record(const Result& result) {
   for (std::size_t i = 0; i < result.cells.size(); ++i)
     for (const auto& [cost_model, forecast] : accuracy.cells[i].forecasts) {
       const Cell& cell = result.cells[i];
-      if (cell.executor != kOurs || cell.device.empty()) continue;
+      if (cell.executor != kOurs || cell.device.empty() || cell.threads > 1) continue;
       if (forecast.absolute) absolute[{cell.device, cost_model}].push_back(forecast.absolute->log_ratio);
       if (forecast.relative) relative[{cell.device, cost_model}].push_back(forecast.relative->log_ratio);
     }

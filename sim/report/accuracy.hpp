@@ -15,7 +15,7 @@
 //   conclusive         the noise floor is known and at most 2 %
 //   forecast interval  90 %: how far the forecasts of *other* models by the same cost model were off, in this result or
 //                      in a track record of earlier ones on the same device: μ ± t₀.₉₅ s √(1 + 1/n) of their log errors.
-//                      No error of the model itself is in it. Without other models in this result: the wider one of the
+//                      No error of the model itself is in it, nor of ranks with other numbers of threads. Without other models in this result: the wider one of the
 //                      track record's and the forecast's own (sim/simulate/forecast.hpp). None of these: no interval
 //   coverage           the share of cells whose measured step lies inside; should be 85–95 %
 //
@@ -101,7 +101,7 @@ struct Accuracy {
 };
 /// `record`: for models whose result has too few others; null: they get no forecast interval.
 Accuracy assess(const Result& result, const TrackRecord* record = nullptr);
-/// The errors of our own executor's cells by device, all models together.
+/// The errors of our own executor's cells by device, all models together, of ranks with a thread each.
 TrackRecord track_record(const Result& result);
 
 }  // namespace sim

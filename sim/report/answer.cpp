@@ -102,7 +102,7 @@ std::string name_of(const Line& line, const Question& question) {
     });
     if (item == "overlap=0")
       name += " blocking";
-    else if (!is_common)
+    else if (!is_common || item.starts_with("threads="))
       name += " " + (item.starts_with("schedule=") ? item.substr(9) : item);
   }
   return question.worlds.size() > 1 ? name + " on " + line.cell->world : name;
@@ -185,7 +185,8 @@ std::string trust_text(const Line& line) {
     return fmt::format("forecast within {:.1f} %", std::ceil(1000 * std::abs(line.forecast->absolute->log_ratio)) / 10);
   if (!line.forecast->interval_90 && line.cell->device.empty()) return "";
   if (!line.forecast->interval_90)
-    return fmt::format("no track record for this device ({}): how far the forecast may be off isn't known",
+    return fmt::format("no track record for {}this device ({}): how far the forecast may be off isn't known",
+                       line.cell->threads > 1 ? fmt::format("ranks of {} threads on ", line.cell->threads) : "",
                        line.cell->device);
   return fmt::format("90 % interval {} to {}, from {}", readable_seconds(line.forecast->interval_90->low),
                      readable_seconds(line.forecast->interval_90->high), line.forecast->interval_from);
@@ -198,19 +199,33 @@ std::string spare_text(const Line& line) {
                      readable_bytes(static_cast<double>(*memory.capacity_bytes - *memory.needed())));
 }
 
-/// "1.70 × single", or of `single` itself the next one.
+/// On one thread or more.
+bool is_single(const Line& line) { return preset_of(line.cell->strategy) == "single" && line.cell->microbatches == 1; }
+
+/// "1.70 × single", or of `single` itself the next one. Of one rank with more or fewer threads, the fastest counts.
 std::string ratio_text(const Line& fastest, const std::vector<const Line*>& fitting, const Question& question) {
   const auto comparable = [&](const Line* other) {
     return other->cell->world == fastest.cell->world && other->is_measured() == fastest.is_measured();
   };
   for (const Line* other : fitting)
-    if (other != &fastest && other->cell->strategy == "single" && comparable(other))
-      return fmt::format("{:.2f} × single", other->step_s() / fastest.step_s());
-  if (fastest.cell->strategy == "single")
+    if (!is_single(fastest) && is_single(*other) && comparable(other))
+      return fmt::format("{:.2f} × {}", other->step_s() / fastest.step_s(), other->cell->strategy);
+  if (is_single(fastest))
     for (const Line* other : fitting)
       if (other != &fastest && comparable(other))
         return fmt::format("{:.2f} × {}", other->step_s() / fastest.step_s(), name_of(*other, question));
   return "";
+}
+
+/// What one process with all cores takes is what a CPU's user has without any strategy: "single uses 1 of 2 cores;
+/// single,threads=2 isn't in this table".
+std::string cores_text(const Line& fastest, const Question& question) {
+  std::int64_t threads = 0;
+  for (const Line& line : question.lines)
+    if (is_single(line) && line.cell->world == fastest.cell->world) threads = std::max(threads, line.cell->threads);
+  const std::int64_t cores = fastest.cell->cores;
+  if (threads == 0 || threads >= cores || question.lines.size() == 1) return "";
+  return fmt::format("single uses {} of {} cores; single,threads={} isn't in this table", threads, cores, cores);
 }
 
 /// "begin: part; part."
@@ -319,8 +334,8 @@ Answer answer_of(const Result& result, const TrackRecord* record, const std::str
             ? fmt::format("{} takes {}{}", name, readable_seconds(fastest.step_s()),
                           fastest.is_measured() ? "" : " (forecast)")
             : fmt::format("{} is fastest{}", name, fitting.size() < question.lines.size() ? " of what fits" : ""),
-        {ratio_text(fastest, fitting, question), trust_text(fastest), spare_text(fastest), sharing_text(*fastest.cell),
-         tie}));
+        {ratio_text(fastest, fitting, question), cores_text(fastest, question), trust_text(fastest),
+         spare_text(fastest), sharing_text(*fastest.cell), tie}));
     if (std::ranges::any_of(question.lines, &Line::is_measured)) say(noise_text(question, more_rounds));
   }
   constexpr std::size_t kFewestCells = 3;

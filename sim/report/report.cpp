@@ -104,6 +104,7 @@ std::string label_of(const Cell& cell) {
   if (const auto schedule = text.text("schedule")) label += " " + *schedule;
   if (cell.microbatches > 1) label += fmt::format(", split size {}", microbatch_of(cell));
   if (cell.ranks > 1) label += fmt::format(", {} ranks", cell.ranks);
+  if (cell.threads > 1) label += fmt::format(", {} threads", cell.threads);
   std::ranges::replace(label, '_', ' ');
   return label;
 }

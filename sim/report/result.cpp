@@ -30,6 +30,7 @@ Cell& Result::cell(std::string_view model, std::string_view strategy, std::strin
 Cell& Result::cell(const Program& program, std::string_view world, std::string_view executor) {
   Cell& found = cell(program.model, program.strategy, world, executor);
   found.ranks = program.ranks();
+  found.threads = program.threads;
   found.replicas = static_cast<std::int64_t>(program.batch_pieces().size());
   found.microbatches = program.microbatches;
   found.global_batch = program.global_batch;
@@ -66,6 +67,7 @@ void place(Cell& cell, const Program& program, const Cluster& cluster, std::span
   const MemoryFit fit = fit_memory(program, cluster, workspace_bytes);
   cell.device = cluster.device_name();
   cell.devices = fit.devices;
+  cell.cores = cluster.device.asynchronous ? 0 : cluster.devices();
   if (fit.capacity_bytes > 0) memory.capacity_bytes = fit.capacity_bytes;
   for (int use = 0; use < kMemoryUses; ++use)
     memory.needed_bytes[std::string(to_string(static_cast<MemoryUse>(use)))] =

@@ -123,8 +123,10 @@ struct Cell {
   std::string executor{kOurs};
   std::string settings;  // of a peer: what isn't PyTorch's default; "graph": steps are replays; empty: nothing
   std::int64_t ranks = 1, replicas = 1, microbatches = 1, global_batch = 1;
+  std::int64_t threads = 1;  // of each rank
   std::string device;        // Cluster::device_name(); empty: not known
   std::int64_t devices = 0;  // that the ranks sit on; 0: not known
+  std::int64_t cores = 0;    // that there are; 0: not known, or the devices are no cores
   std::string program;       // hash of its text; empty: not known
   std::string skipped;       // why it could not run; empty: it could
   std::optional<double> verify_error;

@@ -255,6 +255,8 @@ Cell read_cell(JsonObject& json, int version) {
                       cell.replicas, cell.microbatches, cell.global_batch);
   cell.device = json.text("device", "");
   if (json.has("devices")) cell.devices = at_least(json, "devices", 0);
+  if (json.has("threads")) cell.threads = at_least(json, "threads", 1);
+  if (json.has("cores")) cell.cores = at_least(json, "cores", 0);
   if (!json.value("skipped").is_null()) cell.skipped = json.text("skipped");
   if (!json.value("verify_error").is_null()) cell.verify_error = json.number("verify_error");
   cell.memory = read_memory(json.object("memory"));
@@ -310,6 +312,8 @@ nlohmann::ordered_json to_json(const Cell& cell, bool with_samples) {
             {"program", cell.program},
             {"skipped", cell.skipped.empty() ? Json() : Json(cell.skipped)},
             {"verify_error", or_null(cell.verify_error)}};
+  if (cell.threads > 1) json["threads"] = cell.threads;
+  if (cell.cores > 0) json["cores"] = cell.cores;
   if (!cell.settings.empty()) json["settings"] = cell.settings;
   Json& memory = json["memory"];
   for (const MemoryPart& part : kMemoryParts) memory[part.name] = or_null(cell.memory.*part.value);

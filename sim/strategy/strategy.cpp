@@ -124,6 +124,7 @@ std::string Strategy::text() const {
   std::string text = preset;
   if (dp != otherwise.dp) text += fmt::format(",dp={}", dp);
   if (pp != otherwise.pp) text += fmt::format(",pp={}", pp);
+  if (threads != otherwise.threads) text += fmt::format(",threads={}", threads);
   if (microbatches > 1 || kind.microbatches > 1) {
     if (kind.takes("schedule")) text += fmt::format(",schedule={}", schedule);
     text += fmt::format(",microbatches={}", microbatches);
@@ -157,6 +158,7 @@ Strategy parse_strategy(std::string_view given, const Model& model) {
   s.pp = static_cast<std::uint32_t>(text.integer("pp", kind.least_pp, 1, 1 << 20));
   if (std::uint64_t{s.dp} * s.pp > 1 << 20)
     throw ConfigError("strategy '{}': dp={} times pp={} must be at most {} ranks", given, s.dp, s.pp, 1 << 20);
+  s.threads = static_cast<std::uint32_t>(text.integer("threads", 1, 1, kMostThreads));
   // Without a pipeline microbatches only save memory: one at a time.
   const std::string usual = s.pp > 1 ? s.schedule : "1f1b";
   s.schedule = text.text("schedule").value_or(usual);

@@ -24,6 +24,7 @@ struct Strategy {
   std::uint32_t pp = 1;            // pipeline or model-parallel stages
   std::string schedule = "gpipe";  // an entry of schedule_table; its default where there is one microbatch only
   std::int64_t microbatches = 1;   // per replica and step
+  std::uint32_t threads = 1;       // of each rank, each with a CPU core for itself
   /// Last node (or name prefix: "layer2" = its last node) of every stage but the last; empty: balanced by predicted
   /// cost.
   std::vector<std::string> cut;
@@ -61,7 +62,7 @@ const Table<StrategyKind>& strategy_table();
 
 /// Keys: dp, pp, schedule, microbatches or split_size (samples per microbatch), cut (a preset of the model, `balanced`,
 /// or node names joined by '+'), first_bucket_MiB, bucket_MiB, overlap (0 or 1), broadcast_buffers (0 or 1), levels (2x2),
-/// layers (choices joined by '+', 3*dp for dp+dp+dp, levels by '/'), form (derived or rooted).
+/// layers (choices joined by '+', 3*dp for dp+dp+dp, levels by '/'), form (derived or rooted), threads (of each rank).
 /// ConfigError when the text is wrong or the model's global_batch can't be divided so.
 Strategy parse_strategy(std::string_view text, const Model& model);
 

@@ -16,6 +16,7 @@
 #include <set>
 #include <thread>
 
+#include "backend/machine/scheduling.hpp"
 #include "backend/rank/progress.hpp"
 #include "backend/supervise.hpp"
 #include "sim/error.hpp"
@@ -117,6 +118,8 @@ const std::vector<std::pair<std::string, std::string>> kCases = {
     {"toy_mlp,dtype=f64", "single"},
     {"toy_mlp,dtype=f64", "ddp_blocking,dp=2"},
     {"convnet,dtype=f64,global_batch=8", "ddp_blocking,dp=2"},
+    {"convnet,dtype=f64,global_batch=8", "single,threads=2"},
+    {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "single,threads=2"},
     {"convnet,dtype=f64,global_batch=8", "model_parallel,pp=2"},
     {"convnet,dtype=f64,global_batch=8", "pipeline,pp=2,microbatches=4"},
     {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "ddp_blocking,dp=2"},
@@ -139,6 +142,7 @@ void execute_all(Session& session) {
   for (const auto& [model, strategy] : kCases) {
     SCOPED_TRACE(model + " " + strategy);
     const sim::Program program = lowered(model, strategy);
+    if (program.threads > usable_cores()) continue;
     const RunResult result =
         session.run({.program = program, .warmup_steps = 1, .steps = 2, .seed = 3, .verify = true});
     expect_right(program, result, 2);
@@ -234,6 +238,8 @@ TEST(LocalSession, TellsWhatIsWrong) {
   EXPECT_EQ(message<sim::ConfigError>(
                 [&] { session->run({.program = lowered("convnet,global_batch=8", "ddp_blocking,dp=4")}); }),
             "the program needs 4 ranks, the session has 2");
+  EXPECT_EQ(message<sim::ConfigError>([&] { session->run({.program = lowered("toy_mlp", "ddp,dp=2,threads=1024")}); }),
+            fmt::format("2 ranks of 1024 threads need 2048 cores; this machine has {}", usable_cores()));
   sim::Program periodic = lowered("toy_mlp", "ddp_blocking,dp=2");
   for (sim::Role& role : periodic.roles) role.body_begin = role.size();
   EXPECT_EQ(message<sim::ConfigError>([&] { session->run({.program = periodic}); }),

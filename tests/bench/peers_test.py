@@ -40,7 +40,7 @@ from torch import nn  # noqa: E402
 RANKS = 2
 STEPS = 4
 RESNET18 = json.loads((TESTS / "golden" / "peer_request.json").read_text())  # tests/bench/peers_test.cpp: as C++ writes it
-SINGLE = {"kind": "replicas_of_stages", "replicas": 1, "microbatches": 1, "actions": ["F0 B0"], "one_loss": False,
+SINGLE = {"threads": 1, "kind": "replicas_of_stages", "replicas": 1, "microbatches": 1, "actions": ["F0 B0"], "one_loss": False,
           "overlap": False, "broadcast_buffers": True, "buckets_MiB": [1, 25]}
 
 
@@ -101,19 +101,20 @@ def placed(inputs, output, gradient, parameters=(), of_parameters=(), grad_input
 
 
 # net1 by output channels, net2 by input channels, net3 by samples.
-HYBRID = {"kind": "hypar", "levels": [2], "nodes": [
+HYBRID = {"threads": 1, "kind": "hypar", "levels": [2], "nodes": [
     placed(["R"], "S1", "S1", ["S0", "S0"], grad_inputs=["P"]), placed(["S1"], "S1", "S1"),
     placed(["S1"], "P", "R", ["S1", "@last"], resolved="R"), placed(["R", "R"], "R", "R"), placed(["R", "R"], "R", "R"),
     placed(["S0"], "S0", "S0", ["R", "R"], ["P", "P"]), placed(["S0", "S0"], "P.mean", "R")]}
 
 STRATEGIES = [
     strategy([0] * 7), strategy([0, 0, 1, 1, 1, 1, 1]), strategy([0, 1, 1, 2, 2, 3, 3]),
-    strategy([0] * 7, replicas=2, overlap=True),
+    strategy([0] * 7, replicas=2, overlap=True), strategy([0] * 7, threads=2),
+    strategy([0] * 7, replicas=2, overlap=True, threads=2),
     strategy([0] * 7, replicas=2, overlap=True, buckets_MiB=[0.0005, 0.001], broadcast_buffers=False),
     strategy([0] * 7, microbatches=3, actions=["F0 B0 F1 B1 F2 B2"]),
     *pipelines(4, ["F0 F1 F2 F3 B0 B1 B2 B3"] * 2, ["F0 F1 B0 F2 B1 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3"]),
     *pipelines(2, ["F0 F1 B0 B1"] * 2, ["F0 F1 B1 B0"] * 2),
-    *({"kind": "data_parallel", "replicas": 2, "bucket_MiB": size, "one_process": one_process}
+    *({"threads": 1, "kind": "data_parallel", "replicas": 2, "bucket_MiB": size, "one_process": one_process}
       for size in (10, 0.0005) for one_process in (True, False)),
     *({**HYBRID, "rooted": rooted, "input": before, "target": before, "one_process": one_process}
       for rooted, before in ((False, "R"), (True, "@0")) for one_process in (True, False))]
@@ -142,7 +143,9 @@ class Peers:
         return json.loads(self.processes[0].stdout.readline())
 
     def ask(self, model, strategy, best=False, warmup_steps=1, steps=STEPS - 1, seed=1):
-        return self.ask_line(json.dumps({"subject": {"model": model, "strategy": strategy, "best": best},
+        usable, threads = sorted(os.sched_getaffinity(0)), strategy["threads"]
+        cores = [[usable[(rank * threads + each) % len(usable)] for each in range(threads)] for rank in range(RANKS)]
+        return self.ask_line(json.dumps({"subject": {"model": model, "strategy": strategy, "best": best}, "cores": cores,
                                          "warmup_steps": warmup_steps, "steps": steps, "seed": seed}))
 
     def end(self):
@@ -359,8 +362,9 @@ def wrong_requests_are_answered(peers):
             (model, strategy([0] * 7, replicas=2), "skipped", "plain PyTorch has no DDP that overlaps nothing"),
             (model, strategy([0] * 6 + [1], replicas=2, overlap=True), "skipped", "no DistributedDataParallel of pipelines"),
             (model, strategy([0] * 6 + [1], microbatches=2, one_loss=True), "skipped", "a single CPU device"),
+            (model, {**HYBRID, "one_process": True, "threads": 2}, "skipped", "these peers' threads have a core each"),
             (model, {**HYBRID, "levels": [2, 2], "one_process": True}, "error", "needs 4 ranks, the session has 2"),
-            (model, {"kind": "data_parallel", "replicas": 3, "one_process": True}, "error", "needs 3 ranks, the session"),
+            (model, {"threads": 1, "kind": "data_parallel", "replicas": 3, "one_process": True}, "error", "needs 3 ranks, the session"),
             (model, strategy([0] * 7, replicas=4, overlap=True), "error", "needs 4 ranks, the session has 2")):
         answer = peers.ask(asked, how)
         assert list(answer) == [key] and expected in answer[key], (how, answer)

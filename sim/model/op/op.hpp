@@ -106,8 +106,8 @@ enum class OpRole : std::uint8_t {
 struct OpInstance;
 struct Rule;
 
-/// Which of several kernels LibTorch runs on a CPU core (ranks have one thread): what one shape costs says nothing of a
-/// shape that another kernel runs.
+/// Which of several kernels LibTorch runs on a CPU core: what one shape costs says nothing of a shape that another kernel
+/// runs.
 struct CpuKernel {
   std::string_view name;
   /// Of a matrix product that is this many matrix-vector products, one after the other: each moves the bytes anew, and
@@ -142,6 +142,8 @@ struct OpKind {
 };
 
 constexpr std::uint32_t kParameterGrads = 1U << 31;
+/// Of a rank that plays an op.
+constexpr std::uint32_t kMostThreads = 1024;
 
 /// An op kind with its attributes and the shapes of its inputs.
 struct OpInstance {

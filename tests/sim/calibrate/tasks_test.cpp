@@ -103,6 +103,34 @@ TEST(CalibrationTasks, OpsRunOnAsManyRanksAsHaveACore) {
   EXPECT_EQ(copies_of(crowded, {}), (Copies{{1, 1}, {4, 2}}));
 }
 
+// With as many threads as the job's ranks have, and a core for each.
+TEST(CalibrationTasks, RanksHaveTheJobsThreads) {
+  const Model model = load_model("toy_mlp");
+  const auto job = [&](const std::string& strategy, std::uint32_t cores) {
+    return make_job(model, strategy, load_cluster("cpu_gloo", parse_strategy(strategy, model).ranks(), cores));
+  };
+  const Job ddp = job("ddp,threads=2,overlap=1", 4);
+  std::set<std::string> works;
+  for (const CalibrationTask& task : calibration_tasks({ddp}, {.other_sizes = true})) {
+    SCOPED_TRACE(task.label);
+    EXPECT_EQ(task.program.threads, 2U);
+    for (const Work& work : task.program.works) EXPECT_EQ(work.threads, 2U);
+    EXPECT_LE(task.ranks(), 2U);
+    for (std::uint32_t rank = 0; rank < task.ranks(); ++rank) EXPECT_EQ(task.cluster.place[rank].device, 2 * rank);
+    EXPECT_FALSE(task.shares_devices());
+    if (task.kind == Kind::ops)
+      for (const Work& work : task.program.works) works.insert(work_key(work));
+  }
+  for (const Work& work : ddp.program.works) EXPECT_TRUE(works.contains(work_key(work))) << work_key(work);
+  // Two cores have a seat for one rank of two threads, however many are to be busy.
+  const Job single = job("single,threads=2", 2);
+  for (const CalibrationTask& task : calibration_tasks({single}, {.other_sizes = true, .busy_ranks = 2}))
+    EXPECT_EQ(task.ranks(), 1U) << task.label;
+  // Nothing of it is another number of threads' own.
+  EXPECT_TRUE(own_tasks({job("single", 2), single}, 1) == own_tasks({single}, 0));
+  for (const std::string& id : own_tasks({single}, 0)) EXPECT_FALSE(own_tasks({job("single", 2)}, 0).contains(id));
+}
+
 TEST(CalibrationTasks, OtherSizesAreNobodysOwn) {
   std::map<std::int64_t, bool> own;
   std::size_t memory = 0;

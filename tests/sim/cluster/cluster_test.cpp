@@ -140,6 +140,37 @@ TEST(Cluster, OfThisMachineRunsInRealTime) {
   EXPECT_EQ(behind.scheduling, Scheduling::run_until_wait);
 }
 
+// A thread has a core for itself, and a rank's are of one node.
+TEST(Cluster, RanksOfMoreThreads) {
+  const auto places = [](const std::string& text, std::uint32_t ranks, std::uint32_t threads) {
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> of_ranks;
+    const Cluster cluster = with_threads(load(text, ranks), threads, "s");
+    for (std::uint32_t rank = 0; rank < ranks; ++rank)
+      of_ranks.emplace_back(cluster.place[rank].device, cluster.node_of(rank));
+    return of_ranks;
+  };
+  using Places = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
+  const std::string four = replaced(kFile, "\"devices_per_node\": 2", "\"devices_per_node\": 4"),
+                    five = replaced(kFile, "\"devices_per_node\": 2", "\"devices_per_node\": 5");
+  EXPECT_EQ(places(four, 4, 2), (Places{{0, 0}, {2, 0}, {4, 1}, {6, 1}}));
+  EXPECT_EQ(places(five, 4, 2), (Places{{0, 0}, {2, 0}, {5, 1}, {7, 1}}));
+  EXPECT_EQ(places(four, 10, 1).at(9), (std::pair{1U, 0U}));  // ranks of one thread may share a core
+}
+
+TEST(Cluster, SaysThatThreadsHaveNoCores) {
+  const auto refused = [](const Cluster& cluster, std::uint32_t threads, std::string_view strategy) {
+    return message_of([&] { (void)with_threads(cluster, threads, strategy); });
+  };
+  EXPECT_EQ(refused(load_cluster("cpu_local", 2, 2), 2, "ddp,dp=2,threads=2"),
+            "strategy 'ddp,dp=2,threads=2': 2 ranks of 2 threads need 4 cores; this machine has 2");
+  EXPECT_EQ(refused(load_cluster("cpu_gloo", 1, 2), 3, "single,threads=3"),
+            "strategy 'single,threads=3': a rank of 3 threads needs 3 cores; this machine has 2");
+  EXPECT_EQ(refused(load(kFile, 1), 4, "single,threads=4"),
+            "strategy 'single,threads=4': a rank of 4 threads needs 4 cores; 'mine' has 2 nodes of 2");
+  EXPECT_EQ(refused(load_cluster("dgx_a100", 1), 2, "single,threads=2"),
+            "strategy 'single,threads=2': threads=2 is for ranks on CPU cores; 'dgx_a100' computes on a100_sxm_80g");
+}
+
 TEST(Cluster, NamesWhatItDoesntKnow) {
   const auto refused = [](std::string_view from, std::string_view to) {
     const std::string message = message_of([&] { (void)load(replaced(kFile, from, to)); });

@@ -82,6 +82,23 @@ TEST(Analytic, ComputeIsTheRoofline) {
   EXPECT_DOUBLE_EQ(model->launch_s(), 3e-6);
 }
 
+TEST(Analytic, ThreadsHaveTheirCoresRatesAsFarAsTheOpIsCut) {
+  const auto model = make("analytic", test_cluster("gloo", 1));
+  const auto speedup = [&](Work work, std::uint32_t threads) {
+    const double alone_s = model->compute(work).busy_s.at(0);
+    work.threads = threads;
+    return alone_s / model->compute(work).busy_s.at(0);
+  };
+  for (const std::uint32_t threads : {2U, 4U}) {
+    EXPECT_DOUBLE_EQ(speedup(linear(512, 1024), threads), threads);
+    EXPECT_DOUBLE_EQ(speedup(relu(512, 1024), threads), threads);
+  }
+  // ATen's grain: 32,768 elements.
+  EXPECT_DOUBLE_EQ(speedup(relu(32, 1024), 4), 1);
+  EXPECT_DOUBLE_EQ(speedup(relu(32, 1025), 4), 2);
+  EXPECT_DOUBLE_EQ(speedup(relu(96, 1024), 4), 3);
+}
+
 TEST(Analytic, SaysWhichPeakIsMissing) {
   const auto model = make("analytic", test_cluster("gloo", 2));
   EXPECT_EQ(message_of([&] { (void)model->compute(linear(2, 4, Dtype::bf16)); }),

@@ -329,5 +329,37 @@ TEST(Fitted, NineOfTenWorksAndStepsLieInTheirIntervals) {
   EXPECT_GE(steps.share(), 0.85);
 }
 
+// What a thread takes says nothing of two, and the other way round.
+TEST(FittedFromThreads, KnowsNothingOfOthers) {
+  const Profile one = committed("convnet");
+  const std::string json = one.to_json();
+  nlohmann::json both = nlohmann::json::parse(json), two = both;
+  two["ops"] = nlohmann::json::array();
+  for (nlohmann::json op : nlohmann::json::parse(json)["ops"]) {
+    op["work"] = op["work"].get<std::string>() + " threads=2";
+    op["mean_s"] = 0.25 * op["mean_s"].get<double>();
+    both["ops"].push_back(op);
+    two["ops"].push_back(op);
+  }
+  const Profile with_both = profile_from_json(both.dump(), "both"), with_two = profile_from_json(two.dump(), "two");
+  const auto of_one = fitted(one, "local"), of_both = fitted(with_both, "local"), of_two = fitted(with_two, "local");
+  const Model model = load_model("convnet,global_batch=24");
+  for (Work work : lower(model, parse_strategy("single", model)).works) {
+    const ComputeCost known = of_one->compute(work);
+    EXPECT_EQ(of_both->compute(work).busy_s, known.busy_s) << work_key(work);
+    EXPECT_EQ(of_both->compute(work).knowledge.sd, known.knowledge.sd) << work_key(work);
+    EXPECT_EQ(testing::message_of([&] { (void)of_two->compute(work); }),
+              fmt::format("the profile of device '{}' has no ops on 1 thread; calibrate some model with threads=1",
+                          one.device));
+    work.threads = 2;
+    EXPECT_EQ(of_both->compute(work).busy_s, of_two->compute(work).busy_s) << work_key(work);
+    EXPECT_LT(of_both->compute(work).busy_s[0], 0.7 * known.busy_s[0]) << work_key(work);
+    EXPECT_TRUE(of_both->compute(work).knowledge.kind.ends_with(", 2 threads"));
+    EXPECT_EQ(testing::message_of([&] { (void)of_one->compute(work); }),
+              fmt::format("the profile of device '{}' has no ops on 2 threads; calibrate some model with threads=2",
+                          one.device));
+  }
+}
+
 }  // namespace
 }  // namespace sim

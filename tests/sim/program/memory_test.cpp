@@ -263,6 +263,14 @@ TEST(Memory, RanksOfOneMemoryAddUp) {
   EXPECT_EQ(fit.capacity_bytes, 1000);
   EXPECT_EQ(fit.devices, 1U);
   EXPECT_EQ(cluster.device_name(), "core");
+  // A rank of two threads has two cores and their shares of the memory.
+  Program of_two_threads = program;
+  of_two_threads.set_threads(2);
+  cluster.place[1].device = 2;
+  fit = fit_memory(of_two_threads, cluster);
+  EXPECT_EQ(fit.needed_bytes(), 800);
+  EXPECT_EQ(fit.capacity_bytes, 2000);
+  EXPECT_EQ(fit.devices, 4U);
 }
 
 TEST(Memory, ThisMachinesRanksShareItsMemory) {

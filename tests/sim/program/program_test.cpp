@@ -224,6 +224,31 @@ TEST(ProgramText, IsReadAsWritten) {
   EXPECT_EQ(to_text(program), kText);
 }
 
+TEST(ProgramText, ThreadsOfItsRanks) {
+  const Model model = load_model("toy_mlp");
+  const Program one = lower(model, parse_strategy("ddp", model)),
+                two = lower(model, parse_strategy("ddp,threads=2", model));
+  EXPECT_EQ(to_text(one).find("threads"), std::string::npos);
+  EXPECT_EQ(two.threads, 2U);
+  for (const Work& work : two.works) {
+    EXPECT_EQ(work.threads, 2U);
+    EXPECT_EQ(work_from_key(work_key(work)).threads, 2U);
+  }
+  const Program again = program_from_text(to_text(two));
+  EXPECT_EQ(again.threads, 2U);
+  EXPECT_EQ(to_text(again), to_text(two));
+  // But for that they are the same.
+  Program of_two = two;
+  of_two.set_threads(1);
+  EXPECT_EQ(to_text(of_two), replaced(to_text(one), one.strategy, two.strategy));
+  const auto with = [&](std::string_view from, std::string_view to) {
+    return message_of([&] { program_from_text(replaced(to_text(two), from, to)); });
+  };
+  EXPECT_EQ(with("threads 2\n", ""), "program text, line 7: a work of threads=2, but the ranks have 1");
+  EXPECT_EQ(with("threads 2\n", "threads 0\n"), "program text, line 4: threads=0 must be from 1 to 1024");
+  EXPECT_EQ(with("threads 2\n", "threads two\n"), "program text, line 4: 'two' is not a valid number of threads");
+}
+
 TEST(ProgramText, SaysWhichLineIsWrong) {
   const auto with = [](const std::string& from, const std::string& to) {
     return message_of([&] { program_from_text(replaced(kText, from, to)); });
@@ -235,11 +260,12 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
   EXPECT_EQ(with("program-2", "program-3"), line(1, "expected 'paragauge-program-2'"));
   EXPECT_EQ(with("program-2", "program-1"),
             line(1, "'paragauge-program-1' is an older format than 'paragauge-program-2'; lower the strategy again"));
-  EXPECT_EQ(with("group data", "grope data"),
-            line(6,
-                 "unknown item 'grope'; known: model, strategy, mesh, partition, group, work, role, tensor, view, "
-                 "prologue, body, epilogue, "
-                 "an instruction's number"));
+  EXPECT_EQ(
+      with("group data", "grope data"),
+      line(6,
+           "unknown item 'grope'; known: model, strategy, threads, mesh, partition, group, work, role, tensor, view, "
+           "prologue, body, epilogue, "
+           "an instruction's number"));
   // partition, group, role
   EXPECT_EQ(with("microbatches=2", "microbatches"), line(5, "'microbatches' is not key=value"));
   EXPECT_EQ(with("microbatches=2", "microbatches=two"), line(5, "'two' is not a valid whole number"));
@@ -373,6 +399,10 @@ TEST(WorkKey, NamesWhatDiffers) {
   EXPECT_EQ(key("linear", Pass::backward, kParameterGrads | 1),
             "linear.backward f32[2,4] bias=1 out_features=3 grads=0+p");
   EXPECT_EQ(key("relu", Pass::forward, 0), "relu.forward f32[2,4] inplace=0");
+  const OpKind& linear = op_table().at("linear");
+  const Attributes three = complete_attributes(linear, {{"out_features", 3}}, "");
+  EXPECT_EQ(work_key({{&linear, three, {{Dtype::f32, {2, 4}}}}, Pass::backward, 1, /*threads=*/2}),
+            "linear.backward f32[2,4] bias=1 out_features=3 grads=0+ threads=2");
   std::vector<Work> works;
   WorkTable table(works);
   const OpKind& relu = op_table().at("relu");

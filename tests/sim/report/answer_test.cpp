@@ -56,6 +56,40 @@ TEST(Answer, AClearWinner) {
   EXPECT_EQ(answer.fastest, std::vector<std::size_t>{1});
 }
 
+/// With the cores that there are.
+Cell& add_threads(Result& result, const std::string& strategy, std::int64_t threads, double predicted_s) {
+  Cell& cell = add(result, strategy, predicted_s, {});
+  cell.ranks = strategy.starts_with("single") ? 1 : 2;
+  cell.threads = threads;
+  cell.devices = cell.ranks * threads;
+  cell.cores = 2;
+  return cell;
+}
+
+// One process uses all cores of a CPU unless it is told otherwise: that is what a strategy must beat.
+TEST(Answer, TheFastestSingleIsTheBaseline) {
+  const auto words = [](const Result& result) {
+    const std::string all = answer_of(result).words;
+    return all.substr(0, all.find("no track record"));
+  };
+  Result result;
+  add_threads(result, "ddp", 1, 1);
+  add_threads(result, "single", 1, 1.54);
+  EXPECT_EQ(words(result),
+            "ddp is fastest: 1.54 × single; single uses 1 of 2 cores; single,threads=2 isn't in this table;\n");
+  add_threads(result, "single,threads=2", 2, 0.96);
+  EXPECT_EQ(words(result), "single threads=2 is fastest: 1.04 × ddp; ");
+  result.cells.back().rounds[0].predicted["profiled"].step_s = 1.04;
+  EXPECT_EQ(words(result), "ddp is fastest: 1.04 × single,threads=2; ");
+  result.cells[1] = result.cells[2];
+  result.cells.pop_back();
+  EXPECT_EQ(words(result), "ddp is fastest: 1.04 × single,threads=2; ");
+  for (Cell& cell : result.cells) cell.cores = 4;
+  EXPECT_EQ(words(result),
+            "ddp is fastest: 1.04 × single,threads=2; single uses 2 of 4 cores; single,threads=4 isn't in this\n"
+            "table; ");
+}
+
 TEST(Answer, ATieWithinNoiseAndWhatToDo) {
   Result result;
   add(result, "single", 2, 2, 0.001);

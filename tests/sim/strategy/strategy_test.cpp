@@ -76,6 +76,22 @@ TEST(Strategy, PresetsAndDegrees) {
   EXPECT_TRUE(parse("ddp").broadcast_buffers);
 }
 
+TEST(Strategy, ThreadsOfARank) {
+  const Model model = small_model("toy_mlp");
+  for (const StrategyKind& kind : strategy_table()) {
+    const Strategy one = parse_strategy(kind.name, model);
+    const Strategy four = parse_strategy(std::string(kind.name) + ",threads=4", model);
+    EXPECT_EQ(one.threads, 1U);
+    EXPECT_EQ(one.text().find("threads"), std::string::npos);
+    EXPECT_EQ(four.threads, 4U);
+    EXPECT_EQ(four.ranks(), one.ranks());
+    EXPECT_EQ(parse_strategy(four.text(), model).threads, 4U) << four.text();
+    EXPECT_EQ(parse_strategy(std::string(kind.name) + ",threads=1", model).text(), one.text());
+  }
+  EXPECT_EQ(parse_strategy("single,threads=2", model).text(), "single,threads=2");
+  EXPECT_EQ(parse_strategy("threads=2,dp=2", model).text(), "mesh,dp=2,threads=2");
+}
+
 TEST(Strategy, SaysWhatIsWrong) {
   const Model model = small_model("toy_mlp");
   const auto message = [&](std::string_view text) { return message_of([&] { parse_strategy(text, model); }); };
@@ -83,14 +99,17 @@ TEST(Strategy, SaysWhatIsWrong) {
             "unknown strategy 'dpp'; known: " + strategy_table().names() + "; did you mean 'ddp'?");
   EXPECT_EQ(message("single,dp=2"),
             "strategy 'single,dp=2': 'single' takes no 'dp', but ddp, ddp_blocking, data_parallel, mesh do; known: "
-            "schedule, microbatches, split_size");
+            "schedule, microbatches, split_size, threads");
   EXPECT_EQ(message("ddp,pp=2"),
             "strategy 'ddp,pp=2': 'ddp' takes no 'pp', but model_parallel, pipeline, mesh do; known: dp, microbatches, "
-            "split_size, first_bucket_MiB, bucket_MiB, overlap, broadcast_buffers");
+            "split_size, first_bucket_MiB, bucket_MiB, overlap, broadcast_buffers, threads");
   EXPECT_EQ(message("data_parallel,form=rooted"),
             "strategy 'data_parallel,form=rooted': 'data_parallel' takes no 'form', but hypar does; known: dp, "
-            "bucket_MiB");
-  EXPECT_EQ(message("data_parallel,dq=2"), "strategy 'data_parallel,dq=2': unknown key 'dq'; known: dp, bucket_MiB");
+            "bucket_MiB, threads");
+  EXPECT_EQ(message("data_parallel,dq=2"),
+            "strategy 'data_parallel,dq=2': unknown key 'dq'; known: dp, bucket_MiB, threads");
+  EXPECT_EQ(message("single,threads=0"),
+            "strategy 'single,threads=0': threads=0 must be a whole number from 1 to 1024");
   EXPECT_EQ(message("ddp,dp=1"), "strategy 'ddp,dp=1': dp=1 must be at least 2");
   EXPECT_EQ(message("model_parallel,pp=1"), "strategy 'model_parallel,pp=1': pp=1 must be at least 2");
   EXPECT_EQ(message("pipeline,pp=1"), "strategy 'pipeline,pp=1': pp=1 must be at least 2");
