@@ -15,6 +15,7 @@
 #include "backend/machine/accelerator.hpp"
 #include "backend/machine/allocator.hpp"
 #include "backend/machine/scheduling.hpp"
+#include "backend/machine/system_file.hpp"
 #include "backend/machine/threads.hpp"
 #include "backend/rank/progress.hpp"
 #include "backend/rank/run.hpp"
@@ -284,13 +285,18 @@ std::unique_ptr<ProcessSession> meet(const SessionOptions& options, const WorldM
 }  // namespace
 
 std::optional<std::string> Session::missing_memory(std::int64_t bytes) const {
-  if (options_.device == "cpu") return std::nullopt;
+  constexpr double kGiB = 1 << 30;
+  if (options_.device == "cpu") {
+    const std::optional<double> free = free_host_memory();
+    if (!free || static_cast<double>(bytes) <= *free) return std::nullopt;
+    return fmt::format("does not fit: needs {:.3g} GiB, {:.3g} of this machine's {:.3g} are free",
+                       static_cast<double>(bytes) / kGiB, *free / kGiB, sim::this_host().memory.in_GiB());
+  }
   const at::Device device = first_device(options_.device);
   try {
     at::empty({bytes}, at::TensorOptions(device).dtype(at::kByte));
     return std::nullopt;
   } catch (const c10::OutOfMemoryError&) {
-    constexpr double kGiB = 1 << 30;
     return fmt::format("does not fit: needs {:.3g} GiB, has {:.3g}", static_cast<double>(bytes) / kGiB,
                        static_cast<double>(memory_bytes(device)) / kGiB);
   }

@@ -74,7 +74,8 @@ class Session {
   /// Collective over the ranks; sim::RunError names rank and instruction when one fails or the timeout passes. A
   /// program for fewer ranks than the session has leaves the others idle.
   virtual RunResult run(const RunRequest& request) = 0;
-  /// Why an accelerator hasn't so many bytes, by trying: "does not fit: needs 80.1 GiB, has 79.6". Host memory isn't tried.
+  /// Why there aren't so many bytes for tensors; none where there are. Of an accelerator by trying ("does not fit: needs
+  /// 80.1 GiB, has 79.6"), of a host by what the system says is available.
   [[nodiscard]] std::optional<std::string> missing_memory(std::int64_t bytes) const;
 
  protected:

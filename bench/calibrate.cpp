@@ -8,6 +8,7 @@
 #include "bench/machine.hpp"
 #include "bench/progress.hpp"
 #include "sim/calibrate/conditions.hpp"
+#include "sim/error.hpp"
 
 namespace bench {
 namespace {
@@ -36,7 +37,7 @@ std::string describe_links(const sim::Profile& profile) {
 }  // namespace
 
 int calibrate(const Options& options) {
-  const std::vector<Job> jobs = make_jobs(options.subject, options.machine);
+  std::vector<Job> jobs = make_jobs(options.subject, options.machine);
   sim::Profile profile(options.machine.device);
   const bool goes_on = std::filesystem::exists(options.output);
   if (goes_on) profile = sim::load_profile(options.output);
@@ -49,6 +50,14 @@ int calibrate(const Options& options) {
   } else {
     profile.environment = here;
   }
+  std::string skipped;
+  std::erase_if(jobs, [&](const Job& job) {
+    const std::optional<std::string> reason = why_not(job, options.machine, worlds);
+    if (reason) skipped += fmt::format("calibrate: {} skipped: {}\n", to_text(job), *reason);
+    return reason.has_value();
+  });
+  if (jobs.empty()) throw sim::ConfigError("{}", skipped.substr(0, skipped.find('\n')));
+  fmt::print("{}", skipped);
   backend::Calibrator calibrator(sim::calibration_tasks(jobs, {.other_sizes = true}), worlds.by_label());
   const std::size_t count = calibrator.tasks().size();
   Progress progress("calibrate");

@@ -327,7 +327,7 @@ int compare(const Options& options) {
   nlohmann::json session = context(options.machine, worlds);
   session["options"] = conditions;
   result.begin_session(session, options.json);
-  jobs = that_fit(std::move(jobs), worlds, result);
+  jobs = that_fit(std::move(jobs), options.machine, worlds, result);
   const int first = result.next_round();
   if (first > 0 && first < static_cast<int>(options.rounds))
     fmt::print("compare: goes on with round {} of {} in {}\n", first + 1, options.rounds, sim::printable(options.json));

@@ -101,14 +101,24 @@ Worlds open_worlds(const Machine& machine, const std::vector<Job>& jobs) {
   return worlds;
 }
 
-std::vector<Job> that_fit(std::vector<Job> jobs, const Worlds& worlds, sim::Result& result) {
+std::optional<std::string> why_not(const Job& job, const Machine& machine, const Worlds& worlds) {
+  if (machine.anyway) return std::nullopt;
+  const std::optional<std::string> missing =
+      worlds.at(job.world).missing_memory(sim::fit_memory(job.program, job.cluster).executor_bytes);
+  return missing ? std::optional(*missing + " (--anyway runs it)") : std::nullopt;
+}
+
+std::vector<Job> that_fit(std::vector<Job> jobs, const Machine& machine, const Worlds& worlds, sim::Result& result) {
   std::erase_if(jobs, [&](const Job& job) {
-    const std::int64_t needed = sim::fit_memory(job.program, job.cluster).needed_bytes();
-    const std::optional<std::string> missing = worlds.at(job.world).missing_memory(needed);
-    if (!missing) return false;
+    const std::optional<std::string> reason = why_not(job, machine, worlds);
+    if (!reason) {
+      const auto before = result.find(job.program.model, job.program.strategy, job.world, sim::kOurs);
+      if (before) result.cells[*before].skipped.clear();  // an earlier run may have had less memory
+      return false;
+    }
     sim::Cell& cell = result.cell(job.program, job.world);
     sim::place(cell, job.program, job.cluster);
-    cell.skipped = *missing;
+    cell.skipped = *reason;
     return true;
   });
   return jobs;

@@ -50,8 +50,10 @@ struct Worlds {
 /// once it has served rank 0) has only to end.
 Worlds open_worlds(const Machine& machine, const std::vector<Job>& jobs);
 
-/// The jobs that the devices have memory for; the others' cells say why they are skipped.
-std::vector<Job> that_fit(std::vector<Job> jobs, const Worlds& worlds, sim::Result& result);
+/// Why the devices haven't the memory that the job's tensors take by its forecast; none where they have, and with --anyway.
+std::optional<std::string> why_not(const Job& job, const Machine& machine, const Worlds& worlds);
+/// The jobs that they have memory for; the others' cells say why they are skipped.
+std::vector<Job> that_fit(std::vector<Job> jobs, const Machine& machine, const Worlds& worlds, sim::Result& result);
 
 /// What every result file says about where it was made.
 nlohmann::json context(const Machine& machine, const Worlds& worlds);

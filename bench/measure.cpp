@@ -77,7 +77,7 @@ int measure(const Options& options) {
   sim::Result result;
   result.kind = "measure";
   result.begin_session(context(options.machine, worlds), options.json);
-  jobs = that_fit(std::move(jobs), worlds, result);
+  jobs = that_fit(std::move(jobs), options.machine, worlds, result);
   double largest_error = 0;
   std::map<std::string, std::string> words;  // by model and strategy, whatever the world
   Progress progress("measure");

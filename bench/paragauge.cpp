@@ -98,6 +98,7 @@ void add_run(CLI::App* command, Options& options) {
   number(command, "--timeout", options.machine.timeout_s, 0.1, 86'400,
          "seconds after which a rank that doesn't get on ends the run");
   command->add_flag("!--no-real-time", options.machine.real_time, "don't ask for real-time scheduling");
+  command->add_flag("--anyway", options.machine.anyway, "also run what needs more memory by its forecast than is free");
 }
 
 void add_files(CLI::App* command, Options& options) {

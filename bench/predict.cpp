@@ -11,6 +11,7 @@
 
 #include "bench/commands.hpp"
 #include "bench/forecasts.hpp"
+#include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/program/capture.hpp"
@@ -120,6 +121,7 @@ void predict_cell(const Asked& asked, const Priced& priced, const Options& optio
   std::optional<sim::Epoch> epoch;
   if (options.epoch > 0) epoch = sim::epoch_of(options.epoch, asked.model, *asked.strategy, options.drop_last);
   const sim::Cluster cluster = priced.of(program);
+  sim::check_ranks(cluster);
   if (options.machine.graph) sim::check_capture(program, cluster.world, cluster.device.asynchronous);
   sim::Round round;
   std::vector<double> workspace_bytes;  // of the cost model that knows

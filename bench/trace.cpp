@@ -19,6 +19,8 @@ int trace(const Options& options) {
   if (!options.profile.empty()) profile = sim::load_profile(options.profile);
   const Worlds worlds = open_worlds(options.machine, jobs);
   if (worlds.done) return *worlds.done;
+  if (const std::optional<std::string> reason = why_not(job, options.machine, worlds))
+    throw sim::ConfigError("trace: {} {}", to_text(job), *reason);
   if (options.profile.empty()) {
     backend::Calibrator calibrator(sim::calibration_tasks(jobs), worlds.by_label());
     for (std::size_t t = 0; t < calibrator.tasks().size(); ++t)

@@ -51,6 +51,7 @@ using FlopsPerSecond = Quantity<Dimension::rate>;
 constexpr Seconds seconds(double v) { return Seconds::from_base(v); }
 constexpr Seconds microseconds(double v) { return Seconds::from_base(v * 1e-6); }
 constexpr Bytes bytes(double v) { return Bytes::from_base(v); }
+constexpr Bytes mebibytes(double v) { return Bytes::from_base(v * 1048576.0); }
 constexpr Bytes gibibytes(double v) { return Bytes::from_base(v * 1073741824.0); }
 constexpr Flops flops(double v) { return Flops::from_base(v); }
 constexpr BytesPerSecond gigabytes_per_second(double v) { return BytesPerSecond::from_base(v * 1e9); }

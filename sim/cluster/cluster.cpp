@@ -222,6 +222,7 @@ Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t d
   const bool is_open = has_levels ? read_levels(file, cluster, devices) : read_nodes(file, cluster, devices);
   if (is_open && !cluster.device.asynchronous) cluster.host = this_host();
   cluster.one_host_thread = file.boolean("one_host_thread", false);
+  if (file.has("communicator_MiB")) cluster.communicator = read_size_MiB(file, "communicator_MiB", Bytes());
   cluster.scheduling = choice<Scheduling>(
       file, "scheduling", {{{"fair", Scheduling::fair}, {"run_until_wait", Scheduling::run_until_wait}}});
   file.finish();

@@ -92,6 +92,9 @@ struct Cluster {
   /// Asynchronous devices: one thread of a node issues for all of its ranks (several GPUs in one Python process), so
   /// that their launches take turns. Else every rank has a thread of its own.
   bool one_host_thread = false;
+  /// What a communicator holds of a device where its buffers lie there (WorldKind::on_devices); unless the file says, by the
+  /// link (sim/program/memory.hpp).
+  std::optional<Bytes> communicator;
   bool one_launch = false;  // asynchronous devices: a rank's step is launched at once, not instruction by instruction
   Scheduling scheduling = Scheduling::fair;
   std::vector<RankPlace> place;  // per rank

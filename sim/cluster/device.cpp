@@ -22,6 +22,11 @@ constexpr double kGpuMemoryShare = 0.8;
 // Eager PyTorch's way from Python to the driver is 5 to 25 us per operator (the executor's, without Python and autograd,
 // is at the lower end).
 constexpr double kGpuLaunch_us = 8, kCpuLaunch_us = 2;
+// Right after its start a process of PyTorch holds 426 MiB of an RTX 6000 Ada with CUDA 13.0
+// (github.com/unslothai/unsloth-zoo/pull/1053), 256 MiB of an RTX 3090 with 12.8 (github.com/invoke-ai/InvokeAI/issues/9413),
+// 274 MiB of another (github.com/pytorch/pytorch/pull/86509, since when kernels are loaded as they are called); and cuBLAS's
+// workspace is 32 MiB on Hopper, 8.125 MiB before (docs.nvidia.com/cuda/cublas, CUBLAS_WORKSPACE_CONFIG). The largest of them.
+constexpr Bytes kContext = mebibytes(426 + 32);
 
 double default_share(const Device& device, Arithmetic arithmetic) {
   if (!device.asynchronous) return kCpuShare;
@@ -96,6 +101,7 @@ Device load_device(std::string_view name) {
   read_rates(file, device);
   device.memory_bandwidth = gigabytes_per_second(read_rate(file, "memory_bandwidth_GBps"));
   device.memory_capacity = gibibytes(read_rate(file, "memory_capacity_GiB"));
+  device.context = read_size_MiB(file, "context_MiB", device.asynchronous ? kContext : Bytes());
   device.memory_efficiency =
       read_share(file, "memory_efficiency", device.asynchronous ? kGpuMemoryShare : kCpuMemoryShare, kLeastShare);
   device.launch = read_time_us(file, "launch_us", device.asynchronous ? kGpuLaunch_us : kCpuLaunch_us);

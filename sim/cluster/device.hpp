@@ -38,6 +38,8 @@ struct Device {
   std::array<FlopsPerSecond, kArithmetics> peaks = {}, matmul = {};
   BytesPerSecond memory_bandwidth;
   Bytes memory_capacity;
+  /// What a process holds of it beside all tensors: the context of CUDA, its kernels, cuBLAS's workspace.
+  Bytes context;
   double compute_efficiency = 1, memory_efficiency = 1;  // achievable share of the peak, of memory_bandwidth
   Seconds launch;                                        // host time to issue one instruction
 

@@ -17,6 +17,10 @@ double read_rate(JsonObject& json, std::string_view key, std::optional<double> o
   return within(json, key, json.number(key, otherwise), kLeastRate, kMostRate);
 }
 
+Bytes read_size_MiB(JsonObject& json, std::string_view key, Bytes otherwise) {
+  return json.has(key) ? mebibytes(within(json, key, json.number(key), 0, kMostRate)) : otherwise;
+}
+
 Seconds read_time_us(JsonObject& json, std::string_view key, std::optional<double> otherwise) {
   return microseconds(within(json, key, json.number(key, otherwise), 0, kLongest_us));
 }

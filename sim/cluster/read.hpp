@@ -17,6 +17,8 @@ constexpr double kLeastRate = 1e-9, kMostRate = 1e12, kLeastShare = 1e-6, kLonge
 
 /// A rate or a size, in the unit that the key names.
 double read_rate(JsonObject& json, std::string_view key, std::optional<double> otherwise = std::nullopt);
+/// A size that may be nothing.
+Bytes read_size_MiB(JsonObject& json, std::string_view key, Bytes otherwise);
 Seconds read_time_us(JsonObject& json, std::string_view key, std::optional<double> otherwise = std::nullopt);
 /// From `minimum` to 1.
 double read_share(JsonObject& json, std::string_view key, double otherwise, double minimum = 0);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 namespace sim {
 namespace {
@@ -44,6 +45,7 @@ constexpr std::array kWorlds{
                   "one host, because times are compared on its clock; messages from one rank to another arrive in "
                   "the order sent",
               .processes = true,
+              .on_devices = true,
               .accelerator_cluster = "gpus_nccl",
               .collectives = {.all_reduce = "striped_ring double_tree",
                               .broadcast = "striped_ring",
@@ -62,6 +64,14 @@ const Table<WorldKind>& world_table() {
 }
 
 const WorldKind& world_kind(std::string_view label) { return world_table().at(label.substr(0, label.find('@'))); }
+
+void check_ranks(const Cluster& cluster) {
+  std::set<std::uint32_t> devices;
+  for (const RankPlace& place : cluster.place) devices.insert(place.device);
+  if (world_kind(cluster.world).on_devices && devices.size() < cluster.place.size())
+    throw ConfigError("NCCL takes one rank of a GPU (\"Duplicate GPU detected\"): {} ranks, but '{}' has {} GPU{}",
+                      cluster.place.size(), cluster.name, devices.size(), devices.size() == 1 ? "" : "s");
+}
 
 void check_device(std::string_view device) {
   static const std::vector<std::string_view> kKnown{"cpu", "cuda", "privateuseone"};

@@ -24,7 +24,9 @@ struct WorldKind {
   std::string_view name;
   std::string_view description;  // one line
   std::string_view limits;
-  bool processes = false;                             // a rank is a process, not a thread
+  bool processes = false;  // a rank is a process, not a thread
+  bool on_devices =
+      false;  // what moves the bytes runs on the devices: it has buffers there, and takes one rank of each
   std::string_view cpu_cluster, accelerator_cluster;  // files of catalog/clusters for this machine; empty: none
   WorldCollectives collectives;
 };
@@ -33,6 +35,9 @@ const Table<WorldKind>& world_table();
 
 /// The kind of a world by its label, which names a network behind an '@'. ConfigError for an unknown one.
 const WorldKind& world_kind(std::string_view label);
+
+/// ConfigError where no step can run there: NCCL takes one rank of a GPU.
+void check_ranks(const Cluster& cluster);
 
 /// ConfigError unless it is "cpu", "cuda" or "privateuseone": LibTorch's name for a device that a library brings.
 void check_device(std::string_view device);

@@ -234,9 +234,8 @@ class WorksFit {
     for (std::size_t i = 0; i < errors.size(); ++i) off_by_[i] = off_by(errors[i], i + 1 < kClassLevels);
   }
 
-  [[nodiscard]] ComputeCost compute(const Work& asked) const override {
-    const Work work = measured_as(asked, cluster_.device);
-    const Traits traits = traits_of(work, !cluster_.device.asynchronous);
+  [[nodiscard]] ComputeCost compute(const Work& work) const {
+    const Traits traits = traits_of(work, on_cpu_);
     const double least_s = std::max(traits.demand.flops * s_per_flop_, traits.demand.bytes * s_per_byte_);
     for (std::size_t c = kClassLevels; c-- > 0;)
       if (const auto found = classes_.find(traits.classes[c]); found != classes_.end()) {
@@ -304,7 +303,7 @@ class Fitted final : public CostModel {
     if (found == works_.end())
       throw ConfigError("the profile of device '{}' has no ops on {} thread{}; calibrate some model with threads={}",
                         profile_.device, work.threads, work.threads == 1 ? "" : "s", work.threads);
-    return found->second.compute(work);
+    return found->second.compute(measured_as(work, cluster_.device));
   }
 
   [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {

@@ -1,11 +1,13 @@
 #include "sim/program/memory.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <set>
 #include <utility>
 
+#include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
 
 namespace sim {
@@ -77,12 +79,17 @@ struct Peak {
   MemoryUses uses{};
 };
 
-Peak peak_of(const Role& role, std::span<const double> workspace_bytes, std::span<const Staging> staging) {
+Peak peak_of(const Role& role, std::span<const double> workspace_bytes, std::span<const Staging> staging,
+             std::int64_t temporaries = 0) {
   Peak peak;
   each_live(role, staging, [&](std::uint32_t i, std::int64_t total, const Live& live) {
+    const bool updates = i != kNone && role.kind[i] == InstructionKind::update;
+    const std::int64_t beside = updates ? temporaries : 0;
     const double workspace = workspace_of(role, i, workspace_bytes);
-    if (static_cast<double>(total) + workspace <= peak.bytes) return;
-    peak = {.bytes = static_cast<double>(total) + workspace};
+    const double bytes = static_cast<double>(total + beside) + workspace;
+    if (bytes <= peak.bytes) return;
+    peak = {.bytes = bytes};
+    peak.uses[static_cast<std::size_t>(MemoryUse::optimizer_temporaries)] = beside;
     for (std::size_t c = 0; c < live.size(); ++c) peak.uses[static_cast<std::size_t>(kUseOf[c])] += live[c];
     peak.uses[static_cast<std::size_t>(MemoryUse::workspace)] = static_cast<std::int64_t>(workspace);
   });
@@ -108,30 +115,92 @@ double peak_with_workspace(const Role& role, std::span<const double> workspace_b
   return peak_of(role, workspace_bytes, staging).bytes;
 }
 
-MemoryUses uses_at_peak(const Role& role, std::span<const double> workspace_bytes, std::span<const Staging> staging) {
-  return peak_of(role, workspace_bytes, staging).uses;
+MemoryUses uses_at_peak(const Role& role, std::span<const double> workspace_bytes, std::span<const Staging> staging,
+                        std::int64_t temporaries) {
+  return peak_of(role, workspace_bytes, staging, temporaries).uses;
 }
 
-std::int64_t MemoryFit::needed_bytes() const { return std::accumulate(needed.begin(), needed.end(), std::int64_t{0}); }
+std::int64_t foreach_temporaries(const Program& program, const Role& role) {
+  double bytes = 0;
+  for (std::uint32_t i = 0; i < role.size(); ++i)
+    if (role.kind[i] == InstructionKind::update) {
+      const OpInstance& op = program.works.at(role.work[i]).op;
+      bytes += op.kind->foreach_copies(op) * static_cast<double>(op.inputs[0].bytes());
+    }
+  return static_cast<std::int64_t>(bytes);
+}
+
+std::size_t communicators_of(const Program& program, const Role& role) {
+  std::set<std::uint32_t> groups, partners;
+  for (std::uint32_t i = 0; i < role.size(); ++i)
+    if (role.kind[i] == InstructionKind::collective) {
+      if (program.groups.at(role.peer[i]).members.at(0).size() > 1) groups.insert(role.peer[i]);
+    } else if (is_message(role.kind[i])) {
+      partners.insert(program.partner(role, role.ranks.at(0), i));
+    }
+  return groups.size() + partners.size();
+}
+
+Bytes communicator_memory(const Cluster& cluster) {
+  if (cluster.communicator) return *cluster.communicator;
+  constexpr BytesPerSecond kOfRing = gigabytes_per_second(20);
+  constexpr double kMostChannels = 32, kNeighbours = 2;
+  const double rings = std::max(1.0, std::floor(cluster.link().bandwidth / kOfRing));
+  return std::min(kMostChannels, 2 * rings) * kNeighbours * mebibytes(10 + 2);
+}
+
+std::int64_t sum_of(const MemoryUses& uses) { return std::accumulate(uses.begin(), uses.end(), std::int64_t{0}); }
+
+std::int64_t MemoryNeed::fused_bytes() const {
+  return executor_bytes + uses[static_cast<std::size_t>(MemoryUse::device_context)] +
+         uses[static_cast<std::size_t>(MemoryUse::communicators)];
+}
 
 MemoryFit fit_memory(const Program& program, const Cluster& cluster, std::span<const double> workspace_bytes) {
-  std::map<std::uint32_t, MemoryUses> by_memory;  // by node where the ranks of a node share it, else by device
+  std::map<std::uint32_t, MemoryNeed> by_memory;  // by node where the ranks of a node share it, else by device
   std::set<std::uint32_t> devices;
+  const WorldKind& world = world_kind(cluster.world);
+  const auto at = [](MemoryUses& uses, MemoryUse use) -> std::int64_t& { return uses[static_cast<std::size_t>(use)]; };
+  const auto context = static_cast<std::int64_t>(cluster.device.context.base());
   for (const Role& role : program.roles) {
-    const MemoryUses uses = uses_at_peak(role, workspace_bytes, staging_of(program, role, cluster.link().transport));
+    const std::vector<Staging> staging = staging_of(program, role, cluster.link().transport);
+    const Peak fused = peak_of(role, workspace_bytes, staging);
+    const std::int64_t temporaries = cluster.device.asynchronous ? foreach_temporaries(program, role) : 0;
+    MemoryUses uses = temporaries > 0 ? peak_of(role, workspace_bytes, staging, temporaries).uses : fused.uses;
+    if (world.on_devices)
+      at(uses, MemoryUse::communicators) = static_cast<std::int64_t>(
+          static_cast<double>(communicators_of(program, role)) * communicator_memory(cluster).base());
     for (const std::uint32_t rank : role.ranks) {
       const RankPlace& place = cluster.place.at(rank);
       devices.insert(place.device);
-      MemoryUses& sum = by_memory[cluster.host ? cluster.group_of(place.device, cluster.node_level) : place.device];
-      for (std::size_t use = 0; use < uses.size(); ++use) sum[use] += uses[use];
+      MemoryNeed& sum = by_memory[cluster.host ? cluster.group_of(place.device, cluster.node_level) : place.device];
+      sum.ranks.push_back(rank);
+      for (std::size_t use = 0; use < uses.size(); ++use) sum.uses[use] += uses[use];
+      sum.executor_bytes += sum_of(fused.uses);
+      std::int64_t& contexts = at(sum.uses, MemoryUse::device_context);
+      contexts = world.processes ? contexts + context : context;
     }
   }
   // A rank with more cores shares none of them.
   MemoryFit fit{.devices = static_cast<std::uint32_t>(devices.size()) * program.threads};
   fit.capacity_bytes = static_cast<std::int64_t>(
       (cluster.host ? cluster.host->memory : cluster.device.times(program.threads).memory_capacity).base());
-  for (const auto& [where, uses] : by_memory)
-    if (const MemoryFit one{.needed = uses}; one.needed_bytes() > fit.needed_bytes()) fit.needed = uses;
+  std::map<std::pair<MemoryUses, std::int64_t>, MemoryNeed> alike;
+  for (const auto& [where, need] : by_memory) {
+    if (sum_of(need.uses) > fit.needed_bytes()) fit.needed = need.uses;
+    fit.fused_bytes = std::max(fit.fused_bytes, need.fused_bytes());
+    fit.executor_bytes = std::max(fit.executor_bytes, need.executor_bytes);
+    MemoryNeed& together =
+        alike.try_emplace({need.uses, need.executor_bytes}, MemoryNeed{.uses = need.uses}).first->second;
+    together.executor_bytes = need.executor_bytes;
+    together.ranks.insert(together.ranks.end(), need.ranks.begin(), need.ranks.end());
+    ++together.devices;
+  }
+  for (auto& [key, need] : alike) {
+    std::ranges::sort(need.ranks);
+    fit.each.push_back(std::move(need));
+  }
+  std::ranges::sort(fit.each, {}, [](const MemoryNeed& need) { return need.ranks.front(); });
   return fit;
 }
 

@@ -108,6 +108,17 @@ std::string name_of(const Line& line, const Question& question) {
   return question.worlds.size() > 1 ? name + " on " + line.cell->world : name;
 }
 
+/// "2.33 GiB"; "1.03 to 2.33 GiB" where the devices need that much.
+std::string needed_text(const CellMemory& memory) {
+  const std::optional<std::int64_t> needed = memory.needed();
+  if (!needed) return "";
+  const std::string most = readable_bytes(static_cast<double>(*needed)),
+                    least = readable_bytes(static_cast<double>(memory.least_needed().value_or(*needed)));
+  if (least == most) return most;
+  const auto unit_of = [](const std::string& text) { return text.substr(text.find(' ')); };
+  return fmt::format("{} to {}", unit_of(least) == unit_of(most) ? least.substr(0, least.find(' ')) : least, most);
+}
+
 std::string table_of(const Question& question, const Result& result, const Accuracy& accuracy) {
   std::vector<ConsoleColumn> columns;
   // A column without any text is left out.
@@ -137,10 +148,7 @@ std::string table_of(const Question& question, const Result& result, const Accur
       const auto i = result.find(line.cell->model, line.cell->strategy, line.cell->world, peer);
       return i && accuracy.cells[*i].measured ? readable_seconds(accuracy.cells[*i].measured->step_s) : "";
     });
-  add("memory", true, [](const Line& line) {
-    const std::optional<std::int64_t> needed = line.cell->memory.needed();
-    return needed ? readable_bytes(static_cast<double>(*needed)) : "";
-  });
+  add("memory", true, [](const Line& line) { return needed_text(line.cell->memory); });
   add("fits", false, [](const Line& line) {
     const std::optional<bool> fits = line.cell->memory.fits();
     return fits ? *fits ? "yes" : "no" : "";
@@ -276,9 +284,10 @@ std::string fit_text(const CellMemory& memory) {
   constexpr double kMiB = 1048576, kGiB = 1073741824;
   const double unit = needed < kGiB ? kMiB : kGiB;
   const int digits = needed / unit < 10 ? 2 : needed - capacity < unit ? 1 : 0;
-  return fmt::format("does not fit: needs {:.{}f} of {:.{}f} {} ({} {:.{}f})", needed / unit, digits, capacity / unit,
+  const bool fits_fused = memory.fused_needed_bytes && *memory.fused_needed_bytes <= *memory.capacity_bytes;
+  return fmt::format("does not fit: needs {:.{}f} of {:.{}f} {} ({} {:.{}f}{})", needed / unit, digits, capacity / unit,
                      digits, unit == kMiB ? "MiB" : "GiB", most->first, static_cast<double>(most->second) / unit,
-                     digits);
+                     digits, fits_fused ? "; with the optimizer's fused=True it fits" : "");
 }
 
 std::string sharing_text(const Cell& cell) {

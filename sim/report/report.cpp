@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "sim/error.hpp"
+#include "sim/program/memory.hpp"
 #include "sim/report/answer.hpp"
+#include "sim/report/console.hpp"
 #include "sim/text/spec.hpp"
 
 namespace sim {
@@ -83,6 +85,24 @@ OfRow at_peak(TensorClass tensor_class) {
     const auto found = s.cell.memory.predicted_at_peak_bytes.find(std::string(to_string(tensor_class)));
     return found == s.cell.memory.predicted_at_peak_bytes.end() ? Value() : mebibytes(found->second);
   };
+}
+
+/// Part of what the fullest device needs; unavailable where nothing of it is.
+OfRow part_of_needed(MemoryUse use) {
+  return [use](const S& s) {
+    const auto found = s.cell.memory.needed_bytes.find(std::string(to_string(use)));
+    return found == s.cell.memory.needed_bytes.end() ? Value() : mebibytes(found->second);
+  };
+}
+
+/// "rank 0: 2.33 GiB; ranks 1-3: 1.03 GiB".
+Value needed_by_device(const S& s) {
+  std::string text;
+  for (const DeviceNeed& need : s.cell.memory.by_device)
+    text += fmt::format("{}rank{} {}: {}", text.empty() ? "" : "; ",
+                        need.ranks.find_first_of(",-") == std::string::npos ? "" : "s", need.ranks,
+                        readable_bytes(static_cast<double>(need.needed())));
+  return unless_empty(text);
 }
 
 /// "resnet50" of "resnet50,global_batch=16" and of "/tmp/resnet50.json,global_batch=16".
@@ -269,8 +289,11 @@ const std::vector<Column<RowSource>>& row_columns() {
      memory_of(&CellMemory::resident_peak_bytes)},
     {"resident_error_percent", "100 ln(predicted_resident / resident_peak)", memory, kPercent,
      memory_error(&CellMemory::predicted_resident_peak_bytes, &CellMemory::resident_peak_bytes)},
-    {"needed_MiB", "what the fullest device needs: tensors and known workspace of its ranks", memory, kMiB,
-     [](const S& s) { return mebibytes(s.cell.memory.needed()); }},
+    {"needed_MiB", "what the fullest device needs: tensors and known workspace of its ranks; on a GPU also what PyTorch "
+     "holds beside them", memory, kMiB, [](const S& s) { return mebibytes(s.cell.memory.needed()); }},
+    {"least_needed_MiB", "what the emptiest one needs", memory, kMiB,
+     [](const S& s) { return mebibytes(s.cell.memory.least_needed()); }},
+    {"needed_by_device", "needed_MiB of each device, by the ranks that sit on it", none, kText, needed_by_device},
     {"capacity_MiB", "what it has", memory, kMiB, memory_of(&CellMemory::capacity_bytes)},
     {"fits", "fits, or what is needed, and what most of it is for", none, kText,
      [](const S& s) { return s.cell.memory.fits() ? Value(fit_text(s.cell.memory)) : Value(); }},
@@ -283,6 +306,12 @@ const std::vector<Column<RowSource>>& row_columns() {
     {"buffer_MiB", "part of it", memory_parts, kMiB, at_peak(TensorClass::buffer)},
     {"input_MiB", "part of it", memory_parts, kMiB, at_peak(TensorClass::input)},
     {"communication_MiB", "part of it", memory_parts, kMiB, at_peak(TensorClass::communication)},
+    {"optimizer_temporaries_MiB", "part of needed_MiB: of updates with foreach=True, PyTorch's default on GPUs", memory_parts,
+     kMiB, part_of_needed(MemoryUse::optimizer_temporaries)},
+    {"context_MiB", "part of it: CUDA's context, kernels and cuBLAS's workspace", memory_parts, kMiB,
+     part_of_needed(MemoryUse::device_context)},
+    {"communicators_MiB", "part of it: the buffers of NCCL's communicators", memory_parts, kMiB,
+     part_of_needed(MemoryUse::communicators)},
     {"verify_error", "largest |difference| / norm of the verified tensors", memory, "{:.1e}",
      [](const S& s) { return value_of(s.cell.verify_error); }},
   };

@@ -70,6 +70,16 @@ std::string table_of(std::vector<const Row*> rows, ConsolePlace place) {
   return lay_out(columns);
 }
 
+/// What each device needs, where they don't all need the same.
+std::string devices_text(const std::vector<const Row*>& rows) {
+  std::string text, before;
+  for (const Row* row : rows)
+    if (const std::string needs = text_of(*row, "needed_by_device"), strategy = strategy_of(row);
+        needs.find(';') != std::string::npos && strategy != std::exchange(before, strategy))
+      text += paragraph(fmt::format("{} needs {}", strategy, needs), ' ', kConsoleWidth);
+  return text.empty() ? text : text + "\n";
+}
+
 /// One line per number: its name, a column per summary, what it means.
 std::string summary_text(const std::vector<ForecastSummary>& summaries) {
   std::vector<ConsoleColumn> columns(summaries.size() + 1);
@@ -121,6 +131,7 @@ std::string to_console(const Report& report, Detail detail) {
     const std::vector<const Row*> ran(rows.begin(), skipped.begin());
     for (ConsolePlace place : tables)
       if (const std::string table = table_of(ran, place); !table.empty()) text += table + "\n";
+    if (detail == Detail::full) text += devices_text(ran);
     for (const Row* row : skipped)
       text +=
           paragraph(fmt::format("{} skipped: {}", strategy_of(row), text_of(*row, "skip_reason")), ' ', kConsoleWidth);

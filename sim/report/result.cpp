@@ -1,5 +1,7 @@
 #include "sim/report/result.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -37,15 +39,53 @@ Cell& Result::cell(const Program& program, std::string_view world, std::string_v
   return found;
 }
 
-std::optional<std::int64_t> CellMemory::needed() const {
-  if (needed_bytes.empty()) return std::nullopt;
+namespace {
+
+/// Nothing where they are more than 2^60.
+std::optional<std::int64_t> sum_of(const std::map<std::string, std::int64_t>& uses) {
   constexpr std::int64_t kMost = std::int64_t{1} << 60;
   std::int64_t sum = 0;
-  for (const auto& [use, bytes] : needed_bytes) {
+  for (const auto& [use, bytes] : uses) {
     if (bytes > kMost - sum) return std::nullopt;
     sum += bytes;
   }
   return sum;
+}
+
+std::map<std::string, std::int64_t> by_name(const MemoryUses& uses) {
+  std::map<std::string, std::int64_t> named;
+  for (std::size_t use = 0; use < uses.size(); ++use)
+    if (uses[use] > 0) named[std::string(to_string(static_cast<MemoryUse>(use)))] = uses[use];
+  return named;
+}
+
+/// "0,2,4-7"; of many pieces the first three and the last.
+std::string ranges_text(const std::vector<std::uint32_t>& ranks) {
+  std::vector<std::string> pieces;
+  for (std::size_t begin = 0, end = 0; begin < ranks.size(); begin = end) {
+    for (end = begin + 1; end < ranks.size() && ranks[end] <= ranks[end - 1] + 1;) ++end;
+    pieces.push_back(end - begin == 1 ? fmt::to_string(ranks[begin])
+                                      : fmt::format("{}-{}", ranks[begin], ranks[end - 1]));
+  }
+  constexpr std::size_t kMost = 5;
+  if (pieces.size() > kMost) {
+    pieces.erase(pieces.begin() + 3, pieces.end() - 1);
+    pieces.insert(pieces.end() - 1, "…");
+  }
+  return fmt::to_string(fmt::join(pieces, ","));
+}
+
+}  // namespace
+
+std::int64_t DeviceNeed::needed() const { return sum_of(needed_bytes).value_or(0); }
+
+std::optional<std::int64_t> CellMemory::needed() const {
+  return needed_bytes.empty() ? std::nullopt : sum_of(needed_bytes);
+}
+
+std::optional<std::int64_t> CellMemory::least_needed() const {
+  const auto least = std::ranges::min_element(by_device, {}, &DeviceNeed::needed);
+  return least == by_device.end() ? std::nullopt : std::optional(least->needed());
 }
 
 std::optional<bool> CellMemory::fits() const {
@@ -69,9 +109,13 @@ void place(Cell& cell, const Program& program, const Cluster& cluster, std::span
   cell.devices = fit.devices;
   cell.cores = cluster.device.asynchronous ? 0 : cluster.devices();
   if (fit.capacity_bytes > 0) memory.capacity_bytes = fit.capacity_bytes;
-  for (int use = 0; use < kMemoryUses; ++use)
-    memory.needed_bytes[std::string(to_string(static_cast<MemoryUse>(use)))] =
-        fit.needed[static_cast<std::size_t>(use)];
+  memory.needed_bytes = by_name(fit.needed);
+  memory.fused_needed_bytes.reset();
+  if (fit.needed[static_cast<std::size_t>(MemoryUse::optimizer_temporaries)] > 0)
+    memory.fused_needed_bytes = fit.fused_bytes;
+  memory.by_device.clear();
+  for (const MemoryNeed& need : fit.each)
+    memory.by_device.push_back({ranges_text(need.ranks), need.devices, by_name(need.uses)});
 }
 
 int Result::next_round() const {

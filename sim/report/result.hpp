@@ -23,7 +23,9 @@
 //     memory        {predicted_peak_bytes, measured_peak_bytes, allocator_peak_bytes, predicted_allocator_peak_bytes,
 //                    predicted_resident_peak_bytes, resident_peak_bytes}: of the rank with the largest; capacity_bytes:
 //                    of its device. null or missing: not known. predicted_at_peak_bytes: {tensor class: bytes};
-//                    needed_bytes: {use: bytes}, of the device that least is left of (may be missing)
+//                    needed_bytes: {use: bytes}, of the device that least is left of, and fused_needed_bytes in all if its
+//                    optimizer's updates were fused; by_device: [{ranks: "1-3", devices, needed_bytes}], of each,
+//                    alike ones together (all may be missing)
 //     attribution   {cost model: {rounds, classes: [{class, predicted_s, measured_s, effect_s}]}}: means over so many
 //                   rounds, see `ClassError`
 //     rounds        [{round, predicted, replayed_s, measured}]
@@ -99,6 +101,16 @@ struct Attribution {
   friend bool operator==(const Attribution&, const Attribution&) = default;
 };
 
+/// Of devices that need the same (sim/program/memory.hpp, MemoryNeed).
+struct DeviceNeed {
+  std::string ranks;  // that sit on them: "0", "1-3", "0,8,16,…,120"
+  std::int64_t devices = 0;
+  std::map<std::string, std::int64_t> needed_bytes;  // by MemoryUse, nothing of what isn't needed
+  friend bool operator==(const DeviceNeed&, const DeviceNeed&) = default;
+
+  [[nodiscard]] std::int64_t needed() const;
+};
+
 /// Bytes at the peak, of the rank where its live tensors are largest.
 struct CellMemory {
   std::optional<std::int64_t> predicted_peak_bytes, measured_peak_bytes;  // what the Program holds: should be equal
@@ -109,10 +121,13 @@ struct CellMemory {
   std::map<std::string, std::int64_t> predicted_at_peak_bytes;            // by tensor class
   // Of the device that least is left of, all of its ranks together (sim/program/memory.hpp, MemoryFit):
   std::map<std::string, std::int64_t> needed_bytes;  // by MemoryUse; empty: not known
+  std::optional<std::int64_t> fused_needed_bytes;  // the same with fused=True, where the optimizer's default is another
   std::optional<std::int64_t> capacity_bytes;
+  std::vector<DeviceNeed> by_device;  // by their first rank; empty: not known
   friend bool operator==(const CellMemory&, const CellMemory&) = default;
 
-  [[nodiscard]] std::optional<std::int64_t> needed() const;  // the sum of needed_bytes
+  [[nodiscard]] std::optional<std::int64_t> needed() const;        // the sum of needed_bytes
+  [[nodiscard]] std::optional<std::int64_t> least_needed() const;  // of the device that needs least
   /// Whether they fit: known where both sides are.
   [[nodiscard]] std::optional<bool> fits() const;
 };

@@ -218,6 +218,16 @@ CellMemory read_memory(JsonObject json) {
     for (const std::string& name : uses.keys()) memory.needed_bytes[name] = at_least(uses, name, 0);
     if (!memory.needed()) throw ConfigError("{}: 'needed_bytes' add up to more than 2^60", json.where());
   }
+  if (json.has("fused_needed_bytes")) memory.fused_needed_bytes = at_least(json, "fused_needed_bytes", 0);
+  if (json.has("by_device"))
+    for (JsonObject& device : json.objects("by_device")) {
+      DeviceNeed& need = memory.by_device.emplace_back();
+      need.ranks = device.text("ranks");
+      need.devices = at_least(device, "devices", 1);
+      JsonObject uses = device.object("needed_bytes");
+      for (const std::string& name : uses.keys()) need.needed_bytes[name] = at_least(uses, name, 0);
+      device.finish();
+    }
   json.finish();
   return memory;
 }
@@ -319,6 +329,10 @@ nlohmann::ordered_json to_json(const Cell& cell, bool with_samples) {
   for (const MemoryPart& part : kMemoryParts) memory[part.name] = or_null(cell.memory.*part.value);
   memory["predicted_at_peak_bytes"] = cell.memory.predicted_at_peak_bytes;
   if (!cell.memory.needed_bytes.empty()) memory["needed_bytes"] = cell.memory.needed_bytes;
+  if (cell.memory.fused_needed_bytes) memory["fused_needed_bytes"] = *cell.memory.fused_needed_bytes;
+  for (const DeviceNeed& need : cell.memory.by_device)
+    memory["by_device"].push_back(
+        {{"ranks", need.ranks}, {"devices", need.devices}, {"needed_bytes", need.needed_bytes}});
   json["attribution"] = Json::object();
   for (const auto& [cost_model, attribution] : cell.attribution) json["attribution"][cost_model] = to_json(attribution);
   json["rounds"] = Json::array();

@@ -31,10 +31,14 @@ accepts report "$scratch/r.json" "$scratch/other.json" --json "$scratch/both.jso
 accepts predict -m convnet,timing=epoch -s single -s pipeline,pp=4,cut=r2,schedule=forward_only,split_size=8 -c dgx_a100_one_process --epoch 50000
 grep -q '782 steps, the last with 16 samples' "$scratch/out" || { echo "predict doesn't know the last batch"; failed=1; }
 accepts predict -m resnet152,global_batch=4096 -s single -c dgx_a100
-grep -q 'single does not fit: needs 680 of 79 GiB (activations 680)' "$scratch/out" || { echo "predict doesn't say that it doesn't fit"; failed=1; }
-accepts predict -m resnet50,global_batch=4096 -s ddp,dp=64 -c dgx_a100
+grep -q 'single does not fit: needs 681 of 79 GiB (activations 680)' "$scratch/out" || { echo "predict doesn't say that it doesn't fit"; failed=1; }
+accepts predict -m resnet50,global_batch=4096 -s ddp,dp=64 -s ddp,dp=8 -c dgx_a100
 [[ $(wc -L <"$scratch/out") -le 100 ]] || { echo "predict prints lines of more than 100 columns"; failed=1; }
-grep -q '64 ranks share 8 devices' "$scratch/out" || { echo "predict shares devices without a word"; failed=1; }
+grep -q 'ddp,dp=64 on dgx_a100 skipped: NCCL takes one rank of a GPU' "$scratch/out" || { echo "predict forecasts what NCCL refuses"; failed=1; }
+refuses "NCCL takes one rank of a GPU (\"Duplicate GPU detected\"): 64 ranks, but 'dgx_a100' has 8 GPUs" predict -m resnet50,global_batch=4096 -s ddp,dp=64 -c dgx_a100
+accepts predict -m toy_mlp,global_batch=16 -s ddp,dp=16 -c h200_local
+grep -q '16 ranks share 1 device' "$scratch/out" || { echo "predict shares devices without a word"; failed=1; }
+accepts predict -m resnet50,global_batch=256 -s ddp,dp=8 -c dgx_a100
 grep -q 'from what the data sheet leaves open' <(tr '\n' ' ' <"$scratch/out") || { echo "predict doesn't say what its interval is from"; failed=1; }
 accepts predict -m resnet50,global_batch=256,precision=bf16,memory_format=channels_last -s single -c dgx_a100
 refuses "precision=bf16 is for forecasts only; runs on a CPU take f32" measure -m convnet,precision=bf16 -s single -w local
@@ -107,6 +111,15 @@ if "$paragauge" list | grep -q 'built without LibTorch'; then
   refuses "built without LibTorch" measure -m toy_mlp -s single
 else
   accepts measure -m toy_mlp -s single -s ddp -w local --steps 2
+  # What can't fit isn't started. (A row of --json, too: the measured one stays beside it.)
+  accepts measure -m toy_mlp -m resnet50,global_batch=1000000 -s single -w local --steps 2 --json "$scratch/unfit.json"
+  grep -q 'single on local skipped: does not fit: needs .* are free' "$scratch/out" || { echo "measure starts what can't fit"; failed=1; }
+  [[ $(grep -c '"status":"skipped"' "$scratch/unfit.json") == 1 ]] || { echo "measure doesn't keep what it skips"; failed=1; }
+  accepts compare -m toy_mlp -m resnet50,global_batch=1000000 -s single -w local --rounds 1
+  grep -q 'single on local skipped: does not fit: needs .* are free' "$scratch/out" || { echo "compare starts what can't fit"; failed=1; }
+  refuses "does not fit: needs" calibrate -m resnet50,global_batch=1000000 -s single -w local --rounds 1 -o "$scratch/unfit.profile.json"
+  refuses "does not fit: needs" trace -m resnet50,global_batch=1000000 -s single -w local -o "$scratch/unfit.trace.json"
+  accepts measure -m toy_mlp -s single -w local --steps 2 --anyway
   accepts compare -m toy_mlp,timing=tutorial -s single -s pipeline,microbatches=4 -w local --rounds 1
   accepts plan -m toy_mlp --devices 2 -w local --method layers --measure 1
   grep -q 'measured' "$scratch/out" || { echo "plan doesn't run its choice"; failed=1; }

@@ -56,6 +56,7 @@ refuses 2 "graph: the 2 ranks of 'ddp,dp=2' share a process in world 'local'" me
 refuses 2 "world 'nccl' needs an accelerator" measure -m toy_mlp -s ddp -w nccl
 STANDIN_MEMORY_MIB=8 accepts measure -m toy_mlp -m resnet18,image=64,global_batch=8 -s single -w local "${device[@]}"
 says 'does not fit: needs'
+STANDIN_MEMORY_MIB=8 refuses 75 'out of memory' measure -m resnet18,image=64,global_batch=8 -s single -w local "${device[@]}" --anyway
 # The tests' libnccl where a real GPU is asked for, and the real one where there is none.
 command -v nvidia-smi >/dev/null || refuses 2 "device=cuda" measure -m toy_mlp -s ddp -w nccl --device cuda
 

@@ -2,6 +2,8 @@
 //
 //   before                                   after
 //   3 compute w1 node=fc1 backward : …       3 compute w1 node=fc1 backward : … ; free relu1#0 grad.fc1#0
+#include <algorithm>
+
 #include "sim/lower/pass/pass.hpp"
 
 namespace sim {
@@ -17,6 +19,10 @@ void add_frees(Draft& draft) {
     use(instruction, i);
     if (is_posted(instruction.kind)) posted[instruction.ticket] = i;
     if (instruction.kind == InstructionKind::wait) use(draft.list[posted[instruction.ticket]], i);
+  }
+  for (const auto& [tensor, until] : draft.kept) {
+    std::uint32_t& end = last[draft.role.tensors[tensor].storage];
+    if (end != kNone) end = std::max(end, until);
   }
   for (std::uint32_t s = 0; s < last.size(); ++s)
     if (last[s] != kNone && !draft.role.storages[s].persistent) draft.list[last[s]].frees.push_back(s);

@@ -23,8 +23,16 @@
 //                                           13 copy w7 node=bucket0 : bucket0.0 -> grad.fc.bias
 //                                           14 copy w8 node=bucket0 : bucket0.1 -> grad.fc.weight
 //
-// Where parameters live at the root (R5), buckets are made anew each step and summed there only; the updates read the sums in
-// them. In place (R3), each gradient is all-reduced where it lies; or, if the layout is rooted, reduced to the first rank
+// Where parameters live at the root (R5), buckets are made anew each step, in the parameters' order, and summed there only; the
+// updates read the sums in them. The gradients themselves live until all are summed, on the root, too: nn.DataParallel hands
+// the lists of all replicas to one call (torch/nn/parallel/_functions.py, ReduceAddCoalesced).
+//
+//   root                                                          the others
+//   9 copy w7 node=bucket0 : grad.fc.weight -> bucket0.0          9 copy w7 node=bucket0 : grad.fc.weight -> bucket0.0
+//   10 collective t0 kind=reduce … : bucket0 -> bucket0           10 collective t0 kind=reduce … : bucket0 ->
+//   11 wait t0 node=bucket0 ; free grad.fc.weight                 11 wait t0 node=bucket0 ; free bucket0 grad.fc.weight
+//
+// In place (R3), each gradient is all-reduced where it lies; or, if the layout is rooted, reduced to the first rank
 // and broadcast.
 #include <algorithm>
 #include <utility>
@@ -50,6 +58,21 @@ std::vector<std::vector<std::uint32_t>> bucket_assignment(const std::vector<std:
   return buckets;
 }
 
+std::vector<std::vector<std::uint32_t>> chunk_assignment(const std::vector<std::int64_t>& sizes, double cap_bytes) {
+  std::vector<std::vector<std::uint32_t>> chunks;
+  double filled = 0;
+  for (std::uint32_t i = 0; i < sizes.size(); ++i) {
+    const auto size = static_cast<double>(sizes[i]);
+    if (chunks.empty() || (filled > 0 && filled + size > cap_bytes)) {
+      chunks.emplace_back();
+      filled = 0;
+    }
+    chunks.back().push_back(i);
+    filled += size;
+  }
+  return chunks;
+}
+
 std::vector<ParameterBucket> parameter_buckets(const Draft& draft, const std::vector<std::uint32_t>& parameters,
                                                const ParameterCycle& cycle, std::uint32_t DraftParameter::*axes) {
   constexpr double kMiB = 1048576;
@@ -66,7 +89,9 @@ std::vector<ParameterBucket> parameter_buckets(const Draft& draft, const std::ve
         of_mask.push_back(p);
         sizes.push_back(draft.parameters[p].spec.bytes());
       }
-    for (const auto& indices : bucket_assignment(sizes, cycle.first_bucket_MiB * kMiB, cycle.bucket_MiB * kMiB)) {
+    const double cap = cycle.bucket_MiB * kMiB;
+    for (const auto& indices :
+         cycle.at_root ? chunk_assignment(sizes, cap) : bucket_assignment(sizes, cycle.first_bucket_MiB * kMiB, cap)) {
       ParameterBucket& bucket = buckets.emplace_back(ParameterBucket{buckets.size(), mask, {}, {}});
       for (const std::uint32_t i : indices) {
         bucket.parameters.push_back(of_mask[i]);
@@ -119,6 +144,7 @@ void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const Grou
   std::vector<std::uint32_t> parameters;
   for (const std::uint32_t p : draft.arrival)
     if (draft.parameters[p].sum_axes != 0) parameters.push_back(p);
+  if (cycle.at_root) std::ranges::sort(parameters);
   if (cycle.in_place) return sum_in_place(draft, parameters, layout.rooted, group_of);
   const std::vector<Bucket> buckets = make_buckets(draft, parameters, cycle, group_of);
   std::vector<std::uint32_t> tickets(buckets.size(), kNone);
@@ -155,6 +181,10 @@ void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const Grou
       post(b);
       empty(b);
     }
+    if (cycle.at_root)
+      for (const Bucket& bucket : buckets)
+        for (const std::uint32_t gradient : bucket.gradients)
+          draft.kept.emplace_back(gradient, static_cast<std::uint32_t>(draft.list.size()) - 1);
     return;
   }
   const std::vector<Instruction> backward = std::exchange(draft.list, {});

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <functional>
+#include <utility>
 
 #include "sim/model/model.hpp"
 #include "sim/program/program.hpp"
@@ -44,6 +45,8 @@ struct Draft {
   std::vector<DraftParameter> parameters;  // in the model's order
   std::vector<std::uint32_t> arrival;      // indices of `parameters` in the order their gradients are complete
   std::vector<std::uint32_t> buffers;      // tensors: batch-norm statistics, in the model's order
+  /// Tensors that nobody reads any more, but whose storage lives on until this instruction of the list is done.
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> kept;
   std::uint32_t tickets = 0;
 
   /// Posts and returns the ticket.
@@ -67,7 +70,7 @@ struct Draft {
   Role finish() &&;
 };
 
-/// Parameters that travel together: of the same axes, at most so much.
+/// Parameters that travel together: of the same axes, in DDP's buckets or, where the cycle is at_root, DataParallel's chunks.
 struct ParameterBucket {
   std::size_t index = 0;  // among all
   std::uint32_t axes = 0;
@@ -87,7 +90,8 @@ void add_parameter_copies(Draft& draft, const ParameterCycle& cycle, const Group
 void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const GroupOf& group_of);
 /// The optimizer's update of every parameter that is at home here, in the model's order, with its persistent states.
 void add_updates(Draft& draft, const Model& model);
-/// Frees every storage that isn't persistent after its last use (for a transfer: after its wait).
+/// Frees every storage that isn't persistent after its last use (for a transfer: after its wait), or where it is kept longer,
+/// then.
 void add_frees(Draft& draft);
 
 /// PyTorch's buckets from the second step on, as lists of indices into `sizes` (bytes, in arrival order): a bucket
@@ -96,5 +100,8 @@ void add_frees(Draft& draft);
 /// (tests/golden/ddp_buckets.json holds what DDP 2.11 really makes).
 std::vector<std::vector<std::uint32_t>> bucket_assignment(const std::vector<std::int64_t>& sizes,
                                                           double first_cap_bytes, double cap_bytes);
+/// The chunks of nn.DataParallel's broadcast_coalesced and reduce_add_coalesced, in the same form: one closes before the
+/// tensor that would make it larger than its cap. Source: torch/_utils.py, _take_tensors.
+std::vector<std::vector<std::uint32_t>> chunk_assignment(const std::vector<std::int64_t>& sizes, double cap_bytes);
 
 }  // namespace sim

@@ -137,6 +137,9 @@ struct OpKind {
   Demand (*demand)(const OpInstance&, Pass, std::uint32_t grads) = nullptr;
   /// None: the same for all shapes.
   CpuKernel (*cpu_kernel)(const OpInstance&, Pass) = nullptr;
+  /// Optimizers: how many copies of the parameters torch.optim holds at a time beside the states while it updates them all
+  /// together (foreach=True, PyTorch's default on GPUs). With fused=True, as backend/op does it, none.
+  double (*foreach_copies)(const OpInstance&) = nullptr;
   /// Layers and losses: how it can be played in parts (rule.hpp).
   std::vector<Rule> (*rules)(const OpInstance&) = nullptr;
 };

@@ -17,6 +17,14 @@ Demand sgd_demand(const OpInstance& op, Pass pass, std::uint32_t grads) {
   return op.number("momentum") > 0 ? per_element<4, 5>(op, pass, grads) : per_element<2, 3>(op, pass, grads);
 }
 
+/// torch/optim/sgd.py (2.11), _multi_tensor_sgd: the gradients with weight_decay*p added are a list of their own. All else is
+/// done in place.
+double sgd_foreach_copies(const OpInstance& op) { return op.number("weight_decay") != 0 ? 1 : 0; }
+
+/// torch/optim/adam.py (2.11), _multi_tensor_adam: exp_avg_sq_sqrt is a list of its own. So are before it the gradients with
+/// weight_decay*p added, but they are deleted first.
+double adam_foreach_copies(const OpInstance& /*op*/) { return 1; }
+
 /// torch.optim.Adam keeps its step counter as a float32 scalar beside the two moments.
 Signature adam_signature(const OpInstance& op) {
   return update_signature(op, {{"exp_avg", op.inputs[0]}, {"exp_avg_sq", op.inputs[0]}, {"step", {Dtype::f32, {}}}});
@@ -32,7 +40,8 @@ std::vector<OpKind> optimizer_kinds() {
                           {"momentum", false, 0, 0, 1, false},
                           {"weight_decay", false, 0, 0, 1, false}},
            .signature = sgd_signature,
-           .demand = sgd_demand},
+           .demand = sgd_demand,
+           .foreach_copies = sgd_foreach_copies},
           {.name = "adam",
            .equation = "m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g^2; p -= lr * (m/(1-b1^t)) / (sqrt(v/(1-b2^t)) + eps)",
            .role = OpRole::optimizer,
@@ -42,7 +51,8 @@ std::vector<OpKind> optimizer_kinds() {
                           {"eps", false, 1e-8, 0, 1, false},
                           {"weight_decay", false, 0, 0, 1, false}},
            .signature = adam_signature,
-           .demand = per_element<12, 7>}};
+           .demand = per_element<12, 7>,
+           .foreach_copies = adam_foreach_copies}};
 }
 
 }  // namespace sim

@@ -21,5 +21,24 @@ TEST(SystemFile, FieldsAndWhatIsMissing) {
   EXPECT_EQ(field(path, "model name"), std::nullopt);
 }
 
+// A control group's page cache can be given back; without a limit it says nothing.
+TEST(SystemFile, WhatAControlGroupMayStillTake) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "control_group_test";
+  std::filesystem::create_directory(folder);
+  const auto write = [&](const char* name, const char* text) { std::ofstream(folder / name) << text; };
+  EXPECT_EQ(group_available(folder), std::nullopt);
+  write("memory.max", "max\n");
+  EXPECT_EQ(group_available(folder), std::nullopt);
+  write("memory.max", "1000\n");
+  write("memory.current", "900\n");
+  EXPECT_EQ(group_available(folder), 100.0);
+  write("memory.stat", "anon 500\ninactive_file 100\nactive_file 200\nslab 7\n");
+  EXPECT_EQ(group_available(folder), 400.0);
+  write("memory.current", "5000\n");
+  EXPECT_EQ(group_available(folder), 0.0);
+  std::filesystem::remove_all(folder);
+  EXPECT_GT(free_host_memory().value_or(0), 0);
+}
+
 }  // namespace
 }  // namespace backend

@@ -129,6 +129,28 @@ TEST(Cluster, LinksAmongFewMayBeSlower) {
   EXPECT_DOUBLE_EQ(cluster.levels[2].link.among(3).base(), 12e9);
 }
 
+TEST(Cluster, SaysWhatProcessesHoldOfADevice) {
+  const auto with = [](const std::string& items) {
+    return load(replaced(kFile, "\"nodes\": 2,", items + "\"nodes\": 2,"));
+  };
+  EXPECT_FALSE(with("").communicator);
+  EXPECT_EQ(with("\"communicator_MiB\": 688, ").communicator, mebibytes(688));
+  EXPECT_EQ(with("\"communicator_MiB\": 0, ").communicator, Bytes());
+  const std::string message = message_of([&] { with("\"communicator_MiB\": -1, "); });
+  EXPECT_EQ(message.substr(message.find("mine.json")),
+            "mine.json: communicator_MiB=-1 must be from 0 to 1000000000000");
+  const auto context = [](const std::string& items) {
+    const TemporaryFolder folder;
+    return load_device(folder.file("card.json", R"({"format": "paragauge-device-1", "name": "card", "source": "s", )" +
+                                                    items + R"("peak_f32_TFLOPps": 1, "peak_f64_TFLOPps": 1,
+      "peak_bf16_TFLOPps": 1, "memory_bandwidth_GBps": 1, "memory_capacity_GiB": 1, "launch_us": 1})"))
+        .context;
+  };
+  EXPECT_EQ(context(""), Bytes());  // a core has none
+  EXPECT_EQ(context("\"asynchronous\": true, "), mebibytes(426 + 32));
+  EXPECT_EQ(context("\"asynchronous\": true, \"context_MiB\": 300, "), mebibytes(300));
+}
+
 TEST(Cluster, OfThisMachineRunsInRealTime) {
   for (const char* name : {"cpu_local", "cpu_gloo"})
     EXPECT_EQ(load_cluster(name, 2, 2).scheduling, Scheduling::run_until_wait) << name;

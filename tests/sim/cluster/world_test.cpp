@@ -43,6 +43,17 @@ TEST(World, ALabelMayNameANetwork) {
   EXPECT_EQ(world_kind("nccl").name, "nccl");
 }
 
+TEST(World, NcclTakesOneRankOfAGpu) {
+  const auto message = [](const Cluster& cluster) { return testing::message_of([&] { check_ranks(cluster); }); };
+  EXPECT_EQ(message(load_cluster("dgx_a100", 16)),
+            "NCCL takes one rank of a GPU (\"Duplicate GPU detected\"): 16 ranks, but 'dgx_a100' has 8 GPUs");
+  EXPECT_EQ(message(load_cluster("dgx_a100", 2, 1)),
+            "NCCL takes one rank of a GPU (\"Duplicate GPU detected\"): 2 ranks, but 'dgx_a100' has 1 GPU");
+  EXPECT_EQ(message(load_cluster("dgx_a100", 8)), "no error");
+  EXPECT_EQ(message(load_cluster("h200_local", 8)), "no error");  // streams of one GPU
+  EXPECT_EQ(message(load_cluster("cpu_gloo", 8, 2)), "no error");
+}
+
 TEST(World, TellsWhatIsWrong) {
   const auto starts_with = [](const std::string& text, std::string_view begin) {
     EXPECT_EQ(text.substr(0, begin.size()), begin);

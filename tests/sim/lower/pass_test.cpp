@@ -64,6 +64,16 @@ const Layout kReplicas{.mesh = {{{"rank", 2}}},
                        .parameters = {.first_bucket_MiB = 1, .bucket_MiB = 25, .is_mean = true}};
 std::uint32_t the_group(std::uint32_t /*axes*/) { return 0; }
 
+TEST(Pass, WhatIsKeptLivesOn) {
+  Edit edit(
+      "role stage0 ranks=0\ntensor x f32[4] input persistent\ntensor a f32[4] activation\n"
+      "tensor b f32[4] activation\n0 compute w0 : x -> a\n1 compute w0 : a -> b\n2 compute w0 : b -> x\n");
+  edit.draft.kept = {{edit.tensor("a"), 2}, {edit.tensor("b"), 0}};  // never shorter
+  add_frees(edit.draft);
+  const std::string text = edit.text();
+  EXPECT_NE(text.find("1 compute w0 : a -> b\n2 compute w0 : b -> x ; free a b\n"), std::string::npos) << text;
+}
+
 TEST(Pass, FreesAfterTheLastUse) {
   Edit edit(R"(role stage0 ranks=0
 tensor x f32[4] input persistent
@@ -251,6 +261,14 @@ TEST(Buckets, CloseWithTheTensorThatReachesTheCap) {
   EXPECT_EQ(bucket_assignment({9, 20, 1}, 10, 20), (Buckets{{0, 1}, {2}}));     // beyond the cap
   EXPECT_EQ(bucket_assignment({100, 9, 9, 9, 9}, 10, 20), (Buckets{{0}, {1, 2, 3}, {4}}));
   EXPECT_EQ(bucket_assignment({1, 1, 1}, 0, 0), (Buckets{{0}, {1}, {2}}));
+}
+
+TEST(Buckets, ChunksCloseBeforeTheTensorThatExceedsTheCap) {
+  using Chunks = std::vector<std::vector<std::uint32_t>>;
+  EXPECT_EQ(chunk_assignment({}, 10), Chunks{});
+  EXPECT_EQ(chunk_assignment({4, 6, 1}, 10), (Chunks{{0, 1}, {2}}));  // exactly full
+  EXPECT_EQ(chunk_assignment({100, 1, 100, 1}, 10), (Chunks{{0}, {1}, {2}, {3}}));
+  EXPECT_EQ(chunk_assignment({1, 1, 1}, 0), (Chunks{{0}, {1}, {2}}));
 }
 
 /// The all-reduces of rank 0 in order: bytes and the parameters they hold.

@@ -273,6 +273,131 @@ TEST(Memory, RanksOfOneMemoryAddUp) {
   EXPECT_EQ(fit.devices, 4U);
 }
 
+std::int64_t use_of(const MemoryUses& uses, MemoryUse use) { return uses[static_cast<std::size_t>(use)]; }
+
+/// The fullest device of a DGX A100, without what its processes hold beside tensors and temporaries.
+std::int64_t of_pytorch(const std::string& model_text, const std::string& strategy = "single") {
+  const Model model = load_model(model_text);
+  const Program program = lower(model, parse_strategy(strategy, model));
+  MemoryUses uses = fit_memory(program, load_cluster("dgx_a100", program.ranks())).needed;
+  for (const MemoryUse use : {MemoryUse::device_context, MemoryUse::communicators})
+    uses[static_cast<std::size_t>(use)] = 0;
+  return sum_of(uses);
+}
+
+/// Linears without biases: so many parameters, and nothing else that counts.
+std::string linears(const testing::TemporaryFolder& folder, std::int64_t width, int layers, std::int64_t batch) {
+  std::string nodes;
+  for (int i = 0; i < layers; ++i)
+    nodes += fmt::format(R"({}{{"name": "fc{}", "op": "linear", "out_features": {}, "bias": false}})",
+                         i > 0 ? ", " : "", i, width);
+  return folder.file(
+      "linears.json",
+      fmt::format(R"({{"format": "paragauge-model-1", "name": "linears", "input": [{0}], "target": {{"classes": {0}}},
+                      "global_batch": {1}, "optimizer": {{"kind": "adam"}}, "loss": "sum_loss", "nodes": [{2}]}})",
+                  width, batch, nodes));
+}
+
+// torch 2.11 on the meta device with foreach=True, PyTorch's default on GPUs (torch.distributed._tools.mem_tracker): of these
+// 1167.91 MiB of parameters Adam takes 5839.68 MiB, SGD with momentum and weight decay 4671.77.
+TEST(Memory, OptimizersHoldTheirForeachIntermediatesOnGpus) {
+  constexpr double kMiB = 1048576;
+  const testing::TemporaryFolder folder;
+  std::string nodes;
+  for (int i = 0; i < 18; ++i) nodes += fmt::format(R"({{"name": "fc{}", "op": "linear", "out_features": 4096}}, )", i);
+  const std::string file = folder.file(
+      "m.json", R"({"format": "paragauge-model-1", "name": "m", "input": [4096], "target": {"classes": 1000},
+                    "global_batch": 8, "optimizer": {"kind": "adam"}, "loss": "cross_entropy", "nodes": [)" +
+                    nodes + R"({"name": "head", "op": "linear", "out_features": 1000}]})");
+  const auto mebibytes_of = [&](const std::string& optimizer) {
+    return static_cast<double>(of_pytorch(file + ",optimizer=" + optimizer)) / kMiB;
+  };
+  EXPECT_NEAR(mebibytes_of("adam"), 5839.68, 0.01);
+  EXPECT_NEAR(mebibytes_of("adam:weight_decay=0.01"), 5839.68, 0.01);
+  EXPECT_NEAR(mebibytes_of("sgd:lr=0.1:momentum=0.9:weight_decay=0.0001"), 4671.77, 0.01);
+  EXPECT_NEAR(mebibytes_of("sgd:lr=0.1:momentum=0.9"), 4671.77 - 1167.91,
+              0.13);  // 0.12 of activations, in the backward
+  EXPECT_NEAR(mebibytes_of("sgd:lr=0.1:weight_decay=0.0001"), 4671.77 - 1167.91, 0.01);
+  // Our own executor's updates are fused, and so is what is forecast for a CPU.
+  const Model model = load_model(file);
+  const Program program = lower(model, parse_strategy("single", model));
+  const MemoryFit fit = fit_memory(program, load_cluster("dgx_a100", 1));
+  EXPECT_EQ(fit.executor_bytes, peak_memory(program.roles[0]).peak_bytes);
+  EXPECT_EQ(fit.fused_bytes, fit.executor_bytes + use_of(fit.needed, MemoryUse::device_context));
+  EXPECT_EQ(fit_memory(program, load_cluster("cpu_local", 1, 1)).needed_bytes(),
+            peak_memory(program.roles[0]).peak_bytes);
+}
+
+// Where the activations are the peak, the update's copies aren't.
+TEST(Memory, TemporariesCountWhileParametersAreUpdated) {
+  const testing::TemporaryFolder folder;
+  const Model model = load_model(linears(folder, 64, 3, 4096));
+  const Role role = lower(model, parse_strategy("single", model)).roles[0];
+  const std::int64_t parameters = 3 * 64 * 64 * 4;
+  EXPECT_EQ(use_of(uses_at_peak(role, {}, {}, parameters), MemoryUse::optimizer_temporaries), 0);
+  EXPECT_EQ(use_of(uses_at_peak(role, {}, {}, 1 << 30), MemoryUse::optimizer_temporaries), 1 << 30);
+  EXPECT_EQ(use_of(uses_at_peak(role, {}, {}, 1 << 30), MemoryUse::gradients), parameters);  // all are alive
+}
+
+TEST(Memory, EveryProcessHoldsAContextAndItsCommunicators) {
+  const Model model = load_model("toy_mlp,global_batch=16");
+  const auto needed = [&](const std::string& strategy, Cluster cluster) {
+    cluster.device.context = bytes(1000);
+    cluster.communicator = bytes(10);
+    return fit_memory(lower(model, parse_strategy(strategy, model)), cluster).needed;
+  };
+  const auto contexts = [&](const MemoryUses& uses) { return use_of(uses, MemoryUse::device_context); };
+  const auto communicators = [&](const MemoryUses& uses) { return use_of(uses, MemoryUse::communicators); };
+  EXPECT_EQ(contexts(needed("single", load_cluster("dgx_a100", 1))), 1000);
+  EXPECT_EQ(communicators(needed("single", load_cluster("dgx_a100", 1))), 0);
+  EXPECT_EQ(contexts(needed("ddp,dp=8", load_cluster("dgx_a100", 8))), 1000);
+  EXPECT_EQ(communicators(needed("ddp,dp=8", load_cluster("dgx_a100", 8))), 10);
+  // The middle stage of three has two neighbours, and each a group of its replicas.
+  const Model deeper = load_model("convnet,global_batch=16");
+  const Program program = lower(deeper, parse_strategy("dp=2,pp=3,cut=conv2+flatten", deeper));
+  std::vector<std::size_t> counts;
+  for (const Role& role : program.roles) counts.push_back(communicators_of(program, role));
+  EXPECT_EQ(counts, (std::vector<std::size_t>{2, 3, 2}));
+  // One process drives all GPUs: one context on each, however many ranks, and no NCCL.
+  const MemoryUses threads = needed("ddp,dp=8", load_cluster("h200_local", 8));
+  EXPECT_EQ(contexts(threads), 1000);
+  EXPECT_EQ(communicators(threads), 0);
+}
+
+// 2 channels per 20 GB/s of the link, at most 32, with two neighbours and 12 MiB for each.
+TEST(Memory, NcclsBuffersGrowWithTheLink) {
+  Cluster cluster = load_cluster("dgx_a100", 2);
+  for (const auto& [rate_GBps, channels] :
+       {std::pair{1.0, 2}, {12.0, 2}, {39.0, 2}, {40.0, 4}, {230.0, 22}, {450.0, 32}}) {
+    cluster.levels[0].link.bandwidth = gigabytes_per_second(rate_GBps);
+    EXPECT_EQ(communicator_memory(cluster), mebibytes(24.0 * channels)) << rate_GBps;
+  }
+  cluster.communicator = mebibytes(688);
+  EXPECT_EQ(communicator_memory(cluster), mebibytes(688));
+}
+
+// nn.DataParallel, Adam, five linears of 5000: the first device has the parameters, two states and two lists of gradients: its
+// own replica's, and the sums (torch/nn/parallel/_functions.py, ReduceAddCoalesced). The others' copies go as the backward goes
+// on: at its beginning they have all of them, one gradient, and seven activations; at its end all gradients and a flat chunk.
+TEST(Memory, DataParallelsFirstDeviceHoldsTwoListsOfGradients) {
+  const testing::TemporaryFolder folder;
+  constexpr std::int64_t kLayer = 5000 * 5000 * 4, kSamples = 1000 * 5000 * 4;
+  const Model model = load_model(linears(folder, 5000, 5, 1000));
+  const Program program = lower(model, parse_strategy("data_parallel,dp=4", model));
+  const std::int64_t root = peak_memory(program.roles.at(0)).peak_bytes,
+                     other = peak_memory(program.roles.at(1)).peak_bytes;
+  EXPECT_EQ(root, 25 * kLayer + 2 * kSamples + 5 * 4);  // with the batch, its targets, Adam's step counters
+  EXPECT_EQ(other, 6 * kLayer + 7 * kSamples / 4);
+  const MemoryFit fit = fit_memory(program, load_cluster("dgx_a100", 4));
+  ASSERT_EQ(fit.each.size(), 2U);
+  EXPECT_EQ(fit.each[0].ranks, (std::vector<std::uint32_t>{0}));
+  EXPECT_EQ(fit.each[1].ranks, (std::vector<std::uint32_t>{1, 2, 3}));
+  EXPECT_EQ(fit.each[1].devices, 3U);
+  EXPECT_EQ(fit.needed, fit.each[0].uses);
+  EXPECT_EQ(fit.each[1].executor_bytes, other);
+  EXPECT_EQ(use_of(fit.each[1].uses, MemoryUse::optimizer_temporaries), 0);  // it updates nothing
+}
+
 TEST(Memory, ThisMachinesRanksShareItsMemory) {
   const Cluster cluster = load_cluster("cpu_gloo", 2, 2);
   ASSERT_TRUE(cluster.host);

@@ -4,6 +4,7 @@
 
 #include "sim/lower/lower.hpp"
 #include "sim/report/console.hpp"
+#include "sim/report/report.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {
@@ -206,13 +207,45 @@ TEST(Answer, IsNarrowWhateverIsAsked) {
   EXPECT_EQ(answer.words.find("fastest"), std::string::npos);
 }
 
+TEST(Answer, DevicesThatNeedDifferentMemory) {
+  Result result;
+  Cell& cell = add(result, "data_parallel,dp=4", 0.5, std::nullopt);
+  const auto give = [&](std::int64_t root_MiB, std::int64_t others_MiB) {
+    cell.memory.by_device = {{"0", 1, {{"parameters", root_MiB << 20}}},
+                             {"1-3", 3, {{"parameters", others_MiB << 20}}}};
+    cell.memory.needed_bytes = cell.memory.by_device[0].needed_bytes;
+    cell.memory.capacity_bytes = 80 * kGiB;
+    return answer_of(result).table;
+  };
+  EXPECT_NE(give(2385, 1055).find(" 1.03 to 2.33 GiB yes\n"), std::string::npos);
+  EXPECT_NE(give(2385, 300).find(" 300 MiB to 2.33 GiB yes\n"), std::string::npos);
+  EXPECT_NE(give(2385, 2384).find(" 2.33 GiB yes\n"), std::string::npos);  // as shown they are alike
+  EXPECT_EQ(give(2385, 2384).find(" to "), std::string::npos);
+  give(2385, 1055);
+  const std::string details = to_console(make_report(result), Detail::full);
+  EXPECT_NE(details.find("\ndata_parallel,dp=4 needs rank 0: 2.33 GiB; ranks 1-3: 1.03 GiB\n"), std::string::npos)
+      << details;
+  EXPECT_NE(to_csv(make_report(result)).find(",\"rank 0: 2.33 GiB; ranks 1-3: 1.03 GiB\","), std::string::npos);
+}
+
+TEST(Answer, SaysWhereOnlyTheForeachTemporariesDontFit) {
+  CellMemory memory;
+  memory.needed_bytes = {{"parameters", 4 * kGiB}, {"optimizer temporaries", kGiB}};
+  memory.fused_needed_bytes = 4 * kGiB;
+  memory.capacity_bytes = 4 * kGiB;
+  EXPECT_EQ(fit_text(memory),
+            "does not fit: needs 5.00 of 4.00 GiB (parameters 4.00; with the optimizer's fused=True it fits)");
+  memory.capacity_bytes = 3 * kGiB;
+  EXPECT_EQ(fit_text(memory), "does not fit: needs 5.00 of 3.00 GiB (parameters 4.00)");
+}
+
 // On the catalog: what used to be 24 s without a word.
 TEST(Answer, AResNetThatIsTooLargeForOneA100) {
   const Model model = load_model("resnet152,global_batch=4096");
   const Program program = lower(model, parse_strategy("single", model));
   Cell cell;
   place(cell, program, load_cluster("dgx_a100", 1));
-  EXPECT_EQ(fit_text(cell.memory), "does not fit: needs 680 of 79 GiB (activations 680)");
+  EXPECT_EQ(fit_text(cell.memory), "does not fit: needs 681 of 79 GiB (activations 680)");
   cell.memory.capacity_bytes = 1 << 20;
   cell.memory.needed_bytes = {{"activations", 3 << 20}};
   EXPECT_EQ(fit_text(cell.memory), "does not fit: needs 3.00 of 1.00 MiB (activations 3.00)");

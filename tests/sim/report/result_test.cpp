@@ -6,6 +6,7 @@
 #include <string>
 
 #include "sim/error.hpp"
+#include "sim/lower/lower.hpp"
 #include "sim/report/report.hpp"
 #include "sim/text/spec.hpp"
 #include "tests/sim/testing.hpp"
@@ -285,6 +286,28 @@ TEST(Result, CellOfAProgramHasItsNumbers) {
   EXPECT_EQ(cell.memory.predicted_peak_bytes, 65 * 4);  // the fuller rank
   EXPECT_EQ(cell.memory.predicted_at_peak_bytes.at("weight"), 65 * 4);
   EXPECT_EQ(&result.cell(program, "local"), &cell);
+}
+
+TEST(Result, KeepsWhatEachDeviceNeeds) {
+  const Model model = load_model("toy_mlp,global_batch=64");
+  const Program program = lower(model, parse_strategy("data_parallel,dp=8", model));
+  Result result;
+  place(result.cell(program, "dgx_a100"), program, load_cluster("dgx_a100", 8));
+  const CellMemory& memory = result.cells[0].memory;
+  ASSERT_EQ(memory.by_device.size(), 2U);
+  EXPECT_EQ(memory.by_device[0].ranks, "0");
+  EXPECT_EQ(memory.by_device[0].needed_bytes, memory.needed_bytes);
+  EXPECT_EQ(memory.by_device[1].ranks, "1-7");
+  EXPECT_EQ(memory.by_device[1].devices, 7);
+  EXPECT_EQ(memory.least_needed(), memory.by_device[1].needed());
+  EXPECT_EQ(result_from_json(to_json(result), "r.json").cells[0].memory, memory);
+  EXPECT_EQ(CellMemory{}.least_needed(), std::nullopt);  // of an older file
+  // A stage's replicas lie apart: of many the first and the last are named.
+  const Program stages = lower(model, parse_strategy("dp=8,pp=3", model));
+  Cell cell;
+  place(cell, stages, load_cluster("dgx_a100", 24, 24));
+  ASSERT_EQ(cell.memory.by_device.size(), 3U);
+  EXPECT_EQ(cell.memory.by_device[0].ranks, "0,3,6,…,21");
 }
 
 TEST(Result, StepTimeIsTheMeanOverRanks) {
