@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 #include "bench/progress.hpp"
 #include "sim/calibrate/conditions.hpp"
 #include "sim/error.hpp"
+#include "sim/report/console.hpp"
 
 namespace bench {
 namespace {
@@ -68,14 +70,17 @@ int calibrate(const Options& options) {
       nlohmann::json& done = profile.environment[kDone][task.id];
       if (done.is_object() && done.value("rounds", 0U) > round) continue;
       progress.at(task.label, t, count);
-      add(calibrator.visit(t), task, profile);
+      const sim::CalibrationSamples samples = calibrator.visit(t);
+      add(samples, task, profile);
+      if (const std::optional<double> seconds = seconds_of(task, samples)) profile.add_round(task.label, *seconds);
       done = {{"task", task.label}, {"rounds", round + 1}};
       profile.save(options.output);
     }
   }
   progress.end();
-  fmt::print("\n{}\n{} ops and the links above are in {}\n", describe_links(profile), profile.ops(),
-             sim::printable(options.output));
+  fmt::print("\n{}\n{} ops and the links above are in {}\n{}\n", describe_links(profile), profile.ops(),
+             sim::printable(options.output),
+             fmt::join(sim::wrap(sim::printable(sim::describe_rounds(profile)), ' ', 100), "\n"));
   return 0;
 }
 

@@ -151,7 +151,8 @@ class Rounds {
       kept_ = load_or_new(beside(options.json, ".profile"), kept_.device);
       kept_others_ = load_or_new(beside(options.json, ".fit_profile"), kept_.device);
     }
-    kept_.environment = kept_others_.environment = context(options.machine, worlds);
+    // The forecasts' profiles, too, say what they were measured on.
+    kept_.environment = kept_others_.environment = empty_.environment = context(options.machine, worlds);
     if (options.peers) peers_.emplace(options.machine, worlds.at("local").options().ranks);  // as many as any job needs
   }
 
@@ -175,9 +176,8 @@ class Rounds {
   }
 
   void run(int number, sim::Result& result, Progress& progress) {
-    const sim::Profile empty(options_.machine.device);
-    own_.assign(jobs_.size(), empty);
-    others_ = empty;
+    own_.assign(jobs_.size(), empty_);
+    others_ = empty_;
     measured_.assign(jobs_.size(), {});
     const std::vector<Visit> visits = visits_of(number, result);
     for (std::size_t v = 0; v < visits.size(); ++v) {
@@ -291,6 +291,7 @@ class Rounds {
   std::vector<std::uint32_t> steps_;  // per visit, by job
   // Of all rounds: what is measured of the jobs' own shapes, and of others.
   sim::Profile kept_{options_.machine.device}, kept_others_{options_.machine.device};
+  sim::Profile empty_{options_.machine.device};
   // Of this round. A job's own shapes and sizes come from its own tasks: the same copy into a bucket takes longer after
   // the backward than in it.
   std::vector<sim::Profile> own_;                 // by job

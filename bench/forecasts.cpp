@@ -6,9 +6,11 @@
 #include <utility>
 
 #include "sim/cluster/world.hpp"
+#include "sim/cost/origin.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 #include "sim/report/console.hpp"
+#include "sim/text/file.hpp"
 
 namespace bench {
 
@@ -36,6 +38,7 @@ std::vector<Priced> priced_clusters(const Options& options, std::uint32_t most_r
   if (!options.profile.empty()) profile = sim::load_profile(options.profile);
   std::vector<Priced> list;
   for (sim::Cluster& cluster : clusters_of(options, most_ranks)) {
+    if (profile) cluster = sim::with_measured_accelerator(cluster, *profile);
     cluster.one_launch = options.machine.graph;
     Priced& priced = list.emplace_back();
     for (const std::string& name : options.cost_models)
@@ -45,10 +48,17 @@ std::vector<Priced> priced_clusters(const Options& options, std::uint32_t most_r
   return list;
 }
 
-std::string remarks_on_clusters(const Options& options) {
+std::string remarks_of(const std::vector<Priced>& clusters) {
   std::string text;
-  for (const sim::Cluster& cluster : clusters_of(options, 1))
-    for (const std::string& remark : cluster.remarks) text += sim::paragraph(sim::printable(remark) + ".", ' ', 100);
+  const auto add = [&](const std::string& remark) {
+    const std::string lines = sim::paragraph(sim::printable(remark), ' ', 100);
+    if (text.find(lines) == std::string::npos) text += lines;
+  };
+  for (const Priced& priced : clusters) {
+    for (const std::string& remark : priced.cluster.remarks) add(remark + ".");
+    for (const auto& [name, cost_model] : priced.cost_models)
+      for (const std::string& remark : cost_model->remarks()) add(remark);
+  }
   return text;
 }
 

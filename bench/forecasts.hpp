@@ -23,9 +23,6 @@ namespace bench {
 /// The clusters to forecast for: the named one, or this machine in each of its worlds.
 std::vector<sim::Cluster> clusters_of(const Options& options, std::uint32_t ranks);
 
-/// What their files don't say and was taken for granted, as paragraphs; often nothing.
-std::string remarks_on_clusters(const Options& options);
-
 /// A cluster with the cost models for it: read and made once for all strategies.
 struct Priced {
   sim::Cluster cluster;                                                // with places for the most ranks
@@ -34,8 +31,10 @@ struct Priced {
   /// The cluster as the program's ranks use it. ConfigError where it has no cores for their threads.
   [[nodiscard]] sim::Cluster of(const sim::Program& program) const;
 };
-/// The clusters to forecast for, by the options' cost models and profile.
+/// The clusters to forecast for, by the options' cost models and profile. ConfigError where the profile is of another device.
 std::vector<Priced> priced_clusters(const Options& options, std::uint32_t most_ranks);
+/// What was taken for granted of the clusters, and where the costs come from: a paragraph each, or nothing.
+std::string remarks_of(const std::vector<Priced>& clusters);
 
 /// Of this source tree; PARAGAUGE_TRACK_RECORD in the environment overrides it. Nothing where there is none.
 std::optional<sim::TrackRecord> track_record();

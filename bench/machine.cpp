@@ -136,6 +136,7 @@ nlohmann::json context(const Machine& machine, const Worlds& worlds) {
                          {"scheduling", real_time ? "SCHED_FIFO" : "time-shared"},
                          {"idle_latency_us", idle_latency ? nlohmann::json(*idle_latency) : nlohmann::json()},
                          {"environment", backend::environment()}};
+  if (machine.device != "cpu") context["device_name"] = backend::describe(machine.device).name;
   see_other_runs(context);
   return context;
 }

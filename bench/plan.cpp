@@ -68,24 +68,40 @@ sim::PlanEstimate estimate_of(const Choice& choice) {
 struct Found {
   std::vector<Choice> choices;  // the best first
   std::string words;
+  std::string remarks;      // on where the costs come from
+  std::size_t skipped = 0;  // candidates that can't be forecast
+  std::string first_reason;
 };
 
 /// What the method proposes, for each world.
 Found find(const Options& options, const sim::Model& model, std::uint32_t devices) {
   const sim::Method& method = sim::method_table().at(options.method);
   Found found;
-  for (const Priced& priced : priced_clusters(options, devices)) {
+  const std::vector<Priced> clusters = priced_clusters(options, devices);
+  found.remarks = remarks_of(clusters);
+  for (const Priced& priced : clusters) {
     std::map<std::string, Choice> known;  // by strategy: most methods have looked at what they propose
     const auto forecast = [&](const sim::Strategy& strategy) -> const Choice& {
-      const auto [entry, is_new] = known.try_emplace(strategy.text());
-      if (is_new) entry->second = choice_of(model, strategy, priced, options);
-      return entry->second;
+      const auto entry = known.find(strategy.text());
+      return entry != known.end()
+                 ? entry->second
+                 : known.emplace(strategy.text(), choice_of(model, strategy, priced, options)).first->second;
     };
     const auto estimate = [&](const sim::Strategy& strategy) { return estimate_of(forecast(strategy)); };
     const sim::Proposal proposal = method.propose({model, devices, estimate});
     if (found.words.find(proposal.words) == std::string::npos) found.words += proposal.words;
-    for (const sim::Strategy& strategy : proposal.strategies) found.choices.push_back(forecast(strategy));
+    for (const sim::Strategy& strategy : proposal.strategies) {
+      try {
+        found.choices.push_back(forecast(strategy));
+      } catch (const sim::ConfigError& error) {
+        if (found.skipped++ == 0)
+          found.first_reason = fmt::format("{} on {}: {}", strategy.text(), priced.cluster.world, error.what());
+      }
+    }
   }
+  if (found.choices.empty() && found.skipped > 0)
+    throw sim::ConfigError("plan: none of {} candidates can be forecast; the first, {}", found.skipped,
+                           found.first_reason);
   std::ranges::stable_sort(
       found.choices, [](const Choice& a, const Choice& b) { return estimate_of(a).is_better_than(estimate_of(b)); });
   return found;
@@ -116,7 +132,7 @@ int plan(const Options& options) {
         "plan: with device_batch={} every candidate has a batch of its own, and no two are the same training; give "
         "global_batch",
         model.device_batch);
-  const auto [choices, words] = find(options, model, devices);
+  const auto [choices, words, remarks, skipped, first_reason] = find(options, model, devices);
   if (choices.empty() && !options.is_only_a_rank) fmt::print("{}", words);
   if (choices.empty() && options.measure == 0) return 0;
   if (choices.empty()) throw sim::ConfigError("plan: nothing of that can be played, so there is nothing to measure");
@@ -138,9 +154,12 @@ int plan(const Options& options) {
     const std::optional<sim::TrackRecord> record = track_record();
     const sim::Answer answer = sim::answer_of(result, record ? &*record : nullptr);
     if (!words.empty()) fmt::print("{}\n", words);
-    fmt::print("{}\n{}{}\n", answer.table, answer.words,
+    fmt::print("{}\n{}{}{}\n", answer.table, answer.words, remarks,
                fmt::join(sim::wrap(sim::printable(rest_text(choices, result.cells.size())), ' ', 100), "\n"));
-    fmt::print("{}", remarks_on_clusters(options));
+    if (skipped > 0)
+      fmt::print("{}", sim::paragraph(sim::printable(fmt::format("{} candidates can't be forecast; the first, {}",
+                                                                 skipped, first_reason)),
+                                      ' ', 100));
     if (!options.json.empty()) sim::save_result(options.json, result);
     if (!options.csv.empty())
       sim::write_text_file(options.csv, sim::to_csv(sim::make_report(result, record ? &*record : nullptr)));

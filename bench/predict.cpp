@@ -84,6 +84,7 @@ struct Predictions {
   std::map<std::size_t, std::vector<std::string>> limits;  // by cell
   std::vector<std::string> epochs;
   std::map<std::string, std::vector<std::pair<double, std::string>>> rates;  // samples per second, where batches differ
+  std::string remarks;                                                       // on where the costs come from
 };
 
 /// "12.3 s, 5005 steps, the last with 144 samples".
@@ -160,6 +161,7 @@ Predictions predict_all(const std::vector<Asked>& asked, const Options& options)
   for (const Asked& one : asked)
     if (one.strategy) most_ranks = std::max(most_ranks, one.strategy->ranks());
   const std::vector<Priced> clusters = priced_clusters(options, most_ranks);
+  all.remarks = remarks_of(clusters);
   std::optional<sim::ConfigError> first;
   for (const Asked& one : asked)
     for (const Priced& priced : clusters) {
@@ -189,7 +191,7 @@ int predict(const Options& options) {
     }
     return 0;
   }
-  auto [result, limits, epochs, rates] = predict_all(asked, options);
+  auto [result, limits, epochs, rates, remarks] = predict_all(asked, options);
   const std::optional<sim::TrackRecord> record = track_record();
   const sim::Report report = sim::make_report(result, record ? &*record : nullptr);
   const sim::Answer answer = sim::answer_of(result, record ? &*record : nullptr);
@@ -202,9 +204,9 @@ int predict(const Options& options) {
   for (const Asked& one : asked)
     if (const std::string remark = one.strategy ? sim::remark_on(*one.strategy, one.model) : ""; !remark.empty())
       fmt::print("{}", sim::paragraph(sim::printable(remark), ' ', 100));
-  fmt::print("{}", remarks_on_clusters(options));
   if (!options.details)
     std::erase_if(limits, [&](const auto& cell) { return std::ranges::count(answer.fastest, cell.first) == 0; });
+  fmt::print("{}", remarks);
   if (!limits.empty()) fmt::print("What limits the step, and what twice as good a resource would give:\n");
   for (const auto& [cell, lines] : limits)
     for (const std::string& line : lines) fmt::print("{}\n", fmt::join(sim::wrap(line, ' ', 96), "\n    "));

@@ -3,6 +3,7 @@
 #include "backend/calibrate.hpp"
 #include "bench/commands.hpp"
 #include "bench/machine.hpp"
+#include "sim/cost/origin.hpp"
 #include "sim/error.hpp"
 #include "sim/simulate/forecast.hpp"
 #include "sim/simulate/simulate.hpp"
@@ -16,12 +17,16 @@ int trace(const Options& options) {
     throw sim::ConfigError("trace takes one model, one strategy and one world, found {} combinations", jobs.size());
   const Job& job = jobs[0];
   sim::Profile profile(options.machine.device);
-  if (!options.profile.empty()) profile = sim::load_profile(options.profile);
+  if (!options.profile.empty()) {
+    profile = sim::load_profile(options.profile);
+    sim::check_origin(profile, job.cluster);  // before anything runs
+  }
   const Worlds worlds = open_worlds(options.machine, jobs);
   if (worlds.done) return *worlds.done;
   if (const std::optional<std::string> reason = why_not(job, options.machine, worlds))
     throw sim::ConfigError("trace: {} {}", to_text(job), *reason);
   if (options.profile.empty()) {
+    profile.environment = context(options.machine, worlds);
     backend::Calibrator calibrator(sim::calibration_tasks(jobs), worlds.by_label());
     for (std::size_t t = 0; t < calibrator.tasks().size(); ++t)
       add(calibrator.visit(t), calibrator.tasks()[t], profile);

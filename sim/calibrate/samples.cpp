@@ -289,6 +289,19 @@ void add_memory(const CalibrationTask& task, std::span<const std::vector<std::in
   for (double& bytes : samples.process_bytes) bytes = std::max(bytes, 0.0);
 }
 
+std::optional<double> seconds_of(const CalibrationTask& task, const CalibrationSamples& samples) {
+  if (task.kind != Kind::ops) return std::nullopt;
+  double sum = 0;
+  for (const Role& role : task.program.roles)
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      if (!is_computed(role.kind[i])) continue;
+      const auto found = samples.works.find(work_key(task.program.works[role.work[i]]));
+      if (found == samples.works.end() || found->second.empty()) return std::nullopt;
+      sum += mean_of(found->second) * static_cast<double>(role.ranks.size());
+    }
+  return sum / task.ranks();
+}
+
 void add(const CalibrationSamples& samples, const CalibrationTask& task, Profile& profile) {
   add_how_the_machine_is(samples, task, profile);
   for (const auto& [key, seconds] : samples.works) profile.add_op(task.world, key, task.busy_devices(), seconds);

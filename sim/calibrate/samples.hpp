@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,6 +46,10 @@ CalibrationSamples samples_of(const CalibrationTask& task, std::span<const Timel
 /// spread over: one for all, or one for each.
 void add_memory(const CalibrationTask& task, std::span<const std::vector<std::int64_t>> workspace_bytes,
                 std::span<const std::int64_t> resident_peak_bytes, CalibrationSamples& samples);
+
+/// What the works of an ops task's step take of a rank, mean over its ranks: for how much rounds differ. Nothing of other tasks,
+/// and where the visit doesn't show every work.
+std::optional<double> seconds_of(const CalibrationTask& task, const CalibrationSamples& samples);
 
 /// All that the samples say.
 void add(const CalibrationSamples& samples, const CalibrationTask& task, Profile& profile);

@@ -73,6 +73,14 @@ Host this_host() {
   for (std::string line; host.cpu.empty() && std::getline(file, line);)
     if (line.starts_with("model name") && line.find(": ") != std::string::npos)
       host.cpu = line.substr(line.find(": ") + 2);
+  constexpr int kMostCaches = 5;
+  for (int index = 0; index < kMostCaches; ++index) {
+    const std::string folder = fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/", index);
+    std::ifstream level_file(folder + "level"), type_file(folder + "type"), size_file(folder + "size");
+    std::string level, type, size;
+    if (level_file >> level && type_file >> type && size_file >> size)
+      host.caches[fmt::format("L{} {}", level, type)] = size;
+  }
   return host;
 }
 
@@ -221,6 +229,7 @@ Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t d
   cluster.device = load_device(device_of(file, path));
   const bool is_open = has_levels ? read_levels(file, cluster, devices) : read_nodes(file, cluster, devices);
   if (is_open && !cluster.device.asynchronous) cluster.host = this_host();
+  cluster.is_this_machine = cluster.host.has_value();
   cluster.one_host_thread = file.boolean("one_host_thread", false);
   if (file.has("communicator_MiB")) cluster.communicator = read_size_MiB(file, "communicator_MiB", Bytes());
   cluster.scheduling = choice<Scheduling>(

@@ -78,8 +78,9 @@ struct RankPlace {
 
 /// The machine this program runs on.
 struct Host {
-  std::string cpu;  // "AMD EPYC", as the system calls it; may be empty
-  Bytes memory;     // physical
+  std::string cpu;                            // "AMD EPYC", as the system calls it; may be empty
+  Bytes memory;                               // physical
+  std::map<std::string, std::string> caches;  // of a core, as the system calls them: "L2 Unified": "512K"
 };
 Host this_host();
 
@@ -101,6 +102,9 @@ struct Cluster {
   /// Set where the devices are cores of this very machine (a file that leaves their number open): its ranks share the
   /// physical memory. Elsewhere every device has memory of its own.
   std::optional<Host> host;
+  /// The ranks run on this very machine: cores of it, or the accelerators of a world's own cluster (sim/cluster/world.hpp). What is
+  /// measured of its links is theirs.
+  bool is_this_machine = false;
   std::vector<std::string> remarks;  // what was taken for granted where the file doesn't say, for people
 
   [[nodiscard]] const Link& link() const { return levels.front().link; }  // of the innermost level

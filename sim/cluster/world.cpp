@@ -89,7 +89,8 @@ Cluster machine_cluster(std::string_view world, std::string_view device, const s
   if (file.empty() && is_cpu) throw ConfigError("world '{}' needs an accelerator for each rank: device=cuda", world);
   if (file.empty())
     throw ConfigError("world '{}' moves CPU tensors only; device={} needs world=local or nccl", world, device);
-  const Cluster cluster = load_cluster(file, ranks, is_cpu ? cores : kind.processes ? ranks : 1);
+  Cluster cluster = load_cluster(file, ranks, is_cpu ? cores : kind.processes ? ranks : 1);
+  cluster.is_this_machine = true;
   return kind.processes && !network.empty() ? with_network(cluster, network) : cluster;
 }
 

@@ -53,6 +53,14 @@ std::string devices_of(const std::vector<std::vector<std::uint32_t>>& lists, con
   return text;
 }
 
+/// "broadcast among 2", "send over network": the level on which they meet, where it isn't the innermost.
+std::string name_of(const TransferQuestion& question, const Cluster& cluster) {
+  const bool collective = question.kind == InstructionKind::collective;
+  return fmt::format("{}{}{}", collective ? to_string(question.collective) : to_string(question.kind),
+                     collective ? fmt::format(" among {}", question.members) : "",
+                     question.spread.empty() ? "" : " over " + cluster.levels.at(question.spread.size() - 1).name);
+}
+
 /// But for its bytes and devices.
 TransferQuestion question_of(const Program& program, const Role& role, std::uint32_t i, std::uint32_t index,
                              const TransferMatching& matching, const Cluster& cluster,
@@ -105,7 +113,10 @@ void cost_transfers(const Program& program, const CostModel& model, const Cluste
     if (question.kind == InstructionKind::collective) question.devices = devices[post.role->peer[post.instruction]];
     const auto [entry, is_first] = known.try_emplace(question, costs.transfers.size());
     // A group of one has nobody to talk to.
-    if (is_first) costs.transfers.push_back(question.members > 1 ? model.transfer(question) : TransferCost{});
+    if (is_first) {
+      costs.transfers.push_back(question.members > 1 ? model.transfer(question) : TransferCost{});
+      costs.transfer_names.push_back(name_of(question, cluster));
+    }
     costs.transfer_of[transfer] = entry->second;
   }
 }
@@ -155,6 +166,7 @@ Costs costs_of(const Program& program, const CostModel& model, const Cluster& cl
   cost_transfers(program, model, cluster, costs);
   costs.launch_s = model.launch_s();
   costs.rank_jitter = model.rank_jitter();
+  costs.common_sd = model.common_sd();
   return costs;
 }
 

@@ -24,12 +24,20 @@ class Profile;
 /// Half the width of a 90 % interval in standard deviations.
 constexpr double kNormal90 = 1.645;
 
+/// What answered for a cost, of a cost model that reads a profile.
+enum class Source : std::uint8_t {
+  profile,     // what it is meant to answer from
+  broader,     // the profile lacks it: other shapes, other kinds of transfers
+  data_sheet,  // nothing in the profile says anything of it
+};
+
 /// How well a cost is known, by a cost model that answers for what wasn't measured.
 struct Knowledge {
   double novelty = 0;        // how far the answer extrapolates: 0 not at all, 1 no measured shape is like this one
   double sd = 0;             // standard deviation of ln(true time / forecast); 0: nothing is said
   std::string kind;          // what runs, for people: "conv2d.forward 3x3 depthwise, oneDNN, f32, rank 4"
   bool kind_is_new = false;  // nothing of this kind was measured
+  Source source = Source::profile;
 };
 
 /// A work as a profile of the device's has it: without TF32 (a CPU core), precision=tf32 and =ieee are f32.
@@ -70,8 +78,10 @@ struct TransferCost {
   /// Of a collective whose members share cores: how long, from its post on, a member's core is busy with it before the
   /// others have posted, too (the transport's threads begin). A member that posts last does that in latency_s.
   double engaged_s = 0;
-  Rendezvous rendezvous;  // with it, the above is of an expected message
-  double jitter = 0;      // standard deviation of one execution / its mean
+  Rendezvous rendezvous;       // with it, the above is of an expected message
+  double jitter = 0;           // standard deviation of one execution / its mean
+  double novelty = 0, sd = 0;  // of latency_s + wire_s, as in Knowledge
+  Source source = Source::profile;
 
   [[nodiscard]] double use_of(std::size_t level) const { return level < use.size() ? use[level] : use.empty() ? 1 : 0; }
 };
@@ -95,7 +105,7 @@ std::vector<std::string> devices_of_groups(const Program& program, const Cluster
 class CostModel {
  public:
   virtual ~CostModel() = default;
-  /// ConfigError when the model can't know (profiled: this shape isn't in the profile).
+  /// ConfigError when the model can't know (no peak rate for a dtype).
   [[nodiscard]] virtual ComputeCost compute(const Work& work) const = 0;
   [[nodiscard]] virtual TransferCost transfer(const TransferQuestion& question) const = 0;
   /// Host seconds to issue one instruction.
@@ -103,6 +113,10 @@ class CostModel {
   /// What slows one rank for as long as a step and not the others: standard deviation of a rank's compute time / its
   /// mean.
   [[nodiscard]] virtual double rank_jitter() const { return 0; }
+  /// What all costs are wrong by together: standard deviation of ln(true time / forecast).
+  [[nodiscard]] virtual double common_sd() const { return 0; }
+  /// What a reader of the forecasts must know of where they come from; whole sentences.
+  [[nodiscard]] virtual std::vector<std::string> remarks() const { return {}; }
 };
 
 struct CostModelKind {
@@ -125,15 +139,17 @@ CostModelKind profiled_cost_model();
 
 /// The costs of one program as flat arrays: what the simulator reads.
 struct Costs {
-  std::uint32_t busy_levels = 1;           // k = 1…busy_levels
-  std::vector<double> work_s;              // [work × busy_levels + k − 1]
-  std::vector<TransferCost> transfers;     // one per distinct question
-  std::vector<std::uint32_t> transfer_of;  // [transfer of a TransferMatching] → transfers
+  std::uint32_t busy_levels = 1;            // k = 1…busy_levels
+  std::vector<double> work_s;               // [work × busy_levels + k − 1]
+  std::vector<TransferCost> transfers;      // one per distinct question
+  std::vector<std::string> transfer_names;  // like transfers: "broadcast among 2"
+  std::vector<std::uint32_t> transfer_of;   // [transfer of a TransferMatching] → transfers
   double launch_s = 0;
   std::vector<Knowledge> knowledge;     // [work]
   std::vector<double> workspace_bytes;  // [work]
   std::vector<double> jitter;           // [work], or empty: none
   double rank_jitter = 0;               // of a rank's whole step
+  double common_sd = 0;                 // CostModel::common_sd
 };
 Costs costs_of(const Program& program, const CostModel& model, const Cluster& cluster);
 

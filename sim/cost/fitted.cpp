@@ -7,8 +7,10 @@
 // How well an answer is known, the profile says itself: each level of classes predicts works that it wasn't fitted on
 // (a kernel at other batch sizes; an op by its other kernels; …), and how far off it is there scales the uncertainty that
 // it states. Several busy ranks: the slow-down is interpolated like the residual. Transfers: piecewise linear in bytes;
-// among other numbers of ranks than measured, the algorithm's steps and bytes on the wire.
-// Works on different numbers of threads have nothing in common but the data sheet.
+// among other numbers of ranks than measured, the algorithm's steps and bytes on the wire. A kind of transfer that wasn't
+// measured: its steps and bytes at the mean latency and bandwidth that the other kinds show. Where none was, and over links
+// that aren't the profile's: the data sheet. Works on different numbers of threads have nothing in common but the data
+// sheet.
 // Assumes: an op's efficiency is a smooth function of its shape; what streams hides its arithmetic behind its bytes; the
 // profile was made on the device to be predicted.
 #include <algorithm>
@@ -20,12 +22,17 @@
 #include "sim/cost/collective/collective.hpp"
 #include "sim/cost/cost_model.hpp"
 #include "sim/cost/fit.hpp"
+#include "sim/cost/origin.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 
 namespace sim {
 
 namespace {
+
+/// Standard deviations of ln(measured / answer) over the links of the committed profiles (bench/results): kinds answered from
+/// other kinds, and numbers of ranks from others; links answered from the clusters' files.
+constexpr double kOtherKindSd = 0.55, kDataSheetLinkSd = 0.75;
 
 /// From the broadest to the narrowest.
 constexpr std::size_t kClassLevels = 4;
@@ -283,7 +290,11 @@ class WorksFit {
 
 class Fitted final : public CostModel {
  public:
-  Fitted(const Cluster& cluster, const Profile& profile) : cluster_(cluster), profile_(profile) {
+  Fitted(const Cluster& cluster, const Profile& profile)
+      : cluster_(cluster),
+        profile_(profile),
+        origin_(check_origin(profile, cluster)),
+        sheet_(make_cost_model("analytic", cluster)) {
     profile_.even_out_links();
     std::map<std::uint32_t, std::vector<MeasuredWork>> works;
     for (const std::string& key : profile.works()) {
@@ -307,34 +318,15 @@ class Fitted final : public CostModel {
   }
 
   [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
-    const bool collective = question.kind == InstructionKind::collective;
-    const std::string kind = link_key(cluster_.world, question).kind;
-    if (!question.spread.empty())
-      throw ConfigError("a profile holds the links inside a node; '{}' between nodes needs the cost model 'analytic'",
-                        kind);
-    LinkKey nearest{cluster_.world, kind, 0};
-    for (const auto& [link, times] : profile_.links())
-      if (link.world == cluster_.world && link.kind == kind &&
-          (nearest.members == 0 || distance(link, question) < distance(nearest, question)))
-        nearest = link;
-    double more_steps = 1, more_bytes = 1;
-    if (collective && nearest.members > 1 && nearest.members != question.members) {
-      const CollectiveAlgorithm& algorithm = collective_algorithm(cluster_.world, question.collective);
-      more_steps = algorithm.steps(question.collective, question.members) /
-                   algorithm.steps(question.collective, nearest.members);
-      more_bytes = algorithm.wire_bytes(question.collective, question.members, 1) /
-                   algorithm.wire_bytes(question.collective, nearest.members, 1);
+    if (origin_.has_links && question.spread.empty()) {
+      if (const std::optional<TransferCost> cost = transfer_of_kind(question)) return *cost;
+      if (const std::optional<TransferCost> cost = transfer_of_other_kinds(question)) return *cost;
     }
-    std::optional<TransferCost> cost =
-        nearest.members > 0 ? transfer_cost(profile_, cluster_, nearest, question.bytes) : std::nullopt;
-    if (!cost)
-      throw ConfigError(
-          "the profile of device '{}' has no {} of world '{}' at two sizes or more; 'paragauge calibrate' "
-          "for a strategy that uses it adds it",
-          profile_.device, kind, cluster_.world);
-    cost->latency_s *= more_steps;
-    cost->wire_s *= more_bytes;
-    return *cost;
+    TransferCost cost = sheet_->transfer(question);
+    cost.novelty = 1;
+    cost.sd = kDataSheetLinkSd;
+    cost.source = Source::data_sheet;
+    return cost;
   }
 
   [[nodiscard]] double launch_s() const override {
@@ -343,8 +335,70 @@ class Fitted final : public CostModel {
   }
 
   [[nodiscard]] double rank_jitter() const override { return profile_.rank_jitter(cluster_.world); }
+  [[nodiscard]] double common_sd() const override { return std::hypot(origin_.sd, profile_.drift_sd()); }
+  [[nodiscard]] std::vector<std::string> remarks() const override { return origin_.remarks; }
 
  private:
+  /// The measured link of this kind that is most like the question; nothing where the kind wasn't measured.
+  [[nodiscard]] std::optional<LinkKey> nearest_of(const std::string& kind, const TransferQuestion& question) const {
+    std::optional<LinkKey> nearest;
+    for (const auto& [link, times] : profile_.links())
+      if (link.world == cluster_.world && link.kind == kind &&
+          (!nearest || distance(link, question) < distance(*nearest, question)))
+        nearest = link;
+    return nearest;
+  }
+
+  [[nodiscard]] std::optional<TransferCost> transfer_of_kind(const TransferQuestion& question) const {
+    const std::optional<LinkKey> nearest = nearest_of(link_key(cluster_.world, question).kind, question);
+    std::optional<TransferCost> cost =
+        nearest ? transfer_cost(profile_, cluster_, *nearest, question.bytes) : std::nullopt;
+    if (!cost || question.kind != InstructionKind::collective || nearest->members == question.members) return cost;
+    const CollectiveAlgorithm& algorithm = collective_algorithm(cluster_.world, question.collective);
+    cost->latency_s *=
+        algorithm.steps(question.collective, question.members) / algorithm.steps(question.collective, nearest->members);
+    cost->wire_s *= algorithm.wire_bytes(question.collective, question.members, 1) /
+                    algorithm.wire_bytes(question.collective, nearest->members, 1);
+    cost->novelty = 1;
+    cost->sd = kOtherKindSd;
+    return cost;
+  }
+
+  /// At the latency of a step and the seconds per byte on the wire that the other kinds have: their geometric mean.
+  [[nodiscard]] std::optional<TransferCost> transfer_of_other_kinds(const TransferQuestion& question) const {
+    const auto of_sheet = [&](TransferQuestion other, std::int64_t bytes) {
+      other.bytes = bytes;
+      return sheet_->transfer(other);
+    };
+    double latency = 0, wire = 0, latencies = 0, wires = 0;  // sums of ln(measured / data sheet), and how many
+    const auto add = [&](TransferQuestion other) {
+      const std::optional<LinkKey> nearest = nearest_of(link_key(cluster_.world, other).kind, other);
+      if (!nearest) return;
+      other.members = nearest->members;
+      const std::optional<TransferCost> measured = transfer_cost(profile_, cluster_, *nearest, question.bytes);
+      const TransferCost sheet = of_sheet(other, question.bytes);
+      if (!measured) return;
+      if (measured->latency_s > 0 && sheet.latency_s > 0)
+        latency += std::log(measured->latency_s / sheet.latency_s), ++latencies;
+      if (measured->wire_s > 0 && sheet.wire_s > 0) wire += std::log(measured->wire_s / sheet.wire_s), ++wires;
+    };
+    for (const CollectiveKind kind : kCollectiveKinds) {
+      TransferQuestion other = question;
+      other.kind = InstructionKind::collective, other.collective = kind;
+      add(other);
+    }
+    add({.kind = InstructionKind::send, .bytes = question.bytes});
+    if (latencies == 0 && wires == 0) return std::nullopt;
+    TransferCost cost = sheet_->transfer(question);
+    if (latencies > 0) cost.latency_s *= std::exp(latency / latencies);
+    if (wires > 0) cost.wire_s *= std::exp(wire / wires);
+    cost.core_share = profile_.core_share(cluster_.world).value_or(cluster_.link().core_share);
+    cost.novelty = 1;
+    cost.sd = kOtherKindSd;
+    cost.source = Source::broader;
+    return cost;
+  }
+
   /// By number of members; of as many, those that share their devices in the same way.
   [[nodiscard]] static std::pair<std::uint32_t, bool> distance(const LinkKey& link, const TransferQuestion& question) {
     return {link.members > question.members ? link.members - question.members : question.members - link.members,
@@ -353,6 +407,8 @@ class Fitted final : public CostModel {
 
   Cluster cluster_;
   Profile profile_;
+  Origin origin_;
+  std::unique_ptr<CostModel> sheet_;
   std::map<std::uint32_t, WorksFit> works_;  // by threads
 };
 

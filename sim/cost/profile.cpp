@@ -78,6 +78,26 @@ void Profile::add_process_bytes(const std::string& world, std::span<const double
       known.push_back(bytes[process]);
 }
 
+void Profile::add_round(const std::string& task, double seconds) {
+  check_internal(seconds >= 0, "a round of {} s", seconds);
+  if (seconds > 0) rounds_[task].push_back(seconds);
+}
+
+// Tasks of a round drift together: many of them tell the variance better, but don't make rounds out of few.
+double Profile::drift_sd() const {
+  double squares = 0, degrees = 0, most = 0;
+  for (const auto& [task, seconds] : rounds_) {
+    const auto n = static_cast<double>(seconds.size());
+    double mean = 0;
+    for (const double s : seconds) mean += std::log(s) / n;
+    for (const double s : seconds) squares += std::pow(std::log(s) - mean, 2);
+    degrees += n - 1;
+    most = std::max(most, n);
+  }
+  if (degrees < 1) return 0;
+  return std::sqrt(squares / degrees * (1 + 1 / most)) * student_t(kNormal90, most - 1) / kNormal90;
+}
+
 std::map<std::uint32_t, Statistic> Profile::op_levels(std::string_view world, std::string_view work_key) const {
   std::map<std::uint32_t, Statistic> levels;
   std::string_view found;
@@ -178,6 +198,29 @@ std::optional<TransferCost> transfer_cost(const Profile& profile, const Cluster&
   cost.rendezvous = {note->mean_s, delivery_s, unexpected->latency_s, unexpected->wire_s,
                      unexpected->posts.send_overhead_s};
   return cost;
+}
+
+std::string describe_rounds(const Profile& profile) {
+  constexpr double kQuiet = 0.05;
+  const std::vector<double>* worst = nullptr;
+  std::string task;
+  double most = 0;
+  for (const auto& [name, seconds] : profile.rounds()) {
+    const auto [low, high] = std::ranges::minmax(seconds);
+    if (seconds.size() < 2 || high / low - 1 < most) continue;
+    most = high / low - 1;
+    worst = &seconds;
+    task = name;
+  }
+  if (worst == nullptr) return "One round doesn't tell how much rounds differ: take 3 --rounds or more.";
+  const auto [low, high] = std::ranges::minmax(*worst);
+  return fmt::format(
+      "{} rounds differ by up to {:.0f} % ({}: {:.3g} to {:.3g} ms){}. For that alone, the intervals of forecasts "
+      "reach "
+      "from {:.0f} % below to {:.0f} % above.",
+      worst->size(), 100 * most, task, 1e3 * low, 1e3 * high,
+      most > kQuiet ? ": close other programs or take more --rounds" : "",
+      100 * (1 - std::exp(-kNormal90 * profile.drift_sd())), 100 * (std::exp(kNormal90 * profile.drift_sd()) - 1));
 }
 
 }  // namespace sim

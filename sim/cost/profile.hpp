@@ -6,7 +6,8 @@
 //   profile.add_link({"gloo", "all_reduce", 2}, /*bytes=*/4 << 20, samples_s);
 //   profile.save("cpu.json");  Profile same = load_profile("cpu.json");
 //
-// File format "paragauge-profile-2" (JSON). `environment` is whatever the calibrating program wrote about the machine.
+// File format "paragauge-profile-2" (JSON). `environment` is whatever the calibrating program wrote about the machine: which
+// device it is, among others (sim/cost/origin.hpp).
 //   device       text
 //   environment  object
 //   launch       {count, mean_s, sd_s, median_s, jitter_s}: host time to issue one instruction; missing if not measured
@@ -24,6 +25,7 @@
 //                worlds not measured are missing
 //   interruptions {world: {played_s, lost_s}}: what took the machine away, which is in no other time above; worlds
 //                without are missing
+//   rounds       {calibration task: [seconds]}: what its works took together, round by round; missing if not calibrated so
 //   process_bytes {world: [bytes]}: what each process holds beside its ranks' tensors; worlds not measured are missing
 //
 // Ops belong to the world they ran in: a process beside gloo's threads isn't as fast as a thread of one process.
@@ -88,6 +90,8 @@ class Profile {
   /// By process (the first one also holds the tool's own data): what it holds beside its ranks' tensors (programs,
   /// libraries, the C library's own). The latest count most, since a process grows with its results.
   void add_process_bytes(const std::string& world, std::span<const double> bytes);
+  /// What the works of a calibration task took together in one more round.
+  void add_round(const std::string& task, double seconds);
 
   /// Every link as LinkTimes::monotone.
   void even_out_links();
@@ -109,6 +113,12 @@ class Profile {
   [[nodiscard]] std::optional<double> core_share(std::string_view world) const;
   /// Processes beyond the last that is listed are like it; empty for a world that wasn't measured.
   [[nodiscard]] std::vector<double> process_bytes(std::string_view world) const;
+
+  /// By calibration task: seconds of each round.
+  [[nodiscard]] const std::map<std::string, std::vector<double>, std::less<>>& rounds() const { return rounds_; }
+  /// How far the time in one more round would be from the mean of the rounds, the number of rounds allowed for: standard
+  /// deviation of ln(time / mean). 0 below two rounds: not known.
+  [[nodiscard]] double drift_sd() const;
 
   [[nodiscard]] std::string to_json() const;
   /// Atomic: a reader sees the old file or the new one. RunError when it can't be written.
@@ -133,6 +143,7 @@ class Profile {
   ByName<Interruptions> interruptions_;
   ByName<Share> core_shares_;
   ByName<std::vector<double>> process_bytes_;
+  ByName<std::vector<double>> rounds_;  // by calibration task
 };
 
 /// Under which name a profile has what answers the question.
@@ -141,6 +152,10 @@ LinkKey link_key(const std::string& world, const TransferQuestion& question);
 /// notifications. Unavailable as in Profile::transfer.
 std::optional<TransferCost> transfer_cost(const Profile& profile, const Cluster& cluster, const LinkKey& link,
                                           std::int64_t bytes);
+
+/// "3 rounds differ by up to 37 % (local ops of …: 8.6 to 11.8 ms): close other programs or take more --rounds". One sentence,
+/// or two.
+std::string describe_rounds(const Profile& profile);
 
 /// ConfigError when the file is unreadable, truncated, of another version, or says something that can't be.
 Profile load_profile(const std::filesystem::path& path);

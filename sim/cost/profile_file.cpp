@@ -116,6 +116,8 @@ class ProfileFile {
                                     {"hiccup_variance", number(spread.hiccup_variance)}};
     for (const auto& [world, found] : profile.interruptions_)
       file["interruptions"][world] = {{"played_s", found.played_s}, {"lost_s", found.lost_s}};
+    for (const auto& [task, seconds] : profile.rounds_)
+      for (const double round_s : seconds) file["rounds"][task].push_back(number(round_s));
     for (const auto& [world, bytes] : profile.process_bytes_)
       for (const double process : bytes) file["process_bytes"][world].push_back(std::llround(process));
     return file;
@@ -184,6 +186,12 @@ class ProfileFile {
                           found.lost_s, found.played_s);
       row.finish();
     }
+    JsonObject rounds = object_or_none(file, "rounds");
+    for (const std::string& task : rounds.keys())
+      for (const double seconds : profile.rounds_[task] = rounds.numbers(task))
+        if (!(seconds >= kShortest_s && seconds <= kLongest_s))
+          throw ConfigError("{}: '{}' must be from {} to {} s, found {}", rounds.where(), task, kShortest_s, kLongest_s,
+                            seconds);
     JsonObject processes = object_or_none(file, "process_bytes");
     for (const std::string& world : processes.keys())
       for (const double bytes : profile.process_bytes_[world] = processes.numbers(world))

@@ -1,10 +1,12 @@
-// Cost model `profiled`: the means of a Profile, for shapes and groups that are in it.
+// Cost model `profiled`: the means of a Profile, for shapes and groups that are in it. For what isn't, `fitted` answers from the
+// others, and at last the data sheet; the forecast says so.
 // Assumes: an op takes as long in a step as in the calibration pass of its world, which runs ops in model order so
 // that the caches are in a step's state.
 #include <cmath>
 #include <iterator>
 
 #include "sim/cost/cost_model.hpp"
+#include "sim/cost/origin.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 
@@ -12,19 +14,21 @@ namespace sim {
 
 namespace {
 
-constexpr std::string_view kRemedy = "'paragauge calibrate' for this model, strategy and world adds it";
-
 class Profiled final : public CostModel {
  public:
-  Profiled(const Cluster& cluster, const Profile& profile) : cluster_(cluster), profile_(profile) {}
+  Profiled(const Cluster& cluster, const Profile& profile)
+      : cluster_(cluster), profile_(profile), origin_(check_origin(profile, cluster)) {}
 
   /// Levels that weren't measured (3 busy ranks between 2 and 4) are interpolated.
   [[nodiscard]] ComputeCost compute(const Work& work) const override {
     const std::string key = work_key(measured_as(work, cluster_.device));
     const std::map<std::uint32_t, Statistic> levels = profile_.op_levels(cluster_.world, key);
-    if (!levels.contains(1))
-      throw ConfigError("the profile of device '{}' has no op '{}'; {}", profile_.device, key, kRemedy);
     ComputeCost cost;
+    if (!levels.contains(1)) {
+      cost = others().compute(work);
+      cost.knowledge.source = Source::broader;
+      return cost;
+    }
     cost.workspace_bytes = static_cast<double>(profile_.workspace(key).value_or(0));
     for (const auto& [busy, time] : levels) cost.jitter += time.jitter() / static_cast<double>(levels.size());
     for (auto upper = levels.begin(); upper != levels.end(); ++upper) {
@@ -37,41 +41,46 @@ class Profiled final : public CostModel {
   }
 
   [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
-    const LinkKey link = link_key(cluster_.world, question);
-    if (!question.spread.empty())
-      throw ConfigError("a profile holds the links inside a node; '{}' between nodes needs the cost model 'analytic'",
-                        link.kind);
-    std::optional<TransferCost> cost = transfer_cost(profile_, cluster_, link, question.bytes);
-    if (!cost)
-      throw ConfigError("the profile of device '{}' has no {} of {} bytes among {} ranks{} of world '{}'; {}",
-                        profile_.device, link.kind, question.bytes, question.members,
-                        question.devices.empty() ? "" : " on cores " + question.devices, cluster_.world, kRemedy);
-    return *cost;
+    std::optional<TransferCost> cost;
+    if (origin_.has_links && question.spread.empty())
+      cost = transfer_cost(profile_, cluster_, link_key(cluster_.world, question), question.bytes);
+    return cost ? *cost : others().transfer(question);
   }
 
   [[nodiscard]] double launch_s() const override {
     if (const std::optional<Statistic> launch = profile_.launch()) return launch->mean_s;
-    throw ConfigError("the profile of device '{}' has no launch time; {}", profile_.device, kRemedy);
+    throw ConfigError("the profile of device '{}' has no launch time; calibrate some model first", profile_.device);
   }
 
   [[nodiscard]] double rank_jitter() const override { return profile_.rank_jitter(cluster_.world); }
+  [[nodiscard]] double common_sd() const override { return std::hypot(origin_.sd, profile_.drift_sd()); }
+  [[nodiscard]] std::vector<std::string> remarks() const override { return origin_.remarks; }
 
  private:
+  /// Made when something is missing: that takes longer than a forecast.
+  [[nodiscard]] const CostModel& others() const {
+    if (!others_) others_ = make_cost_model("fitted", cluster_, &profile_);
+    return *others_;
+  }
+
   Cluster cluster_;
   Profile profile_;
+  Origin origin_;
+  mutable std::unique_ptr<CostModel> others_;
 };
 
 }  // namespace
 
 CostModelKind profiled_cost_model() {
-  return {.name = "profiled",
-          .equation = "mean of this shape and transfer in the profile; transfers piecewise linear in bytes",
-          .knows_from = "the profile",
-          .needs_profile = true,
-          .make = [](const Cluster& cluster, const Profile* profile) -> std::unique_ptr<CostModel> {
-            if (!profile) throw ConfigError("cost model 'profiled' needs a profile; 'paragauge calibrate' writes one");
-            return std::make_unique<Profiled>(cluster, *profile);
-          }};
+  return {
+      .name = "profiled",
+      .equation = "mean of this shape and transfer in the profile; transfers piecewise linear in bytes; else as fitted",
+       .knows_from = "the profile",
+      .needs_profile = true,
+      .make = [](const Cluster& cluster, const Profile* profile) -> std::unique_ptr<CostModel> {
+        if (!profile) throw ConfigError("cost model 'profiled' needs a profile; 'paragauge calibrate' writes one");
+        return std::make_unique<Profiled>(cluster, *profile);
+      }};
 }
 
 }  // namespace sim

@@ -160,4 +160,10 @@ std::optional<AlphaBeta> LinkTimes::line() const {
   return fit;
 }
 
+double student_t(double z, double degrees) {
+  const double z3 = z * z * z, z5 = z3 * z * z, z7 = z5 * z * z;
+  return z + (z3 + z) / (4 * degrees) + (5 * z5 + 16 * z3 + 3 * z) / (96 * degrees * degrees) +
+         (3 * z7 + 19 * z5 + 17 * z3 - 15 * z) / (384 * degrees * degrees * degrees);
+}
+
 }  // namespace sim

@@ -82,6 +82,15 @@ std::vector<Question> questions_of(const Result& result, const Accuracy& accurac
   return questions;
 }
 
+/// What the profile lacked for the forecast, and what answered.
+std::vector<std::string> guesses_of(const Cell& cell, const std::string& cost_model) {
+  std::vector<std::string> guesses;
+  for (const Round& round : cell.rounds)
+    if (const auto found = round.guesses.find(cost_model); found != round.guesses.end())
+      for (const std::string& guess : found->second) add_once(guesses, guess);
+  return guesses;
+}
+
 std::string preset_of(const std::string& strategy) { return strategy.substr(0, strategy.find(',')); }
 
 std::set<std::string> items_of(const std::string& strategy) {
@@ -136,7 +145,8 @@ std::string table_of(const Question& question, const Result& result, const Accur
   for (const std::string& cost_model : question.cost_models)
     add(question.cost_models.size() > 1 ? cost_model : "predicted", true, [&](const Line& line) {
       const auto found = line.accuracy->forecasts.find(cost_model);
-      return found == line.accuracy->forecasts.end() ? "" : readable_seconds(found->second.predicted.step_s);
+      if (found == line.accuracy->forecasts.end()) return std::string();
+      return (guesses_of(*line.cell, cost_model).empty() ? "" : "~") + readable_seconds(found->second.predicted.step_s);
     });
   add("measured", true, [](const Line& line) { return line.is_measured() ? readable_seconds(line.step_s()) : ""; });
   add("error", true, [](const Line& line) {
@@ -168,6 +178,15 @@ std::string remarks_of(const Question& question) {
     const std::string sharing = sharing_text(*line.cell);
     if (!line.fits()) add(fmt::format("{} {}", name_of(line, question), fit_text(line.cell->memory)));
     if (!sharing.empty()) add(fmt::format("{}: {}", name_of(line, question), sharing));
+  }
+  constexpr std::size_t kMostNamed = 6;
+  std::vector<std::string> guesses;
+  for (const Line& line : question.lines)
+    for (const std::string& cost_model : question.cost_models)
+      for (const std::string& guess : guesses_of(*line.cell, cost_model)) add_once(guesses, guess);
+  if (!guesses.empty()) {
+    if (guesses.size() > kMostNamed) guesses.resize(kMostNamed), guesses.emplace_back("…");
+    add(fmt::format("~ partly a guess, because the profile lacks: {}", fmt::join(guesses, "; ")));
   }
   for (const Cell* cell : question.skipped)
     add(fmt::format("{} on {}{} skipped: {}", cell->strategy, cell->world,

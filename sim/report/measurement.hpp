@@ -17,6 +17,8 @@
 #include <span>
 #include <vector>
 
+#include "sim/cost/statistic.hpp"
+
 namespace sim {
 
 struct Interval {
@@ -62,9 +64,6 @@ class Measurement {
 double median_of(std::vector<double> values);
 /// Quantiles of the normal distribution.
 constexpr double kNormal95 = 1.644853626951473, kNormal975 = 1.959963984540054;
-/// Student's t with the same probability as the normal quantile `z`: Abramowitz and Stegun 26.7.5. For 97.5 % within
-/// 0.3 % from 3 degrees of freedom on.
-double student_t(double z, double degrees);
 
 /// A number computed from some rounds, given by index; an index may come more than once.
 using RoundStatistic = std::function<double(std::span<const std::size_t> rounds)>;

@@ -147,6 +147,8 @@ void RoundSteps::add(std::span<const StepTime> steps) {
 void Round::add_forecast(const std::string& cost_model, const Forecast& forecast) {
   predicted[cost_model] = forecast.step;
   if (forecast.low_s < forecast.high_s) stated_90[cost_model] = {forecast.low_s, forecast.high_s};
+  if (forecast.novelty > 0) novelty[cost_model] = forecast.novelty;
+  if (!forecast.guesses.empty()) guesses[cost_model] = forecast.guesses;
 }
 
 void Attribution::add(const std::vector<ClassError>& of_round) {

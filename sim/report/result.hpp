@@ -32,6 +32,8 @@
 //       predicted     {cost model: [5]}
 //       stated_90     {cost model: [low_s, high_s]}: a forecast's own 90 % interval (sim/simulate/forecast.hpp); may be
 //                     missing
+//       novelty       {cost model: share}: how much of the step is unlike what the profile has (Forecast::novelty); missing: 0
+//       guesses       {cost model: [what]}: what the profile lacks, and what answered (Forecast::guesses); missing: nothing
 //       replayed_s    step time with the measured durations put into the predicted dependencies, or null
 //       measured      {count, mean: [5], sd: [5], median_s} of the round's steps, or null; samples: [[5], …] if asked for
 //   columns, rows, summary   computed from the cells when written (sim/report/report.hpp says what they mean), not read
@@ -85,6 +87,8 @@ struct Round {
   int round = 0;
   std::map<std::string, StepTime> predicted;  // by cost model
   std::map<std::string, Interval> stated_90;  // of the step, by cost models that say how well they know it
+  std::map<std::string, double> novelty;      // Forecast::novelty, where it isn't 0
+  std::map<std::string, std::vector<std::string>> guesses;  // Forecast::guesses, where there are any
   std::optional<double> replayed_s;
   RoundSteps measured;
 

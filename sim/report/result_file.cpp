@@ -51,6 +51,8 @@ Json to_json(const Round& round, bool with_samples) {
   for (const auto& [cost_model, time] : round.predicted) json["predicted"][cost_model] = list_of(time);
   for (const auto& [cost_model, interval] : round.stated_90)
     json["stated_90"][cost_model] = {rounded(interval.low), rounded(interval.high)};
+  for (const auto& [cost_model, novelty] : round.novelty) json["novelty"][cost_model] = rounded(novelty);
+  for (const auto& [cost_model, guesses] : round.guesses) json["guesses"][cost_model] = guesses;
   json["replayed_s"] = round.replayed_s ? Json(rounded(*round.replayed_s)) : Json();
   Json& measured = json["measured"];
   if (round.measured.empty()) return json;
@@ -193,6 +195,18 @@ Round read_round(JsonObject& json, int version, std::map<std::string, Attributio
                           fmt::join(ends, ", "));
       round.stated_90[cost_model] = {seconds(stated, cost_model, ends[0]), seconds(stated, cost_model, ends[1])};
     }
+  }
+  if (json.has("novelty")) {
+    JsonObject novelty = json.object("novelty");
+    for (const std::string& cost_model : novelty.keys()) {
+      const double share = round.novelty[cost_model] = novelty.number(cost_model);
+      if (!(share >= 0 && share <= 1))
+        throw ConfigError("{}: '{}' must be from 0 to 1, found {}", novelty.where(), cost_model, share);
+    }
+  }
+  if (json.has("guesses")) {
+    JsonObject guesses = json.object("guesses");
+    for (const std::string& cost_model : guesses.keys()) round.guesses[cost_model] = guesses.texts(cost_model);
   }
   if (!json.value("replayed_s").is_null()) round.replayed_s = positive(json, "replayed_s", json.number("replayed_s"));
   if (version == 1) {

@@ -25,8 +25,42 @@ std::vector<double> compute_by_work(const Program& program, const Costs& costs) 
   return seconds;
 }
 
+/// The step with every transfer `z` standard deviations of its uncertainty from its cost.
+double step_with(const Program& program, Costs costs, const Cluster& cluster, double z) {
+  for (TransferCost& transfer : costs.transfers) {
+    const double factor = std::exp(z * transfer.sd);
+    transfer.latency_s *= factor, transfer.wire_s *= factor;
+  }
+  return simulate(program, costs, cluster).step_s;
+}
+
+/// By time; of no transfers 0.
+double novelty_of_transfers(const Costs& costs) {
+  double seconds = 0, novel_s = 0;
+  for (const std::uint32_t index : costs.transfer_of) {
+    if (index == kNone) continue;
+    const TransferCost& cost = costs.transfers[index];
+    seconds += cost.latency_s + cost.wire_s;
+    novel_s += cost.novelty * (cost.latency_s + cost.wire_s);
+  }
+  return seconds > 0 ? novel_s / seconds : 0;
+}
+
+void add_guesses(Forecast& forecast) {
+  const Costs& costs = forecast.costs;
+  const auto add = [&](const std::string& name, Source source, std::string_view broader) {
+    if (source == Source::profile) return;
+    const std::string guess = fmt::format("{} ({})", name, source == Source::data_sheet ? "data sheet" : broader);
+    if (std::ranges::find(forecast.guesses, guess) == forecast.guesses.end()) forecast.guesses.push_back(guess);
+  };
+  for (std::size_t i = 0; i < costs.transfers.size(); ++i)
+    add(costs.transfer_names[i], costs.transfers[i].source, "other transfers");
+  for (const Knowledge& knowledge : costs.knowledge)  // "conv2d.forward" of "conv2d.forward 5x5, …"
+    add(knowledge.kind.substr(0, knowledge.kind.find_first_of(" ,")), knowledge.source, "other shapes");
+}
+
 /// What the knowledge of the costs says of the whole step. What isn't exposed communication scales with compute.
-void add_knowledge(const Program& program, Forecast& forecast) {
+void add_knowledge(const Program& program, const Cluster& cluster, Forecast& forecast) {
   struct Kind {
     double seconds = 0, less_s = 0, more_s = 0;  // of the 90 % interval's ends
     bool is_new = false;
@@ -47,19 +81,35 @@ void add_knowledge(const Program& program, Forecast& forecast) {
     compute_s += seconds[work];
     forecast.novelty += seconds[work] * knowledge.novelty;
   }
-  forecast.low_s = forecast.high_s = forecast.step.step_s;
-  if (!(compute_s > 0)) return;
-  forecast.novelty /= compute_s;
-  double less = std::pow(far.less_s / compute_s, 2), more = std::pow(far.more_s / compute_s, 2);
-  for (const auto& [name, kind] : kinds) {
-    less += std::pow(kind.less_s / compute_s, 2);
-    more += std::pow(kind.more_s / compute_s, 2);
-    if (kind.is_new) forecast.new_kinds.push_back({name, kind.seconds / compute_s});
+  const double step_s = forecast.step.step_s;
+  forecast.low_s = forecast.high_s = step_s;
+  if (!(step_s > 0)) return;
+  const double exposed = forecast.step.exposed_communication_s / step_s;  // the share of the step
+  double below = 0, above = 0;                                            // squares of ln(step / an end)
+  if (compute_s > 0) {
+    forecast.novelty *= (1 - exposed) / compute_s;
+    double less = std::pow(far.less_s / compute_s, 2), more = std::pow(far.more_s / compute_s, 2);
+    for (const auto& [name, kind] : kinds) {
+      less += std::pow(kind.less_s / compute_s, 2);
+      more += std::pow(kind.more_s / compute_s, 2);
+      if (kind.is_new) forecast.new_kinds.push_back({name, kind.seconds / compute_s});
+    }
+    std::ranges::stable_sort(forecast.new_kinds, std::ranges::greater(), &NewKind::share);
+    below += std::pow(std::log1p(-(1 - exposed) * std::sqrt(less)), 2);
+    above += std::pow(std::log1p((1 - exposed) * std::sqrt(more)), 2);
   }
-  std::ranges::stable_sort(forecast.new_kinds, std::ranges::greater(), &NewKind::share);
-  const double scaling_s = forecast.step.step_s - forecast.step.exposed_communication_s;
-  forecast.low_s -= scaling_s * std::sqrt(less);
-  forecast.high_s += scaling_s * std::sqrt(more);
+  const Costs& costs = forecast.costs;
+  forecast.novelty += exposed * novelty_of_transfers(costs);
+  if (std::ranges::any_of(costs.transfers, [](const TransferCost& cost) { return cost.sd > 0; })) {
+    const double as_forecast_s = step_with(program, costs, cluster, 0);
+    below += std::pow(std::log(as_forecast_s / step_with(program, costs, cluster, -kNormal90)), 2);
+    above += std::pow(std::log(step_with(program, costs, cluster, kNormal90) / as_forecast_s), 2);
+  }
+  below += std::pow(kNormal90 * costs.common_sd, 2);
+  above += std::pow(kNormal90 * costs.common_sd, 2);
+  forecast.low_s *= std::exp(-std::sqrt(below));
+  forecast.high_s *= std::exp(std::sqrt(above));
+  add_guesses(forecast);
 }
 
 }  // namespace
@@ -79,6 +129,10 @@ std::string describe_knowledge(const Forecast& forecast, const CostModelKind& by
   if (!names.empty())
     text += fmt::format("; {:.0f} % of its compute is of kinds that {} has never seen: {}", 100 * share, by.knows_from,
                         fmt::join(names, "; "));
+  names.assign(forecast.guesses.begin(),
+               forecast.guesses.begin() + static_cast<std::ptrdiff_t>(std::min(kMostNamed, forecast.guesses.size())));
+  if (names.size() < forecast.guesses.size()) names.emplace_back("…");
+  if (!names.empty()) text += fmt::format("; not in the profile: {}", fmt::join(names, "; "));
   return text;
 }
 
@@ -91,7 +145,7 @@ Forecast forecast(const Program& program, const Cluster& cluster, const CostMode
   };
   if (!program.is_periodic()) {
     Forecast result = of_list(program);
-    add_knowledge(program, result);
+    add_knowledge(program, cluster, result);
     return result;
   }
   constexpr std::uint32_t kFew = 2, kMany = 6;
@@ -101,7 +155,7 @@ Forecast forecast(const Program& program, const Cluster& cluster, const CostMode
   for (const StepPart& part : kStepParts)
     result.step.*part.value =
         (many.*part.value - result.step.*part.value) / ((kMany - kFew) * static_cast<double>(program.steps));
-  add_knowledge(few, result);
+  add_knowledge(few, cluster, result);
   return result;
 }
 

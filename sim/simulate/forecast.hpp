@@ -10,8 +10,10 @@
 //
 // `low_s` and `high_s` are a 90 % interval of the step, from how well each cost is known (sim::Knowledge): what is wrong
 // about one kind of op is wrong about all of that kind, and kinds are independent, but those that are new (or far from
-// what was measured) are wrong together: they are guessed from the same few constants. Where a cost model says nothing
-// of that, both are the step.
+// what was measured) are wrong together: they are guessed from the same few constants. So are transfers that weren't measured:
+// the step is played with all of them at the ends of their intervals. What all costs are wrong by together
+// (CostModel::common_sd) the whole step is. These three are independent. Where a cost model says nothing of that, both are
+// the step.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +41,10 @@ struct Forecast {
   Costs costs;  // of a program with sections: unrolled, two bodies long
   StepTime step;
   double low_s = 0, high_s = 0;
-  double novelty = 0;  // of the compute, by time: 0 all shapes are in the profile, 1 none is like one of them
+  double novelty = 0;  // of compute and exposed transfers, by time: 0 all is in the profile, 1 nothing is like it
   std::vector<NewKind> new_kinds;  // the largest share first
+  /// What the profile lacks, and what answered: "broadcast among 2 (data sheet)". Empty: all comes from the profile.
+  std::vector<std::string> guesses;
 };
 
 /// `cost_model`: made for this cluster. ConfigError when it can't know a cost. `scale`: on a machine that much faster.

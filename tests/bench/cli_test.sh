@@ -22,6 +22,8 @@ accepts() {
   "$paragauge" "$@" >"$scratch/out" 2>&1 || { printf 'paragauge %s\n  failed: %s\n' "$*" "$(cat "$scratch/out")"; failed=1; }
 }
 
+says() { grep -q -- "$1" "$scratch/out" || { printf "doesn't say '%s': %s\n" "$1" "$(cat "$scratch/out")"; failed=1; }; }
+
 accepts list
 accepts describe resnet50,image=128
 accepts predict -m convnet -s single -s ddp -s pipeline,split_size=8 -w local -w gloo --json "$scratch/r.json" --csv "$scratch/r.csv"
@@ -104,6 +106,30 @@ echo '{"format": "paragauge-profile-2", "device"' >"$scratch/cut.json"
 refuses "truncated" predict -m convnet -s single --cost-model profiled --profile "$scratch/cut.json"
 echo '{"format": "paragauge-profile-0"}' >"$scratch/old.json"
 refuses "is older than 'paragauge-profile-2'" predict -m convnet -s single --cost-model profiled --profile "$scratch/old.json"
+# A profile is believed where it was measured: the committed ones as if on this machine, and on another one.
+results=$(dirname "${BASH_SOURCE[0]}")/../../bench/results
+cpu=$(sed -n 's/^model name\s*: //p' /proc/cpuinfo | head -n 1)
+for profile in convnet.profile resnet18_64.fit_profile; do
+  sed "s/\"model\":\"[^\"]*\"/\"model\":\"$cpu\"/" "$results/$profile.json" >"$scratch/$profile.json"
+done
+for cost_model in profiled fitted; do
+  for profile in convnet.profile resnet18_64.fit_profile; do
+    accepts plan -m convnet --devices 2 -w local -w gloo --cost-model $cost_model --profile "$scratch/$profile.json"
+  done
+done
+accepts plan -m convnet --devices 2 -w local --cost-model profiled --profile "$scratch/convnet.profile.json"
+says '^~ partly a guess, because the profile lacks: '
+sed "s/\"model\":\"[^\"]*\"/\"model\":\"Another CPU\"/" "$results/convnet.profile.json" >"$scratch/another.json"
+refuses "the profile was measured on 'Another CPU', and cluster 'cpu_gloo' has '$cpu': calibrate there, or leave --profile and --cost-model out: the data sheet is used" predict -m convnet -s ddp -w gloo --cost-model profiled --profile "$scratch/another.json"
+refuses "the profile was measured on '$cpu', and cluster 'dgx_a100' has 'NVIDIA A100-SXM4-80GB'" plan -m convnet -c dgx_a100 --cost-model fitted --profile "$scratch/convnet.profile.json"
+cat >"$scratch/two_pcs.json" <<<'{"format": "paragauge-cluster-1", "name": "two_pcs", "world": "gloo", "device": "cpu_core", "nodes": 2, "devices_per_node": 1, "link": {"latency_us": 200, "bandwidth_GBps": 0.1}}'
+accepts predict -m convnet -s single -s ddp -c "$scratch/two_pcs.json" --cost-model fitted --profile "$scratch/convnet.profile.json"
+says "^Transfers are forecast from the links that the file of cluster 'two_pcs' states"
+says "^Cluster 'two_pcs' doesn't say which CPU its 'cpu_core' is"
+# One strategy that can't be is a row.
+accepts predict -m convnet -s single -s ddp,dp=3 -w local
+says '^ddp,dp=3 on local skipped: .*dp=3 must divide global_batch=64'
+refuses "dp=3 must divide global_batch=64" predict -m convnet -s ddp,dp=3 -s ddp,dp=5
 echo '{"format": "paragauge-model-1", "name": "x", "input": [4' >"$scratch/model.json"
 refuses "truncated" describe "$scratch/model.json"
 

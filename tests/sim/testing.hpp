@@ -125,8 +125,9 @@ inline Cluster plain_cluster(std::uint32_t ranks) {
   Cluster cluster;
   cluster.name = "plain";
   cluster.world = "gloo";
-  cluster.device.name = "core";
+  cluster.device.name = cluster.device.driver_name = "core";
   cluster.device.peak(Arithmetic::f32) = cluster.device.peak(Arithmetic::f64) = teraflops_per_second(0.05);
+  cluster.is_this_machine = true;
   cluster.device.memory_bandwidth = gigabytes_per_second(10);
   cluster.device.launch = microseconds(1);
   cluster.levels = {

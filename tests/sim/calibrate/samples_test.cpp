@@ -52,8 +52,7 @@ Job job_of(const std::string& strategy, const std::string& model = "toy_mlp", st
 std::vector<Timeline> visit(const CalibrationTask& task, const std::vector<double>& factors) {
   Cluster cluster = testing::plain_cluster(task.ranks());
   cluster.levels[0].link.transport = task.cluster.levels[0].link.transport;
-  for (std::uint32_t rank = 0; rank < task.ranks(); ++rank)
-    cluster.place[rank].device = rank % task.cluster.devices();
+  for (std::uint32_t rank = 0; rank < task.ranks(); ++rank) cluster.place[rank].device = rank % task.cluster.devices();
   std::vector<Timeline> steps;
   for (const double factor : factors) {
     Costs costs = costs_of(task.program, Known(cluster, task.only_computes() ? kFaster : 1), cluster);
@@ -263,6 +262,26 @@ TEST(CalibrationSamples, OfRanksThatShareCoresInterruptNothing) {
     EXPECT_EQ(waits.link.transfers.size(), quiet.link.transfers.size());
     for (std::size_t k = 0; k < waits.link.transfers.size(); ++k)
       EXPECT_NEAR(waits.link.transfers[k], quiet.link.transfers[k], 1e-9);
+  }
+}
+
+// A rank's share of the task's step, by the costs that it was simulated with; it tells rounds that were slower.
+TEST(CalibrationSamples, SumUpWhatARoundTook) {
+  const Job job = job_of("ddp");
+  const Known known(job.cluster);
+  for (const CalibrationTask& task : calibration_tasks({job})) {
+    const std::optional<double> once = seconds_of(task, samples_of(task, visit(task, {1, 1})));
+    EXPECT_EQ(once.has_value(), task.kind == Kind::ops) << task.label;
+    if (!once) continue;
+    EXPECT_NEAR(*seconds_of(task, samples_of(task, visit(task, {1.2, 1.2}))), 1.2 * *once, 1e-6 * *once);
+    CalibrationSamples incomplete = samples_of(task, visit(task, {1}));
+    incomplete.works.erase(incomplete.works.begin());
+    EXPECT_EQ(seconds_of(task, incomplete), std::nullopt);
+    if (task.ranks() > 1) continue;
+    double expected_s = 0;
+    for (const std::uint32_t work : task.program.roles[0].work)
+      if (work != kNone) expected_s += known.compute(task.program.works[work]).busy_s.at(0);
+    EXPECT_NEAR(*once, expected_s, 1e-6 * expected_s);
   }
 }
 

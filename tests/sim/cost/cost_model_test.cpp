@@ -18,6 +18,7 @@ namespace {
 Cluster test_cluster(const std::string& world, std::uint32_t ranks, std::uint32_t ranks_per_node = 100) {
   Cluster cluster;
   cluster.name = "test";
+  cluster.is_this_machine = true;
   cluster.world = world;
   cluster.device.name = "test_core";
   cluster.device.peak(Arithmetic::f32) = teraflops_per_second(0.1);
@@ -160,26 +161,78 @@ TEST(Profiled, ReadsTheProfile) {
             0.125);
 }
 
-TEST(Profiled, SaysWhatIsMissingAndHowToGetIt) {
+TEST(Profiled, SaysWhatItNeeds) {
   Profile profile("test_core");
   const Work work = relu(4, 4);
   profile.add_op("local", work_key(work), 2, std::vector{4e-6});
   const auto model = make("profiled", test_cluster("gloo", 2), &profile);
-  const std::string remedy = "; 'paragauge calibrate' for this model, strategy and world adds it";
   EXPECT_EQ(message_of([&] { (void)model->compute(work); }),
-            "the profile of device 'test_core' has no op '" + work_key(work) + "'" + remedy);
-  EXPECT_EQ(message_of([&] { (void)model->transfer(question(CollectiveKind::broadcast, 512, 3)); }),
-            "the profile of device 'test_core' has no broadcast of 512 bytes among 3 ranks of world 'gloo'" + remedy);
+            "the profile of device 'test_core' has no ops; calibrate some model first");
   EXPECT_EQ(message_of([&] { (void)model->launch_s(); }),
-            "the profile of device 'test_core' has no launch time" + remedy);
-  EXPECT_EQ(message_of([&] {
-              (void)model->transfer({.kind = InstructionKind::send, .bytes = 8, .spread = {1, 2}});
-            }),
-            "a profile holds the links inside a node; 'send' between nodes needs the cost model 'analytic'");
+            "the profile of device 'test_core' has no launch time; calibrate some model first");
   EXPECT_EQ(message_of([&] { make("profiled", test_cluster("gloo", 2)); }),
             "cost model 'profiled' needs a profile; 'paragauge calibrate' writes one");
   EXPECT_EQ(message_of([&] { make("guessed", test_cluster("gloo", 2)); }),
             "unknown cost model 'guessed'; known: analytic, fitted, profiled");
+}
+
+// From other shapes, other kinds of transfers, at last the data sheet; and each answer says so.
+TEST(Profiled, WhatTheProfileLacksIsAnsweredFromTheRest) {
+  const Cluster cluster = test_cluster("gloo", 4, 2);
+  Profile profile("test_core");
+  profile.add_op("gloo", work_key(relu(4, 4)), 1, std::vector{2e-6, 2e-6});
+  const auto send = [](bool across_nodes) {
+    TransferQuestion question{.kind = InstructionKind::send, .bytes = 4'000'000};
+    if (across_nodes) question.spread = {1, 2};
+    return question;
+  };
+  const auto sheet = make("analytic", cluster);
+  const auto without_links = make("profiled", cluster, &profile);
+  EXPECT_EQ(without_links->compute(relu(4, 4)).knowledge.source, Source::profile);
+  const ComputeCost other = without_links->compute(relu(64, 4));
+  const ComputeCost as_fitted = make("fitted", cluster, &profile)->compute(relu(64, 4));
+  EXPECT_EQ(other.busy_s, as_fitted.busy_s);
+  EXPECT_EQ(other.knowledge.sd, as_fitted.knowledge.sd);
+  EXPECT_GT(other.knowledge.sd, 0);
+  EXPECT_EQ(other.knowledge.source, Source::broader);
+  const TransferCost of_sheet = without_links->transfer(send(false));
+  EXPECT_EQ(of_sheet.latency_s, sheet->transfer(send(false)).latency_s);
+  EXPECT_EQ(of_sheet.wire_s, sheet->transfer(send(false)).wire_s);
+  EXPECT_EQ(of_sheet.novelty, 1);
+  EXPECT_GT(of_sheet.sd, 0);
+  EXPECT_EQ(of_sheet.source, Source::data_sheet);
+
+  // Sends that take three times the data sheet's latency and twice its bytes' time, so does every other kind.
+  const Link link = cluster.link();
+  const double latency_s = 3 * link.latency.in_seconds();
+  for (const std::int64_t bytes : {std::int64_t{0}, std::int64_t{4'000'000}})
+    profile.add_link({"gloo", "send", 2}, bytes,
+                     std::vector{latency_s + 2 * static_cast<double>(bytes) / link.bandwidth.base()});
+  profile.add_core_share("gloo", 0.25);
+  const auto model = make("profiled", cluster, &profile);
+  EXPECT_EQ(model->transfer(send(false)).source, Source::profile);
+  EXPECT_EQ(model->transfer(send(false)).sd, 0);
+  for (const CollectiveKind kind : {CollectiveKind::all_reduce, CollectiveKind::broadcast}) {
+    const TransferQuestion asked = question(kind, 4'000'000, 2);
+    const TransferCost cost = model->transfer(asked), expected = sheet->transfer(asked);
+    EXPECT_NEAR(cost.latency_s, 3 * expected.latency_s, 1e-12);
+    EXPECT_NEAR(cost.wire_s, 2 * expected.wire_s, 1e-12);
+    EXPECT_EQ(cost.core_share, 0.25);
+    EXPECT_EQ(cost.novelty, 1);
+    EXPECT_LT(cost.sd, of_sheet.sd);
+    EXPECT_GT(cost.sd, 0);
+    EXPECT_EQ(cost.source, Source::broader);
+  }
+  // Never measured: between nodes, and where the cluster isn't the measuring machine.
+  EXPECT_EQ(model->transfer(send(true)).wire_s, sheet->transfer(send(true)).wire_s);
+  EXPECT_EQ(model->transfer(send(true)).source, Source::data_sheet);
+  Cluster elsewhere = cluster;
+  elsewhere.is_this_machine = false;
+  for (const char* name : {"profiled", "fitted"}) {
+    const TransferCost cost = make(name, elsewhere, &profile)->transfer(send(false));
+    EXPECT_EQ(cost.wire_s, sheet->transfer(send(false)).wire_s);
+    EXPECT_EQ(cost.source, Source::data_sheet);
+  }
 }
 
 /// Two replicas of two stages on ranks 0…3: stage 0 sends to stage 1, replicas all-reduce, and stage 0 sends once more

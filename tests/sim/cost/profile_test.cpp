@@ -34,6 +34,7 @@ Profile sample_profile() {
   profile.add_rank_spread("gloo", {1, 0.06, 5e-4});
   profile.add_rank_spread("local", {1, 0.5, 8e3});  // steps of microseconds on a machine with other work: seen
   profile.add_interruptions("gloo", {3, 0.0625});
+  for (const double seconds : {0.0086, 0.0118, 0.0095}) profile.add_round("ops of net", seconds);
   return profile;
 }
 
@@ -249,6 +250,33 @@ TEST(Profile, FitIsNeverNegativeAndNeedsTwoSizes) {
   EXPECT_GT(falling.links().at(kGloo).line()->alpha_s, 4e-6);
 }
 
+// One more round lies s √(1 + 1/n) from their mean, and with few rounds s itself is uncertain: Student's t.
+TEST(Profile, KnowsHowMuchRoundsDiffer) {
+  Profile profile("d");
+  EXPECT_EQ(profile.drift_sd(), 0);
+  EXPECT_EQ(describe_rounds(profile), "One round doesn't tell how much rounds differ: take 3 --rounds or more.");
+  profile.add_round("a", 1);
+  EXPECT_EQ(profile.drift_sd(), 0);
+  profile.add_round("a", std::exp(0.1));
+  profile.add_round("a", std::exp(0.2));
+  EXPECT_NEAR(profile.drift_sd(), 0.1 * std::sqrt(1 + 1.0 / 3) * 2.920 / kNormal90, 0.01 * 0.1);  // t of a table
+  const double one_task = profile.drift_sd();
+  for (const double log : {0.0, 0.1, 0.2}) profile.add_round("b", 3 * std::exp(log));  // they drift together
+  EXPECT_NEAR(profile.drift_sd(), one_task, 1e-12);
+  profile.add_round("c", 5);  // a single one says nothing
+  EXPECT_NEAR(profile.drift_sd(), one_task, 1e-12);
+  EXPECT_EQ(describe_rounds(sample_profile()),
+            fmt::format("3 rounds differ by up to 37 % (ops of net: 8.6 to 11.8 ms): close other programs or take more "
+                        "--rounds. For that alone, the intervals of forecasts reach from {:.0f} % below to {:.0f} % "
+                        "above.",
+                        100 * (1 - std::exp(-kNormal90 * sample_profile().drift_sd())),
+                        100 * (std::exp(kNormal90 * sample_profile().drift_sd()) - 1)));
+  Profile quiet("d");
+  for (const double seconds : {1.0, 1.001}) quiet.add_round("a", seconds);
+  EXPECT_TRUE(describe_rounds(quiet).starts_with("2 rounds differ by up to 0 % (a: 1e+03 to 1e+03 ms). For"))
+      << describe_rounds(quiet);
+}
+
 TEST(Profile, SaysWhatIsWrongWithAFile) {
   const std::string good = sample_profile().to_json();
   EXPECT_EQ(message_of(good), "no error");
@@ -290,6 +318,8 @@ TEST(Profile, SaysWhatIsWrongWithAFile) {
             "p.json: links[1]: 'post_s' must not be negative, found -1");
   EXPECT_EQ(message_of(replaced(good, "\"lost_s\":0.0625", "\"lost_s\":3.0")),
             "p.json: interruptions: gloo: 'lost_s' must be at most 0.999 of 'played_s', found 3 of 3");
+  EXPECT_EQ(message_of(replaced(good, "[0.0086,", "[0,")),
+            "p.json: rounds: 'ops of net' must be from 1e-15 to 1000000000 s, found 0");
   EXPECT_EQ(message_of(replaced(good, "\"busy\":1", "\"bussy\":1")), "p.json: ops[0]: 'busy' is missing");
   EXPECT_EQ(message_of(replaced(good, "\"core_share\"", "\"extra\": 1, \"core_share\"")),
             "p.json: unknown key 'extra'");

@@ -89,6 +89,16 @@ TEST(Answer, TheFastestSingleIsTheBaseline) {
   EXPECT_EQ(words(result),
             "ddp is fastest: 1.04 × single,threads=2; single uses 2 of 4 cores; single,threads=4 isn't in this\n"
             "table; ");
+TEST(Answer, MarksWhatTheProfileLacked) {
+  Result result;
+  add(result, "single", 1.1, {});
+  add(result, "ddp", 0.6, {}).rounds[0].guesses["profiled"] = {"broadcast among 2 (data sheet)"};
+  EXPECT_EQ(answer_of(result).table,
+            "net,global_batch=8 on local, forecast by profiled\n"
+            "strategy predicted\n"
+            "ddp        ~600 ms\n"
+            "single      1.10 s\n"
+            "~ partly a guess, because the profile lacks: broadcast among 2 (data sheet)\n");
 }
 
 TEST(Answer, ATieWithinNoiseAndWhatToDo) {

@@ -13,6 +13,7 @@
 #include "sim/program/memory.hpp"
 #include "sim/report/accuracy.hpp"
 #include "sim/simulate/simulate.hpp"
+#include "tests/sim/cost/measured.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {
@@ -47,7 +48,7 @@ class Compared {
   [[nodiscard]] Forecast forecast(const Cell& cell, const Profile& profile, const std::string& as = "") const {
     const Model model = load_model(cell.model);
     Program program = lower(model, parse_strategy(as.empty() ? cell.strategy : as, model));
-    const Cluster cluster = load_cluster("cpu_" + cell.world, program.ranks(), 2);
+    const Cluster cluster = testing::measured_cluster(cell.world, program.ranks(), profile);
     Costs costs = costs_of(program, *cost_model_table().at("profiled").make(cluster, &profile), cluster);
     return {std::move(program), cluster, std::move(costs)};
   }

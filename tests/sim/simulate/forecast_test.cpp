@@ -4,7 +4,9 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <utility>
 
+#include "sim/cost/origin.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/simulate/simulate.hpp"
@@ -22,6 +24,7 @@ struct Known {
   Cluster cluster = plain_cluster(2);
   Profile profile{"cpu"};
   Known() {
+    profile.environment = {{"device_name", cluster.device.driver_name}};
     const Model model = load_model("toy_mlp");
     program = lower(model, parse_strategy("ddp_blocking,dp=2", model));
     for (const Work& work : program.works) profile.add_op("gloo", work_key(work), 1, std::vector{1e-3, 3e-3});
@@ -40,7 +43,7 @@ TEST(Forecast, IsTheMeanOverStepsWithJitter) {
   EXPECT_GT(f.step.step_s, 1.02 * simulate(known.program, f.costs, known.cluster).step_s);
 }
 
-TEST(Forecast, NoveltyIsOfTheComputeByTime) {
+TEST(Forecast, NoveltyIsOfTheStepByTime) {
   const Known known;
   EXPECT_EQ(forecast(known.program, known.cluster, *make_cost_model("profiled", known.cluster, &known.profile)).novelty,
             0);
@@ -60,8 +63,9 @@ TEST(Forecast, NoveltyIsOfTheComputeByTime) {
       novel_s += f.costs.knowledge[work].novelty * seconds;
       all_s += seconds;
     }
+  // All transfers are measured.
   EXPECT_GT(f.novelty, 0);
-  EXPECT_NEAR(f.novelty, novel_s / all_s, 1e-12);
+  EXPECT_NEAR(f.novelty, novel_s / all_s * (1 - f.step.exposed_communication_s / f.step.step_s), 1e-12);
 }
 
 // The errors of one kind add up and so do those of all that is new; those of several known kinds average out.
@@ -73,6 +77,7 @@ TEST(Forecast, IntervalIsOfKinds) {
   for (const char* key : {"relu.forward f32[21,10] inplace=0", "linear.forward f32[20,11] bias=1 out_features=10"})
     profile.add_op("gloo", key, 1, std::vector{1e-3, 1e-3});
   profile.add_launch(std::vector{1e-6});
+  profile.environment = {{"device_name", cluster.device.driver_name}};
   const Forecast f = forecast(program, cluster, *make_cost_model("fitted", cluster, &profile));
   std::map<std::string, std::array<double, 3>> kinds;  // seconds, of them at the ends of the interval
   double all_s = 0, of_new_s = 0;
@@ -108,6 +113,45 @@ TEST(Forecast, IntervalIsOfKinds) {
       forecast(known.program, known.cluster, *make_cost_model("profiled", known.cluster, &known.profile));
   EXPECT_EQ(profiled.low_s, profiled.step.step_s);
   EXPECT_EQ(describe_knowledge(profiled, cost_model_table().at("profiled")), "");
+}
+
+// Only the broadcast wasn't measured: the step is longer and shorter by what that is at the ends of its interval.
+TEST(Forecast, TransfersThatWerentMeasuredAreInTheInterval) {
+  Known known;
+  Profile lacking("cpu");
+  lacking.environment = known.profile.environment;
+  for (const Work& work : known.program.works) lacking.add_op("gloo", work_key(work), 1, std::vector{2e-3, 2e-3});
+  lacking.add_launch(std::vector{1e-6});
+  const Forecast f = forecast(known.program, known.cluster, *make_cost_model("profiled", known.cluster, &lacking));
+  EXPECT_EQ(f.guesses, (std::vector<std::string>{"all_reduce among 2 (data sheet)"}));
+  double transfers_s = 0;  // one after the other, with nothing beside them
+  const TransferCost& cost = f.costs.transfers.at(0);
+  for (const std::uint32_t transfer : f.costs.transfer_of)
+    if (transfer != kNone) transfers_s += f.costs.transfers[transfer].latency_s + f.costs.transfers[transfer].wire_s;
+  EXPECT_NEAR(f.step.exposed_communication_s, transfers_s, 1e-9);
+  EXPECT_NEAR(f.high_s, f.step.step_s + transfers_s * (std::exp(kNormal90 * cost.sd) - 1), 1e-9);
+  EXPECT_NEAR(f.low_s, f.step.step_s - transfers_s * (1 - std::exp(-kNormal90 * cost.sd)), 1e-9);
+  EXPECT_NEAR(f.novelty, transfers_s / f.step.step_s, 1e-9);
+  EXPECT_TRUE(describe_knowledge(f).ends_with("; not in the profile: all_reduce among 2 (data sheet)"))
+      << describe_knowledge(f);
+}
+
+// What all costs are wrong by together, the step is: by a machine that may be another one, or that drifts between rounds.
+TEST(Forecast, CommonErrorsAreInTheInterval) {
+  Known known;
+  const auto interval = [&] {
+    const Forecast f =
+        forecast(known.program, known.cluster, *make_cost_model("profiled", known.cluster, &known.profile));
+    return std::pair(std::log(f.step.step_s / f.low_s), std::log(f.high_s / f.step.step_s));
+  };
+  EXPECT_EQ(interval(), std::pair(0.0, 0.0));
+  for (const double seconds : {1.0, 1.1, 1.3}) known.profile.add_round("ops", seconds);
+  const double of_rounds = kNormal90 * known.profile.drift_sd();
+  EXPECT_GT(of_rounds, 0.1);
+  EXPECT_NEAR(interval().first, of_rounds, 1e-12);
+  EXPECT_NEAR(interval().second, of_rounds, 1e-12);
+  known.profile.environment = nlohmann::json::object();
+  EXPECT_NEAR(interval().second, std::hypot(of_rounds, kNormal90 * kOtherDeviceSd), 1e-12);
 }
 
 TEST(Forecast, OfAnotherMachine) {

@@ -1,0 +1,24 @@
+// The profiles of bench/results, and the machines that they were measured on: not the one that the tests run on.
+#pragma once
+
+#include <string>
+
+#include "sim/cost/origin.hpp"
+#include "sim/cost/profile.hpp"
+#include "tests/sim/testing.hpp"
+
+namespace sim::testing {
+
+inline Profile committed_profile(const std::string& name) {
+  return load_profile(tests_folder() / ".." / "bench" / "results" / (name + ".json"));
+}
+
+/// The two cores of the profile's machine, in a world.
+inline Cluster measured_cluster(const std::string& world, std::uint32_t ranks, const Profile& profile) {
+  Cluster cluster = load_cluster("cpu_" + world, ranks, 2);
+  cluster.host->cpu = measured_device(profile);
+  cluster.host->caches.clear();  // not compared then
+  return cluster;
+}
+
+}  // namespace sim::testing
