@@ -303,10 +303,10 @@ class Rounds {
 
 int compare(const Options& options) {
   const double begin_s = backend::now_s();
-  std::vector<Job> jobs = make_jobs(options.subject, options.machine);
   sim::Result result;
   result.kind = "compare";
   if (!options.json.empty()) result = sim::resume_or_new(options.json, result.kind);
+  std::vector<Job> jobs = make_jobs(options.subject, options.machine, &result);
   // What decides times besides the machine. A mistake is said before ranks are started.
   const nlohmann::json conditions = {{"steps", options.steps},
                                      {"visits", options.visits},

@@ -19,10 +19,14 @@
 
 namespace bench {
 
-std::vector<Job> make_jobs(const Subject& subject, const Machine& machine) {
+std::vector<Job> make_jobs(const Subject& subject, const Machine& machine, sim::Result* result) {
   std::vector<Job> jobs;
   const bool real_time = machine.real_time && backend::RealTime(backend::kComputePriority).permitted();
   std::set<std::string> seen;  // "ddp" is "ddp,dp=2": used once
+  sim::Result skipped;
+  const auto cluster_of = [&](const std::string& world, std::uint32_t ranks) {
+    return sim::machine_cluster(world, machine.device, machine.network, ranks, backend::usable_cores());
+  };
   sim::check_network(machine.network, machine.worlds);
   sim::check_device(machine.device);
   std::optional<backend::Accelerator> accelerator;
@@ -35,27 +39,39 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine) {
           accelerator ? "an accelerator take f32" : "a CPU take f32, tf32 or ieee, which are one there");
     given.precision = sim::Precision::f32;
     for (const std::string& strategy_text : subject.strategies) {
-      const sim::Model model = sim::with_global_batch(given, strategy_text);
-      const sim::Strategy strategy = sim::parse_strategy(strategy_text, model);
-      if (machine.ranks != 0 && machine.ranks != strategy.ranks())
-        throw sim::ConfigError("strategy '{}' has {} ranks, which must be ranks={}", strategy_text, strategy.ranks(),
+      sim::check_strategy_text(strategy_text);
+      sim::Model model = given;
+      std::optional<sim::Strategy> strategy;
+      std::optional<sim::Program> program;
+      try {
+        model = sim::with_global_batch(given, strategy_text);
+        strategy = sim::parse_strategy(strategy_text, model);
+        program = sim::lower(model, *strategy);
+      } catch (const sim::ConfigError& error) {
+        if (result == nullptr) throw;
+        for (const std::string& world : machine.worlds)
+          skipped.cells.push_back(sim::skipped_cell(model, strategy_text, cluster_of(world, 1).world, error.what()));
+        continue;
+      }
+      if (machine.ranks != 0 && machine.ranks != strategy->ranks())
+        throw sim::ConfigError("strategy '{}' has {} ranks, which must be ranks={}", strategy_text, strategy->ranks(),
                                machine.ranks);
-      if (!seen.insert(model.text() + ' ' + strategy.text()).second) continue;
-      const sim::Program program = sim::lower(model, strategy);
+      if (!seen.insert(model.text() + ' ' + strategy->text()).second) continue;
       for (const std::string& world : machine.worlds) {
         sim::Cluster cluster =
-            sim::machine_cluster(world, machine.device, machine.network, strategy.ranks(), backend::usable_cores());
-        cluster = sim::with_threads(cluster, strategy.threads, strategy.text());
+            sim::with_threads(cluster_of(world, strategy->ranks()), strategy->threads, strategy->text());
         if (accelerator)
           cluster = sim::with_accelerator(cluster, accelerator->name,
                                           sim::bytes(static_cast<double>(accelerator->memory_bytes)));
         if (!real_time) cluster.scheduling = sim::Scheduling::fair;
-        if (machine.graph) sim::check_capture(program, world, machine.device != "cpu");
+        if (machine.graph) sim::check_capture(*program, world, machine.device != "cpu");
         cluster.one_launch = machine.graph;
-        jobs.push_back({model, strategy, cluster.world, program, cluster});
+        jobs.push_back({model, *strategy, cluster.world, *program, cluster});
       }
     }
   }
+  if (jobs.empty()) sim::check_not_all_skipped(skipped);
+  for (const sim::Cell& cell : skipped.cells) result->cell(cell.model, cell.strategy, cell.world) = cell;
   return jobs;
 }
 

@@ -24,8 +24,9 @@ namespace bench {
 using sim::Job;
 
 /// Every model × strategy × world. ConfigError for what doesn't fit, also degrees that don't multiply to
-/// `machine.ranks`, and steps that `machine.graph` can't capture.
-std::vector<Job> make_jobs(const Subject& subject, const Machine& machine);
+/// `machine.ranks`, and steps that `machine.graph` can't capture. With `result`, a strategy that a model can't be played
+/// by is only skipped, in cells there that say why, unless all are.
+std::vector<Job> make_jobs(const Subject& subject, const Machine& machine, sim::Result* result = nullptr);
 
 /// "resnet50 | pipeline,pp=2 | gloo", for messages.
 std::string to_text(const Job& job);

@@ -71,11 +71,11 @@ double verify(const Job& job, const Machine& machine, backend::Session& session,
 
 int measure(const Options& options) {
   if (!options.json.empty()) sim::check_replaceable(options.json, "measure");
-  std::vector<Job> jobs = make_jobs(options.subject, options.machine);
-  const Worlds worlds = open_worlds(options.machine, jobs);
-  if (worlds.done) return *worlds.done;
   sim::Result result;
   result.kind = "measure";
+  std::vector<Job> jobs = make_jobs(options.subject, options.machine, &result);
+  const Worlds worlds = open_worlds(options.machine, jobs);
+  if (worlds.done) return *worlds.done;
   result.begin_session(context(options.machine, worlds), options.json);
   jobs = that_fit(std::move(jobs), options.machine, worlds, result);
   double largest_error = 0;

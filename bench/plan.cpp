@@ -49,6 +49,7 @@ Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, const P
   sim::Cell& cell = one.cell(program, options.cluster.empty() ? cluster.world : cluster.name);
   sim::Round round;
   round.add_forecast(cost_model, f);
+  cell.spreads[cost_model] = f.spreads;
   const bool knows_workspaces = sim::cost_model_table().at(cost_model).needs_profile;
   sim::place(cell, program, cluster,
              knows_workspaces ? std::span<const double>(f.costs.workspace_bytes) : std::span<const double>());
@@ -66,17 +67,22 @@ sim::PlanEstimate estimate_of(const Choice& choice) {
 }
 
 struct Found {
-  std::vector<Choice> choices;  // the best first
-  std::string words;
-  std::string remarks;      // on where the costs come from
-  std::size_t skipped = 0;  // candidates that can't be forecast
-  std::string first_reason;
+  std::vector<Choice> choices;     // the best first
+  std::vector<sim::Cell> skipped;  // what isn't among them, and why
+  std::size_t alike = 0;           // left out: forecast like another one in everything that is shown
+  std::string words, left_out;
+  std::string remarks;  // on where the costs come from
 };
+
+bool are_alike(const Choice& a, const Choice& b) {
+  return a.cell.world == b.cell.world && a.cell.ranks == b.cell.ranks && a.step_s == b.step_s && needed(a) == needed(b);
+}
 
 /// What the method proposes, for each world.
 Found find(const Options& options, const sim::Model& model, std::uint32_t devices) {
   const sim::Method& method = sim::method_table().at(options.method);
   Found found;
+  std::vector<std::string> unpriced;  // why
   const std::vector<Priced> clusters = priced_clusters(options, devices);
   found.remarks = remarks_of(clusters);
   for (const Priced& priced : clusters) {
@@ -90,35 +96,47 @@ Found find(const Options& options, const sim::Model& model, std::uint32_t device
     const auto estimate = [&](const sim::Strategy& strategy) { return estimate_of(forecast(strategy)); };
     const sim::Proposal proposal = method.propose({model, devices, estimate});
     if (found.words.find(proposal.words) == std::string::npos) found.words += proposal.words;
-    for (const sim::Strategy& strategy : proposal.strategies) {
-      try {
-        found.choices.push_back(forecast(strategy));
+    found.left_out = proposal.left_out;
+    const std::string& where = options.cluster.empty() ? priced.cluster.world : priced.cluster.name;
+    for (const sim::SkippedStrategy& strategy : proposal.skipped)
+      found.skipped.push_back(sim::skipped_cell(model, strategy.strategy, where, strategy.why));
+    for (const sim::Strategy& strategy : proposal.strategies) try {
+        Choice choice = forecast(strategy);
+        const bool is_new = std::ranges::none_of(found.choices, [&](const Choice& c) { return are_alike(c, choice); });
+        if (is_new)
+          found.choices.push_back(std::move(choice));
+        else
+          ++found.alike;
       } catch (const sim::ConfigError& error) {
-        if (found.skipped++ == 0)
-          found.first_reason = fmt::format("{} on {}: {}", strategy.text(), priced.cluster.world, error.what());
+        found.skipped.push_back(sim::skipped_cell(model, strategy.text(), where, error.what()));
+        unpriced.emplace_back(error.what());
       }
-    }
   }
-  if (found.choices.empty() && found.skipped > 0)
-    throw sim::ConfigError("plan: none of {} candidates can be forecast; the first, {}", found.skipped,
-                           found.first_reason);
+  if (found.choices.empty() && !unpriced.empty()) throw sim::ConfigError("{}", unpriced[0]);
+  if (!unpriced.empty())
+    found.left_out += fmt::format("{}{} that can't be forecast ({})", found.left_out.empty() ? "Left out: " : "; ",
+                                  unpriced.size(), unpriced[0]);
   std::ranges::stable_sort(
       found.choices, [](const Choice& a, const Choice& b) { return estimate_of(a).is_better_than(estimate_of(b)); });
   return found;
 }
 
 /// "28 of 40 candidates fit; …; what needs least of the others, ddp,dp=8, does not fit: needs 95 of 80 GiB (…)."
-std::string rest_text(const std::vector<Choice>& choices, std::size_t shown) {
+std::string rest_text(const Found& found, std::size_t shown) {
+  const std::vector<Choice>& choices = found.choices;
   const auto fitting = static_cast<std::size_t>(std::ranges::count_if(choices, &Choice::fits));
   std::string text = fmt::format("{} of {} candidates fit", fitting, choices.size());
   if (shown < fitting) text += fmt::format("; the {} fastest are shown (--top)", shown);
-  if (fitting == choices.size()) return text + ".";
-  if (fitting == 0) return text + "; what needs least is shown.";
   const Choice* least = nullptr;
   for (const Choice& choice : choices)
     if (!choice.fits() && (least == nullptr || needed(choice) < needed(*least))) least = &choice;
-  return text + fmt::format("; what needs least of the others, {}, {}.", least->cell.strategy,
-                            sim::fit_text(least->cell.memory));
+  if (fitting == 0)
+    text += "; what needs least is shown";
+  else if (least != nullptr)
+    text += fmt::format("; what needs least of the others, {}, {}", least->cell.strategy,
+                        sim::fit_text(least->cell.memory));
+  if (found.alike > 0) text += fmt::format("; not counted: {} with the very forecast of another", found.alike);
+  return text + ".";
 }
 
 }  // namespace
@@ -132,7 +150,8 @@ int plan(const Options& options) {
         "plan: with device_batch={} every candidate has a batch of its own, and no two are the same training; give "
         "global_batch",
         model.device_batch);
-  const auto [choices, words, remarks, skipped, first_reason] = find(options, model, devices);
+  const Found found = find(options, model, devices);
+  const auto& [choices, skipped, alike, words, left_out, remarks] = found;
   if (choices.empty() && !options.is_only_a_rank) fmt::print("{}", words);
   if (choices.empty() && options.measure == 0) return 0;
   if (choices.empty()) throw sim::ConfigError("plan: nothing of that can be played, so there is nothing to measure");
@@ -154,15 +173,15 @@ int plan(const Options& options) {
     const std::optional<sim::TrackRecord> record = track_record();
     const sim::Answer answer = sim::answer_of(result, record ? &*record : nullptr);
     if (!words.empty()) fmt::print("{}\n", words);
-    fmt::print("{}\n{}{}{}\n", answer.table, answer.words, remarks,
-               fmt::join(sim::wrap(sim::printable(rest_text(choices, result.cells.size())), ' ', 100), "\n"));
-    if (skipped > 0)
-      fmt::print("{}", sim::paragraph(sim::printable(fmt::format("{} candidates can't be forecast; the first, {}",
-                                                                 skipped, first_reason)),
-                                      ' ', 100));
-    if (!options.json.empty()) sim::save_result(options.json, result);
+    fmt::print("{}\n{}{}{}", answer.table, answer.words, remarks,
+               sim::paragraph(sim::printable(rest_text(found, result.cells.size())), ' ', 100));
+    if (!left_out.empty()) fmt::print("{}", sim::paragraph(sim::printable(left_out + "."), ' ', 100));
+    sim::Result kept = result;
+    kept.cells.insert(kept.cells.end(), skipped.begin(), skipped.end());
+    if (!options.json.empty())
+      sim::save_result(options.json, kept, /*with_samples=*/false, record ? &*record : nullptr);
     if (!options.csv.empty())
-      sim::write_text_file(options.csv, sim::to_csv(sim::make_report(result, record ? &*record : nullptr)));
+      sim::write_text_file(options.csv, sim::to_csv(sim::make_report(kept, record ? &*record : nullptr)));
   }
   if (options.measure == 0) return 0;
   if (best.empty()) throw sim::ConfigError("plan: nothing fits, so there is nothing to measure");

@@ -60,6 +60,7 @@ std::vector<Asked> asked_of(const Options& options) {
   for (const std::string& model_text : options.subject.models) {
     const sim::Model given = sim::load_model(model_text);
     for (const std::string& text : options.subject.strategies) {
+      sim::check_strategy_text(text);  // a mistyped one is no strategy that can't be played
       Asked asked{.model = given, .text = text, .per_device = {}, .strategy = {}, .refusal = {}};
       if (given.device_batch != 0) asked.per_device = given.text();
       try {
@@ -127,10 +128,12 @@ void predict_cell(const Asked& asked, const Priced& priced, const Options& optio
   sim::Round round;
   std::vector<double> workspace_bytes;  // of the cost model that knows
   std::vector<std::string> limits, epochs;
+  std::map<std::string, std::vector<sim::KindSpread>> spreads;
   for (const std::string& name : options.cost_models) {
     const sim::CostModel& cost_model = *priced.cost_models.at(name);
     const sim::Forecast f = sim::forecast(program, cluster, cost_model, scale);
     round.add_forecast(name, f);
+    spreads[name] = f.spreads;
     if (sim::cost_model_table().at(name).needs_profile) workspace_bytes = f.costs.workspace_bytes;
     const std::string cell = sim::printable(fmt::format("{} on {} ({})", asked.text, cluster.world, name));
     limits.push_back(limits_of(cell, program, cluster, f, sim::cost_model_table().at(name)));
@@ -139,6 +142,7 @@ void predict_cell(const Asked& asked, const Priced& priced, const Options& optio
   sim::Cell& found = all.result.cell(program, options.cluster.empty() ? cluster.world : cluster.name);
   if (options.machine.graph) found.settings = "graph";
   sim::place(found, program, cluster, workspace_bytes);
+  found.spreads = std::move(spreads);
   found.rounds.push_back(round);
   if (!asked.per_device.empty())
     all.rates[asked.per_device].emplace_back(
@@ -148,7 +152,7 @@ void predict_cell(const Asked& asked, const Priced& priced, const Options& optio
   all.epochs.insert(all.epochs.end(), epochs.begin(), epochs.end());
 }
 
-/// One that can't be forecast is a row that says why; where all are, the first reason is the command's.
+/// One that can't be forecast is a row that says why; where all are, the reasons are the command's.
 Predictions predict_all(const std::vector<Asked>& asked, const Options& options) {
   Predictions all;
   all.result.kind = "predict";
@@ -162,20 +166,17 @@ Predictions predict_all(const std::vector<Asked>& asked, const Options& options)
     if (one.strategy) most_ranks = std::max(most_ranks, one.strategy->ranks());
   const std::vector<Priced> clusters = priced_clusters(options, most_ranks);
   all.remarks = remarks_of(clusters);
-  std::optional<sim::ConfigError> first;
   for (const Asked& one : asked)
     for (const Priced& priced : clusters) {
       try {
         predict_cell(one, priced, options, all);
       } catch (const sim::ConfigError& error) {
-        if (!first) first = error;
         const std::string where = options.cluster.empty() ? priced.cluster.world : priced.cluster.name;
-        all.result.cell(one.model.text(), one.text, where).skipped = error.what();
+        all.result.cell(one.model.text(), one.text, where) =
+            sim::skipped_cell(one.model, one.text, where, error.what());
       }
     }
-  const bool is_any_left =
-      std::ranges::any_of(all.result.cells, [](const sim::Cell& cell) { return cell.skipped.empty(); });
-  if (first && !is_any_left) throw sim::ConfigError(*first);
+  sim::check_not_all_skipped(all.result);
   return all;
 }
 
@@ -212,7 +213,8 @@ int predict(const Options& options) {
     for (const std::string& line : lines) fmt::print("{}\n", fmt::join(sim::wrap(line, ' ', 96), "\n    "));
   if (options.machine.graph) fmt::print("{}", kGraphRemark);
   if (options.epoch > 0) fmt::print("An epoch of {} samples:\n{}\n", options.epoch, fmt::join(epochs, "\n"));
-  if (!options.json.empty()) sim::save_result(options.json, result);
+  if (!options.json.empty())
+    sim::save_result(options.json, result, /*with_samples=*/false, record ? &*record : nullptr);
   if (!options.csv.empty()) sim::write_text_file(options.csv, sim::to_csv(report));
   return 0;
 }

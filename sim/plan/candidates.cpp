@@ -1,54 +1,199 @@
 #include "sim/plan/candidates.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "sim/error.hpp"
 #include "sim/model/op/rule.hpp"
-#include "sim/plan/method.hpp"
 #include "sim/strategy/layout.hpp"
 #include "sim/strategy/schedule/schedule.hpp"
 
 namespace sim {
 namespace {
 
-/// A text's endings: ",microbatches=4,schedule=gpipe", …
-using Endings = std::vector<std::string>;
+constexpr std::uint32_t kAllUpTo = 16;  // devices
 
-Endings microbatches_of(std::uint32_t pp, std::int64_t rows) {
-  Endings endings;
-  const auto add = [&](std::int64_t microbatches, const std::string& schedule) {
-    if (rows % microbatches == 0) endings.push_back(fmt::format(",microbatches={}{}", microbatches, schedule));
+struct Degrees {
+  std::uint32_t dp = 1, pp = 1;
+  friend auto operator<=>(const Degrees&, const Degrees&) = default;
+};
+
+/// As the header says, the most devices first.
+std::vector<Degrees> degrees_of(const StrategyKind& kind, const Model& model, std::uint32_t devices) {
+  const bool has_dp = kind.takes("dp") || kind.takes("levels"), has_pp = kind.takes("pp");
+  std::set<Degrees> all;
+  const auto add = [&](std::uint32_t dp, std::uint32_t pp) {
+    if (dp == 0) return;
+    if ((dp == 1 || has_dp) && (pp == 1 || has_pp) && dp >= kind.least_dp && pp >= kind.least_pp) all.insert({dp, pp});
   };
-  if (pp == 1) endings.emplace_back();
-  if (pp == 1)
-    for (const std::int64_t microbatches : {2, 4, 8, 16}) add(microbatches, "");
-  else
-    for (const std::int64_t per_stage : {1, 2, 4})
+  if (devices <= kAllUpTo) {
+    for (std::uint32_t pp = 1; pp <= devices; ++pp)
+      for (std::uint32_t dp = 1; dp * pp <= devices; ++dp) add(dp, pp);
+  } else {
+    for (std::uint32_t room = devices; room > 0; room /= 2) {
+      std::set<std::uint32_t> stages;
+      for (std::uint32_t pp = 1; pp <= room; pp *= 2) stages.insert(pp);
+      if (room == devices) {
+        for (std::uint32_t pp = 1; pp <= kAllUpTo; ++pp) stages.insert(pp);
+        stages.insert(devices);
+      }
+      for (const std::uint32_t pp : stages) {
+        add(1, pp);
+        std::uint32_t dp = room / pp;
+        if (!kind.needs_equal_parts) add(dp, pp);
+        while (model.global_batch % dp != 0) --dp;
+        add(dp, pp);
+      }
+    }
+  }
+  std::vector<Degrees> sorted(all.begin(), all.end());
+  std::ranges::stable_sort(sorted, [](const Degrees& a, const Degrees& b) {
+    return a.dp * a.pp != b.dp * b.pp ? a.dp * a.pp > b.dp * b.pp : a.pp < b.pp;
+  });
+  return sorted;
+}
+
+/// The next number that divides `rows`, up to twice as much; 0: there is none.
+std::int64_t dividing(std::int64_t rows, std::int64_t least) {
+  for (std::int64_t number = least; number < 2 * least; ++number)
+    if (rows % number == 0) return number;
+  return 0;
+}
+
+/// A text's endings: ",microbatches=4,schedule=gpipe", …
+std::vector<std::string> microbatches_of(std::uint32_t pp, std::int64_t rows, bool may_be_one) {
+  std::vector<std::string> endings;
+  if (may_be_one) endings.emplace_back();
+  std::set<std::int64_t> numbers;
+  for (const std::int64_t least : pp == 1 ? std::vector<std::int64_t>{2, 4, 8, 16}
+                                          : std::vector<std::int64_t>{pp, 2 * std::int64_t{pp}, 4 * std::int64_t{pp}})
+    if (const std::int64_t microbatches = dividing(rows, least); microbatches > 0) numbers.insert(microbatches);
+  for (const std::int64_t microbatches : numbers)
+    if (pp == 1)
+      endings.push_back(fmt::format(",microbatches={}", microbatches));
+    else
       for (const ScheduleKind& schedule : schedule_table())
-        add(per_stage * pp, fmt::format(",schedule={}", schedule.name));
+        endings.push_back(fmt::format(",microbatches={},schedule={}", microbatches, schedule.name));
   return endings;
 }
 
-/// What the row makes of these degrees; nothing where it isn't for them.
-void add_texts(const StrategyKind& kind, std::uint32_t dp, std::uint32_t pp, const Model& model, Endings& texts) {
-  if (kind.takes("levels")) {
-    for (const std::string_view choice : {"dp", "in", "out"})
-      if (dp > 1 && pp == 1) texts.push_back(fmt::format("{},levels={},layers={}", kind.name, dp, choice));
-    return;
-  }
-  const bool is_general = kind.takes("dp") && kind.takes("pp");
-  const bool fits =
-      dp >= kind.least_dp && pp >= kind.least_pp && (dp == 1 || kind.takes("dp")) && (pp == 1 || kind.takes("pp"));
-  if (!fits || (is_general && (dp == 1 || pp == 1))) return;  // other rows say it more simply
-  std::string text(kind.name);
-  if (dp > 1) text += fmt::format(",dp={}", dp);
-  if (pp > 1) text += fmt::format(",pp={}", pp);
-  Endings endings{""};
-  if (kind.takes("microbatches")) endings = microbatches_of(pp, model.global_batch / dp);
-  for (const std::string& ending : endings) texts.push_back(text + ending);
+/// Whether other rows say the same of these degrees: the general one is for what they can't.
+bool is_said_more_simply(const StrategyKind& kind, const Degrees& degrees, bool with_microbatches) {
+  if (!kind.takes("dp") || !kind.takes("pp")) return false;
+  return std::ranges::any_of(strategy_table(), [&](const StrategyKind& other) {
+    return &other != &kind && other.layout == kind.layout && degrees.dp >= other.least_dp &&
+           degrees.pp >= other.least_pp && (degrees.dp == 1 || other.takes("dp")) &&
+           (degrees.pp == 1 || other.takes("pp")) && (!with_microbatches || other.takes("microbatches"));
+  });
 }
+
+class Candidates {
+ public:
+  Candidates(const Model& model, std::uint32_t devices) : model_(model), devices_(devices) {}
+
+  Proposal all() && {
+    for (const StrategyKind& kind : strategy_table())
+      for (const Degrees& degrees : degrees_of(kind, model_, devices_)) add(kind, degrees);
+    std::ranges::stable_sort(found_, std::ranges::greater(), &Strategy::ranks);
+    std::string left_out = words();
+    return {.strategies = std::move(found_), .skipped = std::move(skipped_), .left_out = std::move(left_out)};
+  }
+
+ private:
+  /// Why some degrees are left out, in a few words.
+  struct Reason {
+    std::string_view key;  // dp or pp
+    std::string why;
+    std::set<std::uint32_t> numbers;
+    std::vector<std::string_view> kinds;
+  };
+
+  void add(const StrategyKind& kind, const Degrees& degrees) {
+    const auto [dp, pp] = degrees;
+    std::string text(kind.name);
+    if (kind.takes("levels")) {
+      for (const std::string_view choice : {"dp", "in", "out"})
+        if (dp > 1) try_text(kind, degrees, fmt::format("{},levels={},layers={}", text, dp, choice));
+      return;
+    }
+    if (dp > 1) text += fmt::format(",dp={}", dp);
+    if (pp > 1) text += fmt::format(",pp={}", pp);
+    std::vector<std::string> endings{""};
+    if (kind.takes("microbatches")) {
+      endings = microbatches_of(pp, std::max<std::int64_t>(1, model_.global_batch / dp), /*may_be_one=*/pp == 1);
+      std::erase_if(endings, [&](const std::string& e) { return is_said_more_simply(kind, degrees, !e.empty()); });
+      if (endings.empty() && !is_said_more_simply(kind, degrees, /*with_microbatches=*/true))
+        endings.push_back(fmt::format(",microbatches={}", pp));  // more than there are samples
+    } else if (is_said_more_simply(kind, degrees, /*with_microbatches=*/false)) {
+      return;
+    }
+    for (const std::string& ending : endings) {
+      if (!try_text(kind, degrees, text + ending)) return;  // for one reason
+    }
+  }
+
+  bool try_text(const StrategyKind& kind, const Degrees& degrees, const std::string& text) {
+    std::string why;
+    try {
+      Strategy strategy = parse_strategy(text, model_);
+      if (strategy.idle > 0) strategy = parse_strategy(strategy.text(), model_);  // as asked for without the idle ones
+      why = obstacle(model_, strategy);
+      if (why.empty()) {
+        if (seen_.insert(strategy.text()).second) found_.push_back(std::move(strategy));
+        return true;
+      }
+    } catch (const ConfigError& error) {
+      why = error.what();
+    }
+    if (kind.takes("dp") && kind.needs_equal_parts && model_.global_batch % degrees.dp != 0)
+      reason(kind, "dp", fmt::format("{} samples don't divide", model_.global_batch)).numbers.insert(degrees.dp);
+    else if (degrees.pp > model_.nodes.size())
+      reason(kind, "pp", fmt::format("the model has {} layers", model_.nodes.size())).numbers.insert(degrees.pp);
+    else if (!kind.takes("dp") && kind.takes("microbatches") && model_.global_batch < degrees.pp)
+      reason(kind, "pp", fmt::format("{} samples are fewer", model_.global_batch)).numbers.insert(degrees.pp);
+    else if (auto& [count, first] = others_[kind.name]; count++ == 0)
+      first = fmt::format("{} ({})", text, why);
+    skipped_.push_back({text, why});
+    return false;
+  }
+
+  Reason& reason(const StrategyKind& kind, std::string_view key, const std::string& why) {
+    auto found = std::ranges::find_if(reasons_, [&](const Reason& r) { return r.key == key && r.why == why; });
+    if (found == reasons_.end()) found = reasons_.insert(reasons_.end(), {key, why, {}, {}});
+    if (std::ranges::find(found->kinds, kind.name) == found->kinds.end()) found->kinds.push_back(kind.name);
+    return *found;
+  }
+
+  [[nodiscard]] std::string words() const {
+    std::vector<std::string> parts;
+    for (const Reason& reason : reasons_)
+      parts.push_back(fmt::format("{} with {} = {} ({})", fmt::join(reason.kinds, ", "), reason.key,
+                                  fmt::join(reason.numbers, ", "), reason.why));
+    for (const auto& [kind, other] : others_)
+      parts.push_back(fmt::format("{} of {}, such as {}", other.first, kind, other.second));
+    if (devices_ > kAllUpTo)
+      parts.push_back(
+          fmt::format("numbers of devices above {} that aren't all, a half, a quarter, … and would leave more "
+                      "of them idle",
+                      kAllUpTo));
+    return parts.empty() ? "" : fmt::format("Left out: {}", fmt::join(parts, "; "));
+  }
+
+  const Model& model_;
+  std::uint32_t devices_;
+  std::vector<Strategy> found_;
+  std::vector<SkippedStrategy> skipped_;
+  std::set<std::string> seen_;  // texts
+  std::vector<Reason> reasons_;
+  std::map<std::string_view, std::pair<std::size_t, std::string>>
+      others_;  // by kind: how many, and the first with its reason
+};
 
 }  // namespace
 
@@ -74,25 +219,10 @@ std::string obstacle(const Model& model, const Strategy& strategy) {
   return "";
 }
 
-std::vector<Strategy> candidate_strategies(const Model& model, std::uint32_t devices) {
-  Endings texts;
-  for (std::uint32_t ranks = devices; ranks > 0; ranks /= 2)
-    for (std::uint32_t pp = 1; pp <= ranks; ++pp) {
-      const std::uint32_t dp = ranks / pp;
-      if (ranks % pp != 0 || pp > model.nodes.size() || model.global_batch % dp != 0) continue;
-      for (const StrategyKind& kind : strategy_table()) add_texts(kind, dp, pp, model, texts);
-    }
-  std::vector<Strategy> strategies;
-  std::set<std::string> seen;
-  for (const std::string& text : texts)
-    if (Strategy strategy = parse_strategy(text, model);
-        seen.insert(strategy.text()).second && obstacle(model, strategy).empty())
-      strategies.push_back(std::move(strategy));
-  return strategies;
-}
+Proposal candidate_strategies(const Model& model, std::uint32_t devices) { return Candidates(model, devices).all(); }
 
 Proposal propose_candidates(const PlanQuestion& question) {
-  return {.strategies = candidate_strategies(question.model, question.devices)};
+  return candidate_strategies(question.model, question.devices);
 }
 
 }  // namespace sim

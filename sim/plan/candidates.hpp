@@ -1,21 +1,31 @@
-// The strategies that one could use on so many devices.
+// The strategies that one could use on so many devices, and what of them the model doesn't allow.
 //
-//   for (const Strategy& s : candidate_strategies(model, 8)) fmt::print("{}\n", s.text());
+//   const Proposal all = candidate_strategies(model, 8);
+//   for (const Strategy& s : all.strategies) fmt::print("{}\n", s.text());
+//   fmt::print("{}\n", all.left_out);         // Left out: ddp, mesh with dp = 3, 5, 6, 7 (64 samples don't divide)
+//
+// Every row of strategy_table() with every dp and pp, as far as it takes them, on
+//
+//   up to 16 devices   all that there are and any number fewer: dp · pp ≤ devices
+//   more               all, a half, a quarter, … of them, 1: pp a power of two, on all of them also 1…16 and the number
+//                      itself; with each as many replicas as there is room for and, where the strategy needs equal parts, as
+//                      divide the batch: so that few devices idle
+//
+// HyPar's layers all cut alike, on one level; a pipeline with every schedule and one, two or four microbatches per stage; on
+// one stage the gradients accumulated over 2, 4, 8 or 16 microbatches, which takes less memory. Where such a number doesn't
+// divide the samples it is the next that does, up to twice as many.
 #pragma once
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
+#include "sim/plan/method.hpp"
 #include "sim/strategy/strategy.hpp"
 
 namespace sim {
 
-/// Every row of strategy_table() with all degrees that multiply to `devices`, or to a half, a quarter, … of them, and that
-/// divide the model's batch and nodes; HyPar's layers all cut alike, on one level; a pipeline with every schedule and one,
-/// two or four microbatches per stage; and on one stage the gradients accumulated over 2, 4, 8 or 16 microbatches, which
-/// takes less memory. Each once; without those that have an obstacle.
-std::vector<Strategy> candidate_strategies(const Model& model, std::uint32_t devices);
+/// Each once; what several rows make alike, by the row that says it most simply.
+Proposal candidate_strategies(const Model& model, std::uint32_t devices);
 
 /// Why the model's ops can't be played in such parts (too few samples or channels, no such rule); empty: they can.
 std::string obstacle(const Model& model, const Strategy& strategy);

@@ -74,8 +74,10 @@ Proposal propose_hypar(const PlanQuestion& question) {
     const std::string why_not = obstacle(question.model, strategy);
     if (why_not.empty())
       proposal.strategies.push_back(std::move(strategy));
-    else
+    else {
       proposal.words += fmt::format("{}, {}, can't be played: {}\n", name, strategy.text(), printable(why_not));
+      proposal.skipped.push_back({strategy.text(), why_not});
+    }
   }
   return proposal;
 }

@@ -37,9 +37,17 @@ struct PlanQuestion {
   std::function<PlanEstimate(const Strategy&)> estimate;
 };
 
+/// A strategy that the model, or what prices it, doesn't allow.
+struct SkippedStrategy {
+  std::string strategy;  // its text
+  std::string why;       // as a ConfigError says it
+};
+
 struct Proposal {
-  std::vector<Strategy> strategies;  // each can be played; the caller forecasts and ranks them
-  std::string words;                 // whole lines: what the method knows beside that; may be empty
+  std::vector<Strategy> strategies;      // each can be played; the caller forecasts and ranks them
+  std::vector<SkippedStrategy> skipped;  // what the method would have tried
+  std::string left_out;                  // a sentence on these, and on what isn't tried at all; may be empty
+  std::string words;                     // whole lines: what the method knows beside that; may be empty
 };
 
 struct Method {

@@ -7,7 +7,7 @@ namespace sim {
 const Table<Method>& method_table() {
   static const std::array<Method, 3> methods{
       {{.name = "candidates",
-        .description = "every strategy with every degree that divides; HyPar's layers all cut alike",
+        .description = "every strategy on every number of devices; HyPar's layers all cut alike",
         .propose = propose_candidates},
        {.name = "hypar",
         .description = "HyPar's dynamic programming: for each layer and level what communicates least",

@@ -220,9 +220,18 @@ void add_intervals(const Result& result, const TrackRecord* record, Accuracy& ac
       forecast.interval_90 = record_of(others).interval_90(forecast.predicted.step_s);
       forecast.interval_from = fmt::format("how far {} forecasts of other models here were off", others.size());
       // It is of ranks with a thread each.
-      const bool has_record = record != nullptr && cell.threads == 1;
-      const ErrorRecord* earlier = has_record ? find(*record, cell.device, cost_model) : nullptr;
-      if (earlier != nullptr) forecast.relative_sd = earlier->relative_sd;
+      const TrackRecord* known = cell.threads == 1 ? record : nullptr;
+      const ErrorRecord* earlier = known != nullptr ? find(*known, cell.device, cost_model) : nullptr;
+      forecast.compared.step_s = forecast.predicted.step_s;
+      if (const auto spreads = cell.spreads.find(cost_model); spreads != cell.spreads.end())
+        forecast.compared.spreads = spreads->second;
+      if (const auto own = stated_90(cell, cost_model); own && own->low > 0)
+        forecast.compared.stated_sd = std::log(own->high / own->low) / (2 * kNormal95);
+      if (known != nullptr)
+        if (const auto ratios = ratio_record(*known, cell.device, cost_model)) {
+          forecast.compared.ratio_sd = ratios->sd;
+          forecast.ratios_from = ratios->device;
+        }
       if (!forecast.interval_90) {
         if (earlier != nullptr) forecast.interval_90 = earlier->interval_90(forecast.predicted.step_s);
         if (forecast.interval_90)
@@ -241,6 +250,24 @@ void add_intervals(const Result& result, const TrackRecord* record, Accuracy& ac
         forecast.covered =
             measured->step_s >= forecast.interval_90->low && measured->step_s <= forecast.interval_90->high;
     }
+}
+
+/// Against the fastest of what fits, by model and cost model, on whatever world.
+void compare_with_fastest(const Result& result, Accuracy& accuracy) {
+  std::map<std::pair<std::string, std::string>, ForecastAccuracy*> fastest;
+  const auto visit = [&](const auto& each) {
+    for (std::size_t i = 0; i < result.cells.size(); ++i)
+      if (result.cells[i].executor == kOurs)
+        for (auto& [cost_model, forecast] : accuracy.cells[i].forecasts)
+          each(result.cells[i], fastest[{result.cells[i].model, cost_model}], forecast);
+  };
+  visit([](const Cell& cell, ForecastAccuracy*& first, ForecastAccuracy& forecast) {
+    if (cell.memory.fits().value_or(true) && (!first || forecast.predicted.step_s < first->predicted.step_s))
+      first = &forecast;
+  });
+  visit([](const Cell& /*cell*/, const ForecastAccuracy* first, ForecastAccuracy& forecast) {
+    if (first && first != &forecast) forecast.told_from_fastest = told_apart(first->compared, forecast.compared);
+  });
 }
 
 }  // namespace
@@ -267,6 +294,7 @@ Accuracy assess(const Result& result, const TrackRecord* record) {
   Accuracy accuracy;
   for (const Cell& cell : result.cells) accuracy.cells.push_back(assess_cell(result, cell));
   add_intervals(result, record, accuracy);
+  compare_with_fastest(result, accuracy);
   for (std::size_t i = 0; i < result.cells.size(); ++i)
     for (const auto& [cost_model, forecast] : accuracy.cells[i].forecasts)
       if (std::ranges::none_of(accuracy.summaries, [&, &cost_model = cost_model](const ForecastSummary& summary) {

@@ -31,6 +31,7 @@
 
 #include "sim/report/measurement.hpp"
 #include "sim/report/result.hpp"
+#include "sim/report/told_apart.hpp"
 #include "sim/report/track_record.hpp"
 
 namespace sim {
@@ -48,8 +49,12 @@ struct ForecastAccuracy {
   StepTime predicted;                   // mean over rounds
   std::optional<Interval> interval_90;  // of the step
   std::string interval_from;            // whose errors it is made of, in words
-  std::optional<double> relative_sd;    // of ratios to `single`, from the track record
-  std::optional<bool> covered;          // the measured mean lies in it
+  ComparedForecast compared;            // with what is known of its errors
+  std::string ratios_from;              // the device whose track record `compared` has; empty: none
+  /// Whether it is told apart from the fastest forecast of what fits of its model (sim/report/told_apart.hpp); nothing
+  /// for that one itself, and where nothing fits.
+  std::optional<bool> told_from_fastest;
+  std::optional<bool> covered;  // the measured mean lies in it
   std::optional<double> predicted_population_deviation_s;
   std::optional<LogError> absolute, relative;
   std::vector<ClassError> classes;  // means over rounds, the largest effect first

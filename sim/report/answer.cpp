@@ -10,11 +10,14 @@
 #include "sim/cost/cost_model.hpp"
 #include "sim/error.hpp"
 #include "sim/report/console.hpp"
+#include "sim/text/spec.hpp"
 
 namespace sim {
 namespace {
 
 constexpr std::size_t kWidth = 100, kLeastRoom = 24;
+/// So many strategies are each looked at, and so many named in a sentence.
+constexpr std::size_t kFew = 4, kNamed = 3;
 
 /// A cell of our own executor that ran or was forecast.
 struct Line {
@@ -91,28 +94,22 @@ std::vector<std::string> guesses_of(const Cell& cell, const std::string& cost_mo
   return guesses;
 }
 
-std::string preset_of(const std::string& strategy) { return strategy.substr(0, strategy.find(',')); }
-
-std::set<std::string> items_of(const std::string& strategy) {
-  std::set<std::string> items;
-  for (std::size_t comma = strategy.find(','); comma != std::string::npos; comma = strategy.find(',', comma + 1))
-    items.insert(strategy.substr(comma + 1, strategy.find(',', comma + 1) - comma - 1));
-  return items;
-}
+SpecText text_of(const Line& line) { return {line.cell->strategy, "strategy"}; }
 
 /// As a person says it: "ddp", "pipeline gpipe microbatches=8 on gloo". What all rows of its kind have in
 /// common goes without saying.
 std::string name_of(const Line& line, const Question& question) {
-  std::string name = preset_of(line.cell->strategy);
-  for (const std::string& item : items_of(line.cell->strategy)) {
-    const bool is_common = std::ranges::all_of(question.lines, [&](const Line& other) {
-      return preset_of(other.cell->strategy) != preset_of(line.cell->strategy) ||
-             items_of(other.cell->strategy).contains(item);
+  const SpecText text = text_of(line);
+  std::string name = text.head();
+  for (const auto& [key, value] : text.items()) {
+    const bool is_common = std::ranges::all_of(question.lines, [&, &key = key, &value = value](const Line& other) {
+      const SpecText of_other = text_of(other);
+      return of_other.head() != text.head() || of_other.text(key) == value;
     });
-    if (item == "overlap=0")
+    if (key == "overlap" && value == "0")
       name += " blocking";
-    else if (!is_common || item.starts_with("threads="))
-      name += " " + (item.starts_with("schedule=") ? item.substr(9) : item);
+    else if (!is_common || key == "threads")
+      name += " " + (key == "schedule" ? value : key + "=" + value);
   }
   return question.worlds.size() > 1 ? name + " on " + line.cell->world : name;
 }
@@ -194,15 +191,12 @@ std::string remarks_of(const Question& question) {
   return text;
 }
 
-/// Whether `a`, which has the smaller mean, may be the slower one for all that is known. Where nothing is: if the table
-/// shows no difference.
+/// Whether `a`, which has the smaller mean, may be the slower one for all that is known.
 bool too_close(const Line& a, const Line& b) {
   if (a.is_measured() && b.is_measured())
     return a.accuracy->interval && b.accuracy->interval && a.accuracy->interval->high >= b.accuracy->interval->low;
   if (a.forecast == nullptr || b.forecast == nullptr) return false;
-  if (!a.forecast->relative_sd) return readable_seconds(a.step_s()) == readable_seconds(b.step_s());
-  const double ratio = std::log(b.forecast->predicted.step_s / a.forecast->predicted.step_s);
-  return ratio <= kNormal95 * *a.forecast->relative_sd;
+  return !told_apart(a.forecast->compared, b.forecast->compared);
 }
 
 /// How far the forecast was off, or may be.
@@ -210,13 +204,19 @@ std::string trust_text(const Line& line) {
   if (line.forecast == nullptr) return "";
   if (line.forecast->absolute)  // rounded up: it is within
     return fmt::format("forecast within {:.1f} %", std::ceil(1000 * std::abs(line.forecast->absolute->log_ratio)) / 10);
-  if (!line.forecast->interval_90 && line.cell->device.empty()) return "";
-  if (!line.forecast->interval_90)
-    return fmt::format("no track record for {}this device ({}): how far the forecast may be off isn't known",
-                       line.cell->threads > 1 ? fmt::format("ranks of {} threads on ", line.cell->threads) : "",
-                       line.cell->device);
-  return fmt::format("90 % interval {} to {}, from {}", readable_seconds(line.forecast->interval_90->low),
-                     readable_seconds(line.forecast->interval_90->high), line.forecast->interval_from);
+  const ForecastAccuracy& forecast = *line.forecast;
+  std::vector<std::string> parts;
+  if (forecast.interval_90)
+    parts.push_back(fmt::format("90 % interval {} to {}, from {}", readable_seconds(forecast.interval_90->low),
+                                readable_seconds(forecast.interval_90->high), forecast.interval_from));
+  else if (!line.cell->device.empty())
+    parts.push_back(fmt::format(
+        "no track record for {}this device ({}): how far the forecast may be off isn't known",
+        line.cell->threads > 1 ? fmt::format("ranks of {} threads on ", line.cell->threads) : "", line.cell->device));
+  if (forecast.compared.ratio_sd && forecast.ratios_from != line.cell->device)
+    parts.push_back(fmt::format("ratios to single were off by {:.0f} % on {}", 100 * *forecast.compared.ratio_sd,
+                                forecast.ratios_from));
+  return fmt::to_string(fmt::join(parts, "; "));
 }
 
 std::string spare_text(const Line& line) {
@@ -227,9 +227,10 @@ std::string spare_text(const Line& line) {
 }
 
 /// On one thread or more.
-bool is_single(const Line& line) { return preset_of(line.cell->strategy) == "single" && line.cell->microbatches == 1; }
+bool is_single(const Line& line) { return text_of(line).head() == "single" && line.cell->microbatches == 1; }
 
-/// "1.70 × single", or of `single` itself the next one. Of one rank with more or fewer threads, the fastest counts.
+/// "1.70 × single", or of `single` itself the next one. `fitting`: what is slower for sure, and the fastest. Of one rank with
+/// more or fewer threads, the fastest counts.
 std::string ratio_text(const Line& fastest, const std::vector<const Line*>& fitting, const Question& question) {
   const auto comparable = [&](const Line* other) {
     return other->cell->world == fastest.cell->world && other->is_measured() == fastest.is_measured();
@@ -253,6 +254,77 @@ std::string cores_text(const Line& fastest, const Question& question) {
   const std::int64_t cores = fastest.cell->cores;
   if (threads == 0 || threads >= cores || question.lines.size() == 1) return "";
   return fmt::format("single uses {} of {} cores; single,threads={} isn't in this table", threads, cores, cores);
+}
+
+/// "a", "a and b", "a, b and c", "a, b, c and 5 more".
+std::string listed(std::vector<std::string> names) {
+  if (names.size() > kNamed + 1) {
+    names.push_back(fmt::format("{} more", names.size() - kNamed));
+    names.erase(names.begin() + kNamed, names.end() - 1);
+  }
+  const std::string last = names.back();
+  names.pop_back();
+  return names.empty() ? last : fmt::format("{} and {}", fmt::join(names, ", "), last);
+}
+
+/// What keeps a forecast step from being shorter, in people's words: what takes the most of it.
+std::string hold_back_of(const Line& line, const Question& question) {
+  constexpr double kWorthNaming = 0.05, kMoreCompute = 1.25;  // a share of the step; of the least that another needs
+  const StepTime& step = line.forecast->predicted;
+  const auto devices_of = [](const Line& of) { return of.cell->devices > 0 ? of.cell->devices : of.cell->ranks; };
+  const auto all_compute_s = [&](const Line& of) {
+    return of.forecast->predicted.compute_s * static_cast<double>(of.cell->ranks);
+  };
+  std::int64_t most = 0;
+  const Line* least = &line;  // of all that compute by the same cost model
+  for (const Line& other : question.lines) {
+    if (other.forecast == nullptr) continue;
+    most = std::max(most, devices_of(other));
+    if (all_compute_s(other) < all_compute_s(*least)) least = &other;
+  }
+  std::vector<std::pair<double, std::string>> parts;  // by the share of the machine's time that is lost
+  const auto add = [&](double share, const std::string& text) {
+    if (share >= kWorthNaming) parts.emplace_back(share, text);
+  };
+  const auto percent = [&](double seconds) { return 100 * seconds / step.step_s; };
+  const std::int64_t devices = devices_of(line);
+  if (devices < most)
+    add(1 - static_cast<double>(devices) / static_cast<double>(most),
+        fmt::format("{} of {} devices", devices == 1 ? "one" : std::to_string(devices), most));
+  add(step.bubble_s / step.step_s,
+      fmt::format("devices wait for each other {:.0f} % of the step (bubble)", percent(step.bubble_s)));
+  add(step.exposed_communication_s / step.step_s,
+      fmt::format("{:.0f} % of the step is communication that no compute hides",
+                  percent(step.exposed_communication_s)));
+  add(step.host_s / step.step_s,
+      fmt::format("the host takes {:.0f} % of the step to launch ops", percent(step.host_s)));
+  if (const double more = all_compute_s(line) / all_compute_s(*least); more >= kMoreCompute) {
+    const Cell& cell = *line.cell;
+    add((1 - 1 / more) * step.compute_s / step.step_s,
+        fmt::format("{} samples at a time: its ops take {:.1f} × the device time of those of {}",
+                    std::max<std::int64_t>(1, cell.global_batch / (cell.replicas * cell.microbatches)), more,
+                    name_of(*least, question)));
+  }
+  if (parts.empty()) return fmt::format("{:.0f} % of the step is compute", percent(step.compute_s));
+  std::ranges::stable_sort(parts, std::ranges::greater(), &std::pair<double, std::string>::first);
+  return parts.size() == 1 ? parts[0].second : parts[0].second + "; " + parts[1].second;
+}
+
+/// A line for each strategy of a few; of many, for the fastest of each kind. None for `fastest`.
+std::string hold_backs_of(const Question& question, const Line* fastest) {
+  std::string text;
+  std::set<std::string> kinds;
+  if (fastest != nullptr) kinds.insert(text_of(*fastest).head());
+  for (const Line& line : question.lines) {
+    if (&line == fastest || line.forecast == nullptr) continue;
+    const bool is_first = kinds.insert(text_of(line).head()).second;
+    if (question.lines.size() > kFew && !is_first) continue;
+    for (const std::string& row :
+         wrap(fmt::format("  {}: {}", name_of(line, question), hold_back_of(line, question)), ' ', kWidth - 4))
+      text += fmt::format("{}{}\n", row.starts_with("  ") ? "" : "    ", row);
+  }
+  if (text.empty()) return "";
+  return fmt::format("What holds {} back:\n{}", fastest == nullptr ? "each" : "the others", text);
 }
 
 /// "begin: part; part."
@@ -349,21 +421,28 @@ Answer answer_of(const Result& result, const TrackRecord* record, const std::str
     }
     const Line& fastest = *fitting[0];
     answer.fastest.push_back(fastest.index);
-    std::vector<std::string> close;
+    std::vector<std::string> ties{name_of(fastest, question)};
+    std::vector<const Line*> apart;
     for (const Line* other : fitting)
-      if (other != &fastest && too_close(fastest, *other)) close.push_back(name_of(*other, question));
-    std::string tie;
-    if (!close.empty())
-      tie = fmt::format("too {} to tell it from {}", fastest.is_measured() ? "noisy" : "close",
-                        fmt::join(close, close.size() == 2 ? " and " : ", "));
-    const std::string name = of_model + name_of(fastest, question);
-    say(sentence(
-        question.lines.size() == 1
-            ? fmt::format("{} takes {}{}", name, readable_seconds(fastest.step_s()),
-                          fastest.is_measured() ? "" : " (forecast)")
-            : fmt::format("{} is fastest{}", name, fitting.size() < question.lines.size() ? " of what fits" : ""),
-        {ratio_text(fastest, fitting, question), cores_text(fastest, question), trust_text(fastest),
-         spare_text(fastest), sharing_text(*fastest.cell), tie}));
+      if (other != &fastest && too_close(fastest, *other))
+        ties.push_back(name_of(*other, question));
+      else
+        apart.push_back(other);
+    const bool is_forecast = !fastest.is_measured();
+    const std::string of_what = fitting.size() < question.lines.size() ? " of what fits" : "";
+    std::string begin = of_model + ties[0];
+    if (question.lines.size() == 1)
+      begin += fmt::format(" takes {}{}", readable_seconds(fastest.step_s()), is_forecast ? " (forecast)" : "");
+    else if (ties.size() == 1)
+      begin += fmt::format(" is fastest{}", of_what);
+    else
+      begin = fmt::format("{}{} can't be told apart{} by {}; {} is shown first", of_model, listed(ties),
+                          of_what.empty() ? "" : "," + of_what + ",",
+                          is_forecast ? "this forecast" : "these measurements", ties[0]);
+    say(sentence(begin, {ratio_text(fastest, apart, question), cores_text(fastest, question), trust_text(fastest),
+                         spare_text(fastest), sharing_text(*fastest.cell)}));
+    if (is_forecast && question.lines.size() > 1)
+      answer.words += hold_backs_of(question, ties.size() == 1 ? &fastest : nullptr);
     if (std::ranges::any_of(question.lines, &Line::is_measured)) say(noise_text(question, more_rounds));
   }
   constexpr std::size_t kFewestCells = 3;

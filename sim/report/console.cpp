@@ -44,6 +44,7 @@ std::vector<std::string> wrap(std::string_view text, char separator, std::size_t
       std::vector<std::string> parts = wrap(piece, kFiner, width);
       lines.back() = parts[0];
       lines.insert(lines.end(), parts.begin() + 1, parts.end());
+      if (blank > 0) lines.back() += ' ';  // which the parts' last line has lost
     } else {
       lines.back() += piece;
     }

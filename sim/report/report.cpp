@@ -214,6 +214,11 @@ const std::vector<Column<RowSource>>& row_columns() {
     {"forecast_high_s", "upper end of it", time, kSeconds, forecast_90(&Interval::high)},
     {"forecast_interval_from", "whose errors the interval is made of", none, kText,
      [](const S& s) { return s.forecast && s.forecast->interval_90 ? Value(s.forecast->interval_from) : Value(); }},
+    {"told_from_fastest", "yes: forecast slower than the fastest that fits by more than what is known of the forecasts' "
+     "errors; no: the two can't be told apart; empty for the fastest itself", none, kText, [](const S& s) {
+       const bool known = s.forecast != nullptr && s.forecast->told_from_fastest;
+       return known ? Value(*s.forecast->told_from_fastest ? "yes" : "no") : Value();
+     }},
     {"measured_s", "measured step time, mean over rounds", time, kSeconds, measured(&StepTime::step_s)},
     {"measured_low_s", "lower end of measured_s's 95 % interval (bootstrap over rounds)", time, kSeconds,
      measured_95(&Interval::low)},
@@ -378,8 +383,8 @@ std::string to_csv(const Report& report) {
   return text + "\n";
 }
 
-std::string to_json(const Result& result, bool with_samples) {
-  const Report report = make_report(result);
+std::string to_json(const Result& result, bool with_samples, const TrackRecord* record) {
+  const Report report = make_report(result, record);
   Json columns = Json::array(), sessions = Json::array(), rows = Json::array(), summaries = Json::array();
   for (const Column<RowSource>& column : row_columns())
     columns.push_back({{"name", column.name}, {"description", column.description}});
@@ -417,8 +422,9 @@ std::string to_json(const Result& result, bool with_samples) {
   return text + (result.cells.empty() ? "]\n}\n" : "\n ]\n}\n");
 }
 
-void save_result(const std::filesystem::path& path, const Result& result, bool with_samples) {
-  write_text_file(path, to_json(result, with_samples));
+void save_result(const std::filesystem::path& path, const Result& result, bool with_samples,
+                 const TrackRecord* record) {
+  write_text_file(path, to_json(result, with_samples, record));
 }
 
 }  // namespace sim

@@ -60,9 +60,10 @@ enum class Detail : std::uint8_t { brief, full };  // full: with the tables of t
 /// Tables, then the summary and the instructions that explain most of the error.
 std::string to_console(const Report& report, Detail detail = Detail::brief);
 std::string to_csv(const Report& report);
-/// The whole result file; `with_samples`: every measured step, too, where it is known.
-std::string to_json(const Result& result, bool with_samples = false);
+/// The whole result file; `with_samples`: every measured step, too, where it is known. `record`: see `assess`.
+std::string to_json(const Result& result, bool with_samples = false, const TrackRecord* record = nullptr);
 /// Atomic: whoever reads the file while a run goes on sees the last complete round.
-void save_result(const std::filesystem::path& path, const Result& result, bool with_samples = false);
+void save_result(const std::filesystem::path& path, const Result& result, bool with_samples = false,
+                 const TrackRecord* record = nullptr);
 
 }  // namespace sim

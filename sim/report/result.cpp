@@ -93,6 +93,25 @@ std::optional<bool> CellMemory::fits() const {
   return bytes && capacity_bytes ? std::optional(*bytes <= *capacity_bytes) : std::nullopt;
 }
 
+void check_not_all_skipped(const Result& result) {
+  std::vector<std::string> reasons;
+  for (const Cell& cell : result.cells) {
+    if (cell.skipped.empty()) return;
+    if (std::ranges::find(reasons, cell.skipped) == reasons.end()) reasons.push_back(cell.skipped);
+  }
+  if (!reasons.empty()) throw ConfigError("{}", fmt::join(reasons, "; "));
+}
+
+Cell skipped_cell(const Model& model, std::string_view strategy, std::string_view world, std::string_view why) {
+  Cell cell;
+  cell.model = model.text();
+  cell.strategy = strategy;
+  cell.world = world;
+  cell.global_batch = model.global_batch;
+  cell.skipped = why;
+  return cell;
+}
+
 void place(Cell& cell, const Program& program, const Cluster& cluster, std::span<const double> workspace_bytes) {
   CellMemory& memory = cell.memory;
   memory.predicted_peak_bytes = 0;

@@ -55,6 +55,7 @@
 #include <vector>
 
 #include "sim/cluster/cluster.hpp"
+#include "sim/model/model.hpp"
 #include "sim/program/program.hpp"
 #include "sim/report/measurement.hpp"
 #include "sim/simulate/attribution.hpp"
@@ -151,6 +152,8 @@ struct Cell {
   std::optional<double> verify_error;
   CellMemory memory;
   std::map<std::string, Attribution> attribution;  // by cost model
+  /// How well the kinds of cost of its forecasts are known, by cost model; where it isn't measured. Not in the file.
+  std::map<std::string, std::vector<KindSpread>> spreads;
   std::vector<Round> rounds;
   friend bool operator==(const Cell&, const Cell&) = default;
 };
@@ -183,6 +186,10 @@ struct Result {
   void begin_session(const nlohmann::json& context, const std::string& where);
 };
 
+/// A cell that can't run: `strategy` is a text as people wrote it, for which there is no Program.
+Cell skipped_cell(const Model& model, std::string_view strategy, std::string_view world, std::string_view why);
+/// ConfigError with the reasons, each once, where there are cells and all of them are skipped.
+void check_not_all_skipped(const Result& result);
 /// Fills in where the ranks sit and what memory the Program needs. `workspace_bytes`: by work (Costs), where known.
 void place(Cell& cell, const Program& program, const Cluster& cluster, std::span<const double> workspace_bytes = {});
 /// ConfigError when the cell's rounds are of another Program: its model's file, or the code that lowers it, has changed.

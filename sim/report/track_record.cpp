@@ -30,6 +30,17 @@ const ErrorRecord* find(const TrackRecord& record, const std::string& device, co
   return found == of_device->second.end() ? nullptr : &found->second;
 }
 
+std::optional<RatioRecord> ratio_record(const TrackRecord& record, const std::string& device,
+                                        const std::string& cost_model) {
+  if (const ErrorRecord* own = find(record, device, cost_model); own != nullptr && own->relative_sd)
+    return RatioRecord{*own->relative_sd, device};
+  std::optional<RatioRecord> worst;
+  for (const auto& [elsewhere, cost_models] : record)
+    if (const auto found = cost_models.find(cost_model); found != cost_models.end() && found->second.relative_sd)
+      if (!worst || *found->second.relative_sd > worst->sd) worst = {*found->second.relative_sd, elsewhere};
+  return worst;
+}
+
 std::string to_json(const TrackRecord& record) {
   nlohmann::ordered_json file{{"format", "paragauge-track-record-2"}, {"devices", nlohmann::ordered_json::object()}};
   for (const auto& [device, cost_models] : record)

@@ -35,6 +35,14 @@ ErrorRecord record_of(const std::vector<double>& log_errors);
 using TrackRecord = std::map<std::string, std::map<std::string, ErrorRecord>>;
 /// Null where there's none.
 const ErrorRecord* find(const TrackRecord& record, const std::string& device, const std::string& cost_model);
+/// By how much a cost model's ratios to `single` have been off.
+struct RatioRecord {
+  double sd = 0;       // of their log errors
+  std::string device;  // where
+};
+/// On this device, or, where it has none, on the one where they were off the most; nothing without any.
+std::optional<RatioRecord> ratio_record(const TrackRecord& record, const std::string& device,
+                                        const std::string& cost_model);
 std::string to_json(const TrackRecord& record);
 TrackRecord load_track_record(const std::filesystem::path& path);
 

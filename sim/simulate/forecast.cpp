@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -67,6 +68,7 @@ void add_knowledge(const Program& program, const Cluster& cluster, Forecast& for
   };
   constexpr double kFar = 0.5;  // novelty
   std::map<std::string, Kind> kinds;
+  std::map<std::pair<std::string, bool>, KindSpread> spreads;  // by kind, and whether it is a guess
   Kind far;
   double compute_s = 0;
   const std::vector<double> seconds = compute_by_work(program, forecast.costs);
@@ -80,6 +82,11 @@ void add_knowledge(const Program& program, const Cluster& cluster, Forecast& for
     kind.is_new |= knowledge.kind_is_new;
     compute_s += seconds[work];
     forecast.novelty += seconds[work] * knowledge.novelty;
+    if (!(knowledge.sd > 0)) continue;
+    const bool is_guess = knowledge.novelty >= kFar;
+    KindSpread& spread = spreads.try_emplace({knowledge.kind, is_guess}, knowledge.kind, 0, is_guess).first->second;
+    spread.sd += seconds[work] * knowledge.sd;
+    spread.works += std::hash<std::string>()(work_key(program.works[work]));
   }
   const double step_s = forecast.step.step_s;
   forecast.low_s = forecast.high_s = step_s;
@@ -104,11 +111,17 @@ void add_knowledge(const Program& program, const Cluster& cluster, Forecast& for
     const double as_forecast_s = step_with(program, costs, cluster, 0);
     below += std::pow(std::log(as_forecast_s / step_with(program, costs, cluster, -kNormal90)), 2);
     above += std::pow(std::log(step_with(program, costs, cluster, kNormal90) / as_forecast_s), 2);
+    forecast.spreads.push_back(
+        {.kind = "transfers", .sd = std::log(step_with(program, costs, cluster, 1) / as_forecast_s)});
   }
   below += std::pow(kNormal90 * costs.common_sd, 2);
   above += std::pow(kNormal90 * costs.common_sd, 2);
   forecast.low_s *= std::exp(-std::sqrt(below));
   forecast.high_s *= std::exp(std::sqrt(above));
+  for (auto& [key, spread] : spreads) {
+    spread.sd *= (1 - exposed) / compute_s;
+    forecast.spreads.push_back(std::move(spread));
+  }
   add_guesses(forecast);
 }
 

@@ -37,6 +37,15 @@ struct NewKind {
   friend bool operator==(const NewKind&, const NewKind&) = default;
 };
 
+/// How well one kind of cost is known, and what the step has of it.
+struct KindSpread {
+  std::string kind;       // as in sim::Knowledge
+  double sd = 0;          // of ln(true step / forecast), by this kind alone
+  bool is_guess = false;  // far from all that was measured: such kinds are wrong together
+  std::size_t works = 0;  // a hash of its works: equal where two steps have the very same ones
+  friend bool operator==(const KindSpread&, const KindSpread&) = default;
+};
+
 struct Forecast {
   Costs costs;  // of a program with sections: unrolled, two bodies long
   StepTime step;
@@ -45,6 +54,7 @@ struct Forecast {
   std::vector<NewKind> new_kinds;  // the largest share first
   /// What the profile lacks, and what answered: "broadcast among 2 (data sheet)". Empty: all comes from the profile.
   std::vector<std::string> guesses;
+  std::vector<KindSpread> spreads;  // by kind; empty where the cost model says nothing of that
 };
 
 /// `cost_model`: made for this cluster. ConfigError when it can't know a cost. `scale`: on a machine that much faster.

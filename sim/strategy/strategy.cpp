@@ -58,6 +58,10 @@ std::string text_of(const std::vector<std::string>& choices) {
   return fmt::to_string(fmt::join(items, "+"));
 }
 
+const StrategyKind& kind_of(const SpecText& text) {
+  return strategy_table().at(text.head().empty() ? "mesh" : text.head());
+}
+
 /// levels=2x2, layers=dp+in/out+in: what isn't given is one level of two, and dp.
 void read_levels(const SpecText& text, std::string_view given, Strategy& s) {
   std::uint64_t ranks = 1;
@@ -147,11 +151,16 @@ std::uint32_t Strategy::ranks() const {
   return product;
 }
 
+void check_strategy_text(std::string_view given) {
+  const SpecText text(given, "strategy");
+  check_keys(text, kind_of(text));
+}
+
 Strategy parse_strategy(std::string_view given, const Model& model) {
   check_internal(model.device_batch == 0, "the global batch of '{}' isn't known yet", model.text());
+  check_strategy_text(given);
   const SpecText text(given, "strategy");
-  const StrategyKind& kind = strategy_table().at(text.head().empty() ? "mesh" : text.head());
-  check_keys(text, kind);
+  const StrategyKind& kind = kind_of(text);
   Strategy s;
   s.preset = kind.name;
   s.dp = static_cast<std::uint32_t>(text.integer("dp", kind.least_dp, 1, 1 << 20));

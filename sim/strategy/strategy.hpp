@@ -60,6 +60,9 @@ struct StrategyKind {
 };
 const Table<StrategyKind>& strategy_table();
 
+/// ConfigError where the text is none, whatever the model: an unknown preset or key.
+void check_strategy_text(std::string_view text);
+
 /// Keys: dp, pp, schedule, microbatches or split_size (samples per microbatch), cut (a preset of the model, `balanced`,
 /// or node names joined by '+'), first_bucket_MiB, bucket_MiB, overlap (0 or 1), broadcast_buffers (0 or 1), levels (2x2),
 /// layers (choices joined by '+', 3*dp for dp+dp+dp, levels by '/'), form (derived or rooted), threads (of each rank).

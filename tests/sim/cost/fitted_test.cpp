@@ -11,6 +11,7 @@
 #include "sim/cost/cost_model.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/lower/lower.hpp"
+#include "sim/report/told_apart.hpp"
 #include "sim/simulate/forecast.hpp"
 #include "tests/sim/cost/measured.hpp"
 #include "tests/sim/testing.hpp"
@@ -307,9 +308,10 @@ std::string share_of(const Coverage& coverage) {
 }
 
 /// What is left out of the profile, a quarter of the groups at a time, and predicted from the rest: works; those of at
-/// least 20 us (of shorter ones, what ran before decides much); and whole steps, whose truth is the step of `profiled`.
+/// least 20 us (of shorter ones, what ran before decides much); whole steps, whose truth is the step of `profiled`; and the
+/// ratios of two of them.
 struct LeftOutOf {
-  Coverage works, long_works, steps;
+  Coverage works, long_works, steps, ratios;
   std::vector<double> widths;  // of the steps' intervals: ln(high / low)
 };
 LeftOutOf left_out(const std::string& name, const std::vector<std::string>& models,
@@ -333,6 +335,7 @@ LeftOutOf left_out(const std::string& name, const std::vector<std::string>& mode
       result.works.add(inside);
       if (measured_s >= 2e-5) result.long_works.add(inside);
     }
+    std::vector<std::pair<double, ComparedForecast>> steps;  // with the truth
     for (const std::string& text : models) {
       const Model network = load_model(text);
       const Program program = lower(network, parse_strategy("single", network));
@@ -341,6 +344,11 @@ LeftOutOf left_out(const std::string& name, const std::vector<std::string>& mode
       const Forecast predicted = forecast(program, cluster, *make_cost_model("fitted", cluster, &rest));
       result.steps.add(predicted.low_s <= step_s && step_s <= predicted.high_s);
       result.widths.push_back(std::log(predicted.high_s / predicted.low_s));
+      const ComparedForecast compared{.step_s = predicted.step.step_s, .spreads = predicted.spreads};
+      for (const auto& [true_s, other] : steps)
+        result.ratios.add(std::abs(std::log(compared.step_s / other.step_s) - std::log(step_s / true_s)) <=
+                          kNormal90 * ratio_sd(other, compared).value());
+      steps.emplace_back(step_s, compared);
     }
   }
   return result;
@@ -354,7 +362,7 @@ TEST(Fitted, NineOfTenWorksAndStepsLieInTheirIntervals) {
        {"resnet18,image=64,global_batch=2,optimizer=sgd:lr=0.001",
         "resnet18,image=64,global_batch=4,optimizer=sgd:lr=0.001",
         "resnet18,image=64,global_batch=8,optimizer=sgd:lr=0.001"}}};
-  Coverage near, kinds_left_out, ops_left_out, steps;
+  Coverage near, kinds_left_out, ops_left_out, steps, ratios;
   for (const auto& [name, texts] : models) {
     const std::shared_ptr<CostModel> model = fitted(committed(name), "local");
     const auto kind_of = [&](const Work& work) { return model->compute(work).knowledge.kind; };
@@ -373,6 +381,7 @@ TEST(Fitted, NineOfTenWorksAndStepsLieInTheirIntervals) {
       EXPECT_GE(of.works.share(), 0.8) << name << " " << what;
       coverage->inside += of.works.inside, coverage->all += of.works.all;
       steps.inside += of.steps.inside, steps.all += of.steps.all;
+      ratios.inside += of.ratios.inside, ratios.all += of.ratios.all;
     }
   }
   for (const auto& [what, of] : {std::pair("near", near), {"kinds", kinds_left_out}, {"ops", ops_left_out}}) {
@@ -381,6 +390,8 @@ TEST(Fitted, NineOfTenWorksAndStepsLieInTheirIntervals) {
     EXPECT_LE(of.share(), 0.96) << what;
   }
   EXPECT_GE(steps.share(), 0.85);
+  fmt::print("ratios of steps: {} inside\n", share_of(ratios));
+  EXPECT_GE(ratios.share(), 0.85);  // by what two forecasts are told apart
 }
 
 // What a thread takes says nothing of two, and the other way round.

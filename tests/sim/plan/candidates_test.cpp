@@ -11,34 +11,82 @@ namespace {
 
 std::set<std::string> candidates(const Model& model, std::uint32_t devices) {
   std::set<std::string> texts;
-  for (const Strategy& strategy : candidate_strategies(model, devices)) {
+  for (const Strategy& strategy : candidate_strategies(model, devices).strategies) {
     EXPECT_TRUE(texts.insert(strategy.text()).second) << strategy.text() << " is there twice";
-    EXPECT_EQ(devices % strategy.ranks(), 0U);
+    EXPECT_LE(strategy.ranks(), devices);
     EXPECT_NO_THROW(lower(model, strategy)) << strategy.text();
   }
   return texts;
 }
 
+std::set<std::string> texts_of(const Model& model, std::initializer_list<const char*> given) {
+  std::set<std::string> texts;
+  for (const char* text : given) texts.insert(parse_strategy(text, model).text());
+  return texts;
+}
+
+void expect_contains(const std::set<std::string>& all, const std::set<std::string>& some) {
+  for (const std::string& text : some) EXPECT_TRUE(all.contains(text)) << text;
+}
+
 TEST(Candidates, HaveEveryRowAndDegree) {
   const Model model = load_model("convnet,global_batch=24");
-  const std::set<std::string> of_four = candidates(model, 4);
-  for (const char* text : {"single", "single,microbatches=4", "model_parallel,pp=4", "model_parallel,pp=2",
-                           "pipeline,pp=4,schedule=1f1b,microbatches=8", "pipeline,pp=2,schedule=gpipe,microbatches=2",
-                           "ddp_blocking,dp=4", "ddp,dp=4", "ddp_blocking,dp=2",
-                           "mesh,dp=2,pp=2,schedule=gpipe,microbatches=4", "ddp,dp=4,microbatches=2"})
-    EXPECT_TRUE(of_four.contains(parse_strategy(text, model).text())) << text;
+  expect_contains(
+      candidates(model, 4),
+      texts_of(model, {"single", "single,microbatches=4", "model_parallel,pp=4", "model_parallel,pp=2",
+                       "pipeline,pp=4,schedule=1f1b,microbatches=8", "pipeline,pp=2,schedule=gpipe,microbatches=2",
+                       "ddp_blocking,dp=4", "ddp,dp=4", "ddp_blocking,dp=2",
+                       "mesh,dp=2,pp=2,schedule=gpipe,microbatches=4", "ddp,dp=4,microbatches=2"}));
   std::set<std::string> presets;
-  for (const Strategy& strategy : candidate_strategies(model, 4)) presets.insert(strategy.preset);
+  for (const Strategy& strategy : candidate_strategies(model, 4).strategies) presets.insert(strategy.preset);
   for (const StrategyKind& kind : strategy_table()) EXPECT_TRUE(presets.contains(std::string(kind.name))) << kind.name;
 }
 
-// What doesn't divide isn't there: 6 samples on 4 devices, more stages than nodes.
-TEST(Candidates, FitTheModel) {
-  for (const std::string& text : candidates(load_model("convnet,global_batch=6"), 4))
-    EXPECT_EQ(text.find("dp=4"), std::string::npos) << text;
+// A machine of three: all of it, and DataParallel's parts of 22, 22 and 20 samples.
+TEST(Candidates, UseEveryNumberOfDevices) {
+  const Model model = load_model("resnet18,image=64,global_batch=64");
+  expect_contains(candidates(model, 3),
+                  texts_of(model, {"ddp,dp=2", "data_parallel,dp=3", "model_parallel,pp=3",
+                                   "pipeline,pp=3,schedule=gpipe,microbatches=4", "hypar,levels=3,layers=dp"}));
+  expect_contains(candidates(model, 6),
+                  texts_of(model, {"ddp,dp=4", "data_parallel,dp=5", "pipeline,pp=5,microbatches=8",
+                                   "mesh,dp=2,pp=3,schedule=1f1b,microbatches=4"}));
+  const Model odd = load_model("resnet18,image=64,global_batch=250");
+  expect_contains(candidates(odd, 8), texts_of(odd, {"ddp,dp=5", "ddp,dp=2", "data_parallel,dp=7"}));
+}
+
+// On many devices few idle: 64 replicas of 100, or 32 of pipelines of three stages.
+TEST(Candidates, OfManyDevicesAreFewAndLeaveFewIdle) {
+  const Model model = load_model("convnet,global_batch=256");
+  const std::set<std::string> of_100 = candidates(model, 100);
+  expect_contains(of_100, texts_of(model, {"ddp,dp=64", "mesh,dp=32,pp=3,microbatches=4", "ddp,dp=16",
+                                           "data_parallel,dp=86", "single"}));
+  EXPECT_LE(of_100.size(), 700U);
+  EXPECT_LE(candidates(model, 1024).size(), 1100U);
+  EXPECT_NE(candidate_strategies(model, 100).left_out.find("numbers of devices above 16"), std::string::npos);
+}
+
+// What the model doesn't allow isn't there, and is said: 6 samples on 4 devices, more stages than nodes.
+TEST(Candidates, WhatTheModelDoesNotAllowIsSaid) {
+  const Model six = load_model("convnet,global_batch=6");
+  for (const std::string& text : candidates(six, 4))
+    EXPECT_TRUE(text.find("dp=4") == std::string::npos || text.starts_with("data_parallel") ||
+                text.starts_with("hypar"))
+        << text;
+  const Proposal proposal = candidate_strategies(six, 4);
+  const auto ddp = std::ranges::find(proposal.skipped, "ddp,dp=4", &SkippedStrategy::strategy);
+  ASSERT_NE(ddp, proposal.skipped.end());
+  EXPECT_EQ(ddp->why,
+            "strategy 'ddp,dp=4': dp=4 must divide global_batch=6 of model 'convnet'; near: dp=3, or global_batch=4 "
+            "or 8");
+  EXPECT_NE(proposal.left_out.find("with dp = 4 (6 samples don't divide)"), std::string::npos) << proposal.left_out;
+
   EXPECT_EQ(candidates(load_model("toy_mlp,global_batch=1"), 1), std::set<std::string>{"single"});
   const Model toy = load_model("toy_mlp,global_batch=1");
-  for (const Strategy& strategy : candidate_strategies(toy, 64)) EXPECT_LE(strategy.pp, toy.nodes.size());
+  const Proposal of_64 = candidate_strategies(toy, 64);
+  for (const Strategy& strategy : of_64.strategies) EXPECT_LE(strategy.pp, toy.nodes.size());
+  EXPECT_NE(of_64.left_out.find(fmt::format("(the model has {} layers)", toy.nodes.size())), std::string::npos)
+      << of_64.left_out;
 }
 
 }  // namespace

@@ -174,6 +174,19 @@ TEST(Accuracy, TrackRecordsAreReadAsWritten) {
   EXPECT_FALSE((ErrorRecord{7, 0, 0.1}).interval_90(1));  // too few
 }
 
+TEST(Accuracy, RatiosAreAsGoodAsWhereTheyWereWorstOnADeviceWithoutARecord) {
+  const TrackRecord record{{"A CPU", {{"analytic", {9, 0, 0.2, 0.1}}, {"fitted", {9, 0, 0.05, 0.03}}}},
+                           {"Another CPU", {{"analytic", {9, 0, 0.3, 0.2}}}},
+                           {"A GPU", {{"analytic", {8, 0, 0.1}}}}};
+  EXPECT_EQ(ratio_record(record, "A CPU", "analytic")->sd, 0.1);
+  for (const char* device : {"A GPU", "A new GPU"}) {
+    EXPECT_EQ(ratio_record(record, device, "analytic")->sd, 0.2) << device;
+    EXPECT_EQ(ratio_record(record, device, "analytic")->device, "Another CPU") << device;
+  }
+  EXPECT_EQ(ratio_record(record, "A GPU", "fitted")->device, "A CPU");
+  EXPECT_FALSE(ratio_record(record, "A CPU", "profiled"));
+}
+
 TEST(Accuracy, ATrackRecordIsByDevice) {
   Result result;
   for (const char* device : {"A CPU", "Another CPU"})
