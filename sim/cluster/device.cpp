@@ -34,7 +34,7 @@ double default_share(const Device& device, Arithmetic arithmetic) {
 }
 
 void read_rates(JsonObject& file, Device& device) {
-  const bool one_share = file.has("compute_efficiency");
+  device.one_share = file.has("compute_efficiency");
   device.compute_efficiency = read_share(file, "compute_efficiency", 1, kLeastShare);
   static_cast<void>(file.text("matmul_source", ""));
   for (std::size_t i = 0; i < kArithmetics; ++i) {
@@ -45,7 +45,7 @@ void read_rates(JsonObject& file, Device& device) {
     device.peaks[i] = teraflops_per_second(read_rate(file, peak));
     if (file.has(matmul))
       device.matmul[i] = teraflops_per_second(read_rate(file, matmul));
-    else if (!one_share)
+    else if (!device.one_share)
       device.matmul[i] = device.peaks[i] * default_share(device, arithmetic);
   }
   // All GPUs that multiply bf16 multiply f16 as fast.

@@ -36,6 +36,8 @@ struct Device {
   /// By Arithmetic: the data sheet's dense rate; 0: it has none. `matmul`: what large matrix products reach of it; 0:
   /// compute_efficiency's share.
   std::array<FlopsPerSecond, kArithmetics> peaks = {}, matmul = {};
+  /// The file gives a compute_efficiency: all that multiplies reaches this one share, convolutions, too.
+  bool one_share = false;
   BytesPerSecond memory_bandwidth;
   Bytes memory_capacity;
   /// What a process holds of it beside all tensors: the context of CUDA, its kernels, cuBLAS's workspace.

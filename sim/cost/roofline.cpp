@@ -53,10 +53,11 @@ KernelTime kernel(double flops, double bytes, FlopsPerSecond rate, const Device&
 KernelTime on_gpu(const OpInstance& op, const Demand& demand, Arithmetic arithmetic, Product product,
                   const Device& device) {
   const auto in = [&](Arithmetic way) {
-    return kernel(demand.flops, demand.bytes, device.matmul_rate(way) * share_of(op, way, product), device);
+    const double share = device.one_share ? 1 : share_of(op, way, product);
+    return kernel(demand.flops, demand.bytes, device.matmul_rate(way) * share, device);
   };
   KernelTime best = in(arithmetic);
-  if (is_simt(arithmetic)) return best;
+  if (is_simt(arithmetic) || device.one_share) return best;
   best.reorder_s = kernel(0, reordered_bytes(op), {}, device).traffic_s;
   if (!is_convolution(op)) return best;
   const KernelTime as_it_lies = in(Arithmetic::f32);

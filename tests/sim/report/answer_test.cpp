@@ -89,280 +89,282 @@ TEST(Answer, TheFastestSingleIsTheBaseline) {
   EXPECT_EQ(words(result),
             "ddp is fastest: 1.04 × single,threads=2; single uses 2 of 4 cores; single,threads=4 isn't in this\n"
             "table; ");
-  TEST(Answer, MarksWhatTheProfileLacked) {
-    Result result;
-    add(result, "single", 1.1, {});
-    add(result, "ddp", 0.6, {}).rounds[0].guesses["profiled"] = {"broadcast among 2 (data sheet)"};
-    EXPECT_EQ(answer_of(result).table,
-              "net,global_batch=8 on local, forecast by profiled\n"
-              "strategy predicted\n"
-              "ddp        ~600 ms\n"
-              "single      1.10 s\n"
-              "~ partly a guess, because the profile lacks: broadcast among 2 (data sheet)\n");
-  }
+}
 
-  TEST(Answer, ATieWithinNoiseAndWhatToDo) {
-    Result result;
-    add(result, "single", 2, 2, 0.001);
-    add(result, "mesh,dp=2", 1, 1, 0.1);
-    add(result, "mesh,dp=2,overlap=0", 1, 1.01, 0.1);
-    const Answer answer = answer_of(result, nullptr, "the same command with --rounds {}");
-    // Halves of eight rounds of ±10 % differ by 0.51 × 10 % in expectation; (4.94 / 2)² times as many rounds are quiet.
-    EXPECT_EQ(answer.words,
-              "mesh and mesh blocking can't be told apart by these measurements; mesh is shown first: 2.00 ×\n"
-              "single; forecast within 0.0 %.\n"
-              "Noise floor up to 4.9 % in 2 of 3 rows (2 % is quiet): close other programs, or run 41 more rounds:\n"
-              "the same command with --rounds 49.\n"
-              "All 3 forecasts by profiled: median error 0.0 %; 2 of 2 pairs that noise doesn't hide are in the\n"
-              "right order.\n");
-  }
+TEST(Answer, MarksWhatTheProfileLacked) {
+  Result result;
+  add(result, "single", 1.1, {});
+  add(result, "ddp", 0.6, {}).rounds[0].guesses["profiled"] = {"broadcast among 2 (data sheet)"};
+  EXPECT_EQ(answer_of(result).table,
+            "net,global_batch=8 on local, forecast by profiled\n"
+            "strategy predicted\n"
+            "ddp        ~600 ms\n"
+            "single      1.10 s\n"
+            "~ partly a guess, because the profile lacks: broadcast among 2 (data sheet)\n");
+}
 
-  TEST(Answer, NothingFits) {
-    Result result;
-    set_memory(add(result, "single", 24.35, {}), 25, 655, 80);
-    EXPECT_EQ(answer_of(result).words, "single does not fit: needs 680 of 80 GiB (activations 655).\n");
-    set_memory(add(result, "ddp", 13, {}), 25, 330, 80);
-    const Answer answer = answer_of(result);
-    EXPECT_EQ(answer.table,
-              "net,global_batch=8 on local, forecast by profiled\n"
-              "strategy predicted  memory fits\n"
-              "ddp         13.0 s 355 GiB no\n"
-              "single      24.4 s 680 GiB no\n"
-              "ddp does not fit: needs 355 of 80 GiB (activations 330)\n"
-              "single does not fit: needs 680 of 80 GiB (activations 655)\n");
-    EXPECT_EQ(answer.words,
-              "nothing fits; what needs least, ddp, does not fit: needs 355 of 80 GiB (activations 330).\n");
-    EXPECT_TRUE(answer.fastest.empty());
-  }
+TEST(Answer, ATieWithinNoiseAndWhatToDo) {
+  Result result;
+  add(result, "single", 2, 2, 0.001);
+  add(result, "mesh,dp=2", 1, 1, 0.1);
+  add(result, "mesh,dp=2,overlap=0", 1, 1.01, 0.1);
+  const Answer answer = answer_of(result, nullptr, "the same command with --rounds {}");
+  // Halves of eight rounds of ±10 % differ by 0.51 × 10 % in expectation; (4.94 / 2)² times as many rounds are quiet.
+  EXPECT_EQ(answer.words,
+            "mesh and mesh blocking can't be told apart by these measurements; mesh is shown first: 2.00 ×\n"
+            "single; forecast within 0.0 %.\n"
+            "Noise floor up to 4.9 % in 2 of 3 rows (2 % is quiet): close other programs, or run 41 more rounds:\n"
+            "the same command with --rounds 49.\n"
+            "All 3 forecasts by profiled: median error 0.0 %; 2 of 2 pairs that noise doesn't hide are in the\n"
+            "right order.\n");
+}
 
-  TEST(Answer, WhatDoesNotFitIsNotCalledFastest) {
-    Result result;
-    set_memory(add(result, "single", 2, {}), 1, 2, 4);
-    set_memory(add(result, "ddp", 1, {}), 1, 4, 4);
-    const Answer answer = answer_of(result);
-    EXPECT_TRUE(answer.words.starts_with("single is fastest of what fits: no track record")) << answer.words;
-    EXPECT_NE(answer.words.find("What holds the others back:\n  ddp: "), std::string::npos) << answer.words;
-    EXPECT_EQ(answer.fastest, std::vector<std::size_t>{0});
-  }
+TEST(Answer, NothingFits) {
+  Result result;
+  set_memory(add(result, "single", 24.35, {}), 25, 655, 80);
+  EXPECT_EQ(answer_of(result).words, "single does not fit: needs 680 of 80 GiB (activations 655).\n");
+  set_memory(add(result, "ddp", 13, {}), 25, 330, 80);
+  const Answer answer = answer_of(result);
+  EXPECT_EQ(answer.table,
+            "net,global_batch=8 on local, forecast by profiled\n"
+            "strategy predicted  memory fits\n"
+            "ddp         13.0 s 355 GiB no\n"
+            "single      24.4 s 680 GiB no\n"
+            "ddp does not fit: needs 355 of 80 GiB (activations 330)\n"
+            "single does not fit: needs 680 of 80 GiB (activations 655)\n");
+  EXPECT_EQ(answer.words,
+            "nothing fits; what needs least, ddp, does not fit: needs 355 of 80 GiB (activations 330).\n");
+  EXPECT_TRUE(answer.fastest.empty());
+}
 
-  TEST(Answer, OneStrategyOnly) {
-    Result result;
-    add(result, "single", {}, 3.4e-6, 0.001);
-    const Answer answer = answer_of(result);
-    EXPECT_EQ(answer.table, "net,global_batch=8 on local\nstrategy measured\nsingle    3.40 µs\n");
-    EXPECT_EQ(answer.words, "single takes 3.40 µs.\n");
-  }
+TEST(Answer, WhatDoesNotFitIsNotCalledFastest) {
+  Result result;
+  set_memory(add(result, "single", 2, {}), 1, 2, 4);
+  set_memory(add(result, "ddp", 1, {}), 1, 4, 4);
+  const Answer answer = answer_of(result);
+  EXPECT_TRUE(answer.words.starts_with("single is fastest of what fits: no track record")) << answer.words;
+  EXPECT_NE(answer.words.find("What holds the others back:\n  ddp: "), std::string::npos) << answer.words;
+  EXPECT_EQ(answer.fastest, std::vector<std::size_t>{0});
+}
 
-  /// The words without what holds the others back.
-  std::string sentences(const Answer& answer) { return answer.words.substr(0, answer.words.find("What holds")); }
+TEST(Answer, OneStrategyOnly) {
+  Result result;
+  add(result, "single", {}, 3.4e-6, 0.001);
+  const Answer answer = answer_of(result);
+  EXPECT_EQ(answer.table, "net,global_batch=8 on local\nstrategy measured\nsingle    3.40 µs\n");
+  EXPECT_EQ(answer.words, "single takes 3.40 µs.\n");
+}
 
-  TEST(Answer, PredictedOnlySaysWhereItsIntervalIsFrom) {
-    Result result;
-    add(result, "single", 1.0, {});
-    add(result, "ddp_blocking", 0.8, {});
-    add(result, "ddp", 0.79, {});
-    // Without any record nothing is known of their order.
-    EXPECT_EQ(sentences(answer_of(result)),
-              "ddp, ddp_blocking and single can't be told apart by this forecast; ddp is shown first: no track\n"
-              "record for this device (A CPU): how far the forecast may be off isn't known.\n");
-    const TrackRecord record{{"A CPU", {{"profiled", {100, 0, 0.02, 0.01}}}}};
-    EXPECT_EQ(sentences(answer_of(result, &record)),
-              "ddp and ddp_blocking can't be told apart by this forecast; ddp is shown first: 1.27 × single; 90 %\n"
-              "interval 764 ms to 817 ms, from the track record of 100 forecasts on A CPU.\n");
-    const TrackRecord elsewhere{{"Another CPU", {{"profiled", {100, 0, 0.02, 0.1}}}},
-                                {"A third CPU", {{"profiled", {100, 0, 0.02, 0.05}}}}};
-    EXPECT_EQ(sentences(answer_of(result, &elsewhere)),
-              "ddp and ddp_blocking can't be told apart by this forecast; ddp is shown first: 1.27 × single; no\n"
-              "track record for this device (A CPU): how far the forecast may be off isn't known; ratios to single\n"
-              "were off by 10 % on Another CPU.\n");
-  }
+/// The words without what holds the others back.
+std::string sentences(const Answer& answer) { return answer.words.substr(0, answer.words.find("What holds")); }
 
-  // 1.01 × is no order by a data sheet, and 2.5 × is one. Every one of a few strategies has its reason.
-  TEST(Answer, FastestOnlyWithGroundAndWhyTheOthersAreNot) {
-    const TrackRecord record{{"Another CPU", {{"profiled", {100, 0, 0.3, 0.1845}}}}};
-    Result tie;
-    add(tie, "single", 4.91e-3, {}).rounds[0].predicted["profiled"] = {4.91e-3, 4.80e-3, 0, 0, 0.11e-3};
-    add(tie, "model_parallel,pp=2", 4.84e-3, {}).rounds[0].predicted["profiled"] = {4.84e-3, 2.42e-3, 0.1e-3, 2.27e-3,
-                                                                                    0.05e-3};
-    EXPECT_EQ(answer_of(tie, &record).words,
-              "model_parallel and single can't be told apart by this forecast; model_parallel is shown first: no\n"
-              "track record for this device (A CPU): how far the forecast may be off isn't known; ratios to single\n"
-              "were off by 18 % on Another CPU.\n"
-              "What holds each back:\n"
-              "  model_parallel: devices wait for each other 47 % of the step (bubble)\n"
-              "  single: one of 2 devices\n");
-    Result result;
-    Cell& ddp = add(result, "ddp,dp=4", 0.074, {});
-    ddp.ranks = ddp.devices = 4;
-    ddp.replicas = 4;
-    ddp.rounds[0].predicted["profiled"] = {0.074, 0.070, 0.003, 0, 0.001};
-    Cell& pipeline = add(result, "pipeline,pp=4,schedule=gpipe,microbatches=4", 0.182, {});
-    pipeline.ranks = pipeline.devices = 4;
-    pipeline.microbatches = 4;
-    pipeline.rounds[0].predicted["profiled"] = {0.182, 0.090, 0.012, 0.080, 0};
-    Cell& slow = add(result, "data_parallel,dp=4", 0.3, {});
-    slow.ranks = slow.devices = 4;
-    slow.rounds[0].predicted["profiled"] = {0.3, 0.075, 0.22, 0.005, 0};
-    const Answer answer = answer_of(result, &record);
-    EXPECT_TRUE(answer.words.starts_with("ddp is fastest: ")) << answer.words;
-    // 90 ms of each of 4 devices are 1.3 × ddp's 70.
-    EXPECT_EQ(answer.words.substr(answer.words.find("What holds")),
-              "What holds the others back:\n"
-              "  pipeline: devices wait for each other 44 % of the step (bubble); 2 samples at a time: its ops\n"
-              "    take 1.3 × the device time of those of ddp\n"
-              "  data_parallel: 73 % of the step is communication that no compute hides\n");
-    expect_narrow(answer);
-    EXPECT_EQ(assess(result, &record).cells[0].forecasts.at("profiled").told_from_fastest, std::nullopt);
-    EXPECT_EQ(assess(result, &record).cells[1].forecasts.at("profiled").told_from_fastest, true);
-    EXPECT_EQ(assess(tie, &record).cells[0].forecasts.at("profiled").told_from_fastest, false);
-  }
+TEST(Answer, PredictedOnlySaysWhereItsIntervalIsFrom) {
+  Result result;
+  add(result, "single", 1.0, {});
+  add(result, "ddp_blocking", 0.8, {});
+  add(result, "ddp", 0.79, {});
+  // Without any record nothing is known of their order.
+  EXPECT_EQ(sentences(answer_of(result)),
+            "ddp, ddp_blocking and single can't be told apart by this forecast; ddp is shown first: no track\n"
+            "record for this device (A CPU): how far the forecast may be off isn't known.\n");
+  const TrackRecord record{{"A CPU", {{"profiled", {100, 0, 0.02, 0.01}}}}};
+  EXPECT_EQ(sentences(answer_of(result, &record)),
+            "ddp and ddp_blocking can't be told apart by this forecast; ddp is shown first: 1.27 × single; 90 %\n"
+            "interval 764 ms to 817 ms, from the track record of 100 forecasts on A CPU.\n");
+  const TrackRecord elsewhere{{"Another CPU", {{"profiled", {100, 0, 0.02, 0.1}}}},
+                              {"A third CPU", {{"profiled", {100, 0, 0.02, 0.05}}}}};
+  EXPECT_EQ(sentences(answer_of(result, &elsewhere)),
+            "ddp and ddp_blocking can't be told apart by this forecast; ddp is shown first: 1.27 × single; no\n"
+            "track record for this device (A CPU): how far the forecast may be off isn't known; ratios to single\n"
+            "were off by 10 % on Another CPU.\n");
+}
 
-  // As `plan` shows them: many that are alike.
-  TEST(Answer, ManyThatCantBeToldApartAreCounted) {
-    const TrackRecord record{{"A CPU", {{"profiled", {100, 0, 0.02, 0.1}}}}};
-    Result result;
-    for (int dp = 2; dp < 10; ++dp) add(result, fmt::format("ddp,dp={}", dp), 1 + 0.001 * dp, {});
-    const Answer answer = answer_of(result, &record);
-    EXPECT_TRUE(
-        answer.words.starts_with("ddp dp=2, ddp dp=3, ddp dp=4 and 5 more can't be told apart by this forecast; "
-                                 "ddp\ndp=2 is shown first: 90 %"))
-        << answer.words;
-  }
+// 1.01 × is no order by a data sheet, and 2.5 × is one. Every one of a few strategies has its reason.
+TEST(Answer, FastestOnlyWithGroundAndWhyTheOthersAreNot) {
+  const TrackRecord record{{"Another CPU", {{"profiled", {100, 0, 0.3, 0.1845}}}}};
+  Result tie;
+  add(tie, "single", 4.91e-3, {}).rounds[0].predicted["profiled"] = {4.91e-3, 4.80e-3, 0, 0, 0.11e-3};
+  add(tie, "model_parallel,pp=2", 4.84e-3, {}).rounds[0].predicted["profiled"] = {4.84e-3, 2.42e-3, 0.1e-3, 2.27e-3,
+                                                                                  0.05e-3};
+  EXPECT_EQ(answer_of(tie, &record).words,
+            "model_parallel and single can't be told apart by this forecast; model_parallel is shown first: no\n"
+            "track record for this device (A CPU): how far the forecast may be off isn't known; ratios to single\n"
+            "were off by 18 % on Another CPU.\n"
+            "What holds each back:\n"
+            "  model_parallel: devices wait for each other 47 % of the step (bubble)\n"
+            "  single: one of 2 devices\n");
+  Result result;
+  Cell& ddp = add(result, "ddp,dp=4", 0.074, {});
+  ddp.ranks = ddp.devices = 4;
+  ddp.replicas = 4;
+  ddp.rounds[0].predicted["profiled"] = {0.074, 0.070, 0.003, 0, 0.001};
+  Cell& pipeline = add(result, "pipeline,pp=4,schedule=gpipe,microbatches=4", 0.182, {});
+  pipeline.ranks = pipeline.devices = 4;
+  pipeline.microbatches = 4;
+  pipeline.rounds[0].predicted["profiled"] = {0.182, 0.090, 0.012, 0.080, 0};
+  Cell& slow = add(result, "data_parallel,dp=4", 0.3, {});
+  slow.ranks = slow.devices = 4;
+  slow.rounds[0].predicted["profiled"] = {0.3, 0.075, 0.22, 0.005, 0};
+  const Answer answer = answer_of(result, &record);
+  EXPECT_TRUE(answer.words.starts_with("ddp is fastest: ")) << answer.words;
+  // 90 ms of each of 4 devices are 1.3 × ddp's 70.
+  EXPECT_EQ(answer.words.substr(answer.words.find("What holds")),
+            "What holds the others back:\n"
+            "  pipeline: devices wait for each other 44 % of the step (bubble); 2 samples at a time: its ops\n"
+            "    take 1.3 × the device time of those of ddp\n"
+            "  data_parallel: 73 % of the step is communication that no compute hides\n");
+  expect_narrow(answer);
+  EXPECT_EQ(assess(result, &record).cells[0].forecasts.at("profiled").told_from_fastest, std::nullopt);
+  EXPECT_EQ(assess(result, &record).cells[1].forecasts.at("profiled").told_from_fastest, true);
+  EXPECT_EQ(assess(tie, &record).cells[0].forecasts.at("profiled").told_from_fastest, false);
+}
 
-  TEST(Answer, MeasuredOnlyInOneRound) {
-    Result result;
-    for (const auto& [strategy, seconds] : {std::pair("single", 0.12), {"ddp", 0.1}}) {
-      Cell& cell = result.cell("net,global_batch=8", strategy, "local");
-      cell.rounds.push_back({.measured = {{seconds, 0, 0, 0, 0}, {seconds, 0, 0, 0, 0}}});
-    }
-    EXPECT_EQ(answer_of(result).words,
-              "ddp is fastest: 1.20 × single.\n"
-              "One round doesn't tell how much of a difference is noise: `paragauge compare` takes rounds.\n");
-    EXPECT_EQ(testing::lines_of(answer_of(result, nullptr, "--rounds {}").words).back(),
-              "4 rounds or more tell how much of a difference is noise: --rounds 8.");
-  }
+// As `plan` shows them: many that are alike.
+TEST(Answer, ManyThatCantBeToldApartAreCounted) {
+  const TrackRecord record{{"A CPU", {{"profiled", {100, 0, 0.02, 0.1}}}}};
+  Result result;
+  for (int dp = 2; dp < 10; ++dp) add(result, fmt::format("ddp,dp={}", dp), 1 + 0.001 * dp, {});
+  const Answer answer = answer_of(result, &record);
+  EXPECT_TRUE(
+      answer.words.starts_with("ddp dp=2, ddp dp=3, ddp dp=4 and 5 more can't be told apart by this forecast; "
+                               "ddp\ndp=2 is shown first: 90 %"))
+      << answer.words;
+}
 
-  TEST(Answer, SharedDevicesAreNeverSilent) {
-    Result result;
-    add(result, "single", 2, {});
-    Cell& cell = add(result, "ddp,dp=16", 1, {});
-    cell.ranks = 16, cell.devices = 8;
-    const Answer answer = answer_of(result);
-    EXPECT_NE(answer.table.find("\nddp: 16 ranks share 8 devices\n"), std::string::npos) << answer.table;
-    EXPECT_NE(answer.words.find("; 16 ranks share 8 devices"), std::string::npos) << answer.words;
+TEST(Answer, MeasuredOnlyInOneRound) {
+  Result result;
+  for (const auto& [strategy, seconds] : {std::pair("single", 0.12), {"ddp", 0.1}}) {
+    Cell& cell = result.cell("net,global_batch=8", strategy, "local");
+    cell.rounds.push_back({.measured = {{seconds, 0, 0, 0, 0}, {seconds, 0, 0, 0, 0}}});
   }
+  EXPECT_EQ(answer_of(result).words,
+            "ddp is fastest: 1.20 × single.\n"
+            "One round doesn't tell how much of a difference is noise: `paragauge compare` takes rounds.\n");
+  EXPECT_EQ(testing::lines_of(answer_of(result, nullptr, "--rounds {}").words).back(),
+            "4 rounds or more tell how much of a difference is noise: --rounds 8.");
+}
 
-  // Two models, two worlds, three cost models, a peer, long names: 100 columns, every row's strategy whole.
-  TEST(Answer, IsNarrowWhateverIsAsked) {
-    Result result;
-    const std::string pipeline = "pipeline,pp=2,schedule=forward_only,microbatches=4,cut=layer2,first_bucket_MiB=0.01";
-    for (const char* model : {"resnet18,global_batch=8,image=64,loss=cross_entropy,optimizer=sgd:lr=0.001:momentum=0.9",
-                              "convnet,global_batch=64"})
-      for (const char* world : {"local", "gloo@100mbit"})
-        for (const std::string& strategy : {std::string("single"), pipeline, pipeline + ",overlap=0"}) {
-          Cell& cell =
-              add(result, strategy, 0.5, model[0] == 'c' ? std::nullopt : std::optional(0.5), 0.05, world, model);
-          for (Round& round : cell.rounds) round.predicted["fitted"].step_s = round.predicted["analytic"].step_s = 12.3;
-          set_memory(cell, 1, 20, 20);
-          cell.ranks = 4;
-          result.cell(model, strategy, world, "pytorch").rounds.push_back({.measured = {{0.6, 0, 0, 0, 0}}});
-        }
-    result.cell("convnet,global_batch=64", "ddp,dp=64", "local").skipped = "64 ranks on 2 cores";
-    result.cell("convnet,global_batch=64", "single", "local", "pytorch").skipped = "no such thing";
-    const Answer answer = answer_of(result, nullptr, "the same command with --rounds {}");
-    expect_narrow(answer);
-    EXPECT_NE(answer.table.find("\nddp,dp=64 on local skipped: 64 ranks on 2 cores\n"), std::string::npos);
-    EXPECT_NE(answer.table.find("\nsingle on local by plain PyTorch skipped: no such thing\n"), std::string::npos);
-    // Forecasts alone stand side by side; beside a measurement there's the best one.
-    EXPECT_NE(answer.table.find(" profiled fitted analytic "), std::string::npos) << answer.table;
-    EXPECT_NE(answer.table.find(" predicted measured  error pytorch "), std::string::npos) << answer.table;
-    EXPECT_EQ(answer.words.find("fastest"), std::string::npos);
-  }
+TEST(Answer, SharedDevicesAreNeverSilent) {
+  Result result;
+  add(result, "single", 2, {});
+  Cell& cell = add(result, "ddp,dp=16", 1, {});
+  cell.ranks = 16, cell.devices = 8;
+  const Answer answer = answer_of(result);
+  EXPECT_NE(answer.table.find("\nddp: 16 ranks share 8 devices\n"), std::string::npos) << answer.table;
+  EXPECT_NE(answer.words.find("; 16 ranks share 8 devices"), std::string::npos) << answer.words;
+}
 
-  TEST(Answer, DevicesThatNeedDifferentMemory) {
-    Result result;
-    Cell& cell = add(result, "data_parallel,dp=4", 0.5, std::nullopt);
-    const auto give = [&](std::int64_t root_MiB, std::int64_t others_MiB) {
-      cell.memory.by_device = {{"0", 1, {{"parameters", root_MiB << 20}}},
-                               {"1-3", 3, {{"parameters", others_MiB << 20}}}};
-      cell.memory.needed_bytes = cell.memory.by_device[0].needed_bytes;
-      cell.memory.capacity_bytes = 80 * kGiB;
-      return answer_of(result).table;
-    };
-    EXPECT_NE(give(2385, 1055).find(" 1.03 to 2.33 GiB yes\n"), std::string::npos);
-    EXPECT_NE(give(2385, 300).find(" 300 MiB to 2.33 GiB yes\n"), std::string::npos);
-    EXPECT_NE(give(2385, 2384).find(" 2.33 GiB yes\n"), std::string::npos);  // as shown they are alike
-    EXPECT_EQ(give(2385, 2384).find(" to "), std::string::npos);
-    give(2385, 1055);
-    const std::string details = to_console(make_report(result), Detail::full);
-    EXPECT_NE(details.find("\ndata_parallel,dp=4 needs rank 0: 2.33 GiB; ranks 1-3: 1.03 GiB\n"), std::string::npos)
-        << details;
-    EXPECT_NE(to_csv(make_report(result)).find(",\"rank 0: 2.33 GiB; ranks 1-3: 1.03 GiB\","), std::string::npos);
-  }
+// Two models, two worlds, three cost models, a peer, long names: 100 columns, every row's strategy whole.
+TEST(Answer, IsNarrowWhateverIsAsked) {
+  Result result;
+  const std::string pipeline = "pipeline,pp=2,schedule=forward_only,microbatches=4,cut=layer2,first_bucket_MiB=0.01";
+  for (const char* model : {"resnet18,global_batch=8,image=64,loss=cross_entropy,optimizer=sgd:lr=0.001:momentum=0.9",
+                            "convnet,global_batch=64"})
+    for (const char* world : {"local", "gloo@100mbit"})
+      for (const std::string& strategy : {std::string("single"), pipeline, pipeline + ",overlap=0"}) {
+        Cell& cell =
+            add(result, strategy, 0.5, model[0] == 'c' ? std::nullopt : std::optional(0.5), 0.05, world, model);
+        for (Round& round : cell.rounds) round.predicted["fitted"].step_s = round.predicted["analytic"].step_s = 12.3;
+        set_memory(cell, 1, 20, 20);
+        cell.ranks = 4;
+        result.cell(model, strategy, world, "pytorch").rounds.push_back({.measured = {{0.6, 0, 0, 0, 0}}});
+      }
+  result.cell("convnet,global_batch=64", "ddp,dp=64", "local").skipped = "64 ranks on 2 cores";
+  result.cell("convnet,global_batch=64", "single", "local", "pytorch").skipped = "no such thing";
+  const Answer answer = answer_of(result, nullptr, "the same command with --rounds {}");
+  expect_narrow(answer);
+  EXPECT_NE(answer.table.find("\nddp,dp=64 on local skipped: 64 ranks on 2 cores\n"), std::string::npos);
+  EXPECT_NE(answer.table.find("\nsingle on local by plain PyTorch skipped: no such thing\n"), std::string::npos);
+  // Forecasts alone stand side by side; beside a measurement there's the best one.
+  EXPECT_NE(answer.table.find(" profiled fitted analytic "), std::string::npos) << answer.table;
+  EXPECT_NE(answer.table.find(" predicted measured  error pytorch "), std::string::npos) << answer.table;
+  EXPECT_EQ(answer.words.find("fastest"), std::string::npos);
+}
 
-  TEST(Answer, SaysWhereOnlyTheForeachTemporariesDontFit) {
-    CellMemory memory;
-    memory.needed_bytes = {{"parameters", 4 * kGiB}, {"optimizer temporaries", kGiB}};
-    memory.fused_needed_bytes = 4 * kGiB;
-    memory.capacity_bytes = 4 * kGiB;
-    EXPECT_EQ(fit_text(memory),
-              "does not fit: needs 5.00 of 4.00 GiB (parameters 4.00; with the optimizer's fused=True it fits)");
-    memory.capacity_bytes = 3 * kGiB;
-    EXPECT_EQ(fit_text(memory), "does not fit: needs 5.00 of 3.00 GiB (parameters 4.00)");
-  }
+TEST(Answer, DevicesThatNeedDifferentMemory) {
+  Result result;
+  Cell& cell = add(result, "data_parallel,dp=4", 0.5, std::nullopt);
+  const auto give = [&](std::int64_t root_MiB, std::int64_t others_MiB) {
+    cell.memory.by_device = {{"0", 1, {{"parameters", root_MiB << 20}}},
+                             {"1-3", 3, {{"parameters", others_MiB << 20}}}};
+    cell.memory.needed_bytes = cell.memory.by_device[0].needed_bytes;
+    cell.memory.capacity_bytes = 80 * kGiB;
+    return answer_of(result).table;
+  };
+  EXPECT_NE(give(2385, 1055).find(" 1.03 to 2.33 GiB yes\n"), std::string::npos);
+  EXPECT_NE(give(2385, 300).find(" 300 MiB to 2.33 GiB yes\n"), std::string::npos);
+  EXPECT_NE(give(2385, 2384).find(" 2.33 GiB yes\n"), std::string::npos);  // as shown they are alike
+  EXPECT_EQ(give(2385, 2384).find(" to "), std::string::npos);
+  give(2385, 1055);
+  const std::string details = to_console(make_report(result), Detail::full);
+  EXPECT_NE(details.find("\ndata_parallel,dp=4 needs rank 0: 2.33 GiB; ranks 1-3: 1.03 GiB\n"), std::string::npos)
+      << details;
+  EXPECT_NE(to_csv(make_report(result)).find(",\"rank 0: 2.33 GiB; ranks 1-3: 1.03 GiB\","), std::string::npos);
+}
 
-  // On the catalog: what used to be 24 s without a word.
-  TEST(Answer, AResNetThatIsTooLargeForOneA100) {
-    const Model model = load_model("resnet152,global_batch=4096");
-    const Program program = lower(model, parse_strategy("single", model));
-    Cell cell;
-    place(cell, program, load_cluster("dgx_a100", 1));
-    EXPECT_EQ(fit_text(cell.memory), "does not fit: needs 681 of 79 GiB (activations 680)");
-    cell.memory.capacity_bytes = 1 << 20;
-    cell.memory.needed_bytes = {{"activations", 3 << 20}};
-    EXPECT_EQ(fit_text(cell.memory), "does not fit: needs 3.00 of 1.00 MiB (activations 3.00)");
-    EXPECT_EQ(cell.device, "a100_sxm_80g");
-  }
+TEST(Answer, SaysWhereOnlyTheForeachTemporariesDontFit) {
+  CellMemory memory;
+  memory.needed_bytes = {{"parameters", 4 * kGiB}, {"optimizer temporaries", kGiB}};
+  memory.fused_needed_bytes = 4 * kGiB;
+  memory.capacity_bytes = 4 * kGiB;
+  EXPECT_EQ(fit_text(memory),
+            "does not fit: needs 5.00 of 4.00 GiB (parameters 4.00; with the optimizer's fused=True it fits)");
+  memory.capacity_bytes = 3 * kGiB;
+  EXPECT_EQ(fit_text(memory), "does not fit: needs 5.00 of 3.00 GiB (parameters 4.00)");
+}
 
-  TEST(Answer, SixtyFourRanksOnEightDevices) {
-    const Model model = load_model("resnet50,global_batch=4096");
-    const Program program = lower(model, parse_strategy("ddp,dp=64", model));
-    Cell cell;
-    cell.ranks = program.ranks();
-    place(cell, program, load_cluster("dgx_a100", 64));
-    EXPECT_EQ(sharing_text(cell), "64 ranks share 8 devices");
-    Cell one;
-    place(one, program, load_cluster("dgx_a100", 64, 64));
-    EXPECT_EQ(sharing_text(one), "");
-    EXPECT_EQ(cell.memory.needed(), 8 * one.memory.needed().value());
-  }
+// On the catalog: what used to be 24 s without a word.
+TEST(Answer, AResNetThatIsTooLargeForOneA100) {
+  const Model model = load_model("resnet152,global_batch=4096");
+  const Program program = lower(model, parse_strategy("single", model));
+  Cell cell;
+  place(cell, program, load_cluster("dgx_a100", 1));
+  EXPECT_EQ(fit_text(cell.memory), "does not fit: needs 681 of 79 GiB (activations 680)");
+  cell.memory.capacity_bytes = 1 << 20;
+  cell.memory.needed_bytes = {{"activations", 3 << 20}};
+  EXPECT_EQ(fit_text(cell.memory), "does not fit: needs 3.00 of 1.00 MiB (activations 3.00)");
+  EXPECT_EQ(cell.device, "a100_sxm_80g");
+}
 
-  // At a space or after a '+', whatever is broken where: every word is there, and none is glued to the next.
-  TEST(Console, WrapLosesNoWord) {
-    const std::string text =
-        "all of hypar,layers=dp+in+out+in+in+out+in+dp is fastest: 2 × in+out+dp+dp+in+out+dp is not";
-    for (std::size_t width = 5; width < 100; ++width) {
-      std::string joined;
-      for (const std::string& line : wrap(text, ' ', width))
-        joined += (joined.empty() || joined.ends_with('+') ? "" : " ") + line;
-      EXPECT_EQ(joined, text) << width;
-    }
-    EXPECT_EQ(wrap("a bb+cc+dd is", ' ', 6), (std::vector<std::string>{"a", "bb+cc+", "dd is"}));
-  }
+TEST(Answer, SixtyFourRanksOnEightDevices) {
+  const Model model = load_model("resnet50,global_batch=4096");
+  const Program program = lower(model, parse_strategy("ddp,dp=64", model));
+  Cell cell;
+  cell.ranks = program.ranks();
+  place(cell, program, load_cluster("dgx_a100", 64));
+  EXPECT_EQ(sharing_text(cell), "64 ranks share 8 devices");
+  Cell one;
+  place(one, program, load_cluster("dgx_a100", 64, 64));
+  EXPECT_EQ(sharing_text(one), "");
+  EXPECT_EQ(cell.memory.needed(), 8 * one.memory.needed().value());
+}
 
-  TEST(Console, UnitsAPersonReads) {
-    EXPECT_EQ(readable_seconds(0.661), "661 ms");
-    EXPECT_EQ(readable_seconds(3.4e-6), "3.40 µs");
-    EXPECT_EQ(readable_seconds(0.9999), "1.00 s");
-    EXPECT_EQ(readable_seconds(0.0999), "99.9 ms");
-    EXPECT_EQ(readable_seconds(0.09999), "100 ms");
-    EXPECT_EQ(readable_seconds(12345), "12345 s");
-    EXPECT_EQ(readable_seconds(2e-9), "2.00 ns");
-    EXPECT_EQ(readable_bytes(0.97 * 1073741824), "0.97 GiB");
-    EXPECT_EQ(readable_bytes(680.0 * 1073741824), "680 GiB");
-    EXPECT_EQ(readable_bytes(0), "0 B");
-    EXPECT_EQ(readable_bytes(300.0 * 1048576), "300 MiB");
+// At a space or after a '+', whatever is broken where: every word is there, and none is glued to the next.
+TEST(Console, WrapLosesNoWord) {
+  const std::string text =
+      "all of hypar,layers=dp+in+out+in+in+out+in+dp is fastest: 2 × in+out+dp+dp+in+out+dp is not";
+  for (std::size_t width = 5; width < 100; ++width) {
+    std::string joined;
+    for (const std::string& line : wrap(text, ' ', width))
+      joined += (joined.empty() || joined.ends_with('+') ? "" : " ") + line;
+    EXPECT_EQ(joined, text) << width;
   }
+  EXPECT_EQ(wrap("a bb+cc+dd is", ' ', 6), (std::vector<std::string>{"a", "bb+cc+", "dd is"}));
+}
+
+TEST(Console, UnitsAPersonReads) {
+  EXPECT_EQ(readable_seconds(0.661), "661 ms");
+  EXPECT_EQ(readable_seconds(3.4e-6), "3.40 µs");
+  EXPECT_EQ(readable_seconds(0.9999), "1.00 s");
+  EXPECT_EQ(readable_seconds(0.0999), "99.9 ms");
+  EXPECT_EQ(readable_seconds(0.09999), "100 ms");
+  EXPECT_EQ(readable_seconds(12345), "12345 s");
+  EXPECT_EQ(readable_seconds(2e-9), "2.00 ns");
+  EXPECT_EQ(readable_bytes(0.97 * 1073741824), "0.97 GiB");
+  EXPECT_EQ(readable_bytes(680.0 * 1073741824), "680 GiB");
+  EXPECT_EQ(readable_bytes(0), "0 B");
+  EXPECT_EQ(readable_bytes(300.0 * 1048576), "300 MiB");
+}
 
 }  // namespace
 }  // namespace sim

@@ -132,8 +132,8 @@ TEST(Forecast, TransfersThatWerentMeasuredAreInTheInterval) {
   EXPECT_NEAR(f.high_s, f.step.step_s + transfers_s * (std::exp(kNormal90 * cost.sd) - 1), 1e-9);
   EXPECT_NEAR(f.low_s, f.step.step_s - transfers_s * (1 - std::exp(-kNormal90 * cost.sd)), 1e-9);
   EXPECT_NEAR(f.novelty, transfers_s / f.step.step_s, 1e-9);
-  EXPECT_TRUE(describe_knowledge(f).ends_with("; not in the profile: all_reduce among 2 (data sheet)"))
-      << describe_knowledge(f);
+  const std::string text = describe_knowledge(f, cost_model_table().at("profiled"));
+  EXPECT_TRUE(text.ends_with("; not in the profile: all_reduce among 2 (data sheet)")) << text;
 }
 
 // What all costs are wrong by together, the step is: by a machine that may be another one, or that drifts between rounds.
