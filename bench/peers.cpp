@@ -207,6 +207,9 @@ Peers::Peers(const Machine& machine, std::uint32_t ranks) : timeout_s_(machine.t
                                          "--cores"};
       for (std::uint32_t each = 0; each < ranks; ++each)
         arguments.push_back(std::to_string(backend::core_of_rank(each)));
+      arguments.emplace_back("--usable");
+      for (const std::uint32_t core : backend::cores_of_rank(0, backend::usable_cores()))
+        arguments.push_back(std::to_string(core));
       if (machine.real_time) arguments.emplace_back("--real-time");
       processes_.emplace_back(arguments, backend::ProcessOptions{.environment = variables,
                                                                  .input = rank == 0 ? ends[1] : nothing,

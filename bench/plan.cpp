@@ -94,7 +94,8 @@ Found find(const Options& options, const sim::Model& model, std::uint32_t device
                  : known.emplace(strategy.text(), choice_of(model, strategy, priced, options)).first->second;
     };
     const auto estimate = [&](const sim::Strategy& strategy) { return estimate_of(forecast(strategy)); };
-    const sim::Proposal proposal = method.propose({model, devices, estimate});
+    const sim::Proposal proposal = method.propose(
+        {.model = model, .devices = devices, .estimate = estimate, .are_cores = !priced.cluster.device.asynchronous});
     if (found.words.find(proposal.words) == std::string::npos) found.words += proposal.words;
     found.left_out = proposal.left_out;
     const std::string& where = options.cluster.empty() ? priced.cluster.world : priced.cluster.name;

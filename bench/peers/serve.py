@@ -1,6 +1,6 @@
 """A rank of a peer session: the same training steps as paragauge's, in plain PyTorch.
 
-    MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python bench/peers/serve.py --rank 0 --cores 0 <requests
+    MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python bench/peers/serve.py --rank 0 --cores 0 --usable 0 1 <requests
 
 Rank 0 reads a request per line, a JSON object as bench/peers.cpp writes it (tests/golden/peer_request.json is one):
     subject         what is run: model (nodes in order, the loss last), strategy (its kind, and what that takes: of
@@ -34,18 +34,19 @@ import process
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--rank", type=int, required=True)
 parser.add_argument("--cores", type=int, nargs="+", required=True, help="of every rank")
+parser.add_argument("--usable", type=int, nargs="+", required=True, help="all cores that requests may name")
 parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
 parser.add_argument("--real-time", action="store_true", help="real-time scheduling where permitted")
 ARGUMENTS = parser.parse_args()
 RANKS = len(ARGUMENTS.cores)
-REAL_TIME = process.settle_down(ARGUMENTS.real_time)  # before torch starts threads
+REAL_TIME = process.settle_down(ARGUMENTS.usable, ARGUMENTS.real_time)  # before torch starts threads
 
 import strategies  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from session import Skipped, check, loss_of_batch  # noqa: E402
 
-process.pin_all([ARGUMENTS.cores[ARGUMENTS.rank]])  # not before: OpenMP counts the cores that it finds
+process.pin_all([ARGUMENTS.cores[ARGUMENTS.rank]])
 
 TRIALS, TRIAL_STEPS = 2, 2  # with and without channels_last
 

@@ -25,8 +25,8 @@ struct WorldKind {
   std::string_view description;  // one line
   std::string_view limits;
   bool processes = false;  // a rank is a process, not a thread
-  bool on_devices =
-      false;  // what moves the bytes runs on the devices: it has buffers there, and takes one rank of each
+  /// What moves the bytes runs on the devices: it has buffers there, and takes one rank of each.
+  bool on_devices = false;
   std::string_view cpu_cluster, accelerator_cluster;  // files of catalog/clusters for this machine; empty: none
   WorldCollectives collectives;
 };

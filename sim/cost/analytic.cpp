@@ -63,6 +63,8 @@ class Analytic final : public CostModel {
   /// Bytes of all levels move at the same time, as fast as the level lets them that takes longest.
   [[nodiscard]] TransferCost cost_of(const std::vector<LevelTraffic>& traffic, bool is_striped) const {
     TransferCost cost;
+    check_internal(traffic.size() <= cluster_.levels.size(), "a transfer over {} levels on cluster '{}' of {}",
+                   traffic.size(), cluster_.name, cluster_.levels.size());
     for (std::size_t l = 0; l < traffic.size(); ++l) {
       const Level& level = cluster_.levels[l];
       cost.latency_s += traffic[l].steps * level.link.latency.in_seconds();

@@ -418,6 +418,7 @@ CostModelKind fitted_cost_model() {
   return {
       .name = "fitted",
       .equation = "per op kind and pass: launch + flops / rate + bytes / bandwidth, residual interpolated over shapes",
+      .knows_from = "the profile",
       .needs_profile = true,
       .for_other_shapes = true,
       .make = [](const Cluster& cluster, const Profile* profile) -> std::unique_ptr<CostModel> {

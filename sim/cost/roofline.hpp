@@ -3,8 +3,8 @@
 //
 //   for (const KernelTime& kernel : kernels_of(work, device)) seconds += kernel.seconds();
 //
-// Assumes: arithmetic and memory traffic of a kernel overlap fully; a product reaches the device's matmul rate whatever its
-// shape, a convolution on a GPU that share of it which DeepBench's convolutions of its class have reached.
+// Assumes: arithmetic and memory traffic of a kernel overlap fully; a product reaches the device's matmul rate whatever
+// its shape, a convolution on a GPU that share of it which DeepBench's convolutions of its class have reached.
 #pragma once
 
 #include <algorithm>
@@ -28,8 +28,8 @@ struct KernelTime {
 /// What a work multiplies in: the device must have it.
 Arithmetic arithmetic_of(const OpInstance& op);
 
-/// Forward and update are one kernel, and so is a backward on a CPU core; on a GPU the gradients of a matrix op's input and of its
-/// weight are a kernel each. None where the device hasn't the arithmetic.
+/// Forward and update are one kernel, and so is a backward on a CPU core; on a GPU the gradients of a matrix op's input
+/// and of its weight are a kernel each. None where the device hasn't the arithmetic.
 std::vector<KernelTime> kernels_of(const Work& work, const Device& device);
 
 /// How well it is known what kernels_of says, which takes `seconds` in all.

@@ -95,7 +95,8 @@ bool is_said_more_simply(const StrategyKind& kind, const Degrees& degrees, bool 
 
 class Candidates {
  public:
-  Candidates(const Model& model, std::uint32_t devices) : model_(model), devices_(devices) {}
+  Candidates(const Model& model, std::uint32_t devices, bool are_cores)
+      : model_(model), devices_(devices), are_cores_(are_cores) {}
 
   Proposal all() && {
     for (const StrategyKind& kind : strategy_table())
@@ -119,7 +120,7 @@ class Candidates {
     std::string text(kind.name);
     if (kind.takes("levels")) {
       for (const std::string_view choice : {"dp", "in", "out"})
-        if (dp > 1) try_text(kind, degrees, fmt::format("{},levels={},layers={}", text, dp, choice));
+        if (dp > 1) try_texts(kind, degrees, fmt::format("{},levels={},layers={}", text, dp, choice));
       return;
     }
     if (dp > 1) text += fmt::format(",dp={}", dp);
@@ -134,8 +135,17 @@ class Candidates {
       return;
     }
     for (const std::string& ending : endings) {
-      if (!try_text(kind, degrees, text + ending)) return;  // for one reason
+      if (!try_texts(kind, degrees, text + ending)) return;  // for one reason
     }
+  }
+
+  /// Also with the threads that divide the cores among the ranks.
+  bool try_texts(const StrategyKind& kind, const Degrees& degrees, const std::string& text) {
+    if (!try_text(kind, degrees, text)) return false;
+    const std::uint32_t ranks = degrees.dp * degrees.pp, threads = devices_ / ranks;
+    if (are_cores_ && devices_ % ranks == 0 && threads > 1 && threads <= kMostThreads)
+      try_text(kind, degrees, fmt::format("{},threads={}", text, threads));
+    return true;
   }
 
   bool try_text(const StrategyKind& kind, const Degrees& degrees, const std::string& text) {
@@ -187,6 +197,7 @@ class Candidates {
 
   const Model& model_;
   std::uint32_t devices_;
+  bool are_cores_;
   std::vector<Strategy> found_;
   std::vector<SkippedStrategy> skipped_;
   std::set<std::string> seen_;  // texts
@@ -219,10 +230,12 @@ std::string obstacle(const Model& model, const Strategy& strategy) {
   return "";
 }
 
-Proposal candidate_strategies(const Model& model, std::uint32_t devices) { return Candidates(model, devices).all(); }
+Proposal candidate_strategies(const Model& model, std::uint32_t devices, bool are_cores) {
+  return Candidates(model, devices, are_cores).all();
+}
 
 Proposal propose_candidates(const PlanQuestion& question) {
-  return candidate_strategies(question.model, question.devices);
+  return candidate_strategies(question.model, question.devices, question.are_cores);
 }
 
 }  // namespace sim

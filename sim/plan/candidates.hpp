@@ -24,8 +24,8 @@
 
 namespace sim {
 
-/// Each once; what several rows make alike, by the row that says it most simply.
-Proposal candidate_strategies(const Model& model, std::uint32_t devices);
+/// Each once; on cores also with ranks of so many threads that all have work. What several rows make alike, by the row that says it most simply.
+Proposal candidate_strategies(const Model& model, std::uint32_t devices, bool are_cores = false);
 
 /// Why the model's ops can't be played in such parts (too few samples or channels, no such rule); empty: they can.
 std::string obstacle(const Model& model, const Strategy& strategy);

@@ -35,6 +35,7 @@ struct PlanQuestion {
   std::uint32_t devices = 1;
   /// On the machine in question; ConfigError where the strategy can't be played.
   std::function<PlanEstimate(const Strategy&)> estimate;
+  bool are_cores = false;  // the devices: a rank may have several, a thread on each
 };
 
 /// A strategy that the model, or what prices it, doesn't allow.

@@ -267,13 +267,17 @@ std::string listed(std::vector<std::string> names) {
   return names.empty() ? last : fmt::format("{} and {}", fmt::join(names, ", "), last);
 }
 
+std::string samples_text(std::int64_t samples) {
+  return samples == 1 ? "1 sample" : fmt::format("{} samples", samples);
+}
+
 /// What keeps a forecast step from being shorter, in people's words: what takes the most of it.
 std::string hold_back_of(const Line& line, const Question& question) {
   constexpr double kWorthNaming = 0.05, kMoreCompute = 1.25;  // a share of the step; of the least that another needs
   const StepTime& step = line.forecast->predicted;
   const auto devices_of = [](const Line& of) { return of.cell->devices > 0 ? of.cell->devices : of.cell->ranks; };
   const auto all_compute_s = [&](const Line& of) {
-    return of.forecast->predicted.compute_s * static_cast<double>(of.cell->ranks);
+    return of.forecast->predicted.compute_s * static_cast<double>(of.cell->ranks * of.cell->threads);
   };
   std::int64_t most = 0;
   const Line* least = &line;  // of all that compute by the same cost model
@@ -301,9 +305,9 @@ std::string hold_back_of(const Line& line, const Question& question) {
   if (const double more = all_compute_s(line) / all_compute_s(*least); more >= kMoreCompute) {
     const Cell& cell = *line.cell;
     add((1 - 1 / more) * step.compute_s / step.step_s,
-        fmt::format("{} samples at a time: its ops take {:.1f} × the device time of those of {}",
-                    std::max<std::int64_t>(1, cell.global_batch / (cell.replicas * cell.microbatches)), more,
-                    name_of(*least, question)));
+        fmt::format("{} at a time: its ops take {:.1f} × the device time of those of {}",
+                    samples_text(std::max<std::int64_t>(1, cell.global_batch / (cell.replicas * cell.microbatches))),
+                    more, name_of(*least, question)));
   }
   if (parts.empty()) return fmt::format("{:.0f} % of the step is compute", percent(step.compute_s));
   std::ranges::stable_sort(parts, std::ranges::greater(), &std::pair<double, std::string>::first);

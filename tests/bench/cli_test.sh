@@ -75,6 +75,12 @@ accepts plan -m lenet_c -c dgx_a100_pair --method layers --memory 0.001
 grep -q '^0 of [0-9]* candidates fit; what needs least is shown' "$scratch/out" || { echo "plan doesn't say what needs least"; failed=1; }
 accepts predict -m convnet -s ddp -w gloo --network 100mbit
 grep -q 'gloo@100mbit' "$scratch/out" || { echo "predict doesn't know the network"; failed=1; }
+accepts predict -m convnet -s single -s ddp -c cpu_gloo --devices 4
+grep -q "single uses 1 of 4 cores; single,threads=4 isn't in this table" "$scratch/out" || { echo "predict compares with one core of four without a word"; failed=1; }
+accepts predict -m convnet -s single,threads=4 -s ddp -s ddp,threads=2 -c cpu_gloo --devices 4
+grep -q "1 of 4 cores" "$scratch/out" && { echo "predict misses all cores where they are"; failed=1; }
+accepts plan -m convnet -c cpu_local --devices 4 --top 1000
+grep -q "^single,threads=4 " "$scratch/out" || { echo "plan doesn't offer one process with all cores"; failed=1; }
 accepts predict -m toy_mlp -s dp=2,pp=2,microbatches=2 -c dgx_a100 --program
 accepts predict -m convnet -s single -s ddp,dp=8 -c dgx_a100 --graph
 grep -q 'forecast with one launch' "$scratch/out" || { echo "predict doesn't say how it forecasts replays"; failed=1; }
@@ -88,6 +94,8 @@ refuses "cut 'layer9' is no node of model 'resnet50'" predict -m resnet50 -s mod
 refuses "split_size=5 must divide the 64 samples" predict -m convnet -s pipeline,split_size=5
 refuses "dp=3 must divide global_batch=64" predict -m convnet -s ddp,dp=3
 refuses "strategy 'ddp' has 2 ranks, which must be ranks=4" predict -m convnet -s ddp --ranks 4
+refuses "strategy 'ddp,dp=2,threads=3': 2 ranks of 3 threads need 6 cores; this machine has 4" predict -m convnet -s ddp,threads=3 -c cpu_gloo --devices 4
+refuses "threads=2 is for ranks on CPU cores; 'dgx_a100' computes on a100_sxm_80g" predict -m convnet -s single,threads=2 -c dgx_a100
 refuses "network=fast must be a number with kbit, mbit or gbit" predict -m convnet -s ddp -w gloo --network fast
 refuses "network=1gbit is for ranks that are processes" predict -m convnet -s ddp -w local --network 1gbit
 refuses "graph: a CPU core executes each instruction itself, nothing is launched; allowed: device=cuda" predict -m convnet -s single --graph
@@ -143,6 +151,7 @@ refuses "truncated" describe "$scratch/model.json"
 if "$paragauge" list | grep -q 'built without LibTorch'; then
   refuses "built without LibTorch" measure -m toy_mlp -s single
 else
+  refuses "a rank of 1000 threads needs 1000 cores; this machine has $(nproc)" measure -m toy_mlp -s single,threads=1000
   accepts measure -m toy_mlp -s single -s ddp -w local --steps 2
   # What can't fit isn't started. (A row of --json, too: the measured one stays beside it.)
   accepts measure -m toy_mlp -m resnet50,global_batch=1000000 -s single -w local --steps 2 --json "$scratch/unfit.json"

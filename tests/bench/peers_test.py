@@ -133,7 +133,8 @@ class Peers:
         environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), PYTHONDONTWRITEBYTECODE="1")
         self.processes = []
         for rank in range(ranks):
-            options = ["--rank", str(rank), "--cores", *(str(cores[each % len(cores)]) for each in range(ranks))]
+            options = ["--rank", str(rank), "--cores", *(str(cores[each % len(cores)]) for each in range(ranks)),
+                       "--usable", *map(str, cores)]
             self.processes.append(subprocess.Popen(
                 [sys.executable, str(SERVE), *options], stdin=subprocess.DEVNULL if rank else subprocess.PIPE,
                 stdout=subprocess.PIPE, text=True, env=environment))

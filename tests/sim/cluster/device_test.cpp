@@ -71,7 +71,8 @@ TEST(Device, SaysWhatIsWrong) {
             "mine.json: 'matmul_tf32_TFLOPps' needs 'peak_tf32_TFLOPps'");
   EXPECT_EQ(
       refused("peak_bf16_TFLOPps", "peak_bf16_TFLOPs"),
-      "mine.json: unknown key 'peak_bf16_TFLOPs'; known: asynchronous, compute_efficiency, driver_name, format, "
+      "mine.json: unknown key 'peak_bf16_TFLOPs'; known: asynchronous, compute_efficiency, context_MiB, driver_name, "
+      "format, "
       "launch_us, matmul_bf16_TFLOPps, matmul_f16_TFLOPps, matmul_f32_TFLOPps, matmul_f64_TFLOPps, matmul_source, "
       "matmul_tf32_TFLOPps, memory_bandwidth_GBps, memory_capacity_GiB, memory_efficiency, name, "
       "peak_bf16_TFLOPps, peak_f16_TFLOPps, peak_f32_TFLOPps, peak_f64_TFLOPps, peak_tf32_TFLOPps, source; did "

@@ -161,6 +161,25 @@ TEST(Profiled, ReadsTheProfile) {
             0.125);
 }
 
+// A CPU core has no TF32.
+TEST(Profiled, OnACpuTf32IsF32) {
+  Profile profile("test_core");
+  Work work = linear(4, 4);
+  profile.add_op("local", work_key(work), 1, std::vector{1e-6});
+  profile.add_launch(std::vector{2e-6});
+  const auto source = [&](Precision precision, bool on_gpu) {
+    work.op.precision = precision;
+    Cluster cluster = test_cluster("local", 1);
+    cluster.device.asynchronous = on_gpu;
+    return make("profiled", cluster, &profile)->compute(work).knowledge.source;
+  };
+  for (const Precision precision : {Precision::f32, Precision::tf32, Precision::ieee})
+    EXPECT_NE(source(precision, /*on_gpu=*/false), Source::broader) << to_string(precision);
+  EXPECT_EQ(source(Precision::bf16, /*on_gpu=*/false), Source::broader);
+  EXPECT_NE(source(Precision::f32, /*on_gpu=*/true), Source::broader);
+  EXPECT_EQ(source(Precision::tf32, /*on_gpu=*/true), Source::broader);
+}
+
 TEST(Profiled, SaysWhatItNeeds) {
   Profile profile("test_core");
   const Work work = relu(4, 4);

@@ -305,10 +305,7 @@ TEST(Fitted, MoreRanksTakeMoreSteps) {
   EXPECT_NEAR(fitted->transfer(question).latency_s, 7 * 100e-6, 1e-9);
   EXPECT_NEAR(fitted->transfer(question).wire_s, 1.75 * 2e-3, 1e-9);
   question.collective = CollectiveKind::broadcast;
-  EXPECT_EQ(
-      message_of([&] { (void)fitted->transfer(question); }),
-      "the profile of device 'core' has no broadcast of world 'gloo' at two sizes or more; 'paragauge calibrate' for "
-      "a strategy that uses it adds it");
+  EXPECT_EQ(fitted->transfer(question).source, Source::broader);  // by what the all_reduce shows of the link
 }
 
 }  // namespace

@@ -204,6 +204,12 @@ TEST(Fitted, TransfersAreAsUncertainAsTheyState) {
           if (answer.source == Source::data_sheet) continue;
           const auto sheet = make_cost_model("analytic", measured_cluster(link.world, 4, profile));
           of_data_sheets.add(size.time.mean_s, sheet->transfer(question));
+          if (stated_sheet > 0) continue;
+          nlohmann::json bare = file;
+          bare["links"] = nlohmann::json::array();
+          const Profile no_links = profile_from_json(bare.dump(), "no links");
+          stated_sheet =
+              make_cost_model("fitted", measured_cluster(link.world, 4, profile), &no_links)->transfer(question).sd;
         }
       }
     }
@@ -400,7 +406,8 @@ TEST(FittedFromThreads, KnowsNothingOfOthers) {
   const std::string json = one.to_json();
   nlohmann::json both = nlohmann::json::parse(json), two = both;
   two["ops"] = nlohmann::json::array();
-  for (nlohmann::json op : nlohmann::json::parse(json)["ops"]) {
+  const nlohmann::json ops = both["ops"];
+  for (nlohmann::json op : ops) {
     op["work"] = op["work"].get<std::string>() + " threads=2";
     op["mean_s"] = 0.25 * op["mean_s"].get<double>();
     both["ops"].push_back(op);

@@ -42,6 +42,23 @@ TEST(Candidates, HaveEveryRowAndDegree) {
   for (const StrategyKind& kind : strategy_table()) EXPECT_TRUE(presets.contains(std::string(kind.name))) << kind.name;
 }
 
+// What a CPU's user has without any strategy: one process with all cores; and fewer ranks with more threads.
+TEST(Candidates, OfCoresHaveThreads) {
+  const Model model = load_model("convnet,global_batch=24");
+  std::set<std::string> of_cores;
+  for (const Strategy& strategy : candidate_strategies(model, 4, /*are_cores=*/true).strategies) {
+    EXPECT_TRUE(of_cores.insert(strategy.text()).second) << strategy.text();
+    EXPECT_LE(strategy.ranks() * strategy.threads, 4U) << strategy.text();
+    EXPECT_TRUE(strategy.threads == 1 || strategy.ranks() * strategy.threads == 4) << strategy.text();
+  }
+  const std::set<std::string> of_devices = candidates(model, 4);
+  expect_contains(of_cores, of_devices);
+  expect_contains(of_cores,
+                  texts_of(model, {"single,threads=4", "ddp,dp=2,threads=2", "model_parallel,pp=2,threads=2",
+                                   "hypar,levels=2,layers=out,threads=2", "single,microbatches=2,threads=4"}));
+  for (const std::string& text : of_devices) EXPECT_EQ(text.find("threads"), std::string::npos) << text;
+}
+
 // A machine of three: all of it, and DataParallel's parts of 22, 22 and 20 samples.
 TEST(Candidates, UseEveryNumberOfDevices) {
   const Model model = load_model("resnet18,image=64,global_batch=64");
@@ -77,8 +94,8 @@ TEST(Candidates, WhatTheModelDoesNotAllowIsSaid) {
   const auto ddp = std::ranges::find(proposal.skipped, "ddp,dp=4", &SkippedStrategy::strategy);
   ASSERT_NE(ddp, proposal.skipped.end());
   EXPECT_EQ(ddp->why,
-            "strategy 'ddp,dp=4': dp=4 must divide global_batch=6 of model 'convnet'; near: dp=3, or global_batch=4 "
-            "or 8");
+            "strategy 'ddp,dp=4': dp=4 must divide global_batch=6 of model 'convnet'; near: dp=3 or 6, or "
+            "global_batch=4 or 8");
   EXPECT_NE(proposal.left_out.find("with dp = 4 (6 samples don't divide)"), std::string::npos) << proposal.left_out;
 
   EXPECT_EQ(candidates(load_model("toy_mlp,global_batch=1"), 1), std::set<std::string>{"single"});

@@ -385,6 +385,26 @@ TEST(Role, AViewBeginsAtAnElement) {
   EXPECT_THROW(role.add_view("between", {Dtype::f64, {1}}, second, 0), InternalError);
 }
 
+TEST(WorkKey, NamesThePrecisionWhereItIsntTheDefault) {
+  const std::string linear = "linear.backward f32[2,4] bias=1 out_features=3 grads=p";
+  EXPECT_EQ(work_from_key(linear).op.precision, Precision::f32);
+  for (const Precision precision : {Precision::tf32, Precision::ieee, Precision::bf16, Precision::fp16}) {
+    Work work = work_from_key(linear);
+    work.op.precision = precision;
+    EXPECT_EQ(work_key(work), fmt::format("{} precision={}", linear, to_string(precision)));
+    EXPECT_EQ(work_from_key(work_key(work)).op, work.op);
+    std::vector<Work> works;
+    WorkTable table(works);
+    EXPECT_NE(table.add(work), table.add(work_from_key(linear)));
+  }
+  EXPECT_EQ(message_of([] { (void)work_from_key("relu.forward f32[2,4] inplace=0 precision=tf32"); }),
+            "work 'relu.forward f32[2,4] inplace=0 precision=tf32': program text, line 1: op 'relu' has no precision");
+  EXPECT_EQ(message_of([&] { (void)work_from_key(linear + " precision=f16"); }),
+            "work '" + linear +
+                " precision=f16': program text, line 1: unknown precision 'f16'; known: f32, tf32, ieee, "
+                "bf16, fp16");
+}
+
 TEST(WorkKey, NamesWhatDiffers) {
   const auto key = [](const std::string& kind, Pass pass, std::uint32_t grads) {
     const OpKind& row = op_table().at(kind);

@@ -312,7 +312,7 @@ TEST(CommittedResults, ForecastAnewTheyHold) {
 TEST(CommittedResults, EveryProfilePricesEveryCandidate) {
   const Model model = load_model("convnet");
   std::vector<Program> programs;
-  for (const Strategy& strategy : candidate_strategies(model, 2)) programs.push_back(lower(model, strategy));
+  for (const Strategy& strategy : candidate_strategies(model, 2).strategies) programs.push_back(lower(model, strategy));
   std::size_t guessed = 0, known = 0;
   for (const auto& entry : std::filesystem::directory_iterator(kResults)) {
     if (!entry.path().filename().string().ends_with("profile.json")) continue;

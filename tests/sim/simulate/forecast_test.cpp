@@ -128,10 +128,11 @@ TEST(Forecast, TransfersThatWerentMeasuredAreInTheInterval) {
   const TransferCost& cost = f.costs.transfers.at(0);
   for (const std::uint32_t transfer : f.costs.transfer_of)
     if (transfer != kNone) transfers_s += f.costs.transfers[transfer].latency_s + f.costs.transfers[transfer].wire_s;
-  EXPECT_NEAR(f.step.exposed_communication_s, transfers_s, 1e-9);
+  constexpr double kLaunch_s = 1e-6;  // of a wait, beside the transfer
+  EXPECT_NEAR(f.step.exposed_communication_s, transfers_s, 1.001 * kLaunch_s);
   EXPECT_NEAR(f.high_s, f.step.step_s + transfers_s * (std::exp(kNormal90 * cost.sd) - 1), 1e-9);
   EXPECT_NEAR(f.low_s, f.step.step_s - transfers_s * (1 - std::exp(-kNormal90 * cost.sd)), 1e-9);
-  EXPECT_NEAR(f.novelty, transfers_s / f.step.step_s, 1e-9);
+  EXPECT_NEAR(f.novelty, transfers_s / f.step.step_s, 1.001 * kLaunch_s / f.step.step_s);
   const std::string text = describe_knowledge(f, cost_model_table().at("profiled"));
   EXPECT_TRUE(text.ends_with("; not in the profile: all_reduce among 2 (data sheet)")) << text;
 }
