@@ -75,7 +75,7 @@ CostModelKind profiled_cost_model() {
   return {
       .name = "profiled",
       .equation = "mean of this shape and transfer in the profile; transfers piecewise linear in bytes; else as fitted",
-       .knows_from = "the profile",
+      .knows_from = "the profile",
       .needs_profile = true,
       .make = [](const Cluster& cluster, const Profile* profile) -> std::unique_ptr<CostModel> {
         if (!profile) throw ConfigError("cost model 'profiled' needs a profile; 'paragauge calibrate' writes one");

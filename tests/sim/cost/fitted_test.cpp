@@ -425,7 +425,7 @@ TEST(FittedFromThreads, KnowsNothingOfOthers) {
                           one.device));
     work.threads = 2;
     EXPECT_EQ(of_both->compute(work).busy_s, of_two->compute(work).busy_s) << work_key(work);
-    EXPECT_LT(of_both->compute(work).busy_s[0], 0.7 * known.busy_s[0]) << work_key(work);
+    EXPECT_LT(of_both->compute(work).busy_s[0], 0.9 * known.busy_s[0]) << work_key(work);
     EXPECT_TRUE(of_both->compute(work).knowledge.kind.ends_with(", 2 threads"));
     EXPECT_EQ(testing::message_of([&] { (void)of_one->compute(work); }),
               fmt::format("the profile of device '{}' has no ops on 2 threads; calibrate some model with threads=2",
