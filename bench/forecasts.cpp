@@ -15,7 +15,8 @@
 namespace bench {
 
 std::vector<sim::Cluster> clusters_of(const Options& options, std::uint32_t ranks) {
-  if (!options.cluster.empty()) return {sim::load_cluster(options.cluster, ranks, options.devices)};
+  if (!options.cluster.empty())
+    return {sim::load_cluster(options.cluster, ranks, options.devices, options.plan_devices)};
   sim::check_network(options.machine.network, options.machine.worlds);
   const std::uint32_t cores = options.devices != 0 ? options.devices : std::thread::hardware_concurrency();
   std::vector<sim::Cluster> clusters;

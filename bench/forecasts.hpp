@@ -1,9 +1,7 @@
 // What commands that forecast without running share.
 //
-//   for (const Priced& priced : priced_clusters(options, /*most_ranks=*/8)) {
-//     const sim::Cluster cluster = priced.of(program);
-//     sim::forecast(program, cluster, *priced.cost_models.at("analytic")).step;
-//   }
+//   for (const Priced& priced : priced_clusters(options, /*most_ranks=*/8))
+//     fmt::print("{}: {} cost models\n", priced.cluster.name, priced.cost_models.size());
 #pragma once
 
 #include <cstdint>

@@ -152,6 +152,13 @@ std::uint32_t read_count(JsonObject& json, std::string_view key, std::int64_t ot
   return static_cast<std::uint32_t>(count);
 }
 
+/// How many devices a group of the innermost level has, instead of what the file says: always, or where it doesn't say.
+struct GivenSize {
+  std::uint32_t always = 0, where_open = 0;  // 0: not given
+
+  [[nodiscard]] std::uint32_t of(bool is_open) const { return always != 0 || !is_open ? always : where_open; }
+};
+
 Level read_level(JsonObject json, bool is_innermost, std::uint32_t open_size) {
   Level level{.name = json.text("name")};
   if (!json.has("size") && is_innermost && open_size == 0)
@@ -170,10 +177,12 @@ Level read_level(JsonObject json, bool is_innermost, std::uint32_t open_size) {
 }
 
 /// Whether the file leaves open how many devices there are.
-bool read_levels(JsonObject& file, Cluster& cluster, std::uint32_t open_size) {
+bool read_levels(JsonObject& file, Cluster& cluster, GivenSize given) {
   cluster.levels.clear();
   std::vector<JsonObject> objects = file.objects("levels");
   if (objects.empty()) throw ConfigError("{}: levels must not be empty", file.where());
+  const bool is_open = !objects.front().has("size");
+  const std::uint32_t open_size = given.of(is_open);
   for (JsonObject& object : objects) {
     cluster.levels.push_back(read_level(object, cluster.levels.empty(), open_size));
     const std::string& name = cluster.levels.back().name;
@@ -189,12 +198,13 @@ bool read_levels(JsonObject& file, Cluster& cluster, std::uint32_t open_size) {
   if (file.has("devices") && open_size == 0 && listed != std::int64_t{cluster.devices()})
     throw ConfigError("{}: devices={}, but the levels make {} ({})", file.where(), listed, cluster.devices(),
                       text_of(cluster.levels));
-  return !objects.front().has("size");
+  return is_open;
 }
 
 /// Version 1: the devices of a node, and nodes. Whether the file leaves open how many devices a node has.
-bool read_nodes(JsonObject& file, Cluster& cluster, std::uint32_t open_size) {
+bool read_nodes(JsonObject& file, Cluster& cluster, GivenSize given) {
   const std::int64_t nodes = file.integer("nodes", 1), listed = file.integer("devices_per_node", 0);
+  const std::uint32_t open_size = given.of(/*is_open=*/listed == 0);
   if (listed < 0 || listed > kMostDevices || nodes < 1 || nodes > kMostDevices)
     throw ConfigError("{}: nodes and devices_per_node must be from 1 to {}", file.where(), kMostDevices);
   if (listed == 0 && open_size == 0)
@@ -209,14 +219,23 @@ bool read_nodes(JsonObject& file, Cluster& cluster, std::uint32_t open_size) {
   check_size(cluster);
   if (nodes > 1 && cluster.levels[0].size > 1)
     cluster.remarks.push_back(fmt::format(
-        "{} doesn't say how many ports (NICs) leave a node; one is taken for granted (key 'ports' of a level)",
-        file.where()));
+        "{} doesn't say how many ports (NICs) leave a node; one is taken for granted (key 'ports' of a level){}",
+        file.where(),
+        cluster.world == "nccl" ? "; all_reduce goes in rings, as before NCCL 2.4 (key 'nccl_algo')" : ""));
   return listed == 0;
+}
+
+/// As NCCL_ALGO says. NCCL has had trees between nodes since 2.4; what files of version 1 meant is a ring.
+std::string read_all_reduce(JsonObject& file, const Cluster& cluster, bool has_levels) {
+  if (file.has("nccl_algo") && cluster.world != "nccl")
+    throw ConfigError("{}: nccl_algo is for world nccl; found {}", file.where(), cluster.world);
+  if (!file.has("nccl_algo")) return cluster.world == "nccl" && !has_levels ? "striped_ring" : "";
+  return choice<std::string>(file, "nccl_algo", {{{"ring", "striped_ring"}, {"tree", "double_tree"}}});
 }
 
 }  // namespace
 
-Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t devices) {
+Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t devices, std::uint32_t open_devices) {
   const std::filesystem::path path = catalog_file("clusters", "cluster", name);
   JsonObject file = read_json_file(path);
   const bool has_levels = file.text("format", "") == "paragauge-cluster-2";
@@ -227,11 +246,13 @@ Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t d
   static_cast<void>(file.text("source", ""));
   cluster.world = file.text("world");
   cluster.device = load_device(device_of(file, path));
-  const bool is_open = has_levels ? read_levels(file, cluster, devices) : read_nodes(file, cluster, devices);
+  const GivenSize given{.always = devices, .where_open = open_devices};
+  const bool is_open = has_levels ? read_levels(file, cluster, given) : read_nodes(file, cluster, given);
   if (is_open && !cluster.device.asynchronous) cluster.host = this_host();
   cluster.is_this_machine = cluster.host.has_value();
   cluster.one_host_thread = file.boolean("one_host_thread", false);
   if (file.has("communicator_MiB")) cluster.communicator = read_size_MiB(file, "communicator_MiB", Bytes());
+  cluster.all_reduce = read_all_reduce(file, cluster, has_levels);
   cluster.scheduling = choice<Scheduling>(
       file, "scheduling", {{{"fair", Scheduling::fair}, {"run_until_wait", Scheduling::run_until_wait}}});
   file.finish();

@@ -96,6 +96,7 @@ struct Cluster {
   /// What a communicator holds of a device where its buffers lie there (WorldKind::on_devices); unless the file says, by the
   /// link (sim/program/memory.hpp).
   std::optional<Bytes> communicator;
+  std::string all_reduce;   // the collective algorithm of every all_reduce; empty: the fastest of the world's
   bool one_launch = false;  // asynchronous devices: a rank's step is launched at once, not instruction by instruction
   Scheduling scheduling = Scheduling::fair;
   std::vector<RankPlace> place;  // per rank
@@ -128,10 +129,11 @@ struct Cluster {
 };
 
 /// Rank r sits on device r modulo the number of devices. `devices` is how many there are in a group of the innermost level
-/// where the file leaves that open (a file for "this machine", a workstation), or instead of what it says; 0 keeps the
-/// file's number. Files of version 1 (`nodes`, `devices_per_node`, `link`, `inter_node`) are two levels with one port per
-/// node. ConfigError when the file doesn't describe a cluster.
-Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t devices = 0);
+/// where the file leaves that open (a file for "this machine", a workstation), or instead of what it says; `open_devices`
+/// only where the file leaves it open; 0: not given. Files of version 1 (`nodes`, `devices_per_node`, `link`,
+/// `inter_node`) are two levels with one port per node, and sum in rings. ConfigError when the file doesn't describe a cluster.
+Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t devices = 0,
+                     std::uint32_t open_devices = 0);
 
 /// The cluster with ranks of so many threads, each with a core for itself: rank r has `threads` cores from core r · threads
 /// on, all of one node, and its place is the first of them. ConfigError, about the `strategy`, where the cluster hasn't

@@ -50,6 +50,8 @@ class Analytic final : public CostModel {
     }
     std::optional<TransferCost> best;
     for (const CollectiveAlgorithm* algorithm : collective_algorithms(cluster_.world, question.collective)) {
+      const bool is_choice = question.collective == CollectiveKind::all_reduce && !cluster_.all_reduce.empty();
+      if (is_choice && algorithm->name != cluster_.all_reduce) continue;
       TransferCost cost =
           cost_of(algorithm->traffic(question.collective, question.members, spread, all_bytes), algorithm->is_striped);
       if (!best || cost.latency_s + cost.wire_s < best->latency_s + best->wire_s) best = std::move(cost);

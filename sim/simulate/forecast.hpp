@@ -60,10 +60,6 @@ struct Forecast {
 /// `cost_model`: made for this cluster. ConfigError when it can't know a cost. `scale`: on a machine that much faster.
 Forecast forecast(const Program& program, const Cluster& cluster, const CostModel& cost_model, const Scale& scale = {});
 
-/// "by what the profile leaves open from 0.21 to 1.3 ms; 23 % of its compute is of kinds that the profile has never
-/// seen: adam.update, f32, rank 1 (14 %), …". `by`: the cost model; empty where it says nothing of that.
-std::string describe_knowledge(const Forecast& forecast, const CostModelKind& by);
-
 /// What a rank and its process hold, of the process where it is most: the world's one process, or one per rank.
 struct MemoryForecast {
   std::int64_t allocator_peak_bytes = 0;            // a rank's tensors, with the ops' own workspace

@@ -262,12 +262,22 @@ std::vector<std::string> catalog_names(std::string_view folder) {
   return names;
 }
 
+/// As many as a message has room for.
+std::string first_names(const std::vector<std::string>& names) {
+  std::string list;
+  for (const std::string& name : names) {
+    if (list.size() + name.size() > 150) return list + ", … (paragauge list)";
+    list += (list.empty() ? "" : ", ") + name;
+  }
+  return list;
+}
+
 std::filesystem::path catalog_file(std::string_view folder, std::string_view what, std::string_view name) {
   if (name.ends_with(".json")) return name;
   const std::vector<std::string> names = catalog_names(folder);
   if (std::find(names.begin(), names.end(), name) == names.end())
-    throw ConfigError("unknown {} '{}'; known: {}, or a path to a .json file{}", what, name,
-                      fmt::to_string(fmt::join(names, ", ")), did_you_mean(name, {names.begin(), names.end()}));
+    throw ConfigError("unknown {} '{}'; known: {}, or a path to a .json file{}", what, name, first_names(names),
+                      did_you_mean(name, {names.begin(), names.end()}));
   return catalog_directory() / folder / (std::string(name) + ".json");
 }
 

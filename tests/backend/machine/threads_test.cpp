@@ -48,11 +48,13 @@ void compute() { at::ones({1 << 20}).add_(1); }
 void expect_threads_of_a_scope(bool has_process) {
   if (usable_cores() < 2) GTEST_SKIP() << "one core";
   at::set_num_threads(1);
-  std::atomic<bool> done = false;
+  std::atomic<bool> is_pinned = false, done = false;
   std::thread transport([&] {
     pin_to_core(core_of_rank(0));
+    is_pinned = true;
     while (!done) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
+  while (!is_pinned) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   std::thread rank([&] {
     at::set_num_threads(1);
     for (int again = 0; again < 2; ++again) {

@@ -86,8 +86,25 @@ TEST(Cluster, OfVersionOneIsTwoLevelsWithOnePortForEachNode) {
   EXPECT_EQ(cluster.levels[0].ports, 1U);
   EXPECT_EQ(cluster.levels[1].size, 2U);
   ASSERT_EQ(cluster.remarks.size(), 1U);
-  EXPECT_TRUE(cluster.remarks[0].ends_with(
-      "mine.json doesn't say how many ports (NICs) leave a node; one is taken for granted (key 'ports' of a level)"));
+  EXPECT_TRUE(
+      cluster.remarks[0].ends_with("mine.json doesn't say how many ports (NICs) leave a node; one is taken for granted "
+                                   "(key 'ports' of a level), and "
+                                   "sums in rings, as NCCL before 2.4"));
+  EXPECT_EQ(cluster.all_reduce, "striped_ring");
+}
+
+TEST(Cluster, SumsByTheAlgorithmThatNcclIsHeldTo) {
+  const auto file = [](std::string_view key) { return replaced(kLevels, R"("devices": 16)", key); };
+  EXPECT_EQ(load(kLevels, 1).all_reduce, "");
+  EXPECT_EQ(load(file(R"("nccl_algo": "ring")"), 1).all_reduce, "striped_ring");
+  EXPECT_EQ(load(file(R"("nccl_algo": "tree")"), 1).all_reduce, "double_tree");
+  const auto refused = [](const std::string& text) {
+    const std::string message = message_of([&] { (void)load(text); });
+    return message.substr(message.find("mine.json"));
+  };
+  EXPECT_EQ(refused(file(R"("nccl_algo": "nvls")")), "mine.json: unknown nccl_algo 'nvls'; known: ring, tree");
+  EXPECT_EQ(refused(replaced(file(R"("nccl_algo": "ring")"), "nccl\"", "gloo\"")),
+            "mine.json: nccl_algo is for world nccl; found gloo");
 }
 
 TEST(Cluster, LevelsThatDontFitAreRefused) {
@@ -109,6 +126,13 @@ TEST(Cluster, LevelsThatDontFitAreRefused) {
   EXPECT_EQ(refused(R"("rack")", R"("node")"), "mine.json: two levels are named 'node'");
   EXPECT_EQ(message_of([&] { (void)load(replaced(kLevels, "\"size\": 4", "\"size\": 1000000")); }),
             "cluster 'mine': bridge 2 x node 2 x rack 1000000; at most 1048576 devices in all");
+}
+
+TEST(Cluster, HasAsManyDevicesAsAreGiven) {
+  EXPECT_EQ(load_cluster("dgx_a100", 1, /*devices=*/4).devices(), 4U);
+  EXPECT_EQ(load_cluster("dgx_a100", 1, /*devices=*/0, /*open_devices=*/4).devices(), 8U);
+  EXPECT_EQ(load_cluster("cpu_local", 1, /*devices=*/0, /*open_devices=*/4).devices(), 4U);
+  EXPECT_EQ(load_cluster("cpu_local", 1, /*devices=*/3, /*open_devices=*/4).devices(), 3U);
 }
 
 TEST(Cluster, FindsItsDeviceBesideItself) {

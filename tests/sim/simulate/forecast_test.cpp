@@ -9,6 +9,8 @@
 #include "sim/cost/origin.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/lower/lower.hpp"
+#include "sim/report/answer.hpp"
+#include "sim/report/console.hpp"
 #include "sim/simulate/simulate.hpp"
 #include "tests/sim/testing.hpp"
 
@@ -103,10 +105,10 @@ TEST(Forecast, IntervalIsOfKinds) {
   EXPECT_NEAR(share, of_new_s / all_s, 1e-9);
   EXPECT_TRUE(std::ranges::is_sorted(f.new_kinds, std::ranges::greater(), &NewKind::share));
   const std::string text = describe_knowledge(f, cost_model_table().at("fitted"));
-  EXPECT_TRUE(text.starts_with(fmt::format(
-      "by what the profile leaves open from {:.3g} to {:.3g} ms; {:.0f} % of its compute is of kinds that the profile "
-      "has never seen: {} (",
-      1e3 * f.low_s, 1e3 * f.high_s, 100 * share, f.new_kinds.at(0).kind)))
+  EXPECT_TRUE(text.starts_with(
+      fmt::format("by what the profile leaves open from {} to {}; {:.0f} % of its compute is of kinds that the profile "
+                  "has never seen: {} (",
+                  readable_seconds(f.low_s), readable_seconds(f.high_s), 100 * share, f.new_kinds.at(0).kind)))
       << text;
   const Known known;
   const Forecast profiled =
