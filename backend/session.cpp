@@ -258,7 +258,11 @@ class ProcessSession final : public Session {
     executor.reset();
     threads.reset();
     recycle_cached();
-    if (request.verify) compare_state(request, reference_ = reference_of(request), rank(), report);
+    if (request.verify) {
+      if (rank() == 0) reference_ = reference_of(request);
+      reference_ = share_reference(*world_.control, rank() == 0 ? &reference_ : nullptr);
+      compare_state(request, reference_, rank(), report);
+    }
     return report;
   }
 

@@ -2,7 +2,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
 #include <map>
+#include <optional>
+#include <thread>
+#include <utility>
 
 #include "bench/commands.hpp"
 #include "bench/forecasts.hpp"
@@ -59,6 +64,30 @@ Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, const P
   return choice;
 }
 
+/// A choice, or why there is none.
+struct Outcome {
+  std::optional<Choice> choice;
+  std::exception_ptr failure;
+
+  [[nodiscard]] const Choice& value() const {
+    if (failure) std::rethrow_exception(failure);
+    return choice.value();
+  }
+};
+
+/// Calls `work` with 0 to count - 1, on all cores.
+template <class Work>
+void for_each_on_all_cores(std::size_t count, Work work) {
+  std::atomic<std::size_t> next = 0;
+  const auto go_on = [&] {
+    for (std::size_t k = next++; k < count; k = next++) work(k);
+  };
+  std::vector<std::jthread> helpers;
+  for (std::size_t t = 1; t < std::min<std::size_t>(std::thread::hardware_concurrency(), count); ++t)
+    helpers.emplace_back(go_on);
+  go_on();
+}
+
 std::int64_t needed(const Choice& choice) { return choice.cell.memory.needed().value_or(0); }
 
 /// What a method chooses by, and what the table is sorted by: the forecast itself.
@@ -86,12 +115,18 @@ Found find(const Options& options, const sim::Model& model, std::uint32_t device
   const std::vector<Priced> clusters = priced_clusters(options, devices);
   found.remarks = remarks_of(clusters);
   for (const Priced& priced : clusters) {
-    std::map<std::string, Choice> known;  // by strategy: most methods have looked at what they propose
+    std::map<std::string, Outcome> known;  // by strategy: most methods have looked at what they propose
+    const auto find_out = [&](const sim::Strategy& strategy, Outcome& outcome) {
+      try {
+        outcome.choice = choice_of(model, strategy, priced, options);
+      } catch (...) {
+        outcome.failure = std::current_exception();
+      }
+    };
     const auto forecast = [&](const sim::Strategy& strategy) -> const Choice& {
-      const auto entry = known.find(strategy.text());
-      return entry != known.end()
-                 ? entry->second
-                 : known.emplace(strategy.text(), choice_of(model, strategy, priced, options)).first->second;
+      const auto [entry, is_new] = known.try_emplace(strategy.text());
+      if (is_new) find_out(strategy, entry->second);
+      return entry->second.value();
     };
     const auto estimate = [&](const sim::Strategy& strategy) { return estimate_of(forecast(strategy)); };
     const sim::Proposal proposal = method.propose(
@@ -101,6 +136,11 @@ Found find(const Options& options, const sim::Model& model, std::uint32_t device
     const std::string& where = options.cluster.empty() ? priced.cluster.world : priced.cluster.name;
     for (const sim::SkippedStrategy& strategy : proposal.skipped)
       found.skipped.push_back(sim::skipped_cell(model, strategy.strategy, where, strategy.why));
+    std::vector<std::pair<const sim::Strategy*, Outcome*>> open;
+    for (const sim::Strategy& strategy : proposal.strategies)
+      if (const auto [entry, is_new] = known.try_emplace(strategy.text()); is_new)
+        open.emplace_back(&strategy, &entry->second);
+    for_each_on_all_cores(open.size(), [&](std::size_t k) { find_out(*open[k].first, *open[k].second); });
     for (const sim::Strategy& strategy : proposal.strategies) try {
         Choice choice = forecast(strategy);
         const bool is_new = std::ranges::none_of(found.choices, [&](const Choice& c) { return are_alike(c, choice); });

@@ -1,8 +1,12 @@
 #include "backend/rank/run.hpp"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "backend/machine/allocator.hpp"
 #include "backend/machine/system_file.hpp"
@@ -82,7 +86,47 @@ double loss_of_batch(const RunRequest& request, const std::vector<RankReport>& r
   return is_sum ? sum * static_cast<double>(request.program.global_batch) / samples : sum / samples;
 }
 
+/// Names, types and shapes: what it takes to make room for the values.
+nlohmann::json frame_of(const Reference::Tensors& tensors) {
+  nlohmann::json frame = nlohmann::json::array();
+  for (const auto& [name, tensor] : tensors)
+    frame.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec()});
+  return frame;
+}
+
+Reference::Tensors room_for(const nlohmann::json& frame) {
+  Reference::Tensors tensors;
+  for (const nlohmann::json& entry : frame)
+    tensors[entry.at(0)] =
+        at::empty(entry.at(2).get<std::vector<std::int64_t>>(), static_cast<at::ScalarType>(entry.at(1).get<int>()));
+  return tensors;
+}
+
 }  // namespace
+
+Reference share_reference(Control& control, const Reference* own) {
+  Reference reference = own != nullptr ? *own : Reference();
+  nlohmann::json frame;
+  if (own != nullptr) {
+    frame = {{"losses", own->losses.size()}, {"tensors", frame_of(own->tensors)}, {"buffers", nlohmann::json::array()}};
+    for (const Reference::Tensors& buffers : own->buffers) frame["buffers"].push_back(frame_of(buffers));
+  }
+  frame = nlohmann::json::parse(control.broadcast(frame.dump()));
+  if (own == nullptr) {
+    reference.losses.resize(frame["losses"]);
+    reference.tensors = room_for(frame["tensors"]);
+    for (const nlohmann::json& buffers : frame["buffers"]) reference.buffers.push_back(room_for(buffers));
+  }
+  const at::Tensor losses = at::tensor(reference.losses, at::kDouble);
+  control.broadcast_into(losses);
+  reference.losses.assign(losses.const_data_ptr<double>(), losses.const_data_ptr<double>() + losses.numel());
+  const auto fill = [&](const Reference::Tensors& tensors) {
+    for (const auto& [name, tensor] : tensors) control.broadcast_into(tensor.contiguous());
+  };
+  fill(reference.tensors);
+  for (const Reference::Tensors& buffers : reference.buffers) fill(buffers);
+  return reference;
+}
 
 Reference reference_of(const RunRequest& request) {
   const sim::Program& program = request.program;

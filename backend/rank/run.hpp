@@ -2,7 +2,7 @@
 //
 //   std::optional<Executor> executor;
 //   RankReport mine = execute(request, communicator, board, executor);     // on every rank
-//   compare_state(request, reference_of(request), rank, mine);          // on every rank, to verify
+//   compare_state(request, reference, rank, mine);                         // on every rank, to verify
 //   RunResult result = merge(request, {rank0s, rank1s});                // where the session is
 #pragma once
 
@@ -33,6 +33,10 @@ RankReport execute(const RunRequest& request, Communicator& communicator, const 
 
 /// One device executing the request's partition.
 Reference reference_of(const RunRequest& request);
+
+/// Rank 0's reference, on every rank: the others neither play the steps again nor hold their activations. `own`: rank 0's;
+/// nullptr elsewhere.
+Reference share_reference(Control& control, const Reference* own);
 
 /// Compares the rank's state with the reference and drops it: only numbers go to rank 0, not gigabytes.
 void compare_state(const RunRequest& request, const Reference& reference, std::uint32_t rank, RankReport& report);

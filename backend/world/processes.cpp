@@ -124,6 +124,10 @@ class GlooControl final : public Control {
     return as_text(buffer);
   }
 
+  void broadcast_into(const at::Tensor& tensor) override {
+    if (tensor.numel() > 0) run([&] { return group_->broadcast(one(tensor)); });
+  }
+
   std::vector<std::string> gather(const std::string& text) override {
     at::Tensor buffer = as_tensor(text), size = size_of(buffer);
     if (meeting_->rank != 0) {

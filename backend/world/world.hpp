@@ -101,6 +101,8 @@ class Control {
   virtual ~Control() = default;
   /// Rank 0's text, on every rank.
   virtual std::string broadcast(const std::string& text) = 0;
+  /// Rank 0's values, into the other ranks' contiguous CPU tensors of the same shape and type.
+  virtual void broadcast_into(const at::Tensor& tensor) = 0;
   /// Every rank's text, on rank 0; empty elsewhere.
   virtual std::vector<std::string> gather(const std::string& text) = 0;
 };

@@ -4,6 +4,8 @@
 // that the caches are in a step's state.
 #include <cmath>
 #include <iterator>
+#include <memory>
+#include <mutex>
 
 #include "sim/cost/cost_model.hpp"
 #include "sim/cost/origin.hpp"
@@ -59,13 +61,14 @@ class Profiled final : public CostModel {
  private:
   /// Made when something is missing: that takes longer than a forecast.
   [[nodiscard]] const CostModel& others() const {
-    if (!others_) others_ = make_cost_model("fitted", cluster_, &profile_);
+    std::call_once(others_made_, [&] { others_ = make_cost_model("fitted", cluster_, &profile_); });
     return *others_;
   }
 
   Cluster cluster_;
   Profile profile_;
   Origin origin_;
+  mutable std::once_flag others_made_;
   mutable std::unique_ptr<CostModel> others_;
 };
 

@@ -13,8 +13,12 @@
 // (D. Bertsekas and R. Gallager, Data Networks, 1992, section 6.5.2). A resource is never taken whole: its users keep kLeast of it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
+#include <span>
+#include <utility>
 #include <vector>
 
 namespace sim {
@@ -34,7 +38,10 @@ class Fluid {
   Resource add_resource(double capacity = 1);
 
   /// `seconds` at rate 1. `at_end` may begin others.
-  Activity begin(double seconds, std::vector<Demand> demands, std::function<void()> at_end);
+  Activity begin(double seconds, std::span<const Demand> demands, std::function<void()> at_end);
+  Activity begin(double seconds, std::initializer_list<Demand> demands, std::function<void()> at_end) {
+    return begin(seconds, std::span(demands.begin(), demands.size()), std::move(at_end));
+  }
   /// From now on it demands this, too.
   void demand(Activity activity, const Demand& demand);
   /// Progress per second at rate 1: less than 1 where something that isn't a resource slows it down.
@@ -48,28 +55,40 @@ class Fluid {
 
  private:
   struct Running {
-    double remaining_s = 0, rate = 1, speed = 1;
+    double remaining_s = 0, speed = 1;
+    double share = 1;  // rate without the speed
     bool fixed = false;
     std::vector<Demand> demands;
     std::function<void()> at_end;
+
+    [[nodiscard]] double rate() const { return share * speed; }
   };
+  /// What is demanded of a resource now.
   struct Load {
-    double capacity = 1, taken = 0, left = 0;
-    double weight = 0;  // of the users that are still growing
-    std::uint32_t users = 0;
+    double capacity = 1, taken = 0, weight = 0;
+    std::uint32_t takers = 0, users = 0;
+    double left = 0, growing_weight = 0;  // while rates are set: of the users whose rate still grows
+    std::uint32_t growing = 0;
+
+    [[nodiscard]] double for_users() const { return std::max(kLeast * capacity, capacity - taken); }
+    [[nodiscard]] bool is_enough() const { return users == 0 || weight <= for_users(); }
   };
 
+  /// Counts the demand with its resource. False where not all of the resource's users have rate 1 now.
+  bool add(const Demand& demand);
+  void remove(const Demand& demand);
   void set_rates();
-  void add_up_demands();
   [[nodiscard]] double level_of_fullest() const;
   void fix_users_of_full(double level);
 
   double now_s_ = 0;
   bool rates_hold_ = true;
+  bool nobody_waits_ = true;        // where rates hold: all have what they need
   std::vector<Load> loads_;         // by resource
-  std::vector<Resource> demanded_;  // by anyone now
+  std::vector<Resource> demanded_;  // those with users when rates were set last
   std::vector<Running> running_;    // by activity
   std::vector<Activity> active_, free_;
+  std::vector<Activity> ended_, full_;  // of advance and fix_users_of_full: their room is kept
 };
 
 }  // namespace sim

@@ -8,6 +8,8 @@
 namespace sim {
 namespace {
 
+constexpr std::initializer_list<Fluid::Demand> kNothing;
+
 class SharedStep {
  public:
   SharedStep(const PlacedProgram& placed, const StepCosts& costs)
@@ -15,11 +17,12 @@ class SharedStep {
         costs_(costs),
         timeline_(placed.empty_timeline()),
         cores_(placed.devices),
-        computing_(placed.nodes, 0),
+        nodes_(placed.nodes),
         ranks_(placed.ranks()),
         transfers_(placed.matching.participants.size()),
         channels_(placed.matching.channels) {
     for (std::uint32_t resource = 0; resource < placed.devices + placed.ports(); ++resource) fluid_.add_resource();
+    for (std::uint32_t rank = 0; rank < placed.ranks(); ++rank) ranks_[rank].node = placed.cluster.node_of(rank);
   }
 
   Timeline run() {
@@ -49,7 +52,12 @@ class SharedStep {
     std::uint32_t computing = 0;     // ranks
     std::uint32_t engaged = 0;       // collectives that the transport begins: no other rank gets the core meanwhile
   };
+  struct Node {
+    std::uint32_t computing = 0;  // devices
+    std::uint32_t busy = 1;       // of them, as far as costs tell: what the speeds are set for
+  };
   struct RankState {
+    std::uint32_t node = 0;
     std::uint32_t next = 0;               // instruction
     bool issued = false;                  // the host time of `next` has begun
     bool computing = false;               // the compute of `next` has begun
@@ -127,7 +135,7 @@ class SharedStep {
     if (host_s <= 0) return false;
     // Posting is a part of what the transport takes from the core already: used once more, it would count twice.
     if (asynchronous || has_posted)
-      fluid_.begin(host_s, {}, [this, rank] { ready_.push_back(rank); });
+      fluid_.begin(host_s, kNothing, [this, rank] { ready_.push_back(rank); });
     else
       use_core(rank, host_s);
     return true;
@@ -138,29 +146,41 @@ class SharedStep {
     RankTimeline& times = timeline_.ranks[rank];
     state.computing = !state.computing;
     (state.computing ? times.start_s : times.end_s)[state.next] = fluid_.now_s();
-    if (state.computing) use_core(rank, costs_.compute_s(rank, state.next));
+    if (state.computing) {
+      use_core(rank, costs_.compute_s(rank, state.next));
+      begun_.push_back(rank);
+    }
     return state.computing;
   }
 
   void use_core(std::uint32_t rank, double seconds) {
-    if (cores_[place(rank).device].computing++ == 0) ++computing_[placed_.cluster.node_of(rank)];
+    if (cores_[place(rank).device].computing++ == 0) ++nodes_[ranks_[rank].node].computing;
     ranks_[rank].activity = fluid_.begin(seconds, {{place(rank).device}}, [this, rank] {
-      if (--cores_[place(rank).device].computing == 0) --computing_[placed_.cluster.node_of(rank)];
+      if (--cores_[place(rank).device].computing == 0) --nodes_[ranks_[rank].node].computing;
       ready_.push_back(rank);
     });
   }
 
-  /// Seconds alone over seconds with as many devices of the node computing as now.
+  /// An op's speed: seconds alone over seconds with as many devices of the node computing as now.
   void slow_down_by_contention() {
     const std::uint32_t levels = costs_.mean.busy_levels;
     if (levels == 1) return;
-    for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-      if (!ranks_[rank].computing) continue;
-      const std::uint32_t busy = std::clamp<std::uint32_t>(computing_[placed_.cluster.node_of(rank)], 1, levels);
-      const double* cost_s = &costs_.mean.work_s[placed_.role(rank).work[ranks_[rank].next] * levels];
-      const double speed = cost_s[0] > 0 && cost_s[busy - 1] > 0 ? cost_s[0] / cost_s[busy - 1] : 1;
-      fluid_.set_speed(ranks_[rank].activity, speed);
-    }
+    for (std::uint32_t node = 0; node < nodes_.size(); ++node)
+      if (const std::uint32_t busy = std::clamp<std::uint32_t>(nodes_[node].computing, 1, levels);
+          busy != nodes_[node].busy) {
+        nodes_[node].busy = busy;
+        for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank)
+          if (ranks_[rank].node == node && ranks_[rank].computing) set_speed(rank);
+      }
+    for (const std::uint32_t rank : begun_)
+      if (ranks_[rank].computing) set_speed(rank);
+    begun_.clear();
+  }
+  void set_speed(std::uint32_t rank) {
+    const RankState& state = ranks_[rank];
+    const double* cost_s = &costs_.mean.work_s[placed_.role(rank).work[state.next] * costs_.mean.busy_levels];
+    const double slow_s = cost_s[nodes_[state.node].busy - 1];
+    fluid_.set_speed(state.activity, cost_s[0] > 0 && slow_s > 0 ? cost_s[0] / slow_s : 1);
   }
 
   bool post(std::uint32_t rank) {
@@ -272,19 +292,21 @@ class SharedStep {
     const Message message = costs_.message(rank, i, transfer.sender_posted_first);
     const auto id = static_cast<std::uint32_t>(&transfer - transfers_.data());
     transfer.on_sender = message.sender_free_s <= 0;
-    move(transfer, message.latency_s, {}, [this, id] { queue_wire(id); });
-    if (!transfer.on_sender) fluid_.begin(message.sender_free_s, {}, [this, id] { begin_on_sender(transfers_[id]); });
+    move(transfer, message.latency_s, [this, id] { queue_wire(id); });
+    if (!transfer.on_sender)
+      fluid_.begin(message.sender_free_s, kNothing, [this, id] { begin_on_sender(transfers_[id]); });
   }
 
-  /// An activity of the transport: takes its share of the cores at its ends.
-  void move(Transfer& transfer, double seconds, std::vector<Fluid::Demand> demands, std::function<void()> at_end) {
+  /// An activity of the transport: beside `demands_`, takes its share of the cores at its ends.
+  void move(Transfer& transfer, double seconds, std::function<void()> at_end) {
     const double share = costs_.transfer(transfer.rank, transfer.instruction).core_share;
     if (share > 0)
       for_each_end(transfer, [&](std::uint32_t end) {
-        if (transfer.on_sender || end != sender_of(transfer)) demands.push_back({place(end).device, share});
+        if (transfer.on_sender || end != sender_of(transfer)) demands_.push_back({place(end).device, share});
       });
     transfer.moving = true;
-    transfer.activity = fluid_.begin(seconds, std::move(demands), std::move(at_end));
+    transfer.activity = fluid_.begin(seconds, demands_, std::move(at_end));
+    demands_.clear();
   }
 
   void begin_on_sender(Transfer& transfer) {
@@ -301,13 +323,12 @@ class SharedStep {
   }
   void begin_wire(std::uint32_t id) {
     Transfer& transfer = transfers_[id];
-    std::vector<Fluid::Demand> demands;
     const TransferCost& cost = costs_.transfer(transfer.rank, transfer.instruction);
     placed_.for_each_port(transfer.rank, transfer.instruction, [&](std::uint32_t port, std::size_t level) {
-      if (const double use = cost.use_of(level); use > 0) demands.push_back({placed_.devices + port, 0, use});
+      if (const double use = cost.use_of(level); use > 0) demands_.push_back({placed_.devices + port, 0, use});
     });
     const Message message = costs_.message(transfer.rank, transfer.instruction, transfer.sender_posted_first);
-    move(transfer, message.wire_s, std::move(demands), [this, id] { end_wire(id); });
+    move(transfer, message.wire_s, [this, id] { end_wire(id); });
   }
   void end_wire(std::uint32_t id) {
     transfers_[id].moving = false;
@@ -356,8 +377,10 @@ class SharedStep {
   const StepCosts& costs_;
   Timeline timeline_;
   Fluid fluid_;
-  std::vector<Core> cores_;               // by device
-  std::vector<std::uint32_t> computing_;  // by node: devices
+  std::vector<Core> cores_;  // by device
+  std::vector<Node> nodes_;
+  std::vector<std::uint32_t> begun_;    // ranks that began to compute since the speeds were set
+  std::vector<Fluid::Demand> demands_;  // of the activity that `move` begins next
   std::vector<RankState> ranks_;
   std::deque<std::uint32_t> ready_;
   std::vector<Transfer> transfers_;

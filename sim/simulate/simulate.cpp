@@ -1,5 +1,7 @@
 #include "sim/simulate/simulate.hpp"
 
+#include <cmath>
+
 #include "sim/simulate/step.hpp"
 
 namespace sim {
@@ -23,11 +25,23 @@ Timeline simulate(const Program& program, const Costs& costs, const Cluster& clu
 }
 
 StepTime expected_step(const Program& program, const Costs& costs, const Cluster& cluster) {
+  constexpr std::size_t kMostSteps = 128;
+  constexpr double kTolerance = 0.002;
   const PlacedProgram placed(program, cluster);
-  const std::vector<Factors> drawn = draw_factors(placed, costs);
-  if (drawn.empty()) return step_time(simulate_step(placed, costs));
+  DrawnSteps drawn(placed, costs);
+  if (!drawn.vary()) return step_time(simulate_step(placed, costs));
   std::vector<StepTime> times;
-  for (const Factors& factors : drawn) times.push_back(step_time(simulate_step(placed, costs, &factors)));
+  double sum_s = 0, squares = 0;
+  const auto standard_error = [&] {
+    const auto n = static_cast<double>(times.size());
+    return std::sqrt(std::max(0.0, squares / n - sum_s * sum_s / (n * n)) / (n - 1)) / (sum_s / n);
+  };
+  do {
+    for (const Factors& factors : drawn.next()) {
+      times.push_back(step_time(simulate_step(placed, costs, &factors)));
+      sum_s += times.back().step_s, squares += times.back().step_s * times.back().step_s;
+    }
+  } while (times.size() < kMostSteps && standard_error() > kTolerance);
   return mean(times);
 }
 

@@ -26,6 +26,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <random>
 #include <vector>
 
 #include "sim/cost/cost_model.hpp"
@@ -39,13 +40,37 @@ struct Factors {
   std::vector<std::vector<float>> compute;  // [rank][instruction]
   std::vector<float> transfer;              // by transfer id
 };
-/// Up to 128 steps, fewer where their factors would take more than 128 MiB; none when nothing jitters, when fewer than
-/// 8 would fit, or for one rank (it waits for nobody). Every compute and transfer has its own factor (a hiccup), and
-/// each rank has one more, shared by all its compute in the step (a core that others use too is slow for seconds).
-/// Gamma distributed with the costs' jitter as coefficient of variation (positive, one-sided where the jitter is large),
-/// independent; the same ones in every call and on every machine. The mean of every draw over the steps is exactly 1:
-/// without rank jitter, a rank that waits for nobody takes what `simulate` says.
-std::vector<Factors> draw_factors(const PlacedProgram& placed, const Costs& costs);
+/// Random steps, some at a time. Every compute and transfer has its own factor (a hiccup), and each rank has one more,
+/// shared by all its compute in the step (a core that others use too is slow for seconds). Gamma distributed with the
+/// costs' jitter as coefficient of variation (positive, one-sided where the jitter is large), independent; the same ones
+/// in every call and on every machine. The mean of every draw over a batch is exactly 1: without rank jitter, a rank that
+/// waits for nobody takes what `simulate` says. `placed` and `costs` must outlive it.
+class DrawnSteps {
+ public:
+  static constexpr std::size_t kBatch = 8;
+
+  DrawnSteps(const PlacedProgram& placed, const Costs& costs);
+  /// False where nothing jitters, for one rank (it waits for nobody), or where a batch's factors would take more than
+  /// 128 MiB: every step takes its means.
+  [[nodiscard]] bool vary() const { return varies_; }
+  /// kBatch more; until the next call.
+  const std::vector<Factors>& next();
+
+ private:
+  /// Random numbers from std::mt19937_64, which the standard defines, by formulas of our own: the distributions of
+  /// <random> differ between standard libraries.
+  double uniform();
+  double normal();
+  double gamma(double shape);
+  template <class FactorOf>
+  void draw(double jitter, FactorOf factor_of);
+
+  const PlacedProgram& placed_;
+  const Costs& costs_;
+  bool varies_ = false;
+  std::mt19937_64 bits_{1};
+  std::vector<Factors> batch_;
+};
 
 /// What one message asks for, once it is known which end has posted first.
 struct Message {

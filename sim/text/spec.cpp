@@ -262,14 +262,12 @@ std::vector<std::string> catalog_names(std::string_view folder) {
   return names;
 }
 
-/// As many as a message has room for.
+/// All, or as many as a message of one readable line has room for.
 std::string first_names(const std::vector<std::string>& names) {
-  std::string list;
-  for (const std::string& name : names) {
-    if (list.size() + name.size() > 150) return list + ", … (paragauge list)";
-    list += (list.empty() ? "" : ", ") + name;
-  }
-  return list;
+  constexpr std::size_t kRoom = 205, kShort = 150;
+  const std::string all = fmt::to_string(fmt::join(names, ", "));
+  if (all.size() <= kRoom) return all;
+  return all.substr(0, all.rfind(", ", kShort)) + ", … (paragauge list)";
 }
 
 std::filesystem::path catalog_file(std::string_view folder, std::string_view what, std::string_view name) {

@@ -258,7 +258,8 @@ TEST(Peers, APlacementIsWrittenByNode) {
     return nlohmann::json(peer_subject(model, sim::parse_strategy(strategy, model), world, false)["strategy"]);
   };
   EXPECT_EQ(written("data_parallel,dp=3,bucket_MiB=2", "local"),
-            nlohmann::json::parse(R"({"kind": "data_parallel", "replicas": 3, "bucket_MiB": 2, "one_process": true, "threads": 1})"));
+            nlohmann::json::parse(
+                R"({"kind": "data_parallel", "replicas": 3, "bucket_MiB": 2, "one_process": true, "threads": 1})"));
   EXPECT_EQ(written("hypar,levels=3,layers=in+dp,form=rooted", "gloo"), nlohmann::json::parse(R"({
       "kind": "hypar", "threads": 1, "levels": [3], "rooted": true, "one_process": false, "input": "@0", "target": "@0",
       "nodes": [{"inputs": ["S1"], "grad_inputs": ["S1"], "output": "P", "grad_output": "R", "resolved": "R",

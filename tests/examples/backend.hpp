@@ -30,6 +30,7 @@ extern std::vector<sim::Job> jobs;
 extern Calibrator::SessionOf session_of;
 extern RunRequest request;
 extern RunResult result;
+extern Reference reference;
 extern Communicator& communicator;
 extern Completion done;
 extern Executor executor;

@@ -86,11 +86,14 @@ TEST(Cluster, OfVersionOneIsTwoLevelsWithOnePortForEachNode) {
   EXPECT_EQ(cluster.levels[0].ports, 1U);
   EXPECT_EQ(cluster.levels[1].size, 2U);
   ASSERT_EQ(cluster.remarks.size(), 1U);
-  EXPECT_TRUE(
-      cluster.remarks[0].ends_with("mine.json doesn't say how many ports (NICs) leave a node; one is taken for granted "
-                                   "(key 'ports' of a level), and "
-                                   "sums in rings, as NCCL before 2.4"));
-  EXPECT_EQ(cluster.all_reduce, "striped_ring");
+  const std::string remark =
+      "mine.json doesn't say how many ports (NICs) leave a node; one is taken for granted (key 'ports' of a level)";
+  EXPECT_TRUE(cluster.remarks[0].ends_with(remark)) << cluster.remarks[0];
+  EXPECT_EQ(cluster.all_reduce, "");
+  const Cluster gpus = load(replaced(replaced(kFile, "\"gloo\"", "\"nccl\""), "cpu_core", "v100_sxm2_16g"), 4);
+  EXPECT_TRUE(gpus.remarks.at(0).ends_with(remark + "; all_reduce goes in rings, as before NCCL 2.4 (key 'nccl_algo')"))
+      << gpus.remarks.at(0);
+  EXPECT_EQ(gpus.all_reduce, "striped_ring");
 }
 
 TEST(Cluster, SumsByTheAlgorithmThatNcclIsHeldTo) {
