@@ -1,7 +1,7 @@
 // The threads of a rank: the issuing one, and those that LibTorch's ops are cut for.
 //
 //   const RankThreads threads(rank, 2, /*has_process=*/false);   // until the end of the scope: two threads, two cores
-//   at::add(a, b);                                               // half of it on each
+//   weight.add(bias);                                            // half of it on each
 //
 // OpenMP's threads belong to the thread that began them; they inherit its cores and policy, and stay for the next op. Those
 // of a scope end with it: afterwards they would wait for work, spinning, on cores that other ranks get, and count among

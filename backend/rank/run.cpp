@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,6 +11,7 @@
 
 #include "backend/machine/allocator.hpp"
 #include "backend/machine/system_file.hpp"
+#include "sim/error.hpp"
 #include "sim/model/model.hpp"
 #include "sim/program/transfers.hpp"
 
@@ -102,6 +104,37 @@ Reference::Tensors room_for(const nlohmann::json& frame) {
   return tensors;
 }
 
+RankReport play(const RunRequest& request, Communicator& communicator, const ProgressBoard& board,
+                std::optional<Executor>& executor) {
+  const std::uint32_t rank = communicator.rank();
+  const std::uint32_t steps = request.warmup_steps + request.steps;
+  if (rank >= request.program.ranks()) return {};
+  communicator.prepare(request.program.groups, request.program.ranks());
+  const sim::Program::Place place = request.program.places()[rank];
+  communicator.connect(channels_of(request.program, rank));
+  board.set_labels(rank, request.program, request.program.roles[place.role]);
+  executor.emplace(request.program, place, communicator, request.seed);
+  const ProgressBoard::Participation participation(board.progress(rank));
+  RankReport report;
+  StepRecord warmup = executor->new_record();
+  std::vector<StepRecord> records(request.steps, warmup);
+  for (std::uint32_t s = 0; s < steps; ++s) {
+    StepRecord& record = s < request.warmup_steps ? warmup : records[s - request.warmup_steps];
+    if (request.graph && s == 1) executor->capture();
+    // What replays keep is captured with them.
+    if (request.verify && s + 1 == (request.graph ? 2 : steps)) executor->keep_gradients();
+    executor->step(record, board.progress(rank));
+    board.let_others_end(rank, request.program.ranks());
+    executor->settle(record);
+    report.losses.push_back(mean_loss(record));
+  }
+  for (StepRecord& record : records) report.steps.push_back(std::move(record.times));
+  report.workspace_bytes = executor->workspace_bytes();
+  report.memory = {executor->peak_bytes(), executor->allocator_peak_bytes(), resident_peak_bytes()};
+  if (request.verify) report.state = executor->state();
+  return report;
+}
+
 }  // namespace
 
 Reference share_reference(Control& control, const Reference* own) {
@@ -148,33 +181,11 @@ void reset_resident_peak() {
 
 RankReport execute(const RunRequest& request, Communicator& communicator, const ProgressBoard& board,
                    std::optional<Executor>& executor) {
-  const std::uint32_t rank = communicator.rank();
-  const std::uint32_t steps = request.warmup_steps + request.steps;
-  if (rank >= request.program.ranks()) return {};
-  communicator.prepare(request.program.groups, request.program.ranks());
-  const sim::Program::Place place = request.program.places()[rank];
-  communicator.connect(channels_of(request.program, rank));
-  board.set_labels(rank, request.program, request.program.roles[place.role]);
-  executor.emplace(request.program, place, communicator, request.seed);
-  const ProgressBoard::Participation participation(board.progress(rank));
-  RankReport report;
-  StepRecord warmup = executor->new_record();
-  std::vector<StepRecord> records(request.steps, warmup);
-  for (std::uint32_t s = 0; s < steps; ++s) {
-    StepRecord& record = s < request.warmup_steps ? warmup : records[s - request.warmup_steps];
-    if (request.graph && s == 1) executor->capture();
-    // What replays keep is captured with them.
-    if (request.verify && s + 1 == (request.graph ? 2 : steps)) executor->keep_gradients();
-    executor->step(record, board.progress(rank));
-    board.let_others_end(rank, request.program.ranks());
-    executor->settle(record);
-    report.losses.push_back(mean_loss(record));
+  try {
+    return play(request, communicator, board, executor);
+  } catch (const c10::OutOfMemoryError& error) {
+    throw sim::RunError("rank {}: {}", communicator.rank(), error.what_without_backtrace());
   }
-  for (StepRecord& record : records) report.steps.push_back(std::move(record.times));
-  report.workspace_bytes = executor->workspace_bytes();
-  report.memory = {executor->peak_bytes(), executor->allocator_peak_bytes(), resident_peak_bytes()};
-  if (request.verify) report.state = executor->state();
-  return report;
 }
 
 RunResult merge(const RunRequest& request, std::vector<RankReport> reports, const Reference* reference) {

@@ -1,7 +1,7 @@
 // How long the kernels of a work take on a device by its data sheet: the roofline, arithmetic beside memory traffic.
 // S. Williams, A. Waterman and D. Patterson, Roofline: an insightful visual performance model, CACM 52(4), 2009.
 //
-//   for (const KernelTime& kernel : kernels_of(work, device)) seconds += kernel.seconds();
+//   for (const KernelTime& kernel : kernels_of(work, device)) s += kernel.seconds();
 //
 // Assumes: arithmetic and memory traffic of a kernel overlap fully; a product reaches the device's matmul rate whatever
 // its shape, a convolution on a GPU that share of it which DeepBench's convolutions of its class have reached.

@@ -32,6 +32,8 @@ namespace sim {
 extern Model model;
 extern Strategy strategy;
 extern Cluster cluster;
+extern Device device;
+extern JsonObject file;
 extern Program program;
 extern Role role;
 extern Work work;
@@ -65,7 +67,7 @@ extern Demand demand;
 extern std::vector<double> samples_s, more_samples_s, shape;
 extern TensorSpec x;
 extern std::string text;
-extern std::vector<std::uint32_t> seen;
+extern std::vector<std::uint32_t> seen, spread;
 extern double s, expected_s, predicted_s;
 extern std::int64_t batch;
 extern std::size_t index, size, tensors, n;

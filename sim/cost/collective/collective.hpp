@@ -4,7 +4,7 @@
 //   ring.steps(CollectiveKind::all_reduce, 4);                 // 6
 //   ring.wire_bytes(CollectiveKind::all_reduce, 4, s);         // 1.5 s
 //   // seconds = steps · α + wire bytes / bandwidth
-//   ring.traffic(CollectiveKind::all_reduce, 16, {8, 2}, s);   // 8 members on each of 2 nodes: by level of the network
+//   ring.traffic(CollectiveKind::all_reduce, 16, spread, s);   // spread {8, 2}: 8 members on each of 2 nodes; by level
 //
 // Conventions. `bytes` is nccl-tests' size s: the whole array, which for all_gather, all_to_all and gather is what a member
 // (the root) gets, for reduce_scatter and scatter what a member (the root) gives. A step is a message that the next one
