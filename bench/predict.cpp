@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <functional>
 #include <map>
 #include <optional>
@@ -115,11 +116,21 @@ std::string rates_text(const std::string& model, std::vector<std::pair<double, s
   return sim::paragraph(sim::printable(fmt::format("Of {} in a second: {}.", model, text)), ' ', 100);
 }
 
+/// What takes longer than a person waits without a word is announced.
+void announce(const std::string& what, const sim::Program& program) {
+  constexpr std::size_t kMany = 500'000;  // some 5 s
+  std::size_t instructions = 0;
+  for (const sim::Role& role : program.roles) instructions += role.size() * role.ranks.size();
+  if (instructions > kMany)
+    fmt::print(stderr, "predict: {}: {} instructions to go through\n", sim::printable(what), instructions);
+}
+
 /// ConfigError where the strategy can't be played there, or its costs can't be known.
 void predict_cell(const Asked& asked, const Priced& priced, const Options& options, Predictions& all) {
   if (asked.refusal) throw sim::ConfigError(*asked.refusal);
   const sim::Scale scale = sim::parse_scale(options.scale);
   const sim::Program program = sim::lower(asked.model, *asked.strategy);
+  announce(asked.text, program);
   std::optional<sim::Epoch> epoch;
   if (options.epoch > 0) epoch = sim::epoch_of(options.epoch, asked.model, *asked.strategy, options.drop_last);
   const sim::Cluster cluster = priced.of(program);
