@@ -142,8 +142,8 @@ accepts predict -m convnet -s single -s ddp -c "$scratch/two_pcs.json" --cost-mo
 says "^Transfers are forecast from the links that the file of cluster 'two_pcs' states"
 says "^Cluster 'two_pcs' doesn't say which CPU its 'cpu_core' is"
 # What takes longer than a moment says so; what would take minutes is refused.
-accepts predict -m resnet18,image=32,global_batch=8000 -s single,microbatches=8000 -c dgx_a100
-says 'predict: single.*microbatches=8000: [0-9]* instructions to go through'
+accepts predict -m convnet,global_batch=20000 -s single,microbatches=20000 -c dgx_a100
+says 'predict: single.*microbatches=20000: [0-9]* instructions to go through'
 refuses "1000000 microbatches in 1 roles make a Program of" predict -m resnet50,global_batch=1000000 -s single,microbatches=1000000 -c dgx_a100
 # One strategy that can't be is a row.
 accepts predict -m convnet -s single -s ddp,dp=3 -w local
