@@ -259,8 +259,7 @@ class ProcessSession final : public Session {
     threads.reset();
     recycle_cached();
     if (request.verify) {
-      if (rank() == 0) reference_ = reference_of(request);
-      reference_ = share_reference(*world_.control, rank() == 0 ? &reference_ : nullptr);
+      reference_ = share_reference(*world_.control, rank() == 0 ? std::optional(reference_of(request)) : std::nullopt);
       compare_state(request, reference_, rank(), report);
     }
     return report;

@@ -18,6 +18,7 @@
 #include "sim/program/capture.hpp"
 #include "sim/report/answer.hpp"
 #include "sim/report/console.hpp"
+#include "sim/report/knowledge.hpp"
 #include "sim/report/report.hpp"
 #include "sim/simulate/forecast.hpp"
 #include "sim/simulate/what_if.hpp"

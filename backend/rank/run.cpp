@@ -137,18 +137,19 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
 
 }  // namespace
 
-Reference share_reference(Control& control, const Reference* own) {
-  Reference reference = own != nullptr ? *own : Reference();
-  nlohmann::json frame;
-  if (own != nullptr) {
-    frame = {{"losses", own->losses.size()}, {"tensors", frame_of(own->tensors)}, {"buffers", nlohmann::json::array()}};
-    for (const Reference::Tensors& buffers : own->buffers) frame["buffers"].push_back(frame_of(buffers));
-  }
-  frame = nlohmann::json::parse(control.broadcast(frame.dump()));
-  if (own == nullptr) {
-    reference.losses.resize(frame["losses"]);
-    reference.tensors = room_for(frame["tensors"]);
-    for (const nlohmann::json& buffers : frame["buffers"]) reference.buffers.push_back(room_for(buffers));
+Reference share_reference(Control& control, std::optional<Reference> own) {
+  Reference reference;
+  if (own) {
+    reference = *std::move(own);
+    nlohmann::json frame{{"losses", reference.losses.size()}, {"tensors", frame_of(reference.tensors)}};
+    for (const Reference::Tensors& buffers : reference.buffers) frame["buffers"].push_back(frame_of(buffers));
+    control.broadcast(frame.dump());
+  } else {
+    const nlohmann::json frame = nlohmann::json::parse(control.broadcast(""));
+    reference.losses.resize(frame.at("losses"));
+    reference.tensors = room_for(frame.at("tensors"));
+    if (const auto buffers = frame.find("buffers"); buffers != frame.end())
+      for (const nlohmann::json& of_piece : *buffers) reference.buffers.push_back(room_for(of_piece));
   }
   const at::Tensor losses = at::tensor(reference.losses, at::kDouble);
   control.broadcast_into(losses);

@@ -35,8 +35,8 @@ RankReport execute(const RunRequest& request, Communicator& communicator, const 
 Reference reference_of(const RunRequest& request);
 
 /// Rank 0's reference, on every rank: the others neither play the steps again nor hold their activations. `own`: rank 0's;
-/// nullptr elsewhere.
-Reference share_reference(Control& control, const Reference* own);
+/// nothing elsewhere.
+Reference share_reference(Control& control, std::optional<Reference> own);
 
 /// Compares the rank's state with the reference and drops it: only numbers go to rank 0, not gigabytes.
 void compare_state(const RunRequest& request, const Reference& reference, std::uint32_t rank, RankReport& report);

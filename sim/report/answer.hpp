@@ -18,7 +18,6 @@
 #include <string>
 
 #include "sim/report/accuracy.hpp"
-#include "sim/simulate/forecast.hpp"
 
 namespace sim {
 
@@ -35,8 +34,5 @@ Answer answer_of(const Result& result, const TrackRecord* record = nullptr, cons
 std::string fit_text(const CellMemory& memory);
 /// "16 ranks share 8 devices"; empty where each has its own, or where that isn't known.
 std::string sharing_text(const Cell& cell);
-/// "by what the profile leaves open from 211 µs to 1.30 ms; 23 % of its compute is of kinds that the profile has never
-/// seen: adam.update, f32, rank 1 (14 %), …". `by`: the cost model; empty where it says nothing of that.
-std::string describe_knowledge(const Forecast& forecast, const CostModelKind& by);
 
 }  // namespace sim

@@ -148,7 +148,7 @@ class SharedStep {
     (state.computing ? times.start_s : times.end_s)[state.next] = fluid_.now_s();
     if (state.computing) {
       use_core(rank, costs_.compute_s(rank, state.next));
-      begun_.push_back(rank);
+      set_speed(rank);
     }
     return state.computing;
   }
@@ -161,7 +161,7 @@ class SharedStep {
     });
   }
 
-  /// An op's speed: seconds alone over seconds with as many devices of the node computing as now.
+  /// Where other numbers of devices compute than the speeds are set for.
   void slow_down_by_contention() {
     const std::uint32_t levels = costs_.mean.busy_levels;
     if (levels == 1) return;
@@ -172,10 +172,8 @@ class SharedStep {
         for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank)
           if (ranks_[rank].node == node && ranks_[rank].computing) set_speed(rank);
       }
-    for (const std::uint32_t rank : begun_)
-      if (ranks_[rank].computing) set_speed(rank);
-    begun_.clear();
   }
+  /// Seconds alone over seconds with as many devices of the node computing.
   void set_speed(std::uint32_t rank) {
     const RankState& state = ranks_[rank];
     const double* cost_s = &costs_.mean.work_s[placed_.role(rank).work[state.next] * costs_.mean.busy_levels];
@@ -379,7 +377,6 @@ class SharedStep {
   Fluid fluid_;
   std::vector<Core> cores_;  // by device
   std::vector<Node> nodes_;
-  std::vector<std::uint32_t> begun_;    // ranks that began to compute since the speeds were set
   std::vector<Fluid::Demand> demands_;  // of the activity that `move` begins next
   std::vector<RankState> ranks_;
   std::deque<std::uint32_t> ready_;

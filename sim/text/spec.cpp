@@ -62,6 +62,14 @@ std::vector<T> list_of(const Json& found, const std::string& where, std::string_
   return found.get<std::vector<T>>();
 }
 
+/// All, or as many as a message of one readable line has room for.
+std::string first_names(const std::vector<std::string>& names) {
+  constexpr std::size_t kRoom = 205, kShort = 150;
+  const std::string all = fmt::to_string(fmt::join(names, ", "));
+  if (all.size() <= kRoom) return all;
+  return all.substr(0, all.rfind(", ", kShort)) + ", … (paragauge list)";
+}
+
 }  // namespace
 
 std::string_view head_of(std::string_view text) {
@@ -260,14 +268,6 @@ std::vector<std::string> catalog_names(std::string_view folder) {
   if (error) throw ConfigError("catalog folder {}: {}", (catalog_directory() / folder).string(), error.message());
   std::sort(names.begin(), names.end());
   return names;
-}
-
-/// All, or as many as a message of one readable line has room for.
-std::string first_names(const std::vector<std::string>& names) {
-  constexpr std::size_t kRoom = 205, kShort = 150;
-  const std::string all = fmt::to_string(fmt::join(names, ", "));
-  if (all.size() <= kRoom) return all;
-  return all.substr(0, all.rfind(", ", kShort)) + ", … (paragauge list)";
 }
 
 std::filesystem::path catalog_file(std::string_view folder, std::string_view what, std::string_view name) {

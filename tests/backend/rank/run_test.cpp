@@ -66,9 +66,9 @@ TEST(ShareReference, EveryRankHasRank0s) {
       {{"buffer bn.running_mean", at::rand({4}, at::kDouble)}},
       {}};
   RecordedControl control;
-  expect_equal(share_reference(control, &rank0s).tensors, rank0s.tensors);
+  expect_equal(share_reference(control, rank0s).tensors, rank0s.tensors);
   control.is_rank_0 = false;
-  const Reference others = share_reference(control, nullptr);
+  const Reference others = share_reference(control, std::nullopt);
   EXPECT_TRUE(control.is_empty());
   ASSERT_EQ(others.losses.size(), 3U);
   EXPECT_EQ(others.losses[0], 0.5);

@@ -9,8 +9,8 @@
 #include "sim/cost/origin.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/lower/lower.hpp"
-#include "sim/report/answer.hpp"
 #include "sim/report/console.hpp"
+#include "sim/report/knowledge.hpp"
 #include "sim/simulate/simulate.hpp"
 #include "tests/sim/testing.hpp"
 
