@@ -30,7 +30,7 @@ class Calibrator {
   /// their steps. Ops take `steps_of_jobs` if given, but at least two: a step's time depends on how many went before
   /// (training changes what a max pool's branches compare, and how well they are predicted).
   void rehearse(std::size_t task, std::optional<std::uint32_t> steps_of_jobs = std::nullopt);
-  /// Of a round. 1 until it is rehearsed.
+  /// Of a round: of the jobs' ops `most_visits`, as often as the jobs themselves are visited. 1 until it is rehearsed.
   [[nodiscard]] std::uint32_t visits(std::size_t task) const { return plans_[task].visits; }
   /// Rehearses first, unless that is done.
   sim::CalibrationSamples visit(std::size_t task);
@@ -39,7 +39,8 @@ class Calibrator {
   struct Plan {
     std::uint32_t warmup_steps = 1, steps = 0, visits = 1;  // no steps: not rehearsed
   };
-  [[nodiscard]] RunResult run(std::size_t task, std::uint32_t warmup_steps, std::uint32_t steps) const;
+  [[nodiscard]] RunResult run(std::size_t task, std::uint32_t warmup_steps, std::uint32_t steps,
+                              bool probe_speed) const;
 
   std::vector<sim::CalibrationTask> tasks_;
   std::vector<Plan> plans_;  // by task

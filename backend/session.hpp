@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/calibrate/speed.hpp"
 #include "sim/program/program.hpp"
 #include "sim/simulate/timeline.hpp"
 
@@ -39,6 +40,8 @@ struct RunRequest {
   /// An accelerator's ranks capture the second step and replay it from then on (backend/machine/graph.hpp): two warm-up steps
   /// at least, and sim::check_capture allows it. Timelines then have the whole step's time only.
   bool graph = false;
+  /// Ranks on a CPU probe how fast the machine is before the first step and after the last (backend/machine/speed.hpp).
+  bool probe_speed = false;
 };
 
 struct RankMemory {
@@ -63,6 +66,7 @@ struct RunResult {
   std::vector<RankMemory> memory;
   std::vector<std::vector<std::int64_t>> workspace_bytes;  // [rank][instruction]: beside the outputs, in the first step
   std::vector<VerifiedTensor> verified;
+  std::optional<sim::MachineSpeed> speed;  // where it was asked for
 };
 
 class Session {

@@ -2,7 +2,9 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "backend/calibrate.hpp"
 #include "bench/commands.hpp"
@@ -62,6 +64,7 @@ int calibrate(const Options& options) {
   fmt::print("{}", skipped);
   backend::Calibrator calibrator(sim::calibration_tasks(jobs, {.other_sizes = true}), worlds.by_label());
   const std::size_t count = calibrator.tasks().size();
+  std::map<int, std::vector<sim::MachineSpeed>> speeds;  // by round
   Progress progress("calibrate");
   for (std::uint32_t round = 0; round < options.rounds; ++round) {
     progress.begin(fmt::format("round {}/{}", round + 1, options.rounds), round, options.rounds);
@@ -72,12 +75,17 @@ int calibrate(const Options& options) {
       progress.at(task.label, t, count);
       const sim::CalibrationSamples samples = calibrator.visit(t);
       add(samples, task, profile);
+      if (samples.speed) speeds[static_cast<int>(round)].push_back(*samples.speed);
       if (const std::optional<double> seconds = seconds_of(task, samples)) profile.add_round(task.label, *seconds);
       done = {{"task", task.label}, {"rounds", round + 1}};
       profile.save(options.output);
     }
   }
   progress.end();
+  std::map<int, sim::MachineSpeed> means;
+  for (const auto& [round, of_round] : speeds) means[round] = sim::mean(of_round);
+  if (const std::string text = sim::describe_speeds(means); !text.empty())
+    fmt::print("{}", sim::paragraph(fmt::format("This machine isn't equally fast all the time: {}.", text), ' ', 100));
   fmt::print("\n{}\n{} ops and the links above are in {}\n{}\n", describe_links(profile), profile.ops(),
              sim::printable(options.output),
              fmt::join(sim::wrap(sim::printable(sim::describe_rounds(profile)), ' ', 100), "\n"));

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <set>
@@ -35,6 +36,7 @@ struct Measured {
   void add(const Job& job, const backend::RunResult& run, sim::Cell& cell) {
     if (round.measured.empty()) first_loss = run.steps[0].loss;
     add_measured(cell, round, run);
+    if (run.speed) speeds.push_back(*run.speed);
     if (job.cluster.one_launch) return;  // only the whole step has a time
     for (const backend::StepResult& step : run.steps) {
       const sim::Durations durations = sim::durations_of(job.program, step.timeline, job.cluster);
@@ -46,6 +48,7 @@ struct Measured {
 
   sim::Round round;
   sim::MeasuredSteps steps;
+  std::vector<sim::MachineSpeed> speeds;              // by visit
   double first_loss = 0, replayed_s = 0;              // the latter of all steps together
   std::map<std::string_view, Peers::Answer> answers;  // of plain PyTorch, by sim::kPeers
 };
@@ -177,19 +180,21 @@ class Rounds {
 
   void run(int number, sim::Result& result, Progress& progress) {
     own_.assign(jobs_.size(), empty_);
-    others_ = empty_;
+    others_.assign(jobs_.size(), empty_);
     measured_.assign(jobs_.size(), {});
+    visited_.clear();
     const std::vector<Visit> visits = visits_of(number, result);
     for (std::size_t v = 0; v < visits.size(); ++v) {
       progress.at(visits[v].label, v, visits.size());
       visits[v].make();
     }
+    add_visits();
     for (std::size_t j = 0; j < jobs_.size(); ++j) {
       sim::Cell& cell = result.cell(jobs_[j].program, jobs_[j].world);
       if (std::ranges::count(cell.rounds, number, &sim::Round::round) > 0) continue;
       sim::Round& round = measured_[j].round;
       round.round = number;
-      add_forecasts(jobs_[j], own_[j], others_, measured_[j].steps, round, cell);
+      add_forecasts(jobs_[j], own_[j], others_[j], measured_[j].steps, round, cell);
       cell.rounds.push_back(round);
       for (const std::string_view peer : peers_of(jobs_[j])) add_peer(jobs_[j], peer, measured_[j], result);
     }
@@ -208,35 +213,65 @@ class Rounds {
     std::function<void()> make;
   };
 
+  /// In turns: a job, and all that its forecast is made of, within seconds of each other.
   std::vector<Visit> visits_of(int number, sim::Result& result) {
+    std::mt19937 random(options_.seed * 1000 + static_cast<unsigned>(number));
+    const std::vector<sim::CalibrationTask>& tasks = calibrator_.tasks();
+    std::vector<std::size_t> order(jobs_.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
     std::vector<Visit> visits;
-    for (std::size_t t = 0; t < calibrator_.tasks().size(); ++t)
-      visits.insert(visits.end(), calibrator_.visits(t), {calibrator_.tasks()[t].label, [=, this] { visit_task(t); }});
-    for (std::size_t j = 0; j < jobs_.size(); ++j) {
-      const std::string label = short_text(jobs_[j]);
-      visits.insert(visits.end(), options_.visits, {label, [=, this, &result] { visit_job(j, result); }});
-      for (const std::string_view peer : peers_of(jobs_[j]))
-        visits.insert(visits.end(), options_.visits, {label + " in plain PyTorch", [=, this] { visit_peer(j, peer); }});
+    for (std::uint32_t turn = 0; turn < options_.visits; ++turn) {
+      std::ranges::shuffle(order, random);
+      std::set<std::size_t> done;  // of the tasks: jobs share some
+      for (std::size_t place = 0; place < order.size(); ++place) {
+        const std::size_t j = order[place];
+        const auto first = static_cast<std::ptrdiff_t>(visits.size());
+        for (std::size_t t = 0; t < tasks.size(); ++t) {
+          const bool is_due =
+              tasks[t].jobs.empty() ? t % order.size() == place : std::ranges::count(tasks[t].jobs, j) > 0;
+          if (is_due && turn < calibrator_.visits(t) && done.insert(t).second)
+            visits.push_back({tasks[t].label, [=, this] { visit_task(t); }});
+        }
+        const std::string label = short_text(jobs_[j]);
+        visits.push_back({label, [=, this, &result] { visit_job(j, result); }});
+        for (const std::string_view peer : peers_of(jobs_[j]))
+          visits.push_back({label + " in plain PyTorch", [=, this] { visit_peer(j, peer); }});
+        std::shuffle(visits.begin() + first, visits.end(), random);
+      }
     }
-    std::ranges::shuffle(visits, std::mt19937(options_.seed * 1000 + static_cast<unsigned>(number)));
     return visits;
   }
 
   void visit_task(std::size_t t) {
     const sim::CalibrationTask& task = calibrator_.tasks()[t];
     const sim::CalibrationSamples samples = calibrator_.visit(t);
-    for (std::size_t j = 0; j < jobs_.size(); ++j) add_for_job(samples, task, jobs_, j, own_[j]);
-    if (!task.jobs.empty()) add(samples, task, kept_);
-    if (options_.fit_on.empty()) return;
-    const sim::CalibrationSamples of_others = other_shapes_.of(samples, task);
-    add(of_others, task, others_);
-    add(of_others, task, kept_others_);
+    speeds_.add(task, samples);
+    visited_.push_back({t, samples});
+  }
+
+  /// What was calibrated in this round, as if the machine had been as fast as beside the steps that it is compared with.
+  void add_visits() {
+    std::vector<std::optional<sim::MachineSpeed>> speeds(jobs_.size());  // none: as fast as on average
+    for (std::size_t j = 0; j < jobs_.size(); ++j)
+      if (!measured_[j].speeds.empty()) speeds[j] = measured_[j].round.speed = sim::mean(measured_[j].speeds);
+    for (const auto& [t, samples] : visited_) {
+      const sim::CalibrationTask& task = calibrator_.tasks()[t];
+      const sim::CalibrationSamples of_others = other_shapes_.of(samples, task);
+      for (std::size_t j = 0; j < jobs_.size(); ++j) {
+        const bool is_own = std::ranges::count(task.jobs, j) > 0;
+        add_for_job(is_own ? speeds_.moved(samples, task, speeds[j]) : samples, task, jobs_, j, own_[j]);
+        if (!options_.fit_on.empty()) add(speeds_.moved(of_others, task, speeds[j]), task, others_[j]);
+      }
+      if (!task.jobs.empty()) add(speeds_.moved(samples, task), task, kept_);
+      if (!options_.fit_on.empty()) add(speeds_.moved(of_others, task), task, kept_others_);
+    }
   }
 
   void visit_job(std::size_t j, sim::Result& result) {
     const Job& job = jobs_[j];
-    measured_[j].add(job, worlds_.at(job.world).run(request_of(job, options_.machine, 1, steps_[j])),
-                     result.cell(job.program, job.world));
+    backend::RunRequest request = request_of(job, options_.machine, 1, steps_[j]);
+    request.probe_speed = true;
+    measured_[j].add(job, worlds_.at(job.world).run(request), result.cell(job.program, job.world));
   }
 
   void visit_peer(std::size_t j, std::string_view peer) {
@@ -294,9 +329,15 @@ class Rounds {
   sim::Profile empty_{options_.machine.device};
   // Of this round. A job's own shapes and sizes come from its own tasks: the same copy into a bucket takes longer after
   // the backward than in it.
-  std::vector<sim::Profile> own_;                 // by job
-  sim::Profile others_{options_.machine.device};  // none of the compared models' shapes and sizes
-  std::vector<Measured> measured_;                // by job
+  std::vector<sim::Profile> own_;     // by job
+  std::vector<sim::Profile> others_;  // by job: none of the compared models' shapes and sizes
+  struct Visited {
+    std::size_t task;
+    sim::CalibrationSamples samples;
+  };
+  std::vector<Visited> visited_;
+  std::vector<Measured> measured_;  // by job
+  sim::SpeedModel speeds_;          // of this run's rounds
 };
 
 }  // namespace

@@ -5,11 +5,13 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "backend/machine/allocator.hpp"
+#include "backend/machine/speed.hpp"
 #include "backend/machine/system_file.hpp"
 #include "sim/error.hpp"
 #include "sim/model/model.hpp"
@@ -22,7 +24,7 @@ namespace {
 /// what earlier programs have left and this one hasn't used.
 std::int64_t resident_peak_bytes() {
   const std::optional<double> peak = field_bytes("/proc/self/status", "VmHWM:");
-  return peak ? static_cast<std::int64_t>(*peak) - idle_bytes() : 0;
+  return peak ? static_cast<std::int64_t>(*peak) - idle_bytes() - probe_bytes() : 0;
 }
 
 double mean_loss(const StepRecord& record) {
@@ -104,6 +106,35 @@ Reference::Tensors room_for(const nlohmann::json& frame) {
   return tensors;
 }
 
+/// All ranks read memory and compute at once; before that, rank 0 reads it alone.
+SpeedProbe probe_speed(Communicator& communicator, std::uint32_t ranks) {
+  const std::uint32_t rank = communicator.rank();
+  SpeedProbe probe;
+  communicator.begin_step();
+  if (rank == 0) probe.memory_alone_s = memory_probe_s(0, ranks);
+  if (ranks > 1) {
+    communicator.begin_step();
+    probe.memory_together_s = memory_probe_s(rank, ranks);
+  }
+  probe.compute_s = compute_probe_s();
+  return probe;
+}
+
+/// Of all ranks, before and after.
+sim::MachineSpeed speed_of(const std::vector<RankReport>& reports) {
+  std::array<sim::MachineSpeed, 2> moments;  // before, after
+  for (std::size_t m = 0; m < moments.size(); ++m) {
+    for (const RankReport& report : reports) {
+      const auto share = 1 / static_cast<double>(reports.size());
+      moments[m].compute_s += report.probes[m].compute_s * share;
+      moments[m].memory_together_s += report.probes[m].memory_together_s * share;
+    }
+    moments[m].memory_alone_s = reports[0].probes[m].memory_alone_s;
+    if (reports.size() == 1) moments[m].memory_together_s = moments[m].memory_alone_s;
+  }
+  return sim::between(moments[0], moments[1]);
+}
+
 RankReport play(const RunRequest& request, Communicator& communicator, const ProgressBoard& board,
                 std::optional<Executor>& executor) {
   const std::uint32_t rank = communicator.rank();
@@ -116,8 +147,13 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
   executor.emplace(request.program, place, communicator, request.seed);
   const ProgressBoard::Participation participation(board.progress(rank));
   RankReport report;
+  const auto probe = [&] {
+    if (request.probe_speed && communicator.device().is_cpu())
+      report.probes.push_back(probe_speed(communicator, request.program.ranks()));
+  };
   StepRecord warmup = executor->new_record();
   std::vector<StepRecord> records(request.steps, warmup);
+  probe();
   for (std::uint32_t s = 0; s < steps; ++s) {
     StepRecord& record = s < request.warmup_steps ? warmup : records[s - request.warmup_steps];
     if (request.graph && s == 1) executor->capture();
@@ -128,6 +164,7 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
     executor->settle(record);
     report.losses.push_back(mean_loss(record));
   }
+  probe();
   for (StepRecord& record : records) report.steps.push_back(std::move(record.times));
   report.workspace_bytes = executor->workspace_bytes();
   report.memory = {executor->peak_bytes(), executor->allocator_peak_bytes(), resident_peak_bytes()};
@@ -215,6 +252,7 @@ RunResult merge(const RunRequest& request, std::vector<RankReport> reports, cons
     result.memory.push_back(report.memory);
     result.workspace_bytes.push_back(std::move(report.workspace_bytes));
   }
+  if (!reports.empty() && !reports[0].probes.empty()) result.speed = speed_of(reports);
   if (reference != nullptr) {
     std::vector<std::vector<VerifiedTensor>> rows;
     for (RankReport& report : reports) rows.push_back(std::move(report.compared));

@@ -16,12 +16,18 @@
 
 namespace backend {
 
+/// What a rank's probes took; 0: it didn't probe that.
+struct SpeedProbe {
+  double compute_s = 0, memory_alone_s = 0, memory_together_s = 0;
+};
+
 /// What one rank has measured.
 struct RankReport {
   std::vector<sim::RankTimeline> steps;  // without the warm-up
   std::vector<double> losses;  // per step, warm-up included: mean over the rank's loss instructions, NaN if none
   RankMemory memory;
   std::vector<std::int64_t> workspace_bytes;  // by instruction
+  std::vector<SpeedProbe> probes;             // before the first step and after the last, where asked for
   NamedTensors state;                         // to verify: gradients, parameters, buffers; gone after compare_state
   std::vector<VerifiedTensor> compared;       // what compare_state found
 };

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/calibrate/speed.hpp"
 #include "sim/calibrate/tasks.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/cost/statistic.hpp"
@@ -37,6 +38,7 @@ struct CalibrationSamples {
   RankSpread rank_spread;
   Interruptions interruptions;
   std::vector<double> process_bytes;  // by process: what it holds beside its ranks' tensors
+  std::optional<MachineSpeed> speed;  // beside the visit
 };
 
 /// Of one visit: steps that were run one after the other.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "sim/cost/cost_model.hpp"
@@ -337,6 +338,17 @@ std::string sentence(const std::string& begin, std::vector<std::string> parts) {
   return fmt::format("{}{}{}.", begin, parts.empty() ? "" : ": ", fmt::join(parts, "; "));
 }
 
+/// How the machine's own speed differed between a model's rounds.
+std::string speed_text(const Question& question) {
+  std::map<int, std::vector<MachineSpeed>> by_round;
+  for (const Line& line : question.lines)
+    for (const Round& round : line.cell->rounds)
+      if (round.speed) by_round[round.round].push_back(*round.speed);
+  std::map<int, MachineSpeed> means;
+  for (const auto& [round, speeds] : by_round) means[round] = mean(speeds);
+  return describe_speeds(means);
+}
+
 /// What to do where the noise of the rounds hides something.
 std::string noise_text(const Question& question, const std::string& more_rounds) {
   double floor = 0;
@@ -356,12 +368,19 @@ std::string noise_text(const Question& question, const std::string& more_rounds)
                : fmt::format("{} rounds or more tell how much of a difference is noise: {}.", kFewestRounds,
                              go_on(2 * kFewestRounds));
   if (noisy == 0) return "";
-  constexpr std::size_t kMostRounds = 1000;
+  constexpr std::size_t kMostRounds = 100;
   // The floor falls with the root of the rounds.
   const double wanted = std::ceil(static_cast<double>(rounds) * std::pow(floor / kConclusiveNoiseFloor, 2));
-  std::string text =
-      fmt::format("Noise floor up to {:.1f} % in {} of {} rows ({:.0f} % is quiet): close other programs", 100 * floor,
-                  noisy, question.lines.size(), 100 * kConclusiveNoiseFloor);
+  const std::string speeds = speed_text(question);
+  std::string text = fmt::format("Noise floor up to {:.1f} % in {} of {} rows ({:.0f} % is quiet)", 100 * floor, noisy,
+                                 question.lines.size(), 100 * kConclusiveNoiseFloor);
+  if (!speeds.empty())
+    text += fmt::format(
+        ", because this machine isn't equally fast all the time: {}. Forecasts are for the speed that the steps met. "
+        "Others use the machine: close other programs",
+        speeds);
+  else
+    text += ": close other programs";
   if (!more_rounds.empty() && wanted <= kMostRounds)
     text += fmt::format(", or run {} more rounds: {}", static_cast<std::size_t>(wanted) - rounds,
                         go_on(static_cast<std::size_t>(wanted)));

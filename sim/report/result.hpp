@@ -28,7 +28,7 @@
 //                    alike ones together (all may be missing)
 //     attribution   {cost model: {rounds, classes: [{class, predicted_s, measured_s, effect_s}]}}: means over so many
 //                   rounds, see `ClassError`
-//     rounds        [{round, predicted, replayed_s, measured}]
+//     rounds        [{round, predicted, replayed_s, measured, speed}]
 //       predicted     {cost model: [5]}
 //       stated_90     {cost model: [low_s, high_s]}: a forecast's own 90 % interval (sim/simulate/forecast.hpp); may be
 //                     missing
@@ -36,6 +36,8 @@
 //       guesses       {cost model: [what]}: what the profile lacks, and what answered (Forecast::guesses); missing: nothing
 //       replayed_s    step time with the measured durations put into the predicted dependencies, or null
 //       measured      {count, mean: [5], sd: [5], median_s} of the round's steps, or null; samples: [[5], …] if asked for
+//       speed         [compute_s, memory_alone_s, memory_together_s, change]: the machine's, mean of the visits (MachineSpeed);
+//                     may be missing
 //   columns, rows, summary   computed from the cells when written (sim/report/report.hpp says what they mean), not read
 //                            back
 // "paragauge-result-2" is read, too, in which `ddp` was what is `ddp_blocking` today, and `ddp,overlap=1` what is `ddp` (of
@@ -54,6 +56,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/calibrate/speed.hpp"
 #include "sim/cluster/cluster.hpp"
 #include "sim/model/model.hpp"
 #include "sim/program/program.hpp"
@@ -92,6 +95,7 @@ struct Round {
   std::map<std::string, std::vector<std::string>> guesses;  // Forecast::guesses, where there are any
   std::optional<double> replayed_s;
   RoundSteps measured;
+  std::optional<MachineSpeed> speed;  // of the machine, beside the visits: mean
 
   void add_forecast(const std::string& cost_model, const Forecast& forecast);
   friend bool operator==(const Round&, const Round&) = default;

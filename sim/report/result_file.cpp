@@ -46,6 +46,11 @@ Json list_of(const StepTime& time) {
   return list;
 }
 
+Json speed_json(const MachineSpeed& speed) {
+  return {rounded(speed.compute_s), rounded(speed.memory_alone_s), rounded(speed.memory_together_s),
+          rounded(speed.change)};
+}
+
 Json to_json(const Round& round, bool with_samples) {
   Json json{{"round", round.round}, {"predicted", Json::object()}};
   for (const auto& [cost_model, time] : round.predicted) json["predicted"][cost_model] = list_of(time);
@@ -54,6 +59,7 @@ Json to_json(const Round& round, bool with_samples) {
   for (const auto& [cost_model, novelty] : round.novelty) json["novelty"][cost_model] = rounded(novelty);
   for (const auto& [cost_model, guesses] : round.guesses) json["guesses"][cost_model] = guesses;
   json["replayed_s"] = round.replayed_s ? Json(rounded(*round.replayed_s)) : Json();
+  if (round.speed) json["speed"] = speed_json(*round.speed);
   Json& measured = json["measured"];
   if (round.measured.empty()) return json;
   measured = {{"count", round.measured.count},
@@ -209,6 +215,12 @@ Round read_round(JsonObject& json, int version, std::map<std::string, Attributio
     for (const std::string& cost_model : guesses.keys()) round.guesses[cost_model] = guesses.texts(cost_model);
   }
   if (!json.value("replayed_s").is_null()) round.replayed_s = positive(json, "replayed_s", json.number("replayed_s"));
+  if (json.has("speed")) {
+    const std::vector<double> speed = json.numbers("speed");
+    if (speed.size() != 4) throw ConfigError("{}: 'speed' must have 4 values, found {}", json.where(), speed.size());
+    for (std::size_t i = 0; i < speed.size(); ++i) seconds(json, "speed", speed[i]);
+    round.speed = {speed[0], speed[1], speed[2], speed[3]};
+  }
   if (version == 1) {
     round.measured = read_samples(json.object("measured"));
     JsonObject causes = json.object("attribution");

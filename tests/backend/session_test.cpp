@@ -217,6 +217,24 @@ TEST(LocalSessionRanks, CopiesAreReplicasThatExchangeNothing) {
   EXPECT_EQ(copies.memory.size(), 3U);
 }
 
+/// A rank alone, and all at once, where it is asked for.
+void probe_speeds(Session& session) {
+  for (const std::uint32_t ranks : {1U, 2U}) {
+    RunRequest request{.program = ranks == 1 ? lowered("toy_mlp,global_batch=20", "single") : chain(256, 4)};
+    EXPECT_FALSE(session.run(request).speed);
+    request.probe_speed = true;
+    const std::optional<sim::MachineSpeed> speed = session.run(request).speed;
+    ASSERT_TRUE(speed);
+    EXPECT_GT(speed->compute_s, 1e-5);
+    EXPECT_GT(speed->memory_alone_s, 1e-4) << "32 MiB at 300 GB/s";
+    EXPECT_GT(speed->memory_together_s, 1e-4);
+    if (ranks == 1) EXPECT_EQ(speed->memory_alone_s, speed->memory_together_s);
+    EXPECT_LE(speed->change, 2);
+  }
+}
+
+TEST(LocalSessionRanks, ProbeHowFastTheMachineIs) { probe_speeds(*open_session({.ranks = 2})); }
+
 TEST(LocalSessionRanks, ATransferIsReadyWhenBothHavePosted) {
   const sim::Program program = chain(256, 40);
   const RunResult result = open_session({.ranks = 2})->run({.program = program});
@@ -392,6 +410,11 @@ TEST(GlooSessionRanks, DISABLED_PlayWithMany) {
   if (const auto session = open_session({.world = "gloo", .ranks = 4})) execute_with_many(*session);
 }
 TEST(GlooSessionRanks, MoreRanksThanCores) { EXPECT_EQ(spawn("GlooSessionRanks.DISABLED_PlayWithMany", 4), 0); }
+
+TEST(GlooSessionRanks, DISABLED_Probe) {
+  if (const auto session = open_session({.world = "gloo", .ranks = 2})) probe_speeds(*session);
+}
+TEST(GlooSessionRanks, ProbeHowFastTheMachineIs) { EXPECT_EQ(spawn("GlooSessionRanks.DISABLED_Probe", 2), 0); }
 
 TEST(GlooSessionRanks, DISABLED_PlayHyPar) {
   if (const auto session = open_session({.world = "gloo", .ranks = 4})) execute_hypar(*session);

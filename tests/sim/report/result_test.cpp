@@ -32,6 +32,7 @@ Result sample_result() {
     r.predicted["profiled"] = {1.5, 1, 0.25, 0.125, 0.125};
     r.stated_90["profiled"] = {1.25, 1.75};
     if (round == 0) r.novelty["profiled"] = 0.25, r.guesses["profiled"] = {"broadcast among 2 (data sheet)"};
+    if (round == 0) r.speed = {0.0015, 0.0035, 0.004, 0.125};
     r.replayed_s = 1.25;
     r.measured = {{1.25, 1, 0.25, 0, 0}, {1.5, 1, 0.5, 0, 0}};
     cell.attribution["profiled"].add({{"linear.forward", 1, 0.5, 0.5}, {"rest", 0, 0, -0.25}});
@@ -341,6 +342,8 @@ TEST(Result, SaysWhatIsWrongWithAFile) {
             "r.json: cells[0]: rounds[0]: stated_90: 'profiled' must be [low_s, high_s], found [1.75, 1.25]");
   EXPECT_EQ(message_of(replaced(good, "\"novelty\":{\"profiled\":0.25}", "\"novelty\":{\"profiled\":1.25}")),
             "r.json: cells[0]: rounds[0]: novelty: 'profiled' must be from 0 to 1, found 1.25");
+  EXPECT_EQ(message_of(replaced(good, "\"speed\":[0.0015,", "\"speed\":[")),
+            "r.json: cells[0]: rounds[0]: 'speed' must have 4 values, found 3");
   EXPECT_EQ(message_of(replaced(good, "\"round\":1", "\"round\":0")),
             "r.json: cells[0]: rounds[1]: round 0 is there twice");
   EXPECT_EQ(message_of(replaced(good, "\"strategy\":\"ddp,dp=2\",\"world\"", "\"strategy\":\"single\",\"world\"")),

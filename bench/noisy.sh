@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Whether forecasts survive neighbours: five networks, two of which nothing was made for, each compared on a machine that is left
+# alone and on one whose memory another process streams in bursts of 4 to 30 s, in turn.
+#
+#   bench/noisy.sh [FOLDER [MINUTES]]    results/noisy and 40 unless given: NAME.quiet.json, NAME.disturbed.json, noisy.txt
+#
+# An interrupted run goes on where it stopped.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+out=${1:-results/noisy} minutes=${2:-40}
+bench/setup.sh
+mkdir -p "$out"
+python=.venv/bin/python
+disturber=
+trap '[[ -z $disturber ]] || kill "$disturber" 2>/dev/null' EXIT
+
+# both NAME CUT SPLIT MODEL: quiet, then disturbed; a tenth of the time each.
+both() {
+  local name=$1 cut=$2 split=$3 model=$4 state
+  for state in quiet disturbed; do
+    echo "noisy: $name, $state"
+    [[ $state == quiet ]] || { $python bench/disturb.py & disturber=$!; }
+    build/bin/paragauge compare -m "$model" -s single -s "model_parallel,cut=$cut" -s "pipeline,cut=$cut,split_size=$split" \
+      -s ddp_blocking -s ddp -w local -w gloo --rounds 50 --visits 2 --steps 1 --time-limit $((minutes * 6)) \
+      --json "$out/$name.$state.json" >"$out/$name.$state.txt"
+    [[ -z $disturber ]] || { kill "$disturber"; wait "$disturber" 2>/dev/null || true; disturber=; }
+  done
+}
+sgd=optimizer=sgd:lr=0.001
+both convnet pool2 16 convnet
+both resnet18 layer2 4 resnet18,image=64,global_batch=8,$sgd
+both vgg11 features.10 4 vgg11,image=64,global_batch=8,$sgd
+both uneven half 4 bench/unseen/uneven.json
+both grouped half 4 bench/unseen/grouped.json
+
+for state in quiet disturbed; do
+  echo "$state"
+  build/bin/paragauge report "$out"/*."$state".json
+done >"$out/noisy.txt"
+grep -E '^(quiet|disturbed)|median|pairs|coverage' "$out/noisy.txt"

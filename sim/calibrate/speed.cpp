@@ -1,0 +1,211 @@
+#include "sim/calibrate/speed.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "sim/calibrate/samples.hpp"
+#include "sim/calibrate/tasks.hpp"
+#include "sim/cost/roofline.hpp"
+
+namespace sim {
+namespace {
+
+double difference(double before, double after) {
+  return before + after > 0 ? 2 * std::abs(after - before) / (before + after) : 0;
+}
+
+double mean_of(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return sum / static_cast<double>(values.size());
+}
+
+/// How much longer than in `reference`; 0 where that isn't known.
+double excess(double seconds, double reference) { return reference > 0 && seconds > 0 ? seconds / reference - 1 : 0; }
+
+}  // namespace
+
+MachineSpeed between(const MachineSpeed& before, const MachineSpeed& after) {
+  MachineSpeed speed = mean(std::array{before, after});
+  speed.change = std::max(difference(before.memory_alone_s, after.memory_alone_s),
+                          difference(before.memory_together_s, after.memory_together_s));
+  return speed;
+}
+
+MachineSpeed mean(std::span<const MachineSpeed> speeds) {
+  MachineSpeed sum;
+  const double share = 1 / static_cast<double>(speeds.size());
+  for (const MachineSpeed& speed : speeds) {
+    sum.compute_s += speed.compute_s * share;
+    sum.memory_alone_s += speed.memory_alone_s * share;
+    sum.memory_together_s += speed.memory_together_s * share;
+    sum.change += speed.change * share;
+  }
+  return sum;
+}
+
+std::optional<SpeedModel::Class> SpeedModel::class_of(const CalibrationTask& task) {
+  switch (task.kind) {
+    case CalibrationTask::Kind::ops:
+      return task.busy_devices() == 1 ? Class::one_at_a_time : Class::at_once;
+    case CalibrationTask::Kind::transfers:
+      return Class::transfers;
+    default:
+      return std::nullopt;
+  }
+}
+
+double SpeedModel::memory_s(const MachineSpeed& speed, Class kind) {
+  return kind == Class::one_at_a_time ? speed.memory_alone_s : speed.memory_together_s;
+}
+
+SpeedModel::Shares SpeedModel::shares_of(const Work& work, const Device& device) {
+  double traffic_s = 0, arithmetic_s = 0;
+  for (const KernelTime& kernel : kernels_of(work, device)) {
+    traffic_s += kernel.traffic_s + kernel.reorder_s;
+    arithmetic_s += kernel.arithmetic_s;
+  }
+  const double sum_s = traffic_s + arithmetic_s;
+  return sum_s > 0 ? Shares{traffic_s / sum_s, arithmetic_s / sum_s} : Shares{};
+}
+
+void SpeedModel::add(const CalibrationTask& task, const CalibrationSamples& samples) {
+  const std::optional<Class> kind = class_of(task);
+  if (!kind || !samples.speed) return;
+  Visit visit{.speed = *samples.speed};
+  if (*kind == Class::transfers) {
+    if (samples.link.transfers.empty()) return;
+    visit.seconds = mean_of(samples.link.transfers);
+  } else {
+    const std::optional<double> seconds = seconds_of(task, samples);
+    if (!seconds) return;
+    visit.seconds = *seconds;
+    visit.shares = {0, 0};
+    double sum_s = 0;
+    for (const Work& work : task.program.works) {
+      const auto found = samples.works.find(work_key(work));
+      if (found == samples.works.end()) continue;
+      const Shares shares = shares_of(work, task.cluster.device);
+      const double seconds_of_work = mean_of(found->second);
+      visit.shares.traffic += shares.traffic * seconds_of_work;
+      visit.shares.arithmetic += shares.arithmetic * seconds_of_work;
+      sum_s += seconds_of_work;
+    }
+    visit.shares.traffic /= sum_s;
+    visit.shares.arithmetic /= sum_s;
+  }
+  const auto c = static_cast<std::size_t>(*kind);
+  visits_[c][task.id].push_back(visit);
+  std::vector<MachineSpeed> speeds;
+  for (const auto& [id, visits] : visits_[c])
+    for (const Visit& of_task : visits) speeds.push_back(of_task.speed);
+  reference_[c] = mean(speeds);
+  slopes_[c] = fit(*kind);
+}
+
+/// Least squares about each task's own means, with slopes that are expected to be 0 ± 1.
+SpeedModel::Slopes SpeedModel::fit(Class kind) const {
+  struct Point {
+    double memory, compute, time;
+    double traffic, change;  // what the visit reads, and how much the memory's speed changed beside it
+  };
+  std::vector<Point> points;
+  for (const auto& [id, visits] : visits_[static_cast<std::size_t>(kind)]) {
+    std::vector<MachineSpeed> speeds;
+    double mean_s = 0;
+    for (const Visit& visit : visits) {
+      speeds.push_back(visit.speed);
+      mean_s += visit.seconds / static_cast<double>(visits.size());
+    }
+    const MachineSpeed own = mean(speeds);
+    for (const Visit& visit : visits)
+      points.push_back({visit.shares.traffic * excess(memory_s(visit.speed, kind), memory_s(own, kind)),
+                        visit.shares.arithmetic * excess(visit.speed.compute_s, own.compute_s),
+                        visit.seconds / mean_s - 1, visit.shares.traffic, visit.speed.change});
+  }
+  const auto variance_left = [&](const Slopes& slopes) {
+    double sum = 0;
+    for (const Point& p : points) {
+      const double left = p.time - slopes.memory * p.memory - slopes.compute * p.compute;
+      sum += left * left;
+    }
+    return std::max(sum / static_cast<double>(points.size()), 1e-6);  // the clock's own
+  };
+  Slopes slopes;
+  for (int step = 0; step < 3; ++step) {  // what is left decides how much the expectation counts
+    const double variance = variance_left(slopes);
+    double mm = variance, mc = 0, cc = variance, mt = 0, ct = 0;
+    for (const Point& p : points) {
+      // Anywhere between the probes before and after, the variance of which is change²/12.
+      const double unsure = slopes.memory * p.traffic * p.change;
+      const double weight = variance / (variance + unsure * unsure / 12);
+      mm += weight * p.memory * p.memory, mc += weight * p.memory * p.compute, cc += weight * p.compute * p.compute;
+      mt += weight * p.memory * p.time, ct += weight * p.compute * p.time;
+    }
+    const double determinant = mm * cc - mc * mc;
+    slopes = {(mt * cc - ct * mc) / determinant, (ct * mm - mt * mc) / determinant};
+  }
+  return slopes;
+}
+
+double SpeedModel::factor(Class kind, const Shares& shares, const MachineSpeed& speed) const {
+  constexpr double kLeast = 0.3;
+  const auto c = static_cast<std::size_t>(kind);
+  return std::max(
+      kLeast, 1 + slopes_[c].memory * shares.traffic * excess(memory_s(speed, kind), memory_s(reference_[c], kind)) +
+                  slopes_[c].compute * shares.arithmetic * excess(speed.compute_s, reference_[c].compute_s));
+}
+
+CalibrationSamples SpeedModel::moved(const CalibrationSamples& samples, const CalibrationTask& task,
+                                     const std::optional<MachineSpeed>& to) const {
+  CalibrationSamples result = samples;
+  const std::optional<Class> kind = class_of(task);
+  if (!kind || !samples.speed) return result;
+  const auto scale = [&](std::vector<double>& times, const Shares& shares) {
+    const double by = (to ? factor(*kind, shares, *to) : 1) / factor(*kind, shares, *samples.speed);
+    for (double& seconds : times) seconds *= by;
+  };
+  if (*kind == Class::transfers) {
+    for (LinkSamples* link : {&result.link, &result.unexpected})
+      for (std::vector<double>* times :
+           {&link->transfers, &link->send_overheads, &link->recv_overheads, &link->engaged})
+        scale(*times, {});
+    return result;
+  }
+  for (const Work& work : task.program.works)
+    if (const auto found = result.works.find(work_key(work)); found != result.works.end())
+      scale(found->second, shares_of(work, task.cluster.device));
+  return result;
+}
+
+std::string describe_speeds(const std::map<int, MachineSpeed>& by_round) {
+  constexpr double kWorthSaying = 0.05;
+  struct Slowest {
+    int round = 0, fastest = 0;
+    double by = 0;
+  };
+  const auto slowest_of = [&](double MachineSpeed::*seconds) {
+    const auto [low, high] =
+        std::ranges::minmax_element(by_round, {}, [&](const auto& round) { return round.second.*seconds; });
+    return Slowest{high->first + 1, low->first + 1, excess(high->second.*seconds, low->second.*seconds)};
+  };
+  if (by_round.empty()) return "";
+  std::string text;
+  const auto add = [&](const char* what, const Slowest& slowest) {
+    if (slowest.by < kWorthSaying) return;
+    text += fmt::format("{}{} was {:.0f} % slower in round {} than in round {}", text.empty() ? "" : ", ", what,
+                        100 * slowest.by, slowest.round, slowest.fastest);
+  };
+  add("reading memory", slowest_of(&MachineSpeed::memory_alone_s));
+  add("computing", slowest_of(&MachineSpeed::compute_s));
+  double change = 0;
+  for (const auto& [round, speed] : by_round) change += speed.change / static_cast<double>(by_round.size());
+  if (change >= kWorthSaying)
+    text +=
+        fmt::format("{}the memory's speed changed by {:.0f} % within a visit", text.empty() ? "" : ", ", 100 * change);
+  return text;
+}
+
+}  // namespace sim

@@ -1,0 +1,125 @@
+#include "sim/calibrate/speed.hpp"
+
+#include <random>
+
+#include "sim/calibrate/samples.hpp"
+#include "sim/cost/roofline.hpp"
+#include "tests/sim/testing.hpp"
+
+namespace sim {
+namespace {
+
+constexpr double kCompute_s = 1.5e-3, kMemory_s = 3.5e-3;
+/// What slower memory and a slower core really do.
+constexpr double kOfMemory = 0.9, kOfCompute = 0.6;
+
+MachineSpeed slower_by(double memory, double compute) {
+  return {.compute_s = kCompute_s * (1 + compute),
+          .memory_alone_s = kMemory_s * (1 + memory),
+          .memory_together_s = kMemory_s * (1 + memory)};
+}
+
+double traffic_share(const Work& work, const Device& device) {
+  double traffic_s = 0, sum_s = 0;
+  for (const KernelTime& kernel : kernels_of(work, device)) {
+    traffic_s += kernel.traffic_s + kernel.reorder_s;
+    sum_s += kernel.traffic_s + kernel.reorder_s + kernel.arithmetic_s;
+  }
+  return traffic_s / sum_s;
+}
+
+struct SpeedModelTest : ::testing::Test {
+  CalibrationTask task =
+      calibration_tasks({make_job(load_model("convnet"), "single", load_cluster("cpu_local", 1, 1, 1))})[0];
+
+  /// A visit whose works take a millisecond each on a machine that is as fast as ever.
+  [[nodiscard]] CalibrationSamples visit(double memory, double compute) const {
+    CalibrationSamples samples;
+    for (const Work& work : task.program.works) {
+      const double traffic = traffic_share(work, task.cluster.device);
+      samples.works[work_key(work)] = {1e-3 *
+                                       (1 + kOfMemory * traffic * memory + kOfCompute * (1 - traffic) * compute)};
+    }
+    samples.speed = slower_by(memory, compute);
+    return samples;
+  }
+};
+
+TEST_F(SpeedModelTest, WhatReadsMemoryIsAsIfTheMemoryWereAsFastAsElsewhere) {
+  SpeedModel model;
+  std::mt19937 random(1);
+  std::uniform_real_distribution<double> some(0, 0.3);
+  for (int i = 0; i < 200; ++i) model.add(task, visit(some(random), some(random)));
+  const CalibrationSamples quiet = visit(0, 0), slow = visit(0.25, 0.1);
+  const CalibrationSamples moved = model.moved(slow, task, quiet.speed);
+  double largest = 0, largest_before = 0;
+  for (const auto& [key, seconds] : quiet.works) {
+    largest = std::max(largest, std::abs(std::log(moved.works.at(key)[0] / seconds[0])));
+    largest_before = std::max(largest_before, std::abs(std::log(slow.works.at(key)[0] / seconds[0])));
+  }
+  EXPECT_LT(largest, 0.02);
+  EXPECT_GT(largest_before, 0.1);
+}
+
+TEST_F(SpeedModelTest, ProbesThatHaveNothingToDoWithTheTimesChangeNothing) {
+  SpeedModel model;
+  std::mt19937 random(1);
+  std::uniform_real_distribution<double> some(0, 0.3);
+  for (int i = 0; i < 200; ++i) {
+    CalibrationSamples samples = visit(some(random), some(random));
+    samples.speed = slower_by(some(random), some(random));
+    model.add(task, samples);
+  }
+  CalibrationSamples samples = visit(0, 0);
+  samples.speed = slower_by(0.3, 0);
+  const CalibrationSamples moved = model.moved(samples, task, slower_by(0, 0));
+  for (const auto& [key, seconds] : samples.works) EXPECT_NEAR(moved.works.at(key)[0] / seconds[0], 1, 0.03) << key;
+}
+
+TEST_F(SpeedModelTest, VisitsWithoutASpeedStayAsTheyAre) {
+  SpeedModel model;
+  for (int i = 0; i < 20; ++i) model.add(task, visit(0.01 * i, 0));
+  CalibrationSamples samples = visit(0.2, 0);
+  samples.speed.reset();
+  EXPECT_EQ(model.moved(samples, task, slower_by(0, 0)).works, samples.works);
+  EXPECT_EQ(SpeedModel().moved(visit(0.2, 0), task, slower_by(0, 0)).works, visit(0.2, 0).works);
+}
+
+TEST_F(SpeedModelTest, TransfersMoveWithTheMemoryThatAllRead) {
+  CalibrationTask transfer = task;
+  transfer.kind = CalibrationTask::Kind::transfers;
+  const auto sent = [](double memory) {
+    CalibrationSamples samples;
+    samples.link.transfers = {1e-3 * (1 + kOfMemory * memory)};
+    samples.link.send_overheads = {1e-5 * (1 + kOfMemory * memory)};
+    samples.speed = slower_by(memory, 0);
+    samples.speed->memory_alone_s = kMemory_s;  // nothing follows from it
+    return samples;
+  };
+  SpeedModel model;
+  for (int i = 0; i < 100; ++i) model.add(transfer, sent(0.003 * i));
+  const CalibrationSamples moved = model.moved(sent(0.25), transfer, slower_by(0, 0));
+  EXPECT_NEAR(moved.link.transfers[0], 1e-3, 2e-5);
+  EXPECT_NEAR(moved.link.send_overheads[0], 1e-5, 2e-7);
+}
+
+TEST(MachineSpeed, IsTheMeanOfBeforeAndAfterAndSaysHowMuchItChanged) {
+  const MachineSpeed speed = between(slower_by(0, 0), slower_by(0.2, 0.1));
+  EXPECT_DOUBLE_EQ(speed.compute_s, kCompute_s * 1.05);
+  EXPECT_DOUBLE_EQ(speed.memory_alone_s, kMemory_s * 1.1);
+  EXPECT_NEAR(speed.change, 0.2 / 1.1, 1e-12);
+}
+
+TEST(MachineSpeed, InWords) {
+  EXPECT_EQ(describe_speeds({}), "");
+  EXPECT_EQ(describe_speeds({{0, slower_by(0, 0)}, {1, slower_by(0.02, 0.01)}}), "");
+  EXPECT_EQ(
+      describe_speeds({{0, slower_by(0, 0.09)}, {1, slower_by(0.1, 0)}, {4, slower_by(0.18, 0)}}),
+      "reading memory was 18 % slower in round 5 than in round 1, computing was 9 % slower in round 1 than in round 2");
+  MachineSpeed unsteady = slower_by(0, 0);
+  unsteady.change = 0.12;
+  EXPECT_EQ(describe_speeds({{0, unsteady}}), "the memory's speed changed by 12 % within a visit");
+}
+
+}  // namespace
+}  // namespace sim
