@@ -6,14 +6,14 @@
 //   profile.add_link({"gloo", "all_reduce", 2}, /*bytes=*/4 << 20, samples_s);
 //   profile.save("cpu.json");  Profile same = load_profile("cpu.json");
 //
-// File format "paragauge-profile-2" (JSON). `environment` is whatever the calibrating program wrote about the machine: which
+// File format "paragauge-profile-3" (JSON). `environment` is whatever the calibrating program wrote about the machine: which
 // device it is, among others (sim/cost/origin.hpp).
 //   device       text
 //   environment  object
 //   launch       {count, mean_s, sd_s, median_s, jitter_s}: host time to issue one instruction; missing if not measured
-//   ops          [{world, work, busy, count, mean_s, sd_s, median_s, jitter_s}]: `work` is sim::work_key; `busy` ranks
-//                compute at the same time
-//   workspaces   [{work, bytes}]: what the op allocates beside its outputs and gives back
+//   ops          [{work, workspace_bytes, times: {world: {busy: [count, mean_s, median_s, sd_s, jitter_s]}}}]: `work` is
+//                sim::work_key; `busy` ranks compute at the same time; a single sample has no sd_s and jitter_s.
+//                workspace_bytes: what the op allocates beside its outputs and gives back; missing if not measured
 //   links        [{world, kind, members, devices, bytes, count, mean_s, sd_s, median_s, jitter_s, post_s, recv_post_s,
 //                engaged_s}]: kind send (the receiver had posted first, if the world notifies), unexpected_send (it hadn't), or a
 //                collective's name; seconds from ready to done; mean host seconds until the posting thread goes on, of a
@@ -27,6 +27,8 @@
 //                without are missing
 //   rounds       {calibration task: [seconds]}: what its works took together, round by round; missing if not calibrated so
 //   process_bytes {world: [bytes]}: what each process holds beside its ranks' tensors; worlds not measured are missing
+// "paragauge-profile-2" is read, too: ops [{world, work, busy, count, mean_s, sd_s, median_s, jitter_s}], workspaces [{work,
+// bytes}].
 //
 // Ops belong to the world they ran in: a process beside gloo's threads isn't as fast as a thread of one process.
 #pragma once

@@ -89,7 +89,8 @@ CellAccuracy assess_cell(const Result& result, const Cell& cell) {
     for (const auto& [round, seconds] : own) predicted_step.add(round, seconds);
     forecast.predicted_population_deviation_s = predicted_step.population_deviation();
     if (const auto found = cell.attribution.find(cost_model); found != cell.attribution.end()) {
-      forecast.classes = found->second.classes;
+      for (const auto& [name, effect_s] : found->second.effects_s)
+        forecast.classes.push_back({.name = name, .effect_s = effect_s});
       sort_by_effect(forecast.classes);
     }
     forecast.absolute = log_error(own, measured);

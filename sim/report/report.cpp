@@ -383,13 +383,19 @@ std::string to_csv(const Report& report) {
   return text + "\n";
 }
 
-std::string to_json(const Result& result, bool with_samples, const TrackRecord* record) {
+namespace {
+
+/// `"key": [` … `],` with a line per entry: readable, and a new round changes little of the file.
+std::string listed(std::string_view key, const Json& list) {
+  return fmt::format(" \"{}\": [{}],\n", key, lines_of(list, 2));
+}
+
+/// Columns, rows and summary.
+std::string computed_from(const Result& result, const TrackRecord* record) {
   const Report report = make_report(result, record);
-  Json columns = Json::array(), sessions = Json::array(), rows = Json::array(), summaries = Json::array();
+  Json columns = Json::array(), rows = Json::array(), summaries = Json::array();
   for (const Column<RowSource>& column : row_columns())
     columns.push_back({{"name", column.name}, {"description", column.description}});
-  for (const Session& session : result.sessions)
-    sessions.push_back({{"first_round", session.first_round}, {"context", session.context}});
   for (const Row& row : report.rows) rows.push_back(json_of(row, row_columns()));
   for (const ForecastSummary& summary : report.summaries) {
     Json& row = summaries.emplace_back(json_of(row_of(summary_columns(), summary), summary_columns()));
@@ -400,16 +406,15 @@ std::string to_json(const Result& result, bool with_samples, const TrackRecord* 
                                 {"mean_effect_percent", 100 * share.bias},
                                 {"cells", share.cells}});
   }
-  // A line per session, column, row, summary and round: readable, and a new round changes little of the file.
+  return listed("columns", columns) + listed("rows", rows) + listed("summary", summaries);
+}
+
+std::string file_of(const Result& result, bool with_samples, const std::string& computed) {
+  Json sessions = Json::array();
+  for (const Session& session : result.sessions)
+    sessions.push_back({{"first_round", session.first_round}, {"context", session.context}});
   std::string text = fmt::format("{{\n \"format\": \"{}\",\n \"kind\": {},\n", kResultFormat, Json(result.kind).dump());
-  const auto add = [&](std::string_view key, const Json& list) {
-    text += fmt::format(" \"{}\": [{}],\n", key, lines_of(list, 2));
-  };
-  add("sessions", sessions);
-  add("columns", columns);
-  add("rows", rows);
-  add("summary", summaries);
-  text += " \"cells\": [";
+  text += listed("sessions", sessions) + computed + " \"cells\": [";
   for (const Cell& cell : result.cells) {
     Json json = sim::to_json(cell, with_samples);
     const Json rounds = std::move(json["rounds"]);
@@ -422,9 +427,20 @@ std::string to_json(const Result& result, bool with_samples, const TrackRecord* 
   return text + (result.cells.empty() ? "]\n}\n" : "\n ]\n}\n");
 }
 
-void save_result(const std::filesystem::path& path, const Result& result, bool with_samples,
-                 const TrackRecord* record) {
-  write_text_file(path, to_json(result, with_samples, record));
+}  // namespace
+
+std::string to_json(const Result& result, bool with_samples) { return file_of(result, with_samples, ""); }
+
+std::string report_to_json(const Result& result, const TrackRecord* record) {
+  return file_of(result, /*with_samples=*/false, computed_from(result, record));
+}
+
+void save_result(const std::filesystem::path& path, const Result& result, bool with_samples) {
+  write_text_file(path, to_json(result, with_samples));
+}
+
+void save_report(const std::filesystem::path& path, const Result& result, const TrackRecord* record) {
+  write_text_file(path, report_to_json(result, record));
 }
 
 }  // namespace sim

@@ -26,8 +26,8 @@
 //                    needed_bytes: {use: bytes}, of the device that least is left of, and fused_needed_bytes in all if its
 //                    optimizer's updates were fused; by_device: [{ranks: "1-3", devices, needed_bytes}], of each,
 //                    alike ones together (all may be missing)
-//     attribution   {cost model: {rounds, classes: [{class, predicted_s, measured_s, effect_s}]}}: means over so many
-//                   rounds, see `ClassError`
+//     attribution   {cost model: {rounds, effects_s: {class: effect}}}: means over so many rounds, see
+//                   `ClassError::effect_s`
 //     rounds        [{round, predicted, replayed_s, measured}]
 //       predicted     {cost model: [5]}
 //       stated_90     {cost model: [low_s, high_s]}: a forecast's own 90 % interval (sim/simulate/forecast.hpp); may be
@@ -36,8 +36,8 @@
 //       guesses       {cost model: [what]}: what the profile lacks, and what answered (Forecast::guesses); missing: nothing
 //       replayed_s    step time with the measured durations put into the predicted dependencies, or null
 //       measured      {count, mean: [5], sd: [5], median_s} of the round's steps, or null; samples: [[5], …] if asked for
-//   columns, rows, summary   computed from the cells when written (sim/report/report.hpp says what they mean), not read
-//                            back
+//   columns, rows, summary   only in a file of `predict`, `plan` and `report`: computed from the cells when written
+//                            (sim/report/report.hpp says what they mean), not read back
 // "paragauge-result-2" is read, too, in which `ddp` was what is `ddp_blocking` today, and `ddp,overlap=1` what is `ddp` (of
 // `mesh` alike); and "paragauge-result-1": one `context`, all samples, attribution by round.
 #pragma once
@@ -100,7 +100,7 @@ struct Round {
 /// What carries the error of a cell's forecasts by one cost model: means over the rounds that say.
 struct Attribution {
   std::size_t rounds = 0;
-  std::vector<ClassError> classes;
+  std::map<std::string, double> effects_s;  // ClassError::effect_s by class
   /// One more round. A class that a round lacks counts 0 there.
   void add(const std::vector<ClassError>& of_round);
   friend bool operator==(const Attribution&, const Attribution&) = default;

@@ -120,7 +120,7 @@ refuses "can't be read" predict -m convnet -s single --cost-model profiled --pro
 echo '{"format": "paragauge-profile-2", "device"' >"$scratch/cut.json"
 refuses "truncated" predict -m convnet -s single --cost-model profiled --profile "$scratch/cut.json"
 echo '{"format": "paragauge-profile-0"}' >"$scratch/old.json"
-refuses "is older than 'paragauge-profile-2'" predict -m convnet -s single --cost-model profiled --profile "$scratch/old.json"
+refuses "is older than 'paragauge-profile-3'" predict -m convnet -s single --cost-model profiled --profile "$scratch/old.json"
 # A profile is believed where it was measured: the committed ones as if on this machine, and on another one.
 results=$(dirname "${BASH_SOURCE[0]}")/../../bench/results
 cpu=$(sed -n 's/^model name\s*: //p' /proc/cpuinfo | head -n 1)
