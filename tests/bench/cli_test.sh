@@ -160,7 +160,7 @@ else
   # What can't fit isn't started. (A row of --json, too: the measured one stays beside it.)
   accepts measure -m toy_mlp -m resnet50,global_batch=1000000 -s single -w local --steps 2 --json "$scratch/unfit.json"
   grep -q 'single on local skipped: does not fit: needs .* are free' "$scratch/out" || { echo "measure starts what can't fit"; failed=1; }
-  [[ $(grep -c '"status":"skipped"' "$scratch/unfit.json") == 1 ]] || { echo "measure doesn't keep what it skips"; failed=1; }
+  [[ $(grep -c '"skipped":"does not fit' "$scratch/unfit.json") == 1 ]] || { echo "measure doesn't keep what it skips"; failed=1; }
   accepts compare -m toy_mlp -m resnet50,global_batch=1000000 -s single -w local --rounds 1
   grep -q 'single on local skipped: does not fit: needs .* are free' "$scratch/out" || { echo "compare starts what can't fit"; failed=1; }
   refuses "does not fit: needs" calibrate -m resnet50,global_batch=1000000 -s single -w local --rounds 1 -o "$scratch/unfit.profile.json"
