@@ -13,7 +13,8 @@ const Table<StrategyKind>& strategy_table() {
         .example = "single",
         .keys = {"schedule", "microbatches", "split_size", "threads"},
         .layout = replicas_of_stages},
-       // Layer-wise model parallel as in PyTorch's tutorial: the stages work one after the other, one is busy at a time.
+       // Layer-wise model parallel as in PyTorch's tutorial: the stages work one after the other,
+       // one is busy at a time.
        {.name = "model_parallel",
         .description = "layers cut into stages, one per rank; the whole batch passes through them in turn",
         .example = "model_parallel,pp=2",
