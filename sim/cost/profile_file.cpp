@@ -77,7 +77,7 @@ double from_0_to(double most, std::string_view shown, const JsonObject& row, std
   throw ConfigError("{}: '{}' must be from 0 to {}, found {}", row.where(), key, shown, value);
 }
 
-/// Of a key that may be missing.
+/// The object of a key that may be missing.
 JsonObject object_or_none(JsonObject& file, std::string_view key) {
   return file.has(key) ? file.object(key) : parse_json("{}", fmt::format("{}: {}", file.where(), key));
 }
@@ -180,7 +180,7 @@ class ProfileFile {
     }
   }
 
-  /// Of format 2: a row for each world and level.
+  /// Reads the ops of format 2: a row for each world and level.
   static void read_ops_2(JsonObject& file, Profile& profile) {
     for (JsonObject& row : file.objects("ops")) {
       const std::string world = row.text("world"), work = row.text("work");
