@@ -253,7 +253,7 @@ void add_intervals(const Result& result, const TrackRecord* record, Accuracy& ac
     }
 }
 
-/// Against the fastest of what fits, by model and cost model, on whatever world.
+/// Compares each with the fastest of what fits, by model and cost model, on whatever world.
 void compare_with_fastest(const Result& result, Accuracy& accuracy) {
   std::map<std::pair<std::string, std::string>, ForecastAccuracy*> fastest;
   const auto visit = [&](const auto& each) {

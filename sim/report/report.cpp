@@ -55,7 +55,7 @@ OfRow forecast_90(double Interval::*end) {
 OfRow measured_95(double Interval::*end) {
   return [end](const S& s) { return s.accuracy.interval ? Value((*s.accuracy.interval).*end) : Value(); };
 }
-/// Of the logarithm itself, or of an end of its interval.
+/// The percentage of the logarithm itself, or of an end of its interval.
 Value log_percent(const std::optional<LogError>& error, double Interval::*end) {
   if (!error || (end && !error->interval)) return {};
   return 100 * (end ? (*error->interval).*end : error->log_ratio);
@@ -214,8 +214,8 @@ const std::vector<Column<RowSource>>& row_columns() {
     {"forecast_high_s", "upper end of it", time, kSeconds, forecast_90(&Interval::high)},
     {"forecast_interval_from", "whose errors the interval is made of", none, kText,
      [](const S& s) { return s.forecast && s.forecast->interval_90 ? Value(s.forecast->interval_from) : Value(); }},
-    {"told_from_fastest", "yes: forecast slower than the fastest that fits by more than what is known of the forecasts' "
-     "errors; no: the two can't be told apart; empty for the fastest itself", none, kText, [](const S& s) {
+    {"told_from_fastest", "yes: forecast slower than the fastest that fits by more than what is known of the "
+     "forecasts' errors; no: the two can't be told apart; empty for the fastest itself", none, kText, [](const S& s) {
        const bool known = s.forecast != nullptr && s.forecast->told_from_fastest;
        return known ? Value(*s.forecast->told_from_fastest ? "yes" : "no") : Value();
      }},
@@ -250,17 +250,18 @@ const std::vector<Column<RowSource>>& row_columns() {
 
     {"against_pytorch_percent", "100 ln(measured / plain PyTorch's step), same rounds", causes, kPercent,
      against(kPeers[0])},
-    {"against_pytorch_low_percent", "lower end of its 95 % interval", none, kPercent, against(kPeers[0], &Interval::low)},
+    {"against_pytorch_low_percent", "lower end of its 95 % interval", none, kPercent,
+     against(kPeers[0], &Interval::low)},
     {"against_pytorch_high_percent", "upper end of it", causes, kPercent, against(kPeers[0], &Interval::high)},
-    {"against_pytorch_best_percent", "100 ln(measured / the step of PyTorch at its best), same rounds", causes, kPercent,
-     against(kPeers[1])},
+    {"against_pytorch_best_percent", "100 ln(measured / the step of PyTorch at its best), same rounds", causes,
+     kPercent, against(kPeers[1])},
     {"against_pytorch_best_low_percent", "lower end of its 95 % interval", none, kPercent,
      against(kPeers[1], &Interval::low)},
     {"against_pytorch_best_high_percent", "upper end of it", causes, kPercent, against(kPeers[1], &Interval::high)},
     {"settings", "of a peer: what isn't PyTorch's default; graph: steps are replays", none, kText,
      [](const S& s) { return unless_empty(s.cell.settings); }},
-    {"largest_causes", "the three classes of instructions that carry most of the error, in percent of the measured step",
-     causes, kText, largest_causes},
+    {"largest_causes", "the three classes of instructions that carry most of the error, in percent of the measured "
+     "step", causes, kText, largest_causes},
 
     {"predicted_compute_s", "compute, mean over ranks; the four parts add up to the step", breakdown, kSeconds,
      predicted(&StepTime::compute_s)},
@@ -294,8 +295,8 @@ const std::vector<Column<RowSource>>& row_columns() {
      memory_of(&CellMemory::resident_peak_bytes)},
     {"resident_error_percent", "100 ln(predicted_resident / resident_peak)", memory, kPercent,
      memory_error(&CellMemory::predicted_resident_peak_bytes, &CellMemory::resident_peak_bytes)},
-    {"needed_MiB", "what the fullest device needs: tensors and known workspace of its ranks; on a GPU also what PyTorch "
-     "holds beside them", memory, kMiB, [](const S& s) { return mebibytes(s.cell.memory.needed()); }},
+    {"needed_MiB", "what the fullest device needs: tensors and known workspace of its ranks; on a GPU also what "
+     "PyTorch holds beside them", memory, kMiB, [](const S& s) { return mebibytes(s.cell.memory.needed()); }},
     {"least_needed_MiB", "what the emptiest one needs", memory, kMiB,
      [](const S& s) { return mebibytes(s.cell.memory.least_needed()); }},
     {"needed_by_device", "needed_MiB of each device, by the ranks that sit on it", none, kText, needed_by_device},
@@ -311,8 +312,8 @@ const std::vector<Column<RowSource>>& row_columns() {
     {"buffer_MiB", "part of it", memory_parts, kMiB, at_peak(TensorClass::buffer)},
     {"input_MiB", "part of it", memory_parts, kMiB, at_peak(TensorClass::input)},
     {"communication_MiB", "part of it", memory_parts, kMiB, at_peak(TensorClass::communication)},
-    {"optimizer_temporaries_MiB", "part of needed_MiB: of updates with foreach=True, PyTorch's default on GPUs", memory_parts,
-     kMiB, part_of_needed(MemoryUse::optimizer_temporaries)},
+    {"optimizer_temporaries_MiB", "part of needed_MiB: of updates with foreach=True, PyTorch's default on GPUs",
+     memory_parts, kMiB, part_of_needed(MemoryUse::optimizer_temporaries)},
     {"context_MiB", "part of it: CUDA's context, kernels and cuBLAS's workspace", memory_parts, kMiB,
      part_of_needed(MemoryUse::device_context)},
     {"communicators_MiB", "part of it: the buffers of NCCL's communicators", memory_parts, kMiB,

@@ -134,7 +134,7 @@ RoundSteps read_measured(JsonObject json) {
   return steps;
 }
 
-/// Of files that also said how long each class took.
+/// The classes of files that also said how long each took.
 std::vector<ClassError> read_classes(std::vector<JsonObject> rows) {
   std::vector<ClassError> classes;
   for (JsonObject& row : rows) {
@@ -148,7 +148,7 @@ std::vector<ClassError> read_classes(std::vector<JsonObject> rows) {
   return classes;
 }
 
-/// Of format 1: {part: [one per step]}.
+/// The samples of format 1: {part: [one per step]}.
 RoundSteps read_samples(JsonObject measured) {
   std::vector<StepTime> steps(measured.numbers("step_s").size());
   for (const StepPart& part : kStepParts) {
