@@ -32,7 +32,8 @@ namespace {
 using bench::Options;
 using Texts = std::vector<std::string>;
 
-/// Whether another process of the same command line, the one that has started this one or rank 0, answers for the files.
+/// Whether another process of the same command line, the one that has started this one or
+/// rank 0, answers for the files.
 bool is_only_a_rank() {
 #ifdef PARAGAUGE_BACKEND
   return backend::is_rank_process() && !backend::is_first_of_its_own();
