@@ -30,7 +30,7 @@ class Calibrator {
   /// their steps. Ops take `steps_of_jobs` if given, but at least two: a step's time depends on how many went before
   /// (training changes what a max pool's branches compare, and how well they are predicted).
   void rehearse(std::size_t task, std::optional<std::uint32_t> steps_of_jobs = std::nullopt);
-  /// The visits of a round. 1 until it is rehearsed.
+  /// Of a round. 1 until it is rehearsed.
   [[nodiscard]] std::uint32_t visits(std::size_t task) const { return plans_[task].visits; }
   /// Rehearses first, unless that is done.
   sim::CalibrationSamples visit(std::size_t task);
