@@ -204,8 +204,9 @@ def report(*names):
     if names not in REPORTS:
         with tempfile.TemporaryDirectory(prefix="readme_test_") as folder:
             file = f"{folder}/report.json"
-            subprocess.run([PROGRAM, "report", *(str(RESULTS / f"{name}.json") for name in names), "--json", file],
-                           check=True, capture_output=True, timeout=SECONDS)
+            done = subprocess.run([PROGRAM, "report", *(str(RESULTS / f"{name}.json") for name in names), "--json", file],
+                                  capture_output=True, text=True, timeout=SECONDS, check=False)
+            assert done.returncode == 0, done.stderr
             REPORTS[names] = json.loads(read(Path(file)))
     return REPORTS[names]
 
