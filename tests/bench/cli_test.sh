@@ -43,7 +43,6 @@ grep -q '16 ranks share 1 device' "$scratch/out" || { echo "predict shares devic
 accepts predict -m resnet50,global_batch=256 -s ddp,dp=8 -c dgx_a100
 grep -q 'from what the data sheet leaves open' <(tr '\n' ' ' <"$scratch/out") || { echo "predict doesn't say what its interval is from"; failed=1; }
 accepts predict -m resnet50,global_batch=256,precision=bf16,memory_format=channels_last -s single -c dgx_a100
-refuses "precision=bf16 is for forecasts only; runs on a CPU take f32" measure -m convnet,precision=bf16 -s single -w local
 echo '{"format": "paragauge-cluster-1", "name": "v100", "world": "nccl", "device": "v100_sxm2_16g", "devices_per_node": 1,
   "link": {"latency_us": 10, "bandwidth_GBps": 10}}' >"$scratch/v100.json"
 accepts predict -m toy_mlp,precision=fp16 -s single -c "$scratch/v100.json"
@@ -155,6 +154,7 @@ refuses "truncated" describe "$scratch/model.json"
 if "$paragauge" list | grep -q 'built without LibTorch'; then
   refuses "built without LibTorch" measure -m toy_mlp -s single
 else
+  refuses "precision=bf16 is for forecasts only; runs on a CPU take f32" measure -m convnet,precision=bf16 -s single -w local
   refuses "a rank of 1000 threads needs 1000 cores; this machine has $(nproc)" measure -m toy_mlp -s single,threads=1000
   accepts measure -m toy_mlp -s single -s ddp -w local --steps 2
   # What can't fit isn't started. (A row of --json, too: the measured one stays beside it.)
