@@ -2,8 +2,8 @@
 // PyTorch user sees. Any model and, where PyTorch has it, any strategy; built from the parsed model and strategy.
 //
 //   Peers peers(options.machine, 2);                                   // two Python processes, a core each
-//   Peers::Answer a = peers.run(model, strategy, "gloo", /*best=*/true, 1, 10);  // the first run of a step also builds
-//   it if (a.skipped.empty()) use(a.step_s);
+//   Peers::Answer a = peers.run(model, strategy, "gloo", /*best=*/true, 1, 10);  // builds the step, too, the first time
+//   if (a.skipped.empty()) use(a.step_s);
 #pragma once
 
 #include <cstdint>

@@ -17,8 +17,9 @@
 // dp halves F and F', in halves F and W; on level h there are 2^h pairs, and both halves of a pair read. So with D
 // levels dp and M levels in, whatever their order, a step communicates
 //
-//   sum over layers of  2 (2^D - 1) W + 2 (2^M - 1) F' + T F,  T: levels on which the layer before
-//                       is dp and this one in
+//   sum over layers of  2 (2^D - 1) W + 2 (2^M - 1) F' + T F
+//
+// where T are the levels on which the layer before is dp and this one in.
 //
 // "Not counted": Table 2 has it, but the choices and the bytes that the paper publishes (figures 5 and 8) come out only
 // without (tests/sim/plan/communication_test.cpp). Nor is anything missing then: a sum of which each half goes on with

@@ -1,8 +1,7 @@
 // The reported numbers, once: what the console, CSV and JSON show of a Result.
 //
 //   Report report = make_report(result);
-//   fmt::print("{}", to_console(report));       // all tables, of at most
-//                                               120 columns; sim/report/answer.hpp has the short one
+//   fmt::print("{}", to_console(report));       // all tables, at most 120 columns wide; the short one: answer.hpp
 //   write_text_file("r.csv", to_csv(report));
 //   save_result("r.json", result);              // the file of sim/report/result.hpp
 //   save_report("r.json", result);              // the same with columns, rows and summary

@@ -7,8 +7,7 @@
 // of a forecast's own interval says nothing of their order. What is left of the error of ln(b / a) has the variance
 //
 //   r²                          ratios of this cost model to `single` have been off by r on machines that were measured
-//   + Σ (b_k − a_k)²            a kind of op that takes longer than forecast does so in
-//                               both; k: kinds that were measured
+//   + Σ (b_k − a_k)²            a kind of op (k: that was measured) that takes longer than forecast does so in both
 //   + (Σ b_g − Σ a_g)²          so do all kinds that are guessed together; g: these
 //   + (κ (Σ a_g + Σ b_g) / 2)²  but a guess isn't equally wrong for other shapes; only kinds whose works differ
 //

@@ -5,8 +5,7 @@
 //
 //   hypar,levels=2x2,layers=dp+in/out+in     2 × 2 devices; a choice for each layer, levels apart
 //   hypar,layers=16*dp+3*in                  VGG-19 on two devices: convolutions by samples, the rest by channels
-//   hypar,levels=3,layers=in,form=rooted     all layers alike; sums at the first device, then
-//                                            to all, as in the reference
+//   hypar,levels=3,layers=in,form=rooted     all layers alike; sums go to the first device, then to all (the reference)
 #include <algorithm>
 
 #include "sim/error.hpp"

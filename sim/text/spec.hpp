@@ -4,8 +4,7 @@
 //   int stages = text.integer("pp", 1, 1, 16384);
 //   text.finish({"pp", "schedule"});             // an unknown key: ConfigError that lists the known ones
 //
-//   JsonObject file = read_json_file(path);      // unreadable, truncated, no
-//                                                object: ConfigError with path, line, column
+//   JsonObject file = read_json_file(path);      // unreadable, truncated, no object: ConfigError that says where
 //   double latency = file.number("latency_us");  // missing or wrong type: ConfigError with path and key
 //   file.finish();                               // a key nobody asked for: ConfigError that lists those asked for
 #pragma once

@@ -2,8 +2,7 @@
 //
 //   const OpInstance op{&op_table().at("linear"), {{"bias", 1}, {"out_features", 8}}, {x}};
 //   const Axis tp{"tp", 2};
-//   const Rule rule = rule_of(op, "output");            // ConfigError: "op 'linear' has
-//                                                       no rule 'rows'; known: batch, …"
+//   const Rule rule = rule_of(op, "output");            // or ConfigError: op 'linear' has no rule 'rows'; known: …
 //   const OpInstance mine = part_of(op, rule, tp, 1);   // the second half of a linear layer's features
 //
 // A rule holds along one axis; along several, each axis has its own, applied to the part that the outer ones leave. An
