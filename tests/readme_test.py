@@ -36,16 +36,17 @@ def read(path):
 # ---- Commands
 
 def commands(text):
-    """[(command, shown output)] of the blocks ```console: a command begins with "$ "; a here-document belongs to it."""
+    """[(command, shown output)]: of a block ```bash every line is one, of ```console those that begin with "$ ". A here-document
+    belongs to its command."""
     found = []
-    for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+    for kind, block in re.findall(r"^```(console|bash)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         end = None  # of the here-document
         for line in block.splitlines():
             if end:
                 found[-1][0].append(line)
                 end = None if line == end else end
-            elif line.startswith("$ "):
-                found.append(([line[2:]], []))
+            elif kind == "bash" or line.startswith("$ "):
+                found.append(([line.removeprefix("$ ")], []))
                 document = re.search(r"<<'?(\w+)'?", line)
                 end = document[1] if document else None
             else:
