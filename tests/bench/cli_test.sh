@@ -25,6 +25,7 @@ accepts() {
 says() { grep -q -- "$1" "$scratch/out" || { printf "doesn't say '%s': %s\n" "$1" "$(cat "$scratch/out")"; failed=1; }; }
 
 accepts list
+says 'conv2d .*; attributes: out_channels, kernel_size, stride=1'
 accepts describe resnet50,image=128
 accepts predict -m convnet -s single -s ddp -s pipeline,split_size=8 -w local -w gloo --json "$scratch/r.json" --csv "$scratch/r.csv"
 accepts predict -m toy_mlp -s single -c dgx_a100 --json "$scratch/other.json"
