@@ -71,10 +71,9 @@ struct TransferCost {
   /// The use of each level of the network (Cluster::levels): what it takes of the ports, or of the bus, while its bytes
   /// move. Empty: of every level that it goes over all.
   std::vector<double> use = {};
-  double send_overhead_s =
-      0;  // host time until the thread that posts it (a send, a collective) goes on; launch included
-  double recv_overhead_s = 0;  // the same of a recv
-  double core_share = 0;       // of each member's core while it runs
+  /// Host time until the thread that posts it (a send, a collective) goes on, launch included; the same of a recv.
+  double send_overhead_s = 0, recv_overhead_s = 0;
+  double core_share = 0;  // of each member's core while it runs
   /// How long, from the post of a collective whose members share cores, a member's core is busy with it before the
   /// others have posted, too (the transport's threads begin). A member that posts last does that in latency_s.
   double engaged_s = 0;
