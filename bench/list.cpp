@@ -42,7 +42,7 @@ int list(const Options& /*options*/) {
   for (const std::string& name : sim::catalog_names("models"))
     fmt::print("  {:<18} {}\n", name, sim::printable(sim::load_model(name).description));
   section("strategies", sim::strategy_table(), [](const sim::StrategyKind& kind) {
-    return fmt::format("{}; keys: {}", kind.description, fmt::join(kind.keys, ", "));
+    return fmt::format("{}; keys: {}; such as {}", kind.description, fmt::join(kind.keys, ", "), kind.example);
   });
   section("schedules", sim::schedule_table(), [](const sim::ScheduleKind& kind) { return kind.equation; });
   section("plan methods", sim::method_table(), [](const sim::Method& method) { return method.description; });

@@ -56,7 +56,8 @@ const Table<StrategyKind>& strategy_table() {
         .layout = data_parallel},
        {.name = "hypar",
         .description =
-            "HyPar: each layer, on each level of devices, cut by samples (dp), input (in) or output channels (out)",
+            "HyPar: each layer, on each level of devices, cut by samples (dp), input (in) or output channels (out), "
+            "such as levels=2x2,layers=3*dp+in/out: 2 x 2 devices, levels apart by /, layers by +, one for all alike",
         .example = "hypar,levels=2,layers=out",
         .keys = {"levels", "layers", "form", "threads"},
         .layout = hypar},
