@@ -76,7 +76,7 @@ void check(const RunRequest& request, const SessionOptions& options) {
                            request.warmup_steps);
 }
 
-/// Of a rank; one that the program doesn't have only waits.
+/// The threads of a rank; one that the program doesn't have only waits.
 std::uint32_t threads_of(const RunRequest& request, std::uint32_t rank) {
   return rank < request.program.ranks() ? request.program.threads : 1;
 }
@@ -228,7 +228,7 @@ class ProcessSession final : public Session {
     return merge(request, std::move(reports), request.verify ? &reference_ : nullptr);
   }
 
-  /// Until rank 0 closes its session.
+  /// Runs what rank 0 asks for until it closes its session.
   void serve() {
     telling_failures([&] {
       for (std::string bytes; !(bytes = world_.control->broadcast("")).empty();)

@@ -35,10 +35,11 @@ struct RunRequest {
   std::uint32_t warmup_steps = 1;
   std::uint32_t steps = 1;
   std::uint64_t seed = 1;
-  /// Compares with the reference (backend/rank/verify.hpp) after the last step, which is slower for it; use f64 programs.
+  /// Compares with the reference (backend/rank/verify.hpp) after the last step, which is
+  /// slower for it; use f64 programs.
   bool verify = false;
-  /// An accelerator's ranks capture the second step and replay it from then on (backend/machine/graph.hpp): two warm-up steps
-  /// at least, and sim::check_capture allows it. Timelines then have the whole step's time only.
+  /// An accelerator's ranks capture the second step and replay it from then on (backend/machine/graph.hpp): two warm-up
+  /// steps at least, and sim::check_capture allows it. Timelines then have the whole step's time only.
   bool graph = false;
   /// Ranks on a CPU probe how fast the machine is before the first step and after the last (backend/machine/speed.hpp).
   bool probe_speed = false;
@@ -78,8 +79,8 @@ class Session {
   /// Collective over the ranks; sim::RunError names rank and instruction when one fails or the timeout passes. A
   /// program for fewer ranks than the session has leaves the others idle.
   virtual RunResult run(const RunRequest& request) = 0;
-  /// Why there aren't so many bytes for tensors; none where there are. Of an accelerator by trying ("does not fit: needs
-  /// 80.1 GiB, has 79.6"), of a host by what the system says is available.
+  /// Why there aren't so many bytes for tensors; none where there are. Of an accelerator by trying ("does not fit:
+  /// needs 80.1 GiB, has 79.6"), of a host by what the system says is available.
   [[nodiscard]] std::optional<std::string> missing_memory(std::int64_t bytes) const;
 
  protected:
@@ -89,7 +90,7 @@ class Session {
   bool real_time_ = true;
 };
 
-/// From here on LibTorch uses one thread per rank, and the counting allocator.
+/// Opens a session: from here on LibTorch uses one thread per rank, and the counting allocator.
 /// ConfigError: unknown world or device, no such device, ranks that don't match WORLD_SIZE. Null on a rank that
 /// served and is done.
 std::unique_ptr<Session> open_session(const SessionOptions& options);

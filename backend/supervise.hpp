@@ -2,8 +2,8 @@
 //
 //   if (!is_rank_process()) return spawn_ranks(argv, 2, timeout_s);     // this command line again, once per rank
 //
-// A rank that dies, fails, stands still or doesn't come ends all others, and the error names it, and not those that have
-// waited for it, with what it was doing. No process is left behind, also when this one is killed.
+// A rank that dies, fails, stands still or doesn't come ends all others, and the error names it, and not those that
+// have waited for it, with what it was doing. No process is left behind, also when this one is killed.
 #pragma once
 
 #include <cstdint>

@@ -63,6 +63,7 @@ struct Options {
   bool is_only_a_rank = false;               // another process of the same command line answers, and prints
   int (*compare)(const Options&) = nullptr;  // plan: what runs strategies
   bool raw = false;                          // every measured step goes into the JSON file, too
+  bool compact = false;                      // report: the JSON file without what is computed from its cells
 };
 
 /// What a reader of times with --graph must know.

@@ -110,8 +110,8 @@ class OtherShapes {
   std::set<std::int64_t> sizes_;  // of transfers
 };
 
-/// Steps of a visit to a job, and to its ops: as many for everything of a model on a device, for a step's time depends on how
-/// many went before. By the data sheet: so they don't depend on what else is compared.
+/// Steps of a visit to a job, and to its ops: as many for everything of a model on a device, for a step's time depends
+/// on how many went before. By the data sheet: so they don't depend on what else is compared.
 std::uint32_t steps_of(const Job& job, std::uint32_t least) {
   const sim::Job single = sim::make_job(job.model, "single", job.cluster);
   const std::unique_ptr<sim::CostModel> sheet = sim::make_cost_model("analytic", single.cluster);
@@ -291,8 +291,8 @@ class Rounds {
 
   /// A cell of its own with the same forecasts, if plain PyTorch has such a step and computes the same.
   static void add_peer(const Job& job, std::string_view peer, const Measured& measured, sim::Result& result) {
-    // Other kernels round otherwise in float32, and a large first update makes more of it: ResNet-50's loss falls from 7
-    // to 2.
+    // Other kernels round otherwise in float32, and a large first update makes more of it: ResNet-50's loss falls from
+    // 7 to 2.
     constexpr double kOfLoss = 1e-3, kOfChange = 1e-2;
     const Peers::Answer& answer = measured.answers.at(peer);
     sim::Cell& cell = result.cell(job.program, job.world, peer);

@@ -21,5 +21,5 @@ for rate in 1gbit 2gbit 4gbit 5gbit 6gbit 8gbit 10gbit 12gbit 16gbit; do
   tail -n 1 "$out/$rate.log"
   files+=("$out/$rate.json")
 done
-build/bin/paragauge report "${files[@]}" --json "$out/crossing.json" --csv "$out/crossing.csv"
+build/bin/paragauge report "${files[@]}" --compact --json "$out/crossing.json" --csv "$out/crossing.csv"
 .venv/bin/python plots/crossing.py "$out/crossing.json" --presets pipeline ddp ddp_blocking model_parallel --out "$out/crossing"

@@ -20,8 +20,8 @@ int describe(const Options& options) {
   for (const std::string& text : options.subject.models) {
     const sim::Model model = sim::load_model(text);
     const std::int64_t samples = options.rows > 0 ? options.rows : model.global_batch;
-    fmt::print("{}: {}\n{} samples per pass\n\n", sim::printable(model.text()), sim::printable(model.description),
-               samples);
+    fmt::print("{}{}{}\n{} samples per pass\n\n", sim::printable(model.text()), model.description.empty() ? "" : ": ",
+               sim::printable(model.description), samples);
     fmt::print("{:<28} {:<17} {:<20} {:>12} {:>12} {:>12} {:>10} {:>10} {:>12}\n", "node", "op", "output", "parameters",
                "forward MFLOP", "backw. MFLOP", "fwd MB", "bwd MB", "activ. MiB");
     sim::NodeSummary total{.name = "total"};

@@ -29,12 +29,14 @@ struct Priced {
   /// The cluster as the program's ranks use it. ConfigError where it has no cores for their threads.
   [[nodiscard]] sim::Cluster of(const sim::Program& program) const;
 };
-/// The clusters to forecast for, by the options' cost models and profile. ConfigError where the profile is of another device.
+/// The clusters to forecast for, by the options' cost models and profile. ConfigError where
+/// the profile is of another device.
 std::vector<Priced> priced_clusters(const Options& options, std::uint32_t most_ranks);
 /// What was taken for granted of the clusters, and where the costs come from: a paragraph each, or nothing.
 std::string remarks_of(const std::vector<Priced>& clusters);
 
-/// Of this source tree; PARAGAUGE_TRACK_RECORD in the environment overrides it. Nothing where there is none.
+/// The track record of this source tree; PARAGAUGE_TRACK_RECORD in the environment overrides
+/// it. Nothing where there is none.
 std::optional<sim::TrackRecord> track_record();
 
 }  // namespace bench

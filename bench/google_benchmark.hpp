@@ -1,6 +1,7 @@
 // What the Google Benchmark suites share.
 //
-//   add_case("predicted/convnet", [](benchmark::State& state) { state.SetIterationTime(1e-3); })->UseManualTime();    // and more of them; then
+//   add_case("predicted/convnet", [](benchmark::State& state) { state.SetIterationTime(1e-3); })->UseManualTime();
+//   // and more of them; then
 //   return run_benchmarks(argv[0], app.remaining());
 #pragma once
 
@@ -38,8 +39,8 @@ inline void add_machine(CLI::App& app, Machine& machine, int argc, char** argv) 
   app.add_option("--device", machine.device, "cpu or cuda")->capture_default_str();
 }
 
-/// Runs what is registered. `arguments`: the command line's rest. The exit status: 2 where Google Benchmark doesn't know
-/// one of them.
+/// Runs what is registered. `arguments`: the command line's rest. The exit status: 2 where Google Benchmark doesn't
+/// know one of them.
 inline int run_benchmarks(char* program, std::vector<std::string> arguments) {
   std::vector<char*> texts{program};
   for (std::string& argument : arguments) texts.push_back(argument.data());

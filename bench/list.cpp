@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <ranges>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "bench/commands.hpp"
 #include "sim/cluster/world.hpp"
@@ -23,6 +25,16 @@ void section(std::string_view title, Entries&& entries, auto describe) {
   for (const auto& entry : entries) fmt::print("  {:<18} {}\n", entry.name, describe(entry));
 }
 
+/// An op's equation, and the attributes that a model's file gives it, with their defaults.
+std::string describe(const sim::OpKind& kind) {
+  std::vector<std::string> attributes;
+  for (const sim::AttributeSpec& attribute : kind.attributes)
+    attributes.push_back(attribute.required ? std::string(attribute.name)
+                                            : fmt::format("{}={}", attribute.name, attribute.otherwise));
+  if (attributes.empty()) return std::string(kind.equation);
+  return fmt::format("{}; attributes: {}", kind.equation, fmt::join(attributes, ", "));
+}
+
 }  // namespace
 
 int list(const Options& /*options*/) {
@@ -30,7 +42,7 @@ int list(const Options& /*options*/) {
   for (const std::string& name : sim::catalog_names("models"))
     fmt::print("  {:<18} {}\n", name, sim::printable(sim::load_model(name).description));
   section("strategies", sim::strategy_table(), [](const sim::StrategyKind& kind) {
-    return fmt::format("{}; keys: {}", kind.description, fmt::join(kind.keys, ", "));
+    return fmt::format("{}; keys: {}; such as {}", kind.description, fmt::join(kind.keys, ", "), kind.example);
   });
   section("schedules", sim::schedule_table(), [](const sim::ScheduleKind& kind) { return kind.equation; });
   section("plan methods", sim::method_table(), [](const sim::Method& method) { return method.description; });
@@ -39,7 +51,8 @@ int list(const Options& /*options*/) {
   for (const auto& [title, role] : {std::pair("layers", sim::OpRole::layer), std::pair("losses", sim::OpRole::loss),
                                     std::pair("optimizers", sim::OpRole::optimizer)}) {
     const auto is_one = [role = role](const sim::OpKind& kind) { return kind.role == role; };
-    section(title, sim::op_table() | std::views::filter(is_one), [](const sim::OpKind& kind) { return kind.equation; });
+    section(title, sim::op_table() | std::views::filter(is_one),
+            [](const sim::OpKind& kind) { return describe(kind); });
   }
   fmt::print("devices            {}\n", fmt::join(sim::catalog_names("devices"), ", "));
   fmt::print("clusters           {}\n", fmt::join(sim::catalog_names("clusters"), ", "));

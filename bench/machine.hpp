@@ -24,8 +24,8 @@ namespace bench {
 using sim::Job;
 
 /// Every model × strategy × world. ConfigError for what doesn't fit, also degrees that don't multiply to
-/// `machine.ranks`, and steps that `machine.graph` can't capture. With `result`, a strategy that a model can't be played
-/// by is only skipped, in cells there that say why, unless all are.
+/// `machine.ranks`, and steps that `machine.graph` can't capture. With `result`, a strategy that a model can't be
+/// played by is only skipped, in cells there that say why, unless all are.
 std::vector<Job> make_jobs(const Subject& subject, const Machine& machine, sim::Result* result = nullptr);
 
 /// "resnet50 | pipeline,pp=2 | gloo", for messages.
@@ -51,7 +51,8 @@ struct Worlds {
 /// once it has served rank 0) has only to end.
 Worlds open_worlds(const Machine& machine, const std::vector<Job>& jobs);
 
-/// Why the devices haven't the memory that the job's tensors take by its forecast; none where they have, and with --anyway.
+/// Why the devices haven't the memory that the job's tensors take by its forecast; none
+/// where they have, and with --anyway.
 std::optional<std::string> why_not(const Job& job, const Machine& machine, const Worlds& worlds);
 /// The jobs that they have memory for; the others' cells say why they are skipped.
 std::vector<Job> that_fit(std::vector<Job> jobs, const Machine& machine, const Worlds& worlds, sim::Result& result);

@@ -24,8 +24,8 @@ namespace {
 constexpr double kVerifyBound = 1e-9;  // of the tensor's norm
 constexpr std::uint32_t kVerifySteps = 3;
 
-/// What the parts make of the result, beside being equal to one device that plays the same parts: "toy_mlp × ddp,dp=2 also
-/// equals one device with the whole batch".
+/// What the parts make of the result, beside being equal to one device that plays the same parts: "toy_mlp × ddp,dp=2
+/// also equals one device with the whole batch".
 std::string words_of_whole_batch(const Job& job, const sim::Model& model, const sim::Program& program) {
   std::int64_t samples = 0;  // that are played together at most
   const std::vector<sim::Range> pieces = program.batch_pieces();
@@ -44,8 +44,8 @@ std::string words_of_whole_batch(const Job& job, const sim::Model& model, const 
       subject, 100 * *distance, samples, model.global_batch);
 }
 
-/// Largest error over loss, gradients, parameters and buffers after 3 steps in float64; names the worst tensor where it is
-/// wrong, or for `details`.
+/// Largest error over loss, gradients, parameters and buffers after 3 steps in float64; names the worst tensor where it
+/// is wrong, or for `details`.
 double verify(const Job& job, const Machine& machine, backend::Session& session, bool details, Progress& progress,
               std::map<std::string, std::string>& words) {
   sim::Model model = job.model;

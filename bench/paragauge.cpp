@@ -32,7 +32,8 @@ namespace {
 using bench::Options;
 using Texts = std::vector<std::string>;
 
-/// Whether another process of the same command line, the one that has started this one or rank 0, answers for the files.
+/// Whether another process of the same command line, the one that has started this one or
+/// rank 0, answers for the files.
 bool is_only_a_rank() {
 #ifdef PARAGAUGE_BACKEND
   return backend::is_rank_process() && !backend::is_first_of_its_own();
@@ -67,10 +68,12 @@ void number(CLI::App* command, const char* name, Number& target, std::type_ident
 void add_subject(CLI::App* command, Options& options) {
   text(command, "-m,--model", options.subject.models,
        "what: a model of the catalog or a .json file, with ,image= ,global_batch= or ,device_batch= (of each replica), "
-       ",loss= ,optimizer= ,dtype= ,precision= ,timing=")
+       ",loss= ,optimizer=sgd:lr=0.1:momentum=0.9 ,dtype=f64 ,precision=bf16 (autocast; fp16, tf32, ieee: forecasts) "
+       ",memory_format=channels_last ,timing=")
       ->required();
   text(command, "-s,--strategy", options.subject.strategies,
-       fmt::format("how: {} or degrees (dp=2,pp=2), with ,key=value; `paragauge list` shows the keys",
+       fmt::format("how: {} or degrees (dp=2,pp=2), with ,key=value and ,threads=k (ranks of k threads on k CPU "
+                   "cores); `paragauge list` shows the keys",
                    sim::strategy_table().names()))
       ->required();
 }
@@ -259,6 +262,9 @@ void add_report(CLI::App* command, Options& options) {
   text(command, "files", options.files, "result files (.json) of compare or measure")->required();
   text(command, "--record", options.record, "write how far the forecasts were off, for `predict`");
   add_files(command, options);
+  command->add_flag(
+      "--compact", options.compact,
+      "the --json file as compare writes it: what was measured, without the rows that are computed from it");
 }
 
 void add_trace(CLI::App* command, Options& options) {

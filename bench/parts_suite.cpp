@@ -6,10 +6,10 @@
 //
 // op/<model>/<work> and link/<world>/<kind>/<bytes>, manual time; counters flops_per_s and bytes_per_s (compulsory
 // traffic; for links the size s of nccl-tests over the time). collective/<world>/<kind>/<ranks>/<bytes>, from 8 B to
-// --largest: algbw = s over the time and busbw = algbw × factor, as nccl-tests define them (GB/s); the factor is 2(n−1)/n for
-// all_reduce, 1 for broadcast, reduce and send, (n−1)/n for the others. All samples of one op come from the same runs of its
-// model in order, so that the caches are in a step's state. Worlds of processes are spawned; rank 0 drives. --profile FILE
-// keeps all of them as `calibrate` would, for `predict --cost-model fitted --profile FILE`.
+// --largest: algbw = s over the time and busbw = algbw × factor, as nccl-tests define them (GB/s); the factor is
+// 2(n−1)/n for all_reduce, 1 for broadcast, reduce and send, (n−1)/n for the others. All samples of one op come from
+// the same runs of its model in order, so that the caches are in a step's state. Worlds of processes are spawned; rank
+// 0 drives. --profile FILE keeps all of them as `calibrate` would, for `predict --cost-model fitted --profile FILE`.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

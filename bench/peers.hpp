@@ -2,7 +2,7 @@
 // PyTorch user sees. Any model and, where PyTorch has it, any strategy; built from the parsed model and strategy.
 //
 //   Peers peers(options.machine, 2);                                   // two Python processes, a core each
-//   Peers::Answer a = peers.run(model, strategy, "gloo", /*best=*/true, 1, 10);  // the first run of a step also builds it
+//   Peers::Answer a = peers.run(model, strategy, "gloo", /*best=*/true, 1, 10);  // the first run of a step builds it
 //   if (a.skipped.empty()) use(a.step_s);
 #pragma once
 

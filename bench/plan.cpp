@@ -219,8 +219,7 @@ int plan(const Options& options) {
     if (!left_out.empty()) fmt::print("{}", sim::paragraph(sim::printable(left_out + "."), ' ', 100));
     sim::Result kept = result;
     kept.cells.insert(kept.cells.end(), skipped.begin(), skipped.end());
-    if (!options.json.empty())
-      sim::save_result(options.json, kept, /*with_samples=*/false, record ? &*record : nullptr);
+    if (!options.json.empty()) sim::save_report(options.json, kept, record ? &*record : nullptr);
     if (!options.csv.empty())
       sim::write_text_file(options.csv, sim::to_csv(sim::make_report(kept, record ? &*record : nullptr)));
   }

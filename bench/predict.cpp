@@ -225,8 +225,7 @@ int predict(const Options& options) {
     for (const std::string& line : lines) fmt::print("{}\n", fmt::join(sim::wrap(line, ' ', 96), "\n    "));
   if (options.machine.graph) fmt::print("{}", kGraphRemark);
   if (options.epoch > 0) fmt::print("An epoch of {} samples:\n{}\n", options.epoch, fmt::join(epochs, "\n"));
-  if (!options.json.empty())
-    sim::save_result(options.json, result, /*with_samples=*/false, record ? &*record : nullptr);
+  if (!options.json.empty()) sim::save_report(options.json, result, record ? &*record : nullptr);
   if (!options.csv.empty()) sim::write_text_file(options.csv, sim::to_csv(report));
   return 0;
 }

@@ -32,7 +32,7 @@ class Progress {
 
   /// The phase `done` of `all` that take about the same time begins. Time is counted from the first of them.
   void begin(std::string phase, double done, double all);
-  /// Within the phase, the part `done` of `all` begins.
+  /// Says that, within the phase, the part `done` of `all` begins.
   void at(std::string part, double done, double all);
   /// Removes the bar, so that what is printed next stands alone.
   void end();

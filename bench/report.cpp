@@ -31,7 +31,7 @@ int report(const Options& options) {
   fmt::print("{}", sim::to_console(report));
   if (!options.json.empty()) {
     sim::check_replaceable(options.json, all.kind);
-    sim::save_result(options.json, all);
+    options.compact ? sim::save_result(options.json, all) : sim::save_report(options.json, all);
   }
   if (!options.csv.empty()) sim::write_text_file(options.csv, sim::to_csv(report));
   if (!options.record.empty()) sim::write_text_file(options.record, sim::to_json(sim::track_record(all)));

@@ -78,7 +78,7 @@ void predicted(benchmark::State& state, const Case& what, const std::string& dev
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
-/// Of the program per second of the benchmark's own time.
+/// Counts the program's instructions per second of the benchmark's own time.
 void count_rate(benchmark::State& state) {
   state.counters["instructions_per_s"] =
       benchmark::Counter(state.counters["instructions"].value, benchmark::Counter::kIsIterationInvariantRate);

@@ -3,12 +3,19 @@
     rows = read_result("r.json").rows                    # dictionaries, one per cell and cost model
     events = read_trace("trace.json").events
 
+A file of `compare` or `measure` has what was measured, not the rows that are computed from it: `paragauge report` makes them. The
+program is looked for in $PARAGAUGE, in build/bin and on the PATH.
+
 Strict: a file that is unreadable, truncated, of another version or lacks a key raises FileError with one line that says so.
 """
 
 import argparse
 import json
+import os
+import shutil
+import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +75,31 @@ def check_format(path, found, expected):
         raise FileError(f"{path}: format '{found}' is not '{expected}'; write the file again with this paragauge")
 
 
+def program():
+    """The path of `paragauge`."""
+    beside = Path(__file__).resolve().parents[1] / "build" / "bin" / "paragauge"
+    if os.environ.get("PARAGAUGE"):
+        return os.environ["PARAGAUGE"]
+    found = str(beside) if beside.is_file() else shutil.which("paragauge")
+    if not found:
+        raise FileError(f"paragauge is needed to compute the rows of a result, and is neither $PARAGAUGE, nor {beside}, nor on the PATH: "
+                        "bench/setup.sh --forecasts builds it")
+    return found
+
+
+def reported(path):
+    """The rows that `paragauge report` computes."""
+    with tempfile.TemporaryDirectory(prefix="paragauge_plot_") as folder:
+        file = Path(folder) / "report.json"
+        try:
+            run = subprocess.run([program(), "report", str(path), "--json", str(file)], capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise FileError(f"{error.filename}: can't be run: {error.strerror}") from None
+        if run.returncode != 0:
+            raise FileError(run.stderr.strip().removeprefix("paragauge: ") or f"{path}: paragauge report ended with status {run.returncode}")
+        return read_json(file).get("rows")
+
+
 def rename(row):
     """Until format 2 the buckets of `ddp` and `mesh` waited for the end of the backward, unless they said overlap=1."""
     strategy, label = row["strategy"], row["label"]
@@ -86,7 +118,7 @@ def read_result(path):
     is_old = content.get("format") == "paragauge-result-2"
     if not is_old:
         check_format(path, content.get("format"), "paragauge-result-3")
-    rows = content.get("rows")
+    rows = content["rows"] if "rows" in content else reported(path)
     if not isinstance(rows, list) or not rows:
         raise FileError(f"{path}: 'rows' must be a list of at least one row")
     for i, row in enumerate(rows):
@@ -97,7 +129,7 @@ def read_result(path):
             if row[key] is not None and (not isinstance(row[key], kind) or isinstance(row[key], bool)):
                 raise FileError(f"{path}: rows[{i}]: '{key}' must be a {'text' if kind is str else 'number'} or null, "
                                 f"found {json.dumps(row[key])}")
-        if is_old:
+        if is_old and "rows" in content:  # of today's program they have today's names
             rename(row)
     return Result(content["sessions"][-1]["context"] if content.get("sessions") else {}, rows)
 

@@ -33,7 +33,7 @@ Precision precision_from(std::string_view name);
 constexpr bool is_autocast(Precision precision) { return precision == Precision::bf16 || precision == Precision::fp16; }
 
 constexpr bool is_half(Dtype dtype) { return dtype == Dtype::bf16 || dtype == Dtype::f16; }
-/// Of what autocast keeps in f32: parameters, statistics, losses.
+/// The dtype of what autocast keeps in f32: parameters, statistics, losses.
 constexpr Dtype at_least_f32(Dtype dtype) { return is_half(dtype) ? Dtype::f32 : dtype; }
 
 /// Sizes of the dimensions, outermost first: [batch, channels, height, width]. Empty = scalar.
@@ -43,13 +43,14 @@ using Shape = std::vector<std::int64_t>;
 constexpr std::int64_t kMostElements = std::int64_t{1} << 40;
 bool fits(const Shape& shape);
 
-/// Of a shape that fits.
+/// How many elements a shape has that fits.
 std::int64_t elements(const Shape& shape);
 
 struct TensorSpec {
   Dtype dtype = Dtype::f32;
   Shape shape;
-  /// Of four dimensions: the channels of a pixel lie side by side (PyTorch's memory_format=channels_last, NHWC).
+  /// The order of four dimensions: the channels of a pixel lie
+  /// side by side (PyTorch's memory_format=channels_last, NHWC).
   bool channels_last = false;
 
   [[nodiscard]] std::int64_t elements() const { return sim::elements(shape); }

@@ -55,7 +55,8 @@ void check_internal(bool holds, fmt::format_string<Args...> text, Args&&... args
   if (!holds) throw InternalError(text, std::forward<Args>(args)...);
 }
 
-/// "; did you mean 'predict'?", for the name that is the most alike; empty when none is (a third of the letters differ).
+/// "; did you mean 'predict'?", for the name that is the most alike; empty when none is
+/// (a third of the letters differ).
 std::string did_you_mean(std::string_view wrong, const std::vector<std::string_view>& names);
 
 /// What a terminal may be given: control characters but the line feed become "\x1b", bytes that are no UTF-8 "\xff".

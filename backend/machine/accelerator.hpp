@@ -27,7 +27,7 @@ namespace backend {
 /// The first device of this kind, initialised. ConfigError where this LibTorch or machine has none.
 at::Device first_device(const std::string& name);
 
-/// As its driver describes it.
+/// An accelerator as its driver describes it.
 struct Accelerator {
   std::string name;
   std::int64_t memory_bytes = 0;
@@ -52,7 +52,7 @@ class StreamEvent {
   /// What the stream is given from now on waits for this event.
   void block(const c10::Stream& stream) const { recorded().block(stream); }
   [[nodiscard]] bool has_come() const { return recorded().query(); }
-  /// Of two events that have come.
+  /// The seconds between two events that have come.
   [[nodiscard]] double seconds_since(const StreamEvent& earlier) const;
 
  private:
@@ -68,7 +68,8 @@ class StreamClock {
   void begin(double begin_s);
   /// Asks for the moment at which the stream will have done what it has been given so far.
   void mark(double* moment_s);
-  /// When `event` comes, of whatever stream; the latest where there are several for one moment. It must outlive `settle`.
+  /// When `event` comes, of whatever stream; the latest where there are several for
+  /// one moment. It must outlive `settle`.
   void mark_at(const StreamEvent& event, double* moment_s) { moments_.push_back({moment_s, &event}); }
   /// What has been marked is not to be filled in.
   void forget() { moments_.clear(); }

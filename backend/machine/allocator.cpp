@@ -150,7 +150,8 @@ struct Place {
   Region* region = nullptr;  // that it's of
 };
 
-/// For a block of at least kCachedFrom bytes: a cached one, or of the rank's region; none where neither has it.
+/// The place of a block of at least kCachedFrom bytes: a cached one, or of the rank's
+/// region; none where neither has it.
 Place take_kept(Arena& arena, std::size_t capacity) {
   const std::lock_guard lock(arena.mutex);
   if (Header* block = arena.take_cached(capacity)) return {block, block->region};

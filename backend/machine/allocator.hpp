@@ -33,8 +33,8 @@ void reset_peak(std::uint32_t rank);
 
 /// Blocks that wait for reuse, of all ranks.
 std::int64_t cached_bytes();
-/// Between programs, when the ranks hold no tensors: blocks of the next program may have other sizes, so that none
-/// waits any longer; their memory stays for it while the machine has plenty.
+/// Gives up the blocks that wait for reuse, between programs, when the ranks hold no tensors: those of the next program
+/// may have other sizes. Their memory stays with the process while the machine has plenty.
 void recycle_cached();
 /// What is there from earlier programs and this one hasn't used, of all ranks.
 std::int64_t idle_bytes();

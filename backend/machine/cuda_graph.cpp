@@ -1,4 +1,5 @@
-// CUDA's graphs. at::cuda::CUDAGraph has the capture's allocations come from a pool of its own, which lives as long as it.
+// CUDA's graphs. at::cuda::CUDAGraph has the capture's allocations come from a pool of its own,
+// which lives as long as it.
 #ifdef PARAGAUGE_CUDA
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/core/CachingDeviceAllocator.h>

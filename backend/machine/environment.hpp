@@ -7,8 +7,9 @@
 
 namespace backend {
 
-/// cpu (model, usable cores, caches, MHz, governor), memory, kernel, scheduler settings, library versions, GPUs, commit,
-/// date, and the share of CPU time that the hypervisor took since the first call. What the machine doesn't tell is null.
+/// cpu (model, usable cores, caches, MHz, governor), memory, kernel, scheduler settings, library versions, GPUs,
+/// commit, date, and the share of CPU time that the hypervisor took since the first call.
+/// What the machine doesn't tell is null.
 nlohmann::json environment();
 
 }  // namespace backend

@@ -5,10 +5,11 @@
 //   graph->replay();                       // x doubles
 //   stream.synchronize();
 //
-// Captured is what the calling thread's current stream is given, which mustn't be the default one, and what other streams
-// are given from when they wait for an event of the capture on; at the end they must have been waited for. Meanwhile the
-// host may neither wait for these streams, nor ask for them or their events, nor copy from or to its own memory. What is
-// allocated meanwhile keeps its place as long as the graph lives; everything else that the work touches must stay where it is.
+// Captured is what the calling thread's current stream is given, which mustn't be the default one, and what other
+// streams are given from when they wait for an event of the capture on; at the end they must have been waited for.
+// Meanwhile the host may neither wait for these streams, nor ask for them or their events, nor copy from or to its own
+// memory. What is allocated meanwhile keeps its place as long as the graph lives; everything else that the work touches
+// must stay where it is.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -23,7 +24,7 @@ class Graph {
   virtual ~Graph() = default;
   /// Once. What the work throws it throws, and the streams capture no longer.
   virtual void capture(const std::function<void()>& work) = 0;
-  /// On the calling thread's current stream, as one item of it.
+  /// Replays on the calling thread's current stream, as one item of it.
   virtual void replay() = 0;
 };
 
@@ -32,7 +33,8 @@ std::unique_ptr<Graph> make_graph(c10::Device device);
 /// ConfigError in a build without CUDA.
 std::unique_ptr<Graph> make_cuda_graph();
 
-/// LibTorch has no graphs but CUDA's: the hooks (at::AcceleratorHooksInterface) of a device that a library brings make its.
+/// LibTorch has no graphs but CUDA's: the hooks (at::AcceleratorHooksInterface) of a device
+/// that a library brings make its.
 class GraphMaker {
  public:
   virtual ~GraphMaker() = default;

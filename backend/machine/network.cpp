@@ -16,7 +16,7 @@
 namespace backend {
 namespace {
 
-/// For as long as it lives, sockets that this thread opens belong to that namespace.
+/// The inside of a namespace: for as long as it lives, sockets that this thread opens belong to that namespace.
 class Inside {
  public:
   explicit Inside(int target) : home_(open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC)) {

@@ -1,13 +1,13 @@
 // The network that the ranks' processes talk over: this process's own, or one with a namespace per rank, which
 // bench/network.sh has made.
 //
-//   const Network network("1gbit", 2);              // ConfigError unless there is one; Network("", 2): this process's own
+//   const Network network("1gbit", 2);              // ConfigError unless there is one; ("", 2): this process's own
 //   const StoreSocket store(network);               // where rank 0 serves the store
 //   network.of_rank(1)                              // for ProcessOptions::network_namespace
 //   network.interface()                             // "veth0", for gloo
 //
-// Everything about such a network stands in the file that network.sh writes (its header says how), /run/paragauge-network.
-// and the name in $PARAGAUGE_NETWORK, or "paragauge".
+// Everything about such a network stands in the file that network.sh writes (its header says how),
+// /run/paragauge-network.NAME: NAME is what $PARAGAUGE_NETWORK says, or "paragauge".
 #pragma once
 
 #include <cstdint>

@@ -35,7 +35,7 @@ class Process {
   Process(const Process&) = delete;
 
   [[nodiscard]] pid_t id() const { return id_; }
-  /// For poll: readable when the process has ended; -1 (poll ignores it) once `status` has told so.
+  /// The descriptor for poll: readable when the process has ended; -1 (poll ignores it) once `status` has told so.
   [[nodiscard]] int descriptor() const { return status_ ? -1 : descriptor_; }
   /// The captured output's end to read from; -1 without.
   [[nodiscard]] int errors() const { return errors_; }

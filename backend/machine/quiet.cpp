@@ -58,7 +58,7 @@ class MeasuringRuns {
   MeasuringRuns(const MeasuringRuns&) = delete;
   [[nodiscard]] bool permitted() const { return descriptor_ >= 0; }
 
-  /// For std::lock_guard: meanwhile, nobody else comes or goes.
+  /// What std::lock_guard calls: meanwhile, nobody else comes or goes.
   void lock() const { lock_byte(F_OFD_SETLKW, F_WRLCK, 0); }
   void unlock() const { lock_byte(F_OFD_SETLK, F_UNLCK, 0); }
 

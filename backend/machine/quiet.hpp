@@ -12,10 +12,10 @@
 //   RT throttling  a SCHED_FIFO thread that computes for 0.95 s is stopped for 0.05 s: ranks that never wait are 5 %
 //                  slower than ranks that do. kernel.sched_rt_runtime_us = -1 ends that.
 //
-// /run/paragauge-runs holds the latter's value before, and every run a lock on a byte of it, which ends with the process.
-// The last run to end writes the value back; for one that is killed, a process of its own does (the guardian); and where
-// that was killed as well (with the container both were in), the next start of any program here. A container with a
-// /run of its own is on its own.
+// /run/paragauge-runs holds the latter's value before, and every run a lock on a byte of it, which ends with the
+// process. The last run to end writes the value back; for one that is killed, a process of its own does (the guardian);
+// and where that was killed as well (with the container both were in), the next start of any program here. A container
+// with a /run of its own is on its own.
 #pragma once
 
 #include <cstdint>

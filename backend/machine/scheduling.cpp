@@ -26,7 +26,7 @@ const std::vector<std::uint32_t>& core_list() {
   return cores;
 }
 
-/// Of the thread with this number; 0: of the calling one.
+/// Sets the cores of the thread with this number; 0: of the calling one.
 void set_affinity(pid_t thread, const std::vector<std::uint32_t>& cores) {
   core_list();  // what is usable is asked before the first pinning narrows it
   cpu_set_t set;

@@ -8,8 +8,8 @@
 //
 // Communication goes before compute, so that a transfer's progress pre-empts compute on the same core. A new thread
 // inherits core and policy from the one that starts it. Everything is SCHED_FIFO: ranks that share a core run one after
-// the other, and nobody loses the core while it holds a lock. Only a thread that polls for others of its priority without
-// blocking must let them have the core (SCHED_RR, in turns of 100 ms): gloo's event loop.
+// the other, and nobody loses the core while it holds a lock. Only a thread that polls for others of its priority
+// without blocking must let them have the core (SCHED_RR, in turns of 100 ms): gloo's event loop.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ void sleep_until(double moment_s, bool precisely);
 std::uint32_t usable_cores();
 /// Ranks beyond the number of usable cores start again at the first.
 std::uint32_t core_of_rank(std::uint32_t rank);
-/// With `threads` cores for each rank: as sim::with_threads places them. There must be as many.
+/// The cores of a rank, `threads` for each: as sim::with_threads places them. There must be as many.
 std::vector<std::uint32_t> cores_of_rank(std::uint32_t rank, std::uint32_t threads);
 /// Pins the calling thread.
 void pin_to_core(std::uint32_t core);

@@ -8,8 +8,8 @@
 namespace backend {
 namespace {
 
-/// OpenMP 5.0's omp_pause_resource_all(omp_pause_soft) of the library that LibTorch uses, whatever it is; with GNU's, it
-/// ends the calling thread's own threads.
+/// OpenMP 5.0's omp_pause_resource_all(omp_pause_soft) of the library that LibTorch uses, whatever it is; with GNU's,
+/// it ends the calling thread's own threads.
 void end_threads_of_ops() {
   constexpr int kSoft = 1;
   if (void* const pause = dlsym(RTLD_DEFAULT, "omp_pause_resource_all"); pause != nullptr)

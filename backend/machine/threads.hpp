@@ -3,9 +3,9 @@
 //   const RankThreads threads(rank, 2, /*has_process=*/false);   // until the end of the scope: two threads, two cores
 //   weight.add(bias);                                            // half of it on each
 //
-// OpenMP's threads belong to the thread that began them; they inherit its cores and policy, and stay for the next op. Those
-// of a scope end with it: afterwards they would wait for work, spinning, on cores that other ranks get, and count among
-// the threads for which there must be cores (else they'd stop to spin, and every op would have to wake them).
+// OpenMP's threads belong to the thread that began them; they inherit its cores and policy, and stay for the next op.
+// Those of a scope end with it: afterwards they would wait for work, spinning, on cores that other ranks get, and count
+// among the threads for which there must be cores (else they'd stop to spin, and every op would have to wake them).
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,7 @@ namespace {
 bool wants_input_grad(const sim::Work& work) { return (work.grads & 1U) != 0; }
 bool wants_parameter_grads(const sim::Work& work) { return (work.grads & sim::kParameterGrads) != 0; }
 
-/// Of conv2d and linear.
+/// The bias of conv2d and linear.
 std::optional<at::Tensor> bias_of(const ReferenceInputs& given) {
   return given.parameters.size() > 1 ? std::optional(given.parameters[1]) : std::nullopt;
 }

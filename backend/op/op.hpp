@@ -6,9 +6,9 @@
 //   at::Tensor expected = conv.reference(work.op, {inputs, parameters, buffers});
 //
 // The operands come in the order that sim/model/op/op.hpp states. A kernel assigns `writes[i]`; for in-place and view
-// outputs it assigns the tensor that shares the input's storage. An output that the executor has already allocated (a view into
-// a bucket) is written in place where the kind says so (scaled_copy). Written against at::Device: nothing here names a
-// CPU or a GPU.
+// outputs it assigns the tensor that shares the input's storage. An output that the executor has already allocated (a
+// view into a bucket) is written in place where the kind says so (scaled_copy). Written against at::Device: nothing
+// here names a CPU or a GPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>

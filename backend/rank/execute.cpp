@@ -276,7 +276,7 @@ std::int64_t Executor::held_bytes() const {
   return bytes;
 }
 
-/// By the allocator of the rank's device.
+/// The bytes that the allocator of the rank's device has given.
 RankBytes Executor::allocated() const {
   if (communicator_.device().is_cpu()) return rank_bytes(communicator_.rank());
   return communicator_.shares_device() ? RankBytes{} : allocated_bytes(communicator_.device());

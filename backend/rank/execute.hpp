@@ -37,8 +37,8 @@ namespace backend {
 
 /// What a step leaves behind. Allocated before the step.
 struct StepRecord {
-  /// From the step's start on, once settled; start_s of a transfer is NaN where this rank doesn't know when its partners
-  /// posted. Of a replay only the end of the step.
+  /// The times from the step's start on, once settled; start_s of a transfer is NaN where this rank doesn't know when
+  /// its partners posted. Of a replay only the end of the step.
   sim::RankTimeline times;
   std::vector<at::Tensor> losses;  // scalars, one per loss instruction
 };
@@ -61,20 +61,20 @@ class Executor {
   void step(StepRecord& record, Progress& progress);
   /// The times of the step that was just played, from its start on.
   void settle(StepRecord& record) const;
-  /// The most that the rank's tensors held between two instructions of the first step, as the allocator counts it (on an
-  /// accelerator: as the storages that are still there say). sim::peak_memory, and the losses that the record keeps.
+  /// The most that the rank's tensors held between two instructions of the first step, as the allocator counts it (on
+  /// an accelerator: as the storages that are still there say). sim::peak_memory, and the losses that the record keeps.
   [[nodiscard]] std::int64_t peak_bytes() const { return peak_bytes_; }
-  /// The same within instructions, too, and of all steps: with what the ops allocate while they run. 0 where ranks share
-  /// an accelerator, whose allocator knows no ranks.
+  /// The same within instructions, too, and of all steps: with what the ops allocate while they run. 0 where ranks
+  /// share an accelerator, whose allocator knows no ranks.
   [[nodiscard]] std::int64_t allocator_peak_bytes() const { return allocator_peak_bytes_; }
 
-  /// After the first step: the next one is captured, and it and all later ones are replays.
+  /// Called after the first step: the next one is captured, and it and all later ones are replays.
   void capture();
-  /// From now on steps keep copies of the gradients that updates read. This costs time and memory.
+  /// Makes steps keep copies, from now on, of the gradients that updates read. This costs time and memory.
   void keep_gradients() { keep_gradients_ = true; }
-  /// By instruction: what the op allocated beside its outputs and gave back, in the first step. 0 as above.
+  /// What each instruction's op allocated beside its outputs and gave back, in the first step. 0 as above.
   [[nodiscard]] const std::vector<std::int64_t>& workspace_bytes() const { return workspace_bytes_; }
-  /// After a step: "parameter fc.weight", "buffer bn1.running_mean", and "gradient fc.weight" where kept.
+  /// The state after a step: "parameter fc.weight", "buffer bn1.running_mean", and "gradient fc.weight" where kept.
   [[nodiscard]] NamedTensors state() const;
 
  private:

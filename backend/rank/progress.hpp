@@ -6,8 +6,9 @@
 //   board.where(0)                                 // "in instruction 12: wait for recv layer1 from stage0"
 //   HangWatch watch(board, timeout_s);
 //   watch.look({false, true});                     // about twice a second: which ranks' processes are stopped
-//   if (auto text = watch.overdue()) throw sim::RunError("{}", *text);     // "rank 1 is stopped in instruction 12: compute forward fc"
-//   if (auto text = watch.behind(0)) throw sim::RunError("{}", *text);     // the same, sooner: rank 0 has given up waiting
+//   // "rank 1 is stopped in instruction 12: compute forward fc"; the same, sooner, where rank 0 has given up waiting
+//   if (auto text = watch.overdue()) throw sim::RunError("{}", *text);
+//   if (auto text = watch.behind(0)) throw sim::RunError("{}", *text);
 //
 // Ranks that are processes join the board of who has spawned them (backend/supervise.hpp).
 #pragma once
@@ -64,7 +65,7 @@ class ProgressBoard {
   /// Whether its instruction is a wait for other ranks.
   [[nodiscard]] bool waits(std::uint32_t rank) const;
 
-  /// From before a program's first step until the rank plays it no more, for whatever reason.
+  /// The time from before a program's first step until the rank plays it no more, for whatever reason.
   class Participation {
    public:
     explicit Participation(Progress& progress) : progress_(progress) { progress_.ended = 0; }
@@ -74,8 +75,9 @@ class ProgressBoard {
    private:
     Progress& progress_;
   };
-  /// At the end of this rank's step: returns when those of the program's `ranks` that share its core have ended theirs,
-  /// too. What a rank does between steps (up to 0.3 ms) would else be time of another's step, which waits for the core.
+  /// Called at the end of this rank's step: returns when those of the program's `ranks` that share its core have ended
+  /// theirs, too. What a rank does between steps (up to 0.3 ms) would else be time of
+  /// another's step, which waits for the core.
   void let_others_end(std::uint32_t rank, std::uint32_t ranks) const;
 
   /// Tells the supervisor, if there is one, why this rank has failed, and gives it time to end all ranks: the others'

@@ -66,8 +66,8 @@ Communicator::Channels channels_of(const sim::Program& program, std::uint32_t ra
   return channels;
 }
 
-/// Of the whole batch, from the ranks that have a loss of some of its samples each: their mean, weighted by how many
-/// samples; or their sum, if the model's loss is one.
+/// The loss of the whole batch, from the ranks that have a loss of some of its samples each: their mean, weighted by
+/// how many samples; or their sum, if the model's loss is one.
 double loss_of_batch(const RunRequest& request, const std::vector<RankReport>& reports, std::uint32_t step) {
   double sum = 0, samples = 0;
   bool is_sum = false;

@@ -40,8 +40,8 @@ RankReport execute(const RunRequest& request, Communicator& communicator, const 
 /// One device executing the request's partition.
 Reference reference_of(const RunRequest& request);
 
-/// Rank 0's reference, on every rank: the others neither play the steps again nor hold their activations. `own`: rank 0's;
-/// nothing elsewhere.
+/// Rank 0's reference, on every rank: the others neither play the steps again nor hold their activations. `own`: rank
+/// 0's; nothing elsewhere.
 Reference share_reference(Control& control, std::optional<Reference> own);
 
 /// Compares the rank's state with the reference and drops it: only numbers go to rank 0, not gigabytes.

@@ -104,7 +104,7 @@ class OneDevice {
     return tensor;
   }
 
-  /// Of a part's loss in the loss of the whole.
+  /// The weight of a part's loss in the loss of the whole.
   [[nodiscard]] double weight_of(std::int64_t part, std::int64_t whole) const {
     return model_.nodes.back().kind->is_sum ? 1 : static_cast<double>(part) / static_cast<double>(whole);
   }

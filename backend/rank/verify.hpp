@@ -5,10 +5,10 @@
 //   result.verified = verdict(reference, losses, rows_of_all_ranks);
 //
 // Independent of lowering, Programs and our own kernels: it interprets the Model with the references of the op table's
-// rows (torch's functions, autograd, torch::optim), in float64 on the CPU. It knows no strategy: it plays the whole batch, one
-// microbatch after the other, or, where an op depends on the cut (batch norm), piece by piece. Batch-norm statistics are
-// those of a piece's microbatch; each piece has running statistics of its own. What ranks have is compared with the
-// pieces of these whole tensors, and together they must have all of each.
+// rows (torch's functions, autograd, torch::optim), in float64 on the CPU. It knows no strategy: it plays the whole
+// batch, one microbatch after the other, or, where an op depends on the cut (batch norm), piece by piece. Batch-norm
+// statistics are those of a piece's microbatch; each piece has running statistics of its own. What ranks have is
+// compared with the pieces of these whole tensors, and together they must have all of each.
 //
 // Errors are max |difference| / ‖reference‖₂. A tensor that is zero but for rounding (the bias of a convolution before
 // a batch norm: its gradient) has nothing to be relative to: the divisor is at least 1e-3 of the largest norm among the
@@ -49,8 +49,8 @@ struct Reference {
 Reference execute_reference(const sim::Model& model, const Partition& partition);
 
 /// How far the parts' gradient in the first step is from that of one device with the whole batch: ‖difference‖₂ of all
-/// parameters together over the latter's norm. nullopt where no op sees which samples come with it: there they are equal but for
-/// rounding.
+/// parameters together over the latter's norm. nullopt where no op sees which samples come with it: there they are
+/// equal but for rounding.
 std::optional<double> distance_from_whole_batch(const sim::Model& model, Partition partition);
 
 /// What one rank has, which sees that piece of the batch. InternalError for a name or shape that the reference doesn't

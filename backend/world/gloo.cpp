@@ -225,8 +225,8 @@ class GlooCommunicator final : public Communicator {
     exchange_parts(collective, reads, writes, group, posted);
   }
 
-  /// By gloo's alltoallv: of any sizes, also none. What it sends must lie together, and so must what it receives: where
-  /// the blocks don't, copies do (sim/program/staging.hpp counts them).
+  /// Exchanges parts by gloo's alltoallv: of any sizes, also none. What it sends must lie together, and so must what it
+  /// receives: where the blocks don't, copies do (sim/program/staging.hpp counts them).
   static void exchange_parts(const Collective& collective, std::span<const at::Tensor> reads,
                              std::span<const at::Tensor> writes, c10d::ProcessGroupGloo& group, Posted& posted) {
     const auto n = static_cast<std::uint32_t>(group.getSize()), me = static_cast<std::uint32_t>(group.getRank());
@@ -304,11 +304,12 @@ class GlooCommunicator final : public Communicator {
     own_messages_.erase(entry);
   }
 
-  /// Before a post. Two of gloo's threads poll without blocking: the event loop while another thread holds a
-  /// connection's lock, and whoever destroys a buffer while the event loop uses it (with sched_yield). On one core the
-  /// one polled for must get its turn: so gloo's threads all have the same priority (and take turns, scheduling.hpp), and
-  /// the rank's thread takes it on while it posts. It gives it back with the next `mark`, that is when the next wait or
-  /// compute has begun: what gloo's threads then do at once is time of that instruction, not of the post.
+  /// What must be done before a post. Two of gloo's threads poll without blocking: the event loop while another thread
+  /// holds a connection's lock, and whoever destroys a buffer while the event loop uses it (with sched_yield). On one
+  /// core the one polled for must get its turn: so gloo's threads all have the same priority (and take turns,
+  /// scheduling.hpp), and the rank's thread takes it on while it posts. It gives it back with the next `mark`, that is
+  /// when the next wait or compute has begun: what gloo's threads then do at once is time
+  /// of that instruction, not of the post.
   void hurry() {
     if (!posting_) posting_.emplace(kCommunicationPriority, meeting_->real_time);
   }

@@ -49,8 +49,8 @@ struct Transfer {
 };
 using Parties = std::vector<Transfer::Party>;
 
-/// destination[i] = sum, mean or maximum of block `block` of what party k reads, [i], for i in [begin, end), in the order of
-/// k: the same bits whoever computes it.
+/// destination[i] = sum, mean or maximum of block `block` of what party k reads, [i], for i in [begin, end), in the
+/// order of k: the same bits whoever computes it.
 template <class T>
 void reduce(const Parties& parties, std::uint32_t block, sim::Reduction reduction, T* destination, std::size_t begin,
             std::size_t end) {
@@ -185,8 +185,8 @@ class CpuCommunicator final : public LocalCommunicator<Transfer> {
     return end(posted, posted.tag ? parties[1].finished_s : now_s());
   }
 
-  /// Each party reduces its chunk of everyone, then copies the other chunks from those who reduced them: 2(n−1)/n of the
-  /// bytes are read from others, as in a ring, in two steps.
+  /// Each party reduces its chunk of everyone, then copies the other chunks from those who reduced them: 2(n−1)/n of
+  /// the bytes are read from others, as in a ring, in two steps.
   bool all_reduce(Posted& posted) {
     Parties& parties = posted.transfer->parties;
     Transfer::Party& me = parties[posted.me];

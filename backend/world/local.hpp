@@ -182,7 +182,7 @@ class LocalCommunicator : public Communicator {
   }
 
  private:
-  /// Of this rank in a member list of a group.
+  /// This rank's place in a member list of a group.
   struct Membership {
     Transfers<Transfer>* collectives = nullptr;  // null: not a member
     std::vector<std::uint32_t> members;

@@ -1,7 +1,7 @@
 // World `local` on an accelerator: every rank has a compute stream and a copy stream of the first device. A transfer is
-// issued on a copy stream by the rank that posts last, and waits there for the events that the parties recorded when they
-// posted. Nothing but events orders the streams. Whatever LibTorch has a device guard for can be the accelerator: CUDA's
-// is in LibTorch; tests/standin has one of its own.
+// issued on a copy stream by the rank that posts last, and waits there for the events that the parties recorded when
+// they posted. Nothing but events orders the streams. Whatever LibTorch has a device guard for can be the accelerator:
+// CUDA's is in LibTorch; tests/standin has one of its own.
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/StreamGuard.h>
@@ -44,7 +44,7 @@ class DeviceCommunicator final : public LocalCommunicator<Transfer> {
   [[nodiscard]] at::Device device() const override { return compute_.device(); }
   [[nodiscard]] bool shares_device() const override { return ranks_of_program() > 1; }
 
-  /// From here on the calling thread's kernels go to this rank's compute stream.
+  /// Makes the calling thread's kernels go, from here on, to this rank's compute stream.
   void prepare(const std::vector<sim::Group>& groups, std::uint32_t ranks) override {
     guard_.exchangeStream(compute_);
     LocalCommunicator::prepare(groups, ranks);
@@ -122,7 +122,7 @@ class DeviceCommunicator final : public LocalCommunicator<Transfer> {
     transfer.issued = step();
   }
 
-  /// In the members' order, but for a member whose own block is `to`: that comes first.
+  /// Reduces in the members' order, but for a member whose own block is `to`: that comes first.
   static void reduce(const std::vector<Transfer::Party>& parties, std::uint32_t block, sim::Reduction reduction,
                      at::Tensor to) {
     const auto is_to = [&](const Transfer::Party& party) {

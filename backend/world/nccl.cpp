@@ -1,5 +1,5 @@
-// World `nccl`: a process and an accelerator per rank, NCCL between them. Every group has a communicator and a stream of
-// its own, and so has every pair of ranks in each direction: what isn't ordered by the Program isn't by a stream. A
+// World `nccl`: a process and an accelerator per rank, NCCL between them. Every group has a communicator and a stream
+// of its own, and so has every pair of ranks in each direction: what isn't ordered by the Program isn't by a stream. A
 // transfer waits on its stream for the event that was recorded when it was posted, and the compute stream waits for the
 // transfer's end; nothing else orders the streams.
 //
@@ -222,7 +222,7 @@ class NcclCommunicator final : public Communicator {
     bool is_issued = true;
     StreamEvent ready{}, end{};
   };
-  /// From one rank to another.
+  /// The channel from one rank to another.
   struct Pair {
     Channel* channel = nullptr;
     std::vector<std::uint32_t> tags;  // in the order sent
@@ -245,7 +245,7 @@ class NcclCommunicator final : public Communicator {
     return guard;
   }
 
-  /// In a communicator of two: their order is their ranks'.
+  /// The place in a communicator of two: their order is their ranks'.
   [[nodiscard]] int place_of(std::uint32_t other) const { return other > rank() ? 1 : 0; }
 
   Channel& channel(const std::string& name, const std::vector<std::uint32_t>& members) {
@@ -277,8 +277,8 @@ class NcclCommunicator final : public Communicator {
     return *known;
   }
 
-  /// A first message. NCCL connects two ranks when they exchange one, and their hosts wait for each other meanwhile: in a
-  /// step, where both may have something else to post before, for ever.
+  /// A first message. NCCL connects two ranks when they exchange one, and their hosts wait for each other meanwhile: in
+  /// a step, where both may have something else to post before, for ever.
   at::Tensor greet(Channel& channel, std::uint32_t source, std::uint32_t destination) {
     at::Tensor greeting = at::empty({1}, device());
     if (rank() == source)

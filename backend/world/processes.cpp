@@ -159,7 +159,7 @@ class GlooControl final : public Control {
     guarded([&] { return fmt::format("rank {} has lost another rank between steps", meeting_->rank); },
             [&] { post()->wait(); });
   }
-  /// At least one byte, because gloo moves no empty tensors.
+  /// The text as at least one byte, because gloo moves no empty tensors.
   static at::Tensor as_tensor(const std::string& text) {
     at::Tensor tensor = at::empty({static_cast<std::int64_t>(text.size()) + 1}, at::kByte);
     std::memcpy(tensor.mutable_data_ptr(), text.c_str(), text.size() + 1);

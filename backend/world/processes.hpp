@@ -36,8 +36,8 @@ auto guarded(What what, Call call) {
   }
 }
 
-/// This process among the ranks of its world, whose ranks are on one host. It pins the calling thread, which executes the
-/// rank; gloo's threads inherit its core, and the priority under which they are made.
+/// This process among the ranks of its world, whose ranks are on one host. It pins the calling thread, which executes
+/// the rank; gloo's threads inherit its core, and the priority under which they are made.
 struct Meeting {
   using Milliseconds = std::chrono::milliseconds;
 
@@ -69,7 +69,7 @@ struct TransferName {
   [[nodiscard]] std::string text() const;
 };
 
-/// By group, the member list that has this rank in it; empty where none has.
+/// The member list, of each group, that has this rank in it; empty where none has.
 std::vector<std::vector<std::uint32_t>> memberships_of(const std::vector<sim::Group>& groups, std::uint32_t rank);
 /// "group 0 of 0,2": the same on all members.
 std::string group_name(std::uint32_t group, const std::vector<std::uint32_t>& members);
@@ -83,7 +83,7 @@ class StepStart {
   void prepare(std::uint32_t ranks);
   /// A barrier. Returns the moment at which all ranks leave it, at that moment.
   double come();
-  /// At the end of the process, not now: what is posted may never be done.
+  /// Leaves at the end of the process, not now: what is posted may never be done.
   void leave();
 
  private:

@@ -64,7 +64,7 @@ class Communicator {
   virtual void prepare(const std::vector<sim::Group>& groups, std::uint32_t ranks) = 0;
   /// This rank's messages in a program, by source and destination: their tags in the order in which they are sent.
   using Channels = std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::uint32_t>>;
-  /// After `prepare`. Worlds that connect everybody with everybody, and know tags, needn't know.
+  /// Connects the ranks, after `prepare`. Worlds that connect everybody with everybody, and know tags, needn't know.
   virtual void connect(const Channels& /*channels*/) {}
 
   /// A barrier of these ranks: each leaves at the moment that is returned, the step's time 0. Tickets start again at 0.
@@ -88,7 +88,7 @@ class Communicator {
                          std::uint32_t root) {
     return post_collective({kind, group, root}, {&in_place, 1}, {&in_place, 1});
   }
-  /// On a CPU returns when the transfer is done; on an accelerator makes the compute lane wait for it.
+  /// Waits for a transfer: on a CPU returns when it is done; on an accelerator makes the compute lane wait for it.
   virtual void wait(Ticket ticket, Completion& done) = 0;
 
   /// This rank has failed: the others stop waiting for it.

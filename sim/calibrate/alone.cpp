@@ -16,8 +16,8 @@ namespace {
 // The notification probe's lists: the first finds caches cold, the second is interrupted, the third isn't.
 constexpr std::uint32_t kLists = 3, kNotified = 1, kQuiet = 2, kNotifications = 8;
 
-/// For another repetition of the list: adds copies of the role's tensors to `to`, except of persistent ones, and returns
-/// which tensor each has become.
+/// Prepares another repetition of the list: adds copies of the role's tensors to `to`, except of persistent ones, and
+/// returns which tensor each has become.
 std::vector<std::uint32_t> add_again(const Role& role, std::uint32_t repeat, Role& to) {
   std::vector<std::uint32_t> now(role.tensors.size());
   std::map<std::uint32_t, std::uint32_t> storages;
@@ -141,7 +141,7 @@ class AloneBuilder {
 
  private:
   enum Signal : std::uint32_t { kReady, kTurn, kEnd, kSignals };
-  /// Of the program, by direction, role and tag.
+  /// A message of the program, by direction, role and tag.
   using Message = std::tuple<InstructionKind, std::uint32_t, std::uint32_t>;
 
   template <class Visit>
@@ -152,7 +152,7 @@ class AloneBuilder {
   void wait_all(const std::vector<std::uint32_t>& tickets) {
     for (const std::uint32_t ticket : tickets) draft_.wait(ticket, kNone);
   }
-  /// From this list's ranks to another's.
+  /// The distance from this list's ranks to another's.
   [[nodiscard]] std::int32_t distance(std::uint32_t other) const {
     return static_cast<std::int32_t>(lists_[other].ranks[0]) - static_cast<std::int32_t>(lists_[own_].ranks[0]);
   }
@@ -236,7 +236,7 @@ class AloneBuilder {
     return draft_.role.add_view(fmt::format("block{}", draft_.role.tensors.size()), part, tensor,
                                 operands > 1 || spec.bytes() == bytes ? 0 : block * bytes);
   }
-  /// Of a block that a role gets.
+  /// The bytes of a block that a role gets.
   [[nodiscard]] std::int64_t bytes_of(const Share& share) const {
     const Role& to = program_.roles[share.to];
     const auto writes = to.writes(share.instruction);

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::int64_t kFeaturesOfRow = 4000;  // 64 MB of weights
 
-/// For the members of all lists of a group: fill(draft, is_root) writes what each does. The root of a kind that has one is
-/// a list's first, in a role of its own where it does something else than the others.
+/// Writes the members of all lists of a group: fill(draft, is_root) writes what each does. The root of a kind that has
+/// one is a list's first, in a role of its own where it does something else than the others.
 template <class Fill>
 Program collective_probe(const TransferQuestion& question, const Mesh& mesh, std::uint32_t axes, const Fill& fill) {
   const bool all_alike = operands_of(question.collective, /*is_root=*/true) == operands_of(question.collective, false);

@@ -34,8 +34,8 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, 
                        std::uint32_t axes);
 
 /// Collectives with compute beside them: what a running transfer takes from its members' cores. Every repeat posts one,
-/// computes a linear layer `computes` times (it fits into a core's own cache, so that it competes for the core only, not
-/// for memory), waits, and computes as many again alone.
+/// computes a linear layer `computes` times (it fits into a core's own cache, so that it competes for the core only,
+/// not for memory), waits, and computes as many again alone.
 Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, std::uint32_t computes);
 
 /// What a profile's own models don't say of other models, or of strategies that copy gradients. Additions and copies of
@@ -45,8 +45,8 @@ Program overlap_probe(const TransferQuestion& question, std::uint32_t repeats, s
 /// cache holds. All in the model's dtype, on `ranks` ranks at once.
 Program memory_probe(const Model& model, std::uint32_t ranks = 1);
 
-/// From a step of the overlap probe: the share of the cores' time that compute lost while a transfer ran, 0…1. nullopt
-/// when the transfers were over before one compute's time.
+/// What a step of the overlap probe says: the share of the cores' time that compute lost while a transfer ran, 0…1.
+/// nullopt when the transfers were over before one compute's time.
 std::optional<double> core_share(const Program& probe, const Timeline& timeline);
 
 }  // namespace sim

@@ -17,7 +17,7 @@ namespace sim {
 namespace {
 
 using Kind = CalibrationTask::Kind;
-/// By role and instruction: the times of one work, in seconds.
+/// The times of one work in seconds, by role and instruction.
 using InstructionTimes = std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<double>>;
 using WorkTimes = std::map<std::string, InstructionTimes>;  // by sim::work_key
 
@@ -48,7 +48,7 @@ std::vector<double> pooled(const InstructionTimes& by_instruction) {
   return *std::ranges::min_element(centred) < 0 ? all : centred;
 }
 
-/// Of all instructions of one work together: each alone has too few times.
+/// The interruptions of all instructions of one work together: each alone has too few times.
 Interruptions without_interruptions(InstructionTimes& by_instruction) {
   std::vector<double> all = together(by_instruction);
   const Interruptions found = sim::without_interruptions(all);
@@ -199,7 +199,8 @@ class Turns {
 void collect_transfers(const CalibrationTask& task, std::span<const Timeline> steps, CalibrationSamples& samples) {
   const std::vector<Program::Place> places = task.program.places();
   const TransferMatching matching(task.program);
-  // Of ranks that share a device, only the first to go on has seen the collective alone: the others waited for the device, too.
+  // Of ranks that share a device, only the first to go on has seen the collective alone: the others waited for the
+  // device, too.
   const bool first_only = task.shares_devices() && task.question.kind == InstructionKind::collective;
   for (const Timeline& step : steps) {
     const Durations durations = durations_of(task.program, step, task.cluster);

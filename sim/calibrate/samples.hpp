@@ -3,8 +3,8 @@
 //   CalibrationSamples samples = samples_of(task, timelines);      // of one visit's steps
 //   add(samples, task, profile);
 //
-// A profile holds means, so that an op that takes long now and then is charged for it. Only interruptions by the machine
-// (sim::Interruptions) are counted apart: with few samples, it would be chance which op they are charged to.
+// A profile holds means, so that an op that takes long now and then is charged for it. Only interruptions by the
+// machine (sim::Interruptions) are counted apart: with few samples, it would be chance which op they are charged to.
 #pragma once
 
 #include <cstdint>
@@ -41,16 +41,16 @@ struct CalibrationSamples {
   std::optional<MachineSpeed> speed;  // beside the visit
 };
 
-/// Of one visit: steps that were run one after the other.
+/// The samples of one visit: steps that were run one after the other.
 CalibrationSamples samples_of(const CalibrationTask& task, std::span<const Timeline> steps);
 
-/// Of an ops task: the workspace of each [rank][instruction], and the resident peaks of the processes that its ranks were
-/// spread over: one for all, or one for each.
+/// Adds the memory of an ops task: the workspace of each [rank][instruction], and the resident peaks of the processes
+/// that its ranks were spread over: one for all, or one for each.
 void add_memory(const CalibrationTask& task, std::span<const std::vector<std::int64_t>> workspace_bytes,
                 std::span<const std::int64_t> resident_peak_bytes, CalibrationSamples& samples);
 
-/// What the works of an ops task's step take of a rank, mean over its ranks: for how much rounds differ. Nothing of other tasks,
-/// and where the visit doesn't show every work.
+/// What the works of an ops task's step take of a rank, mean over its ranks: for how much rounds differ. Nothing of
+/// other tasks, and where the visit doesn't show every work.
 std::optional<double> seconds_of(const CalibrationTask& task, const CalibrationSamples& samples);
 
 /// All that the samples say.

@@ -55,7 +55,7 @@ double rounded_bytes_before(const Program& program) {
 
 std::string ranks_busy(std::uint32_t ranks) { return fmt::format("{} rank{} busy", ranks, ranks > 1 ? "s" : ""); }
 
-/// By role, of the data sheet: what its list takes alone.
+/// What each role's list takes alone, by the data sheet.
 std::vector<double> seconds_of_roles(const Job& job) {
   const std::unique_ptr<CostModel> sheet = make_cost_model("analytic", job.cluster);
   std::vector<double> seconds;
@@ -71,8 +71,8 @@ std::uint32_t longest_of(const std::vector<double>& seconds) {
   return static_cast<std::uint32_t>(std::ranges::max_element(seconds) - seconds.begin());
 }
 
-/// The lists of all roles, the shorter ones so often that the longest is never alone; on all their ranks, or on one each
-/// where some have more than others.
+/// The lists of all roles, the shorter ones so often that the longest is never alone; on all their ranks, or on one
+/// each where some have more than others.
 std::vector<RoleAlone> all_at_once(const Job& job, const std::vector<double>& seconds) {
   // A data sheet knows little of a max pool; of a long list's many ops it knows the sum better, and margin costs time.
   constexpr double kShort_s = 0.02, kMarginOfShort = 2.5, kMargin = 1.5, kMost = 16;
@@ -91,7 +91,8 @@ std::vector<RoleAlone> all_at_once(const Job& job, const std::vector<double>& se
 }
 
 struct TaskList {
-  /// `job`: whose costs these are. `of` tells tasks with the same program apart. Ranks have as many threads as the job's.
+  /// `job`: whose costs these are. `of` tells tasks with the same program apart. Ranks have as many threads as the
+  /// job's.
   void add(CalibrationTask task, std::uint32_t threads, std::optional<std::size_t> job, std::string_view of = "") {
     task.program.set_threads(threads);
     std::vector<RankPlace>& place = task.cluster.place;
@@ -179,8 +180,9 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
     }
 }
 
-/// Of pairs of ranks with a core each: what the transport takes of a core for its bytes doesn't depend on how many take
-/// part, nor on whether they are of a collective. What a notification takes depends on the ops that it interrupts.
+/// Adds probes of pairs of ranks with a core each: what the transport takes of a core for its bytes doesn't depend on
+/// how many take part, nor on whether they are of a collective. What a notification takes depends on the ops that it
+/// interrupts.
 void add_what_transfers_take(TaskList& tasks, const Job& job, std::size_t j) {
   const std::vector<TransferQuestion> questions = questions_of(job);
   if (questions.empty() || job.cluster.link().engine != TransferEngine::background) return;

@@ -3,10 +3,10 @@
 //   for (const CalibrationTask& task : calibration_tasks(jobs, {.other_sizes = true}))
 //     fmt::print("{}\n", task.label);
 //
-// Ops are measured in the order of the strategy's own program: the lists of its roles without each other (`alone`), first
-// in turns, then at once; transfers, notifications and core shares by probes (probe.hpp). No step with
-// more than one rank is ever run for its own forecast; a one-rank strategy's program is its ops, though, and so is measured
-// itself, in other visits than those that it is compared with.
+// Ops are measured in the order of the strategy's own program: the lists of its roles without each other (`alone`),
+// first in turns, then at once; transfers, notifications and core shares by probes (probe.hpp). No step with
+// more than one rank is ever run for its own forecast; a one-rank strategy's program is its ops, though, and so is
+// measured itself, in other visits than those that it is compared with.
 //
 // Ranks of more than one thread are measured with as many, on cores as in the job.
 //
@@ -46,7 +46,7 @@ struct CalibrationTask {
   [[nodiscard]] std::uint32_t ranks() const { return program.ranks(); }
   /// Ranks that wait for nobody; else a probe of what goes between them.
   [[nodiscard]] bool only_computes() const { return kind <= Kind::memory; }
-  /// That compute at the same time.
+  /// How many devices compute at the same time.
   [[nodiscard]] std::uint32_t busy_devices() const;
   /// Ranks that share a device wait for it, and that isn't what the machine does to a rank.
   [[nodiscard]] bool shares_devices() const;
@@ -57,14 +57,14 @@ struct CalibrationTask {
 struct CalibrationScope {
   /// Transfers at powers of 4 from 4 KiB to 64 MiB and the memory probe, for forecasts of other shapes and sizes.
   bool other_sizes = false;
-  /// Ops are measured on 1, 2, … so many ranks at once; 0: as many as the job's ranks have devices. At the highest level
-  /// all roles' lists run at once where each rank has a device (a list is slowed down by the others beside it, not by
-  /// copies of itself); where ranks take turns on a device, all ranks run, so that each finds the caches as the others
-  /// have left them.
+  /// Ops are measured on 1, 2, … so many ranks at once; 0: as many as the job's ranks have devices. At the highest
+  /// level all roles' lists run at once where each rank has a device (a list is slowed down by the others beside it,
+  /// not by copies of itself); where ranks take turns on a device, all ranks run, so that each finds the caches as the
+  /// others have left them.
   std::uint32_t busy_ranks = 0;
 };
 
-/// In a fixed order without repetitions.
+/// The tasks in a fixed order without repetitions.
 std::vector<CalibrationTask> calibration_tasks(const std::vector<Job>& jobs, const CalibrationScope& scope = {});
 
 }  // namespace sim

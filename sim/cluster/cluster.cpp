@@ -225,7 +225,8 @@ bool read_nodes(JsonObject& file, Cluster& cluster, GivenSize given) {
   return listed == 0;
 }
 
-/// As NCCL_ALGO says. NCCL has had trees between nodes since 2.4; what files of version 1 meant is a ring.
+/// The all_reduce's algorithm, as NCCL_ALGO says. NCCL has had trees between nodes since 2.4; what files of version 1
+/// meant is a ring.
 std::string read_all_reduce(JsonObject& file, const Cluster& cluster, bool has_levels) {
   if (file.has("nccl_algo") && cluster.world != "nccl")
     throw ConfigError("{}: nccl_algo is for world nccl; found {}", file.where(), cluster.world);

@@ -4,11 +4,11 @@
 //   cluster.place[9].device                                // the device instance of rank 9
 //   cluster.level_between(0, 9)                            // 1: they meet on the second level, between the nodes
 //
-// The network is a tree. Devices are the leaves; a group of a level consists of `size` units of the level below (devices,
-// on the innermost level), which its link connects, each by as many ports as leave it (a device: by one). A message
-// between two devices goes out through the ports of every unit that it leaves and in through those of every unit that it
-// enters; what goes through the same ports at the same time shares them. A shared link is a bus instead: all that moves
-// inside a group goes over it.
+// The network is a tree. Devices are the leaves; a group of a level consists of `size` units of the level below
+// (devices, on the innermost level), which its link connects, each by as many ports as leave it (a device: by one). A
+// message between two devices goes out through the ports of every unit that it leaves and in through those of every
+// unit that it enters; what goes through the same ports at the same time shares them. A shared link is a bus instead:
+// all that moves inside a group goes over it.
 //
 // Several ranks may share a device instance (a core, a GPU): they share its time; each has a port of its own.
 #pragma once
@@ -47,7 +47,8 @@ enum class Scheduling : std::uint8_t {
 struct Link {
   Seconds latency;
   BytesPerSecond bandwidth;
-  /// Instead, where so many units of a group take part: NVLinks that aren't a switch make other rings among 2 than among 8.
+  /// Instead, where so many units of a group take part: NVLinks that aren't a switch make
+  /// other rings among 2 than among 8.
   std::map<std::uint32_t, BytesPerSecond> bandwidth_among = {};
   TransferEngine engine = TransferEngine::background;
   Transport transport = Transport::none;
@@ -93,8 +94,8 @@ struct Cluster {
   /// Asynchronous devices: one thread of a node issues for all of its ranks (several GPUs in one Python process), so
   /// that their launches take turns. Else every rank has a thread of its own.
   bool one_host_thread = false;
-  /// What a communicator holds of a device where its buffers lie there (WorldKind::on_devices); unless the file says, by the
-  /// link (sim/program/memory.hpp).
+  /// What a communicator holds of a device where its buffers lie there (WorldKind::on_devices); unless the file says,
+  /// by the link (sim/program/memory.hpp).
   std::optional<Bytes> communicator;
   std::string all_reduce;   // the collective algorithm of every all_reduce; empty: the fastest of the world's
   bool one_launch = false;  // asynchronous devices: a rank's step is launched at once, not instruction by instruction
@@ -103,8 +104,8 @@ struct Cluster {
   /// Set where the devices are cores of this very machine (a file that leaves their number open): its ranks share the
   /// physical memory. Elsewhere every device has memory of its own.
   std::optional<Host> host;
-  /// The ranks run on this very machine: cores of it, or the accelerators of a world's own cluster (sim/cluster/world.hpp). What is
-  /// measured of its links is theirs.
+  /// The ranks run on this very machine: cores of it, or the accelerators of a world's own cluster
+  /// (sim/cluster/world.hpp). What is measured of its links is theirs.
   bool is_this_machine = false;
   std::vector<std::string> remarks;  // what was taken for granted where the file doesn't say, for people
 
@@ -120,32 +121,33 @@ struct Cluster {
   [[nodiscard]] std::uint32_t node_of(std::uint32_t rank) const { return group_of(place[rank].device, node_level); }
   /// The innermost level on which two ranks are in one group.
   [[nodiscard]] std::size_t level_between(std::uint32_t rank, std::uint32_t other) const;
-  /// How the members of a collective, or the two ends of a message, lie: by level, from the innermost to the one on which
-  /// all are in one group, the most units in one group that have members. {8, 2}: eight on each of two nodes.
+  /// How the members of a collective, or the two ends of a message, lie: by level, from the innermost to the one on
+  /// which all are in one group, the most units in one group that have members. {8, 2}: eight on each of two nodes.
   [[nodiscard]] std::vector<std::uint32_t> spread(std::span<const std::uint32_t> ranks) const;
 
   /// What a measurement on such a device is good for: the name of the GPU, or of this machine's CPU.
   [[nodiscard]] const std::string& device_name() const { return host && !host->cpu.empty() ? host->cpu : device.name; }
 };
 
-/// Rank r sits on device r modulo the number of devices. `devices` is how many there are in a group of the innermost level
-/// where the file leaves that open (a file for "this machine", a workstation), or instead of what it says; `open_devices`
-/// only where the file leaves it open; 0: not given. Files of version 1 (`nodes`, `devices_per_node`, `link`,
-/// `inter_node`) are two levels with one port per node, and sum in rings. ConfigError when the file doesn't describe a cluster.
+/// Rank r sits on device r modulo the number of devices. `devices` is how many there are in a group of the innermost
+/// level where the file leaves that open (a file for "this machine", a workstation), or instead of what it says;
+/// `open_devices` only where the file leaves it open; 0: not given. Files of version 1 (`nodes`, `devices_per_node`,
+/// `link`, `inter_node`) are two levels with one port per node, and sum in rings. ConfigError when the file doesn't
+/// describe a cluster.
 Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t devices = 0,
                      std::uint32_t open_devices = 0);
 
-/// The cluster with ranks of so many threads, each with a core for itself: rank r has `threads` cores from core r · threads
-/// on, all of one node, and its place is the first of them. ConfigError, about the `strategy`, where the cluster hasn't
-/// as many cores, and for more than one thread where its devices are no cores.
+/// The cluster with ranks of so many threads, each with a core for itself: rank r has `threads` cores from core r ·
+/// threads on, all of one node, and its place is the first of them. ConfigError, about the `strategy`, where the
+/// cluster hasn't as many cores, and for more than one thread where its devices are no cores.
 Cluster with_threads(const Cluster& cluster, std::uint32_t threads, std::string_view strategy);
 
 /// The cluster with a network of this rate ("100mbit", "2.5gbit", "unlimited": tc's units) between its ranks; its world
 /// gets a name of its own ("gloo@1gbit"), so that measurements of the two are never mixed up. A rate above the link's
 /// own changes nothing else. ConfigError for other texts.
 Cluster with_network(const Cluster& cluster, const std::string& rate);
-/// This machine's accelerator in place of the cluster's: by what its driver calls it and the memory that it has. Rates are
-/// the catalog's for that name; for one that it doesn't know, the cluster's own stay and `source` says so.
+/// This machine's accelerator in place of the cluster's: by what its driver calls it and the memory that it has. Rates
+/// are the catalog's for that name; for one that it doesn't know, the cluster's own stay and `source` says so.
 Cluster with_accelerator(const Cluster& cluster, const std::string& driver_name, Bytes memory);
 
 }  // namespace sim

@@ -8,10 +8,11 @@ namespace {
 
 // Where a file doesn't say. catalog/README.md has them, too.
 
-// Of the data sheet's peak, what the best matrix products reach. Tensor cores: 271 of 312 TFLOP/s (A100 SXM), 253 of 312
-// (A100 PCIe), 794 of 989 (H100), 829 of 989 (GH200), 1745 of 2250 (B200) in S. Bekman's table of maximum achievable
-// matmul FLOPS (github.com/stas00/ml-engineering, compute/accelerator). Other units: 13.2 of 14.1 (V100 PCIe) and 8.9 of
-// 9.3 (P100 PCIe), the medians of DeepBench's f32 products of 20 GFLOP and more (github.com/baidu-research/DeepBench).
+// Of the data sheet's peak, what the best matrix products reach. Tensor cores: 271 of 312 TFLOP/s (A100 SXM), 253 of
+// 312 (A100 PCIe), 794 of 989 (H100), 829 of 989 (GH200), 1745 of 2250 (B200) in S. Bekman's table of maximum
+// achievable matmul FLOPS (github.com/stas00/ml-engineering, compute/accelerator). Other units: 13.2 of 14.1 (V100
+// PCIe) and 8.9 of 9.3 (P100 PCIe), the medians of DeepBench's f32 products
+// of 20 GFLOP and more (github.com/baidu-research/DeepBench).
 constexpr double kTensorCoreShare = 0.8, kGpuShare = 0.94;
 // A CPU core's: what the catalog's has, and its memory's.
 constexpr double kCpuShare = 0.7, kCpuMemoryShare = 0.6;
@@ -19,13 +20,14 @@ constexpr double kCpuShare = 0.7, kCpuMemoryShare = 0.6;
 // github.com/msr-fiddle/pipedream), the memory-bound part of whole training steps about 0.7 (published steps of
 // Megatron-LM on A100).
 constexpr double kGpuMemoryShare = 0.8;
-// Eager PyTorch's way from Python to the driver is 5 to 25 us per operator (the executor's, without Python and autograd,
-// is at the lower end).
+// Eager PyTorch's way from Python to the driver is 5 to 25 us per operator (the executor's, without Python and
+// autograd, is at the lower end).
 constexpr double kGpuLaunch_us = 8, kCpuLaunch_us = 2;
 // Right after its start a process of PyTorch holds 426 MiB of an RTX 6000 Ada with CUDA 13.0
-// (github.com/unslothai/unsloth-zoo/pull/1053), 256 MiB of an RTX 3090 with 12.8 (github.com/invoke-ai/InvokeAI/issues/9413),
-// 274 MiB of another (github.com/pytorch/pytorch/pull/86509, since when kernels are loaded as they are called); and cuBLAS's
-// workspace is 32 MiB on Hopper, 8.125 MiB before (docs.nvidia.com/cuda/cublas, CUBLAS_WORKSPACE_CONFIG). The largest of them.
+// (github.com/unslothai/unsloth-zoo/pull/1053), 256 MiB of an RTX 3090 with 12.8
+// (github.com/invoke-ai/InvokeAI/issues/9413), 274 MiB of another (github.com/pytorch/pytorch/pull/86509, since when
+// kernels are loaded as they are called); and cuBLAS's workspace is 32 MiB on Hopper, 8.125 MiB before
+// (docs.nvidia.com/cuda/cublas, CUBLAS_WORKSPACE_CONFIG). The largest of them.
 constexpr Bytes kContext = mebibytes(426 + 32);
 
 double default_share(const Device& device, Arithmetic arithmetic) {

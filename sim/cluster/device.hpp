@@ -16,7 +16,8 @@
 
 namespace sim {
 
-/// In which format numbers are multiplied. Sums are f32, of f64 f64. tf32: f32 tensors on tensor cores, rounded to 10 bits.
+/// The format in which numbers are multiplied. Sums are f32, of f64 f64. tf32: f32 tensors
+/// on tensor cores, rounded to 10 bits.
 enum class Arithmetic : std::uint8_t { f32, f64, tf32, bf16, f16 };
 constexpr std::size_t kArithmetics = 5;
 inline constexpr EnumNames<Arithmetic, kArithmetics> kArithmeticNames{"arithmetic",
@@ -24,7 +25,7 @@ inline constexpr EnumNames<Arithmetic, kArithmetics> kArithmeticNames{"arithmeti
 inline std::string_view to_string(Arithmetic arithmetic) { return kArithmeticNames.of(arithmetic); }
 /// Its key in a device's file: "peak_tf32_TFLOPps".
 std::string peak_key(Arithmetic arithmetic);
-/// Of the elements as they are.
+/// The format of the elements as they are.
 Arithmetic arithmetic_of(Dtype dtype);
 
 /// catalog/devices/*.json, described in catalog/README.md. Source of the numbers: the vendor's data sheet, named in the
@@ -33,7 +34,7 @@ struct Device {
   std::string name, source;
   std::string driver_name;    // what its driver calls it: "NVIDIA H200"; empty: not known
   bool asynchronous = false;  // a GPU: the host issues ahead; a CPU core: the issuing thread computes itself
-  /// By Arithmetic: the data sheet's dense rate; 0: it has none. `matmul`: what large matrix products reach of it; 0:
+  /// The data sheet's dense rate by Arithmetic; 0: it has none. `matmul`: what large matrix products reach of it; 0:
   /// compute_efficiency's share.
   std::array<FlopsPerSecond, kArithmetics> peaks = {}, matmul = {};
   /// The file gives a compute_efficiency: all that multiplies reaches this one share, convolutions, too.

@@ -20,7 +20,7 @@ double read_rate(JsonObject& json, std::string_view key, std::optional<double> o
 /// A size that may be nothing.
 Bytes read_size_MiB(JsonObject& json, std::string_view key, Bytes otherwise);
 Seconds read_time_us(JsonObject& json, std::string_view key, std::optional<double> otherwise = std::nullopt);
-/// From `minimum` to 1.
+/// Reads a share from `minimum` to 1.
 double read_share(JsonObject& json, std::string_view key, double otherwise, double minimum = 0);
 
 }  // namespace sim

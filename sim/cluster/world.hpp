@@ -43,8 +43,8 @@ void check_ranks(const Cluster& cluster);
 void check_device(std::string_view device);
 
 /// This machine as the cluster of a world: `device` as above, of which there are `cores` if it is "cpu". In one process
-/// all ranks share the first accelerator; processes have one each. A `network` of some rate lies between ranks that are processes. ConfigError for
-/// an unknown world, device or rate, and for a device that the world hasn't.
+/// all ranks share the first accelerator; processes have one each. A `network` of some rate lies between ranks that are
+/// processes. ConfigError for an unknown world, device or rate, and for a device that the world hasn't.
 Cluster machine_cluster(std::string_view world, std::string_view device, const std::string& network,
                         std::uint32_t ranks, std::uint32_t cores);
 /// ConfigError unless there is none, or a world that it can be for.

@@ -1,8 +1,8 @@
 // Cost model `analytic`: from data sheets and published rates alone. Compute is sim/cost/roofline.hpp's; a transfer is
-// steps × α + wire bytes / β (sim/cost/collective). Assumes: no contention: an op takes as long beside others as alone. A
-// rank of k threads has k cores' peak and their shares of the memory's bandwidth, as far as ATen cuts an op at all: what
-// goes through tensors element by element, in pieces of 32,768 at least (GRAIN_SIZE of ATen/TensorIterator.h). Assumes:
-// threads begin and end together, at no cost.
+// steps × α + wire bytes / β (sim/cost/collective). Assumes: no contention: an op takes as long beside others as alone.
+// A rank of k threads has k cores' peak and their shares of the memory's bandwidth, as far as ATen cuts an op at all:
+// what goes through tensors element by element, in pieces of 32,768 at least (GRAIN_SIZE of ATen/TensorIterator.h).
+// Assumes: threads begin and end together, at no cost.
 #include <algorithm>
 #include <optional>
 

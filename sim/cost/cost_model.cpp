@@ -31,7 +31,7 @@ std::vector<std::uint32_t> far_spread(const Cluster& cluster, std::span<const st
   return spread;
 }
 
-/// Of the lists of every group of a program: [group][list].
+/// How the lists of every group of a program lie: [group][list].
 std::vector<std::vector<std::vector<std::uint32_t>>> spreads_of(const Program& program, const Cluster& cluster) {
   std::vector<std::vector<std::vector<std::uint32_t>>> spreads(program.groups.size());
   for (std::size_t g = 0; g < spreads.size(); ++g)

@@ -68,14 +68,13 @@ struct Rendezvous {
 struct TransferCost {
   double latency_s = 0;  // steps × α
   double wire_s = 0;     // bytes on the wire / bandwidth: the part that shares a link with others
-  /// By level of the network (Cluster::levels): what it uses of the ports, or of the bus, while its bytes move. Empty: of
-  /// every level that it goes over all.
+  /// The use of each level of the network (Cluster::levels): what it takes of the ports, or of the bus, while its bytes
+  /// move. Empty: of every level that it goes over all.
   std::vector<double> use = {};
-  double send_overhead_s =
-      0;  // host time until the thread that posts it (a send, a collective) goes on; launch included
-  double recv_overhead_s = 0;  // the same of a recv
-  double core_share = 0;       // of each member's core while it runs
-  /// Of a collective whose members share cores: how long, from its post on, a member's core is busy with it before the
+  /// Host time until the thread that posts it (a send, a collective) goes on, launch included; the same of a recv.
+  double send_overhead_s = 0, recv_overhead_s = 0;
+  double core_share = 0;  // of each member's core while it runs
+  /// How long, from the post of a collective whose members share cores, a member's core is busy with it before the
   /// others have posted, too (the transport's threads begin). A member that posts last does that in latency_s.
   double engaged_s = 0;
   Rendezvous rendezvous;       // with it, the above is of an expected message
@@ -91,10 +90,11 @@ struct TransferQuestion {
   CollectiveKind collective = CollectiveKind::all_reduce;
   std::int64_t bytes = 0;
   std::uint32_t members = 2;
-  /// How its ends or members lie (Cluster::spread) where they aren't all in one group of the innermost level; else empty.
+  /// How its ends or members lie (Cluster::spread) where they aren't all in one group
+  /// of the innermost level; else empty.
   std::vector<std::uint32_t> spread = {};
-  /// Of a collective: the device of every rank, list by list of the group, numbered as they come ("0 0, 1 1"), where ranks
-  /// share devices in another way than members that are ranks 0, 1, … do; else empty.
+  /// The device of every rank of a collective, list by list of the group, numbered as they come ("0 0, 1 1"), where
+  /// ranks share devices in another way than members that are ranks 0, 1, … do; else empty.
   std::string devices = {};
   friend auto operator<=>(const TransferQuestion&, const TransferQuestion&) = default;
 };
@@ -128,8 +128,8 @@ struct CostModelKind {
   std::unique_ptr<CostModel> (*make)(const Cluster&, const Profile*);
 };
 const Table<CostModelKind>& cost_model_table();
-/// For every program on the cluster: what a model knows of a profile takes longer to find out than a forecast. `name`: a row of
-/// the table; ConfigError when it needs a profile and there is none.
+/// A cost model for every program on the cluster: what it knows of a profile takes longer to find out than a forecast.
+/// `name`: a row of the table; ConfigError when it needs a profile and there is none.
 std::unique_ptr<CostModel> make_cost_model(std::string_view name, const Cluster& cluster,
                                            const Profile* profile = nullptr);
 // Its rows.

@@ -148,7 +148,8 @@ Kriging::Kriging(const std::vector<std::vector<double>>& points, std::span<const
         covariances(i, i) += std::pow(noise[static_cast<std::size_t>(i)], 2) + roughness * roughness;
       tried.solver_.emplace(covariances);
       tried.weights_ = tried.solver_->solve(known);
-      // How likely each value is by the others, without solving n times: Rasmussen and Williams, equations 5.10 to 5.12.
+      // How likely each value is by the others, without solving n times: Rasmussen
+      // and Williams, equations 5.10 to 5.12.
       const Eigen::VectorXd precision = tried.solver_->solve(Eigen::MatrixXd::Identity(n, n)).diagonal();
       const double surprise = (tried.weights_.array().square() / precision.array() - precision.array().log()).sum();
       if (surprise >= best) continue;

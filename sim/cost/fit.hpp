@@ -21,7 +21,8 @@
 
 namespace sim {
 
-/// Values at points, interpolated; far from all points the mean, 0. Never beyond the smallest and largest of them and 0.
+/// Values at points, interpolated; far from all points the mean, 0. Never beyond the smallest
+/// and largest of them and 0.
 class Kriging {
  public:
   /// `points`: coordinates of equal length; `noise`: standard deviation of each value. At least one point. The length
@@ -67,14 +68,14 @@ struct Physics {
   [[nodiscard]] double seconds(const Demand& demand) const;
 };
 
-/// Whose cache_bytes: looked for in the samples, or the broader class's.
+/// Where cache_bytes is from: the samples, or the broader class.
 enum class Cache : std::uint8_t { found, broader };
 
 class ShapeFit {
  public:
-  /// At least one sample; seconds are positive. `broader`: what is known of works like these, all constants positive.
-  /// Samples with shapes are runs of one kernel. Without shapes they are a broader class, which answers for kernels that
-  /// aren't among its samples: their constants differ from the class's.
+  /// Fits at least one sample; seconds are positive. `broader`: what is known of works like these, all constants
+  /// positive. Samples with shapes are runs of one kernel. Without shapes they are a broader class, which answers for
+  /// kernels that aren't among its samples: their constants differ from the class's.
   ShapeFit(const std::vector<ShapeSample>& samples, const Physics& broader, Cache cache);
   [[nodiscard]] Estimate at(const Demand& demand, std::span<const double> shape) const;
   [[nodiscard]] const Physics& physics() const { return physics_; }

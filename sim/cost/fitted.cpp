@@ -1,18 +1,18 @@
 // Cost model `fitted`: from a Profile of other shapes, models and sizes (sim/cost/fit.hpp has the equations).
 // Works are fitted class by class, and the classes are nested: all works; matrix products, what streams through memory
 // (updates, copies), or other layers; one op and pass, or the updates of all optimizers; one kernel, dtype, rank of the
-// input and choice of gradients. Matrix-vector products stream through memory, too. What a class's works leave open, the
-// broader one decides, at last the data sheet. Nothing runs faster than the best rate and bandwidth that were measured,
-// or that the data sheet has.
+// input and choice of gradients. Matrix-vector products stream through memory, too. What a class's works leave open,
+// the broader one decides, at last the data sheet. Nothing runs faster than the best rate and bandwidth that were
+// measured, or that the data sheet has.
 // How well an answer is known, the profile says itself: each level of classes predicts works that it wasn't fitted on
-// (a kernel at other batch sizes; an op by its other kernels; …), and how far off it is there scales the uncertainty that
-// it states. Several busy ranks: the slow-down is interpolated like the residual. Transfers: piecewise linear in bytes;
-// among other numbers of ranks than measured, the algorithm's steps and bytes on the wire. A kind of transfer that wasn't
-// measured: its steps and bytes at the mean latency and bandwidth that the other kinds show. Where none was, and over links
-// that aren't the profile's: the data sheet. Works on different numbers of threads have nothing in common but the data
-// sheet.
-// Assumes: an op's efficiency is a smooth function of its shape; what streams hides its arithmetic behind its bytes; the
-// profile was made on the device to be predicted.
+// (a kernel at other batch sizes; an op by its other kernels; …), and how far off it is there scales the uncertainty
+// that it states. Several busy ranks: the slow-down is interpolated like the residual. Transfers: piecewise linear in
+// bytes; among other numbers of ranks than measured, the algorithm's steps and bytes on the wire. A kind of transfer
+// that wasn't measured: its steps and bytes at the mean latency and bandwidth that the other kinds show. Where none
+// was, and over links that aren't the profile's: the data sheet. Works on different numbers of threads have nothing in
+// common but the data sheet.
+// Assumes: an op's efficiency is a smooth function of its shape; what streams hides its arithmetic behind its bytes;
+// the profile was made on the device to be predicted.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -30,11 +30,11 @@ namespace sim {
 
 namespace {
 
-/// Standard deviations of ln(measured / answer) over the links of the committed profiles (bench/results): kinds answered from
-/// other kinds, and numbers of ranks from others; links answered from the clusters' files.
+/// Standard deviations of ln(measured / answer) over the links of the committed profiles (bench/results): kinds
+/// answered from other kinds, and numbers of ranks from others; links answered from the clusters' files.
 constexpr double kOtherKindSd = 0.55, kDataSheetLinkSd = 0.75;
 
-/// From the broadest to the narrowest.
+/// The levels of classes, from the broadest to the narrowest.
 constexpr std::size_t kClassLevels = 4;
 using ClassNames = std::array<std::string, kClassLevels>;
 constexpr const char* kAll = "all";  // the broadest
@@ -257,7 +257,7 @@ class WorksFit {
   }
 
  private:
-  /// Of the class, or of all works where the class has none.
+  /// The constants of the class, or of all works where the class has none.
   [[nodiscard]] const Physics& physics_of(const std::string& name) const {
     const auto found = classes_.find(name);
     return (found != classes_.end() ? found->second : classes_.at(kAll)).physics();
@@ -267,8 +267,8 @@ class WorksFit {
   [[nodiscard]] static std::size_t certainty(std::size_t level, double novelty) {
     return level + 1 == kClassLevels && novelty < 0.5 ? kNear : level;
   }
-  /// The factor that puts 90 % of the works left out into their 90 % intervals. Few kinds of work are in a profile: those
-  /// left out can make an answer for a new kind less certain than it states, but not more.
+  /// The factor that puts 90 % of the works left out into their 90 % intervals. Few kinds of work are in a profile:
+  /// those left out can make an answer for a new kind less certain than it states, but not more.
   [[nodiscard]] static double off_by(std::vector<double> errors, bool kind_is_new) {
     constexpr std::size_t kFewest = 10;
     if (errors.size() < kFewest) return 1;
@@ -364,7 +364,8 @@ class Fitted final : public CostModel {
     return cost;
   }
 
-  /// At the latency of a step and the seconds per byte on the wire that the other kinds have: their geometric mean.
+  /// The cost at the latency of a step and the seconds per byte on the wire that the
+  /// other kinds have: their geometric mean.
   [[nodiscard]] std::optional<TransferCost> transfer_of_other_kinds(const TransferQuestion& question) const {
     const auto of_sheet = [&](TransferQuestion other, std::int64_t bytes) {
       other.bytes = bytes;
@@ -399,7 +400,7 @@ class Fitted final : public CostModel {
     return cost;
   }
 
-  /// By number of members; of as many, those that share their devices in the same way.
+  /// The distance by number of members; of as many, those that share their devices in the same way.
   [[nodiscard]] static std::pair<std::uint32_t, bool> distance(const LinkKey& link, const TransferQuestion& question) {
     return {link.members > question.members ? link.members - question.members : question.members - link.members,
             link.devices != question.devices};

@@ -13,7 +13,7 @@ std::string text_at(const nlohmann::json& environment, const char* pointer) {
   return environment.contains(path) && environment.at(path).is_string() ? environment.at(path).get<std::string>() : "";
 }
 
-/// By LibTorch's name of the device.
+/// Whether it is a CPU, by LibTorch's name of the device.
 bool is_cpu(const Profile& profile) { return profile.device == "cpu"; }
 bool is_accelerator(const Profile& profile) { return profile.device == "cuda" || profile.device == "privateuseone"; }
 
@@ -22,7 +22,8 @@ const std::string& device_here(const Cluster& cluster) {
   return cluster.host && !cluster.device.asynchronous ? cluster.host->cpu : cluster.device.driver_name;
 }
 
-/// "L2 Unified of 1024K": what a core has of its own in one and not in the other. CPUs of several generations have one name.
+/// "L2 Unified of 1024K": what a core has of its own in one and not in the other. CPUs
+/// of several generations have one name.
 std::string other_caches(const Profile& profile, const Host& host) {
   for (const auto& [name, size] : host.caches) {
     const std::string measured = text_at(profile.environment, ("/environment/cpu/caches/" + name).c_str());

@@ -3,9 +3,9 @@
 //   const Origin origin = check_origin(profile, cluster);                     // ConfigError: it is another device's
 //   if (!origin.has_links) std::cout << origin.remarks.at(0);
 //
-// A profile's `environment` names its device: the CPU's model and caches, or the GPU as its driver calls it. A cluster's is this
-// machine's CPU (Host), or what its device file has as driver_name. Links were measured between ranks of one host, so they are
-// those of clusters that are this machine (Cluster::is_this_machine), on the innermost level.
+// A profile's `environment` names its device: the CPU's model and caches, or the GPU as its driver calls it. A
+// cluster's is this machine's CPU (Host), or what its device file has as driver_name. Links were measured between ranks
+// of one host, so they are those of clusters that are this machine (Cluster::is_this_machine), on the innermost level.
 #pragma once
 
 #include <string>
@@ -16,8 +16,8 @@
 
 namespace sim {
 
-/// How far times on one CPU are from another one's: standard deviation of ln(time / the other's time). Of the 372 ops that the
-/// committed profiles (bench/results) of a Xeon and an EPYC have in common.
+/// How far times on one CPU are from another one's: standard deviation of ln(time / the other's time). Of the 372 ops
+/// that the committed profiles (bench/results) of a Xeon and an EPYC have in common.
 constexpr double kOtherDeviceSd = 0.67;
 
 struct Origin {
@@ -29,11 +29,11 @@ struct Origin {
 /// ConfigError when the profile is of another kind of device, another CPU, or another GPU.
 Origin check_origin(const Profile& profile, const Cluster& cluster);
 
-/// This machine's accelerators as the profile that was measured on them has them: what they are, only their driver says. Other
-/// clusters stay as they are.
+/// This machine's accelerators as the profile that was measured on them has them: what they are, only their driver
+/// says. Other clusters stay as they are.
 Cluster with_measured_accelerator(const Cluster& cluster, const Profile& profile);
 
-/// As the system or the driver calls it; empty: the profile doesn't say.
+/// The device as the system or the driver calls it; empty: the profile doesn't say.
 std::string measured_device(const Profile& profile);
 
 }  // namespace sim

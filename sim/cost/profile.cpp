@@ -16,8 +16,8 @@ const typename Map::mapped_type* find(const Map& map, std::string_view name) {
 }
 
 /// How many ranks' parts a measured collective took that all members move and wait for, where the ranks' threads copy:
-/// those on one device copy one after the other, and the simulator lets them do that again. (One with a root was timed by
-/// the first rank that had its part.)
+/// those on one device copy one after the other, and the simulator lets them do that again. (One with a root was timed
+/// by the first rank that had its part.)
 double parts_in_turn(const Cluster& cluster, const LinkKey& link) {
   const std::optional<CollectiveKind> kind = kCollectiveNames.find(link.kind);
   if (cluster.link().engine != TransferEngine::receiver || !kind || has_root(*kind)) return 1;

@@ -6,27 +6,31 @@
 //   profile.add_link({"gloo", "all_reduce", 2}, /*bytes=*/4 << 20, samples_s);
 //   profile.save("cpu.json");  Profile same = load_profile("cpu.json");
 //
-// File format "paragauge-profile-2" (JSON). `environment` is whatever the calibrating program wrote about the machine: which
-// device it is, among others (sim/cost/origin.hpp).
+// File format "paragauge-profile-3" (JSON). `environment` is whatever the calibrating program wrote about the machine:
+// which device it is, among others (sim/cost/origin.hpp).
 //   device       text
 //   environment  object
 //   launch       {count, mean_s, sd_s, median_s, jitter_s}: host time to issue one instruction; missing if not measured
-//   ops          [{world, work, busy, count, mean_s, sd_s, median_s, jitter_s}]: `work` is sim::work_key; `busy` ranks
-//                compute at the same time
-//   workspaces   [{work, bytes}]: what the op allocates beside its outputs and gives back
+//   ops          [{work, workspace_bytes, times: {world: {busy: [count, mean_s, median_s, sd_s, jitter_s]}}}]: `work`
+//                is sim::work_key; `busy` ranks compute at the same time; a single sample has no sd_s and jitter_s.
+//                workspace_bytes: what the op allocates beside its outputs and gives back; missing if not measured
 //   links        [{world, kind, members, devices, bytes, count, mean_s, sd_s, median_s, jitter_s, post_s, recv_post_s,
-//                engaged_s}]: kind send (the receiver had posted first, if the world notifies), unexpected_send (it hadn't), or a
-//                collective's name; seconds from ready to done; mean host seconds until the posting thread goes on, of a
-//                send or collective and of a recv, 0 where missing. Or note: what handling the notification of the first
-//                post takes from the other end's core (sim::Rendezvous), of 0 bytes. Among ranks that share devices:
-//                devices (TransferQuestion::devices) and engaged_s (TransferCost::engaged_s), missing elsewhere
+//                engaged_s}]: kind send (the receiver had posted first, if the world notifies), unexpected_send (it
+//                hadn't), or a collective's name; seconds from ready to done; mean host seconds until the posting
+//                thread goes on, of a send or collective and of a recv, 0 where missing. Or note: what handling the
+//                notification of the first post takes from the other end's core (sim::Rendezvous), of 0 bytes. Among
+//                ranks that share devices: devices (TransferQuestion::devices) and engaged_s (TransferCost::engaged_s),
+//                missing elsewhere
 //   core_share   {world: share}: of each end's core while a transfer runs; worlds not measured are missing
 //   rank_spread  {world: {count, difference, hiccup_variance}}: how far apart ranks that run the same lie in one step;
 //                worlds not measured are missing
 //   interruptions {world: {played_s, lost_s}}: what took the machine away, which is in no other time above; worlds
 //                without are missing
-//   rounds       {calibration task: [seconds]}: what its works took together, round by round; missing if not calibrated so
+//   rounds       {calibration task: [seconds]}: what its works took together, round by
+//                round; missing if not calibrated so
 //   process_bytes {world: [bytes]}: what each process holds beside its ranks' tensors; worlds not measured are missing
+// "paragauge-profile-2" is read, too: ops [{world, work, busy, count,
+// mean_s, sd_s, median_s, jitter_s}], workspaces [{work, bytes}].
 //
 // Ops belong to the world they ran in: a process beside gloo's threads isn't as fast as a thread of one process.
 #pragma once
@@ -85,9 +89,9 @@ class Profile {
   void add_interruptions(const std::string& world, const Interruptions& interruptions);
   /// What the op allocates beside its outputs and gives back; the largest that was seen.
   void add_workspace(const std::string& work_key, std::int64_t bytes);
-  /// Of each end's core while a transfer runs, 0…1. A share that was read from a file counts as one.
+  /// The share of each end's core that a transfer takes, 0…1. A share that was read from a file counts as one.
   void add_core_share(const std::string& world, double share);
-  /// By process (the first one also holds the tool's own data): what it holds beside its ranks' tensors (programs,
+  /// What each process holds (the first one also the tool's own data) beside its ranks' tensors (programs,
   /// libraries, the C library's own). The latest count most, since a process grows with its results.
   void add_process_bytes(const std::string& world, std::span<const double> bytes);
   /// What the works of a calibration task took together in one more round.
@@ -96,10 +100,10 @@ class Profile {
   /// Every link as LinkTimes::monotone.
   void even_out_links();
 
-  /// By number of busy ranks; of another world where this one lacks the work; empty if none has it. With the world's
-  /// share of interruptions.
+  /// The times by number of busy ranks; of another world where this one lacks the work; empty if none has it. With the
+  /// world's share of interruptions.
   [[nodiscard]] std::map<std::uint32_t, Statistic> op_levels(std::string_view world, std::string_view work_key) const;
-  /// As LinkTimes::at, with the world's share of interruptions.
+  /// The time that LinkTimes::at has, with the world's share of interruptions.
   [[nodiscard]] std::optional<TransferTime> transfer(const LinkKey& link, std::int64_t bytes) const;
   [[nodiscard]] std::optional<Statistic> link(const LinkKey& link, std::int64_t bytes) const;
   [[nodiscard]] const std::map<LinkKey, LinkTimes>& links() const { return links_; }
@@ -114,10 +118,10 @@ class Profile {
   /// Processes beyond the last that is listed are like it; empty for a world that wasn't measured.
   [[nodiscard]] std::vector<double> process_bytes(std::string_view world) const;
 
-  /// By calibration task: seconds of each round.
+  /// The seconds of each round by calibration task.
   [[nodiscard]] const std::map<std::string, std::vector<double>, std::less<>>& rounds() const { return rounds_; }
-  /// How far the time in one more round would be from the mean of the rounds, the number of rounds allowed for: standard
-  /// deviation of ln(time / mean). 0 below two rounds: not known.
+  /// How far the time in one more round would be from the mean of the rounds, the number of rounds allowed for:
+  /// standard deviation of ln(time / mean). 0 below two rounds: not known.
   [[nodiscard]] double drift_sd() const;
 
   [[nodiscard]] std::string to_json() const;
@@ -153,8 +157,8 @@ LinkKey link_key(const std::string& world, const TransferQuestion& question);
 std::optional<TransferCost> transfer_cost(const Profile& profile, const Cluster& cluster, const LinkKey& link,
                                           std::int64_t bytes);
 
-/// "3 rounds differ by up to 37 % (local ops of …: 8.6 to 11.8 ms): close other programs or take more --rounds". One sentence,
-/// or two.
+/// "3 rounds differ by up to 37 % (local ops of …: 8.6 to 11.8 ms): close other programs or take more --rounds". One
+/// sentence, or two.
 std::string describe_rounds(const Profile& profile);
 
 /// ConfigError when the file is unreadable, truncated, of another version, or says something that can't be.

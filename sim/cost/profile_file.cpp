@@ -1,6 +1,10 @@
 // The file format of profile.hpp: writing, and strict reading.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <map>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "sim/cost/profile.hpp"
@@ -28,6 +32,14 @@ Json with(Json row, const Statistic& statistic) {
   row["median_s"] = number(statistic.median_s);
   row["jitter_s"] = number(statistic.jitter_s);
   return row;
+}
+
+/// What isn't known is missing at the end.
+Json list_of(const Statistic& statistic) {
+  Json list{statistic.count, number(statistic.mean_s), number(statistic.median_s)};
+  for (const std::optional<double>& value : {statistic.sd_s, statistic.jitter_s})
+    if (value) list.push_back(number(value));
+  return list;
 }
 
 /// One line per key, and per row of a list.
@@ -65,7 +77,7 @@ double from_0_to(double most, std::string_view shown, const JsonObject& row, std
   throw ConfigError("{}: '{}' must be from 0 to {}, found {}", row.where(), key, shown, value);
 }
 
-/// Of a key that may be missing.
+/// The object of a key that may be missing.
 JsonObject object_or_none(JsonObject& file, std::string_view key) {
   return file.has(key) ? file.object(key) : parse_json("{}", fmt::format("{}: {}", file.where(), key));
 }
@@ -80,7 +92,32 @@ Statistic read_statistic(JsonObject& row) {
   if (statistic.sd_s.has_value() != (statistic.count > 1))
     throw ConfigError("{}: 'sd_s' must be null for one sample and a number for more; count={}", row.where(),
                       statistic.count);
+  if (statistic.jitter_s && !statistic.sd_s)
+    throw ConfigError("{}: 'jitter_s' must be null for one sample; count={}", row.where(), statistic.count);
   return statistic;
+}
+
+/// The statistic of `list_of`.
+Statistic read_list(JsonObject& row, const std::string& key) {
+  const std::size_t values = row.numbers(key).size();
+  if (values < 3 || values > 5)
+    throw ConfigError("{}: '{}' must be [count, mean_s, median_s, sd_s, jitter_s], found {} values", row.where(), key,
+                      values);
+  nlohmann::json named{{"sd_s", nullptr}, {"jitter_s", nullptr}};
+  std::size_t place = 0;
+  for (const char* name : {"count", "mean_s", "median_s", "sd_s", "jitter_s"})
+    if (place < values) named[name] = row.value(key)[place++];
+  JsonObject object(named, row.where() + ": " + key);
+  return read_statistic(object);
+}
+
+std::uint32_t read_busy(const JsonObject& row, const std::string& text) {
+  std::uint32_t busy = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, busy);
+  if (error != std::errc() || stop != end || busy < 1 || busy > kMostBusy || text.front() == '0')
+    throw ConfigError("{}: a number of busy ranks must be from 1 to {}, found '{}'", row.where(), kMostBusy, text);
+  return busy;
 }
 
 }  // namespace
@@ -89,16 +126,20 @@ Statistic read_statistic(JsonObject& row) {
 class ProfileFile {
  public:
   static Json json_of(const Profile& profile) {
-    Json file{{"format", "paragauge-profile-2"}, {"device", profile.device}, {"environment", profile.environment}};
+    Json file{{"format", "paragauge-profile-3"}, {"device", profile.device}, {"environment", profile.environment}};
     if (profile.launch_) file["launch"] = with(Json::object(), *profile.launch_);
-    for (const char* key : {"ops", "workspaces", "links"}) file[key] = Json::array();
+    for (const char* key : {"ops", "links"}) file[key] = Json::array();
     for (const char* key : {"core_share", "rank_spread", "interruptions", "process_bytes"}) file[key] = Json::object();
+    std::map<std::string, Json> ops;  // by work
+    for (const auto& [work, bytes] : profile.workspaces_) ops[work]["workspace_bytes"] = bytes;
     for (const auto& [key, time] : profile.ops_) {
       const auto& [work, world, busy] = key;
-      file["ops"].push_back(with({{"world", world}, {"work", work}, {"busy", busy}}, time));
+      ops[work]["times"][world][fmt::to_string(busy)] = list_of(time);
     }
-    for (const auto& [key, bytes] : profile.workspaces_)
-      file["workspaces"].push_back({{"work", key}, {"bytes", bytes}});
+    for (const auto& [work, known] : ops) {
+      Json& op = file["ops"].emplace_back(Json{{"work", work}});
+      op.update(known);
+    }
     for (const auto& [key, times] : profile.links_)
       for (const auto& [bytes, measured] : times.sizes) {
         Json row{{"world", key.world}, {"kind", key.kind}, {"members", key.members}, {"bytes", bytes}};
@@ -124,6 +165,23 @@ class ProfileFile {
   }
 
   static void read_ops(JsonObject& file, Profile& profile) {
+    std::set<std::string> works;
+    for (JsonObject& row : file.objects("ops")) {
+      const std::string work = row.text("work");
+      if (!works.insert(work).second) throw ConfigError("{}: '{}' is there twice", row.where(), work);
+      if (row.has("workspace_bytes")) profile.workspaces_[work] = whole(row, "workspace_bytes", 0);
+      JsonObject times = object_or_none(row, "times");
+      for (const std::string& world : times.keys()) {
+        JsonObject levels = times.object(world);
+        for (const std::string& busy : levels.keys())
+          profile.ops_[{work, world, read_busy(levels, busy)}] = read_list(levels, busy);
+      }
+      row.finish();
+    }
+  }
+
+  /// Reads the ops of format 2: a row for each world and level.
+  static void read_ops_2(JsonObject& file, Profile& profile) {
     for (JsonObject& row : file.objects("ops")) {
       const std::string world = row.text("world"), work = row.text("work");
       const std::int64_t busy = whole(row, "busy", 1, kMostBusy);
@@ -132,9 +190,6 @@ class ProfileFile {
         throw ConfigError("{}: '{}' with world={} busy={} is there twice", row.where(), work, world, busy);
       row.finish();
     }
-  }
-
-  static void read_workspaces(JsonObject& file, Profile& profile) {
     if (!file.has("workspaces")) return;
     for (JsonObject& row : file.objects("workspaces")) {
       const std::string work = row.text("work");
@@ -199,7 +254,8 @@ class ProfileFile {
   }
 
   static Profile read(JsonObject file) {
-    check_format(file, "paragauge-profile", 2, "calibrate again");
+    const bool is_old = file.has("format") && file.text("format") == "paragauge-profile-2";
+    check_format(file, "paragauge-profile", is_old ? 2 : 3, "calibrate again");
     Profile profile(file.text("device"));
     file.object("environment");  // must be an object
     profile.environment = file.value("environment");
@@ -208,8 +264,7 @@ class ProfileFile {
       profile.launch_ = read_statistic(launch);
       launch.finish();
     }
-    read_ops(file, profile);
-    read_workspaces(file, profile);
+    is_old ? read_ops_2(file, profile) : read_ops(file, profile);
     read_links(file, profile);
     read_worlds(file, profile);
     if (file.has("link_fits")) file.objects("link_fits");  // lines through the links, of older files

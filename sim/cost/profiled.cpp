@@ -1,5 +1,5 @@
-// Cost model `profiled`: the means of a Profile, for shapes and groups that are in it. For what isn't, `fitted` answers from the
-// others, and at last the data sheet; the forecast says so.
+// Cost model `profiled`: the means of a Profile, for shapes and groups that are in it. For what isn't, `fitted` answers
+// from the others, and at last the data sheet; the forecast says so.
 // Assumes: an op takes as long in a step as in the calibration pass of its world, which runs ops in model order so
 // that the caches are in a step's state.
 #include <cmath>

@@ -9,7 +9,7 @@ namespace {
 
 enum class Product : std::uint8_t { forward, input_gradient, weight_gradient };
 
-/// Of matmul_rate, what convolutions reach, by Product.
+/// What convolutions reach, in shares of matmul_rate, by Product.
 using Shares = std::array<double, 3>;
 struct ClassShares {
   Shares winograd;  // 3×3, stride 1
@@ -17,8 +17,8 @@ struct ClassShares {
 };
 
 // Medians of DeepBench's convolutions (github.com/baidu-research/DeepBench, results/train) of 2 GFLOP and more and 16
-// channels and more that arithmetic bounds. In f32: V100, P100 and T4, 51 of 3×3 with stride 1 (Winograd's algorithm saves
-// multiplications: more than the matmul rate) and 36 others. On tensor cores (f16): T4, 17 and 11.
+// channels and more that arithmetic bounds. In f32: V100, P100 and T4, 51 of 3×3 with stride 1 (Winograd's algorithm
+// saves multiplications: more than the matmul rate) and 36 others. On tensor cores (f16): T4, 17 and 11.
 constexpr ClassShares kSimt{{1.51, 1.55, 1.79}, {0.82, 0.60, 0.68}},
     kTensorCores{{0.70, 0.67, 0.64}, {0.34, 0.32, 0.34}};
 
@@ -35,8 +35,8 @@ double share_of(const OpInstance& op, Arithmetic arithmetic, Product product) {
   return (winograd ? shares.winograd : shares.other)[static_cast<std::size_t>(product)];
 }
 
-/// cuDNN's tensor-core kernels want the channels of a pixel side by side; other tensors are brought into that order and back
-/// (NVIDIA, Convolutional Layers User's Guide, "Tensor Layouts In Memory: NCHW vs NHWC").
+/// cuDNN's tensor-core kernels want the channels of a pixel side by side; other tensors are brought into that order and
+/// back (NVIDIA, Convolutional Layers User's Guide, "Tensor Layouts In Memory: NCHW vs NHWC").
 double reordered_bytes(const OpInstance& op) {
   const TensorSpec& x = op.inputs[0];
   if (!is_convolution(op) || x.channels_last) return 0;
@@ -98,8 +98,8 @@ Knowledge knowledge_of(const Work& work, const Device& device, double seconds) {
   if (!device.asynchronous) return known(0.49, "CPU");
   // The host is what is waited for: 5 to 25 us per operator (Device::launch).
   if (seconds < device.launch.in_seconds()) return known(0.5, "launches");
-  // Memory-bound: in PipeDream's profiles nine of ten ReLUs are within 45 % and batch norms within 26 % of what the other
-  // networks' say (github.com/msr-fiddle/pipedream).
+  // Memory-bound: in PipeDream's profiles nine of ten ReLUs are within 45 % and batch norms within 26 % of what the
+  // other networks' say (github.com/msr-fiddle/pipedream).
   if (!work.op.kind->matrix) return known(0.2, "memory-bound ops");
   // DeepBench's products beside their device's best, in f32 on V100 and P100: half are within 30 %.
   if (!is_convolution(work.op)) return known(0.4, "matrix products");

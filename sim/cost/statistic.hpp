@@ -21,7 +21,8 @@ struct Statistic {
   /// Merged from several batches: the mean of their medians weighted by count, since the samples are gone.
   double median_s = 0;
 
-  /// Of the samples about their own batch's mean: the drift between batches isn't in it. Unavailable below two.
+  /// The deviation of the samples from their own batch's mean: the drift between batches
+  /// isn't in it. Unavailable below two.
   std::optional<double> jitter_s = {};
 
   /// One batch: samples taken within a short time.
@@ -90,9 +91,9 @@ struct LinkTimes {
 
   /// `posts`: means over these samples.
   void add(std::int64_t bytes, std::span<const double> samples_s, const PostTimes& posts);
-  /// Between the sizes piecewise linear in bytes. Below the smallest: its time, as latency. Above the largest: the last
-  /// segment's slope goes on, or that of all sizes together where it is steeper. Unavailable: no sizes, or only one and
-  /// `bytes` above it.
+  /// The time of a size: between the measured ones piecewise linear in bytes. Below the smallest: its time, as latency.
+  /// Above the largest: the last segment's slope goes on, or that of all sizes together where it is steeper.
+  /// Unavailable: no sizes, or only one and `bytes` above it.
   [[nodiscard]] std::optional<TransferTime> at(std::int64_t bytes) const;
   /// Where noise makes a larger transfer faster than a smaller one, both take their mean.
   [[nodiscard]] LinkTimes monotone() const;

@@ -3,10 +3,10 @@
 //   Program program = lower(model, parse_strategy("ddp,dp=2", model));
 //   const Job job = make_job(load_model("convnet"), "ddp,dp=2", load_cluster("cpu_gloo", 2, 2));
 //
-// It knows layouts, no strategies (sim/strategy/layout.hpp). Steps: which ranks do the same, with what shapes (plan.hpp); the
-// list of each role by the schedule's actions, node by node, forward and backward (role_builder.hpp), with redistributions
-// where a value isn't where it is needed (redistribute.hpp) and a send for every tensor that a later stage reads; then the
-// passes in `sim/lower/pass`: buffers, sums of gradients, optimizer, frees.
+// It knows layouts, no strategies (sim/strategy/layout.hpp). Steps: which ranks do the same, with what shapes
+// (plan.hpp); the list of each role by the schedule's actions, node by node, forward and backward (role_builder.hpp),
+// with redistributions where a value isn't where it is needed (redistribute.hpp) and a send for every tensor that a
+// later stage reads; then the passes in `sim/lower/pass`: buffers, sums of gradients, optimizer, frees.
 #pragma once
 
 #include "sim/cluster/cluster.hpp"

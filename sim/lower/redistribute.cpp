@@ -132,7 +132,7 @@ LocalValue Redistribution::from_shard(LocalValue value, const Step& step, const 
   return {got.whole};
 }
 
-/// In place, but where each gets a part.
+/// Sums the value, in place but where each gets a part.
 LocalValue Redistribution::from_sum(LocalValue value, const Step& step, const Placement& to) {
   if (to.kind == Kind::shard) {
     const TensorSpec own = part_of_spec(step.local, to.dim, ranges(step, step.local.shape, to)[step.at].size);

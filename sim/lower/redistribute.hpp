@@ -6,8 +6,8 @@
 //   P         all_reduce             pack, reduce_scatter               reduce
 //   @r        broadcast              pack, scatter                      -
 //
-// Where the layout is rooted, a sum goes to the first coordinate and from there to those who need it (P→@0→R→…). Axes that
-// cut one dimension after each other are undone from the innermost out, and cut again from the outermost in.
+// Where the layout is rooted, a sum goes to the first coordinate and from there to those who need it (P→@0→R→…). Axes
+// that cut one dimension after each other are undone from the innermost out, and cut again from the outermost in.
 #pragma once
 
 #include <set>

@@ -66,7 +66,7 @@ class RoleBuilder {
   void hold(int source, std::int32_t mb, const Placements& where, std::uint32_t tensor);
   /// The value where it is needed; kNone where that is elsewhere.
   std::uint32_t bring(int source, std::int32_t mb, const Placements& where);
-  /// As it was made.
+  /// The tensor as it was made.
   [[nodiscard]] std::uint32_t made(int source, std::int32_t mb) const;
 
   Instruction compute(int n, std::int32_t mb, Pass pass, std::uint32_t grads);

@@ -15,8 +15,8 @@
 
 namespace sim {
 
-/// How a size that the number of parts doesn't divide is cut: not at all (ConfigError); the last part takes the rest (HyPar);
-/// all parts but the last are of the size rounded up (torch.chunk).
+/// How a size that the number of parts doesn't divide is cut: not at all (ConfigError); the last part takes the rest
+/// (HyPar); all parts but the last are of the size rounded up (torch.chunk).
 enum class Rest : std::uint8_t { forbidden, to_last, chunks };
 inline constexpr EnumNames<Rest, 3> kRests{"rest", {"forbidden", "to_last", "chunks"}};
 inline std::string_view to_string(Rest rest) { return kRests.of(rest); }

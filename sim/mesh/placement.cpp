@@ -9,7 +9,7 @@ namespace {
 
 using Kind = Placement::Kind;
 
-/// Of a whole text; nullopt for any other.
+/// The number that the whole text is; nullopt where it is none.
 std::optional<std::int64_t> number_of(std::string_view text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

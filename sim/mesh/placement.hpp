@@ -24,7 +24,7 @@ enum class Reduction : std::uint8_t { sum, mean, max };
 inline constexpr EnumNames<Reduction, 3> kReductions{"reduction", {"sum", "mean", "max"}};
 inline std::string_view to_string(Reduction reduction) { return kReductions.of(reduction); }
 
-/// Of a tensor along one axis.
+/// Where a tensor lies along one axis.
 struct Placement {
   enum class Kind : std::uint8_t {
     replicate,  // all have all of it

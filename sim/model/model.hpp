@@ -56,10 +56,10 @@ struct Model {
   /// Every node with the shapes of its inputs for a pass over `rows` samples.
   [[nodiscard]] std::vector<OpInstance> instances(std::int64_t rows) const;
   [[nodiscard]] TensorSpec input_spec(std::int64_t rows) const;
-  /// As the loss takes it: class indices i64[rows], or one-hot dtype[rows, classes].
+  /// The target as the loss takes it: class indices i64[rows], or one-hot dtype[rows, classes].
   [[nodiscard]] TensorSpec target_spec(std::int64_t rows) const;
   [[nodiscard]] int node_index(std::string_view node_name) const;  // -1 if there's none
-  /// Per node: whether its output depends on a parameter, so that its gradient has to be computed.
+  /// For each node whether its output depends on a parameter, so that its gradient has to be computed.
   [[nodiscard]] std::vector<bool> outputs_need_grad() const;
   /// OpKind::demand's bits for the node's backward; 0: it has none.
   [[nodiscard]] std::uint32_t grads(std::size_t node, const std::vector<bool>& outputs_need_grad) const;
@@ -71,7 +71,7 @@ struct Model {
 /// ConfigError that says what, where and what is allowed.
 Model load_model(std::string_view text);
 
-/// Per node, for one forward and backward over `rows` samples: what `paragauge describe` prints.
+/// A node's costs in one forward and backward over `rows` samples: what `paragauge describe` prints.
 struct NodeSummary {
   std::string name, op;
   Shape output;

@@ -47,7 +47,7 @@ namespace sim {
 
 constexpr std::int64_t kLargestGlobalBatch = 10'000'000;
 
-/// With the file's own loss, optimizer and sizes. ConfigError with path and place.
+/// The model with the file's own loss, optimizer and sizes. ConfigError with path and place.
 Model read_model_file(const std::filesystem::path& path);
 
 /// The loss node of a model whose node `prediction` comes last. `where` begins the message of a ConfigError.

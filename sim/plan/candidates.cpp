@@ -24,7 +24,7 @@ struct Degrees {
   friend auto operator<=>(const Degrees&, const Degrees&) = default;
 };
 
-/// As the header says, the most devices first.
+/// The degrees that the header names, the most devices first.
 std::vector<Degrees> degrees_of(const StrategyKind& kind, const Model& model, std::uint32_t devices) {
   const bool has_dp = kind.takes("dp") || kind.takes("levels"), has_pp = kind.takes("pp");
   std::set<Degrees> all;

@@ -8,12 +8,12 @@
 //
 //   up to 16 devices   all that there are and any number fewer: dp · pp ≤ devices
 //   more               all, a half, a quarter, … of them, 1: pp a power of two, on all of them also 1…16 and the number
-//                      itself; with each as many replicas as there is room for and, where the strategy needs equal parts, as
-//                      divide the batch: so that few devices idle
+//                      itself; with each as many replicas as there is room for and, where the strategy needs equal
+//                      parts, as divide the batch: so that few devices idle
 //
-// HyPar's layers all cut alike, on one level; a pipeline with every schedule and one, two or four microbatches per stage; on
-// one stage the gradients accumulated over 2, 4, 8 or 16 microbatches, which takes less memory. Where such a number doesn't
-// divide the samples it is the next that does, up to twice as many.
+// HyPar's layers all cut alike, on one level; a pipeline with every schedule and one, two or four microbatches per
+// stage; on one stage the gradients accumulated over 2, 4, 8 or 16 microbatches, which takes less memory. Where such a
+// number doesn't divide the samples it is the next that does, up to twice as many.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@
 
 namespace sim {
 
-/// Each once; on cores also with ranks of so many threads that all have work. What several rows make alike, by the row that says it most simply.
+/// Each once; on cores also with ranks of so many threads that all have work. What several rows make alike, by the row
+/// that says it most simply.
 Proposal candidate_strategies(const Model& model, std::uint32_t devices, bool are_cores = false);
 
 /// Why the model's ops can't be played in such parts (too few samples or channels, no such rule); empty: they can.

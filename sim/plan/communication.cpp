@@ -23,7 +23,7 @@ class Rest {
   [[nodiscard]] double within(std::size_t layer, Cut cut) const {
     return cut == Cut::dp ? left_[layer].weight_bytes : left_[layer].output_bytes;
   }
-  /// In front of the layer: Table 2.
+  /// The bytes in front of the layer: Table 2.
   [[nodiscard]] double before(std::size_t layer, Cut one_before, Cut cut) const {
     const double share = one_before == Cut::dp ? (cut == Cut::dp ? 0 : between_.dp_in)
                                                : (cut == Cut::dp ? between_.in_dp : between_.in_in);
@@ -42,8 +42,8 @@ class Rest {
   BetweenLayers between_;
 };
 
-/// The path through a state per layer that costs least; of equals the one with the first states. `step(layer, from, to)` is
-/// what `to` costs behind the state `from` of the layer before (0 for the first layer).
+/// The path through a state per layer that costs least; of equals the one with the first states. `step(layer, from,
+/// to)` is what `to` costs behind the state `from` of the layer before (0 for the first layer).
 template <class StepCost>
 std::vector<std::size_t> cheapest_path(std::size_t layers, std::size_t states, const StepCost& step) {
   std::vector<std::vector<std::size_t>> came_from;
@@ -125,8 +125,8 @@ LevelCuts least_by_level(const std::vector<ChainLayer>& chain, std::size_t level
   return cuts;
 }
 
-/// By the closed form in the header a layer's bytes depend on M only, and T is at least M less the M of the layer before,
-/// no more if the levels of one contain the other's. So M is all there is to choose.
+/// By the closed form in the header a layer's bytes depend on M only, and T is at least M less the M of the layer
+/// before, no more if the levels of one contain the other's. So M is all there is to choose.
 LevelCuts least_together(const std::vector<ChainLayer>& chain, std::size_t levels) {
   const std::vector<std::size_t> in_levels =
       cheapest_path(chain.size(), levels + 1, [&](std::size_t layer, std::size_t from, std::size_t to) {

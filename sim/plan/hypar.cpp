@@ -1,5 +1,5 @@
-// The paper's question (R3): dp or in for each layer and level, so that least is communicated. Memory and time follow from
-// the caller's forecasts of the strategies.
+// The paper's question (R3): dp or in for each layer and level, so that least is communicated. Memory and time follow
+// from the caller's forecasts of the strategies.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

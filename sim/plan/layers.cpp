@@ -13,7 +13,7 @@ namespace sim {
 namespace {
 
 constexpr std::array<std::string_view, 3> kChoices{"dp", "in", "out"};
-/// As many strategies are all tried: 3^6, such as three layers on two levels.
+/// Up to so many strategies are all tried: 3^6, such as three layers on two levels.
 constexpr double kAll = 729;
 
 Strategy uniform(const Model& model, const std::vector<std::uint32_t>& levels, std::string_view choice) {

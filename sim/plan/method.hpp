@@ -33,7 +33,7 @@ struct PlanEstimate {
 struct PlanQuestion {
   const Model& model;
   std::uint32_t devices = 1;
-  /// On the machine in question; ConfigError where the strategy can't be played.
+  /// The estimate on the machine in question; ConfigError where the strategy can't be played.
   std::function<PlanEstimate(const Strategy&)> estimate;
   bool are_cores = false;  // the devices: a rank may have several, a thread on each
 };

@@ -6,9 +6,9 @@
 //   for_each_move(CollectiveKind::all_gather, 4, 0, [&](const Move& move) { moves.push_back(move); });
 //
 // A member's operands are blocks. Where a kind moves an array, it is one tensor. Where it moves parts, one for each
-// member, they are as many tensors in the members' order, of any sizes, or one tensor that is cut into equal parts. A sum
-// can also be a mean or a maximum (Reduction). all_reduce, broadcast and the root of a reduce work in place: they read and
-// write one tensor; who gets a broadcast may only write it.
+// member, they are as many tensors in the members' order, of any sizes, or one tensor that is cut into equal parts. A
+// sum can also be a mean or a maximum (Reduction). all_reduce, broadcast and the root of a reduce work in place: they
+// read and write one tensor; who gets a broadcast may only write it.
 #pragma once
 
 #include <array>
@@ -49,7 +49,7 @@ struct CollectiveOperands {
   bool in_place = false;
   friend bool operator==(const CollectiveOperands&, const CollectiveOperands&) = default;
 };
-/// Of a member.
+/// The operands of a member.
 CollectiveOperands operands_of(CollectiveKind kind, bool is_root);
 /// Every member reads and writes one tensor, the same.
 bool works_in_place(CollectiveKind kind);
@@ -57,8 +57,8 @@ bool works_in_place(CollectiveKind kind);
 /// Who moves the bytes where members copy from each other's memory: those who get something.
 bool is_mover(CollectiveKind kind, bool is_root);
 
-/// Block `block` of what member `to` writes is block `from_block` of what member `from` reads, or the sum of that block of
-/// everyone's (kEveryone).
+/// Block `block` of what member `to` writes is block `from_block` of what member `from` reads, or the sum of that block
+/// of everyone's (kEveryone).
 constexpr std::uint32_t kEveryone = 0xffffffffU;
 struct Move {
   std::uint32_t to = 0, block = 0, from = 0, from_block = 0;

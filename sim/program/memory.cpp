@@ -69,7 +69,7 @@ double workspace_of(const Role& role, std::uint32_t i, std::span<const double> w
   return i != kNone && role.work[i] != kNone && !workspace_bytes.empty() ? workspace_bytes[role.work[i]] : 0;
 }
 
-/// By TensorClass.
+/// The use of each TensorClass.
 constexpr std::array<MemoryUse, kTensorClasses> kUseOf{
     MemoryUse::parameters, MemoryUse::gradients,   MemoryUse::optimizer_states,     MemoryUse::activations,
     MemoryUse::parameters, MemoryUse::activations, MemoryUse::communication_buffers};

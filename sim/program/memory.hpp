@@ -30,9 +30,9 @@ double peak_with_workspace(const Role& role, std::span<const double> workspace_b
                            std::span<const Staging> staging = {});
 
 /// What memory is needed for, in the words of a report: parameters with the buffers of batch norm, activations with the
-/// inputs; workspace is what ops allocate while they run. The last three are what PyTorch holds of a GPU beside the Program:
-/// what its optimizer makes while it updates (OpKind::foreach_copies), the process's context (Device::context), and the
-/// buffers of NCCL's communicators.
+/// inputs; workspace is what ops allocate while they run. The last three are what PyTorch holds of a GPU beside the
+/// Program: what its optimizer makes while it updates (OpKind::foreach_copies), the process's context
+/// (Device::context), and the buffers of NCCL's communicators.
 enum class MemoryUse : std::uint8_t {
   parameters,
   gradients,
@@ -51,19 +51,20 @@ inline constexpr EnumNames<MemoryUse, kMemoryUses> kMemoryUseNames{
      "optimizer temporaries", "device context", "communicators"}};
 inline std::string_view to_string(MemoryUse use) { return kMemoryUseNames.of(use); }
 using MemoryUses = std::array<std::int64_t, kMemoryUses>;  // bytes
-/// At the peak of peak_with_workspace. `workspace_bytes` may be empty: none. `temporaries`: held during every update.
+/// The uses at the peak of peak_with_workspace. `workspace_bytes` may be empty:
+/// none. `temporaries`: held during every update.
 MemoryUses uses_at_peak(const Role& role, std::span<const double> workspace_bytes = {},
                         std::span<const Staging> staging = {}, std::int64_t temporaries = 0);
 /// Bytes that torch.optim holds beside the states while it updates the role's parameters, with foreach=True.
 std::int64_t foreach_temporaries(const Program& program, const Role& role);
-/// NCCL communicators of each of the role's ranks: one for every group that it plays a collective in, and one for every rank
-/// that it sends to or receives from (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
+/// NCCL communicators of each of the role's ranks: one for every group that it plays a collective in, and one for every
+/// rank that it sends to or receives from (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
 std::size_t communicators_of(const Program& program, const Role& role);
-/// What one of them holds of a GPU, unless the cluster's file says. NCCL gives every ring 20 GB/s of the link and makes two
-/// channels of it, at most 32 (src/graph/topo.h, connect.cc). In each a rank has two neighbours, and for each 10 MiB to
-/// receive in, since the buffers of the three protocols (4 MiB + 4.69 MiB + 0.5 MiB, src/init.cc) and their flags are
-/// allocated in units of 2 MiB, and 2 MiB to send (seen in github.com/NVIDIA/nccl/issues/1685).
-/// By it 528 MiB on an A100's NVLink, where 544 to 688 MiB were measured (github.com/NVIDIA/nccl/issues/964).
+/// What one of them holds of a GPU, unless the cluster's file says. NCCL gives every ring 20 GB/s of the link and makes
+/// two channels of it, at most 32 (src/graph/topo.h, connect.cc). In each a rank has two neighbours, and for each 10
+/// MiB to receive in, since the buffers of the three protocols (4 MiB + 4.69 MiB + 0.5 MiB, src/init.cc) and their
+/// flags are allocated in units of 2 MiB, and 2 MiB to send (seen in github.com/NVIDIA/nccl/issues/1685).
+/// That is 528 MiB on an A100's NVLink, where 544 to 688 MiB were measured (github.com/NVIDIA/nccl/issues/964).
 Bytes communicator_memory(const Cluster& cluster);
 
 std::int64_t sum_of(const MemoryUses& uses);
@@ -76,7 +77,7 @@ struct MemoryNeed {
   /// What of it are the Program's tensors and the ops' workspace where updates are fused, as our own executor's are.
   std::int64_t executor_bytes = 0;
 
-  /// With the optimizer's fused=True: another instruction's may be the peak then.
+  /// The need with the optimizer's fused=True: another instruction's may be the peak then.
   [[nodiscard]] std::int64_t fused_bytes() const;
 };
 struct MemoryFit {
@@ -88,11 +89,13 @@ struct MemoryFit {
 
   [[nodiscard]] std::int64_t needed_bytes() const { return sum_of(needed); }
 };
-/// The ranks of one memory are added up as if all had their peak at once. What a process holds of a host's memory beside
-/// tensors isn't in it (the framework itself), and neither are cuDNN's workspaces, unless `workspace_bytes` knows them.
+/// The ranks of one memory are added up as if all had their peak at once. What a process holds of a host's memory
+/// beside tensors isn't in it (the framework itself), and neither
+/// are cuDNN's workspaces, unless `workspace_bytes` knows them.
 MemoryFit fit_memory(const Program& program, const Cluster& cluster, std::span<const double> workspace_bytes = {});
 
-/// Freed blocks of this size or more are kept for the next request of the very same size (backend/machine/allocator.hpp).
+/// Freed blocks of this size or more are kept for the next request
+/// of the very same size (backend/machine/allocator.hpp).
 constexpr std::int64_t kReusedFrom = std::int64_t{64} << 10;
 /// What such an allocator holds of the system's memory at the end of several steps: blocks of a size that nobody asks
 /// for again stay. An op's workspace counts as one block.

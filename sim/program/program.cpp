@@ -161,7 +161,7 @@ std::int64_t Program::transfer_bytes(const Role& role, std::uint32_t i) const {
 
 namespace {
 
-/// Of a send or recv: the other end's role, or, where that is the same one, in which direction.
+/// The role at the other end of a send or recv, or, where that is the same one, in which direction.
 std::string partner_name(const Program& program, const Role& role, std::uint32_t i) {
   if (role.peer[i] >= program.mesh.axes.size()) return "nobody";
   if (!role.ranks.empty() && role.ranks[0] < program.mesh.ranks())

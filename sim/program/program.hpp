@@ -167,7 +167,7 @@ class Role {
   std::vector<std::uint32_t> work, node, peer, root, tag, ticket;
   std::vector<std::int32_t> by, microbatch;
   std::vector<double> scale;
-  /// Of a wait: the last instruction before it that opens its ticket; else, and where there is none, kNone.
+  /// The last instruction before a wait that opens its ticket; else, and where there is none, kNone.
   std::vector<std::uint32_t> awaits;
 
   /// The body. kNone: to the end.
@@ -213,7 +213,7 @@ struct Program {
   std::vector<Role> roles;
 
   [[nodiscard]] std::uint32_t ranks() const;
-  /// Of the works, too.
+  /// Sets the threads of each rank, also in the works.
   void set_threads(std::uint32_t of_rank);
   /// Whether steps reach into each other, or a body is more than one.
   [[nodiscard]] bool is_periodic() const;
@@ -228,7 +228,7 @@ struct Program {
     std::uint32_t role = 0, index = 0;
   };
   [[nodiscard]] std::vector<Place> places() const;
-  /// Of a send or recv: the rank at the other end.
+  /// The rank at the other end of a send or recv.
   [[nodiscard]] std::uint32_t partner(const Role& role, std::uint32_t rank, std::uint32_t instruction) const {
     return mesh.shifted(rank, role.peer[instruction], role.by[instruction]);
   }
@@ -249,13 +249,13 @@ class WorkTable {
  public:
   explicit WorkTable(std::vector<Work>& works);
   std::uint32_t add(const Work& work);
-  /// Of an op whose cost depends on the number of elements only: every input is `like`, flat. Cheap enough to be asked
-  /// per instruction.
+  /// Adds the work of an op whose cost depends on the number of elements only: every input is `like`, flat. Cheap
+  /// enough to be asked per instruction.
   std::uint32_t add_elementwise(const OpKind& kind, const Attributes& attributes, Pass pass, const TensorSpec& like);
 
  private:
   std::vector<Work>& works_;
-  /// By what work_key says, without writing it.
+  /// The order of what work_key says, without writing it.
   struct Before {
     bool operator()(const Work& a, const Work& b) const;
   };

@@ -1,4 +1,5 @@
-// The text form of a Program. One line per item, in this order; two blanks or more begin a remark here, not in a Program:
+// The text form of a Program. One line per item, in this order; two blanks or more begin a
+// remark here, not in a Program:
 //
 //   paragauge-program-2
 //   model toy_mlp,global_batch=8

@@ -32,7 +32,7 @@ struct Staging {
   [[nodiscard]] std::int64_t bytes() const { return sent_bytes + received_bytes; }
 };
 
-/// By instruction: of what it posts. Empty where the transport makes none.
+/// The staging of what each instruction posts. Empty where the transport makes none.
 std::vector<Staging> staging_of(const Program& program, const Role& role, Transport transport);
 
 }  // namespace sim

@@ -42,7 +42,8 @@ TransferMatching::TransferMatching(const Program& program) {
   }
 }
 
-/// A message is known by its sender, the direction in which it goes and its tag. One that nobody sends, by its receiver.
+/// A message is known by its sender, the direction in which it goes and its tag. One
+/// that nobody sends, by its receiver.
 void TransferMatching::match_messages(const Program& program) {
   using Messages = std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>, std::uint32_t>;
   Messages sent, unsent;                                                                        // role, axis, by, tag

@@ -35,8 +35,8 @@ class TransferMatching {
  private:
   void match_messages(const Program& program);
 
-  /// [role][instruction]: of a send, the transfer of the role's first rank, the others' follow; of a recv, where those of
-  /// the role's ranks begin in `received_`; of a collective, how many of this group come before in the list.
+  /// [role][instruction]: of a send, the transfer of the role's first rank, the others' follow; of a recv, where those
+  /// of the role's ranks begin in `received_`; of a collective, how many of this group come before in the list.
   std::vector<std::vector<std::uint32_t>> first_;
   std::vector<std::uint32_t> received_;
   std::vector<std::vector<std::uint32_t>> first_of_list_;  // [group][rank]: the first transfer of its member list

@@ -1,4 +1,5 @@
-// A program whose steps reach into each other (sections: program.hpp), as one flat list: what plays only lists plays that.
+// A program whose steps reach into each other (sections: program.hpp), as one flat list:
+// what plays only lists plays that.
 //
 //   const Program five = unroll(program, 5);                  // prologue, five bodies, epilogue
 //   simulate(five, costs_of(five, *cost_model, cluster), cluster);

@@ -382,7 +382,7 @@ class TransferCheck {
       throw ConfigError("program: {}: a mean of integers", at(rank, i));
   }
 
-  /// As many tensors as the kind asks for (operands_of).
+  /// Checks that there are as many tensors as the kind asks for (operands_of).
   void check_operands(std::uint32_t rank, std::uint32_t i, Transfer& transfer) const {
     const Role& list = role(rank);
     const std::vector<std::uint32_t>& members = members_of(rank, i);

@@ -89,7 +89,8 @@ CellAccuracy assess_cell(const Result& result, const Cell& cell) {
     for (const auto& [round, seconds] : own) predicted_step.add(round, seconds);
     forecast.predicted_population_deviation_s = predicted_step.population_deviation();
     if (const auto found = cell.attribution.find(cost_model); found != cell.attribution.end()) {
-      forecast.classes = found->second.classes;
+      for (const auto& [name, effect_s] : found->second.effects_s)
+        forecast.classes.push_back({.name = name, .effect_s = effect_s});
       sort_by_effect(forecast.classes);
     }
     forecast.absolute = log_error(own, measured);
@@ -252,7 +253,7 @@ void add_intervals(const Result& result, const TrackRecord* record, Accuracy& ac
     }
 }
 
-/// Against the fastest of what fits, by model and cost model, on whatever world.
+/// Compares each with the fastest of what fits, by model and cost model, on whatever world.
 void compare_with_fastest(const Result& result, Accuracy& accuracy) {
   std::map<std::pair<std::string, std::string>, ForecastAccuracy*> fastest;
   const auto visit = [&](const auto& each) {

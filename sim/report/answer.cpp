@@ -97,7 +97,7 @@ std::vector<std::string> guesses_of(const Cell& cell, const std::string& cost_mo
 
 SpecText text_of(const Line& line) { return {line.cell->strategy, "strategy"}; }
 
-/// As a person says it: "ddp", "pipeline gpipe microbatches=8 on gloo". What all rows of its kind have in
+/// The strategy as a person says it: "ddp", "pipeline gpipe microbatches=8 on gloo". What all rows of its kind have in
 /// common goes without saying.
 std::string name_of(const Line& line, const Question& question) {
   const SpecText text = text_of(line);
@@ -227,11 +227,11 @@ std::string spare_text(const Line& line) {
                      readable_bytes(static_cast<double>(*memory.capacity_bytes - *memory.needed())));
 }
 
-/// On one thread or more.
+/// Whether it is `single`, on one thread or more.
 bool is_single(const Line& line) { return text_of(line).head() == "single" && line.cell->microbatches == 1; }
 
-/// "1.70 × single", or of `single` itself the next one. `fitting`: what is slower for sure, and the fastest. Of one rank with
-/// more or fewer threads, the fastest counts.
+/// "1.70 × single", or of `single` itself the next one. `fitting`: what is slower for sure, and the fastest. Of one
+/// rank with more or fewer threads, the fastest counts.
 std::string ratio_text(const Line& fastest, const std::vector<const Line*>& fitting, const Question& question) {
   const auto comparable = [&](const Line* other) {
     return other->cell->world == fastest.cell->world && other->is_measured() == fastest.is_measured();

@@ -10,9 +10,9 @@
 //
 //   ddp is fastest: 1.70 × single; forecast within 0.1 %; fits with 7.1 GiB to spare.
 //
-// A strategy whose forecast peak exceeds its device's memory is shown with its time, but isn't called fastest. Nor is one
-// that isn't told apart from the next: two are where the 95 % intervals of their measured steps separate, forecasts alone
-// by sim/report/told_apart.hpp. Of forecasts it also says what holds the others back. What is unknown isn't said.
+// A strategy whose forecast peak exceeds its device's memory is shown with its time, but isn't called fastest. Nor is
+// one that isn't told apart from the next: two are where the 95 % intervals of their measured steps separate, forecasts
+// alone by sim/report/told_apart.hpp. Of forecasts it also says what holds the others back. What is unknown isn't said.
 #pragma once
 
 #include <string>

@@ -15,7 +15,7 @@ struct Unit {
   std::string_view name;
 };
 
-/// In the largest of the ascending units of which it is at least `least`.
+/// The value in the largest of the ascending units of which it is at least `least`.
 std::string readable(double value, std::span<const Unit> units, double least) {
   const Unit* unit = units.data();
   for (const Unit& larger : units)

@@ -15,8 +15,8 @@ namespace sim {
 
 std::size_t display_width(std::string_view text);
 
-/// Breaks a text after `separator` into lines of at most `width` characters; a longer piece gets lines of its own, broken
-/// after '+', which stands between a strategy's choices. Blanks that it is broken at are left out, no others.
+/// Breaks a text after `separator` into lines of at most `width` characters; a longer piece gets lines of its own,
+/// broken after '+', which stands between a strategy's choices. Blanks that it is broken at are left out, no others.
 std::vector<std::string> wrap(std::string_view text, char separator, std::size_t width);
 /// The same as whole lines.
 std::string paragraph(std::string_view text, char separator, std::size_t width);

@@ -38,17 +38,17 @@ class Measurement {
 
   [[nodiscard]] std::size_t count() const;
   [[nodiscard]] std::size_t rounds() const { return rounds_.size(); }
-  /// Of all samples around their mean: Σ(x − x̄)²/(n − 1), and /n (the error bars of PyTorch's tutorial).
+  /// The deviation of all samples from their mean: Σ(x − x̄)²/(n − 1), and /n (the error bars of PyTorch's tutorial).
   [[nodiscard]] std::optional<double> sample_deviation() const;
   [[nodiscard]] std::optional<double> population_deviation() const;
   /// 95 % bootstrap interval of the mean.
   [[nodiscard]] std::optional<Interval> interval_95() const;
-  /// How far apart two halves of the same measurement are: the mean over 1000 random halvings of the rounds of |a − b| /
-  /// mean, where a and b are the means of the halves. One halving (odd and even rounds) would be a single draw that is 0
-  /// by luck as often as it is large; the mean over many is 1.6 standard errors of the mean for independent rounds
+  /// How far apart two halves of the same measurement are: the mean over 1000 random halvings of the rounds of |a − b|
+  /// / mean, where a and b are the means of the halves. One halving (odd and even rounds) would be a single draw that
+  /// is 0 by luck as often as it is large; the mean over many is 1.6 standard errors of the mean for independent rounds
   /// (√(2/π) · 2σ/√n). Slow drift counts in full: halvings are not kept balanced in time.
   [[nodiscard]] std::optional<double> noise_floor() const;
-  /// In the order of the round numbers.
+  /// The rounds' means in the order of their numbers.
   [[nodiscard]] std::vector<double> round_means() const;
 
  private:
@@ -60,7 +60,7 @@ class Measurement {
   std::map<int, Samples> rounds_;
 };
 
-/// Of at least one.
+/// The median of at least one.
 double median_of(std::vector<double> values);
 /// Quantiles of the normal distribution.
 constexpr double kNormal95 = 1.644853626951473, kNormal975 = 1.959963984540054;

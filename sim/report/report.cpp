@@ -55,7 +55,7 @@ OfRow forecast_90(double Interval::*end) {
 OfRow measured_95(double Interval::*end) {
   return [end](const S& s) { return s.accuracy.interval ? Value((*s.accuracy.interval).*end) : Value(); };
 }
-/// Of the logarithm itself, or of an end of its interval.
+/// The percentage of the logarithm itself, or of an end of its interval.
 Value log_percent(const std::optional<LogError>& error, double Interval::*end) {
   if (!error || (end && !error->interval)) return {};
   return 100 * (end ? (*error->interval).*end : error->log_ratio);
@@ -214,8 +214,8 @@ const std::vector<Column<RowSource>>& row_columns() {
     {"forecast_high_s", "upper end of it", time, kSeconds, forecast_90(&Interval::high)},
     {"forecast_interval_from", "whose errors the interval is made of", none, kText,
      [](const S& s) { return s.forecast && s.forecast->interval_90 ? Value(s.forecast->interval_from) : Value(); }},
-    {"told_from_fastest", "yes: forecast slower than the fastest that fits by more than what is known of the forecasts' "
-     "errors; no: the two can't be told apart; empty for the fastest itself", none, kText, [](const S& s) {
+    {"told_from_fastest", "yes: forecast slower than the fastest that fits by more than what is known of the "
+     "forecasts' errors; no: the two can't be told apart; empty for the fastest itself", none, kText, [](const S& s) {
        const bool known = s.forecast != nullptr && s.forecast->told_from_fastest;
        return known ? Value(*s.forecast->told_from_fastest ? "yes" : "no") : Value();
      }},
@@ -250,17 +250,18 @@ const std::vector<Column<RowSource>>& row_columns() {
 
     {"against_pytorch_percent", "100 ln(measured / plain PyTorch's step), same rounds", causes, kPercent,
      against(kPeers[0])},
-    {"against_pytorch_low_percent", "lower end of its 95 % interval", none, kPercent, against(kPeers[0], &Interval::low)},
+    {"against_pytorch_low_percent", "lower end of its 95 % interval", none, kPercent,
+     against(kPeers[0], &Interval::low)},
     {"against_pytorch_high_percent", "upper end of it", causes, kPercent, against(kPeers[0], &Interval::high)},
-    {"against_pytorch_best_percent", "100 ln(measured / the step of PyTorch at its best), same rounds", causes, kPercent,
-     against(kPeers[1])},
+    {"against_pytorch_best_percent", "100 ln(measured / the step of PyTorch at its best), same rounds", causes,
+     kPercent, against(kPeers[1])},
     {"against_pytorch_best_low_percent", "lower end of its 95 % interval", none, kPercent,
      against(kPeers[1], &Interval::low)},
     {"against_pytorch_best_high_percent", "upper end of it", causes, kPercent, against(kPeers[1], &Interval::high)},
     {"settings", "of a peer: what isn't PyTorch's default; graph: steps are replays", none, kText,
      [](const S& s) { return unless_empty(s.cell.settings); }},
-    {"largest_causes", "the three classes of instructions that carry most of the error, in percent of the measured step",
-     causes, kText, largest_causes},
+    {"largest_causes", "the three classes of instructions that carry most of the error, in percent of the measured "
+     "step", causes, kText, largest_causes},
 
     {"predicted_compute_s", "compute, mean over ranks; the four parts add up to the step", breakdown, kSeconds,
      predicted(&StepTime::compute_s)},
@@ -294,8 +295,8 @@ const std::vector<Column<RowSource>>& row_columns() {
      memory_of(&CellMemory::resident_peak_bytes)},
     {"resident_error_percent", "100 ln(predicted_resident / resident_peak)", memory, kPercent,
      memory_error(&CellMemory::predicted_resident_peak_bytes, &CellMemory::resident_peak_bytes)},
-    {"needed_MiB", "what the fullest device needs: tensors and known workspace of its ranks; on a GPU also what PyTorch "
-     "holds beside them", memory, kMiB, [](const S& s) { return mebibytes(s.cell.memory.needed()); }},
+    {"needed_MiB", "what the fullest device needs: tensors and known workspace of its ranks; on a GPU also what "
+     "PyTorch holds beside them", memory, kMiB, [](const S& s) { return mebibytes(s.cell.memory.needed()); }},
     {"least_needed_MiB", "what the emptiest one needs", memory, kMiB,
      [](const S& s) { return mebibytes(s.cell.memory.least_needed()); }},
     {"needed_by_device", "needed_MiB of each device, by the ranks that sit on it", none, kText, needed_by_device},
@@ -311,8 +312,8 @@ const std::vector<Column<RowSource>>& row_columns() {
     {"buffer_MiB", "part of it", memory_parts, kMiB, at_peak(TensorClass::buffer)},
     {"input_MiB", "part of it", memory_parts, kMiB, at_peak(TensorClass::input)},
     {"communication_MiB", "part of it", memory_parts, kMiB, at_peak(TensorClass::communication)},
-    {"optimizer_temporaries_MiB", "part of needed_MiB: of updates with foreach=True, PyTorch's default on GPUs", memory_parts,
-     kMiB, part_of_needed(MemoryUse::optimizer_temporaries)},
+    {"optimizer_temporaries_MiB", "part of needed_MiB: of updates with foreach=True, PyTorch's default on GPUs",
+     memory_parts, kMiB, part_of_needed(MemoryUse::optimizer_temporaries)},
     {"context_MiB", "part of it: CUDA's context, kernels and cuBLAS's workspace", memory_parts, kMiB,
      part_of_needed(MemoryUse::device_context)},
     {"communicators_MiB", "part of it: the buffers of NCCL's communicators", memory_parts, kMiB,
@@ -383,13 +384,19 @@ std::string to_csv(const Report& report) {
   return text + "\n";
 }
 
-std::string to_json(const Result& result, bool with_samples, const TrackRecord* record) {
+namespace {
+
+/// `"key": [` … `],` with a line per entry: readable, and a new round changes little of the file.
+std::string listed(std::string_view key, const Json& list) {
+  return fmt::format(" \"{}\": [{}],\n", key, lines_of(list, 2));
+}
+
+/// Columns, rows and summary.
+std::string computed_from(const Result& result, const TrackRecord* record) {
   const Report report = make_report(result, record);
-  Json columns = Json::array(), sessions = Json::array(), rows = Json::array(), summaries = Json::array();
+  Json columns = Json::array(), rows = Json::array(), summaries = Json::array();
   for (const Column<RowSource>& column : row_columns())
     columns.push_back({{"name", column.name}, {"description", column.description}});
-  for (const Session& session : result.sessions)
-    sessions.push_back({{"first_round", session.first_round}, {"context", session.context}});
   for (const Row& row : report.rows) rows.push_back(json_of(row, row_columns()));
   for (const ForecastSummary& summary : report.summaries) {
     Json& row = summaries.emplace_back(json_of(row_of(summary_columns(), summary), summary_columns()));
@@ -400,16 +407,15 @@ std::string to_json(const Result& result, bool with_samples, const TrackRecord* 
                                 {"mean_effect_percent", 100 * share.bias},
                                 {"cells", share.cells}});
   }
-  // A line per session, column, row, summary and round: readable, and a new round changes little of the file.
+  return listed("columns", columns) + listed("rows", rows) + listed("summary", summaries);
+}
+
+std::string file_of(const Result& result, bool with_samples, const std::string& computed) {
+  Json sessions = Json::array();
+  for (const Session& session : result.sessions)
+    sessions.push_back({{"first_round", session.first_round}, {"context", session.context}});
   std::string text = fmt::format("{{\n \"format\": \"{}\",\n \"kind\": {},\n", kResultFormat, Json(result.kind).dump());
-  const auto add = [&](std::string_view key, const Json& list) {
-    text += fmt::format(" \"{}\": [{}],\n", key, lines_of(list, 2));
-  };
-  add("sessions", sessions);
-  add("columns", columns);
-  add("rows", rows);
-  add("summary", summaries);
-  text += " \"cells\": [";
+  text += listed("sessions", sessions) + computed + " \"cells\": [";
   for (const Cell& cell : result.cells) {
     Json json = sim::to_json(cell, with_samples);
     const Json rounds = std::move(json["rounds"]);
@@ -422,9 +428,20 @@ std::string to_json(const Result& result, bool with_samples, const TrackRecord* 
   return text + (result.cells.empty() ? "]\n}\n" : "\n ]\n}\n");
 }
 
-void save_result(const std::filesystem::path& path, const Result& result, bool with_samples,
-                 const TrackRecord* record) {
-  write_text_file(path, to_json(result, with_samples, record));
+}  // namespace
+
+std::string to_json(const Result& result, bool with_samples) { return file_of(result, with_samples, ""); }
+
+std::string report_to_json(const Result& result, const TrackRecord* record) {
+  return file_of(result, /*with_samples=*/false, computed_from(result, record));
+}
+
+void save_result(const std::filesystem::path& path, const Result& result, bool with_samples) {
+  write_text_file(path, to_json(result, with_samples));
+}
+
+void save_report(const std::filesystem::path& path, const Result& result, const TrackRecord* record) {
+  write_text_file(path, report_to_json(result, record));
 }
 
 }  // namespace sim

@@ -1,9 +1,10 @@
 // The reported numbers, once: what the console, CSV and JSON show of a Result.
 //
 //   Report report = make_report(result);
-//   fmt::print("{}", to_console(report));       // all tables, of at most 120 columns; sim/report/answer.hpp has the short one
+//   fmt::print("{}", to_console(report));       // all tables, at most 120 columns wide; the short one: answer.hpp
 //   write_text_file("r.csv", to_csv(report));
-//   save_result("r.json", result);              // the file of sim/report/result.hpp with columns, rows and summary
+//   save_result("r.json", result);              // the file of sim/report/result.hpp
+//   save_report("r.json", result);              // the same with columns, rows and summary
 //
 // A row is a cell × cost model (one row without forecast for a cell nobody predicted). `row_columns()` and
 // `summary_columns()` are the lists: a new number is one more line there. Names end in the unit. Percentages of errors
@@ -60,10 +61,12 @@ enum class Detail : std::uint8_t { brief, full };  // full: with the tables of t
 /// Tables, then the summary and the instructions that explain most of the error.
 std::string to_console(const Report& report, Detail detail = Detail::brief);
 std::string to_csv(const Report& report);
-/// The whole result file; `with_samples`: every measured step, too, where it is known. `record`: see `assess`.
-std::string to_json(const Result& result, bool with_samples = false, const TrackRecord* record = nullptr);
+/// The result file; `with_samples`: every measured step, too, where it is known.
+std::string to_json(const Result& result, bool with_samples = false);
+/// The result file with what is computed from its cells: columns, rows and summary. `record`: see `assess`.
+std::string report_to_json(const Result& result, const TrackRecord* record = nullptr);
 /// Atomic: whoever reads the file while a run goes on sees the last complete round.
-void save_result(const std::filesystem::path& path, const Result& result, bool with_samples = false,
-                 const TrackRecord* record = nullptr);
+void save_result(const std::filesystem::path& path, const Result& result, bool with_samples = false);
+void save_report(const std::filesystem::path& path, const Result& result, const TrackRecord* record = nullptr);
 
 }  // namespace sim

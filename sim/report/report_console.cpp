@@ -19,7 +19,7 @@ std::string console_text(const Value& value, std::string_view format) {
   return is_available(value) ? std::get<std::string>(value) : "n/a";
 }
 
-/// Of the column of this name.
+/// The text of the column of this name.
 std::string text_of(const Row& row, std::string_view name) {
   const auto found = std::ranges::find(row_columns(), name, &Column<RowSource>::name);
   check_internal(found != row_columns().end(), "no column '{}'", name);

@@ -172,13 +172,8 @@ void Round::add_forecast(const std::string& cost_model, const Forecast& forecast
 
 void Attribution::add(const std::vector<ClassError>& of_round) {
   const auto before = static_cast<double>(rounds), now = static_cast<double>(++rounds);
-  for (ClassError& c : classes) c.predicted_s *= before / now, c.measured_s *= before / now, c.effect_s *= before / now;
-  for (const ClassError& c : of_round) {
-    auto mean = std::ranges::find(classes, c.name, &ClassError::name);
-    if (mean == classes.end()) mean = classes.insert(classes.end(), {.name = c.name});
-    mean->predicted_s += c.predicted_s / now, mean->measured_s += c.measured_s / now,
-        mean->effect_s += c.effect_s / now;
-  }
+  for (auto& [name, mean_s] : effects_s) mean_s *= before / now;
+  for (const ClassError& c : of_round) effects_s[c.name] += c.effect_s / now;
 }
 
 void Result::check_conditions(const nlohmann::json& context, const std::string& where) const {

@@ -2,20 +2,20 @@
 // measured steps.
 //
 //   Result result = resume_or_new("r.json", "compare");
-//   result.begin_session(context, "r.json");        // ConfigError where the file's rounds were taken under other conditions
+//   result.begin_session(context, "r.json");        // ConfigError where its rounds were taken under other conditions
 //   Cell& cell = result.cell(program, "local");
 //   place(cell, program, cluster);
 //   cell.rounds.push_back({.round = result.next_round(), .predicted = {{"profiled", f.step}}});
-//   save_result("r.json", result);                  // sim/report/report.hpp; after each round, so that a later run can resume
+//   save_result("r.json", result);                  // sim/report/report.hpp; after each round, to be resumed
 //
-// File format "paragauge-result-3" (JSON, a round per line, numbers of 7 digits). A list of five numbers is a StepTime in
-// the order of sim/simulate/timeline.hpp.
+// File format "paragauge-result-3" (JSON, a round per line, numbers of 7 digits). A list of five numbers is a StepTime
+// in the order of sim/simulate/timeline.hpp.
 //   kind      the command that made it: compare, measure, predict, report
 //   sessions  [{first_round, context}]: what each run wrote about the machine, the build and its options
-//   cells     [{model, strategy, world, executor, ranks, replicas, microbatches, global_batch, device, devices, program,
-//               skipped, verify_error, memory, attribution, rounds}]
-//     settings      of a peer: what isn't PyTorch's default ("fused updates, channels_last"); "graph": the steps are replays of
-//                   a captured one; may be missing
+//   cells     [{model, strategy, world, executor, ranks, replicas, microbatches, global_batch, device, devices,
+//               program, skipped, verify_error, memory, attribution, rounds}]
+//     settings      of a peer: what isn't PyTorch's default ("fused updates, channels_last"); "graph": the steps are
+//                   replays of a captured one; may be missing
 //     device        what the ranks sat on (a GPU's name, a CPU's) or ""; devices: how many of them, 0: not known
 //     program       hash of the Program's text or "": rounds of another one are refused
 //     skipped       why the cell could not run, or null
@@ -23,11 +23,11 @@
 //     memory        {predicted_peak_bytes, measured_peak_bytes, allocator_peak_bytes, predicted_allocator_peak_bytes,
 //                    predicted_resident_peak_bytes, resident_peak_bytes}: of the rank with the largest; capacity_bytes:
 //                    of its device. null or missing: not known. predicted_at_peak_bytes: {tensor class: bytes};
-//                    needed_bytes: {use: bytes}, of the device that least is left of, and fused_needed_bytes in all if its
-//                    optimizer's updates were fused; by_device: [{ranks: "1-3", devices, needed_bytes}], of each,
+//                    needed_bytes: {use: bytes}, of the device that least is left of, and fused_needed_bytes in all if
+//                    its optimizer's updates were fused; by_device: [{ranks: "1-3", devices, needed_bytes}], of each,
 //                    alike ones together (all may be missing)
-//     attribution   {cost model: {rounds, classes: [{class, predicted_s, measured_s, effect_s}]}}: means over so many
-//                   rounds, see `ClassError`
+//     attribution   {cost model: {rounds, effects_s: {class: effect}}}: means over so many rounds, see
+//                   `ClassError::effect_s`
 //     rounds        [{round, predicted, replayed_s, measured, speed}]
 //       predicted     {cost model: [5]}
 //       stated_90     {cost model: [low_s, high_s]}: a forecast's own 90 % interval (sim/simulate/forecast.hpp); may be
@@ -36,12 +36,12 @@
 //       guesses       {cost model: [what]}: what the profile lacks, and what answered (Forecast::guesses); missing: nothing
 //       replayed_s    step time with the measured durations put into the predicted dependencies, or null
 //       measured      {count, mean: [5], sd: [5], median_s} of the round's steps, or null; samples: [[5], …] if asked for
-//       speed         [compute_s, memory_alone_s, memory_together_s, change]: the machine's, mean of the visits (MachineSpeed);
-//                     may be missing
-//   columns, rows, summary   computed from the cells when written (sim/report/report.hpp says what they mean), not read
-//                            back
-// "paragauge-result-2" is read, too, in which `ddp` was what is `ddp_blocking` today, and `ddp,overlap=1` what is `ddp` (of
-// `mesh` alike); and "paragauge-result-1": one `context`, all samples, attribution by round.
+//       speed         [compute_s, memory_alone_s, memory_together_s, change]: the machine's, mean of the visits
+//                     (MachineSpeed); may be missing
+//   columns, rows, summary   only in a file of `predict`, `plan` and `report`: computed from the cells when written
+//                            (sim/report/report.hpp says what they mean), not read back
+// "paragauge-result-2" is read, too, in which `ddp` was what is `ddp_blocking` today, and `ddp,overlap=1` what is `ddp`
+// (of `mesh` alike); and "paragauge-result-1": one `context`, all samples, attribution by round.
 #pragma once
 
 #include <array>
@@ -67,8 +67,8 @@
 
 namespace sim {
 
-/// Who ran the steps of a cell: we, or a peer: the same step in plain PyTorch, as people write it, and at its best (fused
-/// updates; channels_last where that is faster).
+/// Who ran the steps of a cell: we, or a peer: the same step in plain PyTorch, as people write it, and at its best
+/// (fused updates; channels_last where that is faster).
 constexpr std::array<std::string_view, 3> kExecutors{"paragauge", "pytorch", "pytorch_best"};
 constexpr std::string_view kOurs = kExecutors[0];
 constexpr std::span kPeers = std::span(kExecutors).subspan<1>();
@@ -104,13 +104,13 @@ struct Round {
 /// What carries the error of a cell's forecasts by one cost model: means over the rounds that say.
 struct Attribution {
   std::size_t rounds = 0;
-  std::vector<ClassError> classes;
+  std::map<std::string, double> effects_s;  // ClassError::effect_s by class
   /// One more round. A class that a round lacks counts 0 there.
   void add(const std::vector<ClassError>& of_round);
   friend bool operator==(const Attribution&, const Attribution&) = default;
 };
 
-/// Of devices that need the same (sim/program/memory.hpp, MemoryNeed).
+/// What devices need that need the same (sim/program/memory.hpp, MemoryNeed).
 struct DeviceNeed {
   std::string ranks;  // that sit on them: "0", "1-3", "0,8,16,…,120"
   std::int64_t devices = 0;
@@ -183,8 +183,9 @@ struct Result {
   Cell& cell(const Program& program, std::string_view world, std::string_view executor = kOurs);
   /// The first round that some cell (not skipped) hasn't got: where a later run goes on.
   [[nodiscard]] int next_round() const;
-  /// ConfigError when `context` differs from an earlier session's in what changes times: device, network, scheduling, CPU,
-  /// GPUs, cores, and the command's own `options`. What one of them doesn't say isn't compared. `where` names the file.
+  /// ConfigError when `context` differs from an earlier session's in what changes times: device, network, scheduling,
+  /// CPU, GPUs, cores, and the command's own `options`. What one of them doesn't say isn't compared. `where` names the
+  /// file.
   void check_conditions(const nlohmann::json& context, const std::string& where) const;
   /// The same, and the next rounds are this session's.
   void begin_session(const nlohmann::json& context, const std::string& where);
@@ -196,7 +197,8 @@ Cell skipped_cell(const Model& model, std::string_view strategy, std::string_vie
 void check_not_all_skipped(const Result& result);
 /// Fills in where the ranks sit and what memory the Program needs. `workspace_bytes`: by work (Costs), where known.
 void place(Cell& cell, const Program& program, const Cluster& cluster, std::span<const double> workspace_bytes = {});
-/// ConfigError when the cell's rounds are of another Program: its model's file, or the code that lowers it, has changed.
+/// ConfigError when the cell's rounds are of another Program: its model's file, or the code that lowers it, has
+/// changed.
 void check_program(Cell& cell, const Program& program, const std::string& where);
 
 /// `with_samples`: every measured step, too, where it is known.
@@ -205,11 +207,11 @@ nlohmann::ordered_json to_json(const Cell& cell, bool with_samples = false);
 /// can't be.
 Result result_from_json(std::string_view text, const std::string& where);
 Result load_result(const std::filesystem::path& path);
-/// The file's content if it is there and not empty, else a new result of this kind. ConfigError when the file is no result
-/// of this kind.
+/// The file's content if it is there and not empty, else a new result of this kind. ConfigError when the file is no
+/// result of this kind.
 Result resume_or_new(const std::filesystem::path& path, std::string_view kind);
-/// ConfigError when writing a result of this kind would replace something else: a result of another kind, or a file that
-/// is none. A device, a pipe, an empty or no file are fine.
+/// ConfigError when writing a result of this kind would replace something else: a result of another kind, or a file
+/// that is none. A device, a pipe, an empty or no file are fine.
 void check_replaceable(const std::filesystem::path& path, std::string_view kind);
 
 }  // namespace sim

@@ -72,12 +72,8 @@ Json to_json(const Round& round, bool with_samples) {
 }
 
 Json to_json(const Attribution& attribution) {
-  Json json{{"rounds", attribution.rounds}, {"classes", Json::array()}};
-  for (const ClassError& c : attribution.classes)
-    json["classes"].push_back({{"class", c.name},
-                               {"predicted_s", rounded(c.predicted_s)},
-                               {"measured_s", rounded(c.measured_s)},
-                               {"effect_s", rounded(c.effect_s)}});
+  Json json{{"rounds", attribution.rounds}, {"effects_s", Json::object()}};
+  for (const auto& [name, effect_s] : attribution.effects_s) json["effects_s"][name] = rounded(effect_s);
   return json;
 }
 
@@ -144,6 +140,7 @@ RoundSteps read_measured(JsonObject json) {
   return steps;
 }
 
+/// The classes of files that also said how long each took.
 std::vector<ClassError> read_classes(std::vector<JsonObject> rows) {
   std::vector<ClassError> classes;
   for (JsonObject& row : rows) {
@@ -157,7 +154,7 @@ std::vector<ClassError> read_classes(std::vector<JsonObject> rows) {
   return classes;
 }
 
-/// Of format 1: {part: [one per step]}.
+/// The samples of format 1: {part: [one per step]}.
 RoundSteps read_samples(JsonObject measured) {
   std::vector<StepTime> steps(measured.numbers("step_s").size());
   for (const StepPart& part : kStepParts) {
@@ -303,8 +300,14 @@ Cell read_cell(JsonObject& json, int version) {
     for (const std::string& cost_model : causes.keys()) {
       JsonObject one = causes.object(cost_model);
       Attribution& attribution = cell.attribution[cost_model];
+      if (one.has("classes")) {
+        attribution.add(read_classes(one.objects("classes")));
+      } else {
+        JsonObject effects = one.object("effects_s");
+        for (const std::string& name : effects.keys())
+          attribution.effects_s[name] = seconds(effects, name, effects.number(name));
+      }
       attribution.rounds = static_cast<std::size_t>(at_least(one, "rounds", 1));
-      attribution.classes = read_classes(one.objects("classes"));
       one.finish();
     }
   }
@@ -396,7 +399,8 @@ Result result_from_json(std::string_view text, const std::string& where) {
                         cell.world, cell.executor);
     result.cells.push_back(cell);
   }
-  for (const char* computed : {"columns", "rows", "summary"}) file.objects(computed);
+  for (const char* computed : {"columns", "rows", "summary"})
+    if (file.has(computed)) file.objects(computed);
   file.finish();
   if (version > 1) return result;
   // Format 1 names a CPU in its context only.

@@ -1,5 +1,5 @@
-// How far the forecasts of each cost model have been off on a device: what the intervals of new forecasts for that device
-// are made of. Another device's errors say nothing: a data sheet may be right for one and wrong for the other.
+// How far the forecasts of each cost model have been off on a device: what the intervals of new forecasts for that
+// device are made of. Another device's errors say nothing: a data sheet may be right for one and wrong for the other.
 //
 //   const TrackRecord record = load_track_record("bench/results/track_record.json");
 //   if (const ErrorRecord* errors = find(record, "AMD EPYC", "profiled")) errors->interval_90(predicted_s);
@@ -30,17 +30,17 @@ struct ErrorRecord {
 };
 ErrorRecord record_of(const std::vector<double>& log_errors);
 
-/// By device (Cluster::device_name()) and cost model. File format "paragauge-track-record-2": what
+/// The errors by device (Cluster::device_name()) and cost model. File format "paragauge-track-record-2": what
 /// `paragauge report --record` writes and `predict` reads.
 using TrackRecord = std::map<std::string, std::map<std::string, ErrorRecord>>;
 /// Null where there's none.
 const ErrorRecord* find(const TrackRecord& record, const std::string& device, const std::string& cost_model);
-/// By how much a cost model's ratios to `single` have been off.
+/// How much a cost model's ratios to `single` have been off.
 struct RatioRecord {
   double sd = 0;       // of their log errors
   std::string device;  // where
 };
-/// On this device, or, where it has none, on the one where they were off the most; nothing without any.
+/// The record on this device, or, where it has none, on the one where they were off the most; nothing without any.
 std::optional<RatioRecord> ratio_record(const TrackRecord& record, const std::string& device,
                                         const std::string& cost_model);
 std::string to_json(const TrackRecord& record);

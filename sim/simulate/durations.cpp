@@ -32,8 +32,8 @@ class MeasuredTransfers {
     }
   }
 
-  /// Which waits the rank's thread copied in, and what. A transfer that was done before its own wait began was copied in
-  /// the first wait that still went on when all had posted.
+  /// Which waits the rank's thread copied in, and what. A transfer that was done before its own wait began was copied
+  /// in the first wait that still went on when all had posted.
   [[nodiscard]] std::vector<std::pair<std::uint32_t, std::uint32_t>> find_copies(std::uint32_t rank) {
     std::vector<std::pair<std::uint32_t, std::uint32_t>> copies;
     const Role& list = placed_.role(rank);
@@ -58,7 +58,7 @@ class MeasuredTransfers {
                                 : copied_s_[placed_.transfer(rank, i)];
     return std::max(start_s(rank, i), copied_s);
   }
-  /// Of a send: when the receiver had it.
+  /// When the receiver of a send had it.
   [[nodiscard]] double received_s(std::uint32_t rank, std::uint32_t i) const {
     return received_s_[placed_.transfer(rank, i)];
   }

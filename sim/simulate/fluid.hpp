@@ -7,10 +7,11 @@
 //   fluid.begin(3.0, {{core}}, [&] { seen.push_back(2); });        // … this one alone after 2 s, until 4 s
 //   while (fluid.advance()) continue;                              // to the next end; calls back what has ended
 //
-// An activity *uses* resources, all at its own rate (at most 1) times a weight (what it needs of the resource at rate 1), or
-// *takes* a fixed share of them. What is taken goes first, and is never slowed down; the rest is divided by progressive
-// filling: all rates grow together until a resource is full, its users stay at that rate, the others go on growing
-// (D. Bertsekas and R. Gallager, Data Networks, 1992, section 6.5.2). A resource is never taken whole: its users keep kLeast of it.
+// An activity *uses* resources, all at its own rate (at most 1) times a weight (what it needs of the resource at rate
+// 1), or *takes* a fixed share of them. What is taken goes first, and is never slowed down; the rest is divided by
+// progressive filling: all rates grow together until a resource is full, its users stay at that rate, the others go on
+// growing (D. Bertsekas and R. Gallager, Data Networks, 1992, section 6.5.2). A resource is never taken whole: its
+// users keep kLeast of it.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +43,7 @@ class Fluid {
   Activity begin(double seconds, std::initializer_list<Demand> demands, std::function<void()> at_end) {
     return begin(seconds, std::span(demands.begin(), demands.size()), std::move(at_end));
   }
-  /// From now on it demands this, too.
+  /// Adds a demand, from now on.
   void demand(Activity activity, const Demand& demand);
   /// Progress per second at rate 1: less than 1 where something that isn't a resource slows it down.
   void set_speed(Activity activity, double speed);
@@ -50,7 +51,7 @@ class Fluid {
   [[nodiscard]] double now_s() const { return now_s_; }
   /// Progress per second now.
   [[nodiscard]] double rate(Activity activity);
-  /// To the next moment when something ends. False: nothing is active.
+  /// Goes on to the next moment when something ends. False: nothing is active.
   bool advance();
 
  private:

@@ -34,7 +34,7 @@ double step_with(const Program& program, Costs costs, const Cluster& cluster, do
   return simulate(program, costs, cluster).step_s;
 }
 
-/// By time; of no transfers 0.
+/// The share of the transfers' time that is novel; 0 without transfers.
 double novelty_of_transfers(const Costs& costs) {
   double seconds = 0, novel_s = 0;
   for (const std::uint32_t index : costs.transfer_of) {

@@ -8,12 +8,12 @@
 // such a timeline is shorter, since no rank waits for another one's hiccup there. Where steps reach into each other
 // (sections: program.hpp) it is the steady state: what further bodies take longer, by training step.
 //
-// `low_s` and `high_s` are a 90 % interval of the step, from how well each cost is known (sim::Knowledge): what is wrong
-// about one kind of op is wrong about all of that kind, and kinds are independent, but those that are new (or far from
-// what was measured) are wrong together: they are guessed from the same few constants. So are transfers that weren't measured:
-// the step is played with all of them at the ends of their intervals. What all costs are wrong by together
-// (CostModel::common_sd) the whole step is. These three are independent. Where a cost model says nothing of that, both are
-// the step.
+// `low_s` and `high_s` are a 90 % interval of the step, from how well each cost is known (sim::Knowledge): what is
+// wrong about one kind of op is wrong about all of that kind, and kinds are independent, but those that are new (or far
+// from what was measured) are wrong together: they are guessed from the same few constants. So are transfers that
+// weren't measured: the step is played with all of them at the ends of their intervals. What all costs are wrong by
+// together (CostModel::common_sd) the whole step is. These three are independent. Where a cost model says nothing of
+// that, both are the step.
 #pragma once
 
 #include <cstdint>

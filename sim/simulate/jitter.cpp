@@ -6,7 +6,7 @@
 
 namespace sim {
 
-/// In (0, 1].
+/// A number in (0, 1].
 double DrawnSteps::uniform() { return (static_cast<double>(bits_() >> 11U) + 1) * 0x1p-53; }
 
 /// G. E. P. Box and M. E. Muller, A note on the generation of random normal deviates, 1958.
@@ -15,8 +15,8 @@ double DrawnSteps::normal() {
   return radius * std::cos(2 * std::numbers::pi * uniform());
 }
 
-/// Of mean 1. G. Marsaglia and W. W. Tsang, A simple method for generating gamma variables, ACM Transactions on
-/// Mathematical Software 26(3), 2000.
+/// A gamma variable of mean 1. G. Marsaglia and W. W. Tsang, A simple method for generating gamma variables, ACM
+/// Transactions on Mathematical Software 26(3), 2000.
 double DrawnSteps::gamma(double shape) {
   if (shape < 1) return gamma(shape + 1) * (shape + 1) / shape * std::pow(uniform(), 1 / shape);
   const double d = shape - 1.0 / 3, c = 1 / std::sqrt(9 * d);

@@ -7,14 +7,14 @@
 //
 // With engine `receiver`, the ranks' threads move the bytes while they wait, each its own part: the receiver of a
 // message, every member of a collective that gets something (is_mover). A part of a message or of a collective with a
-// root is done for its rank when it is moved; for the sender, for members that move nothing, and in a collective without
-// a root, the transfer is done when all parts are.
+// root is done for its rank when it is moved; for the sender, for members that move nothing, and in a collective
+// without a root, the transfer is done when all parts are.
 //
-// Ports are what a transfer's bytes go through: where two transfers use the same ports at the same time, they share their
-// bandwidth. A rank has a full-duplex port of its own to the innermost level of the network; a group of a level has the
-// ports that leave it, which are one resource here, out and in. A message uses its sender's way out and its receiver's way
-// in on every level up to the one on which they meet, a collective both of every unit that has members. A level whose link
-// is shared (Link::shared) has a bus in each of its groups instead.
+// Ports are what a transfer's bytes go through: where two transfers use the same ports at the same time, they share
+// their bandwidth. A rank has a full-duplex port of its own to the innermost level of the network; a group of a level
+// has the ports that leave it, which are one resource here, out and in. A message uses its sender's way out and its
+// receiver's way in on every level up to the one on which they meet, a collective both of every unit that has members.
+// A level whose link is shared (Link::shared) has a bus in each of its groups instead.
 #pragma once
 
 #include <cstdint>
@@ -45,25 +45,25 @@ class PlacedProgram {
   [[nodiscard]] std::uint32_t transfer(std::uint32_t rank, std::uint32_t i) const {
     return matching.transfer(places[rank], rank, role(rank), i);
   }
-  /// Of a send or recv: the rank at the other end.
+  /// The rank at the other end of a send or recv.
   [[nodiscard]] std::uint32_t partner(std::uint32_t rank, std::uint32_t i) const {
     return program.partner(role(rank), rank, i);
   }
-  /// Of a collective.
+  /// The members of a collective.
   [[nodiscard]] const std::vector<std::uint32_t>& members(std::uint32_t rank, std::uint32_t i) const {
     const std::uint32_t group = role(rank).peer[i];
     return program.groups[group].members[matching.list_of[group][rank]];
   }
 
-  /// Of the level on which all meet.
+  /// The link of the level on which all meet.
   [[nodiscard]] const Link& link(std::uint32_t rank, std::uint32_t i) const {
     return cluster.levels[level(rank, i)].link;
   }
-  /// By the ranks' own threads.
+  /// Whether the ranks' own threads copy it.
   [[nodiscard]] bool is_copied(std::uint32_t rank, std::uint32_t i) const {
     return may_copy && link(rank, i).engine == TransferEngine::receiver;
   }
-  /// Of a transfer that is copied: this rank's thread has a part.
+  /// Whether this rank's thread has a part in a transfer that is copied.
   [[nodiscard]] bool copies(std::uint32_t rank, std::uint32_t i) const {
     const InstructionKind kind = role(rank).kind[i];
     if (kind != InstructionKind::collective) return kind == InstructionKind::recv;
@@ -73,11 +73,11 @@ class PlacedProgram {
   [[nodiscard]] bool is_done_with_its_part(std::uint32_t rank, std::uint32_t i) const {
     return copies(rank, i) && (role(rank).kind[i] == InstructionKind::recv || has_root(role(rank).collective[i]));
   }
-  /// Of a transfer that is copied: how many ranks have a part.
+  /// How many ranks have a part in a transfer that is copied.
   [[nodiscard]] std::uint32_t copiers(std::uint32_t rank, std::uint32_t i) const;
 
   [[nodiscard]] std::uint32_t ports() const { return ports_; }
-  /// Of the transfer that `rank` posts with `i`: visit(port, level).
+  /// Visits every port of the transfer that `rank` posts with `i`: visit(port, level).
   template <class Visit>
   void for_each_port(std::uint32_t rank, std::uint32_t i, const Visit& visit) const {
     const InstructionKind kind = role(rank).kind[i];
@@ -96,7 +96,7 @@ class PlacedProgram {
     }
   }
 
-  /// With a zero for every instruction of every rank.
+  /// A timeline with a zero for every instruction of every rank.
   [[nodiscard]] Timeline empty_timeline() const;
 
  private:
@@ -115,20 +115,20 @@ class PlacedProgram {
     if (role(rank).kind[i] == InstructionKind::collective) return lists_[peer][matching.list_of[peer][rank]].level;
     return cluster.level_between(rank, partner(rank, i));
   }
-  /// What has ports, or a bus, on a level: on the innermost a rank has ports, on others a group of the level below; a bus
-  /// is of a group of the level itself.
+  /// What has ports, or a bus, on a level: on the innermost a rank has ports, on others a group of the level below; a
+  /// bus is of a group of the level itself.
   [[nodiscard]] std::uint32_t unit_of(std::uint32_t rank, std::size_t level, bool is_bus) const {
     if (level == 0 && !is_bus) return rank;
     return cluster.group_of(cluster.place[rank].device, is_bus ? level : level - 1);
   }
-  /// Of a collective's members, each once.
+  /// The units of a collective's members, each once.
   [[nodiscard]] const std::vector<std::uint32_t>& units(std::uint32_t rank, std::uint32_t i, std::size_t level,
                                                         bool is_bus) const {
     if (level == 0 && !is_bus) return members(rank, i);
     const std::uint32_t group = role(rank).peer[i];
     return lists_[group][matching.list_of[group][rank]].units[level];
   }
-  /// Of a collective that has one.
+  /// Whether `rank` is the root of a collective that has one.
   [[nodiscard]] bool is_root(std::uint32_t rank, std::uint32_t i) const {
     return has_root(role(rank).collective[i]) && members(rank, i)[role(rank).root[i]] == rank;
   }

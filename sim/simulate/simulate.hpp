@@ -3,9 +3,9 @@
 //   Timeline timeline = simulate(program, costs_of(program, *cost_model, cluster), cluster);
 //
 // A step in which nothing is shared is a longest path through the graph (longest_path.hpp). Where ranks share a device,
-// transfers a port of the network, a transport takes core time, or ops slow each other down through the memory, the step
-// is simulated event by event: everyone active gets the max-min fair share, and rates change when someone begins or ends
-// (fluid.hpp).
+// transfers a port of the network, a transport takes core time, or ops slow each other down through the memory, the
+// step is simulated event by event: everyone active gets the max-min fair share, and rates change when someone begins
+// or ends (fluid.hpp).
 #pragma once
 
 #include "sim/cluster/cluster.hpp"
@@ -15,8 +15,8 @@
 
 namespace sim {
 
-/// Every op and transfer takes its mean time. Throws ConfigError when the program doesn't fit the cluster. The result has
-/// passed `check`.
+/// Every op and transfer takes its mean time. Throws ConfigError when the program doesn't fit the cluster. The result
+/// has passed `check`.
 Timeline simulate(const Program& program, const Costs& costs, const Cluster& cluster);
 
 /// The mean step when every op and transfer takes a random time with its cost as mean and its cost's jitter: ranks wait

@@ -19,8 +19,8 @@
 // notify  gloo over TCP (gloo/transport/tcp/pair.cc). Whoever posts first notifies the other end (NOTIFY_RECV_READY,
 //         NOTIFY_SEND_READY); handling that takes notification_s of the other's core. Receiver first: the message is
 //         *expected*, and the sending thread writes it while it posts: what TCP takes at once is its overhead, the rest
-//         the transport's thread writes on the sender's core. Sender first: it is *unexpected*; the sender's overhead is
-//         small, and the transport's thread writes the message once the receiver has posted.
+//         the transport's thread writes on the sender's core. Sender first: it is *unexpected*; the sender's overhead
+//         is small, and the transport's thread writes the message once the receiver has posted.
 //         Assumes: what a profile hasn't measured of it costs nothing.
 #pragma once
 
@@ -42,9 +42,9 @@ struct Factors {
 };
 /// Random steps, some at a time. Every compute and transfer has its own factor (a hiccup), and each rank has one more,
 /// shared by all its compute in the step (a core that others use too is slow for seconds). Gamma distributed with the
-/// costs' jitter as coefficient of variation (positive, one-sided where the jitter is large), independent; the same ones
-/// in every call and on every machine. The mean of every draw over a batch is exactly 1: without rank jitter, a rank that
-/// waits for nobody takes what `simulate` says. `placed` and `costs` must outlive it.
+/// costs' jitter as coefficient of variation (positive, one-sided where the jitter is large), independent; the same
+/// ones in every call and on every machine. The mean of every draw over a batch is exactly 1: without rank jitter, a
+/// rank that waits for nobody takes what `simulate` says. `placed` and `costs` must outlive it.
 class DrawnSteps {
  public:
   static constexpr std::size_t kBatch = 8;
@@ -77,8 +77,8 @@ struct Message {
   double latency_s = 0, wire_s = 0;
   double send_overhead_s = 0, recv_overhead_s = 0;  // host time until the thread that posts goes on
   double notification_s = 0;                        // of the core of the end that posts last, from the first post on
-  /// From when both have posted until the transport's threads work on the sender's core, too; on the receiver's they
-  /// do from the beginning.
+  /// The time from when both have posted until the transport's threads work on the sender's core, too; on the
+  /// receiver's they do from the beginning.
   double sender_free_s = 0;
 };
 Message ask(Transport transport, const TransferCost& cost, bool sender_posted_first);
@@ -95,11 +95,11 @@ class StepCosts {
     const double mean_s = mean.work_s[placed_.role(rank).work[i] * mean.busy_levels];
     return factors_ != nullptr ? mean_s * static_cast<double>(factors_->compute[rank][i]) : mean_s;
   }
-  /// Of the transfer that instruction `i` of `rank` posts.
+  /// The cost of the transfer that instruction `i` of `rank` posts.
   [[nodiscard]] const TransferCost& transfer(std::uint32_t rank, std::uint32_t i) const {
     return mean.transfers[mean.transfer_of[placed_.transfer(rank, i)]];
   }
-  /// Of its latency and wire time in this step.
+  /// The factor of its latency and wire time in this step.
   [[nodiscard]] double transfer_factor(std::uint32_t rank, std::uint32_t i) const {
     return factors_ != nullptr ? static_cast<double>(factors_->transfer[placed_.transfer(rank, i)]) : 1;
   }
@@ -116,10 +116,10 @@ class StepCosts {
     return std::max(mean.launch_s, received ? before.recv_overhead_s : send_overhead_s);
   }
 
-  /// The host of an asynchronous device (a GPU) runs ahead of it: an instruction starts at the earliest when it has been
-  /// issued. Every instruction takes launch_s of its host thread. A thread of one rank never waits. A thread that issues
-  /// for all ranks of a node (Cluster::one_host_thread) goes through their lists in turn, each as far as what it waits
-  /// for has been issued. A step that is launched at once (Cluster::one_launch) takes launch_s in all.
+  /// The host of an asynchronous device (a GPU) runs ahead of it: an instruction starts at the earliest when it has
+  /// been issued. Every instruction takes launch_s of its host thread. A thread of one rank never waits. A thread that
+  /// issues for all ranks of a node (Cluster::one_host_thread) goes through their lists in turn, each as far as what it
+  /// waits for has been issued. A step that is launched at once (Cluster::one_launch) takes launch_s in all.
   [[nodiscard]] bool host_runs_ahead() const { return !issued_s_.empty(); }
   [[nodiscard]] double issued_s(std::uint32_t rank, std::uint32_t i) const { return issued_s_[rank][i]; }
   [[nodiscard]] const std::vector<double>& issued_s(std::uint32_t rank) const { return issued_s_[rank]; }

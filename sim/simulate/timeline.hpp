@@ -51,7 +51,7 @@ constexpr std::array<StepPart, 5> kStepParts{{{"step_s", &StepTime::step_s},
                                               {"bubble_s", &StepTime::bubble_s},
                                               {"host_s", &StepTime::host_s}}};
 StepTime step_time(const Timeline& timeline);
-/// Of at least one.
+/// The mean of at least one.
 StepTime mean(const std::vector<StepTime>& times);
 
 /// Fills the breakdown of every rank from the times. A wait counts as exposed communication from ready on, as bubble

@@ -1,6 +1,6 @@
 // PyTorch's nn.DataParallel (R5): the first device has the parameters and the batch; each step it scatters the batch,
-// broadcasts the parameters, gathers the outputs for the loss, and sums the gradients. The last part of a batch that the
-// devices don't divide is smaller (torch.chunk).
+// broadcasts the parameters, gathers the outputs for the loss, and sums the gradients. The last part of a batch that
+// the devices don't divide is smaller (torch.chunk).
 #include "sim/strategy/layout.hpp"
 
 namespace sim {

@@ -1,5 +1,5 @@
-// The steps of an epoch, as PyTorch's DistributedSampler and DataLoader make them: every replica gets as many samples, some
-// twice where they don't divide, and takes them in batches of the step's size; the last one may be smaller.
+// The steps of an epoch, as PyTorch's DistributedSampler and DataLoader make them: every replica gets as many samples,
+// some twice where they don't divide, and takes them in batches of the step's size; the last one may be smaller.
 //
 //   const Model model = load_model("resnet50,global_batch=256");
 //   const Epoch epoch = epoch_of(1'281'167, model, parse_strategy("ddp,dp=8", model));

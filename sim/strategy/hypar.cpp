@@ -1,10 +1,11 @@
-// HyPar's hybrid layers (R3): on every level of a hierarchy of devices each layer with weights is data parallel (dp: a part
-// of the samples, all weights) or model parallel (in: a part of the input channels; out: of the output channels). What has
-// no weights follows its input, and after `in`, whose output is a sum, what comes next. The last part takes the rest.
+// HyPar's hybrid layers (R3): on every level of a hierarchy of devices each layer with weights is data parallel (dp: a
+// part of the samples, all weights) or model parallel (in: a part of the input channels; out: of the output channels).
+// What has no weights follows its input, and after `in`, whose output is a sum, what comes
+// next. The last part takes the rest.
 //
 //   hypar,levels=2x2,layers=dp+in/out+in     2 × 2 devices; a choice for each layer, levels apart
 //   hypar,layers=16*dp+3*in                  VGG-19 on two devices: convolutions by samples, the rest by channels
-//   hypar,levels=3,layers=in,form=rooted     all layers alike; sums at the first device, then to all, as in the reference
+//   hypar,levels=3,layers=in,form=rooted     all layers alike; sums go to the first device, then to all (the reference)
 #include <algorithm>
 
 #include "sim/error.hpp"

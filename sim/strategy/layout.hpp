@@ -1,4 +1,5 @@
-// All that a strategy decides, as data: where each node is played, and where parameters live. Lowering reads nothing else.
+// All that a strategy decides, as data: where each node is played, and where
+// parameters live. Lowering reads nothing else.
 //
 //   const Layout layout = layout_of(model, strategy);
 //   const Program program = lower(model, strategy);   // asks for it itself
@@ -22,13 +23,13 @@ namespace sim {
 
 /// What becomes of every parameter in a step. Its gradient is summed over the axes on which it is partial.
 struct ParameterCycle {
-  /// It lives at the first coordinate of each axis that replicates it, and is updated there; the others get a copy before
-  /// the forward. Else everyone who plays with it has it.
+  /// It lives at the first coordinate of each axis that replicates it, and is updated there; the others get a copy
+  /// before the forward. Else everyone who plays with it has it.
   bool at_root = false;
   /// Gradients (or parameters) travel in flat tensors that are full with so much; or each by itself, where it lies.
   double first_bucket_MiB = 0, bucket_MiB = 0;
   bool in_place = false;
-  /// Of gradients: as soon as a bucket is complete. Else after the backward, one after the other.
+  /// Gradients are summed as soon as a bucket is complete. Else after the backward, one after the other.
   bool overlap = false;
   /// Gradients are of the mean over a rank's own samples: the sum is divided by the number of ranks. Else a rank's loss
   /// weighs as much as its share of the batch.

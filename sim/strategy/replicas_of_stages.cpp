@@ -30,8 +30,9 @@ class Row {
   }
   [[nodiscard]] double weight(std::size_t begin, std::size_t end) const { return sum_[end] - sum_[begin]; }
 
-  /// Of the first `end` in at most `parts`, where some cut's heaviest weighs `most`. By bisection: `most` is always some
-  /// cut's heaviest, and nothing that weighs at most `below` is. The mean part, or one weight alone, often is the answer.
+  /// The weight of the heaviest part of the first `end` in at most `parts`, where some cut's heaviest weighs `most`. By
+  /// bisection: `most` is always some cut's heaviest, and nothing that weighs at most `below` is. The mean part, or one
+  /// weight alone, often is the answer.
   [[nodiscard]] double least_heaviest(std::size_t end, std::uint32_t parts, double most) const {
     const double least = std::max(heaviest_[end], weight(0, end) / parts);
     double below = least / 2, guess = std::min(least, std::nextafter(most, 0.0));
@@ -65,8 +66,8 @@ class Row {
   std::vector<double> sum_, heaviest_;  // of the first 0, 1, …
 };
 
-/// Cuts n weights into `parts` contiguous, non-empty parts so that the heaviest is lightest; among those, the last part is as
-/// long as possible, then what is before it is cut alike.
+/// Cuts n weights into `parts` contiguous, non-empty parts so that the heaviest is lightest; among those, the last part
+/// is as long as possible, then what is before it is cut alike.
 std::vector<std::uint32_t> balanced_stages(const std::vector<double>& weights, std::uint32_t parts) {
   const Row row(weights);
   std::vector<std::uint32_t> stages(weights.size());

@@ -4,8 +4,8 @@
 //   Strategy d = parse_strategy("dp=2,pp=2,microbatches=4", model);              // degrees alone do too
 //   s.text();                                  // canonical: parse_strategy makes the same strategy of it again
 //
-// A preset (a row of table.cpp) says which keys it takes, what they are at least, and what Layout (layout.hpp) it makes of
-// them; lowering knows layouts, no names.
+// A preset (a row of table.cpp) says which keys it takes, what they are at least, and what Layout (layout.hpp) it makes
+// of them; lowering knows layouts, no names.
 #pragma once
 
 #include <algorithm>
@@ -48,7 +48,8 @@ struct StrategyKind {
   std::string_view description;  // one line
   std::string_view example;  // a small text that works for every model of even batch: what benches and grids execute
   std::vector<std::string_view> keys;  // keys its text may set; an unknown one is an error
-  /// What the degrees are where the text doesn't say, and at least: with less it would be another strategy (ConfigError).
+  /// What the degrees are where the text doesn't say, and at least: with less
+  /// it would be another strategy (ConfigError).
   std::uint32_t least_dp = 1, least_pp = 1;
   std::int64_t microbatches = 1;  // where the text doesn't say
   double bucket_MiB = 25;
@@ -64,21 +65,21 @@ const Table<StrategyKind>& strategy_table();
 void check_strategy_text(std::string_view text);
 
 /// Keys: dp, pp, schedule, microbatches or split_size (samples per microbatch), cut (a preset of the model, `balanced`,
-/// or node names joined by '+'), first_bucket_MiB, bucket_MiB, overlap (0 or 1), broadcast_buffers (0 or 1), levels (2x2),
-/// layers (choices joined by '+', 3*dp for dp+dp+dp, levels by '/'), form (derived or rooted), threads (of each rank).
-/// ConfigError when the text is wrong or the model's global_batch can't be divided so.
+/// or node names joined by '+'), first_bucket_MiB, bucket_MiB, overlap (0 or 1), broadcast_buffers (0 or 1), levels
+/// (2x2), layers (choices joined by '+', 3*dp for dp+dp+dp, levels by '/'), form (derived or rooted), threads (of each
+/// rank). ConfigError when the text is wrong or the model's global_batch can't be divided so.
 Strategy parse_strategy(std::string_view text, const Model& model);
 
-/// The model that a strategy plays, where `device_batch` is given: as many samples for each of its data-parallel replicas.
-/// Else the model itself.
+/// The model that a strategy plays, where `device_batch` is given: as many samples for each of its data-parallel
+/// replicas. Else the model itself.
 Model with_global_batch(const Model& model, std::string_view strategy);
 
 /// What a user should know of it beside its text; often nothing.
 std::string remark_on(const Strategy& strategy, const Model& model);
 
 /// The stage of every node, non-decreasing: which stage executes it. `strategy.cut` names, or cuts balanced by the
-/// roofline time of forward + backward on a generic device. ConfigError for a cut name that doesn't exist (lists similar
-/// ones) or cuts out of order.
+/// roofline time of forward + backward on a generic device. ConfigError for a cut name that doesn't exist (lists
+/// similar ones) or cuts out of order.
 std::vector<std::uint32_t> stages_of(const Model& model, const Strategy& strategy);
 
 }  // namespace sim

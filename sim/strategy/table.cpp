@@ -13,7 +13,8 @@ const Table<StrategyKind>& strategy_table() {
         .example = "single",
         .keys = {"schedule", "microbatches", "split_size", "threads"},
         .layout = replicas_of_stages},
-       // Layer-wise model parallel as in PyTorch's tutorial: the stages work one after the other, one is busy at a time.
+       // Layer-wise model parallel as in PyTorch's tutorial: the stages work one after the other,
+       // one is busy at a time.
        {.name = "model_parallel",
         .description = "layers cut into stages, one per rank; the whole batch passes through them in turn",
         .example = "model_parallel,pp=2",
@@ -55,7 +56,8 @@ const Table<StrategyKind>& strategy_table() {
         .layout = data_parallel},
        {.name = "hypar",
         .description =
-            "HyPar: each layer, on each level of devices, cut by samples (dp), input (in) or output channels (out)",
+            "HyPar: each layer, on each level of devices, cut by samples (dp), input (in) or output channels (out), "
+            "such as levels=2x2,layers=3*dp+in/out: 2 x 2 devices, levels apart by /, layers by +, one for all alike",
         .example = "hypar,levels=2,layers=out",
         .keys = {"levels", "layers", "form", "threads"},
         .layout = hypar},

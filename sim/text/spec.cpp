@@ -25,7 +25,7 @@ using Json = nlohmann::json;
 /// Copying and writing a JSON value recurse. No format of ours goes deeper than 10.
 constexpr int kDeepestJson = 64;
 
-/// Of a byte, counted from 0: "line 3, column 14", in bytes.
+/// The place of a byte, counted from 0: "line 3, column 14", in bytes.
 std::string place_of(std::string_view text, std::size_t byte) {
   const std::string_view before = text.substr(0, byte);
   const std::size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0

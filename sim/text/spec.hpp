@@ -4,7 +4,7 @@
 //   int stages = text.integer("pp", 1, 1, 16384);
 //   text.finish({"pp", "schedule"});             // an unknown key: ConfigError that lists the known ones
 //
-//   JsonObject file = read_json_file(path);      // unreadable, truncated, no object: ConfigError with path, line, column
+//   JsonObject file = read_json_file(path);      // unreadable, truncated, no object: ConfigError that says where
 //   double latency = file.number("latency_us");  // missing or wrong type: ConfigError with path and key
 //   file.finish();                               // a key nobody asked for: ConfigError that lists those asked for
 #pragma once
@@ -24,8 +24,9 @@
 
 namespace sim {
 
-/// What stands before the keys: all until the first ','; or, of a path, until the first ".json" before a ',' or the end, so
-/// that folders' names may have '=' and ',' ("runs/lr=0.1,mom=0.9/net.json,image=64"). Empty where the first item is a key.
+/// What stands before the keys: all until the first ','; or, of a path, until the first ".json" before a ',' or the
+/// end, so that folders' names may have '=' and ',' ("runs/lr=0.1,mom=0.9/net.json,image=64"). Empty where the first
+/// item is a key.
 std::string_view head_of(std::string_view text);
 
 /// `head,key=value,key=value`; the head may be missing when the first item has a '='.

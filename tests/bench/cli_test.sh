@@ -25,6 +25,7 @@ accepts() {
 says() { grep -q -- "$1" "$scratch/out" || { printf "doesn't say '%s': %s\n" "$1" "$(cat "$scratch/out")"; failed=1; }; }
 
 accepts list
+says 'conv2d .*; attributes: out_channels, kernel_size, stride=1'
 accepts describe resnet50,image=128
 accepts predict -m convnet -s single -s ddp -s pipeline,split_size=8 -w local -w gloo --json "$scratch/r.json" --csv "$scratch/r.csv"
 accepts predict -m toy_mlp -s single -c dgx_a100 --json "$scratch/other.json"
@@ -43,7 +44,6 @@ grep -q '16 ranks share 1 device' "$scratch/out" || { echo "predict shares devic
 accepts predict -m resnet50,global_batch=256 -s ddp,dp=8 -c dgx_a100
 grep -q 'from what the data sheet leaves open' <(tr '\n' ' ' <"$scratch/out") || { echo "predict doesn't say what its interval is from"; failed=1; }
 accepts predict -m resnet50,global_batch=256,precision=bf16,memory_format=channels_last -s single -c dgx_a100
-refuses "precision=bf16 is for forecasts only; runs on a CPU take f32" measure -m convnet,precision=bf16 -s single -w local
 echo '{"format": "paragauge-cluster-1", "name": "v100", "world": "nccl", "device": "v100_sxm2_16g", "devices_per_node": 1,
   "link": {"latency_us": 10, "bandwidth_GBps": 10}}' >"$scratch/v100.json"
 accepts predict -m toy_mlp,precision=fp16 -s single -c "$scratch/v100.json"
@@ -120,7 +120,7 @@ refuses "can't be read" predict -m convnet -s single --cost-model profiled --pro
 echo '{"format": "paragauge-profile-2", "device"' >"$scratch/cut.json"
 refuses "truncated" predict -m convnet -s single --cost-model profiled --profile "$scratch/cut.json"
 echo '{"format": "paragauge-profile-0"}' >"$scratch/old.json"
-refuses "is older than 'paragauge-profile-2'" predict -m convnet -s single --cost-model profiled --profile "$scratch/old.json"
+refuses "is older than 'paragauge-profile-3'" predict -m convnet -s single --cost-model profiled --profile "$scratch/old.json"
 # A profile is believed where it was measured: the committed ones as if on this machine, and on another one.
 results=$(dirname "${BASH_SOURCE[0]}")/../../bench/results
 cpu=$(sed -n 's/^model name\s*: //p' /proc/cpuinfo | head -n 1)
@@ -155,12 +155,13 @@ refuses "truncated" describe "$scratch/model.json"
 if "$paragauge" list | grep -q 'built without LibTorch'; then
   refuses "built without LibTorch" measure -m toy_mlp -s single
 else
+  refuses "precision=bf16 is for forecasts only; runs on a CPU take f32" measure -m convnet,precision=bf16 -s single -w local
   refuses "a rank of 1000 threads needs 1000 cores; this machine has $(nproc)" measure -m toy_mlp -s single,threads=1000
   accepts measure -m toy_mlp -s single -s ddp -w local --steps 2
   # What can't fit isn't started. (A row of --json, too: the measured one stays beside it.)
   accepts measure -m toy_mlp -m resnet50,global_batch=1000000 -s single -w local --steps 2 --json "$scratch/unfit.json"
   grep -q 'single on local skipped: does not fit: needs .* are free' "$scratch/out" || { echo "measure starts what can't fit"; failed=1; }
-  [[ $(grep -c '"status":"skipped"' "$scratch/unfit.json") == 1 ]] || { echo "measure doesn't keep what it skips"; failed=1; }
+  [[ $(grep -c '"skipped":"does not fit' "$scratch/unfit.json") == 1 ]] || { echo "measure doesn't keep what it skips"; failed=1; }
   accepts compare -m toy_mlp -m resnet50,global_batch=1000000 -s single -w local --rounds 1
   grep -q 'single on local skipped: does not fit: needs .* are free' "$scratch/out" || { echo "compare starts what can't fit"; failed=1; }
   refuses "does not fit: needs" calibrate -m resnet50,global_batch=1000000 -s single -w local --rounds 1 -o "$scratch/unfit.profile.json"

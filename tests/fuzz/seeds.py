@@ -71,10 +71,11 @@ def profiles():
     program = (ROOT / "tests" / "golden" / "programs" / "toy_mlp.ddp.txt").read_text()
     works = re.findall(r"^work (.*)$", program, re.MULTILINE)
     times = {"count": 3, "mean_s": 1e-5, "sd_s": 1e-6, "median_s": 1e-5, "jitter_s": 1e-6}
+    time = [3, 1e-5, 1e-5, 1e-6, 1e-6]
     for levels, sizes in (((1,), (0, 4096)), ((1, 2), (64, 4096, 1 << 20))):
         yield json.dumps({
-            "format": "paragauge-profile-2", "device": "cpu", "environment": {}, "launch": times,
-            "ops": [dict(world="local", work=work, busy=busy, **times) for work in works for busy in levels],
+            "format": "paragauge-profile-3", "device": "cpu", "environment": {}, "launch": times,
+            "ops": [{"work": work, "workspace_bytes": 4096, "times": {"local": {str(busy): time for busy in levels}}} for work in works],
             "links": [dict(world="gloo", kind=kind, members=2, bytes=size, **dict(times, mean_s=1e-5 + size * 1e-9),
                            post_s=2e-5, recv_post_s=1e-5)
                       for kind in ("send", "unexpected_send", "note", "all_reduce", "broadcast") for size in sizes],

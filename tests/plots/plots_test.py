@@ -7,6 +7,7 @@ import argparse
 import copy
 import json
 import math
+import os
 import sys
 import tempfile
 import traceback
@@ -286,6 +287,32 @@ def test_bad_results_are_named():
     equal(message(lambda: draw(split_size, only_single, {"world": None})),
           f"{path}: no sweep: it needs pipelines of at least two split sizes of one model, world and schedule")
     equal(message(lambda: draw(errors, only_single, {"relative": True})), f"{path}: no cell has both a forecast and a measurement; nothing to show")
+
+
+def test_rows_are_computed_where_a_file_has_none():
+    """By `paragauge report`; what is wrong with the file or the program is said in one line."""
+    content = json.loads(RESULT.read_text())
+    expected = content["rows"]
+    measured = {key: value for key, value in content.items() if key not in ("columns", "rows", "summary")}
+    kept = os.environ.get("PARAGAUGE")
+    try:
+        found = result_file.read_result(written(measured)).rows
+        equal(len(found), len(expected))
+        for row, stored in zip(found, expected):
+            for key in result_file.KEYS:
+                if isinstance(stored[key], float):
+                    near([row[key]], [stored[key]])
+                else:
+                    equal(row[key], stored[key])
+        path = FOLDER / "changed.json"
+        equal(message(lambda: result_file.read_result(written({**measured, "cells": 1}))), f"{path}: 'cells' must be a list of objects, found 1")
+        os.environ["PARAGAUGE"] = "/nonexistent/paragauge"
+        equal(message(lambda: result_file.read_result(written(measured))), "/nonexistent/paragauge: can't be run: No such file or directory")
+    finally:
+        if kept is None:
+            os.environ.pop("PARAGAUGE", None)
+        else:
+            os.environ["PARAGAUGE"] = kept
 
 
 def test_bad_traces_are_named():

@@ -16,7 +16,7 @@ double hops(std::uint32_t n) { return n - 1.0; }
 double hops_there_and_back(std::uint32_t n) { return 2 * hops(n); }
 double one_part(std::uint32_t n) { return 1.0 / n; }
 double all_but_ones_own(std::uint32_t n) { return (n - 1.0) / n; }
-/// Of n-ths: every member's is reduced in one place, then copied to all.
+/// The n-ths that are moved: every member's is reduced in one place, then copied to all.
 double two_of_each_part(std::uint32_t n) { return 2 * all_but_ones_own(n); }
 double depth(std::uint32_t n) { return std::bit_width(n - 1U); }  // ⌈log2 n⌉
 double depth_up_and_down(std::uint32_t n) { return 2 * depth(n); }
@@ -24,7 +24,7 @@ double depth_up_and_down(std::uint32_t n) { return 2 * depth(n); }
 double two_of_all(std::uint32_t /*n*/) { return 2; }
 
 constexpr ClosedForm kNoForm{};
-/// Of all_reduce, broadcast, reduce, all_gather, reduce_scatter.
+/// The closed forms of all_reduce, broadcast, reduce, all_gather, reduce_scatter.
 constexpr std::array<ClosedForm, kCollectiveKinds.size()> kRing{{{hops_there_and_back, two_of_each_part, Pattern::ring},
                                                                  {hops, one, Pattern::chain},
                                                                  {hops, one, Pattern::chain},
@@ -36,9 +36,9 @@ constexpr std::array<ClosedForm, kCollectiveKinds.size()> kRing{{{hops_there_and
 
 /// The forms are those of all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all, scatter, gather.
 constexpr std::array kAlgorithms{
-    // reduce_scatter and all_gather each go once around the ring in n−1 steps with chunks of s/n bytes; all_reduce is one
-    // and then the other. broadcast and reduce: the array goes down a chain from (to) the root in chunks; all links but
-    // the first idle until the first chunk comes: n−1 latencies, s bytes.
+    // reduce_scatter and all_gather each go once around the ring in n−1 steps with chunks of s/n bytes; all_reduce is
+    // one and then the other. broadcast and reduce: the array goes down a chain from (to) the root in chunks; all links
+    // but the first idle until the first chunk comes: n−1 latencies, s bytes.
     CollectiveAlgorithm{
         .name = "ring",
         .equation = "all_reduce: 2(n-1) steps, 2(n-1)/n s bytes; all_gather, reduce_scatter: half of that; broadcast, "
@@ -53,8 +53,8 @@ constexpr std::array kAlgorithms{
                         .source = "NCCL src/graph/search.cc (a channel per NIC), src/graph/tuning.cc",
                         .forms = kRing,
                         .is_striped = true},
-    // A chain inside each node, and between the nodes two binary trees, each with half of the array: who is a leaf in one
-    // is none in the other.
+    // A chain inside each node, and between the nodes two binary trees, each with half of the array: who is a leaf in
+    // one is none in the other.
     CollectiveAlgorithm{
         .name = "double_tree",
         .equation = "all_reduce: 2(g-1) steps in a node of g, 2 ceil(log2 N) between N nodes, 2 s bytes on each link",
@@ -71,8 +71,8 @@ constexpr std::array kAlgorithms{
                    kNoForm}},
         .is_striped = true},
     // A binomial tree: the members that have the array double in every step. The root sends the whole array in each of
-    // them, so its link carries all ⌈log2 n⌉ copies. reduce: the same tree towards the root, adding; all_reduce: that and
-    // then the broadcast.
+    // them, so its link carries all ⌈log2 n⌉ copies. reduce: the same tree towards the root, adding; all_reduce: that
+    // and then the broadcast.
     CollectiveAlgorithm{
         .name = "tree",
         .equation = "broadcast, reduce: ceil(log2 n) steps, ceil(log2 n) s bytes; all_reduce: twice that",
@@ -88,8 +88,8 @@ constexpr std::array kAlgorithms{
                    kNoForm,
                    kNoForm,
                    kNoForm}}},
-    // In step k each member exchanges its parts with the member k places further: whatever isn't one's own goes once over
-    // one's link. scatter and gather: the root's.
+    // In step k each member exchanges its parts with the member k places further: whatever isn't one's own goes once
+    // over one's link. scatter and gather: the root's.
     CollectiveAlgorithm{.name = "pairwise",
                         .equation = "all_to_all, reduce_scatter, scatter, gather: n-1 steps, (n-1)/n s bytes",
                         .assumes = "all members send and receive at once at full bandwidth; adding is free",
@@ -116,9 +116,9 @@ constexpr std::array kAlgorithms{
                    kNoForm,
                    kNoForm,
                    kNoForm}}},
-    // Members see each other's memory. all_reduce: each sums its n-th of everyone's array (reads (n−1)/n s from others),
-    // all meet, then each copies the other n−1 parts. broadcast: all copy from the root at once; reduce: the root reads
-    // everyone's. The others: each copies (or sums) what it gets.
+    // Members see each other's memory. all_reduce: each sums its n-th of everyone's array (reads (n−1)/n s from
+    // others), all meet, then each copies the other n−1 parts. broadcast: all copy from the root at once; reduce: the
+    // root reads everyone's. The others: each copies (or sums) what it gets.
     CollectiveAlgorithm{
         .name = "direct",
         .equation = "all_reduce: 2 steps, 2(n-1)/n s bytes; broadcast: 1 step, s bytes; reduce: 1 step, (n-1) s bytes; "
@@ -165,7 +165,7 @@ struct Units {
   [[nodiscard]] bool is_last() const { return in_group() >= n; }
 };
 
-/// In shares of s: what `of_member` says leaves each member.
+/// The traffic in shares of s: what `of_member` says leaves each member.
 LevelTraffic cross(Pattern pattern, CollectiveKind kind, const Units& at, double of_member) {
   const auto [n, m, units, all] = at;
   const double group = at.in_group(), outside = at.is_last() ? 0 : 1;

@@ -6,21 +6,23 @@
 //   // seconds = steps · α + wire bytes / bandwidth
 //   ring.traffic(CollectiveKind::all_reduce, 16, spread, s);   // spread {8, 2}: 8 members on each of 2 nodes; by level
 //
-// Conventions. `bytes` is nccl-tests' size s: the whole array, which for all_gather, all_to_all and gather is what a member
-// (the root) gets, for reduce_scatter and scatter what a member (the root) gives. A step is a message that the next one
-// waits for; wire bytes are those that go through the busiest member's link in its busier direction. With one member
-// nothing is sent. An algorithm is asked by kind; one that it has no closed form for is an InternalError.
+// Conventions. `bytes` is nccl-tests' size s: the whole array, which for all_gather, all_to_all and gather is what a
+// member (the root) gets, for reduce_scatter and scatter what a member (the root) gives. A step is a message that the
+// next one waits for; wire bytes are those that go through the busiest member's link in its busier direction. With one
+// member nothing is sent. An algorithm is asked by kind; one that it has no closed form for is an InternalError.
 //
-// On several levels (sim/cluster/cluster.hpp), with T_l units of level l that have members (T_0 = n; a unit of level 1 is a
-// group of level 0, such as a node) and m members in each of them:
+// On several levels (sim/cluster/cluster.hpp), with T_l units of level l that have members (T_0 = n; a unit of level 1
+// is a group of level 0, such as a node) and m members in each of them:
 //
 //   steps of level l   S(T_l) - S(T_l+1), where S(T) are the steps among T members: a ring of 16 on two nodes takes 30
-//                      steps, 2 of them between the nodes. double_tree: 2 (g-1) in a node of g, 2 ceil(log2 N) between N
+//                      steps, 2 of them between the nodes. double_tree: 2 (g-1) in a node of g, and between N nodes
+//                      2 ceil(log2 N)
 //   bytes out of a unit
 //     neighbours       w(n) s, as of each member: a ring (or chain) enters and leaves every unit once
 //     all pairs        m (n-m) / (n-1) w(n) s: every member sends each other one as much
 //     from the root    (n-m) s, or of scatter and gather (n-m) / n s: the root's unit
-//     binomial tree    m ceil(log2 T_l) s: members that are neighbours first, so every member of a node sends to the next
+//     binomial tree    m ceil(log2 T_l) s: members that are neighbours first, so every member of a node sends
+//                      to the next
 //     double_tree      2 s
 //
 // Assumes: members that are neighbours in rank order lie together, equally many in each unit.
@@ -40,7 +42,7 @@ namespace sim {
 /// Who sends to whom, as far as it decides what crosses the borders of a unit.
 enum class Pattern : std::uint8_t { ring, chain, all_pairs, from_root, ring_and_root, binomial, double_tree };
 
-/// Among n members, two or more, on one level.
+/// The cost among n members, two or more, on one level.
 struct ClosedForm {
   double (*steps)(std::uint32_t n) = nullptr;
   double (*wire_share)(std::uint32_t n) = nullptr;  // wire bytes / s
@@ -63,14 +65,15 @@ struct CollectiveAlgorithm {
   std::string_view assumes;
   std::string_view source;
   std::array<ClosedForm, kCollectiveKinds.size()> forms;  // by CollectiveKind; null: it isn't for that kind
-  /// A unit's bytes are spread over its ports, as by a ring for each: over its members' share of them, at least one each.
+  /// A unit's bytes are spread over its ports, as by a ring for each: over its members' share
+  /// of them, at least one each.
   bool is_striped = false;
 
   [[nodiscard]] bool is_for(CollectiveKind kind) const;
 
   [[nodiscard]] double steps(CollectiveKind kind, std::uint32_t members) const;
   [[nodiscard]] double wire_bytes(CollectiveKind kind, std::uint32_t members, double bytes) const;
-  /// By level, as many as `spread` (Cluster::spread) has.
+  /// The traffic by level, as many as `spread` (Cluster::spread) has.
   [[nodiscard]] std::vector<LevelTraffic> traffic(CollectiveKind kind, std::uint32_t members,
                                                   std::span<const std::uint32_t> spread, double bytes) const;
 };

@@ -23,9 +23,9 @@
 //                                           13 copy w7 node=bucket0 : bucket0.0 -> grad.fc.bias
 //                                           14 copy w8 node=bucket0 : bucket0.1 -> grad.fc.weight
 //
-// Where parameters live at the root (R5), buckets are made anew each step, in the parameters' order, and summed there only; the
-// updates read the sums in them. The gradients themselves live until all are summed, on the root, too: nn.DataParallel hands
-// the lists of all replicas to one call (torch/nn/parallel/_functions.py, ReduceAddCoalesced).
+// Where parameters live at the root (R5), buckets are made anew each step, in the parameters' order, and summed there
+// only; the updates read the sums in them. The gradients themselves live until all are summed, on the root, too:
+// nn.DataParallel hands the lists of all replicas to one call (torch/nn/parallel/_functions.py, ReduceAddCoalesced).
 //
 //   root                                                          the others
 //   9 copy w7 node=bucket0 : grad.fc.weight -> bucket0.0          9 copy w7 node=bucket0 : grad.fc.weight -> bucket0.0

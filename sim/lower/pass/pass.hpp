@@ -8,8 +8,8 @@
 //   add_frees(draft);                                  // last: frees every storage after its last use
 //   program.roles.push_back(std::move(draft).finish());
 //
-// Each pass is one file, its header comment shows a before and after in text form. RoleBuilder calls add_parameter_copies
-// before the forward; the others come after the backward, in lower's order.
+// Each pass is one file, its header comment shows a before and after in text form. RoleBuilder calls
+// add_parameter_copies before the forward; the others come after the backward, in lower's order.
 #pragma once
 
 #include <functional>
@@ -32,7 +32,7 @@ struct DraftParameter {
   bool is_first = true;         // of those whose gradients are summed
   std::uint32_t weight = kNone, gradient = kNone;  // tensors
 };
-/// Of a mask of axes: the index of their group in the program.
+/// The index, in the program, of the group along a mask of axes.
 using GroupOf = std::function<std::uint32_t(std::uint32_t axes)>;
 
 /// A list under construction: passes may insert anywhere, since waits name tickets.
@@ -58,9 +58,9 @@ struct Draft {
     std::vector<std::uint32_t> slices;
   };
   Flat add_flat(const std::string& name, const std::vector<TensorSpec>& specs, bool persistent = false);
-  /// In place; its ticket.
+  /// Posts a collective in place and returns its ticket.
   std::uint32_t post_collective(CollectiveKind kind, std::uint32_t group, std::uint32_t tensor, std::uint32_t node);
-  /// Of any kind (sim/program/collective.hpp).
+  /// Posts a collective of any kind (sim/program/collective.hpp).
   std::uint32_t post_collective(CollectiveKind kind, std::uint32_t group, std::uint32_t root,
                                 const std::vector<std::uint32_t>& reads, const std::vector<std::uint32_t>& writes,
                                 std::uint32_t node);
@@ -70,7 +70,8 @@ struct Draft {
   Role finish() &&;
 };
 
-/// Parameters that travel together: of the same axes, in DDP's buckets or, where the cycle is at_root, DataParallel's chunks.
+/// Parameters that travel together: of the same axes, in DDP's buckets or, where
+/// the cycle is at_root, DataParallel's chunks.
 struct ParameterBucket {
   std::size_t index = 0;  // among all
   std::uint32_t axes = 0;
@@ -90,8 +91,8 @@ void add_parameter_copies(Draft& draft, const ParameterCycle& cycle, const Group
 void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const GroupOf& group_of);
 /// The optimizer's update of every parameter that is at home here, in the model's order, with its persistent states.
 void add_updates(Draft& draft, const Model& model);
-/// Frees every storage that isn't persistent after its last use (for a transfer: after its wait), or where it is kept longer,
-/// then.
+/// Frees every storage that isn't persistent after its last use (for a transfer: after its wait),
+/// or where it is kept longer, then.
 void add_frees(Draft& draft);
 
 /// PyTorch's buckets from the second step on, as lists of indices into `sizes` (bytes, in arrival order): a bucket
@@ -100,8 +101,8 @@ void add_frees(Draft& draft);
 /// (tests/golden/ddp_buckets.json holds what DDP 2.11 really makes).
 std::vector<std::vector<std::uint32_t>> bucket_assignment(const std::vector<std::int64_t>& sizes,
                                                           double first_cap_bytes, double cap_bytes);
-/// The chunks of nn.DataParallel's broadcast_coalesced and reduce_add_coalesced, in the same form: one closes before the
-/// tensor that would make it larger than its cap. Source: torch/_utils.py, _take_tensors.
+/// The chunks of nn.DataParallel's broadcast_coalesced and reduce_add_coalesced, in the same form: one closes before
+/// the tensor that would make it larger than its cap. Source: torch/_utils.py, _take_tensors.
 std::vector<std::vector<std::uint32_t>> chunk_assignment(const std::vector<std::int64_t>& sizes, double cap_bytes);
 
 }  // namespace sim

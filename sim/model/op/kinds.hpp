@@ -27,8 +27,8 @@ template <int flops, int forward, int backward = forward>
 Demand per_element(const OpInstance& op, Pass pass, std::uint32_t /*grads*/) {
   return {flops * count(op.inputs[0]), (pass == Pass::backward ? backward : forward) * size(op.inputs[0])};
 }
-/// Of an op that computes in f32 whatever its input's dtype is: half precision is read and written as f32 first (and the
-/// input's gradient the other way round).
+/// The demand of an op that computes in f32 whatever its input's dtype is: half precision is read and written as f32
+/// first (and the input's gradient the other way round).
 template <int flops, int forward, int backward = forward>
 Demand per_element_in_f32(const OpInstance& op, Pass pass, std::uint32_t grads) {
   const double given = size(op.inputs[0]), wide = given / static_cast<double>(size_of(op.inputs[0].dtype)) *
@@ -39,8 +39,8 @@ Demand per_element_in_f32(const OpInstance& op, Pass pass, std::uint32_t grads) 
   return demand;
 }
 
-/// With autocast a matrix op multiplies copies of what isn't in that dtype, which autograd keeps for the backward.
-/// The signature's first input and first parameter are what the backward reads.
+/// Adds autocast's casts: a matrix op multiplies copies of what isn't in that dtype, which autograd keeps for the
+/// backward. The signature's first input and first parameter are what the backward reads.
 inline void add_casts(const OpInstance& op, Signature& s) {
   const Dtype dtype = op.multiplied();
   const auto cast = [&](const char* name, TensorSpec spec, std::size_t read) {
@@ -66,21 +66,22 @@ inline Demand matrix_demand(const OpInstance& op, const Signature& s, double flo
   return {flops * (input_grad + weight_grad), y + input_grad * (w + x + cast_x) + weight_grad * (x + w + cast_w)};
 }
 
-/// Of an op that does alike with all elements, or with all planes: cut along these of the first input's dimensions, with
-/// as much of every other input; the output is cut alike.
+/// The rules of an op that treats all elements, or all planes, alike: cut along these of the first input's dimensions,
+/// with as much of every other input; the output is cut alike.
 std::vector<Rule> rules_along(const OpInstance& op, const std::vector<std::uint32_t>& dims);
 /// All of the first input's dimensions.
 std::vector<std::uint32_t> all_dims(const OpInstance& op);
 /// "batch", "channels", "features", …: as the shape conventions of op.hpp call it.
 std::string dim_name(const OpInstance& op, std::uint32_t dim);
-/// Of linear and conv2d, whose weight is [output, input, …]: cut by samples, output or input features or channels.
+/// The rules of linear and conv2d, whose weight is [output, input, …]: cut by samples,
+/// output or input features or channels.
 std::vector<Rule> matrix_rules(const OpInstance& op, std::string_view size_attribute);
-/// Of an op with a weight, and a bias where its attribute "bias" says so.
+/// The placements of an op's weight, and of its bias where its attribute "bias" says so.
 std::vector<Placement> weight_and_bias(const OpInstance& op, const Placement& weight, const Placement& bias);
-/// Of a loss: the mean over the samples.
+/// The rules of a loss: the mean over the samples.
 std::vector<Rule> loss_rules(const OpInstance& op);
 
-/// For ops with the attribute "inplace".
+/// The storage of the output of an op with the attribute "inplace".
 inline OutputStorage fresh_or_in_place(const OpInstance& op) {
   return op.integer("inplace") ? OutputStorage::in_place : OutputStorage::fresh;
 }

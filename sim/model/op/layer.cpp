@@ -77,7 +77,7 @@ CpuKernel by_format(const OpInstance& op, Pass /*pass*/) {
 
 std::vector<Rule> elementwise_rules(const OpInstance& op) { return rules_along(op, all_dims(op)); }
 
-/// Of pools.
+/// The rules of pools.
 std::vector<Rule> planewise_rules(const OpInstance& op) { return rules_along(op, {0, 1}); }
 
 std::vector<Rule> softmax_rules(const OpInstance& op) {

@@ -22,8 +22,8 @@
 //   make_input, make_target                                                   x, which exists
 //   read_result                loss, prediction, target
 //
-// pack and unpack have one input, x: the blocks are as its attributes say. An optimizer's one input is the parameter; `saved` of its signature are its states, zero at first; they live as
-// long as the parameter.
+// pack and unpack have one input, x: the blocks are as its attributes say. An optimizer's one input is the parameter;
+// `saved` of its signature are its states, zero at first; they live as long as the parameter.
 #pragma once
 
 #include <map>
@@ -106,11 +106,11 @@ enum class OpRole : std::uint8_t {
 struct OpInstance;
 struct Rule;
 
-/// Which of several kernels LibTorch runs on a CPU core: what one shape costs says nothing of a shape that another kernel
-/// runs.
+/// Which of several kernels LibTorch runs on a CPU core: what one shape costs says nothing
+/// of a shape that another kernel runs.
 struct CpuKernel {
   std::string_view name;
-  /// Of a matrix product that is this many matrix-vector products, one after the other: each moves the bytes anew, and
+  /// How many matrix-vector products a matrix product is, one after the other: each moves the bytes anew, and
   /// memory decides how long it takes, not arithmetic.
   double matrix_vector_products = 0;
 };
@@ -137,15 +137,15 @@ struct OpKind {
   Demand (*demand)(const OpInstance&, Pass, std::uint32_t grads) = nullptr;
   /// None: the same for all shapes.
   CpuKernel (*cpu_kernel)(const OpInstance&, Pass) = nullptr;
-  /// Optimizers: how many copies of the parameters torch.optim holds at a time beside the states while it updates them all
-  /// together (foreach=True, PyTorch's default on GPUs). With fused=True, as backend/op does it, none.
+  /// Optimizers: how many copies of the parameters torch.optim holds at a time beside the states while it updates them
+  /// all together (foreach=True, PyTorch's default on GPUs). With fused=True, as backend/op does it, none.
   double (*foreach_copies)(const OpInstance&) = nullptr;
   /// Layers and losses: how it can be played in parts (rule.hpp).
   std::vector<Rule> (*rules)(const OpInstance&) = nullptr;
 };
 
 constexpr std::uint32_t kParameterGrads = 1U << 31;
-/// Of a rank that plays an op.
+/// The most threads of a rank that plays an op.
 constexpr std::uint32_t kMostThreads = 1024;
 
 /// An op kind with its attributes and the shapes of its inputs.
@@ -164,7 +164,7 @@ struct OpInstance {
   }
   /// Which of the pass's reads change in place, counted from 0: each must be among the instruction's writes, too.
   [[nodiscard]] std::vector<std::uint32_t> changed_reads(Pass pass) const;
-  /// In which dtype a matrix op multiplies its first input: its own, or autocast's.
+  /// The dtype in which a matrix op multiplies its first input: its own, or autocast's.
   [[nodiscard]] Dtype multiplied() const;
   friend bool operator==(const OpInstance&, const OpInstance&) = default;
 };

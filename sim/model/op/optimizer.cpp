@@ -17,12 +17,12 @@ Demand sgd_demand(const OpInstance& op, Pass pass, std::uint32_t grads) {
   return op.number("momentum") > 0 ? per_element<4, 5>(op, pass, grads) : per_element<2, 3>(op, pass, grads);
 }
 
-/// torch/optim/sgd.py (2.11), _multi_tensor_sgd: the gradients with weight_decay*p added are a list of their own. All else is
-/// done in place.
+/// torch/optim/sgd.py (2.11), _multi_tensor_sgd: the gradients with weight_decay*p added are a list of their own. All
+/// else is done in place.
 double sgd_foreach_copies(const OpInstance& op) { return op.number("weight_decay") != 0 ? 1 : 0; }
 
-/// torch/optim/adam.py (2.11), _multi_tensor_adam: exp_avg_sq_sqrt is a list of its own. So are before it the gradients with
-/// weight_decay*p added, but they are deleted first.
+/// torch/optim/adam.py (2.11), _multi_tensor_adam: exp_avg_sq_sqrt is a list of its own. So are before it the gradients
+/// with weight_decay*p added, but they are deleted first.
 double adam_foreach_copies(const OpInstance& /*op*/) { return 1; }
 
 /// torch.optim.Adam keeps its step counter as a float32 scalar beside the two moments.

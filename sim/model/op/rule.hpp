@@ -2,11 +2,11 @@
 //
 //   const OpInstance op{&op_table().at("linear"), {{"bias", 1}, {"out_features", 8}}, {x}};
 //   const Axis tp{"tp", 2};
-//   const Rule rule = rule_of(op, "output");            // ConfigError: "op 'linear' has no rule 'rows'; known: batch, …"
+//   const Rule rule = rule_of(op, "output");            // or ConfigError: op 'linear' has no rule 'rows'; known: …
 //   const OpInstance mine = part_of(op, rule, tp, 1);   // the second half of a linear layer's features
 //
-// A rule holds along one axis; along several, each axis has its own, applied to the part that the outer ones leave. An op
-// whose tensors are all replicated, or all rooted at one coordinate, needs no rule. Every rule holds: its parts put
+// A rule holds along one axis; along several, each axis has its own, applied to the part that the outer ones leave. An
+// op whose tensors are all replicated, or all rooted at one coordinate, needs no rule. Every rule holds: its parts put
 // together are the whole op, forward and backward, in every element (tests/backend/op/rule_test.cpp).
 //
 //   linear, conv2d             x   weight  bias    y   grad_y   grad_x  grad_weight  grad_bias

@@ -1,10 +1,12 @@
 #include "sim/cost/profile.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <numeric>
 #include <string>
 #include <tuple>
@@ -280,12 +282,12 @@ TEST(Profile, KnowsHowMuchRoundsDiffer) {
 TEST(Profile, SaysWhatIsWrongWithAFile) {
   const std::string good = sample_profile().to_json();
   EXPECT_EQ(message_of(good), "no error");
-  EXPECT_EQ(message_of(replaced(good, "paragauge-profile-2", "paragauge-profile-1")),
-            "p.json: format 'paragauge-profile-1' is older than 'paragauge-profile-2'; calibrate again");
-  EXPECT_EQ(message_of(replaced(good, "paragauge-profile-2", "paragauge-profile-12")),
-            "p.json: format 'paragauge-profile-12' is newer than 'paragauge-profile-2'; it needs a newer paragauge");
-  EXPECT_EQ(message_of(replaced(good, "paragauge-profile-2", "paragauge-model-1")),
-            "p.json: format 'paragauge-model-1' is not 'paragauge-profile-2'");
+  EXPECT_EQ(message_of(replaced(good, "paragauge-profile-3", "paragauge-profile-1")),
+            "p.json: format 'paragauge-profile-1' is older than 'paragauge-profile-3'; calibrate again");
+  EXPECT_EQ(message_of(replaced(good, "paragauge-profile-3", "paragauge-profile-12")),
+            "p.json: format 'paragauge-profile-12' is newer than 'paragauge-profile-3'; it needs a newer paragauge");
+  EXPECT_EQ(message_of(replaced(good, "paragauge-profile-3", "paragauge-model-1")),
+            "p.json: format 'paragauge-model-1' is not 'paragauge-profile-3'");
   EXPECT_EQ(message_of("[1]"), "p.json: must be a JSON object");
   EXPECT_EQ(message_of("{}"), "p.json: 'format' is missing");
   EXPECT_EQ(message_of(replaced(good, "\"device\": \"cpu_core\"", "\"device\": 5")),
@@ -294,14 +296,20 @@ TEST(Profile, SaysWhatIsWrongWithAFile) {
             "p.json: 'environment' must be an object, found 1");
   EXPECT_EQ(message_of(replaced(good, "\"count\":2", "\"count\":\"2\"")),
             "p.json: launch: 'count' must be a whole number, found \"2\"");
-  EXPECT_EQ(message_of(replaced(good, "\"count\":3", "\"count\":0")),
-            "p.json: ops[0]: 'count' must be from 1 to 9007199254740992, found 0");
-  EXPECT_EQ(message_of(replaced(good, "\"busy\":2", "\"busy\":1")),
-            "p.json: ops[1]: 'relu.forward f32[8,16] inplace=1' with world=local busy=1 is there twice");
-  EXPECT_EQ(message_of(replaced(good, "\"mean_s\":5e-06", "\"mean_s\":-5e-06")),
-            "p.json: ops[1]: 'mean_s' must not be negative, found -5e-06");
-  EXPECT_EQ(message_of(replaced(good, "\"sd_s\":null", "\"sd_s\":1e-6")),
-            "p.json: ops[1]: 'sd_s' must be null for one sample and a number for more; count=1");
+  EXPECT_EQ(message_of(replaced(good, "[3,", "[0,")),
+            "p.json: ops[0]: times: local: 1: 'count' must be from 1 to 9007199254740992, found 0");
+  EXPECT_EQ(message_of(replaced(good, "\"ops\": [", "\"ops\": [{\"work\":\"relu.forward f32[8,16] inplace=1\"},")),
+            "p.json: ops[1]: 'relu.forward f32[8,16] inplace=1' is there twice");
+  EXPECT_EQ(message_of(replaced(good, "[1,5e-06,", "[1,-5e-06,")),
+            "p.json: ops[0]: times: local: 2: 'mean_s' must not be negative, found -5e-06");
+  EXPECT_EQ(message_of(replaced(good, "[1,5e-06,5e-06]", "[1,5e-06,5e-06,1e-6]")),
+            "p.json: ops[0]: times: local: 2: 'sd_s' must be null for one sample and a number for more; count=1");
+  EXPECT_EQ(message_of(replaced(good, "[1,5e-06,5e-06]", "[1,5e-06]")),
+            "p.json: ops[0]: times: local: '2' must be [count, mean_s, median_s, sd_s, jitter_s], found 2 values");
+  for (const char* busy : {"0", "02", "2x", "1025", ""})
+    EXPECT_EQ(
+        message_of(replaced(good, "\"2\":[", fmt::format("\"{}\":[", busy))),
+        fmt::format("p.json: ops[0]: times: local: a number of busy ranks must be from 1 to 1024, found '{}'", busy));
   EXPECT_EQ(
       message_of(replaced(good, "\"kind\":\"all_reduce\"", "\"kind\":\"allreduce\"")),
       "p.json: links[0]: unknown kind 'allreduce'; known: send, unexpected_send, note, all_reduce, broadcast, reduce, "
@@ -320,11 +328,38 @@ TEST(Profile, SaysWhatIsWrongWithAFile) {
             "p.json: interruptions: gloo: 'lost_s' must be at most 0.999 of 'played_s', found 3 of 3");
   EXPECT_EQ(message_of(replaced(good, "[0.0086,", "[0,")),
             "p.json: rounds: 'ops of net' must be from 1e-15 to 1000000000 s, found 0");
-  EXPECT_EQ(message_of(replaced(good, "\"busy\":1", "\"bussy\":1")), "p.json: ops[0]: 'busy' is missing");
+  EXPECT_EQ(message_of(replaced(good, "\"work\":", "\"worc\":")), "p.json: ops[0]: 'work' is missing");
   EXPECT_EQ(
       message_of(replaced(good, "\"core_share\"", "\"extra\": 1, \"core_share\"")),
       "p.json: unknown key 'extra'; known: core_share, device, environment, format, interruptions, launch, link_fits, "
-      "links, ops, process_bytes, rank_spread, rounds, workspaces");
+      "links, ops, process_bytes, rank_spread, rounds");
+}
+
+// Each world and number of busy ranks on a line of its own, and the workspaces apart.
+TEST(Profile, Format2IsRead) {
+  const std::string ops = R"("ops": [
+    {"world": "local", "work": "w", "busy": 1, "count": 3, "mean_s": 2e-6, "sd_s": 1e-6, "median_s": 3e-6, "jitter_s": 5e-7},
+    {"world": "local", "work": "w", "busy": 2, "count": 1, "mean_s": 4e-6, "sd_s": null, "median_s": 4e-6, "jitter_s": null}],
+    "workspaces": [{"work": "w", "bytes": 12}])";
+  const std::string file = R"({"format": "paragauge-profile-2", "device": "cpu", "environment": {}, "links": [],
+    "core_share": {}, )" + ops +
+                           "}";
+  const Profile profile = profile_from_json(file, "p.json");
+  const std::map<std::uint32_t, Statistic> expected{
+      {1, {.count = 3, .mean_s = 2e-6, .sd_s = 1e-6, .median_s = 3e-6, .jitter_s = 5e-7}},
+      {2, {.count = 1, .mean_s = 4e-6, .sd_s = {}, .median_s = 4e-6}}};
+  EXPECT_EQ(profile.op_levels("local", "w"), expected);
+  EXPECT_EQ(profile.workspace("w"), 12);
+  EXPECT_NE(
+      profile.to_json().find(R"({"work":"w","workspace_bytes":12,"times":{"local":{"1":[3,2e-06,3e-06,1e-06,5e-07],)"
+                             R"("2":[1,4e-06,4e-06]}}})"),
+      std::string::npos)
+      << profile.to_json();
+  EXPECT_EQ(profile_from_json(profile.to_json(), "again").op_levels("local", "w"), expected);
+  EXPECT_EQ(message_of(replaced(file, "\"busy\": 2", "\"busy\": 1")),
+            "p.json: ops[1]: 'w' with world=local busy=1 is there twice");
+  EXPECT_EQ(message_of(replaced(file, "\"jitter_s\": null", "\"jitter_s\": 1e-6")),
+            "p.json: ops[1]: 'jitter_s' must be null for one sample; count=1");
 }
 
 TEST(Profile, SaysThatAFileIsTruncatedOrMissing) {

@@ -66,8 +66,7 @@ class Compared {
 /// The profile with every op's time times `factor`.
 Profile with_ops_times(const Profile& profile, double factor) {
   nlohmann::json file = nlohmann::json::parse(profile.to_json());
-  for (nlohmann::json& op : file["ops"])
-    for (const char* key : {"mean_s", "median_s"}) op[key] = op[key].get<double>() * factor;
+  for (nlohmann::json& op : file["ops"]) testing::scale_op(op, factor);
   return profile_from_json(file.dump(), "degraded profile");
 }
 

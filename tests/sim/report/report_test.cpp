@@ -158,7 +158,7 @@ TEST(Report, ConsoleCsvAndJsonHaveTheSameColumns) {
   const Result result = sample_result();
   const Report report = make_report(result);
   const std::string csv = to_csv(report);
-  const nlohmann::json json = nlohmann::json::parse(to_json(result));
+  const nlohmann::json json = nlohmann::json::parse(report_to_json(result));
   std::string header = "format";
   for (const auto& column : row_columns()) header += "," + std::string(column.name);
   EXPECT_EQ(csv.substr(0, csv.find('\n')), header);
@@ -250,7 +250,7 @@ TEST(Report, CommittedResultsStillSayTheSame) {
     ++files;
     const nlohmann::json stored = nlohmann::json::parse(read_text_file(entry.path()));
     const Result loaded = load_result(entry.path());
-    const nlohmann::json computed = nlohmann::json::parse(to_json(loaded));
+    const nlohmann::json computed = nlohmann::json::parse(report_to_json(loaded));
     EXPECT_TRUE(result_from_json(computed.dump(), name).cells == loaded.cells);
     for (const char* part : {"rows", "summary"}) {
       ASSERT_EQ(computed[part].size(), stored[part].size());
