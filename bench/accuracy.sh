@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=${1:-results/accuracy} minutes=${2:-150}
-bench/setup.sh
+bench/setup.sh --demo
 mkdir -p "$out"
 
 # compare NAME ROUNDS VISITS SHARE ARGUMENTS...: VISITS: the longer a step, the fewer a round needs. SHARE: of the time, in

@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=${1:-results/crossing}
-bench/setup.sh
+bench/setup.sh --demo
 mkdir -p "$out"
 trap 'bench/network.sh down' EXIT
 files=()

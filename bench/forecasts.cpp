@@ -11,6 +11,7 @@
 #include "sim/error.hpp"
 #include "sim/report/console.hpp"
 #include "sim/text/file.hpp"
+#include "sim/text/spec.hpp"
 
 namespace bench {
 
@@ -65,9 +66,11 @@ std::string remarks_of(const std::vector<Priced>& clusters) {
 
 std::optional<sim::TrackRecord> track_record() {
   const char* given = std::getenv("PARAGAUGE_TRACK_RECORD");
-  const std::filesystem::path file = given != nullptr
-                                         ? std::filesystem::path(given)
-                                         : std::filesystem::path(PARAGAUGE_RESULTS_DIR) / "track_record.json";
+  std::filesystem::path file = given != nullptr ? given : PARAGAUGE_RESULTS_DIR "/track_record.json";
+  // Installed beside the catalog.
+  if (const auto installed = sim::catalog_directory().parent_path() / "track_record.json";
+      given == nullptr && std::filesystem::exists(installed))
+    file = installed;
   if (!std::filesystem::exists(file)) return std::nullopt;
   return sim::load_track_record(file);
 }

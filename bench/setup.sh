@@ -1,32 +1,28 @@
 #!/usr/bin/env bash
 # Installs what paragauge needs, configures and builds it. Run it again at any time: what is already there is left alone.
 #
-#   bench/setup.sh              everything; programs land in build/bin/
-#   bench/setup.sh --no-build   up to and with the configuration of build/
+#   bench/setup.sh               everything, with tests and suites; programs land in build/bin/
+#   bench/setup.sh --forecasts   build/bin/paragauge for list, describe, predict, plan and report: no LibTorch, two minutes
+#   bench/setup.sh --demo        build/bin/paragauge with all of its commands: no tests, no suites
+#   bench/setup.sh --no-build    up to and with the configuration of build/; also after one of the two above
 #
-# PARAGAUGE_BUILD_TYPE=Release|RelWithDebInfo|Debug chooses the build type (Release unless set). Details go to build/setup.log.
+# Each goes on from what another has built; where build/ is set up for more, it stays so. PARAGAUGE_BUILD_TYPE=Release|
+# RelWithDebInfo|Debug chooses the build type (Release unless set), CMAKE_BUILD_PARALLEL_LEVEL=N how many files are compiled at
+# a time (as many as cores and free memory allow unless set). Details go to build/setup.log.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 
-# Debian packages and the versions they were tested with (a prefix of Debian's version).
-packages=(
-  nlohmann-json3-dev=3.11.2 libcli11-dev=2.1.2 libfmt-dev=9.1.0 libeigen3-dev=3.4.0
-  libbenchmark-dev=1.7.1 libgtest-dev=1.12.1
-  libgloo-dev=0.0~git20220518 # headers only: torch's wheel has gloo's symbols but leaves its headers out
-)
-# Programs, wherever they come from, and the packages that bring them.
-programs=(g++:g++ cmake:cmake ninja:ninja-build ccache:ccache git:git clang-format:clang-format ip:iproute2)
-# The CUDA toolkit's part that torch's CMake files insist on, from wheels, where the machine has no toolkit of this major version.
-cuda_major=13
-cuda_wheels=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85)
-
+preset=dev # of CMakePresets.json
+[[ ${CI:-} != true ]] || preset=ci
 build=1
 for argument in "$@"; do
   case $argument in
+    --forecasts) preset=sim ;;
+    --demo) preset=demo ;;
     --no-build) build=0 ;;
-    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) echo "setup: error: unknown argument '$argument': use --no-build or nothing" >&2; exit 2 ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "setup: error: unknown argument '$argument': use --forecasts, --demo, --no-build or nothing" >&2; exit 2 ;;
   esac
 done
 build_type=${PARAGAUGE_BUILD_TYPE:-Release}
@@ -35,9 +31,24 @@ case $build_type in
   *) echo "setup: error: PARAGAUGE_BUILD_TYPE=$build_type: use Release, RelWithDebInfo or Debug" >&2; exit 2 ;;
 esac
 
+# Debian packages and the versions they were tested with (a prefix of Debian's version); programs, wherever they come from, and
+# the packages that bring them.
+packages=(nlohmann-json3-dev=3.11.2 libcli11-dev=2.1.2 libfmt-dev=9.1.0 libeigen3-dev=3.4.0)
+programs=(g++:g++ cmake:cmake ninja:ninja-build)
+if [[ $preset != sim ]]; then
+  packages+=(libgloo-dev=0.0~git20220518) # headers only: torch's wheel has gloo's symbols but leaves its headers out
+fi
+if [[ $preset == dev || $preset == ci ]]; then
+  packages+=(libbenchmark-dev=1.7.1 libgtest-dev=1.12.1)
+  programs+=(ccache:ccache git:git clang-format:clang-format ip:iproute2)
+fi
+# The CUDA toolkit's part that torch's CMake files insist on, from wheels, where the machine has no toolkit of this major version.
+cuda_major=13
+cuda_wheels=(nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85)
+
 mkdir -p build
 log=$root/build/setup.log
-exec 9>build/setup.lock
+exec 9>build/setup.lock # what is started here holds it too: after a kill, the next setup waits for what goes on alone
 flock -n 9 || { echo "setup: waiting for another setup in this tree"; flock 9; }
 echo "== bench/setup.sh $* ($(date '+%F %T'))" >"$log"
 
@@ -52,7 +63,7 @@ step() {
   local text=$1 start=$SECONDS
   shift
   printf '\n== %s: %s\n' "$text" "$*" >>"$log"
-  if "$@" >>"$log" 2>&1 9>&-; then
+  if "$@" >>"$log" 2>&1; then
     say "$text: $((SECONDS - start)) s"
   else
     echo "setup: error: $text failed after $((SECONDS - start)) s; the end of $log:" >&2
@@ -60,13 +71,51 @@ step() {
     exit 1
   fi
 }
+# configure PRESET OPTION...: unless build/ is configured just so.
+configure() {
+  local command=(cmake -S "$root" --preset "$1" -DCMAKE_BUILD_TYPE="$build_type" "${@:2}")
+  [[ ! -f build/build.ninja || ! -f build/setup.configure || $(<build/setup.configure) != "${command[*]}" ]] || return 0
+  rm -f build/setup.configure
+  step "configure ($1, $build_type)" "${command[@]}" --fresh # which keeps objects
+  echo "${command[*]}" >build/setup.configure
+}
+# compile TEXT GIB ARGUMENT...: builds with a compiler per core, fewer where memory lacks for so many GiB each.
+compile() {
+  local text=$1 jobs cores memory_kB limit
+  cores=$(nproc)
+  memory_kB=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)
+  limit=$(cat /sys/fs/cgroup/memory.max 2>/dev/null || true) # "max" unless this is a container with a limit
+  [[ ! $limit =~ ^[0-9]+$ ]] || ((limit / 1024 > memory_kB)) || memory_kB=$((limit / 1024))
+  jobs=$((memory_kB / ($2 << 20)))
+  ((jobs > 0)) || jobs=1
+  if ((jobs < cores)); then say "note: $cores cores, but free memory for $jobs compilers of $2 GiB"; else jobs=$cores; fi
+  step "$text" cmake --build "$root/build" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-$jobs}" "${@:3}"
+}
+# finish TEXT: the last lines of a set-up that has built something.
+finish() {
+  say "programs: $(cd build && ls bin/* | sed 's,^,build/,' | paste -sd ' ')$1"
+  say "to call them by name: export PATH=\"$root/build/bin:\$PATH\""
+}
+rank_of() { case $1 in sim) echo 1 ;; demo) echo 2 ;; dev | ci) echo 3 ;; *) echo 0 ;; esac; }
+goal=$preset
+# The preset that build/ is like, whoever has configured it.
+configured=
+has() { grep -qE "^PARAGAUGE_$1:[A-Z]+=$2\$" build/CMakeCache.txt; }
+if [[ -f build/build.ninja && -f build/CMakeCache.txt ]]; then
+  if has BACKEND OFF; then configured=sim; elif has TESTS OFF; then configured=demo; else configured=dev; fi
+  [[ $configured != dev ]] || ! has WERROR ON || configured=ci
+fi
+if (($(rank_of "$configured") > $(rank_of "$goal"))); then
+  say "note: build/ is set up for more (preset $configured) and stays so"
+  preset=$configured
+fi
 
 # --- Debian packages ----------------------------------------------------------------------------------------------------------
 wanted=()
 for program in "${programs[@]}"; do
   command -v "${program%%:*}" >/dev/null || wanted+=("${program#*:}")
 done
-python3 -c 'import ensurepip, venv' 2>/dev/null || wanted+=(python3 python3-venv)
+[[ $goal == sim ]] || python3 -c 'import ensurepip, venv' 2>/dev/null || wanted+=(python3 python3-venv)
 installed() { dpkg-query -W -f '${db:Status-Status} ${Version}\n' "$1" 2>/dev/null | sed -n 's/^installed //p' | head -n 1; }
 if command -v dpkg-query >/dev/null; then
   for package in "${packages[@]}"; do
@@ -76,11 +125,14 @@ fi
 if ((${#wanted[@]})); then
   command -v apt-get >/dev/null || fail "missing, and this is no Debian: ${wanted[*]}"
   as_root=()
-  if ((EUID != 0)); then
-    command -v sudo >/dev/null || fail "neither root nor sudo; as root, run: apt-get install -y ${wanted[*]}"
+  if ((EUID != 0)); then # sudo asks for a password only where somebody can type it
+    { command -v sudo && { [[ -t 0 ]] || sudo -n true; }; } >/dev/null 2>&1 ||
+      fail "missing Debian packages, and you are neither root nor may use sudo; as root, run: apt-get install -y ${wanted[*]}"
     as_root=(sudo)
   fi
   say "missing Debian packages: ${wanted[*]}"
+  # After an interrupted installation apt-get refuses everything until this has been done.
+  step "dpkg --configure -a" "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive dpkg --configure -a
   step "apt-get update" "${as_root[@]}" apt-get -o Acquire::Retries=3 update
   for i in "${!wanted[@]}"; do # ask for the tested version where the archive has it
     for package in "${packages[@]}"; do
@@ -90,7 +142,7 @@ if ((${#wanted[@]})); then
     done
   done
   step "apt-get install" "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get -o Acquire::Retries=3 install -y --no-install-recommends "${wanted[@]}"
+    apt-get -o Acquire::Retries=3 -o DPkg::Lock::Timeout=600 install -y --no-install-recommends "${wanted[@]}"
 fi
 if command -v dpkg-query >/dev/null; then
   other=0
@@ -102,18 +154,34 @@ if command -v dpkg-query >/dev/null; then
   ((other)) || say "Debian packages: ${#packages[@]} present in the tested versions"
 fi
 
-# --- Python packages, LibTorch among them -------------------------------------------------------------------------------------
+# --- Forecasts need no more ----------------------------------------------------------------------------------------------------
+if [[ $goal == sim ]]; then
+  [[ $preset != sim ]] || configure sim
+  if ((build)); then
+    compile "build paragauge" 1 --target paragauge
+    finish "$([[ $preset != sim ]] || echo ", for list, describe, predict, plan and report")"
+  fi
+  exit 0
+fi
+
+# --- Python packages, LibTorch among them; sim, which needs none of them, is compiled while they come ---------------------------
 python=$root/.venv/bin/python
 pip=("$python" -m pip install --disable-pip-version-check --progress-bar off --retries 5)
 stamp=.venv/paragauge-requirements.sha256
 hash=$(sha256sum <bench/requirements.txt)
 if [[ ! -x $python || ! -f $stamp || $(<"$stamp") != "$hash" ]]; then
+  early=
+  if ((build)) && { [[ $configured == sim ]] || [[ -z $configured ]]; }; then
+    { configure sim && compile "build sim meanwhile" 1 --target paragauge_sim; } &
+    early=$!
+  fi
   if ! "$python" -m pip --version >/dev/null 2>&1; then
     step "python -m venv .venv" python3 -m venv --clear .venv
   fi
   rm -f "$stamp"
   step "pip install -r bench/requirements.txt (500 MB the first time)" "${pip[@]}" -r bench/requirements.txt
   echo "$hash" >"$stamp"
+  [[ -z $early ]] || wait "$early"
 fi
 site=$(echo .venv/lib/python3.*/site-packages)
 torch_cmake=$root/$site/torch/share/cmake
@@ -150,17 +218,10 @@ if [[ -z $cuda ]]; then
 fi
 
 # --- Configure, build ---------------------------------------------------------------------------------------------------------
-configure=(
-  cmake -S "$root" -B "$root/build" -G Ninja -DCMAKE_BUILD_TYPE="$build_type" -DPARAGAUGE_BACKEND=ON
-  -DCMAKE_PREFIX_PATH="$torch_cmake" -DPython_EXECUTABLE="$python"
+configure "$preset" -DCMAKE_PREFIX_PATH="$torch_cmake" -DPython_EXECUTABLE="$python" \
   -DCUDAToolkit_ROOT="$cuda" -DCUDA_TOOLKIT_ROOT_DIR="$cuda" -DCMAKE_CUDA_COMPILER="$cuda/bin/nvcc"
-)
-if [[ ! -f build/build.ninja || ! -f build/setup.configure || $(<build/setup.configure) != "${configure[*]}" ]]; then
-  rm -f build/setup.configure
-  step "configure ($build_type)" "${configure[@]}" --fresh
-  echo "${configure[*]}" >build/setup.configure
-fi
 if ((build)); then
-  step "build" cmake --build "$root/build"
-  say "programs: $(cd build && ls bin/* 2>/dev/null | sed 's,^,build/,' | paste -sd ' ')"
+  [[ $goal == demo ]] && target=(--target paragauge) || target=()
+  compile "build${target[1]:+ ${target[1]}}" 2 "${target[@]}"
+  finish ""
 fi

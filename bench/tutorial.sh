@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=${1:-results/tutorial}
-bench/setup.sh
+bench/setup.sh --demo
 mkdir -p "$out"
 paragauge=build/bin/paragauge
 

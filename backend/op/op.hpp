@@ -13,17 +13,13 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <memory>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "sim/program/program.hpp"
 #include "sim/table.hpp"
-
-namespace torch::optim {
-class Optimizer;
-}
 
 namespace backend {
 
@@ -48,9 +44,9 @@ struct OpKernel {
   void (*run)(const sim::Work& work, const Operands& operands);
   /// Layers and losses: the op as torch.nn.functional computes it, differentiable. In-place attributes are ignored.
   at::Tensor (*reference)(const sim::OpInstance& op, const ReferenceInputs& given) = nullptr;
-  /// Optimizers: PyTorch's own, over these parameters.
-  std::unique_ptr<torch::optim::Optimizer> (*reference_optimizer)(const sim::OpInstance& op,
-                                                                  const std::vector<at::Tensor>& parameters) = nullptr;
+  /// Optimizers: the step of PyTorch's own over these parameters and their gradients.
+  std::function<void()> (*reference_step)(const sim::OpInstance& op,
+                                          const std::vector<at::Tensor>& parameters) = nullptr;
 };
 
 /// The same names as sim::op_table(), in the same order, with the reference that the op's role asks for (a test

@@ -4,10 +4,10 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <torch/optim/optimizer.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <set>
@@ -55,15 +55,15 @@ class OneDevice {
 
   Reference execute() {
     Reference reference;
-    const std::unique_ptr<torch::optim::Optimizer> optimizer =
-        op_kernels().at(model_.optimizer.kind->name).reference_optimizer(model_.optimizer, leaves_);
+    const std::function<void()> step_parameters =
+        op_kernels().at(model_.optimizer.kind->name).reference_step(model_.optimizer, leaves_);
     for (std::int64_t step = 0; step < partition_.steps; ++step) {
       if (partition_.broadcast_buffers) broadcast_buffers();
       if (model_.timing == sim::Timing::tutorial) make_data(step);
       std::vector<at::Tensor> sums(leaves_.size());  // gradients: each piece's own sum first, as everywhere
       double loss = 0;
       for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
-        optimizer->zero_grad();
+        for (const at::Tensor& leaf : leaves_) leaf.mutable_grad().reset();
         const double weight = weight_of(pieces_[piece].size, model_.global_batch);
         loss += execute_piece(piece) * weight;
         for (std::size_t p = 0; p < leaves_.size(); ++p) {
@@ -77,7 +77,7 @@ class OneDevice {
         each_parameter([&](const std::string& name, const at::Tensor& p) {
           reference.tensors["gradient " + name] = p.grad().clone();
         });
-      optimizer->step();
+      step_parameters();
     }
     each_parameter(
         [&](const std::string& name, const at::Tensor& p) { reference.tensors["parameter " + name] = p.detach(); });

@@ -4,6 +4,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <algorithm>
 #include <cerrno>
@@ -62,17 +63,13 @@ class Loopback {
 
 class GlooCommunicator final : public Communicator {
  public:
-  explicit GlooCommunicator(std::shared_ptr<const Meeting> meeting)
-      : meeting_(std::move(meeting)),
-        everyone_(meeting_->connect("everyone", rank(), size(), meeting_->timeout)),
-        start_(meeting_, everyone_) {}
+  explicit GlooCommunicator(std::shared_ptr<const Meeting> meeting) : meeting_(std::move(meeting)), start_(meeting_) {}
   ~GlooCommunicator() override {
     if (!abandoned_) return;
     // A process group's destructor waits until everything posted is done or has timed out, one after the other. Left to
     // the end of the process.
     for (auto& [members, group] : groups_) group.release();
     start_.leave();
-    everyone_.release();
   }
 
   [[nodiscard]] std::uint32_t rank() const override { return meeting_->rank; }
@@ -112,7 +109,7 @@ class GlooCommunicator final : public Communicator {
       return add({nullptr, {Kind::send, destination, tag}});
     }
     hurry_with(tensor);
-    return add({everyone_->send(argument_, static_cast<int>(destination), static_cast<int>(tag)),
+    return add({start_.everyone()->send(argument_, static_cast<int>(destination), static_cast<int>(tag)),
                 {Kind::send, destination, tag}});
   }
   Ticket post_recv(const at::Tensor& tensor, std::uint32_t source, std::uint32_t tag) override {
@@ -121,8 +118,8 @@ class GlooCommunicator final : public Communicator {
       return add({nullptr, {Kind::recv, source, tag}});
     }
     hurry_with(tensor);
-    return add(
-        {everyone_->recv(argument_, static_cast<int>(source), static_cast<int>(tag)), {Kind::recv, source, tag}});
+    return add({start_.everyone()->recv(argument_, static_cast<int>(source), static_cast<int>(tag)),
+                {Kind::recv, source, tag}});
   }
   using Communicator::post_collective;
   Ticket post_collective(const Collective& collective, std::span<const at::Tensor> reads,
@@ -325,7 +322,6 @@ class GlooCommunicator final : public Communicator {
   }
 
   std::shared_ptr<const Meeting> meeting_;
-  ProcessGroup everyone_;  // point to point
   StepStart start_;
   std::map<std::pair<std::uint32_t, std::vector<std::uint32_t>>, ProcessGroup> groups_;
   std::vector<std::vector<std::uint32_t>> members_;  // by group: with this rank in them

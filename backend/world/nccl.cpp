@@ -102,7 +102,7 @@ class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(std::shared_ptr<const Meeting> meeting, at::Device device)
       : meeting_(std::move(meeting)),
-        start_(meeting_, meeting_->connect("everyone", rank(), size(), meeting_->timeout)),
+        start_(meeting_),
         guard_(device.type()),
         compute_(on(device).getStreamFromGlobalPool(device)),
         own_(guard_.getStreamFromGlobalPool(device)),

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/GlooDeviceFactory.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
@@ -245,10 +246,13 @@ std::string group_name(std::uint32_t group, const std::vector<std::uint32_t>& me
   return fmt::format("group {} of {}", group, fmt::join(members, ","));
 }
 
-StepStart::StepStart(std::shared_ptr<const Meeting> meeting, ProcessGroup everyone)
+StepStart::StepStart(std::shared_ptr<const Meeting> meeting)
     : meeting_(std::move(meeting)), moment_(at::empty({1}, at::kDouble)) {
-  firsts_[meeting_->ranks] = std::move(everyone);
+  firsts_[meeting_->ranks] = meeting_->connect("everyone", meeting_->rank, meeting_->ranks, meeting_->timeout);
 }
+StepStart::~StepStart() = default;
+
+const ProcessGroup& StepStart::everyone() const { return firsts_.at(meeting_->ranks); }
 
 void StepStart::prepare(std::uint32_t ranks) {
   own_core_ = ranks <= usable_cores();

@@ -7,8 +7,8 @@
 // The variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who meets where; torchrun and spawn_ranks set them.
 #pragma once
 
-#include <gloo/transport/device.h>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
 #include <map>
@@ -16,6 +16,13 @@
 #include <string>
 
 #include "backend/world/world.hpp"
+
+namespace c10d {
+class ProcessGroupGloo;  // 10 s of headers: only gloo.cpp and processes.cpp call it
+}
+namespace gloo::transport {
+class Device;
+}
 
 namespace backend {
 
@@ -77,8 +84,10 @@ std::string group_name(std::uint32_t group, const std::vector<std::uint32_t>& me
 /// The barrier at the start of a step: the moment that comes out is the same for all.
 class StepStart {
  public:
-  /// `everyone`: a process group of all ranks.
-  StepStart(std::shared_ptr<const Meeting> meeting, ProcessGroup everyone);
+  explicit StepStart(std::shared_ptr<const Meeting> meeting);
+  ~StepStart();
+  /// The process group of all ranks.
+  [[nodiscard]] const ProcessGroup& everyone() const;
   /// Connections among the first `ranks` are kept for later programs.
   void prepare(std::uint32_t ranks);
   /// A barrier. Returns the moment at which all ranks leave it, at that moment.

@@ -1,5 +1,6 @@
 #include "sim/cost/fit.hpp"
 
+#include <Eigen/LU>
 #include <algorithm>
 #include <cmath>
 #include <limits>

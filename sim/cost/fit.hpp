@@ -11,7 +11,7 @@
 // never a larger one than was measured. Its variance says how far the answer extrapolates.
 #pragma once
 
-#include <Eigen/Dense>
+#include <Eigen/Cholesky>
 #include <optional>
 #include <span>
 #include <string>

@@ -15,9 +15,9 @@ constexpr double kInfinite = std::numeric_limits<double>::infinity();
 double power_of_2(std::size_t exponent) { return static_cast<double>(std::uint64_t{1} << exponent); }
 
 /// What the levels so far have left of every layer.
-class Rest {
+class Remaining {
  public:
-  Rest(const std::vector<ChainLayer>& chain, const BetweenLayers& between) : left_(chain), between_(between) {}
+  Remaining(const std::vector<ChainLayer>& chain, const BetweenLayers& between) : left_(chain), between_(between) {}
 
   /// What a half reads of the other's: Table 1.
   [[nodiscard]] double within(std::size_t layer, Cut cut) const {
@@ -97,7 +97,7 @@ LevelCuts all_cut(const std::vector<ChainLayer>& chain, std::size_t levels, Cut 
 }
 
 double communicated_bytes(const std::vector<ChainLayer>& chain, const LevelCuts& cuts, const BetweenLayers& between) {
-  Rest rest(chain, between);
+  Remaining rest(chain, between);
   double bytes = 0;
   for (std::size_t level = 0; level < cuts.size(); ++level) {
     const std::vector<Cut>& cut = cuts[level];
@@ -111,7 +111,7 @@ double communicated_bytes(const std::vector<ChainLayer>& chain, const LevelCuts&
 }
 
 LevelCuts least_by_level(const std::vector<ChainLayer>& chain, std::size_t levels, const BetweenLayers& between) {
-  Rest rest(chain, between);
+  Remaining rest(chain, between);
   LevelCuts cuts;
   for (std::size_t level = 0; level < levels; ++level) {
     const std::vector<std::size_t> path =

@@ -257,7 +257,10 @@ void check_format(JsonObject& file, std::string_view name, int version, std::str
 
 std::filesystem::path catalog_directory() {
   if (const char* directory = std::getenv("PARAGAUGE_CATALOG_DIR")) return directory;
-  return PARAGAUGE_CATALOG_DIR;
+  std::error_code error;  // an installed program's lies in share/ beside its bin/
+  const std::filesystem::path installed =
+      std::filesystem::read_symlink("/proc/self/exe", error).parent_path().parent_path() / "share/paragauge/catalog";
+  return std::filesystem::is_directory(installed, error) ? installed : PARAGAUGE_CATALOG_DIR;
 }
 
 std::vector<std::string> catalog_names(std::string_view folder) {

@@ -280,7 +280,7 @@ TEST(OpTable, EveryRowHasTheReferenceOfItsRole) {
     const OpKernel& kernel = op_kernels().at(kind.name);
     const bool in_graph = kind.role == sim::OpRole::layer || kind.role == sim::OpRole::loss;
     EXPECT_EQ(kernel.reference != nullptr, in_graph) << kind.name;
-    EXPECT_EQ(kernel.reference_optimizer != nullptr, kind.role == sim::OpRole::optimizer) << kind.name;
+    EXPECT_EQ(kernel.reference_step != nullptr, kind.role == sim::OpRole::optimizer) << kind.name;
   }
 }
 
