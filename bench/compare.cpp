@@ -249,7 +249,8 @@ class Rounds {
     visited_.push_back({t, samples});
   }
 
-  /// What was calibrated in this round, as if the machine had been as fast as beside the steps that it is compared with.
+  /// What was calibrated in this round, as if the machine had been as fast as beside the steps that it is
+  /// compared with.
   void add_visits() {
     std::vector<std::optional<sim::MachineSpeed>> speeds(jobs_.size());  // none: as fast as on average
     for (std::size_t j = 0; j < jobs_.size(); ++j)

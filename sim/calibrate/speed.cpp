@@ -16,7 +16,7 @@ double difference(double before, double after) {
   return before + after > 0 ? 2 * std::abs(after - before) / (before + after) : 0;
 }
 
-double mean_of(const std::vector<double>& values) {
+double mean_time(const std::vector<double>& values) {
   double sum = 0;
   for (const double value : values) sum += value;
   return sum / static_cast<double>(values.size());
@@ -77,7 +77,7 @@ void SpeedModel::add(const CalibrationTask& task, const CalibrationSamples& samp
   Visit visit{.speed = *samples.speed};
   if (*kind == Class::transfers) {
     if (samples.link.transfers.empty()) return;
-    visit.seconds = mean_of(samples.link.transfers);
+    visit.seconds = mean_time(samples.link.transfers);
   } else {
     const std::optional<double> seconds = seconds_of(task, samples);
     if (!seconds) return;
@@ -88,7 +88,7 @@ void SpeedModel::add(const CalibrationTask& task, const CalibrationSamples& samp
       const auto found = samples.works.find(work_key(work));
       if (found == samples.works.end()) continue;
       const Shares shares = shares_of(work, task.cluster.device);
-      const double seconds_of_work = mean_of(found->second);
+      const double seconds_of_work = mean_time(found->second);
       visit.shares.traffic += shares.traffic * seconds_of_work;
       visit.shares.arithmetic += shares.arithmetic * seconds_of_work;
       sum_s += seconds_of_work;

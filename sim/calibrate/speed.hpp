@@ -1,19 +1,21 @@
-// How fast the machine was beside what was measured, and how long the same takes when it is as fast as at another moment.
+// How fast the machine was beside what was measured, and how long the same takes when it is as fast as at another
+// moment.
 //
 //   SpeedModel model;
 //   model.add(task, samples);                    // of every visit; samples.speed says how fast the machine was
-//   model.moved(samples, task, speed);           // the visit's times as if the machine had been as fast as beside the step
+//   model.moved(samples, task, speed);           // the visit's times as if the machine had been as fast as at the step
 //
-// A machine's neighbours use its memory and its cores' other halves, for tenths of a second or for a minute. What is calibrated
-// and what is measured then meet different machines, unless both say how fast theirs was. A visit's times y follow
+// A machine's neighbours use its memory and its cores' other halves, for tenths of a second or for a minute. What
+// is calibrated and what is measured then meet different machines, unless both say how fast theirs was. A visit's
+// times y follow
 //
 //   y = 1 + m · traffic share · x_memory + c · arithmetic share · x_compute
 //
-// x is how much longer than on average the probes beside the visit took, the shares are the ops' by the data sheet's roofline:
-// memory that is slower slows down what reads memory. m and c are fitted to all visits of calibration tasks, never to a step that
-// is forecast, for ops of one rank at a time, of several at once, and for transfers. A probe only sees the moments before
-// and after a visit: m and c are smaller where the machine changes within it, and 0 where the probes say nothing; visits whose
-// two probes differ count less.
+// x is how much longer than on average the probes beside the visit took, the shares are the ops' by the data
+// sheet's roofline: memory that is slower slows down what reads memory. m and c are fitted to all visits of
+// calibration tasks, never to a step that is forecast, for ops of one rank at a time, of several at once, and for
+// transfers. A probe only sees the moments before and after a visit: m and c are smaller where the machine changes
+// within it, and 0 where the probes say nothing; visits whose two probes differ count less.
 #pragma once
 
 #include <array>
@@ -44,16 +46,17 @@ MachineSpeed between(const MachineSpeed& before, const MachineSpeed& after);
 /// Of at least one.
 MachineSpeed mean(std::span<const MachineSpeed> speeds);
 
-/// "reading memory was 18 % slower in round 5 than in round 1, computing was 9 % slower in round 2 than in round 4"; by rounds as
-/// people count them, from 1. Nothing where all are alike.
+/// "reading memory was 18 % slower in round 5 than in round 1, computing was 9 % slower in round 2 than in round
+/// 4"; by rounds as people count them, from 1. Nothing where all are alike.
 std::string describe_speeds(const std::map<int, MachineSpeed>& by_round);
 
 class SpeedModel {
  public:
-  /// A visit of a calibration task. Samples without a speed, and tasks whose times aren't of ops or transfers, say nothing.
+  /// A visit of a calibration task. Samples without a speed, and tasks whose times aren't of ops or transfers,
+  /// say nothing.
   void add(const CalibrationTask& task, const CalibrationSamples& samples);
-  /// The samples of a visit as they would be at another speed, at the visits' mean unless given; as they are where nothing is
-  /// known.
+  /// The samples of a visit as they would be at another speed, at the visits' mean unless given; as they are
+  /// where nothing is known.
   [[nodiscard]] CalibrationSamples moved(const CalibrationSamples& samples, const CalibrationTask& task,
                                          const std::optional<MachineSpeed>& to = std::nullopt) const;
 

@@ -15,8 +15,9 @@
 //   conclusive         the noise floor is known and at most 2 %
 //   forecast interval  90 %: how far the forecasts of *other* models by the same cost model were off, in this result or
 //                      in a track record of earlier ones on the same device: μ ± t₀.₉₅ s √(1 + 1/n) of their log errors.
-//                      No error of the model itself is in it, nor of ranks with other numbers of threads. Without other models in this result: the wider one of the
-//                      track record's and the forecast's own (sim/simulate/forecast.hpp). None of these: no interval
+//                      No error of the model itself is in it, nor of ranks with other numbers of threads. Without
+//                      other models in this result: the wider one of the track record's and the forecast's own
+//                      (sim/simulate/forecast.hpp). None of these: no interval
 //   coverage           the share of cells whose measured step lies inside; should be 85–95 %
 //
 // The other intervals are 95 % bootstrap intervals over rounds; both sides of a ratio are drawn together. Noise excuses

@@ -32,10 +32,13 @@
 //       predicted     {cost model: [5]}
 //       stated_90     {cost model: [low_s, high_s]}: a forecast's own 90 % interval (sim/simulate/forecast.hpp); may be
 //                     missing
-//       novelty       {cost model: share}: how much of the step is unlike what the profile has (Forecast::novelty); missing: 0
-//       guesses       {cost model: [what]}: what the profile lacks, and what answered (Forecast::guesses); missing: nothing
+//       novelty       {cost model: share}: how much of the step is unlike what the profile has (Forecast::novelty);
+//                     missing: 0
+//       guesses       {cost model: [what]}: what the profile lacks, and what answered (Forecast::guesses); missing:
+//                     nothing
 //       replayed_s    step time with the measured durations put into the predicted dependencies, or null
-//       measured      {count, mean: [5], sd: [5], median_s} of the round's steps, or null; samples: [[5], …] if asked for
+//       measured      {count, mean: [5], sd: [5], median_s} of the round's steps, or null; samples: [[5], …] if asked
+//                     for
 //       speed         [compute_s, memory_alone_s, memory_together_s, change]: the machine's, mean of the visits
 //                     (MachineSpeed); may be missing
 //   columns, rows, summary   only in a file of `predict`, `plan` and `report`: computed from the cells when written
