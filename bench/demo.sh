@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The main job, from nothing: installs, builds, predicts, measures, verifies and plots on this machine.
+# The main job, from nothing: installs, builds, predicts, measures, verifies and plots on this machine, in a quarter of an hour
+# where the downloads are quick, with as many rounds as that allows.
 #
 #   bench/demo.sh                results/*.json, results/*.csv, results/plots/*.png
 #   bench/demo.sh --fresh        forget earlier results; else an interrupted run goes on where it stopped
@@ -12,7 +13,13 @@ case ${1:-} in
   *) echo "demo: error: unknown argument '$1': use --fresh or nothing" >&2; exit 2 ;;
 esac
 
-bench/setup.sh
+# limit PERCENT: a compare's share of the time that is left, less what plots take; a minute at least.
+limit() {
+  local seconds=$(((900 - 45 - SECONDS) * $1 / 100))
+  echo $((seconds > 60 ? seconds : 60))
+}
+
+bench/setup.sh --demo
 paragauge=build/bin/paragauge
 mkdir -p results/plots
 
@@ -25,13 +32,13 @@ $paragauge measure -m toy_mlp -m convnet,global_batch=8 -s single -s model_paral
 resnet50=resnet50,image=128,global_batch=8,loss=mse_loss,optimizer=sgd:lr=0.001
 echo "demo: ResNet-50"
 $paragauge compare -m $resnet50 -s single -s model_parallel,cut=r1 -s pipeline,cut=r1,split_size=2 -s ddp_blocking -s ddp \
-  -w local -w gloo --rounds 8 --steps 2 --time-limit 480 --json results/resnet50.json --csv results/resnet50.csv
+  -w local -w gloo --rounds 8 --steps 2 --time-limit $(limit 50) --json results/resnet50.json --csv results/resnet50.csv
 echo "demo: ConvNet on CIFAR-10 shapes"
 $paragauge compare -m convnet -s single -s model_parallel,cut=pool2 -s pipeline,cut=pool2,split_size=8 -s ddp_blocking -s ddp \
-  -w local -w gloo --rounds 20 --time-limit 180 --json results/convnet.json --csv results/convnet.csv
+  -w local -w gloo --rounds 20 --time-limit $(limit 50) --json results/convnet.json --csv results/convnet.csv
 echo "demo: split sizes"
 $paragauge compare -m $resnet50 -s single -s pipeline,cut=r1,split_size=1 -s pipeline,cut=r1,split_size=2 -s pipeline,cut=r1,split_size=4 \
-  -s pipeline,cut=r1,split_size=8 -w local --rounds 4 --steps 1 --time-limit 120 --json results/split_size.json
+  -s pipeline,cut=r1,split_size=8 -w local --rounds 4 --steps 1 --time-limit $(limit 60) --json results/split_size.json
 echo "demo: timelines"
 $paragauge trace -m $resnet50 -s pipeline,cut=r1,split_size=2 -w local -o results/pipeline.trace.json
 

@@ -1,7 +1,18 @@
 #!/usr/bin/env bash
-# Sets up, builds and runs the tests; arguments go to ctest: tests/run.sh -L sim, tests/run.sh -R conv2d.
+# Sets up, builds and runs the tests; arguments go to ctest.
+#
+#   tests/run.sh                 all of them
+#   tests/run.sh -L quick        what a minute or two can tell; also: evidence, slow, sim, … (tests/CMakeLists.txt)
+#   tests/run.sh -R conv2d       by name
+#   tests/run.sh --rerun-failed  after a run that failed or was interrupted: what has not passed yet
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 "$root/bench/setup.sh"
-exec ctest --test-dir "$root/build" --output-on-failure --no-tests=error -j "$(nproc)" "$@"
+output=$(mktemp)
+trap 'rm -f "$output"' EXIT
+status=0
+ctest --test-dir "$root/build" --output-on-failure --no-tests=error -j "$(nproc)" "$@" | tee "$output" || status=$?
+slowest=$(sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*$/\2 s  \1/p' "$output" | sort -rn | sed -n '1,12p')
+[[ -z $slowest ]] || printf '\nThe slowest:\n%s\n' "$slowest"
+exit "$status"

@@ -137,7 +137,7 @@ declare -A hits
 for signal in STOP KILL; do
   [[ $signal == STOP ]] && fate='is stopped' || fate='died \(signal 9\)'
   for victim in 0 1; do
-    for tenth in 0 1 2 3 4 5 6 7 8 9 10; do
+    for ((tenth = victim; tenth <= 10; tenth += 2)); do # the victims take turns
       "${quick[@]}" >"$scratch/out" 2>"$scratch/err" & process=$!
       both_ranks
       moment_ms=$((lasts_ms * tenth / 10))
@@ -156,8 +156,8 @@ for signal in STOP KILL; do
         complain "SIG$signal of rank $victim after $tenth tenths of $lasts_ms ms: status $ended after $after_ms ms: $said"
       nothing_left "SIG$signal of rank $victim"
     done
-    echo "SIG$signal of rank $victim: ${hits[$signal$victim]:-0} of 11 in time; the last: $said"
-    ((${hits[$signal$victim]:-0} >= 5)) || complain "most came too late"
+    echo "SIG$signal of rank $victim: ${hits[$signal$victim]:-0} in time; the last: $said"
+    ((${hits[$signal$victim]:-0} >= 2)) || complain "most came too late"
   done
 done
 

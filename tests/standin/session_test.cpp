@@ -25,9 +25,9 @@ namespace {
 
 constexpr const char* kDevice = "privateuseone";
 
-/// Every strategy with every schedule and key on the toy, the ConvNet with every timing, and ResNet-18 (batch norm, residuals)
-/// with a few: its kernels take seconds here.
-std::vector<sim::Program> programs(std::uint32_t ranks) {
+/// Every strategy with every schedule and key on the toy, the ConvNet with every timing, a small net with batch norm and
+/// residuals; and ResNet-18 where `large`: its kernels take seconds here.
+std::vector<sim::Program> programs(std::uint32_t ranks, bool large) {
   const std::vector<std::string> few =
       ranks == 4 ? std::vector<std::string>{"ddp_blocking,dp=4", "ddp,dp=4", "dp=2,pp=2,microbatches=2",
                                             "pipeline,pp=4,microbatches=4,schedule=1f1b"}
@@ -43,18 +43,18 @@ std::vector<sim::Program> programs(std::uint32_t ranks) {
     }
   };
   add("toy_mlp,dtype=f64,global_batch=8", sim::testing::strategy_texts);
-  for (const char* model :
-       {"toy_mlp,dtype=f64,global_batch=8,optimizer=adam:lr=0.01", "convnet,dtype=f64,global_batch=8",
-        "convnet,dtype=f64,global_batch=8,loss=mse_loss,timing=tutorial",
-        "convnet,dtype=f64,global_batch=8,timing=epoch",
-        "resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9"})
-    add(model, [&](const sim::Model& /*model*/) { return few; });
+  std::vector<std::string> models{
+      "toy_mlp,dtype=f64,global_batch=8,optimizer=adam:lr=0.01", "convnet,dtype=f64,global_batch=8",
+      "convnet,dtype=f64,global_batch=8,loss=mse_loss,timing=tutorial", "convnet,dtype=f64,global_batch=8,timing=epoch",
+      (sim::testing::tests_folder() / "golden/residual.json").string() + ",dtype=f64"};
+  if (large) models.emplace_back("resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9");
+  for (const std::string& model : models) add(model, [&](const sim::Model& /*model*/) { return few; });
   return programs;
 }
 
-/// `graph`: the second step is captured, and the verified results are the third replay's.
-void execute_all(Session& session, std::uint32_t ranks, bool graph = false) {
-  for (const sim::Program& program : programs(ranks)) {
+/// ResNet-18 in one of the modes. `graph`: the second step is captured, and the verified results are the third replay's.
+void execute_all(Session& session, std::uint32_t ranks, standin::Mode mode, bool graph = false) {
+  for (const sim::Program& program : programs(ranks, /*large=*/mode == standin::Mode::drawn)) {
     if (graph && sim::load_model(program.model).timing != sim::Timing::step) continue;
     SCOPED_TRACE(program.model + " " + program.strategy);
     const RunResult result = session.run(
@@ -81,7 +81,7 @@ class StandinSession : public testing::TestWithParam<std::tuple<standin::Mode, s
 TEST_P(StandinSession, EveryStrategyIsRightAndHasNoRace) {
   const auto [mode, ranks] = GetParam();
   standin::configure({.mode = mode, .seed = 1, .delay_us = 10});
-  execute_all(*open_session({.ranks = ranks, .device = kDevice}), ranks);
+  execute_all(*open_session({.ranks = ranks, .device = kDevice}), ranks, mode);
 }
 INSTANTIATE_TEST_SUITE_P(Local, StandinSession,
                          testing::Combine(testing::Values(standin::Mode::threads, standin::Mode::drawn),
@@ -102,7 +102,7 @@ INSTANTIATE_TEST_SUITE_P(Local, StandinReplay, testing::Values(standin::Mode::th
                          });
 
 TEST_P(StandinReplay, EveryStrategyIsRightAndHasNoRace) {
-  execute_all(*open_session({.ranks = 1, .device = kDevice}), 1, /*graph=*/true);
+  execute_all(*open_session({.ranks = 1, .device = kDevice}), 1, GetParam(), /*graph=*/true);
 }
 
 TEST_P(StandinReplay, IsTheStep) {
@@ -191,13 +191,13 @@ class StandinNcclRanks : public testing::TestWithParam<std::tuple<const char*, s
 
 TEST(StandinNccl, DISABLED_PlayAll) {
   if (const auto session = open_session({.world = "nccl", .ranks = world_size(), .device = kDevice}))
-    execute_all(*session, world_size());
+    execute_all(*session, world_size(), standin::options_of_environment().mode);
   for (const std::string& race : standin::take_races()) ADD_FAILURE() << race;  // of ranks that served
 }
 
 TEST(StandinNccl, DISABLED_ReplayAll) {
   if (const auto session = open_session({.world = "nccl", .ranks = world_size(), .device = kDevice}))
-    execute_all(*session, world_size(), /*graph=*/true);
+    execute_all(*session, world_size(), standin::options_of_environment().mode, /*graph=*/true);
   for (const std::string& race : standin::take_races()) ADD_FAILURE() << race;
 }
 

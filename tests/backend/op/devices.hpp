@@ -26,10 +26,7 @@ inline std::optional<at::Device> test_device(const std::string& name, std::strin
 }  // namespace backend
 
 /// `cases_on(name)`: a generator of the suite's parameters on that device.
-#ifdef PARAGAUGE_STANDIN
-#define TEST_ON_DEVICES(Suite, cases_on) INSTANTIATE_TEST_SUITE_P(StandinOps, Suite, cases_on("privateuseone"))
-#else
-#define TEST_ON_DEVICES(Suite, cases_on)                  \
-  INSTANTIATE_TEST_SUITE_P(Grid, Suite, cases_on("cpu")); \
-  INSTANTIATE_TEST_SUITE_P(Cuda, Suite, cases_on("cuda"))
-#endif
+#define TEST_ON_DEVICES(Suite, cases_on)                   \
+  INSTANTIATE_TEST_SUITE_P(Grid, Suite, cases_on("cpu"));  \
+  INSTANTIATE_TEST_SUITE_P(Cuda, Suite, cases_on("cuda")); \
+  INSTANTIATE_TEST_SUITE_P(StandinOps, Suite, cases_on("privateuseone"))

@@ -12,16 +12,33 @@ using testing::message_of;
 using testing::small_model;
 using testing::strategy_texts;
 
-/// Calls `check(model, strategy, program)` for every strategy of every model of the catalog.
+struct Lowered {
+  Model model;
+  Strategy strategy;
+  Program program;
+};
+/// Every strategy of every model of the catalog. They are lowered once for all tests of a process.
+const std::vector<Lowered>& grid() {
+  static const std::vector<Lowered> all = [] {
+    std::vector<Lowered> lowered;
+    for (const std::string& name : catalog_names("models")) {
+      const Model model = small_model(name);
+      for (const std::string& text : strategy_texts(model)) {
+        const Strategy strategy = parse_strategy(text, model);
+        lowered.push_back({model, strategy, lower(model, strategy)});
+      }
+    }
+    return lowered;
+  }();
+  return all;
+}
+
+/// Calls `check(model, strategy, program)` for all of them.
 template <class Check>
 void for_each_program(const Check& check) {
-  for (const std::string& name : catalog_names("models")) {
-    const Model model = small_model(name);
-    for (const std::string& text : strategy_texts(model)) {
-      SCOPED_TRACE(name + " " + text);
-      const Strategy strategy = parse_strategy(text, model);
-      check(model, strategy, lower(model, strategy));
-    }
+  for (const Lowered& lowered : grid()) {
+    SCOPED_TRACE(lowered.program.model + " " + lowered.program.strategy);
+    check(lowered.model, lowered.strategy, lowered.program);
   }
 }
 
