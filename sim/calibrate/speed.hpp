@@ -1,9 +1,10 @@
 // How fast the machine was beside what was measured, and how long the same takes when it is as fast as at another
 // moment.
 //
+//   CalibrationSamples samples = samples_of(task, timelines);  // of a visit; samples.speed: how fast the machine was
 //   SpeedModel model;
-//   model.add(task, samples);                    // of every visit; samples.speed says how fast the machine was
-//   model.moved(samples, task, speed);           // the visit's times as if the machine had been as fast as at the step
+//   model.add(task, samples);                                  // of every visit
+//   samples = model.moved(samples, task, beside_the_steps);    // as if the machine had been as fast as it was then
 //
 // A machine's neighbours use its memory and its cores' other halves, for tenths of a second or for a minute. What
 // is calibrated and what is measured then meet different machines, unless both say how fast theirs was. A visit's

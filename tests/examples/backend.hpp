@@ -6,6 +6,7 @@
 #include <poll.h>
 
 #include <nlohmann/json.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "backend/calibrate.hpp"
 #include "backend/machine/environment.hpp"

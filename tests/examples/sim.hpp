@@ -56,6 +56,7 @@ extern Timeline timeline, measured, predicted;
 extern std::vector<Timeline> timelines;
 extern std::vector<Job> jobs;
 extern CalibrationTask task;
+extern MachineSpeed beside_the_steps;
 extern CalibrationSamples samples_of_task;
 extern nlohmann::json context, context_of_today;
 extern Result result;
