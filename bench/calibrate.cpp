@@ -82,9 +82,7 @@ int calibrate(const Options& options) {
     }
   }
   progress.end();
-  std::map<int, sim::MachineSpeed> means;
-  for (const auto& [round, of_round] : speeds) means[round] = sim::mean(of_round);
-  if (const std::string text = sim::describe_speeds(means); !text.empty())
+  if (const std::string text = sim::describe_speeds(speeds); !text.empty())
     fmt::print("{}", sim::paragraph(fmt::format("This machine isn't equally fast all the time: {}.", text), ' ', 100));
   fmt::print("\n{}\n{} ops and the links above are in {}\n{}\n", describe_links(profile), profile.ops(),
              sim::printable(options.output),

@@ -230,7 +230,7 @@ class Rounds {
           const bool is_due =
               tasks[t].jobs.empty() ? t % order.size() == place : std::ranges::count(tasks[t].jobs, j) > 0;
           if (is_due && turn < calibrator_.visits(t) && done.insert(t).second)
-            visits.push_back({tasks[t].label, [=, this] { visit_task(t); }});
+            visits.push_back({tasks[t].label, [=, this] { visited_.push_back({t, calibrator_.visit(t)}); }});
         }
         const std::string label = short_text(jobs_[j]);
         visits.push_back({label, [=, this, &result] { visit_job(j, result); }});
@@ -242,29 +242,25 @@ class Rounds {
     return visits;
   }
 
-  void visit_task(std::size_t t) {
-    const sim::CalibrationTask& task = calibrator_.tasks()[t];
-    const sim::CalibrationSamples samples = calibrator_.visit(t);
-    speeds_.add(task, samples);
-    visited_.push_back({t, samples});
-  }
-
   /// What was calibrated in this round, as if the machine had been as fast as beside the steps that it is
   /// compared with.
   void add_visits() {
     std::vector<std::optional<sim::MachineSpeed>> speeds(jobs_.size());  // none: as fast as on average
     for (std::size_t j = 0; j < jobs_.size(); ++j)
       if (!measured_[j].speeds.empty()) speeds[j] = measured_[j].round.speed = sim::mean(measured_[j].speeds);
+    for (const auto& [t, samples] : visited_) speeds_.add(calibrator_.tasks()[t], samples);
+    speeds_.fit();
     for (const auto& [t, samples] : visited_) {
       const sim::CalibrationTask& task = calibrator_.tasks()[t];
-      const sim::CalibrationSamples of_others = other_shapes_.of(samples, task);
       for (std::size_t j = 0; j < jobs_.size(); ++j) {
         const bool is_own = std::ranges::count(task.jobs, j) > 0;
         add_for_job(is_own ? speeds_.moved(samples, task, speeds[j]) : samples, task, jobs_, j, own_[j]);
-        if (!options_.fit_on.empty()) add(speeds_.moved(of_others, task, speeds[j]), task, others_[j]);
       }
       if (!task.jobs.empty()) add(speeds_.moved(samples, task), task, kept_);
-      if (!options_.fit_on.empty()) add(speeds_.moved(of_others, task), task, kept_others_);
+      if (options_.fit_on.empty()) continue;
+      const sim::CalibrationSamples of_others = other_shapes_.of(samples, task);
+      for (std::size_t j = 0; j < jobs_.size(); ++j) add(speeds_.moved(of_others, task, speeds[j]), task, others_[j]);
+      add(speeds_.moved(of_others, task), task, kept_others_);
     }
   }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The main job, from nothing: installs, builds, predicts, measures, verifies and plots on this machine, in about a quarter of an hour
-# where the downloads are quick, with as many rounds as that allows.
+# The main job, from nothing: installs, builds, predicts, measures, verifies and plots on this machine, in about a quarter
+# of an hour where the downloads are quick, with as many rounds as that allows.
 #
 #   bench/demo.sh                results/*.json, results/*.csv, results/plots/*.png
 #   bench/demo.sh --fresh        forget earlier results; else an interrupted run goes on where it stopped

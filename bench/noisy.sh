@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=${1:-results/noisy} minutes=${2:-40}
-bench/setup.sh
+bench/setup.sh --demo
 mkdir -p "$out"
 python=.venv/bin/python
 disturber=

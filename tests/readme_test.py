@@ -17,8 +17,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import traceback
 from pathlib import Path
+
+from run_functions import functions_of, run_functions
 
 ROOT = Path(__file__).resolve().parents[1]
 README, NOTEBOOK, RESULTS = ROOT / "README.md", ROOT / "bench/results/NOTEBOOK.md", ROOT / "bench/results"
@@ -335,16 +336,5 @@ if __name__ == "__main__":
     if arguments.measured and "built without LibTorch" in subprocess.run([PROGRAM, "list"], capture_output=True, text=True, check=True).stdout:
         print("readme: built without LibTorch, so nothing can be measured: skipped")
         sys.exit(77)
-    tests = {name[5:]: test for name, test in list(globals().items()) if name.startswith("test_")}
-    chosen = arguments.names or [name for name in tests if name.startswith("measured") == arguments.measured]
-    failed = 0
-    for name in chosen:
-        try:
-            tests[name]()
-            print(f"ok      {name}")
-        except Exception:  # a test's failure is reported, and the others still run
-            failed += 1
-            print(f"FAILED  {name}")
-            traceback.print_exc(file=sys.stdout)
-    print(f"{failed} of {len(chosen)} failed")
-    sys.exit(failed > 0)
+    tests = functions_of(globals())
+    sys.exit(run_functions(tests, arguments.names or [name for name in tests if name.startswith("measured") == arguments.measured]))

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <optional>
 
 #include "sim/calibrate/alone.hpp"
@@ -20,10 +19,6 @@ using Kind = CalibrationTask::Kind;
 /// The times of one work in seconds, by role and instruction.
 using InstructionTimes = std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<double>>;
 using WorkTimes = std::map<std::string, InstructionTimes>;  // by sim::work_key
-
-double mean_of(std::span<const double> values) {
-  return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
 
 std::vector<double> together(const InstructionTimes& by_instruction) {
   std::vector<double> all;

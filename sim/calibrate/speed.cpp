@@ -8,18 +8,13 @@
 #include "sim/calibrate/samples.hpp"
 #include "sim/calibrate/tasks.hpp"
 #include "sim/cost/roofline.hpp"
+#include "sim/cost/statistic.hpp"
 
 namespace sim {
 namespace {
 
 double difference(double before, double after) {
   return before + after > 0 ? 2 * std::abs(after - before) / (before + after) : 0;
-}
-
-double mean_time(const std::vector<double>& values) {
-  double sum = 0;
-  for (const double value : values) sum += value;
-  return sum / static_cast<double>(values.size());
 }
 
 /// How much longer than in `reference`; 0 where that isn't known.
@@ -77,7 +72,7 @@ void SpeedModel::add(const CalibrationTask& task, const CalibrationSamples& samp
   Visit visit{.speed = *samples.speed};
   if (*kind == Class::transfers) {
     if (samples.link.transfers.empty()) return;
-    visit.seconds = mean_time(samples.link.transfers);
+    visit.seconds = mean_of(samples.link.transfers);
   } else {
     const std::optional<double> seconds = seconds_of(task, samples);
     if (!seconds) return;
@@ -88,7 +83,7 @@ void SpeedModel::add(const CalibrationTask& task, const CalibrationSamples& samp
       const auto found = samples.works.find(work_key(work));
       if (found == samples.works.end()) continue;
       const Shares shares = shares_of(work, task.cluster.device);
-      const double seconds_of_work = mean_time(found->second);
+      const double seconds_of_work = mean_of(found->second);
       visit.shares.traffic += shares.traffic * seconds_of_work;
       visit.shares.arithmetic += shares.arithmetic * seconds_of_work;
       sum_s += seconds_of_work;
@@ -96,17 +91,22 @@ void SpeedModel::add(const CalibrationTask& task, const CalibrationSamples& samp
     visit.shares.traffic /= sum_s;
     visit.shares.arithmetic /= sum_s;
   }
-  const auto c = static_cast<std::size_t>(*kind);
-  visits_[c][task.id].push_back(visit);
-  std::vector<MachineSpeed> speeds;
-  for (const auto& [id, visits] : visits_[c])
-    for (const Visit& of_task : visits) speeds.push_back(of_task.speed);
-  reference_[c] = mean(speeds);
-  slopes_[c] = fit(*kind);
+  visits_[static_cast<std::size_t>(*kind)][task.id].push_back(visit);
+}
+
+void SpeedModel::fit() {
+  for (std::size_t c = 0; c < kClasses; ++c) {
+    if (visits_[c].empty()) continue;
+    std::vector<MachineSpeed> speeds;
+    for (const auto& [id, visits] : visits_[c])
+      for (const Visit& visit : visits) speeds.push_back(visit.speed);
+    reference_[c] = mean(speeds);
+    slopes_[c] = slopes_of(static_cast<Class>(c));
+  }
 }
 
 /// Least squares about each task's own means, with slopes that are expected to be 0 ± 1.
-SpeedModel::Slopes SpeedModel::fit(Class kind) const {
+SpeedModel::Slopes SpeedModel::slopes_of(Class kind) const {
   struct Point {
     double memory, compute, time;
     double traffic, change;  // what the visit reads, and how much the memory's speed changed beside it
@@ -151,7 +151,7 @@ SpeedModel::Slopes SpeedModel::fit(Class kind) const {
 }
 
 double SpeedModel::factor(Class kind, const Shares& shares, const MachineSpeed& speed) const {
-  constexpr double kLeast = 0.3;
+  constexpr double kLeast = 0.3;  // an interrupted probe mustn't turn times negative
   const auto c = static_cast<std::size_t>(kind);
   return std::max(
       kLeast, 1 + slopes_[c].memory * shares.traffic * excess(memory_s(speed, kind), memory_s(reference_[c], kind)) +
@@ -180,12 +180,14 @@ CalibrationSamples SpeedModel::moved(const CalibrationSamples& samples, const Ca
   return result;
 }
 
-std::string describe_speeds(const std::map<int, MachineSpeed>& by_round) {
+std::string describe_speeds(const std::map<int, std::vector<MachineSpeed>>& of_rounds) {
   constexpr double kWorthSaying = 0.05;
   struct Slowest {
     int round = 0, fastest = 0;
     double by = 0;
   };
+  std::map<int, MachineSpeed> by_round;
+  for (const auto& [round, speeds] : of_rounds) by_round[round] = mean(speeds);
   const auto slowest_of = [&](double MachineSpeed::*seconds) {
     const auto [low, high] =
         std::ranges::minmax_element(by_round, {}, [&](const auto& round) { return round.second.*seconds; });

@@ -4,6 +4,7 @@
 //   CalibrationSamples samples = samples_of(task, timelines);  // of a visit; samples.speed: how fast the machine was
 //   SpeedModel model;
 //   model.add(task, samples);                                  // of every visit
+//   model.fit();
 //   samples = model.moved(samples, task, beside_the_steps);    // as if the machine had been as fast as it was then
 //
 // A machine's neighbours use its memory and its cores' other halves, for tenths of a second or for a minute. What
@@ -48,14 +49,16 @@ MachineSpeed between(const MachineSpeed& before, const MachineSpeed& after);
 MachineSpeed mean(std::span<const MachineSpeed> speeds);
 
 /// "reading memory was 18 % slower in round 5 than in round 1, computing was 9 % slower in round 2 than in round
-/// 4"; by rounds as people count them, from 1. Nothing where all are alike.
-std::string describe_speeds(const std::map<int, MachineSpeed>& by_round);
+/// 4"; of all speeds of a round their mean, by rounds as people count them, from 1. Nothing where all are alike.
+std::string describe_speeds(const std::map<int, std::vector<MachineSpeed>>& of_rounds);
 
 class SpeedModel {
  public:
   /// A visit of a calibration task. Samples without a speed, and tasks whose times aren't of ops or transfers,
   /// say nothing.
   void add(const CalibrationTask& task, const CalibrationSamples& samples);
+  /// To all visits so far: once before `moved`.
+  void fit();
   /// The samples of a visit as they would be at another speed, at the visits' mean unless given; as they are
   /// where nothing is known.
   [[nodiscard]] CalibrationSamples moved(const CalibrationSamples& samples, const CalibrationTask& task,
@@ -80,7 +83,7 @@ class SpeedModel {
   static std::optional<Class> class_of(const CalibrationTask& task);
   static Shares shares_of(const Work& work, const Device& device);
   static double memory_s(const MachineSpeed& speed, Class kind);
-  [[nodiscard]] Slopes fit(Class kind) const;
+  [[nodiscard]] Slopes slopes_of(Class kind) const;
   [[nodiscard]] double factor(Class kind, const Shares& shares, const MachineSpeed& speed) const;
 
   std::array<std::map<std::string, std::vector<Visit>>, kClasses> visits_;  // by task

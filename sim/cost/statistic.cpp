@@ -11,11 +11,15 @@
 
 namespace sim {
 
+double mean_of(std::span<const double> values) {
+  return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
 void Statistic::add(std::span<const double> samples_s) {
   if (samples_s.empty()) return;
   for (double sample : samples_s) check_internal(std::isfinite(sample) && sample >= 0, "a sample of {} s", sample);
   const double n = static_cast<double>(samples_s.size()), before = static_cast<double>(count), all = n + before;
-  const double batch_mean = std::accumulate(samples_s.begin(), samples_s.end(), 0.0) / n;
+  const double batch_mean = mean_of(samples_s);
   double squares = sd_s ? *sd_s * *sd_s * (before - 1) : 0, within = 0;
   for (double sample : samples_s) within += (sample - batch_mean) * (sample - batch_mean);
   squares += within;

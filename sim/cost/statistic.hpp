@@ -13,6 +13,9 @@
 
 namespace sim {
 
+/// The arithmetic mean; 0 of none.
+double mean_of(std::span<const double> values);
+
 /// A summary that further samples can be merged into.
 struct Statistic {
   std::int64_t count = 0;

@@ -344,9 +344,7 @@ std::string speed_text(const Question& question) {
   for (const Line& line : question.lines)
     for (const Round& round : line.cell->rounds)
       if (round.speed) by_round[round.round].push_back(*round.speed);
-  std::map<int, MachineSpeed> means;
-  for (const auto& [round, speeds] : by_round) means[round] = mean(speeds);
-  return describe_speeds(means);
+  return describe_speeds(by_round);
 }
 
 /// What to do where the noise of the rounds hides something.

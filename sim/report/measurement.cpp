@@ -16,10 +16,6 @@ constexpr std::uint64_t kSeed = 20240229;
 // Numbers are drawn as remainders: std::uniform_int_distribution may differ between standard libraries. Their bias is
 // below 1e-17 here.
 
-double mean_of(std::span<const double> values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
 double percentile_of(const std::vector<double>& sorted, double percent) {
   const double position = percent / 100 * static_cast<double>(sorted.size() - 1);
   const auto below = static_cast<std::size_t>(position);

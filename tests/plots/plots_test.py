@@ -10,11 +10,10 @@ import math
 import os
 import sys
 import tempfile
-import traceback
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(TESTS.parent / "plots"))
+sys.path[:0] = [str(TESTS.parent / "plots"), str(TESTS)]
 sys.dont_write_bytecode = True
 
 try:
@@ -30,6 +29,7 @@ import split_size  # noqa: E402
 import step_times  # noqa: E402
 import style  # noqa: E402
 import timeline  # noqa: E402
+from run_functions import functions_of, run_functions  # noqa: E402
 
 RESULT = TESTS / "golden" / "result_synthetic.json"
 TRACE = TESTS / "golden" / "trace_synthetic.json"
@@ -340,15 +340,4 @@ def test_missing_numbers_are_left_out():
 
 
 if __name__ == "__main__":
-    tests = {name[5:]: test for name, test in list(globals().items()) if name.startswith("test_")}
-    failed = 0
-    for name in sys.argv[1:] or tests:
-        try:
-            tests[name]()
-            print(f"ok      {name}")
-        except Exception:  # a test's failure is reported, and the others still run
-            failed += 1
-            print(f"FAILED  {name}")
-            traceback.print_exc(file=sys.stdout)
-    print(f"{failed} of {len(sys.argv[1:] or tests)} failed")
-    sys.exit(failed > 0)
+    sys.exit(run_functions(functions_of(globals()), sys.argv[1:]))

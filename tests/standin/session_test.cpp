@@ -52,9 +52,10 @@ std::vector<sim::Program> programs(std::uint32_t ranks, bool large) {
   return programs;
 }
 
-/// ResNet-18 on two ranks, in one of the modes. `graph`: the second step is captured, and the verified results are the third replay's.
+/// ResNet-18 in one of the modes, on two ranks at most. `graph`: the second step is captured, and the verified results
+/// are the third replay's.
 void execute_all(Session& session, std::uint32_t ranks, standin::Mode mode, bool graph = false) {
-  for (const sim::Program& program : programs(ranks, /*large=*/mode == standin::Mode::drawn && ranks == 2)) {
+  for (const sim::Program& program : programs(ranks, /*large=*/mode == standin::Mode::drawn && ranks <= 2)) {
     if (graph && sim::load_model(program.model).timing != sim::Timing::step) continue;
     SCOPED_TRACE(program.model + " " + program.strategy);
     const RunResult result = session.run(

@@ -50,6 +50,7 @@ TEST_F(SpeedModelTest, WhatReadsMemoryIsAsIfTheMemoryWereAsFastAsElsewhere) {
   std::mt19937 random(1);
   std::uniform_real_distribution<double> some(0, 0.3);
   for (int i = 0; i < 200; ++i) model.add(task, visit(some(random), some(random)));
+  model.fit();
   const CalibrationSamples quiet = visit(0, 0), slow = visit(0.25, 0.1);
   const CalibrationSamples moved = model.moved(slow, task, quiet.speed);
   double largest = 0, largest_before = 0;
@@ -70,6 +71,7 @@ TEST_F(SpeedModelTest, ProbesThatHaveNothingToDoWithTheTimesChangeNothing) {
     samples.speed = slower_by(some(random), some(random));
     model.add(task, samples);
   }
+  model.fit();
   CalibrationSamples samples = visit(0, 0);
   samples.speed = slower_by(0.3, 0);
   const CalibrationSamples moved = model.moved(samples, task, slower_by(0, 0));
@@ -79,6 +81,7 @@ TEST_F(SpeedModelTest, ProbesThatHaveNothingToDoWithTheTimesChangeNothing) {
 TEST_F(SpeedModelTest, VisitsWithoutASpeedStayAsTheyAre) {
   SpeedModel model;
   for (int i = 0; i < 20; ++i) model.add(task, visit(0.01 * i, 0));
+  model.fit();
   CalibrationSamples samples = visit(0.2, 0);
   samples.speed.reset();
   EXPECT_EQ(model.moved(samples, task, slower_by(0, 0)).works, samples.works);
@@ -98,6 +101,7 @@ TEST_F(SpeedModelTest, TransfersMoveWithTheMemoryThatAllRead) {
   };
   SpeedModel model;
   for (int i = 0; i < 100; ++i) model.add(transfer, sent(0.003 * i));
+  model.fit();
   const CalibrationSamples moved = model.moved(sent(0.25), transfer, slower_by(0, 0));
   EXPECT_NEAR(moved.link.transfers[0], 1e-3, 2e-5);
   EXPECT_NEAR(moved.link.send_overheads[0], 1e-5, 2e-7);
@@ -112,13 +116,13 @@ TEST(MachineSpeed, IsTheMeanOfBeforeAndAfterAndSaysHowMuchItChanged) {
 
 TEST(MachineSpeed, InWords) {
   EXPECT_EQ(describe_speeds({}), "");
-  EXPECT_EQ(describe_speeds({{0, slower_by(0, 0)}, {1, slower_by(0.02, 0.01)}}), "");
+  EXPECT_EQ(describe_speeds({{0, {slower_by(0, 0)}}, {1, {slower_by(0.02, 0.01)}}}), "");
   EXPECT_EQ(
-      describe_speeds({{0, slower_by(0, 0.09)}, {1, slower_by(0.1, 0)}, {4, slower_by(0.18, 0)}}),
+      describe_speeds({{0, {slower_by(0, 0.09)}}, {1, {slower_by(0.1, 0)}}, {4, {slower_by(0.18, 0)}}}),
       "reading memory was 18 % slower in round 5 than in round 1, computing was 9 % slower in round 1 than in round 2");
   MachineSpeed unsteady = slower_by(0, 0);
   unsteady.change = 0.12;
-  EXPECT_EQ(describe_speeds({{0, unsteady}}), "the memory's speed changed by 12 % within a visit");
+  EXPECT_EQ(describe_speeds({{0, {unsteady}}}), "the memory's speed changed by 12 % within a visit");
 }
 
 }  // namespace
