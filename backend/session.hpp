@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/calibrate/speed.hpp"
+#include "sim/calibrate/machine_speed.hpp"
 #include "sim/program/program.hpp"
 #include "sim/simulate/timeline.hpp"
 

@@ -19,6 +19,7 @@
 #include "bench/machine.hpp"
 #include "bench/peers.hpp"
 #include "bench/progress.hpp"
+#include "sim/calibrate/speed_model.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/report/answer.hpp"
 #include "sim/report/report.hpp"

@@ -172,7 +172,7 @@ hash=$(sha256sum <bench/requirements.txt)
 if [[ ! -x $python || ! -f $stamp || $(<"$stamp") != "$hash" ]]; then
   early=
   if ((build)) && { [[ $configured == sim ]] || [[ -z $configured ]]; }; then
-    { configure sim && compile "build sim meanwhile" 1 --target paragauge_sim; } &
+    { configure sim && compile "build sim meanwhile" 1 --target paragauge_calibrate; } &
     early=$!
   fi
   if ! "$python" -m pip --version >/dev/null 2>&1; then

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/calibrate/speed.hpp"
+#include "sim/calibrate/machine_speed.hpp"
 #include "sim/calibrate/tasks.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/cost/statistic.hpp"

@@ -9,7 +9,7 @@ namespace sim {
 namespace {
 
 using enum ConsolePlace;
-constexpr std::size_t kConsoleWidth = 120, kLeastRoom = 16;
+constexpr std::size_t kConsoleWidth = 120, kLeastForNames = 16;
 
 bool is_available(const Value& value) { return !std::holds_alternative<std::nullptr_t>(value); }
 
@@ -26,7 +26,7 @@ std::string text_of(const Row& row, std::string_view name) {
   return console_text(row[static_cast<std::size_t>(found - row_columns().begin())], found->format);
 }
 
-std::string strategy_of(const Row* row) { return text_of(*row, "strategy"); }
+std::string strategy_name(const Row* row) { return text_of(*row, "strategy"); }
 bool is_skipped(const Row* row) { return text_of(*row, "status") == "skipped"; }
 
 /// A header is its column's name, broken at underscores.
@@ -40,7 +40,7 @@ std::vector<std::string> header_lines(std::string_view name) {
 /// The rows of one heading in one of the tables; columns without any value are left out. Empty when all are.
 std::string table_of(std::vector<const Row*> rows, ConsolePlace place) {
   const bool per_cost_model = place == time || place == causes || place == breakdown;
-  if (!per_cost_model) rows.erase(std::ranges::unique(rows, {}, strategy_of).begin(), rows.end());
+  if (!per_cost_model) rows.erase(std::ranges::unique(rows, {}, strategy_name).begin(), rows.end());
   std::vector<ConsoleColumn> columns;
   bool is_empty = true;
   for (std::size_t c = 0; c < row_columns().size(); ++c) {
@@ -56,12 +56,12 @@ std::string table_of(std::vector<const Row*> rows, ConsolePlace place) {
   if (is_empty) return "";
   // A strategy's text runs down beside all of its rows; the last one takes what is left.
   ConsoleColumn names{.cells = {{"strategy"}}, .right = false};
-  const std::size_t room = room_beside(columns, kConsoleWidth, kLeastRoom);
+  const std::size_t room = room_beside(columns, kConsoleWidth, kLeastForNames);
   std::vector<std::string> lines;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const std::string strategy = strategy_of(rows[i]);
-    if (i == 0 || strategy_of(rows[i - 1]) != strategy) lines = wrap(strategy, ',', room);
-    const bool is_last = i + 1 == rows.size() || strategy_of(rows[i + 1]) != strategy;
+    const std::string strategy = strategy_name(rows[i]);
+    if (i == 0 || strategy_name(rows[i - 1]) != strategy) lines = wrap(strategy, ',', room);
+    const bool is_last = i + 1 == rows.size() || strategy_name(rows[i + 1]) != strategy;
     const auto end = lines.begin() + static_cast<std::ptrdiff_t>(is_last || lines.empty() ? lines.size() : 1);
     names.cells.emplace_back(lines.begin(), end);
     lines.erase(lines.begin(), end);
@@ -74,7 +74,7 @@ std::string table_of(std::vector<const Row*> rows, ConsolePlace place) {
 std::string devices_text(const std::vector<const Row*>& rows) {
   std::string text, before;
   for (const Row* row : rows)
-    if (const std::string needs = text_of(*row, "needed_by_device"), strategy = strategy_of(row);
+    if (const std::string needs = text_of(*row, "needed_by_device"), strategy = strategy_name(row);
         needs.find(';') != std::string::npos && strategy != std::exchange(before, strategy))
       text += paragraph(fmt::format("{} needs {}", strategy, needs), ' ', kConsoleWidth);
   return text.empty() ? text : text + "\n";
@@ -90,7 +90,7 @@ std::string summary_text(const std::vector<ForecastSummary>& summaries) {
       columns[s + 1].cells.push_back({console_text(column.value(summaries[s]), column.format)});
   }
   ConsoleColumn meaning{.cells = {}, .right = false};
-  const std::size_t room = room_beside(columns, kConsoleWidth, kLeastRoom);
+  const std::size_t room = room_beside(columns, kConsoleWidth, kLeastForNames);
   for (const auto& column : summary_columns()) meaning.cells.push_back(wrap(column.description, ' ', room));
   columns.push_back(std::move(meaning));
   return lay_out(columns, /*has_header=*/false);
@@ -133,8 +133,8 @@ std::string to_console(const Report& report, Detail detail) {
       if (const std::string table = table_of(ran, place); !table.empty()) text += table + "\n";
     if (detail == Detail::full) text += devices_text(ran);
     for (const Row* row : skipped)
-      text +=
-          paragraph(fmt::format("{} skipped: {}", strategy_of(row), text_of(*row, "skip_reason")), ' ', kConsoleWidth);
+      text += paragraph(fmt::format("{} skipped: {}", strategy_name(row), text_of(*row, "skip_reason")), ' ',
+                        kConsoleWidth);
     if (!skipped.empty()) text += "\n";
   }
   // Forecasts alone, or measurements alone: there is nothing to compare.

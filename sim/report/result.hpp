@@ -59,7 +59,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/calibrate/speed.hpp"
+#include "sim/calibrate/machine_speed.hpp"
 #include "sim/cluster/cluster.hpp"
 #include "sim/model/model.hpp"
 #include "sim/program/program.hpp"

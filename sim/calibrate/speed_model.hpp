@@ -24,9 +24,10 @@
 #include <cstddef>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
+
+#include "sim/calibrate/machine_speed.hpp"
 
 namespace sim {
 
@@ -34,23 +35,6 @@ struct CalibrationSamples;
 struct CalibrationTask;
 struct Device;
 struct Work;
-
-/// Seconds of the same probes (backend/machine/speed.hpp), mean of before and after.
-struct MachineSpeed {
-  double compute_s = 0;
-  double memory_alone_s = 0, memory_together_s = 0;  // read by one rank, by all of the program at once (one: the same)
-  double change = 0;                                 // |after − before| / mean of reading memory: the larger one
-  friend bool operator==(const MachineSpeed&, const MachineSpeed&) = default;
-};
-
-/// From the probes before and after.
-MachineSpeed between(const MachineSpeed& before, const MachineSpeed& after);
-/// Of at least one.
-MachineSpeed mean(std::span<const MachineSpeed> speeds);
-
-/// "reading memory was 18 % slower in round 5 than in round 1, computing was 9 % slower in round 2 than in round
-/// 4"; of all speeds of a round their mean, by rounds as people count them, from 1. Nothing where all are alike.
-std::string describe_speeds(const std::map<int, std::vector<MachineSpeed>>& of_rounds);
 
 class SpeedModel {
  public:

@@ -1,4 +1,4 @@
-#include "sim/calibrate/speed.hpp"
+#include "sim/calibrate/speed_model.hpp"
 
 #include <random>
 
