@@ -22,7 +22,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 pack() {
   mkdir -p build/gpu
-  cp build/bin/paragauge build/bin/paragauge_suite build/bin/paragauge_parts_suite build/tests/backend_tests build/gpu/
+  cp build/libexec/paragauge_torch build/gpu/paragauge # all commands, with LibTorch
+  cp build/bin/paragauge_suite build/bin/paragauge_parts_suite build/tests/backend_tests build/gpu/
   strip build/gpu/*
   ldd build/bin/paragauge_suite build/tests/backend_tests | awk '$3 ~ /libfmt|libgomp|libstdc|libbenchmark|libgtest/ { print $3 }' | sort -u | xargs -I{} cp -L {} build/gpu/
   du -sh build/gpu

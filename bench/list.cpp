@@ -56,7 +56,7 @@ int list(const Options& /*options*/) {
   }
   fmt::print("devices            {}\n", fmt::join(sim::catalog_names("devices"), ", "));
   fmt::print("clusters           {}\n", fmt::join(sim::catalog_names("clusters"), ", "));
-#ifdef PARAGAUGE_BACKEND
+#ifdef PARAGAUGE_TORCH_PROGRAM
   section("worlds", sim::world_table(), [](const sim::WorldKind& kind) { return kind.description; });
 #else
   fmt::print("worlds             none: built without LibTorch\n");

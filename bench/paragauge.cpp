@@ -1,6 +1,8 @@
 // paragauge: predicts, measures and compares training steps of parallel strategies.
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -9,6 +11,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <system_error>
 #include <type_traits>
@@ -23,8 +26,10 @@
 #include "sim/text/file.hpp"
 #include "sim/text/spec.hpp"
 #ifdef PARAGAUGE_BACKEND
-#include "backend/machine/quiet.hpp"
 #include "backend/supervise.hpp"
+#endif
+#if defined(PARAGAUGE_BACKEND) || defined(PARAGAUGE_TORCH_PROGRAM)
+#include "backend/machine/quiet.hpp"
 #endif
 
 namespace {
@@ -121,6 +126,19 @@ void add_measured_results(CLI::App* command, Options& options) {
 
 #ifdef PARAGAUGE_BACKEND
 using bench::calibrate, bench::compare, bench::measure, bench::trace;
+#elif defined(PARAGAUGE_TORCH_PROGRAM)
+/// Goes on as the program that has LibTorch, with the same command line.
+int hand_over(const Options& options) {
+  Texts texts = options.machine.argv;
+  std::vector<char*> arguments;
+  for (std::string& text : texts) arguments.push_back(text.data());
+  arguments.push_back(nullptr);
+  const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe");
+  const std::string program = (own.parent_path() / PARAGAUGE_TORCH_PROGRAM).lexically_normal();
+  execv(program.c_str(), arguments.data());
+  throw sim::RunError("{}, which runs on devices, can't be executed: {}", program, std::strerror(errno));
+}
+constexpr auto calibrate = hand_over, compare = hand_over, measure = hand_over, trace = hand_over;
 #else
 int refuse_to_run(const Options& options) {
   throw sim::ConfigError(
@@ -396,6 +414,9 @@ int run(int argc, char** argv) {
     app_of_command->callback([&status, &own, app_of_command, &command = kCommands[i]] {
       for (Texts* texts : {&own.machine.worlds, &own.cost_models, &own.fit_on}) use_once(*texts);
       if (command.check != nullptr) command.check(*app_of_command, own);
+#ifdef PARAGAUGE_TORCH_PROGRAM
+      if (command.run == hand_over || own.measure > 0) hand_over(own);  // which claims the files
+#endif
       own.is_only_a_rank = is_only_a_rank();
       const auto locks = claim(own);
       status = command.run(own);
@@ -430,7 +451,7 @@ int run_and_flush(int argc, char** argv) {
 int main(int argc, char** argv) {
   for (const int too_late : {SIGPIPE, SIGXFSZ}) std::signal(too_late, SIG_IGN);  // the write itself fails and says why
   try {
-#ifdef PARAGAUGE_BACKEND
+#if defined(PARAGAUGE_BACKEND) || defined(PARAGAUGE_TORCH_PROGRAM)
     backend::restore_settings();
 #endif
     return run_and_flush(argc, argv);
