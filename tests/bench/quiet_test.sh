@@ -43,7 +43,9 @@ becomes 950000 "kill -9 of a run"
 
 "${long[@]}" >/run/test/out 2>&1 & first=$!
 becomes -1 "during the next"
-end $first $(guardians)
+for ((i = 0; i < 100; ++i)); do [[ -z $(guardians) ]] || break; sleep 0.1; done # it is there a moment after the setting
+kill -9 $(guardians) # first: it is quick
+end $first
 stays -1 "kill -9 of a run and its guardian"
 "$paragauge" list >/dev/null
 becomes 950000 "the next start of any program"
