@@ -36,7 +36,7 @@ both() {
 sgd=optimizer=sgd:lr=0.001
 both convnet pool2 16 convnet
 both resnet18 layer2 4 resnet18,image=64,global_batch=8,$sgd
-both vgg11 features.10 4 vgg11,image=64,global_batch=8,$sgd
+both cifar_c pool2 8 cifar_c,global_batch=32
 both uneven half 4 bench/unseen/uneven.json
 both grouped half 4 bench/unseen/grouped.json
 
