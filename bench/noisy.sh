@@ -2,8 +2,8 @@
 # Whether forecasts survive neighbours: five networks, two of which nothing was made for, each compared on a machine that is left
 # alone and on one whose memory another process streams in bursts of 4 to 30 s, in turn.
 #
-#   bench/noisy.sh [FOLDER [MINUTES [BEFORE]]]    results/noisy and 40 unless given: NAME.quiet.json, NAME.disturbed.json,
-#                                                 noisy.txt; BEFORE: the program of another version, in turn with this one,
+#   bench/noisy.sh [FOLDER [MINUTES [BEFORE]]]    results/noisy and 40 unless given: NAME.quiet.json, NAME.disturbed.json;
+#                                                 of all together noisy_quiet.json, …, noisy.txt; BEFORE: the program of another version, in turn with this one,
 #                                                 whose files are NAME.quiet.before.json, …
 #
 # An interrupted run goes on where it stopped.
@@ -42,6 +42,7 @@ both grouped half 4 bench/unseen/grouped.json
 
 for state in quiet disturbed ${before:+quiet.before disturbed.before}; do
   echo "$state"
-  build/bin/paragauge report "$out"/*."$state".json
+  rm -f "$out/noisy_$state.json"
+  build/bin/paragauge report "$out"/*."$state".json --compact --json "$out/noisy_$state.json"
 done >"$out/noisy.txt"
 grep -E '^(quiet|disturbed)|median|pairs|coverage' "$out/noisy.txt"

@@ -264,7 +264,8 @@ void add_compare(CLI::App* command, Options& options) {
   number(command, "--rounds", options.rounds, 1, 100'000, "rounds");
   number(command, "--visits", options.visits, 1, 1'000, "how often a round comes to every cell: times that lie apart");
   number(command, "--steps", options.steps, 1, 1'000'000, "measured steps per cell and visit, at least");
-  number(command, "--time-limit", options.time_limit_s, 0, 1e7, "seconds after which no further round begins; 0: none");
+  number(command, "--time-limit", options.time_limit_s, 0, 1e7,
+         "seconds after which no further round begins, but one at least is run; 0: none");
   text(command, "--fit-on", options.fit_on,
        "models whose ops are measured for the cost model 'fitted', which sees none of the compared models'");
   command->add_flag("--peers", options.peers, "the same steps in plain PyTorch (bench/peers), in the same rounds");

@@ -2,7 +2,7 @@
 # Installs what paragauge needs, configures and builds it. Run it again at any time: what is already there is left alone.
 #
 #   bench/setup.sh               everything, with tests and suites; programs land in build/bin/
-#   bench/setup.sh --forecasts   build/bin/paragauge for list, describe, predict, plan and report: no LibTorch, three minutes
+#   bench/setup.sh --forecasts   build/bin/paragauge for list, describe, predict, plan and report: no LibTorch, two minutes
 #   bench/setup.sh --demo        build/bin/paragauge with all of its commands: no tests, no suites
 #   bench/setup.sh --no-build    up to and with the configuration of build/; also after one of the two above
 #

@@ -304,6 +304,13 @@ def test_claims_are_what_the_files_say():
 
     says("their steps in parts", f"{parts('against_pytorch_percent', True)}, {parts('against_pytorch_best_percent', True)}",
          f"one rank {parts('against_pytorch_percent', False)}, {parts('against_pytorch_best_percent', False)}")
+    quiet, disturbed = (summary("profiled", name) for name in ("noisy_quiet", "noisy_disturbed"))
+    for name, row in (("quiet", quiet), ("disturbed", disturbed)):
+        largest = max(abs(cell["error_percent"]) for cell in rows("profiled", f"noisy_{name}"))
+        says("neighbours:", f"{name} {row['median_absolute_error_percent']:.1f} %, largest {largest:.1f} %, {row['pairs_right']} of "
+                            f"{row['pairs_right'] + row['pairs_wrong']} pairs, coverage {row['coverage_percent']:.0f} %")
+    assert disturbed["median_absolute_error_percent"] <= 2 * quiet["median_absolute_error_percent"]
+    assert disturbed["pairs_wrong"] == 0 and min(quiet["coverage_percent"], disturbed["coverage_percent"]) >= 85
     pair = rows("profiled", "hypar_pair")
     for world in ("local", "gloo"):
         errors = [-row["error_percent"] for row in pair if row["world"] == world]

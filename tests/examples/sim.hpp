@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <iostream>
+#include <map>
 
 #include "sim/calibrate/conditions.hpp"
 #include "sim/calibrate/samples.hpp"
@@ -57,7 +58,8 @@ extern Timeline timeline, measured, predicted;
 extern std::vector<Timeline> timelines;
 extern std::vector<Job> jobs;
 extern CalibrationTask task;
-extern MachineSpeed beside_the_steps;
+extern MachineSpeed before, after, beside_the_steps;
+extern std::map<int, std::vector<MachineSpeed>> of_rounds;
 extern CalibrationSamples samples_of_task;
 extern nlohmann::json context, context_of_today;
 extern Result result;
