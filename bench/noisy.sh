@@ -2,10 +2,10 @@
 # Whether forecasts survive neighbours: five networks, two of which nothing was made for, each compared on a machine that is left
 # alone and on one whose memory another process streams in bursts of 4 to 30 s, in turn.
 #
-#   bench/noisy.sh [FOLDER [MINUTES [BEFORE]]]    results/noisy and 40 unless given: NAME.quiet.json, NAME.disturbed.json;
-#                                                 of all together noisy_quiet.json, …, noisy.txt; BEFORE: the program of another version, in turn with this one,
-#                                                 whose files are NAME.quiet.before.json, …
+#   bench/noisy.sh [FOLDER [MINUTES [BEFORE]]]    results/noisy and 40 unless given: NAME.quiet.json, NAME.disturbed.json,
+#                                                 of all networks noisy_quiet.json, noisy_disturbed.json, noisy.txt
 #
+# BEFORE is the program of another version, which takes turns with this one; its files are NAME.quiet.before.json and so on.
 # An interrupted run goes on where it stopped.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

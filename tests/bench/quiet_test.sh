@@ -32,7 +32,7 @@ stays() { # VALUE WHEN
   [[ $(<$setting) == "$1" ]] && echo "$2: $1" || complain "$2: the setting is $(<$setting), expected $1"
 }
 guardians() { grep -lsx restore_rt /proc/[0-9]*/comm | grep -o '[0-9]*'; }
-end() { kill -9 "$@"; { wait "$1"; } 2>/dev/null; }
+end() { kill -9 "$1"; { wait "$1"; } 2>/dev/null; }
 
 "$paragauge" measure -m toy_mlp -s ddp -w gloo --steps 2 >/run/test/out 2>&1 || complain "$(cat /run/test/out)"
 stays 950000 "after a run"

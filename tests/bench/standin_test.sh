@@ -3,7 +3,7 @@
 # that accelerators have; ranks that are killed, stopped or too many; libraries that are wrong. A race ends a program with
 # status 86. Its times mean nothing, and it says so.
 #
-#   tests/bench/standin_test.sh build/bin/paragauge build/tests/libstandin.so build/tests/standin .venv/bin/python
+#   tests/bench/standin_test.sh build/libexec/paragauge_torch build/tests/libstandin.so build/tests/standin .venv/bin/python
 set -uo pipefail
 paragauge=$1 standin=$2 nccl=$3 python=$4 # nccl: the folder of the stand-in libnccl.so.2
 scratch=$(mktemp -d)
