@@ -131,10 +131,10 @@ std::string label_of(const Cell& cell) {
 
 /// "conv2d.backward +1.9, send -0.8, host +0.2".
 Value largest_causes(const S& s) {
-  constexpr std::size_t kNamed = 3;
   if (s.forecast == nullptr || !s.accuracy.measured) return {};
+  constexpr std::size_t kLargest = 3;
   std::string text;
-  for (std::size_t i = 0; i < std::min(kNamed, s.forecast->classes.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(kLargest, s.forecast->classes.size()); ++i) {
     const ClassError& c = s.forecast->classes[i];
     text += fmt::format("{}{} {:+.1f}", i == 0 ? "" : ", ", c.name, 100 * c.effect_s / s.accuracy.measured->step_s);
   }
