@@ -4,7 +4,6 @@
 #include <pty.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 
 namespace bench {
@@ -41,11 +40,14 @@ std::string on_terminal(unsigned short columns, double limit_s) {
     now_s = 30;
     progress.at("gpipe on gl\x1b[31moo", 1, 2);
   }
-  std::array<char, 1000> given{};
-  const ssize_t count = read(master, given.data(), given.size());
   std::fclose(stream);
+  // What was written arrives in pieces; the last is followed by EIO, since the terminal is closed.
+  std::string given;
+  std::array<char, 1000> piece{};
+  for (ssize_t count = 0; (count = read(master, piece.data(), piece.size())) > 0;)
+    given.append(piece.data(), static_cast<std::size_t>(count));
   close(master);
-  return {given.data(), static_cast<std::size_t>(std::max<ssize_t>(count, 0))};
+  return given;
 }
 
 TEST(Progress, ABarThatRewritesItselfOnATerminal) {
