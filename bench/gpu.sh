@@ -23,6 +23,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 pack() {
   mkdir -p build/gpu
   cp build/libexec/paragauge_torch build/gpu/paragauge # all commands, with LibTorch
+  cp build/libexec/paragauge_cuda.so build/gpu/          # which loads this beside it
   cp build/bin/paragauge_suite build/bin/paragauge_parts_suite build/tests/backend_tests build/gpu/
   strip build/gpu/*
   ldd build/bin/paragauge_suite build/tests/backend_tests | awk '$3 ~ /libfmt|libgomp|libstdc|libbenchmark|libgtest/ { print $3 }' | sort -u | xargs -I{} cp -L {} build/gpu/

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "backend/machine/cuda.hpp"
 #include "backend/machine/process.hpp"
 #include "sim/error.hpp"
 
@@ -37,6 +38,7 @@ std::vector<Accelerator> ask_driver() {
 
 at::Device first_device(const std::string& name) {
   const c10::DeviceType type = at::Device(name).type();
+  if (type == c10::DeviceType::CUDA) load_cuda();
   if (!c10::impl::hasDeviceGuardImpl(type)) throw sim::ConfigError("device={0}: this LibTorch has no {0}", name);
   if (c10::impl::VirtualGuardImpl(type).deviceCount() == 0)
     throw sim::ConfigError("device={}: this machine has no usable one", name);

@@ -1,6 +1,5 @@
-// CUDA's graphs. at::cuda::CUDAGraph has the capture's allocations come from a pool of its own,
-// which lives as long as it.
-#ifdef PARAGAUGE_CUDA
+// CUDA's graphs, in a library that is loaded when they are asked for (backend/machine/cuda.hpp). at::cuda::CUDAGraph has the
+// capture's allocations come from a pool of its own, which lives as long as it.
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
@@ -34,21 +33,6 @@ class CudaGraph final : public Graph {
 };
 
 }  // namespace
-
-std::unique_ptr<Graph> make_cuda_graph() { return std::make_unique<CudaGraph>(); }
-
 }  // namespace backend
 
-#else
-
-#include "backend/machine/graph.hpp"
-#include "sim/error.hpp"
-
-namespace backend {
-
-std::unique_ptr<Graph> make_cuda_graph() {
-  throw sim::ConfigError("graph: this build has no CUDA (PARAGAUGE_CUDA=OFF)");
-}
-
-}  // namespace backend
-#endif
+extern "C" backend::Graph* paragauge_make_cuda_graph() { return new backend::CudaGraph; }

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 
+#include "backend/machine/cuda.hpp"
 #include "sim/error.hpp"
 
 namespace backend {

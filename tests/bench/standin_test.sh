@@ -38,7 +38,7 @@ done
 accepts compare -m toy_mlp -s single -w local "${device[@]}" --rounds 2 --graph --json "$scratch/replays.json"
 grep -q '"settings":"graph"' "$scratch/replays.json" || complain "a result doesn't say that its steps are replays"
 refuses 2 'taken with graph true, not false' compare -m toy_mlp -s single -w local "${device[@]}" --rounds 3 --json "$scratch/replays.json"
-accepts calibrate -m toy_mlp -s pipeline,microbatches=2 -w local -w nccl "${device[@]}" --rounds 1 -o "$scratch/profile.json"
+accepts calibrate -m toy_mlp -s pipeline,microbatches=2 -w nccl "${device[@]}" --rounds 1 -o "$scratch/profile.json"
 accepts trace -m toy_mlp -s pipeline,microbatches=2 -w nccl "${device[@]}" --profile "$scratch/profile.json" -o "$scratch/trace.json"
 accepts predict -m toy_mlp -s pipeline,microbatches=2 -w nccl --device privateuseone --cost-model fitted --profile "$scratch/profile.json"
 

@@ -1,0 +1,20 @@
+// LibTorch's CUDA half, loaded only where a device of it is asked for.
+//
+//   load_cuda();                                                       // now at::Device("cuda") is known
+//   const std::unique_ptr<Graph> graph = make_cuda_graph();            // backend/machine/graph.hpp
+#pragma once
+
+#include <memory>
+
+#include "backend/machine/graph.hpp"
+
+namespace backend {
+
+/// Before this process asks LibTorch for anything of CUDA, which remembers that there is none. Does nothing where it is
+/// loaded, or in a build without CUDA (whose LibTorch then has no such device). ConfigError when it can't be loaded.
+void load_cuda();
+
+/// ConfigError in a build without CUDA.
+std::unique_ptr<Graph> make_cuda_graph();
+
+}  // namespace backend
