@@ -12,6 +12,7 @@
 #include "sim/error.hpp"
 #include "sim/model/model.hpp"
 #include "sim/plan/method.hpp"
+#include "sim/strategy/option.hpp"
 #include "sim/strategy/schedule/schedule.hpp"
 #include "sim/strategy/strategy.hpp"
 #include "sim/text/spec.hpp"
@@ -42,8 +43,10 @@ int list(const Options& /*options*/) {
   for (const std::string& name : sim::catalog_names("models"))
     fmt::print("  {:<18} {}\n", name, sim::printable(sim::load_model(name).description));
   section("strategies", sim::strategy_table(), [](const sim::StrategyKind& kind) {
-    return fmt::format("{}; keys: {}; such as {}", kind.description, fmt::join(kind.keys, ", "), kind.example);
+    return fmt::format("{}; keys: {}; such as {}", kind.description, fmt::join(kind.key_names(), ", "), kind.example);
   });
+  section("keys of strategies", sim::strategy_option_table(),
+          [](const sim::StrategyOption& option) { return fmt::format("{}: {}", option.meaning, option.values); });
   section("schedules", sim::schedule_table(), [](const sim::ScheduleKind& kind) { return kind.equation; });
   section("plan methods", sim::method_table(), [](const sim::Method& method) { return method.description; });
   section("cost models", sim::cost_model_table(), [](const sim::CostModelKind& kind) { return kind.equation; });

@@ -30,7 +30,8 @@ std::vector<Degrees> degrees_of(const StrategyKind& kind, const Model& model, st
   std::set<Degrees> all;
   const auto add = [&](std::uint32_t dp, std::uint32_t pp) {
     if (dp == 0) return;
-    if ((dp == 1 || has_dp) && (pp == 1 || has_pp) && dp >= kind.least_dp && pp >= kind.least_pp) all.insert({dp, pp});
+    if ((dp == 1 || has_dp) && (pp == 1 || has_pp) && dp >= kind.otherwise("dp", 1) && pp >= kind.otherwise("pp", 1))
+      all.insert({dp, pp});
   };
   if (devices <= kAllUpTo) {
     for (std::uint32_t pp = 1; pp <= devices; ++pp)
@@ -87,8 +88,8 @@ std::vector<std::string> microbatches_of(std::uint32_t pp, std::int64_t rows, bo
 bool is_said_more_simply(const StrategyKind& kind, const Degrees& degrees, bool with_microbatches) {
   if (!kind.takes("dp") || !kind.takes("pp")) return false;
   return std::ranges::any_of(strategy_table(), [&](const StrategyKind& other) {
-    return &other != &kind && other.layout == kind.layout && degrees.dp >= other.least_dp &&
-           degrees.pp >= other.least_pp && (degrees.dp == 1 || other.takes("dp")) &&
+    return &other != &kind && other.layout == kind.layout && degrees.dp >= other.otherwise("dp", 1) &&
+           degrees.pp >= other.otherwise("pp", 1) && (degrees.dp == 1 || other.takes("dp")) &&
            (degrees.pp == 1 || other.takes("pp")) && (!with_microbatches || other.takes("microbatches"));
   });
 }

@@ -4,11 +4,12 @@
 //   Strategy d = parse_strategy("dp=2,pp=2,microbatches=4", model);              // degrees alone do too
 //   s.text();                                  // canonical: parse_strategy makes the same strategy of it again
 //
-// A preset (a row of table.cpp) says which keys it takes, what they are at least, and what Layout (layout.hpp) it makes
-// of them; lowering knows layouts, no names.
+// A preset (a row of table.cpp) says which keys it takes (option.hpp), what they are without being given, and what Layout
+// (layout.hpp) it makes of them; lowering knows layouts, no names.
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,27 +48,29 @@ struct StrategyKind {
   std::string_view name;
   std::string_view description;  // one line
   std::string_view example;  // a small text that works for every model of even batch: what benches and grids execute
-  std::vector<std::string_view> keys;  // keys its text may set; an unknown one is an error
-  /// What the degrees are where the text doesn't say, and at least: with less
-  /// it would be another strategy (ConfigError).
-  std::uint32_t least_dp = 1, least_pp = 1;
-  std::int64_t microbatches = 1;  // where the text doesn't say
-  double bucket_MiB = 25;
-  bool overlap = false;           // of replicas, where the text doesn't say
+  /// A key that its text may set (a row of strategy_option_table), and what a number is where the text doesn't say, if not
+  /// the usual. A degree (dp, pp) must be at least that: with less it would be another strategy.
+  struct Key {
+    std::string_view option;
+    std::optional<double> otherwise = {};
+  };
+  std::vector<Key> keys;
   bool needs_equal_parts = true;  // dp must divide the batch
   Layout (*layout)(const Model&, const Strategy&) = nullptr;
 
-  [[nodiscard]] bool takes(std::string_view key) const { return std::ranges::find(keys, key) != keys.end(); }
+  [[nodiscard]] bool takes(std::string_view key) const {
+    return std::ranges::find(keys, key, &Key::option) != keys.end();
+  }
+  /// What a number is where the text doesn't say: `usual` unless this kind has another.
+  [[nodiscard]] double otherwise(std::string_view key, double usual) const;
+  [[nodiscard]] std::vector<std::string_view> key_names() const;
 };
 const Table<StrategyKind>& strategy_table();
 
 /// ConfigError where the text is none, whatever the model: an unknown preset or key.
 void check_strategy_text(std::string_view text);
 
-/// Keys: dp, pp, schedule, microbatches or split_size (samples per microbatch), cut (a preset of the model, `balanced`,
-/// or node names joined by '+'), first_bucket_MiB, bucket_MiB, overlap (0 or 1), broadcast_buffers (0 or 1), levels
-/// (2x2), layers (choices joined by '+', 3*dp for dp+dp+dp, levels by '/'), form (derived or rooted), threads (of each
-/// rank). ConfigError when the text is wrong or the model's global_batch can't be divided so.
+/// ConfigError when the text is wrong or the model's global_batch can't be divided so.
 Strategy parse_strategy(std::string_view text, const Model& model);
 
 /// The model that a strategy plays, where `device_batch` is given: as many samples for each of its data-parallel

@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "sim/cluster/cluster.hpp"
 #include "sim/error.hpp"
 #include "sim/model/model.hpp"
+#include "sim/strategy/option.hpp"
 #include "sim/strategy/schedule/schedule.hpp"
 #include "sim/strategy/strategy.hpp"
 #include "sim/text/spec.hpp"
@@ -83,35 +85,24 @@ inline Model small_model(const std::string& name) {
   return load_model(name + (large ? ",image=64" : "") + ",global_batch=8");
 }
 
-/// Texts that use every strategy, every one of its keys, every schedule and every cut preset of the model.
+/// Texts that use every strategy, every one of its keys with every value that is tried, and every cut preset of the model;
+/// and, but for what excludes others or has defaults that are tried enough, all keys together.
 inline std::vector<std::string> strategy_texts(const Model& model) {
+  const std::set<std::string_view> alone{"schedule", "split_size", "levels"};
   std::vector<std::string> texts;
   for (const StrategyKind& kind : strategy_table()) {
     const std::string name(kind.name);
-    auto has = [&](std::string_view key) { return std::ranges::count(kind.keys, key) > 0; };
     texts.emplace_back(kind.example);
     texts.push_back(name);
     std::string all = name;
-    auto add = [&](const std::string& key, const std::string& value, bool to_all = true) {
-      if (!has(key)) return;
-      texts.push_back(fmt::format("{},{}={}", name, key, value));
-      if (to_all) all += fmt::format(",{}={}", key, value);
-    };
-    add("dp", "2");
-    add("pp", fmt::to_string(std::min<std::size_t>(3, model.nodes.size())));
-    for (const ScheduleKind& schedule : schedule_table()) add("schedule", std::string(schedule.name), false);
-    add("levels", "2x2", false);
-    add("layers", "out");
-    if (model.input[0] > 1) add("layers", "in", false);  // one channel can't be cut
-    add("form", "rooted");
-    add("microbatches", "2");
-    add("split_size", "2", false);
-    add("first_bucket_MiB", "0.01");
-    add("bucket_MiB", "0.1");
-    add("overlap", kind.name == "mesh" ? "0" : "1");
-    add("broadcast_buffers", "0");
+    for (const StrategyOption& option : strategy_option_table()) {
+      if (!kind.takes(option.name)) continue;
+      const std::vector<std::string> values = option.tried(model, kind);
+      for (const std::string& value : values) texts.push_back(fmt::format("{},{}={}", name, option.name, value));
+      if (!values.empty() && !alone.contains(option.name)) all += fmt::format(",{}={}", option.name, values[0]);
+    }
     texts.push_back(all);
-    if (has("cut"))
+    if (kind.takes("cut"))
       for (const auto& [preset, cuts] : model.cuts)
         texts.push_back(fmt::format("{},pp={},cut={}", name, cuts.size() + 1, preset));
   }
