@@ -154,17 +154,22 @@ Json levels_to_json(const sim::Model& model, const sim::Layout& layout) {
           {"nodes", nodes}};
 }
 
+/// Layers that are cut are played by the peer that HyPar's are.
+sim::PeerKind peer_kind(const sim::Strategy& strategy) {
+  return strategy.tp > 1 ? sim::PeerKind::parts : sim::strategy_table().at(strategy.preset).peer;
+}
+
 Json strategy_to_json(const sim::Model& model, const sim::Strategy& strategy, std::string_view world) {
-  const auto kind = sim::strategy_table().at(strategy.preset).layout;
+  const sim::PeerKind kind = peer_kind(strategy);
   Json json;
-  if (kind == sim::replicas_of_stages) {
+  if (kind == sim::PeerKind::stages) {
     json = stages_to_json(model, strategy);
   } else {
     const sim::Layout layout = sim::layout_of(model, strategy);
-    json = kind == sim::hypar ? levels_to_json(model, layout)
-                              : Json{{"kind", "data_parallel"},
-                                     {"replicas", layout.mesh.ranks()},
-                                     {"bucket_MiB", layout.parameters.bucket_MiB}};
+    json = kind == sim::PeerKind::parts ? levels_to_json(model, layout)
+                                        : Json{{"kind", "data_parallel"},
+                                               {"replicas", layout.mesh.ranks()},
+                                               {"bucket_MiB", layout.parameters.bucket_MiB}};
     json["one_process"] = !sim::world_kind(world).processes;
   }
   json["threads"] = strategy.threads;
@@ -174,9 +179,8 @@ Json strategy_to_json(const sim::Model& model, const sim::Strategy& strategy, st
 }  // namespace
 
 bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::string_view world) {
-  const auto kind = sim::strategy_table().at(strategy.preset).layout;
-  if (kind == sim::data_parallel || kind == sim::hypar) return true;  // a peer for threads and one for processes
-  if (kind != sim::replicas_of_stages) return false;
+  if (strategy.tp > 1 && strategy.pp * strategy.microbatches > 1) return false;  // nobody has written one
+  if (peer_kind(strategy) != sim::PeerKind::stages) return true;  // one for threads and one for processes
   // PyTorch takes means over replicas and microbatches.
   if (model.nodes.back().kind->is_sum && strategy.dp * strategy.microbatches > 1) return false;
   if (strategy.ranks() == 1) return true;

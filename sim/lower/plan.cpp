@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sim/error.hpp"
+#include "sim/lower/redistribute.hpp"
 
 namespace sim {
 namespace {
@@ -31,7 +32,7 @@ Plan::Plan(const Model& m, Layout l)
     : model(m),
       layout(std::move(l)),
       schedule(schedule_table().at(layout.schedule)),
-      stage_axis(layout.stage_axis()),
+      stage_axis(layout.stage_axis),
       stages(stage_axis < layout.mesh.axes.size() ? layout.mesh.axes[stage_axis].size : 1),
       microbatches(static_cast<std::int32_t>(layout.microbatches)),
       one_loss(schedule.one_loss && microbatches > 1),
@@ -209,8 +210,7 @@ bool Plan::takes_own_parts(std::uint32_t axis) const {
     if (after.kind != Kind::shard || from == to) return false;
     const bool moved_there = (before.kind == Kind::shard && before.dim != after.dim) || before.kind == Kind::rooted ||
                              (before.kind == Kind::partial && !layout.rooted);
-    // Where several axes change, one that lets go is cut again.
-    return !moved_there || std::ranges::count_if(layout.mesh.axes, [](const Axis& a) { return a.size > 1; }) > 1;
+    return (before != after && !moved_there) || axes_that_let_go(from, to)[axis];
   };
   for (std::size_t n = 0; n < whole.size(); ++n) {
     if (cuts(placements[n].output, placements[n].resolved)) return true;

@@ -29,6 +29,20 @@ std::int64_t offset_of(const TensorSpec& spec, std::uint32_t dim, std::int64_t b
 
 }  // namespace
 
+std::vector<bool> axes_that_let_go(const Placements& from, const Placements& to) {
+  std::vector<bool> lets_go(from.size(), false);
+  const auto cuts_same = [](const Placement& a, const Placement& b) {
+    return a.kind == Kind::shard && b.kind == Kind::shard && a.dim == b.dim;
+  };
+  for (std::size_t outer = 0; outer < from.size(); ++outer)
+    for (std::size_t inner = outer + 1; inner < from.size(); ++inner)
+      if (from[outer] != to[outer] || lets_go[outer])
+        for (const Placement& of_outer : {from[outer], to[outer]})
+          for (const Placement& of_inner : {from[inner], to[inner]})
+            if (cuts_same(of_outer, of_inner)) lets_go[inner] = true;
+  return lets_go;
+}
+
 struct Redistribution::Step {
   std::uint32_t axis = 0, at = 0;  // which, and this role's coordinate
   TensorSpec local;                // this role's part, whole along the axis
@@ -56,17 +70,7 @@ LocalValue Redistribution::move(LocalValue value, const TensorSpec& whole, const
     }
     now = after;
   };
-  // Inner axes that cut a dimension which an outer one is about to cut differently have to let go first.
-  std::vector<bool> lets_go(axes, false);
-  const auto cuts_same = [](const Placement& a, const Placement& b) {
-    return a.kind == Kind::shard && b.kind == Kind::shard && a.dim == b.dim;
-  };
-  for (std::uint32_t outer = 0; outer < axes; ++outer)
-    for (std::uint32_t inner = outer + 1; inner < axes; ++inner)
-      if (from[outer] != to[outer] || lets_go[outer])
-        for (const Placement& of_outer : {from[outer], to[outer]})
-          for (const Placement& of_inner : {from[inner], to[inner]})
-            if (cuts_same(of_outer, of_inner)) lets_go[inner] = true;
+  const std::vector<bool> lets_go = axes_that_let_go(from, to);
   for (std::uint32_t axis = axes; axis-- > 0;)
     if (lets_go[axis]) go(axis, to[axis].kind == Kind::rooted ? to[axis] : replicate());
   for (std::uint32_t axis = axes; axis-- > 0;)

@@ -24,6 +24,10 @@ struct LocalValue {
   bool exclusive = true;  // its storage is this value's alone: it may be changed in place
 };
 
+/// Inner axes that cut a dimension which an outer one is about to cut differently: along them each rank first gets all
+/// of it, and then takes its part.
+std::vector<bool> axes_that_let_go(const Placements& from, const Placements& to);
+
 class Redistribution {
  public:
   Redistribution(const Plan& plan, const RolePlan& role, Tables& tables, Draft& draft)

@@ -169,6 +169,13 @@ void RoleBuilder::add_host_work(std::string_view kind, const Attributes& attribu
 
 // ---- To and from other stages ----
 
+/// Of a node's output or its gradient, which lies so: this rank's part.
+TensorSpec RoleBuilder::received_spec(int n, std::int32_t mb, const Placements& where) const {
+  const std::optional<TensorSpec> spec = plan_.local(whole_spec(n, mb), where, role_);
+  check_internal(spec.has_value(), "'{}' is sent to a rank that has none of it", value_name(n, mb));
+  return *spec;
+}
+
 /// The tag is unique per direction, microbatch and tensor.
 RoleBuilder::Pending RoleBuilder::post(InstructionKind kind, const Edge& edge, std::int32_t mb, std::uint32_t tensor) {
   Instruction i{.kind = kind,
@@ -239,7 +246,8 @@ std::uint32_t RoleBuilder::bring(int source, std::int32_t mb, const Placements& 
 void RoleBuilder::forward(std::int32_t mb) {
   std::vector<Pending> received;
   for (const Edge& edge : before_) {
-    const std::uint32_t tensor = add_activation(value_name(edge.node, mb), signature(edge.node).output);
+    const std::uint32_t tensor =
+        add_activation(value_name(edge.node, mb), received_spec(edge.node, mb, placed(edge.node).resolved));
     received.push_back(post(InstructionKind::recv, edge, mb, tensor));
     hold(edge.node, mb, placed(edge.node).resolved, tensor);
   }
@@ -328,7 +336,7 @@ void RoleBuilder::backward(std::int32_t mb, bool last) {
   for (const Edge& edge : after_) {
     if (!needs_grad(edge.node)) continue;
     const std::uint32_t tensor = add_activation(fmt::format("{}.from.stage{}", gradient_name(edge.node, mb), edge.peer),
-                                                signature(edge.node).output);
+                                                received_spec(edge.node, mb, placed(edge.node).grad_output));
     received.push_back(post(InstructionKind::recv, edge, mb, tensor));
     arrived.push_back({edge.node, {tensor}});
   }

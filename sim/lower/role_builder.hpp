@@ -58,6 +58,7 @@ class RoleBuilder {
                      const std::vector<std::uint32_t>& reads, const std::vector<std::uint32_t>& writes,
                      std::int32_t mb = kAll);
 
+  [[nodiscard]] TensorSpec received_spec(int n, std::int32_t mb, const Placements& where) const;
   Pending post(InstructionKind kind, const Edge& edge, std::int32_t mb, std::uint32_t tensor);
   void wait_all(const std::vector<Pending>& pending);
   void wait_received(std::uint32_t peer, std::vector<Pending>& sends, std::int32_t mb);

@@ -11,6 +11,7 @@
 
 #include "sim/error.hpp"
 #include "sim/model/op/rule.hpp"
+#include "sim/strategy/axis/axis.hpp"
 #include "sim/strategy/layout.hpp"
 #include "sim/strategy/schedule/schedule.hpp"
 
@@ -20,18 +21,19 @@ namespace {
 constexpr std::uint32_t kAllUpTo = 16;  // devices
 
 struct Degrees {
-  std::uint32_t dp = 1, pp = 1;
+  std::uint32_t dp = 1, pp = 1, tp = 1;
+  [[nodiscard]] std::uint32_t ranks() const { return dp * pp * tp; }
   friend auto operator<=>(const Degrees&, const Degrees&) = default;
 };
 
-/// The degrees that the header names, the most devices first.
-std::vector<Degrees> degrees_of(const StrategyKind& kind, const Model& model, std::uint32_t devices) {
+/// The degrees that the header names, each layer cut `tp` times, on so many times `tp` devices.
+void add_degrees(const StrategyKind& kind, const Model& model, std::uint32_t devices, std::uint32_t tp,
+                 std::set<Degrees>& all) {
   const bool has_dp = kind.takes("dp") || kind.takes("levels"), has_pp = kind.takes("pp");
-  std::set<Degrees> all;
   const auto add = [&](std::uint32_t dp, std::uint32_t pp) {
     if (dp == 0) return;
     if ((dp == 1 || has_dp) && (pp == 1 || has_pp) && dp >= kind.otherwise("dp", 1) && pp >= kind.otherwise("pp", 1))
-      all.insert({dp, pp});
+      all.insert({dp, pp, tp});
   };
   if (devices <= kAllUpTo) {
     for (std::uint32_t pp = 1; pp <= devices; ++pp)
@@ -53,9 +55,18 @@ std::vector<Degrees> degrees_of(const StrategyKind& kind, const Model& model, st
       }
     }
   }
+}
+
+/// The most devices first.
+std::vector<Degrees> degrees_of(const StrategyKind& kind, const Model& model, std::uint32_t devices,
+                                const std::vector<std::uint32_t>& tp) {
+  std::set<Degrees> all;
+  if (kind.otherwise("tp", 1) == 1) add_degrees(kind, model, devices, 1, all);
+  if (kind.takes("tp"))
+    for (const std::uint32_t parts : tp) add_degrees(kind, model, devices / parts, parts, all);
   std::vector<Degrees> sorted(all.begin(), all.end());
   std::ranges::stable_sort(sorted, [](const Degrees& a, const Degrees& b) {
-    return a.dp * a.pp != b.dp * b.pp ? a.dp * a.pp > b.dp * b.pp : a.pp < b.pp;
+    return a.ranks() != b.ranks() ? a.ranks() > b.ranks() : std::pair(a.tp, a.pp) < std::pair(b.tp, b.pp);
   });
   return sorted;
 }
@@ -88,8 +99,9 @@ std::vector<std::string> microbatches_of(std::uint32_t pp, std::int64_t rows, bo
 bool is_said_more_simply(const StrategyKind& kind, const Degrees& degrees, bool with_microbatches) {
   if (!kind.takes("dp") || !kind.takes("pp")) return false;
   return std::ranges::any_of(strategy_table(), [&](const StrategyKind& other) {
-    return &other != &kind && other.layout == kind.layout && degrees.dp >= other.otherwise("dp", 1) &&
-           degrees.pp >= other.otherwise("pp", 1) && (degrees.dp == 1 || other.takes("dp")) &&
+    return &other != &kind && other.axes == kind.axes && degrees.dp >= other.otherwise("dp", 1) &&
+           degrees.pp >= other.otherwise("pp", 1) && degrees.tp >= other.otherwise("tp", 1) &&
+           (degrees.tp == 1 || other.takes("tp")) && (degrees.dp == 1 || other.takes("dp")) &&
            (degrees.pp == 1 || other.takes("pp")) && (!with_microbatches || other.takes("microbatches"));
   });
 }
@@ -100,8 +112,9 @@ class Candidates {
       : model_(model), devices_(devices), are_cores_(are_cores) {}
 
   Proposal all() && {
+    const std::vector<std::uint32_t> tp = ways_to_cut_layers();
     for (const StrategyKind& kind : strategy_table())
-      for (const Degrees& degrees : degrees_of(kind, model_, devices_)) add(kind, degrees);
+      for (const Degrees& degrees : degrees_of(kind, model_, devices_, tp)) add(kind, degrees);
     std::ranges::stable_sort(found_, std::ranges::greater(), &Strategy::ranks);
     std::string left_out = words();
     return {.strategies = std::move(found_), .skipped = std::move(skipped_), .left_out = std::move(left_out)};
@@ -116,8 +129,23 @@ class Candidates {
     std::vector<std::string_view> kinds;
   };
 
+  /// Degrees of tensor parallelism, within a node as people use it; what the model doesn't allow is left out.
+  std::vector<std::uint32_t> ways_to_cut_layers() {
+    std::vector<std::uint32_t> ways;
+    for (const std::uint32_t tp : {2U, 4U, 8U}) {
+      if (tp > devices_) break;
+      const std::string why = is_chain(model_) ? obstacle(model_, parse_strategy(fmt::format("mesh,tp={}", tp), model_))
+                                               : "the model is no chain of layers";
+      if (why.empty())
+        ways.push_back(tp);
+      else
+        reason(strategy_table().at("tp"), "tp", why).numbers.insert(tp);
+    }
+    return ways;
+  }
+
   void add(const StrategyKind& kind, const Degrees& degrees) {
-    const auto [dp, pp] = degrees;
+    const auto [dp, pp, tp] = degrees;
     std::string text(kind.name);
     if (kind.takes("levels")) {
       for (const std::string_view choice : {"dp", "in", "out"})
@@ -126,6 +154,7 @@ class Candidates {
     }
     if (dp > 1) text += fmt::format(",dp={}", dp);
     if (pp > 1) text += fmt::format(",pp={}", pp);
+    if (tp > 1) text += fmt::format(",tp={}", tp);
     std::vector<std::string> endings{""};
     if (kind.takes("microbatches")) {
       endings = microbatches_of(pp, std::max<std::int64_t>(1, model_.global_batch / dp), /*may_be_one=*/pp == 1);
@@ -143,7 +172,7 @@ class Candidates {
   /// Also with the threads that divide the cores among the ranks.
   bool try_texts(const StrategyKind& kind, const Degrees& degrees, const std::string& text) {
     if (!try_text(kind, degrees, text)) return false;
-    const std::uint32_t ranks = degrees.dp * degrees.pp, threads = devices_ / ranks;
+    const std::uint32_t ranks = degrees.ranks(), threads = devices_ / ranks;
     if (are_cores_ && devices_ % ranks == 0 && threads > 1 && threads <= kMostThreads)
       try_text(kind, degrees, fmt::format("{},threads={}", text, threads));
     return true;

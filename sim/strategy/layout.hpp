@@ -4,14 +4,11 @@
 //   const Layout layout = layout_of(model, strategy);
 //   const Program program = lower(model, strategy);   // asks for it itself
 //
-// A strategy is a file of this folder that makes one, and a row of table.cpp:
-//
-//   replicas_of_stages.cpp   mesh dp × pp: a node is played by its rule "batch" along dp, at its stage along pp
-//   data_parallel.cpp        mesh dp: "batch", but the loss at 0, where input, target and parameters are at home
-//   hypar.cpp                an axis per level (level0, level1, …): every layer by "batch", "input" or "output"
+// A strategy is a row of table.cpp: axes (axis/axis.hpp), each of which adds its part, and what becomes of parameters.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -54,16 +51,15 @@ struct Layout {
   std::string schedule = "gpipe";
   std::int64_t microbatches = 1;
 
-  /// The axis along which every node is played at one coordinate, its stage; as many as there are axes: none.
-  [[nodiscard]] std::uint32_t stage_axis() const;
+  /// The axis along which every node is played at one coordinate, its stage.
+  static constexpr std::uint32_t kNoStages = 0xffffffffU;
+  std::uint32_t stage_axis = kNoStages;
+
+  /// Becomes the innermost axis. `rows_along`: of `rows`, and of input and target.
+  void add_axis(const Axis& axis, const Placement& rows_along, const std::function<Play(std::size_t node)>& play_of);
 };
 
 /// ConfigError where the strategy doesn't fit the model.
 Layout layout_of(const Model& model, const Strategy& strategy);
-
-// The rows of strategy_table.
-Layout replicas_of_stages(const Model& model, const Strategy& strategy);
-Layout data_parallel(const Model& model, const Strategy& strategy);
-Layout hypar(const Model& model, const Strategy& strategy);
 
 }  // namespace sim

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "sim/error.hpp"
+#include "sim/strategy/axis/axis.hpp"
 #include "sim/strategy/schedule/schedule.hpp"
 
 namespace sim {
@@ -74,6 +75,35 @@ void read_pp(const StrategyReading& r, Strategy& s) {
   if (std::uint64_t{s.dp} * s.pp > kMostRanks)
     throw ConfigError("strategy '{}': dp={} times pp={} must be at most {} ranks", r.text.whole(), s.dp, s.pp,
                       kMostRanks);
+}
+
+void read_tp(const StrategyReading& r, Strategy& s) {
+  s.tp = read_degree(r, "tp");
+  if (std::uint64_t{s.dp} * s.pp * s.tp > kMostRanks)
+    throw ConfigError("strategy '{}': dp={} times pp={} times tp={} must be at most {} ranks", r.text.whole(), s.dp,
+                      s.pp, s.tp, kMostRanks);
+}
+
+void read_order(const StrategyReading& r, Strategy& s) {
+  const std::optional<std::string> given = r.text.text("order");
+  if (!given) return;
+  std::vector<std::string> usual;
+  for (const AxisKind* axis : r.kind.axes) usual.emplace_back(axis->name);
+  s.order = split(*given, '-');
+  if (!std::ranges::is_permutation(s.order, usual))
+    throw ConfigError("strategy '{}': order={} must name each of {} once, joined by -", r.text.whole(), *given,
+                      fmt::to_string(fmt::join(usual, ", ")));
+  if (s.order == usual) s.order.clear();
+}
+
+/// Values of tp that cut the model.
+std::vector<std::string> tried_tp(const Model& model, const StrategyKind& /*kind*/) {
+  try {
+    static_cast<void>(layout_of(model, parse_strategy("mesh,tp=2", model)));
+  } catch (const ConfigError&) {
+    return {};
+  }
+  return {"2"};
 }
 
 // ---- Pipelines ----
@@ -219,7 +249,7 @@ const Table<StrategyOption>& strategy_option_table() {
   using Reading = StrategyReading;
   using Kind = StrategyKind;
   using Values = std::vector<std::string>;
-  static const std::array<StrategyOption, 14> options{
+  static const std::array<StrategyOption, 16> options{
       {{.name = "dp",
         .values = "1 to 1048576",
         .meaning = "replicas, each with its part of the batch",
@@ -233,6 +263,18 @@ const Table<StrategyOption>& strategy_option_table() {
         .write = [](const Strategy& s, const Kind&) { return s.pp == 1 ? "" : fmt::to_string(s.pp); },
         .tried = [](const Model& model,
                     const Kind&) { return Values{fmt::to_string(std::min<std::size_t>(3, model.nodes.size()))}; }},
+       {.name = "tp",
+        .values = "1 to 1048576",
+        .meaning = "ranks that share each layer",
+        .read = read_tp,
+        .write = [](const Strategy& s, const Kind&) { return s.tp == 1 ? "" : fmt::to_string(s.tp); },
+        .tried = tried_tp},
+       {.name = "order",
+        .values = "dp, pp, tp joined by -",
+        .meaning = "which ranks are neighbours: axes, outermost first; Megatron's pp-dp-tp without it",
+        .read = read_order,
+        .write = [](const Strategy& s, const Kind&) { return fmt::to_string(fmt::join(s.order, "-")); },
+        .tried = [](const Model&, const Kind&) { return Values{"dp-pp-tp"}; }},
        {.name = "threads",
         .values = "1 to 1024",
         .meaning = "of each rank, each with a CPU core for itself",

@@ -52,7 +52,7 @@ std::string Strategy::text() const {
 }
 
 std::uint32_t Strategy::ranks() const {
-  std::uint32_t product = dp * pp;
+  std::uint32_t product = dp * pp * tp;
   for (const std::uint32_t level : levels) product *= level;
   return product;
 }

@@ -23,6 +23,8 @@ struct Strategy {
   std::string preset;
   std::uint32_t dp = 1;            // data-parallel replicas
   std::uint32_t pp = 1;            // pipeline or model-parallel stages
+  std::uint32_t tp = 1;            // ranks that share each layer
+  std::vector<std::string> order;  // of these axes, outermost first; empty: as the preset has them
   std::string schedule = "gpipe";  // an entry of schedule_table; its default where there is one microbatch only
   std::int64_t microbatches = 1;   // per replica and step
   std::uint32_t threads = 1;       // of each rank, each with a CPU core for itself
@@ -42,7 +44,11 @@ struct Strategy {
   [[nodiscard]] std::string text() const;
 };
 
-struct Layout;
+struct AxisKind;
+struct ParameterCycle;
+
+/// Which of the programs of plain PyTorch in bench/peers does the same.
+enum class PeerKind : std::uint8_t { stages, data_parallel, parts };
 
 struct StrategyKind {
   std::string_view name;
@@ -56,7 +62,10 @@ struct StrategyKind {
   };
   std::vector<Key> keys;
   bool needs_equal_parts = true;  // dp must divide the batch
-  Layout (*layout)(const Model&, const Strategy&) = nullptr;
+  /// The axes of its mesh, outermost first.
+  std::vector<const AxisKind*> axes;
+  ParameterCycle (*parameters)(const Strategy&) = nullptr;
+  PeerKind peer = PeerKind::stages;
 
   [[nodiscard]] bool takes(std::string_view key) const {
     return std::ranges::find(keys, key, &Key::option) != keys.end();

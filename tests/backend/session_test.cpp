@@ -134,6 +134,8 @@ const std::vector<std::pair<std::string, std::string>> kCases = {
     {"toy_mlp,dtype=f64,global_batch=9", "data_parallel,dp=2"},
     {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "data_parallel,dp=2"},
     {"convnet,dtype=f64,global_batch=8", "hypar,layers=in+dp+out+dp+in"},
+    {"convnet,dtype=f64,global_batch=8", "tp"},
+    {"toy_mlp,dtype=f64,global_batch=8", "tp,microbatches=4"},
     {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "hypar,layers=dp"},
 };
 
@@ -158,9 +160,11 @@ TEST(LocalSessionRanks, EveryStrategyIsRight) { execute_all(*open_session({.rank
 
 /// 3 and 4 ranks, also with parts of other sizes.
 void execute_with_many(Session& session) {
-  for (const char* strategy : {"ddp_blocking,dp=4", "pipeline,pp=4,microbatches=4", "data_parallel,dp=4",
-                               "data_parallel,dp=3", "hypar,levels=2x2,layers=dp/in+dp+out+dp+in",
-                               "hypar,levels=3,layers=in", "hypar,levels=3,layers=in,form=rooted"}) {
+  for (const char* strategy :
+       {"ddp_blocking,dp=4", "pipeline,pp=4,microbatches=4", "data_parallel,dp=4", "data_parallel,dp=3",
+        "mesh,dp=2,tp=2", "mesh,dp=2,tp=2,order=pp-tp-dp,microbatches=2", "mesh,pp=2,tp=2,microbatches=2,schedule=1f1b",
+        "hypar,levels=2x2,layers=dp/in+dp+out+dp+in", "hypar,levels=3,layers=in",
+        "hypar,levels=3,layers=in,form=rooted"}) {
     SCOPED_TRACE(strategy);
     const sim::Program program = lowered("convnet,dtype=f64,global_batch=8", strategy);
     expect_right(program, session.run({.program = program, .steps = 2, .verify = true}), 2);

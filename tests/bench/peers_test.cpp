@@ -245,8 +245,9 @@ TEST(PeersRanks, PlacementsHaveOurLosses) {
              "hypar,levels=3,layers=dp+in,form=rooted", "hypar,levels=4,layers=out+out,form=rooted",
              "hypar,levels=2x2,layers=dp+in/in+dp", "hypar,levels=2x2,layers=dp+out/dp+in,form=rooted"}},
            {convnet,
-            {"data_parallel", "data_parallel,dp=3,bucket_MiB=0.01", "hypar,layers=dp+in+dp+out+in",
-             "hypar,levels=3,layers=dp+out+in+dp+in", "hypar,levels=3,layers=dp+in+dp+out+dp,form=rooted",
+            {"tp", "mesh,dp=2,tp=2", "data_parallel", "data_parallel,dp=3,bucket_MiB=0.01",
+             "hypar,layers=dp+in+dp+out+in", "hypar,levels=3,layers=dp+out+in+dp+in",
+             "hypar,levels=3,layers=dp+in+dp+out+dp,form=rooted",
              "hypar,levels=2x2,layers=dp+out+in+out+in/dp+dp+dp+in+out", "hypar,levels=2x2,layers=dp"}},
            {convnet + ",timing=epoch", {"data_parallel", "hypar,layers=dp+in+dp+out+dp,form=rooted"}},
            {convnet + ",loss=mse_loss", {"data_parallel", "hypar,layers=dp+in+dp+out+in,form=rooted"}},
@@ -298,6 +299,9 @@ TEST(Peers, WorldsWherePlainPyTorchRunsAStrategy) {
                                                         {"pipeline,pp=2", false, true},
                                                         {"ddp_blocking,dp=2", false, true},
                                                         {"data_parallel", true, true},
+                                                        {"tp", true, true},
+                                                        {"mesh,dp=2,tp=2", true, true},
+                                                        {"mesh,pp=2,tp=2", false, false},
                                                         {"hypar", true, true}}) {
     EXPECT_EQ(has_peer(model, sim::parse_strategy(strategy, model), "local"), local) << strategy;
     EXPECT_EQ(has_peer(model, sim::parse_strategy(strategy, model), "gloo"), gloo) << strategy;

@@ -92,6 +92,7 @@ inline std::vector<std::string> strategy_texts(const Model& model) {
   std::vector<std::string> texts;
   for (const StrategyKind& kind : strategy_table()) {
     const std::string name(kind.name);
+    if (kind.otherwise("tp", 1) > 1 && strategy_option_table().at("tp").tried(model, kind).empty()) continue;
     texts.emplace_back(kind.example);
     texts.push_back(name);
     std::string all = name;

@@ -141,6 +141,9 @@ std::vector<Bucket> make_buckets(Draft& draft, const std::vector<std::uint32_t>&
 
 void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const GroupOf& group_of) {
   const ParameterCycle& cycle = layout.parameters;
+  std::uint32_t axes_of_rows = 0;
+  for (std::uint32_t axis = 0; axis < layout.rows.size(); ++axis)
+    if (layout.rows[axis].kind == Placement::Kind::shard) axes_of_rows |= 1U << axis;
   std::vector<std::uint32_t> parameters;
   for (const std::uint32_t p : draft.arrival)
     if (draft.parameters[p].sum_axes != 0) parameters.push_back(p);
@@ -149,7 +152,7 @@ void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const Grou
   const std::vector<Bucket> buckets = make_buckets(draft, parameters, cycle, group_of);
   std::vector<std::uint32_t> tickets(buckets.size(), kNone);
   const auto fill = [&](const Bucket& bucket, std::size_t i) {
-    const double ranks = cycle.is_mean && mean ? layout.mesh.ranks_along(bucket.of.axes) : 1;
+    const double ranks = cycle.is_mean && mean ? layout.mesh.ranks_along(bucket.of.axes & axes_of_rows) : 1;
     draft.scaled_copy(bucket.gradients[i], bucket.flat.slices[i], 1.0 / ranks, bucket.label);
   };
   const auto post = [&](std::size_t b) {

@@ -46,7 +46,8 @@ void for_each_program(const Check& check) {
 template <class Check>
 void for_each_pipeline(const Check& check) {
   for_each_program([&](const Model& model, const Strategy& strategy, const Program& program) {
-    if (strategy_table().at(strategy.preset).layout == replicas_of_stages) check(model, strategy, program);
+    if (strategy_table().at(strategy.preset).peer == PeerKind::stages && strategy.tp == 1)
+      check(model, strategy, program);
   });
 }
 
@@ -278,15 +279,55 @@ TEST(Lower, GradientSendsAreAwaitedOnceTheyAreReceived) {
   EXPECT_EQ(last_stage("gpipe"), "F0 F1 F2 F3 B0 send0 B1 send1 B2 send2 B3 send3 wait0 wait1 wait2 wait3");
 }
 
-// Rank = replica × stages + stage: neighbours of a pipeline are neighbours on the machine.
+// Megatron's order by default: a stage's replicas are neighbours on the machine. Else as the text says.
 TEST(Lower, PlacesRanks) {
   const Model model = small_model("toy_mlp");
-  const Program program = lower(model, parse_strategy("dp=2,pp=3", model));
+  EXPECT_EQ(lower(model, parse_strategy("dp=2,pp=3", model)).roles[1].ranks, (std::vector<std::uint32_t>{2, 3}));
+  const Program program = lower(model, parse_strategy("dp=2,pp=3,order=dp-pp-tp", model));
   EXPECT_EQ(program.roles[1].ranks, (std::vector<std::uint32_t>{1, 4}));
   ASSERT_EQ(program.groups.size(), 1U);
   EXPECT_EQ(program.groups[0].members, (std::vector<std::vector<std::uint32_t>>{{0, 3}, {1, 4}, {2, 5}}));
   EXPECT_EQ(program.places().at(4).role, 1U);
   EXPECT_EQ(program.places().at(4).index, 1U);
+}
+
+/// The tensors that are all-reduced over tp, by their elements, in the order in which they are.
+std::vector<std::int64_t> sums_over_tp(const Program& program) {
+  const Role& role = program.roles[0];
+  std::vector<std::int64_t> elements;
+  for (std::size_t i = 0; i < role.size(); ++i) {
+    if (role.kind[i] != InstructionKind::collective) continue;
+    EXPECT_EQ(role.collective[i], CollectiveKind::all_reduce);
+    EXPECT_EQ(program.groups[role.peer[i]].name, "tp");
+    elements.push_back(role.tensors[role.reads(i)[0]].spec.elements());
+  }
+  return elements;
+}
+
+// Megatron's two sums per pair of layers: the second's output, and in the backward the gradient of the first's input, which
+// the model's own input has none of. Weights and what lies between the two are cut.
+TEST(TensorParallel, SumsAfterEverySecondLayer) {
+  const Model model = load_model("sfc,global_batch=8");  // 784, 8192, 8192, 8192, 10
+  for (const std::uint32_t tp : {2U, 8U}) {
+    const Program program = lower(model, parse_strategy(fmt::format("tp,tp={}", tp), model));
+    EXPECT_EQ(program.ranks(), tp);
+    EXPECT_EQ(sums_over_tp(program), (std::vector<std::int64_t>{8 * 8192, 8 * 10, 8 * 8192}));
+  }
+  const Program once = lower(model, parse_strategy("tp", model)),
+                twice = lower(model, parse_strategy("tp,microbatches=2", model));
+  EXPECT_EQ(sums_over_tp(twice).size(), 2 * sums_over_tp(once).size());
+}
+
+TEST(TensorParallel, SaysWhatCantBeCut) {
+  const auto message = [](const char* name, const char* strategy) {
+    const Model model = load_model(name);
+    return message_of([&] { lower(model, parse_strategy(strategy, model)); });
+  };
+  EXPECT_EQ(
+      message("resnet18", "mesh,dp=2,tp=2"),
+      "strategy 'mesh,dp=2,tp=2': tp cuts layers by output and input channels in turn, but model 'resnet18' is no "
+      "chain of layers");
+  EXPECT_EQ(message("convnet", "tp,tp=4"), "model 'convnet', node 'conv1': tp=4 must divide 6");
 }
 
 TEST(Lower, SaysWhichNodeDoesntFit) {

@@ -61,6 +61,7 @@ struct Edit {
 
 /// Two replicas.
 const Layout kReplicas{.mesh = {{{"rank", 2}}},
+                       .rows = {shard(0)},
                        .parameters = {.first_bucket_MiB = 1, .bucket_MiB = 25, .is_mean = true}};
 std::uint32_t the_group(std::uint32_t /*axes*/) { return 0; }
 

@@ -17,7 +17,7 @@ using testing::lines_of;
 using testing::message_of;
 using testing::replaced;
 
-// ---- Four small programs as files: a change of what ranks do shows as a difference of text. ----
+// ---- Small programs as files: a change of what ranks do shows as a difference of text. ----
 
 struct Golden {
   const char *file, *model, *strategy;
@@ -29,6 +29,7 @@ const std::vector<Golden> kGolden{
      "pipeline,pp=3,cut=pool1+pool2,microbatches=2"},
     {"programs/toy_mlp.ddp.txt", "toy_mlp,global_batch=4,optimizer=adam",
      "ddp_blocking,dp=2,first_bucket_MiB=0.0001,bucket_MiB=0.0002"},
+    {"programs/toy_mlp.tp.txt", "toy_mlp,global_batch=4,optimizer=sgd:lr=0.1", "mesh,dp=2,tp=2"},
 };
 
 /// The example that opens program_text.cpp, without its remarks.

@@ -305,7 +305,7 @@ TEST(Result, KeepsWhatEachDeviceNeeds) {
   EXPECT_EQ(result_from_json(to_json(result), "r.json").cells[0].memory, memory);
   EXPECT_EQ(CellMemory{}.least_needed(), std::nullopt);  // of an older file
   // A stage's replicas lie apart: of many the first and the last are named.
-  const Program stages = lower(model, parse_strategy("dp=8,pp=3", model));
+  const Program stages = lower(model, parse_strategy("dp=8,pp=3,order=dp-pp-tp", model));
   Cell cell;
   place(cell, stages, load_cluster("dgx_a100", 24, 24));
   ASSERT_EQ(cell.memory.by_device.size(), 3U);

@@ -73,8 +73,10 @@ TEST(Network, GroupsThatCrossATOnceShareTheNodesPort) {
   const double least_s = parameter_bytes / cluster.levels[1].link.bandwidth.base();
   for (const char* text : {"dp=2,pp=8,microbatches=2", "dp=2,pp=4,microbatches=2", "ddp,dp=16"}) {
     const Strategy strategy = parse_strategy(text, model);
-    for (RankPlace& place : cluster.place)  // half of the ranks on each node
-      place.device = static_cast<std::uint32_t>(&place - cluster.place.data()) * 16 / strategy.ranks() % 16;
+    for (RankPlace& place : cluster.place) {  // half of each stage's replicas on each node
+      const auto rank = static_cast<std::uint32_t>(&place - cluster.place.data());
+      place.device = (rank % strategy.dp * strategy.pp + rank / strategy.dp) * 16 / strategy.ranks() % 16;
+    }
     const Program program = lower(model, strategy);
     const Timeline timeline = simulate(
         program, costs_of(program, *cost_model_table().at("analytic").make(cluster, nullptr), cluster), cluster);

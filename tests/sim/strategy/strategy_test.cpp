@@ -113,6 +113,17 @@ TEST(Strategy, SaysWhatIsWrong) {
   EXPECT_EQ(message("ddp,dp=1"), "strategy 'ddp,dp=1': dp=1 must be at least 2");
   EXPECT_EQ(message("model_parallel,pp=1"), "strategy 'model_parallel,pp=1': pp=1 must be at least 2");
   EXPECT_EQ(message("pipeline,pp=1"), "strategy 'pipeline,pp=1': pp=1 must be at least 2");
+  EXPECT_EQ(message("tp,tp=1"), "strategy 'tp,tp=1': tp=1 must be at least 2");
+  EXPECT_EQ(message("tp,dp=2"),
+            "strategy 'tp,dp=2': 'tp' takes no 'dp', but ddp, ddp_blocking, data_parallel, mesh do; known: tp, "
+            "microbatches, split_size, threads");
+  EXPECT_EQ(message("dp=2,order=dp-pp"),
+            "strategy 'dp=2,order=dp-pp': order=dp-pp must name each of pp, dp, tp once, joined by -");
+  EXPECT_EQ(message("dp=1024,pp=1024,tp=2"),
+            "strategy 'dp=1024,pp=1024,tp=2': dp=1024 must divide global_batch=8 of model 'toy_mlp'; near: dp=8, or "
+            "global_batch=1024");
+  EXPECT_EQ(message("pp=1024,tp=2048"),
+            "strategy 'pp=1024,tp=2048': dp=1 times pp=1024 times tp=2048 must be at most 1048576 ranks");
   EXPECT_EQ(message("ddp,overlap=0"), "strategy 'ddp,overlap=0': ddp overlaps; use ddp_blocking");
   EXPECT_EQ(message("ddp,dp=0"), "strategy 'ddp,dp=0': dp=0 must be a whole number from 1 to 1048576");
   EXPECT_EQ(message("ddp,dp=two"), "strategy 'ddp,dp=two': dp=two must be a whole number from 1 to 1048576");

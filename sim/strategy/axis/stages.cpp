@@ -1,11 +1,10 @@
-// single, model_parallel, pipeline, ddp and their mesh: dp replicas of a pipeline of pp stages. A rank's replica is its
-// coordinate along dp, its stage that along pp; a stage's ranks are its roles' neighbours along dp.
+// pp: each node is played at one coordinate, its stage.
 #include <algorithm>
 #include <cmath>
 #include <optional>
 
 #include "sim/error.hpp"
-#include "sim/strategy/layout.hpp"
+#include "sim/strategy/axis/axis.hpp"
 
 namespace sim {
 namespace {
@@ -115,22 +114,16 @@ std::vector<std::uint32_t> stages_of(const Model& model, const Strategy& strateg
   return stages;
 }
 
-Layout replicas_of_stages(const Model& model, const Strategy& strategy) {
-  const std::vector<Placement> of_replica{strategy.dp > 1 ? shard(0) : replicate(), replicate()};
-  Layout layout{.mesh = {{{"dp", strategy.dp}, {"pp", strategy.pp}}},
-                .input = of_replica,
-                .target = of_replica,
-                .rows = of_replica,
-                .parameters = {.first_bucket_MiB = strategy.first_bucket_MiB,
-                               .bucket_MiB = strategy.bucket_MiB,
-                               .overlap = strategy.overlap,
-                               .is_mean = true,
-                               .broadcast_buffers = strategy.broadcast_buffers && strategy.dp > 1},
-                .schedule = strategy.schedule,
-                .microbatches = strategy.microbatches};
-  for (const std::uint32_t stage : stages_of(model, strategy))
-    layout.play.push_back({{.rule = strategy.dp > 1 ? "batch" : ""}, {.at = stage}});
-  return layout;
+namespace {
+
+void add_stages(Layout& layout, const Model& model, const Strategy& strategy) {
+  layout.stage_axis = static_cast<std::uint32_t>(layout.mesh.axes.size());
+  const std::vector<std::uint32_t> stages = stages_of(model, strategy);
+  layout.add_axis({"pp", strategy.pp}, replicate(), [&](std::size_t n) { return Layout::Play{.at = stages[n]}; });
 }
+
+}  // namespace
+
+const AxisKind kStages{"pp", add_stages};
 
 }  // namespace sim

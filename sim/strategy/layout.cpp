@@ -1,0 +1,27 @@
+#include "sim/strategy/layout.hpp"
+
+#include <algorithm>
+
+#include "sim/strategy/axis/axis.hpp"
+
+namespace sim {
+
+void Layout::add_axis(const Axis& axis, const Placement& rows_along, const std::function<Play(std::size_t)>& play_of) {
+  mesh.axes.push_back(axis);
+  for (std::size_t n = 0; n < play.size(); ++n) play[n].push_back(play_of(n));
+  for (std::vector<Placement>* of_batch : {&input, &target, &rows}) of_batch->push_back(rows_along);
+}
+
+Layout layout_of(const Model& model, const Strategy& strategy) {
+  const StrategyKind& kind = strategy_table().at(strategy.preset.empty() ? "mesh" : strategy.preset);
+  Layout layout{
+      .parameters = kind.parameters(strategy), .schedule = strategy.schedule, .microbatches = strategy.microbatches};
+  layout.play.resize(model.nodes.size());
+  std::vector<const AxisKind*> axes = kind.axes;
+  if (!strategy.order.empty())
+    std::ranges::sort(axes, {}, [&](const AxisKind* axis) { return std::ranges::find(strategy.order, axis->name); });
+  for (const AxisKind* axis : axes) axis->add(layout, model, strategy);
+  return layout;
+}
+
+}  // namespace sim
