@@ -4,7 +4,8 @@
 //
 //   const StrategyOption& dp = strategy_option_table().at("dp");
 //   const StrategyKind& kind = strategy_table().at("ddp");
-//   dp.read({text, kind, model}, strategy);      // what the text says; without it, what the preset has
+//   const SpecText spec("ddp,dp=4", "strategy");
+//   dp.read({spec, kind, model}, strategy);      // what the text says; without it, what the preset has
 //   dp.write(strategy, kind);                    // "4"; empty where the text needn't say it
 #pragma once
 
