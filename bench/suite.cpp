@@ -22,6 +22,7 @@
 #include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
+#include "sim/plan/candidates.hpp"
 #include "sim/program/memory.hpp"
 #include "sim/report/result.hpp"
 #include "sim/simulate/forecast.hpp"
@@ -131,6 +132,16 @@ void peer(benchmark::State& state, const Case& what, std::string_view world, boo
 }
 #endif
 
+/// Whether the model can be played so: tensor parallel layers need a chain, for one.
+bool fits(const std::string& model_text, const std::string& strategy_text) {
+  try {
+    const sim::Model model = sim::load_model(model_text);
+    return sim::obstacle(model, sim::parse_strategy(strategy_text, model)).empty();
+  } catch (const sim::ConfigError&) {
+    return false;
+  }
+}
+
 int run(int argc, char** argv) {
   Machine machine;
   std::string profile_file;
@@ -157,7 +168,8 @@ int run(int argc, char** argv) {
   }
   for (const sim::StrategyKind& kind : sim::strategy_table()) subject.strategies.emplace_back(kind.example);
 #ifdef PARAGAUGE_BACKEND
-  const std::vector<Job> jobs = make_jobs(subject, machine);
+  sim::Result skipped;
+  const std::vector<Job> jobs = make_jobs(subject, machine, &skipped);
   const Worlds worlds = open_worlds(machine, jobs);
   if (worlds.done) return *worlds.done;
   std::optional<Peers> peers;
@@ -166,6 +178,7 @@ int run(int argc, char** argv) {
 #endif
   for (const std::string& model : subject.models)
     for (const std::string& strategy : subject.strategies) {
+      if (!fits(model, strategy)) continue;
       const auto add = [&](const std::string& kind, const std::string& world, const auto& body) {
         return add_case(kind + "/" + model + "/" + strategy + (world.empty() ? "" : "/" + world),
                         [=](benchmark::State& state) { body(state, Case(model, strategy)); });

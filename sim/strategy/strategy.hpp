@@ -53,7 +53,7 @@ enum class PeerKind : std::uint8_t { stages, data_parallel, parts };
 struct StrategyKind {
   std::string_view name;
   std::string_view description;  // one line
-  std::string_view example;  // a small text that works for every model of even batch: what benches and grids execute
+  std::string_view example;  // a small text that works for models of even batch (tp: for chains): what benches execute
   /// A key that its text may set (a row of strategy_option_table), and what a number is where the text doesn't say, if not
   /// the usual. A degree (dp, pp) must be at least that: with less it would be another strategy.
   struct Key {
