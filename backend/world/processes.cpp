@@ -272,7 +272,8 @@ double StepStart::come() {
   options.reduceOp = c10d::ReduceOp::MAX;
   std::vector<at::Tensor> tensors{moment_};
   if (group_)
-    guarded([] { return "the start of the step failed"; }, [&] { group_->allreduce(tensors, options)->wait(); });
+    guarded([&] { return fmt::format("rank {}: the start of the step failed", meeting_->rank); },
+            [&] { group_->allreduce(tensors, options)->wait(); });
   const double release_s = moment_.const_data_ptr<double>()[0];
   sleep_until(release_s, own_core_);
   return release_s;

@@ -32,18 +32,23 @@ stays() { # VALUE WHEN
   [[ $(<$setting) == "$1" ]] && echo "$2: $1" || complain "$2: the setting is $(<$setting), expected $1"
 }
 guardians() { grep -lsx restore_rt /proc/[0-9]*/comm | grep -o '[0-9]*'; }
+has_guardian() { # it is there a moment after the setting
+  local i
+  for ((i = 0; i < 100; ++i)); do [[ -z $(guardians) ]] || return; sleep 0.1; done
+}
 end() { kill -9 "$1"; { wait "$1"; } 2>/dev/null; }
 
 "$paragauge" measure -m toy_mlp -s ddp -w gloo --steps 2 >/run/test/out 2>&1 || complain "$(cat /run/test/out)"
 stays 950000 "after a run"
 "${long[@]}" >/run/test/out 2>&1 & first=$!
 becomes -1 "during a run"
+has_guardian
 end $first
 becomes 950000 "kill -9 of a run"
 
 "${long[@]}" >/run/test/out 2>&1 & first=$!
 becomes -1 "during the next"
-for ((i = 0; i < 100; ++i)); do [[ -z $(guardians) ]] || break; sleep 0.1; done # it is there a moment after the setting
+has_guardian
 kill -9 $(guardians) # first: it is quick
 end $first
 stays -1 "kill -9 of a run and its guardian"
