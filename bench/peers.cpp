@@ -156,7 +156,7 @@ Json levels_to_json(const sim::Model& model, const sim::Layout& layout) {
 
 /// Layers that are cut are played by the peer that HyPar's are.
 sim::PeerKind peer_kind(const sim::Strategy& strategy) {
-  return strategy.tp > 1 ? sim::PeerKind::parts : sim::strategy_table().at(strategy.preset).peer;
+  return strategy.tp > 1 ? sim::PeerKind::parts : strategy.kind().peer;
 }
 
 Json strategy_to_json(const sim::Model& model, const sim::Strategy& strategy, std::string_view world) {

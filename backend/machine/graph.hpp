@@ -30,6 +30,7 @@ class Graph {
 
 /// ConfigError where this LibTorch has none for such a device.
 std::unique_ptr<Graph> make_graph(c10::Device device);
+
 /// LibTorch has no graphs but CUDA's: the hooks (at::AcceleratorHooksInterface) of a device
 /// that a library brings make its.
 class GraphMaker {

@@ -13,7 +13,7 @@ std::int64_t divided_up(std::int64_t count, std::int64_t by) { return (count + b
 }  // namespace
 
 Epoch epoch_of(std::int64_t samples, const Model& model, const Strategy& strategy, bool drop_last) {
-  const StrategyKind& kind = strategy_table().at(strategy.preset.empty() ? "mesh" : strategy.preset);
+  const StrategyKind& kind = strategy.kind();
   // Of DataParallel and HyPar one loader makes the batch of all.
   const std::int64_t replicas = kind.needs_equal_parts ? strategy.dp : 1;
   const std::int64_t of_replica = divided_up(samples, replicas), batch = model.global_batch / replicas;

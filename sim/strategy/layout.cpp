@@ -13,7 +13,7 @@ void Layout::add_axis(const Axis& axis, const Placement& rows_along, const std::
 }
 
 Layout layout_of(const Model& model, const Strategy& strategy) {
-  const StrategyKind& kind = strategy_table().at(strategy.preset.empty() ? "mesh" : strategy.preset);
+  const StrategyKind& kind = strategy.kind();
   Layout layout{
       .parameters = kind.parameters(strategy), .schedule = strategy.schedule, .microbatches = strategy.microbatches};
   layout.play.resize(model.nodes.size());

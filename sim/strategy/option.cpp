@@ -70,18 +70,12 @@ void read_dp(const StrategyReading& r, Strategy& s) {
                       r.text.whole(), batch, batch);
 }
 
-void read_pp(const StrategyReading& r, Strategy& s) {
-  s.pp = read_degree(r, "pp");
-  if (std::uint64_t{s.dp} * s.pp > kMostRanks)
-    throw ConfigError("strategy '{}': dp={} times pp={} must be at most {} ranks", r.text.whole(), s.dp, s.pp,
-                      kMostRanks);
-}
-
+/// The last of the degrees.
 void read_tp(const StrategyReading& r, Strategy& s) {
   s.tp = read_degree(r, "tp");
   if (std::uint64_t{s.dp} * s.pp * s.tp > kMostRanks)
-    throw ConfigError("strategy '{}': dp={} times pp={} times tp={} must be at most {} ranks", r.text.whole(), s.dp,
-                      s.pp, s.tp, kMostRanks);
+    throw ConfigError("strategy '{}': dp={} times pp={}{} must be at most {} ranks", r.text.whole(), s.dp, s.pp,
+                      s.tp > 1 ? fmt::format(" times tp={}", s.tp) : "", kMostRanks);
 }
 
 void read_order(const StrategyReading& r, Strategy& s) {
@@ -259,7 +253,7 @@ const Table<StrategyOption>& strategy_option_table() {
        {.name = "pp",
         .values = "1 to 1048576",
         .meaning = "stages",
-        .read = read_pp,
+        .read = [](const Reading& r, Strategy& s) { s.pp = read_degree(r, "pp"); },
         .write = [](const Strategy& s, const Kind&) { return s.pp == 1 ? "" : fmt::to_string(s.pp); },
         .tried = [](const Model& model,
                     const Kind&) { return Values{fmt::to_string(std::min<std::size_t>(3, model.nodes.size()))}; }},

@@ -8,8 +8,8 @@
 namespace sim {
 namespace {
 
-const StrategyKind& kind_of(const SpecText& text) {
-  return strategy_table().at(text.head().empty() ? "mesh" : text.head());
+const StrategyKind& kind_named(std::string_view preset) {
+  return strategy_table().at(preset.empty() ? "mesh" : preset);
 }
 
 /// What `kind` doesn't take but others do is no mistyped key: they are named.
@@ -40,12 +40,13 @@ std::vector<std::string_view> StrategyKind::key_names() const {
   return names;
 }
 
+const StrategyKind& Strategy::kind() const { return kind_named(preset); }
+
 std::string Strategy::text() const {
-  const StrategyKind& kind = strategy_table().at(preset.empty() ? "mesh" : preset);
   std::string text = preset;
   for (const StrategyOption& option : strategy_option_table()) {
-    if (!kind.takes(option.name)) continue;
-    if (const std::string value = option.write(*this, kind); !value.empty())
+    if (!kind().takes(option.name)) continue;
+    if (const std::string value = option.write(*this, kind()); !value.empty())
       text += fmt::format(",{}={}", option.name, value);
   }
   return text;
@@ -59,13 +60,13 @@ std::uint32_t Strategy::ranks() const {
 
 void check_strategy_text(std::string_view given) {
   const SpecText text(given, "strategy");
-  check_keys(text, kind_of(text));
+  check_keys(text, kind_named(text.head()));
 }
 
 Strategy parse_strategy(std::string_view given, const Model& model) {
   check_internal(model.device_batch == 0, "the global batch of '{}' isn't known yet", model.text());
   const SpecText text(given, "strategy");
-  const StrategyKind& kind = kind_of(text);
+  const StrategyKind& kind = kind_named(text.head());
   check_keys(text, kind);
   Strategy strategy{.preset = std::string(kind.name)};
   for (const StrategyOption& option : strategy_option_table()) option.read({text, kind, model}, strategy);
@@ -75,7 +76,7 @@ Strategy parse_strategy(std::string_view given, const Model& model) {
 Model with_global_batch(const Model& model, std::string_view strategy) {
   if (model.device_batch == 0) return model;
   const SpecText text(strategy, "strategy");
-  const auto replicas = static_cast<std::int64_t>(kind_of(text).otherwise("dp", 1));
+  const auto replicas = static_cast<std::int64_t>(kind_named(text.head()).otherwise("dp", 1));
   Model whole = model;
   whole.device_batch = 0;
   whole.global_batch = model.device_batch * text.integer("dp", replicas, 1, 1 << 20);

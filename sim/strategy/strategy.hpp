@@ -19,6 +19,8 @@
 
 namespace sim {
 
+struct StrategyKind;
+
 struct Strategy {
   std::string preset;
   std::uint32_t dp = 1;            // data-parallel replicas
@@ -42,6 +44,8 @@ struct Strategy {
 
   [[nodiscard]] std::uint32_t ranks() const;
   [[nodiscard]] std::string text() const;
+  /// The preset's row; without a preset that of `mesh`.
+  [[nodiscard]] const StrategyKind& kind() const;
 };
 
 struct AxisKind;
@@ -58,7 +62,9 @@ struct StrategyKind {
   /// the usual. A degree (dp, pp) must be at least that: with less it would be another strategy.
   struct Key {
     std::string_view option;
-    std::optional<double> otherwise = {};
+    std::optional<double> otherwise;
+    // Implicit, so that a key is written as its name. NOLINTNEXTLINE
+    Key(const char* name, std::optional<double> value = {}) : option(name), otherwise(value) {}
   };
   std::vector<Key> keys;
   bool needs_equal_parts = true;  // dp must divide the batch

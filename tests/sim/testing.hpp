@@ -85,8 +85,8 @@ inline Model small_model(const std::string& name) {
   return load_model(name + (large ? ",image=64" : "") + ",global_batch=8");
 }
 
-/// Texts that use every strategy, every one of its keys with every value that is tried, and every cut preset of the model;
-/// and, but for what excludes others or has defaults that are tried enough, all keys together.
+/// Texts that use every strategy that the model can be played by, every one of its keys with every value that is tried,
+/// and every cut preset of the model; and of each strategy all keys in one text, but those that stay `alone`.
 inline std::vector<std::string> strategy_texts(const Model& model) {
   const std::set<std::string_view> alone{"schedule", "split_size", "levels"};
   std::vector<std::string> texts;

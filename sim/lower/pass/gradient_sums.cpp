@@ -38,6 +38,7 @@
 #include <utility>
 
 #include "sim/lower/pass/pass.hpp"
+#include "sim/lower/plan.hpp"
 
 namespace sim {
 
@@ -141,9 +142,7 @@ std::vector<Bucket> make_buckets(Draft& draft, const std::vector<std::uint32_t>&
 
 void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const GroupOf& group_of) {
   const ParameterCycle& cycle = layout.parameters;
-  std::uint32_t axes_of_rows = 0;
-  for (std::uint32_t axis = 0; axis < layout.rows.size(); ++axis)
-    if (layout.rows[axis].kind == Placement::Kind::shard) axes_of_rows |= 1U << axis;
+  const std::uint32_t axes_of_rows = Plan::axes_of(layout.rows, Placement::Kind::shard);
   std::vector<std::uint32_t> parameters;
   for (const std::uint32_t p : draft.arrival)
     if (draft.parameters[p].sum_axes != 0) parameters.push_back(p);

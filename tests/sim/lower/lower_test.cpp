@@ -46,8 +46,7 @@ void for_each_program(const Check& check) {
 template <class Check>
 void for_each_pipeline(const Check& check) {
   for_each_program([&](const Model& model, const Strategy& strategy, const Program& program) {
-    if (strategy_table().at(strategy.preset).peer == PeerKind::stages && strategy.tp == 1)
-      check(model, strategy, program);
+    if (strategy.kind().peer == PeerKind::stages && strategy.tp == 1) check(model, strategy, program);
   });
 }
 
