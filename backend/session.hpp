@@ -59,7 +59,9 @@ struct StepResult {
 struct VerifiedTensor {
   std::string name;           // "loss step 2", "gradient fc.weight", "parameter fc.weight", "buffer bn1.running_mean"
   double relative_error = 0;  // max |difference| / ‖reference‖₂ (over ranks)
-  std::vector<std::int64_t> piece = {};  // that was compared: of each dimension its begin and size; empty: all of it
+  std::vector<std::int64_t> piece = {};  // that was compared: of each dimension its begin and size; empty: all of it;
+                                         // the last two: of its elements, where it isn't all of these
+  std::int64_t elements = 0;             // that were compared
 };
 
 struct RunResult {

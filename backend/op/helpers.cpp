@@ -27,6 +27,8 @@ void scaled_copy(const sim::Work&, const Operands& operands) {
     at::mul_out(view, source, at::native::wrapped_scalar_tensor(operands.scale));
 }
 
+void fill(const sim::Work&, const Operands& operands) { operands.writes[0].zero_(); }
+
 /// Block k of x along the op's dim.
 at::Tensor block_of(const at::Tensor& x, const sim::Work& work, std::size_t k, std::size_t blocks) {
   const std::int64_t dim = work.op.integer("dim"), each = work.op.integer("block"),
@@ -83,6 +85,7 @@ at::Tensor in_memory_order(const at::Tensor& tensor) {
 std::vector<OpKernel> helper_kernels() {
   return {{"accumulate", accumulate},
           {"scaled_copy", scaled_copy},
+          {"fill", fill},
           {"slice", slice},
           {"pack", pack},
           {"unpack", unpack},

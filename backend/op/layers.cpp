@@ -82,11 +82,11 @@ void linear(const sim::Work& work, const Operands& operands) {
     return;
   }
   // grad_x = grad_y · w, grad_w = grad_yᵀ · x, grad_b = sum of grad_y over the rows
-  const at::Tensor &grad_output = reads[0], &x = reads[1], &weight = reads[2];
+  const at::Tensor& grad_output = reads[0];
   std::size_t next = 0;
-  if (wants_input_grad(work)) operands.writes[next++] = at::mm(grad_output, weight);
+  if (wants_input_grad(work)) operands.writes[next++] = at::mm(grad_output, /*weight*/ reads.back());
   if (!wants_parameter_grads(work)) return;
-  operands.writes[next++] = at::mm(grad_output.t(), x);
+  operands.writes[next++] = at::mm(grad_output.t(), /*x*/ reads[1]);
   if (bias) operands.writes[next] = at::sum(grad_output, 0);
 }
 

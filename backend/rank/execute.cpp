@@ -68,7 +68,7 @@ at::Tensor Executor::view(std::uint32_t id) const {
   auto impl =
       c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(owner.storage()), owner.key_set(),
                                            c10::scalarTypeToTypeMeta(scalar_type(tensor.spec.dtype)));
-  impl->set_storage_offset(tensor.offset_bytes / sim::size_of(tensor.spec.dtype));
+  impl->set_storage_offset(program_.offset_bytes(tensor, communicator_.rank()) / sim::size_of(tensor.spec.dtype));
   impl->set_sizes_contiguous(tensor.spec.shape);
   if (tensor.spec.channels_last) impl->empty_tensor_restride(memory_format(tensor.spec));
   return at::Tensor(std::move(impl));
@@ -90,7 +90,10 @@ void Executor::make_persistent(std::uint64_t seed) {
     if (!tensors_[t].defined()) tensors_[t] = view(t);
     if (tensor.initial.kind == sim::Initial::Kind::model_target && classes == 0)
       classes = sim::load_model(program_.model).classes;
-    set_initial(tensors_[t], tensor, program_.piece_of(tensor, communicator_.rank()), classes, seed);
+    if (tensor.unit == sim::kNone)
+      set_initial(tensors_[t], tensor, program_.piece_of(tensor, communicator_.rank()), classes, seed);
+    else
+      set_initial(tensors_[t], program_.slices_of(role_, tensor, communicator_.rank()), seed);
   }
   restart_peak();
 }
@@ -293,8 +296,7 @@ void Executor::compute(std::uint32_t i, const Action& action, StepRecord& record
   for (std::uint32_t t : action.reads) reads_.push_back(tensors_[t]);
   for (std::uint32_t t : action.writes) writes_.push_back(tensors_[t]);
   if (keep_gradients_ && action.kind == InstructionKind::update)
-    gradients_.push_back({"gradient " + role_.tensors[action.reads[0]].name,
-                          program_.piece_of(role_.tensors[action.reads[0]], communicator_.rank()), reads_[1].clone()});
+    add_pieces("gradient", action.reads[0], reads_[1].clone(), gradients_);
 
   if (!checked_) {
     allocator_peak_bytes_ = std::max(allocator_peak_bytes_, allocated().peak);
@@ -322,6 +324,7 @@ void Executor::check_written(const Action& action) const {
     const sim::Tensor& tensor = role_.tensors[t];
     const sim::Storage& storage = role_.storages[tensor.storage];
     const at::Tensor& written = writes_[k];
+    const std::int64_t begin = program_.offset_bytes(tensor, communicator_.rank());
     sim::check_internal(written.defined(), "'{}' wasn't written", tensor.name);
     sim::check_internal(written.scalar_type() == scalar_type(tensor.spec.dtype) &&
                             written.sizes() == tensor.spec.shape && written.is_contiguous(memory_format(tensor.spec)),
@@ -329,10 +332,10 @@ void Executor::check_written(const Action& action) const {
                         c10::toString(written.scalar_type()), fmt::join(written.sizes(), ","),
                         fmt::join(written.strides(), ","), to_string(tensor.spec));
     sim::check_internal(static_cast<std::int64_t>(written.storage().nbytes()) == storage.bytes &&
-                            written.storage_offset() * written.element_size() == tensor.offset_bytes,
+                            written.storage_offset() * written.element_size() == begin,
                         "'{}' was written at byte {} of {}, the Program says {} of {}", tensor.name,
-                        written.storage_offset() * written.element_size(), written.storage().nbytes(),
-                        tensor.offset_bytes, storage.bytes);
+                        written.storage_offset() * written.element_size(), written.storage().nbytes(), begin,
+                        storage.bytes);
     const at::Tensor& before = tensors_[t].defined() ? tensors_[t] : tensors_[storage.owner];
     sim::check_internal(!before.defined() || before.storage().is_alias_of(written.storage()),
                         "'{}' was written outside of its storage", tensor.name);
@@ -360,20 +363,27 @@ void Executor::settle(StepRecord& record) const {
   }
 }
 
+/// `values`: of the tensor, or of another that lies so. Of a unit's tensor each parameter's.
+void Executor::add_pieces(std::string_view what, std::uint32_t id, const at::Tensor& values, NamedTensors& to) const {
+  const sim::Tensor& tensor = role_.tensors[id];
+  const std::uint32_t rank = communicator_.rank();
+  if (role_.tensors[role_.storages[tensor.storage].owner].unit == sim::kNone)
+    to.push_back({fmt::format("{} {}", what, tensor.name), program_.piece_of(tensor, rank), values});
+  else
+    for (sim::Program::Slice& slice : program_.slices_of(role_, tensor, rank))
+      to.push_back({fmt::format("{} {}", what, slice.of->name), std::move(slice.piece),
+                    values.narrow(0, slice.begin, slice.elements.size), slice.elements, slice.of->whole.channels_last});
+}
+
 NamedTensors Executor::state() const {
-  const auto name = [&](std::string_view what, std::uint32_t t) {
-    return NamedPiece{fmt::format("{} {}", what, role_.tensors[t].name),
-                      program_.piece_of(role_.tensors[t], communicator_.rank()), tensors_[t]};
-  };
   NamedTensors named = gradients_;
-  for (const Action& action : actions_)
-    if (action.kind == InstructionKind::update) {
-      const std::uint32_t parameter = action.reads[0];
-      named.push_back(name("parameter", parameter));
-    }
-  for (const sim::Storage& storage : role_.storages)
-    if (storage.persistent && storage.tensor_class == sim::TensorClass::buffer)
-      named.push_back(name("buffer", storage.owner));
+  for (const sim::Storage& storage : role_.storages) {
+    if (!storage.persistent) continue;
+    if (storage.tensor_class == sim::TensorClass::weight)
+      add_pieces("parameter", storage.owner, tensors_[storage.owner], named);
+    else if (storage.tensor_class == sim::TensorClass::buffer)
+      add_pieces("buffer", storage.owner, tensors_[storage.owner], named);
+  }
   return named;
 }
 

@@ -43,11 +43,13 @@ struct StepRecord {
   std::vector<at::Tensor> losses;  // scalars, one per loss instruction
 };
 
-/// A tensor or, where `piece` isn't empty, that piece of it (by dimension).
+/// A tensor or, where `piece` isn't empty, that piece of it (by dimension); or, flat, some of that one's elements.
 struct NamedPiece {
   std::string name;
   std::vector<sim::Range> piece;
   at::Tensor tensor;
+  sim::Range elements{};       // of the piece, in memory order; size 0: all of them, in their shape
+  bool channels_last = false;  // how the piece lies in memory
 };
 using NamedTensors = std::vector<NamedPiece>;
 
@@ -108,6 +110,7 @@ class Executor {
   void restart_peak() const;
   [[nodiscard]] at::Tensor allocate(std::uint32_t id) const;
   [[nodiscard]] at::Tensor view(std::uint32_t id) const;
+  void add_pieces(std::string_view what, std::uint32_t id, const at::Tensor& values, NamedTensors& to) const;
 
   const sim::Program& program_;
   const sim::Role& role_;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "backend/op/op.hpp"
 #include "sim/error.hpp"
 
 namespace backend {
@@ -72,6 +73,20 @@ at::Tensor narrowed(at::Tensor tensor, const std::vector<sim::Range>& piece) {
   for (std::size_t dim = 0; dim < piece.size(); ++dim)
     tensor = tensor.narrow(static_cast<std::int64_t>(dim), piece[dim].begin, piece[dim].size);
   return tensor;
+}
+
+void set_initial(const at::Tensor& tensor, std::span<const sim::Program::Slice> slices, std::uint64_t seed) {
+  tensor.zero_();
+  for (const sim::Program::Slice& slice : slices) {
+    const sim::TensorSpec& spec = slice.of->whole;
+    const at::Tensor whole =
+        at::empty(spec.shape, tensor.options().device(at::kCPU),
+                  spec.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous);
+    set_initial(whole, {.name = slice.of->name, .spec = spec, .initial = slice.of->initial}, {}, 0, seed);
+    const at::Tensor piece = in_memory_order(narrowed(whole, slice.piece).contiguous(whole.suggest_memory_format()));
+    tensor.narrow(0, slice.begin, slice.elements.size)
+        .copy_(piece.view(-1).narrow(0, slice.elements.begin, slice.elements.size));
+  }
 }
 
 void set_initial(const at::Tensor& tensor, const sim::Tensor& description, const std::vector<sim::Range>& piece,

@@ -238,16 +238,24 @@ std::vector<VerifiedTensor> compare(const Reference& reference, std::uint32_t ba
   expected.insert(reference.buffers.at(batch_piece).begin(), reference.buffers.at(batch_piece).end());
   const std::map<std::string_view, double> largest = largest_norms(expected);
   std::vector<VerifiedTensor> rows;
-  for (const auto& [name, piece, tensor] : tensors) {
+  for (const auto& [name, piece, tensor, elements, channels_last] : tensors) {
     const auto found = expected.find(name);
     sim::check_internal(found != expected.end(), "the reference has no '{}'", name);
-    const at::Tensor whole = found->second.to(at::kDouble), want = narrowed(whole, piece);
+    const at::Tensor whole = found->second.to(at::kDouble);
+    at::Tensor want = narrowed(whole, piece);
+    if (elements.size > 0)
+      want = in_memory_order(
+                 want.contiguous(channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous))
+                 .view(-1)
+                 .narrow(0, elements.begin, elements.size);
     sim::check_internal(want.sizes() == tensor.sizes(), "'{}' has another shape than the reference's", name);
     const double difference = (tensor.detach().to(at::kCPU, at::kDouble) - want).abs().max().item<double>();
     // All zeros, expected and found: no error.
     const double divisor = std::max(norm_of(whole), 1e-3 * largest.at(kind_of(name)));
     VerifiedTensor row{name, finite_or_infinite(difference == 0 ? 0 : difference / divisor)};
+    row.elements = tensor.numel();
     for (const sim::Range& range : piece) row.piece.insert(row.piece.end(), {range.begin, range.size});
+    if (elements.size > 0) row.piece.insert(row.piece.end(), {elements.begin, elements.size});
     rows.push_back(std::move(row));
   }
   return rows;
@@ -264,19 +272,16 @@ std::vector<VerifiedTensor> verdict(const Reference& reference, std::span<const 
                     finite_or_infinite(std::abs(losses[step] - expected) / std::abs(expected))});
   }
   std::map<std::string, double> worst;
-  std::map<std::string, std::set<std::vector<std::int64_t>>> pieces;  // equal or apart: they are of one mesh
+  std::map<std::string, std::map<std::vector<std::int64_t>, std::int64_t>> pieces;  // equal or apart: they are of one
+                                                                                    // mesh; elements of each
   for (const auto& rank : ranks)
     for (const VerifiedTensor& row : rank) {
       worst[row.name] = std::max(worst[row.name], row.relative_error);
-      pieces[row.name].insert(row.piece);
+      pieces[row.name].emplace(row.piece, row.elements);
     }
   const auto is_covered = [&](const std::string& name, const at::Tensor& tensor) {
     std::int64_t covered = 0;
-    for (const std::vector<std::int64_t>& piece : pieces[name]) {
-      std::int64_t elements = piece.empty() ? tensor.numel() : 1;
-      for (std::size_t dim = 1; dim < piece.size(); dim += 2) elements *= piece[dim];
-      covered += elements;
-    }
+    for (const auto& [piece, elements] : pieces[name]) covered += elements;
     return covered >= tensor.numel();
   };
   Reference::Tensors all = reference.tensors;

@@ -261,7 +261,8 @@ class GlooCommunicator final : public Communicator {
         reduce_into(block, part, reduction, /*is_first=*/!is_reduced || member == 0);
         begin += block.numel();
       }
-      if (at::Tensor block = own_wanted; block.defined())  // a sum of two is the same in either order
+      // A sum of two is the same in either order; what is gathered may be there already.
+      if (at::Tensor block = own_wanted; block.defined() && block.const_data_ptr() != own_given.const_data_ptr())
         reduce_into(block, own_given, reduction, /*is_first=*/!is_reduced);
       if (reduction == sim::Reduction::mean) wanted[0].div_(static_cast<double>(received.size()));
     };

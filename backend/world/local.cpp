@@ -240,7 +240,8 @@ class CpuCommunicator final : public LocalCommunicator<Transfer> {
     const Parties& parties = posted.transfer->parties;
     const Block& to = parties[posted.me].writes[move.block];
     if (move.from != sim::kEveryone) {
-      std::memcpy(to.data, parties[move.from].reads[move.from_block].data, to.bytes);
+      const Block& from = parties[move.from].reads[move.from_block];
+      if (to.data != from.data) std::memcpy(to.data, from.data, to.bytes);  // its own may be there already
       return;
     }
     AT_DISPATCH_ALL_TYPES_AND2(at::kHalf, at::kBFloat16, posted.dtype, "reduce", [&] {

@@ -288,8 +288,19 @@ class NcclCommunicator final : public Communicator {
     return greeting;
   }
 
-  /// The whole of what this member, number `me` of `n`, does: NCCL's own collective where it has one for blocks of any
-  /// sizes, else its sends, receives and reduces in a group.
+  /// Equal blocks that lie one after the other.
+  static bool is_one(std::span<const at::Tensor> blocks) {
+    for (std::size_t k = 1; k < blocks.size(); ++k) {
+      const at::Tensor& before = blocks[k - 1];
+      if (blocks[k].numel() != blocks[0].numel() || !blocks[k].is_alias_of(before) ||
+          blocks[k].storage_offset() != before.storage_offset() + before.numel())
+        return false;
+    }
+    return true;
+  }
+
+  /// The whole of what this member, number `me` of `n`, does: NCCL's own collective where it has one for these blocks,
+  /// else its sends, receives and reduces in a group.
   static ncclResult_t begin(const Collective& collective, std::uint32_t me, std::uint32_t n,
                             std::span<const at::Tensor> given, std::span<const at::Tensor> wanted,
                             const Channel& channel) {
@@ -306,6 +317,12 @@ class NcclCommunicator final : public Communicator {
     if (collective.kind == sim::CollectiveKind::broadcast)
       return ncclBroadcast(given[0].const_data_ptr(), wanted[0].mutable_data_ptr(), count(given[0]), type, root,
                            channel.comm, channel.native_stream());
+    if (collective.kind == sim::CollectiveKind::all_gather && is_one(wanted))
+      return ncclAllGather(given[0].const_data_ptr(), wanted[0].mutable_data_ptr(), count(given[0]), type, channel.comm,
+                           channel.native_stream());
+    if (collective.kind == sim::CollectiveKind::reduce_scatter && is_one(given))
+      return ncclReduceScatter(given[0].const_data_ptr(), wanted[0].mutable_data_ptr(), count(wanted[0]), type, op,
+                               channel.comm, channel.native_stream());
     check(ncclGroupStart(), "ncclGroupStart");
     ncclResult_t result = ncclSuccess;
     const auto then = [&](const auto& call) {

@@ -98,6 +98,8 @@ class AloneBuilder {
       const bool is_batch =
           tensor.initial.kind == Initial::Kind::model_input || tensor.initial.kind == Initial::Kind::model_target;
       tensor.on.assign(is_batch ? 1 : 0, shard(0));
+      if (tensor.unit != kNone) tensor.initial = role_.units[tensor.unit].parts[0].initial;
+      tensor.unit = tensor.along = kNone;
       tensor.whole = is_batch ? tensor.spec.shape : Shape();
       if (is_batch) tensor.whole[0] *= ranks;
     }

@@ -46,7 +46,13 @@ Program lower(const Model& model, const Strategy& strategy) {
   for (const RolePlan& role : plan.roles) {
     Draft draft = RoleBuilder(plan, role, tables).build();
     if (layout.parameters.broadcast_buffers) add_buffer_broadcast(draft, tables.group(plan.axes_of_rows()));
-    add_gradient_sums(draft, layout, /*mean=*/!model.nodes.back().kind->is_sum, group_of);
+    const bool mean = !model.nodes.back().kind->is_sum;
+    if (const auto& cut = layout.parameters.cut) {
+      add_unit_gathers(draft, *cut);
+      add_unit_sums(draft, layout, mean, group_of);
+    } else {
+      add_gradient_sums(draft, layout, mean, group_of);
+    }
     add_updates(draft, model);
     draft.list.insert(draft.list.end(), draft.last.begin(), draft.last.end());
     add_frees(draft);

@@ -36,8 +36,11 @@ RoleBuilder::RoleBuilder(const Plan& plan, const RolePlan& role, Tables& tables)
     }
   }
   add_persistent();
+  const GroupOf group_of = [&](std::uint32_t axes) { return tables_.group(axes); };
   if (plan.layout.parameters.at_root)
-    add_parameter_copies(draft_, plan.layout.parameters, [&](std::uint32_t axes) { return tables_.group(axes); });
+    add_parameter_copies(draft_, plan.layout.parameters, group_of);
+  else if (plan.layout.parameters.cut)
+    add_units(draft_, plan.layout, group_of);
 }
 
 Draft RoleBuilder::build() {
@@ -106,13 +109,18 @@ std::uint32_t RoleBuilder::add_state(const std::string& name, const TensorSpec& 
                        : draft_.role.add_piece(name, spec, tensor_class, initial, whole.shape, on);
 }
 
-/// Where the cycle is at_root the others have no weight yet: add_parameter_copies makes it.
+/// Where the cycle is at_root the others have no weight yet: add_parameter_copies makes it. Nor has anyone of a unit's.
 void RoleBuilder::add_parameter(int n, const ParameterSpec& part, std::size_t index) {
   const ParameterSpec& whole = plan_.whole_signatures[static_cast<std::size_t>(n)].parameters[index];
   const Placements& on = placed(n).parameters[index];
   DraftParameter parameter{.name = node(n).name + "." + part.name,
                            .node = name_of(n),
+                           .of = static_cast<std::size_t>(n),
                            .spec = part.spec,
+                           .part = {node(n).name + "." + part.name,
+                                    whole.spec,
+                                    part.spec == whole.spec ? Placements() : on,
+                                    {Initial::Kind::uniform, whole.initial_center, whole.initial_bound}},
                            .sum_axes = Plan::axes_of(placed(n).grad_parameters[index], Placement::Kind::partial)};
   if (plan_.layout.parameters.at_root)
     for (std::uint32_t axis = 0; axis < on.size(); ++axis) {
@@ -122,9 +130,9 @@ void RoleBuilder::add_parameter(int n, const ParameterSpec& part, std::size_t in
     }
   for (std::uint32_t axis = 0; axis < on.size(); ++axis)
     parameter.is_first &= (parameter.sum_axes >> axis & 1U) == 0 || role_.at[axis] == 0;
-  const Initial initial{Initial::Kind::uniform, whole.initial_center, whole.initial_bound};
-  if (parameter.is_home)
-    parameter.weight = add_state(parameter.name, part.spec, TensorClass::weight, initial, whole.spec, on);
+  if (parameter.is_home && !plan_.layout.parameters.cut)
+    parameter.weight =
+        add_state(parameter.name, part.spec, TensorClass::weight, parameter.part.initial, whole.spec, on);
   parameters_[n].push_back(static_cast<std::uint32_t>(draft_.parameters.size()));
   draft_.parameters.push_back(std::move(parameter));
 }
@@ -391,7 +399,8 @@ void RoleBuilder::backward_node(int n, std::int32_t mb, bool last) {
     i.scale = loss_scale(mb);
   else
     i.reads.push_back(output.tensor);
-  for (const Operand& operand : s.backward_reads) i.reads.push_back(operand_tensor(n, mb, operand));
+  for (const Operand& operand : s.backward_reads)
+    if ((operand.grads & grads) != 0) i.reads.push_back(operand_tensor(n, mb, operand));
   for (std::size_t input = 0; input < inputs.size(); ++input) {
     if (!(grads & (1U << input))) continue;
     std::string name = gradient_name(inputs[input], mb);
@@ -400,6 +409,7 @@ void RoleBuilder::backward_node(int n, std::int32_t mb, bool last) {
     i.writes.push_back(add_activation(name, op(n).inputs[input]));
     contributions.push_back({input, {i.writes.back()}});
   }
+  const std::optional<ParameterCut>& cut = plan_.layout.parameters.cut;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> additions;  // parameter gradient, this microbatch's part of it
   for (const std::uint32_t p : parameters_[n]) {
     DraftParameter& parameter = draft_.parameters[p];
@@ -409,12 +419,14 @@ void RoleBuilder::backward_node(int n, std::int32_t mb, bool last) {
         draft_.role.add_tensor(first ? name : versioned(name, mb), parameter.spec, TensorClass::gradient));
     if (first)
       parameter.gradient = i.writes.back();
+    else if (cut && cut->every_microbatch)
+      parameter.later_gradients.push_back(i.writes.back());
     else
       additions.push_back({parameter.gradient, i.writes.back()});
   }
   const std::uint32_t label = i.node;
   draft_.list.push_back(std::move(i));
-  for (const auto& [total, part] : additions) accumulate(total, part, label, mb);
+  for (const auto& [total, part] : additions) draft_.accumulate(total, part, label, mb);
   std::vector<std::uint32_t>& arrival = draft_.arrival;
   if (last) arrival.insert(arrival.end(), parameters_[n].begin(), parameters_[n].end());
   if (last && node(n).kind->last_gradient_first)
@@ -477,14 +489,7 @@ void RoleBuilder::add_up(int n, std::int32_t mb, LocalValue& total, LocalValue p
   } else if (!total.exclusive) {
     std::swap(total, part);
   }
-  accumulate(total.tensor, part.tensor, name, mb);
-}
-
-/// a += b.
-void RoleBuilder::accumulate(std::uint32_t a, std::uint32_t b, std::uint32_t name, std::int32_t mb) {
-  static const OpKind& kind = op_table().at("accumulate");
-  const std::uint32_t work = draft_.works->add_elementwise(kind, {}, Pass::forward, draft_.role.tensors[a].spec);
-  draft_.list.push_back({.work = work, .node = name, .microbatch = mb, .reads = {a, b}, .writes = {a}});
+  draft_.accumulate(total.tensor, part.tensor, name, mb);
 }
 
 }  // namespace sim

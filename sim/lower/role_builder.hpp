@@ -83,7 +83,6 @@ class RoleBuilder {
   void contribute(int n, std::int32_t mb, const Placements& where, LocalValue part);
   LocalValue gradient_of(int n, std::int32_t mb);
   void add_up(int n, std::int32_t mb, LocalValue& total, LocalValue part);
-  void accumulate(std::uint32_t a, std::uint32_t b, std::uint32_t name, std::int32_t mb);
 
   const Plan& plan_;
   const RolePlan& role_;

@@ -99,10 +99,11 @@ std::vector<std::string> microbatches_of(std::uint32_t pp, std::int64_t rows, bo
 bool is_said_more_simply(const StrategyKind& kind, const Degrees& degrees, bool with_microbatches) {
   if (!kind.takes("dp") || !kind.takes("pp")) return false;
   return std::ranges::any_of(strategy_table(), [&](const StrategyKind& other) {
-    return &other != &kind && other.axes == kind.axes && degrees.dp >= other.otherwise("dp", 1) &&
-           degrees.pp >= other.otherwise("pp", 1) && degrees.tp >= other.otherwise("tp", 1) &&
-           (degrees.tp == 1 || other.takes("tp")) && (degrees.dp == 1 || other.takes("dp")) &&
-           (degrees.pp == 1 || other.takes("pp")) && (!with_microbatches || other.takes("microbatches"));
+    return &other != &kind && other.axes == kind.axes && other.otherwise("zero", 0) == 0 &&
+           degrees.dp >= other.otherwise("dp", 1) && degrees.pp >= other.otherwise("pp", 1) &&
+           degrees.tp >= other.otherwise("tp", 1) && (degrees.tp == 1 || other.takes("tp")) &&
+           (degrees.dp == 1 || other.takes("dp")) && (degrees.pp == 1 || other.takes("pp")) &&
+           (!with_microbatches || other.takes("microbatches"));
   });
 }
 
@@ -114,7 +115,8 @@ class Candidates {
   Proposal all() && {
     const std::vector<std::uint32_t> tp = ways_to_cut_layers();
     for (const StrategyKind& kind : strategy_table())
-      for (const Degrees& degrees : degrees_of(kind, model_, devices_, tp)) add(kind, degrees);
+      if (kind.is_proposed)
+        for (const Degrees& degrees : degrees_of(kind, model_, devices_, tp)) add(kind, degrees);
     std::ranges::stable_sort(found_, std::ranges::greater(), &Strategy::ranks);
     std::string left_out = words();
     return {.strategies = std::move(found_), .skipped = std::move(skipped_), .left_out = std::move(left_out)};
@@ -159,13 +161,18 @@ class Candidates {
     if (kind.takes("microbatches")) {
       endings = microbatches_of(pp, std::max<std::int64_t>(1, model_.global_batch / dp), /*may_be_one=*/pp == 1);
       std::erase_if(endings, [&](const std::string& e) { return is_said_more_simply(kind, degrees, !e.empty()); });
+      if (kind.otherwise("zero", 0) > 0 && endings.size() > 2)  // the fastest, and what needs least memory
+        endings.erase(endings.begin() + 1, endings.end() - 1);
       if (endings.empty() && !is_said_more_simply(kind, degrees, /*with_microbatches=*/true))
         endings.push_back(fmt::format(",microbatches={}", pp));  // more than there are samples
     } else if (is_said_more_simply(kind, degrees, /*with_microbatches=*/false)) {
       return;
     }
+    // Stages of few activations, whose replicas share out their states, as Megatron's.
+    const bool may_be_cut = dp > 1 && kind.takes("zero") && kind.otherwise("zero", 0) == 0;
     for (const std::string& ending : endings) {
       if (!try_texts(kind, degrees, text + ending)) return;  // for one reason
+      if (may_be_cut && ending.ends_with(pp > 1 ? "1f1b" : "")) try_texts(kind, degrees, text + ending + ",zero=1");
     }
   }
 

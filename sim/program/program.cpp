@@ -61,6 +61,13 @@ std::uint32_t Role::add_view(std::string tensor_name, const TensorSpec& spec, st
   return id;
 }
 
+std::uint32_t Role::add_own_view(std::string tensor_name, const TensorSpec& spec, std::uint32_t of,
+                                 std::uint32_t axis) {
+  const std::uint32_t id = add_view(std::move(tensor_name), spec, of);
+  tensors[id].along = axis;
+  return id;
+}
+
 std::uint32_t Role::add(const Instruction& instruction) {
   const std::uint32_t index = size();
   kind.push_back(instruction.kind);
@@ -141,6 +148,38 @@ std::vector<Range> Program::piece_of(const Tensor& tensor, std::uint32_t rank) c
   const auto ranges = piece(tensor.whole, tensor.on, mesh, rank);
   check_internal(ranges.has_value(), "rank {} has '{}', which lies elsewhere", rank, tensor.name);
   return *ranges;
+}
+
+std::int64_t Program::offset_bytes(const Tensor& tensor, std::uint32_t rank) const {
+  return tensor.offset_bytes + (tensor.along == kNone ? 0 : tensor.spec.bytes() * mesh.coordinate(rank, tensor.along));
+}
+
+std::vector<Program::Slice> Program::slices_of(const Role& role, const Tensor& tensor, std::uint32_t rank) const {
+  const Tensor& owner = role.tensors[role.storages[tensor.storage].owner];
+  if (owner.unit == kNone) return {};
+  const std::vector<Range> mine = piece_of(owner, rank);
+  const std::int64_t begin =
+                         (mine.empty() ? 0 : mine[0].begin) + offset_bytes(tensor, rank) / size_of(tensor.spec.dtype),
+                     end = begin + tensor.spec.elements();
+  std::vector<Slice> slices;
+  std::int64_t first = 0;  // of a part, in the unit
+  for (const ParameterUnit::Part& part : role.units[owner.unit].parts) {
+    Slice slice{.of = &part};
+    std::int64_t elements = part.whole.elements();
+    if (!part.on.empty()) {
+      const auto ranges = piece(part.whole.shape, part.on, mesh, rank);
+      check_internal(ranges.has_value(), "rank {} has '{}', which lies elsewhere", rank, part.name);
+      slice.piece = *ranges;
+      elements = 1;
+      for (const Range& range : *ranges) elements *= range.size;
+    }
+    const std::int64_t from = std::max(begin, first), to = std::min(end, first + elements);
+    slice.elements = {from - first, to - from};
+    slice.begin = from - begin;
+    if (from < to) slices.push_back(std::move(slice));
+    first += elements;
+  }
+  return slices;
 }
 
 std::vector<Program::Place> Program::places() const {

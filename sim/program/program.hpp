@@ -24,7 +24,8 @@
 // Ranks lie on a mesh of named axes. Those that do the same share a Role. Who is in a rank's group follows from the
 // axes that the group is named by; a message's partner is so many ranks further along one axis (pp+1: the next stage).
 // A persistent tensor that is a piece of a larger one says of which and how it lies on the mesh: its first value, what
-// `verify` compares it with and which samples a rank sees all follow from that.
+// `verify` compares it with and which samples a rank sees all follow from that. Parameters may also lie one after the
+// other in one flat tensor, their unit: then it is what ranks cut into parts, whatever the parameters' shapes are.
 #pragma once
 
 #include <algorithm>
@@ -80,15 +81,33 @@ struct Storage {
   friend bool operator==(const Storage&, const Storage&) = default;
 };
 
+constexpr std::uint32_t kNone = 0xffffffffU;
+
 struct Tensor {
   std::string name;
   TensorSpec spec;
   std::uint32_t storage = 0;
   std::int64_t offset_bytes = 0;
-  Initial initial;
+  Initial initial = {};
   /// Persistent and a piece: the shape of the whole, and where it lies, by axis. Else empty: every rank has all of it.
   Shape whole = {};
   std::vector<Placement> on = {};
+  /// A view that begins so many times its own size further as the rank's coordinate on this axis says.
+  std::uint32_t along = kNone;
+  /// Persistent and flat: the parameters of this unit (Role::units), and padding. It has their first values.
+  std::uint32_t unit = kNone;
+};
+
+/// Parameters that lie one after the other in a flat tensor: of each what the rank plays with, in memory order.
+struct ParameterUnit {
+  struct Part {
+    std::string name;           // "conv1.weight"
+    TensorSpec whole;           // of all ranks together
+    std::vector<Placement> on;  // which piece of it the rank plays with, by axis; empty: all of it
+    Initial initial;
+  };
+  std::string name;
+  std::vector<Part> parts;
 };
 
 /// A unit of compute, shared by all instructions of the same kind, pass and shapes: the key of costs and profiles.
@@ -115,8 +134,6 @@ struct Group {
   std::vector<std::vector<std::uint32_t>> members;  // rank lists, ascending: every rank is in one
 };
 
-constexpr std::uint32_t kNone = 0xffffffffU;
-
 /// One instruction, as a value: what Role::add takes and Role::at gives.
 struct Instruction {
   InstructionKind kind = InstructionKind::compute;
@@ -142,6 +159,7 @@ class Role {
   std::vector<std::uint32_t> ranks;  // index → rank
   std::vector<Tensor> tensors;
   std::vector<Storage> storages;
+  std::vector<ParameterUnit> units;
 
   /// A tensor with a storage of its own; its index.
   std::uint32_t add_tensor(std::string tensor_name, const TensorSpec& spec, TensorClass tensor_class,
@@ -152,6 +170,8 @@ class Role {
   /// A tensor inside the storage of `of`, at a multiple of its element's size.
   std::uint32_t add_view(std::string tensor_name, const TensorSpec& spec, std::uint32_t of,
                          std::int64_t offset_bytes = 0);
+  /// Of equal parts of `of` the one that the rank's coordinate on the axis says.
+  std::uint32_t add_own_view(std::string tensor_name, const TensorSpec& spec, std::uint32_t of, std::uint32_t axis);
 
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(kind.size()); }
   std::uint32_t add(const Instruction& instruction);  // its index
@@ -223,6 +243,17 @@ struct Program {
   [[nodiscard]] std::uint32_t batch_piece(std::uint32_t rank) const;
   /// What `rank` has of `tensor.whole`; nothing where it says that it has all of it.
   [[nodiscard]] std::vector<Range> piece_of(const Tensor& tensor, std::uint32_t rank) const;
+  /// Where `rank` has the tensor in its storage.
+  [[nodiscard]] std::int64_t offset_bytes(const Tensor& tensor, std::uint32_t rank) const;
+  /// Some elements of a parameter, in a tensor of its unit.
+  struct Slice {
+    const ParameterUnit::Part* of = nullptr;
+    std::vector<Range> piece;  // of the parameter, by dimension, what the rank plays with; empty: all of it
+    Range elements;            // of that piece, in memory order
+    std::int64_t begin = 0;    // in the tensor
+  };
+  /// What `rank` has in a tensor of a unit, or in a view of one; nothing where it is neither.
+  [[nodiscard]] std::vector<Slice> slices_of(const Role& role, const Tensor& tensor, std::uint32_t rank) const;
   /// rank → (role, index in the role).
   struct Place {
     std::uint32_t role = 0, index = 0;
@@ -252,6 +283,7 @@ class WorkTable {
   /// Adds the work of an op whose cost depends on the number of elements only: every input is `like`, flat. Cheap
   /// enough to be asked per instruction.
   std::uint32_t add_elementwise(const OpKind& kind, const Attributes& attributes, Pass pass, const TensorSpec& like);
+  [[nodiscard]] const Work& at(std::uint32_t work) const { return works_.at(work); }
 
  private:
   std::vector<Work>& works_;
@@ -268,6 +300,7 @@ class NameTable {
  public:
   explicit NameTable(std::vector<std::string>& names);
   std::uint32_t add(std::string_view name);
+  [[nodiscard]] const std::string& at(std::uint32_t name) const { return names_.at(name); }
 
  private:
   std::vector<std::string>& names_;

@@ -21,7 +21,10 @@
 //   1 wait t0 node=relu1 mb=1 : ; free relu1
 //
 // before the mesh `threads 2`, of each rank, where it isn't 1, which then stands in every work, too; and between the
-// instructions of a role that has sections: `prologue`, `body steps=1` (training steps), `epilogue`.
+// instructions of a role that has sections: `prologue`, `body steps=1` (training steps), `epilogue`. Where parameters lie
+// in units, these come before the role's tensors: `unit unit0`, then each parameter, `part fc.weight f32[5,10]
+// uniform=0,0.3` (of a piece also on=R,S0), so that a flat tensor can say unit=unit0. `along=dp` behind a view: of equal
+// parts that of the rank's coordinate.
 // Tests read this example (tests/sim/program/program_test.cpp).
 #include <algorithm>
 #include <charconv>
@@ -204,6 +207,10 @@ class Parser {
           line.fail("a work of threads={}, but the ranks have {}", own, program_.threads);
       } else if (what == "role") {
         role(line);
+      } else if (what == "unit") {
+        current(line).units.push_back({std::string(line.word("a name")), {}});
+      } else if (what == "part") {
+        part(line);
       } else if (what == "tensor" || what == "view") {
         tensor(line, what == "view");
       } else if (what == "prologue" || what == "body" || what == "epilogue") {
@@ -212,9 +219,9 @@ class Parser {
         instruction(line, what);
       } else {
         line.fail(
-            "unknown item '{}'; known: model, strategy, threads, mesh, partition, group, work, role, tensor, view, "
-            "prologue, "
-            "body, epilogue, an instruction's number",
+            "unknown item '{}'; known: model, strategy, threads, mesh, partition, group, work, role, unit, part, "
+            "tensor, "
+            "view, prologue, body, epilogue, an instruction's number",
             what);
       }
     }
@@ -353,6 +360,40 @@ class Parser {
     if (!line.empty()) line.fail("'{}' after '{}'", line.rest(), name);
   }
 
+  /// Of the unit before it.
+  void part(Line& line) {
+    Role& role = current(line);
+    if (role.units.empty()) line.fail("comes before the first unit");
+    ParameterUnit::Part part{.name = std::string(line.word("a name"))};
+    const std::string_view type = line.word("a type");
+    part.whole = line.checked([&] { return tensor_spec_from(type); });
+    while (!line.empty()) {
+      const std::string_view item = line.word("an item");
+      if (item.starts_with("on="))
+        part.on = placements(line, item.substr(3));
+      else
+        part.initial = initial_from(line, item);
+    }
+    check_dims(line, part.on, part.whole.shape);
+    role.units.back().parts.push_back(std::move(part));
+  }
+
+  static void check_dims(const Line& line, const std::vector<Placement>& on, const Shape& whole) {
+    for (const Placement& placement : on)
+      if (placement.kind == Placement::Kind::shard && placement.dim >= whole.size())
+        line.fail("{} of a tensor with {} dimensions", to_string(placement), whole.size());
+  }
+
+  /// The axis of a view's along=axis.
+  std::uint32_t along(Line& line) const {
+    const std::string_view item = line.word("along=axis");
+    const auto axis =
+        std::ranges::find(program_.mesh.axes, item.substr(std::min<std::size_t>(6, item.size())), &Axis::name);
+    if (!item.starts_with("along=") || axis == program_.mesh.axes.end())
+      line.fail("expected along= and an axis, found '{}'", item);
+    return static_cast<std::uint32_t>(axis - program_.mesh.axes.begin());
+  }
+
   void tensor(Line& line, bool view) {
     Role& role = current(line);
     const std::string name(line.word("a name"));
@@ -371,7 +412,8 @@ class Parser {
       if ((role.tensors[owner].offset_bytes + bytes) % size_of(spec.dtype) != 0)
         line.fail("view '{}' begins at byte {} of '{}', which is no multiple of the {} bytes of {}", name, bytes,
                   role.tensors[owner].name, size_of(spec.dtype), to_string(spec.dtype));
-      tensors_[name] = role.add_view(name, spec, owner, bytes);
+      const std::uint32_t id = tensors_[name] = role.add_view(name, spec, owner, bytes);
+      if (!line.empty()) role.tensors[id].along = along(line);
       return;
     }
     const std::string_view class_name = line.word("a tensor class");
@@ -381,6 +423,7 @@ class Parser {
     Initial initial;
     Shape whole;
     std::vector<Placement> on;
+    std::uint32_t unit = kNone;
     while (!line.empty()) {
       const std::string_view item = line.word("an item");
       if (item == "persistent")
@@ -391,17 +434,25 @@ class Parser {
                 .shape;
       else if (item.starts_with("on="))
         on = placements(line, item.substr(3));
+      else if (item.starts_with("unit="))
+        unit = find_unit(line, role, item.substr(5));
       else
         initial = initial_from(line, item);
     }
+    if (unit != kNone && !persistent) line.fail("unit= of a tensor that isn't persistent");
     if (whole.empty() != on.empty() || (!persistent && !on.empty()))
       line.fail("of=shape and on=placements belong together, at a persistent tensor");
-    for (const Placement& placement : on)
-      if (placement.kind == Placement::Kind::shard && placement.dim >= whole.size())
-        line.fail("{} of a tensor with {} dimensions", to_string(placement), whole.size());
+    check_dims(line, on, whole);
     tensors_[name] = role.add_tensor(name, spec, *tensor_class, persistent, initial);
     role.tensors[tensors_[name]].whole = std::move(whole);
     role.tensors[tensors_[name]].on = std::move(on);
+    role.tensors[tensors_[name]].unit = unit;
+  }
+
+  static std::uint32_t find_unit(const Line& line, const Role& role, std::string_view name) {
+    const auto unit = std::ranges::find(role.units, name, &ParameterUnit::name);
+    if (unit == role.units.end()) line.fail("unknown unit '{}'", name);
+    return static_cast<std::uint32_t>(unit - role.units.begin());
   }
 
   Initial initial_from(Line& line, std::string_view item) const {
@@ -416,8 +467,8 @@ class Parser {
       if (parts[0] == "constant") return {Initial::Kind::constant, line.number<double>(parts[1], "number")};
     }
     line.fail(
-        "unknown item '{}'; known: persistent, of=shape, on=placements, uniform=center,bound, constant=x, model_input, "
-        "model_target",
+        "unknown item '{}'; known: persistent, of=shape, on=placements, unit=name, uniform=center,bound, constant=x, "
+        "model_input, model_target",
         item);
   }
 
@@ -591,19 +642,26 @@ std::string to_text(const Program& program) {
   for (const Work& work : program.works) fmt::format_to(out, "work {}\n", work_key(work));
   for (const Role& role : program.roles) {
     fmt::format_to(out, "role {} ranks={}\n", role.name, fmt::join(role.ranks, ","));
+    for (const ParameterUnit& unit : role.units) {
+      fmt::format_to(out, "unit {}\n", unit.name);
+      for (const ParameterUnit::Part& part : unit.parts)
+        fmt::format_to(out, "part {} {}{}{}\n", part.name, to_string(part.whole),
+                       part.on.empty() ? "" : " on=" + placements_text(part.on), initial_text(part.initial));
+    }
     for (std::uint32_t t = 0; t < role.tensors.size(); ++t) {
       const Tensor& tensor = role.tensors[t];
       const Storage& storage = role.storages[tensor.storage];
       if (storage.owner == t)
-        fmt::format_to(out, "tensor {} {} {}{}{}{}\n", tensor.name, to_string(tensor.spec),
-                       to_string(storage.tensor_class), storage.persistent ? " persistent" : "",
-                       tensor.on.empty()
-                           ? ""
-                           : fmt::format(" of=[{}] on={}", fmt::join(tensor.whole, ","), placements_text(tensor.on)),
-                       initial_text(tensor.initial));
+        fmt::format_to(
+            out, "tensor {} {} {}{}{}{}{}\n", tensor.name, to_string(tensor.spec), to_string(storage.tensor_class),
+            storage.persistent ? " persistent" : "",
+            tensor.on.empty() ? ""
+                              : fmt::format(" of=[{}] on={}", fmt::join(tensor.whole, ","), placements_text(tensor.on)),
+            tensor.unit == kNone ? "" : " unit=" + role.units[tensor.unit].name, initial_text(tensor.initial));
       else
-        fmt::format_to(out, "view {} {} {} +{}\n", tensor.name, to_string(tensor.spec),
-                       role.tensors[storage.owner].name, tensor.offset_bytes);
+        fmt::format_to(out, "view {} {} {} +{}{}\n", tensor.name, to_string(tensor.spec),
+                       role.tensors[storage.owner].name, tensor.offset_bytes,
+                       tensor.along == kNone ? "" : " along=" + program.mesh.axes[tensor.along].name);
     }
     for (std::uint32_t i = 0; i <= role.size(); ++i) {
       if (program.is_periodic()) {

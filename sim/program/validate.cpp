@@ -36,6 +36,45 @@ void check_ranks(const Program& program) {
     }
 }
 
+/// A unit's tensor is flat, and large enough for what the ranks have of its parameters.
+void check_unit(const Program& program, const Role& role, const Tensor& tensor) {
+  if (tensor.unit >= role.units.size())
+    throw ConfigError("program: '{}' has unit {} of {}", tensor.name, tensor.unit, role.units.size());
+  const ParameterUnit& unit = role.units[tensor.unit];
+  for (const std::uint32_t rank : role.ranks) {
+    std::int64_t elements = 0;
+    for (const ParameterUnit::Part& part : unit.parts) {
+      if (part.whole.dtype != tensor.spec.dtype)
+        throw ConfigError("program: '{}' of unit '{}' is {}, but '{}' is {}", part.name, unit.name,
+                          to_string(part.whole.dtype), tensor.name, to_string(tensor.spec.dtype));
+      if (!part.on.empty() && part.on.size() != program.mesh.axes.size())
+        throw ConfigError("program: {} has {} placements on a mesh of {} axes", part.name, part.on.size(),
+                          program.mesh.axes.size());
+      const auto ranges = part.on.empty() ? std::vector<Range>{{0, part.whole.elements()}}
+                                          : piece(part.whole.shape, part.on, program.mesh, rank);
+      if (!ranges)
+        throw ConfigError("program: rank {} has nothing of '{}' of its unit '{}'", rank, part.name, unit.name);
+      std::int64_t of_part = 1;
+      for (const Range& range : *ranges) of_part *= range.size;
+      elements += of_part;
+    }
+    const Shape& whole = tensor.on.empty() ? tensor.spec.shape : tensor.whole;
+    if (whole.size() != 1 || whole[0] < elements)
+      throw ConfigError("program: '{}' of rank {} is [{}], but its unit '{}' has {} elements", tensor.name, rank,
+                        fmt::join(whole, ","), unit.name, elements);
+  }
+}
+
+/// Every coordinate's part lies in the storage.
+void check_along(const Program& program, const Role& role, const Tensor& tensor) {
+  if (tensor.along >= program.mesh.axes.size())
+    throw ConfigError("program: '{}' lies along axis {} of {}", tensor.name, tensor.along, program.mesh.axes.size());
+  const Axis& axis = program.mesh.axes[tensor.along];
+  if ((role.storages[tensor.storage].bytes - tensor.offset_bytes) / std::max<std::int64_t>(1, tensor.spec.bytes()) <
+      axis.size)
+    throw ConfigError("program: {} parts of '{}' along {} reach beyond its storage", axis.size, tensor.name, axis.name);
+}
+
 /// The batch, and what is a piece of something larger, can be cut so, and the ranks have such pieces.
 void check_pieces(const Program& program) {
   const auto check_axes = [](const Program& of, const std::vector<Placement>& placements, const std::string& what) {
@@ -47,6 +86,8 @@ void check_pieces(const Program& program) {
   static_cast<void>(program.batch_pieces());
   for (const Role& role : program.roles)
     for (const Tensor& tensor : role.tensors) {
+      if (tensor.unit != kNone) check_unit(program, role, tensor);
+      if (tensor.along != kNone) check_along(program, role, tensor);
       if (tensor.on.empty()) continue;
       check_axes(program, tensor.on, tensor.name);
       for (const std::uint32_t rank : role.ranks) {
@@ -62,13 +103,15 @@ void check_pieces(const Program& program) {
 
 /// One role's list: operands exist, nothing is read before it is written or after it is freed, what an op changes in
 /// place is listed, every post is awaited once, all is freed at the end. What may be read and what is in use is known
-/// byte by byte. A body is played twice: if it leaves what it has found both times, it always does.
+/// byte by byte, of one of its ranks. A body is played twice: if it leaves what it has found both times, it always does.
 class LifetimeCheck {
  public:
   /// `changed_reads`: OpInstance::changed_reads of each work.
-  LifetimeCheck(const Program& program, const Role& role, const std::vector<std::vector<std::uint32_t>>& changed_reads)
+  LifetimeCheck(const Program& program, const Role& role, std::uint32_t rank,
+                const std::vector<std::vector<std::uint32_t>>& changed_reads)
       : program_(program),
         role_(role),
+        rank_(rank),
         changed_reads_(changed_reads),
         state_(role.storages.size()),
         carried_(role.storages.size()),
@@ -118,16 +161,16 @@ class LifetimeCheck {
 
   template <class... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> text, Args&&... args) const {
-    throw ConfigError("program, role '{}' (rank {}), instruction {} ({}): {}", role_.name,
-                      role_.ranks.empty() ? 0 : role_.ranks[0], i_, program_.label(role_, i_),
-                      fmt::format(text, std::forward<Args>(args)...));
+    throw ConfigError("program, role '{}' (rank {}), instruction {} ({}): {}", role_.name, rank_, i_,
+                      program_.label(role_, i_), fmt::format(text, std::forward<Args>(args)...));
   }
   [[nodiscard]] const std::string& name(std::uint32_t storage) const {
     return role_.tensors[role_.storages[storage].owner].name;
   }
   [[nodiscard]] Bytes bytes_of(std::uint32_t t) const {
     const Tensor& tensor = role_.tensors[t];
-    return {tensor.storage, tensor.offset_bytes, tensor.offset_bytes + tensor.spec.bytes()};
+    const std::int64_t begin = program_.offset_bytes(tensor, rank_);
+    return {tensor.storage, begin, begin + tensor.spec.bytes()};
   }
 
   /// A section. What earlier ones have freed may be written again, and what they have left once it is freed.
@@ -234,7 +277,7 @@ class LifetimeCheck {
       for (const std::uint32_t written : role_.writes(i_)) {
         const Bytes from = bytes_of(read), to = bytes_of(written);
         if ((read != written || !may_be_same) && from.storage == to.storage && from.begin < to.end &&
-            to.begin < from.end)
+            to.begin < from.end && !is_own_block(read, written))
           fail("reads '{}' and writes '{}', which overlap", role_.tensors[read].name, role_.tensors[written].name);
       }
     for (std::uint32_t t : role_.reads(i_)) uses_.insert({bytes_of(t), i_, false});
@@ -242,6 +285,16 @@ class LifetimeCheck {
     std::uint32_t& opened = open_[role_.ticket[i_]];
     if (opened != kNone) fail("opens t{}, which instruction {} has opened already", role_.ticket[i_], opened);
     opened = i_;
+  }
+  /// Each gives of what is gathered its own block, where that goes to.
+  [[nodiscard]] bool is_own_block(std::uint32_t read, std::uint32_t written) const {
+    if (role_.collective[i_] != CollectiveKind::all_gather || role_.writes(i_).size() != 1) return false;
+    if (role_.ranks.size() > 1 && role_.tensors[read].along == kNone) return false;  // one of them at most
+    const Bytes from = bytes_of(read), to = bytes_of(written);
+    for (const auto& members : program_.groups.at(role_.peer[i_]).members)
+      if (const auto me = std::ranges::find(members, rank_); me != members.end())
+        return from.begin == to.begin + (me - members.begin()) * (from.end - from.begin);
+    return false;
   }
   void await() {
     const std::uint32_t ticket = role_.ticket[i_];
@@ -264,6 +317,7 @@ class LifetimeCheck {
 
   const Program& program_;
   const Role& role_;
+  const std::uint32_t rank_;
   const std::vector<std::vector<std::uint32_t>>& changed_reads_;
   std::uint32_t i_ = 0;
   std::vector<State> state_;   // by storage
@@ -499,7 +553,12 @@ void validate(const Program& program) {
   check_pieces(program);
   std::vector<std::vector<std::uint32_t>> changed_reads;
   for (const Work& work : program.works) changed_reads.push_back(work.op.changed_reads(work.pass));
-  for (const Role& role : program.roles) LifetimeCheck(program, role, changed_reads).run();
+  for (const Role& role : program.roles) {
+    LifetimeCheck(program, role, role.ranks.empty() ? 0 : role.ranks.front(), changed_reads).run();
+    // Of ranks that have other parts of the same tensors the last is as the others between.
+    if (role.ranks.size() > 1 && std::ranges::any_of(role.tensors, [](const Tensor& t) { return t.along != kNone; }))
+      LifetimeCheck(program, role, role.ranks.back(), changed_reads).run();
+  }
   if (program.is_periodic())
     TransferCheck(unroll(program, 2)).run();
   else

@@ -14,8 +14,9 @@ void Layout::add_axis(const Axis& axis, const Placement& rows_along, const std::
 
 Layout layout_of(const Model& model, const Strategy& strategy) {
   const StrategyKind& kind = strategy.kind();
-  Layout layout{
-      .parameters = kind.parameters(strategy), .schedule = strategy.schedule, .microbatches = strategy.microbatches};
+  Layout layout{.parameters = kind.parameters(model, strategy),
+                .schedule = strategy.schedule,
+                .microbatches = strategy.microbatches};
   layout.play.resize(model.nodes.size());
   std::vector<const AxisKind*> axes = kind.axes;
   if (!strategy.order.empty())

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,25 @@
 #include "sim/strategy/strategy.hpp"
 
 namespace sim {
+
+/// ZeRO (https://arxiv.org/abs/1910.02054): along one axis each rank keeps the optimizer's states of a part of the
+/// parameters, updates it, and gets the sums of its gradients. What is cut are flat units (sim/lower/pass/units.cpp).
+struct ParameterCut {
+  std::uint32_t axis = 0;  // of the mesh
+  /// Which unit a node's parameters belong to; and how many bytes make a unit full (0: it is never).
+  std::vector<std::uint32_t> unit_of;
+  double unit_bytes = 0;
+  /// ZeRO 3: the weights are cut, too, and gathered when they're used; but parameters of at most so many elements.
+  bool weights = false;
+  std::int64_t whole_up_to = 0;
+  bool reshard = true;           // what a forward has gathered is freed before the backward
+  std::uint32_t prefetch = 1;    // how many units are gathered ahead
+  double prefetch_elements = 0;  // and at most so many elements (0: of any size)
+  /// Sums are made after each microbatch's backward; else of all microbatches' gradients together.
+  bool every_microbatch = false;
+  bool after_backward = false;  // not as soon as a unit's gradients are there
+  bool scatters = true;         // everyone gets its part of the sums; else all of them, as DeepSpeed's first two stages
+};
 
 /// What becomes of every parameter in a step. Its gradient is summed over the axes on which it is partial.
 struct ParameterCycle {
@@ -32,6 +52,7 @@ struct ParameterCycle {
   /// weighs as much as its share of the batch.
   bool is_mean = false;
   bool broadcast_buffers = false;  // the first coordinate's to all, before everything else
+  std::optional<ParameterCut> cut = {};
 };
 
 struct Layout {

@@ -12,6 +12,8 @@ namespace sim {
 namespace {
 
 constexpr std::int64_t kMostRanks = 1 << 20;
+// DeepSpeed's as Lightning's DeepSpeedStrategy gives them: stage3_prefetch_bucket_size, stage3_param_persistence_threshold.
+constexpr double kPrefetchElements = 5e7, kPersistence = 1e5;
 
 std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> parts;
@@ -68,6 +70,20 @@ void read_dp(const StrategyReading& r, Strategy& s) {
   if (s.dp < r.kind.otherwise("dp", 1))
     throw ConfigError("strategy '{}': the {} sample of global_batch={} is played by one device; use single",
                       r.text.whole(), batch, batch);
+}
+
+/// HSDP's: dp is their product.
+void read_replicas(const StrategyReading& r, Strategy& s) {
+  const bool is_given = r.text.has("replicas") || r.text.has("shard");
+  if (!is_given && r.kind.otherwise("replicas", 0) == 0) return;
+  if (r.text.has("dp")) throw ConfigError("strategy '{}': give dp, or replicas and shard, not both", r.text.whole());
+  const std::int64_t replicas = r.text.integer("replicas", 2, 2, kMostRanks),
+                     shard = r.text.integer("shard", 2, 2, kMostRanks), batch = r.model.global_batch;
+  if (replicas * shard > kMostRanks || batch % (replicas * shard) != 0)
+    throw ConfigError("strategy '{}': replicas={} times shard={} must divide global_batch={} of model '{}'; near: {}",
+                      r.text.whole(), replicas, shard, batch, r.model.name, allowed_beside(replicas * shard, batch));
+  s.dp = static_cast<std::uint32_t>(replicas * shard);
+  s.shard = static_cast<std::uint32_t>(shard);
 }
 
 /// The last of the degrees.
@@ -165,6 +181,66 @@ std::string write_overlap(const Strategy& s, const StrategyKind& kind) {
   return s.dp > 1 ? unless_usual(s.overlap ? 1 : 0, kind, "overlap", 0) : "";
 }
 
+// ---- ZeRO ----
+
+void read_zero(const StrategyReading& r, Strategy& s) {
+  const auto own = static_cast<std::int64_t>(r.kind.otherwise("zero", 0));
+  const std::int64_t zero = r.text.integer("zero", own, 0, 3);
+  if (own > 0 && zero != own)
+    throw ConfigError("strategy '{}': {} is zero={}; use mesh,zero={}", r.text.whole(), r.kind.name, own, zero);
+  s.zero = static_cast<std::uint32_t>(zero);
+  if (s.zero > 0 && s.dp < 2)
+    throw ConfigError("strategy '{}': zero={} needs dp of at least 2, found dp={}", r.text.whole(), s.zero, s.dp);
+  for (const char* key : {"shard", "units", "prefetch", "reshard", "accumulate", "wire"})
+    if (r.text.has(key) && s.zero == 0)
+      throw ConfigError("strategy '{}': {} needs zero=1, 2 or 3, found zero=0", r.text.whole(), key);
+  for (const char* key : {"prefetch", "reshard"})
+    if (r.text.has(key) && s.zero < 3)
+      throw ConfigError("strategy '{}': {} needs zero=3, found zero={}", r.text.whole(), key, s.zero);
+  for (const char* key : {"first_bucket_MiB", "bucket_MiB"})
+    if (r.text.has(key) && s.zero > 0)
+      throw ConfigError("strategy '{}': {} is DDP's; with zero={} give units", r.text.whole(), key, s.zero);
+}
+
+/// What they are without being given.
+std::string usual_units(const Strategy& s, const StrategyKind& kind) {
+  if (s.zero == 0) return "";
+  if (const double elements = kind.otherwise("units", 0); elements > 0) return fmt::format("{}", elements);
+  return kind.takes("persistence") ? "layer" : s.zero == 3 ? "block" : "25MiB";
+}
+
+/// DeepSpeed releases no weights whose next use is less than 10^9 elements away; a pipeline's stage keeps them as
+/// torch.distributed.pipelining does.
+bool usual_reshard(const Strategy& s, const StrategyKind& kind) { return s.pp == 1 && !kind.takes("persistence"); }
+
+bool usual_sums_each(const Strategy& s) { return s.zero > 1 && s.pp == 1; }
+
+bool usual_scatters(const StrategyKind& kind) { return kind.otherwise("units", 0) == 0; }
+
+void read_accumulate(const StrategyReading& r, Strategy& s) {
+  const std::string given = r.text.text("accumulate").value_or(usual_sums_each(s) ? "every" : "last");
+  if (given != "every" && given != "last")
+    throw ConfigError("strategy '{}': accumulate={} must be every or last", r.text.whole(), given);
+  s.sums_each_microbatch = s.zero > 0 && given == "every";
+}
+
+void read_wire(const StrategyReading& r, Strategy& s) {
+  s.scatters = usual_scatters(r.kind);
+  const std::optional<std::string> given = r.text.text("wire");
+  if (!given) return;
+  if (*given != "scatter" && *given != "all")
+    throw ConfigError("strategy '{}': wire={} must be scatter or all", r.text.whole(), *given);
+  if ((*given == "scatter") != s.scatters && r.kind.otherwise("zero", 0) > 0)
+    throw ConfigError("strategy '{}': wire must be {}; {} is {}{}", r.text.whole(), s.scatters ? "scatter" : "all",
+                      s.scatters ? "all_reduce into shards" : "reduce_scatter",
+                      s.scatters ? "deepspeed_stage_" : "zero", s.zero);
+  s.scatters = *given == "scatter";
+}
+
+std::vector<std::string> if_zero(const StrategyKind& kind, std::vector<std::string> values) {
+  return kind.otherwise("zero", 0) > 0 ? values : std::vector<std::string>{};
+}
+
 // ---- HyPar ----
 
 void read_levels(const StrategyReading& r, Strategy& s) {
@@ -243,13 +319,25 @@ const Table<StrategyOption>& strategy_option_table() {
   using Reading = StrategyReading;
   using Kind = StrategyKind;
   using Values = std::vector<std::string>;
-  static const std::array<StrategyOption, 16> options{
+  static const std::array<StrategyOption, 26> options{
       {{.name = "dp",
         .values = "1 to 1048576",
         .meaning = "replicas, each with its part of the batch",
         .read = read_dp,
-        .write = [](const Strategy& s, const Kind&) { return s.dp == 1 ? "" : fmt::to_string(s.dp); },
+        .write = [](const Strategy& s, const Kind&) { return s.dp == 1 || s.shard > 0 ? "" : fmt::to_string(s.dp); },
         .tried = [](const Model&, const Kind&) { return Values{"2"}; }},
+       {.name = "replicas",
+        .values = "2 to 1048576",
+        .meaning = "groups of `shard` ranks, each of which has everything once (HSDP); instead of dp",
+        .read = read_replicas,
+        .write = [](const Strategy& s, const Kind&) { return s.shard == 0 ? "" : fmt::to_string(s.dp / s.shard); },
+        .tried = [](const Model&, const Kind& kind) { return if_zero(kind, {"2"}); }},
+       {.name = "shard",
+        .values = "2 to 1048576",
+        .meaning = "ranks among whom everything is cut",
+        .read = [](const Reading&, Strategy&) {},  // with replicas
+        .write = [](const Strategy& s, const Kind&) { return s.shard == 0 ? "" : fmt::to_string(s.shard); },
+        .tried = [](const Model&, const Kind& kind) { return if_zero(kind, {"2"}); }},
        {.name = "pp",
         .values = "1 to 1048576",
         .meaning = "stages",
@@ -303,6 +391,96 @@ const Table<StrategyOption>& strategy_option_table() {
         .read = read_cut,
         .write = [](const Strategy& s, const Kind&) { return fmt::to_string(fmt::join(s.cut, "+")); },
         .tried = [](const Model&, const Kind&) { return Values{}; }},
+       {.name = "zero",
+        .values = "0 to 3",
+        .meaning = "cut among the replicas are 1: the optimizer's states, 2: and sums of gradients, 3: and weights",
+        .read = read_zero,
+        .write = [](const Strategy& s, const Kind& kind) { return unless_usual(s.zero, kind, "zero", 0); },
+        .tried = [](const Model&,
+                    const Kind& kind) { return if_zero(kind, {fmt::to_string(kind.otherwise("zero", 0))}); }},
+       {.name = "units",
+        .values = "layer, block, all, a size (25MiB, 2e8 elements), or prefixes joined by +",
+        .meaning = "parameters that are cut, and travel, together",
+        .read = [](const Reading& r, Strategy& s) { s.units = r.text.text("units").value_or(usual_units(s, r.kind)); },
+        .write = [](const Strategy& s,
+                    const Kind& kind) { return s.units == usual_units(s, kind) ? std::string() : s.units; },
+        .tried =
+            [](const Model&, const Kind& kind) {
+              return if_zero(kind, {"layer", "all", "0.01MiB"});
+            }},
+       {.name = "prefetch",
+        .values = "0 to 1048576",
+        .meaning = "units that are gathered ahead of the one in use",
+        .read =
+            [](const Reading& r, Strategy& s) {
+              const std::int64_t usual = r.kind.takes("prefetch_elements") ? kMostRanks : 1;
+              s.prefetch = static_cast<std::uint32_t>(r.text.integer("prefetch", usual, 0, kMostRanks));
+            },
+        .write = [](const Strategy& s, const Kind&) { return s.prefetch == 1 ? "" : fmt::to_string(s.prefetch); },
+        .tried =
+            [](const Model&, const Kind& kind) {
+              return if_zero(kind, {"0", "2"});
+            }},
+       {.name = "prefetch_elements",
+        .values = "1 to 1e12",
+        .meaning = "elements that are gathered ahead, of any number of units",
+        .read =
+            [](const Reading& r, Strategy& s) {
+              if (r.kind.takes("prefetch_elements"))
+                s.prefetch_elements = r.text.number("prefetch_elements", kPrefetchElements, 1, 1e12);
+            },
+        .write =
+            [](const Strategy& s, const Kind&) {
+              return s.prefetch_elements == kPrefetchElements ? "" : fmt::format("{}", s.prefetch_elements);
+            },
+        .tried = [](const Model&, const Kind&) { return Values{"1000"}; }},
+       {.name = "persistence",
+        .values = "0 to 1e12",
+        .meaning = "parameters of at most so many elements aren't cut",
+        .read =
+            [](const Reading& r, Strategy& s) {
+              if (r.kind.takes("persistence")) s.persistence = r.text.number("persistence", kPersistence, 0, 1e12);
+            },
+        .write = [](const Strategy& s,
+                    const Kind&) { return s.persistence == kPersistence ? "" : fmt::format("{}", s.persistence); },
+        .tried =
+            [](const Model&, const Kind&) {
+              return Values{"100", "0"};
+            }},
+       {.name = "reshard",
+        .values = "0 or 1",
+        .meaning = "what a forward has gathered is freed, and gathered again for the backward",
+        .read = [](const Reading& r, Strategy& s) { s.reshard = read_switch(r, "reshard", usual_reshard(s, r.kind)); },
+        .write =
+            [](const Strategy& s, const Kind& kind) {
+              return s.zero < 3 || s.reshard == usual_reshard(s, kind) ? "" : fmt::format("{:d}", s.reshard);
+            },
+        .tried =
+            [](const Model&, const Kind& kind) {
+              return if_zero(kind, {"0", "1"});
+            }},
+       {.name = "accumulate",
+        .values = "every or last",
+        .meaning = "gradients are summed over the replicas after every microbatch, or after the last one",
+        .read = read_accumulate,
+        .write =
+            [](const Strategy& s, const Kind&) {
+              const bool is_usual = s.zero == 0 || s.sums_each_microbatch == usual_sums_each(s);
+              return std::string(is_usual ? "" : s.sums_each_microbatch ? "every" : "last");
+            },
+        .tried =
+            [](const Model&, const Kind& kind) {
+              return if_zero(kind, {"last", "every"});
+            }},
+       {.name = "wire",
+        .values = "scatter or all",
+        .meaning = "everyone gets its part of the sums, or all of them (DeepSpeed)",
+        .read = read_wire,
+        .write =
+            [](const Strategy& s, const Kind& kind) {
+              return std::string(s.scatters == usual_scatters(kind) ? "" : s.scatters ? "scatter" : "all");
+            },
+        .tried = [](const Model&, const Kind&) { return Values{}; }},
        {.name = "first_bucket_MiB",
         .values = "0 to 1048576",
         .meaning = "DDP's first gradient bucket",
@@ -324,10 +502,14 @@ const Table<StrategyOption>& strategy_option_table() {
         .tried = [](const Model&, const Kind& kind) { return Values{kind.name == "ddp" ? "1" : "0"}; }},
        {.name = "broadcast_buffers",
         .values = "0 or 1",
-        .meaning = "the first replica's batch-norm buffers go to all before each forward",
-        .read = [](const Reading& r, Strategy& s) { s.broadcast_buffers = read_switch(r, "broadcast_buffers", true); },
-        .write = [](const Strategy& s, const Kind&) { return std::string(s.broadcast_buffers ? "" : "0"); },
-        .tried = [](const Model&, const Kind&) { return Values{"0"}; }},
+        .meaning = "the first replica's batch-norm buffers go to all before each forward; DDP's, not ZeRO's",
+        .read = [](const Reading& r,
+                   Strategy& s) { s.broadcast_buffers = read_switch(r, "broadcast_buffers", s.zero == 0); },
+        .write =
+            [](const Strategy& s, const Kind&) {
+              return s.broadcast_buffers == (s.zero == 0) ? "" : fmt::format("{:d}", s.broadcast_buffers);
+            },
+        .tried = [](const Model&, const Kind& kind) { return Values{kind.otherwise("zero", 0) > 0 ? "1" : "0"}; }},
        {.name = "levels",
         .values = "sizes joined by x",
         .meaning = "HyPar's hierarchy of devices, outermost first",

@@ -76,10 +76,12 @@ Strategy parse_strategy(std::string_view given, const Model& model) {
 Model with_global_batch(const Model& model, std::string_view strategy) {
   if (model.device_batch == 0) return model;
   const SpecText text(strategy, "strategy");
-  const auto replicas = static_cast<std::int64_t>(kind_named(text.head()).otherwise("dp", 1));
+  std::int64_t replicas = 1;
+  for (const std::string_view key : {"dp", "replicas", "shard"})
+    replicas *= text.integer(key, static_cast<std::int64_t>(kind_named(text.head()).otherwise(key, 1)), 1, 1 << 20);
   Model whole = model;
   whole.device_batch = 0;
-  whole.global_batch = model.device_batch * text.integer("dp", replicas, 1, 1 << 20);
+  whole.global_batch = model.device_batch * std::min<std::int64_t>(replicas, 1 << 20);
   if (whole.global_batch > kLargestGlobalBatch)
     throw ConfigError("strategy '{}': device_batch={} of model '{}' makes global_batch={}; at most {}", strategy,
                       model.device_batch, model.name, whole.global_batch, kLargestGlobalBatch);

@@ -39,8 +39,18 @@ struct Strategy {
   // HyPar: the hierarchy's branches, outermost first; by level a choice (dp, in, out) for all layers or for each.
   std::vector<std::uint32_t> levels;
   std::vector<std::vector<std::string>> layers;
-  bool rooted = false;     // sums at the first device, then to all
-  std::uint32_t idle = 0;  // devices asked for that get no sample (data_parallel)
+  bool rooted = false;  // sums at the first device, then to all
+  // ZeRO: along dp are cut 1: the optimizer's states, 2: and the sums of gradients, 3: and the weights.
+  std::uint32_t zero = 0;
+  std::uint32_t shard = 0;       // replicas among whom everything is cut once; 0: all of them
+  std::string units;             // layer, block, all, a size (25MiB, or 2e8 elements), or nodes' prefixes joined by +
+  std::uint32_t prefetch = 1;    // units that are gathered ahead
+  double prefetch_elements = 0;  // at most; 0: any number
+  double persistence = 0;        // parameters of at most so many elements aren't cut (stage 3)
+  bool reshard = true;           // what a forward has gathered isn't kept for the backward
+  bool sums_each_microbatch = false;  // else after the last one's backward
+  bool scatters = true;               // sums go to whom they concern; else to all
+  std::uint32_t idle = 0;             // devices asked for that get no sample (data_parallel)
 
   [[nodiscard]] std::uint32_t ranks() const;
   [[nodiscard]] std::string text() const;
@@ -68,9 +78,10 @@ struct StrategyKind {
   };
   std::vector<Key> keys;
   bool needs_equal_parts = true;  // dp must divide the batch
+  bool is_proposed = true;        // `plan` tries it; not what is another row with other settings
   /// The axes of its mesh, outermost first.
   std::vector<const AxisKind*> axes;
-  ParameterCycle (*parameters)(const Strategy&) = nullptr;
+  ParameterCycle (*parameters)(const Model&, const Strategy&) = nullptr;
   PeerKind peer = PeerKind::stages;
 
   [[nodiscard]] bool takes(std::string_view key) const {

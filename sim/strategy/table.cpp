@@ -3,6 +3,7 @@
 #include "sim/strategy/axis/axis.hpp"
 #include "sim/strategy/layout.hpp"
 #include "sim/strategy/strategy.hpp"
+#include "sim/strategy/zero.hpp"
 
 namespace sim {
 namespace {
@@ -10,15 +11,30 @@ namespace {
 /// Megatron's order: neighbours share layers, then gradients.
 const std::vector<const AxisKind*> kGrid{&kStages, &kReplicas, &kTensorParts};
 
-ParameterCycle ddp_cycle(const Strategy& strategy) {
+ParameterCycle ddp_cycle(const Model& model, const Strategy& strategy) {
   return {.first_bucket_MiB = strategy.first_bucket_MiB,
           .bucket_MiB = strategy.bucket_MiB,
           .overlap = strategy.overlap,
           .is_mean = true,
-          .broadcast_buffers = strategy.broadcast_buffers && strategy.dp > 1};
+          .broadcast_buffers = strategy.broadcast_buffers && strategy.dp > 1,
+          .cut = parameter_cut(model, strategy)};
 }
 
-ParameterCycle data_parallel_cycle(const Strategy& strategy) {
+/// `more`: those that only some of these presets take, or that have a number of their own there.
+std::vector<StrategyKind::Key> zero_keys(int stage, std::vector<StrategyKind::Key> more, bool is_hybrid = false) {
+  std::vector<StrategyKind::Key> keys{{"zero", stage}, "microbatches", "split_size", "accumulate", "threads"};
+  if (is_hybrid)
+    keys.insert(keys.begin(), {{"replicas", 2}, {"shard", 2}});
+  else
+    keys.insert(keys.begin(), {"dp", 2});
+  if (stage < 3) keys.emplace_back("wire");
+  for (const char* key : {"units", "overlap", "broadcast_buffers"})
+    if (std::ranges::find(more, key, &StrategyKind::Key::option) == more.end()) keys.emplace_back(key);
+  keys.insert(keys.end(), more.begin(), more.end());
+  return keys;
+}
+
+ParameterCycle data_parallel_cycle(const Model& /*model*/, const Strategy& strategy) {
   return {.at_root = true,
           .first_bucket_MiB = strategy.bucket_MiB,
           .bucket_MiB = strategy.bucket_MiB,
@@ -28,7 +44,7 @@ ParameterCycle data_parallel_cycle(const Strategy& strategy) {
 }  // namespace
 
 const Table<StrategyKind>& strategy_table() {
-  static const std::array<StrategyKind, 9> kinds{
+  static const std::array<StrategyKind, 16> kinds{
       {{.name = "single",
         .description = "one device; microbatches > 1 accumulate gradients (F B F B)",
         .example = "single",
@@ -81,6 +97,62 @@ const Table<StrategyKind>& strategy_table() {
         .axes = {&kChunks},
         .parameters = data_parallel_cycle,
         .peer = PeerKind::data_parallel},
+       // ZeRO-DP (R7): what replicas have in common is cut among them.
+       {.name = "zero1",
+        .description =
+            "ZeRO 1 as Megatron's distributed optimizer: gradients are reduce-scattered after the backward, each rank "
+            "updates its part, and weights are all-gathered",
+        .example = "zero1,dp=2",
+        .keys = zero_keys(1, {}),
+        .axes = kGrid,
+        .parameters = ddp_cycle},
+       {.name = "zero2",
+        .description = "ZeRO 2: gradients are reduce-scattered while the backward goes on, also each microbatch's",
+        .example = "zero2,dp=2",
+        .keys = zero_keys(2, {{"overlap", 1}}),
+        .axes = kGrid,
+        .parameters = ddp_cycle},
+       {.name = "zero3",
+        .description =
+            "ZeRO 3 as FSDP's flat parameters: weights are cut, too, and all-gathered before they're used, block by "
+            "block",
+        .example = "zero3,dp=2",
+        .keys = zero_keys(3, {{"overlap", 1}, "prefetch", "reshard"}),
+        .axes = kGrid,
+        .parameters = ddp_cycle},
+       {.name = "hsdp",
+        .description =
+            "hybrid sharding: zero3 among the ranks of a group (a node), whose sums are all-reduced between the groups",
+        .example = "hsdp,replicas=2,shard=2",
+        .keys = zero_keys(3, {{"overlap", 1}, "prefetch", "reshard"}, /*is_hybrid=*/true),
+        .is_proposed = false,
+        .axes = kGrid,
+        .parameters = ddp_cycle},
+       {.name = "deepspeed_stage_1",
+        .description =
+            "DeepSpeed's stage 1 as Lightning sets it: gradients are all-reduced after the backward, each rank updates "
+            "its part, and weights are all-gathered",
+        .example = "deepspeed_stage_1,dp=2",
+        .keys = zero_keys(1, {{"units", 2e8}}),
+        .is_proposed = false,
+        .axes = kGrid,
+        .parameters = ddp_cycle},
+       {.name = "deepspeed_stage_2",
+        .description = "the same, but buckets are all-reduced as they are full, and each rank keeps its part only",
+        .example = "deepspeed_stage_2,dp=2",
+        .keys = zero_keys(2, {{"units", 2e8}}),
+        .is_proposed = false,
+        .axes = kGrid,
+        .parameters = ddp_cycle},
+       {.name = "deepspeed_stage_3",
+        .description = "DeepSpeed's stage 3 as Lightning sets it: zero3 by layer, but small parameters stay whole, and "
+                       "weights are "
+                       "kept for the backward",
+        .example = "deepspeed_stage_3,dp=2",
+        .keys = zero_keys(3, {"prefetch_elements", "persistence", "reshard"}),
+        .is_proposed = false,
+        .axes = kGrid,
+        .parameters = ddp_cycle},
        {.name = "tp",
         .description =
             "tensor parallel: layers cut by output and by input channels in turn (Megatron's column and row parallel), "
@@ -97,26 +169,21 @@ const Table<StrategyKind>& strategy_table() {
         .example = "hypar,levels=2,layers=out",
         .keys = {"levels", "layers", "form", "threads"},
         .axes = {&kLevels},
-        .parameters = [](const Strategy&) { return ParameterCycle{.in_place = true}; },
+        .parameters = [](const Model&, const Strategy&) { return ParameterCycle{.in_place = true}; },
         .peer = PeerKind::parts},
        // What a text without a preset's name means: "dp=2,pp=2,microbatches=4".
        {.name = "mesh",
         .description =
-            "any combination of degrees: a pipeline of pp stages, each of dp replicas of layers cut tp times",
+            "any combination of degrees: a pipeline of pp stages, each of dp replicas of layers cut tp times, whose "
+            "states may be cut among the replicas (zero)",
         .example = "mesh,dp=2,pp=2,microbatches=2",
-        .keys = {"dp",
-                 "pp",
-                 "tp",
-                 "order",
-                 "cut",
-                 "schedule",
-                 "microbatches",
-                 "split_size",
-                 "first_bucket_MiB",
-                 "bucket_MiB",
-                 {"overlap", 1},
-                 "broadcast_buffers",
-                 "threads"},
+        .keys = {"dp",           "pp",           "tp",
+                 "order",        "cut",          "schedule",
+                 "microbatches", "split_size",   "first_bucket_MiB",
+                 "bucket_MiB",   {"overlap", 1}, "broadcast_buffers",
+                 "zero",         "replicas",     "shard",
+                 "units",        "prefetch",     "reshard",
+                 "accumulate",   "wire",         "threads"},
         .axes = kGrid,
         .parameters = ddp_cycle}}};
   static const Table<StrategyKind> table("strategy", kinds);

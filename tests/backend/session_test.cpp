@@ -136,6 +136,14 @@ const std::vector<std::pair<std::string, std::string>> kCases = {
     {"convnet,dtype=f64,global_batch=8", "hypar,layers=in+dp+out+dp+in"},
     {"convnet,dtype=f64,global_batch=8", "tp"},
     {"toy_mlp,dtype=f64,global_batch=8", "tp,microbatches=4"},
+    {"toy_mlp,dtype=f64,global_batch=8,optimizer=adam", "zero1"},
+    {"convnet,dtype=f64,global_batch=8", "zero2,units=0.1MiB,microbatches=2"},
+    {"convnet,dtype=f64,global_batch=8", "zero3,microbatches=2"},
+    {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=adam", "zero3"},
+    {"resnet18,image=32,dtype=f64,global_batch=8,memory_format=channels_last,optimizer=sgd:lr=0.01:momentum=0.9",
+     "zero3,units=layer,prefetch=2"},
+    {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "deepspeed_stage_2"},
+    {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "deepspeed_stage_3"},
     {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "hypar,layers=dp"},
 };
 
@@ -160,13 +168,36 @@ TEST(LocalSessionRanks, EveryStrategyIsRight) { execute_all(*open_session({.rank
 
 /// 3 and 4 ranks, also with parts of other sizes.
 void execute_with_many(Session& session) {
-  for (const char* strategy :
-       {"ddp_blocking,dp=4", "pipeline,pp=4,microbatches=4", "data_parallel,dp=4", "data_parallel,dp=3",
-        "mesh,dp=2,tp=2", "mesh,dp=2,tp=2,order=pp-tp-dp,microbatches=2", "mesh,pp=2,tp=2,microbatches=2,schedule=1f1b",
-        "hypar,levels=2x2,layers=dp/in+dp+out+dp+in", "hypar,levels=3,layers=in",
-        "hypar,levels=3,layers=in,form=rooted"}) {
+  for (const char* strategy : {"ddp_blocking,dp=4",
+                               "pipeline,pp=4,microbatches=4",
+                               "data_parallel,dp=4",
+                               "data_parallel,dp=3",
+                               "mesh,dp=2,tp=2",
+                               "mesh,dp=2,tp=2,order=pp-tp-dp,microbatches=2",
+                               "mesh,pp=2,tp=2,microbatches=2,schedule=1f1b",
+                               "hypar,levels=2x2,layers=dp/in+dp+out+dp+in",
+                               "hypar,levels=3,layers=in",
+                               "zero1,dp=4",
+                               "zero2,dp=4,units=layer",
+                               "zero3,dp=4",
+                               "hsdp",
+                               "deepspeed_stage_1,dp=4",
+                               "deepspeed_stage_2,dp=4,microbatches=2",
+                               "deepspeed_stage_3,dp=4",
+                               "mesh,dp=2,pp=2,microbatches=2,zero=1",
+                               "mesh,dp=2,pp=2,microbatches=2,schedule=1f1b,zero=3",
+                               "mesh,dp=2,tp=2,zero=2",
+                               "mesh,dp=2,tp=2,zero=3,order=tp-dp-pp,microbatches=2",
+                               "hypar,levels=3,layers=in,form=rooted"}) {
     SCOPED_TRACE(strategy);
     const sim::Program program = lowered("convnet,dtype=f64,global_batch=8", strategy);
+    expect_right(program, session.run({.program = program, .steps = 2, .verify = true}), 2);
+    expect_right(program, session.run({.program = program, .steps = 2}), 2);
+  }
+  for (const char* strategy : {"ddp,dp=3", "zero1,dp=3", "zero2,dp=3,microbatches=2", "zero3,dp=3,units=layer",
+                               "deepspeed_stage_1,dp=3"}) {  // three don't divide the parameters
+    SCOPED_TRACE(strategy);
+    const sim::Program program = lowered("toy_mlp,dtype=f64,global_batch=12,optimizer=adam", strategy);
     expect_right(program, session.run({.program = program, .steps = 2, .verify = true}), 2);
     expect_right(program, session.run({.program = program, .steps = 2}), 2);
   }

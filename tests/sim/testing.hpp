@@ -86,13 +86,14 @@ inline Model small_model(const std::string& name) {
 }
 
 /// Texts that use every strategy that the model can be played by, every one of its keys with every value that is tried,
-/// and every cut preset of the model; and of each strategy all keys in one text, but those that stay `alone`.
+/// and every cut preset of the model; of each strategy all keys in one text, but those that stay `alone`; and axes together.
 inline std::vector<std::string> strategy_texts(const Model& model) {
   const std::set<std::string_view> alone{"schedule", "split_size", "levels"};
+  const bool is_chain = !strategy_option_table().at("tp").tried(model, strategy_table().at("mesh")).empty();
   std::vector<std::string> texts;
   for (const StrategyKind& kind : strategy_table()) {
     const std::string name(kind.name);
-    if (kind.otherwise("tp", 1) > 1 && strategy_option_table().at("tp").tried(model, kind).empty()) continue;
+    if (kind.otherwise("tp", 1) > 1 && !is_chain) continue;
     texts.emplace_back(kind.example);
     texts.push_back(name);
     std::string all = name;
@@ -106,6 +107,11 @@ inline std::vector<std::string> strategy_texts(const Model& model) {
     if (kind.takes("cut"))
       for (const auto& [preset, cuts] : model.cuts)
         texts.push_back(fmt::format("{},pp={},cut={}", name, cuts.size() + 1, preset));
+  }
+  for (int zero = 1; zero <= 3; ++zero) {
+    texts.push_back(fmt::format("mesh,dp=2,pp=2,microbatches=2,zero={}", zero));
+    texts.push_back(fmt::format("mesh,replicas=2,shard=2,zero={}", zero));
+    if (is_chain) texts.push_back(fmt::format("mesh,dp=2,tp=2,zero={}", zero));
   }
   std::ranges::sort(texts);
   texts.erase(std::unique(texts.begin(), texts.end()), texts.end());

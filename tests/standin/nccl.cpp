@@ -413,6 +413,47 @@ ncclResult_t ncclReduce(const void* from, void* to, std::size_t count, ncclDataT
   return submit(std::move(call));
 }
 
+/// Everyone gets everything; its own may lie there already.
+ncclResult_t ncclAllGather(const void* from, void* to, std::size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
+  auto call = make_call("ncclAllGather", comm, stream);
+  if (call == nullptr) return ncclInvalidArgument;
+  const std::size_t bytes = count * width_of(type);
+  for (int rank = 0; rank < comm->ranks; ++rank) {
+    char* block = static_cast<char*>(to) + static_cast<std::size_t>(rank) * bytes;
+    if (rank == comm->rank) {
+      call->finish.emplace_back([=] { std::memmove(block, from, bytes); });
+      continue;
+    }
+    call->legs.push_back({true, rank, bytes_of(from), bytes});
+    call->legs.push_back({false, rank, block, bytes});
+  }
+  call->accesses.push_back({from, bytes, 0});
+  call->accesses.push_back({to, bytes * static_cast<std::size_t>(comm->ranks), 1});
+  return submit(std::move(call));
+}
+
+/// Everyone gets its block of all and reduces it.
+ncclResult_t ncclReduceScatter(const void* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream) {
+  auto call = make_call("ncclReduceScatter", comm, stream);
+  const Reduce reduce = reduce_of(type, op);
+  if (call == nullptr || reduce == nullptr) return ncclInvalidArgument;
+  const std::size_t bytes = count * width_of(type);
+  std::vector<char*> parts;
+  for (int rank = 0; rank < comm->ranks; ++rank) {
+    char* block = bytes_of(from) + static_cast<std::size_t>(rank) * bytes;
+    parts.push_back(rank == comm->rank ? block : call->scratch.emplace_back(std::make_unique<char[]>(bytes)).get());
+    if (rank == comm->rank) continue;
+    call->legs.push_back({true, rank, block, bytes});
+    call->legs.push_back({false, rank, parts.back(), bytes});
+  }
+  reduce_at_end(*call, reduce, std::move(parts), to, count, bytes, op);
+  call->accesses.push_back({from, bytes * static_cast<std::size_t>(comm->ranks), 0});
+  call->accesses.push_back({to, bytes, 1});
+  return submit(std::move(call));
+}
+
 ncclResult_t ncclBroadcast(const void* from, void* to, std::size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
   auto call = make_call("ncclBroadcast", comm, stream);

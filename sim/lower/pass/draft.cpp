@@ -57,6 +57,30 @@ void Draft::scaled_copy(std::uint32_t source, std::uint32_t destination, double 
                   .writes = {destination}});
 }
 
+void Draft::fill(std::uint32_t destination, std::uint32_t node) {
+  static const OpKind& kind = op_table().at("fill");
+  list.push_back({.kind = InstructionKind::copy,
+                  .work = works->add_elementwise(kind, {}, Pass::forward, role.tensors[destination].spec),
+                  .node = node,
+                  .writes = {destination}});
+}
+
+void Draft::accumulate(std::uint32_t a, std::uint32_t b, std::uint32_t node, std::int32_t microbatch) {
+  static const OpKind& kind = op_table().at("accumulate");
+  list.push_back({.work = works->add_elementwise(kind, {}, Pass::forward, role.tensors[a].spec),
+                  .node = node,
+                  .microbatch = microbatch,
+                  .reads = {a, b},
+                  .writes = {a}});
+}
+
+std::vector<std::size_t> Draft::last_writes() const {
+  std::vector<std::size_t> written(role.tensors.size(), 0);
+  for (std::size_t at = 0; at < list.size(); ++at)
+    for (const std::uint32_t tensor : list[at].writes) written[tensor] = at;
+  return written;
+}
+
 Role Draft::finish() && {
   std::vector<std::uint32_t> numbers(tickets, kNone);  // in the list's order, by ticket
   std::uint32_t next = 0;

@@ -189,10 +189,8 @@ void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const Grou
           draft.kept.emplace_back(gradient, static_cast<std::uint32_t>(draft.list.size()) - 1);
     return;
   }
+  const std::vector<std::size_t> complete = draft.last_writes();
   const std::vector<Instruction> backward = std::exchange(draft.list, {});
-  std::vector<std::size_t> complete(draft.role.tensors.size(), 0);  // by tensor: the last instruction that writes it
-  for (std::size_t at = 0; at < backward.size(); ++at)
-    for (std::uint32_t tensor : backward[at].writes) complete[tensor] = at;
   std::size_t b = 0, i = 0;  // the next gradient to be put into its bucket; they arrive in this order
   for (std::size_t at = 0; at < backward.size(); ++at) {
     draft.list.push_back(backward[at]);

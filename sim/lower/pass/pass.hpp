@@ -3,13 +3,15 @@
 //
 //   // `draft`: one role, forward and backward done, gradients complete where each was made
 //   add_buffer_broadcast(draft, /*group=*/0);
-//   add_gradient_sums(draft, layout, /*mean=*/true, groups);
+//   add_gradient_sums(draft, layout, /*mean=*/true, groups);   // or, of parameters in units:
+//   add_unit_gathers(draft, cut);
+//   add_unit_sums(draft, layout, /*mean=*/true, groups);
 //   add_updates(draft, model);
 //   add_frees(draft);                                  // last: frees every storage after its last use
 //   program.roles.push_back(std::move(draft).finish());
 //
 // Each pass is one file, its header comment shows a before and after in text form. RoleBuilder calls
-// add_parameter_copies before the forward; the others come after the backward, in lower's order.
+// add_parameter_copies or add_units before the forward; the others come after the backward, in lower's order.
 #pragma once
 
 #include <functional>
@@ -25,12 +27,25 @@ namespace sim {
 struct DraftParameter {
   std::string name;            // "conv1.weight"
   std::uint32_t node = kNone;  // index into Program::names
+  std::size_t of = 0;          // node of the model
   TensorSpec spec;
+  ParameterUnit::Part part;     // of which it is what this rank plays with
   std::uint32_t sum_axes = 0;   // along which its gradient is to be summed
   std::uint32_t copy_axes = 0;  // along which it is copied from the first coordinate (ParameterCycle::at_root)
   bool is_home = true;          // it lives, and is updated, here
   bool is_first = true;         // of those whose gradients are summed
   std::uint32_t weight = kNone, gradient = kNone;  // tensors
+  std::vector<std::uint32_t> later_gradients;      // further microbatches', where they aren't added to it
+};
+/// Parameters in one flat tensor, of which every rank along ParameterCut::axis keeps a part.
+struct DraftUnit {
+  std::uint32_t label = kNone;  // its name
+  std::uint32_t group = kNone;  // of those ranks
+  std::uint32_t sum_axes = 0;
+  std::vector<std::uint32_t> parameters;   // indices of Draft::parameters
+  std::uint32_t all = kNone, own = kNone;  // tensors: what the weights are views of, the rank's part
+  bool is_gathered = false;                // `all` isn't there unless it is gathered
+  std::uint32_t sum = kNone;               // of the part's gradients, once add_unit_sums has been there
 };
 /// The index, in the program, of the group along a mask of axes.
 using GroupOf = std::function<std::uint32_t(std::uint32_t axes)>;
@@ -43,8 +58,9 @@ struct Draft {
   std::vector<Instruction> list;
   std::vector<Instruction> last;           // what comes after the updates
   std::vector<DraftParameter> parameters;  // in the model's order
-  std::vector<std::uint32_t> arrival;      // indices of `parameters` in the order their gradients are complete
-  std::vector<std::uint32_t> buffers;      // tensors: batch-norm statistics, in the model's order
+  std::vector<DraftUnit> units;
+  std::vector<std::uint32_t> arrival;  // indices of `parameters` in the order their gradients are complete
+  std::vector<std::uint32_t> buffers;  // tensors: batch-norm statistics, in the model's order
   /// Tensors that nobody reads any more, but whose storage lives on until this instruction of the list is done.
   std::vector<std::pair<std::uint32_t, std::uint32_t>> kept;
   std::uint32_t tickets = 0;
@@ -66,6 +82,12 @@ struct Draft {
                                 std::uint32_t node);
   /// destination = scale × source.
   void scaled_copy(std::uint32_t source, std::uint32_t destination, double scale, std::uint32_t node);
+  /// destination = 0.
+  void fill(std::uint32_t destination, std::uint32_t node);
+  /// a += b.
+  void accumulate(std::uint32_t a, std::uint32_t b, std::uint32_t node, std::int32_t microbatch = -1);
+  /// By tensor: the last instruction of the list that writes it, else 0.
+  [[nodiscard]] std::vector<std::size_t> last_writes() const;
   /// Moves the list into the role, with tickets in its order.
   Role finish() &&;
 };
@@ -89,7 +111,15 @@ void add_parameter_copies(Draft& draft, const ParameterCycle& cycle, const Group
 /// Gradients are summed over their axes: in buckets or one by one, after the backward or during it, for everyone or for
 /// the root, as the layout says. `mean`: of a loss that is one. Call it when the list ends with the last backward.
 void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const GroupOf& group_of);
-/// The optimizer's update of every parameter that is at home here, in the model's order, with its persistent states.
+/// ZeRO: puts the parameters into flat units, and makes their weights views of these. Call it before the forward is
+/// written.
+void add_units(Draft& draft, const Layout& layout, const GroupOf& group_of);
+/// Units whose weights aren't there are gathered before they're used, and freed after that.
+void add_unit_gathers(Draft& draft, const ParameterCut& cut);
+/// Of each unit's gradients every rank gets the sums of its part. `mean` as above.
+void add_unit_sums(Draft& draft, const Layout& layout, bool mean, const GroupOf& group_of);
+/// The optimizer's update of every parameter that is at home here, in the model's order, with its persistent states; of
+/// units, of the rank's part, which then goes to all who have the unit's weights.
 void add_updates(Draft& draft, const Model& model);
 /// Frees every storage that isn't persistent after its last use (for a transfer: after its wait),
 /// or where it is kept longer, then.

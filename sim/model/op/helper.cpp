@@ -67,6 +67,11 @@ std::vector<OpKind> helper_kinds() {
            .role = OpRole::helper,
            .signature = like_input,  // a bucket's slice, a gradient: as many elements
            .demand = per_element<1, 2>},
+          {.name = "fill",
+           .equation = "x = 0 (what pads a unit)",
+           .role = OpRole::helper,
+           .signature = like_input,
+           .demand = per_element<0, 1>},
           {.name = "slice",
            .equation = "y = x[begin : begin + size] along dim",
            .role = OpRole::helper,

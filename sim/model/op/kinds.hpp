@@ -46,7 +46,8 @@ inline void add_casts(const OpInstance& op, Signature& s) {
   const auto cast = [&](const char* name, TensorSpec spec, std::size_t read) {
     if (spec.dtype == dtype) return;
     spec.dtype = dtype;
-    s.backward_reads[read] = {Operand::From::saved, static_cast<int>(s.saved.size())};
+    s.backward_reads[read].from = Operand::From::saved;
+    s.backward_reads[read].index = static_cast<int>(s.saved.size());
     s.saved.push_back({fmt::format("{}.{}", name, to_string(dtype)), spec});
   };
   cast("input", op.inputs[0], 0);

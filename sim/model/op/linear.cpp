@@ -11,7 +11,7 @@ Signature signature(const OpInstance& op) {
   const Dtype parameter = at_least_f32(x.dtype);
   Signature s{.output = {op.multiplied(), {x.shape[0], out}},
               .parameters = {{"weight", {parameter, {out, in}}, bound}},
-              .backward_reads = {{Operand::From::input, 0}, {Operand::From::parameter, 0}}};
+              .backward_reads = {{Operand::From::input, 0, kParameterGrads}, {Operand::From::parameter, 0, 1}}};
   if (op.integer("bias")) s.parameters.push_back({"bias", {parameter, {out}}, bound});
   add_casts(op, s);
   return s;

@@ -11,11 +11,12 @@
 //
 //                              reads                                          writes
 //   forward                    inputs…, parameters…, buffers…                 output, saved…, buffers…
-//   backward                   grad_output (not for a loss), backward_reads…  gradient of each input that needs one,
-//                                                                             gradient of each parameter
+//   backward                   grad_output (not for a loss), those of         gradient of each input that needs one,
+//                              backward_reads that these gradients need       gradient of each parameter
 //   update                     parameter, gradient, states…                   parameter, states…
 //   accumulate                 a, b                                           a
 //   scaled_copy                x                                              y, which may exist
+//   fill                                                                      x, which exists
 //   slice                      x                                              y, which exists
 //   pack                       x                                              its blocks, which exist
 //   unpack                     the blocks                                     x, which exists
@@ -54,10 +55,14 @@ struct AttributeSpec {
 /// How a forward output relates to the first input's storage.
 enum class OutputStorage : std::uint8_t { fresh, view, in_place };
 
+/// Of gradients that are wanted: bit i that of input i, and this one those of the parameters.
+constexpr std::uint32_t kParameterGrads = 1U << 31;
+
 /// A tensor that the backward pass reads.
 struct Operand {
   enum class From : std::uint8_t { input, output, parameter, saved } from;
   int index = 0;
+  std::uint32_t grads = 0xffffffffU;  // only where one of these is wanted
 };
 
 struct ParameterSpec {
@@ -132,8 +137,7 @@ struct OpKind {
   std::vector<AttributeSpec> attributes = {};
   /// Shapes that don't fit: ConfigError (the caller adds the node's name).
   Signature (*signature)(const OpInstance&) = nullptr;
-  /// `grads`: bit i = the gradient of input i is wanted, bit 31 = the gradients of the parameters are wanted (backward
-  /// only).
+  /// `grads`: which gradients are wanted (backward only).
   Demand (*demand)(const OpInstance&, Pass, std::uint32_t grads) = nullptr;
   /// None: the same for all shapes.
   CpuKernel (*cpu_kernel)(const OpInstance&, Pass) = nullptr;
@@ -144,7 +148,6 @@ struct OpKind {
   std::vector<Rule> (*rules)(const OpInstance&) = nullptr;
 };
 
-constexpr std::uint32_t kParameterGrads = 1U << 31;
 /// The most threads of a rank that plays an op.
 constexpr std::uint32_t kMostThreads = 1024;
 

@@ -184,8 +184,13 @@ TEST_P(OpTest, ForwardAndBackwardEqualAutograd) {
     return;
   }
   std::vector<at::Tensor> backward_reads;
-  if (!is_loss) backward_reads.push_back(grad_output);
+  std::vector<std::uint32_t> needed_for;  // gradients
+  if (!is_loss) {
+    backward_reads.push_back(grad_output);
+    needed_for.push_back(0xffffffffU);
+  }
   for (const sim::Operand& operand : signature_.backward_reads) {
+    needed_for.push_back(operand.grads);
     const auto index = static_cast<std::size_t>(operand.index);
     switch (operand.from) {
       case sim::Operand::From::input:
@@ -209,7 +214,10 @@ TEST_P(OpTest, ForwardAndBackwardEqualAutograd) {
     for (const double scale : is_loss ? std::vector{1.0, 0.25} : std::vector{1.0}) {
       const bool input = grads & 1U, parameters = grads & sim::kParameterGrads;
       std::vector<at::Tensor> gradients((input ? 1 : 0) + (parameters ? parameters_.size() : 0));
-      run(sim::Pass::backward, grads, backward_reads, gradients, scale);
+      std::vector<at::Tensor> needed;
+      for (std::size_t i = 0; i < backward_reads.size(); ++i)
+        if ((needed_for[i] & grads) != 0) needed.push_back(backward_reads[i]);
+      run(sim::Pass::backward, grads, needed, gradients, scale);
       std::size_t next = 0;
       if (input) {
         expect_is(gradients[next], op_.inputs[0], "gradient of the input");
@@ -307,6 +315,13 @@ void scaled_copy_writes_into_what_is_there() {
   EXPECT_FALSE(writes[0].is_alias_of(bucket));
   EXPECT_TRUE(writes[0].equal(source.view(-1) * 2)) << writes[0];
 }
+void fill_writes_zeros() {
+  const at::Tensor x = at::ones(5, at::kDouble), part = x.narrow(0, 3, 2);
+  std::vector<at::Tensor> writes{part};
+  op_kernels().at("fill").run({}, {{}, writes});
+  EXPECT_TRUE(writes[0].is_same(part));
+  EXPECT_TRUE(x.equal(at::tensor({1.0, 1.0, 1.0, 0.0, 0.0})));
+}
 void make_input_is_standard_normal() {
   const at::Tensor x = at::zeros({100, 100}, at::kFloat);
   std::vector<at::Tensor> writes{x};
@@ -362,6 +377,7 @@ void pack_and_unpack_are_inverse() {
 }
 const std::map<std::string_view, Helper> kHelpers{{"accumulate", accumulate_adds_in_place},
                                                   {"scaled_copy", scaled_copy_writes_into_what_is_there},
+                                                  {"fill", fill_writes_zeros},
                                                   {"slice", slice_takes_a_part},
                                                   {"pack", pack_and_unpack_are_inverse},
                                                   {"unpack", pack_and_unpack_are_inverse},

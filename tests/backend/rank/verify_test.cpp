@@ -135,6 +135,17 @@ TEST(Compare, PiecesAreComparedWithPieces) {
   EXPECT_THROW(compare(by_hand(), 0, Tensors{{"gradient w", {{1, 1}}, at::zeros(2, at::kDouble)}}), sim::InternalError);
 }
 
+TEST(Compare, SomeElementsOfAPieceAreComparedInMemoryOrder) {
+  Reference reference = by_hand();
+  reference.tensors["gradient w"] = at::arange(16, at::kDouble).view({2, 2, 2, 2});
+  // Rows 1 to 2, channels last: 8 12 9 13 10 14 11 15.
+  const NamedPiece some{"gradient w", {{1, 1}, {0, 2}, {0, 2}, {0, 2}}, at::tensor({9.0, 13.0}), {2, 2}, true};
+  const std::vector<VerifiedTensor> rows = compare(reference, 0, std::vector{some});
+  EXPECT_EQ(rows[0].relative_error, 0);
+  EXPECT_EQ(rows[0].elements, 2);
+  EXPECT_EQ(rows[0].piece, (std::vector<std::int64_t>{1, 1, 0, 2, 0, 2, 0, 2, 2, 2}));
+}
+
 TEST(Compare, RoundingIsNotRelativeToItself) {
   const auto error = [](double found) {
     return compare(by_hand(), 0, Tensors{{"gradient b", {}, at::tensor({found})}})[0].relative_error;
@@ -154,8 +165,8 @@ TEST(Compare, AnUnknownNameOrShapeIsOurError) {
 }
 
 TEST(Verdict, TakesTheWorstOfAllRanksAndMissesNothing) {
-  const std::vector<std::vector<VerifiedTensor>> ranks{{{"gradient w", 1e-12}, {"parameter w", 0}},
-                                                       {{"gradient w", 3e-12}, {"buffer mean", 1e-13}}};
+  const std::vector<std::vector<VerifiedTensor>> ranks{{{"gradient w", 1e-12, {}, 2}, {"parameter w", 0, {}, 2}},
+                                                       {{"gradient w", 3e-12, {}, 2}, {"buffer mean", 1e-13, {}, 1}}};
   const std::vector<VerifiedTensor> rows = verdict(by_hand(), std::vector{2.0, 1.1}, ranks);
   std::map<std::string, double> errors;
   for (const VerifiedTensor& row : rows) errors[row.name] = row.relative_error;
@@ -172,8 +183,8 @@ TEST(Verdict, TakesTheWorstOfAllRanksAndMissesNothing) {
       if (row.name == "gradient w") return row.relative_error;
     return kInfinity;
   };
-  EXPECT_EQ(of_pieces({{{"gradient w", 1e-12, {0, 1}}}, {{"gradient w", 2e-12, {1, 1}}}}), 2e-12);
-  EXPECT_EQ(of_pieces({{{"gradient w", 1e-12, {0, 1}}}, {{"gradient w", 1e-12, {0, 1}}}}), kInfinity)
+  EXPECT_EQ(of_pieces({{{"gradient w", 1e-12, {0, 1}, 1}}, {{"gradient w", 2e-12, {1, 1}, 1}}}), 2e-12);
+  EXPECT_EQ(of_pieces({{{"gradient w", 1e-12, {0, 1}, 1}}, {{"gradient w", 1e-12, {0, 1}, 1}}}), kInfinity)
       << "both have the same piece";
   EXPECT_EQ(verdict(by_hand(), std::vector{2.0, std::nan("")}, ranks)[1].relative_error, kInfinity);
   EXPECT_THROW(verdict(by_hand(), std::vector{2.0}, ranks), sim::InternalError);

@@ -63,18 +63,19 @@ TEST(Memory, PeakOfTheToyByHand) {
   }
 }
 
-// torch.autocast: what the layers make and keep is half as wide, and a copy of each weight is kept until its backward.
+// torch.autocast: what the layers make and keep is half as wide, and a copy of each weight is kept until its backward, unless
+// that needs none, as the first layer's.
 TEST(Memory, PeakOfTheToyWithAutocastByHand) {
   for (const std::int64_t b : {1, 1000}) {
     const Model model = load_model(fmt::format("toy_mlp,global_batch={},precision=bf16", b));
     const Memory memory = peak_memory(lower(model, parse_strategy("single", model)).roles[0]);
     const std::int64_t weights = 4 * (10 * 10 + 10 + 5 * 10 + 5), input = 4 * b * (10 + 5);
     const std::int64_t wide = 2 * b * 10, narrow = 2 * b * 5, net2 = 4 * (5 * 10 + 5), net1 = 4 * (10 * 10 + 10);
-    const std::int64_t cast1 = 2 * b * 10 + 2 * 10 * 10, cast2 = 2 * 5 * 10;  // net1's input and weight; net2's weight
-    const std::int64_t prediction = 4 * b * 5;                                // the loss's, in f32
-    const std::vector<std::int64_t> live{cast1 + wide,                        // net1
-                                         cast1 + wide + wide,                 // relu
-                                         cast1 + wide + cast2 + narrow,       // net2
+    const std::int64_t cast1 = 2 * b * 10, cast2 = 2 * 5 * 10;                            // net1's input; net2's weight
+    const std::int64_t prediction = 4 * b * 5;                                            // the loss's, in f32
+    const std::vector<std::int64_t> live{cast1 + 2 * 10 * 10 + wide,                      // net1, and its weight
+                                         cast1 + wide + wide,                             // relu
+                                         cast1 + wide + cast2 + narrow,                   // net2
                                          cast1 + wide + cast2 + narrow + prediction + 4,  // loss
                                          cast1 + wide + cast2 + prediction + narrow,      // loss backward
                                          cast1 + wide + cast2 + narrow + wide + net2,     // net2 backward
@@ -138,7 +139,8 @@ TEST(Memory, BreakdownSumsToThePeak) {
         EXPECT_GE(memory.peak_bytes, memory.persistent_bytes);
         EXPECT_LT(memory.peak_instruction, role.size());
         for (std::int64_t bytes : memory.at_peak) EXPECT_GE(bytes, 0);
-        // All parameter gradients are alive between the last backward and the first update.
+        // All parameter gradients are alive between the last backward and the first update, unless ranks keep parts of them.
+        if (parse_strategy(text, model).zero > 0) continue;
         std::int64_t gradients = 0;
         for (const Storage& storage : role.storages)
           if (storage.tensor_class == TensorClass::weight) gradients += storage.bytes;
@@ -381,7 +383,8 @@ TEST(Memory, NcclsBuffersGrowWithTheLink) {
 
 // nn.DataParallel, Adam, five linears of 5000: the first device has the parameters, two states and two lists of gradients: its
 // own replica's, and the sums (torch/nn/parallel/_functions.py, ReduceAddCoalesced). The others' copies go as the backward goes
-// on: at its beginning they have all of them, one gradient, and seven activations; at its end all gradients and a flat chunk.
+// on: at its beginning they have all of them but the first layer's, which its backward doesn't need, one gradient, and seven
+// activations; at its end all gradients and a flat chunk.
 TEST(Memory, DataParallelsFirstDeviceHoldsTwoListsOfGradients) {
   const testing::TemporaryFolder folder;
   constexpr std::int64_t kLayer = 5000 * 5000 * 4, kSamples = 1000 * 5000 * 4;
@@ -390,7 +393,7 @@ TEST(Memory, DataParallelsFirstDeviceHoldsTwoListsOfGradients) {
   const std::int64_t root = peak_memory(program.roles.at(0)).peak_bytes,
                      other = peak_memory(program.roles.at(1)).peak_bytes;
   EXPECT_EQ(root, 25 * kLayer + 2 * kSamples + 5 * 4);  // with the batch, its targets, Adam's step counters
-  EXPECT_EQ(other, 6 * kLayer + 7 * kSamples / 4);
+  EXPECT_EQ(other, std::max(5 * kLayer + 7 * kSamples / 4, 6 * kLayer));
   const MemoryFit fit = fit_memory(program, load_cluster("dgx_a100", 4));
   ASSERT_EQ(fit.each.size(), 2U);
   EXPECT_EQ(fit.each[0].ranks, (std::vector<std::uint32_t>{0}));

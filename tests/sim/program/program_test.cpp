@@ -30,6 +30,8 @@ const std::vector<Golden> kGolden{
     {"programs/toy_mlp.ddp.txt", "toy_mlp,global_batch=4,optimizer=adam",
      "ddp_blocking,dp=2,first_bucket_MiB=0.0001,bucket_MiB=0.0002"},
     {"programs/toy_mlp.tp.txt", "toy_mlp,global_batch=4,optimizer=sgd:lr=0.1", "mesh,dp=2,tp=2"},
+    {"programs/toy_mlp.zero1.txt", "toy_mlp,global_batch=4,optimizer=adam", "zero1,dp=2"},
+    {"programs/toy_mlp.zero3.txt", "toy_mlp,global_batch=4,optimizer=sgd:lr=0.1", "zero3,dp=2"},
 };
 
 /// The example that opens program_text.cpp, without its remarks.
@@ -261,12 +263,11 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
   EXPECT_EQ(with("program-2", "program-3"), line(1, "expected 'paragauge-program-2'"));
   EXPECT_EQ(with("program-2", "program-1"),
             line(1, "'paragauge-program-1' is an older format than 'paragauge-program-2'; lower the strategy again"));
-  EXPECT_EQ(
-      with("group data", "grope data"),
-      line(6,
-           "unknown item 'grope'; known: model, strategy, threads, mesh, partition, group, work, role, tensor, view, "
-           "prologue, body, epilogue, "
-           "an instruction's number"));
+  EXPECT_EQ(with("group data", "grope data"), line(6,
+                                                   "unknown item 'grope'; known: model, strategy, threads, mesh, "
+                                                   "partition, group, work, role, unit, part, tensor, view, "
+                                                   "prologue, body, epilogue, "
+                                                   "an instruction's number"));
   // partition, group, role
   EXPECT_EQ(with("microbatches=2", "microbatches"), line(5, "'microbatches' is not key=value"));
   EXPECT_EQ(with("microbatches=2", "microbatches=two"), line(5, "'two' is not a valid whole number"));
@@ -312,15 +313,14 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
   EXPECT_EQ(with("of=[8] on=S0", "of=[8]"),
             line(10, "of=shape and on=placements belong together, at a persistent tensor"));
   EXPECT_EQ(with("on=S0", "on=S1"), line(10, "S1 of a tensor with 1 dimensions"));
-  EXPECT_EQ(with("model_input", "random"),
-            line(10,
-                 "unknown item 'random'; known: persistent, of=shape, on=placements, uniform=center,bound, constant=x, "
-                 "model_input, model_target"));
-  EXPECT_EQ(
-      with("uniform=0,0.5", "uniform=0"),
-      line(20,
-           "unknown item 'uniform=0'; known: persistent, of=shape, on=placements, uniform=center,bound, constant=x, "
-           "model_input, model_target"));
+  EXPECT_EQ(with("model_input", "random"), line(10,
+                                                "unknown item 'random'; known: persistent, of=shape, on=placements, "
+                                                "unit=name, uniform=center,bound, constant=x, "
+                                                "model_input, model_target"));
+  EXPECT_EQ(with("uniform=0,0.5", "uniform=0"), line(20,
+                                                     "unknown item 'uniform=0'; known: persistent, of=shape, "
+                                                     "on=placements, unit=name, uniform=center,bound, constant=x, "
+                                                     "model_input, model_target"));
   EXPECT_EQ(with("f32[2] y +8", "f32[2] q +8"), line(12, "unknown tensor 'q'"));
   EXPECT_EQ(with("f32[2] y +8", "f32[2] y 8"), line(12, "expected +offset, found '8'"));
   EXPECT_EQ(with("f32[2] y +8", "f32[2] y +12"), line(12, "view 'y.half' reaches beyond 'y'"));

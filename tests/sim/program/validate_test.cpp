@@ -450,11 +450,56 @@ tensor mean f32[2] buffer persistent
   EXPECT_EQ(message(replaced(pair, "0 send t0 to=rank+1 tag=0 : mean", "0 send t0 to=rank+1 tag=0 : q")), "no error");
 }
 
+// ---- Units, and parts by coordinate ----
+
+const std::string kGather = R"(paragauge-program-2
+mesh dp=3
+group dp dp
+work fill.forward f32[2]
+role all ranks=0,1,2
+unit unit0
+part a f32[2,2] uniform=0,1
+part b f32[1] constant=0
+tensor unit0.all f32[6] weight persistent unit=unit0
+view unit0.own f32[2] unit0.all +0 along=dp
+0 copy w0 : -> unit0.own
+1 collective t0 kind=all_gather group=dp : unit0.own -> unit0.all
+2 wait t0
+)";
+
+TEST(Validate, EachGathersItsOwnPartInPlace) {
+  EXPECT_EQ(message(kGather), "no error");
+  EXPECT_EQ(message(replaced(kGather, "+0 along=dp", "+8")),
+            "program, role 'all' (rank 0), instruction 1 (all_gather): reads 'unit0.own' and writes 'unit0.all', which "
+            "overlap");
+  EXPECT_NE(message(replaced(kGather, "+0 along=dp", "+0")), "no error") << "rank 0's place only";
+  EXPECT_EQ(message(replaced(kGather, "+0 along=dp", "+4 along=dp")),
+            "program: 3 parts of 'unit0.own' along dp reach beyond its storage");
+  EXPECT_EQ(message(replaced(kGather, "1 collective t0 kind=all_gather group=dp : unit0.own -> unit0.all",
+                             "1 collective t0 kind=broadcast group=dp root=0 : unit0.own -> unit0.own")),
+            "no error");
+}
+
+TEST(Validate, UnitsHoldTheirParameters) {
+  EXPECT_EQ(message(replaced(kGather, "part b f32[1]", "part b f32[3]")),
+            "program: 'unit0.all' of rank 0 is [6], but its unit 'unit0' has 7 elements");
+  EXPECT_EQ(message(replaced(kGather, "part b f32[1]", "part b f64[1]")),
+            "program: 'b' of unit 'unit0' is f64, but 'unit0.all' is f32");
+  EXPECT_EQ(message(replaced(kGather, "part b f32[1]", "part b f32[9] on=S0")),
+            "program: 'unit0.all' of rank 0 is [6], but its unit 'unit0' has 7 elements");
+  EXPECT_EQ(message(replaced(kGather, "part b f32[1]", "part b f32[6] on=S0")), "no error");
+  EXPECT_EQ(message(replaced(kGather, "part b f32[1]", "part b f32[1] on=@0")),
+            "program: rank 1 has nothing of 'b' of its unit 'unit0'");
+  EXPECT_EQ(message(replaced(kGather, "unit=unit0", "unit=unit1")), "program text, line 9: unknown unit 'unit1'");
+  EXPECT_EQ(message(replaced(kGather, "along=dp", "along=tp")),
+            "program text, line 10: expected along= and an axis, found 'along=tp'");
+}
+
 // ---- Real programs: remove any one line of a list, and it's no longer valid. ----
 
 TEST(Validate, EveryTransferAndWaitOfAStepIsNeeded) {
-  for (const char* strategy :
-       {"pipeline,pp=2,cut=r1,microbatches=2", "ddp_blocking,dp=2", "mesh,dp=2,pp=2,microbatches=2"}) {
+  for (const char* strategy : {"pipeline,pp=2,cut=r1,microbatches=2", "ddp_blocking,dp=2",
+                               "mesh,dp=2,pp=2,microbatches=2", "zero1,dp=2", "zero3,dp=2"}) {
     const Model model = testing::small_model("toy_mlp");
     const Program program = lower(model, parse_strategy(strategy, model));
     for (std::uint32_t r = 0; r < program.roles.size(); ++r)
@@ -471,6 +516,7 @@ TEST(Validate, EveryTransferAndWaitOfAStepIsNeeded) {
         shorter.ranks = role.ranks;
         shorter.tensors = role.tensors;
         shorter.storages = role.storages;
+        shorter.units = role.units;
         for (std::uint32_t i = 0; i < role.size(); ++i) {
           if (i == removed) continue;
           Instruction instruction = role.at(i);

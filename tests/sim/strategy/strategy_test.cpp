@@ -1,6 +1,7 @@
 #include "sim/strategy/strategy.hpp"
 
 #include "sim/lower/lower.hpp"
+#include "sim/strategy/layout.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {
@@ -26,6 +27,16 @@ TEST(Strategy, TextRoundTrip) {
       EXPECT_EQ(again.first_bucket_MiB, s.first_bucket_MiB);
       EXPECT_EQ(again.bucket_MiB, s.bucket_MiB);
       EXPECT_EQ(again.broadcast_buffers, s.broadcast_buffers);
+      EXPECT_EQ(again.overlap, s.overlap);
+      EXPECT_EQ(again.zero, s.zero);
+      EXPECT_EQ(again.shard, s.shard);
+      EXPECT_EQ(again.units, s.units);
+      EXPECT_EQ(again.prefetch, s.prefetch);
+      EXPECT_EQ(again.prefetch_elements, s.prefetch_elements);
+      EXPECT_EQ(again.persistence, s.persistence);
+      EXPECT_EQ(again.reshard, s.reshard);
+      EXPECT_EQ(again.sums_each_microbatch, s.sums_each_microbatch);
+      EXPECT_EQ(again.scatters, s.scatters);
     }
   }
 }
@@ -97,9 +108,11 @@ TEST(Strategy, SaysWhatIsWrong) {
   const auto message = [&](std::string_view text) { return message_of([&] { parse_strategy(text, model); }); };
   EXPECT_EQ(message("dpp,dp=2"),
             "unknown strategy 'dpp'; known: " + strategy_table().names() + "; did you mean 'ddp'?");
-  EXPECT_EQ(message("single,dp=2"),
-            "strategy 'single,dp=2': 'single' takes no 'dp', but ddp, ddp_blocking, data_parallel, mesh do; known: "
-            "schedule, microbatches, split_size, threads");
+  EXPECT_EQ(
+      message("single,dp=2"),
+      "strategy 'single,dp=2': 'single' takes no 'dp', but ddp, ddp_blocking, data_parallel, zero1, zero2, zero3, "
+      "deepspeed_stage_1, deepspeed_stage_2, deepspeed_stage_3, mesh do; known: schedule, microbatches, split_size, "
+      "threads");
   EXPECT_EQ(message("ddp,pp=2"),
             "strategy 'ddp,pp=2': 'ddp' takes no 'pp', but model_parallel, pipeline, mesh do; known: dp, microbatches, "
             "split_size, first_bucket_MiB, bucket_MiB, overlap, broadcast_buffers, threads");
@@ -115,8 +128,9 @@ TEST(Strategy, SaysWhatIsWrong) {
   EXPECT_EQ(message("pipeline,pp=1"), "strategy 'pipeline,pp=1': pp=1 must be at least 2");
   EXPECT_EQ(message("tp,tp=1"), "strategy 'tp,tp=1': tp=1 must be at least 2");
   EXPECT_EQ(message("tp,dp=2"),
-            "strategy 'tp,dp=2': 'tp' takes no 'dp', but ddp, ddp_blocking, data_parallel, mesh do; known: tp, "
-            "microbatches, split_size, threads");
+            "strategy 'tp,dp=2': 'tp' takes no 'dp', but ddp, ddp_blocking, data_parallel, zero1, zero2, zero3, "
+            "deepspeed_stage_1, "
+            "deepspeed_stage_2, deepspeed_stage_3, mesh do; known: tp, microbatches, split_size, threads");
   EXPECT_EQ(message("dp=2,order=dp-pp"),
             "strategy 'dp=2,order=dp-pp': order=dp-pp must name each of pp, dp, tp once, joined by -");
   EXPECT_EQ(message("dp=1024,pp=1024,tp=2"),
@@ -155,6 +169,43 @@ TEST(Strategy, SaysWhatIsWrong) {
             "strategy 'model_parallel,pp=3,cut=r1': cut names 1 nodes, so pp must be 2, found pp=3");
   EXPECT_EQ(message("model_parallel,cut=net1+relu"),
             "strategy 'model_parallel,cut=net1+relu': cut names 2 nodes, so pp must be 3, found pp=2");
+}
+
+TEST(Strategy, SaysWhatZeroCanNotDo) {
+  const Model model = small_model("toy_mlp");
+  const auto message = [&](std::string_view text) {
+    return message_of([&] { (void)layout_of(model, parse_strategy(text, model)); });
+  };
+  EXPECT_EQ(message("mesh,zero=3"), "strategy 'mesh,zero=3': zero=3 needs dp of at least 2, found dp=1");
+  EXPECT_EQ(message("zero3,dp=1"), "strategy 'zero3,dp=1': dp=1 must be at least 2");
+  EXPECT_EQ(message("zero1,zero=2"), "strategy 'zero1,zero=2': zero1 is zero=1; use mesh,zero=2");
+  EXPECT_EQ(message("zero2,wire=all"),
+            "strategy 'zero2,wire=all': wire must be scatter; all_reduce into shards is deepspeed_stage_2");
+  EXPECT_EQ(message("deepspeed_stage_1,wire=scatter"),
+            "strategy 'deepspeed_stage_1,wire=scatter': wire must be all; reduce_scatter is zero1");
+  EXPECT_EQ(message("mesh,dp=4,replicas=2,shard=2"),
+            "strategy 'mesh,dp=4,replicas=2,shard=2': give dp, or replicas and shard, not both");
+  EXPECT_EQ(message("hsdp,replicas=3,shard=2"),
+            "strategy 'hsdp,replicas=3,shard=2': replicas=3 times shard=2 must divide global_batch=8 of model "
+            "'toy_mlp'; near: dp=4 or 8, or global_batch=6 or 12");
+  EXPECT_EQ(message("mesh,replicas=2,shard=2"),
+            "strategy 'mesh,replicas=2,shard=2': shard needs zero=1, 2 or 3, found zero=0");
+  EXPECT_EQ(message("mesh,dp=2,prefetch=2"),
+            "strategy 'mesh,dp=2,prefetch=2': prefetch needs zero=1, 2 or 3, found zero=0");
+  EXPECT_EQ(message("mesh,dp=2,zero=2,reshard=0"),
+            "strategy 'mesh,dp=2,zero=2,reshard=0': reshard needs zero=3, found zero=2");
+  EXPECT_EQ(message("mesh,dp=2,zero=2,bucket_MiB=5"),
+            "strategy 'mesh,dp=2,zero=2,bucket_MiB=5': bucket_MiB is DDP's; with zero=2 give units");
+  EXPECT_EQ(
+      message("zero3,units=h"),
+      "strategy 'zero3,dp=2,units=h': units 'h' matches no node of model 'toy_mlp'; allowed: layer, block, all, a "
+      "size such as 25MiB, or a prefix such as net1");
+  EXPECT_EQ(message("zero3,units=-1MiB").substr(0, 45), "strategy 'zero3,dp=2,units=-1MiB': units '-1M");
+  EXPECT_EQ(message("zero3,accumulate=never"),
+            "strategy 'zero3,accumulate=never': accumulate=never must be every or last");
+  EXPECT_EQ(message("zero1,prefetch=1"),
+            "strategy 'zero1,prefetch=1': 'zero1' takes no 'prefetch', but zero3, hsdp, mesh do; known: dp, zero, "
+            "microbatches, split_size, accumulate, threads, wire, units, overlap, broadcast_buffers");
 }
 
 TEST(Strategy, SaysWhichCutIsWrong) {

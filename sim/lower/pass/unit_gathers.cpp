@@ -1,0 +1,141 @@
+// ZeRO 3: the weights of a unit are gathered before they're used, and freed after that. A run is what uses them together:
+// the instructions of one microbatch and pass. Those of the next runs are on their way already (prefetch).
+//
+//   before                                    after, prefetch=1
+//                                             0 collective t0 kind=all_gather group=dp node=unit0 : unit0.own -> unit0.all
+//                                             1 collective t1 kind=all_gather group=dp node=unit1 : unit1.own -> unit1.all
+//                                             2 wait t0 node=unit0
+//   0 compute w0 node=net1 : input net1.weight … 3 compute w0 node=net1 : input net1.weight …
+//   1 compute w1 node=relu : …                4 compute w1 node=relu : …
+//                                             5 wait t1 node=unit1
+//   2 compute w2 node=net2 : … net2.weight …  6 compute w2 node=net2 : … net2.weight …
+#include <algorithm>
+#include <utility>
+
+#include "sim/lower/pass/pass.hpp"
+
+namespace sim {
+namespace {
+
+struct Run {
+  std::uint32_t unit = 0;
+  std::size_t begin = 0;  // its first instruction
+  std::int32_t microbatch = -1;
+  Pass pass = Pass::forward;
+  std::uint32_t all = kNone;                                       // tensors: gathered, of this run
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> weights{};  // as they were, and views of `all`
+};
+
+class Gathers {
+ public:
+  Gathers(Draft& draft, const ParameterCut& cut) : draft_(draft), cut_(cut) {}
+
+  void add() {
+    find_runs();
+    for (std::uint32_t r = 0; r < runs_.size(); ++r) give_tensors(r);
+    const std::vector<Instruction> list = std::exchange(draft_.list, {});
+    std::vector<std::uint32_t> tickets(runs_.size(), kNone);
+    std::uint32_t posted = 0, waited = 0;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      for (; posted < runs_.size() && runs_[first_ahead(posted)].begin == i; ++posted) {
+        const Run& run = runs_[posted];
+        const DraftUnit& unit = draft_.units[run.unit];
+        tickets[posted] =
+            draft_.post_collective(CollectiveKind::all_gather, unit.group, 0, {unit.own}, {run.all}, unit.label);
+      }
+      for (; waited < runs_.size() && runs_[waited].begin == i; ++waited)
+        draft_.wait(tickets[waited], draft_.units[runs_[waited].unit].label);
+      Instruction instruction = list[i];
+      for (const std::uint32_t r : used_[i])
+        for (const auto& [before, weight] : runs_[r].weights)
+          for (std::uint32_t& tensor : instruction.reads)
+            if (tensor == before) tensor = weight;
+      draft_.list.push_back(std::move(instruction));
+    }
+  }
+
+ private:
+  void find_runs() {
+    std::vector<std::uint32_t> of_weight(draft_.role.tensors.size(), kNone),
+        of_gradient = of_weight, latest(draft_.units.size(), kNone);  // units; runs
+    for (std::uint32_t u = 0; u < draft_.units.size(); ++u)
+      for (const std::uint32_t p : draft_.units[u].parameters) {
+        const DraftParameter& parameter = draft_.parameters[p];
+        if (!draft_.units[u].is_gathered) continue;
+        of_weight[parameter.weight] = of_gradient[parameter.gradient] = u;
+        for (const std::uint32_t later : parameter.later_gradients) of_gradient[later] = u;
+      }
+    used_.resize(draft_.list.size());
+    for (std::size_t i = 0; i < draft_.list.size(); ++i) {
+      const Instruction& instruction = draft_.list[i];
+      for (const std::uint32_t tensor : instruction.reads) {
+        const std::uint32_t unit = of_weight[tensor];
+        if (unit == kNone) continue;
+        const Pass pass = draft_.works->at(instruction.work).pass;
+        std::uint32_t& run = latest[unit];
+        if (run == kNone || !goes_on(run, instruction.microbatch, pass)) {
+          run = static_cast<std::uint32_t>(runs_.size());
+          runs_.push_back({unit, i});
+        }
+        runs_[run].microbatch = instruction.microbatch;
+        runs_[run].pass = pass;
+        if (used_[i].empty() || used_[i].back() != run) used_[i].push_back(run);
+      }
+      for (const std::uint32_t tensor : instruction.writes)  // a backward that needs no weights is one, too
+        if (const std::uint32_t unit = of_gradient[tensor]; unit != kNone && latest[unit] != kNone)
+          runs_[latest[unit]].pass = Pass::backward;
+    }
+  }
+
+  /// The unit's last run has its weights still when this pass of the microbatch asks for them. A backward that follows at
+  /// once finds those of the forward; where they aren't freed in between, every backward does.
+  [[nodiscard]] bool goes_on(std::uint32_t run, std::int32_t microbatch, Pass pass) const {
+    const Run& last = runs_[run];
+    if (last.microbatch == microbatch && last.pass == pass) return true;
+    if (!cut_.reshard) return last.pass == Pass::forward || pass == Pass::backward;
+    return run + 1 == runs_.size() && last.microbatch == microbatch && pass == Pass::backward;
+  }
+
+  /// The unit's own tensors, of its first run; copies of them, of a later one.
+  void give_tensors(std::uint32_t r) {
+    Run& run = runs_[r];
+    const DraftUnit& unit = draft_.units[run.unit];
+    std::uint32_t before = 0;
+    for (std::uint32_t other = 0; other < r; ++other) before += runs_[other].unit == run.unit ? 1 : 0;
+    if (before == 0) {
+      run.all = unit.all;
+      return;
+    }
+    const auto numbered = [&](const std::string& name) { return fmt::format("{}#{}", name, before); };
+    const Role& role = draft_.role;
+    run.all = draft_.role.add_tensor(numbered(role.tensors[unit.all].name), TensorSpec(role.tensors[unit.all].spec),
+                                     TensorClass::weight);
+    for (const std::uint32_t p : unit.parameters) {
+      const Tensor weight = role.tensors[draft_.parameters[p].weight];
+      run.weights.emplace_back(draft_.parameters[p].weight,
+                               draft_.role.add_view(numbered(weight.name), weight.spec, run.all, weight.offset_bytes));
+    }
+  }
+
+  /// The run before which this one's weights are sent for.
+  [[nodiscard]] std::uint32_t first_ahead(std::uint32_t run) const {
+    std::uint32_t ahead = 0;
+    double elements = 0;
+    for (; ahead < std::min(cut_.prefetch, run); ++ahead) {
+      elements += static_cast<double>(draft_.role.tensors[draft_.units[runs_[run - ahead].unit].all].spec.elements());
+      if (cut_.prefetch_elements > 0 && elements > cut_.prefetch_elements) break;
+    }
+    return run - ahead;
+  }
+
+  Draft& draft_;
+  const ParameterCut& cut_;
+  std::vector<Run> runs_;                         // by their beginnings
+  std::vector<std::vector<std::uint32_t>> used_;  // by instruction: runs
+};
+
+}  // namespace
+
+void add_unit_gathers(Draft& draft, const ParameterCut& cut) { Gathers(draft, cut).add(); }
+
+}  // namespace sim

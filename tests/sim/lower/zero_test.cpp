@@ -1,0 +1,230 @@
+// ZeRO's Programs: what is cut, what travels and what memory holds are the closed forms of the papers
+// (https://arxiv.org/abs/1910.02054, section 7; https://arxiv.org/abs/2304.11277).
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "sim/lower/lower.hpp"
+#include "sim/program/memory.hpp"
+#include "tests/sim/testing.hpp"
+
+namespace sim {
+namespace {
+
+using testing::message_of;
+
+/// toy_mlp: net1 has 110 parameters, net2 55. u1 is padded on two ranks, both are on four.
+Program program_of(const std::string& strategy, const std::string& model = "toy_mlp,global_batch=16,optimizer=adam") {
+  const Model parsed = load_model(model);
+  return lower(parsed, parse_strategy(strategy, parsed));
+}
+
+/// Bytes that a rank sends in the collectives of its list.
+double wire_bytes(const Program& program, const Role& role) {
+  double bytes = 0;
+  for (std::uint32_t i = 0; i < role.size(); ++i) {
+    if (role.kind[i] != InstructionKind::collective) continue;
+    const auto n = static_cast<double>(program.groups[role.peer[i]].members[0].size());
+    const double passes = role.collective[i] == CollectiveKind::all_reduce ? 2 : 1;
+    bytes += passes * (n - 1) / n * static_cast<double>(program.transfer_bytes(role, i));
+  }
+  return bytes;
+}
+
+std::size_t count(const Role& role, CollectiveKind kind) {
+  std::size_t found = 0;
+  for (std::uint32_t i = 0; i < role.size(); ++i)
+    found += role.kind[i] == InstructionKind::collective && role.collective[i] == kind ? 1 : 0;
+  return found;
+}
+
+std::vector<std::string> labels(const Program& program) {
+  std::vector<std::string> all;
+  for (std::uint32_t i = 0; i < program.roles[0].size(); ++i) all.push_back(program.label(program.roles[0], i));
+  return all;
+}
+
+constexpr double kParameters = 165, kBytes = 4;  // of toy_mlp, f32
+/// Of its units by layer, each padded to a multiple of n.
+double padded(double n) { return n * std::ceil(110 / n) + n * std::ceil(55 / n); }
+
+TEST(Zero, BytesOnTheWireAreTheClosedForms) {
+  for (const double n : {2.0, 4.0, 8.0}) {
+    const double f = (n - 1) / n, p = kBytes * padded(n), m = 2;
+    const auto bytes = [&](const std::string& strategy) {
+      const Program program = program_of(fmt::format("{},dp={}", strategy, n));
+      return wire_bytes(program, program.roles[0]);
+    };
+    EXPECT_DOUBLE_EQ(bytes("ddp"), 2 * f * kBytes * kParameters);
+    EXPECT_DOUBLE_EQ(bytes("zero1,units=layer"), 2 * f * p);
+    EXPECT_DOUBLE_EQ(bytes("zero1,units=layer,microbatches=2"), 2 * f * p);
+    EXPECT_DOUBLE_EQ(bytes("zero2,units=layer"), 2 * f * p);
+    EXPECT_DOUBLE_EQ(bytes("zero2,units=layer,microbatches=2"), (m + 1) * f * p);
+    EXPECT_DOUBLE_EQ(bytes("zero2,units=layer,microbatches=2,accumulate=last"), 2 * f * p);
+    // The last layer's weights are still there for its backward, the first layer's backward needs none.
+    const double u0 = kBytes * n * std::ceil(110 / n), u1 = kBytes * n * std::ceil(55 / n);
+    EXPECT_DOUBLE_EQ(bytes("zero3"), f * (u0 + u1 + p));
+    EXPECT_DOUBLE_EQ(bytes("zero3,microbatches=2"), f * (m * u0 + m * u1 + m * p));
+    EXPECT_DOUBLE_EQ(bytes("zero3,microbatches=2,reshard=0"), f * (m * u0 + m * u1 + m * p));
+    EXPECT_DOUBLE_EQ(bytes("deepspeed_stage_1,units=layer"), 3 * f * p);
+    EXPECT_DOUBLE_EQ(bytes("deepspeed_stage_2,units=layer,microbatches=2"), (2 * m + 1) * f * p);
+  }
+}
+
+TEST(Zero, WeightsAreGatheredAgainForTheBackwardThatReadsThem) {
+  const auto gathers = [](const std::string& strategy) {
+    return count(program_of(strategy, "convnet,global_batch=8").roles[0], CollectiveKind::all_gather);
+  };
+  // Five layers with weights: forward all, backward all but the last, which has them (a convolution's backward takes its
+  // weight even where only that one's gradient is wanted).
+  EXPECT_EQ(gathers("zero3,dp=2"), 5U + 4U);
+  EXPECT_EQ(gathers("zero3,dp=2,reshard=0"), 5U);
+  EXPECT_EQ(gathers("zero3,dp=2,microbatches=2"), 2 * (5U + 4U));
+  EXPECT_EQ(gathers("zero3,dp=2,microbatches=2,reshard=0"), 2 * 5U);
+  EXPECT_EQ(gathers("zero3,dp=2,units=all"), 1U);
+  EXPECT_EQ(gathers("mesh,dp=2,zero=3,pp=1,schedule=gpipe,microbatches=2,reshard=0"), 5U) << "both forwards come first";
+  EXPECT_EQ(gathers("zero1,dp=2,units=layer"), 5U) << "of what was updated";
+}
+
+TEST(Zero, PersistentBytesAreTheClosedForms) {
+  for (const std::int64_t n : {2, 4, 8}) {
+    const auto p = static_cast<std::int64_t>(kBytes * padded(static_cast<double>(n)));
+    const std::int64_t inputs = 4 * (16 / n) * (10 + 5), steps = 4 * 2;  // Adam's step, of each unit
+    const auto persistent = [&](const std::string& strategy) {
+      const Program program = program_of(fmt::format("{},dp={}", strategy, n));
+      EXPECT_EQ(program.roles.size(), 1U) << strategy;
+      return peak_memory(program.roles[0]).persistent_bytes - inputs - steps;
+    };
+    EXPECT_EQ(persistent("zero1,units=layer"), p + 2 * p / n);
+    EXPECT_EQ(persistent("zero2,units=layer"), p + 2 * p / n);
+    EXPECT_EQ(persistent("zero3,units=layer"), 3 * p / n);
+    EXPECT_EQ(persistent("deepspeed_stage_1,units=layer"), p + 2 * p / n);
+    EXPECT_EQ(persistent("deepspeed_stage_3,persistence=0"), 3 * p / n);
+    EXPECT_EQ(persistent("deepspeed_stage_3"), p + 2 * p / n + steps / 2 - steps)
+        << "small parameters stay whole, together";
+  }
+}
+
+TEST(Zero, AtMostOneUnitMoreThanIsPrefetchedIsWhole) {
+  const Model model = load_model("convnet,global_batch=8");
+  for (const std::uint32_t prefetch : {0U, 1U, 2U}) {
+    const Role role = lower(model, parse_strategy(fmt::format("zero3,dp=2,prefetch={}", prefetch), model)).roles[0];
+    std::set<std::uint32_t> whole;
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      for (const std::uint32_t tensor : role.writes(i))
+        if (role.storages[role.tensors[tensor].storage].tensor_class == TensorClass::weight &&
+            !role.storages[role.tensors[tensor].storage].persistent)
+          whole.insert(role.tensors[tensor].storage);
+      EXPECT_LE(whole.size(), 1 + prefetch) << "instruction " << i;
+      for (const std::uint32_t storage : role.frees(i)) whole.erase(storage);
+    }
+  }
+}
+
+TEST(Zero, ManyRanksAreOneRole) {
+  for (const char* strategy : {"zero1,dp=64", "zero2,dp=64", "zero3,dp=64", "hsdp,replicas=8,shard=8"}) {
+    const Program program = program_of(strategy, "toy_mlp,global_batch=64");
+    EXPECT_EQ(program.roles.size(), 1U) << strategy;
+    EXPECT_EQ(program.ranks(), 64U);
+  }
+}
+
+TEST(Zero, UnitsAreLayersBlocksSizesOrPrefixes) {
+  const Model model = load_model("resnet18,image=64,global_batch=8");
+  const auto units = [&](const std::string& key) {
+    std::vector<std::size_t> sizes;
+    for (const ParameterUnit& unit : lower(model, parse_strategy("zero3,dp=2" + key, model)).roles[0].units)
+      sizes.push_back(unit.parts.size());
+    return sizes;
+  };
+  // conv1, bn1, eight blocks (three with a convolution and batch norm beside), fc.
+  EXPECT_EQ(units(""), (std::vector<std::size_t>{1, 2, 6, 6, 6, 3, 6, 6, 3, 6, 6, 3, 6, 2}));
+  EXPECT_EQ(units(",units=all"), (std::vector<std::size_t>{62}));
+  EXPECT_EQ(units(",units=layer").size(), 41U) << "20 convolutions, 20 batch norms, a linear layer";
+  EXPECT_EQ(units(",units=layer4+fc"), (std::vector<std::size_t>{45, 15, 2})) << "the root's first";
+  const std::vector<std::size_t> by_size = units(",units=10MiB");
+  EXPECT_EQ(std::accumulate(by_size.begin(), by_size.end(), 0U), 62U);
+  EXPECT_EQ(by_size.size(), 4U) << "of 44.6 MiB; the parameter that makes one full is in it";
+  EXPECT_EQ(units(",units=2621440"), by_size) << "elements";
+}
+
+/// A unit smaller than the ranks: some have nothing but padding.
+TEST(Zero, APartMayBeAllPadding) {
+  const Program program = program_of("zero3,dp=4,units=layer", "resnet18,image=64,global_batch=8");
+  const Program tiny = program_of("zero2,dp=8,units=0.00001MiB", "toy_mlp,global_batch=8");
+  const Role& role = tiny.roles[0];
+  EXPECT_EQ(role.units[0].parts[0].name, "net2.bias");
+  const auto own = std::ranges::find(role.tensors, "unit0.own", &Tensor::name);
+  EXPECT_EQ(own->spec.elements(), 1);
+  EXPECT_EQ(tiny.slices_of(role, *own, 4).size(), 1U);
+  EXPECT_EQ(tiny.slices_of(role, *own, 5).size(), 0U);
+  EXPECT_EQ(message_of([&] { validate(program); }), "no error");
+}
+
+/// Whatever is cut how: together the ranks have every element of every parameter once, and each the part it says.
+TEST(Zero, SlicesCoverEveryParameter) {
+  for (const std::string name : {"toy_mlp", "convnet"})
+    for (const char* strategy :
+         {"zero1,dp=2", "zero3,dp=4", "zero3,dp=4,units=layer", "zero2,dp=8,units=0.001MiB", "hsdp,replicas=2,shard=4",
+          "mesh,dp=2,pp=2,zero=3", "mesh,dp=2,tp=2,zero=3", "mesh,dp=2,pp=2,tp=2,zero=2"}) {
+      SCOPED_TRACE(name + " " + strategy);
+      const Program program = program_of(strategy, name + ",global_batch=8");
+      const auto places = program.places();
+      std::map<std::string, std::set<std::pair<std::vector<std::int64_t>, std::int64_t>>>
+          found;  // piece, element of it
+      for (std::uint32_t rank = 0; rank < program.ranks(); ++rank) {
+        const Role& role = program.roles[places[rank].role];
+        for (const Tensor& tensor : role.tensors) {
+          if (!tensor.name.ends_with(".own") || role.tensors[role.storages[tensor.storage].owner].unit == kNone)
+            continue;
+          std::int64_t end = 0;
+          for (const Program::Slice& slice : program.slices_of(role, tensor, rank)) {
+            EXPECT_EQ(slice.begin, end) << "one after the other";
+            end = slice.begin + slice.elements.size;
+            std::vector<std::int64_t> piece;
+            for (const Range& range : slice.piece) piece.insert(piece.end(), {range.begin, range.size});
+            for (std::int64_t e = 0; e < slice.elements.size; ++e)
+              found[slice.of->name].insert({piece, slice.elements.begin + e});
+          }
+          EXPECT_LE(end, tensor.spec.elements());
+        }
+      }
+      const Model model = load_model(name + ",global_batch=8");
+      const std::vector<OpInstance> ops = model.instances(8);
+      for (std::size_t n = 0; n < ops.size(); ++n)
+        for (const ParameterSpec& parameter : ops[n].signature().parameters)
+          EXPECT_EQ(std::ssize(found[model.nodes[n].name + "." + parameter.name]), parameter.spec.elements())
+              << model.nodes[n].name << "." << parameter.name;
+    }
+}
+
+TEST(Zero, SumsGoWhileTheBackwardGoesOn) {
+  const auto position = [](const std::string& strategy, const std::string& label) {
+    const std::vector<std::string> all = labels(program_of(strategy));
+    const auto found = std::ranges::find(all, label);
+    EXPECT_NE(found, all.end()) << label;
+    return found - all.begin();
+  };
+  const std::string backward = "compute net1 backward";
+  EXPECT_LT(position("zero2,dp=2,units=layer", "reduce_scatter unit1"), position("zero2,dp=2,units=layer", backward));
+  EXPECT_GT(position("zero2,dp=2,units=layer", "wait for reduce_scatter unit1"),
+            position("zero2,dp=2,units=layer", backward));
+  EXPECT_LT(position("zero2,dp=2,units=layer,overlap=0", "wait for reduce_scatter unit1"),
+            position("zero2,dp=2,units=layer,overlap=0", backward));
+  EXPECT_GT(position("zero1,dp=2,units=layer", "reduce_scatter unit1"), position("zero1,dp=2,units=layer", backward));
+}
+
+TEST(Zero, HybridSharesOutWithinGroupsAndSumsBetweenThem) {
+  const Program program = program_of("hsdp,replicas=2,shard=4,units=layer");
+  const Role& role = program.roles[0];
+  EXPECT_EQ(program.mesh.axes[1].name, "replicas");
+  EXPECT_EQ(program.mesh.axes[2].name, "shard");
+  EXPECT_EQ(count(role, CollectiveKind::reduce_scatter), 2U);
+  EXPECT_EQ(count(role, CollectiveKind::all_reduce), 2U);
+  const double p = kBytes * padded(4);
+  EXPECT_DOUBLE_EQ(wire_bytes(program, role), 3. / 4 * 2 * p + 2 * (2 - 1) / 2 * p / 4);
+}
+
+}  // namespace
+}  // namespace sim
