@@ -180,7 +180,8 @@ Json strategy_to_json(const sim::Model& model, const sim::Strategy& strategy, st
 
 bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::string_view world) {
   // Nobody has written one.
-  if (strategy.zero > 0 || (strategy.tp > 1 && strategy.pp * strategy.microbatches > 1)) return false;
+  if (strategy.zero > 0 || strategy.sums_each_microbatch) return false;
+  if (peer_kind(strategy) == sim::PeerKind::parts && strategy.pp * strategy.microbatches > 1) return false;
   if (peer_kind(strategy) != sim::PeerKind::stages) return true;  // one for threads and one for processes
   // PyTorch takes means over replicas and microbatches.
   if (model.nodes.back().kind->is_sum && strategy.dp * strategy.microbatches > 1) return false;

@@ -409,7 +409,7 @@ void RoleBuilder::backward_node(int n, std::int32_t mb, bool last) {
     i.writes.push_back(add_activation(name, op(n).inputs[input]));
     contributions.push_back({input, {i.writes.back()}});
   }
-  const std::optional<ParameterCut>& cut = plan_.layout.parameters.cut;
+  const ParameterCycle& cycle = plan_.layout.parameters;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> additions;  // parameter gradient, this microbatch's part of it
   for (const std::uint32_t p : parameters_[n]) {
     DraftParameter& parameter = draft_.parameters[p];
@@ -419,7 +419,7 @@ void RoleBuilder::backward_node(int n, std::int32_t mb, bool last) {
         draft_.role.add_tensor(first ? name : versioned(name, mb), parameter.spec, TensorClass::gradient));
     if (first)
       parameter.gradient = i.writes.back();
-    else if (cut && cut->every_microbatch)
+    else if (cycle.cut && cycle.every_microbatch)
       parameter.later_gradients.push_back(i.writes.back());
     else
       additions.push_back({parameter.gradient, i.writes.back()});

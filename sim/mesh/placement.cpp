@@ -1,5 +1,6 @@
 #include "sim/mesh/placement.hpp"
 
+#include <algorithm>
 #include <charconv>
 
 #include "sim/error.hpp"
@@ -33,11 +34,16 @@ std::optional<Placement> parsed(std::string_view text) {
     return root && *root < kMostRanks ? std::optional(rooted(static_cast<std::uint32_t>(*root))) : std::nullopt;
   }
   if (!text.starts_with('S')) return std::nullopt;
+  const bool is_padded = text.ends_with('+');
+  if (is_padded) text.remove_suffix(1);
   const std::size_t slash = text.find('/');
   const std::optional<std::int64_t> dim = number_of(text.substr(1, slash - 1)),
                                     unit = slash == std::string_view::npos ? 1 : number_of(text.substr(slash + 1));
   if (!dim || *dim >= kMostDims || !unit || *unit < 1) return std::nullopt;
-  return shard(static_cast<std::uint32_t>(*dim), *unit);
+  if (is_padded && *unit != 1) return std::nullopt;
+  Placement placement = shard(static_cast<std::uint32_t>(*dim), *unit);
+  placement.is_padded = is_padded;
+  return placement;
 }
 
 std::vector<Range> all_of(const Shape& shape) {
@@ -53,6 +59,11 @@ bool cut(std::vector<Range>& ranges, const Placement& placement, const Axis& axi
   if (placement.dim >= ranges.size())
     throw InternalError("placement {} of a tensor with {} dimensions", to_string(placement), ranges.size());
   Range& range = ranges[placement.dim];
+  if (placement.is_padded) {
+    const std::int64_t each = padded_part(range.size, axis), begin = std::min(range.size, at * each);
+    range = {range.begin + begin, std::min(each, range.size - begin)};
+    return true;
+  }
   const Range mine = part(range.size, placement.unit, axis, at);
   range = {range.begin + mine.begin, mine.size};
   return true;
@@ -71,7 +82,7 @@ std::string to_string(const Placement& placement) {
     case Kind::replicate:
       return "R";
     case Kind::shard:
-      return placement.unit == 1 ? fmt::format("S{}", placement.dim)
+      return placement.unit == 1 ? fmt::format("S{}{}", placement.dim, placement.is_padded ? "+" : "")
                                  : fmt::format("S{}/{}", placement.dim, placement.unit);
     case Kind::partial:
       return placement.reduction == Reduction::sum ? "P" : fmt::format("P.{}", to_string(placement.reduction));
@@ -85,8 +96,10 @@ std::string to_string(const Placement& placement) {
 
 Placement placement_from(std::string_view text) {
   if (const std::optional<Placement> placement = parsed(text)) return *placement;
-  throw ConfigError("'{}' is no placement; known: R, S0, S1/64, P, P.mean, P.max, @0, @last, own", text);
+  throw ConfigError("'{}' is no placement; known: R, S0, S1/64, S0+, P, P.mean, P.max, @0, @last, own", text);
 }
+
+std::int64_t padded_part(std::int64_t size, const Axis& axis) { return (size + axis.size - 1) / axis.size; }
 
 Range part(std::int64_t size, std::int64_t unit, const Axis& axis, std::uint32_t at) {
   if (size % unit != 0) throw ConfigError("{} elements can't be cut in units of {}", size, unit);
@@ -112,8 +125,11 @@ std::optional<std::vector<Range>> piece(const Shape& shape, const std::vector<Pl
   check_internal(placements.size() == mesh.axes.size(), "{} placements on {} axes", placements.size(),
                  mesh.axes.size());
   std::vector<Range> ranges = all_of(shape);
-  for (std::uint32_t axis = 0; axis < mesh.axes.size(); ++axis)
-    if (!cut(ranges, placements[axis], mesh.axes[axis], mesh.coordinate(rank, axis))) return {};
+  for (const bool padded : {false, true})  // these cut what the others have left
+    for (std::uint32_t axis = 0; axis < mesh.axes.size(); ++axis)
+      if (placements[axis].is_padded == padded &&
+          !cut(ranges, placements[axis], mesh.axes[axis], mesh.coordinate(rank, axis)))
+        return {};
   return ranges;
 }
 

@@ -2,10 +2,10 @@
 //
 //   const Mesh mesh{{{"dp", 2}, {"tp", 2}}};
 //   piece({16, 8}, {replicate(), shard(1)}, mesh, 3);   // rank 3 has rows 0…15, columns 4…7
-//   to_string(shard(1, 64));                            // "S1/64"; also R, P, P.mean, P.max, @0, @last, own
+//   to_string(shard(1, 64));                            // "S1/64"; also S0+, R, P, P.mean, P.max, @0, @last, own
 //
 // A tensor has a placement per axis. Several axes that cut the same dimension cut it one after the other, the outermost
-// first.
+// first, and what is padded (S0+) last: each part of ceil(size / ranks), the last ones smaller or empty.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +35,7 @@ struct Placement {
   } kind = Kind::replicate;
   std::uint32_t dim = 0;                 // shard
   std::int64_t unit = 1;                 // shard: what stays together (a head; the pixels of a flattened channel)
+  bool is_padded = false;                // shard: every part takes the room of the first, the last ones may be empty
   Reduction reduction = Reduction::sum;  // partial
   std::uint32_t root = 0;                // rooted: a coordinate, or kLast
 
@@ -58,6 +59,9 @@ struct Range {
   std::int64_t begin = 0, size = 0;
   friend bool operator==(const Range&, const Range&) = default;
 };
+
+/// How many of `size` elements a padded part takes the room of.
+std::int64_t padded_part(std::int64_t size, const Axis& axis);
 
 /// What coordinate `at` has of `size` elements that are cut along the axis. ConfigError where `unit` doesn't divide the
 /// size, where the axis allows no rest and there is one, and where a part would be empty.

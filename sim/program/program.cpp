@@ -154,6 +154,36 @@ std::int64_t Program::offset_bytes(const Tensor& tensor, std::uint32_t rank) con
   return tensor.offset_bytes + (tensor.along == kNone ? 0 : tensor.spec.bytes() * mesh.coordinate(rank, tensor.along));
 }
 
+namespace {
+
+/// By dimension, what `rank` has of the part. ConfigError where that is nothing.
+std::vector<Range> piece_of_part(const Program& program, const ParameterUnit::Part& part, std::uint32_t rank) {
+  if (part.on.empty()) return {};
+  const auto ranges = piece(part.whole.shape, part.on, program.mesh, rank);
+  if (!ranges) throw ConfigError("program: rank {} has nothing of '{}' of its unit", rank, part.name);
+  return *ranges;
+}
+
+std::int64_t elements_of(const ParameterUnit::Part& part, const std::vector<Range>& piece) {
+  if (part.on.empty()) return part.whole.elements();
+  std::int64_t elements = 1;
+  for (const Range& range : piece) elements *= range.size;
+  return elements;
+}
+
+}  // namespace
+
+std::int64_t Program::elements_of(const ParameterUnit::Part& part, std::uint32_t rank) const {
+  ParameterUnit::Part unpadded = part;
+  for (Placement& placement : unpadded.on)
+    if (placement.is_padded) placement = replicate();
+  std::vector<Range> room = piece_of_part(*this, unpadded, rank);
+  for (std::uint32_t axis = 0; axis < part.on.size(); ++axis)
+    if (std::int64_t& size = room[part.on[axis].dim].size; part.on[axis].is_padded)
+      size = padded_part(size, mesh.axes[axis]);
+  return sim::elements_of(part, room);
+}
+
 std::vector<Program::Slice> Program::slices_of(const Role& role, const Tensor& tensor, std::uint32_t rank) const {
   const Tensor& owner = role.tensors[role.storages[tensor.storage].owner];
   if (owner.unit == kNone) return {};
@@ -164,20 +194,12 @@ std::vector<Program::Slice> Program::slices_of(const Role& role, const Tensor& t
   std::vector<Slice> slices;
   std::int64_t first = 0;  // of a part, in the unit
   for (const ParameterUnit::Part& part : role.units[owner.unit].parts) {
-    Slice slice{.of = &part};
-    std::int64_t elements = part.whole.elements();
-    if (!part.on.empty()) {
-      const auto ranges = piece(part.whole.shape, part.on, mesh, rank);
-      check_internal(ranges.has_value(), "rank {} has '{}', which lies elsewhere", rank, part.name);
-      slice.piece = *ranges;
-      elements = 1;
-      for (const Range& range : *ranges) elements *= range.size;
-    }
-    const std::int64_t from = std::max(begin, first), to = std::min(end, first + elements);
+    Slice slice{.of = &part, .piece = piece_of_part(*this, part, rank)};
+    const std::int64_t from = std::max(begin, first), to = std::min(end, first + sim::elements_of(part, slice.piece));
     slice.elements = {from - first, to - from};
     slice.begin = from - begin;
     if (from < to) slices.push_back(std::move(slice));
-    first += elements;
+    first += elements_of(part, rank);
   }
   return slices;
 }

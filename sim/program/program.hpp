@@ -98,7 +98,8 @@ struct Tensor {
   std::uint32_t unit = kNone;
 };
 
-/// Parameters that lie one after the other in a flat tensor: of each what the rank plays with, in memory order.
+/// Parameters that lie one after the other in a flat tensor: of each what the rank plays with, in memory order; or, where
+/// its placement is padded, what the rank keeps of it, in the room that all have.
 struct ParameterUnit {
   struct Part {
     std::string name;           // "conv1.weight"
@@ -253,6 +254,8 @@ struct Program {
     std::int64_t begin = 0;    // in the tensor
   };
   /// What `rank` has in a tensor of a unit, or in a view of one; nothing where it is neither.
+  /// How many elements of its unit's tensor a part takes at `rank`.
+  [[nodiscard]] std::int64_t elements_of(const ParameterUnit::Part& part, std::uint32_t rank) const;
   [[nodiscard]] std::vector<Slice> slices_of(const Role& role, const Tensor& tensor, std::uint32_t rank) const;
   /// rank → (role, index in the role).
   struct Place {

@@ -50,13 +50,11 @@ void check_unit(const Program& program, const Role& role, const Tensor& tensor) 
       if (!part.on.empty() && part.on.size() != program.mesh.axes.size())
         throw ConfigError("program: {} has {} placements on a mesh of {} axes", part.name, part.on.size(),
                           program.mesh.axes.size());
-      const auto ranges = part.on.empty() ? std::vector<Range>{{0, part.whole.elements()}}
-                                          : piece(part.whole.shape, part.on, program.mesh, rank);
-      if (!ranges)
-        throw ConfigError("program: rank {} has nothing of '{}' of its unit '{}'", rank, part.name, unit.name);
-      std::int64_t of_part = 1;
-      for (const Range& range : *ranges) of_part *= range.size;
-      elements += of_part;
+      for (std::uint32_t axis = 0; axis < part.on.size(); ++axis)
+        if (part.on[axis].is_padded && part.on[axis].dim != 0)
+          throw ConfigError("program: '{}' of unit '{}' is {}; padded parts are of rows", part.name, unit.name,
+                            to_string(part.on[axis]));
+      elements += program.elements_of(part, rank);
     }
     const Shape& whole = tensor.on.empty() ? tensor.spec.shape : tensor.whole;
     if (whole.size() != 1 || whole[0] < elements)

@@ -119,7 +119,7 @@ std::string label_of(const Cell& cell) {
   std::string label = text.head();
   if (text.text("overlap") == "0") label += " blocking";
   if (text.head() == "mesh")
-    for (const char* degree : {"dp", "pp", "tp"})
+    for (const char* degree : {"dp", "replicas", "shard", "pp", "tp", "zero"})
       if (const auto size = text.text(degree)) label += fmt::format(" {}={}", degree, *size);
   if (const auto schedule = text.text("schedule")) label += " " + *schedule;
   if (cell.microbatches > 1) label += fmt::format(", split size {}", microbatch_of(cell));

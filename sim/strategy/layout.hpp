@@ -23,6 +23,7 @@ namespace sim {
 /// parameters, updates it, and gets the sums of its gradients. What is cut are flat units (sim/lower/pass/units.cpp).
 struct ParameterCut {
   std::uint32_t axis = 0;  // of the mesh
+  bool by_rows = false;    // each parameter of a unit by its rows, as FSDP2; else the flat unit
   /// Which unit a node's parameters belong to; and how many bytes make a unit full (0: it is never).
   std::vector<std::uint32_t> unit_of;
   double unit_bytes = 0;
@@ -32,10 +33,8 @@ struct ParameterCut {
   bool reshard = true;           // what a forward has gathered is freed before the backward
   std::uint32_t prefetch = 1;    // how many units are gathered ahead
   double prefetch_elements = 0;  // and at most so many elements (0: of any size)
-  /// Sums are made after each microbatch's backward; else of all microbatches' gradients together.
-  bool every_microbatch = false;
-  bool after_backward = false;  // not as soon as a unit's gradients are there
-  bool scatters = true;         // everyone gets its part of the sums; else all of them, as DeepSpeed's first two stages
+  bool after_backward = false;   // not as soon as a unit's gradients are there
+  bool scatters = true;  // everyone gets its part of the sums; else all of them, as DeepSpeed's first two stages
 };
 
 /// What becomes of every parameter in a step. Its gradient is summed over the axes on which it is partial.
@@ -48,6 +47,8 @@ struct ParameterCycle {
   bool in_place = false;
   /// Gradients are summed as soon as a bucket is complete. Else after the backward, one after the other.
   bool overlap = false;
+  /// Sums are made after each microbatch's backward; else of all microbatches' gradients together (DDP's no_sync).
+  bool every_microbatch = false;
   /// Gradients are of the mean over a rank's own samples: the sum is divided by the number of ranks. Else a rank's loss
   /// weighs as much as its share of the batch.
   bool is_mean = false;

@@ -191,10 +191,10 @@ void read_zero(const StrategyReading& r, Strategy& s) {
   s.zero = static_cast<std::uint32_t>(zero);
   if (s.zero > 0 && s.dp < 2)
     throw ConfigError("strategy '{}': zero={} needs dp of at least 2, found dp={}", r.text.whole(), s.zero, s.dp);
-  for (const char* key : {"shard", "units", "prefetch", "reshard", "accumulate", "wire"})
+  for (const char* key : {"shard", "units", "prefetch", "reshard", "flat", "wire"})
     if (r.text.has(key) && s.zero == 0)
       throw ConfigError("strategy '{}': {} needs zero=1, 2 or 3, found zero=0", r.text.whole(), key);
-  for (const char* key : {"prefetch", "reshard"})
+  for (const char* key : {"prefetch", "reshard", "flat"})
     if (r.text.has(key) && s.zero < 3)
       throw ConfigError("strategy '{}': {} needs zero=3, found zero={}", r.text.whole(), key, s.zero);
   for (const char* key : {"first_bucket_MiB", "bucket_MiB"})
@@ -221,7 +221,7 @@ void read_accumulate(const StrategyReading& r, Strategy& s) {
   const std::string given = r.text.text("accumulate").value_or(usual_sums_each(s) ? "every" : "last");
   if (given != "every" && given != "last")
     throw ConfigError("strategy '{}': accumulate={} must be every or last", r.text.whole(), given);
-  s.sums_each_microbatch = s.zero > 0 && given == "every";
+  s.sums_each_microbatch = given == "every";
 }
 
 void read_wire(const StrategyReading& r, Strategy& s) {
@@ -319,7 +319,7 @@ const Table<StrategyOption>& strategy_option_table() {
   using Reading = StrategyReading;
   using Kind = StrategyKind;
   using Values = std::vector<std::string>;
-  static const std::array<StrategyOption, 26> options{
+  static const std::array<StrategyOption, 27> options{
       {{.name = "dp",
         .values = "1 to 1048576",
         .meaning = "replicas, each with its part of the batch",
@@ -459,18 +459,27 @@ const Table<StrategyOption>& strategy_option_table() {
             [](const Model&, const Kind& kind) {
               return if_zero(kind, {"0", "1"});
             }},
+       {.name = "flat",
+        .values = "0 or 1",
+        .meaning = "what is cut is the unit as one flat tensor (FSDP1), or each parameter by its rows (FSDP2)",
+        .read = [](const Reading& r, Strategy& s) { s.flat = read_switch(r, "flat", true); },
+        .write = [](const Strategy& s, const Kind& kind) { return unless_usual(s.flat ? 1 : 0, kind, "flat", 1); },
+        .tried =
+            [](const Model&, const Kind& kind) {
+              return if_zero(kind, {"0", "1"});
+            }},
        {.name = "accumulate",
         .values = "every or last",
         .meaning = "gradients are summed over the replicas after every microbatch, or after the last one",
         .read = read_accumulate,
         .write =
             [](const Strategy& s, const Kind&) {
-              const bool is_usual = s.zero == 0 || s.sums_each_microbatch == usual_sums_each(s);
+              const bool is_usual = s.sums_each_microbatch == usual_sums_each(s);
               return std::string(is_usual ? "" : s.sums_each_microbatch ? "every" : "last");
             },
         .tried =
-            [](const Model&, const Kind& kind) {
-              return if_zero(kind, {"last", "every"});
+            [](const Model&, const Kind&) {
+              return Values{"every", "last"};
             }},
        {.name = "wire",
         .values = "scatter or all",

@@ -43,6 +43,7 @@ struct Strategy {
   // ZeRO: along dp are cut 1: the optimizer's states, 2: and the sums of gradients, 3: and the weights.
   std::uint32_t zero = 0;
   std::uint32_t shard = 0;       // replicas among whom everything is cut once; 0: all of them
+  bool flat = true;              // cut is the unit as one flat tensor, not each parameter by its rows
   std::string units;             // layer, block, all, a size (25MiB, or 2e8 elements), or nodes' prefixes joined by +
   std::uint32_t prefetch = 1;    // units that are gathered ahead
   double prefetch_elements = 0;  // at most; 0: any number

@@ -15,6 +15,7 @@ ParameterCycle ddp_cycle(const Model& model, const Strategy& strategy) {
   return {.first_bucket_MiB = strategy.first_bucket_MiB,
           .bucket_MiB = strategy.bucket_MiB,
           .overlap = strategy.overlap,
+          .every_microbatch = strategy.sums_each_microbatch && strategy.microbatches > 1,
           .is_mean = true,
           .broadcast_buffers = strategy.broadcast_buffers && strategy.dp > 1,
           .cut = parameter_cut(model, strategy)};
@@ -44,7 +45,7 @@ ParameterCycle data_parallel_cycle(const Model& /*model*/, const Strategy& strat
 }  // namespace
 
 const Table<StrategyKind>& strategy_table() {
-  static const std::array<StrategyKind, 16> kinds{
+  static const std::array<StrategyKind, 17> kinds{
       {{.name = "single",
         .description = "one device; microbatches > 1 accumulate gradients (F B F B)",
         .example = "single",
@@ -78,14 +79,21 @@ const Table<StrategyKind>& strategy_table() {
                  "bucket_MiB",
                  {"overlap", 1},
                  "broadcast_buffers",
+                 "accumulate",
                  "threads"},
         .axes = kGrid,
         .parameters = ddp_cycle},
        {.name = "ddp_blocking",
         .description = "the same, but the buckets wait for the end of the backward: what the overlap is worth",
         .example = "ddp_blocking,dp=2",
-        .keys =
-            {{"dp", 2}, "microbatches", "split_size", "first_bucket_MiB", "bucket_MiB", "broadcast_buffers", "threads"},
+        .keys = {{"dp", 2},
+                 "microbatches",
+                 "split_size",
+                 "first_bucket_MiB",
+                 "bucket_MiB",
+                 "broadcast_buffers",
+                 "accumulate",
+                 "threads"},
         .axes = kGrid,
         .parameters = ddp_cycle},
        {.name = "data_parallel",
@@ -120,11 +128,19 @@ const Table<StrategyKind>& strategy_table() {
         .keys = zero_keys(3, {{"overlap", 1}, "prefetch", "reshard"}),
         .axes = kGrid,
         .parameters = ddp_cycle},
+       {.name = "fsdp",
+        .description =
+            "PyTorch's fully_shard (FSDP2): as zero3, but each parameter is cut by its rows, and copied out of what is "
+            "gathered",
+        .example = "fsdp,dp=2",
+        .keys = zero_keys(3, {{"overlap", 1}, "prefetch", "reshard", {"flat", 0}}),
+        .axes = kGrid,
+        .parameters = ddp_cycle},
        {.name = "hsdp",
         .description =
-            "hybrid sharding: zero3 among the ranks of a group (a node), whose sums are all-reduced between the groups",
+            "hybrid sharding: fsdp among the ranks of a group (a node), whose sums are all-reduced between the groups",
         .example = "hsdp,replicas=2,shard=2",
-        .keys = zero_keys(3, {{"overlap", 1}, "prefetch", "reshard"}, /*is_hybrid=*/true),
+        .keys = zero_keys(3, {{"overlap", 1}, "prefetch", "reshard", {"flat", 0}}, /*is_hybrid=*/true),
         .is_proposed = false,
         .axes = kGrid,
         .parameters = ddp_cycle},
@@ -183,7 +199,8 @@ const Table<StrategyKind>& strategy_table() {
                  "bucket_MiB",   {"overlap", 1}, "broadcast_buffers",
                  "zero",         "replicas",     "shard",
                  "units",        "prefetch",     "reshard",
-                 "accumulate",   "wire",         "threads"},
+                 "flat",         "accumulate",   "wire",
+                 "threads"},
         .axes = kGrid,
         .parameters = ddp_cycle}}};
   static const Table<StrategyKind> table("strategy", kinds);

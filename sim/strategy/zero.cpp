@@ -53,12 +53,12 @@ std::vector<std::uint32_t> by_prefix(const Model& model, const Strategy& strateg
 
 std::optional<ParameterCut> parameter_cut(const Model& model, const Strategy& strategy) {
   if (strategy.zero == 0) return std::nullopt;
-  ParameterCut cut{.weights = strategy.zero == 3,
+  ParameterCut cut{.by_rows = !strategy.flat,
+                   .weights = strategy.zero == 3,
                    .whole_up_to = static_cast<std::int64_t>(strategy.persistence),
                    .reshard = strategy.reshard,
                    .prefetch = strategy.prefetch,
                    .prefetch_elements = strategy.prefetch_elements,
-                   .every_microbatch = strategy.sums_each_microbatch && strategy.microbatches > 1,
                    .after_backward = strategy.zero == 1 && !strategy.overlap,
                    .scatters = strategy.scatters};
   cut.unit_of.resize(model.nodes.size(), 0);

@@ -117,6 +117,8 @@ void expect_right(const sim::Program& program, const RunResult& result, std::uin
 const std::vector<std::pair<std::string, std::string>> kCases = {
     {"toy_mlp,dtype=f64", "single"},
     {"toy_mlp,dtype=f64", "ddp_blocking,dp=2"},
+    {"convnet,dtype=f64,global_batch=8,optimizer=adam", "ddp,microbatches=2,accumulate=every,bucket_MiB=0.1"},
+    {"toy_mlp,dtype=f64,global_batch=8", "ddp_blocking,microbatches=4,accumulate=every"},
     {"convnet,dtype=f64,global_batch=8", "ddp_blocking,dp=2"},
     {"convnet,dtype=f64,global_batch=8", "single,threads=2"},
     {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "single,threads=2"},
@@ -142,6 +144,9 @@ const std::vector<std::pair<std::string, std::string>> kCases = {
     {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=adam", "zero3"},
     {"resnet18,image=32,dtype=f64,global_batch=8,memory_format=channels_last,optimizer=sgd:lr=0.01:momentum=0.9",
      "zero3,units=layer,prefetch=2"},
+    {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=adam", "fsdp"},
+    {"resnet18,image=32,dtype=f64,global_batch=8,memory_format=channels_last,optimizer=sgd:lr=0.01:momentum=0.9",
+     "fsdp,units=layer,prefetch=2"},
     {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "deepspeed_stage_2"},
     {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "deepspeed_stage_3"},
     {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "hypar,layers=dp"},
@@ -180,6 +185,7 @@ void execute_with_many(Session& session) {
                                "zero1,dp=4",
                                "zero2,dp=4,units=layer",
                                "zero3,dp=4",
+                               "fsdp,dp=4,microbatches=2",
                                "hsdp",
                                "deepspeed_stage_1,dp=4",
                                "deepspeed_stage_2,dp=4,microbatches=2",
@@ -187,6 +193,8 @@ void execute_with_many(Session& session) {
                                "mesh,dp=2,pp=2,microbatches=2,zero=1",
                                "mesh,dp=2,pp=2,microbatches=2,schedule=1f1b,zero=3",
                                "mesh,dp=2,tp=2,zero=2",
+                               "mesh,dp=2,tp=2,zero=3,flat=0",
+                               "mesh,replicas=2,shard=2,zero=3,units=all",
                                "mesh,dp=2,tp=2,zero=3,order=tp-dp-pp,microbatches=2",
                                "hypar,levels=3,layers=in,form=rooted"}) {
     SCOPED_TRACE(strategy);
@@ -195,7 +203,7 @@ void execute_with_many(Session& session) {
     expect_right(program, session.run({.program = program, .steps = 2}), 2);
   }
   for (const char* strategy : {"ddp,dp=3", "zero1,dp=3", "zero2,dp=3,microbatches=2", "zero3,dp=3,units=layer",
-                               "deepspeed_stage_1,dp=3"}) {  // three don't divide the parameters
+                               "fsdp,dp=3", "deepspeed_stage_1,dp=3"}) {  // three don't divide the parameters
     SCOPED_TRACE(strategy);
     const sim::Program program = lowered("toy_mlp,dtype=f64,global_batch=12,optimizer=adam", strategy);
     expect_right(program, session.run({.program = program, .steps = 2, .verify = true}), 2);

@@ -58,11 +58,17 @@ void Draft::scaled_copy(std::uint32_t source, std::uint32_t destination, double 
 }
 
 void Draft::fill(std::uint32_t destination, std::uint32_t node) {
-  static const OpKind& kind = op_table().at("fill");
+  copy("fill", {}, role.tensors[destination].spec, {}, {destination}, node);
+}
+
+void Draft::copy(std::string_view kind, const Attributes& attributes, const TensorSpec& like,
+                 const std::vector<std::uint32_t>& reads, const std::vector<std::uint32_t>& writes,
+                 std::uint32_t node) {
   list.push_back({.kind = InstructionKind::copy,
-                  .work = works->add_elementwise(kind, {}, Pass::forward, role.tensors[destination].spec),
+                  .work = works->add_elementwise(op_table().at(kind), attributes, Pass::forward, like),
                   .node = node,
-                  .writes = {destination}});
+                  .reads = reads,
+                  .writes = writes});
 }
 
 void Draft::accumulate(std::uint32_t a, std::uint32_t b, std::uint32_t node, std::int32_t microbatch) {

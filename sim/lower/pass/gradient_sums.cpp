@@ -23,6 +23,9 @@
 //                                           13 copy w7 node=bucket0 : bucket0.0 -> grad.fc.bias
 //                                           14 copy w8 node=bucket0 : bucket0.1 -> grad.fc.weight
 //
+// With microbatches this is done in the last one's backward, or in every one's: then the gradients, which already hold
+// the sums of the earlier ones, are sent again, as DDP does outside of no_sync.
+//
 // Where parameters live at the root (R5), buckets are made anew each step, in the parameters' order, and summed there
 // only; the updates read the sums in them. The gradients themselves live until all are summed, on the root, too:
 // nn.DataParallel hands the lists of all replicas to one call (torch/nn/parallel/_functions.py, ReduceAddCoalesced).
@@ -138,6 +141,14 @@ std::vector<Bucket> make_buckets(Draft& draft, const std::vector<std::uint32_t>&
   return buckets;
 }
 
+/// By tensor: the instructions of the list that write it.
+std::vector<std::vector<std::size_t>> writes_of(const Draft& draft) {
+  std::vector<std::vector<std::size_t>> writes(draft.role.tensors.size());
+  for (std::size_t at = 0; at < draft.list.size(); ++at)
+    for (const std::uint32_t tensor : draft.list[at].writes) writes[tensor].push_back(at);
+  return writes;
+}
+
 }  // namespace
 
 void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const GroupOf& group_of) {
@@ -177,31 +188,36 @@ void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const Grou
     }
   };
 
-  if (!cycle.overlap) {
-    for (std::size_t b = 0; b < buckets.size(); ++b) {
-      for (std::size_t i = 0; i < buckets[b].gradients.size(); ++i) fill(buckets[b], i);
-      post(b);
-      empty(b);
-    }
-    if (cycle.at_root)
-      for (const Bucket& bucket : buckets)
-        for (const std::uint32_t gradient : bucket.gradients)
-          draft.kept.emplace_back(gradient, static_cast<std::uint32_t>(draft.list.size()) - 1);
-    return;
-  }
-  const std::vector<std::size_t> complete = draft.last_writes();
+  const std::vector<std::vector<std::size_t>> written = writes_of(draft);
+  const auto complete = [&](std::size_t round, std::uint32_t gradient) {  // after which instruction
+    return cycle.every_microbatch ? written[gradient].at(round) : written[gradient].back();
+  };
+  const std::size_t rounds = cycle.every_microbatch ? static_cast<std::size_t>(layout.microbatches) : 1;
   const std::vector<Instruction> backward = std::exchange(draft.list, {});
-  std::size_t b = 0, i = 0;  // the next gradient to be put into its bucket; they arrive in this order
+  std::size_t round = 0, b = 0, i = 0;  // the next gradient to be put into its bucket; they arrive in this order
   for (std::size_t at = 0; at < backward.size(); ++at) {
     draft.list.push_back(backward[at]);
-    while (b < buckets.size() && complete[buckets[b].gradients[i]] <= at) {
-      fill(buckets[b], i);
+    while (b < buckets.size() && complete(round, buckets[b].gradients[i]) <= at) {
+      if (cycle.overlap) fill(buckets[b], i);
       if (++i < buckets[b].gradients.size()) continue;
-      post(b++);
+      if (cycle.overlap) post(b);
+      ++b;
       i = 0;
     }
+    const bool is_over = round + 1 == rounds ? at + 1 == backward.size() : b == buckets.size();
+    if (!is_over || buckets.empty()) continue;
+    for (std::size_t k = 0; k < buckets.size(); ++k) {
+      for (std::size_t g = 0; !cycle.overlap && g < buckets[k].gradients.size(); ++g) fill(buckets[k], g);
+      if (!cycle.overlap) post(k);
+      empty(k);
+    }
+    ++round;
+    b = 0;
   }
-  for (std::size_t done = 0; done < buckets.size(); ++done) empty(done);
+  if (cycle.at_root)
+    for (const Bucket& bucket : buckets)
+      for (const std::uint32_t gradient : bucket.gradients)
+        draft.kept.emplace_back(gradient, static_cast<std::uint32_t>(draft.list.size()) - 1);
 }
 
 }  // namespace sim

@@ -45,6 +45,8 @@ struct DraftUnit {
   std::vector<std::uint32_t> parameters;   // indices of Draft::parameters
   std::uint32_t all = kNone, own = kNone;  // tensors: what the weights are views of, the rank's part
   bool is_gathered = false;                // `all` isn't there unless it is gathered
+  std::uint32_t copied = kNone;            // FSDP2: from `all`; the weights are views of that
+  std::vector<std::uint32_t> rooms{};      // in it, one for each parameter
   std::uint32_t sum = kNone;               // of the part's gradients, once add_unit_sums has been there
 };
 /// The index, in the program, of the group along a mask of axes.
@@ -84,6 +86,9 @@ struct Draft {
   void scaled_copy(std::uint32_t source, std::uint32_t destination, double scale, std::uint32_t node);
   /// destination = 0.
   void fill(std::uint32_t destination, std::uint32_t node);
+  /// An elementwise op of any number of tensors; `like`: all of them together.
+  void copy(std::string_view kind, const Attributes& attributes, const TensorSpec& like,
+            const std::vector<std::uint32_t>& reads, const std::vector<std::uint32_t>& writes, std::uint32_t node);
   /// a += b.
   void accumulate(std::uint32_t a, std::uint32_t b, std::uint32_t node, std::int32_t microbatch = -1);
   /// By tensor: the last instruction of the list that writes it, else 0.

@@ -9,6 +9,13 @@
 //   1 compute w1 node=relu : …                4 compute w1 node=relu : …
 //                                             5 wait t1 node=unit1
 //   2 compute w2 node=net2 : … net2.weight …  6 compute w2 node=net2 : … net2.weight …
+//
+// FSDP2 copies what it has into what is gathered, and from there, once it is there, the parameters to where they're used:
+//
+//   0 copy w7 node=unit0 : unit0.own -> unit0.all.own
+//   1 collective t0 kind=all_gather group=dp node=unit0 : unit0.all.own -> unit0.all
+//   2 wait t0 node=unit0
+//   3 copy w8 node=unit0 : unit0.all -> net1.weight.all net1.bias.all ; free unit0.all     views of unit0.copied
 #include <algorithm>
 #include <utility>
 
@@ -23,7 +30,8 @@ struct Run {
   std::int32_t microbatch = -1;
   Pass pass = Pass::forward;
   std::uint32_t all = kNone;                                       // tensors: gathered, of this run
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> weights{};  // as they were, and views of `all`
+  std::vector<std::uint32_t> rooms{};                              // FSDP2: what the parameters are copied to
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> weights{};  // as they were, and views of these
 };
 
 class Gathers {
@@ -40,11 +48,23 @@ class Gathers {
       for (; posted < runs_.size() && runs_[first_ahead(posted)].begin == i; ++posted) {
         const Run& run = runs_[posted];
         const DraftUnit& unit = draft_.units[run.unit];
+        std::uint32_t own = unit.own;
+        if (!run.rooms.empty()) {
+          const std::string name = draft_.role.tensors[run.all].name + ".own";
+          own = draft_.role.add_own_view(name, TensorSpec(draft_.role.tensors[unit.own].spec), run.all, cut_.axis);
+          draft_.scaled_copy(unit.own, own, 1, unit.label);
+        }
         tickets[posted] =
-            draft_.post_collective(CollectiveKind::all_gather, unit.group, 0, {unit.own}, {run.all}, unit.label);
+            draft_.post_collective(CollectiveKind::all_gather, unit.group, 0, {own}, {run.all}, unit.label);
       }
-      for (; waited < runs_.size() && runs_[waited].begin == i; ++waited)
-        draft_.wait(tickets[waited], draft_.units[runs_[waited].unit].label);
+      for (; waited < runs_.size() && runs_[waited].begin == i; ++waited) {
+        const Run& run = runs_[waited];
+        const DraftUnit& unit = draft_.units[run.unit];
+        draft_.wait(tickets[waited], unit.label);
+        const TensorSpec all = draft_.role.tensors[run.all].spec;
+        const auto parts = static_cast<double>(all.elements() / draft_.role.tensors[unit.own].spec.elements());
+        if (!run.rooms.empty()) draft_.copy("split_out", {{"parts", parts}}, all, {run.all}, run.rooms, unit.label);
+      }
       Instruction instruction = list[i];
       for (const std::uint32_t r : used_[i])
         for (const auto& [before, weight] : runs_[r].weights)
@@ -104,17 +124,23 @@ class Gathers {
     for (std::uint32_t other = 0; other < r; ++other) before += runs_[other].unit == run.unit ? 1 : 0;
     if (before == 0) {
       run.all = unit.all;
+      run.rooms = unit.rooms;
       return;
     }
-    const auto numbered = [&](const std::string& name) { return fmt::format("{}#{}", name, before); };
-    const Role& role = draft_.role;
-    run.all = draft_.role.add_tensor(numbered(role.tensors[unit.all].name), TensorSpec(role.tensors[unit.all].spec),
-                                     TensorClass::weight);
-    for (const std::uint32_t p : unit.parameters) {
-      const Tensor weight = role.tensors[draft_.parameters[p].weight];
-      run.weights.emplace_back(draft_.parameters[p].weight,
-                               draft_.role.add_view(numbered(weight.name), weight.spec, run.all, weight.offset_bytes));
-    }
+    Role& role = draft_.role;
+    const auto again = [&](std::uint32_t tensor) {
+      const Tensor one = role.tensors[tensor];
+      return role.add_tensor(fmt::format("{}#{}", one.name, before), one.spec, role.storages[one.storage].tensor_class);
+    };
+    run.all = again(unit.all);
+    const std::uint32_t weights = unit.rooms.empty() ? run.all : again(unit.copied);
+    const auto view_again = [&](std::uint32_t tensor) {
+      const Tensor one = role.tensors[tensor];
+      return role.add_view(fmt::format("{}#{}", one.name, before), one.spec, weights, one.offset_bytes);
+    };
+    for (const std::uint32_t room : unit.rooms) run.rooms.push_back(view_again(room));
+    for (const std::uint32_t p : unit.parameters)
+      run.weights.emplace_back(draft_.parameters[p].weight, view_again(draft_.parameters[p].weight));
   }
 
   /// The run before which this one's weights are sent for.

@@ -11,6 +11,11 @@
 //  10 compute w6 node=relu : …    14 compute w9 node=relu : …
 //                                 15 wait t2 node=unit1
 //
+// FSDP2 puts the gradients into the table of all ranks' rows, and the sum is a mean:
+//
+//  10 copy w6 node=unit1 : grad.net2.weight grad.net2.bias -> unit1.grad
+//  11 collective t2 kind=reduce_scatter group=dp reduction=mean node=unit1 : unit1.grad -> unit1.sum
+//
 // DeepSpeed's first two stages give everyone all sums (all_reduce); the second keeps its part of them only.
 #include <algorithm>
 #include <utility>
@@ -71,28 +76,50 @@ class Sums {
     DraftUnit& unit = draft_.units[round.unit];
     const std::string name = draft_.names->at(unit.label),
                       number = round.number == 0 ? "" : fmt::format("#{}", round.number);
-    const TensorSpec all = draft_.role.tensors[unit.all].spec, own = draft_.role.tensors[unit.own].spec;
+    const TensorSpec own = draft_.role.tensors[unit.own].spec;
+    const std::uint32_t grad =
+        cut_.by_rows ? add_table(round, name + ".grad" + number) : add_flat(round, name + ".grad" + number);
+    settle();
+    flying_ = InFlight{.unit = round.unit, .is_first = round.number == 0};
+    if (cut_.scatters) {
+      flying_->sum = draft_.role.add_tensor(name + ".sum" + number, own, TensorClass::gradient);
+      flying_->ticket =
+          draft_.post_collective(CollectiveKind::reduce_scatter, unit.group, 0, {grad}, {flying_->sum}, unit.label);
+      if (cut_.by_rows && (axes_of_mean_ >> cut_.axis & 1U) != 0) draft_.list.back().reduction = Reduction::mean;
+    } else {
+      flying_->sum = draft_.role.add_own_view(name + ".sum" + number, own, grad, cut_.axis);
+      flying_->ticket = draft_.post_collective(CollectiveKind::all_reduce, unit.group, grad, unit.label);
+    }
+    if (!layout_.parameters.overlap) settle();
+  }
+
+  /// The gradients one after the other, each a summand of the mean.
+  std::uint32_t add_flat(const Round& round, const std::string& name) {
+    const DraftUnit& unit = draft_.units[round.unit];
+    const TensorSpec all = draft_.role.tensors[unit.all].spec;
     std::vector<TensorSpec> specs;
     for (const std::uint32_t p : unit.parameters) specs.push_back(draft_.parameters[p].spec);
     std::int64_t padding = all.elements();
     for (const TensorSpec& spec : specs) padding -= spec.elements();
     if (padding > 0) specs.push_back({all.dtype, {padding}});
-    const Draft::Flat flat = draft_.add_flat(name + ".grad" + number, specs);
+    const Draft::Flat flat = draft_.add_flat(name, specs);
     const double scale = 1.0 / layout_.mesh.ranks_along(unit.sum_axes & axes_of_mean_);
     for (std::size_t k = 0; k < unit.parameters.size(); ++k)
       draft_.scaled_copy(gradient(round, unit.parameters[k]), flat.slices[k], scale, unit.label);
     if (padding > 0) draft_.fill(flat.slices.back(), unit.label);
-    settle();
-    flying_ = InFlight{.unit = round.unit, .is_first = round.number == 0};
-    if (cut_.scatters) {
-      flying_->sum = draft_.role.add_tensor(name + ".sum" + number, own, TensorClass::gradient);
-      flying_->ticket = draft_.post_collective(CollectiveKind::reduce_scatter, unit.group, 0, {flat.tensor},
-                                               {flying_->sum}, unit.label);
-    } else {
-      flying_->sum = draft_.role.add_own_view(name + ".sum" + number, own, flat.tensor, cut_.axis);
-      flying_->ticket = draft_.post_collective(CollectiveKind::all_reduce, unit.group, flat.tensor, unit.label);
-    }
-    if (!layout_.parameters.overlap) settle();
+    return flat.tensor;
+  }
+
+  /// Each rank's rows together.
+  std::uint32_t add_table(const Round& round, const std::string& name) {
+    const DraftUnit& unit = draft_.units[round.unit];
+    const TensorSpec all = draft_.role.tensors[unit.all].spec;
+    const std::uint32_t table = draft_.role.add_tensor(name, all, TensorClass::communication);
+    std::vector<std::uint32_t> gradients;
+    for (const std::uint32_t p : unit.parameters) gradients.push_back(gradient(round, p));
+    const auto parts = static_cast<double>(all.elements() / draft_.role.tensors[unit.own].spec.elements());
+    draft_.copy("chunk_in", {{"parts", parts}}, all, gradients, {table}, unit.label);
+    return table;
   }
 
   /// Waits for what is on its way, and adds it up.
@@ -101,9 +128,14 @@ class Sums {
     const InFlight sent = *std::exchange(flying_, {});
     DraftUnit& unit = draft_.units[sent.unit];
     draft_.wait(sent.ticket, unit.label);
-    if (const std::uint32_t rest = unit.sum_axes & ~(1U << cut_.axis); rest != 0)
-      draft_.wait(draft_.post_collective(CollectiveKind::all_reduce, group_of_(rest), sent.sum, unit.label),
-                  unit.label);
+    const std::uint32_t rest = unit.sum_axes & ~(1U << cut_.axis);
+    for (const std::uint32_t axes : {rest & axes_of_mean_, rest & ~axes_of_mean_}) {
+      if (axes == 0) continue;
+      const std::uint32_t ticket =
+          draft_.post_collective(CollectiveKind::all_reduce, group_of_(axes), sent.sum, unit.label);
+      if (cut_.by_rows && (axes & axes_of_mean_) != 0) draft_.list.back().reduction = Reduction::mean;
+      draft_.wait(ticket, unit.label);
+    }
     if (!sent.is_first) return draft_.accumulate(unit.sum, sent.sum, unit.label);
     unit.sum = sent.sum;
     if (cut_.scatters || cut_.after_backward) return;

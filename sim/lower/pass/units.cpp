@@ -6,6 +6,9 @@
 //   view unit0.own f32[28] unit0.all +0 along=dp                  tensor unit0.all f32[56] weight
 //   view fc.weight f32[5,10] unit0.all +0                         view fc.weight f32[5,10] unit0.all +0
 //   view fc.bias f32[5] unit0.all +200                            view fc.bias f32[5] unit0.all +200
+//
+// FSDP2 cuts each parameter by its rows, padded: unit0.own has 3 of 5 rows of both, unit0.all two such tables, from which
+// the parameters are copied out, each to room for 6 rows.
 #include <algorithm>
 #include <numeric>
 #include <tuple>
@@ -55,13 +58,65 @@ std::vector<Grouped> grouped(const Draft& draft, const ParameterCut& cut) {
   return units;
 }
 
+/// What is cut is the whole unit.
+void add_flat(Draft& draft, const Layout& layout, std::int64_t elements, DraftUnit& unit, std::uint32_t index) {
+  const std::uint32_t axis = layout.parameters.cut->axis;
+  const std::int64_t ranks = layout.mesh.axes.at(axis).size;
+  const std::string& name = draft.names->at(unit.label);
+  const Dtype dtype = draft.parameters[unit.parameters[0]].spec.dtype;
+  const TensorSpec part{dtype, {(elements + ranks - 1) / ranks}}, padded{dtype, {part.elements() * ranks}};
+  unit.all = draft.role.add_tensor(name + ".all", padded, TensorClass::weight, /*persistent=*/!unit.is_gathered);
+  if (unit.is_gathered) {
+    std::vector<Placement> on(layout.mesh.axes.size(), replicate());
+    on[axis] = shard(0);
+    unit.own = draft.role.add_piece(name + ".own", part, TensorClass::weight, {}, padded.shape, on);
+  } else {
+    unit.own = draft.role.add_own_view(name + ".own", part, unit.all, axis);
+  }
+  draft.role.tensors[unit.is_gathered ? unit.own : unit.all].unit = index;
+  std::int64_t offset = 0;
+  for (const std::uint32_t p : unit.parameters) {
+    DraftParameter& parameter = draft.parameters[p];
+    parameter.weight = draft.role.add_view(parameter.name, parameter.spec, unit.all, offset);
+    offset += parameter.spec.bytes();
+  }
+}
+
+/// What is cut is each parameter, by its rows.
+void add_rows(Draft& draft, const Layout& layout, ParameterUnit& described, DraftUnit& unit, std::uint32_t index) {
+  const Axis& axis = layout.mesh.axes.at(layout.parameters.cut->axis);
+  const std::string& name = draft.names->at(unit.label);
+  const Dtype dtype = draft.parameters[unit.parameters[0]].spec.dtype;
+  std::int64_t elements = 0;
+  std::vector<std::int64_t> own;  // elements, by parameter
+  for (std::size_t k = 0; k < unit.parameters.size(); ++k) {
+    const DraftParameter& parameter = draft.parameters[unit.parameters[k]];
+    std::vector<Placement>& on = described.parts[k].on;
+    if (on.empty()) on.resize(layout.mesh.axes.size(), replicate());
+    on[layout.parameters.cut->axis] = {.kind = Placement::Kind::shard, .is_padded = true};
+    const std::int64_t rows = parameter.spec.shape[0];
+    own.push_back(padded_part(rows, axis) * (parameter.spec.elements() / rows));
+    elements += own.back();
+  }
+  const TensorSpec all{dtype, {elements * axis.size}};
+  unit.copied = draft.role.add_tensor(name + ".copied", all, TensorClass::weight);
+  std::int64_t offset = 0;
+  for (std::size_t k = 0; k < unit.parameters.size(); ++k) {
+    DraftParameter& parameter = draft.parameters[unit.parameters[k]];
+    const TensorSpec room{dtype, {own[k] * axis.size}};
+    unit.rooms.push_back(draft.role.add_view(parameter.name + ".all", room, unit.copied, offset));
+    parameter.weight = draft.role.add_view(parameter.name, parameter.spec, unit.copied, offset);
+    offset += room.bytes();
+  }
+  unit.own = draft.role.add_tensor(name + ".own", {dtype, {elements}}, TensorClass::weight, /*persistent=*/true);
+  draft.role.tensors[unit.own].unit = index;
+  unit.all = draft.role.add_tensor(name + ".all", all, TensorClass::communication);
+}
+
 }  // namespace
 
 void add_units(Draft& draft, const Layout& layout, const GroupOf& group_of) {
   const ParameterCut& cut = *layout.parameters.cut;
-  const std::int64_t ranks = layout.mesh.axes.at(cut.axis).size;
-  std::vector<Placement> on(layout.mesh.axes.size(), replicate());
-  on[cut.axis] = shard(0);
   for (const auto& [is_whole, parameters] : grouped(draft, cut)) {
     const std::string name = fmt::format("unit{}", draft.units.size());
     const DraftParameter& first = draft.parameters[parameters[0]];
@@ -78,23 +133,10 @@ void add_units(Draft& draft, const Layout& layout, const GroupOf& group_of) {
       described.parts.push_back(draft.parameters[p].part);
       elements += draft.parameters[p].spec.elements();
     }
-    const Dtype dtype = first.spec.dtype;
-    const TensorSpec part{dtype, {(elements + ranks - 1) / ranks}}, padded{dtype, {part.elements() * ranks}};
-    if (is_whole) {
-      unit.all = draft.role.add_tensor(name + ".all", padded, TensorClass::weight, /*persistent=*/true);
-      unit.own = draft.role.add_own_view(name + ".own", part, unit.all, cut.axis);
-      draft.role.tensors[unit.all].unit = index;
-    } else {
-      unit.own = draft.role.add_piece(name + ".own", part, TensorClass::weight, {}, padded.shape, on);
-      unit.all = draft.role.add_tensor(name + ".all", padded, TensorClass::weight);
-      draft.role.tensors[unit.own].unit = index;
-    }
-    std::int64_t offset = 0;
-    for (const std::uint32_t p : parameters) {
-      DraftParameter& parameter = draft.parameters[p];
-      parameter.weight = draft.role.add_view(parameter.name, parameter.spec, unit.all, offset);
-      offset += parameter.spec.bytes();
-    }
+    if (cut.by_rows)
+      add_rows(draft, layout, described, unit, index);
+    else
+      add_flat(draft, layout, elements, unit, index);
     draft.units.push_back(std::move(unit));
   }
 }

@@ -20,6 +20,8 @@
 //   slice                      x                                              y, which exists
 //   pack                       x                                              its blocks, which exist
 //   unpack                     the blocks                                     x, which exists
+//   split_out                  x                                              parameters, which exist
+//   chunk_in                   gradients                                      x, which exists
 //   make_input, make_target                                                   x, which exists
 //   read_result                loss, prediction, target
 //

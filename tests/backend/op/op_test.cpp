@@ -375,12 +375,28 @@ void pack_and_unpack_are_inverse() {
   op_kernels().at("unpack").run(work_of("unpack", in_blocks, x), {blocks, result});
   EXPECT_TRUE(again.equal(x));
 }
+/// Seven rows and one on three ranks: 3, 3 and 1, and 1, 0 and 0.
+void chunk_in_and_split_out_are_inverse() {
+  const at::Tensor a = at::arange(14, at::kDouble).view({7, 2}), b = at::full({1}, 20, at::kDouble),
+                   table = at::full(3 * 7, -1, at::kDouble), all_a = at::full(18, -1, at::kDouble),
+                   all_b = at::full(3, -1, at::kDouble);
+  std::vector<at::Tensor> gradients{a, b}, whole{table}, parameters{all_a, all_b};
+  op_kernels().at("chunk_in").run(work_of("chunk_in", {{"parts", 3}}, table), {gradients, whole});
+  EXPECT_TRUE(table.equal(
+      at::tensor({0., 1., 2., 3., 4., 5., 20., 6., 7., 8., 9., 10., 11., 0., 12., 13., 0., 0., 0., 0., 0.})))
+      << table;
+  op_kernels().at("split_out").run(work_of("split_out", {{"parts", 3}}, table), {whole, parameters});
+  EXPECT_TRUE(all_a.narrow(0, 0, 14).equal(a.view(-1))) << all_a;
+  EXPECT_TRUE(all_b.equal(at::tensor({20., 0., 0.}))) << all_b;
+}
 const std::map<std::string_view, Helper> kHelpers{{"accumulate", accumulate_adds_in_place},
                                                   {"scaled_copy", scaled_copy_writes_into_what_is_there},
                                                   {"fill", fill_writes_zeros},
                                                   {"slice", slice_takes_a_part},
                                                   {"pack", pack_and_unpack_are_inverse},
                                                   {"unpack", pack_and_unpack_are_inverse},
+                                                  {"split_out", chunk_in_and_split_out_are_inverse},
+                                                  {"chunk_in", chunk_in_and_split_out_are_inverse},
                                                   {"make_input", make_input_is_standard_normal},
                                                   {"make_target", make_target_makes_classes},
                                                   {"read_result", read_result_changes_nothing}};

@@ -172,7 +172,8 @@ TEST(LowerGrid, ReplicasReduceEveryGradient) {
     }
     for (const OpInstance& op : model.instances(2))
       for (const BufferSpec& buffer : op.signature().buffers) buffers += buffer.spec.bytes();
-    EXPECT_EQ(reduced, strategy.dp > 1 ? 4 * parameter_count(model) : 0);
+    const std::int64_t times = strategy.sums_each_microbatch ? strategy.microbatches : 1;
+    EXPECT_EQ(reduced, strategy.dp > 1 ? times * 4 * parameter_count(model) : 0);
     EXPECT_EQ(broadcast, strategy.dp > 1 && strategy.broadcast_buffers ? buffers : 0);
   });
 }

@@ -42,13 +42,15 @@ TEST(Part, NothingIsEmptyOrTorn) {
 }
 
 TEST(Placement, IsReadFromItsText) {
-  for (const Placement& placement : {replicate(), shard(0), shard(3, 64), partial(), partial(Reduction::mean),
-                                     partial(Reduction::max), rooted(0), rooted(17), rooted(kLast), own()})
+  for (const Placement& placement :
+       {replicate(), shard(0), shard(3, 64), partial(), partial(Reduction::mean), partial(Reduction::max), rooted(0),
+        rooted(17), rooted(kLast), own(), placement_from("S0+")})
     EXPECT_EQ(placement_from(to_string(placement)), placement) << to_string(placement);
-  for (const char* text : {"", "S", "Sx", "S1/", "S1/0", "S99", "S-1", "P.sum", "P.min", "@", "@-1", "r", "R ", "own1"})
+  for (const char* text : {"", "S", "Sx", "S1/", "S1/0", "S99", "S-1", "P.sum", "P.min", "@", "@-1", "r", "R ", "own1",
+                           "S0/2+", "R+", "S+"})
     EXPECT_THROW(placement_from(text), ConfigError) << text;
   EXPECT_EQ(message_of([] { placement_from("Q"); }),
-            "'Q' is no placement; known: R, S0, S1/64, P, P.mean, P.max, @0, @last, own");
+            "'Q' is no placement; known: R, S0, S1/64, S0+, P, P.mean, P.max, @0, @last, own");
 }
 
 // Every element of a tensor is somebody's, and as often as the placements say.
@@ -57,7 +59,8 @@ TEST(Piece, TogetherTheyAreTheWhole) {
   const Shape shape{8, 7};
   const std::map<std::vector<std::string>, std::size_t> copies{
       {{"R", "R"}, 6},   {{"S0", "R"}, 3},     {{"S0", "S1"}, 1},    {{"S0", "S0"}, 1},
-      {{"@1", "S1"}, 1}, {{"@0", "@last"}, 1}, {{"S0/4", "own"}, 3}, {{"P", "S1"}, 2}};
+      {{"@1", "S1"}, 1}, {{"@0", "@last"}, 1}, {{"S0/4", "own"}, 3}, {{"P", "S1"}, 2},
+      {{"R", "S1+"}, 2}, {{"S0+", "S0"}, 1},   {{"S1+", "S1"}, 1}};
   for (const auto& [texts, expected] : copies) {
     std::vector<Placement> placements;
     for (const std::string& text : texts) placements.push_back(placement_from(text));
@@ -79,6 +82,16 @@ TEST(Piece, AxesCutOneDimensionFromTheOutermost) {
   const std::vector<Placement> twice{shard(0), shard(0)};
   for (std::uint32_t rank = 0; rank < 4; ++rank)
     EXPECT_EQ(piece({8}, twice, mesh, rank), std::vector<Range>({{2 * rank, 2}}));
+}
+
+// As FSDP2 cuts what tensor parallelism has left: the padded axis comes last, though it is the outer one.
+TEST(Piece, PaddedPartsAreOfWhatOthersLeave) {
+  const Mesh mesh{{{"dp", 4}, {"tp", 2}}};
+  const std::vector<Placement> both{placement_from("S0+"), shard(0)};
+  std::vector<Range> rows;
+  for (std::uint32_t rank = 0; rank < 8; ++rank) rows.push_back(piece({10}, both, mesh, rank)->at(0));
+  EXPECT_EQ(rows, (std::vector<Range>{{0, 2}, {5, 2}, {2, 2}, {7, 2}, {4, 1}, {9, 1}, {5, 0}, {10, 0}}));
+  EXPECT_EQ(padded_part(5, mesh.axes[0]), 2);
 }
 
 }  // namespace

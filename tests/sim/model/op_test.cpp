@@ -55,6 +55,8 @@ std::vector<OpInstance> instances() {
       op("slice", {{"dim", 1}, {"begin", 2}, {"size", 3}}, {image}),
       op("pack", {{"dim", 1}, {"parts", 4}, {"block", 1}}, {image}),
       op("unpack", {{"dim", 0}, {"parts", 3}, {"block", 3}}, {rows}),
+      op("split_out", {{"parts", 2}}, {{Dtype::f32, {24}}}),
+      op("chunk_in", {{"parts", 4}}, {{Dtype::f32, {24}}}),
       op("make_input", {}, {image}),
       op("make_target", {{"classes", 10}}, {{Dtype::i64, {8}}}),
       op("make_target", {{"classes", 12}}, {rows}),

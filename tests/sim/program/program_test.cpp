@@ -31,6 +31,7 @@ const std::vector<Golden> kGolden{
      "ddp_blocking,dp=2,first_bucket_MiB=0.0001,bucket_MiB=0.0002"},
     {"programs/toy_mlp.tp.txt", "toy_mlp,global_batch=4,optimizer=sgd:lr=0.1", "mesh,dp=2,tp=2"},
     {"programs/toy_mlp.zero1.txt", "toy_mlp,global_batch=4,optimizer=adam", "zero1,dp=2"},
+    {"programs/toy_mlp.fsdp.txt", "toy_mlp,global_batch=4,optimizer=sgd:lr=0.1", "fsdp,dp=2,units=all"},
     {"programs/toy_mlp.zero3.txt", "toy_mlp,global_batch=4,optimizer=sgd:lr=0.1", "zero3,dp=2"},
 };
 
@@ -275,7 +276,7 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
   EXPECT_EQ(with("microbatches=2", "replicas=1"),
             line(5, "unknown key 'replicas'; known: global_batch, microbatches, rows, one_loss, broadcast_buffers"));
   EXPECT_EQ(with("microbatches=2", "rows=S"),
-            line(5, "'S' is no placement; known: R, S0, S1/64, P, P.mean, P.max, @0, @last, own"));
+            line(5, "'S' is no placement; known: R, S0, S1/64, S0+, P, P.mean, P.max, @0, @last, own"));
   EXPECT_EQ(with("microbatches=2", "rows=S0,R"), line(5, "2 placements on a mesh of 1 axes"));
   EXPECT_EQ(with("microbatches=2", "rows=S4"), line(5, "S4 of the samples, which have one dimension"));
   EXPECT_EQ(with("microbatches=2", "rows=@2"), line(5, "'@2' is outside of axis rank=2"));

@@ -489,7 +489,7 @@ TEST(Validate, UnitsHoldTheirParameters) {
             "program: 'unit0.all' of rank 0 is [6], but its unit 'unit0' has 7 elements");
   EXPECT_EQ(message(replaced(kGather, "part b f32[1]", "part b f32[6] on=S0")), "no error");
   EXPECT_EQ(message(replaced(kGather, "part b f32[1]", "part b f32[1] on=@0")),
-            "program: rank 1 has nothing of 'b' of its unit 'unit0'");
+            "program: rank 1 has nothing of 'b' of its unit");
   EXPECT_EQ(message(replaced(kGather, "unit=unit0", "unit=unit1")), "program text, line 9: unknown unit 'unit1'");
   EXPECT_EQ(message(replaced(kGather, "along=dp", "along=tp")),
             "program text, line 10: expected along= and an axis, found 'along=tp'");

@@ -31,6 +31,7 @@ TEST(Strategy, TextRoundTrip) {
       EXPECT_EQ(again.zero, s.zero);
       EXPECT_EQ(again.shard, s.shard);
       EXPECT_EQ(again.units, s.units);
+      EXPECT_EQ(again.flat, s.flat);
       EXPECT_EQ(again.prefetch, s.prefetch);
       EXPECT_EQ(again.prefetch_elements, s.prefetch_elements);
       EXPECT_EQ(again.persistence, s.persistence);
@@ -111,11 +112,12 @@ TEST(Strategy, SaysWhatIsWrong) {
   EXPECT_EQ(
       message("single,dp=2"),
       "strategy 'single,dp=2': 'single' takes no 'dp', but ddp, ddp_blocking, data_parallel, zero1, zero2, zero3, "
+      "fsdp, "
       "deepspeed_stage_1, deepspeed_stage_2, deepspeed_stage_3, mesh do; known: schedule, microbatches, split_size, "
       "threads");
   EXPECT_EQ(message("ddp,pp=2"),
             "strategy 'ddp,pp=2': 'ddp' takes no 'pp', but model_parallel, pipeline, mesh do; known: dp, microbatches, "
-            "split_size, first_bucket_MiB, bucket_MiB, overlap, broadcast_buffers, threads");
+            "split_size, first_bucket_MiB, bucket_MiB, overlap, broadcast_buffers, accumulate, threads");
   EXPECT_EQ(message("data_parallel,form=rooted"),
             "strategy 'data_parallel,form=rooted': 'data_parallel' takes no 'form', but hypar does; known: dp, "
             "bucket_MiB, threads");
@@ -128,7 +130,7 @@ TEST(Strategy, SaysWhatIsWrong) {
   EXPECT_EQ(message("pipeline,pp=1"), "strategy 'pipeline,pp=1': pp=1 must be at least 2");
   EXPECT_EQ(message("tp,tp=1"), "strategy 'tp,tp=1': tp=1 must be at least 2");
   EXPECT_EQ(message("tp,dp=2"),
-            "strategy 'tp,dp=2': 'tp' takes no 'dp', but ddp, ddp_blocking, data_parallel, zero1, zero2, zero3, "
+            "strategy 'tp,dp=2': 'tp' takes no 'dp', but ddp, ddp_blocking, data_parallel, zero1, zero2, zero3, fsdp, "
             "deepspeed_stage_1, "
             "deepspeed_stage_2, deepspeed_stage_3, mesh do; known: tp, microbatches, split_size, threads");
   EXPECT_EQ(message("dp=2,order=dp-pp"),
@@ -203,9 +205,10 @@ TEST(Strategy, SaysWhatZeroCanNotDo) {
   EXPECT_EQ(message("zero3,units=-1MiB").substr(0, 45), "strategy 'zero3,dp=2,units=-1MiB': units '-1M");
   EXPECT_EQ(message("zero3,accumulate=never"),
             "strategy 'zero3,accumulate=never': accumulate=never must be every or last");
-  EXPECT_EQ(message("zero1,prefetch=1"),
-            "strategy 'zero1,prefetch=1': 'zero1' takes no 'prefetch', but zero3, hsdp, mesh do; known: dp, zero, "
-            "microbatches, split_size, accumulate, threads, wire, units, overlap, broadcast_buffers");
+  EXPECT_EQ(
+      message("zero1,prefetch=1"),
+      "strategy 'zero1,prefetch=1': 'zero1' takes no 'prefetch', but zero3, fsdp, hsdp, mesh do; known: dp, zero, "
+      "microbatches, split_size, accumulate, threads, wire, units, overlap, broadcast_buffers");
 }
 
 TEST(Strategy, SaysWhichCutIsWrong) {
