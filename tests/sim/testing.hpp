@@ -100,7 +100,8 @@ inline std::vector<std::string> strategy_texts(const Model& model) {
     for (const StrategyOption& option : strategy_option_table()) {
       if (!kind.takes(option.name)) continue;
       const std::vector<std::string> values = option.tried(model, kind);
-      for (const std::string& value : values) texts.push_back(fmt::format("{},{}={}", name, option.name, value));
+      if (kind.is_proposed)  // else another row has the same with each of its keys
+        for (const std::string& value : values) texts.push_back(fmt::format("{},{}={}", name, option.name, value));
       if (!values.empty() && !alone.contains(option.name)) all += fmt::format(",{}={}", option.name, values[0]);
     }
     texts.push_back(all);

@@ -4,7 +4,7 @@
 //   // `draft`: one role, forward and backward done, gradients complete where each was made
 //   add_buffer_broadcast(draft, /*group=*/0);
 //   add_gradient_sums(draft, layout, /*mean=*/true, groups);   // or, of parameters in units:
-//   add_unit_gathers(draft, cut);
+//   add_unit_gathers(draft, *layout.parameters.cut);
 //   add_unit_sums(draft, layout, /*mean=*/true, groups);
 //   add_updates(draft, model);
 //   add_frees(draft);                                  // last: frees every storage after its last use

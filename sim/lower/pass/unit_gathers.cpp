@@ -40,12 +40,15 @@ class Gathers {
 
   void add() {
     find_runs();
-    for (std::uint32_t r = 0; r < runs_.size(); ++r) give_tensors(r);
+    std::vector<std::uint32_t> of_unit(draft_.units.size(), 0);
+    for (Run& run : runs_) give_tensors(run, of_unit[run.unit]++);
+    std::vector<std::size_t> posts;  // before which instruction, by run
+    for (std::uint32_t r = 0; r < runs_.size(); ++r) posts.push_back(runs_[first_ahead(r)].begin);
     const std::vector<Instruction> list = std::exchange(draft_.list, {});
     std::vector<std::uint32_t> tickets(runs_.size(), kNone);
     std::uint32_t posted = 0, waited = 0;
     for (std::size_t i = 0; i < list.size(); ++i) {
-      for (; posted < runs_.size() && runs_[first_ahead(posted)].begin == i; ++posted) {
+      for (; posted < runs_.size() && posts[posted] <= i; ++posted) {
         const Run& run = runs_[posted];
         const DraftUnit& unit = draft_.units[run.unit];
         std::uint32_t own = unit.own;
@@ -116,12 +119,9 @@ class Gathers {
     return run + 1 == runs_.size() && last.microbatch == microbatch && pass == Pass::backward;
   }
 
-  /// The unit's own tensors, of its first run; copies of them, of a later one.
-  void give_tensors(std::uint32_t r) {
-    Run& run = runs_[r];
+  /// The unit's own tensors where it is its first run, with none before; copies of them, of a later one.
+  void give_tensors(Run& run, std::uint32_t before) {
     const DraftUnit& unit = draft_.units[run.unit];
-    std::uint32_t before = 0;
-    for (std::uint32_t other = 0; other < r; ++other) before += runs_[other].unit == run.unit ? 1 : 0;
     if (before == 0) {
       run.all = unit.all;
       run.rooms = unit.rooms;
