@@ -29,6 +29,7 @@ std::vector<std::uint32_t> add_again(const Role& role, std::uint32_t repeat, Rol
     if (is_new) to.storages.push_back(role.storages[tensor.storage]);
     now[t] = static_cast<std::uint32_t>(to.tensors.size());
     tensor.name += fmt::format("'{}", repeat);
+    tensor.along = kNone;  // another mesh
     tensor.storage = entry->second;
     to.tensors.push_back(std::move(tensor));
   }
@@ -97,12 +98,24 @@ class AloneBuilder {
     for (Tensor& tensor : draft.role.tensors) {
       const bool is_batch =
           tensor.initial.kind == Initial::Kind::model_input || tensor.initial.kind == Initial::Kind::model_target;
+      // Of a part of a unit nobody reads the values but the update; they count where ops do (a pooling's branches).
+      if (tensor.unit != kNone && !tensor.on.empty()) {
+        tensor.initial = first_value(role_.units[tensor.unit]);
+        tensor.unit = kNone;
+      }
       tensor.on.assign(is_batch ? 1 : 0, shard(0));
-      if (tensor.unit != kNone) tensor.initial = role_.units[tensor.unit].parts[0].initial;
-      tensor.unit = tensor.along = kNone;
+      tensor.along = kNone;
       tensor.whole = is_batch ? tensor.spec.shape : Shape();
       if (is_batch) tensor.whole[0] *= ranks;
     }
+    draft.role.units = role_.units;
+    for (ParameterUnit& unit : draft.role.units)
+      for (ParameterUnit::Part& part : unit.parts) {
+        if (part.on.empty()) continue;
+        const auto mine = piece(part.whole.shape, part.on, program.mesh, role_.ranks[0]);
+        for (std::size_t dim = 0; mine && dim < mine->size(); ++dim) part.whole.shape[dim] = mine->at(dim).size;
+        part.on.clear();
+      }
     draft.role.storages = role_.storages;
   }
 
@@ -198,9 +211,7 @@ class AloneBuilder {
     const TensorSpec spec = draft_.role.tensors[tensor].spec;
     const auto find_or_add = [&](auto& known, const auto& key) {
       const auto [entry, is_new] = known.try_emplace(key);
-      if (is_new)
-        entry->second = draft_.role.add_tensor(fmt::format("message{}", draft_.role.tensors.size()), spec,
-                                               TensorClass::communication, true, {Initial::Kind::uniform, 0, 0.01});
+      if (is_new) entry->second = add_message("message", i, tensor);
       return entry->second;
     };
     if (exchanges_ && role_.kind[i] != InstructionKind::collective)
@@ -208,7 +219,39 @@ class AloneBuilder {
         return find_or_add(messages_, Message{role_.kind[i], other, role_.tag[i]});
     const bool receives = role_.kind[i] == InstructionKind::recv;
     constexpr std::uint32_t kDifferent = 8;  // messages of one shape with other numbers
-    return find_or_add(random_, fmt::format("{} {}", receives ? to_itself_ % kDifferent : kDifferent, to_string(spec)));
+    return find_or_add(
+        random_, fmt::format("{} {} {}", receives ? to_itself_ % kDifferent : kDifferent, to_string(spec), unit_of(i)));
+  }
+
+  /// Of most of a unit's elements.
+  [[nodiscard]] static Initial first_value(const ParameterUnit& unit) {
+    const auto size = [](const ParameterUnit::Part& part) { return part.whole.elements(); };
+    return std::ranges::max_element(unit.parts, {}, size)->initial;
+  }
+  /// What stands for `tensor` at the other end of posted instruction `i`. It brings weights where it gathers a unit: ops
+  /// take other times for other values (a pooling's branches).
+  std::uint32_t add_message(std::string_view name, std::uint32_t i, std::uint32_t tensor) {
+    const TensorSpec spec = draft_.role.tensors[tensor].spec;
+    const std::uint32_t unit = unit_of(i);
+    const std::uint32_t id = draft_.role.add_tensor(
+        fmt::format("{}{}", name, draft_.role.tensors.size()), spec, TensorClass::communication, true,
+        unit == kNone ? Initial{Initial::Kind::uniform, 0, 0.01} : first_value(role_.units[unit]));
+    if (unit == kNone) return id;
+    std::int64_t elements = 0;
+    bool is_flat = true;
+    for (const ParameterUnit::Part& part : role_.units[unit].parts) {
+      elements += program_.elements_of(part, role_.ranks[0]);
+      is_flat &= std::ranges::none_of(part.on, &Placement::is_padded);
+    }
+    if (is_flat && elements <= spec.elements()) draft_.role.tensors[id].unit = unit;
+    return id;
+  }
+  /// The unit that a collective gathers; kNone: none.
+  [[nodiscard]] std::uint32_t unit_of(std::uint32_t i) const {
+    if (role_.kind[i] == InstructionKind::collective && role_.collective[i] == CollectiveKind::all_gather)
+      for (std::uint32_t u = 0; u < role_.units.size(); ++u)
+        if (role_.node[i] != kNone && role_.units[u].name == program_.names[role_.node[i]]) return u;
+    return kNone;
   }
 
   [[nodiscard]] bool is_shared(std::uint32_t i) const {
@@ -223,10 +266,7 @@ class AloneBuilder {
   std::uint32_t shared(std::uint32_t i, std::uint32_t k, std::uint32_t tensor, Operands& known) {
     if (!is_shared(i)) return kept(i, tensor);
     const auto [entry, is_new] = known.try_emplace({i, k});
-    if (is_new)
-      entry->second = draft_.role.add_tensor(fmt::format("share{}", draft_.role.tensors.size()),
-                                             TensorSpec(role_.tensors[tensor].spec), TensorClass::communication, true,
-                                             {Initial::Kind::uniform, 0, 0.01});
+    if (is_new) entry->second = add_message("share", i, tensor);
     return entry->second;
   }
   /// A block of an operand: one of several tensors, or a part of one.

@@ -98,6 +98,25 @@ TEST(RoleAlone, KeepsItsOpsAndWaitsForNobody) {
   }
 }
 
+// Ops take other times for other values (a pooling's branches): what is gathered brings the weights' first values.
+TEST(RoleAlone, GathersWeightsOfTheirOwnSize) {
+  const Model model = load_model("convnet,global_batch=8");
+  for (const char* strategy : {"zero1,dp=2", "zero3,dp=2", "fsdp,dp=2"}) {
+    SCOPED_TRACE(strategy);
+    const Program program = lower(model, parse_strategy(strategy, model));
+    const Program own = alone(program, {{0, {0}, 2}}, /*in_turns=*/false);
+    validate(own);
+    std::size_t whole = 0, of_weights = 0;
+    for (const Tensor& tensor : own.roles[0].tensors) {
+      if (!tensor.name.starts_with("message")) continue;
+      if (tensor.unit != kNone) ++whole;
+      if (tensor.initial.bound > 0.01) ++of_weights;
+    }
+    EXPECT_GT(of_weights, 0U);
+    EXPECT_EQ(whole > 0, std::string_view(strategy) != "fsdp,dp=2") << "its tables have rows of several ranks";
+  }
+}
+
 // What a notification takes from a core in the simulator is what the probe finds, also where ops are short.
 TEST(NotificationProbe, FindsWhatANotificationTakes) {
   for (const char* text : {"convnet,global_batch=64", "toy_mlp"}) {
