@@ -191,7 +191,7 @@ void read_zero(const StrategyReading& r, Strategy& s) {
   s.zero = static_cast<std::uint32_t>(zero);
   if (s.zero > 0 && s.dp < 2)
     throw ConfigError("strategy '{}': zero={} needs dp of at least 2, found dp={}", r.text.whole(), s.zero, s.dp);
-  for (const char* key : {"shard", "units", "prefetch", "reshard", "flat", "wire"})
+  for (const char* key : {"replicas", "shard", "units", "prefetch", "reshard", "flat", "wire"})
     if (r.text.has(key) && s.zero == 0)
       throw ConfigError("strategy '{}': {} needs zero=1, 2 or 3, found zero=0", r.text.whole(), key);
   for (const char* key : {"prefetch", "reshard", "flat"})

@@ -191,7 +191,8 @@ TEST(Strategy, SaysWhatZeroCanNotDo) {
             "strategy 'hsdp,replicas=3,shard=2': replicas=3 times shard=2 must divide global_batch=8 of model "
             "'toy_mlp'; near: dp=4 or 8, or global_batch=6 or 12");
   EXPECT_EQ(message("mesh,replicas=2,shard=2"),
-            "strategy 'mesh,replicas=2,shard=2': shard needs zero=1, 2 or 3, found zero=0");
+            "strategy 'mesh,replicas=2,shard=2': replicas needs zero=1, 2 or 3, found zero=0");
+  EXPECT_EQ(message("mesh,shard=4"), "strategy 'mesh,shard=4': shard needs zero=1, 2 or 3, found zero=0");
   EXPECT_EQ(message("mesh,dp=2,prefetch=2"),
             "strategy 'mesh,dp=2,prefetch=2': prefetch needs zero=1, 2 or 3, found zero=0");
   EXPECT_EQ(message("mesh,dp=2,zero=2,reshard=0"),
