@@ -51,14 +51,6 @@ void unpack(const sim::Work& work, const Operands& operands) {
   for (std::size_t k = 0; k < blocks; ++k) block_of(operands.writes[0], work, k, blocks).copy_(operands.reads[k]);
 }
 
-/// Room for what `parts` ranks have of a tensor's rows, in a table of one line for each rank.
-at::Tensor room_for(const at::Tensor& table, std::int64_t rows, std::int64_t row, std::int64_t& begin) {
-  const std::int64_t each = (rows + table.size(0) - 1) / table.size(0) * row;
-  const at::Tensor room = table.narrow(1, begin, each);
-  begin += each;
-  return room;
-}
-
 /// Of FSDP2 (torch.split_with_sizes_copy). What it writes has room for as many rows as all ranks together.
 void split_out(const sim::Work& work, const Operands& operands) {
   const at::Tensor table = operands.reads[0].view({work.op.integer("parts"), -1});
@@ -76,13 +68,14 @@ void chunk_in(const sim::Work& work, const Operands& operands) {
   const at::Tensor table = operands.writes[0].view({parts, -1});
   std::int64_t begin = 0;
   for (const at::Tensor& gradient : operands.reads) {
-    const std::int64_t rows = gradient.size(0), row = gradient.numel() / rows;
-    const at::Tensor lines = in_memory_order(gradient).view(-1), room = room_for(table, rows, row, begin);
-    const std::int64_t full = lines.numel() / room.size(1), rest = lines.numel() - full * room.size(1);
-    room.narrow(0, 0, full).copy_(lines.narrow(0, 0, full * room.size(1)).view({full, room.size(1)}));
+    const std::int64_t rows = gradient.size(0), each = (rows + parts - 1) / parts * (gradient.numel() / rows);
+    const at::Tensor lines = in_memory_order(gradient).view(-1), room = table.narrow(1, begin, each);
+    begin += each;
+    const std::int64_t full = lines.numel() / each, rest = lines.numel() - full * each;
+    room.narrow(0, 0, full).copy_(lines.narrow(0, 0, full * each).view({full, each}));
     if (full == parts) continue;
     room.narrow(0, full, parts - full).zero_();
-    room[full].narrow(0, 0, rest).copy_(lines.narrow(0, full * room.size(1), rest));
+    room[full].narrow(0, 0, rest).copy_(lines.narrow(0, full * each, rest));
   }
 }
 

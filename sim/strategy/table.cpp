@@ -105,7 +105,7 @@ const Table<StrategyKind>& strategy_table() {
         .axes = {&kChunks},
         .parameters = data_parallel_cycle,
         .peer = PeerKind::data_parallel},
-       // ZeRO-DP (R7): what replicas have in common is cut among them.
+       // ZeRO: what replicas have in common is cut among them.
        {.name = "zero1",
         .description =
             "ZeRO 1 as Megatron's distributed optimizer: gradients are reduce-scattered after the backward, each rank "

@@ -80,10 +80,10 @@ void Draft::accumulate(std::uint32_t a, std::uint32_t b, std::uint32_t node, std
                   .writes = {a}});
 }
 
-std::vector<std::size_t> Draft::last_writes() const {
-  std::vector<std::size_t> written(role.tensors.size(), 0);
+std::vector<std::vector<std::size_t>> Draft::writes() const {
+  std::vector<std::vector<std::size_t>> written(role.tensors.size());
   for (std::size_t at = 0; at < list.size(); ++at)
-    for (const std::uint32_t tensor : list[at].writes) written[tensor] = at;
+    for (const std::uint32_t tensor : list[at].writes) written[tensor].push_back(at);
   return written;
 }
 

@@ -141,14 +141,6 @@ std::vector<Bucket> make_buckets(Draft& draft, const std::vector<std::uint32_t>&
   return buckets;
 }
 
-/// By tensor: the instructions of the list that write it.
-std::vector<std::vector<std::size_t>> writes_of(const Draft& draft) {
-  std::vector<std::vector<std::size_t>> writes(draft.role.tensors.size());
-  for (std::size_t at = 0; at < draft.list.size(); ++at)
-    for (const std::uint32_t tensor : draft.list[at].writes) writes[tensor].push_back(at);
-  return writes;
-}
-
 }  // namespace
 
 void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const GroupOf& group_of) {
@@ -188,7 +180,7 @@ void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const Grou
     }
   };
 
-  const std::vector<std::vector<std::size_t>> written = writes_of(draft);
+  const std::vector<std::vector<std::size_t>> written = draft.writes();
   const auto complete = [&](std::size_t round, std::uint32_t gradient) {  // after which instruction
     return cycle.every_microbatch ? written[gradient].at(round) : written[gradient].back();
   };

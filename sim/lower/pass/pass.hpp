@@ -91,8 +91,8 @@ struct Draft {
             const std::vector<std::uint32_t>& reads, const std::vector<std::uint32_t>& writes, std::uint32_t node);
   /// a += b.
   void accumulate(std::uint32_t a, std::uint32_t b, std::uint32_t node, std::int32_t microbatch = -1);
-  /// By tensor: the last instruction of the list that writes it, else 0.
-  [[nodiscard]] std::vector<std::size_t> last_writes() const;
+  /// By tensor: the instructions of the list that write it.
+  [[nodiscard]] std::vector<std::vector<std::size_t>> writes() const;
   /// Moves the list into the role, with tickets in its order.
   Role finish() &&;
 };

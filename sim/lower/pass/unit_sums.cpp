@@ -59,13 +59,14 @@ class Sums {
   }
 
   [[nodiscard]] std::vector<Round> rounds_in_order() const {
-    const std::vector<std::size_t> written = draft_.last_writes();
+    const std::vector<std::vector<std::size_t>> written = draft_.writes();
     std::vector<Round> rounds;
     for (std::uint32_t u = 0; u < draft_.units.size(); ++u) {
       const std::vector<std::uint32_t>& parameters = draft_.units[u].parameters;
       for (std::size_t number = 0; number <= draft_.parameters[parameters[0]].later_gradients.size(); ++number) {
         Round& round = rounds.emplace_back(Round{u, number});
-        for (const std::uint32_t p : parameters) round.complete = std::max(round.complete, written[gradient(round, p)]);
+        for (const std::uint32_t p : parameters)
+          round.complete = std::max(round.complete, written[gradient(round, p)].back());
       }
     }
     std::ranges::stable_sort(rounds, {}, &Round::complete);
