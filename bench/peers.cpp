@@ -25,6 +25,7 @@
 #include "sim/lower/plan.hpp"
 #include "sim/strategy/layout.hpp"
 #include "sim/strategy/schedule/schedule.hpp"
+#include "sim/strategy/zero.hpp"
 
 namespace bench {
 namespace {
@@ -113,15 +114,22 @@ Json stages_to_json(const sim::Model& model, const sim::Strategy& strategy) {
   for (std::uint32_t stage = 0; stage < strategy.pp; ++stage)
     actions.push_back(
         sim::to_text(schedule.stage(stage, strategy.pp, static_cast<std::int32_t>(strategy.microbatches))));
-  return {{"kind", "replicas_of_stages"},
-          {"replicas", strategy.dp},
-          {"stages", sim::stages_of(model, strategy)},
-          {"microbatches", strategy.microbatches},
-          {"actions", actions},
-          {"one_loss", schedule.one_loss},
-          {"overlap", strategy.overlap},
-          {"broadcast_buffers", strategy.broadcast_buffers},
-          {"buckets_MiB", {strategy.first_bucket_MiB, strategy.bucket_MiB}}};
+  Json json{{"kind", "replicas_of_stages"},
+            {"replicas", strategy.dp},
+            {"stages", sim::stages_of(model, strategy)},
+            {"microbatches", strategy.microbatches},
+            {"actions", actions},
+            {"one_loss", schedule.one_loss},
+            {"overlap", strategy.overlap},
+            {"broadcast_buffers", strategy.broadcast_buffers},
+            {"buckets_MiB", {strategy.first_bucket_MiB, strategy.bucket_MiB}},
+            {"zero", strategy.zero}};
+  if (const std::optional<sim::ParameterCut> cut = sim::parameter_cut(model, strategy)) {
+    json["units"] = cut->unit_of;
+    json["reshard"] = cut->reshard;
+    json["shard"] = strategy.shard > 0 ? strategy.shard : strategy.dp;
+  }
+  return json;
 }
 
 /// Where the tensors of every node lie, by level ("S0 P"): what lowering makes of the layout, too.
@@ -179,8 +187,12 @@ Json strategy_to_json(const sim::Model& model, const sim::Strategy& strategy, st
 }  // namespace
 
 bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::string_view world) {
-  // Nobody has written one.
-  if (strategy.zero > 0 || strategy.sums_each_microbatch) return false;
+  // Nobody has written one of microbatches, and PyTorch has none that cuts no weights but
+  // their sums, leaves small ones whole, or has units of a size.
+  if (strategy.sums_each_microbatch && strategy.microbatches > 1) return false;
+  if (strategy.zero > 0 && strategy.ranks() * strategy.microbatches > strategy.dp) return false;
+  const std::optional<sim::ParameterCut> cut = sim::parameter_cut(model, strategy);
+  if (strategy.zero == 2 || (strategy.zero == 3 && (cut->whole_up_to > 0 || cut->unit_bytes > 0))) return false;
   if (peer_kind(strategy) == sim::PeerKind::parts && strategy.pp * strategy.microbatches > 1) return false;
   if (peer_kind(strategy) != sim::PeerKind::stages) return true;  // one for threads and one for processes
   // PyTorch takes means over replicas and microbatches.

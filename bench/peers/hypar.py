@@ -159,7 +159,7 @@ class HybridThreads(Session):
 
     def build(self, stages: list[Stage], devices: list):
         self.meetings, self.threads = {}, PinnedThreads(self.cores)
-        subject = SimpleNamespace(model=self.model, strategy=self.strategy, best=self.fused)
+        subject = SimpleNamespace(model=self.model, strategy=self.strategy, best=bool(self.faster))
         self.parts = [HybridOfThread(subject, self.channels_last, rank, devices, self.meetings, [core])
                       for rank, core in enumerate(self.cores)]
         self.module = nn.ModuleList(part.module for part in self.parts)

@@ -12,6 +12,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
+def own_rows(session: Session):
+    """Each replica has its part of the global batch."""
+    session.replica, session.share = session.rank, 1 / session.strategy.replicas
+    rows = session.model.global_batch // session.strategy.replicas
+    session.x_rows = session.target_rows = range(session.rank * rows, (session.rank + 1) * rows)
+
+
 class Distributed(Session):
     """DistributedDataParallel, a process per replica, each with its part of the global batch. Gradients are all-reduced
     bucket by bucket during the backward."""
@@ -24,9 +31,7 @@ class Distributed(Session):
 
     def build(self, stages: list[Stage], devices: list):
         super().build(stages, devices)
-        self.replica, self.share = self.rank, 1 / self.strategy.replicas
-        rows = self.model.global_batch // self.strategy.replicas
-        self.x_rows = self.target_rows = range(self.rank * rows, (self.rank + 1) * rows)
+        own_rows(self)
         buckets = self.strategy.buckets_MiB
         self.module = DistributedDataParallel(self.module, process_group=self.group,
                                               broadcast_buffers=self.strategy.broadcast_buffers,

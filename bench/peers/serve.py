@@ -4,7 +4,8 @@
 
 Rank 0 reads a request per line, a JSON object as bench/peers.cpp writes it (tests/golden/peer_request.json is one):
     subject         what is run: model (nodes in order, the loss last), strategy (its kind, and what that takes: of
-                    replicas_of_stages every node's stage and every stage's actions, of hypar where every node's tensors
+                    replicas_of_stages every node's stage and every stage's actions, and of what is
+                    cut among replicas (zero 1 or 3) every node's unit, of hypar where every node's tensors
                     lie; threads: of each rank), best (PyTorch at its best: with fused updates, and with channels_last if a trial of both is
                     faster for it)
     cores           of each rank that computes, as many as it has threads
@@ -99,7 +100,8 @@ class Rank:
         """At its best: with channels_last or without, whichever has the shorter steps. Trials alternate, so that a slow
         moment hits both."""
         layouts = [False]
-        if request.subject.best and any(node.op == "conv2d" for node in request.subject.model.nodes):
+        if (request.subject.best and strategies.kind_of(request.subject.strategy).takes_channels_last and
+                any(node.op == "conv2d" for node in request.subject.model.nodes)):
             layouts.append(True)
         sessions = [strategies.open_session(request.subject, layout, ARGUMENTS.device, ARGUMENTS.rank,
                                             self.groups, ARGUMENTS.cores) for layout in layouts]
@@ -118,9 +120,8 @@ class Rank:
 
     def play(self, session, steps, seed):
         """(common start, end, loss) per step."""
-        tensors = [*session.module.parameters(), *session.module.buffers()]
-        for tensor in tensors:
-            tensor.untyped_storage().resize_(tensor.nbytes)
+        for storage, size in session.storages:
+            storage.resize_(size)
         session.initialise(seed)
         x, target = session.inputs(seed), session.targets(seed)
         session.begin()
@@ -139,8 +140,8 @@ class Rank:
             played.append((start, process.now_s(), None if loss is None else loss.item()))
         gc.enable()
         session.end()
-        for tensor in tensors:
-            tensor.untyped_storage().resize_(0)
+        for storage, _ in session.storages:
+            storage.resize_(0)
         return played
 
     @contextmanager

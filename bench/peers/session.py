@@ -1,6 +1,7 @@
 """What the strategies' sessions have in common. Every session has
 
     layers                  the (node, module) pairs whose parameters live in this process
+    storages                the memory of what lives in it between steps, and the bytes of each
     settle                  steps after which its step takes as long as all later ones
     share                   how much of the global batch its loss is of
     initialise(seed)        gives its parameters and buffers their first values
@@ -9,6 +10,7 @@
     step(x, target)         one training step; the loss and what it is of, or None where they aren't known
 """
 
+from functools import partial
 from types import SimpleNamespace
 
 import initial
@@ -33,13 +35,14 @@ def check(model: SimpleNamespace):
             raise Skipped(f"the peers (bench/peers) don't have the {what} '{kind}'; they have {', '.join(known)}")
 
 
-def make_optimizer(model: SimpleNamespace, parameters: list[nn.Parameter], fused: bool) -> torch.optim.Optimizer:
-    """Unless `fused`, with the implementation that torch chooses by itself: on a CPU a loop over the parameters."""
-    options = dict(vars(model.optimizer), fused=fused or None)
+def optimizer_kind(model: SimpleNamespace, faster: str) -> partial:
+    """Its class with all but the parameters. `faster`: fused or foreach; if empty the implementation that torch chooses by
+    itself: on a CPU a loop over the parameters."""
+    options = {**vars(model.optimizer), **({faster: True} if faster else {})}
     kind = OPTIMIZERS[options.pop("kind")]
     if "beta1" in options:
         options["betas"] = options.pop("beta1"), options.pop("beta2")
-    return kind(parameters, **options)
+    return partial(kind, **options)
 
 
 def loss_of_batch(model: SimpleNamespace, losses: list[tuple]):
@@ -57,6 +60,8 @@ class Session:
     """One process, one device: the whole global batch by the module as it is."""
 
     settle = 0
+    takes_channels_last = True
+    faster_updates = "fused"  # than PyTorch's default
     replica = 0
     share = 1
     optimizer = None
@@ -64,7 +69,7 @@ class Session:
 
     def __init__(self, subject: SimpleNamespace, channels_last: bool, rank: int, devices: list, groups: dict,
                  cores: list[int]):
-        self.model, self.strategy, self.fused = subject.model, subject.strategy, subject.best
+        self.model, self.strategy, self.faster = subject.model, subject.strategy, self.faster_updates * subject.best
         self.channels_last, self.rank, self.groups, self.cores = channels_last, rank, groups, cores
         self.x_device, self.target_device = devices[0], devices[-1]
         self.x_rows = self.target_rows = range(self.model.global_batch)  # of the global batch: what this rank needs
@@ -72,6 +77,7 @@ class Session:
         self.group = groups.get(tuple(range(self.ranks)))
         self.loss = LOSSES[self.model.loss]
         self.build(make_stages(self.model, self.stages(), channels_last), devices)
+        self.storages = [(tensor.untyped_storage(), tensor.untyped_storage().nbytes()) for tensor in self.tensors()]
 
     @classmethod
     def processes(cls, strategy: SimpleNamespace) -> int:
@@ -96,6 +102,10 @@ class Session:
         stage, = stages
         self.layers = stage.layers
         self.module = stage.module.to_empty(device=devices[0])
+
+    def tensors(self):
+        """What lives between steps."""
+        return [*self.module.parameters(), *self.module.buffers()]
 
     def initialise(self, seed: int):
         initial.initialise(self.layers, seed)
@@ -129,12 +139,15 @@ class Session:
 
     def settings(self) -> str:
         """What isn't PyTorch's default."""
-        return ", ".join(["fused updates"] * self.fused + ["channels_last"] * self.channels_last)
+        return ", ".join([f"{self.faster} updates"] * bool(self.faster) + ["channels_last"] * self.channels_last)
 
     def begin(self):
         parameters = list(self.module.parameters())
         if parameters:  # else there is nothing to update
-            self.optimizer = make_optimizer(self.model, parameters, self.fused)
+            self.optimizer = self.make_optimizer(parameters)
+
+    def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return optimizer_kind(self.model, self.faster)(parameters)
 
     def end(self):
         self.module.zero_grad(set_to_none=True)

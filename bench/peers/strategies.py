@@ -6,6 +6,7 @@ import torch
 from hypar import Hybrid, HybridThreads
 from replicas import DataParallel, DataParallelProcesses, Distributed
 from session import Session, Skipped
+from sharded import FullyShard, ZeroRedundancy
 from stages import ForwardPipeline, ModelParallel, Pipeline
 
 
@@ -18,6 +19,8 @@ def kind_of(strategy: SimpleNamespace) -> type[Session]:
     if strategy.replicas > 1:
         if stages > 1 or strategy.microbatches > 1:
             raise Skipped("these peers have no DistributedDataParallel of pipelines or microbatches")
+        if strategy.zero > 0:
+            return ZeroRedundancy if strategy.zero == 1 else FullyShard
         if not strategy.overlap:
             raise Skipped("plain PyTorch has no DDP that overlaps nothing; its DistributedDataParallel is ddp")
         return Distributed

@@ -1,0 +1,81 @@
+"""Replicas that keep a part each of what all have: ZeRO 1 (ZeroRedundancyOptimizer) and 3 (fully_shard, FSDP2)."""
+
+from types import SimpleNamespace
+
+import initial
+import torch
+import torch.distributed as dist
+from models import Stage
+from replicas import Distributed, own_rows
+from session import Session, optimizer_kind
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+
+class ZeroRedundancy(Distributed):
+    """DistributedDataParallel, whose ranks have the optimizer's states of some parameters each, update these, and
+    broadcast them."""
+
+    def make_optimizer(self, parameters):
+        kind = optimizer_kind(self.model, self.faster)
+        return ZeroRedundancyOptimizer(parameters, kind.func, process_group=self.group, **kind.keywords)
+
+
+class FullyShard(Session):
+    """FSDP2: of each parameter a rank has some rows. A unit's are gathered before its first node's forward, and again
+    before its backward; their gradients are reduce-scattered. With several groups of `shard` ranks (HSDP) they are also
+    all-reduced between these."""
+
+    takes_channels_last = False  # only contiguous parameters
+    faster_updates = "foreach"   # SGD's fused ones aren't there for DTensors
+
+    @classmethod
+    def processes(cls, strategy: SimpleNamespace) -> int:
+        return strategy.replicas
+
+    @classmethod
+    def grid(cls, strategy: SimpleNamespace):
+        """The ranks: a row has everything once."""
+        return torch.arange(strategy.replicas).view(-1, strategy.shard)
+
+    @classmethod
+    def lines(cls, strategy: SimpleNamespace) -> list[tuple[int, ...]]:
+        grid = cls.grid(strategy)
+        return super().lines(strategy) + [tuple(line.tolist()) for line in [*grid, *grid.T] if len(grid) > 1]
+
+    def make_mesh(self) -> DeviceMesh:
+        grid = self.grid(self.strategy)
+        if len(grid) == 1:
+            return DeviceMesh.from_group(self.group or dist.group.WORLD, "cpu")
+        row, column = (grid == self.rank).nonzero()[0].tolist()
+        groups = [self.groups[tuple(line.tolist())] for line in (grid[:, column], grid[row])]
+        return DeviceMesh.from_group(groups, "cpu", mesh=grid, mesh_dim_names=("replicate", "shard"))
+
+    def build(self, stages: list[Stage], devices: list):
+        super().build(stages, devices)
+        own_rows(self)
+        mesh, units = self.make_mesh(), {}
+        unit_of = {node.name: unit for node, unit in zip(self.model.nodes, self.strategy.units)}
+        for node, layer in self.layers:
+            if any(True for _ in layer.parameters()):
+                units.setdefault(unit_of[node.name], []).append(layer)
+        for unit in units.values():
+            fully_shard(unit, mesh=mesh, reshard_after_forward=self.strategy.reshard)
+        fully_shard(self.module, mesh=mesh)
+
+    def tensors(self):
+        return [getattr(tensor, "_local_tensor", tensor) for tensor in super().tensors()]
+
+    @torch.no_grad()
+    def initialise(self, seed: int):
+        place = self.rank % self.strategy.shard
+        for node, layer in self.layers:
+            for kind, parameter in layer.named_parameters():
+                whole = torch.empty(parameter.shape, dtype=parameter.dtype)
+                initial.draw(whole, *getattr(node.parameters, kind), initial.stream(seed, f"{node.name}.{kind}"))
+                rows = whole.chunk(self.strategy.shard)
+                if place < len(rows):
+                    parameter.to_local().copy_(rows[place])
+            if isinstance(layer, torch.nn.BatchNorm2d):
+                layer.reset_running_stats()
