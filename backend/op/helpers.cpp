@@ -62,6 +62,15 @@ void split_out(const sim::Work& work, const Operands& operands) {
   }
 }
 
+/// As c10d's flatten_dense_tensors.
+void cat(const sim::Work& /*work*/, const Operands& operands) {
+  std::vector<at::Tensor> flat;
+  flat.reserve(operands.reads.size());
+  for (const at::Tensor& tensor : operands.reads) flat.push_back(in_memory_order(tensor).view(-1));
+  at::Tensor all = operands.writes[0].view(-1);
+  at::cat_out(all, flat);
+}
+
 /// Of FSDP2 (torch._chunk_cat).
 void chunk_in(const sim::Work& work, const Operands& operands) {
   const std::int64_t parts = work.op.integer("parts");
@@ -117,6 +126,7 @@ std::vector<OpKernel> helper_kernels() {
           {"slice", slice},
           {"pack", pack},
           {"unpack", unpack},
+          {"cat", cat},
           {"split_out", split_out},
           {"chunk_in", chunk_in},
           {"make_input", make_step_input},

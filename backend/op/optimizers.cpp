@@ -1,3 +1,4 @@
+#include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <torch/optim/adam.h>
@@ -22,7 +23,8 @@ std::function<void()> step_of(const Parameters& parameters, const Options& optio
 /// all others.
 void sgd(const sim::Work& work, const Operands& operands) {
   const at::TensorList reads(operands.reads.data(), operands.reads.size());
-  at::_fused_sgd_(reads.slice(0, 1), reads.slice(1, 1), /*momentum_buffer_list=*/reads.slice(2),
+  const std::size_t count = work.op.inputs.size();
+  at::_fused_sgd_(reads.slice(0, count), reads.slice(count, count), /*momentum_buffer_list=*/reads.slice(2 * count),
                   work.op.number("weight_decay"), work.op.number("momentum"), work.op.number("lr"), /*dampening=*/0,
                   /*nesterov=*/false, /*maximize=*/false,
                   /*is_first_step=*/false);
@@ -34,13 +36,15 @@ std::function<void()> sgd_reference(const sim::OpInstance& op, const Parameters&
                                                     .weight_decay(op.number("weight_decay")));
 }
 
-/// torch.optim.Adam(fused=True): one pass over memory. The step counter is a float32 scalar beside the moments.
+/// torch.optim.Adam(fused=True): one pass over memory. Each parameter's step counter is a float32 scalar beside its moments.
 void adam(const sim::Work& work, const Operands& operands) {
   const at::TensorList reads(operands.reads.data(), operands.reads.size());
-  reads[4].add_(1);
-  at::_fused_adam_(reads.slice(0, 1), reads.slice(1, 1), reads.slice(2, 1), reads.slice(3, 1), /*max_exp_avg_sqs=*/{},
-                   reads.slice(4, 1), work.op.number("lr"), work.op.number("beta1"), work.op.number("beta2"),
-                   work.op.number("weight_decay"), work.op.number("eps"), /*amsgrad=*/false, /*maximize=*/false);
+  const std::size_t count = work.op.inputs.size();
+  const auto list = [&](std::size_t which) { return reads.slice(which * count, count); };
+  at::_foreach_add_(list(4), 1);
+  at::_fused_adam_(list(0), list(1), list(2), list(3), /*max_exp_avg_sqs=*/{}, list(4), work.op.number("lr"),
+                   work.op.number("beta1"), work.op.number("beta2"), work.op.number("weight_decay"),
+                   work.op.number("eps"), /*amsgrad=*/false, /*maximize=*/false);
 }
 
 std::function<void()> adam_reference(const sim::OpInstance& op, const Parameters& parameters) {

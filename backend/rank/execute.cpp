@@ -295,8 +295,11 @@ void Executor::restart_peak() const {
 void Executor::compute(std::uint32_t i, const Action& action, StepRecord& record) {
   for (std::uint32_t t : action.reads) reads_.push_back(tensors_[t]);
   for (std::uint32_t t : action.writes) writes_.push_back(tensors_[t]);
-  if (keep_gradients_ && action.kind == InstructionKind::update)
-    add_pieces("gradient", action.reads[0], reads_[1].clone(), gradients_);
+  if (keep_gradients_ && action.kind == InstructionKind::update) {
+    const std::size_t count = action.work->op.inputs.size();
+    for (std::size_t k = 0; k < count; ++k)
+      add_pieces("gradient", action.reads[k], reads_[count + k].clone(), gradients_);
+  }
 
   if (!checked_) {
     allocator_peak_bytes_ = std::max(allocator_peak_bytes_, allocated().peak);

@@ -159,6 +159,7 @@ Program memory_probe(const Model& model, std::uint32_t ranks) {
   constexpr std::int64_t kSmall = 3 << 15, kLargestUpdate = 3 << 21;  // elements
   constexpr int kRepeats = 4, kRepeatsOfSmall = 16;
   return make_probe("probe of memory", row_of(ranks), 0, {first_numbers(ranks)}, [&](Draft& draft, std::uint32_t) {
+    std::vector<Updated> updated;
     // The largest first: what is first finds its code cold, which costs the smallest many times its own time. Few
     // parameters have 3·2^k elements: a profile holds what the probe and what a model's step says of a size as one.
     for (const std::int64_t elements : {3LL << 23, 3LL << 21, 3LL << 18, 3LL << 15, 3LL << 10, 3LL << 5}) {
@@ -166,17 +167,16 @@ Program memory_probe(const Model& model, std::uint32_t ranks) {
       const std::uint32_t from = add_constant(draft, fmt::format("from{}", elements), spec, 1),
                           to = add_constant(draft, fmt::format("to{}", elements), spec, 1);
       if (elements <= kLargestUpdate)
-        draft.parameters.push_back({.name = fmt::format("parameter{}", elements),
-                                    .spec = spec,
-                                    .weight = add_constant(draft, fmt::format("weight{}", elements), spec, 1),
-                                    .gradient = add_constant(draft, fmt::format("gradient{}", elements), spec, 1)});
+        updated.push_back({draft.names->add(fmt::format("parameter{}", elements)),
+                           add_constant(draft, fmt::format("weight{}", elements), spec, 1),
+                           add_constant(draft, fmt::format("gradient{}", elements), spec, 1)});
       for (int k = 0; k < (elements <= kSmall ? kRepeatsOfSmall : kRepeats); ++k) {
         const Work add{{&op_table().at("accumulate"), {}, {spec, spec}}, Pass::forward, 0};
         draft.list.push_back({.work = draft.works->add(add), .reads = {to, from}, .writes = {to}});
         draft.scaled_copy(from, to, 1, kNone);
       }
     }
-    add_updates(draft, model);
+    for (const Updated& parameter : updated) add_update(draft, model.optimizer, kNone, {parameter});
     const Linear row(draft, 1, kFeaturesOfRow, model.dtype);
     for (int k = 0; k < kRepeats; ++k) {
       row.compute(draft, 1);

@@ -19,7 +19,10 @@ namespace {
 std::uint32_t threads_at_work(const Work& work) {
   constexpr std::int64_t kGrain = 32768;
   if (work.op.kind->matrix) return work.threads;
-  const std::int64_t pieces = (work.op.inputs.at(0).elements() + kGrain - 1) / kGrain;
+  std::int64_t elements = work.op.inputs.at(0).elements();
+  if (work.pass == Pass::update)
+    for (const TensorSpec& parameter : work.op.inputs) elements = std::max(elements, parameter.elements());
+  const std::int64_t pieces = (elements + kGrain - 1) / kGrain;
   return static_cast<std::uint32_t>(std::clamp<std::int64_t>(pieces, 1, work.threads));
 }
 
@@ -37,6 +40,9 @@ class Analytic final : public CostModel {
     }
     double seconds = 0;
     for (const KernelTime& kernel : kernels) seconds += kernel.seconds();
+    // An accelerator updates many parameters in one kernel, a CPU one after the other.
+    if (work.pass == Pass::update && !device.asynchronous)
+      seconds += static_cast<double>(work.op.inputs.size() - 1) * device.launch.in_seconds();
     return {.busy_s = {seconds}, .knowledge = knowledge_of(work, device, seconds)};
   }
 

@@ -36,7 +36,8 @@ Physics physics_of(const Eigen::Vector4d& logs, double cache_bytes) {
 Eigen::RowVector4d shares(const Physics& physics, const Demand& demand) {
   const double cached = demand.bytes * physics.s_per_byte;
   const double beyond = demand.bytes > physics.cache_bytes ? cached * physics.beyond : 0;
-  return Eigen::RowVector4d(physics.launch_s, demand.flops * physics.s_per_flop, cached + beyond, beyond) /
+  return Eigen::RowVector4d(demand.kernels * physics.launch_s, demand.flops * physics.s_per_flop, cached + beyond,
+                            beyond) /
          physics.seconds(demand);
 }
 
@@ -56,7 +57,7 @@ Solution likeliest(const std::vector<ShapeSample>& samples, const Physics& broad
   const auto count = static_cast<Eigen::Index>(samples.size());
   double longest_launch_s = kInfinity;
   for (const ShapeSample& sample : samples)
-    if (!sample.shape.empty()) longest_launch_s = std::min(longest_launch_s, sample.seconds);
+    if (!sample.shape.empty()) longest_launch_s = std::min(longest_launch_s, sample.seconds / sample.demand.kernels);
   const Eigen::Vector4d highest(std::log(longest_launch_s), kInfinity, kInfinity, kInfinity);
   const Eigen::Vector4d lowest(-kInfinity, -kInfinity, -kInfinity, std::log(kLeastBeyond));
   const auto bounded = [&](const Eigen::Vector4d& logs) -> Eigen::Vector4d {
@@ -175,7 +176,7 @@ Kriging::Answer Kriging::at(std::span<const double> point) const {
 
 double Physics::seconds(const Demand& demand) const {
   const double byte_s = s_per_byte * (demand.bytes > cache_bytes ? 1 + beyond : 1);
-  return launch_s + demand.flops * s_per_flop + demand.bytes * byte_s;
+  return demand.kernels * launch_s + demand.flops * s_per_flop + demand.bytes * byte_s;
 }
 
 ShapeFit::ShapeFit(const std::vector<ShapeSample>& samples, const Physics& broader, Cache cache) {

@@ -59,7 +59,7 @@ struct Estimate {
   double sd = 0;       // standard deviation of ln(true time / seconds), if the assumptions of the fit hold
 };
 
-/// t = launch + flops / rate + bytes / bandwidth; of a work that doesn't fit into the cache, each byte takes longer.
+/// t = kernels × launch + flops / rate + bytes / bandwidth; of a work that doesn't fit into the cache, each byte takes longer.
 struct Physics {
   double launch_s = 0, s_per_flop = 0, s_per_byte = 0;
   double beyond = 0;  // a byte of a work of more than cache_bytes takes 1 + beyond times as long

@@ -99,12 +99,19 @@ Traits traits_of(const Work& work, bool on_cpu) {
   } else if (streams && traits.demand.flops < traits.demand.bytes) {
     traits.demand.flops = 0;  // hidden behind the bytes, unlike the logarithms of random numbers
   }
+  if (updates && on_cpu) traits.demand.kernels = static_cast<double>(work.op.inputs.size());
   return traits;
 }
 
-/// The first input's dimensions and the attributes, as natural logarithms.
+/// The first input's dimensions and the attributes, as natural logarithms; of updates the number of elements and of
+/// parameters.
 std::vector<double> shape_of(const Work& work) {
   std::vector<double> shape;
+  if (work.pass == Pass::update) {
+    double elements = 0;
+    for (const TensorSpec& parameter : work.op.inputs) elements += static_cast<double>(parameter.elements());
+    return {std::log(elements), std::log(static_cast<double>(work.op.inputs.size()))};
+  }
   for (std::int64_t dimension : work.op.inputs[0].shape)
     shape.push_back(std::log(static_cast<double>(std::max<std::int64_t>(dimension, 1))));
   for (const auto& [name, value] : work.op.attributes) shape.push_back(std::log1p(std::max(value, 0.0)));

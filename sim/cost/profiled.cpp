@@ -23,22 +23,11 @@ class Profiled final : public CostModel {
 
   /// Levels that weren't measured (3 busy ranks between 2 and 4) are interpolated.
   [[nodiscard]] ComputeCost compute(const Work& work) const override {
-    const std::string key = work_key(measured_as(work, cluster_.device));
-    const std::map<std::uint32_t, Statistic> levels = profile_.op_levels(cluster_.world, key);
-    ComputeCost cost;
-    if (!levels.contains(1)) {
-      cost = others().compute(work);
-      cost.knowledge.source = Source::broader;
-      return cost;
-    }
-    cost.workspace_bytes = static_cast<double>(profile_.workspace(key).value_or(0));
-    for (const auto& [busy, time] : levels) cost.jitter += time.jitter() / static_cast<double>(levels.size());
-    for (auto upper = levels.begin(); upper != levels.end(); ++upper) {
-      const auto lower = upper == levels.begin() ? upper : std::prev(upper);
-      const double gap = upper == lower ? 1 : upper->first - lower->first;
-      for (std::uint32_t busy = lower->first + (upper != lower); busy <= upper->first; ++busy)
-        cost.busy_s.push_back(std::lerp(lower->second.mean_s, upper->second.mean_s, (busy - lower->first) / gap));
-    }
+    const Work measured = measured_as(work, cluster_.device);
+    if (std::optional<ComputeCost> cost = known(measured)) return *cost;
+    if (std::optional<ComputeCost> cost = sum_of_parameters(measured)) return *cost;
+    ComputeCost cost = others().compute(work);
+    cost.knowledge.source = Source::broader;
     return cost;
   }
 
@@ -59,6 +48,42 @@ class Profiled final : public CostModel {
   [[nodiscard]] std::vector<std::string> remarks() const override { return origin_.remarks; }
 
  private:
+  [[nodiscard]] std::optional<ComputeCost> known(const Work& work) const {
+    const std::string key = work_key(work);
+    const std::map<std::uint32_t, Statistic> levels = profile_.op_levels(cluster_.world, key);
+    if (!levels.contains(1)) return std::nullopt;
+    ComputeCost cost{.workspace_bytes = static_cast<double>(profile_.workspace(key).value_or(0))};
+    for (const auto& [busy, time] : levels) cost.jitter += time.jitter() / static_cast<double>(levels.size());
+    for (auto upper = levels.begin(); upper != levels.end(); ++upper) {
+      const auto lower = upper == levels.begin() ? upper : std::prev(upper);
+      const double gap = upper == lower ? 1 : upper->first - lower->first;
+      for (std::uint32_t busy = lower->first + (upper != lower); busy <= upper->first; ++busy)
+        cost.busy_s.push_back(std::lerp(lower->second.mean_s, upper->second.mean_s, (busy - lower->first) / gap));
+    }
+    return cost;
+  }
+  /// A CPU updates parameters one after the other: where each was measured by itself, that is all of them.
+  [[nodiscard]] std::optional<ComputeCost> sum_of_parameters(const Work& work) const {
+    if (work.pass != Pass::update || work.op.inputs.size() < 2 || cluster_.device.asynchronous) return std::nullopt;
+    std::optional<ComputeCost> sum;
+    double variance = 0;  // their jitters are independent
+    for (const TensorSpec& parameter : work.op.inputs) {
+      Work single = work;
+      single.op.inputs = {parameter};
+      const std::optional<ComputeCost> cost = known(single);
+      if (!cost) return std::nullopt;
+      variance += std::pow(cost->jitter * cost->busy_s[0], 2);
+      if (!sum) {
+        sum = cost;
+        continue;
+      }
+      sum->busy_s.resize(std::min(sum->busy_s.size(), cost->busy_s.size()));
+      for (std::size_t busy = 0; busy < sum->busy_s.size(); ++busy) sum->busy_s[busy] += cost->busy_s[busy];
+      sum->workspace_bytes = std::max(sum->workspace_bytes, cost->workspace_bytes);
+    }
+    sum->jitter = std::sqrt(variance) / sum->busy_s[0];
+    return sum;
+  }
   /// Made when something is missing: that takes longer than a forecast.
   [[nodiscard]] const CostModel& others() const {
     std::call_once(others_made_, [&] { others_ = make_cost_model("fitted", cluster_, &profile_); });

@@ -54,6 +54,7 @@ Program lower(const Model& model, const Strategy& strategy) {
       add_gradient_sums(draft, layout, mean, group_of);
     }
     add_updates(draft, model);
+    add_waits(draft);
     draft.list.insert(draft.list.end(), draft.last.begin(), draft.last.end());
     add_frees(draft);
     program.roles.push_back(std::move(draft).finish());

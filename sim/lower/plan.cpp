@@ -100,6 +100,17 @@ void Plan::place_nodes() {
   }
 }
 
+/// Whether every rank gets a part of it. Axes may cut one dimension after each other into too many.
+bool Plan::can_be_cut(const TensorSpec& whole_spec, const Placements& of) const {
+  try {
+    for (std::uint32_t rank = 0; rank < layout.mesh.ranks(); ++rank)
+      static_cast<void>(piece(whole_spec.shape, of, layout.mesh, rank));
+  } catch (const ConfigError&) {
+    return false;
+  }
+  return true;
+}
+
 /// A sum is made for all readers at once: of what they need where they agree, else of all of it for everyone.
 void Plan::resolve_sums() {
   for (NodePlacements& node : placements) node.resolved = node.output;
@@ -115,7 +126,14 @@ void Plan::resolve_sums() {
           agree &= !need || *need == of_reader;
           need = of_reader;
         }
-      placements[n].resolved[axis] = agree ? need.value_or(replicate()) : replicate();
+      Placements& resolved = placements[n].resolved;
+      resolved[axis] = agree ? need.value_or(replicate()) : replicate();
+      const auto cuts_the_same = [&](const Placement& other) {
+        return &other != &resolved[axis] && other.kind == Kind::shard && other.dim == resolved[axis].dim;
+      };
+      if (resolved[axis].kind == Kind::shard && std::ranges::any_of(resolved, cuts_the_same) &&
+          !can_be_cut(whole_signatures[n].output, resolved))
+        resolved[axis] = replicate();
     }
 }
 

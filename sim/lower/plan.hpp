@@ -85,6 +85,7 @@ class Plan {
  private:
   void place_nodes();
   void resolve_sums();
+  [[nodiscard]] bool can_be_cut(const TensorSpec& whole_spec, const Placements& of) const;
   void make_roles();
   [[nodiscard]] bool takes_own_parts(std::uint32_t axis) const;
   class Cuts;

@@ -263,16 +263,15 @@ void Redistribution::unpack(const Target& target, const Step& step, const Placem
 
 void Redistribution::collective(CollectiveKind kind, const Step& step, std::uint32_t root,
                                 const std::vector<std::uint32_t>& reads, const std::vector<std::uint32_t>& writes) {
-  const std::uint32_t group = tables_.group(1U << step.axis);
   const std::uint32_t ticket = draft_.post({.kind = InstructionKind::collective,
                                             .collective = kind,
                                             .node = step.label,
                                             .microbatch = step.microbatch,
-                                            .peer = group,
+                                            .peer = tables_.group(1U << step.axis),
                                             .root = root,
                                             .reads = reads,
                                             .writes = writes});
-  draft_.wait(ticket, step.label, step.microbatch);
+  if (writes.empty()) draft_.wait(ticket, step.label, step.microbatch);  // nothing here would ask for it: add_waits
 }
 
 std::string Redistribution::unused(std::string name) {

@@ -1,6 +1,7 @@
 #include "sim/lower/role_builder.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "sim/error.hpp"
 
@@ -271,7 +272,9 @@ void RoleBuilder::forward(std::int32_t mb) {
 
 Instruction RoleBuilder::compute(int n, std::int32_t mb, Pass pass, std::uint32_t grads) {
   OfNode& known = works_[static_cast<std::size_t>(n)];
-  std::uint32_t& work = pass == Pass::forward ? known.forward : known.backward;
+  std::uint32_t& work = pass == Pass::forward      ? known.forward
+                        : grads == kParameterGrads ? known.of_parameters
+                                                   : known.backward;
   if (work == kNone) work = tables_.works.add({op(n), pass, grads});
   return {.work = work, .node = name_of(n), .microbatch = mb};
 }
@@ -380,6 +383,16 @@ void RoleBuilder::backward_of_alias(int n, std::int32_t mb) {
   }
 }
 
+/// Where the gradient of its input is a sum that nobody else contributes to, it is sent first, and travels beside what
+/// computes the parameters' gradients (Megatron's LinearWithGradAccumulationAndAsyncCommunication).
+bool RoleBuilder::is_in_two(int n, std::uint32_t grads) const {
+  if (!plan_.layout.sums_early || grads != (kParameterGrads | 1U) || !node(n).kind->matrix) return false;
+  const int source = node(n).inputs[0];
+  std::ptrdiff_t readers = 0;
+  for (const Node& each : plan_.model.nodes) readers += std::ranges::count(each.inputs, source);
+  return readers == 1 && placed(n).grad_inputs[0] != placed(source).grad_output;
+}
+
 void RoleBuilder::backward_node(int n, std::int32_t mb, bool last) {
   if (!needs_grad(n)) return;
   const Signature& s = signature(n);
@@ -394,13 +407,18 @@ void RoleBuilder::backward_node(int n, std::int32_t mb, bool last) {
       if (grads & (1U << input)) contribute(inputs[input], mb, placed(n).grad_inputs[input], {});
     return;
   }
-  Instruction i = compute(n, mb, Pass::backward, grads);
-  if (is_loss)
-    i.scale = loss_scale(mb);
-  else
-    i.reads.push_back(output.tensor);
-  for (const Operand& operand : s.backward_reads)
-    if ((operand.grads & grads) != 0) i.reads.push_back(operand_tensor(n, mb, operand));
+  const bool in_two = is_in_two(n, grads);
+  const auto begin = [&](std::uint32_t of) {
+    Instruction i = compute(n, mb, Pass::backward, of);
+    if (is_loss)
+      i.scale = loss_scale(mb);
+    else
+      i.reads.push_back(output.tensor);
+    for (const Operand& operand : s.backward_reads)
+      if ((operand.grads & of) != 0) i.reads.push_back(operand_tensor(n, mb, operand));
+    return i;
+  };
+  Instruction i = begin(in_two ? grads & ~kParameterGrads : grads);
   for (std::size_t input = 0; input < inputs.size(); ++input) {
     if (!(grads & (1U << input))) continue;
     std::string name = gradient_name(inputs[input], mb);
@@ -408,6 +426,15 @@ void RoleBuilder::backward_node(int n, std::int32_t mb, bool last) {
       name += fmt::format(".via.{}.{}", node(n).name, input);
     i.writes.push_back(add_activation(name, op(n).inputs[input]));
     contributions.push_back({input, {i.writes.back()}});
+  }
+  const auto contribute_all = [&] {
+    for (const auto& [input, gradient] : contributions)
+      contribute(inputs[input], mb, placed(n).grad_inputs[input], gradient);
+  };
+  if (in_two) {
+    draft_.list.push_back(std::exchange(i, begin(kParameterGrads)));
+    contribute_all();
+    static_cast<void>(gradient_of(inputs[0], mb));
   }
   const ParameterCycle& cycle = plan_.layout.parameters;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> additions;  // parameter gradient, this microbatch's part of it
@@ -431,8 +458,7 @@ void RoleBuilder::backward_node(int n, std::int32_t mb, bool last) {
   if (last) arrival.insert(arrival.end(), parameters_[n].begin(), parameters_[n].end());
   if (last && node(n).kind->last_gradient_first)
     std::reverse(arrival.end() - static_cast<std::ptrdiff_t>(parameters_[n].size()), arrival.end());
-  for (const auto& [input, gradient] : contributions)
-    contribute(inputs[input], mb, placed(n).grad_inputs[input], gradient);
+  if (!in_two) contribute_all();
 }
 
 std::uint32_t RoleBuilder::operand_tensor(int n, std::int32_t mb, const Operand& operand) const {

@@ -78,6 +78,7 @@ class RoleBuilder {
   void backward(std::int32_t mb, bool last);
   void backward_node(int n, std::int32_t mb, bool last);
   void backward_of_alias(int n, std::int32_t mb);
+  [[nodiscard]] bool is_in_two(int n, std::uint32_t grads) const;
   [[nodiscard]] double loss_scale(std::int32_t mb) const;
   [[nodiscard]] std::uint32_t operand_tensor(int n, std::int32_t mb, const Operand& operand) const;
   void contribute(int n, std::int32_t mb, const Placements& where, LocalValue part);
@@ -98,8 +99,8 @@ class RoleBuilder {
   std::map<std::int32_t, std::vector<Pending>> activation_sends_;
   std::map<std::uint32_t, std::vector<Pending>> gradient_sends_;  // by the stage they go to
   std::map<std::uint32_t, std::vector<std::size_t>> places_;      // of place_of, by stage
-  struct OfNode {
-    std::uint32_t forward = kNone, backward = kNone;  // works
+  struct OfNode {  // works; of a backward in two, that of the inputs' gradients and that of the parameters'
+    std::uint32_t forward = kNone, backward = kNone, of_parameters = kNone;
   };
   std::vector<OfNode> works_;
   std::vector<std::uint32_t> labels_;  // of nodes

@@ -125,7 +125,8 @@ std::int64_t foreach_temporaries(const Program& program, const Role& role) {
   for (std::uint32_t i = 0; i < role.size(); ++i)
     if (role.kind[i] == InstructionKind::update) {
       const OpInstance& op = program.works.at(role.work[i]).op;
-      bytes += op.kind->foreach_copies(op) * static_cast<double>(op.inputs[0].bytes());
+      for (const TensorSpec& parameter : op.inputs)
+        bytes += op.kind->foreach_copies(op) * static_cast<double>(parameter.bytes());
     }
   return static_cast<std::int64_t>(bytes);
 }

@@ -168,8 +168,11 @@ Work read_work(Line& line) {
       given[std::string(item.substr(0, equals))] = line.number<double>(item.substr(equals + 1), "number");
     }
   }
-  if (work.op.inputs.size() != static_cast<std::size_t>(work.op.kind->inputs))
-    line.fail("op '{}' takes {} inputs, found {}", work.op.kind->name, work.op.kind->inputs, work.op.inputs.size());
+  const auto needed = static_cast<std::size_t>(work.op.kind->inputs);
+  const bool takes_more = work.pass == Pass::update;
+  if (takes_more ? work.op.inputs.size() < needed : work.op.inputs.size() != needed)
+    line.fail("op '{}' takes {}{} inputs, found {}", work.op.kind->name, takes_more ? "at least " : "", needed,
+              work.op.inputs.size());
   work.op.attributes = line.checked([&] { return complete_attributes(*work.op.kind, given, "work"); });
   line.checked([&] { return work.op.signature(); });
   return work;

@@ -8,6 +8,7 @@
 #include "sim/calibrate/conditions.hpp"
 #include "sim/error.hpp"
 #include "sim/program/memory.hpp"
+#include "sim/program/traffic.hpp"
 #include "sim/simulate/timeline.hpp"
 
 namespace sim {
@@ -127,6 +128,9 @@ void place(Cell& cell, const Program& program, const Cluster& cluster, std::span
   cell.device = cluster.device_name();
   cell.devices = fit.devices;
   cell.cores = cluster.device.asynchronous ? 0 : cluster.devices();
+  const Traffic traffic = traffic_of(program);
+  cell.sent_bytes = static_cast<std::int64_t>(traffic.sent_bytes);
+  cell.transfers = traffic.transfers;
   if (fit.capacity_bytes > 0) memory.capacity_bytes = fit.capacity_bytes;
   memory.needed_bytes = by_name(fit.needed);
   memory.fused_needed_bytes.reset();

@@ -16,6 +16,7 @@
 //               program, skipped, verify_error, memory, attribution, rounds}]
 //     settings      of a peer: what isn't PyTorch's default ("fused updates, channels_last"); "graph": the steps are
 //                   replays of a captured one; may be missing
+//     sent_bytes    in a step, and in how many transfers, by the rank that sends most; may be missing
 //     device        what the ranks sat on (a GPU's name, a CPU's) or ""; devices: how many of them, 0: not known
 //     program       hash of the Program's text or "": rounds of another one are refused
 //     skipped       why the cell could not run, or null
@@ -150,12 +151,13 @@ struct Cell {
   std::string executor{kOurs};
   std::string settings;  // of a peer: what isn't PyTorch's default; "graph": steps are replays; empty: nothing
   std::int64_t ranks = 1, replicas = 1, microbatches = 1, global_batch = 1;
-  std::int64_t threads = 1;  // of each rank
-  std::string device;        // Cluster::device_name(); empty: not known
-  std::int64_t devices = 0;  // that the ranks sit on; 0: not known
-  std::int64_t cores = 0;    // that there are; 0: not known, or the devices are no cores
-  std::string program;       // hash of its text; empty: not known
-  std::string skipped;       // why it could not run; empty: it could
+  std::int64_t threads = 1;                           // of each rank
+  std::string device;                                 // Cluster::device_name(); empty: not known
+  std::int64_t devices = 0;                           // that the ranks sit on; 0: not known
+  std::int64_t cores = 0;                             // that there are; 0: not known, or the devices are no cores
+  std::optional<std::int64_t> sent_bytes, transfers;  // of the rank that sends most in a step (sim/program/traffic.hpp)
+  std::string program;                                // hash of its text; empty: not known
+  std::string skipped;                                // why it could not run; empty: it could
   std::optional<double> verify_error;
   CellMemory memory;
   std::map<std::string, Attribution> attribution;  // by cost model

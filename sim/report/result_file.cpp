@@ -290,6 +290,8 @@ Cell read_cell(JsonObject& json, int version) {
   if (json.has("devices")) cell.devices = at_least(json, "devices", 0);
   if (json.has("threads")) cell.threads = at_least(json, "threads", 1);
   if (json.has("cores")) cell.cores = at_least(json, "cores", 0);
+  if (json.has("sent_bytes")) cell.sent_bytes = at_least(json, "sent_bytes", 0);
+  if (json.has("transfers")) cell.transfers = at_least(json, "transfers", 0);
   if (!json.value("skipped").is_null()) cell.skipped = json.text("skipped");
   if (!json.value("verify_error").is_null()) cell.verify_error = json.number("verify_error");
   cell.memory = read_memory(json.object("memory"));
@@ -353,6 +355,8 @@ nlohmann::ordered_json to_json(const Cell& cell, bool with_samples) {
             {"verify_error", or_null(cell.verify_error)}};
   if (cell.threads > 1) json["threads"] = cell.threads;
   if (cell.cores > 0) json["cores"] = cell.cores;
+  if (cell.sent_bytes) json["sent_bytes"] = *cell.sent_bytes;
+  if (cell.transfers) json["transfers"] = *cell.transfers;
   if (!cell.settings.empty()) json["settings"] = cell.settings;
   Json& memory = json["memory"];
   for (const MemoryPart& part : kMemoryParts) memory[part.name] = or_null(cell.memory.*part.value);

@@ -70,6 +70,8 @@ struct Layout {
   std::vector<Placement> rows;           // by axis: which samples ops that depend on the cut see together
   ParameterCycle parameters;
   bool rooted = false;  // sums go to the first coordinate, and from there to those who need them
+  /// A sum of gradients goes before the gradients of parameters are computed, which belong to the same node's backward.
+  bool sums_early = false;
   std::string schedule = "gpipe";
   std::int64_t microbatches = 1;
 

@@ -2,13 +2,12 @@
 // dtype. Source: torch/nn/parallel/distributed.py _sync_buffers → torch::distributed broadcast_coalesced.
 //
 //   before                       after
-//   0 compute w0 node=conv1 …    0 copy w7 node=buffers.f32 : bn1.running_mean -> buffers.f32.0
-//                                1 copy w7 node=buffers.f32 : bn1.running_var -> buffers.f32.1
-//                                2 collective t0 kind=broadcast group=dp root=0 … : buffers.f32 -> buffers.f32
-//                                3 wait t0 node=buffers.f32
-//                                4 copy w7 node=buffers.f32 : buffers.f32.0 -> bn1.running_mean
-//                                5 copy w7 node=buffers.f32 : buffers.f32.1 -> bn1.running_var
-//                                6 compute w0 node=conv1 …
+//   0 compute w0 node=conv1 …    0 copy w6 node=buffers.f32 : bn1.running_mean bn1.running_var -> buffers.f32
+//                                1 collective t0 kind=broadcast group=dp root=0 … : buffers.f32 -> buffers.f32
+//                                2 wait t0 node=buffers.f32
+//                                3 copy w7 node=buffers.f32 : buffers.f32.0 -> bn1.running_mean
+//                                4 copy w7 node=buffers.f32 : buffers.f32.1 -> bn1.running_var
+//                                5 compute w0 node=conv1 …
 #include <algorithm>
 #include <utility>
 
@@ -35,8 +34,8 @@ void add_buffer_broadcast(Draft& draft, std::uint32_t group) {
     const std::string name = fmt::format("buffers.{}", to_string(dtype));
     const std::uint32_t node = draft.names->add(name);
     const Draft::Flat flat = draft.add_flat(name, specs);
-    for (std::size_t i = 0; i < buffers.size(); ++i) draft.scaled_copy(buffers[i], flat.slices[i], 1, node);
-    draft.wait(draft.post_collective(CollectiveKind::broadcast, group, flat.tensor, node), node);
+    draft.copy("cat", {}, draft.role.tensors[flat.tensor].spec, buffers, {flat.tensor}, node);
+    draft.post_collective(CollectiveKind::broadcast, group, flat.tensor, node);
     for (std::size_t i = 0; i < buffers.size(); ++i) draft.scaled_copy(flat.slices[i], buffers[i], 1, node);
   }
   draft.list.insert(draft.list.end(), rest.begin(), rest.end());

@@ -7,6 +7,7 @@
 //   add_unit_gathers(draft, *layout.parameters.cut);
 //   add_unit_sums(draft, layout, /*mean=*/true, groups);
 //   add_updates(draft, model);
+//   add_waits(draft);                                  // for transfers that nobody has waited for
 //   add_frees(draft);                                  // last: frees every storage after its last use
 //   program.roles.push_back(std::move(draft).finish());
 //
@@ -123,9 +124,17 @@ void add_units(Draft& draft, const Layout& layout, const GroupOf& group_of);
 void add_unit_gathers(Draft& draft, const ParameterCut& cut);
 /// Of each unit's gradients every rank gets the sums of its part. `mean` as above.
 void add_unit_sums(Draft& draft, const Layout& layout, bool mean, const GroupOf& group_of);
-/// The optimizer's update of every parameter that is at home here, in the model's order, with its persistent states; of
-/// units, of the rank's part, which then goes to all who have the unit's weights.
+struct Updated {
+  std::uint32_t label, weight, gradient;
+};
+/// The optimizer's update of these parameters together, with their persistent states; nothing where there are none.
+/// `label` may be kNone: then it is of no node.
+void add_update(Draft& draft, const OpInstance& optimizer, std::uint32_t label, const std::vector<Updated>& parameters);
+/// That of every parameter that is at home here, in the model's order; of units, of the rank's part, which then goes to
+/// all who have the unit's weights.
 void add_updates(Draft& draft, const Model& model);
+/// Waits for every transfer that has no wait yet, before what first touches what it moves.
+void add_waits(Draft& draft);
 /// Frees every storage that isn't persistent after its last use (for a transfer: after its wait),
 /// or where it is kept longer, then.
 void add_frees(Draft& draft);

@@ -45,8 +45,7 @@ class Gathers {
     std::vector<std::size_t> posts;  // before which instruction, by run
     for (std::uint32_t r = 0; r < runs_.size(); ++r) posts.push_back(runs_[first_ahead(r)].begin);
     const std::vector<Instruction> list = std::exchange(draft_.list, {});
-    std::vector<std::uint32_t> tickets(runs_.size(), kNone);
-    std::uint32_t posted = 0, waited = 0;
+    std::uint32_t posted = 0, begun = 0;
     for (std::size_t i = 0; i < list.size(); ++i) {
       for (; posted < runs_.size() && posts[posted] <= i; ++posted) {
         const Run& run = runs_[posted];
@@ -57,13 +56,11 @@ class Gathers {
           own = draft_.role.add_own_view(name, TensorSpec(draft_.role.tensors[unit.own].spec), run.all, cut_.axis);
           draft_.scaled_copy(unit.own, own, 1, unit.label);
         }
-        tickets[posted] =
-            draft_.post_collective(CollectiveKind::all_gather, unit.group, 0, {own}, {run.all}, unit.label);
+        draft_.post_collective(CollectiveKind::all_gather, unit.group, 0, {own}, {run.all}, unit.label);
       }
-      for (; waited < runs_.size() && runs_[waited].begin == i; ++waited) {
-        const Run& run = runs_[waited];
+      for (; begun < runs_.size() && runs_[begun].begin == i; ++begun) {
+        const Run& run = runs_[begun];
         const DraftUnit& unit = draft_.units[run.unit];
-        draft_.wait(tickets[waited], unit.label);
         const TensorSpec all = draft_.role.tensors[run.all].spec;
         const auto parts = static_cast<double>(all.elements() / draft_.role.tensors[unit.own].spec.elements());
         if (!run.rooms.empty()) draft_.copy("split_out", {{"parts", parts}}, all, {run.all}, run.rooms, unit.label);

@@ -55,11 +55,13 @@ std::vector<std::uint32_t> OpInstance::changed_reads(Pass pass) const {
     for (std::size_t i = 0; i < count; ++i) reads.push_back(static_cast<std::uint32_t>(first + i));
   };
   const Signature s = signature();
-  if (s.storage == OutputStorage::in_place) add(0, 1);
-  if (pass == Pass::forward)
+  if (pass == Pass::forward) {
+    if (s.storage == OutputStorage::in_place) add(0, 1);
     add(inputs.size() + s.parameters.size(), s.buffers.size());
-  else
-    add(2, s.saved.size());  // after the parameter, which changes, and the gradient, which doesn't
+  } else {
+    add(0, inputs.size());
+    add(2 * inputs.size(), s.saved.size());  // after the gradients, which don't change
+  }
   return reads;
 }
 

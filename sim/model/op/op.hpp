@@ -13,20 +13,22 @@
 //   forward                    inputs…, parameters…, buffers…                 output, saved…, buffers…
 //   backward                   grad_output (not for a loss), those of         gradient of each input that needs one,
 //                              backward_reads that these gradients need       gradient of each parameter
-//   update                     parameter, gradient, states…                   parameter, states…
+//   update                     parameters…, gradients…, states…               parameters…, states…
 //   accumulate                 a, b                                           a
 //   scaled_copy                x                                              y, which may exist
 //   fill                                                                      x, which exists
 //   slice                      x                                              y, which exists
 //   pack                       x                                              its blocks, which exist
 //   unpack                     the blocks                                     x, which exists
+//   cat                        tensors                                        x, which exists
 //   split_out                  x                                              parameters, which exist
 //   chunk_in                   gradients                                      x, which exists
 //   make_input, make_target                                                   x, which exists
 //   read_result                loss, prediction, target
 //
-// pack and unpack have one input, x: the blocks are as its attributes say. An optimizer's one input is the parameter;
-// `saved` of its signature are its states, zero at first; they live as long as the parameter.
+// pack and unpack have one input, x: the blocks are as its attributes say. An optimizer has any number of inputs,
+// the parameters that it updates together; `saved` of its signature are their states, all of one kind before the next,
+// zero at first; they live as long as the parameters.
 #pragma once
 
 #include <map>
@@ -99,8 +101,9 @@ struct Signature {
 
 /// What an instruction asks of a device (not how long it takes).
 struct Demand {
-  double flops = 0;  // arithmetic; for conv2d and linear exactly torch.utils.flop_counter's count
-  double bytes = 0;  // compulsory memory traffic
+  double flops = 0;    // arithmetic; for conv2d and linear exactly torch.utils.flop_counter's count
+  double bytes = 0;    // compulsory memory traffic
+  double kernels = 1;  // that begin one after the other
 };
 
 enum class OpRole : std::uint8_t {
@@ -127,7 +130,7 @@ struct OpKind {
   std::string_view name;
   std::string_view equation;  // one line
   OpRole role = OpRole::layer;
-  int inputs = 1;
+  int inputs = 1;  // of an optimizer at least
   bool has_parameters = false;
   bool matrix = false;  // its FLOPs are what torch.utils.flop_counter counts
   /// A loss whose target is i64[rows], the index of each sample's class; else it is one-hot: [rows, classes].

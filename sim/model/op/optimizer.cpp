@@ -3,18 +3,32 @@
 namespace sim {
 namespace {
 
-/// The output is the parameter itself, in place; `states` live as long as the parameter.
-Signature update_signature(const OpInstance& op, std::vector<SavedSpec> states) {
-  return {.output = op.inputs[0], .storage = OutputStorage::in_place, .saved = std::move(states)};
+/// What is updated is the parameters themselves, in place; those of `states` are like them.
+Signature update_signature(const OpInstance& op, std::initializer_list<const char*> states) {
+  Signature s{.output = op.inputs[0], .storage = OutputStorage::in_place};
+  for (const char* state : states)
+    for (const TensorSpec& parameter : op.inputs) s.saved.push_back({state, parameter});
+  return s;
 }
 
 Signature sgd_signature(const OpInstance& op) {
-  if (op.number("momentum") > 0) return update_signature(op, {{"momentum_buffer", op.inputs[0]}});
+  if (op.number("momentum") > 0) return update_signature(op, {"momentum_buffer"});
   return update_signature(op, {});
 }
 
+/// So many FLOP per element of the parameters, and as many bytes as so many tensors like them.
+template <int flops, int tensors>
+Demand per_parameter(const OpInstance& op, Pass /*pass*/, std::uint32_t /*grads*/) {
+  Demand demand;
+  for (const TensorSpec& parameter : op.inputs) {
+    demand.flops += flops * count(parameter);
+    demand.bytes += tensors * size(parameter);
+  }
+  return demand;
+}
+
 Demand sgd_demand(const OpInstance& op, Pass pass, std::uint32_t grads) {
-  return op.number("momentum") > 0 ? per_element<4, 5>(op, pass, grads) : per_element<2, 3>(op, pass, grads);
+  return op.number("momentum") > 0 ? per_parameter<4, 5>(op, pass, grads) : per_parameter<2, 3>(op, pass, grads);
 }
 
 /// torch/optim/sgd.py (2.11), _multi_tensor_sgd: the gradients with weight_decay*p added are a list of their own. All
@@ -25,9 +39,11 @@ double sgd_foreach_copies(const OpInstance& op) { return op.number("weight_decay
 /// with weight_decay*p added, but they are deleted first.
 double adam_foreach_copies(const OpInstance& /*op*/) { return 1; }
 
-/// torch.optim.Adam keeps its step counter as a float32 scalar beside the two moments.
+/// torch.optim.Adam keeps each parameter's step counter as a float32 scalar beside the two moments.
 Signature adam_signature(const OpInstance& op) {
-  return update_signature(op, {{"exp_avg", op.inputs[0]}, {"exp_avg_sq", op.inputs[0]}, {"step", {Dtype::f32, {}}}});
+  Signature s = update_signature(op, {"exp_avg", "exp_avg_sq"});
+  s.saved.insert(s.saved.end(), op.inputs.size(), {"step", {Dtype::f32, {}}});
+  return s;
 }
 
 }  // namespace
@@ -51,7 +67,7 @@ std::vector<OpKind> optimizer_kinds() {
                           {"eps", false, 1e-8, 0, 1, false},
                           {"weight_decay", false, 0, 0, 1, false}},
            .signature = adam_signature,
-           .demand = per_element<12, 7>,
+           .demand = per_parameter<12, 7>,
            .foreach_copies = adam_foreach_copies}};
 }
 

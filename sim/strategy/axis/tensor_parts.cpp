@@ -28,6 +28,7 @@ void add_tensor_parts(Layout& layout, const Model& model, const Strategy& strate
     if (node.kind->matrix) is_first = !is_first;
   }
   add_axis_of_rules(layout, model, {"tp", strategy.tp}, chosen);
+  layout.sums_early = true;
 }
 
 }  // namespace

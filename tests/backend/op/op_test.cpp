@@ -375,6 +375,12 @@ void pack_and_unpack_are_inverse() {
   op_kernels().at("unpack").run(work_of("unpack", in_blocks, x), {blocks, result});
   EXPECT_TRUE(again.equal(x));
 }
+void cat_puts_one_after_the_other() {
+  const at::Tensor a = at::rand({2, 3}, at::kDouble), b = at::rand({}, at::kDouble), all = at::zeros(7, at::kDouble);
+  std::vector<at::Tensor> reads{a, b}, writes{all};
+  op_kernels().at("cat").run(work_of("cat", {}, all), {reads, writes});
+  EXPECT_TRUE(all.equal(at::cat({a.view(-1), b.view(-1)})));
+}
 /// Seven rows and one on three ranks: 3, 3 and 1, and 1, 0 and 0.
 void chunk_in_and_split_out_are_inverse() {
   const at::Tensor a = at::arange(14, at::kDouble).view({7, 2}), b = at::full({1}, 20, at::kDouble),
@@ -395,6 +401,7 @@ const std::map<std::string_view, Helper> kHelpers{{"accumulate", accumulate_adds
                                                   {"slice", slice_takes_a_part},
                                                   {"pack", pack_and_unpack_are_inverse},
                                                   {"unpack", pack_and_unpack_are_inverse},
+                                                  {"cat", cat_puts_one_after_the_other},
                                                   {"split_out", chunk_in_and_split_out_are_inverse},
                                                   {"chunk_in", chunk_in_and_split_out_are_inverse},
                                                   {"make_input", make_input_is_standard_normal},

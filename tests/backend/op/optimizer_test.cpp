@@ -49,32 +49,45 @@ TEST_P(OptimizerTest, StepsLikeTorchOptim) {
   const sim::Dtype dtype = sim::dtype_from(dtype_name);
   const at::ScalarType type = dtype == sim::Dtype::f32 ? at::kFloat : at::kDouble;
   const double tolerance = dtype == sim::Dtype::f32 ? 1e-6 : 1e-14;
-  sim::OpInstance op{&sim::op_table().at(c.op), {}, {{dtype, shape}}};
+  const std::vector<sim::Shape> shapes{shape, {4}};  // updated together
+  sim::OpInstance op{&sim::op_table().at(c.op), {}, {}};
+  for (const sim::Shape& of : shapes) op.inputs.push_back({dtype, of});
   op.attributes = sim::complete_attributes(*op.kind, c.attributes, "test");
   at::Generator generator = at::detail::createCPUGenerator(3);
+  const auto random = [&](const sim::Shape& of) { return at::empty(of, type).uniform_(-1, 1, generator); };
 
-  const at::Tensor parameter = at::empty(shape, type).uniform_(-1, 1, generator).to(device);
-  const at::Tensor expected = parameter.cpu().to(at::kDouble, false, /*copy=*/true).requires_grad_();
-  const std::function<void()> reference_step = op_kernels().at(c.op).reference_step(op, {expected});
-
-  std::vector<at::Tensor> reads{parameter, {}};
+  const std::size_t count = shapes.size();
+  std::vector<at::Tensor> reads, expected;
+  for (const sim::Shape& of : shapes) {
+    reads.push_back(random(of).to(device));
+    expected.push_back(reads.back().cpu().to(at::kDouble, false, /*copy=*/true).requires_grad_());
+  }
+  const std::function<void()> reference_step = op_kernels().at(c.op).reference_step(op, expected);
+  reads.resize(2 * count);
   for (const sim::SavedSpec& state : op.signature().saved)
     reads.push_back(
         at::zeros(state.spec.shape, state.spec.dtype == sim::Dtype::f32 ? at::kFloat : at::kDouble).to(device));
   for (int step = 0; step < 4; ++step) {
-    const at::Tensor gradient = at::empty(shape, type).uniform_(-1, 1, generator);
-    reads[1] = gradient.to(device, false, /*copy=*/true);
+    std::vector<at::Tensor> gradients;
+    for (std::size_t k = 0; k < count; ++k) {
+      gradients.push_back(random(shapes[k]));
+      reads[count + k] = gradients[k].to(device, false, /*copy=*/true);
+    }
     {
       const at::AutoDispatchBelowADInplaceOrView no_autograd;
-      std::vector<at::Tensor> writes{reads[0]};
-      writes.insert(writes.end(), reads.begin() + 2, reads.end());
+      std::vector<at::Tensor> writes(reads.begin(), reads.begin() + static_cast<std::ptrdiff_t>(count));
+      writes.insert(writes.end(), reads.begin() + static_cast<std::ptrdiff_t>(2 * count), reads.end());
       op_kernels().at(c.op).run({op, sim::Pass::update, 0}, {reads, writes});
     }
-    EXPECT_TRUE(reads[1].cpu().equal(gradient)) << "the gradient has changed";
-    expected.mutable_grad() = gradient.to(at::kDouble, false, /*copy=*/true);
+    for (std::size_t k = 0; k < count; ++k) {
+      EXPECT_TRUE(reads[count + k].cpu().equal(gradients[k])) << "the gradient has changed";
+      expected[k].mutable_grad() = gradients[k].to(at::kDouble, false, /*copy=*/true);
+    }
     reference_step();
-    const double error = (parameter.cpu().to(at::kDouble) - expected.detach()).abs().max().item<double>();
-    EXPECT_LE(error, tolerance) << "step " << step << '\n' << parameter << '\n' << expected;
+    for (std::size_t k = 0; k < count; ++k) {
+      const double error = (reads[k].cpu().to(at::kDouble) - expected[k].detach()).abs().max().item<double>();
+      EXPECT_LE(error, tolerance) << "step " << step << ", parameter " << k;
+    }
   }
 }
 

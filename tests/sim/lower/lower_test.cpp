@@ -103,8 +103,12 @@ TEST(LowerGrid, EveryParameterIsUpdatedOnce) {
       EXPECT_EQ(role.ranks.size(), strategy.dp);
       for (std::uint32_t i = 0; i < role.size(); ++i) {
         if (role.kind[i] != InstructionKind::update) continue;
-        updated.insert(role.tensors[role.reads(i)[0]].name);
-        EXPECT_EQ(role.tensors[role.reads(i)[1]].name, "grad." + role.tensors[role.reads(i)[0]].name);
+        const std::size_t count = program.works[role.work[i]].op.inputs.size();
+        for (std::size_t k = 0; k < count; ++k) {
+          const std::string& name = role.tensors[role.reads(i)[k]].name;
+          updated.insert(name);
+          EXPECT_EQ(role.tensors[role.reads(i)[count + k]].name, "grad." + name);
+        }
       }
     }
     EXPECT_EQ(updated, expected);
@@ -255,6 +259,30 @@ TEST(Lower, ChangesInPlaceAreWrites) {
     ++checked;
   }
   EXPECT_EQ(checked, 62 + 62 + 20 * 3);  // parameters, momenta, statistics of 20 batch norms
+}
+
+/// The labels from the first that begins so to the last.
+std::vector<std::string> labels_between(const Program& program, const Role& role, std::string_view first,
+                                        std::string_view last) {
+  std::vector<std::string> labels;
+  for (std::uint32_t i = 0; i < role.size(); ++i) {
+    const std::string label = program.label(role, i);
+    if (labels.empty() && !label.starts_with(first)) continue;
+    labels.push_back(label);
+    if (label.starts_with(last)) break;
+  }
+  return labels;
+}
+
+// R6: the sum of fc1's input gradients travels beside what computes its parameters' gradients, and is waited for by the
+// layer before. fc2's needs no sum: it is one instruction.
+TEST(Lower, TensorPartsSumTheInputsGradientBesideTheParameters) {
+  const Model model = load_model("convnet");
+  const Program program = lower(model, parse_strategy("tp", model));
+  EXPECT_EQ(labels_between(program, program.roles[0], "compute fc2 backward", "compute pool2 backward"),
+            (std::vector<std::string>{"compute fc2 backward", "compute relu3 backward", "compute fc1 backward",
+                                      "all_reduce flatten", "compute fc1 backward", "wait for all_reduce flatten",
+                                      "compute pool2 backward"}));
 }
 
 /// What a stage computes ("F0", "B0") and when it sends a gradient and waits for it ("send0", "wait0").

@@ -172,24 +172,26 @@ tensor x f32[4] input persistent
   Edit edit(role + "0 compute w0 node=bn : x -> x\n");
   edit.draft.buffers = {edit.tensor("mean"), edit.tensor("count"), edit.tensor("var")};
   add_buffer_broadcast(edit.draft, 0);
-  EXPECT_EQ(edit.text(), R"(work scaled_copy.forward f32[3]
+  add_waits(edit.draft);
+  EXPECT_EQ(edit.text(), R"(work cat.forward f32[6]
+work scaled_copy.forward f32[3]
+work cat.forward i64[1]
 work scaled_copy.forward i64[1]
 )" + role + R"(tensor buffers.f32 f32[6] communication
 view buffers.f32.0 f32[3] buffers.f32 +0
 view buffers.f32.1 f32[3] buffers.f32 +12
 tensor buffers.i64 i64[1] communication
 view buffers.i64.0 i64[1] buffers.i64 +0
-0 copy w1 node=buffers.f32 : mean -> buffers.f32.0
-1 copy w1 node=buffers.f32 : var -> buffers.f32.1
-2 collective t0 kind=broadcast group=data root=0 node=buffers.f32 : buffers.f32 -> buffers.f32
-3 wait t0 node=buffers.f32
-4 copy w1 node=buffers.f32 : buffers.f32.0 -> mean
-5 copy w1 node=buffers.f32 : buffers.f32.1 -> var
-6 copy w2 node=buffers.i64 : count -> buffers.i64.0
-7 collective t1 kind=broadcast group=data root=0 node=buffers.i64 : buffers.i64 -> buffers.i64
-8 wait t1 node=buffers.i64
-9 copy w2 node=buffers.i64 : buffers.i64.0 -> count
-10 compute w0 node=bn : x -> x
+0 copy w1 node=buffers.f32 : mean var -> buffers.f32
+1 collective t0 kind=broadcast group=data root=0 node=buffers.f32 : buffers.f32 -> buffers.f32
+2 wait t0 node=buffers.f32
+3 copy w2 node=buffers.f32 : buffers.f32.0 -> mean
+4 copy w2 node=buffers.f32 : buffers.f32.1 -> var
+5 copy w3 node=buffers.i64 : count -> buffers.i64
+6 collective t1 kind=broadcast group=data root=0 node=buffers.i64 : buffers.i64 -> buffers.i64
+7 wait t1 node=buffers.i64
+8 copy w4 node=buffers.i64 : buffers.i64.0 -> count
+9 compute w0 node=bn : x -> x
 )");
 }
 
@@ -203,29 +205,28 @@ tensor x f32[4] input persistent
 )");
   edit.draft.buffers = {edit.tensor("mean")};
   add_buffer_broadcast(edit.draft, 0);
+  add_waits(edit.draft);
   const std::string text = edit.text();
   EXPECT_EQ(text.substr(text.find("1 collective")),
             R"(1 collective t0 kind=broadcast group=data root=0 node=buffers.f32 : buffers.f32 -> buffers.f32
 2 wait t0 node=buffers.f32
-3 copy w1 node=buffers.f32 : buffers.f32.0 -> mean
+3 copy w2 node=buffers.f32 : buffers.f32.0 -> mean
 4 collective t1 kind=all_reduce group=data node=x : x -> x
 5 wait t1
 )");
 }
 
-TEST(Pass, UpdatesComeInTheModelsOrder) {
+TEST(Pass, AnUpdateIsOfAllParametersInTheModelsOrder) {
   Edit edit(kParameters + "0 compute w0 : x -> grad.p grad.q\n");
   edit.add_parameter("p");
   edit.add_parameter("q");
   const Model model = load_model("toy_mlp,optimizer=sgd:lr=0.5:momentum=0.9");
   add_updates(edit.draft, model);
-  EXPECT_EQ(edit.text(), R"(work sgd.update f32[4] lr=0.5 momentum=0.9 weight_decay=0
-work sgd.update f32[3] lr=0.5 momentum=0.9 weight_decay=0
+  EXPECT_EQ(edit.text(), R"(work sgd.update f32[4] f32[3] lr=0.5 momentum=0.9 weight_decay=0
 )" + kParameters + R"(tensor p.momentum_buffer f32[2,2] optimizer persistent constant=0
 tensor q.momentum_buffer f32[3] optimizer persistent constant=0
 0 compute w0 : x -> grad.p grad.q
-1 update w1 node=p : p grad.p p.momentum_buffer -> p p.momentum_buffer
-2 update w2 node=q : q grad.q q.momentum_buffer -> q q.momentum_buffer
+1 update w1 : p q grad.p grad.q p.momentum_buffer q.momentum_buffer -> p q p.momentum_buffer q.momentum_buffer
 )");
 }
 

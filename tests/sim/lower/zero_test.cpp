@@ -7,6 +7,7 @@
 
 #include "sim/lower/lower.hpp"
 #include "sim/program/memory.hpp"
+#include "sim/program/traffic.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {
@@ -18,18 +19,6 @@ using testing::message_of;
 Program program_of(const std::string& strategy, const std::string& model = "toy_mlp,global_batch=16,optimizer=adam") {
   const Model parsed = load_model(model);
   return lower(parsed, parse_strategy(strategy, parsed));
-}
-
-/// Bytes that a rank sends in the collectives of its list.
-double wire_bytes(const Program& program, const Role& role) {
-  double bytes = 0;
-  for (std::uint32_t i = 0; i < role.size(); ++i) {
-    if (role.kind[i] != InstructionKind::collective) continue;
-    const auto n = static_cast<double>(program.groups[role.peer[i]].members[0].size());
-    const double passes = role.collective[i] == CollectiveKind::all_reduce ? 2 : 1;
-    bytes += passes * (n - 1) / n * static_cast<double>(program.transfer_bytes(role, i));
-  }
-  return bytes;
 }
 
 std::size_t count(const Role& role, CollectiveKind kind) {
@@ -54,7 +43,7 @@ TEST(Zero, BytesOnTheWireAreTheClosedForms) {
     const double f = (n - 1) / n, p = kBytes * padded(n), m = 2;
     const auto bytes = [&](const std::string& strategy) {
       const Program program = program_of(fmt::format("{},dp={}", strategy, n));
-      return wire_bytes(program, program.roles[0]);
+      return traffic_of(program).sent_bytes;
     };
     EXPECT_DOUBLE_EQ(bytes("ddp"), 2 * f * kBytes * kParameters);
     EXPECT_DOUBLE_EQ(bytes("zero1,units=layer"), 2 * f * p);
@@ -242,7 +231,8 @@ TEST(Zero, FsdpCutsEachParameterByItsRows) {
   for (std::uint32_t i = 0; i < role.size(); ++i)
     if (role.kind[i] == InstructionKind::collective && role.collective[i] == CollectiveKind::reduce_scatter)
       EXPECT_EQ(role.reduction[i], Reduction::mean);
-  EXPECT_DOUBLE_EQ(wire_bytes(program, role), 3. / 4 * 2 * 4 * static_cast<double>(4 * own->spec.elements()));
+  EXPECT_DOUBLE_EQ(traffic_of(program, role).sent_bytes,
+                   3. / 4 * 2 * 4 * static_cast<double>(4 * own->spec.elements()));
 }
 
 TEST(Zero, HybridSharesOutWithinGroupsAndSumsBetweenThem) {
@@ -253,7 +243,7 @@ TEST(Zero, HybridSharesOutWithinGroupsAndSumsBetweenThem) {
   EXPECT_EQ(count(role, CollectiveKind::reduce_scatter), 2U);
   EXPECT_EQ(count(role, CollectiveKind::all_reduce), 2U);
   const double p = kBytes * 4 * (3 * 11 + 2 * 11);  // rows of net1 and net2
-  EXPECT_DOUBLE_EQ(wire_bytes(program, role), 3. / 4 * 2 * p + 2 * (2 - 1) / 2 * p / 4);
+  EXPECT_DOUBLE_EQ(traffic_of(program, role).sent_bytes, 3. / 4 * 2 * p + 2 * (2 - 1) / 2 * p / 4);
 }
 
 }  // namespace
