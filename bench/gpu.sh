@@ -70,7 +70,7 @@ compare() { # NAME ROUNDS SECONDS ARGUMENTS…
 # Exact in float64.
 phase_check() {
   paragauge measure -m toy_mlp -m convnet,global_batch=8 -m resnet18,image=32,global_batch=8 -s single -s model_parallel \
-    -s pipeline,microbatches=2 -s pipeline,schedule=forward_only,microbatches=2 -s ddp -w local --steps 1 --verify |
+    -s pipeline,microbatches=2 -s pipeline,schedule=forward_only,microbatches=2 -s ddp -s zero1 -s zero3 -s fsdp -w local --steps 1 --verify |
     tee "$out/check.log" | grep verify
   [[ $device == cpu ]] || paragauge measure -m convnet,global_batch=8 -m resnet18,image=32,global_batch=8 -s single -w local --steps 1 \
     --verify --graph | tee -a "$out/check.log" | grep verify
@@ -97,7 +97,7 @@ phase_splits() {
   compare splits 8 480 -m "$resnet50" -s single "${strategies[@]}"
 }
 phase_vgg16() {
-  compare vgg16 8 300 -m "vgg16,image=$image,global_batch=$batch" -s single -s model_parallel -s ddp "${four[@]}"
+  compare vgg16 8 300 -m "vgg16,image=$image,global_batch=$batch" -s single -s model_parallel -s ddp -s zero3 -s fsdp "${four[@]}"
 }
 phase_convnet() {
   compare convnet 12 300 -m convnet,timing=epoch -s single -s model_parallel,pp=4,cut=r2 \

@@ -10,7 +10,6 @@
 #include "backend/machine/accelerator.hpp"
 #include "backend/rank/initial.hpp"
 #include "sim/error.hpp"
-#include "sim/model/model.hpp"
 
 namespace backend {
 namespace {
@@ -83,15 +82,12 @@ void Executor::make_persistent(std::uint64_t seed) {
     tensors_[storage.owner] = allocate(storage.owner).zero_();
     storages_[s] = tensors_[storage.owner].storage().getWeakStorageImpl();
   }
-  std::int64_t classes = 0;
   for (std::uint32_t t = 0; t < role_.tensors.size(); ++t) {
     const sim::Tensor& tensor = role_.tensors[t];
     if (!role_.storages[tensor.storage].persistent) continue;
     if (!tensors_[t].defined()) tensors_[t] = view(t);
-    if (tensor.initial.kind == sim::Initial::Kind::model_target && classes == 0)
-      classes = sim::load_model(program_.model).classes;
     if (tensor.unit == sim::kNone)
-      set_initial(tensors_[t], tensor, program_.piece_of(tensor, communicator_.rank()), classes, seed);
+      set_initial(tensors_[t], tensor, program_.piece_of(tensor, communicator_.rank()), seed);
     else
       set_initial(tensors_[t], program_.slices_of(role_, tensor, communicator_.rank()), seed);
   }

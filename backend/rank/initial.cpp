@@ -82,7 +82,7 @@ void set_initial(const at::Tensor& tensor, std::span<const sim::Program::Slice> 
     const at::Tensor whole =
         at::empty(spec.shape, tensor.options().device(at::kCPU),
                   spec.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous);
-    set_initial(whole, {.name = slice.of->name, .spec = spec, .initial = slice.of->initial}, {}, 0, seed);
+    set_initial(whole, {.name = slice.of->name, .spec = spec, .initial = slice.of->initial}, {}, seed);
     const at::Tensor piece = in_memory_order(narrowed(whole, slice.piece).contiguous(whole.suggest_memory_format()));
     tensor.narrow(0, slice.begin, slice.elements.size)
         .copy_(piece.view(-1).narrow(0, slice.elements.begin, slice.elements.size));
@@ -90,7 +90,7 @@ void set_initial(const at::Tensor& tensor, std::span<const sim::Program::Slice> 
 }
 
 void set_initial(const at::Tensor& tensor, const sim::Tensor& description, const std::vector<sim::Range>& piece,
-                 std::int64_t classes, std::uint64_t seed) {
+                 std::uint64_t seed) {
   const sim::Initial& initial = description.initial;
   const bool is_batch =
       initial.kind == sim::Initial::Kind::model_input || initial.kind == sim::Initial::Kind::model_target;
@@ -130,13 +130,13 @@ void set_initial(const at::Tensor& tensor, const sim::Tensor& description, const
     case sim::Initial::Kind::model_target: {
       const at::Tensor indices = at::empty(rows, at::kLong);
       for (std::int64_t row = 0; row < rows; ++row)
-        indices.mutable_data_ptr<std::int64_t>()[row] =
-            static_cast<std::int64_t>(stream(seed, "target", first_row + row) % static_cast<std::uint64_t>(classes));
+        indices.mutable_data_ptr<std::int64_t>()[row] = static_cast<std::int64_t>(
+            stream(seed, "target", first_row + row) % static_cast<std::uint64_t>(initial.classes));
       if (tensor.dim() == 1) {
         tensor.copy_(indices);
         return;
       }
-      at::Tensor one_hot = at::empty({rows, classes}, tensor.options().device(at::kCPU));
+      at::Tensor one_hot = at::empty({rows, initial.classes}, tensor.options().device(at::kCPU));
       one_hot.zero_().scatter_(1, indices.unsqueeze(1), 1);
       tensor.copy_(piece.empty() ? one_hot : narrowed(one_hot, {{0, rows}, of_row[0]}));
       return;

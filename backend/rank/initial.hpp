@@ -22,7 +22,7 @@ namespace backend {
 ///   model_input    uniform with mean 0 and variance 1
 ///   model_target   a class from 0 to `classes` − 1 per row: as its index (i64[rows]) or one-hot ([rows, classes])
 void set_initial(const at::Tensor& tensor, const sim::Tensor& description, const std::vector<sim::Range>& piece,
-                 std::int64_t classes, std::uint64_t seed);
+                 std::uint64_t seed);
 /// Sets a flat tensor to the first values of the parameters that it has of its unit, and what it has no parameter's
 /// of to zero.
 void set_initial(const at::Tensor& tensor, std::span<const sim::Program::Slice> slices, std::uint64_t seed);

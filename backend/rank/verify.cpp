@@ -50,7 +50,7 @@ class OneDevice {
     }
     const std::int64_t batch = model.global_batch;
     input_ = make("input", model.input_spec(batch), {Kind::model_input});
-    target_ = make("target", model.target_spec(batch), {Kind::model_target});
+    target_ = make("target", model.target_spec(batch), {.kind = Kind::model_target, .classes = model.classes});
   }
 
   Reference execute() {
@@ -100,7 +100,7 @@ class OneDevice {
   [[nodiscard]] at::Tensor make(const std::string& name, const sim::TensorSpec& spec,
                                 const sim::Initial& initial) const {
     at::Tensor tensor = at::empty(spec.shape, spec.dtype == sim::Dtype::i64 ? at::kLong : at::kDouble);
-    set_initial(tensor, {name, spec, 0, 0, initial}, {}, model_.classes, partition_.seed);
+    set_initial(tensor, {name, spec, 0, 0, initial}, {}, partition_.seed);
     return tensor;
   }
 

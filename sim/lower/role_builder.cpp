@@ -150,7 +150,8 @@ void RoleBuilder::add_batch(int source) {
     for (std::int32_t mb = kAll; mb < plan_.microbatches; ++mb) hold(source, mb, where, kNone);
     return;
   }
-  const Initial initial{is_target ? Initial::Kind::model_target : Initial::Kind::model_input};
+  const Initial initial{.kind = is_target ? Initial::Kind::model_target : Initial::Kind::model_input,
+                        .classes = is_target ? plan_.model.classes : 0};
   const std::uint32_t tensor = add_state(name, *mine, TensorClass::input, initial, whole, where);
   hold(source, kAll, where, tensor);
   if (plan_.model.timing == Timing::tutorial && is_target)

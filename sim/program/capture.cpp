@@ -1,15 +1,20 @@
 #include "sim/program/capture.hpp"
 
+#include <algorithm>
+
 #include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
-#include "sim/model/model.hpp"
 
 namespace sim {
 
 void check_capture(const Program& program, std::string_view world, bool asynchronous) {
   if (!asynchronous)
     throw ConfigError("graph: a CPU core executes each instruction itself, nothing is launched; allowed: device=cuda");
-  if (load_model(program.model).timing != Timing::step)
+  const auto is_of_host = [](const Work& work) {
+    return work.op.kind->name == "make_input" || work.op.kind->name == "make_target" ||
+           work.op.kind->name == "read_result";
+  };
+  if (std::ranges::any_of(program.works, is_of_host))
     throw ConfigError("graph: '{}' works on the host in every step, which a replay leaves out; allowed: timing=step",
                       program.model);
   if (!world_kind(world).processes && program.ranks() > 1)

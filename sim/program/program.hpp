@@ -71,6 +71,7 @@ inline std::string_view to_string(TensorClass tensor_class) { return kTensorClas
 struct Initial {
   enum class Kind : std::uint8_t { none, uniform, constant, model_input, model_target } kind = Kind::none;
   double center = 0, bound = 0;  // uniform: center ± bound; constant: center
+  std::int64_t classes = 0;      // model_target: of how many
 };
 
 struct Storage {

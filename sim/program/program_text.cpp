@@ -53,7 +53,7 @@ std::string initial_text(const Initial& initial) {
   if (initial.kind == uniform) return fmt::format(" uniform={},{}", initial.center, initial.bound);
   if (initial.kind == constant) return fmt::format(" constant={}", initial.center);
   if (initial.kind == model_input) return " model_input";
-  if (initial.kind == model_target) return " model_target";
+  if (initial.kind == model_target) return fmt::format(" model_target={}", initial.classes);
   return "";
 }
 
@@ -460,7 +460,6 @@ class Parser {
 
   Initial initial_from(Line& line, std::string_view item) const {
     if (item == "model_input") return {Initial::Kind::model_input};
-    if (item == "model_target") return {Initial::Kind::model_target};
     const std::vector<std::string_view> parts = split(item, '=');
     if (parts.size() == 2) {
       const std::vector<std::string_view> values = split(parts[1], ',');
@@ -468,10 +467,15 @@ class Parser {
         return {Initial::Kind::uniform, line.number<double>(values[0], "number"),
                 line.number<double>(values[1], "number")};
       if (parts[0] == "constant") return {Initial::Kind::constant, line.number<double>(parts[1], "number")};
+      if (parts[0] == "model_target") {
+        const auto classes = line.number<std::int64_t>(parts[1], "number of classes");
+        if (classes < 1) line.fail("model_target={} must be at least 1", classes);
+        return {.kind = Initial::Kind::model_target, .classes = classes};
+      }
     }
     line.fail(
         "unknown item '{}'; known: persistent, of=shape, on=placements, unit=name, uniform=center,bound, constant=x, "
-        "model_input, model_target",
+        "model_input, model_target=classes",
         item);
   }
 

@@ -8,7 +8,7 @@
 //   cell.rounds.push_back({.round = result.next_round(), .predicted = {{"profiled", f.step}}});
 //   save_result("r.json", result);                  // sim/report/report.hpp; after each round, to be resumed
 //
-// File format "paragauge-result-3" (JSON, a round per line, numbers of 7 digits). A list of five numbers is a StepTime
+// File format "paragauge-result-3" (JSON, a round per line, numbers of 5 digits). A list of five numbers is a StepTime
 // in the order of sim/simulate/timeline.hpp.
 //   kind      the command that made it: compare, measure, predict, report
 //   sessions  [{first_round, context}]: what each run wrote about the machine, the build and its options
@@ -32,6 +32,8 @@
 //     rounds        [{round, predicted, replayed_s, measured, speed}]
 //       predicted     {cost model: [5]}
 //       stated_90     {cost model: [low_s, high_s]}: a forecast's own 90 % interval (sim/simulate/forecast.hpp); may be
+//                     missing
+//       as_before     [cost model]: whose predicted, stated_90, novelty and guesses are as in the round before; may be
 //                     missing
 //       novelty       {cost model: share}: how much of the step is unlike what the profile has (Forecast::novelty);
 //                     missing: 0

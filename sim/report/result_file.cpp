@@ -34,9 +34,9 @@ Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json();
 }
 
-/// Seven digits: a table shows up to five, and noise begins at the third.
+/// Five digits: as many as a table shows, and noise begins at the third.
 double rounded(double value) {
-  const std::string text = fmt::format("{:.6e}", value);
+  const std::string text = fmt::format("{:.4e}", value);
   return std::strtod(text.c_str(), nullptr);
 }
 
@@ -51,13 +51,32 @@ Json speed_json(const MachineSpeed& speed) {
           rounded(speed.change)};
 }
 
-Json to_json(const Round& round, bool with_samples) {
+/// What a round says of a cost model's forecast, by key; nothing where it has none.
+Json forecast_json(const Round& round, const std::string& cost_model) {
+  Json json = Json::object();
+  const auto time = round.predicted.find(cost_model);
+  if (time == round.predicted.end()) return json;
+  json["predicted"] = list_of(time->second);
+  if (const auto stated = round.stated_90.find(cost_model); stated != round.stated_90.end())
+    json["stated_90"] = {rounded(stated->second.low), rounded(stated->second.high)};
+  if (const auto novelty = round.novelty.find(cost_model); novelty != round.novelty.end())
+    json["novelty"] = rounded(novelty->second);
+  if (const auto guesses = round.guesses.find(cost_model); guesses != round.guesses.end())
+    json["guesses"] = guesses->second;
+  return json;
+}
+
+/// `before`: the cell's round before, or null.
+Json to_json(const Round& round, bool with_samples, const Round* before) {
   Json json{{"round", round.round}, {"predicted", Json::object()}};
-  for (const auto& [cost_model, time] : round.predicted) json["predicted"][cost_model] = list_of(time);
-  for (const auto& [cost_model, interval] : round.stated_90)
-    json["stated_90"][cost_model] = {rounded(interval.low), rounded(interval.high)};
-  for (const auto& [cost_model, novelty] : round.novelty) json["novelty"][cost_model] = rounded(novelty);
-  for (const auto& [cost_model, guesses] : round.guesses) json["guesses"][cost_model] = guesses;
+  for (const auto& [cost_model, time] : round.predicted) {
+    const Json forecast = forecast_json(round, cost_model);
+    if (before && forecast == forecast_json(*before, cost_model)) {
+      json["as_before"].push_back(cost_model);
+      continue;
+    }
+    for (const auto& [key, value] : forecast.items()) json[key][cost_model] = value;
+  }
   json["replayed_s"] = round.replayed_s ? Json(rounded(*round.replayed_s)) : Json();
   if (round.speed) json["speed"] = speed_json(*round.speed);
   Json& measured = json["measured"];
@@ -172,7 +191,25 @@ RoundSteps read_samples(JsonObject measured) {
   return round;
 }
 
-Round read_round(JsonObject& json, int version, std::map<std::string, Attribution>& attribution) {
+/// Copies what the round before says of the forecasts that are as they were.
+void read_as_before(const JsonObject& json, const std::vector<std::string>& cost_models, const Round* before,
+                    Round& round) {
+  for (const std::string& cost_model : cost_models) {
+    if (!before || !before->predicted.contains(cost_model))
+      throw ConfigError("{}: 'as_before' names '{}', of which the round before has no forecast", json.where(),
+                        cost_model);
+    const auto copy = [&](const auto& from, auto& to) {
+      if (const auto found = from.find(cost_model); found != from.end()) to[cost_model] = found->second;
+    };
+    copy(before->predicted, round.predicted);
+    copy(before->stated_90, round.stated_90);
+    copy(before->novelty, round.novelty);
+    copy(before->guesses, round.guesses);
+  }
+}
+
+/// `before`: the cell's round before, or null.
+Round read_round(JsonObject& json, int version, std::map<std::string, Attribution>& attribution, const Round* before) {
   Round round;
   const std::int64_t number = at_least(json, "round", 0);
   if (number > 1'000'000) throw ConfigError("{}: 'round' must be at most 1000000, found {}", json.where(), number);
@@ -211,6 +248,7 @@ Round read_round(JsonObject& json, int version, std::map<std::string, Attributio
     JsonObject guesses = json.object("guesses");
     for (const std::string& cost_model : guesses.keys()) round.guesses[cost_model] = guesses.texts(cost_model);
   }
+  if (json.has("as_before")) read_as_before(json, json.texts("as_before"), before, round);
   if (!json.value("replayed_s").is_null()) round.replayed_s = positive(json, "replayed_s", json.number("replayed_s"));
   if (json.has("speed")) {
     const std::vector<double> speed = json.numbers("speed");
@@ -315,7 +353,8 @@ Cell read_cell(JsonObject& json, int version) {
   }
   std::set<int> numbers;
   for (JsonObject& row : json.objects("rounds")) {
-    cell.rounds.push_back(read_round(row, version, cell.attribution));
+    const Round* before = cell.rounds.empty() ? nullptr : &cell.rounds.back();
+    cell.rounds.push_back(read_round(row, version, cell.attribution, before));
     if (!numbers.insert(cell.rounds.back().round).second)
       throw ConfigError("{}: round {} is there twice", row.where(), cell.rounds.back().round);
   }
@@ -369,7 +408,11 @@ nlohmann::ordered_json to_json(const Cell& cell, bool with_samples) {
   json["attribution"] = Json::object();
   for (const auto& [cost_model, attribution] : cell.attribution) json["attribution"][cost_model] = to_json(attribution);
   json["rounds"] = Json::array();
-  for (const Round& round : cell.rounds) json["rounds"].push_back(to_json(round, with_samples));
+  const Round* before = nullptr;
+  for (const Round& round : cell.rounds) {
+    json["rounds"].push_back(to_json(round, with_samples, before));
+    before = &round;
+  }
   return json;
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "sim/error.hpp"
@@ -325,7 +327,8 @@ const Table<StrategyOption>& strategy_option_table() {
         .meaning = "replicas, each with its part of the batch",
         .read = read_dp,
         .write = [](const Strategy& s, const Kind&) { return s.dp == 1 || s.shard > 0 ? "" : fmt::to_string(s.dp); },
-        .tried = [](const Model&, const Kind&) { return Values{"2"}; }},
+        .tried = [](const Model&, const Kind&) { return Values{"2"}; },
+        .ranks = [](const Strategy& s) { return s.dp; }},
        {.name = "replicas",
         .values = "2 to 1048576",
         .meaning = "groups of `shard` ranks, each of which has everything once (HSDP); instead of dp",
@@ -344,13 +347,15 @@ const Table<StrategyOption>& strategy_option_table() {
         .read = [](const Reading& r, Strategy& s) { s.pp = read_degree(r, "pp"); },
         .write = [](const Strategy& s, const Kind&) { return s.pp == 1 ? "" : fmt::to_string(s.pp); },
         .tried = [](const Model& model,
-                    const Kind&) { return Values{fmt::to_string(std::min<std::size_t>(3, model.nodes.size()))}; }},
+                    const Kind&) { return Values{fmt::to_string(std::min<std::size_t>(3, model.nodes.size()))}; },
+        .ranks = [](const Strategy& s) { return s.pp; }},
        {.name = "tp",
         .values = "1 to 1048576",
         .meaning = "ranks that share each layer",
         .read = read_tp,
         .write = [](const Strategy& s, const Kind&) { return s.tp == 1 ? "" : fmt::to_string(s.tp); },
-        .tried = tried_tp},
+        .tried = tried_tp,
+        .ranks = [](const Strategy& s) { return s.tp; }},
        {.name = "order",
         .values = "dp, pp, tp joined by -",
         .meaning = "which ranks are neighbours: axes, outermost first; Megatron's pp-dp-tp without it",
@@ -524,7 +529,11 @@ const Table<StrategyOption>& strategy_option_table() {
         .meaning = "HyPar's hierarchy of devices, outermost first",
         .read = read_levels,
         .write = [](const Strategy& s, const Kind&) { return fmt::to_string(fmt::join(s.levels, "x")); },
-        .tried = [](const Model&, const Kind&) { return Values{"2x2"}; }},
+        .tried = [](const Model&, const Kind&) { return Values{"2x2"}; },
+        .ranks =
+            [](const Strategy& s) {
+              return std::accumulate(s.levels.begin(), s.levels.end(), std::uint32_t{1}, std::multiplies());
+            }},
        {.name = "layers",
         .values = "dp, in, out joined by +, levels by /; 3*dp: dp+dp+dp",
         .meaning = "how each layer is cut, one choice for all or one for each",

@@ -36,6 +36,8 @@ struct StrategyOption {
   std::string (*write)(const Strategy&, const StrategyKind&);
   /// Values that every preset that takes the key, and nearly every model, can be tried with.
   std::vector<std::string> (*tried)(const Model&, const StrategyKind&);
+  /// Of a degree: how many times as many ranks there are for it.
+  std::uint32_t (*ranks)(const Strategy&) = nullptr;
 };
 
 /// In the order of canonical texts.

@@ -53,8 +53,9 @@ std::string Strategy::text() const {
 }
 
 std::uint32_t Strategy::ranks() const {
-  std::uint32_t product = dp * pp * tp;
-  for (const std::uint32_t level : levels) product *= level;
+  std::uint32_t product = 1;
+  for (const StrategyOption& option : strategy_option_table())
+    if (option.ranks) product *= option.ranks(*this);
   return product;
 }
 

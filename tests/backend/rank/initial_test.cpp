@@ -17,7 +17,7 @@ constexpr std::int64_t kClasses = 10;
 at::Tensor initial(at::ScalarType type, const sim::Shape& shape, const std::string& name, const sim::Initial& how,
                    std::uint64_t seed = 1) {
   at::Tensor tensor = at::full(shape, 77, type);
-  set_initial(tensor, {name, {}, 0, 0, how}, {}, kClasses, seed);
+  set_initial(tensor, {name, {}, 0, 0, how}, {}, seed);
   return tensor;
 }
 
@@ -27,7 +27,7 @@ at::Tensor initial_piece(at::ScalarType type, const sim::Shape& whole, const std
   sim::Shape shape;
   for (const sim::Range& range : piece) shape.push_back(range.size);
   at::Tensor tensor = at::full(shape, 77, type);
-  set_initial(tensor, {.name = "batch", .initial = how, .whole = whole}, piece, kClasses, seed);
+  set_initial(tensor, {.name = "batch", .initial = how, .whole = whole}, piece, seed);
   return tensor;
 }
 
@@ -90,7 +90,7 @@ TEST(Initial, ValuesDoNotDependOnThePartition) {
   for (const Whole& of :
        {Whole{Kind::model_input, at::kDouble, {12, 6, 5}}, Whole{Kind::model_target, at::kLong, {12}},
         Whole{Kind::model_target, at::kFloat, {12, kClasses}}, Whole{Kind::uniform, at::kFloat, {12, 6}}}) {
-    const sim::Initial how{of.kind, 0, 1};
+    const sim::Initial how{of.kind, 0, 1, kClasses};
     const at::Tensor whole = initial(of.type, of.shape, "batch", how, 5);
     for (std::size_t dim = 0; dim < std::min<std::size_t>(2, of.shape.size()); ++dim)
       for (const std::int64_t parts : {2, 3, 4}) {
@@ -116,7 +116,7 @@ TEST(Initial, InputHasMeanZeroAndVarianceOne) {
 }
 
 TEST(Initial, TargetsAreClassesAndOneHotIsTheSameClasses) {
-  const sim::Initial how{Kind::model_target};
+  const sim::Initial how{.kind = Kind::model_target, .classes = kClasses};
   const at::Tensor classes = initial(at::kLong, {5000}, "target", how);
   EXPECT_EQ(classes.min().item<std::int64_t>(), 0);
   EXPECT_EQ(classes.max().item<std::int64_t>(), kClasses - 1);

@@ -162,6 +162,46 @@ TEST(Pass, OverlappedBucketsGoAsSoonAsTheyAreComplete) {
 )");
 }
 
+// t0's bytes are written by the transfer: whoever touches them waits, not who touches the other half. t1 only reads b here
+// (the rank isn't the root), so that reading it is allowed, and writing it isn't. Nobody touches what t2 writes. t3 has its
+// wait.
+TEST(Pass, WaitsComeBeforeWhatTouchesTheBytes) {
+  const std::string tensors = R"(role stage0 ranks=1
+tensor a f32[8] input persistent
+view a.0 f32[4] a +0
+view a.1 f32[4] a +16
+tensor b f32[4] input persistent
+tensor c f32[4] activation
+tensor d f32[4] activation
+)";
+  Edit edit(tensors + R"(0 collective t0 kind=all_reduce group=data node=x mb=1 : a.0 -> a.0
+1 collective t1 kind=reduce group=data root=0 node=y : b
+2 collective t2 kind=all_reduce group=data node=z : d -> d
+3 collective t3 kind=all_reduce group=data node=x : c -> c
+4 wait t3
+5 compute w0 : a.1 -> c
+6 compute w0 : b -> c
+7 compute w0 : a.0 -> c
+8 compute w0 : c -> b
+)");
+  edit.draft.kept = {{edit.tensor("c"), 7}};
+  add_waits(edit.draft);
+  EXPECT_EQ(edit.draft.kept[0].second, 8U) << "the same instruction";
+  EXPECT_EQ(edit.text(), tensors + R"(0 collective t0 kind=all_reduce group=data node=x mb=1 : a.0 -> a.0
+1 collective t1 kind=reduce group=data root=0 node=y : b
+2 collective t2 kind=all_reduce group=data node=z : d -> d
+3 collective t3 kind=all_reduce group=data node=x : c -> c
+4 wait t3
+5 compute w0 : a.1 -> c
+6 compute w0 : b -> c
+7 wait t0 node=x mb=1
+8 compute w0 : a.0 -> c
+9 wait t1 node=y
+10 compute w0 : c -> b
+11 wait t2 node=z
+)");
+}
+
 TEST(Pass, BuffersAreBroadcastPerDtype) {
   const std::string role = R"(role stage0 ranks=0,1
 tensor mean f32[3] buffer persistent

@@ -317,11 +317,11 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
   EXPECT_EQ(with("model_input", "random"), line(10,
                                                 "unknown item 'random'; known: persistent, of=shape, on=placements, "
                                                 "unit=name, uniform=center,bound, constant=x, "
-                                                "model_input, model_target"));
+                                                "model_input, model_target=classes"));
   EXPECT_EQ(with("uniform=0,0.5", "uniform=0"), line(20,
                                                      "unknown item 'uniform=0'; known: persistent, of=shape, "
                                                      "on=placements, unit=name, uniform=center,bound, constant=x, "
-                                                     "model_input, model_target"));
+                                                     "model_input, model_target=classes"));
   EXPECT_EQ(with("f32[2] y +8", "f32[2] q +8"), line(12, "unknown tensor 'q'"));
   EXPECT_EQ(with("f32[2] y +8", "f32[2] y 8"), line(12, "expected +offset, found '8'"));
   EXPECT_EQ(with("f32[2] y +8", "f32[2] y +12"), line(12, "view 'y.half' reaches beyond 'y'"));

@@ -71,7 +71,7 @@ TEST(Result, IsCompactUnlessAskedForSamples) {
   EXPECT_NE(text.find("\n   {\"round\":1,\"predicted\":{\"profiled\":[1.5,1.0,0.25,0.125,0.125]},"
                       "\"stated_90\":{\"profiled\":[1.25,1.75]},\"replayed_s\":1.25,"
                       "\"measured\":{\"count\":2,\"mean\":[1.375,1.0,0.375,0.0,0.0],"
-                      "\"sd\":[0.1767767,0.0,0.1767767,0.0,0.0],\"median_s\":1.375}}\n"),
+                      "\"sd\":[0.17678,0.0,0.17678,0.0,0.0],\"median_s\":1.375}}\n"),
             std::string::npos)
       << text;
   for (const char* absent : {"\"samples\":", "\"columns\":", "\"rows\":", "\"summary\":"})
@@ -80,11 +80,27 @@ TEST(Result, IsCompactUnlessAskedForSamples) {
   const RoundSteps& steps = same.cells[0].rounds[0].measured;
   EXPECT_EQ(steps.count, 2U);
   EXPECT_EQ(steps.mean, (StepTime{1.375, 1, 0.375, 0, 0}));
-  EXPECT_NEAR(steps.sd.step_s, 0.125 * std::sqrt(2.0), 1e-6);
+  EXPECT_NEAR(steps.sd.step_s, 0.125 * std::sqrt(2.0), 1e-5);
   EXPECT_TRUE(steps.samples.empty());
   EXPECT_EQ(same.cells[0].attribution, result.cells[0].attribution);
   const auto cells = [](const std::string& json) { return nlohmann::json::parse(json)["cells"]; };
   EXPECT_EQ(cells(to_json(same)), cells(text));
+}
+
+TEST(Result, AForecastThatStaysIsWrittenOnce) {
+  Result result = sample_result();
+  std::vector<Round>& rounds = result.cells[0].rounds;
+  rounds[1].novelty = rounds[0].novelty;
+  rounds[1].guesses = rounds[0].guesses;
+  for (Round& round : rounds) round.predicted["analytic"] = {1, 1, 0, 0, 0};
+  rounds[1].predicted["analytic"].step_s = 2;
+  const std::string text = to_json(result, /*with_samples=*/true);
+  EXPECT_NE(text.find(R"("round":1,"predicted":{"analytic":[2.0,1.0,0.0,0.0,0.0]},"as_before":["profiled"],)"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(result_from_json(text, "r.json").cells, result.cells);
+  EXPECT_EQ(message_of(replaced(text, R"("round":0,)", R"("round":0,"as_before":["fitted"],)")),
+            "r.json: cells[0]: rounds[0]: 'as_before' names 'fitted', of which the round before has no forecast");
 }
 
 TEST(Result, StepsOfARoundByHand) {
