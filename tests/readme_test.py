@@ -289,6 +289,13 @@ def test_claims_are_what_the_files_say():
          f"{sum(row['status'] == 'conclusive' for row in unseen)} of {len(unseen)} cells conclusive")
     assert max(row["error_percent"] for row in unseen) < 4 and summary("profiled", "uneven", "grouped")["pairs_wrong"] == 0
 
+    space, of_space = rows("profiled", "space"), summary("profiled", "space")
+    pairs = of_space["pairs_right"] + of_space["pairs_wrong"]
+    says("ZeRO 1 to 3", "{} (bias {})".format(*median_and_bias(space)), f"{of_space['pairs_right']} of {pairs} separable pairs, {len(space)} cells",
+         f"relative to `single` {of_space['median_absolute_relative_error_percent']:.1f} %", f"coverage {of_space['coverage_percent']:.0f} %",
+         f"largest {signed(min(row['error_percent'] for row in space), 1)}")
+    assert max(row["error_percent"] for row in space) < 9
+
     placements = rows("profiled", "placements")
     worst = next(row for row in placements if row["world"] == "gloo" and row["strategy"] == "data_parallel,dp=4")
     says("DataParallel, four gloo ranks", f"{-worst['error_percent']:.0f} % fast")

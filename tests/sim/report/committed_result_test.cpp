@@ -175,6 +175,29 @@ TEST(CommittedResults, UnseenNetworksAreForecast) {
   }
 }
 
+// ZeRO, FSDP and tensor parallel on two ranks, measured beside neighbours: the noise floors reach 14 %.
+TEST(CommittedResults, TheSpaceOfStrategiesIsForecast) {
+  const Result result = load_result(kResults / "space.json");
+  const Accuracy accuracy = assess(result);
+  const ForecastSummary& summary = summary_of(accuracy, "profiled");
+  EXPECT_EQ(summary.cells, 40U);
+  EXPECT_GE(summary.pairs_right, 59U);
+  EXPECT_EQ(summary.pairs_wrong, 0U);
+  expect_within(summary.absolute->median_absolute, 2.4, "error");
+  expect_within(summary.absolute->bias, 0.5, "bias");
+  expect_within(summary.relative->median_absolute, 2.7, "relative to single");
+  for (std::size_t i = 0; i < result.cells.size(); ++i) {
+    const Cell& cell = result.cells[i];
+    if (!is_ours(cell)) continue;
+    SCOPED_TRACE(cell.model + " " + cell.strategy + " " + cell.world);
+    const double error = accuracy.cells[i].forecasts.at("profiled").absolute.value().log_ratio;
+    EXPECT_LE(std::abs(error), std::max(0.08, accuracy.cells[i].noise_floor.value()));
+    const bool overlaps = cell.strategy == "ddp,dp=2" && cell.world == "gloo";
+    expect_within(accuracy.cells[i].structure->log_ratio, overlaps ? 2.1 : 0.5, "structure");
+    EXPECT_LE(*cell.memory.measured_peak_bytes - *cell.memory.predicted_peak_bytes, 1024);
+  }
+}
+
 // HyPar and DataParallel, two ranks and four on the two cores.
 TEST(CommittedResults, EveryPlacementIsForecast) {
   constexpr double kLargest = 0.08;
