@@ -1,8 +1,7 @@
 // First values of persistent tensors: a function of the seed, the tensor's name and the row in the global batch, and of
 // nothing else.
 //
-//   set_initial(tensor, {"fc.weight", spec, 0, 0, {.kind = sim::Initial::Kind::uniform,
-//   .bound = 0.1}}, {}, classes, seed);
+//   set_initial(tensor, {"fc.weight", spec, 0, 0, {.kind = sim::Initial::Kind::uniform, .bound = 0.1}}, {}, seed);
 //
 // So every partition starts from the same parameters and sees the same samples, and float32 is float64 rounded: all is
 // drawn in float64.

@@ -51,7 +51,6 @@ extern SessionOptions options;
 extern std::int64_t steps;
 extern std::uint64_t seed;
 extern std::uint32_t rank, ranks, piece, partner;
-extern std::int64_t classes;
 
 // A local world's Transfer, and what its LocalCommunicator has.
 struct Transfer {

@@ -368,8 +368,8 @@ TEST(Result, SaysWhatIsWrongWithAFile) {
             "r.json: cells[0]: rounds[0]: predicted: 'profiled' must have 5 values, found 3");
   EXPECT_EQ(message_of(replaced(good, "\"count\":2", "\"count\":0")),
             "r.json: cells[0]: rounds[0]: measured: 'count' must be at least 1, found 0");
-  EXPECT_EQ(message_of(replaced(good, "\"sd\":[0.1767767", "\"sd\":[-0.1767767")),
-            "r.json: cells[0]: rounds[0]: measured: 'sd' must be from 0 to 2000000000 s, found -0.1767767");
+  EXPECT_EQ(message_of(replaced(good, "\"sd\":[0.17678", "\"sd\":[-0.17678")),
+            "r.json: cells[0]: rounds[0]: measured: 'sd' must be from 0 to 2000000000 s, found -0.17678");
   EXPECT_EQ(message_of(replaced(to_json(sample_result(), true), "\"count\":2", "\"count\":3")),
             "r.json: cells[0]: rounds[0]: measured: 'samples' has 2 steps, 'count' says 3");
   EXPECT_EQ(message_of(replaced(good, "\"microbatches\":1", "\"microbatches\":0")),
