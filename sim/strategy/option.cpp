@@ -321,7 +321,7 @@ const Table<StrategyOption>& strategy_option_table() {
   using Reading = StrategyReading;
   using Kind = StrategyKind;
   using Values = std::vector<std::string>;
-  static const std::array<StrategyOption, 27> options{
+  static const auto options = std::to_array<StrategyOption>(
       {{.name = "dp",
         .values = "1 to 1048576",
         .meaning = "replicas, each with its part of the batch",
@@ -548,7 +548,7 @@ const Table<StrategyOption>& strategy_option_table() {
         .meaning = "rooted: sums go to the first device, and from there to all",
         .read = read_form,
         .write = [](const Strategy& s, const Kind&) { return std::string(s.rooted ? "rooted" : ""); },
-        .tried = [](const Model&, const Kind&) { return Values{"rooted"}; }}}};
+        .tried = [](const Model&, const Kind&) { return Values{"rooted"}; }}});
   static const Table<StrategyOption> table("strategy key", options);
   return table;
 }

@@ -45,7 +45,7 @@ ParameterCycle data_parallel_cycle(const Model& /*model*/, const Strategy& strat
 }  // namespace
 
 const Table<StrategyKind>& strategy_table() {
-  static const std::array<StrategyKind, 17> kinds{
+  static const auto kinds = std::to_array<StrategyKind>(
       {{.name = "single",
         .description = "one device; microbatches > 1 accumulate gradients (F B F B)",
         .example = "single",
@@ -202,7 +202,7 @@ const Table<StrategyKind>& strategy_table() {
                  "flat",         "accumulate",   "wire",
                  "threads"},
         .axes = kGrid,
-        .parameters = ddp_cycle}}};
+        .parameters = ddp_cycle}});
   static const Table<StrategyKind> table("strategy", kinds);
   return table;
 }
