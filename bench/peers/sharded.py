@@ -28,7 +28,7 @@ class FullyShard(Session):
     all-reduced between these."""
 
     takes_channels_last = False  # only contiguous parameters
-    faster_updates = "foreach"   # SGD's fused ones aren't there for DTensors
+    faster_updates = "foreach"  # SGD's fused ones aren't there for DTensors
 
     @classmethod
     def processes(cls, strategy: SimpleNamespace) -> int:

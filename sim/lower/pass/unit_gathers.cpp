@@ -60,10 +60,11 @@ class Gathers {
       }
       for (; begun < runs_.size() && runs_[begun].begin == i; ++begun) {
         const Run& run = runs_[begun];
+        if (run.rooms.empty()) continue;
         const DraftUnit& unit = draft_.units[run.unit];
         const TensorSpec all = draft_.role.tensors[run.all].spec;
         const auto parts = static_cast<double>(all.elements() / draft_.role.tensors[unit.own].spec.elements());
-        if (!run.rooms.empty()) draft_.copy("split_out", {{"parts", parts}}, all, {run.all}, run.rooms, unit.label);
+        draft_.copy("split_out", {{"parts", parts}}, all, {run.all}, run.rooms, unit.label);
       }
       Instruction instruction = list[i];
       for (const std::uint32_t r : used_[i])

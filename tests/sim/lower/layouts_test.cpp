@@ -6,11 +6,13 @@
 
 #include "sim/lower/lower.hpp"
 #include "sim/lower/plan.hpp"
+#include "tests/sim/lower/elements.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {
 namespace {
 
+using testing::for_each_element;
 using testing::message_of;
 
 struct Drawn {
@@ -126,16 +128,7 @@ TEST(AnyLayout, PiecesTileTheirTensor) {
       for (std::uint32_t rank = 0; rank < mesh.ranks(); ++rank) {
         const auto piece = sim::piece(whole.shape, where, mesh, rank);
         if (!piece) continue;
-        std::vector<std::size_t> places{0};
-        for (std::size_t dim = 0; dim < piece->size(); ++dim) {
-          std::vector<std::size_t> next;
-          for (const std::size_t place : places)
-            for (std::int64_t i = 0; i < (*piece)[dim].size; ++i)
-              next.push_back(place * static_cast<std::size_t>(whole.shape[dim]) +
-                             static_cast<std::size_t>((*piece)[dim].begin + i));
-          places = std::move(next);
-        }
-        for (const std::size_t place : places) ++times[place];
+        for_each_element(*piece, whole.shape, [&](std::size_t, std::size_t place) { ++times[place]; });
       }
       int copies = 1;
       for (std::size_t axis = 0; axis < where.size(); ++axis)
