@@ -9,6 +9,8 @@
 #
 # Phases: check      tests by label gpu, strategies verified in float64
 #         calibrate  ops and links into a profile
+#         models     networks on one device, by all three cost models: how far the data sheet's forecasts are off
+#         traces     one step, predicted and measured, instruction by instruction
 #         suites     ConvNet, ResNet-50 and VGG-16 in Google Benchmark
 #         resnet50, splits, vgg16, convnet   R1, its sweep of split sizes, and R2, beside plain PyTorch
 #         nccl       transfers from 8 B to 1 GiB (algbw, busbw as nccl-tests), where there are 2 GPUs and more
@@ -26,17 +28,17 @@ pack() {
   cp build/libexec/paragauge_cuda.so build/gpu/          # which loads this beside it
   cp build/bin/paragauge_suite build/bin/paragauge_parts_suite build/tests/backend_tests build/gpu/
   strip build/gpu/*
-  ldd build/bin/paragauge_suite build/tests/backend_tests | awk '$3 ~ /libfmt|libgomp|libstdc|libbenchmark|libgtest/ { print $3 }' | sort -u | xargs -I{} cp -L {} build/gpu/
+  ldd build/bin/paragauge_suite build/tests/backend_tests | awk '$3 ~ /libfmt|libgomp|libbenchmark|libgtest/ { print $3 }' | sort -u | xargs -I{} cp -L {} build/gpu/
   du -sh build/gpu
 }
 
 run() {
-  out=$1 phases=${2:-check calibrate suites resnet50 splits vgg16 convnet nccl graphs memory}
+  out=$1 phases=${2:-check calibrate models traces suites resnet50 splits vgg16 convnet nccl graphs memory}
   device=${DEVICE:-cuda} python=${PARAGAUGE_PYTHON:-$(command -v python3)}
   [[ -x .venv/bin/python && $device != cuda ]] && python=.venv/bin/python
   torch=$("$python" -c 'import os, torch; print(os.path.dirname(torch.__file__))')
   export LD_LIBRARY_PATH=$torch/lib:$torch/../nvidia/nccl/lib:$PWD/build/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PARAGAUGE_PYTHON=$python
-  export PARAGAUGE_CATALOG_DIR=$PWD/sim/catalog
+  export PARAGAUGE_CATALOG_DIR=$PWD/sim/catalog PARAGAUGE_PEERS=$PWD/bench/peers
   batch=120 image=128 splits=(20 1 3 5 8 10 12 40 60) largest=1073741824 peers=(--peers) worlds=(-w local) gpus=2
   four=(-s ddp,dp=4)
   [[ $device != cpu ]] || gpus=0
@@ -52,10 +54,19 @@ run() {
   fi
   resnet50=resnet50,image=$image,global_batch=$batch,loss=mse_loss,optimizer=sgd:lr=0.001,timing=tutorial
   mkdir -p "$out"
+  local status failed=()
   for phase in $phases; do
-    echo "gpu: $phase"
-    "phase_$phase"
+    echo "gpu: $phase ($SECONDS s)"
+    set +e # what one phase can't do, the next may
+    (
+      set -e
+      "phase_$phase"
+    )
+    status=$?
+    set -e
+    ((status == 0)) || failed+=("$phase: status $status")
   done
+  ((${#failed[@]} == 0)) || printf 'gpu: failed in %s\n' "${failed[@]}" | tee "$out/failed.log"
   tar -czf "$out.tar.gz" -C "$(dirname "$out")" "$(basename "$out")"
 }
 
@@ -81,6 +92,28 @@ phase_check() {
 phase_calibrate() {
   paragauge calibrate -m "$resnet50" -m convnet -s single -s model_parallel -s ddp "${worlds[@]}" --rounds 2 -o "$out/profile.json" >"$out/calibrate.log"
 }
+# Whatever a forecast from data sheets must know by itself: little and much parallelism, layers bound by arithmetic, by
+# memory and by launches.
+phase_models() {
+  local models=() text
+  for text in convnet sfc,global_batch=256 "alexnet_tower,global_batch=$batch" "vgg11,image=$image,global_batch=$((batch / 4))" \
+    "vgg16,image=$image,global_batch=$batch" "resnet18,image=$image,global_batch=$batch" "resnet50,image=$image,global_batch=$((batch / 4))" \
+    "resnet50,image=$image,global_batch=$batch" "resnet101,image=$image,global_batch=$((batch / 2))"; do
+    models+=(-m "$text")
+  done
+  for text in "resnet34,image=$image,global_batch=$((batch / 2))" "vgg13,image=$image,global_batch=$((batch / 2))" \
+    lenet_c,global_batch=512 sfc,global_batch=1024; do
+    models+=(--fit-on "$text")
+  done
+  local peers=()
+  compare models 5 120 "${models[@]}" -s single
+}
+phase_traces() {
+  local text
+  for text in "resnet50,image=$image,global_batch=$((batch / 4))" "resnet50,image=$image,global_batch=$batch" convnet; do
+    paragauge trace -m "$text" -s single -w local -o "$out/trace_${text//[^a-z0-9]/_}.json" | tee -a "$out/traces.log"
+  done
+}
 phase_suites() {
   [[ $device != privateuseone ]] || return 0 # hours: every kernel waits for its turn
   timeout 500 build/gpu/paragauge_suite --device "$device" --benchmark_filter='measured/(convnet|resnet50|vgg16),' \
@@ -88,19 +121,19 @@ phase_suites() {
 }
 phase_resnet50() {
   local pipeline=pipeline,cut=r1,split_size=${splits[0]}
-  compare resnet50 12 420 -m "$resnet50" -s single -s model_parallel,cut=r1 -s "$pipeline,schedule=forward_only" \
+  compare resnet50 12 150 -m "$resnet50" -s single -s model_parallel,cut=r1 -s "$pipeline,schedule=forward_only" \
     -s "$pipeline,schedule=gpipe" -s "$pipeline,schedule=1f1b"
 }
 phase_splits() {
   local strategies=() split
   for split in "${splits[@]}"; do strategies+=(-s "pipeline,cut=r1,schedule=forward_only,split_size=$split"); done
-  compare splits 8 480 -m "$resnet50" -s single "${strategies[@]}"
+  compare splits 8 150 -m "$resnet50" -s single "${strategies[@]}"
 }
 phase_vgg16() {
-  compare vgg16 8 300 -m "vgg16,image=$image,global_batch=$batch" -s single -s model_parallel -s ddp -s zero3 -s fsdp "${four[@]}"
+  compare vgg16 8 120 -m "vgg16,image=$image,global_batch=$batch" -s single -s model_parallel -s ddp -s zero3 -s fsdp "${four[@]}"
 }
 phase_convnet() {
-  compare convnet 12 300 -m convnet,timing=epoch -s single -s model_parallel,pp=4,cut=r2 \
+  compare convnet 12 100 -m convnet,timing=epoch -s single -s model_parallel,pp=4,cut=r2 \
     -s pipeline,pp=4,cut=r2,schedule=forward_only,split_size=8
 }
 phase_nccl() {

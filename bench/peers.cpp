@@ -39,6 +39,11 @@ std::string python() {
   return access(own.c_str(), X_OK) == 0 ? own : "python3";
 }
 
+std::string server() {
+  const char* given = std::getenv("PARAGAUGE_PEERS");
+  return std::string(given != nullptr ? given : PARAGAUGE_SOURCE_DIR "/bench/peers") + "/serve.py";
+}
+
 /// Ours, without what our own ranks and torchrun's are told, and with where the peers meet.
 std::vector<std::string> environment() {
   constexpr std::array<std::string_view, 11> kNotTheirs{
@@ -219,10 +224,8 @@ Peers::Peers(const Machine& machine, std::uint32_t ranks) : timeout_s_(machine.t
   try {
     const std::vector<std::string> variables = environment();
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-      std::vector<std::string> arguments{python(),   PARAGAUGE_SOURCE_DIR "/bench/peers/serve.py",
-                                         "--rank",   std::to_string(rank),
-                                         "--device", machine.device,
-                                         "--cores"};
+      std::vector<std::string> arguments{python(),   server(),       "--rank", std::to_string(rank),
+                                         "--device", machine.device, "--cores"};
       for (std::uint32_t each = 0; each < ranks; ++each)
         arguments.push_back(std::to_string(backend::core_of_rank(each)));
       arguments.emplace_back("--usable");

@@ -51,9 +51,14 @@ void conv2d(const sim::Work& work, const Operands& operands) {
   const std::int64_t groups = work.op.integer("groups");
   const bool bias = work.op.integer("bias") != 0;
   const auto& reads = operands.reads;
+  // cuDNN has no channels_last in f64: it takes such tensors and gives back others.
+  const auto in_format = [&](const at::Tensor& result) {
+    return work.op.inputs[0].channels_last ? result.contiguous(at::MemoryFormat::ChannelsLast) : result;
+  };
   if (work.pass == sim::Pass::forward) {
-    operands.writes[0] = at::convolution(reads[0], reads[1], bias ? std::optional(reads[2]) : std::nullopt, stride,
-                                         padding, dilation, /*transposed=*/false, output_padding, groups);
+    operands.writes[0] =
+        in_format(at::convolution(reads[0], reads[1], bias ? std::optional(reads[2]) : std::nullopt, stride, padding,
+                                  dilation, /*transposed=*/false, output_padding, groups));
     return;
   }
   const bool input = wants_input_grad(work), parameters = wants_parameter_grads(work);
@@ -63,9 +68,9 @@ void conv2d(const sim::Work& work, const Operands& operands) {
       grad_output, x, weight, bias ? at::OptionalIntArrayRef(bias_sizes) : std::nullopt, stride, padding, dilation,
       /*transposed=*/false, output_padding, groups, {input, parameters, parameters && bias});
   std::size_t next = 0;
-  if (input) operands.writes[next++] = std::move(grad_input);
+  if (input) operands.writes[next++] = in_format(grad_input);
   if (!parameters) return;
-  operands.writes[next++] = std::move(grad_weight);
+  operands.writes[next++] = in_format(grad_weight);
   if (bias) operands.writes[next] = std::move(grad_bias);
 }
 
