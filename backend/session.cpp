@@ -37,7 +37,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankTimeline, posted_s, start_s, end_s, issue
 
 namespace backend {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunRequest, program, warmup_steps, steps, seed, verify, graph, probe_speed)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunRequest, program, warmup_steps, steps, seed, verify, graph, host_leads_every,
+                                   probe_speed)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankMemory, peak_bytes, allocator_peak_bytes, resident_peak_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(VerifiedTensor, name, relative_error, piece, elements)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SpeedProbe, compute_s, memory_alone_s, memory_together_s)

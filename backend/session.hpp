@@ -41,6 +41,8 @@ struct RunRequest {
   /// An accelerator's ranks capture the second step and replay it from then on (backend/machine/graph.hpp): two warm-up
   /// steps at least, and sim::check_capture allows it. Timelines then have the whole step's time only.
   bool graph = false;
+  /// Every so many steps but the first, an accelerator's host is kept ahead of it (Executor::let_host_lead); 0: never.
+  std::uint32_t host_leads_every = 0;
   /// Ranks on a CPU probe how fast the machine is before the first step and after the last (backend/machine/speed.hpp).
   bool probe_speed = false;
 };

@@ -7,7 +7,8 @@
 #   DEVICE=cpu bench/gpu.sh run OUT            the rehearsal, with models small enough for a CPU core
 #   DEVICE=privateuseone bench/gpu.sh run OUT  the same on the stand-in accelerator (tests/standin); its times mean nothing
 #
-# Phases: check      tests by label gpu, strategies verified in float64
+# Phases: tests      those that want a GPU
+#         check      strategies verified in float64
 #         calibrate  ops and links into a profile
 #         models     networks on one device, by all three cost models: how far the data sheet's forecasts are off
 #         traces     one step, predicted and measured, instruction by instruction
@@ -16,6 +17,7 @@
 #         nccl       transfers from 8 B to 1 GiB (algbw, busbw as nccl-tests), where there are 2 GPUs and more
 #         graphs     ResNet-50's and the ConvNet's step, launched op by op and as one CUDA graph
 #         memory     what fits: predicted beside what the allocator had
+# SHARE=50 gives each comparison half of its time: as many rounds fewer.
 #
 # On one GPU all ranks are streams of one process (world local): what model parallelism costs in launches and copies shows,
 # what a second GPU would gain does not.
@@ -33,7 +35,7 @@ pack() {
 }
 
 run() {
-  out=$1 phases=${2:-check calibrate models traces suites resnet50 splits vgg16 convnet nccl graphs memory}
+  out=$1 phases=${2:-tests check calibrate models traces suites resnet50 splits vgg16 convnet nccl graphs memory}
   device=${DEVICE:-cuda} python=${PARAGAUGE_PYTHON:-$(command -v python3)}
   [[ -x .venv/bin/python && $device != cuda ]] && python=.venv/bin/python
   torch=$("$python" -c 'import os, torch; print(os.path.dirname(torch.__file__))')
@@ -72,7 +74,7 @@ run() {
 
 paragauge() { build/gpu/paragauge "$@" --device "$device" --timeout 120; }
 compare() { # NAME ROUNDS SECONDS ARGUMENTS…
-  local name=$1 rounds=$2 seconds=$3
+  local name=$1 rounds=$2 seconds=$(($3 * ${SHARE:-100} / 100))
   shift 3
   paragauge compare "$@" "${worlds[@]}" --rounds "$rounds" --time-limit "$seconds" "${peers[@]}" \
     --json "$out/$name.json" --csv "$out/$name.csv" | tee "$out/$name.log" | tail -n 60
@@ -85,6 +87,8 @@ phase_check() {
     tee "$out/check.log" | grep verify
   [[ $device == cpu ]] || paragauge measure -m convnet,global_batch=8 -m resnet18,image=32,global_batch=8 -s single -w local --steps 1 \
     --verify --graph | tee -a "$out/check.log" | grep verify
+}
+phase_tests() {
   [[ $device == cuda ]] || return 0
   build/gpu/backend_tests --gtest_filter='*Cuda*' >"$out/tests.log" 2>&1 || true
   tail -n 3 "$out/tests.log"
@@ -113,6 +117,8 @@ phase_traces() {
   for text in "resnet50,image=$image,global_batch=$((batch / 4))" "resnet50,image=$image,global_batch=$batch" convnet; do
     paragauge trace -m "$text" -s single -w local -o "$out/trace_${text//[^a-z0-9]/_}.json" | tee -a "$out/traces.log"
   done
+  paragauge trace -m "resnet50,image=$image,global_batch=$batch" -s pipeline,cut=r1,schedule=forward_only,split_size=${splits[0]} \
+    -w local -o "$out/trace_pipeline.json" | tee -a "$out/traces.log"
 }
 phase_suites() {
   [[ $device != privateuseone ]] || return 0 # hours: every kernel waits for its turn
@@ -149,11 +155,9 @@ phase_graphs() {
     echo "gpu: graphs needs an accelerator: a CPU core executes each instruction itself"
     return
   fi
-  local graph name
+  local graph peers=()
   for graph in "" --graph; do
-    name=graphs_${graph:+captured}
-    paragauge measure -m "resnet50,image=$image,global_batch=$batch" -m convnet -s single -w local --warmup 3 --steps 20 $graph \
-      --json "$out/${name%_}.json" --csv "$out/${name%_}.csv" | tee "$out/${name%_}.log"
+    compare "graphs${graph:+_captured}" 5 60 -m "resnet50,image=$image,global_batch=$batch" -m convnet -s single $graph
   done
 }
 phase_memory() {

@@ -296,6 +296,17 @@ def test_claims_are_what_the_files_say():
          f"largest {signed(min(row['error_percent'] for row in space), 1)}")
     assert max(row["error_percent"] for row in space) < 9
 
+    h100 = rows("profiled", "h100")
+    says("one H100:", "`profiled` {} (bias {})".format(*median_and_bias(h100)), f"largest {signed(max(row['error_percent'] for row in h100), 1)}",
+         "`fitted` {}".format(median_and_bias(rows("fitted", "h100"))[0]),
+         f"largest {signed(min(row['error_percent'] for row in rows('fitted', 'h100')), 1)}")
+    assert all(-4 <= row["peak_difference_bytes"] <= 0 for row in h100)  # the loss
+    shared, of_shared = rows("profiled", "h100_shared"), summary("profiled", "h100_shared")
+    errors = [row["error_percent"] for row in shared if row["ranks"] > 1]
+    says("ranks that share that H100", f"{min(errors):.1f} to {max(errors):.1f} %",
+         f"{of_shared['pairs_right']} of {of_shared['pairs_right'] + of_shared['pairs_wrong']} pairs")
+    says("steps replayed", *(f"{row['error_percent']:.1f} %" for row in rows("profiled", "h100_graph")))
+
     placements = rows("profiled", "placements")
     worst = next(row for row in placements if row["world"] == "gloo" and row["strategy"] == "data_parallel,dp=4")
     says("DataParallel, four gloo ranks", f"{-worst['error_percent']:.0f} % fast")

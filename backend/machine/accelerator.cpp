@@ -72,6 +72,10 @@ RankBytes allocated_bytes(at::Device device) {
 
 void reset_allocated_peak(at::Device device) { c10::getDeviceAllocator(device.type())->resetPeakStats(device.index()); }
 
+void hold(at::Device device, double seconds) {
+  if (device.is_cuda()) hold_cuda(seconds);
+}
+
 void StreamEvent::record(const c10::Stream& stream) {
   if (!event_) event_.emplace(stream.device_type(), c10::EventFlag::BACKEND_DEFAULT);
   event_->record(stream);

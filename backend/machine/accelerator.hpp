@@ -45,6 +45,10 @@ RankBytes allocated_bytes(at::Device device);
 /// The peak starts again at what is live.
 void reset_allocated_peak(at::Device device);
 
+/// The calling thread's current stream does nothing for at least so long, so that the host gets ahead of it. Does nothing
+/// on a device that LibTorch can't hold: any but CUDA's.
+void hold(at::Device device, double seconds);
+
 /// c10::Event does nothing, and says nothing, where it was never recorded; this one throws.
 class StreamEvent {
  public:

@@ -9,7 +9,7 @@ namespace backend {
 #ifdef PARAGAUGE_CUDA
 namespace {
 
-/// paragauge_cuda.so (backend/machine/cuda_graph.cpp) and with it libtorch_cuda.so, for as long as the process lives.
+/// paragauge_cuda.so (backend/machine/cuda_library.cpp) and with it libtorch_cuda.so, for as long as the process lives.
 void* library() {
   static void* const kLibrary = [] {
     void* const loaded = dlopen("paragauge_cuda.so", RTLD_NOW | RTLD_GLOBAL);
@@ -19,16 +19,22 @@ void* library() {
   return kLibrary;
 }
 
+template <class Function>
+Function* entry(const char* name) {
+  auto* const found = reinterpret_cast<Function*>(dlsym(library(), name));
+  sim::check_internal(found != nullptr, "paragauge_cuda.so has no {}", name);
+  return found;
+}
+
 }  // namespace
 
 void load_cuda() { library(); }
 
 std::unique_ptr<Graph> make_cuda_graph() {
-  using Make = Graph*();
-  auto* const make = reinterpret_cast<Make*>(dlsym(library(), "paragauge_make_cuda_graph"));
-  sim::check_internal(make != nullptr, "paragauge_cuda.so makes no graphs");
-  return std::unique_ptr<Graph>(make());
+  return std::unique_ptr<Graph>(entry<Graph*()>("paragauge_make_cuda_graph")());
 }
+
+void hold_cuda(double seconds) { entry<void(double)>("paragauge_hold_cuda")(seconds); }
 
 #else
 
@@ -37,6 +43,8 @@ void load_cuda() {}
 std::unique_ptr<Graph> make_cuda_graph() {
   throw sim::ConfigError("graph: this build has no CUDA (PARAGAUGE_CUDA=OFF)");
 }
+
+void hold_cuda(double /*seconds*/) { throw sim::ConfigError("this build has no CUDA (PARAGAUGE_CUDA=OFF)"); }
 
 #endif
 

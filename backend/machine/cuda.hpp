@@ -16,5 +16,7 @@ void load_cuda();
 
 /// ConfigError in a build without CUDA.
 std::unique_ptr<Graph> make_cuda_graph();
+/// The calling thread's current stream does nothing for at least so long. ConfigError as above.
+void hold_cuda(double seconds);
 
 }  // namespace backend

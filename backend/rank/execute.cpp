@@ -206,8 +206,20 @@ void Executor::step(StepRecord& record, Progress& progress) {
 
 /// Instruction by instruction; `i` is where it is.
 void Executor::play(StepRecord& record, Progress& progress, std::uint32_t& i) {
+  // Far fewer commands than a driver's queue holds (CUDA's 1,024), and longer than a host takes to issue them.
+  constexpr std::size_t kHeldTogether = 64;
+  constexpr double kHold_s = 1e-4;  // for each
   gradients_.clear();
+  std::size_t held = 0;  // instructions from here on
   for (i = 0; i < actions_.size(); ++i) {
+    const sim::Work* const work = actions_[i].work;
+    if (work != nullptr && work->op.kind->on_host) {
+      held = 0;  // it waits for the device
+    } else if (host_leads_ && held == 0) {
+      held = std::min(kHeldTogether, actions_.size() - i);
+      hold(communicator_.device(), kHold_s * static_cast<double>(held));
+    }
+    if (held > 0) --held;
     progress.instruction.store(i, std::memory_order_release);  // the labels of this run are written
     execute(i, actions_[i], record);
     if (!record.times.issued_s.empty()) record.times.issued_s[i] = now_s();

@@ -70,6 +70,9 @@ class Executor {
   /// share an accelerator, whose allocator knows no ranks.
   [[nodiscard]] std::int64_t allocator_peak_bytes() const { return allocator_peak_bytes_; }
 
+  /// Whether, in the next steps, an accelerator is held back so that its host is always ahead of it: then the times
+  /// between events are the device's own.
+  void let_host_lead(bool leads) { host_leads_ = leads; }
   /// Called after the first step: the next one is captured, and it and all later ones are replays.
   void capture();
   /// Makes steps keep copies, from now on, of the gradients that updates read. This costs time and memory.
@@ -130,7 +133,7 @@ class Executor {
   std::int64_t steps_ = 0;   // begun
   double step_start_s_ = 0;  // on the host's clock
   std::uint64_t data_seed_ = 0;
-  bool checked_ = false, keep_gradients_ = false;
+  bool checked_ = false, keep_gradients_ = false, host_leads_ = false;
   NamedTensors gradients_;
   std::unique_ptr<Graph> graph_;    // null: steps aren't captured
   std::vector<at::Tensor> losses_;  // where replays leave them

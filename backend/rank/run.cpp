@@ -159,6 +159,8 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
     if (request.graph && s == 1) executor->capture();
     // What replays keep is captured with them.
     if (request.verify && s + 1 == (request.graph ? 2 : steps)) executor->keep_gradients();
+    executor->let_host_lead(request.host_leads_every > 0 &&
+                            s % request.host_leads_every == request.host_leads_every - 1 && s > 0);
     executor->step(record, board.progress(rank));
     board.let_others_end(rank, request.program.ranks());
     executor->settle(record);

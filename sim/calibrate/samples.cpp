@@ -101,10 +101,48 @@ class BusyTime {
   std::vector<Part> parts_;
 };
 
-/// What the host of an asynchronous device took for an instruction: it waits for nothing.
-double issuing_s(const RankTimeline& times, std::uint32_t i) {
-  return times.issued_s[i] - (i > 0 ? times.issued_s[i - 1] : 0);
-}
+/// What the host of an asynchronous device takes, and the device where its host is ahead, in one rank's step.
+class HostLane {
+ public:
+  HostLane(const Program& program, const Role& role, const RankTimeline& times)
+      : program_(program), role_(role), times_(times) {}
+
+  /// Of an op of the host's own: all that it takes once the device has come to it.
+  [[nodiscard]] double seconds(std::uint32_t i) const {
+    return (is_own(i) ? std::max(times_.end_s[i], times_.issued_s[i]) : times_.end_s[i]) - times_.start_s[i];
+  }
+
+  /// Whether all of op `i` had been issued when the device came to it. Where not, what lies between its begin and its
+  /// end is the host's time as well.
+  [[nodiscard]] bool is_ahead(std::uint32_t i) const {
+    return times_.issued_s.empty() || is_own(i) || times_.issued_s[i] <= times_.start_s[i];
+  }
+  /// What it took to issue op `i`, in their order; nothing where the driver's queue may have been full: then the host
+  /// waited for the device.
+  [[nodiscard]] std::optional<double> issuing_s(std::uint32_t i) {
+    constexpr std::uint32_t kSurelyQueued = 128;
+    if (is_own(i)) return std::nullopt;
+    const double begun_s = i > 0 ? times_.issued_s[i - 1] : 0;
+    while (done_ < i && (!is_computed(role_.kind[done_]) || times_.end_s[done_] <= begun_s)) ++done_;
+    return i - done_ < kSurelyQueued ? std::optional(times_.issued_s[i] - begun_s) : std::nullopt;
+  }
+  /// Between op `i` and the one before it; nothing where it wasn't issued in time.
+  [[nodiscard]] std::optional<double> gap_s(std::uint32_t i) const {
+    if (i == 0 || !is_computed(role_.kind[i - 1]) || is_own(i) || times_.issued_s[i] > times_.end_s[i - 1])
+      return std::nullopt;
+    return times_.start_s[i] - times_.end_s[i - 1];
+  }
+
+ private:
+  [[nodiscard]] bool is_own(std::uint32_t i) const {
+    return !times_.issued_s.empty() && program_.works[role_.work[i]].op.kind->on_host;
+  }
+
+  const Program& program_;
+  const Role& role_;
+  const RankTimeline& times_;
+  std::uint32_t done_ = 0;  // by the device, when the last instruction that was asked for began to be issued
+};
 
 /// Ranks that waited for nobody. Where they ran different lists, what others mostly left alone doesn't count: as in the
 /// simulator, ops slow each other down, and nothing else does.
@@ -112,7 +150,8 @@ void collect_ops(const CalibrationTask& task, std::span<const Timeline> steps, C
   constexpr double kMostly = 0.5;
   const std::vector<Program::Place> places = task.program.places();
   const bool is_one_list = task.program.roles.size() == 1, is_beside = !is_one_list && !task.in_turns;
-  WorkTimes works;
+  WorkTimes works, at_most;  // the latter: where the host wasn't ahead
+  std::vector<double> gaps;
   std::vector<std::vector<double>> totals_s;  // of all works, [step][rank]
   for (const Timeline& step : steps) {
     totals_s.emplace_back();
@@ -124,6 +163,7 @@ void collect_ops(const CalibrationTask& task, std::span<const Timeline> steps, C
     for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
       const Role& role = task.program.roles[places[rank].role];
       const RankTimeline& times = step.ranks[rank];
+      HostLane host(task.program, role, times);
       double& total_s = totals_s.back().emplace_back(0);
       for (std::uint32_t i = 0; i < role.size(); ++i) {
         if (!is_computed(role.kind[i])) continue;
@@ -132,12 +172,26 @@ void collect_ops(const CalibrationTask& task, std::span<const Timeline> steps, C
               return device.second.between(times.start_s[i], times.end_s[i]) >= kMostly * seconds;
             }))
           continue;
-        works[work_key(task.program.works[role.work[i]])][{places[rank].role, i}].push_back(seconds);
+        const std::string key = work_key(task.program.works[role.work[i]]);
+        (host.is_ahead(i) ? works : at_most)[key][{places[rank].role, i}].push_back(host.seconds(i));
         total_s += seconds;
-        if (task.kind == Kind::ops)
-          samples.launches.push_back(times.issued_s.empty() ? durations.host_s[rank][i] : issuing_s(times, i));
+        if (task.kind != Kind::ops) continue;
+        if (times.issued_s.empty()) {
+          samples.launches.push_back(durations.host_s[rank][i]);
+          continue;
+        }
+        if (const std::optional<double> issuing_s = host.issuing_s(i)) {
+          samples.launches.push_back(*issuing_s);
+          samples.issues[key].push_back(*issuing_s);
+        }
+        if (const std::optional<double> gap_s = host.gap_s(i)) gaps.push_back(*gap_s);
       }
     }
+  }
+  works.merge(at_most);  // only works that are in no other sample
+  if (!gaps.empty()) {   // the median: where a device was held back (backend/rank/execute.hpp), that is in one
+    std::ranges::nth_element(gaps, gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() / 2));
+    samples.gaps.push_back(gaps[gaps.size() / 2]);
   }
   if (task.kind != Kind::memory && is_one_list) samples.rank_spread = spread_of(totals_s, works);
   for (auto& [key, by_instruction] : works) {
@@ -303,7 +357,11 @@ void add(const CalibrationSamples& samples, const CalibrationTask& task, Profile
   for (const auto& [key, seconds] : samples.works) profile.add_op(task.world, key, task.busy_devices(), seconds);
   for (const auto& [key, bytes] : samples.workspaces) profile.add_workspace(key, bytes);
   if (!samples.process_bytes.empty()) profile.add_process_bytes(task.world, samples.process_bytes);
-  if (task.busy_devices() == 1) profile.add_launch(samples.launches);
+  if (task.busy_devices() == 1) {
+    profile.add_launch(samples.launches);
+    for (const auto& [key, seconds] : samples.issues) profile.add_issue(key, seconds);
+    profile.add_gap(samples.gaps);
+  }
   if (!samples.core_shares.empty()) profile.add_core_share(task.world, mean_of(samples.core_shares));
   const auto add_link = [&](const LinkKey& key, const LinkSamples& link) {
     profile.add_link(key, task.question.bytes, link.transfers,

@@ -29,12 +29,13 @@ struct LinkSamples {
 
 /// What one visit shows; times in seconds.
 struct CalibrationSamples {
-  std::map<std::string, std::vector<double>> works;  // by sim::work_key
-  LinkSamples link, unexpected;                      // the latter: messages that came before their receiver
-  std::vector<double> notifications;                 // taken from the core of the other end; noise may be negative
-  std::vector<double> launches;
-  std::vector<double> core_shares;                 // 0…1, one per step
-  std::map<std::string, std::int64_t> workspaces;  // bytes, by sim::work_key
+  std::map<std::string, std::vector<double>> works;   // by sim::work_key
+  LinkSamples link, unexpected;                       // the latter: messages that came before their receiver
+  std::vector<double> notifications;                  // taken from the core of the other end; noise may be negative
+  std::vector<double> launches, gaps;                 // Profile::launch, gap
+  std::map<std::string, std::vector<double>> issues;  // of an asynchronous device's host, by sim::work_key
+  std::vector<double> core_shares;                    // 0…1, one per step
+  std::map<std::string, std::int64_t> workspaces;     // bytes, by sim::work_key
   RankSpread rank_spread;
   Interruptions interruptions;
   std::vector<double> process_bytes;  // by process: what it holds beside its ranks' tensors

@@ -20,9 +20,10 @@ constexpr double kCpuShare = 0.7, kCpuMemoryShare = 0.6;
 // github.com/msr-fiddle/pipedream), the memory-bound part of whole training steps about 0.7 (published steps of
 // Megatron-LM on A100).
 constexpr double kGpuMemoryShare = 0.8;
-// Eager PyTorch's way from Python to the driver is 5 to 25 us per operator (the executor's, without Python and
-// autograd, is at the lower end).
-constexpr double kGpuLaunch_us = 8, kCpuLaunch_us = 2;
+// Eager PyTorch's way from Python to the driver is 10 to 60 us per operator in what is published; this is the middle. The
+// executor's, without Python and autograd, was 10 (an addition) to 76 (a convolution's backward), 31 on average, on an
+// H100's host (bench/results/h100.profile.json).
+constexpr double kGpuLaunch_us = 25, kCpuLaunch_us = 2;
 // Right after its start a process of PyTorch holds 426 MiB of an RTX 6000 Ada with CUDA 13.0
 // (github.com/unslothai/unsloth-zoo/pull/1053), 256 MiB of an RTX 3090 with 12.8
 // (github.com/invoke-ai/InvokeAI/issues/9413), 274 MiB of another (github.com/pytorch/pytorch/pull/86509, since when

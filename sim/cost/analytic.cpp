@@ -31,7 +31,9 @@ class Analytic final : public CostModel {
   explicit Analytic(const Cluster& cluster) : cluster_(cluster) {}
 
   [[nodiscard]] ComputeCost compute(const Work& work) const override {
-    const Device device = cluster_.device.times(threads_at_work(work));
+    // An accelerator's host is some core: no file says which.
+    const bool on_host = cluster_.device.asynchronous && work.op.kind->on_host;
+    const Device device = on_host ? load_device("cpu_core") : cluster_.device.times(threads_at_work(work));
     const std::vector<KernelTime> kernels = kernels_of(work, device);
     if (kernels.empty() && work.demand().flops > 0) {
       const Arithmetic needed = arithmetic_of(work.op);

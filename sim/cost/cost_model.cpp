@@ -165,6 +165,9 @@ Costs costs_of(const Program& program, const CostModel& model, const Cluster& cl
   }
   cost_transfers(program, model, cluster, costs);
   costs.launch_s = model.launch_s();
+  costs.gap_s = model.gap_s();
+  if (std::ranges::any_of(of_work, [](const ComputeCost& cost) { return cost.issue_s.has_value(); }))
+    for (const ComputeCost& cost : of_work) costs.issue_s.push_back(cost.issue_s.value_or(costs.launch_s));
   costs.rank_jitter = model.rank_jitter();
   costs.common_sd = model.common_sd();
   return costs;

@@ -47,9 +47,10 @@ Work measured_as(Work work, const Device& device);
 /// and caches are shared); one entry means: no contention.
 struct ComputeCost {
   std::vector<double> busy_s;
-  double workspace_bytes = 0;  // beside the outputs, while it runs
-  double jitter = 0;           // standard deviation of one execution / its mean
-  Knowledge knowledge;
+  double workspace_bytes = 0;          // beside the outputs, while it runs
+  double jitter = 0;                   // standard deviation of one execution / its mean
+  std::optional<double> issue_s = {};  // host time to issue it on an asynchronous device; missing: launch_s
+  Knowledge knowledge = {};
 };
 
 /// What notifications between the ends of a message cost (Transport::notify; sim/simulate/step.hpp says who pays
@@ -110,6 +111,8 @@ class CostModel {
   [[nodiscard]] virtual TransferCost transfer(const TransferQuestion& question) const = 0;
   /// Host seconds to issue one instruction.
   [[nodiscard]] virtual double launch_s() const = 0;
+  /// Of an asynchronous device: from an instruction's end to the next one's begin, where the host is ahead.
+  [[nodiscard]] virtual double gap_s() const { return 0; }
   /// What slows one rank for as long as a step and not the others: standard deviation of a rank's compute time / its
   /// mean.
   [[nodiscard]] virtual double rank_jitter() const { return 0; }
@@ -145,6 +148,8 @@ struct Costs {
   std::vector<std::string> transfer_names;  // like transfers: "broadcast among 2"
   std::vector<std::uint32_t> transfer_of;   // [transfer of a TransferMatching] → transfers
   double launch_s = 0;
+  std::vector<double> issue_s;          // [work]: host time of an asynchronous device, or empty: launch_s each
+  double gap_s = 0;                     // CostModel::gap_s
   std::vector<Knowledge> knowledge;     // [work]
   std::vector<double> workspace_bytes;  // [work]
   std::vector<double> jitter;           // [work], or empty: none

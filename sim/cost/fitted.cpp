@@ -321,7 +321,10 @@ class Fitted final : public CostModel {
     if (found == works_.end())
       throw ConfigError("the profile of device '{}' has no ops on {} thread{}; calibrate some model with threads={}",
                         profile_.device, work.threads, work.threads == 1 ? "" : "s", work.threads);
-    return found->second.compute(measured_as(work, cluster_.device));
+    const Work measured = measured_as(work, cluster_.device);
+    ComputeCost cost = found->second.compute(measured);
+    cost.issue_s = profile_.issue_s(work_key(measured));
+    return cost;
   }
 
   [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
@@ -341,6 +344,7 @@ class Fitted final : public CostModel {
     throw ConfigError("the profile of device '{}' has no launch time; calibrate some model first", profile_.device);
   }
 
+  [[nodiscard]] double gap_s() const override { return profile_.gap().value_or(Statistic{}).mean_s; }
   [[nodiscard]] double rank_jitter() const override { return profile_.rank_jitter(cluster_.world); }
   [[nodiscard]] double common_sd() const override { return std::hypot(origin_.sd, profile_.drift_sd()); }
   [[nodiscard]] std::vector<std::string> remarks() const override { return origin_.remarks; }

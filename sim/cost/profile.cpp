@@ -49,6 +49,26 @@ void Profile::add_launch(std::span<const double> samples_s) {
   launch_->add(samples_s);
 }
 
+void Profile::add_issue(const std::string& work_key, std::span<const double> samples_s) {
+  if (!samples_s.empty()) issues_[work_key].add(samples_s);
+}
+
+void Profile::add_gap(std::span<const double> samples_s) {
+  if (samples_s.empty()) return;
+  if (!gap_) gap_.emplace();
+  gap_->add(samples_s);
+}
+
+std::optional<double> Profile::issue_s(std::string_view work_key) const {
+  if (const auto found = issues_.find(work_key); found != issues_.end()) return found->second.mean_s;
+  const std::string kind_and_pass(work_key.substr(0, work_key.find(' ') + 1));  // "conv2d.backward "
+  std::vector<double> of_kind;
+  for (auto each = issues_.lower_bound(kind_and_pass); each != issues_.end() && each->first.starts_with(kind_and_pass);
+       ++each)
+    of_kind.push_back(each->second.mean_s);
+  return of_kind.empty() ? std::nullopt : std::optional(mean_of(of_kind));
+}
+
 void Profile::add_rank_spread(const std::string& world, const RankSpread& spread) {
   if (spread.count > 0) rank_spreads_[world].add(spread);
 }

@@ -11,8 +11,11 @@
 //   device       text
 //   environment  object
 //   launch       {count, mean_s, sd_s, median_s, jitter_s}: host time to issue one instruction; missing if not measured
-//   ops          [{work, workspace_bytes, times: {world: {busy: [count, mean_s, median_s, sd_s, jitter_s]}}}]: `work`
-//                is sim::work_key; `busy` ranks compute at the same time; a single sample has no sd_s and jitter_s.
+//   gap          the same, of an asynchronous device: from an instruction's end to the next one's begin where the host
+//                is ahead; missing elsewhere
+//   ops          [{work, workspace_bytes, times: {world: {busy: [count, mean_s, median_s, sd_s, jitter_s]}}, issue}]:
+//                `work` is sim::work_key; `busy` ranks compute at the same time; a single sample has no sd_s and
+//                jitter_s. issue: host time to issue it, as such a list; of asynchronous devices only.
 //                workspace_bytes: what the op allocates beside its outputs and gives back; missing if not measured
 //   links        [{world, kind, members, devices, bytes, count, mean_s, sd_s, median_s, jitter_s, post_s, recv_post_s,
 //                engaged_s}]: kind send (the receiver had posted first, if the world notifies), unexpected_send (it
@@ -85,6 +88,9 @@ class Profile {
   void add_link(const LinkKey& link, std::int64_t bytes, std::span<const double> samples_s,
                 const PostTimes& posts = {});
   void add_launch(std::span<const double> samples_s);
+  /// Of an asynchronous device: host time to issue an op, and Profile::gap.
+  void add_issue(const std::string& work_key, std::span<const double> samples_s);
+  void add_gap(std::span<const double> samples_s);
   void add_rank_spread(const std::string& world, const RankSpread& spread);
   void add_interruptions(const std::string& world, const Interruptions& interruptions);
   /// What the op allocates beside its outputs and gives back; the largest that was seen.
@@ -108,6 +114,10 @@ class Profile {
   [[nodiscard]] std::optional<Statistic> link(const LinkKey& link, std::int64_t bytes) const;
   [[nodiscard]] const std::map<LinkKey, LinkTimes>& links() const { return links_; }
   [[nodiscard]] std::optional<Statistic> launch() const { return launch_; }
+  /// Mean host time to issue the op; where it wasn't measured, of the same kind and pass in other shapes, which it
+  /// hardly depends on; nothing where there is none either.
+  [[nodiscard]] std::optional<double> issue_s(std::string_view work_key) const;
+  [[nodiscard]] std::optional<Statistic> gap() const { return gap_; }
   [[nodiscard]] std::size_t ops() const { return ops_.size(); }
   [[nodiscard]] std::optional<std::int64_t> workspace(std::string_view work_key) const;
   /// The keys of all works, each once, in their order.
@@ -141,7 +151,8 @@ class Profile {
   std::map<OpKey, Statistic> ops_;
   ByName<std::int64_t> workspaces_;
   std::map<LinkKey, LinkTimes> links_;
-  std::optional<Statistic> launch_;
+  std::optional<Statistic> launch_, gap_;
+  ByName<Statistic> issues_;  // by work
   // By world.
   ByName<RankSpread> rank_spreads_;
   ByName<Interruptions> interruptions_;

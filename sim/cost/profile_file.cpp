@@ -21,16 +21,18 @@ constexpr double kMostBytes = 1ULL << 60, kMostSpread = 1e3, kMostVariance = 1e1
 // A line through times sums their squares and those of their reciprocals, and the simulator divides them by each other.
 constexpr double kLongest_s = 1e9, kShortest_s = 1e-15;
 
-/// Six digits: more than any measurement has.
-Json number(double value) { return value == 0 ? 0.0 : std::stod(fmt::format("{:.6g}", value)); }
-Json number(const std::optional<double>& value) { return value ? number(*value) : Json(); }
+/// Five digits, of a deviation three: more than any measurement has.
+Json number(double value, int digits = 5) {
+  return value == 0 ? 0.0 : std::stod(fmt::format("{:.{}g}", value, digits));
+}
+Json deviation(const std::optional<double>& value) { return value ? number(*value, 3) : Json(); }
 
 Json with(Json row, const Statistic& statistic) {
   row["count"] = statistic.count;
   row["mean_s"] = number(statistic.mean_s);
-  row["sd_s"] = number(statistic.sd_s);
+  row["sd_s"] = deviation(statistic.sd_s);
   row["median_s"] = number(statistic.median_s);
-  row["jitter_s"] = number(statistic.jitter_s);
+  row["jitter_s"] = deviation(statistic.jitter_s);
   return row;
 }
 
@@ -38,7 +40,7 @@ Json with(Json row, const Statistic& statistic) {
 Json list_of(const Statistic& statistic) {
   Json list{statistic.count, number(statistic.mean_s), number(statistic.median_s)};
   for (const std::optional<double>& value : {statistic.sd_s, statistic.jitter_s})
-    if (value) list.push_back(number(value));
+    if (value) list.push_back(deviation(value));
   return list;
 }
 
@@ -128,10 +130,12 @@ class ProfileFile {
   static Json json_of(const Profile& profile) {
     Json file{{"format", "paragauge-profile-3"}, {"device", profile.device}, {"environment", profile.environment}};
     if (profile.launch_) file["launch"] = with(Json::object(), *profile.launch_);
+    if (profile.gap_) file["gap"] = with(Json::object(), *profile.gap_);
     for (const char* key : {"ops", "links"}) file[key] = Json::array();
     for (const char* key : {"core_share", "rank_spread", "interruptions", "process_bytes"}) file[key] = Json::object();
     std::map<std::string, Json> ops;  // by work
     for (const auto& [work, bytes] : profile.workspaces_) ops[work]["workspace_bytes"] = bytes;
+    for (const auto& [work, time] : profile.issues_) ops[work]["issue"] = list_of(time);
     for (const auto& [key, time] : profile.ops_) {
       const auto& [work, world, busy] = key;
       ops[work]["times"][world][fmt::to_string(busy)] = list_of(time);
@@ -170,6 +174,7 @@ class ProfileFile {
       const std::string work = row.text("work");
       if (!works.insert(work).second) throw ConfigError("{}: '{}' is there twice", row.where(), work);
       if (row.has("workspace_bytes")) profile.workspaces_[work] = whole(row, "workspace_bytes", 0);
+      if (row.has("issue")) profile.issues_[work] = read_list(row, "issue");
       JsonObject times = object_or_none(row, "times");
       for (const std::string& world : times.keys()) {
         JsonObject levels = times.object(world);
@@ -259,10 +264,11 @@ class ProfileFile {
     Profile profile(file.text("device"));
     file.object("environment");  // must be an object
     profile.environment = file.value("environment");
-    if (file.has("launch")) {
-      JsonObject launch = file.object("launch");
-      profile.launch_ = read_statistic(launch);
-      launch.finish();
+    for (const auto& [key, statistic] : {std::pair("launch", &profile.launch_), std::pair("gap", &profile.gap_)}) {
+      if (!file.has(key)) continue;
+      JsonObject row = file.object(key);
+      *statistic = read_statistic(row);
+      row.finish();
     }
     is_old ? read_ops_2(file, profile) : read_ops(file, profile);
     read_links(file, profile);

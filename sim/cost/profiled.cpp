@@ -24,11 +24,14 @@ class Profiled final : public CostModel {
   /// Levels that weren't measured (3 busy ranks between 2 and 4) are interpolated.
   [[nodiscard]] ComputeCost compute(const Work& work) const override {
     const Work measured = measured_as(work, cluster_.device);
-    if (std::optional<ComputeCost> cost = known(measured)) return *cost;
-    if (std::optional<ComputeCost> cost = sum_of_parameters(measured)) return *cost;
-    ComputeCost cost = others().compute(work);
-    cost.knowledge.source = Source::broader;
-    return cost;
+    std::optional<ComputeCost> cost = known(measured);
+    if (!cost) cost = sum_of_parameters(measured);
+    if (!cost) {
+      cost = others().compute(work);
+      cost->knowledge.source = Source::broader;
+    }
+    cost->issue_s = profile_.issue_s(work_key(measured));
+    return *cost;
   }
 
   [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
@@ -43,6 +46,7 @@ class Profiled final : public CostModel {
     throw ConfigError("the profile of device '{}' has no launch time; calibrate some model first", profile_.device);
   }
 
+  [[nodiscard]] double gap_s() const override { return profile_.gap().value_or(Statistic{}).mean_s; }
   [[nodiscard]] double rank_jitter() const override { return profile_.rank_jitter(cluster_.world); }
   [[nodiscard]] double common_sd() const override { return std::hypot(origin_.sd, profile_.drift_sd()); }
   [[nodiscard]] std::vector<std::string> remarks() const override { return origin_.remarks; }

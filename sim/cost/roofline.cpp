@@ -96,7 +96,7 @@ Knowledge knowledge_of(const Work& work, const Device& device, double seconds) {
   const auto known = [](double sd, const char* kind) { return Knowledge{.sd = sd, .kind = kind}; };
   // bench/results: half of 106 steps on CPU cores are within 33 %. One data sheet stands for all cores.
   if (!device.asynchronous) return known(0.49, "CPU");
-  // The host is what is waited for: 5 to 25 us per operator (Device::launch).
+  // The host is what is waited for: 10 to 60 us per operator (Device::launch).
   if (seconds < device.launch.in_seconds()) return known(0.5, "launches");
   // Memory-bound: in PipeDream's profiles nine of ten ReLUs are within 45 % and batch norms within 26 % of what the
   // other networks' say (github.com/msr-fiddle/pipedream).

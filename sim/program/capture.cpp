@@ -10,11 +10,7 @@ namespace sim {
 void check_capture(const Program& program, std::string_view world, bool asynchronous) {
   if (!asynchronous)
     throw ConfigError("graph: a CPU core executes each instruction itself, nothing is launched; allowed: device=cuda");
-  const auto is_of_host = [](const Work& work) {
-    return work.op.kind->name == "make_input" || work.op.kind->name == "make_target" ||
-           work.op.kind->name == "read_result";
-  };
-  if (std::ranges::any_of(program.works, is_of_host))
+  if (std::ranges::any_of(program.works, [](const Work& work) { return work.op.kind->on_host; }))
     throw ConfigError("graph: '{}' works on the host in every step, which a replay leaves out; allowed: timing=step",
                       program.model);
   if (!world_kind(world).processes && program.ranks() > 1)

@@ -8,8 +8,8 @@
 //   cell.rounds.push_back({.round = result.next_round(), .predicted = {{"profiled", f.step}}});
 //   save_result("r.json", result);                  // sim/report/report.hpp; after each round, to be resumed
 //
-// File format "paragauge-result-3" (JSON, a round per line, numbers of 5 digits). A list of five numbers is a StepTime
-// in the order of sim/simulate/timeline.hpp.
+// File format "paragauge-result-3" (JSON, a round per line, numbers of 5 digits, deviations and effects of 3). A list of
+// five numbers is a StepTime in the order of sim/simulate/timeline.hpp.
 //   kind      the command that made it: compare, measure, predict, report
 //   sessions  [{first_round, context}]: what each run wrote about the machine, the build and its options
 //   cells     [{model, strategy, world, executor, ranks, replicas, microbatches, global_batch, device, devices,
@@ -28,7 +28,7 @@
 //                    its optimizer's updates were fused; by_device: [{ranks: "1-3", devices, needed_bytes}], of each,
 //                    alike ones together (all may be missing)
 //     attribution   {cost model: {rounds, effects_s: {class: effect}}}: means over so many rounds, see
-//                   `ClassError::effect_s`
+//                   `ClassError::effect_s`; of less than a two-thousandth of the step in "rest"
 //     rounds        [{round, predicted, replayed_s, measured, speed}]
 //       predicted     {cost model: [5]}
 //       stated_90     {cost model: [low_s, high_s]}: a forecast's own 90 % interval (sim/simulate/forecast.hpp); may be

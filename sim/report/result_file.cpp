@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <set>
 #include <utility>
 
+#include "sim/cost/statistic.hpp"
 #include "sim/error.hpp"
 #include "sim/text/spec.hpp"
 
@@ -34,15 +36,15 @@ Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json();
 }
 
-/// Five digits: as many as a table shows, and noise begins at the third.
-double rounded(double value) {
-  const std::string text = fmt::format("{:.4e}", value);
+/// Five digits: as many as a table shows, and noise begins at the third. Of what tells noise, or causes, three.
+double rounded(double value, int digits = 5) {
+  const std::string text = fmt::format("{:.{}e}", value, digits - 1);
   return std::strtod(text.c_str(), nullptr);
 }
 
-Json list_of(const StepTime& time) {
+Json list_of(const StepTime& time, int digits = 5) {
   Json list = Json::array();
-  for (const StepPart& part : kStepParts) list.push_back(rounded(time.*part.value));
+  for (const StepPart& part : kStepParts) list.push_back(rounded(time.*part.value, digits));
   return list;
 }
 
@@ -83,16 +85,32 @@ Json to_json(const Round& round, bool with_samples, const Round* before) {
   if (round.measured.empty()) return json;
   measured = {{"count", round.measured.count},
               {"mean", list_of(round.measured.mean)},
-              {"sd", list_of(round.measured.sd)},
+              {"sd", list_of(round.measured.sd, 3)},
               {"median_s", rounded(round.measured.median_s)}};
   if (with_samples)
     for (const StepTime& step : round.measured.samples) measured["samples"].push_back(list_of(step));
   return json;
 }
 
-Json to_json(const Attribution& attribution) {
+/// Mean over the rounds that measured something; 0 where none has.
+double measured_step_s(const Cell& cell) {
+  std::vector<double> means_s;
+  for (const Round& round : cell.rounds)
+    if (!round.measured.empty()) means_s.push_back(round.measured.mean.step_s);
+  return mean_of(means_s);
+}
+
+/// What is less than a two-thousandth of the step is in its "rest".
+Json to_json(const Attribution& attribution, double step_s) {
+  constexpr double kLeast = 5e-4;
   Json json{{"rounds", attribution.rounds}, {"effects_s", Json::object()}};
-  for (const auto& [name, effect_s] : attribution.effects_s) json["effects_s"][name] = rounded(effect_s);
+  double rest_s = 0;
+  for (const auto& [name, effect_s] : attribution.effects_s)
+    if (name == kRestOfEffects || std::abs(effect_s) < kLeast * step_s)
+      rest_s += effect_s;
+    else
+      json["effects_s"][name] = rounded(effect_s, 3);
+  json["effects_s"][kRestOfEffects] = rounded(rest_s, 3);
   return json;
 }
 
@@ -406,7 +424,9 @@ nlohmann::ordered_json to_json(const Cell& cell, bool with_samples) {
     memory["by_device"].push_back(
         {{"ranks", need.ranks}, {"devices", need.devices}, {"needed_bytes", need.needed_bytes}});
   json["attribution"] = Json::object();
-  for (const auto& [cost_model, attribution] : cell.attribution) json["attribution"][cost_model] = to_json(attribution);
+  const double step_s = measured_step_s(cell);
+  for (const auto& [cost_model, attribution] : cell.attribution)
+    json["attribution"][cost_model] = to_json(attribution, step_s);
   json["rounds"] = Json::array();
   const Round* before = nullptr;
   for (const Round& round : cell.rounds) {

@@ -88,7 +88,7 @@ CostAttribution attribute_cost_error(const Program& program, const Cluster& clus
     explained_s += jitter_s;
   }
   sort_by_effect(result.classes);
-  result.classes.push_back({.name = "rest", .effect_s = result.difference_s - explained_s});
+  result.classes.push_back({.name = kRestOfEffects, .effect_s = result.difference_s - explained_s});
   return result;
 }
 

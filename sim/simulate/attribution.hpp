@@ -39,6 +39,8 @@ struct MeasuredSteps {
   Durations durations;
 };
 
+inline constexpr const char* kRestOfEffects = "rest";  // a class: see attribute_cost_error
+
 /// The difference between forecast and measurement by class of instruction.
 struct CostAttribution {
   std::size_t critical_rank = 0;    // the last to end in the measured steps

@@ -17,12 +17,13 @@ bool is_shared(const PlacedProgram& placed, const Costs& mean) {
 class ClosedForm : public LongestPath<ClosedForm> {
  public:
   ClosedForm(const PlacedProgram& placed, const StepCosts& costs)
-      : LongestPath(placed), costs_(costs), channels_(placed.matching.channels) {}
+      : LongestPath(placed), costs_(costs), hosts_(placed, costs), channels_(placed.matching.channels) {}
 
   std::optional<Timeline> run() {
     if (LongestPath::run() != kNone || overtaken_ || flows_meet()) return std::nullopt;
     for (std::uint32_t rank = 0; rank < placed_.ranks(); ++rank)
       if (!fill_transfers(rank)) return std::nullopt;
+    hosts_.fill(timeline_);
     return std::move(timeline_);
   }
 
@@ -39,9 +40,11 @@ class ClosedForm : public LongestPath<ClosedForm> {
     [[nodiscard]] double most_use(std::size_t level) const { return level < use.size() ? use[level] : 0; }
   };
 
-  [[nodiscard]] double issued_s(std::uint32_t rank, std::uint32_t i, double clock_s) const {
-    return costs_.host_runs_ahead() ? std::max(clock_s, costs_.issued_s(rank, i))
-                                    : clock_s + costs_.host_s(rank, i, false);
+  [[nodiscard]] double issued_s(std::uint32_t rank, std::uint32_t i, double clock_s) {
+    if (!costs_.host_runs_ahead()) return clock_s + costs_.host_s(rank, i, false);
+    const double begin_s = std::max(clock_s + costs_.gap_s(rank, i), hosts_.issue(rank, i));
+    if (costs_.is_on_host(rank, i)) hosts_.has_done(rank, i, begin_s + compute_s(rank, i));
+    return begin_s;
   }
   [[nodiscard]] double compute_s(std::uint32_t rank, std::uint32_t i) const { return costs_.compute_s(rank, i); }
 
@@ -145,6 +148,7 @@ class ClosedForm : public LongestPath<ClosedForm> {
 
   static constexpr double kRounding = 1e-12, kMostOver = 1e-9;
   const StepCosts& costs_;
+  HostLanes hosts_;
   std::vector<Channel> channels_;
   std::vector<std::uint32_t> open_;  // of one rank: posted, will be copied by it
   bool overtaken_ = false;

@@ -149,7 +149,9 @@ Durations durations_of(const Program& program, const Timeline& measured, const C
     std::vector<double>& gap = durations.host_s.emplace_back(role.size(), 0);
     double free_s = 0;  // when the issuing thread was done with the instruction before
     for (std::uint32_t i = 0; i < role.size(); ++i) {
-      const double begun_s = is_posted(role.kind[i]) ? times.posted_s[i] : times.start_s[i];
+      double begun_s = is_posted(role.kind[i]) ? times.posted_s[i] : times.start_s[i];
+      if (is_computed(role.kind[i]) && !times.issued_s.empty() && !program.works[role.work[i]].op.kind->on_host)
+        begun_s = std::min(std::max(begun_s, times.issued_s[i]), times.end_s[i]);
       gap[i] = std::max(0.0, begun_s - free_s);
       if (is_posted(role.kind[i])) {
         free_s = std::max(free_s, begun_s);
@@ -157,7 +159,7 @@ Durations durations_of(const Program& program, const Timeline& measured, const C
       }
       free_s = times.end_s[i];
       if (role.kind[i] != InstructionKind::wait) {
-        seconds[i] = times.end_s[i] - times.start_s[i];
+        seconds[i] = times.end_s[i] - begun_s;
         continue;
       }
       const std::uint32_t awaited = role.awaits[i];

@@ -15,6 +15,7 @@ class SharedStep {
   SharedStep(const PlacedProgram& placed, const StepCosts& costs)
       : placed_(placed),
         costs_(costs),
+        hosts_(placed, costs),
         timeline_(placed.empty_timeline()),
         cores_(placed.devices),
         nodes_(placed.nodes),
@@ -42,6 +43,7 @@ class SharedStep {
       timeline_.step_s = std::max(timeline_.step_s, timeline_.ranks[rank].end_of_step_s);
       fill_transfers(rank);
     }
+    hosts_.fill(timeline_);
     return std::move(timeline_);
   }
 
@@ -130,7 +132,7 @@ class SharedStep {
     const bool asynchronous = costs_.host_runs_ahead();
     const bool has_posted = i > 0 && is_posted(placed_.role(rank).kind[i - 1]);
     const double host_s = asynchronous
-                              ? costs_.issued_s(rank, i) - fluid_.now_s()
+                              ? std::max(costs_.gap_s(rank, i), hosts_.issue(rank, i) - fluid_.now_s())
                               : costs_.host_s(rank, i, has_posted && transfer_of(rank, i - 1).sender_posted_first);
     if (host_s <= 0) return false;
     // Posting is a part of what the transport takes from the core already: used once more, it would count twice.
@@ -146,7 +148,12 @@ class SharedStep {
     RankTimeline& times = timeline_.ranks[rank];
     state.computing = !state.computing;
     (state.computing ? times.start_s : times.end_s)[state.next] = fluid_.now_s();
-    if (state.computing) {
+    if (costs_.is_on_host(rank, state.next)) {
+      if (state.computing)
+        fluid_.begin(costs_.compute_s(rank, state.next), kNothing, [this, rank] { ready_.push_back(rank); });
+      else
+        hosts_.has_done(rank, state.next, fluid_.now_s());
+    } else if (state.computing) {
       use_core(rank, costs_.compute_s(rank, state.next));
       set_speed(rank);
     }
@@ -170,7 +177,8 @@ class SharedStep {
           busy != nodes_[node].busy) {
         nodes_[node].busy = busy;
         for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank)
-          if (ranks_[rank].node == node && ranks_[rank].computing) set_speed(rank);
+          if (ranks_[rank].node == node && ranks_[rank].computing && !costs_.is_on_host(rank, ranks_[rank].next))
+            set_speed(rank);
       }
   }
   /// Seconds alone over seconds with as many devices of the node computing.
@@ -373,6 +381,7 @@ class SharedStep {
 
   const PlacedProgram& placed_;
   const StepCosts& costs_;
+  HostLanes hosts_;
   Timeline timeline_;
   Fluid fluid_;
   std::vector<Core> cores_;  // by device

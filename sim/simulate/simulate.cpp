@@ -11,8 +11,6 @@ Timeline simulate_step(const PlacedProgram& placed, const Costs& costs, const Fa
   const StepCosts of_step(placed, costs, factors);
   std::optional<Timeline> timeline = closed_form(placed, of_step);
   if (!timeline) timeline = simulate_shared(placed, of_step);
-  for (std::uint32_t rank = 0; rank < placed.ranks() && of_step.host_runs_ahead(); ++rank)
-    timeline->ranks[rank].issued_s = of_step.issued_s(rank);
   break_down(placed.program, *timeline);
   check(placed.program, *timeline);
   return std::move(*timeline);

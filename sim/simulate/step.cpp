@@ -1,5 +1,10 @@
 #include "sim/simulate/step.hpp"
 
+#include <algorithm>
+#include <utility>
+
+#include "sim/cluster/world.hpp"
+
 namespace sim {
 
 Message ask(Transport transport, const TransferCost& cost, bool sender_posted_first) {
@@ -20,9 +25,7 @@ Message ask(Transport transport, const TransferCost& cost, bool sender_posted_fi
 }
 
 StepCosts::StepCosts(const PlacedProgram& placed, const Costs& of_program, const Factors* factors)
-    : mean(of_program), placed_(placed), factors_(factors) {
-  if (placed.cluster.device.asynchronous) issue();
-}
+    : mean(of_program), placed_(placed), factors_(factors) {}
 
 Message StepCosts::message(std::uint32_t rank, std::uint32_t i, bool sender_posted_first) const {
   Message message = ask(placed_.link(rank, i).transport, transfer(rank, i), sender_posted_first);
@@ -31,13 +34,53 @@ Message StepCosts::message(std::uint32_t rank, std::uint32_t i, bool sender_post
   return message;
 }
 
-void StepCosts::issue() {
-  const bool one_thread = placed_.cluster.one_host_thread;
-  std::vector<double> clock_s(std::max(placed_.ranks(), placed_.nodes), 0);  // by thread: numbered by node or by rank
+double StepCosts::issue_s(std::uint32_t rank, std::uint32_t i) const {
+  const std::uint32_t work = placed_.role(rank).work[i];
+  if (is_on_host(rank, i)) return 0;
+  return work == kNone || mean.issue_s.empty() ? mean.launch_s : mean.issue_s[work];
+}
+
+HostLanes::HostLanes(const PlacedProgram& placed, const StepCosts& costs) : placed_(placed), costs_(costs) {
+  if (!costs.host_runs_ahead()) return;
+  for (std::uint32_t rank = 0; rank < placed.ranks(); ++rank)
+    issued_s_.emplace_back(placed.role(rank).size(), costs.mean.launch_s);  // all with the first launch
+  clock_s_.assign(placed.ranks(), 0);
+  is_known_ = placed.cluster.one_launch || placed.cluster.one_host_thread;
+  if (placed.cluster.one_host_thread && !placed.cluster.one_launch) issue_in_turn();
+  if (!is_known_) posted_s_.assign(placed.matching.participants.size(), 0);
+}
+
+double HostLanes::issue(std::uint32_t rank, std::uint32_t i) {
+  double& issued_s = issued_s_[rank][i];
+  if (is_known_) return issued_s += clock_s_[rank];
+  const Role& list = placed_.role(rank);
+  double& clock_s = clock_s_[rank];
+  const bool meets = !world_kind(placed_.cluster.world).processes;
+  if (meets && i > 0 && list.kind[i - 1] == InstructionKind::wait)
+    clock_s = std::max(clock_s, posted_s_[placed_.transfer(rank, list.awaits[i - 1])]);
+  clock_s += costs_.issue_s(rank, i);
+  if (is_posted(list.kind[i])) {
+    double& posted_s = posted_s_[placed_.transfer(rank, i)];
+    posted_s = std::max(posted_s, clock_s);
+  }
+  return issued_s = clock_s;
+}
+
+void HostLanes::has_done(std::uint32_t rank, std::uint32_t i, double end_s) {
+  double& issued_s = issued_s_[rank][i];
+  double& clock_s = clock_s_[rank];
+  clock_s = is_known_ ? clock_s + std::max(0.0, end_s - issued_s) : std::max(clock_s, end_s);
+  issued_s = std::max(issued_s, end_s);
+}
+
+void HostLanes::fill(Timeline& timeline) {
+  for (std::uint32_t rank = 0; rank < issued_s_.size(); ++rank)
+    timeline.ranks[rank].issued_s = std::move(issued_s_[rank]);
+}
+
+void HostLanes::issue_in_turn() {
+  std::vector<double> clock_s(placed_.nodes, 0);
   std::vector<std::uint32_t> next(placed_.ranks(), 0), posted(placed_.matching.participants.size(), 0);
-  for (std::uint32_t rank = 0; rank < placed_.ranks(); ++rank)
-    issued_s_.emplace_back(placed_.role(rank).size(), mean.launch_s);  // all with the first launch
-  if (placed_.cluster.one_launch) return;
   const auto is_issued = [&](std::uint32_t rank, std::uint32_t i) {
     const std::uint32_t id = placed_.transfer(rank, i);
     return posted[id] == placed_.matching.participants[id];
@@ -46,10 +89,10 @@ void StepCosts::issue() {
     advances = false;
     for (std::uint32_t rank = 0; rank < placed_.ranks(); ++rank) {
       const Role& list = placed_.role(rank);
-      double& host_s = clock_s[one_thread ? placed_.cluster.node_of(rank) : rank];
+      double& host_s = clock_s[placed_.cluster.node_of(rank)];
       for (std::uint32_t& i = next[rank]; i < list.size(); ++i, advances = true) {
-        if (one_thread && list.kind[i] == InstructionKind::wait && !is_issued(rank, list.awaits[i])) break;
-        issued_s_[rank][i] = host_s += mean.launch_s;
+        if (list.kind[i] == InstructionKind::wait && !is_issued(rank, list.awaits[i])) break;
+        issued_s_[rank][i] = host_s += costs_.issue_s(rank, i);
         if (is_posted(list.kind[i])) ++posted[placed_.transfer(rank, i)];
       }
     }

@@ -117,19 +117,52 @@ class StepCosts {
   }
 
   /// The host of an asynchronous device (a GPU) runs ahead of it: an instruction starts at the earliest when it has
-  /// been issued. Every instruction takes launch_s of its host thread. A thread of one rank never waits. A thread that
-  /// issues for all ranks of a node (Cluster::one_host_thread) goes through their lists in turn, each as far as what it
-  /// waits for has been issued. A step that is launched at once (Cluster::one_launch) takes launch_s in all.
-  [[nodiscard]] bool host_runs_ahead() const { return !issued_s_.empty(); }
-  [[nodiscard]] double issued_s(std::uint32_t rank, std::uint32_t i) const { return issued_s_[rank][i]; }
-  [[nodiscard]] const std::vector<double>& issued_s(std::uint32_t rank) const { return issued_s_[rank]; }
+  /// been issued (HostLanes), and gap_s after the one before it.
+  [[nodiscard]] bool host_runs_ahead() const { return placed_.cluster.device.asynchronous; }
+  /// Host time to issue an instruction; nothing of the host's own ops.
+  [[nodiscard]] double issue_s(std::uint32_t rank, std::uint32_t i) const;
+  [[nodiscard]] bool is_on_host(std::uint32_t rank, std::uint32_t i) const {
+    const std::uint32_t work = placed_.role(rank).work[i];
+    return host_runs_ahead() && work != kNone && placed_.program.works[work].op.kind->on_host;
+  }
+  /// From the end of the instruction before until the device begins with `i`, which has been issued long ago.
+  [[nodiscard]] double gap_s(std::uint32_t rank, std::uint32_t i) const {
+    const auto is_op = [&](std::uint32_t k) { return is_computed(placed_.role(rank).kind[k]); };
+    return i > 0 && is_op(i) && is_op(i - 1) && !placed_.cluster.one_launch ? mean.gap_s : 0;
+  }
 
  private:
-  void issue();
-
   const PlacedProgram& placed_;
   const Factors* factors_;
-  std::vector<std::vector<double>> issued_s_;  // [rank][instruction], of an asynchronous device
+};
+
+/// The host threads of asynchronous devices in a step: each takes StepCosts::issue_s for an instruction. An op of the host's
+/// own (OpKind::on_host) begins when device and host have come to it, and both go on when it is over. Where ranks are
+/// threads of one process, a wait holds its thread until the others have posted. A thread that issues for all ranks of a
+/// node (Cluster::one_host_thread) goes through their lists in turn, each as far as what it waits for has been issued;
+/// of its ranks only the op's own waits for an op of the host's. A step that is launched at once (Cluster::one_launch)
+/// takes launch_s in all.
+class HostLanes {
+ public:
+  HostLanes(const PlacedProgram& placed, const StepCosts& costs);
+
+  /// When instruction `i` has been issued; of an op of the host's own: when the host has come to it. Called once for
+  /// each, in the list's order, when the device has come to it: what it waited for is over.
+  double issue(std::uint32_t rank, std::uint32_t i);
+  /// An op of the host's own is over.
+  void has_done(std::uint32_t rank, std::uint32_t i, double end_s);
+  /// When everything had been issued; of the host's own ops when they were over.
+  void fill(Timeline& timeline);
+
+ private:
+  void issue_in_turn();
+
+  const PlacedProgram& placed_;
+  const StepCosts& costs_;
+  std::vector<std::vector<double>> issued_s_;  // [rank][instruction]; empty: a device's own thread does all
+  std::vector<double> clock_s_;                // by rank; where all is known before: how late it is
+  std::vector<double> posted_s_;               // by transfer: when the last thread had posted
+  bool is_known_ = false;                      // issued_s_ was filled before: nobody waits but for host ops
 };
 
 /// Nothing when something is shared: two ranks on a device, a transfer that takes core time, ops that slow each other

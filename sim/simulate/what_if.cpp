@@ -67,6 +67,7 @@ Costs scaled(const Costs& costs, const Program& program, const Cluster& cluster,
       *host_s *= scale.launch;
   }
   result.launch_s *= scale.launch;
+  for (double& issue_s : result.issue_s) issue_s *= scale.launch;
   return result;
 }
 

@@ -437,6 +437,27 @@ TEST(CudaSession, EveryStrategyAndReplayIsRight) {
   }
 }
 
+// What calibration relies on: events around an op that was issued long before enclose nothing of the host's time.
+TEST(CudaSession, AHeldDeviceFindsItsOpsIssued) {
+  std::unique_ptr<Session> session;
+  try {
+    session = open_session({.device = "cuda"});
+  } catch (const sim::ConfigError& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const sim::Program program = lowered("resnet18,image=32,global_batch=8", "single");  // its host takes longer
+  const auto issued_before = [&](std::uint32_t host_leads_every) {
+    const RunResult result =
+        session->run({.program = program, .warmup_steps = 3, .steps = 1, .host_leads_every = host_leads_every});
+    const sim::RankTimeline& times = result.steps[0].timeline.ranks[0];
+    double count = 0;
+    for (std::size_t i = 0; i < times.start_s.size(); ++i) count += times.issued_s[i] <= times.start_s[i];
+    return count / static_cast<double>(times.start_s.size());
+  };
+  EXPECT_LT(issued_before(0), 0.5);
+  EXPECT_GT(issued_before(1), 0.95);
+}
+
 // ---- gloo: this program again, once per rank
 
 int spawn(const std::string& name, std::uint32_t ranks, double timeout_s = 60) {

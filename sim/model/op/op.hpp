@@ -137,6 +137,9 @@ struct OpKind {
   bool takes_class_indices = false;
   /// A loss that is a sum over the samples; else it is their mean.
   bool is_sum = false;
+  /// The host does it, also where tensors are an accelerator's: it waits for what it reads, and for what it has made to
+  /// be there.
+  bool on_host = false;
   /// Autograd hands the parameters' gradients over in declaration order, or from the last to the first.
   bool last_gradient_first = false;
   std::vector<AttributeSpec> attributes = {};

@@ -87,20 +87,67 @@ TEST(CalibrationSamples, GiveBackTheCostsThatTheyWereSimulatedWith) {
   }
 }
 
-// The host of an asynchronous device runs ahead of it: what an instruction takes it, the device's times don't show.
-TEST(CalibrationSamples, KnowWhatAnAsynchronousDevicesHostTakes) {
-  for (const double launch_s : {1e-7, 1e-3}) {  // the device waits for the host, or the host is long done
-    Job job = job_of("single");
-    job.cluster.device.asynchronous = true;
-    Profile profile("gpu");
-    for (const CalibrationTask& task : calibration_tasks({job})) {
-      Costs costs = costs_of(task.program, Known(task.cluster), task.cluster);
-      costs.launch_s = launch_s;
-      const std::vector<Timeline> steps{simulate(task.program, costs, task.cluster)};
-      add_for_job(samples_of(task, steps), task, {job}, 0, profile);
+// On an accelerator an event before an op and one after it enclose the host's time, too, where the device waits for it; and
+// what the host takes doesn't show where it waits for a place in the driver's queue.
+TEST(CalibrationSamples, TellAnAsynchronousDevicesTimesFromItsHosts) {
+  constexpr double kHeld_s = 1, kGap_s = 2e-6;
+  Job job = job_of("single", "convnet,timing=epoch");
+  job.cluster.device.asynchronous = true;
+  Profile profile("gpu");
+  std::map<std::string, double> op_s, issue_s;  // by work
+  for (const CalibrationTask& task : calibration_tasks({job})) {
+    if (task.kind != CalibrationTask::Kind::ops) continue;
+    Costs costs = costs_of(task.program, Known(task.cluster), task.cluster);
+    costs.gap_s = kGap_s;
+    for (std::size_t work = 0; work < task.program.works.size(); ++work) {
+      costs.work_s[work * costs.busy_levels] = op_s[work_key(task.program.works[work])] = 1e-5 + 1e-6 * work;
+      costs.issue_s.push_back(1e-4 + 1e-5 * work);
+      if (!task.program.works[work].op.kind->on_host)
+        issue_s[work_key(task.program.works[work])] = costs.issue_s.back();
     }
-    ASSERT_TRUE(profile.launch().has_value());
-    EXPECT_NEAR(profile.launch()->mean_s, launch_s, 1e-9 * launch_s);
+    Timeline waits = simulate(task.program, costs, task.cluster);  // the device, for its host
+    costs.issue_s.assign(costs.issue_s.size(), 0), costs.launch_s = 0;
+    Timeline held = simulate(task.program, costs, task.cluster);
+    RankTimeline &behind = held.ranks[0], &bound = waits.ranks[0];
+    for (std::size_t i = 0; i < bound.start_s.size(); ++i) {
+      if (!task.program.works[task.program.roles[0].work[i]].op.kind->on_host)
+        bound.start_s[i] = i > 0 ? std::max(bound.end_s[i - 1], bound.issued_s[i - 1]) : 0;
+      behind.start_s[i] += kHeld_s, behind.end_s[i] += kHeld_s;
+    }
+    behind.issued_s = bound.issued_s;
+    behind.issued_s.back() = behind.end_s.back();  // of reading the result, for which the host waits
+    add_for_job(samples_of(task, std::vector{waits, held}), task, {job}, 0, profile);
+  }
+  for (const auto& [key, seconds] : op_s)
+    EXPECT_NEAR(profile.op_levels("gloo", key).at(1).mean_s, seconds, 1e-9) << key;
+  for (const auto& [key, seconds] : issue_s) EXPECT_NEAR(profile.issue_s(key).value_or(0), seconds, 1e-12) << key;
+  ASSERT_TRUE(profile.gap().has_value());
+  EXPECT_NEAR(profile.gap()->mean_s, kGap_s, 1e-9);
+
+  // The forecast is the host's or the device's time, whichever is longer.
+  const double step_s =
+      forecast(job.program, job.cluster, *make_cost_model("profiled", job.cluster, &profile)).step.step_s;
+  double host_s = 0;
+  for (const std::uint32_t work : job.program.roles[0].work) {
+    const auto found = issue_s.find(work_key(job.program.works.at(work)));
+    host_s += found == issue_s.end() ? 0 : found->second;
+  }
+  EXPECT_NEAR(step_s, host_s, 1e-4);  // and the last ops
+}
+
+TEST(CalibrationSamples, KnowThatAFullQueueHoldsTheHostUp) {
+  const Job job = job_of("single", "resnet34,image=32");
+  for (const CalibrationTask& task : calibration_tasks({job})) {
+    if (task.kind != CalibrationTask::Kind::ops) continue;
+    Timeline step = simulate(task.program, costs_of(task.program, Known(task.cluster), task.cluster), task.cluster);
+    RankTimeline& times = step.ranks[0];
+    const std::size_t ops = times.end_s.size(), queue = 140;
+    ASSERT_GT(ops, queue);
+    times.issued_s.clear();
+    for (std::size_t i = 0; i < ops; ++i)  // 1 us each, and a place in the queue
+      times.issued_s.push_back(std::max(i > 0 ? times.issued_s[i - 1] : 0, i >= queue ? times.end_s[i - queue] : 0) +
+                               1e-6);
+    for (const double launch_s : samples_of(task, std::vector{step}).launches) EXPECT_NEAR(launch_s, 1e-6, 1e-12);
   }
 }
 

@@ -31,7 +31,7 @@ TEST(Device, NeedsWhatAUserKnows) {
   EXPECT_DOUBLE_EQ(device.matmul_rate(Arithmetic::bf16).base(), 0.8 * 100e12);
   EXPECT_DOUBLE_EQ(device.matmul_rate(Arithmetic::f16).base(), 0.8 * 100e12);
   EXPECT_DOUBLE_EQ(device.memory_efficiency, 0.8);
-  EXPECT_DOUBLE_EQ(device.launch.in_seconds(), 8e-6);
+  EXPECT_DOUBLE_EQ(device.launch.in_seconds(), 25e-6);
   EXPECT_FALSE(device.has(Arithmetic::tf32));
   EXPECT_FALSE(device.has(Arithmetic::f64));
   EXPECT_EQ(device.matmul_rate(Arithmetic::tf32), FlopsPerSecond());

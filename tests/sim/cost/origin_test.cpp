@@ -145,9 +145,7 @@ TEST(Origin, ThisMachinesAcceleratorIsTheProfiles) {
 // The constant is what the committed profiles of two CPUs say.
 TEST(Origin, TwoCpusDifferByAsMuchAsIsAllowedFor) {
   std::map<std::tuple<std::string, std::string, std::uint32_t>, std::map<std::string, std::vector<double>>> times;
-  for (const auto& entry : std::filesystem::directory_iterator(testing::tests_folder() / ".." / "bench" / "results")) {
-    if (!entry.path().filename().string().ends_with("profile.json")) continue;
-    const Profile profile = load_profile(entry.path());
+  for (const auto& [name, profile] : testing::profiles_of_cores()) {
     for (const std::string& work : profile.works())
       for (const char* world : {"local", "gloo"})
         for (const auto& [busy, time] : profile.op_levels(world, work))

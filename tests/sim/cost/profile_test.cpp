@@ -135,14 +135,14 @@ TEST(Profile, RoundTripsThroughItsFile) {
   EXPECT_DOUBLE_EQ(same.rank_jitter("gloo"), std::sqrt(M_PI / 4 * 0.03 * 0.03 - 2e-4));
   EXPECT_EQ(same.rank_jitter("local"), 0);
   const auto expect_near = [](const std::optional<Statistic>& read, const std::optional<Statistic>& written) {
-    constexpr double kWritten = 5e-6;  // six digits
+    constexpr double kWritten = 5e-5, kDeviation = 5e-3;  // five digits and three
     EXPECT_EQ(read->count, written->count);
     EXPECT_NEAR(read->mean_s / written->mean_s, 1, kWritten);
     EXPECT_NEAR(read->median_s / written->median_s, 1, kWritten);
     ASSERT_EQ(read->sd_s.has_value(), written->sd_s.has_value());
-    EXPECT_NEAR(read->sd_s.value_or(1) / written->sd_s.value_or(1), 1, kWritten);
+    EXPECT_NEAR(read->sd_s.value_or(1) / written->sd_s.value_or(1), 1, kDeviation);
     ASSERT_EQ(read->jitter_s.has_value(), written->jitter_s.has_value());
-    EXPECT_NEAR(read->jitter_s.value_or(1) / written->jitter_s.value_or(1), 1, kWritten);
+    EXPECT_NEAR(read->jitter_s.value_or(1) / written->jitter_s.value_or(1), 1, kDeviation);
   };
   for (const std::uint32_t busy : {1U, 2U})
     expect_near(same.op_levels("local", "relu.forward f32[8,16] inplace=1").at(busy),
@@ -329,10 +329,10 @@ TEST(Profile, SaysWhatIsWrongWithAFile) {
   EXPECT_EQ(message_of(replaced(good, "[0.0086,", "[0,")),
             "p.json: rounds: 'ops of net' must be from 1e-15 to 1000000000 s, found 0");
   EXPECT_EQ(message_of(replaced(good, "\"work\":", "\"worc\":")), "p.json: ops[0]: 'work' is missing");
-  EXPECT_EQ(
-      message_of(replaced(good, "\"core_share\"", "\"extra\": 1, \"core_share\"")),
-      "p.json: unknown key 'extra'; known: core_share, device, environment, format, interruptions, launch, link_fits, "
-      "links, ops, process_bytes, rank_spread, rounds");
+  EXPECT_EQ(message_of(replaced(good, "\"core_share\"", "\"extra\": 1, \"core_share\"")),
+            "p.json: unknown key 'extra'; known: core_share, device, environment, format, gap, interruptions, launch, "
+            "link_fits, "
+            "links, ops, process_bytes, rank_spread, rounds");
 }
 
 // Each world and number of busy ranks on a line of its own, and the workspaces apart.

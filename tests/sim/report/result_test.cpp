@@ -71,7 +71,7 @@ TEST(Result, IsCompactUnlessAskedForSamples) {
   EXPECT_NE(text.find("\n   {\"round\":1,\"predicted\":{\"profiled\":[1.5,1.0,0.25,0.125,0.125]},"
                       "\"stated_90\":{\"profiled\":[1.25,1.75]},\"replayed_s\":1.25,"
                       "\"measured\":{\"count\":2,\"mean\":[1.375,1.0,0.375,0.0,0.0],"
-                      "\"sd\":[0.17678,0.0,0.17678,0.0,0.0],\"median_s\":1.375}}\n"),
+                      "\"sd\":[0.177,0.0,0.177,0.0,0.0],\"median_s\":1.375}}\n"),
             std::string::npos)
       << text;
   for (const char* absent : {"\"samples\":", "\"columns\":", "\"rows\":", "\"summary\":"})
@@ -80,7 +80,7 @@ TEST(Result, IsCompactUnlessAskedForSamples) {
   const RoundSteps& steps = same.cells[0].rounds[0].measured;
   EXPECT_EQ(steps.count, 2U);
   EXPECT_EQ(steps.mean, (StepTime{1.375, 1, 0.375, 0, 0}));
-  EXPECT_NEAR(steps.sd.step_s, 0.125 * std::sqrt(2.0), 1e-5);
+  EXPECT_NEAR(steps.sd.step_s, 0.125 * std::sqrt(2.0), 1e-3);
   EXPECT_TRUE(steps.samples.empty());
   EXPECT_EQ(same.cells[0].attribution, result.cells[0].attribution);
   const auto cells = [](const std::string& json) { return nlohmann::json::parse(json)["cells"]; };
@@ -368,8 +368,8 @@ TEST(Result, SaysWhatIsWrongWithAFile) {
             "r.json: cells[0]: rounds[0]: predicted: 'profiled' must have 5 values, found 3");
   EXPECT_EQ(message_of(replaced(good, "\"count\":2", "\"count\":0")),
             "r.json: cells[0]: rounds[0]: measured: 'count' must be at least 1, found 0");
-  EXPECT_EQ(message_of(replaced(good, "\"sd\":[0.17678", "\"sd\":[-0.17678")),
-            "r.json: cells[0]: rounds[0]: measured: 'sd' must be from 0 to 2000000000 s, found -0.17678");
+  EXPECT_EQ(message_of(replaced(good, "\"sd\":[0.177", "\"sd\":[-0.177")),
+            "r.json: cells[0]: rounds[0]: measured: 'sd' must be from 0 to 2000000000 s, found -0.177");
   EXPECT_EQ(message_of(replaced(to_json(sample_result(), true), "\"count\":2", "\"count\":3")),
             "r.json: cells[0]: rounds[0]: measured: 'samples' has 2 steps, 'count' says 3");
   EXPECT_EQ(message_of(replaced(good, "\"microbatches\":1", "\"microbatches\":0")),

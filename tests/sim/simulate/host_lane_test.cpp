@@ -22,6 +22,71 @@ TEST(HostLane, AnAsynchronousDeviceIsBoundByHostOrKernels) {
   }
 }
 
+TEST(HostLane, OpsTakeTheirOwnTimesToIssueAndTheDeviceAMomentBetweenThem) {
+  Cluster cluster = plain_cluster(1);
+  cluster.device.asynchronous = true;
+  Sketch sketch(1);
+  for (int k = 0; k < 4; ++k) sketch.compute(0, 1);
+  sketch.costs.gap_s = 0.25;
+  const auto expect = [&](double expected) {
+    EXPECT_NEAR(sketch.run(cluster).step_s, expected, kRounding);
+    EXPECT_NEAR(simulate(sketch.program, as_fluid(sketch.costs), cluster).step_s, expected, kRounding);
+  };
+  expect(4 + 3 * 0.25);
+  sketch.costs.issue_s.assign(sketch.program.works.size(), 0.5);
+  expect(0.5 + 4 + 3 * 0.25);
+  sketch.costs.issue_s.assign(sketch.program.works.size(), 1.125);  // less than an op and the moment
+  expect(1.125 + 4 + 3 * 0.25);
+  sketch.costs.issue_s.assign(sketch.program.works.size(), 3);
+  expect(4 * 3 + 1);
+}
+
+TEST(HostLane, AnOpOfTheHostsOwnWaitsForTheDevice) {
+  Cluster cluster = plain_cluster(1);
+  cluster.device.asynchronous = true;
+  const auto expect = [&](double launch, double expected, double host_is_done) {
+    Sketch sketch(1);
+    for (int k = 0; k < 3; ++k) sketch.compute(0, 1);
+    sketch.compute_on_host(0, 0.5);
+    sketch.compute(0, 1);
+    sketch.costs.launch_s = launch;
+    for (const Costs& costs : {sketch.costs, as_fluid(sketch.costs)}) {
+      const Timeline step = simulate(sketch.program, costs, cluster);
+      EXPECT_NEAR(step.step_s, expected, kRounding) << launch;
+      EXPECT_NEAR(step.ranks[0].issued_s.at(3), host_is_done, kRounding) << launch;
+    }
+  };
+  expect(0.25, 0.25 + 3 + 0.5 + 0.25 + 1, 3.75);  // what follows is issued only then
+  expect(2, 3 * 2 + 1 + 0.5 + 2 + 1, 7.5);
+}
+
+// A thread that waits for another thread's post can't issue what comes next; a process only tells its device to wait.
+TEST(HostLane, ThreadsOfOneProcessMeetInTheirWaits) {
+  for (const auto& [world, expected] : {std::pair("local", 5.0), std::pair("nccl", 4.0)}) {
+    Cluster cluster = plain_cluster(2);
+    cluster.device.asynchronous = true;
+    cluster.world = world;
+    Sketch sketch(2);
+    for (int k = 0; k < 3; ++k) sketch.compute(0, 0);
+    sketch.move(0, 1, {});  // posted at 4 by the sender's host, and waited for at 2
+    sketch.compute(1, 0);
+    sketch.costs.launch_s = 1;
+    EXPECT_NEAR(end_of(sketch.run(cluster), 1), expected, kRounding) << world;
+    EXPECT_NEAR(end_of(simulate(sketch.program, as_fluid(sketch.costs), cluster), 1), expected, kRounding) << world;
+  }
+}
+
+TEST(HostLane, HostsDoTheirOwnOpsBesideEachOther) {
+  Cluster cluster = plain_cluster(2);
+  cluster.device.asynchronous = true;
+  cluster.place[1].device = 0;  // they share it
+  Sketch sketch(2);
+  for (std::uint32_t rank = 0; rank < 2; ++rank) sketch.compute_on_host(rank, 1), sketch.compute(rank, 1);
+  EXPECT_NEAR(sketch.run(cluster).step_s, 1 + 2, kRounding);
+  cluster.device.asynchronous = false;  // a core is its own host
+  EXPECT_NEAR(sketch.run(cluster).step_s, 4, kRounding);
+}
+
 TEST(HostLane, AStepThatIsLaunchedAtOnceTakesOneLaunchAndItsKernels) {
   Cluster cluster = plain_cluster(2);
   cluster.device.asynchronous = true;
@@ -64,11 +129,12 @@ TEST(OneHostThread, LaunchesTakeTurns) {
   EXPECT_NEAR(sketch.run(cluster).step_s, 2 * kOps * kLaunch, kRounding);
 }
 
-double step_of(const char* model_text, const char* strategy_text, const char* cluster_name) {
+double step_of(const char* model_text, const char* strategy_text, const char* cluster_name, const char* device = "") {
   const Model model = load_model(model_text);
   const Strategy strategy = parse_strategy(strategy_text, model);
   const Program program = lower(model, strategy);
-  const Cluster cluster = load_cluster(cluster_name, strategy.ranks());
+  Cluster cluster = load_cluster(cluster_name, strategy.ranks());
+  if (*device != '\0') cluster.device = load_device(device);
   const Costs costs = costs_of(program, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
   return expected_step(program, costs, cluster).step_s;
 }
@@ -88,15 +154,21 @@ TEST(OneHostThread, ASmallNetworksPipelineIsSlowerThanOneDevice) {
   EXPECT_GT(one_thread, 2 * own);
 }
 
-/// R1 (published: 3.75, 4.02 and 2.51 s): a large network's step isn't.
-TEST(OneHostThread, ALargeNetworksPipelineIsFasterThanOneDevice) {
+/// R1 (published: 3.75, 4.02 and 2.51 s for three batches): on the GPUs of its time a large network's step isn't. On an
+/// A100 it is, with one thread for both devices; on one H100 such a pipeline took twice as long as one device.
+TEST(OneHostThread, ALargeNetworksPipelineIsFasterThanOneDeviceWhereThatIsSlow) {
   const char* model = "resnet50,image=128,global_batch=120,loss=mse_loss,optimizer=sgd:lr=0.001,timing=tutorial";
-  const double single = step_of(model, "single", "dgx_a100_one_process"),
-               model_parallel = step_of(model, "model_parallel,pp=2,cut=r1", "dgx_a100_one_process"),
-               pipeline =
-                   step_of(model, "pipeline,pp=2,cut=r1,schedule=forward_only,split_size=20", "dgx_a100_one_process");
-  EXPECT_GT(model_parallel, single);
-  EXPECT_LT(pipeline, 0.9 * single);
+  const auto on = [&](const char* device) {
+    const auto step = [&](const char* strategy) { return step_of(model, strategy, "dgx_a100_one_process", device); };
+    const double single = step("single"), pipeline = step("pipeline,pp=2,cut=r1,schedule=forward_only,split_size=20");
+    const double model_parallel = step("model_parallel,pp=2,cut=r1");
+    EXPECT_GT(model_parallel, 0.99 * single);
+    std::printf("%s: single %.3f s, model parallel %+.1f %%, pipelined %+.1f %%\n", device, single,
+                100 * (model_parallel / single - 1), 100 * (pipeline / single - 1));
+    return pipeline / single;
+  };
+  EXPECT_LT(on("k80"), 0.8);
+  EXPECT_GT(on("a100_sxm_40g"), 1);
 }
 
 }  // namespace

@@ -40,18 +40,19 @@ struct Sketch {
     }
   }
   /// Seconds with 1, 2, … busy ranks.
-  void compute(std::uint32_t rank, std::vector<double> seconds) {
+  void compute(std::uint32_t rank, std::vector<double> seconds, const char* op = "relu") {
     seconds.resize(costs.busy_levels, seconds.back());
     const std::uint32_t x = tensor(rank);
     Instruction i;
     i.work = static_cast<std::uint32_t>(program.works.size());
     i.reads = i.writes = {x};
-    const OpKind& relu = op_table().at("relu");
-    program.works.push_back({{&relu, complete_attributes(relu, {}, ""), {{Dtype::f32, {1}}}}, Pass::forward, 0});
+    const OpKind& kind = op_table().at(op);
+    program.works.push_back({{&kind, complete_attributes(kind, {}, ""), {{Dtype::f32, {1}}}}, Pass::forward, 0});
     costs.work_s.insert(costs.work_s.end(), seconds.begin(), seconds.end());
     add(rank, i, kNone);
   }
   void compute(std::uint32_t rank, double seconds) { compute(rank, std::vector{seconds}); }
+  void compute_on_host(std::uint32_t rank, double seconds) { compute(rank, std::vector{seconds}, "make_input"); }
   std::uint32_t send(std::uint32_t rank, std::uint32_t to, const TransferCost& cost) {
     Instruction i;
     i.kind = InstructionKind::send;

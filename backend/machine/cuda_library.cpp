@@ -1,6 +1,7 @@
-// CUDA's graphs, in a library that is loaded when they are asked for (backend/machine/cuda.hpp). at::cuda::CUDAGraph has the
-// capture's allocations come from a pool of its own, which lives as long as it.
+// What only CUDA's headers can do, in a library that is loaded when it is asked for (backend/machine/cuda.hpp).
+// at::cuda::CUDAGraph has the capture's allocations come from a pool of its own, which lives as long as it.
 #include <ATen/cuda/CUDAGraph.h>
+#include <ATen/cuda/Sleep.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include "backend/machine/graph.hpp"
@@ -36,3 +37,8 @@ class CudaGraph final : public Graph {
 }  // namespace backend
 
 extern "C" backend::Graph* paragauge_make_cuda_graph() { return new backend::CudaGraph; }
+
+extern "C" void paragauge_hold_cuda(double seconds) {
+  constexpr double kFastest_Hz = 2e9;  // of an NVIDIA GPU's cycles; a slower one takes longer
+  at::cuda::sleep(static_cast<std::int64_t>(seconds * kFastest_Hz));
+}
