@@ -70,6 +70,7 @@ run() {
   done
   ((${#failed[@]} == 0)) || printf 'gpu: failed in %s\n' "${failed[@]}" | tee "$out/failed.log"
   tar -czf "$out.tar.gz" -C "$(dirname "$out")" "$(basename "$out")"
+  ((${#failed[@]} == 0))
 }
 
 paragauge() { build/gpu/paragauge "$@" --device "$device" --timeout 120; }
