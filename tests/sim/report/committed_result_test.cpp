@@ -213,7 +213,7 @@ TEST(CommittedResults, AnH100IsForecast) {
     EXPECT_LE(std::abs(error), std::max(0.02, accuracy.cells[i].noise_floor.value()));
     expect_within(accuracy.cells[i].structure->log_ratio, 0.15, "structure");
     EXPECT_LE(*cell.memory.measured_peak_bytes - *cell.memory.predicted_peak_bytes, 4);  // the loss
-    // By today's code. A data sheet knows nothing of how well kernels use the device.
+    // By today's code. A data sheet knows little of how well kernels use the device.
     const Model model = load_model(cell.model);
     const Cluster cluster = load_cluster("dgx_h100", 1);
     const Forecast sheet =
