@@ -114,8 +114,8 @@ class Profile {
   [[nodiscard]] std::optional<Statistic> link(const LinkKey& link, std::int64_t bytes) const;
   [[nodiscard]] const std::map<LinkKey, LinkTimes>& links() const { return links_; }
   [[nodiscard]] std::optional<Statistic> launch() const { return launch_; }
-  /// Mean host time to issue the op; where it wasn't measured, of the same kind and pass in other shapes, which it
-  /// hardly depends on; nothing where there is none either.
+  /// Mean host time to issue the op; where it wasn't measured, of the same kind and pass in other shapes, since the
+  /// shape matters less; nothing where there is none either.
   [[nodiscard]] std::optional<double> issue_s(std::string_view work_key) const;
   [[nodiscard]] std::optional<Statistic> gap() const { return gap_; }
   [[nodiscard]] std::size_t ops() const { return ops_.size(); }
