@@ -91,8 +91,10 @@ phase_check() {
 }
 phase_tests() {
   [[ $device == cuda ]] || return 0
-  build/gpu/backend_tests --gtest_filter='*Cuda*' >"$out/tests.log" 2>&1 || true
+  local status=0
+  build/gpu/backend_tests --gtest_filter='*Cuda*' >"$out/tests.log" 2>&1 || status=$?
   tail -n 3 "$out/tests.log"
+  return $status
 }
 phase_calibrate() {
   paragauge calibrate -m "$resnet50" -m convnet -s single -s model_parallel -s ddp "${worlds[@]}" --rounds 2 -o "$out/profile.json" >"$out/calibrate.log"

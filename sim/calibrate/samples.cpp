@@ -190,8 +190,9 @@ void collect_ops(const CalibrationTask& task, std::span<const Timeline> steps, C
   }
   works.merge(at_most);  // only works that are in no other sample
   if (!gaps.empty()) {   // the median: where a device was held back (backend/rank/execute.hpp), that is in one
-    std::ranges::nth_element(gaps, gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() / 2));
-    samples.gaps.push_back(gaps[gaps.size() / 2]);
+    Statistic all;
+    all.add(gaps);
+    samples.gaps.push_back(all.median_s);
   }
   if (task.kind != Kind::memory && is_one_list) samples.rank_spread = spread_of(totals_s, works);
   for (auto& [key, by_instruction] : works) {

@@ -32,7 +32,7 @@ struct CalibrationSamples {
   std::map<std::string, std::vector<double>> works;   // by sim::work_key
   LinkSamples link, unexpected;                       // the latter: messages that came before their receiver
   std::vector<double> notifications;                  // taken from the core of the other end; noise may be negative
-  std::vector<double> launches, gaps;                 // Profile::launch, gap
+  std::vector<double> launches, gaps;                 // Profile::launch, gap_s
   std::map<std::string, std::vector<double>> issues;  // of an asynchronous device's host, by sim::work_key
   std::vector<double> core_shares;                    // 0…1, one per step
   std::map<std::string, std::int64_t> workspaces;     // bytes, by sim::work_key

@@ -339,12 +339,9 @@ class Fitted final : public CostModel {
     return cost;
   }
 
-  [[nodiscard]] double launch_s() const override {
-    if (const std::optional<Statistic> launch = profile_.launch()) return launch->mean_s;
-    throw ConfigError("the profile of device '{}' has no launch time; calibrate some model first", profile_.device);
-  }
+  [[nodiscard]] double launch_s() const override { return profile_.launch_s(); }
 
-  [[nodiscard]] double gap_s() const override { return profile_.gap().value_or(Statistic{}).mean_s; }
+  [[nodiscard]] double gap_s() const override { return profile_.gap_s(); }
   [[nodiscard]] double rank_jitter() const override { return profile_.rank_jitter(cluster_.world); }
   [[nodiscard]] double common_sd() const override { return std::hypot(origin_.sd, profile_.drift_sd()); }
   [[nodiscard]] std::vector<std::string> remarks() const override { return origin_.remarks; }

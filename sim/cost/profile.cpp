@@ -49,6 +49,11 @@ void Profile::add_launch(std::span<const double> samples_s) {
   launch_->add(samples_s);
 }
 
+double Profile::launch_s() const {
+  if (launch_) return launch_->mean_s;
+  throw ConfigError("the profile of device '{}' has no launch time; calibrate some model first", device);
+}
+
 void Profile::add_issue(const std::string& work_key, std::span<const double> samples_s) {
   if (!samples_s.empty()) issues_[work_key].add(samples_s);
 }

@@ -88,7 +88,7 @@ class Profile {
   void add_link(const LinkKey& link, std::int64_t bytes, std::span<const double> samples_s,
                 const PostTimes& posts = {});
   void add_launch(std::span<const double> samples_s);
-  /// Of an asynchronous device: host time to issue an op, and Profile::gap.
+  /// Of an asynchronous device: host time to issue an op, and Profile::gap_s.
   void add_issue(const std::string& work_key, std::span<const double> samples_s);
   void add_gap(std::span<const double> samples_s);
   void add_rank_spread(const std::string& world, const RankSpread& spread);
@@ -114,10 +114,13 @@ class Profile {
   [[nodiscard]] std::optional<Statistic> link(const LinkKey& link, std::int64_t bytes) const;
   [[nodiscard]] const std::map<LinkKey, LinkTimes>& links() const { return links_; }
   [[nodiscard]] std::optional<Statistic> launch() const { return launch_; }
+  /// Its mean. ConfigError where it wasn't measured.
+  [[nodiscard]] double launch_s() const;
   /// Mean host time to issue the op; where it wasn't measured, of the same kind and pass in other shapes, since the
   /// shape matters less; nothing where there is none either.
   [[nodiscard]] std::optional<double> issue_s(std::string_view work_key) const;
-  [[nodiscard]] std::optional<Statistic> gap() const { return gap_; }
+  /// 0 where it wasn't measured.
+  [[nodiscard]] double gap_s() const { return gap_.value_or(Statistic{}).mean_s; }
   [[nodiscard]] std::size_t ops() const { return ops_.size(); }
   [[nodiscard]] std::optional<std::int64_t> workspace(std::string_view work_key) const;
   /// The keys of all works, each once, in their order.

@@ -17,8 +17,9 @@ namespace sim {
 
 /// [rank][instruction], in seconds.
 struct Durations {
-  /// The duration of compute, on an asynchronous device from when its host had issued it; of a transfer from when its bytes begin to move until the waiting rank goes on, as that
-  /// rank saw it; of a send that is waited for only later, until it was received.
+  /// The duration of compute, on an asynchronous device from when its host had issued it; of a transfer from when its
+  /// bytes begin to move until the waiting rank goes on, as that rank saw it; of a send that is waited for only later,
+  /// until it was received.
   std::vector<std::vector<double>> seconds;
   std::vector<std::vector<double>> host_s;  // host time before each instruction
   /// Transfers that the ranks' threads copy while they wait: [rank] → (wait, transfer copied in it), in list order.

@@ -45,6 +45,8 @@ HostLanes::HostLanes(const PlacedProgram& placed, const StepCosts& costs) : plac
   for (std::uint32_t rank = 0; rank < placed.ranks(); ++rank)
     issued_s_.emplace_back(placed.role(rank).size(), costs.mean.launch_s);  // all with the first launch
   clock_s_.assign(placed.ranks(), 0);
+  late_s_ = clock_s_;
+  threads_meet_ = !world_kind(placed.cluster.world).processes;
   is_known_ = placed.cluster.one_launch || placed.cluster.one_host_thread;
   if (placed.cluster.one_host_thread && !placed.cluster.one_launch) issue_in_turn();
   if (!is_known_) posted_s_.assign(placed.matching.participants.size(), 0);
@@ -52,11 +54,10 @@ HostLanes::HostLanes(const PlacedProgram& placed, const StepCosts& costs) : plac
 
 double HostLanes::issue(std::uint32_t rank, std::uint32_t i) {
   double& issued_s = issued_s_[rank][i];
-  if (is_known_) return issued_s += clock_s_[rank];
+  if (is_known_) return issued_s += late_s_[rank];
   const Role& list = placed_.role(rank);
   double& clock_s = clock_s_[rank];
-  const bool meets = !world_kind(placed_.cluster.world).processes;
-  if (meets && i > 0 && list.kind[i - 1] == InstructionKind::wait)
+  if (threads_meet_ && i > 0 && list.kind[i - 1] == InstructionKind::wait)
     clock_s = std::max(clock_s, posted_s_[placed_.transfer(rank, list.awaits[i - 1])]);
   clock_s += costs_.issue_s(rank, i);
   if (is_posted(list.kind[i])) {
@@ -68,9 +69,8 @@ double HostLanes::issue(std::uint32_t rank, std::uint32_t i) {
 
 void HostLanes::has_done(std::uint32_t rank, std::uint32_t i, double end_s) {
   double& issued_s = issued_s_[rank][i];
-  double& clock_s = clock_s_[rank];
-  clock_s = is_known_ ? clock_s + std::max(0.0, end_s - issued_s) : std::max(clock_s, end_s);
-  issued_s = std::max(issued_s, end_s);
+  late_s_[rank] += std::max(0.0, end_s - issued_s);
+  clock_s_[rank] = issued_s = std::max(issued_s, end_s);
 }
 
 void HostLanes::fill(Timeline& timeline) {

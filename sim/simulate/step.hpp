@@ -136,12 +136,12 @@ class StepCosts {
   const Factors* factors_;
 };
 
-/// The host threads of asynchronous devices in a step: each takes StepCosts::issue_s for an instruction. An op of the host's
-/// own (OpKind::on_host) begins when device and host have come to it, and both go on when it is over. Where ranks are
-/// threads of one process, a wait holds its thread until the others have posted. A thread that issues for all ranks of a
-/// node (Cluster::one_host_thread) goes through their lists in turn, each as far as what it waits for has been issued;
-/// of its ranks only the op's own waits for an op of the host's. A step that is launched at once (Cluster::one_launch)
-/// takes launch_s in all.
+/// The host threads of asynchronous devices in a step: each takes StepCosts::issue_s for an instruction. An op of the
+/// host's own (OpKind::on_host) begins when device and host have come to it, and both go on when it is over. Where ranks
+/// are threads of one process, a wait holds its thread until the others have posted. A thread that issues for all ranks
+/// of a node (Cluster::one_host_thread) goes through their lists in turn, each as far as what it waits for has been
+/// issued; of its ranks only the op's own waits for an op of the host's. A step that is launched at once
+/// (Cluster::one_launch) takes launch_s in all.
 class HostLanes {
  public:
   HostLanes(const PlacedProgram& placed, const StepCosts& costs);
@@ -160,9 +160,11 @@ class HostLanes {
   const PlacedProgram& placed_;
   const StepCosts& costs_;
   std::vector<std::vector<double>> issued_s_;  // [rank][instruction]; empty: a device's own thread does all
-  std::vector<double> clock_s_;                // by rank; where all is known before: how late it is
+  std::vector<double> clock_s_;                // by rank
   std::vector<double> posted_s_;               // by transfer: when the last thread had posted
-  bool is_known_ = false;                      // issued_s_ was filled before: nobody waits but for host ops
+  bool is_known_ = false;                      // issued_s_ was filled before: nobody waits but for host ops,
+  std::vector<double> late_s_;                 // and by rank, so late is it for them
+  bool threads_meet_ = false;
 };
 
 /// Nothing when something is shared: two ranks on a device, a transfer that takes core time, ops that slow each other
