@@ -11,11 +11,13 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <regex>
 #include <string_view>
 
 #include "backend/machine/network.hpp"
@@ -62,6 +64,19 @@ bool take(int descriptor, std::string& text) {
   const ssize_t count = read(descriptor, part.data(), part.size());
   if (count > 0) text.append(part.data(), static_cast<std::size_t>(count));
   return count > 0 || (count < 0 && (errno == EINTR || errno == EAGAIN));
+}
+
+/// Of what Python's faulthandler printed on a signal, where the main thread is in the peers' own code: "in all_reduce
+/// (collectives.py, line 45)". Empty without.
+std::string standing_at(const std::string& dump) {
+  static const std::regex frame(R"re(File ".*/bench/peers/([^"/]+)", line (\d+) in (\S+))re");
+  const std::size_t thread = dump.rfind("hread 0x");  // the last is the main thread
+  if (thread == std::string::npos) return "";
+  std::smatch found;
+  const std::string frames = dump.substr(thread);
+  return std::regex_search(frames, found, frame)
+             ? fmt::format("in {} ({}, line {})", found.str(3), found.str(1), found.str(2))
+             : "";
 }
 
 /// The last line that says anything.
@@ -257,6 +272,24 @@ void Peers::fail(const std::string& what) {
   throw sim::RunError("PyTorch peers: {}", what);
 }
 
+/// ": rank 0 in all_reduce (collectives.py, line 45), rank 1 …"; of those that don't say it, the last line that they wrote.
+std::string Peers::where_they_stand() {
+  std::vector<std::size_t> before;
+  for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
+    before.push_back(messages_[rank].size());
+    kill(processes_[rank].id(), SIGUSR1);
+  }
+  std::string all;
+  for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
+    pollfd end{processes_[rank].errors(), POLLIN, 0};
+    while (poll(&end, 1, 300) > 0 && take(end.fd, messages_[rank])) continue;
+    std::string where = standing_at(messages_[rank].substr(before[rank]));
+    if (where.empty() && before[rank] > 0) where = ": " + last_line(messages_[rank].substr(0, before[rank]));
+    if (!where.empty()) all += fmt::format("{} rank {} {}", all.empty() ? ":" : ",", rank, where);
+  }
+  return all;
+}
+
 /// Also collects what the processes write to stderr, lest they wait for us.
 std::string Peers::answer_line() {
   const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_s_);
@@ -268,11 +301,7 @@ std::string Peers::answer_line() {
       received_.erase(0, end + 1);
       return line;
     }
-    if (Clock::now() > deadline) {
-      const auto talker = std::ranges::find_if(messages_, [](const std::string& text) { return !text.empty(); });
-      fail(fmt::format("no answer for {:g} s{}", timeout_s_,
-                       talker == messages_.end() ? "" : ": " + last_line(*talker)));
-    }
+    if (Clock::now() > deadline) fail(fmt::format("no answer for {:g} s{}", timeout_s_, where_they_stand()));
     poll(ends.data(), ends.size(), 100);
     if (ends[0].revents != 0 && !take(channel_, received_)) ends[0].fd = -1;
     for (std::size_t rank = 0; rank < processes_.size(); ++rank)

@@ -51,6 +51,7 @@ class Peers {
  private:
   [[noreturn]] void fail(const std::string& what);
   std::string answer_line();
+  std::string where_they_stand();
 
   double timeout_s_;
   int channel_ = -1;  // rank 0's standard input and output

@@ -21,10 +21,12 @@ once; its parameters have their first values again at the beginning of each requ
 
 import argparse
 import datetime
+import faulthandler
 import gc
 import json
 import math
 import os
+import signal
 import sys
 import traceback
 from contextlib import contextmanager
@@ -40,6 +42,7 @@ parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
 parser.add_argument("--real-time", action="store_true", help="real-time scheduling where permitted")
 ARGUMENTS = parser.parse_args()
 RANKS = len(ARGUMENTS.cores)
+faulthandler.register(signal.SIGUSR1)  # where this process stands still
 REAL_TIME = process.settle_down(ARGUMENTS.usable, ARGUMENTS.real_time)  # before torch starts threads
 
 import strategies  # noqa: E402

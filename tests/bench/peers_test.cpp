@@ -146,7 +146,8 @@ void expect_our_losses(backend::Session& session, Peers& peers, const std::strin
   for (const auto& [world, best] : variants) {
     if (world == std::string_view("local") && !threads_too) continue;
     SCOPED_TRACE(fmt::format("{} {} on {}{}", model_text, strategy_text, world, best ? " at its best" : ""));
-    const Peers::Answer theirs = peers.run(model, strategy, world, best, kWarmup, kSteps);
+    Peers::Answer theirs;
+    ASSERT_NO_THROW(theirs = peers.run(model, strategy, world, best, kWarmup, kSteps));
     ASSERT_EQ(theirs.skipped, "");
     ASSERT_EQ(theirs.step_s.size(), kSteps);
     ASSERT_EQ(theirs.losses.size(), kWarmup + kSteps);
@@ -371,8 +372,19 @@ TEST(PeersRanks, DeathIsAnErrorAndNobodyStays) {
 
 TEST(PeersRanks, NoAnswerIsAnError) {
   Peers peers({.timeout_s = 0.05}, 1);  // importing torch takes longer
-  EXPECT_EQ(message_of<sim::RunError>([&] { run(peers, "toy_mlp", "single"); }).substr(0, 38),
+  EXPECT_EQ(message_of<sim::RunError>([&] { run(peers, "toy_mlp", "single"); }).substr(0, 35),
             "PyTorch peers: no answer for 0.05 s");
+  EXPECT_EQ(peers_of_ours().size(), 0U);
+}
+
+TEST(PeersRanks, WhoStandsStillSaysWhere) {
+  Peers peers({.timeout_s = 4}, 2);
+  std::vector<pid_t> processes;
+  while (processes.size() < 2) processes = peers_of_ours();  // both run Python by then
+  kill(processes[1], SIGSTOP);  // rank 0 waits for it in main, if it isn't still importing torch
+  const std::string message = message_of<sim::RunError>([&] { run(peers, "toy_mlp", "ddp,dp=2"); });
+  EXPECT_TRUE(message.starts_with("PyTorch peers: no answer for 4 s: rank 0 in ")) << message;
+  EXPECT_NE(message.find(" (serve.py, line "), std::string::npos) << message;
   EXPECT_EQ(peers_of_ours().size(), 0U);
 }
 
