@@ -61,7 +61,7 @@ void check(const RunRequest& request, const SessionOptions& options) {
   sim::validate(request.program);
   if (request.program.is_periodic())
     throw sim::ConfigError(
-        "steps that reach into each other (prologue, body, epilogue) are forecast, not executed yet");
+        "steps that reach into each other (prologue, body, epilogue) are played as one list: sim::unroll");
   if (request.verify && request.warmup_steps + request.steps == 0)
     throw sim::ConfigError("verify needs at least one step");
   if (request.program.ranks() > options.ranks)

@@ -32,7 +32,7 @@ struct SessionOptions {
 
 struct RunRequest {
   sim::Program program;
-  std::uint32_t warmup_steps = 1;
+  std::uint32_t warmup_steps = 1;  // how often the lists are played: of an unrolled program several training steps each
   std::uint32_t steps = 1;
   std::uint64_t seed = 1;
   /// Compares with the reference (backend/rank/verify.hpp) after the last step, which is
@@ -55,7 +55,7 @@ struct RankMemory {
 
 struct StepResult {
   sim::Timeline timeline;  // merged over ranks, ready times filled in, broken down
-  double loss = 0;         // mean over the partition
+  double loss = 0;         // mean over the partition; of training steps that are played together the last one's
 };
 
 struct VerifiedTensor {
@@ -68,6 +68,7 @@ struct VerifiedTensor {
 
 struct RunResult {
   std::vector<StepResult> steps;
+  std::vector<double> losses;  // of each training step, warm-up included
   std::vector<RankMemory> memory;
   std::vector<std::vector<std::int64_t>> workspace_bytes;  // [rank][instruction]: beside the outputs, in the first step
   std::vector<VerifiedTensor> verified;

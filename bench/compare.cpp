@@ -35,14 +35,14 @@ namespace {
 /// in the very process whose memory is measured.
 struct Measured {
   void add(const Job& job, const backend::RunResult& run, sim::Cell& cell) {
-    if (round.measured.empty()) first_loss = run.steps[0].loss;
-    add_measured(cell, round, run);
+    if (round.measured.empty()) second_loss = run.losses.at(1);
+    add_measured(cell, round, job.program, run);
     if (run.speed) speeds.push_back(*run.speed);
     if (job.cluster.one_launch) return;  // only the whole step has a time
     for (const backend::StepResult& step : run.steps) {
       const sim::Durations durations = sim::durations_of(job.program, step.timeline, job.cluster);
-      replayed_s += sim::replay(job.program, durations, job.cluster).step_s;
-      steps.add(step.timeline, durations);
+      replayed_s += sim::step_time(job.program, sim::replay(job.program, durations, job.cluster)).step_s;
+      steps.add(job.program, step.timeline, durations);
     }
     round.replayed_s = replayed_s / static_cast<double>(steps.count);
   }
@@ -50,7 +50,7 @@ struct Measured {
   sim::Round round;
   sim::MeasuredSteps steps;
   std::vector<sim::MachineSpeed> speeds;              // by visit
-  double first_loss = 0, replayed_s = 0;              // the latter of all steps together
+  double second_loss = 0, replayed_s = 0;             // the latter of all steps together
   std::map<std::string_view, Peers::Answer> answers;  // of plain PyTorch, by sim::kPeers
 };
 
@@ -298,11 +298,11 @@ class Rounds {
     cell.skipped = answer.skipped;
     const auto differs = [&](double before, double after) {
       const double bound = std::max(kOfLoss * std::abs(after), kOfChange * std::abs(after - before));
-      return !(std::abs(measured.first_loss - after) <= bound);
+      return !(std::abs(measured.second_loss - after) <= bound);
     };
     if (answer.skipped.empty() && differs(answer.losses.at(0), answer.losses.at(1)))
       cell.skipped = fmt::format("its loss in step 2 is {:g}, paragauge's {:g}: not the same step", answer.losses[1],
-                                 measured.first_loss);
+                                 measured.second_loss);
     if (!cell.skipped.empty()) return;
     std::vector<sim::StepTime> steps;
     for (double seconds : answer.step_s) steps.push_back({.step_s = seconds});

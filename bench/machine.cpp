@@ -177,9 +177,9 @@ void print_remarks(const std::vector<Job>& jobs) {
   for (const std::string& remark : remarks) fmt::print("{}", sim::paragraph(sim::printable(remark), ' ', 100));
 }
 
-void add_measured(sim::Cell& cell, sim::Round& round, const backend::RunResult& run) {
+void add_measured(sim::Cell& cell, sim::Round& round, const sim::Program& program, const backend::RunResult& run) {
   std::vector<sim::StepTime> steps;
-  for (const backend::StepResult& step : run.steps) steps.push_back(sim::step_time(step.timeline));
+  for (const backend::StepResult& step : run.steps) steps.push_back(sim::step_time(program, step.timeline));
   round.measured.add(steps);
   const auto largest = std::ranges::max_element(run.memory, {}, &backend::RankMemory::peak_bytes);
   cell.memory.measured_peak_bytes = largest->peak_bytes;

@@ -69,7 +69,7 @@ backend::RunRequest request_of(const Job& job, const Machine& machine, std::uint
 /// What a user should know of the strategies beside the tables (sim::remark_on).
 void print_remarks(const std::vector<Job>& jobs);
 
-/// Puts a run's steps into the round and its memory into the cell.
-void add_measured(sim::Cell& cell, sim::Round& round, const backend::RunResult& run);
+/// Puts the steps of a program's run into the round and its memory into the cell.
+void add_measured(sim::Cell& cell, sim::Round& round, const sim::Program& program, const backend::RunResult& run);
 
 }  // namespace bench

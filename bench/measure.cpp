@@ -92,7 +92,7 @@ int measure(const Options& options) {
     }
     sim::Round round;
     if (options.machine.graph) cell.settings = "graph";
-    add_measured(cell, round,
+    add_measured(cell, round, job.program,
                  worlds.at(job.world).run(request_of(job, options.machine, options.warmup_steps, options.steps)));
     cell.rounds.push_back(std::move(round));
     see_other_runs(result.sessions.back().context);

@@ -130,6 +130,7 @@ Json model_to_json(const sim::Model& model) {
 
 Json stages_to_json(const sim::Model& model, const sim::Strategy& strategy) {
   const sim::ScheduleKind& schedule = sim::schedule_table().at(strategy.schedule);
+  const sim::ParameterCycle cycle = strategy.kind().parameters(model, strategy);
   Json actions = Json::array();
   for (std::uint32_t stage = 0; stage < strategy.pp; ++stage)
     actions.push_back(
@@ -143,6 +144,8 @@ Json stages_to_json(const sim::Model& model, const sim::Strategy& strategy) {
             {"overlap", strategy.overlap},
             {"broadcast_buffers", strategy.broadcast_buffers},
             {"buckets_MiB", {strategy.first_bucket_MiB, strategy.bucket_MiB}},
+            {"single", cycle.single},    // Heat: each gradient is summed by itself,
+            {"delayed", cycle.delayed},  // and waited for in the next step
             {"zero", strategy.zero}};
   if (const std::optional<sim::ParameterCut> cut = sim::parameter_cut(model, strategy)) {
     json["units"] = cut->unit_of;

@@ -200,7 +200,7 @@ int predict(const Options& options) {
   if (options.print_program) {
     for (const Asked& one : asked) {
       if (one.refusal) throw sim::ConfigError(*one.refusal);
-      fmt::print("{}", sim::printable(sim::to_text(sim::lower(one.model, *one.strategy))));
+      fmt::print("{}", sim::printable(sim::to_text(sim::lower_periodic(one.model, *one.strategy))));
     }
     return 0;
   }

@@ -92,7 +92,8 @@ void simulator(benchmark::State& state, const Case& what) {
       sim::with_threads(sim::load_cluster("cpu_local", ranks, ranks * threads), threads, what.strategy.text());
   const sim::Costs costs = sim::costs_of(what.program, *sim::make_cost_model("analytic", cluster), cluster);
   sim::StepTime step;
-  for ([[maybe_unused]] auto _ : state) step = sim::step_time(sim::simulate(what.program, costs, cluster));
+  for ([[maybe_unused]] auto _ : state)
+    step = sim::step_time(what.program, sim::simulate(what.program, costs, cluster));
   count(state, what.program, step);
   count_rate(state);
 }
@@ -110,7 +111,7 @@ void measured(benchmark::State& state, const Case& what, backend::Session& sessi
   const backend::RunResult run = session.run({.program = what.program, .warmup_steps = 1, .steps = steps});
   std::vector<sim::StepTime> times;
   for ([[maybe_unused]] auto _ : state) {
-    times.push_back(sim::step_time(run.steps[times.size()].timeline));
+    times.push_back(sim::step_time(what.program, run.steps[times.size()].timeline));
     state.SetIterationTime(times.back().step_s);
   }
   count(state, what.program, sim::mean(times), transport);

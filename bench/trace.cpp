@@ -39,7 +39,7 @@ int trace(const Options& options) {
   sim::write_text_file(options.output,
                        sim::chrome_trace(job.program, {{"predicted", &predicted}, {"measured", &measured}}));
   fmt::print("{}: predicted {:.3f} ms, measured {:.3f} ms, written to {}\n", to_text(job), forecast.step.step_s * 1e3,
-             measured.step_s * 1e3, sim::printable(options.output));
+             sim::step_time(job.program, measured).step_s * 1e3, sim::printable(options.output));
   return 0;
 }
 

@@ -52,6 +52,7 @@ Executor::Executor(const sim::Program& program, sim::Program::Place place, Commu
       batch_piece_(program.batch_piece(communicator.rank())) {
   make_persistent(seed);
   plan();
+  losses_of_step_ = std::ranges::count(actions_, true, &Action::is_loss) / program.steps_in_list();
 }
 
 at::Tensor Executor::allocate(std::uint32_t id) const {
@@ -152,7 +153,7 @@ void Executor::plan_work(std::uint32_t i, Action& action) const {
   if (is_computed(action.kind)) {
     action.work = &program_.works.at(role_.work[i]);
     action.run = op_kernels().at(action.work->op.kind->name).run;
-    action.is_loss = action.work->op.kind->role == sim::OpRole::loss && action.work->pass == sim::Pass::forward;
+    action.is_loss = action.work->is_loss();
   } else if (action.kind == InstructionKind::wait) {
     action.other = role_.awaits[i];
   } else {
@@ -184,7 +185,7 @@ void Executor::step(StepRecord& record, Progress& progress) {
   progress.step.fetch_add(1, std::memory_order_relaxed);
   std::uint32_t i = sim::kNone;
   try {
-    data_seed_ = data_seed(seed_, steps_++, batch_piece_);
+    data_seed_ = data_seed(seed_, steps_, batch_piece_);
     step_start_s_ = communicator_.begin_step();
     if (graph_ == nullptr)
       play(record, progress, i);
@@ -193,6 +194,7 @@ void Executor::step(StepRecord& record, Progress& progress) {
     progress.instruction.store(i, std::memory_order_release);
     communicator_.mark(&record.times.end_of_step_s);
     communicator_.end_step();
+    steps_ += program_.steps_in_list();
   } catch (const std::exception& error) {
     const std::string where =
         i < actions_.size() ? fmt::format(", instruction {} ({})", i, program_.label(role_, i)) : "";
@@ -305,8 +307,18 @@ void Executor::compute(std::uint32_t i, const Action& action, StepRecord& record
   for (std::uint32_t t : action.writes) writes_.push_back(tensors_[t]);
   if (keep_gradients_ && action.kind == InstructionKind::update) {
     const std::size_t count = action.work->op.inputs.size();
+    NamedTensors gradients;
     for (std::size_t k = 0; k < count; ++k)
-      add_pieces("gradient", action.reads[k], reads_[count + k].clone(), gradients_);
+      add_pieces("gradient", action.reads[k], reads_[count + k].clone(), gradients);
+    for (NamedPiece& gradient : gradients) {
+      // Of training steps that are played together the last one's stays.
+      const auto before =
+          program_.bodies() > 1 ? std::ranges::find(gradients_, gradient.name, &NamedPiece::name) : gradients_.end();
+      if (before != gradients_.end())
+        *before = std::move(gradient);
+      else
+        gradients_.push_back(std::move(gradient));
+    }
   }
 
   if (!checked_) {
@@ -323,7 +335,13 @@ void Executor::compute(std::uint32_t i, const Action& action, StepRecord& record
     check_written(action);
   }
   for (std::uint32_t k = 0; k < writes_.size(); ++k) tensors_[action.writes[k]] = std::move(writes_[k]);
-  if (action.is_loss) record.losses.push_back(tensors_[action.writes[0]]);
+  if (action.is_loss) {
+    record.losses.push_back(tensors_[action.writes[0]]);
+    // With the loss of one of several training steps the next one's batch may come.
+    if (program_.bodies() > 1)
+      data_seed_ =
+          data_seed(seed_, steps_ + static_cast<std::int64_t>(record.losses.size()) / losses_of_step_, batch_piece_);
+  }
   reads_.clear();
   writes_.clear();
 }

@@ -130,8 +130,9 @@ class Executor {
   std::vector<std::int64_t> workspace_bytes_;  // by instruction
   const std::uint64_t seed_;
   const std::uint32_t batch_piece_;
-  std::int64_t steps_ = 0;   // begun
-  double step_start_s_ = 0;  // on the host's clock
+  std::int64_t steps_ = 0;           // training steps before this one's list
+  std::int64_t losses_of_step_ = 0;  // in one of the training steps
+  double step_start_s_ = 0;          // on the host's clock
   std::uint64_t data_seed_ = 0;
   bool checked_ = false, keep_gradients_ = false, host_leads_ = false;
   NamedTensors gradients_;

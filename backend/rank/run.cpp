@@ -27,10 +27,13 @@ std::int64_t resident_peak_bytes() {
   return peak ? static_cast<std::int64_t>(*peak) - idle_bytes() - probe_bytes() : 0;
 }
 
-double mean_loss(const StepRecord& record) {
-  double sum = 0;
-  for (const at::Tensor& loss : record.losses) sum += loss.item<double>();
-  return sum / static_cast<double>(record.losses.size());
+/// Of each training step that was played together the mean of its losses; NaN on a rank without.
+std::vector<double> mean_losses(const StepRecord& record, std::int64_t steps) {
+  std::vector<double> means(static_cast<std::size_t>(steps));
+  const std::size_t each = record.losses.size() / means.size();
+  for (std::size_t i = 0; i < each * means.size(); ++i) means[i / each] += record.losses[i].item<double>();
+  for (double& mean : means) mean /= static_cast<double>(each);
+  return means;
 }
 
 /// Fills in when transfers were ready where the ranks themselves couldn't know: when the last party had posted.
@@ -79,7 +82,7 @@ double loss_of_batch(const RunRequest& request, const std::vector<RankReport>& r
     for (std::uint32_t i = 0; i < role.size(); ++i) {
       if (role.work[i] == sim::kNone) continue;
       const sim::Work& work = request.program.works[role.work[i]];
-      if (work.op.kind->role != sim::OpRole::loss || work.pass != sim::Pass::forward) continue;
+      if (!work.is_loss()) continue;
       of_rank += work.op.inputs[0].shape[0];
       is_sum = work.op.kind->is_sum;
       ++losses;
@@ -88,6 +91,11 @@ double loss_of_batch(const RunRequest& request, const std::vector<RankReport>& r
     samples += static_cast<double>(of_rank);
   }
   return is_sum ? sum * static_cast<double>(request.program.global_batch) / samples : sum / samples;
+}
+
+/// That a run plays, warm-up included.
+std::uint32_t training_steps(const RunRequest& request) {
+  return (request.warmup_steps + request.steps) * static_cast<std::uint32_t>(request.program.steps_in_list());
 }
 
 /// Names, types and shapes: what it takes to make room for the values.
@@ -164,7 +172,8 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
     executor->step(record, board.progress(rank));
     board.let_others_end(rank, request.program.ranks());
     executor->settle(record);
-    report.losses.push_back(mean_loss(record));
+    const std::vector<double> losses = mean_losses(record, request.program.steps_in_list());
+    report.losses.insert(report.losses.end(), losses.begin(), losses.end());
   }
   probe();
   for (StepRecord& record : records) report.steps.push_back(std::move(record.times));
@@ -204,8 +213,8 @@ Reference share_reference(Control& control, std::optional<Reference> own) {
 Reference reference_of(const RunRequest& request) {
   const sim::Program& program = request.program;
   return execute_reference(sim::load_model(program.model),
-                           {program.batch_pieces(), program.microbatches, request.warmup_steps + request.steps,
-                            request.seed, program.broadcast_buffers, program.one_loss});
+                           {program.batch_pieces(), program.microbatches, training_steps(request), request.seed,
+                            program.broadcast_buffers, program.one_loss});
 }
 
 void compare_state(const RunRequest& request, const Reference& reference, std::uint32_t rank, RankReport& report) {
@@ -234,15 +243,14 @@ RunResult merge(const RunRequest& request, std::vector<RankReport> reports, cons
   const sim::TransferMatching matching(program);
   RunResult result;
   std::vector<double> losses;
-  for (std::uint32_t s = 0; s < request.warmup_steps + request.steps; ++s)
-    losses.push_back(loss_of_batch(request, reports, s));
+  for (std::uint32_t s = 0; s < training_steps(request); ++s) losses.push_back(loss_of_batch(request, reports, s));
   for (std::uint32_t s = 0; s < request.steps; ++s) {
     StepResult step;
     for (RankReport& report : reports) {
       step.timeline.ranks.push_back(std::move(report.steps[s]));
       step.timeline.step_s = std::max(step.timeline.step_s, step.timeline.ranks.back().end_of_step_s);
     }
-    step.loss = losses[request.warmup_steps + s];
+    step.loss = losses[(request.warmup_steps + s + 1) * program.steps_in_list() - 1];
     if (!request.graph) {
       fill_ready_times(program, matching, step.timeline);
       sim::break_down(program, step.timeline);
@@ -260,6 +268,7 @@ RunResult merge(const RunRequest& request, std::vector<RankReport> reports, cons
     for (RankReport& report : reports) rows.push_back(std::move(report.compared));
     result.verified = verdict(*reference, losses, rows);
   }
+  result.losses = std::move(losses);
   return result;
 }
 

@@ -14,8 +14,8 @@ and answers with a JSON line:
     {"step_s": [per step], "loss": [per step, warm-up included; null if not finite],
      "resident_peak_bytes": of the largest rank, "settings": what isn't PyTorch's default}
     {"skipped": "why plain PyTorch has no such step"}      or {"error": "what is wrong with the request"}
-The end of its input ends all ranks. A step's time is the latest rank's end minus the common start. A session is built
-once; its parameters have their first values again at the beginning of each request, and hold no memory between them.
+The end of its input ends all ranks. A step's time is the latest rank's end minus the common start; where steps reach
+into each other, minus rank 0's end of the step before. A session is built once; its parameters have their first values again at the beginning of each request, and hold no memory between them.
 "resident_peak_bytes" is of its first request.
 """
 
@@ -132,7 +132,7 @@ class Rank:
         gc.disable()
         played, makes_data = [], session.model.timing == "tutorial"
         for step in range(steps):
-            start = self.common_start(session)
+            start = played[-1][1] if step and session.reaches_on else self.common_start(session)
             if makes_data:
                 x, target = session.make_batch(x, target, seed, step)
             loss, output = session.step(x, target)

@@ -4,6 +4,7 @@
 #include "sim/lower/pass/pass.hpp"
 #include "sim/lower/plan.hpp"
 #include "sim/lower/role_builder.hpp"
+#include "sim/program/unroll.hpp"
 
 namespace sim {
 namespace {
@@ -25,7 +26,7 @@ void check_size(const Plan& plan, const Strategy& strategy) {
 
 }  // namespace
 
-Program lower(const Model& model, const Strategy& strategy) {
+Program lower_periodic(const Model& model, const Strategy& strategy) {
   const Plan plan(model, layout_of(model, strategy));
   check_size(plan, strategy);
   const Layout& layout = plan.layout;
@@ -50,18 +51,29 @@ Program lower(const Model& model, const Strategy& strategy) {
     if (const auto& cut = layout.parameters.cut) {
       add_unit_gathers(draft, *cut);
       add_unit_sums(draft, layout, mean, group_of);
+    } else if (layout.parameters.single) {
+      add_single_sums(draft, layout, mean, group_of);
     } else {
       add_gradient_sums(draft, layout, mean, group_of);
     }
-    add_updates(draft, model);
-    add_waits(draft);
-    draft.list.insert(draft.list.end(), draft.last.begin(), draft.last.end());
-    add_frees(draft);
+    if (layout.parameters.delayed) {
+      add_delayed_updates(draft, model);
+    } else {
+      add_updates(draft, model);
+      add_waits(draft);
+      draft.list.insert(draft.list.end(), draft.last.begin(), draft.last.end());
+      add_frees(draft);
+    }
     program.roles.push_back(std::move(draft).finish());
   }
   program.set_threads(strategy.threads);
   validate(program);
   return program;
+}
+
+Program lower(const Model& model, const Strategy& strategy) {
+  Program program = lower_periodic(model, strategy);
+  return program.is_periodic() ? unroll(program, kBodies) : std::move(program);
 }
 
 Job make_job(const Model& model, std::string_view strategy, const Cluster& cluster) {

@@ -16,8 +16,11 @@
 
 namespace sim {
 
-/// The result has passed `validate`. ConfigError when the strategy doesn't fit (batch not divisible, …).
+/// What is played and forecast. ConfigError when the strategy doesn't fit (batch not divisible, …). Of steps that reach
+/// into each other so many as kBodies says (sim/program/unroll.hpp).
 Program lower(const Model& model, const Strategy& strategy);
+/// The same, but where steps reach into each other as prologue, body and epilogue. It has passed `validate`.
+Program lower_periodic(const Model& model, const Strategy& strategy);
 
 /// What is forecast, measured and calibrated for: a model by a strategy on a cluster.
 struct Job {

@@ -114,7 +114,25 @@ void Program::set_threads(std::uint32_t of_rank) {
   for (Work& work : works) work.threads = of_rank;
 }
 
-bool Program::is_periodic() const { return steps > 1 || std::ranges::any_of(roles, &Role::has_sections); }
+bool Program::is_periodic() const {
+  return bodies() == 1 && (steps > 1 || std::ranges::any_of(roles, &Role::has_sections));
+}
+
+/// Each computes its losses: what lies outside the bodies, too.
+std::int64_t Program::steps_in_list() const {
+  if (bodies() == 1) return steps;
+  for (const Role& role : roles) {
+    std::int64_t losses = 0, in_bodies = 0;
+    for (std::uint32_t i = 0; i < role.size(); ++i) {
+      if (role.work[i] == kNone || !works[role.work[i]].is_loss()) continue;
+      ++losses;
+      if (i >= role.body_begin && i < role.body_end) ++in_bodies;
+    }
+    const std::int64_t in_body = in_bodies / static_cast<std::int64_t>(bodies());
+    if (in_body > 0) return losses * steps / in_body;
+  }
+  return steps * static_cast<std::int64_t>(bodies());
+}
 
 namespace {
 

@@ -13,7 +13,8 @@
 //
 // A list may have sections: a prologue, once; a body, again and again; an epilogue, once. What is in flight when a body
 // ends is waited for in the next one, so that steps reach into each other; a body leaves the tickets and storages alive
-// that it found. A list without sections is all body, and leaves nothing in flight. unroll.hpp makes one list of all.
+// that it found, and may write again what it has freed. A list without sections is all body, and leaves nothing in
+// flight. unroll.hpp makes one list of all.
 //
 // Tensors. A tensor is a view (dtype, shape, byte offset) of a storage. What an instruction changes in place, such as
 // the weight of an update, is among its reads and among its writes. A storage is allocated when an instruction that
@@ -120,6 +121,8 @@ struct Work {
   std::uint32_t threads = 1;                  // of the rank that runs it, each on a core of its own
 
   [[nodiscard]] Demand demand() const { return op.demand(pass, grads); }
+  /// The forward of one.
+  [[nodiscard]] bool is_loss() const { return op.kind->role == OpRole::loss && pass == Pass::forward; }
 };
 /// "conv2d.backward f32[16,64,32,32] kernel_size=3 … grads=0+p": unique, and the key in a Profile. Where the precision
 /// isn't PyTorch's default for the op, " precision=tf32" follows, and where it has several threads, " threads=2".
@@ -194,11 +197,14 @@ class Role {
 
   /// The body. kNone: to the end.
   std::uint32_t body_begin = 0, body_end = kNone;
-  [[nodiscard]] bool has_sections() const { return body_begin > 0 || body_end < size(); }
-  /// visit(instruction) in the order in which they are played, with so many bodies.
+  /// Unrolled: where the second, third, … body begins. Else empty.
+  std::vector<std::uint32_t> next_bodies;
+  [[nodiscard]] bool has_sections() const { return next_bodies.empty() && (body_begin > 0 || body_end < size()); }
+  /// visit(instruction) in the order in which they are played, with so many bodies; unrolled, with those that there are.
   template <class Visit>
   void play(std::uint32_t bodies, const Visit& visit) const {
     const std::uint32_t end = std::min(body_end, size());
+    if (!next_bodies.empty()) bodies = 1;
     for (std::uint32_t i = 0; i < body_begin; ++i) visit(i);
     for (std::uint32_t body = 0; body < bodies; ++body)
       for (std::uint32_t i = body_begin; i < end; ++i) visit(i);
@@ -227,7 +233,7 @@ struct Program {
   std::int64_t microbatches = 1;
   bool one_loss = false;           // on a piece's microbatches together, not one each
   bool broadcast_buffers = false;  // before every step, all pieces take the first one's running statistics
-  std::int64_t steps = 1;          // training steps in a body
+  std::int64_t steps = 1;          // training steps in each body
   std::uint32_t threads = 1;       // of each rank, and so of all works
   std::vector<Work> works;
   std::vector<std::string> names;
@@ -237,8 +243,13 @@ struct Program {
   [[nodiscard]] std::uint32_t ranks() const;
   /// Sets the threads of each rank, also in the works.
   void set_threads(std::uint32_t of_rank);
-  /// Whether steps reach into each other, or a body is more than one.
+  /// Whether steps reach into each other, or a body is more than one, and the lists hold only one body.
   [[nodiscard]] bool is_periodic() const;
+  /// How many bodies the lists hold: several where unrolled.
+  [[nodiscard]] std::size_t bodies() const { return roles.empty() ? 1 : roles[0].next_bodies.size() + 1; }
+  /// Training steps from the lists' beginning to their end: of an unrolled program with what its prologue and epilogue
+  /// make together.
+  [[nodiscard]] std::int64_t steps_in_list() const;
   /// The samples of the batch's pieces, each once, ascending. ConfigError where the batch can't be cut so.
   [[nodiscard]] std::vector<Range> batch_pieces() const;
   /// Which of them a rank sees.

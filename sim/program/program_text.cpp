@@ -21,7 +21,8 @@
 //   1 wait t0 node=relu1 mb=1 : ; free relu1
 //
 // before the mesh `threads 2`, of each rank, where it isn't 1, which then stands in every work, too; and between the
-// instructions of a role that has sections: `prologue`, `body steps=1` (training steps), `epilogue`. Where parameters lie
+// instructions of a role that has sections: `prologue`, `body steps=1` (training steps; once per body, where they are
+// unrolled), `epilogue`. Where parameters lie
 // in units, these come before the role's tensors: `unit unit0`, then each parameter, `part fc.weight f32[5,10]
 // uniform=0,0.3` (of a piece also on=R,S0), so that a flat tensor can say unit=unit0. `along=dp` behind a view: of equal
 // parts that of the rank's coordinate.
@@ -345,14 +346,18 @@ class Parser {
     Role& role = current(line);
     Section& now = sections_.back();
     const Section next = name == "prologue" ? Section::prologue : name == "body" ? Section::body : Section::epilogue;
-    const bool follows = next == Section::epilogue ? now == Section::body : now < next;
+    const bool is_next_body = next == Section::body && now == Section::body && role.size() > role.body_begin;
+    const bool follows = next == Section::epilogue ? now == Section::body : now < next || is_next_body;
     if (!follows || (now == Section::none && role.size() > 0))
       line.fail("'{}' where none is expected; sections come as prologue, body, epilogue, before all instructions",
                 name);
     now = next;
     if (next == Section::epilogue) role.body_end = role.size();
     if (next == Section::body) {
-      role.body_begin = role.size();
+      if (is_next_body)
+        role.next_bodies.push_back(role.size());
+      else
+        role.body_begin = role.size();
       const std::string_view item = line.word("steps=…");
       if (!item.starts_with("steps=")) line.fail("expected steps=…, found '{}'", item);
       const auto steps = line.number<std::int64_t>(item.substr(6), "number of steps");
@@ -671,9 +676,10 @@ std::string to_text(const Program& program) {
                        tensor.along == kNone ? "" : " along=" + program.mesh.axes[tensor.along].name);
     }
     for (std::uint32_t i = 0; i <= role.size(); ++i) {
-      if (program.is_periodic()) {
+      if (program.is_periodic() || program.bodies() > 1) {
         if (i == 0 && role.body_begin > 0) text += "prologue\n";
-        if (i == role.body_begin) fmt::format_to(out, "body steps={}\n", program.steps);
+        if (i == role.body_begin || std::ranges::binary_search(role.next_bodies, i))
+          fmt::format_to(out, "body steps={}\n", program.steps);
         if (i == role.body_end) text += "epilogue\n";
       }
       if (i < role.size()) append_instruction(text, program, role, i);

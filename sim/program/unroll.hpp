@@ -2,10 +2,11 @@
 // what plays only lists plays that.
 //
 //   const Program five = unroll(program, 5);                  // prologue, five bodies, epilogue
-//   simulate(five, costs_of(five, *cost_model, cluster), cluster);
-//   // a training step: the time of five bodies less that of two, by 3 × program.steps (sim::forecast)
+//   five.steps_in_list();                                     // training steps
+//   step_time(five, simulate(five, costs_of(five, *cost_model, cluster), cluster));   // of one of them: the period
 //
-// Both ends of a message count how often it has been sent: its tag becomes another one each time.
+// Both ends of a message count how often it has been sent: its tag becomes another one each time. A storage that is
+// written again after it was freed becomes another one, too ("fc'2", the third). Where bodies begin is kept.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,11 @@
 
 namespace sim {
 
+/// How many bodies are played between two barriers where steps reach into each other: of the first and the last
+/// the period isn't measured.
+constexpr std::uint32_t kBodies = 8;
+
+/// `bodies`: two at least.
 Program unroll(const Program& program, std::uint32_t bodies);
 
 }  // namespace sim

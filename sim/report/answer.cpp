@@ -304,11 +304,14 @@ std::string hold_back_of(const Line& line, const Question& question) {
   add(step.host_s / step.step_s,
       fmt::format("the host takes {:.0f} % of the step to launch ops", percent(step.host_s)));
   if (const double more = all_compute_s(line) / all_compute_s(*least); more >= kMoreCompute) {
-    const Cell& cell = *line.cell;
+    const auto at_a_time = [](const Cell& cell) {
+      return std::max<std::int64_t>(1, cell.global_batch / (cell.replicas * cell.microbatches));
+    };
+    const std::int64_t samples = at_a_time(*line.cell);
     add((1 - 1 / more) * step.compute_s / step.step_s,
-        fmt::format("{} at a time: its ops take {:.1f} × the device time of those of {}",
-                    samples_text(std::max<std::int64_t>(1, cell.global_batch / (cell.replicas * cell.microbatches))),
-                    more, name_of(*least, question)));
+        fmt::format("{}its ops take {:.1f} × the device time of those of {}",
+                    samples == at_a_time(*least->cell) ? "" : samples_text(samples) + " at a time: ", more,
+                    name_of(*least, question)));
   }
   if (parts.empty()) return fmt::format("{:.0f} % of the step is compute", percent(step.compute_s));
   std::ranges::stable_sort(parts, std::ranges::greater(), &std::pair<double, std::string>::first);

@@ -34,9 +34,9 @@ void sort_by_effect(std::vector<ClassError>& classes) {
   std::ranges::stable_sort(classes, std::greater(), [](const ClassError& c) { return std::abs(c.effect_s); });
 }
 
-void MeasuredSteps::add(const Timeline& timeline, const Durations& of_step) {
+void MeasuredSteps::add(const Program& program, const Timeline& timeline, const Durations& of_step) {
   ++count;
-  step_s += timeline.step_s;
+  step_s += step_time(program, timeline).step_s;
   end_s.resize(timeline.ranks.size());
   for (std::size_t r = 0; r < end_s.size(); ++r) end_s[r] += timeline.ranks[r].end_of_step_s;
   sim::add(durations.seconds, of_step.seconds);
@@ -49,11 +49,15 @@ CostAttribution attribute_cost_error(const Program& program, const Cluster& clus
   CostAttribution result;
   const std::vector<Program::Place> places = program.places();
   const double share = 1.0 / static_cast<double>(measured.count);
+  const auto steps = static_cast<double>(program.steps_in_list());
   result.critical_rank = static_cast<std::size_t>(std::ranges::max_element(measured.end_s) - measured.end_s.begin());
   result.difference_s = expected_s - share * measured.step_s;
 
   const Durations before = durations_of(program, predicted, cluster);
-  const double base_s = replay(program, before, cluster).step_s;
+  const auto replayed_s = [&](const Durations& durations) {
+    return step_time(program, replay(program, durations, cluster)).step_s;
+  };
+  const double base_s = replayed_s(before);
   std::vector<std::vector<std::string>> class_names;  // [role][instruction]
   std::vector<std::string> names{"host"};
   for (const Role& role : program.roles) {
@@ -79,11 +83,12 @@ CostAttribution attribute_cost_error(const Program& program, const Cluster& clus
         duration = replacement;
       }
     }
-    error.effect_s = base_s - replay(program, mixed, cluster).step_s;
+    error.effect_s = base_s - replayed_s(mixed);
+    error.predicted_s /= steps, error.measured_s /= steps;
     explained_s += error.effect_s;
     result.classes.push_back(error);
   }
-  if (const double jitter_s = expected_s - predicted.step_s; jitter_s != 0) {
+  if (const double jitter_s = expected_s - step_time(program, predicted).step_s; jitter_s != 0) {
     result.classes.push_back({.name = "jitter", .effect_s = jitter_s});
     explained_s += jitter_s;
   }

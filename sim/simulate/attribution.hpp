@@ -20,7 +20,7 @@ namespace sim {
 /// One class of instructions ("conv2d.backward", "all_reduce", "host") and its part in predicted − measured.
 struct ClassError {
   std::string name;
-  double predicted_s = 0, measured_s = 0;  // sum of the durations on the critical rank
+  double predicted_s = 0, measured_s = 0;  // sum of a step's durations on the critical rank
   double effect_s = 0;                     // predicted step − predicted step with this class as measured
   friend bool operator==(const ClassError&, const ClassError&) = default;
 };
@@ -31,7 +31,7 @@ void sort_by_effect(std::vector<ClassError>& classes);
 /// What is kept of measured steps: sums, however many steps there are.
 struct MeasuredSteps {
   /// `of_step`: durations_of that timeline. Every step is of the same program.
-  void add(const Timeline& timeline, const Durations& of_step);
+  void add(const Program& program, const Timeline& timeline, const Durations& of_step);
 
   std::size_t count = 0;
   double step_s = 0;

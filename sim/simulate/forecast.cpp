@@ -127,25 +127,11 @@ void add_knowledge(const Program& program, const Cluster& cluster, Forecast& for
 }  // namespace
 
 Forecast forecast(const Program& program, const Cluster& cluster, const CostModel& cost_model, const Scale& scale) {
-  const auto of_list = [&](const Program& list) {
-    Forecast result{.costs = costs_of(list, cost_model, cluster), .step = {}};
-    if (!scale.is_identity()) result.costs = scaled(result.costs, list, cluster, scale);
-    result.step = expected_step(list, result.costs, cluster);
-    return result;
-  };
-  if (!program.is_periodic()) {
-    Forecast result = of_list(program);
-    add_knowledge(program, cluster, result);
-    return result;
-  }
-  constexpr std::uint32_t kFew = 2, kMany = 6;
-  const Program few = unroll(program, kFew);
-  Forecast result = of_list(few);
-  const StepTime many = of_list(unroll(program, kMany)).step;
-  for (const StepPart& part : kStepParts)
-    result.step.*part.value =
-        (many.*part.value - result.step.*part.value) / ((kMany - kFew) * static_cast<double>(program.steps));
-  add_knowledge(few, cluster, result);
+  if (program.is_periodic()) return forecast(unroll(program, kBodies), cluster, cost_model, scale);
+  Forecast result{.costs = costs_of(program, cost_model, cluster), .step = {}};
+  if (!scale.is_identity()) result.costs = scaled(result.costs, program, cluster, scale);
+  result.step = expected_step(program, result.costs, cluster);
+  add_knowledge(program, cluster, result);
   return result;
 }
 

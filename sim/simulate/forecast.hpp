@@ -47,7 +47,7 @@ struct KindSpread {
 };
 
 struct Forecast {
-  Costs costs;  // of a program with sections: unrolled, two bodies long
+  Costs costs;  // of a program with sections: unrolled
   StepTime step;
   double low_s = 0, high_s = 0;
   double novelty = 0;  // of compute and exposed transfers, by time: 0 all is in the profile, 1 nothing is like it

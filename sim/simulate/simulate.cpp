@@ -27,7 +27,7 @@ StepTime expected_step(const Program& program, const Costs& costs, const Cluster
   constexpr double kTolerance = 0.002;
   const PlacedProgram placed(program, cluster);
   DrawnSteps drawn(placed, costs);
-  if (!drawn.vary()) return step_time(simulate_step(placed, costs));
+  if (!drawn.vary()) return step_time(program, simulate_step(placed, costs));
   std::vector<StepTime> times;
   double sum_s = 0, squares = 0;
   const auto standard_error = [&] {
@@ -36,7 +36,7 @@ StepTime expected_step(const Program& program, const Costs& costs, const Cluster
   };
   do {
     for (const Factors& factors : drawn.next()) {
-      times.push_back(step_time(simulate_step(placed, costs, &factors)));
+      times.push_back(step_time(program, simulate_step(placed, costs, &factors)));
       sum_s += times.back().step_s, squares += times.back().step_s * times.back().step_s;
     }
   } while (times.size() < kMostSteps && standard_error() > kTolerance);

@@ -8,28 +8,78 @@
 
 namespace sim {
 
+namespace {
+
+/// What one instruction adds to its rank's breakdown.
+struct Spent {
+  double compute_s = 0, exposed_communication_s = 0, bubble_s = 0;
+};
+void add_spent(Spent& to, const Role& role, const RankTimeline& rank, std::uint32_t i) {
+  const double start = rank.start_s[i], end = rank.end_s[i];
+  if (is_computed(role.kind[i])) {
+    to.compute_s += end - start;
+  } else if (role.kind[i] == InstructionKind::wait) {
+    const double ready = std::clamp(rank.start_s[role.awaits[i]], start, end);
+    to.bubble_s += ready - start;
+    to.exposed_communication_s += end - ready;
+  }
+}
+/// Of instructions [begin, end).
+Spent spent(const Role& role, const RankTimeline& rank, std::uint32_t begin, std::uint32_t end) {
+  Spent total;
+  for (std::uint32_t i = begin; i < end; ++i) add_spent(total, role, rank, i);
+  return total;
+}
+
+}  // namespace
+
 void break_down(const Program& program, Timeline& timeline) {
   const std::vector<Program::Place> places = program.places();
   for (std::size_t r = 0; r < timeline.ranks.size(); ++r) {
     const Role& role = program.roles[places[r].role];
     RankTimeline& rank = timeline.ranks[r];
-    rank.compute_s = rank.exposed_communication_s = rank.bubble_s = 0;
-    for (std::uint32_t i = 0; i < role.size(); ++i) {
-      const double start = rank.start_s[i], end = rank.end_s[i];
-      if (is_computed(role.kind[i])) {
-        rank.compute_s += end - start;
-      } else if (role.kind[i] == InstructionKind::wait) {
-        const double ready = std::clamp(rank.start_s[role.awaits[i]], start, end);
-        rank.bubble_s += ready - start;
-        rank.exposed_communication_s += end - ready;
-      }
-    }
+    const Spent own = spent(role, rank, 0, role.size());
+    rank.compute_s = own.compute_s, rank.exposed_communication_s = own.exposed_communication_s;
+    rank.bubble_s = own.bubble_s;
     rank.host_s = rank.end_of_step_s - rank.compute_s - rank.exposed_communication_s - rank.bubble_s;
     rank.bubble_s += timeline.step_s - rank.end_of_step_s;
   }
 }
 
-StepTime step_time(const Timeline& timeline) {
+namespace {
+
+/// When a rank's list is done with its first so many instructions.
+double done_with(const Role& role, const RankTimeline& rank, std::uint32_t instructions) {
+  const std::uint32_t last = instructions - 1;
+  return is_posted(role.kind[last]) ? rank.posted_s[last] : rank.end_s[last];
+}
+
+/// The bodies from the second on, each rank's by itself: in the steady state all take as long.
+StepTime time_of_bodies(const Program& program, const Timeline& timeline) {
+  const std::vector<Program::Place> places = program.places();
+  StepTime time;
+  for (std::size_t r = 0; r < places.size(); ++r) {
+    const Role& role = program.roles[places[r].role];
+    const RankTimeline& rank = timeline.ranks[r];
+    const std::uint32_t begin = role.next_bodies.front();
+    const double rank_s = done_with(role, rank, role.body_end) - done_with(role, rank, begin);
+    const Spent own = spent(role, rank, begin, role.body_end);
+    time.step_s += rank_s;
+    time.compute_s += own.compute_s;
+    time.exposed_communication_s += own.exposed_communication_s;
+    time.bubble_s += own.bubble_s;
+    time.host_s += rank_s - own.compute_s - own.exposed_communication_s - own.bubble_s;
+  }
+  const double steps = static_cast<double>(places.size()) * static_cast<double>(program.steps) *
+                       static_cast<double>(program.bodies() - 1);
+  for (const StepPart& part : kStepParts) time.*part.value /= steps;
+  return time;
+}
+
+}  // namespace
+
+StepTime step_time(const Program& program, const Timeline& timeline) {
+  if (program.bodies() > 1) return time_of_bodies(program, timeline);
   StepTime time{.step_s = timeline.step_s};
   const double ranks = static_cast<double>(timeline.ranks.size());
   for (const RankTimeline& rank : timeline.ranks) {

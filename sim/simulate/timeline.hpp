@@ -29,7 +29,7 @@ struct RankTimeline {
 };
 
 struct Timeline {
-  double step_s = 0;
+  double step_s = 0;  // from one barrier to the next: of an unrolled program several training steps
   std::vector<RankTimeline> ranks;
 };
 
@@ -50,7 +50,9 @@ constexpr std::array<StepPart, 5> kStepParts{{{"step_s", &StepTime::step_s},
                                               {"exposed_communication_s", &StepTime::exposed_communication_s},
                                               {"bubble_s", &StepTime::bubble_s},
                                               {"host_s", &StepTime::host_s}}};
-StepTime step_time(const Timeline& timeline);
+/// Of an unrolled program one training step of those between the first body's end and the last one's: the period, mean
+/// over ranks.
+StepTime step_time(const Program& program, const Timeline& timeline);
 /// The mean of at least one.
 StepTime mean(const std::vector<StepTime>& times);
 

@@ -72,12 +72,13 @@ Costs scaled(const Costs& costs, const Program& program, const Cluster& cluster,
 }
 
 std::vector<Sensitivity> sensitivities(const Program& program, const Costs& costs, const Cluster& cluster) {
-  const double base_s = simulate(program, costs, cluster).step_s;
+  const double base_s = step_time(program, simulate(program, costs, cluster)).step_s;
   std::vector<Sensitivity> result;
   for (const Resource& resource : kResources) {
     Scale scale;
     scale.*resource.factor = resource.twice_as_good;
-    const double step_s = simulate(program, scaled(costs, program, cluster, scale), cluster).step_s;
+    const Timeline better = simulate(program, scaled(costs, program, cluster, scale), cluster);
+    const double step_s = step_time(program, better).step_s;
     result.push_back({std::string(resource.name), step_s / base_s - 1});
   }
   std::ranges::stable_sort(result, std::greater<>(),

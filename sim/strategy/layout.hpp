@@ -45,6 +45,9 @@ struct ParameterCycle {
   /// Gradients (or parameters) travel in flat tensors that are full with so much; or each by itself, where it lies.
   double first_bucket_MiB = 0, bucket_MiB = 0;
   bool in_place = false;
+  /// Heat: or each by itself, in a copy that the update takes. Delayed: a layer is updated in the next step, just before
+  /// its forward, and until then the sums are on their way; else the backward stands still for each.
+  bool single = false, delayed = false;
   /// Gradients are summed as soon as a bucket is complete. Else after the backward, one after the other.
   bool overlap = false;
   /// Sums are made after each microbatch's backward; else of all microbatches' gradients together (DDP's no_sync).

@@ -35,6 +35,12 @@ std::vector<StrategyKind::Key> zero_keys(int stage, std::vector<StrategyKind::Ke
   return keys;
 }
 
+/// heat/nn/data_parallel.py.
+template <bool delayed>
+ParameterCycle heat_cycle(const Model& /*model*/, const Strategy& /*strategy*/) {
+  return {.single = true, .delayed = delayed, .is_mean = true};
+}
+
 ParameterCycle data_parallel_cycle(const Model& /*model*/, const Strategy& strategy) {
   return {.at_root = true,
           .first_bucket_MiB = strategy.bucket_MiB,
@@ -96,6 +102,24 @@ const Table<StrategyKind>& strategy_table() {
                  "threads"},
         .axes = kGrid,
         .parameters = ddp_cycle},
+       {.name = "heat",
+        .description =
+            "Heat's DataParallel as it is by default: each parameter's gradient is all-reduced by itself while the "
+            "training goes on, and waited for, and its layer updated, where the next step's forward needs it",
+        .example = "heat,dp=2",
+        .keys = {{"dp", 2}, "threads"},
+        .is_proposed = false,
+        .axes = kGrid,
+        .parameters = heat_cycle<true>},
+       {.name = "heat_blocking",
+        .description =
+            "Heat's DataParallel with blocking_parameter_updates: the backward stands still for each parameter's "
+            "all-reduce",
+        .example = "heat_blocking,dp=2",
+        .keys = {{"dp", 2}, "threads"},
+        .is_proposed = false,
+        .axes = kGrid,
+        .parameters = heat_cycle<false>},
        {.name = "data_parallel",
         .description =
             "nn.DataParallel: the first device has parameters and batch, and sends every step what the others need",

@@ -122,6 +122,11 @@ const std::vector<std::pair<std::string, std::string>> kCases = {
     {"convnet,dtype=f64,global_batch=8", "ddp_blocking,dp=2"},
     {"convnet,dtype=f64,global_batch=8", "single,threads=2"},
     {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "single,threads=2"},
+    {"toy_mlp,dtype=f64,global_batch=8,optimizer=adam", "heat"},
+    {"convnet,dtype=f64,global_batch=8", "heat"},
+    {"convnet,dtype=f64,global_batch=8,timing=tutorial", "heat"},
+    {"convnet,dtype=f64,global_batch=8,timing=epoch", "heat"},
+    {"convnet,dtype=f64,global_batch=8", "heat_blocking"},
     {"convnet,dtype=f64,global_batch=8", "model_parallel,pp=2"},
     {"convnet,dtype=f64,global_batch=8", "pipeline,pp=2,microbatches=4"},
     {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "ddp_blocking,dp=2"},
@@ -177,6 +182,7 @@ void execute_with_many(Session& session) {
                                "pipeline,pp=4,microbatches=4",
                                "data_parallel,dp=4",
                                "data_parallel,dp=3",
+                               "heat,dp=4",
                                "mesh,dp=2,tp=2",
                                "mesh,dp=2,tp=2,order=pp-tp-dp,microbatches=2",
                                "mesh,pp=2,tp=2,microbatches=2,schedule=1f1b",
@@ -202,8 +208,9 @@ void execute_with_many(Session& session) {
     expect_right(program, session.run({.program = program, .steps = 2, .verify = true}), 2);
     expect_right(program, session.run({.program = program, .steps = 2}), 2);
   }
-  for (const char* strategy : {"ddp,dp=3", "zero1,dp=3", "zero2,dp=3,microbatches=2", "zero3,dp=3,units=layer",
-                               "fsdp,dp=3", "deepspeed_stage_1,dp=3"}) {  // three don't divide the parameters
+  for (const char* strategy :
+       {"ddp,dp=3", "heat,dp=3", "zero1,dp=3", "zero2,dp=3,microbatches=2", "zero3,dp=3,units=layer", "fsdp,dp=3",
+        "deepspeed_stage_1,dp=3"}) {  // three don't divide the parameters
     SCOPED_TRACE(strategy);
     const sim::Program program = lowered("toy_mlp,dtype=f64,global_batch=12,optimizer=adam", strategy);
     expect_right(program, session.run({.program = program, .steps = 2, .verify = true}), 2);
@@ -304,7 +311,7 @@ TEST(LocalSession, TellsWhatIsWrong) {
   sim::Program periodic = lowered("toy_mlp", "ddp_blocking,dp=2");
   for (sim::Role& role : periodic.roles) role.body_begin = role.size();
   EXPECT_EQ(message<sim::ConfigError>([&] { session->run({.program = periodic}); }),
-            "steps that reach into each other (prologue, body, epilogue) are forecast, not executed yet");
+            "steps that reach into each other (prologue, body, epilogue) are played as one list: sim::unroll");
 }
 
 TEST(Session, TimeoutsAreBetweenAMillisecondAndAWeek) {

@@ -41,7 +41,8 @@ RANKS = 2
 STEPS = 4
 RESNET18 = json.loads((TESTS / "golden" / "peer_request.json").read_text())  # tests/bench/peers_test.cpp: as C++ writes it
 SINGLE = {"threads": 1, "kind": "replicas_of_stages", "replicas": 1, "microbatches": 1, "actions": ["F0 B0"], "one_loss": False,
-          "overlap": False, "broadcast_buffers": True, "buckets_MiB": [1, 25], "zero": 0}
+          "overlap": False, "broadcast_buffers": True, "buckets_MiB": [1, 25], "single": False, "delayed": False,
+          "zero": 0}
 
 
 def linear(name, inputs, features, outputs):
@@ -111,6 +112,7 @@ STRATEGIES = [
     strategy([0] * 7, replicas=2, overlap=True), strategy([0] * 7, threads=2),
     strategy([0] * 7, replicas=2, overlap=True, threads=2),
     strategy([0] * 7, replicas=2, overlap=True, buckets_MiB=[0.0005, 0.001], broadcast_buffers=False),
+    strategy([0] * 7, replicas=2, single=True), strategy([0] * 7, replicas=2, single=True, delayed=True),
     strategy([0] * 7, replicas=2, zero=1, units=[0] * 7, reshard=True, shard=2),
     *(strategy([0] * 7, replicas=2, zero=3, units=units, reshard=reshard, shard=2)
       for units in ([0, 1, 2, 3, 4, 5, 6], [0, 0, 1, 1, 1, 0, 2], [0] * 7) for reshard in (True, False)),

@@ -91,9 +91,13 @@ Role Draft::finish() && {
   std::vector<std::uint32_t> numbers(tickets, kNone);  // in the list's order, by ticket
   std::uint32_t next = 0;
   for (Instruction& instruction : list) {
-    if (is_posted(instruction.kind)) numbers[instruction.ticket] = next++;
+    if (is_posted(instruction.kind) && numbers[instruction.ticket] == kNone) numbers[instruction.ticket] = next++;
     if (instruction.ticket != kNone) instruction.ticket = numbers[instruction.ticket];
     role.add(instruction);
+  }
+  if (body_end > 0) {
+    role.body_begin = static_cast<std::uint32_t>(body_begin);
+    role.body_end = static_cast<std::uint32_t>(body_end);
   }
   return std::move(role);
 }

@@ -9,6 +9,7 @@
 //   add_updates(draft, model);
 //   add_waits(draft);                                  // for transfers that nobody has waited for
 //   add_frees(draft);                                  // last: frees every storage after its last use
+//   // or, of steps that reach into each other, instead of these three: add_delayed_updates(draft, model);
 //   program.roles.push_back(std::move(draft).finish());
 //
 // Each pass is one file, its header comment shows a before and after in text form. RoleBuilder calls
@@ -37,6 +38,7 @@ struct DraftParameter {
   bool is_first = true;         // of those whose gradients are summed
   std::uint32_t weight = kNone, gradient = kNone;  // tensors
   std::vector<std::uint32_t> later_gradients;      // further microbatches', where they aren't added to it
+  std::uint32_t sum_ticket = kNone;                // Heat: of the sum that `gradient` is
 };
 /// Parameters in one flat tensor, of which every rank along ParameterCut::axis keeps a part.
 struct DraftUnit {
@@ -67,6 +69,8 @@ struct Draft {
   /// Tensors that nobody reads any more, but whose storage lives on until this instruction of the list is done.
   std::vector<std::pair<std::uint32_t, std::uint32_t>> kept;
   std::uint32_t tickets = 0;
+  /// Where the list has sections: of the body, in the list. Else there is none.
+  std::size_t body_begin = 0, body_end = 0;
 
   /// Posts and returns the ticket.
   std::uint32_t post(Instruction instruction);
@@ -117,6 +121,8 @@ void add_parameter_copies(Draft& draft, const ParameterCycle& cycle, const Group
 /// Gradients are summed over their axes: in buckets or one by one, after the backward or during it, for everyone or for
 /// the root, as the layout says. `mean`: of a loss that is one. Call it when the list ends with the last backward.
 void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const GroupOf& group_of);
+/// Heat: each by itself, in a tensor of its own, which becomes the parameter's gradient. `mean` as above.
+void add_single_sums(Draft& draft, const Layout& layout, bool mean, const GroupOf& group_of);
 /// ZeRO: puts the parameters into flat units, and makes their weights views of these. Call it before the forward is
 /// written.
 void add_units(Draft& draft, const Layout& layout, const GroupOf& group_of);
@@ -133,6 +139,9 @@ void add_update(Draft& draft, const OpInstance& optimizer, std::uint32_t label, 
 /// That of every parameter that is at home here, in the model's order; of units, of the rank's part, which then goes to
 /// all who have the unit's weights.
 void add_updates(Draft& draft, const Model& model);
+/// Heat: instead of updates, waits and frees. Each layer is updated in the next step, before that reads its parameters:
+/// the list becomes a prologue, a body and an epilogue.
+void add_delayed_updates(Draft& draft, const Model& model);
 /// Waits for every transfer that has no wait yet, before what first touches what it moves.
 void add_waits(Draft& draft);
 /// Frees every storage that isn't persistent after its last use (for a transfer: after its wait),

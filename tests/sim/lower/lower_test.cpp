@@ -83,22 +83,24 @@ TEST(LowerGrid, FlopsAreTheModels) {
         (work.pass == Pass::forward ? forward : backward) +=
             work.demand().flops * static_cast<double>(role.ranks.size());
       }
+    const auto steps = static_cast<double>(program.steps_in_list());
     for (const NodeSummary& node : summarize(model, model.global_batch)) {
-      expected_forward += node.forward_flops;
-      expected_backward += node.backward_flops;
+      expected_forward += steps * node.forward_flops;
+      expected_backward += steps * node.backward_flops;
     }
     EXPECT_NEAR(forward, expected_forward, 1e-12 * expected_forward);
     EXPECT_NEAR(backward, expected_backward, 1e-12 * expected_backward);
   });
 }
 
-TEST(LowerGrid, EveryParameterIsUpdatedOnce) {
+TEST(LowerGrid, EveryParameterIsUpdatedOnceAStep) {
   for_each_uncut([](const Model& model, const Strategy& strategy, const Program& program) {
     std::multiset<std::string> expected, updated;
     const std::vector<OpInstance> ops = model.instances(2);
-    for (std::size_t n = 0; n < ops.size(); ++n)
-      for (const ParameterSpec& parameter : ops[n].signature().parameters)
-        expected.insert(model.nodes[n].name + "." + parameter.name);
+    for (std::int64_t step = 0; step < program.steps_in_list(); ++step)
+      for (std::size_t n = 0; n < ops.size(); ++n)
+        for (const ParameterSpec& parameter : ops[n].signature().parameters)
+          expected.insert(model.nodes[n].name + "." + parameter.name);
     for (const Role& role : program.roles) {
       EXPECT_EQ(role.ranks.size(), strategy.dp);
       for (std::uint32_t i = 0; i < role.size(); ++i) {
@@ -107,7 +109,9 @@ TEST(LowerGrid, EveryParameterIsUpdatedOnce) {
         for (std::size_t k = 0; k < count; ++k) {
           const std::string& name = role.tensors[role.reads(i)[k]].name;
           updated.insert(name);
-          EXPECT_EQ(role.tensors[role.reads(i)[count + k]].name, "grad." + name);
+          const std::string& gradient = role.tensors[role.reads(i)[count + k]].name;
+          const std::string first = gradient.substr(0, gradient.find('\''));  // of those in an unrolled list
+          EXPECT_EQ(first, (layout_of(model, strategy).parameters.single ? "sum." : "grad.") + name);
         }
       }
     }
@@ -133,10 +137,12 @@ std::string actions_of(const Program& program, const Role& role) {
 TEST(LowerGrid, StagesFollowTheSchedule) {
   for_each_pipeline([](const Model&, const Strategy& strategy, const Program& program) {
     for (std::uint32_t stage = 0; stage < strategy.pp; ++stage) {
-      const std::vector<Action> actions =
-          schedule_table()
-              .at(strategy.schedule)
-              .stage(stage, strategy.pp, static_cast<std::int32_t>(strategy.microbatches));
+      std::vector<Action> actions;
+      for (std::int64_t step = 0; step < program.steps_in_list(); ++step)
+        for (const Action& action : schedule_table()
+                                        .at(strategy.schedule)
+                                        .stage(stage, strategy.pp, static_cast<std::int32_t>(strategy.microbatches)))
+          actions.push_back(action);
       const std::string found = actions_of(program, program.roles[stage]);
       // A stage of views and ops without a backward has fewer instructions to show.
       if (found.find('B') == std::string::npos) continue;
@@ -176,9 +182,9 @@ TEST(LowerGrid, ReplicasReduceEveryGradient) {
     }
     for (const OpInstance& op : model.instances(2))
       for (const BufferSpec& buffer : op.signature().buffers) buffers += buffer.spec.bytes();
-    const std::int64_t times = strategy.sums_each_microbatch ? strategy.microbatches : 1;
+    const std::int64_t times = (strategy.sums_each_microbatch ? strategy.microbatches : 1) * program.steps_in_list();
     EXPECT_EQ(reduced, strategy.dp > 1 ? times * 4 * parameter_count(model) : 0);
-    EXPECT_EQ(broadcast, strategy.dp > 1 && strategy.broadcast_buffers ? buffers : 0);
+    EXPECT_EQ(broadcast, strategy.dp > 1 && program.broadcast_buffers ? buffers : 0);
   });
 }
 
@@ -195,7 +201,8 @@ TEST(LowerGrid, GradientsAreAveraged) {
           EXPECT_EQ(role.scale[i], loss && !shared && !is_sum ? 1.0 / static_cast<double>(strategy.microbatches) : 1.0);
         }
         if (role.kind[i] == InstructionKind::copy) {
-          const bool fills = role.tensors[role.writes(i)[0]].name.starts_with("bucket");
+          const std::string& name = role.tensors[role.writes(i)[0]].name;
+          const bool fills = name.starts_with("bucket") || name.starts_with("sum.");
           EXPECT_EQ(role.scale[i], fills && !is_sum ? 1.0 / strategy.dp : 1.0);
         }
       }

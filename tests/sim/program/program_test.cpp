@@ -33,6 +33,7 @@ const std::vector<Golden> kGolden{
     {"programs/toy_mlp.zero1.txt", "toy_mlp,global_batch=4,optimizer=adam", "zero1,dp=2"},
     {"programs/toy_mlp.fsdp.txt", "toy_mlp,global_batch=4,optimizer=sgd:lr=0.1", "fsdp,dp=2,units=all"},
     {"programs/toy_mlp.zero3.txt", "toy_mlp,global_batch=4,optimizer=sgd:lr=0.1", "zero3,dp=2"},
+    {"programs/toy_mlp.heat.txt", "toy_mlp,global_batch=4,optimizer=adam", "heat,dp=2"},
 };
 
 /// The example that opens program_text.cpp, without its remarks.
@@ -60,7 +61,7 @@ TEST(ProgramText, ItsExampleIsAProgram) {
 TEST(ProgramGolden, ProgramsAreAsWritten) {
   for (const Golden& golden : kGolden) {
     const Model model = load_model(golden.model);
-    const std::string text = to_text(lower(model, parse_strategy(golden.strategy, model)));
+    const std::string text = to_text(lower_periodic(model, parse_strategy(golden.strategy, model)));
     if (std::getenv("PARAGAUGE_UPDATE_GOLDEN") != nullptr)
       write_text_file(testing::tests_folder() / "golden" / golden.file, text);
     EXPECT_EQ(lines_of(text), lines_of(golden_text(golden.file))) << golden.file;

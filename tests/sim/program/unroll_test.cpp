@@ -42,9 +42,16 @@ epilogue
 
 TEST(Unroll, PlaysPrologueBodiesAndEpilogue) {
   const Program flat = unroll(delayed(4, 8), 3);
+  validate(flat);
   EXPECT_FALSE(flat.is_periodic());
+  EXPECT_EQ(flat.bodies(), 3U);
+  EXPECT_EQ(to_text(program_from_text(to_text(flat))), to_text(flat));
   const Role& role = flat.roles[0];
   ASSERT_EQ(role.size(), 2U + 3 * 5 + 1);
+  EXPECT_EQ(role.body_begin, 2U);
+  EXPECT_EQ(role.next_bodies, (std::vector<std::uint32_t>{7, 12}));
+  EXPECT_EQ(role.body_end, 17U);
+  EXPECT_EQ(role.tensors.back().name, "sum'3") << "what is written anew is another tensor";
   std::vector<std::uint32_t> awaited;
   for (std::uint32_t i = 0; i < role.size(); ++i)
     if (role.kind[i] == InstructionKind::wait) awaited.push_back(role.awaits[i]);

@@ -337,7 +337,7 @@ TEST(Result, StepTimeIsTheMeanOverRanks) {
   timeline.ranks[1].exposed_communication_s = 1;
   timeline.ranks[1].bubble_s = 3;
   timeline.ranks[1].host_s = 2;
-  EXPECT_EQ(step_time(timeline), (StepTime{10, 7, 0.5, 1.5, 1}));
+  EXPECT_EQ(step_time(Program{}, timeline), (StepTime{10, 7, 0.5, 1.5, 1}));
   EXPECT_EQ(mean({{1, 2, 3, 4, 5}, {3, 4, 5, 6, 7}}), (StepTime{2, 3, 4, 5, 6}));
 }
 

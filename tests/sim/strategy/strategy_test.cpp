@@ -111,7 +111,8 @@ TEST(Strategy, SaysWhatIsWrong) {
             "unknown strategy 'dpp'; known: " + strategy_table().names() + "; did you mean 'ddp'?");
   EXPECT_EQ(
       message("single,dp=2"),
-      "strategy 'single,dp=2': 'single' takes no 'dp', but ddp, ddp_blocking, data_parallel, zero1, zero2, zero3, "
+      "strategy 'single,dp=2': 'single' takes no 'dp', but ddp, ddp_blocking, heat, heat_blocking, data_parallel, "
+      "zero1, zero2, zero3, "
       "fsdp, "
       "deepspeed_stage_1, deepspeed_stage_2, deepspeed_stage_3, mesh do; known: schedule, microbatches, split_size, "
       "threads");
@@ -130,7 +131,8 @@ TEST(Strategy, SaysWhatIsWrong) {
   EXPECT_EQ(message("pipeline,pp=1"), "strategy 'pipeline,pp=1': pp=1 must be at least 2");
   EXPECT_EQ(message("tp,tp=1"), "strategy 'tp,tp=1': tp=1 must be at least 2");
   EXPECT_EQ(message("tp,dp=2"),
-            "strategy 'tp,dp=2': 'tp' takes no 'dp', but ddp, ddp_blocking, data_parallel, zero1, zero2, zero3, fsdp, "
+            "strategy 'tp,dp=2': 'tp' takes no 'dp', but ddp, ddp_blocking, heat, heat_blocking, data_parallel, zero1, "
+            "zero2, zero3, fsdp, "
             "deepspeed_stage_1, "
             "deepspeed_stage_2, deepspeed_stage_3, mesh do; known: tp, microbatches, split_size, threads");
   EXPECT_EQ(message("dp=2,order=dp-pp"),
