@@ -14,8 +14,10 @@ void check_capture(const Program& program, std::string_view world, bool asynchro
     throw ConfigError("graph: '{}' works on the host in every step, which a replay leaves out; allowed: timing=step",
                       program.model);
   if (program.bodies() > 1)
-    throw ConfigError("graph: the steps of '{}' reach into each other, and a replay has the time of all together only",
-                      program.strategy);
+    throw ConfigError(
+        "graph: the steps of '{}' reach into each other, and a replay has the time of all together only; allowed: "
+        "strategies whose steps don't, such as heat_blocking",
+        program.strategy);
   if (!world_kind(world).processes && program.ranks() > 1)
     throw ConfigError(
         "graph: the {} ranks of '{}' share a process in world '{}', and what orders them is in no rank's own graph; "

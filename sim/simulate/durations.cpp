@@ -33,7 +33,7 @@ class MeasuredTransfers {
   }
 
   /// Which waits the rank's thread copied in, and what. A transfer that was done before its own wait began was copied
-  /// in the first wait that still went on when all had posted.
+  /// in the last wait that had begun by then and still went on when all had posted.
   [[nodiscard]] std::vector<std::pair<std::uint32_t, std::uint32_t>> find_copies(std::uint32_t rank) {
     std::vector<std::pair<std::uint32_t, std::uint32_t>> copies;
     const Role& list = placed_.role(rank);
@@ -74,8 +74,10 @@ class MeasuredTransfers {
     const double done_s =
         placed_.is_done_with_its_part(rank, awaited) ? end_s(rank, awaited) : done_s_[placed_.transfer(rank, awaited)];
     if (done_s > start_s(rank, own_wait)) return own_wait;
-    for (std::uint32_t i = awaited + 1; i < own_wait; ++i)
-      if (list.kind[i] == InstructionKind::wait && end_s(rank, i) > start_s(rank, awaited) + kRounding_s) return i;
+    for (std::uint32_t i = own_wait - 1; i > awaited; --i)
+      if (list.kind[i] == InstructionKind::wait && start_s(rank, i) <= done_s &&
+          end_s(rank, i) > start_s(rank, awaited) + kRounding_s)
+        return i;
     return own_wait;
   }
 

@@ -60,7 +60,7 @@ std::vector<sim::Program> programs(std::uint32_t ranks, bool large) {
 /// are the third replay's.
 void execute_all(Session& session, std::uint32_t ranks, standin::Mode mode, bool graph = false) {
   for (const sim::Program& program : programs(ranks, /*large=*/mode == standin::Mode::drawn && ranks == 2)) {
-    if (graph && sim::load_model(program.model).timing != sim::Timing::step) continue;
+    if (graph && (sim::load_model(program.model).timing != sim::Timing::step || program.bodies() > 1)) continue;
     SCOPED_TRACE(program.model + " " + program.strategy);
     const RunResult result = session.run(
         {.program = program, .warmup_steps = graph ? 2U : 1U, .steps = 2, .seed = 3, .verify = true, .graph = graph});

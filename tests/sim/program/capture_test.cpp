@@ -34,6 +34,9 @@ TEST(Capture, WhatAReplayCouldNotDoIsRefused) {
             "graph: the 2 ranks of 'ddp_blocking,dp=2' share a process in world 'local', and what orders them is in no "
             "rank's "
             "own graph; allowed: one rank, or world=nccl");
+  EXPECT_EQ(refusal("toy_mlp", "heat", "nccl"),
+            "graph: the steps of 'heat,dp=2' reach into each other, and a replay has the time of all together only; "
+            "allowed: strategies whose steps don't, such as heat_blocking");
 }
 
 }  // namespace

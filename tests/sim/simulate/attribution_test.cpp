@@ -68,7 +68,8 @@ struct TwoStages {
 CostAttribution attribute(const TwoStages& setup, const Timeline& predicted, double expected_s,
                           const std::vector<Timeline>& timelines) {
   MeasuredSteps measured;
-  for (const Timeline& step : timelines) measured.add(setup.program, step, durations_of(setup.program, step, setup.cluster));
+  for (const Timeline& step : timelines)
+    measured.add(setup.program, step, durations_of(setup.program, step, setup.cluster));
   return attribute_cost_error(setup.program, setup.cluster, predicted, expected_s, measured);
 }
 
