@@ -168,9 +168,9 @@ void expect_our_losses(backend::Session& session, Peers& peers, const std::strin
 
 /// All but those that only have more of what a smaller one of their family has.
 TEST(PeersRanks, CatalogModelsHaveOurLosses) {
-  const auto session = backend::open_session({.world = "local", .ranks = 2, .real_time = false});
-  Peers peers(kBesideOthers, 2);
-  const std::set<std::string> longer{"resnet101", "resnet152", "vgg13", "vgg16", "vgg16_c", "vgg19"};
+  const auto session = backend::open_session({.world = "local", .real_time = false});
+  Peers peers(kBesideOthers, 1);
+  const std::set<std::string> longer{"resnet34", "resnet101", "resnet152", "vgg13", "vgg16", "vgg16_c", "vgg19"};
   for (const std::string& name : sim::catalog_names("models")) {
     if (longer.contains(name)) continue;
     // Batch norm over few values magnifies rounding 10^6 times a step: hence float64, steps that change little, and the
@@ -342,11 +342,8 @@ TEST(PeersRanks, WhatPlainPyTorchHasNotIsAnAnswer) {
   EXPECT_EQ(message_of<sim::ConfigError>([&] { run(peers, "toy_mlp", "ddp,dp=2"); }),
             "PyTorch peers: the strategy needs 2 ranks, the session has 1");
   EXPECT_EQ(run(peers, "toy_mlp", "single").losses.size(), kWarmup + kSteps);
-}
 
-/// The sum that is hypar_pair's loss has no least value.
-TEST(PeersRanks, ALossThatGoesToInfinityIsNoError) {
-  Peers peers(kBesideOthers, 1);
+  // A loss that goes to infinity is no error: the sum that is hypar_pair's has no least value.
   const sim::Model model = sim::load_model("hypar_pair");
   const std::vector<double> losses =
       peers.run(model, sim::parse_strategy("single", model), "local", false, 0, 40).losses;

@@ -12,6 +12,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
@@ -396,8 +397,9 @@ def main():
                  wrong_requests_are_answered, every_strategy_trains_the_same,
                  batches_made_and_results_read, batch_norm_sees_its_part, a_session_begins_anew):
         try:
+            begin = time.monotonic()
             test(peers)
-            print(f"{test.__name__}: passed")
+            print(f"{test.__name__}: passed ({time.monotonic() - begin:.1f} s)")
         except Exception:
             traceback.print_exc()
             failed += 1
