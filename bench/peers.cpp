@@ -213,6 +213,8 @@ bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::strin
   // Nobody has written one of microbatches, and PyTorch has none that cuts no weights but
   // their sums, leaves small ones whole, or has units of a size.
   if (strategy.sums_each_microbatch && strategy.microbatches > 1) return false;
+  // Theirs have a barrier before each step, unless these reach into each other.
+  if (strategy.bodies > 1 && !strategy.kind().parameters(model, strategy).delayed) return false;
   if (strategy.zero > 0 && strategy.ranks() * strategy.microbatches > strategy.dp) return false;
   const std::optional<sim::ParameterCut> cut = sim::parameter_cut(model, strategy);
   if (strategy.zero == 2 || (strategy.zero == 3 && (cut->whole_up_to > 0 || cut->unit_bytes > 0))) return false;

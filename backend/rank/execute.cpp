@@ -49,10 +49,13 @@ Executor::Executor(const sim::Program& program, sim::Program::Place place, Commu
       completions_(role_.size()),
       workspace_bytes_(role_.size()),
       seed_(seed),
-      batch_piece_(program.batch_piece(communicator.rank())) {
+      batch_piece_(program.batch_piece(communicator.rank())),
+      steps_in_list_(program.steps_in_list()) {
   make_persistent(seed);
   plan();
-  losses_of_step_ = std::ranges::count(actions_, true, &Action::is_loss) / program.steps_in_list();
+  if (program.bodies() == 1) return;
+  bodies_ = {role_.body_begin};
+  bodies_.insert(bodies_.end(), role_.next_bodies.begin(), role_.next_bodies.end());
 }
 
 at::Tensor Executor::allocate(std::uint32_t id) const {
@@ -194,7 +197,7 @@ void Executor::step(StepRecord& record, Progress& progress) {
     progress.instruction.store(i, std::memory_order_release);
     communicator_.mark(&record.times.end_of_step_s);
     communicator_.end_step();
-    steps_ += program_.steps_in_list();
+    steps_ += steps_in_list_;
   } catch (const std::exception& error) {
     const std::string where =
         i < actions_.size() ? fmt::format(", instruction {} ({})", i, program_.label(role_, i)) : "";
@@ -213,7 +216,11 @@ void Executor::play(StepRecord& record, Progress& progress, std::uint32_t& i) {
   constexpr double kHold_s = 1e-4;  // for each
   gradients_.clear();
   std::size_t held = 0;  // instructions from here on
+  std::size_t body = 0;  // the next
+  const std::int64_t in_prologue = steps_in_list_ - static_cast<std::int64_t>(bodies_.size());  // training steps
   for (i = 0; i < actions_.size(); ++i) {
+    if (body < bodies_.size() && i == bodies_[body])
+      data_seed_ = data_seed(seed_, steps_ + in_prologue + static_cast<std::int64_t>(body++), batch_piece_);
     const sim::Work* const work = actions_[i].work;
     if (work != nullptr && work->op.kind->on_host) {
       held = 0;  // it waits for the device
@@ -335,13 +342,7 @@ void Executor::compute(std::uint32_t i, const Action& action, StepRecord& record
     check_written(action);
   }
   for (std::uint32_t k = 0; k < writes_.size(); ++k) tensors_[action.writes[k]] = std::move(writes_[k]);
-  if (action.is_loss) {
-    record.losses.push_back(tensors_[action.writes[0]]);
-    // With the loss of one of several training steps the next one's batch may come.
-    if (program_.bodies() > 1)
-      data_seed_ =
-          data_seed(seed_, steps_ + static_cast<std::int64_t>(record.losses.size()) / losses_of_step_, batch_piece_);
-  }
+  if (action.is_loss) record.losses.push_back(tensors_[action.writes[0]]);
   reads_.clear();
   writes_.clear();
 }

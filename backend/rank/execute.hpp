@@ -130,9 +130,10 @@ class Executor {
   std::vector<std::int64_t> workspace_bytes_;  // by instruction
   const std::uint64_t seed_;
   const std::uint32_t batch_piece_;
-  std::int64_t steps_ = 0;           // training steps before this one's list
-  std::int64_t losses_of_step_ = 0;  // in one of the training steps
-  double step_start_s_ = 0;          // on the host's clock
+  const std::int64_t steps_in_list_;   // training steps
+  std::int64_t steps_ = 0;             // training steps before this list
+  std::vector<std::uint32_t> bodies_;  // unrolled: where each begins, a training step; else empty
+  double step_start_s_ = 0;            // on the host's clock
   std::uint64_t data_seed_ = 0;
   bool checked_ = false, keep_gradients_ = false, host_leads_ = false;
   NamedTensors gradients_;

@@ -17,7 +17,7 @@ void check_size(const Plan& plan, const Strategy& strategy) {
   double ops = 0;  // a forward and a backward of each node and microbatch
   for (const RolePlan& role : plan.roles)
     for (std::size_t n = 0; n < role.plays.size(); ++n)
-      if (role.plays[n] && plan.stage[n] == role.stage) ops += 2.0 * plan.microbatches;
+      if (role.plays[n] && plan.stage[n] == role.stage) ops += 2.0 * plan.microbatches * strategy.bodies;
   if (ops > kMostOps)
     throw ConfigError(
         "strategy '{}': {} microbatches in {} roles make a Program of {:.0f} ops, at most {:.0f} are allowed",
@@ -73,7 +73,7 @@ Program lower_periodic(const Model& model, const Strategy& strategy) {
 
 Program lower(const Model& model, const Strategy& strategy) {
   Program program = lower_periodic(model, strategy);
-  return program.is_periodic() ? unroll(program, kBodies) : std::move(program);
+  return strategy.bodies > 1 ? unroll(program, strategy.bodies) : std::move(program);
 }
 
 Job make_job(const Model& model, std::string_view strategy, const Cluster& cluster) {

@@ -16,10 +16,10 @@
 
 namespace sim {
 
-/// What is played and forecast. ConfigError when the strategy doesn't fit (batch not divisible, …). Of steps that reach
-/// into each other so many as kBodies says (sim/program/unroll.hpp).
+/// What is played and forecast, `bodies` times (sim/program/unroll.hpp). ConfigError when the strategy doesn't fit (batch
+/// not divisible, …).
 Program lower(const Model& model, const Strategy& strategy);
-/// The same, but where steps reach into each other as prologue, body and epilogue. It has passed `validate`.
+/// The same with one body: where steps reach into each other a prologue, a body and an epilogue. It has passed `validate`.
 Program lower_periodic(const Model& model, const Strategy& strategy);
 
 /// What is forecast, measured and calibrated for: a model by a strategy on a cluster.

@@ -15,9 +15,9 @@ void check_capture(const Program& program, std::string_view world, bool asynchro
                       program.model);
   if (program.bodies() > 1)
     throw ConfigError(
-        "graph: the steps of '{}' reach into each other, and a replay has the time of all together only; allowed: "
-        "strategies whose steps don't, such as heat_blocking",
-        program.strategy);
+        "graph: '{}' plays {} steps between two barriers, and a replay has the time of all together only; allowed: "
+        "bodies=1, and strategies whose steps don't reach into each other, such as heat_blocking",
+        program.strategy, program.steps_in_list());
   if (!world_kind(world).processes && program.ranks() > 1)
     throw ConfigError(
         "graph: the {} ranks of '{}' share a process in world '{}', and what orders them is in no rank's own graph; "

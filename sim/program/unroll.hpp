@@ -15,10 +15,6 @@
 
 namespace sim {
 
-/// How many bodies are played between two barriers where steps reach into each other: of the first and the last
-/// the period isn't measured.
-constexpr std::uint32_t kBodies = 8;
-
 /// `bodies`: two at least.
 Program unroll(const Program& program, std::uint32_t bodies);
 

@@ -1,7 +1,7 @@
 // Why a forecast is off: which instructions took another time than predicted, and what that did to the step.
 //
 //   MeasuredSteps measured;
-//   for (const Timeline& step : timelines) measured.add(step, durations_of(program, step, cluster));
+//   for (const Timeline& step : timelines) measured.add(program, step, durations_of(program, step, cluster));
 //   CostAttribution why = attribute_cost_error(program, cluster, predicted, expected_s, measured);
 //   why.classes[0].name;   // "conv2d.backward"
 #pragma once

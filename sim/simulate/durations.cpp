@@ -58,9 +58,14 @@ class MeasuredTransfers {
                                 : copied_s_[placed_.transfer(rank, i)];
     return std::max(start_s(rank, i), copied_s);
   }
-  /// When the receiver of a send had it.
-  [[nodiscard]] double received_s(std::uint32_t rank, std::uint32_t i) const {
-    return received_s_[placed_.transfer(rank, i)];
+  /// When it was done, where this rank may have learnt of that only later, in its wait: a send when the receiver had it, a
+  /// sum that the ranks' threads copy when the first of them had all. Else never.
+  [[nodiscard]] double done_unseen_s(std::uint32_t rank, std::uint32_t i) const {
+    const std::uint32_t id = placed_.transfer(rank, i);
+    if (placed_.role(rank).kind[i] == InstructionKind::send) return received_s_[id];
+    const bool is_shared =
+        placed_.is_copied(rank, i) && placed_.copies(rank, i) && !placed_.is_done_with_its_part(rank, i);
+    return is_shared ? done_s_[id] : std::numeric_limits<double>::infinity();
   }
 
  private:
@@ -168,10 +173,9 @@ Durations durations_of(const Program& program, const Timeline& measured, const C
       // A wait that blocked ends when the transfer is done for this rank, its wake-up included; else the transfer ended
       // at its own time.
       double end_s = times.start_s[i] < times.end_s[awaited] ? times.end_s[i] : times.end_s[awaited];
-      // A transport may know only from the wait that a message was gone long before; what such a wait takes is host
-      // time.
-      if (role.kind[awaited] == InstructionKind::send && transfers.received_s(rank, awaited) <= times.start_s[i]) {
-        end_s = transfers.received_s(rank, awaited);
+      // What a wait takes for what was done long before is host time.
+      if (const double done_s = transfers.done_unseen_s(rank, awaited); done_s <= times.start_s[i]) {
+        end_s = done_s;
         free_s = times.start_s[i];
       }
       seconds[awaited] = std::max(0.0, end_s - transfers.begin_s(rank, awaited));

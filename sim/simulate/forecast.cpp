@@ -127,6 +127,7 @@ void add_knowledge(const Program& program, const Cluster& cluster, Forecast& for
 }  // namespace
 
 Forecast forecast(const Program& program, const Cluster& cluster, const CostModel& cost_model, const Scale& scale) {
+  constexpr std::uint32_t kBodies = 8;
   if (program.is_periodic()) return forecast(unroll(program, kBodies), cluster, cost_model, scale);
   Forecast result{.costs = costs_of(program, cost_model, cluster), .step = {}};
   if (!scale.is_identity()) result.costs = scaled(result.costs, program, cluster, scale);

@@ -183,6 +183,13 @@ std::string write_overlap(const Strategy& s, const StrategyKind& kind) {
   return s.dp > 1 ? unless_usual(s.overlap ? 1 : 0, kind, "overlap", 0) : "";
 }
 
+/// Where steps reach into each other, one alone isn't the period.
+void read_bodies(const StrategyReading& r, Strategy& s) {
+  constexpr std::int64_t kMostBodies = 64;
+  const auto usual = static_cast<std::int64_t>(r.kind.otherwise("bodies", 1));
+  s.bodies = static_cast<std::uint32_t>(r.text.integer("bodies", usual, usual > 1 ? 2 : 1, kMostBodies));
+}
+
 // ---- ZeRO ----
 
 void read_zero(const StrategyReading& r, Strategy& s) {
@@ -370,6 +377,12 @@ const Table<StrategyOption>& strategy_option_table() {
               s.threads = static_cast<std::uint32_t>(r.text.integer("threads", 1, 1, kMostThreads));
             },
         .write = [](const Strategy& s, const Kind&) { return s.threads == 1 ? "" : fmt::to_string(s.threads); },
+        .tried = [](const Model&, const Kind&) { return Values{}; }},
+       {.name = "bodies",
+        .values = "1 to 64",
+        .meaning = "steps that are played from one barrier to the next; with several a step's time is the period",
+        .read = read_bodies,
+        .write = [](const Strategy& s, const Kind& kind) { return unless_usual(s.bodies, kind, "bodies", 1); },
         .tried = [](const Model&, const Kind&) { return Values{}; }},
        {.name = "schedule",
         .values = "a schedule's name",

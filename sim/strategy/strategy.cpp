@@ -90,6 +90,11 @@ Model with_global_batch(const Model& model, std::string_view strategy) {
 }
 
 std::string remark_on(const Strategy& strategy, const Model& model) {
+  if (strategy.bodies > 1)
+    return fmt::format(
+        "{}: {} steps are played from one barrier to the next; a step's time is the period, of all but "
+        "the first",
+        strategy.text(), strategy.bodies);
   if (strategy.idle == 0) return "";
   return fmt::format("{}: the {} samples are {} parts (torch.chunk); {} of {} devices have none", strategy.text(),
                      model.global_batch, strategy.dp, strategy.idle, strategy.dp + strategy.idle);

@@ -30,6 +30,7 @@ struct Strategy {
   std::string schedule = "gpipe";  // an entry of schedule_table; its default where there is one microbatch only
   std::int64_t microbatches = 1;   // per replica and step
   std::uint32_t threads = 1;       // of each rank, each with a CPU core for itself
+  std::uint32_t bodies = 1;        // of the Program, that are played between two barriers (sim/program/unroll.hpp)
   /// Last node (or name prefix: "layer2" = its last node) of every stage but the last; empty: balanced by predicted
   /// cost.
   std::vector<std::string> cut;

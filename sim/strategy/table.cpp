@@ -23,7 +23,7 @@ ParameterCycle ddp_cycle(const Model& model, const Strategy& strategy) {
 
 /// `more`: those that only some of these presets take, or that have a number of their own there.
 std::vector<StrategyKind::Key> zero_keys(int stage, std::vector<StrategyKind::Key> more, bool is_hybrid = false) {
-  std::vector<StrategyKind::Key> keys{{"zero", stage}, "microbatches", "split_size", "accumulate", "threads"};
+  std::vector<StrategyKind::Key> keys{{"zero", stage}, "microbatches", "split_size", "accumulate", "threads", "bodies"};
   if (is_hybrid)
     keys.insert(keys.begin(), {{"replicas", 2}, {"shard", 2}});
   else
@@ -55,7 +55,7 @@ const Table<StrategyKind>& strategy_table() {
       {{.name = "single",
         .description = "one device; microbatches > 1 accumulate gradients (F B F B)",
         .example = "single",
-        .keys = {"schedule", "microbatches", "split_size", "threads"},
+        .keys = {"schedule", "microbatches", "split_size", "threads", "bodies"},
         .axes = kGrid,
         .parameters = ddp_cycle},
        // Layer-wise model parallel as in PyTorch's tutorial: the stages work one after the other,
@@ -63,13 +63,13 @@ const Table<StrategyKind>& strategy_table() {
        {.name = "model_parallel",
         .description = "layers cut into stages, one per rank; the whole batch passes through them in turn",
         .example = "model_parallel,pp=2",
-        .keys = {{"pp", 2}, "cut", "threads"},
+        .keys = {{"pp", 2}, "cut", "threads", "bodies"},
         .axes = kGrid,
         .parameters = ddp_cycle},
        {.name = "pipeline",
         .description = "model parallel with the batch split into microbatches, so that stages work at the same time",
         .example = "pipeline,pp=2,microbatches=2",
-        .keys = {{"pp", 2}, "cut", "schedule", {"microbatches", 4}, "split_size", "threads"},
+        .keys = {{"pp", 2}, "cut", "schedule", {"microbatches", 4}, "split_size", "threads", "bodies"},
         .axes = kGrid,
         .parameters = ddp_cycle},
        // Over microbatches gradients add up; they travel in the last one's backward, as with DDP's no_sync.
@@ -86,7 +86,8 @@ const Table<StrategyKind>& strategy_table() {
                  {"overlap", 1},
                  "broadcast_buffers",
                  "accumulate",
-                 "threads"},
+                 "threads",
+                 "bodies"},
         .axes = kGrid,
         .parameters = ddp_cycle},
        {.name = "ddp_blocking",
@@ -99,7 +100,8 @@ const Table<StrategyKind>& strategy_table() {
                  "bucket_MiB",
                  "broadcast_buffers",
                  "accumulate",
-                 "threads"},
+                 "threads",
+                 "bodies"},
         .axes = kGrid,
         .parameters = ddp_cycle},
        {.name = "heat",
@@ -107,7 +109,7 @@ const Table<StrategyKind>& strategy_table() {
             "Heat's DataParallel as it is by default: each parameter's gradient is all-reduced by itself while the "
             "training goes on, and waited for, and its layer updated, where the next step's forward needs it",
         .example = "heat,dp=2",
-        .keys = {{"dp", 2}, "threads"},
+        .keys = {{"dp", 2}, "threads", {"bodies", 8}},
         .is_proposed = false,
         .axes = kGrid,
         .parameters = heat_cycle<true>},
@@ -116,7 +118,7 @@ const Table<StrategyKind>& strategy_table() {
             "Heat's DataParallel with blocking_parameter_updates: the backward stands still for each parameter's "
             "all-reduce",
         .example = "heat_blocking,dp=2",
-        .keys = {{"dp", 2}, "threads"},
+        .keys = {{"dp", 2}, "threads", "bodies"},
         .is_proposed = false,
         .axes = kGrid,
         .parameters = heat_cycle<false>},
@@ -124,7 +126,7 @@ const Table<StrategyKind>& strategy_table() {
         .description =
             "nn.DataParallel: the first device has parameters and batch, and sends every step what the others need",
         .example = "data_parallel,dp=2",
-        .keys = {{"dp", 2}, {"bucket_MiB", 10}, "threads"},
+        .keys = {{"dp", 2}, {"bucket_MiB", 10}, "threads", "bodies"},
         .needs_equal_parts = false,
         .axes = {&kChunks},
         .parameters = data_parallel_cycle,
@@ -198,7 +200,7 @@ const Table<StrategyKind>& strategy_table() {
             "tensor parallel: layers cut by output and by input channels in turn (Megatron's column and row parallel), "
             "and a sum after every second one",
         .example = "tp,tp=2",
-        .keys = {{"tp", 2}, "microbatches", "split_size", "threads"},
+        .keys = {{"tp", 2}, "microbatches", "split_size", "threads", "bodies"},
         .axes = kGrid,
         .parameters = ddp_cycle,
         .peer = PeerKind::parts},
@@ -207,7 +209,7 @@ const Table<StrategyKind>& strategy_table() {
             "HyPar: each layer, on each level of devices, cut by samples (dp), input (in) or output channels (out), "
             "such as levels=2x2,layers=3*dp+in/out: 2 x 2 devices, levels apart by /, layers by +, one for all alike",
         .example = "hypar,levels=2,layers=out",
-        .keys = {"levels", "layers", "form", "threads"},
+        .keys = {"levels", "layers", "form", "threads", "bodies"},
         .axes = {&kLevels},
         .parameters = [](const Model&, const Strategy&) { return ParameterCycle{.in_place = true}; },
         .peer = PeerKind::parts},
@@ -224,7 +226,7 @@ const Table<StrategyKind>& strategy_table() {
                  "zero",         "replicas",     "shard",
                  "units",        "prefetch",     "reshard",
                  "flat",         "accumulate",   "wire",
-                 "threads"},
+                 "threads",      "bodies"},
         .axes = kGrid,
         .parameters = ddp_cycle}});
   static const Table<StrategyKind> table("strategy", kinds);

@@ -313,6 +313,7 @@ TEST(Peers, WorldsWherePlainPyTorchRunsAStrategy) {
                                                         {"pipeline,pp=2", false, true},
                                                         {"ddp_blocking,dp=2", false, true},
                                                         {"heat", false, true},
+                                                        {"ddp,bodies=2", false, false},
                                                         {"heat_blocking", false, true},
                                                         {"zero1", false, true},
                                                         {"zero2", false, false},

@@ -215,8 +215,8 @@ def every_strategy_trains_the_same(peers):
             model = toy(optimizer, dtype)
             expected = toy_losses(model, make_optimizer)
             assert expected[-1] < expected[0], expected
-            for how in STRATEGIES:
-                for best in (False, True):
+            for turn, how in enumerate(STRATEGIES):
+                for best in (False, True) if dtype == "f32" else (turn % 2 == 0,):
                     answer = peers.ask(model, how, best)
                     assert set(answer) == {"step_s", "loss", "resident_peak_bytes", "settings"}, (how, answer)
                     near(answer["loss"], expected, tolerance)

@@ -73,9 +73,38 @@ TEST(Heat, EachParameterHasACollectiveOfItsOwn) {
 TEST(Heat, WhatIsPlayedHasSeveralSteps) {
   const Model model = load_model("toy_mlp,global_batch=8");
   const Program program = lower(model, parse_strategy("heat", model));
-  EXPECT_EQ(program.bodies(), kBodies);
-  EXPECT_EQ(program.steps_in_list(), kBodies + 1) << "the prologue has a forward, the epilogue its update";
+  EXPECT_EQ(program.bodies(), 8U);
+  EXPECT_EQ(program.steps_in_list(), 9) << "the prologue has a forward, the epilogue its update";
+  EXPECT_EQ(lower(model, parse_strategy("heat,bodies=3", model)).steps_in_list(), 4);
+  EXPECT_EQ(testing::message_of([&] { parse_strategy("heat,bodies=1", model); }),
+            "strategy 'heat,bodies=1': bodies=1 must be a whole number from 2 to 64");
   EXPECT_EQ(lower(model, parse_strategy("heat_blocking", model)).steps_in_list(), 1);
+}
+
+// Any strategy's steps without a barrier between them: where they end together it costs nothing.
+TEST(Bodies, StepsWithoutABarrierBetweenThem) {
+  const Model model = load_model("convnet,global_batch=8");
+  const Cluster cluster = testing::plain_cluster(2);
+  const auto cost_model = make_cost_model("analytic", cluster);
+  for (const char* text : {"ddp_blocking", "ddp", "zero3", "pipeline,pp=2,microbatches=4", "data_parallel", "hypar"}) {
+    SCOPED_TRACE(text);
+    const Program one = lower(model, parse_strategy(text, model));
+    const Program four = lower(model, parse_strategy(std::string(text) + ",bodies=4", model));
+    EXPECT_EQ(four.bodies(), 4U);
+    EXPECT_EQ(four.steps_in_list(), 4);
+    for (std::uint32_t role = 0; role < one.roles.size(); ++role) {
+      EXPECT_EQ(four.roles[role].size(), 4 * one.roles[role].size());
+      EXPECT_EQ(peak_memory(four.roles[role]).peak_bytes, peak_memory(one.roles[role]).peak_bytes);
+    }
+    const StepTime barrier = forecast(one, cluster, *cost_model).step,
+                   period = forecast(four, cluster, *cost_model).step;
+    EXPECT_LE(period.step_s, barrier.step_s * (1 + 1e-9));
+    EXPECT_GT(period.step_s, 0.5 * barrier.step_s);
+    EXPECT_NEAR(period.compute_s, barrier.compute_s, 0.02 * barrier.compute_s);
+    if (std::string_view(text) == "ddp_blocking") {
+      EXPECT_NEAR(period.step_s, barrier.step_s, 1e-9 * barrier.step_s);
+    }
+  }
 }
 
 /// The step's forecast on ranks whose link has so many bytes per second.

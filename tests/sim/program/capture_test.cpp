@@ -35,8 +35,8 @@ TEST(Capture, WhatAReplayCouldNotDoIsRefused) {
             "rank's "
             "own graph; allowed: one rank, or world=nccl");
   EXPECT_EQ(refusal("toy_mlp", "heat", "nccl"),
-            "graph: the steps of 'heat,dp=2' reach into each other, and a replay has the time of all together only; "
-            "allowed: strategies whose steps don't, such as heat_blocking");
+            "graph: 'heat,dp=2' plays 9 steps between two barriers, and a replay has the time of all together only; "
+            "allowed: bodies=1, and strategies whose steps don't reach into each other, such as heat_blocking");
 }
 
 }  // namespace

@@ -115,15 +115,15 @@ TEST(Strategy, SaysWhatIsWrong) {
       "zero1, zero2, zero3, "
       "fsdp, "
       "deepspeed_stage_1, deepspeed_stage_2, deepspeed_stage_3, mesh do; known: schedule, microbatches, split_size, "
-      "threads");
+      "threads, bodies");
   EXPECT_EQ(message("ddp,pp=2"),
             "strategy 'ddp,pp=2': 'ddp' takes no 'pp', but model_parallel, pipeline, mesh do; known: dp, microbatches, "
-            "split_size, first_bucket_MiB, bucket_MiB, overlap, broadcast_buffers, accumulate, threads");
+            "split_size, first_bucket_MiB, bucket_MiB, overlap, broadcast_buffers, accumulate, threads, bodies");
   EXPECT_EQ(message("data_parallel,form=rooted"),
             "strategy 'data_parallel,form=rooted': 'data_parallel' takes no 'form', but hypar does; known: dp, "
-            "bucket_MiB, threads");
+            "bucket_MiB, threads, bodies");
   EXPECT_EQ(message("data_parallel,dq=2"),
-            "strategy 'data_parallel,dq=2': unknown key 'dq'; known: dp, bucket_MiB, threads");
+            "strategy 'data_parallel,dq=2': unknown key 'dq'; known: dp, bucket_MiB, threads, bodies");
   EXPECT_EQ(message("single,threads=0"),
             "strategy 'single,threads=0': threads=0 must be a whole number from 1 to 1024");
   EXPECT_EQ(message("ddp,dp=1"), "strategy 'ddp,dp=1': dp=1 must be at least 2");
@@ -134,7 +134,7 @@ TEST(Strategy, SaysWhatIsWrong) {
             "strategy 'tp,dp=2': 'tp' takes no 'dp', but ddp, ddp_blocking, heat, heat_blocking, data_parallel, zero1, "
             "zero2, zero3, fsdp, "
             "deepspeed_stage_1, "
-            "deepspeed_stage_2, deepspeed_stage_3, mesh do; known: tp, microbatches, split_size, threads");
+            "deepspeed_stage_2, deepspeed_stage_3, mesh do; known: tp, microbatches, split_size, threads, bodies");
   EXPECT_EQ(message("dp=2,order=dp-pp"),
             "strategy 'dp=2,order=dp-pp': order=dp-pp must name each of pp, dp, tp once, joined by -");
   EXPECT_EQ(message("dp=1024,pp=1024,tp=2"),
@@ -211,7 +211,7 @@ TEST(Strategy, SaysWhatZeroCanNotDo) {
   EXPECT_EQ(
       message("zero1,prefetch=1"),
       "strategy 'zero1,prefetch=1': 'zero1' takes no 'prefetch', but zero3, fsdp, hsdp, mesh do; known: dp, zero, "
-      "microbatches, split_size, accumulate, threads, wire, units, overlap, broadcast_buffers");
+      "microbatches, split_size, accumulate, threads, bodies, wire, units, overlap, broadcast_buffers");
 }
 
 TEST(Strategy, SaysWhichCutIsWrong) {
