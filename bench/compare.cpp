@@ -116,7 +116,11 @@ class OtherShapes {
 std::uint32_t steps_of(const Job& job, std::uint32_t least) {
   const sim::Job single = sim::make_job(job.model, "single", job.cluster);
   const std::unique_ptr<sim::CostModel> sheet = sim::make_cost_model("analytic", single.cluster);
-  return backend::steps_for(sim::forecast(single.program, single.cluster, *sheet).step.step_s, least);
+  const std::uint32_t steps =
+      backend::steps_for(sim::forecast(single.program, single.cluster, *sheet).step.step_s, least);
+  // Of training steps that are played together as many in all, but two lists for a spread.
+  const auto together = static_cast<std::uint32_t>(job.program.steps_in_list());
+  return together == 1 ? steps : std::max(2U, steps / together);
 }
 
 /// The tasks of the jobs, and after them those of the models to fit on, which are nobody's own.
@@ -274,7 +278,8 @@ class Rounds {
 
   void visit_peer(std::size_t j, std::string_view peer) {
     std::vector<double> step_s = std::move(measured_[j].answers[peer].step_s);  // of the earlier visits
-    Peers::Answer& answer = measured_[j].answers[peer] = run_peer(jobs_[j], peer, steps_[j]);
+    Peers::Answer& answer = measured_[j].answers[peer] =
+        run_peer(jobs_[j], peer, steps_[j] * static_cast<std::uint32_t>(jobs_[j].program.steps_in_list()));
     answer.step_s.insert(answer.step_s.begin(), step_s.begin(), step_s.end());
   }
 

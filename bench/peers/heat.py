@@ -45,8 +45,7 @@ class Heat(HeatBlocking):
     def hook(self, parameter):
         def start(gradient):
             mean = gradient * (1 / self.ranks)
-            self.under_way[parameter] = mean, dist.all_reduce(memory_of(mean), group=self.group,
-                                                               async_op=True)
+            self.under_way[parameter] = mean, dist.all_reduce(memory_of(mean), group=self.group, async_op=True)
 
         parameter.register_hook(start)
 

@@ -15,7 +15,8 @@ and answers with a JSON line:
      "resident_peak_bytes": of the largest rank, "settings": what isn't PyTorch's default}
     {"skipped": "why plain PyTorch has no such step"}      or {"error": "what is wrong with the request"}
 The end of its input ends all ranks. A step's time is the latest rank's end minus the common start; where steps reach
-into each other, minus rank 0's end of the step before. A session is built once; its parameters have their first values again at the beginning of each request, and hold no memory between them.
+into each other, minus rank 0's end of the step before. A session is built once; its parameters have their first values
+again at the beginning of each request, and hold no memory between them.
 "resident_peak_bytes" is of its first request.
 """
 

@@ -122,7 +122,8 @@ MemoryUses uses_at_peak(const Role& role, std::span<const double> workspace_byte
 
 std::int64_t foreach_temporaries(const Program& program, const Role& role) {
   double bytes = 0;
-  for (std::uint32_t i = 0; i < role.size(); ++i)
+  const std::uint32_t end = role.next_bodies.empty() ? role.size() : role.next_bodies.front();
+  for (std::uint32_t i = role.next_bodies.empty() ? 0 : role.body_begin; i < end; ++i)  // of several bodies one
     if (role.kind[i] == InstructionKind::update) {
       const OpInstance& op = program.works.at(role.work[i]).op;
       for (const TensorSpec& parameter : op.inputs)

@@ -37,7 +37,9 @@ void add_single_sums(Draft& draft, const Layout& layout, bool mean, const GroupO
   const std::vector<Instruction> backward = std::exchange(draft.list, {});
   for (std::size_t at = 0; at < backward.size(); ++at) {
     draft.list.push_back(backward[at]);
-    for (const std::uint32_t p : complete[at]) {
+    const auto now = complete.find(at);
+    if (now == complete.end()) continue;
+    for (const std::uint32_t p : now->second) {
       DraftParameter& parameter = draft.parameters[p];
       const std::uint32_t label = draft.names->add(parameter.name);
       const double ranks = mean ? layout.mesh.ranks_along(parameter.sum_axes & axes_of_rows) : 1;

@@ -132,11 +132,15 @@ TEST(Heat, ThePeriodIsTheLongerOfComputeAndSums) {
 
 // A sum lives from its gradient's copy to its layer's update; a list of several steps holds no more than one of two.
 TEST(Heat, MemoryDoesNotGrowWithTheSteps) {
-  const Model model = load_model("convnet,global_batch=8");
+  const Model model = load_model("convnet,global_batch=8,optimizer=adam");
   const Program program = periodic(model, "heat");
   const std::int64_t peak = peak_memory(program.roles[0]).peak_bytes;
   EXPECT_EQ(peak_memory(unroll(program, 2).roles[0]).peak_bytes, peak);
   EXPECT_EQ(peak_memory(unroll(program, 7).roles[0]).peak_bytes, peak);
+  // A foreach update's temporaries count once, however many steps are played.
+  const Program played = lower(model, parse_strategy("heat", model)), ddp = lower(model, parse_strategy("ddp", model));
+  EXPECT_GT(foreach_temporaries(ddp, ddp.roles[0]), 0);
+  EXPECT_EQ(foreach_temporaries(played, played.roles[0]), foreach_temporaries(ddp, ddp.roles[0]));
   const auto blocking = peak_memory(periodic(model, "heat_blocking").roles[0]);
   EXPECT_EQ(blocking.persistent_bytes, peak_memory(program.roles[0]).persistent_bytes);
 }
