@@ -137,7 +137,7 @@ declare -A hits
 for signal in STOP KILL; do
   [[ $signal == STOP ]] && fate='is stopped' || fate='died \(signal 9\)'
   for victim in 0 1; do
-    for ((tenth = victim; tenth <= 10; tenth += 4)); do
+    for ((tenth = victim; tenth <= 10; tenth += 5)); do
       "${quick[@]}" >"$scratch/out" 2>"$scratch/err" & process=$!
       both_ranks
       moment_ms=$((lasts_ms * tenth / 10))

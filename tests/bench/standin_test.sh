@@ -28,14 +28,14 @@ says() { grep -q -- "$1" "$scratch/out" "$scratch/err" || complain "doesn't say 
 device=(--device privateuseone --timeout 30)
 
 for mode in mode=threads,delay_us=5 mode=drawn; do
-  accepts compare -m toy_mlp -s single -s ddp -s pipeline,microbatches=2 -w local -w nccl "${device[@]}" --rounds 2 --json "$scratch/$mode.json"
+  accepts compare -m toy_mlp -s single -s ddp -s pipeline,microbatches=2 -w local -w nccl "${device[@]}" --rounds 1 --json "$scratch/$mode.json"
   says 'its times mean nothing'
   accepts measure -m convnet,global_batch=8 -s ddp -s model_parallel -w local -w nccl "${device[@]}" --steps 2 --verify
   accepts measure -m convnet,global_batch=8 -s single -w local "${device[@]}" --steps 2 --verify --graph --json "$scratch/graph.json"
   accepts measure -m convnet,global_batch=8 -s ddp -s model_parallel -w nccl "${device[@]}" --steps 2 --verify --graph --details
   says 'one launch of its captured second step'
 done
-accepts compare -m toy_mlp -s single -w local "${device[@]}" --rounds 2 --graph --json "$scratch/replays.json"
+accepts compare -m toy_mlp -s single -w local "${device[@]}" --rounds 1 --graph --json "$scratch/replays.json"
 grep -q '"settings":"graph"' "$scratch/replays.json" || complain "a result doesn't say that its steps are replays"
 refuses 2 'taken with graph true, not false' compare -m toy_mlp -s single -w local "${device[@]}" --rounds 3 --json "$scratch/replays.json"
 accepts calibrate -m toy_mlp -s pipeline,microbatches=2 -w nccl "${device[@]}" --rounds 1 -o "$scratch/profile.json"
