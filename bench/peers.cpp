@@ -279,18 +279,30 @@ void Peers::fail(const std::string& what) {
 
 /// ": rank 0 in all_reduce (collectives.py, line 45), rank 1 …"; of those that don't say it, the last line that they wrote.
 std::string Peers::where_they_stand() {
+  constexpr auto kPatience = std::chrono::seconds(2);  // of all: a busy machine, a stopped process
   std::vector<std::size_t> before;
+  std::vector<pollfd> ends;
   for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
     before.push_back(messages_[rank].size());
+    ends.push_back({processes_[rank].errors(), POLLIN, 0});
     kill(processes_[rank].id(), SIGUSR1);
+  }
+  const auto where = [&](std::size_t rank) { return standing_at(messages_[rank].substr(before[rank])); };
+  const auto all_have_said = [&] {
+    for (std::size_t rank = 0; rank < processes_.size(); ++rank)
+      if (where(rank).empty()) return false;
+    return true;
+  };
+  for (const auto deadline = Clock::now() + kPatience; Clock::now() < deadline && !all_have_said();) {
+    poll(ends.data(), ends.size(), 100);
+    for (std::size_t rank = 0; rank < ends.size(); ++rank)
+      if (ends[rank].revents != 0 && !take(ends[rank].fd, messages_[rank])) ends[rank].fd = -1;
   }
   std::string all;
   for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
-    pollfd end{processes_[rank].errors(), POLLIN, 0};
-    while (poll(&end, 1, 300) > 0 && take(end.fd, messages_[rank])) continue;
-    std::string where = standing_at(messages_[rank].substr(before[rank]));
-    if (where.empty() && before[rank] > 0) where = ": " + last_line(messages_[rank].substr(0, before[rank]));
-    if (!where.empty()) all += fmt::format("{} rank {} {}", all.empty() ? ":" : ",", rank, where);
+    std::string said = where(rank);
+    if (said.empty() && before[rank] > 0) said = ": " + last_line(messages_[rank].substr(0, before[rank]));
+    if (!said.empty()) all += fmt::format("{} rank {} {}", all.empty() ? ":" : ",", rank, said);
   }
   return all;
 }

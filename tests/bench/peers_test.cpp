@@ -388,7 +388,7 @@ TEST(PeersRanks, WhoStandsStillSaysWhere) {
   Peers peers({.timeout_s = 4, .real_time = false}, 2);
   std::vector<pid_t> processes;
   while (processes.size() < 2) processes = peers_of_ours();  // both run Python by then
-  kill(processes[1], SIGSTOP);  // rank 0 waits for it in main, or is still importing torch
+  kill(processes[1], SIGSTOP);                               // rank 0 waits for it in main, or is still importing torch
   const std::string message = message_of<sim::RunError>([&] { run(peers, "toy_mlp", "ddp,dp=2"); });
   EXPECT_TRUE(message.starts_with("PyTorch peers: no answer for 4 s: rank 0 in ")) << message;
   EXPECT_NE(message.find(".py, line "), std::string::npos) << message;
