@@ -159,6 +159,7 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
     if (request.probe_speed && communicator.device().is_cpu())
       report.probes.push_back(probe_speed(communicator, request.program.ranks()));
   };
+  const std::int64_t steps_in_list = request.program.steps_in_list();
   StepRecord warmup = executor->new_record();
   std::vector<StepRecord> records(request.steps, warmup);
   probe();
@@ -172,7 +173,7 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
     executor->step(record, board.progress(rank));
     board.let_others_end(rank, request.program.ranks());
     executor->settle(record);
-    const std::vector<double> losses = mean_losses(record, request.program.steps_in_list());
+    const std::vector<double> losses = mean_losses(record, steps_in_list);
     report.losses.insert(report.losses.end(), losses.begin(), losses.end());
   }
   probe();
@@ -243,14 +244,16 @@ RunResult merge(const RunRequest& request, std::vector<RankReport> reports, cons
   const sim::TransferMatching matching(program);
   RunResult result;
   std::vector<double> losses;
-  for (std::uint32_t s = 0; s < training_steps(request); ++s) losses.push_back(loss_of_batch(request, reports, s));
+  const std::uint32_t all = training_steps(request);
+  for (std::uint32_t s = 0; s < all; ++s) losses.push_back(loss_of_batch(request, reports, s));
+  const auto steps_in_list = static_cast<std::size_t>(program.steps_in_list());
   for (std::uint32_t s = 0; s < request.steps; ++s) {
     StepResult step;
     for (RankReport& report : reports) {
       step.timeline.ranks.push_back(std::move(report.steps[s]));
       step.timeline.step_s = std::max(step.timeline.step_s, step.timeline.ranks.back().end_of_step_s);
     }
-    step.loss = losses[(request.warmup_steps + s + 1) * program.steps_in_list() - 1];
+    step.loss = losses[(request.warmup_steps + s + 1) * steps_in_list - 1];
     if (!request.graph) {
       fill_ready_times(program, matching, step.timeline);
       sim::break_down(program, step.timeline);

@@ -147,6 +147,8 @@ void add_waits(Draft& draft);
 /// Frees every storage that isn't persistent after its last use (for a transfer: after its wait),
 /// or where it is kept longer, then.
 void add_frees(Draft& draft);
+/// The same in a part of a list; of storages (by index; empty: none) that a later part uses, not.
+void add_frees(const Draft& draft, std::vector<Instruction>& list, const std::vector<bool>& stays);
 
 /// PyTorch's buckets from the second step on, as lists of indices into `sizes` (bytes, in arrival order): a bucket
 /// closes with the tensor that makes it reach its cap; the first cap is first_cap, the others are cap. Source:

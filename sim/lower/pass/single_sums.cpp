@@ -54,20 +54,6 @@ void add_single_sums(Draft& draft, const Layout& layout, bool mean, const GroupO
   }
 }
 
-namespace {
-
-/// Frees what isn't persistent after its last use in these instructions, but what `carried` says.
-void free_within(const Draft& draft, const std::vector<bool>& carried, std::vector<Instruction>& list) {
-  std::vector<std::uint32_t> last(draft.role.storages.size(), kNone);
-  for (std::uint32_t i = 0; i < list.size(); ++i)
-    for (const auto* operands : {&list[i].reads, &list[i].writes})
-      for (const std::uint32_t tensor : *operands) last[draft.role.tensors[tensor].storage] = i;
-  for (std::uint32_t s = 0; s < last.size(); ++s)
-    if (last[s] != kNone && !draft.role.storages[s].persistent && !carried[s]) list[last[s]].frees.push_back(s);
-}
-
-}  // namespace
-
 void add_delayed_updates(Draft& draft, const Model& model) {
   std::vector<Instruction> step = std::exchange(draft.list, {});
   std::vector<bool> sums(draft.role.storages.size(), false);  // by storage: waited for in the next step
@@ -76,7 +62,7 @@ void add_delayed_updates(Draft& draft, const Model& model) {
     if (parameter.sum_ticket != kNone) sums[draft.role.tensors[parameter.gradient].storage] = true;
     by_node[parameter.of].push_back(&parameter);
   }
-  free_within(draft, sums, step);
+  add_frees(draft, step, sums);
 
   struct Layer {
     std::vector<std::uint32_t> weights;
@@ -95,7 +81,7 @@ void add_delayed_updates(Draft& draft, const Model& model) {
     }
     add_update(draft, model.optimizer, draft.names->add(model.nodes[node].name), updated);
     layer.updates = std::exchange(draft.list, {});
-    free_within(draft, std::vector<bool>(sums.size(), false), layer.updates);
+    add_frees(draft, layer.updates, {});
   }
 
   draft.list = step;  // the prologue
