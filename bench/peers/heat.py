@@ -5,29 +5,27 @@ from types import SimpleNamespace
 
 import torch.distributed as dist
 from models import Stage
-from replicas import own_rows
-from session import Session, memory_of
+from replicas import Replicas, own_rows
+from session import memory_of
 
 
-class HeatBlocking(Session):
+class HeatBlocking(Replicas):
     """blocking_parameter_updates: the backward stands still for each."""
-
-    @classmethod
-    def processes(cls, strategy: SimpleNamespace) -> int:
-        return strategy.replicas
 
     def build(self, stages: list[Stage], devices: list):
         super().build(stages, devices)
         own_rows(self)
         for parameter in self.module.parameters():
-            self.hook(parameter)
+            parameter.register_hook(lambda gradient, parameter=parameter: self.summed(parameter, gradient))
 
-    def hook(self, parameter):
-        parameter.register_hook(self.summed)
-
-    def summed(self, gradient):
+    def begin_sum(self, gradient):
+        """The mean, once the work is waited for."""
         mean = gradient * (1 / self.ranks)
-        dist.all_reduce(memory_of(mean), group=self.group)
+        return mean, dist.all_reduce(memory_of(mean), group=self.group, async_op=True)
+
+    def summed(self, parameter, gradient):
+        mean, work = self.begin_sum(gradient)
+        work.wait()
         return mean
 
 
@@ -42,12 +40,8 @@ class Heat(HeatBlocking):
         for _, layer in self.layers:
             layer.register_forward_pre_hook(lambda layer, _: self.update(layer))
 
-    def hook(self, parameter):
-        def start(gradient):
-            mean = gradient * (1 / self.ranks)
-            self.under_way[parameter] = mean, dist.all_reduce(memory_of(mean), group=self.group, async_op=True)
-
-        parameter.register_hook(start)
+    def summed(self, parameter, gradient):
+        self.under_way[parameter] = self.begin_sum(gradient)
 
     def begin(self):
         self.optimizers = {layer: self.make_optimizer(list(layer.parameters())) for _, layer in self.layers

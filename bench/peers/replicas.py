@@ -19,15 +19,19 @@ def own_rows(session: Session):
     session.x_rows = session.target_rows = range(session.rank * rows, (session.rank + 1) * rows)
 
 
-class Distributed(Session):
-    """DistributedDataParallel, a process per replica, each with its part of the global batch. Gradients are all-reduced
-    bucket by bucket during the backward."""
-
-    settle = 2  # buckets are rebuilt at the second forward, in the order in which gradients came
+class Replicas(Session):
+    """A process per replica."""
 
     @classmethod
     def processes(cls, strategy: SimpleNamespace) -> int:
         return strategy.replicas
+
+
+class Distributed(Replicas):
+    """DistributedDataParallel, a process per replica, each with its part of the global batch. Gradients are all-reduced
+    bucket by bucket during the backward."""
+
+    settle = 2  # buckets are rebuilt at the second forward, in the order in which gradients came
 
     def build(self, stages: list[Stage], devices: list):
         super().build(stages, devices)
@@ -147,12 +151,8 @@ class DataParallel(Session):
         return loss.detach(), output.detach()
 
 
-class DataParallelProcesses(Session):
+class DataParallelProcesses(Replicas):
     """The same with a process for each replica, and torch.distributed between them."""
-
-    @classmethod
-    def processes(cls, strategy: SimpleNamespace) -> int:
-        return strategy.replicas
 
     def build(self, stages: list[Stage], devices: list):
         super().build(stages, devices)

@@ -6,8 +6,8 @@ import initial
 import torch
 import torch.distributed as dist
 from models import Stage
-from replicas import Distributed, own_rows
-from session import Session, optimizer_kind
+from replicas import Distributed, Replicas, own_rows
+from session import optimizer_kind
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -22,17 +22,13 @@ class ZeroRedundancy(Distributed):
         return ZeroRedundancyOptimizer(parameters, kind.func, process_group=self.group, **kind.keywords)
 
 
-class FullyShard(Session):
+class FullyShard(Replicas):
     """FSDP2: of each parameter a rank has some rows. A unit's are gathered before its first node's forward, and again
     before its backward; their gradients are reduce-scattered. With several groups of `shard` ranks (HSDP) they are also
     all-reduced between these."""
 
     takes_channels_last = False  # only contiguous parameters
     faster_updates = "foreach"  # SGD's fused ones aren't there for DTensors
-
-    @classmethod
-    def processes(cls, strategy: SimpleNamespace) -> int:
-        return strategy.replicas
 
     @classmethod
     def grid(cls, strategy: SimpleNamespace):
