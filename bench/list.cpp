@@ -12,7 +12,7 @@
 #include "sim/error.hpp"
 #include "sim/model/model.hpp"
 #include "sim/plan/method.hpp"
-#include "sim/strategy/option.hpp"
+#include "sim/strategy/option/option.hpp"
 #include "sim/strategy/schedule/schedule.hpp"
 #include "sim/strategy/strategy.hpp"
 #include "sim/text/spec.hpp"

@@ -1,13 +1,17 @@
 #include <ATen/ScalarOps.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/eq.h>
+#include <ATen/ops/isnan.h>
 #include <ATen/ops/mul.h>
 
 #include "backend/op/op.hpp"
 #include "backend/rank/initial.hpp"
+#include "sim/error.hpp"
 
 namespace backend {
 namespace {
@@ -26,6 +30,24 @@ void scaled_copy(const sim::Work&, const Operands& operands) {
     view.copy_(source);
   else
     at::mul_out(view, source, at::native::wrapped_scalar_tensor(operands.scale));
+}
+
+/// As DASO's `param *= factor; param += update`, of all at once.
+void blend(const sim::Work& work, const Operands& operands) {
+  const std::size_t count = operands.writes.size();
+  std::vector<at::Tensor> parameters, received;
+  for (std::size_t k = 0; k < count; ++k) {
+    parameters.push_back(in_memory_order(operands.writes[k]).view(-1));
+    received.push_back(in_memory_order(operands.reads[count + k]).view(-1));
+  }
+  at::_foreach_mul_(parameters, work.op.number("keep"));
+  at::_foreach_add_(parameters, received, work.op.number("take"));
+}
+
+/// What can't be trained any more is no measurement.
+void count_nans(const sim::Work&, const Operands& operands) {
+  if (const auto nans = at::isnan(operands.reads[0]).sum().item<std::int64_t>(); nans > 0)
+    throw sim::RunError("{} of {} parameters are NaN", nans, operands.reads[0].numel());
 }
 
 void fill(const sim::Work&, const Operands& operands) { operands.writes[0].zero_(); }
@@ -123,6 +145,8 @@ at::Tensor in_memory_order(const at::Tensor& tensor) {
 std::vector<OpKernel> helper_kernels() {
   return {{"accumulate", accumulate},
           {"scaled_copy", scaled_copy},
+          {"cast", scaled_copy},
+          {"blend", blend},
           {"fill", fill},
           {"slice", slice},
           {"pack", pack},
@@ -132,6 +156,7 @@ std::vector<OpKernel> helper_kernels() {
           {"chunk_in", chunk_in},
           {"make_input", make_step_input},
           {"make_target", make_step_target},
+          {"count_nans", count_nans},
           {"read_result", read_result}};
 }
 

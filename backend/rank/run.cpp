@@ -191,14 +191,14 @@ Reference share_reference(Control& control, std::optional<Reference> own) {
   if (own) {
     reference = *std::move(own);
     nlohmann::json frame{{"losses", reference.losses.size()}, {"tensors", frame_of(reference.tensors)}};
-    for (const Reference::Tensors& buffers : reference.buffers) frame["buffers"].push_back(frame_of(buffers));
+    for (const Reference::Tensors& tensors : reference.of_piece) frame["of_piece"].push_back(frame_of(tensors));
     control.broadcast(frame.dump());
   } else {
     const nlohmann::json frame = nlohmann::json::parse(control.broadcast(""));
     reference.losses.resize(frame.at("losses"));
     reference.tensors = room_for(frame.at("tensors"));
-    if (const auto buffers = frame.find("buffers"); buffers != frame.end())
-      for (const nlohmann::json& of_piece : *buffers) reference.buffers.push_back(room_for(of_piece));
+    if (const auto pieces = frame.find("of_piece"); pieces != frame.end())
+      for (const nlohmann::json& of_piece : *pieces) reference.of_piece.push_back(room_for(of_piece));
   }
   const at::Tensor losses = at::tensor(reference.losses, at::kDouble);
   control.broadcast_into(losses);
@@ -207,7 +207,7 @@ Reference share_reference(Control& control, std::optional<Reference> own) {
     for (const auto& [name, tensor] : tensors) control.broadcast_into(tensor.contiguous());
   };
   fill(reference.tensors);
-  for (const Reference::Tensors& buffers : reference.buffers) fill(buffers);
+  for (const Reference::Tensors& tensors : reference.of_piece) fill(tensors);
   return reference;
 }
 
@@ -215,7 +215,7 @@ Reference reference_of(const RunRequest& request) {
   const sim::Program& program = request.program;
   return execute_reference(sim::load_model(program.model),
                            {program.batch_pieces(), program.microbatches, training_steps(request), request.seed,
-                            program.broadcast_buffers, program.one_loss});
+                            program.broadcast_buffers, program.one_loss, program.daso, program.steps_in_list()});
 }
 
 void compare_state(const RunRequest& request, const Reference& reference, std::uint32_t rank, RankReport& report) {

@@ -122,7 +122,8 @@ void RoleBuilder::add_parameter(int n, const ParameterSpec& part, std::size_t in
                                     whole.spec,
                                     part.spec == whole.spec ? Placements() : on,
                                     {Initial::Kind::uniform, whole.initial_center, whole.initial_bound}},
-                           .sum_axes = Plan::axes_of(placed(n).grad_parameters[index], Placement::Kind::partial)};
+                           .sum_axes = Plan::axes_of(placed(n).grad_parameters[index], Placement::Kind::partial) &
+                                       ~plan_.layout.parameters.own_axes()};
   if (plan_.layout.parameters.at_root)
     for (std::uint32_t axis = 0; axis < on.size(); ++axis) {
       if (axis == plan_.stage_axis || on[axis].kind != Placement::Kind::replicate) continue;

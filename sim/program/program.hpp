@@ -33,6 +33,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,6 +44,7 @@
 #include "sim/mesh/placement.hpp"
 #include "sim/model/op/op.hpp"
 #include "sim/program/collective.hpp"
+#include "sim/strategy/daso.hpp"
 
 namespace sim {
 
@@ -234,7 +236,9 @@ struct Program {
   bool one_loss = false;           // on a piece's microbatches together, not one each
   bool broadcast_buffers = false;  // before every step, all pieces take the first one's running statistics
   std::int64_t steps = 1;          // training steps in each body
-  std::uint32_t threads = 1;       // of each rank, and so of all works
+  /// The pieces are those of the nodes' ranks, which have parameters of their own; the lists play an epoch.
+  std::optional<Daso> daso = {};
+  std::uint32_t threads = 1;  // of each rank, and so of all works
   std::vector<Work> works;
   std::vector<std::string> names;
   std::vector<Group> groups;

@@ -22,8 +22,8 @@
 //
 // before the mesh `threads 2`, of each rank, where it isn't 1, which then stands in every work, too; and between the
 // instructions of a role that has sections: `prologue`, `body steps=1` (training steps; once per body, where they are
-// unrolled), `epilogue`. Where parameters lie
-// in units, these come before the role's tensors: `unit unit0`, then each parameter, `part fc.weight f32[5,10]
+// unrolled), `epilogue`. Behind the partition `daso local=2 skips=4 wait=1 local_skips=1` (sim/strategy/daso.hpp), where
+// the lists play that. Where parameters lie in units, these come before the role's tensors: `unit unit0`, then each parameter, `part fc.weight f32[5,10]
 // uniform=0,0.3` (of a piece also on=R,S0), so that a flat tensor can say unit=unit0. `along=dp` behind a view: of equal
 // parts that of the rank's coordinate.
 // Tests read this example (tests/sim/program/program_test.cpp).
@@ -203,6 +203,8 @@ class Parser {
         mesh(line);
       } else if (what == "partition") {
         partition(line);
+      } else if (what == "daso") {
+        daso(line);
       } else if (what == "group") {
         group(line);
       } else if (what == "work") {
@@ -223,9 +225,8 @@ class Parser {
         instruction(line, what);
       } else {
         line.fail(
-            "unknown item '{}'; known: model, strategy, threads, mesh, partition, group, work, role, unit, part, "
-            "tensor, "
-            "view, prologue, body, epilogue, an instruction's number",
+            "unknown item '{}'; known: model, strategy, threads, mesh, partition, daso, group, work, role, unit, "
+            "part, tensor, view, prologue, body, epilogue, an instruction's number",
             what);
       }
     }
@@ -303,6 +304,20 @@ class Parser {
       else
         line.fail("unknown key '{}'; known: global_batch, microbatches, rows, one_loss, broadcast_buffers", parts[0]);
     }
+  }
+
+  void daso(Line& line) {
+    Daso& daso = program_.daso.emplace();
+    std::int64_t local = 0;
+    for (const auto& [key, number] : {std::pair("local", &local), std::pair("skips", &daso.skips),
+                                      std::pair("wait", &daso.wait), std::pair("local_skips", &daso.local_skips)}) {
+      const std::vector<std::string_view> parts = split(line.word("key=value"), '=');
+      if (parts.size() != 2 || parts[0] != key) line.fail("expected {}=…", key);
+      *number = line.number<std::int64_t>(parts[1], "whole number");
+      if (*number < 0 || *number > kMostSteps) line.fail("{}={} must be from 0 to {}", key, *number, kMostSteps);
+    }
+    if (local < 2) line.fail("local={} must be at least 2", local);
+    daso.local = static_cast<std::uint32_t>(local);
   }
 
   std::vector<std::uint32_t> ranks(Line& line, std::string_view text) const {
@@ -645,6 +660,9 @@ std::string to_text(const Program& program) {
   if (!program.rows.empty()) fmt::format_to(out, " rows={}", placements_text(program.rows));
   fmt::format_to(out, "{}{}\n", program.one_loss ? " one_loss" : "",
                  program.broadcast_buffers ? " broadcast_buffers" : "");
+  if (const auto& daso = program.daso)
+    fmt::format_to(out, "daso local={} skips={} wait={} local_skips={}\n", daso->local, daso->skips, daso->wait,
+                   daso->local_skips);
   for (const Group& group : program.groups) {
     std::string axes;
     for (std::size_t axis = 0; axis < program.mesh.axes.size(); ++axis)

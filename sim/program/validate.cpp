@@ -81,7 +81,8 @@ void check_pieces(const Program& program) {
                         of.mesh.axes.size());
   };
   if (!program.rows.empty()) check_axes(program, program.rows, "the batch");
-  static_cast<void>(program.batch_pieces());
+  if (const std::size_t pieces = program.batch_pieces().size(); program.daso && pieces % program.daso->local != 0)
+    throw ConfigError("program: {} pieces of the batch for nodes of {} ranks", pieces, program.daso->local);
   for (const Role& role : program.roles)
     for (const Tensor& tensor : role.tensors) {
       if (tensor.unit != kNone) check_unit(program, role, tensor);
@@ -101,7 +102,8 @@ void check_pieces(const Program& program) {
 
 /// One role's list: operands exist, nothing is read before it is written or after it is freed, what an op changes in
 /// place is listed, every post is awaited once, all is freed at the end. What may be read and what is in use is known
-/// byte by byte, of one of its ranks. A body is played twice: if it leaves what it has found both times, it always does.
+/// byte by byte, of one of its ranks. Where a body has several training steps, what was freed may begin again. A body is
+/// played twice: if it leaves what it has found both times, it always does.
 class LifetimeCheck {
  public:
   /// `changed_reads`: OpInstance::changed_reads of each work.
@@ -307,7 +309,8 @@ class LifetimeCheck {
     if (state_[s] == State::freed) fail("frees '{}' a second time", name(s));
     if (in_flight({s, 0, role_.storages[s].bytes}, /*writes_only=*/false))
       fail("frees '{}' while a transfer uses it", name(s));
-    state_[s] = carried_[s] ? State::unborn : State::freed;
+    // Several steps in one list: the next one makes it anew.
+    state_[s] = carried_[s] || program_.steps > 1 ? State::unborn : State::freed;
     carried_[s] = false;
     full_[s] = false;
     parts_.erase(s);

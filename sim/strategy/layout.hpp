@@ -37,6 +37,14 @@ struct ParameterCut {
   bool scatters = true;  // everyone gets its part of the sums; else all of them, as DeepSpeed's first two stages
 };
 
+/// DASO: along an axis, the nodes, each coordinate has parameters of its own; along the next one are a node's ranks.
+struct NodeAverages {
+  Daso daso;
+  std::uint32_t nodes = 0, local = 0;  // axes of the mesh
+  std::int64_t chunk = 0;              // elements that are summed over the nodes in one piece
+  Dtype downcast = Dtype::bf16;        // f32 parameters travel so where they are waited for at once
+};
+
 /// What becomes of every parameter in a step. Its gradient is summed over the axes on which it is partial.
 struct ParameterCycle {
   /// It lives at the first coordinate of each axis that replicates it, and is updated there; the others get a copy
@@ -57,6 +65,9 @@ struct ParameterCycle {
   bool is_mean = false;
   bool broadcast_buffers = false;  // the first coordinate's to all, before everything else
   std::optional<ParameterCut> cut = {};
+  std::optional<NodeAverages> averages = {};
+  /// Along which each coordinate has parameters, and sums of gradients, of its own.
+  [[nodiscard]] std::uint32_t own_axes() const { return averages ? 1U << averages->nodes : 0; }
 };
 
 struct Layout {

@@ -2,7 +2,7 @@
 
 #include "sim/error.hpp"
 #include "sim/model/model_file.hpp"
-#include "sim/strategy/option.hpp"
+#include "sim/strategy/option/option.hpp"
 #include "sim/text/spec.hpp"
 
 namespace sim {
@@ -78,7 +78,7 @@ Model with_global_batch(const Model& model, std::string_view strategy) {
   if (model.device_batch == 0) return model;
   const SpecText text(strategy, "strategy");
   std::int64_t replicas = 1;
-  for (const std::string_view key : {"dp", "replicas", "shard"})
+  for (const std::string_view key : {"dp", "replicas", "shard", "nodes", "local"})
     replicas *= text.integer(key, static_cast<std::int64_t>(kind_named(text.head()).otherwise(key, 1)), 1, 1 << 20);
   Model whole = model;
   whole.device_batch = 0;
@@ -90,6 +90,12 @@ Model with_global_batch(const Model& model, std::string_view strategy) {
 }
 
 std::string remark_on(const Strategy& strategy, const Model& model) {
+  if (strategy.daso)
+    return fmt::format(
+        "{}: an epoch of {} bodies of {} steps is played from one barrier to the next; a step's time is the mean of "
+        "all "
+        "bodies but the first",
+        strategy.text(), strategy.bodies, steps_of_body(*strategy.daso));
   if (strategy.bodies > 1)
     return fmt::format(
         "{}: {} steps are played from one barrier to the next; a step's time is the period, of all but "

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "sim/model/model.hpp"
+#include "sim/strategy/daso.hpp"
 #include "sim/table.hpp"
 
 namespace sim {
@@ -53,6 +54,10 @@ struct Strategy {
   bool sums_each_microbatch = false;  // else after the last one's backward
   bool scatters = true;               // sums go to whom they concern; else to all
   std::uint32_t idle = 0;             // devices asked for that get no sample (data_parallel)
+  // Nodes of daso->local replicas each go their own ways (daso.hpp).
+  std::optional<Daso> daso = {};
+  std::int64_t chunk = 10'000'000;  // elements that nodes send each other in one piece
+  Dtype downcast = Dtype::bf16;     // as which they send what they wait for at once
 
   [[nodiscard]] std::uint32_t ranks() const;
   [[nodiscard]] std::string text() const;

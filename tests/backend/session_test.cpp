@@ -181,6 +181,10 @@ void execute_with_many(Session& session) {
                                "data_parallel,dp=4",
                                "data_parallel,dp=3",
                                "heat,dp=4",
+                               "daso",
+                               "daso,skips=2,chunk=10000",
+                               "daso,skips=4,wait=2,local_skips=2",
+                               "daso,skips=0",
                                "mesh,dp=2,tp=2",
                                "mesh,dp=2,tp=2,order=pp-tp-dp,microbatches=2",
                                "mesh,pp=2,tp=2,microbatches=2,schedule=1f1b",
@@ -205,6 +209,12 @@ void execute_with_many(Session& session) {
     const sim::Program program = lowered("convnet,dtype=f64,global_batch=8", strategy);
     expect_right(program, session.run({.program = program, .steps = 2, .verify = true}), 2);
     expect_right(program, session.run({.program = program, .steps = 2}), 2);
+  }
+  {
+    // Batch norm's statistics are a node's, as DDP shares them there.
+    const sim::Program program =
+        lowered("resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "daso,skips=2");
+    expect_right(program, session.run({.program = program, .steps = 1, .verify = true}), 1);
   }
   for (const char* strategy :
        {"ddp,dp=3", "heat,dp=3", "zero1,dp=3", "zero2,dp=3,microbatches=2", "zero3,dp=3,units=layer", "fsdp,dp=3",

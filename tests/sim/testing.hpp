@@ -13,7 +13,7 @@
 #include "sim/cluster/cluster.hpp"
 #include "sim/error.hpp"
 #include "sim/model/model.hpp"
-#include "sim/strategy/option.hpp"
+#include "sim/strategy/option/option.hpp"
 #include "sim/strategy/schedule/schedule.hpp"
 #include "sim/strategy/strategy.hpp"
 #include "sim/text/spec.hpp"

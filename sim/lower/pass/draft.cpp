@@ -48,9 +48,11 @@ std::uint32_t Draft::post_collective(CollectiveKind kind, std::uint32_t group, s
 }
 
 void Draft::scaled_copy(std::uint32_t source, std::uint32_t destination, double scale, std::uint32_t node) {
-  static const OpKind& kind = op_table().at("scaled_copy");
+  static const OpKind &kind = op_table().at("scaled_copy"), &cast = op_table().at("cast");
+  const TensorSpec from = role.tensors[source].spec.flat(), to = role.tensors[destination].spec.flat();
   list.push_back({.kind = InstructionKind::copy,
-                  .work = works->add_elementwise(kind, {}, Pass::forward, role.tensors[source].spec),
+                  .work = from.dtype == to.dtype ? works->add_elementwise(kind, {}, Pass::forward, from)
+                                                 : works->add({{&cast, {}, {from, to}}, Pass::forward, 0}),
                   .node = node,
                   .scale = scale,
                   .reads = {source},

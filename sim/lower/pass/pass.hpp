@@ -10,6 +10,7 @@
 //   add_waits(draft);                                  // for transfers that nobody has waited for
 //   add_frees(draft);                                  // last: frees every storage after its last use
 //   // or, of steps that reach into each other, instead of these three: add_delayed_updates(draft, model);
+//   // or, of steps that differ, instead of all: add_averaged_steps(draft, model, layout, /*mean=*/true, groups);
 //   program.roles.push_back(std::move(draft).finish());
 //
 // Each pass is one file, its header comment shows a before and after in text form. RoleBuilder calls
@@ -87,7 +88,7 @@ struct Draft {
   std::uint32_t post_collective(CollectiveKind kind, std::uint32_t group, std::uint32_t root,
                                 const std::vector<std::uint32_t>& reads, const std::vector<std::uint32_t>& writes,
                                 std::uint32_t node);
-  /// destination = scale × source.
+  /// destination = scale × source, whatever their dtypes.
   void scaled_copy(std::uint32_t source, std::uint32_t destination, double scale, std::uint32_t node);
   /// destination = 0.
   void fill(std::uint32_t destination, std::uint32_t node);
@@ -142,6 +143,8 @@ void add_updates(Draft& draft, const Model& model);
 /// Heat: instead of updates, waits and frees. Each layer is updated in the next step, before that reads its parameters:
 /// the list becomes a prologue, a body and an epilogue.
 void add_delayed_updates(Draft& draft, const Model& model);
+/// DASO: instead of buffers, sums, updates, waits and frees. The list becomes an epoch. `mean` as above.
+void add_averaged_steps(Draft& draft, const Model& model, const Layout& layout, bool mean, const GroupOf& group_of);
 /// Waits for every transfer that has no wait yet, before what first touches what it moves.
 void add_waits(Draft& draft);
 /// Frees every storage that isn't persistent after its last use (for a transfer: after its wait),

@@ -56,6 +56,7 @@ void add_single_sums(Draft& draft, const Layout& layout, bool mean, const GroupO
 
 void add_delayed_updates(Draft& draft, const Model& model) {
   std::vector<Instruction> step = std::exchange(draft.list, {});
+  step.insert(step.end(), draft.last.begin(), draft.last.end());
   std::vector<bool> sums(draft.role.storages.size(), false);  // by storage: waited for in the next step
   std::map<std::size_t, std::vector<DraftParameter*>> by_node;
   for (DraftParameter& parameter : draft.parameters) {

@@ -50,7 +50,19 @@ Signature blocks_signature(const OpInstance& op) {
 const std::vector<AttributeSpec> kBlocks{
     {"dim", true, 0, 0, 8}, {"parts", true, 0, 1, 1 << 20}, {.name = "block", .required = true, .minimum = 1}};
 
+Signature cast_signature(const OpInstance& op) {
+  if (op.inputs[0].shape != op.inputs[1].shape)
+    throw ConfigError("op 'cast': {} is no copy of {}", to_string(op.inputs[1]), to_string(op.inputs[0]));
+  return {.output = op.inputs[1]};
+}
+
+Demand cast_demand(const OpInstance& op, Pass, std::uint32_t) {
+  return {count(op.inputs[0]), size(op.inputs[0]) + size(op.inputs[1])};
+}
+
 Signature scalar(const OpInstance& op) { return {.output = {op.inputs[1].dtype, {}}}; }
+
+Signature number_signature(const OpInstance& op) { return {.output = {op.inputs[0].dtype, {}}}; }
 
 Demand read_demand(const OpInstance& op, Pass, std::uint32_t) { return {count(op.inputs[1]), size(op.inputs[1])}; }
 
@@ -68,6 +80,19 @@ std::vector<OpKind> helper_kinds() {
            .role = OpRole::helper,
            .signature = like_input,  // a bucket's slice, a gradient: as many elements
            .demand = per_element<1, 2>},
+          {.name = "cast",
+           .equation = "y = scale * x, of another dtype",
+           .role = OpRole::helper,
+           .inputs = 2,  // x, and what y is like
+           .signature = cast_signature,
+           .demand = cast_demand},
+          {.name = "blend",
+           .equation = "p = keep * p + take * x, of each tensor (DASO's parameters and what nodes have sent)",
+           .role = OpRole::helper,
+           .attributes = {{.name = "keep", .required = true, .maximum = 1, .integral = false},
+                          {.name = "take", .required = true, .maximum = 1, .integral = false}},
+           .signature = like_input,
+           .demand = per_element<3, 5>},  // p is scaled, then x is added
           {.name = "fill",
            .equation = "x = 0 (what pads a unit)",
            .role = OpRole::helper,
@@ -123,6 +148,12 @@ std::vector<OpKind> helper_kinds() {
            .attributes = {{.name = "classes", .required = true, .minimum = 1}},
            .signature = like_input,
            .demand = per_element<1, 2>},
+          {.name = "count_nans",
+           .equation = "the host learns whether there are NaNs",
+           .role = OpRole::helper,
+           .on_host = true,
+           .signature = number_signature,
+           .demand = per_element<1, 1>},
           {.name = "read_result",
            .equation = "the host reads loss and number of correct predictions",
            .role = OpRole::helper,

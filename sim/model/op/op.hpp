@@ -16,6 +16,8 @@
 //   update                     parameters…, gradients…, states…               parameters…, states…
 //   accumulate                 a, b                                           a
 //   scaled_copy                x                                              y, which may exist
+//   cast                       x                                              y, which exists
+//   blend                      parameters…, x of each                         parameters…
 //   fill                                                                      x, which exists
 //   slice                      x                                              y, which exists
 //   pack                       x                                              its blocks, which exist
@@ -24,9 +26,10 @@
 //   split_out                  x                                              parameters, which exist
 //   chunk_in                   gradients                                      x, which exists
 //   make_input, make_target                                                   x, which exists
+//   count_nans                 x
 //   read_result                loss, prediction, target
 //
-// pack and unpack have one input, x: the blocks are as its attributes say. An optimizer has any number of inputs,
+// pack and unpack have one input, x: the blocks are as its attributes say; cast has two, x and y; blend all of them, flat. An optimizer has any number of inputs,
 // the parameters that it updates together; `saved` of its signature are their states, all of one kind before the next,
 // zero at first; they live as long as the parameters.
 #pragma once

@@ -24,6 +24,7 @@ struct AxisKind {
 extern const AxisKind kStages;       // pp
 extern const AxisKind kReplicas;     // dp
 extern const AxisKind kTensorParts;  // tp
+extern const AxisKind kNodes;        // nodes of DASO, and their ranks
 extern const AxisKind kChunks;       // dp of nn.DataParallel
 extern const AxisKind kLevels;       // HyPar's level0, level1, …
 

@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <ostream>
 #include <string>
@@ -22,6 +23,7 @@
 
 #include "backend/machine/allocator.hpp"
 #include "backend/op/op.hpp"
+#include "sim/error.hpp"
 #include "sim/model/op/op.hpp"
 #include "tests/backend/op/devices.hpp"
 
@@ -294,6 +296,9 @@ TEST(OpTable, EveryRowHasTheReferenceOfItsRole) {
 
 /// Helpers have no autograd to compare with; what each must do is its equation.
 using Helper = void (*)();
+sim::Work work_of(const char* kind, const sim::Attributes& attributes, const at::Tensor& x) {
+  return {{&sim::op_table().at(kind), attributes, {{sim::Dtype::f64, x.sizes().vec()}}}};
+}
 void accumulate_adds_in_place() {
   const at::Tensor total = at::tensor({1.0, 2.0, 3.0}), part = at::tensor({10.0, 20.0, 30.0});
   std::vector<at::Tensor> reads{total, part}, writes{total};
@@ -314,6 +319,37 @@ void scaled_copy_writes_into_what_is_there() {
   op_kernels().at("scaled_copy").run({}, {reads, writes, 4});
   EXPECT_FALSE(writes[0].is_alias_of(bucket));
   EXPECT_TRUE(writes[0].equal(source.view(-1) * 2)) << writes[0];
+}
+void cast_changes_the_type() {
+  const at::Tensor source = at::tensor({1.0F, 2.0F, 3.0F, 258.0F}), sent = at::zeros(4, at::kBFloat16);
+  std::vector<at::Tensor> reads{source}, writes{sent};
+  op_kernels().at("cast").run({}, {reads, writes});
+  EXPECT_TRUE(writes[0].is_same(sent));
+  EXPECT_TRUE(sent.equal(source.to(at::kBFloat16)));
+  std::vector<at::Tensor> back{at::zeros(4, at::kFloat)};
+  op_kernels().at("cast").run({}, {writes, back, 0.5});
+  EXPECT_TRUE(back[0].equal(sent.to(at::kFloat) * 0.5)) << back[0];
+}
+void blend_moves_towards_what_was_sent() {
+  const at::Tensor a = at::tensor({4.0, 8.0}), b = at::tensor({16.0}).view({1, 1}),
+                   sums = at::tensor({100.0, 200.0, 300.0});
+  std::vector<at::Tensor> reads{a, b, sums.narrow(0, 0, 2), sums.narrow(0, 2, 1)}, writes{a, b};
+  op_kernels().at("blend").run(work_of("blend", {{"keep", 0.5}, {"take", 0.25}}, sums), {reads, writes});
+  EXPECT_TRUE(writes[0].is_same(a) && writes[1].is_same(b));
+  EXPECT_TRUE(a.equal(at::tensor({27.0, 54.0}))) << a;
+  EXPECT_TRUE(b.equal(at::tensor({83.0}).view({1, 1}))) << b;
+}
+void count_nans_refuses_them() {
+  const at::Tensor x = at::ones(5, at::kFloat);
+  std::vector<at::Tensor> reads{x}, writes;
+  op_kernels().at("count_nans").run({}, {reads, writes});
+  x[3] = std::numeric_limits<float>::quiet_NaN();
+  try {
+    op_kernels().at("count_nans").run({}, {reads, writes});
+    ADD_FAILURE() << "a NaN passes";
+  } catch (const sim::RunError& error) {
+    EXPECT_STREQ(error.what(), "1 of 5 parameters are NaN");
+  }
 }
 void fill_writes_zeros() {
   const at::Tensor x = at::ones(5, at::kDouble), part = x.narrow(0, 3, 2);
@@ -353,9 +389,6 @@ void read_result_changes_nothing() {
   std::vector<at::Tensor> reads{loss, prediction, target}, writes;
   op_kernels().at("read_result").run({}, {reads, writes});
   EXPECT_EQ(loss.item<double>(), 0.5);
-}
-sim::Work work_of(const char* kind, const sim::Attributes& attributes, const at::Tensor& x) {
-  return {{&sim::op_table().at(kind), attributes, {{sim::Dtype::f64, x.sizes().vec()}}}};
 }
 void slice_takes_a_part() {
   const at::Tensor x = at::rand({3, 5, 2}, at::kDouble), y = at::zeros({3, 2, 2}, at::kDouble);
@@ -397,6 +430,9 @@ void chunk_in_and_split_out_are_inverse() {
 }
 const std::map<std::string_view, Helper> kHelpers{{"accumulate", accumulate_adds_in_place},
                                                   {"scaled_copy", scaled_copy_writes_into_what_is_there},
+                                                  {"cast", cast_changes_the_type},
+                                                  {"blend", blend_moves_towards_what_was_sent},
+                                                  {"count_nans", count_nans_refuses_them},
                                                   {"fill", fill_writes_zeros},
                                                   {"slice", slice_takes_a_part},
                                                   {"pack", pack_and_unpack_are_inverse},

@@ -61,7 +61,7 @@ TEST(ShareReference, EveryRankHasRank0s) {
       at::rand({3, 2, 5, 5}, at::kDouble).contiguous(at::MemoryFormat::ChannelsLast);
   rank0s.tensors["parameter \"odd\" of one"] = at::rand({7}, at::kDouble);
   rank0s.tensors["parameter none"] = at::empty({0, 4}, at::kDouble);
-  rank0s.buffers = {
+  rank0s.of_piece = {
       {{"buffer bn.running_mean", at::rand({4}, at::kDouble)}, {"buffer bn.steps", at::full({}, 3, at::kLong)}},
       {{"buffer bn.running_mean", at::rand({4}, at::kDouble)}},
       {}};
@@ -75,8 +75,8 @@ TEST(ShareReference, EveryRankHasRank0s) {
   EXPECT_TRUE(std::isnan(others.losses[1]));
   EXPECT_EQ(others.losses[2], rank0s.losses[2]);
   expect_equal(others.tensors, rank0s.tensors);
-  ASSERT_EQ(others.buffers.size(), 3U);
-  for (std::size_t piece = 0; piece < 3; ++piece) expect_equal(others.buffers[piece], rank0s.buffers[piece]);
+  ASSERT_EQ(others.of_piece.size(), 3U);
+  for (std::size_t piece = 0; piece < 3; ++piece) expect_equal(others.of_piece[piece], rank0s.of_piece[piece]);
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ TEST_F(ReferenceTest, EveryReplicaHasItsOwnRunningStatistics) {
   const sim::Model model = sim::load_model("resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01");
   const std::string mean = "buffer bn1.running_mean", count = "buffer bn1.num_batches_tracked";
   const auto execute = [&](std::int64_t steps, bool broadcast) {
-    return execute_reference(model, {pieces(2, 8), 2, steps, 1, broadcast}).buffers;
+    return execute_reference(model, {pieces(2, 8), 2, steps, 1, broadcast}).of_piece;
   };
 
   const auto once = execute(1, true), apart = execute(2, false), together = execute(2, true);
@@ -106,7 +106,7 @@ Reference by_hand() {
   reference.tensors = {{"gradient w", at::tensor({3.0, 4.0})},
                        {"gradient b", at::tensor({1e-17})},
                        {"parameter w", at::tensor({1.0, 0.0})}};
-  reference.buffers = {{{"buffer mean", at::tensor({2.0})}}, {{"buffer mean", at::tensor({4.0})}}};
+  reference.of_piece = {{{"buffer mean", at::tensor({2.0})}}, {{"buffer mean", at::tensor({4.0})}}};
   return reference;
 }
 

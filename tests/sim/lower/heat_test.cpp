@@ -70,6 +70,24 @@ TEST(Heat, EachParameterHasACollectiveOfItsOwn) {
   }
 }
 
+// R2's loop reads the loss at the end of every step, also where the step's updates come later.
+TEST(Heat, EveryStepReadsItsResult) {
+  const Model model = load_model("convnet,global_batch=8,timing=epoch");
+  for (const char* strategy : {"ddp,bodies=2", "heat,bodies=2", "daso,skips=2"}) {
+    const Program program = lower(model, parse_strategy(strategy, model));
+    for (const Role& role : program.roles) {
+      std::int64_t losses = 0, results = 0;
+      for (std::uint32_t i = 0; i < role.size(); ++i) {
+        if (role.work[i] == kNone) continue;
+        losses += program.works[role.work[i]].is_loss() ? 1 : 0;
+        results += program.works[role.work[i]].op.kind->name == "read_result" ? 1 : 0;
+      }
+      EXPECT_EQ(results, losses) << strategy;
+      EXPECT_EQ(losses, program.steps_in_list()) << strategy;
+    }
+  }
+}
+
 TEST(Heat, WhatIsPlayedHasSeveralSteps) {
   const Model model = load_model("toy_mlp,global_batch=8");
   const Program program = lower(model, parse_strategy("heat", model));

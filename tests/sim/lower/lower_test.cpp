@@ -98,14 +98,15 @@ TEST(LowerGrid, FlopsAreTheModels) {
 
 TEST(LowerGrid, EveryParameterIsUpdatedOnceAStep) {
   for_each_uncut([](const Model& model, const Strategy& strategy, const Program& program) {
+    const std::size_t parts = program.daso ? program.daso->local : 1;  // ranks of a node are roles, of all parameters
     std::multiset<std::string> expected, updated;
     const std::vector<OpInstance> ops = model.instances(2);
     for (std::int64_t step = 0; step < program.steps_in_list(); ++step)
       for (std::size_t n = 0; n < ops.size(); ++n)
         for (const ParameterSpec& parameter : ops[n].signature().parameters)
-          expected.insert(model.nodes[n].name + "." + parameter.name);
+          for (std::size_t part = 0; part < parts; ++part) expected.insert(model.nodes[n].name + "." + parameter.name);
     for (const Role& role : program.roles) {
-      EXPECT_EQ(role.ranks.size(), strategy.dp);
+      EXPECT_EQ(role.ranks.size() * parts, strategy.dp);
       for (std::uint32_t i = 0; i < role.size(); ++i) {
         if (role.kind[i] != InstructionKind::update) continue;
         const std::size_t count = program.works[role.work[i]].op.inputs.size();
@@ -177,6 +178,7 @@ TEST(LowerGrid, TransfersCarryWhatCrossesStages) {
 
 TEST(LowerGrid, ReplicasReduceEveryGradient) {
   for_each_uncut([](const Model& model, const Strategy& strategy, const Program& program) {
+    if (program.daso) return;  // not in every step, nor over all: daso_test.cpp
     std::int64_t reduced = 0, broadcast = 0, buffers = 0;
     for (const Role& role : program.roles) {
       for (std::uint32_t i = 0; i < role.size(); ++i)
@@ -203,10 +205,13 @@ TEST(LowerGrid, GradientsAreAveraged) {
           const bool shared = schedule_table().at(strategy.schedule).one_loss;
           EXPECT_EQ(role.scale[i], loss && !shared && !is_sum ? 1.0 / static_cast<double>(strategy.microbatches) : 1.0);
         }
-        if (role.kind[i] == InstructionKind::copy) {
+        if (role.kind[i] == InstructionKind::copy && !role.writes(i).empty()) {
           const std::string& name = role.tensors[role.writes(i)[0]].name;
-          const bool fills = name.starts_with("bucket") || name.starts_with("sum.");
-          EXPECT_EQ(role.scale[i], fills && !is_sum ? 1.0 / strategy.dp : 1.0);
+          const bool fills = name.starts_with("bucket") || name.starts_with("sum."),
+                     is_mean_of_nodes = program.daso && role.scale[i] != 1 && !fills;
+          EXPECT_EQ(role.scale[i], is_mean_of_nodes   ? static_cast<double>(program.daso->local) / strategy.dp
+                                   : fills && !is_sum ? 1.0 / (program.daso ? program.daso->local : strategy.dp)
+                                                      : 1.0);
         }
       }
   });

@@ -52,6 +52,9 @@ std::vector<OpInstance> instances() {
       op("adam", {}, {image, rows, f32({})}),
       op("accumulate", {}, {image, image}),
       op("scaled_copy", {}, {rows}),
+      op("cast", {}, {rows, {Dtype::bf16, {8, 12}}}),
+      op("blend", {{"keep", 0.5}, {"take", 0.25}}, {rows}),
+      op("count_nans", {}, {rows}),
       op("fill", {}, {image}),
       op("slice", {{"dim", 1}, {"begin", 2}, {"size", 3}}, {image}),
       op("pack", {{"dim", 1}, {"parts", 4}, {"block", 1}}, {image}),
@@ -90,7 +93,7 @@ TEST(Op, SignaturesHoldTogether) {
     const Signature s = instance.signature();
     ASSERT_TRUE(instance.inputs.size() == static_cast<std::size_t>(kind.inputs) || kind.role == OpRole::optimizer);
     EXPECT_GE(s.output.elements(), 1);
-    EXPECT_EQ(s.output.dtype, instance.inputs[0].dtype);
+    EXPECT_EQ(s.output.dtype, instance.inputs[kind.name == "cast" ? 1 : 0].dtype);
     EXPECT_EQ(kind.has_parameters, !s.parameters.empty());
     for (const Operand& operand : s.backward_reads) {
       const std::map<Operand::From, std::size_t> limits{{Operand::From::input, instance.inputs.size()},
@@ -274,7 +277,8 @@ TEST(Op, ElementwiseDemands) {
                          Row{"sgd", {{"momentum", 0.9}}, 1, Pass::update, 4, 5},  // p, g, v → v, p
                          Row{"adam", {}, 1, Pass::update, 12, 7},                 // p, g, m, v → m, v, p
                          Row{"accumulate", {}, 2, Pass::forward, 1, 3},           // a, b → a
-                         Row{"scaled_copy", {}, 1, Pass::forward, 1, 2}}) {       // x → y
+                         Row{"blend", {{"keep", 0.5}, {"take", 0.25}}, 1, Pass::forward, 3, 5},  // p → p, p, x → p
+                         Row{"scaled_copy", {}, 1, Pass::forward, 1, 2}}) {                      // x → y
     const OpInstance instance =
         op(row.kind, row.attributes, std::vector<TensorSpec>(static_cast<std::size_t>(row.inputs), f32({8, 12})));
     EXPECT_DOUBLE_EQ(instance.demand(row.pass).flops, row.flops_per_element * n) << row.kind;
@@ -284,6 +288,11 @@ TEST(Op, ElementwiseDemands) {
   EXPECT_DOUBLE_EQ(norm.demand(Pass::forward).bytes, 3.0 * 4 * 4 * 6 * 9 * 7);  // statistics, then x → y
   EXPECT_DOUBLE_EQ(norm.demand(Pass::backward).bytes, 5.0 * 4 * 4 * 6 * 9 * 7);
   EXPECT_DOUBLE_EQ(op("flatten", {}, {f32({4, 6})}).demand(Pass::backward).bytes, 0);
+  EXPECT_DOUBLE_EQ(op("cast", {}, {f32({4, 6}), {Dtype::bf16, {4, 6}}}).demand(Pass::forward).bytes, (4.0 + 2) * 24);
+  EXPECT_EQ(message_of([] {
+              static_cast<void>(op("cast", {}, {f32({4, 6}), f32({24})}).signature());
+            }),
+            "op 'cast': f32[24] is no copy of f32[4,6]");
 }
 
 TEST(Op, BatchNormKeepsStatistics) {

@@ -267,7 +267,7 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
             line(1, "'paragauge-program-1' is an older format than 'paragauge-program-2'; lower the strategy again"));
   EXPECT_EQ(with("group data", "grope data"), line(6,
                                                    "unknown item 'grope'; known: model, strategy, threads, mesh, "
-                                                   "partition, group, work, role, unit, part, tensor, view, "
+                                                   "partition, daso, group, work, role, unit, part, tensor, view, "
                                                    "prologue, body, epilogue, "
                                                    "an instruction's number"));
   // partition, group, role

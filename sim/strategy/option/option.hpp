@@ -1,6 +1,6 @@
 // The keys of strategy texts, a row each: what a text may say, what it says canonically, what `list` prints and which values
-// the tests try come from here. A preset's row (table.cpp) names those that it takes; a new key is a row here, a name
-// there, and a member of Strategy.
+// the tests try come from here. A preset's row (strategy/table.cpp) names those that it takes; a new key is a row in a file
+// of this folder, a name there, and a member of Strategy.
 //
 //   const StrategyOption& dp = strategy_option_table().at("dp");
 //   const StrategyKind& kind = strategy_table().at("ddp");

@@ -1,0 +1,177 @@
+// What is cut among replicas, and into which units.
+#include "sim/error.hpp"
+#include "sim/strategy/option/reading.hpp"
+
+namespace sim {
+namespace {
+
+// DeepSpeed's as Lightning's DeepSpeedStrategy gives them: stage3_prefetch_bucket_size, stage3_param_persistence_threshold.
+constexpr double kPrefetchElements = 5e7, kPersistence = 1e5;
+
+std::vector<std::string> if_zero(const StrategyKind& kind, std::vector<std::string> values) {
+  return kind.otherwise("zero", 0) > 0 ? values : std::vector<std::string>{};
+}
+
+void read_zero(const StrategyReading& r, Strategy& s) {
+  const auto own = static_cast<std::int64_t>(r.kind.otherwise("zero", 0));
+  const std::int64_t zero = r.text.integer("zero", own, 0, 3);
+  if (own > 0 && zero != own)
+    throw ConfigError("strategy '{}': {} is zero={}; use mesh,zero={}", r.text.whole(), r.kind.name, own, zero);
+  s.zero = static_cast<std::uint32_t>(zero);
+  if (s.zero > 0 && s.dp < 2)
+    throw ConfigError("strategy '{}': zero={} needs dp of at least 2, found dp={}", r.text.whole(), s.zero, s.dp);
+  for (const char* key : {"replicas", "shard", "units", "prefetch", "reshard", "flat", "wire"})
+    if (r.text.has(key) && s.zero == 0)
+      throw ConfigError("strategy '{}': {} needs zero=1, 2 or 3, found zero=0", r.text.whole(), key);
+  for (const char* key : {"prefetch", "reshard", "flat"})
+    if (r.text.has(key) && s.zero < 3)
+      throw ConfigError("strategy '{}': {} needs zero=3, found zero={}", r.text.whole(), key, s.zero);
+  for (const char* key : {"first_bucket_MiB", "bucket_MiB"})
+    if (r.text.has(key) && s.zero > 0)
+      throw ConfigError("strategy '{}': {} is DDP's; with zero={} give units", r.text.whole(), key, s.zero);
+}
+
+/// What they are without being given.
+std::string usual_units(const Strategy& s, const StrategyKind& kind) {
+  if (s.zero == 0) return "";
+  if (const double elements = kind.otherwise("units", 0); elements > 0) return fmt::format("{}", elements);
+  return kind.takes("persistence") ? "layer" : s.zero == 3 ? "block" : "25MiB";
+}
+
+/// DeepSpeed releases no weights whose next use is less than 10^9 elements away; a pipeline's stage keeps them as
+/// torch.distributed.pipelining does.
+bool usual_reshard(const Strategy& s, const StrategyKind& kind) { return s.pp == 1 && !kind.takes("persistence"); }
+
+bool usual_sums_each(const Strategy& s) { return s.zero > 1 && s.pp == 1; }
+
+bool usual_scatters(const StrategyKind& kind) { return kind.otherwise("units", 0) == 0; }
+
+void read_accumulate(const StrategyReading& r, Strategy& s) {
+  const std::string given = r.text.text("accumulate").value_or(usual_sums_each(s) ? "every" : "last");
+  if (given != "every" && given != "last")
+    throw ConfigError("strategy '{}': accumulate={} must be every or last", r.text.whole(), given);
+  s.sums_each_microbatch = given == "every";
+}
+
+void read_wire(const StrategyReading& r, Strategy& s) {
+  s.scatters = usual_scatters(r.kind);
+  const std::optional<std::string> given = r.text.text("wire");
+  if (!given) return;
+  if (*given != "scatter" && *given != "all")
+    throw ConfigError("strategy '{}': wire={} must be scatter or all", r.text.whole(), *given);
+  if ((*given == "scatter") != s.scatters && r.kind.otherwise("zero", 0) > 0)
+    throw ConfigError("strategy '{}': wire must be {}; {} is {}{}", r.text.whole(), s.scatters ? "scatter" : "all",
+                      s.scatters ? "all_reduce into shards" : "reduce_scatter",
+                      s.scatters ? "deepspeed_stage_" : "zero", s.zero);
+  s.scatters = *given == "scatter";
+}
+
+}  // namespace
+
+std::vector<StrategyOption> zero_options() {
+  using Reading = StrategyReading;
+  using Kind = StrategyKind;
+  using Values = std::vector<std::string>;
+  return {
+      {.name = "zero",
+       .values = "0 to 3",
+       .meaning = "cut among the replicas are 1: the optimizer's states, 2: and sums of gradients, 3: and weights",
+       .read = read_zero,
+       .write = [](const Strategy& s, const Kind& kind) { return unless_usual(s.zero, kind, "zero", 0); },
+       .tried = [](const Model&,
+                   const Kind& kind) { return if_zero(kind, {fmt::to_string(kind.otherwise("zero", 0))}); }},
+      {.name = "units",
+       .values = "layer, block, all, a size (25MiB, 2e8 elements), or prefixes joined by +",
+       .meaning = "parameters that are cut, and travel, together",
+       .read = [](const Reading& r, Strategy& s) { s.units = r.text.text("units").value_or(usual_units(s, r.kind)); },
+       .write = [](const Strategy& s,
+                   const Kind& kind) { return s.units == usual_units(s, kind) ? std::string() : s.units; },
+       .tried =
+           [](const Model&, const Kind& kind) {
+             return if_zero(kind, {"layer", "all", "0.01MiB"});
+           }},
+      {.name = "prefetch",
+       .values = "0 to 1048576",
+       .meaning = "units that are gathered ahead of the one in use",
+       .read =
+           [](const Reading& r, Strategy& s) {
+             const std::int64_t usual = r.kind.takes("prefetch_elements") ? kMostRanks : 1;
+             s.prefetch = static_cast<std::uint32_t>(r.text.integer("prefetch", usual, 0, kMostRanks));
+           },
+       .write = [](const Strategy& s, const Kind&) { return s.prefetch == 1 ? "" : fmt::to_string(s.prefetch); },
+       .tried =
+           [](const Model&, const Kind& kind) {
+             return if_zero(kind, {"0", "2"});
+           }},
+      {.name = "prefetch_elements",
+       .values = "1 to 1e12",
+       .meaning = "elements that are gathered ahead, of any number of units",
+       .read =
+           [](const Reading& r, Strategy& s) {
+             if (r.kind.takes("prefetch_elements"))
+               s.prefetch_elements = r.text.number("prefetch_elements", kPrefetchElements, 1, 1e12);
+           },
+       .write =
+           [](const Strategy& s, const Kind&) {
+             return s.prefetch_elements == kPrefetchElements ? "" : fmt::format("{}", s.prefetch_elements);
+           },
+       .tried = [](const Model&, const Kind&) { return Values{"1000"}; }},
+      {.name = "persistence",
+       .values = "0 to 1e12",
+       .meaning = "parameters of at most so many elements aren't cut",
+       .read =
+           [](const Reading& r, Strategy& s) {
+             if (r.kind.takes("persistence")) s.persistence = r.text.number("persistence", kPersistence, 0, 1e12);
+           },
+       .write = [](const Strategy& s,
+                   const Kind&) { return s.persistence == kPersistence ? "" : fmt::format("{}", s.persistence); },
+       .tried =
+           [](const Model&, const Kind&) {
+             return Values{"100", "0"};
+           }},
+      {.name = "reshard",
+       .values = "0 or 1",
+       .meaning = "what a forward has gathered is freed, and gathered again for the backward",
+       .read = [](const Reading& r, Strategy& s) { s.reshard = read_switch(r, "reshard", usual_reshard(s, r.kind)); },
+       .write =
+           [](const Strategy& s, const Kind& kind) {
+             return s.zero < 3 || s.reshard == usual_reshard(s, kind) ? "" : fmt::format("{:d}", s.reshard);
+           },
+       .tried =
+           [](const Model&, const Kind& kind) {
+             return if_zero(kind, {"0", "1"});
+           }},
+      {.name = "flat",
+       .values = "0 or 1",
+       .meaning = "what is cut is the unit as one flat tensor (FSDP1), or each parameter by its rows (FSDP2)",
+       .read = [](const Reading& r, Strategy& s) { s.flat = read_switch(r, "flat", true); },
+       .write = [](const Strategy& s, const Kind& kind) { return unless_usual(s.flat ? 1 : 0, kind, "flat", 1); },
+       .tried =
+           [](const Model&, const Kind& kind) {
+             return if_zero(kind, {"0", "1"});
+           }},
+      {.name = "accumulate",
+       .values = "every or last",
+       .meaning = "gradients are summed over the replicas after every microbatch, or after the last one",
+       .read = read_accumulate,
+       .write =
+           [](const Strategy& s, const Kind&) {
+             const bool is_usual = s.sums_each_microbatch == usual_sums_each(s);
+             return std::string(is_usual ? "" : s.sums_each_microbatch ? "every" : "last");
+           },
+       .tried =
+           [](const Model&, const Kind&) {
+             return Values{"every", "last"};
+           }},
+      {.name = "wire",
+       .values = "scatter or all",
+       .meaning = "everyone gets its part of the sums, or all of them (DeepSpeed)",
+       .read = read_wire,
+       .write =
+           [](const Strategy& s, const Kind& kind) {
+             return std::string(s.scatters == usual_scatters(kind) ? "" : s.scatters ? "scatter" : "all");
+           },
+       .tried = [](const Model&, const Kind&) { return Values{}; }}};
+}
+
+}  // namespace sim
