@@ -3,6 +3,7 @@
 
     tests/planted.py                  all; in a worktree of HEAD beside this one (../planted), configured like build/
     tests/planted.py fit accuracy     those whose name contains one of the words
+    tests/planted.py --check          none: whether each could be
 
 Each entry: name, file, before (stands exactly once in the file), after, and the tests that are to notice: "sim"
 (sim_tests), "backend" (backend_tests, all suites), "standin" (standin_tests) or a ctest expression. A mistake that doesn't compile counts as not
@@ -49,9 +50,21 @@ def notices(tests: str) -> bool:
     return run(command, timeout=1800).returncode != 0
 
 
+def check(mistakes: list[dict]) -> int:
+    """Every place is still there."""
+    gone = [m for m in mistakes if (ROOT / m["file"]).read_text().count(m["before"]) != 1]
+    for mistake in gone:
+        print(f"{mistake['name']}: in {mistake['file']} 'before' doesn't stand exactly once: {mistake['before']}")
+    print(f"planted: {len(mistakes) - len(gone)} of {len(mistakes)} mistakes can be planted")
+    return 1 if gone else 0
+
+
 def main() -> int:
     words = sys.argv[1:]
-    mistakes = [m for m in json.loads((ROOT / "tests" / "planted.json").read_text()) if not words or any(w in m["name"] for w in words)]
+    mistakes = json.loads((ROOT / "tests" / "planted.json").read_text())
+    if words == ["--check"]:
+        return check(mistakes)
+    mistakes = [m for m in mistakes if not words or any(w in m["name"] for w in words)]
     prepare()
     for tests in sorted({m["tests"] for m in mistakes}):
         if notices(tests):

@@ -34,6 +34,7 @@ const std::vector<Golden> kGolden{
     {"programs/toy_mlp.fsdp.txt", "toy_mlp,global_batch=4,optimizer=sgd:lr=0.1", "fsdp,dp=2,units=all"},
     {"programs/toy_mlp.zero3.txt", "toy_mlp,global_batch=4,optimizer=sgd:lr=0.1", "zero3,dp=2"},
     {"programs/toy_mlp.heat.txt", "toy_mlp,global_batch=4,optimizer=adam", "heat,dp=2"},
+    {"programs/toy_mlp.daso.txt", "toy_mlp,global_batch=4", "daso,skips=1,chunk=100"},
 };
 
 /// The example that opens program_text.cpp, without its remarks.
