@@ -128,6 +128,13 @@ Json model_to_json(const sim::Model& model) {
           {"nodes", nodes}};
 }
 
+std::string_view torch_name(sim::Dtype dtype) {
+  return dtype == sim::Dtype::bf16  ? "bfloat16"
+         : dtype == sim::Dtype::f16 ? "float16"
+         : dtype == sim::Dtype::f64 ? "float64"
+                                    : "float32";
+}
+
 Json stages_to_json(const sim::Model& model, const sim::Strategy& strategy) {
   const sim::ScheduleKind& schedule = sim::schedule_table().at(strategy.schedule);
   const sim::ParameterCycle cycle = strategy.kind().parameters(model, strategy);
@@ -147,6 +154,13 @@ Json stages_to_json(const sim::Model& model, const sim::Strategy& strategy) {
             {"single", cycle.single},    // Heat: each gradient is summed by itself,
             {"delayed", cycle.delayed},  // and waited for in the next step
             {"zero", strategy.zero}};
+  if (const auto& daso = strategy.daso)
+    json["daso"] = {{"local", daso->local},
+                    {"skips", daso->skips},
+                    {"wait", daso->wait},
+                    {"local_skips", daso->local_skips},
+                    {"chunk", strategy.chunk},
+                    {"downcast", torch_name(model.dtype == sim::Dtype::f32 ? strategy.downcast : model.dtype)}};
   if (const std::optional<sim::ParameterCut> cut = sim::parameter_cut(model, strategy)) {
     json["units"] = cut->unit_of;
     json["reshard"] = cut->reshard;
@@ -214,7 +228,7 @@ bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::strin
   // their sums, leaves small ones whole, or has units of a size.
   if (strategy.sums_each_microbatch && strategy.microbatches > 1) return false;
   // Theirs have a barrier before each step, unless these reach into each other.
-  if (strategy.bodies > 1 && !strategy.kind().parameters(model, strategy).delayed) return false;
+  if (strategy.bodies > 1 && !strategy.daso && !strategy.kind().parameters(model, strategy).delayed) return false;
   if (strategy.zero > 0 && strategy.ranks() * strategy.microbatches > strategy.dp) return false;
   const std::optional<sim::ParameterCut> cut = sim::parameter_cut(model, strategy);
   if (strategy.zero == 2 || (strategy.zero == 3 && (cut->whole_up_to > 0 || cut->unit_bytes > 0))) return false;

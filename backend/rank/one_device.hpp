@@ -1,9 +1,9 @@
 // A model on one device, under autograd, in float64 on the CPU: what a reference plays with.
 //
-//   OneDevice device(model, partition, partition.pieces);
+//   OneDevice device(model, {program.batch_pieces(), program.microbatches, steps, seed}, program.batch_pieces());
 //   const double loss = device.backward();       // of the step's batch; leaves the gradients in the parameters
 //   device.update();
-//   device.name_tensors("parameter", named);     // "parameter fc.weight", …
+//   device.named_parameters();                   // "parameter fc.weight", …
 //
 // It interprets the Model with the references of the op table's rows (torch's functions, autograd, torch::optim). It plays
 // the whole batch, one microbatch after the other, or, where an op depends on the cut (batch norm), piece by piece.

@@ -19,6 +19,11 @@ def own_rows(session: Session):
     session.x_rows = session.target_rows = range(session.rank * rows, (session.rank + 1) * rows)
 
 
+def rows_and_columns(grid) -> list[tuple[int, ...]]:
+    """Of ranks."""
+    return [tuple(line.tolist()) for line in [*grid, *grid.T]]
+
+
 class Replicas(Session):
     """A process per replica."""
 
@@ -33,11 +38,15 @@ class Distributed(Replicas):
 
     settle = 2  # buckets are rebuilt at the second forward, in the order in which gradients came
 
+    def replicas_group(self):
+        """Among whom gradients are summed."""
+        return self.group
+
     def build(self, stages: list[Stage], devices: list):
         super().build(stages, devices)
         own_rows(self)
         buckets = self.strategy.buckets_MiB
-        self.module = DistributedDataParallel(self.module, process_group=self.group,
+        self.module = DistributedDataParallel(self.module, process_group=self.replicas_group(),
                                               broadcast_buffers=self.strategy.broadcast_buffers,
                                               bucket_cap_mb_list=None if buckets == [1, 25] else buckets)
 

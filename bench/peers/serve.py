@@ -11,7 +11,7 @@ Rank 0 reads a request per line, a JSON object as bench/peers.cpp writes it (tes
     cores           of each rank that computes, as many as it has threads
     warmup_steps, steps, seed
 and answers with a JSON line:
-    {"step_s": [per step], "loss": [per step, warm-up included; null if not finite],
+    {"step_s": [per step; of a strategy with a period, per period, the mean], "loss": [per step, warm-up included; null if not finite],
      "resident_peak_bytes": of the largest rank, "settings": what isn't PyTorch's default}
     {"skipped": "why plain PyTorch has no such step"}      or {"error": "what is wrong with the request"}
 The end of its input ends all ranks. A step's time is the latest rank's end minus the common start; where steps reach
@@ -185,8 +185,10 @@ class Rank:
         played, shares, peaks = zip(*filter(None, reports))
         losses = [[(share, loss) for share, (_, _, loss) in zip(shares, step) if loss is not None]
                   for step in zip(*played)]
-        step_s = [max(end for _, end, _ in step) - step[0][0] for step in zip(*played)]
-        return {"step_s": step_s[request.warmup_steps:],
+        step_s = [max(end for _, end, _ in step) - step[0][0] for step in zip(*played)][request.warmup_steps:]
+        whole = max(1, len(step_s) // session.period)  # periods; what is left over counts where there is no whole one
+        periods = [step_s[i * session.period:(i + 1) * session.period] for i in range(whole)]
+        return {"step_s": [sum(period) / len(period) for period in periods if period],
                 "loss": [loss if math.isfinite(loss) else None for loss in
                          (loss_of_batch(session.model, of_step) for of_step in losses)],
                 "resident_peak_bytes": max(peaks),

@@ -3,6 +3,7 @@
     layers                  the (node, module) pairs whose parameters live in this process
     storages                the memory of what lives in it between steps, and the bytes of each
     reaches_on              its steps reach into each other: those of a request are played without a common start each
+    period                  of so many steps, which differ, the mean counts
     settle                  steps after which its step takes as long as all later ones
     share                   how much of the global batch its loss is of
     initialise(seed)        gives its parameters and buffers their first values
@@ -61,6 +62,7 @@ class Session:
     """One process, one device: the whole global batch by the module as it is."""
 
     reaches_on = False
+    period = 1
     settle = 0
     takes_channels_last = True
     faster_updates = "fused"  # than PyTorch's default

@@ -6,7 +6,7 @@ import initial
 import torch
 import torch.distributed as dist
 from models import Stage
-from replicas import Distributed, Replicas, own_rows
+from replicas import Distributed, Replicas, own_rows, rows_and_columns
 from session import optimizer_kind
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
@@ -38,7 +38,7 @@ class FullyShard(Replicas):
     @classmethod
     def lines(cls, strategy: SimpleNamespace) -> list[tuple[int, ...]]:
         grid = cls.grid(strategy)
-        return super().lines(strategy) + [tuple(line.tolist()) for line in [*grid, *grid.T] if len(grid) > 1]
+        return super().lines(strategy) + (rows_and_columns(grid) if len(grid) > 1 else [])
 
     def make_mesh(self) -> DeviceMesh:
         grid = self.grid(self.strategy)

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import torch
+from daso import Daso
 from heat import Heat, HeatBlocking
 from hypar import Hybrid, HybridThreads
 from replicas import DataParallel, DataParallelProcesses, Distributed
@@ -20,6 +21,8 @@ def kind_of(strategy: SimpleNamespace) -> type[Session]:
     if strategy.replicas > 1:
         if stages > 1 or strategy.microbatches > 1:
             raise Skipped("these peers have no DistributedDataParallel of pipelines or microbatches")
+        if hasattr(strategy, "daso"):
+            return Daso
         if strategy.single:
             return Heat if strategy.delayed else HeatBlocking
         if strategy.zero > 0:
