@@ -36,20 +36,32 @@ Plan::Plan(const Model& m, Layout l)
       stages(stage_axis < layout.mesh.axes.size() ? layout.mesh.axes[stage_axis].size : 1),
       microbatches(static_cast<std::int32_t>(layout.microbatches)),
       one_loss(schedule.one_loss && microbatches > 1),
+      part(m.nodes.size(), 0),
       stage(m.nodes.size(), 0),
       whole(m.instances(m.global_batch / layout.microbatches)),
       needs_grad(m.outputs_need_grad()) {
   if (one_loss) whole.back() = m.instances(m.global_batch).back();
   whole_signatures = signatures_of(whole);
   if (stage_axis < layout.mesh.axes.size())
-    for (std::size_t n = 0; n < stage.size(); ++n) stage[n] = layout.play[n][stage_axis].at;
-  for (std::size_t n = 0; n < stage.size(); ++n)
-    for (const int source : m.nodes[n].inputs)
-      if (source >= 0 && stage[static_cast<std::size_t>(source)] != stage[n])
-        edges[{stage[static_cast<std::size_t>(source)], stage[n]}].insert(source);
+    for (std::size_t n = 0; n < stage.size(); ++n) {
+      part[n] = layout.play[n][stage_axis].at;
+      stage[n] = rank_of(part[n]).stage;
+    }
+  find_edges();
   place_nodes();
   resolve_sums();
   make_roles();
+}
+
+/// What a rank has received for one of its parts the later ones have, too.
+void Plan::find_edges() {
+  std::map<std::pair<int, std::uint32_t>, std::uint32_t> first;  // of a node and a rank: the part that receives it
+  for (std::size_t n = 0; n < stage.size(); ++n)                 // parts don't decrease
+    for (const int source : model.nodes[n].inputs) {
+      if (source < 0 || stage[static_cast<std::size_t>(source)] == stage[n]) continue;
+      const auto by = first.try_emplace({source, stage[n]}, part[n]).first;
+      if (by->second == part[n]) edges[{part[static_cast<std::size_t>(source)], part[n]}].insert(source);
+    }
 }
 
 void Plan::place_nodes() {
@@ -296,9 +308,9 @@ void Plan::make_roles() {
         for (const std::uint32_t c : product[axis]) inner.push_back(rank * axes[axis].size + c);
       ranks = std::move(inner);
       if (axis != stage_axis && classes[axis].size() == 1) continue;
-      const std::string part =
+      const std::string coordinate =
           axis == stage_axis ? fmt::format("stage{}", at.back()) : fmt::format("{}={}", axes[axis].name, at.back());
-      name += (name.empty() ? "" : ".") + part;
+      name += (name.empty() ? "" : ".") + coordinate;
     }
     RolePlan role = role_of(at, cuts);
     role.name = name.empty() ? "all" : name;

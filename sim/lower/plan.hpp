@@ -59,17 +59,22 @@ class Plan {
   const std::uint32_t stage_axis, stages;
   const std::int32_t microbatches;
   const bool one_loss;               // on all microbatches together: its op has the shapes of all of them
-  std::vector<std::uint32_t> stage;  // of every node
+  std::vector<std::uint32_t> part;   // of every node: which of the model's stages, in its order
+  std::vector<std::uint32_t> stage;  // of every node: the coordinate of the rank that has it
   std::vector<OpInstance> whole;     // of every node: all samples of a microbatch, all channels
   std::vector<Signature> whole_signatures;
   std::vector<NodePlacements> placements;  // of every node
   std::vector<bool> needs_grad;
   std::vector<RolePlan> roles;
-  /// Nodes of stage `from` whose output a later stage `to` reads, in the model's order.
+  [[nodiscard]] PartOfRank rank_of(std::uint32_t of_part) const {
+    return rank_of_part(of_part, stages, schedule.order);
+  }
+  /// Nodes of part `from` whose output a later part `to` of another rank reads, the first of that rank's, in the model's
+  /// order.
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::set<int>> edges;
 
   [[nodiscard]] std::vector<Action> actions(std::uint32_t of_stage) const {
-    return schedule.stage(of_stage, stages, microbatches);
+    return schedule.stage(of_stage, stages, microbatches, layout.chunks);
   }
   /// The part of a whole tensor that the role's first rank has; nullopt: nothing.
   [[nodiscard]] std::optional<TensorSpec> local(const TensorSpec& whole_spec, const Placements& placements,
@@ -83,6 +88,7 @@ class Plan {
   [[nodiscard]] Placements everywhere() const { return Placements(layout.mesh.axes.size(), replicate()); }
 
  private:
+  void find_edges();
   void place_nodes();
   void resolve_sums();
   [[nodiscard]] bool can_be_cut(const TensorSpec& whole_spec, const Placements& of) const;

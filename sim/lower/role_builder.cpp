@@ -19,23 +19,19 @@ RoleBuilder::RoleBuilder(const Plan& plan, const RolePlan& role, Tables& tables)
       role_(role),
       tables_(tables),
       redistribution_(plan, role, tables, draft_),
+      nodes_of_(static_cast<std::size_t>(plan.layout.chunks)),
       works_(plan.model.nodes.size()),
       labels_(plan.model.nodes.size(), kNone) {
   draft_.works = &tables.works;
   draft_.names = &tables.names;
   draft_.role.name = role.name;
   draft_.role.ranks = role.ranks;
-  for (std::size_t n = 0; n < plan.model.nodes.size(); ++n)
-    if (plan.stage[n] == role.stage) nodes_.push_back(static_cast<int>(n));
-  for (const auto& [pair, nodes] : plan.edges) {
-    const auto tensors = static_cast<std::uint32_t>(nodes.size());
-    std::uint32_t tag = 0;
-    for (const int n : nodes) {
-      if (pair.second == role.stage) before_.push_back({pair.first, n, tag, tensors});
-      if (pair.first == role.stage) after_.push_back({pair.second, n, tag, tensors});
-      ++tag;
-    }
+  for (std::size_t n = 0; n < plan.model.nodes.size(); ++n) {
+    if (plan.stage[n] != role.stage) continue;
+    nodes_.push_back(static_cast<int>(n));
+    nodes_of_[chunk_of(plan.part[n])].push_back(static_cast<int>(n));
   }
+  add_edges();
   add_persistent();
   const GroupOf group_of = [&](std::uint32_t axes) { return tables_.group(axes); };
   if (plan.layout.parameters.at_root)
@@ -44,14 +40,42 @@ RoleBuilder::RoleBuilder(const Plan& plan, const RolePlan& role, Tables& tables)
     add_units(draft_, plan.layout, group_of);
 }
 
+/// Between chunks of two ranks the tags of each edge, and of either direction, are others.
+void RoleBuilder::add_edges() {
+  std::size_t most = 0;  // tensors that go between two parts
+  for (const auto& [parts, nodes] : plan_.edges) most = std::max(most, nodes.size());
+  const auto room = static_cast<std::uint32_t>(most) * static_cast<std::uint32_t>(plan_.microbatches);
+  std::uint32_t lane = 0;
+  for (const auto& [parts, nodes] : plan_.edges) {
+    const std::uint32_t first_tag = plan_.layout.chunks > 1 ? 2 * lane++ * room : 0;
+    const auto tensors = static_cast<std::uint32_t>(nodes.size());
+    std::uint32_t tag = first_tag;
+    for (const int n : nodes) {
+      if (plan_.rank_of(parts.second).stage == role_.stage)
+        before_.push_back({parts.first, chunk_of(parts.second), n, tag, tensors, plan_.layout.chunks > 1 ? room : 0});
+      if (plan_.rank_of(parts.first).stage == role_.stage)
+        after_.push_back({parts.second, chunk_of(parts.first), n, tag, tensors, plan_.layout.chunks > 1 ? room : 0});
+      ++tag;
+    }
+  }
+}
+
 Draft RoleBuilder::build() {
-  std::int32_t forwards = 0, backwards = 0;
+  std::int32_t forwards = 0;
+  std::vector<std::int32_t> backwards(nodes_of_.size(), 0), weights = backwards;  // by chunk
   for (const Action& action : plan_.actions(role_.stage)) {
-    if (action.kind == Action::Kind::forward) {
-      forward(action.microbatch);
-      if (++forwards == plan_.microbatches && plan_.one_loss && plan_.stage.back() == role_.stage) loss_of_all();
-    } else {
-      backward(action.microbatch, ++backwards == plan_.microbatches);
+    const auto chunk = static_cast<std::size_t>(action.chunk);
+    switch (action.kind) {
+      case Action::Kind::forward:
+        forward(chunk, action.microbatch);
+        if (++forwards == plan_.microbatches && plan_.one_loss && plan_.stage.back() == role_.stage) loss_of_all();
+        break;
+      case Action::Kind::backward:
+        backward(chunk, action.microbatch, ++backwards[chunk] == plan_.microbatches);
+        break;
+      case Action::Kind::weights:
+        parameter_gradients(chunk, action.microbatch, ++weights[chunk] == plan_.microbatches);
+        break;
     }
   }
   for (const auto& [peer, sends] : gradient_sends_) wait_all(sends);
@@ -187,14 +211,18 @@ TensorSpec RoleBuilder::received_spec(int n, std::int32_t mb, const Placements& 
   return *spec;
 }
 
-/// The tag is unique per direction, microbatch and tensor.
+/// The tag is unique per edge, direction, microbatch and tensor.
 RoleBuilder::Pending RoleBuilder::post(InstructionKind kind, const Edge& edge, std::int32_t mb, std::uint32_t tensor) {
-  Instruction i{.kind = kind,
-                .node = name_of(edge.node),
-                .microbatch = mb,
-                .peer = plan_.stage_axis,
-                .by = static_cast<std::int32_t>(edge.peer) - static_cast<std::int32_t>(role_.stage),
-                .tag = static_cast<std::uint32_t>(mb) * edge.tensors + edge.tag};
+  Instruction i{
+      .kind = kind,
+      .node = name_of(edge.node),
+      .microbatch = mb,
+      .peer = plan_.stage_axis,
+      .by = static_cast<std::int32_t>(plan_.rank_of(edge.peer).stage) - static_cast<std::int32_t>(role_.stage),
+      .tag = static_cast<std::uint32_t>(mb) * edge.tensors + edge.tag};
+  const bool is_gradient = plan_.part[static_cast<std::size_t>(edge.node)] == edge.peer ? kind == InstructionKind::send
+                                                                                        : kind == InstructionKind::recv;
+  if (is_gradient) i.tag += edge.of_gradients;
   (kind == InstructionKind::send ? i.reads : i.writes) = {tensor};
   return {draft_.post(i), i.node, mb};
 }
@@ -213,18 +241,20 @@ void RoleBuilder::wait_received(std::uint32_t peer, std::vector<Pending>& sends,
   });
 }
 
-/// Where an action stands in the schedule of a stage.
-std::size_t RoleBuilder::place_of(std::uint32_t stage, Action::Kind kind, std::int32_t mb) {
-  const auto index = [](const Action& action) {
-    return 2 * static_cast<std::size_t>(action.microbatch) + (action.kind == Action::Kind::forward ? 0 : 1);
+/// Where a part's action stands in the schedule of its rank.
+std::size_t RoleBuilder::place_of(std::uint32_t part, Action::Kind kind, std::int32_t mb) {
+  const PartOfRank rank = plan_.rank_of(part);
+  const auto index = [&](const Action& action) {
+    const auto of_chunk = static_cast<std::size_t>(plan_.microbatches) * static_cast<std::size_t>(action.chunk);
+    return 3 * (of_chunk + static_cast<std::size_t>(action.microbatch)) + static_cast<std::size_t>(action.kind);
   };
-  std::vector<std::size_t>& places = places_[stage];
+  std::vector<std::size_t>& places = places_[rank.stage];
   if (places.empty()) {
-    const std::vector<Action> actions = plan_.actions(stage);
-    places.resize(actions.size());
+    const std::vector<Action> actions = plan_.actions(rank.stage);
+    places.resize(3 * nodes_of_.size() * static_cast<std::size_t>(plan_.microbatches));
     for (std::size_t at = 0; at < actions.size(); ++at) places[index(actions[at])] = at;
   }
-  return places[index({kind, mb})];
+  return places[index({kind, mb, rank.chunk})];
 }
 
 // ---- Values ----
@@ -254,21 +284,24 @@ std::uint32_t RoleBuilder::bring(int source, std::int32_t mb, const Placements& 
 
 // ---- Forward ----
 
-void RoleBuilder::forward(std::int32_t mb) {
+void RoleBuilder::forward(std::size_t chunk, std::int32_t mb) {
   std::vector<Pending> received;
   for (const Edge& edge : before_) {
+    if (edge.chunk != chunk) continue;
     const std::uint32_t tensor =
         add_activation(value_name(edge.node, mb), received_spec(edge.node, mb, placed(edge.node).resolved));
     received.push_back(post(InstructionKind::recv, edge, mb, tensor));
     hold(edge.node, mb, placed(edge.node).resolved, tensor);
   }
   wait_all(received);
-  for (auto& [peer, sends] : gradient_sends_) wait_received(peer, sends, mb);
-  for (const int n : nodes_) {
+  for (auto& [peer, sends] : gradient_sends_)
+    if (std::ranges::any_of(before_, [&](const Edge& edge) { return edge.chunk == chunk && edge.peer == peer; }))
+      wait_received(peer, sends, mb);
+  for (const int n : nodes_of_[chunk]) {
     if (plan_.one_loss && n == loss_node()) continue;
     forward_node(n, mb);
     for (const Edge& edge : after_)
-      if (edge.node == n) activation_sends_[mb].push_back(post(InstructionKind::send, edge, mb, made(n, mb)));
+      if (edge.node == n) activation_sends_[{chunk, mb}].push_back(post(InstructionKind::send, edge, mb, made(n, mb)));
   }
 }
 
@@ -340,14 +373,14 @@ void RoleBuilder::loss_of_all() {
 
 // ---- Backward ----
 
-void RoleBuilder::backward(std::int32_t mb, bool last) {
+void RoleBuilder::backward(std::size_t chunk, std::int32_t mb, bool last) {
   // The next stage has long received what was sent: it has executed this microbatch's forward before its gradient can
   // come.
-  wait_all(activation_sends_[mb]);
+  wait_all(activation_sends_[{chunk, mb}]);
   std::vector<Pending> received;
   std::vector<std::pair<int, LocalValue>> arrived;
   for (const Edge& edge : after_) {
-    if (!needs_grad(edge.node)) continue;
+    if (edge.chunk != chunk || !needs_grad(edge.node)) continue;
     const std::uint32_t tensor = add_activation(fmt::format("{}.from.stage{}", gradient_name(edge.node, mb), edge.peer),
                                                 received_spec(edge.node, mb, placed(edge.node).grad_output));
     received.push_back(post(InstructionKind::recv, edge, mb, tensor));
@@ -355,10 +388,10 @@ void RoleBuilder::backward(std::int32_t mb, bool last) {
   }
   wait_all(received);
   for (const auto& [source, gradient] : arrived) contribute(source, mb, placed(source).grad_output, gradient);
-  for (auto n = nodes_.rbegin(); n != nodes_.rend(); ++n)
+  for (auto n = nodes_of_[chunk].rbegin(); n != nodes_of_[chunk].rend(); ++n)
     if (!plan_.one_loss || *n != loss_node()) backward_node(*n, mb, last);
   for (const Edge& edge : before_)
-    if (needs_grad(edge.node))
+    if (edge.chunk == chunk && needs_grad(edge.node))
       gradient_sends_[edge.peer].push_back(post(InstructionKind::send, edge, mb, gradient_of(edge.node, mb).tensor));
 }
 
@@ -409,7 +442,8 @@ void RoleBuilder::backward_node(int n, std::int32_t mb, bool last) {
       if (grads & (1U << input)) contribute(inputs[input], mb, placed(n).grad_inputs[input], {});
     return;
   }
-  const bool in_two = is_in_two(n, grads);
+  const bool is_later = plan_.schedule.splits && node(n).kind->matrix && (grads & kParameterGrads) != 0;
+  const bool in_two = is_later || is_in_two(n, grads);
   const auto begin = [&](std::uint32_t of) {
     Instruction i = compute(n, mb, Pass::backward, of);
     if (is_loss)
@@ -420,6 +454,8 @@ void RoleBuilder::backward_node(int n, std::int32_t mb, bool last) {
       if ((operand.grads & of) != 0) i.reads.push_back(operand_tensor(n, mb, operand));
     return i;
   };
+  if (is_later) later_[{chunk_of(plan_.part[static_cast<std::size_t>(n)]), mb}].push_back({n, begin(kParameterGrads)});
+  if (is_later && grads == kParameterGrads) return;
   Instruction i = begin(in_two ? grads & ~kParameterGrads : grads);
   for (std::size_t input = 0; input < inputs.size(); ++input) {
     if (!(grads & (1U << input))) continue;
@@ -434,33 +470,45 @@ void RoleBuilder::backward_node(int n, std::int32_t mb, bool last) {
       contribute(inputs[input], mb, placed(n).grad_inputs[input], gradient);
   };
   if (in_two) {
-    draft_.list.push_back(std::exchange(i, begin(kParameterGrads)));
+    draft_.list.push_back(std::move(i));
     contribute_all();
+    if (is_later) return;
+    i = begin(kParameterGrads);
     static_cast<void>(gradient_of(inputs[0], mb));
   }
+  add_parameter_gradients(n, mb, std::move(i), last);
+  if (!in_two) contribute_all();
+}
+
+/// What backward_node has left for later.
+void RoleBuilder::parameter_gradients(std::size_t chunk, std::int32_t mb, bool last) {
+  for (auto& [n, instruction] : later_[{chunk, mb}]) add_parameter_gradients(n, mb, std::move(instruction), last);
+}
+
+/// The instruction also writes those, which are added to what earlier microbatches have left.
+void RoleBuilder::add_parameter_gradients(int n, std::int32_t mb, Instruction instruction, bool last) {
   const ParameterCycle& cycle = plan_.layout.parameters;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> additions;  // parameter gradient, this microbatch's part of it
   for (const std::uint32_t p : parameters_[n]) {
     DraftParameter& parameter = draft_.parameters[p];
     const bool first = parameter.gradient == kNone;
     const std::string name = "grad." + parameter.name;
-    i.writes.push_back(
+    instruction.writes.push_back(
         draft_.role.add_tensor(first ? name : versioned(name, mb), parameter.spec, TensorClass::gradient));
     if (first)
-      parameter.gradient = i.writes.back();
+      parameter.gradient = instruction.writes.back();
     else if (cycle.cut && cycle.every_microbatch)
-      parameter.later_gradients.push_back(i.writes.back());
+      parameter.later_gradients.push_back(instruction.writes.back());
     else
-      additions.push_back({parameter.gradient, i.writes.back()});
+      additions.push_back({parameter.gradient, instruction.writes.back()});
   }
-  const std::uint32_t label = i.node;
-  draft_.list.push_back(std::move(i));
+  const std::uint32_t label = instruction.node;
+  draft_.list.push_back(std::move(instruction));
   for (const auto& [total, part] : additions) draft_.accumulate(total, part, label, mb);
   std::vector<std::uint32_t>& arrival = draft_.arrival;
   if (last) arrival.insert(arrival.end(), parameters_[n].begin(), parameters_[n].end());
   if (last && node(n).kind->last_gradient_first)
     std::reverse(arrival.end() - static_cast<std::ptrdiff_t>(parameters_[n].size()), arrival.end());
-  if (!in_two) contribute_all();
 }
 
 std::uint32_t RoleBuilder::operand_tensor(int n, std::int32_t mb, const Operand& operand) const {

@@ -17,11 +17,13 @@ class RoleBuilder {
   Draft build();
 
  private:
-  /// The output of a node that another stage reads (or has).
+  /// The output of a node that a stage of another rank reads (or has).
   struct Edge {
-    std::uint32_t peer;  // stage
+    std::uint32_t peer;  // Plan::part
+    std::size_t chunk;   // of this rank
     int node;
     std::uint32_t tag, tensors;  // of the first microbatch; how many go between the two stages per microbatch
+    std::uint32_t of_gradients;  // how much further their tags are
   };
   struct Pending {
     std::uint32_t ticket, node;
@@ -42,6 +44,9 @@ class RoleBuilder {
   [[nodiscard]] const NodePlacements& placed(int n) const { return plan_.placements[static_cast<std::size_t>(n)]; }
   [[nodiscard]] bool plays(int n) const { return role_.plays[static_cast<std::size_t>(n)]; }
   [[nodiscard]] bool needs_grad(int n) const { return n >= 0 && plan_.needs_grad[static_cast<std::size_t>(n)]; }
+  [[nodiscard]] std::size_t chunk_of(std::uint32_t part) const {
+    return static_cast<std::size_t>(plan_.rank_of(part).chunk);
+  }
   [[nodiscard]] int loss_node() const { return static_cast<int>(plan_.model.nodes.size()) - 1; }
   [[nodiscard]] TensorSpec whole_spec(int source, std::int32_t mb) const;
   [[nodiscard]] std::string value_name(int source, std::int32_t mb) const;
@@ -49,6 +54,7 @@ class RoleBuilder {
   std::uint32_t name_of(int source);
   std::uint32_t add_activation(const std::string& name, const TensorSpec& spec);
 
+  void add_edges();
   void add_persistent();
   std::uint32_t add_state(const std::string& name, const TensorSpec& spec, TensorClass tensor_class,
                           const Initial& initial, const TensorSpec& whole, const Placements& on);
@@ -62,7 +68,7 @@ class RoleBuilder {
   Pending post(InstructionKind kind, const Edge& edge, std::int32_t mb, std::uint32_t tensor);
   void wait_all(const std::vector<Pending>& pending);
   void wait_received(std::uint32_t peer, std::vector<Pending>& sends, std::int32_t mb);
-  std::size_t place_of(std::uint32_t stage, Action::Kind kind, std::int32_t mb);
+  std::size_t place_of(std::uint32_t part, Action::Kind kind, std::int32_t mb);
 
   void hold(int source, std::int32_t mb, const Placements& where, std::uint32_t tensor);
   /// The value where it is needed; kNone where that is elsewhere.
@@ -71,13 +77,15 @@ class RoleBuilder {
   [[nodiscard]] std::uint32_t made(int source, std::int32_t mb) const;
 
   Instruction compute(int n, std::int32_t mb, Pass pass, std::uint32_t grads);
-  void forward(std::int32_t mb);
+  void forward(std::size_t chunk, std::int32_t mb);
   void forward_node(int n, std::int32_t mb);
   std::uint32_t add_output(int n, std::int32_t mb, const std::vector<std::uint32_t>& inputs);
   void loss_of_all();
-  void backward(std::int32_t mb, bool last);
+  void backward(std::size_t chunk, std::int32_t mb, bool last);
+  void parameter_gradients(std::size_t chunk, std::int32_t mb, bool last);
   void backward_node(int n, std::int32_t mb, bool last);
   void backward_of_alias(int n, std::int32_t mb);
+  void add_parameter_gradients(int n, std::int32_t mb, Instruction instruction, bool last);
   [[nodiscard]] bool is_in_two(int n, std::uint32_t grads) const;
   [[nodiscard]] double loss_scale(std::int32_t mb) const;
   [[nodiscard]] std::uint32_t operand_tensor(int n, std::int32_t mb, const Operand& operand) const;
@@ -91,14 +99,18 @@ class RoleBuilder {
   Draft draft_;
   Redistribution redistribution_;
   std::vector<Edge> before_, after_;                                // from and to other stages, by stage and node
-  std::vector<int> nodes_;                                          // of this stage, in the model's order
+  std::vector<int> nodes_;                                          // of this rank, in the model's order
+  std::vector<std::vector<int>> nodes_of_;                          // the same by chunk
   std::map<int, std::vector<std::uint32_t>> parameters_, buffers_;  // per node: indices into draft_.parameters, tensors
   std::map<Key, std::vector<Held>> values_;                         // outputs, here or received; first as made
   std::map<Key, std::vector<std::uint32_t>> inputs_, saved_;        // of played nodes: tensors
   std::map<Key, std::vector<Held>> gradients_;                      // under construction
-  std::map<std::int32_t, std::vector<Pending>> activation_sends_;
-  std::map<std::uint32_t, std::vector<Pending>> gradient_sends_;  // by the stage they go to
-  std::map<std::uint32_t, std::vector<std::size_t>> places_;      // of place_of, by stage
+  using OfChunk = std::pair<std::size_t, std::int32_t>;             // chunk, microbatch
+  std::map<OfChunk, std::vector<Pending>> activation_sends_;
+  std::map<std::uint32_t, std::vector<Pending>> gradient_sends_;  // by the part they go to
+  std::map<std::uint32_t, std::vector<std::size_t>> places_;      // of place_of, by rank
+  /// Nodes whose parameters' gradients a schedule leaves for later, and the instruction that computes them.
+  std::map<OfChunk, std::vector<std::pair<int, Instruction>>> later_;
   struct OfNode {  // works; of a backward in two, that of the inputs' gradients and that of the parameters'
     std::uint32_t forward = kNone, backward = kNone, of_parameters = kNone;
   };

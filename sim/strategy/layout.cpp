@@ -16,7 +16,8 @@ Layout layout_of(const Model& model, const Strategy& strategy) {
   const StrategyKind& kind = strategy.kind();
   Layout layout{.parameters = kind.parameters(model, strategy),
                 .schedule = strategy.schedule,
-                .microbatches = strategy.microbatches};
+                .microbatches = strategy.microbatches,
+                .chunks = strategy.chunks};
   layout.play.resize(model.nodes.size());
   std::vector<const AxisKind*> axes = kind.axes;
   if (!strategy.order.empty())

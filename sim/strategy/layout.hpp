@@ -88,8 +88,10 @@ struct Layout {
   bool sums_early = false;
   std::string schedule = "gpipe";
   std::int64_t microbatches = 1;
+  std::int32_t chunks = 1;
 
-  /// The axis along which every node is played at one coordinate, its stage.
+  /// The axis along which every node is played at one coordinate: that which has its stage, one of chunks times the
+  /// axis's size (rank_of_part).
   static constexpr std::uint32_t kNoStages = 0xffffffffU;
   std::uint32_t stage_axis = kNoStages;
 

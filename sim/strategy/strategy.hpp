@@ -29,6 +29,7 @@ struct Strategy {
   std::uint32_t tp = 1;            // ranks that share each layer
   std::vector<std::string> order;  // of these axes, outermost first; empty: as the preset has them
   std::string schedule = "gpipe";  // an entry of schedule_table; its default where there is one microbatch only
+  std::int32_t chunks = 1;         // stages of each rank along pp (schedules that interleave them)
   std::int64_t microbatches = 1;   // per replica and step
   std::uint32_t threads = 1;       // of each rank, each with a CPU core for itself
   std::uint32_t bodies = 1;        // of the Program, that are played between two barriers (sim/program/unroll.hpp)
@@ -90,6 +91,7 @@ struct StrategyKind {
   std::vector<const AxisKind*> axes;
   ParameterCycle (*parameters)(const Model&, const Strategy&) = nullptr;
   PeerKind peer = PeerKind::stages;
+  std::string_view schedule = "";  // where the text doesn't say; empty: gpipe, or without a pipeline 1f1b
 
   [[nodiscard]] bool takes(std::string_view key) const {
     return std::ranges::find(keys, key, &Key::option) != keys.end();
@@ -113,7 +115,7 @@ Model with_global_batch(const Model& model, std::string_view strategy);
 /// What a user should know of it beside its text; often nothing.
 std::string remark_on(const Strategy& strategy, const Model& model);
 
-/// The stage of every node, non-decreasing: which stage executes it. `strategy.cut` names, or cuts balanced by the
+/// The stage of every node, non-decreasing, of pp times chunks: which stage executes it. `strategy.cut` names, or cuts balanced by the
 /// roofline time of forward + backward on a generic device. ConfigError for a cut name that doesn't exist (lists
 /// similar ones) or cuts out of order.
 std::vector<std::uint32_t> stages_of(const Model& model, const Strategy& strategy);

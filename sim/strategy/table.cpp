@@ -2,6 +2,7 @@
 
 #include "sim/strategy/axis/axis.hpp"
 #include "sim/strategy/layout.hpp"
+#include "sim/strategy/schedule/schedule.hpp"
 #include "sim/strategy/strategy.hpp"
 #include "sim/strategy/zero.hpp"
 
@@ -33,6 +34,20 @@ std::vector<StrategyKind::Key> zero_keys(int stage, std::vector<StrategyKind::Ke
     if (std::ranges::find(more, key, &StrategyKind::Key::option) == more.end()) keys.emplace_back(key);
   keys.insert(keys.end(), more.begin(), more.end());
   return keys;
+}
+
+/// A pipeline by the name of its schedule.
+StrategyKind named_pipeline(std::string_view name, std::string_view description, std::string_view schedule = "") {
+  StrategyKind kind{.name = name,
+                    .description = description,
+                    .example = name,
+                    .keys = {{"pp", 2}, "cut", {"microbatches", 4}, "split_size", "threads", "bodies"},
+                    .is_proposed = false,
+                    .axes = kGrid,
+                    .parameters = ddp_cycle,
+                    .schedule = schedule.empty() ? name : schedule};
+  if (schedule_table().at(kind.schedule).most_chunks > 1) kind.keys.emplace_back("chunks");
+  return kind;
 }
 
 /// heat/nn/data_parallel.py.
@@ -69,9 +84,16 @@ const Table<StrategyKind>& strategy_table() {
        {.name = "pipeline",
         .description = "model parallel with the batch split into microbatches, so that stages work at the same time",
         .example = "pipeline,pp=2,microbatches=2",
-        .keys = {{"pp", 2}, "cut", "schedule", {"microbatches", 4}, "split_size", "threads", "bodies"},
+        .keys = {{"pp", 2}, "cut", "schedule", {"microbatches", 4}, "split_size", "chunks", "threads", "bodies"},
         .axes = kGrid,
         .parameters = ddp_cycle},
+       named_pipeline("gpipe", "a pipeline of all forwards, then all backwards (pipeline, schedule=gpipe)"),
+       named_pipeline("1f1b", "a pipeline of forwards and backwards in turn (pipeline, schedule=1f1b)"),
+       named_pipeline("interleaved", "1f1b whose ranks have several stages each (pipeline, schedule=interleaved)"),
+       named_pipeline("zero_bubble",
+                      "1f1b whose bubble is filled with parameters' gradients (ZB-H1: pipeline, schedule=zb_h1)",
+                      "zb_h1"),
+       named_pipeline("zbv", "zero bubble whose ranks have two stages, there and back (pipeline, schedule=zbv)"),
        // Over microbatches gradients add up; they travel in the last one's backward, as with DDP's no_sync.
        {.name = "ddp",
         .description =
@@ -240,14 +262,30 @@ const Table<StrategyKind>& strategy_table() {
             "any combination of degrees: a pipeline of pp stages, each of dp replicas of layers cut tp times, whose "
             "states may be cut among the replicas (zero)",
         .example = "mesh,dp=2,pp=2,microbatches=2",
-        .keys = {"dp",           "pp",           "tp",
-                 "order",        "cut",          "schedule",
-                 "microbatches", "split_size",   "first_bucket_MiB",
-                 "bucket_MiB",   {"overlap", 1}, "broadcast_buffers",
-                 "zero",         "replicas",     "shard",
-                 "units",        "prefetch",     "reshard",
-                 "flat",         "accumulate",   "wire",
-                 "threads",      "bodies"},
+        .keys = {"dp",
+                 "pp",
+                 "tp",
+                 "order",
+                 "cut",
+                 "schedule",
+                 "microbatches",
+                 "split_size",
+                 "chunks",
+                 "first_bucket_MiB",
+                 "bucket_MiB",
+                 {"overlap", 1},
+                 "broadcast_buffers",
+                 "zero",
+                 "replicas",
+                 "shard",
+                 "units",
+                 "prefetch",
+                 "reshard",
+                 "flat",
+                 "accumulate",
+                 "wire",
+                 "threads",
+                 "bodies"},
         .axes = kGrid,
         .parameters = ddp_cycle}});
   static const Table<StrategyKind> table("strategy", kinds);

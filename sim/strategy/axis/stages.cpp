@@ -86,12 +86,15 @@ std::vector<std::uint32_t> balanced_stages(const std::vector<double>& weights, s
 
 std::vector<std::uint32_t> stages_of(const Model& model, const Strategy& strategy) {
   const std::size_t nodes = model.nodes.size();
-  if (strategy.pp > nodes)
-    throw ConfigError("strategy '{}': pp={} stages, but model '{}' has {} nodes", strategy.text(), strategy.pp,
+  const std::uint64_t all = std::uint64_t{strategy.pp} * static_cast<std::uint32_t>(strategy.chunks);
+  if (all > nodes)
+    throw ConfigError("strategy '{}': pp={}{} stages, but model '{}' has {} nodes", strategy.text(), strategy.pp,
+                      strategy.chunks > 1 ? fmt::format(" times chunks={} are {}", strategy.chunks, all) : "",
                       model.name, nodes);
-  if (strategy.pp > 1 && strategy.cut.empty())
-    return balanced_stages(node_weights(model, model.global_batch / strategy.dp / strategy.microbatches), strategy.pp);
-  std::vector<std::uint32_t> stages(nodes, strategy.pp - 1);
+  const auto parts = static_cast<std::uint32_t>(all);
+  if (parts > 1 && strategy.cut.empty())
+    return balanced_stages(node_weights(model, model.global_batch / strategy.dp / strategy.microbatches), parts);
+  std::vector<std::uint32_t> stages(nodes, parts - 1);
   std::size_t begin = 0;
   for (std::uint32_t stage = 0; stage < strategy.cut.size(); ++stage) {
     const std::string& name = strategy.cut[stage];

@@ -9,15 +9,21 @@ namespace sim {
 namespace {
 
 /// Without a pipeline microbatches only save memory: one at a time.
-std::string usual_schedule(const Strategy& s) { return s.pp > 1 ? "gpipe" : "1f1b"; }
+std::string usual_schedule(const Strategy& s, const StrategyKind& kind) {
+  if (!kind.schedule.empty()) return std::string(kind.schedule);
+  return s.pp > 1 ? "gpipe" : "1f1b";
+}
 
 bool has_microbatches(const Strategy& s, const StrategyKind& kind) {
   return s.microbatches > 1 || kind.otherwise("microbatches", 1) > 1;
 }
 
 void read_schedule(const StrategyReading& r, Strategy& s) {
-  s.schedule = r.text.text("schedule").value_or(usual_schedule(s));
-  static_cast<void>(schedule_table().at(s.schedule));
+  s.schedule = r.text.text("schedule").value_or(usual_schedule(s, r.kind));
+  const ScheduleKind& schedule = schedule_table().at(s.schedule);
+  if (schedule.chunks > 1 && s.pp < 2)
+    throw ConfigError("strategy '{}': schedule {} needs pp of at least 2, found pp={}", r.text.whole(), s.schedule,
+                      s.pp);
 }
 
 void read_microbatches(const StrategyReading& r, Strategy& s) {
@@ -31,7 +37,20 @@ void read_microbatches(const StrategyReading& r, Strategy& s) {
     throw ConfigError("strategy '{}': {}={} must divide the {} samples per replica of model '{}'", r.text.whole(), key,
                       part, rows, r.model.name);
   s.microbatches = key == "split_size" ? rows / part : part;
-  if (!has_microbatches(s, r.kind)) s.schedule = usual_schedule(s);
+  if (!has_microbatches(s, r.kind)) s.schedule = usual_schedule(s, r.kind);
+}
+
+void read_chunks(const StrategyReading& r, Strategy& s) {
+  const ScheduleKind& schedule = schedule_table().at(s.schedule);
+  s.chunks = static_cast<std::int32_t>(r.text.integer("chunks", schedule.chunks, 1, 1000));
+  if (s.chunks < schedule.chunks || s.chunks > schedule.most_chunks)
+    throw ConfigError("strategy '{}': schedule {} takes chunks={}{}, found {}", r.text.whole(), s.schedule,
+                      schedule.chunks, schedule.most_chunks > schedule.chunks ? " or more" : "", s.chunks);
+  if (schedule.most_chunks == 1 || schedule.order != PartOrder::loop) return;
+  const std::int32_t rounds = rounds_of(s.pp, static_cast<std::int32_t>(s.microbatches));
+  if (s.microbatches % rounds != 0)
+    throw ConfigError("strategy '{}': microbatches={} must be a multiple of {} rounds", r.text.whole(), s.microbatches,
+                      rounds);
 }
 
 void read_cut(const StrategyReading& r, Strategy& s) {
@@ -40,14 +59,20 @@ void read_cut(const StrategyReading& r, Strategy& s) {
     s.cut = preset->second;
   else if (given != "balanced")
     s.cut = split(given, '+');
-  if (!s.cut.empty() && s.cut.size() + 1 != s.pp)
+  if (!s.cut.empty() && s.chunks > 1 && s.cut.size() + 1 != std::size_t{s.pp} * static_cast<std::uint32_t>(s.chunks))
+    throw ConfigError("strategy '{}': cut names {} nodes, but pp={} times chunks={} are {} stages", r.text.whole(),
+                      s.cut.size(), s.pp, s.chunks, std::size_t{s.pp} * static_cast<std::uint32_t>(s.chunks));
+  if (!s.cut.empty() && s.chunks == 1 && s.cut.size() + 1 != s.pp)
     throw ConfigError("strategy '{}': cut names {} nodes, so pp must be {}, found pp={}", r.text.whole(), s.cut.size(),
                       s.cut.size() + 1, s.pp);
 }
 
-std::vector<std::string> schedules(const Model& /*model*/, const StrategyKind& /*kind*/) {
+/// Those with chunks where there is a pipeline, and the model has as many nodes as two ranks have stages.
+std::vector<std::string> schedules(const Model& model, const StrategyKind& kind) {
   std::vector<std::string> names;
-  for (const ScheduleKind& schedule : schedule_table()) names.emplace_back(schedule.name);
+  for (const ScheduleKind& schedule : schedule_table())
+    if (schedule.chunks == 1 || (kind.otherwise("pp", 1) > 1 && model.nodes.size() >= 4))
+      names.emplace_back(schedule.name);
   return names;
 }
 
@@ -76,6 +101,15 @@ std::vector<StrategyOption> pipeline_options() {
            .read = [](const Reading&, Strategy&) {},  // with microbatches
            .write = [](const Strategy&, const Kind&) { return std::string(); },
            .tried = [](const Model&, const Kind&) { return Values{"2"}; }},
+          {.name = "chunks",
+           .values = "1 to 1000",
+           .meaning = "stages of each rank, where the schedule interleaves them",
+           .read = read_chunks,
+           .write =
+               [](const Strategy& s, const Kind&) {
+                 return s.chunks == schedule_table().at(s.schedule).chunks ? "" : fmt::to_string(s.chunks);
+               },
+           .tried = [](const Model&, const Kind&) { return Values{}; }},
           {.name = "cut",
            .values = "balanced, a cut of the model, or nodes joined by +",
            .meaning = "the last node of every stage but the last",
