@@ -57,15 +57,36 @@ void fill_ready_times(const sim::Program& program, const sim::TransferMatching& 
   });
 }
 
+/// Tags that are received in the order in which they are sent, in as few lanes as that takes.
+std::vector<std::vector<std::uint32_t>> lanes_of(const std::vector<std::uint32_t>& sent,
+                                                 const std::vector<std::uint32_t>& received) {
+  std::map<std::uint32_t, std::size_t> place;  // by tag
+  for (std::size_t at = 0; at < received.size(); ++at) place[received[at]] = at;
+  std::vector<std::vector<std::uint32_t>> lanes;
+  for (const std::uint32_t tag : sent) {
+    const auto lane = std::ranges::find_if(
+        lanes, [&](const std::vector<std::uint32_t>& tags) { return place.at(tags.back()) < place.at(tag); });
+    if (lane == lanes.end())
+      lanes.push_back({tag});
+    else
+      lane->push_back(tag);
+  }
+  return lanes;
+}
+
 Communicator::Channels channels_of(const sim::Program& program, std::uint32_t rank) {
-  Communicator::Channels channels;
+  using Tags = std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::uint32_t>>;  // source, destination
+  Tags sent, received;
   for (const sim::Role& role : program.roles)
     for (std::uint32_t i = 0; i < role.size(); ++i) {
-      if (role.kind[i] != sim::InstructionKind::send) continue;
-      for (const std::uint32_t source : role.ranks)
-        if (const std::uint32_t destination = program.partner(role, source, i); source == rank || destination == rank)
-          channels[{source, destination}].push_back(role.tag[i]);
+      if (!is_message(role.kind[i])) continue;
+      const bool sends = role.kind[i] == sim::InstructionKind::send;
+      for (const std::uint32_t here : role.ranks)
+        if (const std::uint32_t there = program.partner(role, here, i); here == rank || there == rank)
+          (sends ? sent[{here, there}] : received[{there, here}]).push_back(role.tag[i]);
     }
+  Communicator::Channels channels;
+  for (const auto& [ends, tags] : sent) channels[ends] = lanes_of(tags, received[ends]);
   return channels;
 }
 

@@ -133,14 +133,19 @@ class NcclCommunicator final : public Communicator {
     pairs_.clear();
     posted_.clear();
     std::vector<at::Tensor> greetings;
-    for (const auto& [ends, tags] : channels) {
+    for (const auto& [ends, lanes] : channels) {
       const auto [source, destination] = ends;
       if (source == destination) continue;
-      const std::string name = fmt::format("from {} to {}", source, destination);
-      const bool is_new = !channels_.contains(name);
-      Channel& between = channel(name, {std::min(source, destination), std::max(source, destination)});
-      pairs_[ends] = {&between, tags};
-      if (is_new) greetings.push_back(greet(between, source, destination));
+      Pair& pair = pairs_[ends];
+      for (const std::vector<std::uint32_t>& tags : lanes) {
+        const std::string name = fmt::format("from {} to {}{}", source, destination,
+                                             pair.lanes.empty() ? "" : fmt::format(", lane {}", pair.lanes.size()));
+        const bool is_new = !channels_.contains(name);
+        Channel& between = channel(name, {std::min(source, destination), std::max(source, destination)});
+        for (const std::uint32_t tag : tags) pair.lane_of[tag] = pair.lanes.size();
+        pair.lanes.push_back({&between, tags});
+        if (is_new) greetings.push_back(greet(between, source, destination));
+      }
     }
     for (const Posted& posted : posted_) posted.end.block(compute_);
     synchronize();
@@ -149,7 +154,8 @@ class NcclCommunicator final : public Communicator {
   double begin_step() override {
     posted_.clear();
     own_messages_.clear();
-    for (auto& [ends, pair] : pairs_) pair.received = 0;
+    for (auto& [ends, pair] : pairs_)
+      for (Lane& lane : pair.lanes) lane.received = 0;
     synchronize();
     const double begin_s = start_.come();
     clock_.begin(begin_s);
@@ -168,7 +174,7 @@ class NcclCommunicator final : public Communicator {
   Ticket post_send(const at::Tensor& tensor, std::uint32_t destination, std::uint32_t tag) override {
     const TransferName name{Kind::send, destination, tag};
     if (destination == rank()) return post_own(tensor, name, &OwnMessage::from);
-    return post(*pairs_.at({rank(), destination}).channel, name, sending(tensor, place_of(destination)));
+    return post(*pairs_.at({rank(), destination}).lane(tag).channel, name, sending(tensor, place_of(destination)));
   }
   Ticket post_recv(const at::Tensor& tensor, std::uint32_t source, std::uint32_t tag) override {
     const TransferName name{Kind::recv, source, tag};
@@ -176,10 +182,10 @@ class NcclCommunicator final : public Communicator {
     Posted& posted = add(name);
     posted.ready.record(compute_);
     posted.is_issued = false;
-    Pair& pair = pairs_.at({source, rank()});
-    pair.posted[tag] = {tensor, last()};
-    for (; pair.received < pair.tags.size() && pair.posted.contains(pair.tags[pair.received]); ++pair.received)
-      receive(pair, source);
+    Lane& lane = pairs_.at({source, rank()}).lane(tag);
+    lane.posted[tag] = {tensor, last()};
+    for (; lane.received < lane.tags.size() && lane.posted.contains(lane.tags[lane.received]); ++lane.received)
+      receive(lane, source);
     return last();
   }
   using Communicator::post_collective;
@@ -222,8 +228,8 @@ class NcclCommunicator final : public Communicator {
     bool is_issued = true;
     StreamEvent ready{}, end{};
   };
-  /// The channel from one rank to another.
-  struct Pair {
+  /// One of the channels from one rank to another.
+  struct Lane {
     Channel* channel = nullptr;
     std::vector<std::uint32_t> tags;  // in the order sent
     std::size_t received = 0;         // of them, issued in this step
@@ -232,6 +238,13 @@ class NcclCommunicator final : public Communicator {
       Ticket ticket = 0;
     };
     std::map<std::uint32_t, Receive> posted{};  // by tag, not issued yet
+  };
+  /// All of them.
+  struct Pair {
+    std::vector<Lane> lanes;
+    std::map<std::uint32_t, std::size_t> lane_of;  // by tag
+
+    Lane& lane(std::uint32_t tag) { return lanes.at(lane_of.at(tag)); }
   };
   /// A message of this rank to itself: both ends and their tickets.
   struct OwnMessage {
@@ -371,9 +384,9 @@ class NcclCommunicator final : public Communicator {
   }
 
   /// The next message of a pair, which has been posted.
-  void receive(Pair& pair, std::uint32_t source) {
-    const auto posted = pair.posted.extract(pair.tags[pair.received]);
-    issue(posted_[posted.mapped().ticket], *pair.channel, receiving(posted.mapped().tensor, place_of(source)));
+  void receive(Lane& lane, std::uint32_t source) {
+    const auto posted = lane.posted.extract(lane.tags[lane.received]);
+    issue(posted_[posted.mapped().ticket], *lane.channel, receiving(posted.mapped().tensor, place_of(source)));
   }
 
   /// A copy, once both ends are posted.

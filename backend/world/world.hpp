@@ -62,8 +62,9 @@ class Communicator {
   /// Makes the communicators of a program's groups; called before its first step by the first `ranks` of the world,
   /// those that run it, while no other program runs. The others have nothing to do with it.
   virtual void prepare(const std::vector<sim::Group>& groups, std::uint32_t ranks) = 0;
-  /// This rank's messages in a program, by source and destination: their tags in the order in which they are sent.
-  using Channels = std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::uint32_t>>;
+  /// This rank's messages in a program, by source and destination, in lanes: tags that are received in the order in which
+  /// they are sent.
+  using Channels = std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<std::vector<std::uint32_t>>>;
   /// Connects the ranks, after `prepare`. Worlds that connect everybody with everybody, and know tags, needn't know.
   virtual void connect(const Channels& /*channels*/) {}
 

@@ -86,12 +86,16 @@ std::vector<std::string> microbatches_of(std::uint32_t pp, std::int64_t rows, bo
   for (const std::int64_t least : pp == 1 ? std::vector<std::int64_t>{2, 4, 8, 16}
                                           : std::vector<std::int64_t>{pp, 2 * std::int64_t{pp}, 4 * std::int64_t{pp}})
     if (const std::int64_t microbatches = dividing(rows, least); microbatches > 0) numbers.insert(microbatches);
+  // What fills the bubble isn't much shorter with more microbatches than it takes.
+  const auto enough = numbers.lower_bound(2 * std::int64_t{pp} - 1);
+  const std::int64_t filling = enough == numbers.end() ? 0 : *enough;
   for (const std::int64_t microbatches : numbers)
     if (pp == 1)
       endings.push_back(fmt::format(",microbatches={}", microbatches));
     else
       for (const ScheduleKind& schedule : schedule_table())
-        endings.push_back(fmt::format(",microbatches={},schedule={}", microbatches, schedule.name));
+        if (const bool is_short = schedule.chunks == 1 && !schedule.splits; is_short || microbatches == filling)
+          endings.push_back(fmt::format(",microbatches={},schedule={}", microbatches, schedule.name));
   return endings;
 }
 

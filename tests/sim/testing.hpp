@@ -94,6 +94,8 @@ inline std::vector<std::string> strategy_texts(const Model& model) {
   for (const StrategyKind& kind : strategy_table()) {
     const std::string name(kind.name);
     if (kind.otherwise("tp", 1) > 1 && !is_chain) continue;
+    const std::int32_t chunks = kind.schedule.empty() ? 1 : schedule_table().at(kind.schedule).chunks;
+    if (std::ssize(model.nodes) < 2 * chunks) continue;
     texts.emplace_back(kind.example);
     texts.push_back(name);
     std::string all = name;
@@ -105,7 +107,7 @@ inline std::vector<std::string> strategy_texts(const Model& model) {
       if (!values.empty() && !alone.contains(option.name)) all += fmt::format(",{}={}", option.name, values[0]);
     }
     texts.push_back(all);
-    if (kind.takes("cut"))
+    if (kind.takes("cut") && chunks == 1)
       for (const auto& [preset, cuts] : model.cuts)
         texts.push_back(fmt::format("{},pp={},cut={}", name, cuts.size() + 1, preset));
   }

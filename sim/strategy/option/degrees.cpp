@@ -5,6 +5,7 @@
 #include "sim/error.hpp"
 #include "sim/strategy/axis/axis.hpp"
 #include "sim/strategy/option/reading.hpp"
+#include "sim/strategy/schedule/schedule.hpp"
 
 namespace sim {
 namespace {
@@ -144,8 +145,12 @@ std::vector<StrategyOption> degree_options() {
        .meaning = "stages",
        .read = [](const Reading& r, Strategy& s) { s.pp = read_degree(r, "pp"); },
        .write = [](const Strategy& s, const Kind&) { return s.pp == 1 ? "" : fmt::to_string(s.pp); },
-       .tried = [](const Model& model,
-                   const Kind&) { return Values{fmt::to_string(std::min<std::size_t>(3, model.nodes.size()))}; },
+       .tried =
+           [](const Model& model, const Kind& kind) {
+             const auto chunks =
+                 static_cast<std::size_t>(kind.schedule.empty() ? 1 : schedule_table().at(kind.schedule).chunks);
+             return Values{fmt::to_string(std::min<std::size_t>(3, model.nodes.size() / chunks))};
+           },
        .ranks = [](const Strategy& s) { return s.pp; }},
       {.name = "tp",
        .values = "1 to 1048576",

@@ -47,7 +47,8 @@ void read_chunks(const StrategyReading& r, Strategy& s) {
     throw ConfigError("strategy '{}': schedule {} takes chunks={}{}, found {}", r.text.whole(), s.schedule,
                       schedule.chunks, schedule.most_chunks > schedule.chunks ? " or more" : "", s.chunks);
   if (schedule.most_chunks == 1 || schedule.order != PartOrder::loop) return;
-  const std::int32_t rounds = rounds_of(s.pp, static_cast<std::int32_t>(s.microbatches));
+  // As in torch.distributed.pipelining. An epoch's last step is played in fewer rounds.
+  const std::int64_t rounds = std::max<std::int64_t>(1, s.microbatches / s.pp);
   if (s.microbatches % rounds != 0)
     throw ConfigError("strategy '{}': microbatches={} must be a multiple of {} rounds", r.text.whole(), s.microbatches,
                       rounds);

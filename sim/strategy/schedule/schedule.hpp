@@ -57,7 +57,7 @@ struct PartOfRank {
 };
 PartOfRank rank_of_part(std::uint32_t part, std::uint32_t stages, PartOrder order);
 
-/// Into how many rounds of as many microbatches the interleaved schedules cut a step; it must divide them.
+/// Into how many rounds of as many microbatches, at least one for each rank, the interleaved schedules cut a step.
 std::int32_t rounds_of(std::uint32_t stages, std::int32_t microbatches);
 
 std::string to_text(const std::vector<Action>& actions);

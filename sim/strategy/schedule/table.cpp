@@ -138,7 +138,9 @@ std::vector<Action> zbv(std::uint32_t stage, std::uint32_t stages, std::int32_t 
 }  // namespace
 
 std::int32_t rounds_of(std::uint32_t stages, std::int32_t microbatches) {
-  return std::max(1, microbatches / static_cast<std::int32_t>(stages));
+  std::int32_t rounds = std::max(1, microbatches / static_cast<std::int32_t>(stages));
+  while (microbatches % rounds != 0) --rounds;
+  return rounds;
 }
 
 PartOfRank rank_of_part(std::uint32_t part, std::uint32_t stages, PartOrder order) {

@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "sim/lower/lower.hpp"
@@ -53,21 +54,23 @@ struct Sketch {
   }
   void compute(std::uint32_t rank, double seconds) { compute(rank, std::vector{seconds}); }
   void compute_on_host(std::uint32_t rank, double seconds) { compute(rank, std::vector{seconds}, "make_input"); }
-  std::uint32_t send(std::uint32_t rank, std::uint32_t to, const TransferCost& cost) {
+  std::uint32_t send(std::uint32_t rank, std::uint32_t to, const TransferCost& cost,
+                     std::optional<std::uint32_t> tag = {}) {
     Instruction i;
     i.kind = InstructionKind::send;
     i.peer = 0;
     i.by = static_cast<std::int32_t>(to) - static_cast<std::int32_t>(rank);
-    i.tag = tags_[{rank, to, true}]++;
+    i.tag = tag.value_or(tags_[{rank, to, true}]++);
     i.reads = {tensor(rank)};
     return add(rank, i, costs_of(cost));
   }
-  std::uint32_t recv(std::uint32_t rank, std::uint32_t from, const TransferCost& cost) {
+  std::uint32_t recv(std::uint32_t rank, std::uint32_t from, const TransferCost& cost,
+                     std::optional<std::uint32_t> tag = {}) {
     Instruction i;
     i.kind = InstructionKind::recv;
     i.peer = 0;
     i.by = static_cast<std::int32_t>(from) - static_cast<std::int32_t>(rank);
-    i.tag = tags_[{from, rank, false}]++;
+    i.tag = tag.value_or(tags_[{from, rank, false}]++);
     i.writes = {tensor(rank)};
     return add(rank, i, costs_of(cost));
   }
@@ -157,22 +160,43 @@ inline Sketch compute_beside_message(const TransferCost& cost, double sender_s, 
   return sketch;
 }
 
-/// Equal or unequal stages: forward and backward seconds of each, `microbatches` by the schedule; moving costs nothing.
+/// Equal or unequal stages: forward, backward and, where the schedule splits these, the parameters' gradients' seconds of
+/// each, `microbatches` by the schedule; moving costs nothing.
 inline Sketch pipeline(const std::vector<double>& forward, const std::vector<double>& backward,
-                       std::int32_t microbatches, const ScheduleKind& schedule) {
-  const auto stages = static_cast<std::uint32_t>(forward.size());
+                       std::int32_t microbatches, const ScheduleKind& schedule,
+                       const std::vector<double>& weights = {}) {
+  const auto parts = static_cast<std::uint32_t>(forward.size());
+  const std::uint32_t stages = parts / static_cast<std::uint32_t>(schedule.chunks);
   Sketch sketch(stages);
+  std::vector<std::vector<std::uint32_t>> sent(stages);
+  std::map<std::pair<std::uint32_t, std::int32_t>, std::uint32_t> part_of;
+  for (std::uint32_t part = 0; part < parts; ++part) {
+    const PartOfRank rank = rank_of_part(part, stages, schedule.order);
+    part_of[{rank.stage, rank.chunk}] = part;
+  }
   for (std::uint32_t s = 0; s < stages; ++s) {
-    std::vector<std::uint32_t> sent;
-    for (const Action& action : schedule.stage(s, stages, microbatches)) {
+    for (const Action& action : schedule.stage(s, stages, microbatches, schedule.chunks)) {
+      const std::uint32_t part = part_of.at({s, action.chunk});
+      if (action.kind == Action::Kind::weights) {
+        sketch.compute(s, weights.at(part));
+        continue;
+      }
       const bool is_forward = action.kind == Action::Kind::forward;
-      const bool receives = is_forward ? s > 0 : s + 1 < stages, sends = is_forward ? s + 1 < stages : s > 0;
-      const std::uint32_t source = is_forward ? s - 1 : s + 1, target = is_forward ? s + 1 : s - 1;
-      if (receives) sketch.wait(s, sketch.recv(s, source, {}));
-      sketch.compute(s, is_forward ? forward[s] : backward[s]);
-      if (sends) sent.push_back(sketch.send(s, target, {}));
+      // The other end, where it is another rank's; and the message's tag.
+      const auto other = [&](bool before) -> std::optional<std::pair<std::uint32_t, std::uint32_t>> {
+        const bool down = is_forward == before;  // to or from a part of a lower number
+        if (down ? part == 0 : part + 1 == parts) return std::nullopt;
+        const std::uint32_t rank = rank_of_part(down ? part - 1 : part + 1, stages, schedule.order).stage;
+        const std::uint32_t edge = (down ? part - 1 : part) + (is_forward ? 0 : parts);
+        if (rank == s) return std::nullopt;
+        return {
+            {rank, edge * static_cast<std::uint32_t>(microbatches) + static_cast<std::uint32_t>(action.microbatch)}};
+      };
+      if (const auto source = other(true)) sketch.wait(s, sketch.recv(s, source->first, {}, source->second));
+      sketch.compute(s, is_forward ? forward[part] : backward[part]);
+      if (const auto target = other(false)) sent[s].push_back(sketch.send(s, target->first, {}, target->second));
     }
-    for (std::uint32_t send : sent) sketch.wait(s, send);
+    for (const std::uint32_t send : sent[s]) sketch.wait(s, send);
   }
   return sketch;
 }

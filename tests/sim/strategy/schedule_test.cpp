@@ -1,5 +1,8 @@
 #include "sim/strategy/schedule/schedule.hpp"
 
+#include <nlohmann/json.hpp>
+#include <set>
+
 #include "tests/sim/testing.hpp"
 
 namespace sim {
@@ -37,31 +40,68 @@ TEST(Schedule, EveryScheduleIsComplete) {
     for (std::uint32_t stages = 1; stages <= 5; ++stages)
       for (std::int32_t microbatches = 1; microbatches <= 9; ++microbatches)
         for (std::uint32_t stage = 0; stage < stages; ++stage) {
-          const std::vector<Action> actions = schedule.stage(stage, stages, microbatches);
+          const std::vector<Action> actions = schedule.stage(stage, stages, microbatches, schedule.chunks);
           SCOPED_TRACE(fmt::format("{}, stage {} of {}: {}", schedule.name, stage, stages, to_text(actions)));
-          EXPECT_EQ(actions.size(), 2U * static_cast<std::size_t>(microbatches));
-          for (std::int32_t m = 0; m < microbatches; ++m) {
-            const auto forward = std::ranges::find(actions, Action{Action::Kind::forward, m});
-            const auto backward = std::ranges::find(actions, Action{Action::Kind::backward, m});
-            ASSERT_NE(forward, actions.end());
-            ASSERT_NE(backward, actions.end());
-            EXPECT_LT(forward, backward);
-            EXPECT_EQ(std::ranges::count(actions, *forward) + std::ranges::count(actions, *backward), 2);
-          }
+          EXPECT_EQ(std::ssize(actions), (schedule.splits ? 3 : 2) * microbatches * schedule.chunks);
+          for (std::int32_t chunk = 0; chunk < schedule.chunks; ++chunk)
+            for (std::int32_t m = 0; m < microbatches; ++m) {
+              const auto find = [&](Action::Kind kind) { return std::ranges::find(actions, Action{kind, m, chunk}); };
+              const auto forward = find(Action::Kind::forward), backward = find(Action::Kind::backward),
+                         weights = find(Action::Kind::weights);
+              ASSERT_NE(forward, actions.end());
+              ASSERT_NE(backward, actions.end());
+              EXPECT_LT(forward, backward);
+              EXPECT_LT(backward, weights);  // or there is none
+              EXPECT_EQ(weights != actions.end(), schedule.splits);
+              EXPECT_EQ(std::ranges::count(actions, *forward) + std::ranges::count(actions, *backward), 2);
+            }
           EXPECT_EQ(actions_from_text(to_text(actions)), actions);
         }
   }
 }
 
+// tests/golden/pipeline_schedules.json holds what torch.distributed.pipelining 2.11 makes: the pipeline_order of
+// ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble (also with one stage for each rank) and ScheduleZBVZeroBubble.
+TEST(Schedule, OrdersArePyTorchs) {
+  std::set<std::string> tested;
+  for (const nlohmann::json& golden : nlohmann::json::parse(testing::golden_text("pipeline_schedules.json"))) {
+    const auto name = golden.at("schedule").get<std::string>();
+    const ScheduleKind& schedule = schedule_table().at(name);
+    const auto ranks = golden.at("ranks").get<std::uint32_t>();
+    const auto microbatches = golden.at("microbatches").get<std::int32_t>(),
+               chunks = golden.at("chunks").get<std::int32_t>();
+    for (std::uint32_t rank = 0; rank < ranks; ++rank)
+      EXPECT_EQ(to_text(schedule.stage(rank, ranks, microbatches, chunks)), golden.at("actions").at(rank))
+          << name << ", rank " << rank << " of " << ranks << ", microbatches " << microbatches;
+    tested.insert(name);
+  }
+  EXPECT_EQ(tested, (std::set<std::string>{"interleaved", "zb_h1", "interleaved_zb", "zbv"}));
+}
+
+TEST(Schedule, PartsOfRanks) {
+  std::vector<std::uint32_t> loop, turn;
+  for (std::uint32_t part = 0; part < 6; ++part) {
+    loop.push_back(rank_of_part(part, 3, PartOrder::loop).stage);
+    turn.push_back(rank_of_part(part, 3, PartOrder::turn).stage);
+    EXPECT_EQ(rank_of_part(part, 3, PartOrder::turn).chunk, part < 3 ? 0 : 1);
+  }
+  EXPECT_EQ(loop, (std::vector<std::uint32_t>{0, 1, 2, 0, 1, 2}));
+  EXPECT_EQ(turn, (std::vector<std::uint32_t>{0, 1, 2, 2, 1, 0}));
+}
+
 TEST(Schedule, TextForm) {
   const std::vector<Action> actions{{Action::Kind::forward, 0}, {Action::Kind::backward, 12}};
   EXPECT_EQ(to_text(actions), "F0 B12");
+  const std::vector<Action> in_chunks{{Action::Kind::forward, 3}, {Action::Kind::weights, 0, 1}};
+  EXPECT_EQ(to_text(in_chunks), "F3.0 W0.1");
+  EXPECT_EQ(actions_from_text("F3.0 W0.1"), in_chunks);
   EXPECT_EQ(actions_from_text("F0 B12"), actions);
   EXPECT_TRUE(actions_from_text("").empty());
-  for (const char* word : {"G0", "F", "Fx", "F-1", "F0B0", "f0", "F99999999999", "F1.5"})
+  for (const char* word : {"G0", "F", "Fx", "F-1", "F0B0", "f0", "F99999999999", "F1.", "F1.x", "F1.-1", "F.1"})
     EXPECT_EQ(message_of([&] { actions_from_text(fmt::format("F0 {} B0", word)); }),
-              fmt::format("schedule text: '{}' is not an action; expected F0, B0, …", word));
-  EXPECT_EQ(message_of([] { actions_from_text("F0  B0"); }), "schedule text: '' is not an action; expected F0, B0, …");
+              fmt::format("schedule text: '{}' is not an action; expected F0, B0, W0, F0.1, …", word));
+  EXPECT_EQ(message_of([] { actions_from_text("F0  B0"); }),
+            "schedule text: '' is not an action; expected F0, B0, W0, F0.1, …");
 }
 
 TEST(Schedule, UnknownNameListsTheKnownOnes) {

@@ -117,7 +117,9 @@ TEST(Strategy, SaysWhatIsWrong) {
       "deepspeed_stage_1, deepspeed_stage_2, deepspeed_stage_3, mesh do; known: schedule, microbatches, split_size, "
       "threads, bodies");
   EXPECT_EQ(message("ddp,pp=2"),
-            "strategy 'ddp,pp=2': 'ddp' takes no 'pp', but model_parallel, pipeline, mesh do; known: dp, microbatches, "
+            "strategy 'ddp,pp=2': 'ddp' takes no 'pp', but model_parallel, pipeline, gpipe, 1f1b, interleaved, "
+            "zero_bubble, zbv, "
+            "mesh do; known: dp, microbatches, "
             "split_size, first_bucket_MiB, bucket_MiB, overlap, broadcast_buffers, accumulate, threads, bodies");
   EXPECT_EQ(message("data_parallel,form=rooted"),
             "strategy 'data_parallel,form=rooted': 'data_parallel' takes no 'form', but hypar does; known: dp, "
