@@ -227,6 +227,9 @@ bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::strin
   // Nobody has written one of microbatches, and PyTorch has none that cuts no weights but
   // their sums, leaves small ones whole, or has units of a size.
   if (strategy.sums_each_microbatch && strategy.microbatches > 1) return false;
+  // Nor one of pipelines whose ranks have several stages, or whose backwards are in two.
+  const sim::ScheduleKind& schedule = sim::schedule_table().at(strategy.schedule);
+  if (schedule.chunks > 1 || schedule.splits) return false;
   // Theirs have a barrier before each step, unless these reach into each other.
   if (strategy.bodies > 1 && !strategy.daso && !strategy.kind().parameters(model, strategy).delayed) return false;
   if (strategy.zero > 0 && strategy.ranks() * strategy.microbatches > strategy.dp) return false;
@@ -237,8 +240,7 @@ bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::strin
   // PyTorch takes means over replicas and microbatches.
   if (model.nodes.back().kind->is_sum && strategy.dp * strategy.microbatches > 1) return false;
   if (strategy.ranks() == 1) return true;
-  const bool one_loss = sim::schedule_table().at(strategy.schedule).one_loss;
-  const bool one_process = strategy.dp == 1 && (strategy.microbatches == 1 || one_loss);
+  const bool one_process = strategy.dp == 1 && (strategy.microbatches == 1 || schedule.one_loss);
   return sim::world_kind(world).processes != one_process;
 }
 

@@ -13,8 +13,8 @@
 //
 // A list may have sections: a prologue, once; a body, again and again; an epilogue, once. What is in flight when a body
 // ends is waited for in the next one, so that steps reach into each other; a body leaves the tickets and storages alive
-// that it found, and may write again what it has freed. A list without sections is all body, and leaves nothing in
-// flight. unroll.hpp makes one list of all.
+// that it found, and may write again what it has freed; so may the steps of a body that has several (DASO). A list without
+// sections is all body, and leaves nothing in flight. unroll.hpp makes one list of all.
 //
 // Tensors. A tensor is a view (dtype, shape, byte offset) of a storage. What an instruction changes in place, such as
 // the weight of an update, is among its reads and among its writes. A storage is allocated when an instruction that

@@ -92,9 +92,8 @@ Model with_global_batch(const Model& model, std::string_view strategy) {
 std::string remark_on(const Strategy& strategy, const Model& model) {
   if (strategy.daso)
     return fmt::format(
-        "{}: an epoch of {} bodies of {} steps is played from one barrier to the next; a step's time is the mean of "
-        "all "
-        "bodies but the first",
+        "{}: an epoch of {} bodies of {} steps is played from one barrier to the next; a step's time is the mean of all "
+        "bodies but the first; between averages the nodes' parameters differ, so it trains otherwise than the others",
         strategy.text(), strategy.bodies, steps_of_body(*strategy.daso));
   if (strategy.bodies > 1)
     return fmt::format(

@@ -99,6 +99,15 @@ TEST(RoleAlone, KeepsItsOpsAndWaitsForNobody) {
 }
 
 // Ops take other times for other values (a pooling's branches): what is gathered brings the weights' first values.
+// Storages that begin again in an unrolled list, and those of a repeated one, are others.
+TEST(RoleAlone, RepeatsOfAnUnrolledListHaveNamesOfTheirOwn) {
+  const Model model = load_model("toy_mlp,global_batch=8");
+  for (const char* text : {"heat", "daso,skips=1"}) {
+    const Program own = alone(lower(model, parse_strategy(text, model)), {{.role = 0, .ranks = {0}, .repeats = 3}});
+    EXPECT_EQ(to_text(program_from_text(to_text(own))), to_text(own)) << text;
+  }
+}
+
 TEST(RoleAlone, GathersWeightsOfTheirOwnSize) {
   const Model model = load_model("convnet,global_batch=8");
   for (const char* strategy : {"zero1,dp=2", "zero3,dp=2", "fsdp,dp=2"}) {

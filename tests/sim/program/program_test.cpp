@@ -35,6 +35,7 @@ const std::vector<Golden> kGolden{
     {"programs/toy_mlp.zero3.txt", "toy_mlp,global_batch=4,optimizer=sgd:lr=0.1", "zero3,dp=2"},
     {"programs/toy_mlp.heat.txt", "toy_mlp,global_batch=4,optimizer=adam", "heat,dp=2"},
     {"programs/toy_mlp.daso.txt", "toy_mlp,global_batch=4", "daso,skips=1,chunk=100"},
+    {"programs/toy_mlp.zbv.txt", "toy_mlp,global_batch=4", "zbv,microbatches=2"},
 };
 
 /// The example that opens program_text.cpp, without its remarks.

@@ -1,5 +1,6 @@
 #include "sim/strategy/schedule/schedule.hpp"
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -76,6 +77,30 @@ TEST(Schedule, OrdersArePyTorchs) {
     tested.insert(name);
   }
   EXPECT_EQ(tested, (std::set<std::string>{"interleaved", "zb_h1", "interleaved_zb", "zbv"}));
+}
+
+// Of how many microbatches a rank keeps the activations at most, in all its stages together: from the forward to what
+// computes the parameters' gradients.
+TEST(Schedule, WhatARankKeeps) {
+  constexpr std::uint32_t kRanks = 4;
+  for (const std::int32_t microbatches : {8, 12})
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+      const double behind = kRanks - 1.0 - rank;
+      const std::map<std::string_view, double> expected{
+          {"gpipe", microbatches}, {"1f1b", behind + 1},       {"interleaved", (kRanks + 2 * behind + 1) / 2},
+          {"zb_h1", kRanks},       {"interleaved_zb", kRanks}, {"zbv", kRanks}};
+      for (const auto& [name, most] : expected) {
+        const ScheduleKind& schedule = schedule_table().at(name);
+        std::int32_t alive = 0, peak = 0;
+        for (const Action& action : schedule.stage(rank, kRanks, microbatches, schedule.chunks)) {
+          if (action.kind == Action::Kind::forward) ++alive;
+          if (action.kind == (schedule.splits ? Action::Kind::weights : Action::Kind::backward)) --alive;
+          peak = std::max(peak, alive);
+        }
+        EXPECT_LE(peak, most * schedule.chunks) << name << ", rank " << rank;
+        EXPECT_GE(peak, (most - 1) * schedule.chunks) << name << ", rank " << rank;
+      }
+    }
 }
 
 TEST(Schedule, PartsOfRanks) {
