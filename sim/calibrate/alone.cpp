@@ -29,7 +29,7 @@ std::vector<std::uint32_t> add_again(const Role& role, std::uint32_t repeat, Rol
     if (is_new) to.storages.push_back(role.storages[tensor.storage]);
     now[t] = static_cast<std::uint32_t>(to.tensors.size());
     tensor.name += fmt::format("~{}", repeat);  // unroll's are x'1
-    tensor.along = kNone;  // another mesh
+    tensor.along = kNone;                       // another mesh
     tensor.storage = entry->second;
     to.tensors.push_back(std::move(tensor));
   }

@@ -8,8 +8,16 @@
 namespace sim {
 namespace {
 
+/// They are too many for one line, where one of them is meant.
 const StrategyKind& kind_named(std::string_view preset) {
-  return strategy_table().at(preset.empty() ? "mesh" : preset);
+  const Table<StrategyKind>& table = strategy_table();
+  if (preset.empty()) preset = "mesh";
+  std::vector<std::string_view> names;
+  for (const StrategyKind& kind : table) names.push_back(kind.name);
+  const std::string meant = did_you_mean(preset, names);
+  if (table.find(preset) == nullptr && !meant.empty())
+    throw ConfigError("unknown strategy '{}'{} `paragauge list` names all", preset, meant);
+  return table.at(preset);
 }
 
 /// What `kind` doesn't take but others do is no mistyped key: they are named.
@@ -92,8 +100,9 @@ Model with_global_batch(const Model& model, std::string_view strategy) {
 std::string remark_on(const Strategy& strategy, const Model& model) {
   if (strategy.daso)
     return fmt::format(
-        "{}: an epoch of {} bodies of {} steps is played from one barrier to the next; a step's time is the mean of all "
-        "bodies but the first; between averages the nodes' parameters differ, so it trains otherwise than the others",
+        "{}: an epoch of {} bodies of {} steps is played from one barrier to the next; a step's time is the mean of "
+        "all bodies but the first; between averages the nodes' parameters differ, so it trains otherwise than the "
+        "others",
         strategy.text(), strategy.bodies, steps_of_body(*strategy.daso));
   if (strategy.bodies > 1)
     return fmt::format(

@@ -236,6 +236,19 @@ void execute_with_many(Session& session) {
     expect_right(program, session.run({.program = program, .steps = 2}), 2);
   }
 }
+/// Each preset by its name, without further keys.
+void execute_presets(Session& session, const std::vector<std::string>& models) {
+  for (const std::string& model_text : models) {
+    const sim::Model model = sim::load_model(model_text + ",dtype=f64,global_batch=8");
+    for (const sim::StrategyKind& kind : sim::strategy_table()) {
+      SCOPED_TRACE(model_text + " " + std::string(kind.name));
+      const sim::Program program = sim::lower(model, sim::parse_strategy(kind.name, model));
+      expect_right(program, session.run({.program = program, .steps = 1, .verify = true}), 1);
+    }
+  }
+}
+TEST(LocalSessionRanks, EveryPresetIsRight) { execute_presets(*open_session({.ranks = 4}), {"toy_mlp", "convnet"}); }
+
 TEST(LocalSessionRanks, MoreRanksThanCores) { execute_with_many(*open_session({.ranks = 4})); }
 
 /// R3's two convolutions: every choice for both on 2, 3 and 4 ranks and on nested levels of two, in both forms. What the ranks
@@ -495,6 +508,12 @@ TEST(GlooSessionRanks, DISABLED_PlayAll) {
   if (const auto session = open_session({.world = "gloo", .ranks = 2})) execute_all(*session);
 }
 TEST(GlooSessionRanks, EveryStrategyIsRight) { EXPECT_EQ(spawn("GlooSessionRanks.DISABLED_PlayAll", 2), 0); }
+
+TEST(GlooSessionRanks, DISABLED_PlayPresets) {
+  if (const auto session = open_session({.world = "gloo", .ranks = 4}))
+    execute_presets(*session, {"toy_mlp", "convnet"});
+}
+TEST(GlooSessionRanks, EveryPresetIsRight) { EXPECT_EQ(spawn("GlooSessionRanks.DISABLED_PlayPresets", 4), 0); }
 
 TEST(GlooSessionRanks, DISABLED_PlayWithMany) {
   if (const auto session = open_session({.world = "gloo", .ranks = 4})) execute_with_many(*session);

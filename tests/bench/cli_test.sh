@@ -88,7 +88,7 @@ grep -q 'forecast with one launch' "$scratch/out" || { echo "predict doesn't say
 refuses "unknown model 'resnet51'; known: alexnet_tower, cifar_c, convnet" describe resnet51
 refuses "unknown key 'img'; known: image" describe resnet50,img=128
 refuses "image=0 must be a whole number from 1" describe resnet50,image=0
-refuses "unknown strategy 'zero'; known: single, model_parallel" predict -m convnet -s zero
+refuses "unknown strategy 'zero'; did you mean 'zero1'?" predict -m convnet -s zero
 refuses "unknown key 'tq'; known: dp" predict -m convnet -s dp=2,tq=2
 refuses "cut 'layer9' is no node of model 'resnet50'" predict -m resnet50 -s model_parallel,cut=layer9
 refuses "split_size=5 must divide the 64 samples" predict -m convnet -s pipeline,split_size=5

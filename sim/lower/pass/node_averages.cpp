@@ -2,14 +2,14 @@
 // the nodes send each other after the update. A rank's parameters go in one flat tensor, cut into chunks, of which the
 // first takes the rest.
 //
-//   step                              each of the epoch
+//   before, one step                  after, each of the epoch's
 //   0 compute w0 node=fc …            0 compute w0 node=fc …
 //   …                                 … the node's buckets, as DDP's: add_gradient_sums
 //                                     9 update w9 …
-//                                     10 copy w10 node=sent : -> sent                              of its sender: zeros, as
-//                                     11 copy w11 node=fc.weight : fc.weight -> sent.0             torch.zeros
+//   of its sender: zeros,             10 copy w10 node=sent : -> sent
+//   as torch.zeros; parameters        11 copy w11 node=fc.weight : fc.weight -> sent.0
 //                                     …
-//                                     13 copy w12 node=sent : sent ->                              are there NaNs?
+//   are there NaNs?                   13 copy w12 node=sent : sent
 //                                     14 collective t4 kind=all_reduce group=nodes node=sent : sent.chunk0 -> sent.chunk0
 //                                     15 collective t5 kind=all_reduce group=nodes node=sent : sent.chunk1 -> sent.chunk1
 //   `wait` steps later                22 wait t4 node=sent

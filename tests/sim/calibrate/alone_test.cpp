@@ -21,7 +21,7 @@ std::vector<std::string> expected_alone(const Program& program, const Role& role
     for (std::uint32_t i = 0; i < role.size(); ++i) {
       const auto name = [&](std::uint32_t tensor) {
         const bool again = repeat > 0 && !role.storages[role.tensors[tensor].storage].persistent;
-        return role.tensors[tensor].name + (again ? fmt::format("'{}", repeat) : "");
+        return role.tensors[tensor].name + (again ? fmt::format("~{}", repeat) : "");
       };
       if (is_computed(role.kind[i]))
         expected.push_back(fmt::format("{} x{}", work_key(program.works[role.work[i]]), role.scale[i]));

@@ -107,8 +107,8 @@ TEST(Strategy, ThreadsOfARank) {
 TEST(Strategy, SaysWhatIsWrong) {
   const Model model = small_model("toy_mlp");
   const auto message = [&](std::string_view text) { return message_of([&] { parse_strategy(text, model); }); };
-  EXPECT_EQ(message("dpp,dp=2"),
-            "unknown strategy 'dpp'; known: " + strategy_table().names() + "; did you mean 'ddp'?");
+  EXPECT_EQ(message("dpp,dp=2"), "unknown strategy 'dpp'; did you mean 'ddp'? `paragauge list` names all");
+  EXPECT_EQ(message("nothing_like_it"), "unknown strategy 'nothing_like_it'; known: " + strategy_table().names());
   EXPECT_EQ(
       message("single,dp=2"),
       "strategy 'single,dp=2': 'single' takes no 'dp', but ddp, ddp_blocking, heat, heat_blocking, data_parallel, "
