@@ -4,7 +4,7 @@
 //   Strategy d = parse_strategy("dp=2,pp=2,microbatches=4", model);              // degrees alone do too
 //   s.text();                                  // canonical: parse_strategy makes the same strategy of it again
 //
-// A preset (a row of table.cpp) says which keys it takes (option.hpp), what they are without being given, and what Layout
+// A preset (a row of table.cpp) says which keys it takes (option/), what they are without being given, and what Layout
 // (layout.hpp) it makes of them; lowering knows layouts, no names.
 #pragma once
 
