@@ -132,6 +132,7 @@ const std::vector<std::pair<std::string, std::string>> kCases = {
     {"convnet,dtype=f64,global_batch=8", "model_parallel,pp=2"},
     {"convnet,dtype=f64,global_batch=8", "pipeline,pp=2,microbatches=4"},
     {"convnet,dtype=f64,global_batch=8", "zero_bubble"},
+    {"convnet,dtype=f64,global_batch=8", "pipeline,schedule=1f1b_split"},
     {"toy_mlp,dtype=f64,global_batch=8,optimizer=adam", "zbv"},
     {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "interleaved,chunks=3"},
     {"resnet18,image=32,dtype=f64,global_batch=8,memory_format=channels_last,optimizer=sgd:lr=0.01:momentum=0.9",

@@ -36,6 +36,18 @@ std::vector<Action> one_f_one_b(std::uint32_t stage, std::uint32_t stages, std::
   return actions;
 }
 
+// The same, but what the stage before waits for is sent before the parameters' gradients are computed: with equal stages
+// the step takes m(f+b+w) + (p−1)(f+b).
+std::vector<Action> one_f_one_b_split(std::uint32_t stage, std::uint32_t stages, std::int32_t microbatches,
+                                      std::int32_t chunks) {
+  std::vector<Action> actions;
+  for (const Action& action : one_f_one_b(stage, stages, microbatches, chunks)) {
+    actions.push_back(action);
+    if (action.kind == Action::Kind::backward) actions.push_back({Action::Kind::weights, action.microbatch});
+  }
+  return actions;
+}
+
 // The pipelined classes of PyTorch's model-parallel tutorial (and R2's ConvNet): only the forward is written as a
 // pipeline; the outputs are concatenated and have one loss. Autograd goes through the concatenated graph from its end,
 // so that the microbatches come back in reverse. The makespan is GPipe's.
@@ -151,11 +163,16 @@ PartOfRank rank_of_part(std::uint32_t part, std::uint32_t stages, PartOrder orde
 
 const Table<ScheduleKind>& schedule_table() {
   static constexpr std::int32_t kMostChunks = 1000;
-  static constexpr std::array<ScheduleKind, 7> kKinds{
+  static constexpr std::array<ScheduleKind, 8> kKinds{
       {{.name = "gpipe", .equation = "F0 … Fm-1 B0 … Bm-1 on every stage; makespan (f+b)(m+p-1)", .make = gpipe},
        {.name = "1f1b",
         .equation = "F0 … then B and F in turn, then the last B; makespan (f+b)(m+p-1), min(m, p-s) microbatches alive",
         .make = one_f_one_b},
+       {.name = "1f1b_split",
+        .equation = "1f1b that sends the input's gradient before it computes the parameters'; makespan "
+                    "m(f+b+w)+(p-1)(f+b)",
+        .make = one_f_one_b_split,
+        .splits = true},
        {.name = "forward_only",
         .equation = "F0 … Fm-1, one loss on the concatenation, Bm-1 … B0; makespan (f+b)(m+p-1)",
         .make = forward_only,

@@ -157,6 +157,7 @@ TEST(Simulate, SchedulesShortenTheBubble) {
       const double ramp = static_cast<double>(p) - 1;
       EXPECT_NEAR(makespan("interleaved", p, m, 1, 1, 1), 3 * m + 3 * ramp / 2, kRounding);
       EXPECT_NEAR(makespan("interleaved", p, m, 2, 3, 1), 6 * m + 6 * ramp / 2, kRounding);
+      EXPECT_NEAR(makespan("1f1b_split", p, m, 1, 1.5, 0.5), 3 * m + ramp * (1 + 1.5), kRounding);
       EXPECT_NEAR(makespan("zb_h1", p, m, 1, 1, 1), 3 * m + ramp, kRounding);
       EXPECT_NEAR(makespan("zb_h1", p, m, 1, 1.2, 0.8), 3 * m + ramp * (1 + 1.2 - 0.8), kRounding);
       EXPECT_NEAR(makespan("interleaved_zb", p, m, 1, 1, 1), 3 * m + ramp / 2, kRounding);

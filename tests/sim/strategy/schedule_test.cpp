@@ -86,9 +86,13 @@ TEST(Schedule, WhatARankKeeps) {
   for (const std::int32_t microbatches : {8, 12})
     for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
       const double behind = kRanks - 1.0 - rank;
-      const std::map<std::string_view, double> expected{
-          {"gpipe", microbatches}, {"1f1b", behind + 1},       {"interleaved", (kRanks + 2 * behind + 1) / 2},
-          {"zb_h1", kRanks},       {"interleaved_zb", kRanks}, {"zbv", kRanks}};
+      const std::map<std::string_view, double> expected{{"gpipe", microbatches},
+                                                        {"1f1b", behind + 1},
+                                                        {"1f1b_split", behind + 1},
+                                                        {"interleaved", (kRanks + 2 * behind + 1) / 2},
+                                                        {"zb_h1", kRanks},
+                                                        {"interleaved_zb", kRanks},
+                                                        {"zbv", kRanks}};
       for (const auto& [name, most] : expected) {
         const ScheduleKind& schedule = schedule_table().at(name);
         std::int32_t alive = 0, peak = 0;
