@@ -40,21 +40,20 @@ RoleBuilder::RoleBuilder(const Plan& plan, const RolePlan& role, Tables& tables)
     add_units(draft_, plan.layout, group_of);
 }
 
-/// Between chunks of two ranks the tags of each edge, and of either direction, are others.
+/// Between chunks of two ranks the tags of each edge are others; its gradients go the other way.
 void RoleBuilder::add_edges() {
   std::size_t most = 0;  // tensors that go between two parts
   for (const auto& [parts, nodes] : plan_.edges) most = std::max(most, nodes.size());
   const auto room = static_cast<std::uint32_t>(most) * static_cast<std::uint32_t>(plan_.microbatches);
   std::uint32_t lane = 0;
   for (const auto& [parts, nodes] : plan_.edges) {
-    const std::uint32_t first_tag = plan_.layout.chunks > 1 ? 2 * lane++ * room : 0;
     const auto tensors = static_cast<std::uint32_t>(nodes.size());
-    std::uint32_t tag = first_tag;
+    std::uint32_t tag = plan_.layout.chunks > 1 ? lane++ * room : 0;
     for (const int n : nodes) {
       if (plan_.rank_of(parts.second).stage == role_.stage)
-        before_.push_back({parts.first, chunk_of(parts.second), n, tag, tensors, plan_.layout.chunks > 1 ? room : 0});
+        before_.push_back({parts.first, chunk_of(parts.second), n, tag, tensors});
       if (plan_.rank_of(parts.first).stage == role_.stage)
-        after_.push_back({parts.second, chunk_of(parts.first), n, tag, tensors, plan_.layout.chunks > 1 ? room : 0});
+        after_.push_back({parts.second, chunk_of(parts.first), n, tag, tensors});
       ++tag;
     }
   }
@@ -211,7 +210,7 @@ TensorSpec RoleBuilder::received_spec(int n, std::int32_t mb, const Placements& 
   return *spec;
 }
 
-/// The tag is unique per edge, direction, microbatch and tensor.
+/// The tag is unique per edge, microbatch and tensor.
 RoleBuilder::Pending RoleBuilder::post(InstructionKind kind, const Edge& edge, std::int32_t mb, std::uint32_t tensor) {
   Instruction i{
       .kind = kind,
@@ -220,9 +219,6 @@ RoleBuilder::Pending RoleBuilder::post(InstructionKind kind, const Edge& edge, s
       .peer = plan_.stage_axis,
       .by = static_cast<std::int32_t>(plan_.rank_of(edge.peer).stage) - static_cast<std::int32_t>(role_.stage),
       .tag = static_cast<std::uint32_t>(mb) * edge.tensors + edge.tag};
-  const bool is_gradient = plan_.part[static_cast<std::size_t>(edge.node)] == edge.peer ? kind == InstructionKind::send
-                                                                                        : kind == InstructionKind::recv;
-  if (is_gradient) i.tag += edge.of_gradients;
   (kind == InstructionKind::send ? i.reads : i.writes) = {tensor};
   return {draft_.post(i), i.node, mb};
 }

@@ -23,7 +23,6 @@ class RoleBuilder {
     std::size_t chunk;   // of this rank
     int node;
     std::uint32_t tag, tensors;  // of the first microbatch; how many go between the two stages per microbatch
-    std::uint32_t of_gradients;  // how much further their tags are
   };
   struct Pending {
     std::uint32_t ticket, node;
