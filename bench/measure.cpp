@@ -113,8 +113,8 @@ int measure(const Options& options) {
   print_remarks(jobs);
   if (options.machine.graph) fmt::print("{}", kGraphRemark);
   if (!options.csv.empty()) sim::write_text_file(options.csv, sim::to_csv(report));
-  const bool right = largest_error <= kVerifyBound,
-             has_bodies = std::ranges::any_of(jobs, [](const Job&job) { return job.program.bodies() > 1; });
+  const bool right = largest_error <= kVerifyBound;
+  const bool has_bodies = std::ranges::any_of(jobs, [](const Job& job) { return job.program.bodies() > 1; });
   if (options.verify)
     fmt::print("verify: {} (float64, {} steps{}; largest error {:.1e} of a tensor's norm, allowed {:.0e})\n",
                right ? "every result equals one device's that plays the same parts" : "WRONG results, see above",

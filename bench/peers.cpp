@@ -128,13 +128,6 @@ Json model_to_json(const sim::Model& model) {
           {"nodes", nodes}};
 }
 
-std::string_view torch_name(sim::Dtype dtype) {
-  return dtype == sim::Dtype::bf16  ? "bfloat16"
-         : dtype == sim::Dtype::f16 ? "float16"
-         : dtype == sim::Dtype::f64 ? "float64"
-                                    : "float32";
-}
-
 Json stages_to_json(const sim::Model& model, const sim::Strategy& strategy) {
   const sim::ScheduleKind& schedule = sim::schedule_table().at(strategy.schedule);
   const sim::ParameterCycle cycle = strategy.kind().parameters(model, strategy);
@@ -159,8 +152,8 @@ Json stages_to_json(const sim::Model& model, const sim::Strategy& strategy) {
                     {"skips", daso->skips},
                     {"wait", daso->wait},
                     {"local_skips", daso->local_skips},
-                    {"chunk", strategy.chunk},
-                    {"downcast", torch_name(model.dtype == sim::Dtype::f32 ? strategy.downcast : model.dtype)}};
+                    {"chunk", strategy.chunk_elements},
+                    {"downcast", sim::to_string(model.dtype == sim::Dtype::f32 ? strategy.downcast : model.dtype)}};
   if (const std::optional<sim::ParameterCut> cut = sim::parameter_cut(model, strategy)) {
     json["units"] = cut->unit_of;
     json["reshard"] = cut->reshard;

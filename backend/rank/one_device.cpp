@@ -19,6 +19,10 @@ bool depends_on_cut(const std::vector<sim::OpInstance>& ops) {
       ops, [](const sim::OpInstance& op) { return std::ranges::any_of(sim::rules_of(op), &sim::Rule::by_part); });
 }
 
+void copy(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) {
+  for (std::size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
+}
+
 OneDevice::OneDevice(const sim::Model& model, const Partition& partition, std::vector<sim::Range> pieces)
     : model_(model),
       partition_(partition),
@@ -73,9 +77,7 @@ void OneDevice::make_data(std::int64_t step) {
 }
 
 void OneDevice::broadcast_buffers() {
-  for (std::size_t piece = 1; piece < buffers_.size(); ++piece)
-    for (std::size_t n = 0; n < whole_.size(); ++n)
-      for (std::size_t b = 0; b < buffers_[0][n].size(); ++b) buffers_[piece][n][b].copy_(buffers_[0][n][b]);
+  for (std::size_t piece = 1; piece < buffers_.size(); ++piece) copy(buffers(0), buffers(piece));
 }
 
 std::vector<at::Tensor> OneDevice::buffers(std::size_t piece) const {

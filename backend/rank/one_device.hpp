@@ -40,6 +40,9 @@ struct Partition {
 /// Some op's result depends on which samples it sees together.
 bool depends_on_cut(const std::vector<sim::OpInstance>& ops);
 
+/// The values, one by one.
+void copy(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to);
+
 class OneDevice {
  public:
   using Tensors = std::map<std::string, at::Tensor>;

@@ -79,10 +79,6 @@ class DasoRanks {
         copy(at(node, 0).buffers(0), at(node, local).buffers(0));
   }
 
-  static void copy(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) {
-    for (std::size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
-  }
-
   void sum_gradients() const {
     for (std::size_t node = 0; node < nodes_; ++node)
       for (std::size_t p = 0; p < at(node, 0).parameters().size(); ++p) {

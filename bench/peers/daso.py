@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
-from models import Stage
+from models import DTYPES, Stage
 from replicas import Distributed, rows_and_columns
 from session import memory_of
 
@@ -97,7 +97,7 @@ class Daso(Distributed):
 
     def send(self, wait: int):
         memories = self.memories()
-        dtype = getattr(torch, self.rule.downcast) if self.rule.skips == 0 else memories[0].dtype
+        dtype = DTYPES[self.rule.downcast] if self.rule.skips == 0 else memories[0].dtype
         flat, begin = torch.zeros(sum(map(len, memories)), dtype=dtype), 0
         for memory in memories:
             flat[begin:begin + len(memory)] = memory.to(dtype)

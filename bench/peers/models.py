@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import torch
 from torch import fx, nn
 
-DTYPES = {"f32": torch.float32, "f64": torch.float64}
+DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}
 MODEL_INPUT, MODEL_TARGET = -1, -2
 
 

@@ -11,7 +11,8 @@ Rank 0 reads a request per line, a JSON object as bench/peers.cpp writes it (tes
     cores           of each rank that computes, as many as it has threads
     warmup_steps, steps, seed
 and answers with a JSON line:
-    {"step_s": [per step; of a strategy with a period, per period, the mean], "loss": [per step, warm-up included; null if not finite],
+    {"step_s": [per step; where steps differ, of each period the mean],
+     "loss": [per step, warm-up included; null if not finite],
      "resident_peak_bytes": of the largest rank, "settings": what isn't PyTorch's default}
     {"skipped": "why plain PyTorch has no such step"}      or {"error": "what is wrong with the request"}
 The end of its input ends all ranks. A step's time is the latest rank's end minus the common start; where steps reach

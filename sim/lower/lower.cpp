@@ -13,8 +13,8 @@ namespace {
 constexpr double kMostOps = 1e7;
 
 /// Said before it is made: ConfigError.
-void check_size(const Plan& plan, const Strategy& strategy) {
-  const double steps = strategy.bodies * (strategy.daso ? static_cast<double>(steps_of_body(*strategy.daso)) : 1.0);
+void check_size(const Plan& plan, const Strategy& strategy, std::int64_t steps_in_body) {
+  const double steps = strategy.bodies * static_cast<double>(steps_in_body);
   double ops = 0;  // a forward and a backward of each node and microbatch
   for (const RolePlan& role : plan.roles)
     for (std::size_t n = 0; n < role.plays.size(); ++n)
@@ -25,14 +25,36 @@ void check_size(const Plan& plan, const Strategy& strategy) {
         strategy.text(), plan.microbatches, plan.roles.size(), ops, kMostOps);
 }
 
+/// What follows the backward in a step.
+void finish_step(Draft& draft, const Plan& plan, bool mean, const GroupOf& group_of) {
+  const ParameterCycle& cycle = plan.layout.parameters;
+  if (cycle.averages) return add_averaged_steps(draft, plan.model, plan.layout, mean, group_of);
+  if (cycle.broadcast_buffers) add_buffer_broadcast(draft, group_of(plan.axes_of_rows()));
+  if (cycle.cut) {
+    add_unit_gathers(draft, *cycle.cut);
+    add_unit_sums(draft, plan.layout, mean, group_of);
+  } else if (cycle.single) {
+    add_single_sums(draft, plan.layout, mean, group_of);
+  } else {
+    add_gradient_sums(draft, plan.layout, mean, group_of);
+  }
+  if (cycle.delayed) return add_delayed_updates(draft, plan.model);
+  add_updates(draft, plan.model);
+  add_waits(draft);
+  draft.list.insert(draft.list.end(), draft.last.begin(), draft.last.end());
+  add_frees(draft);
+}
+
 }  // namespace
 
 Program lower_periodic(const Model& model, const Strategy& strategy) {
   const Plan plan(model, layout_of(model, strategy));
-  check_size(plan, strategy);
   const Layout& layout = plan.layout;
+  const std::optional<NodeAverages>& averages = layout.parameters.averages;
+  const std::int64_t steps = averages ? steps_of_body(averages->daso) : 1;
+  check_size(plan, strategy, steps);
   const bool has_samples = layout.input == layout.rows && layout.target == layout.rows;
-  if (model.timing == Timing::tutorial && (!has_samples || layout.parameters.averages))
+  if (model.timing == Timing::tutorial && (!has_samples || averages))
     throw ConfigError("strategy '{}': timing=tutorial makes {}; allowed: timing=step, timing=epoch", strategy.text(),
                       has_samples ? "new samples in every step, and those of a body are the same"
                                   : "each rank's samples where they are used");
@@ -45,37 +67,14 @@ Program lower_periodic(const Model& model, const Strategy& strategy) {
   program.microbatches = layout.microbatches;
   program.one_loss = plan.one_loss;
   program.broadcast_buffers = layout.parameters.broadcast_buffers;
-  if (const auto& averages = layout.parameters.averages) {
-    program.daso = averages->daso;
-    program.steps = steps_of_body(averages->daso);
-  }
+  program.steps = steps;
+  if (averages) program.daso = averages->daso;
   Tables tables(program);
   const bool mean = !model.nodes.back().kind->is_sum;
   const GroupOf group_of = [&](std::uint32_t axes) { return tables.group(axes); };
   for (const RolePlan& role : plan.roles) {
     Draft draft = RoleBuilder(plan, role, tables).build();
-    if (layout.parameters.averages) {
-      add_averaged_steps(draft, model, layout, mean, group_of);
-      program.roles.push_back(std::move(draft).finish());
-      continue;
-    }
-    if (layout.parameters.broadcast_buffers) add_buffer_broadcast(draft, tables.group(plan.axes_of_rows()));
-    if (const auto& cut = layout.parameters.cut) {
-      add_unit_gathers(draft, *cut);
-      add_unit_sums(draft, layout, mean, group_of);
-    } else if (layout.parameters.single) {
-      add_single_sums(draft, layout, mean, group_of);
-    } else {
-      add_gradient_sums(draft, layout, mean, group_of);
-    }
-    if (layout.parameters.delayed) {
-      add_delayed_updates(draft, model);
-    } else {
-      add_updates(draft, model);
-      add_waits(draft);
-      draft.list.insert(draft.list.end(), draft.last.begin(), draft.last.end());
-      add_frees(draft);
-    }
+    finish_step(draft, plan, mean, group_of);
     program.roles.push_back(std::move(draft).finish());
   }
   program.set_threads(strategy.threads);

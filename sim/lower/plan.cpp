@@ -267,8 +267,9 @@ bool Plan::last_differs(std::uint32_t axis, Cuts& cuts) const {
   return false;
 }
 
-/// Along an axis ranks differ by their stages, as ranks of DASO's nodes, and where one takes its part of a whole; or the first, where something
-/// lies there only; and the last, where it has a part of another size, or something lies there only.
+/// Along an axis ranks differ by their stages, as ranks of DASO's nodes, and where one takes its part of a whole; or the
+/// first, where something lies there only; and the last, where it has a part of another size, or something lies there
+/// only.
 void Plan::make_roles() {
   const std::vector<Axis>& axes = layout.mesh.axes;
   Cuts cuts(*this);
@@ -279,7 +280,7 @@ void Plan::make_roles() {
     const bool first_differs =
         layout.rooted || layout.parameters.at_root ||
         std::ranges::any_of(layout.play, [&](const auto& play) { return play[axis].at != Layout::Play::kAll; });
-    const bool synchronizes_in_turn = layout.parameters.averages && axis == layout.parameters.averages->local;
+    const bool synchronizes_in_turn = layout.parameters.averages && axis == layout.parameters.averages->local();
     const bool each_differs = axis == stage_axis || synchronizes_in_turn || takes_own_parts(axis),
                last_is_other = !each_differs && last_differs(axis, cuts);
     for (std::uint32_t c = 0; c < size; ++c) {

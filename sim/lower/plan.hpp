@@ -66,13 +66,13 @@ class Plan {
   std::vector<NodePlacements> placements;  // of every node
   std::vector<bool> needs_grad;
   std::vector<RolePlan> roles;
-  [[nodiscard]] PartOfRank rank_of(std::uint32_t of_part) const {
-    return rank_of_part(of_part, stages, schedule.order);
-  }
   /// Nodes of part `from` whose output a later part `to` of another rank reads, the first of that rank's, in the model's
   /// order.
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::set<int>> edges;
 
+  [[nodiscard]] PartOfRank rank_of(std::uint32_t of_part) const {
+    return rank_of_part(of_part, stages, schedule.order);
+  }
   [[nodiscard]] std::vector<Action> actions(std::uint32_t of_stage) const {
     return schedule.stage(of_stage, stages, microbatches, layout.chunks);
   }

@@ -1,6 +1,7 @@
 #include "sim/lower/role_builder.hpp"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "sim/error.hpp"
@@ -19,18 +20,15 @@ RoleBuilder::RoleBuilder(const Plan& plan, const RolePlan& role, Tables& tables)
       role_(role),
       tables_(tables),
       redistribution_(plan, role, tables, draft_),
-      nodes_of_(static_cast<std::size_t>(plan.layout.chunks)),
+      nodes_(static_cast<std::size_t>(plan.layout.chunks)),
       works_(plan.model.nodes.size()),
       labels_(plan.model.nodes.size(), kNone) {
   draft_.works = &tables.works;
   draft_.names = &tables.names;
   draft_.role.name = role.name;
   draft_.role.ranks = role.ranks;
-  for (std::size_t n = 0; n < plan.model.nodes.size(); ++n) {
-    if (plan.stage[n] != role.stage) continue;
-    nodes_.push_back(static_cast<int>(n));
-    nodes_of_[chunk_of(plan.part[n])].push_back(static_cast<int>(n));
-  }
+  for (std::size_t n = 0; n < plan.model.nodes.size(); ++n)
+    if (plan.stage[n] == role.stage) nodes_[chunk_of(plan.part[n])].push_back(static_cast<int>(n));
   add_edges();
   add_persistent();
   const GroupOf group_of = [&](std::uint32_t axes) { return tables_.group(axes); };
@@ -61,7 +59,7 @@ void RoleBuilder::add_edges() {
 
 Draft RoleBuilder::build() {
   std::int32_t forwards = 0;
-  std::vector<std::int32_t> backwards(nodes_of_.size(), 0), weights = backwards;  // by chunk
+  std::vector<std::int32_t> backwards(nodes_.size(), 0), weights = backwards;  // by chunk
   for (const Action& action : plan_.actions(role_.stage)) {
     const auto chunk = static_cast<std::size_t>(action.chunk);
     switch (action.kind) {
@@ -110,7 +108,7 @@ std::uint32_t RoleBuilder::add_activation(const std::string& name, const TensorS
 // ---- What there is before the step ----
 
 void RoleBuilder::add_persistent() {
-  for (const int n : nodes_) {
+  for (const int n : nodes_ | std::views::join) {
     if (plays(n)) {
       for (std::size_t p = 0; p < signature(n).parameters.size(); ++p) add_parameter(n, signature(n).parameters[p], p);
       for (std::size_t b = 0; b < signature(n).buffers.size(); ++b) {
@@ -247,7 +245,7 @@ std::size_t RoleBuilder::place_of(std::uint32_t part, Action::Kind kind, std::in
   std::vector<std::size_t>& places = places_[rank.stage];
   if (places.empty()) {
     const std::vector<Action> actions = plan_.actions(rank.stage);
-    places.resize(3 * nodes_of_.size() * static_cast<std::size_t>(plan_.microbatches));
+    places.resize(3 * nodes_.size() * static_cast<std::size_t>(plan_.microbatches));
     for (std::size_t at = 0; at < actions.size(); ++at) places[index(actions[at])] = at;
   }
   return places[index({kind, mb, rank.chunk})];
@@ -293,7 +291,7 @@ void RoleBuilder::forward(std::size_t chunk, std::int32_t mb) {
   for (auto& [peer, sends] : gradient_sends_)
     if (std::ranges::any_of(before_, [&](const Edge& edge) { return edge.chunk == chunk && edge.peer == peer; }))
       wait_received(peer, sends, mb);
-  for (const int n : nodes_of_[chunk]) {
+  for (const int n : nodes_[chunk]) {
     if (plan_.one_loss && n == loss_node()) continue;
     forward_node(n, mb);
     for (const Edge& edge : after_)
@@ -384,7 +382,7 @@ void RoleBuilder::backward(std::size_t chunk, std::int32_t mb, bool last) {
   }
   wait_all(received);
   for (const auto& [source, gradient] : arrived) contribute(source, mb, placed(source).grad_output, gradient);
-  for (auto n = nodes_of_[chunk].rbegin(); n != nodes_of_[chunk].rend(); ++n)
+  for (auto n = nodes_[chunk].rbegin(); n != nodes_[chunk].rend(); ++n)
     if (!plan_.one_loss || *n != loss_node()) backward_node(*n, mb, last);
   for (const Edge& edge : before_)
     if (edge.chunk == chunk && needs_grad(edge.node))

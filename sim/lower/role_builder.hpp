@@ -98,8 +98,7 @@ class RoleBuilder {
   Draft draft_;
   Redistribution redistribution_;
   std::vector<Edge> before_, after_;                                // from and to other stages, by stage and node
-  std::vector<int> nodes_;                                          // of this rank, in the model's order
-  std::vector<std::vector<int>> nodes_of_;                          // the same by chunk
+  std::vector<std::vector<int>> nodes_;                             // of this rank, by chunk, in the model's order
   std::map<int, std::vector<std::uint32_t>> parameters_, buffers_;  // per node: indices into draft_.parameters, tensors
   std::map<Key, std::vector<Held>> values_;                         // outputs, here or received; first as made
   std::map<Key, std::vector<std::uint32_t>> inputs_, saved_;        // of played nodes: tensors

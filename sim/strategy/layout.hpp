@@ -40,9 +40,11 @@ struct ParameterCut {
 /// DASO: along an axis, the nodes, each coordinate has parameters of its own; along the next one are a node's ranks.
 struct NodeAverages {
   Daso daso;
-  std::uint32_t nodes = 0, local = 0;  // axes of the mesh
-  std::int64_t chunk = 0;              // elements that are summed over the nodes in one piece
-  Dtype downcast = Dtype::bf16;        // f32 parameters travel so where they are waited for at once
+  std::uint32_t nodes = 0;          // axis of the mesh
+  std::int64_t chunk_elements = 0;  // that are summed over the nodes in one piece
+  Dtype downcast = Dtype::bf16;     // f32 parameters travel so where they are waited for at once
+
+  [[nodiscard]] std::uint32_t local() const { return nodes + 1; }
 };
 
 /// What becomes of every parameter in a step. Its gradient is summed over the axes on which it is partial.

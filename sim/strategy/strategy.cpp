@@ -12,12 +12,12 @@ namespace {
 const StrategyKind& kind_named(std::string_view preset) {
   const Table<StrategyKind>& table = strategy_table();
   if (preset.empty()) preset = "mesh";
+  if (const StrategyKind* kind = table.find(preset)) return *kind;
   std::vector<std::string_view> names;
   for (const StrategyKind& kind : table) names.push_back(kind.name);
-  const std::string meant = did_you_mean(preset, names);
-  if (table.find(preset) == nullptr && !meant.empty())
+  if (const std::string meant = did_you_mean(preset, names); !meant.empty())
     throw ConfigError("unknown strategy '{}'{} `paragauge list` names all", preset, meant);
-  return table.at(preset);
+  return table.at(preset);  // throws
 }
 
 /// What `kind` doesn't take but others do is no mistyped key: they are named.

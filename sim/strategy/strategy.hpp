@@ -57,8 +57,8 @@ struct Strategy {
   std::uint32_t idle = 0;             // devices asked for that get no sample (data_parallel)
   // Nodes of daso->local replicas each go their own ways (daso.hpp).
   std::optional<Daso> daso = {};
-  std::int64_t chunk = 10'000'000;  // elements that nodes send each other in one piece
-  Dtype downcast = Dtype::bf16;     // as which they send what they wait for at once
+  std::int64_t chunk_elements = 10'000'000;  // that nodes send each other in one piece
+  Dtype downcast = Dtype::bf16;              // as which they send what they wait for at once
 
   [[nodiscard]] std::uint32_t ranks() const;
   [[nodiscard]] std::string text() const;
@@ -115,9 +115,9 @@ Model with_global_batch(const Model& model, std::string_view strategy);
 /// What a user should know of it beside its text; often nothing.
 std::string remark_on(const Strategy& strategy, const Model& model);
 
-/// The stage of every node, non-decreasing, of pp times chunks: which stage executes it. `strategy.cut` names, or cuts balanced by the
-/// roofline time of forward + backward on a generic device. ConfigError for a cut name that doesn't exist (lists
-/// similar ones) or cuts out of order.
+/// The stage of every node, non-decreasing, of pp times chunks: which stage executes it. `strategy.cut` names, or cuts
+/// balanced by the roofline time of forward + backward on a generic device. ConfigError for a cut name that doesn't
+/// exist (lists similar ones) or cuts out of order.
 std::vector<std::uint32_t> stages_of(const Model& model, const Strategy& strategy);
 
 }  // namespace sim

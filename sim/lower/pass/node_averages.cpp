@@ -38,9 +38,9 @@ class AveragedSteps {
       : draft_(draft),
         averages_(*layout.parameters.averages),
         nodes_(layout.mesh.axes[averages_.nodes].size),
-        me_(layout.mesh.coordinate(draft.role.ranks.at(0), averages_.local)),
+        me_(layout.mesh.coordinate(draft.role.ranks.at(0), averages_.local())),
         group_of_nodes_(group_of(1U << averages_.nodes)),
-        group_of_node_(group_of(1U << averages_.local)),
+        group_of_node_(group_of(1U << averages_.local())),
         label_(draft.names->add("sent")) {
     check_internal(draft.kept.empty(), "DASO: gradients are kept for longer than they are used");
     without_sums_ = draft.list;
@@ -87,8 +87,8 @@ class AveragedSteps {
     }
     sent_ = draft_.add_flat("sent", specs);
     const TensorSpec all = draft_.role.tensors[sent_.tensor].spec;
-    for (std::int64_t end = (all.elements() - 1) % averages_.chunk + 1, begin = 0; begin < all.elements();
-         begin = std::exchange(end, end + averages_.chunk))
+    for (std::int64_t end = (all.elements() - 1) % averages_.chunk_elements + 1, begin = 0; begin < all.elements();
+         begin = std::exchange(end, end + averages_.chunk_elements))
       chunks_.push_back({draft_.role.add_view(fmt::format("sent.chunk{}", chunks_.size()), {all.dtype, {end - begin}},
                                               sent_.tensor, begin * size_of(all.dtype)),
                          draft_.tickets++, end});

@@ -18,10 +18,10 @@ void read_nodes(const StrategyReading& r, Strategy& s) {
 /// Warm-up and cool-down have none of the others (epoch_loss_logic).
 void read_skips(const StrategyReading& r, Strategy& s) {
   if (!s.daso) return;
-  const bool at_once = r.text.integer("skips", 4, 0, kMostSkips) == 0;
-  const std::int64_t least = at_once ? 0 : 1;
-  const auto skips = r.text.integer("skips", 4, 0, kMostSkips), wait = r.text.integer("wait", least, least, kMostSkips),
-             local_skips = r.text.integer("local_skips", least, least, kMostSkips);
+  const std::int64_t skips = r.text.integer("skips", 4, 0, kMostSkips);
+  const bool at_once = skips == 0;
+  const std::int64_t least = at_once ? 0 : 1, wait = r.text.integer("wait", least, least, kMostSkips),
+                     local_skips = r.text.integer("local_skips", least, least, kMostSkips);
   if (at_once && (wait > 0 || local_skips > 0))
     throw ConfigError("strategy '{}': {} needs skips of at least 1, found skips=0", r.text.whole(),
                       wait > 0 ? "wait" : "local_skips");
@@ -94,10 +94,13 @@ std::vector<StrategyOption> daso_options() {
        .meaning = "parameters that are sent in one piece",
        .read =
            [](const Reading& r, Strategy& s) {
-             if (r.kind.takes("chunk")) s.chunk = static_cast<std::int64_t>(r.text.number("chunk", kChunk, 1, 1e12));
+             if (r.kind.takes("chunk"))
+               s.chunk_elements = static_cast<std::int64_t>(r.text.number("chunk", kChunk, 1, 1e12));
            },
-       .write = [](const Strategy& s,
-                   const Kind&) { return static_cast<double>(s.chunk) == kChunk ? "" : fmt::to_string(s.chunk); },
+       .write =
+           [](const Strategy& s, const Kind&) {
+             return static_cast<double>(s.chunk_elements) == kChunk ? "" : fmt::to_string(s.chunk_elements);
+           },
        .tried = [](const Model&, const Kind&) { return Values{"1000000"}; }},
       {.name = "downcast",
        .values = "bf16, f16 or f32",
