@@ -8,6 +8,7 @@
 #include <set>
 
 #include "backend/machine/accelerator.hpp"
+#include "backend/machine/arithmetic.hpp"
 #include "backend/machine/environment.hpp"
 #include "backend/machine/scheduling.hpp"
 #include "backend/supervise.hpp"
@@ -18,6 +19,16 @@
 #include "sim/report/console.hpp"
 
 namespace bench {
+
+/// ConfigError where only an emulation could be timed.
+static void check_arithmetic(const sim::Model& model) {
+  for (const sim::Dtype dtype : {sim::Dtype::bf16, sim::Dtype::f16})
+    if (model.precision == (dtype == sim::Dtype::bf16 ? sim::Precision::bf16 : sim::Precision::fp16) &&
+        !backend::cpu_multiplies(dtype))
+      throw sim::ConfigError("precision={}: this CPU has no {} arithmetic ({}); --anyway runs its emulation",
+                             sim::to_string(model.precision), sim::to_string(dtype),
+                             dtype == sim::Dtype::bf16 ? "avx512_bf16, amx_bf16" : "avx512_fp16");
+}
 
 std::vector<Job> make_jobs(const Subject& subject, const Machine& machine, sim::Result* result) {
   std::vector<Job> jobs;
@@ -33,11 +44,12 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine, sim::
   if (machine.device != "cpu") accelerator = backend::describe(machine.device);
   for (const std::string& model_text : subject.models) {
     sim::Model given = sim::load_model(model_text);
-    if (sim::is_autocast(given.precision) || (accelerator && given.precision != sim::Precision::f32))
-      throw sim::ConfigError(
-          "model '{}': precision={} is for forecasts only; runs on {}", model_text, sim::to_string(given.precision),
-          accelerator ? "an accelerator take f32" : "a CPU take f32, tf32 or ieee, which are one there");
-    given.precision = sim::Precision::f32;
+    if (!sim::is_autocast(given.precision)) {
+      if (accelerator && given.precision != sim::Precision::f32)
+        throw sim::ConfigError("model '{}': precision={} is for forecasts only; runs on an accelerator take f32, bf16 or fp16",
+                               model_text, sim::to_string(given.precision));
+      given.precision = sim::Precision::f32;  // on a CPU tf32 and ieee are one with it
+    }
     for (const std::string& strategy_text : subject.strategies) {
       sim::check_strategy_text(strategy_text);
       sim::Model model = given;
@@ -47,6 +59,7 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine, sim::
         model = sim::with_global_batch(given, strategy_text);
         strategy = sim::parse_strategy(strategy_text, model);
         program = sim::lower(model, *strategy);
+        if (!machine.anyway && !accelerator) check_arithmetic(model);
       } catch (const sim::ConfigError& error) {
         if (result == nullptr) throw;
         for (const std::string& world : machine.worlds)

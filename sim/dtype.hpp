@@ -12,7 +12,7 @@
 
 namespace sim {
 
-enum class Dtype : std::uint8_t { f32, f64, bf16, f16, i64 };
+enum class Dtype : std::uint8_t { f32, f64, bf16, f16, i64, i32 };
 
 std::string_view to_string(Dtype dtype);
 /// Throws ConfigError for an unknown name.

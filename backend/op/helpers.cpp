@@ -1,6 +1,10 @@
 #include <ATen/ScalarOps.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
+#include <ATen/ops/_amp_update_scale.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -8,6 +12,8 @@
 #include <ATen/ops/eq.h>
 #include <ATen/ops/isnan.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/reciprocal.h>
+#include <ATen/ops/stack.h>
 
 #include "backend/op/op.hpp"
 #include "backend/rank/initial.hpp"
@@ -48,6 +54,41 @@ void blend(const sim::Work& work, const Operands& operands) {
 void count_nans(const sim::Work&, const Operands& operands) {
   if (const auto nans = at::isnan(operands.reads[0]).sum().item<std::int64_t>(); nans > 0)
     throw sim::RunError("{} of {} parameters are NaN", nans, operands.reads[0].numel());
+}
+
+std::vector<at::Tensor> all_in_memory_order(std::span<const at::Tensor> tensors) {
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& tensor : tensors) flat.push_back(in_memory_order(tensor));
+  return flat;
+}
+
+/// As torch.amp.GradScaler.unscale_.
+void unscale(const sim::Work&, const Operands& operands) {
+  const std::size_t count = operands.reads.size() - 1;
+  at::Tensor& found = operands.writes[count];
+  found.zero_();
+  at::_amp_foreach_non_finite_check_and_unscale_(all_in_memory_order(operands.reads.first(count)), found,
+                                                 at::reciprocal(operands.reads[count]));
+}
+
+/// As torch.nn.utils.get_total_norm, before it draws the root.
+void square_norm(const sim::Work&, const Operands& operands) {
+  const std::vector<at::Tensor> norms = at::_foreach_norm(all_in_memory_order(operands.reads));
+  at::mul_out(operands.writes[0], at::stack(norms).square().sum(), at::native::wrapped_scalar_tensor(operands.scale));
+}
+
+/// As torch.nn.utils.clip_grads_with_norm_.
+void clip(const sim::Work& work, const Operands& operands) {
+  const std::size_t count = operands.reads.size() - 1;
+  const at::Tensor factor = work.op.number("max_norm") / (operands.reads[count].sqrt() + 1e-6);
+  at::_foreach_mul_(all_in_memory_order(operands.reads.first(count)), factor.clamp_max(1.0));
+}
+
+/// As torch.amp.GradScaler.update, with its own settings.
+void update_scale(const sim::Work&, const Operands& operands) {
+  at::Tensor scale = operands.writes[0], growth = operands.writes[1];
+  at::_amp_update_scale_(scale, growth, operands.reads[2], /*scale_growth_factor=*/2, /*scale_backoff_factor=*/0.5,
+                         /*growth_interval=*/2000);
 }
 
 void fill(const sim::Work&, const Operands& operands) { operands.writes[0].zero_(); }
@@ -157,6 +198,10 @@ std::vector<OpKernel> helper_kernels() {
           {"make_input", make_step_input},
           {"make_target", make_step_target},
           {"count_nans", count_nans},
+          {"unscale", unscale},
+          {"square_norm", square_norm},
+          {"clip", clip},
+          {"update_scale", update_scale},
           {"read_result", read_result}};
 }
 

@@ -41,6 +41,27 @@ std::optional<at::Tensor> bias_of(const ReferenceInputs& given) {
   return given.parameters.size() > 1 ? std::optional(given.parameters[1]) : std::nullopt;
 }
 
+at::Tensor as(const at::Tensor& tensor, sim::Dtype dtype) { return tensor.to(scalar_type(dtype)); }
+
+/// What a matrix op multiplies: input, weight and bias as they are, or copies in autocast's dtype, of which the first two
+/// are kept (sim's add_casts).
+struct Factors {
+  at::Tensor x, weight, bias;
+};
+Factors factors_of(const sim::Work& work, const Operands& operands) {
+  const at::ScalarType dtype = scalar_type(work.op.multiplied());
+  std::size_t saved = 1;
+  const auto kept = [&](const at::Tensor& tensor) {
+    if (tensor.scalar_type() == dtype) return tensor;
+    operands.writes[saved] = tensor.to(dtype);
+    return operands.writes[saved++];
+  };
+  const auto& reads = operands.reads;
+  Factors factors{kept(reads[0]), kept(reads[1]), {}};
+  if (work.op.integer("bias") != 0) factors.bias = reads[2].to(dtype);
+  return factors;
+}
+
 void conv2d(const sim::Work& work, const Operands& operands) {
   const auto square = [&](std::string_view attribute) {
     const std::int64_t size = work.op.integer(attribute);
@@ -51,14 +72,15 @@ void conv2d(const sim::Work& work, const Operands& operands) {
   const std::int64_t groups = work.op.integer("groups");
   const bool bias = work.op.integer("bias") != 0;
   const auto& reads = operands.reads;
+  const sim::Dtype input_dtype = work.op.inputs[0].dtype, parameter_dtype = sim::at_least_f32(input_dtype);
   // cuDNN has no channels_last in f64: it takes such tensors and gives back others.
   const auto in_format = [&](const at::Tensor& result) {
     return work.op.inputs[0].channels_last ? result.contiguous(at::MemoryFormat::ChannelsLast) : result;
   };
   if (work.pass == sim::Pass::forward) {
-    operands.writes[0] =
-        in_format(at::convolution(reads[0], reads[1], bias ? std::optional(reads[2]) : std::nullopt, stride, padding,
-                                  dilation, /*transposed=*/false, output_padding, groups));
+    const auto [x, weight, b] = factors_of(work, operands);
+    operands.writes[0] = in_format(at::convolution(x, weight, bias ? std::optional(b) : std::nullopt, stride, padding,
+                                                   dilation, /*transposed=*/false, output_padding, groups));
     return;
   }
   const bool input = wants_input_grad(work), parameters = wants_parameter_grads(work);
@@ -68,10 +90,10 @@ void conv2d(const sim::Work& work, const Operands& operands) {
       grad_output, x, weight, bias ? at::OptionalIntArrayRef(bias_sizes) : std::nullopt, stride, padding, dilation,
       /*transposed=*/false, output_padding, groups, {input, parameters, parameters && bias});
   std::size_t next = 0;
-  if (input) operands.writes[next++] = in_format(grad_input);
+  if (input) operands.writes[next++] = as(in_format(grad_input), input_dtype);
   if (!parameters) return;
-  operands.writes[next++] = in_format(grad_weight);
-  if (bias) operands.writes[next] = std::move(grad_bias);
+  operands.writes[next++] = as(in_format(grad_weight), parameter_dtype);
+  if (bias) operands.writes[next] = as(grad_bias, parameter_dtype);
 }
 
 at::Tensor conv2d_reference(const sim::OpInstance& op, const ReferenceInputs& given) {
@@ -83,16 +105,19 @@ void linear(const sim::Work& work, const Operands& operands) {
   const bool bias = work.op.integer("bias") != 0;
   const auto& reads = operands.reads;
   if (work.pass == sim::Pass::forward) {
-    operands.writes[0] = bias ? at::addmm(reads[2], reads[0], reads[1].t()) : at::mm(reads[0], reads[1].t());
+    const auto [x, weight, b] = factors_of(work, operands);
+    operands.writes[0] = bias ? at::addmm(b, x, weight.t()) : at::mm(x, weight.t());
     return;
   }
   // grad_x = grad_y · w, grad_w = grad_yᵀ · x, grad_b = sum of grad_y over the rows
   const at::Tensor& grad_output = reads[0];
   std::size_t next = 0;
-  if (wants_input_grad(work)) operands.writes[next++] = at::mm(grad_output, /*weight*/ reads.back());
+  const sim::Dtype input_dtype = work.op.inputs[0].dtype, parameter_dtype = sim::at_least_f32(input_dtype);
+  if (wants_input_grad(work))
+    operands.writes[next++] = as(at::mm(grad_output, /*weight*/ reads.back()), input_dtype);
   if (!wants_parameter_grads(work)) return;
-  operands.writes[next++] = at::mm(grad_output.t(), /*x*/ reads[1]);
-  if (bias) operands.writes[next] = at::sum(grad_output, 0);
+  operands.writes[next++] = as(at::mm(grad_output.t(), /*x*/ reads[1]), parameter_dtype);
+  if (bias) operands.writes[next] = as(at::sum(grad_output, 0), parameter_dtype);
 }
 
 at::Tensor linear_reference(const sim::OpInstance&, const ReferenceInputs& given) {
@@ -200,10 +225,12 @@ at::Tensor add_reference(const sim::OpInstance&, const ReferenceInputs& given) {
 void softmax(const sim::Work& work, const Operands& operands) {
   const std::int64_t dim = work.op.integer("dim");
   const at::Tensor& first = operands.reads[0];
+  const sim::Dtype dtype = work.op.inputs[0].dtype;
   if (work.pass == sim::Pass::forward)
-    operands.writes[0] = at::_softmax(first, dim, /*half_to_float=*/false);
+    operands.writes[0] = at::_softmax(as(first, sim::at_least_f32(dtype)), dim, /*half_to_float=*/false);
   else  // grad_output, output
-    operands.writes[0] = at::_softmax_backward_data(first, operands.reads[1], dim, first.scalar_type());
+    operands.writes[0] =
+        as(at::_softmax_backward_data(first, operands.reads[1], dim, first.scalar_type()), dtype);
 }
 
 at::Tensor softmax_reference(const sim::OpInstance& op, const ReferenceInputs& given) {

@@ -1,10 +1,12 @@
 #include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_sub.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
 #include <memory>
+#include <optional>
 
 #include "backend/op/op.hpp"
 
@@ -12,6 +14,11 @@ namespace backend {
 namespace {
 
 using Parameters = std::vector<at::Tensor>;
+
+/// GradScaler's, after so many operands: the fused kernels then change nothing where it is 1.
+std::optional<at::Tensor> found_of(const Operands& operands, std::size_t count) {
+  return operands.reads.size() > count ? std::optional(operands.reads[count]) : std::nullopt;
+}
 
 // torch::optim's headers take 10 s: no other file includes them.
 template <class Optimizer, class Options>
@@ -23,11 +30,12 @@ std::function<void()> step_of(const Parameters& parameters, const Options& optio
 /// all others.
 void sgd(const sim::Work& work, const Operands& operands) {
   const at::TensorList reads(operands.reads.data(), operands.reads.size());
-  const std::size_t count = work.op.inputs.size();
-  at::_fused_sgd_(reads.slice(0, count), reads.slice(count, count), /*momentum_buffer_list=*/reads.slice(2 * count),
-                  work.op.number("weight_decay"), work.op.number("momentum"), work.op.number("lr"), /*dampening=*/0,
-                  /*nesterov=*/false, /*maximize=*/false,
-                  /*is_first_step=*/false);
+  const std::size_t count = work.op.inputs.size(), buffers = work.op.number("momentum") > 0 ? count : 0;
+  at::_fused_sgd_(reads.slice(0, count), reads.slice(count, count),
+                  /*momentum_buffer_list=*/reads.slice(2 * count, buffers), work.op.number("weight_decay"),
+                  work.op.number("momentum"), work.op.number("lr"), /*dampening=*/0, /*nesterov=*/false,
+                  /*maximize=*/false, /*is_first_step=*/false, /*grad_scale=*/{},
+                  found_of(operands, 2 * count + buffers));
 }
 
 std::function<void()> sgd_reference(const sim::OpInstance& op, const Parameters& parameters) {
@@ -41,10 +49,12 @@ void adam(const sim::Work& work, const Operands& operands) {
   const at::TensorList reads(operands.reads.data(), operands.reads.size());
   const std::size_t count = work.op.inputs.size();
   const auto list = [&](std::size_t which) { return reads.slice(which * count, count); };
+  const std::optional<at::Tensor> found = found_of(operands, 5 * count);
   at::_foreach_add_(list(4), 1);
   at::_fused_adam_(list(0), list(1), list(2), list(3), /*max_exp_avg_sqs=*/{}, list(4), work.op.number("lr"),
                    work.op.number("beta1"), work.op.number("beta2"), work.op.number("weight_decay"),
-                   work.op.number("eps"), /*amsgrad=*/false, /*maximize=*/false);
+                   work.op.number("eps"), /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/{}, found);
+  if (found) at::_foreach_sub_(list(4), std::vector<at::Tensor>(count, *found));
 }
 
 std::function<void()> adam_reference(const sim::OpInstance& op, const Parameters& parameters) {

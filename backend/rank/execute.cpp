@@ -16,22 +16,6 @@ namespace {
 
 using sim::InstructionKind;
 
-at::ScalarType scalar_type(sim::Dtype dtype) {
-  switch (dtype) {
-    case sim::Dtype::f32:
-      return at::kFloat;
-    case sim::Dtype::f64:
-      return at::kDouble;
-    case sim::Dtype::bf16:
-      return at::kBFloat16;
-    case sim::Dtype::f16:
-      return at::kHalf;
-    case sim::Dtype::i64:
-      return at::kLong;
-  }
-  throw sim::InternalError("dtype {}", static_cast<int>(dtype));
-}
-
 at::MemoryFormat memory_format(const sim::TensorSpec& spec) {
   return spec.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
 }

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -64,7 +65,16 @@ double OneDevice::backward() {
     }
   }
   for (std::size_t p = 0; p < leaves_.size(); ++p) leaves_[p].mutable_grad() = sums[p];
+  if (model_.max_grad_norm > 0) clip(sums);
   return loss;
+}
+
+/// torch.nn.utils.clip_grad_norm_.
+void OneDevice::clip(const std::vector<at::Tensor>& gradients) const {
+  double squares = 0;
+  for (const at::Tensor& gradient : gradients) squares += gradient.square().sum().item<double>();
+  const double factor = model_.max_grad_norm / (std::sqrt(squares) + 1e-6);
+  for (const at::Tensor& gradient : gradients) gradient.mul_(std::min(1.0, factor));
 }
 
 void OneDevice::make_data(std::int64_t step) {

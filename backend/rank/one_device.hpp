@@ -50,7 +50,8 @@ class OneDevice {
   /// `pieces`: of the partition's, those that it plays.
   OneDevice(const sim::Model& model, const Partition& partition, std::vector<sim::Range> pieces);
 
-  /// Forward and backward of all pieces; the gradients are sums of each piece's own, as everywhere. The loss.
+  /// Forward and backward of all pieces; the gradients are sums of each piece's own, as everywhere, and clipped where the
+  /// model says so. The loss.
   double backward();
   void update() { step_parameters_(); }
   /// In this step new samples: those of each piece by itself.
@@ -70,6 +71,7 @@ class OneDevice {
   [[nodiscard]] at::Tensor make(const std::string& name, const sim::TensorSpec& spec,
                                 const sim::Initial& initial) const;
   [[nodiscard]] double weight_of(std::int64_t part, std::int64_t whole) const;
+  void clip(const std::vector<at::Tensor>& gradients) const;
   double execute_piece(std::size_t piece);
   at::Tensor loss_of(const at::Tensor& prediction, std::int64_t first_row, std::int64_t rows);
   at::Tensor output(std::size_t piece, std::int64_t first_row, std::int64_t rows);

@@ -72,6 +72,7 @@ Arithmetic arithmetic_of(Dtype dtype) {
       return Arithmetic::f16;
     case Dtype::f32:
     case Dtype::i64:
+    case Dtype::i32:
       return Arithmetic::f32;
   }
   throw InternalError("dtype {}", static_cast<int>(dtype));

@@ -156,6 +156,11 @@ std::uint32_t Plan::axes_of(const Placements& placements, Placement::Kind kind) 
   return axes;
 }
 
+std::uint32_t Plan::axes_of_updates() const {
+  const std::uint32_t cut = layout.parameters.cut ? 1U << layout.parameters.cut->axis : 0;
+  return stages > 1 ? cut | 1U << stage_axis : cut;
+}
+
 const Placements& Plan::batch(int source) const { return source == kModelInput ? layout.input : layout.target; }
 
 std::optional<TensorSpec> Plan::local(const TensorSpec& whole_spec, const Placements& of, const RolePlan& role) const {

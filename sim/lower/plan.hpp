@@ -83,6 +83,8 @@ class Plan {
   [[nodiscard]] std::uint32_t axes_of_rows() const { return axes_of(layout.rows, Placement::Kind::shard); }
   /// Where the model's input or target lies before the step.
   [[nodiscard]] const Placements& batch(int source) const;
+  /// Those along which all ranks update different parameters: of stages, and ZeRO's.
+  [[nodiscard]] std::uint32_t axes_of_updates() const;
   /// Axes along which a placement is of this kind, as a mask.
   [[nodiscard]] static std::uint32_t axes_of(const Placements& placements, Placement::Kind kind);
   [[nodiscard]] Placements everywhere() const { return Placements(layout.mesh.axes.size(), replicate()); }

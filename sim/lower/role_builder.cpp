@@ -35,7 +35,7 @@ RoleBuilder::RoleBuilder(const Plan& plan, const RolePlan& role, Tables& tables)
   if (plan.layout.parameters.at_root)
     add_parameter_copies(draft_, plan.layout.parameters, group_of);
   else if (plan.layout.parameters.cut)
-    add_units(draft_, plan.layout, group_of);
+    add_units(draft_, plan.layout, /*apart=*/plan.model.max_grad_norm > 0, group_of);
 }
 
 /// Between chunks of two ranks the tags of each edge are others; its gradients go the other way.
@@ -122,6 +122,13 @@ void RoleBuilder::add_persistent() {
     for (const int source : node(n).inputs)
       if (source < 0 && !values_.contains({source, 0})) add_batch(source);
   }
+  if (plan_.model.loss_scale == 0) return;
+  const auto add_number = [&](const std::string& name, Dtype dtype, double first) {
+    return draft_.role.add_tensor(name, {dtype, {}}, TensorClass::optimizer, /*persistent=*/true,
+                                  {Initial::Kind::constant, first});
+  };
+  draft_.loss_scale = {.scale = add_number("loss_scale", Dtype::f32, plan_.model.loss_scale),
+                       .growth = add_number("loss_scale.growth", Dtype::i32, 0)};
 }
 
 /// A persistent tensor, as a piece of a whole one if it is one.
@@ -144,7 +151,8 @@ void RoleBuilder::add_parameter(int n, const ParameterSpec& part, std::size_t in
                                     part.spec == whole.spec ? Placements() : on,
                                     {Initial::Kind::uniform, whole.initial_center, whole.initial_bound}},
                            .sum_axes = Plan::axes_of(placed(n).grad_parameters[index], Placement::Kind::partial) &
-                                       ~plan_.layout.parameters.own_axes()};
+                                       ~plan_.layout.parameters.own_axes(),
+                           .cut_axes = ~Plan::axes_of(on, Placement::Kind::replicate)};
   if (plan_.layout.parameters.at_root)
     for (std::uint32_t axis = 0; axis < on.size(); ++axis) {
       if (axis == plan_.stage_axis || on[axis].kind != Placement::Kind::replicate) continue;
@@ -446,6 +454,7 @@ void RoleBuilder::backward_node(int n, std::int32_t mb, bool last) {
       i.reads.push_back(output.tensor);
     for (const Operand& operand : s.backward_reads)
       if ((operand.grads & of) != 0) i.reads.push_back(operand_tensor(n, mb, operand));
+    if (is_loss && draft_.loss_scale) i.reads.push_back(draft_.loss_scale->scale);
     return i;
   };
   if (is_later) later_[{chunk_of(plan_.part[static_cast<std::size_t>(n)]), mb}].push_back({n, begin(kParameterGrads)});

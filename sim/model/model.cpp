@@ -71,6 +71,9 @@ void check_in_place(const Model& model) {
   }
 }
 
+/// torch.amp.GradScaler's at first; the largest that f32 holds.
+constexpr double kLossScale = 65536, kLargestLossScale = 3.4e38;
+
 /// What it changes for an op of this kind: of those that multiply, TF32 is the default of convolutions only.
 Precision precision_of(const Model& model, const OpKind& kind) {
   const Precision otherwise = kind.name == "conv2d" ? Precision::tf32 : Precision::ieee;
@@ -155,7 +158,8 @@ std::uint32_t Model::grads(std::size_t node, const std::vector<bool>& needed) co
 Model load_model(std::string_view text) {
   const SpecText spec(text, "model");
   spec.finish(
-      {"image", "global_batch", "device_batch", "loss", "optimizer", "dtype", "precision", "timing", "memory_format"});
+      {"image", "global_batch", "device_batch", "loss", "optimizer", "dtype", "precision", "loss_scale",
+                "max_grad_norm", "timing", "memory_format"});
   if (spec.head().empty()) throw ConfigError("model '{}': no name; expected name,key=value,…", text);
   const std::filesystem::path path = catalog_file("models", "model", spec.head());
   Model model = read_model_file(path);
@@ -194,9 +198,18 @@ Model load_model(std::string_view text) {
     } catch (const ConfigError& error) {
       throw ConfigError("model '{}': {}", text, error.what());
     }
-    if (is_autocast(model.precision) && model.dtype != Dtype::f32)
-      throw ConfigError("model '{}': precision={} needs dtype=f32", text, *precision);
     if (model.precision != Precision::f32) model.options += ",precision=" + *precision;
+  }
+  if (model.precision == Precision::fp16) model.loss_scale = kLossScale;
+  if (spec.has("loss_scale")) {
+    if (model.precision != Precision::fp16)
+      throw ConfigError("model '{}': loss_scale= is for precision=fp16, whose smallest number is 6e-8", text);
+    model.loss_scale = spec.number("loss_scale", 0, 0, kLargestLossScale);
+    model.options += fmt::format(",loss_scale={}", model.loss_scale);
+  }
+  if (spec.has("max_grad_norm")) {
+    model.max_grad_norm = spec.number("max_grad_norm", 0, 0, 1e30);
+    if (model.max_grad_norm > 0) model.options += fmt::format(",max_grad_norm={}", model.max_grad_norm);
   }
   if (const std::optional<std::string> timing = spec.text("timing")) {
     model.timing = timing_from(*timing, text);

@@ -45,6 +45,8 @@ struct Model {
   std::int64_t device_batch = 0;  // of each replica; not 0: `global_batch` waits for a strategy (with_global_batch)
   Dtype dtype = Dtype::f32;
   Precision precision = Precision::f32;
+  double loss_scale = 0;     // torch.amp.GradScaler's at first (its other settings are PyTorch's); 0: there is none
+  double max_grad_norm = 0;  // torch.nn.utils.clip_grad_norm_, of all parameters together; 0: any
   Timing timing = Timing::step;
   bool channels_last = false;  // PyTorch's memory_format, of inputs [channels, height, width] and all that follows
   std::vector<Node> nodes;     // the last one is the loss
@@ -67,7 +69,8 @@ struct Model {
 
 /// A model of the catalog or a path to a .json file, and what differs from the file:
 /// `name[,image=S][,global_batch=B or ,device_batch=B][,loss=…][,optimizer=kind:key=value:…][,dtype=f32]
-/// [,precision=f32|tf32|ieee|bf16|fp16][,timing=step|tutorial|epoch][,memory_format=contiguous|channels_last]`.
+/// [,precision=f32|tf32|ieee|bf16|fp16][,loss_scale=S][,max_grad_norm=N][,timing=step|tutorial|epoch]
+/// [,memory_format=contiguous|channels_last]`.
 /// ConfigError that says what, where and what is allowed.
 Model load_model(std::string_view text);
 

@@ -6,6 +6,7 @@
 //   add_gradient_sums(draft, layout, /*mean=*/true, groups);   // or, of parameters in units:
 //   add_unit_gathers(draft, *layout.parameters.cut);
 //   add_unit_sums(draft, layout, /*mean=*/true, groups);
+//   add_gradient_checks(draft, plan, groups);          // loss scale, clipping
 //   add_updates(draft, model);
 //   add_waits(draft);                                  // for transfers that nobody has waited for
 //   add_frees(draft);                                  // last: frees every storage after its last use
@@ -18,6 +19,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "sim/model/model.hpp"
@@ -25,6 +27,8 @@
 #include "sim/strategy/layout.hpp"
 
 namespace sim {
+
+class Plan;
 
 /// One parameter of the role.
 struct DraftParameter {
@@ -34,6 +38,7 @@ struct DraftParameter {
   TensorSpec spec;
   ParameterUnit::Part part;     // of which it is what this rank plays with
   std::uint32_t sum_axes = 0;   // along which its gradient is to be summed
+  std::uint32_t cut_axes = 0;   // along which no other rank has the same of it
   std::uint32_t copy_axes = 0;  // along which it is copied from the first coordinate (ParameterCycle::at_root)
   bool is_home = true;          // it lives, and is updated, here
   bool is_first = true;         // of those whose gradients are summed
@@ -53,6 +58,10 @@ struct DraftUnit {
   std::vector<std::uint32_t> rooms{};      // in it, one for each parameter
   std::uint32_t sum = kNone;               // of the part's gradients, once add_unit_sums has been there
 };
+/// Persistent tensors of torch.amp.GradScaler; and `found`, once add_gradient_checks has been there.
+struct DraftLossScale {
+  std::uint32_t scale = kNone, growth = kNone, found = kNone;
+};
 /// The index, in the program, of the group along a mask of axes.
 using GroupOf = std::function<std::uint32_t(std::uint32_t axes)>;
 
@@ -67,6 +76,7 @@ struct Draft {
   std::vector<DraftUnit> units;
   std::vector<std::uint32_t> arrival;  // indices of `parameters` in the order their gradients are complete
   std::vector<std::uint32_t> buffers;  // tensors: batch-norm statistics, in the model's order
+  std::optional<DraftLossScale> loss_scale;
   /// Tensors that nobody reads any more, but whose storage lives on until this instruction of the list is done.
   std::vector<std::pair<std::uint32_t, std::uint32_t>> kept;
   std::uint32_t tickets = 0;
@@ -124,13 +134,16 @@ void add_parameter_copies(Draft& draft, const ParameterCycle& cycle, const Group
 void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const GroupOf& group_of);
 /// Heat: each by itself, in a tensor of its own, which becomes the parameter's gradient. `mean` as above.
 void add_single_sums(Draft& draft, const Layout& layout, bool mean, const GroupOf& group_of);
-/// ZeRO: puts the parameters into flat units, and makes their weights views of these. Call it before the forward is
-/// written.
-void add_units(Draft& draft, const Layout& layout, const GroupOf& group_of);
+/// ZeRO: puts the parameters into flat units, and makes their weights views of these. `apart`: what ranks along other axes
+/// have alike and what they don't, so that norms count each once. Call it before the forward is written.
+void add_units(Draft& draft, const Layout& layout, bool apart, const GroupOf& group_of);
 /// Units whose weights aren't there are gathered before they're used, and freed after that.
 void add_unit_gathers(Draft& draft, const ParameterCut& cut);
 /// Of each unit's gradients every rank gets the sums of its part. `mean` as above.
 void add_unit_sums(Draft& draft, const Layout& layout, bool mean, const GroupOf& group_of);
+/// Where the model asks for it, gradients are unscaled and looked through for what isn't finite, and clipped by their
+/// norm. Before the updates.
+void add_gradient_checks(Draft& draft, const Plan& plan, const GroupOf& group_of);
 struct Updated {
   std::uint32_t label, weight, gradient;
 };

@@ -25,19 +25,19 @@ struct Grouped {
   std::vector<std::uint32_t> parameters;
 };
 
-/// Parameters of a unit are of one dtype, and summed along the same axes.
-std::vector<Grouped> grouped(const Draft& draft, const ParameterCut& cut) {
+/// Parameters of a unit are of one dtype, and summed along the same axes; and, if `apart`, cut along the same other ones.
+std::vector<Grouped> grouped(const Draft& draft, const ParameterCut& cut, bool apart) {
   const bool by_size = cut.unit_bytes > 0;
   std::vector<std::uint32_t> order(draft.parameters.size());
   std::iota(order.begin(), order.end(), 0U);
   if (by_size) std::ranges::reverse(order);  // as their gradients come
-  using Key = std::tuple<bool, std::uint32_t, std::uint32_t, Dtype>;
+  using Key = std::tuple<bool, std::uint32_t, std::uint32_t, std::uint32_t, Dtype>;
   std::vector<std::pair<Key, std::vector<std::uint32_t>>> groups;  // in the order of their first parameters
   for (const std::uint32_t p : order) {
     const DraftParameter& parameter = draft.parameters[p];
     const bool is_whole = !cut.weights || parameter.spec.elements() <= cut.whole_up_to;
     const Key key{is_whole, is_whole && cut.weights ? 0 : cut.unit_of.at(parameter.of), parameter.sum_axes,
-                  parameter.spec.dtype};
+                  apart ? parameter.cut_axes : 0, parameter.spec.dtype};
     auto group = std::ranges::find(groups, key, &decltype(groups)::value_type::first);
     if (group == groups.end()) group = groups.insert(groups.end(), {key, {}});
     group->second.push_back(p);
@@ -115,9 +115,9 @@ void add_rows(Draft& draft, const Layout& layout, ParameterUnit& described, Draf
 
 }  // namespace
 
-void add_units(Draft& draft, const Layout& layout, const GroupOf& group_of) {
+void add_units(Draft& draft, const Layout& layout, bool apart, const GroupOf& group_of) {
   const ParameterCut& cut = *layout.parameters.cut;
-  for (const auto& [is_whole, parameters] : grouped(draft, cut)) {
+  for (const auto& [is_whole, parameters] : grouped(draft, cut, apart)) {
     const std::string name = fmt::format("unit{}", draft.units.size());
     const DraftParameter& first = draft.parameters[parameters[0]];
     DraftUnit unit{.label = draft.names->add(name),

@@ -37,6 +37,7 @@ void add_update(Draft& draft, const OpInstance& optimizer, std::uint32_t label,
                                                   TensorClass::optimizer, true, {Initial::Kind::constant, 0}));
     update.reads.push_back(update.writes.back());
   }
+  if (draft.loss_scale) update.reads.push_back(draft.loss_scale->found);
   update.work = draft.works->add({std::move(op), Pass::update, 0});
   draft.list.push_back(std::move(update));
 }
@@ -57,6 +58,9 @@ void add_updates(Draft& draft, const Model& model) {
     draft.post_collective(CollectiveKind::all_gather, unit.group, 0, {unit.own}, {unit.all}, unit.label);
   }
   add_update(draft, model.optimizer, kNone, parameters);
+  if (const std::optional<DraftLossScale>& of = draft.loss_scale)
+    draft.copy("update_scale", {}, draft.role.tensors[of->scale].spec, {of->scale, of->growth, of->found},
+               {of->scale, of->growth}, draft.names->add("loss_scale"));
 }
 
 }  // namespace sim

@@ -64,6 +64,8 @@ Signature scalar(const OpInstance& op) { return {.output = {op.inputs[1].dtype, 
 
 Signature number_signature(const OpInstance& op) { return {.output = {op.inputs[0].dtype, {}}}; }
 
+Signature found_signature(const OpInstance& /*op*/) { return {.output = {Dtype::f32, {}}}; }
+
 Demand read_demand(const OpInstance& op, Pass, std::uint32_t) { return {count(op.inputs[1]), size(op.inputs[1])}; }
 
 }  // namespace
@@ -154,6 +156,27 @@ std::vector<OpKind> helper_kinds() {
            .on_host = true,
            .signature = number_signature,
            .demand = per_element<1, 1>},
+          {.name = "unscale",
+           .equation = "g = g / scale, of each tensor; found = 1 where one isn't finite, else 0",
+           .role = OpRole::helper,
+           .signature = found_signature,
+           .demand = per_element<1, 2>},
+          {.name = "square_norm",
+           .equation = "n = scale * the sum of the squares of all tensors",
+           .role = OpRole::helper,
+           .signature = number_signature,
+           .demand = per_element<2, 1>},
+          {.name = "clip",
+           .equation = "g = g * min(1, max_norm / (sqrt(n) + 1e-6)), of each tensor",
+           .role = OpRole::helper,
+           .attributes = {{.name = "max_norm", .required = true, .maximum = 1e30, .integral = false}},
+           .signature = like_input,
+           .demand = per_element<1, 2>},
+          {.name = "update_scale",
+           .equation = "scale is halved where something was found, doubled after 2000 steps without",
+           .role = OpRole::helper,
+           .signature = like_input,
+           .demand = per_element<1, 4>},
           {.name = "read_result",
            .equation = "the host reads loss and number of correct predictions",
            .role = OpRole::helper,

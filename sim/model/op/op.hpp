@@ -12,8 +12,10 @@
 //                              reads                                          writes
 //   forward                    inputs…, parameters…, buffers…                 output, saved…, buffers…
 //   backward                   grad_output (not for a loss), those of         gradient of each input that needs one,
-//                              backward_reads that these gradients need       gradient of each parameter
-//   update                     parameters…, gradients…, states…               parameters…, states…
+//                              backward_reads that these gradients need,      gradient of each parameter
+//                              (of a loss) the loss scale, or none
+//   update                     parameters…, gradients…, states…,              parameters…, states…
+//                              found, or none
 //   accumulate                 a, b                                           a
 //   scaled_copy                x                                              y, which may exist
 //   cast                       x                                              y, which exists
@@ -27,11 +29,19 @@
 //   chunk_in                   gradients                                      x, which exists
 //   make_input, make_target                                                   x, which exists
 //   count_nans                 x
+//   unscale                    gradients…, loss scale                         gradients…, found
+//   square_norm                gradients…                                     number
+//   clip                       gradients…, number                             gradients…
+//   update_scale               loss scale, growth, found                      loss scale, growth
 //   read_result                loss, prediction, target
 //
-// pack and unpack have one input, x: the blocks are as its attributes say; cast has two, x and y; blend all of them, flat. An optimizer has any number of inputs,
-// the parameters that it updates together; `saved` of its signature are their states, all of one kind before the next,
-// zero at first; they live as long as the parameters.
+// pack and unpack have one input, x: the blocks are as its attributes say; cast has two, x and y; blend and what treats
+// gradients all of them, flat. An optimizer has any number of inputs, the parameters that it updates together; `saved`
+// of its signature are their states, all of one kind before the next, zero at first; they live as long as the
+// parameters.
+//
+// torch.amp.GradScaler: the loss scale multiplies the loss' gradient, so that none is too small for half precision;
+// `growth` counts steps, i32; `found` is 1 where a gradient wasn't finite: then nothing is updated.
 #pragma once
 
 #include <map>
