@@ -113,8 +113,7 @@ void linear(const sim::Work& work, const Operands& operands) {
   const at::Tensor& grad_output = reads[0];
   std::size_t next = 0;
   const sim::Dtype input_dtype = work.op.inputs[0].dtype, parameter_dtype = sim::at_least_f32(input_dtype);
-  if (wants_input_grad(work))
-    operands.writes[next++] = as(at::mm(grad_output, /*weight*/ reads.back()), input_dtype);
+  if (wants_input_grad(work)) operands.writes[next++] = as(at::mm(grad_output, /*weight*/ reads.back()), input_dtype);
   if (!wants_parameter_grads(work)) return;
   operands.writes[next++] = as(at::mm(grad_output.t(), /*x*/ reads[1]), parameter_dtype);
   if (bias) operands.writes[next] = as(at::sum(grad_output, 0), parameter_dtype);
@@ -229,8 +228,7 @@ void softmax(const sim::Work& work, const Operands& operands) {
   if (work.pass == sim::Pass::forward)
     operands.writes[0] = at::_softmax(as(first, sim::at_least_f32(dtype)), dim, /*half_to_float=*/false);
   else  // grad_output, output
-    operands.writes[0] =
-        as(at::_softmax_backward_data(first, operands.reads[1], dim, first.scalar_type()), dtype);
+    operands.writes[0] = as(at::_softmax_backward_data(first, operands.reads[1], dim, first.scalar_type()), dtype);
 }
 
 at::Tensor softmax_reference(const sim::OpInstance& op, const ReferenceInputs& given) {

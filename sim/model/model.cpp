@@ -157,9 +157,8 @@ std::uint32_t Model::grads(std::size_t node, const std::vector<bool>& needed) co
 
 Model load_model(std::string_view text) {
   const SpecText spec(text, "model");
-  spec.finish(
-      {"image", "global_batch", "device_batch", "loss", "optimizer", "dtype", "precision", "loss_scale",
-                "max_grad_norm", "timing", "memory_format"});
+  spec.finish({"image", "global_batch", "device_batch", "loss", "optimizer", "dtype", "precision", "loss_scale",
+               "max_grad_norm", "timing", "memory_format"});
   if (spec.head().empty()) throw ConfigError("model '{}': no name; expected name,key=value,…", text);
   const std::filesystem::path path = catalog_file("models", "model", spec.head());
   Model model = read_model_file(path);

@@ -32,7 +32,8 @@ class Checks {
     const std::uint32_t updates = plan.axes_of_updates();
     axes_ = updates;
     for (const NodePlacements& node : plan.placements)
-      for (const Placements& parameter : node.parameters) axes_ |= ~Plan::axes_of(parameter, Placement::Kind::replicate);
+      for (const Placements& parameter : node.parameters)
+        axes_ |= ~Plan::axes_of(parameter, Placement::Kind::replicate);
     axes_ &= (1U << mesh().axes.size()) - 1;
     const auto add = [&](std::uint32_t gradient, const DraftParameter& of) {
       const std::uint32_t cut = updates | of.cut_axes;

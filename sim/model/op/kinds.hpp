@@ -62,9 +62,11 @@ inline Demand matrix_demand(const OpInstance& op, const Signature& s, double flo
   const double x = count(op.inputs[0]) * width, w = count(s.parameters[0].spec) * width, y = size(s.output);
   const double cast_x = op.inputs[0].dtype == op.multiplied() ? 0 : x + size(op.inputs[0]),
                cast_w = s.parameters[0].spec.dtype == op.multiplied() ? 0 : w + size(s.parameters[0].spec);
-  if (pass == Pass::forward) return {flops, x + w + y + cast_x + cast_w};
+  const double kernels = 1 + (cast_x > 0 ? 1 : 0) + (cast_w > 0 ? 1 : 0);
+  if (pass == Pass::forward) return {flops, x + w + y + cast_x + cast_w, kernels};
   const double input_grad = (grads & 1U) ? 1 : 0, weight_grad = (grads & kParameterGrads) ? 1 : 0;
-  return {flops * (input_grad + weight_grad), y + input_grad * (w + x + cast_x) + weight_grad * (x + w + cast_w)};
+  return {flops * (input_grad + weight_grad), y + input_grad * (w + x + cast_x) + weight_grad * (x + w + cast_w),
+          1 + (cast_x > 0 ? input_grad : 0) + (cast_w > 0 ? weight_grad : 0)};
 }
 
 /// The rules of an op that treats all elements, or all planes, alike: cut along these of the first input's dimensions,

@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/cat.h>
@@ -72,10 +73,6 @@ const std::vector<Case> kCases{
     {"cross_entropy", {}, {{1, 2}, {1}}},
     {"sum_loss", {}, {{3, 5}, {3, 5}}},
 };
-
-at::ScalarType scalar_type(sim::Dtype dtype) {
-  return dtype == sim::Dtype::f32 ? at::kFloat : dtype == sim::Dtype::f64 ? at::kDouble : at::kLong;
-}
 
 class OpTest : public testing::TestWithParam<std::tuple<Case, std::string, std::string>> {
  protected:
@@ -241,6 +238,94 @@ auto all_cases_on(const char* device) {
 }
 TEST_ON_DEVICES(OpTest, all_cases_on);
 
+/// Matrix ops multiply in half precision and give their gradients in f32; what comes in half precision goes on so, losses
+/// and softmax but in f32. PyTorch's autocast is what they are compared with, on an accelerator's rules of what is cast.
+TEST(Autocast, KernelsEqualPyTorchs) {
+  const at::Generator generator = at::detail::createCPUGenerator(7);
+  for (const sim::Precision precision : {sim::Precision::bf16, sim::Precision::fp16})
+    for (const Case& c : kCases)
+      for (const bool is_half : {false, true}) {
+        SCOPED_TRACE(testing::PrintToString(c) + " " + std::string(to_string(precision)) + (is_half ? " half" : ""));
+        const sim::Dtype half = precision == sim::Precision::bf16 ? sim::Dtype::bf16 : sim::Dtype::f16;
+        const sim::OpKind& kind = sim::op_table().at(c.op);
+        if (c.attributes.contains("inplace")) continue;
+        sim::OpInstance op{&kind, sim::complete_attributes(kind, c.attributes, "test"), {}};
+        if (kind.matrix) op.precision = precision;
+        for (const sim::Shape& shape : c.inputs) op.inputs.push_back({is_half ? half : sim::Dtype::f32, shape});
+        const bool is_loss = kind.role == sim::OpRole::loss;
+        if (is_loss) op.inputs[1].dtype = kind.takes_class_indices ? sim::Dtype::i64 : sim::Dtype::f32;
+        const sim::Signature signature = op.signature();
+        const auto random = [&](const sim::TensorSpec& spec) {
+          const at::Tensor tensor = at::empty(spec.shape, scalar_type(spec.dtype));
+          return spec.dtype == sim::Dtype::i64 ? tensor.random_(0, c.inputs[0].back(), generator)
+                                               : tensor.uniform_(-1, 2, generator);
+        };
+        std::vector<at::Tensor> inputs, parameters, buffers, expected_buffers, reads;
+        for (const sim::TensorSpec& spec : op.inputs) inputs.push_back(random(spec));
+        for (const sim::ParameterSpec& p : signature.parameters) parameters.push_back(random(p.spec));
+        for (const sim::BufferSpec& b : signature.buffers) {
+          buffers.push_back(random(b.spec));
+          expected_buffers.push_back(buffers.back().clone());
+        }
+        const auto leaves = [](const std::vector<at::Tensor>& tensors) {
+          std::vector<at::Tensor> copies;
+          for (const at::Tensor& tensor : tensors)
+            copies.push_back(tensor.clone().requires_grad_(tensor.is_floating_point()));
+          return copies;
+        };
+        const std::vector<at::Tensor> expected_inputs = leaves(inputs), expected_parameters = leaves(parameters);
+        at::autocast::set_autocast_dtype(at::kCPU, scalar_type(half));
+        at::autocast::set_autocast_enabled(at::kCPU, true);
+        at::Tensor expected =
+            op_kernels().at(c.op).reference(op, {expected_inputs, expected_parameters, expected_buffers});
+        at::autocast::set_autocast_enabled(at::kCPU, false);
+        at::autocast::clear_cache();
+
+        const at::AutoDispatchBelowADInplaceOrView no_autograd;
+        reads = inputs;
+        reads.insert(reads.end(), parameters.begin(), parameters.end());
+        reads.insert(reads.end(), buffers.begin(), buffers.end());
+        std::vector<at::Tensor> writes(1 + signature.saved.size());
+        writes.insert(writes.end(), buffers.begin(), buffers.end());
+        op_kernels().at(c.op).run({op, sim::Pass::forward, 0}, {reads, writes});
+        ASSERT_EQ(writes[0].scalar_type(), scalar_type(signature.output.dtype));
+        for (std::size_t i = 0; i < signature.saved.size(); ++i) {
+          EXPECT_EQ(writes[1 + i].scalar_type(), scalar_type(signature.saved[i].spec.dtype));
+          EXPECT_EQ(writes[1 + i].sizes().vec(), signature.saved[i].spec.shape);
+        }
+        const double epsilon = half == sim::Dtype::bf16 ? 1.0 / 128 : 1.0 / 1024;
+        const auto expect_near = [&](const at::Tensor& found, const at::Tensor& want, const std::string& what) {
+          const double error = (found.to(at::kDouble) - want.detach().to(at::kDouble)).abs().max().item<double>();
+          EXPECT_LE(error, 2 * epsilon * std::max(1.0, want.detach().to(at::kDouble).norm().item<double>())) << what;
+        };
+        expect_near(writes[0], expected, "output");
+        for (std::size_t b = 0; b < buffers.size(); ++b) expect_near(buffers[b], expected_buffers[b], "buffer");
+        if (signature.backward_is_alias) continue;
+        const at::Tensor grad_output = is_loss ? at::Tensor() : random(signature.output);
+        std::vector<at::Tensor> backward_reads;
+        if (!is_loss) backward_reads.push_back(grad_output);
+        for (const sim::Operand& operand : signature.backward_reads) {
+          const auto index = static_cast<std::size_t>(operand.index);
+          backward_reads.push_back(operand.from == sim::Operand::From::input       ? inputs[index]
+                                   : operand.from == sim::Operand::From::output    ? writes[index]
+                                   : operand.from == sim::Operand::From::parameter ? parameters[index]
+                                                                                   : writes[1 + index]);
+        }
+        std::vector<at::Tensor> gradients(1 + parameters.size());
+        // A loss scale that halves, of a tensor.
+        if (is_loss) backward_reads.push_back(at::full({}, 0.5, at::kFloat));
+        op_kernels().at(c.op).run({op, sim::Pass::backward, sim::kParameterGrads | 1},
+                                  {backward_reads, gradients, is_loss ? 0.25 : 1.0});
+        expected.backward(is_loss ? at::full({}, 0.125, expected.options()) : grad_output.to(expected.scalar_type()));
+        ASSERT_EQ(gradients[0].scalar_type(), scalar_type(op.inputs[0].dtype));
+        expect_near(gradients[0], expected_inputs[0].grad(), "gradient of the input");
+        for (std::size_t p = 0; p < parameters.size(); ++p) {
+          ASSERT_EQ(gradients[1 + p].scalar_type(), at::kFloat);
+          expect_near(gradients[1 + p], expected_parameters[p].grad(), "gradient of a parameter");
+        }
+      }
+}
+
 /// The first layer's input needs no gradient: the pass must not compute it, and so needs less memory by at least its
 /// size.
 TEST(OpTable, AnUnwantedInputGradientIsNotComputed) {
@@ -351,6 +436,47 @@ void count_nans_refuses_them() {
     EXPECT_STREQ(error.what(), "1 of 5 parameters are NaN");
   }
 }
+void unscale_divides_and_finds() {
+  const at::Tensor a = at::tensor({4.0F, 8.0F}), b = at::tensor({16.0F}).view({1, 1}), scale = at::full({}, 4.0F),
+                   found = at::full({}, 7.0F);
+  std::vector<at::Tensor> reads{a, b, scale}, writes{a, b, found};
+  op_kernels().at("unscale").run({}, {reads, writes});
+  EXPECT_TRUE(a.equal(at::tensor({1.0F, 2.0F}))) << a;
+  EXPECT_EQ(b.item<float>(), 4);
+  EXPECT_EQ(found.item<float>(), 0);
+  b.fill_(std::numeric_limits<float>::infinity());
+  op_kernels().at("unscale").run({}, {reads, writes});
+  EXPECT_EQ(found.item<float>(), 1);
+}
+void square_norm_is_of_all() {
+  const at::Tensor a = at::tensor({1.0, 2.0}), b = at::tensor({4.0}).view({1, 1}), norm = at::zeros({}, at::kDouble);
+  std::vector<at::Tensor> reads{a, b}, writes{norm};
+  op_kernels().at("square_norm").run({}, {reads, writes, 0.5});
+  EXPECT_NEAR(norm.item<double>(), 10.5, 1e-12);
+}
+void clip_shortens_what_is_too_long() {
+  for (const double square : {100.0, 0.25}) {
+    const at::Tensor a = at::tensor({1.0, 2.0}), b = at::tensor({4.0}).view({1, 1});
+    std::vector<at::Tensor> reads{a, b, at::full({}, square, at::kDouble)}, writes{a, b};
+    op_kernels().at("clip").run(work_of("clip", {{"max_norm", 2}}, at::zeros(3)), {reads, writes});
+    EXPECT_NEAR(a[1].item<double>(), square == 100 ? 2 * 2 / (10 + 1e-6) : 2, 1e-12);
+    EXPECT_NEAR(b.item<double>(), square == 100 ? 4 * 2 / (10 + 1e-6) : 4, 1e-12);
+  }
+}
+void update_scale_is_grad_scalers() {
+  const at::Tensor scale = at::full({}, 1024.0F), growth = at::full({}, 1999, at::kInt), found = at::zeros({});
+  std::vector<at::Tensor> reads{scale, growth, found}, writes{scale, growth};
+  op_kernels().at("update_scale").run({}, {reads, writes});
+  EXPECT_EQ(scale.item<float>(), 2048);
+  EXPECT_EQ(growth.item<int>(), 0);
+  op_kernels().at("update_scale").run({}, {reads, writes});
+  EXPECT_EQ(scale.item<float>(), 2048);
+  EXPECT_EQ(growth.item<int>(), 1);
+  found.fill_(1);
+  op_kernels().at("update_scale").run({}, {reads, writes});
+  EXPECT_EQ(scale.item<float>(), 1024);
+  EXPECT_EQ(growth.item<int>(), 0);
+}
 void fill_writes_zeros() {
   const at::Tensor x = at::ones(5, at::kDouble), part = x.narrow(0, 3, 2);
   std::vector<at::Tensor> writes{part};
@@ -433,6 +559,10 @@ const std::map<std::string_view, Helper> kHelpers{{"accumulate", accumulate_adds
                                                   {"cast", cast_changes_the_type},
                                                   {"blend", blend_moves_towards_what_was_sent},
                                                   {"count_nans", count_nans_refuses_them},
+                                                  {"unscale", unscale_divides_and_finds},
+                                                  {"square_norm", square_norm_is_of_all},
+                                                  {"clip", clip_shortens_what_is_too_long},
+                                                  {"update_scale", update_scale_is_grad_scalers},
                                                   {"fill", fill_writes_zeros},
                                                   {"slice", slice_takes_a_part},
                                                   {"pack", pack_and_unpack_are_inverse},

@@ -246,10 +246,10 @@ TEST(ModelText, SaysWhatIsWrong) {
                         fmt::join(catalog_names("models"), ", ")));
   EXPECT_EQ(load("toy_mlp,dtyp=f64"),
             "model 'toy_mlp,dtyp=f64': unknown key 'dtyp'; known: image, global_batch, device_batch, loss, optimizer, "
-            "dtype, precision, timing, memory_format; did you mean 'dtype'?");
+            "dtype, precision, loss_scale, max_grad_norm, timing, memory_format; did you mean 'dtype'?");
   EXPECT_EQ(load("toy_mlp,batch=3"),
             "model 'toy_mlp,batch=3': unknown key 'batch'; known: image, global_batch, device_batch, loss, optimizer, "
-            "dtype, precision, timing, memory_format");
+            "dtype, precision, loss_scale, max_grad_norm, timing, memory_format");
   EXPECT_EQ(load("toy_mlp,device_batch=0"),
             "model 'toy_mlp,device_batch=0': device_batch=0 must be a whole number from 1 to 10000000");
   EXPECT_EQ(load("toy_mlp,device_batch=4,global_batch=8"),
@@ -274,9 +274,12 @@ TEST(ModelText, SaysWhatIsWrong) {
             "model 'toy_mlp,dtype=bf16': dtype=bf16 must be f32 or f64; half precision is precision=bf16");
   EXPECT_EQ(load("toy_mlp,precision=f16"),
             "model 'toy_mlp,precision=f16': unknown precision 'f16'; known: f32, tf32, ieee, bf16, fp16");
-  EXPECT_EQ(load("toy_mlp,dtype=f64,precision=fp16"),
-            "model 'toy_mlp,dtype=f64,precision=fp16': precision=fp16 needs dtype=f32");
-  EXPECT_EQ(load("toy_mlp,dtype=float"), "unknown dtype 'float'; known: f32, f64, bf16, f16, i64");
+  EXPECT_EQ(load("toy_mlp,precision=bf16,loss_scale=8"),
+            "model 'toy_mlp,precision=bf16,loss_scale=8': loss_scale= is for precision=fp16, whose smallest number is "
+            "6e-8");
+  EXPECT_EQ(load("toy_mlp,max_grad_norm=-1"),
+            "model 'toy_mlp,max_grad_norm=-1': max_grad_norm=-1 must be a number from 0 to 1e+30");
+  EXPECT_EQ(load("toy_mlp,dtype=float"), "unknown dtype 'float'; known: f32, f64, bf16, f16, i64, i32");
   EXPECT_EQ(load("toy_mlp,optimizer=sgd:lr=x"), "optimizer 'sgd,lr=x': lr=x must be a number from -1e+30 to 1e+30");
   EXPECT_EQ(load("toy_mlp,optimizer=adam:momentum=1"),
             "optimizer 'adam:momentum=1': op 'adam' has no attribute 'momentum'; known: lr, beta1, beta2, eps, "

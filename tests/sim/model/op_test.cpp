@@ -55,6 +55,10 @@ std::vector<OpInstance> instances() {
       op("cast", {}, {rows, {Dtype::bf16, {8, 12}}}),
       op("blend", {{"keep", 0.5}, {"take", 0.25}}, {rows}),
       op("count_nans", {}, {rows}),
+      op("unscale", {}, {rows}),
+      op("square_norm", {}, {image}),
+      op("clip", {{"max_norm", 0.5}}, {rows}),
+      op("update_scale", {}, {f32({})}),
       op("fill", {}, {image}),
       op("slice", {{"dim", 1}, {"begin", 2}, {"size", 3}}, {image}),
       op("pack", {{"dim", 1}, {"parts", 4}, {"block", 1}}, {image}),
@@ -278,6 +282,9 @@ TEST(Op, ElementwiseDemands) {
                          Row{"adam", {}, 1, Pass::update, 12, 7},                 // p, g, m, v → m, v, p
                          Row{"accumulate", {}, 2, Pass::forward, 1, 3},           // a, b → a
                          Row{"blend", {{"keep", 0.5}, {"take", 0.25}}, 1, Pass::forward, 3, 5},  // p → p, p, x → p
+                         Row{"unscale", {}, 1, Pass::forward, 1, 2},                             // g → g
+                         Row{"square_norm", {}, 1, Pass::forward, 2, 1},                         // g →
+                         Row{"clip", {{"max_norm", 1}}, 1, Pass::forward, 1, 2},                 // g → g
                          Row{"scaled_copy", {}, 1, Pass::forward, 1, 2}}) {                      // x → y
     const OpInstance instance =
         op(row.kind, row.attributes, std::vector<TensorSpec>(static_cast<std::size_t>(row.inputs), f32({8, 12})));

@@ -311,7 +311,7 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
   EXPECT_EQ(with("role one ranks=0\n", ""), line(9, "comes before the first role"));
   EXPECT_EQ(with("tensor y f32[4]", "tensor x f32[4]"), line(11, "the tensor 'x' is there already"));
   EXPECT_EQ(with("tensor y f32[4]", "tensor y f33[4]"),
-            line(11, "unknown dtype 'f33'; known: f32, f64, bf16, f16, i64"));
+            line(11, "unknown dtype 'f33'; known: f32, f64, bf16, f16, i64, i32"));
   EXPECT_EQ(with("f32[4] activation", "f32[4] active"), line(11, "unknown tensor class 'active'"));
   EXPECT_EQ(with("f32[4] activation", "f32[4]"), line(11, "ends where a tensor class is expected"));
   EXPECT_EQ(with("of=[8] on=S0", "of=[8]"),
