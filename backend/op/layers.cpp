@@ -72,7 +72,7 @@ void conv2d(const sim::Work& work, const Operands& operands) {
   const std::int64_t groups = work.op.integer("groups");
   const bool bias = work.op.integer("bias") != 0;
   const auto& reads = operands.reads;
-  const sim::Dtype input_dtype = work.op.inputs[0].dtype, parameter_dtype = sim::at_least_f32(input_dtype);
+  const sim::Dtype input_dtype = work.op.inputs[0].dtype, parameter_dtype = work.op.parameter_dtype();
   // cuDNN has no channels_last in f64: it takes such tensors and gives back others.
   const auto in_format = [&](const at::Tensor& result) {
     return work.op.inputs[0].channels_last ? result.contiguous(at::MemoryFormat::ChannelsLast) : result;
@@ -112,7 +112,7 @@ void linear(const sim::Work& work, const Operands& operands) {
   // grad_x = grad_y · w, grad_w = grad_yᵀ · x, grad_b = sum of grad_y over the rows
   const at::Tensor& grad_output = reads[0];
   std::size_t next = 0;
-  const sim::Dtype input_dtype = work.op.inputs[0].dtype, parameter_dtype = sim::at_least_f32(input_dtype);
+  const sim::Dtype input_dtype = work.op.inputs[0].dtype, parameter_dtype = work.op.parameter_dtype();
   if (wants_input_grad(work)) operands.writes[next++] = as(at::mm(grad_output, /*weight*/ reads.back()), input_dtype);
   if (!wants_parameter_grads(work)) return;
   operands.writes[next++] = as(at::mm(grad_output.t(), /*x*/ reads[1]), parameter_dtype);

@@ -41,6 +41,8 @@ Plan::Plan(const Model& m, Layout l)
       whole(m.instances(m.global_batch / layout.microbatches)),
       needs_grad(m.outputs_need_grad()) {
   if (one_loss) whole.back() = m.instances(m.global_batch).back();
+  if (layout.parameters.cut && layout.parameters.cut->half_parameters)
+    for (OpInstance& op : whole) op.half_parameters = op.kind->matrix && is_autocast(m.precision);
   whole_signatures = signatures_of(whole);
   if (stage_axis < layout.mesh.axes.size())
     for (std::size_t n = 0; n < stage.size(); ++n) {

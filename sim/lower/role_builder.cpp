@@ -147,9 +147,10 @@ void RoleBuilder::add_parameter(int n, const ParameterSpec& part, std::size_t in
                            .of = static_cast<std::size_t>(n),
                            .spec = part.spec,
                            .part = {node(n).name + "." + part.name,
-                                    whole.spec,
+                                    {at_least_f32(whole.spec.dtype), whole.spec.shape, whole.spec.channels_last},
                                     part.spec == whole.spec ? Placements() : on,
                                     {Initial::Kind::uniform, whole.initial_center, whole.initial_bound}},
+                           .is_half = op(n).half_parameters,
                            .sum_axes = Plan::axes_of(placed(n).grad_parameters[index], Placement::Kind::partial) &
                                        ~plan_.layout.parameters.own_axes(),
                            .cut_axes = ~Plan::axes_of(on, Placement::Kind::replicate)};

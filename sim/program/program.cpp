@@ -28,6 +28,7 @@ std::string work_key(const Work& work) {
     key += (work.grads & kParameterGrads) ? "p" : "";
   }
   if (work.op.precision != Precision::f32) key += fmt::format(" precision={}", to_string(work.op.precision));
+  if (work.op.half_parameters) key += " parameters=half";
   if (work.threads > 1) key += fmt::format(" threads={}", work.threads);
   return key;
 }
@@ -278,8 +279,9 @@ bool WorkTable::Before::operator()(const Work& a, const Work& b) const {
     return work.pass == Pass::backward ? work.grads & (kParameterGrads | ((1U << work.op.inputs.size()) - 1)) : 0;
   };
   const std::uint32_t a_grads = grads(a), b_grads = grads(b);
-  return std::tie(a.op.kind, a.pass, a_grads, a.threads, a.op.inputs, a.op.attributes, a.op.precision) <
-         std::tie(b.op.kind, b.pass, b_grads, b.threads, b.op.inputs, b.op.attributes, b.op.precision);
+  return std::tie(a.op.kind, a.pass, a_grads, a.threads, a.op.inputs, a.op.attributes, a.op.precision,
+                  a.op.half_parameters) < std::tie(b.op.kind, b.pass, b_grads, b.threads, b.op.inputs, b.op.attributes,
+                                                   b.op.precision, b.op.half_parameters);
 }
 
 std::uint32_t WorkTable::add(const Work& work) {

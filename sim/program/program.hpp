@@ -127,7 +127,8 @@ struct Work {
   [[nodiscard]] bool is_loss() const { return op.kind->role == OpRole::loss && pass == Pass::forward; }
 };
 /// "conv2d.backward f32[16,64,32,32] kernel_size=3 … grads=0+p": unique, and the key in a Profile. Where the precision
-/// isn't PyTorch's default for the op, " precision=tf32" follows, and where it has several threads, " threads=2".
+/// isn't PyTorch's default for the op, " precision=tf32" follows, where its parameters are in half precision,
+/// " parameters=half", and where it has several threads, " threads=2".
 std::string work_key(const Work& work);
 /// The inverse. ConfigError when the text is no key.
 Work work_from_key(std::string_view key);

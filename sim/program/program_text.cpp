@@ -163,6 +163,9 @@ Work read_work(Line& line) {
     } else if (item.starts_with("precision=")) {
       work.op.precision = line.checked([&] { return precision_from(item.substr(equals + 1)); });
       if (!work.op.kind->matrix) line.fail("op '{}' has no precision", work.op.kind->name);
+    } else if (item == "parameters=half") {
+      work.op.half_parameters = true;
+      if (!work.op.kind->matrix) line.fail("op '{}' has no parameters in half precision", work.op.kind->name);
     } else if (item.starts_with("threads=")) {
       work.threads = read_threads(line, item.substr(8));
     } else {

@@ -44,7 +44,7 @@ void check_unit(const Program& program, const Role& role, const Tensor& tensor) 
   for (const std::uint32_t rank : role.ranks) {
     std::int64_t elements = 0;
     for (const ParameterUnit::Part& part : unit.parts) {
-      if (part.whole.dtype != tensor.spec.dtype)
+      if (part.whole.dtype != tensor.spec.dtype && !is_half(tensor.spec.dtype))
         throw ConfigError("program: '{}' of unit '{}' is {}, but '{}' is {}", part.name, unit.name,
                           to_string(part.whole.dtype), tensor.name, to_string(tensor.spec.dtype));
       if (!part.on.empty() && part.on.size() != program.mesh.axes.size())

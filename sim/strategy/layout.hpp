@@ -34,6 +34,9 @@ struct ParameterCut {
   std::uint32_t prefetch = 1;    // how many units are gathered ahead
   double prefetch_elements = 0;  // and at most so many elements (0: of any size)
   bool after_backward = false;   // not as soon as a unit's gradients are there
+  /// A model of half precision: what matrix ops multiply travels in it, and is kept in f32 by who updates it; and their
+  /// gradients travel in it.
+  bool half_parameters = false, half_sums = false;
   bool scatters = true;  // everyone gets its part of the sums; else all of them, as DeepSpeed's first two stages
 };
 

@@ -54,7 +54,9 @@ struct Strategy {
   bool reshard = true;           // what a forward has gathered isn't kept for the backward
   bool sums_each_microbatch = false;  // else after the last one's backward
   bool scatters = true;               // sums go to whom they concern; else to all
-  std::uint32_t idle = 0;             // devices asked for that get no sample (data_parallel)
+  /// A model of half precision: weights are gathered, and used, in it, and gradients are summed in it.
+  bool half_parameters = false, half_sums = false;
+  std::uint32_t idle = 0;  // devices asked for that get no sample (data_parallel)
   // Nodes of daso->local replicas each go their own ways (daso.hpp).
   std::optional<Daso> daso = {};
   std::int64_t chunk_elements = 10'000'000;  // that nodes send each other in one piece

@@ -30,7 +30,7 @@ std::vector<StrategyKind::Key> zero_keys(int stage, std::vector<StrategyKind::Ke
   else
     keys.insert(keys.begin(), {"dp", 2});
   if (stage < 3) keys.emplace_back("wire");
-  for (const char* key : {"units", "overlap", "broadcast_buffers"})
+  for (const char* key : {"units", "overlap", "broadcast_buffers", "param_dtype", "reduce_dtype"})
     if (std::ranges::find(more, key, &StrategyKind::Key::option) == more.end()) keys.emplace_back(key);
   keys.insert(keys.end(), more.begin(), more.end());
   return keys;
@@ -282,6 +282,8 @@ const Table<StrategyKind>& strategy_table() {
                  "prefetch",
                  "reshard",
                  "flat",
+                 "param_dtype",
+                 "reduce_dtype",
                  "accumulate",
                  "wire",
                  "threads",

@@ -60,6 +60,8 @@ std::optional<ParameterCut> parameter_cut(const Model& model, const Strategy& st
                    .prefetch = strategy.prefetch,
                    .prefetch_elements = strategy.prefetch_elements,
                    .after_backward = strategy.zero == 1 && !strategy.overlap,
+                   .half_parameters = strategy.half_parameters,
+                   .half_sums = strategy.half_sums,
                    .scatters = strategy.scatters};
   cut.unit_of.resize(model.nodes.size(), 0);
   if (strategy.units == "layer") {

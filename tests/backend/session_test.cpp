@@ -257,21 +257,39 @@ void execute_presets(Session& session, const std::vector<std::string>& models) {
 const std::vector<std::string> kModelsOfPresets{"toy_mlp", "convnet", "toy_mlp,precision=fp16,max_grad_norm=0.05"};
 TEST(LocalSessionRanks, EveryPresetIsRight) { execute_presets(*open_session({.ranks = 4}), kModelsOfPresets); }
 
-/// Autocast's memory, of each strategy.
+/// The memory is right in half precision, too, and the losses are f32's, nearly.
 void execute_in_half_precision(Session& session) {
-  for (const char* strategy : {"single", "ddp,dp=2", "pipeline,pp=2,split_size=4", "zero3,dp=2", "mesh,dp=2,tp=2"})
+  const RunResult in_full =
+      session.run({.program = lowered("toy_mlp,global_batch=8,optimizer=adam", "single"), .steps = 2});
+  for (const char* strategy : {"single", "ddp,dp=2", "pipeline,pp=2,split_size=4", "zero3,dp=2", "mesh,dp=2,tp=2",
+                               "zero1,dp=2,param_dtype=half", "zero3,dp=2,param_dtype=half,reduce_dtype=f32",
+                               "fsdp,dp=2,param_dtype=half", "deepspeed_stage_2,dp=2", "deepspeed_stage_3,dp=2"})
     for (const char* precision : {"bf16", "fp16"}) {
       SCOPED_TRACE(std::string(strategy) + " " + precision);
       const sim::Program program =
           lowered(fmt::format("toy_mlp,global_batch=8,precision={},optimizer=adam", precision), strategy);
       const RunResult result = session.run({.program = program, .steps = 2});
       expect_right(program, result, 2);
-      const RunResult in_full =
-          session.run({.program = lowered("toy_mlp,global_batch=8,optimizer=adam", strategy), .steps = 2});
       for (std::size_t s = 0; s < 2; ++s) EXPECT_NEAR(result.steps[s].loss / in_full.steps[s].loss, 1, 0.02);
     }
 }
 TEST(LocalSessionRanks, PlayInHalfPrecision) { execute_in_half_precision(*open_session({.ranks = 4})); }
+
+/// Weights that are kept in f32, and travel in half precision, as far as float64 can tell.
+void execute_half_parameters(Session& session) {
+  for (const char* strategy :
+       {"zero1,dp=2", "zero2,dp=2,microbatches=2", "zero3,dp=3,units=layer", "fsdp,dp=2", "hsdp",
+        "mesh,dp=2,tp=2,zero=3", "mesh,dp=2,pp=2,zero=1,microbatches=2", "zero3,dp=2,microbatches=2,reduce_dtype=f32",
+        "deepspeed_stage_1,dp=2", "deepspeed_stage_2,dp=2", "deepspeed_stage_3,dp=2"}) {
+    SCOPED_TRACE(strategy);
+    const bool is_deepspeed = std::string_view(strategy).starts_with("deepspeed");
+    const sim::Program program =
+        lowered("convnet,dtype=f64,precision=fp16,max_grad_norm=0.1,global_batch=12,optimizer=adam",
+                std::string(strategy) + (is_deepspeed ? "" : ",param_dtype=half"));
+    expect_right(program, session.run({.program = program, .steps = 1, .verify = true}), 1);
+  }
+}
+TEST(LocalSessionRanks, HalfParametersAreRight) { execute_half_parameters(*open_session({.ranks = 4})); }
 
 /// A loss scale whose gradients overflow f16: nothing is updated, on no rank, until it is small enough.
 TEST(LocalSessionRanks, InfiniteGradientsUpdateNothing) {
@@ -554,6 +572,14 @@ TEST(GlooSessionRanks, DISABLED_PlayPresets) {
   if (const auto session = open_session({.world = "gloo", .ranks = 4})) execute_presets(*session, kModelsOfPresets);
 }
 TEST(GlooSessionRanks, EveryPresetIsRight) { EXPECT_EQ(spawn("GlooSessionRanks.DISABLED_PlayPresets", 4), 0); }
+
+TEST(GlooSessionRanks, DISABLED_PlayInHalfPrecision) {
+  if (const auto session = open_session({.world = "gloo", .ranks = 4})) {
+    execute_in_half_precision(*session);
+    execute_half_parameters(*session);
+  }
+}
+TEST(GlooSessionRanks, HalfPrecision) { EXPECT_EQ(spawn("GlooSessionRanks.DISABLED_PlayInHalfPrecision", 4), 0); }
 
 TEST(GlooSessionRanks, DISABLED_PlayWithMany) {
   if (const auto session = open_session({.world = "gloo", .ranks = 4})) execute_with_many(*session);

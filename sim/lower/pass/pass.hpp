@@ -37,6 +37,7 @@ struct DraftParameter {
   std::size_t of = 0;          // node of the model
   TensorSpec spec;
   ParameterUnit::Part part;     // of which it is what this rank plays with
+  bool is_half = false;         // `spec` is half precision, of what is kept in f32 (ParameterCut)
   std::uint32_t sum_axes = 0;   // along which its gradient is to be summed
   std::uint32_t cut_axes = 0;   // along which no other rank has the same of it
   std::uint32_t copy_axes = 0;  // along which it is copied from the first coordinate (ParameterCycle::at_root)
@@ -54,6 +55,8 @@ struct DraftUnit {
   std::vector<std::uint32_t> parameters;   // indices of Draft::parameters
   std::uint32_t all = kNone, own = kNone;  // tensors: what the weights are views of, the rank's part
   bool is_gathered = false;                // `all` isn't there unless it is gathered
+  bool is_half = false;                    // `all` is in half precision, `own` in f32
+  std::uint32_t given = kNone;             // what the rank has of an `all` that stays: `own`, or its copy
   std::uint32_t copied = kNone;            // FSDP2: from `all`; the weights are views of that
   std::vector<std::uint32_t> rooms{};      // in it, one for each parameter
   std::uint32_t sum = kNone;               // of the part's gradients, once add_unit_sums has been there

@@ -10,7 +10,7 @@
 //                                             5 wait t1 node=unit1
 //   2 compute w2 node=net2 : … net2.weight …  6 compute w2 node=net2 : … net2.weight …
 //
-// FSDP2 copies what it has into what is gathered, and from there, once it is there, the parameters to where they're used:
+// FSDP2, and what is used in half precision, copies what it has into what is gathered, and from there, once it is there, the parameters to where they're used:
 //
 //   0 copy w7 node=unit0 : unit0.own -> unit0.all.own
 //   1 collective t0 kind=all_gather group=dp node=unit0 : unit0.all.own -> unit0.all
@@ -51,9 +51,10 @@ class Gathers {
         const Run& run = runs_[posted];
         const DraftUnit& unit = draft_.units[run.unit];
         std::uint32_t own = unit.own;
-        if (!run.rooms.empty()) {
-          const std::string name = draft_.role.tensors[run.all].name + ".own";
-          own = draft_.role.add_own_view(name, TensorSpec(draft_.role.tensors[unit.own].spec), run.all, cut_.axis);
+        if (!run.rooms.empty() || unit.is_half) {
+          const Tensor all = draft_.role.tensors[run.all];
+          const TensorSpec part{all.spec.dtype, draft_.role.tensors[unit.own].spec.shape};
+          own = draft_.role.add_own_view(all.name + ".own", part, run.all, cut_.axis);
           draft_.scaled_copy(unit.own, own, 1, unit.label);
         }
         draft_.post_collective(CollectiveKind::all_gather, unit.group, 0, {own}, {run.all}, unit.label);

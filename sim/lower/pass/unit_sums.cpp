@@ -77,7 +77,7 @@ class Sums {
     DraftUnit& unit = draft_.units[round.unit];
     const std::string name = draft_.names->at(unit.label),
                       number = round.number == 0 ? "" : fmt::format("#{}", round.number);
-    const TensorSpec own = draft_.role.tensors[unit.own].spec;
+    const TensorSpec own{dtype_of_sums(unit), draft_.role.tensors[unit.own].spec.shape};
     const std::uint32_t grad =
         cut_.by_rows ? add_table(round, name + ".grad" + number) : add_flat(round, name + ".grad" + number);
     settle();
@@ -97,9 +97,10 @@ class Sums {
   /// The gradients one after the other, each a summand of the mean.
   std::uint32_t add_flat(const Round& round, const std::string& name) {
     const DraftUnit& unit = draft_.units[round.unit];
-    const TensorSpec all = draft_.role.tensors[unit.all].spec;
+    const TensorSpec all{dtype_of_sums(unit), draft_.role.tensors[unit.all].spec.shape};
     std::vector<TensorSpec> specs;
-    for (const std::uint32_t p : unit.parameters) specs.push_back(draft_.parameters[p].spec);
+    for (const std::uint32_t p : unit.parameters)
+      specs.push_back({all.dtype, draft_.parameters[p].spec.shape, draft_.parameters[p].spec.channels_last});
     std::int64_t padding = all.elements();
     for (const TensorSpec& spec : specs) padding -= spec.elements();
     if (padding > 0) specs.push_back({all.dtype, {padding}});
@@ -114,13 +115,19 @@ class Sums {
   /// Each rank's rows together.
   std::uint32_t add_table(const Round& round, const std::string& name) {
     const DraftUnit& unit = draft_.units[round.unit];
-    const TensorSpec all = draft_.role.tensors[unit.all].spec;
+    const TensorSpec all{dtype_of_sums(unit), draft_.role.tensors[unit.all].spec.shape};
     const std::uint32_t table = draft_.role.add_tensor(name, all, TensorClass::communication);
     std::vector<std::uint32_t> gradients;
     for (const std::uint32_t p : unit.parameters) gradients.push_back(gradient(round, p));
     const auto parts = static_cast<double>(all.elements() / draft_.role.tensors[unit.own].spec.elements());
     draft_.copy("chunk_in", {{"parts", parts}}, all, gradients, {table}, unit.label);
     return table;
+  }
+
+  [[nodiscard]] bool is_widened(const DraftUnit& unit) const { return unit.is_half && cut_.half_sums; }
+  /// In which gradients travel.
+  [[nodiscard]] Dtype dtype_of_sums(const DraftUnit& unit) const {
+    return draft_.role.tensors[is_widened(unit) ? unit.all : unit.own].spec.dtype;
   }
 
   /// Waits for what is on its way, and adds it up.
@@ -137,13 +144,18 @@ class Sums {
       if (cut_.by_rows && (axes & axes_of_mean_) != 0) draft_.list.back().reduction = Reduction::mean;
       draft_.wait(ticket, unit.label);
     }
-    if (!sent.is_first) return draft_.accumulate(unit.sum, sent.sum, unit.label);
-    unit.sum = sent.sum;
-    if (cut_.scatters || cut_.after_backward) return;
+    std::uint32_t sum = sent.sum;
+    if (is_widened(unit)) sum = copied(sum, ".f32", unit);
+    if (!sent.is_first) return draft_.accumulate(unit.sum, sum, unit.label);
     // The part is kept, the other sums aren't.
-    const Tensor part = draft_.role.tensors[sent.sum];
-    unit.sum = draft_.role.add_tensor(part.name + ".own", part.spec, TensorClass::gradient);
-    draft_.scaled_copy(sent.sum, unit.sum, 1, unit.label);
+    if (sum == sent.sum && !cut_.scatters && !cut_.after_backward) sum = copied(sum, ".own", unit);
+    unit.sum = sum;
+  }
+  std::uint32_t copied(std::uint32_t sum, const char* ending, const DraftUnit& unit) {
+    const std::string name = draft_.role.tensors[sum].name + ending;
+    const std::uint32_t copy = draft_.role.add_tensor(name, draft_.role.tensors[unit.own].spec, TensorClass::gradient);
+    draft_.scaled_copy(sum, copy, 1, unit.label);
+    return copy;
   }
 
   struct InFlight {

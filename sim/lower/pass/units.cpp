@@ -7,6 +7,9 @@
 //   view fc.weight f32[5,10] unit0.all +0                         view fc.weight f32[5,10] unit0.all +0
 //   view fc.bias f32[5] unit0.all +200                            view fc.bias f32[5] unit0.all +200
 //
+// Weights that are used in half precision are kept in f32 by who updates them: then unit0.own is a tensor of its own with
+// ZeRO 1 and 2, too, and unit0.all bf16[56].
+//
 // FSDP2 cuts each parameter by its rows, padded: unit0.own has 3 of 5 rows of both, unit0.all two such tables, from which
 // the parameters are copied out, each to room for 6 rows.
 #include <algorithm>
@@ -31,13 +34,17 @@ std::vector<Grouped> grouped(const Draft& draft, const ParameterCut& cut, bool a
   std::vector<std::uint32_t> order(draft.parameters.size());
   std::iota(order.begin(), order.end(), 0U);
   if (by_size) std::ranges::reverse(order);  // as their gradients come
-  using Key = std::tuple<bool, std::uint32_t, std::uint32_t, std::uint32_t, Dtype>;
+  using Key = std::tuple<bool, std::uint32_t, std::uint32_t, std::uint32_t, Dtype, bool>;
   std::vector<std::pair<Key, std::vector<std::uint32_t>>> groups;  // in the order of their first parameters
   for (const std::uint32_t p : order) {
     const DraftParameter& parameter = draft.parameters[p];
     const bool is_whole = !cut.weights || parameter.spec.elements() <= cut.whole_up_to;
-    const Key key{is_whole, is_whole && cut.weights ? 0 : cut.unit_of.at(parameter.of), parameter.sum_axes,
-                  apart ? parameter.cut_axes : 0, parameter.spec.dtype};
+    const Key key{is_whole,
+                  is_whole && cut.weights ? 0 : cut.unit_of.at(parameter.of),
+                  parameter.sum_axes,
+                  apart ? parameter.cut_axes : 0,
+                  parameter.spec.dtype,
+                  parameter.is_half};
     auto group = std::ranges::find(groups, key, &decltype(groups)::value_type::first);
     if (group == groups.end()) group = groups.insert(groups.end(), {key, {}});
     group->second.push_back(p);
@@ -45,13 +52,14 @@ std::vector<Grouped> grouped(const Draft& draft, const ParameterCut& cut, bool a
   std::vector<Grouped> units;
   for (const auto& [key, parameters] : groups) {
     if (!by_size) {
-      units.push_back({std::get<bool>(key), parameters});
+      units.push_back({std::get<0>(key), parameters});
       continue;
     }
     std::vector<std::int64_t> sizes;
-    for (const std::uint32_t p : parameters) sizes.push_back(draft.parameters[p].spec.bytes());
+    for (const std::uint32_t p : parameters)
+      sizes.push_back(draft.parameters[p].spec.elements() * size_of(draft.parameters[p].part.whole.dtype));
     for (const std::vector<std::uint32_t>& indices : bucket_assignment(sizes, cut.unit_bytes, cut.unit_bytes)) {
-      Grouped& unit = units.emplace_back(Grouped{std::get<bool>(key), {}});
+      Grouped& unit = units.emplace_back(Grouped{std::get<0>(key), {}});
       for (const std::uint32_t i : indices) unit.parameters.push_back(parameters[i]);
     }
   }
@@ -63,17 +71,21 @@ void add_flat(Draft& draft, const Layout& layout, std::int64_t elements, DraftUn
   const std::uint32_t axis = layout.parameters.cut->axis;
   const std::int64_t ranks = layout.mesh.axes.at(axis).size;
   const std::string& name = draft.names->at(unit.label);
-  const Dtype dtype = draft.parameters[unit.parameters[0]].spec.dtype;
-  const TensorSpec part{dtype, {(elements + ranks - 1) / ranks}}, padded{dtype, {part.elements() * ranks}};
+  const DraftParameter& first = draft.parameters[unit.parameters[0]];
+  const TensorSpec part{first.part.whole.dtype, {(elements + ranks - 1) / ranks}},
+      padded{first.spec.dtype, {part.elements() * ranks}};
   unit.all = draft.role.add_tensor(name + ".all", padded, TensorClass::weight, /*persistent=*/!unit.is_gathered);
-  if (unit.is_gathered) {
+  if (unit.is_gathered || unit.is_half) {
     std::vector<Placement> on(layout.mesh.axes.size(), replicate());
     on[axis] = shard(0);
     unit.own = draft.role.add_piece(name + ".own", part, TensorClass::weight, {}, padded.shape, on);
+    if (!unit.is_gathered)
+      unit.given = draft.role.add_own_view(name + ".given", {padded.dtype, part.shape}, unit.all, axis);
   } else {
-    unit.own = draft.role.add_own_view(name + ".own", part, unit.all, axis);
+    unit.given = unit.own = draft.role.add_own_view(name + ".own", part, unit.all, axis);
   }
-  draft.role.tensors[unit.is_gathered ? unit.own : unit.all].unit = index;
+  if (unit.is_gathered || unit.is_half) draft.role.tensors[unit.own].unit = index;
+  if (!unit.is_gathered) draft.role.tensors[unit.all].unit = index;
   std::int64_t offset = 0;
   for (const std::uint32_t p : unit.parameters) {
     DraftParameter& parameter = draft.parameters[p];
@@ -108,7 +120,8 @@ void add_rows(Draft& draft, const Layout& layout, ParameterUnit& described, Draf
     parameter.weight = draft.role.add_view(parameter.name, parameter.spec, unit.copied, offset);
     offset += room.bytes();
   }
-  unit.own = draft.role.add_tensor(name + ".own", {dtype, {elements}}, TensorClass::weight, /*persistent=*/true);
+  const Dtype kept = draft.parameters[unit.parameters[0]].part.whole.dtype;
+  unit.own = draft.role.add_tensor(name + ".own", {kept, {elements}}, TensorClass::weight, /*persistent=*/true);
   draft.role.tensors[unit.own].unit = index;
   unit.all = draft.role.add_tensor(name + ".all", all, TensorClass::communication);
 }
@@ -124,7 +137,8 @@ void add_units(Draft& draft, const Layout& layout, bool apart, const GroupOf& gr
                    .group = group_of(1U << cut.axis),
                    .sum_axes = first.sum_axes,
                    .parameters = parameters,
-                   .is_gathered = !is_whole};
+                   .is_gathered = !is_whole,
+                   .is_half = first.is_half};
     check_internal(unit.sum_axes >> cut.axis & 1U, "'{}' isn't summed along the axis that cuts it", first.name);
     const auto index = static_cast<std::uint32_t>(draft.role.units.size());
     ParameterUnit& described = draft.role.units.emplace_back(ParameterUnit{name, {}});

@@ -55,7 +55,8 @@ void add_updates(Draft& draft, const Model& model) {
       continue;
     }
     add_update(draft, model.optimizer, unit.label, {part});
-    draft.post_collective(CollectiveKind::all_gather, unit.group, 0, {unit.own}, {unit.all}, unit.label);
+    if (unit.is_half) draft.scaled_copy(unit.own, unit.given, 1, unit.label);
+    draft.post_collective(CollectiveKind::all_gather, unit.group, 0, {unit.given}, {unit.all}, unit.label);
   }
   add_update(draft, model.optimizer, kNone, parameters);
   if (const std::optional<DraftLossScale>& of = draft.loss_scale)

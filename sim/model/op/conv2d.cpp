@@ -19,7 +19,7 @@ Signature signature(const OpInstance& op) {
     throw ConfigError("kernel_size={} is larger than the padded input {}", kernel, to_string(x));
   // torch.nn.Conv2d's default: kaiming_uniform with a = sqrt(5), that is ±1/sqrt(fan_in), for weight and bias.
   const double bound = 1.0 / std::sqrt(static_cast<double>(channels / groups * kernel * kernel));
-  const Dtype parameter = at_least_f32(x.dtype);
+  const Dtype parameter = op.parameter_dtype();
   Signature s{.output = {op.multiplied(), {x.shape[0], out, height, width}, x.channels_last},
               .parameters = {{"weight", {parameter, {out, channels / groups, kernel, kernel}, x.channels_last}, bound}},
               .backward_reads = {{Operand::From::input, 0}, {Operand::From::parameter, 0}}};

@@ -8,7 +8,7 @@ Signature signature(const OpInstance& op) {
   const TensorSpec& x = op.inputs[0];
   const std::int64_t in = x.shape[1], out = op.integer("out_features");
   const double bound = 1.0 / std::sqrt(static_cast<double>(in));  // torch.nn.Linear's default
-  const Dtype parameter = at_least_f32(x.dtype);
+  const Dtype parameter = op.parameter_dtype();
   Signature s{.output = {op.multiplied(), {x.shape[0], out}},
               .parameters = {{"weight", {parameter, {out, in}}, bound}},
               .backward_reads = {{Operand::From::input, 0, kParameterGrads}, {Operand::From::parameter, 0, 1}}};

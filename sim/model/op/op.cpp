@@ -33,6 +33,8 @@ Dtype OpInstance::multiplied() const {
   return precision == Precision::bf16 ? Dtype::bf16 : precision == Precision::fp16 ? Dtype::f16 : own;
 }
 
+Dtype OpInstance::parameter_dtype() const { return half_parameters ? multiplied() : at_least_f32(inputs.at(0).dtype); }
+
 Signature OpInstance::signature() const {
   const auto check = [&](const TensorSpec& spec, std::string_view what) {
     if (!fits(spec.shape))

@@ -178,6 +178,8 @@ struct OpInstance {
   Attributes attributes;
   std::vector<TensorSpec> inputs;
   Precision precision = Precision::f32;  // of matrix ops; of others always f32
+  /// Its parameters are in the dtype that it multiplies, not copied into it (FSDP2's MixedPrecisionPolicy.param_dtype).
+  bool half_parameters = false;
 
   [[nodiscard]] std::int64_t integer(std::string_view attribute) const;
   [[nodiscard]] double number(std::string_view attribute) const;
@@ -190,6 +192,8 @@ struct OpInstance {
   [[nodiscard]] std::vector<std::uint32_t> changed_reads(Pass pass) const;
   /// The dtype in which a matrix op multiplies its first input: its own, or autocast's.
   [[nodiscard]] Dtype multiplied() const;
+  /// That of its parameters: f32 where it computes in half precision, unless these are, too.
+  [[nodiscard]] Dtype parameter_dtype() const;
   friend bool operator==(const OpInstance&, const OpInstance&) = default;
 };
 

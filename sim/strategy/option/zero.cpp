@@ -20,7 +20,8 @@ void read_zero(const StrategyReading& r, Strategy& s) {
   s.zero = static_cast<std::uint32_t>(zero);
   if (s.zero > 0 && s.dp < 2)
     throw ConfigError("strategy '{}': zero={} needs dp of at least 2, found dp={}", r.text.whole(), s.zero, s.dp);
-  for (const char* key : {"replicas", "shard", "units", "prefetch", "reshard", "flat", "wire"})
+  for (const char* key :
+       {"replicas", "shard", "units", "prefetch", "reshard", "flat", "wire", "param_dtype", "reduce_dtype"})
     if (r.text.has(key) && s.zero == 0)
       throw ConfigError("strategy '{}': {} needs zero=1, 2 or 3, found zero=0", r.text.whole(), key);
   for (const char* key : {"prefetch", "reshard", "flat"})
@@ -43,6 +44,31 @@ std::string usual_units(const Strategy& s, const StrategyKind& kind) {
 bool usual_reshard(const Strategy& s, const StrategyKind& kind) { return s.pp == 1 && !kind.takes("persistence"); }
 
 bool usual_sums_each(const Strategy& s) { return s.zero > 1 && s.pp == 1; }
+
+/// DeepSpeed makes the whole model half precision; elsewhere autocast copies f32 weights.
+bool is_deepspeed(const StrategyKind& kind) { return kind.name.starts_with("deepspeed"); }
+
+bool usual_half(const Strategy& s, const StrategyKind& kind, const Model& model) {
+  return s.zero > 0 && is_autocast(model.precision) && is_deepspeed(kind);
+}
+
+bool read_half(const StrategyReading& r, std::string_view key, bool usual) {
+  const std::optional<std::string> given = r.text.text(key);
+  if (!given) return usual;
+  if (*given != "f32" && *given != "half")
+    throw ConfigError("strategy '{}': {}={} must be f32 or half", r.text.whole(), key, *given);
+  if (*given == "half" && !is_autocast(r.model.precision))
+    throw ConfigError("strategy '{}': {}=half needs a model with precision=bf16 or fp16", r.text.whole(), key);
+  return *given == "half";
+}
+
+void read_param_dtype(const StrategyReading& r, Strategy& s) {
+  const bool usual = usual_half(s, r.kind, r.model);
+  s.half_parameters = read_half(r, "param_dtype", usual);
+  if (usual && !s.half_parameters)
+    throw ConfigError("strategy '{}': DeepSpeed makes the whole model half precision; zero1, zero2 and zero3 don't",
+                      r.text.whole());
+}
 
 bool usual_scatters(const StrategyKind& kind) { return kind.otherwise("units", 0) == 0; }
 
@@ -163,6 +189,22 @@ std::vector<StrategyOption> zero_options() {
            [](const Model&, const Kind&) {
              return Values{"every", "last"};
            }},
+      {.name = "param_dtype",
+       .values = "f32 or half",
+       .meaning = "of the weights that are gathered, and used: as they are kept, or in the model's half precision",
+       .read = read_param_dtype,
+       .write = [](const Strategy& s,
+                   const Kind& kind) { return std::string(s.half_parameters && !is_deepspeed(kind) ? "half" : ""); },
+       .tried = [](const Model&, const Kind&) { return Values{}; }},
+      {.name = "reduce_dtype",
+       .values = "f32 or half",
+       .meaning = "of the sums of gradients on their way; param_dtype's unless given",
+       .read = [](const Reading& r, Strategy& s) { s.half_sums = read_half(r, "reduce_dtype", s.half_parameters); },
+       .write =
+           [](const Strategy& s, const Kind&) {
+             return std::string(s.half_sums == s.half_parameters ? "" : s.half_sums ? "half" : "f32");
+           },
+       .tried = [](const Model&, const Kind&) { return Values{}; }},
       {.name = "wire",
        .values = "scatter or all",
        .meaning = "everyone gets its part of the sums, or all of them (DeepSpeed)",

@@ -95,6 +95,38 @@ TEST(Zero, PersistentBytesAreTheClosedForms) {
   }
 }
 
+// 2 and 2 bytes on the way where there were 4 and 4; 2 bytes of each weight that is used, and 4 + 4 + 4 for who updates it.
+TEST(Zero, HalfParametersTravelInHalfTheBytes) {
+  for (const std::int64_t n : {2, 4, 8}) {
+    const double f = static_cast<double>(n - 1) / static_cast<double>(n), p = padded(static_cast<double>(n));
+    const std::int64_t elements = std::llround(p), share = elements / n, inputs = 4 * (16 / n) * (10 + 5),
+                       steps = 4 * 2;
+    const auto program = [&](const std::string& strategy) {
+      return program_of(fmt::format("{},dp={}", strategy, n), "toy_mlp,global_batch=16,precision=bf16,optimizer=adam");
+    };
+    const auto bytes = [&](const std::string& strategy) { return traffic_of(program(strategy)).sent_bytes; };
+    const auto persistent = [&](const std::string& strategy) {
+      return peak_memory(program(strategy).roles[0]).persistent_bytes - inputs - steps;
+    };
+    EXPECT_DOUBLE_EQ(bytes("zero1,units=layer"), (4 + 4) * f * p) << "autocast casts what is used";
+    EXPECT_DOUBLE_EQ(bytes("zero1,units=layer,param_dtype=half"), (2 + 2) * f * p);
+    EXPECT_DOUBLE_EQ(bytes("zero1,units=layer,param_dtype=half,reduce_dtype=f32"), (2 + 4) * f * p);
+    EXPECT_DOUBLE_EQ(bytes("zero3,param_dtype=half") / bytes("zero3"), 0.5);
+    EXPECT_DOUBLE_EQ(bytes("fsdp,param_dtype=half") / bytes("fsdp"), 0.5);
+    EXPECT_DOUBLE_EQ(bytes("deepspeed_stage_1,units=layer"), (2 * 2 + 2) * f * p);
+    EXPECT_EQ(persistent("zero1,units=layer,param_dtype=half"), 2 * elements + (4 + 8) * share);
+    EXPECT_EQ(persistent("zero2,units=layer,param_dtype=half"), 2 * elements + (4 + 8) * share);
+    EXPECT_EQ(persistent("zero3,units=layer,param_dtype=half"), (4 + 8) * share);
+    EXPECT_EQ(persistent("deepspeed_stage_3,persistence=0"), (4 + 8) * share);
+  }
+  // Batch norms stay in f32, in units of their own.
+  const Program program = program_of("zero3,dp=2,param_dtype=half", "resnet18,image=32,global_batch=16,precision=bf16");
+  std::set<Dtype> dtypes;
+  for (const Tensor& tensor : program.roles[0].tensors)
+    if (tensor.name.starts_with("unit") && tensor.name.ends_with(".all")) dtypes.insert(tensor.spec.dtype);
+  EXPECT_EQ(dtypes, (std::set{Dtype::f32, Dtype::bf16}));
+}
+
 TEST(Zero, AtMostOneUnitMoreThanIsPrefetchedIsWhole) {
   const Model model = load_model("convnet,global_batch=8");
   for (const std::uint32_t prefetch : {0U, 1U, 2U}) {

@@ -213,7 +213,24 @@ TEST(Strategy, SaysWhatZeroCanNotDo) {
   EXPECT_EQ(
       message("zero1,prefetch=1"),
       "strategy 'zero1,prefetch=1': 'zero1' takes no 'prefetch', but zero3, fsdp, hsdp, mesh do; known: dp, zero, "
-      "microbatches, split_size, accumulate, threads, bodies, wire, units, overlap, broadcast_buffers");
+      "microbatches, split_size, accumulate, threads, bodies, wire, units, overlap, broadcast_buffers, param_dtype, "
+      "reduce_dtype");
+  EXPECT_EQ(message("zero3,param_dtype=half"),
+            "strategy 'zero3,param_dtype=half': param_dtype=half needs a model with precision=bf16 or fp16");
+  EXPECT_EQ(message("ddp,param_dtype=f32").substr(0, 65),
+            "strategy 'ddp,param_dtype=f32': 'ddp' takes no 'param_dtype', but");
+  EXPECT_EQ(message("mesh,dp=2,reduce_dtype=f32"),
+            "strategy 'mesh,dp=2,reduce_dtype=f32': reduce_dtype needs zero=1, 2 or 3, found zero=0");
+  EXPECT_EQ(message("zero3,param_dtype=bf16"),
+            "strategy 'zero3,param_dtype=bf16': param_dtype=bf16 must be f32 or half");
+  const Model half = load_model("toy_mlp,precision=fp16");
+  EXPECT_EQ(
+      message_of([&] { parse_strategy("deepspeed_stage_3,param_dtype=f32", half); }),
+      "strategy 'deepspeed_stage_3,param_dtype=f32': DeepSpeed makes the whole model half precision; zero1, zero2 "
+      "and zero3 don't");
+  for (const char* text : {"zero3,dp=2,param_dtype=half", "zero1,dp=2,param_dtype=half,reduce_dtype=f32",
+                           "deepspeed_stage_2,dp=2,reduce_dtype=f32"})
+    EXPECT_EQ(parse_strategy(text, half).text(), text);
 }
 
 TEST(Strategy, SaysWhichCutIsWrong) {
