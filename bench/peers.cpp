@@ -220,8 +220,9 @@ bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::strin
   // Nobody has written one of microbatches, and PyTorch has none that cuts no weights but
   // their sums, leaves small ones whole, or has units of a size.
   if (strategy.sums_each_microbatch && strategy.microbatches > 1) return false;
-  // Nor one of mixed precision or clipping; of pipelines whose ranks have several stages, or whose backwards are in two.
-  if (sim::is_autocast(model.precision) || model.max_grad_norm > 0) return false;
+  // Nor one of mixed precision, clipping or recomputation; of pipelines whose ranks have several stages, or whose backwards are in two.
+  if (sim::is_autocast(model.precision) || model.max_grad_norm > 0 || strategy.recompute != sim::Recompute::none)
+    return false;
   const sim::ScheduleKind& schedule = sim::schedule_table().at(strategy.schedule);
   if (schedule.chunks > 1 || schedule.splits) return false;
   // Theirs have a barrier before each step, unless these reach into each other.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "sim/error.hpp"
+#include "sim/strategy/recompute.hpp"
 
 namespace sim {
 namespace {
@@ -89,7 +90,11 @@ TensorSpec RoleBuilder::whole_spec(int source, std::int32_t mb) const {
 }
 
 std::string RoleBuilder::value_name(int source, std::int32_t mb) const {
-  return versioned(source == kModelInput ? "input" : source == kModelTarget ? "target" : node(source).name, mb);
+  return versioned(source == kModelInput    ? "input"
+                   : source == kModelTarget ? "target"
+                                            : node(source).name,
+                   mb) +
+         (plays_again_ ? ".again" : "");
 }
 
 std::string RoleBuilder::gradient_name(int n, std::int32_t mb) const { return "grad." + value_name(n, mb); }
@@ -348,6 +353,7 @@ std::uint32_t RoleBuilder::add_output(int n, std::int32_t mb, const std::vector<
   }
   i.writes.insert(i.writes.end(), buffers_[n].begin(), buffers_[n].end());
   const std::uint32_t output = i.writes[0];
+  if (plays_again_) draft_.again.insert(output);
   draft_.list.push_back(std::move(i));
   if (n == loss_node() && plan_.model.timing == Timing::epoch)
     add_host_work("read_result", {}, node(n).name, {output, inputs[0], inputs[1]}, {}, mb);
@@ -374,6 +380,64 @@ void RoleBuilder::loss_of_all() {
                {draft_.role.add_view(gradient_name(output, mb), part, gradient, mb * part.bytes())});
 }
 
+// ---- What isn't kept ----
+
+std::vector<int> RoleBuilder::nodes_of(std::size_t chunk, std::uint32_t segment) const {
+  std::vector<int> nodes;
+  for (const int n : nodes_[chunk])
+    if (plan_.layout.segment_of[static_cast<std::size_t>(n)] == segment) nodes.push_back(n);
+  return nodes;
+}
+
+/// The nodes of a segment whose output, or what their forward saves, its backward reads, and that nobody else has kept.
+/// What works in place on something kept has changed that for good.
+std::set<int> RoleBuilder::again(const std::vector<int>& segment) const {
+  const bool is_selective = plan_.layout.recompute == Recompute::selective;
+  const std::set<int> inside(segment.begin(), segment.end());
+  std::set<int> kept, needed;
+  for (int reader = 0; reader <= loss_node(); ++reader)
+    if (!inside.contains(reader)) kept.insert(node(reader).inputs.begin(), node(reader).inputs.end());
+  for (const int n : segment) {
+    if (is_selective && node(n).kind->has_parameters) kept.insert(n);
+    if (signature(n).storage == OutputStorage::fresh) continue;
+    if (const int source = node(n).inputs[0]; !inside.contains(source) || kept.contains(source)) kept.insert(n);
+  }
+  const auto need = [&](int n) {
+    if (inside.contains(n) && !kept.contains(n)) needed.insert(n);
+  };
+  for (const int n : segment) {
+    if (!needs_grad(n) || signature(n).backward_is_alias) continue;
+    const std::uint32_t grads = plan_.model.grads(static_cast<std::size_t>(n), plan_.needs_grad);
+    for (const Operand& operand : signature(n).backward_reads) {
+      if ((operand.grads & grads) == 0) continue;
+      if (operand.from == Operand::From::input) need(node(n).inputs[static_cast<std::size_t>(operand.index)]);
+      if (operand.from == Operand::From::output) need(n);
+      if (operand.from == Operand::From::saved && !(is_selective && node(n).kind->has_parameters)) needed.insert(n);
+    }
+  }
+  for (auto n = segment.rbegin(); n != segment.rend(); ++n)
+    if (needed.contains(*n)) std::ranges::for_each(node(*n).inputs, need);
+  return needed;
+}
+
+/// Plays them again. From here on all nodes of the segment read what they have made now.
+void RoleBuilder::recompute(std::size_t chunk, std::uint32_t segment, std::int32_t mb) {
+  const std::vector<int> nodes = nodes_of(chunk, segment);
+  const std::set<int> played = again(nodes);
+  plays_again_ = true;
+  for (const int n : nodes) {
+    if (played.contains(n)) {
+      saved_.erase({n, mb});
+      forward_node(n, mb);
+    } else if (plays(n)) {
+      for (std::size_t k = 0; k < node(n).inputs.size(); ++k)
+        if (played.contains(node(n).inputs[k]))
+          inputs_.at({n, mb})[k] = bring(node(n).inputs[k], mb, placed(n).inputs[k]);
+    }
+  }
+  plays_again_ = false;
+}
+
 // ---- Backward ----
 
 void RoleBuilder::backward(std::size_t chunk, std::int32_t mb, bool last) {
@@ -391,8 +455,14 @@ void RoleBuilder::backward(std::size_t chunk, std::int32_t mb, bool last) {
   }
   wait_all(received);
   for (const auto& [source, gradient] : arrived) contribute(source, mb, placed(source).grad_output, gradient);
-  for (auto n = nodes_[chunk].rbegin(); n != nodes_[chunk].rend(); ++n)
-    if (!plan_.one_loss || *n != loss_node()) backward_node(*n, mb, last);
+  std::uint32_t segment = kNoSegment;
+  for (auto n = nodes_[chunk].rbegin(); n != nodes_[chunk].rend(); ++n) {
+    if (plan_.one_loss && *n == loss_node()) continue;
+    const std::uint32_t next = plan_.layout.segment_of[static_cast<std::size_t>(*n)];
+    if (next != segment && next != kNoSegment) recompute(chunk, next, mb);
+    segment = next;
+    backward_node(*n, mb, last);
+  }
   for (const Edge& edge : before_)
     if (edge.chunk == chunk && needs_grad(edge.node))
       gradient_sends_[edge.peer].push_back(post(InstructionKind::send, edge, mb, gradient_of(edge.node, mb).tensor));

@@ -78,6 +78,9 @@ class RoleBuilder {
   Instruction compute(int n, std::int32_t mb, Pass pass, std::uint32_t grads);
   void forward(std::size_t chunk, std::int32_t mb);
   void forward_node(int n, std::int32_t mb);
+  [[nodiscard]] std::vector<int> nodes_of(std::size_t chunk, std::uint32_t segment) const;
+  [[nodiscard]] std::set<int> again(const std::vector<int>& segment) const;
+  void recompute(std::size_t chunk, std::uint32_t segment, std::int32_t mb);
   std::uint32_t add_output(int n, std::int32_t mb, const std::vector<std::uint32_t>& inputs);
   void loss_of_all();
   void backward(std::size_t chunk, std::int32_t mb, bool last);
@@ -113,6 +116,7 @@ class RoleBuilder {
     std::uint32_t forward = kNone, backward = kNone, of_parameters = kNone;
   };
   std::vector<OfNode> works_;
+  bool plays_again_ = false;           // what was played before, for the backward
   std::vector<std::uint32_t> labels_;  // of nodes
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sim/strategy/axis/axis.hpp"
+#include "sim/strategy/recompute.hpp"
 
 namespace sim {
 
@@ -17,7 +18,9 @@ Layout layout_of(const Model& model, const Strategy& strategy) {
   Layout layout{.parameters = kind.parameters(model, strategy),
                 .schedule = strategy.schedule,
                 .microbatches = strategy.microbatches,
-                .chunks = strategy.chunks};
+                .chunks = strategy.chunks,
+                .recompute = strategy.recompute,
+                .segment_of = segments_of(model, strategy)};
   layout.play.resize(model.nodes.size());
   std::vector<const AxisKind*> axes = kind.axes;
   if (!strategy.order.empty())

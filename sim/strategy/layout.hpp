@@ -94,6 +94,8 @@ struct Layout {
   std::string schedule = "gpipe";
   std::int64_t microbatches = 1;
   std::int32_t chunks = 1;
+  Recompute recompute = Recompute::none;
+  std::vector<std::uint32_t> segment_of;  // by node: what the backward computes anew (sim/strategy/recompute.hpp)
 
   /// The axis along which every node is played at one coordinate: that which has its stage, one of chunks times the
   /// axis's size (rank_of_part).

@@ -10,9 +10,6 @@
 namespace sim {
 namespace {
 
-/// "layer1.0" of "layer1.0.conv1"; of a node at the top its own name.
-std::string block_of(const std::string& node) { return node.substr(0, node.rfind('.')); }
-
 /// Bytes of "25MiB", or of so many elements: "2e8". nullopt for what is no size.
 std::optional<double> bytes_of(std::string_view text, Dtype dtype) {
   double number = 0;
@@ -50,6 +47,8 @@ std::vector<std::uint32_t> by_prefix(const Model& model, const Strategy& strateg
 }
 
 }  // namespace
+
+std::string block_of(const std::string& node) { return node.substr(0, node.rfind('.')); }
 
 std::optional<ParameterCut> parameter_cut(const Model& model, const Strategy& strategy) {
   if (strategy.zero == 0) return std::nullopt;

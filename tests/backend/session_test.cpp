@@ -275,6 +275,29 @@ void execute_in_half_precision(Session& session) {
 }
 TEST(LocalSessionRanks, PlayInHalfPrecision) { execute_in_half_precision(*open_session({.ranks = 4})); }
 
+/// The same kernels on the same inputs.
+TEST(LocalSessionRanks, WhatIsComputedAgainIsEqualInEveryBit) {
+  const auto session = open_session({.ranks = 2});
+  const auto losses = [&](const std::string& model, const std::string& strategy) {
+    const sim::Program program = lowered(model, strategy);
+    const RunResult result = session->run({.program = program, .steps = 3});
+    expect_right(program, result, 3);
+    std::vector<double> all;
+    for (const auto& step : result.steps) all.push_back(step.loss);
+    return all;
+  };
+  for (const char* strategy : {"single,microbatches=2", "ddp,dp=2", "zero3,dp=2", "pipeline,pp=2,microbatches=4",
+                               "zero_bubble,pp=2", "tp,tp=2"})
+    for (const char* recompute : {"selective", "block", "full"}) {
+      SCOPED_TRACE(std::string(strategy) + " " + recompute);
+      const std::string again = std::string(strategy) + ",recompute=" + recompute;
+      for (const char* model : {"convnet,global_batch=16", "convnet,global_batch=16,precision=bf16"})
+        EXPECT_EQ(losses(model, again), losses(model, strategy));
+    }
+  const std::string resnet = "resnet18,image=32,global_batch=4";
+  EXPECT_EQ(losses(resnet, "ddp,dp=2,recompute=selective"), losses(resnet, "ddp,dp=2"));
+}
+
 /// Weights that are kept in f32, and travel in half precision, as far as float64 can tell.
 void execute_half_parameters(Session& session) {
   for (const char* strategy :

@@ -20,6 +20,7 @@
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "sim/model/model.hpp"
@@ -80,6 +81,7 @@ struct Draft {
   std::vector<std::uint32_t> arrival;  // indices of `parameters` in the order their gradients are complete
   std::vector<std::uint32_t> buffers;  // tensors: batch-norm statistics, in the model's order
   std::optional<DraftLossScale> loss_scale;
+  std::set<std::uint32_t> again;  // tensors that a forward makes which the backward plays again
   /// Tensors that nobody reads any more, but whose storage lives on until this instruction of the list is done.
   std::vector<std::pair<std::uint32_t, std::uint32_t>> kept;
   std::uint32_t tickets = 0;

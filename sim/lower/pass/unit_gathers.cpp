@@ -29,6 +29,7 @@ struct Run {
   std::size_t begin = 0;  // its first instruction
   std::int32_t microbatch = -1;
   Pass pass = Pass::forward;
+  bool again = false;                                              // for the backward
   std::uint32_t all = kNone;                                       // tensors: gathered, of this run
   std::vector<std::uint32_t> rooms{};                              // FSDP2: what the parameters are copied to
   std::vector<std::pair<std::uint32_t, std::uint32_t>> weights{};  // as they were, and views of these
@@ -90,15 +91,17 @@ class Gathers {
     used_.resize(draft_.list.size());
     for (std::size_t i = 0; i < draft_.list.size(); ++i) {
       const Instruction& instruction = draft_.list[i];
+      const bool again = !instruction.writes.empty() && draft_.again.contains(instruction.writes[0]);
       for (const std::uint32_t tensor : instruction.reads) {
         const std::uint32_t unit = of_weight[tensor];
         if (unit == kNone) continue;
         const Pass pass = draft_.works->at(instruction.work).pass;
         std::uint32_t& run = latest[unit];
-        if (run == kNone || !goes_on(run, instruction.microbatch, pass)) {
+        if (run == kNone || !goes_on(run, instruction.microbatch, pass, again)) {
           run = static_cast<std::uint32_t>(runs_.size());
           runs_.push_back({unit, i});
         }
+        runs_[run].again = again;
         runs_[run].microbatch = instruction.microbatch;
         runs_[run].pass = pass;
         if (used_[i].empty() || used_[i].back() != run) used_[i].push_back(run);
@@ -109,13 +112,13 @@ class Gathers {
     }
   }
 
-  /// The unit's last run has its weights still when this pass of the microbatch asks for them. A backward that follows at
-  /// once finds those of the forward; where they aren't freed in between, every backward does.
-  [[nodiscard]] bool goes_on(std::uint32_t run, std::int32_t microbatch, Pass pass) const {
+  /// The unit's last run has its weights still when this pass of the microbatch asks for them. A backward, or a forward
+  /// that is played again, which follows at once finds those of the forward; where they aren't freed in between, all do.
+  [[nodiscard]] bool goes_on(std::uint32_t run, std::int32_t microbatch, Pass pass, bool again) const {
     const Run& last = runs_[run];
-    if (last.microbatch == microbatch && last.pass == pass) return true;
+    if (last.microbatch == microbatch && last.pass == pass && (last.again == again || !cut_.reshard)) return true;
     if (!cut_.reshard) return last.pass == Pass::forward || pass == Pass::backward;
-    return run + 1 == runs_.size() && last.microbatch == microbatch && pass == Pass::backward;
+    return run + 1 == runs_.size() && last.microbatch == microbatch && (pass == Pass::backward || again);
   }
 
   /// The unit's own tensors where it is its first run, with none before; copies of them, of a later one.

@@ -75,6 +75,10 @@ TEST(LowerGrid, ProgramsAreValidAndSurviveTheirTextForm) {
   });
 }
 
+bool is_played_again(const Role& role, std::uint32_t i) {
+  return role.tensors[role.writes(i)[0]].name.ends_with(".again");
+}
+
 TEST(LowerGrid, FlopsAreTheModels) {
   for_each_pipeline([](const Model& model, const Strategy&, const Program& program) {
     double forward = 0, backward = 0, expected_forward = 0, expected_backward = 0;
@@ -82,7 +86,7 @@ TEST(LowerGrid, FlopsAreTheModels) {
       for (std::uint32_t i = 0; i < role.size(); ++i) {
         if (role.kind[i] != InstructionKind::compute) continue;
         const Work& work = program.works[role.work[i]];
-        if (work.op.kind->role == OpRole::helper) continue;
+        if (work.op.kind->role == OpRole::helper || is_played_again(role, i)) continue;
         (work.pass == Pass::forward ? forward : backward) +=
             work.demand().flops * static_cast<double>(role.ranks.size());
       }
@@ -129,7 +133,8 @@ std::vector<Action> actions_of(const Program& program, const Role& role, bool sp
   std::vector<Action> actions;
   for (std::uint32_t i = 0; i < role.size(); ++i) {
     if (role.kind[i] != InstructionKind::compute || program.works[role.work[i]].op.kind->role == OpRole::helper ||
-        role.microbatch[i] < 0)  // a loss on all microbatches
+        role.microbatch[i] < 0 ||  // a loss on all microbatches
+        is_played_again(role, i))
       continue;
     const Work& work = program.works[role.work[i]];
     const bool is_of_weights = splits && work.op.kind->matrix && work.grads == kParameterGrads;

@@ -115,12 +115,13 @@ TEST(Strategy, SaysWhatIsWrong) {
       "zero1, zero2, zero3, "
       "fsdp, "
       "deepspeed_stage_1, deepspeed_stage_2, deepspeed_stage_3, mesh do; known: schedule, microbatches, split_size, "
-      "threads, bodies");
-  EXPECT_EQ(message("ddp,pp=2"),
-            "strategy 'ddp,pp=2': 'ddp' takes no 'pp', but model_parallel, pipeline, gpipe, 1f1b, interleaved, "
-            "zero_bubble, zbv, "
-            "mesh do; known: dp, microbatches, "
-            "split_size, first_bucket_MiB, bucket_MiB, overlap, broadcast_buffers, accumulate, threads, bodies");
+      "recompute, threads, bodies");
+  EXPECT_EQ(
+      message("ddp,pp=2"),
+      "strategy 'ddp,pp=2': 'ddp' takes no 'pp', but model_parallel, pipeline, gpipe, 1f1b, interleaved, "
+      "zero_bubble, zbv, "
+      "mesh do; known: dp, microbatches, "
+      "split_size, first_bucket_MiB, bucket_MiB, overlap, broadcast_buffers, accumulate, recompute, threads, bodies");
   EXPECT_EQ(message("data_parallel,form=rooted"),
             "strategy 'data_parallel,form=rooted': 'data_parallel' takes no 'form', but hypar does; known: dp, "
             "bucket_MiB, threads, bodies");
@@ -132,11 +133,12 @@ TEST(Strategy, SaysWhatIsWrong) {
   EXPECT_EQ(message("model_parallel,pp=1"), "strategy 'model_parallel,pp=1': pp=1 must be at least 2");
   EXPECT_EQ(message("pipeline,pp=1"), "strategy 'pipeline,pp=1': pp=1 must be at least 2");
   EXPECT_EQ(message("tp,tp=1"), "strategy 'tp,tp=1': tp=1 must be at least 2");
-  EXPECT_EQ(message("tp,dp=2"),
-            "strategy 'tp,dp=2': 'tp' takes no 'dp', but ddp, ddp_blocking, heat, heat_blocking, data_parallel, zero1, "
-            "zero2, zero3, fsdp, "
-            "deepspeed_stage_1, "
-            "deepspeed_stage_2, deepspeed_stage_3, mesh do; known: tp, microbatches, split_size, threads, bodies");
+  EXPECT_EQ(
+      message("tp,dp=2"),
+      "strategy 'tp,dp=2': 'tp' takes no 'dp', but ddp, ddp_blocking, heat, heat_blocking, data_parallel, zero1, "
+      "zero2, zero3, fsdp, "
+      "deepspeed_stage_1, "
+      "deepspeed_stage_2, deepspeed_stage_3, mesh do; known: tp, microbatches, split_size, recompute, threads, bodies");
   EXPECT_EQ(message("dp=2,order=dp-pp"),
             "strategy 'dp=2,order=dp-pp': order=dp-pp must name each of pp, dp, tp once, joined by -");
   EXPECT_EQ(message("dp=1024,pp=1024,tp=2"),
@@ -213,7 +215,8 @@ TEST(Strategy, SaysWhatZeroCanNotDo) {
   EXPECT_EQ(
       message("zero1,prefetch=1"),
       "strategy 'zero1,prefetch=1': 'zero1' takes no 'prefetch', but zero3, fsdp, hsdp, mesh do; known: dp, zero, "
-      "microbatches, split_size, accumulate, threads, bodies, wire, units, overlap, broadcast_buffers, param_dtype, "
+      "microbatches, split_size, accumulate, recompute, threads, bodies, wire, units, overlap, broadcast_buffers, "
+      "param_dtype, "
       "reduce_dtype");
   EXPECT_EQ(message("zero3,param_dtype=half"),
             "strategy 'zero3,param_dtype=half': param_dtype=half needs a model with precision=bf16 or fp16");
