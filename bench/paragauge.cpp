@@ -73,8 +73,8 @@ void number(CLI::App* command, const char* name, Number& target, std::type_ident
 void add_subject(CLI::App* command, Options& options) {
   text(command, "-m,--model", options.subject.models,
        "what: a model of the catalog or a .json file, with ,image= ,global_batch= or ,device_batch= (of each replica), "
-       ",loss= ,optimizer=sgd:lr=0.1:momentum=0.9 ,dtype=f64 ,precision=bf16 (autocast; fp16 with ,loss_scale=; tf32, ieee) "
-       ",max_grad_norm=1 ,memory_format=channels_last ,timing=")
+       ",loss= ,optimizer=sgd:lr=0.1:momentum=0.9 ,dtype=f64 ,precision=bf16 (autocast; fp16 also scales the loss; "
+       "tf32, ieee) ,max_grad_norm=1 ,memory_format=channels_last ,timing=")
       ->required();
   text(command, "-s,--strategy", options.subject.strategies,
        fmt::format("how: {} or degrees (dp=2,pp=2), with ,key=value and ,threads=k (ranks of k threads on k CPU "
