@@ -398,7 +398,6 @@ std::set<int> RoleBuilder::again(const std::vector<int>& segment) const {
   for (int reader = 0; reader <= loss_node(); ++reader)
     if (!inside.contains(reader)) kept.insert(node(reader).inputs.begin(), node(reader).inputs.end());
   for (const int n : segment) {
-    if (is_selective && node(n).kind->has_parameters) kept.insert(n);
     if (signature(n).storage == OutputStorage::fresh) continue;
     if (const int source = node(n).inputs[0]; !inside.contains(source) || kept.contains(source)) kept.insert(n);
   }

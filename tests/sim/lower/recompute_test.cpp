@@ -50,6 +50,9 @@ TEST(Recompute, AStageIsPlayedAgainUpToWhatItsBackwardReads) {
 TEST(Recompute, SelectivelyOnlyWhatHasNoParameters) {
   const Program program = recomputing("single,recompute=selective");
   EXPECT_EQ(again_of(program, program.roles[0]).nodes, (Nodes{"relu4", "relu3", "relu2", "pool2", "relu1", "pool1"}));
+  const Program half = recomputing("single,recompute=selective", "convnet,global_batch=16,precision=bf16");
+  EXPECT_EQ(again_of(half, half.roles[0]).nodes, again_of(program, program.roles[0]).nodes)
+      << "copies of weights are kept";
   // A ReLU that works in place has left nothing to play it from.
   const Program in_place = recomputing("single,recompute=selective", "resnet18,image=32,global_batch=8");
   for (const std::string& node : again_of(in_place, in_place.roles[0]).nodes)
