@@ -122,6 +122,9 @@ Json model_to_json(const sim::Model& model) {
           {"classes", model.classes},
           {"global_batch", model.global_batch},
           {"dtype", sim::to_string(model.dtype)},
+          {"half", sim::is_autocast(model.precision) ? sim::to_string(half_of(model.precision)) : ""},
+          {"loss_scale", model.loss_scale},
+          {"max_grad_norm", model.max_grad_norm},
           {"timing", kTimings.at(static_cast<std::size_t>(model.timing))},
           {"loss", model.nodes.back().kind->name},
           {"optimizer", optimizer},
@@ -214,15 +217,23 @@ Json strategy_to_json(const sim::Model& model, const sim::Strategy& strategy, st
   return json;
 }
 
+/// One forward and one backward of one module, and one optimizer.
+bool is_one_module(const sim::Model& model, const sim::Strategy& strategy) {
+  return peer_kind(strategy) == sim::PeerKind::stages && strategy.microbatches == 1 && strategy.zero == 0 &&
+         (strategy.pp == 1 || strategy.dp == 1) && !strategy.daso &&
+         !strategy.kind().parameters(model, strategy).single;
+}
+
 }  // namespace
 
 bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::string_view world) {
   // Nobody has written one of microbatches, and PyTorch has none that cuts no weights but
   // their sums, leaves small ones whole, or has units of a size.
   if (strategy.sums_each_microbatch && strategy.microbatches > 1) return false;
-  // Nor one of mixed precision, clipping or recomputation; of pipelines whose ranks have several stages, or whose backwards are in two.
-  if (sim::is_autocast(model.precision) || model.max_grad_norm > 0 || strategy.recompute != sim::Recompute::none)
-    return false;
+  // Nor one of recomputation; of mixed precision and clipping but by one device, model parallel and DDP; of pipelines whose
+  // ranks have several stages, or whose backwards are in two.
+  if (strategy.recompute != sim::Recompute::none) return false;
+  if ((sim::is_autocast(model.precision) || model.max_grad_norm > 0) && !is_one_module(model, strategy)) return false;
   const sim::ScheduleKind& schedule = sim::schedule_table().at(strategy.schedule);
   if (schedule.chunks > 1 || schedule.splits) return false;
   // Theirs have a barrier before each step, unless these reach into each other.

@@ -32,6 +32,9 @@ std::string_view to_string(Precision precision);
 Precision precision_from(std::string_view name);
 constexpr bool is_autocast(Precision precision) { return precision == Precision::bf16 || precision == Precision::fp16; }
 
+/// What autocast casts to.
+constexpr Dtype half_of(Precision precision) { return precision == Precision::fp16 ? Dtype::f16 : Dtype::bf16; }
+
 constexpr bool is_half(Dtype dtype) { return dtype == Dtype::bf16 || dtype == Dtype::f16; }
 /// The dtype of what autocast keeps in f32: parameters, statistics, losses.
 constexpr Dtype at_least_f32(Dtype dtype) { return is_half(dtype) ? Dtype::f32 : dtype; }

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import initial
 import torch
 import torch.nn.functional as F
-from models import LAYERS, Stage, make_stages
+from models import DTYPES, LAYERS, Stage, make_stages
 from torch import nn
 
 LOSSES = {"mse_loss": F.mse_loss, "cross_entropy": F.cross_entropy,
@@ -68,7 +68,7 @@ class Session:
     faster_updates = "fused"  # than PyTorch's default
     replica = 0
     share = 1
-    optimizer = None
+    optimizer = scaler = None
     resident_peak_bytes = None  # of its first steps
 
     def __init__(self, subject: SimpleNamespace, channels_last: bool, rank: int, devices: list, groups: dict,
@@ -149,13 +149,15 @@ class Session:
         parameters = list(self.module.parameters())
         if parameters:  # else there is nothing to update
             self.optimizer = self.make_optimizer(parameters)
+        if self.model.loss_scale:
+            self.scaler = torch.amp.GradScaler(self.x_device.type, init_scale=self.model.loss_scale)
 
     def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return optimizer_kind(self.model, self.faster)(parameters)
 
     def end(self):
         self.module.zero_grad(set_to_none=True)
-        self.optimizer = None
+        self.optimizer = self.scaler = None
 
     def step(self, x, target):
         """The loss and what it is of; None on ranks that haven't got them."""
@@ -163,13 +165,26 @@ class Session:
             self.optimizer.zero_grad(set_to_none=True)
         loss, output = self.forward_and_backward(x, target)
         if self.optimizer:
-            self.optimizer.step()
+            self.update()
         return loss, output
 
+    def update(self):
+        if self.model.max_grad_norm:
+            if self.scaler:
+                self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.module.parameters(), self.model.max_grad_norm)
+        if self.scaler:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+
     def forward_and_backward(self, x, target):
-        output = self.module(x)
-        loss = self.loss(output, target)
-        loss.backward()
+        half = self.model.half
+        with torch.autocast(x.device.type, DTYPES[half] if half else None, enabled=bool(half)):
+            output = self.module(x)
+        loss = self.loss(output.float() if half else output, target)  # as autocast has losses on GPUs
+        (self.scaler.scale(loss) if self.scaler else loss).backward()
         return loss.detach(), output
 
     @torch.no_grad()

@@ -198,6 +198,9 @@ TEST(PeersRanks, StrategiesHaveOurLosses) {
            {"toy_mlp", "mesh,microbatches=4", 1e-6},
            {"convnet", "model_parallel,pp=2,cut=pool2", 1e-6},
            {"convnet", "ddp,dp=2", 1e-6},
+           {"convnet,max_grad_norm=0.01,optimizer=sgd:lr=0.1", "ddp,dp=2", 1e-6},
+           {"toy_mlp,precision=bf16,optimizer=sgd:lr=0.5", "ddp,dp=2", 1e-3},
+           {"toy_mlp,precision=fp16,max_grad_norm=0.1,optimizer=sgd:lr=0.5", "model_parallel,pp=2,cut=r1", 1e-3},
            {"convnet,loss=mse_loss,timing=tutorial", "model_parallel,pp=2,cut=pool2", 1e-6},
            {"convnet,timing=tutorial", "ddp,dp=2", 1e-6},
            {"convnet,timing=epoch", "pipeline,pp=2,schedule=gpipe,microbatches=2,cut=pool2", 1e-6},
@@ -333,6 +336,10 @@ TEST(Peers, WorldsWherePlainPyTorchRunsAStrategy) {
     EXPECT_EQ(has_peer(model, sim::parse_strategy(strategy, model), "local"), local) << strategy;
     EXPECT_EQ(has_peer(model, sim::parse_strategy(strategy, model), "gloo"), gloo) << strategy;
   }
+  const sim::Model half = sim::load_model("toy_mlp,precision=bf16");
+  for (const auto& [strategy, gloo] : std::vector<std::pair<std::string, bool>>{
+           {"single", true}, {"ddp", true}, {"zero1", false}, {"1f1b", false}, {"single,recompute=full", false}})
+    EXPECT_EQ(has_peer(half, sim::parse_strategy(strategy, half), "gloo"), gloo) << strategy;
 }
 
 TEST(PeersRanks, WhatPlainPyTorchHasNotIsAnAnswer) {

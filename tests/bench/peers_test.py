@@ -60,7 +60,8 @@ def function(name, op, inputs, features, **attributes):
 def toy(optimizer, dtype="f32"):
     """Linear(10,10) ReLU, twice: first + its ReLU + the model's input; Linear(10,5). The ReLU is in place, also where it
     is the first of a stage."""
-    return {"input": [10], "classes": 5, "global_batch": 24, "dtype": dtype, "timing": "step", "loss": "mse_loss",
+    return {"input": [10], "classes": 5, "global_batch": 24, "dtype": dtype, "half": "", "loss_scale": 0,
+            "max_grad_norm": 0, "timing": "step", "loss": "mse_loss",
             "optimizer": optimizer,
             "nodes": [linear("net1", [-1], 10, 10), function("relu", "relu", [0], 10, inplace=1),
                       linear("net2", [1], 10, 10), function("add", "add", [2, 1], 10, inplace=0),

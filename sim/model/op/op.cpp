@@ -29,8 +29,8 @@ std::int64_t OpInstance::integer(std::string_view attribute) const { return std:
 
 Dtype OpInstance::multiplied() const {
   const Dtype own = inputs.at(0).dtype;
-  if (own == Dtype::f64) return own;  // autocast leaves it alone
-  return precision == Precision::bf16 ? Dtype::bf16 : precision == Precision::fp16 ? Dtype::f16 : own;
+  // Autocast leaves f64 alone.
+  return is_autocast(precision) && own != Dtype::f64 ? half_of(precision) : own;
 }
 
 Dtype OpInstance::parameter_dtype() const { return half_parameters ? multiplied() : at_least_f32(inputs.at(0).dtype); }
