@@ -16,6 +16,12 @@ namespace {
 
 using sim::InstructionKind;
 
+at::MemoryFormat memory_format(const sim::TensorSpec& spec) {
+  return spec.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+}
+
+}  // namespace
+
 at::ScalarType scalar_type(sim::Dtype dtype) {
   switch (dtype) {
     case sim::Dtype::f32:
@@ -31,12 +37,6 @@ at::ScalarType scalar_type(sim::Dtype dtype) {
   }
   throw sim::InternalError("dtype {}", static_cast<int>(dtype));
 }
-
-at::MemoryFormat memory_format(const sim::TensorSpec& spec) {
-  return spec.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
-}
-
-}  // namespace
 
 Executor::Executor(const sim::Program& program, sim::Program::Place place, Communicator& communicator,
                    std::uint64_t seed)

@@ -53,6 +53,8 @@ struct NamedPiece {
 };
 using NamedTensors = std::vector<NamedPiece>;
 
+at::ScalarType scalar_type(sim::Dtype dtype);
+
 class Executor {
  public:
   /// Makes the persistent tensors and their first values. The program must outlive the executor.
@@ -79,6 +81,8 @@ class Executor {
   void keep_gradients() { keep_gradients_ = true; }
   /// What each instruction's op allocated beside its outputs and gave back, in the first step. 0 as above.
   [[nodiscard]] const std::vector<std::int64_t>& workspace_bytes() const { return workspace_bytes_; }
+  /// A persistent tensor, to be read and filled between steps.
+  [[nodiscard]] const at::Tensor& persistent(std::uint32_t tensor) const { return tensors_.at(tensor); }
   /// The state after a step: "parameter fc.weight", "buffer bn1.running_mean", and "gradient fc.weight" where kept.
   [[nodiscard]] NamedTensors state() const;
 

@@ -1,0 +1,324 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/calibrate.hpp"
+#include "backend/machine/scheduling.hpp"
+#include "backend/train/evaluate.hpp"
+#include "backend/train/safetensors.hpp"
+#include "bench/commands.hpp"
+#include "bench/machine.hpp"
+#include "bench/progress.hpp"
+#include "sim/cost/origin.hpp"
+#include "sim/error.hpp"
+#include "sim/report/console.hpp"
+#include "sim/simulate/forecast.hpp"
+#include "sim/strategy/epoch.hpp"
+#include "sim/text/file.hpp"
+#include "sim/text/spec.hpp"
+
+namespace bench {
+namespace {
+
+constexpr const char* kFormat = "paragauge-train-1";  // of the result file, and of a checkpoint's metadata
+
+/// An epoch's steps of one size.
+struct Stretch {
+  Job job;
+  std::int64_t steps = 0;
+  double step_s = 0;  // predicted
+};
+
+struct Epoch {
+  std::vector<Stretch> stretches;  // the full batches, and the smaller last
+  std::string remark;              // on the last
+
+  [[nodiscard]] std::int64_t steps() const {
+    return std::accumulate(stretches.begin(), stretches.end(), std::int64_t{0},
+                           [](std::int64_t sum, const Stretch& stretch) { return sum + stretch.steps; });
+  }
+  [[nodiscard]] double predicted_s() const {
+    return std::accumulate(stretches.begin(), stretches.end(), 0.0, [](double sum, const Stretch& stretch) {
+      return sum + static_cast<double>(stretch.steps) * stretch.step_s;
+    });
+  }
+};
+
+/// Of what can be trained on; ConfigError for the rest.
+Job job_of(const Options& options) {
+  std::vector<Job> jobs = make_jobs(options.subject, options.machine);
+  if (jobs.size() != 1)
+    throw sim::ConfigError("train takes one model, one strategy and one world, found {} combinations", jobs.size());
+  Job job = std::move(jobs[0]);
+  if (job.model.timing == sim::Timing::tutorial)
+    throw sim::ConfigError(
+        "train: a step with timing=tutorial makes random samples of its own; use timing=step or epoch");
+  if (job.program.bodies() > 1)
+    throw sim::ConfigError(
+        "train: strategy '{}' has steps that reach into each other, which are played together on one batch; "
+        "use one whose steps end by themselves",
+        job.strategy.text());
+  return job;
+}
+
+backend::DataSource source_of(const Options& options, const sim::Model& model) {
+  constexpr std::int64_t kMade = 2000;  // 31 batches of 64, and one of 16 as CIFAR-10's last
+  return {.folder = options.data,
+          .samples = options.samples == 0 && options.data.empty() ? kMade : options.samples,
+          .seed = options.seed,
+          .shape = model.input,
+          .classes = model.classes};
+}
+
+Epoch epoch_of(const Job& job, std::int64_t samples) {
+  const sim::Epoch sizes = sim::epoch_of(samples, job.model, job.strategy);
+  Epoch epoch;
+  if (sizes.full_steps > 0) epoch.stretches.push_back({job, sizes.full_steps});
+  if (!sizes.last) return epoch;
+  const auto& [model, strategy, rest] = *sizes.last;
+  try {
+    Job last{model, strategy, job.world, sim::lower(model, strategy), job.cluster};
+    last.cluster.place.resize(std::min<std::size_t>(last.cluster.place.size(), last.program.ranks()));
+    epoch.stretches.push_back({std::move(last), 1});
+    if (model.global_batch > rest)
+      epoch.remark = fmt::format(
+          "An epoch's last batch has {} samples, and {} from the epoch's beginning, so that all parts "
+          "are of one size.",
+          rest, model.global_batch - rest);
+  } catch (const sim::ConfigError& error) {
+    if (epoch.stretches.empty()) throw;
+    epoch.remark = fmt::format("An epoch's last {} samples aren't trained on: {}.", rest, error.what());
+  }
+  return epoch;
+}
+
+/// Fills in the steps' forecasts: from a profile, which is calibrated on the spot unless there is one, or a data sheet.
+void forecast(Epoch& epoch, const Options& options, const Worlds& worlds, Progress& progress) {
+  const std::string& name = options.cost_models.at(0);
+  sim::Profile profile(options.machine.device);
+  if (!options.profile.empty()) {
+    profile = sim::load_profile(options.profile);
+    sim::check_origin(profile, epoch.stretches[0].job.cluster);
+  } else if (sim::cost_model_table().at(name).needs_profile) {
+    std::vector<Job> jobs;
+    for (const Stretch& stretch : epoch.stretches) jobs.push_back(stretch.job);
+    profile.environment = context(options.machine, worlds);
+    backend::Calibrator calibrator(sim::calibration_tasks(jobs), worlds.by_label());
+    const std::size_t count = calibrator.tasks().size();
+    progress.begin("calibration", 0, 1);
+    for (std::size_t t = 0; t < count; ++t) {
+      progress.at(calibrator.tasks()[t].label, t, count);
+      add(calibrator.visit(t), calibrator.tasks()[t], profile);
+    }
+    progress.end();
+  }
+  for (Stretch& stretch : epoch.stretches) {
+    const Job& job = stretch.job;
+    stretch.step_s =
+        sim::forecast(job.program, job.cluster, *sim::make_cost_model(name, job.cluster, &profile)).step.step_s;
+  }
+}
+
+/// What an epoch gave.
+struct Trained {
+  std::vector<double> losses;  // of each step
+  double loss = 0;             // mean over samples
+  backend::Evaluation test;
+  double measured_s = 0, wall_s = 0;  // of its steps; with all between them, and the test
+};
+
+/// The run itself: from epoch to epoch, with its files.
+class Training {
+ public:
+  Training(const Options& options, const Job& job, backend::DataSource source)
+      : options_(options), job_(job), source_(std::move(source)), samples_(backend::training_samples(source_)) {
+    about_ = {{"format", kFormat},
+              {"model", job.model.text()},
+              {"strategy", job.strategy.text()},
+              {"data", options.data.empty() ? "made" : std::filesystem::weakly_canonical(options.data).string()},
+              {"samples", fmt::to_string(samples_)},
+              {"seed", fmt::to_string(options.seed)}};
+    read_checkpoint();
+    read_result();
+  }
+
+  [[nodiscard]] std::int64_t samples() const { return samples_; }
+  [[nodiscard]] std::uint32_t epochs_done() const { return done_; }
+
+  /// One more.
+  Trained train(const Epoch& epoch, backend::Session& session, Progress& progress) {
+    const double begin_s = backend::now_s();
+    Trained trained;
+    std::int64_t first_sample = 0, step = 0;
+    double seen = 0;
+    for (const Stretch& stretch : epoch.stretches) {
+      const sim::Program& program = stretch.job.program;
+      backend::RunRequest request{.program = program,
+                                  .warmup_steps = 0,
+                                  .steps = static_cast<std::uint32_t>(stretch.steps),
+                                  .seed = options_.seed};
+      request.training = backend::Training{source_, done_, first_sample, std::move(state_)};
+      request.after_step = [&](std::uint32_t s) {
+        if (const double now_s = backend::now_s(); now_s - drawn_s_ > kRedraw_s) {
+          drawn_s_ = now_s;
+          const std::int64_t at = step + s + 1;
+          progress.at(fmt::format("step {}/{}", at, epoch.steps()), static_cast<double>(at),
+                      static_cast<double>(epoch.steps()));
+        }
+      };
+      backend::RunResult run = session.run(request);
+      state_ = std::move(run.state);
+      for (const double loss : run.losses) {
+        trained.loss += loss * static_cast<double>(program.global_batch);
+        seen += static_cast<double>(program.global_batch);
+      }
+      trained.losses.insert(trained.losses.end(), run.losses.begin(), run.losses.end());
+      for (const backend::StepResult& of_step : run.steps) trained.measured_s += of_step.timeline.step_s;
+      first_sample += stretch.steps * program.global_batch;
+      step += stretch.steps;
+    }
+    trained.loss /= seen;
+    if (test_.size() == 0) test_ = backend::load_dataset(source_, backend::Part::test);
+    trained.test = backend::evaluate(job_.model, state_, test_);
+    trained.wall_s = backend::now_s() - begin_s;
+    ++done_;
+    rows_.push_back({{"epoch", done_},
+                     {"loss", trained.loss},
+                     {"test_loss", trained.test.loss},
+                     {"accuracy", trained.test.accuracy},
+                     {"measured_s", trained.measured_s},
+                     {"predicted_s", epoch.predicted_s()},
+                     {"wall_s", trained.wall_s},
+                     {"losses", trained.losses}});
+    return trained;
+  }
+
+  /// The result first: where it has an epoch more than the checkpoint, that epoch is trained again.
+  void save(const Epoch& epoch, const nlohmann::json& machine) const {
+    if (!options_.output.empty()) {
+      nlohmann::ordered_json result(about_);
+      result["world"] = job_.world;
+      result["cost_model"] = options_.cost_models.at(0);
+      result["context"] = machine;
+      result["epochs"] = rows_;
+      sim::write_text_file(options_.output, result.dump() + "\n");
+    }
+    if (options_.checkpoint.empty()) return;
+    backend::Safetensors checkpoint = backend::safetensors_from(state_, "state");
+    checkpoint.metadata = about_;
+    checkpoint.metadata["epoch"] = fmt::to_string(done_);
+    checkpoint.metadata["step"] = fmt::to_string(done_ * epoch.steps());
+    sim::write_text_file(options_.checkpoint, backend::to_bytes(checkpoint), /*to_disk=*/true);
+  }
+
+ private:
+  static constexpr double kRedraw_s = 0.1;
+
+  /// Goes on with the checkpoint where there is one.
+  void read_checkpoint() {
+    const std::string& file = options_.checkpoint;
+    if (file.empty() || !std::filesystem::exists(file)) return;
+    state_ = sim::read_text_file(file);
+    const std::map<std::string, std::string> metadata = backend::safetensors_from(state_, file).metadata;
+    for (const auto& [key, expected] : about_)
+      if (const auto found = metadata.find(key); found == metadata.end() || found->second != expected)
+        throw sim::ConfigError("{}: is a checkpoint with {} '{}', this run has '{}'; name another file, or remove it",
+                               file, key, found == metadata.end() ? "" : found->second, expected);
+    const auto epoch = metadata.find("epoch");
+    const std::string text = epoch == metadata.end() ? "" : epoch->second;
+    if (std::from_chars(text.data(), text.data() + text.size(), done_).ptr != text.data() + text.size() || text.empty())
+      throw sim::ConfigError("{}: epoch '{}' must be a whole number", file, text);
+  }
+
+  /// And with the epochs that the result has until there.
+  void read_result() {
+    const std::string& file = options_.output;
+    if (file.empty() || !std::filesystem::is_regular_file(file) || std::filesystem::file_size(file) == 0) return;
+    const nlohmann::ordered_json result = nlohmann::ordered_json::parse(sim::read_text_file(file), nullptr, false);
+    if (!result.is_object() || result.value("format", "") != kFormat || !result.contains("epochs"))
+      throw sim::ConfigError("{}: is no result of train, and would be replaced; name another file", file);
+    for (const nlohmann::ordered_json& row : result.at("epochs"))
+      if (row.value("epoch", 0U) <= done_) rows_.push_back(row);
+  }
+
+  const Options& options_;
+  const Job& job_;
+  const backend::DataSource source_;
+  const std::int64_t samples_;
+  std::map<std::string, std::string> about_;  // what a checkpoint must be of
+  std::uint32_t done_ = 0;                    // epochs
+  std::string state_;
+  nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();  // of the result: an epoch each
+  backend::Dataset test_;
+  double drawn_s_ = 0;
+};
+
+/// "31 batches of 64 and one of 16".
+std::string words_of(const Epoch& epoch) {
+  std::vector<std::string> words;
+  for (const auto& [job, steps, step_s] : epoch.stretches)
+    words.push_back(fmt::format("{} batch{} of {}", steps == 1 ? "one" : fmt::to_string(steps), steps == 1 ? "" : "es",
+                                job.program.global_batch));
+  return fmt::to_string(fmt::join(words, " and "));
+}
+
+}  // namespace
+
+int train(const Options& options) {
+  const Job job = job_of(options);
+  Training training(options, job,
+                    source_of(options, job.model));  // what is wrong with files is said before ranks are started
+  Epoch epoch = epoch_of(job, training.samples());
+  std::vector<Job> jobs;
+  for (const Stretch& stretch : epoch.stretches) jobs.push_back(stretch.job);
+  const Worlds worlds = open_worlds(options.machine, jobs);
+  if (worlds.done) return *worlds.done;
+  if (const std::optional<std::string> reason = why_not(job, options.machine, worlds))
+    throw sim::ConfigError("train: {} {}", to_text(job), *reason);
+  if (training.epochs_done() > 0)
+    fmt::print("train: goes on after epoch {} of {} in {}\n", training.epochs_done(), options.epochs,
+               sim::printable(options.checkpoint));
+  Progress progress("train");
+  if (training.epochs_done() < options.epochs) forecast(epoch, options, worlds, progress);
+  const nlohmann::json machine = context(options.machine, worlds);
+  fmt::print("{}: an epoch is {}\n{:>5} {:>9} {:>9} {:>9} {:>9} {:>9}\n", to_text(job), words_of(epoch), "epoch",
+             "loss", "test_loss", "accuracy", "measured", "predicted");
+  double measured_s = 0;
+  const std::uint32_t first = training.epochs_done();
+  while (training.epochs_done() < options.epochs) {
+    const std::uint32_t number = training.epochs_done() + 1;
+    progress.begin(fmt::format("epoch {}/{}", number, options.epochs), number - 1, options.epochs);
+    const Trained trained = training.train(epoch, worlds.at(job.world), progress);
+    training.save(epoch, machine);
+    measured_s += trained.measured_s;
+    progress.end();
+    fmt::print("{:>5} {:>9.4f} {:>9.4f} {:>7.1f} % {:>9} {:>9}\n", number, trained.loss, trained.test.loss,
+               100 * trained.test.accuracy, sim::readable_seconds(trained.measured_s),
+               sim::readable_seconds(epoch.predicted_s()));
+    std::fflush(stdout);
+  }
+  if (first == training.epochs_done()) return 0;
+  const double mean_s = measured_s / (training.epochs_done() - first);
+  fmt::print(
+      "{}",
+      sim::paragraph(fmt::format("An epoch's steps took {} on average, predicted by {}: {} ({:+.1f} %). Not counted: "
+                                 "what happens between steps, where batches are put together, and the test.",
+                                 sim::readable_seconds(mean_s), options.cost_models.at(0),
+                                 sim::readable_seconds(epoch.predicted_s()), 100 * (epoch.predicted_s() / mean_s - 1)),
+                     ' ', 100));
+  if (!epoch.remark.empty()) fmt::print("{}", sim::paragraph(sim::printable(epoch.remark), ' ', 100));
+  print_remarks({job});
+  return 0;
+}
+
+}  // namespace bench
