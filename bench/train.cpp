@@ -23,6 +23,7 @@
 #include "sim/error.hpp"
 #include "sim/report/console.hpp"
 #include "sim/simulate/forecast.hpp"
+#include "sim/simulate/simulate.hpp"
 #include "sim/strategy/epoch.hpp"
 #include "sim/text/file.hpp"
 #include "sim/text/spec.hpp"
@@ -30,13 +31,18 @@
 namespace bench {
 namespace {
 
-constexpr const char* kFormat = "paragauge-train-1";  // of the result file, and of a checkpoint's metadata
+// Of the result, a JSON object with model, strategy, world, data (a folder, or "made"), samples, seed, cost_model, context
+// and epochs: [{epoch, loss (mean over its samples), test_loss, accuracy (0…1), measured_s and predicted_s (of its steps),
+// wall_s (with what is between them, and the test), losses (of each step)}]. And of a checkpoint's metadata.
+constexpr const char* kFormat = "paragauge-train-1";
 
 /// An epoch's steps of one size.
 struct Stretch {
   Job job;
-  std::int64_t steps = 0;
-  double step_s = 0;  // predicted
+  std::int64_t lists = 0;  // how often the Program is played
+  double list_s = 0;       // predicted
+
+  [[nodiscard]] std::int64_t steps() const { return lists * job.program.steps_in_list(); }
 };
 
 struct Epoch {
@@ -45,11 +51,11 @@ struct Epoch {
 
   [[nodiscard]] std::int64_t steps() const {
     return std::accumulate(stretches.begin(), stretches.end(), std::int64_t{0},
-                           [](std::int64_t sum, const Stretch& stretch) { return sum + stretch.steps; });
+                           [](std::int64_t sum, const Stretch& stretch) { return sum + stretch.steps(); });
   }
   [[nodiscard]] double predicted_s() const {
     return std::accumulate(stretches.begin(), stretches.end(), 0.0, [](double sum, const Stretch& stretch) {
-      return sum + static_cast<double>(stretch.steps) * stretch.step_s;
+      return sum + static_cast<double>(stretch.lists) * stretch.list_s;
     });
   }
 };
@@ -63,11 +69,6 @@ Job job_of(const Options& options) {
   if (job.model.timing == sim::Timing::tutorial)
     throw sim::ConfigError(
         "train: a step with timing=tutorial makes random samples of its own; use timing=step or epoch");
-  if (job.program.bodies() > 1)
-    throw sim::ConfigError(
-        "train: strategy '{}' has steps that reach into each other, which are played together on one batch; "
-        "use one whose steps end by themselves",
-        job.strategy.text());
   return job;
 }
 
@@ -80,8 +81,36 @@ backend::DataSource source_of(const Options& options, const sim::Model& model) {
           .classes = model.classes};
 }
 
+/// Steps that reach into each other are played several together, between two barriers (sim/program/unroll.hpp): so many
+/// that few lists have all of them, but not so many that a list takes minutes.
+Epoch epoch_in_lists(const Job& job, std::int64_t samples, std::int64_t steps) {
+  constexpr std::int64_t kMost = 64;
+  const auto with = [&](std::int64_t bodies) {
+    Job of_bodies = job;
+    of_bodies.strategy.bodies = static_cast<std::uint32_t>(bodies);
+    of_bodies.program = sim::lower(job.model, of_bodies.strategy);
+    return of_bodies;
+  };
+  const std::int64_t least = with(2).program.steps_in_list(), each = with(3).program.steps_in_list() - least;
+  if (steps < least)
+    throw sim::ConfigError("train: strategy '{}' plays at least {} steps together; {} samples make {} of global_batch={}",
+                           job.strategy.text(), least, samples, steps, job.model.global_batch);
+  const std::int64_t lists = (steps + kMost - 1) / kMost;
+  Job list = with(2 + std::max(steps / lists - least, std::int64_t{0}) / each);
+  Epoch epoch;
+  epoch.stretches.push_back({std::move(list), 0});
+  Stretch& stretch = epoch.stretches.back();
+  const std::int64_t together = stretch.job.program.steps_in_list();
+  stretch.lists = steps / together;
+  epoch.remark = fmt::format("{} steps are played together: they reach into each other, and end together.", together);
+  if (const std::int64_t rest = samples - stretch.steps() * job.model.global_batch; rest > 0)
+    epoch.remark += fmt::format(" An epoch's last {} samples aren't trained on.", rest);
+  return epoch;
+}
+
 Epoch epoch_of(const Job& job, std::int64_t samples) {
   const sim::Epoch sizes = sim::epoch_of(samples, job.model, job.strategy);
+  if (job.program.bodies() > 1) return epoch_in_lists(job, samples, sizes.full_steps);
   Epoch epoch;
   if (sizes.full_steps > 0) epoch.stretches.push_back({job, sizes.full_steps});
   if (!sizes.last) return epoch;
@@ -124,8 +153,10 @@ void forecast(Epoch& epoch, const Options& options, const Worlds& worlds, Progre
   }
   for (Stretch& stretch : epoch.stretches) {
     const Job& job = stretch.job;
-    stretch.step_s =
-        sim::forecast(job.program, job.cluster, *sim::make_cost_model(name, job.cluster, &profile)).step.step_s;
+    const sim::Forecast step =
+        sim::forecast(job.program, job.cluster, *sim::make_cost_model(name, job.cluster, &profile));
+    stretch.list_s = job.program.bodies() == 1 ? step.step.step_s
+                                               : sim::simulate(job.program, step.costs, job.cluster).step_s;
   }
 }
 
@@ -165,13 +196,13 @@ class Training {
       const sim::Program& program = stretch.job.program;
       backend::RunRequest request{.program = program,
                                   .warmup_steps = 0,
-                                  .steps = static_cast<std::uint32_t>(stretch.steps),
+                                  .steps = static_cast<std::uint32_t>(stretch.lists),
                                   .seed = options_.seed};
       request.training = backend::Training{source_, done_, first_sample, std::move(state_)};
       request.after_step = [&](std::uint32_t s) {
         if (const double now_s = backend::now_s(); now_s - drawn_s_ > kRedraw_s) {
           drawn_s_ = now_s;
-          const std::int64_t at = step + s + 1;
+          const std::int64_t at = step + (s + 1) * program.steps_in_list();
           progress.at(fmt::format("step {}/{}", at, epoch.steps()), static_cast<double>(at),
                       static_cast<double>(epoch.steps()));
         }
@@ -184,8 +215,8 @@ class Training {
       }
       trained.losses.insert(trained.losses.end(), run.losses.begin(), run.losses.end());
       for (const backend::StepResult& of_step : run.steps) trained.measured_s += of_step.timeline.step_s;
-      first_sample += stretch.steps * program.global_batch;
-      step += stretch.steps;
+      first_sample += stretch.steps() * program.global_batch;
+      step += stretch.steps();
     }
     trained.loss /= seen;
     if (test_.size() == 0) test_ = backend::load_dataset(source_, backend::Part::test);
@@ -207,6 +238,8 @@ class Training {
   void save(const Epoch& epoch, const nlohmann::json& machine) const {
     if (!options_.output.empty()) {
       nlohmann::ordered_json result(about_);
+      result["samples"] = samples_;
+      result["seed"] = options_.seed;
       result["world"] = job_.world;
       result["cost_model"] = options_.cost_models.at(0);
       result["context"] = machine;
@@ -266,9 +299,9 @@ class Training {
 /// "31 batches of 64 and one of 16".
 std::string words_of(const Epoch& epoch) {
   std::vector<std::string> words;
-  for (const auto& [job, steps, step_s] : epoch.stretches)
-    words.push_back(fmt::format("{} batch{} of {}", steps == 1 ? "one" : fmt::to_string(steps), steps == 1 ? "" : "es",
-                                job.program.global_batch));
+  for (const Stretch& stretch : epoch.stretches)
+    words.push_back(fmt::format("{} batch{} of {}", stretch.steps() == 1 ? "one" : fmt::to_string(stretch.steps()),
+                                stretch.steps() == 1 ? "" : "es", stretch.job.program.global_batch));
   return fmt::to_string(fmt::join(words, " and "));
 }
 
@@ -281,6 +314,11 @@ int train(const Options& options) {
   Epoch epoch = epoch_of(job, training.samples());
   std::vector<Job> jobs;
   for (const Stretch& stretch : epoch.stretches) jobs.push_back(stretch.job);
+  if (training.epochs_done() >= options.epochs) {
+    if (!options.is_only_a_rank)
+      fmt::print("train: {} has its {} epochs already\n", sim::printable(options.checkpoint), training.epochs_done());
+    return 0;
+  }
   const Worlds worlds = open_worlds(options.machine, jobs);
   if (worlds.done) return *worlds.done;
   if (const std::optional<std::string> reason = why_not(job, options.machine, worlds))
@@ -289,7 +327,7 @@ int train(const Options& options) {
     fmt::print("train: goes on after epoch {} of {} in {}\n", training.epochs_done(), options.epochs,
                sim::printable(options.checkpoint));
   Progress progress("train");
-  if (training.epochs_done() < options.epochs) forecast(epoch, options, worlds, progress);
+  forecast(epoch, options, worlds, progress);
   const nlohmann::json machine = context(options.machine, worlds);
   fmt::print("{}: an epoch is {}\n{:>5} {:>9} {:>9} {:>9} {:>9} {:>9}\n", to_text(job), words_of(epoch), "epoch",
              "loss", "test_loss", "accuracy", "measured", "predicted");
@@ -307,7 +345,6 @@ int train(const Options& options) {
                sim::readable_seconds(epoch.predicted_s()));
     std::fflush(stdout);
   }
-  if (first == training.epochs_done()) return 0;
   const double mean_s = measured_s / (training.epochs_done() - first);
   fmt::print(
       "{}",
@@ -317,7 +354,7 @@ int train(const Options& options) {
                                  sim::readable_seconds(epoch.predicted_s()), 100 * (epoch.predicted_s() / mean_s - 1)),
                      ' ', 100));
   if (!epoch.remark.empty()) fmt::print("{}", sim::paragraph(sim::printable(epoch.remark), ' ', 100));
-  print_remarks({job});
+  if (job.program.bodies() == 1) print_remarks({job});
   return 0;
 }
 

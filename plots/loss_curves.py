@@ -11,7 +11,7 @@ import result_file
 import style
 from style import plt
 
-COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#8c8c8c")
+COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#8c8c8c", "#111111")
 
 
 def curve(training):
@@ -30,8 +30,9 @@ def plot(arguments):
     for place, (colour, training) in enumerate(zip(itertools.cycle(COLOURS), trainings)):
         points = curve(training)
         # Curves that lie on each other are seen as one in the other.
-        above.plot(*zip(*points), color=colour, linewidth=1 + 1.6 * (len(trainings) - 1 - place), label=f"{training.strategy}, {training.world}")
-        apart = [(epochs, abs(loss - one) / abs(one)) for (epochs, loss), (_, one) in zip(points, first)]
+        above.plot(*zip(*points), color=colour, linewidth=1 + 0.7 * (len(trainings) - 1 - place), label=f"{training.strategy}, {training.world}")
+        same_steps = [len(losses) for losses in training.losses] == [len(losses) for losses in trainings[0].losses]
+        apart = [(epochs, abs(loss - one) / abs(one)) for (epochs, loss), (_, one) in zip(points, first)] if same_steps else []
         if any(distance for _, distance in apart):
             below.plot(*zip(*[(epochs, distance) for epochs, distance in apart if distance]), color=colour, linewidth=1)
     above.set_ylabel("training loss of the step's batch")

@@ -63,7 +63,7 @@ class Training:
     model: str
     strategy: str
     world: str
-    samples: str
+    samples: int
     losses: list  # of each epoch, of each of its steps
 
 

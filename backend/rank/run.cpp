@@ -197,7 +197,7 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
   probe();
   for (std::uint32_t s = 0; s < steps; ++s) {
     StepRecord& record = s < request.warmup_steps || feed ? warmup : records[s - request.warmup_steps];
-    if (feed) feed->fill(s);
+    if (feed) feed->begin_list(s, *executor);
     if (request.graph && s == 1) executor->capture();
     // What replays keep is captured with them.
     if (request.verify && s + 1 == (request.graph ? 2 : steps)) executor->keep_gradients();

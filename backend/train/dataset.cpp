@@ -129,7 +129,7 @@ Dataset load_dataset(const DataSource& source, Part part) {
 }
 
 std::string make_records(const DataSource& source, Part part) {
-  constexpr double kMiddle = 127.5, kWave = 40;  // noise of the same reach
+  constexpr double kMiddle = 127.5, kWave = 20, kNoise = 105;
   std::mt19937_64 random = generator(source.seed, 0);
   std::vector<std::vector<double>> waves;
   for (std::int64_t c = 0; c < source.classes; ++c) waves.push_back(wave(source, random));
@@ -143,7 +143,7 @@ std::string make_records(const DataSource& source, Part part) {
     if (label_bytes(source) == 2) records.push_back(static_cast<char>(label / 256));
     for (const double value : waves[static_cast<std::size_t>(label)]) {
       const double noise = static_cast<double>(drawn(random, 2001)) / 1000 - 1;
-      records.push_back(static_cast<char>(std::lround(kMiddle + kWave * (value + noise))));
+      records.push_back(static_cast<char>(std::lround(kMiddle + kWave * value + kNoise * noise)));
     }
   }
   return records;

@@ -50,8 +50,8 @@ class Dataset {
 std::int64_t training_samples(const DataSource& source);
 Dataset load_dataset(const DataSource& source, Part part);
 
-/// Made samples, as in a file: waves, of every class others, under noise that is as strong. The classes come in turns.
-/// A quarter as many samples test.
+/// Made samples, as in a file: waves, of every class others, under stronger noise. The classes come in turns. A quarter as
+/// many samples test.
 std::string make_records(const DataSource& source, Part part);
 
 /// A permutation of the samples, a function of its arguments only.

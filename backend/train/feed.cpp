@@ -5,10 +5,32 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "backend/rank/initial.hpp"
+#include "sim/error.hpp"
 
 namespace backend {
+namespace {
+
+/// Where training steps begin: what first uses the batch comes once in each. Nowhere on a rank that has none of it.
+std::vector<std::uint32_t> steps_begin(const sim::Role& role) {
+  const auto is_batch = [&](std::uint32_t t) {
+    const sim::Initial::Kind kind = role.tensors[role.storages[role.tensors[t].storage].owner].initial.kind;
+    return kind == sim::Initial::Kind::model_input || kind == sim::Initial::Kind::model_target;
+  };
+  std::vector<std::uint32_t> begins;
+  for (std::uint32_t i = 0; i < role.size(); ++i) {
+    if (begins.empty() ? std::ranges::any_of(role.reads(i), is_batch)
+                       : std::tie(role.kind[i], role.work[i], role.node[i], role.microbatch[i]) ==
+                             std::tie(role.kind[begins[0]], role.work[begins[0]], role.node[begins[0]],
+                                      role.microbatch[begins[0]]))
+      begins.push_back(i);
+  }
+  return begins;
+}
+
+}  // namespace
 
 at::Tensor inputs_of(const Dataset& dataset, std::span<const std::uint32_t> samples, const sim::Shape& shape,
                      at::ScalarType type) {
@@ -32,7 +54,8 @@ Feed::Feed(const Training& training, const Dataset& dataset, std::uint64_t seed,
     : training_(training),
       dataset_(dataset),
       global_batch_(program.global_batch),
-      order_(order_of_epoch(dataset.size(), seed, training.epoch)) {
+      order_(order_of_epoch(dataset.size(), seed, training.epoch)),
+      steps_in_list_(program.steps_in_list()) {
   const sim::Role& role = program.roles[program.places().at(rank).role];
   for (std::uint32_t t = 0; t < role.tensors.size(); ++t) {
     const sim::Tensor& tensor = role.tensors[t];
@@ -41,9 +64,20 @@ Feed::Feed(const Training& training, const Dataset& dataset, std::uint64_t seed,
     filled_.push_back({executor.persistent(t), tensor.whole.empty() ? tensor.spec.shape : tensor.whole,
                        program.piece_of(tensor, rank), is_target});
   }
+  if (steps_in_list_ == 1 || filled_.empty()) return;
+  begins_ = steps_begin(role);
+  sim::check_internal(begins_.size() == static_cast<std::size_t>(steps_in_list_),
+                      "{} training steps begin in a list of {}", begins_.size(), steps_in_list_);
+  begins_.erase(begins_.begin());
 }
 
-void Feed::fill(std::uint32_t step) const {
+void Feed::begin_list(std::uint32_t list, Executor& executor) const {
+  const std::int64_t first = list * steps_in_list_;
+  fill(first);
+  if (!begins_.empty()) executor.fill_between(begins_, [this, first](std::uint32_t step) { fill(first + step); });
+}
+
+void Feed::fill(std::int64_t step) const {
   for (const auto& [tensor, whole, piece, is_target] : filled_) {
     const sim::Range rows = piece.empty() ? sim::Range{0, whole[0]} : piece[0];
     const auto first = static_cast<std::size_t>(training_.first_sample + step * global_batch_ + rows.begin);

@@ -1,7 +1,7 @@
 // A rank's rows of each step's batch, put into its input and target before the step.
 //
 //   const Feed feed(training, dataset, seed, program, rank, executor);
-//   feed.fill(/*step=*/0);
+//   feed.begin_list(/*list=*/0, executor);
 //   at::Tensor x = inputs_of(dataset, samples, {2, 3, 32, 32}, at::kFloat);    // the samples' values, from −1 to 1
 //
 // A step's batch is the next global_batch samples in the epoch's order, whatever the strategy: so all strategies train on the
@@ -32,9 +32,12 @@ class Feed {
   /// The training, the dataset and the executor must outlive it.
   Feed(const Training& training, const Dataset& dataset, std::uint64_t seed, const sim::Program& program,
        std::uint32_t rank, const Executor& executor);
-  void fill(std::uint32_t step) const;
+  /// Brings the batch of the list's first training step, and has the executor call for those of the others.
+  void begin_list(std::uint32_t list, Executor& executor) const;
 
  private:
+  void fill(std::int64_t step) const;
+
   /// The rank's input or target.
   struct Filled {
     at::Tensor tensor;
@@ -48,6 +51,8 @@ class Feed {
   const std::int64_t global_batch_;
   const std::vector<std::uint32_t> order_;
   std::vector<Filled> filled_;
+  const std::int64_t steps_in_list_;  // training steps
+  std::vector<std::uint32_t> begins_;  // of the list's instructions, where the second, third, … training step begins
 };
 
 }  // namespace backend

@@ -135,7 +135,7 @@ std::vector<StatePiece> state_pieces(const sim::Program& program, std::uint32_t 
     const std::size_t before = pieces.size();
     add_pieces(program, role, rank, storage.owner, storage.owner, "", pieces);
     for (std::size_t i = before; i < pieces.size(); ++i)
-      pieces[i].is_overwritten = is_buffer && program.broadcast_buffers;
+      pieces[i].is_overwritten = is_buffer && program.broadcast_buffers && !program.daso;
   }
   std::set<std::uint32_t> known;  // an unrolled list has several updates of the same
   for (std::uint32_t i = 0; i < role.size(); ++i) {

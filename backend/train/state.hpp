@@ -2,9 +2,9 @@
 // "conv1.weight.exp_avg"), whole, whatever pieces the ranks have of them.
 //
 //   const std::vector<StatePiece> pieces = state_pieces(program, rank);
-//   set_state(state, pieces, rank, executor);                        // on every rank, before the first step
-//   const std::string mine = packed_state(pieces, executor);         // after the last
-//   Safetensors state = whole_state(program, {rank0s, rank1s});      // where the session is
+//   set_state(safetensors_from(state, "state"), pieces, rank, executor);     // on every rank, before the first step
+//   const std::string mine = packed_state(pieces, executor);                 // after the last
+//   state = to_bytes(whole_state(program, packed));                          // where the session is
 //
 // Ranks may have the same piece with other values (running statistics of their own samples): what a rank has otherwise than
 // the first that has it is kept, too, as "rank1.bn1.running_mean". So a rank finds every bit again.

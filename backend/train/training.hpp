@@ -2,11 +2,10 @@
 //
 //   RunRequest request{.program = program, .warmup_steps = 0, .steps = 31};
 //   request.training = Training{.data = source, .epoch = 2, .state = state};
-//   state = session->run(request).state;
+//   state = session->run(request).state;                    // epoch 3 begins with it
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 
 #include "backend/train/dataset.hpp"

@@ -64,7 +64,7 @@ PLOTS.append((crossing, CROSSING, {"more": [], "model": None, "presets": None}))
 
 def write_training(name, strategy, losses, **others):
     path = FOLDER / f"{name}.json"
-    path.write_text(json.dumps({"format": "paragauge-train-1", "model": "convnet", "strategy": strategy, "world": "local", "samples": "2000",
+    path.write_text(json.dumps({"format": "paragauge-train-1", "model": "convnet", "strategy": strategy, "world": "local", "samples": 2000,
                                 "epochs": [{"losses": epoch} for epoch in losses], **others}))
     return path
 

@@ -94,7 +94,7 @@ TEST(TrainingRanks, EveryStrategyHasTheCurveOfOneDevice) {
   EXPECT_EQ(expected.tensors.size(), 4U * 4U);  // of each parameter: itself, exp_avg, exp_avg_sq, step
   for (const sim::StrategyKind& kind : sim::strategy_table()) {
     const sim::Strategy strategy = sim::parse_strategy(kind.example, model);
-    if (strategy.ranks() > 4 || sim::lower(model, strategy).bodies() > 1) continue;
+    if (strategy.ranks() > 4 || sim::lower(model, strategy).bodies() > 1) continue;  // the latter: the next test
     SCOPED_TRACE(strategy.text());
     const Trained other = train(*session, model, strategy.text(), 0, 2, "");
     ASSERT_EQ(other.losses.size(), 6U);
@@ -104,6 +104,26 @@ TEST(TrainingRanks, EveryStrategyHasTheCurveOfOneDevice) {
     for (const auto& [name, tensor] : expected.tensors)
       EXPECT_LT((found.tensors.at(name) - tensor).abs().max().item<double>(), 1e-12) << name;
   }
+}
+
+TEST(TrainingRanks, StepsThatArePlayedTogetherHaveBatchesOfTheirOwn) {
+  const auto session = open(4);
+  const sim::Model model = sim::load_model("toy_mlp,global_batch=8,optimizer=adam:lr=0.01,dtype=f64");
+  const auto losses = [&](const char* strategy_text) {
+    const sim::Program program = sim::lower(model, sim::parse_strategy(strategy_text, model));
+    const auto together = static_cast<std::uint32_t>(program.steps_in_list());
+    RunRequest request{.program = program, .warmup_steps = 0, .steps = 18 / together};
+    request.training = Training{{.samples = 144, .seed = 3, .shape = model.input, .classes = model.classes}};
+    return session->run(request).losses;
+  };
+  const std::vector<double> one = losses("single"), heat = losses("heat"), daso = losses("daso,skips=2,bodies=2");
+  ASSERT_EQ(one.size(), 18U);
+  ASSERT_EQ(heat.size(), 18U);  // twice a first step and eight that reach into each other
+  for (std::size_t s = 0; s < 18; ++s) EXPECT_NEAR(heat[s], one[s], 1e-12) << "step " << s;
+  ASSERT_GE(daso.size(), 8U);
+  for (std::size_t s = 0; s < daso.size(); ++s) EXPECT_NEAR(daso[s], one[s], 0.05) << "step " << s;
+  EXPECT_NE(daso[7], one[7]);  // nodes drift apart
+  EXPECT_NEAR(daso[0], one[0], 1e-12);
 }
 
 TEST(TrainingRanks, GoesOnInEveryBit) {
