@@ -13,9 +13,9 @@ case ${1:-} in
   *) echo "demo: error: unknown argument '$1': use --fresh or nothing" >&2; exit 2 ;;
 esac
 
-# limit PERCENT: a compare's share of the time that is left, less what plots take; a minute at least.
+# limit PERCENT: a compare's share of the time that is left, less what trainings and plots take; a minute at least.
 limit() {
-  local seconds=$(((900 - 45 - SECONDS) * $1 / 100))
+  local seconds=$(((900 - 80 - SECONDS) * $1 / 100))
   echo $((seconds > 60 ? seconds : 60))
 }
 
@@ -43,7 +43,7 @@ echo "demo: timelines"
 $paragauge trace -m $resnet50 -s pipeline,cut=r1,split_size=2 -w local -o results/pipeline.trace.json
 echo "demo: loss curves: who trains the same, and who doesn't (float64)"
 for strategy in single model_parallel gpipe,microbatches=8 ddp zero3 tp heat daso,skips=2; do
-  $paragauge train -m convnet,dtype=f64 -s $strategy -w local --samples 1920 --cost-model analytic -o results/loss_${strategy%%,*}.json
+  $paragauge train -m convnet,dtype=f64 -s $strategy -w local --samples 1920 --epochs 6 --cost-model analytic -o results/loss_${strategy%%,*}.json
 done
 
 python=.venv/bin/python

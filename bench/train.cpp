@@ -93,8 +93,9 @@ Epoch epoch_in_lists(const Job& job, std::int64_t samples, std::int64_t steps) {
   };
   const std::int64_t least = with(2).program.steps_in_list(), each = with(3).program.steps_in_list() - least;
   if (steps < least)
-    throw sim::ConfigError("train: strategy '{}' plays at least {} steps together; {} samples make {} of global_batch={}",
-                           job.strategy.text(), least, samples, steps, job.model.global_batch);
+    throw sim::ConfigError(
+        "train: strategy '{}' plays at least {} steps together; {} samples make {} of global_batch={}",
+        job.strategy.text(), least, samples, steps, job.model.global_batch);
   const std::int64_t lists = (steps + kMost - 1) / kMost;
   Job list = with(2 + std::max(steps / lists - least, std::int64_t{0}) / each);
   Epoch epoch;
@@ -114,15 +115,15 @@ Epoch epoch_of(const Job& job, std::int64_t samples) {
   Epoch epoch;
   if (sizes.full_steps > 0) epoch.stretches.push_back({job, sizes.full_steps});
   if (!sizes.last) return epoch;
-  const auto& [model, strategy, rest] = *sizes.last;
+  const sim::Model& model = sizes.last->model;
+  const std::int64_t rest = samples - sizes.full_steps * job.model.global_batch;
   try {
-    Job last{model, strategy, job.world, sim::lower(model, strategy), job.cluster};
+    Job last{model, sizes.last->strategy, job.world, sim::lower(model, sizes.last->strategy), job.cluster};
     last.cluster.place.resize(std::min<std::size_t>(last.cluster.place.size(), last.program.ranks()));
     epoch.stretches.push_back({std::move(last), 1});
     if (model.global_batch > rest)
       epoch.remark = fmt::format(
-          "An epoch's last batch has {} samples, and {} from the epoch's beginning, so that all parts "
-          "are of one size.",
+          "An epoch's last batch has {} samples, and {} from the epoch's beginning, so that all parts are of one size.",
           rest, model.global_batch - rest);
   } catch (const sim::ConfigError& error) {
     if (epoch.stretches.empty()) throw;
@@ -155,8 +156,8 @@ void forecast(Epoch& epoch, const Options& options, const Worlds& worlds, Progre
     const Job& job = stretch.job;
     const sim::Forecast step =
         sim::forecast(job.program, job.cluster, *sim::make_cost_model(name, job.cluster, &profile));
-    stretch.list_s = job.program.bodies() == 1 ? step.step.step_s
-                                               : sim::simulate(job.program, step.costs, job.cluster).step_s;
+    stretch.list_s =
+        job.program.bodies() == 1 ? step.step.step_s : sim::simulate(job.program, step.costs, job.cluster).step_s;
   }
 }
 

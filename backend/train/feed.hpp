@@ -51,7 +51,7 @@ class Feed {
   const std::int64_t global_batch_;
   const std::vector<std::uint32_t> order_;
   std::vector<Filled> filled_;
-  const std::int64_t steps_in_list_;  // training steps
+  const std::int64_t steps_in_list_;   // training steps
   std::vector<std::uint32_t> begins_;  // of the list's instructions, where the second, third, … training step begins
 };
 

@@ -158,8 +158,21 @@ TEST(TrainingRanks, AStateOfAnotherModelIsRefused) {
   EXPECT_THROW(train(*session, model, "single", 1, 1, state), sim::ConfigError);
 }
 
-TEST(Evaluation, OfAPerfectAndOfAnUntrainedNetwork) {
-  // A linear layer that is trained on so few samples and classes gets all of them right.
+TEST(Evaluation, BatchNormSeesNoOtherSamples) {
+  const auto session = open(1);
+  const sim::Model model = small_model();
+  const std::string state = train(*session, model, "single", 0, 1, "").state;
+  const DataSource source{.samples = 12, .seed = 5, .shape = model.input, .classes = model.classes};
+  const std::string records = make_records(source, Part::train);
+  const std::size_t record = records.size() / 12;
+  double sum = 0;
+  for (std::size_t i = 0; i < 12; ++i)
+    sum += evaluate(model, state, Dataset(records.substr(i * record, record), source, "one")).loss;
+  EXPECT_NEAR(evaluate(model, state, Dataset(records, source, "all")).loss, sum / 12, 1e-12);
+}
+
+TEST(Evaluation, ATrainedNetworkIsRight) {
+  // A linear layer and so few samples that it gets all of them right.
   const auto session = open(1);
   const sim::Model model = sim::load_model("toy_mlp,global_batch=4,optimizer=adam:lr=0.1");
   const Trained trained = train(*session, model, "single", 0, 20, "");
