@@ -56,6 +56,7 @@ struct Options {
   std::string data;          // train: the folder of CIFAR-10's binary files; empty: samples are made on the spot
   std::int64_t samples = 0;  // train: to train on; 0: the folder's, or as many as are made
   std::uint32_t epochs = 10;
+  bool phases = false;     // train: daso as Heat's changes from epoch to epoch (sim/strategy/daso_phases.hpp)
   std::string checkpoint;  // train: read where it is there, written after each epoch; empty: none
 
   // Files; empty: none.

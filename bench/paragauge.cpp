@@ -303,6 +303,9 @@ void add_train(CLI::App* command, Options& options) {
          "to train on: the files' first, or so many made ones; all, or 2000, unless given");
   number(command, "--epochs", options.epochs, 1, 1'000'000, "passes over the samples, each in an order of its own");
   number(command, "--seed", options.seed, 0, 4'294'967'295, "of the first parameters, the order, and made samples");
+  command->add_flag(
+      "--phases", options.phases,
+      "daso: warm-up, cycling and cool-down by the losses, as in Heat: skips and waits of its own each epoch");
   text(command, "--checkpoint", options.checkpoint,
        "parameters, buffers and the optimizer's states after each epoch, in safetensors' format; where the file is "
        "there, "

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +26,7 @@
 #include "sim/report/console.hpp"
 #include "sim/simulate/forecast.hpp"
 #include "sim/simulate/simulate.hpp"
+#include "sim/strategy/daso_phases.hpp"
 #include "sim/strategy/epoch.hpp"
 #include "sim/text/file.hpp"
 #include "sim/text/spec.hpp"
@@ -32,7 +35,7 @@ namespace bench {
 namespace {
 
 // Of the result, a JSON object with model, strategy, world, data (a folder, or "made"), samples, seed, cost_model, context
-// and epochs: [{epoch, loss (mean over its samples), test_loss, accuracy (0…1), measured_s and predicted_s (of its steps),
+// and epochs: [{epoch, strategy, loss (mean over its samples), test_loss, accuracy (0…1), measured_s and predicted_s (of its steps),
 // wall_s (with what is between them, and the test), losses (of each step)}]. And of a checkpoint's metadata.
 constexpr const char* kFormat = "paragauge-train-1";
 
@@ -81,8 +84,8 @@ backend::DataSource source_of(const Options& options, const sim::Model& model) {
           .classes = model.classes};
 }
 
-/// Steps that reach into each other are played several together, between two barriers (sim/program/unroll.hpp): so many
-/// that few lists have all of them, but not so many that a list takes minutes.
+/// Steps that reach into each other are played several together, between two barriers (sim/program/unroll.hpp): in lists of
+/// one length that have as many of the steps as can be, but not so many each that a list takes minutes.
 Epoch epoch_in_lists(const Job& job, std::int64_t samples, std::int64_t steps) {
   constexpr std::int64_t kMost = 64;
   const auto with = [&](std::int64_t bodies) {
@@ -96,15 +99,17 @@ Epoch epoch_in_lists(const Job& job, std::int64_t samples, std::int64_t steps) {
     throw sim::ConfigError(
         "train: strategy '{}' plays at least {} steps together; {} samples make {} of global_batch={}",
         job.strategy.text(), least, samples, steps, job.model.global_batch);
-  const std::int64_t lists = (steps + kMost - 1) / kMost;
-  Job list = with(2 + std::max(steps / lists - least, std::int64_t{0}) / each);
+  const auto bodies_in = [&](std::int64_t lists) { return 2 + (std::max(steps / lists, least) - least) / each; };
+  const auto steps_in = [&](std::int64_t lists) { return lists * (least + (bodies_in(lists) - 2) * each); };
+  const std::int64_t fewest = (steps + kMost - 1) / kMost;
+  std::int64_t lists = std::min(fewest, steps / least);
+  for (std::int64_t more = lists + 1; more <= 2 * fewest && more <= steps / least; ++more)
+    if (steps_in(more) > steps_in(lists)) lists = more;
   Epoch epoch;
-  epoch.stretches.push_back({std::move(list), 0});
-  Stretch& stretch = epoch.stretches.back();
-  const std::int64_t together = stretch.job.program.steps_in_list();
-  stretch.lists = steps / together;
-  epoch.remark = fmt::format("{} steps are played together: they reach into each other, and end together.", together);
-  if (const std::int64_t rest = samples - stretch.steps() * job.model.global_batch; rest > 0)
+  epoch.stretches.push_back({with(bodies_in(lists)), lists});
+  epoch.remark = fmt::format("{} steps are played together: they reach into each other, and end together.",
+                             steps_in(lists) / lists);
+  if (const std::int64_t rest = samples - epoch.steps() * job.model.global_batch; rest > 0)
     epoch.remark += fmt::format(" An epoch's last {} samples aren't trained on.", rest);
   return epoch;
 }
@@ -161,6 +166,17 @@ void forecast(Epoch& epoch, const Options& options, const Worlds& worlds, Progre
   }
 }
 
+template <class Number>
+Number number_in(const std::map<std::string, std::string>& metadata, const std::string& key, const std::string& where) {
+  const auto found = metadata.find(key);
+  const std::string text = found == metadata.end() ? "" : found->second;
+  Number number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw sim::ConfigError("{}: {} '{}' must be a whole number", where, key, text);
+  return number;
+}
+
 /// What an epoch gave.
 struct Trained {
   std::vector<double> losses;  // of each step
@@ -180,15 +196,32 @@ class Training {
               {"data", options.data.empty() ? "made" : std::filesystem::weakly_canonical(options.data).string()},
               {"samples", fmt::to_string(samples_)},
               {"seed", fmt::to_string(options.seed)}};
+    if (options.phases) {
+      if (!job.strategy.daso)
+        throw sim::ConfigError("train: --phases is about daso, found strategy '{}'", job.strategy.text());
+      phases_.emplace(options.epochs, job.strategy.daso->local);
+      about_["phases"] = fmt::format("of {} epochs", options.epochs);
+    }
     read_checkpoint();
     read_result();
+    for (const double loss : losses_)
+      if (phases_) phases_->end_epoch(loss);
+  }
+
+  /// How the epoch that comes is played.
+  [[nodiscard]] Job job() const {
+    Job job = job_;
+    if (!phases_) return job;
+    job.strategy.daso = phases_->now();
+    job.program = sim::lower(job.model, job.strategy);
+    return job;
   }
 
   [[nodiscard]] std::int64_t samples() const { return samples_; }
   [[nodiscard]] std::uint32_t epochs_done() const { return done_; }
 
   /// One more.
-  Trained train(const Epoch& epoch, backend::Session& session, Progress& progress) {
+  Trained train(const Epoch& epoch, const std::string& strategy, backend::Session& session, Progress& progress) {
     const double begin_s = backend::now_s();
     Trained trained;
     std::int64_t first_sample = 0, step = 0;
@@ -224,7 +257,11 @@ class Training {
     trained.test = backend::evaluate(job_.model, state_, test_);
     trained.wall_s = backend::now_s() - begin_s;
     ++done_;
+    losses_.push_back(trained.loss);
+    if (phases_) phases_->end_epoch(trained.loss);
+    steps_ += epoch.steps();
     rows_.push_back({{"epoch", done_},
+                     {"strategy", strategy},
                      {"loss", trained.loss},
                      {"test_loss", trained.test.loss},
                      {"accuracy", trained.test.accuracy},
@@ -236,7 +273,7 @@ class Training {
   }
 
   /// The result first: where it has an epoch more than the checkpoint, that epoch is trained again.
-  void save(const Epoch& epoch, const nlohmann::json& machine) const {
+  void save(const nlohmann::json& machine) const {
     if (!options_.output.empty()) {
       nlohmann::ordered_json result(about_);
       result["samples"] = samples_;
@@ -251,7 +288,8 @@ class Training {
     backend::Safetensors checkpoint = backend::safetensors_from(state_, "state");
     checkpoint.metadata = about_;
     checkpoint.metadata["epoch"] = fmt::to_string(done_);
-    checkpoint.metadata["step"] = fmt::to_string(done_ * epoch.steps());
+    checkpoint.metadata["step"] = fmt::to_string(steps_);
+    checkpoint.metadata["losses"] = fmt::to_string(fmt::join(losses_, " "));
     sim::write_text_file(options_.checkpoint, backend::to_bytes(checkpoint), /*to_disk=*/true);
   }
 
@@ -268,21 +306,26 @@ class Training {
       if (const auto found = metadata.find(key); found == metadata.end() || found->second != expected)
         throw sim::ConfigError("{}: is a checkpoint with {} '{}', this run has '{}'; name another file, or remove it",
                                file, key, found == metadata.end() ? "" : found->second, expected);
-    const auto epoch = metadata.find("epoch");
-    const std::string text = epoch == metadata.end() ? "" : epoch->second;
-    if (std::from_chars(text.data(), text.data() + text.size(), done_).ptr != text.data() + text.size() || text.empty())
-      throw sim::ConfigError("{}: epoch '{}' must be a whole number", file, text);
+    done_ = number_in<std::uint32_t>(metadata, "epoch", file);
+    steps_ = number_in<std::int64_t>(metadata, "step", file);
+    std::istringstream losses(metadata.contains("losses") ? metadata.at("losses") : "");
+    for (std::string loss; losses >> loss;) losses_.push_back(std::strtod(loss.c_str(), nullptr));
+    if (losses_.size() != done_)
+      throw sim::ConfigError("{}: has losses of {} epochs, not {}", file, losses_.size(), done_);
   }
 
   /// And with the epochs that the result has until there.
   void read_result() {
     const std::string& file = options_.output;
     if (file.empty() || !std::filesystem::is_regular_file(file) || std::filesystem::file_size(file) == 0) return;
-    const nlohmann::ordered_json result = nlohmann::ordered_json::parse(sim::read_text_file(file), nullptr, false);
-    if (!result.is_object() || result.value("format", "") != kFormat || !result.contains("epochs"))
+    try {
+      const auto result = nlohmann::ordered_json::parse(sim::read_text_file(file));
+      if (result.at("format") != kFormat) throw sim::ConfigError("");
+      for (const nlohmann::ordered_json& row : result.at("epochs"))
+        if (row.at("epoch").get<std::uint32_t>() <= done_) rows_.push_back(row);
+    } catch (const std::exception&) {
       throw sim::ConfigError("{}: is no result of train, and would be replaced; name another file", file);
-    for (const nlohmann::ordered_json& row : result.at("epochs"))
-      if (row.value("epoch", 0U) <= done_) rows_.push_back(row);
+    }
   }
 
   const Options& options_;
@@ -291,6 +334,9 @@ class Training {
   const std::int64_t samples_;
   std::map<std::string, std::string> about_;  // what a checkpoint must be of
   std::uint32_t done_ = 0;                    // epochs
+  std::int64_t steps_ = 0;                    // of them
+  std::vector<double> losses_;                // of each epoch
+  std::optional<sim::DasoPhases> phases_;
   std::string state_;
   nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();  // of the result: an epoch each
   backend::Dataset test_;
@@ -310,16 +356,20 @@ std::string words_of(const Epoch& epoch) {
 
 int train(const Options& options) {
   const Job job = job_of(options);
-  Training training(options, job,
-                    source_of(options, job.model));  // what is wrong with files is said before ranks are started
-  Epoch epoch = epoch_of(job, training.samples());
-  std::vector<Job> jobs;
-  for (const Stretch& stretch : epoch.stretches) jobs.push_back(stretch.job);
+  // What is wrong with files is said before ranks are started.
+  Training training(options, job, source_of(options, job.model));
   if (training.epochs_done() >= options.epochs) {
     if (!options.is_only_a_rank)
       fmt::print("train: {} has its {} epochs already\n", sim::printable(options.checkpoint), training.epochs_done());
     return 0;
   }
+  std::map<std::string, Epoch> epochs;  // by strategy; most trainings have one
+  const auto epoch_now = [&]() -> std::pair<const std::string, Epoch>& {
+    const Job now = training.job();
+    return *epochs.try_emplace(now.strategy.text(), epoch_of(now, training.samples())).first;
+  };
+  std::vector<Job> jobs;
+  for (const Stretch& stretch : epoch_now().second.stretches) jobs.push_back(stretch.job);
   const Worlds worlds = open_worlds(options.machine, jobs);
   if (worlds.done) return *worlds.done;
   if (const std::optional<std::string> reason = why_not(job, options.machine, worlds))
@@ -328,33 +378,36 @@ int train(const Options& options) {
     fmt::print("train: goes on after epoch {} of {} in {}\n", training.epochs_done(), options.epochs,
                sim::printable(options.checkpoint));
   Progress progress("train");
-  forecast(epoch, options, worlds, progress);
   const nlohmann::json machine = context(options.machine, worlds);
-  fmt::print("{}: an epoch is {}\n{:>5} {:>9} {:>9} {:>9} {:>9} {:>9}\n", to_text(job), words_of(epoch), "epoch",
-             "loss", "test_loss", "accuracy", "measured", "predicted");
-  double measured_s = 0;
+  fmt::print("{}: an epoch is {}\n{:>5} {:>9} {:>9} {:>9} {:>9} {:>9}\n", to_text(job), words_of(epoch_now().second),
+             "epoch", "loss", "test_loss", "accuracy", "measured", "predicted");
+  double measured_s = 0, predicted_s = 0;
   const std::uint32_t first = training.epochs_done();
+  std::string remark;
   while (training.epochs_done() < options.epochs) {
     const std::uint32_t number = training.epochs_done() + 1;
+    auto& [strategy, epoch] = epoch_now();
+    if (epoch.predicted_s() == 0) forecast(epoch, options, worlds, progress);
     progress.begin(fmt::format("epoch {}/{}", number, options.epochs), number - 1, options.epochs);
-    const Trained trained = training.train(epoch, worlds.at(job.world), progress);
-    training.save(epoch, machine);
+    const Trained trained = training.train(epoch, strategy, worlds.at(job.world), progress);
+    training.save(machine);
     measured_s += trained.measured_s;
+    predicted_s += epoch.predicted_s();
+    remark = epoch.remark;
     progress.end();
-    fmt::print("{:>5} {:>9.4f} {:>9.4f} {:>7.1f} % {:>9} {:>9}\n", number, trained.loss, trained.test.loss,
+    fmt::print("{:>5} {:>9.4f} {:>9.4f} {:>7.1f} % {:>9} {:>9}{}\n", number, trained.loss, trained.test.loss,
                100 * trained.test.accuracy, sim::readable_seconds(trained.measured_s),
-               sim::readable_seconds(epoch.predicted_s()));
+               sim::readable_seconds(epoch.predicted_s()), options.phases ? " " + strategy : "");
     std::fflush(stdout);
   }
-  const double mean_s = measured_s / (training.epochs_done() - first);
-  fmt::print(
-      "{}",
-      sim::paragraph(fmt::format("An epoch's steps took {} on average, predicted by {}: {} ({:+.1f} %). Not counted: "
-                                 "what happens between steps, where batches are put together, and the test.",
-                                 sim::readable_seconds(mean_s), options.cost_models.at(0),
-                                 sim::readable_seconds(epoch.predicted_s()), 100 * (epoch.predicted_s() / mean_s - 1)),
-                     ' ', 100));
-  if (!epoch.remark.empty()) fmt::print("{}", sim::paragraph(sim::printable(epoch.remark), ' ', 100));
+  const double count = training.epochs_done() - first;
+  fmt::print("{}", sim::paragraph(
+                       fmt::format("An epoch's steps took {} on average, predicted by {}: {} ({:+.1f} %). Not counted: "
+                                   "what happens between steps, where batches are put together, and the test.",
+                                   sim::readable_seconds(measured_s / count), options.cost_models.at(0),
+                                   sim::readable_seconds(predicted_s / count), 100 * (predicted_s / measured_s - 1)),
+                       ' ', 100));
+  if (!remark.empty()) fmt::print("{}", sim::paragraph(sim::printable(remark), ' ', 100));
   if (job.program.bodies() == 1) print_remarks({job});
   return 0;
 }
