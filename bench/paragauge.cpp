@@ -217,6 +217,16 @@ void refuse_together(const CLI::App& command, const char* option, const std::vec
       throw sim::ConfigError("{}: {} can't be combined with {}: {}", command.get_name(), option, other, why);
 }
 
+void check_profile(const CLI::App& command, const Options& options) {
+  Texts readers;
+  for (const sim::CostModelKind& kind : sim::cost_model_table())
+    if (kind.needs_profile) readers.emplace_back(kind.name);
+  if (!options.profile.empty() && std::ranges::find_first_of(options.cost_models, readers) == options.cost_models.end())
+    throw sim::ConfigError("{}: --profile is read by --cost-model {} only, found {}", command.get_name(),
+                           fmt::to_string(fmt::join(readers, " and ")),
+                           fmt::to_string(fmt::join(options.cost_models, ", ")));
+}
+
 void check_predict(const CLI::App& command, const Options& options) {
   refuse_together(command, "--cluster", {"--world", "--device", "--network"},
                   "a cluster is a machine of its own, and the other is about this one");
@@ -226,13 +236,7 @@ void check_predict(const CLI::App& command, const Options& options) {
       "it prints the Programs and forecasts nothing");
   if (options.drop_last && options.epoch == 0)
     throw sim::ConfigError("predict: --drop-last is about the last step of an --epoch, which isn't given");
-  Texts readers;
-  for (const sim::CostModelKind& kind : sim::cost_model_table())
-    if (kind.needs_profile) readers.emplace_back(kind.name);
-  if (!options.profile.empty() && std::ranges::find_first_of(options.cost_models, readers) == options.cost_models.end())
-    throw sim::ConfigError("predict: --profile is read by --cost-model {} only, found {}",
-                           fmt::to_string(fmt::join(readers, " and ")),
-                           fmt::to_string(fmt::join(options.cost_models, ", ")));
+  check_profile(command, options);
 }
 
 void check_plan(const CLI::App& command, const Options& /*options*/) {
@@ -370,7 +374,8 @@ constexpr std::array kCommands{
             "Examples:\n"
             "  paragauge train -m convnet,timing=epoch -s ddp -w gloo --data cifar-10-batches-bin --checkpoint "
             "c.safetensors\n"
-            "  paragauge train -m linear_lightning,device_batch=32 -s ddp -w gloo --samples 1000"}};
+            "  paragauge train -m linear_lightning,device_batch=32 -s ddp -w gloo --samples 1000",
+            check_profile}};
 
 // ---- What is done before any command runs
 

@@ -30,6 +30,8 @@ struct Operands {
   std::uint64_t seed = 0;  // of this step's data on this replica (make_input, make_target)
 };
 
+at::ScalarType scalar_type(sim::Dtype dtype);
+
 /// The tensor's elements in the order in which they lie in memory, in one dimension unless it is contiguous.
 at::Tensor in_memory_order(const at::Tensor& tensor);
 

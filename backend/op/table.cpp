@@ -1,6 +1,24 @@
 #include "backend/op/op.hpp"
 
+#include "sim/error.hpp"
+
 namespace backend {
+
+at::ScalarType scalar_type(sim::Dtype dtype) {
+  switch (dtype) {
+    case sim::Dtype::f32:
+      return at::kFloat;
+    case sim::Dtype::f64:
+      return at::kDouble;
+    case sim::Dtype::bf16:
+      return at::kBFloat16;
+    case sim::Dtype::f16:
+      return at::kHalf;
+    case sim::Dtype::i64:
+      return at::kLong;
+  }
+  throw sim::InternalError("dtype {}", static_cast<int>(dtype));
+}
 
 const sim::Table<OpKernel>& op_kernels() {
   static const std::vector<OpKernel> kernels = [] {

@@ -22,22 +22,6 @@ at::MemoryFormat memory_format(const sim::TensorSpec& spec) {
 
 }  // namespace
 
-at::ScalarType scalar_type(sim::Dtype dtype) {
-  switch (dtype) {
-    case sim::Dtype::f32:
-      return at::kFloat;
-    case sim::Dtype::f64:
-      return at::kDouble;
-    case sim::Dtype::bf16:
-      return at::kBFloat16;
-    case sim::Dtype::f16:
-      return at::kHalf;
-    case sim::Dtype::i64:
-      return at::kLong;
-  }
-  throw sim::InternalError("dtype {}", static_cast<int>(dtype));
-}
-
 Executor::Executor(const sim::Program& program, sim::Program::Place place, Communicator& communicator,
                    std::uint64_t seed)
     : program_(program),

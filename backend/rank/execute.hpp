@@ -54,8 +54,6 @@ struct NamedPiece {
 };
 using NamedTensors = std::vector<NamedPiece>;
 
-at::ScalarType scalar_type(sim::Dtype dtype);
-
 class Executor {
  public:
   /// Makes the persistent tensors and their first values. The program must outlive the executor.

@@ -20,8 +20,12 @@ static_assert(std::endian::native == std::endian::little, "values are written as
 constexpr std::size_t kLength = 8;  // bytes of the header's length
 constexpr std::string_view kMetadata = "__metadata__";
 
-constexpr std::array<std::pair<std::string_view, at::ScalarType>, 5> kDtypes{
-    {{"F32", at::kFloat}, {"F64", at::kDouble}, {"BF16", at::kBFloat16}, {"F16", at::kHalf}, {"I64", at::kLong}}};
+constexpr std::array<std::pair<std::string_view, at::ScalarType>, 6> kDtypes{{{"F32", at::kFloat},
+                                                                              {"F64", at::kDouble},
+                                                                              {"BF16", at::kBFloat16},
+                                                                              {"F16", at::kHalf},
+                                                                              {"I64", at::kLong},
+                                                                              {"I32", at::kInt}}};
 
 std::string_view name_of(at::ScalarType type) {
   const auto found = std::ranges::find(kDtypes, type, &decltype(kDtypes)::value_type::second);

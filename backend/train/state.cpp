@@ -148,6 +148,9 @@ std::vector<StatePiece> state_pieces(const sim::Program& program, std::uint32_t 
       if (const std::uint32_t values = reads[2 * count + s]; known.insert(values).second)
         add_pieces(program, role, rank, reads[s % count], values, fmt::format(".{}", states[s].name), pieces);
   }
+  for (const sim::Storage& storage : role.storages)  // that belongs to no parameter
+    if (storage.persistent && storage.tensor_class == sim::TensorClass::optimizer && !known.contains(storage.owner))
+      add_pieces(program, role, rank, storage.owner, storage.owner, "", pieces);
   return pieces;
 }
 

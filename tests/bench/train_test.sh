@@ -124,6 +124,7 @@ refuses 2 "text: is no result of train, and would be replaced" "${toy[@]}" -o "$
 head -c 3000 "$scratch/data/data_batch_1.bin" >"$scratch/data/data_batch_2.bin"
 refuses 2 "data_batch_2.bin: 3000 bytes aren't whole records of 3073" -m convnet -s single -w local --data "$scratch/data"
 refuses 2 "has no data_batch_1.bin" -m convnet -s single -w local --data "$scratch/missing"
+refuses 2 "train: --profile is read by --cost-model fitted and profiled only, found analytic" -m toy_mlp -s single --profile "$scratch/text"
 refuses 2 "--phases is about daso, found strategy 'single'" -m toy_mlp -s single -w local --phases
 refuses 2 "timing=tutorial makes random samples of its own" -m toy_mlp,timing=tutorial -s single -w local
 ((failed == 0)) && echo "train: all is well"
