@@ -50,13 +50,13 @@ struct adl_serializer<std::optional<Value>> {
 namespace backend {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DataSource, folder, samples, seed, shape, classes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Training, data, epoch, first_sample, state)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Training, data, epoch, first_sample)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunRequest, program, warmup_steps, steps, seed, verify, graph, host_leads_every,
                                    probe_speed, training)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankMemory, peak_bytes, allocator_peak_bytes, resident_peak_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(VerifiedTensor, name, relative_error, piece, elements)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SpeedProbe, compute_s, memory_alone_s, memory_together_s)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankReport, steps, losses, memory, workspace_bytes, compared, probes, packed)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankReport, steps, losses, memory, workspace_bytes, compared, probes)
 
 namespace {
 
@@ -252,8 +252,14 @@ class ProcessSession final : public Session {
     std::vector<RankReport> reports;
     telling_failures([&] {
       world_.control->broadcast(to_bytes(request));
-      for (const std::string& bytes : world_.control->gather(to_bytes(execute_here(request))))
+      // A training's state may be gigabytes, and goes as it is.
+      if (request.training) world_.control->broadcast(request.training->state);
+      RankReport own = execute_here(request);
+      for (const std::string& bytes : world_.control->gather(to_bytes(own)))
         reports.push_back(from_bytes<RankReport>(bytes));
+      if (!request.training) return;
+      std::vector<std::string> packed = world_.control->gather(own.packed);
+      for (std::size_t rank = 0; rank < reports.size(); ++rank) reports[rank].packed = std::move(packed[rank]);
     });
     failed_ = false;
     return merge(request, std::move(reports), request.verify ? &reference_ : nullptr);
@@ -262,8 +268,13 @@ class ProcessSession final : public Session {
   /// Runs what rank 0 asks for until it closes its session.
   void serve() {
     telling_failures([&] {
-      for (std::string bytes; !(bytes = world_.control->broadcast("")).empty();)
-        world_.control->gather(to_bytes(execute_here(from_bytes<RunRequest>(bytes))));
+      for (std::string bytes; !(bytes = world_.control->broadcast("")).empty();) {
+        auto request = from_bytes<RunRequest>(bytes);
+        if (request.training) request.training->state = world_.control->broadcast("");
+        const RankReport report = execute_here(request);
+        world_.control->gather(to_bytes(report));
+        if (request.training) world_.control->gather(report.packed);
+      }
     });
   }
 

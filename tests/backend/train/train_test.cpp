@@ -158,6 +158,20 @@ TEST(TrainingRanks, AStateOfAnotherModelIsRefused) {
   EXPECT_THROW(train(*session, model, "single", 1, 1, state), sim::ConfigError);
 }
 
+TEST(TrainingRanks, EverySampleIsSeenOnce) {
+  // Where nothing is learnt, the mean of the epoch's losses is that of all samples.
+  const auto session = open(2);
+  const sim::Model model = sim::load_model("toy_mlp,global_batch=8,optimizer=sgd:lr=0,dtype=f64");
+  const Dataset dataset =
+      load_dataset({.samples = 20, .seed = 3, .shape = model.input, .classes = model.classes}, Part::train);
+  for (const char* strategy : {"single", "ddp", "tp", "data_parallel", "hypar", "gpipe,microbatches=2"}) {
+    SCOPED_TRACE(strategy);
+    const Trained trained = train(*session, model, strategy, 3, 1, "");
+    EXPECT_NEAR((8 * trained.losses.at(0) + 8 * trained.losses.at(1) + 4 * trained.losses.at(2)) / 20,
+                evaluate(model, trained.state, dataset).loss, 1e-12);
+  }
+}
+
 TEST(Evaluation, BatchNormSeesNoOtherSamples) {
   const auto session = open(1);
   const sim::Model model = small_model();
