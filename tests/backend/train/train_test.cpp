@@ -34,10 +34,20 @@ TEST(SafetensorsFile, IsWrittenAsSpecified) {
   for (const auto& [name, tensor] : file.tensors) EXPECT_TRUE(at::equal(read.tensors.at(name), tensor)) << name;
 }
 
-TEST(SafetensorsFile, EveryTruncationIsRefused) {
-  const std::string bytes = to_bytes({.tensors = {{"b", at::arange(2, at::kFloat)}}, .metadata = {}});
+TEST(SafetensorsFile, WrongBytesAreRefused) {
+  const std::string bytes =
+      to_bytes({.tensors = {{"b", at::arange(6, at::kFloat).view({2, 3})}}, .metadata = {{"epoch", "3"}}});
   for (std::size_t size = 0; size < bytes.size(); ++size)
     EXPECT_THROW(safetensors_from(bytes.substr(0, size), "file"), sim::ConfigError) << size;
+  for (std::size_t at = 0; at < bytes.size(); ++at)
+    for (const char other : {'\0', '\xff', '"', '-', '9', '}'}) {
+      std::string wrong = bytes;
+      wrong[at] = other;
+      try {
+        safetensors_from(wrong, "file");  // other values, names and texts are fine
+      } catch (const sim::ConfigError&) {
+      }
+    }
 }
 
 /// With batch norm, whose statistics ranks have of their own samples.
@@ -169,6 +179,9 @@ TEST(TrainingRanks, EverySampleIsSeenOnce) {
     const Trained trained = train(*session, model, strategy, 3, 1, "");
     EXPECT_NEAR((8 * trained.losses.at(0) + 8 * trained.losses.at(1) + 4 * trained.losses.at(2)) / 20,
                 evaluate(model, trained.state, dataset).loss, 1e-12);
+    const Trained next = train(*session, model, strategy, 4, 1, trained.state);
+    EXPECT_EQ(next.state, trained.state);
+    EXPECT_NE(next.losses, trained.losses);  // in another order
   }
 }
 
