@@ -147,6 +147,15 @@ TEST(TrainingRanks, GoesOnInEveryBit) {
     const Trained second = train(*session, model, strategy, 1, 1, first.state);
     EXPECT_EQ(second.state, whole.state);
     EXPECT_EQ(second.losses, std::vector(whole.losses.begin() + 3, whole.losses.end()));
+    // Nor does it matter where a run of steps is cut.
+    RunRequest request{
+        .program = sim::lower(model, sim::parse_strategy(strategy, model)), .warmup_steps = 0, .steps = 2};
+    request.training = Training{{.samples = 20, .seed = 3, .shape = model.input, .classes = model.classes}};
+    const std::string at_once = session->run(request).state;
+    request.steps = 1;
+    request.training->state = session->run(request).state;
+    request.training->first_sample = model.global_batch;
+    EXPECT_EQ(session->run(request).state, at_once);
   }
 }
 
