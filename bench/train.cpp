@@ -138,7 +138,7 @@ Epoch epoch_of(const Job& job, std::int64_t samples) {
 }
 
 /// Fills in the steps' forecasts: from a profile, which is calibrated on the spot unless there is one, or a data sheet.
-void forecast(Epoch& epoch, const Options& options, const Worlds& worlds, Progress& progress) {
+void forecast(Epoch& epoch, const Options& options, const Worlds& worlds) {
   const std::string& name = options.cost_models.at(0);
   sim::Profile profile(options.machine.device);
   if (!options.profile.empty()) {
@@ -150,12 +150,12 @@ void forecast(Epoch& epoch, const Options& options, const Worlds& worlds, Progre
     profile.environment = context(options.machine, worlds);
     backend::Calibrator calibrator(sim::calibration_tasks(jobs), worlds.by_label());
     const std::size_t count = calibrator.tasks().size();
+    Progress progress("train");
     progress.begin("calibration", 0, 1);
     for (std::size_t t = 0; t < count; ++t) {
       progress.at(calibrator.tasks()[t].label, t, count);
       add(calibrator.visit(t), calibrator.tasks()[t], profile);
     }
-    progress.end();
   }
   for (Stretch& stretch : epoch.stretches) {
     const Job& job = stretch.job;
@@ -366,7 +366,9 @@ int train(const Options& options) {
   std::map<std::string, Epoch> epochs;  // by strategy; most trainings have one
   const auto epoch_now = [&]() -> std::pair<const std::string, Epoch>& {
     const Job now = training.job();
-    return *epochs.try_emplace(now.strategy.text(), epoch_of(now, training.samples())).first;
+    const auto known = epochs.find(now.strategy.text());
+    if (known != epochs.end()) return *known;
+    return *epochs.emplace(now.strategy.text(), epoch_of(now, training.samples())).first;
   };
   std::vector<Job> jobs;
   for (const Stretch& stretch : epoch_now().second.stretches) jobs.push_back(stretch.job);
@@ -387,7 +389,7 @@ int train(const Options& options) {
   while (training.epochs_done() < options.epochs) {
     const std::uint32_t number = training.epochs_done() + 1;
     auto& [strategy, epoch] = epoch_now();
-    if (epoch.predicted_s() == 0) forecast(epoch, options, worlds, progress);
+    if (epoch.predicted_s() == 0) forecast(epoch, options, worlds);
     progress.begin(fmt::format("epoch {}/{}", number, options.epochs), number - 1, options.epochs);
     const Trained trained = training.train(epoch, strategy, worlds.at(job.world), progress);
     training.save(machine);
