@@ -34,9 +34,10 @@
 namespace bench {
 namespace {
 
-// Of the result, a JSON object with model, strategy, world, data (a folder, or "made"), samples, seed, cost_model, context
-// and epochs: [{epoch, strategy, loss (mean over its samples), test_loss, accuracy (0…1), measured_s and predicted_s (of its steps),
-// wall_s (with what is between them, and the test), losses (of each step)}]. And of a checkpoint's metadata.
+// Of the result, a JSON object with model, strategy, world, data (a folder, or "made"), samples, seed, cost_model,
+// context and epochs: [{epoch, strategy, loss (mean over its samples), test_loss, accuracy (0…1), measured_s and
+// predicted_s (of its steps), wall_s (with what is between them, and the test), losses (of each step)}]. And of a
+// checkpoint's metadata.
 constexpr const char* kFormat = "paragauge-train-1";
 
 /// An epoch's steps of one size.
@@ -84,8 +85,8 @@ backend::DataSource source_of(const Options& options, const sim::Model& model) {
           .classes = model.classes};
 }
 
-/// Steps that reach into each other are played several together, between two barriers (sim/program/unroll.hpp): in lists of
-/// one length that have as many of the steps as can be, but not so many each that a list takes minutes.
+/// Steps that reach into each other are played several together, between two barriers (sim/program/unroll.hpp): in lists
+/// of one length that have as many of the steps as can be, but not so many each that a list takes minutes.
 Epoch epoch_in_lists(const Job& job, std::int64_t samples, std::int64_t steps) {
   constexpr std::int64_t kMost = 64;
   const auto with = [&](std::int64_t bodies) {

@@ -76,8 +76,8 @@ class Executor {
   void let_host_lead(bool leads) { host_leads_ = leads; }
   /// Called after the first step: the next one is captured, and it and all later ones are replays.
   void capture();
-  /// Of training steps that are played together each later one begins before one of these instructions, ascending: there
-  /// `fill` is called with 1, 2, …, to bring its batch.
+  /// Of training steps that are played together each later one begins before one of these instructions, ascending:
+  /// there `fill` is called with 1, 2, …, to bring its batch.
   void fill_between(std::vector<std::uint32_t> instructions, std::function<void(std::uint32_t step)> fill) {
     fills_before_ = std::move(instructions);
     fill_ = std::move(fill);

@@ -1,7 +1,6 @@
 #include "backend/train/dataset.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <numbers>

@@ -1,14 +1,15 @@
-// What is trained on and tested with: samples of bytes, each of a class, from CIFAR-10's binary files or made on the spot.
+// What is trained on and tested with: samples of bytes, each of a class, from CIFAR-10's binary files or made here.
 //
-//   const Dataset train = load_dataset({.folder = "cifar-10-batches-bin", .shape = {3, 32, 32}, .classes = 10}, Part::train);
+//   const DataSource source{.folder = "cifar-10-batches-bin", .shape = {3, 32, 32}, .classes = 10};
+//   const Dataset train = load_dataset(source, Part::train);
 //   train.size();                                             // 50000
 //   train.label(7);
 //   train.sample(7);                                          // 3072 bytes, [channels, height, width]
 //   order_of_epoch(train.size(), /*seed=*/1, /*epoch=*/0);    // the same on every rank: no sample travels
 //
-// A file is a record per sample, without a header (https://www.cs.toronto.edu/~kriz/cifar.html): its class in a byte, then
-// its values; data_batch_1.bin, data_batch_2.bin, … are trained on, test_batch.bin tests. Samples of other shapes make
-// longer or shorter records, and of more than 256 classes each takes two bytes, the lower one first.
+// A file is a record per sample, without a header (https://www.cs.toronto.edu/~kriz/cifar.html): its class in a byte,
+// then its values; data_batch_1.bin, data_batch_2.bin, … are trained on, test_batch.bin tests. Samples of other shapes
+// make longer or shorter records, and of more than 256 classes each takes two bytes, the lower one first.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +51,8 @@ class Dataset {
 std::int64_t training_samples(const DataSource& source);
 Dataset load_dataset(const DataSource& source, Part part);
 
-/// Made samples, as in a file: waves, of every class others, under stronger noise. The classes come in turns. A quarter as
-/// many samples test.
+/// Made samples, as in a file: waves, of every class others, under stronger noise. The classes come in turns. A quarter
+/// as many samples test.
 std::string make_records(const DataSource& source, Part part);
 
 /// A permutation of the samples, a function of its arguments only.

@@ -1,5 +1,5 @@
-// How good a network is on samples that it wasn't trained on: a forward of each, on one device, batch norm by its running
-// statistics.
+// How good a network is on samples that it wasn't trained on: a forward of each, on one device, batch norm by its
+// running statistics.
 //
 //   const Evaluation after = evaluate(model, state, load_dataset(source, Part::test));
 //   after.accuracy;                                   // 0.61: the largest output is the class's

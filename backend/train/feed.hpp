@@ -4,8 +4,9 @@
 //   feed.begin_list(/*list=*/0, executor);
 //   at::Tensor x = inputs_of(dataset, samples, {2, 3, 32, 32}, at::kFloat);    // the samples' values, from −1 to 1
 //
-// A step's batch is the next global_batch samples in the epoch's order, whatever the strategy: so all strategies train on the
-// same. Where the last has fewer left, it goes on with the order's first ones, as PyTorch's DistributedSampler does.
+// A step's batch is the next global_batch samples in the epoch's order, whatever the strategy: so all strategies train
+// on the same. Where the last has fewer left, it goes on with the order's first ones, as PyTorch's DistributedSampler
+// does.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,13 +1,13 @@
-// What training changes: parameters, buffers and the optimizer's states, by torch's names ("conv1.weight", "bn1.running_mean",
-// "conv1.weight.exp_avg"), whole, whatever pieces the ranks have of them.
+// What training changes: parameters, buffers and the optimizer's states, by torch's names ("conv1.weight",
+// "bn1.running_mean", "conv1.weight.exp_avg"), whole, whatever pieces the ranks have of them.
 //
 //   const std::vector<StatePiece> pieces = state_pieces(program, rank);
 //   set_state(safetensors_from(state, "state"), pieces, rank, executor);     // on every rank, before the first step
 //   const std::string mine = packed_state(pieces, executor);                 // after the last
 //   state = to_bytes(whole_state(program, packed));                          // where the session is
 //
-// Ranks may have the same piece with other values (running statistics of their own samples): what a rank has otherwise than
-// the first that has it is kept, too, as "rank1.bn1.running_mean". So a rank finds every bit again.
+// Ranks may have the same piece with other values (running statistics of their own samples): what a rank has otherwise
+// than the first that has it is kept, too, as "rank1.bn1.running_mean". So a rank finds every bit again.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,12 @@
-// How DASO changes from epoch to epoch, by the training losses: warm-up, cycling, cool-down. As heat/optim/dp_optimizer.py
-// has it (class DASO, epoch_loss_logic) with its defaults.
+// How DASO changes from epoch to epoch, by the training losses: warm-up, cycling, cool-down. As in
+// heat/optim/dp_optimizer.py (class DASO, epoch_loss_logic), with its defaults.
 //
 //   DasoPhases phases(/*epochs=*/20, /*local=*/2);
 //   phases.now();             // skips=0: nodes average after each step
 //   phases.end_epoch(2.13);   // four times; then skips=4, wait=1
 //
-// A loss that doesn't fall by 5 % for three epochs is stable: then skips are halved and the wait is one step shorter; at
-// skips=1 they begin again at their most.
+// A loss that doesn't fall by 5 % for three epochs is stable: then skips are halved and the wait is one step shorter;
+// at skips=1 they begin again at their most.
 #pragma once
 
 #include <cstdint>

@@ -54,7 +54,8 @@ TEST(SafetensorsFile, WrongBytesAreRefused) {
 constexpr const char* kModel = R"({"format": "paragauge-model-1", "name": "small", "input": [4, 6, 6], "target":
  {"classes": 4}, "global_batch": 8, "optimizer": {"kind": "adam", "lr": 0.01}, "loss": "cross_entropy", "nodes": [
  {"name": "conv", "op": "conv2d", "out_channels": 4, "kernel_size": 3}, {"name": "bn", "op": "batch_norm"},
- {"name": "relu", "op": "relu"}, {"name": "flat", "op": "flatten"}, {"name": "fc", "op": "linear", "out_features": 4}]})";
+ {"name": "relu", "op": "relu"}, {"name": "flat", "op": "flatten"},
+ {"name": "fc", "op": "linear", "out_features": 4}]})";
 
 sim::Model small_model() {
   const std::filesystem::path file = std::filesystem::path(testing::TempDir()) / fmt::format("small_{}.json", getpid());
