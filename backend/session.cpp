@@ -35,10 +35,24 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankTimeline, posted_s, start_s, end_s, issue
 
 }  // namespace sim
 
+namespace nlohmann {
+
+template <class Value>
+struct adl_serializer<std::optional<Value>> {
+  static void to_json(json& to, const std::optional<Value>& from) { to = from ? json(*from) : json(); }
+  static void from_json(const json& from, std::optional<Value>& to) {
+    to = from.is_null() ? std::nullopt : std::optional(from.get<Value>());
+  }
+};
+
+}  // namespace nlohmann
+
 namespace backend {
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DataSource, folder, samples, seed, shape, classes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Training, data, epoch, first_sample)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunRequest, program, warmup_steps, steps, seed, verify, graph, host_leads_every,
-                                   probe_speed)
+                                   probe_speed, training)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankMemory, peak_bytes, allocator_peak_bytes, resident_peak_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(VerifiedTensor, name, relative_error, piece, elements)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SpeedProbe, compute_s, memory_alone_s, memory_together_s)
@@ -70,6 +84,8 @@ void check(const RunRequest& request, const SessionOptions& options) {
   if (request.program.threads > 1 && cores > usable_cores())
     throw sim::ConfigError("{} ranks of {} threads need {} cores; this machine has {}", request.program.ranks(),
                            request.program.threads, cores, usable_cores());
+  if (request.training && (request.verify || request.graph))
+    throw sim::ConfigError("training: steps on samples aren't verified, nor captured");
   if (!request.graph) return;
   sim::check_capture(request.program, options.world, options.device != "cpu");
   if (request.warmup_steps < 2)
@@ -81,6 +97,18 @@ void check(const RunRequest& request, const SessionOptions& options) {
 std::uint32_t threads_of(const RunRequest& request, std::uint32_t rank) {
   return rank < request.program.ranks() ? request.program.threads : 1;
 }
+
+/// What this process' ranks train on, from run to run.
+struct Samples {
+  DataSource source;
+  Dataset dataset;
+
+  void load(const RunRequest& request) {
+    if (!request.training || request.training->data == source) return;
+    dataset = load_dataset(request.training->data, Part::train);
+    source = request.training->data;
+  }
+};
 
 /// The ranks are threads of this process.
 class ThreadSession final : public Session {
@@ -113,6 +141,7 @@ class ThreadSession final : public Session {
     if (failure_) throw sim::RunError("the session has failed before; open a new one");
     check(request, options_);
     reset_resident_peak();
+    samples_.load(request);
     have_ranks_serve(&request);
     for (std::optional<Executor>& executor : executors_) executor.reset();
     recycle_cached();
@@ -153,7 +182,7 @@ class ThreadSession final : public Session {
       try {
         if (request_ != nullptr) {
           const RankThreads threads(rank, threads_of(*request_, rank), /*has_process=*/false);
-          reports_[rank] = execute(*request_, *world_.ranks[rank], board_, executors_[rank]);
+          reports_[rank] = execute(*request_, *world_.ranks[rank], board_, samples_.dataset, executors_[rank]);
         } else {
           release_heap();
         }
@@ -184,6 +213,7 @@ class ThreadSession final : public Session {
 
   World world_;
   ProgressBoard board_;
+  Samples samples_;
   std::vector<RankReport> reports_;
   std::vector<std::optional<Executor>> executors_;
   std::mutex mutex_;
@@ -222,8 +252,14 @@ class ProcessSession final : public Session {
     std::vector<RankReport> reports;
     telling_failures([&] {
       world_.control->broadcast(to_bytes(request));
-      for (const std::string& bytes : world_.control->gather(to_bytes(execute_here(request))))
+      // A training's state may be gigabytes, and goes as it is.
+      if (request.training) world_.control->broadcast(request.training->state);
+      RankReport own = execute_here(request);
+      for (const std::string& bytes : world_.control->gather(to_bytes(own)))
         reports.push_back(from_bytes<RankReport>(bytes));
+      if (!request.training) return;
+      std::vector<std::string> packed = world_.control->gather(own.packed);
+      for (std::size_t rank = 0; rank < reports.size(); ++rank) reports[rank].packed = std::move(packed[rank]);
     });
     failed_ = false;
     return merge(request, std::move(reports), request.verify ? &reference_ : nullptr);
@@ -232,8 +268,13 @@ class ProcessSession final : public Session {
   /// Runs what rank 0 asks for until it closes its session.
   void serve() {
     telling_failures([&] {
-      for (std::string bytes; !(bytes = world_.control->broadcast("")).empty();)
-        world_.control->gather(to_bytes(execute_here(from_bytes<RunRequest>(bytes))));
+      for (std::string bytes; !(bytes = world_.control->broadcast("")).empty();) {
+        auto request = from_bytes<RunRequest>(bytes);
+        if (request.training) request.training->state = world_.control->broadcast("");
+        const RankReport report = execute_here(request);
+        world_.control->gather(to_bytes(report));
+        if (request.training) world_.control->gather(report.packed);
+      }
     });
   }
 
@@ -251,12 +292,13 @@ class ProcessSession final : public Session {
   }
   RankReport execute_here(const RunRequest& request) {
     reference_ = {};  // may be gigabytes
+    samples_.load(request);
     reset_resident_peak();
     const RealTime urgent(kComputePriority, options_.real_time);
     const AllocationOwner owner(rank());  // not of the messages between the ranks' sessions
     std::optional<RankThreads> threads(std::in_place, rank(), threads_of(request, rank()), /*has_process=*/true);
     std::optional<Executor> executor;
-    RankReport report = execute(request, *world_.ranks[0], board_, executor);
+    RankReport report = execute(request, *world_.ranks[0], board_, samples_.dataset, executor);
     executor.reset();
     threads.reset();
     recycle_cached();
@@ -269,6 +311,7 @@ class ProcessSession final : public Session {
 
   World world_;
   ProgressBoard board_;
+  Samples samples_;
   Reference reference_;  // of the last run that was verified
   bool failed_ = false;
 };

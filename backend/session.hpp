@@ -11,11 +11,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "backend/train/training.hpp"
 #include "sim/calibrate/machine_speed.hpp"
 #include "sim/program/program.hpp"
 #include "sim/simulate/timeline.hpp"
@@ -45,6 +47,10 @@ struct RunRequest {
   std::uint32_t host_leads_every = 0;
   /// Ranks on a CPU probe how fast the machine is before the first step and after the last (backend/machine/speed.hpp).
   bool probe_speed = false;
+  /// The steps train on samples, and only the whole of each has a time; else all are of one batch, made of the seed.
+  std::optional<Training> training = {};
+  /// Called where rank 0 is, after each of its steps.
+  std::function<void(std::uint32_t step)> after_step = {};
 };
 
 struct RankMemory {
@@ -73,6 +79,7 @@ struct RunResult {
   std::vector<std::vector<std::int64_t>> workspace_bytes;  // [rank][instruction]: beside the outputs, in the first step
   std::vector<VerifiedTensor> verified;
   std::optional<sim::MachineSpeed> speed;  // where it was asked for
+  std::string state;                       // that training has ended with, as safetensors (backend/train/state.hpp)
 };
 
 class Session {

@@ -53,12 +53,18 @@ struct Options {
   std::vector<std::string> fit_on;
   bool peers = false;  // the same steps in plain PyTorch, in the same rounds
 
+  std::string data;          // train: the folder of CIFAR-10's binary files; empty: samples are made on the spot
+  std::int64_t samples = 0;  // train: to train on; 0: the folder's, or as many as are made
+  std::uint32_t epochs = 10;
+  bool phases = false;     // train: daso as Heat's changes from epoch to epoch (sim/strategy/daso_phases.hpp)
+  std::string checkpoint;  // train: read where it is there, written after each epoch; empty: none
+
   // Files; empty: none.
   std::vector<std::string> files;            // the results to report
   std::string profile;                       // to read; trace without one calibrates on the spot
   std::string json, csv;                     // the results and their table
   std::string record;                        // how far the forecasts were off
-  std::string output;                        // calibrate's profile, trace's timelines
+  std::string output;                        // calibrate's profile, trace's timelines, train's epochs
   bool details = false;                      // the long tables instead of the answer
   bool is_only_a_rank = false;               // another process of the same command line answers, and prints
   int (*compare)(const Options&) = nullptr;  // plan: what runs strategies
@@ -81,5 +87,6 @@ int calibrate(const Options& options);
 int compare(const Options& options);
 int report(const Options& options);
 int trace(const Options& options);
+int train(const Options& options);
 
 }  // namespace bench

@@ -13,9 +13,9 @@ case ${1:-} in
   *) echo "demo: error: unknown argument '$1': use --fresh or nothing" >&2; exit 2 ;;
 esac
 
-# limit PERCENT: a compare's share of the time that is left, less what plots take; a minute at least.
+# limit PERCENT: a compare's share of the time that is left, less what trainings and plots take; a minute at least.
 limit() {
-  local seconds=$(((900 - 45 - SECONDS) * $1 / 100))
+  local seconds=$(((900 - 80 - SECONDS) * $1 / 100))
   echo $((seconds > 60 ? seconds : 60))
 }
 
@@ -41,6 +41,10 @@ $paragauge compare -m $resnet50 -s single -s pipeline,cut=r1,split_size=1 -s pip
   -s pipeline,cut=r1,split_size=8 -w local --rounds 4 --steps 1 --time-limit $(limit 60) --json results/split_size.json
 echo "demo: timelines"
 $paragauge trace -m $resnet50 -s pipeline,cut=r1,split_size=2 -w local -o results/pipeline.trace.json
+echo "demo: loss curves: who trains the same, and who doesn't (float64)"
+for strategy in single model_parallel gpipe,microbatches=8 ddp zero3 tp heat daso,skips=2; do
+  $paragauge train -m convnet,dtype=f64 -s $strategy -w local --samples 1920 --epochs 6 --cost-model analytic -o results/loss_${strategy%%,*}.json
+done
 
 python=.venv/bin/python
 $python plots/step_times.py results/resnet50.json --out results/plots/step_times
@@ -49,4 +53,5 @@ $python plots/split_size.py results/split_size.json --out results/plots/split_si
 $python plots/errors.py results/resnet50.json --out results/plots/errors_resnet50
 $python plots/errors.py results/convnet.json --out results/plots/errors_convnet
 $python plots/timeline.py results/pipeline.trace.json --out results/plots/timeline
+$python plots/loss_curves.py results/loss_{single,model_parallel,gpipe,ddp,zero3,tp,heat,daso}.json --out results/plots/loss_curves
 echo "demo: results/ holds the tables (.csv, .json) and results/plots/ the figures (.png, .svg)"

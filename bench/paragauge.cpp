@@ -125,7 +125,7 @@ void add_measured_results(CLI::App* command, Options& options) {
 }
 
 #ifdef PARAGAUGE_BACKEND
-using bench::calibrate, bench::compare, bench::measure, bench::trace;
+using bench::calibrate, bench::compare, bench::measure, bench::trace, bench::train;
 #elif defined(PARAGAUGE_TORCH_PROGRAM)
 /// Goes on as the program that has LibTorch, with the same command line.
 int hand_over(const Options& options) {
@@ -138,14 +138,15 @@ int hand_over(const Options& options) {
   execv(program.c_str(), arguments.data());
   throw sim::RunError("{}, which runs on devices, can't be executed: {}", program, std::strerror(errno));
 }
-constexpr auto calibrate = hand_over, compare = hand_over, measure = hand_over, trace = hand_over;
+constexpr auto calibrate = hand_over, compare = hand_over, measure = hand_over, trace = hand_over, train = hand_over;
 #else
 int refuse_to_run(const Options& options) {
   throw sim::ConfigError(
       "{}: built without LibTorch, so only list, describe, predict, plan and report work; bench/setup.sh installs it",
       options.machine.argv.at(1));
 }
-constexpr auto calibrate = refuse_to_run, compare = refuse_to_run, measure = refuse_to_run, trace = refuse_to_run;
+constexpr auto calibrate = refuse_to_run, compare = refuse_to_run, measure = refuse_to_run, trace = refuse_to_run,
+               train = refuse_to_run;
 #endif
 
 // ---- The commands
@@ -216,6 +217,16 @@ void refuse_together(const CLI::App& command, const char* option, const std::vec
       throw sim::ConfigError("{}: {} can't be combined with {}: {}", command.get_name(), option, other, why);
 }
 
+void check_profile(const CLI::App& command, const Options& options) {
+  Texts readers;
+  for (const sim::CostModelKind& kind : sim::cost_model_table())
+    if (kind.needs_profile) readers.emplace_back(kind.name);
+  if (!options.profile.empty() && std::ranges::find_first_of(options.cost_models, readers) == options.cost_models.end())
+    throw sim::ConfigError("{}: --profile is read by --cost-model {} only, found {}", command.get_name(),
+                           fmt::to_string(fmt::join(readers, " and ")),
+                           fmt::to_string(fmt::join(options.cost_models, ", ")));
+}
+
 void check_predict(const CLI::App& command, const Options& options) {
   refuse_together(command, "--cluster", {"--world", "--device", "--network"},
                   "a cluster is a machine of its own, and the other is about this one");
@@ -225,13 +236,7 @@ void check_predict(const CLI::App& command, const Options& options) {
       "it prints the Programs and forecasts nothing");
   if (options.drop_last && options.epoch == 0)
     throw sim::ConfigError("predict: --drop-last is about the last step of an --epoch, which isn't given");
-  Texts readers;
-  for (const sim::CostModelKind& kind : sim::cost_model_table())
-    if (kind.needs_profile) readers.emplace_back(kind.name);
-  if (!options.profile.empty() && std::ranges::find_first_of(options.cost_models, readers) == options.cost_models.end())
-    throw sim::ConfigError("predict: --profile is read by --cost-model {} only, found {}",
-                           fmt::to_string(fmt::join(readers, " and ")),
-                           fmt::to_string(fmt::join(options.cost_models, ", ")));
+  check_profile(command, options);
 }
 
 void check_plan(const CLI::App& command, const Options& /*options*/) {
@@ -292,6 +297,30 @@ void add_trace(CLI::App* command, Options& options) {
   text(command, "-o,--output", options.output, "the trace file")->required();
 }
 
+void add_train(CLI::App* command, Options& options) {
+  add_run(command, options);
+  options.cost_models = {"profiled"};
+  text(command, "--data", options.data,
+       "folder of CIFAR-10's binary files (data_batch_1.bin … test_batch.bin); a small learnable set is made unless "
+       "given");
+  number(command, "--samples", options.samples, 1, 1'000'000'000,
+         "to train on: the files' first, or so many made ones; all, or 2000, unless given");
+  number(command, "--epochs", options.epochs, 1, 1'000'000, "passes over the samples, each in an order of its own");
+  number(command, "--seed", options.seed, 0, 4'294'967'295, "of the first parameters, the order, and made samples");
+  command->add_flag(
+      "--phases", options.phases,
+      "daso: warm-up, cycling and cool-down by the losses, as in Heat: skips and waits of its own each epoch");
+  text(command, "--checkpoint", options.checkpoint,
+       "parameters, buffers and the optimizer's states after each epoch, in safetensors' format; where the file is "
+       "there, "
+       "training goes on from it");
+  text(command, "--cost-model", options.cost_models, fmt::format("one of {}", sim::cost_model_table().names()))
+      ->expected(1)
+      ->capture_default_str();
+  text(command, "--profile", options.profile, "a profile; calibrated on the spot unless given");
+  text(command, "-o,--output", options.output, "losses, accuracy and times of the epochs, as JSON");
+}
+
 constexpr const char* kExamples =
     "Examples:\n"
     "  paragauge predict -m resnet50 -s ddp,dp=8 -c dgx_a100          a machine you don't have, from data sheets\n"
@@ -302,6 +331,7 @@ constexpr const char* kExamples =
     "  paragauge measure -m convnet -s ddp -w gloo --verify           run it, and check it against one device\n"
     "  paragauge calibrate -m convnet -s ddp -o cpu.json              this machine's ops and links\n"
     "  paragauge trace -m convnet -s pipeline,pp=2 -o t.json          both timelines of a step, for Perfetto\n"
+    "  paragauge train -m convnet -s ddp -w gloo --checkpoint c       epochs: loss, accuracy and times\n"
     "'paragauge predict --help' and so on show what each command takes.";
 
 constexpr std::array kCommands{
@@ -338,7 +368,14 @@ constexpr std::array kCommands{
     Command{"report", "Result files together: errors, coverage of the forecast intervals", bench::report, add_report,
             "Example:\n  paragauge report r.json n.json --csv all.csv"},
     Command{"trace", "Predicted and measured timeline of one step as a Chrome trace (Perfetto)", trace, add_trace,
-            "Example:\n  paragauge trace -m convnet -s pipeline,pp=2 -o t.json"}};
+            "Example:\n  paragauge trace -m convnet -s pipeline,pp=2 -o t.json"},
+    Command{"train", "Trains on CIFAR-10's files or a made set: loss, accuracy, and times beside forecasts", train,
+            add_train,
+            "Examples:\n"
+            "  paragauge train -m convnet,timing=epoch -s ddp -w gloo --data cifar-10-batches-bin --checkpoint "
+            "c.safetensors\n"
+            "  paragauge train -m linear_lightning,device_batch=32 -s ddp -w gloo --samples 1000",
+            check_profile}};
 
 // ---- What is done before any command runs
 
@@ -355,7 +392,7 @@ void use_once(Texts& texts) {
 std::vector<sim::FileLock> claim(const Options& options) {
   std::vector<sim::FileLock> locks;
   if (is_only_a_rank()) return locks;
-  Texts written{options.json, options.csv, options.record, options.output};
+  Texts written{options.json, options.csv, options.record, options.output, options.checkpoint};
   Texts read = options.files;
   read.insert(read.end(), {options.profile, options.cluster});
   for (const Texts* models : {&options.subject.models, &options.fit_on})

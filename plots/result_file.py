@@ -1,7 +1,9 @@
-"""Reads what paragauge writes: results ("paragauge-result-3", and -2) and timelines ("paragauge-trace-1", also a Chrome trace).
+"""Reads what paragauge writes: results ("paragauge-result-3", and -2), timelines ("paragauge-trace-1", also a Chrome trace) and
+trainings ("paragauge-train-1").
 
     rows = read_result("r.json").rows                    # dictionaries, one per cell and cost model
     events = read_trace("trace.json").events
+    losses = read_training("train.json").losses          # a list of each epoch's steps
 
 A file of `compare` or `measure` has what was measured, not the rows that are computed from it: `paragauge report` makes them. The
 program is looked for in $PARAGAUGE, in build/bin and on the PATH.
@@ -53,6 +55,16 @@ class Trace:
     strategy: str
     processes: list  # by number: a rank's timelines side by side
     events: list
+
+
+@dataclass
+class Training:
+    path: str
+    model: str
+    strategy: str
+    world: str
+    samples: int
+    losses: list  # of each epoch, of each of its steps
 
 
 def read_json(path):
@@ -155,6 +167,19 @@ def read_trace(path):
     if not events:
         raise FileError(f"{path}: 'traceEvents' has no event")
     return Trace(about.get("model", ""), about.get("strategy", ""), [processes[pid] for pid in sorted(processes)], events)
+
+
+def read_training(path):
+    content = read_json(path)
+    check_format(path, content.get("format"), "paragauge-train-1")
+    try:
+        losses = [[float("nan") if loss is None else float(loss) for loss in epoch["losses"]] for epoch in content["epochs"]]
+        training = Training(str(path), content["model"], content["strategy"], content["world"], content["samples"], losses)
+    except (KeyError, TypeError) as error:
+        raise FileError(f"{path}: not what `paragauge train` writes: {error!r}") from None
+    if not losses or not all(losses):
+        raise FileError(f"{path}: 'epochs' has no epoch, or one without losses")
+    return training
 
 
 def groups(rows, *keys):

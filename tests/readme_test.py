@@ -26,7 +26,7 @@ README, NOTEBOOK, RESULTS = ROOT / "README.md", ROOT / "bench/results/NOTEBOOK.m
 MOST_LINES, MOST_COLUMNS, MOST_WORDS, MOST_RESULT_BYTES = 130, 110, 1300, 4_000_000
 SECONDS = 240  # for one command, also on a busy machine
 LONG = ("bench/setup.sh", "bench/demo.sh", "tests/run.sh")
-MEASURING = ("compare", "calibrate", "measure", "trace")
+MEASURING = ("compare", "calibrate", "measure", "trace", "train")
 ACCURACY = ("resnet18_64", "convnet", "resnet50", "vgg11", "resnet18_96")
 
 

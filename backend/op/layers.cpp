@@ -149,9 +149,9 @@ void batch_norm(const sim::Work& work, const Operands& operands) {
 }
 
 at::Tensor batch_norm_reference(const sim::OpInstance& op, const ReferenceInputs& given) {
-  given.buffers[2].add_(1);
+  if (given.is_training) given.buffers[2].add_(1);
   return at::batch_norm(given.inputs[0], given.parameters[0], given.parameters[1], given.buffers[0], given.buffers[1],
-                        /*training=*/true, op.number("momentum"), op.number("eps"), /*cudnn_enabled=*/false);
+                        given.is_training, op.number("momentum"), op.number("eps"), /*cudnn_enabled=*/false);
 }
 
 void relu(const sim::Work& work, const Operands& operands) {

@@ -38,6 +38,7 @@ at::Tensor in_memory_order(const at::Tensor& tensor);
 /// What a reference forward is given. It may change the buffers.
 struct ReferenceInputs {
   std::span<const at::Tensor> inputs, parameters = {}, buffers = {};
+  bool is_training = true;  // else batch norm goes by its running statistics
 };
 
 /// One row of the table.

@@ -201,10 +201,12 @@ void Executor::play(StepRecord& record, Progress& progress, std::uint32_t& i) {
   gradients_.clear();
   std::size_t held = 0;  // instructions from here on
   std::size_t body = 0;  // the next
+  std::uint32_t fills = 0;
   const std::int64_t in_prologue = steps_in_list_ - static_cast<std::int64_t>(bodies_.size());  // training steps
   for (i = 0; i < actions_.size(); ++i) {
     if (body < bodies_.size() && i == bodies_[body])
       data_seed_ = data_seed(seed_, steps_ + in_prologue + static_cast<std::int64_t>(body++), batch_piece_);
+    if (fills < fills_before_.size() && i == fills_before_[fills]) fill_(++fills);
     const sim::Work* const work = actions_[i].work;
     if (work != nullptr && work->op.kind->on_host) {
       held = 0;  // it waits for the device

@@ -19,6 +19,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -75,10 +76,18 @@ class Executor {
   void let_host_lead(bool leads) { host_leads_ = leads; }
   /// Called after the first step: the next one is captured, and it and all later ones are replays.
   void capture();
+  /// Of training steps that are played together each later one begins before one of these instructions, ascending:
+  /// there `fill` is called with 1, 2, …, to bring its batch.
+  void fill_between(std::vector<std::uint32_t> instructions, std::function<void(std::uint32_t step)> fill) {
+    fills_before_ = std::move(instructions);
+    fill_ = std::move(fill);
+  }
   /// Makes steps keep copies, from now on, of the gradients that updates read. This costs time and memory.
   void keep_gradients() { keep_gradients_ = true; }
   /// What each instruction's op allocated beside its outputs and gave back, in the first step. 0 as above.
   [[nodiscard]] const std::vector<std::int64_t>& workspace_bytes() const { return workspace_bytes_; }
+  /// A persistent tensor, to be read and filled between steps.
+  [[nodiscard]] const at::Tensor& persistent(std::uint32_t tensor) const { return tensors_.at(tensor); }
   /// The state after a step: "parameter fc.weight", "buffer bn1.running_mean", and "gradient fc.weight" where kept.
   [[nodiscard]] NamedTensors state() const;
 
@@ -133,7 +142,9 @@ class Executor {
   const std::int64_t steps_in_list_;   // training steps
   std::int64_t steps_ = 0;             // training steps before this list
   std::vector<std::uint32_t> bodies_;  // unrolled: where each begins, a training step; else empty
-  double step_start_s_ = 0;            // on the host's clock
+  std::vector<std::uint32_t> fills_before_;
+  std::function<void(std::uint32_t)> fill_;
+  double step_start_s_ = 0;  // on the host's clock
   std::uint64_t data_seed_ = 0;
   bool checked_ = false, keep_gradients_ = false, host_leads_ = false;
   NamedTensors gradients_;

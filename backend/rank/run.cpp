@@ -13,6 +13,8 @@
 #include "backend/machine/allocator.hpp"
 #include "backend/machine/speed.hpp"
 #include "backend/machine/system_file.hpp"
+#include "backend/train/feed.hpp"
+#include "backend/train/state.hpp"
 #include "sim/error.hpp"
 #include "sim/model/model.hpp"
 #include "sim/program/transfers.hpp"
@@ -165,7 +167,7 @@ sim::MachineSpeed speed_of(const std::vector<RankReport>& reports) {
 }
 
 RankReport play(const RunRequest& request, Communicator& communicator, const ProgressBoard& board,
-                std::optional<Executor>& executor) {
+                const Dataset& dataset, std::optional<Executor>& executor) {
   const std::uint32_t rank = communicator.rank();
   const std::uint32_t steps = request.warmup_steps + request.steps;
   if (rank >= request.program.ranks()) return {};
@@ -174,6 +176,14 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
   communicator.connect(channels_of(request.program, rank));
   board.set_labels(rank, request.program, request.program.roles[place.role]);
   executor.emplace(request.program, place, communicator, request.seed);
+  const std::vector<StatePiece> pieces =
+      request.training ? state_pieces(request.program, rank) : std::vector<StatePiece>();
+  std::optional<Feed> feed;
+  if (request.training) {
+    if (const std::string& state = request.training->state; !state.empty())
+      set_state(safetensors_from(state, "state"), pieces, rank, *executor);
+    feed.emplace(*request.training, dataset, request.seed, request.program, rank, *executor);
+  }
   const ProgressBoard::Participation participation(board.progress(rank));
   RankReport report;
   const auto probe = [&] {
@@ -182,10 +192,12 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
   };
   const std::int64_t steps_in_list = request.program.steps_in_list();
   StepRecord warmup = executor->new_record();
-  std::vector<StepRecord> records(request.steps, warmup);
+  // Many steps are trained, and of each only one time is kept.
+  std::vector<StepRecord> records(request.training ? 0 : request.steps, warmup);
   probe();
   for (std::uint32_t s = 0; s < steps; ++s) {
-    StepRecord& record = s < request.warmup_steps ? warmup : records[s - request.warmup_steps];
+    StepRecord& record = s < request.warmup_steps || feed ? warmup : records[s - request.warmup_steps];
+    if (feed) feed->begin_list(s, *executor);
     if (request.graph && s == 1) executor->capture();
     // What replays keep is captured with them.
     if (request.verify && s + 1 == (request.graph ? 2 : steps)) executor->keep_gradients();
@@ -196,12 +208,15 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
     executor->settle(record);
     const std::vector<double> losses = mean_losses(record, steps_in_list);
     report.losses.insert(report.losses.end(), losses.begin(), losses.end());
+    if (feed && s >= request.warmup_steps) report.steps.push_back({.end_of_step_s = record.times.end_of_step_s});
+    if (rank == 0 && request.after_step) request.after_step(s);
   }
   probe();
   for (StepRecord& record : records) report.steps.push_back(std::move(record.times));
   report.workspace_bytes = executor->workspace_bytes();
   report.memory = {executor->peak_bytes(), executor->allocator_peak_bytes(), resident_peak_bytes()};
   if (request.verify) report.state = executor->state();
+  if (feed) report.packed = packed_state(pieces, *executor);
   return report;
 }
 
@@ -251,9 +266,9 @@ void reset_resident_peak() {
 }
 
 RankReport execute(const RunRequest& request, Communicator& communicator, const ProgressBoard& board,
-                   std::optional<Executor>& executor) {
+                   const Dataset& dataset, std::optional<Executor>& executor) {
   try {
-    return play(request, communicator, board, executor);
+    return play(request, communicator, board, dataset, executor);
   } catch (const c10::OutOfMemoryError& error) {
     throw sim::RunError("rank {}: {}", communicator.rank(), error.what_without_backtrace());
   }
@@ -275,7 +290,7 @@ RunResult merge(const RunRequest& request, std::vector<RankReport> reports, cons
       step.timeline.step_s = std::max(step.timeline.step_s, step.timeline.ranks.back().end_of_step_s);
     }
     step.loss = losses[(request.warmup_steps + s + 1) * steps_in_list - 1];
-    if (!request.graph) {
+    if (!request.graph && !request.training) {
       fill_ready_times(program, matching, step.timeline);
       sim::break_down(program, step.timeline);
       sim::check(program, step.timeline);
@@ -293,6 +308,11 @@ RunResult merge(const RunRequest& request, std::vector<RankReport> reports, cons
     result.verified = verdict(*reference, losses, rows);
   }
   result.losses = std::move(losses);
+  if (request.training) {
+    std::vector<std::string> packed;
+    for (RankReport& report : reports) packed.push_back(std::move(report.packed));
+    result.state = to_bytes(whole_state(program, packed));
+  }
   return result;
 }
 

@@ -1,12 +1,13 @@
 // One rank's part of a run, and what the ranks' parts say together.
 //
 //   std::optional<Executor> executor;
-//   RankReport mine = execute(request, communicator, board, executor);     // on every rank
+//   RankReport mine = execute(request, communicator, board, dataset, executor);     // on every rank
 //   compare_state(request, reference, rank, mine);                         // on every rank, to verify
 //   RunResult result = merge(request, {rank0s, rank1s});                // where the session is
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "backend/rank/execute.hpp"
@@ -29,13 +30,14 @@ struct RankReport {
   std::vector<std::int64_t> workspace_bytes;  // by instruction
   std::vector<SpeedProbe> probes;             // before the first step and after the last, where asked for
   NamedTensors state;                         // to verify: gradients, parameters, buffers; gone after compare_state
+  std::string packed;                         // after training: what it has of the state (backend/train/state.hpp)
   std::vector<VerifiedTensor> compared;       // what compare_state found
 };
 
 /// Plays the request on this rank; ranks beyond the program's only keep step. The executor stays with the caller: its
-/// tensors must outlive the others' transfers, also when this rank fails.
+/// tensors must outlive the others' transfers, also when this rank fails. `dataset`: to train on.
 RankReport execute(const RunRequest& request, Communicator& communicator, const ProgressBoard& board,
-                   std::optional<Executor>& executor);
+                   const Dataset& dataset, std::optional<Executor>& executor);
 
 /// One device executing the request's partition.
 Reference reference_of(const RunRequest& request);

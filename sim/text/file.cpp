@@ -72,7 +72,8 @@ void make_folder_of(const fs::path& path) {
 }
 
 /// Writes beside `target` under a name that nobody can foresee, and renames. `before`: the file that is replaced.
-void replace(const fs::path& path, const fs::path& target, const struct stat* before, std::string_view text) {
+void replace(const fs::path& path, const fs::path& target, const struct stat* before, std::string_view text,
+             bool to_disk) {
   const File folder(open(target.parent_path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (folder.descriptor < 0) cannot_write(path, errno);
   std::uint64_t number = 0;
@@ -87,6 +88,7 @@ void replace(const fs::path& path, const fs::path& target, const struct stat* be
     [[maybe_unused]] const int given = fchown(part.descriptor, before->st_uid, before->st_gid);
     good = fchmod(part.descriptor, before->st_mode & 07777) == 0;
   }
+  good = good && (!to_disk || fsync(part.descriptor) == 0);
   // A network's file system may say only at the end that it has no space.
   good = good && close(std::exchange(part.descriptor, -1)) == 0 &&
          renameat(folder.descriptor, name.c_str(), folder.descriptor, target.filename().c_str()) == 0;
@@ -109,12 +111,12 @@ std::string read_text_file(const fs::path& path) {
   return std::move(text).str();
 }
 
-void write_text_file(const fs::path& path, std::string_view text) {
+void write_text_file(const fs::path& path, std::string_view text, bool to_disk) {
   make_folder_of(path);
   // The kernel follows the links, with its own protection of shared folders; nothing is truncated or made.
   const File file(open(path.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC));
   if (file.descriptor < 0 && errno != ENOENT) cannot_write(path, errno);
-  if (file.descriptor < 0) return replace(path, target_of(path), nullptr, text);
+  if (file.descriptor < 0) return replace(path, target_of(path), nullptr, text, to_disk);
   struct stat found {};
   fstat(file.descriptor, &found);
   if (const std::optional<int> descriptor = console(found)) {
@@ -125,7 +127,7 @@ void write_text_file(const fs::path& path, std::string_view text) {
     std::error_code error;
     const fs::path target = fs::canonical(path, error);
     if (error) cannot_write(path, error.value());
-    replace(path, target, &found, text);
+    replace(path, target, &found, text, to_disk);
   } else if (!file.write_all(text)) {
     cannot_write(path, errno);
   }

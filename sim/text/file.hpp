@@ -16,8 +16,9 @@ std::string read_text_file(const std::filesystem::path& path);
 
 /// A regular file is replaced as a whole, so that a crash or a full disk never leaves half of it; it keeps its mode and
 /// owner, and a link stays a link to it. Anything else (a device, a pipe, this program's own standard output) is
-/// written into. Missing folders are made. RunError when it can't be written; then nothing is left behind.
-void write_text_file(const std::filesystem::path& path, std::string_view text);
+/// written into. Missing folders are made. RunError when it can't be written; then nothing is left behind. `to_disk`:
+/// its bytes are there before it replaces the old one, whatever happens to the machine.
+void write_text_file(const std::filesystem::path& path, std::string_view text, bool to_disk = false);
 
 /// Whether writing both would lose one of them: one regular file (or one that will be made), however it is spelled.
 bool same_output(const std::filesystem::path& a, const std::filesystem::path& b);

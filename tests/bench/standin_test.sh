@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The program on the stand-in accelerator (tests/standin): calibrate, compare and trace from start to end, on both worlds
+# The program on the stand-in accelerator (tests/standin): calibrate, compare, train and trace from start to end, on both worlds
 # that accelerators have; ranks that are killed, stopped or too many; libraries that are wrong. A race ends a program with
 # status 86. Its times mean nothing, and it says so.
 #
@@ -40,6 +40,9 @@ grep -q '"settings":"graph"' "$scratch/replays.json" || complain "a result doesn
 refuses 2 'taken with graph true, not false' compare -m toy_mlp -s single -w local "${device[@]}" --rounds 3 --json "$scratch/replays.json"
 accepts calibrate -m toy_mlp -s pipeline,microbatches=2 -w nccl "${device[@]}" --rounds 1 -o "$scratch/profile.json"
 accepts trace -m toy_mlp -s pipeline,microbatches=2 -w nccl "${device[@]}" --profile "$scratch/profile.json" -o "$scratch/trace.json"
+for strategy in ddp heat; do # batches are brought before a step, and between steps
+  accepts train -m toy_mlp -s $strategy -w nccl "${device[@]}" --samples 90 --epochs 1 --cost-model analytic
+done
 accepts predict -m toy_mlp -s pipeline,microbatches=2 -w nccl --device privateuseone --cost-model fitted --profile "$scratch/profile.json"
 
 # Ranks by torchrun.

@@ -16,6 +16,9 @@
 #include "backend/rank/progress.hpp"
 #include "backend/rank/run.hpp"
 #include "backend/rank/verify.hpp"
+#include "backend/train/evaluate.hpp"
+#include "backend/train/feed.hpp"
+#include "backend/train/state.hpp"
 #include "backend/world/world.hpp"
 #include "sim/cost/profile.hpp"
 
@@ -48,6 +51,13 @@ extern std::vector<std::string> argv;
 extern double scale, timeout_s, moment_s;
 extern c10::Stream stream;
 extern SessionOptions options;
+extern std::unique_ptr<Session> session;
+extern Training training;
+extern DataSource source;
+extern Dataset dataset;
+extern std::vector<std::uint32_t> samples;
+extern std::vector<std::string> packed;  // of ranks
+extern std::string state;
 extern std::int64_t steps;
 extern std::uint64_t seed;
 extern std::uint32_t rank, ranks, piece, partner;

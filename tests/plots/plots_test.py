@@ -24,6 +24,7 @@ except ImportError:
 
 import crossing  # noqa: E402
 import errors  # noqa: E402
+import loss_curves  # noqa: E402
 import result_file  # noqa: E402
 import split_size  # noqa: E402
 import step_times  # noqa: E402
@@ -59,6 +60,17 @@ def write_crossing():
 
 CROSSING = write_crossing()
 PLOTS.append((crossing, CROSSING, {"more": [], "model": None, "presets": None}))
+
+
+def write_training(name, strategy, losses, **others):
+    path = FOLDER / f"{name}.json"
+    path.write_text(json.dumps({"format": "paragauge-train-1", "model": "convnet", "strategy": strategy, "world": "local", "samples": 2000,
+                                "epochs": [{"losses": epoch} for epoch in losses], **others}))
+    return path
+
+
+TRAININGS = [write_training("single", "single", [[2.0, 1.0], [0.5, 0.25]]), write_training("ddp", "ddp,dp=2", [[2.0, 1.0], [0.5, 0.25 * (1 + 1e-12)]])]
+PLOTS.append((loss_curves, TRAININGS[0], {"more": [str(TRAININGS[1])]}))
 
 
 def draw(module, file, options):
@@ -235,6 +247,26 @@ def test_crossing_marks_where_one_preset_overtakes_another():
           f"{RESULT}: no crossing: it needs worlds of at least two bandwidths, like gloo@100mbit and gloo@1gbit")
     equal(crossing.bits_per_second("gloo@2.5gbit"), 2.5e9)
     equal([crossing.bits_per_second("gloo"), crossing.bits_per_second("gloo@unlimited")], [None, None])
+
+
+def test_loss_curves_shows_the_losses_and_their_distance():
+    above, below = draw(loss_curves, TRAININGS[0], {"more": [str(TRAININGS[1])]}).axes
+    equal([line.get_label() for line in above.lines], ["single, local", "ddp,dp=2, local"])
+    near(above.lines[0].get_xdata(), [0.5, 1, 1.5, 2])
+    near(above.lines[0].get_ydata(), [2, 1, 0.5, 0.25])
+    assert len(below.lines) == 1 and math.isclose(below.lines[0].get_ydata()[0], 1e-12, rel_tol=1e-3), "only what differs has a distance"
+
+
+def test_bad_trainings_are_named():
+    shorter = write_training("shorter", "tp", [[2.0, 1.0]])
+    equal(message(lambda: draw(loss_curves, TRAININGS[0], {"more": [str(shorter)]})),
+          f"{shorter}: not what {TRAININGS[0]} trains: convnet, 2000 samples, 1 epochs")
+    equal(message(lambda: result_file.read_training(write_training("empty", "tp", []))),
+          f"{FOLDER / 'empty.json'}: 'epochs' has no epoch, or one without losses")
+    equal(message(lambda: result_file.read_training(write_training("broken", "tp", [[1.0]], epochs=[{}]))),
+          f"{FOLDER / 'broken.json'}: not what `paragauge train` writes: KeyError('losses')")
+    equal(message(lambda: result_file.read_training(RESULT)),
+          f"{RESULT}: format 'paragauge-result-3' is not 'paragauge-train-1'; write the file again with this paragauge")
 
 
 def test_errors_shows_every_cell():

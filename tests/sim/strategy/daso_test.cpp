@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/lower/lower.hpp"
+#include "sim/strategy/daso_phases.hpp"
 #include "sim/strategy/strategy.hpp"
 #include "tests/sim/testing.hpp"
 
@@ -52,6 +53,31 @@ TEST(Daso, WhatIsReceivedLate) {
             (Steps{"g", "g send@1 blend1@0 broadcast@0", "g", "g send@0 blend1@1 broadcast@1"}));
   EXPECT_EQ(text_of(epoch_of({.local = 2, .skips = 1, .wait = 1, .local_skips = 1}).body),
             (Steps{"g send@1 blend1@0 broadcast@0", "g send@0 blend1@1 broadcast@1"}));
+}
+
+/// "0 0 0 0 4:1:1": skips, wait and local skips of each epoch.
+std::string phases_text(std::int64_t epochs, const std::vector<double>& losses) {
+  DasoPhases phases(epochs, 2);
+  std::string text;
+  for (const double loss : losses) {
+    const Daso& now = phases.now();
+    text += now.skips == 0 ? "0 " : fmt::format("{}:{}:{} ", now.skips, now.wait, now.local_skips);
+    phases.end_epoch(loss);
+  }
+  return text;
+}
+
+// epoch_loss_logic, played by hand. The first loss that counts is that of the last epoch of the warm-up.
+TEST(DasoPhases, AreTheReferences) {
+  const std::vector<double> falling{9, 8, 7, 6, 5, 4, 3, 2, 1.5, 1.1};
+  EXPECT_EQ(phases_text(10, falling), "0 0 0 0 4:1:1 4:1:1 0 0 0 0 ");
+  // Stable from the fifth epoch on: the loss is no better three times, and then skips are halved; at 1 they begin at 8.
+  EXPECT_EQ(phases_text(30, std::vector<double>(26, 1.0)),
+            "0 0 0 0 4:1:1 4:1:1 4:1:1 2:1:1 2:1:1 2:1:1 1:1:1 1:1:1 1:1:1 8:2:2 8:2:2 8:2:2 4:1:1 4:1:1 4:1:1 2:1:1 "
+            "2:1:1 2:1:1 1:1:1 1:1:1 1:1:1 8:2:2 ");
+  // 4 % better isn't better, 6 % is.
+  EXPECT_EQ(phases_text(30, {9, 9, 9, 1, 0.96, 0.955, 0.951, 1, 1}), "0 0 0 0 4:1:1 4:1:1 4:1:1 2:1:1 2:1:1 ");
+  EXPECT_EQ(phases_text(30, {9, 9, 9, 1, 0.96, 0.94, 0.94, 1, 1}), "0 0 0 0 4:1:1 4:1:1 4:1:1 4:1:1 4:1:1 ");
 }
 
 // Near its end an epoch waits less; whatever the rule, all that was sent is received, and a body is any other one.

@@ -1,0 +1,68 @@
+#include "backend/train/evaluate.hpp"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/argmax.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "backend/op/op.hpp"
+#include "backend/rank/execute.hpp"
+#include "backend/train/feed.hpp"
+#include "backend/train/safetensors.hpp"
+#include "sim/error.hpp"
+
+namespace backend {
+namespace {
+
+std::vector<at::Tensor> of_node(const Safetensors& state, const std::string& node, const auto& specs) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& spec : specs) {
+    const auto found = state.tensors.find(fmt::format("{}.{}", node, spec.name));
+    sim::check_internal(found != state.tensors.end(), "the state has no '{}.{}'", node, spec.name);
+    tensors.push_back(found->second);
+  }
+  return tensors;
+}
+
+}  // namespace
+
+Evaluation evaluate(const sim::Model& model, const std::string& state_bytes, const Dataset& dataset) {
+  constexpr std::int64_t kTogether = 256;  // samples
+  const at::NoGradGuard no_grad;
+  const Safetensors state = safetensors_from(state_bytes, "state");
+  const at::ScalarType type = scalar_type(model.dtype);
+  Evaluation sum;
+  for (std::int64_t first = 0; first < dataset.size(); first += kTogether) {
+    const std::int64_t rows = std::min(kTogether, dataset.size() - first);
+    std::vector<std::uint32_t> samples(static_cast<std::size_t>(rows));
+    std::iota(samples.begin(), samples.end(), static_cast<std::uint32_t>(first));
+    const at::Tensor input = inputs_of(dataset, samples, model.input_spec(rows).shape, type),
+                     target = targets_of(dataset, samples, model.target_spec(rows).shape, type);
+    std::vector<at::Tensor> values;
+    const std::vector<sim::OpInstance> ops = model.instances(rows);
+    for (std::size_t n = 0; n < ops.size(); ++n) {
+      const sim::Node& node = model.nodes[n];
+      std::vector<at::Tensor> inputs;
+      for (const int source : node.inputs)
+        inputs.push_back(source == sim::kModelInput    ? input
+                         : source == sim::kModelTarget ? target
+                                                       : values[static_cast<std::size_t>(source)]);
+      const sim::Signature signature = ops[n].signature();
+      const std::vector<at::Tensor> parameters = of_node(state, node.name, signature.parameters),
+                                    buffers = of_node(state, node.name, signature.buffers);
+      values.push_back(
+          op_kernels().at(ops[n].kind->name).reference(ops[n], {inputs, parameters, buffers, /*is_training=*/false}));
+    }
+    const at::Tensor output = values[static_cast<std::size_t>(model.nodes.back().inputs[0])].reshape({rows, -1});
+    const at::Tensor classes = target.dim() == 1 ? target : target.argmax(1);
+    sum.accuracy += static_cast<double>(output.argmax(1).eq(classes).sum().item<std::int64_t>());
+    sum.loss += values.back().item<double>() * (model.nodes.back().kind->is_sum ? 1 : static_cast<double>(rows));
+  }
+  const auto all = static_cast<double>(dataset.size());
+  return {model.nodes.back().kind->is_sum ? sum.loss : sum.loss / all, sum.accuracy / all};
+}
+
+}  // namespace backend
