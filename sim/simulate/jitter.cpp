@@ -36,7 +36,7 @@ DrawnSteps::DrawnSteps(const PlacedProgram& placed, const Costs& costs) : placed
   const bool jitters = costs.rank_jitter > 0 ||
                        std::ranges::any_of(costs.jitter, [](double jitter) { return jitter > 0; }) ||
                        std::ranges::any_of(costs.transfers, [](const TransferCost& cost) { return cost.jitter > 0; });
-  varies_ = placed.ranks() > 1 && jitters && kBatch * factors <= kMostFactors;
+  varies_ = !placed.program.classes && placed.ranks() > 1 && jitters && kBatch * factors <= kMostFactors;
   if (!varies_) return;
   batch_.resize(kBatch);
   for (Factors& step : batch_) {

@@ -1,0 +1,36 @@
+// Folding: of ranks that do the same at the same time, one plays for all.
+//
+//   const Program folded = fold(program, cluster);
+//   const Timeline of_classes = simulate(folded, costs_of(folded, *cost_model, cluster), cluster);
+//   of_classes.ranks.at(folded.player_of(rank)).end_of_step_s;       // what `rank` would have unfolded
+//
+// Such ranks are a class. All begin in one class with those of their role. Classes are split until in each of them all
+// have partners of the same classes, as far away; member lists of the same classes in the same order, which lie on the
+// cluster in the same way; and neighbours of the same classes in their group of each of the cluster's levels (colour
+// refinement: B. Weisfeiler and A. Leman, 1968). Then whatever a rank of a class waits for or shares, the others wait for
+// or share, too, and if one can be told from them at some moment, another one can earlier. So the step is the same to the
+// last bit but for rounding: sums of many equal shares of a port are products here.
+//
+// Apart stay roots of collectives, and ranks that send to their own role. Where ranks share a device, or their host
+// thread, they take turns: such a program isn't folded.
+//
+// A folded program is the same program, for who simulates it (Program::players). Who runs ranks takes it unfolded.
+#pragma once
+
+#include <cstdint>
+
+#include "sim/cluster/cluster.hpp"
+#include "sim/program/program.hpp"
+
+namespace sim {
+
+/// More ranks than these are folded by who can: until then it saves nothing that a person would notice.
+constexpr std::uint32_t kMostUnfolded = 64;
+
+/// Unfolded where every rank is alone in its class, or takes turns with others. ConfigError when the cluster has fewer
+/// places than the program ranks.
+Program fold(Program program, const Cluster& cluster);
+/// On no cluster, where all ranks are as far from each other: for what doesn't depend on times.
+Program fold(Program program);
+
+}  // namespace sim

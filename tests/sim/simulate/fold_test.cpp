@@ -1,0 +1,113 @@
+#include "sim/program/fold.hpp"
+
+#include "sim/program/memory.hpp"
+#include "tests/sim/simulate/sketch.hpp"
+
+namespace sim {
+namespace {
+
+using namespace testing;
+
+/// Texts of the preset on so many ranks, as many as it has ways to use them.
+std::vector<std::string> texts_on(const StrategyKind& kind, std::uint32_t ranks) {
+  const std::string name(kind.name);
+  if (name == "single") return {};
+  if (name == "hypar")
+    return {"hypar,levels=2x2x2" + std::string(ranks > 8 ? "x2" : "") + (ranks > 16 ? "x2" : "") + ",layers=dp"};
+  if (name == "mesh") {
+    std::vector<std::string> texts{fmt::format("mesh,pp=2,dp={},tp=2,microbatches=2", ranks / 4),
+                                   fmt::format("mesh,pp=4,dp={},microbatches=4,schedule=1f1b", ranks / 4),
+                                   fmt::format("mesh,dp={},tp=4,zero=2", ranks / 4)};
+    for (int zero = 1; zero <= 3; ++zero)
+      texts.push_back(fmt::format("mesh,pp=2,replicas={},shard=2,zero={},microbatches=2", ranks / 4, zero));
+    return texts;
+  }
+  if (kind.takes("local")) return {fmt::format("{},nodes={},local=4", name, ranks / 4)};
+  if (kind.takes("shard")) return {fmt::format("{},replicas=2,shard={}", name, ranks / 2)};
+  for (const char* degree : {"dp", "tp", "pp"})
+    if (kind.takes(degree)) return {fmt::format("{},{}={}", name, degree, ranks)};
+  ADD_FAILURE() << "no text for " << name;
+  return {};
+}
+
+/// Networks that make ranks unequal in all ways: nodes, also half empty ones, racks, shared NICs, buses, cores that the
+/// transport uses, threads that copy.
+std::vector<Cluster> clusters_of(std::uint32_t ranks) {
+  std::vector<Cluster> clusters{plain_cluster(ranks), receiver_cluster(ranks)};
+  for (const std::uint32_t of_node : {3U, 4U, 8U}) {
+    Cluster& cluster = clusters.emplace_back(on_nodes(plain_cluster(ranks), of_node));
+    cluster.levels[1].link = {.latency = microseconds(50), .bandwidth = gigabytes_per_second(1)};
+    cluster.levels[0].ports = of_node == 8 ? 2 : 1;
+    cluster.device.asynchronous = of_node == 4;
+    cluster.levels[0].link.shared = of_node == 3;
+    cluster.levels[1].link.core_share = of_node == 8 ? 0.25 : 0;
+  }
+  Cluster& racks = clusters.emplace_back(on_nodes(plain_cluster(ranks), 2));
+  racks.levels[1] = {.name = "rack", .size = 3, .link = racks.link(), .ports = 2};
+  racks.levels.push_back({.name = "network", .size = (ranks + 5) / 6, .link = racks.link()});
+  racks.levels[2].link.shared = true;
+  return clusters;
+}
+
+/// Costs by which ranks that compute together slow each other down.
+Costs contended(Costs costs) {
+  costs = as_fluid(std::move(costs));
+  for (std::size_t work = 0; work < costs.work_s.size(); work += 2) costs.work_s[work + 1] *= 1.25;
+  return costs;
+}
+
+void expect_same_step(const Program& program, const Cluster& cluster, bool contends) {
+  const auto costs = [&](const Program& of) {
+    const Costs analytic = costs_of(of, *make_cost_model("analytic", cluster), cluster);
+    return contends ? contended(analytic) : analytic;
+  };
+  const Program folded = fold(program, cluster);
+  const Timeline all = simulate(program, costs(program), cluster), played = simulate(folded, costs(folded), cluster);
+  ASSERT_EQ(played.ranks.size(), folded.players());
+  const double rounding = 1e-12 * all.step_s;
+  ASSERT_NEAR(played.step_s, all.step_s, rounding);
+  for (std::uint32_t rank = 0; rank < program.ranks(); ++rank) {
+    const RankTimeline &own = all.ranks[rank], &of_class = played.ranks[folded.player_of(rank)];
+    for (const auto part : {&RankTimeline::compute_s, &RankTimeline::exposed_communication_s, &RankTimeline::bubble_s,
+                            &RankTimeline::host_s, &RankTimeline::end_of_step_s})
+      ASSERT_NEAR(of_class.*part, own.*part, rounding) << "rank " << rank;
+    ASSERT_EQ(of_class.end_s.size(), own.end_s.size());
+    for (std::size_t i = 0; i < own.end_s.size(); ++i) {
+      ASSERT_NEAR(of_class.start_s[i], own.start_s[i], rounding) << "rank " << rank << " instruction " << i;
+      ASSERT_NEAR(of_class.end_s[i], own.end_s[i], rounding) << "rank " << rank << " instruction " << i;
+    }
+  }
+  const StepTime mean = step_time(program, all), of_classes = step_time(folded, played);
+  for (const StepPart& part : kStepParts) ASSERT_NEAR(of_classes.*part.value, mean.*part.value, rounding) << part.name;
+  const MemoryFit fit = fit_memory(folded, cluster);
+  ASSERT_EQ(fit.needed, fit_memory(program, cluster).needed);
+}
+
+class FoldGrid : public ::testing::TestWithParam<std::uint32_t> {};
+
+TEST_P(FoldGrid, EveryPresetTakesTheSameStep) {
+  const std::uint32_t ranks = GetParam();
+  std::size_t played = 0, all = 0;
+  for (const StrategyKind& kind : strategy_table())
+    for (const std::string& text : texts_on(kind, ranks)) {
+      const bool cuts_layers = text.find("tp=") != std::string::npos;
+      const Model model =
+          load_model(fmt::format("{},global_batch={}", cuts_layers ? "sfc" : "resnet18,image=64", 4 * ranks));
+      const Program program = lower(model, parse_strategy(text, model));
+      ASSERT_EQ(program.ranks(), ranks);
+      const std::vector<Cluster> clusters = clusters_of(ranks);
+      for (std::size_t c = 0; c < clusters.size(); ++c) {
+        SCOPED_TRACE(fmt::format("{} on cluster {}", text, c));
+        expect_same_step(program, clusters[c], /*contends=*/c % 2 == 1);
+        if (HasFatalFailure()) return;
+        played += fold(program, clusters[c]).players();
+        all += ranks;
+      }
+    }
+  EXPECT_LT(played, all / 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, FoldGrid, ::testing::Values(8, 16, 32));
+
+}  // namespace
+}  // namespace sim
