@@ -23,7 +23,9 @@ std::vector<std::string> texts_on(const StrategyKind& kind, std::uint32_t ranks)
     return texts;
   }
   if (kind.takes("local")) return {fmt::format("{},nodes={},local=4", name, ranks / 4)};
-  if (kind.takes("shard")) return {fmt::format("{},replicas=2,shard={}", name, ranks / 2)};
+  if (kind.takes("shard"))
+    return {fmt::format("{},replicas=2,shard={}", name, ranks / 2),
+            fmt::format("{},replicas={},shard=4", name, ranks / 4)};
   for (const char* degree : {"dp", "tp", "pp"})
     if (kind.takes(degree)) return {fmt::format("{},{}={}", name, degree, ranks)};
   ADD_FAILURE() << "no text for " << name;
@@ -98,7 +100,7 @@ TEST_P(FoldGrid, EveryPresetTakesTheSameStep) {
       const std::vector<Cluster> clusters = clusters_of(ranks);
       for (std::size_t c = 0; c < clusters.size(); ++c) {
         SCOPED_TRACE(fmt::format("{} on cluster {}", text, c));
-        expect_same_step(program, clusters[c], /*contends=*/c % 2 == 1);
+        expect_same_step(program, clusters[c], /*contends=*/c == 1 || c == 4);
         if (HasFatalFailure()) return;
         played += fold(program, clusters[c]).players();
         all += ranks;
@@ -108,6 +110,44 @@ TEST_P(FoldGrid, EveryPresetTakesTheSameStep) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, FoldGrid, ::testing::Values(8, 16, 32));
+
+// Nodes of four ranks each, and lists of six: four on one node and two on another, or the other way round.
+TEST(Fold, ListsLieDifferentlyOnAlikeNodes) {
+  const Model model = load_model("toy_mlp,global_batch=24");
+  const Program program = lower(model, parse_strategy("hsdp,replicas=2,shard=6", model));
+  Cluster cluster = on_nodes(plain_cluster(12), 4);
+  cluster.levels[1].link.bandwidth = gigabytes_per_second(1);
+  EXPECT_EQ(fold(program, cluster).players(), 6U);
+  expect_same_step(program, cluster, /*contends=*/false);
+}
+
+// The four lists of a node's ranks go through its one port at the same time, and nothing else meets.
+TEST(Fold, AlikeTransfersShareAPort) {
+  const Model model = load_model("sfc,global_batch=16");
+  const Program program = lower(model, parse_strategy("hsdp,replicas=4,shard=4", model));
+  const Cluster cluster = on_nodes(plain_cluster(16), 4);
+  EXPECT_EQ(fold(program, cluster).players(), 1U);
+  expect_same_step(program, cluster, /*contends=*/false);
+}
+
+// What a rank's number decides isn't folded.
+TEST(Fold, RanksThatTakeTurnsAreThemselves) {
+  const Model model = load_model("toy_mlp,global_batch=24");
+  const Program program = lower(model, parse_strategy("heat,dp=4", model));
+  EXPECT_EQ(fold(program, plain_cluster(4)).players(), 1U);
+  Cluster two_on_a_core = plain_cluster(4), one_host_thread = plain_cluster(4);
+  for (RankPlace& place : two_on_a_core.place) place.device /= 2;
+  one_host_thread.one_host_thread = true;
+  EXPECT_EQ(fold(program, two_on_a_core).players(), 4U);
+  EXPECT_EQ(fold(program, one_host_thread).players(), 4U);
+  Sketch ring(3);  // each sends to the next
+  ring.program.roles.resize(1);
+  ring.program.roles[0].ranks = {0, 1, 2};
+  ring.wait(0, ring.recv(0, 2, {}));
+  ring.program.roles[0].by[0] = -1;
+  ring.send(0, 1, {});
+  EXPECT_EQ(fold(ring.program).players(), 3U);
+}
 
 }  // namespace
 }  // namespace sim
