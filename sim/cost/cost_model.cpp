@@ -137,7 +137,7 @@ Work measured_as(Work work, const Device& device) {
 std::vector<std::string> devices_of_groups(const Program& program, const Cluster& cluster) {
   std::vector<std::string> devices(program.groups.size());
   std::set<std::uint32_t> used;
-  for (std::uint32_t rank = 0; rank < program.ranks(); ++rank) {
+  for (std::uint32_t rank = 0, all = program.ranks(); rank < all; ++rank) {
     if (rank >= cluster.place.size())
       throw ConfigError("rank {} of the program has no place on cluster '{}' of {} ranks", rank, cluster.name,
                         cluster.place.size());

@@ -184,6 +184,10 @@ Program fold(Program program, const Cluster& cluster) {
   return folded(std::move(program), &cluster);
 }
 
+Program fold_many(Program program, const Cluster& cluster) {
+  return program.ranks() > kMostUnfolded ? fold(std::move(program), cluster) : std::move(program);
+}
+
 Program fold(Program program) { return folded(std::move(program), nullptr); }
 
 }  // namespace sim

@@ -30,6 +30,8 @@ constexpr std::uint32_t kMostUnfolded = 64;
 /// Unfolded where every rank is alone in its class, or takes turns with others. ConfigError when the cluster has fewer
 /// places than the program ranks.
 Program fold(Program program, const Cluster& cluster);
+/// Folded where it has more ranks than kMostUnfolded.
+Program fold_many(Program program, const Cluster& cluster);
 /// On no cluster, where all ranks are as far from each other: for what doesn't depend on times.
 Program fold(Program program);
 

@@ -13,7 +13,7 @@ namespace {
 /// The group of the level that each player is in: where groups are alike, in the first of them.
 std::vector<std::uint32_t> groups_of_players(const Program& program, const Cluster& cluster, std::size_t level) {
   std::map<std::uint32_t, std::vector<std::uint32_t>> ranks;  // by group
-  for (std::uint32_t rank = 0; rank < program.ranks(); ++rank)
+  for (std::uint32_t rank = 0, all = program.ranks(); rank < all; ++rank)
     ranks[cluster.group_of(cluster.place[rank].device, level)].push_back(rank);
   std::vector<std::uint32_t> groups(program.players(), kNone);
   for (const auto& [group, in_group] : ranks)
@@ -35,7 +35,8 @@ PlacedProgram::PlacedProgram(const Program& of, const Cluster& on)
     const std::size_t l = levels_.size();
     levels_.push_back({.first = ports_, .is_bus = level.link.shared});
     std::uint32_t units = 0;
-    for (std::uint32_t rank = 0; rank < program.ranks(); ++rank) units = std::max(units, unit_of(rank, l) + 1);
+    for (std::uint32_t rank = 0, all = program.ranks(); rank < all; ++rank)
+      units = std::max(units, unit_of(rank, l) + 1);
     ports_ += level.link.shared ? units : 2 * units;
   }
   for (std::uint32_t g = 0; g < program.groups.size(); ++g) {
@@ -63,7 +64,7 @@ void PlacedProgram::place_ranks() {
     shares_devices |= taken[device];
     taken[device] = true;
   }
-  for (std::uint32_t rank = 0; rank < program.ranks(); ++rank)
+  for (std::uint32_t rank = 0, all = program.ranks(); rank < all; ++rank)
     if (Place& place = on_[program.player_of(rank)]; cluster.node_of(rank) == place.node) ++place.alike;
 }
 
