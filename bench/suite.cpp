@@ -134,7 +134,7 @@ sim::Model deep_mlp(std::size_t layers, std::int64_t global_batch) {
     if (node.kind->role != sim::OpRole::loss) node.inputs = {static_cast<int>(model.nodes.size()) - 1};
     model.nodes.push_back(node);
   };
-  for (std::size_t l = 2; l <= layers; ++l) {
+  for (std::size_t l = 2; l < layers; ++l) {
     add(sfc[layer], fmt::format("fc{}", l));
     add(sfc[layer + 1], fmt::format("relu{}", l));
   }

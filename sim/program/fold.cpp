@@ -185,7 +185,11 @@ Program fold(Program program, const Cluster& cluster) {
 }
 
 Program fold_many(Program program, const Cluster& cluster) {
-  return program.ranks() > kMostUnfolded ? fold(std::move(program), cluster) : std::move(program);
+  constexpr std::size_t kMostInstructions = 100'000;
+  std::size_t instructions = 0;
+  for (const Role& role : program.roles) instructions += role.size() * role.ranks.size();
+  if (program.ranks() <= kMostUnfolded || instructions <= kMostInstructions) return program;
+  return fold(std::move(program), cluster);
 }
 
 Program fold(Program program) { return folded(std::move(program), nullptr); }

@@ -14,7 +14,9 @@
 // Apart stay roots of collectives, and ranks that send to their own role. Where ranks share a device, or their host
 // thread, they take turns: such a program isn't folded.
 //
-// A folded program is the same program, for who simulates it (Program::players). Who runs ranks takes it unfolded.
+// A folded program is the same program, for who simulates it (Program::players). Who runs ranks takes it unfolded. Where
+// costs jitter, no two ranks are alike, and who plays for its class waits for the slowest of it (sim/simulate/step.hpp): a
+// forecast is 2 or 3 % off what it is unfolded.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +26,13 @@
 
 namespace sim {
 
-/// More ranks than these are folded by who can: until then it saves nothing that a person would notice.
-constexpr std::uint32_t kMostUnfolded = 64;
+/// So many ranks aren't folded unasked: it would save nothing that a person notices.
+constexpr std::uint32_t kMostUnfolded = 16;
 
 /// Unfolded where every rank is alone in its class, or takes turns with others. ConfigError when the cluster has fewer
 /// places than the program ranks.
 Program fold(Program program, const Cluster& cluster);
-/// Folded where it has more ranks than kMostUnfolded.
+/// Folded where there are more ranks than kMostUnfolded, whose lists take long to play.
 Program fold_many(Program program, const Cluster& cluster);
 /// On no cluster, where all ranks are as far from each other: for what doesn't depend on times.
 Program fold(Program program);

@@ -47,6 +47,7 @@ class ClosedForm : public LongestPath<ClosedForm> {
     return begin_s;
   }
   [[nodiscard]] double compute_s(std::uint32_t rank, std::uint32_t i) const { return costs_.compute_s(rank, i); }
+  [[nodiscard]] double late_s(std::uint32_t rank, std::uint32_t i) const { return costs_.late_s(rank, i); }
 
   void all_have_posted(std::uint32_t rank, std::uint32_t i) {
     if (placed_.is_copied(rank, i)) return;

@@ -192,8 +192,15 @@ class SharedStep {
 
   bool post(std::uint32_t rank) {
     const std::uint32_t i = ranks_[rank].next;
-    const Role& list = placed_.role(rank);
     timeline_.ranks[rank].posted_s[i] = fluid_.now_s();
+    if (const double late_s = costs_.late_s(rank, i); late_s > 0)
+      fluid_.begin(late_s, kNothing, [this, rank, i] { all_alike_have_posted(rank, i); });
+    else
+      all_alike_have_posted(rank, i);
+    return false;
+  }
+  void all_alike_have_posted(std::uint32_t rank, std::uint32_t i) {
+    const Role& list = placed_.role(rank);
     Transfer& transfer = transfer_of(rank, i);
     transfer.rank = rank, transfer.instruction = i;
     if (placed_.is_copied(rank, i) && placed_.copies(rank, i)) ranks_[rank].uncopied.push_back(i);
@@ -205,7 +212,6 @@ class SharedStep {
       begin_transfer(transfer);
     else if (list.kind[i] == InstructionKind::collective)
       engage_core(rank, costs_.transfer(rank, i).engaged_s);
-    return false;
   }
 
   /// The transport's threads go before the rank's, and before those that wait for the core.

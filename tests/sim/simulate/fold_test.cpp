@@ -130,6 +130,30 @@ TEST(Fold, AlikeTransfersShareAPort) {
   expect_same_step(program, cluster, /*contends=*/false);
 }
 
+// The mean step is longer than the step of the means by what ranks wait for the slowest of them. Of a class one is drawn.
+TEST(Fold, TheSlowestOfAClassIsWaitedFor) {
+  const Cluster cluster = plain_cluster(32);
+  for (const auto& [name, text] : {std::pair("vgg11,image=64", "ddp,dp=32"), std::pair("vgg11,image=64", "zero3,dp=32"),
+                                   std::pair("vgg11,image=64", "mesh,dp=8,pp=4,microbatches=4"),
+                                   std::pair("sfc", "mesh,dp=8,tp=2,pp=2,microbatches=4")}) {
+    const Model model = load_model(std::string(name) + ",global_batch=64");
+    const Program program = lower(model, parse_strategy(text, model)), folded = fold(program, cluster);
+    ASSERT_LE(folded.players(), 8U) << text;
+    for (const auto& [jitter, rank_jitter] : {std::pair(0.2, 0.0), std::pair(0.05, 0.05)}) {
+      const auto costs = [&, jitter = jitter, rank_jitter = rank_jitter](const Program& of) {
+        Costs jittering = analytic_costs(of, cluster);
+        jittering.jitter.assign(of.works.size(), jitter);
+        jittering.rank_jitter = rank_jitter;
+        return jittering;
+      };
+      const double means_s = simulate(program, costs(program), cluster).step_s,
+                   all_s = expected_step(program, costs(program), cluster).step_s,
+                   of_classes_s = expected_step(folded, costs(folded), cluster).step_s;
+      EXPECT_NEAR(of_classes_s - means_s, all_s - means_s, 0.2 * (all_s - means_s)) << text << " " << jitter;
+    }
+  }
+}
+
 // What a rank's number decides isn't folded.
 TEST(Fold, RanksThatTakeTurnsAreThemselves) {
   const Model model = load_model("toy_mlp,global_batch=24");
