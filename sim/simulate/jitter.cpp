@@ -1,5 +1,6 @@
 #include <array>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 #include <numbers>
 #include <utility>
@@ -33,35 +34,32 @@ double DrawnSteps::gamma(double shape) {
 
 namespace {
 
+/// The highest power's coefficient first.
+double polynomial(std::initializer_list<double> coefficients, double x) {
+  double sum = 0;
+  for (const double coefficient : coefficients) sum = sum * x + coefficient;
+  return sum;
+}
+
 /// P. J. Acklam, An algorithm for computing the inverse normal cumulative distribution function, 2003: within 1.2e-9 of
 /// it, relatively. For a probability of at most a half that a variable is larger.
 double normal_exceeded_with(double probability) {
   constexpr double kTail = 0.02425;
   if (probability < kTail) {
     const double q = std::sqrt(-2 * std::log(probability));
-    return -(((((-7.784894002430293e-03 * q - 3.223964580411365e-01) * q - 2.400758277161838) * q - 2.549732539343734) *
-                  q +
-              4.374664141464968) *
-                 q +
-             2.938163982698783) /
-           ((((7.784695709041462e-03 * q + 3.224671290700398e-01) * q + 2.445134137142996) * q + 3.754408661907416) *
-                q +
-            1);
+    return -polynomial({-7.784894002430293e-03, -3.223964580411365e-01, -2.400758277161838, -2.549732539343734,
+                        4.374664141464968, 2.938163982698783},
+                       q) /
+           polynomial({7.784695709041462e-03, 3.224671290700398e-01, 2.445134137142996, 3.754408661907416, 1}, q);
   }
   const double q = 0.5 - probability, r = q * q;
-  return (((((-3.969683028665376e+01 * r + 2.209460984245205e+02) * r - 2.759285104469687e+02) * r +
-            1.383577518672690e+02) *
-               r -
-           3.066479806614716e+01) *
-              r +
-          2.506628277459239) *
-         q /
-         (((((-5.447609879822406e+01 * r + 1.615858368580409e+02) * r - 1.556989798598866e+02) * r +
-            6.680131188771972e+01) *
-               r -
-           1.328068155288572e+01) *
-              r +
-          1);
+  return q *
+         polynomial({-3.969683028665376e+01, 2.209460984245205e+02, -2.759285104469687e+02, 1.383577518672690e+02,
+                     -3.066479806614716e+01, 2.506628277459239},
+                    r) /
+         polynomial({-5.447609879822406e+01, 1.615858368580409e+02, -1.556989798598866e+02, 6.680131188771972e+01,
+                     -1.328068155288572e+01, 1},
+                    r);
 }
 
 /// Of one rank's compute since it was together with the others of a collective.
@@ -119,8 +117,8 @@ void DrawnSteps::wait_for_slowest(std::uint32_t rank, Factors& step) {
       SinceTogether& of_other = since[other];
       if (other == group || alike_[other][rank] < 2) continue;
       const double share = std::min(1.0, of_other.mean_s / were.mean_s);
-      of_other.variance -= share * (1 - largest.sd * largest.sd) * were.variance;
-      of_other.pace_s -= share * (1 - largest.sd) * were.pace_s;
+      of_other.variance = std::max(0.0, of_other.variance - share * (1 - largest.sd * largest.sd) * were.variance);
+      of_other.pace_s = std::max(0.0, of_other.pace_s - share * (1 - largest.sd) * were.pace_s);
       of_other.late_s += share * (were.slowest_s - largest.mean * were.sd() - were.late_s);
     }
     if (alike_[group][rank] == alike_[end][rank]) since[end] = {};

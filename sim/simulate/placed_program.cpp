@@ -70,8 +70,7 @@ void PlacedProgram::place_ranks() {
 
 /// Goes through all ranks' transfers, and counts where players' are.
 void PlacedProgram::find_ports() {
-  std::vector<std::vector<std::uint32_t>>
-      played;  // [level][player]: the unit whose ports stand for those of alike ones
+  std::vector<std::vector<std::uint32_t>> played;  // [level][player]: its unit; where units are alike, the first
   for (std::size_t l = 0; l < levels_.size(); ++l) {
     if (l > 0 || levels_[l].is_bus) {
       played.push_back(groups_of_players(program, cluster, levels_[l].is_bus ? l : l - 1));
@@ -87,17 +86,14 @@ void PlacedProgram::find_ports() {
   };
   std::vector<std::vector<std::uint32_t>> channel_of_list;  // [group][member list]
   for (const Group& group : program.groups) channel_of_list.emplace_back(group.members.size(), kNone);
-  std::vector<bool> seen(matching.channels, false);
   for (std::uint32_t player = 0; player < ranks(); ++player) {
     if (places[player].index != 0) continue;  // of each role the first
     const Role& list = role(player);
+    std::set<std::uint32_t> seen;  // channels: the others of the role have as many
     for (std::uint32_t i = 0; i < list.size(); ++i) {
       const bool is_collective = list.kind[i] == InstructionKind::collective;
       if (!is_collective && list.kind[i] != InstructionKind::send) continue;
-      if (const std::uint32_t channel = matching.channel[transfer(player, i)]; seen[channel])
-        continue;
-      else
-        seen[channel] = true;
+      if (!seen.insert(matching.channel[transfer(player, i)]).second) continue;
       for (const std::uint32_t rank : list.ranks) {
         const std::uint32_t of_class = program.player_of(rank);
         const std::uint32_t channel = matching.channel[transfer(of_class, i)];
