@@ -560,7 +560,8 @@ class TransferCheck {
 
 /// Of many ranks those of a class find the same, or the same mistake: one of each plays.
 void check_transfers(const Program& program) {
-  if (program.ranks() > kMostUnfolded && !program.classes)
+  const bool are_alike = program.roles.size() < program.ranks();
+  if (are_alike && program.ranks() > kMostUnfolded && !program.classes)
     TransferCheck(fold(program)).run();
   else
     TransferCheck(program).run();
