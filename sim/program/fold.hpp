@@ -10,8 +10,8 @@
 // A. Leman, 1968). Then whatever a rank waits for or shares, the others of its class wait for or share as well, and the
 // step is the same but for rounding: what was a sum of many equal shares of a port is a product.
 //
-// Roots of collectives stay themselves, and ranks that send to their own role. Where ranks share a device, or their host
-// thread, they take turns: such a program isn't folded.
+// Roots of collectives are in no class with others of their list, and who sends to its own role is alone. Where ranks share
+// a device, or their host thread, they take turns: such a program isn't folded.
 //
 // A folded program is the same program, for who simulates it (Program::players). Who runs ranks takes it unfolded. Where
 // costs jitter, no two ranks are alike, and who plays for its class waits for the slowest of it (sim/simulate/step.hpp):
