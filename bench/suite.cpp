@@ -7,8 +7,9 @@
 //
 // predicted/… and measured/… report a step's time as manual time, measured the maximum over ranks; every row has the
 // same counters, in plain units (s, B, 1). simulator/… simulates a step, simulator/lower/… lowers and validates,
-// simulator/forecast/… folds, asks for the costs and simulates: their instructions_per_s are of all ranks, per second of
-// that. A case that can't run stays, with its reason. Worlds of processes are spawned; rank 0 drives, the others serve.
+// simulator/forecast/… folds, asks for the costs and simulates: their instructions_per_s are of all ranks, per second
+// of that. A case that can't run stays, with its reason. Worlds of processes are spawned; rank 0 drives, the others
+// serve.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

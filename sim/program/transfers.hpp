@@ -37,8 +37,8 @@ class TransferMatching {
  private:
   void match_messages(const Program& program, const std::vector<Program::Place>& places);
 
-  /// [role][instruction]: of a send, the transfer of the role's first player, the others' follow; of a recv, where those
-  /// of the role's players begin in `received_`; of a collective, how many of this group come before in the list.
+  /// [role][instruction]: of a send, the transfer of the role's first player, the others' follow; of a recv, where
+  /// those of the role's players begin in `received_`; of a collective, how many of this group come before in the list.
   std::vector<std::vector<std::uint32_t>> first_;
   std::vector<std::uint32_t> received_;
   std::vector<std::vector<std::uint32_t>> first_of_list_;  // [group][player]: the first transfer of its member list

@@ -92,8 +92,8 @@ double DrawnSteps::Largest::quantile(double probability) const {
 }
 
 /// The mean and standard deviation of the others' sums make a gamma distribution, whose quantiles are about those of a
-/// cube (E. B. Wilson and M. M. Hilferty, 1931). For others than the members of a collective, those who have waited for it
-/// are as late as its slowest; what that is on average they all are.
+/// cube (E. B. Wilson and M. M. Hilferty, 1931). For others than the members of a collective, those who have waited for
+/// it are as late as its slowest; what that is on average they all are.
 void DrawnSteps::wait_for_slowest(std::uint32_t rank, Factors& step) {
   const Role& role = placed_.role(rank);
   const auto end = static_cast<std::uint32_t>(alike_.size() - 1);  // of the last entry

@@ -4,7 +4,7 @@
 //   class Pass : public LongestPath<Pass> {
 //     double issued_s(std::uint32_t rank, std::uint32_t i, double clock_s);    // host time of instruction i is over
 //     double compute_s(std::uint32_t rank, std::uint32_t i);                   // how long a computed one takes
-//     double late_s(std::uint32_t rank, std::uint32_t i);                      // others that it plays for post so much later
+//     double late_s(std::uint32_t rank, std::uint32_t i);                      // the slowest like it posts so much later
 //     void all_have_posted(std::uint32_t rank, std::uint32_t i);               // `rank` was the last
 //     void begin_wait(std::uint32_t rank, std::uint32_t i);                    // calls move() for what is copied in it
 //     double done_s(std::uint32_t rank, std::uint32_t i);                      // what wait i waits for; or kUnknown

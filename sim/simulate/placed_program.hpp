@@ -5,8 +5,8 @@
 //   placed.copies(rank, i);                                    // this rank's own thread moves bytes of it
 //   for (const PlacedProgram::PortUse& use : placed.ports_of(rank, i)) seen.push_back(use.port);
 //
-// Of a folded program (fold.hpp) a rank is here one that plays for its class, with its number among those who do. It has
-// a device to itself, and what its class does on its node, or with its ports, it does as often as they are there.
+// Of a folded program (fold.hpp) a rank is here one that plays for its class, with its number among those who do. It
+// has a device to itself, and what its class does on its node, or with its ports, it does as often as they are there.
 //
 // With engine `receiver`, the ranks' threads move the bytes while they wait, each its own part: the receiver of a
 // message, every member of a collective that gets something (is_mover). A part of a message or of a collective with a

@@ -48,11 +48,11 @@ struct Factors {
 /// ones in every call and on every machine. The mean of every draw over a batch is exactly 1: without rank jitter, a
 /// rank that waits for nobody takes what `simulate` says. `placed` and `costs` must outlive it.
 ///
-/// A rank that plays for its class (sim/program/fold.hpp) is one of n that draw. A collective in which m of them take part
-/// begins when the slowest of these has posted it: what the others have computed since all were together last is taken as
-/// gamma distributed, and the largest of m − 1 drawn at once, by its distribution. So is, for the step's end, the slowest
-/// of all n. Assumes: what makes ranks late is their own compute, and who waits for a collective is together with the
-/// others from then on; of a class's transfers one draws for all.
+/// A rank that plays for its class (sim/program/fold.hpp) is one of n that draw. A collective in which m of them take
+/// part begins when the slowest of these has posted it: what the others have computed since all were together last is
+/// taken as gamma distributed, and the largest of m − 1 drawn at once, by its distribution. So is, for the step's end,
+/// the slowest of all n. Assumes: what makes ranks late is their own compute, and who waits for a collective is
+/// together with the others from then on; of a class's transfers one draws for all.
 class DrawnSteps {
  public:
   static constexpr std::size_t kBatch = 8;
