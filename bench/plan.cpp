@@ -14,6 +14,7 @@
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/plan/method.hpp"
+#include "sim/program/fold.hpp"
 #include "sim/report/answer.hpp"
 #include "sim/report/console.hpp"
 #include "sim/report/report.hpp"
@@ -41,8 +42,9 @@ std::uint32_t devices_of(const Options& options) {
 }
 
 Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, const Priced& priced, const Options& options) {
-  const sim::Program program = sim::lower(model, strategy);
+  sim::Program program = sim::lower(model, strategy);
   sim::Cluster cluster = priced.of(program);
+  program = sim::fold_many(std::move(program), cluster);
   if (options.memory_GiB > 0) {
     cluster.device.memory_capacity = sim::bytes(options.memory_GiB * 1073741824);
     cluster.host.reset();  // each device has memory of its own

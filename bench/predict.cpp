@@ -16,6 +16,7 @@
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/program/capture.hpp"
+#include "sim/program/fold.hpp"
 #include "sim/report/answer.hpp"
 #include "sim/report/console.hpp"
 #include "sim/report/knowledge.hpp"
@@ -98,7 +99,7 @@ std::string epoch_text(const sim::Epoch& epoch, const sim::Forecast& step, const
   if (epoch.last) {
     text = fmt::format(", the last with {} samples", epoch.last->samples);
     try {
-      const sim::Program last = sim::lower(epoch.last->model, epoch.last->strategy);
+      const sim::Program last = sim::fold_many(sim::lower(epoch.last->model, epoch.last->strategy), cluster);
       seconds += sim::forecast(last, cluster, cost_model, scale).step.step_s;
     } catch (const sim::ConfigError& error) {  // a batch that nobody asked for, which a profile may lack
       seconds += step.step.step_s;
@@ -121,7 +122,7 @@ std::string rates_text(const std::string& model, std::vector<std::pair<double, s
 void announce(const std::string& what, const sim::Program& program) {
   constexpr std::size_t kMany = 500'000;  // some 5 s
   std::size_t instructions = 0;
-  for (const sim::Role& role : program.roles) instructions += role.size() * role.ranks.size();
+  for (const sim::Program::Place& place : program.places()) instructions += program.roles[place.role].size();
   if (instructions > kMany)
     fmt::print(stderr, "predict: {}: {} instructions to go through\n", sim::printable(what), instructions);
 }
@@ -130,12 +131,13 @@ void announce(const std::string& what, const sim::Program& program) {
 void predict_cell(const Asked& asked, const Priced& priced, const Options& options, Predictions& all) {
   if (asked.refusal) throw sim::ConfigError(*asked.refusal);
   const sim::Scale scale = sim::parse_scale(options.scale);
-  const sim::Program program = sim::lower(asked.model, *asked.strategy);
-  announce(asked.text, program);
+  sim::Program program = sim::lower(asked.model, *asked.strategy);
   std::optional<sim::Epoch> epoch;
   if (options.epoch > 0) epoch = sim::epoch_of(options.epoch, asked.model, *asked.strategy, options.drop_last);
   const sim::Cluster cluster = priced.of(program);
   sim::check_ranks(cluster);
+  program = sim::fold_many(std::move(program), cluster);
+  announce(asked.text, program);
   if (options.machine.graph) sim::check_capture(program, cluster.world, cluster.device.asynchronous);
   sim::Round round;
   std::vector<double> workspace_bytes;  // of the cost model that knows

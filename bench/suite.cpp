@@ -6,9 +6,10 @@
 //   build/bin/paragauge_suite --profile cpu.json --benchmark_filter=predicted
 //
 // predicted/… and measured/… report a step's time as manual time, measured the maximum over ranks; every row has the
-// same counters, in plain units (s, B, 1). simulator/… simulates a step, simulator/lower/… lowers and validates: their
-// instructions_per_s are of all ranks, per second of that. A case that can't run stays, with its reason. Worlds of
-// processes are spawned; rank 0 drives, the others serve.
+// same counters, in plain units (s, B, 1). simulator/… simulates a step, simulator/lower/… lowers and validates,
+// simulator/forecast/… folds, asks for the costs and simulates: their instructions_per_s are of all ranks, per second
+// of that. A case that can't run stays, with its reason. Worlds of processes are spawned; rank 0 drives, the others
+// serve.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -23,6 +24,7 @@
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/plan/candidates.hpp"
+#include "sim/program/fold.hpp"
 #include "sim/program/memory.hpp"
 #include "sim/report/result.hpp"
 #include "sim/simulate/forecast.hpp"
@@ -39,10 +41,12 @@ namespace {
 
 /// ConfigError where the strategy doesn't fit the model.
 struct Case {
-  Case(const std::string& model_text, const std::string& strategy_text)
-      : model(sim::with_global_batch(sim::load_model(model_text), strategy_text)),
+  Case(const sim::Model& of, const std::string& strategy_text)
+      : model(sim::with_global_batch(of, strategy_text)),
         strategy(sim::parse_strategy(strategy_text, model)),
         program(sim::lower(model, strategy)) {}
+  Case(const std::string& model_text, const std::string& strategy_text)
+      : Case(sim::load_model(model_text), strategy_text) {}
   sim::Model model;
   sim::Strategy strategy;
   sim::Program program;
@@ -103,6 +107,43 @@ void lowering(benchmark::State& state, const Case& what) {
   for ([[maybe_unused]] auto _ : state) benchmark::DoNotOptimize(sim::lower(what.model, what.strategy));
   count(state, what.program, {kUnknown, kUnknown, kUnknown, kUnknown, kUnknown});
   count_rate(state);
+}
+
+/// What follows on lowering until the step is known, on DGX H100 of 8 each.
+void forecasting(benchmark::State& state, const Case& what) {
+  sim::Cluster cluster = sim::load_cluster("dgx_h100_pod", what.program.ranks());
+  cluster.levels.back().size = (what.program.ranks() + cluster.devices_per_node() - 1) / cluster.devices_per_node();
+  for (std::uint32_t rank = 0; rank < cluster.place.size(); ++rank) cluster.place[rank] = {rank};
+  const std::unique_ptr<sim::CostModel> model = sim::make_cost_model("analytic", cluster);
+  sim::StepTime step;
+  for ([[maybe_unused]] auto _ : state) {
+    const sim::Program folded = sim::fold(what.program, cluster);
+    step = sim::step_time(folded, sim::simulate(folded, sim::costs_of(folded, *model, cluster), cluster));
+  }
+  count(state, what.program, step);
+  count_rate(state);
+}
+
+/// SFC with so many of its hidden layers, 8192 x 8192 each, and as many classes.
+sim::Model deep_mlp(std::size_t layers, std::int64_t global_batch) {
+  sim::Model model = sim::load_model(fmt::format("sfc,global_batch={}", global_batch));
+  const std::vector<sim::Node> sfc = model.nodes;
+  const auto layer = static_cast<std::size_t>(model.node_index("fc2"));  // and its activation behind it
+  model.nodes.assign(sfc.begin(), sfc.begin() + static_cast<std::ptrdiff_t>(layer));
+  const auto add = [&](sim::Node node, const std::string& name) {
+    node.name = name;
+    if (node.kind->role != sim::OpRole::loss) node.inputs = {static_cast<int>(model.nodes.size()) - 1};
+    model.nodes.push_back(node);
+  };
+  for (std::size_t l = 2; l < layers; ++l) {
+    add(sfc[layer], fmt::format("fc{}", l));
+    add(sfc[layer + 1], fmt::format("relu{}", l));
+  }
+  add(sfc[layer], "head");
+  add(sfc.back(), sfc.back().name);
+  model.classes = static_cast<std::int64_t>(sfc[layer].attributes.at("out_features"));
+  model.nodes.back().inputs[0] = static_cast<int>(model.nodes.size()) - 2;
+  return model;
 }
 
 #ifdef PARAGAUGE_BACKEND
@@ -217,6 +258,14 @@ int run(int argc, char** argv) {
         std::pair("vgg16,global_batch=256", "hypar,levels=2x2x2x2,layers=dp/out/in/dp")})
     add_case(fmt::format("simulator/lower/{}/{}", model, strategy),
              [=](benchmark::State& state) { lowering(state, Case(model, strategy)); });
+  const auto add_of_many_ranks = [](const std::string& name, const auto& what) {
+    add_case("simulator/lower/" + name, [=](benchmark::State& state) { lowering(state, what()); });
+    add_case("simulator/forecast/" + name, [=](benchmark::State& state) { forecasting(state, what()); });
+  };
+  constexpr const char* kThreeAxes = "mesh,pp=16,dp=128,tp=8,schedule=1f1b,microbatches=128";
+  add_of_many_ranks(fmt::format("mlp_of_256_layers/{}", kThreeAxes),
+                    [] { return Case(deep_mlp(256, 32768), kThreeAxes); });
+  add_of_many_ranks("resnet50/ddp,dp=16384", [] { return Case("resnet50,global_batch=524288", "ddp,dp=16384"); });
   return run_benchmarks(argv[0], app.remaining());
 }
 

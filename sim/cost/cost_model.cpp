@@ -31,12 +31,15 @@ std::vector<std::uint32_t> far_spread(const Cluster& cluster, std::span<const st
   return spread;
 }
 
-/// How the lists of every group of a program lie: [group][list].
-std::vector<std::vector<std::vector<std::uint32_t>>> spreads_of(const Program& program, const Cluster& cluster) {
+/// How the lists of every group of a program lie, of alike ones the first: [group][list].
+std::vector<std::vector<std::vector<std::uint32_t>>> spreads_of(const Program& program, const Cluster& cluster,
+                                                                const TransferMatching& matching) {
   std::vector<std::vector<std::vector<std::uint32_t>>> spreads(program.groups.size());
-  for (std::size_t g = 0; g < spreads.size(); ++g)
-    for (const std::vector<std::uint32_t>& list : program.groups[g].members)
-      spreads[g].push_back(far_spread(cluster, list));
+  for (std::size_t g = 0; g < spreads.size(); ++g) {
+    spreads[g].resize(program.groups[g].members.size());
+    for (const std::uint32_t list : std::set(matching.list_of[g].begin(), matching.list_of[g].end()))
+      if (list != kNone) spreads[g][list] = far_spread(cluster, program.groups[g].members[list]);
+  }
   return spreads;
 }
 
@@ -62,19 +65,19 @@ std::string name_of(const TransferQuestion& question, const Cluster& cluster) {
 }
 
 /// But for its bytes and devices.
-TransferQuestion question_of(const Program& program, const Role& role, std::uint32_t i, std::uint32_t index,
+TransferQuestion question_of(const Program& program, const Role& role, std::uint32_t i, std::uint32_t player,
                              const TransferMatching& matching, const Cluster& cluster,
                              const std::vector<std::vector<std::vector<std::uint32_t>>>& spreads) {
   TransferQuestion question;
-  const std::uint32_t rank = role.ranks[index];
   if (role.kind[i] == InstructionKind::collective) {
     const Group& group = program.groups.at(role.peer[i]);
-    const std::uint32_t list = matching.list_of[role.peer[i]][rank];
+    const std::uint32_t list = matching.list_of[role.peer[i]][player];
     question.kind = InstructionKind::collective;
     question.collective = role.collective[i];
     question.members = static_cast<std::uint32_t>(group.members[list].size());
     question.spread = spreads[role.peer[i]][list];
   } else {
+    const std::uint32_t rank = program.rank_of(player);
     question.spread = far_spread(cluster, std::array{rank, program.partner(role, rank, i)});
   }
   return question;
@@ -87,28 +90,28 @@ void cost_transfers(const Program& program, const CostModel& model, const Cluste
   const std::vector<Program::Place> places = program.places();
   struct Post {  // a transfer's first
     const Role* role = nullptr;
-    std::uint32_t instruction = 0, index = 0;
+    std::uint32_t instruction = 0, player = 0;
     std::int64_t bytes = 0;  // the most of all its posts: of a gather only the root has them all
   };
   std::vector<Post> posts(matching.participants.size());
-  for (std::uint32_t rank = 0; rank < places.size(); ++rank) {
-    const Role& role = program.roles[places[rank].role];
+  for (std::uint32_t player = 0; player < places.size(); ++player) {
+    const Role& role = program.roles[places[player].role];
     for (std::uint32_t i = 0; i < role.size(); ++i) {
       if (!is_posted(role.kind[i])) continue;
-      Post& post = posts[matching.transfer(places[rank], rank, role, i)];
+      Post& post = posts[matching.transfer(places[player], player, role, i)];
       if (post.role == &role && post.instruction == i) continue;  // of the same role: as many bytes
-      if (post.role == nullptr) post = {&role, i, places[rank].index};
+      if (post.role == nullptr) post = {&role, i, player};
       post.bytes = std::max(post.bytes, program.transfer_bytes(role, i));
     }
   }
   const std::vector<std::string> devices = devices_of_groups(program, cluster);
-  const auto spreads = spreads_of(program, cluster);
+  const auto spreads = spreads_of(program, cluster, matching);
   std::map<TransferQuestion, std::uint32_t> known;
   for (std::size_t transfer = 0; transfer < posts.size(); ++transfer) {
     const Post& post = posts[transfer];
     if (post.role == nullptr) continue;
     TransferQuestion question =
-        question_of(program, *post.role, post.instruction, post.index, matching, cluster, spreads);
+        question_of(program, *post.role, post.instruction, post.player, matching, cluster, spreads);
     question.bytes = post.bytes;
     if (question.kind == InstructionKind::collective) question.devices = devices[post.role->peer[post.instruction]];
     const auto [entry, is_first] = known.try_emplace(question, costs.transfers.size());
@@ -116,7 +119,9 @@ void cost_transfers(const Program& program, const CostModel& model, const Cluste
     if (is_first) {
       costs.transfers.push_back(question.members > 1 ? model.transfer(question) : TransferCost{});
       costs.transfer_names.push_back(name_of(question, cluster));
+      costs.transfer_counts.push_back(0);
     }
+    costs.transfer_counts[entry->second] += matching.times[transfer];
     costs.transfer_of[transfer] = entry->second;
   }
 }
@@ -132,7 +137,7 @@ Work measured_as(Work work, const Device& device) {
 std::vector<std::string> devices_of_groups(const Program& program, const Cluster& cluster) {
   std::vector<std::string> devices(program.groups.size());
   std::set<std::uint32_t> used;
-  for (std::uint32_t rank = 0; rank < program.ranks(); ++rank) {
+  for (std::uint32_t rank = 0, all = program.ranks(); rank < all; ++rank) {
     if (rank >= cluster.place.size())
       throw ConfigError("rank {} of the program has no place on cluster '{}' of {} ranks", rank, cluster.name,
                         cluster.place.size());

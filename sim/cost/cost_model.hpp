@@ -147,6 +147,7 @@ struct Costs {
   std::vector<TransferCost> transfers;      // one per distinct question
   std::vector<std::string> transfer_names;  // like transfers: "broadcast among 2"
   std::vector<std::uint32_t> transfer_of;   // [transfer of a TransferMatching] → transfers
+  std::vector<double> transfer_counts;      // like transfers: how many of all ranks' are such
   double launch_s = 0;
   std::vector<double> issue_s;          // [work]: host time of an asynchronous device, or empty: launch_s each
   double gap_s = 0;                     // CostModel::gap_s

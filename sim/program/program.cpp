@@ -224,9 +224,12 @@ std::vector<Program::Slice> Program::slices_of(const Role& role, const Tensor& t
 }
 
 std::vector<Program::Place> Program::places() const {
-  std::vector<Place> places(ranks());
-  for (std::uint32_t r = 0; r < roles.size(); ++r)
-    for (std::uint32_t index = 0; index < roles[r].ranks.size(); ++index) places.at(roles[r].ranks[index]) = {r, index};
+  std::vector<Place> places(players());
+  for (std::uint32_t r = 0; r < roles.size(); ++r) {
+    std::uint32_t index = 0;
+    for (const std::uint32_t rank : roles[r].ranks)
+      if (const std::uint32_t player = player_of(rank); rank_of(player) == rank) places.at(player) = {r, index++};
+  }
   return places;
 }
 

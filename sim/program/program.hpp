@@ -225,6 +225,13 @@ class Role {
   std::vector<std::uint32_t> opened_;  // by ticket: the last instruction that opened it
 };
 
+/// Ranks that do the same at the same time (fold.hpp).
+struct RankClasses {
+  std::vector<std::uint32_t> of;     // by rank: its class
+  std::vector<std::uint32_t> first;  // by class: the rank that plays for all of them
+  std::vector<std::uint32_t> size;   // by class: how many they are
+};
+
 struct Program {
   std::string model;     // load_model's text
   std::string strategy;  // the canonical strategy text
@@ -244,8 +251,18 @@ struct Program {
   std::vector<std::string> names;
   std::vector<Group> groups;
   std::vector<Role> roles;
+  /// Folded: of each class one rank plays.
+  std::optional<RankClasses> classes = {};
 
   [[nodiscard]] std::uint32_t ranks() const;
+  /// Who is simulated: every rank, numbered as it is, or where the program is folded, one of each class, in its order.
+  [[nodiscard]] std::uint32_t players() const {
+    return classes ? static_cast<std::uint32_t>(classes->first.size()) : ranks();
+  }
+  [[nodiscard]] std::uint32_t player_of(std::uint32_t rank) const { return classes ? classes->of[rank] : rank; }
+  [[nodiscard]] std::uint32_t rank_of(std::uint32_t player) const { return classes ? classes->first[player] : player; }
+  /// How many ranks it plays for.
+  [[nodiscard]] std::uint32_t ranks_of(std::uint32_t player) const { return classes ? classes->size[player] : 1; }
   /// Sets the threads of each rank, also in the works.
   void set_threads(std::uint32_t of_rank);
   /// Whether steps reach into each other, or a body is more than one, and the lists hold only one body.
@@ -274,7 +291,7 @@ struct Program {
   /// How many elements of its unit's tensor a part takes at `rank`.
   [[nodiscard]] std::int64_t elements_of(const ParameterUnit::Part& part, std::uint32_t rank) const;
   [[nodiscard]] std::vector<Slice> slices_of(const Role& role, const Tensor& tensor, std::uint32_t rank) const;
-  /// rank → (role, index in the role).
+  /// player → (role, index among the role's players).
   struct Place {
     std::uint32_t role = 0, index = 0;
   };

@@ -14,13 +14,17 @@ namespace {
 /// One role's list as it grows.
 class Unrolled {
  public:
-  Unrolled(const Role& role, std::uint32_t tags) : role_(role), tags_(tags), lives_(role.storages.size()) {
+  Unrolled(const Role& role, std::uint32_t tags)
+      : role_(role), tags_(tags), lives_(role.storages.size()), tensors_of_(role.storages.size()) {
     list_.name = role.name;
     list_.ranks = role.ranks;
     list_.tensors = role.tensors;
     list_.storages = role.storages;
     list_.units = role.units;
-    for (std::uint32_t t = 0; t < role.tensors.size(); ++t) now_.push_back(t);
+    for (std::uint32_t t = 0; t < role.tensors.size(); ++t) {
+      now_.push_back(t);
+      tensors_of_[role.tensors[t].storage].push_back(t);
+    }
   }
 
   Role play(std::uint32_t bodies) && {
@@ -67,8 +71,7 @@ class Unrolled {
     ++life.times;
     const auto again = static_cast<std::uint32_t>(list_.storages.size());
     list_.storages.push_back(role_.storages[storage]);
-    for (std::uint32_t t = 0; t < role_.tensors.size(); ++t) {
-      if (role_.tensors[t].storage != storage) continue;
+    for (const std::uint32_t t : tensors_of_[storage]) {
       now_[t] = static_cast<std::uint32_t>(list_.tensors.size());
       if (role_.storages[storage].owner == t) list_.storages[again].owner = now_[t];
       Tensor& tensor = list_.tensors.emplace_back(role_.tensors[t]);
@@ -80,8 +83,9 @@ class Unrolled {
   const Role& role_;
   const std::uint32_t tags_;  // that the program uses
   Role list_;
-  std::vector<Life> lives_;         // by storage of the role
-  std::vector<std::uint32_t> now_;  // by tensor of the role: what it is in the list
+  std::vector<Life> lives_;                             // by storage of the role
+  std::vector<std::vector<std::uint32_t>> tensors_of_;  // by storage of the role
+  std::vector<std::uint32_t> now_;                      // by tensor of the role: what it is in the list
   std::map<std::tuple<InstructionKind, std::uint32_t, std::int32_t, std::uint32_t>, std::uint32_t>
       times_;  // of a message
 };

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "sim/error.hpp"
+#include "sim/program/fold.hpp"
 #include "sim/program/program.hpp"
 #include "sim/program/transfers.hpp"
 #include "sim/program/unroll.hpp"
@@ -329,7 +330,8 @@ class LifetimeCheck {
   std::vector<std::uint32_t> open_;                                                // by ticket: who opened it
 };
 
-/// Plays posts and waits of all ranks with the strictest transport: a send is done only once its receive is posted.
+/// Plays posts and waits of all ranks (of those that play) with the strictest transport: a send is done only once its
+/// receive is posted.
 class TransferCheck {
  public:
   explicit TransferCheck(const Program& program)
@@ -371,7 +373,7 @@ class TransferCheck {
   [[nodiscard]] const Role& role(std::uint32_t rank) const { return program_.roles[places_[rank].role]; }
   [[nodiscard]] const std::vector<std::uint32_t>& steps(std::uint32_t rank) const { return steps_[places_[rank].role]; }
   [[nodiscard]] std::string at(std::uint32_t rank, std::uint32_t i) const {
-    return fmt::format("rank {} instruction {} ({})", rank, i, program_.label(role(rank), i));
+    return fmt::format("rank {} instruction {} ({})", program_.rank_of(rank), i, program_.label(role(rank), i));
   }
   [[nodiscard]] std::uint32_t id(std::uint32_t rank, std::uint32_t i) const {
     return matching_.transfer(places_[rank], rank, role(rank), i);
@@ -431,7 +433,7 @@ class TransferCheck {
     if (const std::size_t size = group.members[member_list].size(); list.root[i] >= size)
       throw ConfigError("program: {}: root {} of {} members", at(rank, i), list.root[i], size);
     const std::vector<std::uint32_t>& members = group.members[member_list];
-    if (list.reads(i).empty() && has_root(list.collective[i]) && members[list.root[i]] == rank)
+    if (list.reads(i).empty() && has_root(list.collective[i]) && program_.player_of(members[list.root[i]]) == rank)
       throw ConfigError("program: {}: the root gives nothing", at(rank, i));
     if (list.reduction[i] == Reduction::mean && moved_dtype(list, i) == Dtype::i64)
       throw ConfigError("program: {}: a mean of integers", at(rank, i));
@@ -441,7 +443,8 @@ class TransferCheck {
   void check_operands(std::uint32_t rank, std::uint32_t i, Transfer& transfer) const {
     const Role& list = role(rank);
     const std::vector<std::uint32_t>& members = members_of(rank, i);
-    const auto place = static_cast<std::size_t>(std::ranges::find(members, rank) - members.begin());
+    const auto is_mine = [&](std::uint32_t member) { return program_.player_of(member) == rank; };
+    const auto place = static_cast<std::size_t>(std::ranges::find_if(members, is_mine) - members.begin());
     const CollectiveOperands operands = operands_of(list.collective[i], place == list.root[i]);
     const auto check = [&](Moved moved, std::span<const std::uint32_t> tensors, std::string_view does) {
       const bool one_of_parts =
@@ -462,7 +465,8 @@ class TransferCheck {
       throw ConfigError("program: {} reads '{}' and writes '{}', but works in place", at(rank, i),
                         list.tensors[list.reads(i)[0]].name, list.tensors[list.writes(i)[0]].name);
     transfer.posts.resize(members.size());
-    transfer.posts[place] = {rank, i};
+    for (std::size_t k = place; k < members.size(); ++k)
+      if (is_mine(members[k])) transfer.posts[k] = {rank, i};
   }
 
   /// What is given is as large as what is asked for.
@@ -554,6 +558,15 @@ class TransferCheck {
   std::deque<std::uint32_t> ready_;
 };
 
+/// Of many ranks those of a class find the same, or the same mistake: one of each plays.
+void check_transfers(const Program& program) {
+  const bool are_alike = program.roles.size() < program.ranks();
+  if (are_alike && program.ranks() > kMostUnfolded && !program.classes)
+    TransferCheck(fold(program)).run();
+  else
+    TransferCheck(program).run();
+}
+
 }  // namespace
 
 void validate(const Program& program) {
@@ -568,9 +581,9 @@ void validate(const Program& program) {
       LifetimeCheck(program, role, role.ranks.back(), changed_reads).run();
   }
   if (program.is_periodic())
-    TransferCheck(unroll(program, 2)).run();
+    check_transfers(unroll(program, 2));
   else
-    TransferCheck(program).run();
+    check_transfers(program);
 }
 
 }  // namespace sim

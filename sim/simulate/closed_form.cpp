@@ -47,6 +47,7 @@ class ClosedForm : public LongestPath<ClosedForm> {
     return begin_s;
   }
   [[nodiscard]] double compute_s(std::uint32_t rank, std::uint32_t i) const { return costs_.compute_s(rank, i); }
+  [[nodiscard]] double late_s(std::uint32_t rank, std::uint32_t i) const { return costs_.late_s(rank, i); }
 
   void all_have_posted(std::uint32_t rank, std::uint32_t i) {
     if (placed_.is_copied(rank, i)) return;
@@ -83,7 +84,9 @@ class ClosedForm : public LongestPath<ClosedForm> {
 
   /// Bytes of several channels go through one port at the same time, and need more than it has.
   [[nodiscard]] bool flows_meet() const {
-    if (std::ranges::count_if(channels_, [](const Channel& c) { return !c.busy_s.empty(); }) < 2) return false;
+    const bool is_folded = placed_.program.classes.has_value();  // a channel stands for several
+    if (!is_folded && std::ranges::count_if(channels_, [](const Channel& c) { return !c.busy_s.empty(); }) < 2)
+      return false;
     struct Change {
       double at_s, use;
       auto operator<=>(const Change&) const = default;
@@ -91,14 +94,14 @@ class ClosedForm : public LongestPath<ClosedForm> {
     std::vector<std::vector<Change>> changes(placed_.ports());
     for (const Channel& channel : channels_) {
       if (channel.busy_s.empty()) continue;
-      placed_.for_each_port(channel.rank, channel.instruction, [&](std::uint32_t port, std::size_t level) {
-        const double use = channel.most_use(level);
+      for (const PlacedProgram::PortUse& at : placed_.ports_of(channel.rank, channel.instruction)) {
+        const double use = at.times * channel.most_use(at.level);
         for (const auto& [from_s, until_s] : channel.busy_s) {
           if (!(use > 0)) continue;
-          changes[port].push_back({from_s, use});
-          changes[port].push_back({until_s * (1 - kRounding), -use});
+          changes[at.port].push_back({from_s, use});
+          changes[at.port].push_back({until_s * (1 - kRounding), -use});
         }
-      });
+      }
     }
     for (std::vector<Change>& of_port : changes) {
       std::ranges::sort(of_port);

@@ -122,6 +122,7 @@ class Replay : public LongestPath<Replay> {
     return clock_s + durations_.host_s[rank][i];
   }
   [[nodiscard]] double compute_s(std::uint32_t rank, std::uint32_t i) const { return durations_.seconds[rank][i]; }
+  [[nodiscard]] static double late_s(std::uint32_t /*rank*/, std::uint32_t /*i*/) { return 0; }
   void all_have_posted(std::uint32_t /*rank*/, std::uint32_t /*i*/) {}
 
   void begin_wait(std::uint32_t rank, std::uint32_t i) {

@@ -37,11 +37,11 @@ double step_with(const Program& program, Costs costs, const Cluster& cluster, do
 /// The share of the transfers' time that is novel; 0 without transfers.
 double novelty_of_transfers(const Costs& costs) {
   double seconds = 0, novel_s = 0;
-  for (const std::uint32_t index : costs.transfer_of) {
-    if (index == kNone) continue;
-    const TransferCost& cost = costs.transfers[index];
-    seconds += cost.latency_s + cost.wire_s;
-    novel_s += cost.novelty * (cost.latency_s + cost.wire_s);
+  for (std::size_t t = 0; t < costs.transfers.size(); ++t) {
+    const TransferCost& cost = costs.transfers[t];
+    const double of_kind_s = costs.transfer_counts[t] * (cost.latency_s + cost.wire_s);
+    seconds += of_kind_s;
+    novel_s += cost.novelty * of_kind_s;
   }
   return seconds > 0 ? novel_s / seconds : 0;
 }

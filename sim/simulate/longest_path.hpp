@@ -4,6 +4,7 @@
 //   class Pass : public LongestPath<Pass> {
 //     double issued_s(std::uint32_t rank, std::uint32_t i, double clock_s);    // host time of instruction i is over
 //     double compute_s(std::uint32_t rank, std::uint32_t i);                   // how long a computed one takes
+//     double late_s(std::uint32_t rank, std::uint32_t i);                      // the slowest like it posts so much later
 //     void all_have_posted(std::uint32_t rank, std::uint32_t i);               // `rank` was the last
 //     void begin_wait(std::uint32_t rank, std::uint32_t i);                    // calls move() for what is copied in it
 //     double done_s(std::uint32_t rank, std::uint32_t i);                      // what wait i waits for; or kUnknown
@@ -110,7 +111,7 @@ class LongestPath {
   void post(std::uint32_t rank, std::uint32_t i) {
     const std::uint32_t id = placed_.transfer(rank, i);
     Transfer& transfer = transfers_[id];
-    transfer.ready_s = std::max(transfer.ready_s, ranks_[rank].clock_s);
+    transfer.ready_s = std::max(transfer.ready_s, ranks_[rank].clock_s + pass().late_s(rank, i));
     if (++transfer.posted < placed_.matching.participants[id]) return;
     pass().all_have_posted(rank, i);
     wake(transfer);

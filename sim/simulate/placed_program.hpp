@@ -3,7 +3,10 @@
 //   const PlacedProgram placed(program, cluster);              // both must outlive it
 //   placed.link(rank, i).engine;                               // of the link that send `i` of `rank` goes over
 //   placed.copies(rank, i);                                    // this rank's own thread moves bytes of it
-//   placed.for_each_port(rank, i, [&](std::uint32_t port, std::size_t level) { seen.push_back(port); });
+//   for (const PlacedProgram::PortUse& use : placed.ports_of(rank, i)) seen.push_back(use.port);
+//
+// Of a folded program (fold.hpp) a rank is here one that plays for its class, with its number among those who do. It
+// has a device to itself, and what its class does on its node, or with its ports, it does as often as they are there.
 //
 // With engine `receiver`, the ranks' threads move the bytes while they wait, each its own part: the receiver of a
 // message, every member of a collective that gets something (is_mover). A part of a message or of a collective with a
@@ -42,17 +45,20 @@ class PlacedProgram {
 
   [[nodiscard]] std::uint32_t ranks() const { return static_cast<std::uint32_t>(places.size()); }
   [[nodiscard]] const Role& role(std::uint32_t rank) const { return *roles_[rank]; }
+  [[nodiscard]] std::uint32_t device(std::uint32_t rank) const { return on_[rank].device; }
+  [[nodiscard]] std::uint32_t node(std::uint32_t rank) const { return on_[rank].node; }
+  /// How many ranks like this one are on its node.
+  [[nodiscard]] std::uint32_t alike_on_node(std::uint32_t rank) const { return on_[rank].alike; }
   [[nodiscard]] std::uint32_t transfer(std::uint32_t rank, std::uint32_t i) const {
     return matching.transfer(places[rank], rank, role(rank), i);
   }
   /// The rank at the other end of a send or recv.
   [[nodiscard]] std::uint32_t partner(std::uint32_t rank, std::uint32_t i) const {
-    return program.partner(role(rank), rank, i);
+    return program.player_of(program.partner(role(rank), program.rank_of(rank), i));
   }
   /// The members of a collective.
   [[nodiscard]] const std::vector<std::uint32_t>& members(std::uint32_t rank, std::uint32_t i) const {
-    const std::uint32_t group = role(rank).peer[i];
-    return program.groups[group].members[matching.list_of[group][rank]];
+    return list(rank, i).members;
   }
 
   /// The link of the level on which all meet.
@@ -77,23 +83,13 @@ class PlacedProgram {
   [[nodiscard]] std::uint32_t copiers(std::uint32_t rank, std::uint32_t i) const;
 
   [[nodiscard]] std::uint32_t ports() const { return ports_; }
-  /// Visits every port of the transfer that `rank` posts with `i`: visit(port, level).
-  template <class Visit>
-  void for_each_port(std::uint32_t rank, std::uint32_t i, const Visit& visit) const {
-    const InstructionKind kind = role(rank).kind[i];
-    const std::size_t top = level(rank, i);
-    for (std::size_t l = 0; l <= top; ++l) {
-      const PortsOfLevel& at = levels_[l];
-      if (kind == InstructionKind::collective) {
-        for (const std::uint32_t unit : units(rank, i, l, at.is_bus))
-          for (const bool in : {false, true})
-            if (!in || !at.is_bus) visit(at.port(unit, in), l);
-        continue;
-      }
-      const std::uint32_t mine = unit_of(rank, l, at.is_bus), other = unit_of(partner(rank, i), l, at.is_bus);
-      visit(at.port(mine, kind == InstructionKind::recv), l);
-      if (!at.is_bus || other != mine) visit(at.port(other, kind == InstructionKind::send), l);
-    }
+  struct PortUse {
+    std::uint32_t port = 0, level = 0;
+    std::uint32_t times = 1;  // how many transfers like this one go through the port
+  };
+  /// The ports of the transfer that `rank` posts with `i`, each once.
+  [[nodiscard]] const std::vector<PortUse>& ports_of(std::uint32_t rank, std::uint32_t i) const {
+    return ports_of_channel_[matching.channel[transfer(rank, i)]];
   }
 
   /// A timeline with a zero for every instruction of every rank.
@@ -107,40 +103,48 @@ class PlacedProgram {
       return is_bus ? first + unit : first + 2 * unit + (in ? 1 : 0);
     }
   };
+  struct Place {
+    std::uint32_t device = 0, node = 0, alike = 1;
+  };
+  struct MemberList {
+    std::size_t level = 0;               // on which all meet
+    std::vector<std::uint32_t> members;  // who play
+  };
 
+  void place_ranks();
+  void find_ports();
+
+  [[nodiscard]] const MemberList& list(std::uint32_t rank, std::uint32_t i) const {
+    const std::uint32_t group = role(rank).peer[i];
+    return lists_[group][matching.list_of[group][rank]];
+  }
   /// The level on which all parties of the transfer meet.
   [[nodiscard]] std::size_t level(std::uint32_t rank, std::uint32_t i) const {
     if (levels_.size() == 1) return 0;
-    const std::uint32_t peer = role(rank).peer[i];
-    if (role(rank).kind[i] == InstructionKind::collective) return lists_[peer][matching.list_of[peer][rank]].level;
-    return cluster.level_between(rank, partner(rank, i));
+    if (role(rank).kind[i] == InstructionKind::collective) return list(rank, i).level;
+    const std::uint32_t here = program.rank_of(rank);
+    return cluster.level_between(here, program.partner(role(rank), here, i));
   }
-  /// What has ports, or a bus, on a level: on the innermost a rank has ports, on others a group of the level below; a
-  /// bus is of a group of the level itself.
-  [[nodiscard]] std::uint32_t unit_of(std::uint32_t rank, std::size_t level, bool is_bus) const {
-    if (level == 0 && !is_bus) return rank;
-    return cluster.group_of(cluster.place[rank].device, is_bus ? level : level - 1);
-  }
-  /// The units of a collective's members, each once.
-  [[nodiscard]] const std::vector<std::uint32_t>& units(std::uint32_t rank, std::uint32_t i, std::size_t level,
-                                                        bool is_bus) const {
-    if (level == 0 && !is_bus) return members(rank, i);
-    const std::uint32_t group = role(rank).peer[i];
-    return lists_[group][matching.list_of[group][rank]].units[level];
+  /// What of the cluster has ports, or a bus, on a level: on the innermost a rank has ports, on others a group of the
+  /// level below; a bus is of a group of the level itself.
+  [[nodiscard]] std::uint32_t unit_of(std::uint32_t rank_of_program, std::size_t level) const {
+    if (level == 0 && !levels_[level].is_bus) return rank_of_program;
+    return cluster.group_of(cluster.place[rank_of_program].device, levels_[level].is_bus ? level : level - 1);
   }
   /// Whether `rank` is the root of a collective that has one.
   [[nodiscard]] bool is_root(std::uint32_t rank, std::uint32_t i) const {
-    return has_root(role(rank).collective[i]) && members(rank, i)[role(rank).root[i]] == rank;
+    if (!has_root(role(rank).collective[i])) return false;
+    const std::uint32_t group = role(rank).peer[i];
+    const std::vector<std::uint32_t>& all = program.groups[group].members[matching.list_of[group][rank]];
+    return program.player_of(all[role(rank).root[i]]) == rank;
   }
 
   std::vector<const Role*> roles_;  // by rank
+  std::vector<Place> on_;           // by rank
   std::vector<PortsOfLevel> levels_;
   std::uint32_t ports_ = 0;
-  struct MemberList {
-    std::size_t level = 0;                          // on which all meet
-    std::vector<std::vector<std::uint32_t>> units;  // [level]
-  };
   std::vector<std::vector<MemberList>> lists_;  // [group][member list]
+  std::vector<std::vector<PortUse>> ports_of_channel_;
 };
 
 }  // namespace sim

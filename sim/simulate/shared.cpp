@@ -23,7 +23,7 @@ class SharedStep {
         transfers_(placed.matching.participants.size()),
         channels_(placed.matching.channels) {
     for (std::uint32_t resource = 0; resource < placed.devices + placed.ports(); ++resource) fluid_.add_resource();
-    for (std::uint32_t rank = 0; rank < placed.ranks(); ++rank) ranks_[rank].node = placed.cluster.node_of(rank);
+    for (std::uint32_t rank = 0; rank < placed.ranks(); ++rank) ranks_[rank].node = placed.node(rank);
   }
 
   Timeline run() {
@@ -81,7 +81,6 @@ class SharedStep {
     std::vector<std::uint32_t> sleepers;
   };
 
-  [[nodiscard]] const RankPlace& place(std::uint32_t rank) const { return placed_.cluster.place[rank]; }
   [[nodiscard]] Transfer& transfer_of(std::uint32_t rank, std::uint32_t i) {
     return transfers_[placed_.transfer(rank, i)];
   }
@@ -108,13 +107,13 @@ class SharedStep {
   /// False: another rank has the core; this one is in line for it.
   bool claim_core(std::uint32_t rank) {
     if (placed_.cluster.scheduling == Scheduling::fair) return true;
-    Core& core = cores_[place(rank).device];
+    Core& core = cores_[placed_.device(rank)];
     if (core.rank == kNone && core.engaged == 0) core.rank = rank;
     if (core.rank != rank) core.line.push_back(rank);
     return core.rank == rank;
   }
   void release_core(std::uint32_t rank) {
-    Core& core = cores_[place(rank).device];
+    Core& core = cores_[placed_.device(rank)];
     if (core.rank != rank) return;
     core.rank = kNone;
     hand_over(core);
@@ -161,9 +160,11 @@ class SharedStep {
   }
 
   void use_core(std::uint32_t rank, double seconds) {
-    if (cores_[place(rank).device].computing++ == 0) ++nodes_[ranks_[rank].node].computing;
-    ranks_[rank].activity = fluid_.begin(seconds, {{place(rank).device}}, [this, rank] {
-      if (--cores_[place(rank).device].computing == 0) --nodes_[ranks_[rank].node].computing;
+    if (cores_[placed_.device(rank)].computing++ == 0)
+      nodes_[ranks_[rank].node].computing += placed_.alike_on_node(rank);
+    ranks_[rank].activity = fluid_.begin(seconds, {{placed_.device(rank)}}, [this, rank] {
+      if (--cores_[placed_.device(rank)].computing == 0)
+        nodes_[ranks_[rank].node].computing -= placed_.alike_on_node(rank);
       ready_.push_back(rank);
     });
   }
@@ -191,8 +192,15 @@ class SharedStep {
 
   bool post(std::uint32_t rank) {
     const std::uint32_t i = ranks_[rank].next;
-    const Role& list = placed_.role(rank);
     timeline_.ranks[rank].posted_s[i] = fluid_.now_s();
+    if (const double late_s = costs_.late_s(rank, i); late_s > 0)
+      fluid_.begin(late_s, kNothing, [this, rank, i] { all_alike_have_posted(rank, i); });
+    else
+      all_alike_have_posted(rank, i);
+    return false;
+  }
+  void all_alike_have_posted(std::uint32_t rank, std::uint32_t i) {
+    const Role& list = placed_.role(rank);
     Transfer& transfer = transfer_of(rank, i);
     transfer.rank = rank, transfer.instruction = i;
     if (placed_.is_copied(rank, i) && placed_.copies(rank, i)) ranks_[rank].uncopied.push_back(i);
@@ -204,15 +212,14 @@ class SharedStep {
       begin_transfer(transfer);
     else if (list.kind[i] == InstructionKind::collective)
       engage_core(rank, costs_.transfer(rank, i).engaged_s);
-    return false;
   }
 
   /// The transport's threads go before the rank's, and before those that wait for the core.
   void engage_core(std::uint32_t rank, double engaged_s) {
     if (engaged_s <= 0) return;
-    Core& core = cores_[place(rank).device];
+    Core& core = cores_[placed_.device(rank)];
     ++core.engaged;
-    fluid_.begin(engaged_s, {{place(rank).device, 1}}, [this, &core] {
+    fluid_.begin(engaged_s, {{placed_.device(rank), 1}}, [this, &core] {
       --core.engaged;
       hand_over(core);
     });
@@ -266,7 +273,7 @@ class SharedStep {
 
   void copy(std::uint32_t rank, std::uint32_t i) {
     const Message message = costs_.message(rank, i, false);
-    fluid_.begin(message.latency_s + message.wire_s, {{place(rank).device}}, [this, rank, i] { end_copy(rank, i); });
+    fluid_.begin(message.latency_s + message.wire_s, {{placed_.device(rank)}}, [this, rank, i] { end_copy(rank, i); });
   }
 
   void end_copy(std::uint32_t rank, std::uint32_t i) {
@@ -282,7 +289,7 @@ class SharedStep {
   /// The first end that posts notifies the other, whose core has to handle that.
   void notify(std::uint32_t rank, std::uint32_t i) {
     const double notification_s = costs_.message(rank, i, transfer_of(rank, i).sender_posted_first).notification_s;
-    if (notification_s > 0) fluid_.begin(notification_s, {{place(placed_.partner(rank, i)).device, 1}}, [] {});
+    if (notification_s > 0) fluid_.begin(notification_s, {{placed_.device(placed_.partner(rank, i)), 1}}, [] {});
   }
 
   void begin_transfer(Transfer& transfer) {
@@ -308,7 +315,7 @@ class SharedStep {
     const double share = costs_.transfer(transfer.rank, transfer.instruction).core_share;
     if (share > 0)
       for_each_end(transfer, [&](std::uint32_t end) {
-        if (transfer.on_sender || end != sender_of(transfer)) demands_.push_back({place(end).device, share});
+        if (transfer.on_sender || end != sender_of(transfer)) demands_.push_back({placed_.device(end), share});
       });
     transfer.moving = true;
     transfer.activity = fluid_.begin(seconds, demands_, std::move(at_end));
@@ -318,7 +325,7 @@ class SharedStep {
   void begin_on_sender(Transfer& transfer) {
     transfer.on_sender = true;
     const double share = costs_.transfer(transfer.rank, transfer.instruction).core_share;
-    if (transfer.moving && share > 0) fluid_.demand(transfer.activity, {place(sender_of(transfer)).device, share});
+    if (transfer.moving && share > 0) fluid_.demand(transfer.activity, {placed_.device(sender_of(transfer)), share});
   }
 
   void queue_wire(std::uint32_t id) {
@@ -330,9 +337,9 @@ class SharedStep {
   void begin_wire(std::uint32_t id) {
     Transfer& transfer = transfers_[id];
     const TransferCost& cost = costs_.transfer(transfer.rank, transfer.instruction);
-    placed_.for_each_port(transfer.rank, transfer.instruction, [&](std::uint32_t port, std::size_t level) {
-      if (const double use = cost.use_of(level); use > 0) demands_.push_back({placed_.devices + port, 0, use});
-    });
+    for (const PlacedProgram::PortUse& at : placed_.ports_of(transfer.rank, transfer.instruction))
+      if (const double use = at.times * cost.use_of(at.level); use > 0)
+        demands_.push_back({placed_.devices + at.port, 0, use});
     const Message message = costs_.message(transfer.rank, transfer.instruction, transfer.sender_posted_first);
     move(transfer, message.wire_s, [this, id] { end_wire(id); });
   }

@@ -89,7 +89,7 @@ void HostLanes::issue_in_turn() {
     advances = false;
     for (std::uint32_t rank = 0; rank < placed_.ranks(); ++rank) {
       const Role& list = placed_.role(rank);
-      double& host_s = clock_s[placed_.cluster.node_of(rank)];
+      double& host_s = clock_s[placed_.node(rank)];
       for (std::uint32_t& i = next[rank]; i < list.size(); ++i, advances = true) {
         if (list.kind[i] == InstructionKind::wait && !is_issued(rank, list.awaits[i])) break;
         issued_s_[rank][i] = host_s += costs_.issue_s(rank, i);

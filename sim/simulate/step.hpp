@@ -25,6 +25,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <random>
 #include <vector>
@@ -39,17 +40,33 @@ namespace sim {
 struct Factors {
   std::vector<std::vector<float>> compute;  // [rank][instruction]
   std::vector<float> transfer;              // by transfer id
+  std::vector<std::vector<float>> late_s;   // [rank][instruction]: of a post, after it; empty: none
 };
 /// Random steps, some at a time. Every compute and transfer has its own factor (a hiccup), and each rank has one more,
 /// shared by all its compute in the step (a core that others use too is slow for seconds). Gamma distributed with the
 /// costs' jitter as coefficient of variation (positive, one-sided where the jitter is large), independent; the same
 /// ones in every call and on every machine. The mean of every draw over a batch is exactly 1: without rank jitter, a
 /// rank that waits for nobody takes what `simulate` says. `placed` and `costs` must outlive it.
+///
+/// A rank that plays for its class (sim/program/fold.hpp) is one of n that draw. A collective in which m of them take
+/// part begins when the slowest of these has posted it: what the others have computed since all were together last is
+/// taken as gamma distributed, and the largest of m − 1 drawn at once, by its distribution. So is, for the step's end,
+/// the slowest of all n. Assumes: what makes ranks late is their own compute, and who waits for a collective is
+/// together with the others from then on; of a class's transfers one draws for all.
 class DrawnSteps {
  public:
   static constexpr std::size_t kBatch = 8;
 
   DrawnSteps(const PlacedProgram& placed, const Costs& costs);
+  /// The largest of some normal variables of mean 0 and standard deviation 1.
+  struct Largest {
+    explicit Largest(std::uint32_t of_count);
+
+    std::uint32_t count;
+    double mean, sd;
+    /// What it is less than with this probability.
+    [[nodiscard]] double quantile(double probability) const;
+  };
   /// False where nothing jitters, for one rank (it waits for nobody), or where a batch's factors would take more than
   /// 128 MiB: every step takes its means.
   [[nodiscard]] bool vary() const { return varies_; }
@@ -64,10 +81,14 @@ class DrawnSteps {
   double gamma(double shape);
   template <class FactorOf>
   void draw(double jitter, FactorOf factor_of);
+  void count_alike();
+  void wait_for_slowest(std::uint32_t rank, Factors& step);
 
   const PlacedProgram& placed_;
   const Costs& costs_;
   bool varies_ = false;
+  std::vector<std::vector<std::uint32_t>> alike_;  // folded: [group][rank]: of its class in its list; last: in all
+  std::map<std::uint32_t, Largest> largest_;       // by how many of them
   std::mt19937_64 bits_{1};
   std::vector<Factors> batch_;
 };
@@ -102,6 +123,10 @@ class StepCosts {
   /// The factor of its latency and wire time in this step.
   [[nodiscard]] double transfer_factor(std::uint32_t rank, std::uint32_t i) const {
     return factors_ != nullptr ? static_cast<double>(factors_->transfer[placed_.transfer(rank, i)]) : 1;
+  }
+  /// How long after the rank the slowest of those that it plays for posts.
+  [[nodiscard]] double late_s(std::uint32_t rank, std::uint32_t i) const {
+    return factors_ == nullptr || factors_->late_s.empty() ? 0 : static_cast<double>(factors_->late_s[rank][i]);
   }
   [[nodiscard]] Message message(std::uint32_t rank, std::uint32_t i, bool sender_posted_first) const;
 

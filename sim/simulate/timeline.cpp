@@ -64,13 +64,14 @@ StepTime time_of_bodies(const Program& program, const Timeline& timeline) {
     const std::uint32_t begin = role.next_bodies.front();
     const double rank_s = done_with(role, rank, role.body_end) - done_with(role, rank, begin);
     const Spent own = spent(role, rank, begin, role.body_end);
-    time.step_s += rank_s;
-    time.compute_s += own.compute_s;
-    time.exposed_communication_s += own.exposed_communication_s;
-    time.bubble_s += own.bubble_s;
-    time.host_s += rank_s - own.compute_s - own.exposed_communication_s - own.bubble_s;
+    const double ranks = program.ranks_of(static_cast<std::uint32_t>(r));
+    time.step_s += ranks * rank_s;
+    time.compute_s += ranks * own.compute_s;
+    time.exposed_communication_s += ranks * own.exposed_communication_s;
+    time.bubble_s += ranks * own.bubble_s;
+    time.host_s += ranks * (rank_s - own.compute_s - own.exposed_communication_s - own.bubble_s);
   }
-  const double steps = static_cast<double>(places.size()) * static_cast<double>(program.steps) *
+  const double steps = static_cast<double>(program.ranks()) * static_cast<double>(program.steps) *
                        static_cast<double>(program.bodies() - 1);
   for (const StepPart& part : kStepParts) time.*part.value /= steps;
   return time;
@@ -81,12 +82,14 @@ StepTime time_of_bodies(const Program& program, const Timeline& timeline) {
 StepTime step_time(const Program& program, const Timeline& timeline) {
   if (program.bodies() > 1) return time_of_bodies(program, timeline);
   StepTime time{.step_s = timeline.step_s};
-  const double ranks = static_cast<double>(timeline.ranks.size());
-  for (const RankTimeline& rank : timeline.ranks) {
-    time.compute_s += rank.compute_s / ranks;
-    time.exposed_communication_s += rank.exposed_communication_s / ranks;
-    time.bubble_s += rank.bubble_s / ranks;
-    time.host_s += rank.host_s / ranks;
+  const double ranks = program.classes ? program.ranks() : static_cast<double>(timeline.ranks.size());
+  for (std::uint32_t r = 0; r < timeline.ranks.size(); ++r) {
+    const RankTimeline& rank = timeline.ranks[r];
+    const double alike = program.ranks_of(r);
+    time.compute_s += alike * rank.compute_s / ranks;
+    time.exposed_communication_s += alike * rank.exposed_communication_s / ranks;
+    time.bubble_s += alike * rank.bubble_s / ranks;
+    time.host_s += alike * rank.host_s / ranks;
   }
   return time;
 }
@@ -147,7 +150,8 @@ std::string chrome_trace(const Program& program, const std::vector<NamedTimeline
   for (std::size_t t = 0; t < timelines.size(); ++t) {
     for (std::size_t r = 0; r < places.size(); ++r) {
       const auto pid = r * timelines.size() + t;  // predicted and measured of one rank lie side by side
-      const std::string process = fmt::format("rank {} {}", r, timelines[t].name);
+      const std::string process =
+          fmt::format("rank {} {}", program.rank_of(static_cast<std::uint32_t>(r)), timelines[t].name);
       events.push_back({{"ph", "M"}, {"pid", pid}, {"name", "process_name"}, {"args", {{"name", process}}}});
       events.push_back({{"ph", "M"}, {"pid", pid}, {"name", "process_sort_index"}, {"args", {{"sort_index", pid}}}});
       const Role& role = program.roles[places[r].role];

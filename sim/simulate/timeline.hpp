@@ -29,8 +29,8 @@ struct RankTimeline {
 };
 
 struct Timeline {
-  double step_s = 0;  // from one barrier to the next: of an unrolled program several training steps
-  std::vector<RankTimeline> ranks;
+  double step_s = 0;                // from one barrier to the next: of an unrolled program several training steps
+  std::vector<RankTimeline> ranks;  // of a folded program (fold.hpp): of those that play
 };
 
 /// A step and what it consists of: means over the ranks, which add up to step_s.

@@ -1,6 +1,7 @@
 // Forecasts over a network of several levels against what was published, and against bytes through a port.
 #include "sim/cost/cost_model.hpp"
 #include "sim/lower/lower.hpp"
+#include "sim/simulate/placed_program.hpp"
 #include "sim/simulate/simulate.hpp"
 #include "tests/sim/simulate/sketch.hpp"
 #include "tests/sim/testing.hpp"
@@ -99,6 +100,25 @@ Cluster two_nodes(std::uint32_t ports) {
   Cluster cluster = on_nodes(plain_cluster(8), 4);
   cluster.levels[0].ports = ports;
   return cluster;
+}
+
+// Ranks 1, 2 and 3 do the same; who is with rank 0 is in another list than the others.
+TEST(Network, EveryListOfARoleHasItsPorts) {
+  Sketch sketch(4);
+  sketch.program.mesh.axes = {{"a", 2}, {"b", 2}};
+  sketch.program.groups.emplace_back("b", 0b10, sketch.program.mesh);
+  sketch.program.roles.resize(2);
+  sketch.program.roles[1].ranks = {1, 2, 3};
+  for (const std::uint32_t role : {0U, 1U}) sketch.wait(role, sketch.all_reduce(role, {}));
+  validate(sketch.program);
+  const Cluster cluster = plain_cluster(4);
+  const PlacedProgram placed(sketch.program, cluster);
+  for (const std::uint32_t rank : {0U, 1U, 2U, 3U}) {
+    std::vector<std::uint32_t> ports;
+    for (const PlacedProgram::PortUse& use : placed.ports_of(rank, 0)) ports.push_back(use.port);
+    const std::uint32_t first = rank / 2 * 4;  // out and in of each of two
+    EXPECT_EQ(ports, (std::vector{first, first + 1, first + 2, first + 3})) << rank;
+  }
 }
 
 TEST(Network, MessagesShareThePortsOfANode) {
