@@ -50,9 +50,9 @@ void add_pieces(const sim::Program& program, const sim::Role& role, std::uint32_
 
 /// Weights to be used, which those who update them keep in another tensor of the same unit.
 bool is_copy(const sim::Role& role, const sim::Tensor& tensor) {
-  return tensor.unit != sim::kNone && tensor.on.empty() && std::ranges::any_of(role.tensors, [&](const sim::Tensor& other) {
-           return other.unit == tensor.unit && !other.on.empty();
-         });
+  return tensor.unit != sim::kNone && tensor.on.empty() &&
+         std::ranges::any_of(role.tensors,
+                             [&](const sim::Tensor& other) { return other.unit == tensor.unit && !other.on.empty(); });
 }
 
 /// The elements, where the rank has them.

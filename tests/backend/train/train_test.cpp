@@ -139,10 +139,23 @@ TEST(TrainingRanks, StepsThatArePlayedTogetherHaveBatchesOfTheirOwn) {
 
 TEST(TrainingRanks, GoesOnInEveryBit) {
   const auto session = open(2);
-  const sim::Model model = small_model();
-  for (const char* strategy :
-       {"single", "ddp", "ddp,broadcast_buffers=0", "zero1,dp=2", "zero3,dp=2", "fsdp,dp=2", "tp"}) {
-    SCOPED_TRACE(strategy);
+  const sim::Model small = small_model(),
+                   half =
+                       sim::load_model("toy_mlp,global_batch=8,optimizer=adam:lr=0.01,precision=fp16,max_grad_norm=1");
+  for (const auto& [strategy, of_half] :
+       std::vector<std::pair<std::string, bool>>{{"single", false},
+                                                 {"ddp", false},
+                                                 {"ddp,broadcast_buffers=0", false},
+                                                 {"zero1,dp=2", false},
+                                                 {"zero3,dp=2", false},
+                                                 {"fsdp,dp=2", false},
+                                                 {"tp", false},
+                                                 {"ddp", true},
+                                                 {"zero1,dp=2,param_dtype=half", true},
+                                                 {"fsdp,dp=2,param_dtype=half", true},
+                                                 {"deepspeed_stage_2", true}}) {
+    SCOPED_TRACE(strategy + (of_half ? " in half precision" : ""));
+    const sim::Model& model = of_half ? half : small;
     const Trained whole = train(*session, model, strategy, 0, 2, "");
     const Trained first = train(*session, model, strategy, 0, 1, "");
     const Trained second = train(*session, model, strategy, 1, 1, first.state);
