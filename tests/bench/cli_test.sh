@@ -155,7 +155,8 @@ refuses "truncated" describe "$scratch/model.json"
 if "$paragauge" list | grep -q 'built without LibTorch'; then
   refuses "built without LibTorch" measure -m toy_mlp -s single
 else
-  refuses "precision=bf16 is for forecasts only; runs on a CPU take f32" measure -m convnet,precision=bf16 -s single -w local
+  refuses "precision=fp16: LibTorch doesn't train in f16 on a CPU" measure -m convnet,precision=fp16 -s single -w local
+  accepts measure -m toy_mlp,precision=fp16,max_grad_norm=1 -s zero1,param_dtype=half,recompute=full -w local --anyway --verify --steps 2
   refuses "a rank of 1000 threads needs 1000 cores; this machine has $(nproc)" measure -m toy_mlp -s single,threads=1000
   accepts measure -m toy_mlp -s single -s ddp -w local --steps 2
   # What can't fit isn't started. (A row of --json, too: the measured one stays beside it.)
