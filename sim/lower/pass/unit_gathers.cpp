@@ -10,7 +10,8 @@
 //                                             5 wait t1 node=unit1
 //   2 compute w2 node=net2 : … net2.weight …  6 compute w2 node=net2 : … net2.weight …
 //
-// FSDP2, and what is used in half precision, copies what it has into what is gathered, and from there, once it is there, the parameters to where they're used:
+// FSDP2, and what is used in half precision, copies what it has into what is gathered; FSDP2 from there, once it is there,
+// the parameters to where they're used:
 //
 //   0 copy w7 node=unit0 : unit0.own -> unit0.all.own
 //   1 collective t0 kind=all_gather group=dp node=unit0 : unit0.all.own -> unit0.all
