@@ -166,6 +166,59 @@ TEST(Simulate, SchedulesShortenTheBubble) {
     }
 }
 
+/// torch.distributed.pipelining writes a receive where its sender stands when all actions take as long (pytorch#188833):
+/// [rank][action], before which it then waits.
+std::vector<std::vector<std::size_t>> where_senders_stand(const SketchedActions& actions) {
+  std::vector<std::vector<double>> ends(actions.size());
+  std::map<std::uint32_t, double> sent;  // by tag
+  for (bool goes_on = true; goes_on;) {
+    goes_on = false;
+    for (std::size_t s = 0; s < actions.size(); ++s) {
+      const std::size_t next = ends[s].size();
+      if (next == actions[s].size()) continue;
+      const auto& [seconds, source, target] = actions[s][next];
+      if (source && !sent.contains(source->tag)) continue;
+      ends[s].push_back(std::max(next > 0 ? ends[s].back() : 0, source ? sent.at(source->tag) : 0) + 1);
+      if (target) sent[target->tag] = ends[s].back();
+      goes_on = true;
+    }
+  }
+  std::vector<std::vector<std::size_t>> before(actions.size());
+  for (std::size_t s = 0; s < actions.size(); ++s)
+    for (std::size_t a = 0; a < actions[s].size(); ++a) {
+      const double moment = actions[s][a].source ? sent.at(actions[s][a].source->tag) : 0;
+      const auto begun = std::ranges::find_if(ends[s], [&](double end) { return end - 1 >= moment; });
+      before[s].push_back(std::min(a, static_cast<std::size_t>(begun - ends[s].begin())));
+    }
+  return before;
+}
+
+// Whose receives stand where senders do waits in them, as soon as actions take differently long, though it has something to
+// do. Ours stand where they're used, and nothing blocks what comes behind them.
+TEST(Simulate, AReceiveThatComesTooSoonIsABubble) {
+  constexpr std::int32_t kMicrobatches = 8;
+  for (const char* name : {"1f1b", "interleaved", "zb_h1", "interleaved_zb"}) {
+    SCOPED_TRACE(name);
+    const ScheduleKind& schedule = schedule_table().at(name);
+    const auto steps = [&](double f, double b, double w) {
+      const auto parts = [&](double seconds) {
+        return std::vector(4 * static_cast<std::size_t>(schedule.chunks), seconds);
+      };
+      const SketchedActions actions =
+          sketched_actions(parts(f), parts(schedule.splits ? b : b + w), kMicrobatches, schedule, parts(w));
+      return std::pair(pipeline_of(actions).run().step_s,
+                       pipeline_of(actions, where_senders_stand(actions)).run().step_s);
+    };
+    const auto [ours, theirs] = steps(1, schedule.splits ? 1 : 0.5, schedule.splits ? 1 : 0.5);
+    EXPECT_NEAR(ours, theirs, kRounding) << "all take as long";
+    const auto [ours_apart, theirs_apart] = steps(1, 1.6, 0.4);
+    EXPECT_GE(theirs_apart, ours_apart - kRounding);
+    if (name != std::string_view("1f1b")) {
+      EXPECT_GT(theirs_apart, 1.07 * ours_apart);
+    }
+  }
+}
+
 // For whatever schedule is in the table: no rank computes less than all microbatches, and none waits for ever.
 TEST(Simulate, EveryScheduleIsBounded) {
   for (const ScheduleKind& schedule : schedule_table())

@@ -160,45 +160,75 @@ inline Sketch compute_beside_message(const TransferCost& cost, double sender_s, 
   return sketch;
 }
 
+/// The other end of a message, where that is another rank's, and its tag.
+struct OtherEnd {
+  std::uint32_t rank = 0, tag = 0;
+};
+/// What a rank does of a pipeline: each action's seconds, and what it waits for before and sends after.
+struct SketchedAction {
+  double seconds = 0;
+  std::optional<OtherEnd> source = {}, target = {};
+};
+using SketchedActions = std::vector<std::vector<SketchedAction>>;  // by rank
+
 /// Equal or unequal stages: forward, backward and, where the schedule splits these, the parameters' gradients' seconds of
-/// each, `microbatches` by the schedule; moving costs nothing.
-inline Sketch pipeline(const std::vector<double>& forward, const std::vector<double>& backward,
-                       std::int32_t microbatches, const ScheduleKind& schedule,
-                       const std::vector<double>& weights = {}) {
+/// each, `microbatches` by the schedule.
+inline SketchedActions sketched_actions(const std::vector<double>& forward, const std::vector<double>& backward,
+                                        std::int32_t microbatches, const ScheduleKind& schedule,
+                                        const std::vector<double>& weights = {}) {
   const auto parts = static_cast<std::uint32_t>(forward.size());
   const std::uint32_t stages = parts / static_cast<std::uint32_t>(schedule.chunks);
-  Sketch sketch(stages);
-  std::vector<std::vector<std::uint32_t>> sent(stages);
   std::map<std::pair<std::uint32_t, std::int32_t>, std::uint32_t> part_of;
   for (std::uint32_t part = 0; part < parts; ++part) {
     const PartOfRank rank = rank_of_part(part, stages, schedule.order);
     part_of[{rank.stage, rank.chunk}] = part;
   }
-  for (std::uint32_t s = 0; s < stages; ++s) {
+  SketchedActions actions(stages);
+  for (std::uint32_t s = 0; s < stages; ++s)
     for (const Action& action : schedule.stage(s, stages, microbatches, schedule.chunks)) {
       const std::uint32_t part = part_of.at({s, action.chunk});
       if (action.kind == Action::Kind::weights) {
-        sketch.compute(s, weights.at(part));
+        actions[s].push_back({weights.at(part)});
         continue;
       }
       const bool is_forward = action.kind == Action::Kind::forward;
-      // The other end, where it is another rank's; and the message's tag.
-      const auto other = [&](bool before) -> std::optional<std::pair<std::uint32_t, std::uint32_t>> {
+      const auto other = [&](bool before) -> std::optional<OtherEnd> {
         const bool down = is_forward == before;  // to or from a part of a lower number
         if (down ? part == 0 : part + 1 == parts) return std::nullopt;
         const std::uint32_t rank = rank_of_part(down ? part - 1 : part + 1, stages, schedule.order).stage;
         const std::uint32_t edge = (down ? part - 1 : part) + (is_forward ? 0 : parts);
         if (rank == s) return std::nullopt;
-        return {
-            {rank, edge * static_cast<std::uint32_t>(microbatches) + static_cast<std::uint32_t>(action.microbatch)}};
+        return OtherEnd{
+            rank, edge * static_cast<std::uint32_t>(microbatches) + static_cast<std::uint32_t>(action.microbatch)};
       };
-      if (const auto source = other(true)) sketch.wait(s, sketch.recv(s, source->first, {}, source->second));
-      sketch.compute(s, is_forward ? forward[part] : backward[part]);
-      if (const auto target = other(false)) sent[s].push_back(sketch.send(s, target->first, {}, target->second));
+      actions[s].push_back({is_forward ? forward[part] : backward[part], other(true), other(false)});
     }
-    for (const std::uint32_t send : sent[s]) sketch.wait(s, send);
+  return actions;
+}
+
+/// Moving costs nothing. `waits_before`: [rank][action], the action before which its message is waited for; empty: itself.
+inline Sketch pipeline_of(const SketchedActions& actions,
+                          const std::vector<std::vector<std::size_t>>& waits_before = {}) {
+  Sketch sketch(static_cast<std::uint32_t>(actions.size()));
+  for (std::uint32_t s = 0; s < actions.size(); ++s) {
+    std::vector<std::uint32_t> sent;
+    for (std::size_t a = 0; a < actions[s].size(); ++a) {
+      for (std::size_t later = a; later < actions[s].size(); ++later)
+        if (const auto& source = actions[s][later].source;
+            source && (waits_before.empty() ? later : waits_before[s][later]) == a)
+          sketch.wait(s, sketch.recv(s, source->rank, {}, source->tag));
+      sketch.compute(s, actions[s][a].seconds);
+      if (const auto& target = actions[s][a].target) sent.push_back(sketch.send(s, target->rank, {}, target->tag));
+    }
+    for (const std::uint32_t send : sent) sketch.wait(s, send);
   }
   return sketch;
+}
+
+inline Sketch pipeline(const std::vector<double>& forward, const std::vector<double>& backward,
+                       std::int32_t microbatches, const ScheduleKind& schedule,
+                       const std::vector<double>& weights = {}) {
+  return pipeline_of(sketched_actions(forward, backward, microbatches, schedule, weights));
 }
 
 /// Costs of the analytic model without launch times.
