@@ -18,8 +18,8 @@ struct DtypeRow {
   std::int64_t size;
 };
 constexpr std::string_view kChannelsLast = "nhwc";
-constexpr std::array<DtypeRow, 6> kDtypes{// by Dtype
-                                          {{"f32", 4}, {"f64", 8}, {"bf16", 2}, {"f16", 2}, {"i64", 8}, {"i32", 4}}};
+// By Dtype.
+constexpr std::array<DtypeRow, 6> kDtypes{{{"f32", 4}, {"f64", 8}, {"bf16", 2}, {"f16", 2}, {"i64", 8}, {"i32", 4}}};
 
 constexpr std::array<std::string_view, 5> kPrecisions{"f32", "tf32", "ieee", "bf16", "fp16"};  // by Precision
 

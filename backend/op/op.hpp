@@ -31,6 +31,7 @@ struct Operands {
 };
 
 at::ScalarType scalar_type(sim::Dtype dtype);
+at::MemoryFormat memory_format(const sim::TensorSpec& spec);
 
 /// The tensor's elements in the order in which they lie in memory, in one dimension unless it is contiguous.
 at::Tensor in_memory_order(const at::Tensor& tensor);

@@ -22,6 +22,10 @@ at::ScalarType scalar_type(sim::Dtype dtype) {
   throw sim::InternalError("dtype {}", static_cast<int>(dtype));
 }
 
+at::MemoryFormat memory_format(const sim::TensorSpec& spec) {
+  return spec.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+}
+
 const sim::Table<OpKernel>& op_kernels() {
   static const std::vector<OpKernel> kernels = [] {
     std::vector<OpKernel> all;

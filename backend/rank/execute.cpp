@@ -16,10 +16,6 @@ namespace {
 
 using sim::InstructionKind;
 
-at::MemoryFormat memory_format(const sim::TensorSpec& spec) {
-  return spec.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
-}
-
 }  // namespace
 
 Executor::Executor(const sim::Program& program, sim::Program::Place place, Communicator& communicator,

@@ -20,6 +20,22 @@ bool depends_on_cut(const std::vector<sim::OpInstance>& ops) {
       ops, [](const sim::OpInstance& op) { return std::ranges::any_of(sim::rules_of(op), &sim::Rule::by_part); });
 }
 
+std::vector<at::Tensor> forward(const sim::Model& model, std::span<const sim::OpInstance> ops, const at::Tensor& input,
+                                const at::Tensor& target, const std::vector<std::vector<at::Tensor>>& parameters,
+                                const std::vector<std::vector<at::Tensor>>& buffers, bool is_training) {
+  std::vector<at::Tensor> values;
+  for (std::size_t n = 0; n < ops.size(); ++n) {
+    std::vector<at::Tensor> inputs;
+    for (const int source : model.nodes[n].inputs)
+      inputs.push_back(source == sim::kModelInput    ? input
+                       : source == sim::kModelTarget ? target
+                                                     : values[static_cast<std::size_t>(source)]);
+    values.push_back(
+        op_kernels().at(ops[n].kind->name).reference(ops[n], {inputs, parameters[n], buffers[n], is_training}));
+  }
+  return values;
+}
+
 void copy(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) {
   for (std::size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
 }
@@ -172,17 +188,10 @@ at::Tensor OneDevice::loss_of(const at::Tensor& prediction, std::int64_t first_r
 
 /// What the loss reads.
 at::Tensor OneDevice::output(std::size_t piece, std::int64_t first_row, std::int64_t rows) {
-  std::vector<at::Tensor> values;
-  const std::vector<sim::OpInstance> ops = model_.instances(rows);
-  for (std::size_t n = 0; n + 1 < ops.size(); ++n) {
-    std::vector<at::Tensor> inputs;
-    for (const int source : model_.nodes[n].inputs)
-      inputs.push_back(source == sim::kModelInput    ? input_.narrow(0, first_row, rows)
-                       : source == sim::kModelTarget ? target_.narrow(0, first_row, rows)
-                                                     : values[static_cast<std::size_t>(source)]);
-    values.push_back(
-        op_kernels().at(ops[n].kind->name).reference(ops[n], {inputs, parameters_[n], buffers_[piece][n]}));
-  }
+  std::vector<sim::OpInstance> ops = model_.instances(rows);
+  ops.pop_back();  // the loss
+  const std::vector<at::Tensor> values = forward(model_, ops, input_.narrow(0, first_row, rows), /*target=*/{},
+                                                 parameters_, buffers_[piece], /*is_training=*/true);
   return values[static_cast<std::size_t>(model_.nodes.back().inputs[0])];
 }
 

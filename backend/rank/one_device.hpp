@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,11 @@ struct Partition {
 
 /// Some op's result depends on which samples it sees together.
 bool depends_on_cut(const std::vector<sim::OpInstance>& ops);
+
+/// What the first ops.size() nodes give, as PyTorch's users write them. `parameters`, `buffers`: by node.
+std::vector<at::Tensor> forward(const sim::Model& model, std::span<const sim::OpInstance> ops, const at::Tensor& input,
+                                const at::Tensor& target, const std::vector<std::vector<at::Tensor>>& parameters,
+                                const std::vector<std::vector<at::Tensor>>& buffers, bool is_training);
 
 /// The values, one by one.
 void copy(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backend/op/op.hpp"
-#include "backend/rank/execute.hpp"
+#include "backend/rank/one_device.hpp"
 #include "backend/train/feed.hpp"
 #include "backend/train/safetensors.hpp"
 #include "sim/error.hpp"
@@ -34,6 +34,13 @@ Evaluation evaluate(const sim::Model& model, const std::string& state_bytes, con
   const at::NoGradGuard no_grad;
   const Safetensors state = safetensors_from(state_bytes, "state");
   const at::ScalarType type = scalar_type(model.dtype);
+  std::vector<std::vector<at::Tensor>> parameters, buffers;  // by node
+  const std::vector<sim::OpInstance> ops = model.instances(kTogether);
+  for (std::size_t n = 0; n < ops.size(); ++n) {
+    const sim::Signature signature = ops[n].signature();
+    parameters.push_back(of_node(state, model.nodes[n].name, signature.parameters));
+    buffers.push_back(of_node(state, model.nodes[n].name, signature.buffers));
+  }
   Evaluation sum;
   for (std::int64_t first = 0; first < dataset.size(); first += kTogether) {
     const std::int64_t rows = std::min(kTogether, dataset.size() - first);
@@ -41,21 +48,8 @@ Evaluation evaluate(const sim::Model& model, const std::string& state_bytes, con
     std::iota(samples.begin(), samples.end(), static_cast<std::uint32_t>(first));
     const at::Tensor input = inputs_of(dataset, samples, model.input_spec(rows).shape, type),
                      target = targets_of(dataset, samples, model.target_spec(rows).shape, type);
-    std::vector<at::Tensor> values;
-    const std::vector<sim::OpInstance> ops = model.instances(rows);
-    for (std::size_t n = 0; n < ops.size(); ++n) {
-      const sim::Node& node = model.nodes[n];
-      std::vector<at::Tensor> inputs;
-      for (const int source : node.inputs)
-        inputs.push_back(source == sim::kModelInput    ? input
-                         : source == sim::kModelTarget ? target
-                                                       : values[static_cast<std::size_t>(source)]);
-      const sim::Signature signature = ops[n].signature();
-      const std::vector<at::Tensor> parameters = of_node(state, node.name, signature.parameters),
-                                    buffers = of_node(state, node.name, signature.buffers);
-      values.push_back(
-          op_kernels().at(ops[n].kind->name).reference(ops[n], {inputs, parameters, buffers, /*is_training=*/false}));
-    }
+    const std::vector<at::Tensor> values =
+        forward(model, model.instances(rows), input, target, parameters, buffers, /*is_training=*/false);
     const at::Tensor output = values[static_cast<std::size_t>(model.nodes.back().inputs[0])].reshape({rows, -1});
     const at::Tensor classes = target.dim() == 1 ? target : target.argmax(1);
     sum.accuracy += static_cast<double>(output.argmax(1).eq(classes).sum().item<std::int64_t>());

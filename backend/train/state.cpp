@@ -17,10 +17,6 @@ namespace {
 /// What a rank has beside the first that has the same piece.
 std::string own_name(std::uint32_t rank, const std::string& name) { return fmt::format("rank{}.{}", rank, name); }
 
-at::MemoryFormat format_of(const sim::TensorSpec& spec) {
-  return spec.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
-}
-
 /// Adds the tensor's pieces; as `suffix` says, of the state that is like it and lies in `values`.
 void add_pieces(const sim::Program& program, const sim::Role& role, std::uint32_t rank, std::uint32_t id,
                 std::uint32_t values, const std::string& suffix, std::vector<StatePiece>& pieces) {
@@ -75,7 +71,7 @@ class Assembly {
     const auto [parts, is_new] = parts_.try_emplace({piece.name, key_of(piece.piece)});
     Part& part = parts->second;
     if (is_new) {
-      part.values = at::empty(piece.shape(), values.options(), format_of(piece.whole));
+      part.values = at::empty(piece.shape(), values.options(), memory_format(piece.whole));
       part.piece = piece;
     }
     const at::Tensor room = in_memory_order(part.values).view(-1).narrow(0, piece.elements.begin, piece.elements.size);
@@ -179,7 +175,7 @@ void set_state(const Safetensors& state, std::span<const StatePiece> pieces, std
       to.copy_(from);
       continue;
     }
-    const at::Tensor values = narrowed(from, piece.piece).contiguous(format_of(piece.whole));
+    const at::Tensor values = narrowed(from, piece.piece).contiguous(memory_format(piece.whole));
     to.copy_(in_memory_order(values).view(-1).narrow(0, piece.elements.begin, piece.elements.size));
   }
 }

@@ -59,10 +59,6 @@ Program lower_periodic(const Model& model, const Strategy& strategy) {
     throw ConfigError("strategy '{}': timing=tutorial makes {}; allowed: timing=step, timing=epoch", strategy.text(),
                       has_samples ? "new samples in every step, and those of a body are the same"
                                   : "each rank's samples where they are used");
-  if ((model.loss_scale > 0 || model.max_grad_norm > 0) && (layout.parameters.delayed || averages))
-    throw ConfigError("strategy '{}': {} needs all gradients before the first update, but {}", strategy.text(),
-                      model.max_grad_norm > 0 ? "max_grad_norm" : "precision=fp16 with its loss scale",
-                      averages ? "DASO's ranks skip sums" : "heat updates layer by layer; heat_blocking doesn't");
   Program program;
   program.model = model.text();
   program.strategy = strategy.text();

@@ -90,11 +90,11 @@ TensorSpec RoleBuilder::whole_spec(int source, std::int32_t mb) const {
 }
 
 std::string RoleBuilder::value_name(int source, std::int32_t mb) const {
-  return versioned(source == kModelInput    ? "input"
-                   : source == kModelTarget ? "target"
-                                            : node(source).name,
-                   mb) +
-         (plays_again_ ? ".again" : "");
+  const std::string name = versioned(source == kModelInput    ? "input"
+                                     : source == kModelTarget ? "target"
+                                                              : node(source).name,
+                                     mb);
+  return plays_again_ ? name + ".again" : name;
 }
 
 std::string RoleBuilder::gradient_name(int n, std::int32_t mb) const { return "grad." + value_name(n, mb); }
@@ -382,11 +382,14 @@ void RoleBuilder::loss_of_all() {
 
 // ---- What isn't kept ----
 
-std::vector<int> RoleBuilder::nodes_of(std::size_t chunk, std::uint32_t segment) const {
-  std::vector<int> nodes;
+const RoleBuilder::Segment& RoleBuilder::segment_of(std::size_t chunk, std::uint32_t number) {
+  const auto [entry, is_new] = segments_.try_emplace({chunk, number});
+  Segment& segment = entry->second;
+  if (!is_new) return segment;
   for (const int n : nodes_[chunk])
-    if (plan_.layout.segment_of[static_cast<std::size_t>(n)] == segment) nodes.push_back(n);
-  return nodes;
+    if (plan_.layout.segment_of[static_cast<std::size_t>(n)] == number) segment.nodes.push_back(n);
+  segment.again = again(segment.nodes);
+  return segment;
 }
 
 /// The nodes of a segment whose output, or what their forward saves, its backward reads, and that nobody else has kept.
@@ -420,17 +423,15 @@ std::set<int> RoleBuilder::again(const std::vector<int>& segment) const {
 }
 
 /// Plays them again. From here on all nodes of the segment read what they have made now.
-void RoleBuilder::recompute(std::size_t chunk, std::uint32_t segment, std::int32_t mb) {
-  const std::vector<int> nodes = nodes_of(chunk, segment);
-  const std::set<int> played = again(nodes);
+void RoleBuilder::recompute(const Segment& segment, std::int32_t mb) {
   plays_again_ = true;
-  for (const int n : nodes) {
-    if (played.contains(n)) {
+  for (const int n : segment.nodes) {
+    if (segment.again.contains(n)) {
       saved_.erase({n, mb});
       forward_node(n, mb);
     } else if (plays(n)) {
       for (std::size_t k = 0; k < node(n).inputs.size(); ++k)
-        if (played.contains(node(n).inputs[k]))
+        if (segment.again.contains(node(n).inputs[k]))
           inputs_.at({n, mb})[k] = bring(node(n).inputs[k], mb, placed(n).inputs[k]);
     }
   }
@@ -458,7 +459,7 @@ void RoleBuilder::backward(std::size_t chunk, std::int32_t mb, bool last) {
   for (auto n = nodes_[chunk].rbegin(); n != nodes_[chunk].rend(); ++n) {
     if (plan_.one_loss && *n == loss_node()) continue;
     const std::uint32_t next = plan_.layout.segment_of[static_cast<std::size_t>(*n)];
-    if (next != segment && next != kNoSegment) recompute(chunk, next, mb);
+    if (next != segment && next != kNoSegment) recompute(segment_of(chunk, next), mb);
     segment = next;
     backward_node(*n, mb, last);
   }

@@ -78,9 +78,14 @@ class RoleBuilder {
   Instruction compute(int n, std::int32_t mb, Pass pass, std::uint32_t grads);
   void forward(std::size_t chunk, std::int32_t mb);
   void forward_node(int n, std::int32_t mb);
-  [[nodiscard]] std::vector<int> nodes_of(std::size_t chunk, std::uint32_t segment) const;
+  /// Nodes whose outputs aren't kept, in the model's order, and which of them are played again.
+  struct Segment {
+    std::vector<int> nodes;
+    std::set<int> again;
+  };
+  const Segment& segment_of(std::size_t chunk, std::uint32_t number);
   [[nodiscard]] std::set<int> again(const std::vector<int>& segment) const;
-  void recompute(std::size_t chunk, std::uint32_t segment, std::int32_t mb);
+  void recompute(const Segment& segment, std::int32_t mb);
   std::uint32_t add_output(int n, std::int32_t mb, const std::vector<std::uint32_t>& inputs);
   void loss_of_all();
   void backward(std::size_t chunk, std::int32_t mb, bool last);
@@ -116,8 +121,9 @@ class RoleBuilder {
     std::uint32_t forward = kNone, backward = kNone, of_parameters = kNone;
   };
   std::vector<OfNode> works_;
-  bool plays_again_ = false;           // what was played before, for the backward
-  std::vector<std::uint32_t> labels_;  // of nodes
+  std::map<std::pair<std::size_t, std::uint32_t>, Segment> segments_;  // by chunk and number
+  bool plays_again_ = false;                                           // what was played before, for the backward
+  std::vector<std::uint32_t> labels_;                                  // of nodes
 };
 
 }  // namespace sim

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "sim/error.hpp"
 #include "sim/strategy/axis/axis.hpp"
 #include "sim/strategy/recompute.hpp"
 
@@ -26,6 +27,11 @@ Layout layout_of(const Model& model, const Strategy& strategy) {
   if (!strategy.order.empty())
     std::ranges::sort(axes, {}, [&](const AxisKind* axis) { return std::ranges::find(strategy.order, axis->name); });
   for (const AxisKind* axis : axes) axis->add(layout, model, strategy);
+  if ((model.loss_scale > 0 || model.max_grad_norm > 0) && (layout.parameters.delayed || layout.parameters.averages))
+    throw ConfigError(
+        "strategy '{}': {} needs all gradients before the first update, but {}", strategy.text(),
+        model.max_grad_norm > 0 ? "max_grad_norm" : "precision=fp16 with its loss scale",
+        layout.parameters.averages ? "DASO's ranks skip sums" : "heat updates layer by layer; heat_blocking doesn't");
   return layout;
 }
 

@@ -79,12 +79,12 @@ void add_flat(Draft& draft, const Layout& layout, std::int64_t elements, DraftUn
     std::vector<Placement> on(layout.mesh.axes.size(), replicate());
     on[axis] = shard(0);
     unit.own = draft.role.add_piece(name + ".own", part, TensorClass::weight, {}, padded.shape, on);
+    draft.role.tensors[unit.own].unit = index;
     if (!unit.is_gathered)
       unit.given = draft.role.add_own_view(name + ".given", {padded.dtype, part.shape}, unit.all, axis);
   } else {
     unit.given = unit.own = draft.role.add_own_view(name + ".own", part, unit.all, axis);
   }
-  if (unit.is_gathered || unit.is_half) draft.role.tensors[unit.own].unit = index;
   if (!unit.is_gathered) draft.role.tensors[unit.all].unit = index;
   std::int64_t offset = 0;
   for (const std::uint32_t p : unit.parameters) {

@@ -46,7 +46,8 @@ bool usual_reshard(const Strategy& s, const StrategyKind& kind) { return s.pp ==
 bool usual_sums_each(const Strategy& s) { return s.zero > 1 && s.pp == 1; }
 
 /// DeepSpeed makes the whole model half precision; elsewhere autocast copies f32 weights.
-bool is_deepspeed(const StrategyKind& kind) { return kind.name.starts_with("deepspeed"); }
+/// DeepSpeed's presets are half precision where the model is.
+bool is_deepspeed(const StrategyKind& kind) { return kind.otherwise("param_dtype", 0) > 0; }
 
 bool usual_half(const Strategy& s, const StrategyKind& kind, const Model& model) {
   return s.zero > 0 && is_autocast(model.precision) && is_deepspeed(kind);
