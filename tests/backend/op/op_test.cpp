@@ -74,6 +74,23 @@ const std::vector<Case> kCases{
     {"sum_loss", {}, {{3, 5}, {3, 5}}},
 };
 
+/// Which of the tensors a backward reads. `writes`: the forward's, output and saved.
+at::Tensor operand_of(const sim::Operand& operand, const std::vector<at::Tensor>& inputs,
+                      const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& writes) {
+  const auto index = static_cast<std::size_t>(operand.index);
+  switch (operand.from) {
+    case sim::Operand::From::input:
+      return inputs.at(index);
+    case sim::Operand::From::output:
+      return writes.at(index);
+    case sim::Operand::From::parameter:
+      return parameters.at(index);
+    case sim::Operand::From::saved:
+      return writes.at(1 + index);
+  }
+  return {};
+}
+
 class OpTest : public testing::TestWithParam<std::tuple<Case, std::string, std::string>> {
  protected:
   const Case& test_case() const { return std::get<0>(GetParam()); }
@@ -190,21 +207,7 @@ TEST_P(OpTest, ForwardAndBackwardEqualAutograd) {
   }
   for (const sim::Operand& operand : signature_.backward_reads) {
     needed_for.push_back(operand.grads);
-    const auto index = static_cast<std::size_t>(operand.index);
-    switch (operand.from) {
-      case sim::Operand::From::input:
-        backward_reads.push_back(inputs[index]);
-        break;
-      case sim::Operand::From::output:
-        backward_reads.push_back(writes[index]);
-        break;
-      case sim::Operand::From::parameter:
-        backward_reads.push_back(parameters_[index]);
-        break;
-      case sim::Operand::From::saved:
-        backward_reads.push_back(writes[1 + index]);
-        break;
-    }
+    backward_reads.push_back(operand_of(operand, inputs, parameters_, writes));
   }
   const std::vector<at::Tensor> before = copies(backward_reads);
   std::vector<std::uint32_t> masks{1};
@@ -305,11 +308,7 @@ TEST(Autocast, KernelsEqualPyTorchs) {
         std::vector<at::Tensor> backward_reads;
         if (!is_loss) backward_reads.push_back(grad_output);
         for (const sim::Operand& operand : signature.backward_reads) {
-          const auto index = static_cast<std::size_t>(operand.index);
-          backward_reads.push_back(operand.from == sim::Operand::From::input       ? inputs[index]
-                                   : operand.from == sim::Operand::From::output    ? writes[index]
-                                   : operand.from == sim::Operand::From::parameter ? parameters[index]
-                                                                                   : writes[1 + index]);
+          backward_reads.push_back(operand_of(operand, inputs, parameters, writes));
         }
         std::vector<at::Tensor> gradients(1 + parameters.size());
         // A loss scale that halves, of a tensor.
