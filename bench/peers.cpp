@@ -227,6 +227,8 @@ bool is_one_module(const sim::Model& model, const sim::Strategy& strategy) {
 }  // namespace
 
 bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::string_view world) {
+  // Nor of an imported model: its module isn't in the file.
+  if (std::ranges::any_of(model.nodes, [](const sim::Node& node) { return node.body != nullptr; })) return false;
   // Nobody has written one of microbatches, and PyTorch has none that cuts no weights but
   // their sums, leaves small ones whole, or has units of a size.
   if (strategy.sums_each_microbatch && strategy.microbatches > 1) return false;

@@ -19,7 +19,8 @@ struct DtypeRow {
 };
 constexpr std::string_view kChannelsLast = "nhwc";
 // By Dtype.
-constexpr std::array<DtypeRow, 6> kDtypes{{{"f32", 4}, {"f64", 8}, {"bf16", 2}, {"f16", 2}, {"i64", 8}, {"i32", 4}}};
+constexpr std::array<DtypeRow, 7> kDtypes{
+    {{"f32", 4}, {"f64", 8}, {"bf16", 2}, {"f16", 2}, {"i64", 8}, {"i32", 4}, {"bool", 1}}};
 
 constexpr std::array<std::string_view, 5> kPrecisions{"f32", "tf32", "ieee", "bf16", "fp16"};  // by Precision
 
@@ -38,7 +39,7 @@ std::string_view to_string(Dtype dtype) { return kDtypes[static_cast<std::size_t
 Dtype dtype_from(std::string_view name) {
   for (std::size_t i = 0; i < kDtypes.size(); ++i)
     if (kDtypes[i].name == name) return static_cast<Dtype>(i);
-  throw ConfigError("unknown dtype '{}'; known: f32, f64, bf16, f16, i64, i32", name);
+  throw ConfigError("unknown dtype '{}'; known: f32, f64, bf16, f16, i64, i32, bool", name);
 }
 
 std::int64_t size_of(Dtype dtype) { return kDtypes[static_cast<std::size_t>(dtype)].size; }

@@ -12,7 +12,7 @@
 
 namespace sim {
 
-enum class Dtype : std::uint8_t { f32, f64, bf16, f16, i64, i32 };
+enum class Dtype : std::uint8_t { f32, f64, bf16, f16, i64, i32, boolean };
 
 std::string_view to_string(Dtype dtype);
 /// Throws ConfigError for an unknown name.
@@ -35,6 +35,7 @@ constexpr bool is_autocast(Precision precision) { return precision == Precision:
 /// What autocast casts to.
 constexpr Dtype half_of(Precision precision) { return precision == Precision::fp16 ? Dtype::f16 : Dtype::bf16; }
 
+constexpr bool is_float(Dtype dtype) { return dtype < Dtype::i64; }
 constexpr bool is_half(Dtype dtype) { return dtype == Dtype::bf16 || dtype == Dtype::f16; }
 /// The dtype of what autocast keeps in f32: parameters, statistics, losses.
 constexpr Dtype at_least_f32(Dtype dtype) { return is_half(dtype) ? Dtype::f32 : dtype; }

@@ -241,6 +241,7 @@ std::vector<OpKernel> layer_kernels() {
   return {{"conv2d", conv2d, conv2d_reference},
           {"linear", linear, linear_reference},
           {"batch_norm", batch_norm, batch_norm_reference},
+          aten_kernel(),
           {"relu", relu, relu_reference},
           {"max_pool", max_pool, max_pool_reference},
           {"adaptive_avg_pool", adaptive_avg_pool, adaptive_avg_pool_reference},

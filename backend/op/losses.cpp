@@ -29,6 +29,9 @@ at::Tensor widened(const at::Tensor& prediction) {
   return prediction.element_size() < 4 ? prediction.to(at::kFloat) : prediction;
 }
 
+/// [rows, positions…, classes] as [rows and positions, classes].
+at::Tensor by_class(const at::Tensor& prediction) { return prediction.view({-1, prediction.size(-1)}); }
+
 void mse_loss(const sim::Work& work, const Operands& operands) {
   const at::Tensor prediction = widened(operands.reads[0]), &target = operands.reads[1];
   if (work.pass == sim::Pass::forward) {
@@ -50,22 +53,23 @@ void cross_entropy(const sim::Work& work, const Operands& operands) {
   constexpr std::int64_t kNoIgnoredClass = -100;  // torch's default: no class has this index
   const auto& reads = operands.reads;
   if (work.pass == sim::Pass::forward) {
-    const at::Tensor log_probabilities = at::_log_softmax(widened(reads[0]), 1, /*half_to_float=*/false);
+    const at::Tensor log_probabilities = at::_log_softmax(widened(reads[0]), -1, /*half_to_float=*/false);
     std::tie(operands.writes[0], operands.writes[2]) = at::nll_loss_forward(
-        log_probabilities, /*target=*/reads[1], /*weight=*/{}, at::Reduction::Mean, kNoIgnoredClass);
+        by_class(log_probabilities), /*target=*/reads[1].view(-1), /*weight=*/{}, at::Reduction::Mean, kNoIgnoredClass);
     operands.writes[1] = log_probabilities;
     return;
   }
   const at::Tensor &target = reads[0], &log_probabilities = reads[1], &total_weight = reads[2];
   const at::Tensor grad_loss = gradient_of_loss(operands, 3, log_probabilities.options());
-  const at::Tensor grad_log = at::nll_loss_backward(grad_loss, log_probabilities, target, /*weight=*/{},
-                                                    at::Reduction::Mean, kNoIgnoredClass, total_weight);
-  operands.writes[0] = at::_log_softmax_backward_data(grad_log, log_probabilities, 1, log_probabilities.scalar_type())
+  const at::Tensor grad_log = at::nll_loss_backward(grad_loss, by_class(log_probabilities), target.view(-1),
+                                                    /*weight=*/{}, at::Reduction::Mean, kNoIgnoredClass, total_weight);
+  operands.writes[0] = at::_log_softmax_backward_data(grad_log.view(log_probabilities.sizes()), log_probabilities, -1,
+                                                      log_probabilities.scalar_type())
                            .to(scalar_type(work.op.inputs[0].dtype));
 }
 
 at::Tensor cross_entropy_reference(const sim::OpInstance&, const ReferenceInputs& given) {
-  return at::cross_entropy_loss(given.inputs[0], given.inputs[1]);
+  return at::cross_entropy_loss(by_class(given.inputs[0]), given.inputs[1].view(-1));
 }
 
 void sum_loss(const sim::Work& work, const Operands& operands) {

@@ -28,6 +28,7 @@ struct Operands {
   std::span<at::Tensor> writes;
   double scale = 1;
   std::uint64_t seed = 0;  // of this step's data on this replica (make_input, make_target)
+  bool is_exact = false;   // nothing is left to chance: dropout drops nothing (to verify)
 };
 
 at::ScalarType scalar_type(sim::Dtype dtype);
@@ -57,6 +58,7 @@ struct OpKernel {
 /// compares them). Its rows by sim::OpRole, a file of this folder each:
 const sim::Table<OpKernel>& op_kernels();
 std::vector<OpKernel> layer_kernels();
+OpKernel aten_kernel();
 std::vector<OpKernel> loss_kernels();
 std::vector<OpKernel> optimizer_kernels();
 std::vector<OpKernel> helper_kernels();

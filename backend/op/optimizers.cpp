@@ -1,8 +1,10 @@
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_sub.h>
 #include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
 #include <memory>
@@ -45,16 +47,33 @@ std::function<void()> sgd_reference(const sim::OpInstance& op, const Parameters&
 }
 
 /// torch.optim.Adam(fused=True): one pass over memory. Each parameter's step counter is a float32 scalar beside its moments.
-void adam(const sim::Work& work, const Operands& operands) {
+/// `decoupled`: AdamW, whose weight decay isn't part of the gradient.
+void adam(const sim::Work& work, const Operands& operands, bool decoupled) {
   const at::TensorList reads(operands.reads.data(), operands.reads.size());
   const std::size_t count = work.op.inputs.size();
   const auto list = [&](std::size_t which) { return reads.slice(which * count, count); };
   const std::optional<at::Tensor> found = found_of(operands, 5 * count);
   at::_foreach_add_(list(4), 1);
-  at::_fused_adam_(list(0), list(1), list(2), list(3), /*max_exp_avg_sqs=*/{}, list(4), work.op.number("lr"),
-                   work.op.number("beta1"), work.op.number("beta2"), work.op.number("weight_decay"),
-                   work.op.number("eps"), /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/{}, found);
+  const auto step = [&](auto* of_all) {
+    of_all(list(0), list(1), list(2), list(3), /*max_exp_avg_sqs=*/{}, list(4), work.op.number("lr"),
+           work.op.number("beta1"), work.op.number("beta2"), work.op.number("weight_decay"), work.op.number("eps"),
+           /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/{}, found);
+  };
+  using Step = void(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList,
+                    double, double, double, double, double, bool, bool, const std::optional<at::Tensor>&,
+                    const std::optional<at::Tensor>&);
+  step(decoupled ? static_cast<Step*>(at::_fused_adamw_) : static_cast<Step*>(at::_fused_adam_));
   if (found) at::_foreach_sub_(list(4), std::vector<at::Tensor>(count, *found));
+}
+
+void adam_l2(const sim::Work& work, const Operands& operands) { adam(work, operands, /*decoupled=*/false); }
+void adamw(const sim::Work& work, const Operands& operands) { adam(work, operands, /*decoupled=*/true); }
+
+std::function<void()> adamw_reference(const sim::OpInstance& op, const Parameters& parameters) {
+  return step_of<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(op.number("lr"))
+                                                      .betas({op.number("beta1"), op.number("beta2")})
+                                                      .eps(op.number("eps"))
+                                                      .weight_decay(op.number("weight_decay")));
 }
 
 std::function<void()> adam_reference(const sim::OpInstance& op, const Parameters& parameters) {
@@ -68,7 +87,8 @@ std::function<void()> adam_reference(const sim::OpInstance& op, const Parameters
 
 std::vector<OpKernel> optimizer_kernels() {
   return {{.name = "sgd", .run = sgd, .reference_step = sgd_reference},
-          {.name = "adam", .run = adam, .reference_step = adam_reference}};
+          {.name = "adam", .run = adam_l2, .reference_step = adam_reference},
+          {.name = "adamw", .run = adamw, .reference_step = adamw_reference}};
 }
 
 }  // namespace backend

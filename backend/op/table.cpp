@@ -18,6 +18,8 @@ at::ScalarType scalar_type(sim::Dtype dtype) {
       return at::kLong;
     case sim::Dtype::i32:
       return at::kInt;
+    case sim::Dtype::boolean:
+      return at::kBool;
   }
   throw sim::InternalError("dtype {}", static_cast<int>(dtype));
 }

@@ -315,7 +315,7 @@ void Executor::compute(std::uint32_t i, const Action& action, StepRecord& record
     restart_peak();
   }
   communicator_.mark(&record.times.start_s[i]);
-  action.run(*action.work, {reads_, writes_, role_.scale[i], data_seed_});
+  action.run(*action.work, {reads_, writes_, role_.scale[i], data_seed_, is_exact_});
   communicator_.mark(&record.times.end_s[i]);
 
   if (!checked_) {
@@ -389,8 +389,10 @@ void Executor::add_pieces(std::string_view what, std::uint32_t id, const at::Ten
 
 NamedTensors Executor::state() const {
   NamedTensors named = gradients_;
-  for (const sim::Storage& storage : role_.storages) {
-    if (!storage.persistent) continue;
+  const std::vector<bool> changed = role_.changed_storages();
+  for (std::size_t s = 0; s < role_.storages.size(); ++s) {
+    const sim::Storage& storage = role_.storages[s];
+    if (!storage.persistent || !changed[s]) continue;
     if (storage.tensor_class == sim::TensorClass::weight)
       add_pieces("parameter", storage.owner, tensors_[storage.owner], named);
     else if (storage.tensor_class == sim::TensorClass::buffer)

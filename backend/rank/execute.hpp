@@ -84,6 +84,8 @@ class Executor {
   }
   /// Makes steps keep copies, from now on, of the gradients that updates read. This costs time and memory.
   void keep_gradients() { keep_gradients_ = true; }
+  /// Makes all steps independent of random numbers, to be compared with others: dropout drops nothing.
+  void leave_nothing_to_chance() { is_exact_ = true; }
   /// What each instruction's op allocated beside its outputs and gave back, in the first step. 0 as above.
   [[nodiscard]] const std::vector<std::int64_t>& workspace_bytes() const { return workspace_bytes_; }
   /// A persistent tensor, to be read and filled between steps.
@@ -146,7 +148,7 @@ class Executor {
   std::function<void(std::uint32_t)> fill_;
   double step_start_s_ = 0;  // on the host's clock
   std::uint64_t data_seed_ = 0;
-  bool checked_ = false, keep_gradients_ = false, host_leads_ = false;
+  bool checked_ = false, keep_gradients_ = false, is_exact_ = false, host_leads_ = false;
   NamedTensors gradients_;
   std::unique_ptr<Graph> graph_;    // null: steps aren't captured
   std::vector<at::Tensor> losses_;  // where replays leave them

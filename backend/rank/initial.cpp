@@ -49,6 +49,13 @@ void draw(const at::Tensor& tensor, double center, double bound, std::uint64_t s
   }
 }
 
+/// Whole numbers from 0 to classes − 1.
+void draw_classes(const at::Tensor& tensor, std::int64_t classes, std::uint64_t seed) {
+  tensor.copy_(at::empty(tensor.sizes(), at::kDouble)
+                   .uniform_(0, static_cast<double>(classes), at::detail::createCPUGenerator(seed))
+                   .floor_());
+}
+
 }  // namespace
 
 std::uint64_t data_seed(std::uint64_t seed, std::int64_t step, std::uint32_t batch_piece) {
@@ -110,35 +117,61 @@ void set_initial(const at::Tensor& tensor, const sim::Tensor& description, const
     case sim::Initial::Kind::constant:
       tensor.fill_(initial.center);
       return;
+    case sim::Initial::Kind::runs: {
+      const at::Tensor values = at::empty(tensor.numel(), at::kDouble);
+      double* value = values.mutable_data_ptr<double>();
+      for (const sim::Run& run : *initial.runs)
+        for (std::int64_t k = 0; k < run.count; ++k) *value++ = run.first + run.step * static_cast<double>(k);
+      tensor.copy_(values.view(tensor.sizes()));
+      return;
+    }
     case sim::Initial::Kind::model_input: {
       const sim::Shape whole_row(description.whole.empty()
                                      ? sim::Shape()
                                      : sim::Shape(description.whole.begin() + 1, description.whole.end()));
+      const std::string_view name = description.name;
       for (std::int64_t row = 0; row < rows; ++row) {
         const at::Tensor to = tensor.select(0, row);
-        const std::uint64_t own = stream(seed, "input", first_row + row);
-        if (piece.empty() || to.sizes() == whole_row) {
+        const std::uint64_t own = stream(seed, name, first_row + row);
+        const bool is_whole = piece.empty() || to.sizes() == whole_row;
+        if (!tensor.is_floating_point()) {
+          sim::check_internal(is_whole, "'{}' is cut along another dimension than its samples", name);
+          draw_classes(to, initial.classes, own);
+        } else if (is_whole) {
           draw(to, 0, std::sqrt(3.0), own);
-          continue;
+        } else {
+          const at::Tensor whole = at::empty(whole_row, tensor.options().device(at::kCPU));
+          draw(whole, 0, std::sqrt(3.0), own);
+          to.copy_(narrowed(whole, of_row));
         }
-        const at::Tensor whole = at::empty(whole_row, tensor.options().device(at::kCPU));
-        draw(whole, 0, std::sqrt(3.0), own);
-        to.copy_(narrowed(whole, of_row));
       }
       return;
     }
     case sim::Initial::Kind::model_target: {
-      const at::Tensor indices = at::empty(rows, at::kLong);
-      for (std::int64_t row = 0; row < rows; ++row)
-        indices.mutable_data_ptr<std::int64_t>()[row] = static_cast<std::int64_t>(
-            stream(seed, "target", first_row + row) % static_cast<std::uint64_t>(initial.classes));
-      if (tensor.dim() == 1) {
+      const bool is_indices = tensor.scalar_type() == at::kLong;
+      std::vector<std::int64_t> shape{rows};
+      const std::vector<std::int64_t> sizes =
+          description.whole.empty() ? tensor.sizes().vec() : std::vector<std::int64_t>(description.whole);
+      shape.insert(shape.end(), sizes.begin() + 1, sizes.end() - (is_indices ? 0 : 1));
+      const at::Tensor indices = at::empty(shape, at::kLong);
+      for (std::int64_t row = 0; row < rows; ++row) {
+        const std::uint64_t own = stream(seed, "target", first_row + row);
+        if (shape.size() == 1)
+          indices.mutable_data_ptr<std::int64_t>()[row] =
+              static_cast<std::int64_t>(own % static_cast<std::uint64_t>(initial.classes));
+        else
+          draw_classes(indices.select(0, row), initial.classes, own);
+      }
+      if (is_indices) {
         tensor.copy_(indices);
         return;
       }
-      at::Tensor one_hot = at::empty({rows, initial.classes}, tensor.options().device(at::kCPU));
-      one_hot.zero_().scatter_(1, indices.unsqueeze(1), 1);
-      tensor.copy_(piece.empty() ? one_hot : narrowed(one_hot, {{0, rows}, of_row[0]}));
+      shape.push_back(initial.classes);
+      at::Tensor one_hot = at::empty(shape, tensor.options().device(at::kCPU));
+      one_hot.zero_().scatter_(-1, indices.unsqueeze(-1), 1);
+      std::vector<sim::Range> mine{{0, rows}};
+      mine.insert(mine.end(), of_row.begin(), of_row.end());
+      tensor.copy_(piece.empty() ? one_hot : narrowed(one_hot, mine));
       return;
     }
   }

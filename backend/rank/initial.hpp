@@ -18,8 +18,9 @@ namespace backend {
 
 /// Sets `tensor` to the first value that `description` asks for (`none`: leaves it alone), of a piece of a larger
 /// tensor to that piece of its first value. `piece`: by dimension (Program::piece_of); empty: all of it.
-///   model_input    uniform with mean 0 and variance 1
-///   model_target   a class from 0 to `classes` − 1 per row: as its index (i64[rows]) or one-hot ([rows, classes])
+///   model_input    uniform with mean 0 and variance 1; where it has `classes`, whole numbers from 0 to `classes` − 1
+///   model_target   a class from 0 to `classes` − 1 per row and position: as its index (i64[rows, …]) or one-hot
+///                  ([rows, …, classes])
 void set_initial(const at::Tensor& tensor, const sim::Tensor& description, const std::vector<sim::Range>& piece,
                  std::uint64_t seed);
 /// Sets a flat tensor to the first values of the parameters that it has of its unit, and what it has no parameter's

@@ -22,13 +22,15 @@ bool depends_on_cut(const std::vector<sim::OpInstance>& ops) {
 
 std::vector<at::Tensor> forward(const sim::Model& model, std::span<const sim::OpInstance> ops, const at::Tensor& input,
                                 const at::Tensor& target, const std::vector<std::vector<at::Tensor>>& parameters,
-                                const std::vector<std::vector<at::Tensor>>& buffers, bool is_training) {
+                                const std::vector<std::vector<at::Tensor>>& buffers, bool is_training,
+                                std::span<const at::Tensor> given) {
   std::vector<at::Tensor> values;
   for (std::size_t n = 0; n < ops.size(); ++n) {
     std::vector<at::Tensor> inputs;
     for (const int source : model.nodes[n].inputs)
       inputs.push_back(source == sim::kModelInput    ? input
                        : source == sim::kModelTarget ? target
+                       : source < 0                  ? given[static_cast<std::size_t>(sim::kModelGiven - source)]
                                                      : values[static_cast<std::size_t>(source)]);
     values.push_back(
         op_kernels().at(ops[n].kind->name).reference(ops[n], {inputs, parameters[n], buffers[n], is_training}));
@@ -51,20 +53,27 @@ OneDevice::OneDevice(const sim::Model& model, const Partition& partition, std::v
       parameters_(whole_.size()),
       buffers_(own_.size(), std::vector<std::vector<at::Tensor>>(whole_.size())) {
   using Kind = sim::Initial::Kind;
+  std::map<std::string, at::Tensor> known;
   for (std::size_t n = 0; n < whole_.size(); ++n) {
     const sim::Signature signature = whole_[n].signature();
-    for (const sim::ParameterSpec& p : signature.parameters) {
-      parameters_[n].push_back(
-          make(name(n, p.name), p.spec, {Kind::uniform, p.initial_center, p.initial_bound}).requires_grad_());
-      leaves_.push_back(parameters_[n].back());
+    for (std::size_t index = 0; index < signature.parameters.size(); ++index) {
+      const sim::ParameterSpec p = model.parameter(n, index, signature.parameters[index]);
+      at::Tensor& tensor = known[p.name];
+      if (!tensor.defined()) {
+        tensor = make(p.name, p.spec, {Kind::uniform, p.initial_center, p.initial_bound}).requires_grad_();
+        leaves_.push_back(tensor);
+      }
+      parameters_[n].push_back(tensor);
     }
     for (auto& of_piece : buffers_)
       for (const sim::BufferSpec& b : signature.buffers)
         of_piece[n].push_back(make(name(n, b.name), b.spec, {Kind::constant, b.initial_value}));
   }
   const std::int64_t batch = model.global_batch;
-  input_ = make("input", model.input_spec(batch), {Kind::model_input});
+  input_ = make("input", model.input_spec(batch), model.source_initial(sim::kModelInput));
   target_ = make("target", model.target_spec(batch), {.kind = Kind::model_target, .classes = model.classes});
+  for (int source = sim::kModelGiven; given_.size() < model.given.size(); --source)
+    given_.push_back(make(model.given_of(source).name, model.source_spec(source, batch), model.source_initial(source)));
   step_parameters_ = op_kernels().at(model_.optimizer.kind->name).reference_step(model_.optimizer, leaves_);
 }
 
@@ -118,7 +127,7 @@ OneDevice::Tensors OneDevice::named(const std::string& what,
   for (std::size_t n = 0; n < whole_.size(); ++n) {
     const sim::Signature signature = whole_[n].signature();
     for (std::size_t p = 0; p < parameters_[n].size(); ++p)
-      tensors[what + " " + name(n, signature.parameters[p].name)] = of(parameters_[n][p]);
+      tensors[what + " " + model_.parameter(n, p, signature.parameters[p]).name] = of(parameters_[n][p]);
   }
   return tensors;
 }
@@ -146,7 +155,7 @@ std::string OneDevice::name(std::size_t node, const std::string& tensor) const {
 }
 
 at::Tensor OneDevice::make(const std::string& name, const sim::TensorSpec& spec, const sim::Initial& initial) const {
-  at::Tensor tensor = at::empty(spec.shape, spec.dtype == sim::Dtype::i64 ? at::kLong : at::kDouble);
+  at::Tensor tensor = at::empty(spec.shape, sim::is_float(spec.dtype) ? at::kDouble : scalar_type(spec.dtype));
   set_initial(tensor, {name, spec, 0, 0, initial}, {}, partition_.seed);
   return tensor;
 }
@@ -190,8 +199,11 @@ at::Tensor OneDevice::loss_of(const at::Tensor& prediction, std::int64_t first_r
 at::Tensor OneDevice::output(std::size_t piece, std::int64_t first_row, std::int64_t rows) {
   std::vector<sim::OpInstance> ops = model_.instances(rows);
   ops.pop_back();  // the loss
+  std::vector<at::Tensor> given = given_;
+  for (std::size_t g = 0; g < given.size(); ++g)
+    if (model_.given[g].per_sample) given[g] = given[g].narrow(0, first_row, rows);
   const std::vector<at::Tensor> values = forward(model_, ops, input_.narrow(0, first_row, rows), /*target=*/{},
-                                                 parameters_, buffers_[piece], /*is_training=*/true);
+                                                 parameters_, buffers_[piece], /*is_training=*/true, given);
   return values[static_cast<std::size_t>(model_.nodes.back().inputs[0])];
 }
 

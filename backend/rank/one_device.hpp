@@ -41,10 +41,12 @@ struct Partition {
 /// Some op's result depends on which samples it sees together.
 bool depends_on_cut(const std::vector<sim::OpInstance>& ops);
 
-/// What the first ops.size() nodes give, as PyTorch's users write them. `parameters`, `buffers`: by node.
+/// What the first ops.size() nodes give, as PyTorch's users write them. `parameters`, `buffers`: by node; `given`: as
+/// Model::given.
 std::vector<at::Tensor> forward(const sim::Model& model, std::span<const sim::OpInstance> ops, const at::Tensor& input,
                                 const at::Tensor& target, const std::vector<std::vector<at::Tensor>>& parameters,
-                                const std::vector<std::vector<at::Tensor>>& buffers, bool is_training);
+                                const std::vector<std::vector<at::Tensor>>& buffers, bool is_training,
+                                std::span<const at::Tensor> given = {});
 
 /// The values, one by one.
 void copy(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to);
@@ -90,9 +92,10 @@ class OneDevice {
   const std::int64_t rows_;                                    // of all of them
   const std::vector<sim::Range> pieces_;                       // that are played one after the other
   std::vector<std::vector<at::Tensor>> parameters_;            // [node][parameter]
-  std::vector<at::Tensor> leaves_;                             // the same, in one row
+  std::vector<at::Tensor> leaves_;                             // each once
   std::vector<std::vector<std::vector<at::Tensor>>> buffers_;  // [piece][node][buffer]
   at::Tensor input_, target_;
+  std::vector<at::Tensor> given_;  // as Model::given
   std::function<void()> step_parameters_;
 };
 

@@ -176,6 +176,7 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
   communicator.connect(channels_of(request.program, rank));
   board.set_labels(rank, request.program, request.program.roles[place.role]);
   executor.emplace(request.program, place, communicator, request.seed);
+  if (request.verify) executor->leave_nothing_to_chance();
   const std::vector<StatePiece> pieces =
       request.training ? state_pieces(request.program, rank) : std::vector<StatePiece>();
   std::optional<Feed> feed;

@@ -131,8 +131,10 @@ sim::Shape StatePiece::shape() const {
 std::vector<StatePiece> state_pieces(const sim::Program& program, std::uint32_t rank) {
   const sim::Role& role = program.roles[program.places().at(rank).role];
   std::vector<StatePiece> pieces;
-  for (const sim::Storage& storage : role.storages) {
-    if (!storage.persistent) continue;
+  const std::vector<bool> changed = role.changed_storages();
+  for (std::size_t s = 0; s < role.storages.size(); ++s) {
+    const sim::Storage& storage = role.storages[s];
+    if (!storage.persistent || !changed[s]) continue;
     const bool is_buffer = storage.tensor_class == sim::TensorClass::buffer;
     if (!is_buffer && storage.tensor_class != sim::TensorClass::weight) continue;
     const std::size_t before = pieces.size();

@@ -73,6 +73,7 @@ Arithmetic arithmetic_of(Dtype dtype) {
     case Dtype::f32:
     case Dtype::i64:
     case Dtype::i32:
+    case Dtype::boolean:
       return Arithmetic::f32;
   }
   throw InternalError("dtype {}", static_cast<int>(dtype));

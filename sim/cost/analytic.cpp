@@ -19,7 +19,7 @@ namespace {
 std::uint32_t threads_at_work(const Work& work) {
   constexpr std::int64_t kGrain = 32768;
   if (work.op.kind->matrix) return work.threads;
-  std::int64_t elements = work.op.inputs.at(0).elements();
+  std::int64_t elements = work.op.leading().elements();
   if (work.pass == Pass::update)
     for (const TensorSpec& parameter : work.op.inputs) elements = std::max(elements, parameter.elements());
   const std::int64_t pieces = (elements + kGrain - 1) / kGrain;
@@ -45,7 +45,11 @@ class Analytic final : public CostModel {
     // An accelerator updates many parameters in one kernel, a CPU one after the other.
     if (work.pass == Pass::update && !device.asynchronous)
       seconds += static_cast<double>(work.op.inputs.size() - 1) * device.launch.in_seconds();
-    return {.busy_s = {seconds}, .knowledge = knowledge_of(work, device, seconds)};
+    ComputeCost cost{.busy_s = {seconds}, .knowledge = knowledge_of(work, device, seconds)};
+    // A body is several calls, each launched by itself.
+    if (work.op.body != nullptr && device.asynchronous)
+      cost.issue_s = std::max(work.demand().kernels, 1.0) * device.launch.in_seconds();
+    return cost;
   }
 
   [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {

@@ -54,6 +54,7 @@ std::string variant_of(const OpInstance& op) {
   };
   std::string variant;
   if (value("kernel_size") > 0) variant += fmt::format(" {0}x{0}", value("kernel_size"));
+  if (op.body != nullptr) variant += " " + op.body->name;
   if (value("dilation") > 1) variant += " dilated";
   if (value("groups") > 1) variant += value("groups") == op.inputs[0].shape.at(1) ? " depthwise" : " grouped";
   const bool updates = op.kind->role == OpRole::optimizer;
@@ -64,19 +65,19 @@ std::string variant_of(const OpInstance& op) {
 std::string gradients_of(const Work& work) {
   if (work.pass != Pass::backward) return "";
   const bool of_parameters = (work.grads & kParameterGrads) != 0, of_inputs = (work.grads & ~kParameterGrads) != 0;
-  if (!work.op.kind->has_parameters || (of_parameters && of_inputs)) return "";
+  if (!work.op.has_parameters() || (of_parameters && of_inputs)) return "";
   return of_parameters ? ", parameters' gradients alone" : ", inputs' gradients alone";
 }
 
 /// "f32", "f32 in bf16".
 std::string arithmetic_name(const OpInstance& op) {
-  std::string name(to_string(op.inputs.at(0).dtype));
+  std::string name(to_string(op.leading().dtype));
   return op.precision == Precision::f32 ? name : fmt::format("{} in {}", name, to_string(op.precision));
 }
 
 Traits traits_of(const Work& work, bool on_cpu) {
   const OpKind& kind = *work.op.kind;
-  const TensorSpec& x = work.op.inputs.at(0);
+  const TensorSpec x = work.op.leading();
   const CpuKernel kernel = on_cpu && kind.cpu_kernel ? kind.cpu_kernel(work.op, work.pass) : CpuKernel();
   const bool is_vector = kernel.matrix_vector_products > 0, updates = kind.role == OpRole::optimizer;
   const std::string op = fmt::format("{}.{}", kind.name, to_string(work.pass));
@@ -112,7 +113,7 @@ std::vector<double> shape_of(const Work& work) {
     for (const TensorSpec& parameter : work.op.inputs) elements += static_cast<double>(parameter.elements());
     return {std::log(elements), std::log(static_cast<double>(work.op.inputs.size()))};
   }
-  for (std::int64_t dimension : work.op.inputs[0].shape)
+  for (std::int64_t dimension : work.op.leading().shape)
     shape.push_back(std::log(static_cast<double>(std::max<std::int64_t>(dimension, 1))));
   for (const auto& [name, value] : work.op.attributes) shape.push_back(std::log1p(std::max(value, 0.0)));
   return shape;

@@ -43,8 +43,8 @@ double share_of(const OpInstance& op, Arithmetic arithmetic, Product product) {
 /// cuDNN's tensor-core kernels want the channels of a pixel side by side; other tensors are brought into that order and
 /// back (NVIDIA, Convolutional Layers User's Guide, "Tensor Layouts In Memory: NCHW vs NHWC").
 double reordered_bytes(const OpInstance& op) {
+  if (!is_convolution(op) || op.inputs[0].channels_last) return 0;
   const TensorSpec& x = op.inputs[0];
-  if (!is_convolution(op) || x.channels_last) return 0;
   const Signature s = op.signature();
   return 2 * static_cast<double>((x.elements() + s.output.elements()) * size_of(op.multiplied()));
 }
@@ -72,7 +72,7 @@ KernelTime on_gpu(const OpInstance& op, const Demand& demand, Arithmetic arithme
 }  // namespace
 
 Arithmetic arithmetic_of(const OpInstance& op) {
-  const Dtype dtype = op.inputs.at(0).dtype;
+  const Dtype dtype = op.leading().dtype;
   if (!op.kind->matrix) return arithmetic_of(at_least_f32(dtype));
   if (op.multiplied() != Dtype::f32) return arithmetic_of(op.multiplied());
   const bool tf32 = is_convolution(op) ? op.precision != Precision::ieee : op.precision == Precision::tf32;
@@ -110,6 +110,8 @@ Knowledge knowledge_of(const Work& work, const Device& device, double seconds) {
   // what its bytes say, cuDNN's takes less; pools of other windows than the above 1.0 to 1.6 times.
   if (work.op.kind->name == "batch_norm") return known(0.6, "batch norms");
   if (work.op.kind->name.ends_with("_pool")) return known(0.4, "pools");
+  // Several kernels in one: as little is known of them as of the products that most are made of.
+  if (work.op.body != nullptr) return known(0.4, "imported ops");
   // Memory-bound: in PipeDream's profiles nine of ten ReLUs are within 45 % of what the other networks' say
   // (github.com/msr-fiddle/pipedream).
   if (!work.op.kind->matrix) return known(0.2, "memory-bound ops");

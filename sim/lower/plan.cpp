@@ -39,7 +39,8 @@ Plan::Plan(const Model& m, Layout l)
       part(m.nodes.size(), 0),
       stage(m.nodes.size(), 0),
       whole(m.instances(m.global_batch / layout.microbatches)),
-      needs_grad(m.outputs_need_grad()) {
+      needs_grad(m.outputs_need_grad()),
+      everywhere_(everywhere()) {
   if (one_loss) whole.back() = m.instances(m.global_batch).back();
   if (layout.parameters.cut && layout.parameters.cut->half_parameters)
     for (OpInstance& op : whole) op.half_parameters = op.kind->matrix && is_autocast(m.precision);
@@ -49,10 +50,37 @@ Plan::Plan(const Model& m, Layout l)
       part[n] = layout.play[n][stage_axis].at;
       stage[n] = rank_of(part[n]).stage;
     }
+  find_ties();
   find_edges();
   place_nodes();
   resolve_sums();
   make_roles();
+}
+
+/// A parameter that nodes of two stages share is on both, with the sum of both gradients.
+void Plan::find_ties() {
+  std::map<std::string, std::set<std::uint32_t>> stages_of;
+  for (std::size_t n = 0; n < stage.size(); ++n)
+    for (const std::string& name : model.nodes[n].parameters) stages_of[name].insert(stage[n]);
+  const ParameterCycle& cycle = layout.parameters;
+  const bool can_be_tied = !cycle.cut && !cycle.single && !cycle.averages && !cycle.at_root &&
+                           !cycle.every_microbatch && model.max_grad_norm == 0 && model.loss_scale == 0;
+  for (const auto& [name, of] : stages_of) {
+    if (of.size() < 2) continue;
+    if (of.size() > 2 || !can_be_tied)
+      throw ConfigError(
+          "model '{}': nodes on stages {} share the parameter '{}'; allowed: on two stages, and without ZeRO, Heat, "
+          "DASO, "
+          "accumulate=every, loss_scale and max_grad_norm. Cut the model so that they are on one",
+          model.name, fmt::join(of, ", "), name);
+    ties[name] = {*of.begin(), *of.rbegin()};
+  }
+}
+
+bool Plan::is_first_user(std::size_t node, const std::string& parameter) const {
+  const auto uses = [&](const Node& each) { return std::ranges::count(each.parameters, parameter) > 0; };
+  return !uses(model.nodes[node]) ||
+         std::ranges::none_of(model.nodes.begin(), model.nodes.begin() + static_cast<std::ptrdiff_t>(node), uses);
 }
 
 /// What a rank has received for one of its parts the later ones have, too.
@@ -163,7 +191,10 @@ std::uint32_t Plan::axes_of_updates() const {
   return stages > 1 ? cut | 1U << stage_axis : cut;
 }
 
-const Placements& Plan::batch(int source) const { return source == kModelInput ? layout.input : layout.target; }
+const Placements& Plan::batch(int source) const {
+  if (source == kModelInput) return layout.input;
+  return model.is_per_sample(source) ? layout.target : everywhere_;
+}
 
 std::optional<TensorSpec> Plan::local(const TensorSpec& whole_spec, const Placements& of, const RolePlan& role) const {
   const auto ranges = piece(whole_spec.shape, of, layout.mesh, role.rank);

@@ -69,6 +69,8 @@ class Plan {
   /// Nodes of part `from` whose output a later part `to` of another rank reads, the first of that rank's, in the model's
   /// order.
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::set<int>> edges;
+  /// Parameters that nodes of two stages share (tied weights), and the stages.
+  std::map<std::string, std::pair<std::uint32_t, std::uint32_t>> ties;
 
   [[nodiscard]] PartOfRank rank_of(std::uint32_t of_part) const {
     return rank_of_part(of_part, stages, schedule.order);
@@ -88,14 +90,18 @@ class Plan {
   /// Axes along which a placement is of this kind, as a mask.
   [[nodiscard]] static std::uint32_t axes_of(const Placements& placements, Placement::Kind kind);
   [[nodiscard]] Placements everywhere() const { return Placements(layout.mesh.axes.size(), replicate()); }
+  /// The only node, or of several that share a parameter the first that its rank plays: its gradient comes last.
+  [[nodiscard]] bool is_first_user(std::size_t node, const std::string& parameter) const;
 
  private:
+  void find_ties();
   void find_edges();
   void place_nodes();
   void resolve_sums();
   [[nodiscard]] bool can_be_cut(const TensorSpec& whole_spec, const Placements& of) const;
   void make_roles();
   [[nodiscard]] bool takes_own_parts(std::uint32_t axis) const;
+  const Placements everywhere_;
   class Cuts;
   [[nodiscard]] bool last_differs(std::uint32_t axis, Cuts& cuts) const;
   [[nodiscard]] RolePlan role_of(const std::vector<std::uint32_t>& at, Cuts& cuts) const;

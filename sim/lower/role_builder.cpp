@@ -48,6 +48,7 @@ void RoleBuilder::add_edges() {
   for (const auto& [parts, nodes] : plan_.edges) {
     const auto tensors = static_cast<std::uint32_t>(nodes.size());
     std::uint32_t tag = plan_.layout.chunks > 1 ? lane++ * room : 0;
+    free_tag_ = tag + room;
     for (const int n : nodes) {
       if (plan_.rank_of(parts.second).stage == role_.stage)
         before_.push_back({parts.first, chunk_of(parts.second), n, tag, tensors});
@@ -77,7 +78,37 @@ Draft RoleBuilder::build() {
     }
   }
   for (const auto& [peer, sends] : gradient_sends_) wait_all(sends);
+  add_tied_gradients();
   return std::move(draft_);
+}
+
+/// Both stages of a tied parameter add the other's gradient to theirs: a + b is b + a in every bit, so that both update
+/// alike (Megatron-LM, core/distributed/finalize_model_grads.py, _allreduce_embedding_grads).
+void RoleBuilder::add_tied_gradients() {
+  std::uint32_t tag = free_tag_;
+  for (const auto& [name, stages] : plan_.ties) {
+    const std::uint32_t own_tag = tag++;
+    if (role_.stage != stages.first && role_.stage != stages.second) continue;
+    const std::uint32_t other = role_.stage == stages.first ? stages.second : stages.first;
+    const std::uint32_t label = tables_.names.add(name);
+    const DraftParameter& parameter = *std::ranges::find(draft_.parameters, name, &DraftParameter::name);
+    const std::uint32_t received =
+        draft_.role.add_tensor(fmt::format("grad.{}.from.stage{}", name, other), parameter.spec, TensorClass::gradient);
+    Instruction message{.kind = InstructionKind::send,
+                        .node = label,
+                        .peer = plan_.stage_axis,
+                        .by = static_cast<std::int32_t>(other) - static_cast<std::int32_t>(role_.stage),
+                        .tag = own_tag,
+                        .reads = {parameter.gradient}};
+    const std::uint32_t sent = draft_.post(message);
+    message.kind = InstructionKind::recv;
+    message.reads.clear();
+    message.writes = {received};
+    const std::uint32_t arrived = draft_.post(message);
+    draft_.wait(arrived, label);
+    draft_.wait(sent, label);
+    draft_.accumulate(parameter.gradient, received, label);
+  }
 }
 
 // ---- Names and shapes ----
@@ -86,21 +117,18 @@ TensorSpec RoleBuilder::whole_spec(int source, std::int32_t mb) const {
   if (source >= 0)
     return mb == kAll ? plan_.whole.back().inputs[0] : plan_.whole_signatures[static_cast<std::size_t>(source)].output;
   const std::int64_t rows = plan_.model.global_batch / (mb == kAll ? 1 : plan_.microbatches);
-  return source == kModelInput ? plan_.model.input_spec(rows) : plan_.model.target_spec(rows);
+  return plan_.model.source_spec(source, rows);
 }
 
 std::string RoleBuilder::value_name(int source, std::int32_t mb) const {
-  const std::string name = versioned(source == kModelInput    ? "input"
-                                     : source == kModelTarget ? "target"
-                                                              : node(source).name,
-                                     mb);
+  const std::string name = versioned(source < 0 ? std::string(plan_.model.source_name(source)) : node(source).name, mb);
   return plays_again_ ? name + ".again" : name;
 }
 
 std::string RoleBuilder::gradient_name(int n, std::int32_t mb) const { return "grad." + value_name(n, mb); }
 
 std::uint32_t RoleBuilder::name_of(int source) {
-  if (source < 0) return tables_.names.add(source == kModelInput ? "input" : "target");
+  if (source < 0) return tables_.names.add(plan_.model.source_name(source));
   std::uint32_t& label = labels_[static_cast<std::size_t>(source)];
   if (label == kNone) label = tables_.names.add(node(source).name);
   return label;
@@ -125,7 +153,7 @@ void RoleBuilder::add_persistent() {
       }
     }
     for (const int source : node(n).inputs)
-      if (source < 0 && !values_.contains({source, 0})) add_batch(source);
+      if (source < 0 && !values_.contains({source, 0})) add_given(source);
   }
   if (plan_.model.loss_scale == 0) return;
   const auto add_number = [&](const std::string& name, Dtype dtype, double first) {
@@ -145,13 +173,19 @@ std::uint32_t RoleBuilder::add_state(const std::string& name, const TensorSpec& 
 
 /// Where the cycle is at_root the others have no weight yet: add_parameter_copies makes it. Nor has anyone of a unit's.
 void RoleBuilder::add_parameter(int n, const ParameterSpec& part, std::size_t index) {
-  const ParameterSpec& whole = plan_.whole_signatures[static_cast<std::size_t>(n)].parameters[index];
+  const ParameterSpec whole = plan_.model.parameter(
+      static_cast<std::size_t>(n), index, plan_.whole_signatures[static_cast<std::size_t>(n)].parameters[index]);
   const Placements& on = placed(n).parameters[index];
-  DraftParameter parameter{.name = node(n).name + "." + part.name,
+  if (const auto known = std::ranges::find(draft_.parameters, whole.name, &DraftParameter::name);
+      known != draft_.parameters.end()) {
+    parameters_[n].push_back(static_cast<std::uint32_t>(known - draft_.parameters.begin()));
+    return;
+  }
+  DraftParameter parameter{.name = whole.name,
                            .node = name_of(n),
                            .of = static_cast<std::size_t>(n),
                            .spec = part.spec,
-                           .part = {node(n).name + "." + part.name,
+                           .part = {whole.name,
                                     {at_least_f32(whole.spec.dtype), whole.spec.shape, whole.spec.channels_last},
                                     part.spec == whole.spec ? Placements() : on,
                                     {Initial::Kind::uniform, whole.initial_center, whole.initial_bound}},
@@ -174,11 +208,19 @@ void RoleBuilder::add_parameter(int n, const ParameterSpec& part, std::size_t in
   draft_.parameters.push_back(std::move(parameter));
 }
 
-/// The model's input or target: one persistent tensor, a view of it per microbatch.
-void RoleBuilder::add_batch(int source) {
+/// What the model is given: one persistent tensor; of samples a view of it per microbatch.
+void RoleBuilder::add_given(int source) {
   const bool is_target = source == kModelTarget;
-  const std::string name = is_target ? "target" : "input";
+  const std::string name(plan_.model.source_name(source));
+  const Initial initial = plan_.model.source_initial(source);
   const Placements& where = plan_.batch(source);
+  if (!plan_.model.is_per_sample(source)) {
+    const TensorClass of = plan_.model.given_of(source).is_frozen ? TensorClass::weight : TensorClass::buffer;
+    const std::uint32_t constant =
+        draft_.role.add_tensor(name, whole_spec(source, kAll), of, /*persistent=*/true, initial);
+    for (std::int32_t mb = kAll; mb < plan_.microbatches; ++mb) hold(source, mb, where, constant);
+    return;
+  }
   const TensorSpec whole = whole_spec(source, kAll);
   const std::optional<TensorSpec> mine = plan_.local(whole, where, role_),
                                   part = plan_.local(whole_spec(source, 0), where, role_);
@@ -186,8 +228,6 @@ void RoleBuilder::add_batch(int source) {
     for (std::int32_t mb = kAll; mb < plan_.microbatches; ++mb) hold(source, mb, where, kNone);
     return;
   }
-  const Initial initial{.kind = is_target ? Initial::Kind::model_target : Initial::Kind::model_input,
-                        .classes = is_target ? plan_.model.classes : 0};
   const std::uint32_t tensor = add_state(name, *mine, TensorClass::input, initial, whole, where);
   hold(source, kAll, where, tensor);
   if (plan_.model.timing == Timing::tutorial && is_target)
@@ -414,7 +454,7 @@ std::set<int> RoleBuilder::again(const std::vector<int>& segment) const {
       if ((operand.grads & grads) == 0) continue;
       if (operand.from == Operand::From::input) need(node(n).inputs[static_cast<std::size_t>(operand.index)]);
       if (operand.from == Operand::From::output) need(n);
-      if (operand.from == Operand::From::saved && !(is_selective && node(n).kind->has_parameters)) needed.insert(n);
+      if (operand.from == Operand::From::saved && !(is_selective && op(n).has_parameters())) needed.insert(n);
     }
   }
   for (auto n = segment.rbegin(); n != segment.rend(); ++n)
@@ -566,23 +606,33 @@ void RoleBuilder::add_parameter_gradients(int n, std::int32_t mb, Instruction in
   for (const std::uint32_t p : parameters_[n]) {
     DraftParameter& parameter = draft_.parameters[p];
     const bool first = parameter.gradient == kNone;
+    const bool is_first_user = with_gradients_.insert({p, mb}).second;
     const std::string name = "grad." + parameter.name;
-    instruction.writes.push_back(
-        draft_.role.add_tensor(first ? name : versioned(name, mb), parameter.spec, TensorClass::gradient));
+    instruction.writes.push_back(draft_.role.add_tensor(first           ? name
+                                                        : is_first_user ? versioned(name, mb)
+                                                                        : versioned(name + ".via." + node(n).name, mb),
+                                                        parameter.spec, TensorClass::gradient));
+    const bool stays_apart = cycle.cut && cycle.every_microbatch;
     if (first)
       parameter.gradient = instruction.writes.back();
-    else if (cycle.cut && cycle.every_microbatch)
+    else if (stays_apart && is_first_user)
       parameter.later_gradients.push_back(instruction.writes.back());
     else
-      additions.push_back({parameter.gradient, instruction.writes.back()});
+      additions.push_back(
+          {stays_apart && !parameter.later_gradients.empty() ? parameter.later_gradients.back() : parameter.gradient,
+           instruction.writes.back()});
   }
   const std::uint32_t label = instruction.node;
   draft_.list.push_back(std::move(instruction));
   for (const auto& [total, part] : additions) draft_.accumulate(total, part, label, mb);
   std::vector<std::uint32_t>& arrival = draft_.arrival;
-  if (last) arrival.insert(arrival.end(), parameters_[n].begin(), parameters_[n].end());
-  if (last && node(n).kind->last_gradient_first)
-    std::reverse(arrival.end() - static_cast<std::ptrdiff_t>(parameters_[n].size()), arrival.end());
+  if (!last) return;
+  std::vector<std::uint32_t> complete = parameters_[n];
+  std::erase_if(complete, [&](std::uint32_t p) {
+    return !plan_.is_first_user(static_cast<std::size_t>(n), draft_.parameters[p].name);
+  });
+  if (node(n).kind->last_gradient_first) std::ranges::reverse(complete);
+  arrival.insert(arrival.end(), complete.begin(), complete.end());
 }
 
 std::uint32_t RoleBuilder::operand_tensor(int n, std::int32_t mb, const Operand& operand) const {

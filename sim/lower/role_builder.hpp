@@ -54,11 +54,12 @@ class RoleBuilder {
   std::uint32_t add_activation(const std::string& name, const TensorSpec& spec);
 
   void add_edges();
+  void add_tied_gradients();
   void add_persistent();
   std::uint32_t add_state(const std::string& name, const TensorSpec& spec, TensorClass tensor_class,
                           const Initial& initial, const TensorSpec& whole, const Placements& on);
   void add_parameter(int n, const ParameterSpec& part, std::size_t index);
-  void add_batch(int source);
+  void add_given(int source);
   void add_host_work(std::string_view kind, const Attributes& attributes, const std::string& name,
                      const std::vector<std::uint32_t>& reads, const std::vector<std::uint32_t>& writes,
                      std::int32_t mb = kAll);
@@ -105,13 +106,15 @@ class RoleBuilder {
   Tables& tables_;
   Draft draft_;
   Redistribution redistribution_;
+  std::uint32_t free_tag_ = 0;                                      // beyond those of edges
   std::vector<Edge> before_, after_;                                // from and to other stages, by stage and node
   std::vector<std::vector<int>> nodes_;                             // of this rank, by chunk, in the model's order
   std::map<int, std::vector<std::uint32_t>> parameters_, buffers_;  // per node: indices into draft_.parameters, tensors
   std::map<Key, std::vector<Held>> values_;                         // outputs, here or received; first as made
   std::map<Key, std::vector<std::uint32_t>> inputs_, saved_;        // of played nodes: tensors
   std::map<Key, std::vector<Held>> gradients_;                      // under construction
-  using OfChunk = std::pair<std::size_t, std::int32_t>;             // chunk, microbatch
+  std::set<std::pair<std::uint32_t, std::int32_t>> with_gradients_;  // parameters and microbatches that have one
+  using OfChunk = std::pair<std::size_t, std::int32_t>;              // chunk, microbatch
   std::map<OfChunk, std::vector<Pending>> activation_sends_;
   std::map<std::uint32_t, std::vector<Pending>> gradient_sends_;  // by the part they go to
   std::map<std::uint32_t, std::vector<std::size_t>> places_;      // of place_of, by rank

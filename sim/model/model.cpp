@@ -1,6 +1,7 @@
 #include "sim/model/model.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include "sim/error.hpp"
 #include "sim/model/model_file.hpp"
@@ -52,7 +53,7 @@ void check_in_place(const Model& model) {
   std::vector<int> storage;                          // of every output: the node that allocated it, or kModelInput
   std::vector<std::vector<int>> held(nodes.size());  // by allocating node: the tensors not yet destroyed
   for (int n = 0; n < count; ++n) {
-    const int source = nodes[n].inputs[0];
+    const int source = nodes[n].inputs.empty() ? kModelInput : nodes[n].inputs[0];
     storage.push_back(kinds[n] == OutputStorage::fresh ? n : source < 0 ? source : storage[source]);
     if (kinds[n] == OutputStorage::in_place) {
       if (storage.back() < 0)
@@ -88,6 +89,11 @@ TensorSpec checked(const Model& model, TensorSpec spec) {
   return spec;
 }
 
+/// Some op is a body: shapes, dtypes and what autocast does to it are as they were imported.
+bool is_imported(const Model& model) {
+  return std::ranges::any_of(model.nodes, [](const Node& node) { return node.body != nullptr; });
+}
+
 Timing timing_from(std::string_view name, std::string_view model) {
   constexpr EnumNames<Timing, 3> kTimings{"timing", {"step", "tutorial", "epoch"}};
   if (const std::optional<Timing> timing = kTimings.find(name)) return *timing;
@@ -103,10 +109,11 @@ std::vector<OpInstance> Model::instances(std::int64_t rows) const {
   ops.reserve(nodes.size());
   for (const Node& node : nodes) {
     OpInstance op{node.kind, node.attributes, {}, precision_of(*this, *node.kind)};
-    for (int from : node.inputs)
-      op.inputs.push_back(from == kModelInput    ? input_spec(rows)
-                          : from == kModelTarget ? target_spec(rows)
-                                                 : outputs[from]);
+    if (node.body != nullptr) {
+      op.body = &body_in(*node.body, dtype);
+      op.attributes.insert_or_assign("batch", static_cast<double>(rows));
+    }
+    for (int from : node.inputs) op.inputs.push_back(from < 0 ? source_spec(from, rows) : outputs[from]);
     try {
       outputs.push_back(op.signature().output);
     } catch (const ConfigError& error) {
@@ -118,14 +125,52 @@ std::vector<OpInstance> Model::instances(std::int64_t rows) const {
 }
 
 TensorSpec Model::input_spec(std::int64_t rows) const {
-  TensorSpec batch{dtype, {rows}, channels_last};
+  TensorSpec batch{input_classes > 0 ? Dtype::i64 : dtype, {rows}, channels_last};
   batch.shape.insert(batch.shape.end(), input.begin(), input.end());
   return checked(*this, batch);
 }
 
 TensorSpec Model::target_spec(std::int64_t rows) const {
-  if (nodes.back().kind->takes_class_indices) return {Dtype::i64, {rows}};
-  return checked(*this, {dtype, {rows, classes}});
+  const bool is_indices = nodes.back().kind->takes_class_indices;
+  TensorSpec target{is_indices ? Dtype::i64 : dtype, {rows}};
+  target.shape.insert(target.shape.end(), positions.begin(), positions.end());
+  if (!is_indices) target.shape.push_back(classes);
+  return checked(*this, target);
+}
+
+TensorSpec Model::source_spec(int input_index, std::int64_t rows) const {
+  if (input_index == kModelInput) return input_spec(rows);
+  if (input_index == kModelTarget) return target_spec(rows);
+  TensorSpec spec = given_of(input_index).spec;
+  if (spec.dtype == Dtype::f32) spec.dtype = dtype;
+  if (given_of(input_index).per_sample) spec.shape.insert(spec.shape.begin(), rows);
+  return checked(*this, spec);
+}
+
+std::string_view Model::source_name(int input_index) const {
+  if (input_index == kModelInput) return "input";
+  return input_index == kModelTarget ? "target" : std::string_view(given_of(input_index).name);
+}
+
+Initial Model::source_initial(int input_index) const {
+  if (input_index == kModelInput) return {.kind = Initial::Kind::model_input, .classes = input_classes};
+  if (input_index == kModelTarget) return {.kind = Initial::Kind::model_target, .classes = classes};
+  return given_of(input_index).initial;
+}
+
+ParameterSpec Model::parameter(std::size_t node, std::size_t index, const ParameterSpec& own) const {
+  ParameterSpec named = own;
+  const std::vector<std::string>& names = nodes[node].parameters;
+  named.name = names.empty() ? nodes[node].name + "." + own.name : names[index];
+  if (const auto listed = parameters.find(named.name); listed != parameters.end()) {
+    named.initial_bound = listed->second.initial_bound;
+    named.initial_center = listed->second.initial_center;
+  }
+  return named;
+}
+
+bool Model::has_parameters(std::size_t node) const {
+  return nodes[node].body != nullptr ? !nodes[node].body->parameters.empty() : nodes[node].kind->has_parameters;
 }
 
 int Model::node_index(std::string_view node_name) const {
@@ -141,7 +186,7 @@ std::string Model::text() const {
 std::vector<bool> Model::outputs_need_grad() const {
   std::vector<bool> needed;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
-    bool any = nodes[n].kind->has_parameters;
+    bool any = has_parameters(n);
     for (int from : nodes[n].inputs) any |= from >= 0 && needed[from];
     needed.push_back(any);
   }
@@ -152,7 +197,8 @@ std::uint32_t Model::grads(std::size_t node, const std::vector<bool>& needed) co
   std::uint32_t bits = 0;
   for (std::size_t i = 0; i < nodes[node].inputs.size(); ++i)
     if (const int from = nodes[node].inputs[i]; from >= 0 && needed[from]) bits |= 1U << i;
-  return bits | (nodes[node].kind->has_parameters ? kParameterGrads : 0);
+  if (nodes[node].body != nullptr) bits &= nodes[node].body->input_grads;
+  return bits | (has_parameters(node) ? kParameterGrads : 0);
 }
 
 Model load_model(std::string_view text) {
@@ -171,6 +217,8 @@ Model load_model(std::string_view text) {
   if (spec.has("image")) {
     if (model.input.size() != 3)
       throw ConfigError("model '{}': image= needs a model with input [channels, height, width]", text);
+    if (is_imported(model))
+      throw ConfigError("model '{}': image= can't change an imported model; import it with that --input", text);
     model.input[1] = model.input[2] = spec.integer("image", 0, 1, 100'000);
     model.options += fmt::format(",image={}", model.input[1]);
   }
@@ -199,6 +247,9 @@ Model load_model(std::string_view text) {
     }
     if (model.precision != Precision::f32) model.options += ",precision=" + *precision;
   }
+  if (is_autocast(model.precision) && is_imported(model))
+    throw ConfigError("model '{}': precision={}: what autocast does to an imported op isn't known; f32, tf32 or ieee",
+                      text, sim::to_string(model.precision));
   if (model.precision == Precision::fp16) model.loss_scale = kLossScale;
   if (spec.has("loss_scale")) {
     if (model.precision != Precision::fp16)
@@ -212,12 +263,18 @@ Model load_model(std::string_view text) {
   }
   if (const std::optional<std::string> timing = spec.text("timing")) {
     model.timing = timing_from(*timing, text);
+    if (model.timing == Timing::tutorial &&
+        (model.input_classes > 0 || !model.given.empty() || !model.positions.empty()))
+      throw ConfigError("model '{}': timing=tutorial makes random images and one class each; this model takes others",
+                        text);
     if (model.timing != Timing::step) model.options += ",timing=" + *timing;
   }
   if (const std::optional<std::string> format = spec.text("memory_format")) {
     if (*format != "contiguous" && *format != "channels_last")
       throw ConfigError("model '{}': memory_format={} must be contiguous or channels_last", text, *format);
     model.channels_last = *format == "channels_last";
+    if (model.channels_last && is_imported(model))
+      throw ConfigError("model '{}': memory_format=channels_last isn't known of imported ops", text);
     if (model.channels_last && model.input.size() != 3)
       throw ConfigError("model '{}': memory_format=channels_last needs a model with input [channels, height, width]",
                         text);
@@ -225,9 +282,13 @@ Model load_model(std::string_view text) {
   }
   check_in_place(model);
   const TensorSpec prediction = model.instances(2).back().inputs[0];
-  if (prediction.shape != Shape{2, model.classes})
-    throw ConfigError("{}: the last node gives {} per {} rows, but the target has classes={}", path.string(),
-                      sim::to_string(prediction), 2, model.classes);
+  Shape expected{2};
+  expected.insert(expected.end(), model.positions.begin(), model.positions.end());
+  expected.push_back(model.classes);
+  if (prediction.shape != expected)
+    throw ConfigError("{}: the last node gives {} per {} rows, but the target has classes={}{}", path.string(),
+                      sim::to_string(prediction), 2, model.classes,
+                      model.positions.empty() ? "" : fmt::format(" at [{}]", fmt::join(model.positions, ",")));
   return model;
 }
 
@@ -235,10 +296,13 @@ std::vector<NodeSummary> summarize(const Model& model, std::int64_t rows) {
   const std::vector<OpInstance> ops = model.instances(rows);
   const std::vector<bool> needed = model.outputs_need_grad();
   std::vector<NodeSummary> rows_out;
+  std::set<std::string> seen;  // parameters
   for (std::size_t n = 0; n < ops.size(); ++n) {
     const Signature s = ops[n].signature();
-    NodeSummary row{model.nodes[n].name, std::string(ops[n].kind->name), s.output.shape};
-    for (const ParameterSpec& parameter : s.parameters) row.parameters += parameter.spec.elements();
+    NodeSummary row{model.nodes[n].name, std::string(ops[n].name()), s.output.shape};
+    for (std::size_t p = 0; p < s.parameters.size(); ++p)
+      if (seen.insert(model.parameter(n, p, s.parameters[p]).name).second)
+        row.parameters += s.parameters[p].spec.elements();
     const std::uint32_t grads = model.grads(n, needed);
     const Demand forward = ops[n].demand(Pass::forward);
     const Demand backward = s.backward_is_alias || grads == 0 ? Demand{} : ops[n].demand(Pass::backward, grads);
@@ -255,8 +319,7 @@ std::vector<NodeSummary> summarize(const Model& model, std::int64_t rows) {
 
 std::int64_t parameter_count(const Model& model) {
   std::int64_t count = 0;
-  for (const OpInstance& op : model.instances(2))
-    for (const ParameterSpec& parameter : op.signature().parameters) count += parameter.spec.elements();
+  for (const NodeSummary& node : summarize(model, 2)) count += node.parameters;
   return count;
 }
 

@@ -13,19 +13,33 @@
 #include <string>
 #include <vector>
 
+#include "sim/model/initial.hpp"
 #include "sim/model/op/op.hpp"
 
 namespace sim {
 
-/// An input of a node: the index of an earlier node, or one of these.
+/// An input of a node: the index of an earlier node, or one of these; kModelGiven is the first of Model::given, the
+/// others follow below it.
 constexpr int kModelInput = -1;
 constexpr int kModelTarget = -2;
+constexpr int kModelGiven = -3;
 
 struct Node {
   std::string name;  // as in torchvision's state_dict: "layer1.0.conv1"
   const OpKind* kind = nullptr;
   Attributes attributes;
   std::vector<int> inputs;
+  const Body* body = nullptr;           // of an op `aten`
+  std::vector<std::string> parameters;  // their names in Model::parameters; empty: the node's own, "conv1.weight"
+};
+
+/// What nodes read beside the model's input and target: a further input of each sample, or a constant.
+struct Given {
+  std::string name;
+  TensorSpec spec;  // of an input: of a sample
+  bool per_sample = false;
+  Initial initial;
+  bool is_frozen = false;  // a constant that is a parameter of the module, which isn't trained
 };
 
 /// What the training loop does inside the timed step, beside training.
@@ -38,9 +52,12 @@ enum class Timing : std::uint8_t {
 struct Model {
   std::string name;
   std::string description;
-  std::string source, options;  // of load_model's text: the name or path, and the keys given beside global_batch
-  Shape input;                  // per sample
-  std::int64_t classes = 0;     // of the target; the model's output is [rows, classes]
+  std::string source, options;     // of load_model's text: the name or path, and the keys given beside global_batch
+  Shape input;                     // per sample
+  std::int64_t input_classes = 0;  // not 0: the input is whole numbers below it, i64 (tokens)
+  std::int64_t classes = 0;        // of the target; the model's output is [rows, positions…, classes]
+  Shape positions;                 // per sample: a target at each; mostly none
+  std::vector<Given> given;
   std::int64_t global_batch = 1;
   std::int64_t device_batch = 0;  // of each replica; not 0: `global_batch` waits for a strategy (with_global_batch)
   Dtype dtype = Dtype::f32;
@@ -50,7 +67,9 @@ struct Model {
   Timing timing = Timing::step;
   bool channels_last = false;  // PyTorch's memory_format, of inputs [channels, height, width] and all that follows
   std::vector<Node> nodes;     // the last one is the loss
-  OpInstance optimizer;        // attributes only; `inputs` empty
+  std::map<std::string, ParameterSpec> parameters;  // by full name: those that several nodes read, and of ops `aten`
+  std::vector<std::string> units;                   // blocks: what the names of their nodes begin with
+  OpInstance optimizer;                             // attributes only; `inputs` empty
   std::map<std::string, std::vector<std::string>> cuts;
 
   /// The text that load_model accepts and that makes this same model again.
@@ -58,8 +77,21 @@ struct Model {
   /// Every node with the shapes of its inputs for a pass over `rows` samples.
   [[nodiscard]] std::vector<OpInstance> instances(std::int64_t rows) const;
   [[nodiscard]] TensorSpec input_spec(std::int64_t rows) const;
-  /// The target as the loss takes it: class indices i64[rows], or one-hot dtype[rows, classes].
+  /// The target as the loss takes it: class indices i64[rows, positions…], or one-hot dtype[rows, positions…, classes].
   [[nodiscard]] TensorSpec target_spec(std::int64_t rows) const;
+  /// What a negative input of a node is, over so many samples.
+  [[nodiscard]] const Given& given_of(int input_index) const {
+    return given[static_cast<std::size_t>(kModelGiven - input_index)];
+  }
+  [[nodiscard]] TensorSpec source_spec(int input_index, std::int64_t rows) const;
+  [[nodiscard]] std::string_view source_name(int input_index) const;
+  [[nodiscard]] Initial source_initial(int input_index) const;
+  [[nodiscard]] bool is_per_sample(int input_index) const {
+    return input_index > kModelGiven || given_of(input_index).per_sample;
+  }
+  /// A parameter of a node by its full name, with its first value; `own`: as the op's signature has it.
+  [[nodiscard]] ParameterSpec parameter(std::size_t node, std::size_t index, const ParameterSpec& own) const;
+  [[nodiscard]] bool has_parameters(std::size_t node) const;
   [[nodiscard]] int node_index(std::string_view node_name) const;  // -1 if there's none
   /// For each node whether its output depends on a parameter, so that its gradient has to be computed.
   [[nodiscard]] std::vector<bool> outputs_need_grad() const;

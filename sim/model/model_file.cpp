@@ -3,6 +3,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include "sim/model/imported_file.hpp"
 
 #include "sim/error.hpp"
 #include "sim/text/spec.hpp"
@@ -34,7 +35,7 @@ const OpKind& kind_of(const std::string& name, OpRole role, std::string_view wha
   for (const OpKind& kind : op_table()) {
     if (kind.role != role) continue;
     if (kind.name == name) return kind;
-    names.push_back(kind.name);
+    if (kind.inputs != OpKind::kAsBody) names.push_back(kind.name);  // nobody writes bodies by hand
   }
   throw ConfigError("{}: '{}' is not {}; known: {}{}", where, name, what, fmt::to_string(fmt::join(names, ", ")),
                     did_you_mean(name, names));
@@ -43,7 +44,8 @@ const OpKind& kind_of(const std::string& name, OpRole role, std::string_view wha
 /// Reads the nodes of a model file: expands blocks and repeats, resolves names.
 class NodeReader {
  public:
-  NodeReader(JsonObject& file, Model& model) : model_(model), where_(file.where()) {
+  NodeReader(JsonObject& file, Model& model, Bodies bodies = {})
+      : model_(model), where_(file.where()), bodies_(std::move(bodies)) {
     if (!file.has("blocks")) return;
     JsonObject blocks = file.object("blocks");
     for (const std::string& name : blocks.keys()) {
@@ -56,6 +58,8 @@ class NodeReader {
   /// The index of the last node.
   int read(const Json& nodes) {
     Scope scope{"", {{"input", kModelInput}}};
+    for (std::size_t g = 0; g < model_.given.size(); ++g)
+      scope.names[model_.given[g].name] = kModelGiven - static_cast<int>(g);
     read_list(nodes, scope, nullptr, where_ + ": nodes");
     return last_;
   }
@@ -145,20 +149,54 @@ class NodeReader {
         throw ConfigError("{}: input '{}' is not an earlier node of this list", place, input);
       node.inputs.push_back(found->second);
     }
-    if (node.inputs.size() != static_cast<std::size_t>(node.kind->inputs))
-      throw ConfigError("{}: op '{}' takes {} inputs, found {}", place, op, node.kind->inputs, node.inputs.size());
+    if (node.kind->inputs == OpKind::kAsBody) node.body = &read_body(json, place);
+    if (json.has("parameters")) node.parameters = read_parameters(json, node, place);
+    const std::size_t takes =
+        node.body != nullptr ? node.body->inputs.size() : static_cast<std::size_t>(node.kind->inputs);
+    if (node.inputs.size() != takes)
+      throw ConfigError("{}: op '{}' takes {} inputs, found {}", place, op, takes, node.inputs.size());
     Attributes given;
     for (const std::string& key : json.keys())
-      if (key != "name" && key != "op" && key != "inputs")
+      if (key != "name" && key != "op" && key != "inputs" && key != "body" && key != "parameters")
         given[key] = json.value(key).is_boolean() ? json.boolean(key, false) : json.number(key);
-    node.attributes = complete_attributes(*node.kind, given, place);
+    if (node.body == nullptr) node.attributes = complete_attributes(*node.kind, given, place);
+    if (node.body != nullptr && !given.empty())
+      throw ConfigError("{}: '{}' isn't known of an imported op; name, op, body, inputs, parameters", place,
+                        given.begin()->first);
     last_ = static_cast<int>(model_.nodes.size());
     scope.names[local] = last_;
     model_.nodes.push_back(std::move(node));
   }
 
+  const Body& read_body(JsonObject& json, const std::string& place) const {
+    const std::string name = json.text("body");
+    const auto found = bodies_.find(name);
+    if (found != bodies_.end()) return *found->second;
+    if (bodies_.empty())
+      throw ConfigError("{}: op 'aten' is for imported models (paragauge-model-2), which have bodies", place);
+    throw ConfigError("{}: unknown body '{}'", place, name);
+  }
+
+  /// Names into the model's table of parameters.
+  std::vector<std::string> read_parameters(JsonObject& json, const Node& node, const std::string& place) const {
+    std::vector<std::string> names = json.texts("parameters");
+    if (node.body != nullptr && names.size() != node.body->parameters.size())
+      throw ConfigError("{}: body '{}' takes {} parameters, found {}", place, node.body->name,
+                        node.body->parameters.size(), names.size());
+    for (std::size_t p = 0; p < names.size(); ++p) {
+      const auto listed = model_.parameters.find(names[p]);
+      if (listed == model_.parameters.end())
+        throw ConfigError("{}: unknown parameter '{}'; the file's 'parameters' lists them", place, names[p]);
+      if (node.body != nullptr && node.body->parameters[p].at(1).shape != listed->second.spec.shape)
+        throw ConfigError("{}: parameter '{}' is {}, body '{}' takes {}", place, names[p],
+                          to_string(listed->second.spec), node.body->name, to_string(node.body->parameters[p].at(1)));
+    }
+    return names;
+  }
+
   Model& model_;
   std::string where_;
+  Bodies bodies_;
   std::map<std::string, Json> blocks_;
   std::set<std::string> taken_{"input", "target", "loss"};  // full names; these are tensors or nodes of every model
   int last_ = kModelInput, depth_ = 0;
@@ -214,18 +252,24 @@ OpInstance make_optimizer(const std::string& kind_name, const Attributes& given,
 
 Model read_model_file(const std::filesystem::path& path) {
   JsonObject file = read_json_file(path);
-  check_format(file, "paragauge-model", 1, "write it as sim/model/model_file.hpp says");
+  const bool is_imported = file.text("format") != "paragauge-model-1";
+  if (is_imported) check_format(file, "paragauge-model", 2, "write it as sim/model/model_file.hpp says");
   Model model;
   model.name = file.text("name");
   model.description = file.text("description", "");
-  read_batch(file, model);
-  const int last = NodeReader(file, model).read(file.value("nodes"));
+  Bodies bodies;
+  if (is_imported)
+    bodies = read_imported(file, model);
+  else
+    read_batch(file, model);
+  const int last = NodeReader(file, model, std::move(bodies)).read(file.value("nodes"));
   model.nodes.push_back(make_loss(file.text("loss"), last, path.string()));
   model.optimizer = read_optimizer(file.object("optimizer"));
   if (file.has("cuts")) {
     JsonObject cuts = file.object("cuts");
     for (const std::string& name : cuts.keys()) model.cuts[name] = cuts.texts(name);
   }
+  if (is_imported && file.has("units")) model.units = file.texts("units");
   file.finish();
   check_all_are_read(model, path.string());
   return model;

@@ -35,6 +35,8 @@
 //   first     optional: from this number on, else from 0
 //   others    arguments: in the block, "out_channels": "$width" takes the value of "width"
 //
+// Files that `paragauge import` makes of PyTorch modules have the format paragauge-model-2 (imported_file.hpp).
+//
 // Inside a block "in" is the output that comes before it, and "input" isn't known. Blocks may use blocks, 16 deep.
 #pragma once
 

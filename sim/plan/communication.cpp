@@ -81,7 +81,7 @@ std::vector<ChainLayer> chain_of(const Model& model) {
             model.name, node.name, input < 0 ? "input" : model.nodes[static_cast<std::size_t>(input)].name);
     if (node.kind->role == OpRole::layer && !node.kind->matrix) continue;
     // What a layer with weights, or the loss, reads is what the layer before it gives.
-    const auto input_bytes = static_cast<double>(ops[n].inputs[0].bytes());
+    const auto input_bytes = static_cast<double>(ops[n].leading().bytes());
     if (!chain.empty()) chain.back().output_bytes = input_bytes;
     if (node.kind->matrix)
       chain.push_back({.name = node.name,

@@ -30,6 +30,7 @@ std::string work_key(const Work& work) {
   if (work.op.precision != Precision::f32) key += fmt::format(" precision={}", to_string(work.op.precision));
   if (work.op.half_parameters) key += " parameters=half";
   if (work.threads > 1) key += fmt::format(" threads={}", work.threads);
+  if (work.op.body != nullptr) key += " body=" + work.op.body->text;
   return key;
 }
 
@@ -39,6 +40,13 @@ std::uint32_t Role::add_tensor(std::string tensor_name, const TensorSpec& spec, 
   storages.push_back({id, spec.bytes(), tensor_class, persistent});  // first: `spec` may be a tensor's of this role
   tensors.push_back({std::move(tensor_name), spec, static_cast<std::uint32_t>(storages.size() - 1), 0, initial});
   return id;
+}
+
+std::vector<bool> Role::changed_storages() const {
+  std::vector<bool> changed(storages.size(), false);
+  for (std::uint32_t i = 0; i < size(); ++i)
+    for (const std::uint32_t tensor : writes(i)) changed[tensors[tensor].storage] = true;
+  return changed;
 }
 
 std::uint32_t Role::add_piece(std::string tensor_name, const TensorSpec& spec, TensorClass tensor_class,
@@ -282,9 +290,9 @@ bool WorkTable::Before::operator()(const Work& a, const Work& b) const {
     return work.pass == Pass::backward ? work.grads & (kParameterGrads | ((1U << work.op.inputs.size()) - 1)) : 0;
   };
   const std::uint32_t a_grads = grads(a), b_grads = grads(b);
-  return std::tie(a.op.kind, a.pass, a_grads, a.threads, a.op.inputs, a.op.attributes, a.op.precision,
-                  a.op.half_parameters) < std::tie(b.op.kind, b.pass, b_grads, b.threads, b.op.inputs, b.op.attributes,
-                                                   b.op.precision, b.op.half_parameters);
+  return std::tie(a.op.kind, a.op.body, a.pass, a_grads, a.threads, a.op.inputs, a.op.attributes, a.op.precision,
+                  a.op.half_parameters) < std::tie(b.op.kind, b.op.body, b.pass, b_grads, b.threads, b.op.inputs,
+                                                   b.op.attributes, b.op.precision, b.op.half_parameters);
 }
 
 std::uint32_t WorkTable::add(const Work& work) {

@@ -42,6 +42,7 @@
 
 #include "sim/mesh/mesh.hpp"
 #include "sim/mesh/placement.hpp"
+#include "sim/model/initial.hpp"
 #include "sim/model/op/op.hpp"
 #include "sim/program/collective.hpp"
 #include "sim/strategy/daso.hpp"
@@ -69,13 +70,6 @@ constexpr int kTensorClasses = 7;
 inline constexpr EnumNames<TensorClass, kTensorClasses> kTensorClassNames{
     "tensor class", {"weight", "gradient", "optimizer", "activation", "buffer", "input", "communication"}};
 inline std::string_view to_string(TensorClass tensor_class) { return kTensorClassNames.of(tensor_class); }
-
-/// How a persistent tensor gets its first value. Values depend on the names and the seed only, never on the partition.
-struct Initial {
-  enum class Kind : std::uint8_t { none, uniform, constant, model_input, model_target } kind = Kind::none;
-  double center = 0, bound = 0;  // uniform: center ± bound; constant: center
-  std::int64_t classes = 0;      // model_target: of how many
-};
 
 struct Storage {
   std::uint32_t owner = 0;  // the tensor that spans it; the others are views of it
@@ -128,7 +122,8 @@ struct Work {
 };
 /// "conv2d.backward f32[16,64,32,32] kernel_size=3 … grads=0+p": unique, and the key in a Profile. Where the precision
 /// isn't PyTorch's default for the op, " precision=tf32" follows, where its parameters are in half precision,
-/// " parameters=half", and where it has several threads, " threads=2".
+/// " parameters=half", where it has several threads, " threads=2", and of an op
+/// `aten` " body=" with its text.
 std::string work_key(const Work& work);
 /// The inverse. ConfigError when the text is no key.
 Work work_from_key(std::string_view key);
@@ -213,6 +208,8 @@ class Role {
       for (std::uint32_t i = body_begin; i < end; ++i) visit(i);
     for (std::uint32_t i = end; i < size(); ++i) visit(i);
   }
+  /// By storage: whether an instruction writes into it. Persistent ones that nobody writes are constants.
+  [[nodiscard]] std::vector<bool> changed_storages() const;
   /// They are numbered from 0.
   [[nodiscard]] std::uint32_t tickets() const { return static_cast<std::uint32_t>(opened_.size()); }
 

@@ -53,7 +53,9 @@ std::string initial_text(const Initial& initial) {
   using enum Initial::Kind;
   if (initial.kind == uniform) return fmt::format(" uniform={},{}", initial.center, initial.bound);
   if (initial.kind == constant) return fmt::format(" constant={}", initial.center);
-  if (initial.kind == model_input) return " model_input";
+  if (initial.kind == runs) return " values=" + to_string(*initial.runs);
+  if (initial.kind == model_input)
+    return initial.classes > 0 ? fmt::format(" model_input={}", initial.classes) : " model_input";
   if (initial.kind == model_target) return fmt::format(" model_target={}", initial.classes);
   return "";
 }
@@ -168,11 +170,16 @@ Work read_work(Line& line) {
       if (!work.op.kind->matrix) line.fail("op '{}' has no parameters in half precision", work.op.kind->name);
     } else if (item.starts_with("threads=")) {
       work.threads = read_threads(line, item.substr(8));
+    } else if (item.starts_with("body=")) {
+      work.op.body = line.checked([&] { return &body_from(item.substr(5)); });
     } else {
       given[std::string(item.substr(0, equals))] = line.number<double>(item.substr(equals + 1), "number");
     }
   }
-  const auto needed = static_cast<std::size_t>(work.op.kind->inputs);
+  const bool takes_body = work.op.kind->inputs == OpKind::kAsBody;
+  if (takes_body != (work.op.body != nullptr))
+    line.fail("op '{}' {} a body", work.op.kind->name, takes_body ? "needs" : "has no");
+  const std::size_t needed = takes_body ? work.op.inputs.size() : static_cast<std::size_t>(work.op.kind->inputs);
   const bool takes_more = work.pass == Pass::update;
   if (takes_more ? work.op.inputs.size() < needed : work.op.inputs.size() != needed)
     line.fail("op '{}' takes {}{} inputs, found {}", work.op.kind->name, takes_more ? "at least " : "", needed,
@@ -465,6 +472,11 @@ class Parser {
       else
         initial = initial_from(line, item);
     }
+    if (initial.runs != nullptr) {
+      std::int64_t values = 0;
+      for (const Run& run : *initial.runs) values = std::min(values + run.count, kMostElements + 1);
+      if (values != spec.elements()) line.fail("{} values for a tensor {}", values, type);
+    }
     if (unit != kNone && !persistent) line.fail("unit= of a tensor that isn't persistent");
     if (whole.empty() != on.empty() || (!persistent && !on.empty()))
       line.fail("of=shape and on=placements belong together, at a persistent tensor");
@@ -490,15 +502,18 @@ class Parser {
         return {Initial::Kind::uniform, line.number<double>(values[0], "number"),
                 line.number<double>(values[1], "number")};
       if (parts[0] == "constant") return {Initial::Kind::constant, line.number<double>(parts[1], "number")};
-      if (parts[0] == "model_target") {
+      if (parts[0] == "values")
+        return {.kind = Initial::Kind::runs, .runs = line.checked([&] { return runs_from(parts[1]); })};
+      if (parts[0] == "model_target" || parts[0] == "model_input") {
         const auto classes = line.number<std::int64_t>(parts[1], "number of classes");
-        if (classes < 1) line.fail("model_target={} must be at least 1", classes);
-        return {.kind = Initial::Kind::model_target, .classes = classes};
+        if (classes < 1) line.fail("{}={} must be at least 1", parts[0], classes);
+        return {.kind = parts[0] == "model_input" ? Initial::Kind::model_input : Initial::Kind::model_target,
+                .classes = classes};
       }
     }
     line.fail(
         "unknown item '{}'; known: persistent, of=shape, on=placements, unit=name, uniform=center,bound, constant=x, "
-        "model_input, model_target=classes",
+        "values=runs, model_input, model_input=classes, model_target=classes",
         item);
   }
 

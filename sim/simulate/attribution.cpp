@@ -17,7 +17,7 @@ std::string class_of(const Program& program, const Role& role, std::uint32_t i) 
   if (role.kind[i] == InstructionKind::collective) return std::string(to_string(role.collective[i]));
   if (!is_computed(role.kind[i])) return "send";
   const Work& work = program.works[role.work[i]];
-  return fmt::format("{}.{}", work.op.kind->name, to_string(work.pass));
+  return fmt::format("{}.{}", work.op.name(), to_string(work.pass));
 }
 
 void add(std::vector<std::vector<double>>& sums, const std::vector<std::vector<double>>& values) {

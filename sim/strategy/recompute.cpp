@@ -14,7 +14,7 @@ std::vector<std::uint32_t> segments_of(const Model& model, const Strategy& strat
     const bool has_buffers = !ops[n].signature().buffers.empty();
     if (strategy.recompute == Recompute::selective) {  // with the layer that reads it
       if (!has_buffers) segments[n] = segment;
-      if (model.nodes[n].kind->has_parameters) ++segment;
+      if (model.has_parameters(n)) ++segment;
       continue;
     }
     if (strategy.recompute == Recompute::block && n > 0 &&

@@ -114,7 +114,23 @@ void expect_right(const sim::Program& program, const RunResult& result, std::uin
   for (const VerifiedTensor& tensor : result.verified) EXPECT_LE(tensor.relative_error, 1e-9) << tensor.name;
 }
 
+/// Imported ops, a tied weight, a frozen table, a second input, dropout.
+const std::string kTokens = PARAGAUGE_TESTS_DIR "/models/token_toy.json,dtype=f64";
+
 const std::vector<std::pair<std::string, std::string>> kCases = {
+    {kTokens, "single"},
+    {kTokens, "ddp,dp=2"},
+    {kTokens, "ddp,dp=2,microbatches=2,accumulate=every"},
+    {kTokens, "data_parallel,dp=2"},
+    {kTokens, "zero1,dp=2"},
+    {kTokens, "zero3,dp=2,microbatches=2"},
+    {kTokens, "fsdp,dp=2"},
+    {kTokens, "heat,dp=2"},
+    {kTokens, "1f1b,pp=2,microbatches=4"},
+    {kTokens, "zero_bubble,pp=2,microbatches=4"},
+    {kTokens, "interleaved,pp=2,microbatches=4"},
+    {kTokens, "ddp,dp=2,recompute=full"},
+    {kTokens + ",max_grad_norm=0.1", "zero3,dp=2"},
     {"toy_mlp,dtype=f64", "single"},
     {"toy_mlp,dtype=f64", "ddp_blocking,dp=2"},
     {"convnet,dtype=f64,global_batch=8,optimizer=adam", "ddp,microbatches=2,accumulate=every,bucket_MiB=0.1"},

@@ -18,8 +18,8 @@ TEST(Dtype, NamesAndSizes) {
     EXPECT_EQ(dtype_from(name), dtype);
     EXPECT_EQ(size_of(dtype), size) << name;
   }
-  EXPECT_EQ(message_of([] { dtype_from("F32"); }), "unknown dtype 'F32'; known: f32, f64, bf16, f16, i64, i32");
-  EXPECT_EQ(message_of([] { dtype_from(""); }), "unknown dtype ''; known: f32, f64, bf16, f16, i64, i32");
+  EXPECT_EQ(message_of([] { dtype_from("F32"); }), "unknown dtype 'F32'; known: f32, f64, bf16, f16, i64, i32, bool");
+  EXPECT_EQ(message_of([] { dtype_from(""); }), "unknown dtype ''; known: f32, f64, bf16, f16, i64, i32, bool");
 }
 
 TEST(TensorSpec, CountsElementsAndBytes) {
@@ -44,8 +44,8 @@ TEST(TensorSpec, SaysWhatIsWrongWithAText) {
   const auto message = [](std::string_view text) { return message_of([&] { tensor_spec_from(text); }); };
   for (const char* text : {"", "f32", "f32[", "f32]", "[f32", "f32[1] "})
     EXPECT_EQ(message(text), fmt::format("'{}' is not a tensor type; expected e.g. f32[16,3,32,32]", text));
-  EXPECT_EQ(message("f99[1]"), "unknown dtype 'f99'; known: f32, f64, bf16, f16, i64, i32");
-  EXPECT_EQ(message("[1]"), "unknown dtype ''; known: f32, f64, bf16, f16, i64, i32");
+  EXPECT_EQ(message("f99[1]"), "unknown dtype 'f99'; known: f32, f64, bf16, f16, i64, i32, bool");
+  EXPECT_EQ(message("[1]"), "unknown dtype ''; known: f32, f64, bf16, f16, i64, i32, bool");
   for (const char* text :
        {"f32[0]", "f32[-1]", "f32[a]", "f32[,]", "f32[1.5]", "f32[ 1]", "f32[1,,2]", "f32[1]]", "f32[1099511627777]",
         "f32[1048576,1048577]", "f32[99999999999999999999]", "f32[3,1099511627776,1099511627776]"})

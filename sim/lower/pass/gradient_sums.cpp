@@ -181,10 +181,11 @@ void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const Grou
   };
 
   const std::vector<std::vector<std::size_t>> written = draft.writes();
-  const auto complete = [&](std::size_t round, std::uint32_t gradient) {  // after which instruction
-    return cycle.every_microbatch ? written[gradient].at(round) : written[gradient].back();
-  };
   const std::size_t rounds = cycle.every_microbatch ? static_cast<std::size_t>(layout.microbatches) : 1;
+  // After which instruction; each microbatch writes it as often as there are nodes that read its parameter.
+  const auto complete = [&](std::size_t round, std::uint32_t gradient) {
+    return written[gradient].at((round + 1) * written[gradient].size() / rounds - 1);
+  };
   const std::vector<Instruction> backward = std::exchange(draft.list, {});
   std::size_t round = 0, b = 0, i = 0;  // the next gradient to be put into its bucket; they arrive in this order
   for (std::size_t at = 0; at < backward.size(); ++at) {

@@ -12,6 +12,7 @@ namespace sim {
 OpKind conv2d_kind();
 OpKind linear_kind();
 OpKind batch_norm_kind();
+OpKind aten_kind();
 std::vector<OpKind> layer_kinds();
 std::vector<OpKind> loss_kinds();
 std::vector<OpKind> optimizer_kinds();

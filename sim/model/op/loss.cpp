@@ -34,9 +34,10 @@ std::vector<Rule> sum_rules(const OpInstance& op) {
 }
 
 Signature cross_entropy_signature(const OpInstance& op) {
-  need_rank(op, 2, "[batch, classes]");
   const TensorSpec prediction = prediction_of(op);
-  const TensorSpec expected{Dtype::i64, {prediction.shape[0]}}, scalar{prediction.dtype, {}};
+  if (prediction.shape.size() < 2) need_rank(op, 2, "[batch, positions…, classes]");
+  const TensorSpec expected{Dtype::i64, {prediction.shape.begin(), prediction.shape.end() - 1}},
+      scalar{prediction.dtype, {}};
   if (op.inputs[1] != expected)
     throw ConfigError("op 'cross_entropy' needs a target {}, found {}", to_string(expected), to_string(op.inputs[1]));
   return {.output = scalar,

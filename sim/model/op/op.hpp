@@ -50,6 +50,7 @@
 #include <vector>
 
 #include "sim/dtype.hpp"
+#include "sim/model/op/body.hpp"
 #include "sim/table.hpp"
 
 namespace sim {
@@ -143,9 +144,10 @@ struct OpKind {
   std::string_view name;
   std::string_view equation;  // one line
   OpRole role = OpRole::layer;
-  int inputs = 1;  // of an optimizer at least
-  bool has_parameters = false;
-  bool matrix = false;  // its FLOPs are what torch.utils.flop_counter counts
+  int inputs = 1;                     // of an optimizer at least
+  static constexpr int kAsBody = -1;  // as many as its body says, or none
+  bool has_parameters = false;        // kAsBody: as its body says
+  bool matrix = false;                // its FLOPs are what torch.utils.flop_counter counts
   /// A loss whose target is i64[rows], the index of each sample's class; else it is one-hot: [rows, classes].
   bool takes_class_indices = false;
   /// A loss that is a sum over the samples; else it is their mean.
@@ -178,9 +180,17 @@ struct OpInstance {
   Attributes attributes;
   std::vector<TensorSpec> inputs;
   Precision precision = Precision::f32;  // of matrix ops; of others always f32
+  const Body* body = nullptr;            // of an op `aten`; of others none
   /// Its parameters are in the dtype that it multiplies, not copied into it (FSDP2's MixedPrecisionPolicy.param_dtype).
   bool half_parameters = false;
 
+  /// What people call it: the kind's name, or the body's.
+  [[nodiscard]] std::string_view name() const { return body != nullptr ? std::string_view(body->name) : kind->name; }
+  [[nodiscard]] bool has_parameters() const {
+    return body != nullptr ? !body->parameters.empty() : kind->has_parameters;
+  }
+  /// What its size is told by: its first input, or, without inputs, its output.
+  [[nodiscard]] TensorSpec leading() const { return inputs.empty() ? signature().output : inputs[0]; }
   [[nodiscard]] std::int64_t integer(std::string_view attribute) const;
   [[nodiscard]] double number(std::string_view attribute) const;
   /// ConfigError when the inputs don't fit the op, or a tensor is too large (sim::fits).

@@ -68,6 +68,17 @@ std::vector<OpKind> optimizer_kinds() {
                           {"weight_decay", false, 0, 0, 1, false}},
            .signature = adam_signature,
            .demand = per_parameter<12, 7>,
+           .foreach_copies = adam_foreach_copies},
+          {.name = "adamw",  // torch.optim.AdamW, with its defaults
+           .equation = "as adam with weight_decay 0, after p -= lr*weight_decay*p",
+           .role = OpRole::optimizer,
+           .attributes = {{"lr", false, 1e-3, 0, 1e3, false},
+                          {"beta1", false, 0.9, 0, 1, false},
+                          {"beta2", false, 0.999, 0, 1, false},
+                          {"eps", false, 1e-8, 0, 1, false},
+                          {"weight_decay", false, 1e-2, 0, 1, false}},
+           .signature = adam_signature,
+           .demand = per_parameter<14, 7>,
            .foreach_copies = adam_foreach_copies}};
 }
 

@@ -19,7 +19,8 @@ std::string wanted_after(const Model& model, const std::vector<std::string>& cho
 /// The rule by which an op without weights keeps its input's cut, "" if it has none.
 std::string rule_that_takes(const OpInstance& op, const Placement& input) {
   for (const Rule& rule : rules_of(op))
-    if (rule.inputs[0].kind == Placement::Kind::shard && rule.inputs[0].dim == input.dim) return rule.name;
+    if (!rule.inputs.empty() && rule.inputs[0].kind == Placement::Kind::shard && rule.inputs[0].dim == input.dim)
+      return rule.name;
   return "";
 }
 
@@ -29,7 +30,7 @@ std::vector<std::string> rules_along_axis(const Model& model, const std::vector<
   std::vector<std::string> rules;
   std::vector<Placement> outputs;  // as their readers find them
   for (std::size_t n = 0; n < ops.size(); ++n) {
-    const int source = model.nodes[n].inputs[0];
+    const int source = model.nodes[n].inputs.empty() ? kModelInput : model.nodes[n].inputs[0];
     std::string rule = chosen[n];
     if (rule.empty()) {
       Placement given = source < 0 ? replicate() : outputs[static_cast<std::size_t>(source)];

@@ -279,14 +279,14 @@ TEST(ModelText, SaysWhatIsWrong) {
             "6e-8");
   EXPECT_EQ(load("toy_mlp,max_grad_norm=-1"),
             "model 'toy_mlp,max_grad_norm=-1': max_grad_norm=-1 must be a number from 0 to 1e+30");
-  EXPECT_EQ(load("toy_mlp,dtype=float"), "unknown dtype 'float'; known: f32, f64, bf16, f16, i64, i32");
+  EXPECT_EQ(load("toy_mlp,dtype=float"), "unknown dtype 'float'; known: f32, f64, bf16, f16, i64, i32, bool");
   EXPECT_EQ(load("toy_mlp,optimizer=sgd:lr=x"), "optimizer 'sgd,lr=x': lr=x must be a number from -1e+30 to 1e+30");
   EXPECT_EQ(load("toy_mlp,optimizer=adam:momentum=1"),
             "optimizer 'adam:momentum=1': op 'adam' has no attribute 'momentum'; known: lr, beta1, beta2, eps, "
             "weight_decay");
-  EXPECT_EQ(load("toy_mlp,optimizer=relu"), "optimizer 'relu': 'relu' is not an optimizer; known: sgd, adam");
+  EXPECT_EQ(load("toy_mlp,optimizer=relu"), "optimizer 'relu': 'relu' is not an optimizer; known: sgd, adam, adamw");
   EXPECT_EQ(load("toy_mlp,optimizer=sgdm"),
-            "optimizer 'sgdm': 'sgdm' is not an optimizer; known: sgd, adam; did you mean 'sgd'?");
+            "optimizer 'sgdm': 'sgdm' is not an optimizer; known: sgd, adam, adamw; did you mean 'sgd'?");
   EXPECT_EQ(load("no/such/m.json"), "no/such/m.json: can't be read: No such file or directory");
   EXPECT_EQ(load("toy_mlp,loss=huber"),  // not the file's mistake
             "model 'toy_mlp,loss=huber': 'huber' is not a loss; known: mse_loss, cross_entropy, sum_loss");
@@ -299,8 +299,8 @@ TEST(ModelText, SaysWhatIsWrong) {
 TEST(ModelFile, SaysWhatIsWrong) {
   EXPECT_EQ(message(kFile), "no error");
   const auto with = [](const std::string& from, const std::string& to) { return message(replaced(kFile, from, to)); };
-  EXPECT_EQ(with("paragauge-model-1", "paragauge-model-2"),
-            "%FILE%: format 'paragauge-model-2' is newer than 'paragauge-model-1'; it needs a newer paragauge");
+  EXPECT_EQ(with("paragauge-model-1", "paragauge-model-3"),
+            "%FILE%: format 'paragauge-model-3' is newer than 'paragauge-model-2'; it needs a newer paragauge");
   EXPECT_EQ(with(R"("format": "paragauge-model-1", )", ""), "%FILE%: 'format' is missing");
   EXPECT_EQ(with(R"("name": "own", )", ""), "%FILE%: 'name' is missing");
   EXPECT_EQ(
@@ -317,7 +317,7 @@ TEST(ModelFile, SaysWhatIsWrong) {
   EXPECT_EQ(with(R"("cross_entropy")", R"("l1")"),
             "%FILE%: 'l1' is not a loss; known: mse_loss, cross_entropy, sum_loss");
   EXPECT_EQ(with(R"("kind": "sgd")", R"("kind": "sgdm")"),
-            "%FILE%: optimizer: 'sgdm' is not an optimizer; known: sgd, adam; did you mean 'sgd'?");
+            "%FILE%: optimizer: 'sgdm' is not an optimizer; known: sgd, adam, adamw; did you mean 'sgd'?");
   EXPECT_EQ(with(R"("lr": 0.1)", R"("rate": 0.1)"),
             "%FILE%: optimizer: op 'sgd' has no attribute 'rate'; known: lr, momentum, weight_decay");
   EXPECT_EQ(with(R"("lr": 0.1)", R"("lr": "0.1")"), "%FILE%: optimizer: 'lr' must be a number, found \"0.1\"");

@@ -311,7 +311,7 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
   EXPECT_EQ(with("role one ranks=0\n", ""), line(9, "comes before the first role"));
   EXPECT_EQ(with("tensor y f32[4]", "tensor x f32[4]"), line(11, "the tensor 'x' is there already"));
   EXPECT_EQ(with("tensor y f32[4]", "tensor y f33[4]"),
-            line(11, "unknown dtype 'f33'; known: f32, f64, bf16, f16, i64, i32"));
+            line(11, "unknown dtype 'f33'; known: f32, f64, bf16, f16, i64, i32, bool"));
   EXPECT_EQ(with("f32[4] activation", "f32[4] active"), line(11, "unknown tensor class 'active'"));
   EXPECT_EQ(with("f32[4] activation", "f32[4]"), line(11, "ends where a tensor class is expected"));
   EXPECT_EQ(with("of=[8] on=S0", "of=[8]"),
@@ -320,11 +320,12 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
   EXPECT_EQ(with("model_input", "random"), line(10,
                                                 "unknown item 'random'; known: persistent, of=shape, on=placements, "
                                                 "unit=name, uniform=center,bound, constant=x, "
-                                                "model_input, model_target=classes"));
-  EXPECT_EQ(with("uniform=0,0.5", "uniform=0"), line(20,
-                                                     "unknown item 'uniform=0'; known: persistent, of=shape, "
-                                                     "on=placements, unit=name, uniform=center,bound, constant=x, "
-                                                     "model_input, model_target=classes"));
+                                                "values=runs, model_input, model_input=classes, model_target=classes"));
+  EXPECT_EQ(with("uniform=0,0.5", "uniform=0"),
+            line(20,
+                 "unknown item 'uniform=0'; known: persistent, of=shape, "
+                 "on=placements, unit=name, uniform=center,bound, constant=x, "
+                 "values=runs, model_input, model_input=classes, model_target=classes"));
   EXPECT_EQ(with("f32[2] y +8", "f32[2] q +8"), line(12, "unknown tensor 'q'"));
   EXPECT_EQ(with("f32[2] y +8", "f32[2] y 8"), line(12, "expected +offset, found '8'"));
   EXPECT_EQ(with("f32[2] y +8", "f32[2] y +12"), line(12, "view 'y.half' reaches beyond 'y'"));

@@ -1,0 +1,390 @@
+// Plays the calls of a body through ATen's dispatcher, by name.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/ones_like.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "backend/op/op.hpp"
+#include "sim/error.hpp"
+
+namespace backend {
+namespace {
+
+using Kind = sim::Argument::Kind;
+using Stack = torch::jit::Stack;
+
+constexpr std::int32_t kNobody = -1;
+
+/// An argument of a call, ready but for values and the batch.
+struct ReadyArgument {
+  enum class From : std::uint8_t { constant, value, size, sizes, values, device } from = From::constant;
+  c10::IValue constant = {};
+  std::int32_t value = kNobody;              // slot
+  std::vector<sim::BatchedSize> sizes = {};  // one, or a list
+  std::vector<std::int32_t> values = {};     // slots
+  bool is_optional_list = false;             // Tensor?[]
+};
+
+struct ReadyCall {
+  enum class Exact : std::uint8_t { same, dropout, dropout_backward, bernoulli } exact = Exact::same;
+  c10::OperatorHandle op;
+  std::vector<ReadyArgument> arguments;
+  std::vector<std::int32_t> results;  // slots
+  std::vector<std::int32_t> last;     // values that nobody reads after it
+};
+
+/// The calls of one pass. Slots: first what it is given, then what it makes.
+struct ReadyPass {
+  std::vector<ReadyCall> calls;
+  std::size_t slots = 0;
+  std::vector<std::int32_t> writes;  // slots, in the order of the instruction's writes
+};
+
+/// What a body can name: dtypes and memory formats, as the numbers that the dispatcher takes.
+std::optional<std::int64_t> number_of_word(const std::string& word) {
+  using Format = at::MemoryFormat;
+  static const std::map<std::string, std::int64_t> kFormats{
+      {"contiguous_format", static_cast<std::int64_t>(Format::Contiguous)},
+      {"preserve_format", static_cast<std::int64_t>(Format::Preserve)},
+      {"channels_last", static_cast<std::int64_t>(Format::ChannelsLast)},
+      {"channels_last_3d", static_cast<std::int64_t>(Format::ChannelsLast3d)}};
+  if (const auto format = kFormats.find(word); format != kFormats.end()) return format->second;
+  try {
+    return static_cast<std::int64_t>(scalar_type(sim::dtype_from(word)));
+  } catch (const sim::ConfigError&) {
+    return std::nullopt;
+  }
+}
+
+class PassReader {
+ public:
+  PassReader(const sim::Body& body, const std::vector<sim::Call>& calls) : body_(body), calls_(calls) {}
+
+  ReadyPass read(const std::vector<std::string>& given, const std::vector<std::string>& written) {
+    for (const std::string& name : given) slots_.emplace(name, slot());
+    for (const sim::Call& call : calls_) pass_.calls.push_back(ready(call));
+    for (const std::string& name : written) pass_.writes.push_back(slot_of(name, "what it makes"));
+    find_last_readers();
+    return std::move(pass_);
+  }
+
+ private:
+  template <class... Args>
+  [[noreturn]] void fail(fmt::format_string<Args...> text, Args&&... args) const {
+    throw sim::ConfigError("body '{}': {}", body_.name, fmt::format(text, std::forward<Args>(args)...));
+  }
+
+  std::int32_t slot() { return static_cast<std::int32_t>(pass_.slots++); }
+
+  std::int32_t slot_of(const std::string& name, std::string_view where) const {
+    const auto found = slots_.find(name);
+    if (found == slots_.end()) fail("unknown value '{}' in {}", name, where);
+    return found->second;
+  }
+
+  ReadyCall ready(const sim::Call& call) {
+    const std::string name = "aten::" + call.op;
+    const auto op = c10::Dispatcher::singleton().findSchema({name, call.overload});
+    if (!op) fail("this LibTorch has no op {}{}{}", name, call.overload.empty() ? "" : ".", call.overload);
+    ReadyCall made{.op = *op};
+    if (call.op == "native_dropout") made.exact = ReadyCall::Exact::dropout;
+    if (call.op == "native_dropout_backward") made.exact = ReadyCall::Exact::dropout_backward;
+    if (call.op == "bernoulli") made.exact = ReadyCall::Exact::bernoulli;
+    const std::vector<c10::Argument>& schema = op->schema().arguments();
+    std::map<std::string, const sim::Argument*> keyed;
+    std::size_t position = 0;
+    for (const sim::Argument& argument : call.arguments) {
+      if (!argument.key.empty())
+        keyed[argument.key] = &argument;
+      else if (position < schema.size())
+        keyed[schema[position++].name()] = &argument;
+      else
+        fail("{} takes {} arguments", name, schema.size());
+    }
+    for (const c10::Argument& expected : schema) {
+      const auto found = keyed.find(expected.name());
+      const bool is_device = expected.name() == "device";
+      if (found == keyed.end() && is_device) {
+        made.arguments.push_back({.from = ReadyArgument::From::device});
+      } else if (found == keyed.end()) {
+        if (!expected.default_value()) fail("{} needs '{}'", name, expected.name());
+        made.arguments.push_back({.constant = *expected.default_value()});
+      } else {
+        made.arguments.push_back(argument(*found->second, expected.type(), name + "'s " + expected.name()));
+        keyed.erase(found);
+      }
+    }
+    if (!keyed.empty()) fail("{} has no argument '{}'", name, keyed.begin()->first);
+    for (const std::string& result : call.results) {
+      made.results.push_back(result == "_" ? kNobody : slot());
+      if (result != "_") slots_.emplace(result, made.results.back());
+    }
+    return made;
+  }
+
+  ReadyArgument argument(const sim::Argument& given, const c10::TypePtr& type, const std::string& where) const {
+    if (const auto optional = type->cast<c10::OptionalType>()) {
+      if (given.kind == Kind::word && given.word == "none") return {};
+      return argument(given, optional->getElementType(), where);
+    }
+    if (const auto list = type->cast<c10::ListType>()) return list_of(given, list->getElementType(), where);
+    switch (type->kind()) {
+      case c10::TypeKind::TensorType:
+        if (given.kind != Kind::word) break;
+        return {.from = ReadyArgument::From::value, .value = slot_of(given.word, where)};
+      case c10::TypeKind::IntType:
+      case c10::TypeKind::SymIntType:
+        if (given.kind == Kind::size) return {.from = ReadyArgument::From::size, .sizes = {given.size}};
+        if (given.kind == Kind::number && given.is_integral)
+          return {.constant = static_cast<std::int64_t>(given.number)};
+        if (given.kind == Kind::word)
+          if (const std::optional<std::int64_t> number = number_of_word(given.word)) return {.constant = *number};
+        break;
+      case c10::TypeKind::FloatType:
+        if (given.kind == Kind::number) return {.constant = given.number};
+        break;
+      case c10::TypeKind::NumberType:
+        if (given.kind == Kind::size) return {.from = ReadyArgument::From::size, .sizes = {given.size}};
+        if (given.kind == Kind::number && given.is_integral)
+          return {.constant = static_cast<std::int64_t>(given.number)};
+        if (given.kind == Kind::number) return {.constant = given.number};
+        [[fallthrough]];
+      case c10::TypeKind::BoolType:
+        if (given.kind == Kind::word && (given.word == "true" || given.word == "false"))
+          return {.constant = given.word == "true"};
+        break;
+      case c10::TypeKind::StringType:
+        if (given.kind == Kind::word) return {.constant = given.word};
+        break;
+      default:
+        break;
+    }
+    fail("{} is no {}", where, type->str());
+  }
+
+  ReadyArgument list_of(const sim::Argument& given, const c10::TypePtr& element, const std::string& where) const {
+    std::vector<sim::Argument> items = given.items;
+    if (given.kind != Kind::list) items = {given};  // int[2] takes one number, too
+    const bool is_optional = element->kind() == c10::TypeKind::OptionalType;
+    const c10::TypePtr of = is_optional ? element->cast<c10::OptionalType>()->getElementType() : element;
+    if (of->kind() == c10::TypeKind::TensorType) {
+      ReadyArgument made{.from = ReadyArgument::From::values, .is_optional_list = is_optional};
+      for (const sim::Argument& item : items)
+        made.values.push_back(is_optional && item.word == "none" ? kNobody : slot_of(item.word, where));
+      return made;
+    }
+    if (of->kind() == c10::TypeKind::IntType || of->kind() == c10::TypeKind::SymIntType) {
+      ReadyArgument made{.from = ReadyArgument::From::sizes};
+      for (const sim::Argument& item : items) {
+        if (item.kind == Kind::size)
+          made.sizes.push_back(item.size);
+        else if (item.kind == Kind::number && item.is_integral)
+          made.sizes.push_back({static_cast<std::int64_t>(item.number), false});
+        else
+          fail("{} takes whole numbers", where);
+      }
+      return made;
+    }
+    if (of->kind() == c10::TypeKind::BoolType) {
+      c10::List<bool> flags;
+      for (const sim::Argument& item : items) flags.push_back(item.word == "true");
+      return {.constant = flags};
+    }
+    if (of->kind() == c10::TypeKind::FloatType) {
+      c10::List<double> numbers;
+      for (const sim::Argument& item : items) numbers.push_back(item.number);
+      return {.constant = numbers};
+    }
+    fail("{}: lists of {} aren't known", where, of->str());
+  }
+
+  void find_last_readers() {
+    std::vector<bool> read(pass_.slots, false);
+    for (const std::int32_t write : pass_.writes) read[static_cast<std::size_t>(write)] = true;
+    for (auto call = pass_.calls.rbegin(); call != pass_.calls.rend(); ++call) {
+      const auto touch = [&](std::int32_t value) {
+        if (value == kNobody || read[static_cast<std::size_t>(value)]) return;
+        read[static_cast<std::size_t>(value)] = true;
+        call->last.push_back(value);
+      };
+      for (const std::int32_t result : call->results) touch(result);
+      for (const ReadyArgument& argument : call->arguments) {
+        touch(argument.value);
+        std::ranges::for_each(argument.values, touch);
+      }
+    }
+  }
+
+  const sim::Body& body_;
+  const std::vector<sim::Call>& calls_;
+  ReadyPass pass_;
+  std::map<std::string, std::int32_t> slots_;
+};
+
+std::vector<std::string> numbered(std::string_view letter, std::size_t count) {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < count; ++i) names.push_back(fmt::format("{}{}", letter, i));
+  return names;
+}
+
+void append(std::vector<std::string>& to, const std::vector<std::string>& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
+std::vector<std::string> numbered(std::string_view letter, const std::vector<int>& indices) {
+  std::vector<std::string> names;
+  for (const int i : indices) names.push_back(fmt::format("{}{}", letter, i));
+  return names;
+}
+
+ReadyPass ready_forward(const sim::Body& body) {
+  std::vector<std::string> given = numbered("i", body.inputs.size()), written{"o"};
+  append(given, numbered("p", body.parameters.size()));
+  append(written, numbered("s", body.saved.size()));
+  return PassReader(body, body.forward).read(given, written);
+}
+
+ReadyPass ready_backward(const sim::Body& body) {
+  std::vector<std::string> given{"g"}, written;
+  append(given, numbered("i", body.reads_inputs));
+  append(given, numbered("p", body.reads_parameters));
+  if (body.reads_output) given.emplace_back("o");
+  append(given, numbered("s", body.reads_saved));
+  for (std::size_t i = 0; i < body.inputs.size(); ++i)
+    if (body.input_grads >> i & 1U) written.push_back(fmt::format("gi{}", i));
+  append(written, numbered("gp", body.parameters.size()));
+  return PassReader(body, body.backward).read(given, written);
+}
+
+/// The pass of a body, made once per thread.
+const ReadyPass& pass_of(const sim::Body& body, sim::Pass pass) {
+  thread_local std::unordered_map<const sim::Body*, std::unique_ptr<ReadyPass>> forwards, backwards;
+  std::unique_ptr<ReadyPass>& known = (pass == sim::Pass::forward ? forwards : backwards)[&body];
+  if (!known)
+    known = std::make_unique<ReadyPass>(pass == sim::Pass::forward ? ready_forward(body) : ready_backward(body));
+  return *known;
+}
+
+/// What of a call comes out where verified runs must not depend on chance: nothing is dropped.
+void play_exactly(const ReadyCall& call, Stack& stack) {
+  if (call.exact == ReadyCall::Exact::same) return call.op.callBoxed(stack);
+  const at::Tensor x = stack.at(0).toTensor();
+  stack.clear();
+  if (call.exact == ReadyCall::Exact::bernoulli) {
+    stack.emplace_back(at::ones_like(x));
+    return;
+  }
+  stack.emplace_back(x.clone());  // of the backward: the gradient
+  if (call.exact == ReadyCall::Exact::dropout) stack.emplace_back(at::ones_like(x, at::kBool));
+}
+
+class Playing {
+ public:
+  Playing(const ReadyPass& pass, std::int64_t batch, std::span<const at::Tensor> given, bool is_exact)
+      : pass_(pass), batch_(batch), is_exact_(is_exact), values_(given.begin(), given.end()) {
+    for (const at::Tensor& tensor : given)
+      if (tensor.defined()) device_ = tensor.device();
+    values_.resize(pass.slots);
+  }
+
+  void play() {
+    for (const ReadyCall& call : pass_.calls) {
+      stack_.clear();
+      for (const ReadyArgument& argument : call.arguments) stack_.push_back(value_of(argument));
+      if (is_exact_)
+        play_exactly(call, stack_);
+      else
+        call.op.callBoxed(stack_);
+      take_results(call);
+      for (const std::int32_t value : call.last) at(value) = at::Tensor();
+    }
+  }
+
+  [[nodiscard]] at::Tensor& at(std::int32_t slot) { return values_[static_cast<std::size_t>(slot)]; }
+
+ private:
+  c10::IValue value_of(const ReadyArgument& argument) {
+    using From = ReadyArgument::From;
+    switch (argument.from) {
+      case From::constant:
+        return argument.constant;
+      case From::value:
+        return at(argument.value);
+      case From::size:
+        return argument.sizes[0].at(batch_);
+      case From::sizes: {
+        std::vector<std::int64_t> sizes;
+        for (const sim::BatchedSize& size : argument.sizes) sizes.push_back(size.at(batch_));
+        return sizes;
+      }
+      case From::values: {
+        if (!argument.is_optional_list) {
+          c10::List<at::Tensor> list;
+          for (const std::int32_t value : argument.values) list.push_back(at(value));
+          return list;
+        }
+        c10::List<std::optional<at::Tensor>> list;
+        for (const std::int32_t value : argument.values)
+          list.push_back(value == kNobody ? std::nullopt : std::optional(at(value)));
+        return list;
+      }
+      case From::device:
+        return device_;
+    }
+    return {};
+  }
+
+  /// A list of tensors counts as so many results.
+  void take_results(const ReadyCall& call) {
+    std::size_t next = 0;
+    const auto take = [&](const at::Tensor& tensor) {
+      if (next < call.results.size() && call.results[next] != kNobody) at(call.results[next]) = tensor;
+      ++next;
+    };
+    for (const c10::IValue& result : stack_) {
+      if (result.isTensor())
+        take(result.toTensor());
+      else if (result.isTensorList())
+        for (const at::Tensor& tensor : result.toTensorList()) take(tensor);
+      else
+        ++next;
+    }
+    stack_.clear();
+  }
+
+  const ReadyPass& pass_;
+  const std::int64_t batch_;
+  const bool is_exact_;
+  std::vector<at::Tensor> values_;
+  Stack stack_;
+  at::Device device_ = at::kCPU;
+};
+
+void aten(const sim::Work& work, const Operands& operands) {
+  const ReadyPass& pass = pass_of(*work.op.body, work.pass);
+  Playing playing(pass, work.op.integer("batch"), operands.reads, operands.is_exact);
+  playing.play();
+  for (std::size_t w = 0; w < pass.writes.size(); ++w) operands.writes[w] = std::move(playing.at(pass.writes[w]));
+}
+
+at::Tensor aten_reference(const sim::OpInstance& op, const ReferenceInputs& given) {
+  std::vector<at::Tensor> all(given.inputs.begin(), given.inputs.end());
+  all.insert(all.end(), given.parameters.begin(), given.parameters.end());
+  const ReadyPass& pass = pass_of(*op.body, sim::Pass::forward);
+  Playing playing(pass, op.integer("batch"), all, /*is_exact=*/true);
+  playing.play();
+  return playing.at(pass.writes[0]);
+}
+
+}  // namespace
+
+OpKernel aten_kernel() { return {"aten", aten, aten_reference}; }
+
+}  // namespace backend

@@ -1,0 +1,206 @@
+#include "sim/model/imported_file.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "sim/error.hpp"
+#include "sim/model/model_file.hpp"
+
+namespace sim {
+namespace {
+
+using ImportedJson = nlohmann::json;
+constexpr std::int64_t kLargestSize = 1'000'000'000;
+constexpr std::size_t kMostRuns = 4'000'000;
+
+std::int64_t size_from(const ImportedJson& size, const std::string& where) {
+  if (!size.is_number_integer() || size.get<std::int64_t>() < 1 || size.get<std::int64_t>() > kLargestSize)
+    throw ConfigError("{}: sizes must be from 1 to {}, found {}", where, kLargestSize, size.dump());
+  return size.get<std::int64_t>();
+}
+
+/// Sizes of a sample, of what has the batch in front: ["B", 3, 32, 32].
+Shape per_sample(JsonObject& object) {
+  const ImportedJson& sizes = object.value("shape");
+  if (!sizes.is_array() || sizes.empty() || sizes[0] != "B")
+    throw ConfigError("{}: 'shape' must begin with \"B\", the batch", object.where());
+  Shape shape;
+  for (std::size_t i = 1; i < sizes.size(); ++i) shape.push_back(size_from(sizes[i], object.where() + ": shape"));
+  return shape;
+}
+
+Shape fixed_shape(JsonObject& object) {
+  const ImportedJson& sizes = object.value("shape");
+  if (!sizes.is_array()) throw ConfigError("{}: 'shape' must be a list of sizes", object.where());
+  Shape shape;
+  for (const ImportedJson& size : sizes) shape.push_back(size_from(size, object.where() + ": shape"));
+  if (!fits(shape)) throw ConfigError("{}: 'shape' has more than 2^40 elements", object.where());
+  return shape;
+}
+
+Initial values_from(JsonObject values, const TensorSpec& spec) {
+  const std::string& where = values.where();
+  const auto two = [&](std::string_view key) {
+    const std::vector<double> numbers = values.numbers(key);
+    if (numbers.size() != 2) throw ConfigError("{}: '{}' must be two numbers", where, key);
+    values.finish();
+    return std::pair{numbers[0], numbers[1]};
+  };
+  if (values.has("uniform")) {
+    const auto [center, bound] = two("uniform");
+    return {.kind = Initial::Kind::uniform, .center = center, .bound = bound};
+  }
+  if (values.has("full")) {
+    const double value = values.number("full");
+    values.finish();
+    return {.kind = Initial::Kind::constant, .center = value};
+  }
+  auto runs = std::make_shared<Runs>();
+  if (values.has("arange")) {
+    const auto [first, step] = two("arange");
+    runs->push_back({first, step, spec.elements()});
+  } else if (values.has("runs")) {
+    const ImportedJson& pairs = values.value("runs");
+    if (!pairs.is_array() || pairs.size() > kMostRuns)
+      throw ConfigError("{}: 'runs' must be a list of at most {} pairs", where, kMostRuns);
+    for (const ImportedJson& pair : pairs) {
+      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number() || !pair[1].is_number_integer() ||
+          pair[1].get<std::int64_t>() < 1 || pair[1].get<std::int64_t>() > kMostElements)
+        throw ConfigError("{}: 'runs' must be pairs [value, how many], found {}", where, pair.dump());
+      runs->push_back({pair[0].get<double>(), 0, pair[1].get<std::int64_t>()});
+    }
+  } else {
+    for (const double value : values.numbers("list")) runs->push_back({value, 0, 1});
+  }
+  values.finish();
+  std::int64_t count = 0;
+  for (const Run& run : *runs) count = std::min(count + run.count, kMostElements + 1);
+  if (count != spec.elements()) throw ConfigError("{}: {} values for a tensor {}", where, count, to_string(spec));
+  return {.kind = Initial::Kind::runs, .runs = std::move(runs)};
+}
+
+void read_inputs(JsonObject& file, Model& model) {
+  bool is_first = true;
+  for (JsonObject& input : file.objects("inputs")) {
+    const std::string name = input.text("name"), type = input.text("dtype");
+    const std::int64_t below = input.integer("below", 0);
+    const Shape shape = per_sample(input);
+    if (type != "f32" && type != "i64")
+      throw ConfigError("{}: 'dtype' of an input must be f32 or i64, found '{}'", input.where(), type);
+    if ((type == "i64") != (below > 0))
+      throw ConfigError("{}: an input i64 needs 'below', the first number that it can't have; f32 has none",
+                        input.where());
+    if (is_first != (name == "input"))
+      throw ConfigError("{}: the first input, and it only, is named 'input'; found '{}'", input.where(), name);
+    input.finish();
+    if (is_first) {
+      model.input = shape;
+      model.input_classes = below;
+    } else {
+      model.given.push_back({.name = name,
+                             .spec = {dtype_from(type), shape},
+                             .per_sample = true,
+                             .initial = {.kind = Initial::Kind::model_input, .classes = below}});
+    }
+    is_first = false;
+  }
+  if (is_first) throw ConfigError("{}: 'inputs' must have one at least, named 'input'", file.where());
+}
+
+/// The target's classes are its own, or the last of its sizes.
+void read_target(JsonObject target, Model& model) {
+  model.positions = per_sample(target);
+  if (target.has("classes")) {
+    model.classes = target.integer("classes");
+  } else {
+    if (model.positions.empty())
+      throw ConfigError("{}: a target without 'classes' needs the prediction's shape", target.where());
+    model.classes = model.positions.back();
+    model.positions.pop_back();
+  }
+  if (model.classes < 1 || model.classes > kLargestSize)
+    throw ConfigError("{}: 'classes' must be from 1 to {}, found {}", target.where(), kLargestSize, model.classes);
+  target.finish();
+}
+
+void read_parameters(JsonObject table, Model& model) {
+  for (const std::string& name : table.keys()) {
+    JsonObject parameter = table.object(name);
+    ParameterSpec& spec = model.parameters[name];
+    const Shape shape = fixed_shape(parameter);
+    spec = {name, {Dtype::f32, shape}, parameter.number("bound"), parameter.number("center", 0)};
+    if (parameter.has("also")) static_cast<void>(parameter.texts("also"));
+    parameter.finish();
+  }
+}
+
+void read_constants(JsonObject table, Model& model) {
+  for (const std::string& name : table.keys()) {
+    JsonObject constant = table.object(name);
+    Given given{.name = name, .spec = {dtype_from(constant.text("dtype")), fixed_shape(constant)}};
+    given.initial = values_from(constant.object("values"), given.spec);
+    given.is_frozen = constant.has("frozen");
+    if (given.is_frozen) static_cast<void>(constant.text("frozen"));
+    constant.finish();
+    model.given.push_back(std::move(given));
+  }
+}
+
+/// body.hpp's text of a body in the file.
+std::string body_text(const std::string& name, JsonObject body) {
+  const auto joined = [&](std::string_view key) {
+    const std::vector<std::string> parts = body.texts(key);
+    for (const std::string& part : parts)
+      if (part.find_first_of("|; \t\n\"") != std::string::npos)
+        throw ConfigError("{}: '{}' has spaces, quotes, '|' or ';'", body.where(), part);
+    return fmt::to_string(fmt::join(parts, ";"));
+  };
+  const auto amounts = [&](std::string_view key) {
+    const ImportedJson& pairs = body.value(key);
+    std::string text;
+    for (const ImportedJson& pair : pairs) {
+      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number() || !pair[1].is_number())
+        throw ConfigError("{}: '{}' must be pairs [fixed, per sample], of forward and backward", body.where(), key);
+      text += fmt::format("{}{:.0f}+{:.0f}B", text.empty() ? "" : ",", pair[0].get<double>(), pair[1].get<double>());
+    }
+    return text;
+  };
+  const std::string inputs = joined("inputs"), parameters = joined("parameters"), output = body.text("output"),
+                    saved = joined("saved"), forward = joined("forward"), backward = joined("backward"),
+                    flops = amounts("flops"), bytes = amounts("bytes");
+  const std::vector<double> kernels = body.numbers("kernels");
+  const bool by_rows = body.boolean("rows", false);
+  body.finish();
+  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", name, inputs, parameters, output, saved, forward, backward,
+                     flops, bytes, fmt::join(kernels, ","), by_rows ? "rows" : "whole");
+}
+
+}  // namespace
+
+Bodies read_imported(JsonObject& file, Model& model) {
+  static_cast<void>(file.text("made_by", ""));
+  model.global_batch = file.integer("global_batch", 1);
+  if (model.global_batch < 1 || model.global_batch > kLargestGlobalBatch)
+    throw ConfigError("{}: 'global_batch' must be from 1 to {}, found {}", file.where(), kLargestGlobalBatch,
+                      model.global_batch);
+  read_inputs(file, model);
+  read_target(file.object("target"), model);
+  read_parameters(file.object("parameters"), model);
+  read_constants(file.object("constants"), model);
+  Bodies bodies;
+  JsonObject table = file.object("bodies");
+  for (const std::string& name : table.keys()) {
+    const std::string of_op = name.substr(0, name.find('/'));
+    JsonObject body = table.object(name);
+    const std::string where = body.where(), text = body_text(of_op, std::move(body));
+    try {
+      bodies[name] = &body_from(text);
+    } catch (const ConfigError& error) {
+      throw ConfigError("{}: {}", where, error.what());
+    }
+  }
+  return bodies;
+}
+
+}  // namespace sim

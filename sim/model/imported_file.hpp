@@ -1,0 +1,36 @@
+// Files of imported models, which bench/import writes: what they have beside the nodes.
+//
+//   JsonObject file = read_json_file("my_model.json");
+//   const Bodies bodies = read_imported(file, model);    // and the model's inputs, target, parameters, constants
+//
+// The format, "paragauge-model-2", has name, description, loss, optimizer, global_batch and nodes as paragauge-model-1
+// (model_file.hpp), without blocks, and
+//
+//   "inputs": [{"name": "input", "dtype": "i64", "shape": ["B", 64], "below": 256}]   the first is "input"; f32, or i64
+//   "target": {"classes": 256, "shape": ["B", 64]}      cross_entropy; of other losses the prediction's shape, no classes
+//   "parameters": {"wte.weight": {"shape": [256, 128], "center": 0, "bound": 0.035, "also": ["lm_head.weight"]}}
+//   "constants": {"c0": {"dtype": "i64", "shape": [1, 64], "values": {"arange": [0, 1]}, "frozen": "pos.weight"}}
+//   "units": ["h.0", "h.1"]                             blocks, by what the names of their nodes begin with
+//   "bodies": {"gelu/1": {"inputs": ["f32[B,64]"], "parameters": [], "output": "f32[B,64]", "saved": [],
+//              "forward": ["o=gelu(i0)"], "backward": ["gi0=gelu_backward(g,i0)"],
+//              "flops": [[0, 64], [0, 64]], "bytes": [[0, 512], [0, 768]], "kernels": [1, 1], "rows": true}}
+//
+// Values of a constant: arange [first, step], full x, runs [[x, how many], …], list [x, …] or uniform [center, bound], in
+// row-major order. A node {"op": "aten", "body": "gelu/1", "parameters": ["…"]} names its body and, in the body's order,
+// its parameters; so may other nodes whose parameters are listed. Bodies are body.hpp's.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "sim/model/model.hpp"
+#include "sim/text/spec.hpp"
+
+namespace sim {
+
+using Bodies = std::map<std::string, const Body*>;
+
+/// Reads all but name, description, loss, optimizer, global_batch, units and nodes. ConfigError with the place.
+Bodies read_imported(JsonObject& file, Model& model);
+
+}  // namespace sim

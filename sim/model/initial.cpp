@@ -1,0 +1,46 @@
+#include "sim/model/initial.hpp"
+
+#include <charconv>
+#include <cmath>
+#include <ranges>
+
+#include "sim/dtype.hpp"
+#include "sim/error.hpp"
+
+namespace sim {
+
+std::string to_string(const Runs& runs) {
+  std::string text;
+  for (const Run& run : runs) {
+    text += fmt::format("{}{}", text.empty() ? "" : ",", run.first);
+    if (run.step != 0) text += fmt::format("+{}", run.step);
+    if (run.count != 1) text += fmt::format("x{}", run.count);
+  }
+  return text;
+}
+
+std::shared_ptr<const Runs> runs_from(std::string_view text) {
+  auto runs = std::make_shared<Runs>();
+  if (text.empty()) throw ConfigError("'' are no values; expected e.g. 0+1x64,7x3");
+  for (const auto part : std::views::split(text, ',')) {
+    const char *at = &*part.begin(), *const end = at + std::ranges::distance(part);
+    Run& run = runs->emplace_back();
+    const auto read = [&](auto& number) {
+      const auto [next, error] = std::from_chars(at, end, number);
+      if (error != std::errc()) throw ConfigError("'{}' are no values; expected e.g. 0+1x64,7x3", text);
+      at = next;
+    };
+    read(run.first);
+    if (at != end && *at == '+') read(*++at == '+' ? run.first : run.step);
+    if (at != end && *at == 'x') {
+      ++at;
+      read(run.count);
+    }
+    if (at != end || run.count < 1 || run.count > kMostElements || !std::isfinite(run.first) ||
+        !std::isfinite(run.step))
+      throw ConfigError("'{}' are no values; expected e.g. 0+1x64,7x3", text);
+  }
+  return runs;
+}
+
+}  // namespace sim

@@ -1,0 +1,316 @@
+#include "sim/model/op/body.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+
+#include "sim/error.hpp"
+
+namespace sim {
+namespace {
+
+constexpr std::size_t kFields = 11, kMostInputs = 30, kMostDepth = 8;
+
+std::vector<std::string_view> fields(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(separator), text.size());
+    parts.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return parts;
+}
+
+bool is_word(char c) { return (std::isalnum(static_cast<unsigned char>(c)) != 0) || c == '_' || c == '.'; }
+
+/// Reads one call, character by character.
+class CallReader {
+ public:
+  explicit CallReader(std::string_view text) : whole_(text), text_(text) {}
+
+  Call read() {
+    Call call;
+    do call.results.emplace_back(word());
+    while (take(','));
+    need('=');
+    const std::string_view op = word();
+    const std::size_t dot = op.find('.');
+    call.op = op.substr(0, dot);
+    if (dot != std::string_view::npos) call.overload = op.substr(dot + 1);
+    need('(');
+    if (!take(')')) {
+      do call.arguments.push_back(argument());
+      while (take(','));
+      need(')');
+    }
+    if (!text_.empty()) fail();
+    return call;
+  }
+
+ private:
+  [[noreturn]] void fail() const {
+    throw ConfigError("'{}' is not a call of an ATen op, at '{}'", whole_, text_.empty() ? "the end" : text_);
+  }
+  bool take(char c) {
+    if (text_.empty() || text_.front() != c) return false;
+    text_.remove_prefix(1);
+    return true;
+  }
+  void need(char c) {
+    if (!take(c)) fail();
+  }
+  std::string_view word() {
+    const auto end = std::ranges::find_if_not(text_, is_word);
+    const std::string_view found = text_.substr(0, static_cast<std::size_t>(end - text_.begin()));
+    if (found.empty()) fail();
+    text_.remove_prefix(found.size());
+    return found;
+  }
+  Argument argument() {
+    const std::size_t equals = text_.find_first_of("=,()[]");
+    if (equals == std::string_view::npos || text_[equals] != '=') return value();
+    const std::string key(word());
+    need('=');
+    Argument named = value();
+    named.key = key;
+    return named;
+  }
+  Argument value() {
+    Argument made;
+    if (take('[')) {
+      if (++depth_ > kMostDepth) fail();
+      made.kind = Argument::Kind::list;
+      if (!take(']')) {
+        do made.items.push_back(value());
+        while (take(','));
+        need(']');
+      }
+      --depth_;
+      return made;
+    }
+    if (const std::optional<Argument> number = number_or_size()) return *number;
+    made.word = word();
+    return made;
+  }
+  /// "-1", "0.5", "1e-05", "B", "12B".
+  std::optional<Argument> number_or_size() {
+    Argument made{.kind = Argument::Kind::number};
+    const auto [end, error] = std::from_chars(text_.data(), text_.data() + text_.size(), made.number);
+    const bool is_named_number = !text_.empty() && std::isalpha(static_cast<unsigned char>(text_.front())) != 0;
+    if (error == std::errc() && std::isfinite(made.number) && !is_named_number) {
+      const std::string_view digits = text_.substr(0, static_cast<std::size_t>(end - text_.data()));
+      made.is_integral = digits.find_first_of(".e") == std::string_view::npos;
+      text_.remove_prefix(digits.size());
+      if (made.is_integral && !text_.empty() && text_.front() == 'B') {
+        made.kind = Argument::Kind::size;
+        made.size = {std::llround(made.number), true};
+        text_.remove_prefix(1);
+      }
+      return made;
+    }
+    if (!text_.empty() && text_.front() == 'B' && (text_.size() == 1 || !is_word(text_[1]))) {
+      text_.remove_prefix(1);
+      made.kind = Argument::Kind::size;
+      made.size = {1, true};
+      return made;
+    }
+    return std::nullopt;
+  }
+
+  std::string_view whole_, text_;
+  std::size_t depth_ = 0;
+};
+
+/// "i12" → 12 for 'i'; −1: another name.
+int index_of(std::string_view name, std::string_view letter) {
+  if (!name.starts_with(letter) || name.size() == letter.size()) return -1;
+  int index = -1;
+  const auto [end, error] = std::from_chars(name.data() + letter.size(), name.data() + name.size(), index);
+  return error == std::errc() && end == name.data() + name.size() ? index : -1;
+}
+
+void collect_words(const std::vector<Argument>& arguments, std::set<std::string>& words) {
+  for (const Argument& argument : arguments) {
+    if (argument.kind == Argument::Kind::word) words.insert(argument.word);
+    collect_words(argument.items, words);
+  }
+}
+
+double amount_number(std::string_view text, std::string_view whole) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value) || value < 0)
+    throw ConfigError("'{}' is not an amount; expected e.g. 0+64B", whole);
+  return value;
+}
+
+Body::Amount amount_from(std::string_view text) {
+  const std::size_t plus = text.find('+');
+  if (plus == std::string_view::npos || !text.ends_with('B'))
+    throw ConfigError("'{}' is not an amount; expected e.g. 0+64B", text);
+  return {amount_number(text.substr(0, plus), text),
+          amount_number(text.substr(plus + 1, text.size() - plus - 2), text)};
+}
+
+class BodyReader {
+ public:
+  explicit BodyReader(std::string_view text) { body_.text = text; }
+
+  Body read() {
+    std::vector<std::string_view> parts;
+    for (std::string_view rest = body_.text;;) {
+      const std::size_t end = std::min(rest.find('|'), rest.size());
+      parts.push_back(rest.substr(0, end));
+      if (end == rest.size()) break;
+      rest.remove_prefix(end + 1);
+    }
+    if (parts.size() != kFields) throw ConfigError("a body has {} fields, found {}", kFields, parts.size());
+    body_.name = parts[0];
+    if (body_.name.empty()) throw ConfigError("a body has no name");
+    const auto specs = [](std::string_view text) {
+      std::vector<BatchedSpec> all;
+      for (const std::string_view spec : fields(text, ';')) all.push_back(batched_spec_from(spec));
+      return all;
+    };
+    body_.inputs = specs(parts[1]);
+    if (body_.inputs.size() > kMostInputs)
+      throw ConfigError("a body has at most {} inputs, found {}", kMostInputs, body_.inputs.size());
+    body_.parameters = specs(parts[2]);
+    body_.output = batched_spec_from(parts[3]);
+    body_.saved = specs(parts[4]);
+    body_.forward = read_calls(parts[5]);
+    body_.backward = read_calls(parts[6]);
+    const std::vector<std::string_view> flops = fields(parts[7], ','), bytes = fields(parts[8], ','),
+                                        kernels = fields(parts[9], ',');
+    if (flops.size() != 2 || bytes.size() != 2 || kernels.size() != 2)
+      throw ConfigError("FLOPs, bytes and kernels are two each, of forward and backward");
+    for (std::size_t pass = 0; pass < 2; ++pass) {
+      body_.flops[pass] = amount_from(flops[pass]);
+      body_.bytes[pass] = amount_from(bytes[pass]);
+      body_.kernels[pass] = amount_number(kernels[pass], kernels[pass]);
+    }
+    if (parts[10] != "rows" && parts[10] != "whole") throw ConfigError("'{}' must be rows or whole", parts[10]);
+    body_.by_rows = parts[10] == "rows";
+    check_forward();
+    check_backward();
+    return std::move(body_);
+  }
+
+ private:
+  static std::vector<Call> read_calls(std::string_view text) {
+    std::vector<Call> calls;
+    for (const std::string_view call : fields(text, ';')) calls.push_back(CallReader(call).read());
+    return calls;
+  }
+
+  /// Every result has a name of its own, which isn't a value's that is there already.
+  static void define(const std::vector<Call>& calls, std::set<std::string>& known) {
+    for (const Call& call : calls)
+      for (const std::string& result : call.results)
+        if (result != "_" && !known.insert(result).second) throw ConfigError("the value '{}' is made twice", result);
+  }
+
+  void check_forward() const {
+    std::set<std::string> known;
+    for (std::size_t i = 0; i < body_.inputs.size(); ++i) known.insert(fmt::format("i{}", i));
+    for (std::size_t p = 0; p < body_.parameters.size(); ++p) known.insert(fmt::format("p{}", p));
+    define(body_.forward, known);
+    if (!known.contains("o")) throw ConfigError("the forward doesn't make the output 'o'");
+    for (std::size_t s = 0; s < body_.saved.size(); ++s)
+      if (!known.contains(fmt::format("s{}", s))) throw ConfigError("the forward doesn't make the saved 's{}'", s);
+  }
+
+  void check_backward() {
+    if (body_.backward.empty()) return;
+    std::set<std::string> words, known;
+    for (const Call& call : body_.backward) collect_words(call.arguments, words);
+    const auto reads = [&](std::string_view letter, std::size_t count, std::vector<int>& indices) {
+      for (std::size_t i = 0; i < count; ++i)
+        if (words.contains(fmt::format("{}{}", letter, i))) indices.push_back(static_cast<int>(i));
+    };
+    reads("i", body_.inputs.size(), body_.reads_inputs);
+    reads("p", body_.parameters.size(), body_.reads_parameters);
+    reads("s", body_.saved.size(), body_.reads_saved);
+    body_.reads_output = words.contains("o");
+    define(body_.backward, known);
+    for (const std::string& name : known)
+      if (const int input = index_of(name, "gi"); input >= 0) {
+        if (static_cast<std::size_t>(input) >= body_.inputs.size())
+          throw ConfigError("the backward gives '{}', but there are {} inputs", name, body_.inputs.size());
+        body_.input_grads |= 1U << input;
+      }
+    for (std::size_t p = 0; p < body_.parameters.size(); ++p)
+      if (!known.contains(fmt::format("gp{}", p)))
+        throw ConfigError("the backward doesn't give the parameter's gradient 'gp{}'", p);
+  }
+
+  Body body_;
+};
+
+}  // namespace
+
+TensorSpec BatchedSpec::at(std::int64_t batch) const {
+  TensorSpec spec{dtype, {}};
+  for (const BatchedSize& size : sizes) spec.shape.push_back(size.at(batch));
+  return spec;
+}
+
+int BatchedSpec::batch_dim() const {
+  const auto found = std::ranges::find(sizes, true, &BatchedSize::of_batch);
+  return found == sizes.end() ? -1 : static_cast<int>(found - sizes.begin());
+}
+
+BatchedSpec batched_spec_from(std::string_view text) {
+  const std::size_t open = text.find('[');
+  if (open == std::string_view::npos || !text.ends_with(']'))
+    throw ConfigError("'{}' is not a tensor type; expected e.g. f32[B,64]", text);
+  BatchedSpec spec{dtype_from(text.substr(0, open)), {}};
+  for (std::string_view size : fields(text.substr(open + 1, text.size() - open - 2), ',')) {
+    BatchedSize& made = spec.sizes.emplace_back();
+    made.of_batch = size.ends_with('B');
+    if (made.of_batch) size.remove_suffix(1);
+    if (made.of_batch && size.empty()) {
+      made.count = 1;
+      continue;
+    }
+    const auto [end, error] = std::from_chars(size.data(), size.data() + size.size(), made.count);
+    if (error != std::errc() || end != size.data() + size.size() || made.count < 1)
+      throw ConfigError("'{}' is not a tensor type; sizes are positive integers or multiples of the batch: 4B", text);
+  }
+  if (std::ranges::count(spec.sizes, true, &BatchedSize::of_batch) > 1)
+    throw ConfigError("'{}': only one size can be a multiple of the batch", text);
+  return spec;
+}
+
+const Body& body_from(std::string_view text) {
+  static std::mutex mutex;
+  static std::map<std::string, std::unique_ptr<const Body>, std::less<>> known;
+  const std::scoped_lock lock(mutex);
+  if (const auto found = known.find(text); found != known.end()) return *found->second;
+  Body body;
+  try {
+    body = BodyReader(text).read();
+  } catch (const ConfigError& error) {
+    throw ConfigError("body '{}': {}", text.substr(0, std::min(text.find('|'), std::size_t{60})), error.what());
+  }
+  return *known.emplace(std::string(text), std::make_unique<const Body>(std::move(body))).first->second;
+}
+
+const Body& body_in(const Body& body, Dtype dtype) {
+  constexpr std::string_view kF32 = "f32";
+  if (dtype == Dtype::f32) return body;
+  std::string text = body.text;
+  for (std::size_t at = text.find(kF32); at != std::string::npos; at = text.find(kF32, at + kF32.size())) {
+    const bool begins = at == 0 || !is_word(text[at - 1]),
+               ends = at + kF32.size() == text.size() || !is_word(text[at + kF32.size()]);
+    if (begins && ends) text.replace(at, kF32.size(), to_string(dtype));
+  }
+  return body_from(text);
+}
+
+}  // namespace sim

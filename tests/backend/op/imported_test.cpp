@@ -1,0 +1,183 @@
+// Every imported op of a model: its body's calls, forward and backward, against autograd, and cut with the batch.
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "backend/op/op.hpp"
+#include "backend/rank/initial.hpp"
+#include "sim/error.hpp"
+#include "sim/model/model.hpp"
+#include "sim/model/op/rule.hpp"
+
+namespace backend {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+class ImportedOps : public testing::TestWithParam<const char*> {
+ protected:
+  ImportedOps()
+      : model_(sim::load_model(std::string(PARAGAUGE_TESTS_DIR "/models/") + GetParam() + ".json,dtype=f64")) {}
+
+  at::Tensor random(const sim::TensorSpec& spec) {
+    if (sim::is_float(spec.dtype)) return at::empty(spec.shape, at::kDouble).uniform_(-1, 2, generator_);
+    return at::empty(spec.shape, scalar_type(spec.dtype)).random_(0, 2, generator_);
+  }
+  /// A constant's own values (of an index table, say), any others of all else.
+  at::Tensor input(std::size_t node, std::size_t k, const sim::TensorSpec& spec) {
+    const int source = model_.nodes[node].inputs[k];
+    if (source >= 0 || model_.is_per_sample(source)) return random(spec);
+    at::Tensor constant = at::empty(spec.shape, scalar_type(spec.dtype));
+    set_initial(constant, {"constant", spec, 0, 0, model_.source_initial(source)}, {}, 1);
+    return constant;
+  }
+
+  sim::Model model_;
+  at::Generator generator_ = at::detail::createCPUGenerator(5);
+};
+
+struct Played {
+  at::Tensor output;
+  Tensors gradients;  // of the inputs that have one, of the parameters
+};
+
+/// Forward and backward as the executor plays them.
+Played play(const sim::OpInstance& op, std::uint32_t grads, const Tensors& inputs, const Tensors& parameters,
+            const at::Tensor& grad_output) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  const sim::Signature signature = op.signature();
+  const OpKernel& kernel = op_kernels().at(op.kind->name);
+  Tensors reads = inputs, writes(1 + signature.saved.size());
+  reads.insert(reads.end(), parameters.begin(), parameters.end());
+  kernel.run({op, sim::Pass::forward}, {.reads = reads, .writes = writes, .is_exact = true});
+  Played played{writes[0], {}};
+  EXPECT_TRUE(played.output.is_contiguous());
+  EXPECT_EQ(played.output.sizes().vec(), signature.output.shape);
+  if (grads == 0) return played;
+  reads = {grad_output};
+  for (const sim::Operand& operand : signature.backward_reads) {
+    const auto index = static_cast<std::size_t>(operand.index);
+    reads.push_back(operand.from == sim::Operand::From::input       ? inputs[index]
+                    : operand.from == sim::Operand::From::parameter ? parameters[index]
+                    : operand.from == sim::Operand::From::output    ? played.output
+                                                                    : writes[1 + index]);
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (grads >> i & 1U) played.gradients.emplace_back();
+  played.gradients.resize(played.gradients.size() + parameters.size());
+  kernel.run({op, sim::Pass::backward, grads}, {.reads = reads, .writes = played.gradients, .is_exact = true});
+  return played;
+}
+
+void expect_near(const at::Tensor& found, const at::Tensor& expected, const std::string& what) {
+  ASSERT_TRUE(found.defined()) << what;
+  ASSERT_EQ(found.sizes(), expected.sizes()) << what;
+  EXPECT_LE((found - expected).abs().max().item<double>(), 1e-10 * std::max(1.0, expected.norm().item<double>()))
+      << what;
+}
+
+TEST_P(ImportedOps, GradientsAreAutograds) {
+  const std::vector<sim::OpInstance> ops = model_.instances(4);
+  const std::vector<bool> needed = model_.outputs_need_grad();
+  std::size_t tested = 0;
+  for (std::size_t n = 0; n < ops.size(); ++n) {
+    if (ops[n].body == nullptr) continue;
+    SCOPED_TRACE(model_.nodes[n].name);
+    const sim::Signature signature = ops[n].signature();
+    const std::uint32_t grads = model_.grads(n, needed);
+    Tensors inputs, parameters, leaves;
+    for (std::size_t k = 0; k < ops[n].inputs.size(); ++k) {
+      inputs.push_back(input(n, k, ops[n].inputs[k]));
+      leaves.push_back(inputs.back().clone().requires_grad_((grads >> k & 1U) != 0));
+    }
+    for (const sim::ParameterSpec& parameter : signature.parameters) {
+      parameters.push_back(random(parameter.spec));
+      leaves.push_back(parameters.back().clone().requires_grad_());
+    }
+    const at::Tensor grad_output = random(signature.output),
+                     expected = op_kernels().at("aten").reference(
+                         ops[n], {std::span(leaves).first(inputs.size()), std::span(leaves).subspan(inputs.size())});
+    const Played played = play(ops[n], grads, inputs, parameters, grad_output);
+    expect_near(played.output, expected.detach(), "output");
+    ++tested;
+    if (grads == 0) continue;
+    expected.backward(grad_output);
+    std::size_t next = 0;
+    for (const at::Tensor& leaf : leaves) {
+      if (!leaf.requires_grad()) continue;
+      expect_near(played.gradients.at(next), leaf.grad().defined() ? leaf.grad() : at::zeros_like(leaf),
+                  fmt::format("gradient {}", next));
+      ++next;
+    }
+    EXPECT_EQ(next, played.gradients.size());
+  }
+  EXPECT_GT(tested, 0U);
+}
+
+/// The dimension that a part is cut along; −1: all of it.
+int dim_of(const sim::Placement& placement) {
+  return placement.kind == sim::Placement::Kind::shard ? static_cast<int>(placement.dim) : -1;
+}
+
+TEST_P(ImportedOps, PartsOfTheBatchPutTogetherAreTheWhole) {
+  const std::vector<sim::OpInstance> ops = model_.instances(5);
+  const sim::Axis axis{"dp", 2, sim::Rest::chunks};
+  for (std::size_t n = 0; n < ops.size(); ++n) {
+    if (ops[n].body == nullptr || sim::rules_of(ops[n]).empty()) continue;
+    SCOPED_TRACE(model_.nodes[n].name);
+    const sim::Rule rule = sim::rule_of(ops[n], "batch");
+    Tensors inputs, parameters;
+    for (std::size_t k = 0; k < ops[n].inputs.size(); ++k) inputs.push_back(input(n, k, ops[n].inputs[k]));
+    for (const sim::ParameterSpec& parameter : ops[n].signature().parameters)
+      parameters.push_back(random(parameter.spec));
+    const at::Tensor whole = play(ops[n], 0, inputs, parameters, {}).output;
+    Tensors parts;
+    for (std::uint32_t at = 0; at < axis.size; ++at) {
+      Tensors mine;
+      for (std::size_t k = 0; k < inputs.size(); ++k) {
+        const auto ranges = sim::piece(ops[n].inputs[k].shape, rule.inputs[k], axis, at);
+        mine.push_back(narrowed(inputs[k], *ranges).contiguous());
+      }
+      parts.push_back(play(sim::part_of(ops[n], rule, axis, at), 0, mine, parameters, {}).output);
+    }
+    const int dim = dim_of(rule.output);
+    expect_near(dim < 0 ? parts[0] : at::cat(parts, dim), whole, "output");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ImportedOps, testing::Values("token_toy"),
+                         [](const auto& of) { return std::string(of.param); });
+
+TEST(Aten, SaysWhichCallItCantMake) {
+  const auto message = [](const std::string& call) {
+    sim::OpInstance op{&sim::op_table().at("aten"), {{"batch", 2}}, {{sim::Dtype::f32, {2}}}};
+    op.body = &sim::body_from("x|f32[B]||f32[B]||" + call + "||0+0B,0+0B|0+0B,0+0B|1,0|rows");
+    Tensors reads{at::empty({2})}, writes(1);
+    try {
+      op_kernels().at("aten").run({op}, {reads, writes});
+    } catch (const sim::ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(message("o=gelu(i0)"), "no error");
+  EXPECT_EQ(message("o=gelo(i0)"), "body 'x': this LibTorch has no op aten::gelo");
+  EXPECT_EQ(message("o=add.Vector(i0,i0)"), "body 'x': this LibTorch has no op aten::add.Vector");
+  EXPECT_EQ(message("o=gelu(i1)"), "body 'x': unknown value 'i1' in aten::gelu's self");
+  EXPECT_EQ(message("o=gelu()"), "body 'x': aten::gelu needs 'self'");
+  EXPECT_EQ(message("o=gelu(i0,aproximate=tanh)"), "body 'x': aten::gelu has no argument 'aproximate'");
+  EXPECT_EQ(message("o=gelu(i0,tanh,1)"), "body 'x': aten::gelu takes 2 arguments");
+  EXPECT_EQ(message("o=view(i0,[1.5])"), "body 'x': aten::view's size takes whole numbers");
+  EXPECT_EQ(message("o=sum(i0,dtype=f31)"), "body 'x': aten::sum's dtype is no int");
+}
+
+}  // namespace
+}  // namespace backend

@@ -1,0 +1,261 @@
+// Imported models: the texts of bodies, files, and what lowering makes of shared parameters and constants.
+#include "sim/model/imported_file.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "sim/lower/lower.hpp"
+#include "sim/model/op/rule.hpp"
+#include "sim/program/memory.hpp"
+#include "sim/strategy/strategy.hpp"
+#include "tests/sim/testing.hpp"
+
+namespace sim {
+namespace {
+
+using Json = nlohmann::json;
+using testing::message_of;
+using testing::replaced;
+using testing::TemporaryFolder;
+
+constexpr const char* kGelu =
+    "gelu|f32[B,64]||f32[B,64]||o=gelu(i0,approximate=tanh)|gi0=gelu_backward(g,i0,approximate=tanh)|0+64B,0+128B|"
+    "0+512B,8+768B|1,2|rows";
+
+std::string toy_path() { return (testing::tests_folder() / "models" / "token_toy.json").string(); }
+
+// ---- Texts ----
+
+TEST(Body, IsWhatItsTextSays) {
+  const Body& gelu = body_from(kGelu);
+  EXPECT_EQ(gelu.name, "gelu");
+  EXPECT_EQ(gelu.output.at(16), (TensorSpec{Dtype::f32, {16, 64}}));
+  EXPECT_EQ(gelu.output.batch_dim(), 0);
+  EXPECT_EQ(gelu.reads_inputs, std::vector{0});
+  EXPECT_TRUE(gelu.reads_parameters.empty() && gelu.reads_saved.empty() && !gelu.reads_output);
+  EXPECT_EQ(gelu.input_grads, 1U);
+  EXPECT_EQ(gelu.bytes[1].at(10), 7688);
+  EXPECT_EQ(gelu.kernels[1], 2);
+  EXPECT_EQ(&body_from(kGelu), &gelu);
+}
+
+TEST(Body, CallsHaveNamesNumbersSizesAndLists) {
+  const Body& body = body_from(
+      "x|f32[B,4]||f32[2B,2]|bool[B,4]|t0,s0,_=op.Name(i0,-1,1e-05,2B,B,[1,[B,3]],[],true,none,key=word)"
+      ";o=view(t0,[2B,2])||0+0B,0+0B|0+0B,0+0B|1,0|whole");
+  ASSERT_EQ(body.forward.size(), 2U);
+  const Call& call = body.forward[0];
+  EXPECT_EQ(call.results, (std::vector<std::string>{"t0", "s0", "_"}));
+  EXPECT_EQ(call.op, "op");
+  EXPECT_EQ(call.overload, "Name");
+  ASSERT_EQ(call.arguments.size(), 10U);
+  EXPECT_EQ(call.arguments[0].word, "i0");
+  EXPECT_TRUE(call.arguments[1].is_integral);
+  EXPECT_EQ(call.arguments[1].number, -1);
+  EXPECT_FALSE(call.arguments[2].is_integral);
+  EXPECT_EQ(call.arguments[2].number, 1e-05);
+  EXPECT_EQ(call.arguments[3].size.at(8), 16);
+  EXPECT_EQ(call.arguments[4].size.at(8), 8);
+  ASSERT_EQ(call.arguments[5].items.size(), 2U);
+  EXPECT_EQ(call.arguments[5].items[1].items[0].kind, Argument::Kind::size);
+  EXPECT_TRUE(call.arguments[6].items.empty());
+  EXPECT_EQ(call.arguments[6].kind, Argument::Kind::list);
+  EXPECT_EQ(call.arguments[8].word, "none");
+  EXPECT_EQ(call.arguments[9].key, "key");
+  EXPECT_FALSE(body.by_rows);
+  EXPECT_TRUE(body.backward.empty());
+}
+
+TEST(Body, ChangesItsDtypeEverywhere) {
+  const Body& wide = body_in(
+      body_from("f32x|f32[B]||f32[B]|f32[]|t0=to(i0,f32);o=f32_like(t0);s0=sum(t0,dtype=f32)||0+0B,0+0B|0+0B,0+0B|1,0|"
+                "rows"),
+      Dtype::f64);
+  EXPECT_EQ(wide.inputs[0].dtype, Dtype::f64);
+  EXPECT_EQ(wide.forward[0].arguments[1].word, "f64");
+  EXPECT_EQ(wide.forward[1].op, "f32_like");
+  EXPECT_EQ(wide.forward[2].arguments[1].word, "f64");
+  EXPECT_EQ(wide.name, "f32x");
+}
+
+TEST(Body, SaysWhatItCantRead) {
+  const std::string text = kGelu;
+  const auto fails = [&](std::string_view from, std::string_view to) {
+    return message_of([&] { body_from(replaced(text, from, to)); });
+  };
+  EXPECT_EQ(fails("|rows", ""), "body 'gelu': a body has 11 fields, found 10");
+  EXPECT_EQ(fails("|rows", "|row"), "body 'gelu': 'row' must be rows or whole");
+  EXPECT_EQ(fails("f32[B,64]", "f32[B,B]"), "body 'gelu': 'f32[B,B]': only one size can be a multiple of the batch");
+  EXPECT_EQ(fails("f32[B,64]", "f32[B,-1]"),
+            "body 'gelu': 'f32[B,-1]' is not a tensor type; sizes are positive integers or multiples of the batch: 4B");
+  EXPECT_EQ(fails("o=gelu(i0,approximate=tanh)", "o=gelu(i0"),
+            "body 'gelu': 'o=gelu(i0' is not a call of an ATen op, at 'the end'");
+  EXPECT_EQ(fails("o=gelu", "t=gelu"), "body 'gelu': the forward doesn't make the output 'o'");
+  EXPECT_EQ(fails("o=gelu", "i0=gelu"), "body 'gelu': the value 'i0' is made twice");
+  EXPECT_EQ(fails("gi0=", "gi1="), "body 'gelu': the backward gives 'gi1', but there are 1 inputs");
+  EXPECT_EQ(fails("0+64B,", "64,"), "body 'gelu': '64' is not an amount; expected e.g. 0+64B");
+  EXPECT_EQ(fails("||f32", "|f32[3]|f32"), "body 'gelu': the backward doesn't give the parameter's gradient 'gp0'");
+  EXPECT_EQ(fails("||o=", "|f32[]|o="), "body 'gelu': the forward doesn't make the saved 's0'");
+}
+
+TEST(Runs, GoToTextAndBack) {
+  const auto runs = runs_from("0+1x64,-7.5x3,2");
+  ASSERT_EQ(runs->size(), 3U);
+  EXPECT_EQ((*runs)[0], (sim::Run{0, 1, 64}));
+  EXPECT_EQ((*runs)[1], (sim::Run{-7.5, 0, 3}));
+  EXPECT_EQ(to_string(*runs), "0+1x64,-7.5x3,2");
+  for (const char* text : {"", "x3", "1x0", "1,,2", "1+x2", "nan", "1x2x"})
+    EXPECT_EQ(message_of([&] { runs_from(text); }), fmt::format("'{}' are no values; expected e.g. 0+1x64,7x3", text));
+}
+
+// ---- Rules ----
+
+TEST(Body, IsCutWithItsBatch) {
+  const OpInstance op{&op_table().at("aten"),
+                      {{"batch", 6}},
+                      {{Dtype::f32, {2, 18}}, {Dtype::f32, {5}}},
+                      Precision::f32,
+                      &body_from("x|f32[2,3B];f32[5]|f32[4]|f32[B,5]||o=op(i0,i1,p0)|gi0,gi1,gp0=op(g)|0+1B,0+1B|"
+                                 "0+1B,0+1B|1,1|rows")};
+  const Rule rule = rule_of(op, "batch");
+  EXPECT_EQ(rule.inputs, (std::vector{shard(1, 3), replicate()}));
+  EXPECT_EQ(rule.output, shard(0));
+  EXPECT_EQ(rule.grad_inputs, (std::vector{shard(1, 3), partial()}));
+  EXPECT_EQ(rule.grad_parameters, std::vector{partial()});
+  const OpInstance mine = part_of(op, rule, {"dp", 3}, 1);
+  EXPECT_EQ(mine.signature().output.shape, (Shape{2, 5}));
+  EXPECT_EQ(mine.inputs[0].shape, (Shape{2, 6}));
+  EXPECT_EQ(mine.demand(Pass::forward).flops, 2);
+}
+
+// ---- Files and lowering ----
+
+Program lowered(const std::string& strategy, const std::string& model = toy_path()) {
+  const Model loaded = load_model(model);
+  return lower(loaded, parse_strategy(strategy, loaded));
+}
+
+TEST(ImportedModel, ItsSharedParameterIsOne) {
+  const Model model = load_model(toy_path());
+  EXPECT_EQ(parameter_count(model), 7 * 8 + 16 * 8 + 16 + 8 * 16 + 8 + 8);
+  const Program program = lowered("single");
+  const Role& role = program.roles[0];
+  EXPECT_EQ(std::ranges::count(role.tensors, "wte.weight", &Tensor::name), 1);
+  std::size_t updates = 0, additions = 0;
+  for (std::uint32_t i = 0; i < role.size(); ++i) {
+    const Work* work = role.work[i] == kNone ? nullptr : &program.works[role.work[i]];
+    updates += role.kind[i] == InstructionKind::update ? work->op.inputs.size() : 0;
+    if (work != nullptr && work->op.kind->name == "accumulate" &&
+        role.tensors[role.reads(i)[0]].name == "grad.wte.weight")
+      ++additions;
+  }
+  EXPECT_EQ(updates, 6U);    // parameters, each once; none of the frozen table
+  EXPECT_EQ(additions, 1U);  // two nodes read it
+}
+
+TEST(ImportedModel, ItsTextComesBack) {
+  for (const char* strategy : {"single", "ddp,dp=2", "zero3,dp=2", "ddp,dp=2,microbatches=2"}) {
+    const Program program = lowered(strategy);
+    EXPECT_EQ(to_text(program_from_text(to_text(program))), to_text(program)) << strategy;
+  }
+}
+
+/// What a rank computes is its part of the batch; constants are whole, and nobody sends or updates them.
+TEST(ImportedModel, RanksHaveTheirPartOfTheBatch) {
+  const Program program = lowered("ddp,dp=2");
+  for (const Role& role : program.roles)
+    for (const Tensor& tensor : role.tensors) {
+      if (tensor.name == "input") EXPECT_EQ(tensor.spec.shape, (Shape{4, 4}));
+      if (tensor.name == "gain") EXPECT_EQ(tensor.spec.shape, (Shape{4, 1, 8}));
+      if (tensor.name == "c0") EXPECT_EQ(tensor.spec.shape, (Shape{4, 1}));
+    }
+  for (const Work& work : program.works)
+    if (work.op.body != nullptr) EXPECT_EQ(work.op.integer("batch"), 4);
+}
+
+/// Tied weights: both stages send their gradient to the other, and add what comes.
+TEST(ImportedModel, StagesThatShareAParameterExchangeItsGradient) {
+  const Program program = lowered("pipeline,pp=2,microbatches=2");
+  for (const Role& role : program.roles) {
+    std::vector<std::string> about;
+    for (std::uint32_t i = 0; i < role.size(); ++i)
+      if (is_posted(role.kind[i]) && program.names[role.node[i]] == "wte.weight")
+        about.emplace_back(to_string(role.kind[i]));
+    EXPECT_EQ(about, (std::vector<std::string>{"send", "recv"})) << role.name;
+    EXPECT_EQ(std::ranges::count(role.tensors, "wte.weight", &Tensor::name), 1) << role.name;
+  }
+  const auto message = [](const std::string& strategy) { return message_of([&] { lowered(strategy); }); };
+  EXPECT_EQ(
+      message("mesh,pp=2,dp=2,zero=1,microbatches=2"),
+      "model 'token_toy': nodes on stages 0, 1 share the parameter 'wte.weight'; allowed: on two stages, and without "
+      "ZeRO, Heat, DASO, accumulate=every, loss_scale and max_grad_norm. Cut the model so that they are on one");
+}
+
+TEST(ImportedModel, BadFilesSayWhatIsWrong) {
+  const TemporaryFolder folder;
+  const Json good = Json::parse(read_text_file(toy_path()));
+  const auto fails = [&](const std::function<void(Json&)>& spoil) {
+    Json file = good;
+    spoil(file);
+    const std::string path = folder.file("m.json", file.dump());
+    const std::string message = message_of([&] { load_model(path); });
+    return message.starts_with(path) ? message.substr(path.size() + 2) : message;
+  };
+  EXPECT_EQ(fails([](Json& f) { f["inputs"][0]["shape"][0] = 8; }),
+            "inputs[0]: 'shape' must begin with \"B\", the batch");
+  EXPECT_EQ(fails([](Json& f) { f["inputs"][0].erase("below"); }),
+            "inputs[0]: an input i64 needs 'below', the first number that it can't have; f32 has none");
+  EXPECT_EQ(fails([](Json& f) { f["inputs"][0]["name"] = "ids"; }),
+            "inputs[0]: the first input, and it only, is named 'input'; found 'ids'");
+  EXPECT_EQ(fails([](Json& f) { f["constants"]["c1"]["values"]["arange"] = {0}; }),
+            "constants: c1: values: 'arange' must be two numbers");
+  EXPECT_EQ(fails([](Json& f) { f["constants"]["c0"]["values"]["runs"][0][1] = 2; }),
+            "constants: c0: values: 5 values for a tensor f32[4,1]");
+  EXPECT_EQ(fails([](Json& f) { f["nodes"][0]["body"] = "embed/1"; }), "nodes[0]: node 'wte': unknown body 'embed/1'");
+  EXPECT_EQ(fails([](Json& f) { f["nodes"][0]["parameters"][0] = "x"; }),
+            "nodes[0]: node 'wte': unknown parameter 'x'; the file's 'parameters' lists them");
+  EXPECT_EQ(fails([](Json& f) { f["nodes"][3]["parameters"][0] = "wte.weight"; }),
+            "nodes[3]: node 'fc': parameter 'wte.weight' is f32[7,8], body 'linear' takes f32[16,8]");
+  EXPECT_EQ(fails([](Json& f) {
+              f["nodes"][3]["inputs"] = {"scale", "scale"};
+            }),
+            "nodes[3]: node 'fc': op 'aten' takes 1 inputs, found 2");
+  EXPECT_EQ(fails([](Json& f) { f["nodes"][3]["stride"] = 2; }),
+            "nodes[3]: node 'fc': 'stride' isn't known of an imported op; name, op, body, inputs, parameters");
+  EXPECT_EQ(fails([](Json& f) { f["bodies"]["linear/1"]["output"] = "f32[B,4,15]"; }),
+            "model 'token_toy', node 'fc.act': input 0 of body 'gelu' must be f32[2,4,16], found f32[2,4,15]");
+  EXPECT_EQ(fails([](Json& f) { f["bodies"]["gelu/1"]["forward"][0] = "o=gelu(i0"; }),
+            "bodies: gelu/1: body 'gelu': 'o=gelu(i0' is not a call of an ATen op, at 'the end'");
+  EXPECT_EQ(fails([](Json& f) { f["bodies"]["gelu/1"]["forward"][0] = "o=gelu( i0)"; }),
+            "bodies: gelu/1: 'o=gelu( i0)' has spaces, quotes, '|' or ';'");
+  EXPECT_EQ(fails([](Json& f) {
+              f["target"]["shape"] = {"B", 5};
+            }),
+            "model 'token_toy', node 'loss': op 'cross_entropy' needs a target i64[2,4], found i64[2,5]");
+}
+
+TEST(ImportedModel, KeysThatItCantFollowAreRefused) {
+  const auto message = [](const std::string& keys) {
+    const std::string text = toy_path() + "," + keys;
+    return replaced(message_of([&] { load_model(text); }), text, "M");
+  };
+  EXPECT_EQ(message("precision=bf16"),
+            "model 'M': precision=bf16: what autocast does to an imported op isn't known; f32, tf32 or ieee");
+  EXPECT_EQ(message("timing=tutorial"),
+            "model 'M': timing=tutorial makes random images and one class each; this model takes others");
+  EXPECT_EQ(message("memory_format=channels_last"),
+            "model 'M': memory_format=channels_last isn't known of imported ops");
+}
+
+TEST(ImportedModel, AnOpThatSeesSamplesTogetherIsntCut) {
+  const TemporaryFolder folder;
+  Json file = Json::parse(read_text_file(toy_path()));
+  file["bodies"]["gelu/1"]["rows"] = false;
+  const std::string path = folder.file("m.json", file.dump());
+  EXPECT_NO_THROW(lowered("single", path));
+  EXPECT_EQ(message_of([&] { lowered("ddp,dp=2", path); }),
+            "model 'token_toy', node 'fc.act': op 'gelu' has no rule 'batch': what it makes of a sample depends on the "
+            "others; it can be played whole only");
+}
+
+}  // namespace
+}  // namespace sim
