@@ -234,6 +234,21 @@ std::string read_all_reduce(JsonObject& file, const Cluster& cluster, bool has_l
   return choice<std::string>(file, "nccl_algo", {{{"ring", "striped_ring"}, {"tree", "double_tree"}}});
 }
 
+TrainingLoop read_loop(JsonObject& file, const Cluster& cluster) {
+  TrainingLoop loop;
+  if (!file.has("loop")) return loop;
+  if (!cluster.device.asynchronous)
+    throw ConfigError("{}: loop is of an accelerator's host; found device '{}'", file.where(), cluster.device.name);
+  JsonObject json = file.object("loop");
+  loop.sample = read_time_us(json, "sample_us", 0);
+  if (json.has("host_to_device_GBps"))
+    loop.host_to_device = gigabytes_per_second(read_rate(json, "host_to_device_GBps"));
+  loop.updates_each = choice<bool>(json, "updates", {{{"together", false}, {"each", true}}});
+  static_cast<void>(json.text("source", ""));
+  json.finish();
+  return loop;
+}
+
 }  // namespace
 
 Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t devices, std::uint32_t open_devices) {
@@ -252,6 +267,7 @@ Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t d
   if (is_open && !cluster.device.asynchronous) cluster.host = this_host();
   cluster.is_this_machine = cluster.host.has_value();
   cluster.one_host_thread = file.boolean("one_host_thread", false);
+  cluster.loop = read_loop(file, cluster);
   if (file.has("communicator_MiB")) cluster.communicator = read_size_MiB(file, "communicator_MiB", Bytes());
   cluster.all_reduce = read_all_reduce(file, cluster, has_levels);
   cluster.scheduling = choice<Scheduling>(
