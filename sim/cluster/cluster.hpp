@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "sim/cluster/device.hpp"
+#include "sim/cluster/nccl.hpp"
 #include "sim/units.hpp"
 
 namespace sim {
@@ -58,6 +59,8 @@ struct Link {
   /// A bus, a loopback: all that moves inside a group of the level goes over this one link, in whatever direction. Else
   /// every unit has full-duplex ports of this bandwidth.
   bool shared = false;
+  /// World nccl, the innermost level: sums and gathers inside a group take these times instead.
+  std::optional<NcclTimes> nccl = {};
 
   [[nodiscard]] BytesPerSecond among(std::uint32_t units) const {
     const auto found = bandwidth_among.find(units);
@@ -109,7 +112,8 @@ struct Cluster {
   /// What a communicator holds of a device where its buffers lie there (WorldKind::on_devices); unless the file says,
   /// by the link (sim/program/memory.hpp).
   std::optional<Bytes> communicator;
-  std::string all_reduce;   // the collective algorithm of every all_reduce; empty: the fastest of the world's
+  /// The collective algorithm of every all_reduce (sim/cost/collective), or "nvls"; empty: the fastest of the world's.
+  std::string all_reduce;
   bool one_launch = false;  // asynchronous devices: a rank's step is launched at once, not instruction by instruction
   Scheduling scheduling = Scheduling::fair;
   std::vector<RankPlace> place;  // per rank

@@ -1,5 +1,6 @@
 // Cost model `analytic`: from data sheets and published rates alone. Compute is sim/cost/roofline.hpp's; a transfer is
-// steps × α + wire bytes / β (sim/cost/collective). Assumes: no contention: an op takes as long beside others as alone.
+// steps × α + wire bytes / β (sim/cost/collective), inside a node that says how long NCCL takes there what that says
+// (sim/cluster/nccl.hpp). Assumes: no contention: an op takes as long beside others as alone.
 // A rank of k threads has k cores' peak and their shares of the memory's bandwidth, as far as ATen cuts an op at all:
 // what goes through tensors element by element, in pieces of 32,768 at least (GRAIN_SIZE of ATen/TensorIterator.h).
 // Assumes: threads begin and end together, at no cost.
@@ -70,6 +71,9 @@ class Analytic final : public CostModel {
       levels.back().steps = 1, levels.back().units = 2;
       return cost_of(levels, /*is_striped=*/false);
     }
+    if (spread.size() == 1 && cluster_.link().nccl)
+      if (const std::optional<NcclTime> time = by_nccl(question, *cluster_.link().nccl))
+        return {.latency_s = time->latency_s, .wire_s = time->bytes_s};
     std::optional<TransferCost> best;
     for (const CollectiveAlgorithm* algorithm : collective_algorithms(cluster_.world, question.collective)) {
       const bool is_choice = question.collective == CollectiveKind::all_reduce && !cluster_.all_reduce.empty();
@@ -84,6 +88,26 @@ class Analytic final : public CostModel {
   [[nodiscard]] double launch_s() const override { return cluster_.device.launch.in_seconds(); }
 
  private:
+  /// The least of the algorithms that the cluster leaves; nothing where they aren't for the collective.
+  [[nodiscard]] std::optional<NcclTime> by_nccl(const TransferQuestion& question, const NcclTimes& times) const {
+    const auto all_bytes = static_cast<double>(question.bytes);
+    if (question.collective == CollectiveKind::reduce_scatter || question.collective == CollectiveKind::all_gather)
+      return times.ring(question.members, all_bytes, 1);
+    if (question.collective != CollectiveKind::all_reduce) return std::nullopt;
+    const auto may_be = [this](std::string_view name) {
+      return cluster_.all_reduce.empty() || cluster_.all_reduce == name;
+    };
+    std::optional<NcclTime> least;
+    const auto take = [&least](const NcclTime& time) {
+      if (!least || time.seconds() < least->seconds()) least = time;
+    };
+    if (may_be("striped_ring")) take(times.ring(question.members, all_bytes, 2));
+    if (may_be("double_tree")) take(times.chain(question.members, all_bytes));
+    if (const auto by_switch = times.by_switch(question.members, all_bytes); by_switch && may_be("nvls"))
+      take(*by_switch);
+    return least;
+  }
+
   /// Bytes of all levels move at the same time, as fast as the level lets them that takes longest.
   [[nodiscard]] TransferCost cost_of(const std::vector<LevelTraffic>& traffic, bool is_striped) const {
     TransferCost cost;

@@ -132,7 +132,9 @@ TEST(Cluster, SumsByTheAlgorithmThatNcclIsHeldTo) {
     const std::string message = message_of([&] { (void)load(text); });
     return message.substr(message.find("mine.json"));
   };
-  EXPECT_EQ(refused(file(R"("nccl_algo": "nvls")")), "mine.json: unknown nccl_algo 'nvls'; known: ring, tree");
+  EXPECT_EQ(refused(file(R"("nccl_algo": "both")")), "mine.json: unknown nccl_algo 'both'; known: ring, tree, nvls");
+  EXPECT_EQ(refused(file(R"("nccl_algo": "nvls")")),
+            "mine.json: nccl_algo=nvls is for one node whose link has nccl.nvls");
   EXPECT_EQ(refused(replaced(file(R"("nccl_algo": "ring")"), "nccl\"", "gloo\"")),
             "mine.json: nccl_algo is for world nccl; found gloo");
 }
