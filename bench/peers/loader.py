@@ -1,6 +1,6 @@
 """What getting a sample ready takes: CIFAR-10's images (random ones here) by torchvision's ToTensor and Normalize, in
 batches of 64 from a DataLoader without workers, as R2's loop has them. Prints microseconds per sample, best and mean of
-five passes.
+three passes.
 
     .venv/bin/python bench/peers/loader.py
 """
@@ -13,7 +13,7 @@ import torchvision
 from torch.utils.data import DataLoader
 from torchvision import transforms
 
-SAMPLES, PASSES = 10_000, 5
+SAMPLES, PASSES = 50_000, 3
 
 
 class RandomCifar10(torchvision.datasets.CIFAR10):

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "sim/error.hpp"
 
@@ -202,6 +203,11 @@ NcclTimes fit_nccl(const std::vector<NcclMeasurement>& measured, const std::map<
       throw ConfigError(
           "an all_reduce of {} bytes among {} in {} us: two members or more, and more than 0 of the others", m.bytes,
           m.members, m.seconds * 1e6);
+  std::set<double> sizes;
+  for (const NcclMeasurement& m : measured) sizes.insert(m.bytes);
+  constexpr std::size_t kMostSizes = 64;  // the time of a fit grows with their square
+  if (sizes.size() > kMostSizes)
+    throw ConfigError("all_reduces of {} sizes: a fit takes {} at most", sizes.size(), kMostSizes);
   constexpr double kSmall = 1 << 20;
   const bool has_small = std::ranges::any_of(measured, [](const NcclMeasurement& m) { return m.bytes < kSmall; });
   return NcclFit(measured, rings, has_small ? std::vector<std::size_t>{0, 1, 2} : std::vector<std::size_t>{1, 2}).run();

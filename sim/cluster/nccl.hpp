@@ -74,7 +74,7 @@ double error_of(const NcclTimes& times, const std::vector<NcclMeasurement>& meas
 /// The least sum of robust errors, sqrt(1 + (ln(fit / measured) / 0.05)^2): neighbouring sizes scatter by some 5 %. LL is
 /// among the protocols where something of less than 1 MiB was measured. Measurements of one number of members can't tell
 /// base from hops, nor local from rings: what they have of both is the base's, and the rings'. ConfigError without three
-/// measurements, for fewer than two members, and for times or sizes of 0.
+/// measurements, for more than 64 sizes, for fewer than two members, and for times or sizes of 0.
 NcclTimes fit_nccl(const std::vector<NcclMeasurement>& measured,
                    const std::map<std::uint32_t, std::uint32_t>& rings = {});
 

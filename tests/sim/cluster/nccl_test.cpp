@@ -184,6 +184,14 @@ TEST(Nccl, FollowsItsFormula) {
   EXPECT_NEAR(times.by_switch(4, 1e9)->seconds(), 30e-6 + 1.25 / 300, 1e-12);
 }
 
+TEST(Nccl, AFitTakesSoManySizes) {
+  std::vector<NcclMeasurement> measured;
+  for (int i = 1; i <= 65; ++i) measured.push_back({2, 1e6 * i, 1e-4 * i});
+  EXPECT_EQ(message_of([&] { fit_nccl(measured); }), "all_reduces of 65 sizes: a fit takes 64 at most");
+  measured.pop_back();
+  EXPECT_LT(error_of(fit_nccl(measured), measured), 0.05);
+}
+
 std::string with_nccl(const std::string& nccl, const std::string& more = "") {
   return R"({"format": "paragauge-cluster-2", "name": "mine", "world": "nccl", "device": "a100_sxm_80g", )" + more +
          R"("levels": [{"name": "node", "size": 8, "link": {"latency_us": 3, "bandwidth_GBps": 230, "nccl": )" + nccl +
