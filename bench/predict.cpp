@@ -21,6 +21,7 @@
 #include "sim/report/console.hpp"
 #include "sim/report/knowledge.hpp"
 #include "sim/report/report.hpp"
+#include "sim/simulate/epoch_time.hpp"
 #include "sim/simulate/forecast.hpp"
 #include "sim/simulate/what_if.hpp"
 #include "sim/strategy/epoch.hpp"
@@ -91,22 +92,13 @@ struct Predictions {
   std::string remarks;                                                       // on where the costs come from
 };
 
-/// "12.3 s, 5005 steps, the last with 144 samples".
-std::string epoch_text(const sim::Epoch& epoch, const sim::Forecast& step, const sim::Cluster& cluster,
-                       const sim::CostModel& cost_model, const sim::Scale& scale) {
-  double seconds = static_cast<double>(epoch.full_steps) * step.step.step_s;
-  std::string text;
-  if (epoch.last) {
-    text = fmt::format(", the last with {} samples", epoch.last->samples);
-    try {
-      const sim::Program last = sim::fold_many(sim::lower(epoch.last->model, epoch.last->strategy), cluster);
-      seconds += sim::forecast(last, cluster, cost_model, scale).step.step_s;
-    } catch (const sim::ConfigError& error) {  // a batch that nobody asked for, which a profile may lack
-      seconds += step.step.step_s;
-      text += fmt::format(" (taken as long as the others: {})", error.what());
-    }
-  }
-  return fmt::format("{:.4g} s, {} step{}{}", seconds, epoch.steps(), epoch.steps() == 1 ? "" : "s", text);
+/// "12.3 s, 5005 steps, the last with 144 samples; 3.6 s of it the host gets samples ready".
+std::string epoch_text(const sim::Epoch& epoch, const sim::EpochTime& time) {
+  std::string text = fmt::format("{:.4g} s, {} step{}", time.seconds, epoch.steps(), epoch.steps() == 1 ? "" : "s");
+  if (epoch.last) text += fmt::format(", the last with {} samples", epoch.last->samples);
+  if (!time.remark.empty()) text += fmt::format(" (taken as long as the others: {})", time.remark);
+  if (time.loading_s > 0) text += fmt::format("; {:.3g} s of it the host gets samples ready", time.loading_s);
+  return text;
 }
 
 /// "Of resnet50,device_batch=32 in a second: ddp,dp=8 3470 samples, single 451."
@@ -151,7 +143,10 @@ void predict_cell(const Asked& asked, const Priced& priced, const Options& optio
     if (sim::cost_model_table().at(name).needs_profile) workspace_bytes = f.costs.workspace_bytes;
     const std::string cell = sim::printable(fmt::format("{} on {} ({})", asked.text, cluster.world, name));
     limits.push_back(limits_of(cell, program, cluster, f, sim::cost_model_table().at(name)));
-    if (epoch) epochs.push_back(fmt::format("  {}: {}", cell, epoch_text(*epoch, f, cluster, cost_model, scale)));
+    if (epoch)
+      epochs.push_back(fmt::format("  {}: {}", cell,
+                                   epoch_text(*epoch, sim::epoch_time(*epoch, asked.model, *asked.strategy, cluster,
+                                                                      cost_model, f.step.step_s, scale))));
   }
   sim::Cell& found = all.result.cell(program, options.cluster.empty() ? cluster.world : cluster.name);
   if (options.machine.graph) found.settings = "graph";

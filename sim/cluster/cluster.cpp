@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 #include <ranges>
+#include <set>
 
 #include "sim/cluster/read.hpp"
 #include "sim/error.hpp"
@@ -19,34 +20,108 @@ namespace {
 constexpr std::int64_t kMostDevices = 1 << 20;
 
 /// The first is the default.
-template <class Value>
-Value choice(JsonObject& json, std::string_view key, const std::array<std::pair<std::string_view, Value>, 2>& known) {
+template <class Value, std::size_t count>
+Value choice(JsonObject& json, std::string_view key, const std::pair<std::string_view, Value> (&known)[count]) {
   const std::string name = json.text(key, std::string(known[0].first));
-  for (const auto& [text, value] : known)
+  std::vector<std::string_view> names;
+  for (const auto& [text, value] : known) {
     if (name == text) return value;
-  throw ConfigError("{}: unknown {} '{}'; known: {}, {}", json.where(), key, name, known[0].first, known[1].first);
+    names.push_back(text);
+  }
+  throw ConfigError("{}: unknown {} '{}'; known: {}", json.where(), key, name, fmt::join(names, ", "));
 }
 
-Link read_link(JsonObject json) {
+/// A key of what depends on the number of members.
+std::uint32_t members_of(const JsonObject& json, const std::string& key) {
+  std::uint32_t members = 0;
+  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), members);
+  if (error != std::errc() || end != key.data() + key.size() || members < 2)
+    throw ConfigError("{}: '{}' is no number of members (2, 3, …)", json.where(), key);
+  return members;
+}
+
+std::vector<NcclMeasurement> read_measured(JsonObject& nccl) {
+  std::vector<NcclMeasurement> measured;
+  for (JsonObject& among : nccl.objects("all_reduce")) {
+    const std::int64_t members = among.integer("members");
+    const std::vector<double> MiB = among.numbers("MiB"), us = among.numbers("us");
+    if (MiB.size() != us.size()) throw ConfigError("{}: {} of MiB, but {} of us", among.where(), MiB.size(), us.size());
+    if (members < 2 || members > kMostDevices)
+      throw ConfigError("{}: members={} must be from 2 to {}", among.where(), members, kMostDevices);
+    for (std::size_t i = 0; i < MiB.size(); ++i) {
+      if (!(MiB[i] > 0 && MiB[i] <= kMostRate && us[i] > 0 && us[i] <= kLongest_us))
+        throw ConfigError("{}: {} MiB in {} us: must be more than 0, and finite", among.where(), MiB[i], us[i]);
+      measured.push_back({static_cast<std::uint32_t>(members), mebibytes(MiB[i]).base(), us[i] * 1e-6});
+    }
+    among.finish();
+  }
+  return measured;
+}
+
+NcclTimes read_nccl(JsonObject json, std::vector<std::string>& remarks) {
+  std::map<std::uint32_t, std::uint32_t> rings;
+  if (json.has("rings_among")) {
+    JsonObject among = json.object("rings_among");
+    for (const std::string& key : among.keys()) {
+      const std::int64_t count = among.integer(key);
+      if (count < 1 || count > kMostDevices)
+        throw ConfigError("{}: {}={} must be from 1 to {}", among.where(), key, count, kMostDevices);
+      rings[members_of(among, key)] = static_cast<std::uint32_t>(count);
+    }
+    among.finish();
+  }
+  NcclTimes times;
+  if (json.has("all_reduce")) {
+    const std::vector<NcclMeasurement> measured = read_measured(json);
+    try {
+      times = fit_nccl(measured, rings);
+    } catch (const ConfigError& error) {
+      throw ConfigError("{}: {}", json.where(), error.what());
+    }
+    std::set<std::uint32_t> members;
+    for (const NcclMeasurement& m : measured) members.insert(m.members);
+    remarks.push_back(
+        fmt::format("NCCL's rings are fitted to {} published all_reduces among {} GPUs, from which the fit is {:.1f} % "
+                    "off on average",
+                    measured.size(), fmt::join(members, ", "), 100 * error_of(times, measured)));
+  } else {
+    times.rings = std::move(rings);
+    times.base = read_time_us(json, "base_us");
+    times.per_ring = gigabytes_per_second(read_rate(json, "ring_GBps"));
+    if (json.has("local_GBps")) times.local = gigabytes_per_second(read_rate(json, "local_GBps"));
+    JsonObject hops = json.object("hop_us");
+    for (std::size_t p = 0; p < kNcclProtocols.size(); ++p)
+      if (hops.has(kNcclProtocols[p].name)) times.hop[p] = read_time_us(hops, kNcclProtocols[p].name);
+    if (hops.keys().empty()) throw ConfigError("{}: no protocol; known: ll, ll128, simple", hops.where());
+    hops.finish();
+  }
+  if (json.has("nvls")) {
+    JsonObject nvls = json.object("nvls");
+    times.nvls = {.base = read_time_us(nvls, "base_us"),
+                  .bandwidth = gigabytes_per_second(read_rate(nvls, "bandwidth_GBps"))};
+    nvls.finish();
+  }
+  static_cast<void>(json.text("source", ""));
+  json.finish();
+  return times;
+}
+
+Link read_link(JsonObject json, std::vector<std::string>& remarks) {
   Link link;
   link.latency = read_time_us(json, "latency_us");
   link.bandwidth = gigabytes_per_second(read_rate(json, "bandwidth_GBps"));
   if (json.has("bandwidth_among_GBps")) {
     JsonObject among = json.object("bandwidth_among_GBps");
-    for (const std::string& key : among.keys()) {
-      std::uint32_t units = 0;
-      const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), units);
-      if (error != std::errc() || end != key.data() + key.size() || units < 2)
-        throw ConfigError("{}: '{}' is no number of members (2, 3, …)", among.where(), key);
-      link.bandwidth_among[units] = gigabytes_per_second(read_rate(among, key));
-    }
+    for (const std::string& key : among.keys())
+      link.bandwidth_among[members_of(among, key)] = gigabytes_per_second(read_rate(among, key));
     among.finish();
   }
+  if (json.has("nccl")) link.nccl = read_nccl(json.object("nccl"), remarks);
   link.core_share = read_share(json, "core_share", 0);
   link.shared = json.boolean("shared", false);
   link.engine = choice<TransferEngine>(
-      json, "engine", {{{"background", TransferEngine::background}, {"receiver", TransferEngine::receiver}}});
-  link.transport = choice<Transport>(json, "transport", {{{"none", Transport::none}, {"notify", Transport::notify}}});
+      json, "engine", {{"background", TransferEngine::background}, {"receiver", TransferEngine::receiver}});
+  link.transport = choice<Transport>(json, "transport", {{"none", Transport::none}, {"notify", Transport::notify}});
   static_cast<void>(json.text("source", ""));
   json.finish();
   return link;
@@ -159,7 +234,7 @@ struct GivenSize {
   [[nodiscard]] std::uint32_t of(bool is_open) const { return always != 0 || !is_open ? always : where_open; }
 };
 
-Level read_level(JsonObject json, bool is_innermost, std::uint32_t open_size) {
+Level read_level(JsonObject json, bool is_innermost, std::uint32_t open_size, std::vector<std::string>& remarks) {
   Level level{.name = json.text("name")};
   if (!json.has("size") && is_innermost && open_size == 0)
     throw ConfigError("{}: size is left open; say how many devices there are (--devices)", json.where());
@@ -167,7 +242,7 @@ Level read_level(JsonObject json, bool is_innermost, std::uint32_t open_size) {
   level.size = read_count(json, "size", open_size);
   if (is_innermost && open_size != 0) level.size = open_size;
   if (json.has("link"))
-    level.link = read_link(json.object("link"));
+    level.link = read_link(json.object("link"), remarks);
   else if (level.size > 1)
     throw ConfigError("{}: link is missing: what connects the {} {} of level '{}' (latency_us, bandwidth_GBps)",
                       json.where(), level.size, is_innermost ? "devices" : "groups", level.name);
@@ -184,7 +259,11 @@ bool read_levels(JsonObject& file, Cluster& cluster, GivenSize given) {
   const bool is_open = !objects.front().has("size");
   const std::uint32_t open_size = given.of(is_open);
   for (JsonObject& object : objects) {
-    cluster.levels.push_back(read_level(object, cluster.levels.empty(), open_size));
+    cluster.levels.push_back(read_level(object, cluster.levels.empty(), open_size, cluster.remarks));
+    const Level& level = cluster.levels.back();
+    if (level.link.nccl && (cluster.world != "nccl" || cluster.levels.size() > 1))
+      throw ConfigError("{}: link: nccl is for the innermost level of world nccl; found level '{}' of {}",
+                        object.where(), level.name, cluster.world);
     const std::string& name = cluster.levels.back().name;
     if (std::ranges::count(cluster.levels, name, &Level::name) > 1)
       throw ConfigError("{}: two levels are named '{}'", file.where(), name);
@@ -211,11 +290,12 @@ bool read_nodes(JsonObject& file, Cluster& cluster, GivenSize given) {
     throw ConfigError("{}: devices_per_node is left open; say how many (--devices)", file.where());
   cluster.levels = {{.name = "node",
                      .size = open_size != 0 ? open_size : static_cast<std::uint32_t>(listed),
-                     .link = read_link(file.object("link"))}};
+                     .link = read_link(file.object("link"), cluster.remarks)}};
   if (nodes == 1 && !file.has("inter_node")) return listed == 0;
-  cluster.levels.push_back({.name = "network",
-                            .size = static_cast<std::uint32_t>(nodes),
-                            .link = file.has("inter_node") ? read_link(file.object("inter_node")) : cluster.link()});
+  cluster.levels.push_back(
+      {.name = "network",
+       .size = static_cast<std::uint32_t>(nodes),
+       .link = file.has("inter_node") ? read_link(file.object("inter_node"), cluster.remarks) : cluster.link()});
   check_size(cluster);
   if (nodes > 1 && cluster.levels[0].size > 1)
     cluster.remarks.push_back(fmt::format(
@@ -231,7 +311,26 @@ std::string read_all_reduce(JsonObject& file, const Cluster& cluster, bool has_l
   if (file.has("nccl_algo") && cluster.world != "nccl")
     throw ConfigError("{}: nccl_algo is for world nccl; found {}", file.where(), cluster.world);
   if (!file.has("nccl_algo")) return cluster.world == "nccl" && !has_levels ? "striped_ring" : "";
-  return choice<std::string>(file, "nccl_algo", {{{"ring", "striped_ring"}, {"tree", "double_tree"}}});
+  const std::string all_reduce =
+      choice<std::string>(file, "nccl_algo", {{"ring", "striped_ring"}, {"tree", "double_tree"}, {"nvls", "nvls"}});
+  if (all_reduce == "nvls" && (cluster.levels.size() > 1 || !cluster.link().nccl || !cluster.link().nccl->nvls))
+    throw ConfigError("{}: nccl_algo=nvls is for one node whose link has nccl.nvls", file.where());
+  return all_reduce;
+}
+
+TrainingLoop read_loop(JsonObject& file, const Cluster& cluster) {
+  TrainingLoop loop;
+  if (!file.has("loop")) return loop;
+  if (!cluster.device.asynchronous)
+    throw ConfigError("{}: loop is of an accelerator's host; found device '{}'", file.where(), cluster.device.name);
+  JsonObject json = file.object("loop");
+  loop.sample = read_time_us(json, "sample_us", 0);
+  if (json.has("host_to_device_GBps"))
+    loop.host_to_device = gigabytes_per_second(read_rate(json, "host_to_device_GBps"));
+  loop.updates_each = choice<bool>(json, "updates", {{"together", false}, {"each", true}});
+  static_cast<void>(json.text("source", ""));
+  json.finish();
+  return loop;
 }
 
 }  // namespace
@@ -252,10 +351,11 @@ Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t d
   if (is_open && !cluster.device.asynchronous) cluster.host = this_host();
   cluster.is_this_machine = cluster.host.has_value();
   cluster.one_host_thread = file.boolean("one_host_thread", false);
+  cluster.loop = read_loop(file, cluster);
   if (file.has("communicator_MiB")) cluster.communicator = read_size_MiB(file, "communicator_MiB", Bytes());
   cluster.all_reduce = read_all_reduce(file, cluster, has_levels);
-  cluster.scheduling = choice<Scheduling>(
-      file, "scheduling", {{{"fair", Scheduling::fair}, {"run_until_wait", Scheduling::run_until_wait}}});
+  cluster.scheduling = choice<Scheduling>(file, "scheduling",
+                                          {{"fair", Scheduling::fair}, {"run_until_wait", Scheduling::run_until_wait}});
   file.finish();
   if (ranks == 0) throw ConfigError("cluster '{}': at least 1 rank", cluster.name);
   for (std::uint32_t rank = 0; rank < ranks; ++rank) cluster.place.push_back({rank % cluster.devices()});

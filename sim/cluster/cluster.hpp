@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "sim/cluster/device.hpp"
+#include "sim/cluster/nccl.hpp"
 #include "sim/units.hpp"
 
 namespace sim {
@@ -58,6 +59,8 @@ struct Link {
   /// A bus, a loopback: all that moves inside a group of the level goes over this one link, in whatever direction. Else
   /// every unit has full-duplex ports of this bandwidth.
   bool shared = false;
+  /// World nccl, the innermost level: sums and gathers inside a group take these times instead.
+  std::optional<NcclTimes> nccl = {};
 
   [[nodiscard]] BytesPerSecond among(std::uint32_t units) const {
     const auto found = bandwidth_among.find(units);
@@ -85,19 +88,32 @@ struct Host {
 };
 Host this_host();
 
+/// What a training loop's host does beside launching: the `loop` of a file. Else nothing of it takes time.
+struct TrainingLoop {
+  /// To get a sample ready (decode, normalise, put into the batch), by the thread that trains: a DataLoader without
+  /// workers.
+  Seconds sample;
+  BytesPerSecond host_to_device;  // of tensors in pageable memory; 0: not known
+  /// The optimizer goes from parameter to parameter with several ops for each, as PyTorch's did before 2.0
+  /// (foreach=False); else all are updated together.
+  bool updates_each = false;
+};
+
 struct Cluster {
   std::string name;
   std::string world;                   // "local", "gloo", "nccl"
   Device device;                       // all are of one kind
   std::vector<Level> levels{Level()};  // the innermost first; one at least
   std::uint32_t node_level = 0;        // whose groups are hosts: the one that is named "node", else the innermost
-  /// Asynchronous devices: one thread of a node issues for all of its ranks (several GPUs in one Python process), so
-  /// that their launches take turns. Else every rank has a thread of its own.
+  /// Asynchronous devices: one process of a node issues for all of its ranks (several GPUs in one Python process): their
+  /// launches take turns, but for those of the backward (HostLanes). Else every rank has a thread of its own.
   bool one_host_thread = false;
+  TrainingLoop loop;
   /// What a communicator holds of a device where its buffers lie there (WorldKind::on_devices); unless the file says,
   /// by the link (sim/program/memory.hpp).
   std::optional<Bytes> communicator;
-  std::string all_reduce;   // the collective algorithm of every all_reduce; empty: the fastest of the world's
+  /// The collective algorithm of every all_reduce (sim/cost/collective), or "nvls"; empty: the fastest of the world's.
+  std::string all_reduce;
   bool one_launch = false;  // asynchronous devices: a rank's step is launched at once, not instruction by instruction
   Scheduling scheduling = Scheduling::fair;
   std::vector<RankPlace> place;  // per rank

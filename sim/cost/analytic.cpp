@@ -1,5 +1,6 @@
 // Cost model `analytic`: from data sheets and published rates alone. Compute is sim/cost/roofline.hpp's; a transfer is
-// steps × α + wire bytes / β (sim/cost/collective). Assumes: no contention: an op takes as long beside others as alone.
+// steps × α + wire bytes / β (sim/cost/collective), inside a node that says how long NCCL takes there what that says
+// (sim/cluster/nccl.hpp). Assumes: no contention: an op takes as long beside others as alone.
 // A rank of k threads has k cores' peak and their shares of the memory's bandwidth, as far as ATen cuts an op at all:
 // what goes through tensors element by element, in pieces of 32,768 at least (GRAIN_SIZE of ATen/TensorIterator.h).
 // Assumes: threads begin and end together, at no cost.
@@ -26,6 +27,13 @@ std::uint32_t threads_at_work(const Work& work) {
   return static_cast<std::uint32_t>(std::clamp<std::int64_t>(pieces, 1, work.threads));
 }
 
+/// Of a launch, what an addition takes: on an H100's host 10 us, where all ops took 31 on average
+/// (bench/results/h100.profile.json).
+constexpr double kElementwiseLaunch = 0.33;
+
+/// Made by the host for the device.
+bool is_brought(const OpInstance& op) { return op.kind->name == "make_input" || op.kind->name == "make_target"; }
+
 class Analytic final : public CostModel {
  public:
   explicit Analytic(const Cluster& cluster) : cluster_(cluster) {}
@@ -45,7 +53,13 @@ class Analytic final : public CostModel {
     // An accelerator updates many parameters in one kernel, a CPU one after the other.
     if (work.pass == Pass::update && !device.asynchronous)
       seconds += static_cast<double>(work.op.inputs.size() - 1) * device.launch.in_seconds();
+    if (on_host && is_brought(work.op) && cluster_.loop.host_to_device > BytesPerSecond())
+      seconds +=
+          (bytes(static_cast<double>(work.op.signature().output.bytes())) / cluster_.loop.host_to_device).in_seconds();
     ComputeCost cost{.busy_s = {seconds}, .knowledge = knowledge_of(work, device, seconds)};
+    if (work.pass == Pass::update && cluster_.loop.updates_each)
+      cost.issue_s = static_cast<double>(work.op.inputs.size()) * work.op.kind->launches_each(work.op) *
+                     kElementwiseLaunch * launch_s();
     // A body is several calls, each launched by itself.
     if (work.op.body != nullptr && device.asynchronous)
       cost.issue_s = std::max(work.demand().kernels, 1.0) * device.launch.in_seconds();
@@ -60,6 +74,9 @@ class Analytic final : public CostModel {
       levels.back().steps = 1, levels.back().units = 2;
       return cost_of(levels, /*is_striped=*/false);
     }
+    if (spread.size() == 1 && cluster_.link().nccl)
+      if (const std::optional<NcclTime> time = by_nccl(question, *cluster_.link().nccl))
+        return {.latency_s = time->latency_s, .wire_s = time->bytes_s};
     std::optional<TransferCost> best;
     for (const CollectiveAlgorithm* algorithm : collective_algorithms(cluster_.world, question.collective)) {
       const bool is_choice = question.collective == CollectiveKind::all_reduce && !cluster_.all_reduce.empty();
@@ -74,6 +91,26 @@ class Analytic final : public CostModel {
   [[nodiscard]] double launch_s() const override { return cluster_.device.launch.in_seconds(); }
 
  private:
+  /// The least of the algorithms that the cluster leaves; nothing where they aren't for the collective.
+  [[nodiscard]] std::optional<NcclTime> by_nccl(const TransferQuestion& question, const NcclTimes& times) const {
+    const auto all_bytes = static_cast<double>(question.bytes);
+    if (question.collective == CollectiveKind::reduce_scatter || question.collective == CollectiveKind::all_gather)
+      return times.ring(question.members, all_bytes, 1);
+    if (question.collective != CollectiveKind::all_reduce) return std::nullopt;
+    const auto may_be = [this](std::string_view name) {
+      return cluster_.all_reduce.empty() || cluster_.all_reduce == name;
+    };
+    std::optional<NcclTime> least;
+    const auto take = [&least](const NcclTime& time) {
+      if (!least || time.seconds() < least->seconds()) least = time;
+    };
+    if (may_be("striped_ring")) take(times.ring(question.members, all_bytes, 2));
+    if (may_be("double_tree")) take(times.chain(question.members, all_bytes));
+    if (const auto by_switch = times.by_switch(question.members, all_bytes); by_switch && may_be("nvls"))
+      take(*by_switch);
+    return least;
+  }
+
   /// Bytes of all levels move at the same time, as fast as the level lets them that takes longest.
   [[nodiscard]] TransferCost cost_of(const std::vector<LevelTraffic>& traffic, bool is_striped) const {
     TransferCost cost;

@@ -1,9 +1,11 @@
 #include "sim/simulate/step.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "sim/cluster/world.hpp"
+#include "sim/error.hpp"
 
 namespace sim {
 
@@ -37,6 +39,8 @@ Message StepCosts::message(std::uint32_t rank, std::uint32_t i, bool sender_post
 double StepCosts::issue_s(std::uint32_t rank, std::uint32_t i) const {
   const std::uint32_t work = placed_.role(rank).work[i];
   if (is_on_host(rank, i)) return 0;
+  const InstructionKind kind = placed_.role(rank).kind[i];
+  if (placed_.cluster.one_host_thread && (kind == InstructionKind::recv || kind == InstructionKind::wait)) return 0;
   return work == kNone || mean.issue_s.empty() ? mean.launch_s : mean.issue_s[work];
 }
 
@@ -78,25 +82,105 @@ void HostLanes::fill(Timeline& timeline) {
     timeline.ranks[rank].issued_s = std::move(issued_s_[rank]);
 }
 
+namespace {
+
+/// Where the backward's part of a rank's list begins and ends.
+struct Backward {
+  std::uint32_t begin = kNone, end = kNone;
+  /// Of an instruction: 0 before it, 1 in it, 2 after it.
+  [[nodiscard]] std::uint32_t phase(std::uint32_t i) const { return i < begin ? 0 : i < end ? 1 : 2; }
+};
+
+/// Nothing where there is none, or forwards come after it.
+std::optional<Backward> backward_of(const Program& program, const Role& list) {
+  std::uint32_t forwards_end = 0;
+  Backward backward;
+  for (std::uint32_t i = 0; i < list.size(); ++i) {
+    if (list.work[i] == kNone) continue;
+    const Work& work = program.works[list.work[i]];
+    if (work.pass == Pass::backward) {
+      backward = {std::min(backward.begin, i), list.size()};
+    } else if (work.pass == Pass::update || work.op.kind->on_host) {
+      backward.end = std::min(backward.end, i);
+    } else if (work.pass == Pass::forward && work.op.kind->role != OpRole::helper) {
+      if (backward.begin != kNone) return std::nullopt;
+      forwards_end = i + 1;
+    }
+  }
+  if (backward.begin == kNone) return std::nullopt;
+  const auto hands_over = [&](std::uint32_t i) {
+    return list.kind[i] == InstructionKind::send || list.kind[i] == InstructionKind::collective;
+  };
+  while (hands_over(forwards_end)) ++forwards_end;  // what the last forward has made
+  backward.begin = forwards_end;
+  return backward;
+}
+
+/// Of every rank, or, where one hasn't any, of none.
+std::vector<Backward> backwards_of(const PlacedProgram& placed) {
+  std::vector<Backward> backwards;
+  for (std::uint32_t rank = 0; rank < placed.ranks(); ++rank) {
+    const std::optional<Backward> backward = backward_of(placed.program, placed.role(rank));
+    if (!backward) return std::vector<Backward>(placed.ranks());
+    backwards.push_back(*backward);
+  }
+  return backwards;
+}
+
+}  // namespace
+
 void HostLanes::issue_in_turn() {
-  std::vector<double> clock_s(placed_.nodes, 0);
-  std::vector<std::uint32_t> next(placed_.ranks(), 0), posted(placed_.matching.participants.size(), 0);
-  const auto is_issued = [&](std::uint32_t rank, std::uint32_t i) {
-    const std::uint32_t id = placed_.transfer(rank, i);
-    return posted[id] == placed_.matching.participants[id];
+  struct Process {  // of a node
+    std::vector<std::uint32_t> ranks;
+    double clock_s = 0;  // of its own thread
+  };
+  std::vector<Process> processes(placed_.nodes);
+  for (std::uint32_t rank = 0; rank < placed_.ranks(); ++rank) processes[placed_.node(rank)].ranks.push_back(rank);
+  const std::vector<Backward> backwards = backwards_of(placed_);
+  std::vector<std::uint32_t> next(placed_.ranks(), 0), phase(placed_.ranks(), 0),
+      posted(placed_.matching.participants.size(), 0);
+  std::vector<double> device_clock_s(placed_.ranks(), 0), handed_over_s(posted.size(), 0);
+  // As far as what it waits for has been issued, and its process has come to the same phase with all of its ranks.
+  const auto issue_some = [&](std::uint32_t rank) {
+    const Role& list = placed_.role(rank);
+    Process& process = processes[placed_.node(rank)];
+    const std::uint32_t begun = next[rank];
+    for (std::uint32_t& i = next[rank]; i < list.size() && backwards[rank].phase(i) == phase[rank]; ++i) {
+      double& clock_s = phase[rank] == 1 ? device_clock_s[rank] : process.clock_s;
+      if (list.kind[i] == InstructionKind::wait) {
+        const std::uint32_t id = placed_.transfer(rank, list.awaits[i]);
+        if (posted[id] < placed_.matching.participants[id]) break;
+        clock_s = std::max(clock_s, handed_over_s[id]);
+      }
+      issued_s_[rank][i] = clock_s += costs_.issue_s(rank, i);
+      if (!is_posted(list.kind[i])) continue;
+      const std::uint32_t id = placed_.transfer(rank, i);
+      ++posted[id];
+      handed_over_s[id] = std::max(handed_over_s[id], clock_s);
+    }
+    return next[rank] > begun;
+  };
+  const auto begin_next_phase = [&](Process& process) {
+    const std::uint32_t now = phase[process.ranks.front()];
+    const bool is_over =
+        std::ranges::all_of(process.ranks, [&](std::uint32_t rank) { return backwards[rank].phase(next[rank]) > now; });
+    if (now == 2 || !is_over) return false;
+    for (const std::uint32_t rank : process.ranks) {
+      ++phase[rank];
+      if (now == 1) process.clock_s = std::max(process.clock_s, device_clock_s[rank]);
+      device_clock_s[rank] = process.clock_s;
+    }
+    return true;
   };
   for (bool advances = true; advances;) {
     advances = false;
-    for (std::uint32_t rank = 0; rank < placed_.ranks(); ++rank) {
-      const Role& list = placed_.role(rank);
-      double& host_s = clock_s[placed_.node(rank)];
-      for (std::uint32_t& i = next[rank]; i < list.size(); ++i, advances = true) {
-        if (list.kind[i] == InstructionKind::wait && !is_issued(rank, list.awaits[i])) break;
-        issued_s_[rank][i] = host_s += costs_.issue_s(rank, i);
-        if (is_posted(list.kind[i])) ++posted[placed_.transfer(rank, i)];
-      }
-    }
+    for (std::uint32_t rank = 0; rank < placed_.ranks(); ++rank) advances |= issue_some(rank);
+    for (Process& process : processes)
+      if (!process.ranks.empty()) advances |= begin_next_phase(process);
   }
+  for (std::uint32_t rank = 0; rank < placed_.ranks(); ++rank)
+    check_internal(next[rank] == placed_.role(rank).size(), "rank {}: instruction {} is never issued", rank,
+                   next[rank]);
 }
 
 }  // namespace sim

@@ -163,10 +163,16 @@ class StepCosts {
 
 /// The host threads of asynchronous devices in a step: each takes StepCosts::issue_s for an instruction. An op of the
 /// host's own (OpKind::on_host) begins when device and host have come to it, and both go on when it is over. Where ranks
-/// are threads of one process, a wait holds its thread until the others have posted. A thread that issues for all ranks
-/// of a node (Cluster::one_host_thread) goes through their lists in turn, each as far as what it waits for has been
-/// issued; of its ranks only the op's own waits for an op of the host's. A step that is launched at once
+/// are threads of one process, a wait holds its thread until the others have posted. A step that is launched at once
 /// (Cluster::one_launch) takes launch_s in all.
+///
+/// One process that issues for all ranks of a node (Cluster::one_host_thread), as PyTorch does it: its thread goes
+/// through their lists in turn, each as far as what it waits for has been issued. A message is one copy, which its
+/// sender's list issues; its recv and the waits are events, in no time. The backward is one call for all, after all
+/// forwards: there each device has a thread of its own (autograd's, torch/csrc/autograd/engine.cpp), which begins with
+/// what another one hands over when that has been issued, while the process's own thread waits for them. Where forwards
+/// come after backwards (1F1B, recomputation) the one thread issues all. Of the node's ranks only the op's own waits for
+/// an op of the host's.
 class HostLanes {
  public:
   HostLanes(const PlacedProgram& placed, const StepCosts& costs);

@@ -167,6 +167,9 @@ struct OpKind {
   /// Optimizers: how many copies of the parameters torch.optim holds at a time beside the states while it updates them
   /// all together (foreach=True, PyTorch's default on GPUs). With fused=True, as backend/op does it, none.
   double (*foreach_copies)(const OpInstance&) = nullptr;
+  /// Optimizers: how many ops torch.optim launches for each parameter where it goes from one to the next
+  /// (foreach=False), with zero_grad's.
+  double (*launches_each)(const OpInstance&) = nullptr;
   /// Layers and losses: how it can be played in parts (rule.hpp).
   std::vector<Rule> (*rules)(const OpInstance&) = nullptr;
 };

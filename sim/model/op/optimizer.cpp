@@ -39,6 +39,15 @@ double sgd_foreach_copies(const OpInstance& op) { return op.number("weight_decay
 /// with weight_decay*p added, but they are deleted first.
 double adam_foreach_copies(const OpInstance& /*op*/) { return 1; }
 
+/// torch/optim/sgd.py (1.5), step: weight_decay an add, momentum a mul_ and an add_; p.add_; and p.grad.zero_().
+double sgd_launches_each(const OpInstance& op) {
+  return 2 + (op.number("weight_decay") != 0 ? 1 : 0) + (op.number("momentum") != 0 ? 2 : 0);
+}
+
+/// torch/optim/adam.py (1.5), step: weight_decay an add; mul_, add_, mul_, addcmul_, sqrt, div, add_, addcdiv_; and
+/// p.grad.zero_().
+double adam_launches_each(const OpInstance& op) { return 9 + (op.number("weight_decay") != 0 ? 1 : 0); }
+
 /// torch.optim.Adam keeps each parameter's step counter as a float32 scalar beside the two moments.
 Signature adam_signature(const OpInstance& op) {
   Signature s = update_signature(op, {"exp_avg", "exp_avg_sq"});
@@ -57,7 +66,8 @@ std::vector<OpKind> optimizer_kinds() {
                           {"weight_decay", false, 0, 0, 1, false}},
            .signature = sgd_signature,
            .demand = sgd_demand,
-           .foreach_copies = sgd_foreach_copies},
+           .foreach_copies = sgd_foreach_copies,
+           .launches_each = sgd_launches_each},
           {.name = "adam",
            .equation = "m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g^2; p -= lr * (m/(1-b1^t)) / (sqrt(v/(1-b2^t)) + eps)",
            .role = OpRole::optimizer,
@@ -68,7 +78,8 @@ std::vector<OpKind> optimizer_kinds() {
                           {"weight_decay", false, 0, 0, 1, false}},
            .signature = adam_signature,
            .demand = per_parameter<12, 7>,
-           .foreach_copies = adam_foreach_copies},
+           .foreach_copies = adam_foreach_copies,
+           .launches_each = adam_launches_each},
           {.name = "adamw",  // torch.optim.AdamW, with its defaults
            .equation = "as adam with weight_decay 0, after p -= lr*weight_decay*p",
            .role = OpRole::optimizer,
@@ -79,7 +90,8 @@ std::vector<OpKind> optimizer_kinds() {
                           {"weight_decay", false, 1e-2, 0, 1, false}},
            .signature = adam_signature,
            .demand = per_parameter<14, 7>,
-           .foreach_copies = adam_foreach_copies}};
+           .foreach_copies = adam_foreach_copies,
+           .launches_each = adam_launches_each}};
 }
 
 }  // namespace sim

@@ -49,6 +49,33 @@ constexpr const char* kLevels = R"({
   ]
 })";
 
+TEST(Cluster, SaysWhatATrainingLoopsHostDoes) {
+  const auto with_loop = [](const std::string& loop) {
+    std::string text = kLevels;
+    return text.insert(text.find("\"levels\""), "\"loop\": " + loop + ", ");
+  };
+  const TrainingLoop loop =
+      load(with_loop(R"({"sample_us": 70, "host_to_device_GBps": 6, "updates": "each", "source": "here"})")).loop;
+  EXPECT_DOUBLE_EQ(loop.sample.in_seconds(), 70e-6);
+  EXPECT_DOUBLE_EQ((bytes(6e9) / loop.host_to_device).in_seconds(), 1);
+  EXPECT_TRUE(loop.updates_each);
+  EXPECT_FALSE(load(with_loop("{}")).loop.updates_each);
+  EXPECT_EQ(load(kLevels).loop.sample, Seconds());
+  const auto refused = [](const std::string& text) {
+    const std::string message = message_of([&] { (void)load(text); });
+    return message.substr(message.find("mine.json"));
+  };
+  EXPECT_EQ(refused(with_loop(R"({"updates": "all"})")),
+            "mine.json: loop: unknown updates 'all'; known: together, each");
+  EXPECT_EQ(
+      refused(with_loop(R"({"sample_ms": 1})")),
+      "mine.json: loop: unknown key 'sample_ms'; known: host_to_device_GBps, sample_us, source, updates; did you mean "
+      "'sample_us'?");
+  std::string cpu = with_loop("{}");
+  cpu.replace(cpu.find("a100_sxm_80g"), 12, "cpu_core");
+  EXPECT_EQ(refused(cpu), "mine.json: loop is of an accelerator's host; found device 'cpu_core'");
+}
+
 TEST(Cluster, HasLevels) {
   const Cluster cluster = load(kLevels, 17);
   EXPECT_EQ(cluster.devices(), 16U);
@@ -105,7 +132,9 @@ TEST(Cluster, SumsByTheAlgorithmThatNcclIsHeldTo) {
     const std::string message = message_of([&] { (void)load(text); });
     return message.substr(message.find("mine.json"));
   };
-  EXPECT_EQ(refused(file(R"("nccl_algo": "nvls")")), "mine.json: unknown nccl_algo 'nvls'; known: ring, tree");
+  EXPECT_EQ(refused(file(R"("nccl_algo": "both")")), "mine.json: unknown nccl_algo 'both'; known: ring, tree, nvls");
+  EXPECT_EQ(refused(file(R"("nccl_algo": "nvls")")),
+            "mine.json: nccl_algo=nvls is for one node whose link has nccl.nvls");
   EXPECT_EQ(refused(replaced(file(R"("nccl_algo": "ring")"), "nccl\"", "gloo\"")),
             "mine.json: nccl_algo is for world nccl; found gloo");
 }
