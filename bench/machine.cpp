@@ -103,8 +103,8 @@ Worlds open_worlds(const Machine& machine, const std::vector<Job>& jobs) {
       ranks[label] = std::max(ranks[label], job.strategy.ranks());
 
   Worlds worlds;
-  // One process holds the machine still: who spawns the ranks, or rank 0.
-  if (!backend::is_rank_process() || backend::is_first_of_its_own()) {
+  // One process of each host holds it still: who spawns the ranks, or the first of them.
+  if (!backend::is_rank_process() || backend::is_first_where_it_is()) {
     worlds.quiet = std::make_unique<backend::QuietMachine>(machine.real_time);
     if (backend::measuring_runs().value_or(1) > 1)
       fmt::print(stderr, "paragauge: another run is measuring on this machine, and both disturb each other\n");

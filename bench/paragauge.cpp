@@ -492,6 +492,9 @@ int main(int argc, char** argv) {
 #if defined(PARAGAUGE_BACKEND) || defined(PARAGAUGE_TORCH_PROGRAM)
     backend::restore_settings();
 #endif
+#ifdef PARAGAUGE_BACKEND
+    backend::adopt_launcher();
+#endif
     return run_and_flush(argc, argv);
   } catch (const std::exception& error) {
     std::fflush(stdout);
