@@ -270,7 +270,11 @@ class ProcessSession final : public Session {
       for (std::size_t rank = 0; rank < reports.size(); ++rank) reports[rank].packed = std::move(packed[rank]);
     });
     failed_ = false;
-    return merge(request, std::move(reports), request.verify ? &reference_ : nullptr);
+    RunResult result = merge(request, std::move(reports), request.verify ? &reference_ : nullptr);
+    for (const ClockReading& clock : result.clocks)
+      hosts_.at(clock.host)["clock"] = {
+          {"ahead_s", -clock.offset_s}, {"gains_ppm", -1e6 * clock.drift}, {"error_us", 1e6 * clock.error_s}};
+    return result;
   }
 
   /// Runs what rank 0 asks for until it closes its session.

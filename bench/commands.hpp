@@ -25,7 +25,8 @@ struct Machine {
   bool anyway = false;            // what has too little memory by its forecast is run all the same
   bool graph = false;             // steps are captured and replayed
   std::string network;            // rate of the links between gloo's ranks, as bench/network.sh made them; empty: none
-  std::vector<std::string> argv;  // this process's command line, for spawning ranks
+  std::vector<std::string> files;  // that the command reads: the same on all hosts
+  std::vector<std::string> argv;   // this process's command line, for spawning ranks
 };
 
 /// What a command line says; a command looks at what it takes.

@@ -392,6 +392,7 @@ int compare(const Options& options) {
     progress.begin(fmt::format("round {}/{}", round + 1, options.rounds), round, options.rounds);
     rounds.run(round, result, progress);
     see_other_runs(result.sessions.back().context);
+    see_hosts(result.sessions.back().context, worlds);
     if (!options.json.empty()) {
       sim::save_result(options.json, result, options.raw);
       rounds.save_profiles(options.json);

@@ -456,6 +456,7 @@ int run(int argc, char** argv) {
       if (command.run == hand_over || own.measure > 0) hand_over(own);  // which claims the files
 #endif
       own.is_only_a_rank = is_only_a_rank();
+      own.machine.files = {own.profile};
       const auto locks = claim(own);
       status = command.run(own);
     });

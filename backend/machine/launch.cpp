@@ -37,6 +37,9 @@ std::optional<std::string> of_this_process(const std::string& name) {
   return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
 }
 
+/// 0 where it isn't set.
+std::uint32_t number_here(const char* name) { return number_of(of_this_process(name).value_or("")).value_or(0); }
+
 Variables translated(const Launcher& launcher, const VariableOf& variable) {
   const auto number = [&](const char* name) {
     const std::optional<std::string> text = variable(name);
@@ -136,9 +139,13 @@ void adopt_launcher() {
 bool is_rank_process() { return std::getenv("RANK") != nullptr && std::getenv("WORLD_SIZE") != nullptr; }
 
 std::uint32_t ranks_per_host() {
-  const std::optional<std::uint32_t> local = number_of(of_this_process("LOCAL_WORLD_SIZE").value_or("")),
-                                     all = number_of(of_this_process("WORLD_SIZE").value_or(""));
-  return local && all && *local < *all ? *local : 0;
+  const std::uint32_t local = number_here("LOCAL_WORLD_SIZE");
+  return local < number_here("WORLD_SIZE") ? local : 0;
+}
+
+std::uint32_t hosts_of_launch() {
+  const std::uint32_t each = ranks_per_host();
+  return each == 0 ? 1 : (number_here("WORLD_SIZE") + each - 1) / each;
 }
 
 bool is_first_of_host() { return of_this_process("LOCAL_RANK").value_or("0") == "0"; }

@@ -48,6 +48,8 @@ void adopt_launcher();
 bool is_rank_process();
 /// LOCAL_WORLD_SIZE, where it is set and there are more ranks than that; else 0: all ranks are on one host.
 std::uint32_t ranks_per_host();
+/// How many hosts that makes: at least 1.
+std::uint32_t hosts_of_launch();
 /// True in the first rank of each host (LOCAL_RANK isn't set, or 0).
 bool is_first_of_host();
 

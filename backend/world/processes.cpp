@@ -6,7 +6,6 @@
 #include <c10/util/Logging.h>
 #include <fmt/ranges.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -16,12 +15,12 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "backend/machine/address.hpp"
 #include "backend/machine/network.hpp"
 #include "backend/machine/scheduling.hpp"
 
@@ -151,49 +150,6 @@ Hosts meet(c10d::Store& store, std::uint32_t rank, std::uint32_t ranks, Millisec
     if (rank == 0) throw;
     throw SaidByRankZero();
   }
-}
-
-struct FreeAddresses {
-  void operator()(addrinfo* addresses) const { freeaddrinfo(addresses); }
-};
-
-bool is_loopback(const sockaddr_storage& address) {
-  if (address.ss_family == AF_INET)
-    return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == 127;
-  return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
-}
-
-std::string text_of(const sockaddr_storage& address, socklen_t size) {
-  std::array<char, NI_MAXHOST> text{};
-  const int error = getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, text.data(), text.size(), nullptr, 0,
-                                NI_NUMERICHOST);
-  return error == 0 ? text.data() : "";
-}
-
-/// The address of this host to which others can connect: that of its name, as gloo has it, unless that is a loopback
-/// (Debian's 127.0.1.1), or nobody here has it; else the one from which it reaches where the ranks meet. May be empty.
-std::string reachable_address(const std::string& meeting_place) {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  const addrinfo hints{.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM};
-  for (const auto& [host, is_own] : {std::pair<std::string, bool>{name.data(), true}, {meeting_place, false}}) {
-    addrinfo* found = nullptr;
-    if (getaddrinfo(host.c_str(), "9", &hints, &found) != 0) continue;  // 9: discard; nothing is sent
-    const std::unique_ptr<addrinfo, FreeAddresses> addresses(found);
-    for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
-      const int descriptor = socket(at->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-      if (descriptor < 0) continue;
-      sockaddr_storage bound{};
-      socklen_t size = sizeof bound;
-      const bool is_usable =
-          (is_own ? bind(descriptor, at->ai_addr, at->ai_addrlen) : connect(descriptor, at->ai_addr, at->ai_addrlen)) ==
-              0 &&
-          getsockname(descriptor, reinterpret_cast<sockaddr*>(&bound), &size) == 0;
-      close(descriptor);
-      if (is_usable && !is_loopback(bound)) return text_of(bound, size);
-    }
-  }
-  return "";
 }
 
 std::shared_ptr<::gloo::transport::Device> make_device(std::string_view world, const Hosts& hosts, std::uint32_t rank) {
