@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <condition_variable>
@@ -315,7 +316,12 @@ class ProcessSession final : public Session {
     } catch (const std::exception& error) {
       board_.fail(rank(), error);
       world_.ranks[0]->abandon();
-      throw;
+      if (is_watched()) throw;
+      const std::vector<std::uint32_t> silent = world_.control->silent();
+      if (rank() != 0 || silent.empty() || sim::exit_status(error) != sim::kRunErrorStatus) throw;
+      std::vector<std::string> names;
+      for (const std::uint32_t other : silent) names.push_back(world_.ranks[0]->named(other));
+      throw sim::RunError("{}; no word from {}", error.what(), fmt::to_string(fmt::join(names, ", ")));
     }
   }
   RankReport execute_here(const RunRequest& request) {

@@ -133,11 +133,13 @@ void check_timeout(double timeout_s) {
                            kWeek_s);
 }
 
+bool is_watched() { return ProgressBoard::is_watched(); }
+
 bool is_first_of_its_own() {
   const char* rank = std::getenv("RANK");
-  return rank != nullptr && std::string_view(rank) == "0" && !ProgressBoard::is_watched();
+  return rank != nullptr && std::string_view(rank) == "0" && !is_watched();
 }
 
-bool is_first_where_it_is() { return is_rank_process() && is_first_of_host() && !ProgressBoard::is_watched(); }
+bool is_first_where_it_is() { return is_rank_process() && is_first_of_host() && !is_watched(); }
 
 }  // namespace backend

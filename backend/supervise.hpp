@@ -24,6 +24,8 @@ int spawn_ranks(const std::vector<std::string>& arguments, std::uint32_t ranks, 
 /// ConfigError unless it can be a timeout: from a millisecond to a week.
 void check_timeout(double timeout_s);
 
+/// Whether spawn_ranks has started this process: it says what is wrong.
+bool is_watched();
 /// True in rank 0 where somebody else (torchrun, srun, mpirun) has started the ranks.
 bool is_first_of_its_own();
 /// True in the first rank of each host where somebody else has started the ranks.

@@ -18,7 +18,9 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "backend/machine/address.hpp"
 #include "backend/machine/network.hpp"
@@ -129,16 +131,19 @@ std::vector<Greeting> exchange(c10d::Store& store, std::uint32_t rank, std::uint
   const auto put = [&](const std::string& key, const nlohmann::json& value) { store.set(key, nlohmann::json::to_cbor(value)); };
   put(key_of(rank), greeting(std::move(alike)));
   std::vector<Greeting> greetings;
-  if (rank == 0) {
-    for (std::uint32_t other = 0; other < ranks; ++other) {
-      guarded([&] { return fmt::format("rank {} of {} hasn't come within {:g} s", other, ranks, seconds); },
-              [&] { greetings.push_back(nlohmann::json::from_cbor(store.get(key_of(other))).get<Greeting>()); });
+  const auto get = [&](const std::string& key, const std::string& who) {
+    try {
+      return nlohmann::json::from_cbor(store.get(key));
+    } catch (const std::exception&) {
+      throw sim::RunError("rank {}: {} hasn't come within {:g} s; WORLD_SIZE={}", rank, who, seconds, ranks);
     }
-    put("greetings", greetings);
-    return greetings;
-  }
-  return guarded([&] { return fmt::format("rank {}: not all of {} ranks have come within {:g} s", rank, ranks, seconds); },
-                 [&] { return nlohmann::json::from_cbor(store.get("greetings")).get<std::vector<Greeting>>(); });
+  };
+  if (rank != 0) return get("greetings", "one of the ranks").get<std::vector<Greeting>>();
+  std::vector<Greeting> greetings;
+  for (std::uint32_t other = 0; other < ranks; ++other)
+    greetings.push_back(get(key_of(other), fmt::format("rank {}", other)).get<Greeting>());
+  put("greetings", greetings);
+  return greetings;
 }
 
 Hosts meet(c10d::Store& store, std::uint32_t rank, std::uint32_t ranks, Milliseconds timeout,
@@ -197,6 +202,32 @@ class GlooControl final : public Control {
       texts.push_back(as_text(buffer));
     }
     return texts;
+  }
+
+  std::vector<std::uint32_t> silent() override {
+    constexpr double kPatience_s = 1;  // the others' connections to who has gone break within a round trip
+    // On a thread that nobody waits for: a store whose host is gone may never answer.
+    const auto answer = std::make_shared<std::promise<std::vector<std::uint32_t>>>();
+    std::thread([answer, meeting = meeting_] {
+      const auto key_of = [](std::uint32_t of) { return fmt::format("failed/{}", of); };
+      try {
+        meeting->store->set(key_of(meeting->rank), std::vector<std::uint8_t>{1});
+        std::vector<std::uint32_t> missing;
+        for (const double end_s = now_s() + kPatience_s; now_s() < end_s;) {
+          missing.clear();
+          for (std::uint32_t other = 0; other < meeting->ranks; ++other)
+            if (!meeting->store->check({key_of(other)})) missing.push_back(other);
+          if (missing.empty()) break;
+          sleep_until(now_s() + 0.05, /*precisely=*/false);
+        }
+        answer->set_value(missing);
+      } catch (const std::exception&) {
+        answer->set_value({});
+      }
+    }).detach();
+    std::future<std::vector<std::uint32_t>> missing = answer->get_future();
+    if (missing.wait_for(std::chrono::duration<double>(2 * kPatience_s)) != std::future_status::ready) return {};
+    return missing.get();
   }
 
  private:

@@ -134,6 +134,9 @@ class Control {
   virtual void broadcast_into(const at::Tensor& tensor) = 0;
   /// Every rank's text, on rank 0; empty elsewhere.
   virtual std::vector<std::string> gather(const std::string& text) = 0;
+  /// This rank has failed: it says so, and waits a moment for the others to say the same. The ranks that don't: who has
+  /// made the others fail is among them. Where it can't tell, and with somebody who watches all ranks, empty.
+  virtual std::vector<std::uint32_t> silent() { return {}; }
 };
 
 /// Thrown by who makes a world where rank 0 says what is wrong, once for all ranks.
