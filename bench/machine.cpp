@@ -81,6 +81,9 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine, sim::
     return machine_cluster_of(world, machine, 1, 1, "").world;
   };
   sim::check_network(machine.network, machine.worlds);
+  if (!machine.network.empty() && backend::ranks_per_host() != 0)
+    throw sim::ConfigError("network={} lies between ranks of one machine; these {} hosts have links of their own",
+                           machine.network, backend::hosts_of_launch());
   sim::check_device(machine.device);
   std::optional<backend::Accelerator> accelerator;
   if (machine.device != "cpu") accelerator = backend::describe(machine.device);

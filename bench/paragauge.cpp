@@ -365,7 +365,9 @@ constexpr std::array kCommands{
     Command{"measure", "Runs steps on this machine, and with --verify checks their results", measure, add_measure,
             "Examples:\n"
             "  paragauge measure -m convnet -s single -s ddp -w gloo --verify\n"
-            "  torchrun --no-python --nproc_per_node=2 paragauge measure -m convnet -s ddp -w gloo"},
+            "  torchrun --no-python --nproc_per_node=2 paragauge measure -m convnet -s ddp -w gloo\n"
+            "  srun --nodes=2 --ntasks-per-node=8 paragauge measure -m resnet50 -s ddp,dp=16 -w nccl --device cuda\n"
+            "  mpirun --host a:2,b:2 -x MASTER_ADDR=a paragauge measure -m convnet -s ddp,dp=4 -w gloo"},
     Command{"calibrate", "Measures ops and links into a profile; goes on where an earlier run stopped", calibrate,
             add_calibrate, "Example:\n  paragauge calibrate -m convnet -s ddp -w local gloo -o cpu.json"},
     Command{"compare", "Rounds of calibration, forecast and measurement; how far the forecasts are off", compare,
