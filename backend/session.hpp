@@ -87,7 +87,7 @@ struct ClockReading {
 struct RunResult {
   std::vector<StepResult> steps;
   std::vector<ClockReading> clocks;  // by rank; empty where all are on one host
-  std::vector<double> losses;  // of each training step, warm-up included
+  std::vector<double> losses;        // of each training step, warm-up included
   std::vector<RankMemory> memory;
   std::vector<std::vector<std::int64_t>> workspace_bytes;  // [rank][instruction]: beside the outputs, in the first step
   std::vector<VerifiedTensor> verified;

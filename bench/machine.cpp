@@ -41,8 +41,9 @@ sim::Link link_between(const sim::Cluster& host) {
   const char* chosen = std::getenv("GLOO_SOCKET_IFNAME");
   const char* meeting_place = std::getenv("MASTER_ADDR");
   const std::string interface =
-      chosen != nullptr ? chosen
-                        : backend::interface_with(backend::reachable_address(meeting_place != nullptr ? meeting_place : ""));
+      chosen != nullptr
+          ? chosen
+          : backend::interface_with(backend::reachable_address(meeting_place != nullptr ? meeting_place : ""));
   if (const std::optional<double> gigabits = backend::link_gigabits(interface))
     link.bandwidth = sim::gigabytes_per_second(*gigabits / 8);
   return link;
@@ -53,9 +54,9 @@ sim::Cluster machine_cluster_of(const std::string& world, const Machine& machine
                                 std::uint32_t threads, const std::string& strategy) {
   const std::uint32_t each = backend::ranks_per_host();
   const bool several = each != 0 && sim::world_kind(world).processes;
-  sim::Cluster cluster = sim::with_threads(sim::machine_cluster(world, machine.device, machine.network,
-                                                                several ? each : ranks, backend::usable_cores()),
-                                           threads, strategy);
+  sim::Cluster cluster = sim::with_threads(
+      sim::machine_cluster(world, machine.device, machine.network, several ? each : ranks, backend::usable_cores()),
+      threads, strategy);
   return several ? sim::with_hosts(cluster, backend::hosts_of_launch(), ranks, link_between(cluster)) : cluster;
 }
 
@@ -77,9 +78,7 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine, sim::
   const bool real_time = machine.real_time && backend::RealTime(backend::kComputePriority).permitted();
   std::set<std::string> seen;  // "ddp" is "ddp,dp=2": used once
   sim::Result skipped;
-  const auto world_label = [&](const std::string& world) {
-    return machine_cluster_of(world, machine, 1, 1, "").world;
-  };
+  const auto world_label = [&](const std::string& world) { return machine_cluster_of(world, machine, 1, 1, "").world; };
   sim::check_network(machine.network, machine.worlds);
   if (!machine.network.empty() && backend::ranks_per_host() != 0)
     throw sim::ConfigError("network={} lies between ranks of one machine; these {} hosts have links of their own",

@@ -51,8 +51,8 @@ std::string reachable_address(const std::string& other) {
       sockaddr_storage bound{};
       auto& address = reinterpret_cast<sockaddr&>(bound);
       socklen_t size = sizeof bound;
-      const int error = is_own ? bind(descriptor, at->ai_addr, at->ai_addrlen)
-                               : connect(descriptor, at->ai_addr, at->ai_addrlen);
+      const int error =
+          is_own ? bind(descriptor, at->ai_addr, at->ai_addrlen) : connect(descriptor, at->ai_addr, at->ai_addrlen);
       const bool is_usable = error == 0 && getsockname(descriptor, &address, &size) == 0 && !is_loopback(address);
       close(descriptor);
       if (is_usable) return text_of(address);

@@ -27,7 +27,8 @@ void HostClock::add(const ClockOffset& offset) {
     const double possible_s = 2 * kMostDrift * seconds + offset.error_s + last.error_s;
     if (!(seconds >= 0) || gained_s > possible_s)
       throw sim::RunError(
-          "this host's clock and rank 0's host's have moved apart by {:.3g} ms within {:.3g} s; clocks that nobody sets "
+          "this host's clock and rank 0's host's have moved apart by {:.3g} ms within {:.3g} s; clocks that nobody "
+          "sets "
           "do so by {:.3g} ms at most",
           1e3 * gained_s, seconds, 1e3 * possible_s);
   }

@@ -1,5 +1,6 @@
 #include "backend/machine/launch.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdlib>
@@ -22,8 +23,7 @@ constexpr std::array kLaunchers{
     Launcher{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
              "OMPI_COMM_WORLD_LOCAL_SIZE", "mpirun -x MASTER_ADDR=HOST"},
     Launcher{"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", ""},
-    Launcher{"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
-             "mpirun -genv MASTER_ADDR HOST"}};
+    Launcher{"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "mpirun -genv MASTER_ADDR HOST"}};
 
 std::optional<std::uint32_t> number_of(std::string_view text) {
   std::uint32_t value = 0;
@@ -72,8 +72,7 @@ Variables translated(const Launcher& launcher, const VariableOf& variable) {
       if (!nodes) nodes = variable("SLURM_JOB_NODELIST");
       address = first_node(nodes.value_or(""));
       if (address.empty())
-        throw sim::ConfigError("SLURM_STEP_NODELIST='{}' names no node where the ranks could meet",
-                               nodes.value_or(""));
+        throw sim::ConfigError("SLURM_STEP_NODELIST='{}' names no node where the ranks could meet", nodes.value_or(""));
     } else if (local_ranks < ranks) {
       throw sim::ConfigError("{} doesn't say where rank 0 is, with whom the ranks of other hosts meet; use {}",
                              launcher.name, launcher.how_to_set);

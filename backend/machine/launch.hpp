@@ -1,7 +1,7 @@
 // Who has started this process as one of several ranks: torchrun, srun, mpirun, or spawn_ranks.
 //
 //   adopt_launcher();                    // first thing in a program: srun's and mpirun's ranks look like torchrun's
-//   if (is_rank_process()) fmt::print("{} ranks on each host\n", ranks_per_host());
+//   if (is_rank_process()) fmt::print("{} ranks on each of {} hosts\n", ranks_per_host(), hosts_of_launch());
 //
 // torchrun's variables say everything: RANK of WORLD_SIZE, LOCAL_RANK of LOCAL_WORLD_SIZE on this host, and where the
 // ranks meet, MASTER_ADDR and MASTER_PORT. What another launcher says in its own is translated:

@@ -60,7 +60,8 @@ void check_order(const sim::Program& program, const std::vector<sim::RankTimelin
     const double allowed_s = theirs.error_s + ours.error_s;
     if (early_s <= allowed_s) return;
     throw sim::RunError(
-        "{}, instruction {} ({}): done {:.3g} us before {} had posted it, by clocks that are known to within {:.3g} us; "
+        "{}, instruction {} ({}): done {:.3g} us before {} had posted it, by clocks that are known to within {:.3g} "
+        "us; "
         "a host's clock is wrong",
         ours.rank, to.instruction, program.label(role_of(to.rank), to.instruction), 1e6 * early_s, theirs.rank,
         1e6 * allowed_s);

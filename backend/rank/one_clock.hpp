@@ -1,7 +1,7 @@
 // The timelines of ranks on several hosts on one clock: the reference's, that of rank 0's host.
 //
 //   put_on_one_clock(timelines, {0, 40e-6});             // rank 1 began 40 us after the moment it should have begun at
-//   check_order(program, timelines, readings);           // nothing comes before it was sent
+//   check_order(program, timelines, result.clocks);      // nothing comes before it was sent
 //
 // Hosts' clocks are known to within an error (backend/machine/clock.hpp). A transfer that seems done before its last
 // party had posted it is done at once: its start is its end (backend/rank/run.cpp). What seems so by more than the

@@ -148,7 +148,8 @@ class GlooCommunicator final : public Communicator {
 
   void wait(Ticket ticket, Completion& done) override {
     Posted& posted = posted_.at(ticket);
-    if (posted.work) guarded([&] { return posted.name.text(meeting_->hosts) + " failed"; }, [&] { posted.work->wait(); });
+    if (posted.work)
+      guarded([&] { return posted.name.text(meeting_->hosts) + " failed"; }, [&] { posted.work->wait(); });
     if (posted.name.kind != Kind::collective && posted.name.partner == rank()) move_own(posted.name.tag);
     if (posted.finish) {
       posted.finish();

@@ -465,8 +465,7 @@ World make_nccl_world(const SessionOptions& options) {
   const auto meeting = std::make_shared<const Meeting>("nccl", options);
   World world;
   world.control = make_control(meeting);
-  world.ranks.push_back(
-      std::make_unique<NcclCommunicator>(meeting, device_of_rank(options.device, *meeting)));
+  world.ranks.push_back(std::make_unique<NcclCommunicator>(meeting, device_of_rank(options.device, *meeting)));
   return world;
 }
 

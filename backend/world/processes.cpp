@@ -128,7 +128,9 @@ std::vector<Greeting> exchange(c10d::Store& store, std::uint32_t rank, std::uint
                                std::map<std::string, std::string> alike) {
   const double seconds = 1e-3 * static_cast<double>(timeout.count());
   const auto key_of = [](std::uint32_t of) { return fmt::format("greeting/{}", of); };
-  const auto put = [&](const std::string& key, const nlohmann::json& value) { store.set(key, nlohmann::json::to_cbor(value)); };
+  const auto put = [&](const std::string& key, const nlohmann::json& value) {
+    store.set(key, nlohmann::json::to_cbor(value));
+  };
   put(key_of(rank), greeting(std::move(alike)));
   std::vector<Greeting> greetings;
   const auto get = [&](const std::string& key, const std::string& who) {

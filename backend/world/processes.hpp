@@ -104,7 +104,7 @@ class StepStart {
   void add_offset();
 
   std::shared_ptr<const Meeting> meeting_;
-  std::uint32_t ranks_ = 0;       // that run the program
+  std::uint32_t ranks_ = 0;        // that run the program
   bool has_other_clocks_ = false;  // whether some of them are on another host than rank 0
   SharedClock clock_;
   std::map<std::uint32_t, ProcessGroup> firsts_;  // of the first so many ranks

@@ -27,8 +27,9 @@ constexpr std::array kWorlds{
     WorldKind{.name = "gloo",
               .description = "a process per rank (spawned, or torchrun's, srun's, mpirun's); c10d's ProcessGroupGloo "
                              "over TCP",
-              .limits = "CPU tensors; several hosts' times are on rank 0's host's clock, within half a round trip; when "
-                        "a send or recv was done is known no sooner than its wait",
+              .limits =
+                  "CPU tensors; several hosts' times are on rank 0's host's clock, within half a round trip; when "
+                  "a send or recv was done is known no sooner than its wait",
               .processes = true,
               .cpu_cluster = "cpu_gloo",
               .collectives = {.all_reduce = "ring",

@@ -29,9 +29,15 @@ std::string refusal(const Environment& environment) {
 }
 
 // As Slurm 22.05's srun sets them for task 5 of 2 nodes of 4.
-const Environment kSlurm{{"SLURM_PROCID", "5"},      {"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_LOCALID", "1"},
-                         {"SLURM_NODEID", "1"},      {"SLURM_NTASKS", "8"},         {"SLURM_STEP_TASKS_PER_NODE", "4(x2)"},
-                         {"SLURM_JOB_ID", "123456"}, {"SLURM_STEP_ID", "7"},        {"SLURM_STEP_NODELIST", "gpu[07-08]"},
+const Environment kSlurm{{"SLURM_PROCID", "5"},
+                         {"SLURM_STEP_NUM_TASKS", "8"},
+                         {"SLURM_LOCALID", "1"},
+                         {"SLURM_NODEID", "1"},
+                         {"SLURM_NTASKS", "8"},
+                         {"SLURM_STEP_TASKS_PER_NODE", "4(x2)"},
+                         {"SLURM_JOB_ID", "123456"},
+                         {"SLURM_STEP_ID", "7"},
+                         {"SLURM_STEP_NODELIST", "gpu[07-08]"},
                          {"SLURM_JOB_NODELIST", "cpu1,gpu[07-08]"}};
 // As Open MPI 4.1's mpirun sets them for rank 3 of 2 hosts of 2.
 const Environment kOpenMpi{{"OMPI_COMM_WORLD_RANK", "3"},
@@ -75,8 +81,7 @@ TEST(Launch, OpenMpisRanksOfSeveralHostsMustBeToldWhereTheyMeet) {
 }
 
 TEST(Launch, HydrasRanks) {
-  const Environment hydra{
-      {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
+  const Environment hydra{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
   EXPECT_EQ(adopted(hydra), (Environment{{"RANK", "1"},
                                          {"WORLD_SIZE", "2"},
                                          {"LOCAL_RANK", "1"},
@@ -87,7 +92,8 @@ TEST(Launch, HydrasRanks) {
 
 TEST(Launch, TorchrunsVariablesGoBeforeAllOthers) {
   EXPECT_EQ(adopted(with(kSlurm, {{"RANK", "0"}, {"WORLD_SIZE", "2"}})), Environment());
-  EXPECT_EQ(adopted(with(with(kSlurm, kOpenMpi), {{"MASTER_ADDR", "a"}}))["WORLD_SIZE"], "4") << "mpirun in a Slurm job";
+  EXPECT_EQ(adopted(with(with(kSlurm, kOpenMpi), {{"MASTER_ADDR", "a"}}))["WORLD_SIZE"], "4")
+      << "mpirun in a Slurm job";
   EXPECT_EQ(adopted({}), Environment());
 }
 

@@ -105,8 +105,7 @@ TEST(OneClock, ABroadcastNeedsItsRoot) {
       continue;
     seen = true;
     std::vector<sim::RankTimeline> timelines = timelines_of(program);
-    for (std::uint32_t rank : {1U, 2U})
-      timelines[rank].posted_s.assign(timelines[rank].posted_s.size(), 10e-3);
+    for (std::uint32_t rank : {1U, 2U}) timelines[rank].posted_s.assign(timelines[rank].posted_s.size(), 10e-3);
     timelines[3].end_s[i] = 1.5e-3;
     timelines[1].end_s.assign(timelines[1].end_s.size(), 20e-3);
     timelines[2].end_s.assign(timelines[2].end_s.size(), 20e-3);
