@@ -132,11 +132,13 @@ std::vector<Greeting> exchange(c10d::Store& store, std::uint32_t rank, std::uint
     store.set(key, nlohmann::json::to_cbor(value));
   };
   put(key_of(rank), greeting(std::move(alike)));
-  std::vector<Greeting> greetings;
+  const double begin_s = now_s();
   const auto get = [&](const std::string& key, const std::string& who) {
     try {
       return nlohmann::json::from_cbor(store.get(key));
-    } catch (const std::exception&) {
+    } catch (const std::exception& error) {
+      if (now_s() - begin_s < seconds)
+        throw sim::RunError("rank {} has lost the store while it waited for {}: {}", rank, who, reason(error));
       throw sim::RunError("rank {}: {} hasn't come within {:g} s; WORLD_SIZE={}", rank, who, seconds, ranks);
     }
   };
