@@ -55,7 +55,7 @@ PYTHON
 (($(grep -c . "$scratch/out") < 40)) || complain "more than one answer: $(cat "$scratch/out")"
 
 # Another version, on host1: the same program with another checksum of its sources.
-checksum=$(grep -aoE '[0-9a-f]{64}' "$torch_program" | head -n 1)
+checksum=$(LC_ALL=C grep -aoP '\x00\K[0-9a-f]{64}(?=\x00)' "$torch_program" | head -n 1)
 mkdir -p "$scratch/other/bin" "$scratch/other/libexec"
 cp "$paragauge" "$scratch/other/bin/"
 LC_ALL=C sed "s/$checksum/$(printf '0%.0s' {1..12})${checksum:12}/" "$torch_program" >"$scratch/other/libexec/$(basename "$torch_program")"
@@ -70,13 +70,13 @@ says ") than rank 0 on host0 (" err
 
 # host1 dies in the second strategy: what is measured stays, and the error says who, where and in what.
 (for _ in {1..300}; do
-  ! grep -q '^measure: .* pipeline' "$scratch/out" 2>/dev/null || break
+  ! grep -q '^measure: .* pipeline' "$scratch/err" 2>/dev/null || break
   sleep 0.1
 done
-sleep 0.5
+sleep 0.3
 "$hosts" kill 1) &
-: >"$scratch/out"
-launch torchrun "$paragauge" measure -m toy_mlp -s ddp -s pipeline,pp=2 -w gloo --timeout 5 --warmup 0 --steps 2000 --json "$scratch/k.json"
+: >"$scratch/err"
+launch torchrun "$paragauge" measure -m toy_mlp -s ddp -s pipeline,pp=2 -w gloo --timeout 5 --warmup 0 --steps 1000 --json "$scratch/k.json"
 wait
 ((status != 0)) || complain "a host that dies isn't noticed"
 says "paragauge: rank 0 on host0, instruction " err
