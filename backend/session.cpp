@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <condition_variable>
@@ -14,12 +15,15 @@
 
 #include "backend/machine/accelerator.hpp"
 #include "backend/machine/allocator.hpp"
+#include "backend/machine/environment.hpp"
+#include "backend/machine/launch.hpp"
 #include "backend/machine/scheduling.hpp"
 #include "backend/machine/system_file.hpp"
 #include "backend/machine/threads.hpp"
 #include "backend/rank/progress.hpp"
 #include "backend/rank/run.hpp"
 #include "backend/supervise.hpp"
+#include "backend/world/world.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
 #include "sim/program/capture.hpp"
@@ -56,7 +60,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunRequest, program, warmup_steps, steps, see
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankMemory, peak_bytes, allocator_peak_bytes, resident_peak_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(VerifiedTensor, name, relative_error, piece, elements)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SpeedProbe, compute_s, memory_alone_s, memory_together_s)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankReport, steps, losses, memory, workspace_bytes, compared, probes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClockReading, offset_s, drift, error_s, host, rank)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankReport, steps, late_s, clock, losses, memory, workspace_bytes, compared, probes)
 
 namespace {
 
@@ -80,10 +85,12 @@ void check(const RunRequest& request, const SessionOptions& options) {
     throw sim::ConfigError("verify needs at least one step");
   if (request.program.ranks() > options.ranks)
     throw sim::ConfigError("the program needs {} ranks, the session has {}", request.program.ranks(), options.ranks);
-  const std::uint64_t cores = std::uint64_t{request.program.ranks()} * request.program.threads;
+  const std::uint32_t each = ranks_per_host(), ranks = request.program.ranks();
+  const std::uint32_t here = each != 0 ? std::min(each, ranks) : ranks;  // on this host, as on every
+  const std::uint64_t cores = std::uint64_t{here} * request.program.threads;
   if (request.program.threads > 1 && cores > usable_cores())
-    throw sim::ConfigError("{} ranks of {} threads need {} cores; this machine has {}", request.program.ranks(),
-                           request.program.threads, cores, usable_cores());
+    throw sim::ConfigError("{} ranks of {} threads need {} cores; this machine has {}", here, request.program.threads,
+                           cores, usable_cores());
   if (request.training && (request.verify || request.graph))
     throw sim::ConfigError("training: steps on samples aren't verified, nor captured");
   if (!request.graph) return;
@@ -232,6 +239,8 @@ class ProcessSession final : public Session {
   ProcessSession(const SessionOptions& options, World world, ProgressBoard board)
       : Session(options), world_(std::move(world)), board_(std::move(board)) {
     real_time_ = RealTime(kComputePriority, options.real_time).permitted();
+    const Communicator& own = *world_.ranks[0];
+    if (own.host_of(options.ranks - 1) != 0) gather_hosts(own);
     board_.progress(rank()).stage = Stage::serving;
   }
   ~ProcessSession() override {
@@ -262,7 +271,11 @@ class ProcessSession final : public Session {
       for (std::size_t rank = 0; rank < reports.size(); ++rank) reports[rank].packed = std::move(packed[rank]);
     });
     failed_ = false;
-    return merge(request, std::move(reports), request.verify ? &reference_ : nullptr);
+    RunResult result = merge(request, std::move(reports), request.verify ? &reference_ : nullptr);
+    for (const ClockReading& clock : result.clocks)
+      hosts_.at(clock.host)["clock"] = {
+          {"ahead_s", -clock.offset_s}, {"gains_ppm", -1e6 * clock.drift}, {"error_us", 1e6 * clock.error_s}};
+    return result;
   }
 
   /// Runs what rank 0 asks for until it closes its session.
@@ -279,6 +292,22 @@ class ProcessSession final : public Session {
   }
 
  private:
+  /// What the first rank of each host says of it, on rank 0.
+  void gather_hosts(const Communicator& own) {
+    nlohmann::json of_host;
+    if (own.place() == 0) of_host = {{"network", own.network()}, {"environment", environment()}};
+    const std::vector<std::string> texts = world_.control->gather(to_bytes(of_host));
+    for (std::uint32_t other = 0; other < texts.size(); ++other) {
+      if (auto said = nlohmann::json::from_cbor(texts[other]); !said.is_null()) {
+        const std::string name = own.named(other);  // "rank 3 on b"
+        said["name"] = name.substr(name.find(" on ") + 4);
+        said["ranks"] = 0;
+        hosts_.push_back(std::move(said));
+      }
+      nlohmann::json& host = hosts_.at(own.host_of(other));
+      host["ranks"] = host["ranks"].get<int>() + 1;
+    }
+  }
   /// The supervisor learns why this rank fails before the others notice.
   template <class Work>
   void telling_failures(Work work) {
@@ -287,7 +316,12 @@ class ProcessSession final : public Session {
     } catch (const std::exception& error) {
       board_.fail(rank(), error);
       world_.ranks[0]->abandon();
-      throw;
+      if (is_watched()) throw;
+      const std::vector<std::uint32_t> silent = world_.control->silent();
+      if (rank() != 0 || silent.empty() || sim::exit_status(error) != sim::kRunErrorStatus) throw;
+      std::vector<std::string> names;
+      for (const std::uint32_t other : silent) names.push_back(world_.ranks[0]->named(other));
+      throw sim::RunError("{}; no word from {}", error.what(), fmt::to_string(fmt::join(names, ", ")));
     }
   }
   RankReport execute_here(const RunRequest& request) {
@@ -296,7 +330,8 @@ class ProcessSession final : public Session {
     reset_resident_peak();
     const RealTime urgent(kComputePriority, options_.real_time);
     const AllocationOwner owner(rank());  // not of the messages between the ranks' sessions
-    std::optional<RankThreads> threads(std::in_place, rank(), threads_of(request, rank()), /*has_process=*/true);
+    std::optional<RankThreads> threads(std::in_place, world_.ranks[0]->place(), threads_of(request, rank()),
+                                       /*has_process=*/true);
     std::optional<Executor> executor;
     RankReport report = execute(request, *world_.ranks[0], board_, samples_.dataset, executor);
     executor.reset();
@@ -324,6 +359,8 @@ std::unique_ptr<ProcessSession> meet(const SessionOptions& options, const WorldM
   try {
     if (rank < options.ranks) board.progress(rank).stage = Stage::meeting;
     return std::make_unique<ProcessSession>(options, maker.make(options), std::move(board));
+  } catch (const SaidByRankZero&) {
+    throw;
   } catch (const std::exception& error) {
     if (rank < options.ranks) board.fail(rank, error);
     throw;
@@ -359,9 +396,12 @@ std::unique_ptr<Session> open_session(const SessionOptions& options) {
   at::set_num_threads(1);
   install_counting_allocator();
   if (!sim::world_kind(options.world).processes) return std::make_unique<ThreadSession>(options, maker.make(options));
-  auto session = meet(options, maker);
-  if (session->rank() == 0) return session;
-  session->serve();
+  try {
+    auto session = meet(options, maker);
+    if (session->rank() == 0) return session;
+    session->serve();
+  } catch (const SaidByRankZero&) {
+  }
   return nullptr;
 }
 

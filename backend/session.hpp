@@ -12,7 +12,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +32,8 @@ struct SessionOptions {
   std::string device = "cpu";  // as sim::check_device knows them
   double timeout_s = 60;       // for one transfer, barrier or step
   bool real_time = true;       // real-time scheduling where permitted; Session::real_time says what was had
+  /// What the processes of a world must have alike, by what it is called: "profile" → its checksum.
+  std::map<std::string, std::string> alike = {};
 };
 
 struct RunRequest {
@@ -72,9 +76,18 @@ struct VerifiedTensor {
   std::int64_t elements = 0;             // that were compared
 };
 
+/// A host's clock beside the reference's, that of rank 0's host (backend/machine/clock.hpp). Of the reference all are 0.
+struct ClockReading {
+  double offset_s = 0, drift = 0;  // what the reference is ahead, and gains in a second
+  double error_s = 0;              // the reference's times of what happened there are off by this at most
+  std::uint32_t host = 0;          // its number
+  std::string rank;                // whose host it is: "rank 3 on b"
+};
+
 struct RunResult {
   std::vector<StepResult> steps;
-  std::vector<double> losses;  // of each training step, warm-up included
+  std::vector<ClockReading> clocks;  // by rank; empty where all are on one host
+  std::vector<double> losses;        // of each training step, warm-up included
   std::vector<RankMemory> memory;
   std::vector<std::vector<std::int64_t>> workspace_bytes;  // [rank][instruction]: beside the outputs, in the first step
   std::vector<VerifiedTensor> verified;
@@ -88,6 +101,10 @@ class Session {
   [[nodiscard]] const SessionOptions& options() const { return options_; }
   /// Whether the ranks run under real-time scheduling.
   [[nodiscard]] bool real_time() const { return real_time_; }
+  /// Of several hosts, in the order of their ranks: {name, ranks (how many), network (as gloo calls what it uses:
+  /// interface, Mbit/s, address), environment, clock (beside the first host's, in the latest run: ahead_s, gains_ppm,
+  /// error_us)}. Empty where all ranks are on one.
+  [[nodiscard]] const nlohmann::json& hosts() const { return hosts_; }
   /// Collective over the ranks; sim::RunError names rank and instruction when one fails or the timeout passes. A
   /// program for fewer ranks than the session has leaves the others idle.
   virtual RunResult run(const RunRequest& request) = 0;
@@ -100,6 +117,7 @@ class Session {
 
   const SessionOptions options_;
   bool real_time_ = true;
+  nlohmann::json hosts_ = nlohmann::json::array();
 };
 
 /// Opens a session: from here on LibTorch uses one thread per rank, and the counting allocator.

@@ -30,6 +30,7 @@ std::vector<std::pair<std::string, std::string>> variables_of(std::uint32_t rank
       {"RANK", std::to_string(rank)},
       {"LOCAL_RANK", std::to_string(rank)},
       {"WORLD_SIZE", std::to_string(ranks)},
+      {"LOCAL_WORLD_SIZE", std::to_string(ranks)},
       {"MASTER_ADDR", network.host()},
       {"MASTER_PORT", std::to_string(store.port)},
       {"TORCHELASTIC_USE_AGENT_STORE", "False"},
@@ -132,11 +133,13 @@ void check_timeout(double timeout_s) {
                            kWeek_s);
 }
 
-bool is_rank_process() { return std::getenv("RANK") != nullptr && std::getenv("WORLD_SIZE") != nullptr; }
+bool is_watched() { return ProgressBoard::is_watched(); }
 
 bool is_first_of_its_own() {
   const char* rank = std::getenv("RANK");
-  return rank != nullptr && std::string_view(rank) == "0" && !ProgressBoard::is_watched();
+  return rank != nullptr && std::string_view(rank) == "0" && !is_watched();
 }
+
+bool is_first_where_it_is() { return is_rank_process() && is_first_of_host() && !is_watched(); }
 
 }  // namespace backend

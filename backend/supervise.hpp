@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "backend/machine/launch.hpp"
+
 namespace backend {
 
 /// Runs `arguments` (argv, the program itself first) once per rank with torchrun's variables set and returns rank 0's
@@ -22,9 +24,11 @@ int spawn_ranks(const std::vector<std::string>& arguments, std::uint32_t ranks, 
 /// ConfigError unless it can be a timeout: from a millisecond to a week.
 void check_timeout(double timeout_s);
 
-/// True inside a rank process (RANK and WORLD_SIZE are set).
-bool is_rank_process();
-/// True in rank 0 where somebody else (torchrun) has started the ranks.
+/// Whether spawn_ranks has started this process: it says what is wrong.
+bool is_watched();
+/// True in rank 0 where somebody else (torchrun, srun, mpirun) has started the ranks.
 bool is_first_of_its_own();
+/// True in the first rank of each host where somebody else has started the ranks.
+bool is_first_where_it_is();
 
 }  // namespace backend

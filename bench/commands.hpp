@@ -22,10 +22,11 @@ struct Machine {
   std::uint32_t ranks = 0;     // 0: as many as the strategy needs; else every strategy must need just these
   double timeout_s = 120;
   bool real_time = true;
-  bool anyway = false;            // what has too little memory by its forecast is run all the same
-  bool graph = false;             // steps are captured and replayed
-  std::string network;            // rate of the links between gloo's ranks, as bench/network.sh made them; empty: none
-  std::vector<std::string> argv;  // this process's command line, for spawning ranks
+  bool anyway = false;             // what has too little memory by its forecast is run all the same
+  bool graph = false;              // steps are captured and replayed
+  std::string network;             // rate of the links between gloo's ranks, as bench/network.sh made them; empty: none
+  std::vector<std::string> files;  // that the command reads: the same on all hosts
+  std::vector<std::string> argv;   // this process's command line, for spawning ranks
 };
 
 /// What a command line says; a command looks at what it takes.

@@ -14,6 +14,7 @@
 #include <span>
 
 #include "backend/calibrate.hpp"
+#include "backend/machine/launch.hpp"
 #include "backend/machine/scheduling.hpp"
 #include "bench/commands.hpp"
 #include "bench/machine.hpp"
@@ -347,6 +348,8 @@ class Rounds {
 
 int compare(const Options& options) {
   const double begin_s = backend::now_s();
+  if (options.peers && backend::ranks_per_host() != 0)
+    throw sim::ConfigError("compare: --peers start on one host, and these ranks are on {}", backend::hosts_of_launch());
   sim::Result result;
   result.kind = "compare";
   if (!options.json.empty()) result = sim::resume_or_new(options.json, result.kind);
@@ -392,6 +395,7 @@ int compare(const Options& options) {
     progress.begin(fmt::format("round {}/{}", round + 1, options.rounds), round, options.rounds);
     rounds.run(round, result, progress);
     see_other_runs(result.sessions.back().context);
+    see_hosts(result.sessions.back().context, worlds);
     if (!options.json.empty()) {
       sim::save_result(options.json, result, options.raw);
       rounds.save_profiles(options.json);

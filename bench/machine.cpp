@@ -4,19 +4,24 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "backend/machine/accelerator.hpp"
+#include "backend/machine/address.hpp"
 #include "backend/machine/arithmetic.hpp"
 #include "backend/machine/environment.hpp"
+#include "backend/machine/launch.hpp"
 #include "backend/machine/scheduling.hpp"
 #include "backend/supervise.hpp"
+#include "sim/calibrate/conditions.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
 #include "sim/program/capture.hpp"
 #include "sim/program/memory.hpp"
 #include "sim/report/console.hpp"
+#include "sim/text/file.hpp"
 
 namespace bench {
 namespace {
@@ -29,6 +34,43 @@ void check_arithmetic(sim::Precision precision) {
     throw sim::ConfigError("precision=fp16: LibTorch doesn't train in f16 on a CPU, but emulates it 100 times slower");
 }
 
+/// The link between this host and the others of the launch: as its NIC says, else as the one inside a host.
+sim::Link link_between(const sim::Cluster& host) {
+  sim::Link link = host.link();
+  link.shared = false;  // each host has a port of its own
+  const char* chosen = std::getenv("GLOO_SOCKET_IFNAME");
+  const char* meeting_place = std::getenv("MASTER_ADDR");
+  const std::string interface =
+      chosen != nullptr
+          ? chosen
+          : backend::interface_with(backend::reachable_address(meeting_place != nullptr ? meeting_place : ""));
+  if (const std::optional<double> gigabits = backend::link_gigabits(interface))
+    link.bandwidth = sim::gigabytes_per_second(*gigabits / 8);
+  return link;
+}
+
+/// This machine, and the other hosts of the launch.
+sim::Cluster machine_cluster_of(const std::string& world, const Machine& machine, std::uint32_t ranks,
+                                std::uint32_t threads, const std::string& strategy) {
+  const std::uint32_t each = backend::ranks_per_host();
+  const bool several = each != 0 && sim::world_kind(world).processes;
+  sim::Cluster cluster = sim::with_threads(
+      sim::machine_cluster(world, machine.device, machine.network, several ? each : ranks, backend::usable_cores()),
+      threads, strategy);
+  return several ? sim::with_hosts(cluster, backend::hosts_of_launch(), ranks, link_between(cluster)) : cluster;
+}
+
+/// What the processes of the command must have alike (backend::SessionOptions::alike), where they are on several hosts.
+std::map<std::string, std::string> must_be_alike(const Machine& machine, const std::vector<Job>& jobs) {
+  if (backend::ranks_per_host() == 0) return {};
+  std::map<std::string, std::string> alike{{"version", backend::version()}}, programs;
+  for (const Job& job : jobs) programs[job.model.text()] += to_text(job.program);
+  for (const auto& [model, text] : programs) alike[fmt::format("model '{}'", model)] = sim::content_id(text);
+  for (const std::string& file : machine.files)
+    if (!file.empty()) alike[fmt::format("file '{}'", file)] = sim::content_id(sim::read_text_file(file));
+  return alike;
+}
+
 }  // namespace
 
 std::vector<Job> make_jobs(const Subject& subject, const Machine& machine, sim::Result* result) {
@@ -36,10 +78,11 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine, sim::
   const bool real_time = machine.real_time && backend::RealTime(backend::kComputePriority).permitted();
   std::set<std::string> seen;  // "ddp" is "ddp,dp=2": used once
   sim::Result skipped;
-  const auto cluster_of = [&](const std::string& world, std::uint32_t ranks) {
-    return sim::machine_cluster(world, machine.device, machine.network, ranks, backend::usable_cores());
-  };
+  const auto world_label = [&](const std::string& world) { return machine_cluster_of(world, machine, 1, 1, "").world; };
   sim::check_network(machine.network, machine.worlds);
+  if (!machine.network.empty() && backend::ranks_per_host() != 0)
+    throw sim::ConfigError("network={} lies between ranks of one machine; these {} hosts have links of their own",
+                           machine.network, backend::hosts_of_launch());
   sim::check_device(machine.device);
   std::optional<backend::Accelerator> accelerator;
   if (machine.device != "cpu") accelerator = backend::describe(machine.device);
@@ -65,7 +108,7 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine, sim::
       } catch (const sim::ConfigError& error) {
         if (result == nullptr) throw;
         for (const std::string& world : machine.worlds)
-          skipped.cells.push_back(sim::skipped_cell(model, strategy_text, cluster_of(world, 1).world, error.what()));
+          skipped.cells.push_back(sim::skipped_cell(model, strategy_text, world_label(world), error.what()));
         continue;
       }
       if (machine.ranks != 0 && machine.ranks != strategy->ranks())
@@ -74,7 +117,7 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine, sim::
       if (!seen.insert(model.text() + ' ' + strategy->text()).second) continue;
       for (const std::string& world : machine.worlds) {
         sim::Cluster cluster =
-            sim::with_threads(cluster_of(world, strategy->ranks()), strategy->threads, strategy->text());
+            machine_cluster_of(world, machine, strategy->ranks(), strategy->threads, strategy->text());
         if (accelerator)
           cluster = sim::with_accelerator(cluster, accelerator->name,
                                           sim::bytes(static_cast<double>(accelerator->memory_bytes)));
@@ -103,8 +146,8 @@ Worlds open_worlds(const Machine& machine, const std::vector<Job>& jobs) {
       ranks[label] = std::max(ranks[label], job.strategy.ranks());
 
   Worlds worlds;
-  // One process holds the machine still: who spawns the ranks, or rank 0.
-  if (!backend::is_rank_process() || backend::is_first_of_its_own()) {
+  // One process of each host holds it still: who spawns the ranks, or the first of them.
+  if (!backend::is_rank_process() || backend::is_first_where_it_is()) {
     worlds.quiet = std::make_unique<backend::QuietMachine>(machine.real_time);
     if (backend::measuring_runs().value_or(1) > 1)
       fmt::print(stderr, "paragauge: another run is measuring on this machine, and both disturb each other\n");
@@ -123,7 +166,8 @@ Worlds open_worlds(const Machine& machine, const std::vector<Job>& jobs) {
         return worlds;
       }
       worlds.sessions[label] =
-          backend::open_session({std::string(kind.name), count, machine.device, machine.timeout_s, machine.real_time});
+          backend::open_session({std::string(kind.name), count, machine.device, machine.timeout_s, machine.real_time,
+                                 processes ? must_be_alike(machine, jobs) : std::map<std::string, std::string>()});
       if (worlds.sessions[label] == nullptr) {
         worlds.done = 0;
         return worlds;
@@ -169,7 +213,13 @@ nlohmann::json context(const Machine& machine, const Worlds& worlds) {
                          {"environment", backend::environment()}};
   if (machine.device != "cpu") context["device_name"] = backend::describe(machine.device).name;
   see_other_runs(context);
+  see_hosts(context, worlds);
   return context;
+}
+
+void see_hosts(nlohmann::json& context, const Worlds& worlds) {
+  for (const auto& [label, session] : worlds.sessions)
+    if (!session->hosts().empty()) context["hosts"][label] = session->hosts();
 }
 
 void see_other_runs(nlohmann::json& context) {

@@ -60,6 +60,9 @@ std::vector<Job> that_fit(std::vector<Job> jobs, const Machine& machine, const W
 /// What every result file says about where it was made.
 nlohmann::json context(const Machine& machine, const Worlds& worlds);
 
+/// `hosts` of a context, by world, where one has several: Session::hosts as it is now.
+void see_hosts(nlohmann::json& context, const Worlds& worlds);
+
 /// `other_runs` of a context: the most that have been seen, also of those that began later.
 void see_other_runs(nlohmann::json& context);
 

@@ -47,6 +47,15 @@ bool is_only_a_rank() {
 #endif
 }
 
+/// Before what is wrong in this process: "rank 3: " where a launcher has started it beside others.
+std::string which_rank() {
+#ifdef PARAGAUGE_BACKEND
+  if (backend::is_rank_process() && !backend::is_first_of_its_own() && !backend::is_watched())
+    return fmt::format("rank {}: ", std::getenv("RANK"));
+#endif
+  return "";
+}
+
 // ---- Options, each with what its text must be; CLI11 puts the option's name before what the check says.
 
 template <class Target>
@@ -356,7 +365,9 @@ constexpr std::array kCommands{
     Command{"measure", "Runs steps on this machine, and with --verify checks their results", measure, add_measure,
             "Examples:\n"
             "  paragauge measure -m convnet -s single -s ddp -w gloo --verify\n"
-            "  torchrun --no-python --nproc_per_node=2 paragauge measure -m convnet -s ddp -w gloo"},
+            "  torchrun --no-python --nproc_per_node=2 paragauge measure -m convnet -s ddp -w gloo\n"
+            "  srun --nodes=2 --ntasks-per-node=8 paragauge measure -m resnet50 -s ddp,dp=16 -w nccl --device cuda\n"
+            "  mpirun --host a:2,b:2 -x MASTER_ADDR=a paragauge measure -m convnet -s ddp,dp=4 -w gloo"},
     Command{"calibrate", "Measures ops and links into a profile; goes on where an earlier run stopped", calibrate,
             add_calibrate, "Example:\n  paragauge calibrate -m convnet -s ddp -w local gloo -o cpu.json"},
     Command{"compare", "Rounds of calibration, forecast and measurement; how far the forecasts are off", compare,
@@ -456,6 +467,7 @@ int run(int argc, char** argv) {
       if (command.run == hand_over || own.measure > 0) hand_over(own);  // which claims the files
 #endif
       own.is_only_a_rank = is_only_a_rank();
+      own.machine.files = {own.profile};
       const auto locks = claim(own);
       status = command.run(own);
     });
@@ -492,10 +504,13 @@ int main(int argc, char** argv) {
 #if defined(PARAGAUGE_BACKEND) || defined(PARAGAUGE_TORCH_PROGRAM)
     backend::restore_settings();
 #endif
+#ifdef PARAGAUGE_BACKEND
+    backend::adopt_launcher();
+#endif
     return run_and_flush(argc, argv);
   } catch (const std::exception& error) {
     std::fflush(stdout);
-    fmt::print(stderr, "paragauge: {}\n", sim::printable(error.what()));
+    fmt::print(stderr, "paragauge: {}{}\n", which_rank(), sim::printable(error.what()));
     return sim::exit_status(error);
   }
 }

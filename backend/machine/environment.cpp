@@ -20,6 +20,9 @@
 #include "backend/machine/system_file.hpp"
 
 namespace backend {
+
+extern const char* const kSources;  // the sources' checksum, made with each build
+
 namespace {
 
 using Json = nlohmann::json;
@@ -61,6 +64,11 @@ Json describe_gpus() {
 
 }  // namespace
 
+std::string version() {
+  return fmt::format("{}, sources {}, LibTorch {}", PARAGAUGE_VERSION, std::string_view(kSources).substr(0, 12),
+                     TORCH_VERSION);
+}
+
 Json environment() {
   static const Ticks first = ticks();
   const Ticks now = ticks();
@@ -86,6 +94,7 @@ Json environment() {
           {"huge_pages", line_of("/sys/kernel/mm/transparent_hugepage/enabled")},
           {"rt_runtime_us", line_of("/proc/sys/kernel/sched_rt_runtime_us")},
           {"steal_share", total > 0 ? Json(static_cast<double>(now.steal - first.steal) / total) : Json()},
+          {"version", version()},
           {"torch", TORCH_VERSION},
           {"mkl", at::get_mkl_version()},
           {"onednn", at::get_mkldnn_version()},

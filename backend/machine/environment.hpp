@@ -4,6 +4,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
 
 namespace backend {
 
@@ -11,5 +12,8 @@ namespace backend {
 /// commit, date, and the share of CPU time that the hypervisor took since the first call.
 /// What the machine doesn't tell is null.
 nlohmann::json environment();
+
+/// What two hosts must have alike to run together: paragauge's version, a checksum of its sources, LibTorch's version.
+std::string version();
 
 }  // namespace backend

@@ -182,7 +182,7 @@ void Executor::step(StepRecord& record, Progress& progress) {
     const std::string where =
         i < actions_.size() ? fmt::format(", instruction {} ({})", i, program_.label(role_, i)) : "";
     const std::string_view what = error.what();
-    throw sim::RunError("rank {}{}: {}", communicator_.rank(), where, what.substr(0, what.find('\n')));
+    throw sim::RunError("{}{}: {}", communicator_.named(communicator_.rank()), where, what.substr(0, what.find('\n')));
   }
   progress.instruction.store(Progress::kOutsideStep, std::memory_order_relaxed);
   allocator_peak_bytes_ = std::max(allocator_peak_bytes_, allocated().peak);
@@ -357,6 +357,7 @@ void Executor::check_written(const Action& action) const {
 /// Moments on the host's clock become times since the start of the step.
 void Executor::settle(StepRecord& record) const {
   sim::RankTimeline& times = record.times;
+  record.begin_s = step_start_s_;
   times.end_of_step_s -= step_start_s_;
   if (graph_ != nullptr) {
     times = {.end_of_step_s = times.end_of_step_s};

@@ -42,6 +42,7 @@ struct StepRecord {
   /// its partners posted. Of a replay only the end of the step.
   sim::RankTimeline times;
   std::vector<at::Tensor> losses;  // scalars, one per loss instruction
+  double begin_s = 0;              // the step's start, on now_s()
 };
 
 /// A tensor or, where `piece` isn't empty, that piece of it (by dimension); or, flat, some of that one's elements.

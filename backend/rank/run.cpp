@@ -213,7 +213,16 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
     if (rank == 0 && request.after_step) request.after_step(s);
   }
   probe();
-  for (StepRecord& record : records) report.steps.push_back(std::move(record.times));
+  const SharedClock clock = communicator.read_clock();
+  report.clock = reading_of(clock, communicator);
+  for (StepRecord& record : records) {
+    report.late_s.push_back(clock.late_s(record.begin_s));
+    sim::RankTimeline& times = record.times;
+    for (auto* moments : {&times.posted_s, &times.start_s, &times.end_s, &times.issued_s})
+      for (double& moment_s : *moments) moment_s *= 1 + report.clock.drift;
+    times.end_of_step_s *= 1 + report.clock.drift;
+    report.steps.push_back(std::move(times));
+  }
   report.workspace_bytes = executor->workspace_bytes();
   report.memory = {executor->peak_bytes(), executor->allocator_peak_bytes(), resident_peak_bytes()};
   if (request.verify) report.state = executor->state();
@@ -271,7 +280,7 @@ RankReport execute(const RunRequest& request, Communicator& communicator, const 
   try {
     return play(request, communicator, board, dataset, executor);
   } catch (const c10::OutOfMemoryError& error) {
-    throw sim::RunError("rank {}: {}", communicator.rank(), error.what_without_backtrace());
+    throw sim::RunError("{}: {}", communicator.named(communicator.rank()), error.what_without_backtrace());
   }
 }
 
@@ -280,16 +289,25 @@ RunResult merge(const RunRequest& request, std::vector<RankReport> reports, cons
   reports.resize(program.ranks());
   const sim::TransferMatching matching(program);
   RunResult result;
+  if (std::ranges::any_of(reports, [](const RankReport& report) { return report.clock.host != 0; }))
+    for (const RankReport& report : reports) result.clocks.push_back(report.clock);
   std::vector<double> losses;
   const std::uint32_t all = training_steps(request);
   for (std::uint32_t s = 0; s < all; ++s) losses.push_back(loss_of_batch(request, reports, s));
   const auto steps_in_list = static_cast<std::size_t>(program.steps_in_list());
   for (std::uint32_t s = 0; s < request.steps; ++s) {
     StepResult step;
+    std::vector<double> late_s;
     for (RankReport& report : reports) {
       step.timeline.ranks.push_back(std::move(report.steps[s]));
-      step.timeline.step_s = std::max(step.timeline.step_s, step.timeline.ranks.back().end_of_step_s);
+      late_s.push_back(report.late_s.empty() ? 0 : report.late_s[s]);
     }
+    if (!result.clocks.empty()) {
+      put_on_one_clock(step.timeline.ranks, late_s);
+      if (!request.graph && !request.training) check_order(program, step.timeline.ranks, result.clocks);
+    }
+    for (const sim::RankTimeline& rank : step.timeline.ranks)
+      step.timeline.step_s = std::max(step.timeline.step_s, rank.end_of_step_s);
     step.loss = losses[(request.warmup_steps + s + 1) * steps_in_list - 1];
     if (!request.graph && !request.training) {
       fill_ready_times(program, matching, step.timeline);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/rank/execute.hpp"
+#include "backend/rank/one_clock.hpp"
 #include "backend/rank/progress.hpp"
 #include "backend/rank/verify.hpp"
 #include "backend/session.hpp"
@@ -25,6 +26,8 @@ struct SpeedProbe {
 /// What one rank has measured.
 struct RankReport {
   std::vector<sim::RankTimeline> steps;  // without the warm-up
+  std::vector<double> late_s;            // by step: how much later than it should have it began here
+  ClockReading clock;                    // of this rank's host, beside rank 0's
   std::vector<double> losses;  // per step, warm-up included: mean over the rank's loss instructions, NaN if none
   RankMemory memory;
   std::vector<std::int64_t> workspace_bytes;  // by instruction

@@ -74,6 +74,10 @@ class GlooCommunicator final : public Communicator {
 
   [[nodiscard]] std::uint32_t rank() const override { return meeting_->rank; }
   [[nodiscard]] std::uint32_t size() const override { return meeting_->ranks; }
+  [[nodiscard]] std::uint32_t place() const override { return meeting_->hosts.place_of(rank()); }
+  [[nodiscard]] std::string network() const override { return meeting_->network; }
+  [[nodiscard]] std::uint32_t host_of(std::uint32_t of) const override { return meeting_->hosts.host_of(of); }
+  [[nodiscard]] std::string named(std::uint32_t of) const override { return meeting_->hosts.named(of); }
 
   /// Connections of a member list are kept for later programs.
   void prepare(const std::vector<sim::Group>& groups, std::uint32_t ranks) override {
@@ -97,6 +101,7 @@ class GlooCommunicator final : public Communicator {
     posted_.clear();
     return start_.come();
   }
+  SharedClock read_clock() override { return start_.read_clock(); }
 
   void mark(double* moment_s) override {
     *moment_s = now_s();
@@ -143,7 +148,8 @@ class GlooCommunicator final : public Communicator {
 
   void wait(Ticket ticket, Completion& done) override {
     Posted& posted = posted_.at(ticket);
-    if (posted.work) guarded([&] { return posted.name.text() + " failed"; }, [&] { posted.work->wait(); });
+    if (posted.work)
+      guarded([&] { return posted.name.text(meeting_->hosts) + " failed"; }, [&] { posted.work->wait(); });
     if (posted.name.kind != Kind::collective && posted.name.partner == rank()) move_own(posted.name.tag);
     if (posted.finish) {
       posted.finish();

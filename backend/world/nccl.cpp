@@ -63,13 +63,18 @@ void check_library(const std::string& device) {
     throw sim::ConfigError("world 'nccl': libnccl.so.2 is the tests' stand-in, which can't move data of device=cuda");
 }
 
-/// The accelerator whose number is the rank's.
-at::Device device_of_rank(const std::string& name, std::uint32_t rank, std::uint32_t ranks) {
+/// The accelerator whose number is the rank's among those of its host; or the only one that this process may see, where
+/// a launcher has chosen it (srun --gpus-per-task).
+at::Device device_of_rank(const std::string& name, const Meeting& meeting) {
   const at::Device first = first_device(name);
   const auto count = static_cast<std::uint32_t>(c10::impl::VirtualGuardImpl(first.type()).deviceCount());
-  if (count < ranks)
-    throw sim::ConfigError("world 'nccl' needs a device for each rank: {} ranks, {} of device={}", ranks, count, name);
-  return {first.type(), static_cast<c10::DeviceIndex>(rank)};
+  const Hosts& hosts = meeting.hosts;
+  const std::size_t ranks = hosts.list()[hosts.host_of(meeting.rank)].ranks.size();
+  const bool is_chosen = count == 1 && std::getenv("SLURM_STEP_GPUS") != nullptr;
+  if (count < ranks && !is_chosen)
+    throw sim::ConfigError("world 'nccl' needs a device for each rank: {} ranks{}, {} of device={}", ranks,
+                           hosts.several() ? " on " + hosts.list()[hosts.host_of(meeting.rank)].name : "", count, name);
+  return {first.type(), static_cast<c10::DeviceIndex>(is_chosen ? 0 : hosts.place_of(meeting.rank))};
 }
 
 /// Ranks that transfer among each other, one transfer after the other, in the order of posting.
@@ -115,6 +120,10 @@ class NcclCommunicator final : public Communicator {
 
   [[nodiscard]] std::uint32_t rank() const override { return meeting_->rank; }
   [[nodiscard]] std::uint32_t size() const override { return meeting_->ranks; }
+  [[nodiscard]] std::uint32_t place() const override { return meeting_->hosts.place_of(rank()); }
+  [[nodiscard]] std::string network() const override { return meeting_->network; }
+  [[nodiscard]] std::uint32_t host_of(std::uint32_t of) const override { return meeting_->hosts.host_of(of); }
+  [[nodiscard]] std::string named(std::uint32_t of) const override { return meeting_->hosts.named(of); }
   [[nodiscard]] at::Device device() const override { return compute_.device(); }
 
   /// Communicators are kept for later programs.
@@ -161,6 +170,7 @@ class NcclCommunicator final : public Communicator {
     clock_.begin(begin_s);
     return begin_s;
   }
+  SharedClock read_clock() override { return start_.read_clock(); }
   void mark(double* moment_s) override { clock_.mark(moment_s); }
   void end_step() override {
     synchronize();
@@ -211,7 +221,7 @@ class NcclCommunicator final : public Communicator {
     Posted& posted = posted_.at(ticket);
     if (!posted.is_issued)
       throw sim::RunError("{} is waited for before this rank has posted what it comes behind, or its other end",
-                          posted.name.text());
+                          posted.name.text(meeting_->hosts));
     posted.end.block(compute_);
     clock_.mark_at(posted.end, &done.end_s);
   }
@@ -375,10 +385,10 @@ class NcclCommunicator final : public Communicator {
   }
 
   template <class Call>
-  static void issue(Posted& posted, Channel& channel, const Call& call) {
+  void issue(Posted& posted, Channel& channel, const Call& call) const {
     posted.ready.block(channel.stream);
     if (const ncclResult_t result = call(channel); result != ncclSuccess)
-      check(result, posted.name.text(), channel.comm);
+      check(result, posted.name.text(meeting_->hosts), channel.comm);
     posted.end.record(channel.stream);
     posted.is_issued = true;
   }
@@ -430,7 +440,7 @@ class NcclCommunicator final : public Communicator {
   /// The transfer that everything else waits for.
   [[nodiscard]] std::string first_open() const {
     for (const Posted& posted : posted_)
-      if (posted.is_issued && !posted.end.has_come()) return posted.name.text();
+      if (posted.is_issued && !posted.end.has_come()) return posted.name.text(meeting_->hosts);
     return "the step's compute";
   }
 
@@ -455,8 +465,7 @@ World make_nccl_world(const SessionOptions& options) {
   const auto meeting = std::make_shared<const Meeting>("nccl", options);
   World world;
   world.control = make_control(meeting);
-  world.ranks.push_back(
-      std::make_unique<NcclCommunicator>(meeting, device_of_rank(options.device, meeting->rank, meeting->ranks)));
+  world.ranks.push_back(std::make_unique<NcclCommunicator>(meeting, device_of_rank(options.device, *meeting)));
   return world;
 }
 

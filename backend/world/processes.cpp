@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 #include <c10/util/Logging.h>
 #include <fmt/ranges.h>
 #include <netdb.h>
@@ -17,12 +18,17 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <future>
+#include <nlohmann/json.hpp>
+#include <thread>
 
+#include "backend/machine/address.hpp"
 #include "backend/machine/network.hpp"
 #include "backend/machine/scheduling.hpp"
-#include "backend/machine/system_file.hpp"
 
 namespace backend {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Greeting, host, clock, alike)
 
 std::string reason(const std::exception& error) {
   std::string text = error.what();
@@ -37,12 +43,13 @@ using Milliseconds = Meeting::Milliseconds;
 
 constexpr Milliseconds kEver = std::chrono::hours(24 * 7);
 
-/// A variable that torchrun and spawn_ranks set.
+/// A variable of backend/machine/launch.hpp.
 std::string environment_text(std::string_view world, const char* name) {
   const char* value = std::getenv(name);
   if (!value)
-    throw sim::ConfigError("world '{}': {} isn't set; start the ranks with torchrun, or let paragauge spawn them",
-                           world, name);
+    throw sim::ConfigError(
+        "world '{}': {} isn't set; start the ranks with torchrun, srun or mpirun, or let paragauge spawn them", world,
+        name);
   return value;
 }
 
@@ -104,12 +111,67 @@ c10::intrusive_ptr<c10d::Store> open_store(std::string_view world, std::uint32_t
   options.waitWorkers = false;
   options.timeout = timeout;
   try {
-    return c10::make_intrusive<c10d::TCPStore>(address, options);
+    // torchrun's agent keeps its store when it starts the ranks again, and several worlds meet in one.
+    const char* restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
+    return c10::make_intrusive<c10d::PrefixStore>(
+        fmt::format("paragauge/{}/{}", world, restarts != nullptr ? restarts : "0"),
+        c10::make_intrusive<c10d::TCPStore>(address, options));
   } catch (const std::exception& error) {
     if (reason(error).find("EADDRINUSE") != std::string::npos)
       throw sim::RunError("port {} of {} (MASTER_PORT) is in use", options.port, address);
     throw sim::RunError("rank {} can't reach the store at {}:{}: {}", rank, address, options.port, reason(error));
   }
+}
+
+/// All ranks' greetings, by rank, on every rank.
+std::vector<Greeting> exchange(c10d::Store& store, std::uint32_t rank, std::uint32_t ranks, Milliseconds timeout,
+                               std::map<std::string, std::string> alike) {
+  const double seconds = 1e-3 * static_cast<double>(timeout.count());
+  const auto key_of = [](std::uint32_t of) { return fmt::format("greeting/{}", of); };
+  const auto put = [&](const std::string& key, const nlohmann::json& value) {
+    store.set(key, nlohmann::json::to_cbor(value));
+  };
+  put(key_of(rank), greeting(std::move(alike)));
+  const double begin_s = now_s();
+  const auto get = [&](const std::string& key, const std::string& who) {
+    try {
+      return nlohmann::json::from_cbor(store.get(key));
+    } catch (const std::exception& error) {
+      if (now_s() - begin_s < seconds)
+        throw sim::RunError("rank {} has lost the store while it waited for {}: {}", rank, who, reason(error));
+      throw sim::RunError("rank {}: {} hasn't come within {:g} s; WORLD_SIZE={}", rank, who, seconds, ranks);
+    }
+  };
+  if (rank != 0) return get("greetings", "one of the ranks").get<std::vector<Greeting>>();
+  std::vector<Greeting> greetings;
+  for (std::uint32_t other = 0; other < ranks; ++other)
+    greetings.push_back(get(key_of(other), fmt::format("rank {}", other)).get<Greeting>());
+  put("greetings", greetings);
+  return greetings;
+}
+
+Hosts meet(c10d::Store& store, std::uint32_t rank, std::uint32_t ranks, Milliseconds timeout,
+           const std::map<std::string, std::string>& alike) {
+  const std::vector<Greeting> greetings = exchange(store, rank, ranks, timeout, alike);
+  try {
+    return Hosts(greetings);
+  } catch (const sim::ConfigError&) {
+    if (rank == 0) throw;
+    throw SaidByRankZero();
+  }
+}
+
+std::shared_ptr<::gloo::transport::Device> make_device(std::string_view world, const Hosts& hosts, std::uint32_t rank) {
+  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"))
+    return c10d::GlooDeviceFactory::makeDeviceForInterface(interface, /*lazyInit=*/false);
+  std::string address = "127.0.0.1";
+  if (hosts.several()) address = reachable_address(environment_text(world, "MASTER_ADDR"));
+  if (address.empty())
+    throw sim::ConfigError(
+        "{}: neither its host's name nor MASTER_ADDR leads to an address that other hosts reach; set "
+        "GLOO_SOCKET_IFNAME to the interface between them",
+        hosts.named(rank));
+  return c10d::GlooDeviceFactory::makeDeviceForHostname(address, /*lazyInit=*/false);
 }
 
 class GlooControl final : public Control {
@@ -146,6 +208,32 @@ class GlooControl final : public Control {
     return texts;
   }
 
+  std::vector<std::uint32_t> silent() override {
+    constexpr double kPatience_s = 1;  // the others' connections to who has gone break within a round trip
+    // On a thread that nobody waits for: a store whose host is gone may never answer.
+    const auto answer = std::make_shared<std::promise<std::vector<std::uint32_t>>>();
+    std::thread([answer, meeting = meeting_] {
+      const auto key_of = [](std::uint32_t of) { return fmt::format("failed/{}", of); };
+      try {
+        meeting->store->set(key_of(meeting->rank), std::vector<std::uint8_t>{1});
+        std::vector<std::uint32_t> missing;
+        for (const double end_s = now_s() + kPatience_s; now_s() < end_s;) {
+          missing.clear();
+          for (std::uint32_t other = 0; other < meeting->ranks; ++other)
+            if (!meeting->store->check({key_of(other)})) missing.push_back(other);
+          if (missing.empty()) break;
+          sleep_until(now_s() + 0.05, /*precisely=*/false);
+        }
+        answer->set_value(missing);
+      } catch (const std::exception&) {
+        answer->set_value({});
+      }
+    }).detach();
+    std::future<std::vector<std::uint32_t>> missing = answer->get_future();
+    if (missing.wait_for(std::chrono::duration<double>(2 * kPatience_s)) != std::future_status::ready) return {};
+    return missing.get();
+  }
+
  private:
   std::vector<at::Tensor>& one(const at::Tensor& tensor) {
     argument_.assign(1, tensor);
@@ -157,7 +245,7 @@ class GlooControl final : public Control {
       const RealTime urgent(kCommunicationPriority, meeting_->real_time);
       return start();
     };
-    guarded([&] { return fmt::format("rank {} has lost another rank between steps", meeting_->rank); },
+    guarded([&] { return meeting_->hosts.named(meeting_->rank) + " has lost another rank between steps"; },
             [&] { post()->wait(); });
   }
   /// The text as at least one byte, because gloo moves no empty tensors.
@@ -180,25 +268,30 @@ class GlooControl final : public Control {
 
 }  // namespace
 
+namespace {
+
+std::uint32_t checked_ranks(std::uint32_t rank, std::uint32_t ranks, std::uint32_t wanted) {
+  if (ranks != wanted) throw sim::ConfigError("ranks={} but WORLD_SIZE={}", wanted, ranks);
+  if (rank >= ranks) throw sim::ConfigError("RANK={} must be less than WORLD_SIZE={}", rank, ranks);
+  return ranks;
+}
+
+}  // namespace
+
 Meeting::Meeting(std::string_view its_world, const SessionOptions& options)
     : world(its_world),
       rank(environment_number(world, "RANK", 65535)),
       ranks(environment_number(world, "WORLD_SIZE", 65536)),
-      timeout(static_cast<std::int64_t>(options.timeout_s * 1e3)) {
-  if (ranks != options.ranks) throw sim::ConfigError("ranks={} but WORLD_SIZE={}", options.ranks, ranks);
-  if (rank >= ranks) throw sim::ConfigError("RANK={} must be less than WORLD_SIZE={}", rank, ranks);
-  store = open_store(world, rank, ranks, timeout);
-  pin_to_core(core_of_rank(rank));
+      timeout(static_cast<std::int64_t>(options.timeout_s * 1e3)),
+      store(open_store(world, rank, checked_ranks(rank, ranks, options.ranks), timeout)),
+      hosts(meet(*store, rank, ranks, timeout, options.alike)) {
+  pin_to_core(core_of_rank(hosts.place_of(rank)));
   // The device's thread is gloo's event loop: it polls a connection that another thread holds.
   const RealTime urgent(kCommunicationPriority, options.real_time, Turn::limited);
   real_time = urgent.permitted();
-  guarded([&] { return fmt::format("rank {} can't meet the other ranks", rank); },
-          [&] {
-            const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
-            device = interface ? c10d::GlooDeviceFactory::makeDeviceForInterface(interface, /*lazyInit=*/false)
-                               : c10d::GlooDeviceFactory::makeDeviceForHostname("127.0.0.1", /*lazyInit=*/false);
-            check_host();
-          });
+  device = guarded([&] { return hosts.named(rank) + " can't meet the other ranks"; },
+                   [&] { return make_device(world, hosts, rank); });
+  network = device->str();
 }
 
 ProcessGroup Meeting::connect(const std::string& name, std::uint32_t me, std::uint32_t members,
@@ -207,7 +300,7 @@ ProcessGroup Meeting::connect(const std::string& name, std::uint32_t me, std::ui
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->devices = {device};
   options->threads = 1;  // a group's collectives go one after the other, in the order posted, as the forecast has them
-  return guarded([&] { return fmt::format("rank {} can't connect to the other ranks", rank); },
+  return guarded([&] { return hosts.named(rank) + " can't connect to the other ranks"; },
                  [&] {
                    auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
                        c10::make_intrusive<c10d::PrefixStore>(name, store), static_cast<int>(me),
@@ -217,21 +310,15 @@ ProcessGroup Meeting::connect(const std::string& name, std::uint32_t me, std::ui
                  });
 }
 
-/// Times of different ranks are compared, so all must read the same clock.
-void Meeting::check_host() const {
-  const std::string boot = first_line("/proc/sys/kernel/random/boot_id").value_or("unknown");
-  const std::vector<std::uint8_t> mine(boot.begin(), boot.end());
-  if (rank == 0) store->set("paragauge/host", mine);
-  if (store->get("paragauge/host") != mine)
-    throw sim::ConfigError(
-        "world '{}': rank {} runs on another host than rank 0; all ranks must share one host's clock", world, rank);
-}
-
-std::string TransferName::text() const {
-  if (kind == sim::InstructionKind::collective)
-    return fmt::format("the {} of ranks {}", to_string(collective), fmt::join(*members, ", "));
-  return kind == sim::InstructionKind::send ? fmt::format("the send to rank {} (tag {})", partner, tag)
-                                            : fmt::format("the receive from rank {} (tag {})", partner, tag);
+std::string TransferName::text(const Hosts& hosts) const {
+  if (kind == sim::InstructionKind::collective) {
+    if (!hosts.several()) return fmt::format("the {} of ranks {}", to_string(collective), fmt::join(*members, ", "));
+    std::vector<std::string> names;
+    for (const std::uint32_t member : *members) names.push_back(hosts.named(member));
+    return fmt::format("the {} of {}", to_string(collective), fmt::join(names, ", "));
+  }
+  return kind == sim::InstructionKind::send ? fmt::format("the send to {} (tag {})", hosts.named(partner), tag)
+                                            : fmt::format("the receive from {} (tag {})", hosts.named(partner), tag);
 }
 
 std::vector<std::vector<std::uint32_t>> memberships_of(const std::vector<sim::Group>& groups, std::uint32_t rank) {
@@ -255,28 +342,108 @@ StepStart::~StepStart() = default;
 const ProcessGroup& StepStart::everyone() const { return firsts_.at(meeting_->ranks); }
 
 void StepStart::prepare(std::uint32_t ranks) {
-  own_core_ = ranks <= usable_cores();
+  ranks_ = ranks;
+  const Hosts& hosts = meeting_->hosts;
+  std::uint32_t here = 0;
+  has_other_clocks_ = false;
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    here += hosts.host_of(rank) == hosts.host_of(meeting_->rank);
+    has_other_clocks_ |= hosts.host_of(rank) != 0;
+  }
+  own_core_ = here <= usable_cores();
   group_ = ProcessGroup();
+  clock_ = {};
   if (ranks == 1) return;
   ProcessGroup& group = firsts_[ranks];
   if (!group) group = meeting_->connect(fmt::format("first {}", ranks), meeting_->rank, ranks, meeting_->timeout);
   group_ = group;
+  if (has_other_clocks_) add_offset();
+}
+
+/// The first rank of each other host asks rank 0, one after the other, and tells its host's other ranks.
+void StepStart::add_offset() {
+  constexpr int kRoundTrips = 32;  // the shortest is within 10 % of the shortest of 1,000 on two namespaces
+  constexpr int kTag = 0;          // nothing else is on its way
+  const RealTime urgent(kCommunicationPriority, meeting_->real_time);
+  const Hosts& hosts = meeting_->hosts;
+  const std::uint32_t rank = meeting_->rank, first = hosts.first_of(rank);
+  const auto number = [](double value) { return std::vector<at::Tensor>{at::full({1}, value, at::kDouble)}; };
+  const auto send = [&](std::uint32_t to, std::vector<at::Tensor> message) {
+    group_->send(message, static_cast<int>(to), kTag)->wait();
+  };
+  const auto receive = [&](std::uint32_t from, std::int64_t numbers = 1) {
+    std::vector<at::Tensor> message{at::empty({numbers}, at::kDouble)};
+    group_->recv(message, static_cast<int>(from), kTag)->wait();
+    return message[0];
+  };
+  guarded([&] { return hosts.named(rank) + " can't read the hosts' clocks"; },
+          [&] {
+            if (rank == 0) {
+              for (const Host& host : hosts.list()) {
+                const std::uint32_t other = host.ranks.front();
+                if (other == 0 || other >= ranks_) continue;
+                for (int trip = 0; trip < kRoundTrips; ++trip) {
+                  receive(other);
+                  send(other, number(now_s()));
+                }
+              }
+              return;
+            }
+            if (hosts.host_of(rank) == 0) return;
+            if (rank != first) {
+              const at::Tensor told = receive(first, 3);
+              const auto* values = told.const_data_ptr<double>();
+              clock_.host.add({values[0], values[1], values[2]});
+              return;
+            }
+            std::vector<RoundTrip> trips;
+            for (int trip = 0; trip < kRoundTrips; ++trip) {
+              const std::vector<at::Tensor> question = number(0);
+              RoundTrip& latest = trips.emplace_back();
+              latest.sent_s = now_s();
+              send(0, question);
+              latest.there_s = receive(0).item<double>();
+              latest.back_s = now_s();
+            }
+            const ClockOffset offset = offset_of(trips);
+            clock_.host.add(offset);
+            for (const std::uint32_t other : hosts.list()[hosts.host_of(rank)].ranks)
+              if (other != rank && other < ranks_)
+                send(other, {at::tensor({offset.at_s, offset.offset_s, offset.error_s}, at::kDouble)});
+          });
 }
 
 /// An all-reduce of "not before now plus a margin": nobody has the result before all have come, and all get the same
-/// moment.
+/// moment, on rank 0's host's clock.
 double StepStart::come() {
   constexpr double kMargin_s = 2e-3;  // the slowest rank has the result by then
-  moment_.mutable_data_ptr<double>()[0] = now_s() + kMargin_s;
+  constexpr double kFresh_s = 1;      // clocks that differ by 50 ppm, as quartzes do, move apart by 50 us meanwhile
+  if (has_other_clocks_ && !clock_.starts.empty() &&
+      clock_.starts.back().reference_s - clock_.read_s > kFresh_s) {  // the same on all ranks
+    add_offset();
+    clock_.read_s = clock_.starts.back().reference_s;
+  }
+  // A message takes half of the round trip that the error is half of.
+  moment_.mutable_data_ptr<double>()[0] = clock_.host.on_reference(now_s()) + kMargin_s + 4 * clock_.host.error_s();
   c10d::AllreduceOptions options;
   options.reduceOp = c10d::ReduceOp::MAX;
   std::vector<at::Tensor> tensors{moment_};
   if (group_)
-    guarded([&] { return fmt::format("rank {}: the start of the step failed", meeting_->rank); },
+    guarded([&] { return meeting_->hosts.named(meeting_->rank) + ": the start of the step failed"; },
             [&] { group_->allreduce(tensors, options)->wait(); });
-  const double release_s = moment_.const_data_ptr<double>()[0];
+  const double reference_s = moment_.const_data_ptr<double>()[0];
+  const double release_s = clock_.host.here(reference_s);
   sleep_until(release_s, own_core_);
+  if (has_other_clocks_) {
+    if (clock_.starts.empty()) clock_.read_s = reference_s;
+    clock_.starts.push_back({release_s, reference_s});
+  }
   return release_s;
+}
+
+SharedClock StepStart::read_clock() {
+  if (has_other_clocks_) add_offset();
+  return clock_;
 }
 
 void StepStart::leave() {

@@ -4,7 +4,8 @@
 //   ProcessGroup group = meeting->connect("everyone", meeting->rank, meeting->ranks, meeting->timeout);
 //   World world{.control = make_control(meeting)};
 //
-// The variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who meets where; torchrun and spawn_ranks set them.
+// The variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who meets where: backend/machine/launch.hpp. c10d's
+// store is where they meet: torchrun's agent serves it, or rank 0.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,6 +16,8 @@
 #include <memory>
 #include <string>
 
+#include "backend/machine/clock.hpp"
+#include "backend/world/hosts.hpp"
 #include "backend/world/world.hpp"
 
 namespace c10d {
@@ -43,12 +46,13 @@ auto guarded(What what, Call call) {
   }
 }
 
-/// This process among the ranks of its world, whose ranks are on one host. It pins the calling thread, which executes
-/// the rank; gloo's threads inherit its core, and the priority under which they are made.
+/// This process among the ranks of its world. It pins the calling thread, which executes the rank; gloo's threads
+/// inherit its core, and the priority under which they are made.
 struct Meeting {
   using Milliseconds = std::chrono::milliseconds;
 
-  /// ConfigError for variables that are missing or don't match, RunError where nobody comes.
+  /// ConfigError for variables that are missing or don't match, and for hosts that differ (SaidByRankZero on the other
+  /// ranks); RunError where nobody comes.
   Meeting(std::string_view its_world, const SessionOptions& options);
 
   /// A process group of `members` in which this process is number `me`. All members make it at the same time.
@@ -58,12 +62,11 @@ struct Meeting {
   const std::string world;  // for messages
   const std::uint32_t rank, ranks;
   const Milliseconds timeout;
+  const c10::intrusive_ptr<c10d::Store> store;
+  const Hosts hosts;
   bool real_time = false;
-  c10::intrusive_ptr<c10d::Store> store;
   std::shared_ptr<::gloo::transport::Device> device;
-
- private:
-  void check_host() const;
+  std::string network;  // what the device calls itself: interface, Mbit/s, address
 };
 
 /// A transfer as messages name it: "the receive from rank 1 (tag 3)", "the all_reduce of ranks 0, 1".
@@ -73,7 +76,7 @@ struct TransferName {
   sim::CollectiveKind collective = sim::CollectiveKind::all_reduce;
   const std::vector<std::uint32_t>* members = nullptr;  // of the collective
 
-  [[nodiscard]] std::string text() const;
+  [[nodiscard]] std::string text(const Hosts& hosts) const;
 };
 
 /// The member list, of each group, that has this rank in it; empty where none has.
@@ -81,22 +84,29 @@ std::vector<std::vector<std::uint32_t>> memberships_of(const std::vector<sim::Gr
 /// "group 0 of 0,2": the same on all members.
 std::string group_name(std::uint32_t group, const std::vector<std::uint32_t>& members);
 
-/// The barrier at the start of a step: the moment that comes out is the same for all.
+/// The barrier at the start of a step: the moment that comes out is the same for all, whatever their hosts' clocks say.
 class StepStart {
  public:
   explicit StepStart(std::shared_ptr<const Meeting> meeting);
   ~StepStart();
   /// The process group of all ranks.
   [[nodiscard]] const ProcessGroup& everyone() const;
-  /// Connections among the first `ranks` are kept for later programs.
+  /// Connections among the first `ranks` are kept for later programs. On several hosts these ranks read their clocks.
   void prepare(std::uint32_t ranks);
-  /// A barrier. Returns the moment at which all ranks leave it, at that moment.
+  /// A barrier. Returns the moment at which all ranks leave it, at that moment, on this host's clock.
   double come();
+  /// The same ranks read their clocks once more: what is now known of the moments since `prepare`.
+  SharedClock read_clock();
   /// Leaves at the end of the process, not now: what is posted may never be done.
   void leave();
 
  private:
+  void add_offset();
+
   std::shared_ptr<const Meeting> meeting_;
+  std::uint32_t ranks_ = 0;        // that run the program
+  bool has_other_clocks_ = false;  // whether some of them are on another host than rank 0
+  SharedClock clock_;
   std::map<std::uint32_t, ProcessGroup> firsts_;  // of the first so many ranks
   ProcessGroup group_;                            // of the ranks that run the program; null: one
   bool own_core_ = false;                         // each of them has a core for itself: it may spin

@@ -2,7 +2,18 @@
 
 #include <ATen/ops/maximum.h>
 
+#include <algorithm>
+
+#include "sim/error.hpp"
+
 namespace backend {
+
+double SharedClock::late_s(double here_s) const {
+  if (starts.empty()) return 0;
+  const auto start = std::ranges::lower_bound(starts, here_s, {}, &Start::here_s);
+  sim::check_internal(start != starts.end() && start->here_s == here_s, "no step has begun at {} s", here_s);
+  return host.on_reference(here_s) - start->reference_s;
+}
 
 std::vector<at::Tensor> blocks_of(sim::Moved moved, std::span<const at::Tensor> tensors, std::uint32_t members) {
   if (moved != sim::Moved::parts || tensors.size() != 1) return {tensors.begin(), tensors.end()};

@@ -12,9 +12,11 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <fmt/format.h>
 
 #include <array>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <span>
@@ -23,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/machine/clock.hpp"
 #include "backend/machine/scheduling.hpp"
 #include "backend/session.hpp"
 #include "sim/program/program.hpp"
@@ -34,6 +37,21 @@ namespace backend {
 struct Completion {
   double start_s = 0;  // 0: this rank doesn't know; the session derives it from everyone's post times
   double end_s = 0;
+};
+
+/// What a rank knows of the reference's clock (rank 0's host's) during a run. Empty where all ranks are on one host.
+struct SharedClock {
+  /// A step's start, on this host's clock, and when it should have been, on the reference's.
+  struct Start {
+    double here_s = 0, reference_s = 0;
+  };
+
+  HostClock host;
+  std::vector<Start> starts{};  // since the world was prepared
+  double read_s = 0;            // when the offset was last read: about, on the reference's clock
+
+  /// How much later than it should have the step began that began here at `here_s`, as is known now.
+  [[nodiscard]] double late_s(double here_s) const;
 };
 
 struct Collective {
@@ -70,6 +88,16 @@ class Communicator {
 
   /// A barrier of these ranks: each leaves at the moment that is returned, the step's time 0. Tickets start again at 0.
   virtual double begin_step() = 0;
+  /// After the last step of the ranks that were prepared, all of which call it.
+  virtual SharedClock read_clock() { return {}; }
+  /// Which of the ranks of its host this one is.
+  [[nodiscard]] virtual std::uint32_t place() const { return rank(); }
+  /// What moves the bytes between hosts, as gloo calls it: interface, Mbit/s, address. Empty where nothing does.
+  [[nodiscard]] virtual std::string network() const { return ""; }
+  /// The number of a rank's host.
+  [[nodiscard]] virtual std::uint32_t host_of(std::uint32_t /*of*/) const { return 0; }
+  /// A rank of this world, for messages: "rank 1", on several hosts "rank 1 on b".
+  [[nodiscard]] virtual std::string named(std::uint32_t of) const { return fmt::format("rank {}", of); }
   /// The moment at which the compute lane gets here. On an accelerator `*moment_s` is filled in by `end_step`.
   virtual void mark(double* moment_s) { *moment_s = now_s(); }
   /// The compute lane has finished, and every `mark` and Completion of the step is filled in.
@@ -106,7 +134,13 @@ class Control {
   virtual void broadcast_into(const at::Tensor& tensor) = 0;
   /// Every rank's text, on rank 0; empty elsewhere.
   virtual std::vector<std::string> gather(const std::string& text) = 0;
+  /// This rank has failed: it says so, and waits a moment for the others to say the same. The ranks that don't: who has
+  /// made the others fail is among them. Where it can't tell, and with somebody who watches all ranks, empty.
+  virtual std::vector<std::uint32_t> silent() { return {}; }
 };
+
+/// Thrown by who makes a world where rank 0 says what is wrong, once for all ranks.
+struct SaidByRankZero : std::exception {};
 
 struct World {
   std::vector<std::unique_ptr<Communicator>> ranks;  // those that live in this process

@@ -380,6 +380,20 @@ Cluster with_threads(const Cluster& cluster, std::uint32_t threads, std::string_
   return own;
 }
 
+Cluster with_hosts(const Cluster& host, std::uint32_t hosts, std::uint32_t ranks, const Link& between) {
+  check_internal(host.nodes() == 1, "cluster '{}' of {} nodes as a host", host.name, host.nodes());
+  const auto each = static_cast<std::uint32_t>(host.place.size());
+  if (ranks > std::uint64_t{each} * hosts)
+    throw ConfigError("{} ranks on {} hosts of {} ranks each", ranks, hosts, each);
+  Cluster all = host;
+  all.world += fmt::format("@{}hosts", hosts);
+  all.levels.push_back({.name = "network", .size = hosts, .link = between});
+  all.place.clear();
+  for (std::uint32_t rank = 0; rank < ranks; ++rank)
+    all.place.push_back({rank / each * host.devices() + host.place[rank % each].device});
+  return all;
+}
+
 Cluster with_network(const Cluster& cluster, const std::string& rate) {
   constexpr std::pair<std::string_view, double> kUnits[] = {{"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}};
   double number = 0, bytes_per_s = 0;

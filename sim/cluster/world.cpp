@@ -25,9 +25,11 @@ constexpr std::array kWorlds{
                               .gather = "direct"}},
     // The algorithms are gloo's defaults, and alltoallv where it has none that takes parts of different sizes.
     WorldKind{.name = "gloo",
-              .description = "a process per rank (spawned, or torchrun's); c10d's ProcessGroupGloo over TCP",
-              .limits = "CPU tensors; one host, because times are compared on its clock; when a send or recv was done "
-                        "is known no sooner than its wait",
+              .description = "a process per rank (spawned, or torchrun's, srun's, mpirun's); c10d's ProcessGroupGloo "
+                             "over TCP",
+              .limits =
+                  "CPU tensors; several hosts' times are on rank 0's host's clock, within half a round trip; when "
+                  "a send or recv was done is known no sooner than its wait",
               .processes = true,
               .cpu_cluster = "cpu_gloo",
               .collectives = {.all_reduce = "ring",
@@ -40,10 +42,10 @@ constexpr std::array kWorlds{
                               .gather = "pairwise"}},
     // NCCL's tuner takes a ring or a tree for an all_reduce, by the size and the number of nodes.
     WorldKind{.name = "nccl",
-              .description = "a process and an accelerator per rank (spawned, or torchrun's); NCCL",
+              .description = "a process and an accelerator per rank (spawned, or torchrun's, srun's, mpirun's); NCCL",
               .limits =
-                  "one host, because times are compared on its clock; messages from one rank to another arrive in "
-                  "the order sent",
+                  "several hosts' times are on rank 0's host's clock, within half a round trip; messages from one rank "
+                  "to another arrive in the order sent",
               .processes = true,
               .on_devices = true,
               .accelerator_cluster = "gpus_nccl",

@@ -431,7 +431,7 @@ TEST(LocalSession, TellsWhatIsWrong) {
   EXPECT_EQ(message<sim::ConfigError>([] { open_session({.device = "tpu"}); }),
             "unknown device 'tpu'; known: cpu, cuda, privateuseone; did you mean 'cpu'?");
   EXPECT_EQ(message<sim::ConfigError>([] { open_session({.world = "gloo"}); }),
-            "world 'gloo': RANK isn't set; start the ranks with torchrun, or let paragauge spawn them");
+            "world 'gloo': RANK isn't set; start the ranks with torchrun, srun or mpirun, or let paragauge spawn them");
   const auto session = open_session({.ranks = 2});
   EXPECT_EQ(message<sim::ConfigError>(
                 [&] { session->run({.program = lowered("convnet,global_batch=8", "ddp_blocking,dp=4")}); }),

@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "backend/calibrate.hpp"
+#include "backend/machine/clock.hpp"
 #include "backend/machine/environment.hpp"
 #include "backend/machine/graph.hpp"
 #include "backend/machine/network.hpp"
@@ -46,6 +47,8 @@ extern at::Tensor tensor, x, weight, bias;
 extern std::vector<at::Tensor> reads, writes, inputs, parameters, buffers;
 extern std::vector<std::int64_t> stride, padding, dilation;
 extern std::vector<double> losses;
+extern std::vector<RoundTrip> round_trips;
+extern std::vector<sim::RankTimeline> timelines;
 extern std::vector<std::vector<VerifiedTensor>> rows_of_all_ranks;
 extern std::vector<std::string> argv;
 extern double scale, timeout_s, moment_s;

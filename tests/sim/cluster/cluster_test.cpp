@@ -260,5 +260,21 @@ TEST(Cluster, NamesWhatItDoesntKnow) {
             "mine.json: unknown scheduling 'batch'; known: fair, run_until_wait");
 }
 
+TEST(Cluster, OfHostsLikeThis) {
+  const Cluster host = with_threads(load_cluster("cpu_gloo", 2, 4), 2, "");  // two ranks of two threads on four cores
+  Link between = host.link();
+  between.bandwidth = gigabytes_per_second(0.125);
+  const Cluster all = with_hosts(host, 3, 5, between);
+  EXPECT_EQ(all.world, "gloo@3hosts");
+  EXPECT_EQ(all.nodes(), 3U);
+  std::vector<std::uint32_t> devices;
+  for (const RankPlace& place : all.place) devices.push_back(place.device);
+  EXPECT_EQ(devices, (std::vector<std::uint32_t>{0, 2, 4, 6, 8}));
+  EXPECT_EQ(all.spread(std::vector<std::uint32_t>{0, 1}), std::vector<std::uint32_t>{2});
+  EXPECT_EQ(all.spread(std::vector<std::uint32_t>{0, 2, 4}), (std::vector<std::uint32_t>{1, 3}));
+  EXPECT_EQ(all.levels[1].link.bandwidth.base(), 0.125e9);
+  EXPECT_EQ(testing::message_of([&] { with_hosts(host, 2, 5, between); }), "5 ranks on 2 hosts of 2 ranks each");
+}
+
 }  // namespace
 }  // namespace sim

@@ -1,0 +1,10 @@
+# Writes OUTPUT: a checksum of all sources and headers below ROOT's sim/, backend/ and bench/, in the order of their names.
+file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/sim/*.?pp ${ROOT}/backend/*.?pp ${ROOT}/bench/*.?pp)
+list(SORT files)
+set(all "")
+foreach(file IN LISTS files)
+  file(SHA256 ${ROOT}/${file} hash)
+  string(APPEND all "${file} ${hash}\n")
+endforeach()
+string(SHA256 hash "${all}")
+file(WRITE ${OUTPUT} "namespace backend {\nextern const char* const kSources;\nconst char* const kSources = \"${hash}\";\n}  // namespace backend\n")

@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Two hosts, each with a network, a boot id, a clock and processes of its own (bench/hosts.sh), under torchrun; under mpirun and
+# srun where those are installed. The results are one device's, the clocks are put on one, and who has another version, or dies,
+# is named. 77: skipped, because namespaces aren't permitted here, or there is no torchrun.
+#
+#   tests/bench/hosts_test.sh build/bin/paragauge build/libexec/paragauge_torch
+set -uo pipefail
+paragauge=$1 torch_program=$2
+hosts=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/bench/hosts.sh
+export PARAGAUGE_NETWORK=test-$$-h
+scratch=$(mktemp -d)
+trap '"$hosts" down; rm -rf "$scratch"' EXIT
+failed=0
+complain() {
+  echo "FAILED: $*"
+  failed=1
+}
+
+said=$("$hosts" up 2 2>&1)
+case $? in
+  0) ;;
+  3) trap - EXIT; rm -rf "$scratch"; echo "hosts: $said, skipped"; exit 77 ;;
+  *) complain "hosts.sh up 2: $said"; exit 1 ;;
+esac
+# launch LAUNCHER PROGRAM ARGUMENT...: the status and time in $status and $seconds, what it says in $scratch/out and err.
+launch() {
+  local begin=$SECONDS
+  "$hosts" launch "$1" 1 "${@:2}" >"$scratch/out" 2>"$scratch/err"
+  status=$?
+  seconds=$((SECONDS - begin))
+  if ((status == 3)); then trap - EXIT; "$hosts" down; rm -rf "$scratch"; echo "hosts: $(<"$scratch/err"), skipped"; exit 77; fi
+}
+says() { grep -qF -- "$1" "$scratch/$2" || complain "no '$1' in $2: $(cat "$scratch/$2")"; }
+
+# Rank 0 prints, once; the result has both hosts and their clocks.
+launch torchrun "$paragauge" measure -m toy_mlp -s ddp -s pipeline,pp=2 -w gloo --timeout 30 --verify --json "$scratch/r.json"
+((status == 0)) || complain "torchrun: status $status: $(cat "$scratch/err")"
+[[ $(grep -c '^verify: every result equals' "$scratch/out") == 1 ]] || complain "not verified once: $(cat "$scratch/out")"
+python3 - "$scratch/r.json" <<'PYTHON' || complain "the hosts in the result"
+import json, sys
+result = json.load(open(sys.argv[1]))
+first, second = result["sessions"][0]["context"]["hosts"]["gloo@2hosts"]
+assert (first["name"], second["name"]) == ("host0", "host1"), (first["name"], second["name"])
+assert first["ranks"] == second["ranks"] == 1
+assert "10.77.0.1" in first["network"] and "10.77.0.2" in second["network"], (first["network"], second["network"])
+assert first["environment"]["version"] == second["environment"]["version"]
+assert second["environment"]["cpu"]["usable_cores"] >= 1
+assert first["clock"]["error_us"] == 0
+clock = second["clock"]
+off_us = 1e6 * (clock["ahead_s"] - 12345)  # as hosts.sh has shifted it
+print(f"clock: {off_us:.1f} us off, known to within {clock['error_us']:.1f} us")
+assert abs(off_us) <= clock["error_us"] < 2000, clock
+assert {cell["world"] for cell in result["cells"]} == {"gloo@2hosts"}
+PYTHON
+(($(grep -c . "$scratch/out") < 40)) || complain "more than one answer: $(cat "$scratch/out")"
+
+# Another version, on host1: the same program with another checksum of its sources.
+checksum=$(LC_ALL=C grep -aoP '\x00\K[0-9a-f]{64}(?=\x00)' "$torch_program" | head -n 1)
+mkdir -p "$scratch/other/bin" "$scratch/other/libexec"
+cp "$paragauge" "$scratch/other/bin/"
+LC_ALL=C sed "s/$checksum/$(printf '0%.0s' {1..12})${checksum:12}/" "$torch_program" >"$scratch/other/libexec/$(basename "$torch_program")"
+chmod +x "$scratch/other/libexec/"*
+launch torchrun sh -c 'program=$1; [ "$(hostname)" = host0 ] || program=$2; shift 2; exec "$program" "$@"' sh \
+  "$paragauge" "$scratch/other/bin/paragauge" measure -m toy_mlp -s ddp -w gloo --timeout 30
+((status != 0)) || complain "another version is accepted"
+[[ $(grep -c '^paragauge: ' "$scratch/err") == 1 ]] || complain "not one line: $(cat "$scratch/err")"
+says "paragauge: rank 1 on host1 has another version (" err
+says ", sources 000000000000," err
+says ") than rank 0 on host0 (" err
+
+# host1 dies in the second strategy: what is measured stays, and the error says who, where and in what.
+(for _ in {1..300}; do
+  ! grep -q '^measure: .* pipeline' "$scratch/err" 2>/dev/null || break
+  sleep 0.1
+done
+sleep 0.3
+"$hosts" kill 1) &
+: >"$scratch/err"
+launch torchrun "$paragauge" measure -m toy_mlp -s ddp -s pipeline,pp=2 -w gloo --timeout 5 --warmup 0 --steps 1000 --json "$scratch/k.json"
+wait
+((status != 0)) || complain "a host that dies isn't noticed"
+says "paragauge: rank 0 on host0, instruction " err
+says "rank 1 on host1" err
+says "; no word from rank 1 on host1" err
+python3 - "$scratch/k.json" <<'PYTHON' || complain "what was measured hasn't stayed"
+import json, sys
+cells = json.load(open(sys.argv[1]))["cells"]
+assert [cell["strategy"] for cell in cells] == ["ddp,dp=2"], cells
+assert len(cells[0]["rounds"]) == 1
+PYTHON
+
+"$hosts" up 2 || complain "up doesn't replace what is there"
+for launcher in mpirun srun; do
+  command -v "$launcher" >/dev/null && { [[ $launcher != srun ]] || command -v slurmctld >/dev/null; } || { echo "$launcher isn't installed"; continue; }
+  launch "$launcher" "$paragauge" measure -m toy_mlp -s ddp -w gloo --timeout 30 --verify
+  ((status == 0)) || complain "$launcher: status $status: $(cat "$scratch/err")"
+  [[ $(grep -c '^verify: every result equals' "$scratch/out") == 1 ]] || complain "$launcher: not verified once: $(cat "$scratch/out")"
+done
+"$hosts" down || complain "down"
+compgen -G "/run/netns/$PARAGAUGE_NETWORK*" >/dev/null && complain "namespaces are left"
+[[ ! -e /run/paragauge-hosts.$PARAGAUGE_NETWORK ]] || complain "a state is left"
+exit $failed
