@@ -81,6 +81,7 @@ constexpr const char* kGraphRemark =
 
 int list(const Options& options);
 int describe(const Options& options);
+int import_model(const Options& options);
 int predict(const Options& options);
 int plan(const Options& options);
 int measure(const Options& options);

@@ -171,6 +171,12 @@ struct Command {
 
 void add_nothing(CLI::App* /*command*/, Options& /*options*/) {}
 
+/// All of it is for bench/import, --help too.
+void add_import(CLI::App* command, Options& /*options*/) {
+  command->set_help_flag();
+  command->prefix_command();
+}
+
 void add_describe(CLI::App* command, Options& options) {
   text(command, "model", options.subject.models, "what: a model of the catalog or a .json file, with ,key=value")
       ->required();
@@ -334,6 +340,7 @@ constexpr const char* kExamples =
     "Examples:\n"
     "  paragauge predict -m resnet50 -s ddp,dp=8 -c dgx_a100          a machine you don't have, from data sheets\n"
     "  paragauge predict -m convnet -s single -s ddp -w gloo          this machine, from data sheets\n"
+    "  paragauge import net.py:build --input f32[B,3,64,64] -o n.json a PyTorch module of your own, for -m n.json\n"
     "  paragauge plan -m resnet50,global_batch=256 -c dgx_a100        which strategy is fastest there\n"
     "  paragauge compare -m convnet -s single -s ddp --json r.json    forecast and measurement side by side\n"
     "  paragauge report r.json                                        how far the forecasts were off\n"
@@ -348,6 +355,8 @@ constexpr std::array kCommands{
             add_nothing, kExamples},
     Command{"describe", "A model's table: shape, parameters, FLOPs, bytes, activations per node", bench::describe,
             add_describe, "Example:\n  paragauge describe resnet50,image=128"},
+    Command{"import", "A PyTorch module of your own becomes a model file, checked against the module", bench::import_model,
+            add_import, ""},
     Command{"predict", "Step time and memory of each model and strategy, without running them", bench::predict,
             add_predict,
             "Examples:\n"
