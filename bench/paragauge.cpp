@@ -47,15 +47,6 @@ bool is_only_a_rank() {
 #endif
 }
 
-/// Before what is wrong in this process: "rank 3: " where a launcher has started it beside others.
-std::string which_rank() {
-#ifdef PARAGAUGE_BACKEND
-  if (backend::is_rank_process() && !backend::is_first_of_its_own() && !backend::is_watched())
-    return fmt::format("rank {}: ", std::getenv("RANK"));
-#endif
-  return "";
-}
-
 // ---- Options, each with what its text must be; CLI11 puts the option's name before what the check says.
 
 template <class Target>
@@ -519,7 +510,7 @@ int main(int argc, char** argv) {
     return run_and_flush(argc, argv);
   } catch (const std::exception& error) {
     std::fflush(stdout);
-    fmt::print(stderr, "paragauge: {}{}\n", which_rank(), sim::printable(error.what()));
+    fmt::print(stderr, "paragauge: {}\n", sim::printable(error.what()));
     return sim::exit_status(error);
   }
 }
