@@ -1,0 +1,620 @@
+"""A node's forward and backward as lines of ATen calls, from the steps that it is made of.
+
+    body = make_body(group, needs)      # body.text(): the dictionary that the file holds
+
+The joint forward and backward is traced by make_fx on fake tensors, with the first batch and with the second, and then cut:
+the forward is what the output needs, the rest is the backward. What the backward reads of the forward is saved, unless it is
+an input, a parameter, the output, or one of these seen another way, which the backward makes again.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from graph import BATCHES, InF64, Step, Value, is_view, op_name, shape_text, size_text
+from play import play_lines
+from refusal import Refusal, place_of
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_map
+
+aten = torch.ops.aten
+DTYPE_NAMES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
+               torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
+               torch.complex64: "c64", torch.complex128: "c128"}
+LEFT_OUT = {"device", "layout", "pin_memory", "generator"}
+FAKE = {}  # a mode for either batch
+
+
+def spec_text(shapes, dtype) -> str:
+    return f"{DTYPE_NAMES[dtype]}[{','.join(str(s) for s in shape_text(shapes))}]"
+
+
+# -- playing steps -------------------------------------------------------------------------------------------------------
+
+def attention_with_dropout(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
+    """aten::_scaled_dot_product_attention_math, which is what CPUs take where dropout is on."""
+    if enable_gqa:
+        k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
+    root = math.sqrt(scale if scale is not None else 1 / math.sqrt(q.shape[-1]))
+    scores = (q * root) @ (k * root).transpose(-2, -1)
+    if is_causal:
+        attn_mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    if attn_mask is not None:
+        scores = scores.masked_fill(attn_mask.logical_not(), float("-inf")) if attn_mask.dtype == torch.bool else scores + attn_mask
+    return aten.native_dropout(torch.softmax(scores, -1), dropout_p, True)[0] @ v
+
+
+def feature_dropout(x, p, train):
+    noise = torch.bernoulli(torch.empty(x.shape[:2] + (1,) * (x.dim() - 2), dtype=x.dtype, device=x.device), 1 - p)
+    return x * (noise / (1 - p))
+
+
+def run_step(step: Step, which: int, lookup):
+    """Calls the step's operation. lookup: a Value's tensor."""
+    args, kwargs = (tree_map(lambda x: lookup(x) if isinstance(x, Value) else x, part[which])
+                    for part in (step.args, step.kwargs))
+    kwargs = {k: v for k, v in kwargs.items() if k not in LEFT_OUT}
+    target, name = step.target, step.name
+    if name in ("view", "_unsafe_view"):
+        target = aten.reshape.default  # what a view needs of strides may not hold here, where nodes' outputs are contiguous
+    elif name == "dropout":
+        return aten.native_dropout(args[0], args[1], True)[0]
+    elif name == "feature_dropout":
+        return feature_dropout(*args)
+    elif name == "scaled_dot_product_attention" and step.argument("dropout_p"):
+        return attention_with_dropout(*args, **kwargs)
+    elif name == "batch_norm":  # running statistics have no part in a training step
+        if step.argument("training"):
+            args = [*args[:3], None, None, *args[5:]]
+    if step.no_grad:
+        with torch.no_grad():
+            return target(*args, **kwargs)
+    return target(*args, **kwargs)
+
+
+@dataclass(eq=False)
+class Group:
+    """The steps that become one node: `steps` with one output that others read, and the views between its inputs and them.
+    `trail`: views that follow and come with it."""
+    steps: list
+    output: Value
+    name: str = ""
+    inputs: list = field(default_factory=list)
+    parameters: list = field(default_factory=list)
+
+    def find_reads(self):
+        self.inputs, self.parameters, own, seen = [], [], set(self.steps), set()
+
+        def visit(v):
+            if v in seen:
+                return
+            seen.add(v)
+            if v.step is not None and (v.step.virtual or v.step in own) and (v is self.output or not v.is_output):
+                for x in v.step.reads():
+                    visit(x)
+            else:
+                (self.parameters if v.kind == "parameter" else self.inputs).append(v)
+        visit(self.output)
+
+    def run(self, which: int, tensors: dict):
+        """The output, of the tensors of inputs and parameters."""
+        known = dict(tensors)
+
+        def lookup(v):
+            if v not in known:
+                result = run_step(v.step, which, lookup)
+                for out, r in zip(v.step.outputs, result if isinstance(result, (tuple, list)) else [result]):
+                    if out is not None:
+                        known[out] = r
+            return known[v]
+        return lookup(self.output)
+
+    def key(self, needs) -> tuple:
+        """Equal for groups with equal bodies."""
+        numbers = {v: f"{'p' if v.kind == 'parameter' else 'i'}{spec_text(v.shapes, v.dtype)}"
+                   for v in (*self.inputs, *self.parameters)}
+        order = {v: i for i, v in enumerate((*self.inputs, *self.parameters))}
+        done = {}
+
+        def visit(v):
+            if v in order:
+                return ("leaf", order[v])
+            step = v.step
+            if step not in done:
+                done[step] = None
+                parts = tuple(_freeze(step.args[w], visit) + _freeze(sorted(step.kwargs[w].items()), visit) for w in (0, 1))
+                done[step] = len(lines)
+                lines.append((str(step.target), step.no_grad, parts))
+            return ("step", done[step], v.index)
+        lines = []
+        last = visit(self.output)
+        return (tuple(numbers.values()), tuple(lines), last, tuple(needs))
+
+
+def _freeze(x, visit):
+    if isinstance(x, Value):
+        return visit(x)
+    if isinstance(x, (list, tuple)):
+        return tuple(_freeze(y, visit) for y in x)
+    return (type(x).__name__, str(x))
+
+
+def fake(which):
+    if which not in FAKE:
+        FAKE[which] = FakeTensorMode(allow_non_fake_inputs=True)
+    return FAKE[which]
+
+
+def fake_tensors(group, which, needs):
+    tensors = {}
+    with fake(which):
+        for v, need in zip((*group.inputs, *group.parameters), needs):
+            tensors[v] = torch.empty(v.shapes[which], dtype=v.dtype, requires_grad=need)
+    return tensors
+
+
+# -- tracing -------------------------------------------------------------------------------------------------------------
+
+def joint(group, which, needs):
+    """The traced graph of (inputs…, parameters…, g) -> [output, gradient or None of each that needs one]."""
+    leaves = [*group.inputs, *group.parameters]
+    tensors = fake_tensors(group, which, needs)
+    with fake(which), torch.no_grad():
+        shape = group.run(which, tensors)
+        g = torch.empty(shape.shape, dtype=shape.dtype)
+
+    def function(given, g):
+        o = group.run(which, dict(zip(leaves, given)))
+        if not o.requires_grad:
+            return [o]
+        wanted = [t for t, need in zip(given, needs) if need]
+        with torch.autograd.set_multithreading_enabled(False):
+            grads = torch.autograd.grad(o, wanted, g, allow_unused=True)
+        grads = iter(grads)
+        return [o, *(next(grads) if need else None for need in needs)]
+
+    def flat(*args):
+        return function(args[:-1], args[-1])
+
+    with fake(which), torch.backends.mkldnn.flags(enabled=False):
+        made = make_fx(flat, decomposition_table={})(*[tensors[v] for v in leaves], g)
+        if any(not _pure(n) for n in made.graph.nodes):
+            made = make_fx(torch.func.functionalize(flat, remove="mutations"), decomposition_table={})(
+                *[tensors[v] for v in leaves], g)
+    simplify(made.graph)
+    return made.graph
+
+
+def simplify(graph):
+    """Without what is the same tensor again: detach, alias, a transpose of a transpose."""
+    for n in graph.nodes:
+        if n.op != "call_function":
+            continue
+        name, base = op_name(n.target), n.args[0] if n.args else None
+        if name in ("detach", "alias"):
+            n.replace_all_uses_with(base)
+        elif name == "t" and getattr(base, "target", None) is n.target:
+            n.replace_all_uses_with(base.args[0])
+    graph.eliminate_dead_code()
+
+
+def _pure(node):
+    return node.op != "call_function" or not hasattr(node.target, "_schema") or not node.target._schema.is_mutable
+
+
+# -- cutting -------------------------------------------------------------------------------------------------------------
+
+VIEW_CALLS = {"_unsafe_view"}
+
+
+def is_view_call(node) -> bool:
+    return hasattr(node.target, "_schema") and (is_view(node.target) or op_name(node.target) in VIEW_CALLS)
+
+
+def is_item(node) -> bool:
+    return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
+
+
+def ancestors(nodes) -> set:
+    found, stack = set(), [n for n in nodes if n is not None]
+    while stack:
+        n = stack.pop()
+        if n not in found:
+            found.add(n)
+            stack += n.all_input_nodes
+    return found
+
+
+class Cut:
+    """The lines of a body's forward and backward from the joint graphs of both batches."""
+
+    def __init__(self, group, graphs, needs):
+        self.group, self.graphs = group, graphs
+        nodes = [list(g.nodes) for g in graphs]
+        if [str(n.target) for n in nodes[0] if n.op == "call_function"] != [str(n.target) for n in nodes[1] if n.op == "call_function"]:
+            raise Refusal(f"the operation's kernels depend on the batch size at {place_of(group.output.step.place)}")
+        self.twin = dict(zip(*nodes))
+        self.nodes = nodes[0]
+        placeholders = [n for n in self.nodes if n.op == "placeholder"]
+        inputs = len(group.inputs)
+        self.names = {n: f"i{k}" if k < inputs else f"p{k - inputs}" for k, n in enumerate(placeholders[:-1])}
+        self.leaves = set(placeholders)
+        self.names[placeholders[-1]] = "g"
+        results = list(self.nodes[-1].args[0])
+        self.output = results[0]
+        self.grads = {}
+        if len(results) > 1:
+            for k, r in enumerate(results[1:]):
+                if needs[k] and r is not None:
+                    self.grads[f"gi{k}" if k < inputs else f"gp{k - inputs}"] = r
+        self.forward_set = ancestors([self.output])
+        self.forward_set |= {n for n in self.nodes if is_item(n) and n.args[0] in self.forward_set}
+        self.inverse = self.inverses()
+        self.saved = []  # nodes
+        self.forward_lines, self.backward_lines = [], []
+        self.calls = {True: [], False: []}  # of the forward, of the backward: for costs
+        self.write_backward()
+        self.write_forward()
+
+    def val(self, node, which=0):
+        return (node if which == 0 else self.twin[node]).meta["val"]
+
+    def storage(self, node):
+        return self.val(node).untyped_storage()._cdata
+
+    def dense(self, node):
+        return self.val(node).numel() * self.val(node).element_size() == self.val(node).untyped_storage().nbytes()
+
+    def inverses(self):
+        """What the output shows in another way: by node, the calls that lead from the output back to it."""
+        back, n, calls = {}, self.output, []
+        while n.op == "call_function" and n not in self.leaves:
+            name = op_name(n.target)
+            base = n.args[0] if n.args and isinstance(n.args[0], torch.fx.Node) else None
+            if base is None or not (is_view_call(n) or name == "clone") or self.val(base).numel() != self.val(n).numel():
+                break
+            if name in ("transpose", "t"):
+                calls = [*calls, (n.target, n.args[1:], n.args[1:])]
+            elif name == "permute":
+                order = n.args[1]
+                inverse = sorted(range(len(order)), key=lambda i: order[i] % len(order))
+                calls = [*calls, (n.target, (inverse,), (inverse,))]
+            elif name in ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "expand"):
+                calls = [*calls, (aten.view.default, (list(self.val(base).shape),), (list(self.val(base, 1).shape),))]
+            elif name != "clone":
+                break
+            n = base
+            back[n] = calls
+        return back
+
+    # text
+
+    def argument(self, a, b, names):
+        if isinstance(a, torch.fx.Node):
+            return names[a]
+        if isinstance(a, (list, tuple)):
+            return "[" + ",".join(self.argument(x, y, names) for x, y in zip(a, b)) + "]"
+        if a is None or isinstance(a, bool):
+            return {None: "none", True: "true", False: "false"}[a]
+        if isinstance(a, int):
+            text = size_text(a, b)
+            if text is None:
+                raise Refusal(f"a number {a} (batch {BATCHES[0]}) and {b} (batch {BATCHES[1]}) is no multiple of the batch")
+            return str(text)
+        if isinstance(a, float):
+            if a == b or a != a:
+                return repr(a)
+            if a.is_integer() and b.is_integer() and (text := size_text(int(a), int(b))) is not None:
+                return str(text)
+            raise Refusal(f"a number {a} (batch {BATCHES[0]}) and {b} (batch {BATCHES[1]}) depends on the batch")
+        if isinstance(a, torch.dtype):
+            return DTYPE_NAMES[a]
+        if isinstance(a, torch.memory_format):
+            return str(a).replace("torch.", "")
+        return str(a)
+
+    def call_text(self, target, args, kwargs, names):
+        """args, kwargs: of both batches."""
+        target, args = self.scalars(target, args)
+        schema, pos, keys = target._schema, [], []
+        if not schema.name.startswith("aten::"):
+            raise Refusal(f"op '{schema.name}' isn't one of ATen's")
+        for k, a in enumerate(schema.arguments):
+            if a.name in LEFT_OUT:
+                continue
+            if k < len(args[0]):
+                pair = args[0][k], args[1][k]
+            elif a.name in kwargs[0]:
+                pair = kwargs[0][a.name], kwargs[1][a.name]
+            else:
+                pair = (a.default_value,) * 2
+            default = a.has_default_value() and not isinstance(pair[0], torch.fx.Node) and _equal(pair[0], a.default_value) and pair[0] == pair[1]
+            if a.kwarg_only:
+                if not default:
+                    keys.append(f"{a.name}={self.argument(*pair, names)}")
+            else:
+                pos.append((default, self.argument(*pair, names)))
+        while pos and pos[-1][0]:
+            pos.pop()
+        name = schema.name[6:] + (f".{schema.overload_name}" if schema.overload_name else "")
+        text = f"{name}({','.join([t for _, t in pos] + keys)})"
+        if any(c in text for c in " '\";|"):
+            raise Refusal(f"an argument of {name} can't be written: {text}")
+        return text
+
+    @staticmethod
+    def scalars(target, args):
+        """A number where the schema has a tensor: the overload that takes a number."""
+        schema = target._schema
+        wrong = [k for k, (a, x) in enumerate(zip(schema.arguments, args[0]))
+                 if str(a.type) == "Tensor" and isinstance(x, (int, float)) and not isinstance(x, torch.fx.Node)]
+        if not wrong:
+            return target, args
+        packet = getattr(aten, op_name(target))
+        swap = {"Tensor": "Scalar", "Tensor_mode": "Scalar_mode", "self": "ScalarOther", "default": "Scalar"}
+        if op_name(target) == "where":
+            swap["self"] = {(1,): "ScalarSelf", (2,): "ScalarOther", (1, 2): "Scalar"}[tuple(wrong)]
+        overload = swap.get(target._overloadname)
+        if overload in packet.overloads():
+            return getattr(packet, overload), args
+        raise Refusal(f"op '{op_name(target)}' with a number in place of a tensor")
+
+    def line(self, outs, target, args, kwargs, names):
+        return f"{','.join(outs)}={self.call_text(target, args, kwargs, names)}"
+
+    # forward and backward
+
+    def needed(self, wanted, stop):
+        """The calls that make `wanted`, without those in `stop`, in order."""
+        found, stack = set(), [n for n in wanted if n not in stop]
+        while stack:
+            n = stack.pop()
+            if n in found or n in stop:
+                continue
+            found.add(n)
+            stack += n.all_input_nodes
+        return [n for n in self.nodes if n in found]
+
+    def base(self, node):
+        """Of a forward value that the backward reads: whether the backward makes it again, and from what."""
+        return all(x in self.leaves or x in self.inverse or x is self.output or self.base(x) for x in node.all_input_nodes)
+
+    def cheap(self, node) -> bool:
+        """Made again in the backward: views, and what is made of no tensor at all."""
+        if node in self.leaves:
+            return True
+        if is_item(node):
+            return False
+        if is_view_call(node):
+            return True
+        return not (ancestors([node]) & self.leaves) and op_name(node.target) not in ("bernoulli", "rand", "randn", "randint")
+
+    def write_backward(self):
+        """Decides what is saved, on the way from the gradients to what the forward knows."""
+        available = set(self.leaves) | {self.output} | set(self.inverse)
+        saved, stack, order, seen = [], list(self.grads.values()), set(), set()
+        while stack:
+            n = stack.pop()
+            if n in seen:
+                continue
+            seen.add(n)
+            if n in available:
+                continue
+            if n in self.forward_set and not self.cheap(n):
+                saved.append(n)
+                continue
+            order.add(n)
+            stack += n.all_input_nodes
+        # The multi-output calls' items are what is saved, not the calls.
+        self.saved = [n for n in self.nodes if n in set(saved)]
+        names = {n: name for n, name in self.names.items()}
+        names[self.output] = "o"
+        for k, n in enumerate(self.saved):
+            names[n] = f"s{k}"
+        self.back_order = [n for n in self.nodes if n in order]
+        lines, counter = [], 0
+        used_inverse = [n for n in self.nodes if n in self.inverse and n not in self.leaves and n is not self.output and any(
+            n in m.all_input_nodes for m in self.back_order) or n in self.inverse and n in self.grads.values()]
+        for n in used_inverse:
+            current = "o"
+            for target, a, b in self.inverse[n]:
+                name = f"t{counter}"
+                counter += 1
+                text = self.call_text(target, (("?", *a), ("?", *b)), ({}, {}), {})
+                lines.append(f"{name}={text.replace('?', current, 1)}")
+                current = name
+            names[n] = current
+        results = {}
+        for name, n in self.grads.items():
+            results.setdefault(n, []).append(name)
+        counter = self.write_calls(self.back_order, names, lines, results, counter, False)
+        # Gradients that are another's, g itself, or not contiguous.
+        self.backward_lines = lines
+
+    def write_forward(self):
+        names = {n: name for n, name in self.names.items()}
+        results = {n: [f"s{k}"] for k, n in enumerate(self.saved)}
+        results.setdefault(self.output, []).insert(0, "o")
+        order = self.needed([self.output, *self.saved], self.leaves)
+        self.write_calls(order, names, self.forward_lines, results, 0, True)
+
+    def write_calls(self, order, names, lines, results, counter, forward):
+        """Appends the lines. results: names that a node's value must get, in memory of its own, contiguous."""
+        inside = set(order)
+        taken = {self.storage(n) for n in self.leaves}
+        if not forward:
+            taken |= {self.storage(self.output)} | {self.storage(n) for n in self.saved}
+            taken |= {self.storage(n) for n in self.inverse}
+        copies = []
+
+        def name_of(n):
+            nonlocal counter
+            for result in results.get(n, []):
+                if self.storage(n) not in taken and (result.startswith("s") and self.dense(n) or self.val(n).is_contiguous()):
+                    taken.add(self.storage(n))
+                    copies.extend((r, n) for r in results[n] if r != result)
+                    return result
+            copies.extend((r, n) for r in results.get(n, []))
+            counter += 1
+            return f"t{counter - 1}"
+
+        for n in [n for n in results if n not in inside]:  # a leaf's own value
+            copies.extend((r, n) for r in results[n])
+        for n in order:
+            if is_item(n) or n.op != "call_function":
+                continue
+            self.calls[forward].append(n)
+            if isinstance(n.meta["val"], (tuple, list)):
+                items = {u.args[1]: u for u in n.users if is_item(u) and u in inside}
+                outs = []
+                for k in range(len(n.meta["val"])):
+                    if k in items:
+                        names[items[k]] = name_of(items[k])
+                        outs.append(names[items[k]])
+                    else:
+                        outs.append("_")
+            else:
+                names[n] = name_of(n)
+                outs = [names[n]]
+            lines.append(self.line(outs, n.target, (n.args, self.twin[n].args), (n.kwargs, self.twin[n].kwargs), names))
+        for result, n in copies:
+            lines.append(f"{result}=clone({names[n]},memory_format=contiguous_format)")
+            self.calls[forward].append(("clone", n))
+        return counter
+
+
+def _equal(a, b):
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return list(a) == list(b)
+    return type(a) in (int, float, bool) and type(b) in (int, float, bool) and a == b or a is b or type(a) is type(b) and a == b
+
+
+# -- costs ---------------------------------------------------------------------------------------------------------------
+
+NO_KERNEL = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}  # memory alone
+
+
+def tensors_in(x):
+    return [t for t in tree_flatten(x)[0] if isinstance(t, torch.Tensor)]
+
+
+def call_flops(node, vals) -> int:
+    """A multiply-add is 2. Matrix products, convolutions and attention as torch.utils.flop_counter counts them (whose backward
+    of convolutions in groups is wrong); all others one per element that they write. vals: arguments with tensors."""
+    name, (args, kwargs), out = op_name(node.target), vals, node.meta["val"]
+    numel = [t.numel() for t in tensors_in(out)]
+    if name in ("mm", "bmm"):
+        return 2 * numel[0] * args[0].shape[-1]
+    if name in ("addmm", "baddbmm"):
+        return 2 * numel[0] * args[1].shape[-1]
+    if name == "convolution":
+        transposed, groups = args[6], args[8]
+        per = args[1].numel() // (args[1].shape[0])
+        del groups
+        return 2 * per * (args[0].numel() if transposed else numel[0])
+    if name == "convolution_backward":
+        g, x, w, transposed, mask = args[0], args[1], args[2], args[7], args[10]
+        return 2 * (w.numel() // w.shape[0]) * (x.numel() if transposed else g.numel()) * (bool(mask[0]) + bool(mask[1]))
+    if name.startswith("_scaled_dot_product") or name.startswith("_flash_attention") or name.startswith("_efficient_attention"):
+        back = "backward" in name
+        q, k, v = args[1:4] if back else args[:3]
+        rows = q.numel() // q.shape[-1]
+        forward = 2 * rows * k.shape[-2] * (q.shape[-1] + v.shape[-1])
+        return forward * 5 // 2 if back else forward  # five products for two: the scores once more
+    return max(numel, default=0)
+
+
+def call_bytes(vals, out) -> int:
+    """Operands read and results written; of an operand that is expanded, what is there."""
+    total = 0
+    for t in tensors_in(vals) + tensors_in(out):
+        n = 1
+        for size, stride in zip(t.shape, t.stride()):
+            n *= size if stride != 0 else 1
+        total += n * t.element_size()
+    return total
+
+
+def costs(cut: Cut, forward: bool):
+    """flops, bytes as [a, b] = a + b·B, and kernels."""
+    flops, moved, kernels = [0, 0], [0, 0], 0
+    for n in cut.calls[forward]:
+        if isinstance(n, tuple):  # a copy
+            for w in (0, 1):
+                t = cut.val(n[1], w)
+                flops[w] += t.numel()
+                moved[w] += 2 * t.numel() * t.element_size()
+            kernels += 1
+            continue
+        if is_view_call(n) or op_name(n.target) in NO_KERNEL:
+            continue
+        kernels += 1
+        for w in (0, 1):
+            node = n if w == 0 else cut.twin[n]
+            vals = torch.fx.node.map_aggregate((node.args, node.kwargs),
+                                               lambda x: x.meta["val"] if isinstance(x, torch.fx.Node) else x)
+            flops[w] += call_flops(node, vals)
+            moved[w] += call_bytes(vals, node.meta["val"])
+    return [linear(*flops), linear(*moved), kernels]
+
+
+def linear(first: int, second: int) -> list:
+    """[a, b] with a + b·B = first, second for the two batches."""
+    b = (second - first) // (BATCHES[1] - BATCHES[0])
+    return [first - b * BATCHES[0], b]
+
+
+# -- the body ------------------------------------------------------------------------------------------------------------
+
+def rows_alone(text: dict, batch=4) -> bool:
+    """Whether an op of some rows gives those rows of an op of all: by running it, whole and in halves."""
+    specs = [*text["inputs"], *text["parameters"], text["output"]]
+    if not any("B" in s for s in specs):
+        return not any("B" in line for line in text["forward"])
+    generator = torch.Generator().manual_seed(0)
+    def random(spec):
+        dtype, dims = spec[:-1].split("[")
+        shape = [batch * int(d[:-1] or 1) if d.endswith("B") else int(d) for d in dims.split(",") if d]
+        if dtype == "bool":
+            return torch.rand(shape, generator=generator) > 0.5
+        if not dtype.startswith(("f", "b", "c")):
+            return torch.randint(0, 2, shape, generator=generator)  # an index of whatever has two entries
+        return torch.rand(shape, generator=generator, dtype=torch.float64) + 0.1
+    def half(spec, x, k):
+        dims = spec[:-1].split("[")[1].split(",")
+        where = [d for d, s in enumerate(dims) if s.endswith("B")]
+        if not where:
+            return x
+        n = x.shape[where[0]] // 2
+        return x.narrow(where[0], k * n, n).contiguous()
+    if any(s[:-1].split("[")[1].count("B") > 1 for s in specs):
+        return False
+    names = [f"i{k}" for k in range(len(text["inputs"]))] + [f"p{k}" for k in range(len(text["parameters"]))]
+    tensors = [random(s) for s in specs[:-1]]
+    with torch.no_grad(), InF64():
+        whole = play_lines(text["forward"], dict(zip(names, tensors)), batch)["o"]
+        for k in (0, 1):
+            halves = [half(s, x, k) for s, x in zip(specs, tensors)]
+            part = play_lines(text["forward"], dict(zip(names, halves)), batch // 2)["o"]
+            expected = half(text["output"], whole, k)
+            if part.shape != expected.shape or not torch.allclose(part.double(), expected.double(), rtol=1e-9, atol=1e-12, equal_nan=True):
+                return False
+    return True
+
+
+def make_body(group: Group, needs: list) -> tuple[dict, list]:
+    """The body as the file has it, and which inputs and parameters get a gradient."""
+    graphs = [joint(group, which, needs) for which in (0, 1)]
+    cut = Cut(group, graphs, needs)
+    fw, bw = costs(cut, True), costs(cut, False)
+    shapes = tuple(tuple(cut.val(cut.output, w).shape) for w in (0, 1))
+    group.output.shapes = shapes  # an export's shape may be wrong (the states of lstm in torch 2.11)
+    spec = lambda n: spec_text(tuple(tuple(cut.val(n, w).shape) for w in (0, 1)), cut.val(n).dtype)  # noqa: E731
+    text = {"inputs": [spec_text(v.shapes, v.dtype) for v in group.inputs],
+            "parameters": [spec_text(v.shapes, v.dtype) for v in group.parameters],
+            "output": spec(cut.output), "saved": [spec(n) for n in cut.saved],
+            "forward": cut.forward_lines, "backward": cut.backward_lines,
+            "flops": [fw[0], bw[0]], "bytes": [fw[1], bw[1]], "kernels": [fw[2], bw[2]], "rows": True}
+    return text, sorted(cut.grads)

@@ -1,0 +1,126 @@
+"""Whether a written file says what the module does: output, loss and every parameter's gradient, in float64.
+
+    result = check(json.loads(text), module, inputs)      # the module is turned to float64
+    result.refuse_differences()
+
+Dropout is off on both sides (the identity; a Bernoulli draw gives ones), batch norm in train mode. What is zero at the start
+(a residual branch's last scale) would hide errors: constant parameters get noise.
+"""
+
+from dataclasses import dataclass
+
+import graph as graphs
+import torch
+from graph import InF64
+from play import count, loss_of, play_model
+from refusal import Refusal
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+BATCH = 3  # neither of a multiple of the other export's
+LIMIT = 1e-9  # relative to the tensor's norm: rounding of float64 through a deep network
+SMALL = 1e-6  # a gradient this far below all gradients' norm is zero but for rounding (a bias before a batch norm)
+
+
+class NoDropout(TorchFunctionMode):
+    """Dropout is the identity, in functions that draw inside, too."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        name = getattr(function, "__name__", "")
+        if name in ("dropout", "dropout_", "alpha_dropout") and args:
+            return args[0]
+        if name == "scaled_dot_product_attention":
+            args = tuple(0.0 if i == 4 else a for i, a in enumerate(args))
+            if "dropout_p" in kwargs:
+                kwargs["dropout_p"] = 0.0
+        if name in ("dropout1d", "dropout2d", "dropout3d", "feature_dropout") and args:
+            p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+            return args[0] / (1 - p) if kwargs.get("training", args[2] if len(args) > 2 else True) and p else args[0]
+        return function(*args, **kwargs)
+
+
+class Ones(TorchDispatchMode):
+    """A Bernoulli draw gives ones."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function._schema.name
+        if name == "aten::bernoulli_":
+            return args[0].fill_(1)
+        if name == "aten::bernoulli":
+            return torch.ones_like(args[0])
+        return function(*args, **(kwargs or {}))
+
+
+@dataclass
+class Result:
+    batch: int
+    output: float  # relative differences
+    loss: float
+    gradients: dict
+
+    def worst(self):
+        return max(self.gradients.items(), key=lambda kv: kv[1] if kv[1] == kv[1] else float("inf"), default=("none", 0.0))
+
+    def text(self) -> str:
+        name, worst = self.worst()
+        return f"output {self.output:.1e}, loss {self.loss:.1e}, worst of {len(self.gradients)} gradients {worst:.1e} ({name})"
+
+    def refuse_differences(self):
+        wrong = []
+        if not self.output <= LIMIT:
+            wrong.append(f"the output differs from PyTorch's by {self.output:.2g} of its norm")
+        if not self.loss <= LIMIT:
+            wrong.append(f"the loss differs from PyTorch's by {self.loss:.2g}")
+        bad = sorted(((d, k) for k, d in self.gradients.items() if not d <= LIMIT), reverse=True)
+        for d, k in bad[:5]:
+            wrong.append(f"the gradient of '{k}' differs from PyTorch's by {d:.2g} of its norm")
+        if len(bad) > 5:
+            wrong.append(f"{len(bad) - 5} more gradients differ")
+        if wrong:
+            raise Refusal("\n".join(wrong) + "\nno file is left in place: the graph doesn't say what the module does")
+
+
+def relative(a, b, least=1e-300) -> float:
+    return float((a - b).norm() / max(float(b.norm()), least))
+
+
+def target_of(file, batch, generator):
+    shape = [count(s, batch) for s in file["target"]["shape"]]
+    if "classes" in file["target"]:
+        return torch.randint(0, file["target"]["classes"], shape, generator=generator)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def check(file: dict, module, inputs, batch: int = BATCH) -> Result:
+    generator = torch.Generator().manual_seed(1)
+    module.double()
+    with torch.no_grad():
+        for p in module.parameters():
+            if bool((p == p.reshape(-1)[0]).all()):
+                p.add_(torch.randn(p.shape, generator=generator, dtype=p.dtype), alpha=0.02)
+            p.grad = None
+    tensors = graphs.example(inputs, batch, torch.float64, generator)
+    target = target_of(file, batch, generator)
+    args, kwargs = graphs.arguments(inputs, tensors)
+    with Ones(), InF64(), NoDropout():
+        prediction = module(*args, **kwargs)
+        if not isinstance(prediction, torch.Tensor):
+            prediction, = [t for t in torch.utils._pytree.tree_leaves(prediction) if isinstance(t, torch.Tensor)]
+        seen = prediction.permute(0, 2, 3, 1) if prediction.dim() == 4 and file["loss"] == "cross_entropy" and list(
+            prediction.permute(0, 2, 3, 1).shape[:-1]) == list(target.shape) else prediction
+        loss = loss_of(file["loss"], seen, target)
+        loss.backward()
+    theirs = {k: p.grad for k, p in module.named_parameters() if p.grad is not None}
+    own = {k: p.detach() for k, p in module.named_parameters()}
+    with torch.no_grad():
+        y, ours_loss, ours = play_model(file, dict(zip([x["name"] for x in file["inputs"]], tensors)), target, own, own, batch)
+    whole = float(torch.stack([g.norm() for g in theirs.values()]).norm()) if theirs else 0.0
+    differences = {}
+    for k in {**theirs, **ours}:
+        a, b = ours.get(k), theirs.get(k)
+        if a is None or b is None:
+            differences[k] = 0.0 if float((a if b is None else b).norm()) == 0 else float("inf")
+        else:
+            differences[k] = relative(a, b, SMALL * whole)
+    return Result(batch, relative(y, seen.detach()), abs(float(ours_loss - loss)) / max(abs(float(loss)), 1e-300), differences)

@@ -1,0 +1,580 @@
+"""A module's exported graph as steps without side effects, with what depends on no input and no parameter computed.
+
+    graph = read_graph(module, inputs)            # inputs: a list of spec.Input
+    graph.steps[-1].outputs[0] is graph.output
+
+torch.export (non-strict, train mode) takes the module with a batch of 2 and one of 3. The two graphs must be alike; an
+integer that differs between them must be the same multiple of the batch in both, else the model is refused. In-place
+operations become functional ones: a tensor that is changed through a view gets a new value, from which later readers of
+any of its views take theirs.
+"""
+
+import contextlib
+import operator
+import warnings
+from dataclasses import dataclass, field
+
+import torch
+from refusal import Refusal, place_of, users_line
+from torch.fx.node import map_aggregate
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+BATCHES = (2, 3)
+aten = torch.ops.aten
+
+# Operations of which nothing depends.
+ASSERTS = {"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size", "sym_constrain_range"}
+# Their values aren't set: never a constant.
+EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
+# They read the shape and the dtype of a tensor, not its values.
+LIKE = {"new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"} | EMPTY
+RANDOM = {"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "bernoulli", "rand", "randn",
+          "rand_like", "randn_like", "randint", "randint_like", "randperm", "multinomial", "normal", "normal_functional", "uniform",
+          "exponential", "rrelu", "rrelu_with_noise", "poisson"}
+SAME = {"contiguous", "clone", "alias", "lift_fresh", "lift_fresh_copy", "lift"}
+DATA_DEPENDENT = {"item", "_local_scalar_dense", "nonzero", "nonzero_numpy", "masked_select", "unique", "_unique2", "unique_dim",
+                  "unique_consecutive", "is_nonzero", "equal", "argwhere"}
+
+
+def op_name(target) -> str:
+    return target._schema.name.split("::")[1] if hasattr(target, "_schema") else getattr(target, "__name__", str(target))
+
+
+def is_view(target) -> bool:
+    """Whether the operation's results are its operand's elements, in the same memory or (reshape) maybe a copy."""
+    return op_name(target) == "_unsafe_view" or any(
+        a.alias_info is not None and not a.alias_info.is_write for a in target._schema.arguments)
+
+
+def is_write(target) -> bool:
+    return any(a.alias_info is not None and a.alias_info.is_write for a in target._schema.arguments)
+
+
+class InF64(TorchDispatchMode):
+    """What asks for float32 gets float64: a module that is played in float64 stays there."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        f64 = lambda x: torch.float64 if x is torch.float32 else x  # noqa: E731
+        return function(*tree_map(f64, args), **tree_map(f64, kwargs or {}))
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor of the graph. `shapes`: with the first batch and with the second."""
+    kind: str  # "input", "parameter", "frozen" (a parameter that isn't trained), "constant", "step"
+    shapes: tuple
+    dtype: torch.dtype
+    name: str = ""  # an input's, a parameter's
+    step: "Step | None" = None
+    index: int = 0  # of the step's outputs
+    is_output: bool = False  # what a node gives, though a view
+    data: tuple | None = None  # a constant's values with either batch, f64 where the graph has f32
+
+
+@dataclass(eq=False)
+class Step:
+    """A call of `target`. `args`, `kwargs`: with the first batch and with the second; their tensors are Values."""
+    target: object
+    args: tuple
+    kwargs: tuple
+    place: object  # the exported graph's node
+    outputs: list = field(default_factory=list)
+    inplace: bool = False  # as the module has it
+    no_grad: bool = False
+    virtual: bool = False  # no work of its own: a view, or an expression of sizes alone
+
+    @property
+    def name(self):
+        return op_name(self.target)
+
+    def argument(self, name, default=None):
+        """With the first batch, by the schema's name."""
+        for i, a in enumerate(self.target._schema.arguments):
+            if a.name == name:
+                if i < len(self.args[0]):
+                    return self.args[0][i]
+                return self.kwargs[0].get(name, a.default_value if a.has_default_value() else default)
+        return default
+
+    def reads(self) -> list:
+        return [v for v in tree_flatten((self.args[0], self.kwargs[0]))[0] if isinstance(v, Value)]
+
+
+class Storage:
+    """What an in-place operation changes: its value now."""
+
+    def __init__(self, value):
+        self.value, self.version = value, 0
+
+
+class Ref:
+    """A tensor of the module: a storage, or a view of another ref by a step whose first operand that is. `part`: which of
+    the pieces of a split it is, and the split; `view` is then the piece alone."""
+
+    def __init__(self, storage, parent=None, view=None, part=None):
+        self.storage, self.parent, self.view, self.part, self.cached = storage, parent, view, part, (-1, None)
+
+
+@dataclass
+class Graph:
+    inputs: list  # Values
+    parameters: dict  # Values by full name
+    also: dict  # the other names of a shared parameter
+    steps: list
+    output: Value
+    notes: list  # what the user should know
+    calls: dict  # how often a module without children is called, by its path
+
+
+def size_text(a: int, b: int):
+    """An integer of both exports as the file has it: itself, "B", "12B"; None where it's no multiple of the batch."""
+    if a == b:
+        return a
+    k, rest = divmod(b - a, BATCHES[1] - BATCHES[0])
+    if rest or a != k * BATCHES[0]:
+        return None
+    return "B" if k == 1 else f"{k}B"
+
+
+def shape_text(shapes) -> list:
+    return [size_text(a, b) for a, b in zip(*shapes)]
+
+
+def example(inputs, batch, dtype=None, generator=None):
+    """Random tensors for the inputs."""
+    tensors = []
+    for x in inputs:
+        shape = [batch * (1 if s == "B" else int(s[:-1])) if isinstance(s, str) else s for s in x.shape]
+        if x.dtype == "i64":
+            tensors.append(torch.randint(0, x.below, shape, generator=generator))
+        else:
+            tensors.append(torch.randn(shape, dtype=dtype or torch.float32, generator=generator))
+    return tensors
+
+
+def arguments(inputs, tensors):
+    """The inputs as a call's args and kwargs."""
+    named = {x.name: t for x, t in zip(inputs, tensors) if x.name}
+    return tuple(t for x, t in zip(inputs, tensors) if not x.name), named
+
+
+@contextlib.contextmanager
+def watch(notes: list):
+    """Notes what an export takes apart without a word: custom autograd functions and recomputation."""
+    function, checkpoint = torch.autograd.Function, torch.utils.checkpoint
+    apply, generator = function.__dict__["apply"], checkpoint._checkpoint_without_reentrant_generator
+
+    def note(text):
+        if text not in notes:
+            notes.append(text)
+
+    def noted_apply(cls, *args, **kwargs):
+        if not cls.__module__.startswith("torch.") or cls.__name__ == "CheckpointFunction":
+            note("torch.utils.checkpoint: recomputation is left out; recompute= of a strategy brings it back"
+                 if cls.__name__ == "CheckpointFunction" else
+                 f"custom autograd.Function '{cls.__name__}': its forward is imported, its own backward is not")
+        return apply.__func__(cls, *args, **kwargs)
+
+    def noted_generator(*args, **kwargs):
+        note("torch.utils.checkpoint: recomputation is left out; recompute= of a strategy brings it back")
+        return generator(*args, **kwargs)
+
+    function.apply, checkpoint._checkpoint_without_reentrant_generator = classmethod(noted_apply), noted_generator
+    try:
+        yield
+    finally:
+        function.apply, checkpoint._checkpoint_without_reentrant_generator = apply, generator
+
+
+def export(module, inputs, batch):
+    args, kwargs = arguments(inputs, example(inputs, batch))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.export(module, args, kwargs, strict=False)
+    except Exception as error:
+        name, text = type(error).__name__, str(error).strip()
+        first = text.splitlines()[0][:200] if text else ""
+        if "DataDependent" in name or "data-dependent" in text:
+            raise Refusal(f"control flow depends on the data: {users_line(error)}") from error
+        raise Refusal(f"torch.export (batch {batch}) fails: {name}: {first} at {users_line(error)}") from error
+
+
+class Reader:
+    def __init__(self, module, inputs, dead=()):
+        self.module, self.inputs, self.dead = module, inputs, dead
+        self.steps, self.refusals, self.notes, self.data_of_constants = [], [], [], {}
+        self.expanded, self.splits = {}, {}
+        self.no_grad = False
+
+    # -- what an operation becomes -------------------------------------------------------------------------------
+
+    def refuse(self, text, node):
+        entry = f"{text} at {place_of(node)}"
+        if entry not in self.refusals:
+            self.refusals.append(entry)
+
+    def meta(self, target, args, kwargs):
+        """The results' shapes and dtypes, of a call that isn't in the exported graph."""
+        def tensor(which):
+            return lambda v: (torch.empty(v.shapes[which], dtype=v.dtype, device="meta") if isinstance(v, Value) else v)
+        return tuple(target(*tree_map(tensor(w), args[w]), **tree_map(tensor(w), kwargs[w])) for w in (0, 1))
+
+    def emit(self, target, args, kwargs, place, results=None, **flags) -> list:
+        """A new step's outputs. args, kwargs: with either batch. results: tensors of the results' shapes, else computed."""
+        step = Step(target, args, kwargs, place, no_grad=self.no_grad, **flags)
+        results = results or self.meta(target, args, kwargs)
+        lists = [list(r) if isinstance(r, (tuple, list)) else [r] for r in results]
+        for i, (a, b) in enumerate(zip(*lists)):
+            if a is None:
+                step.outputs.append(None)
+                continue
+            shapes = (tuple(a.shape), tuple(b.shape))
+            if any(not isinstance(s, int) for s in shapes[0] + shapes[1]):
+                self.refuse(f"{step.name}: a size depends on the data", place)
+                shapes = tuple(tuple(s if isinstance(s, int) else 1 for s in q) for q in shapes)
+            for d, text in enumerate(shape_text(shapes)):
+                if text is None:
+                    self.refuse(f"size {shapes[0][d]} (batch {BATCHES[0]}) and {shapes[1][d]} (batch {BATCHES[1]}) is no "
+                                f"multiple of the batch: {step.name}", place)
+            step.outputs.append(Value("step", shapes, a.dtype, step=step, index=i))
+        self.fold(step)
+        step.virtual = step.virtual or is_view(target) or step.outputs[0] is not None and step.outputs[0].data is not None
+        self.steps.append(step)
+        return step.outputs
+
+    def fold(self, step):
+        """Computes the values of what depends on no input and no parameter."""
+        if step.name in RANDOM or is_view(step.target) and step.reads()[0].data is None:
+            return
+        like = step.name in LIKE
+        if not like and any(v.data is None for v in step.reads()):
+            return
+        for which in (0, 1):
+            def tensor(v, which=which):
+                if not isinstance(v, Value):
+                    return torch.device("cpu") if isinstance(v, torch.device) else v
+                return v.data[which] if v.data else torch.empty(v.shapes[which], dtype=v.dtype)
+            with InF64(), torch.no_grad():
+                result = step.target(*tree_map(tensor, step.args[which]), **tree_map(tensor, step.kwargs[which]))
+            for v, r in zip(step.outputs, result if isinstance(result, (tuple, list)) else [result]):
+                if v is not None:
+                    v.data = (*(v.data or ()), r)
+
+    def operand(self, v: Value) -> Value:
+        """The value as a step reads it: a constant as a table where one does for every batch, with rows that are alike
+        written once; else as the steps that make it."""
+        if v.kind != "step" or v.data is None or v.step.name in EMPTY:
+            return v
+        if v in self.expanded:
+            return self.expanded[v]
+        a, b = v.data
+        for d in range(a.dim()):
+            if a.shape[d] != b.shape[d]:
+                if not bool((a == a.narrow(d, 0, 1)).all()):
+                    return v  # its values run with the batch
+                a, b = a.narrow(d, 0, 1), b.narrow(d, 0, 1)
+        if not torch.equal(a, b) and not bool(((a == b) | (a != a) & (b != b)).all()):
+            return v
+        table = self.constant(a, v.dtype)
+        whole = v.shapes[0] == v.shapes[1]
+        self.expanded[v] = table if whole else self.emit(
+            aten.expand.default, ((table, list(v.shapes[0])), (table, list(v.shapes[1]))), ({}, {}), v.step.place,
+            virtual=True)[0]
+        self.expanded[v].data = None if not whole else self.expanded[v].data
+        return self.expanded[v]
+
+    def constant(self, data, dtype) -> Value:
+        key = (tuple(data.shape), dtype, data.contiguous().numpy().tobytes())
+        if key not in self.data_of_constants:
+            self.data_of_constants[key] = Value("constant", (tuple(data.shape),) * 2, dtype, data=(data, data))
+        return self.data_of_constants[key]
+
+    # -- storages and views --------------------------------------------------------------------------------------
+
+    def read(self, ref) -> Value:
+        if ref.parent is None:
+            return ref.storage.value
+        if ref.cached[0] != ref.storage.version:
+            base = self.read(ref.parent)
+            if ref.part:
+                index, target, args = ref.part
+                key = (base, target, str(args))
+                if key not in self.splits:
+                    self.splits[key] = self.emit(target, tuple((base, *a) for a in args), ({}, {}), ref.view[3])
+                fresh = self.splits[key][index]
+            else:
+                target, args, kwargs, place = ref.view
+                fresh, = self.emit(target, tuple((base, *a) for a in args), kwargs, place)
+            ref.cached = (ref.storage.version, fresh)
+        return ref.cached[1]
+
+    def write(self, ref, value, place):
+        if ref.parent is None:
+            ref.storage.value = value
+            ref.storage.version += 1
+            return
+        target, args, kwargs, _ = ref.view
+        base, name = self.read(ref.parent), op_name(target)
+        if name in ("slice", "select"):
+            scatter = aten.slice_scatter.default if name == "slice" else aten.select_scatter.default
+            back = self.emit(scatter, tuple((base, value, *a) for a in args), kwargs, place)
+        elif name in ("transpose", "t"):
+            back = self.emit(target, tuple((value, *a) for a in args), kwargs, place)
+        elif name == "permute":
+            order = [sorted(range(len(a[0])), key=lambda i, a=a: a[0][i] % len(a[0])) for a in args]
+            back = self.emit(target, tuple((value, o) for o in order), kwargs, place)
+        elif len(value.shapes[0]) == 0 or _elements(value) == _elements(base):
+            back = self.emit(aten.reshape.default, tuple((value, list(s)) for s in base.shapes), ({}, {}), place)
+        else:
+            self.refuse(f"a write through {name}", place)
+            return
+        self.write(ref.parent, back[0], place)
+        ref.cached = (ref.storage.version, value)
+
+    # -- the graph -----------------------------------------------------------------------------------------------
+
+    def walk(self, graphs, modules, envs):
+        """The nodes of both graphs side by side; the refs of the output."""
+        nodes = [[n for n in g.nodes if n.op != "get_attr"] for g in graphs]
+        for i, (a, b) in enumerate(zip(*nodes)):
+            if str(a.target) != str(b.target) and a.op == b.op == "call_function":
+                raise Refusal(f"the graph depends on the batch size: {len(nodes[0])} and {len(nodes[1])} nodes, first "
+                              f"difference {op_name(a.target)} and {op_name(b.target)} at {place_of(a)}")
+        if len(nodes[0]) != len(nodes[1]):
+            last = nodes[0][min(map(len, nodes)) - 2]
+            raise Refusal(f"the graph depends on the batch size: {len(nodes[0])} and {len(nodes[1])} nodes, which differ "
+                          f"after {op_name(last.target)} at {place_of(last)}: a loop over samples?")
+        env = envs
+        for a, b in zip(*nodes):
+            if a.op == "output":
+                outputs = a.args[0] if isinstance(a.args[0], (tuple, list)) else [a.args[0]]
+                return [env[x] if isinstance(x, torch.fx.Node) else x for x in outputs]
+            if a.op == "call_function":
+                env[a] = self.call(a, b, modules, env)
+
+    def call(self, a, b, modules, env):
+        name = op_name(a.target)
+        if a.target is operator.getitem:
+            return env[a.args[0]][a.args[1]] if env[a.args[0]] is not None else None
+        if name in ASSERTS:
+            return None
+        if name == "wrap_with_set_grad_enabled" or name == "wrap_with_autocast":
+            return self.region(a, b, modules, env)
+        if not isinstance(a.target, torch._ops.OpOverload) or a.target.namespace != "aten":
+            self.refuse(f"op '{a.target}' isn't one of ATen's", a)
+            return self.stand_in(a, b)
+        if name in DATA_DEPENDENT:
+            self.refuse(f"op '{name}' depends on the data", a)
+            return self.stand_in(a, b)
+        if any(env.get(x, 0) is None for x in a.all_input_nodes):
+            return self.stand_in(a, b)
+
+        # The second graph's nodes stand for the first's.
+        twins = dict(zip(b.all_input_nodes, a.all_input_nodes)) | {x: x for x in a.all_input_nodes}
+
+        def refs(x):
+            return map_aggregate(x, lambda y: env[twins[y]] if isinstance(y, torch.fx.Node) else y)
+
+        return self.operation(a.target, (refs(a.args), refs(b.args)), (dict(refs(a.kwargs)), dict(refs(b.kwargs))),
+                              (a.meta["val"], b.meta["val"]), a)
+
+    def stand_in(self, a, b):
+        """After a refusal: so that the rest is looked at, too."""
+        values = [x if isinstance(x, (tuple, list)) else [x] for x in (a.meta.get("val"), b.meta.get("val"))]
+        refs = []
+        for x, y in zip(*values):
+            if not isinstance(x, torch.Tensor):
+                refs.append(None)
+                continue
+            shapes = tuple(tuple(s if isinstance(s, int) else 1 for s in t.shape) for t in (x, y))
+            refs.append(Ref(Storage(Value("input", shapes, x.dtype, name="refused"))))
+        return refs if isinstance(a.meta.get("val"), (tuple, list)) else refs[0]
+
+    def region(self, a, b, modules, env):
+        """A part of the graph under no_grad or autocast, in place."""
+        name = op_name(a.target)
+        grad = self.no_grad
+        at = next(i for i, x in enumerate(a.args) if isinstance(x, torch.fx.Node) and x.op == "get_attr")
+        subs = [getattr(m, n.args[at].target) for m, n in zip(modules, (a, b))]
+        if name == "wrap_with_autocast":
+            if a.args[2] if len(a.args) > 2 and isinstance(a.args[2], bool) else True:
+                self.refuse(f"an autocast region to {a.args[1]}: leave it out, precision= of a strategy brings it", a)
+        else:
+            self.no_grad = self.no_grad or not a.args[0]
+        inner = {}
+        for placeholder, x in zip([n for n in subs[0].graph.nodes if n.op == "placeholder"], a.args[at + 1:]):
+            inner[placeholder] = env[x]
+        outputs = self.walk([s.graph for s in subs], subs, inner)
+        self.no_grad = grad
+        return outputs
+
+    def operation(self, target, args, kwargs, results, place):
+        name = op_name(target)
+        if is_write(target):
+            return self.in_place(target, args, kwargs, results, place)
+        first = args[0][0] if args[0] and isinstance(args[0][0], Ref) else None
+        single = results[0] if isinstance(results[0], torch.Tensor) else None
+        if first is not None and single is not None:
+            value = self.read(first)
+            same = value.dtype == single.dtype and value.shapes == (tuple(single.shape), tuple(results[1].shape))
+            if name in SAME and value.dtype == single.dtype:
+                return self.copy_of(first) if name in ("clone", "lift_fresh_copy") else first
+            if name in ("to", "_to_copy", "type_as") and value.dtype == single.dtype:
+                return first
+            if name in ("expand", "expand_as", "slice", "view", "reshape", "squeeze", "view_as", "flatten", "_unsafe_view") and same:
+                return first
+            if name in ("dropout", "feature_dropout", "alpha_dropout") and (args[0][1] == 0 or not args[0][2]):
+                return first
+        if first is not None and is_view(target) and name not in ("to", "_to_copy", "type_as"):
+            if isinstance(results[0], (tuple, list)):
+                return self.parts(target, args, kwargs, results, place)
+            rest = tuple(tuple(tree_map(self.plain, a)) for a in (args[0][1:], args[1][1:]))
+            if all(not isinstance(x, Value) for x in tree_flatten(rest)[0]):
+                return Ref(first.storage, first, (target, rest, kwargs, place))
+            if name in ("expand_as", "view_as", "reshape_as"):
+                plain = {"expand_as": aten.expand.default}.get(name, aten.reshape.default)
+                return Ref(first.storage, first, (plain, tuple(([*r.shape],) for r in results), ({}, {}), place))
+        args, kwargs = tree_map(self.plain, args), tree_map(self.plain, kwargs)
+        if name in ("empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "empty"):
+            target, args = aten.empty.memory_format, tuple(([*r.shape],) for r in results)
+            kwargs = ({"dtype": results[0].dtype},) * 2
+            return self.wrap(self.emit(target, args, kwargs, place, results, virtual=True), results)
+        return self.wrap(self.emit(target, args, kwargs, place, results), results)
+
+    def plain(self, x):
+        return self.operand(self.read(x)) if isinstance(x, Ref) else x
+
+    def copy_of(self, ref):
+        return Ref(Storage(self.read(ref)))
+
+    def wrap(self, values, results):
+        refs = [Ref(Storage(v)) if v is not None else None for v in values]
+        return refs if isinstance(results[0], (tuple, list)) else refs[0]
+
+    def parts(self, target, args, kwargs, results, place):
+        """The results of split, chunk, unbind, …: one split or unbind, of which each is a part."""
+        first = args[0][0]
+        given = dict(zip([a.name for a in target._schema.arguments], args[0])) | kwargs[0]
+        rank = len(self.read(first).shapes[0])
+        dim = given.get("dim", given.get("axis", 0)) % rank
+        refs, start = [], [0, 0]
+        sizes = tuple([r.shape[dim] if r.dim() == rank else 1 for r in part] for part in results)
+        for i, pair in enumerate(zip(*results)):
+            if pair[0].dim() < rank:
+                view, split = (aten.select.int, ((dim, i),) * 2), (aten.unbind.int, ((dim,),) * 2)
+            else:
+                ends = [s + r.shape[dim] for s, r in zip(start, pair)]
+                view = aten.slice.Tensor, tuple((dim, s, e) for s, e in zip(start, ends))
+                split = aten.split_with_sizes.default, tuple((s, dim) for s in sizes)
+                start = ends
+            refs.append(Ref(first.storage, first, (*view, ({}, {}), place), (i, *split)))
+        return refs
+
+    def in_place(self, target, args, kwargs, results, place):
+        schema, name = target._schema, op_name(target)
+        ref = args[0][0]
+        written = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+        functional = getattr(aten, name[:-1], None) if name.endswith("_") and not name.startswith("__") else None
+        overload = getattr(functional, target._overloadname, None) if functional else None
+        if name == "copy_":
+            source = args[0][1]
+            value = self.plain(source) if isinstance(source, Ref) else source
+            base = self.read(ref)
+            if value.dtype != base.dtype:
+                value, = self.emit(aten._to_copy.default, ((value,),) * 2, ({"dtype": base.dtype},) * 2, place)
+            if value.shapes != base.shapes:
+                value, = self.emit(aten.expand.default, tuple((value, list(s)) for s in base.shapes), ({}, {}), place)
+            self.write(ref, value, place)
+            return ref
+        if name == "zero_":
+            overload, args = aten.fill.Scalar, tuple((a[0], 0) for a in args)
+        if name == "bernoulli_":
+            overload = aten.bernoulli.p
+            args = tuple((a[0], a[1] if len(a) > 1 else k.get("p", 0.5)) for a, k in zip(args, kwargs))
+            kwargs = ({}, {})
+        if name == "normal_":
+            overload = aten.normal_functional.default
+        if overload is None or written != ["self"]:
+            self.refuse(f"op '{name}' writes in place and has no functional twin", place)
+            return ref
+        if name in ("dropout_", "feature_dropout_") and (args[0][1] == 0 or not args[0][2]):
+            return ref
+        plain = tree_map(self.plain, args), tree_map(self.plain, kwargs)
+        value = self.emit(overload, *plain, place, results, inplace=True)[0]
+        self.write(ref, value, place)
+        return ref
+
+
+def _elements(value):
+    return torch.Size(value.shapes[0]).numel()
+
+
+def read_graph(module, inputs, dead=()) -> Graph:
+    """The module's graph. `dead`: parameters that are known to get no gradient: they count as frozen."""
+    reader = Reader(module, inputs, dead)
+    with watch(reader.notes):
+        exported = [export(module, inputs, batch) for batch in BATCHES]
+    return _walk(reader, exported)
+
+
+def _walk(reader, exported) -> Graph:
+    module, inputs, signature = reader.module, reader.inputs, exported[0].graph_signature
+    first_name, canonical = {}, {}  # a shared parameter has one name, the first
+    for name, p in module.named_parameters(remove_duplicate=False):
+        canonical[name] = first_name.setdefault(id(p), name)
+    trained = {name for name, p in module.named_parameters() if p.requires_grad and name not in reader.dead}
+    also = {}
+    for name, first in canonical.items():
+        if name != first:
+            also.setdefault(first, []).append(name)
+    env, values, input_values, parameters = {}, {}, [], {}
+    placeholders = [[n for n in e.graph.nodes if n.op == "placeholder"] for e in exported]
+    users = [n for n in placeholders[0] if n.name in signature.user_inputs and isinstance(n.meta.get("val"), torch.Tensor)]
+    named = {n.name: n for n in users}
+    rest = iter([n for n in users if n.name not in {x.name for x in inputs}])
+    order = [named[x.name] if x.name in named else next(rest) for x in inputs]
+    for i, (x, n) in enumerate(zip(inputs, order)):
+        twin = placeholders[1][placeholders[0].index(n)]
+        shapes = tuple(tuple(t.meta["val"].shape) for t in (n, twin))
+        v = Value("input", shapes, n.meta["val"].dtype, name="input" if i == 0 else x.name or f"input_{i + 1}")
+        input_values.append(v)
+        env[n] = Ref(Storage(v))
+    for n in placeholders[0]:
+        if n in env:
+            continue
+        val = n.meta.get("val")
+        if not isinstance(val, torch.Tensor):
+            env[n] = None
+            continue
+        shapes = (tuple(val.shape),) * 2
+        if full := canonical.get(signature.inputs_to_parameters.get(n.name)):
+            if full not in values:
+                values[full] = Value("parameter" if full in trained else "frozen", shapes, val.dtype, name=full)
+                parameters[full] = values[full]
+            env[n] = Ref(Storage(values[full]))
+            continue
+        full = signature.inputs_to_buffers.get(n.name) or signature.inputs_to_lifted_tensor_constants.get(n.name)
+        source = exported[0].state_dict if full in exported[0].state_dict else exported[0].constants
+        data = source[full].detach()
+        data = data.double() if data.dtype == torch.float32 else data.clone()
+        leaf = Value("constant", shapes, val.dtype, name=full, data=(data, data))
+        env[n] = Ref(Storage(leaf))
+    calls = {}
+    children = {path for path, m in module.named_modules() if next(m.children(), None) is not None}
+    for n in exported[0].graph.nodes:
+        stack = list((n.meta.get("nn_module_stack") or {}).values())
+        if n.op == "call_function" and stack and stack[-1][0].split("@")[0] not in children:
+            calls.setdefault(stack[-1][0].split("@")[0], []).append(stack[-1][0])
+    calls = {path: len(set(found)) for path, found in calls.items()}
+    outputs = reader.walk([e.graph for e in exported], [e.graph_module for e in exported], env)
+    outputs = [o for o in outputs if isinstance(o, Ref)]
+    count = sum(s.kind.name == "USER_OUTPUT" and hasattr(s.arg, "name") for s in signature.output_specs)
+    outputs = outputs[len(outputs) - count:]
+    if reader.refusals:
+        raise Refusal("\n".join(reader.refusals))
+    if len(outputs) != 1:
+        raise Refusal(f"the model returns {len(outputs)} tensors, the loss takes one: wrap it so that it returns that one")
+    output = reader.plain(outputs[0])
+    return Graph(input_values, parameters, also, reader.steps, output, reader.notes, calls)

@@ -1,0 +1,287 @@
+"""A PyTorch module as a model file of paragauge.
+
+    python bench/import/import_model.py my_package.my_model:build --input f32[B,3,224,224] -o my_model.json
+    python bench/import/import_model.py catalog:gpt_nano -o gpt_nano.json
+    python bench/import/import_model.py --torchvision vit_b_16 --input f32[B,3,224,224] -o vit_b_16.json
+    python bench/import/import_model.py --transformers gpt2 --input i64[B,64]<50257 -o gpt2.json
+
+The file is played back in float64 and compared with the module: its output, its loss and every gradient. Only then is it left
+in place. Exit status 0: written; 1: refused, with what, where and why.
+"""
+
+import argparse
+import json
+import math
+import sys
+import time
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import check
+import graph as graphs
+import nodes as made_nodes
+import spec
+import torch
+from body import DTYPE_NAMES, rows_alone
+from graph import shape_text
+from refusal import Refusal
+from torch import nn
+
+FORMAT = "paragauge-model-2"
+LOWEST = -3.4028234663852886e38  # what the file has for f32's -inf
+
+
+@dataclass
+class Request:
+    module: nn.Module
+    inputs: list
+    loss: str = "cross_entropy"
+    classes: int | None = None
+    optimizer: dict = field(default_factory=lambda: {"kind": "sgd", "lr": 0.1})
+    global_batch: int = 32
+    name: str = "model"
+    description: str = ""
+    made_by: str = "paragauge import"
+
+
+@dataclass
+class Imported:
+    file: dict
+    notes: list
+    module: nn.Module
+
+
+def prepare(module, notes):
+    """The module that is trained: without wrappers, in f32, in train mode."""
+    while isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        notes.append(f"{type(module).__name__} is left out: a strategy brings it")
+        module = module.module
+    if not isinstance(module, nn.Module):
+        raise Refusal(f"expected a torch.nn.Module, found {type(module).__name__}")
+    odd = sorted({str(t.dtype).replace("torch.", "") for t in (*module.parameters(), *module.buffers())
+                  if t.is_floating_point() and t.dtype != torch.float32})
+    if odd:
+        notes.append(f"{', '.join(odd)} becomes float32: precision= of a strategy brings it back")
+        module = module.float()
+    return module
+
+
+def values_text(v, module) -> dict:
+    """A constant's values, as short as they can be said."""
+    data = v.data[0]
+    if data.is_complex():
+        raise Refusal(f"a constant of dtype {v.dtype} can't be written")
+    flat = data.reshape(-1)
+    if flat.dtype == torch.bool:
+        flat = flat.long()
+    if flat.is_floating_point():
+        if bool(flat.isnan().any()):
+            raise Refusal(f"a constant '{v.name}' has values that aren't numbers")
+        flat = flat.double().clamp(LOWEST, -LOWEST)
+    if flat.numel() == 0:
+        return {"list": []}
+    first = flat[0].item()
+    if bool((flat == first).all()):
+        return {"full": first}
+    step = (flat[1] - flat[0]).item()
+    if torch.equal(flat, first + step * torch.arange(flat.numel())):
+        return {"arange": [first, step]}
+    values, counts = torch.unique_consecutive(flat, return_counts=True)
+    if 2 * len(values) < flat.numel():
+        return {"runs": [list(pair) for pair in zip(values.tolist(), counts.tolist())]}
+    return {"list": flat.tolist()}
+
+
+def uniform(p) -> list:
+    """Center and bound of a uniform distribution with the tensor's mean and standard deviation."""
+    if hasattr(p, "initial"):
+        return list(p.initial)
+    if p.is_meta:
+        raise Refusal("a parameter on the device 'meta' has no values: give it .initial = (center, bound)")
+    p = p.detach().double()
+    mean, std = p.mean().item(), p.std(unbiased=False).item()
+    return [mean, math.sqrt(3) * std if std > 1e-12 * max(abs(mean), 1e-300) else 0]
+
+
+def tidy(x):
+    return int(x) if isinstance(x, float) and x.is_integer() and abs(x) < 2**53 else float(f"{x:.6g}")
+
+
+def output_for(loss, classes, graph):
+    """The loss takes [batch, …, classes]: an image's prediction [batch, classes, height, width] is permuted."""
+    v = graph.output
+    if loss == "cross_entropy" and len(v.shapes[0]) == 4 and (classes is None or v.shapes[0][1] == classes):
+        reader = graphs.Reader(None, [])
+        order = (0, 2, 3, 1)
+        new, = reader.emit(graphs.aten.permute.default, ((v, order), (v, order)), ({}, {}), v.step.place)
+        graph.steps += reader.steps
+        graph.output = new
+
+
+def target_for(loss, classes, graph) -> dict:
+    shape = shape_text(graph.output.shapes)
+    if not graph.output.dtype.is_floating_point:
+        raise Refusal(f"the model returns {DTYPE_NAMES[graph.output.dtype]}{shape}: a loss needs f32")
+    if not shape or not str(shape[0]).endswith("B"):
+        raise Refusal(f"the model returns {shape}: the first dimension must be the batch")
+    if loss == "mse_loss":
+        return {"shape": shape}
+    if len(shape) < 2:
+        raise Refusal(f"the model returns {shape}: cross_entropy needs [batch, …, classes]; --loss mse_loss takes any shape")
+    if classes is not None and shape[-1] != classes:
+        raise Refusal(f"--classes {classes}: the model returns {shape}, whose last size must be that")
+    return {"classes": shape[-1], "shape": shape[:-1]}
+
+
+def import_module(request: Request) -> Imported:
+    """The model file's content. Refusal: what can't be imported, all at once."""
+    notes = []
+    module = prepare(request.module, notes).train()
+    dead = set()
+    while True:
+        graph = graphs.read_graph(module, request.inputs, dead)
+        output_for(request.loss, request.classes, graph)
+        target = target_for(request.loss, request.classes, graph)
+        made = made_nodes.make_nodes(graph)
+        if not made.dead:
+            break
+        dead |= made.dead
+    notes += [n for n in graph.notes if n not in notes]
+    own = dict(module.named_parameters())
+    sizes = {k: p.numel() for k, p in own.items()}
+    if dead:
+        notes.append(f"{len(dead)} parameters get no gradient (detach, no_grad, integers) and count as frozen: "
+                     f"{', '.join(sorted(dead)[:5])}{', …' if len(dead) > 5 else ''}")
+    frozen = sorted(k for k, p in own.items() if not p.requires_grad)
+    if frozen:
+        notes.append(f"{len(frozen)} parameters are frozen: {', '.join(frozen[:5])}{', …' if len(frozen) > 5 else ''}")
+    unread = sorted(k for k in own if k not in read_parameters(made) and k not in dead and k not in frozen)
+    if unread:
+        notes.append(f"{len(unread)} parameters aren't read: {', '.join(unread[:5])}{', …' if len(unread) > 5 else ''}")
+    parameters = {}
+    for name in own:
+        if name in made.used:
+            center, bound = map(tidy, uniform(own[name]))
+            parameters[name] = {"shape": list(own[name].shape), "center": center, "bound": bound}
+            if name in graph.also:
+                parameters[name]["also"] = graph.also[name]
+    constants = {}
+    for name, v in made.constants.items():
+        text = {"dtype": DTYPE_NAMES[v.dtype], "shape": list(v.shapes[0])}
+        if v.kind == "frozen":
+            text |= {"values": {"uniform": [tidy(x) for x in uniform(own[v.name])]}, "frozen": v.name}
+        elif v.data is None:
+            raise Refusal(f"'{v.name}' has no values: a refused op's")
+        else:
+            text["values"] = values_text(v, module)
+        constants[name] = text
+    for body in made.bodies.values():
+        body["rows"] = rows_alone(body)
+    inputs = [{"name": v.name, **x.text()} for v, x in zip(graph.inputs, request.inputs)]
+    file = {"format": FORMAT, "name": request.name, "description": request.description, "made_by": request.made_by,
+            "inputs": inputs, "target": target, "loss": request.loss, "optimizer": request.optimizer,
+            "global_batch": request.global_batch, "parameters": parameters, "constants": constants,
+            "units": made_nodes.find_units(graph, made, sizes), "bodies": made.bodies, "nodes": made.nodes}
+    return Imported(file, notes, module)
+
+
+def read_parameters(made) -> set:
+    from play import parameters_of
+    return {p for n in made.nodes for p in parameters_of(n)}
+
+
+def write(imported: Imported, path: Path):
+    path.write_text(json.dumps(imported.file, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="import_model.py", description=__doc__.split("\n\n")[0],
+                                formatter_class=argparse.RawDescriptionHelpFormatter, epilog=__doc__.split("\n\n", 1)[1])
+    p.add_argument("source", nargs="?", help="what makes the module: package.module:function, file.py:function, catalog:name")
+    p.add_argument("--torchvision", metavar="NAME")
+    p.add_argument("--timm", metavar="NAME")
+    p.add_argument("--transformers", metavar="CONFIG", help="a configuration file or a model type")
+    p.add_argument("--input", action="append", default=[], metavar="SPEC", help=spec.FORM)
+    p.add_argument("--loss", choices=["cross_entropy", "mse_loss"])
+    p.add_argument("--classes", type=int)
+    p.add_argument("--optimizer", metavar="KIND[:KEY=NUMBER,…]")
+    p.add_argument("--global-batch", type=int)
+    p.add_argument("--name")
+    p.add_argument("--no-check", action="store_true", help="leave out the comparison with the module")
+    p.add_argument("-o", "--output", required=True, type=Path)
+    return p
+
+
+def make_request(args, command) -> Request:
+    sources = [s for s in (args.source, args.torchvision, args.timm, args.transformers) if s]
+    if len(sources) != 1:
+        raise Refusal("expected one of: package.module:function, --torchvision NAME, --timm NAME, --transformers CONFIG")
+    torch.manual_seed(0)
+    defaults = {}
+    if args.torchvision:
+        module, name = spec.torchvision_model(args.torchvision, args.classes), args.torchvision
+    elif args.timm:
+        module, name = spec.timm_model(args.timm, args.classes), args.timm
+    elif args.transformers:
+        module, name = spec.transformers_model(args.transformers, args.classes), Path(args.transformers).stem
+    else:
+        build = spec.load(args.source)
+        defaults = getattr(build, "import_options", {})
+        module, name = build(), args.source.rpartition(":")[2]
+    texts = args.input or defaults.get("input", [])
+    if not texts:
+        raise Refusal(f"no --input: expected one for each tensor that forward takes, as {spec.FORM}")
+    global_batch = args.global_batch or defaults.get("global_batch", 32)
+    if global_batch < 1:
+        raise Refusal(f"--global-batch {global_batch}: must be at least 1")
+    doc = (type(module).__doc__ or "").strip().splitlines()
+    return Request(module, [spec.read_input(t) for t in texts], args.loss or defaults.get("loss", "cross_entropy"), args.classes,
+                   spec.read_optimizer(args.optimizer or defaults.get("optimizer", "sgd:lr=0.1")), global_batch, args.name or name,
+                   defaults.get("description", doc[0] if doc and not type(module).__module__.startswith("torch.") else name),
+                   f"paragauge import {command}; torch {torch.__version__.split('+')[0]}")
+
+
+def main(argv=None) -> int:
+    warnings.filterwarnings("ignore")
+    argv = sys.argv[1:] if argv is None else argv
+    args = parser().parse_args(argv)
+    shown = [a for i, a in enumerate(argv) if a not in ("-o", "--output") and (i == 0 or argv[i - 1] not in ("-o", "--output"))]
+    try:
+        start = time.monotonic()
+        request = make_request(args, " ".join(shown))
+        imported = import_module(request)
+        partial = args.output.with_name(args.output.name + ".unchecked")
+        write(imported, partial)
+        file = imported.file
+        ops = sum(n["op"] != "aten" for n in file["nodes"])
+        print(f"{file['name']}: {len(file['nodes'])} nodes ({ops} of known ops), {len(file['bodies'])} bodies, {len(file['units'])} units, "
+              f"{sum(p.numel() for p in imported.module.parameters()):,} parameters, {time.monotonic() - start:.1f} s")
+        for note in imported.notes:
+            print(f"  note: {note}")
+        if args.no_check:
+            print("  not checked against the module")
+        else:
+            start = time.monotonic()
+            try:
+                result = check.check(json.loads(partial.read_text()), imported.module, request.inputs)
+                result.refuse_differences()
+            except Refusal as refusal:
+                partial.unlink()
+                notes = "".join(f"\n  note: {n}" for n in imported.notes if "autograd.Function" in n)
+                raise Refusal(f"{refusal}{notes}") from refusal
+            print(f"  checked in float64 with {result.batch} samples: {result.text()}, {time.monotonic() - start:.1f} s")
+        partial.replace(args.output)
+        return 0
+    except Refusal as refusal:
+        lines = str(refusal).splitlines()
+        if len(lines) > 1:
+            print(f"import: {len(lines)} things can't be imported:", file=sys.stderr)
+            print("\n".join(f"  {line}" for line in lines), file=sys.stderr)
+        else:
+            print(f"import: {refusal}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""Plays a written model file, and the lines of its bodies, on real tensors.
+
+    values = play_lines(["t0=mul.Tensor(i0,2)", "o=relu(t0)"], {"i0": x}, batch=4)      # values["o"]
+    prediction, loss, gradients = play_model(file, inputs, target, parameters, batch=3)
+
+Everything is float64, "f32" included. Exact: dropout is the identity, a Bernoulli draw gives ones.
+"""
+
+import re
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+
+aten = torch.ops.aten
+DTYPES = {"f32": torch.float64, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
+          "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool,
+          "c64": torch.complex128, "c128": torch.complex128}
+FORMATS = {"contiguous_format": torch.contiguous_format, "preserve_format": torch.preserve_format,
+           "channels_last": torch.channels_last, "channels_last_3d": torch.channels_last_3d}
+WORDS = {"true": True, "false": False, "none": None, **FORMATS}
+
+
+def split_commas(text: str) -> list[str]:
+    """At the commas outside brackets."""
+    parts, depth, start = [], 0, 0
+    for i, c in enumerate(text):
+        depth += (c == "[") - (c == "]")
+        if c == "," and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    return parts + [text[start:]] if text else []
+
+
+def count(text, batch: int):
+    """A size: 12, "12", "B", "12B"."""
+    if isinstance(text, int) or not text.endswith("B"):
+        return int(text)
+    return batch * int(text[:-1] or 1)
+
+
+@lru_cache(maxsize=None)
+def parse(line: str):
+    """Names of the outputs, the operation, texts of its arguments by position and by name."""
+    outs, call = line.split("=", 1)
+    name, rest = call.split("(", 1)
+    base, _, overload = name.partition(".")
+    given, named = [], {}
+    for part in split_commas(rest[:-1]):
+        key = re.match(r"([a-z_]\w*)=", part)
+        if key:
+            named[key[1]] = part[key.end():]
+        else:
+            given.append(part)
+    return outs.split(","), getattr(getattr(aten, base), overload or "default"), given, named
+
+
+def value_of(text: str, kind: str, values: dict, batch: int):
+    """An argument. `kind`: its type in the operation's schema."""
+    if text.startswith("["):
+        return [value_of(t, kind, values, batch) for t in split_commas(text[1:-1])]
+    if text in values:
+        return values[text]
+    if kind.startswith("Optional[str") or kind == "str":
+        return None if text == "none" and kind != "str" else text
+    if text in WORDS:
+        return WORDS[text]
+    if text in DTYPES:
+        return DTYPES[text]
+    if re.fullmatch(r"-?\d*B", text):
+        return count(text, batch) if text[0] != "-" else -count(text[1:], batch)
+    return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+
+
+def exact(target, args, kwargs):
+    name = target._schema.name
+    if name == "aten::native_dropout":
+        return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+    if name == "aten::native_dropout_backward":
+        return args[0].clone()
+    if name == "aten::bernoulli":
+        return torch.ones_like(args[0])
+    return target(*args, **kwargs)
+
+
+def play_lines(lines, values: dict, batch: int) -> dict:
+    values = dict(values)
+    for line in lines:
+        outs, target, given, named = parse(line)
+        kinds = [(a.name, str(a.real_type)) for a in target._schema.arguments]
+        args = [value_of(t, k, values, batch) for t, (_, k) in zip(given, kinds)]
+        kwargs = {n: value_of(t, dict(kinds)[n], values, batch) for n, t in named.items()}
+        result = exact(target, args, kwargs)
+        for out, r in zip(outs, result if isinstance(result, (tuple, list)) else [result]):
+            values[out] = r
+    return values
+
+
+KNOWN = {
+    "conv2d": lambda a, x, w, b=None: F.conv2d(x, w, b, a.get("stride", 1), a.get("padding", 0), a.get("dilation", 1),
+                                               a.get("groups", 1)),
+    "linear": lambda a, x, w, b=None: F.linear(x, w, b),
+    "batch_norm": lambda a, x, w, b: F.batch_norm(x, None, None, w, b, True, 0, a.get("eps", 1e-5)),
+    "relu": lambda a, x: F.relu(x),
+    "max_pool": lambda a, x: F.max_pool2d(x, a["kernel_size"], a.get("stride") or a["kernel_size"], a.get("padding", 0)),
+    "adaptive_avg_pool": lambda a, x: F.adaptive_avg_pool2d(x, a["output_size"]),
+    "flatten": lambda a, x: x.flatten(1),
+    "add": lambda a, x, y: x + y,
+    "softmax": lambda a, x: F.softmax(x, a.get("dim", 1)),
+}
+
+
+def parameters_of(node: dict) -> list[str]:
+    """A node's parameters by their full names."""
+    if "parameters" in node:
+        return node["parameters"]
+    if node["op"] not in ("conv2d", "linear", "batch_norm"):
+        return []
+    return [f"{node['name']}.weight"] + ([f"{node['name']}.bias"] if node.get("bias", True) else [])
+
+
+def constant(c: dict, frozen: dict) -> torch.Tensor:
+    values, shape, dtype = c["values"], c["shape"], DTYPES[c["dtype"]]
+    n = torch.Size(shape).numel()
+    if "uniform" in values:
+        return frozen[c["frozen"]]
+    if "arange" in values:
+        first, step = values["arange"]
+        flat = first + step * torch.arange(n)
+    elif "full" in values:
+        flat = torch.full((n,), values["full"], dtype=torch.float64 if isinstance(values["full"], float) else None)
+    elif "runs" in values:
+        flat = torch.repeat_interleave(torch.tensor([v for v, _ in values["runs"]]),
+                                       torch.tensor([k for _, k in values["runs"]]))
+    else:
+        flat = torch.tensor(values["list"], dtype=torch.float64 if dtype.is_floating_point else None)
+    return flat.to(dtype).reshape(shape)
+
+
+def loss_of(kind: str, prediction, target):
+    if kind == "mse_loss":
+        return F.mse_loss(prediction, target)
+    return F.cross_entropy(prediction.reshape(-1, prediction.shape[-1]), target.reshape(-1))
+
+
+def play_model(file: dict, inputs: dict, target, parameters: dict, frozen: dict, batch: int):
+    """The prediction, the loss and every parameter's gradient (by full name)."""
+    values = dict(inputs)
+    values |= {name: constant(c, frozen) for name, c in file["constants"].items()}
+    saved, needs = {}, {}
+    for node in file["nodes"]:
+        xs, ps = [values[x] for x in node["inputs"]], [parameters[p] for p in parameters_of(node)]
+        needs[node["name"]] = bool(ps) or any(needs.get(x, False) for x in node["inputs"])
+        if node["op"] == "aten":
+            body = file["bodies"][node["body"]]
+            read = {f"i{k}": x for k, x in enumerate(xs)} | {f"p{k}": p for k, p in enumerate(ps)}
+            found = play_lines(body["forward"], read, batch)
+            saved[node["name"]] = read | {k: found[k] for k in found if k == "o" or re.fullmatch(r"s\d+", k)}
+            y = found["o"]
+            if not y.is_contiguous():
+                raise AssertionError(f"body '{node['body']}' gives an output that isn't contiguous")
+        else:
+            with torch.enable_grad():
+                leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in (*xs, *ps)]
+                y = KNOWN[node["op"]](node, *leaves)
+            saved[node["name"]] = (leaves, y)
+            y = y.detach()
+        values[node["name"]] = y
+    prediction = values[file["nodes"][-1]["name"]]
+    with torch.enable_grad():
+        leaf = prediction.detach().requires_grad_()
+        loss = loss_of(file["loss"], leaf, target)
+    grads = {file["nodes"][-1]["name"]: torch.autograd.grad(loss, leaf)[0]}
+    gradients = {}
+
+    def accumulate(where, name, g):
+        where[name] = where[name] + g if name in where else g
+
+    for node in reversed(file["nodes"]):
+        g = grads.pop(node["name"], None)
+        if g is None or not needs[node["name"]]:
+            continue
+        names, kept = parameters_of(node), saved.pop(node["name"])
+        if node["op"] == "aten":
+            body = file["bodies"][node["body"]]
+            found = play_lines(body["backward"], kept | {"g": g}, batch)
+            results = [found.get(f"gi{k}") for k in range(len(node["inputs"]))]
+            results += [found.get(f"gp{k}") for k in range(len(names))] if body["backward"] else [None] * len(names)
+        else:
+            leaves, y = kept
+            results = torch.autograd.grad(y, [t for t in leaves if t.requires_grad], g)
+            results = iter(results)
+            results = [next(results) if t.requires_grad else None for t in leaves]
+        for x, r in zip(node["inputs"], results):
+            if r is not None and needs.get(x, False):
+                accumulate(grads, x, r)
+        for p, r in zip(names, results[len(node["inputs"]):]):
+            if r is not None:
+                accumulate(gradients, p, r)
+    return prediction, loss.detach(), gradients

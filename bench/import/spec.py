@@ -1,0 +1,146 @@
+"""What the command line says: inputs, optimizer, and where the module comes from."""
+
+import importlib
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from refusal import Refusal
+
+FORM = "[name=]f32[B,3,224,224] or [name=]i64[B,64]<256"
+OPTIMIZERS = {"sgd": {"lr", "momentum", "weight_decay"}, "adam": {"lr", "beta1", "beta2", "eps", "weight_decay"},
+              "adamw": {"lr", "beta1", "beta2", "eps", "weight_decay"}}
+
+
+@dataclass
+class Input:
+    """A tensor that the module's forward takes: by position, or by name."""
+    name: str
+    dtype: str  # "f32", "i64"
+    shape: list  # entries are sizes or "B", "12B"
+    below: int = 0  # of an i64: its values are in [0, below)
+
+    def text(self) -> dict:
+        return {"dtype": self.dtype, "shape": self.shape} | ({"below": self.below} if self.dtype == "i64" else {})
+
+
+def read_input(text: str) -> Input:
+    found = re.fullmatch(r"(?:([A-Za-z_]\w*)=)?(f32|i64)\[([^\]]*)\](?:<(\d+))?", text)
+    if not found:
+        raise Refusal(f"--input '{text}': expected {FORM}")
+    name, dtype, sizes, below = found.groups()
+    shape = []
+    for size in sizes.split(","):
+        if not re.fullmatch(r"[1-9]\d*|([1-9]\d*)?B", size):
+            raise Refusal(f"--input '{text}': size '{size}' is neither a positive number nor a multiple of the batch (B, 12B)")
+        shape.append(size if size.endswith("B") else int(size))
+    if shape[0] not in ("B",) and not str(shape[0]).endswith("B"):
+        raise Refusal(f"--input '{text}': the first size must be the batch, B")
+    if (dtype == "i64") != (below is not None):
+        raise Refusal(f"--input '{text}': " + ("integers need a bound: i64[B,64]<256" if dtype == "i64" else "only integers have a bound"))
+    if below is not None and int(below) < 1:
+        raise Refusal(f"--input '{text}': the bound must be at least 1")
+    return Input(name or "", dtype, shape, int(below or 0))
+
+
+def read_optimizer(text: str) -> dict:
+    """adamw:lr=0.001,weight_decay=0.1"""
+    kind, _, rest = text.partition(":")
+    if kind not in OPTIMIZERS:
+        raise Refusal(f"--optimizer '{text}': unknown optimizer '{kind}'; there are {', '.join(OPTIMIZERS)}")
+    read = {"kind": kind}
+    for part in filter(None, rest.split(",")):
+        key, _, value = part.partition("=")
+        try:
+            read[key] = float(value)
+        except ValueError:
+            raise Refusal(f"--optimizer '{text}': '{part}' isn't name=number") from None
+        if key not in OPTIMIZERS[kind]:
+            raise Refusal(f"--optimizer '{text}': '{kind}' has no '{key}'; it has {', '.join(sorted(OPTIMIZERS[kind]))}")
+    return read
+
+
+def load(source: str):
+    """package.module:function, path/to/file.py:function, or catalog:name. The function makes the module."""
+    where, _, name = source.rpartition(":")
+    if not where:
+        raise Refusal(f"'{source}': expected package.module:function, file.py:function or catalog:name")
+    if where == "catalog":
+        where = "models"
+    sys.path.insert(0, "")
+    try:
+        if where.endswith(".py"):
+            path = Path(where)
+            if not path.is_file():
+                raise Refusal(f"'{source}': there is no file {where}")
+            sys.path.insert(0, str(path.resolve().parent))
+            found = importlib.import_module(path.stem)
+        else:
+            found = importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        raise Refusal(f"'{source}': {error}") from error
+    if not hasattr(found, name):
+        makers = sorted(k for k, v in vars(found).items() if callable(v) and getattr(v, "__module__", "") == found.__name__)
+        raise Refusal(f"'{source}': '{where}' has no '{name}'; it has {', '.join(makers)}")
+    return getattr(found, name)
+
+
+def missing(package: str):
+    return Refusal(f"package '{package}' isn't installed in {sys.prefix}: pip install {package}, or use a Python that has it")
+
+
+def torchvision_model(name: str, classes: int | None):
+    try:
+        from torchvision import models
+    except ImportError:
+        raise missing("torchvision") from None
+    if name not in models.list_models():
+        raise Refusal(f"torchvision has no model '{name}'; it has {', '.join(models.list_models())}")
+    kwargs = {"weights": None} | ({"num_classes": classes} if classes else {})
+    module = models.get_model(name, **kwargs, **({"weights_backbone": None} if name in models.list_models(models.segmentation) else {}))
+    return module
+
+
+def timm_model(name: str, classes: int | None):
+    try:
+        import timm
+    except ImportError:
+        raise missing("timm") from None
+    if not timm.is_model(name):
+        raise Refusal(f"timm has no model '{name}'; near it: {', '.join(timm.list_models(f'*{name[:6]}*')[:10]) or 'nothing'}")
+    return timm.create_model(name, pretrained=False, **({"num_classes": classes} if classes else {}))
+
+
+def transformers_model(name: str, classes: int | None):
+    """Of a configuration: a JSON file, or a model type (gpt2) with that type's defaults. Random weights; nothing is fetched."""
+    try:
+        import transformers
+    except ImportError:
+        raise missing("transformers") from None
+    if Path(name).is_file():
+        import json
+        given = json.loads(Path(name).read_text())
+        kind, architectures = given.pop("model_type", ""), given.get("architectures") or []
+    else:
+        kind, given, architectures = name, {}, []
+    if kind not in transformers.models.auto.configuration_auto.CONFIG_MAPPING:
+        raise Refusal(f"'{name}' is neither a configuration file nor a model type of transformers (gpt2, llama, bert, vit, …)")
+    if classes:
+        given["num_labels"] = classes
+    config = transformers.AutoConfig.for_model(kind, **given)
+    config.use_cache = False
+    if architectures and hasattr(transformers, architectures[0]):
+        return logits_only(getattr(transformers, architectures[0])(config))
+    for auto in ("AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForImageClassification", "AutoModelForSequenceClassification"):
+        kind = getattr(transformers, auto)
+        if type(config) in kind._model_mapping:
+            return logits_only(kind.from_config(config))
+    raise Refusal(f"transformers has no language or image model for '{name}': name its class in the configuration's \"architectures\"")
+
+
+def logits_only(module):
+    """The module with a forward that returns its logits: what the loss takes."""
+    forward = module.forward
+    module.forward = lambda *args, **kwargs: forward(*args, **kwargs, return_dict=True).logits
+    return module
