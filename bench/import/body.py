@@ -27,6 +27,14 @@ LEFT_OUT = {"device", "layout", "pin_memory", "generator"}
 FAKE = {}  # a mode for either batch
 
 
+def number_text(x: float) -> str:
+    """As Python writes it; where a kernel rounded to f32 what somebody wrote with at most six digits (eps=1e-05), as that was."""
+    short = f"{x:.6g}"
+    if x == x and abs(x) < 3e38 and x != float(short) and x == torch.tensor(float(short), dtype=torch.float32).item():
+        return repr(float(short))
+    return repr(x)
+
+
 def spec_text(shapes, dtype) -> str:
     return f"{DTYPE_NAMES[dtype]}[{','.join(str(s) for s in shape_text(shapes))}]"
 
@@ -76,18 +84,22 @@ def run_step(step: Step, which: int, lookup):
 
 @dataclass(eq=False)
 class Group:
-    """The steps that become one node: `steps` with one output that others read, and the views between its inputs and them.
-    `trail`: views that follow and come with it."""
+    """The steps that become one node: `steps` with one output that others read, and the views between its inputs and them."""
     steps: list
     output: Value
     name: str = ""
     inputs: list = field(default_factory=list)
     parameters: list = field(default_factory=list)
 
+    def resolve(self, v):
+        """What another node gives permuted is seen as the permutation of that."""
+        return v.seen_as if v.seen_as is not None and v.step not in self.steps else v
+
     def find_reads(self):
         self.inputs, self.parameters, own, seen = [], [], set(self.steps), set()
 
         def visit(v):
+            v = self.resolve(v)
             if v in seen:
                 return
             seen.add(v)
@@ -103,6 +115,7 @@ class Group:
         known = dict(tensors)
 
         def lookup(v):
+            v = self.resolve(v)
             if v not in known:
                 result = run_step(v.step, which, lookup)
                 for out, r in zip(v.step.outputs, result if isinstance(result, (tuple, list)) else [result]):
@@ -119,6 +132,7 @@ class Group:
         done = {}
 
         def visit(v):
+            v = self.resolve(v)
             if v in order:
                 return ("leaf", order[v])
             step = v.step
@@ -180,19 +194,19 @@ def joint(group, which, needs):
 
     with fake(which), torch.backends.mkldnn.flags(enabled=False):
         made = make_fx(flat, decomposition_table={})(*[tensors[v] for v in leaves], g)
-        if any(not _pure(n) for n in made.graph.nodes):
-            made = make_fx(torch.func.functionalize(flat, remove="mutations"), decomposition_table={})(
-                *[tensors[v] for v in leaves], g)
     simplify(made.graph)
     return made.graph
 
 
 def simplify(graph):
-    """Without what is the same tensor again: detach, alias, a transpose of a transpose."""
+    """Without what is the same tensor again (detach, alias, a transpose of a transpose); and nothing is written in place: the
+    trace gives later readers the result of such an operation, so the functional one does."""
     for n in graph.nodes:
         if n.op != "call_function":
             continue
         name, base = op_name(n.target), n.args[0] if n.args else None
+        if hasattr(n.target, "_schema") and n.target._schema.is_mutable:
+            n.target = functional_twin(n.target)
         if name in ("detach", "alias"):
             n.replace_all_uses_with(base)
         elif name == "t" and getattr(base, "target", None) is n.target:
@@ -200,8 +214,12 @@ def simplify(graph):
     graph.eliminate_dead_code()
 
 
-def _pure(node):
-    return node.op != "call_function" or not hasattr(node.target, "_schema") or not node.target._schema.is_mutable
+def functional_twin(target):
+    packet = getattr(aten, op_name(target).removesuffix("_"), None)
+    overload = {"bernoulli_.float": "p", "zero_.default": "default"}.get(f"{op_name(target)}.{target._overloadname}", target._overloadname)
+    if packet is None or overload not in packet.overloads() or getattr(packet, overload)._schema.is_mutable:
+        raise Refusal(f"op '{op_name(target)}' writes in place and has no functional twin")
+    return getattr(packet, overload)
 
 
 # -- cutting -------------------------------------------------------------------------------------------------------------
@@ -251,6 +269,10 @@ class Cut:
                     self.grads[f"gi{k}" if k < inputs else f"gp{k - inputs}"] = r
         self.forward_set = ancestors([self.output])
         self.forward_set |= {n for n in self.nodes if is_item(n) and n.args[0] in self.forward_set}
+        self.depends = set(self.leaves)
+        for n in self.nodes:
+            if any(x in self.depends for x in n.all_input_nodes):
+                self.depends.add(n)
         self.inverse = self.inverses()
         self.saved = []  # nodes
         self.forward_lines, self.backward_lines = [], []
@@ -305,7 +327,7 @@ class Cut:
             return str(text)
         if isinstance(a, float):
             if a == b or a != a:
-                return repr(a)
+                return number_text(a)
             if a.is_integer() and b.is_integer() and (text := size_text(int(a), int(b))) is not None:
                 return str(text)
             raise Refusal(f"a number {a} (batch {BATCHES[0]}) and {b} (batch {BATCHES[1]}) depends on the batch")
@@ -377,10 +399,6 @@ class Cut:
             stack += n.all_input_nodes
         return [n for n in self.nodes if n in found]
 
-    def base(self, node):
-        """Of a forward value that the backward reads: whether the backward makes it again, and from what."""
-        return all(x in self.leaves or x in self.inverse or x is self.output or self.base(x) for x in node.all_input_nodes)
-
     def cheap(self, node) -> bool:
         """Made again in the backward: views, and what is made of no tensor at all."""
         if node in self.leaves:
@@ -389,7 +407,7 @@ class Cut:
             return False
         if is_view_call(node):
             return True
-        return not (ancestors([node]) & self.leaves) and op_name(node.target) not in ("bernoulli", "rand", "randn", "randint")
+        return node not in self.depends and op_name(node.target) not in ("bernoulli", "rand", "randn", "randint")
 
     def write_backward(self):
         """Decides what is saved, on the way from the gradients to what the forward knows."""
@@ -415,8 +433,8 @@ class Cut:
             names[n] = f"s{k}"
         self.back_order = [n for n in self.nodes if n in order]
         lines, counter = [], 0
-        used_inverse = [n for n in self.nodes if n in self.inverse and n not in self.leaves and n is not self.output and any(
-            n in m.all_input_nodes for m in self.back_order) or n in self.inverse and n in self.grads.values()]
+        read = {x for m in self.back_order for x in m.all_input_nodes} | set(self.grads.values())
+        used_inverse = [n for n in self.nodes if n in self.inverse and n in read and n not in self.leaves and n is not self.output]
         for n in used_inverse:
             current = "o"
             for target, a, b in self.inverse[n]:

@@ -69,6 +69,7 @@ class Value:
     step: "Step | None" = None
     index: int = 0  # of the step's outputs
     is_output: bool = False  # what a node gives, though a view
+    seen_as: "Value | None" = None  # for other nodes' reads: a view of what the node gives in its place
     data: tuple | None = None  # a constant's values with either batch, f64 where the graph has f32
 
 
@@ -564,9 +565,9 @@ def _walk(reader, exported) -> Graph:
     calls = {}
     children = {path for path, m in module.named_modules() if next(m.children(), None) is not None}
     for n in exported[0].graph.nodes:
-        stack = list((n.meta.get("nn_module_stack") or {}).values())
-        if n.op == "call_function" and stack and stack[-1][0].split("@")[0] not in children:
-            calls.setdefault(stack[-1][0].split("@")[0], []).append(stack[-1][0])
+        stack = list((n.meta.get("nn_module_stack") or {}).items())  # a module that is called again has a key "….relu@1"
+        if n.op == "call_function" and stack and stack[-1][1][0].split("@")[0] not in children:
+            calls.setdefault(stack[-1][1][0].split("@")[0], []).append(stack[-1][0])
     calls = {path: len(set(found)) for path, found in calls.items()}
     outputs = reader.walk([e.graph for e in exported], [e.graph_module for e in exported], env)
     outputs = [o for o in outputs if isinstance(o, Ref)]

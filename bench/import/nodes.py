@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 
 import torch
 from body import Group, fake, fake_tensors, make_body
-from graph import Graph, Value, op_name
+from graph import Graph, Reader, Value, op_name
 from refusal import Refusal, module_of, place_of
 
 aten = torch.ops.aten
@@ -95,7 +95,8 @@ def known_op(group: Group, graph: Graph, calls) -> dict | None:
         return None
 
     def plain(v):
-        return isinstance(v, Value) and v.kind in ("input", "step") and not (v.step and v.step.virtual) and v.dtype == torch.float32
+        return (isinstance(v, Value) and v.kind in ("input", "step") and not (v.step and v.step.virtual) and v.seen_as is None
+                and v.dtype == torch.float32)
 
     def own(*values):
         """Parameters by the names that the op gives them: their module's path, which becomes the node's name."""
@@ -161,40 +162,55 @@ def flatten_view(v: Value) -> Value | None:
     if step is None or not step.virtual or step.name not in ("view", "flatten", "reshape", "_unsafe_view"):
         return None
     x = step.reads()[0]
-    if x.kind not in ("input", "step") or x.step and x.step.virtual or x.dtype != torch.float32:
+    if x.kind not in ("input", "step") or x.step and x.step.virtual or x.seen_as is not None or x.dtype != torch.float32:
         return None
     fits = all(len(s) > 2 and t == (s[0], torch.Size(s[1:]).numel()) for s, t in zip(x.shapes, v.shapes))
     return x if fits and x.shapes[0][0] != x.shapes[1][0] else None
 
 
-def with_trail(group: Group, readers: Readers, cache: dict):
-    """Views that follow, as long as all that is read is what they show and nothing need be moved for it: a fused
-    attention's output lies as [batch, positions, heads, size], and what follows is a view of it."""
+def lay_out(group: Group, graph: Graph, readers: Readers, cache: dict):
+    """An output that isn't contiguous need not be copied for it. Either it is so after the views that follow, if nobody reads it
+    otherwise: a fused attention's output lies as [batch, positions, heads, size], which is what is read next. Or it is permuted:
+    then the node gives the permuted tensor, and readers see that permuted back, as they do in PyTorch."""
     trail, v = [], group.output
     while True:
         direct = readers.direct[v]
-        if len(direct) != 1 or direct[0] is None or not direct[0].virtual or len(direct[0].reads()) != 1 or flatten_view(direct[0].outputs[0]) is v:
+        if len(direct) != 1 or direct[0] is None or not direct[0].virtual or len(direct[0].outputs) != 1 or len(direct[0].reads()) != 1:
             break
         trail.append(direct[0].outputs[0])
         v = trail[-1]
-    if not trail:
-        return
-    longest = Group(group.steps, trail[-1])
+    longest = Group(group.steps, v)
     longest.find_reads()
     key = longest.key([])
     if key not in cache:
-        cache[key] = 0
-        for n in range(len(trail), 0, -1):
-            trial = Group(group.steps, trail[n - 1])
-            trial.find_reads()
-            tensors = fake_tensors(trial, 0, [False] * (len(trial.inputs) + len(trial.parameters)))
-            with fake(0), torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
-                if trial.run(0, tensors).is_contiguous():
-                    cache[key] = n
-                    break
-    if cache[key]:
-        group.output = trail[cache[key] - 1]
+        cache[key] = layout_of(group, longest, trail)
+    views, order = cache[key]
+    if views:
+        group.output = trail[views - 1]
         group.output.is_output = True
+    elif order and group.output is not graph.output:
+        given = group.output
+        reader = Reader(None, [])
+        place = given.step.place
+        stored, = reader.emit(aten.permute.default, ((given, order),) * 2, ({}, {}), place, virtual=True)
+        back = [order.index(d) for d in range(len(order))]
+        given.seen_as, = reader.emit(aten.permute.default, ((stored, back),) * 2, ({}, {}), place, virtual=True)
+        stored.is_output = True
+        group.output = stored
+
+
+def layout_of(group, longest, trail):
+    """How many views of the trail come with the group, and the permutation that the output lies in, if any."""
+    tensors = fake_tensors(longest, 0, [False] * (len(longest.inputs) + len(longest.parameters)))
+    with fake(0), torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
+        alone = group.run(0, tensors)
+        if alone.is_contiguous():
+            return 0, None
+        for n in range(len(trail), 0, -1):
+            if Group(group.steps, trail[n - 1]).run(0, tensors).is_contiguous():
+                return n, None
+        order = sorted(range(alone.dim()), key=lambda d: -alone.stride(d))
+        return 0, order if alone.permute(order).is_contiguous() else None
 
 
 # -- names ---------------------------------------------------------------------------------------------------------------
@@ -268,7 +284,7 @@ def make_nodes(graph: Graph) -> Made:
         if group.steps:
             known_of[group] = known = known_op(group, graph, graph.calls) or with_flatten(group, graph)
             if known is None:
-                with_trail(group, readers, cache)
+                lay_out(group, graph, readers, cache)
     for group in groups:
         known = known_of.get(group)
         if known is not None:
