@@ -71,6 +71,8 @@ def run_step(step: Step, which: int, lookup):
         return aten.native_dropout(args[0], args[1], True)[0]
     elif name == "feature_dropout":
         return feature_dropout(*args)
+    elif name.startswith("adaptive_avg_pool") and all(s == 1 for s in step.argument("output_size")):
+        return args[0].mean(list(range(-len(step.argument("output_size")), 0)), keepdim=True)  # else of odd strides
     elif name == "scaled_dot_product_attention" and step.argument("dropout_p"):
         return attention_with_dropout(*args, **kwargs)
     elif name == "batch_norm":  # running statistics have no part in a training step
@@ -206,6 +208,8 @@ def simplify(graph):
             continue
         name, base = op_name(n.target), n.args[0] if n.args else None
         if hasattr(n.target, "_schema") and n.target._schema.is_mutable:
+            if is_view_call(base) and len(base.args[0].users) > 1:
+                raise Refusal(f"op '{name}' writes through a view")
             n.target = functional_twin(n.target)
         if name in ("detach", "alias"):
             n.replace_all_uses_with(base)

@@ -12,22 +12,25 @@ from dataclasses import dataclass
 import graph as graphs
 import torch
 from graph import InF64
-from play import count, loss_of, play_model
+from play import count, draw, loss_of, play_model
 from refusal import Refusal
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 BATCH = 3  # neither of a multiple of the other export's
 LIMIT = 1e-9  # relative to the tensor's norm: rounding of float64 through a deep network
 SMALL = 1e-6  # a gradient this far below all gradients' norm is zero but for rounding (a bias before a batch norm)
 
 
-class NoDropout(TorchFunctionMode):
-    """Dropout is the identity, in functions that draw inside, too."""
+class Exact(TorchFunctionMode):
+    """Dropout is the identity, in functions that draw inside, too; and what asks for float32 gets float64."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = dict(kwargs or {})
+        args, kwargs = (tree_map(lambda x: torch.float64 if x is torch.float32 else x, part) for part in (args, dict(kwargs or {})))
         name = getattr(function, "__name__", "")
+        if name == "float" and args:
+            return args[0].double()
         if name in ("dropout", "dropout_", "alpha_dropout") and args:
             return args[0]
         if name == "scaled_dot_product_attention":
@@ -40,16 +43,15 @@ class NoDropout(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-class Ones(TorchDispatchMode):
-    """A Bernoulli draw gives ones."""
+class Draws(TorchDispatchMode):
+    """Random numbers as an exact play has them."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         name = function._schema.name
-        if name == "aten::bernoulli_":
-            return args[0].fill_(1)
-        if name == "aten::bernoulli":
-            return torch.ones_like(args[0])
-        return function(*args, **(kwargs or {}))
+        drawn = draw(name.removesuffix("_"), args)
+        if drawn is None:
+            return function(*args, **(kwargs or {}))
+        return args[0].copy_(drawn) if name.endswith("_") else drawn
 
 
 @dataclass
@@ -103,7 +105,7 @@ def check(file: dict, module, inputs, batch: int = BATCH) -> Result:
     tensors = graphs.example(inputs, batch, torch.float64, generator)
     target = target_of(file, batch, generator)
     args, kwargs = graphs.arguments(inputs, tensors)
-    with Ones(), InF64(), NoDropout():
+    with Draws(), InF64(), Exact():
         prediction = module(*args, **kwargs)
         if not isinstance(prediction, torch.Tensor):
             prediction, = [t for t in torch.utils._pytree.tree_leaves(prediction) if isinstance(t, torch.Tensor)]

@@ -438,11 +438,28 @@ class Reader:
                 plain = {"expand_as": aten.expand.default}.get(name, aten.reshape.default)
                 return Ref(first.storage, first, (plain, tuple(([*r.shape],) for r in results), ({}, {}), place))
         args, kwargs = tree_map(self.plain, args), tree_map(self.plain, kwargs)
+        if name == "floor" and (p := self.probability(args[0][0])) is not None:
+            return self.wrap(self.bernoulli(p, results, place), results)
         if name in ("empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "empty"):
             target, args = aten.empty.memory_format, tuple(([*r.shape],) for r in results)
             kwargs = ({"dtype": results[0].dtype},) * 2
             return self.wrap(self.emit(target, args, kwargs, place, results, virtual=True), results)
         return self.wrap(self.emit(target, args, kwargs, place, results), results)
+
+    @staticmethod
+    def probability(v):
+        """Where a value is a uniform draw plus a number: the probability that its floor is one."""
+        step = v.step
+        if step is None or step.name != "add" or len(step.args[0]) < 2:
+            return None
+        draw, p = step.args[0][:2]
+        uniform = isinstance(draw, Value) and draw.step is not None and draw.step.name in ("rand", "rand_like")
+        return p if uniform and isinstance(p, float) and 0 <= p <= 1 else None
+
+    def bernoulli(self, p, results, place):
+        dtype = {"dtype": results[0].dtype}
+        shape, = self.emit(aten.empty.memory_format, tuple(([*r.shape],) for r in results), (dtype, dtype), place, results, virtual=True)
+        return self.emit(aten.bernoulli.p, ((shape, p),) * 2, ({}, {}), place, results)
 
     def plain(self, x):
         return self.operand(self.read(x)) if isinstance(x, Ref) else x
@@ -488,6 +505,9 @@ class Reader:
             if value.shapes != base.shapes:
                 value, = self.emit(aten.expand.default, tuple((value, list(s)) for s in base.shapes), ({}, {}), place)
             self.write(ref, value, place)
+            return ref
+        if name == "floor_" and (p := self.probability(self.read(ref))) is not None:
+            self.write(ref, self.bernoulli(p, results, place)[0], place)
             return ref
         if name == "zero_":
             overload, args = aten.fill.Scalar, tuple((a[0], 0) for a in args)

@@ -213,6 +213,36 @@ def layout_of(group, longest, trail):
         return 0, order if alone.permute(order).is_contiguous() else None
 
 
+RESHAPES = ("view", "reshape", "flatten", "_unsafe_view", "unflatten")
+
+
+def with_shared_copies(groups, readers) -> list:
+    """A reshape that must copy (of what is permuted) and that several nodes read is a node: copied once, as in PyTorch."""
+    owner = {s: g for g in groups for s in g.steps}
+    position = {g: i for i, g in enumerate(groups)}
+    first, found = {}, []
+    for v in [v for v in list(readers.direct) if v.step is not None and v.step.virtual and v.step.name in RESHAPES]:
+        if v.is_output or None in (all_readers := readers.real(v)) or len(by := {owner[r] for r in all_readers}) < 2:
+            continue
+        if any(s.virtual and s.name in RESHAPES for s in readers.direct[v]) and len(readers.direct[v]) == 1:
+            continue  # the last of a chain of reshapes decides
+        group = Group([], v)
+        group.find_reads()
+        if not group.inputs or group.parameters:
+            continue
+        tensors = fake_tensors(group, 0, [False] * len(group.inputs))
+        with fake(0), torch.no_grad():
+            storage = group.run(0, tensors).untyped_storage()._cdata
+        if all(t.untyped_storage()._cdata != storage for t in tensors.values()):
+            first[group] = min(position[g] for g in by)
+            found.append(group)
+    for group in found:
+        group.output.is_output = True
+    for group in found:
+        groups.insert(groups.index(next(g for g in position if position[g] == first[group])), group)
+    return groups
+
+
 # -- names ---------------------------------------------------------------------------------------------------------------
 
 class Names:
@@ -285,6 +315,7 @@ def make_nodes(graph: Graph) -> Made:
             known_of[group] = known = known_op(group, graph, graph.calls) or with_flatten(group, graph)
             if known is None:
                 lay_out(group, graph, readers, cache)
+    groups = with_shared_copies(groups, readers)
     for group in groups:
         known = known_of.get(group)
         if known is not None:

@@ -3,7 +3,8 @@
     values = play_lines(["t0=mul.Tensor(i0,2)", "o=relu(t0)"], {"i0": x}, batch=4)      # values["o"]
     prediction, loss, gradients = play_model(file, inputs, target, parameters, batch=3)
 
-Everything is float64, "f32" included. Exact: dropout is the identity, a Bernoulli draw gives ones.
+Everything is float64, "f32" included. Exact: dropout is the identity, a Bernoulli draw gives ones, a uniform draw what lies
+just below one, a normal draw zeros.
 """
 
 import re
@@ -72,15 +73,26 @@ def value_of(text: str, kind: str, values: dict, batch: int):
     return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
 
 
+JUST_BELOW_ONE = 1 - 2**-24
+
+
+def draw(name: str, args):
+    """What a draw gives in an exact play; None: it's no draw."""
+    name = name.removeprefix("aten::").removesuffix("_like")
+    fill = {"bernoulli": 1.0, "rand": JUST_BELOW_ONE, "randn": 0.0, "normal_functional": 0.0, "uniform": JUST_BELOW_ONE}.get(name)
+    if fill is None:
+        return None
+    return torch.full(args[0].shape if isinstance(args[0], torch.Tensor) else args[0], fill, dtype=torch.float64)
+
+
 def exact(target, args, kwargs):
     name = target._schema.name
     if name == "aten::native_dropout":
         return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
     if name == "aten::native_dropout_backward":
         return args[0].clone()
-    if name == "aten::bernoulli":
-        return torch.ones_like(args[0])
-    return target(*args, **kwargs)
+    drawn = draw(name, args)
+    return target(*args, **kwargs) if drawn is None else drawn
 
 
 def play_lines(lines, values: dict, batch: int) -> dict:
