@@ -290,9 +290,6 @@ class Cut:
     def storage(self, node):
         return self.val(node).untyped_storage()._cdata
 
-    def dense(self, node):
-        return self.val(node).numel() * self.val(node).element_size() == self.val(node).untyped_storage().nbytes()
-
     def inverses(self):
         """What the output shows in another way: by node, the calls that lead from the output back to it."""
         back, n, calls = {}, self.output, []
@@ -408,7 +405,7 @@ class Cut:
         if node in self.leaves:
             return True
         if is_item(node):
-            return False
+            return is_view_call(node.args[0])
         if is_view_call(node):
             return True
         return node not in self.depends and op_name(node.target) not in ("bernoulli", "rand", "randn", "randint")
@@ -474,7 +471,7 @@ class Cut:
         def name_of(n):
             nonlocal counter
             for result in results.get(n, []):
-                if self.storage(n) not in taken and (result.startswith("s") and self.dense(n) or self.val(n).is_contiguous()):
+                if self.storage(n) not in taken and self.val(n).is_contiguous():
                     taken.add(self.storage(n))
                     copies.extend((r, n) for r in results[n] if r != result)
                     return result
@@ -639,4 +636,5 @@ def make_body(group: Group, needs: list) -> tuple[dict, list]:
             "output": spec(cut.output), "saved": [spec(n) for n in cut.saved],
             "forward": cut.forward_lines, "backward": cut.backward_lines,
             "flops": [fw[0], bw[0]], "bytes": [fw[1], bw[1]], "kernels": [fw[2], bw[2]], "rows": True}
+    text["rows"] = rows_alone(text)
     return text, sorted(cut.grads)

@@ -232,11 +232,9 @@ class Reader:
                 step.outputs.append(None)
                 continue
             shapes = (tuple(a.shape), tuple(b.shape))
-            if any(not isinstance(s, int) for s in shapes[0] + shapes[1]):
-                self.refuse(f"{step.name}: a size depends on the data", place)
-                shapes = tuple(tuple(s if isinstance(s, int) else 1 for s in q) for q in shapes)
+            known = all(None not in shape_text(v.shapes) for v in step.reads())  # else that was refused already
             for d, text in enumerate(shape_text(shapes)):
-                if text is None:
+                if text is None and known:
                     self.refuse(f"size {shapes[0][d]} (batch {BATCHES[0]}) and {shapes[1][d]} (batch {BATCHES[1]}) is no "
                                 f"multiple of the batch: {step.name}", place)
             step.outputs.append(Value("step", shapes, a.dtype, step=step, index=i))
@@ -342,7 +340,7 @@ class Reader:
         for i, (a, b) in enumerate(zip(*nodes)):
             if str(a.target) != str(b.target) and a.op == b.op == "call_function":
                 raise Refusal(f"the graph depends on the batch size: {len(nodes[0])} and {len(nodes[1])} nodes, first "
-                              f"difference {op_name(a.target)} and {op_name(b.target)} at {place_of(a)}")
+                              f"difference {op_name(a.target)} and {op_name(b.target)} at {place_of(a)}: a loop over samples?")
         if len(nodes[0]) != len(nodes[1]):
             last = nodes[0][min(map(len, nodes)) - 2]
             raise Refusal(f"the graph depends on the batch size: {len(nodes[0])} and {len(nodes[1])} nodes, which differ "
@@ -359,7 +357,7 @@ class Reader:
         name = op_name(a.target)
         if a.target is operator.getitem:
             return env[a.args[0]][a.args[1]] if env[a.args[0]] is not None else None
-        if name in ASSERTS:
+        if name in ASSERTS or getattr(a.target, "__module__", "") in ("_operator", "math"):  # of sizes that depend on the data
             return None
         if name == "wrap_with_set_grad_enabled" or name == "wrap_with_autocast":
             return self.region(a, b, modules, env)
@@ -369,7 +367,15 @@ class Reader:
         if name in DATA_DEPENDENT:
             self.refuse(f"op '{name}' depends on the data", a)
             return self.stand_in(a, b)
-        if any(env.get(x, 0) is None for x in a.all_input_nodes):
+        found = [t for t in tree_flatten(a.meta.get("val"))[0] if isinstance(t, torch.Tensor)]
+        if any(not isinstance(s, int) for t in found for s in t.shape):
+            if not self.of_refused(a, env):
+                self.refuse(f"op '{name}' gives a size that depends on the data", a)
+            return self.stand_in(a, b)
+        if any(t.is_complex() for t in found):
+            self.refuse(f"op '{name}' gives complex numbers", a)
+            return self.stand_in(a, b)
+        if not found or any(env.get(x, 0) is None for x in a.all_input_nodes):
             return self.stand_in(a, b)
 
         # The second graph's nodes stand for the first's.
@@ -380,6 +386,11 @@ class Reader:
 
         return self.operation(a.target, (refs(a.args), refs(b.args)), (dict(refs(a.kwargs)), dict(refs(b.kwargs))),
                               (a.meta["val"], b.meta["val"]), a)
+
+    @staticmethod
+    def of_refused(node, env) -> bool:
+        refs = [env.get(x) for x in node.all_input_nodes]
+        return any(isinstance(r, Ref) and r.storage.value.name == "refused" for r in refs)
 
     def stand_in(self, a, b):
         """After a refusal: so that the rest is looked at, too."""

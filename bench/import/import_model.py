@@ -23,7 +23,7 @@ import graph as graphs
 import nodes as made_nodes
 import spec
 import torch
-from body import DTYPE_NAMES, rows_alone
+from body import DTYPE_NAMES
 from graph import shape_text
 from refusal import Refusal
 from torch import nn
@@ -176,8 +176,6 @@ def import_module(request: Request) -> Imported:
         else:
             text["values"] = values_text(v, module)
         constants[name] = text
-    for body in made.bodies.values():
-        body["rows"] = rows_alone(body)
     inputs = [{"name": v.name, **x.text()} for v, x in zip(graph.inputs, request.inputs)]
     file = {"format": FORMAT, "name": request.name, "description": request.description, "made_by": request.made_by,
             "inputs": inputs, "target": target, "loss": request.loss, "optimizer": request.optimizer,

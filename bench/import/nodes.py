@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 
 import torch
 from body import Group, fake, fake_tensors, make_body
-from graph import Graph, Reader, Value, op_name
+from graph import Graph, Reader, Value, shape_text
 from refusal import Refusal, module_of, place_of
 
 aten = torch.ops.aten
@@ -205,12 +205,23 @@ def layout_of(group, longest, trail):
     with fake(0), torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
         alone = group.run(0, tensors)
         if alone.is_contiguous():
-            return 0, None
+            return samples_apart(group, trail, tensors), None
         for n in range(len(trail), 0, -1):
-            if Group(group.steps, trail[n - 1]).run(0, tensors).is_contiguous():
+            shown = Group(group.steps, trail[n - 1]).run(0, {**tensors, group.output: alone})
+            if shown.is_contiguous() and shown.untyped_storage()._cdata == alone.untyped_storage()._cdata:
                 return n, None
         order = sorted(range(alone.dim()), key=lambda d: -alone.stride(d))
         return 0, order if alone.permute(order).is_contiguous() else None
+
+
+def samples_apart(group, trail, tensors) -> int:
+    """Where an output has batch and another dimension merged: the views after which the batch is a dimension again."""
+    if not any(str(s).endswith("B") and s != "B" for s in shape_text(group.output.shapes)):
+        return 0
+    for n in range(1, len(trail) + 1):
+        if "B" in shape_text(trail[n - 1].shapes) and Group(group.steps, trail[n - 1]).run(0, tensors).is_contiguous():
+            return n
+    return 0
 
 
 RESHAPES = ("view", "reshape", "flatten", "_unsafe_view", "unflatten")
@@ -280,7 +291,7 @@ def base_name(group, op, counts, calls, seen_calls) -> str:
     called several times; else the path and the op's name."""
     place = (group.steps[-1] if group.steps else group.output.step).place
     path = module_of(place)[0]
-    if path in calls and counts[path] == calls[path]:
+    if path and path in calls and counts[path] == calls[path]:
         if calls[path] == 1:
             return path
         seen_calls[path] += 1
