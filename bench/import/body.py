@@ -75,9 +75,6 @@ def run_step(step: Step, which: int, lookup):
         return args[0].mean(list(range(-len(step.argument("output_size")), 0)), keepdim=True)  # else of odd strides
     elif name == "scaled_dot_product_attention" and step.argument("dropout_p"):
         return attention_with_dropout(*args, **kwargs)
-    elif name == "batch_norm":  # running statistics have no part in a training step
-        if step.argument("training"):
-            args = [*args[:3], None, None, *args[5:]]
     if step.no_grad:
         with torch.no_grad():
             return target(*args, **kwargs)

@@ -83,6 +83,7 @@ class Step:
     outputs: list = field(default_factory=list)
     inplace: bool = False  # as the module has it
     no_grad: bool = False
+    has_buffers: bool = False  # a batch norm with running statistics, which have no part in a training step
     virtual: bool = False  # no work of its own: a view, or an expression of sizes alone
 
     @property
@@ -206,7 +207,7 @@ class Reader:
     def __init__(self, module, inputs, dead=()):
         self.module, self.inputs, self.dead = module, inputs, dead
         self.steps, self.refusals, self.notes, self.data_of_constants = [], [], [], {}
-        self.expanded, self.splits = {}, {}
+        self.expanded, self.tables, self.splits = {}, set(), {}
         self.no_grad = False
 
     # -- what an operation becomes -------------------------------------------------------------------------------
@@ -264,7 +265,7 @@ class Reader:
     def operand(self, v: Value) -> Value:
         """The value as a step reads it: a constant as a table where one does for every batch, with rows that are alike
         written once; else as the steps that make it."""
-        if v.kind != "step" or v.data is None or v.step.name in EMPTY:
+        if v.kind != "step" or v.data is None or v.step.name in EMPTY or v in self.tables:
             return v
         if v in self.expanded:
             return self.expanded[v]
@@ -281,7 +282,7 @@ class Reader:
         self.expanded[v] = table if whole else self.emit(
             aten.expand.default, ((table, list(v.shapes[0])), (table, list(v.shapes[1]))), ({}, {}), v.step.place,
             virtual=True)[0]
-        self.expanded[v].data = None if not whole else self.expanded[v].data
+        self.tables.add(self.expanded[v])
         return self.expanded[v]
 
     def constant(self, data, dtype) -> Value:
@@ -455,6 +456,10 @@ class Reader:
             target, args = aten.empty.memory_format, tuple(([*r.shape],) for r in results)
             kwargs = ({"dtype": results[0].dtype},) * 2
             return self.wrap(self.emit(target, args, kwargs, place, results, virtual=True), results)
+        if name == "batch_norm" and args[0][5]:
+            tracked = args[0][3] is not None
+            args = tuple([*a[:3], None, None, *a[5:]] for a in args)
+            return self.wrap(self.emit(target, args, kwargs, place, results, has_buffers=tracked), results)
         return self.wrap(self.emit(target, args, kwargs, place, results), results)
 
     @staticmethod

@@ -275,7 +275,7 @@ def main(argv=None) -> int:
         lines = str(refusal).splitlines()
         if len(lines) > 1:
             print(f"import: {len(lines)} things can't be imported:", file=sys.stderr)
-            print("\n".join(f"  {line}" for line in lines), file=sys.stderr)
+            print("\n".join(f"  {line.strip()}" for line in lines), file=sys.stderr)
         else:
             print(f"import: {refusal}", file=sys.stderr)
         return 1

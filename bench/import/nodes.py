@@ -132,7 +132,7 @@ def known_op(group: Group, graph: Graph, calls) -> dict | None:
         if path := own(w, b):
             return {"op": "linear", "path": path, "inputs": [x], "parameters": [w, b], "attributes": keep(
                 {"out_features": w.shapes[0][0], "bias": b is not None}, bias=True)}
-    if name == "batch_norm" and rank == 4 and args("training") and args("running_mean") is not None:
+    if name == "batch_norm" and rank == 4 and step.has_buffers:
         w, b = args("weight"), args("bias")
         if w is not None and b is not None and (path := own(w, b)):
             return {"op": "batch_norm", "path": path, "inputs": [x], "parameters": [w, b], "attributes": keep(
@@ -204,24 +204,24 @@ def layout_of(group, longest, trail):
     tensors = fake_tensors(longest, 0, [False] * (len(longest.inputs) + len(longest.parameters)))
     with fake(0), torch.no_grad(), torch.backends.mkldnn.flags(enabled=False):
         alone = group.run(0, tensors)
+
+        def is_free(v):
+            shown = Group(group.steps, v).run(0, {**tensors, group.output: alone})
+            return shown.is_contiguous() and shown.untyped_storage()._cdata == alone.untyped_storage()._cdata
+
+        free = [n for n, v in enumerate(trail, 1) if is_free(v)]
+        apart = [n for n in free if samples_apart(trail[n - 1])]
         if alone.is_contiguous():
-            return samples_apart(group, trail, tensors), None
-        for n in range(len(trail), 0, -1):
-            shown = Group(group.steps, trail[n - 1]).run(0, {**tensors, group.output: alone})
-            if shown.is_contiguous() and shown.untyped_storage()._cdata == alone.untyped_storage()._cdata:
-                return n, None
+            return (0 if samples_apart(group.output) or not apart else apart[0]), None
+        if free:
+            return max(apart or free), None
         order = sorted(range(alone.dim()), key=lambda d: -alone.stride(d))
         return 0, order if alone.permute(order).is_contiguous() else None
 
 
-def samples_apart(group, trail, tensors) -> int:
-    """Where an output has batch and another dimension merged: the views after which the batch is a dimension again."""
-    if not any(str(s).endswith("B") and s != "B" for s in shape_text(group.output.shapes)):
-        return 0
-    for n in range(1, len(trail) + 1):
-        if "B" in shape_text(trail[n - 1].shapes) and Group(group.steps, trail[n - 1]).run(0, tensors).is_contiguous():
-            return n
-    return 0
+def samples_apart(v) -> bool:
+    """Whether the batch is a dimension of its own, not merged with another: so that it can be cut by samples."""
+    return not any(str(s).endswith("B") and s != "B" for s in shape_text(v.shapes))
 
 
 RESHAPES = ("view", "reshape", "flatten", "_unsafe_view", "unflatten")
@@ -404,9 +404,10 @@ def settle(made, graph, order, bodies, needs, name_of, numbers, names):
     dead = {}
     for node, group, key, grads in reversed(order):
         if node["op"] != "aten":
+            reads = group.steps[0].reads()
             if group.output in wanted:
-                wanted |= {x for x in (known for known in group.steps[0].reads())}
-                wanted |= {flatten_view(x) for x in group.steps[0].reads() if flatten_view(x) is not None}
+                wanted |= {*reads, *(flatten_view(x) for x in reads)}
+                alive |= set(reads)
             continue
         gets = group.output in wanted and bool(grads)
         if gets:
@@ -416,7 +417,7 @@ def settle(made, graph, order, bodies, needs, name_of, numbers, names):
                 else:
                     alive.add(group.parameters[int(g[2:])])
         dead[node["name"]] = not gets
-    used = {p for _, group, key, _ in order if key is not None for p in group.parameters}
+    used = {p for _, group, key, _ in order for p in (group.steps[0].reads() if key is None else group.parameters) if p.kind == "parameter"}
     made.dead = {p.name for p in used - alive}
     if made.dead:
         return

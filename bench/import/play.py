@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
+from refusal import Refusal
 
 aten = torch.ops.aten
 DTYPES = {"f32": torch.float64, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
@@ -155,6 +156,21 @@ def loss_of(kind: str, prediction, target):
     return F.cross_entropy(prediction.reshape(-1, prediction.shape[-1]), target.reshape(-1))
 
 
+def require(body: str, found: dict, given: dict, read, batch: int):
+    """What a body gives is there, of its spec, contiguous, and in memory of its own."""
+    taken = {t.untyped_storage().data_ptr() for t in read}
+    for name, spec in given.items():
+        dtype, sizes = spec[:-1].split("[")
+        shape = [count(s, batch) for s in sizes.split(",") if s]
+        t = found.get(name)
+        wrong = ("is missing" if t is None else f"is {t.dtype}{list(t.shape)}, not {spec}" if list(t.shape) != shape or t.dtype != DTYPES[dtype]
+                 else "isn't contiguous" if not t.is_contiguous()
+                 else "lies in another tensor's memory" if t.numel() and t.untyped_storage().data_ptr() in taken else None)
+        if wrong:
+            raise Refusal(f"body '{body}': {name} {wrong}")
+        taken.add(t.untyped_storage().data_ptr())
+
+
 def play_model(file: dict, inputs: dict, target, parameters: dict, frozen: dict, batch: int):
     """The prediction, the loss and every parameter's gradient (by full name)."""
     values = dict(inputs)
@@ -167,10 +183,10 @@ def play_model(file: dict, inputs: dict, target, parameters: dict, frozen: dict,
             body = file["bodies"][node["body"]]
             read = {f"i{k}": x for k, x in enumerate(xs)} | {f"p{k}": p for k, p in enumerate(ps)}
             found = play_lines(body["forward"], read, batch)
-            saved[node["name"]] = read | {k: found[k] for k in found if k == "o" or re.fullmatch(r"s\d+", k)}
+            given = {"o": body["output"]} | {f"s{k}": spec for k, spec in enumerate(body["saved"])}
+            require(node["body"], found, given, read.values(), batch)
+            saved[node["name"]] = read | {name: found[name] for name in given}
             y = found["o"]
-            if not y.is_contiguous():
-                raise AssertionError(f"body '{node['body']}' gives an output that isn't contiguous")
         else:
             with torch.enable_grad():
                 leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in (*xs, *ps)]
@@ -196,6 +212,9 @@ def play_model(file: dict, inputs: dict, target, parameters: dict, frozen: dict,
         if node["op"] == "aten":
             body = file["bodies"][node["body"]]
             found = play_lines(body["backward"], kept | {"g": g}, batch)
+            given = {f"g{n}": spec for n, spec in [(f"i{k}", s) for k, s in enumerate(body["inputs"])] +
+                     [(f"p{k}", s) for k, s in enumerate(body["parameters"])] if f"g{n}" in found}
+            require(node["body"], found, given, [*kept.values(), g], batch)
             results = [found.get(f"gi{k}") for k in range(len(node["inputs"]))]
             results += [found.get(f"gp{k}") for k in range(len(names))] if body["backward"] else [None] * len(names)
         else:

@@ -1,0 +1,446 @@
+"""The importer (bench/import): what modules become, that the check finds what is wrong, what bad input says.
+
+    .venv/bin/python tests/bench/import_test.py [NAME…]        # exit status 0: all passed; 77: no torch here
+"""
+
+import contextlib
+import copy
+import io
+import json
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+ROOT = TESTS.parent
+sys.path[:0] = [str(ROOT / "bench" / "import"), str(TESTS)]
+sys.dont_write_bytecode = True
+
+try:
+    import torch
+    import torchvision
+except ImportError:
+    print("import: torch or torchvision is missing, skipped")
+    sys.exit(77)
+
+import check  # noqa: E402
+import import_model  # noqa: E402
+import models  # noqa: E402
+import play  # noqa: E402
+import spec  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from refusal import Refusal  # noqa: E402
+from run_functions import functions_of, run_functions  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
+warnings.filterwarnings("ignore")
+torch.set_num_threads(1)
+KEPT = tempfile.TemporaryDirectory(prefix="import_test_")  # removed at exit
+FILE = Path(KEPT.name) / "model.json"
+VECTOR = ["f32[B,8]"]
+
+
+class Layers(nn.Module):
+    """Three layers to make small modules of."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(8, 8) for _ in range(3))
+
+
+def module(forward, **more):
+    """A module of these layers with this forward(self, x)."""
+    made = type("Own", (Layers,), {"forward": forward})()
+    for name, value in more.items():
+        setattr(made, name, value)
+    return made
+
+
+def imported(m, inputs=VECTOR, loss="mse_loss", **more):
+    """Imported, written, read and checked: the file and its notes."""
+    torch.manual_seed(0)
+    inputs = [spec.read_input(text) for text in inputs]
+    found = import_model.import_module(import_model.Request(m, inputs, loss, **more))
+    import_model.write(found, FILE)
+    file = json.loads(FILE.read_text())
+    check.check(file, found.module, inputs).refuse_differences()
+    return file, found.notes
+
+
+def refused(m, inputs=VECTOR, loss="mse_loss", **more) -> str:
+    try:
+        imported(m, inputs, loss, **more)
+    except Refusal as refusal:
+        return str(refusal)
+    raise AssertionError("was imported")
+
+
+def run(*arguments):
+    """The program's exit status and what it prints."""
+    out, err = io.StringIO(), io.StringIO()
+    FILE.unlink(missing_ok=True)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = import_model.main([*arguments, "-o", str(FILE)])
+    return status, out.getvalue(), err.getvalue()
+
+
+def line_of(text: str) -> int:
+    """Where this file has a text."""
+    return next(i for i, line in enumerate(Path(__file__).read_text().splitlines(), 1) if text in line)
+
+
+def same(found, expected):
+    assert found == expected, f"found    {found!r}\nexpected {expected!r}"
+
+
+def bodies_of(file, op) -> list:
+    return [body for name, body in file["bodies"].items() if name.split("/")[0] == op]
+
+
+# -- what modules become -------------------------------------------------------------------------------------------------
+
+def expanded(file: dict) -> list:
+    """The nodes of a hand-written file, block by block, with their inputs."""
+    nodes, ends = [], {}
+
+    def add(items, prefix, arguments, last, first):
+        for item in items:
+            item = {k: arguments[v[1:]] if isinstance(v, str) and v.startswith("$") else v for k, v in item.items()}
+            if "block" in item:
+                start = item.get("first", 0)
+                for i in range(start, start + item.get("repeat", 1)):
+                    name = prefix + item["name"].replace("{i}", str(i))
+                    last = ends[name] = add(file["blocks"][item["block"]]["nodes"], name + ".", item, last, last)
+                continue
+            inputs = [first if x == "in" else ends.get(x, prefix + x if prefix else x) for x in item.get("inputs", [])] or [last]
+            nodes.append({**item, "name": prefix + item["name"], "inputs": inputs})
+            last = nodes[-1]["name"]
+        return last
+    add(file["nodes"], "", {}, "input", "input")
+    defaults = {"stride": 1, "padding": 0}
+    return [{k: v for k, v in n.items() if n["op"] == "max_pool" or defaults.get(k) != v} for n in nodes]
+
+
+def test_a_resnet_is_the_catalogs():
+    for name in ("resnet18", "resnet50"):
+        status, out, err = run("--torchvision", name, "--input", "f32[B,3,224,224]", "--no-check")
+        assert status == 0, err
+        same(json.loads(FILE.read_text())["nodes"], expanded(json.loads((ROOT / f"sim/catalog/models/{name}.json").read_text())))
+
+
+def test_vgg_is_the_catalogs_with_dropout():
+    status, out, err = run("--torchvision", "vgg11", "--input", "f32[B,3,224,224]", "--no-check")
+    assert status == 0, err
+    nodes = json.loads(FILE.read_text())["nodes"]
+    dropouts = [n for n in nodes if n["op"] == "aten"]
+    same([n["name"] for n in dropouts], ["classifier.2", "classifier.5"])
+    before = {n["name"]: n["inputs"][0] for n in dropouts}
+    rest = [{**n, "inputs": [before.get(x, x) for x in n["inputs"]]} for n in nodes if n["op"] != "aten"]
+    same(rest, expanded(json.loads((ROOT / "sim/catalog/models/vgg11.json").read_text())))
+
+
+def test_gpt_nano():
+    made = models.gpt_nano()
+    ids = torch.randint(0, 256, (8, 64))
+    with FlopCounterMode(display=False) as counter:
+        made(ids)
+    products = counter.get_total_flops()  # without attention: the counter has no formula for the CPU's kernel
+    same(sum(p.numel() for p in made.parameters()), 834_304)
+    file, notes = imported(made, ["i64[B,64]<256"], "cross_entropy", global_batch=8)
+    same(notes, [])
+    same(file["inputs"], [{"name": "input", "dtype": "i64", "shape": ["B", 64], "below": 256}])
+    same(file["target"], {"classes": 256, "shape": ["B", 64]})
+    same(file["units"], ["h.0", "h.1", "h.2", "h.3"])
+    same(file["parameters"]["wte.weight"]["also"], ["lm_head.weight"])
+    same(sum(torch.Size(p["shape"]).numel() for p in file["parameters"].values()), 834_304)
+    same(file["constants"], {"c0": {"dtype": "i64", "shape": [64], "values": {"arange": [0, 1]}}})
+    flops = [0, 0]
+    for node in file["nodes"]:
+        if node.get("body", "").startswith("linear/"):
+            forward, backward = file["bodies"][node["body"]]["flops"]
+            flops = [flops[0] + forward[1], flops[1] + backward[1]]
+            same(forward[0], 0)
+    same([8 * f for f in flops], [products, 2 * products])
+    attention, = bodies_of(file, "attention")
+    same(attention["flops"][0], [0, 4 * 64 * 64 * 128 + 4 * 64])  # 4·T·S·h·D, and the copy of its logarithms
+    same(attention["saved"], ["f32[B,4,64]"])
+    same(attention["output"], "f32[B,64,128]")
+    same(bodies_of(file, "gelu")[0]["forward"], ["o=gelu(i0,approximate=tanh)"])
+    same(bodies_of(file, "gelu")[0]["backward"], ["gi0=gelu_backward(g,i0,approximate=tanh)"])
+    same(file["nodes"][-1], {"name": "lm_head", "op": "aten", "body": "linear/5", "inputs": ["ln_f"], "parameters": ["wte.weight"]})
+    assert all(body["rows"] for body in file["bodies"].values())
+    same(len(file["bodies"]), 11)
+
+
+def test_llama_nano():
+    made = models.llama_nano()
+    same(sum(p.numel() for p in made.parameters()), 803_968)
+    file, _ = imported(made, ["i64[B,64]<256"], "cross_entropy")
+    same(file["units"], [f"layers.{i}" for i in range(4)])
+    assert "1e-05" in str(bodies_of(file, "rms_norm")[0]["forward"])  # not what a kernel rounded it to
+
+
+def test_a_vision_transformer_can_be_cut_by_samples():
+    made = torchvision.models.VisionTransformer(image_size=16, patch_size=8, num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=16, num_classes=4)
+    file, _ = imported(made, ["f32[B,3,16,16]"], "cross_entropy")
+    assert all(body["rows"] for body in file["bodies"].values()), [n for n, b in file["bodies"].items() if not b["rows"]]
+
+
+def test_images_with_a_class_per_pixel():
+    file, _ = imported(models.unet(), ["f32[B,3,16,16]"], "cross_entropy")
+    same(file["target"], {"classes": 4, "shape": ["B", 16, 16]})
+    same(file["nodes"][-1]["name"], "head.permute")
+    same([n["op"] for n in file["nodes"]].count("conv2d"), 11)
+
+
+def test_what_is_written_through_views():
+    def forward(self, x):
+        y = self.a(x)
+        z = y.view(-1, 2, 4)
+        z[:, 0] = z[:, 1] * 2
+        z.mul_(3)
+        y[:, 3:5].add_(1)
+        return self.b(y)
+    file, _ = imported(module(forward))
+    same([n["name"] for n in file["nodes"]], ["a", "mul", "select_scatter", "mul_2", "add", "slice_scatter", "b"])
+
+
+def test_several_outputs_are_merged():
+    def forward(self, x):
+        best, where = self.a(x).topk(3)
+        return (self.b(x).gather(1, where) * F.softmax(best, -1)).sum(1, keepdim=True)
+    file, _ = imported(module(forward))
+    same([(n["name"], n["inputs"]) for n in file["nodes"]], [("a", ["input"]), ("b", ["input"]), ("topk", ["b", "a"]), ("sum", ["topk"])])
+
+
+def test_frozen_and_detached():
+    frozen = module(lambda self, x: self.b(self.a(x)))
+    frozen.a.requires_grad_(False)
+    file, notes = imported(frozen)
+    same([c["frozen"] for c in file["constants"].values()], ["a.weight", "a.bias"])
+    assert "2 parameters are frozen: a.bias, a.weight" in notes, notes
+    file, notes = imported(module(lambda self, x: self.b(self.a(x).sin().detach()) + self.c(x)))
+    assert "2 parameters get no gradient (detach, no_grad, integers) and count as frozen: a.bias, a.weight" in notes, notes
+
+    def forward(self, x):
+        with torch.no_grad():
+            y = self.a(x)
+        return self.b(y)
+    file, notes = imported(module(forward))
+    assert "2 parameters get no gradient (detach, no_grad, integers) and count as frozen: a.bias, a.weight" in notes, notes
+    same(file["bodies"]["linear/1"]["backward"], [])
+
+
+def test_of_parameters_and_constants():
+    def standardised(self, x):
+        w = self.a.weight
+        return F.linear(x, (w - w.mean(1, keepdim=True)) / (w.std(1, keepdim=True) + 1e-5), self.a.bias)
+    file, _ = imported(module(standardised))
+    same([n["inputs"] for n in file["nodes"]][0], [])
+    assert all(body["rows"] for body in file["bodies"].values())
+    # A mask whose rows are alike is written once; what runs with the batch is made in the body, which can't be cut.
+    mask = imported(module(lambda self, x: self.a(x).masked_fill(torch.ones(x.shape[0], 8, dtype=torch.bool).triu(20), float("-inf")).exp()))[0]
+    same(mask["constants"], {"c0": {"dtype": "bool", "shape": [1, 8], "values": {"full": 0}}})
+    same([b["rows"] for b in mask["bodies"].values()], [True, True])
+    place = imported(module(lambda self, x: self.a(x) * torch.arange(x.shape[0])[:, None]))[0]
+    same([b["rows"] for b in place["bodies"].values()], [False])
+    same(bodies_of(place, "mul")[0]["forward"], ["t0=arange(B)", "t1=unsqueeze(t0,1)", "o=mul.Tensor(i0,t1)"])
+    norm = imported(module(lambda self, x: self.b(self.norm(self.a(x))), norm=nn.BatchNorm1d(8)))[0]
+    same(norm["nodes"][1]["inputs"], ["a"])
+    same(norm["bodies"]["batch_norm/1"]["rows"], False)
+
+
+def test_random_numbers():
+    depth = torchvision.ops.StochasticDepth(0.25, "row")
+    made = module(lambda self, x: self.b(depth(F.dropout(self.a(x), 0.5)) + self.a(x)))
+    file, _ = imported(made)
+    same(bodies_of(file, "dropout")[0]["forward"], ["o,s0=native_dropout(i0,0.5,true)"])
+    same(bodies_of(file, "dropout")[0]["backward"], ["gi0=native_dropout_backward(g,s0,2.0)"])
+    assert any("bernoulli.p(t0,0.75)" in line for body in file["bodies"].values() for line in body["forward"]), file["bodies"]
+
+
+def test_a_recurrent_network():
+    made = models.TextClassifier(50, 4, 3)
+    file, _ = imported(made, ["i64[B,3]<50"], "cross_entropy")
+    same([n["name"] for n in file["nodes"]], ["embedding", "lstm", "mean", "fc"])
+    assert all(body["rows"] for body in file["bodies"].values())
+
+
+def test_wrappers_and_names():
+    file, notes = imported(nn.DataParallel(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))), loss="cross_entropy")
+    same([n["name"] for n in file["nodes"]], ["0", "1", "2"])
+    assert "DataParallel is left out: a strategy brings it" in notes
+    file, _ = imported(module(lambda self, x: self.act(self.b(self.act(self.a(x)))), act=nn.ReLU()))
+    same([n["name"] for n in file["nodes"]], ["a", "act1", "b", "act2"])
+
+
+def test_two_inputs_by_name():
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.a = nn.Embedding(9, 4), nn.Linear(8, 4)
+
+        def forward(self, ids, x=None):
+            return self.table(ids) * self.a(x)
+    file, _ = imported(Pair(), ["x=f32[B,8]", "i64[B]<9"])
+    same([x["name"] for x in file["inputs"]], ["input", "input_2"])
+    same(next(n["inputs"] for n in file["nodes"] if n["name"] == "table"), ["input_2"])
+
+
+# -- the check ---------------------------------------------------------------------------------------------------------------
+
+def test_a_wrong_file_is_found():
+    made, inputs = models.mlp(), [spec.read_input("f32[B,3,64]")]
+    found = import_model.import_module(import_model.Request(made, inputs, "mse_loss"))
+    changes = [("gelu", "forward", "o=gelu(i0)", "o=gelu(i0,approximate=tanh)", "the output differs from PyTorch's by"),
+               ("gelu", "backward", "gi0=gelu_backward(g,i0)", "gi0=gelu_backward(g,i0,approximate=tanh)", "the gradient of '"),
+               ("layer_norm", "forward", "1e-05", "1e-06", "the output differs from PyTorch's by"),
+               ("linear", "backward", "gp1=view(t3,[256])", "gp1=view(t3,[1,256])", "body 'linear/1': gp1 is torch.float64[1, 256], not f32[256]"),
+               ("gelu", "backward", "gi0=gelu_backward(g,i0)", "gi0=alias(g)", "body 'gelu/1': gi0 lies in another tensor's memory")]
+    for op, part, old, new, expected in changes:
+        file = copy.deepcopy(found.file)
+        body = bodies_of(file, op)[0]
+        assert any(old in line for line in body[part]), body[part]
+        body[part] = [line.replace(old, new) for line in body[part]]
+        try:
+            check.check(file, found.module, inputs).refuse_differences()
+        except Refusal as refusal:
+            assert expected in str(refusal), refusal
+            continue
+        raise AssertionError(f"{new} passed")
+
+
+class Tripled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 3
+
+
+def own_function():
+    return module(lambda self, x: Tripled.apply(self.a(x)))
+
+
+def test_no_file_is_left_where_the_check_fails():
+    sys.modules["import_test"] = sys.modules[__name__]
+    status, out, err = run("import_test:own_function", "--input", "f32[B,8]", "--loss", "mse_loss")
+    same(status, 1)
+    same(err, "import: 4 things can't be imported:\n"
+              "  the gradient of 'a.weight' differs from PyTorch's by 0.33 of its norm\n"
+              "  the gradient of 'a.bias' differs from PyTorch's by 0.33 of its norm\n"
+              "  no file is left in place: the graph doesn't say what the module does\n"
+              "  note: custom autograd.Function 'Tripled': its forward is imported, its own backward is not\n")
+    same(list(Path(KEPT.name).iterdir()), [])
+
+
+def test_recomputation_is_noticed():
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(lambda y: F.relu(self.a(y)), x, use_reentrant=False)
+    _, notes = imported(module(forward))
+    assert "torch.utils.checkpoint: recomputation is left out; recompute= of a strategy brings it back" in notes, notes
+
+
+# -- bad input ----------------------------------------------------------------------------------------------------------------
+
+def test_what_depends_on_the_data():
+    def forward(self, x):
+        y = self.a(x)
+        if y.sum() > 0:
+            y = self.b(y)
+        return y
+    same(refused(module(forward)), f"control flow depends on the data: import_test.py:{line_of('if y.sum() > 0:')}: if y.sum() > 0:")
+
+    def forward(self, x):
+        return self.a(x[x[:, 0] > 0])
+    same(refused(module(forward)), "op 'index' gives a size that depends on the data at module '(top)' (Own), "
+                                  f"import_test.py:{line_of('return self.a(x[x[:, 0] > 0])')}: return self.a(x[x[:, 0] > 0])")
+
+    def forward(self, x):
+        return self.a(x) * x.max().item()
+    same(refused(module(forward)), "op 'item' depends on the data at module '(top)' (Own), "
+                                  f"import_test.py:{line_of('return self.a(x) * x.max().item()')}: return self.a(x) * x.max().item()")
+
+
+def test_what_depends_on_the_batch():
+    def forward(self, x):
+        return self.a(torch.cat([self.b.weight[:1], x], 0))
+    same(refused(module(forward)), "size 3 (batch 2) and 4 (batch 3) is no multiple of the batch: cat at module '(top)' (Own), "
+                                f"import_test.py:{line_of('return self.a(torch.cat([self.b.weight[:1], x], 0))')}: "
+                                "return self.a(torch.cat([self.b.weight[:1], x], 0))")
+
+    def forward(self, x):
+        return torch.stack([self.a(x[i]) for i in range(x.shape[0])])
+    text = refused(module(forward))
+    assert text.startswith("the graph depends on the batch size: 13 and 15 nodes, first difference stack and select at module '(top)'"), text
+    assert text.endswith("a loop over samples?"), text
+
+
+def test_all_that_is_refused_is_said_at_once():
+    def forward(self, x):
+        y = torch.fft.fft(self.a(x)).abs()
+        return self.b(y) * x.max().item()
+    lines = refused(module(forward)).splitlines()
+    assert any(line.startswith("op 'fft_fft' gives complex numbers at module '(top)' (Own), import_test.py:") for line in lines), lines
+    assert any(line.startswith("op 'item' depends on the data at module '(top)' (Own), import_test.py:") for line in lines), lines
+
+    def half(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.a(x)
+    same(refused(module(half)).split(" at ")[0], "an autocast region to torch.bfloat16: leave it out, precision= of a strategy brings it")
+
+
+def test_what_a_model_returns():
+    same(refused(module(lambda self, x: (self.a(x), self.b(x)))),
+         "the model returns 2 tensors, the loss takes one: wrap it so that it returns that one")
+    same(refused(module(lambda self, x: self.a(x).argmax(-1))), "the model returns i64['B']: a loss needs f32")
+    same(refused(module(lambda self, x: self.a(x).sum())), "the model returns []: the first dimension must be the batch")
+    same(refused(module(lambda self, x: self.a(x)[:, 0]), loss="cross_entropy"),
+         "the model returns ['B']: cross_entropy needs [batch, …, classes]; --loss mse_loss takes any shape")
+    same(refused(module(lambda self, x: self.a(x)), loss="cross_entropy", classes=10),
+         "--classes 10: the model returns ['B', 8], whose last size must be that")
+
+
+def test_the_command_line():
+    def said(*arguments):
+        status, out, err = run(*arguments)
+        same(status, 1)
+        assert not FILE.exists()
+        return err.removeprefix("import: ").rstrip("\n")
+    mlp = "catalog:mlp"
+    same(said(mlp, "--input", "f16[B,8]"), "--input 'f16[B,8]': expected [name=]f32[B,3,224,224] or [name=]i64[B,64]<256")
+    same(said(mlp, "--input", "f32[B,-1]"), "--input 'f32[B,-1]': size '-1' is neither a positive number nor a multiple of the batch (B, 12B)")
+    same(said(mlp, "--input", "f32[8,B]"), "--input 'f32[8,B]': the first size must be the batch, B")
+    same(said(mlp, "--input", "i64[B,8]"), "--input 'i64[B,8]': integers need a bound: i64[B,64]<256")
+    same(said(mlp, "--input", "f32[B,8]<9"), "--input 'f32[B,8]<9': only integers have a bound")
+    same(said(mlp, "--optimizer", "lion"), "--optimizer 'lion': unknown optimizer 'lion'; there are sgd, adam, adamw")
+    same(said(mlp, "--optimizer", "adamw:lr"), "--optimizer 'adamw:lr': 'lr' isn't name=number")
+    same(said(mlp, "--optimizer", "sgd:beta1=1"), "--optimizer 'sgd:beta1=1': 'sgd' has no 'beta1'; it has lr, momentum, weight_decay")
+    same(said(mlp, "--global-batch", "-1"), "--global-batch -1: must be at least 1")
+    same(said("gpt_nano"), "'gpt_nano': expected package.module:function, file.py:function or catalog:name")
+    same(said("no_such_module:build"), "'no_such_module:build': No module named 'no_such_module'")
+    same(said("/no/such.py:build"), "'/no/such.py:build': there is no file /no/such.py")
+    assert said("catalog:gpt3").startswith("'catalog:gpt3': 'models' has no 'gpt3'; it has Attention, Bert, "), said("catalog:gpt3")
+    assert said("--torchvision", "resnet19", "--input", "f32[B,3,64,64]").startswith("torchvision has no model 'resnet19'; it has alexnet, ")
+    same(said("--torchvision", "resnet18"), "no --input: expected one for each tensor that forward takes, as [name=]f32[B,3,224,224] or [name=]i64[B,64]<256")
+    same(said(mlp, "--timm", "vit"), "expected one of: package.module:function, --torchvision NAME, --timm NAME, --transformers CONFIG")
+    for package in ("timm", "transformers"):
+        with contextlib.suppress(ImportError):
+            __import__(package)
+            continue
+        same(said(f"--{package}", "vit", "--input", "f32[B,3,64,64]"),
+             f"package '{package}' isn't installed in {sys.prefix}: pip install {package}, or use a Python that has it")
+
+
+def test_a_line_of_text():
+    x = torch.randn(4, 3, dtype=torch.float64)
+    values = play.play_lines(["t0=view(i0,[B,3,1])", "t1,_=max.dim(t0,-1)", "o=add.Tensor(t1,i0,alpha=0.5)"], {"i0": x}, 4)
+    assert torch.equal(values["o"], 1.5 * x)
+
+
+if __name__ == "__main__":
+    sys.exit(run_functions(functions_of(globals()), sys.argv[1:]))
