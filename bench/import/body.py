@@ -620,8 +620,8 @@ def rows_alone(text: dict, batch=4) -> bool:
     return True
 
 
-def make_body(group: Group, needs: list) -> tuple[dict, list]:
-    """The body as the file has it, and which inputs and parameters get a gradient."""
+def make_body(group: Group, needs: list, measure: bool) -> tuple[dict, list]:
+    """The body as the file has it, and which inputs and parameters get a gradient. measure: whether `rows` is found out."""
     graphs = [joint(group, which, needs) for which in (0, 1)]
     cut = Cut(group, graphs, needs)
     fw, bw = costs(cut, True), costs(cut, False)
@@ -633,5 +633,5 @@ def make_body(group: Group, needs: list) -> tuple[dict, list]:
             "output": spec(cut.output), "saved": [spec(n) for n in cut.saved],
             "forward": cut.forward_lines, "backward": cut.backward_lines,
             "flops": [fw[0], bw[0]], "bytes": [fw[1], bw[1]], "kernels": [fw[2], bw[2]], "rows": True}
-    text["rows"] = rows_alone(text)
+    text["rows"] = rows_alone(text) if measure else None
     return text, sorted(cut.grads)

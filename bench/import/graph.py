@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import torch
 from refusal import Refusal, place_of, users_line
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
@@ -190,9 +191,10 @@ def watch(notes: list):
 
 
 def export(module, inputs, batch):
-    args, kwargs = arguments(inputs, example(inputs, batch))
+    fake = next((p.fake_mode for p in module.parameters() if isinstance(p, FakeTensor)), contextlib.nullcontext())
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), fake:
+            args, kwargs = arguments(inputs, example(inputs, batch))
             warnings.simplefilter("ignore")
             return torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:

@@ -27,6 +27,7 @@ from body import DTYPE_NAMES
 from graph import shape_text
 from refusal import Refusal
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 FORMAT = "paragauge-model-2"
 LOWEST = -3.4028234663852886e38  # what the file has for f32's -inf
@@ -43,6 +44,7 @@ class Request:
     name: str = "model"
     description: str = ""
     made_by: str = "paragauge import"
+    small: "Request | None" = None  # the same model with the same names, small: what is measured is measured on that
 
 
 @dataclass
@@ -64,7 +66,24 @@ def prepare(module, notes):
     if odd:
         notes.append(f"{', '.join(odd)} becomes float32: precision= of a strategy brings it back")
         module = module.float()
+    for part in module.modules():
+        for name, p in part._parameters.items():
+            if p is not None and p.is_meta:
+                part._parameters[name] = without_values(p, name)
     return module
+
+
+FAKE = FakeTensorMode()
+
+
+def without_values(p, name):
+    """Of a parameter on the device `meta`, one that looks as if it were on the CPU."""
+    if not hasattr(p, "initial"):
+        raise Refusal(f"parameter '{name}' is on the device 'meta', without values: give it .initial = (center, bound)")
+    with FAKE:
+        fake = nn.Parameter(torch.empty(p.shape, dtype=p.dtype), requires_grad=p.requires_grad)
+    fake.initial = p.initial
+    return fake
 
 
 def values_text(v, module) -> dict:
@@ -97,8 +116,6 @@ def uniform(p) -> list:
     """Center and bound of a uniform distribution with the tensor's mean and standard deviation."""
     if hasattr(p, "initial"):
         return list(p.initial)
-    if p.is_meta:
-        raise Refusal("a parameter on the device 'meta' has no values: give it .initial = (center, bound)")
     p = p.detach().double()
     mean, std = p.mean().item(), p.std(unbiased=False).item()
     return [mean, math.sqrt(3) * std if std > 1e-12 * max(abs(mean), 1e-300) else 0]
@@ -138,12 +155,15 @@ def import_module(request: Request) -> Imported:
     """The model file's content. Refusal: what can't be imported, all at once."""
     notes = []
     module = prepare(request.module, notes).train()
+    if request.small is None and any(isinstance(p, FakeTensor) for p in module.parameters()):
+        raise Refusal("parameters on the device 'meta' have no values to check with: the builder's import_options need \"small\", a "
+                      "builder of the same model, small")
     dead = set()
     while True:
         graph = graphs.read_graph(module, request.inputs, dead)
         output_for(request.loss, request.classes, graph)
         target = target_for(request.loss, request.classes, graph)
-        made = made_nodes.make_nodes(graph)
+        made = made_nodes.make_nodes(graph, measure=request.small is None)
         if not made.dead:
             break
         dead |= made.dead
@@ -181,7 +201,23 @@ def import_module(request: Request) -> Imported:
             "inputs": inputs, "target": target, "loss": request.loss, "optimizer": request.optimizer,
             "global_batch": request.global_batch, "parameters": parameters, "constants": constants,
             "units": made_nodes.find_units(graph, made, sizes), "bodies": made.bodies, "nodes": made.nodes}
+    if request.small is not None:
+        take_rows(file, import_module(request.small).file)
     return Imported(file, notes, module)
+
+
+def take_rows(file, small):
+    """`rows` of the small model's bodies, node by node: it must be the same but for sizes."""
+    def calls(f, node):
+        lines = f["bodies"][node["body"]] if node["op"] == "aten" else {"forward": [], "backward": []}
+        return [node["name"], node["op"], node["inputs"], [line.split("=")[1].split("(")[0] for line in lines["forward"] + lines["backward"]]]
+    for node, other in zip(file["nodes"], small["nodes"]):
+        if calls(file, node) != calls(small, other):
+            raise Refusal(f"the small model isn't the same: node '{node['name']}' and '{other['name']}'")
+        if node["op"] == "aten":
+            file["bodies"][node["body"]]["rows"] = small["bodies"][other["body"]]["rows"]
+    if len(file["nodes"]) != len(small["nodes"]):
+        raise Refusal(f"the small model isn't the same: {len(file['nodes'])} and {len(small['nodes'])} nodes")
 
 
 def read_parameters(made) -> set:
@@ -234,10 +270,14 @@ def make_request(args, command) -> Request:
     if global_batch < 1:
         raise Refusal(f"--global-batch {global_batch}: must be at least 1")
     doc = (type(module).__doc__ or "").strip().splitlines()
-    return Request(module, [spec.read_input(t) for t in texts], args.loss or defaults.get("loss", "cross_entropy"), args.classes,
+    loss = args.loss or defaults.get("loss", "cross_entropy")
+    small = defaults.get("small")
+    if small is not None:
+        small = Request(small(), [spec.read_input(t) for t in small.import_options["input"]], loss)
+    return Request(module, [spec.read_input(t) for t in texts], loss, args.classes,
                    spec.read_optimizer(args.optimizer or defaults.get("optimizer", "sgd:lr=0.1")), global_batch, args.name or name,
                    defaults.get("description", doc[0] if doc and not type(module).__module__.startswith("torch.") else name),
-                   f"paragauge import {command}; torch {torch.__version__.split('+')[0]}")
+                   f"paragauge import {command}; torch {torch.__version__.split('+')[0]}", small)
 
 
 def main(argv=None) -> int:
@@ -262,7 +302,12 @@ def main(argv=None) -> int:
         else:
             start = time.monotonic()
             try:
-                result = check.check(json.loads(partial.read_text()), imported.module, request.inputs)
+                if request.small is None:
+                    result = check.check(json.loads(partial.read_text()), imported.module, request.inputs)
+                else:
+                    print("  what is measured and checked is the same model with small sizes")
+                    small = import_module(request.small)
+                    result = check.check(small.file, small.module, request.small.inputs)
                 result.refuse_differences()
             except Refusal as refusal:
                 partial.unlink()

@@ -6,7 +6,8 @@ from torch import nn
 
 
 def options(**given):
-    """What the importer takes where its command line doesn't say otherwise."""
+    """What the importer takes where its command line doesn't say otherwise. small: a builder of the same model with small
+    sizes, on which is measured what is measured; large: not for a quick try."""
     def mark(build):
         build.import_options = given
         return build
@@ -80,7 +81,13 @@ def mlp():
     return nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 10))
 
 
-@options(input=["i64[B,1024]<50257"], optimizer="adamw:lr=0.0006", global_batch=32, description="GPT-2 of 124,439,808 parameters (Radford et al. 2019), without dropout", large=True)
+@options(input=["i64[B,16]<64"])
+def gpt2_small():
+    return GPT(64, 16, 12, 32, 4)
+
+
+@options(input=["i64[B,1024]<50257"], optimizer="adamw:lr=0.0006", global_batch=32, large=True, small=gpt2_small,
+         description="GPT-2 of 124,439,808 parameters (Radford et al. 2019), without dropout")
 def gpt2():
     return GPT(50257, 1024, 12, 768, 12)
 
@@ -167,7 +174,13 @@ def llama_nano():
     return Llama(256, 4, 128, 4, 2, 352, 10000.0)
 
 
-@options(input=["i64[B,8192]<128256"], optimizer="adamw:lr=0.0003", global_batch=64, description="Llama 3 8B: 8,030,261,248 parameters", large=True)
+@options(input=["i64[B,16]<64"])
+def llama3_8b_small():
+    return Llama(64, 32, 32, 4, 2, 48, 500000.0)
+
+
+@options(input=["i64[B,8192]<128256"], optimizer="adamw:lr=0.0003", global_batch=64, large=True, small=llama3_8b_small,
+         description="Llama 3 8B: 8,030,261,248 parameters")
 def llama3_8b():
     with torch.device("meta"):
         return Llama(128256, 32, 4096, 32, 8, 14336, 500000.0)
@@ -213,7 +226,13 @@ class Bert(nn.Module):
         return self.decoder(self.transform_norm(self.act(self.transform(x))))
 
 
-@options(input=["i64[B,128]<30522"], optimizer="adamw:lr=0.0001", global_batch=32, description="BERT-base, masked language model (Devlin et al. 2018)", large=True)
+@options(input=["i64[B,16]<64"])
+def bert_base_small():
+    return Bert(64, 32, 12, 32, 4)
+
+
+@options(input=["i64[B,128]<30522"], optimizer="adamw:lr=0.0001", global_batch=32, large=True, small=bert_base_small,
+         description="BERT-base, masked language model (Devlin et al. 2018)")
 def bert_base():
     return Bert(30522, 512, 12, 768, 12)
 

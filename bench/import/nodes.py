@@ -1,6 +1,6 @@
 """A graph's steps as the file's nodes: which steps lie together, what they are called, which are known ops.
 
-    nodes, bodies, used = make_nodes(graph)
+    made = make_nodes(graph)        # made.nodes, made.bodies, made.constants
 """
 
 import re
@@ -310,7 +310,7 @@ class Made:
         self.dead = set()
 
 
-def make_nodes(graph: Graph) -> Made:
+def make_nodes(graph: Graph, measure: bool = True) -> Made:
     made, names, bodies, cache = Made(), Names({"input", "target", "loss", *(v.name for v in graph.inputs)}), {}, {}
     groups, readers = make_groups(graph)
     counts, seen_calls, name_of = Counter(), Counter(), {v: v.name for v in graph.inputs}
@@ -355,7 +355,7 @@ def make_nodes(graph: Graph) -> Made:
         op = principal(group)
         if key not in bodies:
             try:
-                text, grads = make_body(group, wants)
+                text, grads = make_body(group, wants, measure)
             except Refusal as refusal:
                 raise Refusal(f"{refusal} at {place_of(group.output.step.place)}") from refusal
             bodies[key] = (text, grads, group.output.shapes)
@@ -367,7 +367,7 @@ def make_nodes(graph: Graph) -> Made:
         node = {"name": name, "op": "aten", "body": (key, op), "inputs": group.inputs, "parameters": [p.name for p in group.parameters]}
         made.nodes.append(node)
         order.append((node, group, key, grads))
-    settle(made, graph, order, bodies, needs, name_of, numbers, names)
+    settle(made, graph, order, bodies, name_of, numbers, names, measure)
     return made
 
 
@@ -397,7 +397,7 @@ def may_be_in_place(group, known, readers, known_of) -> bool:
     return len(readers.direct[x]) == 1 and maker is not None and maker["op"] in ("conv2d", "linear", "batch_norm", "add")
 
 
-def settle(made, graph, order, bodies, needs, name_of, numbers, names):
+def settle(made, graph, order, bodies, name_of, numbers, names, measure):
     """Backward over the nodes: what gets a gradient at all. Then bodies get their names, and nodes their texts."""
     wanted = {graph.output}
     alive = set()
@@ -427,7 +427,7 @@ def settle(made, graph, order, bodies, needs, name_of, numbers, names):
             continue
         (_, op), text = node["body"], bodies[key][0]
         silent = dead[node["name"]]
-        name = made_name(made, bodies, key, silent, op, numbers, text, group)
+        name = made_name(made, bodies, key, silent, op, numbers, text, group, measure)
         node["body"] = name
         inputs = []
         for v in node["inputs"]:
@@ -445,11 +445,11 @@ def settle(made, graph, order, bodies, needs, name_of, numbers, names):
     made.constants = {name: v for v, name in constants.items()}
 
 
-def made_name(made, bodies, key, silent, op, numbers, text, group):
+def made_name(made, bodies, key, silent, op, numbers, text, group, measure):
     full = (key, silent)
     if full not in bodies:
         if silent and text["backward"]:
-            text = make_body(group, [False] * (len(group.inputs) + len(group.parameters)))[0]
+            text = make_body(group, [False] * (len(group.inputs) + len(group.parameters)), measure)[0]
         numbers[op] += 1
         bodies[full] = f"{op}/{numbers[op]}"
         made.bodies[bodies[full]] = text
