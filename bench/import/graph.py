@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 BATCHES = (2, 3)
+LARGEST_TABLE = 65536  # elements of a constant that is written value by value: about a megabyte
 aten = torch.ops.aten
 
 # Operations of which nothing depends.
@@ -127,7 +128,8 @@ class Graph:
     steps: list
     output: Value
     notes: list  # what the user should know
-    calls: dict  # how often a module without children is called, by its path
+    calls: dict  # how often a module is called, by its path
+    leaves: set  # paths of modules without children
 
 
 def size_text(a: int, b: int):
@@ -277,6 +279,9 @@ class Reader:
                 if not bool((a == a.narrow(d, 0, 1)).all()):
                     return v  # its values run with the batch
                 a, b = a.narrow(d, 0, 1), b.narrow(d, 0, 1)
+        if a.numel() > LARGEST_TABLE and v.step.reads() and a.unique_consecutive().numel() > a.numel() // 2:
+            v.step.virtual = False  # made once in every step, as the module does, and not written
+            return v
         if not torch.equal(a, b) and not bool(((a == b) | (a != a) & (b != b)).all()):
             return v
         table = self.constant(a, v.dtype)
@@ -603,10 +608,9 @@ def _walk(reader, exported) -> Graph:
     calls = {}
     children = {path for path, m in module.named_modules() if next(m.children(), None) is not None}
     for n in exported[0].graph.nodes:
-        stack = list((n.meta.get("nn_module_stack") or {}).items())  # a module that is called again has a key "….relu@1"
-        if n.op == "call_function" and stack and stack[-1][1][0].split("@")[0] not in children:
-            calls.setdefault(stack[-1][1][0].split("@")[0], []).append(stack[-1][0])
-    calls = {path: len(set(found)) for path, found in calls.items()}
+        for key, (path, _) in (n.meta.get("nn_module_stack") or {}).items():  # one that is called again has a key "….relu@1"
+            calls.setdefault(path.split("@")[0], set()).add(key)
+    calls = {path: len(keys) for path, keys in calls.items()}
     outputs = reader.walk([e.graph for e in exported], [e.graph_module for e in exported], env)
     outputs = [o for o in outputs if isinstance(o, Ref)]
     count = sum(s.kind.name == "USER_OUTPUT" and hasattr(s.arg, "name") for s in signature.output_specs)
@@ -616,4 +620,4 @@ def _walk(reader, exported) -> Graph:
     if len(outputs) != 1:
         raise Refusal(f"the model returns {len(outputs)} tensors, the loss takes one: wrap it so that it returns that one")
     output = reader.plain(outputs[0])
-    return Graph(input_values, parameters, also, reader.steps, output, reader.notes, calls)
+    return Graph(input_values, parameters, also, reader.steps, output, reader.notes, calls, set(calls) - children)

@@ -171,7 +171,8 @@ def flatten_view(v: Value) -> Value | None:
 def lay_out(group: Group, graph: Graph, readers: Readers, cache: dict):
     """An output that isn't contiguous need not be copied for it. Either it is so after the views that follow, if nobody reads it
     otherwise: a fused attention's output lies as [batch, positions, heads, size], which is what is read next. Or it is permuted:
-    then the node gives the permuted tensor, and readers see that permuted back, as they do in PyTorch."""
+    then the node gives the permuted tensor, and readers see that permuted back, as they do in PyTorch. But a batch norm is a
+    known op, which takes it as it is named: there it is copied."""
     trail, v = [], group.output
     while True:
         direct = readers.direct[v]
@@ -188,7 +189,7 @@ def lay_out(group: Group, graph: Graph, readers: Readers, cache: dict):
     if views:
         group.output = trail[views - 1]
         group.output.is_output = True
-    elif order and group.output is not graph.output:
+    elif order and group.output is not graph.output and not any(r.name == "batch_norm" for r in readers.real(group.output) if r):
         given = group.output
         reader = Reader(None, [])
         place = given.step.place
@@ -286,13 +287,13 @@ def principal(group: Group) -> str:
     return SHORT.get(best.name, best.name).strip("_")
 
 
-def base_name(group, op, counts, calls, seen_calls) -> str:
+def base_name(group, op, counts, graph, seen_calls) -> str:
     """The module's path where it is a module without children with this one node; "relu1", "relu2" where such a module is
     called several times; else the path and the op's name."""
     place = (group.steps[-1] if group.steps else group.output.step).place
     path = module_of(place)[0]
-    if path and path in calls and counts[path] == calls[path]:
-        if calls[path] == 1:
+    if path and path in graph.leaves and counts[path] == graph.calls[path]:
+        if graph.calls[path] == 1:
             return path
         seen_calls[path] += 1
         return f"{path}{seen_calls[path]}"
@@ -335,12 +336,12 @@ def make_nodes(graph: Graph, measure: bool = True) -> Made:
                     if x not in flat:
                         place = x.step.place
                         path = module_of(place)[0]
-                        name = names.unique(path if path in graph.calls else f"{path}.flatten" if path else "flatten")
+                        name = names.unique(path if path in graph.leaves else f"{path}.flatten" if path else "flatten")
                         made.nodes.append({"name": name, "op": "flatten", "inputs": [name_of[source]]})
                         flat[x] = name
                         needs[x] = needs.get(source, False)
                     name_of[x] = flat[x]
-            name = names.unique(known.get("path") or base_name(group, known["op"], counts, graph.calls, seen_calls))
+            name = names.unique(known.get("path") or base_name(group, known["op"], counts, graph, seen_calls))
             node = {"name": name, "op": known["op"], "inputs": [name_of[x] for x in known["inputs"]], **known["attributes"]}
             if group.steps[0].inplace and may_be_in_place(group, known, readers, known_of):
                 node["inplace"] = True
@@ -362,7 +363,7 @@ def make_nodes(graph: Graph, measure: bool = True) -> Made:
         text, grads, shapes = bodies[key]
         group.output.shapes = shapes
         needs[group.output] = bool(grads)
-        name = names.unique(base_name(group, op, counts, graph.calls, seen_calls))
+        name = names.unique(base_name(group, op, counts, graph, seen_calls))
         name_of[group.output] = name
         node = {"name": name, "op": "aten", "body": (key, op), "inputs": group.inputs, "parameters": [p.name for p in group.parameters]}
         made.nodes.append(node)
