@@ -25,6 +25,7 @@ except ImportError:
     sys.exit(77)
 
 import check  # noqa: E402
+import graph  # noqa: E402
 import import_model  # noqa: E402
 import models  # noqa: E402
 import play  # noqa: E402
@@ -182,6 +183,47 @@ def test_llama_nano():
     assert "1e-05" in str(bodies_of(file, "rms_norm")[0]["forward"])  # not what a kernel rounded it to
 
 
+def test_large_tables_are_made_in_the_step():
+    largest, graph.LARGEST_TABLE = graph.LARGEST_TABLE, 64
+    try:
+        file, _ = imported(models.Llama(16, 1, 16, 2, 1, 8, 10000.0), ["i64[B,32]<16"], "cross_entropy")
+    finally:
+        graph.LARGEST_TABLE = largest
+    same([n["name"] for n in file["nodes"] if n["name"].startswith("rotary")],
+         ["rotary.outer", "rotary.concat", "rotary.cos", "rotary.sin"])
+    same([c["shape"] for c in file["constants"].values()], [[32], [4]])
+
+
+def test_a_batch_norm_with_parts_of_its_own():
+    class WithRelu(nn.BatchNorm2d):
+        def __init__(self, channels):
+            super().__init__(channels)
+            self.act = nn.ReLU()
+
+        def forward(self, x):
+            return self.act(super().forward(x))
+    file, _ = imported(nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), WithRelu(4)), ["f32[B,3,8,8]"])
+    same([(n["name"], n["op"]) for n in file["nodes"]], [("0", "conv2d"), ("1", "batch_norm"), ("1.act", "relu")])
+
+
+def test_a_small_twin_stands_for_a_model_without_values():
+    def made(width, device):
+        with torch.device(device):
+            m = nn.Sequential(nn.Linear(8, width), nn.GELU(), nn.Linear(width, 8))
+        for p in m.parameters():
+            p.initial = (0, 0.1)
+        return m
+    vectors = [spec.read_input("f32[B,5,8]")]
+    small = import_model.Request(made(4, "cpu"), vectors, "mse_loss")
+    file = import_model.import_module(import_model.Request(made(10**7, "meta"), vectors, "mse_loss", small=small)).file
+    same(file["parameters"]["0.weight"], {"shape": [10**7, 8], "center": 0, "bound": 0.1})
+    same([b["rows"] for b in file["bodies"].values()], [True, True, True])
+    same(refused(made(4, "meta"), ["f32[B,5,8]"]),
+         "parameters on the device 'meta' have no values to check with: the builder's import_options need \"small\", a builder of the same model, small")
+    other = import_model.Request(nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 8)), vectors, "mse_loss")
+    same(refused(made(4, "cpu"), ["f32[B,5,8]"], small=other), "the small model isn't the same: node '1'")
+
+
 def test_a_vision_transformer_can_be_cut_by_samples():
     made = torchvision.models.VisionTransformer(image_size=16, patch_size=8, num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=16, num_classes=4)
     file, _ = imported(made, ["f32[B,3,16,16]"], "cross_entropy")
@@ -205,6 +247,15 @@ def test_what_is_written_through_views():
         return self.b(y)
     file, _ = imported(module(forward))
     same([n["name"] for n in file["nodes"]], ["a", "mul", "select_scatter", "mul_2", "add", "slice_scatter", "b"])
+
+    def read_before_and_after(self, x):
+        y = self.a(x)
+        z = y.view(-1, 2, 4)
+        before = z.sum(1)
+        y.mul_(2)
+        return before * z[:, 0]
+    file, _ = imported(module(read_before_and_after))
+    same([(n["name"], n["inputs"]) for n in file["nodes"]], [("a", ["input"]), ("sum", ["a"]), ("mul", ["a"]), ("mul_2", ["sum", "mul"])])
 
 
 def test_several_outputs_are_merged():
