@@ -33,7 +33,8 @@ struct ReadyArgument {
 };
 
 struct ReadyCall {
-  enum class Exact : std::uint8_t { same, dropout, dropout_backward, bernoulli } exact = Exact::same;
+  enum class Exact : std::uint8_t { same, dropout, dropout_backward, filled } exact = Exact::same;
+  double filled_with = 0;
   c10::OperatorHandle op;
   std::vector<ReadyArgument> arguments;
   std::vector<std::int32_t> results;  // slots
@@ -61,6 +62,15 @@ std::optional<std::int64_t> number_of_word(const std::string& word) {
   } catch (const sim::ConfigError&) {
     return std::nullopt;
   }
+}
+
+/// What a random number is where nothing is left to chance: nothing is dropped (stochastic depth floors its keep rate
+/// plus a number below 1), no noise is added. The importer's check draws so, too.
+std::optional<double> exact_draw(std::string_view op) {
+  if (op == "bernoulli") return 1;
+  if (op == "rand" || op == "rand_like" || op == "uniform") return 1 - 0x1p-24;
+  if (op == "randn" || op == "randn_like" || op == "normal_functional") return 0;
+  return std::nullopt;
 }
 
 class PassReader {
@@ -96,7 +106,10 @@ class PassReader {
     ReadyCall made{.op = *op};
     if (call.op == "native_dropout") made.exact = ReadyCall::Exact::dropout;
     if (call.op == "native_dropout_backward") made.exact = ReadyCall::Exact::dropout_backward;
-    if (call.op == "bernoulli") made.exact = ReadyCall::Exact::bernoulli;
+    if (const std::optional<double> value = exact_draw(call.op)) {
+      made.exact = ReadyCall::Exact::filled;
+      made.filled_with = *value;
+    }
     const std::vector<c10::Argument>& schema = op->schema().arguments();
     std::map<std::string, const sim::Argument*> keyed;
     std::size_t position = 0;
@@ -275,12 +288,13 @@ const ReadyPass& pass_of(const sim::Body& body, sim::Pass pass) {
 /// What of a call comes out where verified runs must not depend on chance: nothing is dropped.
 void play_exactly(const ReadyCall& call, Stack& stack) {
   if (call.exact == ReadyCall::Exact::same) return call.op.callBoxed(stack);
-  const at::Tensor x = stack.at(0).toTensor();
-  stack.clear();
-  if (call.exact == ReadyCall::Exact::bernoulli) {
-    stack.emplace_back(at::ones_like(x));
+  if (call.exact == ReadyCall::Exact::filled) {
+    call.op.callBoxed(stack);
+    stack.at(0).toTensor().fill_(call.filled_with);
     return;
   }
+  const at::Tensor x = stack.at(0).toTensor();
+  stack.clear();
   stack.emplace_back(x.clone());  // of the backward: the gradient
   if (call.exact == ReadyCall::Exact::dropout) stack.emplace_back(at::ones_like(x, at::kBool));
 }

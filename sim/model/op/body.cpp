@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -97,9 +99,16 @@ class CallReader {
     made.word = word();
     return made;
   }
-  /// "-1", "0.5", "1e-05", "B", "12B".
+  /// "-1", "0.5", "1e-05", "-inf", "B", "12B".
   std::optional<Argument> number_or_size() {
     Argument made{.kind = Argument::Kind::number};
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    for (const auto& [name, value] : {std::pair{"inf", kInfinity}, {"-inf", -kInfinity}, {"nan", kInfinity - kInfinity}})
+      if (text_.starts_with(name) && (text_.size() == std::strlen(name) || !is_word(text_[std::strlen(name)]))) {
+        text_.remove_prefix(std::strlen(name));
+        made.number = value;
+        return made;
+      }
     const auto [end, error] = std::from_chars(text_.data(), text_.data() + text_.size(), made.number);
     const bool is_named_number = !text_.empty() && std::isalpha(static_cast<unsigned char>(text_.front())) != 0;
     if (error == std::errc() && std::isfinite(made.number) && !is_named_number) {

@@ -40,14 +40,14 @@ TEST(Body, IsWhatItsTextSays) {
 
 TEST(Body, CallsHaveNamesNumbersSizesAndLists) {
   const Body& body = body_from(
-      "x|f32[B,4]||f32[2B,2]|bool[B,4]|t0,s0,_=op.Name(i0,-1,1e-05,2B,B,[1,[B,3]],[],true,none,key=word)"
+      "x|f32[B,4]||f32[2B,2]|bool[B,4]|t0,s0,_=op.Name(i0,-1,1e-05,2B,B,[1,[B,3]],[],true,none,-inf,key=word)"
       ";o=view(t0,[2B,2])||0+0B,0+0B|0+0B,0+0B|1,0|whole");
   ASSERT_EQ(body.forward.size(), 2U);
   const Call& call = body.forward[0];
   EXPECT_EQ(call.results, (std::vector<std::string>{"t0", "s0", "_"}));
   EXPECT_EQ(call.op, "op");
   EXPECT_EQ(call.overload, "Name");
-  ASSERT_EQ(call.arguments.size(), 10U);
+  ASSERT_EQ(call.arguments.size(), 11U);
   EXPECT_EQ(call.arguments[0].word, "i0");
   EXPECT_TRUE(call.arguments[1].is_integral);
   EXPECT_EQ(call.arguments[1].number, -1);
@@ -60,7 +60,8 @@ TEST(Body, CallsHaveNamesNumbersSizesAndLists) {
   EXPECT_TRUE(call.arguments[6].items.empty());
   EXPECT_EQ(call.arguments[6].kind, Argument::Kind::list);
   EXPECT_EQ(call.arguments[8].word, "none");
-  EXPECT_EQ(call.arguments[9].key, "key");
+  EXPECT_EQ(call.arguments[9].number, -std::numeric_limits<double>::infinity());
+  EXPECT_EQ(call.arguments[10].key, "key");
   EXPECT_FALSE(body.by_rows);
   EXPECT_TRUE(body.backward.empty());
 }
