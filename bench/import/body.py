@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from graph import BATCHES, InF64, Step, Value, is_view, op_name, shape_text, size_text
 from play import play_lines
 from refusal import Refusal, place_of
@@ -519,17 +518,15 @@ def tensors_in(x):
 def call_flops(node, vals) -> int:
     """A multiply-add is 2. Matrix products, convolutions and attention as torch.utils.flop_counter counts them (whose backward
     of convolutions in groups is wrong); all others one per element that they write. vals: arguments with tensors."""
-    name, (args, kwargs), out = op_name(node.target), vals, node.meta["val"]
+    name, args, out = op_name(node.target), vals[0], node.meta["val"]
     numel = [t.numel() for t in tensors_in(out)]
     if name in ("mm", "bmm"):
         return 2 * numel[0] * args[0].shape[-1]
     if name in ("addmm", "baddbmm"):
         return 2 * numel[0] * args[1].shape[-1]
     if name == "convolution":
-        transposed, groups = args[6], args[8]
-        per = args[1].numel() // (args[1].shape[0])
-        del groups
-        return 2 * per * (args[0].numel() if transposed else numel[0])
+        x, w, transposed = args[0], args[1], args[6]
+        return 2 * (w.numel() // w.shape[0]) * (x.numel() if transposed else numel[0])
     if name == "convolution_backward":
         g, x, w, transposed, mask = args[0], args[1], args[2], args[7], args[10]
         return 2 * (w.numel() // w.shape[0]) * (x.numel() if transposed else g.numel()) * (bool(mask[0]) + bool(mask[1]))

@@ -153,7 +153,7 @@ def target_for(loss, classes, graph) -> dict:
 
 def import_module(request: Request) -> Imported:
     """The model file's content. Refusal: what can't be imported, all at once."""
-    notes = []
+    notes = list(getattr(request.module, "import_notes", []))
     module = prepare(request.module, notes).train()
     if request.small is None and any(isinstance(p, FakeTensor) for p in module.parameters()):
         raise Refusal("parameters on the device 'meta' have no values to check with: the builder's import_options need \"small\", a "

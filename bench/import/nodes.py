@@ -109,7 +109,7 @@ def known_op(group: Group, graph: Graph, calls) -> dict | None:
                 return None
         return path
 
-    def square(sizes, least=1):
+    def square(sizes):
         sizes = list(sizes) if isinstance(sizes, (list, tuple)) else [sizes]
         return sizes[0] if len(set(sizes)) == 1 and isinstance(sizes[0], int) else None
 
@@ -331,7 +331,7 @@ def make_nodes(graph: Graph, measure: bool = True) -> Made:
     for group in groups:
         known = known_of.get(group)
         if known is not None:
-            for k, x in enumerate(known["inputs"]):
+            for x in known["inputs"]:
                 if (source := flatten_view(x)) is not None:
                     if x not in flat:
                         place = x.step.place

@@ -135,6 +135,7 @@ def cases() -> dict:
             def language(config=config, kind=kind, given=given):
                 made = getattr(transformers, config)(**SMALL | given)
                 made.use_cache = False
+                spec.experts_apart(made)
                 return Output(getattr(transformers, kind)(made), "logits"), ["i64[B,32]<500"]
             found[f"transformers/{name}"] = language
         for name, (config, kind, given) in TRANSLATION.items():

@@ -130,17 +130,26 @@ def transformers_model(name: str, classes: int | None):
         given["num_labels"] = classes
     config = transformers.AutoConfig.for_model(kind, **given)
     config.use_cache = False
+    notes = experts_apart(config)
     if architectures and hasattr(transformers, architectures[0]):
-        return logits_only(getattr(transformers, architectures[0])(config))
+        return logits_only(getattr(transformers, architectures[0])(config), notes)
     for auto in ("AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForImageClassification", "AutoModelForSequenceClassification"):
         kind = getattr(transformers, auto)
         if type(config) in kind._model_mapping:
-            return logits_only(kind.from_config(config))
+            return logits_only(kind.from_config(config), notes)
     raise Refusal(f"transformers has no language or image model for '{name}': name its class in the configuration's \"architectures\"")
 
 
-def logits_only(module):
+def experts_apart(config) -> list:
+    """Mixtures of experts by transformers' batched_mm: its default is an operation of its own, which isn't ATen's."""
+    if not any(getattr(config, name, 0) for name in ("num_local_experts", "num_experts", "n_routed_experts")):
+        return []
+    config._experts_implementation = "batched_mm"
+    return ["experts are computed by transformers' batched_mm (a product for each token), not grouped_mm: costs differ"]
+
+
+def logits_only(module, notes):
     """The module with a forward that returns its logits: what the loss takes."""
-    forward = module.forward
+    forward, module.import_notes = module.forward, notes
     module.forward = lambda *args, **kwargs: forward(*args, **kwargs, return_dict=True).logits
     return module

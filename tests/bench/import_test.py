@@ -235,6 +235,9 @@ def test_images_with_a_class_per_pixel():
     same(file["target"], {"classes": 4, "shape": ["B", 16, 16]})
     same(file["nodes"][-1]["name"], "head.permute")
     same([n["op"] for n in file["nodes"]].count("conv2d"), 11)
+    up = bodies_of(file, "conv_transpose2d")[0]
+    product = 2 * 64 * 32 * 2 * 2 * 4 * 4  # channels in and out, kernel, image of the input
+    same([f[1] for f in up["flops"]], [product, 2 * product])
 
 
 def test_what_is_written_through_views():
