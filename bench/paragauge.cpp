@@ -346,8 +346,8 @@ constexpr std::array kCommands{
             add_nothing, kExamples},
     Command{"describe", "A model's table: shape, parameters, FLOPs, bytes, activations per node", bench::describe,
             add_describe, "Example:\n  paragauge describe resnet50,image=128"},
-    Command{"import", "A PyTorch module of your own becomes a model file, checked against the module", bench::import_model,
-            add_import, ""},
+    Command{"import", "A PyTorch module of your own becomes a model file, checked against the module",
+            bench::import_model, add_import, ""},
     Command{"predict", "Step time and memory of each model and strategy, without running them", bench::predict,
             add_predict,
             "Examples:\n"

@@ -103,7 +103,8 @@ class CallReader {
   std::optional<Argument> number_or_size() {
     Argument made{.kind = Argument::Kind::number};
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    for (const auto& [name, value] : {std::pair{"inf", kInfinity}, {"-inf", -kInfinity}, {"nan", kInfinity - kInfinity}})
+    for (const auto& [name, value] :
+         {std::pair{"inf", kInfinity}, {"-inf", -kInfinity}, {"nan", kInfinity - kInfinity}})
       if (text_.starts_with(name) && (text_.size() == std::strlen(name) || !is_word(text_[std::strlen(name)]))) {
         text_.remove_prefix(std::strlen(name));
         made.number = value;

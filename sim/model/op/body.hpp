@@ -2,8 +2,8 @@
 // down (bench/import). So every op of PyTorch can be played without a row of its own in op_table; what it costs and how
 // it is cut along the batch stands here, too.
 //
-//   const Body& gelu = body_from("gelu|f32[B,64]||f32[B,64]||o=gelu(i0)|gi0=gelu_backward(g,i0)|0+64B,0+64B|"
-//                                "0+512B,0+768B|1,1|rows");
+//   const std::string text = "gelu|f32[B,64]||f32[B,64]||o=gelu(i0)|gi0=gelu_backward(g,i0)|0+64B,0+64B|0+8B,0+9B|1,1|rows";
+//   const Body& gelu = body_from(text);
 //   gelu.output.at(16);          // f32[16,64]
 //   gelu.forward[0].op;          // "gelu"
 //
