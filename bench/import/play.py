@@ -143,8 +143,8 @@ def constant(c: dict, frozen: dict) -> torch.Tensor:
     elif "full" in values:
         flat = torch.full((n,), values["full"], dtype=torch.float64 if isinstance(values["full"], float) else None)
     elif "runs" in values:
-        flat = torch.repeat_interleave(torch.tensor([v for v, _ in values["runs"]]),
-                                       torch.tensor([k for _, k in values["runs"]]))
+        runs = torch.tensor([v for v, _ in values["runs"]], dtype=torch.float64 if dtype.is_floating_point else None)
+        flat = torch.repeat_interleave(runs, torch.tensor([k for _, k in values["runs"]]))
     else:
         flat = torch.tensor(values["list"], dtype=torch.float64 if dtype.is_floating_point else None)
     return flat.to(dtype).reshape(shape)

@@ -121,7 +121,7 @@ def cases() -> dict:
                 Output(vision.get_model(name, weights=None, weights_backbone=None), "out"), image(64))
         for name in VIDEO:
             found[f"torchvision/{name}"] = lambda name=name: (
-                vision.get_model(name, weights=None, num_classes=10), image(224, 16) if name in ("mvit_v1_b",) else image(64, 16))
+                vision.get_model(name, weights=None, num_classes=10), image(224 if name in ("mvit_v1_b", "s3d") else 64, 16))
     with contextlib.suppress(ImportError):
         import timm
         for family in timm.list_modules():

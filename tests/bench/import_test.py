@@ -298,6 +298,9 @@ def test_of_parameters_and_constants():
     mask = imported(module(lambda self, x: self.a(x).masked_fill(torch.ones(x.shape[0], 8, dtype=torch.bool).triu(20), float("-inf")).exp()))[0]
     same(mask["constants"], {"c0": {"dtype": "bool", "shape": [1, 8], "values": {"full": 0}}})
     same([b["rows"] for b in mask["bodies"].values()], [True, True])
+    # Runs of numbers that f32 doesn't have.
+    runs = imported(module(lambda self, x: self.a(x) * torch.arange(1, 3).div(10).repeat_interleave(4)))[0]
+    same(runs["constants"]["c0"]["values"], {"runs": [[0.1, 4], [0.2, 4]]})
     place = imported(module(lambda self, x: self.a(x) * torch.arange(x.shape[0])[:, None]))[0]
     same([b["rows"] for b in place["bodies"].values()], [False])
     same(bodies_of(place, "mul")[0]["forward"], ["t0=arange(B)", "t1=unsqueeze(t0,1)", "o=mul.Tensor(i0,t1)"])
