@@ -23,7 +23,7 @@ from torch import nn
 
 LOSSES = {"mse_loss": F.mse_loss, "cross_entropy": F.cross_entropy,
           "sum_loss": lambda prediction, _: prediction.sum()}
-OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
 class Skipped(Exception):

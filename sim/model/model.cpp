@@ -72,6 +72,16 @@ void check_in_place(const Model& model) {
   }
 }
 
+/// A body makes no gradient of what needs none: its backward is played as it is.
+void check_gradients(const Model& model) {
+  const std::vector<bool> needed = model.outputs_need_grad();
+  for (const Node& node : model.nodes)
+    for (std::size_t i = 0; node.body != nullptr && i < node.inputs.size(); ++i)
+      if ((node.body->input_grads >> i & 1U) != 0 && (node.inputs[i] < 0 || !needed[node.inputs[i]]))
+        throw ConfigError("model '{}', node '{}': body '{}' makes the gradient of input {}, which needs none",
+                          model.name, node.name, node.body->name, i);
+}
+
 /// torch.amp.GradScaler's at first; the largest that f32 holds.
 constexpr double kLossScale = 65536, kLargestLossScale = 3.4e38;
 
@@ -281,6 +291,7 @@ Model load_model(std::string_view text) {
     if (model.channels_last) model.options += ",memory_format=" + *format;
   }
   check_in_place(model);
+  check_gradients(model);
   const TensorSpec prediction = model.instances(2).back().inputs[0];
   Shape expected{2};
   expected.insert(expected.end(), model.positions.begin(), model.positions.end());

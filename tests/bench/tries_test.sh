@@ -187,8 +187,8 @@ check "a strategy and a world given twice are used once" \
   python3 -c 'import json; (cell,) = json.load(open("twice.json"))["cells"]; assert len(cell["rounds"]) == 1'
 
 # ---- What was meant
-refuses 2 "a command is missing; known: list, describe, predict"
-refuses 2 "unknown command 'foo'; known: list, describe, predict" foo
+refuses 2 "a command is missing; known: list, describe, import, predict"
+refuses 2 "unknown command 'foo'; known: list, describe, import, predict" foo
 refuses 2 "; did you mean 'predict'?" prdict -m toy_mlp -s single
 refuses 2 "unknown option '--hlep'; did you mean '--help'?" --hlep
 refuses 2 "predict: unknown option '--jsn'; did you mean '--json'?" "${p[@]}" --jsn x

@@ -236,7 +236,8 @@ class BodyReader {
   }
 
   void check_backward() {
-    if (body_.backward.empty()) return;
+    if (body_.backward.empty() && !body_.parameters.empty())
+      throw ConfigError("parameters need a backward; what isn't trained is a constant");
     std::set<std::string> words, known;
     for (const Call& call : body_.backward) collect_words(call.arguments, words);
     const auto reads = [&](std::string_view letter, std::size_t count, std::vector<int>& indices) {

@@ -35,6 +35,8 @@ const std::vector<Case> kCases{
     {"sgd", {{"lr", 0.1}, {"momentum", 0.9}}},
     {"sgd", {{"lr", 0.1}, {"momentum", 0.5}, {"weight_decay", 0.1}}},
     {"adam", {}},
+    {"adamw", {}},
+    {"adamw", {{"lr", 0.02}, {"beta1", 0.8}, {"beta2", 0.9}, {"eps", 1e-3}, {"weight_decay", 0.1}}},
     {"adam", {{"lr", 0.02}, {"beta1", 0.8}, {"beta2", 0.9}, {"eps", 1e-3}, {"weight_decay", 0.1}}},
 };
 

@@ -256,7 +256,8 @@ TEST_P(RuleTest, PartsPutTogetherAreTheWhole) {
       }
   }
   for (const sim::OpKind& kind : sim::op_table())
-    EXPECT_EQ(kinds.contains(kind.name), kind.rules != nullptr) << kind.name;
+    if (kind.inputs != sim::OpKind::kAsBody)  // imported_test has them
+      EXPECT_EQ(kinds.contains(kind.name), kind.rules != nullptr) << kind.name;
 }
 INSTANTIATE_TEST_SUITE_P(Grid, RuleTest, testing::Combine(testing::Values(7, 12), testing::Values(2, 3, 4)));
 

@@ -95,6 +95,8 @@ TEST(Body, SaysWhatItCantRead) {
   EXPECT_EQ(fails("gi0=", "gi1="), "body 'gelu': the backward gives 'gi1', but there are 1 inputs");
   EXPECT_EQ(fails("0+64B,", "64,"), "body 'gelu': '64' is not an amount; expected e.g. 0+64B");
   EXPECT_EQ(fails("||f32", "|f32[3]|f32"), "body 'gelu': the backward doesn't give the parameter's gradient 'gp0'");
+  EXPECT_EQ(message_of([] { body_from("x|f32[B]|f32[1]|f32[B]||o=mul.Tensor(i0,p0)||0+1B,0+0B|0+1B,0+0B|1,0|rows"); }),
+            "body 'x': parameters need a backward; what isn't trained is a constant");
   EXPECT_EQ(fails("||o=", "|f32[]|o="), "body 'gelu': the forward doesn't make the saved 's0'");
 }
 
@@ -228,6 +230,8 @@ TEST(ImportedModel, BadFilesSayWhatIsWrong) {
             "bodies: gelu/1: body 'gelu': 'o=gelu(i0' is not a call of an ATen op, at 'the end'");
   EXPECT_EQ(fails([](Json& f) { f["bodies"]["gelu/1"]["forward"][0] = "o=gelu( i0)"; }),
             "bodies: gelu/1: 'o=gelu( i0)' has spaces, quotes, '|' or ';'");
+  EXPECT_EQ(fails([](Json& f) { f["bodies"]["mul/1"]["backward"].push_back("gi2=sum(g)"); }),
+            "model 'token_toy', node 'scale': body 'mul' makes the gradient of input 2, which needs none");
   EXPECT_EQ(fails([](Json& f) {
               f["target"]["shape"] = {"B", 5};
             }),
