@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import io
 import multiprocessing
+import signal
 import time
 import traceback
 import warnings
@@ -166,7 +167,7 @@ def timm_case(timm, name):
         size = 96
         if more is None:
             more, size = {}, timm.create_model(name).default_cfg["input_size"][-1]
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(TypeError, ValueError, RuntimeError, AssertionError):  # of sizes that don't fit
             module = timm.create_model(name, pretrained=False, num_classes=10, **more).eval()
             with torch.no_grad():
                 module(torch.rand(2, 3, size, size))
@@ -174,7 +175,14 @@ def timm_case(timm, name):
     raise Refusal("no image size fits")
 
 
-def try_one(name: str) -> str:
+def too_long(*_):
+    raise TimeoutError("takes too long")
+
+
+def try_one(job) -> str:
+    name, limit = job
+    signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(limit)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     torch.manual_seed(0)
@@ -197,6 +205,8 @@ def try_one(name: str) -> str:
                 f"{middle - start:.1f} + {end - middle:.1f} s" + "".join(f"\n{'':46}note: {n}" for n in imported.notes))
     except Refusal as refusal:
         return f"{name:44} refused  " + f"\n{'':53}".join(str(refusal).splitlines()[:6])
+    except TimeoutError:
+        return f"{name:44} skipped  it takes more than {limit} s here"
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
         return f"{name:44} FAILED   {type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]} ({at.name}, line {at.lineno})"
@@ -206,11 +216,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("prefix", nargs="*", default=[""], help="what the names begin with")
     parser.add_argument("-j", type=int, default=1, help="processes")
+    parser.add_argument("--limit", type=int, default=300, help="seconds for each")
     args = parser.parse_args()
     names = [n for n in cases() if n.startswith(tuple(args.prefix or [""]))]
     counts = {}
     with multiprocessing.get_context("fork").Pool(args.j, maxtasksperchild=1) as pool:
-        for line in pool.imap(try_one, names):
+        for line in pool.imap(try_one, [(n, args.limit) for n in names]):
             print(line, flush=True)
             verdict = line[45:].split()[0]
             counts[verdict] = counts.get(verdict, 0) + 1

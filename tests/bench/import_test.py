@@ -299,7 +299,7 @@ def test_of_parameters_and_constants():
     same(mask["constants"], {"c0": {"dtype": "bool", "shape": [1, 8], "values": {"full": 0}}})
     same([b["rows"] for b in mask["bodies"].values()], [True, True])
     # Runs of numbers that f32 doesn't have.
-    runs = imported(module(lambda self, x: self.a(x) * torch.arange(1, 3).div(10).repeat_interleave(4)))[0]
+    runs = imported(module(lambda self, x: self.a(x) * torch.arange(1, 3, dtype=torch.float32).div(10).repeat_interleave(4)))[0]
     same(runs["constants"]["c0"]["values"], {"runs": [[0.1, 4], [0.2, 4]]})
     place = imported(module(lambda self, x: self.a(x) * torch.arange(x.shape[0])[:, None]))[0]
     same([b["rows"] for b in place["bodies"].values()], [False])
