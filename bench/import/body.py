@@ -26,10 +26,11 @@ LEFT_OUT = {"device", "layout", "pin_memory", "generator"}
 FAKE = {}  # a mode for either batch
 
 
-def number_text(x: float) -> str:
-    """As Python writes it; where a kernel rounded to f32 what somebody wrote with at most six digits (eps=1e-05), as that was."""
+def number_text(x: float, given: set) -> str:
+    """As Python writes it; where a kernel rounded to f32 what somebody wrote with at most six digits (eps=1e-05), as that was.
+    given: the module's own numbers, which are as they are."""
     short = f"{x:.6g}"
-    if x == x and abs(x) < 3e38 and x != float(short) and x == torch.tensor(float(short), dtype=torch.float32).item():
+    if x not in given and x == x and abs(x) < 3e38 and x != float(short) and x == torch.tensor(float(short), dtype=torch.float32).item():
         return repr(float(short))
     return repr(x)
 
@@ -250,6 +251,7 @@ class Cut:
 
     def __init__(self, group, graphs, needs):
         self.group, self.graphs = group, graphs
+        self.given = {x for s in group.steps for x in tree_flatten((s.args[0], s.kwargs[0]))[0] if isinstance(x, float)}
         nodes = [list(g.nodes) for g in graphs]
         if [str(n.target) for n in nodes[0] if n.op == "call_function"] != [str(n.target) for n in nodes[1] if n.op == "call_function"]:
             raise Refusal(f"the operation's kernels depend on the batch size at {place_of(group.output.step.place)}")
@@ -324,7 +326,7 @@ class Cut:
             return str(text)
         if isinstance(a, float):
             if a == b or a != a:
-                return number_text(a)
+                return number_text(a, self.given)
             if a.is_integer() and b.is_integer() and (text := size_text(int(a), int(b))) is not None:
                 return str(text)
             raise Refusal(f"a number {a} (batch {BATCHES[0]}) and {b} (batch {BATCHES[1]}) depends on the batch")

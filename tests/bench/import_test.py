@@ -181,6 +181,9 @@ def test_llama_nano():
     file, _ = imported(made, ["i64[B,64]<256"], "cross_entropy")
     same(file["units"], [f"layers.{i}" for i in range(4)])
     assert "1e-05" in str(bodies_of(file, "rms_norm")[0]["forward"])  # not what a kernel rounded it to
+    # But a number of the module's own stays, though it is one of f32's.
+    file, _ = imported(module(lambda self, x: self.a(x) / 0.699999988079071))
+    same(bodies_of(file, "div")[0]["forward"], ["o=div.Scalar(i0,0.699999988079071)"])
 
 
 def test_large_tables_are_made_in_the_step():
