@@ -63,6 +63,7 @@ def run_step(step: Step, which: int, lookup):
     """Calls the step's operation. lookup: a Value's tensor."""
     args, kwargs = (tree_map(lambda x: lookup(x) if isinstance(x, Value) else x, part[which])
                     for part in (step.args, step.kwargs))
+    args = list(args)
     kwargs = {k: v for k, v in kwargs.items() if k not in LEFT_OUT}
     target, name = step.target, step.name
     if name in ("view", "_unsafe_view"):
@@ -71,6 +72,8 @@ def run_step(step: Step, which: int, lookup):
         return aten.native_dropout(args[0], args[1], True)[0]
     elif name == "feature_dropout":
         return feature_dropout(*args)
+    elif name.startswith("conv"):
+        args[0] = args[0].contiguous()  # of a permuted image a kernel's output lies as that kernel likes
     elif name.startswith("adaptive_avg_pool") and all(s == 1 for s in step.argument("output_size")):
         return args[0].mean(list(range(-len(step.argument("output_size")), 0)), keepdim=True)  # else of odd strides
     elif name == "scaled_dot_product_attention" and step.argument("dropout_p"):
