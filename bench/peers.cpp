@@ -22,6 +22,7 @@
 
 #include "backend/machine/network.hpp"
 #include "backend/machine/scheduling.hpp"
+#include "bench/python.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/plan.hpp"
@@ -34,12 +35,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
-
-std::string python() {
-  if (const char* given = std::getenv("PARAGAUGE_PYTHON")) return given;
-  const std::string own = PARAGAUGE_SOURCE_DIR "/.venv/bin/python";
-  return access(own.c_str(), X_OK) == 0 ? own : "python3";
-}
 
 std::string server() {
   const char* given = std::getenv("PARAGAUGE_PEERS");
@@ -228,7 +223,7 @@ bool is_one_module(const sim::Model& model, const sim::Strategy& strategy) {
 
 bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::string_view world) {
   // Nor of an imported model: its module isn't in the file.
-  if (std::ranges::any_of(model.nodes, [](const sim::Node& node) { return node.body != nullptr; })) return false;
+  if (model.is_imported()) return false;
   // Nobody has written one of microbatches, and PyTorch has none that cuts no weights but
   // their sums, leaves small ones whole, or has units of a size.
   if (strategy.sums_each_microbatch && strategy.microbatches > 1) return false;

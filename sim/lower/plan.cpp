@@ -77,12 +77,6 @@ void Plan::find_ties() {
   }
 }
 
-bool Plan::is_first_user(std::size_t node, const std::string& parameter) const {
-  const auto uses = [&](const Node& each) { return std::ranges::count(each.parameters, parameter) > 0; };
-  return !uses(model.nodes[node]) ||
-         std::ranges::none_of(model.nodes.begin(), model.nodes.begin() + static_cast<std::ptrdiff_t>(node), uses);
-}
-
 /// What a rank has received for one of its parts the later ones have, too.
 void Plan::find_edges() {
   std::map<std::pair<int, std::uint32_t>, std::uint32_t> first;  // of a node and a rank: the part that receives it

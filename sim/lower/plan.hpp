@@ -90,8 +90,6 @@ class Plan {
   /// Axes along which a placement is of this kind, as a mask.
   [[nodiscard]] static std::uint32_t axes_of(const Placements& placements, Placement::Kind kind);
   [[nodiscard]] Placements everywhere() const { return Placements(layout.mesh.axes.size(), replicate()); }
-  /// The only node, or of several that share a parameter the first that its rank plays: its gradient comes last.
-  [[nodiscard]] bool is_first_user(std::size_t node, const std::string& parameter) const;
 
  private:
   void find_ties();

@@ -91,7 +91,7 @@ void RoleBuilder::add_tied_gradients() {
     if (role_.stage != stages.first && role_.stage != stages.second) continue;
     const std::uint32_t other = role_.stage == stages.first ? stages.second : stages.first;
     const std::uint32_t label = tables_.names.add(name);
-    const DraftParameter& parameter = *std::ranges::find(draft_.parameters, name, &DraftParameter::name);
+    const DraftParameter& parameter = draft_.parameters[parameter_of_.at(name)];
     const std::uint32_t received =
         draft_.role.add_tensor(fmt::format("grad.{}.from.stage{}", name, other), parameter.spec, TensorClass::gradient);
     Instruction message{.kind = InstructionKind::send,
@@ -176,11 +176,10 @@ void RoleBuilder::add_parameter(int n, const ParameterSpec& part, std::size_t in
   const ParameterSpec whole = plan_.model.parameter(
       static_cast<std::size_t>(n), index, plan_.whole_signatures[static_cast<std::size_t>(n)].parameters[index]);
   const Placements& on = placed(n).parameters[index];
-  if (const auto known = std::ranges::find(draft_.parameters, whole.name, &DraftParameter::name);
-      known != draft_.parameters.end()) {
-    parameters_[n].push_back(static_cast<std::uint32_t>(known - draft_.parameters.begin()));
-    return;
-  }
+  const auto [known, is_new] =
+      parameter_of_.try_emplace(whole.name, static_cast<std::uint32_t>(draft_.parameters.size()));
+  parameters_[n].push_back(known->second);
+  if (!is_new) return;
   DraftParameter parameter{.name = whole.name,
                            .node = name_of(n),
                            .of = static_cast<std::size_t>(n),
@@ -204,7 +203,6 @@ void RoleBuilder::add_parameter(int n, const ParameterSpec& part, std::size_t in
   if (parameter.is_home && !plan_.layout.parameters.cut)
     parameter.weight =
         add_state(parameter.name, part.spec, TensorClass::weight, parameter.part.initial, whole.spec, on);
-  parameters_[n].push_back(static_cast<std::uint32_t>(draft_.parameters.size()));
   draft_.parameters.push_back(std::move(parameter));
 }
 
@@ -628,9 +626,8 @@ void RoleBuilder::add_parameter_gradients(int n, std::int32_t mb, Instruction in
   std::vector<std::uint32_t>& arrival = draft_.arrival;
   if (!last) return;
   std::vector<std::uint32_t> complete = parameters_[n];
-  std::erase_if(complete, [&](std::uint32_t p) {
-    return !plan_.is_first_user(static_cast<std::size_t>(n), draft_.parameters[p].name);
-  });
+  // Of nodes that share one the first that is played here gives its last summand.
+  std::erase_if(complete, [&](std::uint32_t p) { return draft_.parameters[p].of != static_cast<std::size_t>(n); });
   if (node(n).kind->last_gradient_first) std::ranges::reverse(complete);
   arrival.insert(arrival.end(), complete.begin(), complete.end());
 }

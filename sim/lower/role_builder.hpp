@@ -110,6 +110,7 @@ class RoleBuilder {
   std::vector<Edge> before_, after_;                                // from and to other stages, by stage and node
   std::vector<std::vector<int>> nodes_;                             // of this rank, by chunk, in the model's order
   std::map<int, std::vector<std::uint32_t>> parameters_, buffers_;  // per node: indices into draft_.parameters, tensors
+  std::map<std::string, std::uint32_t> parameter_of_;               // by name: index into draft_.parameters
   std::map<Key, std::vector<Held>> values_;                         // outputs, here or received; first as made
   std::map<Key, std::vector<std::uint32_t>> inputs_, saved_;        // of played nodes: tensors
   std::map<Key, std::vector<Held>> gradients_;                      // under construction

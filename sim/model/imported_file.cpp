@@ -74,9 +74,8 @@ Initial values_from(JsonObject values, const TensorSpec& spec) {
     for (const double value : values.numbers("list")) runs->push_back({value, 0, 1});
   }
   values.finish();
-  std::int64_t count = 0;
-  for (const Run& run : *runs) count = std::min(count + run.count, kMostElements + 1);
-  if (count != spec.elements()) throw ConfigError("{}: {} values for a tensor {}", where, count, to_string(spec));
+  if (const std::int64_t count = count_of(*runs); count != spec.elements())
+    throw ConfigError("{}: {} values for a tensor {}", where, count, to_string(spec));
   return {.kind = Initial::Kind::runs, .runs = std::move(runs)};
 }
 

@@ -1,5 +1,6 @@
 #include "sim/model/initial.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <ranges>
@@ -8,6 +9,12 @@
 #include "sim/error.hpp"
 
 namespace sim {
+
+std::int64_t count_of(const Runs& runs) {
+  std::int64_t count = 0;
+  for (const Run& run : runs) count = std::min(count + run.count, kMostElements + 1);
+  return count;
+}
 
 std::string to_string(const Runs& runs) {
   std::string text;

@@ -20,6 +20,8 @@ struct Run {
 };
 using Runs = std::vector<Run>;
 
+/// How many values they are, at most one more than any tensor has.
+std::int64_t count_of(const Runs& runs);
 /// "0+1x64,7x3": 0 to 63, then 7 three times.
 std::string to_string(const Runs& runs);
 /// The inverse. ConfigError for any other text.

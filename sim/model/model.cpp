@@ -99,11 +99,6 @@ TensorSpec checked(const Model& model, TensorSpec spec) {
   return spec;
 }
 
-/// Some op is a body: shapes, dtypes and what autocast does to it are as they were imported.
-bool is_imported(const Model& model) {
-  return std::ranges::any_of(model.nodes, [](const Node& node) { return node.body != nullptr; });
-}
-
 Timing timing_from(std::string_view name, std::string_view model) {
   constexpr EnumNames<Timing, 3> kTimings{"timing", {"step", "tutorial", "epoch"}};
   if (const std::optional<Timing> timing = kTimings.find(name)) return *timing;
@@ -179,6 +174,10 @@ ParameterSpec Model::parameter(std::size_t node, std::size_t index, const Parame
   return named;
 }
 
+bool Model::is_imported() const {
+  return std::ranges::any_of(nodes, [](const Node& node) { return node.body != nullptr; });
+}
+
 bool Model::has_parameters(std::size_t node) const {
   return nodes[node].body != nullptr ? !nodes[node].body->parameters.empty() : nodes[node].kind->has_parameters;
 }
@@ -227,7 +226,7 @@ Model load_model(std::string_view text) {
   if (spec.has("image")) {
     if (model.input.size() != 3)
       throw ConfigError("model '{}': image= needs a model with input [channels, height, width]", text);
-    if (is_imported(model))
+    if (model.is_imported())
       throw ConfigError("model '{}': image= can't change an imported model; import it with that --input", text);
     model.input[1] = model.input[2] = spec.integer("image", 0, 1, 100'000);
     model.options += fmt::format(",image={}", model.input[1]);
@@ -257,7 +256,7 @@ Model load_model(std::string_view text) {
     }
     if (model.precision != Precision::f32) model.options += ",precision=" + *precision;
   }
-  if (is_autocast(model.precision) && is_imported(model))
+  if (is_autocast(model.precision) && model.is_imported())
     throw ConfigError("model '{}': precision={}: what autocast does to an imported op isn't known; f32, tf32 or ieee",
                       text, sim::to_string(model.precision));
   if (model.precision == Precision::fp16) model.loss_scale = kLossScale;
@@ -283,7 +282,7 @@ Model load_model(std::string_view text) {
     if (*format != "contiguous" && *format != "channels_last")
       throw ConfigError("model '{}': memory_format={} must be contiguous or channels_last", text, *format);
     model.channels_last = *format == "channels_last";
-    if (model.channels_last && is_imported(model))
+    if (model.channels_last && model.is_imported())
       throw ConfigError("model '{}': memory_format=channels_last isn't known of imported ops", text);
     if (model.channels_last && model.input.size() != 3)
       throw ConfigError("model '{}': memory_format=channels_last needs a model with input [channels, height, width]",

@@ -92,6 +92,8 @@ struct Model {
   /// A parameter of a node by its full name, with its first value; `own`: as the op's signature has it.
   [[nodiscard]] ParameterSpec parameter(std::size_t node, std::size_t index, const ParameterSpec& own) const;
   [[nodiscard]] bool has_parameters(std::size_t node) const;
+  /// Some op is a body: shapes, dtypes and what autocast does to it are as they were imported.
+  [[nodiscard]] bool is_imported() const;
   [[nodiscard]] int node_index(std::string_view node_name) const;  // -1 if there's none
   /// For each node whether its output depends on a parameter, so that its gradient has to be computed.
   [[nodiscard]] std::vector<bool> outputs_need_grad() const;

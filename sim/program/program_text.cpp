@@ -472,11 +472,8 @@ class Parser {
       else
         initial = initial_from(line, item);
     }
-    if (initial.runs != nullptr) {
-      std::int64_t values = 0;
-      for (const Run& run : *initial.runs) values = std::min(values + run.count, kMostElements + 1);
-      if (values != spec.elements()) line.fail("{} values for a tensor {}", values, type);
-    }
+    if (initial.runs != nullptr && count_of(*initial.runs) != spec.elements())
+      line.fail("{} values for a tensor {}", count_of(*initial.runs), type);
     if (unit != kNone && !persistent) line.fail("unit= of a tensor that isn't persistent");
     if (whole.empty() != on.empty() || (!persistent && !on.empty()))
       line.fail("of=shape and on=placements belong together, at a persistent tensor");

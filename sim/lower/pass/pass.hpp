@@ -35,7 +35,7 @@ class Plan;
 struct DraftParameter {
   std::string name;            // "conv1.weight"
   std::uint32_t node = kNone;  // index into Program::names
-  std::size_t of = 0;          // node of the model
+  std::size_t of = 0;          // node of the model: of several that share it the first that is played here
   TensorSpec spec;
   ParameterUnit::Part part;     // of which it is what this rank plays with
   bool is_half = false;         // `spec` is half precision, of what is kept in f32 (ParameterCut)

@@ -172,13 +172,7 @@ class BodyReader {
   explicit BodyReader(std::string_view text) { body_.text = text; }
 
   Body read() {
-    std::vector<std::string_view> parts;
-    for (std::string_view rest = body_.text;;) {
-      const std::size_t end = std::min(rest.find('|'), rest.size());
-      parts.push_back(rest.substr(0, end));
-      if (end == rest.size()) break;
-      rest.remove_prefix(end + 1);
-    }
+    const std::vector<std::string_view> parts = fields(body_.text, '|');
     if (parts.size() != kFields) throw ConfigError("a body has {} fields, found {}", kFields, parts.size());
     body_.name = parts[0];
     if (body_.name.empty()) throw ConfigError("a body has no name");

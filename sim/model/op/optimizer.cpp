@@ -55,6 +55,14 @@ Signature adam_signature(const OpInstance& op) {
   return s;
 }
 
+std::vector<AttributeSpec> adam_attributes(double weight_decay) {
+  return {{"lr", false, 1e-3, 0, 1e3, false},
+          {"beta1", false, 0.9, 0, 1, false},
+          {"beta2", false, 0.999, 0, 1, false},
+          {"eps", false, 1e-8, 0, 1, false},
+          {"weight_decay", false, weight_decay, 0, 1, false}};
+}
+
 }  // namespace
 
 std::vector<OpKind> optimizer_kinds() {
@@ -71,11 +79,7 @@ std::vector<OpKind> optimizer_kinds() {
           {.name = "adam",
            .equation = "m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g^2; p -= lr * (m/(1-b1^t)) / (sqrt(v/(1-b2^t)) + eps)",
            .role = OpRole::optimizer,
-           .attributes = {{"lr", false, 1e-3, 0, 1e3, false},
-                          {"beta1", false, 0.9, 0, 1, false},
-                          {"beta2", false, 0.999, 0, 1, false},
-                          {"eps", false, 1e-8, 0, 1, false},
-                          {"weight_decay", false, 0, 0, 1, false}},
+           .attributes = adam_attributes(/*weight_decay=*/0),
            .signature = adam_signature,
            .demand = per_parameter<12, 7>,
            .foreach_copies = adam_foreach_copies,
@@ -83,11 +87,7 @@ std::vector<OpKind> optimizer_kinds() {
           {.name = "adamw",  // torch.optim.AdamW, with its defaults
            .equation = "as adam with weight_decay 0, after p -= lr*weight_decay*p",
            .role = OpRole::optimizer,
-           .attributes = {{"lr", false, 1e-3, 0, 1e3, false},
-                          {"beta1", false, 0.9, 0, 1, false},
-                          {"beta2", false, 0.999, 0, 1, false},
-                          {"eps", false, 1e-8, 0, 1, false},
-                          {"weight_decay", false, 1e-2, 0, 1, false}},
+           .attributes = adam_attributes(/*weight_decay=*/1e-2),
            .signature = adam_signature,
            .demand = per_parameter<14, 7>,
            .foreach_copies = adam_foreach_copies,
