@@ -22,12 +22,12 @@ using Stack = torch::jit::Stack;
 
 constexpr std::int32_t kNobody = -1;
 
-/// An argument of a call, ready but for values and the batch.
+/// An argument of a call, ready but for values and how much is played.
 struct ReadyArgument {
   enum class From : std::uint8_t { constant, value, size, sizes, values, device } from = From::constant;
   c10::IValue constant = {};
   std::int32_t value = kNobody;              // slot
-  std::vector<sim::BatchedSize> sizes = {};  // one, or a list
+  std::vector<sim::PartSize> sizes = {};  // one, or a list
   std::vector<std::int32_t> values = {};     // slots
   bool is_optional_list = false;             // Tensor?[]
 };
@@ -199,7 +199,7 @@ class PassReader {
         if (item.kind == Kind::size)
           made.sizes.push_back(item.size);
         else if (item.kind == Kind::number && item.is_integral)
-          made.sizes.push_back({static_cast<std::int64_t>(item.number), false});
+          made.sizes.push_back({static_cast<std::int64_t>(item.number)});
         else
           fail("{} takes whole numbers", where);
       }
@@ -301,8 +301,8 @@ void play_exactly(const ReadyCall& call, Stack& stack) {
 
 class Playing {
  public:
-  Playing(const ReadyPass& pass, std::int64_t batch, std::span<const at::Tensor> given, bool is_exact)
-      : pass_(pass), batch_(batch), is_exact_(is_exact), values_(given.begin(), given.end()) {
+  Playing(const ReadyPass& pass, const sim::OpInstance& op, std::span<const at::Tensor> given, bool is_exact)
+      : pass_(pass), extent_(op.extent()), is_exact_(is_exact), values_(given.begin(), given.end()) {
     for (const at::Tensor& tensor : given)
       if (tensor.defined()) device_ = tensor.device();
     values_.resize(pass.slots);
@@ -332,10 +332,10 @@ class Playing {
       case From::value:
         return at(argument.value);
       case From::size:
-        return argument.sizes[0].at(batch_);
+        return argument.sizes[0].at(extent_);
       case From::sizes: {
         std::vector<std::int64_t> sizes;
-        for (const sim::BatchedSize& size : argument.sizes) sizes.push_back(size.at(batch_));
+        for (const sim::PartSize& size : argument.sizes) sizes.push_back(size.at(extent_));
         return sizes;
       }
       case From::values: {
@@ -374,7 +374,7 @@ class Playing {
   }
 
   const ReadyPass& pass_;
-  const std::int64_t batch_;
+  const sim::Extent extent_;
   const bool is_exact_;
   std::vector<at::Tensor> values_;
   Stack stack_;
@@ -383,7 +383,7 @@ class Playing {
 
 void aten(const sim::Work& work, const Operands& operands) {
   const ReadyPass& pass = pass_of(*work.op.body, work.pass);
-  Playing playing(pass, work.op.integer("batch"), operands.reads, operands.is_exact);
+  Playing playing(pass, work.op, operands.reads, operands.is_exact);
   playing.play();
   for (std::size_t w = 0; w < pass.writes.size(); ++w) operands.writes[w] = std::move(playing.at(pass.writes[w]));
 }
@@ -392,7 +392,7 @@ at::Tensor aten_reference(const sim::OpInstance& op, const ReferenceInputs& give
   std::vector<at::Tensor> all(given.inputs.begin(), given.inputs.end());
   all.insert(all.end(), given.parameters.begin(), given.parameters.end());
   const ReadyPass& pass = pass_of(*op.body, sim::Pass::forward);
-  Playing playing(pass, op.integer("batch"), all, /*is_exact=*/true);
+  Playing playing(pass, op, all, /*is_exact=*/true);
   playing.play();
   return playing.at(pass.writes[0]);
 }

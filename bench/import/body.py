@@ -520,10 +520,9 @@ def tensors_in(x):
     return [t for t in tree_flatten(x)[0] if isinstance(t, torch.Tensor)]
 
 
-def call_flops(node, vals) -> int:
+def call_flops(name: str, args, out) -> int:
     """A multiply-add is 2. Matrix products, convolutions and attention as torch.utils.flop_counter counts them (whose backward
-    of convolutions in groups is wrong); all others one per element that they write. vals: arguments with tensors."""
-    name, args, out = op_name(node.target), vals[0], node.meta["val"]
+    of convolutions in groups is wrong); all others one per element that they write."""
     numel = [t.numel() for t in tensors_in(out)]
     if name in ("mm", "bmm"):
         return 2 * numel[0] * args[0].shape[-1]
@@ -573,7 +572,7 @@ def costs(cut: Cut, forward: bool):
             node = n if w == 0 else cut.twin[n]
             vals = torch.fx.node.map_aggregate((node.args, node.kwargs),
                                                lambda x: x.meta["val"] if isinstance(x, torch.fx.Node) else x)
-            flops[w] += call_flops(node, vals)
+            flops[w] += call_flops(op_name(node.target), vals[0], node.meta["val"])
             moved[w] += call_bytes(vals, node.meta["val"])
     return [linear(*flops), linear(*moved), kernels]
 

@@ -22,6 +22,7 @@ import check
 import graph as graphs
 import nodes as made_nodes
 import spec
+import tensor_parallel
 import torch
 from body import DTYPE_NAMES
 from graph import shape_text
@@ -151,8 +152,9 @@ def target_for(loss, classes, graph) -> dict:
     return {"classes": shape[-1], "shape": shape[:-1]}
 
 
-def import_module(request: Request) -> Imported:
-    """The model file's content. Refusal: what can't be imported, all at once."""
+def import_module(request: Request, cut: bool = True) -> Imported:
+    """The model file's content. cut: with what can be cut for tensor parallelism. Refusal: what can't be imported, all at
+    once."""
     notes = list(getattr(request.module, "import_notes", []))
     module = prepare(request.module, notes).train()
     if request.small is None and any(isinstance(p, FakeTensor) for p in module.parameters()):
@@ -201,9 +203,21 @@ def import_module(request: Request) -> Imported:
             "inputs": inputs, "target": target, "loss": request.loss, "optimizer": request.optimizer,
             "global_batch": request.global_batch, "parameters": parameters, "constants": constants,
             "units": made_nodes.find_units(graph, made, sizes), "bodies": made.bodies, "nodes": made.nodes}
-    if request.small is not None:
-        take_rows(file, import_module(request.small).file)
+    small = import_module(request.small, cut=False).file if request.small is not None else None
+    if small is not None:
+        take_rows(file, small)
+    if cut:
+        cut_for_tensor_parallelism(file, small, notes)
     return Imported(file, notes, module)
+
+
+def cut_for_tensor_parallelism(file, small, notes):
+    """What can be cut is tried with numbers; of a model with a small twin on that."""
+    tried = set(tensor_parallel.cut_nodes(small)) if small is not None else None
+    found = tensor_parallel.cut_nodes(file, tried)
+    units = sorted({body["units"] for body in file["bodies"].values() if "units" in body})
+    if found:
+        notes.append(f"{len(found)} nodes can be cut for tensor parallelism: tp must divide {', '.join(map(str, units))}")
 
 
 def take_rows(file, small):

@@ -34,11 +34,17 @@ def split_commas(text: str) -> list[str]:
     return parts + [text[start:]] if text else []
 
 
-def count(text, batch: int):
-    """A size: 12, "12", "B", "12B"."""
-    if isinstance(text, int) or not text.endswith("B"):
-        return int(text)
-    return batch * int(text[:-1] or 1)
+def count(text, batch: int, units: int = 1) -> int:
+    """A size: 12, "12", "B", "12B", "32T", "BT" (T: units of a tensor-parallel cut, tensor_parallel.py)."""
+    if isinstance(text, int):
+        return text
+    number = text.rstrip("BT")
+    return int(number or 1) * (batch if "B" in text else 1) * (units if "T" in text else 1)
+
+
+def sizes_of(spec: str, batch: int, units: int = 1) -> list[int]:
+    """Those of "f32[B,64,3x32T]": 3x32T are two, which the module has as one."""
+    return [count(s, batch, units) for size in spec[:-1].split("[")[1].split(",") if size for s in size.split("x")]
 
 
 @lru_cache(maxsize=None)
@@ -57,10 +63,10 @@ def parse(line: str):
     return outs.split(","), getattr(getattr(aten, base), overload or "default"), given, named
 
 
-def value_of(text: str, kind: str, values: dict, batch: int):
+def value_of(text: str, kind: str, values: dict, batch: int, units: int = 1):
     """An argument. `kind`: its type in the operation's schema."""
     if text.startswith("["):
-        return [value_of(t, kind, values, batch) for t in split_commas(text[1:-1])]
+        return [value_of(t, kind, values, batch, units) for t in split_commas(text[1:-1])]
     if text in values:
         return values[text]
     if kind.startswith("Optional[str") or kind == "str":
@@ -69,8 +75,10 @@ def value_of(text: str, kind: str, values: dict, batch: int):
         return WORDS[text]
     if text in DTYPES:
         return DTYPES[text]
-    if re.fullmatch(r"-?\d*B", text):
-        return count(text, batch) if text[0] != "-" else -count(text[1:], batch)
+    if text == "L":  # 1 on the last of the ranks that have a part each, as on one that has all
+        return values.get("L", 1)
+    if re.fullmatch(r"-?\d*(B|T|BT)", text):
+        return count(text, batch, units) if text[0] != "-" else -count(text[1:], batch, units)
     return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
 
 
@@ -96,13 +104,18 @@ def exact(target, args, kwargs):
     return target(*args, **kwargs) if drawn is None else drawn
 
 
-def play_lines(lines, values: dict, batch: int) -> dict:
+def arguments_of(target, given, named, values: dict, batch: int, units: int = 1):
+    """A parsed call's args and kwargs."""
+    kinds = [(a.name, str(a.real_type)) for a in target._schema.arguments]
+    return ([value_of(t, k, values, batch, units) for t, (_, k) in zip(given, kinds)],
+            {n: value_of(t, dict(kinds)[n], values, batch, units) for n, t in named.items()})
+
+
+def play_lines(lines, values: dict, batch: int, units: int = 1) -> dict:
     values = dict(values)
     for line in lines:
         outs, target, given, named = parse(line)
-        kinds = [(a.name, str(a.real_type)) for a in target._schema.arguments]
-        args = [value_of(t, k, values, batch) for t, (_, k) in zip(given, kinds)]
-        kwargs = {n: value_of(t, dict(kinds)[n], values, batch) for n, t in named.items()}
+        args, kwargs = arguments_of(target, given, named, values, batch, units)
         result = exact(target, args, kwargs)
         for out, r in zip(outs, result if isinstance(result, (tuple, list)) else [result]):
             values[out] = r
@@ -156,12 +169,11 @@ def loss_of(kind: str, prediction, target):
     return F.cross_entropy(prediction.reshape(-1, prediction.shape[-1]), target.reshape(-1))
 
 
-def require(body: str, found: dict, given: dict, read, batch: int):
+def require(body: str, found: dict, given: dict, read, batch: int, units: int):
     """What a body gives is there, of its spec, contiguous, and in memory of its own."""
     taken = {t.untyped_storage().data_ptr() for t in read}
     for name, spec in given.items():
-        dtype, sizes = spec[:-1].split("[")
-        shape = [count(s, batch) for s in sizes.split(",") if s]
+        dtype, shape = spec.split("[")[0], sizes_of(spec, batch, units)
         t = found.get(name)
         wrong = ("is missing" if t is None else f"is {t.dtype}{list(t.shape)}, not {spec}" if list(t.shape) != shape or t.dtype != DTYPES[dtype]
                  else "isn't contiguous" if not t.is_contiguous()
@@ -181,10 +193,12 @@ def play_model(file: dict, inputs: dict, target, parameters: dict, frozen: dict,
         needs[node["name"]] = bool(ps) or any(needs.get(x, False) for x in node["inputs"])
         if node["op"] == "aten":
             body = file["bodies"][node["body"]]
+            units = body.get("units", 1)
+            ps = [p.reshape(sizes_of(spec, batch, units)) for p, spec in zip(ps, body["parameters"])]
             read = {f"i{k}": x for k, x in enumerate(xs)} | {f"p{k}": p for k, p in enumerate(ps)}
-            found = play_lines(body["forward"], read, batch)
+            found = play_lines(body["forward"], read, batch, units)
             given = {"o": body["output"]} | {f"s{k}": spec for k, spec in enumerate(body["saved"])}
-            require(node["body"], found, given, read.values(), batch)
+            require(node["body"], found, given, read.values(), batch, units)
             saved[node["name"]] = read | {name: found[name] for name in given}
             y = found["o"]
         else:
@@ -211,10 +225,11 @@ def play_model(file: dict, inputs: dict, target, parameters: dict, frozen: dict,
         names, kept = parameters_of(node), saved.pop(node["name"])
         if node["op"] == "aten":
             body = file["bodies"][node["body"]]
-            found = play_lines(body["backward"], kept | {"g": g}, batch)
+            units = body.get("units", 1)
+            found = play_lines(body["backward"], kept | {"g": g}, batch, units)
             given = {f"g{n}": spec for n, spec in [(f"i{k}", s) for k, s in enumerate(body["inputs"])] +
                      [(f"p{k}", s) for k, s in enumerate(body["parameters"])] if f"g{n}" in found}
-            require(node["body"], found, given, [*kept.values(), g], batch)
+            require(node["body"], found, given, [*kept.values(), g], batch, units)
             results = [found.get(f"gi{k}") for k in range(len(node["inputs"]))]
             results += [found.get(f"gp{k}") for k in range(len(names))] if body["backward"] else [None] * len(names)
         else:
@@ -227,5 +242,5 @@ def play_model(file: dict, inputs: dict, target, parameters: dict, frozen: dict,
                 accumulate(grads, x, r)
         for p, r in zip(names, results[len(node["inputs"]):]):
             if r is not None:
-                accumulate(gradients, p, r)
+                accumulate(gradients, p, r.reshape(parameters[p].shape))
     return prediction, loss.detach(), gradients

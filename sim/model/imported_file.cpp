@@ -1,6 +1,7 @@
 #include "sim/model/imported_file.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -158,10 +159,17 @@ std::string body_text(const std::string& name, JsonObject body) {
   const auto amounts = [&](std::string_view key) {
     const ImportedJson& pairs = body.value(key);
     std::string text;
-    for (const ImportedJson& pair : pairs) {
-      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number() || !pair[1].is_number())
-        throw ConfigError("{}: '{}' must be pairs [fixed, per sample], of forward and backward", body.where(), key);
-      text += fmt::format("{}{:.0f}+{:.0f}B", text.empty() ? "" : ",", pair[0].get<double>(), pair[1].get<double>());
+    for (const ImportedJson& numbers : pairs) {
+      constexpr std::array<std::string_view, 4> kLetters{"", "B", "T", "BT"};
+      if (!numbers.is_array() || (numbers.size() != 2 && numbers.size() != 4) ||
+          !std::ranges::all_of(numbers, [](const ImportedJson& number) { return number.is_number(); }))
+        throw ConfigError(
+            "{}: '{}' must be pairs [fixed, per sample], of forward and backward; of what can be cut [fixed, per sample, "
+            "per unit, per sample and unit]",
+            body.where(), key);
+      if (!text.empty()) text += ",";
+      for (std::size_t n = 0; n < numbers.size(); ++n)
+        text += fmt::format("{}{:.0f}{}", n == 0 ? "" : "+", numbers[n].get<double>(), kLetters[n]);
     }
     return text;
   };
@@ -170,9 +178,12 @@ std::string body_text(const std::string& name, JsonObject body) {
                     flops = amounts("flops"), bytes = amounts("bytes");
   const std::vector<double> kernels = body.numbers("kernels");
   const bool by_rows = body.boolean("rows", false);
+  std::string units;
+  if (body.has("units"))
+    units = fmt::format("|units={}|sums={}", body.integer("units"), fmt::join(body.texts("sums"), ","));
   body.finish();
-  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", name, inputs, parameters, output, saved, forward, backward,
-                     flops, bytes, fmt::join(kernels, ","), by_rows ? "rows" : "whole");
+  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}{}", name, inputs, parameters, output, saved, forward, backward,
+                     flops, bytes, fmt::join(kernels, ","), by_rows ? "rows" : "whole", units);
 }
 
 }  // namespace

@@ -187,9 +187,11 @@ class NodeReader {
       const auto listed = model_.parameters.find(names[p]);
       if (listed == model_.parameters.end())
         throw ConfigError("{}: unknown parameter '{}'; the file's 'parameters' lists them", place, names[p]);
-      if (node.body != nullptr && node.body->parameters[p].at(1).shape != listed->second.spec.shape)
+      if (node.body == nullptr) continue;
+      const TensorSpec takes = node.body->parameters[p].in_module({.units = node.body->units});
+      if (takes.shape != listed->second.spec.shape)
         throw ConfigError("{}: parameter '{}' is {}, body '{}' takes {}", place, names[p],
-                          to_string(listed->second.spec), node.body->name, to_string(node.body->parameters[p].at(1)));
+                          to_string(listed->second.spec), node.body->name, to_string(takes));
     }
     return names;
   }

@@ -140,8 +140,8 @@ class Candidates {
     std::vector<std::uint32_t> ways;
     for (const std::uint32_t tp : {2U, 4U, 8U}) {
       if (tp > devices_) break;
-      const std::string why = is_chain(model_) ? obstacle(model_, parse_strategy(fmt::format("mesh,tp={}", tp), model_))
-                                               : "the model is no chain of layers";
+      std::string why = why_no_tensor_parts(model_);
+      if (why.empty()) why = obstacle(model_, parse_strategy(fmt::format("mesh,tp={}", tp), model_));
       if (why.empty())
         ways.push_back(tp);
       else

@@ -16,7 +16,7 @@
 namespace sim {
 namespace {
 
-constexpr std::size_t kFields = 11, kMostInputs = 30, kMostDepth = 8;
+constexpr std::size_t kFields = 11, kMostInputs = 30, kMostParameters = 30, kMostDepth = 8;
 
 std::vector<std::string_view> fields(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
@@ -99,7 +99,13 @@ class CallReader {
     made.word = word();
     return made;
   }
-  /// "-1", "0.5", "1e-05", "-inf", "B", "12B".
+  /// "B", "T", "BT": whether they stood there.
+  bool take_letters(PartSize& size) {
+    size.of_batch = take('B');
+    size.of_units = take('T');
+    return size.of_batch || size.of_units;
+  }
+  /// "-1", "0.5", "1e-05", "-inf", "B", "12B", "4BT", "L".
   std::optional<Argument> number_or_size() {
     Argument made{.kind = Argument::Kind::number};
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -116,20 +122,20 @@ class CallReader {
       const std::string_view digits = text_.substr(0, static_cast<std::size_t>(end - text_.data()));
       made.is_integral = digits.find_first_of(".e") == std::string_view::npos;
       text_.remove_prefix(digits.size());
-      if (made.is_integral && !text_.empty() && text_.front() == 'B') {
+      if (made.is_integral && take_letters(made.size)) {
         made.kind = Argument::Kind::size;
-        made.size = {std::llround(made.number), true};
-        text_.remove_prefix(1);
+        made.size.count = std::llround(made.number);
       }
       return made;
     }
-    if (!text_.empty() && text_.front() == 'B' && (text_.size() == 1 || !is_word(text_[1]))) {
-      text_.remove_prefix(1);
-      made.kind = Argument::Kind::size;
-      made.size = {1, true};
-      return made;
-    }
-    return std::nullopt;
+    const auto end_of_word = std::ranges::find_if_not(text_, is_word);
+    const std::string_view letters = text_.substr(0, static_cast<std::size_t>(end_of_word - text_.begin()));
+    if (letters != "B" && letters != "T" && letters != "BT" && letters != "L") return std::nullopt;
+    made.kind = Argument::Kind::size;
+    made.size.count = 1;
+    made.size.if_last = take('L');
+    take_letters(made.size);
+    return made;
   }
 
   std::string_view whole_, text_;
@@ -144,11 +150,23 @@ int index_of(std::string_view name, std::string_view letter) {
   return error == std::errc() && end == name.data() + name.size() ? index : -1;
 }
 
+bool has_last(const std::vector<Argument>& arguments) {
+  return std::ranges::any_of(arguments, [](const Argument& argument) {
+    return (argument.kind == Argument::Kind::size && argument.size.if_last) || has_last(argument.items);
+  });
+}
+
 void collect_words(const std::vector<Argument>& arguments, std::set<std::string>& words) {
   for (const Argument& argument : arguments) {
     if (argument.kind == Argument::Kind::word) words.insert(argument.word);
     collect_words(argument.items, words);
   }
+}
+
+/// What a number is that has letters behind it, B, T or BT; nullopt where it hasn't these.
+std::optional<std::string_view> without(std::string_view text, std::string_view letters) {
+  const std::size_t end = text.find_last_not_of("BT") + 1;
+  return text.substr(end) == letters ? std::optional(text.substr(0, end)) : std::nullopt;
 }
 
 double amount_number(std::string_view text, std::string_view whole) {
@@ -160,11 +178,19 @@ double amount_number(std::string_view text, std::string_view whole) {
 }
 
 Body::Amount amount_from(std::string_view text) {
-  const std::size_t plus = text.find('+');
-  if (plus == std::string_view::npos || !text.ends_with('B'))
-    throw ConfigError("'{}' is not an amount; expected e.g. 0+64B", text);
-  return {amount_number(text.substr(0, plus), text),
-          amount_number(text.substr(plus + 1, text.size() - plus - 2), text)};
+  const std::vector<std::string_view> terms = fields(text, '+');
+  Body::Amount amount;
+  const std::array<double*, 4> numbers{&amount.fixed, &amount.per_sample, &amount.per_unit,
+                                       &amount.per_sample_and_unit};
+  constexpr std::array<std::string_view, 4> kLetters{"", "B", "T", "BT"};
+  if (terms.size() != 2 && terms.size() != numbers.size())
+    throw ConfigError("'{}' is not an amount; expected e.g. 0+64B or 0+64B+2T+8BT", text);
+  for (std::size_t t = 0; t < terms.size(); ++t) {
+    const std::optional<std::string_view> number = without(terms[t], kLetters[t]);
+    if (!number) throw ConfigError("'{}' is not an amount; expected e.g. 0+64B or 0+64B+2T+8BT", text);
+    *numbers[t] = amount_number(*number, text);
+  }
+  return amount;
 }
 
 class BodyReader {
@@ -173,19 +199,23 @@ class BodyReader {
 
   Body read() {
     const std::vector<std::string_view> parts = fields(body_.text, '|');
-    if (parts.size() != kFields) throw ConfigError("a body has {} fields, found {}", kFields, parts.size());
+    if (parts.size() != kFields && parts.size() != kFields + 2)
+      throw ConfigError("a body has {} fields, or {} where it can be cut, found {}", kFields, kFields + 2,
+                        parts.size());
     body_.name = parts[0];
     if (body_.name.empty()) throw ConfigError("a body has no name");
     const auto specs = [](std::string_view text) {
-      std::vector<BatchedSpec> all;
-      for (const std::string_view spec : fields(text, ';')) all.push_back(batched_spec_from(spec));
+      std::vector<PartSpec> all;
+      for (const std::string_view spec : fields(text, ';')) all.push_back(part_spec_from(spec));
       return all;
     };
     body_.inputs = specs(parts[1]);
     if (body_.inputs.size() > kMostInputs)
       throw ConfigError("a body has at most {} inputs, found {}", kMostInputs, body_.inputs.size());
     body_.parameters = specs(parts[2]);
-    body_.output = batched_spec_from(parts[3]);
+    if (body_.parameters.size() > kMostParameters)
+      throw ConfigError("a body has at most {} parameters, found {}", kMostParameters, body_.parameters.size());
+    body_.output = part_spec_from(parts[3]);
     body_.saved = specs(parts[4]);
     body_.forward = read_calls(parts[5]);
     body_.backward = read_calls(parts[6]);
@@ -202,6 +232,10 @@ class BodyReader {
     body_.by_rows = parts[10] == "rows";
     check_forward();
     check_backward();
+    if (parts.size() > kFields) read_units(parts[kFields], parts[kFields + 1]);
+    for (const std::vector<Call>* calls : {&body_.forward, &body_.backward})
+      for (const Call& call : *calls) body_.reads_last |= has_last(call.arguments);
+    check_units();
     return std::move(body_);
   }
 
@@ -210,6 +244,38 @@ class BodyReader {
     std::vector<Call> calls;
     for (const std::string_view call : fields(text, ';')) calls.push_back(CallReader(call).read());
     return calls;
+  }
+
+  void read_units(std::string_view units, std::string_view sums) {
+    constexpr std::string_view kUnits = "units=", kSums = "sums=";
+    if (!units.starts_with(kUnits) || !sums.starts_with(kSums))
+      throw ConfigError("'{}|{}' must be e.g. units=12|sums=o", units, sums);
+    units.remove_prefix(kUnits.size());
+    const auto [end, error] = std::from_chars(units.data(), units.data() + units.size(), body_.units);
+    if (error != std::errc() || end != units.data() + units.size() || body_.units < 2)
+      throw ConfigError("'units={}' must be a whole number, at least 2", units);
+    sums.remove_prefix(kSums.size());
+    for (const std::string_view name : fields(sums, ',')) {
+      const int input = index_of(name, "gi"), parameter = index_of(name, "gp");
+      if (name == "o" && body_.output.units_dim() < 0)
+        body_.sums_output = true;
+      else if (input >= 0 && static_cast<std::size_t>(input) < body_.inputs.size() && body_.inputs[input].units_dim() < 0)
+        body_.sums_inputs |= 1U << input;
+      else if (parameter >= 0 && static_cast<std::size_t>(parameter) < body_.parameters.size() &&
+               body_.parameters[parameter].units_dim() < 0)
+        body_.sums_parameters |= 1U << parameter;
+      else
+        throw ConfigError("'{}' is no sum: o, or gradients gi0, gp0, … of what isn't cut", name);
+    }
+  }
+
+  /// Sizes in T are for what says how many units there are; then the output is cut, or a sum.
+  void check_units() const {
+    const auto is_cut = [](const PartSpec& spec) { return spec.units_dim() >= 0; };
+    const bool any = is_cut(body_.output) || std::ranges::any_of(body_.inputs, is_cut) ||
+                     std::ranges::any_of(body_.parameters, is_cut);
+    if (any != (body_.units > 1)) throw ConfigError("sizes in T, and units= and sums=, need each other");
+    if (any && is_cut(body_.output) == body_.sums_output) throw ConfigError("the output must be cut, or a sum");
   }
 
   /// Every result has a name of its own, which isn't a value's that is there already.
@@ -259,36 +325,63 @@ class BodyReader {
 
 }  // namespace
 
-TensorSpec BatchedSpec::at(std::int64_t batch) const {
+TensorSpec PartSpec::at(const Extent& extent) const {
   TensorSpec spec{dtype, {}};
-  for (const BatchedSize& size : sizes) spec.shape.push_back(size.at(batch));
+  for (const PartSize& size : sizes) spec.shape.push_back(size.at(extent));
   return spec;
 }
 
-int BatchedSpec::batch_dim() const {
-  const auto found = std::ranges::find(sizes, true, &BatchedSize::of_batch);
+TensorSpec PartSpec::in_module(const Extent& extent) const {
+  TensorSpec spec = at(extent);
+  if (blocks_dim < 0) return spec;
+  const auto next = spec.shape.begin() + blocks_dim + 1;
+  *(next - 1) *= *next;
+  spec.shape.erase(next);
+  return spec;
+}
+
+int PartSpec::batch_dim() const {
+  const auto found = std::ranges::find(sizes, true, &PartSize::of_batch);
   return found == sizes.end() ? -1 : static_cast<int>(found - sizes.begin());
 }
 
-BatchedSpec batched_spec_from(std::string_view text) {
+int PartSpec::units_dim() const {
+  const auto found = std::ranges::find(sizes, true, &PartSize::of_units);
+  return found == sizes.end() ? -1 : static_cast<int>(found - sizes.begin());
+}
+
+PartSpec part_spec_from(std::string_view text) {
   const std::size_t open = text.find('[');
   if (open == std::string_view::npos || !text.ends_with(']'))
     throw ConfigError("'{}' is not a tensor type; expected e.g. f32[B,64]", text);
-  BatchedSpec spec{dtype_from(text.substr(0, open)), {}};
-  for (std::string_view size : fields(text.substr(open + 1, text.size() - open - 2), ',')) {
-    BatchedSize& made = spec.sizes.emplace_back();
+  PartSpec spec{dtype_from(text.substr(0, open)), {}};
+  const auto add = [&](std::string_view size) {
+    PartSize& made = spec.sizes.emplace_back();
+    made.of_units = size.ends_with('T');
     made.of_batch = size.ends_with('B');
-    if (made.of_batch) size.remove_suffix(1);
-    if (made.of_batch && size.empty()) {
-      made.count = 1;
-      continue;
-    }
+    if (made.of_units || made.of_batch) size.remove_suffix(1);
+    made.count = 1;
+    if ((made.of_units || made.of_batch) && size.empty()) return;
     const auto [end, error] = std::from_chars(size.data(), size.data() + size.size(), made.count);
     if (error != std::errc() || end != size.data() + size.size() || made.count < 1)
-      throw ConfigError("'{}' is not a tensor type; sizes are positive integers or multiples of the batch: 4B", text);
+      throw ConfigError(
+          "'{}' is not a tensor type; sizes are positive integers or multiples of the batch (4B) or the units (4T)",
+          text);
+  };
+  for (const std::string_view size : fields(text.substr(open + 1, text.size() - open - 2), ',')) {
+    const std::size_t cross = size.find('x');
+    if (cross != std::string_view::npos) {
+      if (spec.blocks_dim >= 0 || !size.ends_with('T'))
+        throw ConfigError("'{}': only one size can have blocks, and these are multiples of the units: 3x64T", text);
+      spec.blocks_dim = static_cast<int>(spec.sizes.size());
+      add(size.substr(0, cross));
+    }
+    add(cross == std::string_view::npos ? size : size.substr(cross + 1));
   }
-  if (std::ranges::count(spec.sizes, true, &BatchedSize::of_batch) > 1)
+  if (std::ranges::count(spec.sizes, true, &PartSize::of_batch) > 1)
     throw ConfigError("'{}': only one size can be a multiple of the batch", text);
+  if (std::ranges::count(spec.sizes, true, &PartSize::of_units) > 1)
+    throw ConfigError("'{}': only one size can be a multiple of the units", text);
   return spec;
 }
 

@@ -4,12 +4,18 @@
 //
 //   const std::string text = "gelu|f32[B,64]||f32[B,64]||o=gelu(i0)|gi0=gelu_backward(g,i0)|0+64B,0+64B|0+8B,0+9B|1,1|rows";
 //   const Body& gelu = body_from(text);
-//   gelu.output.at(16);          // f32[16,64]
-//   gelu.forward[0].op;          // "gelu"
+//   gelu.output.at({.batch = 16});   // f32[16,64]
+//   gelu.forward[0].op;              // "gelu"
 //
 // The text has eleven fields: name; inputs; parameters; output; what the forward saves; the forward's calls; the
 // backward's; FLOPs, bytes and kernels of forward and backward; "rows" where a part of the batch gives that part of the
 // output, else "whole". B is the batch: sizes are numbers or multiples of it.
+//
+// Two more where it can be cut for tensor parallelism: "units=12", and "sums=o", what is a summand in each part: the
+// output, or gradients of what all parts read whole. T is a part's units (attention heads; of a linear layer features):
+// sizes may be multiples of it, of B and T, and in a tensor's type 3x64T is three blocks of 64T, two dimensions, which
+// are one in the module: a part has its units of each. Amounts are 1+2B+3T+4BT. L is 1 in the last part and in the whole,
+// else 0: what is to be added to a sum once.
 //
 // A call: `results=op(arguments)`. Values are i0, i1, … (inputs), p0, … (parameters), o (the output), s0, … (saved), g
 // (the output's gradient), gi0, gp0, … (gradients), all others are the pass's own; "_" is a result that nobody reads.
@@ -27,23 +33,34 @@
 
 namespace sim {
 
-/// A size, or a multiple of the batch.
-struct BatchedSize {
-  std::int64_t count = 0;
-  bool of_batch = false;
-  [[nodiscard]] std::int64_t at(std::int64_t batch) const { return of_batch ? count * batch : count; }
+/// How much of an op is played: B, T and L.
+struct Extent {
+  std::int64_t batch = 1, units = 1;
+  bool is_last = true;
 };
 
-/// A tensor whose sizes may be multiples of the batch.
-struct BatchedSpec {
-  Dtype dtype = Dtype::f32;
-  std::vector<BatchedSize> sizes;
-  [[nodiscard]] TensorSpec at(std::int64_t batch) const;
-  /// The dimension that holds the batch; −1: none.
-  [[nodiscard]] int batch_dim() const;
+/// A size, or a multiple of the batch, of the units, or of both; or (L) 1 in the last part, else 0.
+struct PartSize {
+  std::int64_t count = 0;
+  bool of_batch = false, of_units = false, if_last = false;
+  [[nodiscard]] std::int64_t at(const Extent& extent) const {
+    return count * (of_batch ? extent.batch : 1) * (of_units ? extent.units : 1) * (if_last && !extent.is_last ? 0 : 1);
+  }
 };
-/// "f32[B,64]". ConfigError for any other text, and where two sizes are multiples of the batch.
-BatchedSpec batched_spec_from(std::string_view text);
+
+/// A tensor whose sizes may be multiples of the batch and of the units, each one of them at most.
+struct PartSpec {
+  Dtype dtype = Dtype::f32;
+  std::vector<PartSize> sizes;
+  int blocks_dim = -1;  // this dimension and the next are one in the module; −1: none
+  [[nodiscard]] TensorSpec at(const Extent& extent) const;
+  [[nodiscard]] TensorSpec in_module(const Extent& extent) const;
+  /// The dimension that holds the batch, or the units; −1: none.
+  [[nodiscard]] int batch_dim() const;
+  [[nodiscard]] int units_dim() const;
+};
+/// "f32[B,64]". ConfigError for any other text, and where two sizes are multiples of the same.
+PartSpec part_spec_from(std::string_view text);
 
 /// An argument of a call.
 struct Argument {
@@ -52,7 +69,7 @@ struct Argument {
   std::string word = {};  // a value's name, true, false, none, or a word
   double number = 0;
   bool is_integral = false;
-  BatchedSize size = {};
+  PartSize size = {};
   std::vector<Argument> items = {};
 };
 
@@ -64,17 +81,25 @@ struct Call {
 
 struct Body {
   std::string text, name;
-  std::vector<BatchedSpec> inputs, parameters, saved;
-  BatchedSpec output;
+  std::vector<PartSpec> inputs, parameters, saved;
+  PartSpec output;
   std::vector<Call> forward, backward;
-  /// A number that grows with the batch.
+  /// A number that grows with the batch and the units.
   struct Amount {
-    double fixed = 0, per_sample = 0;
-    [[nodiscard]] double at(std::int64_t batch) const { return fixed + per_sample * static_cast<double>(batch); }
+    double fixed = 0, per_sample = 0, per_unit = 0, per_sample_and_unit = 0;
+    [[nodiscard]] double at(const Extent& extent) const {
+      const auto batch = static_cast<double>(extent.batch), units = static_cast<double>(extent.units);
+      return fixed + per_sample * batch + per_unit * units + per_sample_and_unit * batch * units;
+    }
   };
   std::array<Amount, 2> flops, bytes;  // forward, backward
   std::array<double, 2> kernels{};
-  bool by_rows = false;  // a part of the batch gives that part of the output
+  bool by_rows = false;    // a part of the batch gives that part of the output
+  std::int64_t units = 1;  // of the whole; 1: it can't be cut by units
+  bool reads_last = false;  // L
+  // What is a summand in each part: the output, gradients of inputs and of parameters (bit i: of the i-th).
+  bool sums_output = false;
+  std::uint32_t sums_inputs = 0, sums_parameters = 0;
   // What the backward reads, ascending, and whether it reads the output.
   std::vector<int> reads_inputs, reads_parameters, reads_saved;
   bool reads_output = false;

@@ -27,6 +27,8 @@ double OpInstance::number(std::string_view attribute) const {
 
 std::int64_t OpInstance::integer(std::string_view attribute) const { return std::llround(number(attribute)); }
 
+Extent OpInstance::extent() const { return {integer("batch"), integer("units"), integer("last") != 0}; }
+
 Dtype OpInstance::multiplied() const {
   const Dtype own = inputs.at(0).dtype;
   // Autocast leaves f64 alone.

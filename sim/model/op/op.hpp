@@ -196,6 +196,8 @@ struct OpInstance {
   [[nodiscard]] TensorSpec leading() const { return inputs.empty() ? signature().output : inputs[0]; }
   [[nodiscard]] std::int64_t integer(std::string_view attribute) const;
   [[nodiscard]] double number(std::string_view attribute) const;
+  /// How much of an op `aten` it is.
+  [[nodiscard]] Extent extent() const;
   /// ConfigError when the inputs don't fit the op, or a tensor is too large (sim::fits).
   [[nodiscard]] Signature signature() const;
   [[nodiscard]] Demand demand(Pass pass, std::uint32_t grads = kParameterGrads | 1) const {

@@ -28,8 +28,9 @@ extern const AxisKind kNodes;        // nodes of DASO, and their ranks
 extern const AxisKind kChunks;       // dp of nn.DataParallel
 extern const AxisKind kLevels;       // HyPar's level0, level1, …
 
-/// Every node reads the one before it: what add_tensor_parts can cut.
-bool is_chain(const Model& model);
+/// Why tensor parallelism has nothing to cut; empty: it has. In an imported model bodies say it; else every node must
+/// read the one before it.
+std::string why_no_tensor_parts(const Model& model);
 
 /// Adds an axis along which nodes are played by rules. `chosen`: the rule of every node with weights, "" for the others,
 /// which follow their inputs, and behind a sum what comes next. The batch lies as its readers need it. ConfigError where

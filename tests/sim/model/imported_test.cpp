@@ -28,12 +28,12 @@ std::string toy_path() { return (testing::tests_folder() / "models" / "token_toy
 TEST(Body, IsWhatItsTextSays) {
   const Body& gelu = body_from(kGelu);
   EXPECT_EQ(gelu.name, "gelu");
-  EXPECT_EQ(gelu.output.at(16), (TensorSpec{Dtype::f32, {16, 64}}));
+  EXPECT_EQ(gelu.output.at({.batch = 16}), (TensorSpec{Dtype::f32, {16, 64}}));
   EXPECT_EQ(gelu.output.batch_dim(), 0);
   EXPECT_EQ(gelu.reads_inputs, std::vector{0});
   EXPECT_TRUE(gelu.reads_parameters.empty() && gelu.reads_saved.empty() && !gelu.reads_output);
   EXPECT_EQ(gelu.input_grads, 1U);
-  EXPECT_EQ(gelu.bytes[1].at(10), 7688);
+  EXPECT_EQ(gelu.bytes[1].at({.batch = 10}), 7688);
   EXPECT_EQ(gelu.kernels[1], 2);
   EXPECT_EQ(&body_from(kGelu), &gelu);
 }
@@ -53,8 +53,8 @@ TEST(Body, CallsHaveNamesNumbersSizesAndLists) {
   EXPECT_EQ(call.arguments[1].number, -1);
   EXPECT_FALSE(call.arguments[2].is_integral);
   EXPECT_EQ(call.arguments[2].number, 1e-05);
-  EXPECT_EQ(call.arguments[3].size.at(8), 16);
-  EXPECT_EQ(call.arguments[4].size.at(8), 8);
+  EXPECT_EQ(call.arguments[3].size.at({.batch = 8}), 16);
+  EXPECT_EQ(call.arguments[4].size.at({.batch = 8}), 8);
   ASSERT_EQ(call.arguments[5].items.size(), 2U);
   EXPECT_EQ(call.arguments[5].items[1].items[0].kind, Argument::Kind::size);
   EXPECT_TRUE(call.arguments[6].items.empty());
