@@ -35,7 +35,7 @@ def split_commas(text: str) -> list[str]:
 
 
 def count(text, batch: int, units: int = 1) -> int:
-    """A size: 12, "12", "B", "12B", "32T", "BT" (T: units of a tensor-parallel cut, tensor_parallel.py)."""
+    """A size: 12, "12", "B", "12B", "32T", "BT" (T: units of what can be cut, parts.py)."""
     if isinstance(text, int):
         return text
     number = text.rstrip("BT")

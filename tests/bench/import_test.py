@@ -28,6 +28,7 @@ import check  # noqa: E402
 import graph  # noqa: E402
 import import_model  # noqa: E402
 import models  # noqa: E402
+import parts  # noqa: E402
 import play  # noqa: E402
 import spec  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
@@ -100,6 +101,12 @@ def bodies_of(file, op) -> list:
     return [body for name, body in file["bodies"].items() if name.split("/")[0] == op]
 
 
+def whole(body, key) -> list:
+    """A body's FLOPs or bytes of forward and backward, with all units: [fixed, per sample] each."""
+    units = body.get("units", 0)
+    return [[a + c * units, b + d * units] for a, b, c, d in (amount + [0, 0] * (len(amount) == 2) for amount in body[key])]
+
+
 # -- what modules become -------------------------------------------------------------------------------------------------
 
 def expanded(file: dict) -> list:
@@ -150,7 +157,7 @@ def test_gpt_nano():
     products = counter.get_total_flops()  # without attention: the counter has no formula for the CPU's kernel
     same(sum(p.numel() for p in made.parameters()), 834_304)
     file, notes = imported(made, ["i64[B,64]<256"], "cross_entropy", global_batch=8)
-    same(notes, [])
+    same(notes, ["24 nodes can be cut for tensor parallelism: tp must divide 4, 512"])
     same(file["inputs"], [{"name": "input", "dtype": "i64", "shape": ["B", 64], "below": 256}])
     same(file["target"], {"classes": 256, "shape": ["B", 64]})
     same(file["units"], ["h.0", "h.1", "h.2", "h.3"])
@@ -160,14 +167,14 @@ def test_gpt_nano():
     flops = [0, 0]
     for node in file["nodes"]:
         if node.get("body", "").startswith("linear/"):
-            forward, backward = file["bodies"][node["body"]]["flops"]
+            forward, backward = whole(file["bodies"][node["body"]], "flops")
             flops = [flops[0] + forward[1], flops[1] + backward[1]]
             same(forward[0], 0)
     same([8 * f for f in flops], [products, 2 * products])
     attention, = bodies_of(file, "attention")
-    same(attention["flops"][0], [0, 4 * 64 * 64 * 128 + 4 * 64])  # 4·T·S·h·D, and the copy of its logarithms
-    same(attention["saved"], ["f32[B,4,64]"])
-    same(attention["output"], "f32[B,64,128]")
+    same(whole(attention, "flops")[0], [0, 4 * 64 * 64 * 128 + 4 * 64])  # 4·T·S·h·D, and the copy of its logarithms
+    same(attention["saved"], ["f32[B,T,64]"])
+    same(attention["output"], "f32[B,64,32T]")
     same(bodies_of(file, "gelu")[0]["forward"], ["o=gelu(i0,approximate=tanh)"])
     same(bodies_of(file, "gelu")[0]["backward"], ["gi0=gelu_backward(g,i0,approximate=tanh)"])
     same(file["nodes"][-1], {"name": "lm_head", "op": "aten", "body": "linear/5", "inputs": ["ln_f"], "parameters": ["wte.weight"]})
@@ -185,6 +192,85 @@ def test_llama_nano():
     file, _ = imported(module(lambda self, x: self.a(x) / 0.699999988079071))
     same(bodies_of(file, "div")[0]["forward"], ["o=div.Scalar(i0,0.699999988079071)"])
 
+
+# -- what is cut for tensor parallelism ----------------------------------------------------------------------------------
+
+def cuts_of(m, inputs, loss="mse_loss") -> dict:
+    """How many units each node has that can be cut."""
+    file, _ = imported(m, inputs, loss)
+    units = {n["name"]: file["bodies"][n["body"]].get("units") for n in file["nodes"] if n["op"] == "aten"}
+    return {name: n for name, n in units.items() if n}
+
+
+WORDS = ["f32[B,6,8]"]
+
+
+def test_columns_and_rows_are_found():
+    same(cuts_of(module(lambda self, x: self.b(F.gelu(self.a(x)))), WORDS), {"a": 8, "gelu": 8, "b": 8})
+    same(cuts_of(module(lambda self, x: self.c(F.silu(self.a(x)) * self.b(x))), WORDS), {"a": 8, "silu": 8, "b": 8, "mul": 8, "c": 8})
+    # Two pairs, with what all play between them; the last column has no row.
+    both = module(lambda self, x: self.a(x + self.c(torch.tanh(self.b(F.layer_norm(x, (8,)))))))
+    same(cuts_of(both, WORDS), {"b": 8, "tanh": 8, "c": 8})
+    two_rows = module(lambda self, x: (y := torch.tanh(self.a(x)), self.b(y) + self.c(y))[1])
+    same(cuts_of(two_rows, WORDS), {"a": 8, "tanh": 8, "b": 8, "c": 8})
+
+
+def test_heads_are_units():
+    def grouped(self, x):
+        q, k, v = self.a(x).view(-1, 6, 4, 2), self.b(x)[..., :4].reshape(-1, 6, 2, 2), self.b(x)[..., 4:].reshape(-1, 6, 2, 2)
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        return self.c(F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).reshape(-1, 6, 8))
+    same(cuts_of(module(grouped), WORDS), {})  # what is taken out of b's features by hand isn't blocks of one size behind each other
+
+    def packed(self, x):
+        q, k, v = (t.view(-1, 6, 4, 2).transpose(1, 2) for t in self.wide(x).chunk(3, dim=-1))
+        return self.c(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(-1, 6, 8))
+    file, notes = imported(module(packed, wide=nn.Linear(8, 24), a=None, b=None), WORDS)
+    same(notes, ["3 nodes can be cut for tensor parallelism: tp must divide 4"])
+    column, row = bodies_of(file, "linear")
+    same(column["parameters"], ["f32[3x2T,8]", "f32[3x2T]"])
+    same([column["output"], column["sums"], row["parameters"], row["sums"]],
+         ["f32[B,6,3x2T]", [], ["f32[8,2T]", "f32[8]"], ["o"]])
+    assert any("beta=L" in line for line in row["forward"])
+    same(file["parameters"]["wide.weight"]["shape"], [24, 8])
+
+    def by_hand(self, x):
+        q, k, v = (f(x).view(-1, 6, 4, 2).transpose(1, 2) for f in (self.a, self.b, self.c))
+        y = torch.softmax(q @ k.transpose(2, 3) / 2**0.5, -1) @ v
+        return self.last(y.transpose(1, 2).reshape(-1, 6, 8))
+    cuts = cuts_of(module(by_hand, last=nn.Linear(8, 8)), WORDS)
+    same([set(cuts.values()), "last" in cuts, len(cuts)], [{4}, True, 8])
+    assert set(cuts_of(models.llama_nano(), ["i64[B,64]<256"], "cross_entropy").values()) == {2, 352}
+    vit = torchvision.models.VisionTransformer(16, 8, 1, 4, 16, 32, num_classes=5)
+    assert set(cuts_of(vit, ["f32[B,3,16,16]"], "cross_entropy").values()) == {4, 32}
+
+
+def test_what_cant_be_played_in_parts_isnt():
+    # Sizes would allow it, numbers don't: a maximum over all features, a sum of them, a shift along them.
+    for between in (lambda y: torch.softmax(y, -1), lambda y: y / y.norm(dim=-1, keepdim=True), lambda y: torch.cumsum(y, -1),
+                    lambda y: y.roll(1, -1), lambda y: y.flip(-1), lambda y: F.layer_norm(y, (8,))):
+        same(cuts_of(module(lambda self, x, f=between: self.b(f(self.a(x)))), WORDS), {})
+    same(cuts_of(module(lambda self, x: self.b(torch.tanh(self.a(x))) + self.a(x)), WORDS), {})  # a part is read whole, too
+    same(cuts_of(module(lambda self, x: self.a(torch.tanh(self.a(x)))), WORDS), {})  # one weight, cut in two ways
+    same(cuts_of(module(lambda self, x: torch.tanh(self.a(x))), WORDS), {})  # no row
+
+
+def test_wrong_parts_are_found_by_their_numbers():
+    file, _ = imported(module(lambda self, x: self.b(F.gelu(self.a(x)))), WORDS)
+    for name, body in file["bodies"].items():
+        assert parts.parts_are_the_whole(body), name
+    wrong = 0
+    for body in file["bodies"].values():
+        for spoiled in ({"sums": []} if body["sums"] else None,
+                        {"forward": [line.replace("beta=L", "beta=1") for line in body["forward"]]},
+                        {"forward": [line.replace("gelu(i0)", "softmax.int(i0,2)") for line in body["forward"]]}):
+            if spoiled and any(body[k] != v for k, v in spoiled.items()):
+                assert not parts.parts_are_the_whole(body | spoiled), spoiled
+                wrong += 1
+    same(wrong, 3)
+
+
+# -- what modules become, on --------------------------------------------------------------------------------------------
 
 def test_large_tables_are_made_in_the_step():
     largest, graph.LARGEST_TABLE = graph.LARGEST_TABLE, 64
