@@ -26,10 +26,10 @@ constexpr std::int32_t kNobody = -1;
 struct ReadyArgument {
   enum class From : std::uint8_t { constant, value, size, sizes, values, device } from = From::constant;
   c10::IValue constant = {};
-  std::int32_t value = kNobody;              // slot
+  std::int32_t value = kNobody;           // slot
   std::vector<sim::PartSize> sizes = {};  // one, or a list
-  std::vector<std::int32_t> values = {};     // slots
-  bool is_optional_list = false;             // Tensor?[]
+  std::vector<std::int32_t> values = {};  // slots
+  bool is_optional_list = false;          // Tensor?[]
 };
 
 struct ReadyCall {

@@ -164,7 +164,8 @@ std::string body_text(const std::string& name, JsonObject body) {
       if (!numbers.is_array() || (numbers.size() != 2 && numbers.size() != 4) ||
           !std::ranges::all_of(numbers, [](const ImportedJson& number) { return number.is_number(); }))
         throw ConfigError(
-            "{}: '{}' must be pairs [fixed, per sample], of forward and backward; of what can be cut [fixed, per sample, "
+            "{}: '{}' must be pairs [fixed, per sample], of forward and backward; of what can be cut [fixed, per "
+            "sample, "
             "per unit, per sample and unit]",
             body.where(), key);
       if (!text.empty()) text += ",";

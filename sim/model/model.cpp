@@ -116,7 +116,8 @@ std::vector<OpInstance> Model::instances(std::int64_t rows) const {
     OpInstance op{node.kind, node.attributes, {}, precision_of(*this, *node.kind)};
     if (node.body != nullptr) {
       op.body = &body_in(*node.body, dtype);
-      op.attributes = {{"batch", static_cast<double>(rows)}, {"last", 1}, {"units", static_cast<double>(op.body->units)}};
+      op.attributes = {
+          {"batch", static_cast<double>(rows)}, {"last", 1}, {"units", static_cast<double>(op.body->units)}};
     }
     for (int from : node.inputs) op.inputs.push_back(from < 0 ? source_spec(from, rows) : outputs[from]);
     try {

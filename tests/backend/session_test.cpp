@@ -117,7 +117,13 @@ void expect_right(const sim::Program& program, const RunResult& result, std::uin
 /// Imported ops, a tied weight, a frozen table, a second input, dropout.
 const std::string kTokens = PARAGAUGE_TESTS_DIR "/models/token_toy.json,dtype=f64";
 
+/// Two transformer blocks whose heads and features can be cut: packed queries, keys and values, a tied embedding.
+const std::string kGpt = PARAGAUGE_TESTS_DIR "/models/gpt_toy.json,dtype=f64";
+
 const std::vector<std::pair<std::string, std::string>> kCases = {
+    {kGpt, "tp"},
+    {kGpt, "tp,microbatches=2"},
+    {kGpt + ",max_grad_norm=0.1", "tp,recompute=full"},
     {kTokens, "single"},
     {kTokens, "ddp,dp=2"},
     {kTokens, "ddp,dp=2,microbatches=2,accumulate=every"},
@@ -203,6 +209,12 @@ void execute_with_many(Session& session) {
                                "mesh,pp=3,microbatches=2", "mesh,dp=4,zero=3"}) {
     SCOPED_TRACE(strategy);
     const sim::Program program = lowered(kTokens, strategy);
+    expect_right(program, session.run({.program = program, .steps = 1, .verify = true}), 1);
+  }
+  for (const char* strategy : {"mesh,tp=4", "mesh,dp=2,tp=2,zero=1", "mesh,dp=2,tp=2,zero=3,microbatches=2",
+                               "mesh,pp=2,tp=2,microbatches=2,schedule=1f1b", "mesh,dp=2,tp=2,order=pp-tp-dp"}) {
+    SCOPED_TRACE(strategy);
+    const sim::Program program = lowered(kGpt, strategy);
     expect_right(program, session.run({.program = program, .steps = 1, .verify = true}), 1);
   }
   for (const char* strategy : {"ddp_blocking,dp=4",

@@ -11,7 +11,9 @@ Placement along(const PartSpec& spec, int dim, const Placement& otherwise) {
 
 /// Which part of a tensor the coordinates of an axis need that each have a part of the batch; `otherwise`: what doesn't
 /// depend on it.
-Placement by_batch(const PartSpec& spec, const Placement& otherwise) { return along(spec, spec.batch_dim(), otherwise); }
+Placement by_batch(const PartSpec& spec, const Placement& otherwise) {
+  return along(spec, spec.batch_dim(), otherwise);
+}
 
 std::vector<Placement> by_batch(const std::vector<PartSpec>& specs, const Placement& otherwise) {
   std::vector<Placement> placements;

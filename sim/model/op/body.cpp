@@ -259,7 +259,8 @@ class BodyReader {
       const int input = index_of(name, "gi"), parameter = index_of(name, "gp");
       if (name == "o" && body_.output.units_dim() < 0)
         body_.sums_output = true;
-      else if (input >= 0 && static_cast<std::size_t>(input) < body_.inputs.size() && body_.inputs[input].units_dim() < 0)
+      else if (input >= 0 && static_cast<std::size_t>(input) < body_.inputs.size() &&
+               body_.inputs[input].units_dim() < 0)
         body_.sums_inputs |= 1U << input;
       else if (parameter >= 0 && static_cast<std::size_t>(parameter) < body_.parameters.size() &&
                body_.parameters[parameter].units_dim() < 0)

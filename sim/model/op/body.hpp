@@ -94,8 +94,8 @@ struct Body {
   };
   std::array<Amount, 2> flops, bytes;  // forward, backward
   std::array<double, 2> kernels{};
-  bool by_rows = false;    // a part of the batch gives that part of the output
-  std::int64_t units = 1;  // of the whole; 1: it can't be cut by units
+  bool by_rows = false;     // a part of the batch gives that part of the output
+  std::int64_t units = 1;   // of the whole; 1: it can't be cut by units
   bool reads_last = false;  // L
   // What is a summand in each part: the output, gradients of inputs and of parameters (bit i: of the i-th).
   bool sums_output = false;

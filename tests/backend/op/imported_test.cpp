@@ -5,6 +5,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
@@ -153,12 +154,71 @@ TEST_P(ImportedOps, PartsOfTheBatchPutTogetherAreTheWhole) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ImportedOps, testing::Values("token_toy"),
+/// What the coordinates have, put together as the placement says.
+at::Tensor put_together(const Tensors& parts, const sim::Placement& placement) {
+  switch (placement.kind) {
+    case sim::Placement::Kind::shard:
+      return at::cat(parts, placement.dim);
+    case sim::Placement::Kind::partial:
+      return at::stack(parts).sum(0);
+    default:
+      for (const at::Tensor& part : parts) EXPECT_TRUE(part.equal(parts[0])) << "replicas differ";
+      return parts[0];
+  }
+}
+
+/// Forward and every gradient, of heads and of features.
+TEST_P(ImportedOps, PartsOfTheUnitsPutTogetherAreTheWhole) {
+  const std::vector<sim::OpInstance> ops = model_.instances(3);
+  const std::vector<bool> needed = model_.outputs_need_grad();
+  const sim::Axis axis{"tp", 2};
+  std::size_t tested = 0;
+  for (std::size_t n = 0; n < ops.size(); ++n) {
+    if (ops[n].body == nullptr || ops[n].body->units == 1) continue;
+    SCOPED_TRACE(model_.nodes[n].name);
+    const sim::Rule rule = sim::rule_of(ops[n], "units");
+    const sim::Signature signature = ops[n].signature();
+    const std::uint32_t grads = model_.grads(n, needed);
+    Tensors inputs, parameters;
+    for (std::size_t k = 0; k < ops[n].inputs.size(); ++k) inputs.push_back(input(n, k, ops[n].inputs[k]));
+    for (const sim::ParameterSpec& parameter : signature.parameters) parameters.push_back(random(parameter.spec));
+    const at::Tensor grad_output = random(signature.output);
+    const Played whole = play(ops[n], grads, inputs, parameters, grad_output);
+    const auto part = [&](const at::Tensor& x, const sim::Placement& placement, std::uint32_t at) {
+      return narrowed(x, *sim::piece(x.sizes().vec(), placement, axis, at)).contiguous();
+    };
+    Tensors outputs;
+    std::vector<Tensors> gradients(whole.gradients.size());
+    for (std::uint32_t at = 0; at < axis.size; ++at) {
+      Tensors my_inputs, my_parameters;
+      for (std::size_t k = 0; k < inputs.size(); ++k) my_inputs.push_back(part(inputs[k], rule.inputs[k], at));
+      for (std::size_t p = 0; p < parameters.size(); ++p)
+        my_parameters.push_back(part(parameters[p], rule.parameters[p], at));
+      const Played mine = play(sim::part_of(ops[n], rule, axis, at), grads, my_inputs, my_parameters,
+                               part(grad_output, rule.grad_output, at));
+      outputs.push_back(mine.output);
+      for (std::size_t g = 0; g < gradients.size(); ++g) gradients[g].push_back(mine.gradients.at(g));
+    }
+    expect_near(put_together(outputs, rule.output), whole.output, "output");
+    std::vector<sim::Placement> of_gradients;
+    for (std::size_t k = 0; k < inputs.size(); ++k)
+      if (grads >> k & 1U) of_gradients.push_back(rule.grad_inputs[k]);
+    of_gradients.insert(of_gradients.end(), rule.grad_parameters.begin(), rule.grad_parameters.end());
+    ASSERT_EQ(of_gradients.size(), gradients.size());
+    for (std::size_t g = 0; g < gradients.size(); ++g)
+      expect_near(put_together(gradients[g], of_gradients[g]), whole.gradients[g], fmt::format("gradient {}", g));
+    ++tested;
+  }
+  EXPECT_EQ(tested, model_.name == "gpt_toy" ? 12U : 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ImportedOps, testing::Values("token_toy", "gpt_toy"),
                          [](const auto& of) { return std::string(of.param); });
 
 TEST(Aten, SaysWhichCallItCantMake) {
   const auto message = [](const std::string& call) {
-    sim::OpInstance op{&sim::op_table().at("aten"), {{"batch", 2}}, {{sim::Dtype::f32, {2}}}};
+    sim::OpInstance op{
+        &sim::op_table().at("aten"), {{"batch", 2}, {"last", 1}, {"units", 1}}, {{sim::Dtype::f32, {2}}}};
     op.body = &sim::body_from("x|f32[B]||f32[B]||" + call + "||0+0B,0+0B|0+0B,0+0B|1,0|rows");
     Tensors reads{at::empty({2})}, writes(1);
     try {
