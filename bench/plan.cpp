@@ -131,18 +131,28 @@ Found find(const Options& options, const sim::Model& model, std::uint32_t device
       return entry->second.value();
     };
     const auto estimate = [&](const sim::Strategy& strategy) { return estimate_of(forecast(strategy)); };
-    const sim::Proposal proposal = method.propose(
+    sim::Proposal proposal = method.propose(
         {.model = model, .devices = devices, .estimate = estimate, .are_cores = !priced.cluster.device.asynchronous});
     if (found.words.find(proposal.words) == std::string::npos) found.words += proposal.words;
     found.left_out = proposal.left_out;
     const std::string& where = options.cluster.empty() ? priced.cluster.world : priced.cluster.name;
     for (const sim::SkippedStrategy& strategy : proposal.skipped)
       found.skipped.push_back(sim::skipped_cell(model, strategy.strategy, where, strategy.why));
-    std::vector<std::pair<const sim::Strategy*, Outcome*>> open;
+    const auto forecast_all = [&](const std::vector<sim::Strategy>& strategies) {
+      std::vector<std::pair<const sim::Strategy*, Outcome*>> open;
+      for (const sim::Strategy& strategy : strategies)
+        if (const auto [entry, is_new] = known.try_emplace(strategy.text()); is_new)
+          open.emplace_back(&strategy, &entry->second);
+      for_each_on_all_cores(open.size(), [&](std::size_t k) { find_out(*open[k].first, *open[k].second); });
+    };
+    forecast_all(proposal.strategies);
+    std::vector<sim::Strategy> smaller;
     for (const sim::Strategy& strategy : proposal.strategies)
-      if (const auto [entry, is_new] = known.try_emplace(strategy.text()); is_new)
-        open.emplace_back(&strategy, &entry->second);
-    for_each_on_all_cores(open.size(), [&](std::size_t k) { find_out(*open[k].first, *open[k].second); });
+      if (const Outcome& outcome = known.at(strategy.text()); outcome.choice && !outcome.choice->fits())
+        if (const std::optional<sim::Strategy> other = method.smaller ? method.smaller(model, strategy) : std::nullopt)
+          smaller.push_back(*other);
+    forecast_all(smaller);
+    proposal.strategies.insert(proposal.strategies.end(), smaller.begin(), smaller.end());
     for (const sim::Strategy& strategy : proposal.strategies) try {
         Choice choice = forecast(strategy);
         const bool is_new = std::ranges::none_of(found.choices, [&](const Choice& c) { return are_alike(c, choice); });

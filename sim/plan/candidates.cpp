@@ -275,6 +275,18 @@ Proposal candidate_strategies(const Model& model, std::uint32_t devices, bool ar
   return Candidates(model, devices, are_cores).all();
 }
 
+std::optional<Strategy> with_recomputation(const Model& model, const Strategy& strategy) {
+  if (strategy.recompute != Recompute::none || !strategy.kind().takes("recompute")) return std::nullopt;
+  for (const Recompute recompute : {Recompute::block, Recompute::selective}) try {
+      Strategy smaller =
+          parse_strategy(fmt::format("{},recompute={}", strategy.text(), kRecomputes.of(recompute)), model);
+      if (obstacle(model, smaller).empty()) return smaller;
+    } catch (const ConfigError&) {  // a batch norm in a block
+      continue;
+    }
+  return std::nullopt;
+}
+
 Proposal propose_candidates(const PlanQuestion& question) {
   return candidate_strategies(question.model, question.devices, question.are_cores);
 }

@@ -14,10 +14,12 @@
 // each also with layers cut into 2, 4 or 8 (tp), as far as the model allows it, on the devices that then are left.
 // HyPar's layers all cut alike, on one level; a pipeline with every schedule and one, two or four microbatches per
 // stage; on one stage the gradients accumulated over 2, 4, 8 or 16 microbatches, which takes less memory. Where such a
-// number doesn't divide the samples it is the next that does, up to twice as many.
+// number doesn't divide the samples it is the next that does, up to twice as many. What doesn't fit into memory is tried
+// again with_recomputation.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "sim/plan/method.hpp"
@@ -28,6 +30,10 @@ namespace sim {
 /// Each once; on cores also with ranks of so many threads that all have work. What several rows make alike, by the row
 /// that says it most simply.
 Proposal candidate_strategies(const Model& model, std::uint32_t devices, bool are_cores = false);
+
+/// The same with each block's activations computed anew in the backward, or, where that isn't possible (batch norms), those
+/// of ops without parameters; nullopt where neither is.
+std::optional<Strategy> with_recomputation(const Model& model, const Strategy& strategy);
 
 /// Why the model's ops can't be played in such parts (too few samples or channels, no such rule); empty: they can.
 std::string obstacle(const Model& model, const Strategy& strategy);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,6 +57,8 @@ struct Method {
   std::string_view description;  // one line
   /// ConfigError where the method isn't for such a model or so many devices.
   Proposal (*propose)(const PlanQuestion&) = nullptr;
+  /// What to try where a proposed strategy needs more memory than there is; nullopt: nothing. A method may have none.
+  std::optional<Strategy> (*smaller)(const Model&, const Strategy&) = nullptr;
 };
 const Table<Method>& method_table();
 

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "sim/lower/lower.hpp"
+#include "sim/program/memory.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {
@@ -89,6 +90,26 @@ TEST(Candidates, OfManyDevicesAreFewAndLeaveFewIdle) {
 }
 
 // What the model doesn't allow isn't there, and is said: 6 samples on 4 devices, more stages than nodes.
+/// Blocks where the model allows it, else ops without parameters; and it does need less.
+TEST(Candidates, WhatDoesNotFitIsTriedWithRecomputation) {
+  const auto again = [](const std::string& model_text, const char* text) {
+    const Model model = load_model(model_text);
+    const std::optional<Strategy> smaller = with_recomputation(model, parse_strategy(text, model));
+    return smaller ? smaller->text() : "nothing";
+  };
+  EXPECT_EQ(again("vgg11,image=64,global_batch=16", "ddp,dp=2"), "ddp,dp=2,recompute=block");
+  EXPECT_EQ(again("resnet18,image=64,global_batch=16", "ddp,dp=2"), "ddp,dp=2,recompute=selective");
+  EXPECT_EQ(again("resnet18,image=64,global_batch=16", "ddp,dp=2,recompute=selective"), "nothing");
+  EXPECT_EQ(again("resnet18,image=64,global_batch=16", "hypar,layers=dp"), "nothing");
+  for (const char* model_text : {"convnet,global_batch=512", "resnet18,image=64,global_batch=16"}) {
+    const Model model = load_model(model_text);
+    const Strategy strategy = parse_strategy("ddp,dp=2", model);
+    EXPECT_LT(peak_memory(lower(model, *with_recomputation(model, strategy)).roles[0]).peak_bytes,
+              peak_memory(lower(model, strategy).roles[0]).peak_bytes)
+        << model_text;
+  }
+}
+
 TEST(Candidates, WhatTheModelDoesNotAllowIsSaid) {
   const Model six = load_model("convnet,global_batch=6");
   for (const std::string& text : candidates(six, 4))
