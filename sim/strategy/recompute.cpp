@@ -18,7 +18,7 @@ std::vector<std::uint32_t> segments_of(const Model& model, const Strategy& strat
       continue;
     }
     if (strategy.recompute == Recompute::block && n > 0 &&
-        block_of(model.nodes[n].name) != block_of(model.nodes[n - 1].name))
+        block_of(model, model.nodes[n].name) != block_of(model, model.nodes[n - 1].name))
       ++segment;
     segments[n] = segment;
     if (has_buffers)

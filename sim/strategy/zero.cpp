@@ -48,7 +48,11 @@ std::vector<std::uint32_t> by_prefix(const Model& model, const Strategy& strateg
 
 }  // namespace
 
-std::string block_of(const std::string& node) { return node.substr(0, node.rfind('.')); }
+std::string block_of(const Model& model, const std::string& node) {
+  const auto holds = [&](const std::string& unit) { return node == unit || node.starts_with(unit + "."); };
+  if (const auto unit = std::ranges::find_if(model.units, holds); unit != model.units.end()) return *unit;
+  return node.substr(0, node.rfind('.'));
+}
 
 std::optional<ParameterCut> parameter_cut(const Model& model, const Strategy& strategy) {
   if (strategy.zero == 0) return std::nullopt;
@@ -69,7 +73,7 @@ std::optional<ParameterCut> parameter_cut(const Model& model, const Strategy& st
     std::map<std::string, std::uint32_t> blocks;
     for (std::size_t n = 0; n < cut.unit_of.size(); ++n)
       cut.unit_of[n] =
-          blocks.try_emplace(block_of(model.nodes[n].name), static_cast<std::uint32_t>(blocks.size())).first->second;
+          blocks.try_emplace(block_of(model, model.nodes[n].name), static_cast<std::uint32_t>(blocks.size())).first->second;
   } else if (const std::optional<double> bytes = bytes_of(strategy.units, model.dtype)) {
     cut.unit_bytes = *bytes;
   } else if (strategy.units != "all") {

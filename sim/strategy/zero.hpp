@@ -10,8 +10,9 @@
 
 namespace sim {
 
-/// "layer1.0" of "layer1.0.conv1"; of a node at the top its own name.
-std::string block_of(const std::string& node);
+/// One of the model's units, where the node is in one; else "layer1.0" of "layer1.0.conv1", and of a node at the top its
+/// own name.
+std::string block_of(const Model& model, const std::string& node);
 
 /// Of the axis says who adds that. ConfigError for units that the model hasn't.
 std::optional<ParameterCut> parameter_cut(const Model& model, const Strategy& strategy);

@@ -123,7 +123,7 @@ const std::string kGpt = PARAGAUGE_TESTS_DIR "/models/gpt_toy.json,dtype=f64";
 const std::vector<std::pair<std::string, std::string>> kCases = {
     {kGpt, "tp"},
     {kGpt, "tp,microbatches=2"},
-    {kGpt + ",max_grad_norm=0.1", "tp,recompute=full"},
+    {kGpt + ",max_grad_norm=0.1", "tp,recompute=block"},
     {kTokens, "single"},
     {kTokens, "ddp,dp=2"},
     {kTokens, "ddp,dp=2,microbatches=2,accumulate=every"},

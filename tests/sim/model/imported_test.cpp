@@ -6,6 +6,7 @@
 #include "sim/lower/lower.hpp"
 #include "sim/model/op/rule.hpp"
 #include "sim/program/memory.hpp"
+#include "sim/strategy/layout.hpp"
 #include "sim/strategy/strategy.hpp"
 #include "tests/sim/testing.hpp"
 
@@ -299,6 +300,26 @@ TEST(ImportedModel, TensorParallelBlocksSumFourTimes) {
       message_of([&] { lowered("tp", bare); }),
       "strategy 'tp,tp=2': tp cuts layers by output and input channels in turn, but model 'token_toy' is no chain "
       "of layers, and its import found no pair of layers to cut (their units are in the file)");
+}
+
+/// What is computed anew, and what ZeRO gathers together: blocks are the file's units, with all that is in them.
+TEST(ImportedModel, ItsUnitsAreBlocks) {
+  const std::string gpt = (testing::tests_folder() / "models" / "gpt_toy.json").string();
+  const Model model = load_model(gpt);
+  ASSERT_EQ(model.units, (std::vector<std::string>{"h.0", "h.1"}));
+  const std::vector<std::uint32_t> segments =
+      layout_of(model, parse_strategy("ddp,dp=2,recompute=block", model)).segment_of;
+  const std::vector<std::uint32_t> units = layout_of(model, parse_strategy("zero3,dp=2,units=block", model))
+                                               .parameters.cut.value()
+                                               .unit_of;
+  for (std::size_t n = 1; n < model.nodes.size(); ++n) {
+    const auto block = [&](std::size_t node) { return model.nodes[node].name.substr(0, 4); };
+    if (!block(n).starts_with("h.")) continue;
+    EXPECT_EQ(segments[n] == segments[n - 1], block(n) == block(n - 1)) << model.nodes[n].name;
+    EXPECT_EQ(units[n] == units[n - 1], block(n) == block(n - 1)) << model.nodes[n].name;
+  }
+  EXPECT_NE(segments[static_cast<std::size_t>(model.node_index("h.1.add_2"))],
+            segments[static_cast<std::size_t>(model.node_index("ln_f"))]);
 }
 
 TEST(ImportedModel, BadFilesSayWhatIsWrong) {

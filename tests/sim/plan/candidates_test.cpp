@@ -101,7 +101,8 @@ TEST(Candidates, WhatDoesNotFitIsTriedWithRecomputation) {
   EXPECT_EQ(again("resnet18,image=64,global_batch=16", "ddp,dp=2"), "ddp,dp=2,recompute=selective");
   EXPECT_EQ(again("resnet18,image=64,global_batch=16", "ddp,dp=2,recompute=selective"), "nothing");
   EXPECT_EQ(again("resnet18,image=64,global_batch=16", "hypar,layers=dp"), "nothing");
-  for (const char* model_text : {"convnet,global_batch=512", "resnet18,image=64,global_batch=16"}) {
+  const std::string gpt = (testing::tests_folder() / "models" / "gpt_toy.json").string() + ",global_batch=64";
+  for (const std::string& model_text : {gpt, std::string("resnet18,image=64,global_batch=16")}) {
     const Model model = load_model(model_text);
     const Strategy strategy = parse_strategy("ddp,dp=2", model);
     EXPECT_LT(peak_memory(lower(model, *with_recomputation(model, strategy)).roles[0]).peak_bytes,
