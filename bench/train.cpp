@@ -16,6 +16,7 @@
 
 #include "backend/calibrate.hpp"
 #include "backend/machine/scheduling.hpp"
+#include "backend/op/op.hpp"
 #include "backend/train/evaluate.hpp"
 #include "backend/train/safetensors.hpp"
 #include "bench/commands.hpp"
@@ -73,6 +74,11 @@ Job job_of(const Options& options) {
   if (job.model.timing == sim::Timing::tutorial)
     throw sim::ConfigError(
         "train: a step with timing=tutorial makes random samples of its own; use timing=step or epoch");
+  if (job.world == "local" && job.strategy.tp > 1 && std::ranges::any_of(job.model.instances(1), backend::draws))
+    throw sim::ConfigError(
+        "train: model '{}' draws random numbers (dropout), and the ranks of world local draw them from one generator: "
+        "what each computes of the same samples under tp would differ; use world gloo",
+        job.model.name);
   return job;
 }
 

@@ -399,6 +399,12 @@ at::Tensor aten_reference(const sim::OpInstance& op, const ReferenceInputs& give
 
 }  // namespace
 
+bool draws(const sim::OpInstance& op) {
+  return op.body != nullptr && std::ranges::any_of(op.body->forward, [](const sim::Call& call) {
+           return call.op == "native_dropout" || exact_draw(call.op).has_value();
+         });
+}
+
 OpKernel aten_kernel() { return {"aten", aten, aten_reference}; }
 
 }  // namespace backend

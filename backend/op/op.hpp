@@ -57,6 +57,8 @@ struct OpKernel {
 /// The same names as sim::op_table(), in the same order, with the reference that the op's role asks for (a test
 /// compares them). Its rows by sim::OpRole, a file of this folder each:
 const sim::Table<OpKernel>& op_kernels();
+/// Whether it draws random numbers (dropout, stochastic depth), of PyTorch's default generator.
+bool draws(const sim::OpInstance& op);
 std::vector<OpKernel> layer_kernels();
 OpKernel aten_kernel();
 std::vector<OpKernel> loss_kernels();

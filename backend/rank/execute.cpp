@@ -1,11 +1,13 @@
 #include "backend/rank/execute.hpp"
 
+#include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
+#include <mutex>
 
 #include "backend/machine/accelerator.hpp"
 #include "backend/rank/initial.hpp"
@@ -31,6 +33,7 @@ Executor::Executor(const sim::Program& program, sim::Program::Place place, Commu
       seed_(seed),
       batch_piece_(program.batch_piece(communicator.rank())),
       steps_in_list_(program.steps_in_list()) {
+  draw_from(seed);
   make_persistent(seed);
   plan();
   if (program.bodies() == 1) return;
@@ -132,11 +135,12 @@ void Executor::plan_lifetimes(std::uint32_t i, Lifetimes& lifetimes, Action& act
 }
 
 /// What the instruction computes, or with whom it communicates.
-void Executor::plan_work(std::uint32_t i, Action& action) const {
+void Executor::plan_work(std::uint32_t i, Action& action) {
   if (is_computed(action.kind)) {
     action.work = &program_.works.at(role_.work[i]);
     action.run = op_kernels().at(action.work->op.kind->name).run;
     action.is_loss = action.work->is_loss();
+    draws_ |= draws(action.work->op);
   } else if (action.kind == InstructionKind::wait) {
     action.other = role_.awaits[i];
   } else {
@@ -162,13 +166,21 @@ void Executor::capture() {
   graph_ = make_graph(communicator_.device());
 }
 
+void Executor::begin_training_step(std::int64_t step) {
+  data_seed_ = data_seed(seed_, step, batch_piece_);
+  if (!draws_ || is_exact_ || graph_ != nullptr || communicator_.device().is_privateuseone()) return;
+  at::Generator generator = at::globalContext().defaultGenerator(communicator_.device());
+  const std::scoped_lock lock(generator.mutex());
+  generator.set_current_seed(data_seed(draw_seed_, step, batch_piece_));
+}
+
 void Executor::step(StepRecord& record, Progress& progress) {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   record.losses.clear();
   progress.step.fetch_add(1, std::memory_order_relaxed);
   std::uint32_t i = sim::kNone;
   try {
-    data_seed_ = data_seed(seed_, steps_, batch_piece_);
+    begin_training_step(steps_);
     step_start_s_ = communicator_.begin_step();
     if (graph_ == nullptr)
       play(record, progress, i);
@@ -201,7 +213,7 @@ void Executor::play(StepRecord& record, Progress& progress, std::uint32_t& i) {
   const std::int64_t in_prologue = steps_in_list_ - static_cast<std::int64_t>(bodies_.size());  // training steps
   for (i = 0; i < actions_.size(); ++i) {
     if (body < bodies_.size() && i == bodies_[body])
-      data_seed_ = data_seed(seed_, steps_ + in_prologue + static_cast<std::int64_t>(body++), batch_piece_);
+      begin_training_step(steps_ + in_prologue + static_cast<std::int64_t>(body++));
     if (fills < fills_before_.size() && i == fills_before_[fills]) fill_(++fills);
     const sim::Work* const work = actions_[i].work;
     if (work != nullptr && work->op.kind->on_host) {

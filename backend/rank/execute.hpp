@@ -85,6 +85,10 @@ class Executor {
   }
   /// Makes steps keep copies, from now on, of the gradients that updates read. This costs time and memory.
   void keep_gradients() { keep_gradients_ = true; }
+  /// What ops draw in the steps that follow is a function of this seed, the step and the part of the batch: ranks that have
+  /// parts of the same layers drop the same of what all of them have. Threads of one process draw from one generator: they
+  /// don't.
+  void draw_from(std::uint64_t seed) { draw_seed_ = seed; }
   /// Makes all steps independent of random numbers, to be compared with others: dropout drops nothing.
   void leave_nothing_to_chance() { is_exact_ = true; }
   /// What each instruction's op allocated beside its outputs and gave back, in the first step. 0 as above.
@@ -112,9 +116,10 @@ class Executor {
   struct Lifetimes;
 
   void make_persistent(std::uint64_t seed);
+  void begin_training_step(std::int64_t step);
   void plan();
   void plan_lifetimes(std::uint32_t i, Lifetimes& lifetimes, Action& action);
-  void plan_work(std::uint32_t i, Action& action) const;
+  void plan_work(std::uint32_t i, Action& action);
   void play(StepRecord& record, Progress& progress, std::uint32_t& i);
   void replay(StepRecord& record, Progress& progress, std::uint32_t& i);
   void execute(std::uint32_t i, const Action& action, StepRecord& record);
@@ -148,7 +153,8 @@ class Executor {
   std::vector<std::uint32_t> fills_before_;
   std::function<void(std::uint32_t)> fill_;
   double step_start_s_ = 0;  // on the host's clock
-  std::uint64_t data_seed_ = 0;
+  std::uint64_t data_seed_ = 0, draw_seed_ = 0;
+  bool draws_ = false;  // some op
   bool checked_ = false, keep_gradients_ = false, is_exact_ = false, host_leads_ = false;
   NamedTensors gradients_;
   std::unique_ptr<Graph> graph_;    // null: steps aren't captured

@@ -13,6 +13,7 @@
 #include "backend/machine/allocator.hpp"
 #include "backend/machine/speed.hpp"
 #include "backend/machine/system_file.hpp"
+#include "backend/rank/initial.hpp"
 #include "backend/train/feed.hpp"
 #include "backend/train/state.hpp"
 #include "sim/error.hpp"
@@ -183,6 +184,8 @@ RankReport play(const RunRequest& request, Communicator& communicator, const Pro
   if (request.training) {
     if (const std::string& state = request.training->state; !state.empty())
       set_state(safetensors_from(state, "state"), pieces, rank, *executor);
+    executor->draw_from(data_seed(request.seed, request.training->epoch, 0) +
+                        static_cast<std::uint64_t>(request.training->first_sample));
     feed.emplace(*request.training, dataset, request.seed, request.program, rank, *executor);
   }
   const ProgressBoard::Participation participation(board.progress(rank));

@@ -73,7 +73,8 @@ std::optional<ParameterCut> parameter_cut(const Model& model, const Strategy& st
     std::map<std::string, std::uint32_t> blocks;
     for (std::size_t n = 0; n < cut.unit_of.size(); ++n)
       cut.unit_of[n] =
-          blocks.try_emplace(block_of(model, model.nodes[n].name), static_cast<std::uint32_t>(blocks.size())).first->second;
+          blocks.try_emplace(block_of(model, model.nodes[n].name), static_cast<std::uint32_t>(blocks.size()))
+              .first->second;
   } else if (const std::optional<double> bytes = bytes_of(strategy.units, model.dtype)) {
     cut.unit_bytes = *bytes;
   } else if (strategy.units != "all") {

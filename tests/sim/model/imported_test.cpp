@@ -309,9 +309,8 @@ TEST(ImportedModel, ItsUnitsAreBlocks) {
   ASSERT_EQ(model.units, (std::vector<std::string>{"h.0", "h.1"}));
   const std::vector<std::uint32_t> segments =
       layout_of(model, parse_strategy("ddp,dp=2,recompute=block", model)).segment_of;
-  const std::vector<std::uint32_t> units = layout_of(model, parse_strategy("zero3,dp=2,units=block", model))
-                                               .parameters.cut.value()
-                                               .unit_of;
+  const std::vector<std::uint32_t> units =
+      layout_of(model, parse_strategy("zero3,dp=2,units=block", model)).parameters.cut.value().unit_of;
   for (std::size_t n = 1; n < model.nodes.size(); ++n) {
     const auto block = [&](std::size_t node) { return model.nodes[node].name.substr(0, 4); };
     if (!block(n).starts_with("h.")) continue;
