@@ -10,6 +10,7 @@ an input, a parameter, the output, or one of these seen another way, which the b
 import math
 from dataclasses import dataclass, field
 
+import autocast
 import torch
 from graph import BATCHES, InF64, Step, Value, is_view, op_name, shape_text, size_text
 from play import play_lines
@@ -42,7 +43,10 @@ def spec_text(shapes, dtype) -> str:
 # -- playing steps -------------------------------------------------------------------------------------------------------
 
 def attention_with_dropout(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False):
-    """aten::_scaled_dot_product_attention_math, which is what CPUs take where dropout is on."""
+    """aten::_scaled_dot_product_attention_math, which is what CPUs take where dropout is on; half precision in f32, as there."""
+    own = q.dtype
+    if own in (torch.bfloat16, torch.float16):
+        q, k, v = q.float(), k.float(), v.float()
     if enable_gqa:
         k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
     root = math.sqrt(scale if scale is not None else 1 / math.sqrt(q.shape[-1]))
@@ -51,7 +55,7 @@ def attention_with_dropout(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=Fal
         attn_mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
     if attn_mask is not None:
         scores = scores.masked_fill(attn_mask.logical_not(), float("-inf")) if attn_mask.dtype == torch.bool else scores + attn_mask
-    return aten.native_dropout(torch.softmax(scores, -1), dropout_p, True)[0] @ v
+    return (aten.native_dropout(torch.softmax(scores, -1), dropout_p, True)[0] @ v).to(own)
 
 
 def feature_dropout(x, p, train):
@@ -60,12 +64,22 @@ def feature_dropout(x, p, train):
 
 
 def run_step(step: Step, which: int, lookup):
-    """Calls the step's operation. lookup: a Value's tensor."""
+    """Calls the step's operation, as autocast has it where that is applied. lookup: a Value's tensor."""
     args, kwargs = (tree_map(lambda x: lookup(x) if isinstance(x, Value) else x, part[which])
                     for part in (step.args, step.kwargs))
-    args = list(args)
     kwargs = {k: v for k, v in kwargs.items() if k not in LEFT_OUT}
-    target, name = step.target, step.name
+    if autocast.DTYPE is None:
+        return call_step(step, step.target, list(args), kwargs)
+    if step.like is not None:
+        kwargs["dtype"] = step.like.source().dtype
+    if step.inplace:  # what is written in place is on no list, and stays of its dtype
+        return call_step(step, step.target, list(args), kwargs).to(args[0].dtype)
+    target, args, kwargs = autocast.cast(step.target, args, kwargs)
+    return call_step(step, target, list(args), kwargs)
+
+
+def call_step(step, target, args, kwargs):
+    name = step.name
     if name in ("view", "_unsafe_view"):
         target = aten.reshape.default  # what a view needs of strides may not hold here, where nodes' outputs are contiguous
     elif name == "dropout":
@@ -554,9 +568,18 @@ def call_bytes(vals, out) -> int:
     return total
 
 
+def product_of(name: str, args) -> str | None:
+    """"matmul f32": what a call multiplies in that is a matrix product, a convolution or an attention."""
+    kind = ("matmul" if name in ("mm", "bmm", "addmm", "baddbmm") else
+            "convolution" if name in ("convolution", "convolution_backward") else
+            "attention" if name.startswith(("_scaled_dot_product", "_flash_attention", "_efficient_attention")) else None)
+    return kind and f"{kind} {DTYPE_NAMES[args[1].dtype]}"
+
+
 def costs(cut: Cut, forward: bool):
-    """flops, bytes as [a, b] = a + b·B, and kernels."""
+    """flops, bytes as [a, b] = a + b·B, and kernels; of the FLOPs those of products, by product_of's names."""
     flops, moved, kernels = [0, 0], [0, 0], 0
+    products = {}
     for n in cut.calls[forward]:
         if isinstance(n, tuple):  # a copy
             for w in (0, 1):
@@ -574,7 +597,9 @@ def costs(cut: Cut, forward: bool):
                                                lambda x: x.meta["val"] if isinstance(x, torch.fx.Node) else x)
             flops[w] += call_flops(op_name(node.target), vals[0], node.meta["val"])
             moved[w] += call_bytes(vals, node.meta["val"])
-    return [linear(*flops), linear(*moved), kernels]
+            if (product := product_of(op_name(node.target), vals[0])) is not None:
+                products.setdefault(product, [0, 0])[w] += call_flops(op_name(node.target), vals[0], node.meta["val"])
+    return [linear(*flops), linear(*moved), kernels], {p: linear(*n) for p, n in products.items()}
 
 
 def linear(first: int, second: int) -> list:
@@ -625,7 +650,7 @@ def make_body(group: Group, needs: list, measure: bool) -> tuple[dict, list]:
     """The body as the file has it, and which inputs and parameters get a gradient. measure: whether `rows` is found out."""
     graphs = [joint(group, which, needs) for which in (0, 1)]
     cut = Cut(group, graphs, needs)
-    fw, bw = costs(cut, True), costs(cut, False)
+    (fw, forward_products), (bw, backward_products) = costs(cut, True), costs(cut, False)
     shapes = tuple(tuple(cut.val(cut.output, w).shape) for w in (0, 1))
     group.output.shapes = shapes  # an export's shape may be wrong (the states of lstm in torch 2.11)
     spec = lambda n: spec_text(tuple(tuple(cut.val(n, w).shape) for w in (0, 1)), cut.val(n).dtype)  # noqa: E731
@@ -634,5 +659,7 @@ def make_body(group: Group, needs: list, measure: bool) -> tuple[dict, list]:
             "output": spec(cut.output), "saved": [spec(n) for n in cut.saved],
             "forward": cut.forward_lines, "backward": cut.backward_lines,
             "flops": [fw[0], bw[0]], "bytes": [fw[1], bw[1]], "kernels": [fw[2], bw[2]], "rows": True}
+    if products := sorted({**forward_products, **backward_products}):
+        text["products"] = {p: [forward_products.get(p, [0, 0]), backward_products.get(p, [0, 0])] for p in products}
     text["rows"] = rows_alone(text) if measure else None
     return text, sorted(cut.grads)

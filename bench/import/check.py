@@ -24,13 +24,18 @@ SMALL = 1e-6  # a gradient this far below all gradients' norm is zero but for ro
 
 
 class Exact(TorchFunctionMode):
-    """Dropout is the identity, in functions that draw inside, too; and what asks for float32 gets float64."""
+    """Dropout is the identity, in functions that draw inside, too; and, where `in_f64`, what asks for float32 gets float64."""
+
+    def __init__(self, in_f64=True):
+        super().__init__()
+        self.in_f64 = in_f64
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        args, kwargs = (tree_map(lambda x: torch.float64 if x is torch.float32 else x, part) for part in (args, dict(kwargs or {})))
-        name = getattr(function, "__name__", "")
-        if name == "float" and args:
-            return args[0].double()
+        kwargs, name = dict(kwargs or {}), getattr(function, "__name__", "")
+        if self.in_f64:
+            args, kwargs = (tree_map(lambda x: torch.float64 if x is torch.float32 else x, part) for part in (args, kwargs))
+            if name == "float" and args:
+                return args[0].double()
         if name in ("dropout", "dropout_", "alpha_dropout") and args:
             return args[0]
         if name == "scaled_dot_product_attention":
@@ -48,7 +53,7 @@ class Draws(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         name = function._schema.name
-        drawn = draw(name.removesuffix("_"), args)
+        drawn = draw(name.removesuffix("_"), args, kwargs or {})
         if drawn is None:
             return function(*args, **(kwargs or {}))
         return args[0].copy_(drawn) if name.endswith("_") else drawn
@@ -94,6 +99,15 @@ def target_of(file, batch, generator):
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
+def prediction_of(file, module, args, kwargs, target):
+    """What the module returns, as the loss takes it."""
+    prediction = module(*args, **kwargs)
+    if not isinstance(prediction, torch.Tensor):
+        prediction, = [t for t in torch.utils._pytree.tree_leaves(prediction) if isinstance(t, torch.Tensor)]
+    seen = prediction.permute(0, 2, 3, 1) if prediction.dim() == 4 and file["loss"] == "cross_entropy" else prediction
+    return seen if list(seen.shape[:-1]) == list(target.shape) else prediction
+
+
 def check(file: dict, module, inputs, batch: int = BATCH) -> Result:
     generator = torch.Generator().manual_seed(1)
     module.double()
@@ -106,11 +120,7 @@ def check(file: dict, module, inputs, batch: int = BATCH) -> Result:
     target = target_of(file, batch, generator)
     args, kwargs = graphs.arguments(inputs, tensors)
     with Draws(), InF64(), Exact():
-        prediction = module(*args, **kwargs)
-        if not isinstance(prediction, torch.Tensor):
-            prediction, = [t for t in torch.utils._pytree.tree_leaves(prediction) if isinstance(t, torch.Tensor)]
-        seen = prediction.permute(0, 2, 3, 1) if prediction.dim() == 4 and file["loss"] == "cross_entropy" and list(
-            prediction.permute(0, 2, 3, 1).shape[:-1]) == list(target.shape) else prediction
+        seen = prediction_of(file, module, args, kwargs, target)
         loss = loss_of(file["loss"], seen, target)
         loss.backward()
     theirs = {k: p.grad for k, p in module.named_parameters() if p.grad is not None}

@@ -74,6 +74,10 @@ class Value:
     seen_as: "Value | None" = None  # for other nodes' reads: a view of what the node gives in its place
     data: tuple | None = None  # a constant's values with either batch, f64 where the graph has f32
 
+    def source(self) -> "Value":
+        """What it shows, through views."""
+        return self.step.reads()[0].source() if self.step is not None and self.step.virtual and self.step.reads() else self
+
 
 @dataclass(eq=False)
 class Step:
@@ -87,6 +91,8 @@ class Step:
     no_grad: bool = False
     has_buffers: bool = False  # a batch norm with running statistics, which have no part in a training step
     virtual: bool = False  # no work of its own: a view, or an expression of sizes alone
+    like: "Value | None" = None  # its result has the dtype of this
+    typed: bool = False  # memory, for which the module gives a dtype
 
     @property
     def name(self):
@@ -130,6 +136,9 @@ class Graph:
     notes: list  # what the user should know
     calls: dict  # how often a module is called, by its path
     leaves: set  # paths of modules without children
+    # The places of casts that do nothing in float32, and of constants that have the dtype of a tensor.
+    same_casts: list = field(default_factory=list)
+    like_constants: list = field(default_factory=list)
 
 
 def size_text(a: int, b: int):
@@ -213,6 +222,8 @@ class Reader:
         self.steps, self.refusals, self.notes, self.data_of_constants = [], [], [], {}
         self.expanded, self.tables, self.splits = {}, set(), {}
         self.no_grad = False
+        # The places of casts that do nothing in float32, and of constants that have the dtype of a tensor.
+        self.same_casts, self.like_constants = [], []
 
     # -- what an operation becomes -------------------------------------------------------------------------------
 
@@ -442,6 +453,8 @@ class Reader:
             if name in SAME and value.dtype == single.dtype:
                 return self.copy_of(first) if name in ("clone", "lift_fresh_copy") else first
             if name in ("to", "_to_copy", "type_as") and value.dtype == single.dtype:
+                if single.is_floating_point():
+                    self.same_casts.append(place)
                 return first
             if name in ("expand", "expand_as", "slice", "view", "reshape", "squeeze", "view_as", "flatten", "_unsafe_view") and same:
                 return first
@@ -460,9 +473,13 @@ class Reader:
         if name == "floor" and (p := self.probability(args[0][0])) is not None:
             return self.wrap(self.bernoulli(p, results, place), results)
         if name in ("empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "empty"):
+            typed = kwargs[0].get("dtype") is not None
+            like = self.read(first) if first is not None and not typed else None
             target, args = aten.empty.memory_format, tuple(([*r.shape],) for r in results)
             kwargs = ({"dtype": results[0].dtype},) * 2
-            return self.wrap(self.emit(target, args, kwargs, place, results, virtual=True), results)
+            return self.wrap(self.emit(target, args, kwargs, place, results, virtual=True, like=like, typed=typed), results)
+        if name in LIKE and first is not None and single.is_floating_point() and kwargs[0].get("dtype") is None:
+            self.like_constants.append(place)
         if name == "batch_norm" and args[0][5]:
             tracked = args[0][3] is not None
             args = tuple([*a[:3], None, None, *a[5:]] for a in args)
@@ -620,4 +637,5 @@ def _walk(reader, exported) -> Graph:
     if len(outputs) != 1:
         raise Refusal(f"the model returns {len(outputs)} tensors, the loss takes one: wrap it so that it returns that one")
     output = reader.plain(outputs[0])
-    return Graph(input_values, parameters, also, reader.steps, output, reader.notes, calls, set(calls) - children)
+    return Graph(input_values, parameters, also, reader.steps, output, reader.notes, calls, set(calls) - children,
+                 reader.same_casts, reader.like_constants)

@@ -6,7 +6,7 @@
     python bench/import/import_model.py --transformers gpt2 --input i64[B,64]<50257 -o gpt2.json
 
 The file is played back in float64 and compared with the module: its output, its loss and every gradient. Only then is it left
-in place. Exit status 0: written; 1: refused, with what, where and why.
+in place. What it says of half precision (precision=bf16 and fp16) is played and compared, too, and left out where it differs. Exit status 0: written; 1: refused, with what, where and why.
 """
 
 import argparse
@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import check
+import check_half
 import graph as graphs
+import half
 import nodes as made_nodes
 import spec
 import tensor_parallel
@@ -202,10 +204,13 @@ def import_module(request: Request, cut: bool = True) -> Imported:
     file = {"format": FORMAT, "name": request.name, "description": request.description, "made_by": request.made_by,
             "inputs": inputs, "target": target, "loss": request.loss, "optimizer": request.optimizer,
             "global_batch": request.global_batch, "parameters": parameters, "constants": constants,
-            "units": made_nodes.find_units(graph, made, sizes), "bodies": made.bodies, "nodes": made.nodes}
+            "units": made_nodes.find_units(graph, made, sizes), "bodies": made.bodies, "half": half.half_bodies(graph, made),
+            "nodes": made.nodes}
+    notes += [f"no half precision: {file['half']}"] if isinstance(file["half"], str) else half.notes_of(graph)
     small = import_module(request.small, cut=False).file if request.small is not None else None
     if small is not None:
         take_rows(file, small)
+        half.take_rows(file)
     if cut:
         cut_for_tensor_parallelism(file, small, notes)
     return Imported(file, notes, module)
@@ -248,6 +253,27 @@ def read_parameters(made) -> set:
 
 def write(imported: Imported, path: Path):
     path.write_text(json.dumps(imported.file, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def checked_in_half(file, checked: Imported, request: Request):
+    """Leaves out of the file what differs from the module in half precision, and says so. `checked` is what is played, of
+    `request`: the file's own, or that of the same model, small."""
+    if isinstance(file["half"], str):
+        return
+    if isinstance(checked.file["half"], str):
+        half.leave_out(file, checked.file["half"])
+    else:
+        start = time.monotonic()
+        try:
+            result = check_half.check_half(checked.file, checked.module, request.inputs)
+            result.refuse_differences()
+            print(f"  checked in bfloat16: {result.text()}, {time.monotonic() - start:.1f} s")
+            return
+        except Refusal as refusal:
+            half.leave_out(file, "; ".join(str(refusal).splitlines()))
+        except (RuntimeError, NotImplementedError) as error:
+            half.leave_out(file, f"it can't be checked on this CPU: {(str(error).splitlines() or [type(error).__name__])[0]}")
+    print(f"  note: no half precision: {file['half']}")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -335,6 +361,8 @@ def main(argv=None) -> int:
                 notes = "".join(f"\n  note: {n}" for n in imported.notes if "autograd.Function" in n)
                 raise Refusal(f"{refusal}{notes}") from refusal
             print(f"  checked in float64 with {result.batch} samples: {result.text()}, {time.monotonic() - start:.1f} s")
+            checked_in_half(file, imported if request.small is None else small, request if request.small is None else request.small)
+            write(imported, partial)
         partial.replace(args.output)
         return 0
     except Refusal as refusal:

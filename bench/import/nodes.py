@@ -309,6 +309,8 @@ class Made:
     def __init__(self):
         self.nodes, self.bodies, self.constants, self.used = [], {}, {}, {}
         self.dead = set()
+        self.traced = []  # (node, group, which inputs and parameters need gradients)
+        self.silent = set()  # names of nodes without backward
 
 
 def make_nodes(graph: Graph, measure: bool = True) -> Made:
@@ -349,6 +351,7 @@ def make_nodes(graph: Graph, measure: bool = True) -> Made:
             needs[group.output] = bool(known.get("parameters")) or any(needs.get(x, False) for x in known["inputs"])
             name_of[group.output] = name
             order.append((node, group, None, None))
+            made.traced.append((node, group, [needs.get(x, False) for x in group.steps[0].reads()]))
             continue
         group.find_reads()
         wants = [needs.get(v, False) and v.dtype.is_floating_point for v in group.inputs] + [True] * len(group.parameters)
@@ -368,6 +371,7 @@ def make_nodes(graph: Graph, measure: bool = True) -> Made:
         node = {"name": name, "op": "aten", "body": (key, op), "inputs": group.inputs, "parameters": [p.name for p in group.parameters]}
         made.nodes.append(node)
         order.append((node, group, key, grads))
+        made.traced.append((node, group, wants))
     settle(made, graph, order, bodies, name_of, numbers, names, measure)
     return made
 
@@ -428,6 +432,8 @@ def settle(made, graph, order, bodies, name_of, numbers, names, measure):
             continue
         (_, op), text = node["body"], bodies[key][0]
         silent = dead[node["name"]]
+        if silent:
+            made.silent.add(node["name"])
         name = made_name(made, bodies, key, silent, op, numbers, text, group, measure)
         node["body"] = name
         inputs = []

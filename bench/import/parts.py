@@ -21,14 +21,14 @@ import math
 from dataclasses import dataclass
 
 import torch
-from body import NO_KERNEL, VIEW_CALLS, call_flops, fake, tensors_in
+from body import NO_KERNEL, VIEW_CALLS, call_flops, fake, product_of, tensors_in
 from graph import BATCHES, InF64, is_view, op_name, size_text
 from play import DTYPES, arguments_of, parse, play_lines, sizes_of, split_commas
 
 SUM = "sum"  # of a value: each part has a summand. None: each has all of it
 RESHAPES = ("view", "_unsafe_view", "reshape")
 MADE = ("zeros", "ones", "full", "empty")  # of no tensor: of any part
-LINEAR = {*RESHAPES, "expand", "t", "transpose", "permute", "unsqueeze", "squeeze", "clone", "neg", "slice", "select", "mul", "div"}
+LINEAR = {*RESHAPES, "_to_copy", "expand", "t", "transpose", "permute", "unsqueeze", "squeeze", "clone", "neg", "slice", "select", "mul", "div"}
 COLLAPSING = {"select", "slice", "narrow", "split", "split_with_sizes", "unbind", "flip", "roll", "index_select"}
 
 
@@ -92,7 +92,7 @@ class Parts:
     def __init__(self, body: dict, units: int, inputs: list, parameters: list):
         self.body, self.units = body, units
         self.sites = [(b, t) for t in (units, 1) for b in BATCHES]
-        self.flops, self.bytes = [], []
+        self.flops, self.bytes, self.products = [], [], []
         leaves = {}
         with fake(0), quiet():
             for letter, specs, cuts in (("i", body["inputs"], inputs), ("p", body["parameters"], parameters)):
@@ -142,7 +142,7 @@ class Parts:
     def play(self, lines, known: dict):
         """All values, and the calls with sizes in T."""
         values, texts = dict(known), []
-        flops, moved = [0] * 4, [0] * 4
+        flops, moved, products = [0] * 4, [0] * 4, {}
         for line in lines:
             outs, target, given, named = parse(line)
             call = [outs, line.split("=", 1)[1].split("(")[0], list(given), dict(named)]
@@ -153,13 +153,16 @@ class Parts:
                     break
                 args = arguments_of(target, call[2], call[3], {n: v.tensors[k] for n, v in values.items()}, batch, units)
                 out = [r.tensors[k] for r in results if r is not None]
-                flops[k] += call_flops(op_name(target), args[0], out[0] if len(out) == 1 else out)
+                flops[k] += (count := call_flops(op_name(target), args[0], out[0] if len(out) == 1 else out))
+                if (name := product_of(op_name(target), args[0])) is not None:
+                    products.setdefault(name.replace("f64", "f32"), [0] * 4)[k] += count  # f64 is played in f32's place
                 moved[k] += sum(bytes_of(t) for t in tensors_in(args) + tensors_in(out))
             for out, r in zip(outs, results):
                 if out != "_":
                     values[out] = r
         self.flops.append(self.amount(flops))
         self.bytes.append(self.amount(moved))
+        self.products.append({name: self.amount(counts) for name, counts in products.items()})
         return values, texts
 
     def amount(self, at_sites) -> list:
@@ -418,6 +421,8 @@ class Parts:
             for k, spec in enumerate(body[key]):
                 backward.gives(f"g{letter}{k}", spec, f"{letter}{k}")
         spec = lambda name, text: spec_text(text, self.cuts[name])  # noqa: E731
+        if "products" in body:
+            body = {**body, "products": {name: [of.get(name, [0] * 4) for of in self.products] for name in body["products"]}}
         return {**body, "inputs": [spec(f"i{k}", s) for k, s in enumerate(body["inputs"])],
                 "parameters": [spec(f"p{k}", s) for k, s in enumerate(body["parameters"])], "output": spec("o", body["output"]),
                 "saved": [spec(f"s{k}", s) for k, s in enumerate(body["saved"])], "forward": forward.texts(),

@@ -3,10 +3,11 @@
     values = play_lines(["t0=mul.Tensor(i0,2)", "o=relu(t0)"], {"i0": x}, batch=4)      # values["o"]
     prediction, loss, gradients = play_model(file, inputs, target, parameters, batch=3)
 
-Everything is float64, "f32" included. Exact: dropout is the identity, a Bernoulli draw gives ones, a uniform draw what lies
-just below one, a normal draw zeros.
+Everything is float64, "f32" included, and "bf16" as it is, unless `dtypes` says otherwise. Exact: dropout is the identity, a
+Bernoulli draw gives ones, a uniform draw what lies just below one, a normal draw zeros.
 """
 
+import contextlib
 import re
 from functools import lru_cache
 
@@ -21,6 +22,17 @@ DTYPES = {"f32": torch.float64, "f64": torch.float64, "f16": torch.float16, "bf1
 FORMATS = {"contiguous_format": torch.contiguous_format, "preserve_format": torch.preserve_format,
            "channels_last": torch.channels_last, "channels_last_3d": torch.channels_last_3d}
 WORDS = {"true": True, "false": False, "none": None, **FORMATS}
+
+
+@contextlib.contextmanager
+def dtypes(**meant):
+    """What "f32" and others mean meanwhile."""
+    before = dict(DTYPES)
+    DTYPES.update(meant)
+    try:
+        yield
+    finally:
+        DTYPES.update(before)
 
 
 def split_commas(text: str) -> list[str]:
@@ -85,13 +97,15 @@ def value_of(text: str, kind: str, values: dict, batch: int, units: int = 1):
 JUST_BELOW_ONE = 1 - 2**-24
 
 
-def draw(name: str, args):
+def draw(name: str, args, kwargs):
     """What a draw gives in an exact play; None: it's no draw."""
     name = name.removeprefix("aten::").removesuffix("_like")
     fill = {"bernoulli": 1.0, "rand": JUST_BELOW_ONE, "randn": 0.0, "normal_functional": 0.0, "uniform": JUST_BELOW_ONE}.get(name)
     if fill is None:
         return None
-    return torch.full(args[0].shape if isinstance(args[0], torch.Tensor) else args[0], fill, dtype=torch.float64)
+    like = args[0] if isinstance(args[0], torch.Tensor) else None
+    dtype = kwargs.get("dtype") or (like.dtype if like is not None and like.is_floating_point() else DTYPES["f32"])
+    return torch.full(args[0] if like is None else like.shape, fill, dtype=dtype)
 
 
 def exact(target, args, kwargs):
@@ -100,7 +114,7 @@ def exact(target, args, kwargs):
         return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
     if name == "aten::native_dropout_backward":
         return args[0].clone()
-    drawn = draw(name, args)
+    drawn = draw(name, args, kwargs)
     return target(*args, **kwargs) if drawn is None else drawn
 
 
@@ -132,7 +146,7 @@ KNOWN = {
     "adaptive_avg_pool": lambda a, x: F.adaptive_avg_pool2d(x, a["output_size"]),
     "flatten": lambda a, x: x.flatten(1),
     "add": lambda a, x, y: x + y,
-    "softmax": lambda a, x: F.softmax(x, a.get("dim", 1)),
+    "softmax": lambda a, x: F.softmax(x, a.get("dim", 1), dtype=DTYPES["f32"]),
 }
 
 
@@ -164,6 +178,8 @@ def constant(c: dict, frozen: dict) -> torch.Tensor:
 
 
 def loss_of(kind: str, prediction, target):
+    if prediction.element_size() < 4:
+        prediction = prediction.float()
     if kind == "mse_loss":
         return F.mse_loss(prediction, target)
     return F.cross_entropy(prediction.reshape(-1, prediction.shape[-1]), target.reshape(-1))
@@ -202,7 +218,8 @@ def play_model(file: dict, inputs: dict, target, parameters: dict, frozen: dict,
             saved[node["name"]] = read | {name: found[name] for name in given}
             y = found["o"]
         else:
-            with torch.enable_grad():
+            half = DTYPES["bf16"] if node["op"] in ("conv2d", "linear") and DTYPES["f32"] == torch.float32 else None
+            with torch.enable_grad(), torch.autocast("cpu", half, enabled=half is not None):
                 leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in (*xs, *ps)]
                 y = KNOWN[node["op"]](node, *leaves)
             saved[node["name"]] = (leaves, y)

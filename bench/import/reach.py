@@ -5,7 +5,8 @@ weights, each in a process of its own.
     python bench/import/reach.py torchvision timm/res       # names that begin so
 
 A line each: nodes, those of known ops, bodies, how far output and worst gradient are from the module's in float64, seconds of
-the import and of the check; or the refusal. Models are made small (images of 96, two layers of width 64) where they let one.
+the import and of the check; or the refusal. And one of half precision: how far output and gradients of a step in bfloat16 are
+from float64's (check_half.py), and those of PyTorch's autocast on this CPU; or why there is none. Models are made small (images of 96, two layers of width 64) where they let one.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import traceback
 import warnings
 
 import check
+import check_half
 import import_model
 import models
 import spec
@@ -179,6 +181,22 @@ def too_long(*_):
     raise TimeoutError("takes too long")
 
 
+def half_text(imported, inputs) -> str:
+    """How far the file's half precision is from float64, beside PyTorch's autocast; "NOT LIKE PYTORCH" where it's farther."""
+    if isinstance(imported.file["half"], str):
+        return f"no half precision: {imported.file['half']}"
+    try:
+        result = check_half.check_half(imported.file, imported.module, inputs)
+    except (RuntimeError, NotImplementedError) as error:
+        return f"half precision isn't played on this CPU: {(str(error).splitlines() or [''])[0][:120]}"
+    try:
+        result.refuse_differences()
+        verdict = "bf16"
+    except Refusal:
+        verdict = "bf16 NOT LIKE PYTORCH'S"
+    return f"{verdict}  " + ", ".join(f"{name} {result.ours[name]:.1e} ({result.theirs[name]:.1e})" for name in ("output", "gradients"))
+
+
 def try_one(job) -> str:
     name, limit = job
     signal.signal(signal.SIGALRM, too_long)
@@ -196,13 +214,14 @@ def try_one(job) -> str:
             middle = time.monotonic()
             result = check.check(imported.file, imported.module, inputs)
             end = time.monotonic()
+            in_half = half_text(imported, inputs)
         nodes = imported.file["nodes"]
         _, worst = result.worst()
         ok = "ok" if max(result.output, result.loss, worst) <= check.LIMIT else f"DIFFERS ({result.worst()[0]})"
         rows = all(b["rows"] for b in imported.file["bodies"].values())
         return (f"{name:44} {ok}  {len(nodes):4} nodes, {sum(n['op'] != 'aten' for n in nodes):3} known, {len(imported.file['bodies']):3} bodies, "
                 f"{len(imported.file['units']):2} units, rows {'all' if rows else 'NOT ALL'}  output {result.output:.1e} gradient {worst:.1e}  "
-                f"{middle - start:.1f} + {end - middle:.1f} s" + "".join(f"\n{'':46}note: {n}" for n in imported.notes))
+                f"{middle - start:.1f} + {end - middle:.1f} s\n{'':46}{in_half}" + "".join(f"\n{'':46}note: {n}" for n in imported.notes))
     except Refusal as refusal:
         return f"{name:44} refused  " + f"\n{'':53}".join(str(refusal).splitlines()[:6])
     except TimeoutError:

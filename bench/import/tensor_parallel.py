@@ -10,10 +10,12 @@ products. As many units as what lies between allows. Packed features are cut in 
 
 from collections import Counter
 
+import torch
 from parts import SUM, Cut, Impossible, Parts, dims_of, fixed, parts_are_the_whole
-from play import parameters_of
+from play import dtypes, parameters_of
 
 MOST_BLOCKS = 4
+
 
 def body_of_known(node: dict, specs: list) -> dict | None:
     """What an op of the table computes, as a body: of ops that may lie between a column and a row. specs: its inputs'."""
@@ -23,8 +25,13 @@ def body_of_known(node: dict, specs: list) -> dict | None:
              "add": ("o=add.Tensor(i0,i1)", [f"gi{k}=clone(g,memory_format=contiguous_format)" for k in (0, 1)])}.get(op)
     if calls is None or None in specs or len(set(specs)) > 1:
         return None
-    return {"inputs": specs, "parameters": [], "output": specs[0], "saved": [], "forward": [calls[0]], "backward": calls[1],
-            "flops": [], "bytes": [], "kernels": [1, len(calls[1])], "rows": True}
+    output, forward, backward = specs[0], [calls[0]], calls[1]
+    if op == "softmax" and output.startswith("bf16"):  # autocast has it in f32
+        output = output.replace("bf16", "f32")
+        forward = ["t0=_to_copy(i0,dtype=f32)", forward[0].replace("i0", "t0")]
+        backward = [backward[0].replace("gi0", "t0"), "gi0=_to_copy(t0,dtype=bf16)"]
+    return {"inputs": specs, "parameters": [], "output": output, "saved": [], "forward": forward, "backward": backward,
+            "flops": [], "bytes": [], "kernels": [len(forward), len(backward)], "rows": True}
 
 
 class Graph:
@@ -193,6 +200,61 @@ def divisors(n: int) -> list:
     return [d for d in range(2, n + 1) if n % d == 0]
 
 
+def cut_half(graph: Graph, taken: dict, tries: bool) -> dict:
+    """What the nodes that are taken are in half precision, cut as their first bodies: by name. taken: Parts by name. Of an op of the
+    table that is the body that it would have."""
+    table, known, made, found = graph.file.get("half"), {}, {}, {}
+    if not isinstance(table, dict):
+        return {}
+
+    def body(name):
+        node = graph.nodes.get(name)
+        if node is None or "half" in node or node["op"] == "aten":
+            return node and (table[node["half"]] if "half" in node else graph.body(name))
+        if name not in known:
+            inputs = [body(x) for x in node["inputs"]]
+            known[name] = body_of_known(node, [b and b["output"] for b in inputs])
+        return known[name]
+
+    for name, parts in taken.items():
+        second = body(name)
+        if second is None:
+            raise Impossible(f"node '{name}' isn't known in half precision")
+        if second is graph.body(name):
+            continue
+        key = str(second), id(parts)
+        if key not in made:
+            cuts = [[parts.cuts[f"{letter}{k}"] for k in range(len(second[of]))] for letter, of in (("i", "inputs"), ("p", "parameters"))]
+            made[key] = Parts(second, parts.units, *cuts).body_text()
+            with dtypes(bf16=torch.float64):
+                if tries and not parts_are_the_whole(made[key]):
+                    raise Impossible(f"in half precision, node '{name}' isn't its parts together")
+        found[name] = made[key]
+    return found
+
+
+def name_half(file: dict, cut: dict):
+    """Puts what cut_half gives in the place of the second bodies of these nodes."""
+    table, names, numbers, bodies = file.get("half"), {}, Counter(), {}
+    for node in file["nodes"]:
+        if not isinstance(table, dict):
+            node.pop("half", None)
+            continue
+        body = cut.get(node["name"]) or ("half" in node and table[node["half"]])
+        node.pop("half", None)
+        if not body:
+            continue
+        op = node["body"].rpartition("/")[0] if node["op"] == "aten" else node["op"]
+        key = op, str(body)
+        if key not in names:
+            numbers[op] += 1
+            names[key] = f"{op}/half{numbers[op]}"
+            bodies[names[key]] = body
+        node["half"] = names[key]
+    if isinstance(table, dict):
+        file["half"] = bodies
+
+
 def cut_nodes(file: dict, only: set | None = None) -> list:
     """Gives the bodies of nodes that can be cut their T; the nodes' names. only: others aren't; and nothing is tried with numbers
     (it was, on the small model)."""
@@ -213,6 +275,10 @@ def cut_nodes(file: dict, only: set | None = None) -> list:
         if all(tried[id(parts)][1] for parts in region.parts.values()):
             taken |= {name: (parts, region) for name, parts in region.parts.items()}
     drop_unlike(graph, taken)
+    try:
+        half = cut_half(graph, {name: parts for name, (parts, _) in taken.items()}, only is None)
+    except Impossible as why:
+        half, file["half"] = {}, f"what is cut for tensor parallelism can't be so in half precision: {why}"
     bodies, names, numbers = {}, {}, Counter()
     for node in file["nodes"]:
         parts, _ = taken.get(node["name"], (None, None))
@@ -230,4 +296,5 @@ def cut_nodes(file: dict, only: set | None = None) -> list:
             node |= kept
         node["body"] = names[key]
     file["bodies"] = bodies
+    name_half(file, half)
     return list(taken)

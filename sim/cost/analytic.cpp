@@ -19,7 +19,7 @@ namespace {
 /// How many threads of its rank an op keeps busy.
 std::uint32_t threads_at_work(const Work& work) {
   constexpr std::int64_t kGrain = 32768;
-  if (work.op.kind->matrix) return work.threads;
+  if (work.op.kind->matrix || (work.op.body != nullptr && !work.op.body->products.empty())) return work.threads;
   std::int64_t elements = work.op.leading().elements();
   if (work.pass == Pass::update)
     for (const TensorSpec& parameter : work.op.inputs) elements = std::max(elements, parameter.elements());
@@ -43,11 +43,9 @@ class Analytic final : public CostModel {
     const bool on_host = cluster_.device.asynchronous && work.op.kind->on_host;
     const Device device = on_host ? load_device("cpu_core") : cluster_.device.times(threads_at_work(work));
     const std::vector<KernelTime> kernels = kernels_of(work, device);
-    if (kernels.empty() && work.demand().flops > 0) {
-      const Arithmetic needed = arithmetic_of(work.op);
+    if (const std::optional<Arithmetic> needed = lacking(work, device))
       throw ConfigError("device '{}' has no rate for {}, which '{}' needs: {} in its file", device.name,
-                        to_string(needed), work_key(work), peak_key(needed));
-    }
+                        to_string(*needed), work_key(work), peak_key(*needed));
     double seconds = 0;
     for (const KernelTime& kernel : kernels) seconds += kernel.seconds();
     // An accelerator updates many parameters in one kernel, a CPU one after the other.

@@ -69,21 +69,60 @@ KernelTime on_gpu(const OpInstance& op, const Demand& demand, Arithmetic arithme
   return as_it_lies.seconds() < best.seconds() ? as_it_lies : best;
 }
 
+/// What a product of f32 is multiplied in, or one of another dtype.
+Arithmetic product_arithmetic(Dtype dtype, ProductKind kind, Precision precision, const Device& device) {
+  if (dtype != Dtype::f32) return arithmetic_of(dtype);
+  const bool tf32 = kind == ProductKind::convolution ? precision != Precision::ieee
+                                                     : kind == ProductKind::matmul && precision == Precision::tf32;
+  return tf32 && device.has(Arithmetic::tf32) ? Arithmetic::tf32 : Arithmetic::f32;
+}
+
+/// Of an op without a body.
+Arithmetic op_arithmetic(const OpInstance& op, const Device& device) {
+  if (!op.kind->matrix) return arithmetic_of(at_least_f32(op.leading().dtype));
+  return product_arithmetic(op.multiplied(), is_convolution(op) ? ProductKind::convolution : ProductKind::matmul,
+                            op.precision, device);
+}
+
+/// FLOPs of a work by what they are multiplied or otherwise computed in.
+struct FlopsIn {
+  double flops = 0;
+  Arithmetic arithmetic = Arithmetic::f32;
+};
+std::vector<FlopsIn> flops_of(const Work& work, const Device& device) {
+  const OpInstance& op = work.op;
+  const double all = work.demand().flops;
+  if (op.body == nullptr) return {{all, op_arithmetic(op, device)}};
+  std::vector<FlopsIn> parts;
+  double other = all;
+  for (const Body::Multiplied& product : op.body->products) {
+    const double flops = product.flops[work.pass == Pass::forward ? 0 : 1].at(op.extent());
+    parts.push_back({flops, product_arithmetic(product.dtype, product.kind, op.precision, device)});
+    other -= flops;
+  }
+  const Dtype own = op.leading().dtype;
+  parts.push_back({std::max(other, 0.0), arithmetic_of(own == Dtype::f64 ? own : Dtype::f32)});
+  return parts;
+}
+
 }  // namespace
 
-Arithmetic arithmetic_of(const OpInstance& op) {
-  const Dtype dtype = op.leading().dtype;
-  if (!op.kind->matrix) return arithmetic_of(at_least_f32(dtype));
-  if (op.multiplied() != Dtype::f32) return arithmetic_of(op.multiplied());
-  const bool tf32 = is_convolution(op) ? op.precision != Precision::ieee : op.precision == Precision::tf32;
-  return tf32 ? Arithmetic::tf32 : Arithmetic::f32;
+std::optional<Arithmetic> lacking(const Work& work, const Device& device) {
+  for (const auto& [flops, arithmetic] : flops_of(work, device))
+    if (flops > 0 && !device.has(arithmetic)) return arithmetic;
+  return std::nullopt;
 }
 
 std::vector<KernelTime> kernels_of(const Work& work, const Device& device) {
-  Arithmetic arithmetic = arithmetic_of(work.op);
-  if (arithmetic == Arithmetic::tf32 && !device.has(arithmetic)) arithmetic = Arithmetic::f32;
+  if (lacking(work, device)) return {};
   const Demand demand = work.demand();
-  if (demand.flops > 0 && !device.has(arithmetic)) return {};
+  if (work.op.body != nullptr) {
+    KernelTime all = kernel(0, demand.bytes, {}, device);
+    for (const auto& [flops, arithmetic] : flops_of(work, device))
+      all.arithmetic_s += kernel(flops, 0, device.matmul_rate(arithmetic), device).arithmetic_s;
+    return {all};
+  }
+  const Arithmetic arithmetic = op_arithmetic(work.op, device);
   if (!device.asynchronous || !work.op.kind->matrix) {
     const bool searches = device.asynchronous && work.op.kind->name == "max_pool" && work.pass == Pass::backward;
     return {kernel(demand.flops, demand.bytes / (searches ? kShareOfMaxPoolBackward : 1),

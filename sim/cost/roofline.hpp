@@ -8,6 +8,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "sim/cluster/device.hpp"
@@ -25,11 +26,12 @@ struct KernelTime {
   }
 };
 
-/// What a work multiplies in: the device must have it.
-Arithmetic arithmetic_of(const OpInstance& op);
+/// An arithmetic that a work needs and the device has no rate for; nothing: it has all.
+std::optional<Arithmetic> lacking(const Work& work, const Device& device);
 
-/// Forward and update are one kernel, and so is a backward on a CPU core; on a GPU the gradients of a matrix op's input
-/// and of its weight are a kernel each. None where the device hasn't the arithmetic.
+/// Forward and update are one kernel, and so are a backward on a CPU core and the pass of a body, whose products and other
+/// FLOPs take one after the other what they take; on a GPU the gradients of a matrix op's input and of its weight are a
+/// kernel each. None where the device lacks the arithmetic.
 std::vector<KernelTime> kernels_of(const Work& work, const Device& device);
 
 /// How well it is known what kernels_of says, which takes `seconds` in all.

@@ -147,6 +147,39 @@ void read_constants(JsonObject table, Model& model) {
   }
 }
 
+/// "0+64B,0+128B": of forward and backward.
+std::string amounts_text(JsonObject& object, std::string_view key, std::string_view separator) {
+  constexpr std::array<std::string_view, 4> kLetters{"", "B", "T", "BT"};
+  std::vector<std::string> amounts;
+  for (const ImportedJson& numbers : object.value(key)) {
+    if (!numbers.is_array() || (numbers.size() != 2 && numbers.size() != 4) ||
+        !std::ranges::all_of(numbers, [](const ImportedJson& number) { return number.is_number(); }))
+      throw ConfigError(
+          "{}: '{}' must be pairs [fixed, per sample], of forward and backward; of what can be cut [fixed, per sample, "
+          "per unit, per sample and unit]",
+          object.where(), key);
+    std::string& text = amounts.emplace_back();
+    for (std::size_t n = 0; n < numbers.size(); ++n)
+      text += fmt::format("{}{:.0f}{}", n == 0 ? "" : "+", numbers[n].get<double>(), kLetters[n]);
+  }
+  return fmt::to_string(fmt::join(amounts, separator));
+}
+
+/// "|products=matmul:f32:0+64B:0+128B": of {"matmul f32": [[0, 64], [0, 128]]}.
+std::string products_text(JsonObject products) {
+  std::vector<std::string> texts;
+  for (const std::string& key : products.keys()) {
+    const std::size_t space = key.find(' ');
+    if (space == std::string::npos || !kProductKinds.find(key.substr(0, space)))
+      throw ConfigError("{}: '{}' must be one of {} and a dtype: \"matmul f32\"", products.where(), key,
+                        fmt::to_string(fmt::join(kProductKinds.names, ", ")));
+    texts.push_back(fmt::format("{}:{}:{}", key.substr(0, space), key.substr(space + 1),
+                                amounts_text(products, key, ":")));
+  }
+  products.finish();
+  return texts.empty() ? "" : fmt::format("|products={}", fmt::join(texts, ","));
+}
+
 /// body.hpp's text of a body in the file.
 std::string body_text(const std::string& name, JsonObject body) {
   const auto joined = [&](std::string_view key) {
@@ -156,35 +189,34 @@ std::string body_text(const std::string& name, JsonObject body) {
         throw ConfigError("{}: '{}' has spaces, quotes, '|' or ';'", body.where(), part);
     return fmt::to_string(fmt::join(parts, ";"));
   };
-  const auto amounts = [&](std::string_view key) {
-    const ImportedJson& pairs = body.value(key);
-    std::string text;
-    for (const ImportedJson& numbers : pairs) {
-      constexpr std::array<std::string_view, 4> kLetters{"", "B", "T", "BT"};
-      if (!numbers.is_array() || (numbers.size() != 2 && numbers.size() != 4) ||
-          !std::ranges::all_of(numbers, [](const ImportedJson& number) { return number.is_number(); }))
-        throw ConfigError(
-            "{}: '{}' must be pairs [fixed, per sample], of forward and backward; of what can be cut [fixed, per "
-            "sample, "
-            "per unit, per sample and unit]",
-            body.where(), key);
-      if (!text.empty()) text += ",";
-      for (std::size_t n = 0; n < numbers.size(); ++n)
-        text += fmt::format("{}{:.0f}{}", n == 0 ? "" : "+", numbers[n].get<double>(), kLetters[n]);
-    }
-    return text;
-  };
   const std::string inputs = joined("inputs"), parameters = joined("parameters"), output = body.text("output"),
                     saved = joined("saved"), forward = joined("forward"), backward = joined("backward"),
-                    flops = amounts("flops"), bytes = amounts("bytes");
+                    flops = amounts_text(body, "flops", ","), bytes = amounts_text(body, "bytes", ",");
   const std::vector<double> kernels = body.numbers("kernels");
   const bool by_rows = body.boolean("rows", false);
   std::string units;
   if (body.has("units"))
     units = fmt::format("|units={}|sums={}", body.integer("units"), fmt::join(body.texts("sums"), ","));
+  const std::string products = body.has("products") ? products_text(body.object("products")) : "";
   body.finish();
-  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}{}", name, inputs, parameters, output, saved, forward, backward,
-                     flops, bytes, fmt::join(kernels, ","), by_rows ? "rows" : "whole", units);
+  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}{}{}", name, inputs, parameters, output, saved, forward, backward,
+                     flops, bytes, fmt::join(kernels, ","), by_rows ? "rows" : "whole", units, products);
+}
+
+/// A table of bodies by name.
+Bodies bodies_from(JsonObject table) {
+  Bodies bodies;
+  for (const std::string& name : table.keys()) {
+    const std::string of_op = name.substr(0, name.find('/'));
+    JsonObject body = table.object(name);
+    const std::string where = body.where(), text = body_text(of_op, std::move(body));
+    try {
+      bodies[name] = &body_from(text);
+    } catch (const ConfigError& error) {
+      throw ConfigError("{}: {}", where, error.what());
+    }
+  }
+  return bodies;
 }
 
 }  // namespace
@@ -199,19 +231,13 @@ Bodies read_imported(JsonObject& file, Model& model) {
   read_target(file.object("target"), model);
   read_parameters(file.object("parameters"), model);
   read_constants(file.object("constants"), model);
-  Bodies bodies;
-  JsonObject table = file.object("bodies");
-  for (const std::string& name : table.keys()) {
-    const std::string of_op = name.substr(0, name.find('/'));
-    JsonObject body = table.object(name);
-    const std::string where = body.where(), text = body_text(of_op, std::move(body));
-    try {
-      bodies[name] = &body_from(text);
-    } catch (const ConfigError& error) {
-      throw ConfigError("{}: {}", where, error.what());
-    }
-  }
-  return bodies;
+  return bodies_from(file.object("bodies"));
+}
+
+Bodies read_half(JsonObject& file, Model& model) {
+  if (file.has("half") && !file.value("half").is_string()) return bodies_from(file.object("half"));
+  model.no_half = file.text("half", "the file is of an older importer, which didn't say what autocast does to its ops");
+  return {};
 }
 
 }  // namespace sim

@@ -13,12 +13,16 @@
 //   "units": ["h.0", "h.1"]                             blocks, by what the names of their nodes begin with
 //   "bodies": {"gelu/1": {"inputs": ["f32[B,64]"], "parameters": [], "output": "f32[B,64]", "saved": [],
 //              "forward": ["o=gelu(i0)"], "backward": ["gi0=gelu_backward(g,i0)"],
-//              "flops": [[0, 64], [0, 64]], "bytes": [[0, 512], [0, 768]], "kernels": [1, 1], "rows": true}}
+//              "flops": [[0, 64], [0, 64]], "bytes": [[0, 512], [0, 768]], "kernels": [1, 1], "rows": true,
+//              "products": {"matmul f32": [[0, 64], [0, 128]]}}}
+//   "half": {"gelu/half1": …}                           further bodies, of what torch.autocast makes of nodes in bf16,
+//                                                       where it may be f16 as well; or a text: why there are none
 //
 // Values of a constant: arange [first, step], full x, runs [[x, how many], …], list [x, …] or uniform [center, bound], in
 // row-major order. A node {"op": "aten", "body": "gelu/1", "parameters": ["…"]} names its body and, in the body's order,
-// its parameters; so may other nodes whose parameters are listed. Bodies are body.hpp's; one that can be cut for tensor
-// parallelism has "units": 12, "sums": ["o"] and four numbers in each of FLOPs and bytes.
+// its parameters; so may other nodes whose parameters are listed. A node whose body is another in half precision has the
+// key "half" with its name, and so may a node of another op that has no parameters. Bodies are body.hpp's; one that can
+// be cut for tensor parallelism has "units": 12, "sums": ["o"] and four numbers in each of FLOPs and bytes.
 #pragma once
 
 #include <map>
@@ -31,7 +35,10 @@ namespace sim {
 
 using Bodies = std::map<std::string, const Body*>;
 
-/// Reads all but name, description, loss, optimizer, global_batch, units and nodes. ConfigError with the place.
+/// Reads all but name, description, loss, optimizer, global_batch, units, nodes and half. ConfigError with the place.
 Bodies read_imported(JsonObject& file, Model& model);
+
+/// Those for half precision: none where there are none, which the model says then, too (Model::no_half).
+Bodies read_half(JsonObject& file, Model& model);
 
 }  // namespace sim

@@ -85,11 +85,35 @@ void check_gradients(const Model& model) {
 /// torch.amp.GradScaler's at first; the largest that f32 holds.
 constexpr double kLossScale = 65536, kLargestLossScale = 3.4e38;
 
-/// What it changes for an op of this kind: of those that multiply, TF32 is the default of convolutions only.
-Precision precision_of(const Model& model, const OpKind& kind) {
-  const Precision otherwise = kind.name == "conv2d" ? Precision::tf32 : Precision::ieee;
-  if (!kind.matrix || model.dtype != Dtype::f32 || model.precision == otherwise) return Precision::f32;
-  return model.precision;
+/// What it changes for this node: of ops that multiply, TF32 is the default of convolutions only.
+Precision precision_of(const Model& model, const Node& node) {
+  if (model.dtype != Dtype::f32) return Precision::f32;
+  if (node.body == nullptr) {
+    const Precision otherwise = node.kind->name == "conv2d" ? Precision::tf32 : Precision::ieee;
+    return !node.kind->matrix || model.precision == otherwise ? Precision::f32 : model.precision;
+  }
+  const auto multiplies = [&](ProductKind kind) {
+    return std::ranges::any_of(node.body->products, [&](const Body::Multiplied& product) {
+      return product.kind == kind && product.dtype == Dtype::f32;
+    });
+  };
+  const bool differs = is_autocast(model.precision)          ? node.half != nullptr
+                       : model.precision == Precision::tf32 ? multiplies(ProductKind::matmul)
+                                                             : multiplies(ProductKind::convolution);
+  return differs ? model.precision : Precision::f32;
+}
+
+/// Imported ops as autocast plays them; in f64 every cast is a copy.
+void play_in_half(Model& model, std::string_view text) {
+  if (!model.no_half.empty())
+    throw ConfigError("model '{}': precision={}: {}; f32, tf32 or ieee", text, to_string(model.precision),
+                      model.no_half);
+  for (Node& node : model.nodes) {
+    if (node.half == nullptr) continue;
+    node.body = &body_in(*node.half, Dtype::bf16, model.dtype == Dtype::f64 ? model.dtype : half_of(model.precision));
+    node.kind = &op_table().at("aten");
+    node.attributes.clear();
+  }
 }
 
 /// The model's input and target come from a file: any size may stand there.
@@ -113,9 +137,9 @@ std::vector<OpInstance> Model::instances(std::int64_t rows) const {
   std::vector<TensorSpec> outputs;
   ops.reserve(nodes.size());
   for (const Node& node : nodes) {
-    OpInstance op{node.kind, node.attributes, {}, precision_of(*this, *node.kind)};
+    OpInstance op{node.kind, node.attributes, {}, precision_of(*this, node)};
     if (node.body != nullptr) {
-      op.body = &body_in(*node.body, dtype);
+      op.body = &body_in(*node.body, Dtype::f32, dtype);
       op.attributes = {
           {"batch", static_cast<double>(rows)}, {"last", 1}, {"units", static_cast<double>(op.body->units)}};
     }
@@ -257,9 +281,7 @@ Model load_model(std::string_view text) {
     }
     if (model.precision != Precision::f32) model.options += ",precision=" + *precision;
   }
-  if (is_autocast(model.precision) && model.is_imported())
-    throw ConfigError("model '{}': precision={}: what autocast does to an imported op isn't known; f32, tf32 or ieee",
-                      text, sim::to_string(model.precision));
+  if (is_autocast(model.precision)) play_in_half(model, text);
   if (model.precision == Precision::fp16) model.loss_scale = kLossScale;
   if (spec.has("loss_scale")) {
     if (model.precision != Precision::fp16)

@@ -30,6 +30,7 @@ struct Node {
   Attributes attributes;
   std::vector<int> inputs;
   const Body* body = nullptr;           // of an op `aten`
+  const Body* half = nullptr;           // its body where precision=bf16; none: what it is otherwise
   std::vector<std::string> parameters;  // their names in Model::parameters; empty: the node's own, "conv1.weight"
 };
 
@@ -62,6 +63,7 @@ struct Model {
   std::int64_t device_batch = 0;  // of each replica; not 0: `global_batch` waits for a strategy (with_global_batch)
   Dtype dtype = Dtype::f32;
   Precision precision = Precision::f32;
+  std::string no_half;       // of an imported model: why nothing is known of its ops in half precision
   double loss_scale = 0;     // torch.amp.GradScaler's at first (its other settings are PyTorch's); 0: there is none
   double max_grad_norm = 0;  // torch.nn.utils.clip_grad_norm_, of all parameters together; 0: any
   Timing timing = Timing::step;
@@ -92,7 +94,7 @@ struct Model {
   /// A parameter of a node by its full name, with its first value; `own`: as the op's signature has it.
   [[nodiscard]] ParameterSpec parameter(std::size_t node, std::size_t index, const ParameterSpec& own) const;
   [[nodiscard]] bool has_parameters(std::size_t node) const;
-  /// Some op is a body: shapes, dtypes and what autocast does to it are as they were imported.
+  /// Some op is a body: its shapes and dtypes are as they were imported.
   [[nodiscard]] bool is_imported() const;
   [[nodiscard]] int node_index(std::string_view node_name) const;  // -1 if there's none
   /// For each node whether its output depends on a parameter, so that its gradient has to be computed.

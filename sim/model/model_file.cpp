@@ -44,8 +44,8 @@ const OpKind& kind_of(const std::string& name, OpRole role, std::string_view wha
 /// Reads the nodes of a model file: expands blocks and repeats, resolves names.
 class NodeReader {
  public:
-  NodeReader(JsonObject& file, Model& model, Bodies bodies = {})
-      : model_(model), where_(file.where()), bodies_(std::move(bodies)) {
+  NodeReader(JsonObject& file, Model& model, Bodies bodies, Bodies half)
+      : model_(model), where_(file.where()), bodies_(std::move(bodies)), half_(std::move(half)) {
     if (!file.has("blocks")) return;
     JsonObject blocks = file.object("blocks");
     for (const std::string& name : blocks.keys()) {
@@ -151,17 +151,18 @@ class NodeReader {
     }
     if (node.kind->inputs == OpKind::kAsBody) node.body = &read_body(json, place);
     if (json.has("parameters")) node.parameters = read_parameters(json, node, place);
+    if (json.has("half")) node.half = &read_half_body(json, node, place);
     const std::size_t takes =
         node.body != nullptr ? node.body->inputs.size() : static_cast<std::size_t>(node.kind->inputs);
     if (node.inputs.size() != takes)
       throw ConfigError("{}: op '{}' takes {} inputs, found {}", place, op, takes, node.inputs.size());
     Attributes given;
     for (const std::string& key : json.keys())
-      if (key != "name" && key != "op" && key != "inputs" && key != "body" && key != "parameters")
+      if (key != "name" && key != "op" && key != "inputs" && key != "body" && key != "half" && key != "parameters")
         given[key] = json.value(key).is_boolean() ? json.boolean(key, false) : json.number(key);
     if (node.body == nullptr) node.attributes = complete_attributes(*node.kind, given, place);
     if (node.body != nullptr && !given.empty())
-      throw ConfigError("{}: '{}' isn't known of an imported op; name, op, body, inputs, parameters", place,
+      throw ConfigError("{}: '{}' isn't known of an imported op; name, op, body, half, inputs, parameters", place,
                         given.begin()->first);
     last_ = static_cast<int>(model_.nodes.size());
     scope.names[local] = last_;
@@ -175,6 +176,20 @@ class NodeReader {
     if (bodies_.empty())
       throw ConfigError("{}: op 'aten' is for imported models (paragauge-model-2), which have bodies", place);
     throw ConfigError("{}: unknown body '{}'", place, name);
+  }
+
+  /// What takes the place of the node's own body, or of its op, in half precision.
+  const Body& read_half_body(JsonObject& json, const Node& node, const std::string& place) const {
+    const std::string name = json.text("half");
+    const auto found = half_.find(name);
+    if (found == half_.end()) throw ConfigError("{}: unknown body '{}' for half precision", place, name);
+    const Body& half = *found->second;
+    const bool has_own_parameters = node.body == nullptr && node.kind->has_parameters;
+    if (has_own_parameters || half.parameters.size() != (node.body != nullptr ? node.body->parameters.size() : 0) ||
+        half.inputs.size() != node.inputs.size())
+      throw ConfigError("{}: body '{}' for half precision takes other inputs or parameters than the node has", place,
+                        name);
+    return half;
   }
 
   /// Names into the model's table of parameters.
@@ -198,7 +213,7 @@ class NodeReader {
 
   Model& model_;
   std::string where_;
-  Bodies bodies_;
+  Bodies bodies_, half_;
   std::map<std::string, Json> blocks_;
   std::set<std::string> taken_{"input", "target", "loss"};  // full names; these are tensors or nodes of every model
   int last_ = kModelInput, depth_ = 0;
@@ -259,12 +274,14 @@ Model read_model_file(const std::filesystem::path& path) {
   Model model;
   model.name = file.text("name");
   model.description = file.text("description", "");
-  Bodies bodies;
-  if (is_imported)
+  Bodies bodies, half;
+  if (is_imported) {
     bodies = read_imported(file, model);
-  else
+    half = read_half(file, model);
+  } else {
     read_batch(file, model);
-  const int last = NodeReader(file, model, std::move(bodies)).read(file.value("nodes"));
+  }
+  const int last = NodeReader(file, model, std::move(bodies), std::move(half)).read(file.value("nodes"));
   model.nodes.push_back(make_loss(file.text("loss"), last, path.string()));
   model.optimizer = read_optimizer(file.object("optimizer"));
   if (file.has("cuts")) {
@@ -272,6 +289,7 @@ Model read_model_file(const std::filesystem::path& path) {
     for (const std::string& name : cuts.keys()) model.cuts[name] = cuts.texts(name);
   }
   if (is_imported && file.has("units")) model.units = file.texts("units");
+  if (!model.is_imported()) model.no_half.clear();  // sim knows all ops itself
   file.finish();
   check_all_are_read(model, path.string());
   return model;

@@ -164,7 +164,8 @@ Work read_work(Line& line) {
       }
     } else if (item.starts_with("precision=")) {
       work.op.precision = line.checked([&] { return precision_from(item.substr(equals + 1)); });
-      if (!work.op.kind->matrix) line.fail("op '{}' has no precision", work.op.kind->name);
+      if (!work.op.kind->matrix && work.op.kind->inputs != OpKind::kAsBody)
+        line.fail("op '{}' has no precision", work.op.kind->name);
     } else if (item == "parameters=half") {
       work.op.half_parameters = true;
       if (!work.op.kind->matrix) line.fail("op '{}' has no parameters in half precision", work.op.kind->name);

@@ -177,7 +177,8 @@ def test_gpt_nano():
     same(attention["output"], "f32[B,64,32T]")
     same(bodies_of(file, "gelu")[0]["forward"], ["o=gelu(i0,approximate=tanh)"])
     same(bodies_of(file, "gelu")[0]["backward"], ["gi0=gelu_backward(g,i0,approximate=tanh)"])
-    same(file["nodes"][-1], {"name": "lm_head", "op": "aten", "body": "linear/5", "inputs": ["ln_f"], "parameters": ["wte.weight"]})
+    same(file["nodes"][-1], {"name": "lm_head", "op": "aten", "body": "linear/5", "inputs": ["ln_f"], "parameters": ["wte.weight"],
+                             "half": "linear/half5"})
     assert all(body["rows"] for body in file["bodies"].values())
     same(len(file["bodies"]), 11)
 

@@ -16,6 +16,7 @@
 namespace sim {
 namespace {
 
+constexpr std::string_view kProducts = "products=";  // begins the last field, where there are some
 constexpr std::size_t kFields = 11, kMostInputs = 30, kMostParameters = 30, kMostDepth = 8;
 
 std::vector<std::string_view> fields(std::string_view text, char separator) {
@@ -198,7 +199,11 @@ class BodyReader {
   explicit BodyReader(std::string_view text) { body_.text = text; }
 
   Body read() {
-    const std::vector<std::string_view> parts = fields(body_.text, '|');
+    std::vector<std::string_view> parts = fields(body_.text, '|');
+    if (parts.size() > kFields && parts.back().starts_with(kProducts)) {
+      read_products(parts.back().substr(kProducts.size()));
+      parts.pop_back();
+    }
     if (parts.size() != kFields && parts.size() != kFields + 2)
       throw ConfigError("a body has {} fields, or {} where it can be cut, found {}", kFields, kFields + 2,
                         parts.size());
@@ -240,6 +245,15 @@ class BodyReader {
   }
 
  private:
+  void read_products(std::string_view text) {
+    for (const std::string_view product : fields(text, ',')) {
+      const std::vector<std::string_view> parts = fields(product, ':');
+      const std::optional<ProductKind> kind = parts.size() == 4 ? kProductKinds.find(parts[0]) : std::nullopt;
+      if (!kind) throw ConfigError("'{}' are no products; expected e.g. matmul:f32:0+64B:0+128B", product);
+      body_.products.push_back({*kind, dtype_from(parts[1]), {amount_from(parts[2]), amount_from(parts[3])}});
+    }
+  }
+
   static std::vector<Call> read_calls(std::string_view text) {
     std::vector<Call> calls;
     for (const std::string_view call : fields(text, ';')) calls.push_back(CallReader(call).read());
@@ -400,14 +414,15 @@ const Body& body_from(std::string_view text) {
   return *known.emplace(std::string(text), std::make_unique<const Body>(std::move(body))).first->second;
 }
 
-const Body& body_in(const Body& body, Dtype dtype) {
-  constexpr std::string_view kF32 = "f32";
-  if (dtype == Dtype::f32) return body;
+const Body& body_in(const Body& body, Dtype from, Dtype to) {
+  if (from == to) return body;
+  const std::string_view before = to_string(from), after = to_string(to);
   std::string text = body.text;
-  for (std::size_t at = text.find(kF32); at != std::string::npos; at = text.find(kF32, at + kF32.size())) {
+  for (std::size_t at = text.find(before); at != std::string::npos;) {
     const bool begins = at == 0 || !is_word(text[at - 1]),
-               ends = at + kF32.size() == text.size() || !is_word(text[at + kF32.size()]);
-    if (begins && ends) text.replace(at, kF32.size(), to_string(dtype));
+               ends = at + before.size() == text.size() || !is_word(text[at + before.size()]);
+    if (begins && ends) text.replace(at, before.size(), after);
+    at = text.find(before, at + (begins && ends ? after : before).size());
   }
   return body_from(text);
 }

@@ -17,6 +17,9 @@
 // are one in the module: a part has its units of each. Amounts are 1+2B+3T+4BT. L is 1 in the last part and in the whole,
 // else 0: what is to be added to a sum once.
 //
+// The last one may be which of the FLOPs are products, in which dtype, forward and backward:
+// "products=matmul:bf16:0+64B:0+128B,attention:f32:0+8B:0+20B".
+//
 // A call: `results=op(arguments)`. Values are i0, i1, … (inputs), p0, … (parameters), o (the output), s0, … (saved), g
 // (the output's gradient), gi0, gp0, … (gradients), all others are the pass's own; "_" is a result that nobody reads.
 // Arguments are those of ATen's schema, by position and then key=value: values, numbers, sizes (4B), true, false, none,
@@ -30,6 +33,7 @@
 #include <vector>
 
 #include "sim/dtype.hpp"
+#include "sim/table.hpp"
 
 namespace sim {
 
@@ -79,6 +83,11 @@ struct Call {
   std::vector<Argument> arguments;
 };
 
+/// What multiplies in a body: TF32 is for matrix products where it is asked for, for convolutions where it isn't
+/// forbidden, and of attentions nothing is known of it.
+enum class ProductKind : std::uint8_t { matmul, convolution, attention };
+inline constexpr EnumNames<ProductKind, 3> kProductKinds{"product", {"matmul", "convolution", "attention"}};
+
 struct Body {
   std::string text, name;
   std::vector<PartSpec> inputs, parameters, saved;
@@ -93,6 +102,13 @@ struct Body {
     }
   };
   std::array<Amount, 2> flops, bytes;  // forward, backward
+  /// Those of the FLOPs that are products.
+  struct Multiplied {
+    ProductKind kind = ProductKind::matmul;
+    Dtype dtype = Dtype::f32;
+    std::array<Amount, 2> flops;  // forward, backward
+  };
+  std::vector<Multiplied> products;
   std::array<double, 2> kernels{};
   bool by_rows = false;     // a part of the batch gives that part of the output
   std::int64_t units = 1;   // of the whole; 1: it can't be cut by units
@@ -109,7 +125,7 @@ struct Body {
 /// The body of this text, which lives as long as the program: equal texts give the same one. ConfigError that says which
 /// part can't be read.
 const Body& body_from(std::string_view text);
-/// The same in another dtype: what is f32 becomes `dtype`.
-const Body& body_in(const Body& body, Dtype dtype);
+/// The same with one dtype in another's place.
+const Body& body_in(const Body& body, Dtype from, Dtype to);
 
 }  // namespace sim

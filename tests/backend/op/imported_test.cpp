@@ -2,13 +2,22 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -23,10 +32,11 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
+/// Models, and such in half precision, whose casts are copies in f64.
 class ImportedOps : public testing::TestWithParam<const char*> {
  protected:
   ImportedOps()
-      : model_(sim::load_model(std::string(PARAGAUGE_TESTS_DIR "/models/") + GetParam() + ".json,dtype=f64")) {}
+      : model_(sim::load_model(fmt::format(PARAGAUGE_TESTS_DIR "/models/{},dtype=f64", GetParam()))) {}
 
   at::Tensor random(const sim::TensorSpec& spec) {
     if (sim::is_float(spec.dtype)) return at::empty(spec.shape, at::kDouble).uniform_(-1, 2, generator_);
@@ -212,8 +222,136 @@ TEST_P(ImportedOps, PartsOfTheUnitsPutTogetherAreTheWhole) {
   EXPECT_EQ(tested, model_.name == "gpt_toy" ? 12U : 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ImportedOps, testing::Values("token_toy", "gpt_toy"),
-                         [](const auto& of) { return std::string(of.param); });
+// ---- Half precision ----
+
+/// A step of a model in half precision, node by node, as the executor plays it: the loss and every parameter's gradient.
+struct Step {
+  at::Tensor loss;
+  std::map<std::string, at::Tensor> gradients;
+};
+
+/// What each input and parameter is.
+using Values = std::map<std::string, at::Tensor>;
+
+void expect_is(const at::Tensor& found, const sim::TensorSpec& spec, const std::string& what) {
+  ASSERT_TRUE(found.defined()) << what;
+  EXPECT_EQ(found.scalar_type(), scalar_type(spec.dtype)) << what;
+  EXPECT_EQ(found.sizes().vec(), spec.shape) << what;
+  EXPECT_TRUE(found.is_contiguous()) << what;
+}
+
+Step play_step(const sim::Model& model, const Values& values, std::int64_t rows) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  const std::vector<sim::OpInstance> ops = model.instances(rows);
+  const std::vector<bool> needed = model.outputs_need_grad();
+  std::vector<Tensors> inputs(ops.size()), parameters(ops.size()), writes(ops.size());
+  for (std::size_t n = 0; n < ops.size(); ++n) {
+    const sim::Signature signature = ops[n].signature();
+    for (const int source : model.nodes[n].inputs)
+      inputs[n].push_back(source >= 0 ? writes[static_cast<std::size_t>(source)][0]
+                                      : values.at(std::string(model.source_name(source))));
+    for (const std::string& name : model.nodes[n].parameters) parameters[n].push_back(values.at(name));
+    Tensors reads = inputs[n];
+    reads.insert(reads.end(), parameters[n].begin(), parameters[n].end());
+    writes[n].resize(1 + signature.saved.size());
+    op_kernels().at(ops[n].kind->name).run({ops[n]}, {.reads = reads, .writes = writes[n], .is_exact = true});
+    expect_is(writes[n][0], signature.output, model.nodes[n].name);
+    for (std::size_t s = 0; s < signature.saved.size(); ++s)
+      expect_is(writes[n][1 + s], signature.saved[s].spec, model.nodes[n].name + " " + signature.saved[s].name);
+  }
+  Step step{writes.back()[0], {}};
+  std::vector<at::Tensor> gradients(ops.size());
+  const auto add = [](at::Tensor& to, const at::Tensor& gradient) { to = to.defined() ? to + gradient : gradient; };
+  for (std::size_t n = ops.size(); n-- > 0;) {
+    const std::uint32_t grads = model.grads(n, needed);
+    const bool is_loss = n + 1 == ops.size();
+    if (grads == 0) continue;
+    Tensors reads, found;
+    if (!is_loss) reads.push_back(gradients[n]);
+    for (const sim::Operand& operand : ops[n].signature().backward_reads) {
+      const auto index = static_cast<std::size_t>(operand.index);
+      reads.push_back(operand.from == sim::Operand::From::input       ? inputs[n][index]
+                      : operand.from == sim::Operand::From::parameter ? parameters[n][index]
+                      : operand.from == sim::Operand::From::output    ? writes[n][0]
+                                                                      : writes[n][1 + index]);
+    }
+    std::vector<std::size_t> of;  // inputs that get one
+    for (std::size_t i = 0; i < inputs[n].size(); ++i)
+      if (grads >> i & 1U) of.push_back(i);
+    found.resize(of.size() + parameters[n].size());
+    op_kernels().at(ops[n].kind->name)
+        .run({ops[n], sim::Pass::backward, grads}, {.reads = reads, .writes = found, .is_exact = true});
+    for (std::size_t k = 0; k < of.size(); ++k) {
+      expect_is(found[k], ops[n].inputs[of[k]], model.nodes[n].name + " gradient");
+      add(gradients[static_cast<std::size_t>(model.nodes[n].inputs[of[k]])], found[k]);
+    }
+    for (std::size_t p = 0; p < parameters[n].size(); ++p) {
+      EXPECT_EQ(found[of.size() + p].scalar_type(), at::kFloat) << model.nodes[n].parameters[p];
+      add(step.gradients[model.nodes[n].parameters[p]], found[of.size() + p]);
+    }
+  }
+  return step;
+}
+
+/// token_toy's forward, as one writes it.
+at::Tensor token_toy(const Values& v) {
+  at::Tensor x = at::embedding(v.at("wte.weight"), v.at("input")) * v.at("c0") * v.at("gain") +
+                 at::embedding(v.at("c2"), v.at("c1")) + v.at("pos").expand({4, 8});
+  const at::Tensor h = at::gelu(at::linear(x, v.at("fc.weight"), v.at("fc.bias")), "tanh");
+  x = at::linear(h, v.at("proj.weight"), v.at("proj.bias")) + x;
+  return at::linear(x, v.at("wte.weight"));
+}
+
+// The same kernels on the same numbers, cast where PyTorch casts them: so in every bit but for the order in which gradients
+// of one tensor are added.
+TEST(ImportedHalf, AStepIsPyTorchsAutocastStep) {
+  at::Generator generator = at::detail::createCPUGenerator(11);
+  for (const char* precision : {"bf16", "fp16"}) {
+    SCOPED_TRACE(precision);
+    const sim::Model model =
+        sim::load_model(fmt::format(PARAGAUGE_TESTS_DIR "/models/token_toy.json,precision={}", precision));
+    const at::ScalarType half = scalar_type(sim::half_of(model.precision));
+    constexpr std::int64_t kRows = 6;
+    Values values{{"input", at::empty({kRows, 4}, at::kLong).random_(0, 7, generator)},
+                  {"gain", at::empty({kRows, 1, 8}).uniform_(-1, 1, generator)},
+                  {"target", at::empty({kRows, 4}, at::kLong).random_(0, 7, generator)},
+                  {"c0", at::empty({4, 1}).uniform_(0, 1, generator)},
+                  {"c1", at::arange(4, at::kLong)},
+                  {"c2", at::empty({4, 8}).uniform_(-0.5, 0.5, generator)}};
+    for (const auto& [name, parameter] : model.parameters)
+      values[name] = at::empty(parameter.spec.shape).uniform_(-0.5, 0.5, generator);
+    const Step step = play_step(model, values, kRows);
+    Values leaves = values;
+    for (const auto& [name, parameter] : model.parameters) leaves[name] = values[name].clone().requires_grad_();
+    at::autocast::set_autocast_dtype(at::kCPU, half);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    const at::Tensor prediction = token_toy(leaves);
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::clear_cache();
+    EXPECT_EQ(prediction.scalar_type(), half);
+    const at::Tensor loss = at::cross_entropy_loss(prediction.to(at::kFloat).view({-1, 7}), values["target"].view(-1));
+    loss.backward();
+    EXPECT_EQ(step.loss.item<float>(), loss.item<float>());
+    const double epsilon = half == at::kBFloat16 ? 1.0 / 256 : 1.0 / 2048;
+    ASSERT_EQ(step.gradients.size(), model.parameters.size());
+    for (const auto& [name, gradient] : step.gradients) {
+      const at::Tensor expected = leaves[name].grad();
+      EXPECT_LE((gradient - expected).norm().item<double>(), epsilon * expected.norm().item<double>()) << name;
+    }
+    // Without casts the numbers are others: what is equal above is equal for a reason.
+    const at::Tensor in_full = at::cross_entropy_loss(token_toy(values).view({-1, 7}), values["target"].view(-1));
+    EXPECT_NE(step.loss.item<float>(), in_full.item<float>());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ImportedOps,
+                         testing::Values("token_toy.json", "gpt_toy.json", "token_toy.json,precision=bf16",
+                                         "gpt_toy.json,precision=bf16"),
+                         [](const auto& of) {
+                           std::string name(of.param);
+                           std::ranges::replace_if(name, [](char c) { return std::isalnum(c) == 0; }, '_');
+                           return name;
+                         });
 
 TEST(Aten, SaysWhichCallItCantMake) {
   const auto message = [](const std::string& call) {

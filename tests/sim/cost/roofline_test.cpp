@@ -55,6 +55,31 @@ TEST(Roofline, TakesTheUnitThatPyTorchTakes) {
   EXPECT_TRUE(kernels_of(work_from_key("linear.forward f64[2,2] bias=0 out_features=2"), device).empty());
 }
 
+// Of a body's FLOPs the products take the unit that their dtype and the precision say, all others f32's.
+TEST(Roofline, ABodysProductsTakeTheirUnits) {
+  const Device device = gpu();
+  const auto seconds = [&](const std::string& products, const std::string& more = "") {
+    return seconds_of("aten.forward f32[1024,64] batch=1024" + more +
+                          " body=x|f32[B,64]||f32[B,64]||o=exp(i0)||0+3e9B,0+0B|0+0B,0+0B|1,0|rows" + products,
+                      device);
+  };
+  constexpr double kAll = 3e9 * 1024, kTwo = 2e9 * 1024, kRest = kAll - kTwo;
+  EXPECT_DOUBLE_EQ(seconds(""), kAll / 10e12);
+  for (const char* more : {"", " precision=ieee"})
+    EXPECT_DOUBLE_EQ(seconds("|products=matmul:f32:0+2e9B:0+0B", more), kAll / 10e12);
+  EXPECT_DOUBLE_EQ(seconds("|products=matmul:f32:0+2e9B:0+0B", " precision=tf32"), kTwo / 80e12 + kRest / 10e12);
+  EXPECT_DOUBLE_EQ(seconds("|products=convolution:f32:0+2e9B:0+0B"), kTwo / 80e12 + kRest / 10e12);
+  EXPECT_DOUBLE_EQ(seconds("|products=convolution:f32:0+2e9B:0+0B", " precision=ieee"), kAll / 10e12);
+  EXPECT_DOUBLE_EQ(seconds("|products=attention:f32:0+2e9B:0+0B", " precision=tf32"), kAll / 10e12);
+  EXPECT_DOUBLE_EQ(seconds("|products=attention:f16:0+2e9B:0+0B", " precision=fp16"), kTwo / 100e12 + kRest / 10e12);
+  EXPECT_DOUBLE_EQ(seconds("|products=matmul:f16:0+1e9B:0+0B,attention:f16:0+1e9B:0+0B"), kTwo / 100e12 + kRest / 10e12);
+  const Work bf16 = work_from_key(
+      "aten.forward f32[2,64] batch=2 precision=bf16 body=x|f32[B,64]||f32[B,64]||o=exp(i0)||0+3B,0+0B|0+0B,0+0B|1,0|"
+      "rows|products=matmul:bf16:0+2B:0+0B");
+  EXPECT_EQ(lacking(bf16, device), Arithmetic::bf16);
+  EXPECT_TRUE(kernels_of(bf16, device).empty());
+}
+
 TEST(Roofline, AGradientIsAKernelOfItsOwn) {
   const std::string key = "conv2d.backward f32[32,512,16,16]nhwc" + kConv;
   const double input = kFlops / (0.67 * 80e12), weight = kFlops / (0.64 * 80e12);

@@ -6,6 +6,7 @@
 #include "sim/lower/lower.hpp"
 #include "sim/model/op/rule.hpp"
 #include "sim/program/memory.hpp"
+#include "sim/program/traffic.hpp"
 #include "sim/strategy/layout.hpp"
 #include "sim/strategy/strategy.hpp"
 #include "tests/sim/testing.hpp"
@@ -70,8 +71,8 @@ TEST(Body, CallsHaveNamesNumbersSizesAndLists) {
 TEST(Body, ChangesItsDtypeEverywhere) {
   const Body& wide = body_in(
       body_from("f32x|f32[B]||f32[B]|f32[]|t0=to(i0,f32);o=f32_like(t0);s0=sum(t0,dtype=f32)||0+0B,0+0B|0+0B,0+0B|1,0|"
-                "rows"),
-      Dtype::f64);
+                "rows|products=matmul:f32:0+1B:0+0B"),
+      Dtype::f32, Dtype::f64);
   EXPECT_EQ(wide.inputs[0].dtype, Dtype::f64);
   EXPECT_EQ(wide.forward[0].arguments[1].word, "f64");
   EXPECT_EQ(wide.forward[1].op, "f32_like");
@@ -100,6 +101,24 @@ TEST(Body, SaysWhatItCantRead) {
   EXPECT_EQ(message_of([] { body_from("x|f32[B]|f32[1]|f32[B]||o=mul.Tensor(i0,p0)||0+1B,0+0B|0+1B,0+0B|1,0|rows"); }),
             "body 'x': parameters need a backward; what isn't trained is a constant");
   EXPECT_EQ(fails("||o=", "|f32[]|o="), "body 'gelu': the forward doesn't make the saved 's0'");
+}
+
+TEST(Body, SaysWhatItMultiplies) {
+  const std::string text = std::string(kGelu) + "|products=matmul:f32:0+64B:8+128B,attention:bf16:0+1B:0+2B";
+  const Body& body = body_from(text);
+  ASSERT_EQ(body.products.size(), 2U);
+  EXPECT_EQ(body.products[0].kind, ProductKind::matmul);
+  EXPECT_EQ(body.products[0].flops[1].at({.batch = 10}), 1288);
+  EXPECT_EQ(body.products[1].dtype, Dtype::bf16);
+  EXPECT_EQ(body_in(body, Dtype::f32, Dtype::f64).products[0].dtype, Dtype::f64);
+  EXPECT_EQ(body_in(body, Dtype::bf16, Dtype::f16).products[1].dtype, Dtype::f16);
+  const auto fails = [&](std::string_view from, std::string_view to) {
+    return message_of([&] { body_from(replaced(text, from, to)); });
+  };
+  EXPECT_EQ(fails("attention:", "attend:"),
+            "body 'gelu': 'attend:bf16:0+1B:0+2B' are no products; expected e.g. matmul:f32:0+64B:0+128B");
+  EXPECT_EQ(fails(":0+2B", ""),
+            "body 'gelu': 'attention:bf16:0+1B' are no products; expected e.g. matmul:f32:0+64B:0+128B");
 }
 
 TEST(Runs, GoToTextAndBack) {
@@ -233,10 +252,11 @@ TEST(ImportedModel, ItsSharedParameterIsOne) {
 }
 
 TEST(ImportedModel, ItsTextComesBack) {
-  for (const char* strategy : {"single", "ddp,dp=2", "zero3,dp=2", "ddp,dp=2,microbatches=2"}) {
-    const Program program = lowered(strategy);
-    EXPECT_EQ(to_text(program_from_text(to_text(program))), to_text(program)) << strategy;
-  }
+  for (const char* strategy : {"single", "ddp,dp=2", "zero3,dp=2", "ddp,dp=2,microbatches=2"})
+    for (const char* keys : {"", ",precision=bf16", ",precision=fp16", ",precision=tf32"}) {
+      const Program program = lowered(strategy, toy_path() + keys);
+      EXPECT_EQ(to_text(program_from_text(to_text(program))), to_text(program)) << strategy << keys;
+    }
 }
 
 /// What a rank computes is its part of the batch; constants are whole, and nobody sends or updates them.
@@ -371,12 +391,147 @@ TEST(ImportedModel, KeysThatItCantFollowAreRefused) {
     const std::string text = toy_path() + "," + keys;
     return replaced(message_of([&] { load_model(text); }), text, "M");
   };
-  EXPECT_EQ(message("precision=bf16"),
-            "model 'M': precision=bf16: what autocast does to an imported op isn't known; f32, tf32 or ieee");
   EXPECT_EQ(message("timing=tutorial"),
             "model 'M': timing=tutorial makes random images and one class each; this model takes others");
   EXPECT_EQ(message("memory_format=channels_last"),
             "model 'M': memory_format=channels_last isn't known of imported ops");
+}
+
+// ---- Half precision ----
+
+/// By node: the dtypes of its output and of what it saves.
+std::map<std::string, std::string> dtypes_of(const Model& model) {
+  std::map<std::string, std::string> dtypes;
+  const std::vector<OpInstance> ops = model.instances(8);
+  for (std::size_t n = 0; n < ops.size(); ++n) {
+    const Signature s = ops[n].signature();
+    std::string text(to_string(s.output.dtype));
+    for (const SavedSpec& saved : s.saved) text += fmt::format(" {}", to_string(saved.spec.dtype));
+    for (const ParameterSpec& parameter : s.parameters) EXPECT_NE(parameter.spec.dtype, half_of(model.precision));
+    dtypes[model.nodes[n].name] = text;
+  }
+  return dtypes;
+}
+
+// As torch.autocast has it on GPUs: what multiplies keeps copies of what it multiplies, and gives half precision; a sum of
+// that and of f32 is f32; the loss computes in f32.
+TEST(ImportedHalf, DtypesAreAutocasts) {
+  for (const auto& [precision, half] : {std::pair{"bf16", "bf16"}, {"fp16", "f16"}}) {
+    const auto dtypes = dtypes_of(load_model(fmt::format("{},precision={}", toy_path(), precision)));
+    const std::map<std::string, std::string> expected{{"wte", "f32"},
+                                                      {"pos.expand", "f32"},
+                                                      {"scale", "f32"},
+                                                      {"fc", fmt::format("{0} {0} {0}", half)},
+                                                      {"fc.act", half},
+                                                      {"proj", fmt::format("{0} {0}", half)},
+                                                      {"drop", fmt::format("{} bool", half)},
+                                                      {"residual", "f32"},
+                                                      {"head", fmt::format("{0} {0} {0}", half)},
+                                                      {"loss", "f32 f32 f32"}};
+    EXPECT_EQ(dtypes, expected);
+  }
+  const auto wide = dtypes_of(load_model(toy_path() + ",precision=bf16,dtype=f64"));  // casts are copies
+  EXPECT_EQ(wide.at("fc"), "f64 f64 f64");
+  EXPECT_EQ(wide.at("residual"), "f64");
+}
+
+/// What lives at most of a step, by hand: at the head's backward, or at the loss.
+TEST(ImportedHalf, MemoryAndWireAreByHand) {
+  const auto program = [](const std::string& strategy, const std::string& precision) {
+    return lowered(strategy, toy_path() + precision);
+  };
+  // What the forwards leave for the backwards, per sample of four positions: f32 or a half copy of it.
+  const auto kept = [&](const std::string& precision) {
+    const Model model = load_model(toy_path() + precision);
+    const std::vector<NodeSummary> nodes = summarize(model, 8);
+    std::map<std::string, std::int64_t> bytes;
+    for (const NodeSummary& node : nodes) bytes[node.name] = node.activation_bytes;
+    return bytes;
+  };
+  const auto f32 = kept(""), half = kept(",precision=bf16");
+  constexpr std::int64_t kRows = 8 * 4;
+  EXPECT_EQ(f32.at("fc"), 4 * kRows * 16);                                          // the GELU's input
+  EXPECT_EQ(half.at("fc"), 2 * kRows * 16 + 2 * kRows * 8 + 2 * 16 * 8);            // and both factors' copies
+  EXPECT_EQ(half.at("fc.act"), 2 * kRows * 16);                                     // what the projection reads
+  EXPECT_EQ(half.at("proj"), 2 * 8 * 16);                                           // its weight
+  EXPECT_EQ(half.at("drop"), kRows * 8);                                            // the mask
+  EXPECT_EQ(f32.at("residual"), 4 * kRows * 8);                                     // what the head reads
+  EXPECT_EQ(half.at("residual"), 0);                                                // but of its copy
+  EXPECT_EQ(half.at("head"), 2 * kRows * 8 + 2 * 7 * 8);
+  // Gradients are f32's, and so is what replicas send; between stages goes what the last layer gives.
+  const auto sent = [&](const std::string& strategy, const std::string& precision) {
+    return traffic_of(program(strategy, precision)).sent_bytes;
+  };
+  EXPECT_EQ(sent("ddp,dp=2", ",precision=bf16"), sent("ddp,dp=2", ""));
+  EXPECT_EQ(sent("zero3,dp=2", ",precision=bf16"), sent("zero3,dp=2", ""));
+  const double stages = sent("pipeline,pp=2,cut=proj", ""), in_half = sent("pipeline,pp=2,cut=proj", ",precision=bf16");
+  const double act = 4.0 * kRows * 16;  // forth, and its gradient back
+  EXPECT_EQ(stages - in_half, 2 * act - 2 * act / 2);
+}
+
+TEST(ImportedHalf, WhatTheFileDoesntSayIsRefused) {
+  const TemporaryFolder folder;
+  const auto message = [&](const std::function<void(Json&)>& spoil, const std::string& keys = ",precision=bf16") {
+    Json file = Json::parse(read_text_file(toy_path()));
+    spoil(file);
+    const std::string path = folder.file("m.json", file.dump());
+    const std::string text = message_of([&] { load_model(path + keys); });
+    return text.find(path) == std::string::npos ? text : replaced(text, path, "M");
+  };
+  const auto erase = [](Json& f) {
+    f.erase("half");
+    for (Json& node : f["nodes"]) node.erase("half");
+  };
+  EXPECT_EQ(message(erase, ""), "no error");
+  EXPECT_EQ(message(erase, ",precision=tf32"), "no error");
+  EXPECT_EQ(message(erase),
+            "model 'M,precision=bf16': precision=bf16: the file is of an older importer, which didn't say what autocast "
+            "does to its ops; f32, tf32 or ieee");
+  EXPECT_EQ(message([&](Json& f) {
+              erase(f);
+              f["half"] = "what autocast does inside op 'lstm' isn't known, at module 'lstm'";
+            },
+                    ",precision=fp16"),
+            "model 'M,precision=fp16': precision=fp16: what autocast does inside op 'lstm' isn't known, at module 'lstm'; "
+            "f32, tf32 or ieee");
+  EXPECT_EQ(message([](Json& f) { f["nodes"][3]["half"] = "linear/9"; }),
+            "M: nodes[3]: node 'fc': unknown body 'linear/9' for half precision");
+  EXPECT_EQ(message([](Json& f) { f["nodes"][3]["half"] = "gelu/half1"; }),
+            "M: nodes[3]: node 'fc': body 'gelu/half1' for half precision takes other inputs or parameters than the node has");
+  EXPECT_EQ(message([](Json& f) { f["half"]["add/half1"]["products"] = {{"matmul", {{0, 1}, {0, 1}}}}; }),
+            "M: half: add/half1: products: 'matmul' must be one of matmul, convolution, attention and a dtype: \"matmul f32\"");
+  EXPECT_EQ(message([](Json& f) { f["half"]["linear/half1"]["output"] = "f32[B,4,16]"; }),
+            "model 'token_toy', node 'fc.act': input 0 of body 'gelu' must be bf16[2,4,16], found f32[2,4,16]");
+}
+
+TEST(ImportedHalf, ParametersStayF32) {
+  const Model model = load_model(toy_path() + ",precision=bf16");
+  EXPECT_EQ(message_of([&] { parse_strategy("zero3,dp=2,param_dtype=half", model); }),
+            "strategy 'zero3,dp=2,param_dtype=half': param_dtype=half: imported ops cast parameters that are f32, as "
+            "autocast does; use param_dtype=f32");
+  EXPECT_EQ(message_of([&] { parse_strategy("deepspeed_stage_2,dp=2", model); }),
+            "strategy 'deepspeed_stage_2,dp=2': DeepSpeed makes the whole model half precision: imported ops cast "
+            "parameters that are f32, as autocast does; use zero1, zero2 or zero3");
+  EXPECT_NO_THROW(parse_strategy("deepspeed_stage_2,dp=2", load_model(toy_path())));
+  EXPECT_NO_THROW(lowered("zero3,dp=2,reduce_dtype=half", toy_path() + ",precision=bf16"));
+  EXPECT_EQ(load_model(toy_path() + ",precision=fp16").loss_scale, 65536);
+}
+
+/// A precision is told of an op where it changes what it does: so a profile has both.
+TEST(ImportedHalf, WorksSayTheirPrecision) {
+  const auto precisions = [](const std::string& keys) {
+    std::map<std::string, std::string> found;
+    const Model model = load_model(toy_path() + keys);
+    const std::vector<OpInstance> ops = model.instances(8);
+    for (std::size_t n = 0; n < ops.size(); ++n) found[model.nodes[n].name] = to_string(ops[n].precision);
+    return found;
+  };
+  EXPECT_EQ(precisions(",precision=bf16")["fc"], "bf16");
+  EXPECT_EQ(precisions(",precision=bf16")["residual"], "bf16");
+  EXPECT_EQ(precisions(",precision=bf16")["wte"], "f32");  // it's the same
+  EXPECT_EQ(precisions(",precision=tf32")["fc"], "tf32");
+  EXPECT_EQ(precisions(",precision=tf32")["fc.act"], "f32");
+  EXPECT_EQ(precisions(",precision=ieee")["fc"], "f32");
 }
 
 TEST(ImportedModel, AnOpThatSeesSamplesTogetherIsntCut) {

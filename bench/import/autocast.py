@@ -1,0 +1,79 @@
+"""What torch.autocast casts.
+
+    with applied(torch.bfloat16):
+        target, args, kwargs = cast(aten.linear.default, (x, w, b), {})      # all three in bfloat16
+
+The lists are CUDA's. People use autocast on GPUs, and the ops that sim knows itself follow an accelerator's rules, too; the
+CPU's lists leave layer norms and softmax in half precision, so bodies by these would say something of nobody's GPU. The calls
+of a body are those of the CPU's kernels in any case, as in float32, so that it can be measured here. The lists are read from
+the header that comes with torch (ATen/autocast_mode.h), whose comments describe the policies; those that it spells out in
+code alone stand below. In 2.11 they are one for bfloat16 and float16.
+"""
+
+import contextlib
+import re
+from functools import cache
+from pathlib import Path
+
+import torch
+from refusal import Refusal
+from torch.utils._pytree import tree_leaves, tree_map
+
+HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
+POLICIES = {"LOWER_PRECISION_FP": "half", "FP32": "f32", "FP32_SET_OPT_DTYPE": "to f32", "PROMOTE": "widest"}
+IN_CODE = {"norm.Scalar": "append f32", "norm.ScalarOpt_dim": "append f32"}  # AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE
+DTYPE = None  # what it casts to; None: it's off
+
+
+@contextlib.contextmanager
+def applied(dtype):
+    global DTYPE
+    before, DTYPE = DTYPE, dtype
+    try:
+        yield
+    finally:
+        DTYPE = before
+
+
+@cache
+def policies() -> dict:
+    """By name and overload as in a schema ("softmax.int"): one of POLICIES' values."""
+    if not HEADER.exists():
+        raise Refusal(f"torch's header {HEADER}, which lists what autocast casts, isn't installed")
+    header, found = HEADER.read_text(), dict(IN_CODE)
+    for macro, policy in POLICIES.items():
+        lists = re.search(rf"#define AT_FORALL_{macro}\(_\)(.*?)\n\n", header, re.S)
+        if lists is None:
+            raise Refusal(f"{HEADER} has no list AT_FORALL_{macro}")
+        for name, overload in re.findall(r"_\((\w+)(?:, (\w+))?\)", lists[1]):
+            found[f"{name}.{overload}" if overload else name] = policy
+    return found
+
+
+def policy_of(target) -> str | None:
+    schema = target._schema
+    return policies().get(schema.name.split("::")[1] + (f".{schema.overload_name}" if schema.overload_name else ""))
+
+
+def is_cast(x) -> bool:
+    return isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype != torch.float64
+
+
+def cast(target, args, kwargs):
+    """The call that autocast makes of this one."""
+    if DTYPE is None or (policy := policy_of(target)) is None:
+        return target, args, kwargs
+    if policy in ("to f32", "append f32"):
+        if not is_cast(args[0]):
+            return target, args, kwargs
+        if policy == "append f32":
+            dtyped = {"norm.Scalar": target.overloadpacket.ScalarOpt_dtype, "norm.ScalarOpt_dim": target.overloadpacket.ScalarOpt_dim_dtype}
+            return dtyped[f"norm.{target._overloadname}"], args, {**kwargs, "dtype": torch.float32}
+        given = dict(zip([a.name for a in target._schema.arguments], args)) | kwargs
+        return target, args, kwargs if given.get("dtype") is not None else {**kwargs, "dtype": torch.float32}
+    to = {"half": DTYPE, "f32": torch.float32}.get(policy)
+    if to is None:
+        to = torch.float32 if any(is_cast(t) and t.dtype == torch.float32 for t in tree_leaves((args, kwargs))) else DTYPE
+    def convert(x):
+        return x.to(to) if is_cast(x) and x.dtype != to else x
+    return target, tree_map(convert, tuple(args)), tree_map(convert, kwargs)

@@ -1,0 +1,86 @@
+"""Whether a file's bodies for half precision say what the module does under torch.autocast.
+
+    result = check_half(file, module, inputs)      # after check.check
+    result.refuse_differences()
+
+Two things are compared. In float64, where every cast is a copy, output, loss and gradients are the module's, as in check.py:
+the calls are right. And in float32 and bfloat16 all that a body gives has the dtype that the file says, and lies no farther
+from what float64 gives than the module's own run under torch.autocast on this CPU does (whose lists differ from the GPU's,
+which the bodies follow: autocast.py): rounding alone, since either rounds as often, or less.
+"""
+
+from dataclasses import dataclass
+
+import check
+import graph as graphs
+import torch
+from play import dtypes, loss_of, parameters_of, play_model
+from refusal import Refusal
+
+FARTHER = 4  # than PyTorch's own: two sums of the same numbers, rounded in another order, differ so from what is exact
+STEP = 2.0**-8  # bfloat16's rounding, by which a single number is off, however near PyTorch's happens to be
+
+
+def in_half(file: dict) -> dict:
+    """The file with its second bodies in the place of the first."""
+    nodes = [n if "half" not in n else {"name": n["name"], "op": "aten", "inputs": n["inputs"], "body": n["half"],
+                                        "parameters": parameters_of(n)} for n in file["nodes"]]
+    return {**file, "bodies": {**file["bodies"], **file["half"]}, "nodes": nodes}
+
+
+@dataclass
+class HalfResult:
+    exact: check.Result
+    ours: dict  # by "output", "loss", "gradients": how far from float64, relative to the norm
+    theirs: dict
+
+    def text(self) -> str:
+        far = ", ".join(f"{name} {self.ours[name]:.1e} ({self.theirs[name]:.1e})" for name in self.ours)
+        return f"with casts as copies: {self.exact.text()}; from float64, and PyTorch's autocast from it: {far}"
+
+    def refuse_differences(self):
+        self.exact.refuse_differences()
+        wrong = [f"half precision: {name} differs from float64's by {far:.2g} of its norm, PyTorch's autocast by {self.theirs[name]:.2g}"
+                 for name, far in self.ours.items() if not far <= FARTHER * self.theirs[name] + STEP]
+        if wrong:
+            raise Refusal("\n".join(wrong))
+
+
+def distances(found, exact) -> dict:
+    """Of (prediction, loss, gradients): all gradients as one vector."""
+    def together(gradients):
+        return torch.cat([gradients[k].double().reshape(-1) if k in gradients else torch.zeros_like(exact[2][k]).reshape(-1)
+                          for k in exact[2]] or [torch.zeros(1)])
+    return {"output": check.relative(found[0].double(), exact[0]),
+            "loss": abs(float(found[1]) - float(exact[1])) / max(abs(float(exact[1])), 1e-300),
+            "gradients": check.relative(together(found[2]), together(exact[2]))}
+
+
+def check_half(file: dict, module, inputs, half=torch.bfloat16, batch: int = check.BATCH) -> HalfResult:
+    """file: one whose "half" is bodies. The module stays in float32."""
+    played = in_half(file)
+    with dtypes(bf16=torch.float64):
+        exact = check.check(played, module, inputs, batch)
+    generator = torch.Generator().manual_seed(1)
+    tensors = graphs.example(inputs, batch, torch.float32, generator)
+    target = check.target_of(file, batch, generator)
+    module.float()  # what float64 computes with, too
+    own = {k: p.detach().clone() for k, p in module.named_parameters()}
+    values = dict(zip([x["name"] for x in file["inputs"]], tensors))
+    wide = lambda x: x.double() if x.is_floating_point() else x  # noqa: E731
+    with torch.no_grad(), dtypes(bf16=torch.float64):
+        truth = play_model(played, {k: wide(x) for k, x in values.items()}, wide(target), {k: p.double() for k, p in own.items()},
+                           {k: p.double() for k, p in own.items()}, batch)
+    target = target.float() if target.is_floating_point() else target
+    with torch.no_grad(), dtypes(f32=torch.float32, bf16=half):
+        ours = play_model(played, values, target, own, own, batch)
+    for p in module.parameters():
+        p.grad = None
+    args, kwargs = graphs.arguments(inputs, tensors)
+    with check.Draws(), check.Exact(in_f64=False):
+        with torch.autocast("cpu", half):
+            prediction = check.prediction_of(file, module, args, kwargs, target)
+        loss = loss_of(file["loss"], prediction, target)
+        loss.backward()
+    theirs = (prediction.detach(), loss.detach(), {k: p.grad for k, p in module.named_parameters() if p.grad is not None})
+    return HalfResult(exact, distances(ours, truth), distances(theirs, truth))

@@ -1,0 +1,306 @@
+"""What the importer says of half precision: by PyTorch's dispatcher, by its own autocast, and what it leaves out.
+
+    .venv/bin/python tests/bench/half_test.py [NAME…]        # exit status 0: all passed; 77: no torch here
+"""
+
+import contextlib
+import copy
+import io
+import json
+import re
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+ROOT = TESTS.parent
+sys.path[:0] = [str(ROOT / "bench" / "import"), str(TESTS)]
+sys.dont_write_bytecode = True
+
+try:
+    import torch
+    import torchvision
+except ImportError:
+    print("half: torch or torchvision is missing, skipped")
+    sys.exit(77)
+
+import autocast  # noqa: E402
+import body  # noqa: E402
+import check_half  # noqa: E402
+import half  # noqa: E402
+import import_model  # noqa: E402
+import models  # noqa: E402
+import spec  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from refusal import Refusal  # noqa: E402
+from run_functions import functions_of, run_functions  # noqa: E402
+from torch import nn  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.utils._pytree import tree_leaves, tree_map  # noqa: E402
+
+warnings.filterwarnings("ignore")
+torch.set_num_threads(1)
+KEPT = tempfile.TemporaryDirectory(prefix="half_test_")  # removed at exit
+FILE = Path(KEPT.name) / "model.json"
+
+
+def same(found, expected):
+    assert found == expected, f"found    {found!r}\nexpected {expected!r}"
+
+
+class Layers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+
+def module(forward, **more):
+    made = type("Own", (Layers,), {"forward": forward})()
+    for name, value in more.items():
+        setattr(made, name, value)
+    return made
+
+
+def imported(m, inputs=("f32[B,3,8]",), loss="mse_loss"):
+    """The file's content, what it was made of, and its notes; checked where it has half precision."""
+    torch.manual_seed(0)
+    inputs = [spec.read_input(text) for text in inputs]
+    found = import_model.import_module(import_model.Request(m, inputs, loss))
+    file = json.loads(json.dumps(found.file))
+    if isinstance(file["half"], dict):
+        check_half.check_half(file, found.module, inputs).refuse_differences()
+    return file, found, inputs
+
+
+def body_of(file, name) -> dict:
+    """A node's body in half precision."""
+    node = next(n for n in file["nodes"] if n["name"] == name)
+    return file["half"][node["half"]] if "half" in node else file["bodies"][node["body"]]
+
+
+# -- what is cast ------------------------------------------------------------------------------------------------------------
+
+def test_the_lists_are_the_dispatchers():
+    listed = {f"aten::{name}" for name in autocast.policies()}
+    registered = set(torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA"))
+    # No model calls these by itself, but with a loss that autocast forbids, or by a name by which nobody calls a dimension.
+    same({name for name in registered - listed if name.startswith("aten::")},
+         {"aten::_cudnn_rnn", "aten::binary_cross_entropy", "aten::cudnn_convolution", "aten::cudnn_convolution_transpose",
+          "aten::norm.names_ScalarOpt_dim"})
+    same(listed - registered, set())
+
+
+class Compared:
+    """Plays each step by the dispatcher's own rules as well, on a GPU's tensors without values, and compares the dtypes."""
+
+    def __init__(self):
+        self.mode, self.calls, self.differ = FakeTensorMode(allow_non_fake_inputs=True), 0, []
+
+    def __enter__(self):
+        self.before = body.run_step
+        body.run_step = self.run_step
+        return self
+
+    def __exit__(self, *_):
+        body.run_step = self.before
+
+    def run_step(self, step, which, lookup):
+        found = self.before(step, which, lookup)
+        if autocast.DTYPE is None or step.inplace or step.like is not None:
+            return found
+        def on_gpu(x):
+            x = lookup(x) if isinstance(x, body.Value) else x
+            return torch.empty(x.shape, dtype=x.dtype, device="cuda") if isinstance(x, torch.Tensor) else x
+        torch.set_autocast_enabled("cuda", True)
+        torch.set_autocast_dtype("cuda", autocast.DTYPE)
+        try:
+            with self.mode, torch.no_grad():
+                args, kwargs = tree_map(on_gpu, (step.args[which], step.kwargs[which]))
+                theirs = step.target(*args, **{k: v for k, v in kwargs.items() if k not in body.LEFT_OUT})
+        finally:
+            torch.set_autocast_enabled("cuda", False)
+            torch.clear_autocast_cache()
+        dtypes = [[t.dtype for t in tree_leaves(r) if isinstance(t, torch.Tensor)] for r in (found, theirs)]
+        self.calls += 1
+        if dtypes[0][:1] != dtypes[1][:1]:
+            self.differ.append((str(step.target), *dtypes))
+        return found
+
+
+def test_every_step_gives_the_dtype_that_it_gives_on_a_gpu():
+    def many(self, x):
+        y = self.a(x)
+        z = (y.softmax(-1) + y.log_softmax(-1)) * y.sum(-1, keepdim=True) + y.exp().clamp(max=2).pow(2) + y.norm(dim=-1, keepdim=True)
+        z = z + F.softplus(y) + F.silu(y) + torch.einsum("bij,bkj->bik", y, y).mean() + torch.cumsum(y, 1) + y.std(-1, keepdim=True)
+        z = torch.addcmul(z, y, y) + torch.bmm(y, x.transpose(1, 2)).amax(-1, keepdim=True) + F.layer_norm(y, [8]) + F.rms_norm(y, [8])
+        return torch.where(y > 0, z, y) + torch.cat([y[:, :1], x[:, 1:]], 1).sigmoid() + y.double().float().logsumexp(-1, keepdim=True)
+    tried = [(module(many), ["f32[B,3,8]"], "mse_loss"), (models.gpt_nano(), ["i64[B,16]<256"], "cross_entropy"),
+             (models.llama_nano(), ["i64[B,16]<256"], "cross_entropy"), (models.Bert(64, 32, 1, 32, 4), ["i64[B,16]<64"], "cross_entropy"),
+             (models.unet(), ["f32[B,3,16,16]"], "cross_entropy"),
+             (torchvision.models.mobilenet_v3_small(), ["f32[B,3,64,64]"], "cross_entropy"),
+             (torchvision.models.convnext_tiny(), ["f32[B,3,64,64]"], "cross_entropy")]
+    for made, inputs, loss in tried:
+        with Compared() as compared:
+            found = import_model.import_module(import_model.Request(made, [spec.read_input(t) for t in inputs], loss))
+        assert isinstance(found.file["half"], dict), found.file["half"]
+        assert compared.calls > 10
+        same(compared.differ, [])
+
+
+def test_gpt_nano():
+    file, found, _ = imported(models.gpt_nano(), ["i64[B,64]<256"], "cross_entropy")
+    linear = body_of(file, "h.0.attn.c_attn")
+    same(linear["inputs"], ["f32[B,64,128]"])  # of a layer norm
+    same(linear["parameters"], ["f32[384,128]", "f32[384]"])
+    same(linear["output"], "bf16[B,64,384]")
+    same(linear["saved"], ["bf16[B,64,128]", "bf16[384,128]"])
+    same(linear["forward"][:3], ["s0=_to_copy(i0,dtype=bf16)", "s1=_to_copy(p0,dtype=bf16)", "t0=_to_copy(p1,dtype=bf16)"])
+    same(sum(line.endswith("dtype=f32)") for line in linear["backward"]), 3)  # the gradients of input, weight and bias
+    same(linear["products"], {"matmul bf16": [[0, 2 * 64 * 128 * 384], [0, 4 * 64 * 128 * 384]]})
+    same(file["bodies"]["linear/1"]["products"], {"matmul f32": [[0, 2 * 64 * 128 * 384], [0, 4 * 64 * 128 * 384]]})
+    same(body_of(file, "h.0.attn.attention")["products"], {"attention bf16": [[0, 4 * 64 * 64 * 128], [0, 10 * 64 * 64 * 128]]})
+    same(body_of(file, "h.0.attn.attention")["saved"], ["f32[B,4,64]"])
+    add = body_of(file, "h.0.add")  # f32 and bf16: an op that the reader knows, but not so
+    same((add["inputs"], add["output"], add["rows"]), (["f32[B,64,128]", "bf16[B,64,128]"], "f32[B,64,128]", True))
+    assert "half" not in next(n for n in file["nodes"] if n["name"] == "h.0.ln_1")  # of f32 as without autocast
+    same(file["half"].keys() & file["bodies"].keys(), set())
+    same({n["half"] for n in file["nodes"] if "half" in n}, set(file["half"]))
+
+
+def test_networks_of_known_ops():
+    """Convolutions and what follows them know half precision by themselves; sums of one dtype, too."""
+    file, _, _ = imported(torchvision.models.resnet18(), ["f32[B,3,64,64]"], "cross_entropy")
+    same(file["half"], {})
+    # Of what is f32 and what is bf16: the pool's input and what a convolution gives.
+    mixed = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3))
+    mixed.forward = lambda x: F.relu(F.max_pool2d(x, 2) + F.max_pool2d(nn.Sequential.forward(mixed, x), 2))
+    file, _, _ = imported(mixed, ["f32[B,3,8,8]"])
+    same([n["name"] for n in file["nodes"] if "half" in n], ["add"])
+    same(body_of(file, "add")["inputs"], ["f32[B,3,4,4]", "bf16[B,3,4,4]"])
+    same(body_of(file, "add")["backward"], ["gi1=_to_copy(g,dtype=bf16)"])  # the image needs no gradient
+
+
+def test_what_is_written_in_place_keeps_its_dtype():
+    def forward(self, x):
+        y = self.a(x)
+        y += x
+        y.exp_()
+        return self.b(y) * 2
+    file, _, _ = imported(module(forward))
+    same([body_of(file, name)["output"] for name in ("add", "exp")], ["bf16[B,3,8]", "bf16[B,3,8]"])
+
+
+def test_stochastic_depth_draws_in_its_tensors_dtype():
+    depth = torchvision.ops.StochasticDepth(0.25, "row")
+    file, _, _ = imported(module(lambda self, x: self.b(depth(self.a(x)))))
+    same([n["name"] for n in file["nodes"]], ["a", "bernoulli", "div", "mul", "b"])
+    same(body_of(file, "mul")["output"], "bf16[B,3,8]")
+
+
+# -- what is compared --------------------------------------------------------------------------------------------------------
+
+def test_float16_is_the_same_text():
+    made = models.gpt_nano()
+    file, found, inputs = imported(made, ["i64[B,64]<256"], "cross_entropy")
+    result = check_half.check_half(file, found.module, inputs, torch.float16)
+    result.refuse_differences()
+    # Three bits of the mantissa more: an eighth of bfloat16's error.
+    bf16 = check_half.check_half(file, found.module, inputs)
+    for name in ("output", "gradients"):
+        assert 4 < bf16.ours[name] / result.ours[name] < 16, (bf16.text(), result.text())
+    before, half.DTYPE = half.DTYPE, torch.float16
+    try:
+        again = import_model.import_module(import_model.Request(models.gpt_nano(), inputs, "cross_entropy")).file["half"]
+    finally:
+        half.DTYPE = before
+    same(again, json.loads(re.sub(r"\bbf16\b", "f16", json.dumps(file["half"]))))
+
+
+def test_a_wrong_body_is_found():
+    file, found, inputs = imported(models.mlp(), ["f32[B,3,64]"])
+    name = next(n for n in file["half"] if n.startswith("linear/"))
+    def refused(spoil):
+        spoiled = copy.deepcopy(file)
+        spoil(spoiled["half"][name])
+        try:
+            check_half.check_half(spoiled, found.module, inputs).refuse_differences()
+        except Refusal as refusal:
+            return str(refusal).splitlines()[0]
+        raise AssertionError("passed")
+    def forget_a_cast(text):  # a copy in float64, where it isn't missed
+        text["backward"] = [line.replace("dtype=f32", "dtype=bf16") if line.startswith("gp0") else line for line in text["backward"]]
+    def wrong_call(text):
+        text["forward"] = [line.replace(")", ",beta=2)") if "=addmm(" in line else line for line in text["forward"]]
+    same(refused(forget_a_cast), f"body '{name}': gp0 is torch.bfloat16[256, 64], not f32[256,64]")
+    assert refused(wrong_call).startswith("the output differs from PyTorch's by "), refused(wrong_call)
+
+
+def test_rounding_more_than_pytorch_does_is_found():
+    """Three bits more of a mantissa are gone where all that the second linear gives is shifted up and down again."""
+    file, found, inputs = imported(models.mlp(), ["f32[B,3,64]"])
+    name = [n for n in file["half"] if n.startswith("linear/")][1]
+    lines = file["half"][name]["forward"]
+    i = next(i for i, line in enumerate(lines) if "=addmm(" in line)
+    out, call = lines[i].split("=", 1)
+    lines[i:i + 1] = [f"q0={call}", "q1=add.Scalar(q0,64)", f"{out}=sub.Scalar(q1,64)"]
+    result = check_half.check_half(file, found.module, inputs)
+    assert result.exact.output < 1e-9, result.text()  # in float64 nothing is to be seen of it
+    try:
+        result.refuse_differences()
+    except Refusal as refusal:
+        assert str(refusal).startswith("half precision: output differs from float64's by 0."), refusal
+        return
+    raise AssertionError(result.text())
+
+
+# -- what is left out --------------------------------------------------------------------------------------------------------
+
+def test_what_cant_be_said_is_left_out():
+    file, found, _ = imported(models.TextClassifier(50, 4, 3), ["i64[B,3]<50"], "cross_entropy")
+    assert file["half"].startswith("what autocast does inside op 'lstm' isn't known, at module 'lstm' (LSTM), "), file["half"]
+    assert f"no half precision: {file['half']}" in found.notes
+    assert not any("half" in n for n in file["nodes"])
+    def own(self, x):
+        return self.b(self.a(x).to(torch.bfloat16).float())
+    file, _, _ = imported(module(own))
+    same(file["half"], "the module itself uses half precision, in 'linear/2'")
+
+
+def test_casts_that_depend_on_the_dtype_are_noted():
+    def forward(self, x):
+        y = self.a(x)
+        return self.b(y.float() * torch.ones_like(y))
+    _, found, _ = imported(module(forward))
+    same([re.sub(r"half_test.py:\d+", "HERE", n).split(" at module")[0] for n in found.notes],
+         ["1 casts to the dtype that a tensor has in float32 are none in half precision, either; the first",
+          "1 constants with a tensor's dtype are float32 in half precision, too; the first"])
+
+
+def test_a_file_whose_half_differs_has_none():
+    def forward(self, x):
+        return self.b(self.a(x))
+    made = module(forward)
+    sys.modules["half_test"] = sys.modules[__name__]
+    globals()["made_for_the_command"] = lambda: made
+    def run():
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = import_model.main(["half_test:made_for_the_command", "--input", "f32[B,3,8]", "--loss", "mse_loss", "-o", str(FILE)])
+        same((status, err.getvalue()), (0, ""))
+        return out.getvalue(), json.loads(FILE.read_text())
+    said, file = run()
+    assert "  checked in bfloat16: with casts as copies: output 0.0e+00, " in said, said
+    same(len(file["half"]), 2)
+    before, check_half.STEP, check_half.FARTHER = (check_half.STEP, check_half.FARTHER), -1, 0
+    try:
+        said, file = run()
+    finally:
+        check_half.STEP, check_half.FARTHER = before
+    assert "note: no half precision: half precision: output differs from float64's by 0.00" in said, said
+    assert file["half"].startswith("half precision: output differs from float64's by "), file["half"]
+    assert not any("half" in n for n in file["nodes"])
+
+
+if __name__ == "__main__":
+    sys.exit(run_functions(functions_of(globals()), sys.argv[1:]))
