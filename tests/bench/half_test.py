@@ -62,11 +62,11 @@ def module(forward, **more):
     return made
 
 
-def imported(m, inputs=("f32[B,3,8]",), loss="mse_loss"):
+def imported(m, inputs=("f32[B,3,8]",), loss="mse_loss", cut=False):
     """The file's content, what it was made of, and its notes; checked where it has half precision."""
     torch.manual_seed(0)
     inputs = [spec.read_input(text) for text in inputs]
-    found = import_model.import_module(import_model.Request(m, inputs, loss))
+    found = import_model.import_module(import_model.Request(m, inputs, loss), cut)
     file = json.loads(json.dumps(found.file))
     if isinstance(file["half"], dict):
         check_half.check_half(file, found.module, inputs).refuse_differences()
@@ -142,7 +142,7 @@ def test_every_step_gives_the_dtype_that_it_gives_on_a_gpu():
              (torchvision.models.convnext_tiny(), ["f32[B,3,64,64]"], "cross_entropy")]
     for made, inputs, loss in tried:
         with Compared() as compared:
-            found = import_model.import_module(import_model.Request(made, [spec.read_input(t) for t in inputs], loss))
+            found = import_model.import_module(import_model.Request(made, [spec.read_input(t) for t in inputs], loss), cut=False)
         assert isinstance(found.file["half"], dict), found.file["half"]
         assert compared.calls > 10
         same(compared.differ, [])
@@ -165,6 +165,27 @@ def test_gpt_nano():
     same((add["inputs"], add["output"], add["rows"]), (["f32[B,64,128]", "bf16[B,64,128]"], "f32[B,64,128]", True))
     assert "half" not in next(n for n in file["nodes"] if n["name"] == "h.0.ln_1")  # of f32 as without autocast
     same(file["half"].keys() & file["bodies"].keys(), set())
+    same({n["half"] for n in file["nodes"] if "half" in n}, set(file["half"]))
+
+
+def test_what_is_cut_for_tensor_parallelism_is_cut_in_half_precision():
+    file, _, _ = imported(models.gpt_nano(), ["i64[B,64]<256"], "cross_entropy", cut=True)
+    nodes = {n["name"]: n for n in file["nodes"]}
+    cut = [n for n in file["nodes"] if "units" in file["bodies"].get(n.get("body"), {})]
+    same(len(cut), 24)
+    for node in cut:
+        first, second = file["bodies"][node["body"]], file["half"][node["half"]]
+        same(second["units"], first["units"])
+        same(second["sums"], first["sums"])
+        same([re.sub("bf16", "f32", s) for s in second["inputs"] + second["parameters"]], first["inputs"] + first["parameters"])
+        # A part has its share of the products, and all of them where the units are all.
+        for key, amounts in second.get("products", {}).items():
+            same([[0, 0, 0], [0, 0, 0]], [a[:3] for a in amounts])
+            same(amounts, first["products"][key.replace("bf16", "f32")])
+    column = file["half"][nodes["h.0.attn.c_attn"]["half"]]
+    same(column["parameters"], ["f32[3x32T,128]", "f32[3x32T]"])
+    same(column["saved"], ["bf16[B,64,128]", "bf16[3x32T,128]"])
+    assert "units" not in body_of(file, "h.0.add")
     same({n["half"] for n in file["nodes"] if "half" in n}, set(file["half"]))
 
 
@@ -211,7 +232,7 @@ def test_float16_is_the_same_text():
         assert 4 < bf16.ours[name] / result.ours[name] < 16, (bf16.text(), result.text())
     before, half.DTYPE = half.DTYPE, torch.float16
     try:
-        again = import_model.import_module(import_model.Request(models.gpt_nano(), inputs, "cross_entropy")).file["half"]
+        again = import_model.import_module(import_model.Request(models.gpt_nano(), inputs, "cross_entropy"), False).file["half"]
     finally:
         half.DTYPE = before
     same(again, json.loads(re.sub(r"\bbf16\b", "f16", json.dumps(file["half"]))))
