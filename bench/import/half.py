@@ -5,7 +5,8 @@
 Nodes are those of float32. Each is traced once more, with the dtypes that its inputs have by then: a linear's output is
 bfloat16, a layer norm's float32, and their sum float32. Parameters stay float32; where a call wants them in bfloat16, the cast
 is a call of the body, saved where the backward reads it, and the backward casts the gradient. A node whose calls stay as they
-are names no second body; an op that the file's reader knows itself is named one where the reader would have it otherwise.
+are names no second body; an op that the file's reader knows itself is named one where the reader would have it otherwise. Each node
+casts for itself: PyTorch keeps the cast of a parameter for further calls of one step, which a module that is called again has.
 Bodies are written for bfloat16: in float16 they are the same, but for the dtype.
 
 Where it can't be said what autocast does, the file's "half" is the reason, and only float32 can be forecast.
