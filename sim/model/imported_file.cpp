@@ -173,8 +173,8 @@ std::string products_text(JsonObject products) {
     if (space == std::string::npos || !kProductKinds.find(key.substr(0, space)))
       throw ConfigError("{}: '{}' must be one of {} and a dtype: \"matmul f32\"", products.where(), key,
                         fmt::to_string(fmt::join(kProductKinds.names, ", ")));
-    texts.push_back(fmt::format("{}:{}:{}", key.substr(0, space), key.substr(space + 1),
-                                amounts_text(products, key, ":")));
+    texts.push_back(
+        fmt::format("{}:{}:{}", key.substr(0, space), key.substr(space + 1), amounts_text(products, key, ":")));
   }
   products.finish();
   return texts.empty() ? "" : fmt::format("|products={}", fmt::join(texts, ","));

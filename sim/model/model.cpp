@@ -97,9 +97,9 @@ Precision precision_of(const Model& model, const Node& node) {
       return product.kind == kind && product.dtype == Dtype::f32;
     });
   };
-  const bool differs = is_autocast(model.precision)          ? node.half != nullptr
+  const bool differs = is_autocast(model.precision)         ? node.half != nullptr
                        : model.precision == Precision::tf32 ? multiplies(ProductKind::matmul)
-                                                             : multiplies(ProductKind::convolution);
+                                                            : multiplies(ProductKind::convolution);
   return differs ? model.precision : Precision::f32;
 }
 

@@ -317,7 +317,8 @@ void execute_in_half_precision(Session& session) {
 TEST(LocalSessionRanks, PlayImportedOpsInHalfPrecision) {
   const auto session = open_session({.ranks = 2});
   const std::string tokens = PARAGAUGE_TESTS_DIR "/models/token_toy.json";
-  for (const char* strategy : {"single", "single,microbatches=2", "ddp,dp=2", "1f1b,pp=2,microbatches=4", "zero3,dp=2"}) {
+  for (const char* strategy :
+       {"single", "single,microbatches=2", "ddp,dp=2", "1f1b,pp=2,microbatches=4", "zero3,dp=2"}) {
     const RunResult in_full = session->run({.program = lowered(tokens, strategy), .steps = 2, .verify = true});
     for (const char* precision : {"bf16", "fp16"}) {
       if (std::string_view(precision) == "fp16" && std::string_view(strategy).starts_with("1f1b"))

@@ -35,8 +35,7 @@ using Tensors = std::vector<at::Tensor>;
 /// Models, and such in half precision, whose casts are copies in f64.
 class ImportedOps : public testing::TestWithParam<const char*> {
  protected:
-  ImportedOps()
-      : model_(sim::load_model(fmt::format(PARAGAUGE_TESTS_DIR "/models/{},dtype=f64", GetParam()))) {}
+  ImportedOps() : model_(sim::load_model(fmt::format(PARAGAUGE_TESTS_DIR "/models/{},dtype=f64", GetParam()))) {}
 
   at::Tensor random(const sim::TensorSpec& spec) {
     if (sim::is_float(spec.dtype)) return at::empty(spec.shape, at::kDouble).uniform_(-1, 2, generator_);
@@ -279,7 +278,8 @@ Step play_step(const sim::Model& model, const Values& values, std::int64_t rows)
     for (std::size_t i = 0; i < inputs[n].size(); ++i)
       if (grads >> i & 1U) of.push_back(i);
     found.resize(of.size() + parameters[n].size());
-    op_kernels().at(ops[n].kind->name)
+    op_kernels()
+        .at(ops[n].kind->name)
         .run({ops[n], sim::Pass::backward, grads}, {.reads = reads, .writes = found, .is_exact = true});
     for (std::size_t k = 0; k < of.size(); ++k) {
       expect_is(found[k], ops[n].inputs[of[k]], model.nodes[n].name + " gradient");
@@ -349,7 +349,8 @@ INSTANTIATE_TEST_SUITE_P(Models, ImportedOps,
                                          "gpt_toy.json,precision=bf16"),
                          [](const auto& of) {
                            std::string name(of.param);
-                           std::ranges::replace_if(name, [](char c) { return std::isalnum(c) == 0; }, '_');
+                           std::ranges::replace_if(
+                               name, [](char c) { return std::isalnum(c) == 0; }, '_');
                            return name;
                          });
 

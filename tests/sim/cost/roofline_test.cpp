@@ -72,7 +72,8 @@ TEST(Roofline, ABodysProductsTakeTheirUnits) {
   EXPECT_DOUBLE_EQ(seconds("|products=convolution:f32:0+2e9B:0+0B", " precision=ieee"), kAll / 10e12);
   EXPECT_DOUBLE_EQ(seconds("|products=attention:f32:0+2e9B:0+0B", " precision=tf32"), kAll / 10e12);
   EXPECT_DOUBLE_EQ(seconds("|products=attention:f16:0+2e9B:0+0B", " precision=fp16"), kTwo / 100e12 + kRest / 10e12);
-  EXPECT_DOUBLE_EQ(seconds("|products=matmul:f16:0+1e9B:0+0B,attention:f16:0+1e9B:0+0B"), kTwo / 100e12 + kRest / 10e12);
+  EXPECT_DOUBLE_EQ(seconds("|products=matmul:f16:0+1e9B:0+0B,attention:f16:0+1e9B:0+0B"),
+                   kTwo / 100e12 + kRest / 10e12);
   const Work bf16 = work_from_key(
       "aten.forward f32[2,64] batch=2 precision=bf16 body=x|f32[B,64]||f32[B,64]||o=exp(i0)||0+3B,0+0B|0+0B,0+0B|1,0|"
       "rows|products=matmul:bf16:0+2B:0+0B");
