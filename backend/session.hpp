@@ -34,6 +34,7 @@ struct SessionOptions {
   bool real_time = true;       // real-time scheduling where permitted; Session::real_time says what was had
   /// What the processes of a world must have alike, by what it is called: "profile" → its checksum.
   std::map<std::string, std::string> alike = {};
+  nlohmann::json about_host = {};  // of the first rank of each host, for Session::hosts
 };
 
 struct RunRequest {
@@ -102,7 +103,7 @@ class Session {
   /// Whether the ranks run under real-time scheduling.
   [[nodiscard]] bool real_time() const { return real_time_; }
   /// Of several hosts, in the order of their ranks: {name, ranks (how many), network (as gloo calls what it uses:
-  /// interface, Mbit/s, address), environment, clock (beside the first host's, in the latest run: ahead_s, gains_ppm,
+  /// interface, Mbit/s, address), environment, about (SessionOptions::about_host, where there is something), clock (beside the first host's, in the latest run: ahead_s, gains_ppm,
   /// error_us)}. Empty where all ranks are on one.
   [[nodiscard]] const nlohmann::json& hosts() const { return hosts_; }
   /// Collective over the ranks; sim::RunError names rank and instruction when one fails or the timeout passes. A

@@ -61,13 +61,13 @@ struct Options {
   std::string checkpoint;  // train: read where it is there, written after each epoch; empty: none
 
   // Files; empty: none.
-  std::vector<std::string> files;            // the results to report
-  std::string profile;                       // to read; trace without one calibrates on the spot
-  std::string json, csv;                     // the results and their table
-  std::string record;                        // how far the forecasts were off
-  std::string output;                        // calibrate's profile, trace's timelines, train's epochs
-  bool details = false;                      // the long tables instead of the answer
-  bool is_only_a_rank = false;               // another process of the same command line answers, and prints
+  std::vector<std::string> files;  // the results to report
+  std::string profile;             // to read; trace without one calibrates on the spot
+  std::string json, csv;           // the results and their table
+  std::string record;              // how far the forecasts were off
+  std::string output;              // calibrate's profile, machine's cluster, trace's timelines, train's epochs
+  bool details = false;            // the long tables instead of the answer
+  bool is_only_a_rank = false;     // another process of the same command line answers, and prints
   int (*compare)(const Options&) = nullptr;  // plan: what runs strategies
   bool raw = false;                          // every measured step goes into the JSON file, too
   bool compact = false;                      // report: the JSON file without what is computed from its cells
@@ -85,6 +85,7 @@ int import_model(const Options& options);
 int predict(const Options& options);
 int plan(const Options& options);
 int measure(const Options& options);
+int write_machine(const Options& options);
 int calibrate(const Options& options);
 int compare(const Options& options);
 int report(const Options& options);

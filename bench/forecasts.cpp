@@ -7,7 +7,6 @@
 
 #include "sim/cluster/world.hpp"
 #include "sim/cost/origin.hpp"
-#include "sim/cost/profile.hpp"
 #include "sim/error.hpp"
 #include "sim/report/console.hpp"
 #include "sim/text/file.hpp"
@@ -36,15 +35,16 @@ sim::Cluster Priced::of(const sim::Program& program) const {
 }
 
 std::vector<Priced> priced_clusters(const Options& options, std::uint32_t most_ranks) {
-  std::optional<sim::Profile> profile;
-  if (!options.profile.empty()) profile = sim::load_profile(options.profile);
+  std::shared_ptr<const sim::Profile> profile;
+  if (!options.profile.empty()) profile = std::make_shared<const sim::Profile>(sim::load_profile(options.profile));
   std::vector<Priced> list;
   for (sim::Cluster& cluster : clusters_of(options, most_ranks)) {
     if (profile) cluster = sim::with_measured_accelerator(cluster, *profile);
     cluster.one_launch = options.machine.graph;
     Priced& priced = list.emplace_back();
     for (const std::string& name : options.cost_models)
-      priced.cost_models[name] = sim::make_cost_model(name, cluster, profile ? &*profile : nullptr);
+      priced.cost_models[name] = sim::make_cost_model(name, cluster, profile.get());
+    priced.profile = profile;
     priced.cluster = std::move(cluster);
   }
   return list;

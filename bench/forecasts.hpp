@@ -14,6 +14,7 @@
 #include "bench/commands.hpp"
 #include "sim/cluster/cluster.hpp"
 #include "sim/cost/cost_model.hpp"
+#include "sim/cost/profile.hpp"
 #include "sim/report/track_record.hpp"
 
 namespace bench {
@@ -25,6 +26,7 @@ std::vector<sim::Cluster> clusters_of(const Options& options, std::uint32_t rank
 struct Priced {
   sim::Cluster cluster;                                                // with places for the most ranks
   std::map<std::string, std::unique_ptr<sim::CostModel>> cost_models;  // by name
+  std::shared_ptr<const sim::Profile> profile;                         // that they were made from, or none
 
   /// The cluster as the program's ranks use it. ConfigError where it has no cores for their threads.
   [[nodiscard]] sim::Cluster of(const sim::Program& program) const;

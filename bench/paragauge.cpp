@@ -125,7 +125,7 @@ void add_measured_results(CLI::App* command, Options& options) {
 }
 
 #ifdef PARAGAUGE_BACKEND
-using bench::calibrate, bench::compare, bench::measure, bench::trace, bench::train;
+using bench::calibrate, bench::compare, bench::measure, bench::trace, bench::train, bench::write_machine;
 #elif defined(PARAGAUGE_TORCH_PROGRAM)
 /// Goes on as the program that has LibTorch, with the same command line.
 int hand_over(const Options& options) {
@@ -138,7 +138,8 @@ int hand_over(const Options& options) {
   execv(program.c_str(), arguments.data());
   throw sim::RunError("{}, which runs on devices, can't be executed: {}", program, std::strerror(errno));
 }
-constexpr auto calibrate = hand_over, compare = hand_over, measure = hand_over, trace = hand_over, train = hand_over;
+constexpr auto calibrate = hand_over, compare = hand_over, measure = hand_over, trace = hand_over, train = hand_over,
+               write_machine = hand_over;
 #else
 int refuse_to_run(const Options& options) {
   throw sim::ConfigError(
@@ -146,7 +147,7 @@ int refuse_to_run(const Options& options) {
       options.machine.argv.at(1));
 }
 constexpr auto calibrate = refuse_to_run, compare = refuse_to_run, measure = refuse_to_run, trace = refuse_to_run,
-               train = refuse_to_run;
+               train = refuse_to_run, write_machine = refuse_to_run;
 #endif
 
 // ---- The commands
@@ -269,6 +270,16 @@ void add_calibrate(CLI::App* command, Options& options) {
   text(command, "-o,--output", options.output, "the profile")->required();
 }
 
+void add_machine(CLI::App* command, Options& options) {
+  options.machine.worlds = {""};
+  text(command, "-w,--world", options.machine.worlds,
+       "nccl: of the GPUs, gloo: of the CPU's cores; nccl unless given, where there are GPUs")
+      ->expected(1);
+  number(command, "--timeout", options.machine.timeout_s, 0.1, 86'400,
+         "seconds until all hosts of the launch must be there");
+  text(command, "-o,--output", options.output, "the cluster file")->required();
+}
+
 void add_compare(CLI::App* command, Options& options) {
   add_run(command, options);
   add_graph(command, options.machine);
@@ -333,6 +344,7 @@ constexpr const char* kExamples =
     "  paragauge predict -m convnet -s single -s ddp -w gloo          this machine, from data sheets\n"
     "  paragauge import net.py:build --input f32[B,3,64,64] -o n.json a PyTorch module of your own, for -m n.json\n"
     "  paragauge plan -m resnet50,global_batch=256 -c dgx_a100        which strategy is fastest there\n"
+    "  paragauge machine -o box.json                                  a cluster file of this machine, for -c\n"
     "  paragauge compare -m convnet -s single -s ddp --json r.json    forecast and measurement side by side\n"
     "  paragauge report r.json                                        how far the forecasts were off\n"
     "  paragauge measure -m convnet -s ddp -w gloo --verify           run it, and check it against one device\n"
@@ -362,6 +374,11 @@ constexpr std::array kCommands{
             "  paragauge plan -m vgg16,global_batch=256 -c dgx_a100 --method hypar\n"
             "  paragauge plan -m convnet --devices 2 -w gloo --method layers --measure 2",
             check_plan},
+    Command{"machine", "Writes a cluster file of this machine, and the other hosts of a launch, for --cluster",
+            write_machine, add_machine,
+            "Examples:\n"
+            "  paragauge machine -o box.json\n"
+            "  torchrun --no-python --nnodes=2 --nproc_per_node=1 … paragauge machine -o pair.json"},
     Command{"measure", "Runs steps on this machine, and with --verify checks their results", measure, add_measure,
             "Examples:\n"
             "  paragauge measure -m convnet -s single -s ddp -w gloo --verify\n"

@@ -46,7 +46,8 @@ Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, const P
   sim::Cluster cluster = priced.of(program);
   program = sim::fold_many(std::move(program), cluster);
   if (options.memory_GiB > 0) {
-    cluster.device.memory_capacity = sim::bytes(options.memory_GiB * 1073741824);
+    for (const std::uint32_t kind : cluster.kinds_in_use())
+      cluster.kind(kind).memory_capacity = sim::bytes(options.memory_GiB * 1073741824);
     cluster.host.reset();  // each device has memory of its own
   }
   const std::string& cost_model = options.cost_models.at(0);

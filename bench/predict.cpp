@@ -30,9 +30,23 @@
 namespace bench {
 namespace {
 
+/// "; the 4 rtx-3090 limit: rtx-4090 in their place -31 %", for each kind that is slower than another.
+std::string kinds_text(const sim::Program& program, const sim::Cluster& cluster, const std::string& cost_model,
+                       const Priced& priced, const sim::Scale& scale) {
+  constexpr double kWorthNaming = 0.005;
+  std::string text;
+  for (const sim::KindLimit& limit : sim::kind_limits(program, cluster, cost_model, priced.profile.get(), scale))
+    text += limit.change <= -kWorthNaming ? fmt::format("; the {} {} limit{}: {} in {} place {:+.0f} %", limit.ranks,
+                                                        limit.slower, limit.ranks == 1 ? "s" : "", limit.faster,
+                                                        limit.ranks == 1 ? "its" : "their", 100 * limit.change)
+                                          : fmt::format("; that {} {} {} slower than {} costs nothing", limit.ranks,
+                                                        limit.slower, limit.ranks == 1 ? "is" : "are", limit.faster);
+  return text;
+}
+
 /// "ddp,dp=2 on gloo (analytic): exposed communication 31 %, bubble 2 %, host 0 %; twice the bandwidth −14 %, …".
 std::string limits_of(const std::string& cell, const sim::Program& program, const sim::Cluster& cluster,
-                      const sim::Forecast& forecast, const sim::CostModelKind& by) {
+                      const sim::Forecast& forecast, const sim::CostModelKind& by, const std::string& of_kinds) {
   constexpr double kWorthNaming = 0.005;
   const sim::StepTime& step = forecast.step;
   std::string text =
@@ -45,6 +59,7 @@ std::string limits_of(const std::string& cell, const sim::Program& program, cons
           fmt::format(" {} {} {:+.0f} %,", s.resource == "latency" || s.resource == "launch" ? "half the" : "twice the",
                       s.resource, 100 * s.change_when_doubled);
   text.pop_back();
+  text += of_kinds;
   if (const std::string knowledge = sim::describe_knowledge(forecast, by); !knowledge.empty()) text += "; " + knowledge;
   return text;
 }
@@ -142,7 +157,8 @@ void predict_cell(const Asked& asked, const Priced& priced, const Options& optio
     spreads[name] = f.spreads;
     if (sim::cost_model_table().at(name).needs_profile) workspace_bytes = f.costs.workspace_bytes;
     const std::string cell = sim::printable(fmt::format("{} on {} ({})", asked.text, cluster.world, name));
-    limits.push_back(limits_of(cell, program, cluster, f, sim::cost_model_table().at(name)));
+    limits.push_back(limits_of(cell, program, cluster, f, sim::cost_model_table().at(name),
+                               kinds_text(program, cluster, name, priced, scale)));
     if (epoch)
       epochs.push_back(fmt::format("  {}: {}", cell,
                                    epoch_text(*epoch, sim::epoch_time(*epoch, asked.model, *asked.strategy, cluster,

@@ -35,7 +35,7 @@ class Questions final : public CostModel {
     asked.push_back(question);
     return {};
   }
-  [[nodiscard]] double launch_s() const override { return 0; }
+  [[nodiscard]] double launch_s(std::uint32_t /*kind*/) const override { return 0; }
   mutable std::vector<TransferQuestion> asked;
 };
 

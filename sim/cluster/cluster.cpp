@@ -159,6 +159,20 @@ Host this_host() {
   return host;
 }
 
+std::vector<std::uint32_t> Cluster::kinds_in_use() const {
+  std::set<std::uint32_t> used;
+  for (std::uint32_t rank = 0; rank < place.size(); ++rank) used.insert(kind_of(rank));
+  return {used.begin(), used.end()};
+}
+
+std::string Cluster::device_name() const {
+  if (host && !host->cpu.empty()) return host->cpu;
+  if (!is_mixed()) return device.name;
+  std::vector<std::string> names;
+  for (const std::uint32_t number : kinds_in_use()) names.push_back(kind(number).name);
+  return fmt::to_string(fmt::join(names, ", "));
+}
+
 std::uint32_t Cluster::devices() const { return devices_in_group(levels.size() - 1); }
 
 std::uint32_t Cluster::devices_in_group(std::size_t level) const {
@@ -209,22 +223,75 @@ void check_size(const Cluster& cluster) {
   }
 }
 
-/// The devices of a cluster file's path lie beside it.
-std::string device_of(JsonObject& file, const std::filesystem::path& path) {
-  const std::string device = file.text("device");
-  if (!device.ends_with(".json") || std::filesystem::path(device).is_absolute()) return device;
-  const std::filesystem::path beside = path.parent_path() / device;
-  if (!std::filesystem::exists(beside))
-    throw ConfigError("{}: device '{}': there is no {} (a path in a cluster file is relative to that file)",
-                      file.where(), device, beside.string());
-  return beside.string();
-}
-
 std::uint32_t read_count(JsonObject& json, std::string_view key, std::int64_t otherwise) {
   const std::int64_t count = json.integer(key, otherwise);
   if (count < 1 || count > kMostDevices)
     throw ConfigError("{}: {}={} must be from 1 to {}", json.where(), key, count, kMostDevices);
   return static_cast<std::uint32_t>(count);
+}
+
+/// A device that a file names, which lies beside a cluster file where it is a path, or one in place.
+Device device_of(JsonObject& json, const std::filesystem::path& path) {
+  if (json.has("device") && json.value("device").is_object()) {
+    JsonObject in_place = json.object("device");
+    return read_device(in_place);
+  }
+  const std::string device = json.text("device");
+  if (!device.ends_with(".json") || std::filesystem::path(device).is_absolute()) return load_device(device);
+  const std::filesystem::path beside = path.parent_path() / device;
+  if (!std::filesystem::exists(beside))
+    throw ConfigError("{}: device '{}': there is no {} (a path in a cluster file is relative to that file)",
+                      json.where(), device, beside.string());
+  return load_device(beside.string());
+}
+
+/// `device`: one of all, or a list of {device, count, share}, in the order in which devices are numbered.
+void read_devices(JsonObject& file, const std::filesystem::path& path, Cluster& cluster) {
+  if (!file.has("device") || !file.value("device").is_array()) {
+    cluster.device = device_of(file, path);
+    return;
+  }
+  std::vector<std::pair<std::string, double>> known;  // by kind: sheet, share
+  for (JsonObject& some : file.objects("device")) {
+    Device device = device_of(some, path);
+    device.share = read_share(some, "share", 1, kLeastShare);
+    const std::pair key(device.sheet, device.share);
+    const auto number = static_cast<std::size_t>(std::ranges::find(known, key) - known.begin());
+    if (!some.has("count")) throw ConfigError("{}: count is missing: how many {} there are", some.where(), device.name);
+    const std::uint32_t count = read_count(some, "count", 0);
+    if (cluster.kinds.size() + count > kMostDevices)
+      throw ConfigError("{}: device: at most {} in all", file.where(), kMostDevices);
+    cluster.kinds.insert(cluster.kinds.end(), count, static_cast<std::uint32_t>(number));
+    some.finish();
+    if (number < known.size()) continue;
+    known.push_back(key);
+    if (device.share < 1) device.name = fmt::format("{:.4g} of {}", device.share, device.name);
+    (number == 0 ? cluster.device : cluster.other_kinds.emplace_back()) = std::move(device);
+    if (cluster.kind(static_cast<std::uint32_t>(number)).asynchronous != cluster.device.asynchronous)
+      throw ConfigError("{}: a cluster has accelerators or CPU cores, not both; found {} and {}", some.where(),
+                        cluster.device.name, cluster.other_kinds.back().name);
+  }
+  if (known.empty()) throw ConfigError("{}: device must not be an empty list", file.where());
+}
+
+/// The levels must make as many devices as are listed.
+void check_kinds(const JsonObject& file, Cluster& cluster) {
+  if (cluster.kinds.empty()) return;
+  if (cluster.kinds.size() != cluster.devices())
+    throw ConfigError("{}: device lists {} devices, but the levels make {} ({})", file.where(), cluster.kinds.size(),
+                      cluster.devices(), text_of(cluster.levels));
+  if (!cluster.is_mixed()) {
+    cluster.kinds.clear();
+    return;
+  }
+  std::vector<std::string> counts;
+  for (std::uint32_t number = 0; number <= cluster.other_kinds.size(); ++number)
+    counts.push_back(fmt::format("{} {}", std::ranges::count(cluster.kinds, number), cluster.kind(number).name));
+  cluster.remarks.push_back(
+      fmt::format("Cluster '{}' has devices of several kinds ({}). Every rank gets an equal share of the batch and of "
+                  "split layers, and stages are cut as if all devices were alike; whoever is slower, the others wait "
+                  "for",
+                  cluster.name, fmt::join(counts, ", ")));
 }
 
 /// How many devices a group of the innermost level has, instead of what the file says: always, or where it doesn't say.
@@ -345,9 +412,10 @@ Cluster load_cluster(std::string_view name, std::uint32_t ranks, std::uint32_t d
   static_cast<void>(file.text("description", ""));
   static_cast<void>(file.text("source", ""));
   cluster.world = file.text("world");
-  cluster.device = load_device(device_of(file, path));
+  read_devices(file, path, cluster);
   const GivenSize given{.always = devices, .where_open = open_devices};
   const bool is_open = has_levels ? read_levels(file, cluster, given) : read_nodes(file, cluster, given);
+  check_kinds(file, cluster);
   if (is_open && !cluster.device.asynchronous) cluster.host = this_host();
   cluster.is_this_machine = cluster.host.has_value();
   cluster.one_host_thread = file.boolean("one_host_thread", false);
@@ -377,11 +445,17 @@ Cluster with_threads(const Cluster& cluster, std::uint32_t threads, std::string_
   Cluster own = cluster;
   for (std::uint32_t rank = 0; rank < ranks; ++rank)
     own.place[rank] = {rank / of_node * cores + rank % of_node * threads};
+  for (std::uint32_t rank = 0; rank < ranks && own.is_mixed(); ++rank)
+    for (std::uint32_t core = own.place[rank].device; core < own.place[rank].device + threads; ++core)
+      if (own.kinds.at(core) != own.kind_of(rank))
+        throw ConfigError("strategy '{}': the {} cores of rank {} are of several kinds ({}, {}) on '{}'", strategy,
+                          threads, rank, own.device_of(rank).name, own.kind(own.kinds.at(core)).name, cluster.name);
   return own;
 }
 
 Cluster with_hosts(const Cluster& host, std::uint32_t hosts, std::uint32_t ranks, const Link& between) {
   check_internal(host.nodes() == 1, "cluster '{}' of {} nodes as a host", host.name, host.nodes());
+  check_internal(!host.is_mixed(), "cluster '{}' of several kinds of devices as a host", host.name);
   const auto each = static_cast<std::uint32_t>(host.place.size());
   if (ranks > std::uint64_t{each} * hosts)
     throw ConfigError("{} ranks on {} hosts of {} ranks each", ranks, hosts, each);

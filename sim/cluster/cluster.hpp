@@ -102,7 +102,9 @@ struct TrainingLoop {
 struct Cluster {
   std::string name;
   std::string world;                   // "local", "gloo", "nccl"
-  Device device;                       // all are of one kind
+  Device device;                       // of all, or of several kinds the first one's
+  std::vector<Device> other_kinds;     // kinds 1, 2, …, each once
+  std::vector<std::uint32_t> kinds;    // by device instance, 0: `device`; empty: all are of one kind
   std::vector<Level> levels{Level()};  // the innermost first; one at least
   std::uint32_t node_level = 0;        // whose groups are hosts: the one that is named "node", else the innermost
   /// Asynchronous devices: one process of a node issues for all of its ranks (several GPUs in one Python process): their
@@ -141,8 +143,22 @@ struct Cluster {
   /// which all are in one group, the most units in one group that have members. {8, 2}: eight on each of two nodes.
   [[nodiscard]] std::vector<std::uint32_t> spread(std::span<const std::uint32_t> ranks) const;
 
-  /// What a measurement on such a device is good for: the name of the GPU, or of this machine's CPU.
-  [[nodiscard]] const std::string& device_name() const { return host && !host->cpu.empty() ? host->cpu : device.name; }
+  [[nodiscard]] bool is_mixed() const { return !other_kinds.empty(); }
+  [[nodiscard]] const Device& kind(std::uint32_t number) const {
+    return number == 0 ? device : other_kinds.at(number - 1);
+  }
+  [[nodiscard]] Device& kind(std::uint32_t number) { return number == 0 ? device : other_kinds.at(number - 1); }
+  /// The kind that a rank sits on.
+  [[nodiscard]] std::uint32_t kind_of(std::uint32_t rank) const {
+    return kinds.empty() ? 0 : kinds.at(place.at(rank).device);
+  }
+  [[nodiscard]] const Device& device_of(std::uint32_t rank) const { return kind(kind_of(rank)); }
+  /// The kinds that have ranks, ascending.
+  [[nodiscard]] std::vector<std::uint32_t> kinds_in_use() const;
+
+  /// What a measurement on such a device is good for: the name of the GPU, or of this machine's CPU. Of several kinds
+  /// those that have ranks: "a100-sxm-80g, v100-sxm2-32g".
+  [[nodiscard]] std::string device_name() const;
 };
 
 /// Rank r sits on device r modulo the number of devices. `devices` is how many there are in a group of the innermost

@@ -98,8 +98,14 @@ FlopsPerSecond Device::matmul_rate(Arithmetic arithmetic) const {
 Device load_device(std::string_view name) {
   JsonObject file = read_json_file(catalog_file("devices", "device", name));
   check_format(file, "paragauge-device", 1, "write it as sim/catalog/README.md says");
+  return read_device(file);
+}
+
+Device read_device(JsonObject& file) {
+  if (file.has("format")) check_format(file, "paragauge-device", 1, "write it as sim/catalog/README.md says");
   Device device;
   device.name = file.text("name");
+  device.sheet = file.where();
   device.source = file.text("source", "");
   device.driver_name = file.text("driver_name", "");
   device.asynchronous = file.boolean("asynchronous", false);

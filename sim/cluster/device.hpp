@@ -16,6 +16,8 @@
 
 namespace sim {
 
+class JsonObject;
+
 /// The format in which numbers are multiplied. Sums are f32, of f64 f64. tf32: f32 tensors
 /// on tensor cores, rounded to 10 bits.
 enum class Arithmetic : std::uint8_t { f32, f64, tf32, bf16, f16 };
@@ -32,6 +34,7 @@ Arithmetic arithmetic_of(Dtype dtype);
 /// file.
 struct Device {
   std::string name, source;
+  std::string sheet;          // where it was read: alike of devices that differ in their share only
   std::string driver_name;    // what its driver calls it: "NVIDIA H200"; empty: not known
   bool asynchronous = false;  // a GPU: the host issues ahead; a CPU core: the issuing thread computes itself
   /// The data sheet's dense rate by Arithmetic; 0: it has none. `matmul`: what large matrix products reach of it; 0:
@@ -45,6 +48,7 @@ struct Device {
   Bytes context;
   double compute_efficiency = 1, memory_efficiency = 1;  // achievable share of the peak, of memory_bandwidth
   Seconds launch;                                        // host time to issue one instruction
+  double share = 1;                                      // of its time that the ranks get: others use it, too
 
   [[nodiscard]] bool has(Arithmetic arithmetic) const;
   [[nodiscard]] FlopsPerSecond& peak(Arithmetic arithmetic) { return peaks[static_cast<std::size_t>(arithmetic)]; }
@@ -57,6 +61,8 @@ struct Device {
 
 /// `name`: of a file of catalog/devices, or a path. ConfigError when the file doesn't describe a device.
 Device load_device(std::string_view name);
+/// What such a file has; `format` may be missing. ConfigError when it doesn't describe a device.
+Device read_device(JsonObject& file);
 /// The catalog's device that the driver calls so.
 std::optional<Device> find_device(std::string_view driver_name);
 

@@ -40,8 +40,9 @@ class Analytic final : public CostModel {
 
   [[nodiscard]] ComputeCost compute(const Work& work) const override {
     // An accelerator's host is some core: no file says which.
-    const bool on_host = cluster_.device.asynchronous && work.op.kind->on_host;
-    const Device device = on_host ? load_device("cpu_core") : cluster_.device.times(threads_at_work(work));
+    const Device& its_kind = cluster_.kind(work.kind);
+    const bool on_host = its_kind.asynchronous && work.op.kind->on_host;
+    const Device device = on_host ? load_device("cpu_core") : its_kind.times(threads_at_work(work));
     const std::vector<KernelTime> kernels = kernels_of(work, device);
     if (const std::optional<Arithmetic> needed = lacking(work, device))
       throw ConfigError("device '{}' has no rate for {}, which '{}' needs: {} in its file", device.name,
@@ -57,7 +58,7 @@ class Analytic final : public CostModel {
     ComputeCost cost{.busy_s = {seconds}, .knowledge = knowledge_of(work, device, seconds)};
     if (work.pass == Pass::update && cluster_.loop.updates_each)
       cost.issue_s = static_cast<double>(work.op.inputs.size()) * work.op.kind->launches_each(work.op) *
-                     kElementwiseLaunch * launch_s();
+                     kElementwiseLaunch * launch_s(work.kind);
     // A body is several calls, each launched by itself.
     if (work.op.body != nullptr && device.asynchronous)
       cost.issue_s = std::max(work.demand().kernels, 1.0) * device.launch.in_seconds();
@@ -86,7 +87,7 @@ class Analytic final : public CostModel {
     return *best;
   }
 
-  [[nodiscard]] double launch_s() const override { return cluster_.device.launch.in_seconds(); }
+  [[nodiscard]] double launch_s(std::uint32_t kind) const override { return cluster_.kind(kind).launch.in_seconds(); }
 
  private:
   /// The least of the algorithms that the cluster leaves; nothing where they aren't for the collective.

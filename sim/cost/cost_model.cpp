@@ -7,6 +7,7 @@
 #include <set>
 
 #include "sim/error.hpp"
+#include "sim/program/by_kind.hpp"
 #include "sim/program/transfers.hpp"
 
 namespace sim {
@@ -155,24 +156,35 @@ std::vector<std::string> devices_of_groups(const Program& program, const Cluster
 }
 
 Costs costs_of(const Program& program, const CostModel& model, const Cluster& cluster) {
+  check_kinds(program, cluster);
   Costs costs;
   std::vector<ComputeCost> of_work;
   for (const Work& work : program.works) {
     of_work.push_back(model.compute(work));
     costs.busy_levels = std::max(costs.busy_levels, static_cast<std::uint32_t>(of_work.back().busy_s.size()));
   }
-  for (const ComputeCost& cost : of_work) {
+  for (std::size_t work = 0; work < of_work.size(); ++work) {
+    const ComputeCost& cost = of_work[work];
+    const double share = cluster.kind(program.works[work].kind).share;
     costs.knowledge.push_back(cost.knowledge);
     costs.workspace_bytes.push_back(cost.workspace_bytes);
     costs.jitter.push_back(cost.jitter);
     for (std::size_t level = 0; level < costs.busy_levels; ++level)
-      costs.work_s.push_back(cost.busy_s.at(std::min(level, cost.busy_s.size() - 1)));
+      costs.work_s.push_back(cost.busy_s.at(std::min(level, cost.busy_s.size() - 1)) / share);
   }
   cost_transfers(program, model, cluster, costs);
-  costs.launch_s = model.launch_s();
+  // A core launches by itself.
+  const auto launch_on = [&](std::uint32_t kind) {
+    const Device& device = cluster.kind(kind);
+    return model.launch_s(kind) / (device.asynchronous ? 1 : device.share);
+  };
+  costs.launch_s = launch_on(0);
+  for (std::uint32_t kind = 0; cluster.is_mixed() && kind <= cluster.other_kinds.size(); ++kind)
+    costs.launch_of_kind.push_back(launch_on(kind));
   costs.gap_s = model.gap_s();
   if (std::ranges::any_of(of_work, [](const ComputeCost& cost) { return cost.issue_s.has_value(); }))
-    for (const ComputeCost& cost : of_work) costs.issue_s.push_back(cost.issue_s.value_or(costs.launch_s));
+    for (std::size_t work = 0; work < of_work.size(); ++work)
+      costs.issue_s.push_back(of_work[work].issue_s.value_or(costs.launch_of(program.works[work].kind)));
   costs.rank_jitter = model.rank_jitter();
   costs.common_sd = model.common_sd();
   return costs;

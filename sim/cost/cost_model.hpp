@@ -109,8 +109,8 @@ class CostModel {
   /// ConfigError when the model can't know (no peak rate for a dtype).
   [[nodiscard]] virtual ComputeCost compute(const Work& work) const = 0;
   [[nodiscard]] virtual TransferCost transfer(const TransferQuestion& question) const = 0;
-  /// Host seconds to issue one instruction.
-  [[nodiscard]] virtual double launch_s() const = 0;
+  /// Host seconds to issue one instruction on a device of this kind (Cluster::kind).
+  [[nodiscard]] virtual double launch_s(std::uint32_t kind) const = 0;
   /// Of an asynchronous device: from an instruction's end to the next one's begin, where the host is ahead.
   [[nodiscard]] virtual double gap_s() const { return 0; }
   /// What slows one rank for as long as a step and not the others: standard deviation of a rank's compute time / its
@@ -148,15 +148,21 @@ struct Costs {
   std::vector<std::string> transfer_names;  // like transfers: "broadcast among 2"
   std::vector<std::uint32_t> transfer_of;   // [transfer of a TransferMatching] → transfers
   std::vector<double> transfer_counts;      // like transfers: how many of all ranks' are such
-  double launch_s = 0;
-  std::vector<double> issue_s;          // [work]: host time of an asynchronous device, or empty: launch_s each
-  double gap_s = 0;                     // CostModel::gap_s
-  std::vector<Knowledge> knowledge;     // [work]
-  std::vector<double> workspace_bytes;  // [work]
-  std::vector<double> jitter;           // [work], or empty: none
-  double rank_jitter = 0;               // of a rank's whole step
-  double common_sd = 0;                 // CostModel::common_sd
+  double launch_s = 0;                      // of devices of the first kind
+  std::vector<double> launch_of_kind;       // [Cluster::kind], where there are several; else empty
+  std::vector<double> issue_s;              // [work]: host time of an asynchronous device, or empty: launch_s each
+  double gap_s = 0;                         // CostModel::gap_s
+  std::vector<Knowledge> knowledge;         // [work]
+  std::vector<double> workspace_bytes;      // [work]
+  std::vector<double> jitter;               // [work], or empty: none
+  double rank_jitter = 0;                   // of a rank's whole step
+  double common_sd = 0;                     // CostModel::common_sd
+
+  [[nodiscard]] double launch_of(std::uint32_t kind) const {
+    return launch_of_kind.empty() ? launch_s : launch_of_kind.at(kind);
+  }
 };
+/// The costs of the program as it is on the cluster: with devices of several kinds cut by them (by_kind.hpp).
 Costs costs_of(const Program& program, const CostModel& model, const Cluster& cluster);
 
 }  // namespace sim

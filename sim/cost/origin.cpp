@@ -35,6 +35,13 @@ std::string other_caches(const Profile& profile, const Host& host) {
 
 void check_device(const Profile& profile, const Cluster& cluster, Origin& origin) {
   const std::string measured = measured_device(profile), &here = device_here(cluster);
+  for (const Device& other : cluster.other_kinds)
+    if (other.sheet != cluster.device.sheet)
+      throw ConfigError(
+          "the profile is of one device, '{}', and those of cluster '{}' are of several kinds ({}), each of which "
+          "needs "
+          "a profile of its own: leave --profile and --cost-model out: the data sheets are used",
+          measured.empty() ? profile.device : measured, cluster.name, cluster.device_name());
   const bool on_cpu = !cluster.device.asynchronous;
   const std::string_view word = on_cpu ? "CPU" : "accelerator";
   const bool other_kind = on_cpu ? is_accelerator(profile) : is_cpu(profile);

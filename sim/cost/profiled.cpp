@@ -41,7 +41,7 @@ class Profiled final : public CostModel {
     return cost ? *cost : others().transfer(question);
   }
 
-  [[nodiscard]] double launch_s() const override { return profile_.launch_s(); }
+  [[nodiscard]] double launch_s(std::uint32_t /*kind*/) const override { return profile_.launch_s(); }
 
   [[nodiscard]] double gap_s() const override { return profile_.gap_s(); }
   [[nodiscard]] double rank_jitter() const override { return profile_.rank_jitter(cluster_.world); }

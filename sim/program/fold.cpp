@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sim/error.hpp"
+#include "sim/program/by_kind.hpp"
 
 namespace sim {
 namespace {
@@ -178,6 +179,7 @@ Program fold(Program program, const Cluster& cluster) {
   if (cluster.place.size() < ranks)
     throw ConfigError("program of {} ranks on cluster '{}', which was made for {}", ranks, cluster.name,
                       cluster.place.size());
+  program = by_kind(std::move(program), cluster);
   std::set<std::uint32_t> devices;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) devices.insert(cluster.place[rank].device);
   if (devices.size() < ranks || cluster.one_host_thread) return program;
@@ -185,6 +187,7 @@ Program fold(Program program, const Cluster& cluster) {
 }
 
 Program fold_many(Program program, const Cluster& cluster) {
+  program = by_kind(std::move(program), cluster);
   constexpr std::size_t kMostInstructions = 100'000;
   std::size_t instructions = 0;
   for (const Role& role : program.roles) instructions += role.size() * role.ranks.size();

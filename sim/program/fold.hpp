@@ -10,6 +10,7 @@
 // Weisfeiler and A. Leman, 1968). Then whatever a rank waits for or shares, the others of its class wait for or share
 // as well, and the step is the same but for rounding: what was a sum of many equal shares of a port is a product.
 //
+// Ranks on different kinds of devices aren't alike: their roles are cut.
 // Roots of collectives are in no class with others of their list, and who sends to its own role is alone. Where ranks
 // share a device, or their host thread, they take turns: such a program isn't folded.
 //
@@ -28,10 +29,11 @@ namespace sim {
 /// So many ranks aren't folded unasked: it would save nothing that a person notices.
 constexpr std::uint32_t kMostUnfolded = 16;
 
-/// Unfolded where every rank is alone in its class, or takes turns with others. ConfigError when the cluster has fewer
+/// Cut by kinds of devices (by_kind.hpp). Unfolded where every rank is alone in its class, or takes turns with others.
+/// ConfigError when the cluster has fewer
 /// places than the program ranks.
 Program fold(Program program, const Cluster& cluster);
-/// Folded where there are more ranks than kMostUnfolded, whose lists take long to play.
+/// Cut by kinds of devices; folded where there are more ranks than kMostUnfolded, whose lists take long to play.
 Program fold_many(Program program, const Cluster& cluster);
 /// On no cluster, where all ranks are as far from each other: for what doesn't depend on times.
 Program fold(Program program);

@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "sim/cluster/world.hpp"
@@ -163,7 +164,6 @@ MemoryFit fit_memory(const Program& program, const Cluster& cluster, std::span<c
   std::set<std::uint32_t> devices;
   const WorldKind& world = world_kind(cluster.world);
   const auto at = [](MemoryUses& uses, MemoryUse use) -> std::int64_t& { return uses[static_cast<std::size_t>(use)]; };
-  const auto context = static_cast<std::int64_t>(cluster.device.context.base());
   for (const Role& role : program.roles) {
     const std::vector<Staging> staging = staging_of(program, role, cluster.link().transport);
     const Peak fused = peak_of(role, workspace_bytes, staging);
@@ -179,25 +179,38 @@ MemoryFit fit_memory(const Program& program, const Cluster& cluster, std::span<c
       sum.ranks.push_back(rank);
       for (std::size_t use = 0; use < uses.size(); ++use) sum.uses[use] += uses[use];
       sum.executor_bytes += sum_of(fused.uses);
+      const Device& device = cluster.device_of(rank);
+      sum.capacity_bytes = static_cast<std::int64_t>(
+          (cluster.host ? cluster.host->memory : device.memory_capacity * program.threads).base());
+      const auto context = static_cast<std::int64_t>(device.context.base());
       std::int64_t& contexts = at(sum.uses, MemoryUse::device_context);
       contexts = world.processes ? contexts + context : context;
     }
   }
   // A rank with more cores shares none of them.
   MemoryFit fit{.devices = static_cast<std::uint32_t>(devices.size()) * program.threads};
-  fit.capacity_bytes = static_cast<std::int64_t>(
-      (cluster.host ? cluster.host->memory : cluster.device.times(program.threads).memory_capacity).base());
-  std::map<std::pair<MemoryUses, std::int64_t>, MemoryNeed> alike;
+  std::int64_t least_left = 0, least_fused_left = 0, least_executor_left = 0;
+  std::map<std::tuple<MemoryUses, std::int64_t, std::int64_t>, MemoryNeed> alike;
   for (const auto& [where, need] : by_memory) {
-    if (sum_of(need.uses) > fit.needed_bytes()) fit.needed = need.uses;
-    fit.fused_bytes = std::max(fit.fused_bytes, need.fused_bytes());
-    fit.executor_bytes = std::max(fit.executor_bytes, need.executor_bytes);
-    MemoryNeed& together =
-        alike.try_emplace({need.uses, need.executor_bytes}, MemoryNeed{.uses = need.uses}).first->second;
+    const std::int64_t left = need.capacity_bytes - sum_of(need.uses);
+    const bool is_first = alike.empty();
+    if (is_first || left < least_left)
+      least_left = left, fit.needed = need.uses, fit.capacity_bytes = need.capacity_bytes;
+    const auto least = [&](std::int64_t& so_far, std::int64_t bytes) {
+      so_far = is_first ? need.capacity_bytes - bytes : std::min(so_far, need.capacity_bytes - bytes);
+    };
+    least(least_fused_left, need.fused_bytes());
+    least(least_executor_left, need.executor_bytes);
+    MemoryNeed& together = alike
+                               .try_emplace({need.uses, need.executor_bytes, need.capacity_bytes},
+                                            MemoryNeed{.uses = need.uses, .capacity_bytes = need.capacity_bytes})
+                               .first->second;
     together.executor_bytes = need.executor_bytes;
     together.ranks.insert(together.ranks.end(), need.ranks.begin(), need.ranks.end());
     ++together.devices;
   }
+  fit.fused_bytes = fit.capacity_bytes - least_fused_left;
+  fit.executor_bytes = fit.capacity_bytes - least_executor_left;
   for (auto& [key, need] : alike) {
     std::ranges::sort(need.ranks);
     fit.each.push_back(std::move(need));

@@ -74,6 +74,7 @@ struct MemoryNeed {
   std::vector<std::uint32_t> ranks;  // that sit on them, ascending
   std::uint32_t devices = 0;
   MemoryUses uses{};
+  std::int64_t capacity_bytes = 0;  // of one
   /// What of it are the Program's tensors and the ops' workspace where updates are fused, as our own executor's are.
   std::int64_t executor_bytes = 0;
 
@@ -81,11 +82,12 @@ struct MemoryNeed {
   [[nodiscard]] std::int64_t fused_bytes() const;
 };
 struct MemoryFit {
-  MemoryUses needed{};                               // of the memory that least is left of
-  std::vector<MemoryNeed> each;                      // by their first rank
-  std::int64_t fused_bytes = 0, executor_bytes = 0;  // the most of each
-  std::int64_t capacity_bytes = 0;                   // of one; 0: not known
-  std::uint32_t devices = 0;                         // that the ranks sit on; fewer than the ranks: they share
+  MemoryUses needed{};              // of the memory that least is left of
+  std::vector<MemoryNeed> each;     // by their first rank
+  std::int64_t capacity_bytes = 0;  // of that one; 0: not known
+  /// The most of each; of devices of several kinds: capacity_bytes less the least that would be left.
+  std::int64_t fused_bytes = 0, executor_bytes = 0;
+  std::uint32_t devices = 0;  // that the ranks sit on; fewer than the ranks: they share
 
   [[nodiscard]] std::int64_t needed_bytes() const { return sum_of(needed); }
 };

@@ -115,6 +115,7 @@ struct Work {
   Pass pass = Pass::forward;
   std::uint32_t grads = kParameterGrads | 1;  // see OpKind::demand
   std::uint32_t threads = 1;                  // of the rank that runs it, each on a core of its own
+  std::uint32_t kind = 0;                     // of the device that it runs on: Cluster::kind (by_kind.hpp)
 
   [[nodiscard]] Demand demand() const { return op.demand(pass, grads); }
   /// The forward of one.

@@ -47,6 +47,8 @@ class PlacedProgram {
   [[nodiscard]] const Role& role(std::uint32_t rank) const { return *roles_[rank]; }
   [[nodiscard]] std::uint32_t device(std::uint32_t rank) const { return on_[rank].device; }
   [[nodiscard]] std::uint32_t node(std::uint32_t rank) const { return on_[rank].node; }
+  /// The kind of its device (Cluster::kind).
+  [[nodiscard]] std::uint32_t kind(std::uint32_t rank) const { return cluster.kind_of(program.rank_of(rank)); }
   /// How many ranks like this one are on its node.
   [[nodiscard]] std::uint32_t alike_on_node(std::uint32_t rank) const { return on_[rank].alike; }
   [[nodiscard]] std::uint32_t transfer(std::uint32_t rank, std::uint32_t i) const {

@@ -41,13 +41,13 @@ double StepCosts::issue_s(std::uint32_t rank, std::uint32_t i) const {
   if (is_on_host(rank, i)) return 0;
   const InstructionKind kind = placed_.role(rank).kind[i];
   if (placed_.cluster.one_host_thread && (kind == InstructionKind::recv || kind == InstructionKind::wait)) return 0;
-  return work == kNone || mean.issue_s.empty() ? mean.launch_s : mean.issue_s[work];
+  return work == kNone || mean.issue_s.empty() ? launch_s(rank) : mean.issue_s[work];
 }
 
 HostLanes::HostLanes(const PlacedProgram& placed, const StepCosts& costs) : placed_(placed), costs_(costs) {
   if (!costs.host_runs_ahead()) return;
   for (std::uint32_t rank = 0; rank < placed.ranks(); ++rank)
-    issued_s_.emplace_back(placed.role(rank).size(), costs.mean.launch_s);  // all with the first launch
+    issued_s_.emplace_back(placed.role(rank).size(), costs.launch_s(rank));  // all with the first launch
   clock_s_.assign(placed.ranks(), 0);
   late_s_ = clock_s_;
   threads_meet_ = !world_kind(placed.cluster.world).processes;

@@ -130,15 +130,17 @@ class StepCosts {
   }
   [[nodiscard]] Message message(std::uint32_t rank, std::uint32_t i, bool sender_posted_first) const;
 
+  /// Host time to issue an instruction to the rank's device.
+  [[nodiscard]] double launch_s(std::uint32_t rank) const { return mean.launch_of(placed_.kind(rank)); }
   /// Host time of an instruction of a synchronous device: a launch, or what posting the instruction before it takes, if
   /// that is more.
   [[nodiscard]] double host_s(std::uint32_t rank, std::uint32_t i, bool sender_posted_first) const {
-    if (i == 0 || !is_posted(placed_.role(rank).kind[i - 1])) return mean.launch_s;
+    if (i == 0 || !is_posted(placed_.role(rank).kind[i - 1])) return launch_s(rank);
     const TransferCost& before = transfer(rank, i - 1);
     const bool received = placed_.role(rank).kind[i - 1] == InstructionKind::recv;
     const double send_overhead_s =
         sender_posted_first ? message(rank, i - 1, true).send_overhead_s : before.send_overhead_s;
-    return std::max(mean.launch_s, received ? before.recv_overhead_s : send_overhead_s);
+    return std::max(launch_s(rank), received ? before.recv_overhead_s : send_overhead_s);
   }
 
   /// The host of an asynchronous device (a GPU) runs ahead of it: an instruction starts at the earliest when it has

@@ -54,7 +54,7 @@ Scale parse_scale(std::string_view given) {
 Costs scaled(const Costs& costs, const Program& program, const Cluster& cluster, const Scale& scale) {
   Costs result = costs;
   for (std::size_t work = 0; work < program.works.size(); ++work) {
-    const double factor = compute_factor(program.works[work], cluster.device, scale);
+    const double factor = compute_factor(program.works[work], cluster.kind(program.works[work].kind), scale);
     for (std::size_t level = 0; level < costs.busy_levels; ++level)
       result.work_s[work * costs.busy_levels + level] *= factor;
   }
@@ -67,6 +67,7 @@ Costs scaled(const Costs& costs, const Program& program, const Cluster& cluster,
       *host_s *= scale.launch;
   }
   result.launch_s *= scale.launch;
+  for (double& launch_s : result.launch_of_kind) launch_s *= scale.launch;
   for (double& issue_s : result.issue_s) issue_s *= scale.launch;
   return result;
 }
@@ -84,6 +85,38 @@ std::vector<Sensitivity> sensitivities(const Program& program, const Costs& cost
   std::ranges::stable_sort(result, std::greater<>(),
                            [](const Sensitivity& s) { return std::abs(s.change_when_doubled); });
   return result;
+}
+
+std::vector<KindLimit> kind_limits(const Program& program, const Cluster& cluster, std::string_view cost_model,
+                                   const Profile* profile, const Scale& scale) {
+  const std::vector<std::uint32_t> kinds = cluster.kinds_in_use();
+  if (kinds.size() < 2) return {};
+  const auto step_on = [&](const Cluster& other) {
+    const Costs costs = costs_of(program, *make_cost_model(cost_model, other, profile), other);
+    return step_time(program, simulate(program, scaled(costs, program, other, scale), other)).step_s;
+  };
+  const double base_s = step_on(cluster);
+  std::uint32_t fastest = kinds.front();
+  double least_s = 0;
+  for (const std::uint32_t kind : kinds) {
+    Cluster all = cluster;
+    for (const std::uint32_t other : kinds) all.kind(other) = cluster.kind(kind);
+    const double step_s = step_on(all);
+    if (kind != kinds.front() && step_s >= least_s) continue;
+    fastest = kind, least_s = step_s;
+  }
+  std::vector<KindLimit> limits;
+  for (const std::uint32_t kind : kinds) {
+    if (kind == fastest) continue;
+    Cluster replaced = cluster;
+    replaced.kind(kind) = cluster.kind(fastest);
+    KindLimit& limit = limits.emplace_back(KindLimit{cluster.kind(kind).name, cluster.kind(fastest).name});
+    for (std::uint32_t rank = 0; rank < program.ranks(); ++rank)
+      if (cluster.kind_of(rank) == kind) ++limit.ranks;
+    limit.change = step_on(replaced) / base_s - 1;
+  }
+  std::ranges::stable_sort(limits, {}, &KindLimit::change);
+  return limits;
 }
 
 }  // namespace sim

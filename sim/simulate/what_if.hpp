@@ -43,4 +43,16 @@ struct Sensitivity {
 /// Every resource by itself; the largest effect first.
 std::vector<Sensitivity> sensitivities(const Program& program, const Costs& costs, const Cluster& cluster);
 
+/// Of a cluster with devices of several kinds: what their difference costs a step.
+struct KindLimit {
+  std::string slower, faster;  // devices' names
+  std::uint32_t ranks = 0;     // on the slower
+  double change = 0;           // of the step time, with the faster kind in the slower one's places: −0.31
+};
+/// The kinds that the program's ranks sit on, but for the fastest: the one with which the step is shortest where all of
+/// them have it. The one that costs most first; nothing where all are of one kind. `cost_model`, `profile`: as for
+/// make_cost_model. Assumes: the links stay.
+std::vector<KindLimit> kind_limits(const Program& program, const Cluster& cluster, std::string_view cost_model,
+                                   const Profile* profile = nullptr, const Scale& scale = {});
+
 }  // namespace sim

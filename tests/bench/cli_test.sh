@@ -48,6 +48,23 @@ echo '{"format": "paragauge-cluster-1", "name": "v100", "world": "nccl", "device
   "link": {"latency_us": 10, "bandwidth_GBps": 10}}' >"$scratch/v100.json"
 accepts predict -m toy_mlp,precision=fp16 -s single -c "$scratch/v100.json"
 refuses "device 'v100_sxm2_16g' has no rate for bf16" predict -m toy_mlp,precision=bf16 -s single -c "$scratch/v100.json"
+# Devices of several kinds.
+cat >"$scratch/mixed.json" <<'JSON'
+{"format": "paragauge-cluster-2", "name": "mixed", "world": "nccl",
+ "device": [{"device": "a100_sxm_80g", "count": 4}, {"device": "v100_sxm2_32g", "count": 4}],
+ "levels": [{"name": "node", "size": 4, "link": {"latency_us": 5, "bandwidth_GBps": 100}},
+            {"name": "network", "size": 2, "link": {"latency_us": 14, "bandwidth_GBps": 12}}]}
+JSON
+accepts predict -m resnet50,global_batch=512 -s ddp,dp=8 -s single -c "$scratch/mixed.json"
+said=$(tr -s ' \n' '  ' <"$scratch/out")
+[[ $said =~ 'the 4 v100_sxm2_32g limit: a100_sxm_80g in their place -'[1-9][0-9]' %' ]] || { echo "predict doesn't say which kind limits: $said"; failed=1; }
+[[ $said == *"has devices of several kinds (4 a100_sxm_80g, 4 v100_sxm2_32g)"* ]] || { echo "predict doesn't say that the devices differ: $said"; failed=1; }
+# 32 GiB of the one are too few for what fits the other.
+accepts predict -m resnet152,global_batch=1600 -s ddp,dp=8 -s ddp,dp=4 -c "$scratch/mixed.json"
+says 'ddp dp=8 does not fit: needs [0-9]* of 32 GiB'
+accepts plan -m resnet50,global_batch=256 -c "$scratch/mixed.json" --top 3
+says '^Cluster .mixed. has devices of several kinds'
+refuses "and those of cluster 'mixed' are of several kinds (a100_sxm_80g, v100_sxm2_32g)" predict -m convnet -s ddp,dp=8 -c "$scratch/mixed.json" --cost-model profiled --profile "$(dirname "$0")/../../bench/results/convnet.profile.json"
 accepts plan -m resnet50,global_batch=256 -c dgx_a100 --memory 8
 grep -q '164 of 296 candidates fit; the 8 fastest are shown' "$scratch/out" || { echo "plan doesn't say how many fit"; failed=1; }
 [[ $(wc -L <"$scratch/out") -le 100 ]] || { echo "plan prints lines of more than 100 columns"; failed=1; }
@@ -159,6 +176,34 @@ else
   accepts measure -m toy_mlp,precision=fp16,max_grad_norm=1 -s zero1,param_dtype=half,recompute=full -w local --anyway --verify --steps 2
   refuses "a rank of 1000 threads needs 1000 cores; this machine has $(nproc)" measure -m toy_mlp -s single,threads=1000
   accepts measure -m toy_mlp -s single -s ddp -w local --steps 2
+  # A file of this machine, and of one whose driver says other things.
+  accepts machine -o "$scratch/box.json"
+  says '^measured: a core of '
+  accepts predict -m convnet -s single -s ddp -c "$scratch/box.json"
+  accepts plan -m convnet -c "$scratch/box.json"
+  mkdir "$scratch/driver"
+  cat >"$scratch/driver/nvidia-smi" <<'DRIVER'
+#!/bin/sh
+case $1 in
+  nvlink) printf 'GPU 0: NVIDIA H200 (UUID: GPU-1)\n\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s\nGPU 1: %s (UUID: GPU-2)\n' "$SECOND"
+          printf '\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s\n\t Link 2: <inactive>\n' ;;
+  *) printf 'NVIDIA H200, 143771 MiB, 5, 16\n%s, 40960 MiB, 4, 16\n' "$SECOND" ;;
+esac
+DRIVER
+  chmod +x "$scratch/driver/nvidia-smi"
+  export SECOND='NVIDIA H200'
+  PATH=$scratch/driver:$PATH accepts machine -o "$scratch/gpus.json"
+  says '^data sheet: NVIDIA H200 (sim/catalog/devices/h200_sxm.json)'
+  says '^guess: between the GPUs of a host 40.9 GB/s, 3.1 us: 77 % of the NVLinks. 53.12 GB/s'
+  accepts predict -m resnet50,global_batch=64 -s ddp -c "$scratch/gpus.json"
+  PATH=$scratch/driver:$PATH accepts machine -w gloo -o "$scratch/cores.json"
+  grep -q '"world": "gloo"' "$scratch/cores.json" || { echo "machine doesn't write what it is told to"; failed=1; }
+  export SECOND='NVIDIA Next'
+  PATH=$scratch/driver:$PATH refuses "next.json is written, but can't be read yet: NVIDIA Next isn't in sim/catalog/devices: to its 'device' add peak_f32_TFLOPps and memory_bandwidth_GBps, and" machine -o "$scratch/next.json"
+  refuses "next.json: device[1]: device: 'peak_f32_TFLOPps' is missing" predict -m resnet50,global_batch=64 -s ddp -c "$scratch/next.json"
+  refuses "world 'local': a machine's file is of nccl (GPUs) or gloo (CPU cores)" machine -w local -o "$scratch/local.json"
+  if ! command -v nvidia-smi >/dev/null; then refuses "has no GPU that its driver lists" machine -w nccl -o "$scratch/none.json"; fi
+  refuses "--output is required" machine
   # What can't fit isn't started. (A row of --json, too: the measured one stays beside it.)
   accepts measure -m toy_mlp -m resnet50,global_batch=1000000 -s single -w local --steps 2 --json "$scratch/unfit.json"
   grep -q 'single on local skipped: does not fit: needs .* are free' "$scratch/out" || { echo "measure starts what can't fit"; failed=1; }

@@ -54,6 +54,21 @@ assert {cell["world"] for cell in result["cells"]} == {"gloo@2hosts"}
 PYTHON
 (($(grep -c . "$scratch/out") < 40)) || complain "more than one answer: $(cat "$scratch/out")"
 
+# A cluster file of both, by which both are forecast.
+launch torchrun "$paragauge" machine -o "$scratch/pair.json" --timeout 30
+((status == 0)) || complain "machine: status $status: $(cat "$scratch/err")"
+[[ $(grep -c 'is written: ' "$scratch/out") == 1 ]] || complain "machine doesn't answer once: $(cat "$scratch/out")"
+python3 - "$scratch/pair.json" <<'PYTHON' || complain "the cluster of both hosts"
+import json, sys
+pair = json.load(open(sys.argv[1]))
+node, network = pair["levels"]
+assert (node["name"], network["name"], network["size"]) == ("node", "network", 2), pair["levels"]
+assert "host0: " in pair["description"] and "host1: " in pair["description"], pair["description"]
+assert abs(network["link"]["bandwidth_GBps"] - 0.94 * 10 / 8) < 0.02, network  # a veth says that it has 10 Gbit/s
+assert network["link"]["source"].startswith("a guess: 94 % of 10 Gbit/s"), network
+PYTHON
+"$paragauge" predict -m toy_mlp -s ddp,dp=2 -c "$scratch/pair.json" >"$scratch/out" 2>&1 || complain "the cluster of both hosts isn't read: $(cat "$scratch/out")"
+
 # Another version, on host1: the same program with another checksum of its sources.
 checksum=$(LC_ALL=C grep -aoP '\x00\K[0-9a-f]{64}(?=\x00)' "$torch_program" | head -n 1)
 mkdir -p "$scratch/other/bin" "$scratch/other/libexec"

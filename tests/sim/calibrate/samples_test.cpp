@@ -32,7 +32,7 @@ class Known final : public CostModel {
       *seconds *= faster_;
     return cost;
   }
-  [[nodiscard]] double launch_s() const override { return kLaunch_s; }
+  [[nodiscard]] double launch_s(std::uint32_t /*kind*/) const override { return kLaunch_s; }
 
  private:
   std::unique_ptr<CostModel> analytic_;

@@ -76,6 +76,84 @@ TEST(Cluster, SaysWhatATrainingLoopsHostDoes) {
   EXPECT_EQ(refused(cpu), "mine.json: loop is of an accelerator's host; found device 'cpu_core'");
 }
 
+// ---- Devices of several kinds ----
+
+TEST(Cluster, HasDevicesOfSeveralKinds) {
+  const std::string list =
+      R"([{"device": "a100_sxm_80g", "count": 6}, {"device": "t4", "count": 4}, {"device": "a100_sxm_80g", "count": 6}])";
+  const auto with_device = [](const std::string& json) { return replaced(kLevels, "\"a100_sxm_80g\"", json); };
+  const Cluster cluster = load(with_device(list), 16);
+  EXPECT_TRUE(cluster.is_mixed());
+  EXPECT_EQ(cluster.device.name, load_device("a100_sxm_80g").name);
+  ASSERT_EQ(cluster.other_kinds.size(), 1U);
+  EXPECT_EQ(cluster.other_kinds[0].name, load_device("t4").name);
+  for (std::uint32_t rank = 0; rank < 16; ++rank) EXPECT_EQ(cluster.kind_of(rank), rank >= 6 && rank < 10 ? 1U : 0U);
+  EXPECT_EQ(cluster.device_of(7).name, load_device("t4").name);
+  EXPECT_EQ(cluster.device_name(), load_device("a100_sxm_80g").name + ", " + load_device("t4").name);
+  ASSERT_EQ(cluster.remarks.size(), 1U);
+  EXPECT_EQ(
+      cluster.remarks[0],
+      "Cluster 'mine' has devices of several kinds (12 a100_sxm_80g, 4 t4). Every rank gets an equal share of the "
+      "batch and of split layers, and stages are cut as if all devices were alike; whoever is slower, the others "
+      "wait for");
+  // Whose ranks all sit on one kind.
+  EXPECT_EQ(load(with_device(list), 6).device_name(), load_device("a100_sxm_80g").name);
+  EXPECT_EQ(load(with_device(list), 6).kinds_in_use(), std::vector<std::uint32_t>{0});
+
+  const Cluster shares =
+      load(with_device(R"([{"device": "t4", "count": 8, "share": 0.5}, {"device": "t4", "count": 8}])"), 16);
+  EXPECT_EQ(shares.device_of(0).share, 0.5);
+  EXPECT_EQ(shares.device_of(0).name, "0.5 of " + load_device("t4").name);
+  EXPECT_EQ(shares.device_of(8).share, 1);
+  EXPECT_EQ(shares.device_of(0).sheet, shares.device_of(8).sheet);
+  EXPECT_FALSE(load(with_device(R"([{"device": "t4", "count": 8}, {"device": "t4", "count": 8}])"), 16).is_mixed());
+
+  const auto refused = [&](const std::string& json) {
+    const std::string message = message_of([&] { (void)load(with_device(json)); });
+    return message.substr(message.find("mine.json"));
+  };
+  EXPECT_EQ(refused(R"([{"device": "a100_sxm_80g", "count": 8}, {"device": "t4", "count": 4}])"),
+            "mine.json: device lists 12 devices, but the levels make 16 (bridge 2 x node 2 x rack 4)");
+  EXPECT_EQ(refused(R"([{"device": "t4"}])"), "mine.json: device[0]: count is missing: how many t4 there are");
+  EXPECT_EQ(refused(R"([{"device": "t4", "count": 0}])"), "mine.json: device[0]: count=0 must be from 1 to 1048576");
+  EXPECT_EQ(refused(R"([{"device": "t4", "count": 1048576}, {"device": "t4", "count": 1}])"),
+            "mine.json: device: at most 1048576 in all");
+  EXPECT_EQ(refused("[]"), "mine.json: device must not be an empty list");
+  EXPECT_EQ(refused(R"([{"device": "t4", "count": 8}, {"device": "cpu_core", "count": 8}])"),
+            "mine.json: device[1]: a cluster has accelerators or CPU cores, not both; found t4 and cpu_core");
+  EXPECT_EQ(refused(R"([{"device": "t4", "count": 16, "share": 0}])"),
+            "mine.json: device[0]: share=0 must be from 1e-06 to 1");
+  EXPECT_EQ(refused(R"([{"device": "t4", "count": 16, "shares": 1}])"),
+            "mine.json: device[0]: unknown key 'shares'; known: count, device, share; did you mean 'share'?");
+}
+
+TEST(Cluster, HasADeviceInPlace) {
+  const std::string device = R"({"name": "mine", "asynchronous": true, "peak_f32_TFLOPps": 10,
+    "memory_bandwidth_GBps": 500, "memory_capacity_GiB": 16})";
+  const auto with_device = [](const std::string& json) { return replaced(kLevels, "\"a100_sxm_80g\"", json); };
+  const Cluster cluster = load(with_device(device));
+  EXPECT_EQ(cluster.device.name, "mine");
+  EXPECT_EQ(cluster.device.memory_capacity, gibibytes(16));
+  const Cluster mixed = load(with_device(fmt::format(
+      R"([{{"device": {0}, "count": 8}}, {{"device": "t4", "count": 4}}, {{"device": {0}, "count": 4}}])", device)));
+  EXPECT_EQ(mixed.other_kinds.size(), 2U);  // who is described twice is another kind
+  const std::string message =
+      message_of([&] { (void)load(with_device(replaced(device, R"("peak_f32_TFLOPps": 10,)", ""))); });
+  EXPECT_EQ(message.substr(message.find("mine.json")), "mine.json: device: 'peak_f32_TFLOPps' is missing");
+}
+
+TEST(Cluster, ThreadsOfARankAreCoresOfOneKind) {
+  Cluster cluster = plain_cluster(6);
+  cluster.other_kinds = {cluster.device};
+  cluster.other_kinds[0].name = "slow";
+  cluster.kinds = {0, 0, 1, 1, 1, 0};
+  cluster.place.resize(2);
+  EXPECT_EQ(with_threads(cluster, 2, "s").kind_of(1), 1U);
+  cluster.place.resize(3);
+  EXPECT_EQ(message_of([&] { (void)with_threads(cluster, 2, "s"); }),
+            "strategy 's': the 2 cores of rank 2 are of several kinds (slow, core) on 'plain'");
+}
+
 TEST(Cluster, HasLevels) {
   const Cluster cluster = load(kLevels, 17);
   EXPECT_EQ(cluster.devices(), 16U);

@@ -80,7 +80,7 @@ TEST(Analytic, ComputeIsTheRoofline) {
   EXPECT_DOUBLE_EQ(model->compute(traffic).busy_s.at(0), traffic.demand().bytes / 5e9);
   EXPECT_EQ(model->compute(traffic).busy_s.size(), 1U);
   EXPECT_DOUBLE_EQ(model->compute(linear(512, 1024, Dtype::f64)).busy_s[0], arithmetic.demand().flops / 40e9);
-  EXPECT_DOUBLE_EQ(model->launch_s(), 3e-6);
+  EXPECT_DOUBLE_EQ(model->launch_s(0), 3e-6);
 }
 
 TEST(Analytic, ThreadsHaveTheirCoresRatesAsFarAsTheOpIsCut) {
@@ -155,7 +155,7 @@ TEST(Profiled, ReadsTheProfile) {
   EXPECT_DOUBLE_EQ(cost.latency_s, 30e-6);
   EXPECT_NEAR(cost.wire_s, 5e-6, 1e-15);
   EXPECT_EQ(cost.core_share, 0.5);  // the cluster's, as the profile has none
-  EXPECT_DOUBLE_EQ(model->launch_s(), 2e-6);
+  EXPECT_DOUBLE_EQ(model->launch_s(0), 2e-6);
   profile.add_core_share("gloo", 0.125);
   EXPECT_EQ(make("profiled", cluster, &profile)->transfer(question(CollectiveKind::all_reduce, 2000, 2)).core_share,
             0.125);
@@ -187,7 +187,7 @@ TEST(Profiled, SaysWhatItNeeds) {
   const auto model = make("profiled", test_cluster("gloo", 2), &profile);
   EXPECT_EQ(message_of([&] { (void)model->compute(work); }),
             "the profile of device 'test_core' has no ops; calibrate some model first");
-  EXPECT_EQ(message_of([&] { (void)model->launch_s(); }),
+  EXPECT_EQ(message_of([&] { (void)model->launch_s(0); }),
             "the profile of device 'test_core' has no launch time; calibrate some model first");
   EXPECT_EQ(message_of([&] { make("profiled", test_cluster("gloo", 2)); }),
             "cost model 'profiled' needs a profile; 'paragauge calibrate' writes one");

@@ -46,6 +46,22 @@ TEST(Origin, TheSameCpuHasNothingToSay) {
   EXPECT_EQ(origin.remarks, std::vector<std::string>{});
 }
 
+TEST(Origin, AProfileIsOfOneKindOfDevice) {
+  Cluster cluster = here("A CPU");
+  cluster.other_kinds = {cluster.device};
+  cluster.kinds = {0, 1};
+  // A core that others use, too, is one of the kind.
+  cluster.other_kinds[0].share = 0.5;
+  EXPECT_EQ(check_origin(on_cpu("A CPU"), cluster).remarks, std::vector<std::string>{});
+  cluster.other_kinds[0].sheet = "another";
+  cluster.host.reset();
+  cluster.other_kinds[0].name = "slow";
+  EXPECT_EQ(
+      message_of([&] { check_origin(on_cpu("A CPU"), cluster); }),
+      "the profile is of one device, 'A CPU', and those of cluster 'cpu_gloo' are of several kinds (cpu_core, slow), "
+      "each of which needs a profile of its own: leave --profile and --cost-model out: the data sheets are used");
+}
+
 TEST(Origin, AnotherDeviceIsRefused) {
   const std::string remedy = ": calibrate there, or leave --profile and --cost-model out: the data sheet is used";
   EXPECT_EQ(message_of([] { check_origin(on_cpu("A CPU"), here("Another CPU")); }),

@@ -278,6 +278,28 @@ TEST(Memory, RanksOfOneMemoryAddUp) {
   EXPECT_EQ(fit.devices, 4U);
 }
 
+// Where devices have memories of several sizes, the one that least is left of decides, not the one that needs most.
+TEST(Memory, LeastLeftOfSeveralKindsDecides) {
+  const Program program = program_from_text(
+      "paragauge-program-2\nwork relu.forward f32[4] inplace=0\n"
+      "role one ranks=0\ntensor x f32[100] weight persistent\n0 compute w0 : x -> x\n"
+      "role two ranks=1\ntensor x f32[200] activation persistent\n0 compute w0 : x -> x\n");
+  Cluster cluster = testing::plain_cluster(2);
+  cluster.other_kinds = {cluster.device};
+  cluster.kinds = {1, 0};  // 400 bytes on the smaller, 800 on the larger
+  cluster.device.memory_capacity = bytes(1500);
+  cluster.other_kinds[0].memory_capacity = bytes(450);
+  const MemoryFit fit = fit_memory(program, cluster);
+  EXPECT_EQ(fit.needed_bytes(), 400);
+  EXPECT_EQ(fit.capacity_bytes, 450);
+  EXPECT_EQ(fit.capacity_bytes - fit.fused_bytes, 50);
+  ASSERT_EQ(fit.each.size(), 2U);
+  EXPECT_EQ(fit.each[0].capacity_bytes, 450);
+  EXPECT_EQ(fit.each[1].capacity_bytes, 1500);
+  cluster.other_kinds[0].memory_capacity = bytes(399);
+  EXPECT_EQ(fit_memory(program, cluster).capacity_bytes, 399);
+}
+
 std::int64_t use_of(const MemoryUses& uses, MemoryUse use) { return uses[static_cast<std::size_t>(use)]; }
 
 /// The fullest device of a DGX A100, without what its processes hold beside tensors and temporaries.
