@@ -1,0 +1,82 @@
+// Devices of several kinds, measured: two cores, of one of which somebody else has a part of the time.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <stop_token>
+#include <thread>
+#include <vector>
+
+#include "backend/machine/scheduling.hpp"
+#include "backend/session.hpp"
+#include "sim/cluster/world.hpp"
+#include "sim/lower/lower.hpp"
+#include "sim/program/by_kind.hpp"
+#include "sim/simulate/simulate.hpp"
+#include "sim/simulate/what_if.hpp"
+
+namespace backend {
+namespace {
+
+double median(std::vector<double> values) {
+  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2));
+  return values[values.size() / 2];
+}
+
+double median_step_s(Session& session, const sim::Program& program) {
+  std::vector<double> steps;
+  for (const StepResult& step : session.run({.program = program, .warmup_steps = 1, .steps = 7}).steps)
+    steps.push_back(step.timeline.step_s);
+  return median(steps);
+}
+
+/// Takes all but `share` of the second rank's core, in turns of 4 ms, before the rank.
+class Other {
+ public:
+  explicit Other(double share)
+      : thread_([share](const std::stop_token& stop) {
+          constexpr double kTurn_s = 4e-3;
+          pin_to_core(core_of_rank(1));
+          const RealTime before_the_rank(kCommunicationPriority);
+          for (double begin_s = now_s(); !stop.stop_requested(); begin_s += kTurn_s) {
+            while (now_s() < begin_s + (1 - share) * kTurn_s) {
+            }
+            sleep_until(begin_s + kTurn_s, /*precisely=*/false);
+          }
+        }) {}
+
+ private:
+  std::jthread thread_;
+};
+
+// Data parallel on a whole core and on a part of one takes as much longer than on two whole ones as the forecast says: all
+// wait for the slower. The ranks come before all else here, but for who has the other part.
+TEST(UnequalCoresRanks, TheSlowerDecides) {
+  if (usable_cores() < 2) GTEST_SKIP() << "needs two cores";
+  if (!RealTime(kCommunicationPriority).permitted()) GTEST_SKIP() << "needs real-time scheduling";
+  const sim::Model model = sim::load_model("convnet,global_batch=4096");
+  const sim::Program program = sim::lower(model, sim::parse_strategy("ddp_blocking,dp=2", model));
+  sim::Cluster cluster = sim::machine_cluster("local", "cpu", "", 2, usable_cores());
+  const auto forecast_s = [&] {
+    const sim::Program cut = sim::by_kind(program, cluster);
+    return sim::simulate(cut, sim::costs_of(cut, *sim::make_cost_model("analytic", cluster), cluster), cluster).step_s;
+  };
+  const double alike_forecast_s = forecast_s();
+  cluster.other_kinds = {cluster.device};
+  cluster.kinds.assign(cluster.devices(), 0);
+  cluster.kinds.at(1) = 1;
+  const std::unique_ptr<Session> session = open_session({.ranks = 2});
+  for (const double share : {0.75, 0.5, 0.25}) {
+    cluster.other_kinds[0].share = share;
+    const double forecast = forecast_s() / alike_forecast_s, alike_s = median_step_s(*session, program);
+    const Other other(share);
+    const double measured = median_step_s(*session, program) / alike_s;
+    fmt::print("{:g} of a core: a step takes {:.2f} times as long, forecast {:.2f}\n", share, measured, forecast);
+    EXPECT_NEAR(forecast, 1 / share, 0.05 / share);  // a step of convnet is little else than compute
+    EXPECT_LT(std::abs(std::log(measured / forecast)), std::log(1.2)) << share;
+  }
+}
+
+}  // namespace
+}  // namespace backend
