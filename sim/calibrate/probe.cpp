@@ -185,6 +185,22 @@ Program memory_probe(const Model& model, std::uint32_t ranks) {
   });
 }
 
+Program on_ranks(Program probe, const Mesh& mesh, std::uint32_t axes) {
+  const std::vector<std::uint32_t> members = mesh.members(0, axes);
+  check_internal(members.size() == probe.ranks(), "{} ranks for a probe of {}", members.size(), probe.ranks());
+  probe.mesh = mesh;
+  if (!probe.groups.empty()) probe.groups = {Group("data", axes, mesh)};
+  for (Role& role : probe.roles)
+    for (std::uint32_t& rank : role.ranks) rank = members[rank];
+  Role others;
+  others.name = "others";
+  for (std::uint32_t rank = 0; rank < mesh.ranks(); ++rank)
+    if (std::ranges::find(members, rank) == members.end()) others.ranks.push_back(rank);
+  if (!others.ranks.empty()) probe.roles.push_back(std::move(others));
+  validate(probe);
+  return probe;
+}
+
 double bytes_between_transfers(const Program& program) {
   double most = 0;
   for (const Role& role : program.roles) {

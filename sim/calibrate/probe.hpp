@@ -33,6 +33,10 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, 
 Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before, const Mesh& mesh,
                        std::uint32_t axes);
 
+/// A probe of members in a row, by other ranks: the first of the mesh and those that differ from it on these axes only,
+/// in their order; a message goes along the mesh's first axis. The others have nothing to do.
+Program on_ranks(Program probe, const Mesh& mesh, std::uint32_t axes);
+
 /// Collectives with compute beside them: what a running transfer takes from its members' cores. Every repeat posts one,
 /// computes a linear layer `computes` times (it fits into a core's own cache, so that it competes for the core only,
 /// not for memory), waits, and computes as many again alone.

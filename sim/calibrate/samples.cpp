@@ -371,7 +371,7 @@ void add(const CalibrationSamples& samples, const CalibrationTask& task, Profile
   const LinkKey key = link_key(task.world, task.question);
   // On a busy machine it may be that no receiver was first.
   add_link(key, samples.link.transfers.empty() ? samples.unexpected : samples.link);
-  add_link({key.world, "unexpected_send", key.members}, samples.unexpected);
+  add_link({key.world, "unexpected_send", key.members, {}, key.spread}, samples.unexpected);
   if (!samples.notifications.empty())
     profile.add_link({key.world, "note", key.members}, 0, std::vector{std::max(0.0, mean_of(samples.notifications))});
 }

@@ -150,6 +150,23 @@ void add_memory(TaskList& tasks, const Job& job, std::uint32_t busy) {
               job.program.threads, std::nullopt);
 }
 
+/// The ranks that are as far from each other as the question's: of each host the first few.
+struct Seats {
+  Mesh mesh;
+  std::uint32_t axes = 0;
+};
+/// Nothing where the members lie otherwise than as many on each of several hosts, or the job hasn't such ranks.
+std::optional<Seats> seats_of(const TransferQuestion& question, const Job& job) {
+  constexpr std::uint32_t kHost = 1, kInner = 4;  // bits of the axes
+  if (question.spread.size() != 2 || job.cluster.node_level != 0) return std::nullopt;
+  const std::uint32_t of_each = question.spread[0], hosts = question.spread[1];
+  std::uint32_t ranks = 0;  // of a host
+  while (ranks < job.program.ranks() && job.cluster.node_of(ranks) == 0) ++ranks;
+  if (of_each * hosts != question.members || ranks % of_each != 0 || hosts * ranks > job.program.ranks())
+    return std::nullopt;
+  return Seats{{{{"host", hosts}, {"other", ranks / of_each}, {"inner", of_each}}}, kHost | kInner};
+}
+
 void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_sizes) {
   const double before = rounded_bytes_before(job.program);
   std::map<TransferQuestion, std::map<std::int64_t, bool>> sizes;  // by question but for its bytes: own?
@@ -162,15 +179,20 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
       of_kind.try_emplace(bytes, false);
   }
   const std::vector<std::string> devices = devices_of_groups(job.program, job.cluster);
-  for (const auto& [question, of_kind] : sizes)
+  for (const auto& [question, of_kind] : sizes) {
+    const std::optional<Seats> seats = seats_of(question, job);
+    if (!question.spread.empty() && !seats) continue;  // the data sheet's
     for (const auto& [bytes, own] : of_kind) {
       CalibrationTask task{.kind = Kind::transfers, .world = job.world, .cluster = job.cluster, .question = question};
       task.question.bytes = bytes;
       task.label = fmt::format("{} {} of {} bytes among {}{}, {:.0f} kB before each", job.world,
                                link_key(job.world, question).kind, bytes, question.members,
-                               question.devices.empty() ? "" : " on cores " + question.devices, before / 1e3);
-      if (question.devices.empty()) {
+                               (question.devices.empty() ? "" : " on cores " + question.devices) +
+                                   (seats ? " over " + job.cluster.levels.back().name : ""),
+                               before / 1e3);
+      if (question.devices.empty() || seats) {
         task.program = transfer_probe(task.question, kProbeRepeats, before, task.has_unexpected());
+        if (seats) task.program = on_ranks(std::move(task.program), seats->mesh, seats->axes);
       } else {
         const auto group = static_cast<std::size_t>(std::ranges::find(devices, question.devices) - devices.begin());
         task.program =
@@ -178,6 +200,7 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
       }
       tasks.add(std::move(task), job.program.threads, own ? std::optional(j) : std::nullopt);
     }
+  }
 }
 
 /// Adds probes of pairs of ranks with a core each: what the transport takes of a core for its bytes doesn't depend on

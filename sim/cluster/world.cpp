@@ -67,6 +67,13 @@ const Table<WorldKind>& world_table() {
 
 const WorldKind& world_kind(std::string_view label) { return world_table().at(label.substr(0, label.find('@'))); }
 
+bool is_same_world(std::string_view label, std::string_view other) {
+  const auto without_hosts = [](std::string_view text) {
+    return text.ends_with("hosts") ? text.substr(0, text.find('@')) : text;
+  };
+  return without_hosts(label) == without_hosts(other);
+}
+
 void check_ranks(const Cluster& cluster) {
   std::set<std::uint32_t> devices;
   for (const RankPlace& place : cluster.place) devices.insert(place.device);

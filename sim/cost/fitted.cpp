@@ -18,7 +18,9 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <tuple>
 
+#include "sim/cluster/world.hpp"
 #include "sim/cost/collective/collective.hpp"
 #include "sim/cost/cost_model.hpp"
 #include "sim/cost/fit.hpp"
@@ -329,6 +331,8 @@ class Fitted final : public CostModel {
   }
 
   [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
+    if (origin_.has_links && !question.spread.empty())
+      if (const std::optional<TransferCost> cost = transfer_between_hosts(question)) return *cost;
     if (origin_.has_links && question.spread.empty()) {
       if (const std::optional<TransferCost> cost = transfer_of_kind(question)) return *cost;
       if (const std::optional<TransferCost> cost = transfer_of_other_kinds(question)) return *cost;
@@ -352,10 +356,29 @@ class Fitted final : public CostModel {
   [[nodiscard]] std::optional<LinkKey> nearest_of(const std::string& kind, const TransferQuestion& question) const {
     std::optional<LinkKey> nearest;
     for (const auto& [link, times] : profile_.links())
-      if (link.world == cluster_.world && link.kind == kind &&
+      if (is_same_world(link.world, cluster_.world) && link.kind == kind &&
+          link.spread.size() == question.spread.size() &&
           (!nearest || distance(link, question) < distance(*nearest, question)))
         nearest = link;
     return nearest;
+  }
+
+  /// The cost of the nearest that was measured between hosts; of other numbers of them or of members in the ratio of what
+  /// the data sheet says of both.
+  [[nodiscard]] std::optional<TransferCost> transfer_between_hosts(const TransferQuestion& question) const {
+    const std::optional<LinkKey> nearest = nearest_of(link_key(cluster_.world, question).kind, question);
+    std::optional<TransferCost> cost =
+        nearest ? transfer_cost(profile_, cluster_, *nearest, question.bytes) : std::nullopt;
+    if (!cost || (nearest->members == question.members && nearest->spread == question.spread)) return cost;
+    TransferQuestion measured = question;
+    measured.members = nearest->members, measured.spread = nearest->spread;
+    const TransferCost of_question = sheet_->transfer(question), of_measured = sheet_->transfer(measured);
+    if (of_measured.latency_s > 0) cost->latency_s *= of_question.latency_s / of_measured.latency_s;
+    if (of_measured.wire_s > 0) cost->wire_s *= of_question.wire_s / of_measured.wire_s;
+    cost->use = of_question.use;
+    cost->novelty = 1;
+    cost->sd = kOtherKindSd;
+    return cost;
   }
 
   [[nodiscard]] std::optional<TransferCost> transfer_of_kind(const TransferQuestion& question) const {
@@ -410,9 +433,10 @@ class Fitted final : public CostModel {
   }
 
   /// The distance by number of members; of as many, those that share their devices in the same way.
-  [[nodiscard]] static std::pair<std::uint32_t, bool> distance(const LinkKey& link, const TransferQuestion& question) {
+  [[nodiscard]] static std::tuple<std::uint32_t, bool, bool> distance(const LinkKey& link,
+                                                                      const TransferQuestion& question) {
     return {link.members > question.members ? link.members - question.members : question.members - link.members,
-            link.devices != question.devices};
+            link.spread != question.spread, link.devices != question.devices};
   }
 
   Cluster cluster_;

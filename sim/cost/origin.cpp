@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
 
 namespace sim {
@@ -91,8 +92,11 @@ Origin check_origin(const Profile& profile, const Cluster& cluster) {
   Origin origin{.has_links = cluster.is_this_machine, .sd = 0, .remarks = {}};
   check_device(profile, cluster, origin);
   if (cluster.place.size() < 2) return origin;
-  const bool knows_world =
-      std::ranges::any_of(profile.links(), [&](const auto& link) { return link.first.world == cluster.world; });
+  const bool knows_world = std::ranges::any_of(
+      profile.links(), [&](const auto& link) { return is_same_world(link.first.world, cluster.world); });
+  const bool knows_network = std::ranges::any_of(profile.links(), [&](const auto& link) {
+    return is_same_world(link.first.world, cluster.world) && !link.first.spread.empty();
+  });
   if (!origin.has_links)
     origin.remarks.push_back(
         fmt::format("Transfers are forecast from the links that the file of cluster '{}' states: the profile's were "
@@ -103,7 +107,7 @@ Origin check_origin(const Profile& profile, const Cluster& cluster) {
         fmt::format("The profile has no links of world '{}': transfers are forecast from the links that the file of "
                     "cluster '{}' states.",
                     cluster.world, cluster.name));
-  else if (cluster.levels.size() > 1)
+  else if (cluster.levels.size() > 1 && !knows_network)
     origin.remarks.push_back(
         fmt::format("Transfers over '{}' are forecast from the links that the file of cluster '{}' states: the profile "
                     "has those within '{}'.",

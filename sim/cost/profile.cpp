@@ -195,7 +195,7 @@ double Profile::stretch(std::string_view world) const {
 LinkKey link_key(const std::string& world, const TransferQuestion& question) {
   const std::string_view kind =
       question.kind == InstructionKind::collective ? to_string(question.collective) : to_string(InstructionKind::send);
-  return {world, std::string(kind), question.members, question.devices};
+  return {world, std::string(kind), question.members, question.devices, question.spread};
 }
 
 std::optional<TransferCost> transfer_cost(const Profile& profile, const Cluster& cluster, const LinkKey& link,
@@ -215,7 +215,8 @@ std::optional<TransferCost> transfer_cost(const Profile& profile, const Cluster&
                     .jitter = time->jitter};
   if (link.kind != "send") return cost;
   const std::optional<Statistic> note = profile.link({link.world, "note", link.members}, 0);
-  const std::optional<TransferTime> unexpected = profile.transfer({link.world, "unexpected_send", link.members}, bytes);
+  const std::optional<TransferTime> unexpected =
+      profile.transfer({link.world, "unexpected_send", link.members, {}, link.spread}, bytes);
   if (!note || !unexpected) return cost;
   cost.send_overhead_s = time->posts.send_overhead_s;
   // A small message is written whole while it is posted.

@@ -152,6 +152,7 @@ class ProfileFile {
         row["recv_post_s"] = number(measured.posts.recv_overhead_s);
         if (measured.posts.engaged_s > 0) row["engaged_s"] = number(measured.posts.engaged_s);
         if (!key.devices.empty()) row["devices"] = key.devices;
+        if (!key.spread.empty()) row["spread"] = key.spread;
         file["links"].push_back(std::move(row));
       }
     for (const auto& [world, share] : profile.core_shares_) file["core_share"][world] = number(share.mean);
@@ -204,10 +205,23 @@ class ProfileFile {
     }
   }
 
+  /// At least two levels, of at least a unit each.
+  static std::vector<std::uint32_t> read_spread(JsonObject& row) {
+    std::vector<std::uint32_t> spread;
+    for (const std::int64_t units : row.integers("spread")) {
+      if (units < 1 || units > kMostRanks)
+        throw ConfigError("{}: spread={} must be from 1 to {}", row.where(), units, kMostRanks);
+      spread.push_back(static_cast<std::uint32_t>(units));
+    }
+    if (spread.size() < 2) throw ConfigError("{}: spread must have two levels or more", row.where());
+    return spread;
+  }
+
   static void read_links(JsonObject& file, Profile& profile) {
     for (JsonObject& row : file.objects("links")) {
       LinkKey key{row.text("world"), row.text("kind"), static_cast<std::uint32_t>(whole(row, "members", 2, kMostRanks)),
                   row.has("devices") ? row.text("devices") : ""};
+      if (row.has("spread")) key.spread = read_spread(row);
       const std::int64_t bytes = whole(row, "bytes", 0);
       if (std::ranges::find(kLinkKinds, key.kind) == kLinkKinds.end())
         throw ConfigError("{}: unknown kind '{}'; known: {}", row.where(), key.kind,
@@ -218,7 +232,9 @@ class ProfileFile {
       if (row.has("engaged_s")) measured.posts.engaged_s = time_of(row, "engaged_s");
       if (!profile.links_[key].sizes.emplace(bytes, measured).second)
         throw ConfigError("{}: {} {} with members={} bytes={}{} is there twice", row.where(), key.world, key.kind,
-                          key.members, bytes, key.devices.empty() ? "" : " devices=" + key.devices);
+                          key.members, bytes,
+                          (key.devices.empty() ? "" : " devices=" + key.devices) +
+                              (key.spread.empty() ? "" : fmt::format(" spread={}", fmt::join(key.spread, "x"))));
       row.finish();
     }
   }

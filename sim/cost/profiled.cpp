@@ -36,8 +36,7 @@ class Profiled final : public CostModel {
 
   [[nodiscard]] TransferCost transfer(const TransferQuestion& question) const override {
     std::optional<TransferCost> cost;
-    if (origin_.has_links && question.spread.empty())
-      cost = transfer_cost(profile_, cluster_, link_key(cluster_.world, question), question.bytes);
+    if (origin_.has_links) cost = transfer_cost(profile_, cluster_, link_key(cluster_.world, question), question.bytes);
     return cost ? *cost : others().transfer(question);
   }
 
