@@ -37,6 +37,7 @@ struct Options {
   std::int64_t rows = 0;      // describe: samples per pass; 0: the model's global_batch
   std::string cluster;        // empty: this machine, world by world
   std::uint32_t devices = 0;  // per node; 0: the cluster's own number, or this machine's cores
+  std::uint32_t hosts = 1;    // predict: so many like this machine, `devices` ranks on each
   std::string scale;          // sim::parse_scale; empty: the machine as it is
   std::int64_t epoch = 0;     // samples of an epoch to predict too; 0: steps only
   bool drop_last = false;     // of the epoch: its smaller last step

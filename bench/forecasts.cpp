@@ -14,6 +14,25 @@
 
 namespace bench {
 
+namespace {
+
+/// Hosts like this one, each with ranks on all its cores. Nobody says what is between them but a profile.
+sim::Cluster several_hosts(const std::string& world, const Options& options, std::uint32_t ranks, std::uint32_t cores) {
+  if (!sim::world_kind(world).processes)
+    throw sim::ConfigError("--hosts {}: ranks of world '{}' are of one process, on one host", options.hosts, world);
+  const sim::Cluster host = sim::machine_cluster(world, options.machine.device, options.machine.network, cores, cores);
+  sim::Link between = host.link();
+  between.shared = false;
+  sim::Cluster all = sim::with_hosts(host, options.hosts, ranks, between);
+  all.remarks.push_back(fmt::format(
+      "{} hosts like this one: what a profile doesn't say of the network between them is taken to be as within "
+      "one (`paragauge machine` writes a file that says more)",
+      options.hosts));
+  return all;
+}
+
+}  // namespace
+
 std::vector<sim::Cluster> clusters_of(const Options& options, std::uint32_t ranks) {
   if (!options.cluster.empty())
     return {sim::load_cluster(options.cluster, ranks, options.devices, options.plan_devices)};
@@ -21,7 +40,10 @@ std::vector<sim::Cluster> clusters_of(const Options& options, std::uint32_t rank
   const std::uint32_t cores = options.devices != 0 ? options.devices : std::thread::hardware_concurrency();
   std::vector<sim::Cluster> clusters;
   for (const std::string& world : options.machine.worlds)
-    clusters.push_back(sim::machine_cluster(world, options.machine.device, options.machine.network, ranks, cores));
+    if (options.hosts == 1)
+      clusters.push_back(sim::machine_cluster(world, options.machine.device, options.machine.network, ranks, cores));
+    else
+      clusters.push_back(several_hosts(world, options, ranks, cores));
   return clusters;
 }
 

@@ -181,6 +181,9 @@ void add_predict(CLI::App* command, Options& options) {
        "on what: a cluster of the catalog or a .json file; this machine unless given");
   add_world(command, options.machine);
   number(command, "--devices", options.devices, 1, 1'048'576, "devices per node");
+  number(command, "--hosts", options.hosts, 1, 10'000,
+         "so many hosts like this one, with ranks on all of their devices; links as a --profile of several hosts has "
+         "them");
   text(command, "--scale", options.scale,
        "what if: flops=, memory_bandwidth=, bandwidth= (2: twice as fast), latency=, launch= (2: twice as long)");
   number(command, "--epoch", options.epoch, 1, 1'000'000'000'000,
@@ -235,7 +238,7 @@ void check_profile(const CLI::App& command, const Options& options) {
 }
 
 void check_predict(const CLI::App& command, const Options& options) {
-  refuse_together(command, "--cluster", {"--world", "--device", "--network"},
+  refuse_together(command, "--cluster", {"--world", "--device", "--network", "--hosts"},
                   "a cluster is a machine of its own, and the other is about this one");
   refuse_together(
       command, "--program",

@@ -48,6 +48,11 @@ echo '{"format": "paragauge-cluster-1", "name": "v100", "world": "nccl", "device
   "link": {"latency_us": 10, "bandwidth_GBps": 10}}' >"$scratch/v100.json"
 accepts predict -m toy_mlp,precision=fp16 -s single -c "$scratch/v100.json"
 refuses "device 'v100_sxm2_16g' has no rate for bf16" predict -m toy_mlp,precision=bf16 -s single -c "$scratch/v100.json"
+accepts predict -m convnet -s ddp,dp=4 -w gloo --hosts 4 --devices 1
+says '^convnet,global_batch=64 on gloo@4hosts'
+refuses "--hosts 2: ranks of world 'local' are of one process, on one host" predict -m convnet -s ddp -w local --hosts 2
+refuses "5 ranks on 2 hosts of 2 ranks each" predict -m convnet,global_batch=5 -s ddp,dp=5 -w gloo --hosts 2 --devices 2
+refuses "--cluster can't be combined with --hosts" predict -m convnet -s ddp -c dgx_a100 --hosts 2
 # Devices of several kinds.
 cat >"$scratch/mixed.json" <<'JSON'
 {"format": "paragauge-cluster-2", "name": "mixed", "world": "nccl",
