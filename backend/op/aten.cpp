@@ -261,6 +261,7 @@ ReadyPass ready_forward(const sim::Body& body) {
   std::vector<std::string> given = numbered("i", body.inputs.size()), written{"o"};
   append(given, numbered("p", body.parameters.size()));
   append(written, numbered("s", body.saved.size()));
+  if (body.reads_first) given.emplace_back("F");
   return PassReader(body, body.forward).read(given, written);
 }
 
@@ -270,6 +271,7 @@ ReadyPass ready_backward(const sim::Body& body) {
   append(given, numbered("p", body.reads_parameters));
   if (body.reads_output) given.emplace_back("o");
   append(given, numbered("s", body.reads_saved));
+  if (body.reads_first) given.emplace_back("F");
   for (std::size_t i = 0; i < body.inputs.size(); ++i)
     if (body.input_grads >> i & 1U) written.push_back(fmt::format("gi{}", i));
   append(written, numbered("gp", body.parameters.size()));

@@ -2,6 +2,7 @@
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/_log_softmax_backward_data.h>
+#include <ATen/ops/amax.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full_like.h>
@@ -11,6 +12,7 @@
 #include <ATen/ops/nll_loss_backward.h>
 #include <ATen/ops/nll_loss_forward.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/sum.h>
 
 #include "backend/op/op.hpp"
@@ -84,7 +86,54 @@ void sum_loss(const sim::Work& work, const Operands& operands) {
 
 at::Tensor sum_loss_reference(const sim::OpInstance&, const ReferenceInputs& given) { return given.inputs[0].sum(); }
 
+// ---- A cross_entropy of which each rank has some classes: megatron/core/tensor_parallel/cross_entropy.py ----
+
+/// Of each target which of the rank's own classes it is, and whether it is none; then 0.
+std::pair<at::Tensor, at::Tensor> own_classes(const sim::Work& work, const at::Tensor& target,
+                                              const at::Tensor& first) {
+  const at::Tensor from_first = target - first;
+  const at::Tensor is_elsewhere = (from_first < 0).logical_or_(from_first >= work.op.inputs[0].shape.back());
+  return {from_first.masked_fill(is_elsewhere, 0), is_elsewhere};
+}
+
+void class_max(const sim::Work&, const Operands& operands) {
+  operands.writes[0] = widened(at::amax(operands.reads[0], -1));
+}
+
+void class_sums(const sim::Work& work, const Operands& operands) {
+  at::Tensor shifted = operands.reads[0];
+  const at::Tensor largest = operands.reads[1].unsqueeze(-1);
+  if (work.op.integer("inplace") != 0)
+    shifted.sub_(largest);
+  else
+    shifted = shifted - largest;
+  const auto [own, is_elsewhere] = own_classes(work, operands.reads[2], operands.reads[3]);
+  const at::Tensor of_target = shifted.gather(-1, own.unsqueeze(-1)).squeeze(-1).masked_fill_(is_elsewhere, 0);
+  operands.writes[0] = shifted.exp_();
+  operands.writes[1] = at::stack({shifted.sum(-1), of_target}, -1);
+}
+
+void class_loss(const sim::Work&, const Operands& operands) {
+  const at::Tensor& sums = operands.reads[0];
+  operands.writes[0] = (sums.select(-1, 0).log() - sums.select(-1, 1)).mean();
+}
+
+void class_grad(const sim::Work& work, const Operands& operands) {
+  at::Tensor softmax = operands.reads[0];
+  const at::Tensor &sums = operands.reads[1], &target = operands.reads[2];
+  const auto [own, is_elsewhere] = own_classes(work, target, operands.reads[3]);
+  softmax.div_(sums.select(-1, 0).unsqueeze(-1));
+  const at::Tensor minus_one = is_elsewhere.to(softmax.scalar_type()).sub_(1);  // or 0
+  softmax.scatter_add_(-1, own.unsqueeze(-1), minus_one.unsqueeze(-1));
+  softmax.mul_(gradient_of_loss(operands, 4, softmax.options()) / static_cast<double>(target.numel()));
+  operands.writes[0] = softmax.to(scalar_type(work.op.inputs[0].dtype));
+}
+
 }  // namespace
+
+std::vector<OpKernel> class_kernels() {
+  return {{"class_max", class_max}, {"class_sums", class_sums}, {"class_loss", class_loss}, {"class_grad", class_grad}};
+}
 
 std::vector<OpKernel> loss_kernels() {
   return {{"mse_loss", mse_loss, mse_loss_reference},

@@ -64,5 +64,6 @@ OpKernel aten_kernel();
 std::vector<OpKernel> loss_kernels();
 std::vector<OpKernel> optimizer_kernels();
 std::vector<OpKernel> helper_kernels();
+std::vector<OpKernel> class_kernels();
 
 }  // namespace backend

@@ -118,11 +118,12 @@ void set_initial(const at::Tensor& tensor, const sim::Tensor& description, const
       tensor.fill_(initial.center);
       return;
     case sim::Initial::Kind::runs: {
-      const at::Tensor values = at::empty(tensor.numel(), at::kDouble);
+      const at::Tensor values =
+          at::empty(piece.empty() ? tensor.sizes().vec() : std::vector<std::int64_t>(description.whole), at::kDouble);
       double* value = values.mutable_data_ptr<double>();
       for (const sim::Run& run : *initial.runs)
         for (std::int64_t k = 0; k < run.count; ++k) *value++ = run.first + run.step * static_cast<double>(k);
-      tensor.copy_(values.view(tensor.sizes()));
+      tensor.copy_(narrowed(values, piece));
       return;
     }
     case sim::Initial::Kind::model_input: {

@@ -185,6 +185,14 @@ std::uint32_t Plan::axes_of_updates() const {
   return stages > 1 ? cut | 1U << stage_axis : cut;
 }
 
+std::uint32_t Plan::axes_of_classes() const {
+  std::uint32_t axes = 0;
+  for (std::uint32_t axis = 0; axis < layout.mesh.axes.size(); ++axis)
+    if (const Placement& logits = placements.back().inputs[0][axis]; logits.kind == Kind::shard && logits.dim > 0)
+      axes |= 1U << axis;
+  return axes;
+}
+
 const Placements& Plan::batch(int source) const {
   if (source == kModelInput) return layout.input;
   return model.is_per_sample(source) ? layout.target : everywhere_;

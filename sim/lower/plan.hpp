@@ -87,6 +87,8 @@ class Plan {
   [[nodiscard]] const Placements& batch(int source) const;
   /// Those along which all ranks update different parameters: of stages, and ZeRO's.
   [[nodiscard]] std::uint32_t axes_of_updates() const;
+  /// Those along which each rank has the logits of some of the loss' classes.
+  [[nodiscard]] std::uint32_t axes_of_classes() const;
   /// Axes along which a placement is of this kind, as a mask.
   [[nodiscard]] static std::uint32_t axes_of(const Placements& placements, Placement::Kind kind);
   [[nodiscard]] Placements everywhere() const { return Placements(layout.mesh.axes.size(), replicate()); }

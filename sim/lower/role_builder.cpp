@@ -1,6 +1,7 @@
 #include "sim/lower/role_builder.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <ranges>
 #include <utility>
 
@@ -356,7 +357,11 @@ Instruction RoleBuilder::compute(int n, std::int32_t mb, Pass pass, std::uint32_
   std::uint32_t& work = pass == Pass::forward      ? known.forward
                         : grads == kParameterGrads ? known.of_parameters
                                                    : known.backward;
-  if (work == kNone) work = tables_.works.add({op(n), pass, grads});
+  if (work == kNone) {
+    OpInstance played = op(n);
+    played.in_parts = nullptr;
+    work = tables_.works.add({std::move(played), pass, grads});
+  }
   return {.work = work, .node = name_of(n), .microbatch = mb};
 }
 
@@ -377,12 +382,14 @@ std::uint32_t RoleBuilder::add_output(int n, std::int32_t mb, const std::vector<
   const Signature& s = signature(n);
   const std::string name = value_name(n, mb);
   inputs_[{n, mb}] = inputs;
+  if (n == loss_node() && plan_.axes_of_classes() != 0) return add_loss_of_classes(mb, inputs);
   if (s.storage == OutputStorage::view)  // no instruction: only another shape of the same storage
     return draft_.role.add_view(name, s.output, inputs[0]);
   Instruction i = compute(n, mb, Pass::forward, 0);
   i.reads = inputs;
   for (const std::uint32_t p : parameters_[n]) i.reads.push_back(draft_.parameters[p].weight);
   i.reads.insert(i.reads.end(), buffers_[n].begin(), buffers_[n].end());
+  add_first(n, i);
   i.writes = {s.storage == OutputStorage::in_place ? draft_.role.add_view(name, s.output, i.reads[0])
                                                    : add_activation(name, s.output)};
   for (const SavedSpec& saved : s.saved) {
@@ -396,6 +403,98 @@ std::uint32_t RoleBuilder::add_output(int n, std::int32_t mb, const std::vector<
   if (n == loss_node() && plan_.model.timing == Timing::epoch)
     add_host_work("read_result", {}, node(n).name, {output, inputs[0], inputs[1]}, {}, mb);
   return output;
+}
+
+/// An op that is played in the place of a loss of whose classes each rank has some.
+Instruction RoleBuilder::of_classes(std::string_view kind, std::int32_t mb, const std::vector<std::uint32_t>& reads) {
+  const int n = loss_node();
+  OpInstance instance{&op_table().at(kind), {}, op(n).inputs};
+  instance.inputs.resize(static_cast<std::size_t>(instance.kind->inputs));
+  if (kind == "class_sums") instance.attributes = {{"inplace", logits_may_change() ? 1.0 : 0.0}};
+  if (instance.kind->gives_loss) instance.inputs = {draft_.role.tensors[reads[0]].spec};
+  const bool takes_target = instance.kind->inputs == 2;
+  Instruction i{.work = tables_.works.add({std::move(instance), Pass::forward, 0}),
+                .node = name_of(n),
+                .microbatch = mb,
+                .reads = reads};
+  if (takes_target) i.reads.push_back(first_of(plan_.whole.back().inputs[0].shape.back(), plan_.axes_of_classes()));
+  return i;
+}
+
+/// Which of so many units is the rank's first: a constant that counts, of which each coordinate has its own number, so
+/// that ranks with parts of one size have one role.
+std::uint32_t RoleBuilder::first_of(std::int64_t units, std::uint32_t axes) {
+  const auto [known, is_new] = firsts_.try_emplace({units, axes}, kNone);
+  if (!is_new) return known->second;
+  const std::size_t axis = static_cast<std::size_t>(std::countr_zero(axes));
+  check_internal(std::has_single_bit(axes), "units are counted along one axis");
+  const Axis& along = plan_.layout.mesh.axes[axis];
+  const auto each = static_cast<double>(part(units, 1, along, 0).size);
+  Placements on = plan_.everywhere();
+  on[axis] = shard(0);
+  known->second = draft_.role.add_piece(
+      fmt::format("{}.first.of{}", along.name, units), {Dtype::i64, {1}}, TensorClass::buffer,
+      {.kind = Initial::Kind::runs, .runs = std::make_shared<const Runs>(Runs{{0, each, along.size}})}, {along.size},
+      on);
+  return known->second;
+}
+
+/// What its body calls F.
+void RoleBuilder::add_first(int n, Instruction& instruction) {
+  const Body* body = op(n).body;
+  if (body == nullptr || !body->reads_first) return;
+  std::uint32_t axes = 0;
+  for (std::uint32_t axis = 0; axis < plan_.layout.mesh.axes.size(); ++axis)
+    if (plan_.layout.play[static_cast<std::size_t>(n)][axis].rule == "units") axes |= 1U << axis;
+  instruction.reads.push_back(first_of(body->units, axes));
+}
+
+/// What the ranks find out together, of every target: the largest logit, the exponentials' sum, the target's logit
+/// (megatron/core/tensor_parallel/cross_entropy.py, with its last two sums in one).
+std::uint32_t RoleBuilder::add_loss_of_classes(std::int32_t mb, const std::vector<std::uint32_t>& inputs) {
+  const int n = loss_node();
+  const std::string name = value_name(n, mb);
+  const auto play = [&](std::string_view kind, const std::vector<std::uint32_t>& reads,
+                        const std::vector<std::string>& outputs) {
+    Instruction i = of_classes(kind, mb, reads);
+    const Signature s = tables_.works.at(i.work).op.signature();
+    i.writes = {s.storage == OutputStorage::in_place ? draft_.role.add_view(outputs[0], s.output, i.reads[0])
+                                                     : add_activation(outputs[0], s.output)};
+    for (std::size_t k = 0; k < s.saved.size(); ++k)
+      i.writes.push_back(add_activation(outputs[k + 1], s.saved[k].spec));
+    const std::vector<std::uint32_t> written = i.writes;
+    draft_.list.push_back(std::move(i));
+    return written;
+  };
+  const auto all_reduce = [&](std::uint32_t tensor, Reduction reduction) {
+    draft_.post({.kind = InstructionKind::collective,
+                 .collective = CollectiveKind::all_reduce,
+                 .reduction = reduction,
+                 .node = name_of(n),
+                 .microbatch = mb,
+                 .peer = tables_.group(plan_.axes_of_classes()),
+                 .reads = {tensor},
+                 .writes = {tensor}});
+  };
+  const std::uint32_t largest = play("class_max", {inputs[0]}, {name + ".max"})[0];
+  all_reduce(largest, Reduction::max);
+  const std::vector<std::uint32_t> made =
+      play("class_sums", {inputs[0], largest, inputs[1]}, {name + ".exponentials", name + ".sums"});
+  all_reduce(made[1], Reduction::sum);
+  saved_[{n, mb}] = made;
+  return play("class_loss", {made[1]}, {name})[0];
+}
+
+/// Nobody but the loss reads them, the backward of what makes them neither; and they have room for the exponentials.
+bool RoleBuilder::logits_may_change() const {
+  const int source = node(loss_node()).inputs[0];
+  std::ptrdiff_t readers = 0;
+  for (const Node& each : plan_.model.nodes) readers += std::ranges::count(each.inputs, source);
+  const bool is_kept = std::ranges::any_of(
+      signature(source).backward_reads, [](const Operand& operand) { return operand.from == Operand::From::output; });
+  const TensorSpec& logits = signature(source).output;
+  return readers == 1 && !is_kept && signature(source).storage == OutputStorage::fresh &&
+         at_least_f32(logits.dtype) == logits.dtype;
 }
 
 /// The loss of all microbatches' outputs, and its gradient, whose parts the microbatches' backwards start from.
@@ -555,26 +654,32 @@ void RoleBuilder::backward_node(int n, std::int32_t mb, bool last) {
   }
   const bool is_later = plan_.schedule.splits && node(n).kind->matrix && (grads & kParameterGrads) != 0;
   const bool in_two = is_later || is_in_two(n, grads);
+  const bool has_some_classes = is_loss && plan_.axes_of_classes() != 0;
   const auto begin = [&](std::uint32_t of) {
+    if (has_some_classes) {
+      const std::vector<std::uint32_t>& saved = saved_.at({n, mb});  // exponentials, sums
+      return of_classes("class_grad", mb, {saved[0], saved[1], inputs_.at({n, mb})[1]});
+    }
     Instruction i = compute(n, mb, Pass::backward, of);
-    if (is_loss)
-      i.scale = loss_scale(mb);
-    else
-      i.reads.push_back(output.tensor);
+    if (!is_loss) i.reads.push_back(output.tensor);
     for (const Operand& operand : s.backward_reads)
       if ((operand.grads & of) != 0) i.reads.push_back(operand_tensor(n, mb, operand));
-    if (is_loss && draft_.loss_scale) i.reads.push_back(draft_.loss_scale->scale);
+    add_first(n, i);
     return i;
   };
   if (is_later) later_[{chunk_of(plan_.part[static_cast<std::size_t>(n)]), mb}].push_back({n, begin(kParameterGrads)});
   if (is_later && grads == kParameterGrads) return;
   Instruction i = begin(in_two ? grads & ~kParameterGrads : grads);
+  if (is_loss) i.scale = loss_scale(mb);
+  if (is_loss && draft_.loss_scale) i.reads.push_back(draft_.loss_scale->scale);
+  const bool in_place = has_some_classes && tables_.works.at(i.work).op.signature().storage == OutputStorage::in_place;
   for (std::size_t input = 0; input < inputs.size(); ++input) {
     if (!(grads & (1U << input))) continue;
     std::string name = gradient_name(inputs[input], mb);
     if (gradients_.contains({inputs[input], mb}) || !contributions.empty())
       name += fmt::format(".via.{}.{}", node(n).name, input);
-    i.writes.push_back(add_activation(name, op(n).inputs[input]));
+    i.writes.push_back(in_place ? draft_.role.add_view(name, op(n).inputs[input], i.reads[0])
+                                : add_activation(name, op(n).inputs[input]));
     contributions.push_back({input, {i.writes.back()}});
   }
   const auto contribute_all = [&] {

@@ -88,6 +88,11 @@ class RoleBuilder {
   [[nodiscard]] std::set<int> again(const std::vector<int>& segment) const;
   void recompute(const Segment& segment, std::int32_t mb);
   std::uint32_t add_output(int n, std::int32_t mb, const std::vector<std::uint32_t>& inputs);
+  Instruction of_classes(std::string_view kind, std::int32_t mb, const std::vector<std::uint32_t>& reads);
+  [[nodiscard]] bool logits_may_change() const;
+  std::uint32_t first_of(std::int64_t units, std::uint32_t axes);
+  void add_first(int n, Instruction& instruction);
+  std::uint32_t add_loss_of_classes(std::int32_t mb, const std::vector<std::uint32_t>& inputs);
   void loss_of_all();
   void backward(std::size_t chunk, std::int32_t mb, bool last);
   void parameter_gradients(std::size_t chunk, std::int32_t mb, bool last);
@@ -125,9 +130,10 @@ class RoleBuilder {
     std::uint32_t forward = kNone, backward = kNone, of_parameters = kNone;
   };
   std::vector<OfNode> works_;
-  std::map<std::pair<std::size_t, std::uint32_t>, Segment> segments_;  // by chunk and number
-  bool plays_again_ = false;                                           // what was played before, for the backward
-  std::vector<std::uint32_t> labels_;                                  // of nodes
+  std::map<std::pair<std::int64_t, std::uint32_t>, std::uint32_t> firsts_;  // of first_of
+  std::map<std::pair<std::size_t, std::uint32_t>, Segment> segments_;       // by chunk and number
+  bool plays_again_ = false;                                                // what was played before, for the backward
+  std::vector<std::uint32_t> labels_;                                       // of nodes
 };
 
 }  // namespace sim

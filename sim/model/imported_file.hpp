@@ -22,7 +22,9 @@
 // row-major order. A node {"op": "aten", "body": "gelu/1", "parameters": ["…"]} names its body and, in the body's order,
 // its parameters; so may other nodes whose parameters are listed. A node whose body is another in half precision has the
 // key "half" with its name, and so may a node of another op that has no parameters. Bodies are body.hpp's; one that can
-// be cut for tensor parallelism has "units": 12, "sums": ["o"] and four numbers in each of FLOPs and bytes.
+// be cut for tensor parallelism has "units": 12, "sums": ["o"] and four numbers in each of FLOPs and bytes. A node's
+// key "in_parts" names the body that takes its own's place there: an embedding's that looks up what is in its part of the
+// vocabulary.
 #pragma once
 
 #include <map>

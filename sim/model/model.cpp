@@ -140,6 +140,7 @@ std::vector<OpInstance> Model::instances(std::int64_t rows) const {
     OpInstance op{node.kind, node.attributes, {}, precision_of(*this, node)};
     if (node.body != nullptr) {
       op.body = &body_in(*node.body, Dtype::f32, dtype);
+      if (node.in_parts != nullptr) op.in_parts = &body_in(*node.in_parts, Dtype::f32, dtype);
       op.attributes = {
           {"batch", static_cast<double>(rows)}, {"last", 1}, {"units", static_cast<double>(op.body->units)}};
     }

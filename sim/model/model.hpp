@@ -31,6 +31,7 @@ struct Node {
   std::vector<int> inputs;
   const Body* body = nullptr;           // of an op `aten`
   const Body* half = nullptr;           // its body where precision=bf16; none: what it is otherwise
+  const Body* in_parts = nullptr;       // what takes its place in parts of its units, where that is another
   std::vector<std::string> parameters;  // their names in Model::parameters; empty: the node's own, "conv1.weight"
 };
 

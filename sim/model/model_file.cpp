@@ -149,28 +149,33 @@ class NodeReader {
         throw ConfigError("{}: input '{}' is not an earlier node of this list", place, input);
       node.inputs.push_back(found->second);
     }
-    if (node.kind->inputs == OpKind::kAsBody) node.body = &read_body(json, place);
+    if (node.kind->inputs == OpKind::kAsBody) node.body = &read_body(json, "body", place);
+    if (json.has("in_parts")) node.in_parts = &read_in_parts(json, node, place);
     if (json.has("parameters")) node.parameters = read_parameters(json, node, place);
     if (json.has("half")) node.half = &read_half_body(json, node, place);
+    if (node.half != nullptr && node.in_parts != nullptr)
+      throw ConfigError("{}: 'half' and 'in_parts' are for different nodes: what lies in parts in half precision is unknown",
+                        place);
     const std::size_t takes =
         node.body != nullptr ? node.body->inputs.size() : static_cast<std::size_t>(node.kind->inputs);
     if (node.inputs.size() != takes)
       throw ConfigError("{}: op '{}' takes {} inputs, found {}", place, op, takes, node.inputs.size());
     Attributes given;
     for (const std::string& key : json.keys())
-      if (key != "name" && key != "op" && key != "inputs" && key != "body" && key != "half" && key != "parameters")
+      if (key != "name" && key != "op" && key != "inputs" && key != "body" && key != "half" && key != "in_parts" &&
+          key != "parameters")
         given[key] = json.value(key).is_boolean() ? json.boolean(key, false) : json.number(key);
     if (node.body == nullptr) node.attributes = complete_attributes(*node.kind, given, place);
     if (node.body != nullptr && !given.empty())
-      throw ConfigError("{}: '{}' isn't known of an imported op; name, op, body, half, inputs, parameters", place,
+      throw ConfigError("{}: '{}' isn't known of an imported op; name, op, body, half, in_parts, inputs, parameters", place,
                         given.begin()->first);
     last_ = static_cast<int>(model_.nodes.size());
     scope.names[local] = last_;
     model_.nodes.push_back(std::move(node));
   }
 
-  const Body& read_body(JsonObject& json, const std::string& place) const {
-    const std::string name = json.text("body");
+  const Body& read_body(JsonObject& json, std::string_view key, const std::string& place) const {
+    const std::string name = json.text(key);
     const auto found = bodies_.find(name);
     if (found != bodies_.end()) return *found->second;
     if (bodies_.empty())
@@ -190,6 +195,26 @@ class NodeReader {
       throw ConfigError("{}: body '{}' for half precision takes other inputs or parameters than the node has", place,
                         name);
     return half;
+  }
+
+  /// With all units it takes and gives what the node's own body does.
+  const Body& read_in_parts(JsonObject& json, const Node& node, const std::string& place) const {
+    const Body& parts = read_body(json, "in_parts", place);
+    const auto specs = [](const Body& body) {
+      const Extent all{.batch = 1, .units = body.units};
+      std::vector<TensorSpec> found;
+      for (const PartSpec& spec : body.inputs) found.push_back(spec.in_module(all));
+      for (const PartSpec& spec : body.parameters) found.push_back(spec.in_module(all));
+      found.push_back(body.output.in_module(all));
+      return found;
+    };
+    if (node.body == nullptr || node.body->units > 1 || parts.units == 1 || specs(*node.body) != specs(parts) ||
+        node.body->inputs.size() != parts.inputs.size())
+      throw ConfigError(
+          "{}: body '{}' isn't the node's in parts: it must have units, and the same inputs, parameters "
+          "and output with all of them",
+          place, json.text("in_parts"));
+    return parts;
   }
 
   /// Names into the model's table of parameters.

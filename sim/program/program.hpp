@@ -119,7 +119,9 @@ struct Work {
 
   [[nodiscard]] Demand demand() const { return op.demand(pass, grads); }
   /// The forward of one.
-  [[nodiscard]] bool is_loss() const { return op.kind->role == OpRole::loss && pass == Pass::forward; }
+  [[nodiscard]] bool is_loss() const {
+    return op.kind->gives_loss || (op.kind->role == OpRole::loss && pass == Pass::forward);
+  }
 };
 /// "conv2d.backward f32[16,64,32,32] kernel_size=3 … grads=0+p": unique, and the key in a Profile. Where the precision
 /// isn't PyTorch's default for the op, " precision=tf32" follows, where its parameters are in half precision,
@@ -151,7 +153,7 @@ struct Instruction {
   std::uint32_t root = 0;                    // collective with a root: index in the member list
   std::uint32_t tag = 0;                     // send, recv: matches inside a (source, destination) pair, counted from 0
   std::uint32_t ticket = kNone;              // send, recv, collective: opens it (kNone: a new one); wait: closes it
-  double scale = 1;                          // loss backward: gradient of the loss; scaled_copy: factor
+  double scale = 1;                          // loss backward, class_grad: gradient of the loss; scaled_copy: factor
   std::vector<std::uint32_t> reads, writes;  // tensors
   std::vector<std::uint32_t> frees;          // storages
 };

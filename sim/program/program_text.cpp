@@ -473,8 +473,9 @@ class Parser {
       else
         initial = initial_from(line, item);
     }
-    if (initial.runs != nullptr && count_of(*initial.runs) != spec.elements())
-      line.fail("{} values for a tensor {}", count_of(*initial.runs), type);
+    const TensorSpec all{spec.dtype, whole.empty() ? spec.shape : whole};
+    if (initial.runs != nullptr && count_of(*initial.runs) != all.elements())
+      line.fail("{} values for a tensor {}", count_of(*initial.runs), whole.empty() ? type : to_string(all));
     if (unit != kNone && !persistent) line.fail("unit= of a tensor that isn't persistent");
     if (whole.empty() != on.empty() || (!persistent && !on.empty()))
       line.fail("of=shape and on=placements belong together, at a persistent tensor");

@@ -119,13 +119,17 @@ void expect_right(const sim::Program& program, const RunResult& result, std::uin
 /// Imported ops, a tied weight, a frozen table, a second input, dropout.
 const std::string kTokens = PARAGAUGE_TESTS_DIR "/models/token_toy.json,dtype=f64";
 
-/// Two transformer blocks whose heads and features can be cut: packed queries, keys and values, a tied embedding.
+/// Two transformer blocks whose heads and features can be cut: packed queries, keys and values, a tied embedding, 7 tokens
+/// that two ranks don't divide. And a block with an embedding and a head of its own.
 const std::string kGpt = PARAGAUGE_TESTS_DIR "/models/gpt_toy.json,dtype=f64";
+const std::string kLlama = PARAGAUGE_TESTS_DIR "/models/llama_toy.json,dtype=f64";
 
 const std::vector<std::pair<std::string, std::string>> kCases = {
     {kGpt, "tp"},
     {kGpt, "tp,microbatches=2"},
     {kGpt + ",max_grad_norm=0.1", "tp,recompute=block"},
+    {kLlama, "tp"},
+    {kLlama + ",timing=epoch", "tp"},
     {kTokens, "single"},
     {kTokens, "ddp,dp=2"},
     {kTokens, "ddp,dp=2,microbatches=2,accumulate=every"},
@@ -219,6 +223,11 @@ void execute_with_many(Session& session) {
                                "mesh,pp=2,tp=2,microbatches=2,schedule=1f1b", "mesh,dp=2,tp=2,order=pp-tp-dp"}) {
     SCOPED_TRACE(strategy);
     const sim::Program program = lowered(kGpt, strategy);
+    expect_right(program, session.run({.program = program, .steps = 1, .verify = true}), 1);
+  }
+  for (const char* strategy : {"mesh,dp=2,tp=2,zero=3", "mesh,pp=2,tp=2,microbatches=4,schedule=zb_h1"}) {
+    SCOPED_TRACE(strategy);
+    const sim::Program program = lowered(kLlama, strategy);
     expect_right(program, session.run({.program = program, .steps = 1, .verify = true}), 1);
   }
   for (const char* strategy : {"ddp_blocking,dp=4",

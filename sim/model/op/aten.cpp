@@ -92,6 +92,10 @@ std::vector<Rule> aten_rules(const OpInstance& op) {
   std::vector<Rule> rules;
   if (op.body->by_rows) rules.push_back(batch_rule(*op.body));
   if (op.body->units > 1) rules.push_back(units_rule(*op.body));
+  if (op.in_parts != nullptr) {
+    rules.push_back(units_rule(*op.in_parts));
+    rules.back().body = op.in_parts;
+  }
   return rules;
 }
 

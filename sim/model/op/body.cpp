@@ -239,7 +239,12 @@ class BodyReader {
     check_backward();
     if (parts.size() > kFields) read_units(parts[kFields], parts[kFields + 1]);
     for (const std::vector<Call>* calls : {&body_.forward, &body_.backward})
-      for (const Call& call : *calls) body_.reads_last |= has_last(call.arguments);
+      for (const Call& call : *calls) {
+        std::set<std::string> words;
+        collect_words(call.arguments, words);
+        body_.reads_last |= has_last(call.arguments);
+        body_.reads_first |= words.contains("F");
+      }
     check_units();
     return std::move(body_);
   }

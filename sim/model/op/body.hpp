@@ -15,7 +15,8 @@
 // output, or gradients of what all parts read whole. T is a part's units (attention heads; of a linear layer features):
 // sizes may be multiples of it, of B and T, and in a tensor's type 3x64T is three blocks of 64T, two dimensions, which
 // are one in the module: a part has its units of each. Amounts are 1+2B+3T+4BT. L is 1 in the last part and in the whole,
-// else 0: what is to be added to a sum once.
+// else 0: what is to be added to a sum once. F is a value, i64[1]:
+// how many units lie before the part (where a vocabulary's rows begin).
 //
 // The last one may be which of the FLOPs are products, in which dtype, forward and backward:
 // "products=matmul:bf16:0+64B:0+128B,attention:f32:0+8B:0+20B".
@@ -110,9 +111,9 @@ struct Body {
   };
   std::vector<Multiplied> products;
   std::array<double, 2> kernels{};
-  bool by_rows = false;     // a part of the batch gives that part of the output
-  std::int64_t units = 1;   // of the whole; 1: it can't be cut by units
-  bool reads_last = false;  // L
+  bool by_rows = false;                          // a part of the batch gives that part of the output
+  std::int64_t units = 1;                        // of the whole; 1: it can't be cut by units
+  bool reads_last = false, reads_first = false;  // L, F
   // What is a summand in each part: the output, gradients of inputs and of parameters (bit i: of the i-th).
   bool sums_output = false;
   std::uint32_t sums_inputs = 0, sums_parameters = 0;

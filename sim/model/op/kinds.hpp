@@ -15,6 +15,7 @@ OpKind batch_norm_kind();
 OpKind aten_kind();
 std::vector<OpKind> layer_kinds();
 std::vector<OpKind> loss_kinds();
+std::vector<OpKind> class_kinds();
 std::vector<OpKind> optimizer_kinds();
 std::vector<OpKind> helper_kinds();
 

@@ -45,7 +45,101 @@ Signature cross_entropy_signature(const OpInstance& op) {
           .backward_reads = {{Operand::From::input, 1}, {Operand::From::saved, 0}, {Operand::From::saved, 1}}};
 }
 
+/// Sums of exponentials and the target's logit are sums over the parts: megatron/core/tensor_parallel/cross_entropy.py.
+std::vector<Rule> cross_entropy_rules(const OpInstance& op) {
+  std::vector<Rule> rules = loss_rules(op);
+  const auto classes = static_cast<std::uint32_t>(op.inputs[0].shape.size() - 1);
+  rules.push_back({.name = "classes",
+                   .inputs = {shard(classes), replicate()},
+                   .output = replicate(),
+                   .grad_output = replicate(),
+                   .grad_inputs = {shard(classes), replicate()},
+                   .together = true});
+  return rules;
+}
+
+// ---- A cross_entropy of which each rank has the logits of some classes, in the ops that lowering plays in its place ----
+
+/// [rows, positions…]: a number for each target.
+TensorSpec of_each_target(const OpInstance& op) {
+  TensorSpec spec = prediction_of(op);
+  spec.shape.pop_back();
+  return spec;
+}
+
+Signature class_max_signature(const OpInstance& op) { return {.output = of_each_target(op)}; }
+
+/// The sums are [rows, positions…, 2]: of the own exponentials, and the target's logit less the maximum, or 0 where
+/// another rank has it.
+Signature class_sums_signature(const OpInstance& op) {
+  const TensorSpec exponentials = prediction_of(op);
+  TensorSpec sums = exponentials;
+  sums.shape.back() = 2;
+  if (op.integer("inplace") != 0 && exponentials != op.inputs[0])
+    throw ConfigError("op 'class_sums': {} has no room for {}", to_string(op.inputs[0]), to_string(exponentials));
+  return {.output = exponentials, .storage = fresh_or_in_place(op), .saved = {{"sums", sums}}};
+}
+
+Signature class_loss_signature(const OpInstance& op) { return {.output = {op.inputs[0].dtype, {}}}; }
+
+/// In the place of the exponentials, unless the logits are in half precision.
+Signature class_grad_signature(const OpInstance& op) {
+  const bool is_wide = prediction_of(op) == op.inputs[0];
+  return {.output = op.inputs[0], .storage = is_wide ? OutputStorage::in_place : OutputStorage::fresh};
+}
+
+Demand class_max_demand(const OpInstance& op, Pass, std::uint32_t) {
+  return {count(op.inputs[0]), size(op.inputs[0]) + size(of_each_target(op))};
+}
+
+/// Kernels beside those of the exponentials: of each target its place here, whether it is here, its logit.
+Demand class_sums_demand(const OpInstance& op, Pass, std::uint32_t) {
+  const TensorSpec each = of_each_target(op);
+  constexpr double kKernels = 11;
+  return {3 * count(op.inputs[0]) + 2 * count(each),
+          size(op.inputs[0]) + size(prediction_of(op)) + size(op.inputs[1]) + 3 * size(each), kKernels};
+}
+
+Demand class_loss_demand(const OpInstance& op, Pass, std::uint32_t) {
+  constexpr double kKernels = 3;  // log, difference, mean
+  return {1.5 * count(op.inputs[0]), size(op.inputs[0]), kKernels};
+}
+
+Demand class_grad_demand(const OpInstance& op, Pass, std::uint32_t) {
+  const TensorSpec each = of_each_target(op);
+  constexpr double kKernels = 12;
+  return {2 * count(op.inputs[0]) + count(each),
+          size(prediction_of(op)) + size(op.inputs[0]) + size(op.inputs[1]) + 2 * size(each), kKernels};
+}
+
 }  // namespace
+
+std::vector<OpKind> class_kinds() {
+  return {{.name = "class_max",
+           .equation = "m = max(logits), over the classes",
+           .role = OpRole::helper,
+           .signature = class_max_signature,
+           .demand = class_max_demand},
+          {.name = "class_sums",
+           .equation = "e = exp(logits - m); the sum of e, and the target's logit - m where it is the rank's own",
+           .role = OpRole::helper,
+           .inputs = 2,
+           .attributes = {{"inplace", false, 0, 0, 1}},
+           .signature = class_sums_signature,
+           .demand = class_sums_demand},
+          {.name = "class_loss",
+           .equation = "loss = mean(log(sum of e) - (target's logit - m))",
+           .role = OpRole::helper,
+           .gives_loss = true,
+           .signature = class_loss_signature,
+           .demand = class_loss_demand},
+          {.name = "class_grad",
+           .equation = "gradient = scale * (e / (sum of e) - one-hot target), in the place of e",
+           .role = OpRole::helper,
+           .inputs = 2,
+           .signature = class_grad_signature,
+           .demand = class_grad_demand}};
+}
 
 std::vector<OpKind> loss_kinds() {
   return {{.name = "mse_loss",
@@ -62,7 +156,7 @@ std::vector<OpKind> loss_kinds() {
            .takes_class_indices = true,
            .signature = cross_entropy_signature,
            .demand = per_element_in_f32<5, 2, 4>,
-           .rules = loss_rules},
+           .rules = cross_entropy_rules},
           {.name = "sum_loss",
            .equation = "loss = sum(prediction): the gradient of every output is 1",
            .role = OpRole::loss,

@@ -11,7 +11,7 @@ namespace sim {
 const Table<OpKind>& op_table() {
   static const std::vector<OpKind> kinds = [] {
     std::vector<OpKind> all{conv2d_kind(), linear_kind(), batch_norm_kind(), aten_kind()};
-    for (const auto& family : {layer_kinds(), loss_kinds(), optimizer_kinds(), helper_kinds()})
+    for (const auto& family : {layer_kinds(), loss_kinds(), optimizer_kinds(), helper_kinds(), class_kinds()})
       all.insert(all.end(), family.begin(), family.end());
     return all;
   }();

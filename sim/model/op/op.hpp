@@ -34,9 +34,15 @@
 //   clip                       gradients…, number                             gradients…
 //   update_scale               loss scale, growth, found                      loss scale, growth
 //   read_result                loss, prediction, target
+//   class_max                  logits                                         their maximum
+//   class_sums                 logits, maximum, target, first                 exponentials, sums
+//   class_loss                 sums                                           loss
+//   class_grad                 exponentials, sums, target, first,             gradient of the logits
+//                              the loss scale, or none
 //
 // pack and unpack have one input, x: the blocks are as its attributes say; cast has two, x and y; blend and what treats
-// gradients all of them, flat. An optimizer has any number of inputs, the parameters that it updates together; `saved`
+// gradients all of them, flat; those of class_sums and class_grad are logits and target; first, i64[1],
+// is that of the rank's classes. What a body calls F (body.hpp) comes last. An optimizer has any number of inputs, the parameters that it updates together; `saved`
 // of its signature are their states, all of one kind before the next, zero at first; they live as long as the
 // parameters.
 //
@@ -150,6 +156,8 @@ struct OpKind {
   bool matrix = false;                // its FLOPs are what torch.utils.flop_counter counts
   /// A loss whose target is i64[rows], the index of each sample's class; else it is one-hot: [rows, classes].
   bool takes_class_indices = false;
+  /// A helper whose output is the loss, of what ranks have found out together.
+  bool gives_loss = false;
   /// A loss that is a sum over the samples; else it is their mean.
   bool is_sum = false;
   /// The host does it, also where tensors are an accelerator's: it waits for what it reads, and for what it has made to
@@ -184,6 +192,7 @@ struct OpInstance {
   std::vector<TensorSpec> inputs;
   Precision precision = Precision::f32;  // of matrix ops; of others always f32
   const Body* body = nullptr;            // of an op `aten`; of others none
+  const Body* in_parts = nullptr;        // what takes the body's place in each part of its units, where that is another
   /// Its parameters are in the dtype that it multiplies, not copied into it (FSDP2's MixedPrecisionPolicy.param_dtype).
   bool half_parameters = false;
 

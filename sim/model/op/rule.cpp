@@ -101,13 +101,18 @@ std::vector<Rule> loss_rules(const OpInstance& op) {
 
 OpInstance part_of(const OpInstance& whole, const Rule& rule, const Axis& axis, std::uint32_t at) {
   OpInstance mine = whole;
+  if (rule.body != nullptr) {
+    mine.body = rule.body;
+    mine.in_parts = nullptr;
+    mine.attributes["units"] = static_cast<double>(rule.body->units);
+  }
   for (std::size_t i = 0; i < mine.inputs.size(); ++i) {
     const auto ranges = piece(whole.inputs[i].shape, rule.inputs.at(i), axis, at);
     check_internal(ranges.has_value(), "rule '{}' of op '{}': an input is elsewhere", rule.name, whole.kind->name);
     std::ranges::transform(*ranges, mine.inputs[i].shape.begin(), &Range::size);
   }
   for (const auto& [name, placement] : rule.attributes) {
-    const auto ranges = piece({whole.integer(name)}, placement, axis, at);
+    const auto ranges = piece({mine.integer(name)}, placement, axis, at);
     mine.attributes.find(name)->second = ranges ? static_cast<double>((*ranges)[0].size) : 0;
   }
   return mine;

@@ -13,6 +13,9 @@
 //   batch                      S0  R       R       S0  S0       S0      P            P
 //   output (column parallel)   R   S0      S0      S1  S1       P       S0           S0
 //   input (row parallel)       S1  S1      @last   P   R        S1      S1           @last
+//
+// A cross_entropy's rule "classes" holds for the ops that lowering plays in its place (class_max, class_sums, class_loss
+// and class_grad): each has the logits of a part of the classes.
 #pragma once
 
 #include <string>
@@ -35,8 +38,12 @@ struct Rule {
   std::vector<Placement> grad_inputs, grad_parameters;
   /// Attributes that change: a size is cut as the dimension is; a flag that is rooted is 0 elsewhere.
   std::vector<std::pair<std::string_view, Placement>> attributes;
+  /// What takes the place of the op's body.
+  const Body* body = nullptr;
   /// The result depends on the cut: each part is what one device makes of that part.
   bool by_part = false;
+  /// The parts find the result out together: lowering plays other ops in this one's place, with transfers between them.
+  bool together = false;
 };
 
 /// All of the op's rules at these shapes.

@@ -2,7 +2,9 @@
 // the next, which takes its input so, by input channels ("row parallel"), and so on. What has no weights follows its input.
 // After two layers the output is a sum over the ranks, and so is the gradient of the first one's input. An imported model's
 // bodies say what is cut, from a column to a row, by attention heads or features (bench/import/tensor_parallel.py); all
-// ranks play the others.
+// ranks play the others. A vocabulary is cut, too (megatron/core/tensor_parallel: VocabParallelEmbedding, cross_entropy):
+// of the last layer, whose output nobody but the loss reads, of the loss, and of the embedding, whose output is a sum.
+// Where the ranks don't divide it, all parts but the last are of the size rounded up: Megatron pads it to that.
 #include <algorithm>
 
 #include "sim/error.hpp"
@@ -19,7 +21,39 @@ bool is_chain(const Model& model) {
   return true;
 }
 
-bool has_units(const Node& node) { return node.body != nullptr && node.body->units > 1; }
+/// How many units it can be cut into; 1: none.
+std::int64_t units_of(const Node& node) {
+  if (node.in_parts != nullptr) return node.in_parts->units;
+  return node.body != nullptr ? node.body->units : 1;
+}
+
+bool has_units(const Node& node) { return units_of(node) > 1; }
+
+/// How many classes the loss takes in parts, as the node before it gives them; 1: it takes them all.
+std::int64_t classes_in_parts(const Model& model) {
+  const Node& loss = model.nodes.back();
+  if (!loss.kind->takes_class_indices || loss.inputs[0] < 0) return 1;
+  const Body* logits = model.nodes[static_cast<std::size_t>(loss.inputs[0])].body;
+  if (logits == nullptr || logits->units != model.classes) return 1;
+  return logits->output.units_dim() + 1 == static_cast<int>(logits->output.sizes.size()) ? model.classes : 1;
+}
+
+/// By the attention's heads and the layers' features, and by the vocabulary.
+void add_units(Layout& layout, const Model& model, std::uint32_t tp) {
+  const std::int64_t classes = classes_in_parts(model), each = (classes + tp - 1) / tp;
+  // Who counts the correct predictions (Timing::epoch) needs all logits.
+  const bool cuts_classes = classes > 1 && each * (tp - 1) < classes && model.timing != Timing::epoch;
+  const bool is_uneven = cuts_classes && classes % tp != 0;
+  const auto is_cut = [&](const Node& node) { return has_units(node) && (cuts_classes || units_of(node) != classes); };
+  for (const Node& node : model.nodes)
+    if (is_uneven && has_units(node) && units_of(node) != classes && units_of(node) % tp != 0)
+      throw ConfigError("model '{}', node '{}': tp={} must divide {}", model.name, node.name, tp, units_of(node));
+  const std::size_t loss = model.nodes.size() - 1;
+  layout.add_axis({"tp", tp, is_uneven ? Rest::chunks : Rest::forbidden}, replicate(), [&](std::size_t n) {
+    if (n == loss) return Layout::Play{.rule = cuts_classes ? "classes" : ""};
+    return Layout::Play{.rule = is_cut(model.nodes[n]) ? "units" : ""};
+  });
+}
 
 }  // namespace
 
@@ -34,11 +68,7 @@ namespace {
 void add_tensor_parts(Layout& layout, const Model& model, const Strategy& strategy) {
   if (strategy.tp == 1) return;
   layout.sums_early = true;
-  if (std::ranges::any_of(model.nodes, has_units)) {
-    layout.add_axis({"tp", strategy.tp}, replicate(),
-                    [&](std::size_t n) { return Layout::Play{.rule = has_units(model.nodes[n]) ? "units" : ""}; });
-    return;
-  }
+  if (std::ranges::any_of(model.nodes, has_units)) return add_units(layout, model, strategy.tp);
   if (!is_chain(model))
     throw ConfigError(
         "strategy '{}': tp cuts layers by output and input channels in turn, but model '{}' is no chain of layers{}",

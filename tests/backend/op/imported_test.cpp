@@ -9,6 +9,7 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/stack.h>
@@ -44,6 +45,8 @@ class ImportedOps : public testing::TestWithParam<const char*> {
   /// A constant's own values (of an index table, say), any others of all else.
   at::Tensor input(std::size_t node, std::size_t k, const sim::TensorSpec& spec) {
     const int source = model_.nodes[node].inputs[k];
+    if (source == sim::kModelInput && model_.input_classes > 0)
+      return at::empty(spec.shape, at::kLong).random_(0, model_.input_classes, generator_);
     if (source >= 0 || model_.is_per_sample(source)) return random(spec);
     at::Tensor constant = at::empty(spec.shape, scalar_type(spec.dtype));
     set_initial(constant, {"constant", spec, 0, 0, model_.source_initial(source)}, {}, 1);
@@ -61,12 +64,13 @@ struct Played {
 
 /// Forward and backward as the executor plays them.
 Played play(const sim::OpInstance& op, std::uint32_t grads, const Tensors& inputs, const Tensors& parameters,
-            const at::Tensor& grad_output) {
+            const at::Tensor& grad_output, const at::Tensor& first = {}) {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const sim::Signature signature = op.signature();
   const OpKernel& kernel = op_kernels().at(op.kind->name);
   Tensors reads = inputs, writes(1 + signature.saved.size());
   reads.insert(reads.end(), parameters.begin(), parameters.end());
+  if (op.body->reads_first) reads.push_back(first);
   kernel.run({op, sim::Pass::forward}, {.reads = reads, .writes = writes, .is_exact = true});
   Played played{writes[0], {}};
   EXPECT_TRUE(played.output.is_contiguous());
@@ -80,6 +84,7 @@ Played play(const sim::OpInstance& op, std::uint32_t grads, const Tensors& input
                     : operand.from == sim::Operand::From::output    ? played.output
                                                                     : writes[1 + index]);
   }
+  if (op.body->reads_first) reads.push_back(first);
   for (std::size_t i = 0; i < inputs.size(); ++i)
     if (grads >> i & 1U) played.gradients.emplace_back();
   played.gradients.resize(played.gradients.size() + parameters.size());
@@ -176,16 +181,17 @@ at::Tensor put_together(const Tensors& parts, const sim::Placement& placement) {
   }
 }
 
-/// Forward and every gradient, of heads and of features.
+/// Forward and every gradient, of heads, of features and of a vocabulary.
 TEST_P(ImportedOps, PartsOfTheUnitsPutTogetherAreTheWhole) {
   const std::vector<sim::OpInstance> ops = model_.instances(3);
   const std::vector<bool> needed = model_.outputs_need_grad();
-  const sim::Axis axis{"tp", 2};
+  const sim::Axis axis{"tp", 2, sim::Rest::chunks};
   std::size_t tested = 0;
   for (std::size_t n = 0; n < ops.size(); ++n) {
-    if (ops[n].body == nullptr || ops[n].body->units == 1) continue;
+    if (ops[n].body == nullptr || (ops[n].body->units == 1 && ops[n].in_parts == nullptr)) continue;
     SCOPED_TRACE(model_.nodes[n].name);
     const sim::Rule rule = sim::rule_of(ops[n], "units");
+    const std::int64_t units = (ops[n].in_parts != nullptr ? ops[n].in_parts : ops[n].body)->units;
     const sim::Signature signature = ops[n].signature();
     const std::uint32_t grads = model_.grads(n, needed);
     Tensors inputs, parameters;
@@ -203,8 +209,9 @@ TEST_P(ImportedOps, PartsOfTheUnitsPutTogetherAreTheWhole) {
       for (std::size_t k = 0; k < inputs.size(); ++k) my_inputs.push_back(part(inputs[k], rule.inputs[k], at));
       for (std::size_t p = 0; p < parameters.size(); ++p)
         my_parameters.push_back(part(parameters[p], rule.parameters[p], at));
-      const Played mine = play(sim::part_of(ops[n], rule, axis, at), grads, my_inputs, my_parameters,
-                               part(grad_output, rule.grad_output, at));
+      const Played mine =
+          play(sim::part_of(ops[n], rule, axis, at), grads, my_inputs, my_parameters,
+               part(grad_output, rule.grad_output, at), at::full({1}, sim::part(units, 1, axis, at).begin, at::kLong));
       outputs.push_back(mine.output);
       for (std::size_t g = 0; g < gradients.size(); ++g) gradients[g].push_back(mine.gradients.at(g));
     }
@@ -218,7 +225,8 @@ TEST_P(ImportedOps, PartsOfTheUnitsPutTogetherAreTheWhole) {
       expect_near(put_together(gradients[g], of_gradients[g]), whole.gradients[g], fmt::format("gradient {}", g));
     ++tested;
   }
-  EXPECT_EQ(tested, model_.name == "gpt_toy" ? 12U : 0U);
+  const std::map<std::string, std::size_t> expected{{"gpt_toy", 14}, {"llama_toy", 22}, {"token_toy", 0}};
+  EXPECT_EQ(tested, expected.at(model_.name));
 }
 
 // ---- Half precision ----
@@ -346,7 +354,7 @@ TEST(ImportedHalf, AStepIsPyTorchsAutocastStep) {
 
 INSTANTIATE_TEST_SUITE_P(Models, ImportedOps,
                          testing::Values("token_toy.json", "gpt_toy.json", "token_toy.json,precision=bf16",
-                                         "gpt_toy.json,precision=bf16"),
+                                         "gpt_toy.json,precision=bf16", "llama_toy.json"),
                          [](const auto& of) {
                            std::string name(of.param);
                            std::ranges::replace_if(

@@ -7,8 +7,10 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/maximum.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/tensor.h>
@@ -516,6 +518,63 @@ void read_result_changes_nothing() {
   op_kernels().at("read_result").run({}, {reads, writes});
   EXPECT_EQ(loss.item<double>(), 0.5);
 }
+/// Parts of 4 and of 3 classes that find out together what one device does, loss and gradient.
+void class_ops_are_cross_entropy() {
+  for (const sim::Dtype dtype : {sim::Dtype::f64, sim::Dtype::f32, sim::Dtype::bf16})
+    for (const bool has_loss_scale : {false, true}) {
+      const double scale = 0.25, tolerance = dtype == sim::Dtype::f64 ? 1e-12 : dtype == sim::Dtype::f32 ? 1e-6 : 1e-3;
+      const at::Tensor target = at::tensor({0, 3, 4, 6, 2, 5}, at::kLong).view({3, 2});
+      const at::Tensor logits = (at::rand({3, 2, 7}, at::kDouble) * 20 - 10).to(scalar_type(dtype));
+      const at::Tensor leaf = logits.to(at::kDouble).requires_grad_();
+      const at::Tensor expected = at::cross_entropy_loss(leaf.view({6, 7}), target.view(-1));
+      const double loss_scale = has_loss_scale ? 8 : 1;
+      expected.backward(at::full({}, scale * loss_scale, at::kDouble));
+      struct Rank {
+        at::Tensor logits, first, exponentials;
+        sim::OpInstance op;
+      };
+      std::vector<Rank> ranks;
+      const at::AutoDispatchBelowADInplaceOrView no_autograd;
+      const auto run = [](const char* kind, sim::OpInstance op, std::vector<at::Tensor> reads, std::size_t results,
+                          double times = 1) {
+        op.kind = &sim::op_table().at(kind);
+        std::vector<at::Tensor> writes(results);
+        op_kernels().at(kind).run({op}, {reads, writes, times});
+        return writes;
+      };
+      at::Tensor largest, sums;
+      for (const auto& [first, size] : {std::pair{0, 4}, {4, 3}}) {
+        Rank& rank = ranks.emplace_back();
+        rank.logits = logits.narrow(2, first, size).contiguous();
+        rank.first = at::full({1}, first, at::kLong);
+        rank.op = {nullptr, {}, {{dtype, {3, 2, size}}, {sim::Dtype::i64, {3, 2}}}};
+        const at::Tensor own = run("class_max", rank.op, {rank.logits}, 1)[0];
+        largest = largest.defined() ? at::maximum(largest, own) : own;
+      }
+      EXPECT_EQ(largest.scalar_type(), dtype == sim::Dtype::f64 ? at::kDouble : at::kFloat);
+      for (Rank& rank : ranks) {
+        const bool is_in_place = dtype == sim::Dtype::f64;
+        rank.op.attributes["inplace"] = is_in_place ? 1 : 0;
+        const std::vector<at::Tensor> made = run("class_sums", rank.op, {rank.logits, largest, target, rank.first}, 2);
+        sums = sums.defined() ? sums + made[1] : made[1];
+        rank.exponentials = made[0];
+        EXPECT_LE(made[0].max().item<double>(), 1);
+        EXPECT_EQ(made[0].is_alias_of(rank.logits), is_in_place);
+      }
+      EXPECT_EQ(sums.sizes(), (std::vector<std::int64_t>{3, 2, 2}));
+      const at::Tensor loss = run("class_loss", {}, {sums}, 1)[0];
+      EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 100 * tolerance);
+      std::vector<at::Tensor> gradients;
+      for (Rank& rank : ranks) {
+        std::vector<at::Tensor> reads{rank.exponentials, sums, target, rank.first};
+        if (has_loss_scale) reads.push_back(at::full({}, loss_scale, at::kFloat));
+        gradients.push_back(run("class_grad", rank.op, reads, 1, scale)[0]);
+        EXPECT_EQ(gradients.back().is_alias_of(rank.exponentials), dtype != sim::Dtype::bf16);
+        EXPECT_EQ(gradients.back().scalar_type(), scalar_type(dtype));
+      }
+      EXPECT_LE((at::cat(gradients, 2).to(at::kDouble) - leaf.grad()).abs().max().item<double>(), 10 * tolerance);
+    }
+}
 void slice_takes_a_part() {
   const at::Tensor x = at::rand({3, 5, 2}, at::kDouble), y = at::zeros({3, 2, 2}, at::kDouble);
   std::vector<at::Tensor> reads{x}, writes{y};
@@ -572,7 +631,11 @@ const std::map<std::string_view, Helper> kHelpers{{"accumulate", accumulate_adds
                                                   {"chunk_in", chunk_in_and_split_out_are_inverse},
                                                   {"make_input", make_input_is_standard_normal},
                                                   {"make_target", make_target_makes_classes},
-                                                  {"read_result", read_result_changes_nothing}};
+                                                  {"read_result", read_result_changes_nothing},
+                                                  {"class_max", class_ops_are_cross_entropy},
+                                                  {"class_sums", class_ops_are_cross_entropy},
+                                                  {"class_loss", class_ops_are_cross_entropy},
+                                                  {"class_grad", class_ops_are_cross_entropy}};
 
 TEST(OpTable, EveryHelperDoesWhatItsEquationSays) {
   for (const sim::OpKind& kind : sim::op_table()) {

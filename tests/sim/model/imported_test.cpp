@@ -1,7 +1,9 @@
 // Imported models: the texts of bodies, files, and what lowering makes of shared parameters and constants.
 #include "sim/model/imported_file.hpp"
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "sim/lower/lower.hpp"
 #include "sim/model/op/rule.hpp"
@@ -291,20 +293,30 @@ TEST(ImportedModel, StagesThatShareAParameterExchangeItsGradient) {
 }
 
 /// Four sums for each block: after attention and after the MLP, forward and backward (Megatron's f and g), each of the
-/// activations [samples, positions, width].
+/// activations [samples, positions, width]; one of the embedding's output, one of the gradient of the head's input. The
+/// loss needs the largest logit, and of each target two sums.
 TEST(ImportedModel, TensorParallelBlocksSumFourTimes) {
   const std::string gpt = (testing::tests_folder() / "models" / "gpt_toy.json").string();
-  constexpr std::int64_t kBlocks = 2, kActivations = 8 * 4 * 8;
+  constexpr std::int64_t kBlocks = 2, kTargets = 8 * 4, kActivations = kTargets * 8;
   for (const char* strategy : {"tp", "mesh,tp=4"}) {
     const Program program = lowered(strategy, gpt);
     for (const Role& role : program.roles) {
       std::int64_t sums = 0;
+      std::vector<std::int64_t> of_loss;
       for (std::uint32_t i = 0; i < role.size(); ++i) {
         if (role.kind[i] != InstructionKind::collective) continue;
-        EXPECT_EQ(role.tensors[role.reads(i)[0]].spec.elements(), kActivations);
+        EXPECT_EQ(role.collective[i], CollectiveKind::all_reduce);
+        const std::int64_t elements = role.tensors[role.reads(i)[0]].spec.elements();
+        if (program.names[role.node[i]] == "loss") {
+          of_loss.push_back(elements);
+          EXPECT_EQ(role.reduction[i], of_loss.size() == 1 ? Reduction::max : Reduction::sum);
+          continue;
+        }
+        EXPECT_EQ(elements, kActivations);
         ++sums;
       }
-      EXPECT_EQ(sums, 4 * kBlocks) << role.name;
+      EXPECT_EQ(sums, 4 * kBlocks + 2) << role.name;
+      EXPECT_EQ(of_loss, (std::vector<std::int64_t>{kTargets, 2 * kTargets}));
       for (const Tensor& tensor : role.tensors)
         if (tensor.name == "h.1.attn.c_attn.weight") {
           EXPECT_EQ(tensor.whole, (Shape{3, 8, 8}));
@@ -341,6 +353,126 @@ TEST(ImportedModel, ItsUnitsAreBlocks) {
             segments[static_cast<std::size_t>(model.node_index("ln_f"))]);
 }
 
+/// What a rank has of 7 words is a part of the table and of the logits, in whose place come their exponentials and the
+/// gradient. All logits are nowhere.
+TEST(ImportedModel, AVocabularyLiesInParts) {
+  const std::string gpt = (testing::tests_folder() / "models" / "gpt_toy.json").string();
+  const auto specs = [](const Role& role) {
+    std::map<std::string, Tensor> found;
+    for (const Tensor& tensor : role.tensors) found[tensor.name] = tensor;
+    return found;
+  };
+  struct Part {
+    std::vector<std::uint32_t> ranks;
+    std::int64_t words = 0;
+  };
+  const std::map<std::string, std::vector<Part>> expected{{"tp", {{{0}, 4}, {{1}, 3}}},
+                                                          {"mesh,tp=4", {{{0, 1, 2}, 2}, {{3}, 1}}}};
+  for (const auto& [strategy, parts] : expected) {
+    const Program program = lowered(strategy, gpt);
+    ASSERT_EQ(program.roles.size(), parts.size());
+    EXPECT_EQ(program.mesh.axes.back().rest, Rest::chunks);
+    for (std::size_t r = 0; r < parts.size(); ++r) {
+      const Role& role = program.roles[r];
+      const std::map<std::string, Tensor> tensors = specs(role);
+      const Shape mine{8, 4, parts[r].words};
+      EXPECT_EQ(role.ranks, parts[r].ranks);
+      EXPECT_EQ(tensors.at("wte.weight").spec.shape, (Shape{parts[r].words, 8}));
+      EXPECT_EQ(tensors.at("grad.wte.weight").spec.shape, (Shape{parts[r].words, 8}));
+      EXPECT_EQ(tensors.at("lm_head#0").spec.shape, mine);
+      EXPECT_EQ(tensors.at("loss#0.exponentials").spec.shape, mine);
+      EXPECT_EQ(tensors.at("grad.lm_head#0").spec.shape, mine);
+      for (const char* in_place : {"loss#0.exponentials", "grad.lm_head#0"})
+        EXPECT_EQ(tensors.at(in_place).storage, tensors.at("lm_head#0").storage);
+      EXPECT_EQ(tensors.at("loss#0").spec.shape, Shape{});
+      // Each has its number of a constant that counts.
+      const Tensor& first = tensors.at("tp.first.of7");
+      const std::uint32_t tp = program.mesh.axes.back().size;
+      EXPECT_EQ(first.whole, Shape{tp});
+      EXPECT_EQ(*first.initial.runs, (Runs{{0, static_cast<double>(parts[0].words), tp}}));
+      for (const std::uint32_t rank : role.ranks)
+        EXPECT_EQ(program.piece_of(first, rank), (std::vector<Range>{{rank % tp, 1}}));
+      std::multiset<std::string_view> counting;
+      for (std::uint32_t i = 0; i < role.size(); ++i)
+        if (std::ranges::any_of(role.reads(i), [&](std::uint32_t t) { return role.tensors[t].name == first.name; }))
+          counting.insert(program.works[role.work[i]].op.name());
+      EXPECT_EQ(counting, (std::multiset<std::string_view>{"class_grad", "class_sums", "embedding", "embedding"}));
+    }
+  }
+  const std::string llama = (testing::tests_folder() / "models" / "llama_toy.json").string();
+  EXPECT_EQ(lowered("mesh,tp=4", llama).roles.size(), 1U);  // parts of one size
+  // Microbatches have a loss each; its gradient is that of a mean.
+  const Program program = lowered("mesh,dp=2,tp=2,microbatches=2", gpt);
+  for (const Role& role : program.roles)
+    for (std::uint32_t i = 0; i < role.size(); ++i)
+      if (role.work[i] != kNone && program.works[role.work[i]].op.kind->name == "class_grad")
+        EXPECT_EQ(role.scale[i], 0.5);  // of a replica's own samples
+  // On one device nothing is cut, and the lookup is PyTorch's.
+  for (const Work& work : lowered("single", gpt).works) {
+    EXPECT_FALSE(work.op.name().starts_with("class_"));
+    if (work.op.body != nullptr) EXPECT_TRUE(!work.op.body->reads_first && work.op.in_parts == nullptr);
+  }
+}
+
+/// What a backward reads of the logits stays.
+TEST(ImportedModel, LogitsThatAreReadAgainKeepTheirPlace) {
+  Json file = Json::parse(read_text_file(testing::tests_folder() / "models" / "gpt_toy.json"));
+  Json tanh = file["bodies"]["gelu/1"];
+  tanh["inputs"] = {"f32[B,4,T]"};
+  tanh["forward"] = {"o=tanh(i0)"};
+  tanh["backward"] = {"gi0=tanh_backward(g,o)"};
+  tanh["units"] = 7;
+  file["bodies"]["tanh/1"] = tanh;
+  file["nodes"].push_back({{"name", "cap"},
+                           {"op", "aten"},
+                           {"body", "tanh/1"},
+                           {"inputs", Json::array({"lm_head"})},
+                           {"parameters", Json::array()}});
+  const TemporaryFolder folder;
+  const Program program = lowered("tp", folder.file("capped.json", file.dump()));
+  for (const Role& role : program.roles) {
+    const auto storage = [&](std::string_view name) {
+      return std::ranges::find(role.tensors, name, &Tensor::name)->storage;
+    };
+    EXPECT_NE(storage("loss#0.exponentials"), storage("cap#0"));
+    EXPECT_EQ(storage("loss#0.exponentials"), storage("grad.cap#0"));
+  }
+}
+
+/// Who counts the correct predictions needs all logits, and 6 words don't make four parts that are rounded up to 2.
+TEST(ImportedModel, AVocabularyIsWholeWhereItMustBe) {
+  const std::filesystem::path gpt = testing::tests_folder() / "models" / "gpt_toy.json";
+  std::string text = read_text_file(gpt);
+  for (const auto& [from, to] : {std::pair{"\"below\": 7", "\"below\": 6"},
+                                 {"\"classes\": 7", "\"classes\": 6"},
+                                 {"\"units\": 7", "\"units\": 6"},
+                                 {"\"units\": 7", "\"units\": 6"},
+                                 {"[7, 8]", "[6, 8]"},
+                                 {"f32[7,8]", "f32[6,8]"},
+                                 {"g,i0,7,", "g,i0,6,"}})
+    text = replaced(text, from, to);
+  const TemporaryFolder folder;
+  const std::string six = folder.file("gpt.json", text);
+  for (const Program& program : {lowered("tp", gpt.string() + ",timing=epoch"), lowered("mesh,tp=4", six)}) {
+    std::size_t losses = 0;
+    for (const Work& work : program.works) {
+      EXPECT_FALSE(work.op.name().starts_with("class_"));
+      losses += work.op.kind->name == "cross_entropy" && work.op.inputs[0].shape.back() > 5 ? 1 : 0;
+      EXPECT_FALSE(work.op.body != nullptr && work.op.body->reads_first);
+    }
+    EXPECT_EQ(losses, 2U);  // forward, backward
+    EXPECT_EQ(program.mesh.axes.back().rest, Rest::forbidden);
+  }
+  EXPECT_EQ(lowered("mesh,tp=2", six).mesh.axes.back().rest, Rest::forbidden);  // 3 each
+  const std::string other =
+      folder.file("other.json", replaced(text, "\"in_parts\": \"embedding/2\"", "\"in_parts\": \"linear/5\""));
+  EXPECT_EQ(
+      message_of([&] { load_model(other); }),
+      other +
+          ": nodes[0]: node 'wte': body 'linear/5' isn't the node's in parts: it must have units, and the same inputs, "
+          "parameters and output with all of them");
+}
+
 TEST(ImportedModel, BadFilesSayWhatIsWrong) {
   const TemporaryFolder folder;
   const Json good = Json::parse(read_text_file(toy_path()));
@@ -371,8 +503,9 @@ TEST(ImportedModel, BadFilesSayWhatIsWrong) {
               f["nodes"][3].erase("half");
             }),
             "nodes[3]: node 'fc': op 'aten' takes 1 inputs, found 2");
-  EXPECT_EQ(fails([](Json& f) { f["nodes"][3]["stride"] = 2; }),
-            "nodes[3]: node 'fc': 'stride' isn't known of an imported op; name, op, body, half, inputs, parameters");
+  EXPECT_EQ(
+      fails([](Json& f) { f["nodes"][3]["stride"] = 2; }),
+      "nodes[3]: node 'fc': 'stride' isn't known of an imported op; name, op, body, half, in_parts, inputs, parameters");
   EXPECT_EQ(fails([](Json& f) { f["bodies"]["linear/1"]["output"] = "f32[B,4,15]"; }),
             "model 'token_toy', node 'fc.act': input 0 of body 'gelu' must be f32[2,4,16], found f32[2,4,15]");
   EXPECT_EQ(fails([](Json& f) { f["bodies"]["gelu/1"]["forward"][0] = "o=gelu(i0"; }),

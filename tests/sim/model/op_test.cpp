@@ -81,6 +81,11 @@ std::vector<OpInstance> instances() {
       op("make_target", {{"classes", 10}}, {{Dtype::i64, {8}}}),
       op("make_target", {{"classes", 12}}, {rows}),
       op("read_result", {}, {f32({}), rows, {Dtype::i64, {8}}}),
+      op("class_max", {}, {rows}),
+      op("class_sums", {}, {rows, {Dtype::i64, {8}}}),
+      op("class_sums", {{"inplace", 1}}, {rows, {Dtype::i64, {8}}}),
+      op("class_loss", {}, {f32({8, 2})}),
+      op("class_grad", {}, {rows, {Dtype::i64, {8}}}),
   };
 }
 
