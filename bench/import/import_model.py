@@ -26,6 +26,7 @@ import nodes as made_nodes
 import spec
 import tensor_parallel
 import torch
+import vocabulary
 from body import DTYPE_NAMES
 from graph import shape_text
 from refusal import Refusal
@@ -220,9 +221,11 @@ def cut_for_tensor_parallelism(file, small, notes):
     """What can be cut is tried with numbers; of a model with a small twin on that."""
     tried = set(tensor_parallel.cut_nodes(small)) if small is not None else None
     found = tensor_parallel.cut_nodes(file, tried)
-    units = sorted({body["units"] for body in file["bodies"].values() if "units" in body})
+    units = {body["units"] for body in file["bodies"].values() if "units" in body}
+    words = vocabulary.classes_of(file) if vocabulary.is_cut(file) else None
     if found:
-        notes.append(f"{len(found)} nodes can be cut for tensor parallelism: tp must divide {', '.join(map(str, units))}")
+        notes.append(f"{len(found)} nodes can be cut for tensor parallelism: tp must divide {', '.join(map(str, sorted(units - {words})))}"
+                     f"{f'; the vocabulary of {words} is cut, too' if words else ''}")
 
 
 def take_rows(file, small):

@@ -13,6 +13,7 @@ others beside all of them.
     "units": 4         T of the whole
     "sums": ["gi0"]    what is a summand in each part: the output, the gradient of what all parts read whole
     L                  in a call: 1 in the last part and in the whole, else 0: a bias, or what else all have, is added once
+    F                  in a call, a tensor of one number: how many units lie before the part's
 """
 
 import contextlib
@@ -82,6 +83,18 @@ def bytes_of(t) -> int:
 
 def product(sizes) -> int:
     return math.prod(sizes)
+
+
+def amount_of(sites, at_sites) -> list:
+    """[a, b, c, d] of a + b·B + c·T + d·B·T, which is so much at these (B, T): two batches with all units, two with one."""
+    (b0, n), (b1, _) = sites[:2]
+    f, g, f1, g1 = at_sites
+    d, rest = divmod((g - f) - (g1 - f1), (n - 1) * (b1 - b0))
+    b = (g1 - f1) // (b1 - b0) - d
+    c, more = divmod(f - f1, n - 1)
+    if rest or more:
+        raise Impossible("costs aren't in proportion to the parts")
+    return [f1 - b0 * b - (c - d * b0) - d * b0, b, c - d * b0, d]
 
 
 # -- playing in parts ------------------------------------------------------------------------------------------------------
@@ -167,14 +180,7 @@ class Parts:
 
     def amount(self, at_sites) -> list:
         """[a, b, c, d] of a + b·B + c·T + d·B·T."""
-        (b0, n), (b1, _) = self.sites[:2]
-        f, g, f1, g1 = at_sites
-        d, rest = divmod((g - f) - (g1 - f1), (n - 1) * (b1 - b0))
-        b = (g1 - f1) // (b1 - b0) - d
-        c, more = divmod(f - f1, n - 1)
-        if rest or more:
-            raise Impossible("costs aren't in proportion to the parts")
-        return [f1 - b0 * b - (c - d * b0) - d * b0, b, c - d * b0, d]
+        return amount_of(self.sites, at_sites)
 
     def call(self, call, target, values) -> list:
         """The results of a call, whose sizes it changes as its operands are cut."""
@@ -504,8 +510,9 @@ def renamed(text: str, rename) -> str:
 
 # -- trying -----------------------------------------------------------------------------------------------------------------
 
-def parts_are_the_whole(body: dict, batch: int = 2) -> bool:
-    """Whether what half the units give and what the others give are what all of them give together, in numbers."""
+def parts_are_the_whole(body: dict, batch: int = 2, below: int = 2, plain: dict | None = None) -> bool:
+    """Whether what half the units give and what the others give are what all of them give together, in numbers. below: of whole
+    numbers. plain: the body that plays the whole, where that is another."""
     units = body["units"]
     shares = [units // 2, units - units // 2]
     generator = torch.Generator().manual_seed(0)
@@ -513,7 +520,7 @@ def parts_are_the_whole(body: dict, batch: int = 2) -> bool:
     def random(spec):
         shape, dtype = sizes_of(spec, batch, units), DTYPES[spec.split("[")[0]]
         if not dtype.is_floating_point and not dtype.is_complex:
-            return torch.randint(0, 2, shape, generator=generator).to(dtype)
+            return torch.randint(0, below, shape, generator=generator).to(dtype)
         return torch.rand(shape, generator=generator, dtype=torch.float64) + 0.1
 
     def dim_and_unit(spec):
@@ -537,14 +544,15 @@ def parts_are_the_whole(body: dict, batch: int = 2) -> bool:
     tensors, g = {n: random(s) for n, s in leaves.items()}, random(body["output"])
     kept = [n for n in specs if n == "o" or n[0] == "s"]
 
-    def play(given, g, t, last):
-        found = play_lines(body["forward"], given | {"L": last}, batch, t)
+    def play(body, given, g, t, last, first):
+        given = given | {"L": last, "F": torch.tensor([first])}
+        found = play_lines(body["forward"], given, batch, t)
         back = play_lines(body["backward"], given | {n: found[n] for n in kept} | {"g": g}, batch, t) if body["backward"] else {}
         return {"o": found["o"]} | {n: v for n, v in back.items() if n in specs and n[0] == "g"}
 
     with torch.no_grad(), InF64():
-        whole = play(tensors, g, units, 1)
-        both = [play({n: part(specs[n], x, k) for n, x in tensors.items()}, part(body["output"], g, k), shares[k], k) for k in (0, 1)]
+        whole = play(plain or body, tensors, g, units, 1, 0)
+        both = [play(body, {n: part(specs[n], x, k) for n, x in tensors.items()}, part(body["output"], g, k), shares[k], k, k * shares[0]) for k in (0, 1)]
     for name, x in whole.items():
         a, b = (p[name] for p in both)
         if name in body["sums"]:

@@ -6,11 +6,16 @@ the graph.
 A column is a linear layer of which each rank makes a part of the features, from all of the input; a row one that takes such a
 part and gives a summand of the output; between them lies what can be played in parts: attention by heads, activations,
 products. As many units as what lies between allows. Packed features are cut in each of their blocks.
+
+The vocabulary is cut, too (megatron/core/tensor_parallel): of the column whose output, a class for each position, only the loss
+reads, which takes it in parts; and of embeddings of as many rows, vocabulary.py.
 """
 
+import contextlib
 from collections import Counter
 
 import torch
+import vocabulary
 from parts import SUM, Cut, Impossible, Parts, dims_of, fixed, parts_are_the_whole
 from play import dtypes, parameters_of
 
@@ -42,6 +47,7 @@ class Graph:
             for x in dict.fromkeys(n["inputs"]):
                 self.readers.setdefault(x, []).append(n["name"])
         self.last = file["nodes"][-1]["name"]
+        self.classes = vocabulary.classes_of(file)
         self.of_known, self.known = {}, {}
 
     def body(self, name):
@@ -71,6 +77,7 @@ class Region:
     def __init__(self, graph: Graph, units: int, outer: int):
         self.graph, self.units, self.outer = graph, units, outer
         self.cuts, self.parts, self.rows = {}, {}, 0  # of values; of nodes
+        self.classes = None  # that the loss takes in parts
 
     def grow(self, column: str):
         """Impossible where some reader of a part can't take it."""
@@ -83,12 +90,19 @@ class Region:
                 self.rows += 1
                 continue
             if name == self.graph.last:
-                raise Impossible("the loss takes all of it")
+                self.end_in_loss(self.cuts[name])
             for reader in self.graph.readers.get(name, []):
                 if reader not in self.parts:
                     todo += [*self.pull_inputs(reader), *self.follow(reader)]
         if self.rows == 0:
             raise Impossible("no row")
+
+    def end_in_loss(self, cut: Cut):
+        dim = len(dims_of(self.graph.body(self.graph.last)["output"])) - 1
+        if self.units != self.graph.classes or cut != fixed(dim, 1, 1):
+            raise Impossible("the loss takes all of it")
+        self.classes = self.units
+        self.rows += 1
 
     def add(self, name, parts):
         self.parts[name] = parts
@@ -176,6 +190,16 @@ def find_region(graph: Graph, column: str, taken: set) -> Region | None:
     return None
 
 
+def vocabulary_region(graph: Graph, layers: list) -> Region | None:
+    """From the last layer to the loss. It goes before all others: no pair of layers may end in it."""
+    if graph.classes is None or not layers:
+        return None
+    region = Region(graph, graph.classes, 1)
+    with contextlib.suppress(Impossible):
+        region.grow(layers[-1])
+    return region if region.classes else None
+
+
 def drop_unlike(graph: Graph, taken: dict):
     """Leaves out what reads a parameter that another node reads cut differently, or whole, with all that belongs to it."""
     def cut_of(node, k):
@@ -259,42 +283,53 @@ def cut_nodes(file: dict, only: set | None = None) -> list:
     """Gives the bodies of nodes that can be cut their T; the nodes' names. only: others aren't; and nothing is tried with numbers
     (it was, on the small model)."""
     graph, taken, tried = Graph(file), {}, {}
-    for node in file["nodes"]:
-        if node["op"] != "aten" or node["name"] in taken:
-            continue
-        body = file["bodies"][node["body"]]
-        if not any(len(dims_of(s)) == 2 for s in body["parameters"]):
-            continue
-        region = find_region(graph, node["name"], set(taken))
+
+    def take(region):
         if region is None or only is not None and not set(region.parts) <= only:
-            continue
+            return
+        vocabulary.add_embeddings(graph, region, only)
         for parts in region.parts.values():
             if id(parts) not in tried:
                 text = parts.body_text()
-                tried[id(parts)] = (text, only is not None or parts_are_the_whole(text))
+                is_right = vocabulary.is_right if region.classes else parts_are_the_whole
+                tried[id(parts)] = (text, only is not None or is_right(text))
         if all(tried[id(parts)][1] for parts in region.parts.values()):
-            taken |= {name: (parts, region) for name, parts in region.parts.items()}
+            taken.update({name: (parts, region) for name, parts in region.parts.items()})
+
+    layers = [n["name"] for n in file["nodes"] if n["op"] == "aten" and any(len(dims_of(s)) == 2 for s in graph.body(n["name"])["parameters"])]
+    take(vocabulary_region(graph, layers))
+    for name in layers:
+        if name not in taken:
+            take(find_region(graph, name, set(taken)))
     drop_unlike(graph, taken)
     try:
         half = cut_half(graph, {name: parts for name, (parts, _) in taken.items()}, only is None)
     except Impossible as why:
         half, file["half"] = {}, f"what is cut for tensor parallelism can't be so in half precision: {why}"
     bodies, names, numbers = {}, {}, Counter()
+
+    def name_of(op, before, body):
+        key = (op, before, id(body))
+        if key not in names:
+            numbers[op] += 1
+            names[key] = f"{op}/{numbers[op]}"
+            bodies[names[key]] = body
+        return names[key]
+
     for node in file["nodes"]:
         parts, _ = taken.get(node["name"], (None, None))
         if node["op"] != "aten" and parts is None:
             continue
         op = node["body"].rpartition("/")[0] if node["op"] == "aten" else node["op"]
-        key = (op, node.get("body"), id(parts))
-        if key not in names:
-            numbers[op] += 1
-            names[key] = f"{op}/{numbers[op]}"
-            bodies[names[key]] = file["bodies"][node["body"]] if parts is None else tried[id(parts)][0]
+        plain = file["bodies"].get(node.get("body"))
         if node["op"] != "aten":
             kept = {"name": node["name"], "op": "aten", "inputs": node["inputs"], "parameters": []}
             node.clear()
             node |= kept
-        node["body"] = names[key]
+        if isinstance(parts, vocabulary.Embedding):
+            node["body"], node["in_parts"] = name_of(op, node["body"], plain), name_of(op, node["body"], tried[id(parts)][0])
+        else:
+            node["body"] = name_of(op, node.get("body"), plain if parts is None else tried[id(parts)][0])
     file["bodies"] = bodies
     name_half(file, half)
     return list(taken)

@@ -31,6 +31,7 @@ import models  # noqa: E402
 import parts  # noqa: E402
 import play  # noqa: E402
 import spec  # noqa: E402
+import vocabulary  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from refusal import Refusal  # noqa: E402
 from run_functions import functions_of, run_functions  # noqa: E402
@@ -157,7 +158,7 @@ def test_gpt_nano():
     products = counter.get_total_flops()  # without attention: the counter has no formula for the CPU's kernel
     same(sum(p.numel() for p in made.parameters()), 834_304)
     file, notes = imported(made, ["i64[B,64]<256"], "cross_entropy", global_batch=8)
-    same(notes, ["24 nodes can be cut for tensor parallelism: tp must divide 4, 512"])
+    same(notes, ["26 nodes can be cut for tensor parallelism: tp must divide 4, 512; the vocabulary of 256 is cut, too"])
     same(file["inputs"], [{"name": "input", "dtype": "i64", "shape": ["B", 64], "below": 256}])
     same(file["target"], {"classes": 256, "shape": ["B", 64]})
     same(file["units"], ["h.0", "h.1", "h.2", "h.3"])
@@ -180,7 +181,7 @@ def test_gpt_nano():
     same(file["nodes"][-1], {"name": "lm_head", "op": "aten", "body": "linear/5", "inputs": ["ln_f"], "parameters": ["wte.weight"],
                              "half": "linear/half5"})
     assert all(body["rows"] for body in file["bodies"].values())
-    same(len(file["bodies"]), 11)
+    same(len(file["bodies"]), 12)
 
 
 def test_llama_nano():
@@ -214,6 +215,52 @@ def test_columns_and_rows_are_found():
     same(cuts_of(both, WORDS), {"b": 8, "tanh": 8, "c": 8})
     two_rows = module(lambda self, x: (y := torch.tanh(self.a(x)), self.b(y) + self.c(y))[1])
     same(cuts_of(two_rows, WORDS), {"a": 8, "tanh": 8, "b": 8, "c": 8})
+
+
+def language_model(vocabulary=9, tied=True, head=lambda y: y, **more):
+    """An embedding, a pair of layers and a head."""
+    norm = lambda x: F.layer_norm(x, (8,))  # noqa: E731
+    made = module(lambda self, ids: head(self.out(norm((x := self.words(ids)) + self.b(torch.tanh(self.a(norm(x))))))),
+                  words=nn.Embedding(vocabulary, 8, **more), out=nn.Linear(8, vocabulary, bias=False), c=None)
+    if tied:
+        made.out.weight = made.words.weight
+    return made
+
+
+def test_a_vocabulary_is_cut():
+    ids = ["i64[B,6]<9"]
+    for tied in (True, False):
+        file, notes = imported(language_model(tied=tied), ids, "cross_entropy")
+        same(notes[-1], "5 nodes can be cut for tensor parallelism: tp must divide 8; the vocabulary of 9 is cut, too")
+        words, out = file["nodes"][0], file["nodes"][-1]
+        head, whole_words, part = (file["bodies"][x] for x in (out["body"], words["body"], words["in_parts"]))
+        same([head["parameters"], head["output"], head["sums"]], [["f32[T,8]"], "f32[B,6,T]", ["gi0"]])
+        same(whole_words["forward"], ["o=embedding(p0,i0)"])  # what one device plays
+        same([part["parameters"], part["output"], part["sums"], part["units"]], [["f32[T,8]"], "f32[B,6,8]", ["o"], 9])
+        # For each position: sub; lt, ge; or; masked_fill; the lookup, which also reads the part's table; masked_fill.
+        same(part["bytes"][0], [8, 6 * (2 * 8 + 2 * (8 + 1) + 3 + (8 + 1 + 8) + (8 + 32) + (32 + 1 + 32)), 32, 0])  # and F
+        del words["in_parts"]
+    # What follows the head goes with it; what takes all words doesn't.
+    same(cuts_of(language_model(head=lambda y: 30 * torch.tanh(y / 30)), ids, "cross_entropy"),
+         {"a": 8, "tanh": 8, "b": 8, "out": 9, "div": 9, "tanh_2": 9, "mul": 9})
+    same(cuts_of(language_model(head=lambda y: y.log_softmax(-1)), ids, "cross_entropy"), {"a": 8, "tanh": 8, "b": 8})
+    same(cuts_of(language_model(head=lambda y: y.sum(1)), ids, "cross_entropy"), {"a": 8, "tanh": 8, "b": 8})
+    same(cuts_of(language_model(head=lambda y: y.transpose(1, 2).contiguous()), ["i64[B,9]<9"], "cross_entropy"), {"a": 8, "tanh": 8, "b": 8})
+    same(cuts_of(language_model(), ids, "mse_loss"), {"a": 8, "tanh": 8, "b": 8})
+    # A lookup that isn't the plain one stays whole; and the head with it, whose table it is.
+    same(cuts_of(language_model(padding_idx=0), ids, "cross_entropy"), {"a": 8, "tanh": 8, "b": 8})
+    file, _ = imported(language_model(padding_idx=0, tied=False), ids, "cross_entropy")
+    assert "in_parts" not in file["nodes"][0] and file["bodies"][file["nodes"][-1]["body"]]["units"] == 9
+
+
+def test_parts_of_a_vocabulary_that_are_wrong_are_found():
+    file, _ = imported(language_model(), ["i64[B,6]<9"], "cross_entropy")
+    body = file["bodies"][file["nodes"][0]["in_parts"]]
+    right = lambda **more: parts.parts_are_the_whole({**body, **more}, below=9, plain=vocabulary.plain(9))  # noqa: E731
+    assert right()
+    for which in ("forward", "backward"):
+        assert not right(**{which: [line.replace(",F)", ",0)") for line in body[which]]})
+        assert not right(**{which: [line.replace("lt.Scalar(t0,0)", "lt.Scalar(t0,1)") for line in body[which]]})
 
 
 def test_heads_are_units():
