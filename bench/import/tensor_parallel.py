@@ -250,8 +250,9 @@ def cut_half(graph: Graph, taken: dict, tries: bool) -> dict:
         if key not in made:
             cuts = [[parts.cuts[f"{letter}{k}"] for k in range(len(second[of]))] for letter, of in (("i", "inputs"), ("p", "parameters"))]
             made[key] = Parts(second, parts.units, *cuts).body_text()
+            is_right = vocabulary.is_right if parts.units == graph.classes else parts_are_the_whole
             with dtypes(bf16=torch.float64):
-                if tries and not parts_are_the_whole(made[key]):
+                if tries and not is_right(made[key]):
                     raise Impossible(f"in half precision, node '{name}' isn't its parts together")
         found[name] = made[key]
     return found
