@@ -154,8 +154,8 @@ class NodeReader {
     if (json.has("parameters")) node.parameters = read_parameters(json, node, place);
     if (json.has("half")) node.half = &read_half_body(json, node, place);
     if (node.half != nullptr && node.in_parts != nullptr)
-      throw ConfigError("{}: 'half' and 'in_parts' are for different nodes: what lies in parts in half precision is unknown",
-                        place);
+      throw ConfigError(
+          "{}: 'half' and 'in_parts' are for different nodes: what lies in parts in half precision is unknown", place);
     const std::size_t takes =
         node.body != nullptr ? node.body->inputs.size() : static_cast<std::size_t>(node.kind->inputs);
     if (node.inputs.size() != takes)
@@ -167,8 +167,8 @@ class NodeReader {
         given[key] = json.value(key).is_boolean() ? json.boolean(key, false) : json.number(key);
     if (node.body == nullptr) node.attributes = complete_attributes(*node.kind, given, place);
     if (node.body != nullptr && !given.empty())
-      throw ConfigError("{}: '{}' isn't known of an imported op; name, op, body, half, in_parts, inputs, parameters", place,
-                        given.begin()->first);
+      throw ConfigError("{}: '{}' isn't known of an imported op; name, op, body, half, in_parts, inputs, parameters",
+                        place, given.begin()->first);
     last_ = static_cast<int>(model_.nodes.size());
     scope.names[local] = last_;
     model_.nodes.push_back(std::move(node));
