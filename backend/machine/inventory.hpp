@@ -2,7 +2,7 @@
 //
 //   sim::FoundHost host = inventory();
 //   host.core = measure_cores();                 // a second, on all cores
-//   cluster_of_found({host}, "gloo", "box").text
+//   sim::cluster_of_found({host}, "gloo", "box").text
 //
 // NVIDIA's driver is asked for its GPUs by nvidia-smi (all of them, whatever CUDA_VISIBLE_DEVICES says), Linux for the
 // rest. What neither says stays 0.
