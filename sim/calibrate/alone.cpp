@@ -103,6 +103,10 @@ class AloneBuilder {
         tensor.initial = first_value(role_.units[tensor.unit]);
         tensor.unit = kNone;
       }
+      if (tensor.initial.runs != nullptr && tensor.whole.size() == 1) {  // where a rank's part of a vocabulary begins
+        const Range mine = program.piece_of(tensor, role_.ranks[0]).at(0);
+        tensor.initial.runs = part_of(*tensor.initial.runs, mine.begin, mine.size);
+      }
       tensor.on.assign(is_batch ? 1 : 0, shard(0));
       tensor.along = kNone;
       tensor.whole = is_batch ? tensor.spec.shape : Shape();

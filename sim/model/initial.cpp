@@ -10,6 +10,17 @@
 
 namespace sim {
 
+std::shared_ptr<const Runs> part_of(const Runs& runs, std::int64_t begin, std::int64_t count) {
+  auto part = std::make_shared<Runs>();
+  for (const Run& run : runs) {
+    const std::int64_t skipped = std::min(begin, run.count), taken = std::min(count, run.count - skipped);
+    if (taken > 0) part->push_back({run.first + run.step * static_cast<double>(skipped), run.step, taken});
+    begin -= skipped;
+    count -= taken;
+  }
+  return part;
+}
+
 std::int64_t count_of(const Runs& runs) {
   std::int64_t count = 0;
   for (const Run& run : runs) count = std::min(count + run.count, kMostElements + 1);

@@ -20,6 +20,8 @@ struct Run {
 };
 using Runs = std::vector<Run>;
 
+/// `count` of the values, from the one at `begin` on; fewer where there aren't so many.
+std::shared_ptr<const Runs> part_of(const Runs& runs, std::int64_t begin, std::int64_t count);
 /// How many values they are, at most one more than any tensor has.
 std::int64_t count_of(const Runs& runs);
 /// "0+1x64,7x3": 0 to 63, then 7 three times.

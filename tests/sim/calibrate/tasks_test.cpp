@@ -41,6 +41,17 @@ TEST(CalibrationTasks, OfAJobDontDependOnTheOthers) {
   }
 }
 
+/// A rank's part of a constant, where that is cut: the first word of its part of a vocabulary.
+TEST(CalibrationTasks, HaveTheRanksPartsOfConstants) {
+  std::set<double> firsts;
+  for (const CalibrationTask& task :
+       calibration_tasks({job_of("tp", "gloo", (testing::tests_folder() / "models" / "gpt_toy.json").string())}))
+    for (const Role& role : program_from_text(to_text(task.program)).roles)
+      for (const Tensor& tensor : role.tensors)
+        if (tensor.name.starts_with("tp.first.")) firsts.insert(tensor.initial.runs->at(0).first);
+  EXPECT_EQ(firsts, (std::set<double>{0, 4}));  // of 7 words
+}
+
 TEST(CalibrationTasks, AreEnoughForEveryQuestionOfTheForecast) {
   const std::vector<Job> jobs{job_of("ddp"), job_of("pipeline,microbatches=2"), job_of("ddp_blocking,dp=4"),
                               job_of("hypar,levels=2x2,layers=dp/in")};
