@@ -557,15 +557,19 @@ def call_flops(name: str, args, out) -> int:
     return max(numel, default=0)
 
 
+def has_kernel(target) -> bool:
+    """Whether a call does something, other than to see a tensor in another way or to make room for one."""
+    return not (is_view(target) or op_name(target) in VIEW_CALLS | NO_KERNEL)
+
+
+def elements_of(t) -> int:
+    """Of an expanded tensor, what is there."""
+    return math.prod(n for n, stride in zip(t.shape, t.stride()) if stride != 0)
+
+
 def call_bytes(vals, out) -> int:
-    """Operands read and results written; of an operand that is expanded, what is there."""
-    total = 0
-    for t in tensors_in(vals) + tensors_in(out):
-        n = 1
-        for size, stride in zip(t.shape, t.stride()):
-            n *= size if stride != 0 else 1
-        total += n * t.element_size()
-    return total
+    """Operands read and results written."""
+    return sum(elements_of(t) * t.element_size() for t in tensors_in(vals) + tensors_in(out))
 
 
 def product_of(name: str, args) -> str | None:
@@ -588,7 +592,7 @@ def costs(cut: Cut, forward: bool):
                 moved[w] += 2 * t.numel() * t.element_size()
             kernels += 1
             continue
-        if is_view_call(n) or op_name(n.target) in NO_KERNEL:
+        if not has_kernel(n.target):
             continue
         kernels += 1
         for w in (0, 1):

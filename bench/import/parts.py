@@ -22,8 +22,8 @@ import math
 from dataclasses import dataclass
 
 import torch
-from body import NO_KERNEL, VIEW_CALLS, call_flops, fake, product_of, tensors_in
-from graph import BATCHES, InF64, is_view, op_name, size_text
+from body import call_flops, elements_of, fake, has_kernel, product_of, tensors_in
+from graph import BATCHES, InF64, op_name, size_text
 from play import DTYPES, arguments_of, parse, play_lines, sizes_of, split_commas
 
 SUM = "sum"  # of a value: each part has a summand. None: each has all of it
@@ -76,13 +76,16 @@ def dims_of(spec: str) -> list:
 
 
 def bytes_of(t) -> int:
-    """Of a tensor that is played in f64 in f32's place; of an expanded one what is there."""
-    size = {torch.float64: 4, torch.complex128: 8}.get(t.dtype, t.element_size())
-    return size * product(n for n, stride in zip(t.shape, t.stride()) if stride != 0)
+    """Of a tensor that is played in f64 in f32's place."""
+    return elements_of(t) * {torch.float64: 4, torch.complex128: 8}.get(t.dtype, t.element_size())
 
 
-def product(sizes) -> int:
-    return math.prod(sizes)
+def cost_of(target, args, kwargs, results: list) -> tuple:
+    """FLOPs and bytes of a call; nothing where it has no kernel. results: tensors."""
+    if not has_kernel(target):
+        return 0, 0
+    return (call_flops(op_name(target), args, results[0] if len(results) == 1 else results),
+            sum(bytes_of(t) for t in tensors_in((args, kwargs)) + results))
 
 
 def amount_of(sites, at_sites) -> list:
@@ -115,13 +118,12 @@ class Parts:
             self.output = made["o"].state
             if self.output is None:
                 raise Impossible("nothing of the output is cut")
-            self.saved = [made[f"s{k}"].state for k in range(len(body["saved"]))]
-            kept = {k: v for k, v in made.items() if k == "o" or k[0] == "s" and k[1:].isdigit()}
-            if SUM in self.saved or self.output is SUM and any("o" in a for a in self.words(body["backward"])):
+            kept = {name: made[name] for name in ("o", *(f"s{k}" for k in range(len(body["saved"]))))}
+            if any(v.state is SUM for name, v in kept.items() if name != "o") or self.output is SUM and any("o" in a for a in self.words(body["backward"])):
                 raise Impossible("the backward reads a summand")
             given = Value(None if self.output is SUM else self.output, made["o"].tensors)
             back, self.backward = self.play(body["backward"], leaves | kept | {"g": given})
-        self.cuts = {**{k: v.state for k, v in leaves.items()}, "o": self.output, **dict(zip((f"s{k}" for k in range(99)), self.saved))}
+        self.cuts = {name: v.state for name, v in (leaves | kept).items()}
         self.sums = ["o"] if self.output is SUM else []
         for name in [n for n in back if n[:2] in ("gi", "gp")]:
             of, got = self.cuts[name[1:]], back[name].state
@@ -162,25 +164,19 @@ class Parts:
             texts.append(call)
             results = self.call(call, target, values)
             for k, (batch, units) in enumerate(self.sites):
-                if is_view(target) or op_name(target) in NO_KERNEL | VIEW_CALLS:
-                    break
-                args = arguments_of(target, call[2], call[3], {n: v.tensors[k] for n, v in values.items()}, batch, units)
-                out = [r.tensors[k] for r in results if r is not None]
-                flops[k] += (count := call_flops(op_name(target), args[0], out[0] if len(out) == 1 else out))
-                if (name := product_of(op_name(target), args[0])) is not None:
+                args, kwargs = arguments_of(target, call[2], call[3], {n: v.tensors[k] for n, v in values.items()}, batch, units)
+                count, size = cost_of(target, args, kwargs, [r.tensors[k] for r in results if r is not None])
+                flops[k] += count
+                moved[k] += size
+                if (name := product_of(op_name(target), args)) is not None:
                     products.setdefault(name.replace("f64", "f32"), [0] * 4)[k] += count  # f64 is played in f32's place
-                moved[k] += sum(bytes_of(t) for t in tensors_in(args) + tensors_in(out))
             for out, r in zip(outs, results):
                 if out != "_":
                     values[out] = r
-        self.flops.append(self.amount(flops))
-        self.bytes.append(self.amount(moved))
-        self.products.append({name: self.amount(counts) for name, counts in products.items()})
+        self.flops.append(amount_of(self.sites, flops))
+        self.bytes.append(amount_of(self.sites, moved))
+        self.products.append({name: amount_of(self.sites, counts) for name, counts in products.items()})
         return values, texts
-
-    def amount(self, at_sites) -> list:
-        """[a, b, c, d] of a + b·B + c·T + d·B·T."""
-        return amount_of(self.sites, at_sites)
 
     def call(self, call, target, values) -> list:
         """The results of a call, whose sizes it changes as its operands are cut."""
@@ -273,8 +269,8 @@ class Parts:
         for j in range(len(whole[0])):
             outer, unit = [], []
             for w in (0, 1):
-                inner = cut.unit[w] * product(x.tensors[w].shape[cut.dim + 1:])
-                after = product(whole[w][j + 1:])
+                inner = cut.unit[w] * math.prod(x.tensors[w].shape[cut.dim + 1:])
+                after = math.prod(whole[w][j + 1:])
                 if inner % after or whole[w][j] % (self.units * (inner // after)):
                     break
                 unit.append(inner // after)
@@ -301,7 +297,7 @@ class Parts:
         return [Cut(dim, x.state.outer, x.state.unit)]
 
     @staticmethod
-    def dims_of(target, call) -> list:
+    def argument_dims(target, call) -> list:
         """The argument `dim` or `dims`; of what has none 0, the default of those that have one."""
         names = [a.name for a in target._schema.arguments]
         name = "dim" if "dim" in names else "dims"
@@ -309,7 +305,7 @@ class Parts:
         return [int(d) for d in split_commas(text.strip("[]"))]
 
     def is_along(self, target, call, x: Value) -> bool:
-        return x.state.dim in [d % x.tensors[0].dim() for d in self.dims_of(target, call)]
+        return x.state.dim in [d % x.tensors[0].dim() for d in self.argument_dims(target, call)]
 
     def keeps_dim(self, target, call, values):
         x = self.operand(call, values)
@@ -347,12 +343,12 @@ class Parts:
 
     def of_slice_backward(self, target, call, values):
         x = self.operand(call, values)
-        if int(call[2][2]) % x.tensors[0].dim() == x.state.dim:
+        if self.is_along(target, call, x):
             raise Impossible("a slice along the cut")
         call[2][1] = self.resized(call[2][1], x.state.dim, [t.shape[x.state.dim] for t in x.tensors[:2]])
         return [x.state]
 
-    def product_of(self, a: Value, b: Value):
+    def multiplied(self, a: Value, b: Value):
         """Of two matrices, or as many pairs of them."""
         rows, inner = a.tensors[0].dim() - 2, a.tensors[0].dim() - 1
         at = lambda v, dim: isinstance(v.state, Cut) and v.state.dim == dim  # noqa: E731
@@ -367,13 +363,13 @@ class Parts:
         raise Impossible("a product of such parts")
 
     def of_mm(self, target, call, values):
-        return [self.product_of(self.operand(call, values), self.operand(call, values, 1))]
+        return [self.multiplied(self.operand(call, values), self.operand(call, values, 1))]
 
     of_bmm = of_mm
 
     def of_addmm(self, target, call, values):
         bias = self.operand(call, values)
-        made = self.product_of(self.operand(call, values, 1), self.operand(call, values, 2))
+        made = self.multiplied(self.operand(call, values, 1), self.operand(call, values, 2))
         if made is SUM:
             if bias.state is not None or "beta" in call[3]:
                 raise Impossible("a sum beside such a bias")
@@ -384,11 +380,7 @@ class Parts:
         return [made]
 
     def of_sum(self, target, call, values):
-        x = self.operand(call, values)
-        dims = range(x.tensors[0].dim())
-        if len(call[2]) > 1:
-            dims = [int(d) % x.tensors[0].dim() for d in split_commas(call[2][1].strip("[]"))]
-        return [SUM] if x.state.dim in dims else None
+        return [SUM] if len(call[2]) == 1 or self.is_along(target, call, self.operand(call, values)) else None
 
     def of_sums(self, name, target, call, values):
         """Summands: what is linear in them gives summands."""
@@ -426,7 +418,7 @@ class Parts:
         for letter, key in (("i", "inputs"), ("p", "parameters")):
             for k, spec in enumerate(body[key]):
                 backward.gives(f"g{letter}{k}", spec, f"{letter}{k}")
-        spec = lambda name, text: spec_text(text, self.cuts[name])  # noqa: E731
+        spec = lambda name, text: cut_spec(text, self.cuts[name])  # noqa: E731
         if "products" in body:
             body = {**body, "products": {name: [of.get(name, [0] * 4) for of in self.products] for name in body["products"]}}
         return {**body, "inputs": [spec(f"i{k}", s) for k, s in enumerate(body["inputs"])],
@@ -435,7 +427,8 @@ class Parts:
                 "backward": backward.texts(), "flops": self.flops, "bytes": self.bytes, "units": self.units, "sums": self.sums}
 
 
-def spec_text(spec: str, cut) -> str:
+def cut_spec(spec: str, cut) -> str:
+    """The tensor's type with a size in T."""
     if not isinstance(cut, Cut):
         return spec
     dtype, dims = spec.split("[")[0], [str(d) for d in dims_of(spec)]
@@ -462,18 +455,17 @@ class Lines:
     def reads(self, name: str, spec: str, cut_as: str = ""):
         if not self.blocks(cut_as or name):
             return
-        others, is_read = False, False
+        others = False
         for call in self.calls:
             for where in (call[2], call[3]):
                 for key, text in enumerate(where) if isinstance(where, list) else where.items():
                     if name not in split_commas(text.strip("[]")):
                         continue
-                    is_read = True
                     if not (op_name_of(call) in RESHAPES and key == 0):
                         others = True
                         words = [f"whole_{name}" if w == name else w for w in split_commas(text.strip("[]"))]
                         where[key] = f"[{','.join(words)}]" if text.startswith("[") else words[0]
-        if is_read and others:
+        if others:
             self.before.append(f"whole_{name}=view({name},{self.sizes(spec, cut_as or name, False)})")
 
     def gives(self, name: str, spec: str, cut_as: str = ""):

@@ -200,24 +200,23 @@ def vocabulary_region(graph: Graph, layers: list) -> Region | None:
     return region if region.classes else None
 
 
+def unlike(graph: Graph, taken: dict) -> set:
+    """The first two nodes that read a parameter cut differently, or one of them whole; none: there are no such."""
+    seen = {}
+    for node in graph.file["nodes"]:
+        for k, name in enumerate(parameters_of(node)):
+            cut = taken[node["name"]][0].cuts[f"p{k}"] if node["name"] in taken else None
+            other, before = seen.setdefault(name, (node["name"], cut))
+            if cut != before:
+                return {other, node["name"]}
+    return set()
+
+
 def drop_unlike(graph: Graph, taken: dict):
-    """Leaves out what reads a parameter that another node reads cut differently, or whole, with all that belongs to it."""
-    def cut_of(node, k):
-        return taken[node["name"]][0].cuts[f"p{k}"] if node["name"] in taken else None
-    again = True
-    while again:
-        again, seen = False, {}
-        for node in graph.file["nodes"]:
-            for k, name in enumerate(parameters_of(node)):
-                first, cut = seen.setdefault(name, (node["name"], cut_of(node, k)))
-                if cut != cut_of(node, k):
-                    for which in {first, node["name"]} & set(taken):
-                        for n in taken[which][1].parts if which in taken else ():
-                            taken.pop(n, None)
-                    again = True
-                    break
-            if again:
-                break
+    """Leaves out what reads a parameter that another node reads otherwise, with all that belongs to it."""
+    while pair := unlike(graph, taken):
+        for name in {n for which in pair & set(taken) for n in taken[which][1].parts}:
+            taken.pop(name, None)
 
 
 def divisors(n: int) -> list:

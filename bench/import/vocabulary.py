@@ -8,9 +8,9 @@ plain lookup: this is a body of its own, the node's "in_parts".
 """
 
 import torch
-from body import NO_KERNEL, VIEW_CALLS, call_flops, fake, tensors_in
-from graph import BATCHES, is_view, op_name
-from parts import amount_of, bytes_of, dims_of, fixed, parts_are_the_whole
+from body import fake, has_kernel
+from graph import BATCHES
+from parts import amount_of, cost_of, dims_of, fixed, parts_are_the_whole
 from play import DTYPES, arguments_of, parse, sizes_of
 
 FEW = 7  # units that are tried with numbers: two parts are uneven
@@ -61,8 +61,7 @@ class Embedding:
 
 
 def kernels(lines) -> int:
-    targets = [parse(line)[1] for line in lines]
-    return sum(not is_view(t) and op_name(t) not in NO_KERNEL | VIEW_CALLS for t in targets)
+    return sum(has_kernel(parse(line)[1]) for line in lines)
 
 
 def costs(body: dict, batch: int, units: int) -> list:
@@ -73,15 +72,13 @@ def costs(body: dict, batch: int, units: int) -> list:
         given = {"i0": made(body["inputs"][0]), "p0": made(body["parameters"][0]), "g": made(body["output"]),
                  "F": torch.empty(1, dtype=torch.int64)}
         for lines in (body["forward"], body["backward"]):
-            values, flops, moved = dict(given), 0, 0
+            values, total = dict(given), (0, 0)
             for line in lines:
                 outs, target, texts, named = parse(line)
                 args, kwargs = arguments_of(target, texts, named, values, batch, units)
                 values[outs[0]] = target(*args, **kwargs)
-                if not is_view(target) and op_name(target) not in NO_KERNEL | VIEW_CALLS:
-                    flops += call_flops(op_name(target), args, values[outs[0]])
-                    moved += sum(bytes_of(t) for t in tensors_in(args) + [values[outs[0]]])
-            found.append((flops, moved))
+                total = tuple(a + b for a, b in zip(total, cost_of(target, args, kwargs, [values[outs[0]]])))
+            found.append(total)
     return found
 
 
