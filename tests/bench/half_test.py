@@ -3,63 +3,28 @@
     .venv/bin/python tests/bench/half_test.py [NAME…]        # exit status 0: all passed; 77: no torch here
 """
 
-import contextlib
 import copy
-import io
 import json
 import re
 import sys
-import tempfile
-import warnings
-from pathlib import Path
 
-TESTS = Path(__file__).resolve().parents[1]
-ROOT = TESTS.parent
-sys.path[:0] = [str(ROOT / "bench" / "import"), str(TESTS)]
-sys.dont_write_bytecode = True
+from importing import FILE, module, run, same
 
-try:
-    import torch
-    import torchvision
-except ImportError:
-    print("half: torch or torchvision is missing, skipped")
-    sys.exit(77)
-
-import autocast  # noqa: E402
-import body  # noqa: E402
-import check_half  # noqa: E402
-import half  # noqa: E402
-import import_model  # noqa: E402
-import models  # noqa: E402
-import spec  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
-from refusal import Refusal  # noqa: E402
-from run_functions import functions_of, run_functions  # noqa: E402
-from torch import nn  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
-from torch.utils._pytree import tree_leaves, tree_map  # noqa: E402
-
-warnings.filterwarnings("ignore")
-torch.set_num_threads(1)
-KEPT = tempfile.TemporaryDirectory(prefix="half_test_")  # removed at exit
-FILE = Path(KEPT.name) / "model.json"
-
-
-def same(found, expected):
-    assert found == expected, f"found    {found!r}\nexpected {expected!r}"
-
-
-class Layers(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
-
-
-def module(forward, **more):
-    made = type("Own", (Layers,), {"forward": forward})()
-    for name, value in more.items():
-        setattr(made, name, value)
-    return made
+import autocast
+import body
+import check_half
+import half
+import import_model
+import models
+import spec
+import torch
+import torch.nn.functional as F
+import torchvision
+from refusal import Refusal
+from run_functions import functions_of, run_functions
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 
 def imported(m, inputs=("f32[B,3,8]",), loss="mse_loss", cut=False):
@@ -292,7 +257,7 @@ def test_casts_that_depend_on_the_dtype_are_noted():
     def forward(self, x):
         y = self.a(x)
         return self.b(y.float() * torch.ones_like(y))
-    _, found, _ = imported(module(forward))
+    _, found, _ = imported(module(forward, c=None))
     same([re.sub(r"half_test.py:\d+", "HERE", n).split(" at module")[0] for n in found.notes],
          ["1 casts to the dtype that a tensor has in float32 are none in half precision, either; the first",
           "1 constants with a tensor's dtype are float32 in half precision, too; the first"])
@@ -304,18 +269,16 @@ def test_a_file_whose_half_differs_has_none():
     made = module(forward)
     sys.modules["half_test"] = sys.modules[__name__]
     globals()["made_for_the_command"] = lambda: made
-    def run():
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = import_model.main(["half_test:made_for_the_command", "--input", "f32[B,3,8]", "--loss", "mse_loss", "-o", str(FILE)])
-        same((status, err.getvalue()), (0, ""))
-        return out.getvalue(), json.loads(FILE.read_text())
-    said, file = run()
+    def written():
+        status, said, error = run("half_test:made_for_the_command", "--input", "f32[B,3,8]", "--loss", "mse_loss")
+        same((status, error), (0, ""))
+        return said, json.loads(FILE.read_text())
+    said, file = written()
     assert "  checked in bfloat16: with casts as copies: output 0.0e+00, " in said, said
     same(len(file["half"]), 2)
     before, check_half.STEP, check_half.FARTHER = (check_half.STEP, check_half.FARTHER), -1, 0
     try:
-        said, file = run()
+        said, file = written()
     finally:
         check_half.STEP, check_half.FARTHER = before
     assert "note: no half precision: half precision: output differs from float64's by 0.00" in said, said

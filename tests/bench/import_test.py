@@ -5,60 +5,29 @@
 
 import contextlib
 import copy
-import io
 import json
 import sys
-import tempfile
-import warnings
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parents[1]
-ROOT = TESTS.parent
-sys.path[:0] = [str(ROOT / "bench" / "import"), str(TESTS)]
-sys.dont_write_bytecode = True
+from importing import FILE, ROOT, module, run, same
 
-try:
-    import torch
-    import torchvision
-except ImportError:
-    print("import: torch or torchvision is missing, skipped")
-    sys.exit(77)
+import check
+import graph
+import import_model
+import models
+import parts
+import play
+import spec
+import torch
+import torch.nn.functional as F
+import torchvision
+import vocabulary
+from refusal import Refusal
+from run_functions import functions_of, run_functions
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
-import check  # noqa: E402
-import graph  # noqa: E402
-import import_model  # noqa: E402
-import models  # noqa: E402
-import parts  # noqa: E402
-import play  # noqa: E402
-import spec  # noqa: E402
-import vocabulary  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
-from refusal import Refusal  # noqa: E402
-from run_functions import functions_of, run_functions  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
-
-warnings.filterwarnings("ignore")
-torch.set_num_threads(1)
-KEPT = tempfile.TemporaryDirectory(prefix="import_test_")  # removed at exit
-FILE = Path(KEPT.name) / "model.json"
 VECTOR = ["f32[B,8]"]
-
-
-class Layers(nn.Module):
-    """Three layers to make small modules of."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b, self.c = (nn.Linear(8, 8) for _ in range(3))
-
-
-def module(forward, **more):
-    """A module of these layers with this forward(self, x)."""
-    made = type("Own", (Layers,), {"forward": forward})()
-    for name, value in more.items():
-        setattr(made, name, value)
-    return made
 
 
 def imported(m, inputs=VECTOR, loss="mse_loss", **more):
@@ -80,22 +49,9 @@ def refused(m, inputs=VECTOR, loss="mse_loss", **more) -> str:
     raise AssertionError("was imported")
 
 
-def run(*arguments):
-    """The program's exit status and what it prints."""
-    out, err = io.StringIO(), io.StringIO()
-    FILE.unlink(missing_ok=True)
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = import_model.main([*arguments, "-o", str(FILE)])
-    return status, out.getvalue(), err.getvalue()
-
-
 def line_of(text: str) -> int:
     """Where this file has a text."""
     return next(i for i, line in enumerate(Path(__file__).read_text().splitlines(), 1) if text in line)
-
-
-def same(found, expected):
-    assert found == expected, f"found    {found!r}\nexpected {expected!r}"
 
 
 def bodies_of(file, op) -> list:
@@ -529,7 +485,7 @@ def test_no_file_is_left_where_the_check_fails():
               "  the gradient of 'a.bias' differs from PyTorch's by 0.33 of its norm\n"
               "  no file is left in place: the graph doesn't say what the module does\n"
               "  note: custom autograd.Function 'Tripled': its forward is imported, its own backward is not\n")
-    same(list(Path(KEPT.name).iterdir()), [])
+    same(list(FILE.parent.iterdir()), [])
 
 
 def test_recomputation_is_noticed():
