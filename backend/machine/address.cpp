@@ -37,11 +37,15 @@ std::string text_of(const sockaddr& address) {
 
 }  // namespace
 
-std::string reachable_address(const std::string& other) {
+std::string host_name() {
   std::array<char, 256> name{};
   gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+std::string reachable_address(const std::string& other) {
   const addrinfo hints{.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM};  // nothing is sent
-  for (const auto& [host, is_own] : {std::pair<std::string, bool>{name.data(), true}, {other, false}}) {
+  for (const auto& [host, is_own] : {std::pair<std::string, bool>{host_name(), true}, {other, false}}) {
     addrinfo* list = nullptr;
     if (getaddrinfo(host.c_str(), "9", &hints, &list) != 0) continue;
     const std::unique_ptr<addrinfo, FreeFound> owned(list);

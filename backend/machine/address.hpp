@@ -9,6 +9,8 @@
 
 namespace backend {
 
+/// What this host calls itself.
+std::string host_name();
 /// The address of this host to which others can connect: that of its name, as gloo has it, unless that is a loopback
 /// (Debian's 127.0.1.1), or nobody here has it; else the one from which it reaches `other`. Empty where neither is.
 std::string reachable_address(const std::string& other);

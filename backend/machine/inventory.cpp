@@ -6,7 +6,6 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -26,6 +25,7 @@
 #include "backend/machine/process.hpp"
 #include "backend/machine/scheduling.hpp"
 #include "backend/machine/system_file.hpp"
+#include "sim/cluster/cluster.hpp"
 
 namespace sim {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FoundGpu, name, memory_GiB, pcie_gen, pcie_lanes, nvlink_GBps)
@@ -180,14 +180,12 @@ std::vector<sim::FoundNic> network_cards(const std::filesystem::path& system, st
 
 sim::FoundHost inventory() {
   constexpr double kGiB = 1073741824;
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  sim::FoundHost host{
-      .name = name.data(),
-      .cpu = field("/proc/cpuinfo", "model name").value_or(""),
-      .cores = usable_cores(),
-      .sockets = sockets(),
-      .memory_GiB = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)) / kGiB};
+  const sim::Host own = sim::this_host();
+  sim::FoundHost host{.name = host_name(),
+                      .cpu = own.cpu,
+                      .cores = usable_cores(),
+                      .sockets = sockets(),
+                      .memory_GiB = own.memory.base() / kGiB};
   host.meets_over = meeting_interface();
   host.nics = network_cards("/sys", host.meets_over);
   host.gpus = gpus_of(
