@@ -212,24 +212,21 @@ TEST(LocalSessionRanks, EveryStrategyIsRight) { execute_all(*open_session({.rank
 
 /// 3 and 4 ranks, also with parts of other sizes.
 void execute_with_many(Session& session) {
-  // A tied weight: its two stages' gradients are summed over the replicas, too.
-  for (const char* strategy : {"mesh,pp=2,dp=2,microbatches=2", "mesh,pp=2,dp=2,microbatches=2,schedule=1f1b,overlap=1",
-                               "mesh,pp=3,microbatches=2", "mesh,dp=4,zero=3"}) {
-    SCOPED_TRACE(strategy);
-    const sim::Program program = lowered(kTokens, strategy);
-    expect_right(program, session.run({.program = program, .steps = 1, .verify = true}), 1);
-  }
-  for (const char* strategy : {"mesh,tp=4", "mesh,dp=2,tp=2,zero=1", "mesh,dp=2,tp=2,zero=3,microbatches=2",
-                               "mesh,pp=2,tp=2,microbatches=2,schedule=1f1b", "mesh,dp=2,tp=2,order=pp-tp-dp"}) {
-    SCOPED_TRACE(strategy);
-    const sim::Program program = lowered(kGpt, strategy);
-    expect_right(program, session.run({.program = program, .steps = 1, .verify = true}), 1);
-  }
-  for (const char* strategy : {"mesh,dp=2,tp=2,zero=3", "mesh,pp=2,tp=2,microbatches=4,schedule=zb_h1"}) {
-    SCOPED_TRACE(strategy);
-    const sim::Program program = lowered(kLlama, strategy);
-    expect_right(program, session.run({.program = program, .steps = 1, .verify = true}), 1);
-  }
+  const std::vector<std::pair<std::string, std::vector<std::string>>> imported{
+      // A tied weight: its two stages' gradients are summed over the replicas, too.
+      {kTokens,
+       {"mesh,pp=2,dp=2,microbatches=2", "mesh,pp=2,dp=2,microbatches=2,schedule=1f1b,overlap=1",
+        "mesh,pp=3,microbatches=2", "mesh,dp=4,zero=3"}},
+      {kGpt,
+       {"mesh,tp=4", "mesh,dp=2,tp=2,zero=1", "mesh,dp=2,tp=2,zero=3,microbatches=2",
+        "mesh,pp=2,tp=2,microbatches=2,schedule=1f1b", "mesh,dp=2,tp=2,order=pp-tp-dp"}},
+      {kLlama, {"mesh,dp=2,tp=2,zero=3", "mesh,pp=2,tp=2,microbatches=4,schedule=zb_h1"}}};
+  for (const auto& [model, strategies] : imported)
+    for (const std::string& strategy : strategies) {
+      SCOPED_TRACE(strategy);
+      const sim::Program program = lowered(model, strategy);
+      expect_right(program, session.run({.program = program, .steps = 1, .verify = true}), 1);
+    }
   for (const char* strategy : {"ddp_blocking,dp=4",
                                "pipeline,pp=4,microbatches=4",
                                "pipeline,pp=3,microbatches=8,schedule=interleaved_zb",

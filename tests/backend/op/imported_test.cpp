@@ -5,14 +5,12 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
@@ -27,6 +25,7 @@
 #include "sim/error.hpp"
 #include "sim/model/model.hpp"
 #include "sim/model/op/rule.hpp"
+#include "tests/backend/op/parts.hpp"
 
 namespace backend {
 namespace {
@@ -137,11 +136,6 @@ TEST_P(ImportedOps, GradientsAreAutograds) {
   EXPECT_GT(tested, 0U);
 }
 
-/// The dimension that a part is cut along; −1: all of it.
-int dim_of(const sim::Placement& placement) {
-  return placement.kind == sim::Placement::Kind::shard ? static_cast<int>(placement.dim) : -1;
-}
-
 TEST_P(ImportedOps, PartsOfTheBatchPutTogetherAreTheWhole) {
   const std::vector<sim::OpInstance> ops = model_.instances(5);
   const sim::Axis axis{"dp", 2, sim::Rest::chunks};
@@ -157,27 +151,11 @@ TEST_P(ImportedOps, PartsOfTheBatchPutTogetherAreTheWhole) {
     Tensors parts;
     for (std::uint32_t at = 0; at < axis.size; ++at) {
       Tensors mine;
-      for (std::size_t k = 0; k < inputs.size(); ++k) {
-        const auto ranges = sim::piece(ops[n].inputs[k].shape, rule.inputs[k], axis, at);
-        mine.push_back(narrowed(inputs[k], *ranges).contiguous());
-      }
+      for (std::size_t k = 0; k < inputs.size(); ++k)
+        mine.push_back(cut(inputs[k], rule.inputs[k], axis, at).contiguous());
       parts.push_back(play(sim::part_of(ops[n], rule, axis, at), 0, mine, parameters, {}).output);
     }
-    const int dim = dim_of(rule.output);
-    expect_near(dim < 0 ? parts[0] : at::cat(parts, dim), whole, "output");
-  }
-}
-
-/// What the coordinates have, put together as the placement says.
-at::Tensor put_together(const Tensors& parts, const sim::Placement& placement) {
-  switch (placement.kind) {
-    case sim::Placement::Kind::shard:
-      return at::cat(parts, placement.dim);
-    case sim::Placement::Kind::partial:
-      return at::stack(parts).sum(0);
-    default:
-      for (const at::Tensor& part : parts) EXPECT_TRUE(part.equal(parts[0])) << "replicas differ";
-      return parts[0];
+    expect_near(put_together(parts, rule.output), whole, "output");
   }
 }
 
@@ -200,7 +178,7 @@ TEST_P(ImportedOps, PartsOfTheUnitsPutTogetherAreTheWhole) {
     const at::Tensor grad_output = random(signature.output);
     const Played whole = play(ops[n], grads, inputs, parameters, grad_output);
     const auto part = [&](const at::Tensor& x, const sim::Placement& placement, std::uint32_t at) {
-      return narrowed(x, *sim::piece(x.sizes().vec(), placement, axis, at)).contiguous();
+      return cut(x, placement, axis, at).contiguous();
     };
     Tensors outputs;
     std::vector<Tensors> gradients(whole.gradients.size());

@@ -4,9 +4,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/stack.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -17,12 +15,12 @@
 #include "backend/op/op.hpp"
 #include "sim/error.hpp"
 #include "sim/model/op/rule.hpp"
+#include "tests/backend/op/parts.hpp"
 
 namespace backend {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
-using Kind = sim::Placement::Kind;
 
 sim::OpInstance op_of(const std::string& name, const sim::Attributes& attributes,
                       const std::vector<sim::Shape>& inputs) {
@@ -56,38 +54,6 @@ std::vector<sim::OpInstance> ops(std::int64_t d) {
       op_of("mse_loss", {}, {rows, rows}),
       op_of("cross_entropy", {}, {rows, {d}}),
       op_of("sum_loss", {}, {rows, rows})};
-}
-
-/// What coordinate `at` has of it; undefined for nothing.
-at::Tensor cut(const at::Tensor& whole, const sim::Placement& placement, const sim::Axis& axis, std::uint32_t at) {
-  const auto ranges = sim::piece(whole.sizes().vec(), placement, axis, at);
-  if (!ranges) return {};
-  at::Tensor mine = whole;
-  for (std::size_t dim = 0; dim < ranges->size(); ++dim)
-    mine = mine.narrow(static_cast<std::int64_t>(dim), (*ranges)[dim].begin, (*ranges)[dim].size);
-  return mine;
-}
-
-/// The whole of what the coordinates have. `shares`: of the samples.
-at::Tensor put_together(const Tensors& parts, const sim::Placement& placement, const std::vector<double>& shares) {
-  switch (placement.kind) {
-    case Kind::replicate:
-      for (const at::Tensor& part : parts) EXPECT_TRUE(part.equal(parts[0])) << "replicas differ";
-      return parts[0];
-    case Kind::shard:
-      return at::cat(parts, placement.dim);
-    case Kind::partial: {
-      Tensors weighted;
-      for (std::size_t i = 0; i < parts.size(); ++i)
-        weighted.push_back(placement.reduction == sim::Reduction::mean ? parts[i] * shares[i] : parts[i]);
-      return at::stack(weighted).sum(0);
-    }
-    case Kind::rooted:
-      return parts.at(placement.root == sim::kLast ? parts.size() - 1 : placement.root);
-    case Kind::own:
-      break;
-  }
-  throw sim::InternalError("copies that differ can't be put together");
 }
 
 class RuleTest : public testing::TestWithParam<std::tuple<std::int64_t, std::uint32_t>> {
