@@ -103,8 +103,8 @@ class Session {
   /// Whether the ranks run under real-time scheduling.
   [[nodiscard]] bool real_time() const { return real_time_; }
   /// Of several hosts, in the order of their ranks: {name, ranks (how many), network (as gloo calls what it uses:
-  /// interface, Mbit/s, address), environment, about (SessionOptions::about_host, where there is something), clock (beside the first host's, in the latest run: ahead_s, gains_ppm,
-  /// error_us)}. Empty where all ranks are on one.
+  /// interface, Mbit/s, address), environment, about (SessionOptions::about_host, where there is something), clock
+  /// (beside the first host's, in the latest run: ahead_s, gains_ppm, error_us)}. Empty where all ranks are on one.
   [[nodiscard]] const nlohmann::json& hosts() const { return hosts_; }
   /// Collective over the ranks; sim::RunError names rank and instruction when one fails or the timeout passes. A
   /// program for fewer ranks than the session has leaves the others idle.

@@ -15,8 +15,8 @@
 // output, or gradients of what all parts read whole. T is a part's units (attention heads; of a linear layer features):
 // sizes may be multiples of it, of B and T, and in a tensor's type 3x64T is three blocks of 64T, two dimensions, which
 // are one in the module: a part has its units of each. Amounts are 1+2B+3T+4BT. L is 1 in the last part and in the whole,
-// else 0: what is to be added to a sum once. F is a value, i64[1]:
-// how many units lie before the part (where a vocabulary's rows begin).
+// else 0: what is to be added to a sum once. F is a value, i64[1]: how many units lie before the part (where a
+// vocabulary's rows begin).
 //
 // The last one may be which of the FLOPs are products, in which dtype, forward and backward:
 // "products=matmul:bf16:0+64B:0+128B,attention:f32:0+8B:0+20B".

@@ -41,10 +41,10 @@
 //                              the loss scale, or none
 //
 // pack and unpack have one input, x: the blocks are as its attributes say; cast has two, x and y; blend and what treats
-// gradients all of them, flat; those of class_sums and class_grad are logits and target; first, i64[1],
-// is that of the rank's classes. What a body calls F (body.hpp) comes last. An optimizer has any number of inputs, the parameters that it updates together; `saved`
-// of its signature are their states, all of one kind before the next, zero at first; they live as long as the
-// parameters.
+// gradients all of them, flat; those of class_sums and class_grad are logits and target; first, i64[1], is that of the
+// rank's classes. What a body calls F (body.hpp) comes last. An optimizer has any number of inputs, the parameters that
+// it updates together; `saved` of its signature are their states, all of one kind before the next, zero at first; they
+// live as long as the parameters.
 //
 // torch.amp.GradScaler: the loss scale multiplies the loss' gradient, so that none is too small for half precision;
 // `growth` counts steps, i32; `found` is 1 where a gradient wasn't finite: then nothing is updated.
