@@ -281,16 +281,19 @@ void collect_transfers(const CalibrationTask& task, std::span<const Timeline> st
     }
     if (first_only) samples.link.transfers.insert(samples.link.transfers.end(), first_s.begin(), first_s.end());
   }
-  // Ranks that share a device wait for each other, and that is no interruption.
+  // Ranks that share a device wait for each other, and that is not late.
   if (task.shares_devices()) return;
-  for (LinkSamples* link : {&samples.link, &samples.unexpected})
+  for (LinkSamples* link : {&samples.link, &samples.unexpected}) {
+    samples.late_transfers.count += static_cast<std::int64_t>(link->transfers.size());
     for (std::vector<double>* times : {&link->transfers, &link->send_overheads, &link->recv_overheads})
-      samples.interruptions.add(sim::without_interruptions(*times));
+      samples.late_transfers.lost_s += sim::without_interruptions(*times).lost_s;
+  }
 }
 
 void add_how_the_machine_is(const CalibrationSamples& samples, const CalibrationTask& task, Profile& profile) {
   profile.add_rank_spread(task.world, samples.rank_spread);
   profile.add_interruptions(task.world, samples.interruptions);
+  profile.add_late_transfers(task.world, samples.late_transfers);
 }
 
 }  // namespace

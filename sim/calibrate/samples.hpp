@@ -4,7 +4,8 @@
 //   add(samples, task, profile);
 //
 // A profile holds means, so that an op that takes long now and then is charged for it. Only interruptions by the
-// machine (sim::Interruptions) are counted apart: with few samples, it would be chance which op they are charged to.
+// machine (sim::Interruptions) and transfers that are late by far (sim::LateTransfers) are counted apart: with few
+// samples, it would be chance which op or size they are charged to.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +39,7 @@ struct CalibrationSamples {
   std::map<std::string, std::int64_t> workspaces;     // bytes, by sim::work_key
   RankSpread rank_spread;
   Interruptions interruptions;
+  LateTransfers late_transfers;
   std::vector<double> process_bytes;  // by process: what it holds beside its ranks' tensors
   std::optional<MachineSpeed> speed;  // beside the visit
 };

@@ -82,6 +82,10 @@ void Profile::add_interruptions(const std::string& world, const Interruptions& i
   if (interruptions.played_s > 0) interruptions_[world].add(interruptions);
 }
 
+void Profile::add_late_transfers(const std::string& world, const LateTransfers& late) {
+  if (late.count > 0) late_transfers_[world].add(late);
+}
+
 void Profile::add_workspace(const std::string& work_key, std::int64_t bytes) {
   check_internal(bytes >= 0, "op '{}' with a workspace of {} bytes", work_key, bytes);
   std::int64_t& largest = workspaces_[work_key];
@@ -146,10 +150,8 @@ void Profile::even_out_links() {
 std::optional<TransferTime> Profile::transfer(const LinkKey& link, std::int64_t bytes) const {
   const auto found = links_.find(link);
   std::optional<TransferTime> time = found == links_.end() ? std::nullopt : found->second.at(bytes);
-  if (time)
-    for (double* seconds : {&time->latency_s, &time->wire_s, &time->posts.send_overhead_s, &time->posts.recv_overhead_s,
-                            &time->posts.engaged_s})
-      *seconds *= stretch(link.world);
+  const LateTransfers* late = find(late_transfers_, link.world);
+  if (time && late != nullptr) time->latency_s += late->mean_s();
   return time;
 }
 

@@ -27,8 +27,10 @@
 //   core_share   {world: share}: of each end's core while a transfer runs; worlds not measured are missing
 //   rank_spread  {world: {count, difference, hiccup_variance}}: how far apart ranks that run the same lie in one step;
 //                worlds not measured are missing
-//   interruptions {world: {played_s, lost_s}}: what took the machine away, which is in no other time above; worlds
+//   interruptions {world: {played_s, lost_s}}: what took the machine away from ops, which is in no time above; worlds
 //                without are missing
+//   late_transfers {world: {count, lost_s}}: what few of so many transfers took longer by far, which is in no time above;
+//                worlds without are missing
 //   rounds       {calibration task: [seconds]}: what its works took together, round by
 //                round; missing if not calibrated so
 //   process_bytes {world: [bytes]}: what each process holds beside its ranks' tensors; worlds not measured are missing
@@ -94,6 +96,7 @@ class Profile {
   void add_gap(std::span<const double> samples_s);
   void add_rank_spread(const std::string& world, const RankSpread& spread);
   void add_interruptions(const std::string& world, const Interruptions& interruptions);
+  void add_late_transfers(const std::string& world, const LateTransfers& late);
   /// What the op allocates beside its outputs and gives back; the largest that was seen.
   void add_workspace(const std::string& work_key, std::int64_t bytes);
   /// The share of each end's core that a transfer takes, 0…1. A share that was read from a file counts as one.
@@ -110,7 +113,7 @@ class Profile {
   /// The times by number of busy ranks; of another world where this one lacks the work; empty if none has it. With the
   /// world's share of interruptions.
   [[nodiscard]] std::map<std::uint32_t, Statistic> op_levels(std::string_view world, std::string_view work_key) const;
-  /// The time that LinkTimes::at has, with the world's share of interruptions.
+  /// The time that LinkTimes::at has, and what the world's transfers are late on average.
   [[nodiscard]] std::optional<TransferTime> transfer(const LinkKey& link, std::int64_t bytes) const;
   [[nodiscard]] std::optional<Statistic> link(const LinkKey& link, std::int64_t bytes) const;
   [[nodiscard]] const std::map<LinkKey, LinkTimes>& links() const { return links_; }
@@ -160,6 +163,7 @@ class Profile {
   // By world.
   ByName<RankSpread> rank_spreads_;
   ByName<Interruptions> interruptions_;
+  ByName<LateTransfers> late_transfers_;
   ByName<Share> core_shares_;
   ByName<std::vector<double>> process_bytes_;
   ByName<std::vector<double>> rounds_;  // by calibration task

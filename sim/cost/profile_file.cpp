@@ -162,6 +162,8 @@ class ProfileFile {
                                     {"hiccup_variance", number(spread.hiccup_variance)}};
     for (const auto& [world, found] : profile.interruptions_)
       file["interruptions"][world] = {{"played_s", found.played_s}, {"lost_s", found.lost_s}};
+    for (const auto& [world, late] : profile.late_transfers_)
+      file["late_transfers"][world] = {{"count", late.count}, {"lost_s", number(late.lost_s)}};
     for (const auto& [task, seconds] : profile.rounds_)
       for (const double round_s : seconds) file["rounds"][task].push_back(number(round_s));
     for (const auto& [world, bytes] : profile.process_bytes_)
@@ -260,6 +262,12 @@ class ProfileFile {
       if (found.lost_s > kMostLost * found.played_s)
         throw ConfigError("{}: 'lost_s' must be at most {} of 'played_s', found {} of {}", row.where(), kMostLost,
                           found.lost_s, found.played_s);
+      row.finish();
+    }
+    JsonObject late_transfers = object_or_none(file, "late_transfers");
+    for (const std::string& world : late_transfers.keys()) {
+      JsonObject row = late_transfers.object(world);
+      profile.late_transfers_[world] = {whole(row, "count", 1), time_of(row, "lost_s")};
       row.finish();
     }
     JsonObject rounds = object_or_none(file, "rounds");

@@ -49,14 +49,25 @@ struct RankSpread {
   friend bool operator==(const RankSpread&, const RankSpread&) = default;
 };
 
-/// Time that the machine took from instructions (for the host's other guests, for timers). It hits whatever runs, so it
-/// is kept as a rate.
+/// Time that the machine took from computing (for the host's other guests, for timers). It hits whatever runs, so it is
+/// kept as a rate.
 struct Interruptions {
   double played_s = 0, lost_s = 0;  // the former includes the latter
   /// Lost per second of undisturbed work.
   [[nodiscard]] double share() const { return played_s > lost_s ? lost_s / (played_s - lost_s) : 0; }
   void add(const Interruptions& more) { played_s += more.played_s, lost_s += more.lost_s; }
   friend bool operator==(const Interruptions&, const Interruptions&) = default;
+};
+
+/// What few transfers took longer by far: who waits for one is woken late now and then, the more so the idler the machine.
+/// It happens to a transfer, however short, and to no computing.
+struct LateTransfers {
+  std::int64_t count = 0;  // transfers, all of them
+  double lost_s = 0;
+  /// Lost per transfer.
+  [[nodiscard]] double mean_s() const { return count > 0 ? lost_s / static_cast<double>(count) : 0; }
+  void add(const LateTransfers& more) { count += more.count, lost_s += more.lost_s; }
+  friend bool operator==(const LateTransfers&, const LateTransfers&) = default;
 };
 
 /// Replaces samples above 5 × the batch's median (and 20 µs over it) by the median, and returns the time removed: one

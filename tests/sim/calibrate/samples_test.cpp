@@ -295,8 +295,8 @@ TEST(CalibrationSamples, WhatBeginningACollectiveTakesOfASharedCore) {
   EXPECT_NEAR(engaged_s(later), at_once_s + e, 1e-9);
 }
 
-// One file for all jobs: no interruptions are taken from ranks that share a core.
-TEST(CalibrationSamples, OfRanksThatShareCoresInterruptNothing) {
+// One file for all jobs: ranks that share a core are never late.
+TEST(CalibrationSamples, OfRanksThatShareCoresAreNotLate) {
   const Job job = job_of("ddp_blocking,dp=4");
   for (const CalibrationTask& task : calibration_tasks({job})) {
     if (task.kind != Kind::transfers) continue;
@@ -304,6 +304,7 @@ TEST(CalibrationSamples, OfRanksThatShareCoresInterruptNothing) {
     const std::vector<Timeline> steps = visit(task, {1, 1, 1, 1, 1});
     const CalibrationSamples quiet = samples_of(task, steps), waits = samples_of(task, with_waits(steps));
     EXPECT_EQ(waits.interruptions, Interruptions());
+    EXPECT_EQ(waits.late_transfers, LateTransfers());
     // Nor does waiting for the core belong to the collective: the simulator lets the ranks wait again.
     EXPECT_EQ(waits.link.transfers.size(), quiet.link.transfers.size());
     for (std::size_t k = 0; k < waits.link.transfers.size(); ++k)
@@ -329,6 +330,30 @@ TEST(CalibrationSamples, SumUpWhatARoundTook) {
       if (work != kNone) expected_s += known.compute(task.program.works[work]).busy_s.at(0);
     EXPECT_NEAR(*once, expected_s, 1e-6 * expected_s);
   }
+}
+
+// Who waits is woken late now and then: no op takes longer for it.
+TEST(CalibrationSamples, TellLateTransfersApart) {
+  std::size_t late = 0;
+  for (const CalibrationTask& task : calibration_tasks({job_of("ddp,dp=2")})) {
+    if (task.kind != Kind::transfers) continue;
+    std::vector<Timeline> steps = visit(task, {1, 1, 1, 1, 1, 1});
+    const CalibrationSamples quiet = samples_of(task, steps);
+    EXPECT_EQ(quiet.late_transfers, (LateTransfers{static_cast<std::int64_t>(quiet.link.transfers.size()), 0}));
+    const Role& role = task.program.roles[0];
+    for (std::uint32_t i = role.size(); i-- > 0;)
+      if (role.kind[i] == InstructionKind::wait) {
+        steps.back().ranks[1].end_s[i] += 1e-3;
+        break;
+      }
+    const CalibrationSamples samples = samples_of(task, steps);
+    EXPECT_NEAR(samples.late_transfers.lost_s, 1e-3, 1e-6) << task.label;
+    EXPECT_EQ(samples.late_transfers.count, quiet.late_transfers.count);
+    EXPECT_EQ(samples.interruptions, Interruptions());
+    EXPECT_NEAR(std::ranges::max(samples.link.transfers), std::ranges::max(quiet.link.transfers), 1e-9);
+    ++late;
+  }
+  EXPECT_GT(late, 0U);
 }
 
 TEST(CalibrationSamples, TellInterruptionsApart) {

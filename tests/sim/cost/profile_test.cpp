@@ -36,6 +36,7 @@ Profile sample_profile() {
   profile.add_rank_spread("gloo", {1, 0.06, 5e-4});
   profile.add_rank_spread("local", {1, 0.5, 8e3});  // steps of microseconds on a machine with other work: seen
   profile.add_interruptions("gloo", {3, 0.0625});
+  profile.add_late_transfers("gloo", {2000, 0.125});
   for (const double seconds : {0.0086, 0.0118, 0.0095}) profile.add_round("ops of net", seconds);
   return profile;
 }
@@ -100,7 +101,7 @@ TEST(Profile, ASendHasARendezvousIfBothWaysAndTheNoteAreKnown) {
   EXPECT_FALSE(transfer_cost(profile, cluster, {"gloo", "broadcast", 2}, 3000));
 }
 
-TEST(Profile, EverythingTakesTheInterruptionsOfItsWorld) {
+TEST(Profile, OpsTakeTheInterruptionsOfTheirWorldAndTransfersWhatTheyAreLate) {
   Profile profile("cpu");
   profile.add_op("local", "relu.forward f32[8,16] inplace=1", 1, std::vector{2e-6, 4e-6});
   profile.add_op("gloo", "relu.forward f32[8,16] inplace=1", 1, std::vector{2e-6, 4e-6});
@@ -115,10 +116,14 @@ TEST(Profile, EverythingTakesTheInterruptionsOfItsWorld) {
   EXPECT_DOUBLE_EQ(relu_s("gloo"), 3.3e-6);
   EXPECT_DOUBLE_EQ(relu_s("local"), 3e-6);
   const TransferTime transfer = *profile.transfer(kGloo, 6144);
-  EXPECT_DOUBLE_EQ(transfer.latency_s + transfer.wire_s, 2.2e-4);
-  EXPECT_DOUBLE_EQ(
-      profile_from_json(profile.to_json(), "p.json").op_levels("gloo", "relu.forward f32[8,16] inplace=1").at(1).mean_s,
-      3.3e-6);
+  EXPECT_DOUBLE_EQ(transfer.latency_s + transfer.wire_s, 2e-4);
+  profile.add_late_transfers("gloo", {300, 0.002});
+  profile.add_late_transfers("gloo", {100, 0.006});  // 8 ms of 400
+  const Profile same = profile_from_json(profile.to_json(), "p.json");
+  EXPECT_DOUBLE_EQ(same.op_levels("gloo", "relu.forward f32[8,16] inplace=1").at(1).mean_s, 3.3e-6);
+  const TransferTime late = *same.transfer(kGloo, 6144);
+  EXPECT_DOUBLE_EQ(late.latency_s, transfer.latency_s + 2e-5);
+  EXPECT_DOUBLE_EQ(late.wire_s, transfer.wire_s);
 }
 
 TEST(Profile, RoundTripsThroughItsFile) {
@@ -326,11 +331,16 @@ TEST(Profile, SaysWhatIsWrongWithAFile) {
             "p.json: links[1]: 'post_s' must not be negative, found -1");
   EXPECT_EQ(message_of(replaced(good, "\"lost_s\":0.0625", "\"lost_s\":3.0")),
             "p.json: interruptions: gloo: 'lost_s' must be at most 0.999 of 'played_s', found 3 of 3");
+  EXPECT_EQ(message_of(replaced(good, "\"count\":2000", "\"count\":0")),
+            "p.json: late_transfers: gloo: 'count' must be from 1 to 9007199254740992, found 0");
+  EXPECT_EQ(message_of(replaced(good, "\"lost_s\":0.125", "\"lost_s\":-1")),
+            "p.json: late_transfers: gloo: 'lost_s' must not be negative, found -1");
   EXPECT_EQ(message_of(replaced(good, "[0.0086,", "[0,")),
             "p.json: rounds: 'ops of net' must be from 1e-15 to 1000000000 s, found 0");
   EXPECT_EQ(message_of(replaced(good, "\"work\":", "\"worc\":")), "p.json: ops[0]: 'work' is missing");
   EXPECT_EQ(message_of(replaced(good, "\"core_share\"", "\"extra\": 1, \"core_share\"")),
-            "p.json: unknown key 'extra'; known: core_share, device, environment, format, gap, interruptions, launch, "
+            "p.json: unknown key 'extra'; known: core_share, device, environment, format, gap, interruptions, "
+            "late_transfers, launch, "
             "link_fits, "
             "links, ops, process_bytes, rank_spread, rounds");
 }
