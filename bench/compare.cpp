@@ -306,7 +306,7 @@ class Rounds {
       const double bound = std::max(kOfLoss * std::abs(after), kOfChange * std::abs(after - before));
       return !(std::abs(measured.second_loss - after) <= bound);
     };
-    if (answer.skipped.empty() && differs(answer.losses.at(0), answer.losses.at(1)))
+    if (!answer.losses.empty() && differs(answer.losses.at(0), answer.losses.at(1)))
       cell.skipped = fmt::format("its loss in step 2 is {:g}, paragauge's {:g}: not the same step", answer.losses[1],
                                  measured.second_loss);
     if (!cell.skipped.empty()) return;

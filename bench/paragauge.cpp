@@ -293,7 +293,9 @@ void add_compare(CLI::App* command, Options& options) {
          "seconds after which no further round begins, but one at least is run; 0: none");
   text(command, "--fit-on", options.fit_on,
        "models whose ops are measured for the cost model 'fitted', which sees none of the compared models'");
-  command->add_flag("--peers", options.peers, "the same steps in plain PyTorch (bench/peers), in the same rounds");
+  command->add_flag("--peers", options.peers,
+                    "the same steps in plain PyTorch (bench/peers), in the same rounds; of an imported model by the "
+                    "module that its file names, whose code is run");
   number(command, "--seed", options.seed, 0, 4'294'967'295, "of the order within a round");
   add_measured_results(command, options);
 }

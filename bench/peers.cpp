@@ -104,6 +104,14 @@ Json model_to_json(const sim::Model& model) {
     std::vector<std::int64_t> shape = signature.output.shape;
     if (!shape.empty()) shape.erase(shape.begin());
     Json parameters = Json::object();
+    if (model.is_imported()) {  // its file says what makes the module
+      for (std::size_t p = 0; p < signature.parameters.size(); ++p) {
+        const sim::ParameterSpec named = model.parameter(n, p, signature.parameters[p]);
+        parameters[named.name] = {named.initial_center, named.initial_bound};
+      }
+      nodes.push_back({{"name", node.name}, {"op", node.kind->name}, {"inputs", node.inputs}, {"reads", parameters}});
+      continue;
+    }
     for (const sim::ParameterSpec& p : signature.parameters) parameters[p.name] = {p.initial_center, p.initial_bound};
     nodes.push_back({{"name", node.name},
                      {"op", node.kind->name},
@@ -113,17 +121,19 @@ Json model_to_json(const sim::Model& model) {
                      {"parameters", parameters},  // first values: center and bound
                      {"needs_grad", static_cast<bool>(needs_grad[n])}});
   }
-  return {{"input", model.input},
-          {"classes", model.classes},
-          {"global_batch", model.global_batch},
-          {"dtype", sim::to_string(model.dtype)},
-          {"half", sim::is_autocast(model.precision) ? sim::to_string(half_of(model.precision)) : ""},
-          {"loss_scale", model.loss_scale},
-          {"max_grad_norm", model.max_grad_norm},
-          {"timing", kTimings.at(static_cast<std::size_t>(model.timing))},
-          {"loss", model.nodes.back().kind->name},
-          {"optimizer", optimizer},
-          {"nodes", nodes}};
+  Json json{{"input", model.input},
+            {"classes", model.classes},
+            {"global_batch", model.global_batch},
+            {"dtype", sim::to_string(model.dtype)},
+            {"half", sim::is_autocast(model.precision) ? sim::to_string(half_of(model.precision)) : ""},
+            {"loss_scale", model.loss_scale},
+            {"max_grad_norm", model.max_grad_norm},
+            {"timing", kTimings.at(static_cast<std::size_t>(model.timing))},
+            {"loss", model.nodes.back().kind->name},
+            {"optimizer", optimizer},
+            {"nodes", nodes}};
+  if (model.is_imported()) json["file"] = model.source;
+  return json;
 }
 
 Json stages_to_json(const sim::Model& model, const sim::Strategy& strategy) {
@@ -160,6 +170,15 @@ Json stages_to_json(const sim::Model& model, const sim::Strategy& strategy) {
   return json;
 }
 
+/// Several projections in one parameter.
+bool has_blocks(const sim::Node& node) {
+  const auto any = [](const sim::Body* body) {
+    return body != nullptr &&
+           std::ranges::any_of(body->parameters, [](const sim::PartSpec& p) { return p.blocks_dim >= 0; });
+  };
+  return any(node.body) || any(node.in_parts);
+}
+
 /// Where the tensors of every node lie, by level ("S0 P"): what lowering makes of the layout, too.
 Json levels_to_json(const sim::Model& model, const sim::Layout& layout) {
   const auto text = [](const sim::Placements& where) {
@@ -190,6 +209,34 @@ Json levels_to_json(const sim::Model& model, const sim::Layout& layout) {
           {"nodes", nodes}};
 }
 
+/// The dimension along which each of an imported model's parameters is cut for `tp`, as DTensors are: none of those that all
+/// have, and nothing at all where DTensor can't say it (a projection that packs several, parts of unequal size).
+std::optional<Json> tensor_cuts(const sim::Model& model, const sim::Strategy& strategy) {
+  const sim::Layout layout = sim::layout_of(model, strategy);
+  const auto tp =
+      static_cast<std::size_t>(std::ranges::find(layout.mesh.axes, "tp", &sim::Axis::name) - layout.mesh.axes.begin());
+  Json cuts = Json::object();
+  bool cut_predictions = false;
+  const sim::Plan plan(model, layout);
+  const std::vector<sim::OpInstance> ops = model.instances(model.global_batch);
+  for (std::size_t n = 0; n + 1 < model.nodes.size(); ++n) {
+    const sim::NodePlacements& placed = plan.placements[n];
+    const std::vector<sim::ParameterSpec> parameters = ops[n].signature().parameters;
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      const sim::Placement& along = placed.parameters[p][tp];
+      const sim::ParameterSpec named = model.parameter(n, p, parameters[p]);
+      if (along.kind != sim::Placement::Kind::shard) continue;
+      const sim::Shape& shape = model.parameters.at(named.name).spec.shape;
+      if (along.dim >= shape.size() || shape[along.dim] % strategy.tp != 0 || has_blocks(model.nodes[n]))
+        return std::nullopt;
+      cuts[named.name] = along.dim;
+    }
+    cut_predictions = placed.output[tp].kind == sim::Placement::Kind::shard;
+  }
+  return Json{
+      {"kind", "tensor_parallel"}, {"degree", strategy.tp}, {"cuts", cuts}, {"cut_predictions", cut_predictions}};
+}
+
 /// Layers that are cut are played by the peer that HyPar's are.
 sim::PeerKind peer_kind(const sim::Strategy& strategy) {
   return strategy.tp > 1 ? sim::PeerKind::parts : strategy.kind().peer;
@@ -200,6 +247,8 @@ Json strategy_to_json(const sim::Model& model, const sim::Strategy& strategy, st
   Json json;
   if (kind == sim::PeerKind::stages) {
     json = stages_to_json(model, strategy);
+  } else if (model.is_imported()) {
+    json = tensor_cuts(model, strategy).value();
   } else {
     const sim::Layout layout = sim::layout_of(model, strategy);
     json = kind == sim::PeerKind::parts ? levels_to_json(model, layout)
@@ -222,8 +271,16 @@ bool is_one_module(const sim::Model& model, const sim::Strategy& strategy) {
 }  // namespace
 
 bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::string_view world) {
-  // Nor of an imported model: its module isn't in the file.
-  if (model.is_imported()) return false;
+  // Imported models are played by their modules, whole.
+  if (model.is_imported()) {
+    if (strategy.pp * strategy.microbatches > 1 || strategy.daso || strategy.kind().parameters(model, strategy).single)
+      return false;
+    if (peer_kind(strategy) == sim::PeerKind::data_parallel) return false;
+    if (peer_kind(strategy) == sim::PeerKind::parts)
+      return strategy.tp == strategy.ranks() && sim::world_kind(world).processes &&
+             strategy.recompute == sim::Recompute::none && !sim::is_autocast(model.precision) &&
+             model.max_grad_norm == 0 && tensor_cuts(model, strategy);
+  }
   // Nobody has written one of microbatches, and PyTorch has none that cuts no weights but
   // their sums, leaves small ones whole, or has units of a size.
   if (strategy.sums_each_microbatch && strategy.microbatches > 1) return false;

@@ -36,7 +36,9 @@ class Peers {
 
   struct Answer {
     std::vector<double> step_s;
-    std::vector<double> losses;  // per step, warm-up included: the same numbers as paragauge's; NaN if not finite
+    /// Per step, warm-up included: the same numbers as paragauge's; NaN if not finite. None of a module that draws random
+    /// numbers of its own.
+    std::vector<double> losses;
     std::int64_t resident_peak_bytes = 0;  // of the largest process, Python and PyTorch themselves included
     std::string settings;                  // what isn't PyTorch's default: "fused updates, channels_last"
     std::string skipped;                   // why plain PyTorch has no such step; empty: it has, and the rest is set

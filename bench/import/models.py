@@ -123,7 +123,7 @@ class LlamaAttention(nn.Module):
         batch, length, width = x.shape
         q, k, v = (p(x).view(batch, length, -1, self.size).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
         y = F.scaled_dot_product_attention(rotate(q, cos, sin), rotate(k, cos, sin), v, is_causal=True, enable_gqa=True)
-        return self.o_proj(y.transpose(1, 2).reshape(batch, length, width))
+        return self.o_proj(y.transpose(1, 2).reshape(batch, length, -1))
 
 
 class SwiGLU(nn.Module):

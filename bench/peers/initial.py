@@ -7,9 +7,9 @@ import math
 from types import SimpleNamespace
 
 import torch
-from models import DTYPES
 from torch import nn
 
+DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}
 MASK = (1 << 64) - 1
 PERIOD = 65521
 
@@ -45,21 +45,51 @@ def draw(tensor: torch.Tensor, center: float, bound: float, seed: int):
         piece.copy_(values[:len(piece)])
 
 
+def draw_classes(tensor: torch.Tensor, classes: int, seed: int):
+    """Whole numbers from 0 to classes − 1; one by itself is the seed's."""
+    if tensor.dim() == 0:
+        tensor.fill_(seed % classes)
+        return
+    tensor.copy_(torch.empty(tensor.shape, dtype=torch.float64).uniform_(
+        0, classes, generator=torch.Generator().manual_seed(seed)).floor_())
+
+
+def names_of(node: SimpleNamespace) -> list[str]:
+    """Of the parameters that a request's node reads."""
+    return list(vars(node.reads)) if hasattr(node, "reads") else [f"{node.name}.{kind}" for kind in vars(node.parameters)]
+
+
+def firsts_of(node: SimpleNamespace) -> dict[str, tuple]:
+    """By the names of a module's parameters: the name that each is drawn by, center and bound. Without those that are another
+    module's, too."""
+    if hasattr(node, "firsts"):
+        return node.firsts
+    return {kind: (f"{node.name}.{kind}", *first) for kind, first in vars(node.parameters).items()}
+
+
+def initialise_buffers(node: SimpleNamespace, module: nn.Module):
+    for kind, values in getattr(node, "buffers", {}).items():
+        getattr(module, kind).copy_(values)
+    if isinstance(module, nn.BatchNorm2d):
+        module.reset_running_stats()
+
+
 @torch.no_grad()
 def initialise(layers: list[tuple[SimpleNamespace, nn.Module]], seed: int, pieces: dict | None = None):
     """The parameters and buffers of these nodes' modules. `pieces`: of parameters that are parts of larger ones, by name,
     the shape of the whole and which part."""
     for node, module in layers:
-        for kind, parameter in module.named_parameters():
-            center, bound = getattr(node.parameters, kind)
-            name = f"{node.name}.{kind}"
+        firsts = firsts_of(node)
+        for kind, parameter in module.named_parameters(recurse=False):
+            if kind not in firsts:
+                continue
+            name, center, bound = firsts[kind]
             shape, part = (pieces or {}).get(name, (parameter.shape, ...))
             whole = parameter if parameter.shape == shape else torch.empty(shape, dtype=parameter.dtype)
             draw(whole, center, bound, stream(seed, name))
             if whole is not parameter:
                 parameter.copy_(whole[part])
-        if isinstance(module, nn.BatchNorm2d):
-            module.reset_running_stats()
+        initialise_buffers(node, module)
 
 
 def inputs(model: SimpleNamespace, rows: range, seed: int, device: torch.device) -> torch.Tensor:

@@ -10,10 +10,11 @@ import operator
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+import imported
 import torch
+from initial import DTYPES
 from torch import fx, nn
 
-DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}
 MODEL_INPUT, MODEL_TARGET = -1, -2
 
 
@@ -57,9 +58,13 @@ def sample_shape(model: SimpleNamespace, node: int) -> list[int]:
 
 
 def make_stages(model: SimpleNamespace, stage_of: list[int], channels_last: bool = False) -> list[Stage]:
-    """`stage_of`: of every node, the loss included."""
-    with torch.device("meta"):
-        stages = [make_stage(model, stage_of, stage) for stage in range(stage_of[-1] + 1)]
+    """`stage_of`: of every node, the loss included. An imported model is one stage, and on the CPU."""
+    if imported.is_imported(model):
+        module, layers = imported.make_module(model)
+        stages = [Stage(module, [MODEL_INPUT], [prediction(model)], layers)]
+    else:
+        with torch.device("meta"):
+            stages = [make_stage(model, stage_of, stage) for stage in range(stage_of[-1] + 1)]
     for stage in stages:
         stage.module.to(DTYPES[model.dtype])
         if channels_last:

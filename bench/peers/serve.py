@@ -6,13 +6,14 @@ Rank 0 reads a request per line, a JSON object as bench/peers.cpp writes it (tes
     subject         what is run: model (nodes in order, the loss last), strategy (its kind, and what that takes: of
                     replicas_of_stages every node's stage and every stage's actions, and of what is
                     cut among replicas (zero 1 or 3) every node's unit, of hypar where every node's tensors
-                    lie; threads: of each rank), best (PyTorch at its best: with fused updates, and with channels_last if a trial of both is
+                    lie; threads: of each rank; of an imported model its file, which says what makes the module, and what
+                    its nodes read), best (PyTorch at its best: with fused updates, and with channels_last if a trial of both is
                     faster for it)
     cores           of each rank that computes, as many as it has threads
     warmup_steps, steps, seed
 and answers with a JSON line:
     {"step_s": [per step; where steps differ, of each period the mean],
-     "loss": [per step, warm-up included; null if not finite],
+     "loss": [per step, warm-up included; null if not finite; none where the module draws random numbers of its own],
      "resident_peak_bytes": of the largest rank, "settings": what isn't PyTorch's default}
     {"skipped": "why plain PyTorch has no such step"}      or {"error": "what is wrong with the request"}
 The end of its input ends all ranks. A step's time is the latest rank's end minus the common start; where steps reach
@@ -47,6 +48,7 @@ RANKS = len(ARGUMENTS.cores)
 faulthandler.register(signal.SIGUSR1)  # where this process stands still
 REAL_TIME = process.settle_down(ARGUMENTS.usable, ARGUMENTS.real_time)  # before torch starts threads
 
+import imported  # noqa: E402
 import strategies  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -72,8 +74,10 @@ def understand(line: str):
         if ARGUMENTS.device == "cuda" and cores > 1:
             raise Skipped("these peers' processes and threads exchange CPU tensors only")
         check(request.subject.model)
+        if imported.is_imported(request.subject.model):
+            imported.check(request.subject.model.file)
         return request, None
-    except Skipped as reason:
+    except (Skipped, imported.NoModule) as reason:
         return None, {"skipped": str(reason)}
     except (AttributeError, json.JSONDecodeError) as error:
         return None, {"error": f"not a request: {error}"}
@@ -191,7 +195,7 @@ class Rank:
         periods = [step_s[i * session.period:(i + 1) * session.period] for i in range(whole)]
         return {"step_s": [sum(period) / len(period) for period in periods if period],
                 "loss": [loss if math.isfinite(loss) else None for loss in
-                         (loss_of_batch(session.model, of_step) for of_step in losses)],
+                         (loss_of_batch(session.model, of_step) for of_step in losses if not session.draws)],
                 "resident_peak_bytes": max(peaks),
                 "settings": session.settings()}
 

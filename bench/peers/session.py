@@ -15,6 +15,7 @@
 from functools import partial
 from types import SimpleNamespace
 
+import imported
 import initial
 import torch
 import torch.nn.functional as F
@@ -32,7 +33,7 @@ class Skipped(Exception):
 
 def check(model: SimpleNamespace):
     for what, kind, known in [("optimizer", model.optimizer.kind, OPTIMIZERS), ("loss", model.loss, LOSSES),
-                              *(("layer", node.op, LAYERS) for node in model.nodes[:-1])]:
+                              *(("layer", node.op, LAYERS) for node in model.nodes[:-1] if not imported.is_imported(model))]:
         if kind not in known:
             raise Skipped(f"the peers (bench/peers) don't have the {what} '{kind}'; they have {', '.join(known)}")
 
@@ -79,7 +80,9 @@ class Session:
         self.x_rows = self.target_rows = range(self.model.global_batch)  # of the global batch: what this rank needs
         self.ranks = self.processes(self.strategy)
         self.group = groups.get(tuple(range(self.ranks)))
-        self.loss = LOSSES[self.model.loss]
+        self.draws = imported.is_imported(self.model) and imported.draws(self.model)  # random numbers that aren't ours
+        self.data = imported if imported.is_imported(self.model) else initial
+        self.loss = imported.loss_of(self.model) if imported.is_imported(self.model) else LOSSES[self.model.loss]
         self.build(make_stages(self.model, self.stages(), channels_last), devices)
         self.storages = [(tensor.untyped_storage(), tensor.untyped_storage().nbytes()) for tensor in self.tensors()]
 
@@ -115,10 +118,10 @@ class Session:
         initial.initialise(self.layers, seed)
 
     def inputs(self, seed: int):
-        return self.layout(initial.inputs(self.model, self.x_rows, seed, self.x_device))
+        return self.layout(self.data.inputs(self.model, self.x_rows, seed, self.x_device))
 
     def targets(self, seed: int):
-        return initial.targets(self.model, self.target_rows, seed, self.target_device)
+        return self.data.targets(self.model, self.target_rows, seed, self.target_device)
 
     def make_batch(self, x, target, seed: int, step: int):
         """In the place of what there was: the host's work where timing=tutorial."""
@@ -130,6 +133,8 @@ class Session:
         return x, target
 
     def layout(self, x):
+        if isinstance(x, tuple):
+            return tuple(self.layout(tensor) for tensor in x)
         return x.to(memory_format=torch.channels_last) if self.channels_last and x.dim() == 4 else x
 
     def wire(self, tensor):
@@ -181,7 +186,7 @@ class Session:
 
     def forward_and_backward(self, x, target):
         half = self.model.half
-        with torch.autocast(x.device.type, DTYPES[half] if half else None, enabled=bool(half)):
+        with torch.autocast(self.x_device.type, DTYPES[half] if half else None, enabled=bool(half)):
             output = self.module(x)
         loss = self.loss(output.float() if half else output, target)  # as autocast has losses on GPUs
         (self.scaler.scale(loss) if self.scaler else loss).backward()

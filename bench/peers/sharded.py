@@ -52,10 +52,16 @@ class FullyShard(Replicas):
         super().build(stages, devices)
         own_rows(self)
         mesh, units = self.make_mesh(), {}
-        unit_of = {node.name: unit for node, unit in zip(self.model.nodes, self.strategy.units)}
-        for node, layer in self.layers:
-            if any(True for _ in layer.parameters()):
-                units.setdefault(unit_of[node.name], []).append(layer)
+        unit_of = {}
+        for node, unit in zip(self.model.nodes, self.strategy.units):
+            for name in initial.names_of(node):
+                unit_of.setdefault(name, unit)
+        units_of = {getattr(layer, kind): unit_of[name] for node, layer in self.layers
+                    for kind, (name, _, _) in initial.firsts_of(node).items() if name in unit_of}
+        for _, layer in self.layers:  # of a parameter that several have, each: they are gathered together
+            of_layer = [units_of[parameter] for parameter in layer.parameters(recurse=False) if parameter in units_of]
+            if of_layer:
+                units.setdefault(of_layer[0], []).append(layer)
         for unit in units.values():
             fully_shard(unit, mesh=mesh, reshard_after_forward=self.strategy.reshard)
         fully_shard(self.module, mesh=mesh)
@@ -67,11 +73,11 @@ class FullyShard(Replicas):
     def initialise(self, seed: int):
         place = self.rank % self.strategy.shard
         for node, layer in self.layers:
-            for kind, parameter in layer.named_parameters():
+            for kind, (name, center, bound) in initial.firsts_of(node).items():
+                parameter = getattr(layer, kind)
                 whole = torch.empty(parameter.shape, dtype=parameter.dtype)
-                initial.draw(whole, *getattr(node.parameters, kind), initial.stream(seed, f"{node.name}.{kind}"))
+                initial.draw(whole, center, bound, initial.stream(seed, name))
                 rows = whole.chunk(self.strategy.shard)
                 if place < len(rows):
                     parameter.to_local().copy_(rows[place])
-            if isinstance(layer, torch.nn.BatchNorm2d):
-                layer.reset_running_stats()
+            initial.initialise_buffers(node, layer)

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import torch
 from daso import Daso
+from dtensor import TensorParallel
 from heat import Heat, HeatBlocking
 from hypar import Hybrid, HybridThreads
 from replicas import DataParallel, DataParallelProcesses, Distributed
@@ -15,6 +16,8 @@ from stages import ForwardPipeline, ModelParallel, Pipeline
 def kind_of(strategy: SimpleNamespace) -> type[Session]:
     if strategy.kind == "data_parallel":
         return DataParallel if strategy.one_process else DataParallelProcesses
+    if strategy.kind == "tensor_parallel":
+        return TensorParallel
     if strategy.kind == "hypar":
         return HybridThreads if strategy.one_process else Hybrid
     stages = strategy.stages[-1] + 1

@@ -228,7 +228,7 @@ TEST(PeersRanks, ModelsOfAUsersOwnHaveOurLosses) {
   }
   covered.insert("sum_loss");  // the catalog's hypar_pair has it
   for (const sim::OpKind& kind : sim::op_table())
-    if (kind.inputs != sim::OpKind::kAsBody)  // imported models have no peer
+    if (kind.inputs != sim::OpKind::kAsBody)  // imported models are played by their modules
       EXPECT_EQ(covered.contains(kind.name), kind.role == sim::OpRole::layer || kind.role == sim::OpRole::loss)
           << kind.name;
   for (const auto& [name, strategies] : std::map<std::string, std::vector<std::string>>{
@@ -245,6 +245,31 @@ TEST(PeersRanks, ModelsOfAUsersOwnHaveOurLosses) {
              "pipeline,pp=3,schedule=1f1b,microbatches=6"}}})
     for (const std::string& strategy : strategies)
       expect_our_losses(*session, peers, models.path(name) + ",dtype=f64", strategy, 1e-9);
+}
+
+/// By the module that they were made of: on one device, replicas, with cut states and weights, in tensor-parallel layers.
+TEST(PeersRanks, ImportedModelsHaveOurLosses) {
+  const auto session = backend::open_session({.world = "local", .ranks = 2, .real_time = false});
+  const std::string folder = (sim::testing::tests_folder() / "models/").string();
+  ASSERT_EQ(chdir(sim::testing::tests_folder().parent_path().c_str()), 0);  // where the files' commands were said
+  Peers peers(kBesideOthers, 2);
+  for (const auto& [name, strategies] : std::map<std::string, std::vector<std::string>>{
+           {"gpt_toy", {"single", "ddp,dp=2", "zero1,dp=2", "zero3,dp=2", "fsdp,dp=2,reshard=0"}},
+           {"llama_toy", {"single", "ddp,dp=2", "fsdp,dp=2,units=layer", "tp,tp=2"}}})
+    for (const std::string& strategy : strategies)
+      expect_our_losses(*session, peers, folder + name + ".json,dtype=f64", strategy, 1e-9, kDefaults);
+  // A packed projection is no DTensor, and a hand-written file says nothing of a module.
+  const auto has = [&](const std::string& model_text, const std::string& strategy_text) {
+    const sim::Model model = sim::load_model(folder + model_text);
+    return has_peer(model, sim::parse_strategy(strategy_text, model), "gloo");
+  };
+  EXPECT_FALSE(has("gpt_toy.json", "tp,tp=2"));
+  EXPECT_FALSE(has("llama_toy.json", "mesh,dp=2,tp=2"));
+  EXPECT_FALSE(has("llama_toy.json", "1f1b"));
+  EXPECT_FALSE(has("llama_toy.json", "heat"));
+  const sim::Model by_hand = sim::load_model(folder + "token_toy.json");
+  EXPECT_EQ(peers.run(by_hand, sim::parse_strategy("single", by_hand), "gloo", false, 1, 1).skipped,
+            folder + "token_toy.json: made_by is 'hand', not the command of an import");
 }
 
 /// Two to four ranks, on two levels too, even and uneven parts, both forms, batch norms that see a part each.
