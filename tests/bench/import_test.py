@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from importing import FILE, ROOT, module, run, same
+from importing import FILE, ROOT, TESTS, module, run, same
 
 import check
 import graph
@@ -584,6 +584,16 @@ def test_the_command_line():
             continue
         same(said(f"--{package}", "vit", "--input", "f32[B,3,64,64]"),
              f"package '{package}' isn't installed in {sys.prefix}: pip install {package}, or use a Python that has it")
+
+
+def test_the_tests_models_are_what_is_imported():
+    for name in ("gpt_toy", "llama_toy"):
+        status, _, err = run(f"{TESTS}/models/toy.py:{name}")
+        same((status, err), (0, ""))
+        file, kept = json.loads(FILE.read_text()), json.loads((TESTS / "models" / f"{name}.json").read_text())
+        for each in (file, kept):  # the path isn't the same everywhere
+            each["made_by"] = each["made_by"].replace(f"{TESTS}/", "tests/")
+        same(file, kept)
 
 
 def test_a_line_of_text():
