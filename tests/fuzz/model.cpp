@@ -17,8 +17,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     fuzz::require(sim::parameter_count(model) >= 0, "a count of parameters");
     fuzz::require(sim::summarize(model, model.global_batch).size() == model.nodes.size(), "a summary has every node");
     if (model.nodes.size() > 50) return;
-    const sim::Program program = sim::lower(model, sim::parse_strategy("single", model));
-    const std::string lowered = sim::to_text(program);
-    fuzz::require(sim::to_text(sim::program_from_text(lowered)) == lowered, "a lowered program can be read");
+    for (const char* strategy : {"single", "tp,tp=2", "zero3,recompute=block"})
+      fuzz::read([&] {
+        const sim::Program program = sim::lower(model, sim::parse_strategy(strategy, model));
+        const std::string lowered = sim::to_text(program);
+        fuzz::require(sim::to_text(sim::program_from_text(lowered)) == lowered, "a lowered program can be read");
+      });
   });
 }

@@ -24,6 +24,10 @@ def models():
     yield ",global_batch=8,optimizer=sgd:lr=0.1:momentum=0.9,dtype=f64\n" + mlp
     yield ",image=64,global_batch=2\n" + convnet
     yield "toy_mlp,global_batch=4,loss=mse_loss"
+    for model in imported_models():
+        text = json.dumps(model, separators=(",", ":"))
+        yield text
+        yield ",global_batch=4,precision=bf16\n" + text
     yield "convnet,image=32,global_batch=2,dtype=f64"
     yield json.dumps({
         "format": "paragauge-model-1", "name": "blocks", "input": [3, 8, 8], "target": {"classes": 4},
@@ -40,6 +44,26 @@ def models():
                   {"name": "pool", "op": "max_pool", "kernel_size": 2},
                   {"name": "mean", "op": "adaptive_avg_pool", "output_size": 1},
                   {"name": "flat", "op": "flatten"}, {"name": "fc", "op": "linear", "out_features": 4}]})
+
+
+def imported(file, names):
+    """A chain of these nodes of an imported model, with what they use."""
+    file = json.loads(json.dumps(file))
+    nodes = {node["name"]: node for node in file["nodes"]}
+    file["nodes"] = [dict(nodes[name], inputs=[before]) for before, name in zip(["input", *names], names)]
+    used = {node[key] for node in file["nodes"] for key in ("body", "in_parts", "half") if key in node}
+    read = {name for node in file["nodes"] for name in node["parameters"]}
+    for kind, kept in (("bodies", used), ("half", used), ("parameters", read)):
+        file[kind] = {name: each for name, each in file[kind].items() if name in kept}
+    return file | {"units": ["h.0"], "constants": {}}
+
+
+def imported_models():
+    models = {name: json.loads((ROOT / "tests" / "models" / f"{name}.json").read_text()) for name in ("gpt_toy", "token_toy")}
+    yield models["token_toy"]
+    yield imported(models["gpt_toy"], ["wte", "lm_head"])
+    yield imported(models["gpt_toy"], ["wte", "h.0.mlp.c_fc", "h.0.mlp.act", "h.0.mlp.c_proj", "lm_head"])
+    yield imported(models["gpt_toy"], ["wte", "h.0.ln_1", "h.0.attn.c_attn", "h.0.attn.attention"])
 
 
 def strategies():
