@@ -12,6 +12,8 @@ in place. What it says of half precision (precision=bf16 and fp16) is played and
 import argparse
 import json
 import math
+import os
+import shlex
 import sys
 import time
 import warnings
@@ -254,8 +256,40 @@ def read_parameters(made) -> set:
     return {p for n in made.nodes for p in parameters_of(n)}
 
 
+WIDTH = 200  # of a line of the file, unless an entry alone is longer: a node takes one
+
+
+def json_text(x, before=0, indent=0) -> str:
+    """On one line what fits, else entry by entry, many short ones on a line. before: characters that the line has already."""
+    line = json.dumps(x, ensure_ascii=False, allow_nan=False)
+    if before + len(line) <= WIDTH or not x or not isinstance(x, (dict, list)):
+        return line
+    pad, lines = " " * (indent + 1), [""]
+    if isinstance(x, dict):
+        keys = [f"{json.dumps(k, ensure_ascii=False)}: " for k in x]
+        lines = [k + json_text(v, len(pad + k) + 1, indent + 1) for k, v in zip(keys, x.values())]
+    elif any(isinstance(entry, (dict, str)) for entry in x):
+        lines = [json_text(entry, len(pad) + 1, indent + 1) for entry in x]
+    else:  # of numbers, or pairs of them
+        for text in map(json.dumps, x):
+            if lines[-1] and len(pad + lines[-1] + text) + 3 > WIDTH:
+                lines.append(text)
+            else:
+                lines[-1] += ", " * bool(lines[-1]) + text
+    first, last = "{}" if isinstance(x, dict) else "[]"
+    return f"{first}\n{pad}" + f",\n{pad}".join(lines) + last
+
+
 def write(imported: Imported, path: Path):
-    path.write_text(json.dumps(imported.file, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    path.write_text(json_text(imported.file) + "\n")
+
+
+def say(text: str):
+    """To who reads the output; without a word where nobody reads on (`paragauge import … | head -1`)."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def checked_in_half(file, checked: Imported, request: Request):
@@ -270,13 +304,13 @@ def checked_in_half(file, checked: Imported, request: Request):
         try:
             result = check_half.check_half(checked.file, checked.module, request.inputs)
             result.refuse_differences()
-            print(f"  checked in bfloat16: {result.text()}, {time.monotonic() - start:.1f} s")
+            say(f"  checked in bfloat16: {result.text()}, {time.monotonic() - start:.1f} s")
             return
         except Refusal as refusal:
             half.leave_out(file, "; ".join(str(refusal).splitlines()))
         except (RuntimeError, NotImplementedError) as error:
             half.leave_out(file, f"it can't be checked on this CPU: {(str(error).splitlines() or [type(error).__name__])[0]}")
-    print(f"  note: no half precision: {file['half']}")
+    say(f"  note: no half precision: {file['half']}")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -292,6 +326,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--optimizer", metavar="KIND[:KEY=NUMBER,…]")
     p.add_argument("--global-batch", type=int)
     p.add_argument("--name")
+    p.add_argument("--description", metavar="TEXT", help="for `paragauge list`")
     p.add_argument("--no-check", action="store_true", help="leave out the comparison with the module")
     p.add_argument("-o", "--output", required=True, type=Path)
     return p
@@ -326,7 +361,8 @@ def make_request(args, command) -> Request:
         small = Request(small(), [spec.read_input(t) for t in small.import_options["input"]], loss)
     return Request(module, [spec.read_input(t) for t in texts], loss, args.classes,
                    spec.read_optimizer(args.optimizer or defaults.get("optimizer", "sgd:lr=0.1")), global_batch, args.name or name,
-                   defaults.get("description", doc[0] if doc and not type(module).__module__.startswith("torch.") else name),
+                   args.description or defaults.get("description") or
+                   (doc[0] if doc and not type(module).__module__.startswith("torch.") else name),
                    f"paragauge import {command}; torch {torch.__version__.split('+')[0]}", small)
 
 
@@ -337,25 +373,25 @@ def main(argv=None) -> int:
     shown = [a for i, a in enumerate(argv) if a not in ("-o", "--output") and (i == 0 or argv[i - 1] not in ("-o", "--output"))]
     try:
         start = time.monotonic()
-        request = make_request(args, " ".join(shown))
+        request = make_request(args, shlex.join(shown))
         imported = import_module(request)
         partial = args.output.with_name(args.output.name + ".unchecked")
         write(imported, partial)
         file = imported.file
         ops = sum(n["op"] != "aten" for n in file["nodes"])
-        print(f"{file['name']}: {len(file['nodes'])} nodes ({ops} of known ops), {len(file['bodies'])} bodies, {len(file['units'])} units, "
-              f"{sum(p.numel() for p in imported.module.parameters()):,} parameters, {time.monotonic() - start:.1f} s")
+        say(f"{file['name']}: {len(file['nodes'])} nodes ({ops} of known ops), {len(file['bodies'])} bodies, {len(file['units'])} units, "
+            f"{sum(p.numel() for p in imported.module.parameters()):,} parameters, {time.monotonic() - start:.1f} s")
         for note in imported.notes:
-            print(f"  note: {note}")
+            say(f"  note: {note}")
         if args.no_check:
-            print("  not checked against the module")
+            say("  not checked against the module")
         else:
             start = time.monotonic()
             try:
                 if request.small is None:
                     result = check.check(json.loads(partial.read_text()), imported.module, request.inputs)
                 else:
-                    print("  what is measured and checked is the same model with small sizes")
+                    say("  what is measured and checked is the same model with small sizes")
                     small = import_module(request.small)
                     result = check.check(small.file, small.module, request.small.inputs)
                 result.refuse_differences()
@@ -363,7 +399,7 @@ def main(argv=None) -> int:
                 partial.unlink()
                 notes = "".join(f"\n  note: {n}" for n in imported.notes if "autograd.Function" in n)
                 raise Refusal(f"{refusal}{notes}") from refusal
-            print(f"  checked in float64 with {result.batch} samples: {result.text()}, {time.monotonic() - start:.1f} s")
+            say(f"  checked in float64 with {result.batch} samples: {result.text()}, {time.monotonic() - start:.1f} s")
             checked_in_half(file, imported if request.small is None else small, request if request.small is None else request.small)
             write(imported, partial)
         partial.replace(args.output)

@@ -6,10 +6,11 @@
 import contextlib
 import copy
 import json
+import subprocess
 import sys
 from pathlib import Path
 
-from importing import FILE, ROOT, TESTS, module, run, same
+from importing import FILE, ROOT, module, run, same
 
 import check
 import graph
@@ -586,14 +587,31 @@ def test_the_command_line():
              f"package '{package}' isn't installed in {sys.prefix}: pip install {package}, or use a Python that has it")
 
 
-def test_the_tests_models_are_what_is_imported():
-    for name in ("gpt_toy", "llama_toy"):
-        status, _, err = run(f"{TESTS}/models/toy.py:{name}")
-        same((status, err), (0, ""))
-        file, kept = json.loads(FILE.read_text()), json.loads((TESTS / "models" / f"{name}.json").read_text())
-        for each in (file, kept):  # the path isn't the same everywhere
-            each["made_by"] = each["made_by"].replace(f"{TESTS}/", "tests/")
-        same(file, kept)
+def test_who_stops_reading_gets_the_file():
+    """paragauge import … | head -1"""
+    process = subprocess.Popen([sys.executable, ROOT / "bench/import/import_model.py", "catalog:mlp", "-o", FILE],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    same([process.stderr.read(), process.wait()], [b"", 0])
+    same([json.loads(FILE.read_text())["name"], [path.name for path in FILE.parent.iterdir()]], ["mlp", [FILE.name]])
+
+
+def test_the_command_that_made_it_can_be_typed():
+    status, _, err = run("catalog:gpt_nano", "--input", "i64[B,8]<256", "--description", "eight words", "--no-check")
+    same([status, err], [0, ""])
+    file = json.loads(FILE.read_text())
+    same(file["description"], "eight words")
+    same(file["made_by"], f"paragauge import catalog:gpt_nano --input 'i64[B,8]<256' --description 'eight words' --no-check; torch {torch.__version__.split('+')[0]}")
+
+
+def test_lines_of_a_file():
+    text = import_model.json_text
+    same(text({"a": [1, {"b": None}], "ü": []}), '{"a": [1, {"b": null}], "ü": []}')
+    long = "x" * import_model.WIDTH
+    same(text({"a": long, "b": [long, "y"], "c": 1}), f'{{\n "a": "{long}",\n "b": [\n  "{long}",\n  "y"],\n "c": 1}}')
+    numbers = {"numbers": list(range(100_000, 100_100))}
+    lines = text(numbers).splitlines()
+    same([len(lines), max(map(len, lines)) <= import_model.WIDTH, json.loads("".join(lines))], [2 + 5, True, numbers])
 
 
 def test_a_line_of_text():
