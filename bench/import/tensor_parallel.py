@@ -110,11 +110,14 @@ class Region:
             self.cuts[name] = parts.output
 
     def add_column(self, name, outer) -> bool:
-        """A layer that makes a part of its output from all of its input, by a matrix of which it has a part."""
+        """A layer that makes a part of its output from all of its input, by a matrix of which it has a part. What has several is
+        none (an LSTM, whose thousands of calls would be played for each of them)."""
         body = self.graph.body(name)
         if body is None or body["rows"] is not True:
             return False
         specs = [dims_of(s) for s in body["parameters"]]
+        if sum(len(dims) == 2 for dims in specs) != 1:
+            return False
         for k, dims in enumerate(specs):
             for d in (0, 1) if len(dims) == 2 else ():
                 if dims[d] % (outer * self.units):
