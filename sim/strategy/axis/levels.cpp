@@ -26,6 +26,9 @@ std::vector<std::string> chosen_rules(const Model& model, const Strategy& strate
                                       const std::vector<std::string>& choices) {
   const auto layers =
       static_cast<std::size_t>(std::ranges::count_if(model.nodes, [](const Node& node) { return node.kind->matrix; }));
+  if (layers == 0)
+    throw ConfigError("strategy '{}': model '{}' has no layer to choose for: conv2d or linear, not imported ops",
+                      strategy.text(), model.name);
   if (choices.size() != 1 && choices.size() != layers)
     throw ConfigError("strategy '{}': {} layers, but model '{}' has {}; give one choice for all or one for each",
                       strategy.text(), choices.size(), model.name, layers);

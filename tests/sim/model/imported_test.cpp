@@ -332,6 +332,10 @@ TEST(ImportedModel, TensorParallelBlocksSumFourTimes) {
       message_of([&] { lowered("tp", bare); }),
       "strategy 'tp,tp=2': tp cuts layers by output and input channels in turn, but model 'token_toy' is no chain "
       "of layers, and its import found no pair of layers to cut (their units are in the file)");
+  for (const std::string& choice : {"dp", "in", "out"})
+    EXPECT_EQ(message_of([&] { lowered("hypar,layers=" + choice, gpt); }),
+              "strategy 'hypar,levels=2,layers=" + choice +
+                  "': model 'gpt_toy' has no layer to choose for: conv2d or linear, not imported ops");
 }
 
 /// What is computed anew, and what ZeRO gathers together: blocks are the file's units, with all that is in them.
