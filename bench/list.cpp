@@ -10,7 +10,7 @@
 #include "sim/cost/collective/collective.hpp"
 #include "sim/cost/cost_model.hpp"
 #include "sim/error.hpp"
-#include "sim/model/model.hpp"
+#include "sim/model/model_file.hpp"
 #include "sim/plan/method.hpp"
 #include "sim/strategy/option/option.hpp"
 #include "sim/strategy/schedule/schedule.hpp"
@@ -41,7 +41,8 @@ std::string describe(const sim::OpKind& kind) {
 int list(const Options& /*options*/) {
   fmt::print("models (sim/catalog/models, or a path to your own .json file)\n");
   for (const std::string& name : sim::catalog_names("models"))
-    fmt::print("  {:<18} {}\n", name, sim::printable(sim::load_model(name).description));
+    fmt::print("  {:<18} {}\n", name,
+               sim::printable(sim::model_description(sim::catalog_file("models", "model", name))));
   section("strategies", sim::strategy_table(), [](const sim::StrategyKind& kind) {
     return fmt::format("{}; keys: {}; such as {}", kind.description, fmt::join(kind.key_names(), ", "), kind.example);
   });

@@ -292,6 +292,10 @@ OpInstance make_optimizer(const std::string& kind_name, const Attributes& given,
   return {&kind, complete_attributes(kind, given, where), {}};
 }
 
+std::string model_description(const std::filesystem::path& path) {
+  return read_json_file(path).text("description", "");
+}
+
 Model read_model_file(const std::filesystem::path& path) {
   JsonObject file = read_json_file(path);
   const bool is_imported = file.text("format") != "paragauge-model-1";

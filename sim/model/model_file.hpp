@@ -52,6 +52,9 @@ constexpr std::int64_t kLargestGlobalBatch = 10'000'000;
 /// The model with the file's own loss, optimizer and sizes. ConfigError with path and place.
 Model read_model_file(const std::filesystem::path& path);
 
+/// The file's "description"; of the rest only that it is JSON.
+std::string model_description(const std::filesystem::path& path);
+
 /// The loss node of a model whose node `prediction` comes last. `where` begins the message of a ConfigError.
 Node make_loss(const std::string& kind_name, int prediction, const std::string& where);
 /// An optimizer with all its attributes, without inputs.

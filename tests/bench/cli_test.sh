@@ -27,6 +27,17 @@ says() { grep -q -- "$1" "$scratch/out" || { printf "doesn't say '%s': %s\n" "$1
 accepts list
 says 'conv2d .*; attributes: out_channels, kernel_size, stride=1'
 accepts describe resnet50,image=128
+# Imported models of the catalog, by name.
+accepts describe gpt2
+says '^total  *124439808 '
+accepts describe llama3_8b
+says '^total  *8030261248 '
+accepts predict -m llama3_8b,precision=bf16,global_batch=8 -s fsdp,dp=8,recompute=block -s tp,tp=8 -c dgx_h100
+says '^fsdp,dp=8,recompute=block .* yes$'
+accepts plan -m gpt_nano,global_batch=8 -c dgx_a100 --devices 2 --top 1
+refuses "strategy 'hypar,levels=2,layers=in': model 'gpt2' has no layer to choose for: conv2d or linear, not imported ops" predict -m gpt2 -s hypar,layers=in -c dgx_a100
+refuses "model 'gpt2', node 'h.0.attn.c_attn': tp=5 must divide 12" predict -m gpt2 -s tp,tp=5 -c dgx_a100
+refuses "model 'lstm_classifier,precision=bf16': precision=bf16: what autocast does inside op 'lstm' isn't known" describe lstm_classifier,precision=bf16
 accepts predict -m convnet -s single -s ddp -s pipeline,split_size=8 -w local -w gloo --json "$scratch/r.json" --csv "$scratch/r.csv"
 accepts predict -m toy_mlp -s single -c dgx_a100 --json "$scratch/other.json"
 accepts report "$scratch/r.json" "$scratch/other.json" --json "$scratch/both.json"
@@ -107,7 +118,7 @@ accepts predict -m toy_mlp -s dp=2,pp=2,microbatches=2 -c dgx_a100 --program
 accepts predict -m convnet -s single -s ddp,dp=8 -c dgx_a100 --graph
 grep -q 'forecast with one launch' "$scratch/out" || { echo "predict doesn't say how it forecasts replays"; failed=1; }
 
-refuses "unknown model 'resnet51'; known: alexnet_tower, cifar_c, convnet" describe resnet51
+refuses "unknown model 'resnet51'; known: alexnet_tower, bert_base, cifar_c, convnet" describe resnet51
 refuses "unknown key 'img'; known: image" describe resnet50,img=128
 refuses "image=0 must be a whole number from 1" describe resnet50,image=0
 refuses "unknown strategy 'zero'; did you mean 'zero1'?" predict -m convnet -s zero

@@ -78,7 +78,11 @@ std::filesystem::path tests_folder();
 
 inline std::string golden_text(const std::string& name) { return read_text_file(tests_folder() / "golden" / name); }
 
-/// A model of the catalog, small enough for grids. 8 samples divide by 2 replicas and 4 microbatches.
+/// Of the catalog's models those that are written by hand: every strategy plays them; and those that the importer made.
+std::vector<std::string> written_models();
+std::vector<std::string> imported_models();
+
+/// A model of the catalog that is written by hand, small enough for grids. 8 samples divide by 2 replicas and 4 microbatches.
 inline Model small_model(const std::string& name) {
   const Model model = load_model(name);
   const bool large = model.input.size() == 3 && model.input[1] > 64;

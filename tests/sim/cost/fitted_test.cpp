@@ -39,14 +39,6 @@ Profile without(const Profile& profile, const std::function<bool(const Work&)>& 
   return profile_from_json(file.dump(), "the rest");
 }
 
-std::vector<std::string> models_of_the_catalog() {
-  std::vector<std::string> names;
-  for (const auto& file : std::filesystem::directory_iterator(catalog_directory() / "models"))
-    names.push_back(file.path().stem().string());
-  std::ranges::sort(names);
-  return names;
-}
-
 /// A profile's extremes: what no forecast may leave far behind.
 struct Extremes {
   double best_s_per_flop = 1e9, best_s_per_byte = 1e9;
@@ -82,7 +74,7 @@ TEST_P(FittedFrom, IsWithinTheExtremesOfTheMachine) {
     const double cache_s_per_byte = 1 / (4 * device.memory_bandwidth.base() * device.memory_efficiency);
     const double best_s_per_byte = std::min(extremes.best_s_per_byte, cache_s_per_byte);
     const auto model = fitted(profile_, world);
-    for (const std::string& name : models_of_the_catalog()) {
+    for (const std::string& name : testing::written_models()) {
       const Model network = load_model(name);
       for (const char* strategy : {"single", "ddp_blocking,dp=2", "pipeline,pp=2,microbatches=2"}) {
         if (std::string(strategy) != "single" && (name == "linear_dp" || network.global_batch % 2 != 0)) continue;
@@ -114,7 +106,7 @@ TEST_P(FittedFrom, IsWithinTheExtremesOfTheMachine) {
 TEST_P(FittedFrom, TwiceTheBatchIsAboutTwiceTheTime) {
   const auto model = fitted(profile_, "local");
   double least = 1e9, most = 0;
-  for (const std::string& name : models_of_the_catalog())
+  for (const std::string& name : testing::written_models())
     for (const int batch : {4, 16, 64, 256, 1024}) {
       const auto program_of = [&](int samples) {
         const Model network = load_model(fmt::format("{},global_batch={}", name, samples));

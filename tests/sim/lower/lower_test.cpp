@@ -23,7 +23,7 @@ const std::vector<Lowered>& grid() {
   static const std::vector<Lowered> all = [] {
     const std::set<std::string> longer{"resnet34", "resnet101", "resnet152", "vgg13", "vgg16", "vgg19"};
     std::vector<Lowered> lowered;
-    for (const std::string& name : catalog_names("models")) {
+    for (const std::string& name : testing::written_models()) {
       if (longer.contains(name)) continue;
       const Model model = small_model(name);
       for (const std::string& text : strategy_texts(model)) {

@@ -101,7 +101,7 @@ TEST(Memory, BreakdownOfTheToyByHand) {
 }
 
 TEST(Memory, DdpHoldsEverythingPerReplicaAndBuckets) {
-  for (const std::string& name : catalog_names("models"))
+  for (const std::string& name : testing::written_models())
     for (const char* optimizer : {"", ",optimizer=adam", ",optimizer=sgd:momentum=0.5", ",optimizer=sgd"})
       for (const std::int64_t dp : {2, 4}) {
         const Model model = load_model(small_model(name).text() + optimizer);
@@ -115,7 +115,7 @@ TEST(Memory, DdpHoldsEverythingPerReplicaAndBuckets) {
 }
 
 TEST(Memory, StagesShareWhatOneDeviceHolds) {
-  for (const std::string& name : catalog_names("models")) {
+  for (const std::string& name : testing::written_models()) {
     const Model model = small_model(name);
     const Persistent expected(model, model.global_batch);
     for (const std::string& text : strategy_texts(model)) {
@@ -129,7 +129,7 @@ TEST(Memory, StagesShareWhatOneDeviceHolds) {
 }
 
 TEST(Memory, BreakdownSumsToThePeak) {
-  for (const std::string& name : catalog_names("models")) {
+  for (const std::string& name : testing::written_models()) {
     const Model model = small_model(name);
     for (const std::string& text : strategy_texts(model))
       for (const Role& role : lower(model, parse_strategy(text, model)).roles) {
@@ -214,7 +214,7 @@ TEST(Memory, WorkspaceCountsWhileItsOpRuns) {
 }
 
 TEST(Memory, UsesAddUpToThePeak) {
-  for (const std::string& name : catalog_names("models")) {
+  for (const std::string& name : testing::written_models()) {
     const Model model = small_model(name);
     for (const std::string& text : strategy_texts(model)) {
       const Program program = lower(model, parse_strategy(text, model));

@@ -260,7 +260,7 @@ TEST(Simulate, ModelParallelIsComputePlusMessages) {
 }
 
 TEST(Simulate, DdpIsComputePlusAllReduces) {
-  for (const std::string& name : catalog_names("models"))
+  for (const std::string& name : testing::written_models())
     for (const std::uint32_t dp : {2U, 4U}) {
       const Model model = small_model(name);
       const Program program = lower(model, parse_strategy(fmt::format("ddp_blocking,dp={},bucket_MiB=1", dp), model));

@@ -241,7 +241,7 @@ inline Costs analytic_costs(const Program& program, const Cluster& cluster) {
 /// Calls `check(program, costs, cluster)` for all strategies, models and kinds of device and link.
 template <class Check>
 void for_each_case(bool with_sharing, const Check& check) {
-  for (const std::string& name : catalog_names("models")) {
+  for (const std::string& name : testing::written_models()) {
     const Model model = small_model(name);
     for (const std::string& text : strategy_texts(model)) {
       const Program program = lower(model, parse_strategy(text, model));

@@ -12,7 +12,7 @@ using testing::small_model;
 using testing::strategy_texts;
 
 TEST(Strategy, TextRoundTrip) {
-  for (const std::string& name : catalog_names("models")) {
+  for (const std::string& name : testing::written_models()) {
     const Model model = small_model(name);
     for (const std::string& text : strategy_texts(model)) {
       SCOPED_TRACE(name + " " + text);
@@ -48,7 +48,7 @@ TEST(Strategy, EveryKindHasAnExample) {
     EXPECT_FALSE(kind.description.empty()) << kind.name;
     const Strategy s = parse_strategy(kind.example, small_model("toy_mlp"));
     EXPECT_EQ(s.preset, kind.name) << kind.example;
-    for (const std::string& name : catalog_names("models"))
+    for (const std::string& name : testing::written_models())
       EXPECT_EQ(message_of([&] { parse_strategy(kind.example, load_model(name + ",global_batch=4")); }), "no error");
   }
 }
