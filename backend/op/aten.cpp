@@ -1,6 +1,7 @@
 // Plays the calls of a body through ATen's dispatcher, by name.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/ones_like.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <map>
@@ -102,7 +103,9 @@ class PassReader {
   ReadyCall ready(const sim::Call& call) {
     const std::string name = "aten::" + call.op;
     const auto op = c10::Dispatcher::singleton().findSchema({name, call.overload});
-    if (!op) fail("this LibTorch has no op {}{}{}", name, call.overload.empty() ? "" : ".", call.overload);
+    if (!op)
+      fail("LibTorch {} has no op {}{}{}; import the model with its PyTorch", TORCH_VERSION, name,
+           call.overload.empty() ? "" : ".", call.overload);
     ReadyCall made{.op = *op};
     if (call.op == "native_dropout") made.exact = ReadyCall::Exact::dropout;
     if (call.op == "native_dropout_backward") made.exact = ReadyCall::Exact::dropout_backward;

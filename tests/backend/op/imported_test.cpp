@@ -13,6 +13,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <cctype>
@@ -354,8 +355,10 @@ TEST(Aten, SaysWhichCallItCantMake) {
     return std::string("no error");
   };
   EXPECT_EQ(message("o=gelu(i0)"), "no error");
-  EXPECT_EQ(message("o=gelo(i0)"), "body 'x': this LibTorch has no op aten::gelo");
-  EXPECT_EQ(message("o=add.Vector(i0,i0)"), "body 'x': this LibTorch has no op aten::add.Vector");
+  EXPECT_EQ(message("o=gelo(i0)"),
+            "body 'x': LibTorch " TORCH_VERSION " has no op aten::gelo; import the model with its PyTorch");
+  EXPECT_EQ(message("o=add.Vector(i0,i0)"),
+            "body 'x': LibTorch " TORCH_VERSION " has no op aten::add.Vector; import the model with its PyTorch");
   EXPECT_EQ(message("o=gelu(i1)"), "body 'x': unknown value 'i1' in aten::gelu's self");
   EXPECT_EQ(message("o=gelu()"), "body 'x': aten::gelu needs 'self'");
   EXPECT_EQ(message("o=gelu(i0,aproximate=tanh)"), "body 'x': aten::gelu has no argument 'aproximate'");
