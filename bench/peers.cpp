@@ -29,6 +29,7 @@
 #include "sim/strategy/layout.hpp"
 #include "sim/strategy/schedule/schedule.hpp"
 #include "sim/strategy/zero.hpp"
+#include "sim/text/spec.hpp"
 
 namespace bench {
 namespace {
@@ -132,7 +133,7 @@ Json model_to_json(const sim::Model& model) {
             {"loss", model.nodes.back().kind->name},
             {"optimizer", optimizer},
             {"nodes", nodes}};
-  if (model.is_imported()) json["file"] = model.source;
+  if (model.is_imported()) json["file"] = sim::catalog_file("models", "model", model.source).string();
   return json;
 }
 

@@ -10,6 +10,7 @@ Numbers of the first values (center, bound) may differ a little: they are means 
 import argparse
 import json
 import math
+import os
 import shlex
 import subprocess
 import sys
@@ -22,7 +23,7 @@ import import_model
 import torch
 
 FOLDERS = [ROOT / "sim" / "catalog" / "models", ROOT / "tests" / "models"]
-QUICK = {"gpt_nano", "llama_nano", "mobilenet_v3_large", "unet"}
+QUICK = {"gpt_nano", "gpt_toy", "llama_nano", "llama_toy", "mobilenet_v3_large", "unet"}
 
 
 def made_files() -> dict:
@@ -71,6 +72,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
+    os.chdir(ROOT)  # where the commands were typed
     files = made_files()
     assert QUICK <= set(files), QUICK - set(files)
     names = given.names or (files if given.all or given.write else sorted(QUICK))
@@ -78,7 +80,7 @@ def main() -> int:
         path, file = files[name]
         start = time.monotonic()
         if given.write:
-            subprocess.run([sys.executable, ROOT / "bench" / "import" / "import_model.py", *command_of(file), "-o", path], cwd=ROOT, check=True)
+            subprocess.run([sys.executable, ROOT / "bench" / "import" / "import_model.py", *command_of(file), "-o", path], check=True)
         else:
             check(path, file)
         print(f"{name}: {time.monotonic() - start:.1f} s")

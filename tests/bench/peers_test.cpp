@@ -258,6 +258,7 @@ TEST(PeersRanks, ImportedModelsHaveOurLosses) {
            {"llama_toy", {"single", "ddp,dp=2", "fsdp,dp=2,units=layer", "tp,tp=2"}}})
     for (const std::string& strategy : strategies)
       expect_our_losses(*session, peers, folder + name + ".json,dtype=f64", strategy, 1e-9, kDefaults);
+  expect_our_losses(*session, peers, "gpt_nano,dtype=f64", "ddp,dp=2", 1e-9, kDefaults);  // by its name in the catalog
   // A packed projection is no DTensor, and a hand-written file says nothing of a module.
   const auto has = [&](const std::string& model_text, const std::string& strategy_text) {
     const sim::Model model = sim::load_model(folder + model_text);
