@@ -173,8 +173,9 @@ void make_step_target(const sim::Work& work, const Operands& operands) {
 /// Both reads wait for the device.
 void read_result(const sim::Work&, const Operands& operands) {
   static_cast<void>(operands.reads[0].item<double>());
-  const at::Tensor predicted = at::argmax(operands.reads[1], 1), &target = operands.reads[2];
-  static_cast<void>(at::eq(predicted, target.dim() == 1 ? target : at::argmax(target, 1)).sum().item<std::int64_t>());
+  const at::Tensor predicted = at::argmax(operands.reads[1], -1), &target = operands.reads[2];
+  const bool is_one_hot = target.is_floating_point();  // else each row's, or position's, class
+  static_cast<void>(at::eq(predicted, is_one_hot ? at::argmax(target, -1) : target).sum().item<std::int64_t>());
 }
 
 }  // namespace
