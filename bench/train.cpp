@@ -74,7 +74,8 @@ Job job_of(const Options& options) {
   if (job.model.timing == sim::Timing::tutorial)
     throw sim::ConfigError(
         "train: a step with timing=tutorial makes random samples of its own; use timing=step or epoch");
-  if (job.world == "local" && job.strategy.tp > 1 && std::ranges::any_of(job.model.instances(1), backend::draws))
+  if (job.world == "local" && job.strategy.tp > 1 && !job.strategy.sp &&
+      std::ranges::any_of(job.model.instances(1), backend::draws))
     throw sim::ConfigError(
         "train: model '{}' draws random numbers (dropout), and the ranks of world local draw them from one generator: "
         "what each computes of the same samples under tp would differ; use world gloo",

@@ -32,6 +32,7 @@ Executor::Executor(const sim::Program& program, sim::Program::Place place, Commu
       workspace_bytes_(role_.size()),
       seed_(seed),
       batch_piece_(program.batch_piece(communicator.rank())),
+      draw_number_(program.draw_number(communicator.rank())),
       steps_in_list_(program.steps_in_list()) {
   draw_from(seed);
   make_persistent(seed);
@@ -171,7 +172,7 @@ void Executor::begin_training_step(std::int64_t step) {
   if (!draws_ || is_exact_ || graph_ != nullptr || communicator_.device().is_privateuseone()) return;
   at::Generator generator = at::globalContext().defaultGenerator(communicator_.device());
   const std::scoped_lock lock(generator.mutex());
-  generator.set_current_seed(data_seed(draw_seed_, step, batch_piece_));
+  generator.set_current_seed(data_seed(draw_seed_, step, draw_number_));
 }
 
 void Executor::step(StepRecord& record, Progress& progress) {

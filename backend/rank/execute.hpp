@@ -86,8 +86,8 @@ class Executor {
   /// Makes steps keep copies, from now on, of the gradients that updates read. This costs time and memory.
   void keep_gradients() { keep_gradients_ = true; }
   /// What ops draw in the steps that follow is a function of this seed, the step and the part of the batch: ranks that have
-  /// parts of the same layers drop the same of what all of them have. Threads of one process draw from one generator: they
-  /// don't.
+  /// parts of the same layers drop the same of what all of them have, unless each has a part of that, too (sp). Threads of
+  /// one process draw from one generator: they don't.
   void draw_from(std::uint64_t seed) { draw_seed_ = seed; }
   /// Makes all steps independent of random numbers, to be compared with others: dropout drops nothing.
   void leave_nothing_to_chance() { is_exact_ = true; }
@@ -146,7 +146,7 @@ class Executor {
   std::int64_t peak_bytes_ = 0, allocator_peak_bytes_ = 0;
   std::vector<std::int64_t> workspace_bytes_;  // by instruction
   const std::uint64_t seed_;
-  const std::uint32_t batch_piece_;
+  const std::uint32_t batch_piece_, draw_number_;
   const std::int64_t steps_in_list_;   // training steps
   std::int64_t steps_ = 0;             // training steps before this list
   std::vector<std::uint32_t> bodies_;  // unrolled: where each begins, a training step; else empty

@@ -25,6 +25,7 @@ import check_half
 import graph as graphs
 import half
 import nodes as made_nodes
+import positions
 import spec
 import tensor_parallel
 import torch
@@ -222,7 +223,9 @@ def import_module(request: Request, cut: bool = True) -> Imported:
 def cut_for_tensor_parallelism(file, small, notes):
     """What can be cut is tried with numbers; of a model with a small twin on that."""
     tried = set(tensor_parallel.cut_nodes(small)) if small is not None else None
+    alike = set(positions.cut_positions(small)) if small is not None else None
     found = tensor_parallel.cut_nodes(file, tried)
+    positions.cut_positions(file, alike)
     units = {body["units"] for body in file["bodies"].values() if "units" in body}
     words = vocabulary.classes_of(file) if vocabulary.is_cut(file) else None
     if found:

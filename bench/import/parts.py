@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from body import call_flops, elements_of, fake, has_kernel, product_of, tensors_in
 from graph import BATCHES, InF64, op_name, size_text
-from play import DTYPES, arguments_of, parse, play_lines, sizes_of, split_commas
+from play import DTYPES, arguments_of, parse, play_lines, sizes_of, split_commas, units_in
 
 SUM = "sum"  # of a value: each part has a summand. None: each has all of it
 RESHAPES = ("view", "_unsafe_view", "reshape")
@@ -382,6 +382,18 @@ class Parts:
     def of_sum(self, target, call, values):
         return [SUM] if len(call[2]) == 1 or self.is_along(target, call, self.operand(call, values)) else None
 
+    def of_native_layer_norm_backward(self, target, call, values):
+        x = self.operand(call, values)
+        if not isinstance(x.state, Cut) or x.state.dim >= x.tensors[0].dim() - len(split_commas(call[2][2].strip("[]"))):
+            raise Impossible("a norm along the cut")
+        return [x.state, SUM, SUM]
+
+    def of_embedding_dense_backward(self, target, call, values):
+        g, words = self.operand(call, values), self.operand(call, values, 1)
+        if g.state != words.state:
+            raise Impossible("a lookup of other words than the gradient's")
+        return [SUM]
+
     def of_sums(self, name, target, call, values):
         """Summands: what is linear in them gives summands."""
         read = [values.get(text) for text in call[2]]
@@ -505,7 +517,7 @@ def renamed(text: str, rename) -> str:
 def parts_are_the_whole(body: dict, batch: int = 2, below: int = 2, plain: dict | None = None) -> bool:
     """Whether what half the units give and what the others give are what all of them give together, in numbers. below: of whole
     numbers. plain: the body that plays the whole, where that is another."""
-    units = body["units"]
+    units = units_in(body)
     shares = [units // 2, units - units // 2]
     generator = torch.Generator().manual_seed(0)
 

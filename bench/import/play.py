@@ -54,6 +54,11 @@ def count(text, batch: int, units: int = 1) -> int:
     return int(number or 1) * (batch if "B" in text else 1) * (units if "T" in text else 1)
 
 
+def units_in(body: dict) -> int:
+    """T of the whole: the units, or the positions, that it can be cut into."""
+    return body.get("units") or body.get("positions", 1)
+
+
 def sizes_of(spec: str, batch: int, units: int = 1) -> list[int]:
     """Those of "f32[B,64,3x32T]": 3x32T are two, which the module has as one."""
     return [count(s, batch, units) for size in spec[:-1].split("[")[1].split(",") if size for s in size.split("x")]
@@ -209,7 +214,7 @@ def play_model(file: dict, inputs: dict, target, parameters: dict, frozen: dict,
         needs[node["name"]] = bool(ps) or any(needs.get(x, False) for x in node["inputs"])
         if node["op"] == "aten":
             body = file["bodies"][node["body"]]
-            units = body.get("units", 1)
+            units = units_in(body)
             ps = [p.reshape(sizes_of(spec, batch, units)) for p, spec in zip(ps, body["parameters"])]
             read = {f"i{k}": x for k, x in enumerate(xs)} | {f"p{k}": p for k, p in enumerate(ps)}
             found = play_lines(body["forward"], read, batch, units)
@@ -242,7 +247,7 @@ def play_model(file: dict, inputs: dict, target, parameters: dict, frozen: dict,
         names, kept = parameters_of(node), saved.pop(node["name"])
         if node["op"] == "aten":
             body = file["bodies"][node["body"]]
-            units = body.get("units", 1)
+            units = units_in(body)
             found = play_lines(body["backward"], kept | {"g": g}, batch, units)
             given = {f"g{n}": spec for n, spec in [(f"i{k}", s) for k, s in enumerate(body["inputs"])] +
                      [(f"p{k}", s) for k, s in enumerate(body["parameters"])] if f"g{n}" in found}

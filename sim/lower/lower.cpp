@@ -67,6 +67,7 @@ Program lower_periodic(const Model& model, const Strategy& strategy) {
   program.rows = layout.rows;
   program.microbatches = layout.microbatches;
   program.one_loss = plan.one_loss;
+  program.draw_axes = layout.draw_axes;
   program.broadcast_buffers = layout.parameters.broadcast_buffers;
   program.steps = steps;
   if (averages) program.daso = averages->daso;

@@ -53,6 +53,7 @@ Plan::Plan(const Model& m, Layout l)
   find_ties();
   find_edges();
   place_nodes();
+  check_shared();
   resolve_sums();
   make_roles();
 }
@@ -134,6 +135,23 @@ void Plan::place_nodes() {
       }
     }
   }
+}
+
+/// The gradients of nodes that share a parameter are added where they are made, and summed together.
+void Plan::check_shared() const {
+  std::map<std::string_view, std::pair<std::size_t, const Placements*>> first;  // by name: a node, and its gradient
+  for (std::size_t n = 0; n < placements.size(); ++n)
+    for (std::size_t p = 0; p < model.nodes[n].parameters.size(); ++p) {
+      const Placements& gradient = placements[n].grad_parameters[p];
+      const auto [known, is_new] = first.try_emplace(model.nodes[n].parameters[p], n, &gradient);
+      if (is_new || *known->second.second == gradient) continue;
+      throw ConfigError(
+          "model '{}': nodes '{}' and '{}' share the parameter '{}', but what they are played by makes {} and {} of "
+          "its "
+          "gradient",
+          model.name, model.nodes[known->second.first].name, model.nodes[n].name, known->first,
+          placements_text(*known->second.second), placements_text(gradient));
+    }
 }
 
 /// Whether every rank gets a part of it. Axes may cut one dimension after each other into too many.

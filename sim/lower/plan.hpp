@@ -97,6 +97,7 @@ class Plan {
   void find_ties();
   void find_edges();
   void place_nodes();
+  void check_shared() const;
   void resolve_sums();
   [[nodiscard]] bool can_be_cut(const TensorSpec& whole_spec, const Placements& of) const;
   void make_roles();

@@ -328,6 +328,27 @@ std::uint32_t RoleBuilder::bring(int source, std::int32_t mb, const Placements& 
   return value.tensor;
 }
 
+bool RoleBuilder::is_regathered(int n, std::int32_t mb, std::size_t input) const {
+  const Placements &made = *values_.at({node(n).inputs[input], mb}).front().where, &needed = placed(n).inputs[input];
+  const auto is_gathered = [&](std::size_t axis) {
+    return made[axis].kind == Placement::Kind::shard && needed[axis].kind == Placement::Kind::replicate;
+  };
+  return plan_.layout.regather && n != loss_node() &&
+         std::ranges::any_of(std::views::iota(std::size_t{0}, made.size()), is_gathered);
+}
+
+/// Once for all nodes whose backwards read it so.
+std::uint32_t RoleBuilder::regather(int source, std::int32_t mb, const Placements& where) {
+  std::vector<Held>& held = regathered_[{source, mb}];
+  if (const auto here = find(held, where); here != held.end()) return here->value.tensor;
+  const Held& made = values_.at({source, mb}).front();
+  const LocalValue value =
+      redistribution_.move({made.value.tensor, /*exclusive=*/false}, whole_spec(source, mb), *made.where, where,
+                           value_name(source, mb) + ".regathered", name_of(source), mb);
+  held.push_back({&where, value});
+  return value.tensor;
+}
+
 // ---- Forward ----
 
 void RoleBuilder::forward(std::size_t chunk, std::int32_t mb) {
@@ -407,20 +428,23 @@ std::uint32_t RoleBuilder::add_output(int n, std::int32_t mb, const std::vector<
 /// The loss of all microbatches' outputs, and its gradient, whose parts the microbatches' backwards start from.
 void RoleBuilder::loss_of_all() {
   const int loss = loss_node(), output = node(loss).inputs[0];
-  const TensorSpec part = signature(output).output;
   const std::string name = value_name(output, kAll);
   const std::uint32_t index = name_of(loss), all = add_activation(name, op(loss).inputs[0]);
-  hold(output, kAll, placed(output).resolved, all);
+  const Placements &where = placed(loss).inputs[0], &where_gradient = placed(loss).grad_inputs[0];
+  TensorSpec part;
+  hold(output, kAll, where, all);
   for (std::int32_t mb = 0; mb < plan_.microbatches; ++mb) {
+    const std::uint32_t brought = bring(output, mb, where);
+    part = draft_.role.tensors[brought].spec;
     const std::uint32_t slice =
         draft_.role.add_view(fmt::format("{}.{}", name, mb), part.flat(), all, mb * part.bytes());
-    draft_.scaled_copy(made(output, mb), slice, 1, index);
+    draft_.scaled_copy(brought, slice, 1, index);
   }
   forward_node(loss, kAll);
   backward_node(loss, kAll, /*last=*/true);
-  const std::uint32_t gradient = gradient_of(output, kAll).tensor;
+  const std::uint32_t gradient = find(gradients_.at({output, kAll}), where_gradient)->value.tensor;
   for (std::int32_t mb = 0; mb < plan_.microbatches; ++mb)
-    contribute(output, mb, placed(output).grad_output,
+    contribute(output, mb, where_gradient,
                {draft_.role.add_view(gradient_name(output, mb), part, gradient, mb * part.bytes())});
 }
 
@@ -475,7 +499,7 @@ void RoleBuilder::recompute(const Segment& segment, std::int32_t mb) {
       forward_node(n, mb);
     } else if (plays(n)) {
       for (std::size_t k = 0; k < node(n).inputs.size(); ++k)
-        if (segment.again.contains(node(n).inputs[k]))
+        if (segment.again.contains(node(n).inputs[k]) && !is_regathered(n, mb, k))
           inputs_.at({n, mb})[k] = bring(node(n).inputs[k], mb, placed(n).inputs[k]);
     }
   }
@@ -644,10 +668,11 @@ void RoleBuilder::add_parameter_gradients(int n, std::int32_t mb, Instruction in
   arrival.insert(arrival.end(), complete.begin(), complete.end());
 }
 
-std::uint32_t RoleBuilder::operand_tensor(int n, std::int32_t mb, const Operand& operand) const {
+std::uint32_t RoleBuilder::operand_tensor(int n, std::int32_t mb, const Operand& operand) {
   const auto index = static_cast<std::size_t>(operand.index);
   switch (operand.from) {
     case Operand::From::input:
+      if (is_regathered(n, mb, index)) return regather(node(n).inputs[index], mb, placed(n).inputs[index]);
       return inputs_.at({n, mb})[index];
     case Operand::From::output:
       return made(n, mb);

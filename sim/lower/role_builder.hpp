@@ -73,6 +73,9 @@ class RoleBuilder {
   void hold(int source, std::int32_t mb, const Placements& where, std::uint32_t tensor);
   /// The value where it is needed; kNone where that is elsewhere.
   std::uint32_t bring(int source, std::int32_t mb, const Placements& where);
+  /// An input that was gathered, and isn't kept so for the backward (Layout::regather).
+  [[nodiscard]] bool is_regathered(int n, std::int32_t mb, std::size_t input) const;
+  std::uint32_t regather(int source, std::int32_t mb, const Placements& where);
   /// The tensor as it was made.
   [[nodiscard]] std::uint32_t made(int source, std::int32_t mb) const;
 
@@ -101,7 +104,7 @@ class RoleBuilder {
   void add_parameter_gradients(int n, std::int32_t mb, Instruction instruction, bool last);
   [[nodiscard]] bool is_in_two(int n, std::uint32_t grads) const;
   [[nodiscard]] double loss_scale(std::int32_t mb) const;
-  [[nodiscard]] std::uint32_t operand_tensor(int n, std::int32_t mb, const Operand& operand) const;
+  std::uint32_t operand_tensor(int n, std::int32_t mb, const Operand& operand);
   void contribute(int n, std::int32_t mb, const Placements& where, LocalValue part);
   LocalValue gradient_of(int n, std::int32_t mb);
   void add_up(int n, std::int32_t mb, LocalValue& total, LocalValue part);
@@ -117,6 +120,7 @@ class RoleBuilder {
   std::map<int, std::vector<std::uint32_t>> parameters_, buffers_;  // per node: indices into draft_.parameters, tensors
   std::map<std::string, std::uint32_t> parameter_of_;               // by name: index into draft_.parameters
   std::map<Key, std::vector<Held>> values_;                         // outputs, here or received; first as made
+  std::map<Key, std::vector<Held>> regathered_;                     // of those, for the backward
   std::map<Key, std::vector<std::uint32_t>> inputs_, saved_;        // of played nodes: tensors
   std::map<Key, std::vector<Held>> gradients_;                      // under construction
   std::set<std::pair<std::uint32_t, std::int32_t>> with_gradients_;  // parameters and microbatches that have one

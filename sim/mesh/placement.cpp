@@ -94,6 +94,12 @@ std::string to_string(const Placement& placement) {
   throw InternalError("placement of kind {}", static_cast<int>(placement.kind));
 }
 
+std::string placements_text(const std::vector<Placement>& placements) {
+  std::string text;
+  for (const Placement& placement : placements) text += (text.empty() ? "" : ",") + to_string(placement);
+  return text;
+}
+
 Placement placement_from(std::string_view text) {
   if (const std::optional<Placement> placement = parsed(text)) return *placement;
   throw ConfigError("'{}' is no placement; known: R, S0, S1/64, S0+, P, P.mean, P.max, @0, @last, own", text);

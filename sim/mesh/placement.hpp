@@ -53,6 +53,8 @@ Placement own();
 std::string to_string(const Placement& placement);
 /// The inverse. ConfigError for any other text.
 Placement placement_from(std::string_view text);
+/// Those of all axes: "R,S0,P".
+std::string placements_text(const std::vector<Placement>& placements);
 
 /// Elements begin, begin+1, …, begin+size−1 of a dimension.
 struct Range {

@@ -195,8 +195,9 @@ std::string body_text(const std::string& name, JsonObject body) {
   const std::vector<double> kernels = body.numbers("kernels");
   const bool by_rows = body.boolean("rows", false);
   std::string units;
-  if (body.has("units"))
-    units = fmt::format("|units={}|sums={}", body.integer("units"), fmt::join(body.texts("sums"), ","));
+  for (const char* key : {"units", "positions"})
+    if (body.has(key))
+      units += fmt::format("|{}={}|sums={}", key, body.integer(key), fmt::join(body.texts("sums"), ","));
   const std::string products = body.has("products") ? products_text(body.object("products")) : "";
   body.finish();
   return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}{}{}", name, inputs, parameters, output, saved, forward, backward,

@@ -23,6 +23,7 @@
 // its parameters; so may other nodes whose parameters are listed. A node whose body is another in half precision has the
 // key "half" with its name, and so may a node of another op that has no parameters. Bodies are body.hpp's; one that can
 // be cut for tensor parallelism has "units": 12, "sums": ["o"] and four numbers in each of FLOPs and bytes. A node's
+// body of what lies between, that treats each position alike, has "positions": 64 instead of "units". A node's
 // key "in_parts" names the body that takes its own's place there: an embedding's that looks up what is in its part of the
 // vocabulary.
 #pragma once

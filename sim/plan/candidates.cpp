@@ -176,7 +176,11 @@ class Candidates {
     const bool may_be_cut = dp > 1 && kind.takes("zero") && kind.otherwise("zero", 0) == 0;
     for (const std::string& ending : endings) {
       if (!try_texts(kind, degrees, text + ending)) return;  // for one reason
-      if (may_be_cut && ending.ends_with(pp > 1 ? "1f1b" : "")) try_texts(kind, degrees, text + ending + ",zero=1");
+      const bool with_states = may_be_cut && ending.ends_with(pp > 1 ? "1f1b" : "");
+      if (with_states) try_texts(kind, degrees, text + ending + ",zero=1");
+      if (tp == 1 || !kind.takes("sp") || !model_.is_imported()) continue;
+      if (try_texts(kind, degrees, text + ending + ",sp=1") && with_states)
+        try_texts(kind, degrees, text + ending + ",sp=1,zero=1");
     }
   }
 

@@ -170,6 +170,13 @@ std::uint32_t Program::batch_piece(std::uint32_t rank) const {
   return static_cast<std::uint32_t>(std::ranges::find(pieces, samples_of(*this, rank)) - pieces.begin());
 }
 
+std::uint32_t Program::draw_number(std::uint32_t rank) const {
+  std::uint32_t part = 0;
+  for (std::uint32_t axis = 0; axis < mesh.axes.size(); ++axis)
+    if (draw_axes >> axis & 1U) part = part * mesh.axes[axis].size + mesh.coordinate(rank, axis);
+  return batch_piece(rank) + part * static_cast<std::uint32_t>(batch_pieces().size());
+}
+
 std::vector<Range> Program::piece_of(const Tensor& tensor, std::uint32_t rank) const {
   if (tensor.on.empty()) return {};
   const auto ranges = piece(tensor.whole, tensor.on, mesh, rank);

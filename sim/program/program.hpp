@@ -242,6 +242,7 @@ struct Program {
   std::vector<Placement> rows;  // of the batch's samples, by axis: its pieces
   std::int64_t microbatches = 1;
   bool one_loss = false;           // on a piece's microbatches together, not one each
+  std::uint32_t draw_axes = 0;     // beside rows': along which ranks draw random numbers of their own
   bool broadcast_buffers = false;  // before every step, all pieces take the first one's running statistics
   std::int64_t steps = 1;          // training steps in each body
   /// The pieces are those of the nodes' ranks, which have parameters of their own; the lists play an epoch.
@@ -276,6 +277,8 @@ struct Program {
   [[nodiscard]] std::vector<Range> batch_pieces() const;
   /// Which of them a rank sees.
   [[nodiscard]] std::uint32_t batch_piece(std::uint32_t rank) const;
+  /// The number of ranks' random numbers: those of one piece that draw the same have the same, the first ones the piece's.
+  [[nodiscard]] std::uint32_t draw_number(std::uint32_t rank) const;
   /// What `rank` has of `tensor.whole`; nothing where it says that it has all of it.
   [[nodiscard]] std::vector<Range> piece_of(const Tensor& tensor, std::uint32_t rank) const;
   /// Where `rank` has the tensor in its storage.

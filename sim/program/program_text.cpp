@@ -23,7 +23,8 @@
 // before the mesh `threads 2`, of each rank, where it isn't 1, which then stands in every work, too; and between the
 // instructions of a role that has sections: `prologue`, `body steps=1` (training steps; once per body, where they are
 // unrolled), `epilogue`. Behind the partition `daso local=2 skips=4 wait=1 local_skips=1` (sim/strategy/daso.hpp), where
-// the lists play that. Where parameters lie in units, these come before the role's tensors: `unit unit0`, then each parameter, `part fc.weight f32[5,10]
+// the lists play that; in the partition `draws=tp`, axes along which ranks draw random numbers of their own beside rows'.
+// Where parameters lie in units, these come before the role's tensors: `unit unit0`, then each parameter, `part fc.weight f32[5,10]
 // uniform=0,0.3` (of a piece also on=R,S0), so that a flat tensor can say unit=unit0. `along=dp` behind a view: of equal
 // parts that of the rank's coordinate.
 // Tests read this example (tests/sim/program/program_test.cpp).
@@ -58,12 +59,6 @@ std::string initial_text(const Initial& initial) {
     return initial.classes > 0 ? fmt::format(" model_input={}", initial.classes) : " model_input";
   if (initial.kind == model_target) return fmt::format(" model_target={}", initial.classes);
   return "";
-}
-
-std::string placements_text(const std::vector<Placement>& placements) {
-  std::string text;
-  for (const Placement& placement : placements) text += (text.empty() ? "" : ",") + to_string(placement);
-  return text;
 }
 
 /// Words of one line, with the line number for messages.
@@ -306,6 +301,10 @@ class Parser {
             line.fail("{} of the samples, which have one dimension", to_string(placement));
         continue;
       }
+      if (parts[0] == "draws") {
+        program_.draw_axes = axes_of(line, parts[1]);
+        continue;
+      }
       const auto value = line.number<std::int64_t>(parts[1], "whole number");
       if (value < 1 || value > kMostSamples) line.fail("{}={} must be from 1 to 2^40", parts[0], value);
       if (parts[0] == "global_batch")
@@ -313,7 +312,8 @@ class Parser {
       else if (parts[0] == "microbatches")
         program_.microbatches = value;
       else
-        line.fail("unknown key '{}'; known: global_batch, microbatches, rows, one_loss, broadcast_buffers", parts[0]);
+        line.fail("unknown key '{}'; known: global_batch, microbatches, rows, draws, one_loss, broadcast_buffers",
+                  parts[0]);
     }
   }
 
@@ -337,14 +337,20 @@ class Parser {
     return list;
   }
 
-  void group(Line& line) {
-    const std::string name(line.word("a name"));
+  /// Joined by +, as a mask.
+  std::uint32_t axes_of(Line& line, std::string_view names) const {
     std::uint32_t axes = 0;
-    for (const std::string_view axis : split(line.word("axes"), '+')) {
+    for (const std::string_view axis : split(names, '+')) {
       const auto found = std::ranges::find(program_.mesh.axes, axis, &Axis::name);
       if (found == program_.mesh.axes.end()) line.fail("unknown axis '{}'", axis);
       axes |= 1U << (found - program_.mesh.axes.begin());
     }
+    return axes;
+  }
+
+  void group(Line& line) {
+    const std::string name(line.word("a name"));
+    const std::uint32_t axes = axes_of(line, line.word("axes"));
     if (!line.empty()) line.fail("'{}' after the axes", line.rest());
     if (program_.groups.size() >= kMostGroups) line.fail("more than {} groups", kMostGroups);
     if ((program_.groups.size() + 1) * std::uint64_t{program_.mesh.ranks()} > kMostMembers)
@@ -662,6 +668,13 @@ void append_instruction(std::string& text, const Program& program, const Role& r
   text += '\n';
 }
 
+std::string axes_text(const Mesh& mesh, std::uint32_t axes) {
+  std::string text;
+  for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis)
+    if (axes >> axis & 1U) text += (text.empty() ? "" : "+") + mesh.axes[axis].name;
+  return text;
+}
+
 }  // namespace
 
 std::string to_text(const Program& program) {
@@ -675,17 +688,14 @@ std::string to_text(const Program& program) {
   }
   fmt::format_to(out, "\npartition global_batch={} microbatches={}", program.global_batch, program.microbatches);
   if (!program.rows.empty()) fmt::format_to(out, " rows={}", placements_text(program.rows));
+  if (program.draw_axes != 0) fmt::format_to(out, " draws={}", axes_text(program.mesh, program.draw_axes));
   fmt::format_to(out, "{}{}\n", program.one_loss ? " one_loss" : "",
                  program.broadcast_buffers ? " broadcast_buffers" : "");
   if (const auto& daso = program.daso)
     fmt::format_to(out, "daso local={} skips={} wait={} local_skips={}\n", daso->local, daso->skips, daso->wait,
                    daso->local_skips);
-  for (const Group& group : program.groups) {
-    std::string axes;
-    for (std::size_t axis = 0; axis < program.mesh.axes.size(); ++axis)
-      if (group.axes >> axis & 1U) axes += (axes.empty() ? "" : "+") + program.mesh.axes[axis].name;
-    fmt::format_to(out, "group {} {}\n", group.name, axes);
-  }
+  for (const Group& group : program.groups)
+    fmt::format_to(out, "group {} {}\n", group.name, axes_text(program.mesh, group.axes));
   for (const Work& work : program.works) fmt::format_to(out, "work {}\n", work_key(work));
   for (const Role& role : program.roles) {
     fmt::format_to(out, "role {} ranks={}\n", role.name, fmt::join(role.ranks, ","));

@@ -91,6 +91,11 @@ struct Layout {
   bool rooted = false;  // sums go to the first coordinate, and from there to those who need them
   /// A sum of gradients goes before the gradients of parameters are computed, which belong to the same node's backward.
   bool sums_early = false;
+  /// What a node has gathered of another's output along an axis isn't kept for its backward, which gathers it again
+  /// (Megatron's LinearWithGradAccumulationAndAsyncCommunication with sequence_parallel).
+  bool regather = false;
+  /// Axes, beside those of rows, along which ranks draw random numbers of their own.
+  std::uint32_t draw_axes = 0;
   std::string schedule = "gpipe";
   std::int64_t microbatches = 1;
   std::int32_t chunks = 1;

@@ -32,6 +32,7 @@ struct Strategy {
   std::uint32_t dp = 1;            // data-parallel replicas
   std::uint32_t pp = 1;            // pipeline or model-parallel stages
   std::uint32_t tp = 1;            // ranks that share each layer
+  bool sp = false;                 // and each have a part of what lies between the layers that are cut
   std::vector<std::string> order;  // of these axes, outermost first; empty: as the preset has them
   std::string schedule = "gpipe";  // an entry of schedule_table; its default where there is one microbatch only
   std::int32_t chunks = 1;         // stages of each rank along pp (schedules that interleave them)

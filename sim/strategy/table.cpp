@@ -254,7 +254,7 @@ const Table<StrategyKind>& strategy_table() {
             "tensor parallel: layers cut by output and by input channels in turn (Megatron's column and row parallel), "
             "and a sum after every second one",
         .example = "tp,tp=2",
-        .keys = {{"tp", 2}, "microbatches", "split_size", "recompute", "threads", "bodies"},
+        .keys = {{"tp", 2}, "sp", "microbatches", "split_size", "recompute", "threads", "bodies"},
         .axes = kGrid,
         .parameters = ddp_cycle,
         .peer = PeerKind::parts},
@@ -276,6 +276,7 @@ const Table<StrategyKind>& strategy_table() {
         .keys = {"dp",
                  "pp",
                  "tp",
+                 "sp",
                  "order",
                  "cut",
                  "schedule",

@@ -129,6 +129,11 @@ const std::vector<std::pair<std::string, std::string>> kCases = {
     {kGpt, "tp,microbatches=2"},
     {kGpt + ",max_grad_norm=0.1", "tp,recompute=block"},
     {kLlama, "tp"},
+    {kGpt, "tp,sp=1"},
+    {kGpt, "tp,sp=1,microbatches=2,recompute=block"},
+    {kGpt + ",max_grad_norm=0.1,timing=epoch", "tp,sp=1"},
+    {kLlama, "tp,sp=1,microbatches=4"},
+    {kGpt, "tp,sp=1,microbatches=8"},
     {kLlama + ",timing=epoch", "tp"},
     {kTokens, "single"},
     {kTokens, "ddp,dp=2"},
@@ -219,8 +224,14 @@ void execute_with_many(Session& session) {
         "mesh,pp=3,microbatches=2", "mesh,dp=4,zero=3"}},
       {kGpt,
        {"mesh,tp=4", "mesh,dp=2,tp=2,zero=1", "mesh,dp=2,tp=2,zero=3,microbatches=2",
-        "mesh,pp=2,tp=2,microbatches=2,schedule=1f1b", "mesh,dp=2,tp=2,order=pp-tp-dp"}},
-      {kLlama, {"mesh,dp=2,tp=2,zero=3", "mesh,pp=2,tp=2,microbatches=4,schedule=zb_h1"}}};
+        "mesh,pp=2,tp=2,microbatches=2,schedule=1f1b", "mesh,dp=2,tp=2,order=pp-tp-dp", "mesh,tp=4,sp=1",
+        "mesh,dp=2,tp=2,sp=1,microbatches=2", "mesh,pp=2,tp=2,sp=1,microbatches=2,schedule=1f1b",
+        "mesh,dp=2,tp=2,sp=1,zero=3", "mesh,tp=4,sp=1,microbatches=4", "mesh,dp=2,tp=2,sp=1,zero=1,microbatches=4",
+        "mesh,pp=2,tp=2,sp=1,microbatches=8,schedule=1f1b"}},
+      {kGpt + ",timing=epoch", {"mesh,pp=2,tp=2,sp=1,microbatches=2,schedule=forward_only"}},
+      {kLlama,
+       {"mesh,dp=2,tp=2,zero=3", "mesh,pp=2,tp=2,microbatches=4,schedule=zb_h1", "mesh,dp=2,tp=2,sp=1,zero=3,flat=0",
+        "mesh,pp=2,tp=2,sp=1,microbatches=4,schedule=interleaved"}}};
   for (const auto& [model, strategies] : imported)
     for (const std::string& strategy : strategies) {
       SCOPED_TRACE(strategy);
@@ -699,6 +710,10 @@ TEST(GlooSessionRanks, DISABLED_Draw) {
   ASSERT_EQ(one.size(), two.size());
   for (std::size_t s = 0; s < one.size(); ++s) EXPECT_NEAR(two[s], one[s], 1e-12);
   EXPECT_NE(losses("tp", 4), two);
+  // Where each has samples of its own in between, it draws for itself.
+  const std::vector<double> parts = losses("tp,sp=1", 3);
+  EXPECT_EQ(losses("tp,sp=1", 3), parts);
+  EXPECT_NE(parts, two);
 }
 
 TEST(GlooSessionRanks, WhatIsDrawnIsTheSameForAll) { EXPECT_EQ(spawn("GlooSessionRanks.DISABLED_Draw", 2), 0); }

@@ -250,6 +250,31 @@ def test_heads_are_units():
     assert set(cuts_of(vit, ["f32[B,3,16,16]"], "cross_entropy").values()) == {4, 32}
 
 
+def test_what_treats_positions_alike_is_cut_by_them():
+    def cut(m, inputs=WORDS, loss="mse_loss"):
+        file, _ = imported(m, inputs, loss)
+        return {n["name"]: file["bodies"][n["body"]] for n in file["nodes"] if "positions" in file["bodies"].get(n.get("body"), {})}
+    between = lambda f: module(lambda self, x: self.c(torch.tanh(self.b(f(x)))))  # noqa: E731
+    found = cut(language_model(), ["i64[B,6]<9"], "cross_entropy")
+    same({name: body["positions"] for name, body in found.items()}, {"layer_norm": 6, "layer_norm_2": 6})
+    norm, = cut(module(lambda self, x: self.c(torch.tanh(self.b(self.norm(x)))), norm=nn.LayerNorm(8))).values()
+    same([norm["inputs"], norm["parameters"], norm["saved"][0], norm["sums"]], [["f32[B,T,8]"], ["f32[8]"] * 2, "f32[B,T,1]", ["gp0", "gp1"]])
+    # Constants of the positions go with them, and what is looked up for them.
+    scaled, = cut(between(lambda x: x * torch.arange(1.0, 7)[:, None])).values()
+    same(scaled["inputs"], ["f32[B,T,8]", "f32[T,1]"])
+    found = cut(module(lambda self, x: self.c(torch.tanh(self.b(x + self.where(torch.arange(6))))), where=nn.Embedding(6, 8)))
+    same([body["sums"] for body in found.values()], [["gp0"], []])
+    # What sees others than its own isn't; sizes would allow it.
+    for f in (lambda x: torch.softmax(x, 1), lambda x: torch.cumsum(x, 1), lambda x: x.roll(1, 1), lambda x: x.flip(1),
+              lambda x: F.layer_norm(x, (6, 8)), lambda x: x[:, torch.arange(5, -1, -1)]):
+        same(cut(between(f)), {})
+    same(cut(module(lambda self, x: torch.tanh(self.b(F.layer_norm(x, (8,)))))), {})  # nothing to lie between
+    # In half precision the same: a sum of f32 and bf16.
+    file, _ = imported(module(lambda self, x: x + self.c(torch.tanh(self.b(F.layer_norm(x, (8,)))))), WORDS)
+    add = file["nodes"][-1]
+    same([add["op"], file["half"][add["half"]]["inputs"]], ["add", ["f32[B,T,8]", "bf16[B,T,8]"]])
+
+
 def test_what_cant_be_played_in_parts_isnt():
     # Sizes would allow it, numbers don't: a maximum over all features, a sum of them, a shift along them.
     for between in (lambda y: torch.softmax(y, -1), lambda y: y / y.norm(dim=-1, keepdim=True), lambda y: torch.cumsum(y, -1),

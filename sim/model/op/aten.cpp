@@ -73,12 +73,13 @@ Rule batch_rule(const Body& body) {
           .attributes = {{"batch", shard(0)}}};
 }
 
-/// As a linear layer's "output" and "input": what is cut lies in parts, its gradient, too; a sum's gradient all have.
+/// As a linear layer's "output" and "input": what is cut lies in parts, its gradient, too; a sum's gradient all have. Of
+/// positions the same.
 Rule units_rule(const Body& body) {
   const Placement cut = along(body.output, body.output.units_dim(), replicate());
   std::vector<std::pair<std::string_view, Placement>> attributes{{"units", shard(0)}};
   if (body.reads_last) attributes.emplace_back("last", rooted(kLast));
-  return {.name = "units",
+  return {.name = body.has_positions ? "positions" : "units",
           .inputs = by_units(body.inputs, 0),
           .parameters = by_units(body.parameters, 0),
           .output = body.sums_output ? partial() : cut,

@@ -266,13 +266,14 @@ class BodyReader {
   }
 
   void read_units(std::string_view units, std::string_view sums) {
-    constexpr std::string_view kUnits = "units=", kSums = "sums=";
-    if (!units.starts_with(kUnits) || !sums.starts_with(kSums))
-      throw ConfigError("'{}|{}' must be e.g. units=12|sums=o", units, sums);
-    units.remove_prefix(kUnits.size());
-    const auto [end, error] = std::from_chars(units.data(), units.data() + units.size(), body_.units);
-    if (error != std::errc() || end != units.data() + units.size() || body_.units < 2)
-      throw ConfigError("'units={}' must be a whole number, at least 2", units);
+    constexpr std::string_view kUnits = "units=", kPositions = "positions=", kSums = "sums=";
+    body_.has_positions = units.starts_with(kPositions);
+    if ((!body_.has_positions && !units.starts_with(kUnits)) || !sums.starts_with(kSums))
+      throw ConfigError("'{}|{}' must be e.g. units=12|sums=o, or positions=64|sums=gp0", units, sums);
+    const std::string_view number = units.substr(units.find('=') + 1);
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), body_.units);
+    if (error != std::errc() || end != number.data() + number.size() || body_.units < 2)
+      throw ConfigError("'{}' must be a whole number, at least 2", units);
     sums.remove_prefix(kSums.size());
     for (const std::string_view name : fields(sums, ',')) {
       const int input = index_of(name, "gi"), parameter = index_of(name, "gp");

@@ -18,6 +18,9 @@
 // else 0: what is to be added to a sum once. F is a value, i64[1]: how many units lie before the part (where a
 // vocabulary's rows begin).
 //
+// Or "positions=64" in the place of units, of what treats each position alike and lies between such layers: T is how many
+// of them a part has (sequence parallelism).
+//
 // The last one may be which of the FLOPs are products, in which dtype, forward and backward:
 // "products=matmul:bf16:0+64B:0+128B,attention:f32:0+8B:0+20B".
 //
@@ -113,6 +116,7 @@ struct Body {
   std::array<double, 2> kernels{};
   bool by_rows = false;                          // a part of the batch gives that part of the output
   std::int64_t units = 1;                        // of the whole; 1: it can't be cut by units
+  bool has_positions = false;                    // these are its units
   bool reads_last = false, reads_first = false;  // L, F
   // What is a summand in each part: the output, gradients of inputs and of parameters (bit i: of the i-th).
   bool sums_output = false;

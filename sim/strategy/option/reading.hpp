@@ -13,6 +13,7 @@ namespace sim {
 
 /// The rows, a function per file.
 std::vector<StrategyOption> degree_options();
+std::vector<StrategyOption> sequence_options();
 std::vector<StrategyOption> pipeline_options();
 std::vector<StrategyOption> recompute_options();
 std::vector<StrategyOption> zero_options();

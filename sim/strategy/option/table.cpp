@@ -24,8 +24,8 @@ std::vector<std::string> split(std::string_view text, char separator) {
 const Table<StrategyOption>& strategy_option_table() {
   static const std::vector<StrategyOption> rows = [] {
     std::vector<StrategyOption> all;
-    for (const auto& options : {daso_options, degree_options, pipeline_options, recompute_options, zero_options,
-                                bucket_options, hypar_options}) {
+    for (const auto& options : {daso_options, degree_options, sequence_options, pipeline_options, recompute_options,
+                                zero_options, bucket_options, hypar_options}) {
       const std::vector<StrategyOption> more = options();
       all.insert(all.end(), more.begin(), more.end());
     }

@@ -338,6 +338,186 @@ TEST(ImportedModel, TensorParallelBlocksSumFourTimes) {
                   "': model 'gpt_toy' has no layer to choose for: conv2d or linear, not imported ops");
 }
 
+/// The collectives of a list: how many of each kind, and their bytes together.
+struct Moved {
+  std::map<CollectiveKind, std::multiset<std::int64_t>> bytes;  // of the whole array
+};
+Moved moved(const Program& program, const Role& role, std::string_view group) {
+  Moved found;
+  for (std::uint32_t i = 0; i < role.size(); ++i)
+    if (role.kind[i] == InstructionKind::collective && program.groups[role.peer[i]].name == group) {
+      const bool gathers = role.collective[i] == CollectiveKind::all_gather;
+      const auto tensors = gathers ? role.writes(i) : role.reads(i);
+      std::int64_t bytes = 0;
+      for (const std::uint32_t tensor : tensors) bytes += role.tensors[tensor].spec.bytes();
+      found.bytes[role.collective[i]].insert(bytes);
+    }
+  return found;
+}
+
+/// Of s bytes of activations [samples, positions, width], for each block: all of it is gathered before the two columns, in
+/// the backward once more (what was gathered isn't kept), and the gradient of each row's output; and each row's output, and
+/// the gradient of each column's input, are summed in parts. So moves the embedding's output, and its gradient, and the
+/// head's input, twice, and its gradient. What norms and positions have gets its sum at the end.
+TEST(ImportedModel, SequenceParallelMovesPartsOnly) {
+  const std::string gpt = (testing::tests_folder() / "models" / "gpt_toy.json").string();
+  constexpr std::size_t kBlocks = 2;
+  constexpr std::int64_t kTargets = 8 * 4, kWidth = 8, kActivations = 4 * kTargets * kWidth,
+                         kSums = 4 * (kBlocks * 2 * 2 * kWidth + 2 * kWidth + 4 * kWidth);
+  for (const int tp : {2, 4}) {
+    const Program program = lowered(fmt::format("tp,tp={},sp=1", tp), gpt);
+    for (const Role& role : program.roles) {
+      const Moved all = moved(program, role, "tp");
+      using enum CollectiveKind;
+      EXPECT_EQ(all.bytes.size(), 3U);
+      EXPECT_EQ(all.bytes.at(all_gather).size(), 6 * kBlocks + 3);
+      EXPECT_EQ(all.bytes.at(all_gather).count(kActivations), 6 * kBlocks + 3);
+      EXPECT_EQ(all.bytes.at(reduce_scatter).size(), 4 * kBlocks + 2);
+      EXPECT_EQ(all.bytes.at(reduce_scatter).count(kActivations), 4 * kBlocks + 2);
+      // The loss' two, and one bucket of the gradients of parameters that all have.
+      EXPECT_EQ(all.bytes.at(all_reduce), (std::multiset<std::int64_t>{4 * kTargets, 8 * kTargets, kSums}));
+      const double share = (tp - 1.0) / tp;
+      EXPECT_DOUBLE_EQ(traffic_of(program, role).sent_bytes,
+                       share * (kActivations * (10.0 * kBlocks + 5) + 2 * (12.0 * kTargets + kSums)));
+    }
+    EXPECT_EQ(to_text(program_from_text(to_text(program))), to_text(program));
+  }
+  // As much as without, but for what is gathered again, the embedding's gradient, and the sums at the end.
+  EXPECT_DOUBLE_EQ(traffic_of(lowered("tp,sp=1", gpt)).sent_bytes - traffic_of(lowered("tp", gpt)).sent_bytes,
+                   0.5 * kActivations * (2.0 * kBlocks + 1) + kSums);
+}
+
+/// As an importer writes it that knows nothing of positions: their number is in the place of T.
+std::string without_positions(const std::string& path) {
+  Json file = Json::parse(read_text_file(path));
+  for (const char* table : {"bodies", "half"})
+    for (Json& body : file[table]) {
+      if (!body.contains("positions")) continue;
+      const auto positions = body["positions"].get<std::int64_t>();
+      for (const char* key : {"flops", "bytes"})
+        for (Json& amount : body[key])
+          amount = {amount[0].get<std::int64_t>() + positions * amount[2].get<std::int64_t>(),
+                    amount[1].get<std::int64_t>() + positions * amount[3].get<std::int64_t>()};
+      body.erase("positions");
+      body.erase("sums");
+      std::string text = body.dump();
+      for (std::size_t at = text.find('T'); at != std::string::npos; at = text.find('T', at + 1))
+        if ((text[at - 1] == '[' || text[at - 1] == ',') && (text[at + 1] == ']' || text[at + 1] == ','))
+          text.replace(at, 1, fmt::to_string(positions));
+      body = Json::parse(text);
+    }
+  return file.dump();
+}
+
+/// Where there are too few samples for the ranks each has a part of the positions: the same moves. Several samples' parts
+/// don't lie together.
+TEST(ImportedModel, SequenceParallelCutsPositionsOfFewSamples) {
+  for (const char* name : {"gpt_toy.json", "llama_toy.json"}) {
+    const std::string path = (testing::tests_folder() / "models" / name).string();
+    const TemporaryFolder folder;
+    const std::string older = folder.file("older.json", without_positions(path));
+    for (const int tp : {2, 4}) {
+      const auto with = [&](int microbatches) {
+        return lowered(fmt::format("tp,tp={},sp=1,microbatches={}", tp, microbatches), path);
+      };
+      const Program by_samples = with(1), of_one = with(8), of_two = with(4);
+      EXPECT_DOUBLE_EQ(traffic_of(of_one).sent_bytes, traffic_of(by_samples).sent_bytes);
+      EXPECT_DOUBLE_EQ(traffic_of(of_two).sent_bytes, traffic_of(by_samples).sent_bytes);
+      const auto copies = [](const Program& program, std::string_view kind) {
+        return std::ranges::count_if(program.works, [&](const Work& work) { return work.op.kind->name == kind; });
+      };
+      for (const char* kind : {"pack", "unpack"}) {
+        EXPECT_EQ(copies(of_one, kind), 0);
+        EXPECT_EQ(copies(of_two, kind) > 0, tp == 4) << kind;  // two samples are a multiple of two ranks
+      }
+      // Samples are cut as they are in a file without positions, whose ops do the same.
+      const Program before = lowered(fmt::format("tp,tp={},sp=1", tp), older);
+      EXPECT_EQ(before.works.size(), by_samples.works.size());
+      EXPECT_DOUBLE_EQ(traffic_of(before).sent_bytes, traffic_of(by_samples).sent_bytes);
+    }
+  }
+}
+
+/// Ranks that have samples of their own in between draw for themselves; those that play the same draw the same.
+TEST(ImportedModel, SequenceParallelDrawsApart) {
+  const std::string llama = (testing::tests_folder() / "models" / "llama_toy.json").string();
+  const std::map<std::string, std::vector<std::uint32_t>> expected{{"tp", {0, 0}},
+                                                                   {"tp,sp=1", {0, 1}},
+                                                                   {"mesh,dp=2,tp=2", {0, 0, 1, 1}},
+                                                                   {"mesh,dp=2,tp=2,sp=1", {0, 2, 1, 3}},
+                                                                   {"mesh,pp=2,tp=2,sp=1", {0, 1, 0, 1}}};
+  for (const auto& [strategy, numbers] : expected) {
+    const Program program = program_from_text(to_text(lowered(strategy, llama)));
+    for (std::uint32_t rank = 0; rank < program.ranks(); ++rank)
+      EXPECT_EQ(program.draw_number(rank), numbers.at(rank)) << strategy;
+  }
+}
+
+/// All that a forward keeps for the backward is in parts, also what was gathered for it (Korthikanti et al., section 4.2.2).
+TEST(ImportedModel, SequenceParallelKeepsParts) {
+  const std::string llama = (testing::tests_folder() / "models" / "llama_toy.json").string();
+  const auto kept = [&](const std::string& strategy) {
+    const Program program = lowered(strategy, llama);
+    const Role& role = program.roles[0];
+    std::set<std::uint32_t> alive;  // storages
+    for (std::uint32_t i = 0; i < role.size() && (role.node[i] == kNone || program.names[role.node[i]] != "loss");
+         ++i) {
+      for (const std::uint32_t tensor : role.writes(i)) alive.insert(role.tensors[tensor].storage);
+      for (const std::uint32_t storage : role.frees(i)) alive.erase(storage);
+    }
+    std::int64_t bytes = 0;
+    for (const std::uint32_t storage : alive) bytes += role.storages[storage].bytes;
+    return bytes;
+  };
+  const std::int64_t whole = kept("single");
+  EXPECT_EQ(2 * kept("tp,sp=1"), whole);
+  EXPECT_EQ(4 * kept("tp,tp=4,sp=1"), whole);
+  EXPECT_GT(2 * kept("tp"), whole + 1000);
+  EXPECT_EQ(4 * kept("mesh,dp=2,tp=2,sp=1"), whole);
+  EXPECT_EQ(8 * 4 * kept("tp,tp=4,sp=1,microbatches=8"), whole);  // a quarter of each sample's positions
+}
+
+TEST(ImportedModel, SequenceParallelSaysWhatItNeeds) {
+  const std::string gpt = (testing::tests_folder() / "models" / "gpt_toy.json").string();
+  const auto message = [](const std::string& strategy, const std::string& model) {
+    return message_of([&] { lowered(strategy, model); });
+  };
+  EXPECT_EQ(message("tp,sp=1,microbatches=8", gpt), "no error");
+  const TemporaryFolder folder;
+  EXPECT_EQ(
+      message("tp,sp=1,microbatches=8", folder.file("gpt.json", without_positions(gpt))),
+      "strategy 'tp,tp=2,sp=1,microbatches=8': sp=1 needs the samples of a microbatch, or "
+      "their positions, to be a multiple of tp=2, found 1 (global_batch=8, dp=1, microbatches=8) and none that can "
+      "be cut in model 'gpt_toy'");
+  EXPECT_EQ(message("mesh,dp=2,tp=2,sp=1,order=pp-tp-dp", gpt),
+            "strategy 'mesh,dp=2,tp=2,order=pp-tp-dp,sp=1': sp=1 cuts the samples that a replica has: dp must come "
+            "before tp in order=pp-tp-dp");
+  EXPECT_EQ(message("mesh,dp=2,sp=1", gpt), "strategy 'mesh,dp=2,sp=1': sp=1 needs tp of at least 2, found tp=1");
+  EXPECT_EQ(message("tp,sp=2", gpt), "strategy 'tp,sp=2': sp=2 must be a whole number from 0 to 1");
+  EXPECT_EQ(message("tp,sp=1", "convnet,global_batch=8"),
+            "strategy 'tp,tp=2,sp=1': sp cuts what lies between an imported model's cut layers, but model 'convnet' "
+            "isn't imported");
+  EXPECT_EQ(
+      message("tp,sp=1", toy_path()),
+      "strategy 'tp,tp=2,sp=1': sp cuts what lies between an imported model's cut layers, but model 'token_toy' has "
+      "none: its import found no pair of layers to cut");
+  // One of two norms with the same weight isn't known to treat positions alike.
+  Json shared = Json::parse(read_text_file(gpt));
+  shared["bodies"]["layer_norm/2"] = Json::parse(without_positions(gpt))["bodies"]["layer_norm/1"];
+  Json &first = shared["nodes"][8], &second = shared["nodes"][18];
+  ASSERT_EQ(first["name"], "h.0.ln_2");
+  ASSERT_EQ(second["name"], "h.1.ln_2");
+  second["body"] = "layer_norm/2";
+  second["parameters"] = first["parameters"];
+  shared["parameters"].erase("h.1.ln_2.weight");
+  shared["parameters"].erase("h.1.ln_2.bias");
+  const std::string path = folder.file("shared.json", shared.dump());
+  EXPECT_EQ(message("tp,sp=1", path), "no error");
+  EXPECT_EQ(message("tp,sp=1,microbatches=8", path),
+            "model 'gpt_toy': nodes 'h.0.ln_2' and 'h.1.ln_2' share the parameter 'h.0.ln_2.weight', but what they are "
+            "played by makes R,R,P and R,R,R of its gradient");
+}
+
 /// What is computed anew, and what ZeRO gathers together: blocks are the file's units, with all that is in them.
 TEST(ImportedModel, ItsUnitsAreBlocks) {
   const std::string gpt = (testing::tests_folder() / "models" / "gpt_toy.json").string();

@@ -46,6 +46,17 @@ TEST(Candidates, HaveEveryRowAndDegree) {
     EXPECT_EQ(presets.contains(std::string(kind.name)), kind.is_proposed) << kind.name;
 }
 
+/// Imported models' tensor parallelism with and without; of others there is none.
+TEST(Candidates, OfCutLayersTryWhatLiesBetweenThem) {
+  const Model llama = load_model((testing::tests_folder() / "models" / "llama_toy.json").string());
+  expect_contains(
+      candidates(llama, 4),
+      texts_of(llama, {"tp,tp=2", "tp,tp=2,sp=1", "tp,tp=4,sp=1", "tp,tp=2,sp=1,microbatches=4", "mesh,dp=2,tp=2,sp=1",
+                       "mesh,dp=2,tp=2,sp=1,zero=1", "mesh,pp=2,tp=2,sp=1,microbatches=4,schedule=1f1b"}));
+  for (const std::string& text : candidates(load_model("convnet,global_batch=24"), 4))
+    EXPECT_EQ(text.find("sp="), std::string::npos) << text;
+}
+
 // What a CPU's user has without any strategy: one process with all cores; and fewer ranks with more threads.
 TEST(Candidates, OfCoresHaveThreads) {
   const Model model = load_model("convnet,global_batch=24");

@@ -276,8 +276,9 @@ TEST(ProgramText, SaysWhichLineIsWrong) {
   EXPECT_EQ(with("microbatches=2", "microbatches"), line(5, "'microbatches' is not key=value"));
   EXPECT_EQ(with("microbatches=2", "microbatches=two"), line(5, "'two' is not a valid whole number"));
   EXPECT_EQ(with("microbatches=2", "microbatches=0"), line(5, "microbatches=0 must be from 1 to 2^40"));
-  EXPECT_EQ(with("microbatches=2", "replicas=1"),
-            line(5, "unknown key 'replicas'; known: global_batch, microbatches, rows, one_loss, broadcast_buffers"));
+  EXPECT_EQ(
+      with("microbatches=2", "replicas=1"),
+      line(5, "unknown key 'replicas'; known: global_batch, microbatches, rows, draws, one_loss, broadcast_buffers"));
   EXPECT_EQ(with("microbatches=2", "rows=S"),
             line(5, "'S' is no placement; known: R, S0, S1/64, S0+, P, P.mean, P.max, @0, @last, own"));
   EXPECT_EQ(with("microbatches=2", "rows=S0,R"), line(5, "2 placements on a mesh of 1 axes"));

@@ -133,12 +133,12 @@ TEST(Strategy, SaysWhatIsWrong) {
   EXPECT_EQ(message("model_parallel,pp=1"), "strategy 'model_parallel,pp=1': pp=1 must be at least 2");
   EXPECT_EQ(message("pipeline,pp=1"), "strategy 'pipeline,pp=1': pp=1 must be at least 2");
   EXPECT_EQ(message("tp,tp=1"), "strategy 'tp,tp=1': tp=1 must be at least 2");
-  EXPECT_EQ(
-      message("tp,dp=2"),
-      "strategy 'tp,dp=2': 'tp' takes no 'dp', but ddp, ddp_blocking, heat, heat_blocking, data_parallel, zero1, "
-      "zero2, zero3, fsdp, "
-      "deepspeed_stage_1, "
-      "deepspeed_stage_2, deepspeed_stage_3, mesh do; known: tp, microbatches, split_size, recompute, threads, bodies");
+  EXPECT_EQ(message("tp,dp=2"),
+            "strategy 'tp,dp=2': 'tp' takes no 'dp', but ddp, ddp_blocking, heat, heat_blocking, data_parallel, zero1, "
+            "zero2, zero3, fsdp, "
+            "deepspeed_stage_1, "
+            "deepspeed_stage_2, deepspeed_stage_3, mesh do; known: tp, sp, microbatches, split_size, recompute, "
+            "threads, bodies");
   EXPECT_EQ(message("dp=2,order=dp-pp"),
             "strategy 'dp=2,order=dp-pp': order=dp-pp must name each of pp, dp, tp once, joined by -");
   EXPECT_EQ(message("dp=1024,pp=1024,tp=2"),
