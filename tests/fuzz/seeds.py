@@ -126,7 +126,7 @@ WORDS = {
     "program": ["wait", "t0", "t1", "prologue", "body", "steps=1", "epilogue", "copy", "view", "+0", "; free", "->", "nan", "inf", "1099511627776", "to=pp+1", "from=pp-1", "tag=0"],
     "result": ["1e-300", "1e300", "9223372036854775807", "null", "single"],
     "schedule": ["F2147483647", "B0 "],
-    "strategy": ["zero=1", "tp=2", "schedule=1f1b", "1048576", "balanced"],
+    "strategy": ["zero=1", "tp=2", "sp=1", "schedule=1f1b", "1048576", "balanced"],
 }
 
 
