@@ -278,7 +278,7 @@ bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::strin
       return false;
     if (peer_kind(strategy) == sim::PeerKind::data_parallel) return false;
     if (peer_kind(strategy) == sim::PeerKind::parts)
-      return strategy.tp == strategy.ranks() && sim::world_kind(world).processes &&
+      return strategy.tp == strategy.ranks() && !strategy.sp && sim::world_kind(world).processes &&
              strategy.recompute == sim::Recompute::none && !sim::is_autocast(model.precision) &&
              model.max_grad_norm == 0 && tensor_cuts(model, strategy);
   }

@@ -266,6 +266,7 @@ TEST(PeersRanks, ImportedModelsHaveOurLosses) {
   };
   EXPECT_FALSE(has("gpt_toy.json", "tp,tp=2"));
   EXPECT_FALSE(has("llama_toy.json", "mesh,dp=2,tp=2"));
+  EXPECT_FALSE(has("llama_toy.json", "tp,tp=2,sp=1"));
   EXPECT_FALSE(has("llama_toy.json", "1f1b"));
   EXPECT_FALSE(has("llama_toy.json", "heat"));
   const sim::Model by_hand = sim::load_model(folder + "token_toy.json");

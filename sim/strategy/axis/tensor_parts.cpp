@@ -6,13 +6,16 @@
 // of the last layer, whose output nobody but the loss reads, of the loss, and of the embedding, whose output is a sum.
 // Where the ranks don't divide it, all parts but the last are of the size rounded up: Megatron pads it to that.
 //
-// sp: what lies between a row and the next column (residual sums, norms, dropouts), which else all ranks play whole, is in
-// parts, too (Korthikanti et al., https://arxiv.org/abs/2205.05198, section 4.2.2): the row's sums are reduce-scattered,
-// and gathered before the column, whose input isn't kept whole for the backward. Megatron cuts the sequence, which comes
-// first in its memory; here each rank has a part of the microbatch's samples, which is as much of everything: of [samples,
-// positions, features] such blocks lie together. Where there are too few samples it has a part of the positions, as the
-// bodies say it (bench/import/positions.py); with several samples these are packed and unpacked. Biases of rows are added before the sum, as without sp. Gradients of the parameters that are played so are
-// summands along tp, too, and are summed with the replicas' in the buckets or units of such (sim/lower/pass).
+// sp: what lies between a row and the next column (residual sums, norms, dropouts), which else all ranks play whole, is
+// in parts, too (Korthikanti et al., https://arxiv.org/abs/2205.05198, section 4.2.2): the row's sums are reduce-
+// scattered, and gathered before the column, whose input isn't kept whole for the backward. Megatron cuts the sequence,
+// which comes first in its memory; here each rank has a part of the microbatch's samples, which is as much of
+// everything: of [samples, positions, features] such blocks lie together. Where there are too few samples it has a part
+// of the positions, as the bodies say it (bench/import/positions.py); with several samples these are packed and
+// unpacked. In half precision a column gathers f32 where a norm gives it, and keeps a half copy of its input, whole, as
+// autocast's layers do. Biases of rows are added before the sum, as without sp. Gradients of the parameters that are
+// played so are summands along tp, too, and are summed with the replicas' in the buckets or units of such
+// (sim/lower/pass).
 #include <algorithm>
 
 #include "sim/error.hpp"

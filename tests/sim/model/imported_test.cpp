@@ -382,6 +382,10 @@ TEST(ImportedModel, SequenceParallelMovesPartsOnly) {
     }
     EXPECT_EQ(to_text(program_from_text(to_text(program))), to_text(program));
   }
+  // Autocast's layers keep half copies of their inputs, whole: nothing is gathered again.
+  const Program half = lowered("tp,sp=1", gpt + ",precision=bf16");
+  for (const Role& role : half.roles)
+    EXPECT_EQ(moved(half, role, "tp").bytes.at(CollectiveKind::all_gather).size(), 4 * kBlocks + 2);
   // As much as without, but for what is gathered again, the embedding's gradient, and the sums at the end.
   EXPECT_DOUBLE_EQ(traffic_of(lowered("tp,sp=1", gpt)).sent_bytes - traffic_of(lowered("tp", gpt)).sent_bytes,
                    0.5 * kActivations * (2.0 * kBlocks + 1) + kSums);
