@@ -277,7 +277,7 @@ struct Program {
   [[nodiscard]] std::vector<Range> batch_pieces() const;
   /// Which of them a rank sees.
   [[nodiscard]] std::uint32_t batch_piece(std::uint32_t rank) const;
-  /// The number of ranks' random numbers: those of one piece that draw the same have the same, the first ones the piece's.
+  /// Ranks of one number draw the same: those that see one piece, unless they draw apart along `draw_axes`.
   [[nodiscard]] std::uint32_t draw_number(std::uint32_t rank) const;
   /// What `rank` has of `tensor.whole`; nothing where it says that it has all of it.
   [[nodiscard]] std::vector<Range> piece_of(const Tensor& tensor, std::uint32_t rank) const;

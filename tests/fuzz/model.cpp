@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     fuzz::require(sim::parameter_count(model) >= 0, "a count of parameters");
     fuzz::require(sim::summarize(model, model.global_batch).size() == model.nodes.size(), "a summary has every node");
     if (model.nodes.size() > 50) return;
-    for (const char* strategy : {"single", "tp,tp=2", "zero3,recompute=block"})
+    for (const char* strategy : {"single", "tp,tp=2", "tp,sp=1", "zero3,recompute=block"})
       fuzz::read([&] {
         const sim::Program program = sim::lower(model, sim::parse_strategy(strategy, model));
         const std::string lowered = sim::to_text(program);
