@@ -382,6 +382,12 @@ TEST(ImportedModel, SequenceParallelMovesPartsOnly) {
     }
     EXPECT_EQ(to_text(program_from_text(to_text(program))), to_text(program));
   }
+  // gpt_nano, f32[8, 64, 128] on two ranks: four blocks of ten halves, five more, 512 targets' 12 bytes, and norms of 18
+  // times its width with the table of 64 positions.
+  constexpr double kNano = 4.0 * 8 * 64 * 128;
+  EXPECT_DOUBLE_EQ(traffic_of(lowered("tp,sp=1", "gpt_nano")).sent_bytes,
+                   22.5 * kNano + 512 * 12 + 4.0 * 128 * (18 + 64));  // 5 946 368
+  EXPECT_DOUBLE_EQ(traffic_of(lowered("tp", "gpt_nano")).sent_bytes, 18 * kNano + 512 * 12);
   // Autocast's layers keep half copies of their inputs, whole: nothing is gathered again.
   const Program half = lowered("tp,sp=1", gpt + ",precision=bf16");
   for (const Role& role : half.roles)
