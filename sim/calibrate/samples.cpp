@@ -43,13 +43,22 @@ std::vector<double> pooled(const InstructionTimes& by_instruction) {
   return *std::ranges::min_element(centred) < 0 ? all : centred;
 }
 
-/// The interruptions of all instructions of one work together: each alone has too few times.
+/// The interruptions of all instructions of one work together: each alone has too few times. But what takes one of them long
+/// every time is its own (its operands: numbers that are slow to compute with), and interrupts nothing.
 Interruptions without_interruptions(InstructionTimes& by_instruction) {
-  std::vector<double> all = together(by_instruction);
-  const Interruptions found = sim::without_interruptions(all);
-  auto cleaned = all.begin();
-  for (auto& [instruction, samples] : by_instruction)
-    for (double& sample : samples) sample = *cleaned++;
+  const double usual_s = middle_of(together(by_instruction));
+  std::vector<double> all;
+  std::vector<double*> from;
+  Interruptions found;
+  for (auto& [instruction, samples] : by_instruction) {
+    if (middle_of(samples) > kInterruptedFactor * usual_s) {
+      found.add(sim::without_interruptions(samples));
+      continue;
+    }
+    for (double& sample : samples) all.push_back(sample), from.push_back(&sample);
+  }
+  found.add(sim::without_interruptions(all));
+  for (std::size_t i = 0; i < all.size(); ++i) *from[i] = all[i];
   return found;
 }
 

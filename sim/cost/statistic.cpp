@@ -59,17 +59,21 @@ double RankSpread::jitter() const {
   return std::sqrt(std::max(0.0, std::numbers::pi / 4 * difference * difference - hiccup_variance));
 }
 
-Interruptions without_interruptions(std::span<double> samples_s) {
-  constexpr double kFactor = 5, kLeast_s = 20e-6;  // a cold cache makes a work of 1 µs several times slower, too
-  constexpr std::size_t kFewest = 5;
-  Interruptions found{std::accumulate(samples_s.begin(), samples_s.end(), 0.0), 0};
-  if (samples_s.size() < kFewest) return found;
+double middle_of(std::span<const double> samples_s) {
   std::vector<double> sorted(samples_s.begin(), samples_s.end());
   const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
   std::ranges::nth_element(sorted, middle);
-  const double median = *middle;
+  return *middle;
+}
+
+Interruptions without_interruptions(std::span<double> samples_s) {
+  constexpr double kLeast_s = 20e-6;  // a cold cache makes a work of 1 µs several times slower, too
+  constexpr std::size_t kFewest = 5;
+  Interruptions found{std::accumulate(samples_s.begin(), samples_s.end(), 0.0), 0};
+  if (samples_s.size() < kFewest) return found;
+  const double median = middle_of(samples_s);
   for (double& sample : samples_s)
-    if (sample > kFactor * median && sample > median + kLeast_s) {
+    if (sample > kInterruptedFactor * median && sample > median + kLeast_s) {
       found.lost_s += sample - median;
       sample = median;
     }

@@ -70,6 +70,10 @@ struct LateTransfers {
   friend bool operator==(const LateTransfers&, const LateTransfers&) = default;
 };
 
+constexpr double kInterruptedFactor = 5;
+/// The upper one of two; `samples_s` isn't empty.
+double middle_of(std::span<const double> samples_s);
+
 /// Replaces samples above 5 × the batch's median (and 20 µs over it) by the median, and returns the time removed: one
 /// outlier would dominate the mean of a few short samples. What is shorter can't be told from the op's own variation.
 Interruptions without_interruptions(std::span<double> samples_s);

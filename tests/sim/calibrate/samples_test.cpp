@@ -178,7 +178,7 @@ TEST(CalibrationSamples, GiveMeansOfEverySampleOnce) {
     for (const auto& [bytes, size] : times.sizes) {
       const TransferCost cost = known.transfer({InstructionKind::send, {}, bytes, 2});
       EXPECT_NEAR(size.time.mean_s, 1.2 * (cost.latency_s + cost.wire_s), 1e-6 * size.time.mean_s) << bytes;
-      EXPECT_EQ(size.time.count, 3 * 2) << key.kind << " " << bytes;  // of four messages, half are unexpected
+      EXPECT_EQ(size.time.count, 3 * 8) << key.kind << " " << bytes;  // of sixteen messages, half are unexpected
     }
 }
 
@@ -329,6 +329,24 @@ TEST(CalibrationSamples, SumUpWhatARoundTook) {
     for (const std::uint32_t work : task.program.roles[0].work)
       if (work != kNone) expected_s += known.compute(task.program.works[work]).busy_s.at(0);
     EXPECT_NEAR(*once, expected_s, 1e-6 * expected_s);
+  }
+}
+
+// What takes one of several alike long in every step is no interruption.
+TEST(CalibrationSamples, WhatIsAlwaysSlowIsNotInterrupted) {
+  for (const CalibrationTask& task : calibration_tasks({job_of("single,microbatches=4")})) {
+    if (task.kind != Kind::ops) continue;
+    std::vector<Timeline> steps = visit(task, {1, 1, 1, 1, 1, 1});
+    const Role& role = task.program.roles[0];
+    const auto first =
+        static_cast<std::size_t>(std::ranges::find(role.kind, InstructionKind::compute) - role.kind.begin());
+    for (Timeline& step : steps)
+      for (std::vector<double>* times : {&step.ranks[0].start_s, &step.ranks[0].end_s})
+        for (std::size_t i = first + (times == &step.ranks[0].start_s); i < role.size(); ++i) (*times)[i] += 1e-3;
+    const CalibrationSamples slow = samples_of(task, steps);
+    EXPECT_EQ(slow.interruptions.lost_s, 0);
+    steps.back().ranks[0].end_s.back() += 0.01;  // but the last op of the last step is
+    EXPECT_NEAR(samples_of(task, steps).interruptions.lost_s, 0.01, 1e-6);
   }
 }
 
