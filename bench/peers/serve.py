@@ -89,7 +89,8 @@ class Rank:
         self.groups = {}
 
     def session(self, request):
-        """Built on all ranks at the same time; None where this rank only keeps step."""
+        """Built on all ranks at the same time; None where this rank only keeps step. Skipped where a user's module doesn't
+        work so, on all of them."""
         for line in strategies.kind_of(request.subject.strategy).lines(request.subject.strategy):
             if line not in self.groups:  # None: everyone, or nobody to talk to
                 with process.making_groups(REAL_TIME):
@@ -98,12 +99,25 @@ class Rank:
             return None
         key = json.dumps(request.subject, default=vars)
         if key not in self.sessions:
-            self.sessions[key] = self.build(request)
+            self.sessions[key] = self.build_or_skip(request)
             gc.collect()
             # Once per session: what goes back to the system for it disturbs the next steps (backend/machine/allocator.hpp).
             process.reset_resident_peak()
             gc.freeze()  # what stays needn't be looked at before each request (0.15 s)
+        if isinstance(self.sessions[key], Skipped):
+            raise self.sessions[key]
         return self.sessions[key]
+
+    def build_or_skip(self, request):
+        if not imported.is_imported(request.subject.model):
+            return self.build(request)
+        try:
+            session = self.build(request)
+            self.play(session, 1, request.seed)
+            return session
+        except Exception as error:  # a user's code may raise anything
+            gc.enable()
+            return Skipped(f"the module can't be played so: {process.one_line(error)}")
 
     def build(self, request):
         """At its best: with channels_last or without, whichever has the shorter steps. Trials alternate, so that a slow
@@ -160,10 +174,12 @@ class Rank:
         if threads > 1:
             process.pin_all(request.cores[ARGUMENTS.rank])
             torch.set_num_threads(threads)
-        yield
-        if threads > 1:
-            torch.set_num_threads(1)
-            process.pin_all([ARGUMENTS.cores[ARGUMENTS.rank]])
+        try:
+            yield
+        finally:
+            if threads > 1:
+                torch.set_num_threads(1)
+                process.pin_all([ARGUMENTS.cores[ARGUMENTS.rank]])
 
     def common_start(self, session):
         """As backend/world/gloo.cpp: nobody knows the moment before all have come, and all get the same."""
@@ -177,16 +193,22 @@ class Rank:
 
     def run(self, request):
         """On all ranks; the answer on rank 0."""
-        with self.threads(request):
-            session = self.session(request)
-            played = session and self.play(session, request.warmup_steps + request.steps, request.seed)
-        if session and session.resident_peak_bytes is None:
-            session.resident_peak_bytes = process.resident_peak_bytes()
-        mine = session and (played, session.share, session.resident_peak_bytes)
+        try:
+            with self.threads(request):
+                session = self.session(request)
+                played = session and self.play(session, request.warmup_steps + request.steps, request.seed)
+            if session and session.resident_peak_bytes is None:
+                session.resident_peak_bytes = process.resident_peak_bytes()
+            mine = session and (played, session.share, session.resident_peak_bytes)
+        except Skipped as reason:
+            mine = reason
         reports = [None] * RANKS if ARGUMENTS.rank == 0 else None
         dist.gather_object(mine, reports)
         if reports is None:
             return None
+        for report in reports:
+            if isinstance(report, Skipped):
+                return {"skipped": str(report)}
         played, shares, peaks = zip(*filter(None, reports))
         losses = [[(share, loss) for share, (_, _, loss) in zip(shares, step) if loss is not None]
                   for step in zip(*played)]

@@ -17,6 +17,7 @@
 #include "backend/session.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
+#include "sim/text/file.hpp"
 #include "sim/text/spec.hpp"
 #include "tests/sim/testing.hpp"
 
@@ -272,6 +273,17 @@ TEST(PeersRanks, ImportedModelsHaveOurLosses) {
   const sim::Model by_hand = sim::load_model(folder + "token_toy.json");
   EXPECT_EQ(peers.run(by_hand, sim::parse_strategy("single", by_hand), "gloo", false, 1, 1).skipped,
             folder + "token_toy.json: made_by is 'hand', not the command of an import");
+  // A module that can't be played so is said, and the others go on.
+  nlohmann::json file = nlohmann::json::parse(sim::read_text_file(folder + "llama_toy.json"));
+  file["made_by"] = "paragauge import tests/models/toy.py:stubborn_llama; torch 2.11.0";
+  const std::string path = ::testing::TempDir() + "stubborn_llama.json";
+  std::ofstream(path) << file;
+  const sim::Model stubborn = sim::load_model(path);
+  for (int again = 0; again < 2; ++again)
+    EXPECT_EQ(peers.run(stubborn, sim::parse_strategy("ddp,dp=2", stubborn), "gloo", false, 1, 1).skipped,
+              "the module can't be played so: RuntimeError: not today");
+  expect_our_losses(*session, peers, folder + "llama_toy.json,dtype=f64", "ddp,dp=2", 1e-9, kDefaults);
+  unlink(path.c_str());
 }
 
 /// Two to four ranks, on two levels too, even and uneven parts, both forms, batch norms that see a part each.

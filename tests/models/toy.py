@@ -11,3 +11,14 @@ def gpt_toy():
 @options(input=["i64[B,4]<8"], optimizer="adamw:lr=0.01", global_batch=8, description="Llama's architecture, tiny (tests)")
 def llama_toy():
     return Llama(8, 1, 8, 4, 4, 8, 10000)
+
+
+@options(input=["i64[B,4]<8"])
+def stubborn_llama():
+    """A module that refuses to be played."""
+    def refuse(*_):
+        raise RuntimeError("not today")
+
+    llama = llama_toy()
+    llama.register_forward_pre_hook(refuse)
+    return llama
