@@ -120,9 +120,10 @@ void expect_right(const sim::Program& program, const RunResult& result, std::uin
 const std::string kTokens = PARAGAUGE_TESTS_DIR "/models/token_toy.json,dtype=f64";
 
 /// Two transformer blocks whose heads and features can be cut: packed queries, keys and values, a tied embedding, 7 tokens
-/// that two ranks don't divide. And a block with an embedding and a head of its own.
-const std::string kGpt = PARAGAUGE_TESTS_DIR "/models/gpt_toy.json,dtype=f64";
-const std::string kLlama = PARAGAUGE_TESTS_DIR "/models/llama_toy.json,dtype=f64";
+/// that two ranks don't divide. And a block with an embedding and a head of its own. Not by AdamW: a key's bias has no
+/// gradient but rounding, and Adam divides that by 1e-8 (2e-9 of a tensor in every third run).
+const std::string kGpt = PARAGAUGE_TESTS_DIR "/models/gpt_toy.json,dtype=f64,optimizer=sgd:lr=0.1";
+const std::string kLlama = PARAGAUGE_TESTS_DIR "/models/llama_toy.json,dtype=f64,optimizer=sgd:lr=0.1";
 
 const std::vector<std::pair<std::string, std::string>> kCases = {
     {kGpt, "tp"},
