@@ -1,0 +1,167 @@
+// Imported models in half precision.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "sim/lower/lower.hpp"
+#include "sim/program/traffic.hpp"
+#include "sim/strategy/strategy.hpp"
+#include "tests/sim/model/toys.hpp"
+
+namespace sim {
+namespace {
+
+using Json = nlohmann::json;
+using testing::lowered;
+using testing::message_of;
+using testing::replaced;
+using testing::TemporaryFolder;
+using testing::toy_path;
+
+/// By node: the dtypes of its output and of what it saves.
+std::map<std::string, std::string> dtypes_of(const Model& model) {
+  std::map<std::string, std::string> dtypes;
+  const std::vector<OpInstance> ops = model.instances(8);
+  for (std::size_t n = 0; n < ops.size(); ++n) {
+    const Signature s = ops[n].signature();
+    std::string text(to_string(s.output.dtype));
+    for (const SavedSpec& saved : s.saved) text += fmt::format(" {}", to_string(saved.spec.dtype));
+    for (const ParameterSpec& parameter : s.parameters) EXPECT_NE(parameter.spec.dtype, half_of(model.precision));
+    dtypes[model.nodes[n].name] = text;
+  }
+  return dtypes;
+}
+
+// As torch.autocast has it on GPUs: what multiplies keeps copies of what it multiplies, and gives half precision; a sum of
+// that and of f32 is f32; the loss computes in f32.
+TEST(ImportedHalf, DtypesAreAutocasts) {
+  for (const auto& [precision, half] : {std::pair{"bf16", "bf16"}, {"fp16", "f16"}}) {
+    const auto dtypes = dtypes_of(load_model(fmt::format("{},precision={}", toy_path(), precision)));
+    const std::map<std::string, std::string> expected{{"wte", "f32"},
+                                                      {"pos.expand", "f32"},
+                                                      {"scale", "f32"},
+                                                      {"fc", fmt::format("{0} {0} {0}", half)},
+                                                      {"fc.act", half},
+                                                      {"proj", fmt::format("{0} {0}", half)},
+                                                      {"drop", fmt::format("{} bool", half)},
+                                                      {"residual", "f32"},
+                                                      {"head", fmt::format("{0} {0} {0}", half)},
+                                                      {"loss", "f32 f32 f32"}};
+    EXPECT_EQ(dtypes, expected);
+  }
+  const auto wide = dtypes_of(load_model(toy_path() + ",precision=bf16,dtype=f64"));  // casts are copies
+  EXPECT_EQ(wide.at("fc"), "f64 f64 f64");
+  EXPECT_EQ(wide.at("residual"), "f64");
+}
+
+/// What the forwards keep for the backwards, and what is sent.
+TEST(ImportedHalf, MemoryAndWireAreByHand) {
+  const auto program = [](const std::string& strategy, const std::string& precision) {
+    return lowered(strategy, toy_path() + precision);
+  };
+  const auto kept = [&](const std::string& precision) {
+    const Model model = load_model(toy_path() + precision);
+    const std::vector<NodeSummary> nodes = summarize(model, 8);
+    std::map<std::string, std::int64_t> bytes;
+    for (const NodeSummary& node : nodes) bytes[node.name] = node.activation_bytes;
+    return bytes;
+  };
+  const auto f32 = kept(""), half = kept(",precision=bf16");
+  constexpr std::int64_t kRows = 8 * 4;
+  // Outputs, and of what multiplies the copies of its factors; but in bf16 the projection's input has been that.
+  EXPECT_EQ(f32.at("fc"), 4 * kRows * 16);
+  EXPECT_EQ(half.at("fc"), 2 * kRows * 16 + 2 * kRows * 8 + 2 * 16 * 8);
+  EXPECT_EQ(half.at("fc.act"), 2 * kRows * 16);
+  EXPECT_EQ(half.at("proj"), 2 * kRows * 8 + 2 * 8 * 16);
+  EXPECT_EQ(half.at("drop"), 2 * kRows * 8 + kRows * 8);  // and the mask
+  EXPECT_EQ(f32.at("residual"), 4 * kRows * 8);
+  EXPECT_EQ(half.at("residual"), 4 * kRows * 8);
+  EXPECT_EQ(half.at("head"), 2 * kRows * 7 + 2 * kRows * 8 + 2 * 7 * 8);
+  // Gradients are f32's, and so is what replicas send; between stages goes what the last layer gives.
+  const auto sent = [&](const std::string& strategy, const std::string& precision) {
+    return traffic_of(program(strategy, precision)).sent_bytes;
+  };
+  EXPECT_EQ(sent("ddp,dp=2", ",precision=bf16"), sent("ddp,dp=2", ""));
+  constexpr double kParameters = 4.0 * (7 * 8 + 16 * 8 + 16 + 8 * 16 + 8 + 8);
+  // Each of two ranks sends half of them for the forward, and half of the gradients; the backward reads the copies.
+  EXPECT_EQ(sent("zero3,dp=2", ",precision=bf16"), kParameters);
+  const double stages = sent("pipeline,pp=2,cut=proj", ""), in_half = sent("pipeline,pp=2,cut=proj", ",precision=bf16");
+  // One rank sends the projection forth, the other its gradient back.
+  EXPECT_EQ(stages - in_half, (4.0 - 2.0) * kRows * 8);
+}
+
+TEST(ImportedHalf, WhatTheFileDoesntSayIsRefused) {
+  const TemporaryFolder folder;
+  const auto message = [&](const std::function<void(Json&)>& spoil, const std::string& keys = ",precision=bf16") {
+    Json file = Json::parse(read_text_file(toy_path()));
+    spoil(file);
+    const std::string path = folder.file("m.json", file.dump());
+    const std::string text = message_of([&] { load_model(path + keys); });
+    return text.find(path) == std::string::npos ? text : replaced(text, path, "M");
+  };
+  const auto erase = [](Json& f) {
+    f.erase("half");
+    for (Json& node : f["nodes"]) node.erase("half");
+  };
+  EXPECT_EQ(message(erase, ""), "no error");
+  EXPECT_EQ(message(erase, ",precision=tf32"), "no error");
+  EXPECT_EQ(
+      message(erase),
+      "model 'M,precision=bf16': precision=bf16: the file is of an older importer, which didn't say what autocast "
+      "does to its ops; f32, tf32 or ieee");
+  EXPECT_EQ(
+      message(
+          [&](Json& f) {
+            erase(f);
+            f["half"] = "what autocast does inside op 'lstm' isn't known, at module 'lstm'";
+          },
+          ",precision=fp16"),
+      "model 'M,precision=fp16': precision=fp16: what autocast does inside op 'lstm' isn't known, at module 'lstm'; "
+      "f32, tf32 or ieee");
+  EXPECT_EQ(message([](Json& f) { f["nodes"][3]["half"] = "linear/9"; }),
+            "M: nodes[3]: node 'fc': unknown body 'linear/9' for half precision");
+  EXPECT_EQ(message([](Json& f) { f["nodes"][3]["half"] = "gelu/half1"; }),
+            "M: nodes[3]: node 'fc': body 'gelu/half1' for half precision takes other inputs or parameters than the "
+            "node has");
+  EXPECT_EQ(message([](Json& f) {
+              f["half"]["add/half1"]["products"] = {{"matmul", {{0, 1}, {0, 1}}}};
+            }),
+            "M: half: add/half1: products: 'matmul' must be one of matmul, convolution, attention and a dtype: "
+            "\"matmul f32\"");
+  EXPECT_EQ(message([](Json& f) { f["half"]["linear/half1"]["output"] = "f32[B,4,16]"; }),
+            "model 'token_toy', node 'fc.act': input 0 of body 'gelu' must be bf16[2,4,16], found f32[2,4,16]");
+}
+
+TEST(ImportedHalf, ParametersStayF32) {
+  const Model model = load_model(toy_path() + ",precision=bf16");
+  EXPECT_EQ(message_of([&] { parse_strategy("zero3,dp=2,param_dtype=half", model); }),
+            "strategy 'zero3,dp=2,param_dtype=half': param_dtype=half: imported ops cast parameters that are f32, as "
+            "autocast does; use param_dtype=f32");
+  EXPECT_EQ(message_of([&] { parse_strategy("deepspeed_stage_2,dp=2", model); }),
+            "strategy 'deepspeed_stage_2,dp=2': DeepSpeed makes the whole model half precision: imported ops cast "
+            "parameters that are f32, as autocast does; use zero1, zero2 or zero3");
+  EXPECT_NO_THROW(parse_strategy("deepspeed_stage_2,dp=2", load_model(toy_path())));
+  EXPECT_NO_THROW(lowered("zero3,dp=2,reduce_dtype=half", toy_path() + ",precision=bf16"));
+  EXPECT_EQ(load_model(toy_path() + ",precision=fp16").loss_scale, 65536);
+}
+
+/// A precision is told of an op where it changes what it does: so a profile has both.
+TEST(ImportedHalf, WorksSayTheirPrecision) {
+  const auto precisions = [](const std::string& keys) {
+    std::map<std::string, std::string> found;
+    const Model model = load_model(toy_path() + keys);
+    const std::vector<OpInstance> ops = model.instances(8);
+    for (std::size_t n = 0; n < ops.size(); ++n) found[model.nodes[n].name] = to_string(ops[n].precision);
+    return found;
+  };
+  EXPECT_EQ(precisions(",precision=bf16")["fc"], "bf16");
+  EXPECT_EQ(precisions(",precision=bf16")["residual"], "bf16");
+  EXPECT_EQ(precisions(",precision=bf16")["wte"], "f32");  // it's the same
+  EXPECT_EQ(precisions(",precision=tf32")["fc"], "tf32");
+  EXPECT_EQ(precisions(",precision=tf32")["fc.act"], "f32");
+  EXPECT_EQ(precisions(",precision=ieee")["fc"], "f32");
+}
+
+}  // namespace
+}  // namespace sim
