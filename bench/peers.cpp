@@ -104,23 +104,20 @@ Json model_to_json(const sim::Model& model) {
     const sim::Signature signature = ops[n].signature();
     std::vector<std::int64_t> shape = signature.output.shape;
     if (!shape.empty()) shape.erase(shape.begin());
-    Json parameters = Json::object();
-    if (model.is_imported()) {  // its file says what makes the module
-      for (std::size_t p = 0; p < signature.parameters.size(); ++p) {
-        const sim::ParameterSpec named = model.parameter(n, p, signature.parameters[p]);
-        parameters[named.name] = {named.initial_center, named.initial_bound};
-      }
-      nodes.push_back({{"name", node.name}, {"op", node.kind->name}, {"inputs", node.inputs}, {"reads", parameters}});
-      continue;
+    Json parameters = Json::object();  // first values: center and bound
+    for (std::size_t p = 0; p < signature.parameters.size(); ++p) {
+      const sim::ParameterSpec &own = signature.parameters[p], named = model.parameter(n, p, own);
+      parameters[model.is_imported() ? named.name : own.name] = {named.initial_center, named.initial_bound};
     }
-    for (const sim::ParameterSpec& p : signature.parameters) parameters[p.name] = {p.initial_center, p.initial_bound};
-    nodes.push_back({{"name", node.name},
-                     {"op", node.kind->name},
-                     {"inputs", node.inputs},
-                     {"attributes", attributes_of(*node.kind, node.attributes)},
-                     {"shape", shape},            // of a sample
-                     {"parameters", parameters},  // first values: center and bound
-                     {"needs_grad", static_cast<bool>(needs_grad[n])}});
+    Json written{{"name", node.name}, {"op", node.kind->name}, {"inputs", node.inputs}};
+    if (model.is_imported())  // its file says what makes the module
+      written["reads"] = parameters;
+    else
+      written.update({{"attributes", attributes_of(*node.kind, node.attributes)},
+                      {"shape", shape},  // of a sample
+                      {"parameters", parameters},
+                      {"needs_grad", static_cast<bool>(needs_grad[n])}});
+    nodes.push_back(std::move(written));
   }
   Json json{{"input", model.input},
             {"classes", model.classes},
@@ -274,13 +271,12 @@ bool is_one_module(const sim::Model& model, const sim::Strategy& strategy) {
 bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::string_view world) {
   // Imported models are played by their modules, whole.
   if (model.is_imported()) {
-    if (strategy.pp * strategy.microbatches > 1 || strategy.daso || strategy.kind().parameters(model, strategy).single)
+    const sim::PeerKind kind = peer_kind(strategy);
+    const bool other_rules = strategy.daso || strategy.kind().parameters(model, strategy).single;
+    if (kind == sim::PeerKind::data_parallel || other_rules || strategy.pp * strategy.microbatches > 1) return false;
+    if (kind == sim::PeerKind::parts && (strategy.tp < strategy.ranks() || strategy.sp ||
+                                         !sim::world_kind(world).processes || !tensor_cuts(model, strategy)))
       return false;
-    if (peer_kind(strategy) == sim::PeerKind::data_parallel) return false;
-    if (peer_kind(strategy) == sim::PeerKind::parts)
-      return strategy.tp == strategy.ranks() && !strategy.sp && sim::world_kind(world).processes &&
-             strategy.recompute == sim::Recompute::none && !sim::is_autocast(model.precision) &&
-             model.max_grad_norm == 0 && tensor_cuts(model, strategy);
   }
   // Nobody has written one of microbatches, and PyTorch has none that cuts no weights but
   // their sums, leaves small ones whole, or has units of a size.

@@ -3,14 +3,13 @@
 from types import SimpleNamespace
 
 import initial
-import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from models import Stage
 from session import Session, Skipped
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
 
 
@@ -55,20 +54,3 @@ class TensorParallel(Session):
             loss = F.cross_entropy(output.flatten(0, -2), target.flatten())
             loss.backward()
         return loss.detach().to_local(), output
-
-    def tensors(self):
-        return [getattr(tensor, "_local_tensor", tensor) for tensor in super().tensors()]
-
-    @torch.no_grad()
-    def initialise(self, seed: int):
-        for node, layer in self.layers:
-            for kind, (name, center, bound) in initial.firsts_of(node).items():
-                parameter = getattr(layer, kind)
-                whole = torch.empty(parameter.shape, dtype=parameter.dtype)
-                initial.draw(whole, center, bound, initial.stream(seed, name))
-                if isinstance(parameter, DTensor):
-                    placement, = parameter.placements
-                    whole = whole.chunk(self.ranks, placement.dim)[self.rank] if placement.is_shard() else whole
-                    parameter = parameter.to_local()
-                parameter.copy_(whole)
-            initial.initialise_buffers(node, layer)

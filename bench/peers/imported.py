@@ -59,7 +59,7 @@ def importers_modules():
 
 
 def make_request(path: str):
-    """The importer's: the module, its inputs, its loss."""
+    """The importer's: the module as it is trained, its inputs."""
     made_by = read(path).get("made_by", "")
     command = made_by.rpartition("; ")[0]
     if not command.startswith("paragauge import "):
@@ -69,12 +69,11 @@ def make_request(path: str):
         try:
             arguments = import_model.parser().parse_args([*shlex.split(command)[2:], "-o", "nowhere"])
             request = import_model.make_request(arguments, "")
+            if any(tensor.is_meta for tensor in (*request.module.parameters(), *request.module.buffers())):
+                raise NoModule("its parameters are on the device 'meta', without values")
+            request.module = import_model.prepare(request.module, []).train()
         except (Exception, SystemExit) as error:  # a user's code may raise anything
             raise NoModule(f"'{command}' makes no module here: {error}") from None
-    while isinstance(request.module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        request.module = request.module.module
-    if any(tensor.is_meta for tensor in [*request.module.parameters(), *request.module.buffers()]):
-        raise NoModule("the module is on the device 'meta', without values")
     return request
 
 
@@ -113,15 +112,14 @@ def first_values(model: SimpleNamespace) -> dict:
 
 def make_module(model: SimpleNamespace) -> tuple[nn.Module, list[tuple[SimpleNamespace, nn.Module]]]:
     request = make_request(model.file)
-    module = request.module.train()
     firsts, layers = first_values(model), []
-    for name, part in module.named_modules():
+    for name, part in request.module.named_modules():
         own = {kind: firsts.get(f"{name}.{kind}" if name else kind) for kind, _ in part.named_parameters(recurse=False)}
         buffers = {kind: buffer.clone() for kind, buffer in part.named_buffers(recurse=False)}
         if own or buffers:
             layers.append((SimpleNamespace(name=name, firsts={kind: first for kind, first in own.items() if first}, buffers=buffers),
                            part))
-    return Module(module, request.inputs), layers
+    return Module(request.module, request.inputs), layers
 
 
 def inputs(model: SimpleNamespace, rows: range, seed: int, device: torch.device) -> tuple[torch.Tensor, ...]:
@@ -164,5 +162,5 @@ def loss_of(model: SimpleNamespace):
 
 
 def draws(model: SimpleNamespace) -> bool:
-    """Random numbers, which aren't ours, so that losses aren't, either."""
+    """Random numbers."""
     return any(DRAWS.search(line) for body in read(model.file)["bodies"].values() for line in body["forward"])

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}
 MASK = (1 << 64) - 1
@@ -77,7 +78,7 @@ def initialise_buffers(node: SimpleNamespace, module: nn.Module):
 @torch.no_grad()
 def initialise(layers: list[tuple[SimpleNamespace, nn.Module]], seed: int, pieces: dict | None = None):
     """The parameters and buffers of these nodes' modules. `pieces`: of parameters that are parts of larger ones, by name,
-    the shape of the whole and which part."""
+    the shape of the whole and which part; a DTensor knows it itself."""
     for node, module in layers:
         firsts = firsts_of(node)
         for kind, parameter in module.named_parameters(recurse=False):
@@ -85,9 +86,13 @@ def initialise(layers: list[tuple[SimpleNamespace, nn.Module]], seed: int, piece
                 continue
             name, center, bound = firsts[kind]
             shape, part = (pieces or {}).get(name, (parameter.shape, ...))
-            whole = parameter if parameter.shape == shape else torch.empty(shape, dtype=parameter.dtype)
+            is_whole = parameter.shape == shape and not isinstance(parameter, DTensor)
+            whole = parameter if is_whole else torch.empty(shape, dtype=parameter.dtype)
             draw(whole, center, bound, stream(seed, name))
-            if whole is not parameter:
+            if isinstance(parameter, DTensor):
+                own = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
+                parameter.to_local().copy_(own.to_local())
+            elif whole is not parameter:
                 parameter.copy_(whole[part])
         initialise_buffers(node, module)
 

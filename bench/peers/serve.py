@@ -74,10 +74,8 @@ def understand(line: str):
         if ARGUMENTS.device == "cuda" and cores > 1:
             raise Skipped("these peers' processes and threads exchange CPU tensors only")
         check(request.subject.model)
-        if imported.is_imported(request.subject.model):
-            imported.check(request.subject.model.file)
         return request, None
-    except (Skipped, imported.NoModule) as reason:
+    except Skipped as reason:
         return None, {"skipped": str(reason)}
     except (AttributeError, json.JSONDecodeError) as error:
         return None, {"error": f"not a request: {error}"}
@@ -115,6 +113,8 @@ class Rank:
             session = self.build(request)
             self.play(session, 1, request.seed)
             return session
+        except Skipped as reason:
+            return reason
         except Exception as error:  # a user's code may raise anything
             gc.enable()
             return Skipped(f"the module can't be played so: {process.one_line(error)}")

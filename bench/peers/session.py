@@ -6,6 +6,7 @@
     period                  of so many steps, which differ, the mean counts
     settle                  steps after which its step takes as long as all later ones
     share                   how much of the global batch its loss is of
+    draws                   its module draws random numbers, which aren't ours: its losses aren't, either
     initialise(seed)        gives its parameters and buffers their first values
     inputs, targets(seed)   its part of the batch
     begin(), end()          around the steps of a request: nothing of earlier ones stays
@@ -32,8 +33,14 @@ class Skipped(Exception):
 
 
 def check(model: SimpleNamespace):
-    for what, kind, known in [("optimizer", model.optimizer.kind, OPTIMIZERS), ("loss", model.loss, LOSSES),
-                              *(("layer", node.op, LAYERS) for node in model.nodes[:-1] if not imported.is_imported(model))]:
+    layers = [("layer", node.op, LAYERS) for node in model.nodes[:-1]]
+    if imported.is_imported(model):
+        layers = []  # its module has its own
+        try:
+            imported.check(model.file)
+        except imported.NoModule as reason:
+            raise Skipped(str(reason)) from None
+    for what, kind, known in [("optimizer", model.optimizer.kind, OPTIMIZERS), ("loss", model.loss, LOSSES), *layers]:
         if kind not in known:
             raise Skipped(f"the peers (bench/peers) don't have the {what} '{kind}'; they have {', '.join(known)}")
 
@@ -80,9 +87,9 @@ class Session:
         self.x_rows = self.target_rows = range(self.model.global_batch)  # of the global batch: what this rank needs
         self.ranks = self.processes(self.strategy)
         self.group = groups.get(tuple(range(self.ranks)))
-        self.draws = imported.is_imported(self.model) and imported.draws(self.model)  # random numbers that aren't ours
-        self.data = imported if imported.is_imported(self.model) else initial
-        self.loss = imported.loss_of(self.model) if imported.is_imported(self.model) else LOSSES[self.model.loss]
+        self.data, self.loss, self.draws = initial, LOSSES[self.model.loss], False
+        if imported.is_imported(self.model):
+            self.data, self.loss, self.draws = imported, imported.loss_of(self.model), imported.draws(self.model)
         self.build(make_stages(self.model, self.stages(), channels_last), devices)
         self.storages = [(tensor.untyped_storage(), tensor.untyped_storage().nbytes()) for tensor in self.tensors()]
 
@@ -111,8 +118,8 @@ class Session:
         self.module = stage.module.to_empty(device=devices[0])
 
     def tensors(self):
-        """What lives between steps."""
-        return [*self.module.parameters(), *self.module.buffers()]
+        """What lives between steps; of DTensors this rank's part."""
+        return [getattr(tensor, "_local_tensor", tensor) for tensor in (*self.module.parameters(), *self.module.buffers())]
 
     def initialise(self, seed: int):
         initial.initialise(self.layers, seed)

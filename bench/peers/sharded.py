@@ -65,19 +65,3 @@ class FullyShard(Replicas):
         for unit in units.values():
             fully_shard(unit, mesh=mesh, reshard_after_forward=self.strategy.reshard)
         fully_shard(self.module, mesh=mesh)
-
-    def tensors(self):
-        return [getattr(tensor, "_local_tensor", tensor) for tensor in super().tensors()]
-
-    @torch.no_grad()
-    def initialise(self, seed: int):
-        place = self.rank % self.strategy.shard
-        for node, layer in self.layers:
-            for kind, (name, center, bound) in initial.firsts_of(node).items():
-                parameter = getattr(layer, kind)
-                whole = torch.empty(parameter.shape, dtype=parameter.dtype)
-                initial.draw(whole, center, bound, initial.stream(seed, name))
-                rows = whole.chunk(self.strategy.shard)
-                if place < len(rows):
-                    parameter.to_local().copy_(rows[place])
-            initial.initialise_buffers(node, layer)

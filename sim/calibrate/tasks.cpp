@@ -18,9 +18,9 @@ namespace {
 
 using Kind = CalibrationTask::Kind;
 
-constexpr std::uint32_t kProbeRepeats = 4, kOverlapComputes = 16;  // of the former two are unexpected
-/// A step begins after a rest, from which an idle core is woken late: of 4 transfers of 256 KiB the first is long enough to
-/// make the mean 1.3 times that of 16, which a training step's, after its first computing, are like.
+constexpr std::uint32_t kProbeRepeats = 4, kOverlapComputes = 16;  // half of the former are unexpected
+/// A step begins after a rest, from which an idle core is woken late: the first of 4 transfers of 256 KiB makes their mean
+/// 1.3 times that of 16, and of a training step's, which come after some computing.
 constexpr std::uint32_t kProbeRepeatsOfSmall = 16;
 constexpr std::int64_t kSmallTransfer = 256 << 10;
 constexpr std::int64_t kOverlapBytes = 1 << 20;

@@ -147,8 +147,7 @@ void Plan::check_shared() const {
       if (is_new || *known->second.second == gradient) continue;
       throw ConfigError(
           "model '{}': nodes '{}' and '{}' share the parameter '{}', but what they are played by makes {} and {} of "
-          "its "
-          "gradient",
+          "its gradient",
           model.name, model.nodes[known->second.first].name, model.nodes[n].name, known->first,
           placements_text(*known->second.second), placements_text(gradient));
     }

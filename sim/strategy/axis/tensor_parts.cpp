@@ -76,8 +76,7 @@ std::vector<std::string> rules_between(const Layout& layout, const Model& model,
   if (!by_samples && (positions == 1 || positions % strategy.tp != 0))
     throw ConfigError(
         "strategy '{}': sp=1 needs the samples of a microbatch, or their positions, to be a multiple of tp={}, found "
-        "{} "
-        "(global_batch={}, dp={}, microbatches={}) and {} in model '{}'",
+        "{} (global_batch={}, dp={}, microbatches={}) and {} in model '{}'",
         strategy.text(), strategy.tp, samples, model.global_batch, strategy.dp, strategy.microbatches,
         positions == 1 ? "none that can be cut" : fmt::to_string(positions), model.name);
   const auto is_cut = [](const Placement& placement) { return placement.kind == Placement::Kind::shard; };
