@@ -8,22 +8,16 @@
 #                                          NAME.profile.json, NAME.fit_profile.json, accuracy.csv, unseen.txt
 #
 # `fitted` is scored on shapes that it hasn't seen: each model is forecast from the models behind --fit-on.
-set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-out=${1:-results/accuracy} minutes=${2:-150}
-bench/setup.sh --demo
-mkdir -p "$out"
+source "$(dirname "${BASH_SOURCE[0]}")/evening.sh"
+begin results/accuracy 150 "$@"
 
 # compare NAME ROUNDS VISITS SHARE ARGUMENTS...: VISITS: the longer a step, the fewer a round needs. SHARE: of the time, in
 # percent.
 compare() {
-  local name=$1 rounds=$2 visits=$3 seconds=$((minutes * 60 * $4 / 100))
+  local name=$1 rounds=$2 visits=$3 share=$4
   shift 4
-  echo "accuracy: $name"
-  build/bin/paragauge compare "$@" -s single -s ddp_blocking -s ddp -w local -w gloo --rounds "$rounds" \
-    --visits "$visits" --steps 1 --time-limit "$seconds" --timeout 300 \
-    --json "$out/$name.json" --csv "$out/$name.csv" >"$out/$name.log"
-  tail -n 1 "$out/$name.log"
+  rounds "$name" "$share" "$@" -s single -s ddp_blocking -s ddp --rounds "$rounds" --visits "$visits" --steps 1 \
+    --csv "$out/$name.csv"
 }
 
 # beside_peers NAME ROUNDS VISITS SHARE CUT SPLITS MODEL FIT_ON...: the first split size with every schedule, the others

@@ -7,36 +7,23 @@
 #                                            own_models.json, own_models.txt
 #
 # An interrupted run goes on where it stopped.
-set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-out=${1:-results/own_models} minutes=${2:-60}
-bench/setup.sh --demo
-mkdir -p "$out"
+source "$(dirname "${BASH_SOURCE[0]}")/evening.sh"
+begin results/own_models 60 "$@"
 
-# compare NAME MODEL RANKS SHARE STRATEGIES...: SHARE: of the time, in percent.
-compare() {
-  local name=$1 model=$2 ranks=$3 seconds=$((minutes * 60 * $4 / 100)) strategies=() strategy
-  shift 4
-  for strategy in "$@"; do strategies+=(-s "$strategy"); done
-  echo "own models: $name on $ranks ranks"
-  build/bin/paragauge compare -m "$model" "${strategies[@]}" -w local -w gloo --rounds 40 --steps 2 \
-    --time-limit "$seconds" --timeout 300 --peers --json "$out/$name.$ranks.json" >"$out/$name.$ranks.log"
-  tail -n 2 "$out/$name.$ranks.log"
-}
-
+each=(--rounds 40 --steps 2)
 mobilenet=$out/mobilenet.json  # of images that two cores can do in 0.1 s
 [[ -f $mobilenet ]] ||
   build/bin/paragauge import --torchvision mobilenet_v3_large --input 'f32[B,3,64,64]' --global-batch 16 -o "$mobilenet"
 two=(single ddp zero3 1f1b)
 four=(ddp,dp=4 zero3,dp=4 dp=2,pp=2,microbatches=2)
-compare gpt_nano gpt_nano 2 18 "${two[@]}" tp tp,sp=1
-compare llama_nano llama_nano 2 20 "${two[@]}" tp tp,sp=1
-compare mobilenet "$mobilenet" 2 20 "${two[@]}"
-compare unet unet 2 18 "${two[@]}"
-compare gpt_nano gpt_nano 4 6 "${four[@]}" dp=2,tp=2,sp=1
-compare llama_nano llama_nano 4 6 "${four[@]}" dp=2,tp=2,sp=1
-compare mobilenet "$mobilenet" 4 6 "${four[@]}"
-compare unet unet 4 6 "${four[@]}"
+by_strategies gpt_nano.2 18 gpt_nano "${two[@]}" tp tp,sp=1
+by_strategies llama_nano.2 20 llama_nano "${two[@]}" tp tp,sp=1
+by_strategies mobilenet.2 20 "$mobilenet" "${two[@]}"
+by_strategies unet.2 18 unet "${two[@]}"
+by_strategies gpt_nano.4 6 gpt_nano "${four[@]}" dp=2,tp=2,sp=1
+by_strategies llama_nano.4 6 llama_nano "${four[@]}" dp=2,tp=2,sp=1
+by_strategies mobilenet.4 6 "$mobilenet" "${four[@]}"
+by_strategies unet.4 6 unet "${four[@]}"
 
 build/bin/paragauge report "$out"/*.[24].json --compact --json "$out/own_models.json" >"$out/own_models.txt"
 cat "$out/own_models.txt"

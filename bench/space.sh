@@ -6,32 +6,19 @@
 #   bench/space.sh [FOLDER [MINUTES]]   results/space and 60 unless given: NAME.RANKS.json, of all together space.json, space.txt
 #
 # An interrupted run goes on where it stopped.
-set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-out=${1:-results/space} minutes=${2:-60}
-bench/setup.sh --demo
-mkdir -p "$out"
+source "$(dirname "${BASH_SOURCE[0]}")/evening.sh"
+begin results/space 60 "$@"
 
-# compare NAME RANKS SHARE MODEL STRATEGIES...: SHARE: of the time, in percent.
-compare() {
-  local name=$1 ranks=$2 seconds=$((minutes * 60 * $3 / 100)) model=$4 strategies=() strategy
-  shift 4
-  for strategy in "$@"; do strategies+=(-s "$strategy"); done
-  echo "space: $name on $ranks ranks"
-  build/bin/paragauge compare -m "$model" "${strategies[@]}" -w local -w gloo --rounds 20 --visits 2 --steps 1 \
-    --time-limit "$seconds" --timeout 300 --peers --json "$out/$name.$ranks.json" >"$out/$name.$ranks.log"
-  tail -n 2 "$out/$name.$ranks.log"
-}
-
+each=(--rounds 20 --visits 2 --steps 1)
 resnet18=resnet18,image=64,global_batch=8,optimizer=sgd:lr=0.001:momentum=0.9 wide=bench/unseen/wide.json
 sharded=(single ddp zero1 zero2 zero3 fsdp)
 combined=(zero3,dp=4 fsdp,dp=4 hsdp dp=2,pp=2,microbatches=2,zero=1)
-compare convnet 2 20 convnet "${sharded[@]}" tp
-compare wide 2 20 "$wide" "${sharded[@]}" tp
-compare resnet18 2 20 "$resnet18" "${sharded[@]}"
-compare convnet 4 14 convnet "${combined[@]}" dp=2,tp=2,zero=3 pp=2,tp=2,microbatches=2
-compare wide 4 14 "$wide" "${combined[@]}" dp=2,tp=2,zero=3 pp=2,tp=2,microbatches=2
-compare resnet18 4 12 "$resnet18" "${combined[@]}"
+by_strategies convnet.2 20 convnet "${sharded[@]}" tp
+by_strategies wide.2 20 "$wide" "${sharded[@]}" tp
+by_strategies resnet18.2 20 "$resnet18" "${sharded[@]}"
+by_strategies convnet.4 14 convnet "${combined[@]}" dp=2,tp=2,zero=3 pp=2,tp=2,microbatches=2
+by_strategies wide.4 14 "$wide" "${combined[@]}" dp=2,tp=2,zero=3 pp=2,tp=2,microbatches=2
+by_strategies resnet18.4 12 "$resnet18" "${combined[@]}"
 
 build/bin/paragauge report "$out"/*.[24].json --compact --json "$out/space.json" >"$out/space.txt"
 cat "$out/space.txt"

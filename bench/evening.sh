@@ -1,0 +1,29 @@
+# What the scripts that measure for an evening share: accuracy.sh, space.sh, own_models.sh source it. They are called with
+# [FOLDER [MINUTES]]; an interrupted run goes on where it stopped.
+#
+#   begin results/space 60 "$@"          sets out and minutes, builds, makes the folder
+#   rounds NAME SHARE ARGUMENTS...       `paragauge compare` on both worlds for SHARE percent of the time, into $out/NAME.json
+#   by_strategies NAME SHARE MODEL STRATEGIES...      the same beside plain PyTorch, also with the options $each
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+begin() {
+  out=${3:-$1} minutes=${4:-$2}
+  bench/setup.sh --demo
+  mkdir -p "$out"
+}
+
+rounds() {
+  local name=$1 seconds=$((minutes * 60 * $2 / 100))
+  shift 2
+  echo "$(basename "$0" .sh): $name"
+  build/bin/paragauge compare "$@" -w local -w gloo --time-limit "$seconds" --timeout 300 --json "$out/$name.json" >"$out/$name.log"
+  tail -n 2 "$out/$name.log"
+}
+
+by_strategies() {
+  local name=$1 share=$2 model=$3 strategies=() strategy
+  shift 3
+  for strategy in "$@"; do strategies+=(-s "$strategy"); done
+  rounds "$name" "$share" -m "$model" "${strategies[@]}" "${each[@]}" --peers
+}
