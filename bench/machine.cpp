@@ -139,6 +139,9 @@ std::string to_text(const Job& job) {
 
 std::string short_text(const Job& job) { return fmt::format("{} on {}", job.strategy.text(), job.world); }
 
+/// Whether the cores are kept awake: by whoever spawns the ranks, or the first of them.
+bool kept_awake(const Machine& machine) { return machine.real_time && backend::AwakeCores::wanted(); }
+
 Worlds open_worlds(const Machine& machine, const std::vector<Job>& jobs) {
   std::map<std::string, std::uint32_t> ranks{{"local", 1}};  // by label
   for (const Job& job : jobs)
@@ -149,6 +152,7 @@ Worlds open_worlds(const Machine& machine, const std::vector<Job>& jobs) {
   // One process of each host holds it still: who spawns the ranks, or the first of them.
   if (!backend::is_rank_process() || backend::is_first_where_it_is()) {
     worlds.quiet = std::make_unique<backend::QuietMachine>(machine.real_time);
+    worlds.awake = std::make_unique<backend::AwakeCores>(kept_awake(machine));
     if (backend::measuring_runs().value_or(1) > 1)
       fmt::print(stderr, "paragauge: another run is measuring on this machine, and both disturb each other\n");
     if (machine.real_time && !backend::RealTime(backend::kComputePriority).permitted())
@@ -210,6 +214,7 @@ nlohmann::json context(const Machine& machine, const Worlds& worlds) {
                          {"graph", machine.graph},
                          {"scheduling", real_time ? "SCHED_FIFO" : "time-shared"},
                          {"idle_latency_us", idle_latency ? nlohmann::json(*idle_latency) : nlohmann::json()},
+                         {"awake_cores", kept_awake(machine) ? backend::usable_cores() : 0},
                          {"environment", backend::environment()}};
   if (machine.device != "cpu") context["device_name"] = backend::describe(machine.device).name;
   see_other_runs(context);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "backend/calibrate.hpp"
+#include "backend/machine/awake.hpp"
 #include "backend/machine/quiet.hpp"
 #include "backend/session.hpp"
 #include "bench/commands.hpp"
@@ -37,6 +38,7 @@ std::string short_text(const Job& job);
 /// calibration. Sessions end before the machine is let go.
 struct Worlds {
   std::unique_ptr<backend::QuietMachine> quiet;
+  std::unique_ptr<backend::AwakeCores> awake;
   std::map<std::string, std::unique_ptr<backend::Session>> sessions;  // by label: "gloo@1gbit"
   std::optional<int> done;  // set: the work is done, this process has only to end, with this status
 

@@ -74,7 +74,9 @@ void pin_process(const std::vector<std::uint32_t>& cores) {
   DIR* const threads = opendir("/proc/self/task");
   if (threads == nullptr) return;
   while (const dirent* const thread = readdir(threads))
-    if (const pid_t number = std::atoi(thread->d_name); number > 0) set_affinity(number, cores);  // it may have ended
+    if (const pid_t number = std::atoi(thread->d_name);  // which may have ended
+        number > 0 && sched_getscheduler(number) != SCHED_IDLE)
+      set_affinity(number, cores);
   closedir(threads);
 }
 

@@ -35,7 +35,8 @@ std::uint32_t core_of_rank(std::uint32_t rank);
 std::vector<std::uint32_t> cores_of_rank(std::uint32_t rank, std::uint32_t threads);
 /// Pins the calling thread.
 void pin_to_core(std::uint32_t core);
-/// The calling thread, or all threads that this process has, may run on any of these.
+/// The calling thread, or all threads that this process has but those that keep cores awake (awake.hpp), may run on any
+/// of these.
 void pin(const std::vector<std::uint32_t>& cores);
 void pin_process(const std::vector<std::uint32_t>& cores);
 

@@ -1,0 +1,46 @@
+#include "backend/machine/awake.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <optional>
+#include <stop_token>
+#include <string>
+
+#include "backend/machine/scheduling.hpp"
+#include "backend/machine/system_file.hpp"
+
+namespace backend {
+namespace {
+
+/// Lets a core that two threads share do more for the other.
+void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+}  // namespace
+
+bool AwakeCores::wanted() {
+  if (first_line("/sys/devices/system/cpu/cpuidle/current_driver").value_or("none") != "none") return false;
+  const std::string second = first_line("/sys/fs/cgroup/cpu.max").value_or("max");  // "max 100000": of control groups
+  const std::string first = first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").value_or("-1");
+  return second.starts_with("max") && first == "-1";
+}
+
+AwakeCores::AwakeCores(bool spin) {
+  if (!spin) return;
+  for (std::uint32_t core = 0; core < usable_cores(); ++core) {
+    threads_.emplace_back([core = core_of_rank(core)](const std::stop_token& end) {
+      pin_to_core(core);
+      const sched_param param{};
+      if (pthread_setschedparam(pthread_self(), SCHED_IDLE, &param) != 0) return;  // rather none than one in the way
+      while (!end.stop_requested()) relax();
+    });
+  }
+}
+
+}  // namespace backend

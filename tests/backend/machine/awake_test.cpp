@@ -1,0 +1,67 @@
+#include "backend/machine/awake.hpp"
+
+#include <dirent.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <cstdlib>
+#include <set>
+
+#include "backend/machine/scheduling.hpp"
+
+namespace backend {
+namespace {
+
+/// The cores on which this process has a thread that runs when nobody else does, and nowhere else.
+std::multiset<std::uint32_t> cores_awake() {
+  std::multiset<std::uint32_t> cores;
+  DIR* const threads = opendir("/proc/self/task");
+  while (const dirent* const thread = readdir(threads)) {
+    const pid_t number = std::atoi(thread->d_name);
+    if (number <= 0 || sched_getscheduler(number) != SCHED_IDLE) continue;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    sched_getaffinity(number, sizeof set, &set);
+    EXPECT_EQ(CPU_COUNT(&set), 1);
+    for (std::uint32_t core = 0; core < CPU_SETSIZE; ++core)
+      if (CPU_ISSET(core, &set)) cores.insert(core);
+  }
+  closedir(threads);
+  return cores;
+}
+
+std::multiset<std::uint32_t> all_cores() {
+  std::multiset<std::uint32_t> cores;
+  for (std::uint32_t rank = 0; rank < usable_cores(); ++rank) cores.insert(core_of_rank(rank));
+  return cores;
+}
+
+/// When all threads have begun.
+void expect_all_cores_awake() {
+  for (const double end_s = now_s() + 5; cores_awake() != all_cores() && now_s() < end_s;)
+    sleep_until(now_s() + 1e-3, /*precisely=*/false);
+  EXPECT_EQ(cores_awake(), all_cores());
+}
+
+TEST(AwakeCores, AreAllThatThisProcessMayUseUntilTheEndOfTheScope) {
+  {
+    const AwakeCores awake(/*spin=*/true);
+    EXPECT_EQ(awake.cores(), usable_cores());
+    expect_all_cores_awake();
+  }
+  EXPECT_TRUE(cores_awake().empty());
+  const AwakeCores none(/*spin=*/false);
+  EXPECT_EQ(none.cores(), 0);
+  EXPECT_TRUE(cores_awake().empty());
+}
+
+TEST(AwakeCores, StayWhereTheyAreWhenTheProcessIsPinned) {
+  const AwakeCores awake(/*spin=*/true);
+  expect_all_cores_awake();
+  pin_process({core_of_rank(0)});
+  EXPECT_EQ(cores_awake(), all_cores());
+  pin_process(cores_of_rank(0, usable_cores()));  // for the tests that follow
+}
+
+}  // namespace
+}  // namespace backend
