@@ -25,7 +25,7 @@ constexpr std::int32_t kNobody = -1;
 
 /// An argument of a call, ready but for values and how much is played.
 struct ReadyArgument {
-  enum class From : std::uint8_t { constant, value, size, sizes, values, device } from = From::constant;
+  enum class From : std::uint8_t { constant, format, value, size, sizes, values, device } from = From::constant;
   c10::IValue constant = {};
   std::int32_t value = kNobody;           // slot
   std::vector<sim::PartSize> sizes = {};  // one, or a list
@@ -161,7 +161,10 @@ class PassReader {
         if (given.kind == Kind::number && given.is_integral)
           return {.constant = static_cast<std::int64_t>(given.number)};
         if (given.kind == Kind::word)
-          if (const std::optional<std::int64_t> number = number_of_word(given.word)) return {.constant = *number};
+          if (const std::optional<std::int64_t> number = number_of_word(given.word))
+            return {
+                .from = given.word == "contiguous_format" ? ReadyArgument::From::format : ReadyArgument::From::constant,
+                .constant = *number};
         break;
       case c10::TypeKind::FloatType:
         if (given.kind == Kind::number) return {.constant = given.number};
@@ -304,12 +307,23 @@ void play_exactly(const ReadyCall& call, Stack& stack) {
   if (call.exact == ReadyCall::Exact::dropout) stack.emplace_back(at::ones_like(x, at::kBool));
 }
 
+bool reads_channels_last(const sim::OpInstance& op) {
+  return std::ranges::any_of(op.inputs, &sim::TensorSpec::channels_last);
+}
+
 class Playing {
  public:
   Playing(const ReadyPass& pass, const sim::OpInstance& op, std::span<const at::Tensor> given, bool is_exact)
-      : pass_(pass), extent_(op.extent()), is_exact_(is_exact), values_(given.begin(), given.end()) {
+      : pass_(pass),
+        extent_(op.extent()),
+        is_exact_(is_exact),
+        keeps_order_(op.body->order != sim::DimensionOrder::needed && reads_channels_last(op)),
+        values_(given.begin(), given.end()) {
     for (const at::Tensor& tensor : given)
       if (tensor.defined()) device_ = tensor.device();
+    if (op.body->order == sim::DimensionOrder::needed)
+      for (at::Tensor& tensor : values_)
+        if (tensor.defined() && tensor.dim() == 4) tensor = tensor.contiguous();
     values_.resize(pass.slots);
   }
 
@@ -334,6 +348,8 @@ class Playing {
     switch (argument.from) {
       case From::constant:
         return argument.constant;
+      case From::format:
+        return keeps_order_ ? c10::IValue(static_cast<std::int64_t>(at::MemoryFormat::Preserve)) : argument.constant;
       case From::value:
         return at(argument.value);
       case From::size:
@@ -380,17 +396,36 @@ class Playing {
 
   const ReadyPass& pass_;
   const sim::Extent extent_;
-  const bool is_exact_;
+  const bool is_exact_, keeps_order_;
   std::vector<at::Tensor> values_;
   Stack stack_;
   at::Device device_ = at::kCPU;
 };
 
+/// Which of a pass's writes lie so, of those with four dimensions; empty where no input does.
+std::vector<bool> writes_channels_last(const sim::Work& work) {
+  const sim::OpInstance& op = work.op;
+  if (!reads_channels_last(op)) return {};
+  const bool kept = op.keeps_channels_last();
+  if (work.pass == sim::Pass::forward) return std::vector<bool>(1 + op.body->saved.size(), kept);
+  std::vector<bool> writes;
+  for (std::size_t i = 0; i < op.inputs.size(); ++i)
+    if (op.body->input_grads >> i & 1U) writes.push_back(op.inputs[i].channels_last);
+  writes.resize(writes.size() + op.body->parameters.size(), kept);
+  return writes;
+}
+
 void aten(const sim::Work& work, const Operands& operands) {
   const ReadyPass& pass = pass_of(*work.op.body, work.pass);
   Playing playing(pass, work.op, operands.reads, operands.is_exact);
   playing.play();
-  for (std::size_t w = 0; w < pass.writes.size(); ++w) operands.writes[w] = std::move(playing.at(pass.writes[w]));
+  const std::vector<bool> channels_last = writes_channels_last(work);
+  for (std::size_t w = 0; w < pass.writes.size(); ++w) {
+    operands.writes[w] = std::move(playing.at(pass.writes[w]));
+    if (!channels_last.empty() && operands.writes[w].dim() == 4)
+      operands.writes[w] = operands.writes[w].contiguous(channels_last[w] ? at::MemoryFormat::ChannelsLast
+                                                                          : at::MemoryFormat::Contiguous);
+  }
 }
 
 at::Tensor aten_reference(const sim::OpInstance& op, const ReferenceInputs& given) {

@@ -132,7 +132,7 @@ def known_op(group: Group, graph: Graph, calls) -> dict | None:
         if path := own(w, b):
             return {"op": "linear", "path": path, "inputs": [x], "parameters": [w, b], "attributes": keep(
                 {"out_features": w.shapes[0][0], "bias": b is not None}, bias=True)}
-    if name == "batch_norm" and rank == 4 and step.has_buffers:
+    if name == "batch_norm" and 2 <= rank <= 5 and step.has_buffers:
         w, b = args("weight"), args("bias")
         if w is not None and b is not None and (path := own(w, b)):
             return {"op": "batch_norm", "path": path, "inputs": [x], "parameters": [w, b], "attributes": keep(

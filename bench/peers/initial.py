@@ -71,7 +71,7 @@ def firsts_of(node: SimpleNamespace) -> dict[str, tuple]:
 def initialise_buffers(node: SimpleNamespace, module: nn.Module):
     for kind, values in getattr(node, "buffers", {}).items():
         getattr(module, kind).copy_(values)
-    if isinstance(module, nn.BatchNorm2d):
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
         module.reset_running_stats()
 
 

@@ -23,7 +23,8 @@ LAYERS = {
     "conv2d": lambda a, x: nn.Conv2d(x[0], a.out_channels, a.kernel_size, a.stride, a.padding, a.dilation, a.groups,
                                      bool(a.bias)),
     "linear": lambda a, x: nn.Linear(x[0], a.out_features, bool(a.bias)),
-    "batch_norm": lambda a, x: nn.BatchNorm2d(x[0], a.eps, a.momentum),
+    "batch_norm": lambda a, x: {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d, 4: nn.BatchNorm3d}[len(x)](
+        x[0], a.eps, a.momentum),
     "relu": lambda a, x: nn.ReLU(bool(a.inplace)),
     "max_pool": lambda a, x: nn.MaxPool2d(a.kernel_size, a.stride or None, a.padding),
     "adaptive_avg_pool": lambda a, x: nn.AdaptiveAvgPool2d(a.output_size),

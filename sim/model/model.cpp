@@ -306,8 +306,6 @@ Model load_model(std::string_view text) {
     if (*format != "contiguous" && *format != "channels_last")
       throw ConfigError("model '{}': memory_format={} must be contiguous or channels_last", text, *format);
     model.channels_last = *format == "channels_last";
-    if (model.channels_last && model.is_imported())
-      throw ConfigError("model '{}': memory_format=channels_last isn't known of imported ops", text);
     if (model.channels_last && model.input.size() != 3)
       throw ConfigError("model '{}': memory_format=channels_last needs a model with input [channels, height, width]",
                         text);

@@ -178,6 +178,8 @@ const std::vector<std::pair<std::string, std::string>> kCases = {
      "pipeline,pp=2,microbatches=2"},
     {"resnet18,image=32,dtype=f64,global_batch=8,memory_format=channels_last,optimizer=sgd:lr=0.01:momentum=0.9",
      "ddp_blocking,dp=2"},
+    {"unet,dtype=f64,global_batch=2,memory_format=channels_last", "ddp,dp=2"},
+    {"unet,dtype=f64,global_batch=2,memory_format=channels_last", "pipeline,pp=2,microbatches=2"},
     {"convnet,dtype=f64,global_batch=8,timing=tutorial", "ddp_blocking,dp=2"},
     {"convnet,dtype=f64,global_batch=8,loss=mse_loss,timing=tutorial", "pipeline,pp=2,microbatches=4"},
     {"convnet,dtype=f64,global_batch=8,timing=epoch", "pipeline,pp=2,microbatches=2,schedule=forward_only"},

@@ -423,9 +423,17 @@ def test_of_parameters_and_constants():
     place = imported(module(lambda self, x: self.a(x) * torch.arange(x.shape[0])[:, None]))[0]
     same([b["rows"] for b in place["bodies"].values()], [False])
     same(bodies_of(place, "mul")[0]["forward"], ["t0=arange(B)", "t1=unsqueeze(t0,1)", "o=mul.Tensor(i0,t1)"])
-    norm = imported(module(lambda self, x: self.b(self.norm(self.a(x))), norm=nn.BatchNorm1d(8)))[0]
+    # Without statistics of its own it isn't the op batch_norm, and sees samples together.
+    norm = imported(module(lambda self, x: self.b(self.norm(self.a(x))), norm=nn.BatchNorm1d(8, track_running_stats=False)))[0]
     same(norm["nodes"][1]["inputs"], ["a"])
     same(norm["bodies"]["batch_norm/1"]["rows"], False)
+
+
+def test_batch_norms_of_any_rank():
+    for layer, norm, sizes in ((nn.Linear(3, 4), nn.BatchNorm1d(4), "3"), (nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4), "3,8"),
+                               (nn.Conv3d(3, 4, 3), nn.BatchNorm3d(4), "3,4,4,4")):
+        file, _ = imported(nn.Sequential(layer, norm), [f"f32[B,{sizes}]"])
+        same([n["op"] for n in file["nodes"] if n["name"] == "1"], ["batch_norm"])
 
 
 def test_random_numbers():

@@ -29,6 +29,11 @@ std::vector<Placement> by_units(const std::vector<PartSpec>& specs, std::uint32_
   return placements;
 }
 
+TensorSpec in_order(TensorSpec spec, bool channels_last) {
+  spec.channels_last = channels_last && spec.shape.size() == 4;
+  return spec;
+}
+
 Signature aten_signature(const OpInstance& op) {
   check_internal(op.body != nullptr, "op 'aten' has no body");
   const Body& body = *op.body;
@@ -36,14 +41,16 @@ Signature aten_signature(const OpInstance& op) {
   if (op.inputs.size() != body.inputs.size())
     throw ConfigError("body '{}' takes {} inputs, found {}", body.name, body.inputs.size(), op.inputs.size());
   for (std::size_t i = 0; i < op.inputs.size(); ++i)
-    if (const TensorSpec expected = body.inputs[i].at(extent); op.inputs[i] != expected)
+    if (const TensorSpec expected = in_order(body.inputs[i].at(extent), op.inputs[i].channels_last);
+        op.inputs[i] != expected)
       throw ConfigError("input {} of body '{}' must be {}, found {}", i, body.name, to_string(expected),
                         to_string(op.inputs[i]));
-  Signature s{.output = body.output.at(extent)};
+  const bool channels_last = op.keeps_channels_last();
+  Signature s{.output = in_order(body.output.at(extent), channels_last)};
   for (std::size_t p = 0; p < body.parameters.size(); ++p)
-    s.parameters.push_back({fmt::format("p{}", p), body.parameters[p].at(extent)});
+    s.parameters.push_back({fmt::format("p{}", p), in_order(body.parameters[p].at(extent), channels_last)});
   for (std::size_t k = 0; k < body.saved.size(); ++k)
-    s.saved.push_back({fmt::format("s{}", k), body.saved[k].at(extent)});
+    s.saved.push_back({fmt::format("s{}", k), in_order(body.saved[k].at(extent), channels_last)});
   const auto reads = [&](Operand::From from, const std::vector<int>& indices) {
     for (const int index : indices) s.backward_reads.push_back({from, index});
   };

@@ -4,8 +4,8 @@ namespace sim {
 namespace {
 
 Signature signature(const OpInstance& op) {
-  need_rank(op, 4, "[batch, channels, height, width]");
   const TensorSpec& x = op.inputs[0];
+  if (x.shape.size() < 2 || x.shape.size() > 5) need_rank(op, 4, "[batch, channels, …] of 2 to 5 dimensions");
   const TensorSpec channels{at_least_f32(x.dtype), {x.shape[1]}};
   if (x.elements() == x.shape[1])
     throw ConfigError("op 'batch_norm' needs more than one value per channel in training, found {}", to_string(x));
@@ -31,12 +31,13 @@ Demand demand(const OpInstance& op, Pass pass, std::uint32_t) {
 
 /// ATen/native/cpu/batch_norm_kernel.cpp goes plane by plane (height × width values), vector by vector. Backward, a
 /// plane that isn't whole vectors (64 bytes: AVX-512) costs about 0.1 us more than one that is, five times a 4×4
-/// plane's time.
+/// plane's time. Without planes it goes as where channels lie last.
 CpuKernel cpu_kernel(const OpInstance& op, Pass pass) {
   const TensorSpec& x = op.inputs[0];
-  if (x.channels_last) return {"channels last"};
+  if (x.channels_last || x.shape.size() == 2) return {"channels last"};
   if (pass != Pass::backward) return {};
-  return {x.shape[2] * x.shape[3] * size_of(x.dtype) % 64 == 0 ? "whole vectors" : "with rests"};
+  const std::int64_t plane = x.elements() / (x.shape[0] * x.shape[1]);
+  return {plane * size_of(x.dtype) % 64 == 0 ? "whole vectors" : "with rests"};
 }
 
 /// Cut by samples, every part has statistics of its own.

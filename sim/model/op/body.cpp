@@ -1,6 +1,7 @@
 #include "sim/model/op/body.hpp"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -244,6 +245,7 @@ class BodyReader {
         collect_words(call.arguments, words);
         body_.reads_last |= has_last(call.arguments);
         body_.reads_first |= words.contains("F");
+        body_.order = std::max(body_.order, order_of(call.op));
       }
     check_units();
     return std::move(body_);
@@ -257,6 +259,14 @@ class BodyReader {
       if (!kind) throw ConfigError("'{}' are no products; expected e.g. matmul:f32:0+64B:0+128B", product);
       body_.products.push_back({*kind, dtype_from(parts[1]), {amount_from(parts[2]), amount_from(parts[3])}});
     }
+  }
+
+  static DimensionOrder order_of(std::string_view op) {
+    constexpr std::array<std::string_view, 3> kMove{"permute", "transpose", "t"};
+    constexpr std::array<std::string_view, 5> kView{"view", "_unsafe_view", "as_strided", "view_as_real",
+                                                    "view_as_complex"};
+    if (std::ranges::find(kView, op) != kView.end()) return DimensionOrder::needed;
+    return std::ranges::find(kMove, op) != kMove.end() ? DimensionOrder::changed : DimensionOrder::kept;
   }
 
   static std::vector<Call> read_calls(std::string_view text) {

@@ -92,6 +92,13 @@ struct Call {
 enum class ProductKind : std::uint8_t { matmul, convolution, attention };
 inline constexpr EnumNames<ProductKind, 3> kProductKinds{"product", {"matmul", "convolution", "attention"}};
 
+/// What a body's calls make of four dimensions whose channels lie last (TensorSpec::channels_last).
+enum class DimensionOrder : std::uint8_t {
+  kept,     // results lie as the operands
+  changed,  // a dimension moves: what comes out may lie in any order, and is put back
+  needed,   // a view that counts on it: the operands are put back first
+};
+
 struct Body {
   std::string text, name;
   std::vector<PartSpec> inputs, parameters, saved;
@@ -118,6 +125,7 @@ struct Body {
   std::int64_t units = 1;                        // of the whole; 1: it can't be cut by units
   bool has_positions = false;                    // these are its units
   bool reads_last = false, reads_first = false;  // L, F
+  DimensionOrder order = DimensionOrder::kept;
   // What is a summand in each part: the output, gradients of inputs and of parameters (bit i: of the i-th).
   bool sums_output = false;
   std::uint32_t sums_inputs = 0, sums_parameters = 0;

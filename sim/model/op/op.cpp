@@ -29,6 +29,11 @@ std::int64_t OpInstance::integer(std::string_view attribute) const { return std:
 
 Extent OpInstance::extent() const { return {integer("batch"), integer("units"), integer("last") != 0}; }
 
+bool OpInstance::keeps_channels_last() const {
+  return body != nullptr && body->order == DimensionOrder::kept &&
+         std::ranges::any_of(inputs, &TensorSpec::channels_last);
+}
+
 Dtype OpInstance::multiplied() const {
   const Dtype own = inputs.at(0).dtype;
   // Autocast leaves f64 alone.

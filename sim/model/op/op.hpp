@@ -207,6 +207,8 @@ struct OpInstance {
   [[nodiscard]] double number(std::string_view attribute) const;
   /// How much of an op `aten` it is.
   [[nodiscard]] Extent extent() const;
+  /// Whether an op `aten` gives four dimensions as an input has them, whose channels lie last.
+  [[nodiscard]] bool keeps_channels_last() const;
   /// ConfigError when the inputs don't fit the op, or a tensor is too large (sim::fits).
   [[nodiscard]] Signature signature() const;
   [[nodiscard]] Demand demand(Pass pass, std::uint32_t grads = kParameterGrads | 1) const {

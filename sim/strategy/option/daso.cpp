@@ -94,8 +94,11 @@ std::vector<StrategyOption> daso_options() {
        .meaning = "parameters that are sent in one piece",
        .read =
            [](const Reading& r, Strategy& s) {
-             if (r.kind.takes("chunk"))
-               s.chunk_elements = static_cast<std::int64_t>(r.text.number("chunk", kChunk, 1, 1e12));
+             if (!r.kind.takes("chunk")) return;
+             const double chunk = r.text.number("chunk", kChunk, 1, 1e12);  // "1e7", too
+             s.chunk_elements = static_cast<std::int64_t>(chunk);
+             if (static_cast<double>(s.chunk_elements) != chunk)
+               throw ConfigError("strategy '{}': chunk={} must be a whole number", r.text.whole(), chunk);
            },
        .write =
            [](const Strategy& s, const Kind&) {

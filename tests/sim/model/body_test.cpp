@@ -19,6 +19,25 @@ constexpr const char* kGelu =
 
 // ---- Texts ----
 
+/// Of calls on four dimensions.
+DimensionOrder order_of(const std::string& calls) {
+  return body_from("x|f32[B,3,4,4]||f32[B,3,4,4]||" + calls + "||0+0B,0+0B|0+0B,0+0B|1,0|rows").order;
+}
+
+TEST(Body, SaysWhatItMakesOfChannelsThatLieLast) {
+  EXPECT_EQ(order_of("o=relu(i0)"), DimensionOrder::kept);
+  EXPECT_EQ(order_of("t0=permute(i0,[0,2,3,1]);o=permute(t0,[0,3,1,2])"), DimensionOrder::changed);
+  EXPECT_EQ(order_of("t0=transpose(i0,2,3);o=view(t0,[B,3,4,4])"), DimensionOrder::needed);
+  OpInstance relu{
+      &op_table().at("aten"), {{"batch", 2}, {"last", 1}, {"units", 1}}, {{Dtype::f32, {2, 3, 4, 4}, true}}};
+  relu.body =
+      &body_from("x|f32[B,3,4,4]||f32[B,3,4,4]|f32[B,3]|o,s0=relu(i0)|gi0=relu(s0)|0+0B,0+0B|0+0B,0+0B|1,1|rows");
+  EXPECT_TRUE(relu.signature().output.channels_last);
+  EXPECT_FALSE(relu.signature().saved[0].spec.channels_last) << "has no pixels";
+  relu.body = &body_from("x|f32[B,3,4,4]||f32[B,3,4,4]||o=view(i0,[B,3,4,4])||0+0B,0+0B|0+0B,0+0B|1,0|rows");
+  EXPECT_FALSE(relu.signature().output.channels_last);
+}
+
 TEST(Body, IsWhatItsTextSays) {
   const Body& gelu = body_from(kGelu);
   EXPECT_EQ(gelu.name, "gelu");

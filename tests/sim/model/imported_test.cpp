@@ -149,7 +149,22 @@ TEST(ImportedModel, KeysThatItCantFollowAreRefused) {
   EXPECT_EQ(message("timing=tutorial"),
             "model 'M': timing=tutorial makes random images and one class each; this model takes others");
   EXPECT_EQ(message("memory_format=channels_last"),
-            "model 'M': memory_format=channels_last isn't known of imported ops");
+            "model 'M': memory_format=channels_last needs a model with input [channels, height, width]");
+}
+
+TEST(ImportedModel, ChannelsLieLastUntilADimensionMoves) {
+  const Model model = load_model("unet,memory_format=channels_last");
+  EXPECT_EQ(load_model(model.text()).text(), model.text());
+  std::size_t moved = 0;
+  for (const OpInstance& op : model.instances(2)) {
+    const TensorSpec output = op.signature().output;
+    const bool moves = op.name().starts_with("permute");
+    moved += moves;
+    EXPECT_EQ(output.channels_last, output.shape.size() == 4 && !moves) << op.name() << " " << to_string(output);
+    for (const ParameterSpec& parameter : op.signature().parameters)
+      EXPECT_EQ(parameter.spec.channels_last, parameter.spec.shape.size() == 4) << op.name();
+  }
+  EXPECT_EQ(moved, 1U);
 }
 
 TEST(ImportedModel, AnOpThatSeesSamplesTogetherIsntCut) {

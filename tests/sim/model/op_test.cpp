@@ -40,6 +40,9 @@ std::vector<OpInstance> instances() {
       op("linear", {{"out_features", 1}, {"bias", 0}}, {{Dtype::f64, {1, 1}}}),
       op("batch_norm", {}, {image}),
       op("batch_norm", {{"eps", 1e-3}, {"momentum", 0.5}}, {{Dtype::f64, {2, 3, 1, 1}}}),
+      op("batch_norm", {}, {f32({4, 6})}),
+      op("batch_norm", {}, {f32({4, 6, 9})}),
+      op("batch_norm", {}, {f32({2, 3, 4, 5, 6})}),
       imported(),
       op("relu", {}, {image}),
       op("relu", {{"inplace", 1}}, {rows}),
@@ -390,8 +393,8 @@ TEST(Op, ShapesAreChecked) {
             "groups=2 must divide the 3 input and 4 output channels");
   EXPECT_EQ(message("linear", {{"out_features", 4}}, {f32({2, 3, 1, 1})}),
             "op 'linear' needs an input [batch, features], found [batch, 3, 1, 1]; put a 'flatten' before it");
-  EXPECT_EQ(message("batch_norm", {}, {f32({2, 3})}),
-            "op 'batch_norm' needs an input [batch, channels, height, width], found [batch, 3]");
+  EXPECT_EQ(message("batch_norm", {}, {f32({2})}),
+            "op 'batch_norm' needs an input [batch, channels, …] of 2 to 5 dimensions, found [batch]");
   EXPECT_EQ(message("batch_norm", {}, {f32({1, 3, 1, 1})}),
             "op 'batch_norm' needs more than one value per channel in training, found f32[1,3,1,1]");
   EXPECT_EQ(message("max_pool", {{"kernel_size", 3}, {"padding", 2}}, {f32({1, 1, 9, 9})}),

@@ -122,6 +122,7 @@ TEST(Daso, BadKeys) {
             "strategy 'daso,skips=0,wait=1': wait needs skips of at least 1, found "
             "skips=0");
   EXPECT_EQ(message("daso,downcast=f8"), "strategy 'daso,downcast=f8': downcast=f8 must be bf16, f16 or f32");
+  EXPECT_EQ(message("daso,chunk=1.5"), "strategy 'daso,chunk=1.5': chunk=1.5 must be a whole number");
   EXPECT_EQ(message("daso,chunk=0.5"), "strategy 'daso,chunk=0.5': chunk=0.5 must be a number from 1 to 1000000000000");
   EXPECT_EQ(
       testing::message_of([&] {
