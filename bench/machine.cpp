@@ -71,6 +71,9 @@ std::map<std::string, std::string> must_be_alike(const Machine& machine, const s
   return alike;
 }
 
+/// Whether the cores are kept awake: by whoever spawns the ranks, or the first of them.
+bool kept_awake(const Machine& machine) { return machine.real_time && backend::AwakeCores::wanted(); }
+
 }  // namespace
 
 std::vector<Job> make_jobs(const Subject& subject, const Machine& machine, sim::Result* result) {
@@ -138,9 +141,6 @@ std::string to_text(const Job& job) {
 }
 
 std::string short_text(const Job& job) { return fmt::format("{} on {}", job.strategy.text(), job.world); }
-
-/// Whether the cores are kept awake: by whoever spawns the ranks, or the first of them.
-bool kept_awake(const Machine& machine) { return machine.real_time && backend::AwakeCores::wanted(); }
 
 Worlds open_worlds(const Machine& machine, const std::vector<Job>& jobs) {
   std::map<std::string, std::uint32_t> ranks{{"local", 1}};  // by label
