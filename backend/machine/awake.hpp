@@ -1,7 +1,7 @@
 // Keeps cores from idling while a step is measured, where the kernel can't.
 //
 //   const AwakeCores awake(AwakeCores::wanted());   // until the end of the scope
-//   awake.cores();                                  // 0 where nothing is to be done; result files record it
+//   awake.cores();                                  // 0 where nothing is to be done
 //
 // A virtual machine's core that idles is given away by the host, and woken late: after a rest of more than 0.2 ms the
 // next halts take 0.15 to 0.2 ms each, and an all-reduce of gloo's is five wake-ups in turn. /dev/cpu_dma_latency

@@ -8,7 +8,8 @@
 // Two things that a virtual machine's kernel does between a rank's instructions, and that no forecast of a strategy can
 // know:
 //   idle states    a core that idles while its rank waits is given away by the host; what comes after the wait is
-//                  slower. /dev/cpu_dma_latency held at 0 makes idle cores poll instead, for as long as it is open.
+//                  slower. /dev/cpu_dma_latency held at 0 makes idle cores poll instead, for as long as it is open,
+//                  where the kernel has a driver for idle states (where not: awake.hpp).
 //   RT throttling  a SCHED_FIFO thread that computes for 0.95 s is stopped for 0.05 s: ranks that never wait are 5 %
 //                  slower than ranks that do. kernel.sched_rt_runtime_us = -1 ends that.
 //

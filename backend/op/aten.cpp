@@ -317,11 +317,11 @@ class Playing {
       : pass_(pass),
         extent_(op.extent()),
         is_exact_(is_exact),
-        keeps_order_(op.body->order != sim::DimensionOrder::needed && reads_channels_last(op)),
+        keeps_order_(reads_channels_last(op) && op.body->order != sim::DimensionOrder::needed),
         values_(given.begin(), given.end()) {
     for (const at::Tensor& tensor : given)
       if (tensor.defined()) device_ = tensor.device();
-    if (op.body->order == sim::DimensionOrder::needed)
+    if (reads_channels_last(op) && !keeps_order_)
       for (at::Tensor& tensor : values_)
         if (tensor.defined() && tensor.dim() == 4) tensor = tensor.contiguous();
     values_.resize(pass.slots);

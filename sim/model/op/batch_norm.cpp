@@ -4,8 +4,8 @@ namespace sim {
 namespace {
 
 Signature signature(const OpInstance& op) {
+  need_rank(op, 2, 5, "[batch, channels, …] of 2 to 5 dimensions");
   const TensorSpec& x = op.inputs[0];
-  if (x.shape.size() < 2 || x.shape.size() > 5) need_rank(op, 4, "[batch, channels, …] of 2 to 5 dimensions");
   const TensorSpec channels{at_least_f32(x.dtype), {x.shape[1]}};
   if (x.elements() == x.shape[1])
     throw ConfigError("op 'batch_norm' needs more than one value per channel in training, found {}", to_string(x));

@@ -91,14 +91,17 @@ inline OutputStorage fresh_or_in_place(const OpInstance& op) {
   return op.integer("inplace") ? OutputStorage::in_place : OutputStorage::fresh;
 }
 
-/// ConfigError unless the first input has `rank` dimensions.
-inline void need_rank(const OpInstance& op, std::size_t rank, std::string_view expected) {
+/// ConfigError unless the first input has `least` to `most` dimensions.
+inline void need_rank(const OpInstance& op, std::size_t least, std::size_t most, std::string_view expected) {
   const TensorSpec& found = op.inputs[0];
-  if (found.shape.size() == rank) return;
+  if (found.shape.size() >= least && found.shape.size() <= most) return;
   std::string sizes = "batch";  // whatever it is
   for (std::size_t dim = 1; dim < found.shape.size(); ++dim) sizes += fmt::format(", {}", found.shape[dim]);
   throw ConfigError("op '{}' needs an input {}, found [{}]{}", op.kind->name, expected, sizes,
-                    rank == 2 && found.shape.size() > 2 ? "; put a 'flatten' before it" : "");
+                    most == 2 && found.shape.size() > 2 ? "; put a 'flatten' before it" : "");
+}
+inline void need_rank(const OpInstance& op, std::size_t rank, std::string_view expected) {
+  need_rank(op, rank, rank, expected);
 }
 /// ConfigError unless the two inputs are alike; `inputs` says what they are.
 inline void need_one_shape(const OpInstance& op, std::string_view inputs) {

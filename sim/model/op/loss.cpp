@@ -1,4 +1,6 @@
 // Losses compute in f32 what comes in half precision, as autocast has them.
+#include <limits>
+
 #include "sim/model/op/kinds.hpp"
 
 namespace sim {
@@ -35,7 +37,7 @@ std::vector<Rule> sum_rules(const OpInstance& op) {
 
 Signature cross_entropy_signature(const OpInstance& op) {
   const TensorSpec prediction = prediction_of(op);
-  if (prediction.shape.size() < 2) need_rank(op, 2, "[batch, positions…, classes]");
+  need_rank(op, 2, std::numeric_limits<std::size_t>::max(), "[batch, positions…, classes]");
   const TensorSpec expected{Dtype::i64, {prediction.shape.begin(), prediction.shape.end() - 1}},
       scalar{prediction.dtype, {}};
   if (op.inputs[1] != expected)

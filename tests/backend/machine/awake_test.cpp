@@ -1,33 +1,25 @@
 #include "backend/machine/awake.hpp"
 
-#include <dirent.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 
-#include <cstdlib>
 #include <set>
 
 #include "backend/machine/scheduling.hpp"
+#include "tests/backend/machine/threads_here.hpp"
 
 namespace backend {
 namespace {
 
 /// The cores on which this process has a thread that runs when nobody else does, and nowhere else.
 std::multiset<std::uint32_t> cores_awake() {
-  std::multiset<std::uint32_t> cores;
-  DIR* const threads = opendir("/proc/self/task");
-  while (const dirent* const thread = readdir(threads)) {
-    const pid_t number = std::atoi(thread->d_name);
-    if (number <= 0 || sched_getscheduler(number) != SCHED_IDLE) continue;
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    sched_getaffinity(number, sizeof set, &set);
-    EXPECT_EQ(CPU_COUNT(&set), 1);
-    for (std::uint32_t core = 0; core < CPU_SETSIZE; ++core)
-      if (CPU_ISSET(core, &set)) cores.insert(core);
+  std::multiset<std::uint32_t> awake;
+  for (const auto& [number, cores] : testing::threads_here()) {
+    if (sched_getscheduler(number) != SCHED_IDLE) continue;
+    EXPECT_EQ(cores.size(), 1U);
+    awake.insert(cores.begin(), cores.end());
   }
-  closedir(threads);
-  return cores;
+  return awake;
 }
 
 std::multiset<std::uint32_t> all_cores() {

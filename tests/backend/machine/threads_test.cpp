@@ -2,43 +2,23 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
-#include <dirent.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <map>
 #include <set>
 #include <thread>
 
 #include "backend/machine/scheduling.hpp"
+#include "tests/backend/machine/threads_here.hpp"
 
 namespace backend {
 namespace {
 
-using Cores = std::set<std::uint32_t>;
-
-Cores cores_of(pid_t thread) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  sched_getaffinity(thread, sizeof set, &set);
-  Cores cores;
-  for (std::uint32_t core = 0; core < CPU_SETSIZE; ++core)
-    if (CPU_ISSET(core, &set)) cores.insert(core);
-  return cores;
-}
-
-/// Of this process, by number.
-std::map<pid_t, Cores> threads_here() {
-  std::map<pid_t, Cores> threads;
-  DIR* const folder = opendir("/proc/self/task");
-  while (const dirent* const entry = readdir(folder))
-    if (const pid_t number = std::atoi(entry->d_name); number > 0) threads[number] = cores_of(number);
-  closedir(folder);
-  return threads;
-}
+using testing::Cores;
+using testing::cores_of;
+using testing::threads_here;
 
 Cores set_of(const std::vector<std::uint32_t>& cores) { return {cores.begin(), cores.end()}; }
 
