@@ -434,7 +434,7 @@ at::Tensor aten_reference(const sim::OpInstance& op, const ReferenceInputs& give
   const ReadyPass& pass = pass_of(*op.body, sim::Pass::forward);
   Playing playing(pass, op, all, /*is_exact=*/true);
   playing.play();
-  return playing.at(pass.writes[0]);
+  return playing.at(pass.writes[0]).contiguous(memory_format(op.signature().output));
 }
 
 }  // namespace

@@ -190,6 +190,7 @@ if "$paragauge" list | grep -q 'built without LibTorch'; then
 else
   refuses "precision=fp16: LibTorch doesn't train in f16 on a CPU" measure -m convnet,precision=fp16 -s single -w local
   accepts measure -m toy_mlp,precision=fp16,max_grad_norm=1 -s zero1,param_dtype=half,recompute=full -w local --anyway --verify --steps 2
+  accepts measure -m unet,global_batch=2,memory_format=channels_last -s ddp -w local --verify --steps 2
   refuses "a rank of 1000 threads needs 1000 cores; this machine has $(nproc)" measure -m toy_mlp -s single,threads=1000
   accepts measure -m toy_mlp -s single -s ddp -w local --steps 2
   # A file of this machine, and of one whose driver says other things.
