@@ -14,6 +14,8 @@
 #         traces     one step, predicted and measured, instruction by instruction
 #         suites     ConvNet, ResNet-50 and VGG-16 in Google Benchmark
 #         resnet50, splits, vgg16, convnet   R1, its sweep of split sizes, and R2, beside plain PyTorch
+#         half       half precision and channels_last, beside plain PyTorch
+#         transformers   imported ones, in f32 and half precision, beside plain PyTorch
 #         nccl       transfers from 8 B to 1 GiB (algbw, busbw as nccl-tests), where there are 2 GPUs and more
 #         graphs     ResNet-50's and the ConvNet's step, launched op by op and as one CUDA graph
 #         memory     what fits: predicted beside what the allocator had
@@ -35,19 +37,19 @@ pack() {
 }
 
 run() {
-  out=$1 phases=${2:-tests check calibrate models traces suites resnet50 splits vgg16 convnet nccl graphs memory}
+  out=$1 phases=${2:-tests check calibrate models traces suites resnet50 splits vgg16 convnet half transformers nccl graphs memory}
   device=${DEVICE:-cuda} python=${PARAGAUGE_PYTHON:-$(command -v python3)}
   [[ -x .venv/bin/python && $device != cuda ]] && python=.venv/bin/python
   torch=$("$python" -c 'import os, torch; print(os.path.dirname(torch.__file__))')
   export LD_LIBRARY_PATH=$torch/lib:$torch/../nvidia/nccl/lib:$PWD/build/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PARAGAUGE_PYTHON=$python
   export PARAGAUGE_CATALOG_DIR=$PWD/sim/catalog PARAGAUGE_PEERS=$PWD/bench/peers
   batch=120 image=128 splits=(20 1 3 5 8 10 12 40 60) largest=1073741824 peers=(--peers) worlds=(-w local) gpus=2
-  four=(-s ddp,dp=4)
+  four=(-s ddp,dp=4) transformers=(gpt2,global_batch=8 bert_base,global_batch=32 vit_b_16,global_batch=32)
   [[ $device != cpu ]] || gpus=0
   if [[ $device == cuda ]]; then
     gpus=$(nvidia-smi --list-gpus | wc -l)
   else
-    batch=12 image=32 splits=(6 3 4) largest=65536
+    batch=12 image=32 splits=(6 3 4) largest=65536 transformers=(gpt_nano)
   fi
   if [[ $device == privateuseone ]]; then
     export LD_PRELOAD=$PWD/build/tests/libstandin.so LD_LIBRARY_PATH=$PWD/build/tests/standin:$LD_LIBRARY_PATH STANDIN_DEVICES=$gpus
@@ -86,6 +88,8 @@ phase_check() {
   paragauge measure -m toy_mlp -m convnet,global_batch=8 -m resnet18,image=32,global_batch=8 -s single -s model_parallel \
     -s pipeline,microbatches=2 -s pipeline,schedule=forward_only,microbatches=2 -s ddp -s zero1 -s zero3 -s fsdp -w local --steps 1 --verify |
     tee "$out/check.log" | grep verify
+  paragauge measure -m gpt_nano -m llama_nano -s single -s ddp -s zero3 -s tp -s model_parallel -w local --steps 1 --verify |
+    tee -a "$out/check.log" | grep verify
   [[ $device == cpu ]] || paragauge measure -m convnet,global_batch=8 -m resnet18,image=32,global_batch=8 -s single -w local --steps 1 \
     --verify --graph | tee -a "$out/check.log" | grep verify
 }
@@ -144,6 +148,16 @@ phase_vgg16() {
 phase_convnet() {
   compare convnet 12 100 -m convnet,timing=epoch -s single -s model_parallel,pp=4,cut=r2 \
     -s pipeline,pp=4,cut=r2,schedule=forward_only,split_size=8
+}
+phase_half() {
+  local network=resnet50,image=$image,global_batch=$batch last=memory_format=channels_last
+  compare half 5 120 -m "$network" -m "$network,$last" -m "$network,precision=bf16" -m "$network,precision=bf16,$last" \
+    -m "vgg16,image=$image,global_batch=$batch,precision=bf16" -s single
+}
+phase_transformers() {
+  local models=() transformer
+  for transformer in "${transformers[@]}"; do models+=(-m "$transformer" -m "$transformer,precision=bf16"); done
+  compare transformers 5 120 "${models[@]}" -s single
 }
 phase_nccl() {
   if [[ $device == cpu ]] || ((gpus < 2)); then

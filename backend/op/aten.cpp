@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/op/attention.hpp"
 #include "backend/op/op.hpp"
 #include "sim/error.hpp"
 
@@ -36,6 +37,7 @@ struct ReadyArgument {
 struct ReadyCall {
   enum class Exact : std::uint8_t { same, dropout, dropout_backward, filled } exact = Exact::same;
   double filled_with = 0;
+  Substitute on_accelerator = nullptr;  // what is played there in its place
   c10::OperatorHandle op;
   std::vector<ReadyArgument> arguments;
   std::vector<std::int32_t> results;  // slots
@@ -106,7 +108,7 @@ class PassReader {
     if (!op)
       fail("LibTorch {} has no op {}{}{}; import the model with its PyTorch", TORCH_VERSION, name,
            call.overload.empty() ? "" : ".", call.overload);
-    ReadyCall made{.op = *op};
+    ReadyCall made{.on_accelerator = attention_of_accelerator(call.op), .op = *op};
     if (call.op == "native_dropout") made.exact = ReadyCall::Exact::dropout;
     if (call.op == "native_dropout_backward") made.exact = ReadyCall::Exact::dropout_backward;
     if (const std::optional<double> value = exact_draw(call.op)) {
@@ -331,7 +333,9 @@ class Playing {
     for (const ReadyCall& call : pass_.calls) {
       stack_.clear();
       for (const ReadyArgument& argument : call.arguments) stack_.push_back(value_of(argument));
-      if (is_exact_)
+      if (call.on_accelerator != nullptr && !device_.is_cpu())
+        call.on_accelerator(stack_);
+      else if (is_exact_)
         play_exactly(call, stack_);
       else
         call.op.callBoxed(stack_);

@@ -171,7 +171,8 @@ const std::vector<std::pair<std::string, std::string>> kCases = {
     {"convnet,dtype=f64,global_batch=8", "zero_bubble"},
     {"convnet,dtype=f64,global_batch=8", "pipeline,schedule=1f1b_split"},
     {"toy_mlp,dtype=f64,global_batch=8,optimizer=adam", "zbv"},
-    {"resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "interleaved,chunks=3"},
+    // Of 32×32 pixels one would be left, and a microbatch's batch norm of two numbers makes 1e-3 of a rounding error.
+    {"resnet18,image=33,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9", "interleaved,chunks=3"},
     {"resnet18,image=32,dtype=f64,global_batch=8,memory_format=channels_last,optimizer=sgd:lr=0.01:momentum=0.9",
      "zbv,microbatches=2"},
     {"resnet18,image=32,dtype=f64,global_batch=8,memory_format=channels_last,optimizer=sgd:lr=0.01:momentum=0.9",
