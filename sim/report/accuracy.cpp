@@ -60,7 +60,7 @@ CellAccuracy assess_cell(const Result& result, const Cell& cell) {
   Series replayed;
   for (const Round& round : cell.rounds) {
     if (const RoundSteps& steps = round.measured; !steps.empty()) {
-      accuracy.measured_step.add(round.round, steps.count, steps.mean.step_s, steps.sd.step_s);
+      accuracy.measured_step.add(round.round, steps.count, steps.mean.step_s, steps.sd_s);
       round_means.push_back(steps.mean);
       medians.push_back(steps.median_s);
     }

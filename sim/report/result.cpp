@@ -157,13 +157,13 @@ void RoundSteps::add(std::span<const StepTime> steps) {
   samples.insert(samples.end(), steps.begin(), steps.end());
   count = samples.size();
   mean = sim::mean(samples);
-  for (const StepPart& part : kStepParts) {
-    double squares = 0;
-    for (const StepTime& step : samples) squares += std::pow(step.*part.value - mean.*part.value, 2);
-    sd.*part.value = count > 1 ? std::sqrt(squares / static_cast<double>(count - 1)) : 0;
-  }
+  double squares = 0;
   std::vector<double> seconds;
-  for (const StepTime& step : samples) seconds.push_back(step.step_s);
+  for (const StepTime& step : samples) {
+    squares += std::pow(step.step_s - mean.step_s, 2);
+    seconds.push_back(step.step_s);
+  }
+  sd_s = count > 1 ? std::sqrt(squares / static_cast<double>(count - 1)) : 0;
   median_s = median_of(std::move(seconds));
 }
 

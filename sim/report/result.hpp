@@ -23,7 +23,7 @@
 //     verify_error  largest |difference| / ‖reference‖₂ of the verified tensors, or null
 //     memory        {predicted_peak_bytes, measured_peak_bytes, allocator_peak_bytes, predicted_allocator_peak_bytes,
 //                    predicted_resident_peak_bytes, resident_peak_bytes}: of the rank with the largest; capacity_bytes:
-//                    of its device. null or missing: not known. predicted_at_peak_bytes: {tensor class: bytes};
+//                    of its device. Missing: not known. predicted_at_peak_bytes: {tensor class: bytes};
 //                    needed_bytes: {use: bytes}, of the device that least is left of, and fused_needed_bytes in all if
 //                    its optimizer's updates were fused; by_device: [{ranks: "1-3", devices, needed_bytes}], of each,
 //                    alike ones together (all may be missing)
@@ -39,8 +39,8 @@
 //                     missing: 0
 //       guesses       {cost model: [what]}: what the profile lacks, and what answered (Forecast::guesses); missing:
 //                     nothing
-//       replayed_s    step time with the measured durations put into the predicted dependencies, or null
-//       measured      {count, mean: [5], sd: [5], median_s} of the round's steps, or null; samples: [[5], …] if asked
+//       replayed_s    step time with the measured durations put into the predicted dependencies; missing where there are none
+//       measured      {count, mean: [5], sd_s, median_s} of the round's steps, or null; samples: [[5], …] if asked
 //                     for
 //       speed         [compute_s, memory_alone_s, memory_together_s, change]: the machine's, mean of the visits
 //                     (MachineSpeed); may be missing
@@ -88,7 +88,8 @@ struct RoundSteps {
   friend bool operator==(const RoundSteps&, const RoundSteps&) = default;
 
   std::size_t count = 0;
-  StepTime mean, sd;  // sd: of the sample (n − 1), 0 of a single step
+  StepTime mean;
+  double sd_s = 0;  // of the steps, of the sample (n − 1); 0 of a single one
   double median_s = 0;
   std::vector<StepTime> samples;  // in the order they were run; empty when only their numbers are known
 };

@@ -79,13 +79,13 @@ Json to_json(const Round& round, bool with_samples, const Round* before) {
     }
     for (const auto& [key, value] : forecast.items()) json[key][cost_model] = value;
   }
-  json["replayed_s"] = round.replayed_s ? Json(rounded(*round.replayed_s)) : Json();
+  if (round.replayed_s) json["replayed_s"] = rounded(*round.replayed_s);
   if (round.speed) json["speed"] = speed_json(*round.speed);
   Json& measured = json["measured"];
   if (round.measured.empty()) return json;
   measured = {{"count", round.measured.count},
               {"mean", list_of(round.measured.mean)},
-              {"sd", list_of(round.measured.sd, 3)},
+              {"sd_s", rounded(round.measured.sd_s, 3)},
               {"median_s", rounded(round.measured.median_s)}};
   if (with_samples)
     for (const StepTime& step : round.measured.samples) measured["samples"].push_back(list_of(step));
@@ -146,6 +146,13 @@ StepTime parts_from(const JsonObject& json, std::string_view key, const std::vec
   return time;
 }
 
+/// Files from before 28 November 2026 have it of every part.
+double sd_from(JsonObject& json) {
+  const std::string_view key = json.has("sd_s") ? "sd_s" : "sd";
+  const double sd_s = json.has("sd_s") ? json.number(key) : parts_from(json, key, json.numbers(key)).step_s;
+  return between(json, key, sd_s, 0, 2 * kLongest_s);  // of two steps it is up to √2 times their distance
+}
+
 StepTime step_from(const JsonObject& json, std::string_view key, const std::vector<double>& values) {
   const StepTime time = parts_from(json, key, values);
   positive(json, key, time.step_s);
@@ -157,9 +164,7 @@ RoundSteps read_measured(JsonObject json) {
   RoundSteps steps;
   steps.count = static_cast<std::size_t>(at_least(json, "count", 1));
   steps.mean = step_from(json, "mean", json.numbers("mean"));
-  steps.sd = parts_from(json, "sd", json.numbers("sd"));
-  for (const StepPart& part : kStepParts)  // of two steps it is up to √2 times their distance
-    between(json, "sd", steps.sd.*part.value, 0, 2 * kLongest_s);
+  steps.sd_s = sd_from(json);
   steps.median_s = positive(json, "median_s", json.number("median_s"));
   if (json.has("samples")) {
     std::vector<StepTime> samples;
@@ -267,7 +272,8 @@ Round read_round(JsonObject& json, int version, std::map<std::string, Attributio
     for (const std::string& cost_model : guesses.keys()) round.guesses[cost_model] = guesses.texts(cost_model);
   }
   if (json.has("as_before")) read_as_before(json, json.texts("as_before"), before, round);
-  if (!json.value("replayed_s").is_null()) round.replayed_s = positive(json, "replayed_s", json.number("replayed_s"));
+  if (json.has("replayed_s") && !json.value("replayed_s").is_null())
+    round.replayed_s = positive(json, "replayed_s", json.number("replayed_s"));
   if (json.has("speed")) {
     const std::vector<double> speed = json.numbers("speed");
     if (speed.size() != 4) throw ConfigError("{}: 'speed' must have 4 values, found {}", json.where(), speed.size());
@@ -416,7 +422,8 @@ nlohmann::ordered_json to_json(const Cell& cell, bool with_samples) {
   if (cell.transfers) json["transfers"] = *cell.transfers;
   if (!cell.settings.empty()) json["settings"] = cell.settings;
   Json& memory = json["memory"];
-  for (const MemoryPart& part : kMemoryParts) memory[part.name] = or_null(cell.memory.*part.value);
+  for (const MemoryPart& part : kMemoryParts)
+    if (cell.memory.*part.value) memory[part.name] = *(cell.memory.*part.value);
   memory["predicted_at_peak_bytes"] = cell.memory.predicted_at_peak_bytes;
   if (!cell.memory.needed_bytes.empty()) memory["needed_bytes"] = cell.memory.needed_bytes;
   if (cell.memory.fused_needed_bytes) memory["fused_needed_bytes"] = *cell.memory.fused_needed_bytes;

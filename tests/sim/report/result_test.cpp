@@ -71,16 +71,16 @@ TEST(Result, IsCompactUnlessAskedForSamples) {
   EXPECT_NE(text.find("\n   {\"round\":1,\"predicted\":{\"profiled\":[1.5,1.0,0.25,0.125,0.125]},"
                       "\"stated_90\":{\"profiled\":[1.25,1.75]},\"replayed_s\":1.25,"
                       "\"measured\":{\"count\":2,\"mean\":[1.375,1.0,0.375,0.0,0.0],"
-                      "\"sd\":[0.177,0.0,0.177,0.0,0.0],\"median_s\":1.375}}\n"),
+                      "\"sd_s\":0.177,\"median_s\":1.375}}\n"),
             std::string::npos)
       << text;
-  for (const char* absent : {"\"samples\":", "\"columns\":", "\"rows\":", "\"summary\":"})
+  for (const char* absent : {"\"samples\":", "\"columns\":", "\"rows\":", "\"summary\":", "\"measured_peak_bytes\":"})
     EXPECT_EQ(text.find(absent), std::string::npos) << absent;
   const Result same = result_from_json(text, "r.json");
   const RoundSteps& steps = same.cells[0].rounds[0].measured;
   EXPECT_EQ(steps.count, 2U);
   EXPECT_EQ(steps.mean, (StepTime{1.375, 1, 0.375, 0, 0}));
-  EXPECT_NEAR(steps.sd.step_s, 0.125 * std::sqrt(2.0), 1e-3);
+  EXPECT_NEAR(steps.sd_s, 0.125 * std::sqrt(2.0), 1e-3);
   EXPECT_TRUE(steps.samples.empty());
   EXPECT_EQ(same.cells[0].attribution, result.cells[0].attribution);
   const auto cells = [](const std::string& json) { return nlohmann::json::parse(json)["cells"]; };
@@ -106,13 +106,12 @@ TEST(Result, AForecastThatStaysIsWrittenOnce) {
 TEST(Result, StepsOfARoundByHand) {
   RoundSteps steps{{4, 1, 0, 0, 0}, {1, 1, 0, 0, 0}, {2, 4, 0, 0, 0}};
   EXPECT_NEAR(steps.mean.step_s, 7.0 / 3, 1e-15);
-  EXPECT_NEAR(steps.sd.step_s, std::sqrt((16.0 / 9 + 1.0 / 9 + 25.0 / 9) / 2), 1e-15);
-  EXPECT_NEAR(steps.sd.compute_s, std::sqrt(3.0), 1e-15);
+  EXPECT_NEAR(steps.sd_s, std::sqrt((16.0 / 9 + 1.0 / 9 + 25.0 / 9) / 2), 1e-15);
   EXPECT_EQ(steps.median_s, 2);
   steps.add(std::vector<StepTime>{{8, 0, 0, 0, 0}});
   EXPECT_EQ(steps.median_s, 3);
   EXPECT_EQ(steps.count, 4U);
-  EXPECT_EQ(RoundSteps({{5, 0, 0, 0, 0}}).sd.step_s, 0);
+  EXPECT_EQ(RoundSteps({{5, 0, 0, 0, 0}}).sd_s, 0);
 }
 
 // A round that says nothing of what carries the error isn't counted as one where nothing did.
@@ -368,8 +367,11 @@ TEST(Result, SaysWhatIsWrongWithAFile) {
             "r.json: cells[0]: rounds[0]: predicted: 'profiled' must have 5 values, found 3");
   EXPECT_EQ(message_of(replaced(good, "\"count\":2", "\"count\":0")),
             "r.json: cells[0]: rounds[0]: measured: 'count' must be at least 1, found 0");
-  EXPECT_EQ(message_of(replaced(good, "\"sd\":[0.177", "\"sd\":[-0.177")),
-            "r.json: cells[0]: rounds[0]: measured: 'sd' must be from 0 to 2000000000 s, found -0.177");
+  EXPECT_EQ(message_of(replaced(good, "\"sd_s\":0.177", "\"sd_s\":-0.177")),
+            "r.json: cells[0]: rounds[0]: measured: 'sd_s' must be from 0 to 2000000000 s, found -0.177");
+  EXPECT_EQ(message_of(replaced(good, "\"sd_s\":0.177", "\"sd\":[0.177,0.1]")),
+            "r.json: cells[0]: rounds[0]: measured: 'sd' must have 5 values, found 2");
+  EXPECT_EQ(message_of(replaced(good, "\"sd_s\":0.177", "\"sd\":[0.177,0.1,0.2,0.3,0.4]")), "no error") << "older";
   EXPECT_EQ(message_of(replaced(to_json(sample_result(), true), "\"count\":2", "\"count\":3")),
             "r.json: cells[0]: rounds[0]: measured: 'samples' has 2 steps, 'count' says 3");
   EXPECT_EQ(message_of(replaced(good, "\"microbatches\":1", "\"microbatches\":0")),
