@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <utility>
 
 namespace sim {
 namespace {
@@ -27,12 +28,32 @@ constexpr ClassShares kSimt{{1.51, 1.55, 1.79}, {0.82, 0.60, 0.68}},
 // `fitted` learns from).
 constexpr double kShareOfMaxPoolBackward = 0.245;
 
+// What is left of the matmul rate where rows of half precision don't begin on 16 bytes, in which tensor cores' kernels load
+// (NVIDIA, Matrix Multiplication Background User's Guide, "Requirements to Use Tensor Cores"; NanoGPT pads GPT-2's 50,257
+// tokens to 50,304 for that): on an H200 the products of GPT-2's classifier, whose rows begin on 2 bytes, reached 99 TFLOP/s
+// forward and 151 backward, of BERT's 30,522 tokens, on 4 bytes, 260, without their other traffic (bench/results/h200_*).
+constexpr double kShareOfRowsOn2Bytes = 0.155, kShareOfRowsOn4Bytes = 0.33;
+
 bool is_convolution(const OpInstance& op) { return op.kind->name == "conv2d"; }
 
 bool is_simt(Arithmetic arithmetic) { return arithmetic == Arithmetic::f32 || arithmetic == Arithmetic::f64; }
 
+/// By the rows of all that a matrix product may read and write.
+double share_of_rows(const OpInstance& op, Dtype dtype) {
+  if (!is_half(dtype)) return 1;
+  std::int64_t ends = 0;  // bit i: of a row's length
+  const auto add = [&](const TensorSpec& tensor) {
+    if (tensor.shape.size() > 1) ends |= tensor.shape.back();
+  };
+  const Signature signature = op.signature();
+  for (const TensorSpec& input : op.inputs) add(input);
+  for (const ParameterSpec& parameter : signature.parameters) add(parameter.spec);
+  add(signature.output);
+  return ends % 2 != 0 ? kShareOfRowsOn2Bytes : ends % 4 != 0 ? kShareOfRowsOn4Bytes : 1;
+}
+
 double share_of(const OpInstance& op, Arithmetic arithmetic, Product product) {
-  if (!is_convolution(op)) return 1;
+  if (!is_convolution(op)) return share_of_rows(op, op.multiplied());
   constexpr std::int64_t kFewChannels = 16;
   const bool winograd = op.integer("kernel_size") == 3 && op.integer("stride") == 1 && op.integer("dilation") == 1 &&
                         op.integer("groups") == 1 && op.inputs[0].shape[1] >= kFewChannels;
@@ -84,10 +105,11 @@ Arithmetic op_arithmetic(const OpInstance& op, const Device& device) {
                             op.precision, device);
 }
 
-/// FLOPs of a work by what they are multiplied or otherwise computed in.
+/// FLOPs of a work by what they are multiplied or otherwise computed in, and the share that they reach of its rate.
 struct FlopsIn {
   double flops = 0;
   Arithmetic arithmetic = Arithmetic::f32;
+  double share = 1;
 };
 std::vector<FlopsIn> flops_of(const Work& work, const Device& device) {
   const OpInstance& op = work.op;
@@ -97,7 +119,9 @@ std::vector<FlopsIn> flops_of(const Work& work, const Device& device) {
   double other = all;
   for (const Body::Multiplied& product : op.body->products) {
     const double flops = product.flops[work.pass == Pass::forward ? 0 : 1].at(op.extent());
-    parts.push_back({flops, product_arithmetic(product.dtype, product.kind, op.precision, device)});
+    const bool has_rows = product.kind == ProductKind::matmul && device.asynchronous && !device.one_share;
+    parts.push_back({flops, product_arithmetic(product.dtype, product.kind, op.precision, device),
+                     has_rows ? share_of_rows(op, product.dtype) : 1});
     other -= flops;
   }
   const Dtype own = op.leading().dtype;
@@ -108,7 +132,7 @@ std::vector<FlopsIn> flops_of(const Work& work, const Device& device) {
 }  // namespace
 
 std::optional<Arithmetic> lacking(const Work& work, const Device& device) {
-  for (const auto& [flops, arithmetic] : flops_of(work, device))
+  for (const auto& [flops, arithmetic, share] : flops_of(work, device))
     if (flops > 0 && !device.has(arithmetic)) return arithmetic;
   return std::nullopt;
 }
@@ -118,8 +142,10 @@ std::vector<KernelTime> kernels_of(const Work& work, const Device& device) {
   const Demand demand = work.demand();
   if (work.op.body != nullptr) {
     KernelTime all = kernel(0, demand.bytes, {}, device);
-    for (const auto& [flops, arithmetic] : flops_of(work, device))
-      all.arithmetic_s += kernel(flops, 0, device.matmul_rate(arithmetic), device).arithmetic_s;
+    for (const auto& [flops, arithmetic, share] : flops_of(work, device))
+      all.arithmetic_s += kernel(flops, 0, device.matmul_rate(arithmetic) * share, device).arithmetic_s;
+    // On a GPU its casts, copies and sums are kernels of their own, in which nothing multiplies.
+    if (device.asynchronous && !work.op.body->products.empty()) std::swap(all.traffic_s, all.reorder_s);
     return {all};
   }
   const Arithmetic arithmetic = op_arithmetic(work.op, device);

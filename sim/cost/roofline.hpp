@@ -3,8 +3,9 @@
 //
 //   for (const KernelTime& kernel : kernels_of(work, device)) s += kernel.seconds();
 //
-// Assumes: arithmetic and memory traffic of a kernel overlap fully; a product reaches the device's matmul rate whatever
-// its shape, a convolution on a GPU that share of it which DeepBench's convolutions of its class have reached.
+// Assumes: arithmetic and memory traffic of a kernel overlap fully, those of a GPU's imported op with a product not at all;
+// a product reaches the device's matmul rate whatever its shape, but for tensor cores on rows that don't begin on 16 bytes,
+// a convolution on a GPU that share of it which DeepBench's convolutions of its class have reached.
 #pragma once
 
 #include <algorithm>

@@ -81,6 +81,48 @@ TEST(Roofline, ABodysProductsTakeTheirUnits) {
   EXPECT_TRUE(kernels_of(bf16, device).empty());
 }
 
+// Tensor cores read rows that begin on 16 bytes at full speed, on 2 (an odd number of columns) at least.
+TEST(Roofline, HalfPrecisionWantsRowsOf16Bytes) {
+  const Device device = gpu();
+  const auto seconds = [&](int in, int out, const char* precision) {
+    return seconds_of(fmt::format("linear.forward f32[4096,{}] bias=0 out_features={}{}", in, out, precision), device);
+  };
+  const auto product = [](int in, int out) { return 2.0 * 4096 * in * out; };
+  EXPECT_DOUBLE_EQ(seconds(4096, 4096, " precision=fp16"), product(4096, 4096) / 100e12);
+  EXPECT_DOUBLE_EQ(seconds(4096, 4097, " precision=fp16"), product(4096, 4097) / (0.155 * 100e12));
+  EXPECT_DOUBLE_EQ(seconds(4097, 4096, " precision=fp16"), product(4097, 4096) / (0.155 * 100e12));
+  EXPECT_DOUBLE_EQ(seconds(4096, 4098, " precision=fp16"), product(4096, 4098) / (0.33 * 100e12));
+  EXPECT_DOUBLE_EQ(seconds(4096, 4100, " precision=fp16"), product(4096, 4100) / 100e12) << "nothing is known of 8";
+  EXPECT_DOUBLE_EQ(seconds(4096, 4097, ""), product(4096, 4097) / 10e12);
+  EXPECT_DOUBLE_EQ(seconds(4096, 4097, " precision=tf32"), product(4096, 4097) / 80e12);
+  Device one_share = device;
+  one_share.one_share = true;
+  EXPECT_LT(seconds_of("linear.forward f32[4096,4096] bias=0 out_features=4097 precision=fp16", one_share),
+            product(4096, 4097) / (0.9 * 100e12));
+  const auto body = [&](int rows, const char* kind) {
+    return seconds_of(
+        fmt::format("aten.forward f32[1024,{0}] batch=1024 precision=fp16 body=x|f32[B,{0}]||f32[B,{0}]||o=exp(i0)|"
+                    "|0+2e9B,0+0B|0+0B,0+0B|1,0|rows|products={1}:f16:0+2e9B:0+0B",
+                    rows, kind),
+        device);
+  };
+  EXPECT_DOUBLE_EQ(body(64, "matmul"), 2e9 * 1024 / 100e12);
+  EXPECT_DOUBLE_EQ(body(63, "matmul"), 2e9 * 1024 / (0.155 * 100e12));
+  EXPECT_DOUBLE_EQ(body(63, "attention"), 2e9 * 1024 / 100e12);
+}
+
+// The calls of a GPU's body are kernels one after the other: while some move bytes, nothing multiplies.
+TEST(Roofline, ABodysTrafficIsBesideItsProducts) {
+  Device device = gpu();
+  const std::string key =
+      "aten.forward f32[1024,64] batch=1024 body=x|f32[B,64]||f32[B,64]||o=exp(i0)||0+2e9B,0+0B|0+1e6B,0+0B|1,0|rows";
+  constexpr double kArithmetic = 2e9 * 1024 / 10e12, kTraffic = 1e6 * 1024 / 1e12;
+  EXPECT_DOUBLE_EQ(seconds_of(key + "|products=matmul:f32:0+2e9B:0+0B", device), kArithmetic + kTraffic);
+  EXPECT_DOUBLE_EQ(seconds_of(key, device), std::max(kArithmetic, kTraffic));
+  device.asynchronous = false;
+  EXPECT_DOUBLE_EQ(seconds_of(key + "|products=matmul:f32:0+2e9B:0+0B", device), std::max(kArithmetic, kTraffic));
+}
+
 TEST(Roofline, AGradientIsAKernelOfItsOwn) {
   const std::string key = "conv2d.backward f32[32,512,16,16]nhwc" + kConv;
   const double input = kFlops / (0.67 * 80e12), weight = kFlops / (0.64 * 80e12);
