@@ -225,6 +225,38 @@ TEST(CommittedResults, AnH100IsForecast) {
   }
 }
 
+// Imported networks on one GPU, in f32 and under autocast.
+TEST(CommittedResults, AnH200sTransformersAreForecast) {
+  const Result result = load_result(kResults / "h200_transformers.json");
+  const Accuracy accuracy = assess(result);
+  const ForecastSummary& profiled = summary_of(accuracy, "profiled");
+  EXPECT_EQ(profiled.cells, 6U);
+  expect_within(profiled.absolute->median_absolute, 0.4, "profiled");
+  for (std::size_t i = 0; i < result.cells.size(); ++i) {
+    const Cell& cell = result.cells[i];
+    if (!is_ours(cell)) continue;
+    SCOPED_TRACE(cell.model);
+    const double error = accuracy.cells[i].forecasts.at("profiled").absolute.value().log_ratio;
+    expect_within(error, 0.5, "profiled");
+    EXPECT_LE(*cell.memory.measured_peak_bytes - *cell.memory.predicted_peak_bytes, 4);  // the loss
+    EXPECT_GE(*cell.memory.measured_peak_bytes, *cell.memory.predicted_peak_bytes);
+    expect_within(std::log(static_cast<double>(*cell.memory.predicted_allocator_peak_bytes) /
+                           static_cast<double>(*cell.memory.allocator_peak_bytes)),
+                  1.7, "allocator");
+    // By today's code: what GPT-2's and BERT's classifiers take was learnt from these (sim/cost/roofline.cpp).
+    const Model model = load_model(cell.model);
+    const Cluster cluster = load_cluster("h200_local", 1);
+    const Forecast sheet =
+        forecast(lower(model, parse_strategy(cell.strategy, model)), cluster, *make_cost_model("analytic", cluster));
+    const double measured_s = accuracy.cells[i].forecasts.at("profiled").predicted.step_s / std::exp(error);
+    std::printf("%s: data sheet %+.0f %%\n", cell.model.c_str(), 100 * (sheet.step.step_s / measured_s - 1));
+    EXPECT_GT(sheet.step.step_s, 0.7 * measured_s);
+    EXPECT_LT(sheet.step.step_s, 1.3 * measured_s);
+    EXPECT_LT(sheet.low_s, measured_s);
+    EXPECT_GT(sheet.high_s, measured_s);
+  }
+}
+
 // HyPar and DataParallel, two ranks and four on the two cores.
 TEST(CommittedResults, EveryPlacementIsForecast) {
   constexpr double kLargest = 0.08;
@@ -352,7 +384,7 @@ TEST(CommittedResults, ForecastAnewTheyHold) {
     EXPECT_LE(100 * errors[errors.size() / 2], kRoom * error_percent);
     EXPECT_LE(100 * std::abs(bias), kRoom * bias_percent);
   }
-  EXPECT_EQ(files, 15U);
+  EXPECT_EQ(files, 16U);
 }
 
 // No profile has all transfers of all candidates, and most lack the ConvNet's ops: what is missing is answered from the
