@@ -301,11 +301,18 @@ def test_claims_are_what_the_files_say():
          "`fitted` {}".format(median_and_bias(rows("fitted", "h100"))[0]),
          f"largest {signed(min(row['error_percent'] for row in rows('fitted', 'h100')), 1)}")
     assert all(-4 <= row["peak_difference_bytes"] <= 0 for row in h100)  # the loss
-    shared, of_shared = rows("profiled", "h100_shared"), summary("profiled", "h100_shared")
+    h200 = rows("profiled", "h200_transformers")
+    says("one H200:", "`profiled` {} (bias {})".format(*median_and_bias(h200)), f"largest {signed(min(row['error_percent'] for row in h200), 1)}")
+    assert all(-4 <= row["peak_difference_bytes"] <= 0 for row in h200)
+    shared, of_shared = rows("profiled", "h200_shared"), summary("profiled", "h200_shared")
     errors = [row["error_percent"] for row in shared if row["ranks"] > 1]
-    says("ranks that share that H100", f"{min(errors):.1f} to {max(errors):.1f} %",
+    says("ranks that share that H200", f"{min(errors):.1f} to {max(errors):.1f} %",
          f"{of_shared['pairs_right']} of {of_shared['pairs_right'] + of_shared['pairs_wrong']} pairs")
-    says("steps replayed", *(f"{row['error_percent']:.1f} %" for row in rows("profiled", "h100_graph")))
+    says("steps replayed", *(f"{row['error_percent']:.1f} %" for row in rows("profiled", "h200_graph")))
+    tutorials = [row["error_percent"] for row in rows("profiled", "h200_tutorial", "h200_convnet")]
+    pairs = [summary("profiled", name) for name in ("h200_tutorial", "h200_convnet")]
+    right, wrong = (sum(of[key] for of in pairs) for key in ("pairs_right", "pairs_wrong"))
+    says("R1's and R2's steps there", f"{signed(min(tutorials), 1)[:-2]} to {signed(max(tutorials), 1)}", f"{right} of {right + wrong} pairs")
 
     placements = rows("profiled", "placements")
     worst = next(row for row in placements if row["world"] == "gloo" and row["strategy"] == "data_parallel,dp=4")

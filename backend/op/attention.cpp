@@ -90,6 +90,7 @@ std::optional<at::Tensor> bias_of(const Attention& of) {
 at::Tensor padded(const at::Tensor& log_sum_exp) {
   constexpr std::int64_t kRows = 32;
   const std::int64_t more = (kRows - log_sum_exp.size(-1) % kRows) % kRows;
+  if (more == 0) return log_sum_exp;
   return at::constant_pad_nd(log_sum_exp, {0, more}, std::numeric_limits<double>::infinity());
 }
 

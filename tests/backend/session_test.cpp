@@ -473,7 +473,9 @@ void probe_speeds(Session& session) {
     EXPECT_GT(speed->compute_s, 1e-5);
     EXPECT_GT(speed->memory_alone_s, 1e-4) << "32 MiB at 300 GB/s";
     EXPECT_GT(speed->memory_together_s, 1e-4);
-    if (ranks == 1) EXPECT_EQ(speed->memory_alone_s, speed->memory_together_s);
+    if (ranks == 1) {
+      EXPECT_EQ(speed->memory_alone_s, speed->memory_together_s);
+    }
     EXPECT_LE(speed->change, 2);
   }
 }

@@ -59,7 +59,9 @@ void expect_threads_of_a_scope(bool has_process) {
       compute();
       for (const auto& [number, cores] : threads_here()) {
         EXPECT_TRUE(before.contains(number)) << "a thread has outlived the scope";
-        if (has_process) EXPECT_EQ(cores, Cores{core_of_rank(0)});
+        if (has_process) {
+          EXPECT_EQ(cores, Cores{core_of_rank(0)});
+        }
       }
     }
   });

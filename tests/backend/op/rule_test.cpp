@@ -225,8 +225,9 @@ TEST_P(RuleTest, PartsPutTogetherAreTheWhole) {
     }
   }
   for (const sim::OpKind& kind : sim::op_table())
-    if (kind.inputs != sim::OpKind::kAsBody)  // imported_test has them
+    if (kind.inputs != sim::OpKind::kAsBody) {  // imported_test has them
       EXPECT_EQ(kinds.contains(kind.name), kind.rules != nullptr) << kind.name;
+    }
 }
 INSTANTIATE_TEST_SUITE_P(Grid, RuleTest, testing::Combine(testing::Values(7, 12), testing::Values(2, 3, 4)));
 

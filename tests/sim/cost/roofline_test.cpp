@@ -95,6 +95,12 @@ TEST(Roofline, HalfPrecisionWantsRowsOf16Bytes) {
   EXPECT_DOUBLE_EQ(seconds(4096, 4100, " precision=fp16"), product(4096, 4100) / 100e12) << "nothing is known of 8";
   EXPECT_DOUBLE_EQ(seconds(4096, 4097, ""), product(4096, 4097) / 10e12);
   EXPECT_DOUBLE_EQ(seconds(4096, 4097, " precision=tf32"), product(4096, 4097) / 80e12);
+  const auto kind = [&](int out) {
+    const std::string key = fmt::format("linear.forward f32[4096,4096] bias=0 out_features={} precision=fp16", out);
+    return std::string(knowledge_of(work_from_key(key), device, 1).kind);
+  };
+  EXPECT_EQ(kind(4097), "half precision on rows that don't begin on 16 bytes");
+  EXPECT_EQ(kind(4096), "matrix products");
   Device one_share = device;
   one_share.one_share = true;
   EXPECT_LT(seconds_of("linear.forward f32[4096,4096] bias=0 out_features=4097 precision=fp16", one_share),
