@@ -152,7 +152,8 @@ phase_convnet() {
 phase_half() {
   local network=resnet50,image=$image,global_batch=$batch last=memory_format=channels_last
   compare half 5 120 -m "$network" -m "$network,$last" -m "$network,precision=bf16" -m "$network,precision=bf16,$last" \
-    -m "vgg16,image=$image,global_batch=$batch,precision=bf16" -s single
+    -m "vgg16,image=$image,global_batch=$batch,precision=bf16" -m "vgg16,image=$image,global_batch=$batch,precision=bf16,$last" \
+    -s single
 }
 phase_transformers() {
   local models=() transformer

@@ -206,7 +206,13 @@ at::Tensor adaptive_avg_pool_reference(const sim::OpInstance& op, const Referenc
   return at::adaptive_avg_pool2d(given.inputs[0], {side, side});
 }
 
-void flatten(const sim::Work&, const Operands& operands) { operands.writes[0] = operands.reads[0].flatten(1); }
+void flatten(const sim::Work& work, const Operands& operands) {
+  const at::Tensor& first = operands.reads[0];
+  if (work.pass == sim::Pass::forward)
+    operands.writes[0] = first.flatten(1);
+  else  // grad_output, of what was moved
+    operands.writes[0] = first.view(work.op.inputs[0].shape).contiguous(memory_format(work.op.inputs[0]));
+}
 
 at::Tensor flatten_reference(const sim::OpInstance&, const ReferenceInputs& given) {
   return at::flatten(given.inputs[0], 1);

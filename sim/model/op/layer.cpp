@@ -22,16 +22,22 @@ Signature add_signature(const OpInstance& op) {
   return {.output = op.inputs[0], .storage = fresh_or_in_place(op), .backward_is_alias = true};
 }
 
+/// Features lie channel by channel: several channels of several pixels that lie side by side are moved.
+bool flatten_moves(const TensorSpec& x) {
+  return x.channels_last && x.shape[1] > 1 && x.elements() != x.shape[0] * x.shape[1];
+}
+
 Signature flatten_signature(const OpInstance& op) {
   const TensorSpec& x = op.inputs[0];
   if (x.shape.size() < 2) throw ConfigError("op 'flatten' needs an input [batch, …], found {}", to_string(x));
-  if (x.channels_last && x.elements() != x.shape[0] * x.shape[1])
-    throw ConfigError(
-        "op 'flatten' would have to move {} (memory_format=channels_last): it is a view of one pixel only",
-        to_string(x));
+  const bool moves = flatten_moves(x);
   return {.output = {x.dtype, {x.shape[0], x.elements() / x.shape[0]}},
-          .storage = OutputStorage::view,
-          .backward_is_alias = true};
+          .storage = moves ? OutputStorage::fresh : OutputStorage::view,
+          .backward_is_alias = !moves};
+}
+
+Demand flatten_demand(const OpInstance& op, Pass pass, std::uint32_t grads) {
+  return flatten_moves(op.inputs[0]) ? per_element<0, 2>(op, pass, grads) : Demand{};
 }
 
 Signature max_signature(const OpInstance& op) {
@@ -120,9 +126,9 @@ std::vector<OpKind> layer_kinds() {
            .cpu_kernel = by_format,
            .rules = planewise_rules},
           {.name = "flatten",
-           .equation = "y = x as [batch, features] (a view)",
+           .equation = "y = x as [batch, features] (a view; of channels_last a copy)",
            .signature = flatten_signature,
-           .demand = per_element<0, 0>,
+           .demand = flatten_demand,
            .rules = flatten_rules},
           {.name = "add",
            .equation = "y = a + b",

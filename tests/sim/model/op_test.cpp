@@ -51,6 +51,7 @@ std::vector<OpInstance> instances() {
       op("adaptive_avg_pool", {{"output_size", 1}}, {image}),
       op("adaptive_avg_pool", {{"output_size", 7}}, {batch1}),
       op("flatten", {}, {image}),
+      op("flatten", {}, {{Dtype::f32, {8, 3, 4, 4}, true}}),
       op("flatten", {}, {rows}),
       op("add", {}, {image, image}),
       op("add", {{"inplace", 1}}, {rows, rows}),
@@ -319,6 +320,9 @@ TEST(Op, ElementwiseDemands) {
   EXPECT_DOUBLE_EQ(norm.demand(Pass::forward).bytes, 3.0 * 4 * 4 * 6 * 9 * 7);  // statistics, then x → y
   EXPECT_DOUBLE_EQ(norm.demand(Pass::backward).bytes, 5.0 * 4 * 4 * 6 * 9 * 7);
   EXPECT_DOUBLE_EQ(op("flatten", {}, {f32({4, 6})}).demand(Pass::backward).bytes, 0);
+  EXPECT_DOUBLE_EQ(op("flatten", {}, {{Dtype::f32, {4, 6, 1, 1}, true}}).demand(Pass::backward).bytes, 0);
+  for (const Pass pass : {Pass::forward, Pass::backward})  // moved
+    EXPECT_DOUBLE_EQ(op("flatten", {}, {{Dtype::f32, {4, 6, 2, 1}, true}}).demand(pass).bytes, 2.0 * 4 * 48);
   EXPECT_DOUBLE_EQ(op("cast", {}, {f32({4, 6}), {Dtype::bf16, {4, 6}}}).demand(Pass::forward).bytes, (4.0 + 2) * 24);
   EXPECT_EQ(message_of([] {
               static_cast<void>(op("cast", {}, {f32({4, 6}), f32({24})}).signature());
