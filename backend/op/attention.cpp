@@ -27,15 +27,16 @@ using Stack = torch::jit::Stack;
 
 enum class Kernel : std::uint8_t { flash, efficient, plain };
 
-/// As PyTorch's own choice for a GPU of today (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
 Kernel kernel_for(const Attention& of) {
   const at::ScalarType type = of.q.scalar_type();
   if (!of.q.is_cuda() || type == at::kDouble) return Kernel::plain;
   const bool is_half = type != at::kFloat;
-  if (is_half && !of.mask && of.q.size(-1) % 8 == 0 && of.q.size(-1) <= 256 && of.q.size(-1) == of.v.size(-1))
-    return Kernel::flash;
+  const std::int64_t size = of.q.size(-1);
+  // Flash attention has the last query see the last key, the CPU's kernel the first one the first.
+  const bool is_square = !of.is_causal || of.q.size(-2) == of.k.size(-2);
+  if (is_half && !of.mask && is_square && size % 8 == 0 && size <= 256 && size == of.v.size(-1)) return Kernel::flash;
   const std::int64_t aligned = is_half ? 8 : 4;  // elements in 16 bytes
-  return of.q.size(-1) % aligned == 0 && of.v.size(-1) % aligned == 0 ? Kernel::efficient : Kernel::plain;
+  return size % aligned == 0 && of.v.size(-1) % aligned == 0 ? Kernel::efficient : Kernel::plain;
 }
 
 /// k and v for each head of q: where several share one, each has its own.
@@ -80,10 +81,18 @@ at::Tensor by_position(const at::Tensor& heads) { return heads.transpose(1, 2).c
 std::optional<at::Tensor> bias_of(const Attention& of) {
   constexpr std::int64_t kAlignment = 16;
   if (!of.mask) return std::nullopt;
-  at::Tensor bias = *of.mask;
-  if (const std::int64_t keys = bias.size(-1); keys % kAlignment != 0)
-    bias = at::constant_pad_nd(bias, {0, kAlignment - keys % kAlignment}).slice(-1, 0, keys);
-  return bias.expand({of.q.size(0), of.q.size(1), of.q.size(2), of.k.size(2)});
+  const std::int64_t keys = of.k.size(-2);
+  std::vector<std::int64_t> sizes = of.mask->sizes().vec();
+  sizes.back() = keys;
+  at::Tensor bias = of.mask->to(of.q.scalar_type()).expand(sizes);
+  bool is_aligned = bias.stride(-1) == 1;
+  for (std::int64_t d = 0; d + 1 < bias.dim(); ++d)
+    is_aligned = is_aligned && (bias.size(d) == 1 || bias.stride(d) % kAlignment == 0);
+  if (!is_aligned) {
+    const std::int64_t more = (kAlignment - keys % kAlignment) % kAlignment;
+    bias = at::constant_pad_nd(bias, {0, more}).contiguous().slice(-1, 0, keys);
+  }
+  return bias.expand({of.q.size(0), of.q.size(1), of.q.size(2), keys});
 }
 
 /// Each row's number as the efficient kernel's backward reads it: rows padded to 32, those behind the last without weight.

@@ -1,10 +1,13 @@
 // Attention where there is no CPU: a body imported on one calls `_scaled_dot_product_flash_attention_for_cpu` and its
-// backward. On an accelerator the same is played by the kernels that PyTorch takes there.
+// backward. On an accelerator the same is played by kernels of that.
 //
 //   if (const Substitute attention = attention_of_accelerator("_scaled_dot_product_flash_attention_for_cpu")) attention(stack);
 //
-// Of CUDA: flash attention in half precision without a mask, memory-efficient attention in f32 and with one. In f64, and on
-// other devices, products and a softmax. What is saved is the same: the output, and each row's log-sum-exp [B, H, L].
+// Of CUDA: flash attention in half precision without a mask (which needs compute capability 8), memory-efficient attention
+// in f32 and with one. In f64, and on other devices, products and a softmax. What is saved is the same: the output, and each
+// row's log-sum-exp [B, H, L]. PyTorch 2.11 chooses so, too, but for half precision on capability 9 and 10, where it
+// prefers cuDNN's from cuDNN 9.15.1 on (ATen/native/transformers/cuda/sdp_utils.cpp); and for queries that share keys in
+// f32, which it plays by products.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -7,8 +7,8 @@
 //
 // The operands come in the order that sim/model/op/op.hpp states. A kernel assigns `writes[i]`; for in-place and view
 // outputs it assigns the tensor that shares the input's storage. An output that the executor has already allocated (a
-// view into a bucket) is written in place where the kind says so (scaled_copy). Written against at::Device: nothing
-// here names a CPU or a GPU.
+// view into a bucket) is written in place where the kind says so (scaled_copy). Written against at::Device: only
+// attention asks whether it's a GPU (attention.hpp).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -28,8 +28,8 @@ constexpr ClassShares kSimt{{1.51, 1.55, 1.79}, {0.82, 0.60, 0.68}},
 // `fitted` learns from).
 constexpr double kShareOfMaxPoolBackward = 0.245;
 
-// What is left of the matmul rate where rows of half precision don't begin on 16 bytes, in which tensor cores' kernels load
-// (NVIDIA, Matrix Multiplication Background User's Guide, "Requirements to Use Tensor Cores"; NanoGPT pads GPT-2's 50,257
+// What is left of the matmul rate where rows of half precision begin on 2 or 4 bytes, not on 16, in which tensor cores'
+// kernels load (nothing is known of 8; NVIDIA, Matrix Multiplication Background User's Guide, "Requirements to Use Tensor Cores"; NanoGPT pads GPT-2's 50,257
 // tokens to 50,304 for that): on an H200 the products of GPT-2's classifier, whose rows begin on 2 bytes, reached 99 TFLOP/s
 // forward and 151 backward, of BERT's 30,522 tokens, on 4 bytes, 260, without their other traffic (bench/results/h200_*).
 constexpr double kShareOfRowsOn2Bytes = 0.155, kShareOfRowsOn4Bytes = 0.33;
@@ -43,7 +43,7 @@ double share_of_rows(const OpInstance& op, Dtype dtype) {
   if (!is_half(dtype)) return 1;
   std::int64_t ends = 0;  // bit i: of a row's length
   const auto add = [&](const TensorSpec& tensor) {
-    if (tensor.shape.size() > 1) ends |= tensor.shape.back();
+    if (is_float(tensor.dtype) && tensor.shape.size() > 1 && tensor.shape.back() > 1) ends |= tensor.shape.back();
   };
   const Signature signature = op.signature();
   for (const TensorSpec& input : op.inputs) add(input);
@@ -146,7 +146,8 @@ std::vector<KernelTime> kernels_of(const Work& work, const Device& device) {
     KernelTime all = kernel(0, demand.bytes, {}, device);
     for (const auto& [flops, arithmetic, share] : flops_of(work, device))
       all.arithmetic_s += kernel(flops, 0, device.matmul_rate(arithmetic) * share, device).arithmetic_s;
-    // On a GPU its casts, copies and sums are kernels of their own, in which nothing multiplies.
+    // On a GPU its casts, copies and sums are kernels of their own, in which nothing multiplies; what its products move
+    // meanwhile is little beside.
     if (device.asynchronous && !work.op.body->products.empty()) std::swap(all.traffic_s, all.reorder_s);
     return {all};
   }
@@ -178,8 +179,8 @@ Knowledge knowledge_of(const Work& work, const Device& device, double seconds) {
   if (work.op.kind->name == "batch_norm") return known(0.6, "batch norms");
   if (work.op.kind->name.ends_with("_pool")) return known(0.4, "pools");
   // The shares above are one GPU's; NanoGPT's author got from padding on an A100 what 0.15 to 0.24 would give.
-  if (!device.one_share && std::ranges::any_of(flops_of(work, device), [](const FlopsIn& part) { return part.share < 1; }))
-    return known(0.5, "half precision on rows that don't begin on 16 bytes");
+  if (std::ranges::any_of(flops_of(work, device), [](const FlopsIn& part) { return part.share < 1; }))
+    return known(0.5, "half precision on rows that begin on 2 or 4 bytes");
   // Several kernels in one: as little is known of them as of the products that most are made of.
   if (work.op.body != nullptr) return known(0.4, "imported ops");
   // Memory-bound: in PipeDream's profiles nine of ten ReLUs are within 45 % of what the other networks' say

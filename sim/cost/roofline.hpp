@@ -4,7 +4,7 @@
 //   for (const KernelTime& kernel : kernels_of(work, device)) s += kernel.seconds();
 //
 // Assumes: arithmetic and memory traffic of a kernel overlap fully, those of a GPU's imported op with a product not at all;
-// a product reaches the device's matmul rate whatever its shape, but for tensor cores on rows that don't begin on 16 bytes,
+// a product reaches the device's matmul rate whatever its shape, but for tensor cores on rows that begin on 2 or 4 bytes,
 // a convolution on a GPU that share of it which DeepBench's convolutions of its class have reached.
 #pragma once
 
@@ -20,7 +20,7 @@ namespace sim {
 
 struct KernelTime {
   double arithmetic_s = 0, traffic_s = 0;
-  double reorder_s = 0;  // memory traffic before and after it
+  double reorder_s = 0;  // memory traffic before and after it; a body's in all
   /// The seconds on a device that computes and reads memory so much faster.
   [[nodiscard]] double seconds(double flops = 1, double memory_bandwidth = 1) const {
     return std::max(arithmetic_s / flops, traffic_s / memory_bandwidth) + reorder_s / memory_bandwidth;

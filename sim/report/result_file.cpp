@@ -146,10 +146,10 @@ StepTime parts_from(const JsonObject& json, std::string_view key, const std::vec
   return time;
 }
 
-/// Files from before 28 November 2026 have it of every part.
+/// Files from before 27 November 2026 have `sd`, of every part.
 double sd_from(JsonObject& json) {
-  const std::string_view key = json.has("sd_s") ? "sd_s" : "sd";
-  const double sd_s = json.has("sd_s") ? json.number(key) : parts_from(json, key, json.numbers(key)).step_s;
+  const std::string_view key = json.has("sd") ? "sd" : "sd_s";
+  const double sd_s = key == "sd" ? parts_from(json, key, json.numbers(key)).step_s : json.number(key);
   return between(json, key, sd_s, 0, 2 * kLongest_s);  // of two steps it is up to √2 times their distance
 }
 

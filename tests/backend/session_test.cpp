@@ -167,7 +167,7 @@ const std::vector<std::pair<std::string, std::string>> kCases = {
     {"convnet,dtype=f64,global_batch=8,loss=mse_loss,timing=tutorial", "pipeline,pp=2,microbatches=4,bodies=3"},
     {"toy_mlp,dtype=f64,global_batch=8,optimizer=adam", "zero3,bodies=2"},
     {"convnet,dtype=f64,global_batch=8,memory_format=channels_last", "pipeline,pp=2,microbatches=4"},
-    {"convnet,dtype=f64,global_batch=8,memory_format=channels_last", "tp"},
+    {"convnet,dtype=f64,global_batch=8,memory_format=channels_last", "hypar,layers=dp+out+in+dp+dp"},
     {"convnet,dtype=f64,global_batch=8", "model_parallel,pp=2"},
     {"convnet,dtype=f64,global_batch=8", "pipeline,pp=2,microbatches=4"},
     {"convnet,dtype=f64,global_batch=8", "zero_bubble"},

@@ -1,6 +1,7 @@
 // What the examples in backend's headers don't declare themselves (tests/examples/extract.sh). Compiled, never linked.
 #pragma once
 
+#include <ATen/core/stack.h>
 #include <ATen/ops/convolution.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -53,6 +54,7 @@ extern std::vector<std::vector<VerifiedTensor>> rows_of_all_ranks;
 extern std::vector<std::string> argv;
 extern double scale, timeout_s, moment_s;
 extern c10::Stream stream;
+extern torch::jit::Stack stack;
 extern SessionOptions options;
 extern std::unique_ptr<Session> session;
 extern Training training;

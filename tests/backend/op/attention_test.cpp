@@ -26,13 +26,15 @@ struct Case {
   std::int64_t heads = 4, shared = 4;  // of q; of k and v
   std::int64_t length = 32, size = 16;
   bool is_causal = false, has_mask = false, positions_first = false;
+  std::int64_t more_keys = 0;  // than queries
+  [[nodiscard]] std::int64_t keys() const { return length + more_keys; }
 };
 
 std::string name_of(const testing::TestParamInfo<Case>& info) {
   const Case& of = info.param;
-  return fmt::format("{}_{}of{}_{}x{}{}{}{}", c10::toString(of.type), of.heads, of.shared, of.length, of.size,
+  return fmt::format("{}_{}of{}_{}x{}{}{}{}{}", c10::toString(of.type), of.heads, of.shared, of.length, of.size,
                      of.is_causal ? "_causal" : "", of.has_mask ? "_mask" : "",
-                     of.positions_first ? "_positions_first" : "");
+                     of.positions_first ? "_positions_first" : "", of.more_keys != 0 ? "_more_keys" : "");
 }
 
 auto cases_on(const char* device) {
@@ -44,6 +46,8 @@ auto cases_on(const char* device) {
     cases.push_back({device, type, 3, 3, 197, 64});
     cases.push_back({device, type, 2, 2, 33, 6});  // no kernel takes heads of that size
     cases.push_back({device, type, 2, 2, 21, 32, false, true});
+    cases.push_back({device, type, 2, 2, 24, 32, false, true, false, 8});
+    cases.push_back({device, type, 2, 2, 24, 32, true, false, false, 8});
   }
   return testing::ValuesIn(cases);
 }
@@ -54,10 +58,10 @@ class AttentionOf : public testing::TestWithParam<Case> {
     return at::empty(shape, at::kDouble).uniform_(-1, 1, generator_).to(GetParam().type).to(at::kDouble);
   }
   /// Heads as a view of positions, as a body makes them.
-  at::Tensor heads(std::int64_t count) {
+  at::Tensor heads(std::int64_t count, std::int64_t length) {
     const Case& of = GetParam();
-    if (of.positions_first) return random({of.length, 2, count, of.size}).permute({1, 2, 0, 3});
-    return random({2, of.length, count, of.size}).transpose(1, 2);
+    if (of.positions_first) return random({length, 2, count, of.size}).permute({1, 2, 0, 3});
+    return random({2, length, count, of.size}).transpose(1, 2);
   }
 
   at::Generator generator_ = at::detail::createCPUGenerator(7);
@@ -69,9 +73,10 @@ TEST_P(AttentionOf, AnAcceleratorIsTheCpus) {
   const std::optional<at::Device> device = test_device(of.device, why);
   if (!device) GTEST_SKIP() << why;
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  const at::Tensor q = heads(of.heads), k = heads(of.shared), v = heads(of.shared), gradient = heads(of.heads);
+  const at::Tensor q = heads(of.heads, of.length), k = heads(of.shared, of.keys()), v = heads(of.shared, of.keys()),
+                   gradient = heads(of.heads, of.length);
   std::optional<at::Tensor> mask;
-  if (of.has_mask) mask = random({of.length, of.length});
+  if (of.has_mask) mask = random({of.length, of.keys()});
   const auto [output, sums] = at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0, of.is_causal, mask);
   const auto [q_grad, k_grad, v_grad] =
       at::_scaled_dot_product_flash_attention_for_cpu_backward(gradient, q, k, v, output, sums, 0, of.is_causal, mask);

@@ -81,7 +81,7 @@ TEST(Roofline, ABodysProductsTakeTheirUnits) {
   EXPECT_TRUE(kernels_of(bf16, device).empty());
 }
 
-// Tensor cores read rows that begin on 16 bytes at full speed, on 2 (an odd number of columns) at least.
+// Tensor cores load 16 bytes: rows that begin on 2 (an odd number of columns) or 4 take several loads.
 TEST(Roofline, HalfPrecisionWantsRowsOf16Bytes) {
   const Device device = gpu();
   const auto seconds = [&](int in, int out, const char* precision) {
@@ -99,17 +99,17 @@ TEST(Roofline, HalfPrecisionWantsRowsOf16Bytes) {
     const std::string key = fmt::format("linear.forward f32[4096,4096] bias=0 out_features={} precision=fp16", out);
     return std::string(knowledge_of(work_from_key(key), device, 1).kind);
   };
-  EXPECT_EQ(kind(4097), "half precision on rows that don't begin on 16 bytes");
+  EXPECT_EQ(kind(4097), "half precision on rows that begin on 2 or 4 bytes");
   EXPECT_EQ(kind(4096), "matrix products");
   Device one_share = device;
   one_share.one_share = true;
   EXPECT_LT(seconds_of("linear.forward f32[4096,4096] bias=0 out_features=4097 precision=fp16", one_share),
             product(4096, 4097) / (0.9 * 100e12));
-  const auto body = [&](int rows, const char* kind) {
+  const auto body = [&](int rows, const char* product_kind) {
     return seconds_of(
         fmt::format("aten.forward f32[1024,{0}] batch=1024 precision=fp16 body=x|f32[B,{0}]||f32[B,{0}]||o=exp(i0)|"
                     "|0+2e9B,0+0B|0+0B,0+0B|1,0|rows|products={1}:f16:0+2e9B:0+0B",
-                    rows, kind),
+                    rows, product_kind),
         device);
   };
   EXPECT_DOUBLE_EQ(body(64, "matmul"), 2e9 * 1024 / 100e12);

@@ -181,7 +181,7 @@ TEST(Op, DemandsHoldTogether) {
     if (kind.name == "slice" || kind.name == "fill") continue;  // reads no more than it writes; nothing
     EXPECT_GE(forward.bytes, static_cast<double>(instance.inputs[0].bytes()) +
                                  (s.output.shape.empty() ? 0 : static_cast<double>(s.output.bytes())));
-    EXPECT_GT(forward.flops, 0);
+    EXPECT_EQ(forward.flops > 0, kind.name != "flatten");  // which only moves
     if (kind.matrix) {
       const Demand both = instance.demand(Pass::backward, kParameterGrads | 1);
       const Demand input = instance.demand(Pass::backward, 1);
