@@ -187,5 +187,5 @@ phase_memory() {
 case ${1:-} in
   pack) pack ;;
   run) shift; run "${@:?bench/gpu.sh run needs a folder}" ;;
-  *) sed -n '2,23s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  *) sed -n '2,22s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
