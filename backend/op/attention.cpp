@@ -10,7 +10,6 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/logsumexp.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 
@@ -187,7 +186,8 @@ Substitute attention_of_accelerator(std::string_view op) {
 
 std::tuple<at::Tensor, at::Tensor> plain_attention(const Attention& of) {
   const at::Tensor scores = scores_of(of);
-  at::Tensor log_sum_exp = at::logsumexp(scores, {-1});
+  const at::Tensor largest = scores.amax(-1, /*keepdim=*/true);
+  at::Tensor log_sum_exp = ((scores - largest).exp().sum(-1, /*keepdim=*/true).log() + largest).squeeze(-1);
   const at::Tensor weights = (scores - log_sum_exp.unsqueeze(-1)).exp_();
   return {at::matmul(weights.to(of.v.scalar_type()), of.v), log_sum_exp};
 }

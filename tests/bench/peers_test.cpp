@@ -229,9 +229,10 @@ TEST(PeersRanks, ModelsOfAUsersOwnHaveOurLosses) {
   }
   covered.insert("sum_loss");  // the catalog's hypar_pair has it
   for (const sim::OpKind& kind : sim::op_table())
-    if (kind.inputs != sim::OpKind::kAsBody)  // imported models are played by their modules
+    if (kind.inputs != sim::OpKind::kAsBody) {  // imported models are played by their modules
       EXPECT_EQ(covered.contains(kind.name), kind.role == sim::OpRole::layer || kind.role == sim::OpRole::loss)
           << kind.name;
+    }
   for (const auto& [name, strategies] : std::map<std::string, std::vector<std::string>>{
            {"depthwise",
             {"single", "ddp,dp=2", "model_parallel,pp=3",

@@ -110,7 +110,9 @@ TEST_P(Synchronisation, EveryMissingWaitIsFound) {
     configure({.mode = mode, .seed = static_cast<std::uint64_t>(seed)});
     const bool is_right = play(mistake);
     EXPECT_EQ(take_races().empty(), !mistake.is_race) << "seed " << seed;
-    if (!mistake.is_race) EXPECT_TRUE(is_right) << "seed " << seed;
+    if (!mistake.is_race) {
+      EXPECT_TRUE(is_right) << "seed " << seed;
+    }
   }
 }
 
