@@ -31,7 +31,7 @@ double median_step_s(Session& session, const sim::Program& program) {
   return median(steps);
 }
 
-/// Takes all but `share` of the second rank's core, in turns of 4 ms, before the rank.
+/// Takes all but `share` of the second rank's core, in turns of 4 ms, before the rank; as long where a turn begins late.
 class Other {
  public:
   explicit Other(double share)
@@ -40,7 +40,8 @@ class Other {
           pin_to_core(core_of_rank(1));
           const RealTime before_the_rank(kCommunicationPriority);
           for (double begin_s = now_s(); !stop.stop_requested(); begin_s += kTurn_s) {
-            while (now_s() < begin_s + (1 - share) * kTurn_s) {
+            const double end_s = now_s() + (1 - share) * kTurn_s;
+            while (now_s() < end_s) {
             }
             sleep_until(begin_s + kTurn_s, /*precisely=*/false);
           }
