@@ -81,7 +81,8 @@ TEST(UnequalCoresRanks, TheSlowerDecides) {
     const double measured = median(ratios);
     fmt::print("{:g} of a core: a step takes {:.2f} times as long, forecast {:.2f}\n", share, measured, forecast);
     EXPECT_NEAR(forecast, 1 / share, 0.05 / share);  // a step of convnet is little else than compute
-    const bool is_right = std::abs(std::log(measured / forecast)) < std::log(1.3);  // cores that share all: 1.14 to 1.6
+    // The mean of both cores would say 1.14, 1.33 and 1.6.
+    const bool is_right = std::abs(std::log(measured / forecast)) < std::log(1.3);
     const auto [fastest, slowest] = std::ranges::minmax(alike);
     if (!is_right && slowest > 1.1 * fastest)
       GTEST_SKIP() << "steps on whole cores vary by " << 100 * (slowest / fastest - 1)
