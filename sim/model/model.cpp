@@ -72,7 +72,7 @@ void check_in_place(const Model& model) {
   }
 }
 
-/// A body makes no gradient of what needs none: its backward is played as it is.
+/// A body makes no gradient of what needs none: its backward is played as it is. What needs one gets it from a reader.
 void check_gradients(const Model& model) {
   const std::vector<bool> needed = model.outputs_need_grad();
   for (const Node& node : model.nodes)
@@ -80,6 +80,14 @@ void check_gradients(const Model& model) {
       if ((node.body->input_grads >> i & 1U) != 0 && (node.inputs[i] < 0 || !needed[node.inputs[i]]))
         throw ConfigError("model '{}', node '{}': body '{}' makes the gradient of input {}, which needs none",
                           model.name, node.name, node.body->name, i);
+  std::vector<bool> made(model.nodes.size(), false);
+  for (std::size_t n = 0; n < model.nodes.size(); ++n)
+    for (std::size_t i = 0; i < model.nodes[n].inputs.size(); ++i)
+      if ((model.grads(n, needed) >> i & 1U) != 0) made[static_cast<std::size_t>(model.nodes[n].inputs[i])] = true;
+  for (std::size_t n = 0; n + 1 < model.nodes.size(); ++n)  // all but the loss
+    if (needed[n] && !made[n])
+      throw ConfigError("model '{}', node '{}': its output needs a gradient, which no node that reads it makes",
+                        model.name, model.nodes[n].name);
 }
 
 /// torch.amp.GradScaler's at first; the largest that f32 holds.

@@ -135,6 +135,8 @@ TEST(ImportedModel, BadFilesSayWhatIsWrong) {
             "bodies: gelu/1: 'o=gelu( i0)' has spaces, quotes, '|' or ';'");
   EXPECT_EQ(fails([](Json& f) { f["bodies"]["mul/1"]["backward"].push_back("gi2=sum(g)"); }),
             "model 'token_toy', node 'scale': body 'mul' makes the gradient of input 2, which needs none");
+  EXPECT_EQ(fails([](Json& f) { f["bodies"]["gelu/1"]["backward"].back() = "t9=gelu_backward(g,i0)"; }),
+            "model 'token_toy', node 'fc': its output needs a gradient, which no node that reads it makes");
   EXPECT_EQ(fails([](Json& f) {
               f["target"]["shape"] = {"B", 5};
             }),
