@@ -29,9 +29,10 @@ constexpr ClassShares kSimt{{1.51, 1.55, 1.79}, {0.82, 0.60, 0.68}},
 constexpr double kShareOfMaxPoolBackward = 0.245;
 
 // What is left of the matmul rate where rows of half precision begin on 2 or 4 bytes, not on 16, in which tensor cores'
-// kernels load (nothing is known of 8; NVIDIA, Matrix Multiplication Background User's Guide, "Requirements to Use Tensor Cores"; NanoGPT pads GPT-2's 50,257
-// tokens to 50,304 for that): on an H200 the products of GPT-2's classifier, whose rows begin on 2 bytes, reached 99 TFLOP/s
-// forward and 151 backward, of BERT's 30,522 tokens, on 4 bytes, 260, without their other traffic (bench/results/h200_*).
+// kernels load (NVIDIA, Matrix Multiplication Background User's Guide, "Requirements to Use Tensor Cores"; NanoGPT pads
+// GPT-2's 50,257 tokens to 50,304 for that; nothing is known of 8 bytes): on an H200 the products of GPT-2's classifier,
+// whose rows begin on 2 bytes, reached 99 TFLOP/s forward and 151 backward, of BERT's 30,522 tokens, on 4 bytes, 260,
+// without their other traffic (bench/results/h200_*).
 constexpr double kShareOfRowsOn2Bytes = 0.155, kShareOfRowsOn4Bytes = 0.33;
 
 bool is_convolution(const OpInstance& op) { return op.kind->name == "conv2d"; }

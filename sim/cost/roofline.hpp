@@ -20,7 +20,7 @@ namespace sim {
 
 struct KernelTime {
   double arithmetic_s = 0, traffic_s = 0;
-  double reorder_s = 0;  // memory traffic before and after it; a body's in all
+  double reorder_s = 0;  // memory traffic before and after it; of a GPU's body with a product all of its traffic
   /// The seconds on a device that computes and reads memory so much faster.
   [[nodiscard]] double seconds(double flops = 1, double memory_bandwidth = 1) const {
     return std::max(arithmetic_s / flops, traffic_s / memory_bandwidth) + reorder_s / memory_bandwidth;

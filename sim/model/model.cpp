@@ -81,9 +81,12 @@ void check_gradients(const Model& model) {
         throw ConfigError("model '{}', node '{}': body '{}' makes the gradient of input {}, which needs none",
                           model.name, node.name, node.body->name, i);
   std::vector<bool> made(model.nodes.size(), false);
-  for (std::size_t n = 0; n < model.nodes.size(); ++n)
-    for (std::size_t i = 0; i < model.nodes[n].inputs.size(); ++i)
-      if ((model.grads(n, needed) >> i & 1U) != 0) made[static_cast<std::size_t>(model.nodes[n].inputs[i])] = true;
+  for (std::size_t n = 0; n < model.nodes.size(); ++n) {
+    const std::uint32_t grads = model.grads(n, needed);
+    const std::vector<int>& inputs = model.nodes[n].inputs;
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      if ((grads >> i & 1U) != 0) made[static_cast<std::size_t>(inputs[i])] = true;
+  }
   for (std::size_t n = 0; n + 1 < model.nodes.size(); ++n)  // all but the loss
     if (needed[n] && !made[n])
       throw ConfigError("model '{}', node '{}': its output needs a gradient, which no node that reads it makes",
