@@ -4,6 +4,7 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -70,10 +71,17 @@ std::optional<std::int64_t> number_of_word(const std::string& word) {
 /// What a random number is where nothing is left to chance: nothing is dropped (stochastic depth floors its keep rate
 /// plus a number below 1), no noise is added. The importer's check draws so, too.
 std::optional<double> exact_draw(std::string_view op) {
-  if (op == "bernoulli") return 1;
-  if (op == "rand" || op == "rand_like" || op == "uniform") return 1 - 0x1p-24;
-  if (op == "randn" || op == "randn_like" || op == "normal_functional") return 0;
-  return std::nullopt;
+  static const std::map<std::string_view, double> kDraws{
+      {"bernoulli", 1}, {"rand", 1 - 0x1p-24}, {"rand_like", 1 - 0x1p-24}, {"uniform", 1 - 0x1p-24}, {"randn", 0},
+      {"randn_like", 0}, {"normal", 0}, {"normal_functional", 0}, {"cauchy", 0}, {"exponential", 1}, {"geometric", 1},
+      {"log_normal", 1}};
+  const auto found = kDraws.find(op);
+  return found == kDraws.end() ? std::nullopt : std::optional(found->second);
+}
+
+/// 2⁶³ − 1, the end of a slice that has none, isn't a double.
+std::int64_t whole(double number) {
+  return number >= 0x1p63 ? std::numeric_limits<std::int64_t>::max() : static_cast<std::int64_t>(number);
 }
 
 class PassReader {
@@ -161,7 +169,7 @@ class PassReader {
       case c10::TypeKind::SymIntType:
         if (given.kind == Kind::size) return {.from = ReadyArgument::From::size, .sizes = {given.size}};
         if (given.kind == Kind::number && given.is_integral)
-          return {.constant = static_cast<std::int64_t>(given.number)};
+          return {.constant = whole(given.number)};
         if (given.kind == Kind::word)
           if (const std::optional<std::int64_t> number = number_of_word(given.word))
             return {
@@ -174,7 +182,7 @@ class PassReader {
       case c10::TypeKind::NumberType:
         if (given.kind == Kind::size) return {.from = ReadyArgument::From::size, .sizes = {given.size}};
         if (given.kind == Kind::number && given.is_integral)
-          return {.constant = static_cast<std::int64_t>(given.number)};
+          return {.constant = whole(given.number)};
         if (given.kind == Kind::number) return {.constant = given.number};
         [[fallthrough]];
       case c10::TypeKind::BoolType:
@@ -207,7 +215,7 @@ class PassReader {
         if (item.kind == Kind::size)
           made.sizes.push_back(item.size);
         else if (item.kind == Kind::number && item.is_integral)
-          made.sizes.push_back({static_cast<std::int64_t>(item.number)});
+          made.sizes.push_back({whole(item.number)});
         else
           fail("{} takes whole numbers", where);
       }
@@ -435,6 +443,9 @@ void aten(const sim::Work& work, const Operands& operands) {
 at::Tensor aten_reference(const sim::OpInstance& op, const ReferenceInputs& given) {
   std::vector<at::Tensor> all(given.inputs.begin(), given.inputs.end());
   all.insert(all.end(), given.parameters.begin(), given.parameters.end());
+  for (std::size_t i = 0; i < all.size(); ++i)  // what the module reads detached
+    if (i < given.inputs.size() ? (op.body->input_grads >> i & 1U) == 0 : op.body->backward.empty())
+      all[i] = all[i].detach();
   const ReadyPass& pass = pass_of(*op.body, sim::Pass::forward);
   Playing playing(pass, op, all, /*is_exact=*/true);
   playing.play();

@@ -7,12 +7,14 @@ the forward is what the output needs, the rest is the backward. What the backwar
 an input, a parameter, the output, or one of these seen another way, which the backward makes again.
 """
 
+import contextlib
+import logging
 import math
 from dataclasses import dataclass, field
 
 import autocast
 import torch
-from graph import BATCHES, InF64, Step, Value, is_view, op_name, shape_text, size_text
+from graph import BATCHES, RANDOM, InF64, Step, Value, functional_of, is_view, op_name, shape_text, size_text
 from play import play_lines
 from refusal import Refusal, place_of
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -94,7 +96,7 @@ def call_step(step, target, args, kwargs):
         return attention_with_dropout(*args, **kwargs)
     if step.no_grad:
         with torch.no_grad():
-            return target(*args, **kwargs)
+            return tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, target(*args, **kwargs))
     return target(*args, **kwargs)
 
 
@@ -171,6 +173,17 @@ def _freeze(x, visit):
     return (type(x).__name__, str(x))
 
 
+@contextlib.contextmanager
+def quiet():
+    """Without what PyTorch's log says of what fails on tensors without values."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
 def fake(which):
     if which not in FAKE:
         FAKE[which] = FakeTensorMode(allow_non_fake_inputs=True)
@@ -209,23 +222,43 @@ def joint(group, which, needs):
         return function(args[:-1], args[-1])
 
     with fake(which), torch.backends.mkldnn.flags(enabled=False):
-        made = make_fx(flat, decomposition_table={})(*[tensors[v] for v in leaves], g)
-    simplify(made.graph)
+        given = [*[tensors[v] for v in leaves], g]
+        made = make_fx(flat, decomposition_table={})(*given)
+        if any(writes_through_view(n) for n in made.graph.nodes):
+            with torch.no_grad():
+                made = make_fx(torch.func.functionalize(made, remove="mutations"), decomposition_table={})(*given)
+    simplify(made.graph, needs)
     return made.graph
 
 
-def simplify(graph):
-    """Without what is the same tensor again (detach, alias, a transpose of a transpose); and nothing is written in place: the
-    trace gives later readers the result of such an operation, so the functional one does."""
+def is_mutable_call(node) -> bool:
+    return node.op == "call_function" and hasattr(node.target, "_schema") and node.target._schema.is_mutable
+
+
+def writes_through_view(node) -> bool:
+    return is_mutable_call(node) and is_view_call(node.args[0]) and len(node.args[0].args[0].users) > 1
+
+
+def simplify(graph, needs):
+    """Without what is the same tensor again (alias, a transpose of a transpose); a detach is left where it ends a gradient's way
+    to the output's operands. And nothing is written in place: the trace gives later readers the result of such an operation, so
+    the functional one does."""
+    forward = ancestors([next(iter(reversed(graph.nodes))).args[0][0]])
+    trained = {n for n, need in zip([n for n in graph.nodes if n.op == "placeholder"], needs) if need}
+    for n in graph.nodes:
+        if any(x in trained for x in n.all_input_nodes) and op_name(n.target) != "detach":
+            trained.add(n)
     for n in graph.nodes:
         if n.op != "call_function":
             continue
         name, base = op_name(n.target), n.args[0] if n.args else None
-        if hasattr(n.target, "_schema") and n.target._schema.is_mutable:
-            if is_view_call(base) and len(base.args[0].users) > 1:
+        if is_mutable_call(n):
+            if writes_through_view(n):
                 raise Refusal(f"op '{name}' writes through a view")
             n.target = functional_twin(n.target)
-        if name in ("detach", "alias"):
+        if name == "detach" and n in forward and base in trained:
+            n.replace_all_uses_with(base, delete_user_cb=lambda user: user not in forward)
+        elif name in ("detach", "alias"):
             n.replace_all_uses_with(base)
         elif name == "t" and getattr(base, "target", None) is n.target:
             n.replace_all_uses_with(base.args[0])
@@ -233,11 +266,11 @@ def simplify(graph):
 
 
 def functional_twin(target):
-    packet = getattr(aten, op_name(target).removesuffix("_"), None)
-    overload = {"bernoulli_.float": "p", "zero_.default": "default"}.get(f"{op_name(target)}.{target._overloadname}", target._overloadname)
-    if packet is None or overload not in packet.overloads() or getattr(packet, overload)._schema.is_mutable:
+    special = {"bernoulli_.float": aten.bernoulli.p, "zero_.default": aten.zero.default}
+    twin = special.get(f"{op_name(target)}.{target._overloadname}") or functional_of(target)
+    if twin is None:
         raise Refusal(f"op '{op_name(target)}' writes in place and has no functional twin")
-    return getattr(packet, overload)
+    return twin
 
 
 # -- cutting -------------------------------------------------------------------------------------------------------------
@@ -304,6 +337,11 @@ class Cut:
 
     def storage(self, node):
         return self.val(node).untyped_storage()._cdata
+
+    def is_whole(self, node) -> bool:
+        """Whether the value is contiguous, and all that is in its memory."""
+        x = self.val(node)
+        return x.is_contiguous() and x.untyped_storage().nbytes() == x.numel() * x.element_size()
 
     def inverses(self):
         """What the output shows in another way: by node, the calls that lead from the output back to it."""
@@ -423,7 +461,7 @@ class Cut:
             return is_view_call(node.args[0])
         if is_view_call(node):
             return True
-        return node not in self.depends and op_name(node.target) not in ("bernoulli", "rand", "randn", "randint")
+        return node not in self.depends and op_name(node.target) not in RANDOM
 
     def write_backward(self):
         """Decides what is saved, on the way from the gradients to what the forward knows."""
@@ -445,10 +483,14 @@ class Cut:
         self.saved = [n for n in self.nodes if n in set(saved)]
         names = {n: name for n, name in self.names.items()}
         names[self.output] = "o"
+        lines, counter = [], 0
         for k, n in enumerate(self.saved):
             names[n] = f"s{k}"
+            if self.val(n).is_complex():  # kept as pairs of real numbers
+                names[n] = f"t{counter}"
+                lines.append(f"{names[n]}=view_as_complex(s{k})")
+                counter += 1
         self.back_order = [n for n in self.nodes if n in order]
-        lines, counter = [], 0
         read = {x for m in self.back_order for x in m.all_input_nodes} | set(self.grads.values())
         used_inverse = [n for n in self.nodes if n in self.inverse and n in read and n not in self.leaves and n is not self.output]
         for n in used_inverse:
@@ -469,10 +511,15 @@ class Cut:
 
     def write_forward(self):
         names = {n: name for n, name in self.names.items()}
-        results = {n: [f"s{k}"] for k, n in enumerate(self.saved)}
+        results = {n: [f"s{k}"] for k, n in enumerate(self.saved) if not self.val(n).is_complex()}
         results.setdefault(self.output, []).insert(0, "o")
         order = self.needed([self.output, *self.saved], self.leaves)
-        self.write_calls(order, names, self.forward_lines, results, 0, True)
+        counter = self.write_calls(order, names, self.forward_lines, results, 0, True)
+        for k, n in enumerate(self.saved):
+            if self.val(n).is_complex():
+                self.forward_lines += [f"t{counter}=view_as_real({names[n]})", f"s{k}=clone(t{counter},memory_format=contiguous_format)"]
+                self.calls[True].append(("clone", n))
+                counter += 1
 
     def write_calls(self, order, names, lines, results, counter, forward):
         """Appends the lines. results: names that a node's value must get, in memory of its own, contiguous."""
@@ -486,7 +533,7 @@ class Cut:
         def name_of(n):
             nonlocal counter
             for result in results.get(n, []):
-                if self.storage(n) not in taken and self.val(n).is_contiguous():
+                if self.storage(n) not in taken and self.is_whole(n):
                     taken.add(self.storage(n))
                     copies.extend((r, n) for r in results[n] if r != result)
                     return result
@@ -657,7 +704,8 @@ def make_body(group: Group, needs: list, measure: bool) -> tuple[dict, list]:
     (fw, forward_products), (bw, backward_products) = costs(cut, True), costs(cut, False)
     shapes = tuple(tuple(cut.val(cut.output, w).shape) for w in (0, 1))
     group.output.shapes = shapes  # an export's shape may be wrong (the states of lstm in torch 2.11)
-    spec = lambda n: spec_text(tuple(tuple(cut.val(n, w).shape) for w in (0, 1)), cut.val(n).dtype)  # noqa: E731
+    real = lambda x: torch.view_as_real(x) if x.is_complex() else x  # noqa: E731
+    spec = lambda n: spec_text(tuple(tuple(real(cut.val(n, w)).shape) for w in (0, 1)), real(cut.val(n)).dtype)  # noqa: E731
     text = {"inputs": [spec_text(v.shapes, v.dtype) for v in group.inputs],
             "parameters": [spec_text(v.shapes, v.dtype) for v in group.parameters],
             "output": spec(cut.output), "saved": [spec(n) for n in cut.saved],

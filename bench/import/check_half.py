@@ -39,8 +39,7 @@ class HalfResult:
         return f"with casts as copies: {self.exact.text()}; from float64, and PyTorch's autocast from it: {far}"
 
     def refuse_differences(self):
-        self.exact.refuse_differences()
-        wrong = [f"half precision: {name} differs from float64's by {far:.2g} of its norm, PyTorch's autocast by {self.theirs[name]:.2g}"
+        wrong = self.exact.differences() or [f"half precision: {name} differs from float64's by {far:.2g} of its norm, PyTorch's autocast by {self.theirs[name]:.2g}"
                  for name, far in self.ours.items() if not far <= FARTHER * self.theirs[name] + STEP]
         if wrong:
             raise Refusal("\n".join(wrong))
@@ -77,7 +76,7 @@ def check_half(file: dict, module, inputs, half=torch.bfloat16, batch: int = che
     for p in module.parameters():
         p.grad = None
     args, kwargs = graphs.arguments(inputs, tensors)
-    with check.Draws(), check.Exact(in_f64=False):
+    with check.own_buffers(module), check.Draws(), check.Exact(in_f64=False):
         with torch.autocast("cpu", half):
             prediction = check.prediction_of(file, module, args, kwargs, target)
         loss = loss_of(file["loss"], prediction, target)

@@ -33,8 +33,9 @@ EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided
 LIKE = {"new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"} | EMPTY
 RANDOM = {"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "bernoulli", "rand", "randn",
           "rand_like", "randn_like", "randint", "randint_like", "randperm", "multinomial", "normal", "normal_functional", "uniform",
-          "exponential", "rrelu", "rrelu_with_noise", "poisson"}
+          "exponential", "cauchy", "geometric", "log_normal", "rrelu", "rrelu_with_noise", "poisson"}
 SAME = {"contiguous", "clone", "alias", "lift_fresh", "lift_fresh_copy", "lift"}
+OF_BATCH_NORM = {"running_mean", "running_var", "num_batches_tracked"}
 DATA_DEPENDENT = {"item", "_local_scalar_dense", "nonzero", "nonzero_numpy", "masked_select", "unique", "_unique2", "unique_dim",
                   "unique_consecutive", "is_nonzero", "equal", "argwhere"}
 
@@ -53,11 +54,36 @@ def is_write(target) -> bool:
     return any(a.alias_info is not None and a.alias_info.is_write for a in target._schema.arguments)
 
 
+def functional_of(target):
+    """What an operation that writes into its operand, or into out=, gives as a new tensor; None: there's no such operation."""
+    name, given = op_name(target), target._schema.arguments
+    written = [a.name for a in given if a.alias_info is not None and a.alias_info.is_write]
+    packet = getattr(aten, name[:-1] if written == ["self"] and name.endswith("_") else name, None)
+    if packet is None or written not in (["self"], ["out"]):
+        return None
+    wanted = [(a.name, str(a.real_type)) for a in given if a.name != "out"]
+    found = [getattr(packet, o) for o in packet.overloads()]
+    found = [f for f in found if not f._schema.is_mutable and [(a.name, str(a.real_type)) for a in f._schema.arguments] == wanted]
+    return found[0] if found else None
+
+
+TWICE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+
+
 class InF64(TorchDispatchMode):
-    """What asks for float32 gets float64: a module that is played in float64 stays there."""
+    """What asks for float32, or for nothing, gets float64: a module that is played in float64 stays there."""
+
+    def __enter__(self):
+        self.default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        return super().__enter__()
+
+    def __exit__(self, *args):
+        torch.set_default_dtype(self.default)
+        return super().__exit__(*args)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        f64 = lambda x: torch.float64 if x is torch.float32 else x  # noqa: E731
+        f64 = lambda x: TWICE.get(x, x) if isinstance(x, torch.dtype) else x  # noqa: E731
         return function(*tree_map(f64, args), **tree_map(f64, kwargs or {}))
 
 
@@ -221,6 +247,7 @@ class Reader:
         self.module, self.inputs, self.dead = module, inputs, dead
         self.steps, self.refusals, self.notes, self.data_of_constants = [], [], [], {}
         self.expanded, self.tables, self.splits = {}, set(), {}
+        self.written = set()  # buffers, other than a batch norm's
         self.no_grad = False
         # The places of casts that do nothing in float32, and of constants that have the dtype of a tensor.
         self.same_casts, self.like_constants = [], []
@@ -255,7 +282,9 @@ class Reader:
                                 f"multiple of the batch: {step.name}", place)
             step.outputs.append(Value("step", shapes, a.dtype, step=step, index=i))
         self.fold(step)
-        step.virtual = step.virtual or is_view(target) or step.outputs[0] is not None and step.outputs[0].data is not None
+        sees_parts = not step.outputs[0].dtype.is_complex and any(v.dtype.is_complex for v in step.reads()) if step.outputs[0] else False
+        step.virtual = (step.virtual or is_view(target) and not sees_parts or
+                        step.outputs[0] is not None and step.outputs[0].data is not None)
         self.steps.append(step)
         return step.outputs
 
@@ -295,7 +324,9 @@ class Reader:
             return v
         if not torch.equal(a, b) and not bool(((a == b) | (a != a) & (b != b)).all()):
             return v
-        table = self.constant(a, v.dtype)
+        table = self.constant(torch.view_as_real(a) if a.is_complex() else a, torch.float32 if a.is_complex() else v.dtype)
+        if a.is_complex():
+            table, = self.emit(aten.view_as_complex.default, ((table,),) * 2, ({}, {}), v.step.place)
         whole = v.shapes[0] == v.shapes[1]
         self.expanded[v] = table if whole else self.emit(
             aten.expand.default, ((table, list(v.shapes[0])), (table, list(v.shapes[1]))), ({}, {}), v.step.place,
@@ -330,12 +361,16 @@ class Reader:
 
     def write(self, ref, value, place):
         if ref.parent is None:
+            if ref.storage.value.kind == "constant" and ref.storage.value.name.rpartition(".")[2] not in OF_BATCH_NORM:
+                self.written.add(ref.storage.value.name)
             ref.storage.value = value
             ref.storage.version += 1
             return
         target, args, kwargs, _ = ref.view
         base, name = self.read(ref.parent), op_name(target)
-        if name in ("slice", "select"):
+        if name == "slice" and base.dtype.is_complex and all(len(a) < 4 or a[3] == 1 for a in args):
+            back = self.replaced(base, value, args, place)  # a scatter of complex numbers has no gradient
+        elif name in ("slice", "select"):
             scatter = aten.slice_scatter.default if name == "slice" else aten.select_scatter.default
             back = self.emit(scatter, tuple((base, value, *a) for a in args), kwargs, place)
         elif name in ("transpose", "t"):
@@ -350,6 +385,16 @@ class Reader:
             return
         self.write(ref.parent, back[0], place)
         ref.cached = (ref.storage.version, value)
+
+    def replaced(self, base, value, args, place) -> list:
+        """The base with a slice that is something else."""
+        bounds = [torch.arange(s[a[0]])[a[1]:a[2]] for s, a in zip(base.shapes, args)]
+        ends = [(int(b[0]), int(b[-1]) + 1) for b in bounds]
+        before, after = (tuple((base, a[0], *part) for a, part in zip(args, parts)) for parts in (
+            [(0, e[0]) for e in ends], [(e[1], s[a[0]]) for e, s, a in zip(ends, base.shapes, args)]))
+        parts = [self.emit(aten.slice.Tensor, of, ({}, {}), place)[0] for of in (before, after) if of[0][2] != of[0][3]]
+        parts.insert(1 if before[0][2] != before[0][3] else 0, value)
+        return self.emit(aten.cat.default, tuple((parts, a[0]) for a in args), ({}, {}), place)
 
     # -- the graph -----------------------------------------------------------------------------------------------
 
@@ -390,9 +435,6 @@ class Reader:
         if any(not isinstance(s, int) for t in found for s in t.shape):
             if not self.of_refused(a, env):
                 self.refuse(f"op '{name}' gives a size that depends on the data", a)
-            return self.stand_in(a, b)
-        if any(t.is_complex() for t in found):
-            self.refuse(f"op '{name}' gives complex numbers", a)
             return self.stand_in(a, b)
         if not found or any(env.get(x, 0) is None for x in a.all_input_nodes):
             return self.stand_in(a, b)
@@ -470,6 +512,8 @@ class Reader:
                 plain = {"expand_as": aten.expand.default}.get(name, aten.reshape.default)
                 return Ref(first.storage, first, (plain, tuple(([*r.shape],) for r in results), ({}, {}), place))
         args, kwargs = tree_map(self.plain, args), tree_map(self.plain, kwargs)
+        if name == "embedding_bag":
+            return self.embedding_bag(args, results, place)
         if name == "floor" and (p := self.probability(args[0][0])) is not None:
             return self.wrap(self.bernoulli(p, results, place), results)
         if name in ("empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "empty"):
@@ -485,6 +529,25 @@ class Reader:
             args = tuple([*a[:3], None, None, *a[5:]] for a in args)
             return self.wrap(self.emit(target, args, kwargs, place, results, has_buffers=tracked), results)
         return self.wrap(self.emit(target, args, kwargs, place, results), results)
+
+    def embedding_bag(self, args, results, place):
+        """Bags of one size (2-D indices), in two ops: what the one op keeps for its backward has sizes that only a run tells."""
+        weight, indices, offsets, by_frequency, mode, sparse, weights, last, padding = (*args[0], *[None] * (9 - len(args[0])))
+        bags = tuple(s[0] for s in offsets.shapes)
+        size = indices.shapes[0][0] // bags[0]
+        if offsets.data is None or last or padding is not None or any(
+                not torch.equal(d, torch.arange(0, n * size, size)) for d, n in zip(offsets.data, bags)):
+            self.refuse("op 'embedding_bag' with bags of several sizes or with padding_idx", place)
+            return [Ref(Storage(Value("input", results_shapes(results), weight.dtype, name="refused"))), None, None, None]
+        reshape = aten.reshape.default
+        table, = self.emit(reshape, tuple((indices, [n, size]) for n in bags), ({}, {}), place)
+        rows, = self.emit(aten.embedding.default, ((weight, table, -1, bool(by_frequency), bool(sparse)),) * 2, ({}, {}), place)
+        if weights is not None:
+            factors, = self.emit(reshape, tuple((weights, [n, size, 1]) for n in bags), ({}, {}), place)
+            rows, = self.emit(aten.mul.Tensor, ((rows, factors),) * 2, ({}, {}), place)
+        combine = (aten.sum.dim_IntList, aten.mean.dim, aten.max.dim)[mode or 0]
+        made = self.emit(combine, ((rows, 1 if mode == 2 else [1]),) * 2, ({}, {}), place)
+        return [Ref(Storage(made[0])), None, None, None]
 
     @staticmethod
     def probability(v):
@@ -531,11 +594,10 @@ class Reader:
         return refs
 
     def in_place(self, target, args, kwargs, results, place):
-        schema, name = target._schema, op_name(target)
-        ref = args[0][0]
-        written = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-        functional = getattr(aten, name[:-1], None) if name.endswith("_") and not name.startswith("__") else None
-        overload = getattr(functional, target._overloadname, None) if functional else None
+        name = op_name(target)
+        ref = kwargs[0]["out"] if "out" in kwargs[0] else args[0][0]
+        kwargs = tuple({k: v for k, v in k.items() if k != "out"} for k in kwargs)
+        overload = functional_of(target)
         if name == "copy_":
             source = args[0][1]
             value = self.plain(source) if isinstance(source, Ref) else source
@@ -557,7 +619,7 @@ class Reader:
             kwargs = ({}, {})
         if name == "normal_":
             overload = aten.normal_functional.default
-        if overload is None or written != ["self"]:
+        if overload is None:
             self.refuse(f"op '{name}' writes in place and has no functional twin", place)
             return ref
         if name in ("dropout_", "feature_dropout_") and (args[0][1] == 0 or not args[0][2]):
@@ -566,6 +628,10 @@ class Reader:
         value = self.emit(overload, *plain, place, results, inplace=True)[0]
         self.write(ref, value, place)
         return ref
+
+
+def results_shapes(results) -> tuple:
+    return tuple(tuple(r[0].shape) for r in results)
 
 
 def _elements(value):
@@ -585,6 +651,9 @@ def _walk(reader, exported) -> Graph:
     first_name, canonical = {}, {}  # a shared parameter has one name, the first
     for name, p in module.named_parameters(remove_duplicate=False):
         canonical[name] = first_name.setdefault(id(p), name)
+    for name, p in module.named_parameters():
+        if p.is_complex():
+            raise Refusal(f"parameter '{name}' is complex: keep its real and imaginary parts, f32[…,2], and read them by torch.view_as_complex")
     trained = {name for name, p in module.named_parameters() if p.requires_grad and name not in reader.dead}
     also = {}
     for name, first in canonical.items():
@@ -636,6 +705,9 @@ def _walk(reader, exported) -> Graph:
         raise Refusal("\n".join(reader.refusals))
     if len(outputs) != 1:
         raise Refusal(f"the model returns {len(outputs)} tensors, the loss takes one: wrap it so that it returns that one")
+    if written := sorted(reader.written):
+        reader.notes.append(f"{len(written)} buffers are written: {', '.join(written[:5])}{', …' if len(written) > 5 else ''}; "
+                            "here every step begins with their first values")
     output = reader.plain(outputs[0])
     return Graph(input_values, parameters, also, reader.steps, output, reader.notes, calls, set(calls) - children,
                  reader.same_casts, reader.like_constants)

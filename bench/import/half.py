@@ -17,7 +17,7 @@ from collections import Counter
 
 import autocast
 import torch
-from body import DTYPE_NAMES, fake, fake_tensors, make_body
+from body import DTYPE_NAMES, fake, fake_tensors, make_body, quiet
 from graph import Graph, op_name
 from play import parameters_of
 from refusal import Refusal, place_of
@@ -55,11 +55,14 @@ def half_bodies(graph: Graph, made):
     follow_dtypes(graph)
     before = [(group.output, group.output.dtype) for _, group, _ in made.traced]
     try:
-        with autocast.applied(DTYPE):
+        with autocast.applied(DTYPE), quiet():
             return Half(made).bodies
     except Refusal as refusal:
         forget(made.nodes)
         return str(refusal)
+    except (RuntimeError, NotImplementedError) as error:  # PyTorch's own, of an op that hasn't this dtype
+        forget(made.nodes)
+        return (str(error).splitlines() or [type(error).__name__])[0]
     finally:
         for value, dtype in before:
             value.dtype = dtype

@@ -147,7 +147,11 @@ def target_for(loss, classes, graph) -> dict:
     shape = shape_text(graph.output.shapes)
     if not graph.output.dtype.is_floating_point:
         raise Refusal(f"the model returns {DTYPE_NAMES[graph.output.dtype]}{shape}: a loss needs f32")
-    if not shape or not str(shape[0]).endswith("B"):
+    if not shape:
+        raise Refusal("the model returns a single number, its loss: return what cross_entropy or mse_loss takes")
+    if any(str(size).endswith("B") for size in shape[1:]):
+        raise Refusal(f"the model returns {shape}: each sample is compared with all others; a loss takes the batch first, and only there")
+    if not str(shape[0]).endswith("B"):
         raise Refusal(f"the model returns {shape}: the first dimension must be the batch")
     if loss == "mse_loss":
         return {"shape": shape}

@@ -51,7 +51,8 @@ class Readers:
 
 
 def make_groups(graph: Graph) -> list:
-    """Every step that does work, alone; one with several outputs that are read, with its readers until one output remains."""
+    """Every step that does work, alone; one with several outputs that are read, or with complex numbers, with its readers until
+    one output of real numbers remains."""
     live = live_steps(graph.output)
     steps = [s for s in graph.steps if s in live]
     position = {s: i for i, s in enumerate(steps)}
@@ -65,7 +66,7 @@ def make_groups(graph: Graph) -> list:
             inside = set(members)
             outputs = [o for m in members for o in m.outputs
                        if o is not None and any(r not in inside for r in readers.real(o))]
-            if len(outputs) <= 1:
+            if len(outputs) <= 1 and not any(o.dtype.is_complex for o in outputs):
                 break
             next_reader = min((r for o in outputs for r in readers.real(o) if r is not None and r not in inside),
                               key=position.get, default=None)
@@ -102,7 +103,7 @@ def known_op(group: Group, graph: Graph, calls) -> dict | None:
         """Parameters by the names that the op gives them: their module's path, which becomes the node's name."""
         path = module_of(step.place)[0]
         names = [f"{path}.{n}" for n in ("weight", "bias")]
-        if not path or calls.get(path, 0) != 1 or path in graph.also:
+        if not path or calls.get(path, 0) != 1 or path in graph.also or path in reserved(graph):
             return None
         for v, n in zip(values, names):
             if v is not None and (v.kind != "parameter" or v.name != n or v.name in graph.also):
@@ -257,6 +258,11 @@ def with_shared_copies(groups, readers) -> list:
 
 # -- names ---------------------------------------------------------------------------------------------------------------
 
+def reserved(graph) -> set:
+    """What no node is called, though a module be."""
+    return {"input", "target", "loss", *(v.name for v in graph.inputs)}
+
+
 class Names:
     def __init__(self, taken):
         self.taken = set(taken)
@@ -314,7 +320,7 @@ class Made:
 
 
 def make_nodes(graph: Graph, measure: bool = True) -> Made:
-    made, names, bodies, cache = Made(), Names({"input", "target", "loss", *(v.name for v in graph.inputs)}), {}, {}
+    made, names, bodies, cache = Made(), Names(reserved(graph)), {}, {}
     groups, readers = make_groups(graph)
     counts, seen_calls, name_of = Counter(), Counter(), {v: v.name for v in graph.inputs}
     for g in groups:

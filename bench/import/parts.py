@@ -16,13 +16,11 @@ others beside all of them.
     F                  in a call, a tensor of one number: how many units lie before the part's
 """
 
-import contextlib
-import logging
 import math
 from dataclasses import dataclass
 
 import torch
-from body import call_flops, elements_of, fake, has_kernel, product_of, tensors_in
+from body import call_flops, elements_of, fake, has_kernel, product_of, quiet, tensors_in
 from graph import BATCHES, InF64, op_name, size_text
 from play import DTYPES, arguments_of, parse, play_lines, sizes_of, split_commas, units_in
 
@@ -58,17 +56,6 @@ class Value:
     state: object  # None, SUM or a Cut
     tensors: list  # at each site
     line: list | None = None  # that made it, where it is of no tensor
-
-
-@contextlib.contextmanager
-def quiet():
-    """Without what PyTorch's log says of shapes that don't fit."""
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 def dims_of(spec: str) -> list:

@@ -105,7 +105,8 @@ JUST_BELOW_ONE = 1 - 2**-24
 def draw(name: str, args, kwargs):
     """What a draw gives in an exact play; None: it's no draw."""
     name = name.removeprefix("aten::").removesuffix("_like")
-    fill = {"bernoulli": 1.0, "rand": JUST_BELOW_ONE, "randn": 0.0, "normal_functional": 0.0, "uniform": JUST_BELOW_ONE}.get(name)
+    fill = {"bernoulli": 1.0, "rand": JUST_BELOW_ONE, "uniform": JUST_BELOW_ONE, "randn": 0.0, "normal": 0.0,
+            "normal_functional": 0.0, "cauchy": 0.0, "exponential": 1.0, "geometric": 1.0, "log_normal": 1.0}.get(name)
     if fill is None:
         return None
     like = args[0] if isinstance(args[0], torch.Tensor) else None

@@ -62,7 +62,7 @@ class Graph:
 
     def parts(self, name, units, inputs, parameters) -> Parts | None:
         body = self.body(name)
-        key = (*body["inputs"], *body["parameters"], *body["forward"], units, *inputs, "|", *parameters)
+        key = (*body["inputs"], *body["parameters"], *body["forward"], "|", *body["backward"], units, *inputs, "|", *parameters)
         if key not in self.known:
             try:
                 self.known[key] = Parts(body, units, inputs, parameters)

@@ -60,15 +60,18 @@ Plan::Plan(const Model& m, Layout l)
 
 /// A parameter that nodes of two stages share is on both, with the sum of both gradients.
 void Plan::find_ties() {
-  std::map<std::string, std::set<std::uint32_t>> stages_of;
+  std::map<std::string, std::set<std::uint32_t>> stages_of, with_gradient;
   for (std::size_t n = 0; n < stage.size(); ++n)
-    for (const std::string& name : model.nodes[n].parameters) stages_of[name].insert(stage[n]);
+    for (const std::string& name : model.nodes[n].parameters) {
+      stages_of[name].insert(stage[n]);
+      if ((model.grads(n, needs_grad) & kParameterGrads) != 0) with_gradient[name].insert(stage[n]);
+    }
   const ParameterCycle& cycle = layout.parameters;
   const bool can_be_tied = !cycle.cut && !cycle.single && !cycle.averages && !cycle.at_root &&
                            !cycle.every_microbatch && model.max_grad_norm == 0 && model.loss_scale == 0;
   for (const auto& [name, of] : stages_of) {
     if (of.size() < 2) continue;
-    if (of.size() > 2 || !can_be_tied)
+    if (of.size() > 2 || !can_be_tied || with_gradient[name] != of)
       throw ConfigError(
           "model '{}': nodes on stages {} share the parameter '{}'; allowed: on two stages, and without ZeRO, Heat, "
           "DASO, "
@@ -76,6 +79,17 @@ void Plan::find_ties() {
           model.name, fmt::join(of, ", "), name);
     ties[name] = {*of.begin(), *of.rbegin()};
   }
+}
+
+bool Plan::gives_gradient(std::uint32_t of_stage, int source) const {
+  if (!needs_grad[static_cast<std::size_t>(source)]) return false;
+  for (std::size_t n = 0; n < stage.size(); ++n) {
+    if (stage[n] != of_stage) continue;
+    const std::uint32_t grads = model.grads(n, needs_grad);
+    for (std::size_t i = 0; i < model.nodes[n].inputs.size(); ++i)
+      if (model.nodes[n].inputs[i] == source && (grads >> i & 1U) != 0) return true;
+  }
+  return false;
 }
 
 /// What a rank has received for one of its parts the later ones have, too.

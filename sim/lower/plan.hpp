@@ -81,6 +81,8 @@ class Plan {
   /// The part of a whole tensor that the role's first rank has; nullopt: nothing.
   [[nodiscard]] std::optional<TensorSpec> local(const TensorSpec& whole_spec, const Placements& placements,
                                                 const RolePlan& role) const;
+  /// Whether a stage's nodes make some of the gradient of a node's output.
+  [[nodiscard]] bool gives_gradient(std::uint32_t of_stage, int source) const;
   /// Those along which ranks have running statistics of their own.
   [[nodiscard]] std::uint32_t axes_of_rows() const { return axes_of(layout.rows, Placement::Kind::shard); }
   /// Where the model's input or target lies before the step.

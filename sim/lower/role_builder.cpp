@@ -179,6 +179,8 @@ void RoleBuilder::add_parameter(int n, const ParameterSpec& part, std::size_t in
   const auto [known, is_new] =
       parameter_of_.try_emplace(whole.name, static_cast<std::uint32_t>(draft_.parameters.size()));
   parameters_[n].push_back(known->second);
+  if ((plan_.model.grads(static_cast<std::size_t>(n), plan_.needs_grad) & kParameterGrads) != 0)
+    last_summand_of_.try_emplace(known->second, n);
   if (!is_new) return;
   DraftParameter parameter{.name = whole.name,
                            .node = name_of(n),
@@ -515,7 +517,7 @@ void RoleBuilder::backward(std::size_t chunk, std::int32_t mb, bool last) {
   std::vector<Pending> received;
   std::vector<std::pair<int, LocalValue>> arrived;
   for (const Edge& edge : after_) {
-    if (edge.chunk != chunk || !needs_grad(edge.node)) continue;
+    if (edge.chunk != chunk || !plan_.gives_gradient(plan_.rank_of(edge.peer).stage, edge.node)) continue;
     const std::uint32_t tensor = add_activation(fmt::format("{}.from.stage{}", gradient_name(edge.node, mb), edge.peer),
                                                 received_spec(edge.node, mb, placed(edge.node).grad_output));
     received.push_back(post(InstructionKind::recv, edge, mb, tensor));
@@ -532,7 +534,7 @@ void RoleBuilder::backward(std::size_t chunk, std::int32_t mb, bool last) {
     backward_node(*n, mb, last);
   }
   for (const Edge& edge : before_)
-    if (edge.chunk == chunk && needs_grad(edge.node))
+    if (edge.chunk == chunk && plan_.gives_gradient(role_.stage, edge.node))
       gradient_sends_[edge.peer].push_back(post(InstructionKind::send, edge, mb, gradient_of(edge.node, mb).tensor));
 }
 
@@ -663,7 +665,7 @@ void RoleBuilder::add_parameter_gradients(int n, std::int32_t mb, Instruction in
   if (!last) return;
   std::vector<std::uint32_t> complete = parameters_[n];
   // Of nodes that share one the first that is played here gives its last summand.
-  std::erase_if(complete, [&](std::uint32_t p) { return draft_.parameters[p].of != static_cast<std::size_t>(n); });
+  std::erase_if(complete, [&](std::uint32_t p) { return last_summand_of_.at(p) != n; });
   if (node(n).kind->last_gradient_first) std::ranges::reverse(complete);
   arrival.insert(arrival.end(), complete.begin(), complete.end());
 }

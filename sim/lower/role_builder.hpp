@@ -119,6 +119,7 @@ class RoleBuilder {
   std::vector<std::vector<int>> nodes_;                             // of this rank, by chunk, in the model's order
   std::map<int, std::vector<std::uint32_t>> parameters_, buffers_;  // per node: indices into draft_.parameters, tensors
   std::map<std::string, std::uint32_t> parameter_of_;               // by name: index into draft_.parameters
+  std::map<std::uint32_t, int> last_summand_of_;  // by parameter: the node that gives the last part of its gradient
   std::map<Key, std::vector<Held>> values_;                         // outputs, here or received; first as made
   std::map<Key, std::vector<Held>> regathered_;                     // of those, for the backward
   std::map<Key, std::vector<std::uint32_t>> inputs_, saved_;        // of played nodes: tensors

@@ -1,6 +1,7 @@
 #include "sim/model/model.hpp"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "sim/error.hpp"
@@ -72,25 +73,32 @@ void check_in_place(const Model& model) {
   }
 }
 
-/// A body makes no gradient of what needs none: its backward is played as it is. What needs one gets it from a reader.
+/// A body makes no gradient of what needs none: its backward is played as it is. Every parameter gets one.
 void check_gradients(const Model& model) {
   const std::vector<bool> needed = model.outputs_need_grad();
-  for (const Node& node : model.nodes)
-    for (std::size_t i = 0; node.body != nullptr && i < node.inputs.size(); ++i)
+  for (std::size_t n = 0; n < model.nodes.size(); ++n) {
+    const Node& node = model.nodes[n];
+    for (std::size_t i = 0; needed[n] && node.body != nullptr && i < node.inputs.size(); ++i)
       if ((node.body->input_grads >> i & 1U) != 0 && (node.inputs[i] < 0 || !needed[node.inputs[i]]))
         throw ConfigError("model '{}', node '{}': body '{}' makes the gradient of input {}, which needs none",
                           model.name, node.name, node.body->name, i);
-  std::vector<bool> made(model.nodes.size(), false);
-  for (std::size_t n = 0; n < model.nodes.size(); ++n) {
-    const std::uint32_t grads = model.grads(n, needed);
-    const std::vector<int>& inputs = model.nodes[n].inputs;
-    for (std::size_t i = 0; i < inputs.size(); ++i)
-      if ((grads >> i & 1U) != 0) made[static_cast<std::size_t>(inputs[i])] = true;
   }
-  for (std::size_t n = 0; n + 1 < model.nodes.size(); ++n)  // all but the loss
-    if (needed[n] && !made[n])
-      throw ConfigError("model '{}', node '{}': its output needs a gradient, which no node that reads it makes",
-                        model.name, model.nodes[n].name);
+  std::map<std::string, bool> gets_one;  // by parameter
+  const std::vector<OpInstance> ops = model.instances(2);
+  for (std::size_t n = 0; n < model.nodes.size(); ++n) {
+    const Signature signature = ops[n].signature();
+    for (std::size_t p = 0; p < signature.parameters.size(); ++p)
+      gets_one[model.parameter(n, p, signature.parameters[p]).name] |= (model.grads(n, needed) & kParameterGrads) != 0;
+  }
+  for (const auto& [name, gets] : gets_one)
+    if (!gets)
+      throw ConfigError("model '{}': the parameter '{}' gets no gradient: the loss depends on it through nothing that "
+                        "has one; what isn't trained is a constant", model.name, name);
+}
+
+/// All ops of the table do; a body does not of what it reads detached.
+bool makes_gradient_of(const Node& node, std::size_t input) {
+  return node.body == nullptr || (node.body->input_grads >> input & 1U) != 0;
 }
 
 /// torch.amp.GradScaler's at first; the largest that f32 holds.
@@ -230,21 +238,28 @@ std::string Model::text() const {
 }
 
 std::vector<bool> Model::outputs_need_grad() const {
-  std::vector<bool> needed;
+  std::vector<bool> depends;  // on a parameter
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     bool any = has_parameters(n);
-    for (int from : nodes[n].inputs) any |= from >= 0 && needed[from];
-    needed.push_back(any);
+    for (int from : nodes[n].inputs) any |= from >= 0 && depends[from];
+    depends.push_back(any && !(nodes[n].body != nullptr && nodes[n].body->backward.empty()));
   }
+  std::vector<bool> needed(nodes.size(), false);
+  if (!nodes.empty()) needed.back() = depends.back();
+  for (std::size_t n = nodes.size(); n-- > 0;)
+    for (std::size_t i = 0; needed[n] && i < nodes[n].inputs.size(); ++i)
+      if (const int from = nodes[n].inputs[i]; from >= 0 && depends[from] && makes_gradient_of(nodes[n], i))
+        needed[from] = true;
   return needed;
 }
 
 std::uint32_t Model::grads(std::size_t node, const std::vector<bool>& needed) const {
-  std::uint32_t bits = 0;
+  if (!needed[node]) return 0;
+  std::uint32_t bits = has_parameters(node) ? kParameterGrads : 0;
   for (std::size_t i = 0; i < nodes[node].inputs.size(); ++i)
-    if (const int from = nodes[node].inputs[i]; from >= 0 && needed[from]) bits |= 1U << i;
-  if (nodes[node].body != nullptr) bits &= nodes[node].body->input_grads;
-  return bits | (has_parameters(node) ? kParameterGrads : 0);
+    if (const int from = nodes[node].inputs[i]; from >= 0 && needed[from] && makes_gradient_of(nodes[node], i))
+      bits |= 1U << i;
+  return bits;
 }
 
 Model load_model(std::string_view text) {

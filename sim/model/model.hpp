@@ -98,7 +98,8 @@ struct Model {
   /// Some op is a body: its shapes and dtypes are as they were imported.
   [[nodiscard]] bool is_imported() const;
   [[nodiscard]] int node_index(std::string_view node_name) const;  // -1 if there's none
-  /// For each node whether its output depends on a parameter, so that its gradient has to be computed.
+  /// For each node whether its output's gradient has to be computed: it depends on a parameter, and the loss on it, through
+  /// what is differentiated (a body without a backward isn't; of what a body reads detached it makes no gradient).
   [[nodiscard]] std::vector<bool> outputs_need_grad() const;
   /// OpKind::demand's bits for the node's backward; 0: it has none.
   [[nodiscard]] std::uint32_t grads(std::size_t node, const std::vector<bool>& outputs_need_grad) const;

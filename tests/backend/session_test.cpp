@@ -125,7 +125,15 @@ const std::string kTokens = PARAGAUGE_TESTS_DIR "/models/token_toy.json,dtype=f6
 const std::string kGpt = PARAGAUGE_TESTS_DIR "/models/gpt_toy.json,dtype=f64,optimizer=sgd:lr=0.1";
 const std::string kLlama = PARAGAUGE_TESTS_DIR "/models/llama_toy.json,dtype=f64,optimizer=sgd:lr=0.1";
 
+/// Detached branches, a parameter that is also read where nothing is differentiated, complex numbers.
+const std::string kQuantised = PARAGAUGE_TESTS_DIR "/models/quantised_toy.json,dtype=f64";
+
 const std::vector<std::pair<std::string, std::string>> kCases = {
+    {kQuantised, "single"},
+    {kQuantised, "ddp,dp=2,recompute=full"},
+    {kQuantised, "zero3,dp=2,microbatches=2"},
+    {kQuantised, "heat,dp=2"},
+    {kQuantised, "1f1b,pp=2,microbatches=4,cut=randn_like"},
     {kGpt, "tp"},
     {kGpt, "tp,microbatches=2"},
     {kGpt + ",max_grad_norm=0.1", "tp,recompute=block"},

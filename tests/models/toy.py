@@ -1,6 +1,8 @@
 """What the toys of this folder are made of: `paragauge import tests/models/toy.py:gpt_toy -o tests/models/gpt_toy.json`."""
 
+import torch
 from models import GPT, Llama, options
+from torch import nn
 
 
 @options(input=["i64[B,4]<7"], optimizer="adamw:lr=0.01", global_batch=8, description="GPT-2's architecture, tiny (tests)")
@@ -11,6 +13,29 @@ def gpt_toy():
 @options(input=["i64[B,4]<8"], optimizer="adamw:lr=0.01", global_batch=8, description="Llama's architecture, tiny (tests)")
 def llama_toy():
     return Llama(8, 1, 8, 4, 4, 8, 10000)
+
+
+class Quantised(nn.Module):
+    """An autoencoder by the nearest of five codes (VQ-VAE, van den Oord et al. 2017), with a straight-through gradient and noise
+    as wide as a detached branch says; complex numbers, and a slice without an end."""
+
+    def __init__(self):
+        super().__init__()
+        self.encode, self.code, self.decode = nn.Linear(6, 4), nn.Embedding(5, 4), nn.Linear(4, 3)
+        self.phase = nn.Parameter(torch.linspace(0.1, 0.8, 4).view(2, 2))
+
+    def forward(self, x):
+        z = self.encode(x)
+        nearest = self.code(torch.cdist(z, self.code.weight).argmin(1))
+        straight = z + (nearest - z).detach()
+        turned = torch.view_as_real(torch.view_as_complex(straight.view(-1, 2, 2)) * torch.view_as_complex(self.phase)).flatten(1)
+        noise = torch.randn_like(z) * z.detach().abs()
+        return torch.cat([self.decode(turned + noise), (nearest - z.detach())[:, 1:]], 1)
+
+
+@options(input=["f32[B,6]"], loss="mse_loss", optimizer="sgd:lr=0.1", global_batch=8, description="Detached branches, tiny (tests)")
+def quantised_toy():
+    return Quantised()
 
 
 @options(input=["i64[B,4]<8"])

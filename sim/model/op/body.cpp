@@ -107,6 +107,7 @@ class CallReader {
     size.of_units = take('T');
     return size.of_batch || size.of_units;
   }
+  static constexpr std::string_view kNoEnd = "9223372036854775807";  // of a slice
   /// "-1", "0.5", "1e-05", "-inf", "B", "12B", "4BT", "L".
   std::optional<Argument> number_or_size() {
     Argument made{.kind = Argument::Kind::number};
@@ -123,6 +124,8 @@ class CallReader {
     if (error == std::errc() && std::isfinite(made.number) && !is_named_number) {
       const std::string_view digits = text_.substr(0, static_cast<std::size_t>(end - text_.data()));
       made.is_integral = digits.find_first_of(".e") == std::string_view::npos;
+      if (made.is_integral && std::abs(made.number) > 0x1p53 && digits != kNoEnd)
+        throw ConfigError("'{}' is too large; whole numbers up to 2^53", digits);
       text_.remove_prefix(digits.size());
       if (made.is_integral && take_letters(made.size)) {
         made.kind = Argument::Kind::size;
@@ -327,8 +330,7 @@ class BodyReader {
   }
 
   void check_backward() {
-    if (body_.backward.empty() && !body_.parameters.empty())
-      throw ConfigError("parameters need a backward; what isn't trained is a constant");
+    if (body_.backward.empty()) return;  // nobody needs a gradient of what it makes
     std::set<std::string> words, known;
     for (const Call& call : body_.backward) collect_words(call.arguments, words);
     const auto reads = [&](std::string_view letter, std::size_t count, std::vector<int>& indices) {

@@ -75,6 +75,31 @@ TEST(ImportedModel, StagesThatShareAParameterExchangeItsGradient) {
       "ZeRO, Heat, DASO, accumulate=every, loss_scale and max_grad_norm. Cut the model so that they are on one");
 }
 
+/// What only detached branches and indices lead to has no backward, and nobody sends its gradient.
+TEST(ImportedModel, DetachedBranchesGetNoGradient) {
+  const std::string path = toy_path("quantised_toy");
+  const Model model = load_model(path);
+  const std::vector<bool> needed = model.outputs_need_grad();
+  std::vector<std::string> without;
+  for (std::size_t n = 0; n < model.nodes.size(); ++n)
+    if (!needed[n]) without.push_back(model.nodes[n].name);
+  EXPECT_EQ(without, (std::vector<std::string>{"cdist", "argmin", "sub", "randn_like", "abs", "mul"}));
+  const auto cdist = static_cast<std::size_t>(model.node_index("cdist"));
+  EXPECT_TRUE(model.has_parameters(cdist));
+  EXPECT_EQ(model.grads(cdist, needed), 0U);
+
+  const Program program = lowered("pipeline,pp=2,microbatches=2,cut=randn_like", path);
+  std::vector<std::string> sent;  // from the second stage
+  const Role& last = program.roles.back();
+  for (std::uint32_t i = 0; i < last.size(); ++i)
+    if (last.kind[i] == InstructionKind::send) sent.emplace_back(program.names[last.node[i]]);
+  EXPECT_EQ(sent, (std::vector<std::string>{"code", "view_as_real", "code", "view_as_real"}));
+  EXPECT_EQ(message_of([&] { lowered("pipeline,pp=2,cut=argmin", path); }),
+            "model 'quantised_toy': nodes on stages 0, 1 share the parameter 'code.weight'; allowed: on two stages, and "
+            "without ZeRO, Heat, DASO, accumulate=every, loss_scale and max_grad_norm. Cut the model so that they are on "
+            "one");
+}
+
 /// What is computed anew, and what ZeRO gathers together: blocks are the file's units, with all that is in them.
 TEST(ImportedModel, ItsUnitsAreBlocks) {
   const std::string gpt = toy_path("gpt_toy");
@@ -136,7 +161,8 @@ TEST(ImportedModel, BadFilesSayWhatIsWrong) {
   EXPECT_EQ(fails([](Json& f) { f["bodies"]["mul/1"]["backward"].push_back("gi2=sum(g)"); }),
             "model 'token_toy', node 'scale': body 'mul' makes the gradient of input 2, which needs none");
   EXPECT_EQ(fails([](Json& f) { f["bodies"]["gelu/1"]["backward"].back() = "t9=gelu_backward(g,i0)"; }),
-            "model 'token_toy', node 'fc': its output needs a gradient, which no node that reads it makes");
+            "model 'token_toy': the parameter 'fc.bias' gets no gradient: the loss depends on it through nothing that has "
+            "one; what isn't trained is a constant");
   EXPECT_EQ(fails([](Json& f) {
               f["target"]["shape"] = {"B", 5};
             }),
