@@ -255,6 +255,8 @@ def simplify(graph, needs):
         if is_mutable_call(n):
             if writes_through_view(n):
                 raise Refusal(f"op '{name}' writes through a view")
+            missing = [a for a in n.target._schema.arguments[len(n.args):] if not a.kwarg_only and a.name not in n.kwargs]
+            n.args = (*n.args, *(a.default_value for a in missing))  # bernoulli_'s p has a default, bernoulli's has none
             n.target = functional_twin(n.target)
         if name == "detach" and n in forward and base in trained:
             n.replace_all_uses_with(base, delete_user_cb=lambda user: user not in forward)

@@ -7,12 +7,11 @@ Dropout is off on both sides (the identity; a Bernoulli draw gives ones), batch 
 (a residual branch's last scale) would hide errors: constant parameters get noise.
 """
 
-import contextlib
 from dataclasses import dataclass
 
 import graph as graphs
 import torch
-from graph import TWICE, InF64
+from graph import TWICE, InF64, own_buffers
 from play import count, draw, loss_of, play_model
 from refusal import Refusal
 from torch.overrides import TorchFunctionMode
@@ -111,21 +110,13 @@ def target_of(file, batch, generator):
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-@contextlib.contextmanager
-def own_buffers(module):
-    """What a step writes into buffers is taken back: every step is the first one."""
-    before = {k: b.clone() for k, b in module.named_buffers()}
-    yield
-    with torch.no_grad():
-        for k, b in module.named_buffers():
-            b.copy_(before[k])
-
-
 def prediction_of(file, module, args, kwargs, target):
     """What the module returns, as the loss takes it."""
     prediction = module(*args, **kwargs)
     if not isinstance(prediction, torch.Tensor):
         prediction, = [t for t in torch.utils._pytree.tree_leaves(prediction) if isinstance(t, torch.Tensor)]
+    if prediction.dim() == 1:
+        return prediction.unsqueeze(1)
     seen = prediction.permute(0, 2, 3, 1) if prediction.dim() == 4 and file["loss"] == "cross_entropy" else prediction
     return seen if list(seen.shape[:-1]) == list(target.shape) else prediction
 
@@ -146,7 +137,7 @@ def check(file: dict, module, inputs, batch: int = BATCH) -> Result:
         loss = loss_of(file["loss"], seen, target)
         loss.backward()
     theirs = {k: p.grad for k, p in module.named_parameters() if p.grad is not None}
-    own = {k: p.detach() for k, p in module.named_parameters()}
+    own = {k: p.detach().contiguous() for k, p in module.named_parameters()}  # what a kernel keeps may depend on it
     with torch.no_grad():
         y, ours_loss, ours = play_model(file, dict(zip([x["name"] for x in file["inputs"]], tensors)), target, own, own, batch)
     whole = float(torch.stack([g.norm() for g in theirs.values()]).norm()) if theirs else 0.0

@@ -76,7 +76,7 @@ def check_half(file: dict, module, inputs, half=torch.bfloat16, batch: int = che
     for p in module.parameters():
         p.grad = None
     args, kwargs = graphs.arguments(inputs, tensors)
-    with check.own_buffers(module), check.Draws(), check.Exact(in_f64=False):
+    with graphs.own_buffers(module), check.Draws(), check.Exact(in_f64=False):
         with torch.autocast("cpu", half):
             prediction = check.prediction_of(file, module, args, kwargs, target)
         loss = loss_of(file["loss"], prediction, target)

@@ -13,9 +13,11 @@ import contextlib
 import operator
 import warnings
 from dataclasses import dataclass, field
+from unittest import mock
 
 import torch
 from refusal import Refusal, place_of, users_line
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -227,10 +229,53 @@ def watch(notes: list):
         function.apply, checkpoint._checkpoint_without_reentrant_generator = apply, generator
 
 
-def export(module, inputs, batch):
+@contextlib.contextmanager
+def own_buffers(module):
+    """What a step writes into buffers is taken back: every step is the first one."""
+    before = {k: b.clone() for k, b in module.named_buffers()}
+    yield
+    with torch.no_grad():
+        for k, b in module.named_buffers():
+            b.copy_(before[k])
+
+
+def causal_masks(module, inputs) -> list:
+    """Which masks nn.Transformer finds to be causal, in a run's order: it asks for their values, which an export hasn't."""
+    layers, answers = nn.modules.transformer, []
+    kinds = (nn.TransformerEncoder, nn.TransformerDecoder)
+    if not any(isinstance(m, kinds) for m in module.modules()) or any(isinstance(p, FakeTensor) for p in module.parameters()):
+        return answers
+    ask = layers._detect_is_causal_mask
+
+    def noted(*args, **kwargs):
+        answers.append(ask(*args, **kwargs))
+        return answers[-1]
+
+    args, kwargs = arguments(inputs, example(inputs, BATCHES[0]))
+    with mock.patch.object(layers, "_detect_is_causal_mask", noted), own_buffers(module), torch.no_grad(), contextlib.suppress(Exception):
+        module(*args, **kwargs)  # what fails here fails in the export, which says why
+    return answers
+
+
+@contextlib.contextmanager
+def as_in_a_run(causal: list):
+    """Mends what an export gets wrong: causal_masks, and an LSTM's states, to which torch 2.11 gives a dimension too many."""
+    layers, decompositions = nn.modules.transformer, torch._decomp.decompositions
+    ask, lstm, answers = layers._detect_is_causal_mask, decompositions.one_layer_lstm, iter(causal)
+
+    def one_layer(*args, **kwargs):
+        out, states = lstm(*args, **kwargs)
+        return out, tuple(s.reshape(s.shape[-2:]) for s in states)
+
+    with (mock.patch.object(layers, "_detect_is_causal_mask", lambda *a, **k: next(answers) if causal else ask(*a, **k)),
+          mock.patch.object(decompositions, "one_layer_lstm", one_layer)):
+        yield
+
+
+def export(module, inputs, batch, causal=()):
     fake = next((p.fake_mode for p in module.parameters() if isinstance(p, FakeTensor)), contextlib.nullcontext())
     try:
-        with warnings.catch_warnings(), fake:
+        with warnings.catch_warnings(), fake, as_in_a_run(causal):
             args, kwargs = arguments(inputs, example(inputs, batch))
             warnings.simplefilter("ignore")
             return torch.export.export(module, args, kwargs, strict=False)
@@ -363,6 +408,8 @@ class Reader:
         if ref.parent is None:
             if ref.storage.value.kind == "constant" and ref.storage.value.name.rpartition(".")[2] not in OF_BATCH_NORM:
                 self.written.add(ref.storage.value.name)
+            if ref.storage.value.kind == "parameter":
+                self.refuse(f"a write into the parameter '{ref.storage.value.name}'", place)
             ref.storage.value = value
             ref.storage.version += 1
             return
@@ -642,7 +689,8 @@ def read_graph(module, inputs, dead=()) -> Graph:
     """The module's graph. `dead`: parameters that are known to get no gradient: they count as frozen."""
     reader = Reader(module, inputs, dead)
     with watch(reader.notes):
-        exported = [export(module, inputs, batch) for batch in BATCHES]
+        causal = causal_masks(module, inputs)
+        exported = [export(module, inputs, batch, causal) for batch in BATCHES]
     return _walk(reader, exported)
 
 

@@ -133,14 +133,17 @@ def tidy(x):
 
 
 def output_for(loss, classes, graph):
-    """The loss takes [batch, …, classes]: an image's prediction [batch, classes, height, width] is permuted."""
-    v = graph.output
+    """The loss takes [batch, …, classes]: an image's prediction [batch, classes, height, width] is permuted, a single number per
+    sample is one of a row."""
+    v, seen_as = graph.output, None
     if loss == "cross_entropy" and len(v.shapes[0]) == 4 and (classes is None or v.shapes[0][1] == classes):
+        seen_as = graphs.aten.permute.default, (v, (0, 2, 3, 1))
+    elif loss == "mse_loss" and len(v.shapes[0]) == 1:
+        seen_as = graphs.aten.unsqueeze.default, (v, 1)
+    if seen_as is not None and v.step is not None:
         reader = graphs.Reader(None, [])
-        order = (0, 2, 3, 1)
-        new, = reader.emit(graphs.aten.permute.default, ((v, order), (v, order)), ({}, {}), v.step.place)
+        graph.output, = reader.emit(seen_as[0], (seen_as[1],) * 2, ({}, {}), v.step.place)
         graph.steps += reader.steps
-        graph.output = new
 
 
 def target_for(loss, classes, graph) -> dict:

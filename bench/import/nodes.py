@@ -359,6 +359,8 @@ def make_nodes(graph: Graph, measure: bool = True) -> Made:
             order.append((node, group, None, None))
             made.traced.append((node, group, [needs.get(x, False) for x in group.steps[0].reads()]))
             continue
+        if not group.steps and group.output in name_of:  # the graph's end, which another node gives as it is
+            continue
         group.find_reads()
         wants = [needs.get(v, False) and v.dtype.is_floating_point for v in group.inputs] + [True] * len(group.parameters)
         key = group.key(wants)
