@@ -43,8 +43,8 @@ std::string words_of_whole_batch(const Job& job, const sim::Model& model, const 
                                                  .one_loss = program.one_loss});
   if (!distance) return subject + " also equals one device with the whole batch";
   return fmt::format(
-      "{} differs from one device with the whole batch by {:.2g} % of its gradient's norm: a batch norm sees {} of {} "
-      "samples",
+      "{} differs from one device with the whole batch by {:.2g} % of its gradient's norm: what sees samples "
+      "together (a batch norm) sees {} of {}",
       subject, 100 * *distance, samples, model.global_batch);
 }
 

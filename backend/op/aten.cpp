@@ -55,12 +55,18 @@ struct ReadyPass {
 /// What a body can name: dtypes and memory formats, as the numbers that the dispatcher takes.
 std::optional<std::int64_t> number_of_word(const std::string& word) {
   using Format = at::MemoryFormat;
-  static const std::map<std::string, std::int64_t> kFormats{
+  static const std::map<std::string, std::int64_t> kWords{
       {"contiguous_format", static_cast<std::int64_t>(Format::Contiguous)},
       {"preserve_format", static_cast<std::int64_t>(Format::Preserve)},
       {"channels_last", static_cast<std::int64_t>(Format::ChannelsLast)},
-      {"channels_last_3d", static_cast<std::int64_t>(Format::ChannelsLast3d)}};
-  if (const auto format = kFormats.find(word); format != kFormats.end()) return format->second;
+      {"channels_last_3d", static_cast<std::int64_t>(Format::ChannelsLast3d)},
+      // Dtypes of what stays inside a body.
+      {"c64", static_cast<std::int64_t>(at::kComplexFloat)},
+      {"c128", static_cast<std::int64_t>(at::kComplexDouble)},
+      {"u8", static_cast<std::int64_t>(at::kByte)},
+      {"i8", static_cast<std::int64_t>(at::kChar)},
+      {"i16", static_cast<std::int64_t>(at::kShort)}};
+  if (const auto format = kWords.find(word); format != kWords.end()) return format->second;
   try {
     return static_cast<std::int64_t>(scalar_type(sim::dtype_from(word)));
   } catch (const sim::ConfigError&) {
@@ -69,12 +75,20 @@ std::optional<std::int64_t> number_of_word(const std::string& word) {
 }
 
 /// What a random number is where nothing is left to chance: nothing is dropped (stochastic depth floors its keep rate
-/// plus a number below 1), no noise is added. The importer's check draws so, too.
+/// plus a number below 1), noise is always the same. The importer's check draws so, too.
 std::optional<double> exact_draw(std::string_view op) {
-  static const std::map<std::string_view, double> kDraws{
-      {"bernoulli", 1}, {"rand", 1 - 0x1p-24}, {"rand_like", 1 - 0x1p-24}, {"uniform", 1 - 0x1p-24}, {"randn", 0},
-      {"randn_like", 0}, {"normal", 0}, {"normal_functional", 0}, {"cauchy", 0}, {"exponential", 1}, {"geometric", 1},
-      {"log_normal", 1}};
+  static const std::map<std::string_view, double> kDraws{{"bernoulli", 1},
+                                                         {"rand", 1 - 0x1p-24},
+                                                         {"rand_like", 1 - 0x1p-24},
+                                                         {"uniform", 1 - 0x1p-24},
+                                                         {"randn", 0},
+                                                         {"randn_like", 0},
+                                                         {"normal", 0},
+                                                         {"normal_functional", 0},
+                                                         {"cauchy", 0},
+                                                         {"exponential", 1},
+                                                         {"geometric", 1},
+                                                         {"log_normal", 1}};
   const auto found = kDraws.find(op);
   return found == kDraws.end() ? std::nullopt : std::optional(found->second);
 }
@@ -168,8 +182,7 @@ class PassReader {
       case c10::TypeKind::IntType:
       case c10::TypeKind::SymIntType:
         if (given.kind == Kind::size) return {.from = ReadyArgument::From::size, .sizes = {given.size}};
-        if (given.kind == Kind::number && given.is_integral)
-          return {.constant = whole(given.number)};
+        if (given.kind == Kind::number && given.is_integral) return {.constant = whole(given.number)};
         if (given.kind == Kind::word)
           if (const std::optional<std::int64_t> number = number_of_word(given.word))
             return {
@@ -181,8 +194,7 @@ class PassReader {
         break;
       case c10::TypeKind::NumberType:
         if (given.kind == Kind::size) return {.from = ReadyArgument::From::size, .sizes = {given.size}};
-        if (given.kind == Kind::number && given.is_integral)
-          return {.constant = whole(given.number)};
+        if (given.kind == Kind::number && given.is_integral) return {.constant = whole(given.number)};
         if (given.kind == Kind::number) return {.constant = given.number};
         [[fallthrough]];
       case c10::TypeKind::BoolType:

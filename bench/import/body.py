@@ -7,8 +7,6 @@ the forward is what the output needs, the rest is the backward. What the backwar
 an input, a parameter, the output, or one of these seen another way, which the backward makes again.
 """
 
-import contextlib
-import logging
 import math
 from dataclasses import dataclass, field
 
@@ -173,17 +171,6 @@ def _freeze(x, visit):
     return (type(x).__name__, str(x))
 
 
-@contextlib.contextmanager
-def quiet():
-    """Without what PyTorch's log says of what fails on tensors without values."""
-    before = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
 def fake(which):
     if which not in FAKE:
         FAKE[which] = FakeTensorMode(allow_non_fake_inputs=True)
@@ -228,6 +215,9 @@ def joint(group, which, needs):
             with torch.no_grad():
                 made = make_fx(torch.func.functionalize(made, remove="mutations"), decomposition_table={})(*given)
     simplify(made.graph, needs)
+    for n in made.graph.nodes:  # a batch norm's statistics of bfloat16 are float32, which a trace doesn't know
+        if is_item(n) and op_name(n.args[0].target) == "native_batch_norm" and n.args[1] > 0:
+            n.meta["val"] = n.meta["val"].to(torch.promote_types(n.meta["val"].dtype, torch.float32))
     return made.graph
 
 
@@ -255,7 +245,7 @@ def simplify(graph, needs):
         if is_mutable_call(n):
             if writes_through_view(n):
                 raise Refusal(f"op '{name}' writes through a view")
-            missing = [a for a in n.target._schema.arguments[len(n.args):] if not a.kwarg_only and a.name not in n.kwargs]
+            missing = [a for a in n.target._schema.arguments[len(n.args):] if not a.kwarg_only]
             n.args = (*n.args, *(a.default_value for a in missing))  # bernoulli_'s p has a default, bernoulli's has none
             n.target = functional_twin(n.target)
         if name == "detach" and n in forward and base in trained:
@@ -268,8 +258,7 @@ def simplify(graph, needs):
 
 
 def functional_twin(target):
-    special = {"bernoulli_.float": aten.bernoulli.p, "zero_.default": aten.zero.default}
-    twin = special.get(f"{op_name(target)}.{target._overloadname}") or functional_of(target)
+    twin = functional_of(target)
     if twin is None:
         raise Refusal(f"op '{op_name(target)}' writes in place and has no functional twin")
     return twin
@@ -378,6 +367,8 @@ class Cut:
             return {None: "none", True: "true", False: "false"}[a]
         if isinstance(a, int):
             text = size_text(a, b)
+            if abs(a) > 2**53 and a not in (2**63 - 1, -2**63):
+                raise Refusal(f"a whole number {a}, beyond 2^53")
             if text is None:
                 raise Refusal(f"a number {a} (batch {BATCHES[0]}) and {b} (batch {BATCHES[1]}) is no multiple of the batch")
             return str(text)
@@ -387,6 +378,8 @@ class Cut:
             if a.is_integer() and b.is_integer() and (text := size_text(int(a), int(b))) is not None:
                 return str(text)
             raise Refusal(f"a number {a} (batch {BATCHES[0]}) and {b} (batch {BATCHES[1]}) depends on the batch")
+        if isinstance(a, complex):
+            raise Refusal(f"a complex number {a}: torch.view_as_complex makes it of two real ones")
         if isinstance(a, torch.dtype):
             return DTYPE_NAMES[a]
         if isinstance(a, torch.memory_format):
@@ -584,13 +577,13 @@ def tensors_in(x):
 
 
 def call_flops(name: str, args, out) -> int:
-    """A multiply-add is 2. Matrix products, convolutions and attention as torch.utils.flop_counter counts them (whose backward
+    """A multiply-add is 2, one of complex numbers 8. Matrix products, convolutions and attention as torch.utils.flop_counter counts them (whose backward
     of convolutions in groups is wrong); all others one per element that they write."""
     numel = [t.numel() for t in tensors_in(out)]
     if name in ("mm", "bmm"):
-        return 2 * numel[0] * args[0].shape[-1]
+        return (8 if args[0].is_complex() else 2) * numel[0] * args[0].shape[-1]
     if name in ("addmm", "baddbmm"):
-        return 2 * numel[0] * args[1].shape[-1]
+        return (8 if args[1].is_complex() else 2) * numel[0] * args[1].shape[-1]
     if name == "convolution":
         x, w, transposed = args[0], args[1], args[6]
         return 2 * (w.numel() // w.shape[0]) * (x.numel() if transposed else numel[0])
@@ -626,7 +619,7 @@ def product_of(name: str, args) -> str | None:
     kind = ("matmul" if name in ("mm", "bmm", "addmm", "baddbmm") else
             "convolution" if name in ("convolution", "convolution_backward") else
             "attention" if name.startswith(("_scaled_dot_product", "_flash_attention", "_efficient_attention")) else None)
-    return kind and f"{kind} {DTYPE_NAMES[args[1].dtype]}"
+    return f"{kind} {DTYPE_NAMES[args[1].dtype]}" if kind and not args[1].is_complex() else None
 
 
 def costs(cut: Cut, forward: bool):
@@ -701,7 +694,10 @@ def rows_alone(text: dict, batch=4) -> bool:
 
 def make_body(group: Group, needs: list, measure: bool) -> tuple[dict, list]:
     """The body as the file has it, and which inputs and parameters get a gradient. measure: whether `rows` is found out."""
-    graphs = [joint(group, which, needs) for which in (0, 1)]
+    try:
+        graphs = [joint(group, which, needs) for which in (0, 1)]
+    except RuntimeError as error:
+        raise Refusal((str(error).splitlines() or [type(error).__name__])[0]) from error
     cut = Cut(group, graphs, needs)
     (fw, forward_products), (bw, backward_products) = costs(cut, True), costs(cut, False)
     shapes = tuple(tuple(cut.val(cut.output, w).shape) for w in (0, 1))

@@ -10,6 +10,7 @@ any of its views take theirs.
 """
 
 import contextlib
+import logging
 import operator
 import warnings
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided
 LIKE = {"new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"} | EMPTY
 RANDOM = {"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "bernoulli", "rand", "randn",
           "rand_like", "randn_like", "randint", "randint_like", "randperm", "multinomial", "normal", "normal_functional", "uniform",
-          "exponential", "cauchy", "geometric", "log_normal", "rrelu", "rrelu_with_noise", "poisson"}
+          "exponential", "cauchy", "geometric", "log_normal", "random", "binomial", "_standard_gamma", "rrelu", "rrelu_with_noise", "poisson"}
 SAME = {"contiguous", "clone", "alias", "lift_fresh", "lift_fresh_copy", "lift"}
 OF_BATCH_NORM = {"running_mean", "running_var", "num_batches_tracked"}
 DATA_DEPENDENT = {"item", "_local_scalar_dense", "nonzero", "nonzero_numpy", "masked_select", "unique", "_unique2", "unique_dim",
@@ -63,10 +64,12 @@ def functional_of(target):
     packet = getattr(aten, name[:-1] if written == ["self"] and name.endswith("_") else name, None)
     if packet is None or written not in (["self"], ["out"]):
         return None
-    wanted = [(a.name, str(a.real_type)) for a in given if a.name != "out"]
-    found = [getattr(packet, o) for o in packet.overloads()]
-    found = [f for f in found if not f._schema.is_mutable and [(a.name, str(a.real_type)) for a in f._schema.arguments] == wanted]
-    return found[0] if found else None
+
+    def takes(arguments):  # what dropout_ calls self is dropout's input
+        return [(k and a.name, str(a.real_type)) for k, a in enumerate(a for a in arguments if a.name != "out")]
+
+    overloads = [getattr(packet, o) for o in packet.overloads()]
+    return next((o for o in overloads if not o._schema.is_mutable and takes(o._schema.arguments) == takes(given)), None)
 
 
 TWICE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
@@ -140,10 +143,10 @@ class Step:
 
 
 class Storage:
-    """What an in-place operation changes: its value now."""
+    """What an in-place operation changes: its value now. `of`: the parameter or buffer that it is."""
 
-    def __init__(self, value):
-        self.value, self.version = value, 0
+    def __init__(self, value, of=""):
+        self.value, self.version, self.of = value, 0, of
 
 
 class Ref:
@@ -232,11 +235,13 @@ def watch(notes: list):
 @contextlib.contextmanager
 def own_buffers(module):
     """What a step writes into buffers is taken back: every step is the first one."""
-    before = {k: b.clone() for k, b in module.named_buffers()}
-    yield
-    with torch.no_grad():
-        for k, b in module.named_buffers():
-            b.copy_(before[k])
+    before = [(part, name, b, b._version, b.clone()) for part in module.modules() for name, b in part._buffers.items() if b is not None]
+    try:
+        yield
+    finally:
+        for part, name, b, version, copy in before:
+            if part._buffers.get(name) is not b or b._version != version:
+                part._buffers[name] = copy
 
 
 def causal_masks(module, inputs) -> list:
@@ -267,15 +272,26 @@ def as_in_a_run(causal: list):
         out, states = lstm(*args, **kwargs)
         return out, tuple(s.reshape(s.shape[-2:]) for s in states)
 
-    with (mock.patch.object(layers, "_detect_is_causal_mask", lambda *a, **k: next(answers) if causal else ask(*a, **k)),
+    with (mock.patch.object(layers, "_detect_is_causal_mask", lambda *a, **k: next(answers, False) if causal else ask(*a, **k)),
           mock.patch.object(decompositions, "one_layer_lstm", one_layer)):
         yield
+
+
+@contextlib.contextmanager
+def quiet():
+    """Without what PyTorch's log says of what fails on tensors without values."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def export(module, inputs, batch, causal=()):
     fake = next((p.fake_mode for p in module.parameters() if isinstance(p, FakeTensor)), contextlib.nullcontext())
     try:
-        with warnings.catch_warnings(), fake, as_in_a_run(causal):
+        with warnings.catch_warnings(), fake, quiet(), as_in_a_run(causal):
             args, kwargs = arguments(inputs, example(inputs, batch))
             warnings.simplefilter("ignore")
             return torch.export.export(module, args, kwargs, strict=False)
@@ -293,6 +309,7 @@ class Reader:
         self.steps, self.refusals, self.notes, self.data_of_constants = [], [], [], {}
         self.expanded, self.tables, self.splits = {}, set(), {}
         self.written = set()  # buffers, other than a batch norm's
+        self.parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)} if module is not None else set()
         self.no_grad = False
         # The places of casts that do nothing in float32, and of constants that have the dtype of a tensor.
         self.same_casts, self.like_constants = [], []
@@ -354,6 +371,8 @@ class Reader:
     def operand(self, v: Value) -> Value:
         """The value as a step reads it: a constant as a table where one does for every batch, with rows that are alike
         written once; else as the steps that make it."""
+        if v.kind == "constant" and v.dtype.is_complex:
+            return self.complex_table(v.data[0], None)
         if v.kind != "step" or v.data is None or v.step.name in EMPTY or v in self.tables:
             return v
         if v in self.expanded:
@@ -369,15 +388,22 @@ class Reader:
             return v
         if not torch.equal(a, b) and not bool(((a == b) | (a != a) & (b != b)).all()):
             return v
-        table = self.constant(torch.view_as_real(a) if a.is_complex() else a, torch.float32 if a.is_complex() else v.dtype)
-        if a.is_complex():
-            table, = self.emit(aten.view_as_complex.default, ((table,),) * 2, ({}, {}), v.step.place)
+        table = self.complex_table(a, v.step.place) if a.is_complex() else self.constant(a, v.dtype)
         whole = v.shapes[0] == v.shapes[1]
         self.expanded[v] = table if whole else self.emit(
             aten.expand.default, ((table, list(v.shapes[0])), (table, list(v.shapes[1]))), ({}, {}), v.step.place,
             virtual=True)[0]
         self.tables.add(self.expanded[v])
         return self.expanded[v]
+
+    def complex_table(self, data, place) -> Value:
+        """A table of pairs of real numbers, seen as complex ones."""
+        pairs = self.constant(torch.view_as_real(data), torch.float32)
+        seen = Step(aten.view_as_complex.default, ((pairs,),) * 2, ({}, {}), place, virtual=True)
+        seen.outputs = [Value("step", (tuple(data.shape),) * 2, torch.complex64, step=seen)]
+        self.steps.append(seen)
+        self.tables.add(seen.outputs[0])
+        return seen.outputs[0]
 
     def constant(self, data, dtype) -> Value:
         key = (tuple(data.shape), dtype, data.contiguous().numpy().tobytes())
@@ -406,17 +432,20 @@ class Reader:
 
     def write(self, ref, value, place):
         if ref.parent is None:
-            if ref.storage.value.kind == "constant" and ref.storage.value.name.rpartition(".")[2] not in OF_BATCH_NORM:
-                self.written.add(ref.storage.value.name)
-            if ref.storage.value.kind == "parameter":
-                self.refuse(f"a write into the parameter '{ref.storage.value.name}'", place)
+            if ref.storage.of in self.parameters:
+                self.refuse(f"a write into the parameter '{ref.storage.of}'", place)
+            elif ref.storage.of and ref.storage.of.rpartition(".")[2] not in OF_BATCH_NORM:
+                self.written.add(ref.storage.of)
             ref.storage.value = value
             ref.storage.version += 1
             return
         target, args, kwargs, _ = ref.view
         base, name = self.read(ref.parent), op_name(target)
-        if name == "slice" and base.dtype.is_complex and all(len(a) < 4 or a[3] == 1 for a in args):
-            back = self.replaced(base, value, args, place)  # a scatter of complex numbers has no gradient
+        if name in ("slice", "select") and base.dtype.is_complex:  # a scatter of complex numbers has no gradient
+            back = self.replaced(base, value, name, args, place)
+            if back is None:
+                self.refuse(f"a write through {name} of complex numbers", place)
+                return
         elif name in ("slice", "select"):
             scatter = aten.slice_scatter.default if name == "slice" else aten.select_scatter.default
             back = self.emit(scatter, tuple((base, value, *a) for a in args), kwargs, place)
@@ -433,9 +462,14 @@ class Reader:
         self.write(ref.parent, back[0], place)
         ref.cached = (ref.storage.version, value)
 
-    def replaced(self, base, value, args, place) -> list:
-        """The base with a slice that is something else."""
+    def replaced(self, base, value, name, args, place) -> list | None:
+        """The base with a slice that is something else; None: not of every second one, nor of none."""
+        if name == "select":
+            value, = self.emit(aten.unsqueeze.default, tuple((value, a[0]) for a in args), ({}, {}), place)
+            args = tuple((a[0], a[1] % s[a[0]], a[1] % s[a[0]] + 1) for s, a in zip(base.shapes, args))
         bounds = [torch.arange(s[a[0]])[a[1]:a[2]] for s, a in zip(base.shapes, args)]
+        if any(len(a) > 3 and a[3] != 1 for a in args) or any(len(b) == 0 for b in bounds):
+            return None
         ends = [(int(b[0]), int(b[-1]) + 1) for b in bounds]
         before, after = (tuple((base, a[0], *part) for a, part in zip(args, parts)) for parts in (
             [(0, e[0]) for e in ends], [(e[1], s[a[0]]) for e, s, a in zip(ends, base.shapes, args)]))
@@ -660,7 +694,7 @@ class Reader:
             return ref
         if name == "zero_":
             overload, args = aten.fill.Scalar, tuple((a[0], 0) for a in args)
-        if name == "bernoulli_":
+        if name == "bernoulli_" and target._overloadname == "float":
             overload = aten.bernoulli.p
             args = tuple((a[0], a[1] if len(a) > 1 else k.get("p", 0.5)) for a, k in zip(args, kwargs))
             kwargs = ({}, {})
@@ -731,14 +765,14 @@ def _walk(reader, exported) -> Graph:
             if full not in values:
                 values[full] = Value("parameter" if full in trained else "frozen", shapes, val.dtype, name=full)
                 parameters[full] = values[full]
-            env[n] = Ref(Storage(values[full]))
+            env[n] = Ref(Storage(values[full], full))
             continue
         full = signature.inputs_to_buffers.get(n.name) or signature.inputs_to_lifted_tensor_constants.get(n.name)
         source = exported[0].state_dict if full in exported[0].state_dict else exported[0].constants
         data = source[full].detach()
         data = data.double() if data.dtype == torch.float32 else data.clone()
         leaf = Value("constant", shapes, val.dtype, name=full, data=(data, data))
-        env[n] = Ref(Storage(leaf))
+        env[n] = Ref(Storage(leaf, signature.inputs_to_buffers.get(n.name, "")))
     calls = {}
     children = {path for path, m in module.named_modules() if next(m.children(), None) is not None}
     for n in exported[0].graph.nodes:

@@ -17,8 +17,8 @@ from collections import Counter
 
 import autocast
 import torch
-from body import DTYPE_NAMES, fake, fake_tensors, make_body, quiet
-from graph import Graph, op_name
+from body import DTYPE_NAMES, fake, fake_tensors, make_body
+from graph import Graph, op_name, quiet
 from play import parameters_of
 from refusal import Refusal, place_of
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -44,7 +44,7 @@ def refuse_products_in_f32(group):
     with fake(0), torch.no_grad(), torch.backends.mkldnn.flags(enabled=False), Products() as products:
         group.run(0, fake_tensors(group, 0, [False] * (len(group.inputs) + len(group.parameters))))
     if products.found and not any(autocast.policy_of(s.target) == "widest" for s in group.steps):
-        raise Refusal(f"what autocast does inside op '{group.steps[-1].name}' isn't known, at {place_of(group.output.step.place)}")
+        raise Refusal(f"what autocast does inside op '{group.steps[-1].name}' isn't known,")
 
 
 def half_bodies(graph: Graph, made):
@@ -60,9 +60,6 @@ def half_bodies(graph: Graph, made):
     except Refusal as refusal:
         forget(made.nodes)
         return str(refusal)
-    except (RuntimeError, NotImplementedError) as error:  # PyTorch's own, of an op that hasn't this dtype
-        forget(made.nodes)
-        return (str(error).splitlines() or [type(error).__name__])[0]
     finally:
         for value, dtype in before:
             value.dtype = dtype
@@ -133,11 +130,13 @@ class Half:
     def body_of(self, node, group, wants):
         key = group.key(wants)
         if key not in self.known:
-            refuse_products_in_f32(group)
             try:
+                refuse_products_in_f32(group)
                 text, _ = make_body(group, wants, False)
             except Refusal as refusal:
                 raise Refusal(f"{refusal} at {place_of(group.output.step.place)}") from refusal
+            except RuntimeError as error:  # PyTorch's own, of an op that hasn't this dtype
+                raise Refusal(f"{str(error).splitlines()[0]} at {place_of(group.output.step.place)}") from error
             self.known[key] = text
         text = dict(self.known[key])
         if "body" in node:

@@ -74,6 +74,8 @@ def prepare(module, notes):
         notes.append(f"{', '.join(odd)} becomes float32: precision= of a strategy brings it back")
         module = module.float()
     for part in module.modules():
+        if isinstance(part, nn.SyncBatchNorm) and (note := "SyncBatchNorm: each rank sees its own samples here") not in notes:
+            notes.append(note)
         for name, p in part._parameters.items():
             if p is not None and p.is_meta:
                 part._parameters[name] = without_values(p, name)
@@ -138,7 +140,7 @@ def output_for(loss, classes, graph):
     v, seen_as = graph.output, None
     if loss == "cross_entropy" and len(v.shapes[0]) == 4 and (classes is None or v.shapes[0][1] == classes):
         seen_as = graphs.aten.permute.default, (v, (0, 2, 3, 1))
-    elif loss == "mse_loss" and len(v.shapes[0]) == 1:
+    elif loss == "mse_loss" and len(v.shapes[0]) == 1 and v.dtype.is_floating_point:
         seen_as = graphs.aten.unsqueeze.default, (v, 1)
     if seen_as is not None and v.step is not None:
         reader = graphs.Reader(None, [])

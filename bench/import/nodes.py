@@ -394,7 +394,8 @@ def with_flatten(group, graph):
         return None
     w, b = step.argument("weight"), step.argument("bias")
     path = module_of(step.place)[0]
-    if w.kind != "parameter" or w.name != f"{path}.weight" or graph.calls.get(path) != 1 or w.name in graph.also or step.no_grad:
+    if (w.kind != "parameter" or w.name != f"{path}.weight" or graph.calls.get(path) != 1 or w.name in graph.also or step.no_grad
+            or path in reserved(graph)):
         return None
     if b is not None and (b.kind != "parameter" or b.name != f"{path}.bias"):
         return None

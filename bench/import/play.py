@@ -109,6 +109,10 @@ def draw(name: str, args, kwargs):
             "normal_functional": 0.0, "cauchy": 0.0, "exponential": 1.0, "geometric": 1.0, "log_normal": 1.0}.get(name)
     if fill is None:
         return None
+    if name == "normal" and (given := [a for a in args if isinstance(a, torch.Tensor)]):
+        return torch.zeros(torch.broadcast_shapes(*[a.shape for a in given]), dtype=given[-1].dtype)
+    if name == "normal":
+        args = args[2:]
     like = args[0] if isinstance(args[0], torch.Tensor) else None
     dtype = kwargs.get("dtype") or (like.dtype if like is not None and like.is_floating_point() else DTYPES["f32"])
     return torch.full(args[0] if like is None else like.shape, fill, dtype=dtype)
@@ -199,6 +203,7 @@ def require(body: str, found: dict, given: dict, read, batch: int, units: int):
         t = found.get(name)
         wrong = ("is missing" if t is None else f"is {t.dtype}{list(t.shape)}, not {spec}" if list(t.shape) != shape or t.dtype != DTYPES[dtype]
                  else "isn't contiguous" if not t.is_contiguous()
+                 else "is a part of a larger tensor" if t.untyped_storage().nbytes() != t.numel() * t.element_size()
                  else "lies in another tensor's memory" if t.numel() and t.untyped_storage().data_ptr() in taken else None)
         if wrong:
             raise Refusal(f"body '{body}': {name} {wrong}")

@@ -3,6 +3,7 @@ weights, each in a process of its own.
 
     python bench/import/reach.py                            # what is installed
     python bench/import/reach.py torchvision timm/res       # names that begin so
+    python bench/import/reach.py --models FILE.py           # the builders of a file, by options() (models.py)
 
 A line each: nodes, those of known ops, bodies, how far output and worst gradient are from the module's in float64, seconds of
 the import and of the check; or the refusal. And one of half precision: how far output and gradients of a step in bfloat16 are
@@ -11,12 +12,14 @@ from float64's (check_half.py), and those of PyTorch's autocast on this CPU; or 
 
 import argparse
 import contextlib
+import importlib.util
 import io
 import multiprocessing
 import signal
 import time
 import traceback
 import warnings
+from pathlib import Path
 
 import check
 import check_half
@@ -109,10 +112,19 @@ def image(size, *more):
     return [f"f32[B,{','.join(map(str, (3, *more, size, size)))}]"]
 
 
-def cases() -> dict:
-    """A function by name, that gives a module and its inputs."""
-    found = {f"own/{name}": (lambda b=b: (b(), b.import_options["input"])) for name, b in vars(models).items()
-             if hasattr(b, "import_options") and not b.import_options.get("large")}
+def builders(of, prefix: str) -> dict:
+    return {f"{prefix}/{name}": (lambda b=b: (b(), b.import_options["input"])) for name, b in vars(of).items()
+            if hasattr(b, "import_options") and not b.import_options.get("large")}
+
+
+def cases(file: str | None = None) -> dict:
+    """A function by name, that gives a module and its inputs. file: only its builders."""
+    if file is not None:
+        given = importlib.util.spec_from_file_location(Path(file).stem, file)
+        of = importlib.util.module_from_spec(given)
+        given.loader.exec_module(of)
+        return builders(of, of.__name__)
+    found = builders(models, "own")
     with contextlib.suppress(ImportError):
         from torchvision import models as vision
         for name in TORCHVISION:
@@ -198,7 +210,7 @@ def half_text(imported, inputs) -> str:
 
 
 def try_one(job) -> str:
-    name, limit = job
+    name, limit, file = job
     signal.signal(signal.SIGALRM, too_long)
     signal.alarm(limit)
     torch.set_num_threads(1)
@@ -206,7 +218,7 @@ def try_one(job) -> str:
     torch.manual_seed(0)
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-            module, inputs = cases()[name]()
+            module, inputs = cases(file)[name]()
             start = time.monotonic()
             inputs = [spec.read_input(text) for text in inputs]
             prediction = "mse_loss"
@@ -236,11 +248,12 @@ def main():
     parser.add_argument("prefix", nargs="*", default=[""], help="what the names begin with")
     parser.add_argument("-j", type=int, default=1, help="processes")
     parser.add_argument("--limit", type=int, default=300, help="seconds for each")
+    parser.add_argument("--models", metavar="FILE.py", help="the builders of a file, in place of what is installed")
     args = parser.parse_args()
-    names = [n for n in cases() if n.startswith(tuple(args.prefix or [""]))]
+    names = [n for n in cases(args.models) if n.startswith(tuple(args.prefix or [""]))]
     counts = {}
     with multiprocessing.get_context("fork").Pool(args.j, maxtasksperchild=1) as pool:
-        for line in pool.imap(try_one, [(n, args.limit) for n in names]):
+        for line in pool.imap(try_one, [(n, args.limit, args.models) for n in names]):
             print(line, flush=True)
             verdict = line[45:].split()[0]
             counts[verdict] = counts.get(verdict, 0) + 1

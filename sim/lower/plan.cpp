@@ -71,7 +71,12 @@ void Plan::find_ties() {
                            !cycle.every_microbatch && model.max_grad_norm == 0 && model.loss_scale == 0;
   for (const auto& [name, of] : stages_of) {
     if (of.size() < 2) continue;
-    if (of.size() > 2 || !can_be_tied || with_gradient[name] != of)
+    if (with_gradient[name] != of)
+      throw ConfigError(
+          "model '{}': nodes on stages {} share the parameter '{}', which gets a gradient on {} only: cut the model so "
+          "that they are on one",
+          model.name, fmt::join(of, ", "), name, fmt::join(with_gradient[name], ", "));
+    if (of.size() > 2 || !can_be_tied)
       throw ConfigError(
           "model '{}': nodes on stages {} share the parameter '{}'; allowed: on two stages, and without ZeRO, Heat, "
           "DASO, "
@@ -79,17 +84,6 @@ void Plan::find_ties() {
           model.name, fmt::join(of, ", "), name);
     ties[name] = {*of.begin(), *of.rbegin()};
   }
-}
-
-bool Plan::gives_gradient(std::uint32_t of_stage, int source) const {
-  if (!needs_grad[static_cast<std::size_t>(source)]) return false;
-  for (std::size_t n = 0; n < stage.size(); ++n) {
-    if (stage[n] != of_stage) continue;
-    const std::uint32_t grads = model.grads(n, needs_grad);
-    for (std::size_t i = 0; i < model.nodes[n].inputs.size(); ++i)
-      if (model.nodes[n].inputs[i] == source && (grads >> i & 1U) != 0) return true;
-  }
-  return false;
 }
 
 /// What a rank has received for one of its parts the later ones have, too.
@@ -101,6 +95,11 @@ void Plan::find_edges() {
       const auto by = first.try_emplace({source, stage[n]}, part[n]).first;
       if (by->second == part[n]) edges[{part[static_cast<std::size_t>(source)], part[n]}].insert(source);
     }
+  for (std::size_t n = 0; n < stage.size(); ++n) {
+    const std::uint32_t grads = model.grads(n, needs_grad);
+    for (std::size_t i = 0; i < model.nodes[n].inputs.size(); ++i)
+      if ((grads >> i & 1U) != 0) gradients_from.insert({stage[n], model.nodes[n].inputs[i]});
+  }
 }
 
 void Plan::place_nodes() {

@@ -69,6 +69,7 @@ class Plan {
   /// Nodes of part `from` whose output a later part `to` of another rank reads, the first of that rank's, in the model's
   /// order.
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::set<int>> edges;
+  std::set<std::pair<std::uint32_t, int>> gradients_from;  // a stage, and a node of whose gradient it makes a part
   /// Parameters that nodes of two stages share (tied weights), and the stages.
   std::map<std::string, std::pair<std::uint32_t, std::uint32_t>> ties;
 
@@ -82,7 +83,9 @@ class Plan {
   [[nodiscard]] std::optional<TensorSpec> local(const TensorSpec& whole_spec, const Placements& placements,
                                                 const RolePlan& role) const;
   /// Whether a stage's nodes make some of the gradient of a node's output.
-  [[nodiscard]] bool gives_gradient(std::uint32_t of_stage, int source) const;
+  [[nodiscard]] bool gives_gradient(std::uint32_t of_stage, int source) const {
+    return gradients_from.contains({of_stage, source});
+  }
   /// Those along which ranks have running statistics of their own.
   [[nodiscard]] std::uint32_t axes_of_rows() const { return axes_of(layout.rows, Placement::Kind::shard); }
   /// Where the model's input or target lies before the step.

@@ -664,7 +664,7 @@ void RoleBuilder::add_parameter_gradients(int n, std::int32_t mb, Instruction in
   std::vector<std::uint32_t>& arrival = draft_.arrival;
   if (!last) return;
   std::vector<std::uint32_t> complete = parameters_[n];
-  // Of nodes that share one the first that is played here gives its last summand.
+  // Of nodes that share one the first that is played here and has its gradient gives the last summand.
   std::erase_if(complete, [&](std::uint32_t p) { return last_summand_of_.at(p) != n; });
   if (node(n).kind->last_gradient_first) std::ranges::reverse(complete);
   arrival.insert(arrival.end(), complete.begin(), complete.end());

@@ -120,10 +120,10 @@ class RoleBuilder {
   std::map<int, std::vector<std::uint32_t>> parameters_, buffers_;  // per node: indices into draft_.parameters, tensors
   std::map<std::string, std::uint32_t> parameter_of_;               // by name: index into draft_.parameters
   std::map<std::uint32_t, int> last_summand_of_;  // by parameter: the node that gives the last part of its gradient
-  std::map<Key, std::vector<Held>> values_;                         // outputs, here or received; first as made
-  std::map<Key, std::vector<Held>> regathered_;                     // of those, for the backward
-  std::map<Key, std::vector<std::uint32_t>> inputs_, saved_;        // of played nodes: tensors
-  std::map<Key, std::vector<Held>> gradients_;                      // under construction
+  std::map<Key, std::vector<Held>> values_;       // outputs, here or received; first as made
+  std::map<Key, std::vector<Held>> regathered_;   // of those, for the backward
+  std::map<Key, std::vector<std::uint32_t>> inputs_, saved_;         // of played nodes: tensors
+  std::map<Key, std::vector<Held>> gradients_;                       // under construction
   std::set<std::pair<std::uint32_t, std::int32_t>> with_gradients_;  // parameters and microbatches that have one
   using OfChunk = std::pair<std::size_t, std::int32_t>;              // chunk, microbatch
   std::map<OfChunk, std::vector<Pending>> activation_sends_;

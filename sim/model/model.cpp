@@ -87,13 +87,16 @@ void check_gradients(const Model& model) {
   const std::vector<OpInstance> ops = model.instances(2);
   for (std::size_t n = 0; n < model.nodes.size(); ++n) {
     const Signature signature = ops[n].signature();
+    const bool gives = (model.grads(n, needed) & kParameterGrads) != 0;
     for (std::size_t p = 0; p < signature.parameters.size(); ++p)
-      gets_one[model.parameter(n, p, signature.parameters[p]).name] |= (model.grads(n, needed) & kParameterGrads) != 0;
+      gets_one[model.parameter(n, p, signature.parameters[p]).name] |= gives;
   }
   for (const auto& [name, gets] : gets_one)
     if (!gets)
-      throw ConfigError("model '{}': the parameter '{}' gets no gradient: the loss depends on it through nothing that "
-                        "has one; what isn't trained is a constant", model.name, name);
+      throw ConfigError(
+          "model '{}': the parameter '{}' gets no gradient: the loss depends on it through nothing that "
+          "has one; what isn't trained is a constant",
+          model.name, name);
 }
 
 /// All ops of the table do; a body does not of what it reads detached.
@@ -241,7 +244,8 @@ std::vector<bool> Model::outputs_need_grad() const {
   std::vector<bool> depends;  // on a parameter
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     bool any = has_parameters(n);
-    for (int from : nodes[n].inputs) any |= from >= 0 && depends[from];
+    for (std::size_t i = 0; i < nodes[n].inputs.size(); ++i)
+      if (const int from = nodes[n].inputs[i]; from >= 0) any |= depends[from] && makes_gradient_of(nodes[n], i);
     depends.push_back(any && !(nodes[n].body != nullptr && nodes[n].body->backward.empty()));
   }
   std::vector<bool> needed(nodes.size(), false);

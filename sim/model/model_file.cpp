@@ -209,10 +209,11 @@ class NodeReader {
       return found;
     };
     if (node.body == nullptr || node.body->units > 1 || parts.units == 1 || specs(*node.body) != specs(parts) ||
-        node.body->inputs.size() != parts.inputs.size())
+        node.body->inputs.size() != parts.inputs.size() || node.body->input_grads != parts.input_grads ||
+        node.body->backward.empty() != parts.backward.empty())
       throw ConfigError(
-          "{}: body '{}' isn't the node's in parts: it must have units, and the same inputs, parameters "
-          "and output with all of them",
+          "{}: body '{}' isn't the node's in parts: it must have units, and the same inputs, parameters, "
+          "output and gradients with all of them",
           place, json.text("in_parts"));
     return parts;
   }

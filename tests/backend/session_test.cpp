@@ -133,6 +133,8 @@ const std::vector<std::pair<std::string, std::string>> kCases = {
     {kQuantised, "ddp,dp=2,recompute=full"},
     {kQuantised, "zero3,dp=2,microbatches=2"},
     {kQuantised, "heat,dp=2"},
+    {kQuantised + ",precision=bf16", "fsdp,dp=2"},
+    {kQuantised, "zero_bubble,pp=2,microbatches=4,cut=randn_like"},
     {kQuantised, "1f1b,pp=2,microbatches=4,cut=randn_like"},
     {kGpt, "tp"},
     {kGpt, "tp,microbatches=2"},

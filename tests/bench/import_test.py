@@ -423,6 +423,25 @@ def test_buffers_that_a_step_writes():
                n.endswith("; here every step begins with their first values") for n in notes), notes
 
 
+def test_what_is_written_is_a_copy():
+    """Of a parameter, a buffer or a constant: nothing is lost."""
+    def forward(self, x):
+        w, table = self.b.weight.clone(), torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
+        w[:, 0], table[0] = 0, 3
+        return self.a(x) @ w * table
+    _, notes = imported(module(forward))
+    same(notes, ["3 parameters aren't read: b.bias, c.bias, c.weight"])
+    expanded = module(lambda self, x: self.a(x).masked_fill(self.mask, 0))
+    expanded.register_buffer("mask", torch.zeros(1, dtype=torch.bool).expand(8))
+    imported(expanded)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.b.weight.mul_(0.9)
+        return self.b(x)
+    same(refused(module(forward)).split(" at ")[0], "a write into the parameter 'b.weight'")
+
+
 def test_complex_numbers_inside_a_body():
     def forward(self, x):
         spectrum = torch.fft.rfft(self.a(x))
@@ -430,12 +449,44 @@ def test_complex_numbers_inside_a_body():
         kept[:, :3] = spectrum[:, :3] * torch.view_as_complex(self.w)
         return torch.fft.irfft(kept, n=8) + self.b(x)
     file, notes = imported(module(forward, w=nn.Parameter(torch.randn(3, 2))))
-    assert "no half precision: Unsupported dtype BFloat16" in notes, notes
+    assert any(n.startswith("no half precision: Unsupported dtype BFloat16 at module '(top)' (Own)") for n in notes), notes
     same([n["name"] for n in file["nodes"]], ["a", "fft_irfft", "b", "add"])
     assert all("c64" not in spec for b in file["bodies"].values() for spec in (*b["inputs"], b["output"], *b["saved"]))
     turn = imported(module(lambda self, x: torch.view_as_real(
         torch.view_as_complex(self.a(x).view(-1, 4, 2)) * torch.polar(torch.ones(4), torch.arange(4.0))).flatten(1)))[0]
     same([c["shape"] for c in turn["constants"].values()], [[4, 2]])
+    own = module(lambda self, x: torch.fft.fft(self.a(x) * self.turn).real)
+    own.register_buffer("turn", torch.polar(torch.ones(8), torch.arange(8.0)))
+    same([c["shape"] for c in imported(own)[0]["constants"].values()], [[8, 2]])
+
+    def forward(self, x):
+        spectrum = torch.fft.rfft(self.a(x))
+        kept = torch.zeros_like(spectrum)
+        kept[:, 0] = spectrum[:, 0]
+        kept[:, -2:] = spectrum[:, 1:3]
+        return torch.fft.irfft(kept, n=8)
+    imported(module(forward))
+
+    def forward(self, x):
+        spectrum = torch.fft.rfft(self.a(x))
+        kept = torch.zeros_like(spectrum)
+        kept[:, ::2] = spectrum[:, :3]
+        return torch.fft.irfft(kept, n=8)
+    same(refused(module(forward)).split(" at ")[0], "a write through slice of complex numbers")
+    same(refused(module(lambda self, x: (self.a(x) * 1j).real)).split(" at ")[0],
+         "a complex number 1j: torch.view_as_complex makes it of two real ones")
+
+
+def test_a_part_of_what_a_layer_gives():
+    """The last step of a recurrent layer's output lies in the memory of all."""
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.LSTM(8, 4, batch_first=True)
+
+        def forward(self, x):
+            return self.layer(x)[0][:, -1]
+    imported(Last(), ["f32[B,3,8]"])
 
 
 def test_bags_of_one_size():
@@ -454,12 +505,12 @@ def test_layers_that_are_called_as_what_a_file_has():
     class Named(nn.Module):
         def __init__(self):
             super().__init__()
-            self.input, self.target, self.x = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+            self.input, self.target, self.x, self.loss = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(4, 4)
 
         def forward(self, x):
-            return self.x(self.target(self.input(x)))
+            return self.loss(self.x(self.target(self.input(x))).view(-1, 2, 2).flatten(1))
     file, _ = imported(Named(), ["x=f32[B,8]"])
-    same([(n["name"], n["op"]) for n in file["nodes"]], [("input_2", "aten"), ("target_2", "aten"), ("x", "linear")])
+    same([(n["name"], n["op"]) for n in file["nodes"]], [("input_2", "aten"), ("target_2", "aten"), ("x", "linear"), ("loss_2", "aten")])
 
 
 def test_of_parameters_and_constants():
@@ -502,8 +553,11 @@ def test_random_numbers():
 
 
     # An exact play has one value of each, whatever draws it.
-    imported(module(lambda self, x: self.b(F.gumbel_softmax(self.a(x))) + torch.normal(self.a(x).detach(), 1.0)))
-    # PyTorch's own layers as they come, with dropout in them.
+    imported(module(lambda self, x: self.b(F.gumbel_softmax(self.a(x))) + torch.normal(self.a(x).detach(), 1.0) +
+                    torch.normal(self.c.bias.detach(), self.a(x).detach().abs()) + torch.normal(0.0, 1.0, (8,))))
+
+
+def test_pytorchs_own_layers_with_dropout():
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     file, _ = imported(nn.TransformerEncoder(layer, 2), ["f32[B,3,8]"])
     same({body["units"] for body in file["bodies"].values() if "units" in body}, {2, 16})

@@ -59,8 +59,9 @@ def imported(file, names):
 
 
 def imported_models():
-    models = {name: json.loads((ROOT / "tests" / "models" / f"{name}.json").read_text()) for name in ("gpt_toy", "token_toy")}
+    models = {name: json.loads((ROOT / "tests" / "models" / f"{name}.json").read_text()) for name in ("gpt_toy", "token_toy", "quantised_toy")}
     yield models["token_toy"]
+    yield models["quantised_toy"]
     yield imported(models["gpt_toy"], ["wte", "lm_head"])
     yield imported(models["gpt_toy"], ["wte", "h.0.mlp.c_fc", "h.0.mlp.act", "h.0.mlp.c_proj", "lm_head"])
     yield imported(models["gpt_toy"], ["wte", "h.0.ln_1", "h.0.attn.c_attn", "h.0.attn.attention"])

@@ -17,7 +17,7 @@ def llama_toy():
 
 class Quantised(nn.Module):
     """An autoencoder by the nearest of five codes (VQ-VAE, van den Oord et al. 2017), with a straight-through gradient and noise
-    as wide as a detached branch says; complex numbers, and a slice without an end."""
+    as wide as a detached branch says; samples that are centered together, complex numbers, a slice without an end."""
 
     def __init__(self):
         super().__init__()
@@ -26,6 +26,7 @@ class Quantised(nn.Module):
 
     def forward(self, x):
         z = self.encode(x)
+        z = z - z.mean(0, keepdim=True)
         nearest = self.code(torch.cdist(z, self.code.weight).argmin(1))
         straight = z + (nearest - z).detach()
         turned = torch.view_as_real(torch.view_as_complex(straight.view(-1, 2, 2)) * torch.view_as_complex(self.phase)).flatten(1)

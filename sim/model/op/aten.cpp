@@ -67,7 +67,8 @@ Demand aten_demand(const OpInstance& op, Pass pass, std::uint32_t /*grads*/) {
   return {op.body->flops[which].at(extent), op.body->bytes[which].at(extent), op.body->kernels[which]};
 }
 
-/// A gradient of what every part needs whole is a sum; so is what is made of parameters alone, as its readers' are.
+/// A gradient of what every part needs whole is a sum; so is what is made of parameters alone, as its readers' are. Where
+/// samples are seen together (a batch norm, a contrast between samples), each part sees its own, as under PyTorch's DDP.
 Rule batch_rule(const Body& body) {
   const std::vector<Placement> whole(body.parameters.size(), replicate()), sums(body.parameters.size(), partial());
   return {.name = "batch",
@@ -77,7 +78,8 @@ Rule batch_rule(const Body& body) {
           .grad_output = by_batch(body.output, partial()),
           .grad_inputs = by_batch(body.inputs, partial()),
           .grad_parameters = sums,
-          .attributes = {{"batch", shard(0)}}};
+          .attributes = {{"batch", shard(0)}},
+          .by_part = !body.by_rows};
 }
 
 /// As a linear layer's "output" and "input": what is cut lies in parts, its gradient, too; a sum's gradient all have. Of
@@ -97,8 +99,7 @@ Rule units_rule(const Body& body) {
 }
 
 std::vector<Rule> aten_rules(const OpInstance& op) {
-  std::vector<Rule> rules;
-  if (op.body->by_rows) rules.push_back(batch_rule(*op.body));
+  std::vector<Rule> rules{batch_rule(*op.body)};
   if (op.body->units > 1) rules.push_back(units_rule(*op.body));
   if (op.in_parts != nullptr) {
     rules.push_back(units_rule(*op.in_parts));

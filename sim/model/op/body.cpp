@@ -107,7 +107,7 @@ class CallReader {
     size.of_units = take('T');
     return size.of_batch || size.of_units;
   }
-  static constexpr std::string_view kNoEnd = "9223372036854775807";  // of a slice
+  static constexpr std::string_view kNoEnd = "9223372036854775807", kLeast = "-9223372036854775808";  // of i64
   /// "-1", "0.5", "1e-05", "-inf", "B", "12B", "4BT", "L".
   std::optional<Argument> number_or_size() {
     Argument made{.kind = Argument::Kind::number};
@@ -124,10 +124,11 @@ class CallReader {
     if (error == std::errc() && std::isfinite(made.number) && !is_named_number) {
       const std::string_view digits = text_.substr(0, static_cast<std::size_t>(end - text_.data()));
       made.is_integral = digits.find_first_of(".e") == std::string_view::npos;
-      if (made.is_integral && std::abs(made.number) > 0x1p53 && digits != kNoEnd)
-        throw ConfigError("'{}' is too large; whole numbers up to 2^53", digits);
       text_.remove_prefix(digits.size());
-      if (made.is_integral && take_letters(made.size)) {
+      const bool is_size = made.is_integral && !text_.empty() && (text_.front() == 'B' || text_.front() == 'T');
+      if (made.is_integral && std::abs(made.number) > 0x1p53 && (is_size || (digits != kNoEnd && digits != kLeast)))
+        throw ConfigError("'{}' is too large; whole numbers up to 2^53", digits);
+      if (is_size && take_letters(made.size)) {
         made.kind = Argument::Kind::size;
         made.size.count = std::llround(made.number);
       }
@@ -434,14 +435,17 @@ const Body& body_from(std::string_view text) {
 
 const Body& body_in(const Body& body, Dtype from, Dtype to) {
   if (from == to) return body;
-  const std::string_view before = to_string(from), after = to_string(to);
   std::string text = body.text;
-  for (std::size_t at = text.find(before); at != std::string::npos;) {
-    const bool begins = at == 0 || !is_word(text[at - 1]),
-               ends = at + before.size() == text.size() || !is_word(text[at + before.size()]);
-    if (begins && ends) text.replace(at, before.size(), after);
-    at = text.find(before, at + (begins && ends ? after : before).size());
-  }
+  const auto replace = [&text](std::string_view before, std::string_view after) {
+    for (std::size_t at = text.find(before); at != std::string::npos;) {
+      const bool begins = at == 0 || !is_word(text[at - 1]),
+                 ends = at + before.size() == text.size() || !is_word(text[at + before.size()]);
+      if (begins && ends) text.replace(at, before.size(), after);
+      at = text.find(before, at + (begins && ends ? after : before).size());
+    }
+  };
+  replace(to_string(from), to_string(to));
+  if (from == Dtype::f32 && to == Dtype::f64) replace("c64", "c128");
   return body_from(text);
 }
 

@@ -121,9 +121,9 @@ struct Body {
   };
   std::vector<Multiplied> products;
   std::array<double, 2> kernels{};
-  bool by_rows = false;                          // a part of the batch gives that part of the output
-  std::int64_t units = 1;                        // of the whole; 1: it can't be cut by units
-  bool has_positions = false;                    // these are its units
+  bool by_rows = false;        // a part of the batch gives that part of the output; else samples are seen together
+  std::int64_t units = 1;      // of the whole; 1: it can't be cut by units
+  bool has_positions = false;  // these are its units
   bool reads_last = false, reads_first = false;  // L, F
   DimensionOrder order = DimensionOrder::kept;
   // What is a summand in each part: the output, gradients of inputs and of parameters (bit i: of the i-th).

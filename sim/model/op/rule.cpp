@@ -18,10 +18,6 @@ Rule rule_of(const OpInstance& op, std::string_view name) {
     if (rule.name == name) return std::move(rule);
     known += (known.empty() ? "" : ", ") + rule.name;
   }
-  if (op.body != nullptr && name == "batch")
-    throw ConfigError(
-        "op '{}' has no rule '{}': what it makes of a sample depends on the others; it can be played whole only",
-        op.name(), name);
   if (op.body != nullptr)
     throw ConfigError("op '{}' has no rule '{}': imported ops are cut by samples and by units only; known: {}",
                       op.name(), name, known.empty() ? "none" : known);

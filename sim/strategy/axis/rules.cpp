@@ -76,7 +76,7 @@ Placement rows_along(const Model& model, const std::vector<OpInstance>& ops, con
     if (is_cut && *is_cut != cut)
       throw ConfigError(
           "model '{}': node '{}' would see a part of the samples and others like it all of them; choose "
-          "layers so that all batch norms come behind dp, or none",
+          "layers so that all that see samples together (batch norms) come behind dp, or none",
           model.name, model.nodes[n].name);
     is_cut = cut;
   }

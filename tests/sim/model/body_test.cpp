@@ -108,7 +108,10 @@ TEST(Body, SaysWhatItCantRead) {
   EXPECT_EQ(fails("o=gelu", "i0=gelu"), "body 'gelu': the value 'i0' is made twice");
   EXPECT_EQ(fails("approximate=tanh", "9007199254740994"),
             "body 'gelu': '9007199254740994' is too large; whole numbers up to 2^53");
-  EXPECT_EQ(fails("approximate=tanh", "9223372036854775807"), "no error");
+  EXPECT_EQ(fails("approximate=tanh", "9223372036854775807B"),
+            "body 'gelu': '9223372036854775807' is too large; whole numbers up to 2^53");
+  for (const char* of_i64 : {"9223372036854775807", "-9223372036854775808"})
+    EXPECT_EQ(fails("approximate=tanh", of_i64), "no error");
   EXPECT_EQ(fails("gi0=", "gi1="), "body 'gelu': the backward gives 'gi1', but there are 1 inputs");
   EXPECT_EQ(fails("0+64B,", "64,"), "body 'gelu': '64' is not an amount; expected e.g. 0+64B or 0+64B+2T+8BT");
   EXPECT_EQ(fails("||f32", "|f32[3]|f32"), "body 'gelu': the backward doesn't give the parameter's gradient 'gp0'");

@@ -410,7 +410,7 @@ TEST(ImportedModel, AVocabularyIsWholeWhereItMustBe) {
       message_of([&] { load_model(other); }),
       other +
           ": nodes[0]: node 'wte': body 'linear/5' isn't the node's in parts: it must have units, and the same inputs, "
-          "parameters and output with all of them");
+          "parameters, output and gradients with all of them");
 }
 
 }  // namespace
