@@ -36,6 +36,7 @@ struct Partition {
   /// Each piece has parameters of its own, and an epoch so many steps.
   std::optional<sim::Daso> daso = {};
   std::int64_t epoch = 1;
+  bool nudged = false;  // parameters begin a last bit beside their first values
 };
 
 /// Some op's result depends on which samples it sees together.

@@ -95,4 +95,19 @@ std::vector<VerifiedTensor> verdict(const Reference& reference, std::span<const 
   return rows;
 }
 
+double moved_by_a_last_bit(const sim::Model& model, Partition partition) {
+  const Reference reference = execute_reference(model, partition);
+  partition.nudged = true;
+  const Reference moved = execute_reference(model, partition);
+  std::vector<std::vector<VerifiedTensor>> of_pieces;
+  for (std::uint32_t piece = 0; piece < moved.of_piece.size(); ++piece) {
+    NamedTensors state;
+    for (const Reference::Tensors* tensors : {&moved.tensors, &moved.of_piece[piece]})
+      for (const auto& [name, tensor] : *tensors) state.push_back({.name = name, .piece = {}, .tensor = tensor});
+    of_pieces.push_back(compare(reference, piece, state));
+  }
+  return std::ranges::max(verdict(reference, moved.losses, of_pieces), {}, &VerifiedTensor::relative_error)
+      .relative_error;
+}
+
 }  // namespace backend

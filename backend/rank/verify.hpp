@@ -36,4 +36,7 @@ std::vector<VerifiedTensor> compare(const Reference& reference, std::uint32_t ba
 std::vector<VerifiedTensor> verdict(const Reference& reference, std::span<const double> losses,
                                     std::span<const std::vector<VerifiedTensor>> ranks);
 
+/// How far right results may be apart: the largest of verdict() that a last bit of the parameters' first values makes.
+double moved_by_a_last_bit(const sim::Model& model, Partition partition);
+
 }  // namespace backend

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import autocast
 import torch
-from graph import BATCHES, RANDOM, InF64, Step, Value, functional_of, is_view, op_name, shape_text, size_text
+from exported import BATCHES
+from graph import RANDOM, InF64, Step, Value, functional_of, is_view, op_name, shape_text, size_text
 from play import play_lines
 from refusal import Refusal, place_of
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -577,8 +578,8 @@ def tensors_in(x):
 
 
 def call_flops(name: str, args, out) -> int:
-    """A multiply-add is 2, one of complex numbers 8. Matrix products, convolutions and attention as torch.utils.flop_counter counts them (whose backward
-    of convolutions in groups is wrong); all others one per element that they write."""
+    """A multiply-add is 2, one of complex numbers 8. Matrix products, convolutions and attention as torch.utils.flop_counter counts
+    them (whose backward of convolutions in groups is wrong); all others one per element that they write."""
     numel = [t.numel() for t in tensors_in(out)]
     if name in ("mm", "bmm"):
         return (8 if args[0].is_complex() else 2) * numel[0] * args[0].shape[-1]

@@ -9,9 +9,9 @@ Dropout is off on both sides (the identity; a Bernoulli draw gives ones), batch 
 
 from dataclasses import dataclass
 
-import graph as graphs
 import torch
-from graph import TWICE, InF64, own_buffers
+from exported import arguments, example, own_buffers
+from graph import TWICE, InF64
 from play import count, draw, loss_of, play_model
 from refusal import Refusal
 from torch.overrides import TorchFunctionMode
@@ -129,9 +129,9 @@ def check(file: dict, module, inputs, batch: int = BATCH) -> Result:
             if bool((p == p.reshape(-1)[0]).all()):
                 p.add_(torch.randn(p.shape, generator=generator, dtype=p.dtype), alpha=0.02)
             p.grad = None
-    tensors = graphs.example(inputs, batch, torch.float64, generator)
+    tensors = example(inputs, batch, torch.float64, generator)
     target = target_of(file, batch, generator)
-    args, kwargs = graphs.arguments(inputs, tensors)
+    args, kwargs = arguments(inputs, tensors)
     with own_buffers(module), Draws(), InF64(), Exact():
         seen = prediction_of(file, module, args, kwargs, target)
         loss = loss_of(file["loss"], seen, target)

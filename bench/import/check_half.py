@@ -12,8 +12,8 @@ which the bodies follow: autocast.py): rounding alone, since either rounds as of
 from dataclasses import dataclass
 
 import check
-import graph as graphs
 import torch
+from exported import arguments, example, own_buffers
 from play import dtypes, loss_of, parameters_of, play_model
 from refusal import Refusal
 
@@ -61,7 +61,7 @@ def check_half(file: dict, module, inputs, half=torch.bfloat16, batch: int = che
     with dtypes(bf16=torch.float64):
         exact = check.check(played, module, inputs, batch)
     generator = torch.Generator().manual_seed(1)
-    tensors = graphs.example(inputs, batch, torch.float32, generator)
+    tensors = example(inputs, batch, torch.float32, generator)
     target = check.target_of(file, batch, generator)
     module.float()  # what float64 computes with, too
     own = {k: p.detach().clone() for k, p in module.named_parameters()}
@@ -75,8 +75,8 @@ def check_half(file: dict, module, inputs, half=torch.bfloat16, batch: int = che
         ours = play_model(played, values, target, own, own, batch)
     for p in module.parameters():
         p.grad = None
-    args, kwargs = graphs.arguments(inputs, tensors)
-    with graphs.own_buffers(module), check.Draws(), check.Exact(in_f64=False):
+    args, kwargs = arguments(inputs, tensors)
+    with own_buffers(module), check.Draws(), check.Exact(in_f64=False):
         with torch.autocast("cpu", half):
             prediction = check.prediction_of(file, module, args, kwargs, target)
         loss = loss_of(file["loss"], prediction, target)

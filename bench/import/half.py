@@ -18,7 +18,8 @@ from collections import Counter
 import autocast
 import torch
 from body import DTYPE_NAMES, fake, fake_tensors, make_body
-from graph import Graph, op_name, quiet
+from exported import quiet
+from graph import Graph, op_name
 from play import parameters_of
 from refusal import Refusal, place_of
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 
 import torch
 from body import call_flops, elements_of, fake, has_kernel, product_of, tensors_in
-from graph import BATCHES, InF64, op_name, quiet, size_text
+from exported import BATCHES, quiet
+from graph import InF64, op_name, size_text
 from play import DTYPES, arguments_of, parse, play_lines, sizes_of, split_commas, units_in
 
 SUM = "sum"  # of a value: each part has a summand. None: each has all of it

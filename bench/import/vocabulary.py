@@ -9,7 +9,7 @@ plain lookup: this is a body of its own, the node's "in_parts".
 
 import torch
 from body import fake, has_kernel
-from graph import BATCHES
+from exported import BATCHES
 from parts import amount_of, cost_of, dims_of, fixed, parts_are_the_whole
 from play import DTYPES, arguments_of, parse, sizes_of
 

@@ -60,6 +60,17 @@ TEST_F(ReferenceTest, OnlyWithBatchNormThePartsAreFarFromTheWhole) {
   EXPECT_NEAR(distance_from_whole_batch(with, {pieces(1, 16), 2, 1, 2}).value(), of_two, 1e-9);
 }
 
+/// A last bit stays a last bit, but where steps are so large that a small difference becomes a great one.
+TEST_F(ReferenceTest, ALastBitGrowsWhereStepsAreTooLarge) {
+  const auto moved = [](const std::string& keys) {
+    return moved_by_a_last_bit(sim::load_model("toy_mlp,dtype=f64,global_batch=24" + keys), {pieces(2), 1, 12});
+  };
+  const double small = moved(",optimizer=sgd:lr=0.01"), large = moved(",optimizer=sgd:lr=10");
+  EXPECT_GT(small, 0);
+  EXPECT_LT(small, 1e-13);
+  EXPECT_GT(large, 100 * small);
+}
+
 /// loss(p − lr·g) = loss(p) − lr·‖g‖² + O(lr²), and p has moved by lr·g.
 TEST_F(ReferenceTest, GradientsAreTheSlopeOfTheLoss) {
   const double lr = 1e-6;

@@ -1,0 +1,142 @@
+"""A module exported by torch.export (non-strict), with two batches.
+
+    exported = export_twice(module, inputs, notes)      # inputs: a list of spec.Input
+
+What an export takes apart without a word is noted; what it can't know, or gets wrong, is told it as a run has it.
+"""
+
+import contextlib
+import logging
+import warnings
+from unittest import mock
+
+import torch
+from refusal import Refusal, users_line
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+BATCHES = (2, 3)
+
+
+def example(inputs, batch, dtype=None, generator=None):
+    """Random tensors for the inputs."""
+    tensors = []
+    for x in inputs:
+        shape = [batch * (1 if s == "B" else int(s[:-1])) if isinstance(s, str) else s for s in x.shape]
+        if x.dtype == "i64":
+            tensors.append(torch.randint(0, x.below, shape, generator=generator))
+        else:
+            tensors.append(torch.randn(shape, dtype=dtype or torch.float32, generator=generator))
+    return tensors
+
+
+def arguments(inputs, tensors):
+    """The inputs as a call's args and kwargs."""
+    named = {x.name: t for x, t in zip(inputs, tensors) if x.name}
+    return tuple(t for x, t in zip(inputs, tensors) if not x.name), named
+
+
+@contextlib.contextmanager
+def watch(notes: list):
+    """Notes what an export takes apart without a word: custom autograd functions and recomputation."""
+    function, checkpoint = torch.autograd.Function, torch.utils.checkpoint
+    apply, generator = function.__dict__["apply"], checkpoint._checkpoint_without_reentrant_generator
+
+    def note(text):
+        if text not in notes:
+            notes.append(text)
+
+    def noted_apply(cls, *args, **kwargs):
+        if not cls.__module__.startswith("torch.") or cls.__name__ == "CheckpointFunction":
+            note("torch.utils.checkpoint: recomputation is left out; recompute= of a strategy brings it back"
+                 if cls.__name__ == "CheckpointFunction" else
+                 f"custom autograd.Function '{cls.__name__}': its forward is imported, its own backward is not")
+        return apply.__func__(cls, *args, **kwargs)
+
+    def noted_generator(*args, **kwargs):
+        note("torch.utils.checkpoint: recomputation is left out; recompute= of a strategy brings it back")
+        return generator(*args, **kwargs)
+
+    function.apply, checkpoint._checkpoint_without_reentrant_generator = classmethod(noted_apply), noted_generator
+    try:
+        yield
+    finally:
+        function.apply, checkpoint._checkpoint_without_reentrant_generator = apply, generator
+
+
+@contextlib.contextmanager
+def own_buffers(module):
+    """What a step writes into buffers is taken back: every step is the first one."""
+    before = [(part, name, b, b._version, b.clone()) for part in module.modules() for name, b in part._buffers.items() if b is not None]
+    try:
+        yield
+    finally:
+        for part, name, b, version, copy in before:
+            if part._buffers.get(name) is not b or b._version != version:
+                part._buffers[name] = copy
+
+
+def causal_masks(module, inputs) -> list:
+    """Which masks nn.Transformer finds to be causal, in a run's order: it asks for their values, which an export hasn't."""
+    layers, answers = nn.modules.transformer, []
+    kinds = (nn.TransformerEncoder, nn.TransformerDecoder)
+    if not any(isinstance(m, kinds) for m in module.modules()) or any(isinstance(p, FakeTensor) for p in module.parameters()):
+        return answers
+    ask = layers._detect_is_causal_mask
+
+    def noted(*args, **kwargs):
+        answers.append(ask(*args, **kwargs))
+        return answers[-1]
+
+    args, kwargs = arguments(inputs, example(inputs, BATCHES[0]))
+    with mock.patch.object(layers, "_detect_is_causal_mask", noted), own_buffers(module), torch.no_grad(), contextlib.suppress(Exception):
+        module(*args, **kwargs)  # what fails here fails in the export, which says why
+    return answers
+
+
+@contextlib.contextmanager
+def as_in_a_run(causal: list):
+    """Mends what an export gets wrong: causal_masks, and an LSTM's states, to which torch 2.11 gives a dimension too many."""
+    layers, decompositions = nn.modules.transformer, torch._decomp.decompositions
+    ask, lstm, answers = layers._detect_is_causal_mask, decompositions.one_layer_lstm, iter(causal)
+
+    def one_layer(*args, **kwargs):
+        out, states = lstm(*args, **kwargs)
+        return out, tuple(s.reshape(s.shape[-2:]) for s in states)
+
+    with (mock.patch.object(layers, "_detect_is_causal_mask", lambda *a, **k: next(answers, False) if causal else ask(*a, **k)),
+          mock.patch.object(decompositions, "one_layer_lstm", one_layer)):
+        yield
+
+
+@contextlib.contextmanager
+def quiet():
+    """Without what PyTorch's log says of what fails on tensors without values."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def export_twice(module, inputs, notes: list) -> list:
+    """With either batch. Refusal: why it can't be."""
+    with watch(notes):
+        causal = causal_masks(module, inputs)
+        return [export(module, inputs, batch, causal) for batch in BATCHES]
+
+
+def export(module, inputs, batch, causal):
+    fake = next((p.fake_mode for p in module.parameters() if isinstance(p, FakeTensor)), contextlib.nullcontext())
+    try:
+        with warnings.catch_warnings(), fake, quiet(), as_in_a_run(causal):
+            args, kwargs = arguments(inputs, example(inputs, batch))
+            warnings.simplefilter("ignore")
+            return torch.export.export(module, args, kwargs, strict=False)
+    except Exception as error:
+        name, text = type(error).__name__, str(error).strip()
+        first = text.splitlines()[0][:200] if text else ""
+        if "DataDependent" in name or "data-dependent" in text:
+            raise Refusal(f"control flow depends on the data: {users_line(error)}") from error
+        raise Refusal(f"torch.export (batch {batch}) fails: {name}: {first} at {users_line(error)}") from error
