@@ -6,7 +6,8 @@
 # One line per target: inputs, seconds, crashes. Exit status 1 when there was a crash, a hang (10 s) or a leak, or more
 # than 512 MiB were used; the input lies in build-fuzz/found/<target>/ then. Put a small one (libFuzzer's
 # -minimize_crash=1) into tests/fuzz/regressions/<target>/: the tests fuzz.* play it from then on.
-# PARAGAUGE_FUZZ_BUILD is another build folder, PARAGAUGE_FUZZ_SECONDS ends each target after that time.
+# PARAGAUGE_FUZZ_BUILD is another build folder, PARAGAUGE_FUZZ_SECONDS ends each target after that time, and
+# PARAGAUGE_FUZZ_HANG is another limit for a hang: beside others' work, in seconds of the wall clock.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=${PARAGAUGE_FUZZ_BUILD:-$root/build-fuzz}
@@ -88,7 +89,7 @@ for target in "${targets[@]}"; do
   if [[ -d $root/tests/fuzz/regressions/$target ]]; then folders+=("$root/tests/fuzz/regressions/$target"); fi
   start=$SECONDS crashes=0
   "$build/tests/fuzz/fuzz_$target" -runs="$inputs" -max_total_time="${PARAGAUGE_FUZZ_SECONDS:-0}" -max_len=8192 \
-    -timeout=10 -rss_limit_mb=512 -dict="$build/seeds/$target.dict" -artifact_prefix="$found/" -print_final_stats=1 \
+    -timeout="${PARAGAUGE_FUZZ_HANG:-10}" -rss_limit_mb=512 -dict="$build/seeds/$target.dict" -artifact_prefix="$found/" -print_final_stats=1 \
     "${folders[@]}" >"$log" 2>&1 || crashes=1
   seconds=$((SECONDS - start))
   executed=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
