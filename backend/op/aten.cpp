@@ -88,7 +88,8 @@ std::optional<double> exact_draw(std::string_view op) {
                                                          {"cauchy", 0},
                                                          {"exponential", 1},
                                                          {"geometric", 1},
-                                                         {"log_normal", 1}};
+                                                         {"log_normal", 1},
+                                                         {"multinomial", 0}};
   const auto found = kDraws.find(op);
   return found == kDraws.end() ? std::nullopt : std::optional(found->second);
 }

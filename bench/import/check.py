@@ -114,7 +114,8 @@ def prediction_of(file, module, args, kwargs, target):
     """What the module returns, as the loss takes it."""
     prediction = module(*args, **kwargs)
     if not isinstance(prediction, torch.Tensor):
-        prediction, = [t for t in torch.utils._pytree.tree_leaves(prediction) if isinstance(t, torch.Tensor)]
+        found = [t for t in torch.utils._pytree.tree_leaves(prediction) if isinstance(t, torch.Tensor)]
+        prediction, = found if len(found) == 1 else [t for t in found if t.dim() > 0]
     if prediction.dim() == 1:
         return prediction.unsqueeze(1)
     seen = prediction.permute(0, 2, 3, 1) if prediction.dim() == 4 and file["loss"] == "cross_entropy" else prediction

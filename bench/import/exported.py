@@ -38,9 +38,11 @@ def arguments(inputs, tensors):
 
 @contextlib.contextmanager
 def watch(notes: list):
-    """Notes what an export takes apart without a word: custom autograd functions and recomputation."""
-    function, checkpoint = torch.autograd.Function, torch.utils.checkpoint
+    """Notes what an export takes apart without a word: custom autograd functions and recomputation. And regions of autocast, which
+    are left out: all of the module is in float32 first."""
+    function, checkpoint, autocast = torch.autograd.Function, torch.utils.checkpoint, torch.autocast
     apply, generator = function.__dict__["apply"], checkpoint._checkpoint_without_reentrant_generator
+    enter = autocast.__enter__
 
     def note(text):
         if text not in notes:
@@ -57,11 +59,22 @@ def watch(notes: list):
         note("torch.utils.checkpoint: recomputation is left out; recompute= of a strategy brings it back")
         return generator(*args, **kwargs)
 
+    def noted_enter(self):
+        was, self._enabled = self._enabled, False
+        try:
+            if was:
+                note("torch.autocast: a region is left out; precision= of a strategy brings it back, for all of the model")
+            return enter(self)
+        finally:
+            self._enabled = was
+
     function.apply, checkpoint._checkpoint_without_reentrant_generator = classmethod(noted_apply), noted_generator
+    autocast.__enter__ = noted_enter
     try:
         yield
     finally:
         function.apply, checkpoint._checkpoint_without_reentrant_generator = apply, generator
+        autocast.__enter__ = enter
 
 
 @contextlib.contextmanager
@@ -96,7 +109,8 @@ def causal_masks(module, inputs) -> list:
 
 @contextlib.contextmanager
 def as_in_a_run(causal: list):
-    """Mends what an export gets wrong: causal_masks, and an LSTM's states, to which torch 2.11 gives a dimension too many."""
+    """Mends what an export gets wrong: causal_masks; an LSTM's states, to which torch 2.11 gives a dimension too many; and what
+    torch.distributions asks of its arguments' values."""
     layers, decompositions = nn.modules.transformer, torch._decomp.decompositions
     ask, lstm, answers = layers._detect_is_causal_mask, decompositions.one_layer_lstm, iter(causal)
 
@@ -105,7 +119,8 @@ def as_in_a_run(causal: list):
         return out, tuple(s.reshape(s.shape[-2:]) for s in states)
 
     with (mock.patch.object(layers, "_detect_is_causal_mask", lambda *a, **k: next(answers, False) if causal else ask(*a, **k)),
-          mock.patch.object(decompositions, "one_layer_lstm", one_layer)):
+          mock.patch.object(decompositions, "one_layer_lstm", one_layer),
+          mock.patch.object(torch.distributions.Distribution, "_validate_args", False)):
         yield
 
 

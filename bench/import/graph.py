@@ -51,11 +51,14 @@ def is_write(target) -> bool:
     return any(a.alias_info is not None and a.alias_info.is_write for a in target._schema.arguments)
 
 
+OPERATORS = {"__iand__": "bitwise_and", "__ior__": "bitwise_or", "__ixor__": "bitwise_xor"}
+
+
 def functional_of(target):
     """What an operation that writes into its operand, or into out=, gives as a new tensor; None: there's no such operation."""
     name, given = op_name(target), target._schema.arguments
     written = [a.name for a in given if a.alias_info is not None and a.alias_info.is_write]
-    packet = getattr(aten, name[:-1] if written == ["self"] and name.endswith("_") else name, None)
+    packet = getattr(aten, OPERATORS.get(name) or (name[:-1] if written == ["self"] and name.endswith("_") else name), None)
     if packet is None or written not in (["self"], ["out"]):
         return None
 
@@ -429,10 +432,7 @@ class Reader:
         grad = self.no_grad
         at = next(i for i, x in enumerate(a.args) if isinstance(x, torch.fx.Node) and x.op == "get_attr")
         subs = [getattr(m, n.args[at].target) for m, n in zip(modules, (a, b))]
-        if name == "wrap_with_autocast":
-            if a.args[2] if len(a.args) > 2 and isinstance(a.args[2], bool) else True:
-                self.refuse(f"an autocast region to {a.args[1]}: leave it out, precision= of a strategy brings it", a)
-        else:
+        if name == "wrap_with_set_grad_enabled":  # regions of autocast are off
             self.no_grad = self.no_grad or not a.args[0]
         inner = {}
         for placeholder, x in zip([n for n in subs[0].graph.nodes if n.op == "placeholder"], a.args[at + 1:]):
@@ -659,6 +659,10 @@ def _walk(reader, exported) -> Graph:
     outputs = outputs[len(outputs) - count:]
     if reader.refusals:
         raise Refusal("\n".join(reader.refusals))
+    several = [o for o in outputs if reader.read(o).shapes[0]]
+    if len(outputs) > len(several) == 1:
+        reader.notes.append(f"{len(outputs) - 1} of what the model returns are single numbers, its own losses perhaps: left out")
+        outputs = several
     if len(outputs) != 1:
         raise Refusal(f"the model returns {len(outputs)} tensors, the loss takes one: wrap it so that it returns that one")
     if written := sorted(reader.written):

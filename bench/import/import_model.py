@@ -22,6 +22,7 @@ from pathlib import Path
 
 import check
 import check_half
+import exported
 import graph as graphs
 import half
 import nodes as made_nodes
@@ -172,6 +173,9 @@ def import_module(request: Request, cut: bool = True) -> Imported:
     once."""
     notes = list(getattr(request.module, "import_notes", []))
     module = prepare(request.module, notes).train()
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):  # nn.LazyLinear
+        args, kwargs = exported.arguments(request.inputs, exported.example(request.inputs, exported.BATCHES[0]))
+        module(*args, **kwargs)
     if request.small is None and any(isinstance(p, FakeTensor) for p in module.parameters()):
         raise Refusal("parameters on the device 'meta' have no values to check with: the builder's import_options need \"small\", a "
                       "builder of the same model, small")

@@ -105,6 +105,8 @@ JUST_BELOW_ONE = 1 - 2**-24
 def draw(name: str, args, kwargs):
     """What a draw gives in an exact play; None: it's no draw."""
     name = name.removeprefix("aten::").removesuffix("_like")
+    if name == "multinomial":
+        return torch.zeros((*args[0].shape[:-1], args[1]), dtype=torch.int64)
     fill = {"bernoulli": 1.0, "rand": JUST_BELOW_ONE, "uniform": JUST_BELOW_ONE, "randn": 0.0, "normal": 0.0,
             "normal_functional": 0.0, "cauchy": 0.0, "exponential": 1.0, "geometric": 1.0, "log_normal": 1.0}.get(name)
     if fill is None:

@@ -557,6 +557,28 @@ def test_random_numbers():
                     torch.normal(self.c.bias.detach(), self.a(x).detach().abs()) + torch.normal(0.0, 1.0, (8,))))
 
 
+def test_what_only_a_run_knows():
+    """The sizes of lazy layers, and whether a distribution's arguments may be so."""
+    imported(nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(2)))
+
+    def forward(self, x):
+        noise = torch.distributions.Normal(self.a(x), F.softplus(self.b(x)))
+        return self.c(noise.rsample()) + noise.log_prob(x) + torch.multinomial(self.a(x).softmax(-1), 1)
+    imported(module(forward))
+
+
+def test_in_place_operators():
+    def forward(self, x):
+        y = self.a(x)
+        mask = y > 0
+        mask &= y < 1
+        mask |= y < -1
+        y[mask] = 0.5
+        y += 1
+        return self.b(y.clamp_(min=0))
+    imported(module(forward))
+
+
 def test_pytorchs_own_layers_with_dropout():
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     file, _ = imported(nn.TransformerEncoder(layer, 2), ["f32[B,3,8]"])
@@ -655,6 +677,20 @@ def test_recomputation_is_noticed():
     assert "torch.utils.checkpoint: recomputation is left out; recompute= of a strategy brings it back" in notes, notes
 
 
+def test_regions_of_autocast_are_left_out():
+    half = torch.autocast("cpu", torch.bfloat16)
+
+    def forward(self, x):
+        with half:
+            y = self.a(x)
+        with torch.autocast("cpu", enabled=False):
+            return self.b(y.float())
+    file, notes = imported(module(forward))
+    assert "torch.autocast: a region is left out; precision= of a strategy brings it back, for all of the model" in notes, notes
+    same([body["output"] for body in file["bodies"].values()], [])
+    same([n["op"] for n in file["nodes"]], ["linear", "linear"])
+
+
 # -- bad input ----------------------------------------------------------------------------------------------------------------
 
 def test_what_depends_on_the_data():
@@ -698,15 +734,13 @@ def test_all_that_is_refused_is_said_at_once():
     assert any(line.startswith("op 'nonzero' depends on the data at module '(top)' (Own), import_test.py:") for line in lines), lines
     assert any(line.startswith("op 'item' depends on the data at module '(top)' (Own), import_test.py:") for line in lines), lines
 
-    def half(self, x):
-        with torch.autocast("cpu", torch.bfloat16):
-            return self.a(x)
-    same(refused(module(half)).split(" at ")[0], "an autocast region to torch.bfloat16: leave it out, precision= of a strategy brings it")
-
 
 def test_what_a_model_returns():
     same(refused(module(lambda self, x: (self.a(x), self.b(x)))),
          "the model returns 2 tensors, the loss takes one: wrap it so that it returns that one")
+    file, notes = imported(module(lambda self, x: {"loss": self.b(x).square().mean(), "y": self.a(x)}))
+    same([n["name"] for n in file["nodes"]], ["a"])
+    assert "1 of what the model returns are single numbers, its own losses perhaps: left out" in notes, notes
     same(refused(module(lambda self, x: self.a(x).argmax(-1))), "the model returns i64['B']: a loss needs f32")
     same(refused(module(lambda self, x: self.a(x).sum())),
          "the model returns a single number, its loss: return what cross_entropy or mse_loss takes")
