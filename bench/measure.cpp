@@ -85,8 +85,7 @@ Verdict verify(const Job& job, const Machine& machine, backend::Session& session
              worst->relative_error, sim::printable(worst->name),
              !right ? "WRONG"
              : verdict.last_bit
-                 ? fmt::format("equal but for rounding: a last bit of the parameters makes {:.1e}",
-                               *verdict.last_bit)
+                 ? fmt::format("equal but for rounding: a last bit of the parameters makes {:.1e}", *verdict.last_bit)
                  : "equal");
   std::fflush(stdout);
   return verdict;
