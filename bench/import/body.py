@@ -15,7 +15,7 @@ import torch
 from exported import BATCHES
 from graph import RANDOM, InF64, Step, Value, functional_of, is_view, op_name, shape_text, size_text
 from play import play_lines
-from refusal import Refusal, place_of
+from refusal import Refusal, first_line, place_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_map
@@ -698,7 +698,7 @@ def make_body(group: Group, needs: list, measure: bool) -> tuple[dict, list]:
     try:
         graphs = [joint(group, which, needs) for which in (0, 1)]
     except RuntimeError as error:
-        raise Refusal((str(error).splitlines() or [type(error).__name__])[0]) from error
+        raise Refusal(first_line(error)) from error
     cut = Cut(group, graphs, needs)
     (fw, forward_products), (bw, backward_products) = costs(cut, True), costs(cut, False)
     shapes = tuple(tuple(cut.val(cut.output, w).shape) for w in (0, 1))

@@ -23,6 +23,10 @@ LIMIT = 1e-9  # relative to the tensor's norm: rounding of float64 through a dee
 SMALL = 1e-6  # a gradient this far below all gradients' norm is zero but for rounding (a bias before a batch norm)
 
 
+# Where dropout_p stands among the arguments of functions whose own calls aren't seen by a mode.
+DROPOUT_INSIDE = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}
+
+
 class Exact(TorchFunctionMode):
     """Dropout is the identity, in functions that draw inside, too; and, where `in_f64`, what asks for float32 gets float64."""
 
@@ -38,12 +42,8 @@ class Exact(TorchFunctionMode):
                 return args[0].double()
         if name in ("dropout", "dropout_", "alpha_dropout") and args:
             return args[0]
-        if name == "scaled_dot_product_attention":
-            args = tuple(0.0 if i == 4 else a for i, a in enumerate(args))
-            if "dropout_p" in kwargs:
-                kwargs["dropout_p"] = 0.0
-        if name == "multi_head_attention_forward":  # what it calls isn't seen here
-            args = tuple(0.0 if i == 10 else a for i, a in enumerate(args))
+        if name in DROPOUT_INSIDE:
+            args = tuple(0.0 if i == DROPOUT_INSIDE[name] else a for i, a in enumerate(args))
             if "dropout_p" in kwargs:
                 kwargs["dropout_p"] = 0.0
         if name == "tensor" and self.in_f64 and kwargs.get("dtype") is None:

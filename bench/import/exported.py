@@ -68,13 +68,10 @@ def watch(notes: list):
         finally:
             self._enabled = was
 
-    function.apply, checkpoint._checkpoint_without_reentrant_generator = classmethod(noted_apply), noted_generator
-    autocast.__enter__ = noted_enter
-    try:
+    with (mock.patch.object(function, "apply", classmethod(noted_apply)),
+          mock.patch.object(checkpoint, "_checkpoint_without_reentrant_generator", noted_generator),
+          mock.patch.object(autocast, "__enter__", noted_enter)):
         yield
-    finally:
-        function.apply, checkpoint._checkpoint_without_reentrant_generator = apply, generator
-        autocast.__enter__ = enter
 
 
 @contextlib.contextmanager

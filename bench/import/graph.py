@@ -224,9 +224,10 @@ class Reader:
                                 f"multiple of the batch: {step.name}", place)
             step.outputs.append(Value("step", shapes, a.dtype, step=step, index=i))
         self.fold(step)
-        sees_parts = not step.outputs[0].dtype.is_complex and any(v.dtype.is_complex for v in step.reads()) if step.outputs[0] else False
-        step.virtual = (step.virtual or is_view(target) and not sees_parts or
-                        step.outputs[0] is not None and step.outputs[0].data is not None)
+        first = step.outputs[0]
+        is_constant = first is not None and first.data is not None
+        ends_complex = first is not None and not first.dtype.is_complex and any(v.dtype.is_complex for v in step.reads())
+        step.virtual = step.virtual or is_constant or is_view(target) and not ends_complex  # where complex numbers end a node may
         self.steps.append(step)
         return step.outputs
 
@@ -496,7 +497,8 @@ class Reader:
         if offsets.data is None or last or padding is not None or any(
                 not torch.equal(d, torch.arange(0, n * size, size)) for d, n in zip(offsets.data, bags)):
             self.refuse("op 'embedding_bag' with bags of several sizes or with padding_idx", place)
-            return [Ref(Storage(Value("input", results_shapes(results), weight.dtype, name="refused"))), None, None, None]
+            shapes = tuple(tuple(r[0].shape) for r in results)
+            return [Ref(Storage(Value("input", shapes, weight.dtype, name="refused"))), None, None, None]
         reshape = aten.reshape.default
         table, = self.emit(reshape, tuple((indices, [n, size]) for n in bags), ({}, {}), place)
         rows, = self.emit(aten.embedding.default, ((weight, table, -1, bool(by_frequency), bool(sparse)),) * 2, ({}, {}), place)
@@ -586,10 +588,6 @@ class Reader:
         value = self.emit(overload, *plain, place, results, inplace=True)[0]
         self.write(ref, value, place)
         return ref
-
-
-def results_shapes(results) -> tuple:
-    return tuple(tuple(r[0].shape) for r in results)
 
 
 def _elements(value):

@@ -21,7 +21,7 @@ from body import DTYPE_NAMES, fake, fake_tensors, make_body
 from exported import quiet
 from graph import Graph, op_name
 from play import parameters_of
-from refusal import Refusal, place_of
+from refusal import Refusal, first_line, place_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 DTYPE = torch.bfloat16
@@ -137,7 +137,7 @@ class Half:
             except Refusal as refusal:
                 raise Refusal(f"{refusal} at {place_of(group.output.step.place)}") from refusal
             except RuntimeError as error:  # PyTorch's own, of an op that hasn't this dtype
-                raise Refusal(f"{str(error).splitlines()[0]} at {place_of(group.output.step.place)}") from error
+                raise Refusal(f"{first_line(error)} at {place_of(group.output.step.place)}") from error
             self.known[key] = text
         text = dict(self.known[key])
         if "body" in node:

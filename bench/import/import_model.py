@@ -33,7 +33,7 @@ import torch
 import vocabulary
 from body import DTYPE_NAMES
 from graph import shape_text
-from refusal import Refusal
+from refusal import Refusal, first_line
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
@@ -325,7 +325,7 @@ def checked_in_half(file, checked: Imported, request: Request):
         except Refusal as refusal:
             half.leave_out(file, "; ".join(str(refusal).splitlines()))
         except (RuntimeError, NotImplementedError) as error:
-            half.leave_out(file, f"it can't be checked on this CPU: {(str(error).splitlines() or [type(error).__name__])[0]}")
+            half.leave_out(file, f"it can't be checked on this CPU: {first_line(error)}")
     say(f"  note: no half precision: {file['half']}")
 
 

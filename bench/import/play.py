@@ -111,9 +111,9 @@ def draw(name: str, args, kwargs):
             "normal_functional": 0.0, "cauchy": 0.0, "exponential": 1.0, "geometric": 1.0, "log_normal": 1.0}.get(name)
     if fill is None:
         return None
-    if name == "normal" and (given := [a for a in args if isinstance(a, torch.Tensor)]):
-        return torch.zeros(torch.broadcast_shapes(*[a.shape for a in given]), dtype=given[-1].dtype)
-    if name == "normal":
+    if name == "normal":  # of means and spreads, which are tensors or numbers; of numbers alone a size follows
+        if given := [a for a in args if isinstance(a, torch.Tensor)]:
+            return torch.zeros(torch.broadcast_shapes(*[a.shape for a in given]), dtype=given[-1].dtype)
         args = args[2:]
     like = args[0] if isinstance(args[0], torch.Tensor) else None
     dtype = kwargs.get("dtype") or (like.dtype if like is not None and like.is_floating_point() else DTYPES["f32"])

@@ -32,6 +32,11 @@ def place_of(node) -> str:
     return text
 
 
+def first_line(error: BaseException) -> str:
+    """Of what PyTorch says in many lines, or not at all."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def users_line(error: BaseException) -> str:
     """The last line of the traceback that isn't PyTorch's: model.py:221: if y.sum() > 0"""
     own = str(Path(__file__).parent)
