@@ -248,7 +248,7 @@ def cut_half(graph: Graph, taken: dict, tries: bool) -> dict:
             raise Impossible(f"node '{name}' isn't known in half precision")
         if second is graph.body(name):
             continue
-        key = str(second), id(parts)
+        key = str(second), parts
         if key not in made:
             cuts = [[parts.cuts[f"{letter}{k}"] for k in range(len(second[of]))] for letter, of in (("i", "inputs"), ("p", "parameters"))]
             made[key] = Parts(second, parts.units, *cuts).body_text()
@@ -292,11 +292,11 @@ def cut_nodes(file: dict, only: set | None = None) -> list:
             return
         vocabulary.add_embeddings(graph, region, only)
         for parts in region.parts.values():
-            if id(parts) not in tried:
+            if parts not in tried:
                 text = parts.body_text()
                 is_right = vocabulary.is_right if region.classes else parts_are_the_whole
-                tried[id(parts)] = (text, only is not None or is_right(text))
-        if all(tried[id(parts)][1] for parts in region.parts.values()):
+                tried[parts] = (text, only is not None or is_right(text))
+        if all(tried[parts][1] for parts in region.parts.values()):
             taken.update({name: (parts, region) for name, parts in region.parts.items()})
 
     layers = [n["name"] for n in file["nodes"] if n["op"] == "aten" and any(len(dims_of(s)) == 2 for s in graph.body(n["name"])["parameters"])]
@@ -330,9 +330,9 @@ def cut_nodes(file: dict, only: set | None = None) -> list:
             node.clear()
             node |= kept
         if isinstance(parts, vocabulary.Embedding):
-            node["body"], node["in_parts"] = name_of(op, node["body"], plain), name_of(op, node["body"], tried[id(parts)][0])
+            node["body"], node["in_parts"] = name_of(op, node["body"], plain), name_of(op, node["body"], tried[parts][0])
         else:
-            node["body"] = name_of(op, node.get("body"), plain if parts is None else tried[id(parts)][0])
+            node["body"] = name_of(op, node.get("body"), plain if parts is None else tried[parts][0])
     file["bodies"] = bodies
     name_half(file, half)
     return list(taken)
