@@ -74,17 +74,28 @@ at::Tensor cross_entropy_reference(const sim::OpInstance&, const ReferenceInputs
   return at::cross_entropy_loss(by_class(given.inputs[0]), given.inputs[1].view(-1));
 }
 
-void sum_loss(const sim::Work& work, const Operands& operands) {
+/// The gradient of a reduction of the prediction to which every element gives `each` of itself.
+at::Tensor gradient_of_each(const Operands& operands, double each) {
   const at::Tensor& prediction = operands.reads[0];
-  if (work.pass == sim::Pass::forward)
-    operands.writes[0] = widened(prediction).sum();
-  else if (operands.reads.size() == 1)
-    operands.writes[0] = at::full_like(prediction, operands.scale);
-  else
-    operands.writes[0] = at::empty_like(prediction).copy_(gradient_of_loss(operands, 1, at::TensorOptions(at::kFloat)));
+  if (operands.reads.size() == 1) return at::full_like(prediction, operands.scale * each);
+  return at::empty_like(prediction).copy_(gradient_of_loss(operands, 1, at::TensorOptions(at::kFloat)) * each);
+}
+
+void sum_loss(const sim::Work& work, const Operands& operands) {
+  operands.writes[0] =
+      work.pass == sim::Pass::forward ? widened(operands.reads[0]).sum() : gradient_of_each(operands, 1);
 }
 
 at::Tensor sum_loss_reference(const sim::OpInstance&, const ReferenceInputs& given) { return given.inputs[0].sum(); }
+
+void mean_loss(const sim::Work& work, const Operands& operands) {
+  const at::Tensor& prediction = operands.reads[0];
+  operands.writes[0] = work.pass == sim::Pass::forward
+                           ? widened(prediction).mean()
+                           : gradient_of_each(operands, 1 / static_cast<double>(prediction.numel()));
+}
+
+at::Tensor mean_loss_reference(const sim::OpInstance&, const ReferenceInputs& given) { return given.inputs[0].mean(); }
 
 // ---- A cross_entropy of which each rank has some classes: megatron/core/tensor_parallel/cross_entropy.py ----
 
@@ -138,6 +149,7 @@ std::vector<OpKernel> class_kernels() {
 std::vector<OpKernel> loss_kernels() {
   return {{"mse_loss", mse_loss, mse_loss_reference},
           {"cross_entropy", cross_entropy, cross_entropy_reference},
+          {"mean_loss", mean_loss, mean_loss_reference},
           {"sum_loss", sum_loss, sum_loss_reference}};
 }
 

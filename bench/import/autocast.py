@@ -8,6 +8,8 @@ CPU's lists leave layer norms and softmax in half precision, so bodies by these 
 of a body are those of the CPU's kernels in any case, as in float32, so that it can be measured here. The lists are read from
 the header that comes with torch (ATen/autocast_mode.h), whose comments describe the policies; those that it spells out in
 code alone stand below. In 2.11 they are one for bfloat16 and float16.
+
+An operation that is on no list may call some that are: F.cross_entropy, nll_loss. Its calls are found, and made one by one.
 """
 
 import contextlib
@@ -17,11 +19,14 @@ from pathlib import Path
 
 import torch
 from refusal import Refusal
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 POLICIES = {"LOWER_PRECISION_FP": "half", "FP32": "f32", "FP32_SET_OPT_DTYPE": "to f32", "PROMOTE": "widest"}
 IN_CODE = {"norm.Scalar": "append f32", "norm.ScalarOpt_dim": "append f32"}  # AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE
+KERNELS = {"lstm", "gru", "rnn_tanh", "rnn_relu"}  # on a GPU one kernel, which is on a list; here calls that are
 DTYPE = None  # what it casts to; None: it's off
 
 
@@ -77,3 +82,39 @@ def cast(target, args, kwargs):
     def convert(x):
         return x.to(to) if is_cast(x) and x.dtype != to else x
     return target, tree_map(convert, tuple(args)), tree_map(convert, kwargs)
+
+
+class Calls(TorchDispatchMode):
+    """Notes what operations call that are on a list or call nothing further: with torch.inference_mode, in which a mode sees them."""
+
+    def __init__(self):
+        super().__init__()
+        self.noted = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function.namespace == "prim":  # which device a tensor is on
+            return function(*args, **kwargs)
+        if policy_of(function) is None and function._can_decompose():
+            with self:
+                return function.decompose(*args, **kwargs)
+        result = function(*args, **kwargs)
+        self.noted.append((function, args, kwargs, result))
+        return result
+
+
+def call(target, args, kwargs):
+    """What autocast makes of this operation, which is on no list: of what it calls."""
+    if not target._can_decompose() or target._schema.name.split("::")[1] in KERNELS:
+        return target(*args, **kwargs)
+    with disable_proxy_modes_tracing(), torch.inference_mode(), Calls() as calls:
+        target.decompose(*args, **kwargs)
+    if all(policy_of(function) is None for function, *_ in calls.noted):
+        return target(*args, **kwargs)
+    known = {}
+    for function, args, kwargs, before in calls.noted:
+        args, kwargs = tree_map(lambda x: known.get(id(x), x), (args, kwargs))
+        function, args, kwargs = cast(function, args, kwargs)
+        result = function(*args, **kwargs)
+        known |= {id(old): new for old, new in zip(tree_leaves(before), tree_leaves(result)) if isinstance(old, torch.Tensor)}
+    return result

@@ -7,6 +7,7 @@ the forward is what the output needs, the rest is the backward. What the backwar
 an input, a parameter, the output, or one of these seen another way, which the backward makes again.
 """
 
+import contextlib
 import math
 from dataclasses import dataclass, field
 
@@ -25,6 +26,7 @@ DTYPE_NAMES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16",
                torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
                torch.complex64: "c64", torch.complex128: "c128"}
 LEFT_OUT = {"device", "layout", "pin_memory", "generator"}
+LARGER = {"mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy"}  # the kernel leaves its sum in all losses' memory
 FAKE = {}  # a mode for either batch
 
 
@@ -76,11 +78,15 @@ def run_step(step: Step, which: int, lookup):
     if step.inplace:  # what is written in place is on no list, and stays of its dtype
         return call_step(step, step.target, list(args), kwargs).to(args[0].dtype)
     target, args, kwargs = autocast.cast(step.target, args, kwargs)
-    return call_step(step, target, list(args), kwargs)
+    return call_step(step, target, list(args), kwargs, call=autocast.call if autocast.policy_of(target) is None else None)
 
 
-def call_step(step, target, args, kwargs):
+def call_step(step, target, args, kwargs, call=None):
+    """call(target, args, kwargs): what calls an operation, if not it itself."""
     name = step.name
+    if asks_for_floats(step):  # which in float64 is more than the default dtype
+        floats = lambda x: x.to(torch.get_default_dtype()) if isinstance(x, torch.Tensor) and x.dtype != torch.bool else x  # noqa: E731
+        args = tree_map(floats, args)
     if name in ("view", "_unsafe_view"):
         target = aten.reshape.default  # what a view needs of strides may not hold here, where nodes' outputs are contiguous
     elif name == "dropout":
@@ -91,12 +97,40 @@ def call_step(step, target, args, kwargs):
         args[0] = args[0].contiguous()  # of a permuted image a kernel's output lies as that kernel likes
     elif name.startswith("adaptive_avg_pool") and all(s == 1 for s in step.argument("output_size")):
         return args[0].mean(list(range(-len(step.argument("output_size")), 0)), keepdim=True)  # else of odd strides
+    elif name in ("var", "std") and (dims := dims_over_samples(step)):
+        return variance_over_samples(step, args[0], dims)
     elif name == "scaled_dot_product_attention" and step.argument("dropout_p"):
         return attention_with_dropout(*args, **kwargs)
-    if step.no_grad:
-        with torch.no_grad():
-            return tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, target(*args, **kwargs))
-    return target(*args, **kwargs)
+    with torch.no_grad() if step.no_grad else contextlib.nullcontext():
+        result = target(*args, **kwargs) if call is None else call(target, args, kwargs)
+    if name in LARGER and step.argument("reduction") != 0:
+        result = result.clone()
+    return tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, result) if step.no_grad else result
+
+
+def dims_over_samples(step):
+    """Of a variance the dimensions that it is over, if the batch is one of them; else nothing."""
+    shapes, dims = step.reads()[0].shapes, step.argument("dim")
+    dims = [d % len(shapes[0]) for d in ([dims] if isinstance(dims, int) else dims or range(len(shapes[0])))]
+    return dims if any(shapes[0][d] != shapes[1][d] for d in dims) else []
+
+
+def variance_over_samples(step, x, dims):
+    """In calls whose numbers are the batch's: PyTorch's own backward has 2 / (batch - 1)."""
+    correction, keepdim = step.argument("correction"), bool(step.argument("keepdim"))
+    if step.argument("unbiased") is not None:
+        correction = int(step.argument("unbiased"))
+    wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+    among = math.prod(x.shape[d] for d in dims) - (1 if correction is None else correction)
+    found = (wide - wide.mean(dims, keepdim=True)).pow(2).sum(dims, keepdim=keepdim) / among
+    return (found.sqrt() if step.name == "std" else found).to(x.dtype)
+
+
+def asks_for_floats(step) -> bool:
+    """Of integers: c / 3."""
+    first = step.outputs[0]
+    return torch.Tag.pointwise in step.target.tags and first is not None and first.dtype.is_floating_point and \
+        not any(v.dtype.is_floating_point or v.dtype.is_complex for v in step.reads())
 
 
 @dataclass(eq=False)
@@ -371,7 +405,8 @@ class Cut:
             if abs(a) > 2**53 and a not in (2**63 - 1, -2**63):
                 raise Refusal(f"a whole number {a}, beyond 2^53")
             if text is None:
-                raise Refusal(f"a number {a} (batch {BATCHES[0]}) and {b} (batch {BATCHES[1]}) is no multiple of the batch")
+                raise Refusal(f"a number {a} (batch {BATCHES[0]}) and {b} (batch {BATCHES[1]}) is no multiple of the batch or of its square, "
+                              "nor one less")
             return str(text)
         if isinstance(a, float):
             if a == b or a != a:
@@ -610,11 +645,6 @@ def elements_of(t) -> int:
     return math.prod(n for n, stride in zip(t.shape, t.stride()) if stride != 0)
 
 
-def call_bytes(vals, out) -> int:
-    """Operands read and results written."""
-    return sum(elements_of(t) * t.element_size() for t in tensors_in(vals) + tensors_in(out))
-
-
 def product_of(name: str, args) -> str | None:
     """"matmul f32": what a call multiplies in that is a matrix product, a convolution or an attention."""
     kind = ("matmul" if name in ("mm", "bmm", "addmm", "baddbmm") else
@@ -624,35 +654,55 @@ def product_of(name: str, args) -> str | None:
 
 
 def costs(cut: Cut, forward: bool):
-    """flops, bytes as [a, b] = a + b·B, and kernels; of the FLOPs those of products, by product_of's names."""
-    flops, moved, kernels = [0, 0], [0, 0], 0
+    """flops, bytes as [a, b] = a + b·B or [a, b, c] = a + b·B + c·B², and kernels; of the FLOPs those of products, by product_of's
+    names."""
+    flops, moved, kernels = Amount(), Amount(), 0
     products = {}
     for n in cut.calls[forward]:
         if isinstance(n, tuple):  # a copy
-            for w in (0, 1):
-                t = cut.val(n[1], w)
-                flops[w] += t.numel()
-                moved[w] += 2 * t.numel() * t.element_size()
+            t, twin = (cut.val(n[1], w) for w in (0, 1))
+            flops.add(t.numel(), twin.numel())
+            moved.add(2 * t.numel() * t.element_size(), 2 * twin.numel() * t.element_size())
             kernels += 1
             continue
         if not has_kernel(n.target):
             continue
         kernels += 1
-        for w in (0, 1):
-            node = n if w == 0 else cut.twin[n]
+        name, seen = op_name(n.target), []
+        for node in (n, cut.twin[n]):
             vals = torch.fx.node.map_aggregate((node.args, node.kwargs),
                                                lambda x: x.meta["val"] if isinstance(x, torch.fx.Node) else x)
-            flops[w] += call_flops(op_name(node.target), vals[0], node.meta["val"])
-            moved[w] += call_bytes(vals, node.meta["val"])
-            if (product := product_of(op_name(node.target), vals[0])) is not None:
-                products.setdefault(product, [0, 0])[w] += call_flops(op_name(node.target), vals[0], node.meta["val"])
-    return [linear(*flops), linear(*moved), kernels], {p: linear(*n) for p, n in products.items()}
+            seen.append((vals[0], node.meta["val"], tensors_in(vals) + tensors_in(node.meta["val"])))
+        of_call = [call_flops(name, args, out) for args, out, _ in seen]
+        flops.add(*of_call)
+        for t, twin in zip(seen[0][2], seen[1][2]):  # operands that are read and results that are written
+            moved.add(elements_of(t) * t.element_size(), elements_of(twin) * t.element_size())
+        if (product := product_of(name, seen[0][0])) is not None:
+            products.setdefault(product, Amount()).add(*of_call)
+    return [flops.text(), moved.text(), kernels], {p: amount.text() for p, amount in products.items()}
 
 
-def linear(first: int, second: int) -> list:
-    """[a, b] with a + b·B = first, second for the two batches."""
-    b = (second - first) // (BATCHES[1] - BATCHES[0])
-    return [first - b * BATCHES[0], b]
+class Amount:
+    """A sum that grows with the batch: of what is independent of it, and of multiples of it and of its square."""
+
+    def __init__(self):
+        self.factors = [0, 0, 0]
+
+    def add(self, first: int, second: int):
+        """A summand with either batch: a multiple of a power of it, or one that grows by as much with each sample."""
+        for power in (0, 1, 2):
+            factor, rest = divmod(first, BATCHES[0] ** power)
+            if not rest and factor * BATCHES[1] ** power == second:
+                self.factors[power] += factor
+                return
+        each = (second - first) // (BATCHES[1] - BATCHES[0])
+        if first < each * BATCHES[0]:
+            raise Refusal("more than two samples are compared at once")
+        self.factors[0] += first - each * BATCHES[0]
+        self.factors[1] += each
+
+    def text(self) -> list:
+        return self.factors if self.factors[2] else self.factors[:2]
 
 
 # -- the body ------------------------------------------------------------------------------------------------------------
@@ -670,7 +720,7 @@ def rows_alone(text: dict, batch=4) -> bool:
             return torch.rand(shape, generator=generator) > 0.5
         if not dtype.startswith(("f", "b", "c")):
             return torch.randint(0, 2, shape, generator=generator)  # an index of whatever has two entries
-        return torch.rand(shape, generator=generator, dtype=torch.float64) + 0.1
+        return 0.9 * torch.rand(shape, generator=generator, dtype=torch.float64) + 0.05  # a probability, where it must be one
     def half(spec, x, k):
         dims = spec[:-1].split("[")[1].split(",")
         where = [d for d, s in enumerate(dims) if s.endswith("B")]

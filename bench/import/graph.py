@@ -170,13 +170,15 @@ class Graph:
 
 
 def size_text(a: int, b: int):
-    """An integer of both exports as the file has it: itself, "B", "12B"; None where it's no multiple of the batch."""
+    """An integer of both exports as the file has it: itself, "B", "12B", a multiple of the batch's square ("BB", "4BB"), or one less
+    than a multiple of the batch ("B-1"); None where it's none of these."""
     if a == b:
         return a
-    k, rest = divmod(b - a, BATCHES[1] - BATCHES[0])
-    if rest or a != k * BATCHES[0]:
-        return None
-    return "B" if k == 1 else f"{k}B"
+    for letters, (one, two) in (("B", BATCHES), ("BB", [n * n for n in BATCHES])):
+        if a % one == 0 and a // one * two == b:
+            return letters if a == one else f"{a // one}{letters}"
+    less = size_text(a + 1, b + 1) if a % BATCHES[0] else None
+    return f"{less}-1" if str(less).count("B") == 1 else None
 
 
 def shape_text(shapes) -> list:
@@ -594,13 +596,14 @@ def _elements(value):
     return torch.Size(value.shapes[0]).numel()
 
 
-def read_graph(module, inputs, dead=()) -> Graph:
-    """The module's graph. `dead`: parameters that are known to get no gradient: they count as frozen."""
+def read_graph(module, inputs, dead=(), loss=None) -> Graph:
+    """The module's graph. `dead`: parameters that are known to get no gradient: they count as frozen. Of several
+    tensors that it returns the loss takes one: mean_loss a number, others what isn't one."""
     reader = Reader(module, inputs, dead)
-    return _walk(reader, export_twice(module, inputs, reader.notes))
+    return _walk(reader, export_twice(module, inputs, reader.notes), loss)
 
 
-def _walk(reader, exported) -> Graph:
+def _walk(reader, exported, loss) -> Graph:
     module, inputs, signature = reader.module, reader.inputs, exported[0].graph_signature
     first_name, canonical = {}, {}  # a shared parameter has one name, the first
     for name, p in module.named_parameters(remove_duplicate=False):
@@ -657,10 +660,11 @@ def _walk(reader, exported) -> Graph:
     outputs = outputs[len(outputs) - count:]
     if reader.refusals:
         raise Refusal("\n".join(reader.refusals))
-    several = [o for o in outputs if reader.read(o).shapes[0]]
-    if len(outputs) > len(several) == 1:
-        reader.notes.append(f"{len(outputs) - 1} of what the model returns are single numbers, its own losses perhaps: left out")
-        outputs = several
+    taken = [o for o in outputs if (not reader.read(o).shapes[0]) == (loss == "mean_loss")]
+    if len(outputs) > len(taken) == 1:
+        reader.notes.append(f"{len(outputs) - 1} of what the model returns are left out: "
+                            f"{'no loss' if loss == 'mean_loss' else 'single numbers, its own losses perhaps: --loss mean_loss takes one'}")
+        outputs = taken
     if len(outputs) != 1:
         raise Refusal(f"the model returns {len(outputs)} tensors, the loss takes one: wrap it so that it returns that one")
     if written := sorted(reader.written):

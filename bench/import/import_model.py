@@ -38,6 +38,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 FORMAT = "paragauge-model-2"
+LOSSES = ("cross_entropy", "mse_loss", "mean_loss")
 LOWEST = -3.4028234663852886e38  # what the file has for f32's -inf
 
 
@@ -45,7 +46,7 @@ LOWEST = -3.4028234663852886e38  # what the file has for f32's -inf
 class Request:
     module: nn.Module
     inputs: list
-    loss: str = "cross_entropy"
+    loss: str | None = None  # of LOSSES; None: mean_loss of a module that returns nothing but a number, else cross_entropy
     classes: int | None = None
     optimizer: dict = field(default_factory=lambda: {"kind": "sgd", "lr": 0.1})
     global_batch: int = 32
@@ -137,15 +138,17 @@ def tidy(x):
 
 def output_for(loss, classes, graph):
     """The loss takes [batch, …, classes]: an image's prediction [batch, classes, height, width] is permuted, a single number per
-    sample is one of a row."""
+    sample is one of a row, and one for all samples is that of each."""
     v, seen_as = graph.output, None
-    if loss == "cross_entropy" and len(v.shapes[0]) == 4 and (classes is None or v.shapes[0][1] == classes):
-        seen_as = graphs.aten.permute.default, (v, (0, 2, 3, 1))
-    elif loss == "mse_loss" and len(v.shapes[0]) == 1 and v.dtype.is_floating_point:
-        seen_as = graphs.aten.unsqueeze.default, (v, 1)
+    if loss == "mean_loss" and not v.shapes[0]:
+        seen_as = graphs.aten.expand.default, *((v, (batch, 1)) for batch in exported.BATCHES)
+    elif loss == "cross_entropy" and len(v.shapes[0]) == 4 and (classes is None or v.shapes[0][1] == classes):
+        seen_as = graphs.aten.permute.default, *((v, (0, 2, 3, 1)),) * 2
+    elif loss != "cross_entropy" and len(v.shapes[0]) == 1 and v.dtype.is_floating_point:
+        seen_as = graphs.aten.unsqueeze.default, *((v, 1),) * 2
     if seen_as is not None and v.step is not None:
         reader = graphs.Reader(None, [])
-        graph.output, = reader.emit(seen_as[0], (seen_as[1],) * 2, ({}, {}), v.step.place)
+        graph.output, = reader.emit(seen_as[0], seen_as[1:], ({}, {}), v.step.place)
         graph.steps += reader.steps
 
 
@@ -154,15 +157,15 @@ def target_for(loss, classes, graph) -> dict:
     if not graph.output.dtype.is_floating_point:
         raise Refusal(f"the model returns {DTYPE_NAMES[graph.output.dtype]}{shape}: a loss needs f32")
     if not shape:
-        raise Refusal("the model returns a single number, its loss: return what cross_entropy or mse_loss takes")
+        raise Refusal(f"the model returns a single number: --loss mean_loss takes that as its loss, {loss} takes a prediction")
     if any(str(size).endswith("B") for size in shape[1:]):
         raise Refusal(f"the model returns {shape}: each sample is compared with all others; a loss takes the batch first, and only there")
     if not str(shape[0]).endswith("B"):
         raise Refusal(f"the model returns {shape}: the first dimension must be the batch")
-    if loss == "mse_loss":
+    if loss != "cross_entropy":
         return {"shape": shape}
     if len(shape) < 2:
-        raise Refusal(f"the model returns {shape}: cross_entropy needs [batch, …, classes]; --loss mse_loss takes any shape")
+        raise Refusal(f"the model returns {shape}: cross_entropy needs [batch, …, classes]; --loss mse_loss and mean_loss take any shape")
     if classes is not None and shape[-1] != classes:
         raise Refusal(f"--classes {classes}: the model returns {shape}, whose last size must be that")
     return {"classes": shape[-1], "shape": shape[:-1]}
@@ -181,14 +184,17 @@ def import_module(request: Request, cut: bool = True) -> Imported:
                       "builder of the same model, small")
     dead = set()
     while True:
-        graph = graphs.read_graph(module, request.inputs, dead)
-        output_for(request.loss, request.classes, graph)
-        target = target_for(request.loss, request.classes, graph)
+        graph = graphs.read_graph(module, request.inputs, dead, request.loss)
+        loss = request.loss or ("cross_entropy" if graph.output.shapes[0] else "mean_loss")
+        output_for(loss, request.classes, graph)
+        target = target_for(loss, request.classes, graph)
         made = made_nodes.make_nodes(graph, measure=request.small is None)
         if not made.dead:
             break
         dead |= made.dead
     notes += [n for n in graph.notes if n not in notes]
+    if request.loss is None and loss == "mean_loss":
+        notes.append("the module returns its loss: mean_loss")
     own = dict(module.named_parameters())
     sizes = {k: p.numel() for k, p in own.items()}
     if dead:
@@ -219,7 +225,7 @@ def import_module(request: Request, cut: bool = True) -> Imported:
         constants[name] = text
     inputs = [{"name": v.name, **x.text()} for v, x in zip(graph.inputs, request.inputs)]
     file = {"format": FORMAT, "name": request.name, "description": request.description, "made_by": request.made_by,
-            "inputs": inputs, "target": target, "loss": request.loss, "optimizer": request.optimizer,
+            "inputs": inputs, "target": target, "loss": loss, "optimizer": request.optimizer,
             "global_batch": request.global_batch, "parameters": parameters, "constants": constants,
             "units": made_nodes.find_units(graph, made, sizes), "bodies": made.bodies, "half": half.half_bodies(graph, made),
             "nodes": made.nodes}
@@ -337,7 +343,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--timm", metavar="NAME")
     p.add_argument("--transformers", metavar="CONFIG", help="a configuration file or a model type")
     p.add_argument("--input", action="append", default=[], metavar="SPEC", help=spec.FORM)
-    p.add_argument("--loss", choices=["cross_entropy", "mse_loss"])
+    p.add_argument("--loss", choices=LOSSES, help="mean_loss: what the module returns is its loss")
     p.add_argument("--classes", type=int)
     p.add_argument("--optimizer", metavar="KIND[:KEY=NUMBER,…]")
     p.add_argument("--global-batch", type=int)
@@ -371,7 +377,7 @@ def make_request(args, command) -> Request:
     if global_batch < 1:
         raise Refusal(f"--global-batch {global_batch}: must be at least 1")
     doc = (type(module).__doc__ or "").strip().splitlines()
-    loss = args.loss or defaults.get("loss", "cross_entropy")
+    loss = args.loss or defaults.get("loss")
     small = defaults.get("small")
     if small is not None:
         small = Request(small(), [spec.read_input(t) for t in small.import_options["input"]], loss)

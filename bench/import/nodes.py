@@ -51,8 +51,8 @@ class Readers:
 
 
 def make_groups(graph: Graph) -> list:
-    """Every step that does work, alone; one with several outputs that are read, or with complex numbers, with its readers until
-    one output of real numbers remains."""
+    """Every step that does work, alone; one with several outputs that are read, with complex numbers, or that compares samples with
+    each other, with its readers until one output of real numbers remains, by samples."""
     live = live_steps(graph.output)
     steps = [s for s in graph.steps if s in live]
     position = {s: i for i, s in enumerate(steps)}
@@ -66,7 +66,7 @@ def make_groups(graph: Graph) -> list:
             inside = set(members)
             outputs = [o for m in members for o in m.outputs
                        if o is not None and any(r not in inside for r in readers.real(o))]
-            if len(outputs) <= 1 and not any(o.dtype.is_complex for o in outputs):
+            if len(outputs) <= 1 and not any(o.dtype.is_complex or compares_samples(o) for o in outputs):
                 break
             next_reader = min((r for o in outputs for r in readers.real(o) if r is not None and r not in inside),
                               key=position.get, default=None)
@@ -86,13 +86,18 @@ def make_groups(graph: Graph) -> list:
     return groups, readers
 
 
+def compares_samples(v: Value) -> bool:
+    return sum(str(size).count("B") for size in shape_text(v.shapes)) > 1
+
+
 def known_op(group: Group, graph: Graph, calls) -> dict | None:
     """The op and the attributes of a kind that the file's reader knows itself, where it fits exactly."""
     if len(group.steps) != 1 or group.output is not group.steps[0].outputs[0]:
         return None
     step = group.steps[0]
     args, name = step.argument, step.name
-    if step.no_grad or group.output.dtype != torch.float32:
+    first, second = (sizes[:1] for sizes in group.output.shapes)
+    if step.no_grad or group.output.dtype != torch.float32 or first == second:  # the file's reader wants the batch in front
         return None
 
     def plain(v):

@@ -47,11 +47,12 @@ def split_commas(text: str) -> list[str]:
 
 
 def count(text, batch: int, units: int = 1) -> int:
-    """A size: 12, "12", "B", "12B", "32T", "BT" (T: units of what can be cut, parts.py)."""
+    """A size: 12, "12", "B", "12B", "4BB", "B-1", "32T", "BT" (T: units of what can be cut, parts.py)."""
     if isinstance(text, int):
         return text
+    text, less, _ = text.partition("-1")
     number = text.rstrip("BT")
-    return int(number or 1) * (batch if "B" in text else 1) * (units if "T" in text else 1)
+    return int(number or 1) * batch ** text.count("B") * (units if "T" in text else 1) - bool(less)
 
 
 def units_in(body: dict) -> int:
@@ -94,7 +95,7 @@ def value_of(text: str, kind: str, values: dict, batch: int, units: int = 1):
         return DTYPES[text]
     if text == "L":  # 1 on the last of the ranks that have a part each, as on one that has all
         return values.get("L", 1)
-    if re.fullmatch(r"-?\d*(B|T|BT)", text):
+    if re.fullmatch(r"-?\d*(BB?(-1)?|T|BT)", text):
         return count(text, batch, units) if text[0] != "-" else -count(text[1:], batch, units)
     return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
 
@@ -194,6 +195,8 @@ def loss_of(kind: str, prediction, target):
         prediction = prediction.float()
     if kind == "mse_loss":
         return F.mse_loss(prediction, target)
+    if kind == "mean_loss":
+        return prediction.mean()
     return F.cross_entropy(prediction.reshape(-1, prediction.shape[-1]), target.reshape(-1))
 
 

@@ -24,7 +24,7 @@ from models import DTYPES, LAYERS, Stage, make_stages
 from torch import nn
 
 LOSSES = {"mse_loss": F.mse_loss, "cross_entropy": F.cross_entropy,
-          "sum_loss": lambda prediction, _: prediction.sum()}
+          "mean_loss": lambda prediction, _: prediction.mean(), "sum_loss": lambda prediction, _: prediction.sum()}
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 

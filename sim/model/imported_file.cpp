@@ -149,18 +149,20 @@ void read_constants(JsonObject table, Model& model) {
 
 /// "0+64B,0+128B": of forward and backward.
 std::string amounts_text(JsonObject& object, std::string_view key, std::string_view separator) {
-  constexpr std::array<std::string_view, 4> kLetters{"", "B", "T", "BT"};
+  constexpr std::array<std::string_view, 4> kOfUnits{"", "B", "T", "BT"}, kOfPairs{"", "B", "BB", ""};
   std::vector<std::string> amounts;
   for (const ImportedJson& numbers : object.value(key)) {
-    if (!numbers.is_array() || (numbers.size() != 2 && numbers.size() != 4) ||
+    if (!numbers.is_array() || numbers.size() < 2 || numbers.size() > 4 ||
         !std::ranges::all_of(numbers, [](const ImportedJson& number) { return number.is_number(); }))
       throw ConfigError(
-          "{}: '{}' must be pairs [fixed, per sample], of forward and backward; of what can be cut [fixed, per sample, "
-          "per unit, per sample and unit]",
+          "{}: '{}' must be pairs [fixed, per sample], of forward and backward; of what compares samples [fixed, per "
+          "sample, "
+          "per pair of samples], of what can be cut [fixed, per sample, per unit, per sample and unit]",
           object.where(), key);
     std::string& text = amounts.emplace_back();
     for (std::size_t n = 0; n < numbers.size(); ++n)
-      text += fmt::format("{}{:.0f}{}", n == 0 ? "" : "+", numbers[n].get<double>(), kLetters[n]);
+      text += fmt::format("{}{:.0f}{}", n == 0 ? "" : "+", numbers[n].get<double>(),
+                          (numbers.size() == 3 ? kOfPairs : kOfUnits)[n]);
   }
   return fmt::to_string(fmt::join(amounts, separator));
 }

@@ -66,6 +66,12 @@ std::optional<ParameterCut> parameter_cut(const Model& model, const Strategy& st
                    .half_parameters = strategy.half_parameters,
                    .half_sums = strategy.half_sums,
                    .scatters = strategy.scatters};
+  for (const auto& [name, parameter] : model.parameters)
+    if (cut.by_rows && parameter.spec.shape.empty())
+      throw ConfigError(
+          "strategy '{}': parameter '{}' of model '{}' is a single number, without rows to cut (PyTorch's fully_shard "
+          "refuses it, too): give it the shape [1], or use zero3",
+          strategy.text(), name, model.name);
   cut.unit_of.resize(model.nodes.size(), 0);
   if (strategy.units == "layer") {
     for (std::uint32_t n = 0; n < cut.unit_of.size(); ++n) cut.unit_of[n] = n;

@@ -128,7 +128,17 @@ const std::string kLlama = PARAGAUGE_TESTS_DIR "/models/llama_toy.json,dtype=f64
 /// Detached branches, a parameter that is also read where nothing is differentiated, complex numbers.
 const std::string kQuantised = PARAGAUGE_TESTS_DIR "/models/quantised_toy.json,dtype=f64";
 
+/// A loss of its own, for which samples are compared with each other: each rank has its own, as in PyTorch.
+const std::string kContrast = PARAGAUGE_TESTS_DIR "/models/contrast_toy.json,dtype=f64";
+
 const std::vector<std::pair<std::string, std::string>> kCases = {
+    {kContrast, "single"},
+    {kContrast, "ddp,dp=2,microbatches=2"},
+    {kContrast, "zero3,dp=2,recompute=full"},
+    {kContrast, "tp,microbatches=3"},
+    {kContrast, "1f1b,pp=2,microbatches=4"},
+    {kContrast + ",precision=bf16", "zero2,dp=2"},
+    {kContrast, "tp,sp=1,microbatches=3"},
     {kQuantised, "single"},
     {kQuantised, "ddp,dp=2,recompute=full"},
     {kQuantised, "zero3,dp=2,microbatches=2"},

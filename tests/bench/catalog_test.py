@@ -23,7 +23,7 @@ import import_model
 import torch
 
 FOLDERS = [ROOT / "sim" / "catalog" / "models", ROOT / "tests" / "models"]
-QUICK = {"gpt_nano", "gpt_toy", "llama_nano", "llama_toy", "mobilenet_v3_large", "quantised_toy", "unet"}
+QUICK = {"contrast_toy", "gpt_nano", "gpt_toy", "llama_nano", "llama_toy", "mobilenet_v3_large", "quantised_toy", "unet"}
 
 
 def made_files() -> dict:

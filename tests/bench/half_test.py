@@ -105,6 +105,11 @@ def test_every_step_gives_the_dtype_that_it_gives_on_a_gpu():
              (models.unet(), ["f32[B,3,16,16]"], "cross_entropy"),
              (torchvision.models.mobilenet_v3_small(), ["f32[B,3,64,64]"], "cross_entropy"),
              (torchvision.models.convnext_tiny(), ["f32[B,3,64,64]"], "cross_entropy")]
+    def losses(self, x, classes):
+        y, z, own = self.a(x), self.b(x), torch.arange(1., 9)
+        return F.cross_entropy(y, classes) + F.cross_entropy(y, classes, own, label_smoothing=0.1) + F.cross_entropy(y, z.softmax(-1)) + \
+            F.triplet_margin_loss(y, z, y + z) + F.cosine_embedding_loss(y, z, torch.ones(1))
+    tried.append((module(losses), ["f32[B,8]", "i64[B]<8"], "mean_loss"))
     for made, inputs, loss in tried:
         with Compared() as compared:
             found = import_model.import_module(import_model.Request(made, [spec.read_input(t) for t in inputs], loss), cut=False)

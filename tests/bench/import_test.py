@@ -740,19 +740,74 @@ def test_what_a_model_returns():
          "the model returns 2 tensors, the loss takes one: wrap it so that it returns that one")
     file, notes = imported(module(lambda self, x: {"loss": self.b(x).square().mean(), "y": self.a(x)}))
     same([n["name"] for n in file["nodes"]], ["a"])
-    assert "1 of what the model returns are single numbers, its own losses perhaps: left out" in notes, notes
+    assert "1 of what the model returns are left out: single numbers, its own losses perhaps: --loss mean_loss takes one" in notes, notes
     same(refused(module(lambda self, x: self.a(x).argmax(-1))), "the model returns i64['B']: a loss needs f32")
     same(refused(module(lambda self, x: self.a(x).sum())),
-         "the model returns a single number, its loss: return what cross_entropy or mse_loss takes")
+         "the model returns a single number: --loss mean_loss takes that as its loss, mse_loss takes a prediction")
     same(refused(module(lambda self, x: self.a(x) @ self.b(x).t())),
          "the model returns ['B', 'B']: each sample is compared with all others; a loss takes the batch first, and only there")
+    same(refused(module(lambda self, x: (self.a(x).sum(), self.b(x).sum())), loss="mean_loss"),
+         "the model returns 2 tensors, the loss takes one: wrap it so that it returns that one")
     same(refused(module(lambda self, x: torch.fft.fft(self.a(x)))), "the model returns c64['B', 8]: a loss needs f32")
     same(refused(module(lambda self, x: self.a(x) * self.w.abs(), w=nn.Parameter(torch.randn(8, dtype=torch.cfloat)))),
          "parameter 'w' is complex: keep its real and imaginary parts, f32[…,2], and read them by torch.view_as_complex")
     same(refused(module(lambda self, x: self.a(x)[:, 0]), loss="cross_entropy"),
-         "the model returns ['B']: cross_entropy needs [batch, …, classes]; --loss mse_loss takes any shape")
+         "the model returns ['B']: cross_entropy needs [batch, …, classes]; --loss mse_loss and mean_loss take any shape")
     same(refused(module(lambda self, x: self.a(x)), loss="cross_entropy", classes=10),
          "--classes 10: the model returns ['B', 8], whose last size must be that")
+
+
+def test_the_loss_of_the_module_itself():
+    def with_target(self, x, y):
+        return F.mse_loss(self.a(x), y, reduction="sum") / len(x)
+    for loss in (None, "mean_loss"):
+        file, notes = imported(module(with_target), ["f32[B,8]", "f32[B,8]"], loss)
+        same([file["loss"], file["target"], file["nodes"][-1]["body"]], ["mean_loss", {"shape": ["B", 1]}, "expand/1"])
+        same("the module returns its loss: mean_loss" in notes, loss is None)
+    both = module(lambda self, x, y: (self.a(x), with_target(self, x, y)))
+    file, notes = imported(both, ["f32[B,8]", "f32[B,8]"], "mean_loss")
+    same(file["loss"], "mean_loss")
+    assert "1 of what the model returns are left out: no loss" in notes, notes
+    file, _ = imported(both, ["f32[B,8]", "f32[B,8]"], None, classes=8)
+    same([file["loss"], file["target"]], ["cross_entropy", {"classes": 8, "shape": ["B"]}])
+    file, _ = imported(module(lambda self, x, y: (self.a(x) - y).square().mean(1)), ["f32[B,8]", "f32[B,8]"], "mean_loss")
+    same([file["loss"], file["target"]], ["mean_loss", {"shape": ["B", 1]}])  # one for each sample
+    same(imported(module(lambda self, x: self.a(x)), loss="mean_loss")[0]["target"], {"shape": ["B", 8]})
+
+
+def test_every_loss_of_pytorch():
+    """Those whose kernel leaves a sum in all losses' memory, that take probabilities, or integers where others have numbers."""
+    x, y, classes = "f32[B,8]", "f32[B,8]", "i64[B]<8"
+    of_two = [F.l1_loss, F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.poisson_nll_loss, F.binary_cross_entropy_with_logits,
+              lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()), lambda x, y: F.soft_margin_loss(x, y.sign()),
+              lambda x, y: F.kl_div(x.log_softmax(-1), y.softmax(-1), reduction="batchmean"), lambda x, y: F.cross_entropy(x, y.softmax(-1)),
+              lambda x, y: F.triplet_margin_loss(x, y, x * y), lambda x, y: F.cosine_embedding_loss(x, y, torch.ones(len(x)))]
+    of_classes = [F.cross_entropy, F.multi_margin_loss, lambda x, c: F.nll_loss(x.log_softmax(-1), c, reduction="sum"),
+                  lambda x, c: F.cross_entropy(x, c, torch.arange(1., 9), label_smoothing=0.1),
+                  lambda x, c: F.cross_entropy(30 * (F.normalize(x) - 0.3 * F.one_hot(c, 8)), c),
+                  lambda x, c: F.cross_entropy(x, torch.where(c > 5, -100, c)) + (x[:, 0] * (c / 3)).mean()]
+    for inputs, losses in [((x, y), of_two), ((x, classes), of_classes)]:
+        for loss in losses:
+            same(imported(module(lambda self, x, y, loss=loss: loss(self.a(x), y)), inputs, None)[0]["loss"], "mean_loss")
+
+
+def test_samples_that_are_compared():
+    """What has two samples in one number stays inside a body; amounts and numbers grow with the batch's square, or are one less."""
+    def contrast(self, x):
+        z = self.a(x)
+        return (z @ z.t()).softmax(-1).mean() + z.std(0).sum() + z.var(0, correction=0).sum()
+    file, _ = imported(module(contrast), loss=None)
+    body, = bodies_of(file, "matmul")
+    same([body["inputs"], body["output"], body["saved"]], [["f32[B,8]"], "f32[]", ["f32[B,B]"]])
+    assert any(line.endswith("div.Scalar(t0,BB)") for line in body["backward"]), body
+    # Forward: a product of 2 · 8 FLOPs for each pair, and softmax and mean.
+    same([body["products"], body["flops"][0]], [{"matmul f32": [[0, 0, 16], [0, 0, 32]]}, [1, 0, 17]])
+    same(body["bytes"][0], [4, 4 * 2 * 8, 4 * (1 + 2 + 1)])
+    same([b["forward"][-2 if op == "std" else -1].split("(")[1] for op in ("std", "var") for b in bodies_of(file, op)], ["t2,B-1)", "t2,B)"])
+    same(body["rows"], False)
+    assert "op 'eye'" not in str(imported(module(lambda self, x: ((self.a(x) @ x.t()) * (1 - torch.eye(len(x)))).mean()), loss=None))
+    assert refused(module(lambda self, x: (self.a(x) @ x.t()).mean() / (len(x) + 1)), loss=None).startswith(
+        "a number 3 (batch 2) and 4 (batch 3) is no multiple of the batch or of its square, nor one less"), "the refusal"
 
 
 def test_the_command_line():

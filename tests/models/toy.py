@@ -1,6 +1,7 @@
 """What the toys of this folder are made of: `paragauge import tests/models/toy.py:gpt_toy -o tests/models/gpt_toy.json`."""
 
 import torch
+import torch.nn.functional as F
 from models import GPT, Llama, options
 from torch import nn
 
@@ -37,6 +38,29 @@ class Quantised(nn.Module):
 @options(input=["f32[B,6]"], loss="mse_loss", optimizer="sgd:lr=0.1", global_batch=8, description="Detached branches, tiny (tests)")
 def quantised_toy():
     return Quantised()
+
+
+class Contrast(nn.Module):
+    """Two views of a sample are alike and unlike all others' (SimCLR, Chen et al. 2020; CLIP's loss both ways), and their features
+    uncorrelated (Barlow Twins, Zbontar et al. 2021): a loss of its own, for which samples are compared with each other."""
+
+    def __init__(self):
+        super().__init__()
+        self.encode, self.project = nn.Linear(6, 6), nn.Linear(6, 4)
+        self.temperature = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, one, other):
+        a, b = (self.project(torch.tanh(self.encode(x))) for x in (one, other))
+        alike = F.normalize(a) @ F.normalize(b).t() * self.temperature.exp()
+        which = torch.arange(len(one))
+        a, b = ((x - x.mean(0)) / (x.std(0) + 0.1) for x in (a, b))
+        correlated = a.t() @ b / len(one)
+        return F.cross_entropy(alike, which) + F.cross_entropy(alike.t(), which) + F.mse_loss(correlated, torch.eye(4))
+
+
+@options(input=["f32[B,6]", "other=f32[B,6]"], optimizer="sgd:lr=0.1", global_batch=12, description="Samples compared with each other, tiny (tests)")
+def contrast_toy():
+    return Contrast()
 
 
 @options(input=["i64[B,4]<8"])

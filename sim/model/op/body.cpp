@@ -101,14 +101,21 @@ class CallReader {
     made.word = word();
     return made;
   }
-  /// "B", "T", "BT": whether they stood there.
+  /// "B", "BB", "T", "BT": whether they stood there; and "-1" behind B or BB.
   bool take_letters(PartSize& size) {
     size.of_batch = take('B');
-    size.of_units = take('T');
+    size.of_pairs = size.of_batch && take('B');
+    size.of_units = !size.of_pairs && take('T');
+    constexpr std::string_view kLessOne = "-1";
+    if (size.of_batch && !size.of_units && text_.starts_with(kLessOne) &&
+        (text_.size() == kLessOne.size() || !is_word(text_[kLessOne.size()]))) {
+      text_.remove_prefix(kLessOne.size());
+      size.less = 1;
+    }
     return size.of_batch || size.of_units;
   }
   static constexpr std::string_view kNoEnd = "9223372036854775807", kLeast = "-9223372036854775808";  // of i64
-  /// "-1", "0.5", "1e-05", "-inf", "B", "12B", "4BT", "L".
+  /// "-1", "0.5", "1e-05", "-inf", "B", "12B", "3BB", "B-1", "4BT", "L".
   std::optional<Argument> number_or_size() {
     Argument made{.kind = Argument::Kind::number};
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -136,7 +143,8 @@ class CallReader {
     }
     const auto end_of_word = std::ranges::find_if_not(text_, is_word);
     const std::string_view letters = text_.substr(0, static_cast<std::size_t>(end_of_word - text_.begin()));
-    if (letters != "B" && letters != "T" && letters != "BT" && letters != "L") return std::nullopt;
+    constexpr std::array<std::string_view, 5> kSizes{"B", "BB", "T", "BT", "L"};
+    if (std::ranges::find(kSizes, letters) == kSizes.end()) return std::nullopt;
     made.kind = Argument::Kind::size;
     made.size.count = 1;
     made.size.if_last = take('L');
@@ -169,34 +177,41 @@ void collect_words(const std::vector<Argument>& arguments, std::set<std::string>
   }
 }
 
-/// What a number is that has letters behind it, B, T or BT; nullopt where it hasn't these.
+/// What a number is that has letters behind it, B, BB, T or BT; nullopt where it hasn't these.
 std::optional<std::string_view> without(std::string_view text, std::string_view letters) {
   const std::size_t end = text.find_last_not_of("BT") + 1;
   return text.substr(end) == letters ? std::optional(text.substr(0, end)) : std::nullopt;
+}
+
+[[noreturn]] void throw_not_an_amount(std::string_view text) {
+  throw ConfigError("'{}' is not an amount; expected e.g. 0+64B, 0+64B+8BB or 0+64B+2T+8BT", text);
 }
 
 double amount_number(std::string_view text, std::string_view whole) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value) || value < 0)
-    throw ConfigError("'{}' is not an amount; expected e.g. 0+64B", whole);
+    throw_not_an_amount(whole);
   return value;
 }
 
 Body::Amount amount_from(std::string_view text) {
   const std::vector<std::string_view> terms = fields(text, '+');
   Body::Amount amount;
-  const std::array<double*, 4> numbers{&amount.fixed, &amount.per_sample, &amount.per_unit,
-                                       &amount.per_sample_and_unit};
-  constexpr std::array<std::string_view, 4> kLetters{"", "B", "T", "BT"};
-  if (terms.size() != 2 && terms.size() != numbers.size())
-    throw ConfigError("'{}' is not an amount; expected e.g. 0+64B or 0+64B+2T+8BT", text);
-  for (std::size_t t = 0; t < terms.size(); ++t) {
-    const std::optional<std::string_view> number = without(terms[t], kLetters[t]);
-    if (!number) throw ConfigError("'{}' is not an amount; expected e.g. 0+64B or 0+64B+2T+8BT", text);
-    *numbers[t] = amount_number(*number, text);
+  using Term = std::pair<std::string_view, double*>;
+  const std::vector<Term> linear{{"", &amount.fixed}, {"B", &amount.per_sample}},
+      of_pairs{linear[0], linear[1], {"BB", &amount.per_pair}},
+      of_units{linear[0], linear[1], {"T", &amount.per_unit}, {"BT", &amount.per_sample_and_unit}};
+  for (const std::vector<Term>* form : {&linear, &of_pairs, &of_units}) {
+    if (form->size() != terms.size()) continue;
+    for (std::size_t t = 0; t < terms.size(); ++t) {
+      const std::optional<std::string_view> number = without(terms[t], (*form)[t].first);
+      if (!number) throw_not_an_amount(text);
+      *(*form)[t].second = amount_number(*number, text);
+    }
+    return amount;
   }
-  return amount;
+  throw_not_an_amount(text);
 }
 
 class BodyReader {
@@ -227,6 +242,9 @@ class BodyReader {
       throw ConfigError("a body has at most {} parameters, found {}", kMostParameters, body_.parameters.size());
     body_.output = part_spec_from(parts[3]);
     body_.saved = specs(parts[4]);
+    for (const PartSpec& input : body_.inputs) check_batch(input, parts[1]);
+    for (const PartSpec& parameter : body_.parameters) check_batch(parameter, parts[2]);
+    check_batch(body_.output, parts[3]);
     body_.forward = read_calls(parts[5]);
     body_.backward = read_calls(parts[6]);
     const std::vector<std::string_view> flops = fields(parts[7], ','), bytes = fields(parts[8], ','),
@@ -256,6 +274,13 @@ class BodyReader {
   }
 
  private:
+  /// What lies between ops can be cut along the batch.
+  static void check_batch(const PartSpec& spec, std::string_view text) {
+    const auto many = std::ranges::count(spec.sizes, true, &PartSize::of_batch);
+    if (many > 1 || std::ranges::any_of(spec.sizes, &PartSize::of_pairs))
+      throw ConfigError("'{}': only one size of what ops read and give can be a multiple of the batch", text);
+  }
+
   void read_products(std::string_view text) {
     for (const std::string_view product : fields(text, ',')) {
       const std::vector<std::string_view> parts = fields(product, ':');
@@ -359,6 +384,14 @@ class BodyReader {
 
 }  // namespace
 
+std::int64_t PartSize::at(const Extent& extent) const {
+  std::int64_t size = if_last && !extent.is_last ? 0 : count;
+  for (const std::int64_t factor :
+       {of_batch ? extent.batch : 1, of_pairs ? extent.batch : 1, of_units ? extent.units : 1})
+    if (__builtin_mul_overflow(size, factor, &size)) return std::numeric_limits<std::int64_t>::max();
+  return size - less;
+}
+
 TensorSpec PartSpec::at(const Extent& extent) const {
   TensorSpec spec{dtype, {}};
   for (const PartSize& size : sizes) spec.shape.push_back(size.at(extent));
@@ -393,7 +426,8 @@ PartSpec part_spec_from(std::string_view text) {
     PartSize& made = spec.sizes.emplace_back();
     made.of_units = size.ends_with('T');
     made.of_batch = size.ends_with('B');
-    if (made.of_units || made.of_batch) size.remove_suffix(1);
+    made.of_pairs = size.ends_with("BB");
+    if (made.of_units || made.of_batch) size.remove_suffix(made.of_pairs ? 2 : 1);
     made.count = 1;
     if ((made.of_units || made.of_batch) && size.empty()) return;
     const auto [end, error] = std::from_chars(size.data(), size.data() + size.size(), made.count);
@@ -412,8 +446,6 @@ PartSpec part_spec_from(std::string_view text) {
     }
     add(cross == std::string_view::npos ? size : size.substr(cross + 1));
   }
-  if (std::ranges::count(spec.sizes, true, &PartSize::of_batch) > 1)
-    throw ConfigError("'{}': only one size can be a multiple of the batch", text);
   if (std::ranges::count(spec.sizes, true, &PartSize::of_units) > 1)
     throw ConfigError("'{}': only one size can be a multiple of the units", text);
   return spec;

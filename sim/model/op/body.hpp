@@ -9,7 +9,8 @@
 //
 // The text has eleven fields: name; inputs; parameters; output; what the forward saves; the forward's calls; the
 // backward's; FLOPs, bytes and kernels of forward and backward; "rows" where a part of the batch gives that part of the
-// output, else "whole". B is the batch: sizes are numbers or multiples of it.
+// output, else "whole". B is the batch: sizes are numbers or multiples of it. Inside, where samples are compared with each
+// other, also of its square (BB), numbers less one (4B-1: an unbiased variance), and amounts are 1+2B+3BB.
 //
 // Two more where it can be cut for tensor parallelism: "units=12", and "sums=o", what is a summand in each part: the
 // output, or gradients of what all parts read whole. T is a part's units (attention heads; of a linear layer features):
@@ -47,16 +48,16 @@ struct Extent {
   bool is_last = true;
 };
 
-/// A size, or a multiple of the batch, of the units, or of both; or (L) 1 in the last part, else 0.
+/// A size, or a multiple of the batch, of its square, of the units, or of batch and units; or (L) 1 in the last part, else 0.
 struct PartSize {
   std::int64_t count = 0;
-  bool of_batch = false, of_units = false, if_last = false;
-  [[nodiscard]] std::int64_t at(const Extent& extent) const {
-    return count * (of_batch ? extent.batch : 1) * (of_units ? extent.units : 1) * (if_last && !extent.is_last ? 0 : 1);
-  }
+  bool of_batch = false, of_pairs = false, of_units = false, if_last = false;
+  std::int64_t less = 0;                                      // 4B-1
+  [[nodiscard]] std::int64_t at(const Extent& extent) const;  // at most what fits
 };
 
-/// A tensor whose sizes may be multiples of the batch and of the units, each one of them at most.
+/// A tensor whose sizes may be multiples of the batch and of the units; of what enters and leaves a body each one of them at
+/// most.
 struct PartSpec {
   Dtype dtype = Dtype::f32;
   std::vector<PartSize> sizes;
@@ -67,7 +68,7 @@ struct PartSpec {
   [[nodiscard]] int batch_dim() const;
   [[nodiscard]] int units_dim() const;
 };
-/// "f32[B,64]". ConfigError for any other text, and where two sizes are multiples of the same.
+/// "f32[B,64]". ConfigError for any other text, and where two sizes are multiples of the units.
 PartSpec part_spec_from(std::string_view text);
 
 /// An argument of a call.
@@ -106,10 +107,11 @@ struct Body {
   std::vector<Call> forward, backward;
   /// A number that grows with the batch and the units.
   struct Amount {
-    double fixed = 0, per_sample = 0, per_unit = 0, per_sample_and_unit = 0;
+    double fixed = 0, per_sample = 0, per_pair = 0, per_unit = 0, per_sample_and_unit = 0;
     [[nodiscard]] double at(const Extent& extent) const {
       const auto batch = static_cast<double>(extent.batch), units = static_cast<double>(extent.units);
-      return fixed + per_sample * batch + per_unit * units + per_sample_and_unit * batch * units;
+      return fixed + per_sample * batch + per_pair * batch * batch + per_unit * units +
+             per_sample_and_unit * batch * units;
     }
   };
   std::array<Amount, 2> flops, bytes;  // forward, backward

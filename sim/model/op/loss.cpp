@@ -24,8 +24,8 @@ Signature mse_signature(const OpInstance& op) {
   return s;
 }
 
-/// The target is read by nobody.
-Signature sum_signature(const OpInstance& op) {
+/// Of a sum or a mean of all that the model gives; the target is read by nobody.
+Signature reduction_signature(const OpInstance& op) {
   return {.output = {prediction_of(op).dtype, {}}, .backward_reads = {{Operand::From::input, 0}}};
 }
 
@@ -159,12 +159,19 @@ std::vector<OpKind> loss_kinds() {
            .signature = cross_entropy_signature,
            .demand = per_element_in_f32<5, 2, 4>,
            .rules = cross_entropy_rules},
+          {.name = "mean_loss",
+           .equation = "loss = mean(prediction): the model gives its loss itself",
+           .role = OpRole::loss,
+           .inputs = 2,
+           .signature = reduction_signature,
+           .demand = per_element_in_f32<1, 1>,
+           .rules = loss_rules},
           {.name = "sum_loss",
            .equation = "loss = sum(prediction): the gradient of every output is 1",
            .role = OpRole::loss,
            .inputs = 2,
            .is_sum = true,
-           .signature = sum_signature,
+           .signature = reduction_signature,
            .demand = per_element_in_f32<1, 1>,
            .rules = sum_rules}};
 }

@@ -84,12 +84,19 @@ std::vector<std::string> rules_between(const Layout& layout, const Model& model,
     throw ConfigError("strategy '{}': sp=1 cuts the samples that a replica has: dp must come before tp in order={}",
                       strategy.text(), fmt::to_string(fmt::join(strategy.order, "-")));
   const std::vector<OpInstance> ops = model.instances(samples);
-  for (std::size_t n = 0; n < rules.size(); ++n) {
-    const std::vector<Rule> known = rules_of(ops[n]);
-    if (!by_samples)
+  std::vector<bool> read_whole(rules.size(), false);  // by what all play: its gradient isn't a summand there
+  for (std::size_t n = rules.size(); n-- > 0;) {
+    if (!by_samples) {
       rules[n] = rule_of_positions(ops[n], positions);
-    else if (std::ranges::find(known, true, &Rule::by_part) == known.end())
-      rules[n] = "batch";
+      continue;
+    }
+    const std::vector<Rule> known = rules_of(ops[n]);
+    const bool sees_all = std::ranges::find(known, true, &Rule::by_part) != known.end();
+    const auto batch = std::ranges::find(known, "batch", &Rule::name);
+    const bool has_samples = batch != known.end() && is_cut(batch->output);
+    if (!sees_all && (has_samples || !read_whole[n])) rules[n] = "batch";
+    for (const int input : model.nodes[n].inputs)
+      if (input >= 0 && rules[n].empty()) read_whole[static_cast<std::size_t>(input)] = true;
   }
   return rules;
 }

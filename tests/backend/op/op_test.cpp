@@ -76,6 +76,7 @@ const std::vector<Case> kCases{
     {"mse_loss", {}, {{1, 1}, {1, 1}}},
     {"cross_entropy", {}, {{4, 5}, {4}}},
     {"cross_entropy", {}, {{1, 2}, {1}}},
+    {"mean_loss", {}, {{3, 5}, {3, 5}}},
     {"sum_loss", {}, {{3, 5}, {3, 5}}},
 };
 

@@ -54,6 +54,7 @@ std::vector<sim::OpInstance> ops(std::int64_t d) {
       op_of("softmax", {{"dim", 2}}, {cube}),
       op_of("mse_loss", {}, {rows, rows}),
       op_of("cross_entropy", {}, {rows, {d}}),
+      op_of("mean_loss", {}, {rows, rows}),
       op_of("sum_loss", {}, {rows, rows})};
 }
 

@@ -79,6 +79,23 @@ TEST(Body, CallsHaveNamesNumbersSizesAndLists) {
   EXPECT_TRUE(body.backward.empty());
 }
 
+TEST(Body, ComparesSamplesInside) {
+  const Body& body = body_from(
+      "x|f32[B,4]||f32[]|f32[B,B];f32[3BB]|s0=op(i0,BB,2BB,B-1,4B-1,[BB,B-1]);s1=view(s0,[BB]);o=sum(s0)||"
+      "0+8B+3BB,1+0B|0+16B+4BB,0+0B|1,0|whole|products=matmul:f32:0+0B+8BB:0+0B");
+  constexpr Extent kSeven{.batch = 7};
+  EXPECT_EQ(body.saved[0].at(kSeven), (TensorSpec{Dtype::f32, {7, 7}}));
+  EXPECT_EQ(body.saved[1].at(kSeven), (TensorSpec{Dtype::f32, {147}}));
+  std::vector<std::int64_t> sizes;
+  for (std::size_t a = 1; a < 5; ++a) sizes.push_back(body.forward[0].arguments[a].size.at(kSeven));
+  for (const Argument& size : body.forward[0].arguments[5].items) sizes.push_back(size.size.at(kSeven));
+  EXPECT_EQ(sizes, (std::vector<std::int64_t>{49, 98, 6, 27, 49, 6}));
+  EXPECT_EQ(body.flops[0].at(kSeven), 8 * 7 + 3 * 49);
+  EXPECT_EQ(body.bytes[0].at(kSeven), 16 * 7 + 4 * 49);
+  EXPECT_EQ(body.products[0].flops[0].at(kSeven), 8 * 49);
+  EXPECT_EQ(body.saved[1].at({.batch = 2'000'000'000}).shape[0], std::numeric_limits<std::int64_t>::max());
+}
+
 TEST(Body, ChangesItsDtypeEverywhere) {
   const Body& wide = body_in(
       body_from("f32x|f32[B]||f32[B]|f32[]|t0=to(i0,f32);o=f32_like(t0);s0=sum(t0,dtype=f32)||0+0B,0+0B|0+0B,0+0B|1,0|"
@@ -98,7 +115,10 @@ TEST(Body, SaysWhatItCantRead) {
   };
   EXPECT_EQ(fails("|rows", ""), "body 'gelu': a body has 11 fields, or 13 where it can be cut, found 10");
   EXPECT_EQ(fails("|rows", "|row"), "body 'gelu': 'row' must be rows or whole");
-  EXPECT_EQ(fails("f32[B,64]", "f32[B,B]"), "body 'gelu': 'f32[B,B]': only one size can be a multiple of the batch");
+  EXPECT_EQ(fails("f32[B,64]", "f32[B,B]"),
+            "body 'gelu': 'f32[B,B]': only one size of what ops read and give can be a multiple of the batch");
+  EXPECT_EQ(fails("f32[B,64]", "f32[BB]"),
+            "body 'gelu': 'f32[BB]': only one size of what ops read and give can be a multiple of the batch");
   EXPECT_EQ(fails("f32[B,64]", "f32[B,-1]"),
             "body 'gelu': 'f32[B,-1]' is not a tensor type; sizes are positive integers or multiples of the batch (4B) "
             "or the units (4T)");
@@ -113,7 +133,8 @@ TEST(Body, SaysWhatItCantRead) {
   for (const char* of_i64 : {"9223372036854775807", "-9223372036854775808"})
     EXPECT_EQ(fails("approximate=tanh", of_i64), "no error");
   EXPECT_EQ(fails("gi0=", "gi1="), "body 'gelu': the backward gives 'gi1', but there are 1 inputs");
-  EXPECT_EQ(fails("0+64B,", "64,"), "body 'gelu': '64' is not an amount; expected e.g. 0+64B or 0+64B+2T+8BT");
+  EXPECT_EQ(fails("0+64B,", "64,"),
+            "body 'gelu': '64' is not an amount; expected e.g. 0+64B, 0+64B+8BB or 0+64B+2T+8BT");
   EXPECT_EQ(fails("||f32", "|f32[3]|f32"), "body 'gelu': the backward doesn't give the parameter's gradient 'gp0'");
   EXPECT_EQ(fails("||o=", "|f32[]|o="), "body 'gelu': the forward doesn't make the saved 's0'");
 }
@@ -203,7 +224,7 @@ TEST(Body, UnitsThatDontFitSayWhatIsWrong) {
   EXPECT_EQ(message("|units=4|sums=o", ""), "body 'linear': sizes in T, and units= and sums=, need each other");
   EXPECT_EQ(message("|units=4", ""), "body 'linear': a body has 11 fields, or 13 where it can be cut, found 12");
   EXPECT_EQ(message("0+8B+0T+64BT", "0+8B+0T"),
-            "body 'linear': '0+8B+0T' is not an amount; expected e.g. 0+64B or 0+64B+2T+8BT");
+            "body 'linear': '0+8B+0T' is not an amount; expected e.g. 0+64B, 0+64B+8BB or 0+64B+2T+8BT");
   EXPECT_EQ(message("f32[8,2T]", "f32[4T,2T]"),
             "body 'linear': 'f32[4T,2T]': only one size can be a multiple of the units");
   EXPECT_EQ(message("f32[8,2T]", "f32[8,3x2]"),

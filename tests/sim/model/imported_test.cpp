@@ -100,6 +100,15 @@ TEST(ImportedModel, DetachedBranchesGetNoGradient) {
             "only: cut the model so that they are on one");
 }
 
+/// FSDP2 cuts parameters by their rows; PyTorch's refuses one that has none.
+TEST(ImportedModel, ANumberHasNoRows) {
+  EXPECT_EQ(
+      message_of([] { lowered("fsdp,dp=2", toy_path("contrast_toy")); }),
+      "strategy 'fsdp,dp=2': parameter 'temperature' of model 'contrast_toy' is a single number, without rows to cut "
+      "(PyTorch's fully_shard refuses it, too): give it the shape [1], or use zero3");
+  EXPECT_EQ(message_of([] { lowered("zero3,dp=2", toy_path("contrast_toy")); }), "no error");
+}
+
 /// What is computed anew, and what ZeRO gathers together: blocks are the file's units, with all that is in them.
 TEST(ImportedModel, ItsUnitsAreBlocks) {
   const std::string gpt = toy_path("gpt_toy");

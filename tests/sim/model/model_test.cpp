@@ -290,9 +290,9 @@ TEST(ModelText, SaysWhatIsWrong) {
             "optimizer 'sgdm': 'sgdm' is not an optimizer; known: sgd, adam, adamw; did you mean 'sgd'?");
   EXPECT_EQ(load("no/such/m.json"), "no/such/m.json: can't be read: No such file or directory");
   EXPECT_EQ(load("toy_mlp,loss=huber"),  // not the file's mistake
-            "model 'toy_mlp,loss=huber': 'huber' is not a loss; known: mse_loss, cross_entropy, sum_loss");
+            "model 'toy_mlp,loss=huber': 'huber' is not a loss; known: mse_loss, cross_entropy, mean_loss, sum_loss");
   EXPECT_EQ(load("toy_mlp,loss=relu"),
-            "model 'toy_mlp,loss=relu': 'relu' is not a loss; known: mse_loss, cross_entropy, sum_loss");
+            "model 'toy_mlp,loss=relu': 'relu' is not a loss; known: mse_loss, cross_entropy, mean_loss, sum_loss");
   EXPECT_EQ(load("vgg11,image=16"),
             "model 'vgg11', node 'features.20': kernel_size=2 is larger than the padded input f32[2,512,1,1]");
 }
@@ -316,7 +316,7 @@ TEST(ModelFile, SaysWhatIsWrong) {
   EXPECT_EQ(with(R"({"classes": 3})", R"({"classes": 3, "kind": 1})"),
             "%FILE%: target: unknown key 'kind'; known: classes");
   EXPECT_EQ(with(R"("cross_entropy")", R"("l1")"),
-            "%FILE%: 'l1' is not a loss; known: mse_loss, cross_entropy, sum_loss");
+            "%FILE%: 'l1' is not a loss; known: mse_loss, cross_entropy, mean_loss, sum_loss");
   EXPECT_EQ(with(R"("kind": "sgd")", R"("kind": "sgdm")"),
             "%FILE%: optimizer: 'sgdm' is not an optimizer; known: sgd, adam, adamw; did you mean 'sgd'?");
   EXPECT_EQ(with(R"("lr": 0.1)", R"("rate": 0.1)"),

@@ -59,6 +59,7 @@ std::vector<OpInstance> instances() {
       op("softmax", {{"dim", 0}}, {{Dtype::f64, {3}}}),
       op("mse_loss", {}, {rows, rows}),
       op("cross_entropy", {}, {rows, {Dtype::i64, {8}}}),
+      op("mean_loss", {}, {rows, rows}),
       op("sum_loss", {}, {rows, rows}),
       op("sgd", {}, {rows}),
       op("sgd", {{"momentum", 0.9}, {"weight_decay", 1e-4}}, {image}),
