@@ -228,7 +228,7 @@ TEST(PeersRanks, ModelsOfAUsersOwnHaveOurLosses) {
     for (const sim::Node& node : model.nodes) covered.insert(node.kind->name);
   }
   covered.insert("sum_loss");   // the catalog's hypar_pair has it
-  covered.insert("mean_loss");  // peers_test.py's models with a loss of their own
+  covered.insert("mean_loss");  // contrast_toy has it
   for (const sim::OpKind& kind : sim::op_table())
     if (kind.inputs != sim::OpKind::kAsBody) {  // imported models are played by their modules
       EXPECT_EQ(covered.contains(kind.name), kind.role == sim::OpRole::layer || kind.role == sim::OpRole::loss)
@@ -258,7 +258,8 @@ TEST(PeersRanks, ImportedModelsHaveOurLosses) {
   Peers peers(kBesideOthers, 2);
   for (const auto& [name, strategies] : std::map<std::string, std::vector<std::string>>{
            {"gpt_toy", {"single", "ddp,dp=2", "zero1,dp=2", "zero3,dp=2", "fsdp,dp=2,reshard=0"}},
-           {"llama_toy", {"single", "ddp,dp=2", "fsdp,dp=2,units=layer", "tp,tp=2"}}})
+           {"llama_toy", {"single", "ddp,dp=2", "fsdp,dp=2,units=layer", "tp,tp=2"}},
+           {"contrast_toy", {"single", "ddp,dp=2", "zero1,dp=2", "tp,tp=2"}}})
     for (const std::string& strategy : strategies)
       expect_our_losses(*session, peers, folder + name + ".json,dtype=f64", strategy, 1e-9, kDefaults);
   expect_our_losses(*session, peers, "gpt_nano,dtype=f64", "ddp,dp=2", 1e-9, kDefaults);  // by its name in the catalog

@@ -55,7 +55,7 @@ class Contrast(nn.Module):
         which = torch.arange(len(one))
         a, b = ((x - x.mean(0)) / (x.std(0) + 0.1) for x in (a, b))
         correlated = a.t() @ b / len(one)
-        return F.cross_entropy(alike, which) + F.cross_entropy(alike.t(), which) + F.mse_loss(correlated, torch.eye(4))
+        return F.cross_entropy(alike, which) + F.cross_entropy(alike.t(), which) + F.mse_loss(correlated, torch.eye(4, dtype=one.dtype))
 
 
 @options(input=["f32[B,6]", "other=f32[B,6]"], optimizer="sgd:lr=0.1", global_batch=12, description="Samples compared with each other, tiny (tests)")
