@@ -1,5 +1,6 @@
 // Plays the calls of a body through ATen's dispatcher, by name.
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/ones_like.h>
 #include <torch/version.h>
 
@@ -36,7 +37,7 @@ struct ReadyArgument {
 };
 
 struct ReadyCall {
-  enum class Exact : std::uint8_t { same, dropout, dropout_backward, filled } exact = Exact::same;
+  enum class Exact : std::uint8_t { same, dropout, dropout_backward, filled, in_order } exact = Exact::same;
   double filled_with = 0;
   Substitute on_accelerator = nullptr;  // what is played there in its place
   c10::OperatorHandle op;
@@ -89,7 +90,10 @@ std::optional<double> exact_draw(std::string_view op) {
                                                          {"exponential", 1},
                                                          {"geometric", 1},
                                                          {"log_normal", 1},
-                                                         {"multinomial", 0}};
+                                                         {"multinomial", 0},
+                                                         {"randint", 0},  // or what it draws from
+                                                         {"randint_like", 0},
+                                                         {"randperm", 0}};  // 0, 1, 2, …
   const auto found = kDraws.find(op);
   return found == kDraws.end() ? std::nullopt : std::optional(found->second);
 }
@@ -149,6 +153,9 @@ class PassReader {
       else
         fail("{} takes {} arguments", name, schema.size());
     }
+    if (call.op == "randperm") made.exact = ReadyCall::Exact::in_order;
+    if (const auto low = keyed.find("low"); low != keyed.end() && call.op.starts_with("randint"))
+      made.filled_with = low->second->number;
     for (const c10::Argument& expected : schema) {
       const auto found = keyed.find(expected.name());
       const bool is_device = expected.name() == "device";
@@ -322,6 +329,12 @@ void play_exactly(const ReadyCall& call, Stack& stack) {
   if (call.exact == ReadyCall::Exact::filled) {
     call.op.callBoxed(stack);
     stack.at(0).toTensor().fill_(call.filled_with);
+    return;
+  }
+  if (call.exact == ReadyCall::Exact::in_order) {
+    call.op.callBoxed(stack);
+    const at::Tensor order = stack.at(0).toTensor();
+    order.copy_(at::arange(order.size(0)));
     return;
   }
   const at::Tensor x = stack.at(0).toTensor();

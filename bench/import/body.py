@@ -71,6 +71,9 @@ def run_step(step: Step, which: int, lookup):
     args, kwargs = (tree_map(lambda x: lookup(x) if isinstance(x, Value) else x, part[which])
                     for part in (step.args, step.kwargs))
     kwargs = {k: v for k, v in kwargs.items() if k not in LEFT_OUT}
+    made = step.outputs[0]
+    if not step.reads() and made is not None and made.dtype == torch.float32 and any(a.name == "dtype" for a in step.target._schema.arguments):
+        kwargs["dtype"] = kwargs.get("dtype") or torch.float32  # not the default: torch.rand(size), in float64
     if autocast.DTYPE is None:
         return call_step(step, step.target, list(args), kwargs)
     if step.like is not None:

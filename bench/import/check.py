@@ -61,9 +61,11 @@ class Draws(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         name = function._schema.name
-        drawn = draw(name.removesuffix("_"), args, kwargs or {})
+        kwargs = kwargs or {}
+        of_none = not any(isinstance(a, torch.Tensor) for a in args) and "randint" not in name
+        drawn = draw(name.removesuffix("_"), args, {**kwargs, "dtype": kwargs.get("dtype") or torch.get_default_dtype()} if of_none else kwargs)
         if drawn is None:
-            return function(*args, **(kwargs or {}))
+            return function(*args, **kwargs)
         return args[0].copy_(drawn) if name.endswith("_") else drawn
 
 

@@ -4,7 +4,10 @@
     python bench/import/import_model.py catalog:gpt_nano -o gpt_nano.json
     python bench/import/import_model.py --torchvision vit_b_16 --input f32[B,3,224,224] -o vit_b_16.json
     python bench/import/import_model.py --transformers gpt2 --input i64[B,64]<50257 -o gpt2.json
+    python bench/import/import_model.py clip.py:build --input f32[B,3,224,224] --input 'i64[B,77]<49408' --loss mean_loss -o clip.json
 
+The last module returns its loss, of inputs and targets; one that returns nothing else needs no --loss. What such a loss compares
+(samples with each other, say) is compared among those that are played together: a rank's, a microbatch's.
 The file is played back in float64 and compared with the module: its output, its loss and every gradient. Only then is it left
 in place. What it says of half precision (precision=bf16 and fp16) is played and compared, too, and left out where it differs. Exit status 0: written; 1: refused, with what, where and why.
 """

@@ -108,6 +108,12 @@ def draw(name: str, args, kwargs):
     name = name.removeprefix("aten::").removesuffix("_like")
     if name == "multinomial":
         return torch.zeros((*args[0].shape[:-1], args[1]), dtype=torch.int64)
+    if name == "randperm":
+        return torch.arange(args[0])
+    if name == "randint":  # of a tensor's or a size's shape; up to a number, or from one to another
+        numbers = [a for a in args if isinstance(a, int)]
+        shape = next(a.shape if isinstance(a, torch.Tensor) else a for a in args if not isinstance(a, int))
+        return torch.full(shape, numbers[0] if len(numbers) > 1 else 0, dtype=kwargs.get("dtype") or torch.int64)
     fill = {"bernoulli": 1.0, "rand": JUST_BELOW_ONE, "uniform": JUST_BELOW_ONE, "randn": 0.0, "normal": 0.0,
             "normal_functional": 0.0, "cauchy": 0.0, "exponential": 1.0, "geometric": 1.0, "log_normal": 1.0}.get(name)
     if fill is None:

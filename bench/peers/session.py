@@ -195,7 +195,7 @@ class Session:
         half = self.model.half
         with torch.autocast(self.x_device.type, DTYPES[half] if half else None, enabled=bool(half)):
             output = self.module(x)
-        loss = self.loss(output.float() if half else output, target)  # as autocast has losses on GPUs
+        loss = self.loss(output.float() if half else output, target)  # as autocast has losses; on GPUs not cross_entropy (loss.cpp)
         (self.scaler.scale(loss) if self.scaler else loss).backward()
         return loss.detach(), output
 

@@ -557,6 +557,17 @@ def test_random_numbers():
                     torch.normal(self.c.bias.detach(), self.a(x).detach().abs()) + torch.normal(0.0, 1.0, (8,))))
 
 
+def test_diffusion():
+    """A step's noise is of a time that is drawn; samples are mixed with others."""
+    def forward(self, x):
+        t = torch.randint(1, 20, (len(x),))
+        y = self.a(x + torch.randn_like(x) * t[:, None] / 20 + torch.rand(len(x), 1)) + self.b(x[torch.randperm(len(x))])
+        return y * torch.randint_like(t, 5).unsqueeze(1).exp()
+    file, _ = imported(module(forward, c=None))
+    same([bodies_of(file, op)[0]["forward"][0] for op in ("randint", "randperm", "randint_like")],
+         ["o=randint.low(1,20,[B])", "o=randperm(B)", "o=randint_like(i0,5)"])
+
+
 def test_what_only_a_run_knows():
     """The sizes of lazy layers, and whether a distribution's arguments may be so."""
     imported(nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(2)))
@@ -789,6 +800,11 @@ def test_every_loss_of_pytorch():
     for inputs, losses in [((x, y), of_two), ((x, classes), of_classes)]:
         for loss in losses:
             same(imported(module(lambda self, x, y, loss=loss: loss(self.a(x), y)), inputs, None)[0]["loss"], "mean_loss")
+
+
+def test_what_is_made_of_no_tensor_has_a_dtype():
+    file, _ = imported(module(lambda self, x: self.a(x) * torch.rand(len(x), 1) + torch.randn(len(x), 1)))
+    same([bodies_of(file, op)[0]["forward"] for op in ("rand", "randn")], [["o=rand([B,1],dtype=f32)"], ["o=randn([B,1],dtype=f32)"]])
 
 
 def test_samples_that_are_compared():

@@ -18,7 +18,7 @@ def llama_toy():
 
 class Quantised(nn.Module):
     """An autoencoder by the nearest of five codes (VQ-VAE, van den Oord et al. 2017), with a straight-through gradient and noise
-    as wide as a detached branch says; samples that are centered together, complex numbers, a slice without an end."""
+    as wide as a detached branch and a draw say; samples that are centered together, complex numbers, a slice without an end."""
 
     def __init__(self):
         super().__init__()
@@ -31,7 +31,7 @@ class Quantised(nn.Module):
         nearest = self.code(torch.cdist(z, self.code.weight).argmin(1))
         straight = z + (nearest - z).detach()
         turned = torch.view_as_real(torch.view_as_complex(straight.view(-1, 2, 2)) * torch.view_as_complex(self.phase)).flatten(1)
-        noise = torch.randn_like(z) * z.detach().abs()
+        noise = z.detach().abs()[torch.randperm(len(z))] * (torch.randn_like(z) + 0.1 * torch.randint(1, 3, (len(z), 1)))
         return torch.cat([self.decode(turned + noise), (nearest - z.detach())[:, 1:]], 1)
 
 
