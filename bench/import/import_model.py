@@ -79,6 +79,9 @@ def prepare(module, notes):
         notes.append(f"{', '.join(odd)} becomes float32: precision= of a strategy brings it back")
         module = module.float()
     for part in module.modules():
+        if getattr(getattr(part, "config", None), "use_cache", False) is True:  # transformers'
+            part.config.use_cache = False
+            notes.append("config.use_cache is off: a step of training keeps no keys and values for later words")
         if isinstance(part, nn.SyncBatchNorm) and (note := "SyncBatchNorm: each rank sees its own samples here") not in notes:
             notes.append(note)
         for name, p in part._parameters.items():
@@ -251,8 +254,10 @@ def cut_for_tensor_parallelism(file, small, notes):
     units = {body["units"] for body in file["bodies"].values() if "units" in body}
     words = vocabulary.classes_of(file) if vocabulary.is_cut(file) else None
     if found:
-        notes.append(f"{len(found)} nodes can be cut for tensor parallelism: tp must divide {', '.join(map(str, sorted(units - {words})))}"
-                     f"{f'; the vocabulary of {words} is cut, too' if words else ''}")
+        others = sorted(units - {words})
+        what = ([f"tp must divide {', '.join(map(str, others))}"] if others else []) + \
+            ([f"the vocabulary of {words} is cut{', too' if others else ''}"] if words else [])
+        notes.append(f"{len(found)} nodes can be cut for tensor parallelism: {'; '.join(what)}")
 
 
 def take_rows(file, small):

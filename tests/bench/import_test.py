@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from importing import FILE, ROOT, module, run, same
 
@@ -197,6 +198,9 @@ def test_a_vocabulary_is_cut():
         # For each position: sub; lt, ge; or; masked_fill; the lookup, which also reads the part's table; masked_fill.
         same(part["bytes"][0], [8, 6 * (2 * 8 + 2 * (8 + 1) + 3 + (8 + 1 + 8) + (8 + 32) + (32 + 1 + 32)), 32, 0])  # and F
         del words["in_parts"]
+    _, notes = imported(module(lambda self, ids: self.out(self.words(ids)), a=None, b=None, c=None, words=nn.Embedding(9, 8), out=nn.Linear(8, 9)),
+                        ids, "cross_entropy")
+    same(notes[-1], "2 nodes can be cut for tensor parallelism: the vocabulary of 9 is cut")
     # What follows the head goes with it; what takes all words doesn't.
     same(cuts_of(language_model(head=lambda y: 30 * torch.tanh(y / 30)), ids, "cross_entropy"),
          {"a": 8, "tanh": 8, "b": 8, "out": 9, "div": 9, "tanh_2": 9, "mul": 9})
@@ -566,6 +570,11 @@ def test_diffusion():
     file, _ = imported(module(forward, c=None))
     same([bodies_of(file, op)[0]["forward"][0] for op in ("randint", "randperm", "randint_like")],
          ["o=randint.low(1,20,[B])", "o=randperm(B)", "o=randint_like(i0,5)"])
+
+
+def test_no_keys_are_kept_for_later_words():
+    made = module(lambda self, x: (self.a(x), {"kept": x}) if self.config.use_cache else self.a(x), config=SimpleNamespace(use_cache=True))
+    assert "config.use_cache is off: a step of training keeps no keys and values for later words" in imported(made)[1]
 
 
 def test_what_only_a_run_knows():
