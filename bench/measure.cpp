@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -59,7 +60,9 @@ std::string words_of_whole_batch(const Job& job, const sim::Model& model, const 
 struct Verdict {
   double error = 0;
   std::optional<double> last_bit;  // where the error is above the bound: moved_by_a_last_bit
-  [[nodiscard]] bool is_right() const { return error <= kVerifyBound || (last_bit && error <= kManyBits * *last_bit); }
+  [[nodiscard]] bool is_right() const {
+    return error <= kVerifyBound || (last_bit && std::isfinite(error) && error <= kManyBits * *last_bit);
+  }
 };
 
 /// Largest error over loss, gradients, parameters and buffers after 3 steps in float64; names the worst tensor where it

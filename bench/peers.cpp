@@ -97,7 +97,7 @@ Json model_to_json(const sim::Model& model) {
   optimizer["kind"] = model.optimizer.kind->name;
   constexpr std::array kTimings{"step", "tutorial", "epoch"};  // as in sim::Timing
   Json nodes = Json::array();
-  const std::vector<bool> needs_grad = model.outputs_need_grad();
+  const std::vector<std::uint32_t> grads = model.grads();
   const std::vector<sim::OpInstance> ops = model.instances(model.global_batch);
   for (std::size_t n = 0; n < model.nodes.size(); ++n) {
     const sim::Node& node = model.nodes[n];
@@ -116,7 +116,7 @@ Json model_to_json(const sim::Model& model) {
       written.update({{"attributes", attributes_of(*node.kind, node.attributes)},
                       {"shape", shape},  // of a sample
                       {"parameters", parameters},
-                      {"needs_grad", static_cast<bool>(needs_grad[n])}});
+                      {"needs_grad", grads[n] != 0}});
     nodes.push_back(std::move(written));
   }
   Json json{{"input", model.input},

@@ -39,6 +39,7 @@ struct ReadyArgument {
 struct ReadyCall {
   enum class Exact : std::uint8_t { same, dropout, dropout_backward, filled, in_order } exact = Exact::same;
   double filled_with = 0;
+  int filled_from = -1;                 // or with this argument
   Substitute on_accelerator = nullptr;  // what is played there in its place
   c10::OperatorHandle op;
   std::vector<ReadyArgument> arguments;
@@ -154,8 +155,7 @@ class PassReader {
         fail("{} takes {} arguments", name, schema.size());
     }
     if (call.op == "randperm") made.exact = ReadyCall::Exact::in_order;
-    if (const auto low = keyed.find("low"); low != keyed.end() && call.op.starts_with("randint"))
-      made.filled_with = low->second->number;
+    if (call.op.starts_with("randint")) made.filled_from = op->schema().argumentIndexWithName("low").value_or(-1);
     for (const c10::Argument& expected : schema) {
       const auto found = keyed.find(expected.name());
       const bool is_device = expected.name() == "device";
@@ -327,8 +327,11 @@ const ReadyPass& pass_of(const sim::Body& body, sim::Pass pass) {
 void play_exactly(const ReadyCall& call, Stack& stack) {
   if (call.exact == ReadyCall::Exact::same) return call.op.callBoxed(stack);
   if (call.exact == ReadyCall::Exact::filled) {
+    const double with = call.filled_from < 0
+                            ? call.filled_with
+                            : static_cast<double>(stack.at(static_cast<std::size_t>(call.filled_from)).toInt());
     call.op.callBoxed(stack);
-    stack.at(0).toTensor().fill_(call.filled_with);
+    stack.at(0).toTensor().fill_(with);
     return;
   }
   if (call.exact == ReadyCall::Exact::in_order) {

@@ -215,7 +215,7 @@ std::optional<double> distance_from_whole_batch(const sim::Model& model, Partiti
     distance += squared(of_parts.tensors.at(name) - tensor);
     norm += squared(tensor);
   }
-  const double relative = std::sqrt(distance / norm);
+  const double relative = distance == 0 ? 0 : std::sqrt(distance / norm);
   return std::isfinite(relative) ? relative : std::numeric_limits<double>::infinity();
 }
 

@@ -71,8 +71,9 @@ std::vector<VerifiedTensor> verdict(const Reference& reference, std::span<const 
   std::vector<VerifiedTensor> rows;
   for (std::size_t step = 0; step < losses.size(); ++step) {
     const double expected = reference.losses[step];
-    rows.push_back({fmt::format("loss step {}", step),
-                    finite_or_infinite(std::abs(losses[step] - expected) / std::abs(expected))});
+    const double difference = std::abs(losses[step] - expected);
+    rows.push_back(
+        {fmt::format("loss step {}", step), finite_or_infinite(difference == 0 ? 0 : difference / std::abs(expected))});
   }
   std::map<std::string, double> worst;
   std::map<std::string, std::map<std::vector<std::int64_t>, std::int64_t>> pieces;  // equal or apart: they are of one

@@ -73,7 +73,8 @@ def cast(target, args, kwargs):
             return target, args, kwargs
         if policy == "append f32":
             dtyped = {"norm.Scalar": target.overloadpacket.ScalarOpt_dtype, "norm.ScalarOpt_dim": target.overloadpacket.ScalarOpt_dim_dtype}
-            return dtyped[f"norm.{target._overloadname}"], args, {**kwargs, "dtype": torch.float32}
+            given = {a.name: a.default_value for a in target._schema.arguments[len(args):]} | kwargs
+            return dtyped[f"norm.{target._overloadname}"], args, {**given, "dtype": torch.float32}
         given = dict(zip([a.name for a in target._schema.arguments], args)) | kwargs
         return target, args, kwargs if given.get("dtype") is not None else {**kwargs, "dtype": torch.float32}
     to = {"half": DTYPE, "f32": torch.float32}.get(policy)
@@ -108,7 +109,7 @@ def call(target, args, kwargs):
     if not target._can_decompose() or target._schema.name.split("::")[1] in KERNELS:
         return target(*args, **kwargs)
     with disable_proxy_modes_tracing(), torch.inference_mode(), Calls() as calls:
-        target.decompose(*args, **kwargs)
+        given = target.decompose(*args, **kwargs)
     if all(policy_of(function) is None for function, *_ in calls.noted):
         return target(*args, **kwargs)
     known = {}
@@ -117,4 +118,4 @@ def call(target, args, kwargs):
         function, args, kwargs = cast(function, args, kwargs)
         result = function(*args, **kwargs)
         known |= {id(old): new for old, new in zip(tree_leaves(before), tree_leaves(result)) if isinstance(old, torch.Tensor)}
-    return result
+    return tree_map(lambda x: known.get(id(x), x), given)

@@ -100,7 +100,7 @@ def call_step(step, target, args, kwargs, call=None):
         args[0] = args[0].contiguous()  # of a permuted image a kernel's output lies as that kernel likes
     elif name.startswith("adaptive_avg_pool") and all(s == 1 for s in step.argument("output_size")):
         return args[0].mean(list(range(-len(step.argument("output_size")), 0)), keepdim=True)  # else of odd strides
-    elif name in ("var", "std") and (dims := dims_over_samples(step)):
+    elif name in ("var", "std", "var_mean", "std_mean") and (dims := dims_over_samples(step)):
         return variance_over_samples(step, args[0], dims)
     elif name == "scaled_dot_product_attention" and step.argument("dropout_p"):
         return attention_with_dropout(*args, **kwargs)
@@ -114,8 +114,8 @@ def call_step(step, target, args, kwargs, call=None):
 def dims_over_samples(step):
     """Of a variance the dimensions that it is over, if the batch is one of them; else nothing."""
     shapes, dims = step.reads()[0].shapes, step.argument("dim")
-    dims = [d % len(shapes[0]) for d in ([dims] if isinstance(dims, int) else dims or range(len(shapes[0])))]
-    return dims if any(shapes[0][d] != shapes[1][d] for d in dims) else []
+    dims = [d % max(len(shapes[0]), 1) for d in ([dims] if isinstance(dims, int) else dims or range(len(shapes[0])))]
+    return dims if shapes[0] and any(shapes[0][d] != shapes[1][d] for d in dims) else []
 
 
 def variance_over_samples(step, x, dims):
@@ -126,7 +126,11 @@ def variance_over_samples(step, x, dims):
     wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
     among = math.prod(x.shape[d] for d in dims) - (1 if correction is None else correction)
     found = (wide - wide.mean(dims, keepdim=True)).pow(2).sum(dims, keepdim=keepdim) / among
-    return (found.sqrt() if step.name == "std" else found).to(x.dtype)
+    if step.name.startswith("std"):  # whose gradient is 0 where all are equal
+        equal = found == 0
+        found = found.masked_fill(equal, 1).sqrt().masked_fill(equal, 0)
+    found = found.to(x.dtype)
+    return (found, x.mean(dims, keepdim=keepdim)) if step.name.endswith("_mean") else found
 
 
 def asks_for_floats(step) -> bool:
@@ -404,7 +408,7 @@ class Cut:
         if a is None or isinstance(a, bool):
             return {None: "none", True: "true", False: "false"}[a]
         if isinstance(a, int):
-            text = size_text(a, b)
+            text = number_of_batch(a, b)
             if abs(a) > 2**53 and a not in (2**63 - 1, -2**63):
                 raise Refusal(f"a whole number {a}, beyond 2^53")
             if text is None:
@@ -414,7 +418,7 @@ class Cut:
         if isinstance(a, float):
             if a == b or a != a:
                 return number_text(a, self.given)
-            if a.is_integer() and b.is_integer() and (text := size_text(int(a), int(b))) is not None:
+            if a.is_integer() and b.is_integer() and (text := number_of_batch(int(a), int(b))) is not None:
                 return str(text)
             raise Refusal(f"a number {a} (batch {BATCHES[0]}) and {b} (batch {BATCHES[1]}) depends on the batch")
         if isinstance(a, complex):
@@ -685,6 +689,14 @@ def costs(cut: Cut, forward: bool):
     return [flops.text(), moved.text(), kernels], {p: amount.text() for p, amount in products.items()}
 
 
+def number_of_batch(a: int, b: int):
+    """An integer of both exports as a call has it: also one less than a multiple of the batch ("B-1", of an unbiased variance)."""
+    text = size_text(a, b)
+    if text is None and str(less := size_text(a + 1, b + 1)).count("B") == 1:
+        text = f"{less}-1"
+    return text
+
+
 class Amount:
     """A sum that grows with the batch: of what is independent of it, and of multiples of it and of its square."""
 
@@ -692,17 +704,13 @@ class Amount:
         self.factors = [0, 0, 0]
 
     def add(self, first: int, second: int):
-        """A summand with either batch: a multiple of a power of it, or one that grows by as much with each sample."""
+        """A summand with either batch: a multiple of a power of it."""
         for power in (0, 1, 2):
             factor, rest = divmod(first, BATCHES[0] ** power)
             if not rest and factor * BATCHES[1] ** power == second:
                 self.factors[power] += factor
                 return
-        each = (second - first) // (BATCHES[1] - BATCHES[0])
-        if first < each * BATCHES[0]:
-            raise Refusal("more than two samples are compared at once")
-        self.factors[0] += first - each * BATCHES[0]
-        self.factors[1] += each
+        raise Refusal("more than two samples are compared at once")
 
     def text(self) -> list:
         return self.factors if self.factors[2] else self.factors[:2]
@@ -711,11 +719,22 @@ class Amount:
 # -- the body ------------------------------------------------------------------------------------------------------------
 
 def rows_alone(text: dict, batch=4) -> bool:
-    """Whether an op of some rows gives those rows of an op of all: by running it, whole and in halves."""
+    """Whether an op of some rows gives those rows of an op of all: by running it, whole and in halves, on several numbers."""
     specs = [*text["inputs"], *text["parameters"], text["output"]]
-    if not any("B" in s for s in specs):
+    has_samples = ["B" in s.split("[")[1] for s in specs]
+    if not any(has_samples):
         return not any("B" in line for line in text["forward"])
-    generator = torch.Generator().manual_seed(0)
+    if not has_samples[-1]:  # one for all of them, whatever they are
+        return False
+    try:
+        return all(rows_alone_of(text, specs, seed, batch) for seed in range(4))
+    except RuntimeError:  # of numbers that aren't probabilities
+        return all(rows_alone_of(text, specs, seed, batch) for seed in (0, 2))
+
+
+def rows_alone_of(text: dict, specs: list, seed: int, batch: int) -> bool:
+    """With numbers of its own: by even seeds probabilities, by odd ones of either sign."""
+    generator = torch.Generator().manual_seed(seed)
     def random(spec):
         dtype, dims = spec[:-1].split("[")
         shape = [batch * int(d[:-1] or 1) if d.endswith("B") else int(d) for d in dims.split(",") if d]
@@ -723,7 +742,8 @@ def rows_alone(text: dict, batch=4) -> bool:
             return torch.rand(shape, generator=generator) > 0.5
         if not dtype.startswith(("f", "b", "c")):
             return torch.randint(0, 2, shape, generator=generator)  # an index of whatever has two entries
-        return 0.9 * torch.rand(shape, generator=generator, dtype=torch.float64) + 0.05  # a probability, where it must be one
+        x = torch.rand(shape, generator=generator, dtype=torch.float64)
+        return 4 * x - 2 if seed % 2 else 0.9 * x + 0.05
     def half(spec, x, k):
         dims = spec[:-1].split("[")[1].split(",")
         where = [d for d, s in enumerate(dims) if s.endswith("B")]
@@ -731,8 +751,6 @@ def rows_alone(text: dict, batch=4) -> bool:
             return x
         n = x.shape[where[0]] // 2
         return x.narrow(where[0], k * n, n).contiguous()
-    if any(s[:-1].split("[")[1].count("B") > 1 for s in specs):
-        return False
     names = [f"i{k}" for k in range(len(text["inputs"]))] + [f"p{k}" for k in range(len(text["parameters"]))]
     tensors = [random(s) for s in specs[:-1]]
     with torch.no_grad(), InF64():

@@ -62,7 +62,7 @@ class Draws(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         name = function._schema.name
         kwargs = kwargs or {}
-        of_none = not any(isinstance(a, torch.Tensor) for a in args) and "randint" not in name
+        of_none = not any(isinstance(a, torch.Tensor) for a in args) and name not in ("aten::randint", "aten::randperm")
         drawn = draw(name.removesuffix("_"), args, {**kwargs, "dtype": kwargs.get("dtype") or torch.get_default_dtype()} if of_none else kwargs)
         if drawn is None:
             return function(*args, **kwargs)
@@ -102,7 +102,8 @@ class Result:
 
 
 def relative(a, b, least=1e-300) -> float:
-    return float((a - b).norm() / max(float(b.norm()), least))
+    difference = float((a - b).norm())
+    return difference and difference / max(float(b.norm()), least)
 
 
 def target_of(file, batch, generator):

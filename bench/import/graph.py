@@ -170,15 +170,14 @@ class Graph:
 
 
 def size_text(a: int, b: int):
-    """An integer of both exports as the file has it: itself, "B", "12B", a multiple of the batch's square ("BB", "4BB"), or one less
-    than a multiple of the batch ("B-1"); None where it's none of these."""
+    """An integer of both exports as the file has it: itself, "B", "12B", a multiple of the batch's square ("BB", "4BB"); None where
+    it's none of these."""
     if a == b:
         return a
     for letters, (one, two) in (("B", BATCHES), ("BB", [n * n for n in BATCHES])):
         if a % one == 0 and a // one * two == b:
             return letters if a == one else f"{a // one}{letters}"
-    less = size_text(a + 1, b + 1) if a % BATCHES[0] else None
-    return f"{less}-1" if str(less).count("B") == 1 else None
+    return None
 
 
 def shape_text(shapes) -> list:

@@ -81,7 +81,8 @@ def prepare(module, notes):
     for part in module.modules():
         if getattr(getattr(part, "config", None), "use_cache", False) is True:  # transformers'
             part.config.use_cache = False
-            notes.append("config.use_cache is off: a step of training keeps no keys and values for later words")
+            if (note := "config.use_cache is off: a step of training keeps no keys and values for later words") not in notes:
+                notes.append(note)
         if isinstance(part, nn.SyncBatchNorm) and (note := "SyncBatchNorm: each rank sees its own samples here") not in notes:
             notes.append(note)
         for name, p in part._parameters.items():

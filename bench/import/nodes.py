@@ -71,6 +71,9 @@ def make_groups(graph: Graph) -> list:
             next_reader = min((r for o in outputs for r in readers.real(o) if r is not None and r not in inside),
                               key=position.get, default=None)
             if next_reader is None:
+                if len(outputs) == 1 and not graph.output.dtype.is_complex and not compares_samples(graph.output):
+                    outputs = [graph.output]  # a view of it: the diagonal, real numbers
+                    break
                 raise Refusal(f"op '{s.name}' has {len(outputs)} outputs that the model returns, at {place_of(s.place)}")
             # A merged reader brings the group that it belongs to.
             members += owner[next_reader].steps if next_reader in owner else [next_reader]
@@ -81,7 +84,7 @@ def make_groups(graph: Graph) -> list:
             owner[m] = group
         groups.append(group)
     groups.sort(key=lambda g: position[g.steps[-1]])
-    if graph.output.step is None or graph.output.step.virtual:
+    if (graph.output.step is None or graph.output.step.virtual) and all(g.output is not graph.output for g in groups):
         groups.append(Group([], graph.output))
     return groups, readers
 
@@ -240,7 +243,7 @@ def with_shared_copies(groups, readers) -> list:
     position = {g: i for i, g in enumerate(groups)}
     first, found = {}, []
     for v in [v for v in list(readers.direct) if v.step is not None and v.step.virtual and v.step.name in RESHAPES]:
-        if v.is_output or None in (all_readers := readers.real(v)) or len(by := {owner[r] for r in all_readers}) < 2:
+        if v.is_output or compares_samples(v) or None in (all_readers := readers.real(v)) or len(by := {owner[r] for r in all_readers}) < 2:
             continue
         if any(s.virtual and s.name in RESHAPES for s in readers.direct[v]) and len(readers.direct[v]) == 1:
             continue  # the last of a chain of reshapes decides

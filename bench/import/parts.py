@@ -95,6 +95,8 @@ class Parts:
 
     def __init__(self, body: dict, units: int, inputs: list, parameters: list):
         self.body, self.units = body, units
+        if any(len(amount) == 3 for amount in body["flops"]):
+            raise Impossible("samples are compared with each other")
         self.sites = [(b, t) for t in (units, 1) for b in BATCHES]
         self.flops, self.bytes, self.products = [], [], []
         leaves = {}

@@ -50,9 +50,10 @@ def count(text, batch: int, units: int = 1) -> int:
     """A size: 12, "12", "B", "12B", "4BB", "B-1", "32T", "BT" (T: units of what can be cut, parts.py)."""
     if isinstance(text, int):
         return text
-    text, less, _ = text.partition("-1")
+    less = text.endswith("B-1")
+    text = text.removesuffix("-1") if less else text
     number = text.rstrip("BT")
-    return int(number or 1) * batch ** text.count("B") * (units if "T" in text else 1) - bool(less)
+    return int(number or 1) * batch ** text.count("B") * (units if "T" in text else 1) - less
 
 
 def units_in(body: dict) -> int:
@@ -96,7 +97,7 @@ def value_of(text: str, kind: str, values: dict, batch: int, units: int = 1):
     if text == "L":  # 1 on the last of the ranks that have a part each, as on one that has all
         return values.get("L", 1)
     if re.fullmatch(r"-?\d*(BB?(-1)?|T|BT)", text):
-        return count(text, batch, units) if text[0] != "-" else -count(text[1:], batch, units)
+        return count(text, batch, units)
     return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
 
 
@@ -109,7 +110,7 @@ def draw(name: str, args, kwargs):
     if name == "multinomial":
         return torch.zeros((*args[0].shape[:-1], args[1]), dtype=torch.int64)
     if name == "randperm":
-        return torch.arange(args[0])
+        return torch.arange(args[0], dtype=kwargs.get("dtype") or torch.int64)
     if name == "randint":  # of a tensor's or a size's shape; up to a number, or from one to another
         numbers = [a for a in args if isinstance(a, int)]
         shape = next(a.shape if isinstance(a, torch.Tensor) else a for a in args if not isinstance(a, int))

@@ -89,16 +89,19 @@ def check(path: str):
 class Module(nn.Module):
     """The user's, of one argument and one output."""
 
-    def __init__(self, module: nn.Module, inputs: list):
+    def __init__(self, module: nn.Module, inputs: list, gives_loss: bool):
         super().__init__()
-        self.module, self.names = module, [given.name for given in inputs]
+        self.module, self.names, self.gives_loss = module, [given.name for given in inputs], gives_loss
 
     def forward(self, tensors):
         named = {name: tensor for name, tensor in zip(self.names, tensors) if name}
         output = self.module(*(tensor for name, tensor in zip(self.names, tensors) if not name), **named)
         if isinstance(output, torch.Tensor):
             return output
-        prediction, = (leaf for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor))
+        found = [leaf for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+        if len(found) > 1:  # what the importer takes of them
+            found = [tensor for tensor in found if (tensor.dim() == 0) == self.gives_loss]
+        prediction, = found
         return prediction
 
 
@@ -119,7 +122,7 @@ def make_module(model: SimpleNamespace) -> tuple[nn.Module, list[tuple[SimpleNam
         if own or buffers:
             layers.append((SimpleNamespace(name=name, firsts={kind: first for kind, first in own.items() if first}, buffers=buffers),
                            part))
-    return Module(request.module, request.inputs), layers
+    return Module(request.module, request.inputs, model.loss == "mean_loss"), layers
 
 
 def inputs(model: SimpleNamespace, rows: range, seed: int, device: torch.device) -> tuple[torch.Tensor, ...]:

@@ -39,7 +39,7 @@ Plan::Plan(const Model& m, Layout l)
       part(m.nodes.size(), 0),
       stage(m.nodes.size(), 0),
       whole(m.instances(m.global_batch / layout.microbatches)),
-      needs_grad(m.outputs_need_grad()),
+      grads(m.grads()),
       everywhere_(everywhere()) {
   if (one_loss) whole.back() = m.instances(m.global_batch).back();
   if (layout.parameters.cut && layout.parameters.cut->half_parameters)
@@ -64,7 +64,7 @@ void Plan::find_ties() {
   for (std::size_t n = 0; n < stage.size(); ++n)
     for (const std::string& name : model.nodes[n].parameters) {
       stages_of[name].insert(stage[n]);
-      if ((model.grads(n, needs_grad) & kParameterGrads) != 0) with_gradient[name].insert(stage[n]);
+      if ((grads[n] & kParameterGrads) != 0) with_gradient[name].insert(stage[n]);
     }
   const ParameterCycle& cycle = layout.parameters;
   const bool can_be_tied = !cycle.cut && !cycle.single && !cycle.averages && !cycle.at_root &&
@@ -95,11 +95,9 @@ void Plan::find_edges() {
       const auto by = first.try_emplace({source, stage[n]}, part[n]).first;
       if (by->second == part[n]) edges[{part[static_cast<std::size_t>(source)], part[n]}].insert(source);
     }
-  for (std::size_t n = 0; n < stage.size(); ++n) {
-    const std::uint32_t grads = model.grads(n, needs_grad);
+  for (std::size_t n = 0; n < stage.size(); ++n)
     for (std::size_t i = 0; i < model.nodes[n].inputs.size(); ++i)
-      if ((grads >> i & 1U) != 0) gradients_from.insert({stage[n], model.nodes[n].inputs[i]});
-  }
+      if ((grads[n] >> i & 1U) != 0) gradients_from.insert({stage[n], model.nodes[n].inputs[i]});
 }
 
 void Plan::place_nodes() {

@@ -64,7 +64,7 @@ class Plan {
   std::vector<OpInstance> whole;     // of every node: all samples of a microbatch, all channels
   std::vector<Signature> whole_signatures;
   std::vector<NodePlacements> placements;  // of every node
-  std::vector<bool> needs_grad;
+  std::vector<std::uint32_t> grads;        // of every node: Model::grads
   std::vector<RolePlan> roles;
   /// Nodes of part `from` whose output a later part `to` of another rank reads, the first of that rank's, in the model's
   /// order.

@@ -179,8 +179,7 @@ void RoleBuilder::add_parameter(int n, const ParameterSpec& part, std::size_t in
   const auto [known, is_new] =
       parameter_of_.try_emplace(whole.name, static_cast<std::uint32_t>(draft_.parameters.size()));
   parameters_[n].push_back(known->second);
-  if ((plan_.model.grads(static_cast<std::size_t>(n), plan_.needs_grad) & kParameterGrads) != 0)
-    last_summand_of_.try_emplace(known->second, n);
+  if ((grads(n) & kParameterGrads) != 0) last_summand_of_.try_emplace(known->second, n);
   if (!is_new) return;
   DraftParameter parameter{.name = whole.name,
                            .node = name_of(n),
@@ -478,10 +477,9 @@ std::set<int> RoleBuilder::again(const std::vector<int>& segment) const {
     if (inside.contains(n) && !kept.contains(n)) needed.insert(n);
   };
   for (const int n : segment) {
-    if (!needs_grad(n) || signature(n).backward_is_alias) continue;
-    const std::uint32_t grads = plan_.model.grads(static_cast<std::size_t>(n), plan_.needs_grad);
+    if (signature(n).backward_is_alias) continue;
     for (const Operand& operand : signature(n).backward_reads) {
-      if ((operand.grads & grads) == 0) continue;
+      if ((operand.grads & grads(n)) == 0) continue;
       if (operand.from == Operand::From::input) need(node(n).inputs[static_cast<std::size_t>(operand.index)]);
       if (operand.from == Operand::From::output) need(n);
       if (operand.from == Operand::From::saved && !(is_selective && op(n).has_parameters())) needed.insert(n);
@@ -551,7 +549,7 @@ void RoleBuilder::backward_of_alias(int n, std::int32_t mb) {
   const std::vector<int>& inputs = node(n).inputs;
   const LocalValue output = gradient_of(n, mb);
   for (std::size_t input = 0; input < inputs.size(); ++input) {
-    if (!needs_grad(inputs[input])) continue;
+    if (grads(inputs[input]) == 0) continue;
     LocalValue part;
     if (plays(n))
       part = {draft_.role.add_view(fmt::format("{}.via.{}.{}", gradient_name(inputs[input], mb), node(n).name, input),
@@ -563,8 +561,8 @@ void RoleBuilder::backward_of_alias(int n, std::int32_t mb) {
 
 /// Where the gradient of its input is a sum that nobody else contributes to, it is sent first, and travels beside what
 /// computes the parameters' gradients (Megatron's LinearWithGradAccumulationAndAsyncCommunication).
-bool RoleBuilder::is_in_two(int n, std::uint32_t grads) const {
-  if (!plan_.layout.sums_early || grads != (kParameterGrads | 1U) || !node(n).kind->matrix) return false;
+bool RoleBuilder::is_in_two(int n, std::uint32_t made) const {
+  if (!plan_.layout.sums_early || made != (kParameterGrads | 1U) || !node(n).kind->matrix) return false;
   const int source = node(n).inputs[0];
   std::ptrdiff_t readers = 0;
   for (const Node& each : plan_.model.nodes) readers += std::ranges::count(each.inputs, source);
@@ -572,21 +570,21 @@ bool RoleBuilder::is_in_two(int n, std::uint32_t grads) const {
 }
 
 void RoleBuilder::backward_node(int n, std::int32_t mb, bool last) {
-  if (!needs_grad(n)) return;
+  const std::uint32_t made = grads(n);
+  if (made == 0) return;
   const Signature& s = signature(n);
   const std::vector<int>& inputs = node(n).inputs;
   if (s.backward_is_alias) return backward_of_alias(n, mb);
   const bool is_loss = node(n).kind->role == OpRole::loss;
   const LocalValue output = is_loss ? LocalValue{} : gradient_of(n, mb);
-  const std::uint32_t grads = plan_.model.grads(static_cast<std::size_t>(n), plan_.needs_grad);
   std::vector<std::pair<std::size_t, LocalValue>> contributions;  // by input
   if (!plays(n)) {
     for (std::size_t input = 0; input < inputs.size(); ++input)
-      if (grads & (1U << input)) contribute(inputs[input], mb, placed(n).grad_inputs[input], {});
+      if (made & (1U << input)) contribute(inputs[input], mb, placed(n).grad_inputs[input], {});
     return;
   }
-  const bool is_later = plan_.schedule.splits && node(n).kind->matrix && (grads & kParameterGrads) != 0;
-  const bool in_two = is_later || is_in_two(n, grads);
+  const bool is_later = plan_.schedule.splits && node(n).kind->matrix && (made & kParameterGrads) != 0;
+  const bool in_two = is_later || is_in_two(n, made);
   const bool has_some_classes = is_loss && plan_.axes_of_classes() != 0;
   const auto begin = [&](std::uint32_t of) {
     if (has_some_classes) {
@@ -601,13 +599,13 @@ void RoleBuilder::backward_node(int n, std::int32_t mb, bool last) {
     return i;
   };
   if (is_later) later_[{chunk_of(plan_.part[static_cast<std::size_t>(n)]), mb}].push_back({n, begin(kParameterGrads)});
-  if (is_later && grads == kParameterGrads) return;
-  Instruction i = begin(in_two ? grads & ~kParameterGrads : grads);
+  if (is_later && made == kParameterGrads) return;
+  Instruction i = begin(in_two ? made & ~kParameterGrads : made);
   if (is_loss) i.scale = loss_scale(mb);
   if (is_loss && draft_.loss_scale) i.reads.push_back(draft_.loss_scale->scale);
   const bool in_place = has_some_classes && tables_.works.at(i.work).op.signature().storage == OutputStorage::in_place;
   for (std::size_t input = 0; input < inputs.size(); ++input) {
-    if (!(grads & (1U << input))) continue;
+    if (!(made & (1U << input))) continue;
     std::string name = gradient_name(inputs[input], mb);
     if (gradients_.contains({inputs[input], mb}) || !contributions.empty())
       name += fmt::format(".via.{}.{}", node(n).name, input);

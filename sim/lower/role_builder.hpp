@@ -42,7 +42,7 @@ class RoleBuilder {
   [[nodiscard]] const Signature& signature(int n) const { return role_.parts->signatures[static_cast<std::size_t>(n)]; }
   [[nodiscard]] const NodePlacements& placed(int n) const { return plan_.placements[static_cast<std::size_t>(n)]; }
   [[nodiscard]] bool plays(int n) const { return role_.plays[static_cast<std::size_t>(n)]; }
-  [[nodiscard]] bool needs_grad(int n) const { return n >= 0 && plan_.needs_grad[static_cast<std::size_t>(n)]; }
+  [[nodiscard]] std::uint32_t grads(int n) const { return n < 0 ? 0 : plan_.grads[static_cast<std::size_t>(n)]; }
   [[nodiscard]] std::size_t chunk_of(std::uint32_t part) const {
     return static_cast<std::size_t>(plan_.rank_of(part).chunk);
   }
@@ -102,7 +102,7 @@ class RoleBuilder {
   void backward_node(int n, std::int32_t mb, bool last);
   void backward_of_alias(int n, std::int32_t mb);
   void add_parameter_gradients(int n, std::int32_t mb, Instruction instruction, bool last);
-  [[nodiscard]] bool is_in_two(int n, std::uint32_t grads) const;
+  [[nodiscard]] bool is_in_two(int n, std::uint32_t made) const;
   [[nodiscard]] double loss_scale(std::int32_t mb) const;
   std::uint32_t operand_tensor(int n, std::int32_t mb, const Operand& operand);
   void contribute(int n, std::int32_t mb, const Placements& where, LocalValue part);

@@ -75,11 +75,11 @@ void check_in_place(const Model& model) {
 
 /// A body makes no gradient of what needs none: its backward is played as it is. Every parameter gets one.
 void check_gradients(const Model& model) {
-  const std::vector<bool> needed = model.outputs_need_grad();
+  const std::vector<std::uint32_t> grads = model.grads();
   for (std::size_t n = 0; n < model.nodes.size(); ++n) {
     const Node& node = model.nodes[n];
-    for (std::size_t i = 0; needed[n] && node.body != nullptr && i < node.inputs.size(); ++i)
-      if ((node.body->input_grads >> i & 1U) != 0 && (node.inputs[i] < 0 || !needed[node.inputs[i]]))
+    for (std::size_t i = 0; grads[n] != 0 && node.body != nullptr && i < node.inputs.size(); ++i)
+      if (((node.body->input_grads & ~grads[n]) >> i & 1U) != 0)
         throw ConfigError("model '{}', node '{}': body '{}' makes the gradient of input {}, which needs none",
                           model.name, node.name, node.body->name, i);
   }
@@ -87,7 +87,7 @@ void check_gradients(const Model& model) {
   const std::vector<OpInstance> ops = model.instances(2);
   for (std::size_t n = 0; n < model.nodes.size(); ++n) {
     const Signature signature = ops[n].signature();
-    const bool gives = (model.grads(n, needed) & kParameterGrads) != 0;
+    const bool gives = (grads[n] & kParameterGrads) != 0;
     for (std::size_t p = 0; p < signature.parameters.size(); ++p)
       gets_one[model.parameter(n, p, signature.parameters[p]).name] |= gives;
   }
@@ -240,7 +240,7 @@ std::string Model::text() const {
                            : fmt::format("{},global_batch={}{}", source, global_batch, options);
 }
 
-std::vector<bool> Model::outputs_need_grad() const {
+std::vector<std::uint32_t> Model::grads() const {
   std::vector<bool> depends;  // on a parameter
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     bool any = has_parameters(n);
@@ -248,22 +248,19 @@ std::vector<bool> Model::outputs_need_grad() const {
       if (const int from = nodes[n].inputs[i]; from >= 0) any |= depends[from] && makes_gradient_of(nodes[n], i);
     depends.push_back(any && !(nodes[n].body != nullptr && nodes[n].body->backward.empty()));
   }
-  std::vector<bool> needed(nodes.size(), false);
+  std::vector<std::uint32_t> made(nodes.size(), 0);
+  std::vector<bool> needed(nodes.size(), false);  // of its output
   if (!nodes.empty()) needed.back() = depends.back();
-  for (std::size_t n = nodes.size(); n-- > 0;)
-    for (std::size_t i = 0; needed[n] && i < nodes[n].inputs.size(); ++i)
-      if (const int from = nodes[n].inputs[i]; from >= 0 && depends[from] && makes_gradient_of(nodes[n], i))
+  for (std::size_t n = nodes.size(); n-- > 0;) {
+    if (!needed[n]) continue;
+    made[n] = has_parameters(n) ? kParameterGrads : 0;
+    for (std::size_t i = 0; i < nodes[n].inputs.size(); ++i)
+      if (const int from = nodes[n].inputs[i]; from >= 0 && depends[from] && makes_gradient_of(nodes[n], i)) {
+        made[n] |= 1U << i;
         needed[from] = true;
-  return needed;
-}
-
-std::uint32_t Model::grads(std::size_t node, const std::vector<bool>& needed) const {
-  if (!needed[node]) return 0;
-  std::uint32_t bits = has_parameters(node) ? kParameterGrads : 0;
-  for (std::size_t i = 0; i < nodes[node].inputs.size(); ++i)
-    if (const int from = nodes[node].inputs[i]; from >= 0 && needed[from] && makes_gradient_of(nodes[node], i))
-      bits |= 1U << i;
-  return bits;
+      }
+  }
+  return made;
 }
 
 Model load_model(std::string_view text) {
@@ -356,7 +353,7 @@ Model load_model(std::string_view text) {
 
 std::vector<NodeSummary> summarize(const Model& model, std::int64_t rows) {
   const std::vector<OpInstance> ops = model.instances(rows);
-  const std::vector<bool> needed = model.outputs_need_grad();
+  const std::vector<std::uint32_t> all_grads = model.grads();
   std::vector<NodeSummary> rows_out;
   std::set<std::string> seen;  // parameters
   for (std::size_t n = 0; n < ops.size(); ++n) {
@@ -365,7 +362,7 @@ std::vector<NodeSummary> summarize(const Model& model, std::int64_t rows) {
     for (std::size_t p = 0; p < s.parameters.size(); ++p)
       if (seen.insert(model.parameter(n, p, s.parameters[p]).name).second)
         row.parameters += s.parameters[p].spec.elements();
-    const std::uint32_t grads = model.grads(n, needed);
+    const std::uint32_t grads = all_grads[n];
     const Demand forward = ops[n].demand(Pass::forward);
     const Demand backward = s.backward_is_alias || grads == 0 ? Demand{} : ops[n].demand(Pass::backward, grads);
     row.forward_flops = forward.flops;

@@ -98,11 +98,10 @@ struct Model {
   /// Some op is a body: its shapes and dtypes are as they were imported.
   [[nodiscard]] bool is_imported() const;
   [[nodiscard]] int node_index(std::string_view node_name) const;  // -1 if there's none
-  /// For each node whether its output's gradient has to be computed: it depends on a parameter, and the loss on it, through
-  /// what is differentiated (a body without a backward isn't; of what a body reads detached it makes no gradient).
-  [[nodiscard]] std::vector<bool> outputs_need_grad() const;
-  /// OpKind::demand's bits for the node's backward; 0: it has none.
-  [[nodiscard]] std::uint32_t grads(std::size_t node, const std::vector<bool>& outputs_need_grad) const;
+  /// For each node OpKind::demand's bits: which gradients its backward makes. 0: it has none; it depends on no parameter, or
+  /// the loss not on it, through what is differentiated (a body without a backward isn't; of what a body reads detached it
+  /// makes no gradient).
+  [[nodiscard]] std::vector<std::uint32_t> grads() const;
 };
 
 /// A model of the catalog or a path to a .json file, and what differs from the file:

@@ -108,7 +108,7 @@ def test_every_step_gives_the_dtype_that_it_gives_on_a_gpu():
     def losses(self, x, classes):
         y, z, own = self.a(x), self.b(x), torch.arange(1., 9)
         return F.cross_entropy(y, classes) + F.cross_entropy(y, classes, own, label_smoothing=0.1) + F.cross_entropy(y, z.softmax(-1)) + \
-            F.triplet_margin_loss(y, z, y + z) + F.cosine_embedding_loss(y, z, torch.ones(1))
+            F.triplet_margin_loss(y, z, y + z) + F.cosine_embedding_loss(y, z, torch.ones(1)) + F.pairwise_distance(y, z).mean()
     tried.append((module(losses), ["f32[B,8]", "i64[B]<8"], "mean_loss"))
     for made, inputs, loss in tried:
         with Compared() as compared:

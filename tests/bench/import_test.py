@@ -568,6 +568,7 @@ def test_diffusion():
         y = self.a(x + torch.randn_like(x) * t[:, None] / 20 + torch.rand(len(x), 1)) + self.b(x[torch.randperm(len(x))])
         return y * torch.randint_like(t, 5).unsqueeze(1).exp()
     file, _ = imported(module(forward, c=None))
+    imported(module(lambda self, x: self.a(x)[torch.randperm(len(x), dtype=torch.int32)]))
     same([bodies_of(file, op)[0]["forward"][0] for op in ("randint", "randperm", "randint_like")],
          ["o=randint.low(1,20,[B])", "o=randperm(B)", "o=randint_like(i0,5)"])
 
@@ -801,7 +802,7 @@ def test_every_loss_of_pytorch():
     of_two = [F.l1_loss, F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.poisson_nll_loss, F.binary_cross_entropy_with_logits,
               lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()), lambda x, y: F.soft_margin_loss(x, y.sign()),
               lambda x, y: F.kl_div(x.log_softmax(-1), y.softmax(-1), reduction="batchmean"), lambda x, y: F.cross_entropy(x, y.softmax(-1)),
-              lambda x, y: F.triplet_margin_loss(x, y, x * y), lambda x, y: F.cosine_embedding_loss(x, y, torch.ones(len(x)))]
+              lambda x, y: F.gaussian_nll_loss(x, y, y.exp()), lambda x, y: F.triplet_margin_loss(x, y, x * y), lambda x, y: F.cosine_embedding_loss(x, y, torch.ones(len(x)))]
     of_classes = [F.cross_entropy, F.multi_margin_loss, lambda x, c: F.nll_loss(x.log_softmax(-1), c, reduction="sum"),
                   lambda x, c: F.cross_entropy(x, c, torch.arange(1., 9), label_smoothing=0.1),
                   lambda x, c: F.cross_entropy(30 * (F.normalize(x) - 0.3 * F.one_hot(c, 8)), c),
@@ -816,6 +817,21 @@ def test_what_is_made_of_no_tensor_has_a_dtype():
     same([bodies_of(file, op)[0]["forward"] for op in ("rand", "randn")], [["o=rand([B,1],dtype=f32)"], ["o=randn([B,1],dtype=f32)"]])
 
 
+def test_what_sees_samples_together_does_so_on_all_numbers():
+    """Though not on those that a trial may have: labels that are never 1 or -1, a largest class that every half has."""
+    def cosine(self, x, y):
+        return F.cosine_embedding_loss(self.a(x), self.b(x), y[:, 0], reduction="sum")
+    file, _ = imported(module(cosine), ["f32[B,8]", "f32[B,8]"], None)
+    assert not any(b["rows"] for b in file["bodies"].values() if b["output"] == "f32[]" and any("B" in s for s in b["inputs"])), file["bodies"]
+    file, _ = imported(module(lambda self, x, c: self.a(x) * (c.float() / c.max())[:, None]), ["f32[B,8]", "i64[B]<9"])
+    same([b["rows"] for b in bodies_of(file, "max")], [False])
+
+
+def test_no_gradient_is_none_too_much():
+    """All gradients are zero: nothing is to be compared but that."""
+    imported(module(lambda self, x: (self.a(x) * (x > 9)).mean()), loss=None)
+
+
 def test_samples_that_are_compared():
     """What has two samples in one number stays inside a body; amounts and numbers grow with the batch's square, or are one less."""
     def contrast(self, x):
@@ -828,9 +844,22 @@ def test_samples_that_are_compared():
     # Forward: a product of 2 · 8 FLOPs for each pair, and softmax and mean.
     same([body["products"], body["flops"][0]], [{"matmul f32": [[0, 0, 16], [0, 0, 32]]}, [1, 0, 17]])
     same(body["bytes"][0], [4, 4 * 2 * 8, 4 * (1 + 2 + 1)])
-    same([b["forward"][-2 if op == "std" else -1].split("(")[1] for op in ("std", "var") for b in bodies_of(file, op)], ["t2,B-1)", "t2,B)"])
+    same([[line.split("(")[1] for line in b["forward"] if "=div" in line] for op in ("std", "var") for b in bodies_of(file, op)],
+         [["t2,B-1)"], ["t2,B)"]])
     same(body["rows"], False)
-    assert "op 'eye'" not in str(imported(module(lambda self, x: ((self.a(x) @ x.t()) * (1 - torch.eye(len(x)))).mean()), loss=None))
+    file, _ = imported(module(lambda self, x: ((self.a(x) @ x.t()) * (1 - torch.eye(len(x)))).mean()), loss=None)
+    assert "t2=eye(B,dtype=f32)" in bodies_of(file, "matmul")[0]["forward"], file["bodies"]
+    # Constant features, as PyTorch's: no gradient. What is read twice is copied inside, too. A number from the end.
+    imported(module(lambda self, x: (self.a(x) + x.std(0) + (self.a(x) * 0).std(0)).mean() + sum(torch.var_mean(self.b(x), 0)).mean()), loss=None)
+    def repeated(self, x):
+        z = self.a(x).unsqueeze(0).expand(len(x), -1, -1).reshape(-1, 8)
+        return (z.tanh() * self.b(z)).mean() + z.mean()
+    file, _ = imported(module(repeated, c=None), loss=None)
+    assert not any(spec.count("B") > 1 for b in file["bodies"].values() for spec in (*b["inputs"], b["output"])), file["bodies"]
+    imported(module(lambda self, x: ((y := self.a(x)) @ y.t()).flatten()[-len(x) - 1]), loss=None)
+    same(imported(module(lambda self, x: (self.a(x) @ self.b(x).t()).diagonal()), loss="mean_loss")[0]["target"], {"shape": ["B", 1]})
+    same(refused(module(lambda self, x: (self.a(x)[1:] - x[:-1]).square().mean()), loss=None).split(" at module")[0],
+         "size 1 (batch 2) and 2 (batch 3) is no multiple of the batch: slice")
     assert refused(module(lambda self, x: (self.a(x) @ x.t()).mean() / (len(x) + 1)), loss=None).startswith(
         "a number 3 (batch 2) and 4 (batch 3) is no multiple of the batch or of its square, nor one less"), "the refusal"
 

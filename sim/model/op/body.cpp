@@ -384,12 +384,23 @@ class BodyReader {
 
 }  // namespace
 
+namespace {
+
+/// The product, or the nearest number that fits.
+std::int64_t times(std::int64_t a, std::int64_t b) {
+  using Limits = std::numeric_limits<std::int64_t>;
+  std::int64_t product = 0;
+  return !__builtin_mul_overflow(a, b, &product) ? product : (a < 0) == (b < 0) ? Limits::max() : Limits::min();
+}
+
+}  // namespace
+
 std::int64_t PartSize::at(const Extent& extent) const {
   std::int64_t size = if_last && !extent.is_last ? 0 : count;
   for (const std::int64_t factor :
        {of_batch ? extent.batch : 1, of_pairs ? extent.batch : 1, of_units ? extent.units : 1})
-    if (__builtin_mul_overflow(size, factor, &size)) return std::numeric_limits<std::int64_t>::max();
-  return size - less;
+    size = times(size, factor);
+  return std::max(size, std::numeric_limits<std::int64_t>::min() + less) - less;
 }
 
 TensorSpec PartSpec::at(const Extent& extent) const {
@@ -402,7 +413,7 @@ TensorSpec PartSpec::in_module(const Extent& extent) const {
   TensorSpec spec = at(extent);
   if (blocks_dim < 0) return spec;
   const auto next = spec.shape.begin() + blocks_dim + 1;
-  *(next - 1) *= *next;
+  *(next - 1) = times(*(next - 1), *next);
   spec.shape.erase(next);
   return spec;
 }

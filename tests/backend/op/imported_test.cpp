@@ -102,13 +102,13 @@ void expect_near(const at::Tensor& found, const at::Tensor& expected, const std:
 
 TEST_P(ImportedOps, GradientsAreAutograds) {
   const std::vector<sim::OpInstance> ops = model_.instances(4);
-  const std::vector<bool> needed = model_.outputs_need_grad();
+  const std::vector<std::uint32_t> all_grads = model_.grads();
   std::size_t tested = 0;
   for (std::size_t n = 0; n < ops.size(); ++n) {
     if (ops[n].body == nullptr) continue;
     SCOPED_TRACE(model_.nodes[n].name);
     const sim::Signature signature = ops[n].signature();
-    const std::uint32_t grads = model_.grads(n, needed);
+    const std::uint32_t grads = all_grads[n];
     Tensors inputs, parameters, leaves;
     for (std::size_t k = 0; k < ops[n].inputs.size(); ++k) {
       inputs.push_back(input(n, k, ops[n].inputs[k]));
@@ -165,7 +165,7 @@ TEST_P(ImportedOps, PartsOfTheBatchPutTogetherAreTheWhole) {
 /// Forward and every gradient, of heads, of features and of a vocabulary; and of positions.
 TEST_P(ImportedOps, PartsOfTheUnitsPutTogetherAreTheWhole) {
   const std::vector<sim::OpInstance> ops = model_.instances(3);
-  const std::vector<bool> needed = model_.outputs_need_grad();
+  const std::vector<std::uint32_t> all_grads = model_.grads();
   const sim::Axis axis{"tp", 2, sim::Rest::chunks};
   std::size_t tested = 0, of_positions = 0;
   for (std::size_t n = 0; n < ops.size(); ++n) {
@@ -176,7 +176,7 @@ TEST_P(ImportedOps, PartsOfTheUnitsPutTogetherAreTheWhole) {
     const sim::Rule rule = sim::rule_of(ops[n], has_positions ? "positions" : "units");
     const std::int64_t units = (ops[n].in_parts != nullptr ? ops[n].in_parts : ops[n].body)->units;
     const sim::Signature signature = ops[n].signature();
-    const std::uint32_t grads = model_.grads(n, needed);
+    const std::uint32_t grads = all_grads[n];
     Tensors inputs, parameters;
     for (std::size_t k = 0; k < ops[n].inputs.size(); ++k) inputs.push_back(input(n, k, ops[n].inputs[k]));
     for (const sim::ParameterSpec& parameter : signature.parameters) parameters.push_back(random(parameter.spec));
@@ -239,7 +239,7 @@ void expect_is(const at::Tensor& found, const sim::TensorSpec& spec, const std::
 Step play_step(const sim::Model& model, const Values& values, std::int64_t rows) {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const std::vector<sim::OpInstance> ops = model.instances(rows);
-  const std::vector<bool> needed = model.outputs_need_grad();
+  const std::vector<std::uint32_t> all_grads = model.grads();
   std::vector<Tensors> inputs(ops.size()), parameters(ops.size()), writes(ops.size());
   for (std::size_t n = 0; n < ops.size(); ++n) {
     const sim::Signature signature = ops[n].signature();
@@ -259,7 +259,7 @@ Step play_step(const sim::Model& model, const Values& values, std::int64_t rows)
   std::vector<at::Tensor> gradients(ops.size());
   const auto add = [](at::Tensor& to, const at::Tensor& gradient) { to = to.defined() ? to + gradient : gradient; };
   for (std::size_t n = ops.size(); n-- > 0;) {
-    const std::uint32_t grads = model.grads(n, needed);
+    const std::uint32_t grads = all_grads[n];
     const bool is_loss = n + 1 == ops.size();
     if (grads == 0) continue;
     Tensors reads, found;

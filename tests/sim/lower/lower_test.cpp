@@ -177,7 +177,7 @@ TEST(LowerGrid, TransfersCarryWhatCrossesStages) {
     std::vector<std::uint32_t> stage = stages_of(model, strategy);
     for (std::uint32_t& part : stage)
       part = rank_of_part(part, strategy.pp, schedule_table().at(strategy.schedule).order).stage;
-    const std::vector<bool> needed = model.outputs_need_grad();
+    const std::vector<std::uint32_t> grads = model.grads();
     const std::vector<OpInstance> ops = model.instances(model.global_batch);  // of all replicas and microbatches
     std::set<std::pair<int, std::uint32_t>> edges;                            // node, stage that reads it
     for (std::size_t n = 0; n < model.nodes.size(); ++n)
@@ -186,7 +186,7 @@ TEST(LowerGrid, TransfersCarryWhatCrossesStages) {
     std::int64_t expected = 0, sent = 0;
     for (const auto& [node, reader] : edges)
       expected += ops[static_cast<std::size_t>(node)].signature().output.bytes() *
-                  (needed[static_cast<std::size_t>(node)] ? 2 : 1);
+                  (grads[static_cast<std::size_t>(node)] != 0 ? 2 : 1);
     for (const Role& role : program.roles)
       for (std::uint32_t i = 0; i < role.size(); ++i)
         if (role.kind[i] == InstructionKind::send)
