@@ -16,7 +16,6 @@
 
 #include "backend/calibrate.hpp"
 #include "backend/machine/scheduling.hpp"
-#include "backend/op/op.hpp"
 #include "backend/train/evaluate.hpp"
 #include "backend/train/safetensors.hpp"
 #include "bench/commands.hpp"
@@ -74,11 +73,12 @@ Job job_of(const Options& options) {
   if (job.model.timing == sim::Timing::tutorial)
     throw sim::ConfigError(
         "train: a step with timing=tutorial makes random samples of its own; use timing=step or epoch");
-  if (job.world == "local" && job.strategy.tp > 1 && !job.strategy.sp &&
-      std::ranges::any_of(job.model.instances(1), backend::draws))
+  if (job.model.is_imported())
     throw sim::ConfigError(
-        "train: model '{}' draws random numbers (dropout), and the ranks of world local draw them from one generator: "
-        "what each computes of the same samples under tp would differ; use world gloo",
+        "train: model '{}' is imported: its file says what a step of training computes, not what the model gives "
+        "outside "
+        "of one (without dropout, by a batch norm's averages), which accuracy is of; compare and measure play its "
+        "steps",
         job.model.name);
   return job;
 }

@@ -116,6 +116,7 @@ train "${toy[@]}" >"$scratch/out" 2>&1 || complain "toy: $(cat "$scratch/out")"
 refuses 2 "toy: is a checkpoint with strategy 'single', this run has 'ddp,dp=2'" -m toy_mlp -s ddp "${toy[@]:4}"
 refuses 2 "toy: is a checkpoint with model 'toy_mlp,global_batch=20', this run has 'toy_mlp,global_batch=10'" -m toy_mlp,global_batch=10 "${toy[@]:2}"
 refuses 2 "toy: is a checkpoint with seed '1', this run has '2'" "${toy[@]}" --seed 2
+refuses 2 "train: model 'gpt_toy' is imported: its file says what a step" -m "$(dirname "$0")/../models/gpt_toy.json" "${toy[@]:2}"
 head -c -1 "$scratch/toy" >"$scratch/cut"
 refuses 2 "cut: truncated" "${toy[@]:0:8}" --checkpoint "$scratch/cut"
 echo text >"$scratch/text"
