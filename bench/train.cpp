@@ -76,9 +76,8 @@ Job job_of(const Options& options) {
   if (job.model.is_imported())
     throw sim::ConfigError(
         "train: model '{}' is imported: its file says what a step of training computes, not what the model gives "
-        "outside "
-        "of one (without dropout, by a batch norm's averages), which accuracy is of; compare and measure play its "
-        "steps",
+        "outside of one (without dropout, by a batch norm's averages), which accuracy is of; compare and measure play "
+        "its steps",
         job.model.name);
   return job;
 }

@@ -215,7 +215,11 @@ std::optional<double> distance_from_whole_batch(const sim::Model& model, Partiti
     distance += squared(of_parts.tensors.at(name) - tensor);
     norm += squared(tensor);
   }
-  const double relative = distance == 0 ? 0 : std::sqrt(distance / norm);
+  return relative_error(std::sqrt(distance), std::sqrt(norm));
+}
+
+double relative_error(double difference, double norm) {
+  const double relative = difference == 0 ? 0 : difference / norm;
   return std::isfinite(relative) ? relative : std::numeric_limits<double>::infinity();
 }
 

@@ -29,4 +29,7 @@ Reference execute_reference(const sim::Model& model, const Partition& partition)
 /// equal but for rounding.
 std::optional<double> distance_from_whole_batch(const sim::Model& model, Partition partition);
 
+/// A difference over what it is of: 0 where there is none, of nothing, too; infinity where one isn't a number.
+double relative_error(double difference, double norm);
+
 }  // namespace backend

@@ -29,10 +29,6 @@ std::map<std::string_view, double> largest_norms(const Reference::Tensors& tenso
   return norms;
 }
 
-double finite_or_infinite(double error) {
-  return std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
-}
-
 }  // namespace
 
 std::vector<VerifiedTensor> compare(const Reference& reference, std::uint32_t batch_piece,
@@ -53,9 +49,8 @@ std::vector<VerifiedTensor> compare(const Reference& reference, std::uint32_t ba
                  .narrow(0, elements.begin, elements.size);
     sim::check_internal(want.sizes() == tensor.sizes(), "'{}' has another shape than the reference's", name);
     const double difference = (tensor.detach().to(at::kCPU, at::kDouble) - want).abs().max().item<double>();
-    // All zeros, expected and found: no error.
     const double divisor = std::max(norm_of(whole), 1e-3 * largest.at(kind_of(name)));
-    VerifiedTensor row{name, finite_or_infinite(difference == 0 ? 0 : difference / divisor)};
+    VerifiedTensor row{name, relative_error(difference, divisor)};
     row.elements = tensor.numel();
     for (const sim::Range& range : piece) row.piece.insert(row.piece.end(), {range.begin, range.size});
     if (elements.size > 0) row.piece.insert(row.piece.end(), {elements.begin, elements.size});
@@ -71,9 +66,8 @@ std::vector<VerifiedTensor> verdict(const Reference& reference, std::span<const 
   std::vector<VerifiedTensor> rows;
   for (std::size_t step = 0; step < losses.size(); ++step) {
     const double expected = reference.losses[step];
-    const double difference = std::abs(losses[step] - expected);
     rows.push_back(
-        {fmt::format("loss step {}", step), finite_or_infinite(difference == 0 ? 0 : difference / std::abs(expected))});
+        {fmt::format("loss step {}", step), relative_error(std::abs(losses[step] - expected), std::abs(expected))});
   }
   std::map<std::string, double> worst;
   std::map<std::string, std::map<std::vector<std::int64_t>, std::int64_t>> pieces;  // equal or apart: they are of one

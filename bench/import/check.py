@@ -10,7 +10,7 @@ Dropout is off on both sides (the identity; a Bernoulli draw gives ones), batch 
 from dataclasses import dataclass
 
 import torch
-from exported import arguments, example, own_buffers
+from exported import arguments, example, own_buffers, taken_by
 from graph import TWICE, InF64
 from play import count, draw, loss_of, play_model
 from refusal import Refusal
@@ -115,10 +115,7 @@ def target_of(file, batch, generator):
 
 def prediction_of(file, module, args, kwargs, target):
     """What the module returns, as the loss takes it."""
-    prediction = module(*args, **kwargs)
-    if not isinstance(prediction, torch.Tensor):
-        found = [t for t in torch.utils._pytree.tree_leaves(prediction) if isinstance(t, torch.Tensor)]
-        prediction, = found if len(found) == 1 else [t for t in found if (t.dim() == 0) == (file["loss"] == "mean_loss")]
+    prediction = taken_by(file["loss"], module(*args, **kwargs))
     if prediction.dim() == 0:
         return prediction.expand(len(target), 1)
     if prediction.dim() == 1:

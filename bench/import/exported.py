@@ -18,6 +18,15 @@ from torch._subclasses.fake_tensor import FakeTensor
 BATCHES = (2, 3)
 
 
+def taken_by(loss: str, returned):
+    """Of what a module returns the tensor that the loss takes: of several mean_loss a number, others what isn't one."""
+    tensors = [t for t in torch.utils._pytree.tree_leaves(returned) if isinstance(t, torch.Tensor)]
+    if len(tensors) > 1:
+        tensors = [t for t in tensors if (t.dim() == 0) == (loss == "mean_loss")]
+    taken, = tensors
+    return taken
+
+
 def example(inputs, batch, dtype=None, generator=None):
     """Random tensors for the inputs."""
     tensors = []

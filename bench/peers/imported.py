@@ -12,7 +12,7 @@ import re
 import shlex
 import sys
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -89,20 +89,14 @@ def check(path: str):
 class Module(nn.Module):
     """The user's, of one argument and one output."""
 
-    def __init__(self, module: nn.Module, inputs: list, gives_loss: bool):
+    def __init__(self, module: nn.Module, inputs: list, taken):
+        """taken: of what the module returns the tensor that the loss takes."""
         super().__init__()
-        self.module, self.names, self.gives_loss = module, [given.name for given in inputs], gives_loss
+        self.module, self.names, self.taken = module, [given.name for given in inputs], taken
 
     def forward(self, tensors):
         named = {name: tensor for name, tensor in zip(self.names, tensors) if name}
-        output = self.module(*(tensor for name, tensor in zip(self.names, tensors) if not name), **named)
-        if isinstance(output, torch.Tensor):
-            return output
-        found = [leaf for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
-        if len(found) > 1:  # what the importer takes of them
-            found = [tensor for tensor in found if (tensor.dim() == 0) == self.gives_loss]
-        prediction, = found
-        return prediction
+        return self.taken(self.module(*(tensor for name, tensor in zip(self.names, tensors) if not name), **named))
 
 
 def first_values(model: SimpleNamespace) -> dict:
@@ -122,7 +116,9 @@ def make_module(model: SimpleNamespace) -> tuple[nn.Module, list[tuple[SimpleNam
         if own or buffers:
             layers.append((SimpleNamespace(name=name, firsts={kind: first for kind, first in own.items() if first}, buffers=buffers),
                            part))
-    return Module(request.module, request.inputs, model.loss == "mean_loss"), layers
+    with importers_modules():
+        from exported import taken_by
+    return Module(request.module, request.inputs, partial(taken_by, model.loss)), layers
 
 
 def inputs(model: SimpleNamespace, rows: range, seed: int, device: torch.device) -> tuple[torch.Tensor, ...]:

@@ -196,22 +196,23 @@ double amount_number(std::string_view text, std::string_view whole) {
 }
 
 Body::Amount amount_from(std::string_view text) {
+  using Amount = Body::Amount;
+  using Term = std::pair<std::string_view, double Amount::*>;
+  constexpr Term kFixed{"", &Amount::fixed}, kSample{"B", &Amount::per_sample}, kPair{"BB", &Amount::per_pair},
+      kUnit{"T", &Amount::per_unit}, kSampleAndUnit{"BT", &Amount::per_sample_and_unit};
+  static const std::map<std::size_t, std::vector<Term>> kForms{
+      {2, {kFixed, kSample}}, {3, {kFixed, kSample, kPair}}, {4, {kFixed, kSample, kUnit, kSampleAndUnit}}};
   const std::vector<std::string_view> terms = fields(text, '+');
-  Body::Amount amount;
-  using Term = std::pair<std::string_view, double*>;
-  const std::vector<Term> linear{{"", &amount.fixed}, {"B", &amount.per_sample}},
-      of_pairs{linear[0], linear[1], {"BB", &amount.per_pair}},
-      of_units{linear[0], linear[1], {"T", &amount.per_unit}, {"BT", &amount.per_sample_and_unit}};
-  for (const std::vector<Term>* form : {&linear, &of_pairs, &of_units}) {
-    if (form->size() != terms.size()) continue;
-    for (std::size_t t = 0; t < terms.size(); ++t) {
-      const std::optional<std::string_view> number = without(terms[t], (*form)[t].first);
-      if (!number) throw_not_an_amount(text);
-      *(*form)[t].second = amount_number(*number, text);
-    }
-    return amount;
+  const auto form = kForms.find(terms.size());
+  if (form == kForms.end()) throw_not_an_amount(text);
+  Amount amount;
+  for (std::size_t t = 0; t < terms.size(); ++t) {
+    const auto& [letters, of] = form->second[t];
+    const std::optional<std::string_view> number = without(terms[t], letters);
+    if (!number) throw_not_an_amount(text);
+    amount.*of = amount_number(*number, text);
   }
-  throw_not_an_amount(text);
+  return amount;
 }
 
 class BodyReader {
