@@ -18,12 +18,12 @@
 #include "backend/machine/environment.hpp"
 #include "backend/machine/launch.hpp"
 #include "backend/machine/scheduling.hpp"
-#include "backend/machine/system_file.hpp"
 #include "backend/machine/threads.hpp"
 #include "backend/rank/progress.hpp"
 #include "backend/rank/run.hpp"
 #include "backend/supervise.hpp"
 #include "backend/world/world.hpp"
+#include "sim/cluster/allowance.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
 #include "sim/program/capture.hpp"
@@ -88,9 +88,9 @@ void check(const RunRequest& request, const SessionOptions& options) {
   const std::uint32_t each = ranks_per_host(), ranks = request.program.ranks();
   const std::uint32_t here = each != 0 ? std::min(each, ranks) : ranks;  // on this host, as on every
   const std::uint64_t cores = std::uint64_t{here} * request.program.threads;
-  if (request.program.threads > 1 && cores > usable_cores())
+  if (request.program.threads > 1 && cores > sim::usable_cores())
     throw sim::ConfigError("{} ranks of {} threads need {} cores; this machine has {}", here, request.program.threads,
-                           cores, usable_cores());
+                           cores, sim::usable_cores());
   if (request.training && (request.verify || request.graph))
     throw sim::ConfigError("training: steps on samples aren't verified, nor captured");
   if (!request.graph) return;
@@ -373,10 +373,10 @@ std::unique_ptr<ProcessSession> meet(const SessionOptions& options, const WorldM
 std::optional<std::string> Session::missing_memory(std::int64_t bytes) const {
   constexpr double kGiB = 1 << 30;
   if (options_.device == "cpu") {
-    const std::optional<double> free = free_host_memory();
+    const std::optional<double> free = sim::free_memory();
     if (!free || static_cast<double>(bytes) <= *free) return std::nullopt;
     return fmt::format("does not fit: needs {:.3g} GiB, {:.3g} of this machine's {:.3g} are free",
-                       static_cast<double>(bytes) / kGiB, *free / kGiB, sim::this_host().memory.in_GiB());
+                       static_cast<double>(bytes) / kGiB, *free / kGiB, sim::usable_memory() / kGiB);
   }
   const at::Device device = first_device(options_.device);
   try {
@@ -393,7 +393,7 @@ std::unique_ptr<Session> open_session(const SessionOptions& options) {
   if (options.ranks == 0) throw sim::ConfigError("ranks=0 must be at least 1");
   sim::check_device(options.device);
   check_timeout(options.timeout_s);
-  usable_cores();
+  sim::usable_cores();
   at::set_num_threads(1);
   install_counting_allocator();
   if (!sim::world_kind(options.world).processes) return std::make_unique<ThreadSession>(options, maker.make(options));

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "sim/cluster/allowance.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/cost/origin.hpp"
 #include "sim/error.hpp"
@@ -37,7 +38,7 @@ std::vector<sim::Cluster> clusters_of(const Options& options, std::uint32_t rank
   if (!options.cluster.empty())
     return {sim::load_cluster(options.cluster, ranks, options.devices, options.plan_devices)};
   sim::check_network(options.machine.network, options.machine.worlds);
-  const std::uint32_t cores = options.devices != 0 ? options.devices : std::thread::hardware_concurrency();
+  const std::uint32_t cores = options.devices != 0 ? options.devices : sim::usable_cores();
   std::vector<sim::Cluster> clusters;
   for (const std::string& world : options.machine.worlds)
     if (options.hosts == 1)

@@ -16,6 +16,7 @@
 #include "backend/machine/scheduling.hpp"
 #include "backend/supervise.hpp"
 #include "sim/calibrate/conditions.hpp"
+#include "sim/cluster/allowance.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
 #include "sim/program/capture.hpp"
@@ -55,7 +56,7 @@ sim::Cluster machine_cluster_of(const std::string& world, const Machine& machine
   const std::uint32_t each = backend::ranks_per_host();
   const bool several = each != 0 && sim::world_kind(world).processes;
   sim::Cluster cluster = sim::with_threads(
-      sim::machine_cluster(world, machine.device, machine.network, several ? each : ranks, backend::usable_cores()),
+      sim::machine_cluster(world, machine.device, machine.network, several ? each : ranks, sim::usable_cores()),
       threads, strategy);
   return several ? sim::with_hosts(cluster, backend::hosts_of_launch(), ranks, link_between(cluster)) : cluster;
 }
@@ -214,7 +215,7 @@ nlohmann::json context(const Machine& machine, const Worlds& worlds) {
                          {"graph", machine.graph},
                          {"scheduling", real_time ? "SCHED_FIFO" : "time-shared"},
                          {"idle_latency_us", idle_latency ? nlohmann::json(*idle_latency) : nlohmann::json()},
-                         {"awake_cores", kept_awake(machine) ? backend::usable_cores() : 0},
+                         {"awake_cores", kept_awake(machine) ? sim::usable_cores() : 0},
                          {"environment", backend::environment()}};
   if (machine.device != "cpu") context["device_name"] = backend::describe(machine.device).name;
   see_other_runs(context);

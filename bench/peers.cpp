@@ -23,6 +23,7 @@
 #include "backend/machine/network.hpp"
 #include "backend/machine/scheduling.hpp"
 #include "bench/python.hpp"
+#include "sim/cluster/allowance.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/plan.hpp"
@@ -322,7 +323,7 @@ Peers::Peers(const Machine& machine, std::uint32_t ranks) : timeout_s_(machine.t
       for (std::uint32_t each = 0; each < ranks; ++each)
         arguments.push_back(std::to_string(backend::core_of_rank(each)));
       arguments.emplace_back("--usable");
-      for (const std::uint32_t core : backend::cores_of_rank(0, backend::usable_cores()))
+      for (const std::uint32_t core : backend::cores_of_rank(0, sim::usable_cores()))
         arguments.push_back(std::to_string(core));
       if (machine.real_time) arguments.emplace_back("--real-time");
       processes_.emplace_back(arguments, backend::ProcessOptions{.environment = variables,

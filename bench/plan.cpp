@@ -11,6 +11,7 @@
 
 #include "bench/commands.hpp"
 #include "bench/forecasts.hpp"
+#include "sim/cluster/allowance.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/plan/method.hpp"
@@ -86,8 +87,7 @@ void for_each_on_all_cores(std::size_t count, Work work) {
     for (std::size_t k = next++; k < count; k = next++) work(k);
   };
   std::vector<std::jthread> helpers;
-  for (std::size_t t = 1; t < std::min<std::size_t>(std::thread::hardware_concurrency(), count); ++t)
-    helpers.emplace_back(go_on);
+  for (std::size_t t = 1; t < std::min<std::size_t>(sim::usable_cores(), count); ++t) helpers.emplace_back(go_on);
   go_on();
 }
 

@@ -11,7 +11,7 @@
 #include <memory>
 #include <utility>
 
-#include "backend/machine/system_file.hpp"
+#include "sim/text/system_file.hpp"
 
 namespace backend {
 namespace {
@@ -77,7 +77,7 @@ std::string interface_with(const std::string& address) {
 }
 
 std::optional<double> link_gigabits(const std::string& interface) {
-  const std::optional<std::string> megabits = first_line("/sys/class/net/" + interface + "/speed");
+  const std::optional<std::string> megabits = sim::first_line("/sys/class/net/" + interface + "/speed");
   if (interface.empty() || !megabits) return std::nullopt;
   const double gigabits = 1e-3 * std::strtod(megabits->c_str(), nullptr);  // -1 where the link is down
   return gigabits > 0 ? std::optional(gigabits) : std::nullopt;

@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "backend/machine/system_file.hpp"
+#include "sim/cluster/allowance.hpp"
 #include "sim/error.hpp"
 
 namespace backend {
@@ -203,16 +203,11 @@ class CountingAllocator final : public c10::Allocator {
   }
 };
 
-double number_in(const char* path) { return std::strtod(first_line(path).value_or("").c_str(), nullptr); }
-
-/// The share of its memory that the machine, or the control group that this process is in, could still give; all where
+/// The share of its memory that the machine, or the control groups that this process is in, could still give; all where
 /// neither says.
 double available_memory() {
-  const std::optional<double> total = field_bytes("/proc/meminfo", "MemTotal:"),
-                              available = field_bytes("/proc/meminfo", "MemAvailable:");
-  const double share = total && available ? *available / *total : 1;
-  const double limit = number_in("/sys/fs/cgroup/memory.max");  // "max", that is 0, where there is none
-  return limit > 0 ? std::min(share, 1 - number_in("/sys/fs/cgroup/memory.current") / limit) : share;
+  const double all = sim::usable_memory();
+  return sim::free_memory().value_or(all) / all;
 }
 
 void start_over(bool give_back) {

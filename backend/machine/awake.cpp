@@ -8,7 +8,8 @@
 #include <string>
 
 #include "backend/machine/scheduling.hpp"
-#include "backend/machine/system_file.hpp"
+#include "sim/cluster/allowance.hpp"
+#include "sim/text/system_file.hpp"
 
 namespace backend {
 namespace {
@@ -25,15 +26,13 @@ void relax() {
 }  // namespace
 
 bool AwakeCores::wanted() {
-  if (first_line("/sys/devices/system/cpu/cpuidle/current_driver").value_or("none") != "none") return false;
-  const std::string second = first_line("/sys/fs/cgroup/cpu.max").value_or("max");  // "max 100000": of control groups
-  const std::string first = first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").value_or("-1");
-  return second.starts_with("max") && first == "-1";
+  if (sim::first_line("/sys/devices/system/cpu/cpuidle/current_driver").value_or("none") != "none") return false;
+  return !sim::cores_of_group();
 }
 
 AwakeCores::AwakeCores(bool spin) {
   if (!spin) return;
-  for (std::uint32_t core = 0; core < usable_cores(); ++core) {
+  for (std::uint32_t core = 0; core < sim::usable_cores(); ++core) {
     threads_.emplace_back([core = core_of_rank(core)](const std::stop_token& end) {
       pin_to_core(core);
       const sched_param param{};

@@ -17,7 +17,8 @@
 #include "backend/machine/accelerator.hpp"
 #include "backend/machine/process.hpp"
 #include "backend/machine/scheduling.hpp"
-#include "backend/machine/system_file.hpp"
+#include "sim/cluster/allowance.hpp"
+#include "sim/text/system_file.hpp"
 
 namespace backend {
 
@@ -29,7 +30,7 @@ using Json = nlohmann::json;
 
 /// Or null.
 Json json(const std::optional<std::string>& value) { return value ? Json(*value) : Json(); }
-Json line_of(const std::string& path) { return json(first_line(path)); }
+Json line_of(const std::string& path) { return json(sim::first_line(path)); }
 
 struct Ticks {
   std::uint64_t steal = 0, total = 0;
@@ -78,18 +79,16 @@ Json environment() {
   std::array<char, 32> date{};
   std::strftime(date.data(), date.size(), "%FT%TZ", std::gmtime(&seconds));
   const double total = static_cast<double>(now.total - first.total);
-  const double memory_GiB =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)) / 1073741824.0;
   const std::string source = PARAGAUGE_SOURCE_DIR;
   return {{"date", date.data()},
           {"commit", json(output_of("git -C '" + source + "' describe --always --dirty --abbrev=12"))},
           {"cpu",
-           {{"model", json(field("/proc/cpuinfo", "model name"))},
-            {"usable_cores", usable_cores()},
-            {"MHz", json(field("/proc/cpuinfo", "cpu MHz"))},
+           {{"model", json(sim::field("/proc/cpuinfo", "model name"))},
+            {"usable_cores", sim::usable_cores()},
+            {"MHz", json(sim::field("/proc/cpuinfo", "cpu MHz"))},
             {"governor", line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")},
             {"caches", caches()}}},
-          {"memory_GiB", memory_GiB},
+          {"memory_GiB", sim::usable_memory() / 1073741824.0},
           {"kernel", std::string(system.sysname) + " " + system.release},
           {"huge_pages", line_of("/sys/kernel/mm/transparent_hugepage/enabled")},
           {"rt_runtime_us", line_of("/proc/sys/kernel/sched_rt_runtime_us")},

@@ -24,8 +24,9 @@
 #include "backend/machine/arithmetic.hpp"
 #include "backend/machine/process.hpp"
 #include "backend/machine/scheduling.hpp"
-#include "backend/machine/system_file.hpp"
+#include "sim/cluster/allowance.hpp"
 #include "sim/cluster/cluster.hpp"
+#include "sim/text/system_file.hpp"
 
 namespace sim {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FoundGpu, name, memory_GiB, pcie_gen, pcie_lanes, nvlink_GBps)
@@ -69,7 +70,7 @@ std::vector<std::filesystem::path> entries(const std::filesystem::path& folder) 
 double rate_of_a_core(const std::function<std::function<double()>(std::uint32_t core)>& work) {
   constexpr int kRounds = 6;         // the first warms up
   constexpr double kLeast_s = 0.04;  // of a round
-  const std::uint32_t cores = usable_cores();
+  const std::uint32_t cores = sim::usable_cores();
   std::barrier meet(static_cast<std::ptrdiff_t>(cores));
   std::vector<std::array<double, kRounds>> rates(cores);
   {
@@ -161,9 +162,9 @@ std::vector<sim::FoundNic> network_cards(const std::filesystem::path& system, st
   };
   for (const std::filesystem::path& card : entries(system / "class/infiniband"))
     for (const std::filesystem::path& port : entries(card / "ports")) {
-      if (first_line(port / "state").value_or("").find("ACTIVE") == std::string::npos) continue;
+      if (sim::first_line(port / "state").value_or("").find("ACTIVE") == std::string::npos) continue;
       list.push_back({.name = card.filename(),
-                      .gigabits = leading_number(first_line(port / "rate").value_or("")),
+                      .gigabits = leading_number(sim::first_line(port / "rate").value_or("")),
                       .has_verbs = true});
       with_verbs.insert(device_of(card));
     }
@@ -171,9 +172,9 @@ std::vector<sim::FoundNic> network_cards(const std::filesystem::path& system, st
     const std::filesystem::path device = device_of(card);
     const std::string name = card.filename();
     if (device.empty() ? name != meets_over : with_verbs.contains(device) && name != meets_over) continue;
-    const std::string state = first_line(card / "operstate").value_or("");
+    const std::string state = sim::first_line(card / "operstate").value_or("");
     if (state == "down" && name != meets_over) continue;
-    list.push_back({.name = name, .gigabits = leading_number(first_line(card / "speed").value_or("")) / 1000});
+    list.push_back({.name = name, .gigabits = leading_number(sim::first_line(card / "speed").value_or("")) / 1000});
   }
   return list;
 }
@@ -183,7 +184,7 @@ sim::FoundHost inventory() {
   const sim::Host own = sim::this_host();
   sim::FoundHost host{.name = host_name(),
                       .cpu = own.cpu,
-                      .cores = usable_cores(),
+                      .cores = sim::usable_cores(),
                       .sockets = sockets(),
                       .memory_GiB = own.memory.base() / kGiB};
   host.meets_over = meeting_interface();

@@ -15,8 +15,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "backend/machine/system_file.hpp"
 #include "sim/error.hpp"
+#include "sim/text/system_file.hpp"
 
 namespace backend {
 namespace {
@@ -85,7 +85,7 @@ std::optional<int> Process::status() {
 }
 
 bool Process::stopped() const {
-  return !status_ && field(fmt::format("/proc/{}/status", id_), "State:").value_or("").starts_with('T');
+  return !status_ && sim::field(fmt::format("/proc/{}/status", id_), "State:").value_or("").starts_with('T');
 }
 
 std::vector<std::string> environment_with(const std::vector<std::pair<std::string, std::string>>& variables,

@@ -12,14 +12,14 @@
 #include <mutex>
 #include <string>
 
-#include "backend/machine/system_file.hpp"
+#include "sim/text/system_file.hpp"
 
 namespace backend {
 namespace {
 
 constexpr const char* kRuntime = "/proc/sys/kernel/sched_rt_runtime_us";
 
-std::string read_setting() { return first_line(kRuntime).value_or(""); }
+std::string read_setting() { return sim::first_line(kRuntime).value_or(""); }
 
 bool write_setting(const std::string& value) {
   std::ofstream file(kRuntime);

@@ -1,4 +1,5 @@
 #include "backend/machine/scheduling.hpp"
+#include "sim/cluster/allowance.hpp"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -12,23 +13,9 @@
 namespace backend {
 namespace {
 
-const std::vector<std::uint32_t>& core_list() {
-  static const std::vector<std::uint32_t> cores = [] {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    std::vector<std::uint32_t> list;
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-      for (std::uint32_t core = 0; core < CPU_SETSIZE; ++core)
-        if (CPU_ISSET(core, &set)) list.push_back(core);
-    if (list.empty()) list.push_back(0);
-    return list;
-  }();
-  return cores;
-}
-
 /// Sets the cores of the thread with this number; 0: of the calling one.
 void set_affinity(pid_t thread, const std::vector<std::uint32_t>& cores) {
-  core_list();  // what is usable is asked before the first pinning narrows it
+  sim::core_list();  // what is usable is asked before the first pinning narrows it
   cpu_set_t set;
   CPU_ZERO(&set);
   for (const std::uint32_t core : cores) CPU_SET(core, &set);
@@ -56,9 +43,7 @@ void sleep_until(double moment_s, bool precisely) {
   }
 }
 
-std::uint32_t usable_cores() { return static_cast<std::uint32_t>(core_list().size()); }
-
-std::uint32_t core_of_rank(std::uint32_t rank) { return core_list()[rank % core_list().size()]; }
+std::uint32_t core_of_rank(std::uint32_t rank) { return sim::core_list()[rank % sim::usable_cores()]; }
 
 std::vector<std::uint32_t> cores_of_rank(std::uint32_t rank, std::uint32_t threads) {
   std::vector<std::uint32_t> cores;

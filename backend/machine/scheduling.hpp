@@ -27,9 +27,7 @@ double now_s();
 /// Returns at `moment_s` on now_s(), within a microsecond when `precisely` (the last 50 µs are spent spinning).
 void sleep_until(double moment_s, bool precisely);
 
-/// Cores that this process may use; asked once, before anything is pinned.
-std::uint32_t usable_cores();
-/// Ranks beyond the number of usable cores start again at the first.
+/// Ranks beyond the number of usable cores (sim/cluster/allowance.hpp) start again at the first.
 std::uint32_t core_of_rank(std::uint32_t rank);
 /// The cores of a rank, `threads` for each: as sim::with_threads places them. There must be as many.
 std::vector<std::uint32_t> cores_of_rank(std::uint32_t rank, std::uint32_t threads);

@@ -12,13 +12,13 @@
 
 #include "backend/machine/allocator.hpp"
 #include "backend/machine/speed.hpp"
-#include "backend/machine/system_file.hpp"
 #include "backend/rank/initial.hpp"
 #include "backend/train/feed.hpp"
 #include "backend/train/state.hpp"
 #include "sim/error.hpp"
 #include "sim/model/model.hpp"
 #include "sim/program/transfers.hpp"
+#include "sim/text/system_file.hpp"
 
 namespace backend {
 namespace {
@@ -26,7 +26,7 @@ namespace {
 /// VmHWM: the process's resident peak since it was last reset (or started, where resetting isn't permitted), without
 /// what earlier programs have left and this one hasn't used.
 std::int64_t resident_peak_bytes() {
-  const std::optional<double> peak = field_bytes("/proc/self/status", "VmHWM:");
+  const std::optional<double> peak = sim::field_bytes("/proc/self/status", "VmHWM:");
   return peak ? static_cast<std::int64_t>(*peak) - idle_bytes() - probe_bytes() : 0;
 }
 

@@ -6,8 +6,8 @@
 #include <array>
 
 #include "backend/machine/address.hpp"
-#include "backend/machine/system_file.hpp"
 #include "sim/error.hpp"
+#include "sim/text/system_file.hpp"
 
 namespace backend {
 
@@ -15,7 +15,7 @@ Greeting greeting(std::map<std::string, std::string> alike) {
   std::array<char, 64> time_namespace{};  // "time:[4026531834]": containers may have a CLOCK_MONOTONIC of their own
   if (readlink("/proc/self/ns/time", time_namespace.data(), time_namespace.size() - 1) < 0) time_namespace[0] = '\0';
   return {.host = host_name(),
-          .clock = first_line("/proc/sys/kernel/random/boot_id").value_or("unknown") + ' ' + time_namespace.data(),
+          .clock = sim::first_line("/proc/sys/kernel/random/boot_id").value_or("unknown") + ' ' + time_namespace.data(),
           .alike = std::move(alike)};
 }
 

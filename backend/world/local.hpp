@@ -21,6 +21,7 @@
 
 #include "backend/machine/scheduling.hpp"
 #include "backend/world/world.hpp"
+#include "sim/cluster/allowance.hpp"
 
 namespace backend {
 
@@ -89,7 +90,7 @@ class LocalCommunicator : public Communicator {
 
   void prepare(const std::vector<sim::Group>& groups, std::uint32_t ranks) override {
     ranks_ = ranks;
-    own_core_ = ranks <= usable_cores();
+    own_core_ = ranks <= sim::usable_cores();
     step_ = world_->released;  // ranks that were idle have missed steps
     memberships_.assign(groups.size(), {});
     const std::lock_guard lock(world_->mutex);

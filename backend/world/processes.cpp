@@ -25,6 +25,7 @@
 #include "backend/machine/address.hpp"
 #include "backend/machine/network.hpp"
 #include "backend/machine/scheduling.hpp"
+#include "sim/cluster/allowance.hpp"
 
 namespace backend {
 
@@ -350,7 +351,7 @@ void StepStart::prepare(std::uint32_t ranks) {
     here += hosts.host_of(rank) == hosts.host_of(meeting_->rank);
     has_other_clocks_ |= hosts.host_of(rank) != 0;
   }
-  own_core_ = here <= usable_cores();
+  own_core_ = here <= sim::usable_cores();
   group_ = ProcessGroup();
   clock_ = {};
   if (ranks == 1) return;

@@ -11,8 +11,10 @@
 #include <ranges>
 #include <set>
 
+#include "sim/cluster/allowance.hpp"
 #include "sim/cluster/read.hpp"
 #include "sim/error.hpp"
+#include "sim/text/system_file.hpp"
 
 namespace sim {
 namespace {
@@ -143,11 +145,8 @@ Cluster with_accelerator(const Cluster& cluster, const std::string& driver_name,
 
 Host this_host() {
   Host host;
-  host.memory = bytes(static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE)));
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; host.cpu.empty() && std::getline(file, line);)
-    if (line.starts_with("model name") && line.find(": ") != std::string::npos)
-      host.cpu = line.substr(line.find(": ") + 2);
+  host.memory = bytes(usable_memory());
+  host.cpu = field("/proc/cpuinfo", "model name").value_or("");
   constexpr int kMostCaches = 5;
   for (int index = 0; index < kMostCaches; ++index) {
     const std::string folder = fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/", index);

@@ -20,6 +20,7 @@
 #include "backend/machine/scheduling.hpp"
 #include "backend/rank/progress.hpp"
 #include "backend/supervise.hpp"
+#include "sim/cluster/allowance.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/program/memory.hpp"
@@ -228,7 +229,7 @@ void execute_all(Session& session) {
   for (const auto& [model, strategy] : kCases) {
     SCOPED_TRACE(model + " " + strategy);
     const sim::Program program = lowered(model, strategy);
-    if (program.threads > usable_cores()) continue;
+    if (program.threads > sim::usable_cores()) continue;
     const RunResult result =
         session.run({.program = program, .warmup_steps = 1, .steps = 2, .seed = 3, .verify = true});
     expect_right(program, result, 2);
@@ -526,7 +527,7 @@ TEST(LocalSession, TellsWhatIsWrong) {
                 [&] { session->run({.program = lowered("convnet,global_batch=8", "ddp_blocking,dp=4")}); }),
             "the program needs 4 ranks, the session has 2");
   EXPECT_EQ(message<sim::ConfigError>([&] { session->run({.program = lowered("toy_mlp", "ddp,dp=2,threads=1024")}); }),
-            fmt::format("2 ranks of 1024 threads need 2048 cores; this machine has {}", usable_cores()));
+            fmt::format("2 ranks of 1024 threads need 2048 cores; this machine has {}", sim::usable_cores()));
   sim::Program periodic = lowered("toy_mlp", "ddp_blocking,dp=2");
   for (sim::Role& role : periodic.roles) role.body_begin = role.size();
   EXPECT_EQ(message<sim::ConfigError>([&] { session->run({.program = periodic}); }),

@@ -10,6 +10,7 @@
 
 #include "backend/machine/scheduling.hpp"
 #include "backend/session.hpp"
+#include "sim/cluster/allowance.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/program/by_kind.hpp"
@@ -54,12 +55,12 @@ class Other {
 // Data parallel on a whole core and on a part of one takes as much longer than on two whole ones as the forecast says: all
 // wait for the slower. The ranks come before all else here, but for who has the other part.
 TEST(UnequalCoresRanks, TheSlowerDecides) {
-  if (usable_cores() < 2) GTEST_SKIP() << "needs two cores";
+  if (sim::usable_cores() < 2) GTEST_SKIP() << "needs two cores";
   if (!RealTime(kCommunicationPriority).permitted()) GTEST_SKIP() << "needs real-time scheduling";
   constexpr int kTurns = 3;
   const sim::Model model = sim::load_model("convnet,global_batch=4096");
   const sim::Program program = sim::lower(model, sim::parse_strategy("ddp_blocking,dp=2", model));
-  sim::Cluster cluster = sim::machine_cluster("local", "cpu", "", 2, usable_cores());
+  sim::Cluster cluster = sim::machine_cluster("local", "cpu", "", 2, sim::usable_cores());
   const auto forecast_s = [&] {
     const sim::Program cut = sim::by_kind(program, cluster);
     return sim::simulate(cut, sim::costs_of(cut, *sim::make_cost_model("analytic", cluster), cluster), cluster).step_s;

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "backend/machine/scheduling.hpp"
+#include "sim/cluster/allowance.hpp"
 #include "tests/backend/machine/threads_here.hpp"
 
 namespace backend {
@@ -24,7 +25,7 @@ std::multiset<std::uint32_t> cores_awake() {
 
 std::multiset<std::uint32_t> all_cores() {
   std::multiset<std::uint32_t> cores;
-  for (std::uint32_t rank = 0; rank < usable_cores(); ++rank) cores.insert(core_of_rank(rank));
+  for (std::uint32_t rank = 0; rank < sim::usable_cores(); ++rank) cores.insert(core_of_rank(rank));
   return cores;
 }
 
@@ -38,7 +39,7 @@ void expect_all_cores_awake() {
 TEST(AwakeCores, AreAllThatThisProcessMayUseUntilTheEndOfTheScope) {
   {
     const AwakeCores awake(/*spin=*/true);
-    EXPECT_EQ(awake.cores(), usable_cores());
+    EXPECT_EQ(awake.cores(), sim::usable_cores());
     expect_all_cores_awake();
   }
   EXPECT_TRUE(cores_awake().empty());
@@ -52,7 +53,7 @@ TEST(AwakeCores, StayWhereTheyAreWhenTheProcessIsPinned) {
   expect_all_cores_awake();
   pin_process({core_of_rank(0)});
   EXPECT_EQ(cores_awake(), all_cores());
-  pin_process(cores_of_rank(0, usable_cores()));  // for the tests that follow
+  pin_process(cores_of_rank(0, sim::usable_cores()));  // for the tests that follow
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/machine/scheduling.hpp"
+#include "sim/cluster/allowance.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace backend {
@@ -72,7 +73,7 @@ TEST(Inventory, CardsThatAreUp) {
 TEST(Inventory, OfThisHost) {
   const sim::FoundHost host = inventory();
   EXPECT_FALSE(host.name.empty());
-  EXPECT_EQ(host.cores, usable_cores());
+  EXPECT_EQ(host.cores, sim::usable_cores());
   EXPECT_GE(host.sockets, 1U);
   EXPECT_NEAR(host.memory_GiB, sim::this_host().memory.base() / 1073741824, 1e-6);
   EXPECT_EQ(to_json(host_from_json(to_json(host))), to_json(host));

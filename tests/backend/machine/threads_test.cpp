@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "backend/machine/scheduling.hpp"
+#include "sim/cluster/allowance.hpp"
 #include "tests/backend/machine/threads_here.hpp"
 
 namespace backend {
@@ -26,7 +27,7 @@ void compute() { at::ones({1 << 20}).add_(1); }
 
 /// What a rank's thread finds in the scope, and after it.
 void expect_threads_of_a_scope(bool has_process) {
-  if (usable_cores() < 2) GTEST_SKIP() << "one core";
+  if (sim::usable_cores() < 2) GTEST_SKIP() << "one core";
   at::set_num_threads(1);
   std::atomic<bool> is_pinned = false, done = false;
   std::thread transport([&] {
@@ -74,11 +75,11 @@ TEST(RankThreads, EndWithTheirScope) { expect_threads_of_a_scope(/*has_process=*
 
 TEST(RankThreads, ShareTheirCoresWithAProcesssOtherThreads) {
   expect_threads_of_a_scope(/*has_process=*/true);
-  pin_process(cores_of_rank(0, usable_cores()));  // for the tests that follow
+  pin_process(cores_of_rank(0, sim::usable_cores()));  // for the tests that follow
 }
 
 TEST(RankThreads, SitSideBySide) {
-  const std::uint32_t cores = usable_cores();
+  const std::uint32_t cores = sim::usable_cores();
   for (std::uint32_t threads = 1; threads <= cores; ++threads) {
     Cores seen;
     for (std::uint32_t rank = 0; rank < cores / threads; ++rank)

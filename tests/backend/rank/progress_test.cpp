@@ -7,12 +7,13 @@
 #include <thread>
 
 #include "backend/machine/scheduling.hpp"
+#include "sim/cluster/allowance.hpp"
 
 namespace backend {
 namespace {
 
 TEST(ProgressBoard, WhoSharesTheCoreIsLetEndItsStep) {
-  const std::uint32_t other = usable_cores(), ranks = other + 1;  // on rank 0's core
+  const std::uint32_t other = sim::usable_cores(), ranks = other + 1;  // on rank 0's core
   const ProgressBoard board(ranks);
   const ProgressBoard::Participation first(board.progress(0));
   std::optional<ProgressBoard::Participation> second(board.progress(other));
@@ -32,7 +33,7 @@ TEST(ProgressBoard, WhoSharesTheCoreIsLetEndItsStep) {
 }
 
 TEST(ProgressBoard, WhoHasItsOwnCoreWaitsForNobody) {
-  if (usable_cores() < 2) GTEST_SKIP() << "one core";
+  if (sim::usable_cores() < 2) GTEST_SKIP() << "one core";
   const ProgressBoard board(2);
   const ProgressBoard::Participation first(board.progress(0)), second(board.progress(1));
   board.let_others_end(0, 2);

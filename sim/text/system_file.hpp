@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace backend {
+namespace sim {
 
 /// None where there is no such file, or it's empty.
 std::optional<std::string> first_line(const std::string& path);
@@ -14,11 +14,4 @@ std::optional<std::string> field(const std::string& path, std::string_view key);
 /// The value of a field like "VmHWM: 1024 kB", in bytes.
 std::optional<double> field_bytes(const std::string& path, std::string_view key);
 
-/// What a control group (version 2) may still take, in bytes, its page cache given back: of its folder below
-/// /sys/fs/cgroup. None where it has no limit.
-std::optional<double> group_available(const std::string& folder);
-/// Bytes of memory that this machine, or the control group that this process is in,
-/// could still give; none where neither says.
-std::optional<double> free_host_memory();
-
-}  // namespace backend
+}  // namespace sim
