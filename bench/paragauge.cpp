@@ -217,6 +217,7 @@ void add_plan(CLI::App* command, Options& options) {
       ->capture_default_str();
   text(command, "--profile", options.profile, "a profile that `calibrate` wrote");
   add_files(command, options);
+  command->add_flag("--details", options.details, "why what is left out is, strategy by strategy");
   options.compare = compare;
 }
 

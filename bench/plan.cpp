@@ -102,7 +102,8 @@ struct Found {
   std::vector<Choice> choices;     // the best first
   std::vector<sim::Cell> skipped;  // what isn't among them, and why
   std::size_t alike = 0;           // left out: forecast like another one in everything that is shown
-  std::string words, left_out;
+  std::vector<sim::LeftOut> left_out;
+  std::string words;
   std::string remarks;  // on where the costs come from
 };
 
@@ -168,8 +169,8 @@ Found find(const Options& options, const sim::Model& model, std::uint32_t device
   }
   if (found.choices.empty() && !unpriced.empty()) throw sim::ConfigError("{}", unpriced[0]);
   if (!unpriced.empty())
-    found.left_out += fmt::format("{}{} that can't be forecast ({})", found.left_out.empty() ? "Left out: " : "; ",
-                                  unpriced.size(), unpriced[0]);
+    found.left_out.push_back({.brief = fmt::format("{} that can't be forecast", unpriced.size()),
+                              .whole = fmt::format("{} that can't be forecast ({})", unpriced.size(), unpriced[0])});
   std::ranges::stable_sort(
       found.choices, [](const Choice& a, const Choice& b) { return estimate_of(a).is_better_than(estimate_of(b)); });
   return found;
@@ -193,6 +194,16 @@ std::string rest_text(const Found& found, std::size_t shown) {
   return text + ".";
 }
 
+/// "Left out: dp = 3, 5, 6; 21 of hypar (--details: why)."; with the reasons in detail.
+std::string left_out_text(const std::vector<sim::LeftOut>& list, bool in_detail) {
+  if (list.empty()) return "";
+  std::vector<std::string_view> parts;
+  for (const sim::LeftOut& each : list) parts.push_back(in_detail ? each.whole : each.brief);
+  return sim::paragraph(
+      sim::printable(fmt::format("Left out: {}{}.", fmt::join(parts, "; "), in_detail ? "" : " (--details: why)")), ' ',
+      100);
+}
+
 }  // namespace
 
 int plan(const Options& options) {
@@ -205,7 +216,7 @@ int plan(const Options& options) {
         "global_batch",
         model.device_batch);
   const Found found = find(options, model, devices);
-  const auto& [choices, skipped, alike, words, left_out, remarks] = found;
+  const auto& [choices, skipped, alike, left_out, words, remarks] = found;
   if (choices.empty() && !options.is_only_a_rank) fmt::print("{}", words);
   if (choices.empty() && options.measure == 0) return 0;
   if (choices.empty()) throw sim::ConfigError("plan: nothing of that can be played, so there is nothing to measure");
@@ -227,9 +238,9 @@ int plan(const Options& options) {
     const std::optional<sim::TrackRecord> record = track_record();
     const sim::Answer answer = sim::answer_of(result, record ? &*record : nullptr);
     if (!words.empty()) fmt::print("{}\n", words);
-    fmt::print("{}\n{}{}{}", answer.table, answer.words, remarks,
-               sim::paragraph(sim::printable(rest_text(found, result.cells.size())), ' ', 100));
-    if (!left_out.empty()) fmt::print("{}", sim::paragraph(sim::printable(left_out + "."), ' ', 100));
+    fmt::print("{}\n{}{}{}{}", answer.table, answer.words, remarks,
+               sim::paragraph(sim::printable(rest_text(found, result.cells.size())), ' ', 100),
+               left_out_text(left_out, options.details));
     sim::Result kept = result;
     kept.cells.insert(kept.cells.end(), skipped.begin(), skipped.end());
     if (!options.json.empty()) sim::save_report(options.json, kept, record ? &*record : nullptr);

@@ -122,8 +122,8 @@ class Candidates {
       if (kind.is_proposed)
         for (const Degrees& degrees : degrees_of(kind, model_, devices_, tp)) add(kind, degrees);
     std::ranges::stable_sort(found_, std::ranges::greater(), &Strategy::ranks);
-    std::string left_out = words();
-    return {.strategies = std::move(found_), .skipped = std::move(skipped_), .left_out = std::move(left_out)};
+    std::vector<LeftOut> rest = left_out();
+    return {.strategies = std::move(found_), .skipped = std::move(skipped_), .left_out = std::move(rest)};
   }
 
  private:
@@ -225,19 +225,23 @@ class Candidates {
     return *found;
   }
 
-  [[nodiscard]] std::string words() const {
-    std::vector<std::string> parts;
-    for (const Reason& reason : reasons_)
-      parts.push_back(fmt::format("{} with {} = {} ({})", fmt::join(reason.kinds, ", "), reason.key,
-                                  fmt::join(reason.numbers, ", "), reason.why));
-    for (const auto& [kind, other] : others_)
-      parts.push_back(fmt::format("{} of {}, such as {}", other.first, kind, other.second));
+  [[nodiscard]] std::vector<LeftOut> left_out() const {
+    std::vector<LeftOut> list;
+    for (const Reason& reason : reasons_) {
+      const std::string numbers = fmt::format("{} = {}", reason.key, fmt::join(reason.numbers, ", "));
+      list.push_back({.brief = numbers,
+                      .whole = fmt::format("{} with {} ({})", fmt::join(reason.kinds, ", "), numbers, reason.why)});
+    }
+    for (const auto& [kind, other] : others_) {
+      const std::string number = fmt::format("{} of {}", other.first, kind);
+      list.push_back({.brief = number, .whole = fmt::format("{}, such as {}", number, other.second)});
+    }
     if (devices_ > kAllUpTo)
-      parts.push_back(
-          fmt::format("numbers of devices above {} that aren't all, a half, a quarter, … and would leave more "
-                      "of them idle",
-                      kAllUpTo));
-    return parts.empty() ? "" : fmt::format("Left out: {}", fmt::join(parts, "; "));
+      list.push_back({.brief = "numbers of devices that leave more of them idle",
+                      .whole = fmt::format("numbers of devices above {} that aren't all, a half, a quarter, … and "
+                                           "would leave more of them idle",
+                                           kAllUpTo)});
+    return list;
   }
 
   const Model& model_;

@@ -2,7 +2,7 @@
 //
 //   const Proposal all = candidate_strategies(model, 8);
 //   for (const Strategy& s : all.strategies) fmt::print("{}\n", s.text());
-//   fmt::print("{}\n", all.left_out);         // Left out: ddp, mesh with dp = 3, 5, 6, 7 (64 samples don't divide)
+//   fmt::print("{}\n", all.left_out.at(0).whole);   // ddp, mesh with dp = 3, 5, 6, 7 (64 samples don't divide)
 //
 // Every row of strategy_table() with every dp and pp, as far as it takes them, on
 //

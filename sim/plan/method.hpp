@@ -45,10 +45,16 @@ struct SkippedStrategy {
   std::string why;       // as a ConfigError says it
 };
 
+/// Strategies that aren't among the proposed ones, of one kind.
+struct LeftOut {
+  std::string brief;  // "dp = 3, 5"
+  std::string whole;  // "ddp, mesh with dp = 3, 5 (64 samples don't divide)"
+};
+
 struct Proposal {
   std::vector<Strategy> strategies;      // each can be played; the caller forecasts and ranks them
   std::vector<SkippedStrategy> skipped;  // what the method would have tried
-  std::string left_out;                  // a sentence on these, and on what isn't tried at all; may be empty
+  std::vector<LeftOut> left_out;         // these by kind, and what isn't tried at all
   std::string words;                     // whole lines: what the method knows beside that; may be empty
 };
 
