@@ -57,8 +57,8 @@ class Other {
 TEST(UnequalCoresRanks, TheSlowerDecides) {
   if (sim::usable_cores() < 2) GTEST_SKIP() << "needs two cores";
   if (!RealTime(kCommunicationPriority).permitted()) GTEST_SKIP() << "needs real-time scheduling";
-  constexpr int kTurns = 3;
-  const sim::Model model = sim::load_model("convnet,global_batch=4096");
+  constexpr int kTurns = 5;
+  const sim::Model model = sim::load_model("convnet,global_batch=1024");
   const sim::Program program = sim::lower(model, sim::parse_strategy("ddp_blocking,dp=2", model));
   sim::Cluster cluster = sim::machine_cluster("local", "cpu", "", 2, sim::usable_cores());
   const auto forecast_s = [&] {

@@ -25,9 +25,9 @@ namespace {
 
 constexpr const char* kDevice = "privateuseone";
 
-/// Every strategy with every schedule and key on the toy, the ConvNet with every timing, a small net with batch norm and
-/// residuals; and ResNet-18 by two of them where `large`: its kernels take seconds here.
-std::vector<sim::Program> programs(std::uint32_t ranks, bool large) {
+/// Every strategy with every schedule and key on the toy; some on the ConvNet with every timing, a small net with batch norm
+/// and residuals, and on two ranks ResNet-18 with an eighth of its channels.
+std::vector<sim::Program> programs(std::uint32_t ranks) {
   const std::vector<std::string> few =
       ranks == 4 ? std::vector<std::string>{"ddp_blocking,dp=4", "ddp,dp=4", "dp=2,pp=2,microbatches=2",
                                             "pipeline,pp=4,microbatches=4,schedule=1f1b"}
@@ -43,23 +43,23 @@ std::vector<sim::Program> programs(std::uint32_t ranks, bool large) {
     }
   };
   add("toy_mlp,dtype=f64,global_batch=8", sim::testing::strategy_texts);
-  std::vector<std::string> models{
+  const std::vector<std::string> models{
       "toy_mlp,dtype=f64,global_batch=8,optimizer=adam:lr=0.01", "convnet,dtype=f64,global_batch=8",
       "convnet,dtype=f64,global_batch=8,loss=mse_loss,timing=tutorial", "convnet,dtype=f64,global_batch=8,timing=epoch",
       (sim::testing::tests_folder() / "golden/residual.json").string() + ",dtype=f64"};
   for (const std::string& model : models) add(model, [&](const sim::Model& /*model*/) { return few; });
-  if (large)
-    add("resnet18,image=32,dtype=f64,global_batch=8,optimizer=sgd:lr=0.01:momentum=0.9",
+  if (ranks == 2)
+    add((sim::testing::tests_folder() / "models/resnet_toy.json").string() + ",dtype=f64",
         [](const sim::Model& /*model*/) {
           return std::vector<std::string>{"ddp", "pipeline,microbatches=2"};
         });
   return programs;
 }
 
-/// ResNet-18 in one of the modes, on two ranks. `graph`: the second step is captured, and the verified results
+/// `graph`: the second step is captured, and the verified results
 /// are the third replay's.
-void execute_all(Session& session, std::uint32_t ranks, standin::Mode mode, bool graph = false) {
-  for (const sim::Program& program : programs(ranks, /*large=*/mode == standin::Mode::drawn && ranks == 2)) {
+void execute_all(Session& session, std::uint32_t ranks, bool graph = false) {
+  for (const sim::Program& program : programs(ranks)) {
     if (graph && (sim::load_model(program.model).timing != sim::Timing::step || program.bodies() > 1)) continue;
     SCOPED_TRACE(program.model + " " + program.strategy);
     const RunResult result = session.run(
@@ -86,7 +86,7 @@ class StandinSession : public testing::TestWithParam<std::tuple<standin::Mode, s
 TEST_P(StandinSession, EveryStrategyIsRightAndHasNoRace) {
   const auto [mode, ranks] = GetParam();
   standin::configure({.mode = mode, .seed = 1, .delay_us = 10});
-  execute_all(*open_session({.ranks = ranks, .device = kDevice}), ranks, mode);
+  execute_all(*open_session({.ranks = ranks, .device = kDevice}), ranks);
 }
 INSTANTIATE_TEST_SUITE_P(Local, StandinSession,
                          testing::Combine(testing::Values(standin::Mode::threads, standin::Mode::drawn),
@@ -107,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(Local, StandinReplay, testing::Values(standin::Mode::th
                          });
 
 TEST_P(StandinReplay, EveryStrategyIsRightAndHasNoRace) {
-  execute_all(*open_session({.ranks = 1, .device = kDevice}), 1, GetParam(), /*graph=*/true);
+  execute_all(*open_session({.ranks = 1, .device = kDevice}), 1, /*graph=*/true);
 }
 
 TEST_P(StandinReplay, IsTheStep) {
@@ -196,13 +196,13 @@ class StandinNcclRanks : public testing::TestWithParam<std::tuple<const char*, s
 
 TEST(StandinNccl, DISABLED_PlayAll) {
   if (const auto session = open_session({.world = "nccl", .ranks = world_size(), .device = kDevice}))
-    execute_all(*session, world_size(), standin::options_of_environment().mode);
+    execute_all(*session, world_size());
   for (const std::string& race : standin::take_races()) ADD_FAILURE() << race;  // of ranks that served
 }
 
 TEST(StandinNccl, DISABLED_ReplayAll) {
   if (const auto session = open_session({.world = "nccl", .ranks = world_size(), .device = kDevice}))
-    execute_all(*session, world_size(), standin::options_of_environment().mode, /*graph=*/true);
+    execute_all(*session, world_size(), /*graph=*/true);
   for (const std::string& race : standin::take_races()) ADD_FAILURE() << race;
 }
 
