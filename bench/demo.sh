@@ -32,10 +32,12 @@ $paragauge measure -m toy_mlp -m convnet,global_batch=8 -s single -s model_paral
 resnet50=resnet50,image=128,global_batch=8,loss=mse_loss,optimizer=sgd:lr=0.001
 echo "demo: ResNet-50"
 $paragauge compare -m $resnet50 -s single -s model_parallel,cut=r1 -s pipeline,cut=r1,split_size=2 -s ddp_blocking -s ddp \
-  -w local -w gloo --rounds 8 --steps 2 --time-limit $(limit 50) --json results/resnet50.json --csv results/resnet50.csv
-echo "demo: ConvNet on CIFAR-10 shapes"
-$paragauge compare -m convnet -s single -s model_parallel,cut=pool2 -s pipeline,cut=pool2,split_size=8 -s ddp_blocking -s ddp \
-  -w local -w gloo --rounds 20 --time-limit $(limit 50) --json results/convnet.json --csv results/convnet.csv
+  -w local -w gloo --rounds 8 --steps 2 --time-limit $(limit 40) --json results/resnet50.json --csv results/resnet50.csv
+echo "demo: a small network by all that two ranks can play, beside plain PyTorch where it has the same in one process"
+family=()
+for preset in single model_parallel gpipe 1f1b interleaved zero_bubble zbv ddp ddp_blocking heat heat_blocking data_parallel hypar tp \
+  zero1 zero2 zero3 fsdp deepspeed_stage_1 deepspeed_stage_2 deepspeed_stage_3; do family+=(-s "$preset"); done
+$paragauge compare -m convnet "${family[@]}" -w local --peers --rounds 12 --visits 2 --time-limit $(limit 60) --json results/family.json --csv results/family.csv
 echo "demo: split sizes"
 $paragauge compare -m $resnet50 -s single -s pipeline,cut=r1,split_size=1 -s pipeline,cut=r1,split_size=2 -s pipeline,cut=r1,split_size=4 \
   -s pipeline,cut=r1,split_size=8 -w local --rounds 4 --steps 1 --time-limit $(limit 60) --json results/split_size.json
@@ -48,10 +50,10 @@ done
 
 python=.venv/bin/python
 $python plots/step_times.py results/resnet50.json --out results/plots/step_times
-$python plots/step_times.py results/convnet.json --out results/plots/step_times_convnet
+$python plots/step_times.py results/family.json --out results/plots/family
 $python plots/split_size.py results/split_size.json --out results/plots/split_size
 $python plots/errors.py results/resnet50.json --out results/plots/errors_resnet50
-$python plots/errors.py results/convnet.json --out results/plots/errors_convnet
+$python plots/errors.py results/family.json --out results/plots/errors_family
 $python plots/timeline.py results/pipeline.trace.json --out results/plots/timeline
 $python plots/loss_curves.py results/loss_{single,model_parallel,gpipe,ddp,zero3,tp,heat,daso}.json --out results/plots/loss_curves
 echo "demo: results/ holds the tables (.csv, .json) and results/plots/ the figures (.png, .svg)"

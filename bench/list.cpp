@@ -44,7 +44,9 @@ int list(const Options& /*options*/) {
     fmt::print("  {:<18} {}\n", name,
                sim::printable(sim::model_description(sim::catalog_file("models", "model", name))));
   section("strategies", sim::strategy_table(), [](const sim::StrategyKind& kind) {
-    return fmt::format("{}; keys: {}; such as {}", kind.description, fmt::join(kind.key_names(), ", "), kind.example);
+    return fmt::format("{}{}; keys: {}; such as {}", kind.description,
+                       kind.also.empty() ? "" : fmt::format("; also '{}'", kind.also),
+                       fmt::join(kind.key_names(), ", "), kind.example);
   });
   section("keys of strategies", sim::strategy_option_table(),
           [](const sim::StrategyOption& option) { return fmt::format("{}: {}", option.meaning, option.values); });

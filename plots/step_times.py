@@ -12,10 +12,13 @@ import style
 from style import plt
 
 
-def label(row):
-    """"pipeline / gpipe / split size 4 / 2 ranks", a line each."""
+MANY = 8  # groups of bars, of which the labels have no room side by side
+
+
+def parts(row):
+    """["pipeline", "gpipe", "split size 4", "2 ranks"]."""
     name = row["preset"].replace("_", " ")
-    return "\n".join([name, *row["label"].removeprefix(name).strip(" ,").split(", ")]).rstrip("\n")
+    return [name, *filter(None, row["label"].removeprefix(name).strip(" ,").split(", "))]
 
 
 def bars_of(rows):
@@ -56,7 +59,14 @@ def draw(axes, world, rows):
         places = [g + (k - (len(kinds) - 1) / 2) * width for g, _ in shown]
         axes.bar(places, [row[value] for _, row in shown], width, color=colour, edgecolor="#444444", linewidth=0.5, label=name,
                  yerr=[row[deviation] or 0 for _, row in shown], error_kw=style.ERROR_BAR)
-    axes.set_xticks(range(len(groups)), [label(group[0]) for group in groups])
+    labels = [parts(group[0]) for group in groups]
+    if len(groups) > MANY:
+        in_all = set.intersection(*(set(each) for each in labels if len(each) > 1))
+        labels = [", ".join(part for part in each if part not in in_all) for each in labels]
+        axes.set_xticks(range(len(groups)), labels, rotation=40, ha="right", rotation_mode="anchor")
+        world = ", ".join([world, *sorted(in_all)])
+    else:
+        axes.set_xticks(range(len(groups)), ["\n".join(each) for each in labels])
     axes.set_ylabel(f"{result_file.model_name(rows[0])} Execution Time (Second)")
     axes.set_title(f"one training step, global batch {rows[0]['global_batch']}, world {world}", fontsize=10)
     axes.yaxis.grid(True)
@@ -73,7 +83,9 @@ def plot(arguments):
     panels = result_file.groups(rows, "model", "world")
     columns = min(2, len(panels))
     lines = math.ceil(len(panels) / columns)
-    figure, axes = plt.subplots(lines, columns, figsize=(6.6 * columns, 4.4 * lines), squeeze=False, layout="constrained")
+    width = max(6.6, *(0.66 * len(bars_of(panel)) for panel in panels.values()))
+    height = 4.4 if width == 6.6 else 5.6
+    figure, axes = plt.subplots(lines, columns, figsize=(width * columns, height * lines), squeeze=False, layout="constrained")
     for axis in axes.flat[len(panels):]:
         axis.set_visible(False)
     handles = {}

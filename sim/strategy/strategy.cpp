@@ -13,6 +13,7 @@ const StrategyKind& kind_named(std::string_view preset) {
   const Table<StrategyKind>& table = strategy_table();
   if (preset.empty()) preset = "mesh";
   if (const StrategyKind* kind = table.find(preset)) return *kind;
+  if (const auto kind = std::ranges::find(table, preset, &StrategyKind::also); kind != table.end()) return *kind;
   std::vector<std::string_view> names;
   for (const StrategyKind& kind : table) names.push_back(kind.name);
   if (const std::string meant = did_you_mean(preset, names); !meant.empty())

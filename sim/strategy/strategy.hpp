@@ -101,6 +101,7 @@ struct StrategyKind {
   ParameterCycle (*parameters)(const Model&, const Strategy&) = nullptr;
   PeerKind peer = PeerKind::stages;
   std::string_view schedule = "";  // where the text doesn't say; empty: gpipe, or without a pipeline 1f1b
+  std::string_view also = "";      // another name that people know it by: texts may begin with it
 
   [[nodiscard]] bool takes(std::string_view key) const {
     return std::ranges::find(keys, key, &Key::option) != keys.end();

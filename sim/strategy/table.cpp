@@ -184,7 +184,8 @@ const Table<StrategyKind>& strategy_table() {
         .needs_equal_parts = false,
         .axes = {&kChunks},
         .parameters = data_parallel_cycle,
-        .peer = PeerKind::data_parallel},
+        .peer = PeerKind::data_parallel,
+        .also = "dp"},
        // ZeRO: what replicas have in common is cut among them.
        {.name = "zero1",
         .description =

@@ -58,6 +58,7 @@ TEST(Strategy, PresetsAndDegrees) {
   const auto parse = [&](std::string_view text) { return parse_strategy(text, model); };
   EXPECT_EQ(parse("single").ranks(), 1U);
   EXPECT_EQ(parse("ddp,dp=4").ranks(), 4U);
+  EXPECT_EQ(parse("dp").text(), "data_parallel,dp=2");  // as Lightning calls it
   EXPECT_EQ(parse("dp=2,pp=3").ranks(), 6U);
   EXPECT_EQ(parse("dp=2,pp=3").text(), "mesh,dp=2,pp=3");
   EXPECT_EQ(parse("pipeline,split_size=4").text(), "pipeline,pp=2,schedule=gpipe,microbatches=2");
