@@ -230,7 +230,8 @@ class Turns {
     each(InstructionKind::collective, [&](std::uint32_t rank, const Role& role, std::uint32_t i) {
       done(rank, role, i) = std::min(done(rank, role, i), step.ranks[rank].end_s[i]);
     });
-    for (std::uint32_t rank = 0; rank < places.size(); ++rank) turns_.push_back({rank, 0, step.ranks[rank].start_s[0]});
+    for (std::uint32_t rank = 0; rank < places.size(); ++rank)
+      if (!step.ranks[rank].start_s.empty()) turns_.push_back({rank, 0, step.ranks[rank].start_s[0]});
     each(InstructionKind::wait, [&](std::uint32_t rank, const Role& role, std::uint32_t i) {
       turns_.push_back({rank, done(rank, role, role.awaits[i]), step.ranks[rank].end_s[i]});
     });

@@ -235,7 +235,12 @@ void add_what_transfers_take(TaskList& tasks, const Job& job, std::size_t j) {
 
 std::uint32_t CalibrationTask::busy_devices() const { return in_turns ? 1 : std::min(ranks(), devices_in(cluster)); }
 
-bool CalibrationTask::shares_devices() const { return ranks() > devices_in(cluster); }
+bool CalibrationTask::shares_devices() const {
+  std::size_t busy = 0;
+  for (const Role& role : program.roles)
+    if (role.size() > 0) busy += role.ranks.size();
+  return busy > devices_in(cluster);
+}
 
 bool CalibrationTask::has_unexpected() const {
   return kind == Kind::transfers && question.kind == InstructionKind::send &&

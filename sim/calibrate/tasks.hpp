@@ -48,7 +48,7 @@ struct CalibrationTask {
   [[nodiscard]] bool only_computes() const { return kind <= Kind::memory; }
   /// How many devices compute at the same time.
   [[nodiscard]] std::uint32_t busy_devices() const;
-  /// Ranks that share a device wait for it, and that isn't what the machine does to a rank.
+  /// Ranks that share a device wait for it, and that isn't what the machine does to a rank. Idle ones don't count.
   [[nodiscard]] bool shares_devices() const;
   /// Half of a probe's messages come before their receiver is ready.
   [[nodiscard]] bool has_unexpected() const;

@@ -312,6 +312,23 @@ TEST(CalibrationSamples, OfRanksThatShareCoresAreNotLate) {
   }
 }
 
+// Two of four ranks meet over the network, the others are idle: nobody shares the core that each host has.
+TEST(CalibrationSamples, OfRanksBesideIdleOnesAreOfTwoHosts) {
+  Job job = job_of("daso,nodes=2,local=2");
+  Cluster host = job_of("ddp", "toy_mlp", 1).cluster;
+  job.cluster = with_hosts(host, 2, 4, host.link());
+  std::size_t over = 0;
+  for (const CalibrationTask& task : calibration_tasks({job})) {
+    if (task.kind != Kind::transfers) continue;
+    const CalibrationSamples samples = samples_of(task, visit(task, {1, 1}));
+    EXPECT_FALSE(samples.link.transfers.empty());
+    if (task.question.members != 2 || task.question.spread.empty()) continue;
+    EXPECT_FALSE(task.shares_devices());
+    ++over;
+  }
+  EXPECT_GT(over, 0U);
+}
+
 // A rank's share of the task's step, by the costs that it was simulated with; it tells rounds that were slower.
 TEST(CalibrationSamples, SumUpWhatARoundTook) {
   const Job job = job_of("ddp");
