@@ -263,6 +263,7 @@ class ProcessSession final : public Session {
       world_.control->broadcast(to_bytes(request));
       // A training's state may be gigabytes, and goes as it is.
       if (request.training) world_.control->broadcast(request.training->state);
+      load(request);
       RankReport own = execute_here(request);
       for (const std::string& bytes : world_.control->gather(to_bytes(own)))
         reports.push_back(from_bytes<RankReport>(bytes));
@@ -284,6 +285,7 @@ class ProcessSession final : public Session {
       for (std::string bytes; !(bytes = world_.control->broadcast("")).empty();) {
         auto request = from_bytes<RunRequest>(bytes);
         if (request.training) request.training->state = world_.control->broadcast("");
+        load(request);
         const RankReport report = execute_here(request);
         world_.control->gather(to_bytes(report));
         if (request.training) world_.control->gather(report.packed);
@@ -292,6 +294,23 @@ class ProcessSession final : public Session {
   }
 
  private:
+  /// Brings the samples to every rank. What a host lacks rank 0 says before any rank begins.
+  void load(const RunRequest& request) {
+    if (!request.training) return;
+    std::string lack;
+    try {
+      samples_.load(request);
+    } catch (const sim::ConfigError& error) {
+      lack = error.what();
+    }
+    const std::vector<std::string> lacks = world_.control->gather(lack);
+    const auto first = std::ranges::find_if(lacks, [](const std::string& text) { return !text.empty(); });
+    const bool is_ready = world_.control->broadcast(first == lacks.end() ? "ready" : "") == "ready";
+    if (is_ready) return;
+    if (rank() != 0) throw SaidByAnother();
+    const auto who = static_cast<std::uint32_t>(first - lacks.begin());
+    throw sim::ConfigError("{}{}", who == 0 ? "" : world_.ranks[0]->named(who) + ": ", *first);
+  }
   /// What the first rank of each host says of it, on rank 0.
   void gather_hosts(const Communicator& own) {
     nlohmann::json of_host;
@@ -314,20 +333,38 @@ class ProcessSession final : public Session {
   void telling_failures(Work work) {
     try {
       work();
+    } catch (const SaidByAnother&) {
+      throw;
     } catch (const std::exception& error) {
       board_.fail(rank(), error);
-      world_.ranks[0]->abandon();
-      if (is_watched()) throw;
-      const std::vector<std::uint32_t> silent = world_.control->silent();
-      if (rank() != 0 || silent.empty() || sim::exit_status(error) != sim::kRunErrorStatus) throw;
-      std::vector<std::string> names;
-      for (const std::uint32_t other : silent) names.push_back(world_.ranks[0]->named(other));
-      throw sim::RunError("{}; no word from {}", error.what(), fmt::to_string(fmt::join(names, ", ")));
+      const auto leave = [&] { world_.ranks[0]->abandon(); };
+      if (is_watched())
+        leave();
+      else
+        say_once(world_.control->exchange_failures(error, leave));
+      throw;
     }
+  }
+  /// The lowest of the ranks that have failed says what has made all of them fail: what was wrong, else the failure that
+  /// came first. Returns where nobody could be told.
+  void say_once(const Failures& failures) const {
+    if (failures.said.empty()) return;
+    const auto by_rank = [](const Failures::Said& a, const Failures::Said& b) { return a.rank < b.rank; };
+    if (std::ranges::min_element(failures.said, by_rank)->rank != rank()) throw SaidByAnother();
+    const auto wrong = std::ranges::find_if(
+        failures.said, [](const Failures::Said& said) { return said.failure.status != sim::kRunErrorStatus; });
+    const auto& [first, cause] = wrong != failures.said.end() ? *wrong : failures.said.front();
+    const Communicator& own = *world_.ranks[0];
+    std::string text = cause.text;
+    if (first != rank() && !text.starts_with("rank ")) text = fmt::format("{}: {}", own.named(first), text);
+    std::vector<std::string> silent;
+    for (const std::uint32_t other : failures.silent) silent.push_back(own.named(other));
+    if (!silent.empty() && cause.status == sim::kRunErrorStatus)
+      text += "; no word from " + fmt::to_string(fmt::join(silent, ", "));
+    rethrow({.status = cause.status, .text = text});
   }
   RankReport execute_here(const RunRequest& request) {
     reference_ = {};  // may be gigabytes
-    samples_.load(request);
     reset_resident_peak();
     const RealTime urgent(kComputePriority, options_.real_time);
     const AllocationOwner owner(rank());  // not of the messages between the ranks' sessions
@@ -360,7 +397,7 @@ std::unique_ptr<ProcessSession> meet(const SessionOptions& options, const WorldM
   try {
     if (rank < options.ranks) board.progress(rank).stage = Stage::meeting;
     return std::make_unique<ProcessSession>(options, maker.make(options), std::move(board));
-  } catch (const SaidByRankZero&) {
+  } catch (const SaidByAnother&) {
     throw;
   } catch (const std::exception& error) {
     if (rank < options.ranks) board.fail(rank, error);
@@ -401,7 +438,7 @@ std::unique_ptr<Session> open_session(const SessionOptions& options) {
     auto session = meet(options, maker);
     if (session->rank() == 0) return session;
     session->serve();
-  } catch (const SaidByRankZero&) {
+  } catch (const SaidByAnother&) {
   }
   return nullptr;
 }

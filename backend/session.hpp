@@ -31,6 +31,7 @@ struct SessionOptions {
   std::uint32_t ranks = 1;
   std::string device = "cpu";  // as sim::check_device knows them
   double timeout_s = 60;       // for one transfer, barrier or step
+  double meeting_s = 0;        // for the ranks to meet, where rank 0 has other work before; 0: timeout_s
   bool real_time = true;       // real-time scheduling where permitted; Session::real_time says what was had
   /// What the processes of a world must have alike, by what it is called: "profile" → its checksum.
   std::map<std::string, std::string> alike = {};
@@ -125,5 +126,10 @@ class Session {
 /// ConfigError: unknown world or device, no such device, ranks that don't match WORLD_SIZE. Null on a rank that
 /// served and is done.
 std::unique_ptr<Session> open_session(const SessionOptions& options);
+
+/// This process ends before it has opened a session, with this sim::exit_status, and this is why. Where it is one of
+/// several that a launcher has started, the others learn it, so that they don't wait for it. True where rank 0 then says
+/// it, once for all; rank 0 itself says it before.
+bool stay_away(int status, const std::string& why);
 
 }  // namespace backend

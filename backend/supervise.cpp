@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <deque>
 #include <optional>
-#include <stdexcept>
 #include <string_view>
 #include <thread>
 
@@ -71,12 +70,6 @@ std::optional<std::uint32_t> first_failure(const ProgressBoard& board) {
   return first;
 }
 
-[[noreturn]] void raise(const Failure& failure) {
-  if (failure.status == sim::kConfigErrorStatus) throw sim::ConfigError("{}", failure.text);
-  if (failure.status == sim::kRunErrorStatus) throw sim::RunError("{}", failure.text);
-  throw std::runtime_error(failure.text);
-}
-
 /// A rank has died, failed or ended with an error: throws what has caused it, or returns rank 0's exit status where
 /// rank 0 has said it itself. One rank's end makes others fail, so there is an order.
 int outcome(std::deque<Process>& processes, const ProgressBoard& board, const HangWatch& watch) {
@@ -86,7 +79,7 @@ int outcome(std::deque<Process>& processes, const ProgressBoard& board, const Ha
   if (const auto rank = first_ended(processes, died)) throw ended(*rank);
   if (const auto rank = first_failure(board)) {
     if (const auto text = watch.behind(*rank)) throw sim::RunError("{}", *text);
-    raise(*board.failure(*rank));
+    rethrow(*board.failure(*rank));
   }
   const auto rank = first_ended(processes, failed);
   if (*rank != 0) throw ended(*rank);
@@ -135,10 +128,14 @@ void check_timeout(double timeout_s) {
 
 bool is_watched() { return ProgressBoard::is_watched(); }
 
+bool is_launched() { return is_rank_process() && !is_watched() && ranks_of_launch() > 1; }
+
 bool is_first_of_its_own() {
   const char* rank = std::getenv("RANK");
   return rank != nullptr && std::string_view(rank) == "0" && !is_watched();
 }
+
+bool only_serves() { return is_launched() && !is_first_of_its_own(); }
 
 bool is_first_where_it_is() { return is_rank_process() && is_first_of_host() && !is_watched(); }
 

@@ -26,8 +26,12 @@ void check_timeout(double timeout_s);
 
 /// Whether spawn_ranks has started this process: it says what is wrong.
 bool is_watched();
-/// True in rank 0 where somebody else (torchrun, srun, mpirun) has started the ranks.
+/// Whether somebody else (torchrun, srun, mpirun) has started this process as one of several ranks.
+bool is_launched();
+/// True in rank 0 where somebody else has started the ranks.
 bool is_first_of_its_own();
+/// True in the other ranks there: what a command does rank 0 does, and they serve it.
+bool only_serves();
 /// True in the first rank of each host where somebody else has started the ranks.
 bool is_first_where_it_is();
 

@@ -22,11 +22,11 @@ struct Machine {
   std::uint32_t ranks = 0;     // 0: as many as the strategy needs; else every strategy must need just these
   double timeout_s = 120;
   bool real_time = true;
-  bool anyway = false;             // what has too little memory by its forecast is run all the same
-  bool graph = false;              // steps are captured and replayed
-  std::string network;             // rate of the links between gloo's ranks, as bench/network.sh made them; empty: none
-  std::vector<std::string> files;  // that the command reads: the same on all hosts
-  std::vector<std::string> argv;   // this process's command line, for spawning ranks
+  bool anyway = false;            // what has too little memory by its forecast is run all the same
+  bool graph = false;             // steps are captured and replayed
+  std::string network;            // rate of the links between gloo's ranks, as bench/network.sh made them; empty: none
+  bool may_idle = false;          // ranks of a launch may have nothing to do
+  std::vector<std::string> argv;  // this process's command line, for spawning ranks
 };
 
 /// What a command line says; a command looks at what it takes.
@@ -79,6 +79,9 @@ constexpr const char* kGraphRemark =
     "graph: a rank's step is one launch of its captured second step; only the whole of it is timed, and\n"
     "forecast with one launch, as long as a kernel's, and each op as it was timed by itself: on an H100\n"
     "5 us too long, so that the ConvNet's forecast was 38 % and ResNet-50's 7 % slow.\n";
+
+/// All that a rank of a launch does that isn't rank 0 (backend::only_serves). It reads no file but what it trains on.
+int serve(const Machine& machine);
 
 int list(const Options& options);
 int describe(const Options& options);

@@ -1,6 +1,7 @@
 #include "bench/machine.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -22,7 +23,6 @@
 #include "sim/program/capture.hpp"
 #include "sim/program/memory.hpp"
 #include "sim/report/console.hpp"
-#include "sim/text/file.hpp"
 
 namespace bench {
 namespace {
@@ -61,19 +61,34 @@ sim::Cluster machine_cluster_of(const std::string& world, const Machine& machine
   return several ? sim::with_hosts(cluster, backend::hosts_of_launch(), ranks, link_between(cluster)) : cluster;
 }
 
-/// What the processes of the command must have alike (backend::SessionOptions::alike), where they are on several hosts.
-std::map<std::string, std::string> must_be_alike(const Machine& machine, const std::vector<Job>& jobs) {
-  if (backend::ranks_per_host() == 0) return {};
-  std::map<std::string, std::string> alike{{"version", backend::version()}}, programs;
-  for (const Job& job : jobs) programs[job.model.text()] += to_text(job.program);
-  for (const auto& [model, text] : programs) alike[fmt::format("model '{}'", model)] = sim::content_id(text);
-  for (const std::string& file : machine.files)
-    if (!file.empty()) alike[fmt::format("file '{}'", file)] = sim::content_id(sim::read_text_file(file));
-  return alike;
+/// The world of the launch's ranks. ConfigError where each would be all ranks by itself.
+const sim::WorldKind& launched_world(const Machine& machine) {
+  for (const std::string& world : machine.worlds)
+    if (sim::world_kind(world).processes) return sim::world_kind(world);
+  std::vector<std::string_view> worlds;
+  for (const sim::WorldKind& kind : sim::world_table())
+    if (kind.processes) worlds.push_back(kind.name);
+  throw sim::ConfigError("world '{}' has its ranks in one process, and {} have been launched; use --world {}",
+                         machine.worlds.at(0), std::getenv("WORLD_SIZE"), fmt::to_string(fmt::join(worlds, " or ")));
 }
+
+/// What the launch's ranks must have alike (backend::SessionOptions::alike).
+std::map<std::string, std::string> must_be_alike() { return {{"version", backend::version()}}; }
 
 /// Whether the cores are kept awake: by whoever spawns the ranks, or the first of them.
 bool kept_awake(const Machine& machine) { return machine.real_time && backend::AwakeCores::wanted(); }
+
+/// One process of each host holds it still: who spawns the ranks, or the first of them.
+void hold_still(Worlds& worlds, const Machine& machine) {
+  if (backend::is_rank_process() && !backend::is_first_where_it_is()) return;
+  worlds.quiet = std::make_unique<backend::QuietMachine>(machine.real_time);
+  worlds.awake = std::make_unique<backend::AwakeCores>(kept_awake(machine));
+  if (backend::measuring_runs().value_or(1) > 1)
+    fmt::print(stderr, "paragauge: another run is measuring on this machine, and both disturb each other\n");
+  if (machine.real_time && !backend::RealTime(backend::kComputePriority).permitted())
+    fmt::print(stderr,
+               "paragauge: no permission for real-time scheduling: times are noisier; root has it, or CAP_SYS_NICE\n");
+}
 
 }  // namespace
 
@@ -118,6 +133,9 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine, sim::
       if (machine.ranks != 0 && machine.ranks != strategy->ranks())
         throw sim::ConfigError("strategy '{}' has {} ranks, which must be ranks={}", strategy_text, strategy->ranks(),
                                machine.ranks);
+      if (backend::is_launched() && strategy->ranks() > backend::ranks_of_launch())
+        throw sim::ConfigError("strategy '{}' has {} ranks, and {} have been launched; launch as many", strategy_text,
+                               strategy->ranks(), backend::ranks_of_launch());
       if (!seen.insert(model.text() + ' ' + strategy->text()).second) continue;
       for (const std::string& world : machine.worlds) {
         sim::Cluster cluster =
@@ -149,18 +167,20 @@ Worlds open_worlds(const Machine& machine, const std::vector<Job>& jobs) {
     for (const std::string& label : {job.world, std::string("local")})
       ranks[label] = std::max(ranks[label], job.strategy.ranks());
 
-  Worlds worlds;
-  // One process of each host holds it still: who spawns the ranks, or the first of them.
-  if (!backend::is_rank_process() || backend::is_first_where_it_is()) {
-    worlds.quiet = std::make_unique<backend::QuietMachine>(machine.real_time);
-    worlds.awake = std::make_unique<backend::AwakeCores>(kept_awake(machine));
-    if (backend::measuring_runs().value_or(1) > 1)
-      fmt::print(stderr, "paragauge: another run is measuring on this machine, and both disturb each other\n");
-    if (machine.real_time && !backend::RealTime(backend::kComputePriority).permitted())
-      fmt::print(
-          stderr,
-          "paragauge: no permission for real-time scheduling: times are noisier; root has it, or CAP_SYS_NICE\n");
+  std::map<std::string, std::string> alike;
+  if (backend::is_launched()) {
+    const std::uint32_t launched = backend::ranks_of_launch();
+    for (auto& [label, count] : ranks) {
+      if (!label.starts_with(launched_world(machine).name)) continue;
+      if (machine.may_idle) count = launched;
+      if (count != launched)
+        throw sim::ConfigError("strategies have at most {} rank{}, and {} have been launched; launch as many", count,
+                               count == 1 ? "" : "s", launched);
+    }
+    alike = must_be_alike();
   }
+  Worlds worlds;
+  hold_still(worlds, machine);
   // Worlds of processes first: there the other ranks only serve.
   for (const bool processes : {true, false})
     for (const auto& [label, count] : ranks) {
@@ -171,14 +191,32 @@ Worlds open_worlds(const Machine& machine, const std::vector<Job>& jobs) {
         return worlds;
       }
       worlds.sessions[label] =
-          backend::open_session({std::string(kind.name), count, machine.device, machine.timeout_s, machine.real_time,
-                                 processes ? must_be_alike(machine, jobs) : std::map<std::string, std::string>()});
+          backend::open_session({.world = std::string(kind.name),
+                                 .ranks = count,
+                                 .device = machine.device,
+                                 .timeout_s = machine.timeout_s,
+                                 .real_time = machine.real_time,
+                                 .alike = processes ? alike : std::map<std::string, std::string>()});
       if (worlds.sessions[label] == nullptr) {
         worlds.done = 0;
         return worlds;
       }
     }
   return worlds;
+}
+
+int serve(const Machine& machine) {
+  constexpr double kWorkBefore_s = 600;  // of rank 0, who looks for strategies, and lowers them
+  Worlds worlds;
+  hold_still(worlds, machine);
+  backend::open_session({.world = std::string(launched_world(machine).name),
+                         .ranks = backend::ranks_of_launch(),
+                         .device = machine.device,
+                         .timeout_s = machine.timeout_s,
+                         .meeting_s = std::max(machine.timeout_s, kWorkBefore_s),
+                         .real_time = machine.real_time,
+                         .alike = must_be_alike()});
+  return 0;
 }
 
 std::optional<std::string> why_not(const Job& job, const Machine& machine, const Worlds& worlds) {

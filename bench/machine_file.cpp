@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -21,15 +20,13 @@
 namespace bench {
 namespace {
 
-std::uint32_t ranks_of_launch() { return static_cast<std::uint32_t>(std::atoi(std::getenv("WORLD_SIZE"))); }
-
 /// This host and the others of the launch; empty in a process that isn't the launch's first.
 std::vector<sim::FoundHost> find_hosts(const Machine& machine) {
   sim::FoundHost own = backend::inventory();
   if (backend::is_first_of_host()) own.core = backend::measure_cores();
   if (!backend::is_rank_process()) return {own};
   const std::unique_ptr<backend::Session> session = backend::open_session({.world = "gloo",
-                                                                           .ranks = ranks_of_launch(),
+                                                                           .ranks = backend::ranks_of_launch(),
                                                                            .timeout_s = machine.timeout_s,
                                                                            .real_time = false,
                                                                            .alike = {{"version", backend::version()}},

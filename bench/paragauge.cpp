@@ -26,9 +26,11 @@
 #include "sim/text/file.hpp"
 #include "sim/text/spec.hpp"
 #ifdef PARAGAUGE_BACKEND
+#include "backend/session.hpp"
 #include "backend/supervise.hpp"
 #endif
 #if defined(PARAGAUGE_BACKEND) || defined(PARAGAUGE_TORCH_PROGRAM)
+#include "backend/machine/launch.hpp"
 #include "backend/machine/quiet.hpp"
 #endif
 
@@ -159,6 +161,7 @@ struct Command {
   void (*add_options)(CLI::App*, Options&);
   const char* examples;
   void (*check)(const CLI::App&, const Options&) = nullptr;  // what goes together; ConfigError
+  bool has_ranks = false;                                    // that meet; plan has them with --measure
 };
 
 void add_nothing(CLI::App* /*command*/, Options& /*options*/) {}
@@ -384,34 +387,46 @@ constexpr std::array kCommands{
             write_machine, add_machine,
             "Examples:\n"
             "  paragauge machine -o box.json\n"
-            "  torchrun --no-python --nnodes=2 --nproc_per_node=1 … paragauge machine -o pair.json"},
+            "  torchrun --no-python --nnodes=2 --nproc_per_node=1 … paragauge machine -o pair.json",
+            nullptr, true},
     Command{"measure", "Runs steps on this machine, and with --verify checks their results", measure, add_measure,
             "Examples:\n"
             "  paragauge measure -m convnet -s single -s ddp -w gloo --verify\n"
             "  torchrun --no-python --nproc_per_node=2 paragauge measure -m convnet -s ddp -w gloo\n"
             "  srun --nodes=2 --ntasks-per-node=8 paragauge measure -m resnet50 -s ddp,dp=16 -w nccl --device cuda\n"
-            "  mpirun --host a:2,b:2 -x MASTER_ADDR=a paragauge measure -m convnet -s ddp,dp=4 -w gloo"},
+            "  mpirun --host a:2,b:2 -x MASTER_ADDR=a paragauge measure -m convnet -s ddp,dp=4 -w gloo",
+            nullptr, true},
     Command{"calibrate", "Measures ops and links into a profile; goes on where an earlier run stopped", calibrate,
-            add_calibrate, "Example:\n  paragauge calibrate -m convnet -s ddp -w local gloo -o cpu.json"},
+            add_calibrate, "Example:\n  paragauge calibrate -m convnet -s ddp -w local gloo -o cpu.json", nullptr,
+            true},
     Command{"compare", "Rounds of calibration, forecast and measurement; how far the forecasts are off", compare,
             add_compare,
             "Examples:\n"
             "  paragauge compare -m convnet -s single,threads=2 -s ddp -w gloo --peers --json r.json\n"
             "  paragauge compare -m resnet18,image=64 -s ddp -w gloo --network 1gbit --json n.json",
-            check_compare},
+            check_compare, true},
     Command{"report", "Result files together: errors, coverage of the forecast intervals", bench::report, add_report,
             "Example:\n  paragauge report r.json n.json --csv all.csv"},
     Command{"trace", "Predicted and measured timeline of one step as a Chrome trace (Perfetto)", trace, add_trace,
-            "Example:\n  paragauge trace -m convnet -s pipeline,pp=2 -o t.json"},
+            "Example:\n  paragauge trace -m convnet -s pipeline,pp=2 -o t.json", nullptr, true},
     Command{"train", "Trains on CIFAR-10's files or a made set: loss, accuracy, and times beside forecasts", train,
             add_train,
             "Examples:\n"
             "  paragauge train -m convnet,timing=epoch -s ddp -w gloo --data cifar-10-batches-bin --checkpoint "
             "c.safetensors\n"
             "  paragauge train -m linear_lightning,device_batch=32 -s ddp -w gloo --samples 1000",
-            check_profile}};
+            check_profile, true}};
+constexpr sim::Table<Command> kTable("command", kCommands);
 
 // ---- What is done before any command runs
+
+/// Whether ranks of a launch meet for such a command line, or would if it were right.
+bool has_ranks(const Texts& argv) {
+  const auto command = std::ranges::find(kCommands, argv.size() > 1 ? argv[1] : "", &Command::name);
+  return command == kCommands.end() || command->has_ranks ||
+         (command->run == bench::plan &&
+          std::ranges::any_of(argv, [](const std::string& text) { return text.starts_with("--measure"); }));
+}
 
 /// What is given twice is used once.
 void use_once(Texts& texts) {
@@ -465,7 +480,6 @@ std::vector<sim::FileLock> claim(const Options& options) {
 }
 
 int run(int argc, char** argv) {
-  constexpr sim::Table<Command> kTable("command", kCommands);
   if (argc < 2)
     throw sim::ConfigError("a command is missing; known: {}; 'paragauge --help' shows examples", kTable.names());
   if (argv[1][0] != '-') static_cast<void>(kTable.at(argv[1]));  // else it is unknown
@@ -489,8 +503,17 @@ int run(int argc, char** argv) {
 #ifdef PARAGAUGE_TORCH_PROGRAM
       if (command.run == hand_over || own.measure > 0) hand_over(own);  // which claims the files
 #endif
+#ifdef PARAGAUGE_BACKEND
+      if (command.run == bench::plan && own.measure > 0 && backend::is_launched()) {
+        own.hosts = backend::hosts_of_launch();
+        own.devices = backend::ranks_of_launch() / own.hosts;
+      }
+      if (has_ranks(own.machine.argv) && command.run != write_machine && backend::only_serves()) {
+        status = bench::serve(own.machine);
+        return;
+      }
+#endif
       own.is_only_a_rank = is_only_a_rank();
-      own.machine.files = {own.profile};
       const auto locks = claim(own);
       status = command.run(own);
     });
@@ -519,9 +542,32 @@ int run_and_flush(int argc, char** argv) {
   }
 }
 
+/// Says what is wrong: of the ranks of a launch one. Returns the exit status.
+int fail(const Texts& argv, const std::exception& error) {
+  const int status = sim::exit_status(error);
+#ifdef PARAGAUGE_BACKEND
+  const bool may_wait = has_ranks(argv), serves = may_wait && backend::only_serves();
+  if (serves && backend::stay_away(status, error.what())) return 0;
+#elif defined(PARAGAUGE_TORCH_PROGRAM)
+  try {  // it finds the same mistake, and can tell the other ranks
+    backend::adopt_launcher();
+    Options options;
+    options.machine.argv = argv;
+    if (has_ranks(argv) && backend::is_rank_process()) hand_over(options);
+  } catch (const std::exception&) {
+  }
+#endif
+  fmt::print(stderr, "paragauge: {}\n", sim::printable(error.what()));
+#ifdef PARAGAUGE_BACKEND
+  if (may_wait && !serves) backend::stay_away(status, error.what());
+#endif
+  return status;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  const Texts texts(argv, argv + argc);
   for (const int too_late : {SIGPIPE, SIGXFSZ}) std::signal(too_late, SIG_IGN);  // the write itself fails and says why
   try {
 #if defined(PARAGAUGE_BACKEND) || defined(PARAGAUGE_TORCH_PROGRAM)
@@ -529,11 +575,14 @@ int main(int argc, char** argv) {
 #endif
 #ifdef PARAGAUGE_BACKEND
     backend::adopt_launcher();
-#endif
+    const int status = run_and_flush(argc, argv);
+    if (has_ranks(texts)) backend::stay_away(status, "");
+    return status;
+#else
     return run_and_flush(argc, argv);
+#endif
   } catch (const std::exception& error) {
     std::fflush(stdout);
-    fmt::print(stderr, "paragauge: {}\n", sim::printable(error.what()));
-    return sim::exit_status(error);
+    return fail(texts, error);
   }
 }

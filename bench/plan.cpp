@@ -254,6 +254,7 @@ int plan(const Options& options) {
   run.subject.strategies = best;
   run.json.clear();
   run.csv.clear();
+  run.machine.may_idle = true;  // the best may need fewer devices than there are
   return options.compare(run);
 }
 

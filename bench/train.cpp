@@ -227,6 +227,13 @@ class Training {
   [[nodiscard]] std::int64_t samples() const { return samples_; }
   [[nodiscard]] std::uint32_t epochs_done() const { return done_; }
 
+  /// All ranks have their samples; what a host lacks is said before anything is calibrated.
+  void load(const sim::Program& program, backend::Session& session) const {
+    backend::RunRequest request{.program = program, .warmup_steps = 0, .steps = 0};
+    request.training = backend::Training{source_, done_, 0, ""};
+    session.run(request);
+  }
+
   /// One more.
   Trained train(const Epoch& epoch, const std::string& strategy, backend::Session& session, Progress& progress) {
     const double begin_s = backend::now_s();
@@ -366,8 +373,7 @@ int train(const Options& options) {
   // What is wrong with files is said before ranks are started.
   Training training(options, job, source_of(options, job.model));
   if (training.epochs_done() >= options.epochs) {
-    if (!options.is_only_a_rank)
-      fmt::print("train: {} has its {} epochs already\n", sim::printable(options.checkpoint), training.epochs_done());
+    fmt::print("train: {} has its {} epochs already\n", sim::printable(options.checkpoint), training.epochs_done());
     return 0;
   }
   std::map<std::string, Epoch> epochs;  // by strategy; most trainings have one
@@ -386,6 +392,7 @@ int train(const Options& options) {
   if (training.epochs_done() > 0)
     fmt::print("train: goes on after epoch {} of {} in {}\n", training.epochs_done(), options.epochs,
                sim::printable(options.checkpoint));
+  training.load(jobs[0].program, worlds.at(job.world));
   Progress progress("train");
   const nlohmann::json machine = context(options.machine, worlds);
   fmt::print("{}: an epoch is {}\n{:>5} {:>9} {:>9} {:>9} {:>9} {:>9}\n", to_text(job), words_of(epoch_now().second),

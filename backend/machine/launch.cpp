@@ -137,14 +137,16 @@ void adopt_launcher() {
 
 bool is_rank_process() { return std::getenv("RANK") != nullptr && std::getenv("WORLD_SIZE") != nullptr; }
 
+std::uint32_t ranks_of_launch() { return number_here("WORLD_SIZE"); }
+
 std::uint32_t ranks_per_host() {
   const std::uint32_t local = number_here("LOCAL_WORLD_SIZE");
-  return local < number_here("WORLD_SIZE") ? local : 0;
+  return local < ranks_of_launch() ? local : 0;
 }
 
 std::uint32_t hosts_of_launch() {
   const std::uint32_t each = ranks_per_host();
-  return each == 0 ? 1 : (number_here("WORLD_SIZE") + each - 1) / each;
+  return each == 0 ? 1 : (ranks_of_launch() + each - 1) / each;
 }
 
 bool is_first_of_host() { return of_this_process("LOCAL_RANK").value_or("0") == "0"; }

@@ -46,6 +46,8 @@ void adopt_launcher();
 
 /// True inside a rank process (RANK and WORLD_SIZE are set).
 bool is_rank_process();
+/// WORLD_SIZE; 0: it isn't set.
+std::uint32_t ranks_of_launch();
 /// LOCAL_WORLD_SIZE, where it is set and there are more ranks than that; else 0: all ranks are on one host.
 std::uint32_t ranks_per_host();
 /// How many hosts that makes: at least 1.

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 
@@ -26,6 +27,12 @@ void copy_text(std::string_view text, std::array<char, width>& to) {
 }
 
 }  // namespace
+
+void rethrow(const Failure& failure) {
+  if (failure.status == sim::kConfigErrorStatus) throw sim::ConfigError("{}", failure.text);
+  if (failure.status == sim::kRunErrorStatus) throw sim::RunError("{}", failure.text);
+  throw std::runtime_error(failure.text);
+}
 
 struct ProgressBoard::Page {
   static constexpr std::size_t kLabels = 1 << 16, kWidth = 120;  // a sparse file: what isn't written takes no memory

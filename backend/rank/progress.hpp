@@ -41,6 +41,8 @@ struct Failure {
   int status = 0;       // sim::exit_status
   std::string text;
 };
+/// Throws the error that it was.
+[[noreturn]] void rethrow(const Failure& failure);
 
 class ProgressBoard {
  public:

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "backend/machine/address.hpp"
+#include "backend/rank/progress.hpp"
 #include "sim/error.hpp"
 #include "sim/text/system_file.hpp"
 
@@ -30,6 +31,9 @@ Hosts::Hosts(const std::vector<Greeting>& greetings) {
     }
     hosts_[host_of_[rank]].ranks.push_back(rank);
   }
+  for (std::uint32_t rank = 0; rank < greetings.size(); ++rank)
+    if (const Greeting& away = greetings[rank]; away.stays_away)
+      rethrow({.status = away.status, .text = fmt::format("{}: {}", named(rank), away.why)});
   for (std::uint32_t rank = 1; rank < greetings.size(); ++rank) {
     const Greeting &first = greetings[0], &other = greetings[rank];
     for (const auto& [what, value] : first.alike) {

@@ -23,6 +23,10 @@ struct Greeting {
   std::string clock;  // that of two processes is one where they read the same clock
   /// What all ranks must have alike, by what it is called: "version" → "0.1.0".
   std::map<std::string, std::string> alike;
+  /// It doesn't come: it has ended before, with this sim::exit_status, and this is why.
+  bool stays_away = false;
+  int status = 0;
+  std::string why = {};
 };
 /// Of this process.
 Greeting greeting(std::map<std::string, std::string> alike);
@@ -35,7 +39,7 @@ struct Host {
 class Hosts {
  public:
   /// Greetings by rank. ConfigError, which names both, where a host has something else than rank 0's, or where the ranks
-  /// lie otherwise.
+  /// lie otherwise. Where one stays away, why, with its name.
   explicit Hosts(const std::vector<Greeting>& greetings);
 
   [[nodiscard]] const std::vector<Host>& list() const { return hosts_; }

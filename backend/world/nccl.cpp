@@ -16,12 +16,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <thread>
 #include <vector>
 
 #include "backend/machine/accelerator.hpp"
+#include "backend/machine/launch.hpp"
 #include "backend/machine/scheduling.hpp"
 #include "backend/world/processes.hpp"
 
@@ -63,18 +65,18 @@ void check_library(const std::string& device) {
     throw sim::ConfigError("world 'nccl': libnccl.so.2 is the tests' stand-in, which can't move data of device=cuda");
 }
 
-/// The accelerator whose number is the rank's among those of its host; or the only one that this process may see, where
-/// a launcher has chosen it (srun --gpus-per-task).
-at::Device device_of_rank(const std::string& name, const Meeting& meeting) {
+/// The accelerators that so many ranks of this host have, by their number among these ranks; or for each the only one
+/// that it may see, where a launcher has chosen it (srun --gpus-per-task). ConfigError where there are fewer.
+std::vector<at::Device> devices_of_ranks(const std::string& name, std::uint32_t ranks) {
   const at::Device first = first_device(name);
   const auto count = static_cast<std::uint32_t>(c10::impl::VirtualGuardImpl(first.type()).deviceCount());
-  const Hosts& hosts = meeting.hosts;
-  const std::size_t ranks = hosts.list()[hosts.host_of(meeting.rank)].ranks.size();
   const bool is_chosen = count == 1 && std::getenv("SLURM_STEP_GPUS") != nullptr;
   if (count < ranks && !is_chosen)
-    throw sim::ConfigError("world 'nccl' needs a device for each rank: {} ranks{}, {} of device={}", ranks,
-                           hosts.several() ? " on " + hosts.list()[hosts.host_of(meeting.rank)].name : "", count, name);
-  return {first.type(), static_cast<c10::DeviceIndex>(is_chosen ? 0 : hosts.place_of(meeting.rank))};
+    throw sim::ConfigError("world 'nccl' needs a device for each rank: {} ranks, {} of device={}", ranks, count, name);
+  std::vector<at::Device> devices;
+  for (std::uint32_t place = 0; place < ranks; ++place)
+    devices.emplace_back(first.type(), static_cast<c10::DeviceIndex>(is_chosen ? 0 : place));
+  return devices;
 }
 
 /// Ranks that transfer among each other, one transfer after the other, in the order of posting.
@@ -462,10 +464,15 @@ class NcclCommunicator final : public Communicator {
 
 World make_nccl_world(const SessionOptions& options) {
   check_library(options.device);
+  // Before the ranks meet: so the others learn what this host lacks.
+  devices_of_ranks(options.device, ranks_per_host() != 0 ? ranks_per_host() : ranks_of_launch());
   const auto meeting = std::make_shared<const Meeting>("nccl", options);
   World world;
   world.control = make_control(meeting);
-  world.ranks.push_back(std::make_unique<NcclCommunicator>(meeting, device_of_rank(options.device, *meeting)));
+  const Hosts& hosts = meeting->hosts;
+  const auto here = static_cast<std::uint32_t>(hosts.list()[hosts.host_of(meeting->rank)].ranks.size());
+  world.ranks.push_back(std::make_unique<NcclCommunicator>(
+      meeting, devices_of_ranks(options.device, here)[hosts.place_of(meeting->rank)]));
   return world;
 }
 

@@ -25,11 +25,12 @@
 #include "backend/machine/address.hpp"
 #include "backend/machine/network.hpp"
 #include "backend/machine/scheduling.hpp"
+#include "backend/supervise.hpp"
 #include "sim/cluster/allowance.hpp"
 
 namespace backend {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Greeting, host, clock, alike)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Greeting, host, clock, alike, stays_away, status, why)
 
 std::string reason(const std::exception& error) {
   std::string text = error.what();
@@ -112,11 +113,10 @@ c10::intrusive_ptr<c10d::Store> open_store(std::string_view world, std::uint32_t
   options.waitWorkers = false;
   options.timeout = timeout;
   try {
-    // torchrun's agent keeps its store when it starts the ranks again, and several worlds meet in one.
+    // torchrun's agent keeps its store when it starts the ranks again.
     const char* restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
-    return c10::make_intrusive<c10d::PrefixStore>(
-        fmt::format("paragauge/{}/{}", world, restarts != nullptr ? restarts : "0"),
-        c10::make_intrusive<c10d::TCPStore>(address, options));
+    return c10::make_intrusive<c10d::PrefixStore>(fmt::format("paragauge/{}", restarts != nullptr ? restarts : "0"),
+                                                  c10::make_intrusive<c10d::TCPStore>(address, options));
   } catch (const std::exception& error) {
     if (reason(error).find("EADDRINUSE") != std::string::npos)
       throw sim::RunError("port {} of {} (MASTER_PORT) is in use", options.port, address);
@@ -124,15 +124,19 @@ c10::intrusive_ptr<c10d::Store> open_store(std::string_view world, std::uint32_t
   }
 }
 
-/// All ranks' greetings, by rank, on every rank.
+/// Whether this process has greeted the others.
+bool has_greeted = false;
+
+/// All ranks' greetings, by rank, on every rank; only its own where rank 0 stays away.
 std::vector<Greeting> exchange(c10d::Store& store, std::uint32_t rank, std::uint32_t ranks, Milliseconds timeout,
-                               std::map<std::string, std::string> alike) {
+                               Greeting own) {
   const double seconds = 1e-3 * static_cast<double>(timeout.count());
   const auto key_of = [](std::uint32_t of) { return fmt::format("greeting/{}", of); };
   const auto put = [&](const std::string& key, const nlohmann::json& value) {
     store.set(key, nlohmann::json::to_cbor(value));
   };
-  put(key_of(rank), greeting(std::move(alike)));
+  has_greeted = true;
+  put(key_of(rank), own);
   const double begin_s = now_s();
   const auto get = [&](const std::string& key, const std::string& who) {
     try {
@@ -143,22 +147,43 @@ std::vector<Greeting> exchange(c10d::Store& store, std::uint32_t rank, std::uint
       throw sim::RunError("rank {}: {} hasn't come within {:g} s; WORLD_SIZE={}", rank, who, seconds, ranks);
     }
   };
-  if (rank != 0) return get("greetings", "one of the ranks").get<std::vector<Greeting>>();
+  if (rank != 0) {
+    auto greetings = get("greetings", "one of the ranks").get<std::vector<Greeting>>();
+    store.add("heard", 1);
+    return greetings;
+  }
   std::vector<Greeting> greetings;
-  for (std::uint32_t other = 0; other < ranks; ++other)
-    greetings.push_back(get(key_of(other), fmt::format("rank {}", other)).get<Greeting>());
+  if (own.stays_away) greetings.push_back(own);
+  try {
+    while (greetings.size() < ranks && !own.stays_away)
+      greetings.push_back(
+          get(key_of(static_cast<std::uint32_t>(greetings.size())), fmt::format("rank {}", greetings.size()))
+              .get<Greeting>());
+  } catch (const std::exception&) {
+    own.stays_away = true;  // rank 0 says whom it has waited for
+    put("greetings", std::vector{own});
+    throw;
+  }
   put("greetings", greetings);
   return greetings;
 }
 
+/// Rank 0, who may serve the store, stays until the others have heard of its end, but not for long.
+void linger(c10d::Store& store, std::uint32_t ranks, double longest_s) {
+  for (const double end_s = now_s() + longest_s; now_s() < end_s && store.add("heard", 0) + 1 < ranks;)
+    sleep_until(now_s() + 0.02, /*precisely=*/false);
+}
+
 Hosts meet(c10d::Store& store, std::uint32_t rank, std::uint32_t ranks, Milliseconds timeout,
            const std::map<std::string, std::string>& alike) {
-  const std::vector<Greeting> greetings = exchange(store, rank, ranks, timeout, alike);
+  const std::vector<Greeting> greetings = exchange(store, rank, ranks, timeout, greeting(alike));
+  if (greetings[0].stays_away) throw SaidByAnother();
   try {
     return Hosts(greetings);
-  } catch (const sim::ConfigError&) {
-    if (rank == 0) throw;
-    throw SaidByRankZero();
+  } catch (const std::exception&) {
+    if (rank != 0) throw SaidByAnother();
+    linger(store, ranks, 1);
+    throw;
   }
 }
 
@@ -209,30 +234,51 @@ class GlooControl final : public Control {
     return texts;
   }
 
-  std::vector<std::uint32_t> silent() override {
+  Failures exchange_failures(const std::exception& own, const std::function<void()>& leave) override {
     constexpr double kPatience_s = 1;  // the others' connections to who has gone break within a round trip
     // On a thread that nobody waits for: a store whose host is gone may never answer.
-    const auto answer = std::make_shared<std::promise<std::vector<std::uint32_t>>>();
-    std::thread([answer, meeting = meeting_] {
+    struct Answer {
+      std::promise<void> said;
+      std::promise<Failures> heard;
+    };
+    const auto answer = std::make_shared<Answer>();
+    std::future<void> said = answer->said.get_future();
+    std::future<Failures> heard = answer->heard.get_future();
+    std::thread([answer, meeting = meeting_, status = sim::exit_status(own), why = std::string(own.what())] {
       const auto key_of = [](std::uint32_t of) { return fmt::format("failed/{}", of); };
+      c10d::Store& store = *meeting->store;
       try {
-        meeting->store->set(key_of(meeting->rank), std::vector<std::uint8_t>{1});
-        std::vector<std::uint32_t> missing;
+        const nlohmann::json failure{{"order", store.add("failed", 1)}, {"status", status}, {"why", why}};
+        store.set(key_of(meeting->rank), nlohmann::json::to_cbor(failure));
+        answer->said.set_value();
+        std::map<std::int64_t, Failures::Said> by_order;
+        std::vector<std::uint32_t> silent;
         for (const double end_s = now_s() + kPatience_s; now_s() < end_s;) {
-          missing.clear();
-          for (std::uint32_t other = 0; other < meeting->ranks; ++other)
-            if (!meeting->store->check({key_of(other)})) missing.push_back(other);
-          if (missing.empty()) break;
+          by_order.clear();
+          silent.clear();
+          for (std::uint32_t rank = 0; rank < meeting->ranks; ++rank) {
+            if (!store.check({key_of(rank)})) {
+              silent.push_back(rank);
+              continue;
+            }
+            const nlohmann::json its = nlohmann::json::from_cbor(store.get(key_of(rank)));
+            by_order[its.at("order")] = {rank, {.status = its.at("status"), .text = its.at("why")}};
+            if (rank == 0 && meeting->rank != 0) break;  // the rest is its concern
+          }
+          if (silent.empty()) break;
           sleep_until(now_s() + 0.05, /*precisely=*/false);
         }
-        answer->set_value(missing);
+        Failures failures{.silent = silent};
+        for (const auto& [order, its] : by_order) failures.said.push_back(its);
+        answer->heard.set_value(failures);
       } catch (const std::exception&) {
-        answer->set_value({});
+        answer->heard.set_value({});
       }
     }).detach();
-    std::future<std::vector<std::uint32_t>> missing = answer->get_future();
-    if (missing.wait_for(std::chrono::duration<double>(2 * kPatience_s)) != std::future_status::ready) return {};
-    return missing.get();
+    said.wait_for(std::chrono::duration<double>(kPatience_s));
+    leave();
+    if (heard.wait_for(std::chrono::duration<double>(2 * kPatience_s)) != std::future_status::ready) return {};
+    return heard.get();
   }
 
  private:
@@ -277,15 +323,40 @@ std::uint32_t checked_ranks(std::uint32_t rank, std::uint32_t ranks, std::uint32
   return ranks;
 }
 
+Milliseconds meeting_time(const SessionOptions& options) {
+  return Milliseconds(static_cast<std::int64_t>(1e3 * (options.meeting_s > 0 ? options.meeting_s : options.timeout_s)));
+}
+
 }  // namespace
+
+bool stay_away(int status, const std::string& why) {
+  if (has_greeted || !is_launched()) return false;
+  constexpr double kPatience_s = 10;  // with those who haven't come yet
+  try {
+    const std::uint32_t rank = environment_number("gloo", "RANK", 65535);
+    const std::uint32_t ranks = environment_number("gloo", "WORLD_SIZE", 65536);
+    const Milliseconds patience(static_cast<std::int64_t>(1e3 * kPatience_s));
+    const auto store = open_store("gloo", rank, ranks, patience);
+    Greeting own = greeting({});
+    own.stays_away = true;
+    own.status = status;
+    own.why = why;
+    exchange(*store, rank, ranks, patience, own);
+    if (rank == 0) linger(*store, ranks, kPatience_s);
+    return rank != 0;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
 
 Meeting::Meeting(std::string_view its_world, const SessionOptions& options)
     : world(its_world),
       rank(environment_number(world, "RANK", 65535)),
       ranks(environment_number(world, "WORLD_SIZE", 65536)),
       timeout(static_cast<std::int64_t>(options.timeout_s * 1e3)),
-      store(open_store(world, rank, checked_ranks(rank, ranks, options.ranks), timeout)),
-      hosts(meet(*store, rank, ranks, timeout, options.alike)) {
+      store(open_store(world, rank, checked_ranks(rank, ranks, options.ranks), meeting_time(options))),
+      hosts(meet(*store, rank, ranks, meeting_time(options), options.alike)) {
+  store->setTimeout(timeout);
   pin_to_core(core_of_rank(hosts.place_of(rank)));
   // The device's thread is gloo's event loop: it polls a connection that another thread holds.
   const RealTime urgent(kCommunicationPriority, options.real_time, Turn::limited);

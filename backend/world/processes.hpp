@@ -51,8 +51,8 @@ auto guarded(What what, Call call) {
 struct Meeting {
   using Milliseconds = std::chrono::milliseconds;
 
-  /// ConfigError for variables that are missing or don't match, and for hosts that differ (SaidByRankZero on the other
-  /// ranks); RunError where nobody comes.
+  /// ConfigError for variables that are missing or don't match, and for hosts that differ (SaidByAnother on all ranks but
+  /// rank 0); RunError where nobody comes.
   Meeting(std::string_view its_world, const SessionOptions& options);
 
   /// A process group of `members` in which this process is number `me`. All members make it at the same time.

@@ -17,6 +17,7 @@
 #include <array>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -27,6 +28,7 @@
 
 #include "backend/machine/clock.hpp"
 #include "backend/machine/scheduling.hpp"
+#include "backend/rank/progress.hpp"
 #include "backend/session.hpp"
 #include "sim/program/program.hpp"
 #include "sim/table.hpp"
@@ -124,6 +126,16 @@ class Communicator {
   virtual void abandon() = 0;
 };
 
+/// Why ranks can't go on.
+struct Failures {
+  struct Said {
+    std::uint32_t rank = 0;
+    Failure failure;
+  };
+  std::vector<Said> said;             // in the order in which they have failed
+  std::vector<std::uint32_t> silent;  // the ranks that don't say so: who has made the others fail may be among them
+};
+
 /// Messages between the processes of a world, outside of steps. Waits for as long as it takes.
 class Control {
  public:
@@ -134,13 +146,16 @@ class Control {
   virtual void broadcast_into(const at::Tensor& tensor) = 0;
   /// Every rank's text, on rank 0; empty elsewhere.
   virtual std::vector<std::string> gather(const std::string& text) = 0;
-  /// This rank has failed: it says so, and waits a moment for the others to say the same. The ranks that don't: who has
-  /// made the others fail is among them. Where it can't tell, and with somebody who watches all ranks, empty.
-  virtual std::vector<std::uint32_t> silent() { return {}; }
+  /// This rank has failed: it says why, calls `leave`, by which the others fail, too, and waits a moment for what they
+  /// say; or, but on rank 0, for rank 0. Empty where nobody can be told.
+  virtual Failures exchange_failures(const std::exception& /*own*/, const std::function<void()>& leave) {
+    leave();
+    return {};
+  }
 };
 
-/// Thrown by who makes a world where rank 0 says what is wrong, once for all ranks.
-struct SaidByRankZero : std::exception {};
+/// Thrown where another rank, mostly rank 0, says what is wrong, once for all.
+struct SaidByAnother : std::exception {};
 
 struct World {
   std::vector<std::unique_ptr<Communicator>> ranks;  // those that live in this process

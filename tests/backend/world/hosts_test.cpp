@@ -52,7 +52,7 @@ TEST(Hosts, RanksLieHostByHostAsManyOnEach) {
 
 TEST(Hosts, NameWhoHasWhatOtherwise) {
   std::vector<Greeting> greetings = on({"a", "a", "b", "b"});
-  greetings[2].alike["version"] = "2";
+  greetings[2].alike = {{"version", "2"}};
   EXPECT_EQ(refusal(greetings),
             "rank 2 on b has another version (2) than rank 0 on a (1); all ranks must have the same");
   greetings = on({"a", "b"});
@@ -62,6 +62,15 @@ TEST(Hosts, NameWhoHasWhatOtherwise) {
   greetings[1].alike.clear();
   EXPECT_EQ(refusal(greetings),
             "rank 1 on b has another version (none) than rank 0 on a (1); all ranks must have the same");
+}
+
+TEST(Hosts, NameWhoStaysAway) {
+  std::vector<Greeting> greetings = on({"a", "b"});
+  greetings[1].alike.clear();  // it hasn't come so far
+  greetings[1].stays_away = true;
+  greetings[1].status = sim::kConfigErrorStatus;
+  greetings[1].why = "no such device";
+  EXPECT_EQ(refusal(greetings), "rank 1 on b: no such device");
 }
 
 }  // namespace
