@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Two hosts, each with a network, a boot id, a clock and processes of its own (bench/hosts.sh), under torchrun; under mpirun and
 # srun where those are installed. The results are one device's, the clocks are put on one, and who has another version, or dies,
-# is named. 77: skipped, because namespaces aren't permitted here, or there is no torchrun.
+# is named. Rank 0 reads and writes, and says what is wrong, once, and with the host's name where it is another's. 77: skipped,
+# because namespaces aren't permitted here, or there is no torchrun.
 #
 #   tests/bench/hosts_test.sh build/bin/paragauge build/libexec/paragauge_torch
 set -uo pipefail
@@ -29,6 +30,25 @@ launch() {
   status=$?
   seconds=$((SECONDS - begin))
   if ((status == 3)); then trap - EXIT; "$hosts" down; rm -rf "$scratch"; echo "hosts: $(<"$scratch/err"), skipped"; exit 77; fi
+}
+# on_both PROGRAM ARGUMENT...: the same without a launcher, by the variables that one sets: rank 0 serves the store, as under
+# mpirun and srun. What rank 1 says is in out1, and must be nothing.
+port=29600
+on_both() {
+  local variables=(WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=host0 MASTER_PORT=$((++port))) begin=$SECONDS
+  "$hosts" on 1 env "${variables[@]}" RANK=1 "$@" >"$scratch/out1" 2>&1 &
+  "$hosts" on 0 env "${variables[@]}" RANK=0 "$@" >"$scratch/out" 2>"$scratch/err"
+  status=$?
+  wait $! || complain "rank 1 of $*: status $?"
+  seconds=$((SECONDS - begin))
+  [[ ! -s $scratch/out1 ]] || complain "rank 1 of $*: $(cat "$scratch/out1")"
+}
+# refuses TEXT ARGUMENT...: in a line, and at once.
+refuses() {
+  on_both "$paragauge" "${@:2}"
+  ((status == 2 && seconds < 10)) || complain "${*:2}: status $status after $seconds s"
+  [[ $(<"$scratch/err") == "paragauge: $1"* && $(grep -c . "$scratch/err") == 1 && ! -s $scratch/out ]] ||
+    complain "${*:2}: $(cat "$scratch/out" "$scratch/err")"
 }
 says() { grep -qF -- "$1" "$scratch/$2" || complain "no '$1' in $2: $(cat "$scratch/$2")"; }
 
@@ -68,6 +88,35 @@ assert abs(network["link"]["bandwidth_GBps"] - 0.94 * 10 / 8) < 0.02, network  #
 assert network["link"]["source"].startswith("a guess: 94 % of 10 Gbit/s"), network
 PYTHON
 "$paragauge" predict -m toy_mlp -s ddp,dp=2 -c "$scratch/pair.json" >"$scratch/out" 2>&1 || complain "the cluster of both hosts isn't read: $(cat "$scratch/out")"
+
+# The other commands. host1 has none of rank 0's files; /run is each host's own.
+on_both "$paragauge" compare -m toy_mlp -s ddp -s pipeline,pp=2 -w gloo --timeout 30 --rounds 1 --json "$scratch/c.json"
+((status == 0)) || complain "compare: status $status: $(cat "$scratch/err")"
+python3 - "$scratch/c.json" <<'PYTHON' || complain "what compare has measured"
+import json, sys
+cells = json.load(open(sys.argv[1]))["cells"]
+assert [cell["strategy"].split(",")[0] for cell in cells] == ["ddp", "pipeline"], cells
+assert all(cell["world"] == "gloo@2hosts" and "profiled" in cell["rounds"][0]["predicted"] for cell in cells), cells
+PYTHON
+on_both "$paragauge" plan -m toy_mlp -w gloo --top 2 --measure 1
+((status == 0)) && says "gloo@2hosts, forecast by profiled" out || complain "plan: status $status: $(cat "$scratch/err")"
+train=("$paragauge" train -m toy_mlp -s ddp -w gloo --timeout 30 --samples 200 --cost-model analytic --checkpoint /run/c.safetensors)
+on_both "${train[@]}" --epochs 1
+((status == 0)) || complain "train: status $status: $(cat "$scratch/err")"
+on_both "${train[@]}" --epochs 2
+says "train: goes on after epoch 1 of 2" out
+on_both "${train[@]}" --epochs 2
+((status == 0 && seconds < 10)) && says "has its 2 epochs already" out || complain "trained already: $status after $seconds s"
+"$hosts" on 1 test -e /run/c.safetensors && complain "rank 1 has written a checkpoint"
+
+refuses "unknown strategy 'foo'; known: single" measure -m toy_mlp -s foo -w gloo
+refuses "measure: unknown option '--bar'" measure -m toy_mlp -s ddp -w gloo --bar
+refuses "/run/none.json: can't be read" calibrate -m /run/none.json -s ddp -w gloo -o "$scratch/p.json"
+refuses "strategy 'ddp,dp=4' has 4 ranks, and 2 have been launched" compare -m toy_mlp -s ddp,dp=4 -w gloo
+refuses "world 'local' has its ranks in one process, and 2 have been launched; use --world gloo or nccl" measure -m toy_mlp -s ddp
+refuses "compare: --peers start on one host, and these ranks are on 2" compare -m toy_mlp -s ddp -w gloo --peers
+"$hosts" on 0 sh -c 'mkdir /run/data; for name in data_batch_1 test_batch; do head -c 307300 /dev/zero >/run/data/$name.bin; done'
+refuses "rank 1 on host1: /run/data: has no data_batch_1.bin" train -m convnet,timing=epoch -s ddp -w gloo --data /run/data
 
 # Another version, on host1: the same program with another checksum of its sources.
 checksum=$(LC_ALL=C grep -aoP '\x00\K[0-9a-f]{64}(?=\x00)' "$torch_program" | head -n 1)
