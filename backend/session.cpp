@@ -359,7 +359,8 @@ class ProcessSession final : public Session {
     if (first != rank() && !text.starts_with("rank ")) text = fmt::format("{}: {}", own.named(first), text);
     std::vector<std::string> silent;
     for (const std::uint32_t other : failures.silent) silent.push_back(own.named(other));
-    if (!silent.empty() && cause.status == sim::kRunErrorStatus)
+    if (rank() == 0 && !silent.empty() &&
+        cause.status == sim::kRunErrorStatus)  // another may only be the first to notice
       text += "; no word from " + fmt::to_string(fmt::join(silent, ", "));
     rethrow({.status = cause.status, .text = text});
   }
