@@ -149,6 +149,7 @@ class ThreadSession final : public Session {
     check(request, options_);
     reset_resident_peak();
     samples_.load(request);
+    if (request.warmup_steps + request.steps == 0) return {};
     have_ranks_serve(&request);
     for (std::optional<Executor>& executor : executors_) executor.reset();
     recycle_cached();
@@ -264,6 +265,7 @@ class ProcessSession final : public Session {
       // A training's state may be gigabytes, and goes as it is.
       if (request.training) world_.control->broadcast(request.training->state);
       load(request);
+      if (request.warmup_steps + request.steps == 0) return;
       RankReport own = execute_here(request);
       for (const std::string& bytes : world_.control->gather(to_bytes(own)))
         reports.push_back(from_bytes<RankReport>(bytes));
@@ -272,6 +274,7 @@ class ProcessSession final : public Session {
       for (std::size_t rank = 0; rank < reports.size(); ++rank) reports[rank].packed = std::move(packed[rank]);
     });
     failed_ = false;
+    if (reports.empty()) return {};
     RunResult result = merge(request, std::move(reports), request.verify ? &reference_ : nullptr);
     for (const ClockReading& clock : result.clocks)
       hosts_.at(clock.host)["clock"] = {
@@ -286,6 +289,7 @@ class ProcessSession final : public Session {
         auto request = from_bytes<RunRequest>(bytes);
         if (request.training) request.training->state = world_.control->broadcast("");
         load(request);
+        if (request.warmup_steps + request.steps == 0) continue;
         const RankReport report = execute_here(request);
         world_.control->gather(to_bytes(report));
         if (request.training) world_.control->gather(report.packed);

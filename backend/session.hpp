@@ -33,7 +33,7 @@ struct SessionOptions {
   double timeout_s = 60;       // for one transfer, barrier or step
   double meeting_s = 0;        // for the ranks to meet, where rank 0 has other work before; 0: timeout_s
   bool real_time = true;       // real-time scheduling where permitted; Session::real_time says what was had
-  /// What the processes of a world must have alike, by what it is called: "profile" → its checksum.
+  /// What the processes of a world must have alike, by what it is called: "world" → "gloo".
   std::map<std::string, std::string> alike = {};
   nlohmann::json about_host = {};  // of the first rank of each host, for Session::hosts
 };
@@ -41,7 +41,7 @@ struct SessionOptions {
 struct RunRequest {
   sim::Program program;
   std::uint32_t warmup_steps = 1;  // how often the lists are played: of an unrolled program several training steps each
-  std::uint32_t steps = 1;
+  std::uint32_t steps = 1;         // both 0: a training's samples are brought to every rank, and there is no result
   std::uint64_t seed = 1;
   /// Compares with the reference (backend/rank/verify.hpp) after the last step, which is
   /// slower for it; use f64 programs.

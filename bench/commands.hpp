@@ -81,7 +81,8 @@ constexpr const char* kGraphRemark =
     "5 us too long, so that the ConvNet's forecast was 38 % and ResNet-50's 7 % slow.\n";
 
 /// All that a rank of a launch does that isn't rank 0 (backend::only_serves). It reads no file but what it trains on.
-int serve(const Machine& machine);
+/// `work_before_s`: how long rank 0 may take before it comes, beside the timeout.
+int serve(const Machine& machine, double work_before_s);
 
 int list(const Options& options);
 int describe(const Options& options);

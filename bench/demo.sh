@@ -34,9 +34,10 @@ echo "demo: ResNet-50"
 $paragauge compare -m $resnet50 -s single -s model_parallel,cut=r1 -s pipeline,cut=r1,split_size=2 -s ddp_blocking -s ddp \
   -w local -w gloo --rounds 8 --steps 2 --time-limit $(limit 40) --json results/resnet50.json --csv results/resnet50.csv
 echo "demo: a small network by all that two ranks can play, beside plain PyTorch where it has the same in one process"
-family=()
-for preset in single model_parallel gpipe 1f1b interleaved zero_bubble zbv ddp ddp_blocking heat heat_blocking data_parallel hypar tp \
-  zero1 zero2 zero3 fsdp deepspeed_stage_1 deepspeed_stage_2 deepspeed_stage_3; do family+=(-s "$preset"); done
+family=() # every preset of the table but those of four ranks, and two that are others with keys
+for preset in $($paragauge list | sed -n '/^strategies/,/^keys of/p' | awk '/^  [a-z0-9_]+ /{print $1}' | grep -vxE 'daso|hsdp|pipeline|mesh'); do
+  family+=(-s "$preset")
+done
 $paragauge compare -m convnet "${family[@]}" -w local --peers --rounds 12 --visits 2 --time-limit $(limit 60) --json results/family.json --csv results/family.csv
 echo "demo: split sizes"
 $paragauge compare -m $resnet50 -s single -s pipeline,cut=r1,split_size=1 -s pipeline,cut=r1,split_size=2 -s pipeline,cut=r1,split_size=4 \

@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <thread>
 #include <utility>
 
 #include "sim/cluster/allowance.hpp"

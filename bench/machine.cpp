@@ -73,7 +73,11 @@ const sim::WorldKind& launched_world(const Machine& machine) {
 }
 
 /// What the launch's ranks must have alike (backend::SessionOptions::alike).
-std::map<std::string, std::string> must_be_alike() { return {{"version", backend::version()}}; }
+std::map<std::string, std::string> must_be_alike(const Machine& machine) {
+  return {{"version", backend::version()},
+          {"world", std::string(launched_world(machine).name)},
+          {"device", machine.device}};
+}
 
 /// Whether the cores are kept awake: by whoever spawns the ranks, or the first of them.
 bool kept_awake(const Machine& machine) { return machine.real_time && backend::AwakeCores::wanted(); }
@@ -177,7 +181,7 @@ Worlds open_worlds(const Machine& machine, const std::vector<Job>& jobs) {
         throw sim::ConfigError("strategies have at most {} rank{}, and {} have been launched; launch as many", count,
                                count == 1 ? "" : "s", launched);
     }
-    alike = must_be_alike();
+    alike = must_be_alike(machine);
   }
   Worlds worlds;
   hold_still(worlds, machine);
@@ -205,17 +209,16 @@ Worlds open_worlds(const Machine& machine, const std::vector<Job>& jobs) {
   return worlds;
 }
 
-int serve(const Machine& machine) {
-  constexpr double kWorkBefore_s = 600;  // of rank 0, who looks for strategies, and lowers them
+int serve(const Machine& machine, double work_before_s) {
   Worlds worlds;
   hold_still(worlds, machine);
   backend::open_session({.world = std::string(launched_world(machine).name),
                          .ranks = backend::ranks_of_launch(),
                          .device = machine.device,
                          .timeout_s = machine.timeout_s,
-                         .meeting_s = std::max(machine.timeout_s, kWorkBefore_s),
+                         .meeting_s = machine.timeout_s + work_before_s,
                          .real_time = machine.real_time,
-                         .alike = must_be_alike()});
+                         .alike = must_be_alike(machine)});
   return 0;
 }
 

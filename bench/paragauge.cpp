@@ -220,7 +220,8 @@ void add_plan(CLI::App* command, Options& options) {
       ->capture_default_str();
   text(command, "--profile", options.profile, "a profile that `calibrate` wrote");
   add_files(command, options);
-  command->add_flag("--details", options.details, "why what is left out is, strategy by strategy");
+  command->add_flag("--details", options.details,
+                    "why what is left out is; with --measure also all tables of what is measured");
   options.compare = compare;
 }
 
@@ -420,6 +421,8 @@ constexpr sim::Table<Command> kTable("command", kCommands);
 
 // ---- What is done before any command runs
 
+constexpr double kSearch_s = 600;  // that rank 0 of a launch may look for strategies, before it comes
+
 /// Whether ranks of a launch meet for such a command line, or would if it were right.
 bool has_ranks(const Texts& argv) {
   const auto command = std::ranges::find(kCommands, argv.size() > 1 ? argv[1] : "", &Command::name);
@@ -509,7 +512,7 @@ int run(int argc, char** argv) {
         own.devices = backend::ranks_of_launch() / own.hosts;
       }
       if (has_ranks(own.machine.argv) && command.run != write_machine && backend::only_serves()) {
-        status = bench::serve(own.machine);
+        status = bench::serve(own.machine, /*work_before_s=*/command.run == bench::plan ? kSearch_s : 0);
         return;
       }
 #endif

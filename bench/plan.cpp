@@ -102,7 +102,7 @@ struct Found {
   std::vector<Choice> choices;     // the best first
   std::vector<sim::Cell> skipped;  // what isn't among them, and why
   std::size_t alike = 0;           // left out: forecast like another one in everything that is shown
-  std::vector<sim::LeftOut> left_out;
+  std::vector<sim::OmittedStrategies> left_out;
   std::string words;
   std::string remarks;  // on where the costs come from
 };
@@ -195,10 +195,10 @@ std::string rest_text(const Found& found, std::size_t shown) {
 }
 
 /// "Left out: dp = 3, 5, 6; 21 of hypar (--details: why)."; with the reasons in detail.
-std::string left_out_text(const std::vector<sim::LeftOut>& list, bool in_detail) {
+std::string left_out_text(const std::vector<sim::OmittedStrategies>& list, bool in_detail) {
   if (list.empty()) return "";
   std::vector<std::string_view> parts;
-  for (const sim::LeftOut& each : list) parts.push_back(in_detail ? each.whole : each.brief);
+  for (const sim::OmittedStrategies& each : list) parts.push_back(in_detail ? each.whole : each.brief);
   return sim::paragraph(
       sim::printable(fmt::format("Left out: {}{}.", fmt::join(parts, "; "), in_detail ? "" : " (--details: why)")), ' ',
       100);

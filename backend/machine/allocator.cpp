@@ -22,7 +22,7 @@ namespace backend {
 namespace {
 
 constexpr std::size_t kAlignment = 64;  // as c10's own allocator: a cache line, an AVX-512 register
-constexpr double kPlenty = 0.25;        // of the machine's memory, still available
+constexpr double kPlenty = 0.25;        // of the memory that this process may have, still available
 
 /// Memory that stays with the process from one program to the next: addresses for as many bytes as the machine has,
 /// given out one block behind the other. Pages that go back to the system must be faulted in again (here 0.6 s per GB),
@@ -203,13 +203,6 @@ class CountingAllocator final : public c10::Allocator {
   }
 };
 
-/// The share of its memory that the machine, or the control groups that this process is in, could still give; all where
-/// neither says.
-double available_memory() {
-  const double all = sim::usable_memory();
-  return sim::free_memory().value_or(all) / all;
-}
-
 void start_over(bool give_back) {
   arenas().each([&](Arena& arena) { arena.start_over(give_back); });
   malloc_trim(0);  // the C library would keep what it had
@@ -240,7 +233,7 @@ std::int64_t cached_bytes() {
   return bytes;
 }
 
-void recycle_cached() { start_over(/*give_back=*/available_memory() < kPlenty); }
+void recycle_cached() { start_over(/*give_back=*/sim::free_share() < kPlenty); }
 
 std::int64_t idle_bytes() {
   std::int64_t bytes = 0;

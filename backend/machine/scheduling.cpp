@@ -1,5 +1,4 @@
 #include "backend/machine/scheduling.hpp"
-#include "sim/cluster/allowance.hpp"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -9,6 +8,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <vector>
+
+#include "sim/cluster/allowance.hpp"
 
 namespace backend {
 namespace {

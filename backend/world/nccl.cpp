@@ -464,8 +464,9 @@ class NcclCommunicator final : public Communicator {
 
 World make_nccl_world(const SessionOptions& options) {
   check_library(options.device);
-  // Before the ranks meet: so the others learn what this host lacks.
-  devices_of_ranks(options.device, ranks_per_host() != 0 ? ranks_per_host() : ranks_of_launch());
+  // Before the ranks meet, where the launcher says how many are here: so the others learn what this host lacks.
+  if (std::getenv("LOCAL_WORLD_SIZE") != nullptr)
+    devices_of_ranks(options.device, ranks_per_host() != 0 ? ranks_per_host() : ranks_of_launch());
   const auto meeting = std::make_shared<const Meeting>("nccl", options);
   World world;
   world.control = make_control(meeting);

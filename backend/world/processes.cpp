@@ -30,7 +30,7 @@
 
 namespace backend {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Greeting, host, clock, alike, stays_away, status, why)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Greeting, host, clock, alike, stays_away, status, why)
 
 std::string reason(const std::exception& error) {
   std::string text = error.what();
@@ -127,6 +127,12 @@ c10::intrusive_ptr<c10d::Store> open_store(std::string_view world, std::uint32_t
 /// Whether this process has greeted the others.
 bool has_greeted = false;
 
+/// Rank 0, who may serve the store, stays until the others have heard of its end, but not for long.
+void linger(c10d::Store& store, std::uint32_t ranks, double longest_s) {
+  for (const double end_s = now_s() + longest_s; now_s() < end_s && store.add("heard", 0) + 1 < ranks;)
+    sleep_until(now_s() + 0.02, /*precisely=*/false);
+}
+
 /// All ranks' greetings, by rank, on every rank; only its own where rank 0 stays away.
 std::vector<Greeting> exchange(c10d::Store& store, std::uint32_t rank, std::uint32_t ranks, Milliseconds timeout,
                                Greeting own) {
@@ -149,7 +155,10 @@ std::vector<Greeting> exchange(c10d::Store& store, std::uint32_t rank, std::uint
   };
   if (rank != 0) {
     auto greetings = get("greetings", "one of the ranks").get<std::vector<Greeting>>();
-    store.add("heard", 1);
+    try {
+      store.add("heard", 1);
+    } catch (const std::exception&) {  // rank 0 has gone: it hasn't waited
+    }
     return greetings;
   }
   std::vector<Greeting> greetings;
@@ -161,17 +170,15 @@ std::vector<Greeting> exchange(c10d::Store& store, std::uint32_t rank, std::uint
               .get<Greeting>());
   } catch (const std::exception&) {
     own.stays_away = true;  // rank 0 says whom it has waited for
-    put("greetings", std::vector{own});
+    try {
+      put("greetings", std::vector{own});
+      linger(store, ranks, 1);
+    } catch (const std::exception&) {  // the store has gone, too
+    }
     throw;
   }
   put("greetings", greetings);
   return greetings;
-}
-
-/// Rank 0, who may serve the store, stays until the others have heard of its end, but not for long.
-void linger(c10d::Store& store, std::uint32_t ranks, double longest_s) {
-  for (const double end_s = now_s() + longest_s; now_s() < end_s && store.add("heard", 0) + 1 < ranks;)
-    sleep_until(now_s() + 0.02, /*precisely=*/false);
 }
 
 Hosts meet(c10d::Store& store, std::uint32_t rank, std::uint32_t ranks, Milliseconds timeout,

@@ -146,8 +146,8 @@ class Control {
   virtual void broadcast_into(const at::Tensor& tensor) = 0;
   /// Every rank's text, on rank 0; empty elsewhere.
   virtual std::vector<std::string> gather(const std::string& text) = 0;
-  /// This rank has failed: it says why, calls `leave`, by which the others fail, too, and waits a moment for what they
-  /// say; or, but on rank 0, for rank 0. Empty where nobody can be told.
+  /// This rank has failed: it says why, calls `leave`, by which the others may fail, too (gloo's do when this process ends),
+  /// and waits a moment for what they say; or, but on rank 0, for rank 0. Empty where nobody can be told.
   virtual Failures exchange_failures(const std::exception& /*own*/, const std::function<void()>& leave) {
     leave();
     return {};

@@ -61,6 +61,10 @@ double page_cache(const std::string& folder, const MemoryFiles& files) {
   return sum;
 }
 
+double left_of(double limit, const std::string& folder, const MemoryFiles& files) {
+  return std::max(0.0, limit - std::max(0.0, number_in(folder + files.used) - page_cache(folder, files)));
+}
+
 }  // namespace
 
 const std::vector<std::uint32_t>& core_list() {
@@ -108,9 +112,17 @@ double usable_memory(const std::string& root) {
 std::optional<double> free_memory(const std::string& root) {
   std::optional<double> least = field_bytes(root + "/proc/meminfo", "MemAvailable:");
   for_each_memory_limit(root, [&](const std::string& folder, const MemoryFiles& files, double limit) {
-    const double used = std::max(0.0, number_in(folder + files.used) - page_cache(folder, files));
-    const double left = std::max(0.0, limit - used);
+    const double left = left_of(limit, folder, files);
     least = std::min(least.value_or(left), left);
+  });
+  return least;
+}
+
+double free_share(const std::string& root) {
+  const double all = field_bytes(root + "/proc/meminfo", "MemTotal:").value_or(0);
+  double least = all > 0 ? field_bytes(root + "/proc/meminfo", "MemAvailable:").value_or(all) / all : 1;
+  for_each_memory_limit(root, [&](const std::string& folder, const MemoryFiles& files, double limit) {
+    least = std::min(least, left_of(limit, folder, files) / limit);
   });
   return least;
 }

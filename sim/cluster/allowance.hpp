@@ -1,11 +1,11 @@
 // How much of this machine the process may have: less than there is in a container, in a Slurm job, under taskset.
 //
 //   core_list()      // {0, 2}: where it may run, as taskset says
-//   usable_cores()   // 2; 1 where the control group has the time of 1.5 cores (docker run --cpus=1.5)
+//   usable_cores()   // 2; 1 where the control group has the time of 1.5 cores (docker run --cpus=1.5), or of less than 1
 //   usable_memory()  // bytes: the machine's, or what the control group is limited to (docker run --memory=4g)
 //   free_memory()    // bytes that it could still get
 //
-// Control groups of both versions are understood: those that the process is in, and all above. `root` is where proc and
+// Swap, and limits that only slow down (memory.high), aren't looked at. Control groups of both versions are understood: those that the process is in, and all above. `root` is where proc and
 // sys lie, for tests.
 #pragma once
 
@@ -27,5 +27,7 @@ std::optional<double> cores_of_group(const std::string& root = "");
 double usable_memory(const std::string& root = "");
 /// Bytes, what the page cache holds included; none where Linux doesn't say.
 std::optional<double> free_memory(const std::string& root = "");
+/// The part of its memory that the machine, or the control group that has least of its own left, could still give: 0 to 1.
+double free_share(const std::string& root = "");
 
 }  // namespace sim

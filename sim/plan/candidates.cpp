@@ -122,7 +122,7 @@ class Candidates {
       if (kind.is_proposed)
         for (const Degrees& degrees : degrees_of(kind, model_, devices_, tp)) add(kind, degrees);
     std::ranges::stable_sort(found_, std::ranges::greater(), &Strategy::ranks);
-    std::vector<LeftOut> rest = left_out();
+    std::vector<OmittedStrategies> rest = left_out();
     return {.strategies = std::move(found_), .skipped = std::move(skipped_), .left_out = std::move(rest)};
   }
 
@@ -225,11 +225,14 @@ class Candidates {
     return *found;
   }
 
-  [[nodiscard]] std::vector<LeftOut> left_out() const {
-    std::vector<LeftOut> list;
+  [[nodiscard]] std::vector<OmittedStrategies> left_out() const {
+    std::vector<OmittedStrategies> list;
     for (const Reason& reason : reasons_) {
       const std::string numbers = fmt::format("{} = {}", reason.key, fmt::join(reason.numbers, ", "));
-      list.push_back({.brief = numbers,
+      const std::string whose = reason.key == reason.kinds[0] ? ""
+                                : reason.kinds.size() == 1    ? std::string(reason.kinds[0])
+                                                              : fmt::format("{} strategies", reason.kinds.size());
+      list.push_back({.brief = whose.empty() ? numbers : fmt::format("{} of {}", numbers, whose),
                       .whole = fmt::format("{} with {} ({})", fmt::join(reason.kinds, ", "), numbers, reason.why)});
     }
     for (const auto& [kind, other] : others_) {

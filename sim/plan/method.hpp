@@ -46,16 +46,16 @@ struct SkippedStrategy {
 };
 
 /// Strategies that aren't among the proposed ones, of one kind.
-struct LeftOut {
+struct OmittedStrategies {
   std::string brief;  // "dp = 3, 5"
   std::string whole;  // "ddp, mesh with dp = 3, 5 (64 samples don't divide)"
 };
 
 struct Proposal {
-  std::vector<Strategy> strategies;      // each can be played; the caller forecasts and ranks them
-  std::vector<SkippedStrategy> skipped;  // what the method would have tried
-  std::vector<LeftOut> left_out;         // these by kind, and what isn't tried at all
-  std::string words;                     // whole lines: what the method knows beside that; may be empty
+  std::vector<Strategy> strategies;         // each can be played; the caller forecasts and ranks them
+  std::vector<SkippedStrategy> skipped;     // what the method would have tried
+  std::vector<OmittedStrategies> left_out;  // these by kind, and what isn't tried at all
+  std::string words;                        // whole lines: what the method knows beside that; may be empty
 };
 
 struct Method {

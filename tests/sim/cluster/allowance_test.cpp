@@ -29,7 +29,9 @@ class AllowanceTest : public testing::Test {
     EXPECT_EQ(usable_memory(root_), machine_);
   }
 
-  const std::string root_ = testing::TempDir() + "allowance_test";
+  // Each by itself: ctest runs several at a time.
+  const std::string root_ =
+      testing::TempDir() + "allowance_" + testing::UnitTest::GetInstance()->current_test_info()->name();
   const double machine_ = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
 };
 
@@ -58,6 +60,18 @@ TEST_F(AllowanceTest, SecondVersion) {
   EXPECT_EQ(free_memory(root_), 400.0);  // the page cache can be given back
   write("/sys/fs/cgroup/memory.current", "5000\n");
   EXPECT_EQ(free_memory(root_), 0.0);
+}
+
+// A machine that is full, under a group that has much of its own left; and the other way about.
+TEST_F(AllowanceTest, TheScarcestShare) {
+  EXPECT_EQ(free_share(root_), 1);
+  write("/proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 100 kB\n");
+  write("/proc/self/cgroup", "0::/\n");
+  write("/sys/fs/cgroup/memory.max", "1000\n");
+  write("/sys/fs/cgroup/memory.current", "500\n");
+  EXPECT_DOUBLE_EQ(free_share(root_), 0.1);
+  write("/sys/fs/cgroup/memory.current", "950\n");
+  EXPECT_DOUBLE_EQ(free_share(root_), 0.05);
 }
 
 // As in a Slurm job or a service: what lies above limits too.

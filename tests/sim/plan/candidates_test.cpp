@@ -32,7 +32,7 @@ void expect_contains(const std::set<std::string>& all, const std::set<std::strin
 
 std::string left_out(const Proposal& proposal) {
   std::string text;
-  for (const LeftOut& each : proposal.left_out) text += each.whole + '\n';
+  for (const OmittedStrategies& each : proposal.left_out) text += each.whole + '\n';
   return text;
 }
 
