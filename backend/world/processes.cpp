@@ -95,9 +95,13 @@ void wait_for_store(const std::string& host, std::uint16_t port, bool may_come_l
   }
 }
 
+/// Whether this process has looked for the others: who hasn't found them can't tell them anything either.
+bool has_looked = false;
+
 /// Rank 0 serves the store, unless torchrun's agent does or spawn_ranks has opened the socket already.
 c10::intrusive_ptr<c10d::Store> open_store(std::string_view world, std::uint32_t rank, std::uint32_t ranks,
                                            Milliseconds timeout) {
+  has_looked = true;
   const std::string address = environment_text(world, "MASTER_ADDR");
   setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);  // what c10d warns of, our errors say without a call stack
   c10::initLogging();
@@ -124,9 +128,6 @@ c10::intrusive_ptr<c10d::Store> open_store(std::string_view world, std::uint32_t
   }
 }
 
-/// Whether this process has greeted the others.
-bool has_greeted = false;
-
 /// Rank 0, who may serve the store, stays until the others have heard of its end, but not for long.
 void linger(c10d::Store& store, std::uint32_t ranks, double longest_s) {
   for (const double end_s = now_s() + longest_s; now_s() < end_s && store.add("heard", 0) + 1 < ranks;)
@@ -141,7 +142,6 @@ std::vector<Greeting> exchange(c10d::Store& store, std::uint32_t rank, std::uint
   const auto put = [&](const std::string& key, const nlohmann::json& value) {
     store.set(key, nlohmann::json::to_cbor(value));
   };
-  has_greeted = true;
   put(key_of(rank), own);
   const double begin_s = now_s();
   const auto get = [&](const std::string& key, const std::string& who) {
@@ -337,7 +337,7 @@ Milliseconds meeting_time(const SessionOptions& options) {
 }  // namespace
 
 bool stay_away(int status, const std::string& why) {
-  if (has_greeted || !is_launched()) return false;
+  if (has_looked || !is_launched()) return false;
   constexpr double kPatience_s = 10;  // with those who haven't come yet
   try {
     const std::uint32_t rank = environment_number("gloo", "RANK", 65535);
