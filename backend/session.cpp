@@ -76,13 +76,15 @@ Message from_bytes(const std::string& bytes) {
   return nlohmann::json::from_cbor(bytes).get<Message>();
 }
 
+/// Else it only brings samples to the ranks.
+bool plays(const RunRequest& request) { return request.warmup_steps + request.steps > 0; }
+
 void check(const RunRequest& request, const SessionOptions& options) {
   sim::validate(request.program);
   if (request.program.is_periodic())
     throw sim::ConfigError(
         "steps that reach into each other (prologue, body, epilogue) are played as one list: sim::unroll");
-  if (request.verify && request.warmup_steps + request.steps == 0)
-    throw sim::ConfigError("verify needs at least one step");
+  if (request.verify && !plays(request)) throw sim::ConfigError("verify needs at least one step");
   if (request.program.ranks() > options.ranks)
     throw sim::ConfigError("the program needs {} ranks, the session has {}", request.program.ranks(), options.ranks);
   const std::uint32_t each = ranks_per_host(), ranks = request.program.ranks();
@@ -149,7 +151,7 @@ class ThreadSession final : public Session {
     check(request, options_);
     reset_resident_peak();
     samples_.load(request);
-    if (request.warmup_steps + request.steps == 0) return {};
+    if (!plays(request)) return {};
     have_ranks_serve(&request);
     for (std::optional<Executor>& executor : executors_) executor.reset();
     recycle_cached();
@@ -265,7 +267,7 @@ class ProcessSession final : public Session {
       // A training's state may be gigabytes, and goes as it is.
       if (request.training) world_.control->broadcast(request.training->state);
       load(request);
-      if (request.warmup_steps + request.steps == 0) return;
+      if (!plays(request)) return;
       RankReport own = execute_here(request);
       for (const std::string& bytes : world_.control->gather(to_bytes(own)))
         reports.push_back(from_bytes<RankReport>(bytes));
@@ -274,7 +276,7 @@ class ProcessSession final : public Session {
       for (std::size_t rank = 0; rank < reports.size(); ++rank) reports[rank].packed = std::move(packed[rank]);
     });
     failed_ = false;
-    if (reports.empty()) return {};
+    if (!plays(request)) return {};
     RunResult result = merge(request, std::move(reports), request.verify ? &reference_ : nullptr);
     for (const ClockReading& clock : result.clocks)
       hosts_.at(clock.host)["clock"] = {
@@ -289,7 +291,7 @@ class ProcessSession final : public Session {
         auto request = from_bytes<RunRequest>(bytes);
         if (request.training) request.training->state = world_.control->broadcast("");
         load(request);
-        if (request.warmup_steps + request.steps == 0) continue;
+        if (!plays(request)) continue;
         const RankReport report = execute_here(request);
         world_.control->gather(to_bytes(report));
         if (request.training) world_.control->gather(report.packed);
@@ -363,8 +365,8 @@ class ProcessSession final : public Session {
     if (first != rank() && !text.starts_with("rank ")) text = fmt::format("{}: {}", own.named(first), text);
     std::vector<std::string> silent;
     for (const std::uint32_t other : failures.silent) silent.push_back(own.named(other));
-    if (rank() == 0 && !silent.empty() &&
-        cause.status == sim::kRunErrorStatus)  // another may only be the first to notice
+    // Another rank may only be the first to notice.
+    if (rank() == 0 && !silent.empty() && cause.status == sim::kRunErrorStatus)
       text += "; no word from " + fmt::to_string(fmt::join(silent, ", "));
     rethrow({.status = cause.status, .text = text});
   }

@@ -83,8 +83,8 @@ def plot(arguments):
     panels = result_file.groups(rows, "model", "world")
     columns = min(2, len(panels))
     lines = math.ceil(len(panels) / columns)
-    width = max(6.6, *(0.66 * len(bars_of(panel)) for panel in panels.values()))
-    height = 4.4 if width == 6.6 else 5.6
+    most = max(len(bars_of(panel)) for panel in panels.values())
+    width, height = (0.75 * most, 5.6) if most > MANY else (6.6, 4.4)
     figure, axes = plt.subplots(lines, columns, figsize=(width * columns, height * lines), squeeze=False, layout="constrained")
     for axis in axes.flat[len(panels):]:
         axis.set_visible(False)

@@ -161,13 +161,10 @@ std::vector<Greeting> exchange(c10d::Store& store, std::uint32_t rank, std::uint
     }
     return greetings;
   }
-  std::vector<Greeting> greetings;
-  if (own.stays_away) greetings.push_back(own);
+  std::vector<Greeting> greetings{own};
   try {
-    while (greetings.size() < ranks && !own.stays_away)
-      greetings.push_back(
-          get(key_of(static_cast<std::uint32_t>(greetings.size())), fmt::format("rank {}", greetings.size()))
-              .get<Greeting>());
+    for (std::uint32_t other = 1; other < ranks && !own.stays_away; ++other)
+      greetings.push_back(get(key_of(other), fmt::format("rank {}", other)).get<Greeting>());
   } catch (const std::exception&) {
     own.stays_away = true;  // rank 0 says whom it has waited for
     try {

@@ -229,11 +229,13 @@ class Candidates {
     std::vector<OmittedStrategies> list;
     for (const Reason& reason : reasons_) {
       const std::string numbers = fmt::format("{} = {}", reason.key, fmt::join(reason.numbers, ", "));
-      const std::string whose = reason.key == reason.kinds[0] ? ""
-                                : reason.kinds.size() == 1    ? std::string(reason.kinds[0])
-                                                              : fmt::format("{} strategies", reason.kinds.size());
-      list.push_back({.brief = whose.empty() ? numbers : fmt::format("{} of {}", numbers, whose),
-                      .whole = fmt::format("{} with {} ({})", fmt::join(reason.kinds, ", "), numbers, reason.why)});
+      OmittedStrategies& each = list.emplace_back();
+      each.brief = numbers;
+      if (reason.kinds.size() > 1)
+        each.brief += fmt::format(" of {} strategies", reason.kinds.size());
+      else if (reason.kinds[0] != reason.key)
+        each.brief += fmt::format(" of {}", reason.kinds[0]);
+      each.whole = fmt::format("{} with {} ({})", fmt::join(reason.kinds, ", "), numbers, reason.why);
     }
     for (const auto& [kind, other] : others_) {
       const std::string number = fmt::format("{} of {}", other.first, kind);
