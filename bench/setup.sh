@@ -79,16 +79,30 @@ configure() {
   step "configure ($1, $build_type)" "${command[@]}" --fresh # which keeps objects
   echo "${command[*]}" >build/setup.configure
 }
-# compile TEXT GIB ARGUMENT...: builds with a compiler per core, fewer where memory lacks for so many GiB each.
+# in_groups CONTROLLER FILE...: a line with what the FILEs say for each control group that this process is in, and those above;
+# CONTROLLER is version 1's, '' asks version 2.
+in_groups() {
+  local system=${PARAGAUGE_SYSTEM_ROOT:-} group folder # where proc and sys lie, for tests
+  folder=$system/sys/fs/cgroup${1:+/$1}
+  group=$(sed -nE "s,^[0-9]+:([^:]+\,)*$1(\,[^:]+)*:,,p" "$system/proc/self/cgroup" 2>/dev/null | head -n 1 || true)
+  while :; do
+    # shellcheck disable=SC2046,SC2005 # on one line
+    echo $(cd "$folder$group" 2>/dev/null && cat "${@:2}" 2>/dev/null)
+    ((${#group} > 1)) || break
+    group=${group%/*}
+  done
+}
+# compile TEXT GIB ARGUMENT...: builds with a compiler per core that this container has, fewer where memory lacks for so many
+# GiB each.
 compile() {
-  local text=$1 jobs cores memory_kB limit
-  cores=$(nproc)
-  memory_kB=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo)
-  limit=$(cat /sys/fs/cgroup/memory.max 2>/dev/null || true) # "max" unless this is a container with a limit
-  [[ ! $limit =~ ^[0-9]+$ ]] || ((limit / 1024 > memory_kB)) || memory_kB=$((limit / 1024))
+  local text=$1 jobs cores memory_kB
+  cores=$({ echo "$(nproc) 1"; in_groups '' cpu.max; in_groups cpu cpu.cfs_quota_us cpu.cfs_period_us; } | # "max 100000", "-1 100000"
+    awk '$1 + 0 > 0 && $2 + 0 > 0 { its = $1 < $2 ? 1 : int($1 / $2); if (!least || its < least) least = its } END { print least }')
+  memory_kB=$({ awk '/^MemAvailable:/ { printf "%.0f\n", 1024 * $2 }' /proc/meminfo; in_groups '' memory.max; in_groups memory memory.limit_in_bytes; } |
+    awk '$1 + 0 > 0 && (!least || $1 + 0 < least) { least = $1 + 0 } END { printf "%.0f\n", least / 1024 }')
   jobs=$((memory_kB / ($2 << 20)))
   ((jobs > 0)) || jobs=1
-  if ((jobs < cores)); then say "note: $cores cores, but free memory for $jobs compilers of $2 GiB"; else jobs=$cores; fi
+  if ((jobs < cores)); then say "note: $cores cores, but memory for $jobs compilers of $2 GiB"; else jobs=$cores; fi
   step "$text" cmake --build "$root/build" -j "${CMAKE_BUILD_PARALLEL_LEVEL:-$jobs}" "${@:3}"
 }
 # finish TEXT: the last lines of a set-up that has built something.

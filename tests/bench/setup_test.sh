@@ -80,10 +80,37 @@ echo "-- more cores than memory, and one core"
 rm "$scratch/path/nproc"
 fake nproc <<<'echo 100000'
 setup 0 --forecasts
-says "note: 100000 cores, but free memory for"
+says "note: 100000 cores, but memory for"
 fake nproc <<<'echo 1'
 setup 0 --forecasts
 calls "--build .* -j 1 "
+
+echo "-- a container's limits: its own control group's, and those above"
+fake nproc <<<'echo 8'
+export PARAGAUGE_SYSTEM_ROOT=$scratch/system
+groups=$scratch/system/sys/fs/cgroup
+mkdir -p "$scratch/system/proc/self" "$groups"/{a/b,cpu/a/b,memory/a/b}
+printf '5:cpuset:/\n4:memory:/a/b\n3:cpu,cpuacct:/a/b\n0::/\n' >"$scratch/system/proc/self/cgroup"
+echo 9223372036854771712 >"$groups/memory/a/b/memory.limit_in_bytes"
+echo -1 >"$groups/cpu/a/b/cpu.cfs_quota_us"
+echo 350000 >"$groups/cpu/a/cpu.cfs_quota_us"
+for folder in a/b a; do echo 100000 >"$groups/cpu/$folder/cpu.cfs_period_us"; done
+setup 0 --forecasts
+calls "--build .* -j 3 "
+echo $((2 << 30)) >"$groups/memory/memory.limit_in_bytes"
+setup 0 --forecasts
+says "note: 3 cores, but memory for 2 compilers of 1 GiB"
+rm -r "$groups"/{cpu,memory}
+echo '0::/a/b' >"$scratch/system/proc/self/cgroup"
+echo max >"$groups/a/b/memory.max"
+echo "max 100000" >"$groups/a/b/cpu.max"
+echo "250000 100000" >"$groups/a/cpu.max"
+setup 0 --forecasts
+calls "--build .* -j 2 "
+echo "50000 100000" >"$groups/cpu.max"
+setup 0 --forecasts
+calls "--build .* -j 1 "
+unset PARAGAUGE_SYSTEM_ROOT
 
 echo "-- a build with a backend stays one"
 echo "PARAGAUGE_BACKEND:STRING=ON" >"$scratch/build/CMakeCache.txt"
