@@ -23,6 +23,7 @@
 #include "backend/rank/run.hpp"
 #include "backend/supervise.hpp"
 #include "backend/world/world.hpp"
+#include "sim/calibrate/conditions.hpp"
 #include "sim/cluster/allowance.hpp"
 #include "sim/cluster/world.hpp"
 #include "sim/error.hpp"
@@ -112,10 +113,12 @@ struct Samples {
   DataSource source;
   Dataset dataset;
 
-  void load(const RunRequest& request) {
-    if (!request.training || request.training->data == source) return;
+  /// Returns whether they have been read just now.
+  bool load(const RunRequest& request) {
+    if (!request.training || request.training->data == source) return false;
     dataset = load_dataset(request.training->data, Part::train);
     source = request.training->data;
+    return true;
   }
 };
 
@@ -300,22 +303,31 @@ class ProcessSession final : public Session {
   }
 
  private:
-  /// Brings the samples to every rank. What a host lacks rank 0 says before any rank begins.
+  /// Brings the samples to every rank. What a host lacks, or has otherwise than rank 0's, rank 0 says before any rank
+  /// begins.
   void load(const RunRequest& request) {
     if (!request.training) return;
-    std::string lack;
+    const Communicator& own = *world_.ranks[0];
+    const std::string& folder = request.training->data.folder;
+    std::string lack, id;
     try {
-      samples_.load(request);
+      const bool is_new = samples_.load(request);
+      if (is_new && !folder.empty() && own.host_of(options_.ranks - 1) != 0)
+        id = sim::content_id(samples_.dataset.records());
     } catch (const sim::ConfigError& error) {
       lack = error.what();
     }
-    const std::vector<std::string> lacks = world_.control->gather(lack);
-    const auto first = std::ranges::find_if(lacks, [](const std::string& text) { return !text.empty(); });
-    const bool is_ready = world_.control->broadcast(first == lacks.end() ? "ready" : "") == "ready";
+    const std::vector<std::string> lacks = world_.control->gather(lack), ids = world_.control->gather(id);
+    std::string wrong;
+    for (std::uint32_t of = 0; of < lacks.size() && wrong.empty(); ++of)
+      if (!lacks[of].empty())
+        wrong = fmt::format("{}{}", of == 0 ? "" : own.named(of) + ": ", lacks[of]);
+      else if (ids[of] != ids[0])
+        wrong = fmt::format("{}: {}: its samples differ from those of {}", own.named(of), folder, own.named(0));
+    const bool is_ready = world_.control->broadcast(wrong.empty() ? "ready" : "") == "ready";
     if (is_ready) return;
     if (rank() != 0) throw SaidByAnother();
-    const auto who = static_cast<std::uint32_t>(first - lacks.begin());
-    throw sim::ConfigError("{}{}", who == 0 ? "" : world_.ranks[0]->named(who) + ": ", *first);
+    throw sim::ConfigError("{}", wrong);
   }
   /// What the first rank of each host says of it, on rank 0.
   void gather_hosts(const Communicator& own) {
@@ -351,12 +363,11 @@ class ProcessSession final : public Session {
       throw;
     }
   }
-  /// The lowest of the ranks that have failed says what has made all of them fail: what was wrong, else the failure that
-  /// came first. Returns where nobody could be told.
+  /// One of the ranks that have failed says what has made all of them fail: what was wrong, else the failure that came
+  /// first. Returns where nobody could be told.
   void say_once(const Failures& failures) const {
     if (failures.said.empty()) return;
-    const auto by_rank = [](const Failures::Said& a, const Failures::Said& b) { return a.rank < b.rank; };
-    if (std::ranges::min_element(failures.said, by_rank)->rank != rank()) throw SaidByAnother();
+    if (!failures.is_speaker) throw SaidByAnother();
     const auto wrong = std::ranges::find_if(
         failures.said, [](const Failures::Said& said) { return said.failure.status != sim::kRunErrorStatus; });
     const auto& [first, cause] = wrong != failures.said.end() ? *wrong : failures.said.front();
@@ -366,7 +377,7 @@ class ProcessSession final : public Session {
     std::vector<std::string> silent;
     for (const std::uint32_t other : failures.silent) silent.push_back(own.named(other));
     // Another rank may only be the first to notice.
-    if (rank() == 0 && !silent.empty() && cause.status == sim::kRunErrorStatus)
+    if (!silent.empty() && cause.status == sim::kRunErrorStatus)
       text += "; no word from " + fmt::to_string(fmt::join(silent, ", "));
     rethrow({.status = cause.status, .text = text});
   }

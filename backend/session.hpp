@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -97,6 +98,9 @@ struct RunResult {
   std::string state;                       // that training has ended with, as safetensors (backend/train/state.hpp)
 };
 
+/// Thrown where another rank, mostly rank 0, tells the user what is wrong, for all.
+struct SaidByAnother : std::exception {};
+
 class Session {
  public:
   virtual ~Session() = default;  // closes the world
@@ -107,8 +111,9 @@ class Session {
   /// interface, Mbit/s, address), environment, about (SessionOptions::about_host, where there is something), clock
   /// (beside the first host's, in the latest run: ahead_s, gains_ppm, error_us)}. Empty where all ranks are on one.
   [[nodiscard]] const nlohmann::json& hosts() const { return hosts_; }
-  /// Collective over the ranks; sim::RunError names rank and instruction when one fails or the timeout passes. A
-  /// program for fewer ranks than the session has leaves the others idle.
+  /// Collective over the ranks; sim::RunError names rank and instruction when one fails or the timeout passes,
+  /// SaidByAnother where another rank has told the user already. A program for fewer ranks than the session has leaves the
+  /// others idle.
   virtual RunResult run(const RunRequest& request) = 0;
   /// Why there aren't so many bytes for tensors; none where there are. Of an accelerator by trying ("does not fit:
   /// needs 80.1 GiB, has 79.6"), of a host by what the system says is available.

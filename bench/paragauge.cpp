@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <new>
 #include <string>
 #include <system_error>
 #include <type_traits>
@@ -295,7 +296,7 @@ void add_compare(CLI::App* command, Options& options) {
   number(command, "--visits", options.visits, 1, 1'000, "how often a round comes to every cell: times that lie apart");
   number(command, "--steps", options.steps, 1, 1'000'000, "measured steps per cell and visit, at least");
   number(command, "--time-limit", options.time_limit_s, 0, 1e7,
-         "seconds after which no further round begins, but one at least is run; 0: none");
+         "seconds: no round but the first begins that would end later; 0: none");
   text(command, "--fit-on", options.fit_on,
        "models whose ops are measured for the cost model 'fitted', which sees none of the compared models'");
   command->add_flag("--peers", options.peers,
@@ -548,9 +549,10 @@ int run_and_flush(int argc, char** argv) {
 /// Says what is wrong: of the ranks of a launch one. Returns the exit status.
 int fail(const Texts& argv, const std::exception& error) {
   const int status = sim::exit_status(error);
+  const std::string why = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what();
 #ifdef PARAGAUGE_BACKEND
   const bool may_wait = has_ranks(argv), serves = may_wait && backend::only_serves();
-  if (serves && backend::stay_away(status, error.what())) return 0;
+  if (serves && backend::stay_away(status, why)) return 0;
 #elif defined(PARAGAUGE_TORCH_PROGRAM)
   try {  // it finds the same mistake, and can tell the other ranks
     backend::adopt_launcher();
@@ -560,9 +562,9 @@ int fail(const Texts& argv, const std::exception& error) {
   } catch (const std::exception&) {
   }
 #endif
-  fmt::print(stderr, "paragauge: {}\n", sim::printable(error.what()));
+  fmt::print(stderr, "paragauge: {}\n", sim::printable(why));
 #ifdef PARAGAUGE_BACKEND
-  if (may_wait && !serves) backend::stay_away(status, error.what());
+  if (may_wait && !serves) backend::stay_away(status, why);
 #endif
   return status;
 }
@@ -583,6 +585,11 @@ int main(int argc, char** argv) {
     return status;
 #else
     return run_and_flush(argc, argv);
+#endif
+#ifdef PARAGAUGE_BACKEND
+  } catch (const backend::SaidByAnother&) {
+    std::fflush(stdout);
+    return sim::kRunErrorStatus;
 #endif
   } catch (const std::exception& error) {
     std::fflush(stdout);

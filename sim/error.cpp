@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cctype>
+#include <new>
 
 namespace sim {
 namespace {
@@ -42,6 +43,7 @@ std::size_t character_bytes(std::string_view text) {
 int exit_status(const std::exception& error) {
   if (dynamic_cast<const ConfigError*>(&error) != nullptr) return kConfigErrorStatus;
   if (dynamic_cast<const RunError*>(&error) != nullptr) return kRunErrorStatus;
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return kRunErrorStatus;
   return kInternalErrorStatus;
 }
 

@@ -47,7 +47,7 @@ class InternalError : public std::logic_error {
 // What programs exit with when they fail, beside 1 (a result that was verified is wrong).
 constexpr int kConfigErrorStatus = 2;     // ConfigError, and a command line that can't be read
 constexpr int kInternalErrorStatus = 70;  // EX_SOFTWARE: InternalError, and what nobody expected
-constexpr int kRunErrorStatus = 75;       // EX_TEMPFAIL: RunError
+constexpr int kRunErrorStatus = 75;       // EX_TEMPFAIL: RunError, std::bad_alloc
 int exit_status(const std::exception& error);
 
 template <class... Args>

@@ -41,6 +41,8 @@ class Dataset {
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(records_.size() / record_); }
   [[nodiscard]] std::int64_t label(std::int64_t index) const;
   [[nodiscard]] std::span<const std::uint8_t> sample(std::int64_t index) const;
+  /// All of them, as in a file.
+  [[nodiscard]] const std::string& records() const { return records_; }
 
  private:
   std::string records_;

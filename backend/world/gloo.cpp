@@ -163,8 +163,10 @@ class GlooCommunicator final : public Communicator {
     posted.work.reset();
   }
 
-  /// The others notice when they lose their connections to this process.
-  void abandon() override { abandoned_ = true; }
+  void abandon() override {
+    abandoned_ = true;
+    meeting_->disconnect();
+  }
 
  private:
   using Kind = sim::InstructionKind;

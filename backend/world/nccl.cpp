@@ -230,7 +230,9 @@ class NcclCommunicator final : public Communicator {
 
   void abandon() override {
     abandoned_ = true;
-    for (auto& [name, channel] : channels_) ncclCommAbort(channel->comm);
+    meeting_->disconnect();
+    for (auto& [name, channel] : channels_)
+      if (channel) ncclCommAbort(channel->comm);  // else making it has failed
   }
 
  private:

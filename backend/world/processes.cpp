@@ -18,14 +18,14 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <future>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "backend/machine/address.hpp"
 #include "backend/machine/network.hpp"
 #include "backend/machine/scheduling.hpp"
 #include "backend/supervise.hpp"
+#include "backend/world/last_words.hpp"
 #include "sim/cluster/allowance.hpp"
 
 namespace backend {
@@ -37,6 +37,12 @@ std::string reason(const std::exception& error) {
   text = text.substr(0, text.find('\n'));
   if (text.starts_with('[')) text = text.substr(std::min(text.find("] ") + 2, text.size()));
   return text;
+}
+
+void linger(c10d::Store& store, const std::string& heard, std::size_t others, double longest_s) {
+  for (const double end_s = now_s() + longest_s;
+       now_s() < end_s && store.add(heard, 0) < static_cast<std::int64_t>(others);)
+    sleep_until(now_s() + 0.02, /*precisely=*/false);
 }
 
 namespace {
@@ -128,12 +134,6 @@ c10::intrusive_ptr<c10d::Store> open_store(std::string_view world, std::uint32_t
   }
 }
 
-/// Rank 0, who may serve the store, stays until the others have heard of its end, but not for long.
-void linger(c10d::Store& store, std::uint32_t ranks, double longest_s) {
-  for (const double end_s = now_s() + longest_s; now_s() < end_s && store.add("heard", 0) + 1 < ranks;)
-    sleep_until(now_s() + 0.02, /*precisely=*/false);
-}
-
 /// All ranks' greetings, by rank, on every rank; only its own where rank 0 stays away.
 std::vector<Greeting> exchange(c10d::Store& store, std::uint32_t rank, std::uint32_t ranks, Milliseconds timeout,
                                Greeting own) {
@@ -169,7 +169,7 @@ std::vector<Greeting> exchange(c10d::Store& store, std::uint32_t rank, std::uint
     own.stays_away = true;  // rank 0 says whom it has waited for
     try {
       put("greetings", std::vector{own});
-      linger(store, ranks, 1);
+      linger(store, "heard", ranks - 1, 1);
     } catch (const std::exception&) {  // the store has gone, too
     }
     throw;
@@ -186,7 +186,7 @@ Hosts meet(c10d::Store& store, std::uint32_t rank, std::uint32_t ranks, Millisec
     return Hosts(greetings);
   } catch (const std::exception&) {
     if (rank != 0) throw SaidByAnother();
-    linger(store, ranks, 1);
+    linger(store, "heard", ranks - 1, 1);
     throw;
   }
 }
@@ -207,7 +207,9 @@ std::shared_ptr<::gloo::transport::Device> make_device(std::string_view world, c
 class GlooControl final : public Control {
  public:
   explicit GlooControl(std::shared_ptr<const Meeting> meeting)
-      : meeting_(std::move(meeting)), group_(meeting_->connect("control", meeting_->rank, meeting_->ranks, kEver)) {}
+      : meeting_(std::move(meeting)), group_(meeting_->connect("control", meeting_->rank, meeting_->ranks, kEver)) {
+    if (!is_watched()) last_words_.emplace(meeting_->store, meeting_->rank, meeting_->ranks);
+  }
 
   std::string broadcast(const std::string& text) override {
     at::Tensor buffer = as_tensor(text), size = size_of(buffer);
@@ -239,50 +241,7 @@ class GlooControl final : public Control {
   }
 
   Failures exchange_failures(const std::exception& own, const std::function<void()>& leave) override {
-    constexpr double kPatience_s = 1;  // the others' connections to who has gone break within a round trip
-    // On a thread that nobody waits for: a store whose host is gone may never answer.
-    struct Answer {
-      std::promise<void> said;
-      std::promise<Failures> heard;
-    };
-    const auto answer = std::make_shared<Answer>();
-    std::future<void> said = answer->said.get_future();
-    std::future<Failures> heard = answer->heard.get_future();
-    std::thread([answer, meeting = meeting_, status = sim::exit_status(own), why = std::string(own.what())] {
-      const auto key_of = [](std::uint32_t of) { return fmt::format("failed/{}", of); };
-      c10d::Store& store = *meeting->store;
-      try {
-        const nlohmann::json failure{{"order", store.add("failed", 1)}, {"status", status}, {"why", why}};
-        store.set(key_of(meeting->rank), nlohmann::json::to_cbor(failure));
-        answer->said.set_value();
-        std::map<std::int64_t, Failures::Said> by_order;
-        std::vector<std::uint32_t> silent;
-        for (const double end_s = now_s() + kPatience_s; now_s() < end_s;) {
-          by_order.clear();
-          silent.clear();
-          for (std::uint32_t rank = 0; rank < meeting->ranks; ++rank) {
-            if (!store.check({key_of(rank)})) {
-              silent.push_back(rank);
-              continue;
-            }
-            const nlohmann::json its = nlohmann::json::from_cbor(store.get(key_of(rank)));
-            by_order[its.at("order")] = {rank, {.status = its.at("status"), .text = its.at("why")}};
-            if (rank == 0 && meeting->rank != 0) break;  // the rest is its concern
-          }
-          if (silent.empty()) break;
-          sleep_until(now_s() + 0.05, /*precisely=*/false);
-        }
-        Failures failures{.silent = silent};
-        for (const auto& [order, its] : by_order) failures.said.push_back(its);
-        answer->heard.set_value(failures);
-      } catch (const std::exception&) {
-        answer->heard.set_value({});
-      }
-    }).detach();
-    said.wait_for(std::chrono::duration<double>(kPatience_s));
-    leave();
-    if (heard.wait_for(std::chrono::duration<double>(2 * kPatience_s)) != std::future_status::ready) return {};
-    return heard.get();
+    return last_words_.value().exchange(own, leave);
   }
 
  private:
@@ -315,6 +274,7 @@ class GlooControl final : public Control {
   std::shared_ptr<const Meeting> meeting_;
   ProcessGroup group_;
   std::vector<at::Tensor> argument_;
+  std::optional<LastWords> last_words_;  // where no supervisor hears what this rank says
 };
 
 }  // namespace
@@ -331,6 +291,15 @@ Milliseconds meeting_time(const SessionOptions& options) {
   return Milliseconds(static_cast<std::int64_t>(1e3 * (options.meeting_s > 0 ? options.meeting_s : options.timeout_s)));
 }
 
+/// c10d's leaves its connections open while anything that is posted may still be done.
+class ClosableGroup final : public c10d::ProcessGroupGloo {
+ public:
+  using ProcessGroupGloo::ProcessGroupGloo;
+  void close() {
+    for (const auto& context : contexts_) context->closeConnections();
+  }
+};
+
 }  // namespace
 
 bool stay_away(int status, const std::string& why) {
@@ -346,12 +315,16 @@ bool stay_away(int status, const std::string& why) {
     own.status = status;
     own.why = why;
     exchange(*store, rank, ranks, patience, own);
-    if (rank == 0) linger(*store, ranks, kPatience_s);
+    if (rank == 0) linger(*store, "heard", ranks - 1, kPatience_s);
     return rank != 0;
   } catch (const std::exception&) {
     return false;
   }
 }
+
+struct Meeting::Groups {
+  std::vector<c10::weak_intrusive_ptr<ClosableGroup>> list;
+};
 
 Meeting::Meeting(std::string_view its_world, const SessionOptions& options)
     : world(its_world),
@@ -359,7 +332,8 @@ Meeting::Meeting(std::string_view its_world, const SessionOptions& options)
       ranks(environment_number(world, "WORLD_SIZE", 65536)),
       timeout(static_cast<std::int64_t>(options.timeout_s * 1e3)),
       store(open_store(world, rank, checked_ranks(rank, ranks, options.ranks), meeting_time(options))),
-      hosts(meet(*store, rank, ranks, meeting_time(options), options.alike)) {
+      hosts(meet(*store, rank, ranks, meeting_time(options), options.alike)),
+      groups_(std::make_shared<Groups>()) {
   store->setTimeout(timeout);
   pin_to_core(core_of_rank(hosts.place_of(rank)));
   // The device's thread is gloo's event loop: it polls a connection that another thread holds.
@@ -378,12 +352,18 @@ ProcessGroup Meeting::connect(const std::string& name, std::uint32_t me, std::ui
   options->threads = 1;  // a group's collectives go one after the other, in the order posted, as the forecast has them
   return guarded([&] { return hosts.named(rank) + " can't connect to the other ranks"; },
                  [&] {
-                   auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
-                       c10::make_intrusive<c10d::PrefixStore>(name, store), static_cast<int>(me),
-                       static_cast<int>(members), options);
+                   auto group =
+                       c10::make_intrusive<ClosableGroup>(c10::make_intrusive<c10d::PrefixStore>(name, store),
+                                                          static_cast<int>(me), static_cast<int>(members), options);
                    group->setTimeout(patience);
-                   return group;
+                   groups_->list.emplace_back(group);
+                   return ProcessGroup(std::move(group));
                  });
+}
+
+void Meeting::disconnect() const {
+  for (const auto& weak : groups_->list)
+    if (const auto group = weak.lock()) group->close();
 }
 
 std::string TransferName::text(const Hosts& hosts) const {
@@ -505,7 +485,7 @@ double StepStart::come() {
   options.reduceOp = c10d::ReduceOp::MAX;
   std::vector<at::Tensor> tensors{moment_};
   if (group_)
-    guarded([&] { return meeting_->hosts.named(meeting_->rank) + ": the start of the step failed"; },
+    guarded([] { return std::string("the start of the step failed"); },
             [&] { group_->allreduce(tensors, options)->wait(); });
   const double reference_s = moment_.const_data_ptr<double>()[0];
   const double release_s = clock_.host.here(reference_s);

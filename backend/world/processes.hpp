@@ -58,6 +58,8 @@ struct Meeting {
   /// A process group of `members` in which this process is number `me`. All members make it at the same time.
   [[nodiscard]] ProcessGroup connect(const std::string& name, std::uint32_t me, std::uint32_t members,
                                      Milliseconds patience) const;
+  /// Closes the connections of all these groups, for good: what other members wait for there fails within a round trip.
+  void disconnect() const;
 
   const std::string world;  // for messages
   const std::uint32_t rank, ranks;
@@ -67,6 +69,10 @@ struct Meeting {
   bool real_time = false;
   std::shared_ptr<::gloo::transport::Device> device;
   std::string network;  // what the device calls itself: interface, Mbit/s, address
+
+ private:
+  struct Groups;
+  const std::shared_ptr<Groups> groups_;  // all that `connect` has made
 };
 
 /// A transfer as messages name it: "the receive from rank 1 (tag 3)", "the all_reduce of ranks 0, 1".
@@ -112,6 +118,9 @@ class StepStart {
   bool own_core_ = false;                         // each of them has a core for itself: it may spin
   at::Tensor moment_;
 };
+
+/// Rank 0, who may serve the store, stays until so many `others` have added to `heard`, but at most so many seconds.
+void linger(c10d::Store& store, const std::string& heard, std::size_t others, double longest_s);
 
 std::unique_ptr<Control> make_control(std::shared_ptr<const Meeting> meeting);
 

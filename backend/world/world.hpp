@@ -134,6 +134,7 @@ struct Failures {
   };
   std::vector<Said> said;             // in the order in which they have failed
   std::vector<std::uint32_t> silent;  // the ranks that don't say so: who has made the others fail may be among them
+  bool is_speaker = false;            // this rank tells the user, for all
 };
 
 /// Messages between the processes of a world, outside of steps. Waits for as long as it takes.
@@ -146,16 +147,14 @@ class Control {
   virtual void broadcast_into(const at::Tensor& tensor) = 0;
   /// Every rank's text, on rank 0; empty elsewhere.
   virtual std::vector<std::string> gather(const std::string& text) = 0;
-  /// This rank has failed: it says why, calls `leave`, by which the others may fail, too (gloo's do when this process ends),
-  /// and waits a moment for what they say; or, but on rank 0, for rank 0. Empty where nobody can be told.
+  /// This rank has failed, for the first time: it says why, calls `leave`, by which the others fail, too, as soon as they
+  /// wait for this rank, and waits a moment for what they say; or, but on rank 0, for rank 0. Empty where nobody can be
+  /// told.
   virtual Failures exchange_failures(const std::exception& /*own*/, const std::function<void()>& leave) {
     leave();
     return {};
   }
 };
-
-/// Thrown where another rank, mostly rank 0, says what is wrong, once for all.
-struct SaidByAnother : std::exception {};
 
 struct World {
   std::vector<std::unique_ptr<Communicator>> ranks;  // those that live in this process

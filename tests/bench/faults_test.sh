@@ -189,6 +189,32 @@ for timeout in inf 1e300 nan 0 -1 86401; do
 done
 "${measure[@]}" --timeout 86400 >"$scratch/out" 2>&1 || complain "a day: $(cat "$scratch/out")"
 
+echo "-- out of memory on one rank, without a supervisor"
+for victim in 0 1; do
+  for rank in 0 1; do
+    env WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=45672 RANK=$rank LOCAL_RANK=$rank "$paragauge" measure \
+      -m toy_mlp -m convnet,global_batch=512 -s ddp -w gloo --warmup 3000 --steps 10 >"$scratch/out$rank" 2>"$scratch/err$rank" &
+    ranks[rank]=$!
+  done
+  for _ in {1..400}; do
+    grep -q '^measure: toy_mlp' "$scratch/err0" && break
+    sleep 0.05
+  done
+  sleep 0.4 # until its threads are there
+  kB=$(awk '/^VmSize:/ { print $2 }' /proc/"${ranks[victim]}"/status)
+  prlimit --pid "${ranks[victim]}" --as=$(((kB + (16 << 10)) << 10)) # the ConvNet asks for 12 MiB at once
+  start=$(date +%s%N)
+  wait "${ranks[0]}"
+  status=$?
+  wait "${ranks[1]}" || complain "out of memory on rank $victim: status $? of rank 1, which has nothing to say"
+  said=$(grep -hv '^measure: ' "$scratch/err0" "$scratch/err1")
+  [[ $status == 75 && $(wc -l <<<"$said") == 1 ]] && grep -q '^paragauge: ' "$scratch/err0" &&
+    [[ $said =~ ^"paragauge: rank $victim, instruction "[0-9]+" (compute conv".*"): out of memory: the system refuses " ]] ||
+    complain "out of memory on rank $victim: status $status, $said"
+  (($(date +%s%N) - start < 20000000000)) || complain "out of memory on rank $victim: took longer than 20 s"
+  nothing_left "out of memory on rank $victim"
+done
+
 if ((EUID == 0)); then said=$("$network" up 2 100mbit 2>&1); else said="not root"; fi
 if [[ -z $said ]]; then
   echo "-- a cut link"

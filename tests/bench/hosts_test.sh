@@ -117,6 +117,8 @@ refuses "world 'local' has its ranks in one process, and 2 have been launched; u
 refuses "compare: --peers start on one host, and these ranks are on 2" compare -m toy_mlp -s ddp -w gloo --peers
 "$hosts" on 0 sh -c 'mkdir /run/data; for name in data_batch_1 test_batch; do head -c 307300 /dev/zero >/run/data/$name.bin; done'
 refuses "rank 1 on host1: /run/data: has no data_batch_1.bin" train -m convnet,timing=epoch -s ddp -w gloo --data /run/data
+"$hosts" on 1 sh -c 'mkdir /run/data; for name in data_batch_1 test_batch; do { head -c 307299 /dev/zero; echo; } >/run/data/$name.bin; done'
+refuses "rank 1 on host1: /run/data: its samples differ from those of rank 0 on host0" train -m convnet,timing=epoch -s ddp -w gloo --data /run/data
 
 # Another version, on host1: the same program with another checksum of its sources.
 checksum=$(LC_ALL=C grep -aoP '\x00\K[0-9a-f]{64}(?=\x00)' "$torch_program" | head -n 1)
