@@ -36,30 +36,31 @@ MachineSpeed mean(std::span<const MachineSpeed> speeds) {
 
 double excess(double seconds, double reference) { return reference > 0 && seconds > 0 ? seconds / reference - 1 : 0; }
 
+std::string describe_speeds(std::span<const NamedSpeed> speeds, double worth_saying) {
+  if (speeds.empty()) return "";
+  std::string text;
+  const auto add = [&](const char* what, double MachineSpeed::*seconds) {
+    const auto [low, high] =
+        std::ranges::minmax_element(speeds, {}, [&](const NamedSpeed& speed) { return speed.second.*seconds; });
+    const double slower = excess(high->second.*seconds, low->second.*seconds);
+    if (slower < worth_saying) return;
+    text += fmt::format("{}{} was {:.0f} % slower {} than {}", text.empty() ? "" : ", ", what, 100 * slower,
+                        high->first, low->first);
+  };
+  add("reading memory", &MachineSpeed::memory_alone_s);
+  add("computing", &MachineSpeed::compute_s);
+  return text;
+}
+
 std::string describe_speeds(const std::map<int, std::vector<MachineSpeed>>& of_rounds) {
   constexpr double kWorthSaying = 0.05;
-  struct Slowest {
-    int round = 0, fastest = 0;
-    double by = 0;
-  };
-  std::map<int, MachineSpeed> by_round;
-  for (const auto& [round, speeds] : of_rounds) by_round[round] = mean(speeds);
-  const auto slowest_of = [&](double MachineSpeed::*seconds) {
-    const auto [low, high] =
-        std::ranges::minmax_element(by_round, {}, [&](const auto& round) { return round.second.*seconds; });
-    return Slowest{high->first + 1, low->first + 1, excess(high->second.*seconds, low->second.*seconds)};
-  };
-  if (by_round.empty()) return "";
-  std::string text;
-  const auto add = [&](const char* what, const Slowest& slowest) {
-    if (slowest.by < kWorthSaying) return;
-    text += fmt::format("{}{} was {:.0f} % slower in round {} than in round {}", text.empty() ? "" : ", ", what,
-                        100 * slowest.by, slowest.round, slowest.fastest);
-  };
-  add("reading memory", slowest_of(&MachineSpeed::memory_alone_s));
-  add("computing", slowest_of(&MachineSpeed::compute_s));
+  std::vector<NamedSpeed> by_round;
   double change = 0;
-  for (const auto& [round, speed] : by_round) change += speed.change / static_cast<double>(by_round.size());
+  for (const auto& [round, speeds] : of_rounds) {
+    by_round.emplace_back(fmt::format("in round {}", round + 1), mean(speeds));
+    change += by_round.back().second.change / static_cast<double>(of_rounds.size());
+  }
+  std::string text = describe_speeds(by_round, kWorthSaying);
   if (change >= kWorthSaying)
     text +=
         fmt::format("{}the memory's speed changed by {:.0f} % within a visit", text.empty() ? "" : ", ", 100 * change);

@@ -7,6 +7,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace sim {
@@ -27,8 +28,12 @@ MachineSpeed mean(std::span<const MachineSpeed> speeds);
 /// How much longer than in `reference`; 0 where that isn't known.
 double excess(double seconds, double reference);
 
-/// "reading memory was 18 % slower in round 5 than in round 1, computing was 9 % slower in round 2 than in round
-/// 4"; of all speeds of a round their mean, by rounds as people count them, from 1. Nothing where all are alike.
+/// The machine's speed at a time, which is called "in round 5", "beside ddp".
+using NamedSpeed = std::pair<std::string, MachineSpeed>;
+/// "reading memory was 18 % slower in round 5 than in round 1, computing was 9 % slower in round 2 than in round 4", where
+/// that is as much as `worth_saying`; else nothing.
+std::string describe_speeds(std::span<const NamedSpeed> speeds, double worth_saying);
+/// The same of rounds, as people count them, from 1: of all speeds of a round their mean.
 std::string describe_speeds(const std::map<int, std::vector<MachineSpeed>>& of_rounds);
 
 }  // namespace sim

@@ -350,6 +350,31 @@ std::string speed_text(const Question& question) {
   return describe_speeds(by_round);
 }
 
+/// How the machine's own speed differed between strategies of as many ranks (ranks slow each other) in one world.
+std::string speed_beside_text(const Question& question) {
+  constexpr double kWorthSaying = 0.15;  // a strategy's few visits meet a burst or none
+  std::map<std::pair<std::string, std::int64_t>, std::vector<NamedSpeed>> alike;
+  for (const Line& line : question.lines) {
+    std::vector<MachineSpeed> speeds;
+    for (const Round& round : line.cell->rounds)
+      if (round.speed) speeds.push_back(*round.speed);
+    if (!speeds.empty())
+      alike[{line.cell->world, line.cell->ranks}].emplace_back("beside " + name_of(line, question), mean(speeds));
+  }
+  if (alike.empty()) return "";
+  const auto most = std::ranges::max_element(alike, {}, [](const auto& of_world) { return of_world.second.size(); });
+  return describe_speeds(most->second, kWorthSaying);
+}
+
+/// "this machine isn't equally fast all the time: …" and what to do.
+std::string unequal_text(const std::string& speeds) {
+  return fmt::format(
+      "this machine isn't equally fast all the time: {}. Forecasts are for the speed that the steps met. Others use "
+      "the "
+      "machine: close other programs",
+      speeds);
+}
+
 /// What to do where the noise of the rounds hides something.
 std::string noise_text(const Question& question, const std::string& more_rounds) {
   double floor = 0;
@@ -363,11 +388,14 @@ std::string noise_text(const Question& question, const std::string& more_rounds)
     rounds = std::max(rounds, line.accuracy->measured_step.rounds());
   }
   const auto go_on = [&](std::size_t in_all) { return fmt::format(fmt::runtime(more_rounds), in_all); };
-  if (fewest < kFewestRounds)
-    return more_rounds.empty()
-               ? "One round doesn't tell how much of a difference is noise: `paragauge compare` takes rounds."
-               : fmt::format("{} rounds or more tell how much of a difference is noise: {}.", kFewestRounds,
-                             go_on(2 * kFewestRounds));
+  if (fewest < kFewestRounds) {
+    const std::string speeds = speed_beside_text(question);
+    return (speeds.empty() ? "" : "These numbers are noisy, because " + unequal_text(speeds) + ". ") +
+           (more_rounds.empty()
+                ? "One round doesn't tell how much of a difference is noise: `paragauge compare` takes rounds."
+                : fmt::format("{} rounds or more tell how much of a difference is noise: {}.", kFewestRounds,
+                              go_on(2 * kFewestRounds)));
+  }
   if (noisy == 0) return "";
   constexpr std::size_t kMostRounds = 100;
   // The floor falls with the root of the rounds.
@@ -376,10 +404,7 @@ std::string noise_text(const Question& question, const std::string& more_rounds)
   std::string text = fmt::format("Noise floor up to {:.1f} % in {} of {} rows ({:.0f} % is quiet)", 100 * floor, noisy,
                                  question.lines.size(), 100 * kConclusiveNoiseFloor);
   if (!speeds.empty())
-    text += fmt::format(
-        ", because this machine isn't equally fast all the time: {}. Forecasts are for the speed that the steps met. "
-        "Others use the machine: close other programs",
-        speeds);
+    text += ", because " + unequal_text(speeds);
   else
     text += ": close other programs";
   if (!more_rounds.empty() && wanted <= kMostRounds)

@@ -258,6 +258,26 @@ TEST(Answer, MeasuredOnlyInOneRound) {
             "4 rounds or more tell how much of a difference is noise: --rounds 8.");
 }
 
+TEST(Answer, ProbesTellOfNoiseWhereRoundsAreTooFew) {
+  Result result;
+  for (const auto& [strategy, ranks, compute_ms] :
+       {std::tuple("single", 1, 1.0), {"ddp,dp=2", 2, 1.5}, {"tp,tp=2", 2, 2.1}, {"zero3,dp=2", 2, 1.6}}) {
+    Cell& cell = result.cell("net,global_batch=8", strategy, "local");
+    cell.ranks = ranks;
+    cell.rounds.push_back({.measured = {{0.1, 0, 0, 0, 0}}, .speed = MachineSpeed{.compute_s = 1e-3 * compute_ms}});
+  }
+  const auto noise = [&] {
+    const std::string words = answer_of(result, nullptr, "--rounds {}").words;
+    return words.substr(std::min(words.find("These numbers"), words.find("4 rounds")));
+  };
+  EXPECT_EQ(noise(),
+            "These numbers are noisy, because this machine isn't equally fast all the time: computing was 40 %\n"
+            "slower beside tp than beside ddp. Forecasts are for the speed that the steps met. Others use the\n"
+            "machine: close other programs. 4 rounds or more tell how much of a difference is noise: --rounds 8.\n");
+  result.cells[2].rounds[0].speed->compute_s = 1.7e-3;
+  EXPECT_EQ(noise(), "4 rounds or more tell how much of a difference is noise: --rounds 8.\n");
+}
+
 TEST(Answer, SharedDevicesAreNeverSilent) {
   Result result;
   add(result, "single", 2, {});
