@@ -49,7 +49,7 @@ struct Options {
   std::uint32_t top = 8, measure = 0;  // plan: strategies to show, and to run
 
   std::uint32_t rounds = 8, visits = 1, warmup_steps = 1, steps = 2, seed = 1;
-  double time_limit_s = 0;  // 0: none; else no round begins after it
+  double time_limit_s = 0;  // 0: none; else no round but the first begins that would end after it
   bool verify = false;
   /// Models whose ops every round measures for the cost model `fitted`, which never sees the compared models' own.
   std::vector<std::string> fit_on;

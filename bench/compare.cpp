@@ -384,14 +384,18 @@ int compare(const Options& options) {
   Rounds rounds(options, jobs, worlds, first > 0);
   if (first < static_cast<int>(options.rounds)) rounds.rehearse();
   Progress progress("compare", options.time_limit_s > 0 ? options.time_limit_s - (backend::now_s() - begin_s) : 0);
+  double round_begin_s = 0, round_s = 0;  // the latest one's
   for (int round = first; round < static_cast<int>(options.rounds); ++round) {
     // One at least: a rehearsal may take all of the time.
-    if (round > first && options.time_limit_s > 0 && backend::now_s() - begin_s > options.time_limit_s) {
+    const double now_s = backend::now_s();
+    if (round > first) round_s = now_s - round_begin_s;
+    if (round > first && options.time_limit_s > 0 && now_s - begin_s + round_s > options.time_limit_s) {
       progress.end();
-      fmt::print("compare: the time limit of {:g} s has passed after {} of {} rounds\n", options.time_limit_s, round,
-                 options.rounds);
+      fmt::print("compare: {} of {} rounds; the time limit of {:g} s has no room for another of {:.0f} s\n", round,
+                 options.rounds, options.time_limit_s, round_s);
       break;
     }
+    round_begin_s = now_s;
     progress.begin(fmt::format("round {}/{}", round + 1, options.rounds), round, options.rounds);
     rounds.run(round, result, progress);
     see_other_runs(result.sessions.back().context);

@@ -15,7 +15,7 @@ esac
 
 # limit PERCENT: a compare's share of the time that is left, less what trainings and plots take; a minute at least.
 limit() {
-  local seconds=$(((900 - 80 - SECONDS) * $1 / 100))
+  local seconds=$(((900 - 120 - SECONDS) * $1 / 100))
   echo $((seconds > 60 ? seconds : 60))
 }
 
@@ -31,28 +31,26 @@ $paragauge measure -m toy_mlp -m convnet,global_batch=8 -s single -s model_paral
 # R1: ResNet-50 at 128x128 with the tutorial's cut, loss and optimizer; the batch is what a CPU core can do.
 resnet50=resnet50,image=128,global_batch=8,loss=mse_loss,optimizer=sgd:lr=0.001
 echo "demo: ResNet-50"
-$paragauge compare -m $resnet50 -s single -s model_parallel,cut=r1 -s pipeline,cut=r1,split_size=2 -s ddp_blocking -s ddp \
-  -w local -w gloo --rounds 8 --steps 2 --time-limit $(limit 40) --json results/resnet50.json --csv results/resnet50.csv
-echo "demo: a small network by all that two ranks can play, beside plain PyTorch where it has the same in one process"
+$paragauge compare -m $resnet50 -s single -s model_parallel,cut=r1 -s pipeline,cut=r1,split_size=1 -s pipeline,cut=r1,split_size=2 \
+  -s pipeline,cut=r1,split_size=4 -s pipeline,cut=r1,split_size=8 -s ddp_blocking -s ddp \
+  -w local --rounds 8 --steps 2 --time-limit $(limit 55) --json results/resnet50.json --csv results/resnet50.csv
+echo "demo: a small network by all that two ranks can play, beside plain PyTorch where it has the same"
 family=() # every preset of the table but those of four ranks, and two that are others with keys
 for preset in $($paragauge list | sed -n '/^strategies/,/^keys of/p' | awk '/^  [a-z0-9_]+ /{print $1}' | grep -vxE 'daso|hsdp|pipeline|mesh'); do
   family+=(-s "$preset")
 done
-$paragauge compare -m convnet "${family[@]}" -w local --peers --rounds 12 --visits 2 --time-limit $(limit 60) --json results/family.json --csv results/family.csv
-echo "demo: split sizes"
-$paragauge compare -m $resnet50 -s single -s pipeline,cut=r1,split_size=1 -s pipeline,cut=r1,split_size=2 -s pipeline,cut=r1,split_size=4 \
-  -s pipeline,cut=r1,split_size=8 -w local --rounds 4 --steps 1 --time-limit $(limit 60) --json results/split_size.json
+$paragauge compare -m convnet "${family[@]}" -w gloo --peers --rounds 12 --visits 2 --time-limit $(limit 100) --json results/family.json --csv results/family.csv
 echo "demo: timelines"
 $paragauge trace -m $resnet50 -s pipeline,cut=r1,split_size=2 -w local -o results/pipeline.trace.json
 echo "demo: loss curves: who trains the same, and who doesn't (float64)"
 for strategy in single model_parallel gpipe,microbatches=8 ddp zero3 tp heat daso,skips=2; do
-  $paragauge train -m convnet,dtype=f64 -s $strategy -w local --samples 1920 --epochs 6 --cost-model analytic -o results/loss_${strategy%%,*}.json
+  $paragauge train -m convnet,dtype=f64 -s $strategy -w local --samples 1920 --epochs 6 -o results/loss_${strategy%%,*}.json
 done
 
 python=.venv/bin/python
 $python plots/step_times.py results/resnet50.json --out results/plots/step_times
 $python plots/step_times.py results/family.json --out results/plots/family
-$python plots/split_size.py results/split_size.json --out results/plots/split_size
+$python plots/split_size.py results/resnet50.json --out results/plots/split_size
 $python plots/errors.py results/resnet50.json --out results/plots/errors_resnet50
 $python plots/errors.py results/family.json --out results/plots/errors_family
 $python plots/timeline.py results/pipeline.trace.json --out results/plots/timeline
