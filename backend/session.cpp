@@ -318,17 +318,15 @@ class ProcessSession final : public Session {
     } catch (const sim::ConfigError& error) {
       lack = error.what();
     }
-    const std::vector<std::string> lacks = world_.control->gather(lack), ids = world_.control->gather(id);
-    std::string wrong;
-    for (std::uint32_t of = 0; of < lacks.size() && wrong.empty(); ++of)
-      if (!lacks[of].empty())
-        wrong = fmt::format("{}{}", of == 0 ? "" : own.named(of) + ": ", lacks[of]);
-      else if (ids[of] != ids[0])
-        wrong = fmt::format("{}: {}: its samples differ from those of {}", own.named(of), folder, own.named(0));
-    const bool is_ready = world_.control->broadcast(wrong.empty() ? "ready" : "") == "ready";
+    if (const std::string first_id = world_.control->broadcast(id); lack.empty() && id != first_id)
+      lack = fmt::format("{}: its samples differ from those of {}", folder, own.named(0));
+    const std::vector<std::string> lacks = world_.control->gather(lack);
+    const auto first = std::ranges::find_if(lacks, [](const std::string& text) { return !text.empty(); });
+    const bool is_ready = world_.control->broadcast(first == lacks.end() ? "ready" : "") == "ready";
     if (is_ready) return;
     if (rank() != 0) throw SaidByAnother();
-    throw sim::ConfigError("{}", wrong);
+    const auto who = static_cast<std::uint32_t>(first - lacks.begin());
+    throw sim::ConfigError("{}{}", who == 0 ? "" : own.named(who) + ": ", *first);
   }
   /// What the first rank of each host says of it, on rank 0.
   void gather_hosts(const Communicator& own) {
@@ -451,7 +449,7 @@ std::unique_ptr<Session> open_session(const SessionOptions& options) {
   check_timeout(options.timeout_s);
   sim::usable_cores();
   at::set_num_threads(1);
-  // MKL's first exp of doubles, by several threads at once, is now and then right to 3e-9 only (NOTEBOOK, "The first exp").
+  // Where threads run already, LibTorch's first exp of doubles is now and then right to 3e-9 only (NOTEBOOK, "The first exp").
   at::zeros({64}, at::kDouble).exp();
   install_counting_allocator();
   if (!sim::world_kind(options.world).processes) return std::make_unique<ThreadSession>(options, maker.make(options));

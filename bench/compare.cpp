@@ -384,18 +384,16 @@ int compare(const Options& options) {
   Rounds rounds(options, jobs, worlds, first > 0);
   if (first < static_cast<int>(options.rounds)) rounds.rehearse();
   Progress progress("compare", options.time_limit_s > 0 ? options.time_limit_s - (backend::now_s() - begin_s) : 0);
-  double round_begin_s = 0, round_s = 0;  // the latest one's
+  double round_s = 0;  // what the latest one has taken
   for (int round = first; round < static_cast<int>(options.rounds); ++round) {
     // One at least: a rehearsal may take all of the time.
-    const double now_s = backend::now_s();
-    if (round > first) round_s = now_s - round_begin_s;
-    if (round > first && options.time_limit_s > 0 && now_s - begin_s + round_s > options.time_limit_s) {
+    const double round_begin_s = backend::now_s();
+    if (round > first && options.time_limit_s > 0 && round_begin_s - begin_s + round_s > options.time_limit_s) {
       progress.end();
-      fmt::print("compare: {} of {} rounds; the time limit of {:g} s has no room for another of {:.0f} s\n", round,
+      fmt::print("compare: {} of {} rounds; the time limit of {:g} s has no room for another of {:.1f} s\n", round,
                  options.rounds, options.time_limit_s, round_s);
       break;
     }
-    round_begin_s = now_s;
     progress.begin(fmt::format("round {}/{}", round + 1, options.rounds), round, options.rounds);
     rounds.run(round, result, progress);
     see_other_runs(result.sessions.back().context);
@@ -404,6 +402,7 @@ int compare(const Options& options) {
       sim::save_result(options.json, result, options.raw);
       rounds.save_profiles(options.json);
     }
+    round_s = backend::now_s() - round_begin_s;
   }
   progress.end();
   const sim::Report report = sim::make_report(result);

@@ -551,6 +551,7 @@ int fail(const Texts& argv, const std::exception& error) {
   const int status = sim::exit_status(error);
   const std::string why = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what();
 #ifdef PARAGAUGE_BACKEND
+  if (dynamic_cast<const backend::SaidByAnother*>(&error) != nullptr) return sim::kRunErrorStatus;
   const bool may_wait = has_ranks(argv), serves = may_wait && backend::only_serves();
   if (serves && backend::stay_away(status, why)) return 0;
 #elif defined(PARAGAUGE_TORCH_PROGRAM)
@@ -585,11 +586,6 @@ int main(int argc, char** argv) {
     return status;
 #else
     return run_and_flush(argc, argv);
-#endif
-#ifdef PARAGAUGE_BACKEND
-  } catch (const backend::SaidByAnother&) {
-    std::fflush(stdout);
-    return sim::kRunErrorStatus;
 #endif
   } catch (const std::exception& error) {
     std::fflush(stdout);

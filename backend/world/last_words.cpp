@@ -30,7 +30,6 @@ struct LastWords::Shared {
   void tell() {
     const std::optional<Failure> failure = own.get_future().get();
     if (!failure) return;
-    Failures failures;
     try {
       say(*failure);
     } catch (const std::exception&) {  // the store is gone
@@ -40,6 +39,7 @@ struct LastWords::Shared {
     }
     said.set_value();
     left.get_future().wait();
+    Failures failures;
     try {
       failures = listen();
       failures.is_speaker = speaks_for(failures.said);

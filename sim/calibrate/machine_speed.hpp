@@ -28,7 +28,7 @@ MachineSpeed mean(std::span<const MachineSpeed> speeds);
 /// How much longer than in `reference`; 0 where that isn't known.
 double excess(double seconds, double reference);
 
-/// The machine's speed at a time, which is called "in round 5", "beside ddp".
+/// The machine's speed at a time, which is called "in round 5", "beside" a strategy.
 using NamedSpeed = std::pair<std::string, MachineSpeed>;
 /// "reading memory was 18 % slower in round 5 than in round 1, computing was 9 % slower in round 2 than in round 4", where
 /// that is as much as `worth_saying`; else nothing.

@@ -370,8 +370,7 @@ std::string speed_beside_text(const Question& question) {
 std::string unequal_text(const std::string& speeds) {
   return fmt::format(
       "this machine isn't equally fast all the time: {}. Forecasts are for the speed that the steps met. Others use "
-      "the "
-      "machine: close other programs",
+      "the machine: close other programs",
       speeds);
 }
 
