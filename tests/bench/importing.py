@@ -1,10 +1,11 @@
 """What the tests of the importer (bench/import) share: its modules on the path, small modules to import, its command.
 
-    from importing import module, run, same      # first: without torch the process ends here, with 77
+    from importing import imported, module, refused, run, same      # first: without torch the process ends here, with 77
 """
 
 import contextlib
 import io
+import json
 import sys
 import tempfile
 import warnings
@@ -22,13 +23,17 @@ except ImportError:
     print("import: torch or torchvision is missing, skipped")
     sys.exit(77)
 
+import check  # noqa: E402
 import import_model  # noqa: E402
+import spec  # noqa: E402
+from refusal import Refusal  # noqa: E402
 from torch import nn  # noqa: E402
 
 warnings.filterwarnings("ignore")
 torch.set_num_threads(1)
 KEPT = tempfile.TemporaryDirectory(prefix="import_test_")  # removed at exit
 FILE = Path(KEPT.name) / "model.json"
+VECTOR = ["f32[B,8]"]
 
 
 class Layers(nn.Module):
@@ -58,3 +63,32 @@ def run(*arguments):
 
 def same(found, expected):
     assert found == expected, f"found    {found!r}\nexpected {expected!r}"
+
+
+def imported(m, inputs=VECTOR, loss="mse_loss", **more):
+    """Imported, written, read and checked: the file and its notes."""
+    torch.manual_seed(0)
+    inputs = [spec.read_input(text) for text in inputs]
+    found = import_model.import_module(import_model.Request(m, inputs, loss, **more))
+    import_model.write(found, FILE)
+    file = json.loads(FILE.read_text())
+    check.check(file, found.module, inputs).refuse_differences()
+    return file, found.notes
+
+
+def refused(m, inputs=VECTOR, loss="mse_loss", **more) -> str:
+    try:
+        imported(m, inputs, loss, **more)
+    except Refusal as refusal:
+        return str(refusal)
+    raise AssertionError("was imported")
+
+
+def bodies_of(file, op) -> list:
+    return [body for name, body in file["bodies"].items() if name.split("/")[0] == op]
+
+
+def whole(body, key) -> list:
+    """A body's FLOPs or bytes of forward and backward, with all units: [fixed, per sample] each."""
+    units = body.get("units", 0)
+    return [[a + c * units, b + d * units] for a, b, c, d in (amount + [0, 0] * (len(amount) == 2) for amount in body[key])]

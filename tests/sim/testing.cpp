@@ -23,4 +23,21 @@ std::vector<std::string> imported_models() {
   return names;
 }
 
+const std::vector<Lowered>& grid() {
+  static const std::vector<Lowered> all = [] {
+    const std::set<std::string> longer{"resnet34", "resnet101", "resnet152", "vgg13", "vgg16", "vgg19"};
+    std::vector<Lowered> lowered;
+    for (const std::string& name : written_models()) {
+      if (longer.contains(name)) continue;
+      const Model model = small_model(name);
+      for (const std::string& text : strategy_texts(model)) {
+        const Strategy strategy = parse_strategy(text, model);
+        lowered.push_back({model, strategy, lower(model, strategy)});
+      }
+    }
+    return lowered;
+  }();
+  return all;
+}
+
 }  // namespace sim::testing

@@ -12,7 +12,9 @@
 
 #include "sim/cluster/cluster.hpp"
 #include "sim/error.hpp"
+#include "sim/lower/lower.hpp"
 #include "sim/model/model.hpp"
+#include "sim/program/program.hpp"
 #include "sim/strategy/option/option.hpp"
 #include "sim/strategy/schedule/schedule.hpp"
 #include "sim/strategy/strategy.hpp"
@@ -123,6 +125,24 @@ inline std::vector<std::string> strategy_texts(const Model& model) {
   std::ranges::sort(texts);
   texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
   return texts;
+}
+
+struct Lowered {
+  Model model;
+  Strategy strategy;
+  Program program;
+};
+/// Every strategy of every model of the catalog that isn't another one with more of the same. They are lowered once for all
+/// tests of a process; suites that look at all of them are run by one (tests/CMakeLists.txt).
+const std::vector<Lowered>& grid();
+
+/// Calls `check(model, strategy, program)` for all of them.
+template <class Check>
+void for_each_program(const Check& check) {
+  for (const Lowered& lowered : grid()) {
+    SCOPED_TRACE(lowered.program.model + " " + lowered.program.strategy);
+    check(lowered.model, lowered.strategy, lowered.program);
+  }
 }
 
 /// Ranks on a node, each with a device of its own, and links that cost nothing unless a test says so.

@@ -8,42 +8,9 @@
 namespace sim {
 namespace {
 
+using testing::for_each_program;
 using testing::message_of;
 using testing::small_model;
-using testing::strategy_texts;
-
-struct Lowered {
-  Model model;
-  Strategy strategy;
-  Program program;
-};
-/// Every strategy of every model of the catalog that isn't another one with more of the same. They are lowered once for all
-/// tests of a process.
-const std::vector<Lowered>& grid() {
-  static const std::vector<Lowered> all = [] {
-    const std::set<std::string> longer{"resnet34", "resnet101", "resnet152", "vgg13", "vgg16", "vgg19"};
-    std::vector<Lowered> lowered;
-    for (const std::string& name : testing::written_models()) {
-      if (longer.contains(name)) continue;
-      const Model model = small_model(name);
-      for (const std::string& text : strategy_texts(model)) {
-        const Strategy strategy = parse_strategy(text, model);
-        lowered.push_back({model, strategy, lower(model, strategy)});
-      }
-    }
-    return lowered;
-  }();
-  return all;
-}
-
-/// Calls `check(model, strategy, program)` for all of them.
-template <class Check>
-void for_each_program(const Check& check) {
-  for (const Lowered& lowered : grid()) {
-    SCOPED_TRACE(lowered.program.model + " " + lowered.program.strategy);
-    check(lowered.model, lowered.strategy, lowered.program);
-  }
-}
 
 /// Of strategies that are replicas of stages.
 template <class Check>

@@ -8,8 +8,8 @@
 namespace sim {
 namespace {
 
+using testing::for_each_program;
 using testing::small_model;
-using testing::strategy_texts;
 
 std::int64_t at_peak(const Memory& memory, TensorClass tensor_class) {
   return memory.at_peak[static_cast<std::size_t>(tensor_class)];
@@ -114,39 +114,32 @@ TEST(Memory, DdpHoldsEverythingPerReplicaAndBuckets) {
       }
 }
 
-TEST(Memory, StagesShareWhatOneDeviceHolds) {
-  for (const std::string& name : testing::written_models()) {
-    const Model model = small_model(name);
-    const Persistent expected(model, model.global_batch);
-    for (const std::string& text : strategy_texts(model)) {
-      const Strategy strategy = parse_strategy(text, model);
-      if (strategy.dp * strategy.tp > 1 || !strategy.levels.empty()) continue;
-      std::int64_t sum = 0;
-      for (const Role& role : lower(model, strategy).roles) sum += peak_memory(role).persistent_bytes;
-      EXPECT_EQ(sum, expected.sum()) << name << " " << text;
-    }
-  }
+TEST(MemoryGrid, StagesShareWhatOneDeviceHolds) {
+  for_each_program([](const Model& model, const Strategy& strategy, const Program& program) {
+    if (strategy.dp * strategy.tp > 1 || !strategy.levels.empty()) return;
+    std::int64_t sum = 0;
+    for (const Role& role : program.roles) sum += peak_memory(role).persistent_bytes;
+    EXPECT_EQ(sum, Persistent(model, model.global_batch).sum());
+  });
 }
 
-TEST(Memory, BreakdownSumsToThePeak) {
-  for (const std::string& name : testing::written_models()) {
-    const Model model = small_model(name);
-    for (const std::string& text : strategy_texts(model))
-      for (const Role& role : lower(model, parse_strategy(text, model)).roles) {
-        const Memory memory = peak_memory(role);
-        SCOPED_TRACE(name + " " + text + " " + role.name);
-        EXPECT_EQ(std::accumulate(memory.at_peak.begin(), memory.at_peak.end(), std::int64_t{0}), memory.peak_bytes);
-        EXPECT_GE(memory.peak_bytes, memory.persistent_bytes);
-        EXPECT_LT(memory.peak_instruction, role.size());
-        for (std::int64_t bytes : memory.at_peak) EXPECT_GE(bytes, 0);
-        // All parameter gradients are alive between the last backward and the first update, unless ranks keep parts of them.
-        if (parse_strategy(text, model).zero > 0) continue;
-        std::int64_t gradients = 0;
-        for (const Storage& storage : role.storages)
-          if (storage.tensor_class == TensorClass::weight) gradients += storage.bytes;
-        EXPECT_GE(memory.peak_bytes, memory.persistent_bytes + gradients);
-      }
-  }
+TEST(MemoryGrid, BreakdownSumsToThePeak) {
+  for_each_program([](const Model&, const Strategy& strategy, const Program& program) {
+    for (const Role& role : program.roles) {
+      const Memory memory = peak_memory(role);
+      SCOPED_TRACE(role.name);
+      EXPECT_EQ(std::accumulate(memory.at_peak.begin(), memory.at_peak.end(), std::int64_t{0}), memory.peak_bytes);
+      EXPECT_GE(memory.peak_bytes, memory.persistent_bytes);
+      EXPECT_LT(memory.peak_instruction, role.size());
+      for (std::int64_t bytes : memory.at_peak) EXPECT_GE(bytes, 0);
+      // All parameter gradients are alive between the last backward and the first update, unless ranks keep parts of them.
+      if (strategy.zero > 0) continue;
+      std::int64_t gradients = 0;
+      for (const Storage& storage : role.storages)
+        if (storage.tensor_class == TensorClass::weight) gradients += storage.bytes;
+      EXPECT_GE(memory.peak_bytes, memory.persistent_bytes + gradients);
+    }
+  });
 }
 
 // GPipe keeps the activations of all microbatches; the whole batch at once keeps as much.
@@ -213,34 +206,30 @@ TEST(Memory, WorkspaceCountsWhileItsOpRuns) {
   EXPECT_EQ(peak_with_workspace(role, std::vector{500.0, 30.0}), 400 + 100 + 500);  // the first op's is larger
 }
 
-TEST(Memory, UsesAddUpToThePeak) {
-  for (const std::string& name : testing::written_models()) {
-    const Model model = small_model(name);
-    for (const std::string& text : strategy_texts(model)) {
-      const Program program = lower(model, parse_strategy(text, model));
-      std::vector<double> workspace(program.works.size());
-      for (std::size_t w = 0; w < workspace.size(); ++w) workspace[w] = static_cast<double>(w % 3 * 1000);
-      for (const Role& role : program.roles) {
-        SCOPED_TRACE(name + " " + text + " " + role.name);
-        const auto sum = [](const MemoryUses& uses) {
-          return std::accumulate(uses.begin(), uses.end(), std::int64_t{0});
-        };
-        EXPECT_EQ(sum(uses_at_peak(role)), peak_memory(role).peak_bytes);
-        EXPECT_EQ(static_cast<double>(sum(uses_at_peak(role, workspace))), peak_with_workspace(role, workspace));
-        const Memory memory = peak_memory(role);
-        const MemoryUses uses = uses_at_peak(role);
-        const auto use = [&](MemoryUse one) { return uses[static_cast<std::size_t>(one)]; };
-        EXPECT_EQ(use(MemoryUse::parameters),
-                  at_peak(memory, TensorClass::weight) + at_peak(memory, TensorClass::buffer));
-        EXPECT_EQ(use(MemoryUse::activations),
-                  at_peak(memory, TensorClass::activation) + at_peak(memory, TensorClass::input));
-        EXPECT_EQ(use(MemoryUse::gradients), at_peak(memory, TensorClass::gradient));
-        EXPECT_EQ(use(MemoryUse::optimizer_states), at_peak(memory, TensorClass::optimizer));
-        EXPECT_EQ(use(MemoryUse::communication_buffers), at_peak(memory, TensorClass::communication));
-        EXPECT_EQ(use(MemoryUse::workspace), 0);
-      }
+TEST(MemoryGrid, UsesAddUpToThePeak) {
+  for_each_program([](const Model&, const Strategy&, const Program& program) {
+    std::vector<double> workspace(program.works.size());
+    for (std::size_t w = 0; w < workspace.size(); ++w) workspace[w] = static_cast<double>(w % 3 * 1000);
+    for (const Role& role : program.roles) {
+      SCOPED_TRACE(role.name);
+      const auto sum = [](const MemoryUses& uses) {
+        return std::accumulate(uses.begin(), uses.end(), std::int64_t{0});
+      };
+      EXPECT_EQ(sum(uses_at_peak(role)), peak_memory(role).peak_bytes);
+      EXPECT_EQ(static_cast<double>(sum(uses_at_peak(role, workspace))), peak_with_workspace(role, workspace));
+      const Memory memory = peak_memory(role);
+      const MemoryUses uses = uses_at_peak(role);
+      const auto use = [&](MemoryUse one) { return uses[static_cast<std::size_t>(one)]; };
+      EXPECT_EQ(use(MemoryUse::parameters),
+                at_peak(memory, TensorClass::weight) + at_peak(memory, TensorClass::buffer));
+      EXPECT_EQ(use(MemoryUse::activations),
+                at_peak(memory, TensorClass::activation) + at_peak(memory, TensorClass::input));
+      EXPECT_EQ(use(MemoryUse::gradients), at_peak(memory, TensorClass::gradient));
+      EXPECT_EQ(use(MemoryUse::optimizer_states), at_peak(memory, TensorClass::optimizer));
+      EXPECT_EQ(use(MemoryUse::communication_buffers), at_peak(memory, TensorClass::communication));
+      EXPECT_EQ(use(MemoryUse::workspace), 0);
     }
-  }
+  });
 }
 
 // Two ranks of 400 and 800 bytes, the latter with a workspace: on a device each, on one, and as cores of one host.

@@ -41,7 +41,7 @@ Timeline as_waiting_ranks_saw_it(const Program& program, Timeline timeline) {
   return timeline;
 }
 
-TEST(Durations, ReplayReproducesTheTimeline) {
+TEST(DurationsGrid, ReplayReproducesTheTimeline) {
   for_each_case(true, [](const Program& program, const Costs& costs, const Cluster& cluster) {
     const Timeline timeline = simulate(program, costs, cluster);
     expect_equal(replay(program, durations_of(program, timeline, cluster), cluster),

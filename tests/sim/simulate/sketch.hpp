@@ -238,30 +238,26 @@ inline Costs analytic_costs(const Program& program, const Cluster& cluster) {
   return costs;
 }
 
-/// Calls `check(program, costs, cluster)` for all strategies, models and kinds of device and link.
+/// Calls `check(program, costs, cluster)` for the grid's Programs by kinds of device and link.
 template <class Check>
 void for_each_case(bool with_sharing, const Check& check) {
-  for (const std::string& name : testing::written_models()) {
-    const Model model = small_model(name);
-    for (const std::string& text : strategy_texts(model)) {
-      const Program program = lower(model, parse_strategy(text, model));
-      const std::uint32_t ranks = program.ranks();
-      std::vector<Cluster> clusters{plain_cluster(ranks), receiver_cluster(ranks), plain_cluster(ranks)};
-      clusters[2].device.asynchronous = true;
-      if (with_sharing) {
-        clusters.push_back(plain_cluster(ranks));
-        clusters[3].levels[0].link.shared = true;
-        clusters[3].levels[0].link.core_share = 0.5;
-        clusters.push_back(receiver_cluster(ranks));
-        for (RankPlace& place : clusters[4].place) place.device /= 2;  // pairs of ranks on a core
-      }
-      for (std::size_t c = 0; c < clusters.size(); ++c) {
-        SCOPED_TRACE(fmt::format("{} {} on cluster {}", name, text, c));
-        check(program, costs_of(program, *cost_model_table().at("analytic").make(clusters[c], nullptr), clusters[c]),
-              clusters[c]);
-      }
+  for_each_program([&](const Model&, const Strategy&, const Program& program) {
+    const std::uint32_t ranks = program.ranks();
+    std::vector<Cluster> clusters{plain_cluster(ranks), receiver_cluster(ranks), plain_cluster(ranks)};
+    clusters[2].device.asynchronous = true;
+    if (with_sharing) {
+      clusters.push_back(plain_cluster(ranks));
+      clusters[3].levels[0].link.shared = true;
+      clusters[3].levels[0].link.core_share = 0.5;
+      clusters.push_back(receiver_cluster(ranks));
+      for (RankPlace& place : clusters[4].place) place.device /= 2;  // pairs of ranks on a core
     }
-  }
+    for (std::size_t c = 0; c < clusters.size(); ++c) {
+      SCOPED_TRACE(fmt::format("on cluster {}", c));
+      check(program, costs_of(program, *cost_model_table().at("analytic").make(clusters[c], nullptr), clusters[c]),
+            clusters[c]);
+    }
+  });
 }
 
 inline void expect_equal(const Timeline& a, const Timeline& b) {

@@ -1,0 +1,319 @@
+"""The importer (bench/import): that the check finds what is wrong, what bad input says.
+
+    .venv/bin/python tests/bench/import_refusals_test.py [NAME…]        # exit status 0: all passed; 77: no torch here
+"""
+
+import contextlib
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from importing import FILE, ROOT, bodies_of, imported, module, refused, run, same
+
+import check
+import import_model
+import models
+import play
+import spec
+import torch
+import torch.nn.functional as F
+from refusal import Refusal
+from run_functions import functions_of, run_functions
+from torch import nn
+
+
+def line_of(text: str) -> int:
+    """Where this file has a text."""
+    return next(i for i, line in enumerate(Path(__file__).read_text().splitlines(), 1) if text in line)
+
+
+# -- the check ---------------------------------------------------------------------------------------------------------------
+
+def test_a_wrong_file_is_found():
+    made, inputs = models.mlp(), [spec.read_input("f32[B,3,64]")]
+    found = import_model.import_module(import_model.Request(made, inputs, "mse_loss"))
+    changes = [("gelu", "forward", "o=gelu(i0)", "o=gelu(i0,approximate=tanh)", "the output differs from PyTorch's by"),
+               ("gelu", "backward", "gi0=gelu_backward(g,i0)", "gi0=gelu_backward(g,i0,approximate=tanh)", "the gradient of '"),
+               ("layer_norm", "forward", "1e-05", "1e-06", "the output differs from PyTorch's by"),
+               ("linear", "backward", "gp1=view(t3,[256])", "gp1=view(t3,[1,256])", "body 'linear/1': gp1 is torch.float64[1, 256], not f32[256]"),
+               ("gelu", "backward", "gi0=gelu_backward(g,i0)", "gi0=alias(g)", "body 'gelu/1': gi0 lies in another tensor's memory")]
+    for op, part, old, new, expected in changes:
+        file = copy.deepcopy(found.file)
+        body = bodies_of(file, op)[0]
+        assert any(old in line for line in body[part]), body[part]
+        body[part] = [line.replace(old, new) for line in body[part]]
+        try:
+            check.check(file, found.module, inputs).refuse_differences()
+        except Refusal as refusal:
+            assert expected in str(refusal), refusal
+            continue
+        raise AssertionError(f"{new} passed")
+
+
+class Tripled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 3
+
+
+def own_function():
+    return module(lambda self, x: Tripled.apply(self.a(x)))
+
+
+def test_no_file_is_left_where_the_check_fails():
+    sys.modules["import_test"] = sys.modules[__name__]
+    status, out, err = run("import_test:own_function", "--input", "f32[B,8]", "--loss", "mse_loss")
+    same(status, 1)
+    same(err, "import: 4 things can't be imported:\n"
+              "  the gradient of 'a.weight' differs from PyTorch's by 0.33 of its norm\n"
+              "  the gradient of 'a.bias' differs from PyTorch's by 0.33 of its norm\n"
+              "  no file is left in place: the graph doesn't say what the module does\n"
+              "  note: custom autograd.Function 'Tripled': its forward is imported, its own backward is not\n")
+    same(list(FILE.parent.iterdir()), [])
+
+
+def test_recomputation_is_noticed():
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(lambda y: F.relu(self.a(y)), x, use_reentrant=False)
+    _, notes = imported(module(forward))
+    assert "torch.utils.checkpoint: recomputation is left out; recompute= of a strategy brings it back" in notes, notes
+
+
+def test_regions_of_autocast_are_left_out():
+    half = torch.autocast("cpu", torch.bfloat16)
+
+    def forward(self, x):
+        with half:
+            y = self.a(x)
+        with torch.autocast("cpu", enabled=False):
+            return self.b(y.float())
+    file, notes = imported(module(forward))
+    assert "torch.autocast: a region is left out; precision= of a strategy brings it back, for all of the model" in notes, notes
+    same([body["output"] for body in file["bodies"].values()], [])
+    same([n["op"] for n in file["nodes"]], ["linear", "linear"])
+
+
+# -- bad input ----------------------------------------------------------------------------------------------------------------
+
+def test_what_depends_on_the_data():
+    def forward(self, x):
+        y = self.a(x)
+        if y.sum() > 0:
+            y = self.b(y)
+        return y
+    same(refused(module(forward)), f"control flow depends on the data: import_refusals_test.py:{line_of('if y.sum() > 0:')}: if y.sum() > 0:")
+
+    def forward(self, x):
+        return self.a(x[x[:, 0] > 0])
+    same(refused(module(forward)), "op 'index' gives a size that depends on the data at module '(top)' (Own), "
+                                  f"import_refusals_test.py:{line_of('return self.a(x[x[:, 0] > 0])')}: return self.a(x[x[:, 0] > 0])")
+
+    def forward(self, x):
+        return self.a(x) * x.max().item()
+    same(refused(module(forward)), "op 'item' depends on the data at module '(top)' (Own), "
+                                  f"import_refusals_test.py:{line_of('return self.a(x) * x.max().item()')}: return self.a(x) * x.max().item()")
+
+
+def test_what_depends_on_the_batch():
+    def forward(self, x):
+        return self.a(torch.cat([self.b.weight[:1], x], 0))
+    same(refused(module(forward)), "size 3 (batch 2) and 4 (batch 3) is no multiple of the batch: cat at module '(top)' (Own), "
+                                f"import_refusals_test.py:{line_of('return self.a(torch.cat([self.b.weight[:1], x], 0))')}: "
+                                "return self.a(torch.cat([self.b.weight[:1], x], 0))")
+
+    def forward(self, x):
+        return torch.stack([self.a(x[i]) for i in range(x.shape[0])])
+    text = refused(module(forward))
+    assert text.startswith("the graph depends on the batch size: 13 and 15 nodes, first difference stack and select at module '(top)'"), text
+    assert text.endswith("a loop over samples?"), text
+
+
+def test_all_that_is_refused_is_said_at_once():
+    def forward(self, x):
+        y = self.a(x)
+        return self.b(y[y.sum(1).argsort()[: int(y.shape[0] > 1)].nonzero()]) * x.max().item()
+    lines = refused(module(forward)).splitlines()
+    assert any(line.startswith("op 'nonzero' depends on the data at module '(top)' (Own), import_refusals_test.py:") for line in lines), lines
+    assert any(line.startswith("op 'item' depends on the data at module '(top)' (Own), import_refusals_test.py:") for line in lines), lines
+
+
+def test_what_a_model_returns():
+    same(refused(module(lambda self, x: (self.a(x), self.b(x)))),
+         "the model returns 2 tensors, the loss takes one: wrap it so that it returns that one")
+    file, notes = imported(module(lambda self, x: {"loss": self.b(x).square().mean(), "y": self.a(x)}))
+    same([n["name"] for n in file["nodes"]], ["a"])
+    assert "1 of what the model returns are left out: single numbers, its own losses perhaps: --loss mean_loss takes one" in notes, notes
+    same(refused(module(lambda self, x: self.a(x).argmax(-1))), "the model returns i64['B']: a loss needs f32")
+    same(refused(module(lambda self, x: self.a(x).sum())),
+         "the model returns a single number: --loss mean_loss takes that as its loss, mse_loss takes a prediction")
+    same(refused(module(lambda self, x: self.a(x) @ self.b(x).t())),
+         "the model returns ['B', 'B']: each sample is compared with all others; a loss takes the batch first, and only there")
+    same(refused(module(lambda self, x: (self.a(x).sum(), self.b(x).sum())), loss="mean_loss"),
+         "the model returns 2 tensors, the loss takes one: wrap it so that it returns that one")
+    same(refused(module(lambda self, x: torch.fft.fft(self.a(x)))), "the model returns c64['B', 8]: a loss needs f32")
+    same(refused(module(lambda self, x: self.a(x) * self.w.abs(), w=nn.Parameter(torch.randn(8, dtype=torch.cfloat)))),
+         "parameter 'w' is complex: keep its real and imaginary parts, f32[…,2], and read them by torch.view_as_complex")
+    same(refused(module(lambda self, x: self.a(x)[:, 0]), loss="cross_entropy"),
+         "the model returns ['B']: cross_entropy needs [batch, …, classes]; --loss mse_loss and mean_loss take any shape")
+    same(refused(module(lambda self, x: self.a(x)), loss="cross_entropy", classes=10),
+         "--classes 10: the model returns ['B', 8], whose last size must be that")
+
+
+def test_the_loss_of_the_module_itself():
+    def with_target(self, x, y):
+        return F.mse_loss(self.a(x), y, reduction="sum") / len(x)
+    for loss in (None, "mean_loss"):
+        file, notes = imported(module(with_target), ["f32[B,8]", "f32[B,8]"], loss)
+        same([file["loss"], file["target"], file["nodes"][-1]["body"]], ["mean_loss", {"shape": ["B", 1]}, "expand/1"])
+        same("the module returns its loss: mean_loss" in notes, loss is None)
+    both = module(lambda self, x, y: (self.a(x), with_target(self, x, y)))
+    file, notes = imported(both, ["f32[B,8]", "f32[B,8]"], "mean_loss")
+    same(file["loss"], "mean_loss")
+    assert "1 of what the model returns are left out: no loss" in notes, notes
+    file, _ = imported(both, ["f32[B,8]", "f32[B,8]"], None, classes=8)
+    same([file["loss"], file["target"]], ["cross_entropy", {"classes": 8, "shape": ["B"]}])
+    file, _ = imported(module(lambda self, x, y: (self.a(x) - y).square().mean(1)), ["f32[B,8]", "f32[B,8]"], "mean_loss")
+    same([file["loss"], file["target"]], ["mean_loss", {"shape": ["B", 1]}])  # one for each sample
+    same(imported(module(lambda self, x: self.a(x)), loss="mean_loss")[0]["target"], {"shape": ["B", 8]})
+
+
+def test_every_loss_of_pytorch():
+    """Those whose kernel leaves a sum in all losses' memory, that take probabilities, or integers where others have numbers."""
+    x, y, classes = "f32[B,8]", "f32[B,8]", "i64[B]<8"
+    of_two = [F.l1_loss, F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.poisson_nll_loss, F.binary_cross_entropy_with_logits,
+              lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()), lambda x, y: F.soft_margin_loss(x, y.sign()),
+              lambda x, y: F.kl_div(x.log_softmax(-1), y.softmax(-1), reduction="batchmean"), lambda x, y: F.cross_entropy(x, y.softmax(-1)),
+              lambda x, y: F.gaussian_nll_loss(x, y, y.exp()), lambda x, y: F.triplet_margin_loss(x, y, x * y), lambda x, y: F.cosine_embedding_loss(x, y, torch.ones(len(x)))]
+    of_classes = [F.cross_entropy, F.multi_margin_loss, lambda x, c: F.nll_loss(x.log_softmax(-1), c, reduction="sum"),
+                  lambda x, c: F.cross_entropy(x, c, torch.arange(1., 9), label_smoothing=0.1),
+                  lambda x, c: F.cross_entropy(30 * (F.normalize(x) - 0.3 * F.one_hot(c, 8)), c),
+                  lambda x, c: F.cross_entropy(x, torch.where(c > 5, -100, c)) + (x[:, 0] * (c / 3)).mean()]
+    for inputs, losses in [((x, y), of_two), ((x, classes), of_classes)]:
+        for loss in losses:
+            same(imported(module(lambda self, x, y, loss=loss: loss(self.a(x), y)), inputs, None)[0]["loss"], "mean_loss")
+
+
+def test_what_is_made_of_no_tensor_has_a_dtype():
+    file, _ = imported(module(lambda self, x: self.a(x) * torch.rand(len(x), 1) + torch.randn(len(x), 1)))
+    same([bodies_of(file, op)[0]["forward"] for op in ("rand", "randn")], [["o=rand([B,1],dtype=f32)"], ["o=randn([B,1],dtype=f32)"]])
+
+
+def test_what_sees_samples_together_does_so_on_all_numbers():
+    """Though not on those that a trial may have: labels that are never 1 or -1, a largest class that every half has."""
+    def cosine(self, x, y):
+        return F.cosine_embedding_loss(self.a(x), self.b(x), y[:, 0], reduction="sum")
+    file, _ = imported(module(cosine), ["f32[B,8]", "f32[B,8]"], None)
+    assert not any(b["rows"] for b in file["bodies"].values() if b["output"] == "f32[]" and any("B" in s for s in b["inputs"])), file["bodies"]
+    file, _ = imported(module(lambda self, x, c: self.a(x) * (c.float() / c.max())[:, None]), ["f32[B,8]", "i64[B]<9"])
+    same([b["rows"] for b in bodies_of(file, "max")], [False])
+
+
+def test_no_gradient_is_none_too_much():
+    """All gradients are zero: nothing is to be compared but that."""
+    imported(module(lambda self, x: (self.a(x) * (x > 9)).mean()), loss=None)
+
+
+def test_samples_that_are_compared():
+    """What has two samples in one number stays inside a body; amounts and numbers grow with the batch's square, or are one less."""
+    def contrast(self, x):
+        z = self.a(x)
+        return (z @ z.t()).softmax(-1).mean() + z.std(0).sum() + z.var(0, correction=0).sum()
+    file, _ = imported(module(contrast), loss=None)
+    body, = bodies_of(file, "matmul")
+    same([body["inputs"], body["output"], body["saved"]], [["f32[B,8]"], "f32[]", ["f32[B,B]"]])
+    assert any(line.endswith("div.Scalar(t0,BB)") for line in body["backward"]), body
+    # Forward: a product of 2 · 8 FLOPs for each pair, and softmax and mean.
+    same([body["products"], body["flops"][0]], [{"matmul f32": [[0, 0, 16], [0, 0, 32]]}, [1, 0, 17]])
+    same(body["bytes"][0], [4, 4 * 2 * 8, 4 * (1 + 2 + 1)])
+    same([[line.split("(")[1] for line in b["forward"] if "=div" in line] for op in ("std", "var") for b in bodies_of(file, op)],
+         [["t2,B-1)"], ["t2,B)"]])
+    same(body["rows"], False)
+    file, _ = imported(module(lambda self, x: ((self.a(x) @ x.t()) * (1 - torch.eye(len(x)))).mean()), loss=None)
+    assert "t2=eye(B,dtype=f32)" in bodies_of(file, "matmul")[0]["forward"], file["bodies"]
+    # Constant features, as PyTorch's: no gradient. What is read twice is copied inside, too. A number from the end.
+    imported(module(lambda self, x: (self.a(x) + x.std(0) + (self.a(x) * 0).std(0)).mean() + sum(torch.var_mean(self.b(x), 0)).mean()), loss=None)
+    def repeated(self, x):
+        z = self.a(x).unsqueeze(0).expand(len(x), -1, -1).reshape(-1, 8)
+        return (z.tanh() * self.b(z)).mean() + z.mean()
+    file, _ = imported(module(repeated, c=None), loss=None)
+    assert not any(spec.count("B") > 1 for b in file["bodies"].values() for spec in (*b["inputs"], b["output"])), file["bodies"]
+    imported(module(lambda self, x: ((y := self.a(x)) @ y.t()).flatten()[-len(x) - 1]), loss=None)
+    same(imported(module(lambda self, x: (self.a(x) @ self.b(x).t()).diagonal()), loss="mean_loss")[0]["target"], {"shape": ["B", 1]})
+    same(refused(module(lambda self, x: (self.a(x)[1:] - x[:-1]).square().mean()), loss=None).split(" at module")[0],
+         "size 1 (batch 2) and 2 (batch 3) is no multiple of the batch: slice")
+    assert refused(module(lambda self, x: (self.a(x) @ x.t()).mean() / (len(x) + 1)), loss=None).startswith(
+        "a number 3 (batch 2) and 4 (batch 3) is no multiple of the batch or of its square, nor one less"), "the refusal"
+
+
+def test_the_command_line():
+    def said(*arguments):
+        status, out, err = run(*arguments)
+        same(status, 1)
+        assert not FILE.exists()
+        return err.removeprefix("import: ").rstrip("\n")
+    mlp = "catalog:mlp"
+    same(said(mlp, "--input", "f16[B,8]"), "--input 'f16[B,8]': expected [name=]f32[B,3,224,224] or [name=]i64[B,64]<256")
+    same(said(mlp, "--input", "f32[B,-1]"), "--input 'f32[B,-1]': size '-1' is neither a positive number nor a multiple of the batch (B, 12B)")
+    same(said(mlp, "--input", "f32[8,B]"), "--input 'f32[8,B]': the first size must be the batch, B")
+    same(said(mlp, "--input", "i64[B,8]"), "--input 'i64[B,8]': integers need a bound: i64[B,64]<256")
+    same(said(mlp, "--input", "f32[B,8]<9"), "--input 'f32[B,8]<9': only integers have a bound")
+    same(said(mlp, "--optimizer", "lion"), "--optimizer 'lion': unknown optimizer 'lion'; there are sgd, adam, adamw")
+    same(said(mlp, "--optimizer", "adamw:lr"), "--optimizer 'adamw:lr': 'lr' isn't name=number")
+    same(said(mlp, "--optimizer", "sgd:beta1=1"), "--optimizer 'sgd:beta1=1': 'sgd' has no 'beta1'; it has lr, momentum, weight_decay")
+    same(said(mlp, "--global-batch", "-1"), "--global-batch -1: must be at least 1")
+    same(said("gpt_nano"), "'gpt_nano': expected package.module:function, file.py:function or catalog:name")
+    same(said("no_such_module:build"), "'no_such_module:build': No module named 'no_such_module'")
+    same(said("/no/such.py:build"), "'/no/such.py:build': there is no file /no/such.py")
+    assert said("catalog:gpt3").startswith("'catalog:gpt3': 'models' has no 'gpt3'; it has Attention, Bert, "), said("catalog:gpt3")
+    assert said("--torchvision", "resnet19", "--input", "f32[B,3,64,64]").startswith("torchvision has no model 'resnet19'; it has alexnet, ")
+    same(said("--torchvision", "resnet18"), "no --input: expected one for each tensor that forward takes, as [name=]f32[B,3,224,224] or [name=]i64[B,64]<256")
+    same(said(mlp, "--timm", "vit"), "expected one of: package.module:function, --torchvision NAME, --timm NAME, --transformers CONFIG")
+    for package in ("timm", "transformers"):
+        with contextlib.suppress(ImportError):
+            __import__(package)
+            continue
+        same(said(f"--{package}", "vit", "--input", "f32[B,3,64,64]"),
+             f"package '{package}' isn't installed in {sys.prefix}: pip install {package}, or use a Python that has it")
+
+
+def test_who_stops_reading_gets_the_file():
+    """paragauge import … | head -1"""
+    process = subprocess.Popen([sys.executable, ROOT / "bench/import/import_model.py", "catalog:mlp", "-o", FILE],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    same([process.stderr.read(), process.wait()], [b"", 0])
+    same([json.loads(FILE.read_text())["name"], [path.name for path in FILE.parent.iterdir()]], ["mlp", [FILE.name]])
+
+
+def test_the_command_that_made_it_can_be_typed():
+    status, _, err = run("catalog:gpt_nano", "--input", "i64[B,8]<256", "--description", "eight words", "--no-check")
+    same([status, err], [0, ""])
+    file = json.loads(FILE.read_text())
+    same(file["description"], "eight words")
+    same(file["made_by"], f"paragauge import catalog:gpt_nano --input 'i64[B,8]<256' --description 'eight words' --no-check; torch {torch.__version__.split('+')[0]}")
+
+
+def test_lines_of_a_file():
+    text = import_model.json_text
+    same(text({"a": [1, {"b": None}], "ü": []}), '{"a": [1, {"b": null}], "ü": []}')
+    long = "x" * import_model.WIDTH
+    same(text({"a": long, "b": [long, "y"], "c": 1}), f'{{\n "a": "{long}",\n "b": [\n  "{long}",\n  "y"],\n "c": 1}}')
+    numbers = {"numbers": list(range(100_000, 100_100))}
+    lines = text(numbers).splitlines()
+    same([len(lines), max(map(len, lines)) <= import_model.WIDTH, json.loads("".join(lines))], [2 + 5, True, numbers])
+
+
+def test_a_line_of_text():
+    x = torch.randn(4, 3, dtype=torch.float64)
+    values = play.play_lines(["t0=view(i0,[B,3,1])", "t1,_=max.dim(t0,-1)", "o=add.Tensor(t1,i0,alpha=0.5)"], {"i0": x}, 4)
+    assert torch.equal(values["o"], 1.5 * x)
+
+
+if __name__ == "__main__":
+    sys.exit(run_functions(functions_of(globals()), sys.argv[1:]))
