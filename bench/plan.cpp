@@ -118,11 +118,11 @@ bool are_alike(const Choice& a, const Choice& b) {
 }
 
 /// What the best choice takes in the device's other arithmetic, where that is faster by a tenth at least: "The first with
-/// precision=tf32: 98.1 ms; with precision=bf16: 49.8 ms." What is asked for doesn't change: such steps round otherwise.
+/// precision=tf32: 98.1 ms; with precision=bf16: 49.8 ms." Not of CPU cores, many of which emulate bf16.
 std::string arithmetic_text(const Options& options, const sim::Model& model, const Choice& best, const Priced& priced) {
   const std::string& given = options.subject.models.at(0);
   if (model.precision != sim::Precision::f32 || model.dtype != sim::Dtype::f32 || !best.fits() ||
-      sim::cost_model_table().at(options.cost_models.at(0)).needs_profile)
+      sim::cost_model_table().at(options.cost_models.at(0)).needs_profile || !priced.cluster.device.asynchronous)
     return "";
   const auto has = [&](sim::Arithmetic arithmetic) {
     return priced.cluster.device.peak(arithmetic) > sim::FlopsPerSecond{};

@@ -95,6 +95,10 @@ accepts plan -m resnet18,image=64,global_batch=64 -c dgx_a100 --devices 3 --deta
 grep -q 'Left out: .*with dp = 3 (64 samples don.t divide)' <(tr '\n' ' ' <"$scratch/out") || { echo "plan doesn't say what it left out"; failed=1; }
 accepts plan -m convnet -c dgx_a100 --memory 0.001
 grep -q '^0 of [0-9]* candidates fit; what needs least is shown' "$scratch/out" || { echo "plan doesn't say what needs least"; failed=1; }
+accepts plan -m gpt2 -c dgx_a100 --devices 2 --top 1
+grep -q '^The first with precision=tf32: [0-9.]* ms; with precision=bf16: [0-9.]* ms\.$' "$scratch/out" || { echo "plan doesn't say what faster arithmetic brings"; failed=1; }
+accepts plan -m gpt2,precision=bf16 -c dgx_a100 --devices 2 --top 1
+! grep -q '^The first with' "$scratch/out" || { echo "plan proposes the precision that is asked for"; failed=1; }
 accepts plan -m vgg16,global_batch=256 -c dgx_a100_pair --method hypar
 grep -q 'HyPar.s model: 2.13 GB; all dp 16.6 GB; all in 275 GB' "$scratch/out" || { echo "plan doesn't say what HyPar communicates"; failed=1; }
 grep -q '^classifier.0 .* in in in in$' "$scratch/out" || { echo "plan doesn't show HyPar's choices"; failed=1; }
