@@ -36,8 +36,8 @@ namespace {
 
 // Of the result, a JSON object with model, strategy, world, data (a folder, or "made"), samples, seed, cost_model,
 // context and epochs: [{epoch, strategy, loss (mean over its samples), test_loss, accuracy (0…1), measured_s and
-// predicted_s (of its steps), wall_s (with what is between them, and the test), losses (of each step)}]. And of a
-// checkpoint's metadata.
+// predicted_s (of its steps), wall_s (with what is between them, and the test), losses (of each step)}]; an imported
+// model isn't tested. And of a checkpoint's metadata.
 constexpr const char* kFormat = "paragauge-train-1";
 
 /// An epoch's steps of one size.
@@ -64,6 +64,17 @@ struct Epoch {
   }
 };
 
+/// What an imported model's step needs that there is no data of; empty: nothing.
+std::string what_no_sample_has(const sim::Model& model) {
+  for (const sim::Given& given : model.given)
+    if (given.per_sample) return fmt::format("reads '{}' beside its input", given.name);
+  if (model.input_classes != 0) return "reads tokens";
+  if (!model.positions.empty()) return "has a target at each of several positions";
+  const bool has_target = std::ranges::any_of(
+      model.nodes, [](const sim::Node& node) { return std::ranges::count(node.inputs, sim::kModelTarget) > 0; });
+  return has_target ? "" : "has a loss without a target";
+}
+
 /// Of what can be trained on; ConfigError for the rest.
 Job job_of(const Options& options) {
   std::vector<Job> jobs = make_jobs(options.subject, options.machine);
@@ -73,12 +84,12 @@ Job job_of(const Options& options) {
   if (job.model.timing == sim::Timing::tutorial)
     throw sim::ConfigError(
         "train: a step with timing=tutorial makes random samples of its own; use timing=step or epoch");
-  if (job.model.is_imported())
+  if (const std::string what = what_no_sample_has(job.model); !what.empty())
     throw sim::ConfigError(
-        "train: model '{}' is imported: its file says what a step of training computes, not what the model gives "
-        "outside of one (without dropout, by a batch norm's averages), which accuracy is of; compare and measure play "
-        "its steps",
-        job.model.name);
+        "train: model '{}' {}; there are samples of bytes only, of a class each (CIFAR-10's files, or made); compare "
+        "and "
+        "measure play its steps",
+        job.model.name, what);
   return job;
 }
 
@@ -188,7 +199,7 @@ Number number_in(const std::map<std::string, std::string>& metadata, const std::
 struct Trained {
   std::vector<double> losses;  // of each step
   double loss = 0;             // mean over samples
-  backend::Evaluation test;
+  std::optional<backend::Evaluation> test;
   double measured_s = 0, wall_s = 0;  // of its steps; with all between them, and the test
 };
 
@@ -267,22 +278,22 @@ class Training {
       step += stretch.steps();
     }
     trained.loss /= seen;
-    if (test_.size() == 0) test_ = backend::load_dataset(source_, backend::Part::test);
-    trained.test = backend::evaluate(job_.model, state_, test_);
+    if (!job_.model.is_imported()) {
+      if (test_.size() == 0) test_ = backend::load_dataset(source_, backend::Part::test);
+      trained.test = backend::evaluate(job_.model, state_, test_);
+    }
     trained.wall_s = backend::now_s() - begin_s;
     ++done_;
     losses_.push_back(trained.loss);
     if (phases_) phases_->end_epoch(trained.loss);
     steps_ += epoch.steps();
-    rows_.push_back({{"epoch", done_},
-                     {"strategy", strategy},
-                     {"loss", trained.loss},
-                     {"test_loss", trained.test.loss},
-                     {"accuracy", trained.test.accuracy},
-                     {"measured_s", trained.measured_s},
-                     {"predicted_s", epoch.predicted_s()},
-                     {"wall_s", trained.wall_s},
-                     {"losses", trained.losses}});
+    nlohmann::ordered_json row{{"epoch", done_}, {"strategy", strategy}, {"loss", trained.loss}};
+    if (trained.test) row.update({{"test_loss", trained.test->loss}, {"accuracy", trained.test->accuracy}});
+    row.update({{"measured_s", trained.measured_s},
+                {"predicted_s", epoch.predicted_s()},
+                {"wall_s", trained.wall_s},
+                {"losses", trained.losses}});
+    rows_.push_back(std::move(row));
     return trained;
   }
 
@@ -411,8 +422,10 @@ int train(const Options& options) {
     predicted_s += epoch.predicted_s();
     remark = epoch.remark;
     progress.end();
-    fmt::print("{:>5} {:>9.4f} {:>9.4f} {:>7.1f} % {:>9} {:>9}{}\n", number, trained.loss, trained.test.loss,
-               100 * trained.test.accuracy, sim::readable_seconds(trained.measured_s),
+    const auto& test = trained.test;
+    fmt::print("{:>5} {:>9.4f} {:>9} {:>9} {:>9} {:>9}{}\n", number, trained.loss,
+               test ? fmt::format("{:.4f}", test->loss) : "-",
+               test ? fmt::format("{:.1f} %", 100 * test->accuracy) : "-", sim::readable_seconds(trained.measured_s),
                sim::readable_seconds(epoch.predicted_s()), options.phases ? " " + strategy : "");
     std::fflush(stdout);
   }
@@ -423,6 +436,12 @@ int train(const Options& options) {
                                    sim::readable_seconds(measured_s / count), options.cost_models.at(0),
                                    sim::readable_seconds(predicted_s / count), 100 * (predicted_s / measured_s - 1)),
                        ' ', 100));
+  if (job.model.is_imported())
+    fmt::print("{}",
+               sim::paragraph("Not tested: an imported model's file says what a step of training computes, not what "
+                              "the model gives outside of one (without dropout, by a batch norm's averages). "
+                              "PyTorch reads the checkpoint.",
+                              ' ', 100));
   if (!remark.empty()) fmt::print("{}", sim::paragraph(sim::printable(remark), ' ', 100));
   if (job.program.bodies() == 1) print_remarks({job});
   return 0;

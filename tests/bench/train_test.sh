@@ -74,6 +74,43 @@ assert (outputs.argmax(1) == labels).sum().item() == round(70 * row["accuracy"])
 assert len(row["losses"]) == 2 and abs((64 * row["losses"][0] + 16 * row["losses"][1]) / 80 - row["loss"]) < 1e-9
 END
 
+# ---- A user's own model: an epoch of one batch more is one step more of PyTorch's
+cat >"$scratch/net.py" <<'END'
+from torch import nn
+def build():
+    return nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.SiLU(), nn.Flatten(), nn.Linear(512, 10))
+END
+own=(-m "$scratch/own.json,global_batch=80,optimizer=sgd:lr=0.1" -s zero1 -w local --data "$scratch/data" --checkpoint "$scratch/own.safetensors")
+"$paragauge" import "$scratch/net.py:build" --input 'f32[B,3,32,32]' --loss cross_entropy -o "$scratch/own.json" >"$scratch/out" 2>&1 ||
+  complain "import: $(cat "$scratch/out")"
+train "${own[@]}" --epochs 1 -o "$scratch/own.result" >"$scratch/out" 2>&1 || complain "own: $(cat "$scratch/out")"
+grep -qE '^ +1 +[0-9.]+ +- +- ' "$scratch/out" && tr '\n' ' ' <"$scratch/out" | grep -q 'Not tested: an imported model' ||
+  complain "own, untested: $(cat "$scratch/out")"
+cp "$scratch/own.safetensors" "$scratch/before.safetensors"
+train "${own[@]}" --epochs 2 -o "$scratch/own.result" >"$scratch/out" 2>&1 || complain "own, on: $(cat "$scratch/out")"
+PYTHONDONTWRITEBYTECODE=1 "$python" - "$scratch" <<'END' || complain "a step of one's own model isn't PyTorch's"
+import json, pathlib, struct, sys
+import torch
+folder = pathlib.Path(sys.argv[1])
+sys.path.insert(0, str(folder))
+import net
+def state(name):
+    content = (folder / f"{name}.safetensors").read_bytes()
+    length, = struct.unpack("<Q", content[:8])
+    return {key: torch.frombuffer(bytearray(content[8 + length:][slice(*entry["data_offsets"])]), dtype=torch.float32).reshape(entry["shape"])
+            for key, entry in json.loads(content[8:8 + length]).items() if key != "__metadata__" and entry["dtype"] == "F32"}
+records = torch.cat([torch.frombuffer(bytearray((folder / f"data/data_batch_{i}.bin").read_bytes()), dtype=torch.uint8) for i in (1, 2)]).reshape(-1, 3073)
+labels, pixels = records[:, 0].long(), records[:, 1:].reshape(-1, 3, 32, 32).float().div(255).sub(0.5).div(0.5)
+module, before, after = net.build(), state("before"), state("own")
+module.load_state_dict(before)
+loss = torch.nn.functional.cross_entropy(module(pixels), labels)
+loss.backward()
+first, second = json.loads((folder / "own.result").read_text())["epochs"]
+assert abs(second["losses"][0] - loss.item()) < 1e-5 < abs(first["losses"][0] - loss.item()), (first, second, loss.item())
+for name, parameter in module.named_parameters():
+    assert parameter.grad.abs().max() > 1e-4 and torch.allclose(after[name], before[name] - 0.1 * parameter.grad, atol=1e-6), name
+END
+
 # ---- A full disk
 cat >"$scratch/wide.json" <<'END'
 {"format": "paragauge-model-1", "name": "wide", "input": [10], "target": {"classes": 4}, "global_batch": 4, "loss": "mse_loss",
@@ -116,7 +153,7 @@ train "${toy[@]}" >"$scratch/out" 2>&1 || complain "toy: $(cat "$scratch/out")"
 refuses 2 "toy: is a checkpoint with strategy 'single', this run has 'ddp,dp=2'" -m toy_mlp -s ddp "${toy[@]:4}"
 refuses 2 "toy: is a checkpoint with model 'toy_mlp,global_batch=20', this run has 'toy_mlp,global_batch=10'" -m toy_mlp,global_batch=10 "${toy[@]:2}"
 refuses 2 "toy: is a checkpoint with seed '1', this run has '2'" "${toy[@]}" --seed 2
-refuses 2 "train: model 'gpt_toy' is imported: its file says what a step" -m "$(dirname "$0")/../models/gpt_toy.json" "${toy[@]:2}"
+refuses 2 "train: model 'gpt_toy' reads tokens; there are samples of bytes only" -m "$(dirname "$0")/../models/gpt_toy.json" "${toy[@]:2}"
 head -c -1 "$scratch/toy" >"$scratch/cut"
 refuses 2 "cut: truncated" "${toy[@]:0:8}" --checkpoint "$scratch/cut"
 echo text >"$scratch/text"
