@@ -408,7 +408,8 @@ int train(const Options& options) {
   const nlohmann::json machine = context(options.machine, worlds);
   fmt::print("{}: an epoch is {}\n{:>5} {:>9} {:>9} {:>9} {:>9} {:>9}\n", to_text(job), words_of(epoch_now().second),
              "epoch", "loss", "test_loss", "accuracy", "measured", "predicted");
-  double measured_s = 0, predicted_s = 0;
+  std::vector<double> measured_s;  // of each epoch
+  double predicted_s = 0;
   const std::uint32_t first = training.epochs_done();
   std::string remark;
   while (training.epochs_done() < options.epochs) {
@@ -418,7 +419,7 @@ int train(const Options& options) {
     progress.begin(fmt::format("epoch {}/{}", number, options.epochs), number - 1, options.epochs);
     const Trained trained = training.train(epoch, strategy, worlds.at(job.world), progress);
     training.save(machine);
-    measured_s += trained.measured_s;
+    measured_s.push_back(trained.measured_s);
     predicted_s += epoch.predicted_s();
     remark = epoch.remark;
     progress.end();
@@ -429,13 +430,20 @@ int train(const Options& options) {
                sim::readable_seconds(epoch.predicted_s()), options.phases ? " " + strategy : "");
     std::fflush(stdout);
   }
-  const double count = training.epochs_done() - first;
-  fmt::print("{}", sim::paragraph(
-                       fmt::format("An epoch's steps took {} on average, predicted by {}: {} ({:+.1f} %). Not counted: "
-                                   "what happens between steps, where batches are put together, and the test.",
-                                   sim::readable_seconds(measured_s / count), options.cost_models.at(0),
-                                   sim::readable_seconds(predicted_s / count), 100 * (predicted_s / measured_s - 1)),
-                       ' ', 100));
+  const double count = training.epochs_done() - first,
+               all_s = std::accumulate(measured_s.begin(), measured_s.end(), 0.0);
+  const auto [least, most] = std::ranges::minmax(measured_s);
+  const std::string between = options.phases || most < 1.05 * least
+                                  ? ""
+                                  : fmt::format(" (from {} to {}: this machine wasn't equally fast all the time)",
+                                                sim::readable_seconds(least), sim::readable_seconds(most));
+  fmt::print(
+      "{}",
+      sim::paragraph(fmt::format("An epoch's steps took {} on average{}, predicted by {}: {} ({:+.1f} %). Not counted: "
+                                 "what happens between steps, where batches are put together, and the test.",
+                                 sim::readable_seconds(all_s / count), between, options.cost_models.at(0),
+                                 sim::readable_seconds(predicted_s / count), 100 * (predicted_s / all_s - 1)),
+                     ' ', 100));
   if (job.model.is_imported())
     fmt::print("{}",
                sim::paragraph("Not tested: an imported model's file says what a step of training computes, not what "
