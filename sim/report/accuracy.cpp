@@ -237,11 +237,10 @@ void add_intervals(const Result& result, const TrackRecord* record, Accuracy& ac
         if (earlier != nullptr) forecast.interval_90 = earlier->interval_90(forecast.predicted.step_s);
         if (forecast.interval_90)
           forecast.interval_from = fmt::format("the track record of {} forecasts on {}", earlier->count, cell.device);
-        // Earlier forecasts may have been of networks that the profile knew better.
+        // Earlier forecasts may have been of networks that the profile, or the data sheet, knew better.
         const std::optional<Interval> stated = stated_90(cell, cost_model);
         const CostModelKind* kind = cost_model_table().find(cost_model);
-        const bool from_profile = kind == nullptr || kind->needs_profile;
-        if (stated && (!forecast.interval_90 || (from_profile && is_wider(*stated, *forecast.interval_90)))) {
+        if (stated && (!forecast.interval_90 || is_wider(*stated, *forecast.interval_90))) {
           forecast.interval_90 = stated;
           forecast.interval_from = fmt::format("what {} leaves open", kind ? kind->knows_from : "the profile");
         }

@@ -172,6 +172,19 @@ TEST(Roofline, OfACpuCoreIsOneRate) {
   EXPECT_DOUBLE_EQ(seconds_of(key, core), 2 * kFlops / 10e12);
 }
 
+// Channels are brought into blocks and back, unless they lie side by side; and little is known of how fast they are.
+TEST(Roofline, GroupsOfACpuCoreAreReordered) {
+  Device core = gpu();
+  core.asynchronous = false;
+  const std::string rest = " bias=0 dilation=1 groups=64 kernel_size=3 out_channels=64 padding=1 stride=1";
+  const std::string key = "conv2d.forward f32[8,64,16,16]" + rest;
+  const double bytes = 4.0 * (2 * 8 * 64 * 16 * 16 + 64 * 9);
+  EXPECT_DOUBLE_EQ(seconds_of(key, core), 3 * bytes / 1e12);
+  EXPECT_DOUBLE_EQ(seconds_of("conv2d.forward f32[8,64,16,16]nhwc" + rest, core), bytes / 1e12);
+  EXPECT_EQ(knowledge_of(work_from_key(key), core, 1).kind, "convolutions in groups");
+  EXPECT_GT(knowledge_of(work_from_key(key), core, 1).sd, 1);
+}
+
 /// Images per second of a published training run on one GPU.
 struct Published {
   const char *device, *model;

@@ -142,6 +142,14 @@ TEST(Accuracy, WithoutOtherModelsTheWiderIntervalCounts) {
   const TrackRecord narrow{{"A CPU", {{"m", {100, 0, 0.01}}}}}, wide{{"A CPU", {{"m", {100, 0, 2}}}}};
   EXPECT_EQ(interval_with(&narrow).interval_from, "what the profile leaves open");
   EXPECT_EQ(interval_with(&wide).interval_from, "the track record of 100 forecasts on A CPU");
+  // A data sheet, too, may say that it knows this network less well than those of the record.
+  for (Round& round : cell.rounds) {
+    round.predicted["analytic"] = round.predicted.at("m");
+    round.stated_90["analytic"] = {0.5, 2.5};
+  }
+  const TrackRecord of_sheet{{"A CPU", {{"analytic", {100, 0, 0.01}}}}};
+  EXPECT_EQ(assess(result, &of_sheet).cells[0].forecasts.at("analytic").interval_from,
+            "what the data sheet leaves open");
 }
 
 TEST(Accuracy, AgainstThePeerInTheSameRounds) {
