@@ -346,7 +346,8 @@ void add_train(CLI::App* command, Options& options) {
       ->expected(1)
       ->capture_default_str();
   text(command, "--profile", options.profile, "a profile; calibrated on the spot unless given");
-  text(command, "-o,--output", options.output, "losses, accuracy and times of the epochs, as JSON");
+  text(command, "-o,--output", options.output,
+       "losses, accuracy (not of an imported model) and times of the epochs, as JSON");
 }
 
 constexpr const char* kExamples =

@@ -117,15 +117,17 @@ bool are_alike(const Choice& a, const Choice& b) {
   return a.cell.world == b.cell.world && a.cell.ranks == b.cell.ranks && a.step_s == b.step_s && needed(a) == needed(b);
 }
 
-/// What the best choice takes in the device's other arithmetic, where that is faster by a tenth at least: "The first with
-/// precision=tf32: 98.1 ms; with precision=bf16: 49.8 ms." Not of CPU cores, many of which emulate bf16.
+/// What the best choice takes in the devices' other arithmetic, where that is faster by a tenth at least: "With
+/// precision=tf32 zero3,dp=8 takes 98.1 ms, with precision=bf16 49.8 ms; another strategy may be the fastest then." Not of
+/// CPU cores, many of which emulate bf16.
 std::string arithmetic_text(const Options& options, const sim::Model& model, const Choice& best, const Priced& priced) {
   const std::string& given = options.subject.models.at(0);
   if (model.precision != sim::Precision::f32 || model.dtype != sim::Dtype::f32 || !best.fits() ||
       sim::cost_model_table().at(options.cost_models.at(0)).needs_profile || !priced.cluster.device.asynchronous)
     return "";
   const auto has = [&](sim::Arithmetic arithmetic) {
-    return priced.cluster.device.peak(arithmetic) > sim::FlopsPerSecond{};
+    return std::ranges::all_of(priced.cluster.kinds_in_use(),
+                               [&](std::uint32_t kind) { return priced.cluster.kind(kind).has(arithmetic); });
   };
   std::vector<sim::Precision> other;
   if (has(sim::Arithmetic::tf32)) other.push_back(sim::Precision::tf32);
@@ -138,12 +140,14 @@ std::string arithmetic_text(const Options& options, const sim::Model& model, con
       const sim::Model otherwise = sim::load_model(fmt::format("{},precision={}", given, sim::to_string(precision)));
       const Choice choice = choice_of(otherwise, sim::parse_strategy(best.cell.strategy, otherwise), priced, options);
       if (choice.fits() && choice.step_s < 0.9 * best.step_s)
-        faster.push_back(
-            fmt::format("with precision={}: {}", sim::to_string(precision), sim::readable_seconds(choice.step_s)));
+        faster.push_back(fmt::format(
+            "{} precision={}{} {}", faster.empty() ? "With" : "with", sim::to_string(precision),
+            faster.empty() ? fmt::format(" {} takes", best.cell.strategy) : "", sim::readable_seconds(choice.step_s)));
     } catch (const sim::ConfigError&) {  // nobody asked for it: a precision that was given, or an op without it
     }
   if (faster.empty()) return "";
-  return sim::paragraph(fmt::format("The first {}.", fmt::join(faster, "; ")), ' ', 100);
+  return sim::paragraph(
+      sim::printable(fmt::format("{}; another strategy may be the fastest then.", fmt::join(faster, ", "))), ' ', 100);
 }
 
 /// What the method proposes, for each world.

@@ -64,15 +64,15 @@ struct Epoch {
   }
 };
 
-/// What an imported model's step needs that there is no data of; empty: nothing.
+/// What a model's step needs that there is no data of; empty: nothing.
 std::string what_no_sample_has(const sim::Model& model) {
   for (const sim::Given& given : model.given)
     if (given.per_sample) return fmt::format("reads '{}' beside its input", given.name);
   if (model.input_classes != 0) return "reads tokens";
   if (!model.positions.empty()) return "has a target at each of several positions";
-  const bool has_target = std::ranges::any_of(
-      model.nodes, [](const sim::Node& node) { return std::ranges::count(node.inputs, sim::kModelTarget) > 0; });
-  return has_target ? "" : "has a loss without a target";
+  const std::string_view loss = model.nodes.back().kind->name;
+  if (model.is_imported() && loss != "cross_entropy") return fmt::format("has the loss {}, not cross_entropy", loss);
+  return "";
 }
 
 /// Of what can be trained on; ConfigError for the rest.
@@ -433,22 +433,24 @@ int train(const Options& options) {
   const double count = training.epochs_done() - first,
                all_s = std::accumulate(measured_s.begin(), measured_s.end(), 0.0);
   const auto [least, most] = std::ranges::minmax(measured_s);
-  const std::string between = options.phases || most < 1.05 * least
-                                  ? ""
-                                  : fmt::format(" (from {} to {}: this machine wasn't equally fast all the time)",
-                                                sim::readable_seconds(least), sim::readable_seconds(most));
+  const std::string between =
+      options.phases || most < 1.05 * least
+          ? ""
+          : fmt::format(" (from {} to {})", sim::readable_seconds(least), sim::readable_seconds(most));
   fmt::print(
       "{}",
       sim::paragraph(fmt::format("An epoch's steps took {} on average{}, predicted by {}: {} ({:+.1f} %). Not counted: "
-                                 "what happens between steps, where batches are put together, and the test.",
+                                 "what happens between steps, where batches are put together{}.",
                                  sim::readable_seconds(all_s / count), between, options.cost_models.at(0),
-                                 sim::readable_seconds(predicted_s / count), 100 * (predicted_s / all_s - 1)),
+                                 sim::readable_seconds(predicted_s / count), 100 * (predicted_s / all_s - 1),
+                                 job.model.is_imported() ? "" : ", and the test"),
                      ' ', 100));
   if (job.model.is_imported())
     fmt::print("{}",
                sim::paragraph("Not tested: an imported model's file says what a step of training computes, not what "
                               "the model gives outside of one (without dropout, by a batch norm's averages). "
-                              "PyTorch reads the checkpoint.",
+                              "Its module reads a --checkpoint: load_state_dict(load_file(FILE), strict=False), "
+                              "since the optimizer's states are in there, too.",
                               ' ', 100));
   if (!remark.empty()) fmt::print("{}", sim::paragraph(sim::printable(remark), ' ', 100));
   if (job.program.bodies() == 1) print_remarks({job});

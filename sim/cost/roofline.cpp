@@ -28,10 +28,10 @@ constexpr ClassShares kSimt{{1.51, 1.55, 1.79}, {0.82, 0.60, 0.68}},
 // `fitted` learns from).
 constexpr double kShareOfMaxPoolBackward = 0.245;
 
-// oneDNN's kernels for convolutions in groups want the channels in blocks: tensors are brought into that order and back, so
-// that all is read and written three times. On a Sapphire Rapids 3×3 depthwise ones of stride 1 and 2 reached 8.9 to 10.1 and
-// 3.0 to 3.8 GFLOP/s on maps of 16×16 and more, where 12 GB/s would give 9 and 3.6 so.
-constexpr double kTrafficInGroupsOnCores = 3;
+// oneDNN's kernels for convolutions in groups want the channels in blocks: tensors are brought into that order and back, each
+// by reading and writing all of them. With that, 12 GB/s would let 3×3 depthwise ones of stride 1 and 2 reach 9 and 3.6
+// GFLOP/s; on a Sapphire Rapids they reached 8.9 to 10.1 and 3.0 to 3.8 on maps of 16×16 and more.
+constexpr double kReordersOnCores = 2;
 
 // What is left of the matmul rate where rows of half precision begin on 2 or 4 bytes, not on 16, in which tensor cores'
 // kernels load (NVIDIA, Matrix Multiplication Background User's Guide, "Requirements to Use Tensor Cores"; NanoGPT pads
@@ -161,12 +161,12 @@ std::vector<KernelTime> kernels_of(const Work& work, const Device& device) {
   }
   const Arithmetic arithmetic = op_arithmetic(work.op, device);
   if (!device.asynchronous || !work.op.kind->matrix) {
-    double traffic = 1;
-    if (device.asynchronous && work.op.kind->name == "max_pool" && work.pass == Pass::backward)
-      traffic /= kShareOfMaxPoolBackward;
+    const bool searches = device.asynchronous && work.op.kind->name == "max_pool" && work.pass == Pass::backward;
+    KernelTime time = kernel(demand.flops, demand.bytes / (searches ? kShareOfMaxPoolBackward : 1),
+                             device.matmul_rate(arithmetic), device);
     if (!device.asynchronous && is_in_groups(work.op) && !work.op.inputs[0].channels_last)
-      traffic = kTrafficInGroupsOnCores;
-    return {kernel(demand.flops, demand.bytes * traffic, device.matmul_rate(arithmetic), device)};
+      time.reorder_s = kernel(0, kReordersOnCores * demand.bytes, {}, device).traffic_s;
+    return {time};
   }
   if (work.pass == Pass::forward) return {on_gpu(work.op, demand, arithmetic, Product::forward, device)};
   std::vector<KernelTime> kernels;
@@ -181,7 +181,7 @@ std::vector<KernelTime> kernels_of(const Work& work, const Device& device) {
 
 Knowledge knowledge_of(const Work& work, const Device& device, double seconds) {
   const auto known = [](double sd, const char* kind) { return Knowledge{.sd = sd, .kind = kind}; };
-  // oneDNN has fast kernels for some: two MobileNets' were off by this.
+  // Two MobileNets' were off by this (root mean square, almost all of them too fast): bench/results/NOTEBOOK.md.
   if (!device.asynchronous && is_in_groups(work.op)) return known(1.3, "convolutions in groups");
   // bench/results: half of 106 steps on CPU cores are within 33 %. One data sheet stands for all cores.
   if (!device.asynchronous) return known(0.49, "CPU");

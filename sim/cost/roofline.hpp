@@ -4,6 +4,7 @@
 //   for (const KernelTime& kernel : kernels_of(work, device)) s += kernel.seconds();
 //
 // Assumes: arithmetic and memory traffic of a kernel overlap fully, those of a GPU's imported op with a product not at all;
+// on a CPU core the channels of contiguous tensors are reordered before and after a convolution in groups;
 // a product reaches the device's matmul rate whatever its shape, but for tensor cores on rows that begin on 2 or 4 bytes,
 // a convolution on a GPU that share of it which DeepBench's convolutions of its class have reached.
 #pragma once

@@ -206,7 +206,7 @@ std::optional<Interval> stated_90(const Cell& cell, const std::string& cost_mode
   return rounds > 0 ? std::optional(Interval{sum.low / rounds, sum.high / rounds}) : std::nullopt;
 }
 
-/// Forecast intervals from the errors of other models here; without those, of earlier ones, or the forecasts' own.
+/// Forecast intervals from the errors of other models here; without those the wider of earlier ones' and the forecast's own.
 void add_intervals(const Result& result, const TrackRecord* record, Accuracy& accuracy) {
   for (std::size_t i = 0; i < result.cells.size(); ++i)
     for (auto& [cost_model, forecast] : accuracy.cells[i].forecasts) {

@@ -49,7 +49,7 @@ struct LogError {
 struct ForecastAccuracy {
   StepTime predicted;                   // mean over rounds
   std::optional<Interval> interval_90;  // of the step
-  std::string interval_from;            // whose errors it is made of, in words
+  std::string interval_from;            // whose errors it is made of, or what leaves it open, in words
   ComparedForecast compared;            // with what is known of its errors
   std::string ratios_from;              // the device whose track record `compared` has; empty: none
   /// Whether it is told apart from the fastest forecast of what fits of its model (sim/report/told_apart.hpp); nothing
@@ -105,7 +105,7 @@ struct Accuracy {
   std::vector<CellAccuracy> cells;  // like Result::cells
   std::vector<ForecastSummary> summaries;
 };
-/// `record`: for models whose result has too few others; null: they get no forecast interval.
+/// `record`: for models whose result has too few others; null: their forecasts' own interval is all there is.
 Accuracy assess(const Result& result, const TrackRecord* record = nullptr);
 /// The errors of our own executor's cells by device, all models together, of ranks with a thread each.
 TrackRecord track_record(const Result& result);

@@ -212,7 +212,7 @@ const std::vector<Column<RowSource>>& row_columns() {
     {"forecast_low_s", "lower end of the forecast's 90 % interval, from the errors of other models", time, kSeconds,
      forecast_90(&Interval::low)},
     {"forecast_high_s", "upper end of it", time, kSeconds, forecast_90(&Interval::high)},
-    {"forecast_interval_from", "whose errors the interval is made of", none, kText,
+    {"forecast_interval_from", "whose errors the interval is made of, or what leaves it open", none, kText,
      [](const S& s) { return s.forecast && s.forecast->interval_90 ? Value(s.forecast->interval_from) : Value(); }},
     {"told_from_fastest", "yes: forecast slower than the fastest that fits by more than what is known of the "
      "forecasts' errors; no: the two can't be told apart; empty for the fastest itself", none, kText, [](const S& s) {

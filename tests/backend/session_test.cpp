@@ -503,7 +503,7 @@ void probe_speeds(Session& session) {
 
 TEST(LocalSessionRanks, ProbeHowFastTheMachineIs) { probe_speeds(*open_session({.ranks = 2})); }
 
-TEST(LocalSessionRanks, ATransferIsReadyWhenBothHavePosted) {
+TEST(LocalSessionRanksTimes, ATransferIsReadyWhenBothHavePosted) {
   const sim::Program program = chain(256, 40);
   const RunResult result = open_session({.ranks = 2})->run({.program = program});
   const sim::RankTimeline &sender = result.steps[0].timeline.ranks[0], &receiver = result.steps[0].timeline.ranks[1];
@@ -790,7 +790,7 @@ TEST(GlooSessionRanks, DISABLED_WaitTooLong) {
   const auto session = open_session({.world = "gloo", .ranks = 2, .timeout_s = 1.5});
   if (session) session->run({.program = chain(6144, 2), .warmup_steps = 0});
 }
-TEST(GlooSessionRanks, ATimeoutNamesTheRankThatComputes) {
+TEST(GlooSessionRanksTimes, ATimeoutNamesTheRankThatComputes) {
   const std::string said = message<sim::RunError>([] { spawn("GlooSessionRanks.DISABLED_WaitTooLong", 2, 1.5); });
   EXPECT_TRUE(std::regex_match(
       said, std::regex("rank 0 hangs \\(no progress for [0-9.]+ s\\) in instruction [01]: compute forward")))
@@ -802,7 +802,7 @@ TEST(GlooSessionRanks, DISABLED_WaitForMany) {
   const auto session = open_session({.world = "gloo", .ranks = 2, .timeout_s = 1.5});
   if (session) session->run({.program = chain(1024, 10000), .warmup_steps = 0});
 }
-TEST(GlooSessionRanks, ATimeoutNamesRankAndInstruction) {
+TEST(GlooSessionRanksTimes, ATimeoutNamesRankAndInstruction) {
   EXPECT_EQ(message<sim::RunError>([] { spawn("GlooSessionRanks.DISABLED_WaitForMany", 2, 1.5); }),
             "rank 1, instruction 1 (wait for recv from sender): the receive from rank 0 (tag 0) failed: Timed out "
             "waiting 1500ms for recv operation to complete");

@@ -21,6 +21,7 @@ if ! "$python" -c 'import torch' 2>/dev/null; then
   echo "train: $python has no PyTorch, skipped"
   exit 77
 fi
+export PARAGAUGE_PYTHON=$python
 train() { "$paragauge" train --cost-model analytic --no-real-time "$@"; }
 # refuses STATUS 'part of the message' argument...
 refuses() {
@@ -84,9 +85,11 @@ own=(-m "$scratch/own.json,global_batch=80,optimizer=sgd:lr=0.1" -s zero1 -w loc
 "$paragauge" import "$scratch/net.py:build" --input 'f32[B,3,32,32]' --loss cross_entropy -o "$scratch/own.json" >"$scratch/out" 2>&1 ||
   complain "import: $(cat "$scratch/out")"
 train "${own[@]}" --epochs 1 -o "$scratch/own.result" >"$scratch/out" 2>&1 || complain "own: $(cat "$scratch/out")"
-grep -qE '^ +1 +[0-9.]+ +- +- ' "$scratch/out" && tr '\n' ' ' <"$scratch/out" | grep -q 'Not tested: an imported model' ||
+grep -qE '^ +1 +[0-9.]+ +- +- ' "$scratch/out" && ! grep -q accuracy "$scratch/own.result" && tr '\n' ' ' <"$scratch/out" | grep -q 'Not tested: an imported model' ||
   complain "own, untested: $(cat "$scratch/out")"
 cp "$scratch/own.safetensors" "$scratch/before.safetensors"
+sed 's/"loss":"cross_entropy"/"loss":"mse_loss"/' "$scratch/own.json" >"$scratch/mse.json"
+refuses 2 "train: model 'own' has the loss mse_loss, not cross_entropy; there are samples of bytes only" -m "$scratch/mse.json" -s single
 train "${own[@]}" --epochs 2 -o "$scratch/own.result" >"$scratch/out" 2>&1 || complain "own, on: $(cat "$scratch/out")"
 PYTHONDONTWRITEBYTECODE=1 "$python" - "$scratch" <<'END' || complain "a step of one's own model isn't PyTorch's"
 import json, pathlib, struct, sys

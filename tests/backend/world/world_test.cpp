@@ -182,7 +182,7 @@ TEST(LocalRanksTimes, ReadyIsWhenTheLastHasPosted) {
   }
 }
 
-TEST(LocalRanksErrors, ATimeoutNamesThePartner) {
+TEST(LocalRanksTimes, ATimeoutNamesThePartner) {
   const auto errors_of = [](const RankBody& execute_rank0) {
     return execute_local(2, 0.2, [&](Communicator& rank) {
       rank.prepare(everyone(2), rank.size());
@@ -331,7 +331,7 @@ TEST(GlooRanks, DISABLED_ReceiveNothing) {
                  "the receive from rank 1 (tag 3) failed: Timed out waiting 500ms for recv operation to complete");
   }
 }
-TEST(GlooRanks, ATimeoutNamesThePartner) { EXPECT_EQ(spawn("GlooRanks.DISABLED_ReceiveNothing", 2), 0); }
+TEST(GlooRanksTimes, ATimeoutNamesThePartner) { EXPECT_EQ(spawn("GlooRanks.DISABLED_ReceiveNothing", 2), 0); }
 
 }  // namespace
 }  // namespace backend
