@@ -88,7 +88,7 @@ train "${own[@]}" --epochs 1 -o "$scratch/own.result" >"$scratch/out" 2>&1 || co
 grep -qE '^ +1 +[0-9.]+ +- +- ' "$scratch/out" && ! grep -q accuracy "$scratch/own.result" && tr '\n' ' ' <"$scratch/out" | grep -q 'Not tested: an imported model' ||
   complain "own, untested: $(cat "$scratch/out")"
 cp "$scratch/own.safetensors" "$scratch/before.safetensors"
-sed 's/"loss":"cross_entropy"/"loss":"mse_loss"/' "$scratch/own.json" >"$scratch/mse.json"
+sed 's/"cross_entropy"/"mse_loss"/' "$scratch/own.json" >"$scratch/mse.json"
 refuses 2 "train: model 'own' has the loss mse_loss, not cross_entropy; there are samples of bytes only" -m "$scratch/mse.json" -s single
 train "${own[@]}" --epochs 2 -o "$scratch/own.result" >"$scratch/out" 2>&1 || complain "own, on: $(cat "$scratch/out")"
 PYTHONDONTWRITEBYTECODE=1 "$python" - "$scratch" <<'END' || complain "a step of one's own model isn't PyTorch's"
