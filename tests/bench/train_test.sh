@@ -89,7 +89,7 @@ grep -qE '^ +1 +[0-9.]+ +- +- ' "$scratch/out" && ! grep -q accuracy "$scratch/o
   complain "own, untested: $(cat "$scratch/out")"
 cp "$scratch/own.safetensors" "$scratch/before.safetensors"
 sed 's/"cross_entropy"/"mse_loss"/' "$scratch/own.json" >"$scratch/mse.json"
-refuses 2 "train: model 'own' has the loss mse_loss, not cross_entropy; there are samples of bytes only" -m "$scratch/mse.json" -s single
+refuses 2 "train: model 'build' has the loss mse_loss, not cross_entropy; there are samples of bytes only" -m "$scratch/mse.json" -s single
 train "${own[@]}" --epochs 2 -o "$scratch/own.result" >"$scratch/out" 2>&1 || complain "own, on: $(cat "$scratch/out")"
 PYTHONDONTWRITEBYTECODE=1 "$python" - "$scratch" <<'END' || complain "a step of one's own model isn't PyTorch's"
 import json, pathlib, struct, sys
