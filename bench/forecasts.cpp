@@ -72,6 +72,10 @@ std::vector<Priced> priced_clusters(const Options& options, std::uint32_t most_r
   return list;
 }
 
+std::string where_is(const sim::Cluster& cluster, const Options& options) {
+  return options.cluster.empty() ? cluster.world : cluster.name;
+}
+
 std::string remarks_of(const std::vector<Priced>& clusters) {
   std::string text;
   const auto add = [&](const std::string& remark) {

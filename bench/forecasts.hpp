@@ -34,6 +34,8 @@ struct Priced {
 /// The clusters to forecast for, by the options' cost models and profile. ConfigError where
 /// the profile is of another device.
 std::vector<Priced> priced_clusters(const Options& options, std::uint32_t most_ranks);
+/// How a row of a table says where: the world's name, or that of the cluster that was asked for.
+std::string where_is(const sim::Cluster& cluster, const Options& options);
 /// What was taken for granted of the clusters, and where the costs come from: a paragraph each, or nothing.
 std::string remarks_of(const std::vector<Priced>& clusters);
 

@@ -42,11 +42,6 @@ std::uint32_t devices_of(const Options& options) {
   return options.plan_devices != 0 ? options.plan_devices : most;
 }
 
-/// How a row of the table says where.
-std::string where_is(const Priced& priced, const Options& options) {
-  return options.cluster.empty() ? priced.cluster.world : priced.cluster.name;
-}
-
 Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, const Priced& priced, const Options& options) {
   sim::Program program = sim::lower(model, strategy);
   sim::Cluster cluster = priced.of(program);
@@ -60,7 +55,7 @@ Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, const P
   const sim::Forecast f = sim::forecast(program, cluster, *priced.cost_models.at(cost_model));
   Choice choice;
   sim::Result one;
-  sim::Cell& cell = one.cell(program, where_is(priced, options));
+  sim::Cell& cell = one.cell(program, where_is(cluster, options));
   sim::Round round;
   round.add_forecast(cost_model, f);
   cell.spreads[cost_model] = f.spreads;
@@ -140,14 +135,15 @@ std::string arithmetic_text(const Options& options, const sim::Model& model, con
       const sim::Model otherwise = sim::load_model(fmt::format("{},precision={}", given, sim::to_string(precision)));
       const Choice choice = choice_of(otherwise, sim::parse_strategy(best.cell.strategy, otherwise), priced, options);
       if (choice.fits() && choice.step_s < 0.9 * best.step_s)
-        faster.push_back(fmt::format(
-            "{} precision={}{} {}", faster.empty() ? "With" : "with", sim::to_string(precision),
-            faster.empty() ? fmt::format(" {} takes", best.cell.strategy) : "", sim::readable_seconds(choice.step_s)));
+        faster.push_back(fmt::format("precision={}{} {}", sim::to_string(precision),
+                                     faster.empty() ? fmt::format(" {} takes", best.cell.strategy) : "",
+                                     sim::readable_seconds(choice.step_s)));
     } catch (const sim::ConfigError&) {  // nobody asked for it: a precision that was given, or an op without it
     }
   if (faster.empty()) return "";
   return sim::paragraph(
-      sim::printable(fmt::format("{}; another strategy may be the fastest then.", fmt::join(faster, ", "))), ' ', 100);
+      sim::printable(fmt::format("With {}; another strategy may be the fastest then.", fmt::join(faster, ", with "))),
+      ' ', 100);
 }
 
 /// What the method proposes, for each world.
@@ -176,7 +172,7 @@ Found find(const Options& options, const sim::Model& model, std::uint32_t device
         {.model = model, .devices = devices, .estimate = estimate, .are_cores = !priced.cluster.device.asynchronous});
     if (found.words.find(proposal.words) == std::string::npos) found.words += proposal.words;
     found.left_out = proposal.left_out;
-    const std::string where = where_is(priced, options);
+    const std::string where = where_is(priced.cluster, options);
     for (const sim::SkippedStrategy& strategy : proposal.skipped)
       found.skipped.push_back(sim::skipped_cell(model, strategy.strategy, where, strategy.why));
     const auto forecast_all = [&](const std::vector<sim::Strategy>& strategies) {
@@ -214,7 +210,7 @@ Found find(const Options& options, const sim::Model& model, std::uint32_t device
       found.choices, [](const Choice& a, const Choice& b) { return estimate_of(a).is_better_than(estimate_of(b)); });
   if (!found.choices.empty())
     for (const Priced& priced : clusters)
-      if (const Choice& best = found.choices.front(); best.cell.world == where_is(priced, options))
+      if (const Choice& best = found.choices.front(); best.cell.world == where_is(priced.cluster, options))
         found.arithmetic = arithmetic_text(options, model, best, priced);
   return found;
 }

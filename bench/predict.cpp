@@ -164,7 +164,7 @@ void predict_cell(const Asked& asked, const Priced& priced, const Options& optio
                                    epoch_text(*epoch, sim::epoch_time(*epoch, asked.model, *asked.strategy, cluster,
                                                                       cost_model, f.step.step_s, scale))));
   }
-  sim::Cell& found = all.result.cell(program, options.cluster.empty() ? cluster.world : cluster.name);
+  sim::Cell& found = all.result.cell(program, where_is(cluster, options));
   if (options.machine.graph) found.settings = "graph";
   sim::place(found, program, cluster, workspace_bytes);
   found.spreads = std::move(spreads);
@@ -196,7 +196,7 @@ Predictions predict_all(const std::vector<Asked>& asked, const Options& options)
       try {
         predict_cell(one, priced, options, all);
       } catch (const sim::ConfigError& error) {
-        const std::string where = options.cluster.empty() ? priced.cluster.world : priced.cluster.name;
+        const std::string where = where_is(priced.cluster, options);
         all.result.cell(one.model.text(), one.text, where) =
             sim::skipped_cell(one.model, one.text, where, error.what());
       }

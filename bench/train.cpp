@@ -87,8 +87,7 @@ Job job_of(const Options& options) {
   if (const std::string what = what_no_sample_has(job.model); !what.empty())
     throw sim::ConfigError(
         "train: model '{}' {}; there are samples of bytes only, of a class each (CIFAR-10's files, or made); compare "
-        "and "
-        "measure play its steps",
+        "and measure play its steps",
         job.model.name, what);
   return job;
 }
@@ -410,7 +409,6 @@ int train(const Options& options) {
              "epoch", "loss", "test_loss", "accuracy", "measured", "predicted");
   std::vector<double> measured_s;  // of each epoch
   double predicted_s = 0;
-  const std::uint32_t first = training.epochs_done();
   std::string remark;
   while (training.epochs_done() < options.epochs) {
     const std::uint32_t number = training.epochs_done() + 1;
@@ -430,7 +428,7 @@ int train(const Options& options) {
                sim::readable_seconds(epoch.predicted_s()), options.phases ? " " + strategy : "");
     std::fflush(stdout);
   }
-  const double count = training.epochs_done() - first,
+  const double count = static_cast<double>(measured_s.size()),
                all_s = std::accumulate(measured_s.begin(), measured_s.end(), 0.0);
   const auto [least, most] = std::ranges::minmax(measured_s);
   const std::string between =

@@ -226,8 +226,9 @@ void add_intervals(const Result& result, const TrackRecord* record, Accuracy& ac
       forecast.compared.step_s = forecast.predicted.step_s;
       if (const auto spreads = cell.spreads.find(cost_model); spreads != cell.spreads.end())
         forecast.compared.spreads = spreads->second;
-      if (const auto own = stated_90(cell, cost_model); own && own->low > 0)
-        forecast.compared.stated_sd = std::log(own->high / own->low) / (2 * kNormal95);
+      const std::optional<Interval> stated = stated_90(cell, cost_model);
+      if (stated && stated->low > 0)
+        forecast.compared.stated_sd = std::log(stated->high / stated->low) / (2 * kNormal95);
       if (known != nullptr)
         if (const auto ratios = ratio_record(*known, cell.device, cost_model)) {
           forecast.compared.ratio_sd = ratios->sd;
@@ -238,9 +239,8 @@ void add_intervals(const Result& result, const TrackRecord* record, Accuracy& ac
         if (forecast.interval_90)
           forecast.interval_from = fmt::format("the track record of {} forecasts on {}", earlier->count, cell.device);
         // Earlier forecasts may have been of networks that the profile, or the data sheet, knew better.
-        const std::optional<Interval> stated = stated_90(cell, cost_model);
-        const CostModelKind* kind = cost_model_table().find(cost_model);
         if (stated && (!forecast.interval_90 || is_wider(*stated, *forecast.interval_90))) {
+          const CostModelKind* kind = cost_model_table().find(cost_model);
           forecast.interval_90 = stated;
           forecast.interval_from = fmt::format("what {} leaves open", kind ? kind->knows_from : "the profile");
         }

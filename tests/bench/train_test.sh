@@ -42,21 +42,33 @@ random.seed(1)
 for name, samples in (("data_batch_1", 50), ("data_batch_2", 30), ("test_batch", 70)):
     (folder / f"{name}.bin").write_bytes(b"".join(bytes([random.randrange(10)]) + random.randbytes(3072) for _ in range(samples)))
 END
+cat >"$scratch/reading.py" <<'END'
+import json, struct
+import torch
+def checkpoint(path):
+    """Its tensors by name, and what it says of itself."""
+    content = path.read_bytes()
+    length, = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8:8 + length])
+    about = header.pop("__metadata__")
+    return {name: torch.frombuffer(bytearray(content[8 + length:][slice(*entry["data_offsets"])]), dtype={"F32": torch.float32}[entry["dtype"]])
+            .reshape(entry["shape"]) for name, entry in header.items()}, about
+def samples(*paths):
+    """Their labels and pixels."""
+    records = torch.frombuffer(bytearray(b"".join(path.read_bytes() for path in paths)), dtype=torch.uint8).reshape(-1, 3073)
+    return records[:, 0].long(), records[:, 1:].reshape(-1, 3, 32, 32).float().div(255).sub(0.5).div(0.5)
+END
+export PYTHONPATH=$scratch PYTHONDONTWRITEBYTECODE=1
 train -m convnet,timing=epoch -s single -w local --data "$scratch/data" --epochs 1 --checkpoint "$scratch/net.safetensors" \
   -o "$scratch/net.json" >"$scratch/out" 2>"$scratch/err" || complain "convnet: $(cat "$scratch/err")"
 grep -q 'an epoch is one batch of 64 and one batch of 16' "$scratch/out" || complain "the batches: $(cat "$scratch/out")"
 "$python" - "$scratch" <<'END' || complain "PyTorch reads something else"
-import json, pathlib, struct, sys
-import torch
+import json, pathlib, sys
+import reading, torch
 from torch import nn
 folder = pathlib.Path(sys.argv[1])
-content = (folder / "net.safetensors").read_bytes()
-length, = struct.unpack("<Q", content[:8])
-header = json.loads(content[8:8 + length])
-about = header.pop("__metadata__")
+values, about = reading.checkpoint(folder / "net.safetensors")
 assert about["epoch"] == "1" and about["step"] == "2" and about["strategy"] == "single", about
-values = {name: torch.frombuffer(bytearray(content[8 + length:][slice(*entry["data_offsets"])]), dtype={"F32": torch.float32}[entry["dtype"]])
-          .reshape(entry["shape"]) for name, entry in header.items()}
 assert sum(name.endswith(".exp_avg") for name in values) == 10 and values["fc1.bias.step"] == 2
 net = nn.Sequential()
 for name, layer in (("conv1", nn.Conv2d(3, 6, 5)), ("relu1", nn.ReLU()), ("pool1", nn.MaxPool2d(2)), ("conv2", nn.Conv2d(6, 16, 5)),
@@ -65,8 +77,7 @@ for name, layer in (("conv1", nn.Conv2d(3, 6, 5)), ("relu1", nn.ReLU()), ("pool1
                     ("softmax", nn.Softmax(dim=1))):
     net.add_module(name, layer)
 net.load_state_dict({name: values[name] for name in net.state_dict()})
-records = torch.frombuffer(bytearray((folder / "data/test_batch.bin").read_bytes()), dtype=torch.uint8).reshape(-1, 3073)
-labels, pixels = records[:, 0].long(), records[:, 1:].reshape(-1, 3, 32, 32).float().div(255).sub(0.5).div(0.5)
+labels, pixels = reading.samples(folder / "data/test_batch.bin")
 with torch.no_grad():
     outputs = net(pixels)
 row, = json.loads((folder / "net.json").read_text())["epochs"]
@@ -91,20 +102,13 @@ cp "$scratch/own.safetensors" "$scratch/before.safetensors"
 sed 's/"cross_entropy"/"mse_loss"/' "$scratch/own.json" >"$scratch/mse.json"
 refuses 2 "train: model 'build' has the loss mse_loss, not cross_entropy; there are samples of bytes only" -m "$scratch/mse.json" -s single
 train "${own[@]}" --epochs 2 -o "$scratch/own.result" >"$scratch/out" 2>&1 || complain "own, on: $(cat "$scratch/out")"
-PYTHONDONTWRITEBYTECODE=1 "$python" - "$scratch" <<'END' || complain "a step of one's own model isn't PyTorch's"
-import json, pathlib, struct, sys
-import torch
+"$python" - "$scratch" <<'END' || complain "a step of one's own model isn't PyTorch's"
+import json, pathlib, sys
+import net, reading, torch
 folder = pathlib.Path(sys.argv[1])
-sys.path.insert(0, str(folder))
-import net
-def state(name):
-    content = (folder / f"{name}.safetensors").read_bytes()
-    length, = struct.unpack("<Q", content[:8])
-    return {key: torch.frombuffer(bytearray(content[8 + length:][slice(*entry["data_offsets"])]), dtype=torch.float32).reshape(entry["shape"])
-            for key, entry in json.loads(content[8:8 + length]).items() if key != "__metadata__" and entry["dtype"] == "F32"}
-records = torch.cat([torch.frombuffer(bytearray((folder / f"data/data_batch_{i}.bin").read_bytes()), dtype=torch.uint8) for i in (1, 2)]).reshape(-1, 3073)
-labels, pixels = records[:, 0].long(), records[:, 1:].reshape(-1, 3, 32, 32).float().div(255).sub(0.5).div(0.5)
-module, before, after = net.build(), state("before"), state("own")
+labels, pixels = reading.samples(folder / "data/data_batch_1.bin", folder / "data/data_batch_2.bin")
+(before, _), (after, _) = reading.checkpoint(folder / "before.safetensors"), reading.checkpoint(folder / "own.safetensors")
+module = net.build()
 module.load_state_dict(before)
 loss = torch.nn.functional.cross_entropy(module(pixels), labels)
 loss.backward()
