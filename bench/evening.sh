@@ -1,9 +1,10 @@
-# What the scripts that measure for an evening share: accuracy.sh, space.sh, own_models.sh source it. They are called with
+# What the scripts that measure for an evening share: accuracy.sh, family.sh, own_models.sh, space.sh source it. They are called with
 # [FOLDER [MINUTES]]; an interrupted run goes on where it stopped.
 #
 #   begin results/space 60 "$@"          sets out and minutes, builds, makes the folder
 #   rounds NAME SHARE ARGUMENTS...       `paragauge compare` on both worlds for SHARE percent of the time, into $out/NAME.json
 #   by_strategies NAME SHARE MODEL STRATEGIES...      the same beside plain PyTorch, also with the options $each
+#   presets_of_two                       every preset that two ranks play, but `pipeline` and `mesh`, which are others with keys
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -26,4 +27,8 @@ by_strategies() {
   shift 3
   for strategy in "$@"; do strategies+=(-s "$strategy"); done
   rounds "$name" "$share" -m "$model" "${strategies[@]}" "${each[@]}" --peers
+}
+
+presets_of_two() {
+  build/bin/paragauge list | sed -n '/^strategies/,/^keys of/p' | awk '/^  [a-z0-9_]+ /{print $1}' | grep -vxE 'daso|hsdp|pipeline|mesh'
 }
