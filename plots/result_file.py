@@ -1,4 +1,4 @@
-"""Reads what paragauge writes: results ("paragauge-result-3", and -2), timelines ("paragauge-trace-1", also a Chrome trace) and
+"""Reads what paragauge writes: results ("paragauge-result-4", and -2, -3), timelines ("paragauge-trace-1", also a Chrome trace) and
 trainings ("paragauge-train-1").
 
     rows = read_result("r.json").rows                    # dictionaries, one per cell and cost model
@@ -128,8 +128,8 @@ def rename(row):
 def read_result(path):
     content = read_json(path)
     is_old = content.get("format") == "paragauge-result-2"
-    if not is_old:
-        check_format(path, content.get("format"), "paragauge-result-3")
+    if not is_old and content.get("format") != "paragauge-result-3":  # whose rows are as today's
+        check_format(path, content.get("format"), "paragauge-result-4")
     rows = content["rows"] if "rows" in content else reported(path)
     if not isinstance(rows, list) or not rows:
         raise FileError(f"{path}: 'rows' must be a list of at least one row")

@@ -18,7 +18,7 @@ using S = RowSource;
 using F = ForecastSummary;
 using OfRow = std::function<Value(const S&)>;
 
-constexpr std::string_view kResultFormat = "paragauge-result-3";
+constexpr std::string_view kResultFormat = "paragauge-result-4";
 
 Value value_of(const std::optional<double>& number, double factor = 1) {
   return number ? Value(factor * *number) : Value();
@@ -175,11 +175,12 @@ Json json_of(const Row& row, const std::vector<Column<Source>>& columns) {
   return object;
 }
 
-/// Every element on a line of its own.
-std::string lines_of(const Json& list, int indent) {
+/// Every element of a list or an object on a line of its own.
+std::string lines_of(const Json& json, int indent) {
   std::string text;
-  for (const Json& element : list)
-    text += fmt::format("{}\n{:{}}{}", text.empty() ? "" : ",", "", indent, element.dump());
+  for (const auto& [key, element] : json.items())
+    text += fmt::format("{}\n{:{}}{}{}", text.empty() ? "" : ",", "", indent,
+                        json.is_object() ? Json(key).dump() + ":" : "", element.dump());
   return text.empty() ? text : fmt::format("{}\n{:{}}", text, "", indent - 1);
 }
 
@@ -421,13 +422,15 @@ std::string file_of(const Result& result, bool with_samples, const std::string& 
   std::string text = fmt::format("{{\n \"format\": \"{}\",\n \"kind\": {},\n", kResultFormat, Json(result.kind).dump());
   text += listed("sessions", sessions) + computed + " \"cells\": [";
   for (const Cell& cell : result.cells) {
-    Json json = sim::to_json(cell, with_samples);
+    const auto ours = result.find(cell.model, cell.strategy, cell.world, kOurs);
+    const bool stands_before = ours && &result.cells[*ours] < &cell;
+    Json json = sim::to_json(cell, with_samples, stands_before ? &result.cells[*ours] : nullptr);
     const Json rounds = std::move(json["rounds"]);
     json.erase("rounds");
     std::string line = json.dump();
     line.pop_back();
     text +=
-        fmt::format("{}\n  {},\"rounds\":[{}]}}", &cell == result.cells.data() ? "" : ",", line, lines_of(rounds, 3));
+        fmt::format("{}\n  {},\"rounds\":{{{}}}}}", &cell == result.cells.data() ? "" : ",", line, lines_of(rounds, 3));
   }
   return text + (result.cells.empty() ? "]\n}\n" : "\n ]\n}\n");
 }

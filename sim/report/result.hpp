@@ -8,8 +8,8 @@
 //   cell.rounds.push_back({.round = result.next_round(), .predicted = {{"profiled", f.step}}});
 //   save_result("r.json", result);                  // sim/report/report.hpp; after each round, to be resumed
 //
-// File format "paragauge-result-3" (JSON, a round per line, numbers of 5 digits, deviations and effects of 3). A list of
-// five numbers is a StepTime in the order of sim/simulate/timeline.hpp.
+// File format "paragauge-result-4" (JSON, numbers of 5 digits, deviations and effects of 3). A list of five numbers is a
+// StepTime in the order of sim/simulate/timeline.hpp.
 //   kind      the command that made it: compare, measure, predict, report
 //   sessions  [{first_round, context}]: what each run wrote about the machine, the build and its options
 //   cells     [{model, strategy, world, executor, ranks, replicas, microbatches, global_batch, device, devices,
@@ -29,7 +29,11 @@
 //                    alike ones together (all may be missing)
 //     attribution   {cost model: {rounds, effects_s: {class: effect}}}: means over so many rounds, see
 //                   `ClassError::effect_s`; of less than a two-thousandth of the step in "rest"
-//     rounds        [{round, predicted, replayed_s, measured, speed}]
+//     as_ours       true: the rounds of this peer have predicted, stated_90, novelty, guesses and speed of our cell's,
+//                   which stands before it; may be missing
+//     rounds        {round, predicted, replayed_s, measured, speed}: the values of all rounds by name, as lists of
+//                   equal length; null where a round has none, such as {round: [0, 1], replayed_s: [0.25, null]}.
+//                   Of each round:
 //       predicted     {cost model: [5]}
 //       stated_90     {cost model: [low_s, high_s]}: a forecast's own 90 % interval (sim/simulate/forecast.hpp); may be
 //                     missing
@@ -40,14 +44,14 @@
 //       guesses       {cost model: [what]}: what the profile lacks, and what answered (Forecast::guesses); missing:
 //                     nothing
 //       replayed_s    step time with the measured durations put into the predicted dependencies; missing where there are none
-//       measured      {count, mean: [5], sd_s, median_s} of the round's steps, or null; samples: [[5], …] if asked
-//                     for
+//       measured      {count, mean: [5], sd_s, median_s} of the round's steps; samples: [[5], …] if asked for
 //       speed         [compute_s, memory_alone_s, memory_together_s, change]: the machine's, mean of the visits
 //                     (MachineSpeed); may be missing
 //   columns, rows, summary   only in a file of `predict`, `plan` and `report`: computed from the cells when written
 //                            (sim/report/report.hpp says what they mean), not read back
-// "paragauge-result-2" is read, too, in which `ddp` was what is `ddp_blocking` today, and `ddp,overlap=1` what is `ddp`
-// (of `mesh` alike); and "paragauge-result-1": one `context`, all samples, attribution by round.
+// Older ones are read, too: until "paragauge-result-3" `rounds` was a list, of an object for each round; in -2 `ddp` was
+// what is `ddp_blocking` today, and `ddp,overlap=1` what is `ddp` (of `mesh` alike); -1 had one `context`, all samples,
+// attribution by round.
 #pragma once
 
 #include <array>
@@ -209,8 +213,9 @@ void place(Cell& cell, const Program& program, const Cluster& cluster, std::span
 /// changed.
 void check_program(Cell& cell, const Program& program, const std::string& where);
 
-/// `with_samples`: every measured step, too, where it is known.
-nlohmann::ordered_json to_json(const Cell& cell, bool with_samples = false);
+/// `with_samples`: every measured step, too, where it is known. `ours`: for a peer, our cell if it stands before it in the
+/// file.
+nlohmann::ordered_json to_json(const Cell& cell, bool with_samples = false, const Cell* ours = nullptr);
 /// `where` names the text in messages. ConfigError when it is truncated, of another version, or says something that
 /// can't be.
 Result result_from_json(std::string_view text, const std::string& where);

@@ -69,8 +69,7 @@ Json forecast_json(const Round& round, const std::string& cost_model) {
 }
 
 /// `before`: the cell's round before, or null.
-Json to_json(const Round& round, bool with_samples, const Round* before) {
-  Json json{{"round", round.round}, {"predicted", Json::object()}};
+void add_forecasts(Json& json, const Round& round, const Round* before) {
   for (const auto& [cost_model, time] : round.predicted) {
     const Json forecast = forecast_json(round, cost_model);
     if (before && forecast == forecast_json(*before, cost_model)) {
@@ -79,17 +78,83 @@ Json to_json(const Round& round, bool with_samples, const Round* before) {
     }
     for (const auto& [key, value] : forecast.items()) json[key][cost_model] = value;
   }
+}
+
+void add_measured(Json& json, const Round& round, bool with_samples) {
   if (round.replayed_s) json["replayed_s"] = rounded(*round.replayed_s);
-  if (round.speed) json["speed"] = speed_json(*round.speed);
+  if (round.measured.empty()) return;
   Json& measured = json["measured"];
-  if (round.measured.empty()) return json;
   measured = {{"count", round.measured.count},
               {"mean", list_of(round.measured.mean)},
               {"sd_s", rounded(round.measured.sd_s, 3)},
               {"median_s", rounded(round.measured.median_s)}};
   if (with_samples)
     for (const StepTime& step : round.measured.samples) measured["samples"].push_back(list_of(step));
-  return json;
+}
+
+/// Puts a row's values at the ends of their lists, which have `before` entries each, or fewer.
+void add_row(Json& columns, const Json& row, std::size_t before) {
+  for (const auto& [key, value] : row.items()) {
+    Json& column = columns[key];
+    if (value.is_object()) {
+      if (column.is_null()) column = Json::object();
+      add_row(column, value, before);
+    } else {
+      if (column.is_null()) column = Json::array();
+      column.get_ref<Json::array_t&>().resize(before);
+      column.push_back(value);
+    }
+  }
+}
+
+void fill(Json& columns, std::size_t rows) {
+  for (Json& column : columns)
+    if (column.is_object())
+      fill(column, rows);
+    else
+      column.get_ref<Json::array_t&>().resize(rows);
+}
+
+/// A list of each value, null where a row has none: {"round": [0, 1], "measured": {"count": [4, null]}}.
+Json columns_of(const std::vector<Json>& rows) {
+  Json columns = Json::object();
+  for (std::size_t i = 0; i < rows.size(); ++i) add_row(columns, rows[i], i);
+  fill(columns, rows.size());
+  return columns;
+}
+
+/// Our round with what a peer measured in it.
+Round measured_by(const Round& peer, Round ours) {
+  ours.replayed_s = peer.replayed_s;
+  ours.measured = peer.measured;
+  return ours;
+}
+
+const Round* find_round(const Cell& cell, int number) {
+  const auto found = std::ranges::find(cell.rounds, number, &Round::round);
+  return found == cell.rounds.end() ? nullptr : &*found;
+}
+
+bool is_as_ours(const Cell& peer, const Cell& ours) {
+  return std::ranges::all_of(peer.rounds, [&](const Round& round) {
+    const Round* same = find_round(ours, round.round);
+    return same && measured_by(round, *same) == round;
+  });
+}
+
+/// "round", "predicted", …: a list of each, see result.hpp.
+Json rounds_json(const Cell& cell, bool with_samples, bool as_ours) {
+  std::vector<Json> rows;
+  const Round* before = nullptr;
+  for (const Round& round : cell.rounds) {
+    Json& row = rows.emplace_back();
+    row["round"] = round.round;
+    if (!as_ours) add_forecasts(row, round, before);
+    if (!as_ours && round.speed) row["speed"] = speed_json(*round.speed);
+    add_measured(row, round, with_samples);
+    before = &round;
+  }
+  return columns_of(rows);
 }
 
 /// Mean over the rounds that measured something; 0 where none has.
@@ -196,6 +261,32 @@ std::vector<ClassError> read_classes(std::vector<JsonObject> rows) {
   return classes;
 }
 
+/// The rows of columns_of.
+std::vector<JsonObject> rows_of(JsonObject columns) {
+  std::vector<JsonObject> found;
+  if (columns.keys().empty()) return found;
+  if (!columns.value("round").is_array()) throw ConfigError("{}: 'round' must be a list", columns.where());
+  std::vector<nlohmann::json> rows(columns.value("round").size(), nlohmann::json::object());
+  const auto column = [&](JsonObject& of, const std::string& key, const auto& place) {
+    const nlohmann::json& values = of.value(key);
+    if (!values.is_array() || values.size() != rows.size())
+      throw ConfigError("{}: '{}' must be a list of {}, a value for each round", of.where(), key, rows.size());
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      if (!values[i].is_null()) place(rows[i])[key] = values[i];
+  };
+  for (const std::string& key : columns.keys()) {
+    if (!columns.value(key).is_object()) {
+      column(columns, key, [](nlohmann::json& row) -> nlohmann::json& { return row; });
+      continue;
+    }
+    JsonObject inner = columns.object(key);
+    for (const std::string& of : inner.keys())
+      column(inner, of, [&](nlohmann::json& row) -> nlohmann::json& { return row[key]; });
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) found.emplace_back(rows[i], fmt::format("{}[{}]", columns.where(), i));
+  return found;
+}
+
 /// The samples of format 1: {part: [one per step]}.
 RoundSteps read_samples(JsonObject measured) {
   std::vector<StepTime> steps(measured.numbers("step_s").size());
@@ -237,17 +328,19 @@ Round read_round(JsonObject& json, int version, std::map<std::string, Attributio
   const std::int64_t number = at_least(json, "round", 0);
   if (number > 1'000'000) throw ConfigError("{}: 'round' must be at most 1000000, found {}", json.where(), number);
   round.round = static_cast<int>(number);
-  JsonObject predicted = json.object("predicted");
-  for (const std::string& cost_model : predicted.keys()) {
-    std::vector<double> values;
-    if (version > 1) {
-      values = predicted.numbers(cost_model);
-    } else {
-      JsonObject parts = predicted.object(cost_model);
-      for (const StepPart& part : kStepParts) values.push_back(parts.number(part.name));
-      parts.finish();
+  if (json.has("predicted")) {
+    JsonObject predicted = json.object("predicted");
+    for (const std::string& cost_model : predicted.keys()) {
+      std::vector<double> values;
+      if (version > 1) {
+        values = predicted.numbers(cost_model);
+      } else {
+        JsonObject parts = predicted.object(cost_model);
+        for (const StepPart& part : kStepParts) values.push_back(parts.number(part.name));
+        parts.finish();
+      }
+      round.predicted[cost_model] = step_from(predicted, cost_model, values);
     }
-    round.predicted[cost_model] = step_from(predicted, cost_model, values);
   }
   if (json.has("stated_90")) {
     JsonObject stated = json.object("stated_90");
@@ -285,11 +378,22 @@ Round read_round(JsonObject& json, int version, std::map<std::string, Attributio
     JsonObject causes = json.object("attribution");
     for (const std::string& cost_model : causes.keys())
       attribution[cost_model].add(read_classes(causes.objects(cost_model)));
-  } else if (!json.value("measured").is_null()) {
+  } else if (json.has("measured") && !json.value("measured").is_null()) {
     round.measured = read_measured(json.object("measured"));
   }
   json.finish();
   return round;
+}
+
+/// Gives a peer's rounds what those of our cell say, which stands before it.
+void read_as_ours(const JsonObject& json, const Result& result, Cell& peer) {
+  const auto ours = result.find(peer.model, peer.strategy, peer.world, kOurs);
+  for (Round& round : peer.rounds) {
+    const Round* same = ours ? find_round(result.cells[*ours], round.round) : nullptr;
+    if (!same)
+      throw ConfigError("{}: 'as_ours', but no cell of ours before it has round {}", json.where(), round.round);
+    round = measured_by(round, *same);
+  }
 }
 
 CellMemory read_memory(JsonObject json) {
@@ -331,6 +435,7 @@ std::string name_of_today(const SpecText& old) {
   return name;
 }
 
+/// All but `as_ours`.
 Cell read_cell(JsonObject& json, int version) {
   Cell cell;
   cell.model = json.text("model");
@@ -376,13 +481,12 @@ Cell read_cell(JsonObject& json, int version) {
     }
   }
   std::set<int> numbers;
-  for (JsonObject& row : json.objects("rounds")) {
+  for (JsonObject& row : version < 4 ? json.objects("rounds") : rows_of(json.object("rounds"))) {
     const Round* before = cell.rounds.empty() ? nullptr : &cell.rounds.back();
     cell.rounds.push_back(read_round(row, version, cell.attribution, before));
     if (!numbers.insert(cell.rounds.back().round).second)
       throw ConfigError("{}: round {} is there twice", row.where(), cell.rounds.back().round);
   }
-  json.finish();
   return cell;
 }
 
@@ -402,7 +506,7 @@ void check_kind(const Result& result, const std::filesystem::path& path, std::st
 
 }  // namespace
 
-nlohmann::ordered_json to_json(const Cell& cell, bool with_samples) {
+nlohmann::ordered_json to_json(const Cell& cell, bool with_samples, const Cell* ours) {
   Json json{{"model", cell.model},
             {"strategy", cell.strategy},
             {"world", cell.world},
@@ -434,19 +538,16 @@ nlohmann::ordered_json to_json(const Cell& cell, bool with_samples) {
   const double step_s = measured_step_s(cell);
   for (const auto& [cost_model, attribution] : cell.attribution)
     json["attribution"][cost_model] = to_json(attribution, step_s);
-  json["rounds"] = Json::array();
-  const Round* before = nullptr;
-  for (const Round& round : cell.rounds) {
-    json["rounds"].push_back(to_json(round, with_samples, before));
-    before = &round;
-  }
+  const bool as_ours = ours && is_as_ours(cell, *ours);
+  if (as_ours) json["as_ours"] = true;
+  json["rounds"] = rounds_json(cell, with_samples, as_ours);
   return json;
 }
 
 Result result_from_json(std::string_view text, const std::string& where) {
   JsonObject file = parse_json(text, where);
-  int version = 3;
-  for (const int old : {1, 2})
+  int version = 4;
+  for (const int old : {1, 2, 3})
     if (file.has("format") && file.text("format") == fmt::format("paragauge-result-{}", old)) version = old;
   check_format(file, "paragauge-result", version, "measure again into a new file");
   Result result;
@@ -467,11 +568,13 @@ Result result_from_json(std::string_view text, const std::string& where) {
     }
   }
   for (JsonObject& row : file.objects("cells")) {
-    const Cell cell = read_cell(row, version);
+    Cell cell = read_cell(row, version);
     if (result.find(cell.model, cell.strategy, cell.world, cell.executor))
       throw ConfigError("{}: the cell {} × {} × {} × {} is there twice", row.where(), cell.model, cell.strategy,
                         cell.world, cell.executor);
-    result.cells.push_back(cell);
+    if (row.boolean("as_ours", false)) read_as_ours(row, result, cell);
+    row.finish();
+    result.cells.push_back(std::move(cell));
   }
   for (const char* computed : {"columns", "rows", "summary"})
     if (file.has(computed)) file.objects(computed);

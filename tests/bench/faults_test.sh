@@ -47,7 +47,7 @@ nothing_left() {
 # The cells of a result file that have rounds, "ddp,dp=2:3 …"; fails when the file can't be read.
 rounds_in() {
   python3 -c 'import json, sys
-print(*[cell["strategy"] + ":" + str(len(cell["rounds"])) for cell in json.load(open(sys.argv[1]))["cells"] if cell["rounds"]])' "$1"
+print(*[cell["strategy"] + ":" + str(len(cell["rounds"]["round"])) for cell in json.load(open(sys.argv[1]))["cells"] if cell["rounds"]])' "$1"
 }
 # interrupted NAME STATUS 'pattern of the message' SECONDS 'pattern of the progress' FAULT -- command...
 # Starts the command, does FAULT when the pattern stands in its output, and looks at the end. Where the message has to

@@ -96,7 +96,7 @@ python3 - "$scratch/c.json" <<'PYTHON' || complain "what compare has measured"
 import json, sys
 cells = json.load(open(sys.argv[1]))["cells"]
 assert [cell["strategy"].split(",")[0] for cell in cells] == ["ddp", "pipeline"], cells
-assert all(cell["world"] == "gloo@2hosts" and "profiled" in cell["rounds"][0]["predicted"] for cell in cells), cells
+assert all(cell["world"] == "gloo@2hosts" and "profiled" in cell["rounds"]["predicted"] for cell in cells), cells
 PYTHON
 on_both "$paragauge" plan -m toy_mlp -w gloo --top 2 --measure 1
 ((status == 0)) && says "gloo@2hosts, forecast by profiled" out || complain "plan: status $status: $(cat "$scratch/err")"
@@ -152,7 +152,7 @@ python3 - "$scratch/k.json" <<'PYTHON' || complain "what was measured hasn't sta
 import json, sys
 cells = json.load(open(sys.argv[1]))["cells"]
 assert [cell["strategy"] for cell in cells] == ["ddp,dp=2"], cells
-assert len(cells[0]["rounds"]) == 1
+assert len(cells[0]["rounds"]["round"]) == 1
 PYTHON
 
 "$hosts" up 2 || complain "up doesn't replace what is there"

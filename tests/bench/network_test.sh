@@ -57,7 +57,7 @@ bandwidth_is() { # RATE MBIT_PER_SECOND STEPS
   python3 - "$scratch/wide.result" "$2" <<'PYTHON' || complain "bandwidth at $1"
 import json, sys
 # A sample is a step's time and its parts: compute, exposed communication, bubble, host.
-seconds = min(step[2] for step in json.load(open(sys.argv[1]))["cells"][0]["rounds"][0]["measured"]["samples"])
+seconds = min(step[2] for step in json.load(open(sys.argv[1]))["cells"][0]["rounds"]["measured"]["samples"][0])
 found, limit = 1025 * 1024 * 4 * 8 / seconds / 1e6, float(sys.argv[2])
 print(f"{found:.0f} of {limit:.0f} Mbit/s")
 sys.exit(not 0.85 * limit <= found <= 1.02 * limit)

@@ -184,7 +184,7 @@ refuses 2 "network=999999999999999999999gbit must be a number with kbit, mbit or
 refuses 2 "model 'toy_mlp,loss=huber': 'huber' is not a loss; known: mse_loss, cross_entropy" describe toy_mlp,loss=huber
 predict -s single -s single,microbatches=1 -w local local --json twice.json
 check "a strategy and a world given twice are used once" \
-  python3 -c 'import json; (cell,) = json.load(open("twice.json"))["cells"]; assert len(cell["rounds"]) == 1'
+  python3 -c 'import json; (cell,) = json.load(open("twice.json"))["cells"]; assert len(cell["rounds"]["round"]) == 1'
 
 # ---- What was meant
 refuses 2 "a command is missing; known: list, describe, import, predict"

@@ -291,7 +291,7 @@ def test_bad_trainings_are_named():
     equal(message(lambda: result_file.read_training(write_training("broken", "tp", [[1.0]], epochs=[{}]))),
           f"{FOLDER / 'broken.json'}: not what `paragauge train` writes: KeyError('losses')")
     equal(message(lambda: result_file.read_training(RESULT)),
-          f"{RESULT}: format 'paragauge-result-3' is not 'paragauge-train-1'; write the file again with this paragauge")
+          f"{RESULT}: format 'paragauge-result-4' is not 'paragauge-train-1'; write the file again with this paragauge")
 
 
 def test_errors_shows_every_cell():
@@ -332,7 +332,7 @@ def test_bad_results_are_named():
     equal(message(lambda: read(written(cut))), f"{path}: not valid JSON at character {len(cut)} of {len(cut)} (the file is truncated)")
     equal(message(lambda: read(written("[]"))), f"{path}: must be a JSON object")
     equal(message(lambda: read(changed(lambda c: c.update(format="paragauge-result-0")))),
-          f"{path}: format 'paragauge-result-0' is not 'paragauge-result-3'; write the file again with this paragauge")
+          f"{path}: format 'paragauge-result-0' is not 'paragauge-result-4'; write the file again with this paragauge")
     equal(message(lambda: read(changed(lambda c: c.update(rows=[])))), f"{path}: 'rows' must be a list of at least one row")
     equal(message(lambda: read(changed(lambda c: c["rows"][2].pop("measured_s")))), f"{path}: rows[2]: 'measured_s' is missing")
     equal(message(lambda: read(changed(lambda c: c["rows"][0].pop("label")))), f"{path}: rows[0]: 'label' is missing")

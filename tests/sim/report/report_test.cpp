@@ -235,7 +235,7 @@ TEST(Report, CsvIsOneRowPerLine) {
   ASSERT_EQ(lines.size(), 1 + 3 * 2 + 1 + 1U);
   EXPECT_TRUE(lines[0].starts_with("format,model,world,executor,strategy,cost_model,"));
   for (std::size_t i = 1; i < lines.size(); ++i)
-    EXPECT_TRUE(lines[i].starts_with("paragauge-result-3,\"net,")) << lines[i];
+    EXPECT_TRUE(lines[i].starts_with("paragauge-result-4,\"net,")) << lines[i];
   EXPECT_NE(lines[1].find(",\"a \"\"b\"\" c\","), std::string::npos) << lines[1];
   EXPECT_NE(lines[1].find(",,"), std::string::npos);
 }

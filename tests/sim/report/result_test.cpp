@@ -41,6 +41,14 @@ Result sample_result() {
   return result;
 }
 
+/// The sample in an older format, but for its rounds.
+nlohmann::ordered_json without_rounds(int format) {
+  nlohmann::ordered_json file = nlohmann::ordered_json::parse(to_json(sample_result()));
+  file["format"] = fmt::format("paragauge-result-{}", format);
+  for (nlohmann::ordered_json& cell : file["cells"]) cell["rounds"] = nlohmann::ordered_json::array();
+  return file;
+}
+
 std::string message_of(const std::string& text) {
   try {
     result_from_json(text, "r.json");
@@ -64,14 +72,20 @@ TEST(Result, RoundTripsThroughItsFile) {
   EXPECT_EQ(to_json(same, true), to_json(result, true));
 }
 
-// Without the samples: a line per round, and everything that the report says of it.
+// Without the samples: a line per value, and everything that the report says of the rounds.
 TEST(Result, IsCompactUnlessAskedForSamples) {
   const Result result = sample_result();
   const std::string text = to_json(result);
-  EXPECT_NE(text.find("\n   {\"round\":1,\"predicted\":{\"profiled\":[1.5,1.0,0.25,0.125,0.125]},"
-                      "\"stated_90\":{\"profiled\":[1.25,1.75]},\"replayed_s\":1.25,"
-                      "\"measured\":{\"count\":2,\"mean\":[1.375,1.0,0.375,0.0,0.0],"
-                      "\"sd_s\":0.177,\"median_s\":1.375}}\n"),
+  EXPECT_NE(text.find(R"x("rounds":{
+   "round":[0,1],
+   "predicted":{"profiled":[[1.5,1.0,0.25,0.125,0.125],[1.5,1.0,0.25,0.125,0.125]]},
+   "stated_90":{"profiled":[[1.25,1.75],[1.25,1.75]]},
+   "novelty":{"profiled":[0.25,null]},
+   "guesses":{"profiled":[["broadcast among 2 (data sheet)"],null]},
+   "speed":[[0.0015,0.0035,0.004,0.125],null],
+   "replayed_s":[1.25,1.25],
+   "measured":{"count":[2,2],"mean":[[1.375,1.0,0.375,0.0,0.0],[1.375,1.0,0.375,0.0,0.0]],"sd_s":[0.177,0.177],"median_s":[1.375,1.375]}
+  }})x"),
             std::string::npos)
       << text;
   for (const char* absent : {"\"samples\":", "\"columns\":", "\"rows\":", "\"summary\":", "\"measured_peak_bytes\":"})
@@ -95,12 +109,50 @@ TEST(Result, AForecastThatStaysIsWrittenOnce) {
   for (Round& round : rounds) round.predicted["analytic"] = {1, 1, 0, 0, 0};
   rounds[1].predicted["analytic"].step_s = 2;
   const std::string text = to_json(result, /*with_samples=*/true);
-  EXPECT_NE(text.find(R"("round":1,"predicted":{"analytic":[2.0,1.0,0.0,0.0,0.0]},"as_before":["profiled"],)"),
+  EXPECT_NE(text.find(R"("profiled":[[1.5,1.0,0.25,0.125,0.125],null])"), std::string::npos) << text;
+  EXPECT_NE(text.find(R"("as_before":[null,["profiled"]])"), std::string::npos) << text;
+  EXPECT_EQ(result_from_json(text, "r.json").cells, result.cells);
+  EXPECT_EQ(message_of(replaced(text, R"("as_before":[null,)", R"("as_before":[["fitted"],)")),
+            "r.json: cells[0]: rounds[0]: 'as_before' names 'fitted', of which the round before has no forecast");
+}
+
+// A peer has our forecasts, and the machine was as fast: the file says so once.
+TEST(Result, APeersRoundsSayOnlyWhatItMeasured) {
+  Result result = sample_result();
+  Cell& peer = result.cell("toy_mlp,global_batch=20", "ddp,dp=2", "gloo", kPeers[0]);
+  for (Round round : result.cells[0].rounds) {
+    round.replayed_s.reset();
+    round.measured = {{2, 2, 0, 0, 0}};
+    peer.rounds.push_back(round);
+  }
+  const std::string text = to_json(result, /*with_samples=*/true);
+  EXPECT_NE(text.find(R"("as_ours":true,"rounds":{
+   "round":[0,1],
+   "measured":)"),
             std::string::npos)
       << text;
   EXPECT_EQ(result_from_json(text, "r.json").cells, result.cells);
-  EXPECT_EQ(message_of(replaced(text, R"("round":0,)", R"("round":0,"as_before":["fitted"],)")),
-            "r.json: cells[0]: rounds[0]: 'as_before' names 'fitted', of which the round before has no forecast");
+  EXPECT_EQ(message_of(replaced(text, "\"round\":[0,1],\n   \"measured\"", "\"round\":[0,2],\n   \"measured\"")),
+            "r.json: cells[2]: 'as_ours', but no cell of ours before it has round 2");
+
+  peer.rounds[1].speed = {0.002, 0.004, 0.004, 0.1};  // or else it says all by itself
+  const std::string alone = to_json(result, /*with_samples=*/true);
+  EXPECT_EQ(alone.find("as_ours"), std::string::npos);
+  EXPECT_EQ(result_from_json(alone, "r.json").cells, result.cells);
+}
+
+// Until format 3 there was an object for each round.
+TEST(Result, RoundsOfObjectsAreRead) {
+  const Result result = sample_result();
+  nlohmann::ordered_json file = without_rounds(3);
+  file["cells"][0]["rounds"] = nlohmann::ordered_json::parse(R"x([
+    {"round": 0, "predicted": {"profiled": [1.5, 1, 0.25, 0.125, 0.125]}, "stated_90": {"profiled": [1.25, 1.75]},
+     "novelty": {"profiled": 0.25}, "guesses": {"profiled": ["broadcast among 2 (data sheet)"]}, "replayed_s": 1.25,
+     "speed": [0.0015, 0.0035, 0.004, 0.125],
+     "measured": {"count": 2, "mean": [1.375, 1, 0.375, 0, 0], "sd_s": 0.177, "median_s": 1.375}},
+    {"round": 1, "predicted": {"profiled": [1.5, 1, 0.25, 0.125, 0.125]}, "stated_90": {"profiled": [1.25, 1.75]},
+     "replayed_s": 1.25, "measured": {"count": 2, "mean": [1.375, 1, 0.375, 0, 0], "sd_s": 0.177, "median_s": 1.375}}])x");
+  EXPECT_EQ(to_json(result_from_json(file.dump(), "r.json")), to_json(result));
 }
 
 TEST(Result, StepsOfARoundByHand) {
@@ -146,7 +198,7 @@ TEST(Result, OldFilesAreRead) {
 
 // Until format 2 the buckets of `ddp` and `mesh` waited for the end of the backward, unless they said overlap=1.
 TEST(Result, OldStrategiesHaveTodaysNames) {
-  const std::string good = replaced(to_json(sample_result()), "paragauge-result-3", "paragauge-result-2");
+  const std::string good = without_rounds(2).dump();
   const auto read = [&](const std::string& strategy) {
     const std::string renamed =
         replaced(good, "\"strategy\":\"ddp,dp=2\",\"world\":\"gloo\",\"executor\":\"paragauge\",\"ranks\"",
@@ -196,7 +248,7 @@ TEST(Result, RefusesWhatItCannotGoOnWith) {
   EXPECT_EQ(message_of([&] { check_replaceable("/dev/null", "predict"); }), "no error");
   const std::string profile = folder.file("p.json", R"({"format": "paragauge-profile-2"})");
   EXPECT_EQ(message_of([&] { check_replaceable(profile, "predict"); }),
-            profile + ": format 'paragauge-profile-2' is not 'paragauge-result-3'");
+            profile + ": format 'paragauge-profile-2' is not 'paragauge-result-4'");
 }
 
 TEST(Result, RefusesRoundsOfOtherConditions) {
@@ -343,37 +395,46 @@ TEST(Result, StepTimeIsTheMeanOverRanks) {
 TEST(Result, SaysWhatIsWrongWithAFile) {
   const std::string good = to_json(sample_result());
   EXPECT_EQ(message_of(good), "no error");
-  EXPECT_EQ(message_of(replaced(good, "paragauge-result-3", "paragauge-result-0")),
-            "r.json: format 'paragauge-result-0' is older than 'paragauge-result-3'; measure again into a new file");
-  EXPECT_EQ(message_of(replaced(good, "paragauge-result-3", "paragauge-result-4")),
-            "r.json: format 'paragauge-result-4' is newer than 'paragauge-result-3'; it needs a newer paragauge");
-  EXPECT_EQ(message_of(replaced(good, "paragauge-result-3", "paragauge-profile-2")),
-            "r.json: format 'paragauge-profile-2' is not 'paragauge-result-3'");
+  EXPECT_EQ(message_of(replaced(good, "paragauge-result-4", "paragauge-result-0")),
+            "r.json: format 'paragauge-result-0' is older than 'paragauge-result-4'; measure again into a new file");
+  EXPECT_EQ(message_of(replaced(good, "paragauge-result-4", "paragauge-result-5")),
+            "r.json: format 'paragauge-result-5' is newer than 'paragauge-result-4'; it needs a newer paragauge");
+  EXPECT_EQ(message_of(replaced(good, "paragauge-result-4", "paragauge-profile-2")),
+            "r.json: format 'paragauge-profile-2' is not 'paragauge-result-4'");
   const std::string half = good.substr(0, good.size() / 2);
   EXPECT_TRUE(message_of(half).ends_with(" (the file is truncated)")) << message_of(half);
-  EXPECT_EQ(message_of(replaced(good, "\"replayed_s\":1.25", "\"replayed_s\":-1.25")),
+  EXPECT_EQ(message_of(replaced(good, "\"replayed_s\":[1.25,", "\"replayed_s\":[-1.25,")),
             "r.json: cells[0]: rounds[0]: 'replayed_s' must be positive, found -1.25");
-  EXPECT_EQ(message_of(replaced(good, "[1.25,1.75]", "[1.75,1.25]")),
+  EXPECT_EQ(message_of(replaced(good, "[[1.25,1.75]", "[[1.75,1.25]")),
             "r.json: cells[0]: rounds[0]: stated_90: 'profiled' must be [low_s, high_s], found [1.75, 1.25]");
-  EXPECT_EQ(message_of(replaced(good, "\"novelty\":{\"profiled\":0.25}", "\"novelty\":{\"profiled\":1.25}")),
+  EXPECT_EQ(message_of(replaced(good, "\"novelty\":{\"profiled\":[0.25", "\"novelty\":{\"profiled\":[1.25")),
             "r.json: cells[0]: rounds[0]: novelty: 'profiled' must be from 0 to 1, found 1.25");
-  EXPECT_EQ(message_of(replaced(good, "\"speed\":[0.0015,", "\"speed\":[")),
+  EXPECT_EQ(message_of(replaced(good, "\"speed\":[[0.0015,", "\"speed\":[[")),
             "r.json: cells[0]: rounds[0]: 'speed' must have 4 values, found 3");
-  EXPECT_EQ(message_of(replaced(good, "\"round\":1", "\"round\":0")),
+  EXPECT_EQ(message_of(replaced(good, "\"round\":[0,1]", "\"round\":[0,0]")),
             "r.json: cells[0]: rounds[1]: round 0 is there twice");
+  EXPECT_EQ(message_of(replaced(good, "\"round\":[0,1]", "\"round\":[0,null]")),
+            "r.json: cells[0]: rounds[1]: 'round' is missing");
+  EXPECT_EQ(message_of(replaced(good, "\"round\":[0,1]", "\"round\":2")),
+            "r.json: cells[0]: rounds: 'round' must be a list");
+  EXPECT_EQ(message_of(replaced(good, "\"sd_s\":[0.177,", "\"sd_s\":[0.177,0.2,")),
+            "r.json: cells[0]: rounds: measured: 'sd_s' must be a list of 2, a value for each round");
+  EXPECT_EQ(message_of(replaced(good, "\"round\":[0,1],", "")), "r.json: cells[0]: rounds: 'round' is missing");
   EXPECT_EQ(message_of(replaced(good, "\"strategy\":\"ddp,dp=2\",\"world\"", "\"strategy\":\"single\",\"world\"")),
             "r.json: cells[1]: the cell toy_mlp,global_batch=20 × single × gloo × paragauge is there twice");
-  EXPECT_EQ(message_of(replaced(good, "[1.5,1.0,0.25,0.125,0.125]", "[1.5,1.0,0.25]")),
+  EXPECT_EQ(message_of(replaced(good, "[[1.5,1.0,0.25,0.125,0.125]", "[[1.5,1.0,0.25]")),
             "r.json: cells[0]: rounds[0]: predicted: 'profiled' must have 5 values, found 3");
-  EXPECT_EQ(message_of(replaced(good, "\"count\":2", "\"count\":0")),
+  EXPECT_EQ(message_of(replaced(good, "\"count\":[2", "\"count\":[0")),
             "r.json: cells[0]: rounds[0]: measured: 'count' must be at least 1, found 0");
-  EXPECT_EQ(message_of(replaced(good, "\"sd_s\":0.177", "\"sd_s\":-0.177")),
+  EXPECT_EQ(message_of(replaced(good, "\"sd_s\":[0.177,", "\"sd_s\":[-0.177,")),
             "r.json: cells[0]: rounds[0]: measured: 'sd_s' must be from 0 to 2000000000 s, found -0.177");
-  EXPECT_EQ(message_of(replaced(good, "\"sd_s\":0.177", "\"sd\":[0.177,0.1]")),
+  EXPECT_EQ(message_of(replaced(good, "\"sd_s\":[0.177,0.177]", "\"sd\":[[0.177,0.1],[0.1,0.1]]")),
             "r.json: cells[0]: rounds[0]: measured: 'sd' must have 5 values, found 2");
-  const Result older = result_from_json(replaced(good, "\"sd_s\":0.177", "\"sd\":[0.25,0.1,0.2,0.3,0.4]"), "r.json");
+  const std::string sd = "[0.25,0.1,0.2,0.3,0.4]";
+  const Result older =
+      result_from_json(replaced(good, "\"sd_s\":[0.177,0.177]", "\"sd\":[" + sd + "," + sd + "]"), "r.json");
   EXPECT_EQ(older.cells[0].rounds[0].measured.sd_s, 0.25);
-  EXPECT_EQ(message_of(replaced(to_json(sample_result(), true), "\"count\":2", "\"count\":3")),
+  EXPECT_EQ(message_of(replaced(to_json(sample_result(), true), "\"count\":[2", "\"count\":[3")),
             "r.json: cells[0]: rounds[0]: measured: 'samples' has 2 steps, 'count' says 3");
   EXPECT_EQ(message_of(replaced(good, "\"microbatches\":1", "\"microbatches\":0")),
             "r.json: cells[0]: 'microbatches' must be at least 1, found 0");
