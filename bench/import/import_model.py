@@ -39,6 +39,7 @@ from graph import shape_text
 from refusal import Refusal, first_line
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from tp_plan import Plan, read_plan
 
 FORMAT = "paragauge-model-2"
 LOSSES = ("cross_entropy", "mse_loss", "mean_loss")
@@ -57,6 +58,7 @@ class Request:
     description: str = ""
     made_by: str = "paragauge import"
     small: "Request | None" = None  # the same model with the same names, small: what is measured is measured on that
+    plan: Plan | None = None  # of tensor parallelism; None: what the graph allows is cut
 
 
 @dataclass
@@ -242,15 +244,15 @@ def import_module(request: Request, cut: bool = True) -> Imported:
         take_rows(file, small)
         half.take_rows(file)
     if cut:
-        cut_for_tensor_parallelism(file, small, notes)
+        cut_for_tensor_parallelism(file, small, notes, request.plan)
     return Imported(file, notes, module)
 
 
-def cut_for_tensor_parallelism(file, small, notes):
+def cut_for_tensor_parallelism(file, small, notes, plan):
     """What can be cut is tried with numbers; of a model with a small twin on that."""
-    tried = set(tensor_parallel.cut_nodes(small)) if small is not None else None
+    tried = set(tensor_parallel.cut_nodes(small, plan=plan)) if small is not None else None
     alike = set(positions.cut_positions(small)) if small is not None else None
-    found = tensor_parallel.cut_nodes(file, tried)
+    found = tensor_parallel.cut_nodes(file, tried, plan)
     positions.cut_positions(file, alike)
     units = {body["units"] for body in file["bodies"].values() if "units" in body}
     words = vocabulary.classes_of(file) if vocabulary.is_cut(file) else None
@@ -358,6 +360,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--global-batch", type=int)
     p.add_argument("--name")
     p.add_argument("--description", metavar="TEXT", help="for `paragauge list`")
+    p.add_argument("--tp-plan", type=Path, metavar="FILE",
+                   help="which layers tp cuts, as transformers' base_model_tp_plan: JSON such as {\"layers.*.wq\": \"colwise\"}; "
+                        "else all pairs that the graph allows")
     p.add_argument("--no-check", action="store_true", help="leave out the comparison with the module")
     p.add_argument("-o", "--output", required=True, type=Path)
     return p
@@ -387,14 +392,15 @@ def make_request(args, command) -> Request:
         raise Refusal(f"--global-batch {global_batch}: must be at least 1")
     doc = (type(module).__doc__ or "").strip().splitlines()
     loss = args.loss or defaults.get("loss")
+    plan = read_plan(args.tp_plan) if args.tp_plan else None
     small = defaults.get("small")
     if small is not None:
-        small = Request(small(), [spec.read_input(t) for t in small.import_options["input"]], loss)
+        small = Request(small(), [spec.read_input(t) for t in small.import_options["input"]], loss, plan=plan)
     return Request(module, [spec.read_input(t) for t in texts], loss, args.classes,
                    spec.read_optimizer(args.optimizer or defaults.get("optimizer", "sgd:lr=0.1")), global_batch, args.name or name,
                    args.description or defaults.get("description") or
                    (doc[0] if doc and not type(module).__module__.startswith("torch.") else name),
-                   f"paragauge import {command}; torch {torch.__version__.split('+')[0]}", small)
+                   f"paragauge import {command}; torch {torch.__version__.split('+')[0]}", small, plan)
 
 
 def main(argv=None) -> int:

@@ -1,7 +1,8 @@
 """Which nodes of a model file are cut for tensor parallelism, and how: Megatron's pairs of layers (Shoeybi et al. 2019), found in
 the graph.
 
-    cut_nodes(file)      # the bodies of nodes from a column to a row become what parts.py makes of them
+    cut_nodes(file)               # the bodies of nodes from a column to a row become what parts.py makes of them
+    cut_nodes(file, plan=plan)    # only of those that a plan names (tp_plan.py)
 
 A column is a linear layer of which each rank makes a part of the features, from all of the input; a row one that takes such a
 part and gives a summand of the output; between them lies what can be played in parts: attention by heads, activations,
@@ -18,6 +19,7 @@ import torch
 import vocabulary
 from parts import SUM, Cut, Impossible, Parts, dims_of, fixed, parts_are_the_whole
 from play import dtypes, parameters_of
+from tp_plan import Plan
 
 MOST_BLOCKS = 4
 
@@ -77,6 +79,7 @@ class Region:
     def __init__(self, graph: Graph, units: int, outer: int):
         self.graph, self.units, self.outer = graph, units, outer
         self.cuts, self.parts, self.rows = {}, {}, 0  # of values; of nodes
+        self.columns = set()
         self.classes = None  # that the loss takes in parts
 
     def grow(self, column: str):
@@ -128,8 +131,15 @@ class Region:
                 parts = self.graph.parts(name, self.units, [None] * len(body["inputs"]), cuts)
                 if parts is not None and isinstance(parts.output, Cut):
                     self.add(name, parts)
+                    self.columns.add(name)
                     return True
         return False
+
+    def layers(self) -> dict:
+        """How the layers with weights are cut, by name."""
+        def is_row(name, parts):
+            return isinstance(parts, vocabulary.Embedding) or parts.output is SUM and self.graph.body(name)["parameters"]
+        return {name: "colwise" if name in self.columns else "rowwise" for name, parts in self.parts.items() if name in self.columns or is_row(name, parts)}
 
     def pull_inputs(self, name) -> list:
         """Makes a reader's other inputs parts, too, where they can be; the nodes that were added."""
@@ -177,7 +187,7 @@ class Region:
         raise Impossible(name)
 
 
-def find_region(graph: Graph, column: str, taken: set) -> Region | None:
+def find_region(graph: Graph, column: str, taken: set, plan: Plan | None) -> Region | None:
     """The one that begins at this layer, of as many units as can be."""
     body = graph.body(column)
     sizes = {s for spec in body["parameters"] if len(dims_of(spec)) == 2 for s in dims_of(spec)} & set(dims_of(body["output"]))
@@ -188,19 +198,19 @@ def find_region(graph: Graph, column: str, taken: set) -> Region | None:
                 region.grow(column)
             except Impossible:
                 continue
-            if not taken & set(region.parts):
+            if not taken & set(region.parts) and (plan is None or plan.takes(region.layers())):
                 return region
     return None
 
 
-def vocabulary_region(graph: Graph, layers: list) -> Region | None:
+def vocabulary_region(graph: Graph, layers: list, plan: Plan | None) -> Region | None:
     """From the last layer to the loss. It goes before all others: no pair of layers may end in it."""
     if graph.classes is None or not layers:
         return None
     region = Region(graph, graph.classes, 1)
     with contextlib.suppress(Impossible):
         region.grow(layers[-1])
-    return region if region.classes else None
+    return region if region.classes and (plan is None or plan.takes(region.layers())) else None
 
 
 def unlike(graph: Graph, taken: dict) -> set:
@@ -282,15 +292,15 @@ def name_half(file: dict, cut: dict):
         file["half"] = bodies
 
 
-def cut_nodes(file: dict, only: set | None = None) -> list:
+def cut_nodes(file: dict, only: set | None = None, plan: Plan | None = None) -> list:
     """Gives the bodies of nodes that can be cut their T; the nodes' names. only: others aren't; and nothing is tried with numbers
-    (it was, on the small model)."""
+    (it was, on the small model). Refusal: what of a plan can't be."""
     graph, taken, tried = Graph(file), {}, {}
 
     def take(region):
         if region is None or only is not None and not set(region.parts) <= only:
             return
-        vocabulary.add_embeddings(graph, region, only)
+        vocabulary.add_embeddings(graph, region, only, plan)
         for parts in region.parts.values():
             if parts not in tried:
                 text = parts.body_text()
@@ -300,11 +310,13 @@ def cut_nodes(file: dict, only: set | None = None) -> list:
             taken.update({name: (parts, region) for name, parts in region.parts.items()})
 
     layers = [n["name"] for n in file["nodes"] if n["op"] == "aten" and any(len(dims_of(s)) == 2 for s in graph.body(n["name"])["parameters"])]
-    take(vocabulary_region(graph, layers))
+    take(vocabulary_region(graph, layers, plan))
     for name in layers:
         if name not in taken:
-            take(find_region(graph, name, set(taken)))
+            take(find_region(graph, name, set(taken), plan))
     drop_unlike(graph, taken)
+    if plan is not None:
+        plan.check([n["name"] for n in file["nodes"]], {name: region.layers().get(name) for name, (_, region) in taken.items()})
     try:
         half = cut_half(graph, {name: parts for name, (parts, _) in taken.items()}, only is None)
     except Impossible as why:

@@ -1,7 +1,7 @@
 """The vocabulary, cut for tensor parallelism as Megatron does (megatron/core/tensor_parallel/layers.py, cross_entropy.py).
 
-    classes_of(file)                       # the loss' classes, where each position has one: what a language model's head gives
-    add_embeddings(graph, region, only)    # embeddings of as many rows join the region that ends in the loss
+    classes_of(file)                             # the loss' classes, where each position has one: what a language model's head gives
+    add_embeddings(graph, region, only, plan)    # embeddings of as many rows join the region that ends in the loss
 
 An embedding's part looks up what lies in its rows and gives 0 for the others: the output is a sum. The whole is played by the
 plain lookup: this is a body of its own, the node's "in_parts".
@@ -82,14 +82,15 @@ def costs(body: dict, batch: int, units: int) -> list:
     return found
 
 
-def add_embeddings(graph, region, only):
+def add_embeddings(graph, region, only, plan):
     """To a region that ends in the loss: whose table is as long as there are classes, be it the last layer's or another."""
     if not region.classes:
         return
     for node in graph.file["nodes"]:
-        body = graph.file["bodies"].get(node.get("body"))
-        if body is not None and len(body["parameters"]) == 1 and is_plain(body, region.classes) and (only is None or node["name"] in only):
-            region.parts[node["name"]] = Embedding(body, region.classes)
+        body, name = graph.file["bodies"].get(node.get("body")), node["name"]
+        may_be = (only is None or name in only) and (plan is None or plan.has(name, "rowwise"))
+        if may_be and body is not None and len(body["parameters"]) == 1 and is_plain(body, region.classes):
+            region.parts[name] = Embedding(body, region.classes)
 
 
 def is_right(body: dict) -> bool:

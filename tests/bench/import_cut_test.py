@@ -4,8 +4,9 @@
 """
 
 import sys
+from pathlib import Path
 
-from importing import bodies_of, imported, module, same
+from importing import KEPT, bodies_of, imported, module, refused, run, same
 
 import models
 import parts
@@ -15,11 +16,12 @@ import torchvision
 import vocabulary
 from run_functions import functions_of, run_functions
 from torch import nn
+from tp_plan import Plan
 
 
-def cuts_of(m, inputs, loss="mse_loss") -> dict:
+def cuts_of(m, inputs, loss="mse_loss", **more) -> dict:
     """How many units each node has that can be cut."""
-    file, _ = imported(m, inputs, loss)
+    file, _ = imported(m, inputs, loss, **more)
     units = {n["name"]: file["bodies"][n["body"]].get("units") for n in file["nodes"] if n["op"] == "aten"}
     return {name: n for name, n in units.items() if n}
 
@@ -74,6 +76,57 @@ def test_a_vocabulary_is_cut():
     same(cuts_of(language_model(padding_idx=0), ids, "cross_entropy"), {"a": 8, "tanh": 8, "b": 8})
     file, _ = imported(language_model(padding_idx=0, tied=False), ids, "cross_entropy")
     assert "in_parts" not in file["nodes"][0] and file["bodies"][file["nodes"][-1]["body"]]["units"] == 9
+
+
+def refused_by(plan: dict, m, inputs=WORDS, loss="mse_loss") -> str:
+    return refused(m, inputs, loss, plan=Plan(plan))
+
+
+def test_a_plan_names_what_is_cut():
+    def planned(plan, m, inputs=WORDS, loss="mse_loss") -> dict:
+        return cuts_of(m, inputs, loss, plan=Plan(plan))
+    two = module(lambda self, x: self.d(F.silu(self.c(y := self.b(F.gelu(self.a(x))))) + y), d=nn.Linear(8, 8))
+    pair = {"a": 8, "gelu": 8, "b": 8}
+    same(planned({"a": "colwise", "b": "rowwise"}, two), pair)
+    same(refused_by({"a": "colwise"}, two), "--tp-plan: 'a' can't be colwise: 'a' is so only with 'b' rowwise")
+    same(refused_by({"a": "rowwise", "b": "rowwise"}, two), "--tp-plan: 'a' can't be rowwise: 'a' is colwise\n"
+                                                           "--tp-plan: 'b' can't be rowwise: 'b' is so only with 'a' colwise")
+    same(refused_by({"a": "colwise", "b": "rowwise", "d": "rowwise", "e": "rowwise"}, two),
+         "--tp-plan: 'd' can't be rowwise: no pair of layers has 'd' that can be cut, or what else reads its weights isn't in the plan\n"
+         "--tp-plan: no layer is named 'e'")
+    # A layer's name may begin before the pattern does; a * is one part of it.
+    nested = module(lambda self, x: self.layers[1].b(F.relu(self.layers[1].a(x + self.layers[0].b(F.relu(self.layers[0].a(x)))))),
+                    layers=nn.ModuleList(nn.ModuleDict({"a": nn.Linear(8, 8), "b": nn.Linear(8, 8)}) for _ in range(2)))
+    both = {f"layers.{i}.{name}": 8 for i in range(2) for name in ("a", "b")}
+    found = planned({"layers.*.a": "colwise", "layers.*.b": "rowwise"}, nested)
+    same({name: n for name, n in found.items() if name in both}, both)
+    same(planned({"layers.1.a": "colwise", "1.b": "rowwise"}, nested), {name: n for name, n in found.items() if name not in ("layers.0.a", "layers.0.b", "relu")})
+    # The vocabulary is cut where the plan has it, a tied one only whole.
+    ids, head = ["i64[B,6]<9"], {"out": "colwise_rep", "words": "embedding_rowwise"}
+    for tied in (True, False):
+        same(planned(head, language_model(tied=tied), ids, "cross_entropy"), {"out": 9})
+    same(planned({"out": "colwise_rep"}, language_model(tied=False), ids, "cross_entropy"), {"out": 9})
+    same(planned({"a": "colwise", "b": "rowwise"}, language_model(), ids, "cross_entropy"), {"a": 8, "tanh": 8, "b": 8})
+    assert "what else reads its weights isn't in the plan" in refused_by({"out": "colwise_rep"}, language_model(), ids, "cross_entropy")
+
+
+def test_a_plan_is_read_from_a_file():
+    sys.modules["import_cut_test"] = sys.modules[__name__]
+    plan = Path(KEPT.name) / "plan.json"
+    asked = "import_cut_test:language_model", "--input", "i64[B,6]<9", "--tp-plan", str(plan)
+    for text, expected in ((None, f"import: --tp-plan {plan}: can't be read: No such file or directory\n"),
+                           ("{", f"import: --tp-plan {plan}: not valid JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)\n"),
+                           ("[]", f"import: --tp-plan {plan}: expected names of layers and how each is cut, as {{\"layers.*.wq\": \"colwise\"}}\n"),
+                           ('{"a": "sequence_parallel"}', f"import: --tp-plan {plan}: 'a' is \"sequence_parallel\"; known: colwise, colwise_rep, rowwise, embedding_rowwise\n")):
+        plan.unlink(missing_ok=True)
+        if text:
+            plan.write_text(text)
+        status, _, err = run(*asked)
+        same((status, err), (1, expected))
+    plan.write_text('{"a": "colwise", "b": "rowwise"}')
+    status, out, err = run(*asked)
+    same((status, err), (0, ""))
+    assert "note: 3 nodes can be cut for tensor parallelism: tp must divide 8\n" in out, out
 
 
 def test_parts_of_a_vocabulary_that_are_wrong_are_found():

@@ -1,0 +1,73 @@
+"""Which layers are cut for tensor parallelism, by the names of modules, as people write it down: transformers' base_model_tp_plan.
+
+    {"layers.*.self_attn.q_proj": "colwise", "layers.*.self_attn.o_proj": "rowwise", "lm_head": "colwise_rep"}
+
+A * is one part of a name, such as a number; a pattern is all of a name, or its end from a dot on. Only what is named is cut: pairs
+of layers from a column to a row, as tensor_parallel.py finds them. A colwise_rep layer, whose output transformers gathers, is cut
+where the loss takes its classes in parts.
+"""
+
+import json
+import re
+from pathlib import Path
+
+from refusal import Refusal
+
+STYLES = {"colwise": "colwise", "colwise_rep": "colwise", "rowwise": "rowwise", "embedding_rowwise": "rowwise"}
+
+
+class Plan:
+    def __init__(self, styles: dict):
+        self.styles = {pattern: STYLES[style] for pattern, style in styles.items()}
+        self.refused = {}  # by name of a layer: what the graph has it as, and with which others, where these aren't so in the plan
+
+    def patterns_of(self, name: str) -> list:
+        return [pattern for pattern in self.styles if is_named(name, pattern)]
+
+    def has(self, name: str, style: str) -> bool:
+        return any(self.styles[pattern] == style for pattern in self.patterns_of(name))
+
+    def takes(self, layers: dict) -> bool:
+        """Whether all layers of a region are to be cut so. layers: their styles by name."""
+        others = [f"'{name}' {style}" for name, style in layers.items() if not self.has(name, style)]
+        if others:
+            self.refused |= {name: (style, others) for name, style in layers.items()}
+        return not others
+
+    def check(self, names: list, found: dict):
+        """Refusal: what of the plan isn't so. names: of all nodes; found: the styles of those that are cut."""
+        wrong = []
+        for pattern, style in self.styles.items():
+            matching = [name for name in names if is_named(name, pattern)]
+            uncut = [name for name in matching if found.get(name) != style]
+            if not matching:
+                wrong.append(f"--tp-plan: no layer is named '{pattern}'")
+            elif uncut:
+                wrong.append(f"--tp-plan: '{pattern}' can't be {style}: {self.why(uncut[0], style)}")
+        if wrong:
+            raise Refusal("\n".join(wrong))
+
+    def why(self, name: str, style: str) -> str:
+        if name not in self.refused:
+            return f"no pair of layers has '{name}' that can be cut, or what else reads its weights isn't in the plan"
+        is_as, others = self.refused[name]
+        return f"'{name}' is {is_as}" if is_as != style else f"'{name}' is so only with {', '.join(others)}"
+
+
+def is_named(name: str, pattern: str) -> bool:
+    return re.fullmatch(r"(.*\.)?" + re.escape(pattern).replace(r"\*", r"[^.]+"), name) is not None
+
+
+def read_plan(path: Path) -> Plan:
+    try:
+        styles = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refusal(f"--tp-plan {path}: can't be read: {getattr(error, 'strerror', None) or error}") from None
+    except json.JSONDecodeError as error:
+        raise Refusal(f"--tp-plan {path}: not valid JSON: {error}") from None
+    if not isinstance(styles, dict) or not styles:
+        raise Refusal(f"--tp-plan {path}: expected names of layers and how each is cut, as {{\"layers.*.wq\": \"colwise\"}}")
+    for pattern, style in styles.items():
+        if not isinstance(style, str) or style not in STYLES:
+            raise Refusal(f"--tp-plan {path}: '{pattern}' is {json.dumps(style)}; known: {', '.join(STYLES)}")
+    return Plan(styles)
