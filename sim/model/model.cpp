@@ -1,6 +1,7 @@
 #include "sim/model/model.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -218,6 +219,12 @@ ParameterSpec Model::parameter(std::size_t node, std::size_t index, const Parame
   if (const auto listed = parameters.find(named.name); listed != parameters.end()) {
     named.initial_bound = listed->second.initial_bound;
     named.initial_center = listed->second.initial_center;
+  }
+  if (const Shape& shape = own.spec.shape; nodes[node].xavier && shape.size() > 1) {
+    const std::int64_t kernel = own.spec.elements() / (shape[0] * shape[1]);
+    named.initial_bound = std::sqrt(6 / static_cast<double>(kernel * (shape[0] + shape[1])));
+  } else if (nodes[node].xavier) {
+    named.initial_bound = 0;
   }
   return named;
 }

@@ -33,6 +33,7 @@ struct Node {
   const Body* half = nullptr;           // its body where precision=bf16; none: what it is otherwise
   const Body* in_parts = nullptr;       // what takes its place in parts of its units, where that is another
   std::vector<std::string> parameters;  // their names in Model::parameters; empty: the node's own, "conv1.weight"
+  bool xavier = false;  // torch.nn.init.xavier_uniform_ of its weight, and no bias at first; else PyTorch's default
 };
 
 /// What nodes read beside the model's input and target: a further input of each sample, or a constant.

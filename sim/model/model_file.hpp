@@ -23,6 +23,8 @@
 //   name      as in torchvision's state_dict where there is one; unique, not input, target or loss
 //   op        a layer of op_table; `paragauge list` names them
 //   inputs    earlier nodes of the same list, or "input", the model's; optional: the node before
+//   initial   optional: "xavier_uniform", of a conv2d's or linear layer's weight, whose bias then begins with 0; else
+//             PyTorch's default
 //   others    the op's attributes: numbers, true, false
 //
 // A block is a list of nodes that is written once. It is used in place of a node:

@@ -1,5 +1,6 @@
 #include "sim/model/model.hpp"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "sim/strategy/strategy.hpp"
@@ -146,6 +147,25 @@ TEST(ModelFile, AUsersOwnFileWorks) {
   EXPECT_EQ(model.cuts.at("half"), std::vector<std::string>{"b"});
   EXPECT_EQ(load_model((folder / "m.json").string() + ",loss=mse_loss,dtype=f64").target_spec(8),
             (TensorSpec{Dtype::f64, {8, 3}}));
+}
+
+TEST(ModelFile, WeightsMayStartAsXaviers) {
+  const TemporaryFolder folder;
+  const std::string file =
+      replaced(kFile, R"("c", "op": "linear",)", R"("c", "op": "linear", "initial": "xavier_uniform",)");
+  const Model model = load_model(folder.file("m.json", file));
+  const auto bound = [&](std::size_t node, std::size_t index) {
+    return model.parameter(node, index, model.instances(4)[node].signature().parameters[index]).initial_bound;
+  };
+  EXPECT_DOUBLE_EQ(bound(0, 0), 1 / std::sqrt(6.0));  // PyTorch's
+  EXPECT_DOUBLE_EQ(bound(2, 0), std::sqrt(6.0 / (5 + 3)));
+  EXPECT_EQ(bound(2, 1), 0);
+  const Model planes = load_model(folder.file("conv.json", R"({"format": "paragauge-model-1", "name": "planes",
+    "input": [2, 8, 8], "target": {"classes": 64}, "optimizer": {"kind": "sgd", "lr": 0.1}, "loss": "cross_entropy",
+    "nodes": [{"name": "a", "op": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": 1, "stride": 2,
+               "initial": "xavier_uniform"}, {"name": "f", "op": "flatten"}]})"));
+  const Signature conv = planes.instances(1)[0].signature();
+  EXPECT_DOUBLE_EQ(planes.parameter(0, 0, conv.parameters[0]).initial_bound, std::sqrt(6.0 / (9 * (2 + 4))));
 }
 
 TEST(ModelFile, SummaryCountsEachNode) {
@@ -346,6 +366,11 @@ TEST(ModelFile, SaysWhichNodeIsWrong) {
   EXPECT_EQ(b(R"({"name": "b", "op": "add"})"), "%FILE%: nodes[1]: node 'b': op 'add' takes 2 inputs, found 1");
   EXPECT_EQ(b(R"({"name": "b", "op": "relu", "inputs": "a"})"),
             "%FILE%: nodes[1]: 'inputs' must be a list of texts, found \"a\"");
+  EXPECT_EQ(b(R"({"name": "b", "op": "relu", "initial": "xavier_uniform"})"),
+            "%FILE%: nodes[1]: node 'b': 'initial' is of conv2d and linear, not of op 'relu'");
+  EXPECT_EQ(
+      b(R"({"name": "b", "op": "linear", "out_features": 4, "initial": "xavier"})"),
+      "%FILE%: nodes[1]: node 'b': initial 'xavier' isn't known; known: xavier_uniform; without it, PyTorch's default");
   EXPECT_EQ(b(R"({"op": "relu"})"), "%FILE%: nodes[1]: 'name' is missing");
   EXPECT_EQ(b(R"({"name": "b"})"), "%FILE%: nodes[1]: 'op' is missing");
   EXPECT_EQ(b("7"), "%FILE%: nodes[1]: must be a JSON object");
