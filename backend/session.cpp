@@ -55,7 +55,7 @@ struct adl_serializer<std::optional<Value>> {
 
 namespace backend {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DataSource, folder, samples, seed, shape, classes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DataSource, folder, samples, seed, shape, classes, is_tested)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Training, data, epoch, first_sample)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RunRequest, program, warmup_steps, steps, seed, verify, graph, host_leads_every,
                                    probe_speed, training)

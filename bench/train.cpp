@@ -98,7 +98,8 @@ backend::DataSource source_of(const Options& options, const sim::Model& model) {
           .samples = options.samples == 0 && options.data.empty() ? kMade : options.samples,
           .seed = options.seed,
           .shape = model.input,
-          .classes = model.classes};
+          .classes = model.classes,
+          .is_tested = !model.is_imported()};
 }
 
 /// Steps that reach into each other are played several together, between two barriers (sim/program/unroll.hpp): in lists
@@ -235,6 +236,7 @@ class Training {
   }
 
   [[nodiscard]] std::int64_t samples() const { return samples_; }
+  [[nodiscard]] bool is_tested() const { return source_.is_tested; }
   [[nodiscard]] std::uint32_t epochs_done() const { return done_; }
 
   /// All ranks have their samples; what a host lacks is said before anything is calibrated.
@@ -277,7 +279,7 @@ class Training {
       step += stretch.steps();
     }
     trained.loss /= seen;
-    if (!job_.model.is_imported()) {
+    if (is_tested()) {
       if (test_.size() == 0) test_ = backend::load_dataset(source_, backend::Part::test);
       trained.test = backend::evaluate(job_.model, state_, test_);
     }
@@ -441,9 +443,9 @@ int train(const Options& options) {
                                  "what happens between steps, where batches are put together{}.",
                                  sim::readable_seconds(all_s / count), between, options.cost_models.at(0),
                                  sim::readable_seconds(predicted_s / count), 100 * (predicted_s / all_s - 1),
-                                 job.model.is_imported() ? "" : ", and the test"),
+                                 training.is_tested() ? ", and the test" : ""),
                      ' ', 100));
-  if (job.model.is_imported())
+  if (!training.is_tested())
     fmt::print("{}",
                sim::paragraph("Not tested: an imported model's file says what a step of training computes, not what "
                               "the model gives outside of one (without dropout, by a batch norm's averages). "

@@ -110,7 +110,8 @@ std::int64_t training_samples(const DataSource& source) {
   if (source.folder.empty()) return source.samples;
   std::int64_t samples = 0;
   for (const fs::path& file : files_of(source, Part::train)) samples += records_in(file, source);
-  for (const fs::path& file : files_of(source, Part::test)) records_in(file, source);
+  if (source.is_tested)
+    for (const fs::path& file : files_of(source, Part::test)) records_in(file, source);
   if (source.samples > samples)
     throw sim::ConfigError("samples={} must be at most {}, which {} has", source.samples, samples, source.folder);
   return source.samples > 0 ? source.samples : samples;

@@ -26,6 +26,7 @@ struct DataSource {
   std::uint64_t seed = 1;             // of made ones
   std::vector<std::int64_t> shape{};  // of a sample
   std::int64_t classes = 0;
+  bool is_tested = true;  // else the folder needs no test_batch.bin
 
   friend bool operator==(const DataSource&, const DataSource&) = default;
 };

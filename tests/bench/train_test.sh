@@ -91,8 +91,12 @@ cat >"$scratch/net.py" <<'END'
 from torch import nn
 def build():
     return nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.SiLU(), nn.Flatten(), nn.Linear(512, 10))
+def normed():
+    return nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10))
 END
-own=(-m "$scratch/own.json,global_batch=80,optimizer=sgd:lr=0.1" -s zero1 -w local --data "$scratch/data" --checkpoint "$scratch/own.safetensors")
+mkdir "$scratch/untested"
+cp "$scratch"/data/data_batch_* "$scratch/untested"
+own=(-m "$scratch/own.json,global_batch=80,optimizer=sgd:lr=0.1" -s zero1 -w local --data "$scratch/untested" --checkpoint "$scratch/own.safetensors")
 "$paragauge" import "$scratch/net.py:build" --input 'f32[B,3,32,32]' --loss cross_entropy -o "$scratch/own.json" >"$scratch/out" 2>&1 ||
   complain "import: $(cat "$scratch/out")"
 train "${own[@]}" --epochs 1 -o "$scratch/own.result" >"$scratch/out" 2>&1 || complain "own: $(cat "$scratch/out")"
@@ -117,6 +121,39 @@ assert abs(second["losses"][0] - loss.item()) < 1e-5 < abs(first["losses"][0] - 
 for name, parameter in module.named_parameters():
     assert parameter.grad.abs().max() > 1e-4 and torch.allclose(after[name], before[name] - 0.1 * parameter.grad, atol=1e-6), name
 END
+
+# ---- The same with a batch norm, whose averages are in the checkpoint; and in batches of which the last is smaller, gone on with
+"$paragauge" import "$scratch/net.py:normed" --input 'f32[B,3,32,32]' --loss cross_entropy -o "$scratch/normed.json" >"$scratch/out" 2>&1 ||
+  complain "import: $(cat "$scratch/out")"
+for epochs in 1 2; do
+  train -m "$scratch/normed.json,global_batch=80,optimizer=sgd:lr=0.1" -s single -w local --data "$scratch/untested" --epochs $epochs \
+    --checkpoint "$scratch/normed.safetensors" -o "$scratch/normed.result" >"$scratch/out" 2>&1 || complain "normed: $(cat "$scratch/out")"
+  [[ $epochs == 2 ]] || cp "$scratch/normed.safetensors" "$scratch/before.safetensors"
+done
+"$python" - "$scratch" <<'END' || complain "a step with a batch norm isn't PyTorch's"
+import json, pathlib, sys
+import net, reading, torch
+folder = pathlib.Path(sys.argv[1])
+labels, pixels = reading.samples(folder / "data/data_batch_1.bin", folder / "data/data_batch_2.bin")
+(before, _), (after, _) = reading.checkpoint(folder / "before.safetensors"), reading.checkpoint(folder / "normed.safetensors")
+module = net.normed()
+module.load_state_dict(before, strict=False)
+loss = torch.nn.functional.cross_entropy(module(pixels), labels)
+loss.backward()
+first, second = json.loads((folder / "normed.result").read_text())["epochs"]
+assert abs(second["losses"][0] - loss.item()) < 1e-5 < abs(first["losses"][0] - loss.item()), (first, second, loss.item())
+for name, parameter in module.named_parameters():
+    assert torch.allclose(after[name], before[name] - 0.1 * parameter.grad, atol=1e-6), name
+for name in ("1.running_mean", "1.running_var"):
+    assert torch.allclose(after[name], module.state_dict()[name], atol=1e-6) and not torch.equal(after[name], before[name]), name
+END
+for run in "whole 2" "halves 1" "halves 2"; do
+  train -m "$scratch/normed.json,global_batch=64" -s ddp -w local --data "$scratch/untested" --epochs "${run#* }" \
+    --checkpoint "$scratch/${run% *}.safetensors" -o "$scratch/${run% *}.result" >"$scratch/out" 2>&1 || complain "normed, $run: $(cat "$scratch/out")"
+done
+grep -q 'goes on after epoch 1 of 2' "$scratch/out" || complain "normed, gone on: $(cat "$scratch/out")"
+grep -q 'an epoch is one batch of 64 and one batch of 16' "$scratch/out" || complain "normed, the batches: $(cat "$scratch/out")"
+cmp "$scratch/whole.safetensors" "$scratch/halves.safetensors" || complain "normed: what is gone on with isn't what it would have been"
 
 # ---- A full disk
 cat >"$scratch/wide.json" <<'END'
