@@ -139,13 +139,18 @@ Json stages_to_json(const sim::Model& model, const sim::Strategy& strategy) {
   const sim::ScheduleKind& schedule = sim::schedule_table().at(strategy.schedule);
   const sim::ParameterCycle cycle = strategy.kind().parameters(model, strategy);
   Json actions = Json::array();
+  std::vector<std::vector<std::uint32_t>> stages_of_ranks(strategy.pp);
   for (std::uint32_t stage = 0; stage < strategy.pp; ++stage)
-    actions.push_back(
-        sim::to_text(schedule.stage(stage, strategy.pp, static_cast<std::int32_t>(strategy.microbatches))));
+    actions.push_back(sim::to_text(
+        schedule.stage(stage, strategy.pp, static_cast<std::int32_t>(strategy.microbatches), strategy.chunks)));
+  for (std::uint32_t part = 0; part < strategy.pp * static_cast<std::uint32_t>(strategy.chunks); ++part)
+    stages_of_ranks[sim::rank_of_part(part, strategy.pp, schedule.order).stage].push_back(part);
   Json json{{"kind", "replicas_of_stages"},
             {"replicas", strategy.dp},
             {"stages", sim::stages_of(model, strategy)},
+            {"stages_of_ranks", stages_of_ranks},
             {"microbatches", strategy.microbatches},
+            {"schedule", strategy.schedule},
             {"actions", actions},
             {"one_loss", schedule.one_loss},
             {"overlap", strategy.overlap},
@@ -282,12 +287,9 @@ bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::strin
   // Nobody has written one of microbatches, and PyTorch has none that cuts no weights but
   // their sums, leaves small ones whole, or has units of a size.
   if (strategy.sums_each_microbatch && strategy.microbatches > 1) return false;
-  // Nor one of recomputation; of mixed precision and clipping but by one device, model parallel and DDP; of pipelines whose
-  // ranks have several stages, or whose backwards are in two.
+  // Nor one of recomputation; of mixed precision and clipping but by one device, model parallel and DDP.
   if (strategy.recompute != sim::Recompute::none) return false;
   if ((sim::is_autocast(model.precision) || model.max_grad_norm > 0) && !is_one_module(model, strategy)) return false;
-  const sim::ScheduleKind& schedule = sim::schedule_table().at(strategy.schedule);
-  if (schedule.chunks > 1 || schedule.splits) return false;
   // Theirs have a barrier before each step, unless these reach into each other.
   if (strategy.bodies > 1 && !strategy.daso && !strategy.kind().parameters(model, strategy).delayed) return false;
   if (strategy.zero > 0 && strategy.ranks() * strategy.microbatches > strategy.dp) return false;
@@ -298,7 +300,9 @@ bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::strin
   // PyTorch takes means over replicas and microbatches.
   if (model.nodes.back().kind->is_sum && strategy.dp * strategy.microbatches > 1) return false;
   if (strategy.ranks() == 1) return true;
-  const bool one_process = strategy.dp == 1 && (strategy.microbatches == 1 || schedule.one_loss);
+  const sim::ScheduleKind& schedule = sim::schedule_table().at(strategy.schedule);
+  const bool by_torch = schedule.chunks > 1 || schedule.splits;  // its schedules have a process for each rank
+  const bool one_process = strategy.dp == 1 && !by_torch && (strategy.microbatches == 1 || schedule.one_loss);
   return sim::world_kind(world).processes != one_process;
 }
 

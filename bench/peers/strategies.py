@@ -7,6 +7,7 @@ from daso import Daso
 from dtensor import TensorParallel
 from heat import Heat, HeatBlocking
 from hypar import Hybrid, HybridThreads
+from pipelining import SCHEDULES, Pipelining
 from replicas import DataParallel, DataParallelProcesses, Distributed
 from session import Session, Skipped
 from sharded import FullyShard, ZeroRedundancy
@@ -33,6 +34,8 @@ def kind_of(strategy: SimpleNamespace) -> type[Session]:
         if not strategy.overlap:
             raise Skipped("plain PyTorch has no DDP that overlaps nothing; its DistributedDataParallel is ddp")
         return Distributed
+    if strategy.schedule in SCHEDULES:
+        return Pipelining
     if strategy.microbatches > 1:
         return ForwardPipeline if strategy.one_loss else Pipeline
     return Session if stages == 1 else ModelParallel

@@ -245,7 +245,9 @@ TEST(PeersRanks, ModelsOfAUsersOwnHaveOurLosses) {
              "pipeline,pp=2,schedule=1f1b,split_size=2,cut=softmax"}},
            {"mlp",
             {"single", "ddp,dp=3", "heat,dp=3", "heat_blocking,dp=3", "zero1,dp=3", "zero3,dp=3",
-             "pipeline,pp=3,schedule=1f1b,microbatches=6"}}})
+             "pipeline,pp=3,schedule=1f1b,microbatches=6", "interleaved,microbatches=4", "zero_bubble,microbatches=6",
+             "zero_bubble,pp=3,microbatches=6", "zbv,microbatches=4",
+             "pipeline,schedule=interleaved_zb,microbatches=4"}}})
     for (const std::string& strategy : strategies)
       expect_our_losses(*session, peers, models.path(name) + ",dtype=f64", strategy, 1e-9);
 }
@@ -358,8 +360,8 @@ TEST(Peers, WorldsWherePlainPyTorchRunsAStrategy) {
                                                         {"pipeline,pp=2,schedule=forward_only", true, false},
                                                         {"pipeline,pp=2", false, true},
                                                         {"1f1b", false, true},
-                                                        {"interleaved", false, false},
-                                                        {"zero_bubble", false, false},
+                                                        {"interleaved", false, true},
+                                                        {"zero_bubble", false, true},
                                                         {"ddp_blocking,dp=2", false, true},
                                                         {"heat", false, true},
                                                         {"ddp,bodies=2", false, false},
