@@ -1,6 +1,7 @@
 #include "sim/calibrate/probe.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 
@@ -81,12 +82,62 @@ Linear layer_in_cache(Draft& draft) {
   return {draft, kRows, kFeatures};
 }
 
+/// An op's forward on these tensors; its output.
+std::uint32_t add_forward(Draft& draft, std::string_view kind_name, const Attributes& given, std::uint32_t input) {
+  const OpKind& kind = op_table().at(kind_name);
+  const OpInstance op{&kind, complete_attributes(kind, given, "the probe"), {draft.role.tensors[input].spec}};
+  const Signature signature = op.signature();
+  const auto name = [&](std::string_view what) { return fmt::format("{}{}", what, draft.role.tensors.size()); };
+  const auto result = [&](const TensorSpec& spec) {
+    return draft.role.add_tensor(name(kind_name), spec, TensorClass::activation);
+  };
+  Instruction i{
+      .work = draft.works->add({op, Pass::forward, 0}), .reads = {input}, .writes = {result(signature.output)}};
+  for (const ParameterSpec& parameter : signature.parameters)
+    i.reads.push_back(add_constant(draft, name(parameter.name), parameter.spec, 0.1));
+  for (const SavedSpec& saved : signature.saved) i.writes.push_back(result(saved.spec));
+  for (const BufferSpec& buffer : signature.buffers) {
+    const std::uint32_t tensor = add_constant(draft, name(buffer.name), buffer.spec, buffer.initial_value);
+    i.reads.push_back(tensor);
+    i.writes.push_back(tensor);
+  }
+  const std::uint32_t output = i.writes[0];
+  draft.list.push_back(std::move(i));
+  return output;
+}
+
+/// Layers on small images, some microseconds each: a kernel of every kind that there is here.
+struct OtherCode {
+  std::string_view kind;
+  Attributes attributes;
+};
+const std::array<OtherCode, 6>& other_code() {
+  static const std::array<OtherCode, 6> kLayers{{{"conv2d", {{"out_channels", 8}, {"kernel_size", 3}, {"padding", 1}}},
+                                                 {"batch_norm", {}},
+                                                 {"relu", {}},
+                                                 {"max_pool", {{"kernel_size", 2}}},
+                                                 {"adaptive_avg_pool", {{"output_size", 2}}},
+                                                 {"softmax", {}}}};
+  return kLayers;
+}
+
+/// Kernels as the step's, one behind the other as a network has them.
+void add_other_code(Draft& draft, const std::vector<std::string_view>& kinds) {
+  std::uint32_t x = kNone;
+  for (const OtherCode& layer : other_code()) {
+    if (std::ranges::find(kinds, layer.kind) == kinds.end()) continue;
+    if (x == kNone)
+      x = add_constant(draft, fmt::format("image{}", draft.role.tensors.size()), {Dtype::f32, {4, 8, 12, 12}}, 1);
+    x = add_forward(draft, layer.kind, layer.attributes, x);
+  }
+}
+
 /// Repeats alternate in direction; if `rendezvous`, also, two by two, in who comes first: the receiver, which then
 /// waits, or the sender, which then computes until the message is gone.
-void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std::uint32_t repeats, double bytes_before,
+void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std::uint32_t repeats, const Before& step,
                    bool rendezvous) {
   constexpr std::uint32_t kDelay = 2, kBeside = 4;  // computes
-  const Linear before = layer_of(draft, bytes_before), beside = layer_in_cache(draft);
+  const Linear before = layer_of(draft, step.bytes), beside = layer_in_cache(draft);
   for (std::uint32_t k = 0; k < repeats; ++k) {
     const bool sends = k % 2 == own, unexpected = rendezvous && k % 4 >= 2;
     const std::uint32_t tag = k / 2;  // counted per direction
@@ -94,6 +145,7 @@ void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std:
     if (sends || unexpected) {
       const std::uint32_t source = add_constant(draft, fmt::format("source{}", k), spec, 1);
       before.compute(draft, 1);
+      add_other_code(draft, step.kinds);
       draft.scaled_copy(source, sends ? buffer : Linear::add_result(draft, "written", source), 1, kNone);
     }
     if (unexpected && !sends) beside.compute(draft, kDelay);
@@ -201,8 +253,16 @@ Program on_ranks(Program probe, const Mesh& mesh, std::uint32_t axes) {
   return probe;
 }
 
-double bytes_between_transfers(const Program& program) {
-  double most = 0;
+Before before_transfers(const Program& program) {
+  Before step;
+  for (const Work& work : program.works) {
+    const bool is_imported = work.op.body != nullptr;  // its kernels are of many kinds
+    for (const OtherCode& layer : other_code())
+      if ((is_imported || work.op.kind->name == layer.kind) &&
+          std::ranges::find(step.kinds, layer.kind) == step.kinds.end())
+        step.kinds.push_back(layer.kind);
+  }
+  double& most = step.bytes;
   for (const Role& role : program.roles) {
     double bytes = 0, transfers = 0;
     for (std::uint32_t i = 0; i < role.size(); ++i)
@@ -212,23 +272,23 @@ double bytes_between_transfers(const Program& program) {
         ++transfers;
     if (transfers > 0) most = std::max(most, bytes / transfers);
   }
-  return most;
+  return step;
 }
 
-Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before, bool rendezvous) {
+Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const Before& step, bool rendezvous) {
   const TensorSpec spec{Dtype::f32, {(question.bytes + 3) / 4}};
   if (question.kind == InstructionKind::collective)
-    return transfer_probe(question, repeats, bytes_before, row_of(question.members), 1);
+    return transfer_probe(question, repeats, step, row_of(question.members), 1);
   return make_probe("probe of send", row_of(2), 0, {{0}, {1}}, [&](Draft& draft, std::uint32_t own) {
-    add_ping_pong(draft, own, spec, repeats, bytes_before, rendezvous);
+    add_ping_pong(draft, own, spec, repeats, step, rendezvous);
   });
 }
 
-Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before, const Mesh& mesh,
+Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const Before& step, const Mesh& mesh,
                        std::uint32_t axes) {
   return collective_probe(question, mesh, axes, [&](Draft& draft, bool is_root) {
     const CollectiveOperands operands = operands_of(question.collective, is_root);
-    const Linear before = layer_of(draft, bytes_before);
+    const Linear before = layer_of(draft, step.bytes);
     const auto buffers = [&](Moved moved, const std::string& name) {
       std::vector<std::uint32_t> tensors;
       if (moved != Moved::nothing)
@@ -241,6 +301,7 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, 
       const std::vector<std::uint32_t> writes =
           operands.in_place ? reads : buffers(operands.writes, fmt::format("result{}", k));
       before.compute(draft, 1);
+      add_other_code(draft, step.kinds);
       if (!reads.empty()) {
         const TensorSpec filled = draft.role.tensors[reads[0]].spec;
         draft.scaled_copy(add_constant(draft, fmt::format("source{}", k), filled, 1), reads[0], 1, kNone);

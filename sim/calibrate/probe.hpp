@@ -1,18 +1,21 @@
 // Programs that measure links and memory: what `calibrate` runs beside the models' ops.
 //
 //   TransferQuestion question{.kind = InstructionKind::collective, .bytes = 4 << 20, .members = 2};
-//   Program probe = transfer_probe(question, /*repeats=*/4, /*bytes_before=*/1 << 24, /*rendezvous=*/false);
+//   Program probe = transfer_probe(question, /*repeats=*/4, before_transfers(program), /*rendezvous=*/false);
 //   // for ranks 0…members−1; every posted instruction is one sample
 //
 // Each repeat computes for a while and then writes what it sends (as a bucket is filled, an activation computed, right
 // before it goes), so that caches, threads and sockets are in a step's state: the receiver has been waiting, ranks come
 // at different times. Point-to-point repeats alternate in direction, so that both ends stay in step. How much memory a
 // step moves between two transfers matters as much: 13 kB go from thread to thread in 2 µs where that is 1 MB, and in
-// 20 µs where it is 30 MB, because no cache then holds their target or the code that copies.
+// 20 µs where it is 30 MB, because no cache then holds their target or the code that copies. So does what other code
+// has been played meanwhile: that of the transport, and what the core knows of its branches, must come again.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
+#include <vector>
 
 #include "sim/cost/cost_model.hpp"
 #include "sim/model/model.hpp"
@@ -21,16 +24,21 @@
 
 namespace sim {
 
-/// The bytes (as of Work::demand) that a rank's ops move between two of its transfers, on average, of the rank where
-/// they are most; 0 for a program without transfers.
-double bytes_between_transfers(const Program& program);
+/// What a step computes between two transfers.
+struct Before {
+  /// The bytes (as of Work::demand) that a rank's ops move, on average, of the rank where they are most; 0 for a program
+  /// without transfers.
+  double bytes = 0;
+  std::vector<std::string_view> kinds = {};  // of layers that a probe has, too; of imported models all
+};
+Before before_transfers(const Program& program);
 
-/// `bytes` is rounded up to whole f32 elements. What is computed before each transfer reads about `bytes_before`, up to
-/// 38 MB: more than caches hold. `rendezvous`: of four point-to-point repeats the first two are expected, the others
+/// `bytes` is rounded up to whole f32 elements. What is computed before each transfer reads about what the step's ops
+/// move, up to 38 MB: more than caches hold. `rendezvous`: of four point-to-point repeats the first two are expected, the others
 /// aren't (sim::Rendezvous).
-Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before, bool rendezvous);
+Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const Before& step, bool rendezvous);
 /// The same of a collective, by all lists of members at once that differ on these axes of the mesh only, as a job's do.
-Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, double bytes_before, const Mesh& mesh,
+Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const Before& step, const Mesh& mesh,
                        std::uint32_t axes);
 
 /// A probe of members in a row, by other ranks: the first of the mesh and those that differ from it on these axes only,

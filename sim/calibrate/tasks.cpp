@@ -52,9 +52,11 @@ std::vector<TransferQuestion> questions_of(const Job& job) {
 }
 
 /// Up to a power of two, so that jobs which move about as much between their transfers share a probe.
-double rounded_bytes_before(const Program& program) {
+Before rounded_before(const Program& program) {
   constexpr double kLeast = 16 << 10, kMost = 64 << 20;  // what a probe can tell apart
-  return std::exp2(std::round(std::log2(std::clamp(bytes_between_transfers(program), kLeast, kMost))));
+  Before step = before_transfers(program);
+  step.bytes = std::exp2(std::round(std::log2(std::clamp(step.bytes, kLeast, kMost))));
+  return step;
 }
 
 std::string ranks_busy(std::uint32_t ranks) { return fmt::format("{} rank{} busy", ranks, ranks > 1 ? "s" : ""); }
@@ -172,7 +174,7 @@ std::optional<Seats> seats_of(const TransferQuestion& question, const Job& job) 
 }
 
 void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_sizes) {
-  const double before = rounded_bytes_before(job.program);
+  const Before before = rounded_before(job.program);
   std::map<TransferQuestion, std::map<std::int64_t, bool>> sizes;  // by question but for its bytes: own?
   for (const TransferQuestion& question : questions_of(job)) {
     TransferQuestion of_no_size = question;
@@ -194,7 +196,7 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
                                link_key(job.world, question).kind, bytes, question.members,
                                (question.devices.empty() ? "" : " on cores " + question.devices) +
                                    (seats ? " over " + job.cluster.levels.back().name : ""),
-                               before / 1e3);
+                               before.bytes / 1e3);
       if (question.devices.empty() || seats) {
         task.program = transfer_probe(task.question, repeats, before, task.has_unexpected());
         if (seats) task.program = on_ranks(std::move(task.program), seats->mesh, seats->axes);

@@ -34,8 +34,8 @@ TEST(Probes, AreReadFromTheirTexts) {
   const Model model = load_model("toy_mlp");
   for (const Program& probe :
        {overlap_probe(kQuestion, 2, 3), notification_probe(lower(model, parse_strategy("pipeline,pp=2", model)), 1),
-        memory_probe(load_model("toy_mlp")), transfer_probe(kQuestion, 4, 1e6, false),
-        transfer_probe({InstructionKind::send, {}, 4096, 2}, 4, 1e6, true)})
+        memory_probe(load_model("toy_mlp")), transfer_probe(kQuestion, 4, {1e6}, false),
+        transfer_probe({InstructionKind::send, {}, 4096, 2}, 4, {1e6, {"conv2d", "relu", "softmax"}}, true)})
     EXPECT_EQ(to_text(program_from_text(to_text(probe))), to_text(probe)) << probe.strategy;
 }
 
@@ -43,7 +43,7 @@ TEST(TransferProbe, HalfOfTheMessagesAreUnexpected) {
   const Cluster cluster = plain_cluster(2);
   constexpr std::uint32_t kRepeats = 8;
   for (const bool rendezvous : {false, true}) {
-    const Program probe = transfer_probe({InstructionKind::send, {}, 51200, 2}, kRepeats, 1e6, rendezvous);
+    const Program probe = transfer_probe({InstructionKind::send, {}, 51200, 2}, kRepeats, {1e6}, rendezvous);
     const Costs costs = costs_of(probe, *cost_model_table().at("analytic").make(cluster, nullptr), cluster);
     const Timeline timeline = simulate(probe, costs, cluster);
     std::vector<double> posted_s[2];  // both ends post one transfer after the other
@@ -65,11 +65,11 @@ TEST(TransferProbe, MovesBeforeItsTransfersWhatTheStepDoes) {
   constexpr double kCaches = 38e6;
   for (const char* strategy : {"ddp_blocking", "pipeline,cut=pool2,split_size=8", "model_parallel,cut=pool2"}) {
     const Model model = load_model("convnet");
-    const double step = bytes_between_transfers(lower(model, parse_strategy(strategy, model)));
+    const double step = before_transfers(lower(model, parse_strategy(strategy, model))).bytes;
     EXPECT_GT(step, 1e6) << strategy;
     for (const TransferQuestion& question : {kQuestion, TransferQuestion{InstructionKind::send, {}, 12800, 2}})
       for (const double bytes : {step, 1e6, 1e10}) {
-        const Program probe = transfer_probe(question, 4, bytes, false);
+        const Program probe = transfer_probe(question, 4, {bytes}, false);
         double computed = 0;
         for (const Work& work : probe.works)
           if (work.op.kind->name == "linear") computed = work.demand().bytes;
@@ -77,7 +77,7 @@ TEST(TransferProbe, MovesBeforeItsTransfersWhatTheStepDoes) {
       }
   }
   const Model model = load_model("convnet");
-  EXPECT_EQ(bytes_between_transfers(lower(model, parse_strategy("single", model))), 0);
+  EXPECT_EQ(before_transfers(lower(model, parse_strategy("single", model))).bytes, 0);
 }
 
 /// `fitted` knows the machine's memory from the probe alone: parameters larger than any that it holds.

@@ -247,7 +247,7 @@ TEST(CalibrationSamples, OfRanksThatShareCoresAreOfOneTransferAlone) {
         SCOPED_TRACE(fmt::format("{} among {}, engine {}", to_string(kind), ranks, static_cast<int>(engine)));
         CalibrationTask task{.kind = Kind::transfers, .world = "gloo", .cluster = testing::plain_cluster(ranks)};
         task.question = {InstructionKind::collective, kind, 4096, ranks};
-        task.program = transfer_probe(task.question, 4, 1e6, false);
+        task.program = transfer_probe(task.question, 4, {1e6}, false);
         task.cluster.levels[0].size = 2;
         task.cluster.levels[0].link.engine = engine;
         task.cluster.scheduling = Scheduling::run_until_wait;
@@ -269,7 +269,7 @@ TEST(CalibrationSamples, WhatBeginningACollectiveTakesOfASharedCore) {
   CalibrationTask task{.kind = Kind::transfers, .world = "gloo", .cluster = job_of("ddp_blocking,dp=4").cluster};
   task.cluster.scheduling = Scheduling::run_until_wait;
   task.question = {InstructionKind::collective, CollectiveKind::all_reduce, 4096, 4};
-  task.program = transfer_probe(task.question, /*repeats=*/1, 1e6, false);
+  task.program = transfer_probe(task.question, /*repeats=*/1, {1e6}, false);
   const Costs costs = costs_of(task.program, Known(task.cluster), task.cluster);
   const Timeline free = simulate(task.program, costs, task.cluster);
   const auto engaged_s = [&](const Timeline& step) {
