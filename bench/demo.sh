@@ -5,8 +5,7 @@
 #   bench/demo.sh                results/*.json, results/*.csv, results/plots/*.png
 #   bench/demo.sh --fresh        forget earlier results; else an interrupted run goes on where it stopped
 set -euo pipefail
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-cd "$root"
+source "$(dirname "${BASH_SOURCE[0]}")/evening.sh" # presets_of_two; from the checkout's root on
 case ${1:-} in
   '') ;;
   --fresh) rm -rf results ;;
@@ -35,10 +34,8 @@ $paragauge compare -m $resnet50 -s single -s model_parallel,cut=r1 -s pipeline,c
   -s pipeline,cut=r1,split_size=4 -s pipeline,cut=r1,split_size=8 -s ddp_blocking -s ddp \
   -w local --rounds 8 --steps 2 --time-limit $(limit 55) --json results/resnet50.json --csv results/resnet50.csv
 echo "demo: a small network by all that two ranks can play, beside plain PyTorch where it has the same"
-family=() # every preset of the table but those of four ranks, and two that are others with keys
-for preset in $($paragauge list | sed -n '/^strategies/,/^keys of/p' | awk '/^  [a-z0-9_]+ /{print $1}' | grep -vxE 'daso|hsdp|pipeline|mesh'); do
-  family+=(-s "$preset")
-done
+family=()
+for preset in $(presets_of_two); do family+=(-s "$preset"); done
 $paragauge compare -m convnet "${family[@]}" -w gloo --peers --rounds 12 --visits 2 --time-limit $(limit 100) --json results/family.json --csv results/family.csv
 echo "demo: timelines"
 $paragauge trace -m $resnet50 -s pipeline,cut=r1,split_size=2 -w local -o results/pipeline.trace.json
