@@ -19,7 +19,7 @@ STYLES = {"colwise": "colwise", "colwise_rep": "colwise", "rowwise": "rowwise", 
 class Plan:
     def __init__(self, styles: dict):
         self.styles = {pattern: STYLES[style] for pattern, style in styles.items()}
-        self.refused = {}  # by name of a layer: what the graph has it as, and with which others, where these aren't so in the plan
+        self.refused = {}  # by name of a layer and style: with which others it could be so, which aren't so in the plan
 
     def patterns_of(self, name: str) -> list:
         return [pattern for pattern in self.styles if is_named(name, pattern)]
@@ -31,7 +31,8 @@ class Plan:
         """Whether all layers of a region are to be cut so. layers: their styles by name."""
         others = [f"'{name}' {style}" for name, style in layers.items() if not self.has(name, style)]
         if others:
-            self.refused |= {name: (style, others) for name, style in layers.items()}
+            for name, style in layers.items():
+                self.refused.setdefault(name, {}).setdefault(style, others)
         return not others
 
     def check(self, names: list, found: dict):
@@ -50,8 +51,9 @@ class Plan:
     def why(self, name: str, style: str) -> str:
         if name not in self.refused:
             return f"no pair of layers has '{name}' that can be cut, or what else reads its weights isn't in the plan"
-        is_as, others = self.refused[name]
-        return f"'{name}' is {is_as}" if is_as != style else f"'{name}' is so only with {', '.join(others)}"
+        if style not in self.refused[name]:
+            return f"'{name}' can be {' or '.join(self.refused[name])}"
+        return f"'{name}' is so only with {', '.join(self.refused[name][style])}"
 
 
 def is_named(name: str, pattern: str) -> bool:

@@ -89,7 +89,7 @@ def test_a_plan_names_what_is_cut():
     pair = {"a": 8, "gelu": 8, "b": 8}
     same(planned({"a": "colwise", "b": "rowwise"}, two), pair)
     same(refused_by({"a": "colwise"}, two), "--tp-plan: 'a' can't be colwise: 'a' is so only with 'b' rowwise")
-    same(refused_by({"a": "rowwise", "b": "rowwise"}, two), "--tp-plan: 'a' can't be rowwise: 'a' is colwise\n"
+    same(refused_by({"a": "rowwise", "b": "rowwise"}, two), "--tp-plan: 'a' can't be rowwise: 'a' can be colwise\n"
                                                            "--tp-plan: 'b' can't be rowwise: 'b' is so only with 'a' colwise")
     same(refused_by({"a": "colwise", "b": "rowwise", "d": "rowwise", "e": "rowwise"}, two),
          "--tp-plan: 'd' can't be rowwise: no pair of layers has 'd' that can be cut, or what else reads its weights isn't in the plan\n"
