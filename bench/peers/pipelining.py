@@ -12,6 +12,11 @@ SCHEDULES = {"interleaved": ScheduleInterleaved1F1B, "zb_h1": ScheduleInterleave
              "zbv": ScheduleZBVZeroBubble}
 
 
+class ConnectedStage(PipelineStage):
+    def _get_init_p2p_neighbors_ops(self):
+        return []  # a first message to each neighbour, which connects NCCL's ranks; gloo has none to a rank itself, as zbv's would be
+
+
 class Pipelining(Session):
     """A process per rank; the loss is the mean over the microbatches."""
 
@@ -35,7 +40,7 @@ class Pipelining(Session):
         self.target_rows = self.target_rows if self.has_last else range(0)
         self.layers = sum((stages[s].layers for s in own), [])
         self.module = nn.ModuleList(stages[s].module.to_empty(device=devices[0]) for s in own)
-        parts = [PipelineStage(module, s, len(stages), devices[0], group=self.group) for s, module in zip(own, self.module)]
+        parts = [ConnectedStage(module, s, len(stages), devices[0], group=self.group) for s, module in zip(own, self.module)]
         self.schedule = SCHEDULES[self.strategy.schedule](parts, self.strategy.microbatches, self.loss)
 
     def forward_and_backward(self, x, target):

@@ -43,7 +43,7 @@ STEPS = 4
 RESNET18 = json.loads((TESTS / "golden" / "peer_request.json").read_text())  # tests/bench/peers_test.cpp: as C++ writes it
 SINGLE = {"threads": 1, "kind": "replicas_of_stages", "replicas": 1, "microbatches": 1, "actions": ["F0 B0"], "one_loss": False,
           "overlap": False, "broadcast_buffers": True, "buckets_MiB": [1, 25], "single": False, "delayed": False,
-          "zero": 0}
+          "zero": 0, "schedule": "1f1b", "stages_of_ranks": [[0]]}
 
 
 def linear(name, inputs, features, outputs):
