@@ -2,7 +2,8 @@
 # How well forecast is what two hosts play, under torchrun: hosts that are namespaces of this machine (bench/hosts.sh), over links
 # of several rates, with a rank on each, and with two.
 #
-#   bench/across_hosts.sh [FOLDER [MINUTES]]   results/hosts and 25 unless given: RATE.RANKS.json, and hosts.txt of all
+#   bench/across_hosts.sh [FOLDER [MINUTES]]   results/hosts and 25 unless given: RATE.RANKS.json; of all together hosts.json,
+#                                              hosts.txt
 #
 # An interrupted run goes on where it stopped. Needs root; where that isn't permitted it says so and ends with status 3.
 source "$(dirname "${BASH_SOURCE[0]}")/evening.sh"
@@ -16,19 +17,15 @@ compare() {
   local ranks=$1 strategies=() strategy
   shift
   for strategy in "$@"; do strategies+=(-s "$strategy"); done
-  bench/hosts.sh launch torchrun "$ranks" build/bin/paragauge compare -m convnet,global_batch=64 "${strategies[@]}" -w gloo --rounds 8 \
-    --visits 2 --steps 1 --time-limit "$each" --timeout 60 --json "$out/$rate.$ranks.json" >"$out/$rate.$ranks.log"
+  bench/hosts.sh launch torchrun "$ranks" build/bin/paragauge compare -m convnet,global_batch=64 "${strategies[@]}" -w gloo --network "$rate" \
+    --rounds 8 --visits 2 --steps 1 --time-limit "$each" --timeout 60 --json "$out/$rate.$ranks.json" >"$out/$rate.$ranks.log"
   tail -n 2 "$out/$rate.$ranks.log"
 }
 for rate in "${rates[@]}"; do
   echo "across_hosts: $rate"
   bench/hosts.sh up 2 "$rate"
   compare 1 single model_parallel ddp heat heat_blocking zero3 tp
-  compare 2 single ddp,dp=4 zero3,dp=4 hsdp daso dp=2,tp=2 dp=2,pp=2,microbatches=2
+  compare 2 ddp,dp=4 zero3,dp=4 hsdp daso dp=2,tp=2 dp=2,pp=2,microbatches=2
 done
-for rate in "${rates[@]}"; do
-  for ranks in 1 2; do
-    echo "$rate, $ranks on each host"
-    build/bin/paragauge report "$out/$rate.$ranks.json"
-  done
-done | tee "$out/hosts.txt"
+build/bin/paragauge report "$out"/*bit.[12].json --compact --json "$out/hosts.json" >"$out/hosts.txt"
+cat "$out/hosts.txt"

@@ -14,7 +14,7 @@ mapfile -t two < <(presets_of_two)
 for model in convnet bench/unseen/deep.json; do
   name=$(basename "$model" .json)
   by_strategies "$name.2" 40 "$model" "${two[@]}"
-  by_strategies "$name.4" 10 "$model" single ddp,dp=4 daso hsdp
+  by_strategies "$name.4" 10 "$model" ddp,dp=4 daso hsdp
 done
 
 build/bin/paragauge report "$out"/*.[24].json --compact --json "$out/family.json" >"$out/family.txt"

@@ -20,10 +20,10 @@ namespace {
 sim::Cluster several_hosts(const std::string& world, const Options& options, std::uint32_t ranks, std::uint32_t cores) {
   if (!sim::world_kind(world).processes)
     throw sim::ConfigError("--hosts {}: ranks of world '{}' are of one process, on one host", options.hosts, world);
-  const sim::Cluster host = sim::machine_cluster(world, options.machine.device, options.machine.network, cores, cores);
+  const sim::Cluster host = sim::machine_cluster(world, options.machine.device, "", cores, cores);
   sim::Link between = host.link();
   between.shared = false;
-  sim::Cluster all = sim::with_hosts(host, options.hosts, ranks, between);
+  sim::Cluster all = sim::with_hosts(host, options.hosts, ranks, between, options.machine.network);
   all.remarks.push_back(fmt::format(
       "{} hosts like this one: what a profile doesn't say of the network between them is taken to be as within "
       "one (`paragauge machine` writes a file that says more)",

@@ -55,10 +55,12 @@ sim::Cluster machine_cluster_of(const std::string& world, const Machine& machine
                                 std::uint32_t threads, const std::string& strategy) {
   const std::uint32_t each = backend::ranks_per_host();
   const bool several = each != 0 && sim::world_kind(world).processes;
-  sim::Cluster cluster = sim::with_threads(
-      sim::machine_cluster(world, machine.device, machine.network, several ? each : ranks, sim::usable_cores()),
-      threads, strategy);
-  return several ? sim::with_hosts(cluster, backend::hosts_of_launch(), ranks, link_between(cluster)) : cluster;
+  const sim::Cluster cluster =
+      sim::with_threads(sim::machine_cluster(world, machine.device, several ? "" : machine.network,
+                                             several ? each : ranks, sim::usable_cores()),
+                        threads, strategy);
+  if (!several) return cluster;
+  return sim::with_hosts(cluster, backend::hosts_of_launch(), ranks, link_between(cluster), machine.network);
 }
 
 /// The world of the launch's ranks. ConfigError where each would be all ranks by itself.
@@ -103,9 +105,9 @@ std::vector<Job> make_jobs(const Subject& subject, const Machine& machine, sim::
   sim::Result skipped;
   const auto world_label = [&](const std::string& world) { return machine_cluster_of(world, machine, 1, 1, "").world; };
   sim::check_network(machine.network, machine.worlds);
-  if (!machine.network.empty() && backend::ranks_per_host() != 0)
-    throw sim::ConfigError("network={} lies between ranks of one machine; these {} hosts have links of their own",
-                           machine.network, backend::hosts_of_launch());
+  if (!machine.network.empty() && backend::ranks_per_host() != 0 && backend::hosts_of_launch() == 1)
+    throw sim::ConfigError("network={} lies between several hosts, or between ranks that paragauge starts itself",
+                           machine.network);
   sim::check_device(machine.device);
   std::optional<backend::Accelerator> accelerator;
   if (machine.device != "cpu") accelerator = backend::describe(machine.device);

@@ -91,7 +91,7 @@ void add_world(CLI::App* command, bench::Machine& machine) {
        fmt::format("on what: ranks of this machine ({})", sim::world_table().names()));
   text(command, "--device", machine.device, "cpu or cuda")->capture_default_str();
   text(command, "--network", machine.network,
-       "gloo over links of this rate (100mbit, 1gbit, unlimited), made by bench/network.sh");
+       "gloo over links of this rate (100mbit, 1gbit, unlimited): made by bench/network.sh, or those between hosts");
   number(command, "--ranks", machine.ranks, 1, 1'048'576, "ranks; must be what the strategy's degrees multiply to");
 }
 

@@ -452,22 +452,10 @@ Cluster with_threads(const Cluster& cluster, std::uint32_t threads, std::string_
   return own;
 }
 
-Cluster with_hosts(const Cluster& host, std::uint32_t hosts, std::uint32_t ranks, const Link& between) {
-  check_internal(host.nodes() == 1, "cluster '{}' of {} nodes as a host", host.name, host.nodes());
-  check_internal(!host.is_mixed(), "cluster '{}' of several kinds of devices as a host", host.name);
-  const auto each = static_cast<std::uint32_t>(host.place.size());
-  if (ranks > std::uint64_t{each} * hosts)
-    throw ConfigError("{} ranks on {} hosts of {} ranks each", ranks, hosts, each);
-  Cluster all = host;
-  all.world += fmt::format("@{}hosts", hosts);
-  all.levels.push_back({.name = "network", .size = hosts, .link = between});
-  all.place.clear();
-  for (std::uint32_t rank = 0; rank < ranks; ++rank)
-    all.place.push_back({rank / each * host.devices() + host.place[rank % each].device});
-  return all;
-}
+namespace {
 
-Cluster with_network(const Cluster& cluster, const std::string& rate) {
+/// Of "100mbit", "2.5gbit"; nothing of "unlimited". ConfigError for other texts.
+std::optional<BytesPerSecond> bandwidth_of(const std::string& rate) {
   constexpr std::pair<std::string_view, double> kUnits[] = {{"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}};
   double number = 0, bytes_per_s = 0;
   const char* end = rate.data() + rate.size();
@@ -480,14 +468,42 @@ Cluster with_network(const Cluster& cluster, const std::string& rate) {
     throw ConfigError(
         "network={} must be a number with kbit, mbit or gbit (100mbit, 1gbit, 2.5gbit) up to 8000gbit, or unlimited",
         rate);
+  return bytes_per_s > 0 ? std::optional(gigabytes_per_second(bytes_per_s * 1e-9)) : std::nullopt;
+}
+
+/// At most so fast: a full-duplex cable to each end, no common bus.
+void limit(Link& link, const std::optional<BytesPerSecond>& bandwidth) {
+  if (!bandwidth || link.bandwidth < *bandwidth) return;
+  link.bandwidth = *bandwidth;
+  link.shared = false;
+}
+
+}  // namespace
+
+Cluster with_hosts(const Cluster& host, std::uint32_t hosts, std::uint32_t ranks, const Link& between,
+                   const std::string& rate) {
+  check_internal(host.nodes() == 1, "cluster '{}' of {} nodes as a host", host.name, host.nodes());
+  check_internal(!host.is_mixed(), "cluster '{}' of several kinds of devices as a host", host.name);
+  const auto each = static_cast<std::uint32_t>(host.place.size());
+  if (ranks > std::uint64_t{each} * hosts)
+    throw ConfigError("{} ranks on {} hosts of {} ranks each", ranks, hosts, each);
+  Cluster all = host;
+  all.world += fmt::format("@{}hosts", hosts);
+  all.levels.push_back({.name = "network", .size = hosts, .link = between});
+  if (!rate.empty()) {
+    all.world += "@" + rate;
+    limit(all.levels.back().link, bandwidth_of(rate));
+  }
+  all.place.clear();
+  for (std::uint32_t rank = 0; rank < ranks; ++rank)
+    all.place.push_back({rank / each * host.devices() + host.place[rank % each].device});
+  return all;
+}
+
+Cluster with_network(const Cluster& cluster, const std::string& rate) {
   Cluster behind = cluster;
   behind.world += "@" + rate;
-  const BytesPerSecond bandwidth = gigabytes_per_second(bytes_per_s * 1e-9);
-  for (Level& level : behind.levels) {
-    if (bytes_per_s == 0 || level.link.bandwidth < bandwidth) continue;
-    level.link.bandwidth = bandwidth;
-    level.link.shared = false;  // a full-duplex cable to each rank, no common bus
-  }
+  for (Level& level : behind.levels) limit(level.link, bandwidth_of(rate));
   return behind;
 }
 

@@ -179,9 +179,11 @@ Cluster with_threads(const Cluster& cluster, std::uint32_t threads, std::string_
 /// own changes nothing else. ConfigError for other texts.
 Cluster with_network(const Cluster& cluster, const std::string& rate);
 /// So many hosts, each like the `host`, a cluster of one node with the first of the ranks: rank r is where rank
-/// r modulo their number is on its host, and `between` connects them. Its world gets a name of its own
-/// ("gloo@2hosts"). ConfigError where more ranks than they have places are asked for.
-Cluster with_hosts(const Cluster& host, std::uint32_t hosts, std::uint32_t ranks, const Link& between);
+/// r modulo their number is on its host, and `between` connects them, at most at this rate (as with_network's) where one
+/// is given. Its world gets a name of its own ("gloo@2hosts", "gloo@2hosts@1gbit"). ConfigError where more ranks than
+/// they have places are asked for.
+Cluster with_hosts(const Cluster& host, std::uint32_t hosts, std::uint32_t ranks, const Link& between,
+                   const std::string& rate = "");
 /// This machine's accelerator in place of the cluster's: by what its driver calls it and the memory that it has. Rates
 /// are the catalog's for that name; for one that it doesn't know, the cluster's own stay and `source` says so.
 Cluster with_accelerator(const Cluster& cluster, const std::string& driver_name, Bytes memory);

@@ -68,8 +68,10 @@ const Table<WorldKind>& world_table() {
 const WorldKind& world_kind(std::string_view label) { return world_table().at(label.substr(0, label.find('@'))); }
 
 bool is_same_world(std::string_view label, std::string_view other) {
-  const auto without_hosts = [](std::string_view text) {
-    return text.ends_with("hosts") ? text.substr(0, text.find('@')) : text;
+  const auto without_hosts = [](std::string_view text) {  // "gloo@1gbit" of "gloo@2hosts@1gbit"
+    const std::size_t end = text.find("hosts"), begin = text.substr(0, end).rfind('@');
+    return end == std::string_view::npos ? std::string(text)
+                                         : fmt::format("{}{}", text.substr(0, begin), text.substr(end + 5));
   };
   return without_hosts(label) == without_hosts(other);
 }

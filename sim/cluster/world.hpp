@@ -36,8 +36,8 @@ const Table<WorldKind>& world_table();
 /// The kind of a world by its label, which names a network behind an '@'. ConfigError for an unknown one.
 const WorldKind& world_kind(std::string_view label);
 
-/// Whether what moves between ranks is the same but for how many hosts there are: "gloo@2hosts" and "gloo@4hosts", not
-/// "gloo@1gbit".
+/// Whether what moves between ranks is the same but for how many hosts there are: "gloo@2hosts" and "gloo@4hosts", or
+/// "gloo@2hosts@1gbit" and "gloo@4hosts@1gbit".
 bool is_same_world(std::string_view label, std::string_view other);
 
 /// ConfigError where no step can run there: NCCL takes one rank of a GPU.

@@ -90,13 +90,13 @@ PYTHON
 "$paragauge" predict -m toy_mlp -s ddp,dp=2 -c "$scratch/pair.json" >"$scratch/out" 2>&1 || complain "the cluster of both hosts isn't read: $(cat "$scratch/out")"
 
 # The other commands. host1 has none of rank 0's files; /run is each host's own.
-on_both "$paragauge" compare -m toy_mlp -s ddp -s pipeline,pp=2 -w gloo --timeout 30 --rounds 1 --json "$scratch/c.json"
+on_both "$paragauge" compare -m toy_mlp -s ddp -s pipeline,pp=2 -w gloo --network 10gbit --timeout 30 --rounds 1 --json "$scratch/c.json"
 ((status == 0)) || complain "compare: status $status: $(cat "$scratch/err")"
 python3 - "$scratch/c.json" <<'PYTHON' || complain "what compare has measured"
 import json, sys
 cells = json.load(open(sys.argv[1]))["cells"]
 assert [cell["strategy"].split(",")[0] for cell in cells] == ["ddp", "pipeline"], cells
-assert all(cell["world"] == "gloo@2hosts" and "profiled" in cell["rounds"]["predicted"] for cell in cells), cells
+assert all(cell["world"] == "gloo@2hosts@10gbit" and "profiled" in cell["rounds"]["predicted"] for cell in cells), cells
 PYTHON
 on_both "$paragauge" plan -m toy_mlp -w gloo --top 2 --measure 1
 ((status == 0)) && says "gloo@2hosts, forecast by profiled" out || complain "plan: status $status: $(cat "$scratch/err")"

@@ -352,6 +352,13 @@ TEST(Cluster, OfHostsLikeThis) {
   EXPECT_EQ(all.spread(std::vector<std::uint32_t>{0, 2, 4}), (std::vector<std::uint32_t>{1, 3}));
   EXPECT_EQ(all.levels[1].link.bandwidth.base(), 0.125e9);
   EXPECT_EQ(testing::message_of([&] { with_hosts(host, 2, 5, between); }), "5 ranks on 2 hosts of 2 ranks each");
+  const Cluster limited = with_hosts(host, 2, 4, between, "80mbit");
+  EXPECT_EQ(limited.world, host.world + "@2hosts@80mbit");
+  EXPECT_EQ(limited.levels.back().link.bandwidth, gigabytes_per_second(0.01));
+  EXPECT_EQ(limited.levels[0].link.bandwidth, host.levels[0].link.bandwidth);
+  EXPECT_EQ(with_hosts(host, 2, 4, between, "8000gbit").levels.back().link.bandwidth, between.bandwidth);
+  EXPECT_EQ(with_hosts(host, 2, 4, between, "unlimited").world, host.world + "@2hosts@unlimited");
+  EXPECT_TRUE(testing::message_of([&] { with_hosts(host, 2, 4, between, "fast"); }).starts_with("network=fast must be"));
 }
 
 }  // namespace

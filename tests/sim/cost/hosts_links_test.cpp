@@ -121,6 +121,9 @@ TEST(LinksBetweenHosts, WorldsAreTheSameButForTheHosts) {
   EXPECT_TRUE(is_same_world("gloo@2hosts", "gloo@4hosts"));
   EXPECT_TRUE(is_same_world("gloo", "gloo@4hosts"));
   EXPECT_FALSE(is_same_world("gloo@1gbit", "gloo@4hosts"));
+  EXPECT_TRUE(is_same_world("gloo@2hosts@1gbit", "gloo@4hosts@1gbit"));
+  EXPECT_TRUE(is_same_world("gloo@1gbit", "gloo@4hosts@1gbit"));
+  EXPECT_FALSE(is_same_world("gloo@2hosts@1gbit", "gloo@2hosts"));
   EXPECT_FALSE(is_same_world("nccl@2hosts", "gloo@2hosts"));
 }
 
