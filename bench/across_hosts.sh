@@ -7,18 +7,20 @@
 #
 # An interrupted run goes on where it stopped. Needs root; where that isn't permitted it says so and ends with status 3.
 source "$(dirname "${BASH_SOURCE[0]}")/evening.sh"
-begin results/hosts 25 "$@"
+export PARAGAUGE_NETWORK=${PARAGAUGE_NETWORK:-across} # not what somebody else has up
+bench/hosts.sh up 2
 trap 'bench/hosts.sh down' EXIT
+begin results/hosts 25 "$@"
 
 rates=(100mbit 300mbit 1gbit 3gbit 10gbit)
-each=$((minutes * 60 / 2 / ${#rates[@]}))
-# compare RANKS STRATEGIES...: of so many ranks on each host.
+seconds=$((minutes * 60 / 2 / ${#rates[@]}))
+# compare RANKS STRATEGIES...: so many ranks on each host, over links of this $rate.
 compare() {
   local ranks=$1 strategies=() strategy
   shift
   for strategy in "$@"; do strategies+=(-s "$strategy"); done
   bench/hosts.sh launch torchrun "$ranks" build/bin/paragauge compare -m convnet,global_batch=64 "${strategies[@]}" -w gloo --network "$rate" \
-    --rounds 8 --visits 2 --steps 1 --time-limit "$each" --timeout 60 --json "$out/$rate.$ranks.json" >"$out/$rate.$ranks.log"
+    --rounds 8 --visits 2 --steps 1 --time-limit "$seconds" --timeout 60 --json "$out/$rate.$ranks.json" >"$out/$rate.$ranks.log"
   tail -n 2 "$out/$rate.$ranks.log"
 }
 for rate in "${rates[@]}"; do

@@ -34,8 +34,8 @@ $paragauge compare -m $resnet50 -s single -s model_parallel,cut=r1 -s pipeline,c
   -s pipeline,cut=r1,split_size=4 -s pipeline,cut=r1,split_size=8 -s ddp_blocking -s ddp \
   -w local --rounds 8 --steps 2 --time-limit $(limit 55) --json results/resnet50.json --csv results/resnet50.csv
 echo "demo: a small network by all that two ranks can play, beside plain PyTorch where it has the same"
-family=()
-for preset in $(presets_of_two); do family+=(-s "$preset"); done
+presets=$(presets_of_two) family=()
+for preset in $presets; do family+=(-s "$preset"); done
 $paragauge compare -m convnet "${family[@]}" -w gloo --peers --rounds 12 --visits 2 --time-limit $(limit 100) --json results/family.json --csv results/family.csv
 echo "demo: timelines"
 $paragauge trace -m $resnet50 -s pipeline,cut=r1,split_size=2 -w local -o results/pipeline.trace.json

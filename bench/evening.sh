@@ -1,5 +1,5 @@
 # What the scripts share that measure for an evening: accuracy.sh, across_hosts.sh, family.sh, own_models.sh and space.sh source
-# it. They are called with [FOLDER [MINUTES]]; an interrupted run goes on where it stopped.
+# it (and demo.sh for presets_of_two). They are called with [FOLDER [MINUTES]]; an interrupted run goes on where it stopped.
 #
 #   begin results/space 60 "$@"          sets out and minutes, builds, makes the folder
 #   rounds NAME SHARE ARGUMENTS...       `paragauge compare` on both worlds for SHARE percent of the time, into $out/NAME.json

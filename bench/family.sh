@@ -10,7 +10,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/evening.sh"
 begin results/family 60 "$@"
 
 each=(--rounds 20 --visits 2 --steps 1)
-mapfile -t two < <(presets_of_two)
+presets=$(presets_of_two)
+read -r -a two <<<"${presets//$'\n'/ }"
 for model in convnet bench/unseen/deep.json; do
   name=$(basename "$model" .json)
   by_strategies "$name.2" 40 "$model" "${two[@]}"

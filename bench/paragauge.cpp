@@ -328,9 +328,10 @@ void add_trace(CLI::App* command, Options& options) {
 void add_train(CLI::App* command, Options& options) {
   add_run(command, options);
   options.cost_models = {"profiled"};
-  text(command, "--data", options.data,
-       "folder of CIFAR-10's binary files (data_batch_1.bin … test_batch.bin); a small learnable set is made unless "
-       "given");
+  text(
+      command, "--data", options.data,
+      "folder of CIFAR-10's binary files (data_batch_1.bin …, and test_batch.bin but for imported models, which aren't "
+      "tested); a small learnable set is made unless given");
   number(command, "--samples", options.samples, 1, 1'000'000'000,
          "to train on: the files' first, or so many made ones; all, or 2000, unless given");
   number(command, "--epochs", options.epochs, 1, 1'000'000, "passes over the samples, each in an order of its own");

@@ -99,7 +99,7 @@ std::vector<sim::CalibrationTask> transfers_of(const Job& job, std::int64_t larg
     task.world = job.world;
     task.cluster = job.cluster;
     task.question = question;
-    task.program = sim::transfer_probe(question, kRepeats, /*step=*/{}, task.has_unexpected());
+    task.program = sim::transfer_probe(question, kRepeats, /*between=*/{}, task.has_unexpected());
   }
   return tasks;
 }

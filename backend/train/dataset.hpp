@@ -50,7 +50,8 @@ class Dataset {
   std::size_t label_bytes_ = 1, record_ = 1;
 };
 
-/// How many samples there are to train on. ConfigError where a file is missing, or isn't made of whole records.
+/// How many samples there are to train on. ConfigError where a file is missing (of the test's only where it is read), or
+/// isn't made of whole records.
 std::int64_t training_samples(const DataSource& source);
 Dataset load_dataset(const DataSource& source, Part part);
 

@@ -79,7 +79,7 @@ class Region:
     def __init__(self, graph: Graph, units: int, outer: int):
         self.graph, self.units, self.outer = graph, units, outer
         self.cuts, self.parts, self.rows = {}, {}, 0  # of values; of nodes
-        self.columns = set()
+        self.columns = set()  # names of nodes
         self.classes = None  # that the loss takes in parts
 
     def grow(self, column: str):
@@ -155,12 +155,12 @@ class Region:
             return []
         if any(len(dims_of(s)) == 2 for s in body["parameters"]):
             return [name] if self.add_column(name, 1) else []
-        before = dict(self.cuts), dict(self.parts)
+        before = dict(self.cuts), dict(self.parts), set(self.columns)
         added = self.pull_inputs(name)
         try:
             return added + self.follow(name) if added or any(x in self.cuts for x in self.graph.nodes[name]["inputs"]) else []
         except Impossible:
-            self.cuts, self.parts = before
+            self.cuts, self.parts, self.columns = before
             return []
 
     def follow(self, name) -> list:
@@ -225,11 +225,13 @@ def unlike(graph: Graph, taken: dict) -> set:
     return set()
 
 
-def drop_unlike(graph: Graph, taken: dict):
-    """Leaves out what reads a parameter that another node reads otherwise, with all that belongs to it."""
+def drop_unlike(graph: Graph, taken: dict) -> set:
+    """Leaves out what reads a parameter that another node reads otherwise, with all that belongs to it; the names."""
+    before = set(taken)
     while pair := unlike(graph, taken):
         for name in {n for which in pair & set(taken) for n in taken[which][1].parts}:
             taken.pop(name, None)
+    return before - set(taken)
 
 
 def divisors(n: int) -> list:
@@ -295,7 +297,7 @@ def name_half(file: dict, cut: dict):
 def cut_nodes(file: dict, only: set | None = None, plan: Plan | None = None) -> list:
     """Gives the bodies of nodes that can be cut their T; the nodes' names. only: others aren't; and nothing is tried with numbers
     (it was, on the small model). Refusal: what of a plan can't be."""
-    graph, taken, tried = Graph(file), {}, {}
+    graph, taken, tried, wrong = Graph(file), {}, {}, set()
 
     def take(region):
         if region is None or only is not None and not set(region.parts) <= only:
@@ -308,15 +310,19 @@ def cut_nodes(file: dict, only: set | None = None, plan: Plan | None = None) -> 
                 tried[parts] = (text, only is not None or is_right(text))
         if all(tried[parts][1] for parts in region.parts.values()):
             taken.update({name: (parts, region) for name, parts in region.parts.items()})
+        else:
+            wrong.update(region.parts)
 
     layers = [n["name"] for n in file["nodes"] if n["op"] == "aten" and any(len(dims_of(s)) == 2 for s in graph.body(n["name"])["parameters"])]
     take(vocabulary_region(graph, layers, plan))
     for name in layers:
         if name not in taken:
             take(find_region(graph, name, set(taken), plan))
-    drop_unlike(graph, taken)
+    unlike_others = drop_unlike(graph, taken)
     if plan is not None:
-        plan.check([n["name"] for n in file["nodes"]], {name: region.layers().get(name) for name, (_, region) in taken.items()})
+        reasons = {name: "its parts together aren't the whole, in numbers" for name in wrong} | \
+                  {name: "what else reads its weights isn't in the plan" for name in unlike_others}
+        plan.check([n["name"] for n in file["nodes"]], {name: region.layers().get(name) for name, (_, region) in taken.items()}, reasons)
     try:
         half = cut_half(graph, {name: parts for name, (parts, _) in taken.items()}, only is None)
     except Impossible as why:

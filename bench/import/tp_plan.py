@@ -13,19 +13,20 @@ from pathlib import Path
 
 from refusal import Refusal
 
+# transformers' other styles (sequence_parallel, gather, local_colwise, …) say what isn't said here by name.
 STYLES = {"colwise": "colwise", "colwise_rep": "colwise", "rowwise": "rowwise", "embedding_rowwise": "rowwise"}
 
 
 class Plan:
+    """How the layers that are named are to be cut, and no others. styles: of STYLES, by pattern."""
+
     def __init__(self, styles: dict):
         self.styles = {pattern: STYLES[style] for pattern, style in styles.items()}
         self.refused = {}  # by name of a layer and style: with which others it could be so, which aren't so in the plan
 
-    def patterns_of(self, name: str) -> list:
-        return [pattern for pattern in self.styles if is_named(name, pattern)]
-
     def has(self, name: str, style: str) -> bool:
-        return any(self.styles[pattern] == style for pattern in self.patterns_of(name))
+        """Whether the layer is to be cut so."""
+        return any(style == of and is_named(name, pattern) for pattern, of in self.styles.items())
 
     def takes(self, layers: dict) -> bool:
         """Whether all layers of a region are to be cut so. layers: their styles by name."""
@@ -35,8 +36,9 @@ class Plan:
                 self.refused.setdefault(name, {}).setdefault(style, others)
         return not others
 
-    def check(self, names: list, found: dict):
-        """Refusal: what of the plan isn't so. names: of all nodes; found: the styles of those that are cut."""
+    def check(self, names: list, found: dict, reasons: dict):
+        """Refusal: what of the plan isn't so. names: of all nodes; found: the styles of those that are cut; reasons: why others
+        aren't that the plan takes."""
         wrong = []
         for pattern, style in self.styles.items():
             matching = [name for name in names if is_named(name, pattern)]
@@ -44,23 +46,26 @@ class Plan:
             if not matching:
                 wrong.append(f"--tp-plan: no layer is named '{pattern}'")
             elif uncut:
-                wrong.append(f"--tp-plan: '{pattern}' can't be {style}: {self.why(uncut[0], style)}")
+                wrong.append(f"--tp-plan: '{pattern}' can't be {style}: '{uncut[0]}': {reasons.get(uncut[0]) or self.why(uncut[0], style)}")
         if wrong:
             raise Refusal("\n".join(wrong))
 
     def why(self, name: str, style: str) -> str:
+        """What stands against a layer's being cut so."""
         if name not in self.refused:
-            return f"no pair of layers has '{name}' that can be cut, or what else reads its weights isn't in the plan"
+            return "no pair of layers has it that can be cut"
         if style not in self.refused[name]:
-            return f"'{name}' can be {' or '.join(self.refused[name])}"
-        return f"'{name}' is so only with {', '.join(self.refused[name][style])}"
+            return f"it could be {' or '.join(self.refused[name])}"
+        return f"it could be so only with {', '.join(self.refused[name][style])}"
 
 
 def is_named(name: str, pattern: str) -> bool:
+    """Whether a layer's name, or its end from a dot on, is as the pattern."""
     return re.fullmatch(r"(.*\.)?" + re.escape(pattern).replace(r"\*", r"[^.]+"), name) is not None
 
 
 def read_plan(path: Path) -> Plan:
+    """Of a JSON file. Refusal: it can't be read, or isn't names with styles."""
     try:
         styles = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

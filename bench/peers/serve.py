@@ -108,7 +108,10 @@ class Rank:
 
     def build_or_skip(self, request):
         if not imported.is_imported(request.subject.model):
-            return self.build(request)
+            try:
+                return self.build(request)
+            except Skipped as reason:
+                return reason
         try:
             session = self.build(request)
             self.play(session, 1, request.seed)

@@ -34,8 +34,10 @@ def kind_of(strategy: SimpleNamespace) -> type[Session]:
         if not strategy.overlap:
             raise Skipped("plain PyTorch has no DDP that overlaps nothing; its DistributedDataParallel is ddp")
         return Distributed
-    if strategy.schedule in SCHEDULES:
+    if stages > 1 and strategy.schedule in SCHEDULES:
         return Pipelining
+    if any("W" in actions for actions in strategy.actions):
+        raise Skipped("plain PyTorch has no such schedule whose backwards are in two")
     if strategy.microbatches > 1:
         return ForwardPipeline if strategy.one_loss else Pipeline
     return Session if stages == 1 else ModelParallel

@@ -106,7 +106,7 @@ std::uint32_t add_forward(Draft& draft, std::string_view kind_name, const Attrib
   return output;
 }
 
-/// Layers on small images, some microseconds each: a kernel of every kind that there is here.
+/// Layers on small images, some microseconds each: whose code isn't the linear layer's that a probe has anyway.
 struct OtherCode {
   std::string_view kind;
   Attributes attributes;
@@ -121,7 +121,7 @@ const std::array<OtherCode, 6>& other_code() {
   return kLayers;
 }
 
-/// Kernels as the step's, one behind the other as a network has them.
+/// Plays those of these kinds, one behind the other as a network has them.
 void add_other_code(Draft& draft, const std::vector<std::string_view>& kinds) {
   std::uint32_t x = kNone;
   for (const OtherCode& layer : other_code()) {
@@ -134,10 +134,10 @@ void add_other_code(Draft& draft, const std::vector<std::string_view>& kinds) {
 
 /// Repeats alternate in direction; if `rendezvous`, also, two by two, in who comes first: the receiver, which then
 /// waits, or the sender, which then computes until the message is gone.
-void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std::uint32_t repeats, const Before& step,
-                   bool rendezvous) {
+void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std::uint32_t repeats,
+                   const BetweenTransfers& between, bool rendezvous) {
   constexpr std::uint32_t kDelay = 2, kBeside = 4;  // computes
-  const Linear before = layer_of(draft, step.bytes), beside = layer_in_cache(draft);
+  const Linear before = layer_of(draft, between.bytes), beside = layer_in_cache(draft);
   for (std::uint32_t k = 0; k < repeats; ++k) {
     const bool sends = k % 2 == own, unexpected = rendezvous && k % 4 >= 2;
     const std::uint32_t tag = k / 2;  // counted per direction
@@ -145,7 +145,7 @@ void add_ping_pong(Draft& draft, std::uint32_t own, const TensorSpec& spec, std:
     if (sends || unexpected) {
       const std::uint32_t source = add_constant(draft, fmt::format("source{}", k), spec, 1);
       before.compute(draft, 1);
-      add_other_code(draft, step.kinds);
+      add_other_code(draft, between.kinds);
       draft.scaled_copy(source, sends ? buffer : Linear::add_result(draft, "written", source), 1, kNone);
     }
     if (unexpected && !sends) beside.compute(draft, kDelay);
@@ -253,16 +253,16 @@ Program on_ranks(Program probe, const Mesh& mesh, std::uint32_t axes) {
   return probe;
 }
 
-Before before_transfers(const Program& program) {
-  Before step;
+BetweenTransfers between_transfers(const Program& program) {
+  BetweenTransfers between;
   for (const Work& work : program.works) {
     const bool is_imported = work.op.body != nullptr;  // its kernels are of many kinds
     for (const OtherCode& layer : other_code())
       if ((is_imported || work.op.kind->name == layer.kind) &&
-          std::ranges::find(step.kinds, layer.kind) == step.kinds.end())
-        step.kinds.push_back(layer.kind);
+          std::ranges::find(between.kinds, layer.kind) == between.kinds.end())
+        between.kinds.push_back(layer.kind);
   }
-  double& most = step.bytes;
+  double& most = between.bytes;
   for (const Role& role : program.roles) {
     double bytes = 0, transfers = 0;
     for (std::uint32_t i = 0; i < role.size(); ++i)
@@ -272,23 +272,24 @@ Before before_transfers(const Program& program) {
         ++transfers;
     if (transfers > 0) most = std::max(most, bytes / transfers);
   }
-  return step;
+  return between;
 }
 
-Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const Before& step, bool rendezvous) {
+Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const BetweenTransfers& between,
+                       bool rendezvous) {
   const TensorSpec spec{Dtype::f32, {(question.bytes + 3) / 4}};
   if (question.kind == InstructionKind::collective)
-    return transfer_probe(question, repeats, step, row_of(question.members), 1);
+    return transfer_probe(question, repeats, between, row_of(question.members), 1);
   return make_probe("probe of send", row_of(2), 0, {{0}, {1}}, [&](Draft& draft, std::uint32_t own) {
-    add_ping_pong(draft, own, spec, repeats, step, rendezvous);
+    add_ping_pong(draft, own, spec, repeats, between, rendezvous);
   });
 }
 
-Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const Before& step, const Mesh& mesh,
-                       std::uint32_t axes) {
+Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const BetweenTransfers& between,
+                       const Mesh& mesh, std::uint32_t axes) {
   return collective_probe(question, mesh, axes, [&](Draft& draft, bool is_root) {
     const CollectiveOperands operands = operands_of(question.collective, is_root);
-    const Linear before = layer_of(draft, step.bytes);
+    const Linear before = layer_of(draft, between.bytes);
     const auto buffers = [&](Moved moved, const std::string& name) {
       std::vector<std::uint32_t> tensors;
       if (moved != Moved::nothing)
@@ -301,7 +302,7 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, 
       const std::vector<std::uint32_t> writes =
           operands.in_place ? reads : buffers(operands.writes, fmt::format("result{}", k));
       before.compute(draft, 1);
-      add_other_code(draft, step.kinds);
+      add_other_code(draft, between.kinds);
       if (!reads.empty()) {
         const TensorSpec filled = draft.role.tensors[reads[0]].spec;
         draft.scaled_copy(add_constant(draft, fmt::format("source{}", k), filled, 1), reads[0], 1, kNone);

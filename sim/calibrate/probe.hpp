@@ -1,7 +1,7 @@
 // Programs that measure links and memory: what `calibrate` runs beside the models' ops.
 //
 //   TransferQuestion question{.kind = InstructionKind::collective, .bytes = 4 << 20, .members = 2};
-//   Program probe = transfer_probe(question, /*repeats=*/4, before_transfers(program), /*rendezvous=*/false);
+//   Program probe = transfer_probe(question, /*repeats=*/4, between_transfers(program), /*rendezvous=*/false);
 //   // for ranks 0…members−1; every posted instruction is one sample
 //
 // Each repeat computes for a while and then writes what it sends (as a bucket is filled, an activation computed, right
@@ -24,22 +24,25 @@
 
 namespace sim {
 
-/// What a step computes between two transfers.
-struct Before {
+/// What a step computes between two transfers, as far as a probe imitates it.
+struct BetweenTransfers {
   /// The bytes (as of Work::demand) that a rank's ops move, on average, of the rank where they are most; 0 for a program
   /// without transfers.
   double bytes = 0;
-  std::vector<std::string_view> kinds = {};  // of layers that a probe has, too; of imported models all
+  std::vector<std::string_view> kinds = {};  // of layers, by the op table's names, of all ranks
 };
-Before before_transfers(const Program& program);
+/// A program's: the bytes, and which of the layers that probes have (convolutions, batch norms, ReLU, pools, softmax) it
+/// has; of an imported model all, since its bodies are of many kernels.
+BetweenTransfers between_transfers(const Program& program);
 
-/// `bytes` is rounded up to whole f32 elements. What is computed before each transfer reads about what the step's ops
-/// move, up to 38 MB: more than caches hold. `rendezvous`: of four point-to-point repeats the first two are expected, the others
-/// aren't (sim::Rendezvous).
-Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const Before& step, bool rendezvous);
+/// `bytes` of the question are rounded up to whole f32 elements. What is computed before each transfer reads about what
+/// the step's ops move, up to 38 MB, which is more than caches hold; then small layers of the step's kinds are played.
+/// `rendezvous`: of four point-to-point repeats the first two are expected, the others aren't (sim::Rendezvous).
+Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const BetweenTransfers& between,
+                       bool rendezvous);
 /// The same of a collective, by all lists of members at once that differ on these axes of the mesh only, as a job's do.
-Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const Before& step, const Mesh& mesh,
-                       std::uint32_t axes);
+Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, const BetweenTransfers& between,
+                       const Mesh& mesh, std::uint32_t axes);
 
 /// A probe of members in a row, by other ranks: the first of the mesh and those that differ from it on these axes only,
 /// in their order; a message goes along the mesh's first axis. The others have nothing to do.

@@ -51,12 +51,13 @@ std::vector<TransferQuestion> questions_of(const Job& job) {
   return questions.asked;
 }
 
-/// Up to a power of two, so that jobs which move about as much between their transfers share a probe.
-Before rounded_before(const Program& program) {
+/// The bytes up to a power of two, so that jobs of the same kinds of layers, which move about as much between their
+/// transfers, share a probe.
+BetweenTransfers rounded_between(const Program& program) {
   constexpr double kLeast = 16 << 10, kMost = 64 << 20;  // what a probe can tell apart
-  Before step = before_transfers(program);
-  step.bytes = std::exp2(std::round(std::log2(std::clamp(step.bytes, kLeast, kMost))));
-  return step;
+  BetweenTransfers between = between_transfers(program);
+  between.bytes = std::exp2(std::round(std::log2(std::clamp(between.bytes, kLeast, kMost))));
+  return between;
 }
 
 std::string ranks_busy(std::uint32_t ranks) { return fmt::format("{} rank{} busy", ranks, ranks > 1 ? "s" : ""); }
@@ -174,7 +175,7 @@ std::optional<Seats> seats_of(const TransferQuestion& question, const Job& job) 
 }
 
 void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_sizes) {
-  const Before before = rounded_before(job.program);
+  const BetweenTransfers between = rounded_between(job.program);
   std::map<TransferQuestion, std::map<std::int64_t, bool>> sizes;  // by question but for its bytes: own?
   for (const TransferQuestion& question : questions_of(job)) {
     TransferQuestion of_no_size = question;
@@ -192,17 +193,20 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
       CalibrationTask task{.kind = Kind::transfers, .world = job.world, .cluster = job.cluster, .question = question};
       task.question.bytes = bytes;
       const std::uint32_t repeats = bytes <= kSmallTransfer ? kProbeRepeatsOfSmall : kProbeRepeats;
-      task.label = fmt::format("{} {} of {} bytes among {}{}, {:.0f} kB before each", job.world,
-                               link_key(job.world, question).kind, bytes, question.members,
-                               (question.devices.empty() ? "" : " on cores " + question.devices) +
-                                   (seats ? " over " + job.cluster.levels.back().name : ""),
-                               before.bytes / 1e3);
+      task.label =
+          fmt::format("{} {} of {} bytes among {}{}, {:.0f} kB{} before each", job.world,
+                      link_key(job.world, question).kind, bytes, question.members,
+                      (question.devices.empty() ? "" : " on cores " + question.devices) +
+                          (seats ? " over " + job.cluster.levels.back().name : ""),
+                      between.bytes / 1e3,
+                      fmt::to_string(fmt::join(between.kinds, ", ")).insert(0, between.kinds.empty() ? "" : " and "));
       if (question.devices.empty() || seats) {
-        task.program = transfer_probe(task.question, repeats, before, task.has_unexpected());
+        task.program = transfer_probe(task.question, repeats, between, task.has_unexpected());
         if (seats) task.program = on_ranks(std::move(task.program), seats->mesh, seats->axes);
       } else {
         const auto group = static_cast<std::size_t>(std::ranges::find(devices, question.devices) - devices.begin());
-        task.program = transfer_probe(task.question, repeats, before, job.program.mesh, job.program.groups[group].axes);
+        task.program =
+            transfer_probe(task.question, repeats, between, job.program.mesh, job.program.groups[group].axes);
       }
       tasks.add(std::move(task), job.program.threads, own ? std::optional(j) : std::nullopt);
     }

@@ -212,6 +212,18 @@ Initial Model::source_initial(int input_index) const {
   return given_of(input_index).initial;
 }
 
+namespace {
+
+/// torch.nn.init.xavier_uniform_ of a weight [out, in / groups, kernel…], which takes its first sizes as they are; 0 of a
+/// bias.
+double xavier_bound(const TensorSpec& spec) {
+  if (spec.shape.size() < 2) return 0;
+  const std::int64_t kernel = spec.elements() / (spec.shape[0] * spec.shape[1]);
+  return std::sqrt(6 / static_cast<double>(kernel * (spec.shape[0] + spec.shape[1])));
+}
+
+}  // namespace
+
 ParameterSpec Model::parameter(std::size_t node, std::size_t index, const ParameterSpec& own) const {
   ParameterSpec named = own;
   const std::vector<std::string>& names = nodes[node].parameters;
@@ -220,12 +232,7 @@ ParameterSpec Model::parameter(std::size_t node, std::size_t index, const Parame
     named.initial_bound = listed->second.initial_bound;
     named.initial_center = listed->second.initial_center;
   }
-  if (const Shape& shape = own.spec.shape; nodes[node].xavier && shape.size() > 1) {
-    const std::int64_t kernel = own.spec.elements() / (shape[0] * shape[1]);
-    named.initial_bound = std::sqrt(6 / static_cast<double>(kernel * (shape[0] + shape[1])));
-  } else if (nodes[node].xavier) {
-    named.initial_bound = 0;
-  }
+  if (nodes[node].xavier) named.initial_bound = xavier_bound(own.spec);
   return named;
 }
 

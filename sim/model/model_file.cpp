@@ -166,7 +166,7 @@ class NodeReader {
           key != "parameters" && key != "initial")
         given[key] = json.value(key).is_boolean() ? json.boolean(key, false) : json.number(key);
     if (node.body == nullptr) node.attributes = complete_attributes(*node.kind, given, place);
-    if (json.has("initial")) node.xavier = is_xavier(json, node, place);
+    if (json.has("initial")) read_initial(json, node, place);
     if (node.body != nullptr && !given.empty())
       throw ConfigError("{}: '{}' isn't known of an imported op; name, op, body, half, in_parts, inputs, parameters",
                         place, given.begin()->first);
@@ -175,13 +175,13 @@ class NodeReader {
     model_.nodes.push_back(std::move(node));
   }
 
-  static bool is_xavier(JsonObject& json, const Node& node, const std::string& place) {
-    if (!node.kind->matrix || node.body != nullptr)
+  static void read_initial(JsonObject& json, Node& node, const std::string& place) {
+    if (node.kind->name != "conv2d" && node.kind->name != "linear")
       throw ConfigError("{}: 'initial' is of conv2d and linear, not of op '{}'", place, node.kind->name);
     if (const std::string initial = json.text("initial"); initial != "xavier_uniform")
       throw ConfigError("{}: initial '{}' isn't known; known: xavier_uniform; without it, PyTorch's default", place,
                         initial);
-    return true;
+    node.xavier = true;
   }
 
   const Body& read_body(JsonObject& json, std::string_view key, const std::string& place) const {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "sim/cost/statistic.hpp"
@@ -68,7 +69,7 @@ Json forecast_json(const Round& round, const std::string& cost_model) {
   return json;
 }
 
-/// `before`: the cell's round before, or null.
+/// Adds what the forecasts say. `before`: the cell's round before, or null.
 void add_forecasts(Json& json, const Round& round, const Round* before) {
   for (const auto& [cost_model, time] : round.predicted) {
     const Json forecast = forecast_json(round, cost_model);
@@ -80,6 +81,7 @@ void add_forecasts(Json& json, const Round& round, const Round* before) {
   }
 }
 
+/// Adds what was measured; of single steps only `with_samples`.
 void add_measured(Json& json, const Round& round, bool with_samples) {
   if (round.replayed_s) json["replayed_s"] = rounded(*round.replayed_s);
   if (round.measured.empty()) return;
@@ -107,6 +109,7 @@ void add_row(Json& columns, const Json& row, std::size_t before) {
   }
 }
 
+/// Makes every list as long as there are rows.
 void fill(Json& columns, std::size_t rows) {
   for (Json& column : columns)
     if (column.is_object())
@@ -123,23 +126,25 @@ Json columns_of(const std::vector<Json>& rows) {
   return columns;
 }
 
-/// Our round with what a peer measured in it.
-Round measured_by(const Round& peer, Round ours) {
-  ours.replayed_s = peer.replayed_s;
-  ours.measured = peer.measured;
-  return ours;
+/// What a round says but for what was measured in it.
+auto forecasts_of(const Round& round) {
+  return std::tie(round.predicted, round.stated_90, round.novelty, round.guesses, round.speed);
 }
 
-const Round* find_round(const Cell& cell, int number) {
+/// The cell's round of this number, which is mostly at this place; null: it has none.
+const Round* find_round(const Cell& cell, int number, std::size_t place) {
+  if (place < cell.rounds.size() && cell.rounds[place].round == number) return &cell.rounds[place];
   const auto found = std::ranges::find(cell.rounds, number, &Round::round);
   return found == cell.rounds.end() ? nullptr : &*found;
 }
 
+/// Whether our cell has all that the peer's rounds say but what it measured.
 bool is_as_ours(const Cell& peer, const Cell& ours) {
-  return std::ranges::all_of(peer.rounds, [&](const Round& round) {
-    const Round* same = find_round(ours, round.round);
-    return same && measured_by(round, *same) == round;
-  });
+  for (std::size_t i = 0; i < peer.rounds.size(); ++i) {
+    const Round* same = find_round(ours, peer.rounds[i].round, i);
+    if (!same || forecasts_of(*same) != forecasts_of(peer.rounds[i])) return false;
+  }
+  return true;
 }
 
 /// "round", "predicted", …: a list of each, see result.hpp.
@@ -328,7 +333,7 @@ Round read_round(JsonObject& json, int version, std::map<std::string, Attributio
   const std::int64_t number = at_least(json, "round", 0);
   if (number > 1'000'000) throw ConfigError("{}: 'round' must be at most 1000000, found {}", json.where(), number);
   round.round = static_cast<int>(number);
-  if (json.has("predicted")) {
+  if (version < 4 || json.has("predicted")) {
     JsonObject predicted = json.object("predicted");
     for (const std::string& cost_model : predicted.keys()) {
       std::vector<double> values;
@@ -388,11 +393,18 @@ Round read_round(JsonObject& json, int version, std::map<std::string, Attributio
 /// Gives a peer's rounds what those of our cell say, which stands before it.
 void read_as_ours(const JsonObject& json, const Result& result, Cell& peer) {
   const auto ours = result.find(peer.model, peer.strategy, peer.world, kOurs);
-  for (Round& round : peer.rounds) {
-    const Round* same = ours ? find_round(result.cells[*ours], round.round) : nullptr;
+  for (std::size_t i = 0; i < peer.rounds.size(); ++i) {
+    Round& round = peer.rounds[i];
+    const Round* same = ours ? find_round(result.cells[*ours], round.round, i) : nullptr;
     if (!same)
       throw ConfigError("{}: 'as_ours', but no cell of ours before it has round {}", json.where(), round.round);
-    round = measured_by(round, *same);
+    if (const Round empty; forecasts_of(round) != forecasts_of(empty))
+      throw ConfigError("{}: 'as_ours', but round {} has forecasts or a speed of its own", json.where(), round.round);
+    round.predicted = same->predicted;
+    round.stated_90 = same->stated_90;
+    round.novelty = same->novelty;
+    round.guesses = same->guesses;
+    round.speed = same->speed;
   }
 }
 
@@ -572,7 +584,7 @@ Result result_from_json(std::string_view text, const std::string& where) {
     if (result.find(cell.model, cell.strategy, cell.world, cell.executor))
       throw ConfigError("{}: the cell {} × {} × {} × {} is there twice", row.where(), cell.model, cell.strategy,
                         cell.world, cell.executor);
-    if (row.boolean("as_ours", false)) read_as_ours(row, result, cell);
+    if (version >= 4 && row.boolean("as_ours", false)) read_as_ours(row, result, cell);
     row.finish();
     result.cells.push_back(std::move(cell));
   }

@@ -104,7 +104,7 @@ const std::map<std::string, std::string> kModels{{"depthwise", R"({
       "blocks": {"layer": {"nodes": [{"name": "linear", "op": "linear", "out_features": "$width"},
                                      {"name": "relu", "op": "relu", "inplace": true}]}},
       "nodes": [{"block": "layer", "name": "layers.{i}", "repeat": 4, "width": 17},
-                {"name": "head", "op": "linear", "out_features": 6}]})"}};
+                {"name": "head", "op": "linear", "out_features": 6, "initial": "xavier_uniform"}]})"}};
 
 /// The files of kModels. (std::filesystem::remove_all dies where LibTorch is linked: its library brings a broken one.)
 class OwnModels {
@@ -394,6 +394,8 @@ TEST(PeersRanks, WhatPlainPyTorchHasNotIsAnAnswer) {
             "plain PyTorch has no DDP that overlaps nothing; its DistributedDataParallel is ddp");
   EXPECT_EQ(skipped("mesh,dp=2,pp=2,overlap=1"),
             "these peers have no DistributedDataParallel of pipelines or microbatches");
+  EXPECT_EQ(skipped("single,schedule=zb_h1,microbatches=4"),
+            "plain PyTorch has no such schedule whose backwards are in two");
   EXPECT_EQ(skipped("pipeline,pp=2,schedule=forward_only"),
             "one process has a single CPU device: its stages can't work at the same time");
   EXPECT_EQ(message_of<sim::ConfigError>([&] { run(peers, "toy_mlp", "ddp,dp=2"); }),
@@ -407,6 +409,19 @@ TEST(PeersRanks, WhatPlainPyTorchHasNotIsAnAnswer) {
   ASSERT_EQ(losses.size(), 40U);
   EXPECT_TRUE(std::isfinite(losses.front()));
   EXPECT_TRUE(std::isnan(losses.back()));
+}
+
+TEST(PeersRanks, SchedulesThatTorchHasNotAreSkipped) {
+  Peers peers(kBesideOthers, 2);
+  const OwnModels models;
+  const auto skipped = [&](const std::string& strategy) {
+    return run(peers, models.path("mlp") + ",global_batch=20", strategy).skipped;
+  };
+  for (int again = 0; again < 2; ++again)
+    EXPECT_EQ(skipped("interleaved,microbatches=5"), "torch's schedule takes no 5 microbatches on 2 ranks");
+  EXPECT_EQ(skipped("pipeline,schedule=1f1b_split,microbatches=4"),
+            "plain PyTorch has no such schedule whose backwards are in two");
+  EXPECT_EQ(skipped("interleaved,microbatches=4"), "");
 }
 
 TEST(PeersRanks, AnExceptionInPythonIsOneLine) {

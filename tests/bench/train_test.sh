@@ -143,6 +143,7 @@ loss.backward()
 first, second = json.loads((folder / "normed.result").read_text())["epochs"]
 assert abs(second["losses"][0] - loss.item()) < 1e-5 < abs(first["losses"][0] - loss.item()), (first, second, loss.item())
 for name, parameter in module.named_parameters():
+    assert parameter.grad.abs().max() > 1e-4 or name == "0.bias", name  # which the batch norm takes away
     assert torch.allclose(after[name], before[name] - 0.1 * parameter.grad, atol=1e-6), name
 for name in ("1.running_mean", "1.running_var"):
     assert torch.allclose(after[name], module.state_dict()[name], atol=1e-6) and not torch.equal(after[name], before[name]), name

@@ -1,5 +1,8 @@
 #include "sim/calibrate/probe.hpp"
 
+#include <algorithm>
+#include <map>
+
 #include "sim/calibrate/alone.hpp"
 #include "sim/cost/profile.hpp"
 #include "sim/lower/lower.hpp"
@@ -60,12 +63,40 @@ TEST(TransferProbe, HalfOfTheMessagesAreUnexpected) {
   }
 }
 
+/// And layers of the step's kinds, before each transfer.
+TEST(TransferProbe, PlaysTheStepsKindsOfLayers) {
+  const auto kinds_of = [](const std::string& model_text) {
+    const Model model = load_model(model_text);
+    std::vector<std::string_view> kinds = between_transfers(lower(model, parse_strategy("ddp,dp=2", model))).kinds;
+    std::ranges::sort(kinds);
+    return kinds;
+  };
+  using Kinds = std::vector<std::string_view>;
+  EXPECT_EQ(kinds_of("toy_mlp"), Kinds{"relu"});
+  EXPECT_EQ(kinds_of("convnet"), (Kinds{"conv2d", "max_pool", "relu", "softmax"}));
+  const Kinds all{"adaptive_avg_pool", "batch_norm", "conv2d", "max_pool", "relu", "softmax"};
+  EXPECT_EQ(kinds_of("gpt_nano"), all);
+  for (const TransferQuestion& question : {kQuestion, TransferQuestion{InstructionKind::send, {}, 12800, 2}})
+    for (const Kinds& kinds : {Kinds{}, Kinds{"relu"}, Kinds{"conv2d", "softmax"}, all}) {
+      const Program probe = transfer_probe(question, 4, {1e6, kinds}, false);
+      std::map<std::string_view, int> played;  // on each rank
+      for (const Role& role : probe.roles)
+        for (std::uint32_t i = 0; i < role.size(); ++i)
+          if (is_computed(role.kind[i])) played[probe.works[role.work[i]].op.kind->name] += 1;
+      for (const std::string_view kind : all) {
+        const bool asked = std::ranges::find(kinds, kind) != kinds.end();
+        EXPECT_EQ(played[kind] > 0, asked) << kind;
+        if (asked) EXPECT_GE(played[kind], 4) << kind;
+      }
+    }
+}
+
 /// A probe computes on about as much before each of its transfers as the step does, as far as caches matter.
 TEST(TransferProbe, MovesBeforeItsTransfersWhatTheStepDoes) {
   constexpr double kCaches = 38e6;
   for (const char* strategy : {"ddp_blocking", "pipeline,cut=pool2,split_size=8", "model_parallel,cut=pool2"}) {
     const Model model = load_model("convnet");
-    const double step = before_transfers(lower(model, parse_strategy(strategy, model))).bytes;
+    const double step = between_transfers(lower(model, parse_strategy(strategy, model))).bytes;
     EXPECT_GT(step, 1e6) << strategy;
     for (const TransferQuestion& question : {kQuestion, TransferQuestion{InstructionKind::send, {}, 12800, 2}})
       for (const double bytes : {step, 1e6, 1e10}) {
@@ -77,7 +108,7 @@ TEST(TransferProbe, MovesBeforeItsTransfersWhatTheStepDoes) {
       }
   }
   const Model model = load_model("convnet");
-  EXPECT_EQ(before_transfers(lower(model, parse_strategy("single", model))).bytes, 0);
+  EXPECT_EQ(between_transfers(lower(model, parse_strategy("single", model))).bytes, 0);
 }
 
 /// `fitted` knows the machine's memory from the probe alone: parameters larger than any that it holds.

@@ -358,7 +358,8 @@ TEST(Cluster, OfHostsLikeThis) {
   EXPECT_EQ(limited.levels[0].link.bandwidth, host.levels[0].link.bandwidth);
   EXPECT_EQ(with_hosts(host, 2, 4, between, "8000gbit").levels.back().link.bandwidth, between.bandwidth);
   EXPECT_EQ(with_hosts(host, 2, 4, between, "unlimited").world, host.world + "@2hosts@unlimited");
-  EXPECT_TRUE(testing::message_of([&] { with_hosts(host, 2, 4, between, "fast"); }).starts_with("network=fast must be"));
+  EXPECT_TRUE(
+      testing::message_of([&] { with_hosts(host, 2, 4, between, "fast"); }).starts_with("network=fast must be"));
 }
 
 }  // namespace

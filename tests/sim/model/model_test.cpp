@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "sim/lower/lower.hpp"
 #include "sim/strategy/strategy.hpp"
 #include "tests/sim/testing.hpp"
 
@@ -166,6 +167,21 @@ TEST(ModelFile, WeightsMayStartAsXaviers) {
                "initial": "xavier_uniform"}, {"name": "f", "op": "flatten"}]})"));
   const Signature conv = planes.instances(1)[0].signature();
   EXPECT_DOUBLE_EQ(planes.parameter(0, 0, conv.parameters[0]).initial_bound, std::sqrt(6.0 / (9 * (2 + 4))));
+  // A rank's part begins as that part of the whole; also in a block.
+  const Model wide = load_model(folder.file("wide.json", R"({"format": "paragauge-model-1", "name": "wide",
+    "input": [4], "target": {"classes": 6}, "optimizer": {"kind": "sgd", "lr": 0.1}, "loss": "cross_entropy",
+    "blocks": {"layer": {"nodes": [{"name": "l", "op": "linear", "out_features": 6, "initial": "xavier_uniform"}]}},
+    "nodes": [{"block": "layer", "name": "a"}, {"block": "layer", "name": "b"}]})"));
+  const Program program = lower(wide, parse_strategy("tp", wide));
+  std::size_t weights = 0;
+  for (const Role& role : program.roles)
+    for (const Tensor& tensor : role.tensors)
+      if (tensor.name == "a.l.weight") {
+        EXPECT_EQ(tensor.spec.shape, (Shape{3, 4}));
+        EXPECT_DOUBLE_EQ(tensor.initial.bound, std::sqrt(6.0 / (4 + 6)));
+        ++weights;
+      }
+  EXPECT_GT(weights, 0U);
 }
 
 TEST(ModelFile, SummaryCountsEachNode) {

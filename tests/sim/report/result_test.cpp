@@ -134,6 +134,9 @@ TEST(Result, APeersRoundsSayOnlyWhatItMeasured) {
   EXPECT_EQ(result_from_json(text, "r.json").cells, result.cells);
   EXPECT_EQ(message_of(replaced(text, "\"round\":[0,1],\n   \"measured\"", "\"round\":[0,2],\n   \"measured\"")),
             "r.json: cells[2]: 'as_ours', but no cell of ours before it has round 2");
+  EXPECT_EQ(message_of(replaced(text, "\"round\":[0,1],\n   \"measured\"",
+                                "\"round\":[0,1],\n   \"speed\":[null,[1,1,1,1]],\n   \"measured\"")),
+            "r.json: cells[2]: 'as_ours', but round 1 has forecasts or a speed of its own");
 
   peer.rounds[1].speed = {0.002, 0.004, 0.004, 0.1};  // or else it says all by itself
   const std::string alone = to_json(result, /*with_samples=*/true);
