@@ -82,7 +82,7 @@ Linear layer_in_cache(Draft& draft) {
   return {draft, kRows, kFeatures};
 }
 
-/// An op's forward on these tensors; its output.
+/// Plays a layer, and returns its output.
 std::uint32_t add_forward(Draft& draft, std::string_view kind_name, const Attributes& given, std::uint32_t input) {
   const OpKind& kind = op_table().at(kind_name);
   const OpInstance op{&kind, complete_attributes(kind, given, "the probe"), {draft.role.tensors[input].spec}};
@@ -255,13 +255,11 @@ Program on_ranks(Program probe, const Mesh& mesh, std::uint32_t axes) {
 
 BetweenTransfers between_transfers(const Program& program) {
   BetweenTransfers between;
-  for (const Work& work : program.works) {
-    const bool is_imported = work.op.body != nullptr;  // its kernels are of many kinds
-    for (const OtherCode& layer : other_code())
-      if ((is_imported || work.op.kind->name == layer.kind) &&
-          std::ranges::find(between.kinds, layer.kind) == between.kinds.end())
-        between.kinds.push_back(layer.kind);
-  }
+  for (const OtherCode& layer : other_code())
+    if (std::ranges::any_of(program.works, [&](const Work& work) {
+          return work.op.body != nullptr || work.op.kind->name == layer.kind;
+        }))
+      between.kinds.push_back(layer.kind);
   double& most = between.bytes;
   for (const Role& role : program.roles) {
     double bytes = 0, transfers = 0;

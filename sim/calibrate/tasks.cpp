@@ -1,5 +1,7 @@
 #include "sim/calibrate/tasks.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -199,7 +201,7 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
                       (question.devices.empty() ? "" : " on cores " + question.devices) +
                           (seats ? " over " + job.cluster.levels.back().name : ""),
                       between.bytes / 1e3,
-                      fmt::to_string(fmt::join(between.kinds, ", ")).insert(0, between.kinds.empty() ? "" : " and "));
+                      between.kinds.empty() ? "" : fmt::format(" and {}", fmt::join(between.kinds, ", ")));
       if (question.devices.empty() || seats) {
         task.program = transfer_probe(task.question, repeats, between, task.has_unexpected());
         if (seats) task.program = on_ranks(std::move(task.program), seats->mesh, seats->axes);

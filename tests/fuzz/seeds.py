@@ -118,6 +118,7 @@ def profiles():
 SEEDS = {
     "cluster": lambda: catalog("clusters"),
     "device": lambda: catalog("devices"),
+    "lowering": models,
     "model": models,
     "profile": profiles,
     "program": programs,
@@ -129,6 +130,7 @@ SEEDS = {
 WORDS = {
     "cluster": ["engine", "receiver", "background", "inter_node", "1e-300", "1e300", "18446744073709551616"],
     "device": ["1e-300", "1e300", "-1", "null"],
+    "lowering": ["softmax", "$", "{i}"],
     "model": ["softmax", "groups", "dilation", "$", "{i}", "1e9", "9223372036854775807"],
     "profile": ["1e-300", "1e300", "9007199254740992", "1048576"],
     "program": ["wait", "t0", "t1", "prologue", "body", "steps=1", "epilogue", "copy", "view", "+0", "; free", "->", "nan", "inf", "1099511627776", "to=pp+1", "from=pp-1", "tag=0"],
@@ -139,7 +141,7 @@ WORDS = {
 
 
 def words_of(target, seed):
-    if target in ("cluster", "device", "model", "profile", "result"):
+    if target in ("cluster", "device", "lowering", "model", "profile", "result"):
         return re.findall(r'"[^"\\\n]{1,%d}"' % LONGEST_WORD, seed)
     return re.findall(r"[A-Za-z_][A-Za-z_0-9.]*=?", seed)
 
