@@ -296,6 +296,14 @@ def test_claims_are_what_the_files_say():
          f"largest {signed(min(row['error_percent'] for row in space), 1)}")
     assert max(row["error_percent"] for row in space) < 9
 
+    for claim, name in (("every preset that two", "family"), ("imported: gpt_nano", "own_models")):
+        cells, of_all = rows("profiled", name), summary("profiled", name)
+        errors = sorted(row["error_percent"] for row in cells)
+        says(claim, "{} (bias {})".format(*median_and_bias(cells)), f"{of_all['pairs_right']} of {of_all['pairs_right'] + of_all['pairs_wrong']} separable pairs, "
+             f"{len(cells)} cells, from {signed(errors[0], 1)[:-2]} to {signed(errors[-1], 1)}")
+    convnet = [row["error_percent"] for row in rows("profiled", "family") if row["model_name"] == "convnet" and row["ranks"] < 4]
+    says("every preset that two", f"two ranks {statistics.median(map(abs, convnet)):.1f} %, nowhere more than {max(map(abs, convnet)):.1f} %")
+
     h100 = rows("profiled", "h100")
     says("one H100:", "`profiled` {} (bias {})".format(*median_and_bias(h100)), f"largest {signed(max(row['error_percent'] for row in h100), 1)}",
          "`fitted` {}".format(median_and_bias(rows("fitted", "h100"))[0]),

@@ -195,13 +195,12 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
       CalibrationTask task{.kind = Kind::transfers, .world = job.world, .cluster = job.cluster, .question = question};
       task.question.bytes = bytes;
       const std::uint32_t repeats = bytes <= kSmallTransfer ? kProbeRepeatsOfSmall : kProbeRepeats;
-      task.label =
-          fmt::format("{} {} of {} bytes among {}{}, {:.0f} kB{} before each", job.world,
-                      link_key(job.world, question).kind, bytes, question.members,
-                      (question.devices.empty() ? "" : " on cores " + question.devices) +
-                          (seats ? " over " + job.cluster.levels.back().name : ""),
-                      between.bytes / 1e3,
-                      between.kinds.empty() ? "" : fmt::format(" and {}", fmt::join(between.kinds, ", ")));
+      task.label = fmt::format("{} {} of {} bytes among {}{}, {:.0f} kB{} before each", job.world,
+                               link_key(job.world, question).kind, bytes, question.members,
+                               (question.devices.empty() ? "" : " on cores " + question.devices) +
+                                   (seats ? " over " + job.cluster.levels.back().name : ""),
+                               between.bytes / 1e3,
+                               between.kinds.empty() ? "" : fmt::format(" and {}", fmt::join(between.kinds, ", ")));
       if (question.devices.empty() || seats) {
         task.program = transfer_probe(task.question, repeats, between, task.has_unexpected());
         if (seats) task.program = on_ranks(std::move(task.program), seats->mesh, seats->axes);
