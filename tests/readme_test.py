@@ -296,7 +296,7 @@ def test_claims_are_what_the_files_say():
          f"largest {signed(min(row['error_percent'] for row in space), 1)}")
     assert max(row["error_percent"] for row in space) < 9
 
-    for claim, name in (("every preset that two", "family"), ("imported: gpt_nano", "own_models")):
+    for claim, name in (("every preset that two", "family"), ("imported: gpt_nano", "own_models"), ("two hosts (namespaces)", "hosts")):
         cells, of_all = rows("profiled", name), summary("profiled", name)
         errors = sorted(row["error_percent"] for row in cells)
         says(claim, "{} (bias {})".format(*median_and_bias(cells)), f"{of_all['pairs_right']} of {of_all['pairs_right'] + of_all['pairs_wrong']} separable pairs, "

@@ -204,7 +204,8 @@ struct Disturbed {
   double error_percent, worst_percent, structure_percent;
 };
 constexpr Disturbed kDisturbed[] = {{"family.json", 90, 492, 2.7, 21.1, 1.1},
-                                    {"own_models.json", 42, 29, 4.6, 25.5, 1.0}};
+                                    {"own_models.json", 42, 29, 4.6, 25.5, 1.0},
+                                    {"hosts.json", 21, 53, 2.8, 10.9, 0.3}};
 
 TEST(CommittedResults, WhatNeighboursDisturbedIsForecast) {
   for (const Disturbed& claim : kDisturbed) {
