@@ -126,7 +126,7 @@ END
 "$paragauge" import "$scratch/net.py:normed" --input 'f32[B,3,32,32]' --loss cross_entropy -o "$scratch/normed.json" >"$scratch/out" 2>&1 ||
   complain "import: $(cat "$scratch/out")"
 for epochs in 1 2; do
-  train -m "$scratch/normed.json,global_batch=80,optimizer=sgd:lr=0.1" -s single -w local --data "$scratch/untested" --epochs $epochs \
+  train -m "$scratch/normed.json,global_batch=80,optimizer=sgd:lr=0.1" -s single -w local --data "$scratch/data" --epochs $epochs \
     --checkpoint "$scratch/normed.safetensors" -o "$scratch/normed.result" >"$scratch/out" 2>&1 || complain "normed: $(cat "$scratch/out")"
   [[ $epochs == 2 ]] || cp "$scratch/normed.safetensors" "$scratch/before.safetensors"
 done
@@ -149,7 +149,7 @@ for name in ("1.running_mean", "1.running_var"):
     assert torch.allclose(after[name], module.state_dict()[name], atol=1e-6) and not torch.equal(after[name], before[name]), name
 END
 for run in "whole 2" "halves 1" "halves 2"; do
-  train -m "$scratch/normed.json,global_batch=64" -s ddp -w local --data "$scratch/untested" --epochs "${run#* }" \
+  train -m "$scratch/normed.json,global_batch=64" -s ddp -w local --data "$scratch/data" --epochs "${run#* }" \
     --checkpoint "$scratch/${run% *}.safetensors" -o "$scratch/${run% *}.result" >"$scratch/out" 2>&1 || complain "normed, $run: $(cat "$scratch/out")"
 done
 grep -q 'goes on after epoch 1 of 2' "$scratch/out" || complain "normed, gone on: $(cat "$scratch/out")"
