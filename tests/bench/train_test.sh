@@ -51,7 +51,7 @@ def checkpoint(path):
     length, = struct.unpack("<Q", content[:8])
     header = json.loads(content[8:8 + length])
     about = header.pop("__metadata__")
-    return {name: torch.frombuffer(bytearray(content[8 + length:][slice(*entry["data_offsets"])]), dtype={"F32": torch.float32}[entry["dtype"]])
+    return {name: torch.frombuffer(bytearray(content[8 + length:][slice(*entry["data_offsets"])]), dtype={"F32": torch.float32, "I64": torch.int64}[entry["dtype"]])
             .reshape(entry["shape"]) for name, entry in header.items()}, about
 def samples(*paths):
     """Their labels and pixels."""
