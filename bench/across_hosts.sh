@@ -16,9 +16,9 @@ rates=(100mbit 300mbit 1gbit 3gbit 10gbit)
 seconds=$((minutes * 60 / 2 / ${#rates[@]}))
 # compare RANKS STRATEGIES...: so many ranks on each host, over links of this $rate.
 compare() {
-  local ranks=$1 strategies=() strategy
+  local ranks=$1 strategies
   shift
-  for strategy in "$@"; do strategies+=(-s "$strategy"); done
+  choose "$@"
   bench/hosts.sh launch torchrun "$ranks" build/bin/paragauge compare -m convnet,global_batch=64 "${strategies[@]}" -w gloo --network "$rate" \
     --rounds 8 --visits 2 --steps 1 --time-limit "$seconds" --timeout 60 --json "$out/$rate.$ranks.json" >"$out/$rate.$ranks.log"
   tail -n 2 "$out/$rate.$ranks.log"

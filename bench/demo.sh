@@ -5,7 +5,7 @@
 #   bench/demo.sh                results/*.json, results/*.csv, results/plots/*.png
 #   bench/demo.sh --fresh        forget earlier results; else an interrupted run goes on where it stopped
 set -euo pipefail
-source "$(dirname "${BASH_SOURCE[0]}")/evening.sh" # presets_of_two; from the checkout's root on
+source "$(dirname "${BASH_SOURCE[0]}")/evening.sh" # choose, presets_of_two; from the checkout's root on
 case ${1:-} in
   '') ;;
   --fresh) rm -rf results ;;
@@ -34,9 +34,9 @@ $paragauge compare -m $resnet50 -s single -s model_parallel,cut=r1 -s pipeline,c
   -s pipeline,cut=r1,split_size=4 -s pipeline,cut=r1,split_size=8 -s ddp_blocking -s ddp \
   -w local --rounds 8 --steps 2 --time-limit $(limit 55) --json results/resnet50.json --csv results/resnet50.csv
 echo "demo: a small network by all that two ranks can play, beside plain PyTorch where it has the same"
-presets=$(presets_of_two) family=()
-for preset in $presets; do family+=(-s "$preset"); done
-$paragauge compare -m convnet "${family[@]}" -w gloo --peers --rounds 12 --visits 2 --time-limit $(limit 100) --json results/family.json --csv results/family.csv
+presets=$(presets_of_two)
+choose $presets
+$paragauge compare -m convnet "${strategies[@]}" -w gloo --peers --rounds 12 --visits 2 --time-limit $(limit 100) --json results/family.json --csv results/family.csv
 echo "demo: timelines"
 $paragauge trace -m $resnet50 -s pipeline,cut=r1,split_size=2 -w local -o results/pipeline.trace.json
 echo "demo: loss curves: who trains the same, and who doesn't (float64)"

@@ -11,10 +11,9 @@ begin results/family 60 "$@"
 
 each=(--rounds 20 --visits 2 --steps 1)
 presets=$(presets_of_two)
-read -r -a two <<<"${presets//$'\n'/ }"
 for model in convnet bench/unseen/deep.json; do
   name=$(basename "$model" .json)
-  by_strategies "$name.2" 40 "$model" "${two[@]}"
+  by_strategies "$name.2" 40 "$model" $presets
   by_strategies "$name.4" 10 "$model" ddp,dp=4 daso hsdp
 done
 

@@ -107,18 +107,17 @@ class Rank:
         return self.sessions[key]
 
     def build_or_skip(self, request):
-        if not imported.is_imported(request.subject.model):
-            try:
-                return self.build(request)
-            except Skipped as reason:
-                return reason
+        is_a_users = imported.is_imported(request.subject.model)
         try:
             session = self.build(request)
-            self.play(session, 1, request.seed)
+            if is_a_users:
+                self.play(session, 1, request.seed)
             return session
         except Skipped as reason:
             return reason
         except Exception as error:  # a user's code may raise anything
+            if not is_a_users:
+                raise
             gc.enable()
             return Skipped(f"the module can't be played so: {process.one_line(error)}")
 

@@ -503,7 +503,8 @@ Cluster with_hosts(const Cluster& host, std::uint32_t hosts, std::uint32_t ranks
 Cluster with_network(const Cluster& cluster, const std::string& rate) {
   Cluster behind = cluster;
   behind.world += "@" + rate;
-  for (Level& level : behind.levels) limit(level.link, bandwidth_of(rate));
+  const std::optional<BytesPerSecond> bandwidth = bandwidth_of(rate);
+  for (Level& level : behind.levels) limit(level.link, bandwidth);
   return behind;
 }
 

@@ -126,8 +126,9 @@ Json columns_of(const std::vector<Json>& rows) {
   return columns;
 }
 
-/// What a round says but for what was measured in it.
-auto forecasts_of(const Round& round) {
+/// What a round says but for what was measured in it: references to it.
+template <class AnyRound>
+auto forecasts_of(AnyRound& round) {
   return std::tie(round.predicted, round.stated_90, round.novelty, round.guesses, round.speed);
 }
 
@@ -272,21 +273,20 @@ std::vector<JsonObject> rows_of(JsonObject columns) {
   if (columns.keys().empty()) return found;
   if (!columns.value("round").is_array()) throw ConfigError("{}: 'round' must be a list", columns.where());
   std::vector<nlohmann::json> rows(columns.value("round").size(), nlohmann::json::object());
-  const auto column = [&](JsonObject& of, const std::string& key, const auto& place) {
+  const auto column = [&](JsonObject& of, const std::string& key, const std::string* outer) {
     const nlohmann::json& values = of.value(key);
     if (!values.is_array() || values.size() != rows.size())
       throw ConfigError("{}: '{}' must be a list of {}, a value for each round", of.where(), key, rows.size());
     for (std::size_t i = 0; i < rows.size(); ++i)
-      if (!values[i].is_null()) place(rows[i])[key] = values[i];
+      if (!values[i].is_null()) (outer ? rows[i][*outer] : rows[i])[key] = values[i];
   };
   for (const std::string& key : columns.keys()) {
     if (!columns.value(key).is_object()) {
-      column(columns, key, [](nlohmann::json& row) -> nlohmann::json& { return row; });
+      column(columns, key, nullptr);
       continue;
     }
     JsonObject inner = columns.object(key);
-    for (const std::string& of : inner.keys())
-      column(inner, of, [&](nlohmann::json& row) -> nlohmann::json& { return row[key]; });
+    for (const std::string& of : inner.keys()) column(inner, of, &key);
   }
   for (std::size_t i = 0; i < rows.size(); ++i) found.emplace_back(rows[i], fmt::format("{}[{}]", columns.where(), i));
   return found;
@@ -400,11 +400,7 @@ void read_as_ours(const JsonObject& json, const Result& result, Cell& peer) {
       throw ConfigError("{}: 'as_ours', but no cell of ours before it has round {}", json.where(), round.round);
     if (const Round empty; forecasts_of(round) != forecasts_of(empty))
       throw ConfigError("{}: 'as_ours', but round {} has forecasts or a speed of its own", json.where(), round.round);
-    round.predicted = same->predicted;
-    round.stated_90 = same->stated_90;
-    round.novelty = same->novelty;
-    round.guesses = same->guesses;
-    round.speed = same->speed;
+    forecasts_of(round) = forecasts_of(*same);
   }
 }
 

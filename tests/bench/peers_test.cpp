@@ -417,9 +417,11 @@ TEST(PeersRanks, SchedulesThatTorchHasNotAreSkipped) {
   const auto skipped = [&](const std::string& strategy) {
     return run(peers, models.path("mlp") + ",global_batch=20", strategy).skipped;
   };
-  for (int again = 0; again < 2; ++again)
+  for (int again = 0; again < 2; ++again) {
     EXPECT_EQ(skipped("pipeline,schedule=1f1b_split,microbatches=4"),
               "plain PyTorch has no such schedule whose backwards are in two");
+    EXPECT_EQ(skipped("zero_bubble,microbatches=5"), "torch's schedule takes no 5 microbatches on 2 ranks");
+  }
   EXPECT_EQ(skipped("interleaved,microbatches=4"), "");
 }
 
