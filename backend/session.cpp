@@ -412,12 +412,12 @@ std::unique_ptr<ProcessSession> meet(const SessionOptions& options, const WorldM
   const char* number = std::getenv("RANK");
   const auto rank = static_cast<std::uint32_t>(number != nullptr ? std::atoi(number) : 0);
   try {
-    if (rank < options.ranks) board.progress(rank).stage = Stage::meeting;
+    if (rank < board.ranks()) board.progress(rank).stage = Stage::meeting;
     return std::make_unique<ProcessSession>(options, maker.make(options), std::move(board));
   } catch (const SaidByAnother&) {
     throw;
   } catch (const std::exception& error) {
-    if (rank < options.ranks) board.fail(rank, error);
+    if (rank < board.ranks()) board.fail(rank, error);
     throw;
   }
 }

@@ -65,64 +65,68 @@ std::vector<std::filesystem::path> entries(const std::filesystem::path& folder) 
   return list;
 }
 
-/// The best rate of all cores together, divided by their number: `work(core)` makes what one try of a core does and says how
-/// much that is. All tries of a round begin together.
-double rate_of_a_core(const std::function<std::function<double()>(std::uint32_t core)>& work) {
+/// What one try of a core does; returns how much that was.
+using Try = std::function<double()>;
+/// Makes the tries of the core that calls it.
+using Work = Try (*)();
+
+Try product_of(at::ScalarType dtype) {
+  constexpr std::int64_t kSize = 768;  // three matrices of f64 are 14 MB
+  constexpr double kGFLOP = 2e-9 * kSize * kSize * kSize;
+  const at::Tensor a = at::ones({kSize, kSize}, dtype), b = at::ones({kSize, kSize}, dtype);
+  at::Tensor product = at::empty({kSize, kSize}, dtype);
+  return [a, b, product]() mutable {
+    at::mm_out(product, a, b);
+    return kGFLOP;
+  };
+}
+
+Try copy_of_memory() {
+  constexpr std::int64_t kElements = 8 << 20;       // 32 MiB each: a core's part of no cache is as large
+  constexpr double kGB = 1e-9 * 2 * 4 * kElements;  // read and written
+  const at::Tensor from = at::ones({kElements}, at::kFloat);
+  at::Tensor to = at::ones({kElements}, at::kFloat);
+  return [from, to]() mutable {
+    to.copy_(from);
+    return kGB;
+  };
+}
+
+/// The best rate of each work on all cores together, divided by their number. The works take turns, so that what else the
+/// machine does meets them alike; all cores' tries of a turn begin together.
+std::vector<double> rates_of_a_core(const std::vector<Work>& works) {
   constexpr int kRounds = 6;         // the first warms up
-  constexpr double kLeast_s = 0.04;  // of a round
+  constexpr double kLeast_s = 0.04;  // of a turn
   const std::uint32_t cores = sim::usable_cores();
   std::barrier meet(static_cast<std::ptrdiff_t>(cores));
-  std::vector<std::array<double, kRounds>> rates(cores);
+  std::vector<std::array<std::vector<double>, kRounds>> rates(cores);  // by core, round, work
   {
     std::vector<std::jthread> threads;
     for (std::uint32_t core = 0; core < cores; ++core)
       threads.emplace_back([&, core] {
         pin_to_core(core_of_rank(core));
         at::set_num_threads(1);
-        const std::function<double()> once = work(core);
-        for (double& rate : rates[core]) {
-          meet.arrive_and_wait();
-          const double begin_s = now_s();
-          double done = 0;
-          do done += once();
-          while (now_s() - begin_s < kLeast_s);
-          rate = done / (now_s() - begin_s);
-        }
+        std::vector<Try> tries;
+        for (const Work work : works) tries.push_back(work());
+        for (std::vector<double>& of_round : rates[core])
+          for (const Try& once : tries) {
+            meet.arrive_and_wait();
+            const double begin_s = now_s();
+            double done = 0;
+            do done += once();
+            while (now_s() - begin_s < kLeast_s);
+            of_round.push_back(done / (now_s() - begin_s));
+          }
       });
   }
-  double best = 0;
-  for (int round = 1; round < kRounds; ++round) {
-    double sum = 0;
-    for (const auto& of_core : rates) sum += of_core[static_cast<std::size_t>(round)];
-    best = std::max(best, sum / cores);
-  }
+  std::vector<double> best(works.size());
+  for (std::size_t round = 1; round < kRounds; ++round)
+    for (std::size_t w = 0; w < works.size(); ++w) {
+      double sum = 0;
+      for (const auto& of_core : rates) sum += of_core[round][w];
+      best[w] = std::max(best[w], sum / cores);
+    }
   return best;
-}
-
-double product_GFLOPps(at::ScalarType dtype) {
-  constexpr std::int64_t kSize = 768;  // three matrices of f64 are 14 MB
-  constexpr double kGFLOP = 2e-9 * kSize * kSize * kSize;
-  return rate_of_a_core([=](std::uint32_t /*core*/) -> std::function<double()> {
-    const at::Tensor a = at::ones({kSize, kSize}, dtype), b = at::ones({kSize, kSize}, dtype);
-    at::Tensor product = at::empty({kSize, kSize}, dtype);
-    return [a, b, product]() mutable {
-      at::mm_out(product, a, b);
-      return kGFLOP;
-    };
-  });
-}
-
-double copied_GBps() {
-  constexpr std::int64_t kElements = 8 << 20;       // 32 MiB each: a core's part of no cache is as large
-  constexpr double kGB = 1e-9 * 2 * 4 * kElements;  // read and written
-  return rate_of_a_core([=](std::uint32_t /*core*/) -> std::function<double()> {
-    const at::Tensor from = at::ones({kElements}, at::kFloat);
-    at::Tensor to = at::ones({kElements}, at::kFloat);
-    return [from, to]() mutable {
-      to.copy_(from);
-      return kGB;
-    };
-  });
 }
 
 }  // namespace
@@ -197,11 +201,14 @@ sim::FoundHost inventory() {
 }
 
 sim::FoundCore measure_cores() {
-  sim::FoundCore core{.f32_GFLOPps = product_GFLOPps(at::kFloat),
-                      .f64_GFLOPps = product_GFLOPps(at::kDouble),
-                      .memory_GBps = copied_GBps()};
-  if (cpu_multiplies(sim::Dtype::bf16)) core.bf16_GFLOPps = product_GFLOPps(at::kBFloat16);
-  return core;
+  std::vector<Work> works = {[] { return product_of(at::kFloat); }, [] { return product_of(at::kDouble); },
+                             copy_of_memory};
+  if (cpu_multiplies(sim::Dtype::bf16)) works.push_back([] { return product_of(at::kBFloat16); });
+  const std::vector<double> rates = rates_of_a_core(works);
+  return {.f32_GFLOPps = rates[0],
+          .f64_GFLOPps = rates[1],
+          .bf16_GFLOPps = works.size() > 3 ? rates[3] : 0,
+          .memory_GBps = rates[2]};
 }
 
 nlohmann::json to_json(const sim::FoundHost& host) { return host; }

@@ -1,6 +1,7 @@
 #include "backend/rank/progress.hpp"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,6 +48,12 @@ struct ProgressBoard::Page {
   std::array<std::array<char, kWidth>, kLabels> label;
 };
 
+namespace {
+sim::RunError no_shared_memory() {
+  return sim::RunError("no shared memory for the ranks' progress: {}", std::strerror(errno));
+}
+}  // namespace
+
 ProgressBoard::ProgressBoard(std::uint32_t ranks) : ProgressBoard(memfd_create("paragauge-progress", 0), ranks) {
   // Not value-initialised: the labels' pages stay untouched.
   for (std::uint32_t rank = 0; rank < ranks; ++rank) new (&page(rank)) Page;
@@ -54,17 +61,19 @@ ProgressBoard::ProgressBoard(std::uint32_t ranks) : ProgressBoard(memfd_create("
 
 ProgressBoard::ProgressBoard(int descriptor, std::uint32_t ranks) : descriptor_(descriptor), ranks_(ranks) {
   const std::size_t bytes = ranks * sizeof(Page);
-  if (descriptor < 0 || ftruncate(descriptor, static_cast<off_t>(bytes)) != 0)
-    throw sim::RunError("no shared memory for the ranks' progress: {}", std::strerror(errno));
+  if (descriptor < 0 || ftruncate(descriptor, static_cast<off_t>(bytes)) != 0) throw no_shared_memory();
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  if (memory == MAP_FAILED) throw sim::RunError("no shared memory for the ranks' progress: {}", std::strerror(errno));
+  if (memory == MAP_FAILED) throw no_shared_memory();
   pages_ = static_cast<Page*>(memory);
 }
 
 ProgressBoard ProgressBoard::join(std::uint32_t ranks) {
-  const char* descriptor = std::getenv(kVariable);
-  if (descriptor == nullptr) return ProgressBoard(ranks);
-  ProgressBoard board(std::atoi(descriptor), ranks);
+  const char* variable = std::getenv(kVariable);
+  if (variable == nullptr) return ProgressBoard(ranks);
+  const int descriptor = std::atoi(variable);
+  struct stat of_supervisor {};
+  if (fstat(descriptor, &of_supervisor) != 0) throw no_shared_memory();
+  ProgressBoard board(descriptor, static_cast<std::uint32_t>(of_supervisor.st_size / sizeof(Page)));
   board.descriptor_ = -1;  // stays open, for whoever joins next
   return board;
 }

@@ -50,7 +50,8 @@ class ProgressBoard {
   static constexpr const char* kVariable = "PARAGAUGE_PROGRESS";
 
   explicit ProgressBoard(std::uint32_t ranks);
-  /// The supervisor's board when spawn_ranks has started this process, else one of its own.
+  /// The supervisor's board, of all ranks that it has spawned, when spawn_ranks has started this process; else one of its
+  /// own, of `ranks`.
   static ProgressBoard join(std::uint32_t ranks);
   /// Whether somebody watches the board that this process joins.
   static bool is_watched();

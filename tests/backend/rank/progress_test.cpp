@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "backend/machine/scheduling.hpp"
@@ -37,6 +39,20 @@ TEST(ProgressBoard, WhoHasItsOwnCoreWaitsForNobody) {
   const ProgressBoard board(2);
   const ProgressBoard::Participation first(board.progress(0)), second(board.progress(1));
   board.let_others_end(0, 2);
+}
+
+/// Also of ranks that its own world doesn't have: what they say is heard, and their pages stay.
+TEST(ProgressBoard, WhoJoinsHasTheSupervisorsBoard) {
+  const ProgressBoard board(3);
+  setenv(ProgressBoard::kVariable, std::to_string(board.descriptor()).c_str(), 1);
+  {
+    const ProgressBoard joined = ProgressBoard::join(2);
+    EXPECT_EQ(joined.ranks(), 3);
+    joined.progress(2).instruction = 7;
+  }
+  unsetenv(ProgressBoard::kVariable);
+  EXPECT_EQ(board.progress(2).instruction, 7);
+  EXPECT_EQ(ProgressBoard::join(2).ranks(), 2) << "its own, where nobody watches";
 }
 
 }  // namespace
