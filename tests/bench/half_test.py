@@ -25,6 +25,7 @@ from run_functions import functions_of, run_functions
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map
+from torchvision.models import convnext, mobilenetv3
 
 
 def imported(m, inputs=("f32[B,3,8]",), loss="mse_loss", cut=False):
@@ -103,8 +104,10 @@ def test_every_step_gives_the_dtype_that_it_gives_on_a_gpu():
     tried = [(module(many), ["f32[B,3,8]"], "mse_loss"), (models.gpt_nano(), ["i64[B,16]<256"], "cross_entropy"),
              (models.llama_nano(), ["i64[B,16]<256"], "cross_entropy"), (models.Bert(64, 32, 1, 32, 4), ["i64[B,16]<64"], "cross_entropy"),
              (models.unet(), ["f32[B,3,16,16]"], "cross_entropy"),
-             (torchvision.models.mobilenet_v3_small(), ["f32[B,3,64,64]"], "cross_entropy"),
-             (torchvision.models.convnext_tiny(), ["f32[B,3,64,64]"], "cross_entropy")]
+             (mobilenetv3.MobileNetV3([mobilenetv3.InvertedResidualConfig(16, 3, 16, 16, True, "HS", 2, 1, 1)], 32),
+              ["f32[B,3,32,32]"], "cross_entropy"),
+             (convnext.ConvNeXt([convnext.CNBlockConfig(8, 16, 1), convnext.CNBlockConfig(16, None, 1)]), ["f32[B,3,32,32]"],
+              "cross_entropy")]
     def losses(self, x, classes):
         y, z, own = self.a(x), self.b(x), torch.arange(1., 9)
         return F.cross_entropy(y, classes) + F.cross_entropy(y, classes, own, label_smoothing=0.1) + F.cross_entropy(y, z.softmax(-1)) + \
