@@ -60,6 +60,7 @@ becomes -1 "during a run in a container"
 "$paragauge" list >/dev/null
 stays -1 "another start doesn't touch what a living run needs"
 end $container
+for ((i = 0; i < 100; ++i)); do pgrep -f 'steps 1000000' >/run/test/out || break; sleep 0.1; done # which dies after it
 # Its guardian dies with it, unless the guardian was quicker: the setting may be left behind.
 "$paragauge" measure -m toy_mlp -s single -w local --json /run/test/alone.json >/run/test/out 2>&1
 becomes 950000 "after the next run"
