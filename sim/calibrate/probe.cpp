@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "sim/calibrate/make_probe.hpp"
 #include "sim/error.hpp"
@@ -253,6 +256,26 @@ Program on_ranks(Program probe, const Mesh& mesh, std::uint32_t axes) {
   return probe;
 }
 
+namespace {
+
+/// Pieces of a storage that have been written: their bytes, and what the step's ops had moved by then.
+struct Written {
+  double bytes = 0, moments = 0;  // moments: the sum of bytes times when
+  double by_writers = 0;          // what the pieces' own ops move
+
+  void add(double piece, double when, double moved) {
+    bytes += piece;
+    by_writers += moved;
+    moments += piece * (when - by_writers);
+  }
+  /// What was moved since then, on average over the pieces, by ops that write none of them.
+  [[nodiscard]] double since(double now) const {
+    return bytes > 0 ? std::max(0.0, now - by_writers - moments / bytes) : 0;
+  }
+};
+
+}  // namespace
+
 BetweenTransfers between_transfers(const Program& program) {
   BetweenTransfers between;
   for (const OtherCode& layer : other_code())
@@ -260,15 +283,28 @@ BetweenTransfers between_transfers(const Program& program) {
           return work.op.body != nullptr || work.op.kind->name == layer.kind;
         }))
       between.kinds.push_back(layer.kind);
-  double& most = between.bytes;
   for (const Role& role : program.roles) {
-    double bytes = 0, transfers = 0;
+    double bytes = 0, transfers = 0, since_written = 0, given = 0;
+    std::vector<Written> written(role.storages.size());
     for (std::uint32_t i = 0; i < role.size(); ++i)
-      if (is_computed(role.kind[i]))
-        bytes += program.works[role.work[i]].demand().bytes;
-      else if (role.kind[i] != InstructionKind::wait)
+      if (is_computed(role.kind[i])) {
+        const double moved = program.works[role.work[i]].demand().bytes;
+        bytes += moved;
+        for (const std::uint32_t tensor : role.writes(i))
+          written[role.tensors[tensor].storage].add(static_cast<double>(role.tensors[tensor].spec.bytes()), bytes,
+                                                    moved);
+      } else if (role.kind[i] != InstructionKind::wait) {
         ++transfers;
-    if (transfers > 0) most = std::max(most, bytes / transfers);
+        if (role.kind[i] != InstructionKind::collective) continue;
+        for (const std::uint32_t tensor : role.reads(i)) {
+          const Written found = std::exchange(written[role.tensors[tensor].storage], {});
+          since_written += found.bytes * found.since(bytes);
+          given += found.bytes;
+        }
+      }
+    if (transfers == 0 || bytes / transfers <= between.bytes) continue;
+    between.bytes = bytes / transfers;
+    between.bytes_since_written = given > 0 ? std::min(since_written / given, between.bytes) : 0;
   }
   return between;
 }
@@ -287,7 +323,10 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, 
                        const Mesh& mesh, std::uint32_t axes) {
   return collective_probe(question, mesh, axes, [&](Draft& draft, bool is_root) {
     const CollectiveOperands operands = operands_of(question.collective, is_root);
-    const Linear before = layer_of(draft, between.bytes);
+    const Linear before = layer_of(draft, between.bytes - between.bytes_since_written);
+    const std::optional<Linear> after = between.bytes_since_written > 0
+                                            ? std::optional<Linear>(layer_of(draft, between.bytes_since_written))
+                                            : std::nullopt;
     const auto buffers = [&](Moved moved, const std::string& name) {
       std::vector<std::uint32_t> tensors;
       if (moved != Moved::nothing)
@@ -295,15 +334,24 @@ Program transfer_probe(const TransferQuestion& question, std::uint32_t repeats, 
                                                 true, {Initial::Kind::constant, 0}));
       return tensors;
     };
+    std::vector<std::uint32_t> result, own;
+    if (!operands.in_place) result = buffers(operands.writes, "result");
+    if (question.own_in_place && operands.reads == Moved::array && operands.writes == Moved::parts) {
+      check_internal(std::has_single_bit(axes), "a member's own part by several axes");
+      own.push_back(draft.role.add_own_view("own", collective_spec(question, operands.reads), result.at(0),
+                                            static_cast<std::uint32_t>(std::countr_zero(axes))));
+    }
+    const std::vector<std::uint32_t> reads = own.empty() ? buffers(operands.reads, "buffer") : own;
+    const std::vector<std::uint32_t> writes = operands.in_place ? reads : result;
+    const std::uint32_t source =
+        reads.empty() ? kNone : add_constant(draft, "source", draft.role.tensors[reads[0]].spec, 1);
     for (std::uint32_t k = 0; k < repeats; ++k) {
-      const std::vector<std::uint32_t> reads = buffers(operands.reads, fmt::format("buffer{}", k));
-      const std::vector<std::uint32_t> writes =
-          operands.in_place ? reads : buffers(operands.writes, fmt::format("result{}", k));
       before.compute(draft, 1);
-      add_other_code(draft, between.kinds);
-      if (!reads.empty()) {
-        const TensorSpec filled = draft.role.tensors[reads[0]].spec;
-        draft.scaled_copy(add_constant(draft, fmt::format("source{}", k), filled, 1), reads[0], 1, kNone);
+      if (!after) add_other_code(draft, between.kinds);
+      if (!reads.empty()) draft.scaled_copy(source, reads[0], 1, kNone);
+      if (after) {
+        after->compute(draft, 1);
+        add_other_code(draft, between.kinds);
       }
       draft.wait(draft.post_collective(question.collective, 0, /*root=*/0, reads, writes, kNone), kNone);
     }

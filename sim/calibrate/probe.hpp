@@ -9,7 +9,9 @@
 // at different times. Point-to-point repeats alternate in direction, so that both ends stay in step. How much memory a
 // step moves between two transfers matters as much: 13 kB go from thread to thread in 2 µs where that is 1 MB, and in
 // 20 µs where it is 30 MB, because no cache then holds their target or the code that copies. So does what other code
-// has been played meanwhile: that of the transport, and what the core knows of its branches, must come again.
+// has been played meanwhile: that of the transport, and what the core knows of its branches, must come again. And a
+// step's buffers are the same each time: what a collective gives has been written a while ago, what it gets comes into
+// memory that was used shortly before, as weights or room that activations have left.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +32,9 @@ struct BetweenTransfers {
   /// without transfers.
   double bytes = 0;
   std::vector<std::string_view> kinds = {};  // of layers, by the op table's names, of all ranks
+  /// Of these bytes those that are moved after what a collective gives has been written, on average: a gradient that is
+  /// summed at once is still in a cache, a large bucket's first ones were computed long ago.
+  double bytes_since_written = 0;
 };
 /// A program's: the bytes, and which of the layers that probes have (convolutions, batch norms, ReLU, pools, softmax) it
 /// has; of an imported model all, since its bodies are of many kernels.

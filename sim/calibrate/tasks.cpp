@@ -57,8 +57,12 @@ std::vector<TransferQuestion> questions_of(const Job& job) {
 /// transfers, share a probe.
 BetweenTransfers rounded_between(const Program& program) {
   constexpr double kLeast = 16 << 10, kMost = 64 << 20;  // what a probe can tell apart
+  constexpr double kLeastSinceWritten = 1e5;             // fewer are in a core's own caches with what was written
   BetweenTransfers between = between_transfers(program);
-  between.bytes = std::exp2(std::round(std::log2(std::clamp(between.bytes, kLeast, kMost))));
+  const auto rounded = [&](double bytes) { return std::exp2(std::round(std::log2(std::clamp(bytes, kLeast, kMost)))); };
+  between.bytes = rounded(between.bytes);
+  double& since_written = between.bytes_since_written;
+  since_written = since_written < kLeastSinceWritten ? 0 : std::min(rounded(since_written), between.bytes);
   return between;
 }
 
@@ -194,12 +198,16 @@ void add_transfers(TaskList& tasks, const Job& job, std::size_t j, bool other_si
     for (const auto& [bytes, own] : of_kind) {
       CalibrationTask task{.kind = Kind::transfers, .world = job.world, .cluster = job.cluster, .question = question};
       task.question.bytes = bytes;
+      const std::string since_written = between.bytes_since_written > 0 ? fmt::format(", {:.0f} since it was written,",
+                                                                                      between.bytes_since_written / 1e3)
+                                                                        : "";
       const std::uint32_t repeats = bytes <= kSmallTransfer ? kProbeRepeatsOfSmall : kProbeRepeats;
-      task.label = fmt::format("{} {} of {} bytes among {}{}, {:.0f} kB{} before each", job.world,
+      task.label = fmt::format("{} {} of {} bytes among {}{}, {:.0f} kB{}{} before each", job.world,
                                link_key(job.world, question).kind, bytes, question.members,
                                (question.devices.empty() ? "" : " on cores " + question.devices) +
+                                   (question.own_in_place ? " whose own is in place" : "") +
                                    (seats ? " over " + job.cluster.levels.back().name : ""),
-                               between.bytes / 1e3,
+                               between.bytes / 1e3, since_written,
                                between.kinds.empty() ? "" : fmt::format(" and {}", fmt::join(between.kinds, ", ")));
       if (question.devices.empty() || seats) {
         task.program = transfer_probe(task.question, repeats, between, task.has_unexpected());

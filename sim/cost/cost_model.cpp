@@ -77,6 +77,7 @@ TransferQuestion question_of(const Program& program, const Role& role, std::uint
     question.collective = role.collective[i];
     question.members = static_cast<std::uint32_t>(group.members[list].size());
     question.spread = spreads[role.peer[i]][list];
+    question.own_in_place = question.spread.empty() && role.has_own_in_place(i);
   } else {
     const std::uint32_t rank = program.rank_of(player);
     question.spread = far_spread(cluster, std::array{rank, program.partner(role, rank, i)});

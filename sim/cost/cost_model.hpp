@@ -97,6 +97,8 @@ struct TransferQuestion {
   /// The device of every rank of a collective, list by list of the group, numbered as they come ("0 0, 1 1"), where
   /// ranks share devices in another way than members that are ranks 0, 1, … do; else empty.
   std::string devices = {};
+  /// A collective of parts, on one host: the member's own lies where it is to be (Role::has_own_in_place) and isn't copied.
+  bool own_in_place = false;
   friend auto operator<=>(const TransferQuestion&, const TransferQuestion&) = default;
 };
 

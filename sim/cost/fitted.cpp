@@ -432,11 +432,12 @@ class Fitted final : public CostModel {
     return cost;
   }
 
-  /// The distance by number of members; of as many, those that share their devices in the same way.
-  [[nodiscard]] static std::tuple<std::uint32_t, bool, bool> distance(const LinkKey& link,
-                                                                      const TransferQuestion& question) {
+  /// The distance by number of members; of as many, those that share their devices in the same way and copy as much.
+  [[nodiscard]] static std::tuple<std::uint32_t, bool, bool, bool> distance(const LinkKey& link,
+                                                                            const TransferQuestion& question) {
     return {link.members > question.members ? link.members - question.members : question.members - link.members,
-            link.spread != question.spread, link.devices != question.devices};
+            link.spread != question.spread, link.devices != question.devices,
+            link.own_in_place != question.own_in_place};
   }
 
   Cluster cluster_;

@@ -197,7 +197,7 @@ double Profile::stretch(std::string_view world) const {
 LinkKey link_key(const std::string& world, const TransferQuestion& question) {
   const std::string_view kind =
       question.kind == InstructionKind::collective ? to_string(question.collective) : to_string(InstructionKind::send);
-  return {world, std::string(kind), question.members, question.devices, question.spread};
+  return {world, std::string(kind), question.members, question.devices, question.spread, question.own_in_place};
 }
 
 std::optional<TransferCost> transfer_cost(const Profile& profile, const Cluster& cluster, const LinkKey& link,

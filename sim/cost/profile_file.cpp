@@ -153,6 +153,7 @@ class ProfileFile {
         if (measured.posts.engaged_s > 0) row["engaged_s"] = number(measured.posts.engaged_s);
         if (!key.devices.empty()) row["devices"] = key.devices;
         if (!key.spread.empty()) row["spread"] = key.spread;
+        if (key.own_in_place) row["own_in_place"] = true;
         file["links"].push_back(std::move(row));
       }
     for (const auto& [world, share] : profile.core_shares_) file["core_share"][world] = number(share.mean);
@@ -224,6 +225,7 @@ class ProfileFile {
       LinkKey key{row.text("world"), row.text("kind"), static_cast<std::uint32_t>(whole(row, "members", 2, kMostRanks)),
                   row.has("devices") ? row.text("devices") : ""};
       if (row.has("spread")) key.spread = read_spread(row);
+      key.own_in_place = row.boolean("own_in_place", false);
       const std::int64_t bytes = whole(row, "bytes", 0);
       if (std::ranges::find(kLinkKinds, key.kind) == kLinkKinds.end())
         throw ConfigError("{}: unknown kind '{}'; known: {}", row.where(), key.kind,
@@ -236,7 +238,8 @@ class ProfileFile {
         throw ConfigError("{}: {} {} with members={} bytes={}{} is there twice", row.where(), key.world, key.kind,
                           key.members, bytes,
                           (key.devices.empty() ? "" : " devices=" + key.devices) +
-                              (key.spread.empty() ? "" : fmt::format(" spread={}", fmt::join(key.spread, "x"))));
+                              (key.spread.empty() ? "" : fmt::format(" spread={}", fmt::join(key.spread, "x"))) +
+                              (key.own_in_place ? " own_in_place" : ""));
       row.finish();
     }
   }

@@ -77,6 +77,15 @@ std::uint32_t Role::add_own_view(std::string tensor_name, const TensorSpec& spec
   return id;
 }
 
+bool Role::has_own_in_place(std::uint32_t i) const {
+  if (kind[i] != InstructionKind::collective) return false;
+  return std::ranges::any_of(reads(i), [&](std::uint32_t read) {
+    return std::ranges::any_of(writes(i), [&](std::uint32_t written) {
+      return read != written && tensors[read].storage == tensors[written].storage;
+    });
+  });
+}
+
 std::uint32_t Role::add(const Instruction& instruction) {
   const std::uint32_t index = size();
   kind.push_back(instruction.kind);

@@ -213,6 +213,8 @@ class Role {
   }
   /// By storage: whether an instruction writes into it. Persistent ones that nobody writes are constants.
   [[nodiscard]] std::vector<bool> changed_storages() const;
+  /// Whether a collective's member gives a part of the very tensor that it gets: its own is where it is to be.
+  [[nodiscard]] bool has_own_in_place(std::uint32_t i) const;
   /// They are numbered from 0.
   [[nodiscard]] std::uint32_t tickets() const { return static_cast<std::uint32_t>(opened_.size()); }
 

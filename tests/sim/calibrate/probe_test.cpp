@@ -111,6 +111,31 @@ TEST(TransferProbe, MovesBeforeItsTransfersWhatTheStepDoes) {
   EXPECT_EQ(between_transfers(lower(model, parse_strategy("single", model))).bytes, 0);
 }
 
+/// A bucket's first gradients were copied into it long before it is summed; a gradient that is summed at once wasn't.
+TEST(TransferProbe, ComputesAfterWritingWhatTheStepDoes) {
+  const Model model = load_model((testing::tests_folder().parent_path() / "bench/unseen/deep.json").string());
+  const auto of = [&](const char* strategy) {
+    return between_transfers(lower(model, parse_strategy(strategy, model)));
+  };
+  const BetweenTransfers ddp = of("ddp,bucket_MiB=1000,first_bucket_MiB=1000");
+  const double weights = 16 * 384 * 384 * 4.0;
+  EXPECT_GT(ddp.bytes_since_written,
+            weights / 2);  // half of the layers' backwards, each of which moves a weight and more
+  EXPECT_LT(ddp.bytes_since_written, 2 * weights);
+  for (const char* at_once : {"heat", "zero1", "zero3"}) EXPECT_LT(of(at_once).bytes_since_written, 1e5) << at_once;
+
+  const Program probe = transfer_probe(kQuestion, 4, {1e7, {"relu"}, 2e6}, false);
+  std::vector<double> played;  // bytes of what a rank computes before the first transfer; of copies and small layers 0
+  const Role& role = probe.roles[0];
+  for (std::uint32_t i = 0; i < role.size() && !is_posted(role.kind[i]); ++i)
+    if (const Work& work = probe.works[role.work[i]]; work.op.kind->name != "relu")
+      played.push_back(work.op.kind->name == "linear" ? work.demand().bytes : 0);
+  ASSERT_EQ(played.size(), 3);
+  EXPECT_NEAR(played[0] / 8e6, 1, 0.03);
+  EXPECT_EQ(played[1], 0);
+  EXPECT_NEAR(played[2] / 2e6, 1, 0.05);
+}
+
 /// `fitted` knows the machine's memory from the probe alone: parameters larger than any that it holds.
 TEST(MemoryProbe, ShowsTheBandwidthBeyondTheCaches) {
   const Cluster cluster = plain_cluster(1);

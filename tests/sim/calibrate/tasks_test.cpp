@@ -54,7 +54,7 @@ TEST(CalibrationTasks, HaveTheRanksPartsOfConstants) {
 
 TEST(CalibrationTasks, AreEnoughForEveryQuestionOfTheForecast) {
   const std::vector<Job> jobs{job_of("ddp"), job_of("pipeline,microbatches=2"), job_of("ddp_blocking,dp=4"),
-                              job_of("hypar,levels=2x2,layers=dp/in")};
+                              job_of("hypar,levels=2x2,layers=dp/in"), job_of("mesh,dp=2,pp=2,zero=1")};
   for (std::size_t j = 0; j < jobs.size(); ++j) {
     std::set<std::pair<LinkKey, std::int64_t>> measured;
     std::set<std::string> works;
@@ -71,11 +71,35 @@ TEST(CalibrationTasks, AreEnoughForEveryQuestionOfTheForecast) {
         const bool collective = role.kind[i] == InstructionKind::collective;
         if (!collective && role.kind[i] != InstructionKind::send) continue;
         const std::uint32_t group = collective ? role.peer[i] : 0;
-        const LinkKey key{"gloo", std::string(collective ? to_string(role.collective[i]) : "send"),
+        const LinkKey key{"gloo",
+                          std::string(collective ? to_string(role.collective[i]) : "send"),
                           collective ? static_cast<std::uint32_t>(jobs[j].program.groups[group].members[0].size()) : 2,
-                          collective ? devices[group] : ""};
+                          collective ? devices[group] : "",
+                          {},
+                          role.has_own_in_place(i)};
         EXPECT_TRUE(measured.contains({key, jobs[j].program.transfer_bytes(role, i)})) << key.kind;
       }
+  }
+}
+
+/// ZeRO 1's parameters are gathered around the part that the rank has updated; ZeRO 3's come from elsewhere.
+TEST(CalibrationTasks, OwnPartsLieWhereTheStepHasThem) {
+  for (const auto& [strategy, in_place] :
+       std::vector<std::pair<std::string, bool>>{{"zero1", true}, {"mesh,dp=2,pp=2,zero=1", true}, {"zero3", false}}) {
+    int gathers = 0;
+    for (const CalibrationTask& task : calibration_tasks({job_of(strategy)})) {
+      if (task.kind != Kind::transfers || task.question.collective != CollectiveKind::all_gather) continue;
+      EXPECT_EQ(task.question.own_in_place, in_place) << task.label;
+      EXPECT_EQ(task.label.find("own is in place") != std::string::npos, in_place) << task.label;
+      for (const Role& role : task.program.roles)
+        for (std::uint32_t i = 0; i < role.size(); ++i)
+          if (role.kind[i] == InstructionKind::collective) {
+            ++gathers;
+            EXPECT_EQ(role.has_own_in_place(i), in_place) << task.label;
+          }
+      EXPECT_EQ(to_text(program_from_text(to_text(task.program))), to_text(task.program));
+    }
+    EXPECT_GT(gathers, 0) << strategy;
   }
 }
 

@@ -29,6 +29,7 @@ Profile sample_profile() {
   profile.add_link(kGloo, 4096, std::vector{1e-4, 2e-4});
   profile.add_link(kGloo, 1 << 20, std::vector{1e-3, 1.1e-3}, {3e-5, 1e-5});
   profile.add_link({"gloo", "all_reduce", 2, "0 0, 1 1"}, 4096, std::vector{2e-4}, {3e-5, 0, 7e-5});
+  profile.add_link({.world = "gloo", .kind = "all_gather", .own_in_place = true}, 4096, std::vector{9e-5});
   profile.add_launch(std::vector{1e-6, 1.2e-6});
   profile.add_core_share("gloo", 0.25);
   profile.add_process_bytes("gloo", std::vector{4e8, 3e8});
@@ -317,10 +318,12 @@ TEST(Profile, SaysWhatIsWrongWithAFile) {
         fmt::format("p.json: ops[0]: times: local: a number of busy ranks must be from 1 to 1024, found '{}'", busy));
   EXPECT_EQ(
       message_of(replaced(good, "\"kind\":\"all_reduce\"", "\"kind\":\"allreduce\"")),
-      "p.json: links[0]: unknown kind 'allreduce'; known: send, unexpected_send, note, all_reduce, broadcast, reduce, "
+      "p.json: links[1]: unknown kind 'allreduce'; known: send, unexpected_send, note, all_reduce, broadcast, reduce, "
       "all_gather, reduce_scatter, all_to_all, scatter, gather");
   EXPECT_EQ(message_of(replaced(good, "\"bytes\":1048576", "\"bytes\":4096")),
-            "p.json: links[1]: gloo all_reduce with members=2 bytes=4096 is there twice");
+            "p.json: links[2]: gloo all_reduce with members=2 bytes=4096 is there twice");
+  EXPECT_EQ(message_of(replaced(good, "\"own_in_place\":true", "\"own_in_place\":1")),
+            "p.json: links[0]: 'own_in_place' must be true or false, found 1");
   EXPECT_EQ(message_of(replaced(good, "\"members\":2", "\"members\":1")),
             "p.json: links[0]: 'members' must be from 2 to 1048576, found 1");
   EXPECT_EQ(message_of(replaced(good, "\"gloo\":0.25", "\"gloo\":1.5")),
@@ -328,7 +331,7 @@ TEST(Profile, SaysWhatIsWrongWithAFile) {
   EXPECT_EQ(message_of(replaced(good, "\"difference\":0.0", "\"difference\":-1, \"x\":0.0")),
             "p.json: rank_spread: gloo: 'difference' must be from 0 to 1000, found -1");
   EXPECT_EQ(message_of(replaced(good, "\"post_s\":3e-05", "\"post_s\":-1")),
-            "p.json: links[1]: 'post_s' must not be negative, found -1");
+            "p.json: links[2]: 'post_s' must not be negative, found -1");
   EXPECT_EQ(message_of(replaced(good, "\"lost_s\":0.0625", "\"lost_s\":3.0")),
             "p.json: interruptions: gloo: 'lost_s' must be at most 0.999 of 'played_s', found 3 of 3");
   EXPECT_EQ(message_of(replaced(good, "\"count\":2000", "\"count\":0")),
