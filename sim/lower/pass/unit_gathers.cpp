@@ -107,9 +107,10 @@ class Gathers {
         runs_[run].pass = pass;
         if (used_[i].empty() || used_[i].back() != run) used_[i].push_back(run);
       }
-      for (const std::uint32_t tensor : instruction.writes)  // a backward that needs no weights is one, too
+      // A backward that needs no weights is one, too, but doesn't keep those that have been freed.
+      for (const std::uint32_t tensor : instruction.writes)
         if (const std::uint32_t unit = of_gradient[tensor]; unit != kNone && latest[unit] != kNone)
-          runs_[latest[unit]].pass = Pass::backward;
+          if (Run& last = runs_[latest[unit]]; !cut_.reshard || &last == &runs_.back()) last.pass = Pass::backward;
     }
   }
 
