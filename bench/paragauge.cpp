@@ -92,6 +92,9 @@ void add_world(CLI::App* command, bench::Machine& machine) {
   text(command, "--device", machine.device, "cpu or cuda")->capture_default_str();
   text(command, "--network", machine.network,
        "gloo over links of this rate (100mbit, 1gbit, unlimited): made by bench/network.sh, or those between hosts");
+}
+
+void add_ranks(CLI::App* command, bench::Machine& machine) {
   number(command, "--ranks", machine.ranks, 1, 1'048'576, "ranks; must be what the strategy's degrees multiply to");
 }
 
@@ -106,6 +109,7 @@ void add_graph(CLI::App* command, bench::Machine& machine) {
 void add_run(CLI::App* command, Options& options) {
   add_subject(command, options);
   add_world(command, options.machine);
+  add_ranks(command, options.machine);
   number(command, "--timeout", options.machine.timeout_s, 0.1, 86'400,
          "seconds after which a rank that doesn't get on ends the run");
   command->add_flag("!--no-real-time", options.machine.real_time, "don't ask for real-time scheduling");
@@ -184,6 +188,7 @@ void add_predict(CLI::App* command, Options& options) {
   text(command, "-c,--cluster", options.cluster,
        "on what: a cluster of the catalog or a .json file; this machine unless given");
   add_world(command, options.machine);
+  add_ranks(command, options.machine);
   number(command, "--devices", options.devices, 1, 1'048'576, "devices per node");
   number(command, "--hosts", options.hosts, 1, 10'000,
          "so many hosts like this one, with ranks on all of their devices; links as a --profile of several hosts has "
@@ -565,7 +570,8 @@ int fail(const Texts& argv, const std::exception& error) {
   } catch (const std::exception&) {
   }
 #endif
-  fmt::print(stderr, "paragauge: {}\n", sim::printable(why));
+  // Which may be closed, too (`2>&1 | head`): nothing can be said then.
+  std::fputs(fmt::format("paragauge: {}\n", sim::printable(why)).c_str(), stderr);
 #ifdef PARAGAUGE_BACKEND
   if (may_wait && !serves) backend::stay_away(status, why);
 #endif

@@ -49,10 +49,10 @@ std::string limits_of(const std::string& cell, const sim::Program& program, cons
                       const sim::Forecast& forecast, const sim::CostModelKind& by, const std::string& of_kinds) {
   constexpr double kWorthNaming = 0.005;
   const sim::StepTime& step = forecast.step;
-  std::string text =
-      fmt::format("  {}: compute {:.0f} %, exposed communication {:.0f} %, bubble {:.0f} %, host {:.0f} %;", cell,
-                  100 * step.compute_s / step.step_s, 100 * step.exposed_communication_s / step.step_s,
-                  100 * step.bubble_s / step.step_s, 100 * step.host_s / step.step_s);
+  const auto percent = [&](double seconds) { return std::round(100 * seconds / step.step_s) + 0.0; };  // no "-0"
+  std::string text = fmt::format(
+      "  {}: compute {:.0f} %, exposed communication {:.0f} %, bubble {:.0f} %, host {:.0f} %;", cell,
+      percent(step.compute_s), percent(step.exposed_communication_s), percent(step.bubble_s), percent(step.host_s));
   for (const sim::Sensitivity& s : sim::sensitivities(program, forecast.costs, cluster))
     if (std::abs(s.change_when_doubled) >= kWorthNaming)
       text +=

@@ -82,9 +82,9 @@ struct LastWords::Shared {
   }
 
   /// The lowest of the ranks that have failed tells the user; none does whose failure comes after that.
-  [[nodiscard]] bool speaks_for(const std::vector<Failures::Said>& said) const {
+  [[nodiscard]] bool speaks_for(const std::vector<Failures::Said>& failures) const {
     const auto by_rank = [](const Failures::Said& a, const Failures::Said& b) { return a.rank < b.rank; };
-    return std::ranges::min_element(said, by_rank)->rank == rank && store->add(kSpeakers, 1) == 1;
+    return std::ranges::min_element(failures, by_rank)->rank == rank && store->add(kSpeakers, 1) == 1;
   }
 };
 
