@@ -1,6 +1,7 @@
 // ZeRO: the sums of a unit's gradients, of which each rank gets those of its part. They go as soon as the unit's last
 // gradient is there, or after the backward; one unit at a time, as FSDP2's do. Replicas of what is cut (HSDP) add up
-// their parts. The unit's own memory of the gradients lives until they're sent.
+// their parts, while the next units' go and the backward goes on. The unit's own memory of the gradients lives until
+// they're sent.
 //
 //   before                         after
 //   9 compute w5 node=net2 : …     9 compute w5 node=net2 : … -> grad.relu#0 grad.net2.weight grad.net2.bias
@@ -142,7 +143,7 @@ class Sums {
       const std::uint32_t ticket =
           draft_.post_collective(CollectiveKind::all_reduce, group_of_(axes), sent.sum, unit.label);
       if (cut_.by_rows && (axes & axes_of_mean_) != 0) draft_.list.back().reduction = Reduction::mean;
-      draft_.wait(ticket, unit.label);
+      if (!layout_.parameters.overlap) draft_.wait(ticket, unit.label);
     }
     std::uint32_t sum = sent.sum;
     if (is_widened(unit)) sum = copied(sum, ".f32", unit);

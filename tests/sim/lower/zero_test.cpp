@@ -301,6 +301,18 @@ TEST(Zero, HybridSharesOutWithinGroupsAndSumsBetweenThem) {
   EXPECT_EQ(count(role, CollectiveKind::all_reduce), 2U);
   const double p = kBytes * 4 * (3 * 11 + 2 * 11);  // rows of net1 and net2
   EXPECT_DOUBLE_EQ(traffic_of(program, role).sent_bytes, 3. / 4 * 2 * p + 2 * (2 - 1) / 2 * p / 4);
+  // The first unit's sum between groups goes while the second's goes within them, as FSDP2's does on its own stream.
+  std::uint32_t first = 0, beside = 0;
+  while (role.kind[first] != InstructionKind::collective || role.collective[first] != CollectiveKind::all_reduce)
+    ++first;
+  for (std::uint32_t i = first + 1; role.kind[i] != InstructionKind::wait || role.ticket[i] != role.ticket[first]; ++i)
+    beside += role.kind[i] == InstructionKind::collective ? 1 : 0;
+  EXPECT_GE(beside, 1U);
+  const Role blocking = program_of("hsdp,replicas=2,shard=4,units=layer,overlap=0").roles[0];
+  for (std::uint32_t i = 0; i < blocking.size(); ++i)
+    if (blocking.kind[i] == InstructionKind::collective && blocking.collective[i] != CollectiveKind::all_gather) {
+      EXPECT_EQ(blocking.kind[i + 1], InstructionKind::wait) << i;
+    }
 }
 
 }  // namespace
