@@ -31,6 +31,9 @@ constexpr double kGpuLaunch_us = 25, kCpuLaunch_us = 2;
 // (docs.nvidia.com/cuda/cublas, CUBLAS_WORKSPACE_CONFIG). The largest of them.
 constexpr Bytes kContext = mebibytes(426 + 32);
 
+// Of one device: several times those of the largest that there are (a B200's 2250 TFLOP/s and 8000 GB/s, a host's memory).
+constexpr double kMost_TFLOPps = 1e4, kMost_GBps = 1e5, kMost_GiB = 1e4;
+
 double default_share(const Device& device, Arithmetic arithmetic) {
   if (!device.asynchronous) return kCpuShare;
   return arithmetic == Arithmetic::f32 || arithmetic == Arithmetic::f64 ? kGpuShare : kTensorCoreShare;
@@ -45,9 +48,9 @@ void read_rates(JsonObject& file, Device& device) {
     const std::string peak = peak_key(arithmetic), matmul = fmt::format("matmul_{}_TFLOPps", to_string(arithmetic));
     if (file.has(matmul) && !file.has(peak)) throw ConfigError("{}: '{}' needs '{}'", file.where(), matmul, peak);
     if (!file.has(peak) && arithmetic != Arithmetic::f32) continue;
-    device.peaks[i] = teraflops_per_second(read_rate(file, peak));
+    device.peaks[i] = teraflops_per_second(read_rate_up_to(kMost_TFLOPps, file, peak));
     if (file.has(matmul))
-      device.matmul[i] = teraflops_per_second(read_rate(file, matmul));
+      device.matmul[i] = teraflops_per_second(read_rate_up_to(kMost_TFLOPps, file, matmul));
     else if (!device.one_share)
       device.matmul[i] = device.peaks[i] * default_share(device, arithmetic);
   }
@@ -110,8 +113,8 @@ Device read_device(JsonObject& file) {
   device.driver_name = file.text("driver_name", "");
   device.asynchronous = file.boolean("asynchronous", false);
   read_rates(file, device);
-  device.memory_bandwidth = gigabytes_per_second(read_rate(file, "memory_bandwidth_GBps"));
-  device.memory_capacity = gibibytes(read_rate(file, "memory_capacity_GiB"));
+  device.memory_bandwidth = gigabytes_per_second(read_rate_up_to(kMost_GBps, file, "memory_bandwidth_GBps"));
+  device.memory_capacity = gibibytes(read_rate_up_to(kMost_GiB, file, "memory_capacity_GiB"));
   device.context = read_size_MiB(file, "context_MiB", device.asynchronous ? kContext : Bytes());
   device.memory_efficiency =
       read_share(file, "memory_efficiency", device.asynchronous ? kGpuMemoryShare : kCpuMemoryShare, kLeastShare);

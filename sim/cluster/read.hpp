@@ -17,6 +17,8 @@ constexpr double kLeastRate = 1e-9, kMostRate = 1e12, kLeastShare = 1e-6, kLonge
 
 /// A rate or a size, in the unit that the key names.
 double read_rate(JsonObject& json, std::string_view key, std::optional<double> otherwise = std::nullopt);
+/// One that is at most so much in this unit: more is a number in another unit (GFLOP/s, bytes).
+double read_rate_up_to(double most, JsonObject& json, std::string_view key);
 /// A size that may be nothing.
 Bytes read_size_MiB(JsonObject& json, std::string_view key, Bytes otherwise);
 Seconds read_time_us(JsonObject& json, std::string_view key, std::optional<double> otherwise = std::nullopt);

@@ -40,6 +40,7 @@ echo '{"format": "paragauge-cluster-1", "name": "v100", "world": "nccl", "device
   "link": {"latency_us": 10, "bandwidth_GBps": 10}}' >"$scratch/v100.json"
 accepts predict -m toy_mlp,precision=fp16 -s single -c "$scratch/v100.json"
 refuses "device 'v100_sxm2_16g' has no rate for bf16" predict -m toy_mlp,precision=bf16 -s single -c "$scratch/v100.json"
+refuses "has no rate for bf16, which 'aten.forward f32[32,1024,768] batch=32 last=1 units=12 precision=bf16' needs: peak_bf16_TFLOPps in its file" predict -m gpt2,precision=bf16 -s single -c "$scratch/v100.json"
 accepts predict -m convnet -s ddp,dp=4 -w gloo --hosts 4 --devices 1
 says '^convnet,global_batch=64 on gloo@4hosts'
 refuses "--hosts 2: ranks of world 'local' are of one process, on one host" predict -m convnet -s ddp -w local --hosts 2

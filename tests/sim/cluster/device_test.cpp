@@ -66,7 +66,14 @@ TEST(Device, ReadsOlderFiles) {
 TEST(Device, SaysWhatIsWrong) {
   EXPECT_EQ(refused("\"peak_f32_TFLOPps\": 10,", ""), "mine.json: 'peak_f32_TFLOPps' is missing");
   EXPECT_EQ(refused("\"peak_f32_TFLOPps\": 10", "\"peak_f32_TFLOPps\": 0"),
-            "mine.json: peak_f32_TFLOPps=0 must be from 1e-09 to 1000000000000");
+            "mine.json: peak_f32_TFLOPps=0 must be from 1e-09 to 10000");
+  // GFLOP/s, bytes per second, MiB.
+  EXPECT_EQ(refused("\"peak_f32_TFLOPps\": 10", "\"peak_f32_TFLOPps\": 35600"),
+            "mine.json: peak_f32_TFLOPps=35600 must be from 1e-09 to 10000");
+  EXPECT_EQ(refused("\"memory_bandwidth_GBps\": 1000", "\"memory_bandwidth_GBps\": 9.36e11"),
+            "mine.json: memory_bandwidth_GBps=936000000000 must be from 1e-09 to 100000");
+  EXPECT_EQ(refused("\"memory_capacity_GiB\": 24", "\"memory_capacity_GiB\": 24564"),
+            "mine.json: memory_capacity_GiB=24564 must be from 1e-09 to 10000");
   EXPECT_EQ(refused("\"asynchronous\"", "\"matmul_tf32_TFLOPps\": 1, \"asynchronous\""),
             "mine.json: 'matmul_tf32_TFLOPps' needs 'peak_tf32_TFLOPps'");
   EXPECT_EQ(
