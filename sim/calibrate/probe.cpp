@@ -274,38 +274,41 @@ struct Written {
   }
 };
 
+/// A role's bytes.
+BetweenTransfers bytes_between(const Program& program, const Role& role) {
+  double bytes = 0, transfers = 0, since_written = 0, given = 0;
+  std::vector<Written> written(role.storages.size());
+  for (std::uint32_t i = 0; i < role.size(); ++i) {
+    if (is_posted(role.kind[i])) ++transfers;
+    if (is_computed(role.kind[i])) {
+      const double moved = program.works[role.work[i]].demand().bytes;
+      bytes += moved;
+      for (const std::uint32_t id : role.writes(i))
+        written[role.tensors[id].storage].add(static_cast<double>(role.tensors[id].spec.bytes()), bytes, moved);
+    }
+    if (role.kind[i] == InstructionKind::collective)
+      for (const std::uint32_t id : role.reads(i)) {
+        const Written found = std::exchange(written[role.tensors[id].storage], {});
+        since_written += found.bytes * found.since(bytes);
+        given += found.bytes;
+      }
+  }
+  if (transfers == 0) return {};
+  const double between = bytes / transfers;
+  return {.bytes = between, .bytes_since_written = given > 0 ? std::min(since_written / given, between) : 0};
+}
+
 }  // namespace
 
 BetweenTransfers between_transfers(const Program& program) {
   BetweenTransfers between;
+  for (const Role& role : program.roles)
+    if (const BetweenTransfers of_role = bytes_between(program, role); of_role.bytes > between.bytes) between = of_role;
   for (const OtherCode& layer : other_code())
     if (std::ranges::any_of(program.works, [&](const Work& work) {
           return work.op.body != nullptr || work.op.kind->name == layer.kind;
         }))
       between.kinds.push_back(layer.kind);
-  for (const Role& role : program.roles) {
-    double bytes = 0, transfers = 0, since_written = 0, given = 0;
-    std::vector<Written> written(role.storages.size());
-    for (std::uint32_t i = 0; i < role.size(); ++i)
-      if (is_computed(role.kind[i])) {
-        const double moved = program.works[role.work[i]].demand().bytes;
-        bytes += moved;
-        for (const std::uint32_t tensor : role.writes(i))
-          written[role.tensors[tensor].storage].add(static_cast<double>(role.tensors[tensor].spec.bytes()), bytes,
-                                                    moved);
-      } else if (role.kind[i] != InstructionKind::wait) {
-        ++transfers;
-        if (role.kind[i] != InstructionKind::collective) continue;
-        for (const std::uint32_t tensor : role.reads(i)) {
-          const Written found = std::exchange(written[role.tensors[tensor].storage], {});
-          since_written += found.bytes * found.since(bytes);
-          given += found.bytes;
-        }
-      }
-    if (transfers == 0 || bytes / transfers <= between.bytes) continue;
-    between.bytes = bytes / transfers;
-    between.bytes_since_written = given > 0 ? std::min(since_written / given, between.bytes) : 0;
-  }
   return between;
 }
 

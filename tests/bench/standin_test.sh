@@ -38,12 +38,12 @@ done
 accepts compare -m toy_mlp -s single -w local "${device[@]}" --rounds 1 --graph --json "$scratch/replays.json"
 grep -q '"settings":"graph"' "$scratch/replays.json" || complain "a result doesn't say that its steps are replays"
 refuses 2 'taken with graph true, not false' compare -m toy_mlp -s single -w local "${device[@]}" --rounds 3 --json "$scratch/replays.json"
-accepts calibrate -m toy_mlp -s single -w local "${device[@]}" --rounds 1 -o "$scratch/own.json"
-accepts trace -m toy_mlp -s pipeline,microbatches=2 -w nccl "${device[@]}" --profile "$scratch/$mode.profile.json" -o "$scratch/trace.json"
+accepts calibrate -m toy_mlp -s pipeline,microbatches=2 -w nccl "${device[@]}" --rounds 1 -o "$scratch/profile.json"
+accepts trace -m toy_mlp -s pipeline,microbatches=2 -w nccl "${device[@]}" --profile "$scratch/profile.json" -o "$scratch/trace.json"
 for strategy in ddp heat; do # batches are brought before a step, and between steps
   accepts train -m toy_mlp -s $strategy -w nccl "${device[@]}" --samples 90 --epochs 1 --cost-model analytic
 done
-accepts predict -m toy_mlp -s pipeline,microbatches=2 -w nccl --device privateuseone --cost-model fitted --profile "$scratch/$mode.profile.json"
+accepts predict -m toy_mlp -s pipeline,microbatches=2 -w nccl --device privateuseone --cost-model fitted --profile "$scratch/profile.json"
 
 # Ranks by torchrun.
 if "$python" -c 'import torch' 2>"$scratch/err"; then
