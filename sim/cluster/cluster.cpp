@@ -51,13 +51,19 @@ std::vector<NcclMeasurement> read_measured(JsonObject& nccl) {
     if (members < 2 || members > kMostDevices)
       throw ConfigError("{}: members={} must be from 2 to {}", among.where(), members, kMostDevices);
     for (std::size_t i = 0; i < MiB.size(); ++i) {
-      if (!(MiB[i] > 0 && MiB[i] <= kMostRate && us[i] > 0 && us[i] <= kLongest_us))
+      if (!(MiB[i] > 0 && MiB[i] <= kMostSize && us[i] > 0 && us[i] <= kLongest_us))
         throw ConfigError("{}: {} MiB in {} us: must be more than 0, and finite", among.where(), MiB[i], us[i]);
       measured.push_back({static_cast<std::uint32_t>(members), mebibytes(MiB[i]).base(), us[i] * 1e-6});
     }
     among.finish();
   }
   return measured;
+}
+
+/// In GB/s, at most so many: several times those of the fastest link that there is (NVLink 5: 1800 GB/s).
+BytesPerSecond read_bandwidth(JsonObject& json, std::string_view key) {
+  constexpr double kMost_GBps = 1e5;
+  return gigabytes_per_second(read_rate_up_to(kMost_GBps, json, key));
 }
 
 NcclTimes read_nccl(JsonObject json, std::vector<std::string>& remarks) {
@@ -89,8 +95,8 @@ NcclTimes read_nccl(JsonObject json, std::vector<std::string>& remarks) {
   } else {
     times.rings = std::move(rings);
     times.base = read_time_us(json, "base_us");
-    times.per_ring = gigabytes_per_second(read_rate(json, "ring_GBps"));
-    if (json.has("local_GBps")) times.local = gigabytes_per_second(read_rate(json, "local_GBps"));
+    times.per_ring = read_bandwidth(json, "ring_GBps");
+    if (json.has("local_GBps")) times.local = read_bandwidth(json, "local_GBps");
     JsonObject hops = json.object("hop_us");
     for (std::size_t p = 0; p < kNcclProtocols.size(); ++p)
       if (hops.has(kNcclProtocols[p].name)) times.hop[p] = read_time_us(hops, kNcclProtocols[p].name);
@@ -99,8 +105,7 @@ NcclTimes read_nccl(JsonObject json, std::vector<std::string>& remarks) {
   }
   if (json.has("nvls")) {
     JsonObject nvls = json.object("nvls");
-    times.nvls = {.base = read_time_us(nvls, "base_us"),
-                  .bandwidth = gigabytes_per_second(read_rate(nvls, "bandwidth_GBps"))};
+    times.nvls = {.base = read_time_us(nvls, "base_us"), .bandwidth = read_bandwidth(nvls, "bandwidth_GBps")};
     nvls.finish();
   }
   static_cast<void>(json.text("source", ""));
@@ -111,11 +116,11 @@ NcclTimes read_nccl(JsonObject json, std::vector<std::string>& remarks) {
 Link read_link(JsonObject json, std::vector<std::string>& remarks) {
   Link link;
   link.latency = read_time_us(json, "latency_us");
-  link.bandwidth = gigabytes_per_second(read_rate(json, "bandwidth_GBps"));
+  link.bandwidth = read_bandwidth(json, "bandwidth_GBps");
   if (json.has("bandwidth_among_GBps")) {
     JsonObject among = json.object("bandwidth_among_GBps");
     for (const std::string& key : among.keys())
-      link.bandwidth_among[members_of(among, key)] = gigabytes_per_second(read_rate(among, key));
+      link.bandwidth_among[members_of(among, key)] = read_bandwidth(among, key);
     among.finish();
   }
   if (json.has("nccl")) link.nccl = read_nccl(json.object("nccl"), remarks);
@@ -391,8 +396,7 @@ TrainingLoop read_loop(JsonObject& file, const Cluster& cluster) {
     throw ConfigError("{}: loop is of an accelerator's host; found device '{}'", file.where(), cluster.device.name);
   JsonObject json = file.object("loop");
   loop.sample = read_time_us(json, "sample_us", 0);
-  if (json.has("host_to_device_GBps"))
-    loop.host_to_device = gigabytes_per_second(read_rate(json, "host_to_device_GBps"));
+  if (json.has("host_to_device_GBps")) loop.host_to_device = read_bandwidth(json, "host_to_device_GBps");
   loop.updates_each = choice<bool>(json, "updates", {{"together", false}, {"each", true}});
   static_cast<void>(json.text("source", ""));
   json.finish();

@@ -13,16 +13,12 @@ double within(const JsonObject& json, std::string_view key, double value, double
 
 }  // namespace
 
-double read_rate(JsonObject& json, std::string_view key, std::optional<double> otherwise) {
-  return within(json, key, json.number(key, otherwise), kLeastRate, kMostRate);
-}
-
 double read_rate_up_to(double most, JsonObject& json, std::string_view key) {
   return within(json, key, json.number(key), kLeastRate, most);
 }
 
 Bytes read_size_MiB(JsonObject& json, std::string_view key, Bytes otherwise) {
-  return json.has(key) ? mebibytes(within(json, key, json.number(key), 0, kMostRate)) : otherwise;
+  return json.has(key) ? mebibytes(within(json, key, json.number(key), 0, kMostSize)) : otherwise;
 }
 
 Seconds read_time_us(JsonObject& json, std::string_view key, std::optional<double> otherwise) {

@@ -13,11 +13,10 @@ namespace sim {
 
 // A rate or size in its unit, a share that something is divided by, and a time in microseconds: from far below to far
 // above all machines, so that a step's time is finite and more than nothing.
-constexpr double kLeastRate = 1e-9, kMostRate = 1e12, kLeastShare = 1e-6, kLongest_us = 1e12;
+constexpr double kLeastRate = 1e-9, kMostSize = 1e12, kLeastShare = 1e-6, kLongest_us = 1e12;
 
-/// A rate or a size, in the unit that the key names.
-double read_rate(JsonObject& json, std::string_view key, std::optional<double> otherwise = std::nullopt);
-/// One that is at most so much in this unit: more is a number in another unit (GFLOP/s, bytes).
+/// A rate or a size, in the unit that the key names, that is at most so much: more is a number in another unit (GFLOP/s,
+/// bytes).
 double read_rate_up_to(double most, JsonObject& json, std::string_view key);
 /// A size that may be nothing.
 Bytes read_size_MiB(JsonObject& json, std::string_view key, Bytes otherwise);

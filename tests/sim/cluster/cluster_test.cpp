@@ -230,6 +230,9 @@ TEST(Cluster, LevelsThatDontFitAreRefused) {
   EXPECT_EQ(refused(R"("rack", "size": 4)", R"("rack", "size": 4, "ports": 8)"),
             "mine.json: levels[2]: ports=8 lead nowhere: there is no level above 'rack'");
   EXPECT_EQ(refused(R"("ports": 3)", R"("ports": 0)"), "mine.json: levels[1]: ports=0 must be from 1 to 1048576");
+  EXPECT_EQ(refused(R"("bandwidth_GBps": 12})", R"("bandwidth_GBps": 12e9})"),
+            "mine.json: levels[2]: link: bandwidth_GBps=12000000000 must be from 1e-09 to 100000")
+      << "bytes per second";
   EXPECT_EQ(refused(R"("rack", "size": 4)", R"("rack")"), "mine.json: levels[2]: size is missing");
   EXPECT_EQ(refused(R"("bridge", "size": 2)", R"("bridge")"),
             "mine.json: levels[0]: size is left open; say how many devices there are (--devices)");
