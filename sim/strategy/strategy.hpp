@@ -126,8 +126,8 @@ Model with_global_batch(const Model& model, std::string_view strategy);
 std::string remark_on(const Strategy& strategy, const Model& model);
 
 /// The stage of every node, non-decreasing, of pp times chunks: which stage executes it. `strategy.cut` names, or cuts
-/// balanced by the roofline time of forward + backward on a generic device. ConfigError for a cut name that doesn't
-/// exist (lists similar ones) or cuts out of order.
+/// balanced by the roofline time of both passes on a generic device, the loss with the node before it. ConfigError for a
+/// cut name that doesn't exist (lists similar ones) or cuts out of order.
 std::vector<std::uint32_t> stages_of(const Model& model, const Strategy& strategy);
 
 }  // namespace sim

@@ -92,8 +92,18 @@ std::vector<std::uint32_t> stages_of(const Model& model, const Strategy& strateg
                       strategy.chunks > 1 ? fmt::format(" times chunks={} are {}", strategy.chunks, all) : "",
                       model.name, nodes);
   const auto parts = static_cast<std::uint32_t>(all);
-  if (parts > 1 && strategy.cut.empty())
-    return balanced_stages(node_weights(model, model.global_batch / strategy.dp / strategy.microbatches), parts);
+  if (parts > 1 && strategy.cut.empty()) {
+    std::vector<double> weights = node_weights(model, model.global_batch / strategy.dp / strategy.microbatches);
+    // The loss is where its prediction is made, as with torch.distributed.pipelining: nobody sends the logits of 50,257 tokens.
+    const bool has_room = parts < nodes;
+    if (has_room) {
+      weights[nodes - 2] += weights[nodes - 1];
+      weights.pop_back();
+    }
+    std::vector<std::uint32_t> stages = balanced_stages(weights, parts);
+    if (has_room) stages.push_back(stages.back());
+    return stages;
+  }
   std::vector<std::uint32_t> stages(nodes, parts - 1);
   std::size_t begin = 0;
   for (std::uint32_t stage = 0; stage < strategy.cut.size(); ++stage) {

@@ -29,12 +29,17 @@ TEST(Stages, NamedCuts) {
   EXPECT_EQ(stage_ends(small_model("toy_mlp"), "ddp"), "");
 }
 
-/// Cost of a node as stages_of documents it: the roofline of a generic device, 50 GFLOP/s and 10 GB/s.
-std::vector<double> weights(const Model& model, std::int64_t rows) {
+/// Cost of a node as stages_of documents it: the roofline of a generic device, 50 GFLOP/s and 10 GB/s. The loss's is its
+/// predecessor's where there are more nodes than parts.
+std::vector<double> weights(const Model& model, std::int64_t rows, std::uint32_t parts) {
   std::vector<double> list;
   for (const NodeSummary& node : summarize(model, rows))
     list.push_back((node.forward_flops + node.backward_flops) / 50e9 +
                    (node.forward_bytes + node.backward_bytes) / 10e9);
+  if (parts == list.size()) return list;
+  const double loss = list.back();
+  list.pop_back();
+  list.back() += loss;
   return list;
 }
 
@@ -58,8 +63,12 @@ TEST(Stages, BalancedIsTheBestOfAllCuts) {
     const Model model = small_model(name);
     for (std::uint32_t pp = 2; pp <= std::min<std::size_t>(5, model.nodes.size()); ++pp) {
       SCOPED_TRACE(fmt::format("{} in {}", name, pp));
-      const std::vector<std::uint32_t> stages = stages_of(model, parse_strategy(fmt::format("pp={}", pp), model));
-      const std::vector<double> costs = weights(model, model.global_batch);
+      std::vector<std::uint32_t> stages = stages_of(model, parse_strategy(fmt::format("pp={}", pp), model));
+      const std::vector<double> costs = weights(model, model.global_batch, pp);
+      if (costs.size() < stages.size()) {
+        EXPECT_EQ(stages[stages.size() - 2], stages.back());
+        stages.pop_back();
+      }
       std::vector<double> sums(pp, 0);
       for (std::size_t n = 0; n < stages.size(); ++n) sums.at(stages[n]) += costs[n];
       EXPECT_TRUE(std::ranges::is_sorted(stages));
@@ -96,10 +105,22 @@ TEST(Stages, BalancedAsByTryingAllPrefixes) {
     const Model model = small_model(name);
     for (const std::uint32_t pp : {2U, 3U, 4U, 5U, 8U, 16U}) {
       if (pp > model.nodes.size()) continue;
-      EXPECT_EQ(stages_of(model, parse_strategy(fmt::format("pp={}", pp), model)),
-                stages_by_prefixes(weights(model, model.global_batch), pp))
-          << name << " in " << pp;
+      std::vector<std::uint32_t> expected = stages_by_prefixes(weights(model, model.global_batch, pp), pp);
+      if (expected.size() < model.nodes.size()) expected.push_back(pp - 1);
+      EXPECT_EQ(stages_of(model, parse_strategy(fmt::format("pp={}", pp), model)), expected) << name << " in " << pp;
     }
+  }
+}
+
+/// By compute alone GPT-2's classifier would be a stage and the loss the next one, which the logits of 50,257 tokens had to
+/// get to: 66 times the bytes of the hidden state.
+TEST(Stages, LogitsStayWhereTheLossIs) {
+  const Model model = load_model("gpt2");
+  const auto head = static_cast<std::size_t>(model.node_index("lm_head"));
+  for (const std::uint32_t pp : {2U, 4U, 8U, 16U}) {
+    const std::vector<std::uint32_t> stages =
+        stages_of(model, parse_strategy(fmt::format("pipeline,pp={},microbatches=4", pp), model));
+    EXPECT_TRUE(stages[head] == pp - 1 && stages.back() == pp - 1) << pp;
   }
 }
 
