@@ -51,6 +51,7 @@ Plan::Plan(const Model& m, Layout l)
       stage[n] = rank_of(part[n]).stage;
     }
   find_ties();
+  find_where_played();
   find_edges();
   place_nodes();
   check_shared();
@@ -86,14 +87,42 @@ void Plan::find_ties() {
   }
 }
 
+void Plan::find_where_played() {
+  std::vector<bool> is_constant(stage.size());
+  for (std::size_t n = 0; n < stage.size(); ++n) {
+    const Node& node = model.nodes[n];
+    is_constant[n] =
+        node.body != nullptr && node.body->parameters.empty() && node.body->output.batch_dim() < 0 &&
+        !node.body->draws && std::ranges::all_of(node.inputs, [&](int source) {
+          return source < 0 ? !model.is_per_sample(source) : bool{is_constant[static_cast<std::size_t>(source)]};
+        });
+  }
+  std::vector<std::set<std::uint32_t>> read_in(stage.size());
+  played_in.resize(stage.size());
+  for (std::size_t n = stage.size(); n-- > 0;) {  // readers come later
+    if (!is_constant[n] || read_in[n].empty()) read_in[n] = {part[n]};
+    std::set<std::uint32_t> known;  // stages
+    for (const std::uint32_t p : read_in[n])
+      if (known.insert(rank_of(p).stage).second) played_in[n].push_back(p);
+    for (const int source : model.nodes[n].inputs)
+      if (source >= 0) read_in[static_cast<std::size_t>(source)].insert(played_in[n].begin(), played_in[n].end());
+  }
+}
+
 /// What a rank has received for one of its parts the later ones have, too.
 void Plan::find_edges() {
   std::map<std::pair<int, std::uint32_t>, std::uint32_t> first;  // of a node and a rank: the part that receives it
   for (std::size_t n = 0; n < stage.size(); ++n)                 // parts don't decrease
     for (const int source : model.nodes[n].inputs) {
-      if (source < 0 || stage[static_cast<std::size_t>(source)] == stage[n]) continue;
-      const auto by = first.try_emplace({source, stage[n]}, part[n]).first;
-      if (by->second == part[n]) edges[{part[static_cast<std::size_t>(source)], part[n]}].insert(source);
+      if (source < 0) continue;
+      for (const std::uint32_t reader : played_in[n]) {
+        const std::uint32_t by_stage = rank_of(reader).stage;
+        if (std::ranges::any_of(played_in[static_cast<std::size_t>(source)],
+                                [&](std::uint32_t p) { return rank_of(p).stage == by_stage; }))
+          continue;
+        const auto by = first.try_emplace({source, by_stage}, reader).first;
+        if (by->second == reader) edges[{part[static_cast<std::size_t>(source)], reader}].insert(source);
+      }
     }
   for (std::size_t n = 0; n < stage.size(); ++n)
     for (std::size_t i = 0; i < model.nodes[n].inputs.size(); ++i)

@@ -61,7 +61,10 @@ class Plan {
   const bool one_loss;               // on all microbatches together: its op has the shapes of all of them
   std::vector<std::uint32_t> part;   // of every node: which of the model's stages, in its order
   std::vector<std::uint32_t> stage;  // of every node: the coordinate of the rank that has it
-  std::vector<OpInstance> whole;     // of every node: all samples of a microbatch, all channels
+  /// Of every node: the parts that play it, ascending, one of a rank at most. What constants alone say (the angles of rotary
+  /// embeddings) is nobody's to send: each rank that reads it makes it itself. Else it is the node's part.
+  std::vector<std::vector<std::uint32_t>> played_in;
+  std::vector<OpInstance> whole;  // of every node: all samples of a microbatch, all channels
   std::vector<Signature> whole_signatures;
   std::vector<NodePlacements> placements;  // of every node
   std::vector<std::uint32_t> grads;        // of every node: Model::grads
@@ -100,6 +103,7 @@ class Plan {
 
  private:
   void find_ties();
+  void find_where_played();
   void find_edges();
   void place_nodes();
   void check_shared() const;

@@ -29,7 +29,8 @@ RoleBuilder::RoleBuilder(const Plan& plan, const RolePlan& role, Tables& tables)
   draft_.role.name = role.name;
   draft_.role.ranks = role.ranks;
   for (std::size_t n = 0; n < plan.model.nodes.size(); ++n)
-    if (plan.stage[n] == role.stage) nodes_[chunk_of(plan.part[n])].push_back(static_cast<int>(n));
+    for (const std::uint32_t part : plan.played_in[n])
+      if (plan.rank_of(part).stage == role.stage) nodes_[chunk_of(part)].push_back(static_cast<int>(n));
   add_edges();
   add_persistent();
   const GroupOf group_of = [&](std::uint32_t axes) { return tables_.group(axes); };

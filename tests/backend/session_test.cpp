@@ -10,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -25,6 +26,7 @@
 #include "sim/lower/lower.hpp"
 #include "sim/program/memory.hpp"
 #include "sim/text/file.hpp"
+#include "tests/sim/model/toys.hpp"
 
 namespace backend {
 namespace {
@@ -244,18 +246,22 @@ TEST(LocalSessionRanks, EveryStrategyIsRight) { execute_all(*open_session({.rank
 
 /// 3 and 4 ranks, also with parts of other sizes.
 void execute_with_many(Session& session) {
+  const std::filesystem::path tables = std::filesystem::path(::testing::TempDir()) / "llama_with_tables.json";
+  sim::write_text_file(tables, sim::testing::llama_with_tables());
   const std::vector<std::pair<std::string, std::vector<std::string>>> imported{
       // A tied weight: its two stages' gradients are summed over the replicas, too.
       {kTokens,
        {"mesh,pp=2,dp=2,microbatches=2", "mesh,pp=2,dp=2,microbatches=2,schedule=1f1b,overlap=1",
         "mesh,pp=3,microbatches=2", "mesh,dp=4,zero=3"}},
       {kGpt,
-       {"mesh,tp=4", "mesh,dp=2,tp=2,zero=1", "mesh,dp=2,tp=2,zero=3,microbatches=2",
-        "mesh,pp=2,tp=2,microbatches=2,schedule=1f1b", "mesh,dp=2,tp=2,order=pp-tp-dp", "mesh,tp=4,sp=1",
-        "mesh,dp=2,tp=2,sp=1,microbatches=2", "mesh,pp=2,tp=2,sp=1,microbatches=2,schedule=1f1b",
+       {"mesh,tp=4", "mesh,dp=2,tp=2,zero=1", "mesh,dp=2,tp=2,zero=3,microbatches=2", "mesh,dp=4,zero=3,flat=0",
+        "mesh,dp=2,tp=2,zero=3,flat=0", "mesh,pp=2,tp=2,microbatches=2,schedule=1f1b", "mesh,dp=2,tp=2,order=pp-tp-dp",
+        "mesh,tp=4,sp=1", "mesh,dp=2,tp=2,sp=1,microbatches=2", "mesh,pp=2,tp=2,sp=1,microbatches=2,schedule=1f1b",
         "mesh,dp=2,tp=2,sp=1,zero=3", "mesh,tp=4,sp=1,microbatches=4", "mesh,dp=2,tp=2,sp=1,zero=1,microbatches=4",
         "mesh,dp=2,tp=2,sp=1,order=pp-tp-dp,microbatches=4", "mesh,pp=2,tp=2,sp=1,microbatches=8,schedule=1f1b"}},
       {kGpt + ",timing=epoch", {"mesh,pp=2,tp=2,sp=1,microbatches=2,schedule=forward_only"}},
+      {tables.string() + ",dtype=f64,optimizer=sgd:lr=0.1",
+       {"mesh,dp=2,pp=2,microbatches=2,cut=layers.0.self_attn.add,schedule=1f1b"}},
       {kLlama,
        {"mesh,dp=2,tp=2,zero=3", "mesh,pp=2,tp=2,microbatches=4,schedule=zb_h1", "mesh,dp=2,tp=2,sp=1,zero=3,flat=0",
         "mesh,pp=2,tp=2,sp=1,microbatches=4,schedule=interleaved"}}};

@@ -270,6 +270,7 @@ class BodyReader {
         body_.reads_first |= words.contains("F");
         body_.order = std::max(body_.order, order_of(call.op));
       }
+    body_.draws = std::ranges::any_of(body_.forward, [](const Call& call) { return draws(call.op); });
     check_units();
     return std::move(body_);
   }
@@ -289,6 +290,13 @@ class BodyReader {
       if (!kind) throw ConfigError("'{}' are no products; expected e.g. matmul:f32:0+64B:0+128B", product);
       body_.products.push_back({*kind, dtype_from(parts[1]), {amount_from(parts[2]), amount_from(parts[3])}});
     }
+  }
+
+  static bool draws(std::string_view op) {
+    constexpr std::array<std::string_view, 12> kOthers{"bernoulli", "binomial",   "cauchy",      "exponential",
+                                                       "geometric", "log_normal", "multinomial", "native_dropout",
+                                                       "normal",    "poisson",    "uniform",     "rrelu_with_noise"};
+    return op.starts_with("rand") || std::ranges::find(kOthers, op) != kOthers.end();
   }
 
   static DimensionOrder order_of(std::string_view op) {

@@ -2,6 +2,7 @@
 #include "sim/model/imported_file.hpp"
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "sim/lower/lower.hpp"
 #include "sim/model/op/rule.hpp"
@@ -13,6 +14,7 @@ namespace sim {
 namespace {
 
 using Json = nlohmann::json;
+using testing::llama_with_tables;
 using testing::lowered;
 using testing::message_of;
 using testing::replaced;
@@ -99,6 +101,45 @@ TEST(ImportedModel, DetachedBranchesGetNoGradient) {
   EXPECT_EQ(message_of([&] { lowered("pipeline,pp=2,cut=argmin", path); }),
             "model 'quantised_toy': nodes on stages 0, 1 share the parameter 'code.weight', which gets a gradient on 1 "
             "only: cut the model so that they are on one");
+}
+
+/// Rotary embeddings' angles: each stage that reads them makes them from the constants, as a module on each would.
+TEST(ImportedModel, WhatConstantsSayIsNotSent) {
+  const TemporaryFolder folder;
+  write_text_file(folder / "llama.json", llama_with_tables());
+  const std::string path = (folder / "llama.json").string();
+  const auto named = [](const Program& program, const Role& role, InstructionKind kind) {
+    std::multiset<std::string> names;
+    for (std::uint32_t i = 0; i < role.size(); ++i)
+      if (role.kind[i] == kind && role.node[i] != kNone) names.insert(program.names[role.node[i]]);
+    return names;
+  };
+  const Program program = lowered("pipeline,pp=2,microbatches=2,cut=layers.0.self_attn.add", path);
+  for (const Role& role : program.roles) {
+    for (const char* table : {"rotary.cos", "rotary.sin"}) {
+      EXPECT_EQ(named(program, role, InstructionKind::compute).count(table), 2U) << role.name << ", once a microbatch";
+      EXPECT_EQ(named(program, role, InstructionKind::send).count(table), 0U) << role.name;
+    }
+    EXPECT_EQ(std::ranges::count(role.tensors, "c0", &Tensor::name), 1) << role.name;
+  }
+  // Where one stage alone reads them, it alone makes them, though they come first.
+  const Program late = lowered("pipeline,pp=2,microbatches=2,cut=embed_tokens", path);
+  EXPECT_EQ(named(late, late.roles[0], InstructionKind::compute).count("rotary.cos"), 0U);
+  EXPECT_EQ(named(late, late.roles[1], InstructionKind::compute).count("rotary.cos"), 2U);
+  // A rank with several parts makes them once.
+  const Program both =
+      lowered("interleaved,pp=2,microbatches=2,cut=embed_tokens+layers.0.self_attn.mul+layers.0.self_attn.add", path);
+  for (const Role& role : both.roles)
+    EXPECT_EQ(named(both, role, InstructionKind::compute).count("rotary.cos"), 2U) << role.name;
+  // What is drawn must be the same on all: it is sent.
+  Json file = Json::parse(read_text_file(path));
+  file["bodies"]["cos/1"]["forward"] = {"o=randn([4,2],dtype=f32)"};
+  file["bodies"]["cos/1"]["inputs"] = Json::array();
+  file["nodes"][0]["inputs"] = Json::array();
+  write_text_file(folder / "drawn.json", file.dump());
+  const Program drawn =
+      lowered("pipeline,pp=2,microbatches=2,cut=layers.0.self_attn.add", (folder / "drawn.json").string());
+  EXPECT_EQ(named(drawn, drawn.roles[0], InstructionKind::send).count("rotary.cos"), 2U);
 }
 
 /// FSDP2 cuts parameters by their rows; PyTorch's refuses one that has none.
