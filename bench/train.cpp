@@ -18,6 +18,7 @@
 #include "backend/machine/scheduling.hpp"
 #include "backend/train/evaluate.hpp"
 #include "backend/train/safetensors.hpp"
+#include "backend/train/state.hpp"
 #include "bench/commands.hpp"
 #include "bench/machine.hpp"
 #include "bench/progress.hpp"
@@ -312,6 +313,7 @@ class Training {
     }
     if (options_.checkpoint.empty()) return;
     backend::Safetensors checkpoint = backend::safetensors_from(state_, "state");
+    backend::to_module_shapes(checkpoint, job_.model.parameters);
     checkpoint.metadata = about_;
     checkpoint.metadata["epoch"] = fmt::to_string(done_);
     checkpoint.metadata["step"] = fmt::to_string(steps_);

@@ -51,6 +51,14 @@ bool is_copy(const sim::Role& role, const sim::Tensor& tensor) {
                              [&](const sim::Tensor& other) { return other.unit == tensor.unit && !other.on.empty(); });
 }
 
+/// The same in the module, where two neighbours of these sizes are one.
+bool is_module_of(at::IntArrayRef sizes, at::IntArrayRef in_module) {
+  if (sizes.size() != in_module.size() + 1) return false;
+  const auto differ = std::ranges::mismatch(sizes, in_module);
+  if (differ.in2 == in_module.end() || differ.in1[0] * differ.in1[1] != *differ.in2) return false;
+  return std::equal(differ.in1 + 2, sizes.end(), differ.in2 + 1, in_module.end());
+}
+
 /// The elements, where the rank has them.
 at::Tensor values_of(const StatePiece& piece, const Executor& executor) {
   return in_memory_order(executor.persistent(piece.tensor)).view(-1).narrow(0, piece.begin, piece.elements.size);
@@ -161,6 +169,14 @@ std::vector<StatePiece> state_pieces(const sim::Program& program, std::uint32_t 
   return pieces;
 }
 
+void to_module_shapes(Safetensors& state, const std::map<std::string, sim::ParameterSpec>& parameters) {
+  for (const auto& [name, parameter] : parameters)
+    for (auto found = state.tensors.lower_bound(name); found != state.tensors.end() && found->first.starts_with(name);
+         ++found)
+      if (is_module_of(found->second.sizes(), parameter.spec.shape))
+        found->second = found->second.view(parameter.spec.shape);
+}
+
 void set_state(const Safetensors& state, std::span<const StatePiece> pieces, std::uint32_t rank,
                const Executor& executor) {
   for (const StatePiece& piece : pieces) {
@@ -168,7 +184,8 @@ void set_state(const Safetensors& state, std::span<const StatePiece> pieces, std
     const auto own = state.tensors.find(own_name(rank, piece.name));
     const auto found = own != state.tensors.end() ? own : state.tensors.find(piece.name);
     if (found == state.tensors.end()) throw sim::ConfigError("the state has no '{}'", piece.name);
-    const at::Tensor& from = found->second;
+    at::Tensor from = found->second;
+    if (found != own && is_module_of(piece.whole.shape, from.sizes())) from = from.view(piece.whole.shape);
     if ((from.scalar_type() != to.scalar_type() && !piece.is_copy) ||
         (found == own ? from.numel() != to.numel() : from.sizes() != piece.whole.shape))
       throw sim::ConfigError("the state has '{}' as {}[{}], the model as {}", found->first,

@@ -11,12 +11,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "backend/rank/execute.hpp"
 #include "backend/train/safetensors.hpp"
+#include "sim/model/op/op.hpp"
 #include "sim/program/program.hpp"
 
 namespace backend {
@@ -38,7 +40,11 @@ struct StatePiece {
 /// All that a rank has, in a fixed order.
 std::vector<StatePiece> state_pieces(const sim::Program& program, std::uint32_t rank);
 
-/// ConfigError where the state lacks a tensor, or has it in another shape or type.
+/// Parameters whose blocks are one dimension in their module ([3,64,64] of [192,64]), and their optimizer's states, take
+/// the module's shapes: `parameters`, by name (sim::Model::parameters).
+void to_module_shapes(Safetensors& state, const std::map<std::string, sim::ParameterSpec>& parameters);
+
+/// ConfigError where the state lacks a tensor, or has it in another shape (of a module's, too) or type.
 void set_state(const Safetensors& state, std::span<const StatePiece> pieces, std::uint32_t rank,
                const Executor& executor);
 

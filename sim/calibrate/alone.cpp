@@ -118,6 +118,8 @@ class AloneBuilder {
         if (part.on.empty()) continue;
         const auto mine = piece(part.whole.shape, part.on, program.mesh, role_.ranks[0]);
         for (std::size_t dim = 0; mine && dim < mine->size(); ++dim) part.whole.shape[dim] = mine->at(dim).size;
+        if (std::ranges::any_of(part.on, &Placement::is_padded))
+          part.whole = {part.whole.dtype, {program.elements_of(part, role_.ranks[0])}};
         part.on.clear();
       }
     draft.role.storages = role_.storages;

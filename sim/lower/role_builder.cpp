@@ -191,6 +191,7 @@ void RoleBuilder::add_parameter(int n, const ParameterSpec& part, std::size_t in
                                     part.spec == whole.spec ? Placements() : on,
                                     {Initial::Kind::uniform, whole.initial_center, whole.initial_bound}},
                            .is_half = op(n).half_parameters,
+                           .is_packed = part.is_packed,
                            .sum_axes = Plan::axes_of(placed(n).grad_parameters[index], Placement::Kind::partial) &
                                        ~plan_.layout.parameters.own_axes(),
                            .cut_axes = ~Plan::axes_of(on, Placement::Kind::replicate)};

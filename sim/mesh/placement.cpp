@@ -55,15 +55,10 @@ std::vector<Range> all_of(const Shape& shape) {
 /// Leaves what coordinate `at` has of the ranges, by dimension; false: nothing.
 bool cut(std::vector<Range>& ranges, const Placement& placement, const Axis& axis, std::uint32_t at) {
   if (placement.kind == Kind::rooted && at != (placement.root == kLast ? axis.size - 1 : placement.root)) return false;
-  if (placement.kind != Kind::shard) return true;
+  if (placement.kind != Kind::shard || placement.is_padded) return true;
   if (placement.dim >= ranges.size())
     throw InternalError("placement {} of a tensor with {} dimensions", to_string(placement), ranges.size());
   Range& range = ranges[placement.dim];
-  if (placement.is_padded) {
-    const std::int64_t each = padded_part(range.size, axis), begin = std::min(range.size, at * each);
-    range = {range.begin + begin, std::min(each, range.size - begin)};
-    return true;
-  }
   const Range mine = part(range.size, placement.unit, axis, at);
   range = {range.begin + mine.begin, mine.size};
   return true;
@@ -105,7 +100,12 @@ Placement placement_from(std::string_view text) {
   throw ConfigError("'{}' is no placement; known: R, S0, S1/64, S0+, P, P.mean, P.max, @0, @last, own", text);
 }
 
-std::int64_t padded_part(std::int64_t size, const Axis& axis) { return (size + axis.size - 1) / axis.size; }
+std::int64_t padded_part(std::int64_t rows, const Axis& axis) { return (rows + axis.size - 1) / axis.size; }
+
+Range rows_of(std::int64_t rows, const Axis& axis, std::uint32_t at) {
+  const std::int64_t each = padded_part(rows, axis), begin = std::min(rows, at * each);
+  return {begin, std::min(each, rows - begin)};
+}
 
 Range part(std::int64_t size, std::int64_t unit, const Axis& axis, std::uint32_t at) {
   if (size % unit != 0) throw ConfigError("{} elements can't be cut in units of {}", size, unit);
@@ -131,11 +131,8 @@ std::optional<std::vector<Range>> piece(const Shape& shape, const std::vector<Pl
   check_internal(placements.size() == mesh.axes.size(), "{} placements on {} axes", placements.size(),
                  mesh.axes.size());
   std::vector<Range> ranges = all_of(shape);
-  for (const bool padded : {false, true})  // these cut what the others have left
-    for (std::uint32_t axis = 0; axis < mesh.axes.size(); ++axis)
-      if (placements[axis].is_padded == padded &&
-          !cut(ranges, placements[axis], mesh.axes[axis], mesh.coordinate(rank, axis)))
-        return {};
+  for (std::uint32_t axis = 0; axis < mesh.axes.size(); ++axis)
+    if (!cut(ranges, placements[axis], mesh.axes[axis], mesh.coordinate(rank, axis))) return {};
   return ranges;
 }
 

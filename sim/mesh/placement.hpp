@@ -35,7 +35,7 @@ struct Placement {
   } kind = Kind::replicate;
   std::uint32_t dim = 0;                 // shard
   std::int64_t unit = 1;                 // shard: what stays together (a head; the pixels of a flattened channel)
-  bool is_padded = false;                // shard: every part takes the room of the first, the last ones may be empty
+  bool is_padded = false;                // shard: of rows, dimensions 0 to `dim` as one: see rows_of
   Reduction reduction = Reduction::sum;  // partial
   std::uint32_t root = 0;                // rooted: a coordinate, or kLast
 
@@ -62,14 +62,17 @@ struct Range {
   friend bool operator==(const Range&, const Range&) = default;
 };
 
-/// How many of `size` elements a padded part takes the room of.
-std::int64_t padded_part(std::int64_t size, const Axis& axis);
+/// How many of `rows` a padded part takes the room of: each as many as the first.
+std::int64_t padded_part(std::int64_t rows, const Axis& axis);
+/// Which of them coordinate `at` has; the last ones may have none.
+Range rows_of(std::int64_t rows, const Axis& axis, std::uint32_t at);
 
 /// What coordinate `at` has of `size` elements that are cut along the axis. ConfigError where `unit` doesn't divide the
 /// size, where the axis allows no rest and there is one, and where a part would be empty.
 Range part(std::int64_t size, std::int64_t unit, const Axis& axis, std::uint32_t at);
 
-/// What coordinate `at` has of a tensor, by dimension: all of it unless it is cut; nullopt for nothing.
+/// What coordinate `at` has of a tensor, by dimension: all of it unless it is cut, and where it is cut by rows, which aren't
+/// a dimension's; nullopt for nothing.
 std::optional<std::vector<Range>> piece(const Shape& shape, const Placement& placement, const Axis& axis,
                                         std::uint32_t at);
 /// What `rank` has: a placement per axis.

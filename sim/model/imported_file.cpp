@@ -129,7 +129,10 @@ void read_parameters(JsonObject table, Model& model) {
     JsonObject parameter = table.object(name);
     ParameterSpec& spec = model.parameters[name];
     const Shape shape = fixed_shape(parameter);
-    spec = {name, {Dtype::f32, shape}, parameter.number("bound"), parameter.number("center", 0)};
+    spec.name = name;
+    spec.spec = {Dtype::f32, shape};
+    spec.initial_bound = parameter.number("bound");
+    spec.initial_center = parameter.number("center", 0);
     if (parameter.has("also")) static_cast<void>(parameter.texts("also"));
     parameter.finish();
   }

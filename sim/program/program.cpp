@@ -199,32 +199,37 @@ std::int64_t Program::offset_bytes(const Tensor& tensor, std::uint32_t rank) con
 
 namespace {
 
-/// By dimension, what `rank` has of the part. ConfigError where that is nothing.
-std::vector<Range> piece_of_part(const Program& program, const ParameterUnit::Part& part, std::uint32_t rank) {
-  if (part.on.empty()) return {};
+/// What a rank has of a part of its unit.
+struct Held {
+  std::vector<Range> piece;  // by dimension; empty: all of it
+  Range elements;            // of the piece, in memory order: its own rows, where it is cut by rows
+  std::int64_t room = 0;     // elements that these take in the unit
+};
+
+/// ConfigError where that is nothing.
+Held held_by(const Program& program, const ParameterUnit::Part& part, std::uint32_t rank) {
+  if (part.on.empty()) return {{}, {0, part.whole.elements()}, part.whole.elements()};
   const auto ranges = piece(part.whole.shape, part.on, program.mesh, rank);
   if (!ranges) throw ConfigError("program: rank {} has nothing of '{}' of its unit", rank, part.name);
-  return *ranges;
-}
-
-std::int64_t elements_of(const ParameterUnit::Part& part, const std::vector<Range>& piece) {
-  if (part.on.empty()) return part.whole.elements();
-  std::int64_t elements = 1;
-  for (const Range& range : piece) elements *= range.size;
-  return elements;
+  Held held{*ranges, {}, 1};
+  for (const Range& range : held.piece) held.room *= range.size;
+  held.elements = {0, held.room};
+  for (std::uint32_t axis = 0; axis < part.on.size(); ++axis) {
+    if (!part.on[axis].is_padded) continue;
+    std::int64_t rows = 1;
+    for (std::uint32_t dim = 0; dim <= part.on[axis].dim; ++dim) rows *= held.piece.at(dim).size;
+    const std::int64_t each = held.room / rows;
+    const Range own = rows_of(rows, program.mesh.axes[axis], program.mesh.coordinate(rank, axis));
+    held.elements = {own.begin * each, own.size * each};
+    held.room = padded_part(rows, program.mesh.axes[axis]) * each;
+  }
+  return held;
 }
 
 }  // namespace
 
 std::int64_t Program::elements_of(const ParameterUnit::Part& part, std::uint32_t rank) const {
-  ParameterUnit::Part unpadded = part;
-  for (Placement& placement : unpadded.on)
-    if (placement.is_padded) placement = replicate();
-  std::vector<Range> room = piece_of_part(*this, unpadded, rank);
-  for (std::uint32_t axis = 0; axis < part.on.size(); ++axis)
-    if (std::int64_t& size = room[part.on[axis].dim].size; part.on[axis].is_padded)
-      size = padded_part(size, mesh.axes[axis]);
-  return sim::elements_of(part, room);
+  return held_by(*this, part, rank).room;
 }
 
 std::vector<Program::Slice> Program::slices_of(const Role& role, const Tensor& tensor, std::uint32_t rank) const {
@@ -237,12 +242,11 @@ std::vector<Program::Slice> Program::slices_of(const Role& role, const Tensor& t
   std::vector<Slice> slices;
   std::int64_t first = 0;  // of a part, in the unit
   for (const ParameterUnit::Part& part : role.units[owner.unit].parts) {
-    Slice slice{.of = &part, .piece = piece_of_part(*this, part, rank)};
-    const std::int64_t from = std::max(begin, first), to = std::min(end, first + sim::elements_of(part, slice.piece));
-    slice.elements = {from - first, to - from};
-    slice.begin = from - begin;
-    if (from < to) slices.push_back(std::move(slice));
-    first += elements_of(part, rank);
+    Held held = held_by(*this, part, rank);
+    const std::int64_t from = std::max(begin, first), to = std::min(end, first + held.elements.size);
+    if (from < to)
+      slices.push_back({&part, std::move(held.piece), {held.elements.begin + from - first, to - from}, from - begin});
+    first += held.room;
   }
   return slices;
 }

@@ -51,10 +51,9 @@ void check_unit(const Program& program, const Role& role, const Tensor& tensor) 
       if (!part.on.empty() && part.on.size() != program.mesh.axes.size())
         throw ConfigError("program: {} has {} placements on a mesh of {} axes", part.name, part.on.size(),
                           program.mesh.axes.size());
-      for (std::uint32_t axis = 0; axis < part.on.size(); ++axis)
-        if (part.on[axis].is_padded && part.on[axis].dim != 0)
-          throw ConfigError("program: '{}' of unit '{}' is {}; padded parts are of rows", part.name, unit.name,
-                            to_string(part.on[axis]));
+      if (std::ranges::count_if(part.on, &Placement::is_padded) > 1)
+        throw ConfigError("program: '{}' of unit '{}' is cut by rows along two axes: {}", part.name, unit.name,
+                          placements_text(part.on));
       elements += program.elements_of(part, rank);
     }
     const Shape& whole = tensor.on.empty() ? tensor.spec.shape : tensor.whole;

@@ -89,19 +89,29 @@ END
 # ---- A user's own model: an epoch of one batch more is one step more of PyTorch's
 cat >"$scratch/net.py" <<'END'
 from torch import nn
+class Packed(nn.Module): # queries, keys and values are one parameter's rows, in a file three blocks
+    def __init__(self):
+        super().__init__()
+        self.patches, self.qkv, self.proj, self.fc = nn.Conv2d(3, 8, 8, stride=8), nn.Linear(8, 24), nn.Linear(8, 8), nn.Linear(128, 10)
+    def forward(self, x):
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        q, k, v = (part.view(-1, 16, 2, 4).transpose(1, 2) for part in self.qkv(x).split(8, dim=2))
+        y = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(-1, 16, 8)
+        return self.fc((x + self.proj(y)).flatten(1))
 def build():
-    return nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.SiLU(), nn.Flatten(), nn.Linear(512, 10))
+    return Packed()
 def normed():
     return nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10))
 END
 mkdir "$scratch/untested"
 cp "$scratch"/data/data_batch_* "$scratch/untested"
-own=(-m "$scratch/own.json,global_batch=80,optimizer=sgd:lr=0.1" -s zero1 -w local --data "$scratch/untested" --checkpoint "$scratch/own.safetensors")
+own=(-m "$scratch/own.json,global_batch=80,optimizer=sgd:lr=0.1" -s fsdp -w local --data "$scratch/untested" --checkpoint "$scratch/own.safetensors")
 "$paragauge" import "$scratch/net.py:build" --input 'f32[B,3,32,32]' --loss cross_entropy -o "$scratch/own.json" >"$scratch/out" 2>&1 ||
   complain "import: $(cat "$scratch/out")"
 train "${own[@]}" --epochs 1 -o "$scratch/own.result" >"$scratch/out" 2>&1 || complain "own: $(cat "$scratch/out")"
 grep -qE '^ +1 +[0-9.]+ +- +- ' "$scratch/out" && ! grep -q accuracy "$scratch/own.result" && tr '\n' ' ' <"$scratch/out" | grep -q 'Not tested: an imported model' ||
   complain "own, untested: $(cat "$scratch/out")"
+grep -q '3x' "$scratch/own.json" || complain "own: the parameters aren't packed"
 cp "$scratch/own.safetensors" "$scratch/before.safetensors"
 sed 's/"cross_entropy"/"mse_loss"/' "$scratch/own.json" >"$scratch/mse.json"
 refuses 2 "train: model 'build' has the loss mse_loss, not cross_entropy; there are samples of bytes only" -m "$scratch/mse.json" -s single

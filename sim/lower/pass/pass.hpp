@@ -39,6 +39,7 @@ struct DraftParameter {
   TensorSpec spec;
   ParameterUnit::Part part;     // of which it is what this rank plays with
   bool is_half = false;         // `spec` is half precision, of what is kept in f32 (ParameterCut)
+  bool is_packed = false;       // ParameterSpec::is_packed
   std::uint32_t sum_axes = 0;   // along which its gradient is to be summed
   std::uint32_t cut_axes = 0;   // along which no other rank has the same of it
   std::uint32_t copy_axes = 0;  // along which it is copied from the first coordinate (ParameterCycle::at_root)
@@ -47,6 +48,9 @@ struct DraftParameter {
   std::uint32_t weight = kNone, gradient = kNone;  // tensors
   std::vector<std::uint32_t> later_gradients;      // further microbatches', where they aren't added to it
   std::uint32_t sum_ticket = kNone;                // Heat: of the sum that `gradient` is
+
+  /// That its module has of it.
+  [[nodiscard]] std::int64_t rows() const { return spec.shape[0] * (is_packed ? spec.shape[1] : 1); }
 };
 /// Parameters in one flat tensor, of which every rank along ParameterCut::axis keeps a part.
 struct DraftUnit {

@@ -119,7 +119,16 @@ class Sums {
     const TensorSpec all{dtype_of_sums(unit), draft_.role.tensors[unit.all].spec.shape};
     const std::uint32_t table = draft_.role.add_tensor(name, all, TensorClass::communication);
     std::vector<std::uint32_t> gradients;
-    for (const std::uint32_t p : unit.parameters) gradients.push_back(gradient(round, p));
+    for (const std::uint32_t p : unit.parameters) {
+      const DraftParameter& parameter = draft_.parameters[p];
+      std::uint32_t own = gradient(round, p);
+      if (parameter.is_packed) {
+        const TensorSpec as_rows{draft_.role.tensors[own].spec.dtype,
+                                 {parameter.rows(), parameter.spec.elements() / parameter.rows()}};
+        own = draft_.role.add_view(draft_.role.tensors[own].name + ".rows", as_rows, own, 0);
+      }
+      gradients.push_back(own);
+    }
     const auto parts = static_cast<double>(all.elements() / draft_.role.tensors[unit.own].spec.elements());
     draft_.copy("chunk_in", {{"parts", parts}}, all, gradients, {table}, unit.label);
     return table;

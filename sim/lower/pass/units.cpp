@@ -94,7 +94,7 @@ void add_flat(Draft& draft, const Layout& layout, std::int64_t elements, DraftUn
   }
 }
 
-/// What is cut is each parameter, by its rows.
+/// What is cut is each parameter, by its rows: those that its module has.
 void add_rows(Draft& draft, const Layout& layout, ParameterUnit& described, DraftUnit& unit, std::uint32_t index) {
   const Axis& axis = layout.mesh.axes.at(layout.parameters.cut->axis);
   const std::string& name = draft.names->at(unit.label);
@@ -105,8 +105,9 @@ void add_rows(Draft& draft, const Layout& layout, ParameterUnit& described, Draf
     const DraftParameter& parameter = draft.parameters[unit.parameters[k]];
     std::vector<Placement>& on = described.parts[k].on;
     if (on.empty()) on.resize(layout.mesh.axes.size(), replicate());
-    on[layout.parameters.cut->axis] = {.kind = Placement::Kind::shard, .is_padded = true};
-    const std::int64_t rows = parameter.spec.shape[0];
+    on[layout.parameters.cut->axis] = {
+        .kind = Placement::Kind::shard, .dim = parameter.is_packed ? 1U : 0U, .is_padded = true};
+    const std::int64_t rows = parameter.rows();
     own.push_back(padded_part(rows, axis) * (parameter.spec.elements() / rows));
     elements += own.back();
   }

@@ -48,7 +48,9 @@ Signature aten_signature(const OpInstance& op) {
   const bool channels_last = op.keeps_channels_last();
   Signature s{.output = in_order(body.output.at(extent), channels_last)};
   for (std::size_t p = 0; p < body.parameters.size(); ++p)
-    s.parameters.push_back({fmt::format("p{}", p), in_order(body.parameters[p].at(extent), channels_last)});
+    s.parameters.push_back({.name = fmt::format("p{}", p),
+                            .spec = in_order(body.parameters[p].at(extent), channels_last),
+                            .is_packed = body.parameters[p].blocks_dim == 0});
   for (std::size_t k = 0; k < body.saved.size(); ++k)
     s.saved.push_back({fmt::format("s{}", k), in_order(body.saved[k].at(extent), channels_last)});
   const auto reads = [&](Operand::From from, const std::vector<int>& indices) {

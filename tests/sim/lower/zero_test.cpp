@@ -8,12 +8,14 @@
 #include "sim/lower/lower.hpp"
 #include "sim/program/memory.hpp"
 #include "sim/program/traffic.hpp"
+#include "tests/sim/model/toys.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {
 namespace {
 
 using testing::message_of;
+using testing::toy_path;
 
 /// toy_mlp: net1 has 110 parameters, net2 55. u1 is padded on two ranks, both are on four.
 Program program_of(const std::string& strategy, const std::string& model = "toy_mlp,global_batch=16,optimizer=adam") {
@@ -209,11 +211,13 @@ TEST(Zero, APartMayBeAllPadding) {
 
 /// Whatever is cut how: together the ranks have every element of every parameter once, and each the part it says.
 TEST(Zero, SlicesCoverEveryParameter) {
-  for (const std::string name : {"toy_mlp", "convnet"})
+  for (const std::string name : {std::string("toy_mlp"), std::string("convnet"), toy_path("gpt_toy")})
     for (const char* strategy :
          {"zero1,dp=2", "zero3,dp=4", "zero3,dp=4,units=layer", "zero2,dp=8,units=0.001MiB", "hsdp,replicas=2,shard=4",
           "fsdp,dp=4", "fsdp,dp=8,units=layer", "mesh,dp=4,tp=2,zero=3,flat=0", "mesh,dp=2,pp=2,zero=3,flat=0",
           "mesh,dp=2,pp=2,zero=3", "mesh,dp=2,tp=2,zero=3", "mesh,dp=2,pp=2,tp=2,zero=2"}) {
+      if (name == toy_path("gpt_toy") && std::string_view(strategy).find("pp=") != std::string_view::npos)
+        continue;  // a tied weight on two stages
       SCOPED_TRACE(name + " " + strategy);
       const Program program = program_of(strategy, name + ",global_batch=8");
       const auto places = program.places();
@@ -239,9 +243,10 @@ TEST(Zero, SlicesCoverEveryParameter) {
       const Model model = load_model(name + ",global_batch=8");
       const std::vector<OpInstance> ops = model.instances(8);
       for (std::size_t n = 0; n < ops.size(); ++n)
-        for (const ParameterSpec& parameter : ops[n].signature().parameters)
-          EXPECT_EQ(std::ssize(found[model.nodes[n].name + "." + parameter.name]), parameter.spec.elements())
-              << model.nodes[n].name << "." << parameter.name;
+        for (std::size_t p = 0; const ParameterSpec& own : ops[n].signature().parameters) {
+          const ParameterSpec parameter = model.parameter(n, p++, own);
+          EXPECT_EQ(std::ssize(found[parameter.name]), parameter.spec.elements()) << parameter.name;
+        }
     }
 }
 
@@ -271,7 +276,7 @@ TEST(Zero, FsdpCutsEachParameterByItsRows) {
   std::vector<std::vector<std::int64_t>> rows(4), begins(4);
   for (std::uint32_t rank = 0; rank < 4; ++rank)
     for (const Program::Slice& slice : program.slices_of(role, *own, rank)) {
-      rows[rank].push_back(slice.piece[0].size);
+      rows[rank].push_back(slice.elements.size / (slice.piece.size() == 2 ? slice.piece[1].size : 1));
       begins[rank].push_back(slice.begin);
     }
   EXPECT_EQ(rows[0], (std::vector<std::int64_t>{3, 3, 2, 2}));
@@ -290,6 +295,29 @@ TEST(Zero, FsdpCutsEachParameterByItsRows) {
     }
   EXPECT_DOUBLE_EQ(traffic_of(program, role).sent_bytes,
                    3. / 4 * 2 * 4 * static_cast<double>(4 * own->spec.elements()));
+}
+
+/// Queries, keys and values in one are 24 rows of the module's, though their layer reads three blocks of 8.
+TEST(Zero, FsdpCutsPackedParametersByTheRowsOfTheirModule) {
+  const auto own = [](const Program& program, const std::string& parameter, std::uint32_t rank) {
+    const Role& role = program.roles[program.places()[rank].role];
+    for (const Tensor& tensor : role.tensors)
+      if (tensor.name.ends_with(".own"))
+        for (const Program::Slice& slice : program.slices_of(role, tensor, rank))
+          if (slice.of->name == parameter) return slice.elements;
+    return Range{};
+  };
+  const Program program = program_of("fsdp,dp=16", toy_path("gpt_toy") + ",global_batch=16");
+  EXPECT_EQ(own(program, "h.0.attn.c_attn.weight", 5), (Range{5 * 2 * 8, 2 * 8})) << "24 rows of 8: 2 on each of 12";
+  EXPECT_EQ(own(program, "h.0.attn.c_attn.bias", 5), (Range{10, 2}));
+  EXPECT_EQ(own(program, "h.0.attn.c_attn.weight", 12), Range());
+  // Two of four heads: 12 rows of 8, 6 on each rank.
+  const Program both = program_of("mesh,dp=2,tp=2,zero=3,flat=0", toy_path("gpt_toy") + ",global_batch=16");
+  const auto dp =
+      static_cast<std::uint32_t>(std::ranges::find(both.mesh.axes, "dp", &Axis::name) - both.mesh.axes.begin());
+  for (std::uint32_t rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(own(both, "h.0.attn.c_attn.weight", rank),
+              (Range{both.mesh.coordinate(rank, dp) * std::int64_t{48}, 48}));
 }
 
 TEST(Zero, HybridSharesOutWithinGroupsAndSumsBetweenThem) {

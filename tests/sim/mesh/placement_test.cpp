@@ -58,9 +58,8 @@ TEST(Piece, TogetherTheyAreTheWhole) {
   const Mesh mesh{{{"a", 2}, {"b", 3, Rest::to_last}}};
   const Shape shape{8, 7};
   const std::map<std::vector<std::string>, std::size_t> copies{
-      {{"R", "R"}, 6},   {{"S0", "R"}, 3},     {{"S0", "S1"}, 1},    {{"S0", "S0"}, 1},
-      {{"@1", "S1"}, 1}, {{"@0", "@last"}, 1}, {{"S0/4", "own"}, 3}, {{"P", "S1"}, 2},
-      {{"R", "S1+"}, 2}, {{"S0+", "S0"}, 1},   {{"S1+", "S1"}, 1}};
+      {{"R", "R"}, 6},      {{"S0", "R"}, 3},     {{"S0", "S1"}, 1}, {{"S0", "S0"}, 1}, {{"@1", "S1"}, 1},
+      {{"@0", "@last"}, 1}, {{"S0/4", "own"}, 3}, {{"P", "S1"}, 2},  {{"S0+", "S0"}, 2}};
   for (const auto& [texts, expected] : copies) {
     std::vector<Placement> placements;
     for (const std::string& text : texts) placements.push_back(placement_from(text));
@@ -84,14 +83,12 @@ TEST(Piece, AxesCutOneDimensionFromTheOutermost) {
     EXPECT_EQ(piece({8}, twice, mesh, rank), std::vector<Range>({{2 * rank, 2}}));
 }
 
-// As FSDP2 cuts what tensor parallelism has left: the padded axis comes last, though it is the outer one.
-TEST(Piece, PaddedPartsAreOfWhatOthersLeave) {
-  const Mesh mesh{{{"dp", 4}, {"tp", 2}}};
-  const std::vector<Placement> both{placement_from("S0+"), shard(0)};
+TEST(Rows, EachTakesTheRoomOfTheFirstAndTheLastMayHaveNone) {
+  const Axis axis{"dp", 4};
   std::vector<Range> rows;
-  for (std::uint32_t rank = 0; rank < 8; ++rank) rows.push_back(piece({10}, both, mesh, rank)->at(0));
-  EXPECT_EQ(rows, (std::vector<Range>{{0, 2}, {5, 2}, {2, 2}, {7, 2}, {4, 1}, {9, 1}, {5, 0}, {10, 0}}));
-  EXPECT_EQ(padded_part(5, mesh.axes[0]), 2);
+  for (std::uint32_t at = 0; at < 4; ++at) rows.push_back(rows_of(5, axis, at));
+  EXPECT_EQ(rows, (std::vector<Range>{{0, 2}, {2, 2}, {4, 1}, {5, 0}}));
+  EXPECT_EQ(padded_part(5, axis), 2);
 }
 
 }  // namespace
