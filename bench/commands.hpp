@@ -45,7 +45,7 @@ struct Options {
   bool print_program = false;
   std::uint32_t plan_devices = 0;      // plan: in all; 0: those of the cluster
   std::string method = "candidates";   // plan: a row of sim::method_table
-  double memory_GiB = 0;               // plan: of each device; 0: the device's own
+  double memory_GiB = 0;               // predict, plan: of each device; 0: the device's own
   std::uint32_t top = 8, measure = 0;  // plan: strategies to show, and to run
 
   std::uint32_t rounds = 8, visits = 1, warmup_steps = 1, steps = 2, seed = 1;

@@ -67,6 +67,11 @@ std::vector<Priced> priced_clusters(const Options& options, std::uint32_t most_r
     for (const std::string& name : options.cost_models)
       priced.cost_models[name] = sim::make_cost_model(name, cluster, profile.get());
     priced.profile = profile;
+    if (options.memory_GiB > 0) {
+      for (const std::uint32_t kind : cluster.kinds_in_use())
+        cluster.kind(kind).memory_capacity = sim::bytes(options.memory_GiB * 1073741824);
+      cluster.host.reset();  // each device has memory of its own
+    }
     priced.cluster = std::move(cluster);
   }
   return list;

@@ -183,6 +183,13 @@ void add_describe(CLI::App* command, Options& options) {
   number(command, "--rows", options.rows, 1, 10'000'000, "samples per pass; the model's global_batch unless given");
 }
 
+/// A machine other than the one that there is.
+void add_what_if(CLI::App* command, Options& options) {
+  text(command, "--scale", options.scale,
+       "what if: flops=, memory_bandwidth=, bandwidth= (2: twice as fast), latency=, launch= (2: twice as long)");
+  number(command, "--memory", options.memory_GiB, 0.001, 1e6, "GiB of each device; what it has unless given");
+}
+
 void add_predict(CLI::App* command, Options& options) {
   add_subject(command, options);
   text(command, "-c,--cluster", options.cluster,
@@ -193,8 +200,7 @@ void add_predict(CLI::App* command, Options& options) {
   number(command, "--hosts", options.hosts, 1, 10'000,
          "so many hosts like this one, with ranks on all of their devices; links as a --profile of several hosts has "
          "them");
-  text(command, "--scale", options.scale,
-       "what if: flops=, memory_bandwidth=, bandwidth= (2: twice as fast), latency=, launch= (2: twice as long)");
+  add_what_if(command, options);
   number(command, "--epoch", options.epoch, 1, 1'000'000'000'000,
          "also the time of an epoch of so many samples; its last batch may be smaller (as of PyTorch's "
          "DistributedSampler and DataLoader)");
@@ -218,7 +224,7 @@ void add_plan(CLI::App* command, Options& options) {
   text(command, "--method", options.method, fmt::format("how to look for strategies: {}", sim::method_table().names()))
       ->capture_default_str();
   number(command, "--devices", options.plan_devices, 1, 1'048'576, "how many of its devices; all unless given");
-  number(command, "--memory", options.memory_GiB, 0.001, 1e6, "GiB of each device; what it has unless given");
+  add_what_if(command, options);
   number(command, "--top", options.top, 1, 10'000, "strategies to show");
   number(command, "--measure", options.measure, 1, 100, "also run so many of the best, beside their forecasts");
   text(command, "--cost-model", options.cost_models, fmt::format("one of {}", sim::cost_model_table().names()))
@@ -251,10 +257,10 @@ void check_profile(const CLI::App& command, const Options& options) {
 void check_predict(const CLI::App& command, const Options& options) {
   refuse_together(command, "--cluster", {"--world", "--device", "--network", "--hosts"},
                   "a cluster is a machine of its own, and the other is about this one");
-  refuse_together(
-      command, "--program",
-      {"--json", "--csv", "--details", "--epoch", "--drop-last", "--scale", "--profile", "--cost-model", "--graph"},
-      "it prints the Programs and forecasts nothing");
+  refuse_together(command, "--program",
+                  {"--json", "--csv", "--details", "--epoch", "--drop-last", "--scale", "--memory", "--profile",
+                   "--cost-model", "--graph"},
+                  "it prints the Programs and forecasts nothing");
   if (options.drop_last && options.epoch == 0)
     throw sim::ConfigError("predict: --drop-last is about the last step of an --epoch, which isn't given");
   check_profile(command, options);
@@ -264,6 +270,7 @@ void check_plan(const CLI::App& command, const Options& /*options*/) {
   refuse_together(command, "--cluster", {"--world", "--device", "--network", "--measure"},
                   "a cluster is a machine of its own, and the other is about this one");
   refuse_together(command, "--memory", {"--measure"}, "what runs has the memory that there is");
+  refuse_together(command, "--scale", {"--measure"}, "what runs is as fast as it is");
 }
 
 void add_measure(CLI::App* command, Options& options) {

@@ -3,15 +3,19 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <map>
 #include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 
 #include "bench/commands.hpp"
 #include "bench/forecasts.hpp"
+#include "bench/progress.hpp"
 #include "sim/cluster/allowance.hpp"
+#include "sim/cost/roofline.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/plan/method.hpp"
@@ -44,15 +48,11 @@ std::uint32_t devices_of(const Options& options) {
 
 Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, const Priced& priced, const Options& options) {
   sim::Program program = sim::lower(model, strategy);
-  sim::Cluster cluster = priced.of(program);
+  const sim::Cluster cluster = priced.of(program);
   program = sim::fold_many(std::move(program), cluster);
-  if (options.memory_GiB > 0) {
-    for (const std::uint32_t kind : cluster.kinds_in_use())
-      cluster.kind(kind).memory_capacity = sim::bytes(options.memory_GiB * 1073741824);
-    cluster.host.reset();  // each device has memory of its own
-  }
   const std::string& cost_model = options.cost_models.at(0);
-  const sim::Forecast f = sim::forecast(program, cluster, *priced.cost_models.at(cost_model));
+  const sim::Forecast f =
+      sim::forecast(program, cluster, *priced.cost_models.at(cost_model), sim::parse_scale(options.scale));
   Choice choice;
   sim::Result one;
   sim::Cell& cell = one.cell(program, where_is(cluster, options));
@@ -79,16 +79,27 @@ struct Outcome {
   }
 };
 
-/// Calls `work` with 0 to count - 1, on all cores.
+/// Calls `work` with 0 to count - 1, on all cores. Where that takes longer than a person waits without a word, it says so.
 template <class Work>
 void for_each_on_all_cores(std::size_t count, Work work) {
+  constexpr auto kPatience = std::chrono::seconds(4);
+  const auto begin = std::chrono::steady_clock::now();
+  Progress progress("plan");
+  std::optional<std::size_t> silent;  // so many were done before it said anything
   std::atomic<std::size_t> next = 0;
-  const auto go_on = [&] {
-    for (std::size_t k = next++; k < count; k = next++) work(k);
+  const auto go_on = [&](bool says) {
+    for (std::size_t k = next++; k < count; k = next++) {
+      work(k);
+      if (!says || std::chrono::steady_clock::now() - begin < kPatience) continue;
+      if (!silent) progress.begin(fmt::format("{} candidates", count), 0, 1);
+      silent = silent.value_or(k);
+      progress.at(fmt::to_string(k + 1), static_cast<double>(k - *silent), static_cast<double>(count - *silent));
+    }
   };
   std::vector<std::jthread> helpers;
-  for (std::size_t t = 1; t < std::min<std::size_t>(sim::usable_cores(), count); ++t) helpers.emplace_back(go_on);
-  go_on();
+  for (std::size_t t = 1; t < std::min<std::size_t>(sim::usable_cores(), count); ++t)
+    helpers.emplace_back(go_on, false);
+  go_on(true);
 }
 
 std::int64_t needed(const Choice& choice) { return choice.cell.memory.needed().value_or(0); }
@@ -105,7 +116,7 @@ struct Found {
   std::vector<sim::OmittedStrategies> left_out;
   std::string words;
   std::string remarks;     // on where the costs come from
-  std::string arithmetic;  // what would make the best faster, by a data sheet; or nothing
+  std::string arithmetic;  // what would make the best faster, by a data sheet: a paragraph each, or nothing
 };
 
 bool are_alike(const Choice& a, const Choice& b) {
@@ -144,6 +155,34 @@ std::string arithmetic_text(const Options& options, const sim::Model& model, con
   return sim::paragraph(
       sim::printable(fmt::format("With {}; another strategy may be the fastest then.", fmt::join(faster, ", with "))),
       ' ', 100);
+}
+
+/// What the best choice would take if its products in half precision had rows of other lengths: "lm_head has rows of 50257,
+/// which half precision multiplies slowly; with multiples of 8 zero3,dp=8 could take 35.4 ms (by what one H200 made of such rows)."
+std::string padding_text(const Options& options, const sim::Model& model, const Choice& best, const Priced& priced) {
+  const std::string& cost_model = options.cost_models.at(0);
+  if (!best.fits() || sim::cost_model_table().at(cost_model).needs_profile) return "";
+  const sim::Strategy strategy = sim::parse_strategy(best.cell.strategy, model);
+  const sim::Program program = sim::lower(model, strategy);
+  std::map<std::string, std::set<std::int64_t>> rows;  // by node
+  for (const sim::Role& role : program.roles)
+    for (std::uint32_t i = 0; i < role.size(); ++i)
+      if (role.kind[i] == sim::InstructionKind::compute && role.node[i] != sim::kNone)
+        for (const std::int64_t length : sim::slow_rows(program.works[role.work[i]], priced.cluster.device))
+          rows[program.names[role.node[i]]].insert(length);
+  if (rows.empty()) return "";
+  Priced padded{.cluster = priced.cluster};
+  for (const std::uint32_t kind : padded.cluster.kinds_in_use()) padded.cluster.kind(kind).is_padded = true;
+  padded.cost_models[cost_model] = sim::make_cost_model(cost_model, padded.cluster, nullptr);
+  const Choice choice = choice_of(model, strategy, padded, options);
+  if (choice.step_s > 0.95 * best.step_s) return "";
+  const auto& [node, lengths] = *rows.begin();
+  return sim::paragraph(sim::printable(fmt::format(
+                            "{}{} has rows of {}, which half precision multiplies slowly; with multiples of 8 {} "
+                            "could take {} (by what one H200 made of such rows).",
+                            node, rows.size() > 1 ? fmt::format(", and {} more,", rows.size() - 1) : "",
+                            fmt::join(lengths, " and "), best.cell.strategy, sim::readable_seconds(choice.step_s))),
+                        ' ', 100);
 }
 
 /// What the method proposes, for each world.
@@ -211,7 +250,7 @@ Found find(const Options& options, const sim::Model& model, std::uint32_t device
   if (!found.choices.empty())
     for (const Priced& priced : clusters)
       if (const Choice& best = found.choices.front(); best.cell.world == where_is(priced.cluster, options))
-        found.arithmetic = arithmetic_text(options, model, best, priced);
+        found.arithmetic = arithmetic_text(options, model, best, priced) + padding_text(options, model, best, priced);
   return found;
 }
 
@@ -266,6 +305,7 @@ int plan(const Options& options) {
                                          {"method", options.method},
                                          {"profile", options.profile},
                                          {"cluster", options.cluster},
+                                         {"scale", options.scale},
                                          {"devices", devices}}});
   std::vector<std::string> best;
   for (const Choice& choice : choices) {

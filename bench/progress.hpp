@@ -15,18 +15,18 @@
 #include <functional>
 #include <string>
 
-#include "backend/machine/scheduling.hpp"
-
 namespace bench {
 
 /// "0:07", "2:10", "1:02:10".
 std::string clock_text(double seconds);
 
+double steady_s();  // of std::chrono::steady_clock
+
 class Progress {
  public:
   /// `limit_s`: no phase begins so long after now; 0: none. `now_s` is the clock, in seconds.
   explicit Progress(std::string command, double limit_s = 0, std::FILE* stream = stderr,
-                    std::function<double()> now_s = backend::now_s);
+                    std::function<double()> now_s = steady_s);
   ~Progress() { end(); }
   Progress(const Progress&) = delete;
 

@@ -46,18 +46,26 @@ bool is_in_groups(const OpInstance& op) { return is_convolution(op) && op.intege
 
 bool is_simt(Arithmetic arithmetic) { return arithmetic == Arithmetic::f32 || arithmetic == Arithmetic::f64; }
 
-/// By the rows of all that a matrix product may read and write.
-double share_of_rows(const OpInstance& op, Dtype dtype) {
-  if (!is_half(dtype)) return 1;
-  std::int64_t ends = 0;  // bit i: of a row's length
+/// Lengths of the rows that a matrix product may read and write, as far as they aren't multiples of 4.
+std::set<std::int64_t> uneven_rows(const OpInstance& op) {
+  std::set<std::int64_t> lengths;
   const auto add = [&](const TensorSpec& tensor) {
-    if (is_float(tensor.dtype) && tensor.shape.size() > 1 && tensor.shape.back() > 1) ends |= tensor.shape.back();
+    if (is_float(tensor.dtype) && tensor.shape.size() > 1 && tensor.shape.back() > 1 && tensor.shape.back() % 4 != 0)
+      lengths.insert(tensor.shape.back());
   };
   const Signature signature = op.signature();
   for (const TensorSpec& input : op.inputs) add(input);
   for (const ParameterSpec& parameter : signature.parameters) add(parameter.spec);
   add(signature.output);
-  return ends % 2 != 0 ? kShareOfRowsOn2Bytes : ends % 4 != 0 ? kShareOfRowsOn4Bytes : 1;
+  return lengths;
+}
+
+double share_of_rows(const OpInstance& op, Dtype dtype) {
+  if (!is_half(dtype)) return 1;
+  const std::set<std::int64_t> lengths = uneven_rows(op);
+  if (lengths.empty()) return 1;
+  const bool on_2_bytes = std::ranges::any_of(lengths, [](std::int64_t length) { return length % 2 != 0; });
+  return on_2_bytes ? kShareOfRowsOn2Bytes : kShareOfRowsOn4Bytes;
 }
 
 double share_of(const OpInstance& op, Arithmetic arithmetic, Product product) {
@@ -87,7 +95,8 @@ KernelTime kernel(double flops, double bytes, FlopsPerSecond rate, const Device&
 KernelTime on_gpu(const OpInstance& op, const Demand& demand, Arithmetic arithmetic, Product product,
                   const Device& device) {
   const auto in = [&](Arithmetic way) {
-    const double share = device.one_share ? 1 : share_of(op, way, product);
+    const bool any = device.one_share || (device.is_padded && !is_convolution(op));
+    const double share = any ? 1 : share_of(op, way, product);
     return kernel(demand.flops, demand.bytes, device.matmul_rate(way) * share, device);
   };
   KernelTime best = in(arithmetic);
@@ -122,7 +131,7 @@ struct FlopsIn {
 std::vector<FlopsIn> flops_of(const Work& work, const Device& device) {
   const OpInstance& op = work.op;
   const double all = work.demand().flops;
-  const bool has_rows = device.asynchronous && !device.one_share;
+  const bool has_rows = device.asynchronous && !device.one_share && !device.is_padded;
   if (op.body == nullptr)
     return {{all, op_arithmetic(op, device),
              has_rows && op.kind->matrix && !is_convolution(op) ? share_of_rows(op, op.multiplied()) : 1}};
@@ -145,6 +154,11 @@ std::optional<Arithmetic> lacking(const Work& work, const Device& device) {
   for (const auto& [flops, arithmetic, share] : flops_of(work, device))
     if (flops > 0 && !device.has(arithmetic)) return arithmetic;
   return std::nullopt;
+}
+
+std::set<std::int64_t> slow_rows(const Work& work, const Device& device) {
+  const bool is_slow = std::ranges::any_of(flops_of(work, device), [](const FlopsIn& part) { return part.share < 1; });
+  return is_slow ? uneven_rows(work.op) : std::set<std::int64_t>();
 }
 
 std::vector<KernelTime> kernels_of(const Work& work, const Device& device) {

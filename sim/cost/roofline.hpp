@@ -10,7 +10,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "sim/cluster/device.hpp"
@@ -35,6 +37,9 @@ std::optional<Arithmetic> lacking(const Work& work, const Device& device);
 /// FLOPs take one after the other what they take; on a GPU the gradients of a matrix op's input and of its weight are a
 /// kernel each. None where the device lacks the arithmetic.
 std::vector<KernelTime> kernels_of(const Work& work, const Device& device);
+
+/// Lengths of the rows because of which tensor cores are slow: none unless the work multiplies in half precision on a GPU.
+std::set<std::int64_t> slow_rows(const Work& work, const Device& device);
 
 /// How well it is known what kernels_of says, which takes `seconds` in all.
 Knowledge knowledge_of(const Work& work, const Device& device, double seconds);

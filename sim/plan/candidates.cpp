@@ -29,7 +29,7 @@ struct Degrees {
 /// The degrees that the header names, each layer cut `tp` times, on so many times `tp` devices.
 void add_degrees(const StrategyKind& kind, const Model& model, std::uint32_t devices, std::uint32_t tp,
                  std::set<Degrees>& all) {
-  const bool has_dp = kind.takes("dp") || kind.takes("levels"), has_pp = kind.takes("pp");
+  const bool has_dp = kind.takes("dp") || kind.takes("levels") || kind.is_hybrid(), has_pp = kind.takes("pp");
   const auto add = [&](std::uint32_t dp, std::uint32_t pp) {
     if (dp == 0) return;
     if ((dp == 1 || has_dp) && (pp == 1 || has_pp) && dp >= kind.otherwise("dp", 1) && pp >= kind.otherwise("pp", 1))
@@ -158,9 +158,21 @@ class Candidates {
         if (dp > 1) try_texts(kind, degrees, fmt::format("{},levels={},layers={}", text, dp, choice));
       return;
     }
+    if (kind.is_hybrid()) {  // groups of two devices, four, …: a node's, or a part of one
+      if (devices_ > kAllUpTo && 2 * degrees.ranks() <= devices_) return;
+      for (std::uint32_t shard = 2; shard <= dp / 2; shard *= 2)
+        if (dp % shard == 0) add(kind, degrees, fmt::format("{},replicas={},shard={}", text, dp / shard, shard));
+      return;
+    }
     if (dp > 1) text += fmt::format(",dp={}", dp);
     if (pp > 1) text += fmt::format(",pp={}", pp);
     if (tp > 1) text += fmt::format(",tp={}", tp);
+    add(kind, degrees, text);
+  }
+
+  /// `text` names its degrees.
+  void add(const StrategyKind& kind, const Degrees& degrees, const std::string& text) {
+    const auto [dp, pp, tp] = degrees;
     std::vector<std::string> endings{""};
     if (kind.takes("microbatches")) {
       endings = microbatches_of(pp, std::max<std::int64_t>(1, model_.global_batch / dp), /*may_be_one=*/pp == 1);
@@ -206,7 +218,7 @@ class Candidates {
     } catch (const ConfigError& error) {
       why = error.what();
     }
-    if (kind.takes("dp") && kind.needs_equal_parts && model_.global_batch % degrees.dp != 0)
+    if ((kind.takes("dp") || kind.is_hybrid()) && kind.needs_equal_parts && model_.global_batch % degrees.dp != 0)
       reason(kind, "dp", fmt::format("{} samples don't divide", model_.global_batch)).numbers.insert(degrees.dp);
     else if (degrees.pp > model_.nodes.size())
       reason(kind, "pp", fmt::format("the model has {} layers", model_.nodes.size())).numbers.insert(degrees.pp);
@@ -241,6 +253,14 @@ class Candidates {
       const std::string number = fmt::format("{} of {}", other.first, kind);
       list.push_back({.brief = number, .whole = fmt::format("{}, such as {}", number, other.second)});
     }
+    std::map<std::string_view, std::vector<std::string_view>> not_tried;  // by their reasons
+    std::size_t presets = 0;
+    for (const StrategyKind& kind : strategy_table())
+      if (!kind.not_tried.empty() && ++presets > 0) not_tried[kind.not_tried].push_back(kind.name);
+    OmittedStrategies& others = list.emplace_back();
+    others.brief = fmt::format("{} other presets", presets);
+    for (const auto& [why, kinds] : not_tried)
+      others.whole += fmt::format("{}{} ({})", others.whole.empty() ? "" : "; ", fmt::join(kinds, ", "), why);
     if (devices_ > kAllUpTo)
       list.push_back({.brief = "numbers of devices that leave more of them idle",
                       .whole = fmt::format("numbers of devices above {} that aren't all, a half, a quarter, … and "

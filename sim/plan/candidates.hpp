@@ -11,8 +11,9 @@
 //                      itself; with each as many replicas as there is room for and, where the strategy needs equal
 //                      parts, as divide the batch: so that few devices idle
 //
-// each also with layers cut into 2, 4 or 8 (tp), as far as the model allows it, on the devices that then are left; of
-// imported models once more with what lies between them in parts, too (sp).
+// of hybrid sharding groups of 2, 4, 8, … of them (of more than 16 devices all, or nearly so); each also with layers cut
+// into 2, 4 or 8 (tp), as far as the model allows it, on the devices that then are left; of imported models once more with
+// what lies between them in parts, too (sp).
 // HyPar's layers all cut alike, on one level; a pipeline with every schedule and one, two or four microbatches per
 // stage; on one stage the gradients accumulated over 2, 4, 8 or 16 microbatches, which takes less memory. Where such a
 // number doesn't divide the samples it is the next that does, up to twice as many. What doesn't fit into memory is tried

@@ -309,8 +309,8 @@ std::string hold_back_of(const Line& line, const Question& question) {
     };
     const std::int64_t samples = at_a_time(*line.cell);
     add((1 - 1 / more) * step.compute_s / step.step_s,
-        fmt::format("{}its ops take {:.1f} × the device time of those of {}",
-                    samples == at_a_time(*least->cell) ? "" : samples_text(samples) + " at a time: ", more,
+        fmt::format("its ops{} take {:.1f} × the device time of those of {}",
+                    samples == at_a_time(*least->cell) ? "" : ", on " + samples_text(samples) + " at a time,", more,
                     name_of(*least, question)));
   }
   if (parts.empty()) return fmt::format("{:.0f} % of the step is compute", percent(step.compute_s));

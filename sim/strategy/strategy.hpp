@@ -94,8 +94,9 @@ struct StrategyKind {
     Key(const char* name, std::optional<double> value = {}) : option(name), otherwise(value) {}
   };
   std::vector<Key> keys;
-  bool needs_equal_parts = true;  // dp must divide the batch
-  bool is_proposed = true;        // `plan` tries it; not what is another row with other settings
+  bool needs_equal_parts = true;    // dp must divide the batch
+  bool is_proposed = true;          // `plan` tries it; not what is another row with other settings
+  std::string_view not_tried = "";  // why it doesn't, where that is to be said: no other row has the very same
   /// The axes of its mesh, outermost first.
   std::vector<const AxisKind*> axes;
   ParameterCycle (*parameters)(const Model&, const Strategy&) = nullptr;
@@ -109,6 +110,8 @@ struct StrategyKind {
   /// What a number is where the text doesn't say: `usual` unless this kind has another.
   [[nodiscard]] double otherwise(std::string_view key, double usual) const;
   [[nodiscard]] std::vector<std::string_view> key_names() const;
+  /// Its replicas are groups that share out their states: `replicas` and `shard` instead of `dp`, whatever else it takes.
+  [[nodiscard]] bool is_hybrid() const { return takes("shard") && !takes("dp"); }
 };
 const Table<StrategyKind>& strategy_table();
 

@@ -68,7 +68,7 @@ grep -q '164 of 296 candidates fit; the 8 fastest are shown' "$scratch/out" || {
 [[ $(wc -L <"$scratch/out") -le 100 ]] || { echo "plan prints lines of more than 100 columns"; failed=1; }
 # Every number of devices, and what is left out, is said and kept.
 accepts plan -m resnet18,image=64,global_batch=64 -c dgx_a100 --devices 3 --top 1000 --json "$scratch/three.json" --csv "$scratch/three.csv"
-says '^Left out: tp = 2; dp = 3 of [0-9]* strategies (--details: why)\.$'
+says '^Left out: tp = 2; dp = 3 of [0-9]* strategies; [0-9]* other presets (--details: why)\.$'
 grep -q '^data_parallel,dp=3 ' "$scratch/out" || { echo "plan doesn't use three devices"; failed=1; }
 grep -q '"skip_reason":"strategy .*must divide' "$scratch/three.json" || { echo "a plan's file doesn't say what was skipped"; failed=1; }
 grep -q '"told_from_fastest":"\(yes\|no\)"' "$scratch/three.json" || { echo "a plan's file doesn't say what can't be told apart"; failed=1; }

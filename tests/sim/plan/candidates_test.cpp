@@ -50,6 +50,13 @@ TEST(Candidates, HaveEveryRowAndDegree) {
   for (const Strategy& strategy : candidate_strategies(model, 4).strategies) presets.insert(strategy.preset);
   for (const StrategyKind& kind : strategy_table())
     EXPECT_EQ(presets.contains(std::string(kind.name)), kind.is_proposed) << kind.name;
+  expect_contains(candidates(model, 8), texts_of(model, {"hsdp,replicas=4,shard=2", "hsdp,replicas=2,shard=4",
+                                                         "hsdp,replicas=2,shard=2,microbatches=6"}));
+  const std::string rest = left_out(candidate_strategies(model, 4));
+  EXPECT_NE(rest.find("deepspeed_stage_1, deepspeed_stage_2, deepspeed_stage_3 (ZeRO as DeepSpeed sets it"),
+            std::string::npos)
+      << rest;
+  EXPECT_NE(rest.find("heat, heat_blocking (Heat's loop instead of PyTorch's)"), std::string::npos) << rest;
 }
 
 /// Imported models' tensor parallelism with and without; of others there is none.

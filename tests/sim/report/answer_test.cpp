@@ -224,8 +224,8 @@ TEST(Answer, FastestOnlyWithGroundAndWhyTheOthersAreNot) {
   // 90 ms of each of 4 devices are 1.3 × ddp's 70.
   EXPECT_EQ(answer.words.substr(answer.words.find("What holds")),
             "What holds the others back:\n"
-            "  pipeline: devices wait for each other 44 % of the step (bubble); 2 samples at a time: its ops\n"
-            "    take 1.3 × the device time of those of ddp\n"
+            "  pipeline: devices wait for each other 44 % of the step (bubble); its ops, on 2 samples at a\n"
+            "    time, take 1.3 × the device time of those of ddp\n"
             "  data_parallel: 73 % of the step is communication that no compute hides\n");
   expect_narrow(answer);
   EXPECT_EQ(assess(result, &record).cells[0].forecasts.at("profiled").told_from_fastest, std::nullopt);
