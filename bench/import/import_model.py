@@ -383,7 +383,9 @@ def make_request(args, command) -> Request:
     else:
         build = spec.load(args.source)
         defaults = getattr(build, "import_options", {})
-        module, name = build(), args.source.rpartition(":")[2]
+        with spec.users_code(args.source):
+            module = build()
+        name = args.source.rpartition(":")[2]
     texts = args.input or defaults.get("input", [])
     if not texts:
         raise Refusal(f"no --input: expected one for each tensor that forward takes, as {spec.FORM}")

@@ -1,8 +1,10 @@
 """What the command line says: inputs, optimizer, and where the module comes from."""
 
+import contextlib
 import importlib
 import re
 import sys
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +63,24 @@ def read_optimizer(text: str) -> dict:
     return read
 
 
+@contextlib.contextmanager
+def users_code(source: str):
+    """What the user's own code raises is a line that says where in it, not in ours or in a library's."""
+    try:
+        yield
+    except Refusal:
+        raise
+    except Exception as error:
+        if isinstance(error, SyntaxError) and error.filename:
+            places = [(error.filename, error.lineno)]
+        else:
+            ours = (str(Path(__file__).parent), sys.prefix, sys.base_prefix, "<frozen")
+            places = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
+        where = f" ({places[-1][0]}, line {places[-1][1]})" if places else ""
+        said = error.msg if isinstance(error, SyntaxError) else (str(error).splitlines() or [""])[0]
+        raise Refusal(f"'{source}': {type(error).__name__}: {said}{where}") from error
+
+
 def load(source: str):
     """package.module:function, path/to/file.py:function, or catalog:name. The function makes the module."""
     where, _, name = source.rpartition(":")
@@ -69,17 +89,18 @@ def load(source: str):
     if where == "catalog":
         where = "models"
     sys.path.insert(0, "")
-    try:
+    name_of_module = where
+    with users_code(source):
         if where.endswith(".py"):
             path = Path(where)
             if not path.is_file():
                 raise Refusal(f"'{source}': there is no file {where}")
             sys.path.insert(0, str(path.resolve().parent))
-            found = importlib.import_module(path.stem)
-        else:
-            found = importlib.import_module(where)
-    except ModuleNotFoundError as error:
-        raise Refusal(f"'{source}': {error}") from error
+            name_of_module = path.stem
+        try:
+            found = importlib.import_module(name_of_module)
+        except ModuleNotFoundError as error:
+            raise Refusal(f"'{source}': {error}") from error
     if not hasattr(found, name):
         makers = sorted(k for k, v in vars(found).items() if callable(v) and getattr(v, "__module__", "") == found.__name__)
         raise Refusal(f"'{source}': '{where}' has no '{name}'; it has {', '.join(makers)}")

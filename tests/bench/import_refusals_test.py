@@ -282,6 +282,24 @@ def test_the_command_line():
              f"package '{package}' isn't installed in {sys.prefix}: pip install {package}, or use a Python that has it")
 
 
+def test_errors_in_the_users_file_say_where():
+    def said(name: str, text: str):
+        path = FILE.with_name(name)
+        path.write_text(text)
+        try:
+            status, out, err = run(f"{path}:build", "--input", "f32[B,8]")
+        finally:
+            path.unlink()
+        same([status, FILE.exists()], [1, False])
+        return err.replace(str(path), name)
+    same(said("unknown_name.py", "build = made\n"), "import: 'unknown_name.py:build': NameError: name 'made' is not defined (unknown_name.py, line 1)\n")
+    same(said("half_a_line.py", "from torch import nn\nbuild = nn.Linear(\n"),
+         "import: 'half_a_line.py:build': SyntaxError: '(' was never closed (half_a_line.py, line 2)\n")
+    same(said("wrong_size.py", "from torch import nn\ndef build():\n    return nn.Sequential(nn.Linear(8, 4),\n                         nn.Conv2d(3, 4, 1, groups=2))\n"),
+         "import: 'wrong_size.py:build': ValueError: in_channels must be divisible by groups (wrong_size.py, line 4)\n")
+    same(said("lacks_a_package.py", "import no_such_package\n"), "import: 'lacks_a_package.py:build': No module named 'no_such_package'\n")
+
+
 def test_who_stops_reading_gets_the_file():
     """paragauge import … | head -1"""
     process = subprocess.Popen([sys.executable, ROOT / "bench/import/import_model.py", "catalog:mlp", "-o", FILE],
