@@ -70,7 +70,7 @@ std::vector<Priced> priced_clusters(const Options& options, std::uint32_t most_r
     if (options.memory_GiB > 0) {
       for (const std::uint32_t kind : cluster.kinds_in_use())
         cluster.kind(kind).memory_capacity = sim::bytes(options.memory_GiB * 1073741824);
-      cluster.host.reset();  // each device has memory of its own
+      if (cluster.host) cluster.host->memory = {};  // each device has memory of its own
     }
     priced.cluster = std::move(cluster);
   }

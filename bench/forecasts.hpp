@@ -31,7 +31,7 @@ struct Priced {
   /// The cluster as the program's ranks use it. ConfigError where it has no cores for their threads.
   [[nodiscard]] sim::Cluster of(const sim::Program& program) const;
 };
-/// The clusters to forecast for, by the options' cost models and profile. ConfigError where
+/// The clusters to forecast for, by the options' cost models, profile and memory of a device. ConfigError where
 /// the profile is of another device.
 std::vector<Priced> priced_clusters(const Options& options, std::uint32_t most_ranks);
 /// How a row of a table says where: the world's name, or that of the cluster that was asked for.

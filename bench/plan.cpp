@@ -158,30 +158,33 @@ std::string arithmetic_text(const Options& options, const sim::Model& model, con
 }
 
 /// What the best choice would take if its products in half precision had rows of other lengths: "lm_head has rows of 50257,
-/// which half precision multiplies slowly; with multiples of 8 zero3,dp=8 could take 35.4 ms (by what one H200 made of such rows)."
+/// which half precision multiplies slowly; padded to a multiple of 8 zero3,dp=8 could take 30.8 ms (by what one H200 made of
+/// such rows)." Of the product with the most FLOPs.
 std::string padding_text(const Options& options, const sim::Model& model, const Choice& best, const Priced& priced) {
   const std::string& cost_model = options.cost_models.at(0);
   if (!best.fits() || sim::cost_model_table().at(cost_model).needs_profile) return "";
   const sim::Strategy strategy = sim::parse_strategy(best.cell.strategy, model);
   const sim::Program program = sim::lower(model, strategy);
-  std::map<std::string, std::set<std::int64_t>> rows;  // by node
-  for (const sim::Role& role : program.roles)
-    for (std::uint32_t i = 0; i < role.size(); ++i)
-      if (role.kind[i] == sim::InstructionKind::compute && role.node[i] != sim::kNone)
-        for (const std::int64_t length : sim::slow_rows(program.works[role.work[i]], priced.cluster.device))
-          rows[program.names[role.node[i]]].insert(length);
-  if (rows.empty()) return "";
+  std::optional<std::uint32_t> largest;  // index into Program::works
+  for (std::uint32_t w = 0; w < program.works.size(); ++w)
+    if (!sim::slow_rows(program.works[w], priced.cluster.device).empty() &&
+        (!largest || program.works[w].demand().flops > program.works[*largest].demand().flops))
+      largest = w;
+  if (!largest) return "";
   Priced padded{.cluster = priced.cluster};
-  for (const std::uint32_t kind : padded.cluster.kinds_in_use()) padded.cluster.kind(kind).is_padded = true;
+  for (const std::uint32_t kind : padded.cluster.kinds_in_use()) padded.cluster.kind(kind).has_even_rows = true;
   padded.cost_models[cost_model] = sim::make_cost_model(cost_model, padded.cluster, nullptr);
   const Choice choice = choice_of(model, strategy, padded, options);
   if (choice.step_s > 0.95 * best.step_s) return "";
-  const auto& [node, lengths] = *rows.begin();
+  std::string node;
+  for (const sim::Role& role : program.roles)
+    for (std::uint32_t i = 0; i < role.size() && node.empty(); ++i)
+      if (role.work[i] == *largest && role.node[i] != sim::kNone) node = program.names[role.node[i]];
   return sim::paragraph(sim::printable(fmt::format(
-                            "{}{} has rows of {}, which half precision multiplies slowly; with multiples of 8 {} "
+                            "{} has rows of {}, which half precision multiplies slowly; padded to a multiple of 8 {} "
                             "could take {} (by what one H200 made of such rows).",
-                            node, rows.size() > 1 ? fmt::format(", and {} more,", rows.size() - 1) : "",
-                            fmt::join(lengths, " and "), best.cell.strategy, sim::readable_seconds(choice.step_s))),
+                            node, *sim::slow_rows(program.works[*largest], priced.cluster.device).rbegin(),
+                            best.cell.strategy, sim::readable_seconds(choice.step_s))),
                         ' ', 100);
 }
 
@@ -306,6 +309,7 @@ int plan(const Options& options) {
                                          {"profile", options.profile},
                                          {"cluster", options.cluster},
                                          {"scale", options.scale},
+                                         {"memory_GiB", options.memory_GiB},
                                          {"devices", devices}}});
   std::vector<std::string> best;
   for (const Choice& choice : choices) {

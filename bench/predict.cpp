@@ -185,7 +185,8 @@ Predictions predict_all(const std::vector<Asked>& asked, const Options& options)
                                              {"profile", options.profile},
                                              {"cluster", options.cluster},
                                              {"graph", options.machine.graph},
-                                             {"scale", options.scale}}});
+                                             {"scale", options.scale},
+                                             {"memory_GiB", options.memory_GiB}}});
   std::uint32_t most_ranks = 1;
   for (const Asked& one : asked)
     if (one.strategy) most_ranks = std::max(most_ranks, one.strategy->ranks());

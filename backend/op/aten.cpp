@@ -483,11 +483,7 @@ at::Tensor aten_reference(const sim::OpInstance& op, const ReferenceInputs& give
 
 }  // namespace
 
-bool draws(const sim::OpInstance& op) {
-  return op.body != nullptr && std::ranges::any_of(op.body->forward, [](const sim::Call& call) {
-           return call.op == "native_dropout" || exact_draw(call.op).has_value();
-         });
-}
+bool draws(const sim::OpInstance& op) { return op.body != nullptr && op.body->draws; }
 
 OpKernel aten_kernel() { return {"aten", aten, aten_reference}; }
 

@@ -173,7 +173,8 @@ void to_module_shapes(Safetensors& state, const std::map<std::string, sim::Param
   for (const auto& [name, parameter] : parameters)
     for (auto found = state.tensors.lower_bound(name); found != state.tensors.end() && found->first.starts_with(name);
          ++found)
-      if (is_module_of(found->second.sizes(), parameter.spec.shape))
+      if ((found->first == name || found->first[name.size()] == '.') &&
+          is_module_of(found->second.sizes(), parameter.spec.shape))
         found->second = found->second.view(parameter.spec.shape);
 }
 

@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import re
 import sys
+import sysconfig
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,8 +75,9 @@ def users_code(source: str):
         if isinstance(error, SyntaxError) and error.filename:
             places = [(error.filename, error.lineno)]
         else:
-            ours = (str(Path(__file__).parent), sys.prefix, sys.base_prefix, "<frozen")
-            places = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
+            others = (Path(__file__).parent, *(sysconfig.get_path(p) for p in ("stdlib", "platlib", "purelib")))
+            places = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)
+                      if not f.filename.startswith("<") and not any(Path(f.filename).is_relative_to(other) for other in others)]
         where = f" ({places[-1][0]}, line {places[-1][1]})" if places else ""
         said = error.msg if isinstance(error, SyntaxError) else (str(error).splitlines() or [""])[0]
         raise Refusal(f"'{source}': {type(error).__name__}: {said}{where}") from error

@@ -118,7 +118,7 @@ class AloneBuilder {
         if (part.on.empty()) continue;
         const auto mine = piece(part.whole.shape, part.on, program.mesh, role_.ranks[0]);
         for (std::size_t dim = 0; mine && dim < mine->size(); ++dim) part.whole.shape[dim] = mine->at(dim).size;
-        if (std::ranges::any_of(part.on, &Placement::is_padded))
+        if (std::ranges::any_of(part.on, &Placement::by_rows))
           part.whole = {part.whole.dtype, {program.elements_of(part, role_.ranks[0])}};
         part.on.clear();
       }
@@ -247,7 +247,7 @@ class AloneBuilder {
     bool is_flat = true;
     for (const ParameterUnit::Part& part : role_.units[unit].parts) {
       elements += program_.elements_of(part, role_.ranks[0]);
-      is_flat &= std::ranges::none_of(part.on, &Placement::is_padded);
+      is_flat &= std::ranges::none_of(part.on, &Placement::by_rows);
     }
     if (is_flat && elements <= spec.elements()) draft_.role.tensors[id].unit = unit;
     return id;

@@ -83,7 +83,7 @@ struct RankPlace {
 /// The machine this program runs on.
 struct Host {
   std::string cpu;                            // "AMD EPYC", as the system calls it; may be empty
-  Bytes memory;                               // physical, or what this process may have
+  Bytes memory;                               // physical, or what this process may have; 0: its devices have their own
   std::map<std::string, std::string> caches;  // of a core, as the system calls them: "L2 Unified": "512K"
 };
 Host this_host();

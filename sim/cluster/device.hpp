@@ -42,7 +42,7 @@ struct Device {
   std::array<FlopsPerSecond, kArithmetics> peaks = {}, matmul = {};
   /// The file gives a compute_efficiency: all that multiplies reaches this one share, convolutions, too.
   bool one_share = false;
-  bool is_padded = false;  // what if every row in half precision began where its tensor cores want it
+  bool has_even_rows = false;  // what if every row in half precision began where its tensor cores want it
   BytesPerSecond memory_bandwidth;
   Bytes memory_capacity;
   /// What a process holds of it beside all tensors: the context of CUDA, its kernels, cuBLAS's workspace.

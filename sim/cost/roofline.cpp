@@ -95,7 +95,7 @@ KernelTime kernel(double flops, double bytes, FlopsPerSecond rate, const Device&
 KernelTime on_gpu(const OpInstance& op, const Demand& demand, Arithmetic arithmetic, Product product,
                   const Device& device) {
   const auto in = [&](Arithmetic way) {
-    const bool any = device.one_share || (device.is_padded && !is_convolution(op));
+    const bool any = device.one_share || (device.has_even_rows && !is_convolution(op));
     const double share = any ? 1 : share_of(op, way, product);
     return kernel(demand.flops, demand.bytes, device.matmul_rate(way) * share, device);
   };
@@ -131,7 +131,7 @@ struct FlopsIn {
 std::vector<FlopsIn> flops_of(const Work& work, const Device& device) {
   const OpInstance& op = work.op;
   const double all = work.demand().flops;
-  const bool has_rows = device.asynchronous && !device.one_share && !device.is_padded;
+  const bool has_rows = device.asynchronous && !device.one_share && !device.has_even_rows;
   if (op.body == nullptr)
     return {{all, op_arithmetic(op, device),
              has_rows && op.kind->matrix && !is_convolution(op) ? share_of_rows(op, op.multiplied()) : 1}};

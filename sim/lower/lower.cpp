@@ -18,7 +18,9 @@ void check_size(const Plan& plan, const Strategy& strategy, std::int64_t steps_i
   double ops = 0;  // a forward and a backward of each node and microbatch
   for (const RolePlan& role : plan.roles)
     for (std::size_t n = 0; n < role.plays.size(); ++n)
-      if (role.plays[n] && plan.stage[n] == role.stage) ops += 2.0 * plan.microbatches * steps;
+      if (role.plays[n])
+        for (const std::uint32_t part : plan.played_in[n])
+          if (plan.rank_of(part).stage == role.stage) ops += 2.0 * plan.microbatches * steps;
   if (ops > kMostOps)
     throw ConfigError(
         "strategy '{}': {} microbatches in {} roles make a Program of {:.0f} ops, at most {:.0f} are allowed",

@@ -88,15 +88,7 @@ void Plan::find_ties() {
 }
 
 void Plan::find_where_played() {
-  std::vector<bool> is_constant(stage.size());
-  for (std::size_t n = 0; n < stage.size(); ++n) {
-    const Node& node = model.nodes[n];
-    is_constant[n] =
-        node.body != nullptr && node.body->parameters.empty() && node.body->output.batch_dim() < 0 &&
-        !node.body->draws && std::ranges::all_of(node.inputs, [&](int source) {
-          return source < 0 ? !model.is_per_sample(source) : bool{is_constant[static_cast<std::size_t>(source)]};
-        });
-  }
+  const std::vector<bool> is_constant = model.made_of_constants();
   std::vector<std::set<std::uint32_t>> read_in(stage.size());
   played_in.resize(stage.size());
   for (std::size_t n = stage.size(); n-- > 0;) {  // readers come later

@@ -60,7 +60,7 @@ class Plan {
   const std::int32_t microbatches;
   const bool one_loss;               // on all microbatches together: its op has the shapes of all of them
   std::vector<std::uint32_t> part;   // of every node: which of the model's stages, in its order
-  std::vector<std::uint32_t> stage;  // of every node: the coordinate of the rank that has it
+  std::vector<std::uint32_t> stage;  // of every node: the coordinate of that part's ranks
   /// Of every node: the parts that play it, ascending, one of a rank at most. What constants alone say (the angles of rotary
   /// embeddings) is nobody's to send: each rank that reads it makes it itself. Else it is the node's part.
   std::vector<std::vector<std::uint32_t>> played_in;

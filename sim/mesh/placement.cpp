@@ -34,15 +34,15 @@ std::optional<Placement> parsed(std::string_view text) {
     return root && *root < kMostRanks ? std::optional(rooted(static_cast<std::uint32_t>(*root))) : std::nullopt;
   }
   if (!text.starts_with('S')) return std::nullopt;
-  const bool is_padded = text.ends_with('+');
-  if (is_padded) text.remove_suffix(1);
+  const bool by_rows = text.ends_with('+');
+  if (by_rows) text.remove_suffix(1);
   const std::size_t slash = text.find('/');
   const std::optional<std::int64_t> dim = number_of(text.substr(1, slash - 1)),
                                     unit = slash == std::string_view::npos ? 1 : number_of(text.substr(slash + 1));
   if (!dim || *dim >= kMostDims || !unit || *unit < 1) return std::nullopt;
-  if (is_padded && *unit != 1) return std::nullopt;
+  if (by_rows && *unit != 1) return std::nullopt;
   Placement placement = shard(static_cast<std::uint32_t>(*dim), *unit);
-  placement.is_padded = is_padded;
+  placement.by_rows = by_rows;
   return placement;
 }
 
@@ -55,7 +55,7 @@ std::vector<Range> all_of(const Shape& shape) {
 /// Leaves what coordinate `at` has of the ranges, by dimension; false: nothing.
 bool cut(std::vector<Range>& ranges, const Placement& placement, const Axis& axis, std::uint32_t at) {
   if (placement.kind == Kind::rooted && at != (placement.root == kLast ? axis.size - 1 : placement.root)) return false;
-  if (placement.kind != Kind::shard || placement.is_padded) return true;
+  if (placement.kind != Kind::shard || placement.by_rows) return true;
   if (placement.dim >= ranges.size())
     throw InternalError("placement {} of a tensor with {} dimensions", to_string(placement), ranges.size());
   Range& range = ranges[placement.dim];
@@ -77,7 +77,7 @@ std::string to_string(const Placement& placement) {
     case Kind::replicate:
       return "R";
     case Kind::shard:
-      return placement.unit == 1 ? fmt::format("S{}{}", placement.dim, placement.is_padded ? "+" : "")
+      return placement.unit == 1 ? fmt::format("S{}{}", placement.dim, placement.by_rows ? "+" : "")
                                  : fmt::format("S{}/{}", placement.dim, placement.unit);
     case Kind::partial:
       return placement.reduction == Reduction::sum ? "P" : fmt::format("P.{}", to_string(placement.reduction));

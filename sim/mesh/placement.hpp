@@ -5,7 +5,8 @@
 //   to_string(shard(1, 64));                            // "S1/64"; also S0+, R, P, P.mean, P.max, @0, @last, own
 //
 // A tensor has a placement per axis. Several axes that cut the same dimension cut it one after the other, the outermost
-// first, and what is padded (S0+) last: each part of ceil(size / ranks), the last ones smaller or empty.
+// first. A unit's parameters may also be cut by rows (S0+; S1+: dimensions 0 and 1 together are the rows): of what the other
+// axes leave, each has ceil(rows / ranks), the last ones fewer or none.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,7 @@ struct Placement {
   } kind = Kind::replicate;
   std::uint32_t dim = 0;                 // shard
   std::int64_t unit = 1;                 // shard: what stays together (a head; the pixels of a flattened channel)
-  bool is_padded = false;                // shard: of rows, dimensions 0 to `dim` as one: see rows_of
+  bool by_rows = false;                  // shard: of rows, dimensions 0 to `dim` as one: see rows_of
   Reduction reduction = Reduction::sum;  // partial
   std::uint32_t root = 0;                // rooted: a coordinate, or kLast
 

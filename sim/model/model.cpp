@@ -240,6 +240,18 @@ bool Model::is_imported() const {
   return std::ranges::any_of(nodes, [](const Node& node) { return node.body != nullptr; });
 }
 
+std::vector<bool> Model::made_of_constants() const {
+  std::vector<bool> is(nodes.size());
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    const Body* body = nodes[n].body;
+    is[n] = body != nullptr && body->parameters.empty() && body->output.batch_dim() < 0 && !body->draws &&
+            std::ranges::all_of(nodes[n].inputs, [&](int index) {
+              return index < 0 ? !is_per_sample(index) : bool{is[static_cast<std::size_t>(index)]};
+            });
+  }
+  return is;
+}
+
 bool Model::has_parameters(std::size_t node) const {
   return nodes[node].body != nullptr ? !nodes[node].body->parameters.empty() : nodes[node].kind->has_parameters;
 }

@@ -98,6 +98,8 @@ struct Model {
   [[nodiscard]] bool has_parameters(std::size_t node) const;
   /// Some op is a body: its shapes and dtypes are as they were imported.
   [[nodiscard]] bool is_imported() const;
+  /// By node: whether its output follows from constants alone (the angles of rotary embeddings), the same for all samples.
+  [[nodiscard]] std::vector<bool> made_of_constants() const;
   [[nodiscard]] int node_index(std::string_view node_name) const;  // -1 if there's none
   /// For each node OpKind::demand's bits: which gradients its backward makes. 0: it has none; it depends on no parameter, or
   /// the loss not on it, through what is differentiated (a body without a backward isn't; of what a body reads detached it

@@ -175,13 +175,14 @@ MemoryFit fit_memory(const Program& program, const Cluster& cluster, std::span<c
     for (const std::uint32_t rank : role.ranks) {
       const RankPlace& place = cluster.place.at(rank);
       devices.insert(place.device);
-      MemoryNeed& sum = by_memory[cluster.host ? cluster.group_of(place.device, cluster.node_level) : place.device];
+      const bool is_shared = cluster.host && cluster.host->memory > Bytes();
+      MemoryNeed& sum = by_memory[is_shared ? cluster.group_of(place.device, cluster.node_level) : place.device];
       sum.ranks.push_back(rank);
       for (std::size_t use = 0; use < uses.size(); ++use) sum.uses[use] += uses[use];
       sum.executor_bytes += sum_of(fused.uses);
       const Device& device = cluster.device_of(rank);
       sum.capacity_bytes = static_cast<std::int64_t>(
-          (cluster.host ? cluster.host->memory : device.memory_capacity * program.threads).base());
+          (is_shared ? cluster.host->memory : device.memory_capacity * program.threads).base());
       const auto context = static_cast<std::int64_t>(device.context.base());
       std::int64_t& contexts = at(sum.uses, MemoryUse::device_context);
       contexts = world.processes ? contexts + context : context;

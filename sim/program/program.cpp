@@ -215,10 +215,10 @@ Held held_by(const Program& program, const ParameterUnit::Part& part, std::uint3
   for (const Range& range : held.piece) held.room *= range.size;
   held.elements = {0, held.room};
   for (std::uint32_t axis = 0; axis < part.on.size(); ++axis) {
-    if (!part.on[axis].is_padded) continue;
+    if (!part.on[axis].by_rows) continue;
     std::int64_t rows = 1;
     for (std::uint32_t dim = 0; dim <= part.on[axis].dim; ++dim) rows *= held.piece.at(dim).size;
-    const std::int64_t each = held.room / rows;
+    const std::int64_t each = rows == 0 ? 0 : held.room / rows;
     const Range own = rows_of(rows, program.mesh.axes[axis], program.mesh.coordinate(rank, axis));
     held.elements = {own.begin * each, own.size * each};
     held.room = padded_part(rows, program.mesh.axes[axis]) * each;

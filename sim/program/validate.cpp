@@ -51,7 +51,7 @@ void check_unit(const Program& program, const Role& role, const Tensor& tensor) 
       if (!part.on.empty() && part.on.size() != program.mesh.axes.size())
         throw ConfigError("program: {} has {} placements on a mesh of {} axes", part.name, part.on.size(),
                           program.mesh.axes.size());
-      if (std::ranges::count_if(part.on, &Placement::is_padded) > 1)
+      if (std::ranges::count_if(part.on, &Placement::by_rows) > 1)
         throw ConfigError("program: '{}' of unit '{}' is cut by rows along two axes: {}", part.name, unit.name,
                           placements_text(part.on));
       elements += program.elements_of(part, rank);
@@ -89,6 +89,9 @@ void check_pieces(const Program& program) {
       if (tensor.along != kNone) check_along(program, role, tensor);
       if (tensor.on.empty()) continue;
       check_axes(program, tensor.on, tensor.name);
+      if (std::ranges::any_of(tensor.on, &Placement::by_rows))
+        throw ConfigError("program: '{}' is {}; only parameters of units are cut by rows", tensor.name,
+                          placements_text(tensor.on));
       for (const std::uint32_t rank : role.ranks) {
         const auto ranges = piece(tensor.whole, tensor.on, program.mesh, rank);
         const bool fits = ranges && ranges->size() == tensor.spec.shape.size() &&

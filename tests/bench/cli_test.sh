@@ -66,6 +66,17 @@ refuses "and those of cluster 'mixed' are of several kinds (a100_sxm_80g, v100_s
 accepts plan -m resnet50,global_batch=256 -c dgx_a100 --memory 8
 grep -q '170 of 302 candidates fit; the 8 fastest are shown' "$scratch/out" || { echo "plan doesn't say how many fit"; failed=1; }
 [[ $(wc -L <"$scratch/out") -le 100 ]] || { echo "plan prints lines of more than 100 columns"; failed=1; }
+# What if: other memory, other rates; what runs has its own.
+accepts predict -m resnet50,global_batch=256 -s ddp,dp=8 -c dgx_a100 --memory 2 --json "$scratch/what_if.json"
+says 'ddp does not fit: needs [0-9.]* of 2.00 GiB'
+grep -q '"memory_GiB":2' "$scratch/what_if.json" || { echo "a result doesn't say which memory it is of"; failed=1; }
+accepts plan -m gpt2,precision=bf16 -c dgx_a100 --devices 2 --top 1 --scale flops=0.5
+grep -q '^ *lm_head has rows of 50257, which half precision multiplies slowly; padded to a multiple of 8' <(tr '\n' ' ' <"$scratch/out" | sed 's/lm_head has/\nlm_head has/') ||
+  { echo "plan doesn't say what padding could bring"; failed=1; }
+slow=$(awk '$1 ~ /^[a-z0-9_]*,/ && $3 ~ /s$/ { print $2; exit }' "$scratch/out")
+accepts plan -m gpt2,precision=bf16 -c dgx_a100 --devices 2 --top 1
+[[ $slow != $(awk '$1 ~ /^[a-z0-9_]*,/ && $3 ~ /s$/ { print $2; exit }' "$scratch/out") ]] || { echo "plan's --scale changes nothing"; failed=1; }
+refuses "plan: --scale can't be combined with --measure: what runs is as fast as it is" plan -m convnet -w local --scale flops=2 --measure 1
 # Every number of devices, and what is left out, is said and kept.
 accepts plan -m resnet18,image=64,global_batch=64 -c dgx_a100 --devices 3 --top 1000 --json "$scratch/three.json" --csv "$scratch/three.csv"
 says '^Left out: tp = 2; dp = 3 of [0-9]* strategies; [0-9]* other presets (--details: why)\.$'

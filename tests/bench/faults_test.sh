@@ -113,13 +113,13 @@ interrupted "kill -9 of the supervisor" 137 '' 9 '' kill_supervisor -- "${slow[@
 
 echo "-- SIGSTOP"
 stop_rank() { in_step; kill -STOP $(rank_process 1); }
-interrupted "SIGSTOP of rank 1" 75 '^paragauge: rank 1 is stopped \(by SIGSTOP or the like\) in instruction [0-9]+: ' 9 '' stop_rank -- "${slow[@]}" 3
+interrupted "SIGSTOP of rank 1" 75 '^paragauge: rank 1 is stopped \(by SIGSTOP or the like\) in instruction [0-9]+: ' 15 '' stop_rank -- "${slow[@]}" 3
 stop_between() { kill -STOP $(rank_process 0); }
-interrupted "SIGSTOP of rank 0 after the first round" 75 '^paragauge: rank 0 is stopped ' 9 'round 2/3' stop_between -- "${compare[@]}" 3 --json "$scratch/stop.json"
+interrupted "SIGSTOP of rank 0 after the first round" 75 '^paragauge: rank 0 is stopped ' 15 'round 2/3' stop_between -- "${compare[@]}" 3 --json "$scratch/stop.json"
 
 echo "-- SIGSTOP and kill -9 at any moment"
 # A short run from its start to its end. A fault ends it in time, with one line that names the victim; or comes too late.
-quick=("$paragauge" measure -m toy_mlp -s ddp -w gloo --steps 300 --timeout 2 --json "$scratch/quick.json")
+quick=("$paragauge" measure -m toy_mlp -s ddp -w gloo --steps 600 --timeout 2 --json "$scratch/quick.json")
 both_ranks() {
   local i
   for ((i = 0; i < 200; ++i)); do
@@ -139,7 +139,7 @@ declare -A hits
 for signal in STOP KILL; do
   [[ $signal == STOP ]] && fate='is stopped' || fate='died \(signal 9\)'
   for victim in 0 1; do
-    for ((tenth = victim; tenth <= 9; tenth += 4)); do
+    for ((tenth = victim; tenth <= 9; tenth += 3)); do
       "${quick[@]}" >"$scratch/out" 2>"$scratch/err" & process=$!
       both_ranks
       moment_ms=$((lasts_ms * tenth / 10))

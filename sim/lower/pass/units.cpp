@@ -106,7 +106,7 @@ void add_rows(Draft& draft, const Layout& layout, ParameterUnit& described, Draf
     std::vector<Placement>& on = described.parts[k].on;
     if (on.empty()) on.resize(layout.mesh.axes.size(), replicate());
     on[layout.parameters.cut->axis] = {
-        .kind = Placement::Kind::shard, .dim = parameter.is_packed ? 1U : 0U, .is_padded = true};
+        .kind = Placement::Kind::shard, .dim = parameter.is_packed ? 1U : 0U, .by_rows = true};
     const std::int64_t rows = parameter.rows();
     own.push_back(padded_part(rows, axis) * (parameter.spec.elements() / rows));
     elements += own.back();

@@ -293,9 +293,25 @@ class BodyReader {
   }
 
   static bool draws(std::string_view op) {
-    constexpr std::array<std::string_view, 12> kOthers{"bernoulli", "binomial",   "cauchy",      "exponential",
-                                                       "geometric", "log_normal", "multinomial", "native_dropout",
-                                                       "normal",    "poisson",    "uniform",     "rrelu_with_noise"};
+    constexpr std::array<std::string_view, 19> kOthers{"_standard_gamma",
+                                                       "alpha_dropout",
+                                                       "bernoulli",
+                                                       "binomial",
+                                                       "cauchy",
+                                                       "dropout",
+                                                       "exponential",
+                                                       "feature_alpha_dropout",
+                                                       "feature_dropout",
+                                                       "geometric",
+                                                       "log_normal",
+                                                       "multinomial",
+                                                       "native_dropout",
+                                                       "normal",
+                                                       "normal_functional",
+                                                       "poisson",
+                                                       "rrelu",
+                                                       "rrelu_with_noise",
+                                                       "uniform"};
     return op.starts_with("rand") || std::ranges::find(kOthers, op) != kOthers.end();
   }
 

@@ -1,6 +1,7 @@
 // pp: each node is played at one coordinate, its stage.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <optional>
 
 #include "sim/error.hpp"
@@ -67,7 +68,7 @@ class Row {
 
 /// Cuts n weights into `parts` contiguous, non-empty parts so that the heaviest is lightest; among those, the last part
 /// is as long as possible, then what is before it is cut alike.
-std::vector<std::uint32_t> balanced_stages(const std::vector<double>& weights, std::uint32_t parts) {
+std::vector<std::uint32_t> balanced_parts(const std::vector<double>& weights, std::uint32_t parts) {
   const Row row(weights);
   std::vector<std::uint32_t> stages(weights.size());
   std::size_t end = weights.size();
@@ -82,28 +83,42 @@ std::vector<std::uint32_t> balanced_stages(const std::vector<double>& weights, s
   return stages;
 }
 
+/// The stages of all nodes. What is made of constants is made where it is read, and weighs nothing. The loss is where its
+/// prediction is made, as with torch.distributed.pipelining, where there are nodes enough: nobody sends the logits of 50,257
+/// tokens.
+std::vector<std::uint32_t> balanced_stages(const std::vector<double>& weights, const std::vector<bool>& is_constant,
+                                           std::uint32_t parts) {
+  std::vector<double> cut;
+  for (std::size_t n = 0; n < weights.size(); ++n)
+    if (!is_constant[n]) cut.push_back(weights[n]);
+  if (parts < cut.size()) {
+    cut[cut.size() - 2] += cut.back();
+    cut.pop_back();
+  }
+  const std::vector<std::uint32_t> of_cut = balanced_parts(cut, parts);
+  std::vector<std::uint32_t> stages;
+  for (std::size_t next = 0; const bool has_none : is_constant) {
+    stages.push_back(next < of_cut.size() ? of_cut[next] : parts - 1);
+    if (!has_none) ++next;
+  }
+  return stages;
+}
+
 }  // namespace
 
 std::vector<std::uint32_t> stages_of(const Model& model, const Strategy& strategy) {
   const std::size_t nodes = model.nodes.size();
+  const std::vector<bool> is_constant = model.made_of_constants();
+  const auto own = static_cast<std::size_t>(std::ranges::count(is_constant, false));
   const std::uint64_t all = std::uint64_t{strategy.pp} * static_cast<std::uint32_t>(strategy.chunks);
-  if (all > nodes)
+  if (all > own)
     throw ConfigError("strategy '{}': pp={}{} stages, but model '{}' has {} nodes", strategy.text(), strategy.pp,
                       strategy.chunks > 1 ? fmt::format(" times chunks={} are {}", strategy.chunks, all) : "",
-                      model.name, nodes);
+                      model.name, own);
   const auto parts = static_cast<std::uint32_t>(all);
-  if (parts > 1 && strategy.cut.empty()) {
-    std::vector<double> weights = node_weights(model, model.global_batch / strategy.dp / strategy.microbatches);
-    // The loss is where its prediction is made, as with torch.distributed.pipelining: nobody sends the logits of 50,257 tokens.
-    const bool has_room = parts < nodes;
-    if (has_room) {
-      weights[nodes - 2] += weights[nodes - 1];
-      weights.pop_back();
-    }
-    std::vector<std::uint32_t> stages = balanced_stages(weights, parts);
-    if (has_room) stages.push_back(stages.back());
-    return stages;
-  }
+  if (parts > 1 && strategy.cut.empty())
+    return balanced_stages(node_weights(model, model.global_batch / strategy.dp / strategy.microbatches), is_constant,
+                           parts);
   std::vector<std::uint32_t> stages(nodes, parts - 1);
   std::size_t begin = 0;
   for (std::uint32_t stage = 0; stage < strategy.cut.size(); ++stage) {
@@ -119,7 +134,11 @@ std::vector<std::uint32_t> stages_of(const Model& model, const Strategy& strateg
           "'+' (see `paragauge describe`)",
           strategy.text(), name, model.name, presets, model.nodes[nodes / 2].name);
     }
-    if (end <= begin || end >= nodes)
+    const auto has_none = [&](std::size_t from, std::size_t to) {  // but what others make for themselves
+      return from >= to || std::all_of(is_constant.begin() + static_cast<std::ptrdiff_t>(from),
+                                       is_constant.begin() + static_cast<std::ptrdiff_t>(to), std::identity());
+    };
+    if (has_none(begin, end) || end >= nodes)
       throw ConfigError("strategy '{}': cut '{}' leaves a stage of model '{}' empty; cuts go in the model's order",
                         strategy.text(), name, model.name);
     for (; begin < end; ++begin) stages[begin] = stage;

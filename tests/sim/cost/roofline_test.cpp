@@ -101,6 +101,15 @@ TEST(Roofline, HalfPrecisionWantsRowsOf16Bytes) {
   };
   EXPECT_EQ(kind(4097), "half precision on rows that begin on 2 or 4 bytes");
   EXPECT_EQ(kind(4096), "matrix products");
+  const auto lengths = [&](const std::string& key) { return slow_rows(work_from_key(key), device); };
+  EXPECT_EQ(lengths("linear.forward f32[4096,4098] bias=0 out_features=4097 precision=fp16"),
+            (std::set<std::int64_t>{4097, 4098}));
+  EXPECT_TRUE(lengths("linear.forward f32[4096,4096] bias=0 out_features=4097").empty()) << "in f32";
+  EXPECT_TRUE(lengths("linear.forward f32[4096,4096] bias=0 out_features=4096 precision=fp16").empty());
+  Device even = device;
+  even.has_even_rows = true;
+  EXPECT_DOUBLE_EQ(seconds_of("linear.forward f32[4096,4096] bias=0 out_features=4097 precision=fp16", even),
+                   product(4096, 4097) / 100e12);
   Device one_share = device;
   one_share.one_share = true;
   EXPECT_LT(seconds_of("linear.forward f32[4096,4096] bias=0 out_features=4097 precision=fp16", one_share),

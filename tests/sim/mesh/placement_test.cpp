@@ -44,7 +44,7 @@ TEST(Part, NothingIsEmptyOrTorn) {
 TEST(Placement, IsReadFromItsText) {
   for (const Placement& placement :
        {replicate(), shard(0), shard(3, 64), partial(), partial(Reduction::mean), partial(Reduction::max), rooted(0),
-        rooted(17), rooted(kLast), own(), placement_from("S0+")})
+        rooted(17), rooted(kLast), own(), placement_from("S0+"), placement_from("S1+")})
     EXPECT_EQ(placement_from(to_string(placement)), placement) << to_string(placement);
   for (const char* text : {"", "S", "Sx", "S1/", "S1/0", "S99", "S-1", "P.sum", "P.min", "@", "@-1", "r", "R ", "own1",
                            "S0/2+", "R+", "S+"})

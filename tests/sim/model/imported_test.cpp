@@ -132,14 +132,33 @@ TEST(ImportedModel, WhatConstantsSayIsNotSent) {
   for (const Role& role : both.roles)
     EXPECT_EQ(named(both, role, InstructionKind::compute).count("rotary.cos"), 2U) << role.name;
   // What is drawn must be the same on all: it is sent.
-  Json file = Json::parse(read_text_file(path));
-  file["bodies"]["cos/1"]["forward"] = {"o=randn([4,2],dtype=f32)"};
-  file["bodies"]["cos/1"]["inputs"] = Json::array();
-  file["nodes"][0]["inputs"] = Json::array();
-  write_text_file(folder / "drawn.json", file.dump());
-  const Program drawn =
-      lowered("pipeline,pp=2,microbatches=2,cut=layers.0.self_attn.add", (folder / "drawn.json").string());
-  EXPECT_EQ(named(drawn, drawn.roles[0], InstructionKind::send).count("rotary.cos"), 2U);
+  for (const char* op :
+       {"randn_like", "bernoulli", "normal_functional", "uniform", "_standard_gamma", "native_dropout"}) {
+    Json file = Json::parse(read_text_file(path));
+    file["bodies"]["cos/1"]["forward"] = {fmt::format("o={}(i0)", op)};
+    write_text_file(folder / "drawn.json", file.dump());
+    const Program drawn =
+        lowered("pipeline,pp=2,microbatches=2,cut=layers.0.self_attn.add", (folder / "drawn.json").string());
+    EXPECT_EQ(named(drawn, drawn.roles[0], InstructionKind::send).count("rotary.cos"), 2U) << op;
+  }
+  // Nor is it what a stage is for.
+  const Model model = load_model(path);
+  for (const std::uint32_t pp : {2U, 12U, 28U}) {
+    const std::vector<std::uint32_t> stages =
+        stages_of(model, parse_strategy(fmt::format("pipeline,pp={},microbatches=2", pp), model));
+    std::set<std::uint32_t> busy;
+    for (std::size_t n = 2; n < stages.size(); ++n) busy.insert(stages[n]);  // the tables come first
+    EXPECT_EQ(busy.size(), pp);
+  }
+  EXPECT_EQ(
+      message_of([&] { lowered("pipeline,pp=29,microbatches=2", path); }),
+      fmt::format("strategy 'pipeline,pp=29,schedule=gpipe,microbatches=2': pp=29 stages, but model '{}' has 28 nodes",
+                  model.name));
+  EXPECT_EQ(message_of([&] { lowered("pipeline,pp=2,microbatches=2,cut=rotary.sin", path); }),
+            fmt::format("strategy 'pipeline,pp=2,schedule=gpipe,microbatches=2,cut=rotary.sin': cut 'rotary.sin' "
+                        "leaves a stage of model "
+                        "'{}' empty; cuts go in the model's order",
+                        model.name));
 }
 
 /// FSDP2 cuts parameters by their rows; PyTorch's refuses one that has none.

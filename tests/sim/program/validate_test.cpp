@@ -27,6 +27,7 @@ TEST(Validate, PiecesAreWhatTheMeshSays) {
   const std::string x = "tensor x f32[4] input persistent";
   EXPECT_EQ(with(x, x + " of=[8] on=S0"), "no error");
   EXPECT_EQ(with(x, x + " of=[6] on=S0"), "program: 'x' of rank 0 is f32[4], which isn't its piece of [6]");
+  EXPECT_EQ(with(x, x + " of=[4] on=S0+"), "program: 'x' is S0+; only parameters of units are cut by rows");
   EXPECT_EQ(with(x, x + " of=[4,2] on=S1"), "program: 'x' of rank 0 is f32[4], which isn't its piece of [4,2]");
   EXPECT_EQ(with(x, x + " of=[7] on=S0"), "rank=2 must divide 7");
   EXPECT_EQ(with("mesh rank=2", "mesh rank=2/to_last", x, x + " of=[7] on=S0"),
