@@ -3,11 +3,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <exception>
 #include <map>
 #include <optional>
-#include <set>
 #include <thread>
 #include <utility>
 
@@ -82,15 +80,15 @@ struct Outcome {
 /// Calls `work` with 0 to count - 1, on all cores. Where that takes longer than a person waits without a word, it says so.
 template <class Work>
 void for_each_on_all_cores(std::size_t count, Work work) {
-  constexpr auto kPatience = std::chrono::seconds(4);
-  const auto begin = std::chrono::steady_clock::now();
+  constexpr double kPatience_s = 4;
+  const double begin_s = steady_s();
   Progress progress("plan");
   std::optional<std::size_t> silent;  // so many were done before it said anything
   std::atomic<std::size_t> next = 0;
   const auto go_on = [&](bool says) {
     for (std::size_t k = next++; k < count; k = next++) {
       work(k);
-      if (!says || std::chrono::steady_clock::now() - begin < kPatience) continue;
+      if (!says || steady_s() - begin_s < kPatience_s) continue;
       if (!silent) progress.begin(fmt::format("{} candidates", count), 0, 1);
       silent = silent.value_or(k);
       progress.at(fmt::to_string(k + 1), static_cast<double>(k - *silent), static_cast<double>(count - *silent));

@@ -95,8 +95,8 @@ KernelTime kernel(double flops, double bytes, FlopsPerSecond rate, const Device&
 KernelTime on_gpu(const OpInstance& op, const Demand& demand, Arithmetic arithmetic, Product product,
                   const Device& device) {
   const auto in = [&](Arithmetic way) {
-    const bool any = device.one_share || (device.has_even_rows && !is_convolution(op));
-    const double share = any ? 1 : share_of(op, way, product);
+    const bool reaches_all = device.one_share || (device.has_even_rows && !is_convolution(op));
+    const double share = reaches_all ? 1 : share_of(op, way, product);
     return kernel(demand.flops, demand.bytes, device.matmul_rate(way) * share, device);
   };
   KernelTime best = in(arithmetic);

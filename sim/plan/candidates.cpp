@@ -254,13 +254,15 @@ class Candidates {
       list.push_back({.brief = number, .whole = fmt::format("{}, such as {}", number, other.second)});
     }
     std::map<std::string_view, std::vector<std::string_view>> not_tried;  // by their reasons
-    std::size_t presets = 0;
     for (const StrategyKind& kind : strategy_table())
-      if (!kind.not_tried.empty() && ++presets > 0) not_tried[kind.not_tried].push_back(kind.name);
+      if (!kind.not_tried.empty()) not_tried[kind.not_tried].push_back(kind.name);
     OmittedStrategies& others = list.emplace_back();
-    others.brief = fmt::format("{} other presets", presets);
-    for (const auto& [why, kinds] : not_tried)
+    std::size_t presets = 0;
+    for (const auto& [why, kinds] : not_tried) {
       others.whole += fmt::format("{}{} ({})", others.whole.empty() ? "" : "; ", fmt::join(kinds, ", "), why);
+      presets += kinds.size();
+    }
+    others.brief = fmt::format("{} other presets", presets);
     if (devices_ > kAllUpTo)
       list.push_back({.brief = "numbers of devices that leave more of them idle",
                       .whole = fmt::format("numbers of devices above {} that aren't all, a half, a quarter, … and "

@@ -292,9 +292,9 @@ struct Program {
     Range elements;            // of that piece, in memory order
     std::int64_t begin = 0;    // in the tensor
   };
-  /// What `rank` has in a tensor of a unit, or in a view of one; nothing where it is neither.
   /// How many elements of its unit's tensor a part takes at `rank`.
   [[nodiscard]] std::int64_t elements_of(const ParameterUnit::Part& part, std::uint32_t rank) const;
+  /// What `rank` has in a tensor of a unit, or in a view of one; nothing where it is neither.
   [[nodiscard]] std::vector<Slice> slices_of(const Role& role, const Tensor& tensor, std::uint32_t rank) const;
   /// player → (role, index among the role's players).
   struct Place {

@@ -94,8 +94,8 @@ struct ParameterSpec {
   TensorSpec spec;
   double initial_bound = 0;  // uniform in ±initial_bound around initial_center
   double initial_center = 0;
-  bool is_packed =
-      false;  // its first two dimensions are the module's first: [3,64,64] of [192,64] (PartSpec::blocks_dim)
+  // Its first two dimensions are the module's first: [3,64,64] of [192,64] (PartSpec::blocks_dim).
+  bool is_packed = false;
 };
 
 struct BufferSpec {
