@@ -65,5 +65,6 @@ std::vector<OpKernel> loss_kernels();
 std::vector<OpKernel> optimizer_kernels();
 std::vector<OpKernel> helper_kernels();
 std::vector<OpKernel> class_kernels();
+std::vector<OpKernel> sync_kernels();
 
 }  // namespace backend

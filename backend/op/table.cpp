@@ -31,7 +31,8 @@ at::MemoryFormat memory_format(const sim::TensorSpec& spec) {
 const sim::Table<OpKernel>& op_kernels() {
   static const std::vector<OpKernel> kernels = [] {
     std::vector<OpKernel> all;
-    for (const auto& family : {layer_kernels(), loss_kernels(), optimizer_kernels(), helper_kernels(), class_kernels()})
+    for (const auto& family :
+         {layer_kernels(), loss_kernels(), optimizer_kernels(), helper_kernels(), class_kernels(), sync_kernels()})
       all.insert(all.end(), family.begin(), family.end());
     return all;
   }();

@@ -46,6 +46,15 @@ void copy(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to
 
 namespace {
 
+/// Which of the pieces' rows, one after the other, come where each microbatch of all of them lies together.
+at::Tensor by_microbatch(const std::vector<sim::Range>& pieces, std::int64_t microbatches) {
+  std::vector<at::Tensor> rows;
+  for (std::int64_t mb = 0; mb < microbatches; ++mb)
+    for (const auto& [first_row, size] : pieces)
+      rows.push_back(at::arange(size / microbatches).add_(first_row + mb * (size / microbatches)));
+  return at::cat(rows);
+}
+
 /// Each third element grows, each third shrinks by 2⁻⁵² of itself.
 void nudge(at::Tensor& tensor) {
   const at::Tensor third = at::arange(tensor.numel(), at::kDouble).remainder(3).sub_(1).view_as(tensor);
@@ -63,8 +72,15 @@ OneDevice::OneDevice(const sim::Model& model, const Partition& partition, std::v
                             [](std::int64_t rows, const sim::Range& piece) { return rows + piece.size; })),
       pieces_(depends_on_cut(whole_) ? own_ : std::vector{sim::Range{own_.at(0).begin, rows_}}),
       parameters_(whole_.size()),
-      buffers_(own_.size(), std::vector<std::vector<at::Tensor>>(whole_.size())) {
+      buffers_(pieces_.size(), std::vector<std::vector<at::Tensor>>(whole_.size())) {
   using Kind = sim::Initial::Kind;
+  const bool is_synced = std::ranges::any_of(model.nodes, sim::is_synced, &sim::Node::attributes);
+  if (is_synced && pieces_.size() > 1)
+    throw sim::ConfigError(
+        "model '{}': batch norms with sync=1 see the samples of all ranks, others only their rank's: what one device "
+        "makes of that isn't known",
+        model.name);
+  if (is_synced) order_ = by_microbatch(own_, partition.microbatches);
   std::map<std::string, at::Tensor> known;
   for (std::size_t n = 0; n < whole_.size(); ++n) {
     const sim::Signature signature = whole_[n].signature();
@@ -131,7 +147,7 @@ void OneDevice::broadcast_buffers() {
 
 std::vector<at::Tensor> OneDevice::buffers(std::size_t piece) const {
   std::vector<at::Tensor> all;
-  for (const auto& of_node : buffers_.at(piece)) all.insert(all.end(), of_node.begin(), of_node.end());
+  for (const auto& of_node : buffers_of(piece)) all.insert(all.end(), of_node.begin(), of_node.end());
   return all;
 }
 
@@ -159,7 +175,7 @@ OneDevice::Tensors OneDevice::named_buffers(std::size_t piece) const {
   for (std::size_t n = 0; n < whole_.size(); ++n) {
     const sim::Signature signature = whole_[n].signature();
     for (std::size_t b = 0; b < signature.buffers.size(); ++b)
-      tensors["buffer " + name(n, signature.buffers[b].name)] = buffers_[piece][n][b];
+      tensors["buffer " + name(n, signature.buffers[b].name)] = buffers_of(piece)[n][b];
   }
   return tensors;
 }
@@ -204,8 +220,14 @@ double OneDevice::execute_piece(std::size_t piece) {
   return sum * weight;
 }
 
+/// Of those that it plays, one after the other.
+at::Tensor OneDevice::samples(const at::Tensor& all, std::int64_t first_row, std::int64_t rows) const {
+  if (!order_.defined()) return all.narrow(0, first_row, rows);
+  return all.index_select(0, order_.narrow(0, first_row - pieces_[0].begin, rows));
+}
+
 at::Tensor OneDevice::loss_of(const at::Tensor& prediction, std::int64_t first_row, std::int64_t rows) {
-  const std::vector<at::Tensor> inputs{prediction, target_.narrow(0, first_row, rows)};
+  const std::vector<at::Tensor> inputs{prediction, samples(target_, first_row, rows)};
   return op_kernels().at(whole_.back().kind->name).reference(whole_.back(), {inputs});
 }
 
@@ -215,8 +237,8 @@ at::Tensor OneDevice::output(std::size_t piece, std::int64_t first_row, std::int
   ops.pop_back();  // the loss
   std::vector<at::Tensor> given = given_;
   for (std::size_t g = 0; g < given.size(); ++g)
-    if (model_.given[g].per_sample) given[g] = given[g].narrow(0, first_row, rows);
-  const std::vector<at::Tensor> values = forward(model_, ops, input_.narrow(0, first_row, rows), /*target=*/{},
+    if (model_.given[g].per_sample) given[g] = samples(given[g], first_row, rows);
+  const std::vector<at::Tensor> values = forward(model_, ops, samples(input_, first_row, rows), /*target=*/{},
                                                  parameters_, buffers_[piece], /*is_training=*/true, given);
   return values[static_cast<std::size_t>(model_.nodes.back().inputs[0])];
 }

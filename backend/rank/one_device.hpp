@@ -82,6 +82,11 @@ class OneDevice {
   [[nodiscard]] double weight_of(std::int64_t part, std::int64_t whole) const;
   void clip(const std::vector<at::Tensor>& gradients) const;
   double execute_piece(std::size_t piece);
+  [[nodiscard]] at::Tensor samples(const at::Tensor& all, std::int64_t first_row, std::int64_t rows) const;
+  /// Those of all pieces are one's where all samples are seen together.
+  [[nodiscard]] const std::vector<std::vector<at::Tensor>>& buffers_of(std::size_t piece) const {
+    return buffers_[buffers_.size() > 1 ? piece : 0];
+  }
   at::Tensor loss_of(const at::Tensor& prediction, std::int64_t first_row, std::int64_t rows);
   at::Tensor output(std::size_t piece, std::int64_t first_row, std::int64_t rows);
   [[nodiscard]] Tensors named(const std::string& what, const std::function<at::Tensor(const at::Tensor&)>& of) const;
@@ -94,7 +99,8 @@ class OneDevice {
   const std::vector<sim::Range> pieces_;                       // that are played one after the other
   std::vector<std::vector<at::Tensor>> parameters_;            // [node][parameter]
   std::vector<at::Tensor> leaves_;                             // each once
-  std::vector<std::vector<std::vector<at::Tensor>>> buffers_;  // [piece][node][buffer]
+  std::vector<std::vector<std::vector<at::Tensor>>> buffers_;  // [piece as played][node][buffer]
+  at::Tensor order_;  // of the samples, so that each microbatch of all pieces lies together; none: as they are
   at::Tensor input_, target_;
   std::vector<at::Tensor> given_;  // as Model::given
   std::function<void()> step_parameters_;

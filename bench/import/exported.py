@@ -7,15 +7,18 @@ What an export takes apart without a word is noted; what it can't know, or gets 
 
 import contextlib
 import logging
+import random
 import warnings
 from unittest import mock
 
+import numpy
 import torch
 from refusal import Refusal, users_line
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 BATCHES = (2, 3)
+DRAWS = "Python's or NumPy's random numbers are drawn in the forward: every step here has those of the import"
 
 
 def taken_by(loss: str, returned):
@@ -149,9 +152,13 @@ def quiet():
 
 def export_twice(module, inputs, notes: list) -> list:
     """With either batch. Refusal: why it can't be."""
+    drawn_before = random.getstate(), numpy.random.get_state()[2]
     with watch(notes):
         causal = causal_masks(module, inputs)
-        return [export(module, inputs, batch, causal) for batch in BATCHES]
+        exported = [export(module, inputs, batch, causal) for batch in BATCHES]
+    if (random.getstate(), numpy.random.get_state()[2]) != drawn_before:
+        notes.append(DRAWS)
+    return exported
 
 
 def export(module, inputs, batch, causal):
@@ -166,4 +173,6 @@ def export(module, inputs, batch, causal):
         first = text.splitlines()[0][:200] if text else ""
         if "DataDependent" in name or "data-dependent" in text:
             raise Refusal(f"control flow depends on the data: {users_line(error)}") from error
+        if "fake tensor in the exported program constant's list" in text:
+            raise Refusal("torch.export finds a tensor that isn't there yet: is a gradient taken inside the forward (torch.autograd.grad)?") from error
         raise Refusal(f"torch.export (batch {batch}) fails: {name}: {first} at {users_line(error)}") from error

@@ -13,7 +13,7 @@ import operator
 from dataclasses import dataclass, field
 
 import torch
-from exported import BATCHES, export_twice
+from exported import BATCHES, DRAWS, export_twice
 from refusal import Refusal, place_of
 from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -364,14 +364,15 @@ class Reader:
     def walk(self, graphs, modules, envs):
         """The nodes of both graphs side by side; the refs of the output."""
         nodes = [[n for n in g.nodes if n.op != "get_attr"] for g in graphs]
-        for i, (a, b) in enumerate(zip(*nodes)):
+        why = "a choice by Python's or NumPy's random numbers" if DRAWS in self.notes else "a loop over samples"
+        for a, b in zip(*nodes):
             if str(a.target) != str(b.target) and a.op == b.op == "call_function":
                 raise Refusal(f"the graph depends on the batch size: {len(nodes[0])} and {len(nodes[1])} nodes, first "
-                              f"difference {op_name(a.target)} and {op_name(b.target)} at {place_of(a)}: a loop over samples?")
+                              f"difference {op_name(a.target)} and {op_name(b.target)} at {place_of(a)}: {why}?")
         if len(nodes[0]) != len(nodes[1]):
             last = nodes[0][min(map(len, nodes)) - 2]
             raise Refusal(f"the graph depends on the batch size: {len(nodes[0])} and {len(nodes[1])} nodes, which differ "
-                          f"after {op_name(last.target)} at {place_of(last)}: a loop over samples?")
+                          f"after {op_name(last.target)} at {place_of(last)}: {why}?")
         env = envs
         for a, b in zip(*nodes):
             if a.op == "output":

@@ -85,8 +85,6 @@ def prepare(module, notes):
             part.config.use_cache = False
             if (note := "config.use_cache is off: a step of training keeps no keys and values for later words") not in notes:
                 notes.append(note)
-        if isinstance(part, nn.SyncBatchNorm) and (note := "SyncBatchNorm: each rank sees its own samples here") not in notes:
-            notes.append(note)
         for name, p in part._parameters.items():
             if p is not None and p.is_meta:
                 part._parameters[name] = without_values(p, name)
@@ -111,6 +109,8 @@ def values_text(v, module) -> dict:
     data = v.data[0]
     if data.is_complex():
         raise Refusal(f"a constant of dtype {v.dtype} can't be written")
+    if data.layout != torch.strided:
+        raise Refusal(f"a constant '{v.name}' is sparse: keep it dense (to_dense())")
     flat = data.reshape(-1)
     if flat.dtype == torch.bool:
         flat = flat.long()
@@ -202,6 +202,10 @@ def import_module(request: Request, cut: bool = True) -> Imported:
             break
         dead |= made.dead
     notes += [n for n in graph.notes if n not in notes]
+    synced = {n["name"] for n in made.nodes if n.get("sync")}
+    if apart := sorted(k for k, part in module.named_modules() if isinstance(part, nn.SyncBatchNorm) and k not in synced):
+        notes.append(f"SyncBatchNorm {', '.join(apart[:5])}{', …' if len(apart) > 5 else ''}: each rank sees its own samples here "
+                     "(called twice, or without weights or running statistics)")
     if request.loss is None and loss == "mean_loss":
         notes.append("the module returns its loss: mean_loss")
     own = dict(module.named_parameters())
@@ -236,7 +240,7 @@ def import_module(request: Request, cut: bool = True) -> Imported:
     file = {"format": FORMAT, "name": request.name, "description": request.description, "made_by": request.made_by,
             "inputs": inputs, "target": target, "loss": loss, "optimizer": request.optimizer,
             "global_batch": request.global_batch, "parameters": parameters, "constants": constants,
-            "units": made_nodes.find_units(graph, made, sizes), "bodies": made.bodies, "half": half.half_bodies(graph, made),
+            "units": made_nodes.find_units(graph, made, sizes), "bodies": made.bodies, "half": half.half_bodies(graph, made, measure=request.small is None),
             "nodes": made.nodes}
     notes += [f"no half precision: {file['half']}"] if isinstance(file["half"], str) else half.notes_of(graph)
     small = import_module(request.small, cut=False).file if request.small is not None else None

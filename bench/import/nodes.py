@@ -7,7 +7,7 @@ import re
 from collections import Counter, defaultdict
 
 import torch
-from body import Group, fake, fake_tensors, make_body
+from body import Group, fake, fake_tensors, make_body, rows_alone
 from graph import Graph, Reader, Value, shape_text
 from refusal import Refusal, module_of, place_of
 
@@ -145,7 +145,8 @@ def known_op(group: Group, graph: Graph, calls) -> dict | None:
         w, b = args("weight"), args("bias")
         if w is not None and b is not None and (path := own(w, b)):
             return {"op": "batch_norm", "path": path, "inputs": [x], "parameters": [w, b], "attributes": keep(
-                {"eps": args("eps"), "momentum": args("momentum")}, eps=1e-5, momentum=0.1)}
+                {"eps": args("eps"), "momentum": args("momentum"), "sync": module_of(step.place)[1] == "SyncBatchNorm"},
+                eps=1e-5, momentum=0.1, sync=False)}
     if name == "relu":
         return {"op": "relu", "inputs": [x], "attributes": {}}
     if name in ("max_pool2d", "max_pool2d_with_indices") and rank == 4 and not args("ceil_mode") and square(args("dilation")) == 1:
@@ -378,6 +379,7 @@ def make_nodes(graph: Graph, measure: bool = True) -> Made:
                 text, grads = make_body(group, wants, measure)
             except Refusal as refusal:
                 raise Refusal(f"{refusal} at {place_of(group.output.step.place)}") from refusal
+            text["rows"] = rows_alone(text) if measure else None
             bodies[key] = (text, grads, group.output.shapes)
         text, grads, shapes = bodies[key]
         group.output.shapes = shapes
@@ -474,6 +476,7 @@ def made_name(made, bodies, key, silent, op, numbers, text, group, measure):
     if full not in bodies:
         if silent and text["backward"]:
             text = make_body(group, [False] * (len(group.inputs) + len(group.parameters)), measure)[0]
+            text["rows"] = rows_alone(text) if measure else None
         numbers[op] += 1
         bodies[full] = f"{op}/{numbers[op]}"
         made.bodies[bodies[full]] = text

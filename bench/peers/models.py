@@ -18,13 +18,22 @@ from torch import fx, nn
 MODEL_INPUT, MODEL_TARGET = -1, -2
 
 
+BATCH_NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d, 4: nn.BatchNorm3d}  # by a sample's dimensions
+
+
+class OneRanksNorm(nn.modules.batchnorm._BatchNorm):
+    """What nn.SyncBatchNorm is where a rank sees all samples: it would ask the other processes, and for a GPU."""
+
+    def _check_input_dim(self, x):
+        pass
+
+
 # Of an op's attributes and the shape of a sample of its first input.
 LAYERS = {
     "conv2d": lambda a, x: nn.Conv2d(x[0], a.out_channels, a.kernel_size, a.stride, a.padding, a.dilation, a.groups,
                                      bool(a.bias)),
     "linear": lambda a, x: nn.Linear(x[0], a.out_features, bool(a.bias)),
-    "batch_norm": lambda a, x: {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d, 4: nn.BatchNorm3d}[len(x)](
-        x[0], a.eps, a.momentum),
+    "batch_norm": lambda a, x: (nn.SyncBatchNorm if a.sync else BATCH_NORMS[len(x)])(x[0], a.eps, a.momentum),
     "relu": lambda a, x: nn.ReLU(bool(a.inplace)),
     "max_pool": lambda a, x: nn.MaxPool2d(a.kernel_size, a.stride or None, a.padding),
     "adaptive_avg_pool": lambda a, x: nn.AdaptiveAvgPool2d(a.output_size),

@@ -20,7 +20,7 @@ import imported
 import initial
 import torch
 import torch.nn.functional as F
-from models import DTYPES, LAYERS, Stage, make_stages
+from models import DTYPES, LAYERS, OneRanksNorm, Stage, make_stages
 from torch import nn
 
 LOSSES = {"mse_loss": F.mse_loss, "cross_entropy": F.cross_entropy,
@@ -90,7 +90,9 @@ class Session:
         self.data, self.loss, self.draws = initial, LOSSES[self.model.loss], False
         if imported.is_imported(self.model):
             self.data, self.loss, self.draws = imported, imported.loss_of(self.model), imported.draws(self.model)
-        self.build(make_stages(self.model, self.stages(), channels_last), devices)
+        stages = make_stages(self.model, self.stages(), channels_last)
+        self.find_group([part for stage in stages for part in stage.module.modules() if isinstance(part, nn.SyncBatchNorm)])
+        self.build(stages, devices)
         self.storages = [(tensor.untyped_storage(), tensor.untyped_storage().nbytes()) for tensor in self.tensors()]
 
     @classmethod
@@ -111,6 +113,16 @@ class Session:
     def stages(self) -> list[int]:
         """Of every node."""
         return [0] * len(self.model.nodes)
+
+    def find_group(self, norms: list[nn.SyncBatchNorm]):
+        """Of the ranks whose samples they see."""
+        for norm in norms:
+            if getattr(self.strategy, "replicas", 1) == 1:
+                norm.__class__ = OneRanksNorm
+            elif self.x_device.type == "cpu":
+                raise Skipped("torch.nn.SyncBatchNorm runs on GPUs only")
+            else:
+                norm.process_group = self.group
 
     def build(self, stages: list[Stage], devices: list):
         stage, = stages

@@ -203,7 +203,7 @@ Knowledge knowledge_of(const Work& work, const Device& device, double seconds) {
   if (seconds < device.launch.in_seconds()) return known(0.5, "launches");
   // ATen's batch norm has a block per channel: on an H100 it took 1.0 to 4.2 times (backward) and 1.5 to 10 times (forward)
   // what its bytes say, cuDNN's takes less; pools of other windows than the above 1.0 to 1.6 times.
-  if (work.op.kind->name == "batch_norm") return known(0.6, "batch norms");
+  if (work.op.kind->name == "batch_norm" || work.op.kind->name.starts_with("norm_")) return known(0.6, "batch norms");
   if (work.op.kind->name.ends_with("_pool")) return known(0.4, "pools");
   // The shares above are one GPU's; NanoGPT's author got from padding on an A100 what 0.15 to 0.24 would give.
   if (std::ranges::any_of(flops_of(work, device), [](const FlopsIn& part) { return part.share < 1; }))

@@ -21,7 +21,7 @@ Instruction RoleBuilder::of_classes(std::string_view kind, std::int32_t mb, cons
                 .node = name_of(n),
                 .microbatch = mb,
                 .reads = reads};
-  if (takes_target) i.reads.push_back(first_of(plan_.whole.back().inputs[0].shape.back(), plan_.axes_of_classes()));
+  if (takes_target) i.reads.push_back(first_of(plan_.whole.back().inputs[0].shape.back(), plan_.together.back()));
   return i;
 }
 
@@ -76,7 +76,7 @@ std::uint32_t RoleBuilder::add_loss_of_classes(std::int32_t mb, const std::vecto
                  .reduction = reduction,
                  .node = name_of(n),
                  .microbatch = mb,
-                 .peer = tables_.group(plan_.axes_of_classes()),
+                 .peer = tables_.group(plan_.together.back()),
                  .reads = {tensor},
                  .writes = {tensor}});
   };

@@ -122,6 +122,7 @@ void Plan::find_edges() {
 }
 
 void Plan::place_nodes() {
+  together.resize(whole.size());
   for (std::size_t n = 0; n < whole.size(); ++n) {
     const std::size_t inputs = whole[n].inputs.size(), parameters = whole_signatures[n].parameters.size(),
                       buffers = whole_signatures[n].buffers.size();
@@ -162,10 +163,14 @@ void Plan::place_nodes() {
       } else if (!play.rule.empty()) {
         const Rule rule = naming(model, n, [&] { return rule_of(op, play.rule); });
         set_all(rule);
+        if (rule.together) together[n] |= 1U << axis;
         const std::uint32_t last = layout.mesh.axes[axis].size - 1;  // it has all parameters
         op = naming(model, n, [&] { return part_of(op, rule, layout.mesh.axes[axis], last); });
       }
     }
+    if (together[n] == 0 && is_synced(op.attributes) && whole[n].inputs[0].elements() == whole[n].inputs[0].shape[1])
+      throw ConfigError("model '{}', node '{}': op 'batch_norm' needs more than one value per channel, found {}",
+                        model.name, model.nodes[n].name, to_string(whole[n].inputs[0]));
   }
 }
 
@@ -232,14 +237,6 @@ std::uint32_t Plan::axes_of(const Placements& placements, Placement::Kind kind) 
 std::uint32_t Plan::axes_of_updates() const {
   const std::uint32_t cut = layout.parameters.cut ? 1U << layout.parameters.cut->axis : 0;
   return stages > 1 ? cut | 1U << stage_axis : cut;
-}
-
-std::uint32_t Plan::axes_of_classes() const {
-  std::uint32_t axes = 0;
-  for (std::uint32_t axis = 0; axis < layout.mesh.axes.size(); ++axis)
-    if (const Placement& logits = placements.back().inputs[0][axis]; logits.kind == Kind::shard && logits.dim > 0)
-      axes |= 1U << axis;
-  return axes;
 }
 
 const Placements& Plan::batch(int source) const {

@@ -67,6 +67,7 @@ class Plan {
   std::vector<OpInstance> whole;  // of every node: all samples of a microbatch, all channels
   std::vector<Signature> whole_signatures;
   std::vector<NodePlacements> placements;  // of every node
+  std::vector<std::uint32_t> together;     // of every node: axes along which parts find its result out (Rule::together)
   std::vector<std::uint32_t> grads;        // of every node: Model::grads
   std::vector<RolePlan> roles;
   /// Nodes of part `from` whose output a later part `to` of another rank reads, the first of that rank's, in the model's
@@ -95,8 +96,6 @@ class Plan {
   [[nodiscard]] const Placements& batch(int source) const;
   /// Those along which all ranks update different parameters: of stages, and ZeRO's.
   [[nodiscard]] std::uint32_t axes_of_updates() const;
-  /// Those along which each rank has the logits of some of the loss' classes.
-  [[nodiscard]] std::uint32_t axes_of_classes() const;
   /// Axes along which a placement is of this kind, as a mask.
   [[nodiscard]] static std::uint32_t axes_of(const Placements& placements, Placement::Kind kind);
   [[nodiscard]] Placements everywhere() const { return Placements(layout.mesh.axes.size(), replicate()); }

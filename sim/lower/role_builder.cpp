@@ -383,6 +383,7 @@ Instruction RoleBuilder::compute(int n, std::int32_t mb, Pass pass, std::uint32_
   if (work == kNone) {
     OpInstance played = op(n);
     played.in_parts = nullptr;
+    if (is_synced(played.attributes)) played.attributes.find("sync")->second = 0;  // the rank has all samples
     work = tables_.works.add({std::move(played), pass, grads});
   }
   return {.work = work, .node = name_of(n), .microbatch = mb};
@@ -405,7 +406,8 @@ std::uint32_t RoleBuilder::add_output(int n, std::int32_t mb, const std::vector<
   const Signature& s = signature(n);
   const std::string name = value_name(n, mb);
   inputs_[{n, mb}] = inputs;
-  if (n == loss_node() && plan_.axes_of_classes() != 0) return add_loss_of_classes(mb, inputs);
+  if (plan_.together[static_cast<std::size_t>(n)] != 0)
+    return n == loss_node() ? add_loss_of_classes(mb, inputs) : add_synced_norm(n, mb, inputs[0]);
   if (s.storage == OutputStorage::view)  // no instruction: only another shape of the same storage
     return draft_.role.add_view(name, s.output, inputs[0]);
   Instruction i = compute(n, mb, Pass::forward, 0);
@@ -585,9 +587,11 @@ void RoleBuilder::backward_node(int n, std::int32_t mb, bool last) {
       if (made & (1U << input)) contribute(inputs[input], mb, placed(n).grad_inputs[input], {});
     return;
   }
+  const bool is_together = plan_.together[static_cast<std::size_t>(n)] != 0;
+  if (is_together && !is_loss) return backward_of_synced_norm(n, mb, last);
   const bool is_later = plan_.schedule.splits && node(n).kind->matrix && (made & kParameterGrads) != 0;
   const bool in_two = is_later || is_in_two(n, made);
-  const bool has_some_classes = is_loss && plan_.axes_of_classes() != 0;
+  const bool has_some_classes = is_loss && is_together;
   const auto begin = [&](std::uint32_t of) {
     if (has_some_classes) {
       const std::vector<std::uint32_t>& saved = saved_.at({n, mb});  // exponentials, sums

@@ -96,6 +96,11 @@ class RoleBuilder {
   std::uint32_t first_of(std::int64_t units, std::uint32_t axes);
   void add_first(int n, Instruction& instruction);
   std::uint32_t add_loss_of_classes(std::int32_t mb, const std::vector<std::uint32_t>& inputs);
+  Instruction in_place_of(int n, std::int32_t mb, std::string_view kind, const Attributes& attributes,
+                          const std::vector<std::uint32_t>& reads);
+  void post_together(int n, std::int32_t mb, CollectiveKind kind, std::uint32_t from, std::uint32_t to);
+  std::uint32_t add_synced_norm(int n, std::int32_t mb, std::uint32_t x);
+  void backward_of_synced_norm(int n, std::int32_t mb, bool last);
   void loss_of_all();
   void backward(std::size_t chunk, std::int32_t mb, bool last);
   void parameter_gradients(std::size_t chunk, std::int32_t mb, bool last);

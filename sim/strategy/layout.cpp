@@ -32,6 +32,12 @@ Layout layout_of(const Model& model, const Strategy& strategy) {
         "strategy '{}': {} needs all gradients before the first update, but {}", strategy.text(),
         model.max_grad_norm > 0 ? "max_grad_norm" : "precision=fp16 with its loss scale",
         layout.parameters.averages ? "DASO's ranks skip sums" : "heat updates layer by layer; heat_blocking doesn't");
+  const bool is_data_parallel = std::ranges::find(axes, &kChunks) != axes.end();
+  const auto synced = std::ranges::find_if(model.nodes, is_synced, &Node::attributes);
+  if (synced != model.nodes.end() && (is_data_parallel || layout.parameters.averages))
+    throw ConfigError("strategy '{}': batch norm '{}' has sync=1, but {}", strategy.text(), synced->name,
+                      is_data_parallel ? "nn.DataParallel has no process group; ddp has"
+                                       : "DASO's nodes have parameters of their own");
   return layout;
 }
 

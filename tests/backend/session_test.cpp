@@ -135,6 +135,7 @@ const std::string kQuantised = PARAGAUGE_TESTS_DIR "/models/quantised_toy.json,d
 const std::string kContrast = PARAGAUGE_TESTS_DIR "/models/contrast_toy.json,dtype=f64";
 
 /// ResNet-18 with an eighth of its channels: what it takes to play the real one is copying 90 MB per rank again and again.
+const std::string kSynced = PARAGAUGE_TESTS_DIR "/models/synced_toy.json,dtype=f64";
 const std::string kResNet = PARAGAUGE_TESTS_DIR "/models/resnet_toy.json,dtype=f64";
 
 const std::vector<std::pair<std::string, std::string>> kCases = {
@@ -223,6 +224,10 @@ const std::vector<std::pair<std::string, std::string>> kCases = {
     {kResNet + ",memory_format=channels_last", "fsdp,units=layer,prefetch=2"},
     {kResNet, "deepspeed_stage_3"},
     {kResNet, "hypar,layers=dp"},
+    {kSynced, "ddp"},
+    {kSynced, "zero3,microbatches=2"},
+    {kSynced + ",memory_format=channels_last", "heat"},
+    {kSynced, "hypar,layers=dp"},
 };
 
 /// One session executes all programs after each other, also those for fewer ranks than it has.
@@ -260,6 +265,11 @@ void execute_with_many(Session& session) {
         "mesh,dp=2,tp=2,sp=1,zero=3", "mesh,tp=4,sp=1,microbatches=4", "mesh,dp=2,tp=2,sp=1,zero=1,microbatches=4",
         "mesh,dp=2,tp=2,sp=1,order=pp-tp-dp,microbatches=4", "mesh,pp=2,tp=2,sp=1,microbatches=8,schedule=1f1b"}},
       {kGpt + ",timing=epoch", {"mesh,pp=2,tp=2,sp=1,microbatches=2,schedule=forward_only"}},
+      // The statistics of all replicas' samples, whichever rank has them.
+      {kSynced,
+       {"mesh,pp=2,dp=2,microbatches=2,cut=relu1", "hsdp,replicas=2,shard=2", "ddp,dp=4,microbatches=2,overlap=1",
+        "mesh,dp=2,tp=2"}},
+      {kSynced + ",global_batch=12", {"ddp,dp=3"}},
       {tables.string() + ",dtype=f64,optimizer=sgd:lr=0.1",
        {"mesh,dp=2,pp=2,microbatches=2,cut=layers.0.self_attn.add,schedule=1f1b"}},
       {kLlama,

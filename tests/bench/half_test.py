@@ -194,6 +194,27 @@ def test_stochastic_depth_draws_in_its_tensors_dtype():
 
 # -- what is compared --------------------------------------------------------------------------------------------------------
 
+def test_a_norm_without_weights_keeps_its_statistics_in_f32():
+    file, _, _ = imported(nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4)), ["f32[B,3,8,8]"])
+    same(body_of(file, "1")["saved"], ["f32[4B]", "f32[4B]"])
+
+
+def test_parameters_and_tables_as_they_lie():
+    """A parameter that isn't contiguous, and angles that the module has computed once."""
+    class Turned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w, self.angles = nn.Parameter(torch.linalg.qr(torch.randn(8, 8))[0]), None
+            assert not self.w.is_contiguous()
+
+        def forward(self, x):
+            if self.angles is None or self.angles.device != x.device:
+                self.angles = torch.arange(8, dtype=x.dtype).cos()
+            return F.scaled_dot_product_attention(x @ self.w * self.angles, x * self.angles, x * self.angles)
+    file, _, _ = imported(Turned())
+    assert isinstance(file["half"], dict), file["half"]
+
+
 def test_float16_is_the_same_text():
     made = models.gpt_nano()
     file, found, inputs = imported(made, ["i64[B,64]<256"], "cross_entropy")

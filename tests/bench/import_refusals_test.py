@@ -6,6 +6,7 @@
 import contextlib
 import copy
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -132,6 +133,35 @@ def test_what_depends_on_the_batch():
     text = refused(module(forward))
     assert text.startswith("the graph depends on the batch size: 13 and 15 nodes, first difference stack and select at module '(top)'"), text
     assert text.endswith("a loop over samples?"), text
+
+
+def test_choices_by_pythons_random_numbers():
+    def forward(self, x):
+        return self.b(self.a(x)) if random.random() < 2 and len(x) == 2 else self.a(x)
+    assert refused(module(forward)).endswith("a choice by Python's or NumPy's random numbers?")
+    _, notes = imported(module(lambda self, x: self.a(x) if random.random() < 2 else self.b(x)))
+    assert "Python's or NumPy's random numbers are drawn in the forward: every step here has those of the import" in notes, notes
+
+
+def test_gradients_inside_the_forward():
+    def forward(self, x):
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(self.a(x).sum(), x, create_graph=True)[0]
+    same(refused(module(forward)), "torch.export finds a tensor that isn't there yet: is a gradient taken inside the forward (torch.autograd.grad)?")
+
+
+def test_sparse_tables():
+    table = torch.eye(8).to_sparse()
+    same(refused(module(lambda self, x: torch.sparse.mm(self.table, self.a(x).t()).t(), table=table)),
+         "a constant 'table' is sparse: keep it dense (to_dense())")
+
+
+def test_samples_in_groups_of_a_fixed_size():
+    """The check's five samples make none; of those that do the graph of two or three says something else."""
+    def forward(self, x):
+        groups = min(4, len(x))
+        return self.a(x) - self.a(x).view(groups, -1, 8).mean(0).repeat(groups, 1)
+    assert refused(module(forward)).startswith("the output differs from PyTorch's by ")
 
 
 def test_all_that_is_refused_is_said_at_once():

@@ -341,6 +341,28 @@ def test_batch_norms_of_any_rank():
         same([n["op"] for n in file["nodes"] if n["name"] == "1"], ["batch_norm"])
 
 
+def test_batch_norms_that_see_all_ranks_samples():
+    made = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.BatchNorm2d(4, affine=False)))
+    file, notes = imported(made, ["f32[B,3,8,8]"])
+    same([n.get("sync") for n in file["nodes"]], [None, True, None, None])
+    assert ("SyncBatchNorm 3: each rank sees its own samples here (called twice, or without weights or running statistics)") in notes, notes
+
+
+def test_a_norm_whose_eps_is_its_dtypes():
+    imported(nn.Sequential(nn.Linear(8, 4), nn.RMSNorm(4)))  # eps=None
+
+
+def test_what_a_run_gives_otherwise_than_its_trace_is_copied():
+    # im2col's backward is a part of a larger tensor, a convolution's gradient lies as its permuted input did.
+    file, _ = imported(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Unfold(3, padding=1)), ["f32[B,3,8,8]"])
+    assert bodies_of(file, "im2col")[0]["backward"][-1].startswith("gi0=clone("), bodies_of(file, "im2col")
+    file, _ = imported(module(lambda self, x: self.conv(self.a(x).permute(0, 3, 1, 2)), conv=nn.Conv2d(8, 4, 3, padding=1)), ["f32[B,4,4,8]"])
+    # A view of what a kernel gives, where its strides don't allow one: a batch norm of transposed positions.
+    file, _ = imported(module(lambda self, x: self.c(self.norm(self.a(x).transpose(1, 2)).transpose(1, 2).reshape(len(x) // 3, 3, -1)),
+                              norm=nn.BatchNorm1d(8), c=nn.Linear(40, 4)), ["f32[3B,5,8]"])
+    assert any("=reshape(" in line for body in file["bodies"].values() for line in body["forward"]), file["bodies"]
+
+
 def test_random_numbers():
     depth = torchvision.ops.StochasticDepth(0.25, "row")
     made = module(lambda self, x: self.b(depth(F.dropout(self.a(x), 0.5)) + self.a(x)))

@@ -275,6 +275,12 @@ def batch_norm_sees_its_part(peers):
     assert abs(parts[0] - expected[0]) > 1e-4, parts
     for best in (False, True):
         near(peers.ask(model, strategy(stages, microbatches=2, actions=["F0 F1 B0 B1"] * 2), best)["loss"], parts)
+    for node in model["nodes"]:
+        if node["op"] == "batch_norm":
+            node["attributes"]["sync"] = 1
+    near(peers.ask(model, strategy(whole))["loss"], expected)  # one rank has all samples
+    same_of_two = peers.ask(model, strategy(whole, replicas=2, overlap=True))
+    assert same_of_two == {"skipped": "torch.nn.SyncBatchNorm runs on GPUs only"}, same_of_two
 
 
 def a_session_begins_anew(peers):

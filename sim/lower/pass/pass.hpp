@@ -167,8 +167,9 @@ void add_updates(Draft& draft, const Model& model);
 void add_delayed_updates(Draft& draft, const Model& model);
 /// DASO: instead of buffers, sums, updates, waits and frees. The list becomes an epoch. `mean` as above.
 void add_averaged_steps(Draft& draft, const Model& model, const Layout& layout, bool mean, const GroupOf& group_of);
-/// Waits for every transfer that has no wait yet, before what first touches what it moves.
-void add_waits(Draft& draft);
+/// Waits for every transfer that has no wait yet, before what first touches what it moves; but for the tickets that are
+/// waited for elsewhere.
+void add_waits(Draft& draft, const std::vector<std::uint32_t>& elsewhere = {});
 /// Frees every storage that isn't persistent after its last use (for a transfer: after its wait),
 /// or where it is kept longer, then.
 void add_frees(Draft& draft);

@@ -55,6 +55,10 @@ void add_single_sums(Draft& draft, const Layout& layout, bool mean, const GroupO
 }
 
 void add_delayed_updates(Draft& draft, const Model& model) {
+  std::vector<std::uint32_t> delayed;  // tickets
+  for (const DraftParameter& parameter : draft.parameters)
+    if (parameter.sum_ticket != kNone) delayed.push_back(parameter.sum_ticket);
+  add_waits(draft, delayed);
   std::vector<Instruction> step = std::exchange(draft.list, {});
   step.insert(step.end(), draft.last.begin(), draft.last.end());
   std::vector<bool> sums(draft.role.storages.size(), false);  // by storage: waited for in the next step

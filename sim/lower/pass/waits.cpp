@@ -26,7 +26,9 @@ struct Bytes {
 
 class Waits {
  public:
-  explicit Waits(Draft& draft) : draft_(draft), is_waited_for_(draft.tickets, false) {
+  Waits(Draft& draft, const std::vector<std::uint32_t>& elsewhere)
+      : draft_(draft), is_waited_for_(draft.tickets, false) {
+    for (const std::uint32_t ticket : elsewhere) is_waited_for_[ticket] = true;
     for (const Instruction& instruction : draft.list)
       if (instruction.kind == InstructionKind::wait) is_waited_for_[instruction.ticket] = true;
   }
@@ -88,6 +90,6 @@ class Waits {
 
 }  // namespace
 
-void add_waits(Draft& draft) { Waits(draft).add(); }
+void add_waits(Draft& draft, const std::vector<std::uint32_t>& elsewhere) { Waits(draft, elsewhere).add(); }
 
 }  // namespace sim

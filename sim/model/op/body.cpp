@@ -317,8 +317,8 @@ class BodyReader {
 
   static DimensionOrder order_of(std::string_view op) {
     constexpr std::array<std::string_view, 3> kMove{"permute", "transpose", "t"};
-    constexpr std::array<std::string_view, 5> kView{"view", "_unsafe_view", "as_strided", "view_as_real",
-                                                    "view_as_complex"};
+    constexpr std::array<std::string_view, 6> kView{"view",       "_unsafe_view", "reshape",
+                                                    "as_strided", "view_as_real", "view_as_complex"};
     if (std::ranges::find(kView, op) != kView.end()) return DimensionOrder::needed;
     return std::ranges::find(kMove, op) != kMove.end() ? DimensionOrder::changed : DimensionOrder::kept;
   }

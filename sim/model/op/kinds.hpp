@@ -16,6 +16,7 @@ OpKind aten_kind();
 std::vector<OpKind> layer_kinds();
 std::vector<OpKind> loss_kinds();
 std::vector<OpKind> class_kinds();
+std::vector<OpKind> sync_kinds();
 std::vector<OpKind> optimizer_kinds();
 std::vector<OpKind> helper_kinds();
 

@@ -11,12 +11,18 @@ namespace sim {
 const Table<OpKind>& op_table() {
   static const std::vector<OpKind> kinds = [] {
     std::vector<OpKind> all{conv2d_kind(), linear_kind(), batch_norm_kind(), aten_kind()};
-    for (const auto& family : {layer_kinds(), loss_kinds(), optimizer_kinds(), helper_kinds(), class_kinds()})
+    for (const auto& family :
+         {layer_kinds(), loss_kinds(), optimizer_kinds(), helper_kinds(), class_kinds(), sync_kinds()})
       all.insert(all.end(), family.begin(), family.end());
     return all;
   }();
   static const Table<OpKind> table("op kind", kinds);
   return table;
+}
+
+bool is_synced(const Attributes& attributes) {
+  const auto sync = attributes.find("sync");
+  return sync != attributes.end() && sync->second != 0;
 }
 
 double OpInstance::number(std::string_view attribute) const {

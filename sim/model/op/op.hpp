@@ -39,6 +39,12 @@
 //   class_loss                 sums                                           loss
 //   class_grad                 exponentials, sums, target, first,             gradient of the logits
 //                              the loss scale, or none
+//   norm_stats                 x                                              statistics
+//   norm_apply                 x, all ranks' statistics, weight, bias,        y, save_mean, save_invstd, save_count,
+//                              buffers…                                       buffers…
+//   norm_sums                  grad_y, x, save_mean, save_invstd              sums, gradients of weight and bias, or none
+//   norm_grad                  grad_y, x, weight, save_mean, save_invstd,     gradient of x
+//                              save_count, sums
 //
 // pack and unpack have one input, x: the blocks are as its attributes say; cast has two, x and y; blend and what treats
 // gradients all of them, flat; those of class_sums and class_grad are logits and target; first, i64[1], is that of the
@@ -67,6 +73,8 @@ inline std::string_view to_string(Pass pass) { return kPasses.of(pass); }
 
 /// Attribute values by name; booleans are 0 or 1. Defaults are filled in, so two equal ops compare equal.
 using Attributes = std::map<std::string, double, std::less<>>;
+/// Of an op that sees the samples of all ranks together: a batch_norm with sync=1.
+bool is_synced(const Attributes& attributes);
 
 struct AttributeSpec {
   std::string_view name;

@@ -15,7 +15,8 @@
 //   input (row parallel)       S1  S1      @last   P   R        S1      S1           @last
 //
 // A cross_entropy's rule "classes" holds for the ops that lowering plays in its place (class_max, class_sums, class_loss
-// and class_grad): each has the logits of a part of the classes.
+// and class_grad): each has the logits of a part of the classes. So does the rule "batch" of a batch_norm with sync=1
+// (norm_stats, norm_apply, norm_sums, norm_grad): the statistics are of all parts' samples.
 #pragma once
 
 #include <string>

@@ -19,8 +19,8 @@ std::string wanted_after(const Model& model, const std::vector<std::string>& cho
 /// The rule by which an op without weights keeps its input's cut, "" if it has none.
 std::string rule_that_takes(const OpInstance& op, const Placement& input) {
   for (const Rule& rule : rules_of(op))
-    if (!rule.inputs.empty() && !rule.together && rule.inputs[0].kind == Placement::Kind::shard &&
-        rule.inputs[0].dim == input.dim)
+    if (!rule.inputs.empty() && !(rule.together && op.kind->role == OpRole::loss) &&
+        rule.inputs[0].kind == Placement::Kind::shard && rule.inputs[0].dim == input.dim)
       return rule.name;
   return "";
 }

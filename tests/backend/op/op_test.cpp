@@ -579,6 +579,94 @@ void class_ops_are_cross_entropy() {
       EXPECT_LE((at::cat(gradients, 2).to(at::kDouble) - leaf.grad()).abs().max().item<double>(), 10 * tolerance);
     }
 }
+/// Parts of 3 samples and of 1 that find out together what one device does: output, statistics, all gradients.
+void norm_ops_are_batch_norm() {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  for (const at::MemoryFormat order : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast})
+    for (const sim::Dtype dtype : {sim::Dtype::f64, sim::Dtype::f32, sim::Dtype::bf16}) {
+      const double tolerance = dtype == sim::Dtype::f64 ? 1e-12 : dtype == sim::Dtype::f32 ? 1e-5 : 3e-2;
+      const at::ScalarType wide = dtype == sim::Dtype::f64 ? at::kDouble : at::kFloat;
+      const auto random = [&](const std::vector<std::int64_t>& shape) { return at::rand(shape, at::kDouble) * 4 + 1; };
+      const auto near = [&](const at::Tensor& found, const at::Tensor& expected) {
+        ASSERT_EQ(found.sizes(), expected.sizes());
+        EXPECT_LE((found.to(at::kDouble) - expected).abs().max().item<double>(),
+                  tolerance * std::max(1.0, expected.abs().max().item<double>()));
+      };
+      const auto given = [&](const at::Tensor& tensor) {
+        return tensor.to(scalar_type(dtype)).contiguous(order).to(at::kDouble);
+      };
+      const at::Tensor x = given(random({4, 3, 5, 2})), grad_output = given(random({4, 3, 5, 2})),
+                       weight = random({3}).to(at::kFloat).to(at::kDouble), bias = random({3});
+      const double eps = 1e-3, momentum = 0.2, n = 40;
+      const at::Tensor mean = x.mean(at::IntArrayRef({0, 2, 3})), var = x.var(at::IntArrayRef({0, 2, 3}), false);
+      const auto by_channel = [](const at::Tensor& numbers) { return numbers.view({1, 3, 1, 1}); };
+      const at::Tensor invstd = (var + eps).rsqrt(), normal = (x - by_channel(mean)) * by_channel(invstd),
+                       sum = grad_output.sum(at::IntArrayRef({0, 2, 3})),
+                       sum_normal = (grad_output * normal).sum(at::IntArrayRef({0, 2, 3}));
+
+      const auto run = [&](const char* kind, const sim::Attributes& attributes, std::vector<at::Tensor> reads,
+                           std::size_t results) {
+        sim::OpInstance op{&sim::op_table().at(kind), attributes, {}};
+        for (int i = 0; i < op.kind->inputs; ++i) {
+          const at::Tensor& read = reads[static_cast<std::size_t>(i)];
+          op.inputs.push_back({read.scalar_type() == at::kBFloat16 ? sim::Dtype::bf16
+                               : read.scalar_type() == at::kFloat  ? sim::Dtype::f32
+                                                                   : sim::Dtype::f64,
+                               read.sizes().vec()});
+        }
+        std::vector<at::Tensor> writes(results);
+        op_kernels().at(kind).run({op}, {reads, writes});
+        const sim::Signature signature = op.signature();
+        EXPECT_EQ(writes[0].sizes().vec(), signature.output.shape) << kind;
+        EXPECT_EQ(writes[0].scalar_type(), scalar_type(signature.output.dtype)) << kind;
+        for (std::size_t k = 0; k < signature.saved.size(); ++k) {
+          EXPECT_EQ(writes[1 + k].sizes().vec(), signature.saved[k].spec.shape) << kind;
+          EXPECT_EQ(writes[1 + k].scalar_type(), scalar_type(signature.saved[k].spec.dtype)) << kind;
+        }
+        return writes;
+      };
+      const auto part = [&](const at::Tensor& whole, int rank) {
+        return whole.narrow(0, rank == 0 ? 0 : 3, rank == 0 ? 3 : 1).to(scalar_type(dtype)).contiguous(order);
+      };
+      std::vector<at::Tensor> stats, outputs, sums, gradients, grad_weights, grad_biases;
+      for (const int rank : {0, 1}) stats.push_back(run("norm_stats", {}, {part(x, rank)}, 1)[0]);
+      EXPECT_EQ(stats[1][6].item<double>(), 10);
+      std::vector<std::vector<at::Tensor>> saved;
+      const at::Tensor own_weight = weight.to(wide), own_bias = bias.to(wide);
+      for (const int rank : {0, 1}) {
+        const at::Tensor running_mean = at::ones({3}, wide), running_var = at::ones({3}, wide),
+                         batches = at::zeros({}, at::kLong);
+        saved.push_back(run("norm_apply", {{"eps", eps}, {"momentum", momentum}},
+                            {part(x, rank), at::stack(stats), own_weight, own_bias, running_mean, running_var, batches},
+                            7));
+        outputs.push_back(saved.back()[0]);
+        EXPECT_TRUE(outputs.back().is_contiguous(order));
+        near(running_mean, mean * momentum + (1 - momentum));
+        near(running_var, var * (momentum * n / (n - 1)) + (1 - momentum));
+        EXPECT_EQ(batches.item<std::int64_t>(), 1);
+        const std::vector<at::Tensor> made =
+            run("norm_sums", {{"parameters", rank == 0 ? 1.0 : 0.0}},
+                {part(grad_output, rank), part(x, rank), saved.back()[1], saved.back()[2]}, rank == 0 ? 3 : 1);
+        sums.push_back(made[0]);
+        if (rank == 0) {
+          near(made[1], made[0].narrow(0, 3, 3).to(at::kDouble));  // the weight's gradient, of the rank's samples
+          near(made[2], made[0].narrow(0, 0, 3).to(at::kDouble));
+        }
+      }
+      near(at::cat(outputs), normal * by_channel(weight) + by_channel(bias));
+      const at::Tensor all_sums = sums[0] + sums[1];
+      near(all_sums, at::cat({sum, sum_normal}));
+      for (const int rank : {0, 1}) {
+        const std::vector<at::Tensor>& kept = saved[static_cast<std::size_t>(rank)];
+        gradients.push_back(
+            run("norm_grad", {},
+                {part(grad_output, rank), part(x, rank), own_weight, kept[1], kept[2], kept[3], all_sums}, 1)[0]);
+        EXPECT_TRUE(gradients.back().is_contiguous(order));
+      }
+      near(at::cat(gradients),
+           by_channel(weight * invstd) * (grad_output - by_channel(sum / n) - normal * by_channel(sum_normal / n)));
+    }
+}
 void slice_takes_a_part() {
   const at::Tensor x = at::rand({3, 5, 2}, at::kDouble), y = at::zeros({3, 2, 2}, at::kDouble);
   std::vector<at::Tensor> reads{x}, writes{y};
@@ -639,7 +727,11 @@ const std::map<std::string_view, Helper> kHelpers{{"accumulate", accumulate_adds
                                                   {"class_max", class_ops_are_cross_entropy},
                                                   {"class_sums", class_ops_are_cross_entropy},
                                                   {"class_loss", class_ops_are_cross_entropy},
-                                                  {"class_grad", class_ops_are_cross_entropy}};
+                                                  {"class_grad", class_ops_are_cross_entropy},
+                                                  {"norm_stats", norm_ops_are_batch_norm},
+                                                  {"norm_apply", norm_ops_are_batch_norm},
+                                                  {"norm_sums", norm_ops_are_batch_norm},
+                                                  {"norm_grad", norm_ops_are_batch_norm}};
 
 TEST(OpTable, EveryHelperDoesWhatItsEquationSays) {
   for (const sim::OpKind& kind : sim::op_table()) {

@@ -43,6 +43,7 @@ std::vector<sim::OpInstance> ops(std::int64_t d) {
       op_of("linear", {{"out_features", channels}, {"bias", 0}}, {rows}),
       op_of("batch_norm", {}, {{2 * d, d, 3, 2}}),
       op_of("batch_norm", {}, {{2 * d, d}}),
+      op_of("batch_norm", {{"sync", 1}}, {{2 * d, d}}),
       op_of("relu", {}, {{d, d, d, d}}),
       op_of("relu", {{"inplace", 1}}, {rows}),
       op_of("max_pool", {{"kernel_size", 2}}, {image}),

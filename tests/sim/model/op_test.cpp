@@ -40,6 +40,7 @@ std::vector<OpInstance> instances() {
       op("linear", {{"out_features", 1}, {"bias", 0}}, {{Dtype::f64, {1, 1}}}),
       op("batch_norm", {}, {image}),
       op("batch_norm", {{"eps", 1e-3}, {"momentum", 0.5}}, {{Dtype::f64, {2, 3, 1, 1}}}),
+      op("batch_norm", {{"sync", 1}}, {image}),
       op("batch_norm", {}, {f32({4, 6})}),
       op("batch_norm", {}, {f32({4, 6, 9})}),
       op("batch_norm", {}, {f32({2, 3, 4, 5, 6})}),
@@ -91,6 +92,11 @@ std::vector<OpInstance> instances() {
       op("class_sums", {{"inplace", 1}}, {rows, {Dtype::i64, {8}}}),
       op("class_loss", {}, {f32({8, 2})}),
       op("class_grad", {}, {rows, {Dtype::i64, {8}}}),
+      op("norm_stats", {}, {image}),
+      op("norm_apply", {}, {image, f32({2, 13}), f32({6}), f32({6})}),
+      op("norm_sums", {}, {image, image, f32({6}), f32({6})}),
+      op("norm_sums", {{"parameters", 0}}, {image, image, f32({6}), f32({6})}),
+      op("norm_grad", {}, {image, image, f32({6}), f32({6}), f32({6}), f32({1}), f32({12})}),
   };
 }
 
