@@ -55,11 +55,12 @@ def attention_with_dropout(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=Fal
         k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
     root = math.sqrt(scale if scale is not None else 1 / math.sqrt(q.shape[-1]))
     scores = (q * root) @ (k * root).transpose(-2, -1)
+    softmax = torch.softmax if attn_mask is None else aten._safe_softmax  # zeros for who sees nobody
     if is_causal:
         attn_mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
     if attn_mask is not None:
         scores = scores.masked_fill(attn_mask.logical_not(), float("-inf")) if attn_mask.dtype == torch.bool else scores + attn_mask
-    return (aten.native_dropout(torch.softmax(scores, -1), dropout_p, True)[0] @ v).to(own)
+    return (aten.native_dropout(softmax(scores, -1), dropout_p, True)[0] @ v).to(own)
 
 
 def feature_dropout(x, p, train):

@@ -6,6 +6,7 @@ What an export takes apart without a word is noted; what it can't know, or gets 
 """
 
 import contextlib
+import io
 import logging
 import random
 import warnings
@@ -13,9 +14,10 @@ from unittest import mock
 
 import numpy
 import torch
-from refusal import Refusal, users_line
+from refusal import Refusal, place_of, users_line
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
 
 BATCHES = (2, 3)
 DRAWS = "Python's or NumPy's random numbers are drawn in the forward: every step here has those of the import"
@@ -141,11 +143,12 @@ def as_in_a_run(causal: list):
 
 @contextlib.contextmanager
 def quiet():
-    """Without what PyTorch's log says of what fails on tensors without values."""
+    """Without what PyTorch's log says of what fails on tensors without values, and the graphs that it prints then."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
-        yield
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
     finally:
         logging.disable(before)
 
@@ -161,6 +164,21 @@ def export_twice(module, inputs, notes: list) -> list:
     return exported
 
 
+def export_once(module, inputs, batch):
+    with watch([]):
+        return export(module, inputs, batch, causal_masks(module, inputs))
+
+
+def shapes_of(exported) -> list:
+    """Of every call its name, its first result's shape, and its place."""
+    found = []
+    for n in exported.graph.nodes:
+        tensors = [t for t in tree_leaves(n.meta.get("val")) if isinstance(t, torch.Tensor)]
+        if n.op == "call_function" and tensors:
+            found.append((str(n.target), tuple(tensors[0].shape), place_of(n)))
+    return found
+
+
 def export(module, inputs, batch, causal):
     fake = next((p.fake_mode for p in module.parameters() if isinstance(p, FakeTensor)), contextlib.nullcontext())
     try:
@@ -174,5 +192,6 @@ def export(module, inputs, batch, causal):
         if "DataDependent" in name or "data-dependent" in text:
             raise Refusal(f"control flow depends on the data: {users_line(error)}") from error
         if "fake tensor in the exported program constant's list" in text:
-            raise Refusal("torch.export finds a tensor that isn't there yet: is a gradient taken inside the forward (torch.autograd.grad)?") from error
+            raise Refusal("torch.export finds a tensor that isn't there yet: is a gradient taken inside the forward (torch.autograd.grad), or a "
+                          ".data assigned?") from error
         raise Refusal(f"torch.export (batch {batch}) fails: {name}: {first} at {users_line(error)}") from error

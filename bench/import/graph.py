@@ -12,8 +12,9 @@ any of its views take theirs.
 import operator
 from dataclasses import dataclass, field
 
+import play
 import torch
-from exported import BATCHES, DRAWS, export_twice
+from exported import BATCHES, DRAWS, export_once, export_twice, shapes_of
 from refusal import Refusal, place_of
 from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -167,6 +168,7 @@ class Graph:
     # The places of casts that do nothing in float32, and of constants that have the dtype of a tensor.
     same_casts: list = field(default_factory=list)
     like_constants: list = field(default_factory=list)
+    shapes: list = field(default_factory=list)  # exported.shapes_of, with either batch
 
 
 def size_text(a: int, b: int):
@@ -182,6 +184,19 @@ def size_text(a: int, b: int):
 
 def shape_text(shapes) -> list:
     return [size_text(a, b) for a, b in zip(*shapes)]
+
+
+def other_with(module, inputs, graph, batch: int) -> str | None:
+    """Where an export with so many samples does something else than the graph says: its calls, or a shape."""
+    def expected(shapes):
+        return [None if (text := size_text(a, b)) is None else play.count(text, batch) for a, b in zip(*shapes)]
+    found = shapes_of(export_once(module, inputs, batch))
+    for here, (name, *small), (_, *larger) in zip(found, *graph.shapes):
+        if here[0] != name:
+            return here[-1]
+        if any(e not in (None, n) for e, n in zip(expected((small[0], larger[0])), here[1])):
+            return here[-1]
+    return None if len(found) == len(graph.shapes[0]) else found[-1][-1]
 
 
 class Reader:
@@ -389,6 +404,8 @@ class Reader:
             return None
         if name == "wrap_with_set_grad_enabled" or name == "wrap_with_autocast":
             return self.region(a, b, modules, env)
+        if getattr(a.target, "__module__", "").startswith("torch._functorch"):
+            raise Refusal(f"torch.func (vmap, functional_call with it, grad) stays as it is in an export, and isn't known here, at {place_of(a)}")
         if not isinstance(a.target, torch._ops.OpOverload) or a.target.namespace != "aten":
             self.refuse(f"op '{a.target}' isn't one of ATen's", a)
             return self.stand_in(a, b)
@@ -672,4 +689,4 @@ def _walk(reader, exported, loss) -> Graph:
                             "here every step begins with their first values")
     output = reader.plain(outputs[0])
     return Graph(input_values, parameters, also, reader.steps, output, reader.notes, calls, set(calls) - children,
-                 reader.same_casts, reader.like_constants)
+                 reader.same_casts, reader.like_constants, [shapes_of(e) for e in exported])

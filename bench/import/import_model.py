@@ -23,6 +23,8 @@ import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what kernels that are tried warn of
+
 import check
 import check_half
 import exported
@@ -43,7 +45,6 @@ from tp_plan import Plan, read_plan
 
 FORMAT = "paragauge-model-2"
 LOSSES = ("cross_entropy", "mse_loss", "mean_loss")
-LOWEST = -3.4028234663852886e38  # what the file has for f32's -inf
 
 
 @dataclass
@@ -66,6 +67,7 @@ class Imported:
     file: dict
     notes: list
     module: nn.Module
+    graph: graphs.Graph
 
 
 def prepare(module, notes):
@@ -117,18 +119,20 @@ def values_text(v, module) -> dict:
     if flat.is_floating_point():
         if bool(flat.isnan().any()):
             raise Refusal(f"a constant '{v.name}' has values that aren't numbers")
-        flat = flat.double().clamp(LOWEST, -LOWEST)
+        flat = flat.double()
     if flat.numel() == 0:
         return {"list": []}
+    runs = lambda: [[x if math.isfinite(x) else str(x), n] for x, n in zip(*map(torch.Tensor.tolist, torch.unique_consecutive(flat, return_counts=True)))]  # noqa: E731
+    if flat.is_floating_point() and bool(flat.isinf().any()):
+        return {"runs": runs()}
     first = flat[0].item()
     if bool((flat == first).all()):
         return {"full": first}
     step = (flat[1] - flat[0]).item()
     if torch.equal(flat, first + step * torch.arange(flat.numel())):
         return {"arange": [first, step]}
-    values, counts = torch.unique_consecutive(flat, return_counts=True)
-    if 2 * len(values) < flat.numel():
-        return {"runs": [list(pair) for pair in zip(values.tolist(), counts.tolist())]}
+    if 2 * len(found := runs()) < flat.numel():
+        return {"runs": found}
     return {"list": flat.tolist()}
 
 
@@ -249,7 +253,7 @@ def import_module(request: Request, cut: bool = True) -> Imported:
         half.take_rows(file)
     if cut:
         cut_for_tensor_parallelism(file, small, notes, request.plan)
-    return Imported(file, notes, module)
+    return Imported(file, notes, module, graph)
 
 
 def cut_for_tensor_parallelism(file, small, notes, plan):
@@ -327,6 +331,18 @@ def say(text: str):
         print(text, flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def other_with_more_samples(imported, request) -> str | None:
+    """A note where the module goes by how many samples it sees: batch norms of parts of a batch, min(64, len(x))."""
+    def other(batch):
+        return graphs.other_with(imported.module, request.inputs, imported.graph, batch)
+    most = max(128, request.global_batch)
+    if (place := other(most)) is None:
+        return None
+    while most > 4 and other(most // 2):
+        most //= 2
+    return f"a rank with {most} samples does something else than this file says, first at {place}; forecasts hold up to {most // 2}"
 
 
 def checked_in_half(file, checked: Imported, request: Request):
@@ -429,6 +445,8 @@ def main(argv=None) -> int:
         if args.no_check:
             say("  not checked against the module")
         else:
+            if request.small is None and (note := other_with_more_samples(imported, request)):
+                say(f"  note: {note}")
             start = time.monotonic()
             try:
                 if request.small is None:

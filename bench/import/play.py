@@ -190,7 +190,7 @@ def constant(c: dict, frozen: dict) -> torch.Tensor:
     elif "full" in values:
         flat = torch.full((n,), values["full"], dtype=torch.float64 if isinstance(values["full"], float) else None)
     elif "runs" in values:
-        runs = torch.tensor([v for v, _ in values["runs"]], dtype=torch.float64 if dtype.is_floating_point else None)
+        runs = torch.tensor([float(v) if isinstance(v, str) else v for v, _ in values["runs"]], dtype=torch.float64 if dtype.is_floating_point else None)
         flat = torch.repeat_interleave(runs, torch.tensor([k for _, k in values["runs"]]))
     else:
         flat = torch.tensor(values["list"], dtype=torch.float64 if dtype.is_floating_point else None)

@@ -66,10 +66,16 @@ Initial values_from(JsonObject values, const TensorSpec& spec) {
     if (!pairs.is_array() || pairs.size() > kMostRuns)
       throw ConfigError("{}: 'runs' must be a list of at most {} pairs", where, kMostRuns);
     for (const ImportedJson& pair : pairs) {
-      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number() || !pair[1].is_number_integer() ||
-          pair[1].get<std::int64_t>() < 1 || pair[1].get<std::int64_t>() > kMostElements)
+      const bool is_pair = pair.is_array() && pair.size() == 2 && pair[1].is_number_integer();
+      const bool is_infinite = is_pair && (pair[0] == "inf" || pair[0] == "-inf");  // JSON has no number for it
+      if (!is_pair || !(pair[0].is_number() || is_infinite) || pair[1].get<std::int64_t>() < 1 ||
+          pair[1].get<std::int64_t>() > kMostElements)
         throw ConfigError("{}: 'runs' must be pairs [value, how many], found {}", where, pair.dump());
-      runs->push_back({pair[0].get<double>(), 0, pair[1].get<std::int64_t>()});
+      constexpr double kInfinity = std::numeric_limits<double>::infinity();
+      runs->push_back({!is_infinite       ? pair[0].get<double>()
+                       : pair[0] == "inf" ? kInfinity
+                                          : -kInfinity,
+                       0, pair[1].get<std::int64_t>()});
     }
   } else {
     for (const double value : values.numbers("list")) runs->push_back({value, 0, 1});

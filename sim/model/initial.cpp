@@ -54,8 +54,7 @@ std::shared_ptr<const Runs> runs_from(std::string_view text) {
       ++at;
       read(run.count);
     }
-    if (at != end || run.count < 1 || run.count > kMostElements || !std::isfinite(run.first) ||
-        !std::isfinite(run.step))
+    if (at != end || run.count < 1 || run.count > kMostElements || std::isnan(run.first) || !std::isfinite(run.step))
       throw ConfigError("'{}' are no values; expected e.g. 0+1x64,7x3", text);
   }
   return runs;

@@ -147,7 +147,8 @@ def test_gradients_inside_the_forward():
     def forward(self, x):
         x = x.detach().requires_grad_()
         return torch.autograd.grad(self.a(x).sum(), x, create_graph=True)[0]
-    same(refused(module(forward)), "torch.export finds a tensor that isn't there yet: is a gradient taken inside the forward (torch.autograd.grad)?")
+    same(refused(module(forward)), "torch.export finds a tensor that isn't there yet: is a gradient taken inside the forward "
+                                 "(torch.autograd.grad), or a .data assigned?")
 
 
 def test_sparse_tables():

@@ -363,6 +363,32 @@ def test_what_a_run_gives_otherwise_than_its_trace_is_copied():
     assert any("=reshape(" in line for body in file["bodies"].values() for line in body["forward"]), file["bodies"]
 
 
+def test_who_sees_nobody():
+    """Of a causal mask and a padding mask together: PyTorch's attention gives zeros, with dropout, too."""
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(4, 8, padding_idx=0)
+            self.layer = nn.TransformerEncoderLayer(8, 2, 8, 0.1, batch_first=True)
+            self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(3))
+
+        def forward(self, x):
+            return self.layer(self.words(x), src_mask=self.mask, src_key_padding_mask=torch.zeros_like(x, dtype=torch.float).masked_fill(x == 0, -torch.inf))
+    file, _ = imported(Masked(), ["i64[B,3]<4"], "mse_loss")
+    same([c["values"]["runs"] for c in file["constants"].values() if "-inf" in str(c["values"])],
+         [[[0.0, 1], ["-inf", 2], [0.0, 2], ["-inf", 1], [0.0, 3]]])
+
+
+def test_groups_that_more_samples_make():
+    made = module(lambda self, x: torch.cat([self.norm(c) for c in self.a(x).chunk(-(-len(x) // 64))]), norm=nn.BatchNorm1d(8))
+    found = import_model.import_module(request := import_model.Request(made, [spec.read_input("f32[B,8]")], "mse_loss"))
+    note = import_model.other_with_more_samples(found, request)
+    assert note.startswith("a rank with 128 samples does something else than this file says, first at module '"), note
+    assert note.endswith("; forecasts hold up to 64"), note
+    found = import_model.import_module(request := import_model.Request(models.mlp(), [spec.read_input("f32[B,3,64]")], "mse_loss"))
+    same(import_model.other_with_more_samples(found, request), None)
+
+
 def test_random_numbers():
     depth = torchvision.ops.StochasticDepth(0.25, "row")
     made = module(lambda self, x: self.b(depth(F.dropout(self.a(x), 0.5)) + self.a(x)))

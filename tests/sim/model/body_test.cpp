@@ -163,7 +163,8 @@ TEST(Runs, GoToTextAndBack) {
   EXPECT_EQ((*runs)[0], (sim::Run{0, 1, 64}));
   EXPECT_EQ((*runs)[1], (sim::Run{-7.5, 0, 3}));
   EXPECT_EQ(to_string(*runs), "0+1x64,-7.5x3,2");
-  for (const char* text : {"", "x3", "1x0", "1,,2", "1+x2", "nan", "1x2x"})
+  EXPECT_EQ(to_string(*runs_from("-infx2,inf")), "-infx2,inf");
+  for (const char* text : {"", "x3", "1x0", "1,,2", "1+x2", "0+infx2", "nan", "1x2x"})
     EXPECT_EQ(message_of([&] { runs_from(text); }), fmt::format("'{}' are no values; expected e.g. 0+1x64,7x3", text));
 }
 

@@ -209,6 +209,9 @@ TEST(ImportedModel, BadFilesSayWhatIsWrong) {
             "constants: c1: values: 'arange' must be two numbers");
   EXPECT_EQ(fails([](Json& f) { f["constants"]["c0"]["values"]["runs"][0][1] = 2; }),
             "constants: c0: values: 5 values for a tensor f32[4,1]");
+  EXPECT_EQ(fails([](Json& f) { f["constants"]["c0"]["values"]["runs"][0][0] = "-inf"; }), "no error");
+  EXPECT_EQ(fails([](Json& f) { f["constants"]["c0"]["values"]["runs"][0][0] = "nan"; }),
+            "constants: c0: values: 'runs' must be pairs [value, how many], found [\"nan\",1]");
   EXPECT_EQ(fails([](Json& f) { f["nodes"][0]["body"] = "embed/1"; }), "nodes[0]: node 'wte': unknown body 'embed/1'");
   EXPECT_EQ(fails([](Json& f) { f["nodes"][0]["parameters"][0] = "x"; }),
             "nodes[0]: node 'wte': unknown parameter 'x'; the file's 'parameters' lists them");
