@@ -10,7 +10,7 @@ Dropout is off on both sides (the identity; a Bernoulli draw gives ones), batch 
 from dataclasses import dataclass
 
 import torch
-from exported import arguments, example, own_buffers, taken_by
+from exported import arguments, example, own_buffers, same_draws, taken_by
 from graph import TWICE, InF64
 from play import count, draw, loss_of, play_model
 from refusal import Refusal, first_line, users_line
@@ -126,8 +126,10 @@ def prediction_of(file, module, args, kwargs, target):
         return prediction.expand(len(target), 1)
     if prediction.dim() == 1:
         return prediction.unsqueeze(1)
-    seen = prediction.permute(0, 2, 3, 1) if prediction.dim() == 4 and file["loss"] == "cross_entropy" else prediction
-    return seen if list(seen.shape[:-1]) == list(target.shape) else prediction
+    if prediction.dim() < 3 or file["loss"] != "cross_entropy":
+        return prediction
+    seen, expected = prediction.movedim(1, -1), [*target.shape, file["target"]["classes"]]
+    return seen if list(seen.shape) == expected and (prediction.dim() > 3 or list(prediction.shape) != expected) else prediction
 
 
 def check(file: dict, module, inputs, batch: int = BATCH) -> Result:
@@ -142,7 +144,7 @@ def check(file: dict, module, inputs, batch: int = BATCH) -> Result:
     target = target_of(file, batch, generator)
     args, kwargs = arguments(inputs, tensors)
     try:
-        with own_buffers(module), Draws(), InF64(), Exact():
+        with own_buffers(module), same_draws(), Draws(), InF64(), Exact():
             seen = prediction_of(file, module, args, kwargs, target)
             loss = loss_of(file["loss"], seen, target)
             loss.backward()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import check
 import torch
-from exported import arguments, example, own_buffers
+from exported import arguments, example, own_buffers, same_draws
 from play import dtypes, loss_of, parameters_of, play_model
 from refusal import Refusal
 
@@ -78,7 +78,7 @@ def check_half(file: dict, module, inputs, half=torch.bfloat16, batch: int = che
     for p in module.parameters():
         p.grad = None
     args, kwargs = arguments(inputs, tensors)
-    with own_buffers(module), check.Draws(), check.Exact(in_f64=False):
+    with own_buffers(module), same_draws(), check.Draws(), check.Exact(in_f64=False):
         with torch.autocast("cpu", half):
             prediction = check.prediction_of(file, module, args, kwargs, target)
         loss = loss_of(file["loss"], prediction, target)

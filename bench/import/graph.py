@@ -149,10 +149,11 @@ class Storage:
 
 class Ref:
     """A tensor of the module: a storage, or a view of another ref by a step whose first operand that is. `part`: which of
-    the pieces of a split it is, and the split; `view` is then the piece alone."""
+    the pieces of a split it is, and the split; `view` is then the piece alone. `no_grad`: where the view was made."""
 
-    def __init__(self, storage, parent=None, view=None, part=None):
+    def __init__(self, storage, parent=None, view=None, part=None, no_grad=False):
         self.storage, self.parent, self.view, self.part, self.cached = storage, parent, view, part, (-1, None)
+        self.no_grad = no_grad
 
 
 @dataclass
@@ -315,6 +316,7 @@ class Reader:
             return ref.storage.value
         if ref.cached[0] != ref.storage.version:
             base = self.read(ref.parent)
+            here, self.no_grad = self.no_grad, ref.no_grad  # it may be read elsewhere than it was made
             if ref.part:
                 index, target, args = ref.part
                 key = (base, target, str(args))
@@ -324,6 +326,7 @@ class Reader:
             else:
                 target, args, kwargs, place = ref.view
                 fresh, = self.emit(target, tuple((base, *a) for a in args), kwargs, place)
+            self.no_grad = here
             ref.cached = (ref.storage.version, fresh)
         return ref.cached[1]
 
@@ -485,10 +488,10 @@ class Reader:
                 return self.parts(target, args, kwargs, results, place)
             rest = tuple(tuple(tree_map(self.plain, a)) for a in (args[0][1:], args[1][1:]))
             if all(not isinstance(x, Value) for x in tree_flatten(rest)[0]):
-                return Ref(first.storage, first, (target, rest, kwargs, place))
+                return Ref(first.storage, first, (target, rest, kwargs, place), no_grad=self.no_grad)
             if name in ("expand_as", "view_as", "reshape_as"):
                 plain = {"expand_as": aten.expand.default}.get(name, aten.reshape.default)
-                return Ref(first.storage, first, (plain, tuple(([*r.shape],) for r in results), ({}, {}), place))
+                return Ref(first.storage, first, (plain, tuple(([*r.shape],) for r in results), ({}, {}), place), no_grad=self.no_grad)
         args, kwargs = tree_map(self.plain, args), tree_map(self.plain, kwargs)
         if name == "embedding_bag":
             return self.embedding_bag(args, results, place)
@@ -569,7 +572,7 @@ class Reader:
                 view = aten.slice.Tensor, tuple((dim, s, e) for s, e in zip(start, ends))
                 split = aten.split_with_sizes.default, tuple((s, dim) for s in sizes)
                 start = ends
-            refs.append(Ref(first.storage, first, (*view, ({}, {}), place), (i, *split)))
+            refs.append(Ref(first.storage, first, (*view, ({}, {}), place), (i, *split), self.no_grad))
         return refs
 
     def in_place(self, target, args, kwargs, results, place):

@@ -83,6 +83,10 @@ def prepare(module, notes):
         notes.append(f"{', '.join(odd)} becomes float32: precision= of a strategy brings it back")
         module = module.float()
     for part in module.modules():
+        if getattr(part, "sparse", False) is True and isinstance(part, (nn.Embedding, nn.EmbeddingBag)):
+            part.sparse = False
+            if (note := "sparse=True of an embedding is off: its gradient is dense here") not in notes:
+                notes.append(note)
         if getattr(getattr(part, "config", None), "use_cache", False) is True:  # transformers'
             part.config.use_cache = False
             if (note := "config.use_cache is off: a step of training keeps no keys and values for later words") not in notes:
@@ -155,14 +159,23 @@ def output_for(loss, classes, graph):
     v, seen_as = graph.output, None
     if loss == "mean_loss" and not v.shapes[0]:
         seen_as = graphs.aten.expand.default, *((v, (batch, 1)) for batch in exported.BATCHES)
-    elif loss == "cross_entropy" and len(v.shapes[0]) == 4 and (classes is None or v.shapes[0][1] == classes):
-        seen_as = graphs.aten.permute.default, *((v, (0, 2, 3, 1)),) * 2
+    elif loss == "cross_entropy" and has_classes_first(v, classes):
+        seen_as = graphs.aten.permute.default, *((v, (0, *range(2, len(v.shapes[0])), 1)),) * 2
     elif loss != "cross_entropy" and len(v.shapes[0]) == 1 and v.dtype.is_floating_point:
         seen_as = graphs.aten.unsqueeze.default, *((v, 1),) * 2
     if seen_as is not None and v.step is not None:
         reader = graphs.Reader(None, [])
         graph.output, = reader.emit(seen_as[0], seen_as[1:], ({}, {}), v.step.place)
         graph.steps += reader.steps
+
+
+def has_classes_first(v, classes) -> bool:
+    """[batch, classes, …], as PyTorch's cross_entropy takes images and volumes; of three dimensions that is a text's [batch, positions,
+    classes], unless a convolution gives it or --classes says so."""
+    sizes = v.shapes[0]
+    if len(sizes) < 3 or classes is not None and sizes[1] != classes:
+        return False
+    return len(sizes) > 3 or (classes is not None and sizes[2] != classes) or (v.step is not None and v.step.name.startswith("conv"))
 
 
 def target_for(loss, classes, graph) -> dict:
@@ -213,6 +226,8 @@ def import_module(request: Request, cut: bool = True) -> Imported:
     if request.loss is None and loss == "mean_loss":
         notes.append("the module returns its loss: mean_loss")
     own = dict(module.named_parameters())
+    if taken := sorted(made_nodes.reserved(graph) & set(own)):
+        raise Refusal(f"a parameter is called '{taken[0]}', which is what the batch is called here: it needs another name")
     sizes = {k: p.numel() for k, p in own.items()}
     if dead:
         notes.append(f"{len(dead)} parameters get no gradient (detach, no_grad, integers) and count as frozen: "

@@ -3,6 +3,7 @@
     made = make_nodes(graph)        # made.nodes, made.bodies, made.constants
 """
 
+import itertools
 import re
 from collections import Counter, defaultdict
 
@@ -446,6 +447,7 @@ def settle(made, graph, order, bodies, name_of, numbers, names, measure):
     if made.dead:
         return
     constants = {}
+    free = (c for c in map("c{}".format, itertools.count()) if c not in names.taken and c not in graph.parameters)
     for node, group, key, _ in order:
         if key is None:
             continue
@@ -461,9 +463,7 @@ def settle(made, graph, order, bodies, name_of, numbers, names, measure):
                 inputs.append(name_of[v])
                 continue
             if v not in constants:
-                constants[v] = f"c{len(constants)}"
-                if constants[v] in names.taken:
-                    raise Refusal(f"a module is called '{constants[v]}', which is a constant's name here")
+                constants[v] = next(free)
             inputs.append(constants[v])
         node["inputs"] = inputs
         for p in node["parameters"]:

@@ -155,7 +155,7 @@ def loss_of(model: SimpleNamespace):
         return lambda output, _: output.mean()
 
     def cross_entropy(output, target):
-        if output.dim() == 3:
+        if output.dim() == 3 and output.shape[:2] == target.shape:
             return F.cross_entropy(output.view(-1, output.shape[-1]), target.view(-1))
         return F.cross_entropy(output, target)
 

@@ -16,6 +16,7 @@ from importing import FILE, ROOT, bodies_of, imported, module, refused, run, sam
 import check
 import import_model
 import models
+import numpy
 import play
 import spec
 import torch
@@ -139,8 +140,14 @@ def test_choices_by_pythons_random_numbers():
     def forward(self, x):
         return self.b(self.a(x)) if random.random() < 2 and len(x) == 2 else self.a(x)
     assert refused(module(forward)).endswith("a choice by Python's or NumPy's random numbers?")
-    _, notes = imported(module(lambda self, x: self.a(x) if random.random() < 2 else self.b(x)))
-    assert "Python's or NumPy's random numbers are drawn in the forward: every step here has those of the import" in notes, notes
+
+    def mixed(self, x):
+        share = numpy.random.beta(1, 1)
+        return self.a(x if random.random() < 0.5 else self.b(x)) * share + self.c(x) * (1 - share)
+    before = random.getstate()
+    _, notes = imported(module(mixed))
+    assert "Python's or NumPy's random numbers are drawn in the forward: every step here has the same" in notes, notes
+    assert random.getstate() == before
 
 
 def test_gradients_inside_the_forward():

@@ -363,6 +363,46 @@ def test_what_a_run_gives_otherwise_than_its_trace_is_copied():
     assert any("=reshape(" in line for body in file["bodies"].values() for line in body["forward"]), file["bodies"]
 
 
+def test_classes_on_the_second_dimension():
+    for layer, size, loss_rows in ((nn.Conv1d(3, 4, 3), "3,10", ["B", 8]), (nn.Conv3d(3, 4, 1), "3,2,5,6", ["B", 2, 5, 6])):
+        file, _ = imported(layer, [f"f32[B,{size}]"], "cross_entropy")
+        same(file["target"], {"classes": 4, "shape": loss_rows})
+    words = nn.Sequential(nn.Linear(3, 5))  # [batch, positions, classes], unless it is said otherwise
+    same(imported(words, ["f32[B,7,3]"], "cross_entropy")[0]["target"], {"classes": 5, "shape": ["B", 7]})
+    same(imported(words, ["f32[B,7,3]"], "cross_entropy", classes=7)[0]["target"], {"classes": 7, "shape": ["B", 5]})
+
+
+def test_views_that_are_read_without_gradients():
+    """Made where gradients are on, read first where they are off: they keep theirs."""
+    def forward(self, x):
+        part = self.a(x)[:, :4]
+        with torch.no_grad():
+            largest = part.abs().amax(1, keepdim=True)
+        return part / (largest + 1)
+    _, notes = imported(module(forward))
+    assert not [n for n in notes if "get no gradient" in n and "a.weight" in n], notes
+
+
+def test_names_of_constants():
+    """That no module and no parameter has."""
+    class Taken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.c0, self.c1 = nn.Parameter(torch.ones(8)), nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.c1(x * self.c0) * torch.tensor([0.1, 0.5, 0.9, 1, 2, 3, 4, 5]) + torch.tensor([2.5, 0.5, 0.9, 1, 2, 3, 4, 5])
+    file, _ = imported(Taken())
+    same(sorted(file["constants"]), ["c2", "c3"])
+    made = module(lambda self, x: self.a(x) * self.target, target=nn.Parameter(torch.ones(8)))
+    same(refused(made), "a parameter is called 'target', which is what the batch is called here: it needs another name")
+
+
+def test_sparse_gradients_are_dense():
+    file, notes = imported(nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Flatten(), nn.Linear(12, 4)), ["i64[B,3]<9"])
+    assert "sparse=True of an embedding is off: its gradient is dense here" in notes, notes
+
+
 def test_who_sees_nobody():
     """Of a causal mask and a padding mask together: PyTorch's attention gives zeros, with dropout, too."""
     class Masked(nn.Module):
