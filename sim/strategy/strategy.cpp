@@ -2,6 +2,7 @@
 
 #include "sim/error.hpp"
 #include "sim/model/model_file.hpp"
+#include "sim/strategy/layout.hpp"
 #include "sim/strategy/option/option.hpp"
 #include "sim/text/spec.hpp"
 
@@ -98,6 +99,31 @@ Model with_global_batch(const Model& model, std::string_view strategy) {
   return whole;
 }
 
+namespace {
+
+/// What isn't trained (LoRA's base) is a constant of each rank, which no strategy cuts.
+std::string remark_on_frozen(const Strategy& strategy, const Model& model) {
+  const ParameterCycle cycle = strategy.kind().parameters(model, strategy);
+  const bool cuts_weights = cycle.cut && cycle.cut->weights;
+  if (!cuts_weights && strategy.tp == 1) return "";
+  double frozen = 0, all = 0;
+  for (const Given& given : model.given)
+    if (given.is_frozen) frozen += static_cast<double>(given.spec.elements());
+  if (frozen == 0) return "";
+  for (const OpInstance& op : model.instances(model.global_batch))
+    for (const ParameterSpec& parameter : op.signature().parameters)
+      all += static_cast<double>(parameter.spec.elements());
+  if (frozen < 0.05 * all) return "";
+  return fmt::format(
+      "What isn't trained, {:.0f} % of the parameters, is whole on every rank here. {} cut that, too: less memory, "
+      "other "
+      "times",
+      100 * frozen / (frozen + all),
+      cuts_weights ? "PyTorch's fully_shard and DeepSpeed's stage 3" : "Tensor parallel layers");
+}
+
+}  // namespace
+
 std::string remark_on(const Strategy& strategy, const Model& model) {
   if (strategy.daso)
     return fmt::format(
@@ -110,7 +136,7 @@ std::string remark_on(const Strategy& strategy, const Model& model) {
         "{}: {} steps are played from one barrier to the next; a step's time is the period, of all but "
         "the first",
         strategy.text(), strategy.bodies);
-  if (strategy.idle == 0) return "";
+  if (strategy.idle == 0) return remark_on_frozen(strategy, model);
   return fmt::format("{}: the {} samples are {} parts (torch.chunk); {} of {} devices have none", strategy.text(),
                      model.global_batch, strategy.dp, strategy.idle, strategy.dp + strategy.idle);
 }

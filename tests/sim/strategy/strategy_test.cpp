@@ -2,6 +2,7 @@
 
 #include "sim/lower/lower.hpp"
 #include "sim/strategy/layout.hpp"
+#include "tests/sim/model/toys.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {
@@ -283,6 +284,16 @@ TEST(Strategy, DataParallelUsesAsManyDevicesAsThereAreChunks) {
   EXPECT_EQ(remark_on(strategy, model),
             "data_parallel,dp=5: the 9 samples are 5 parts (torch.chunk); 3 of 8 devices have none");
   EXPECT_EQ(remark_on(parse_strategy(strategy.text(), model), model), "");
+}
+
+TEST(Strategy, WhatIsntTrainedIsntCut) {
+  const Model model = load_model(testing::toy_path());  // its table is frozen
+  const auto remark = [&](const char* strategy) { return remark_on(parse_strategy(strategy, model), model); };
+  for (const char* strategy : {"zero3,dp=2", "fsdp,dp=2", "mesh,dp=2,pp=2,zero=3"})
+    EXPECT_EQ(remark(strategy),
+              "What isn't trained, 7 % of the parameters, is whole on every rank here. PyTorch's fully_shard and "
+              "DeepSpeed's stage 3 cut that, too: less memory, other times");
+  for (const char* strategy : {"ddp,dp=2", "zero2,dp=2", "gpipe,pp=2"}) EXPECT_EQ(remark(strategy), "");
 }
 
 TEST(Strategy, RepeatedLayersAreCounted) {
