@@ -38,6 +38,9 @@ RoleBuilder::RoleBuilder(const Plan& plan, const RolePlan& role, Tables& tables)
     add_parameter_copies(draft_, plan.layout.parameters, group_of);
   else if (plan.layout.parameters.cut)
     add_units(draft_, plan.layout, /*apart=*/plan.model.max_grad_norm > 0, group_of);
+  for (const auto& [source, index] : frozen_)
+    for (std::int32_t mb = kAll; mb < plan.microbatches; ++mb)
+      hold(source, mb, plan.batch(source), draft_.parameters[index].weight);
 }
 
 /// Between chunks of two ranks the tags of each edge are others; its gradients go the other way.
@@ -154,7 +157,12 @@ void RoleBuilder::add_persistent() {
       }
     }
     for (const int source : node(n).inputs)
-      if (source < 0 && !values_.contains({source, 0})) add_given(source);
+      if (source < 0 && !values_.contains({source, 0}) && !frozen_.contains(source)) {
+        if (is_cut_like_weights(source))
+          add_frozen(source, n);
+        else
+          add_given(source);
+      }
   }
   if (plan_.model.loss_scale == 0) return;
   const auto add_number = [&](const std::string& name, Dtype dtype, double first) {
@@ -207,6 +215,30 @@ void RoleBuilder::add_parameter(int n, const ParameterSpec& part, std::size_t in
     parameter.weight =
         add_state(parameter.name, part.spec, TensorClass::weight, parameter.part.initial, whole.spec, on);
   draft_.parameters.push_back(std::move(parameter));
+}
+
+/// Whether it is a parameter that isn't trained, of a size that is cut where weights are, and read whole by all.
+bool RoleBuilder::is_cut_like_weights(int source) const {
+  const std::optional<ParameterCut>& cut = plan_.layout.parameters.cut;
+  if (source > kModelGiven || !plan_.model.given_of(source).is_frozen || !cut || !cut->weights) return false;
+  const TensorSpec& spec = plan_.model.given_of(source).spec;
+  if (spec.shape.empty() || spec.elements() <= cut->whole_up_to) return false;
+  for (int n = 0; n <= loss_node(); ++n)
+    for (std::size_t k = 0; k < node(n).inputs.size(); ++k)
+      if (node(n).inputs[k] == source && placed(n).inputs[k] != plan_.everywhere()) return false;
+  return true;
+}
+
+void RoleBuilder::add_frozen(int source, int n) {
+  const std::string name(plan_.model.source_name(source));
+  const TensorSpec spec = whole_spec(source, kAll);
+  frozen_[source] = static_cast<std::uint32_t>(draft_.parameters.size());
+  draft_.parameters.push_back({.name = name,
+                               .node = name_of(n),
+                               .of = static_cast<std::size_t>(n),
+                               .spec = spec,
+                               .part = {name, spec, {}, plan_.model.source_initial(source)},
+                               .is_frozen = true});
 }
 
 /// What the model is given: one persistent tensor; of samples a view of it per microbatch.

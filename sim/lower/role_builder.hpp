@@ -60,6 +60,8 @@ class RoleBuilder {
                           const Initial& initial, const TensorSpec& whole, const Placements& on);
   void add_parameter(int n, const ParameterSpec& part, std::size_t index);
   void add_given(int source);
+  bool is_cut_like_weights(int source) const;
+  void add_frozen(int source, int n);
   void add_host_work(std::string_view kind, const Attributes& attributes, const std::string& name,
                      const std::vector<std::uint32_t>& reads, const std::vector<std::uint32_t>& writes,
                      std::int32_t mb = kAll);
@@ -124,6 +126,7 @@ class RoleBuilder {
   std::vector<std::vector<int>> nodes_;                             // of this rank, by chunk, in the model's order
   std::map<int, std::vector<std::uint32_t>> parameters_, buffers_;  // per node: indices into draft_.parameters, tensors
   std::map<std::string, std::uint32_t> parameter_of_;               // by name: index into draft_.parameters
+  std::map<int, std::uint32_t> frozen_;                             // by source, where it is in a unit: the same
   std::map<std::uint32_t, int> last_summand_of_;  // by parameter: the node that gives the last part of its gradient
   std::map<Key, std::vector<Held>> values_;       // outputs, here or received; first as made
   std::map<Key, std::vector<Held>> regathered_;   // of those, for the backward

@@ -2,7 +2,6 @@
 
 #include "sim/error.hpp"
 #include "sim/model/model_file.hpp"
-#include "sim/strategy/layout.hpp"
 #include "sim/strategy/option/option.hpp"
 #include "sim/text/spec.hpp"
 
@@ -101,11 +100,9 @@ Model with_global_batch(const Model& model, std::string_view strategy) {
 
 namespace {
 
-/// What isn't trained (LoRA's base) is a constant of each rank, which no strategy cuts.
+/// What isn't trained (LoRA's base) is cut where ZeRO cuts weights, but not by tensor parallelism.
 std::string remark_on_frozen(const Strategy& strategy, const Model& model) {
-  const ParameterCycle cycle = strategy.kind().parameters(model, strategy);
-  const bool cuts_weights = cycle.cut && cycle.cut->weights;
-  if (!cuts_weights && strategy.tp == 1) return "";
+  if (strategy.tp == 1) return "";
   double frozen = 0, all = 0;
   for (const Given& given : model.given)
     if (given.is_frozen) frozen += static_cast<double>(given.spec.elements());
@@ -115,11 +112,9 @@ std::string remark_on_frozen(const Strategy& strategy, const Model& model) {
       all += static_cast<double>(parameter.spec.elements());
   if (frozen < 0.05 * all) return "";
   return fmt::format(
-      "What isn't trained, {:.0f} % of the parameters, is whole on every rank here. {} cut that, too: less memory, "
-      "other "
-      "times",
-      100 * frozen / (frozen + all),
-      cuts_weights ? "PyTorch's fully_shard and DeepSpeed's stage 3" : "Tensor parallel layers");
+      "What isn't trained, {:.0f} % of the parameters, is whole on every rank here: tp cuts layers that are trained. "
+      "Megatron's layers are cut in any case, which takes less memory and time",
+      100 * frozen / (frozen + all));
 }
 
 }  // namespace

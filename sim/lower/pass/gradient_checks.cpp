@@ -40,7 +40,8 @@ class Checks {
       gradients_.push_back(gradient);
       by_owners_[mesh().ranks_along(axes_ & ~cut)].push_back(gradient);
     };
-    for (const DraftUnit& unit : draft.units) add(unit.sum, draft.parameters[unit.parameters[0]]);
+    for (const DraftUnit& unit : draft.units)
+      if (!unit.is_frozen) add(unit.sum, draft.parameters[unit.parameters[0]]);
     if (!draft.units.empty()) return;
     for (const DraftParameter& parameter : draft.parameters)
       if (parameter.is_home) add(parameter.gradient, parameter);

@@ -40,6 +40,7 @@ struct DraftParameter {
   ParameterUnit::Part part;     // of which it is what this rank plays with
   bool is_half = false;         // `spec` is half precision, of what is kept in f32 (ParameterCut)
   bool is_packed = false;       // ParameterSpec::is_packed
+  bool is_frozen = false;       // it isn't trained: it is only cut, and gathered
   std::uint32_t sum_axes = 0;   // along which its gradient is to be summed
   std::uint32_t cut_axes = 0;   // along which no other rank has the same of it
   std::uint32_t copy_axes = 0;  // along which it is copied from the first coordinate (ParameterCycle::at_root)
@@ -61,6 +62,7 @@ struct DraftUnit {
   std::uint32_t all = kNone, own = kNone;  // tensors: what the weights are views of, the rank's part
   bool is_gathered = false;                // `all` isn't there unless it is gathered
   bool is_half = false;                    // `all` is in half precision, `own` in f32
+  bool is_frozen = false;                  // its parameters aren't trained
   std::uint32_t given = kNone;             // what the rank has of an `all` that stays: `own`, or its copy
   std::uint32_t copied = kNone;            // FSDP2: from `all`; the weights are views of that
   std::vector<std::uint32_t> rooms{};      // in it, one for each parameter

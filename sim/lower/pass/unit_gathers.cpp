@@ -86,7 +86,8 @@ class Gathers {
       for (const std::uint32_t p : draft_.units[u].parameters) {
         const DraftParameter& parameter = draft_.parameters[p];
         if (!draft_.units[u].is_gathered) continue;
-        of_weight[parameter.weight] = of_gradient[parameter.gradient] = u;
+        of_weight[parameter.weight] = u;
+        if (!parameter.is_frozen) of_gradient[parameter.gradient] = u;
         for (const std::uint32_t later : parameter.later_gradients) of_gradient[later] = u;
       }
     used_.resize(draft_.list.size());
@@ -120,7 +121,8 @@ class Gathers {
     const Run& last = runs_[run];
     if (last.microbatch == microbatch && last.pass == pass && (last.again == again || !cut_.reshard)) return true;
     if (!cut_.reshard) return last.pass == Pass::forward || pass == Pass::backward;
-    return run + 1 == runs_.size() && last.microbatch == microbatch && (pass == Pass::backward || again);
+    const bool is_last = run + 1 == runs_.size() || (run + 2 == runs_.size() && are_together(run));
+    return is_last && last.microbatch == microbatch && (pass == Pass::backward || again);
   }
 
   /// The unit's own tensors where it is its first run, with none before; copies of them, of a later one.
@@ -147,11 +149,21 @@ class Gathers {
       run.weights.emplace_back(draft_.parameters[p].weight, view_again(draft_.parameters[p].weight));
   }
 
+  /// Whether this run and the next are of one layer, of what is trained and of what isn't.
+  [[nodiscard]] bool are_together(std::uint32_t run) const {
+    const auto [a, b] = std::pair(&draft_.units[runs_[run].unit], &draft_.units[runs_[run + 1].unit]);
+    const auto layer = [&](const DraftUnit* unit) {
+      return cut_.unit_of.at(draft_.parameters[unit->parameters[0]].of);
+    };
+    return a->is_frozen != b->is_frozen && layer(a) == layer(b);
+  }
+
   /// The run before which this one's weights are sent for.
   [[nodiscard]] std::uint32_t first_ahead(std::uint32_t run) const {
-    std::uint32_t ahead = 0;
+    std::uint32_t ahead = 0, layers = 0;
     double elements = 0;
-    for (; ahead < std::min(cut_.prefetch, run); ++ahead) {
+    for (; ahead < run; ++ahead) {
+      if (!are_together(run - ahead - 1) && ++layers > cut_.prefetch) break;
       elements += static_cast<double>(draft_.role.tensors[draft_.units[runs_[run - ahead].unit].all].spec.elements());
       if (cut_.prefetch_elements > 0 && elements > cut_.prefetch_elements) break;
     }

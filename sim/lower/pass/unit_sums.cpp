@@ -64,6 +64,7 @@ class Sums {
     std::vector<Round> rounds;
     for (std::uint32_t u = 0; u < draft_.units.size(); ++u) {
       const std::vector<std::uint32_t>& parameters = draft_.units[u].parameters;
+      if (draft_.units[u].is_frozen) continue;
       for (std::size_t number = 0; number <= draft_.parameters[parameters[0]].later_gradients.size(); ++number) {
         Round& round = rounds.emplace_back(Round{u, number});
         for (const std::uint32_t p : parameters)

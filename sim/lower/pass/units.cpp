@@ -10,6 +10,8 @@
 // Weights that are used in half precision are kept in f32 by who updates them: then unit0.own is a tensor of its own with
 // ZeRO 1 and 2, too, and unit0.all bf16[56].
 //
+// What isn't trained (LoRA's base) is cut and gathered with the weights of its layers, in units of its own.
+//
 // FSDP2 cuts each parameter by its rows, padded: unit0.own has 3 of 5 rows of both, unit0.all two such tables, from which
 // the parameters are copied out, each to room for 6 rows.
 #include <algorithm>
@@ -34,7 +36,7 @@ std::vector<Grouped> grouped(const Draft& draft, const ParameterCut& cut, bool a
   std::vector<std::uint32_t> order(draft.parameters.size());
   std::iota(order.begin(), order.end(), 0U);
   if (by_size) std::ranges::reverse(order);  // as their gradients come
-  using Key = std::tuple<bool, std::uint32_t, std::uint32_t, std::uint32_t, Dtype, bool>;
+  using Key = std::tuple<bool, std::uint32_t, std::uint32_t, std::uint32_t, Dtype, bool, bool>;
   std::vector<std::pair<Key, std::vector<std::uint32_t>>> groups;  // in the order of their first parameters
   for (const std::uint32_t p : order) {
     const DraftParameter& parameter = draft.parameters[p];
@@ -44,7 +46,8 @@ std::vector<Grouped> grouped(const Draft& draft, const ParameterCut& cut, bool a
                   parameter.sum_axes,
                   apart ? parameter.cut_axes : 0,
                   parameter.spec.dtype,
-                  parameter.is_half};
+                  parameter.is_half,
+                  parameter.is_frozen};
     auto group = std::ranges::find(groups, key, &decltype(groups)::value_type::first);
     if (group == groups.end()) group = groups.insert(groups.end(), {key, {}});
     group->second.push_back(p);
@@ -139,8 +142,10 @@ void add_units(Draft& draft, const Layout& layout, bool apart, const GroupOf& gr
                    .sum_axes = first.sum_axes,
                    .parameters = parameters,
                    .is_gathered = !is_whole,
-                   .is_half = first.is_half};
-    check_internal(unit.sum_axes >> cut.axis & 1U, "'{}' isn't summed along the axis that cuts it", first.name);
+                   .is_half = first.is_half,
+                   .is_frozen = first.is_frozen};
+    check_internal(unit.is_frozen || (unit.sum_axes >> cut.axis & 1U) != 0,
+                   "'{}' isn't summed along the axis that cuts it", first.name);
     const auto index = static_cast<std::uint32_t>(draft.role.units.size());
     ParameterUnit& described = draft.role.units.emplace_back(ParameterUnit{name, {}});
     std::int64_t elements = 0;

@@ -50,6 +50,7 @@ void add_updates(Draft& draft, const Model& model) {
         parameters.push_back({draft.names->add(parameter.name), parameter.weight, parameter.gradient});
   for (const DraftUnit& unit : draft.units) {
     const Updated part{unit.label, unit.own, unit.sum};
+    if (unit.is_frozen) continue;
     if (unit.is_gathered) {
       parameters.push_back(part);
       continue;

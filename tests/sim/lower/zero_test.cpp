@@ -320,6 +320,37 @@ TEST(Zero, FsdpCutsPackedParametersByTheRowsOfTheirModule) {
               (Range{both.mesh.coordinate(rank, dp) * std::int64_t{48}, 48}));
 }
 
+// fully_shard and DeepSpeed's stage 3 cut all of a module's parameters, LoRA's base, too. It is read in the forward only
+// here, so gathered once; nobody sums or updates it.
+TEST(Zero, WhatIsntTrainedIsCutToo) {
+  Model model = load_model(toy_path());  // its table c2, f32[4,8], is frozen
+  const auto program = [&](const char* strategy) { return lower(model, parse_strategy(strategy, model)); };
+  const auto sent = [&](const char* strategy) { return traffic_of(program(strategy)).sent_bytes; };
+  std::map<std::string, double> bytes;
+  for (const char* strategy : {"zero3,dp=2", "fsdp,dp=2", "zero2,dp=2", "ddp,dp=2"}) {
+    SCOPED_TRACE(strategy);
+    const Program of = program(strategy);
+    bytes[strategy] = sent(strategy);
+    const bool is_cut = std::string_view(strategy) == "zero3,dp=2" || std::string_view(strategy) == "fsdp,dp=2";
+    const Role& role = of.roles[0];
+    const std::vector<bool> changed = role.changed_storages();
+    std::int64_t kept = 0;  // elements
+    for (std::size_t s = 0; s < role.storages.size(); ++s) {
+      const Tensor& owner = role.tensors[role.storages[s].owner];
+      const bool is_table = owner.name == "c2" || (owner.unit != kNone && role.units[owner.unit].parts[0].name == "c2");
+      if (!role.storages[s].persistent || !is_table) continue;
+      kept += owner.spec.elements();
+      EXPECT_FALSE(changed[s]);
+      EXPECT_EQ(role.storages[s].tensor_class, TensorClass::weight);
+    }
+    EXPECT_EQ(kept, is_cut ? 16 : 32);
+  }
+  std::ranges::find(model.given, "c2", &Given::name)->is_frozen = false;
+  for (const auto& [strategy, before] : bytes)
+    EXPECT_DOUBLE_EQ(before - sent(strategy.c_str()),
+                     strategy.starts_with("zero3") || strategy.starts_with("fsdp") ? 64 : 0);
+}
+
 TEST(Zero, HybridSharesOutWithinGroupsAndSumsBetweenThem) {
   const Program program = program_of("hsdp,replicas=2,shard=4,units=layer");
   const Role& role = program.roles[0];
