@@ -57,6 +57,8 @@ def policies() -> dict:
 
 def policy_of(target) -> str | None:
     schema = target._schema
+    if schema.name.split("::")[1] in KERNELS:
+        return "half"
     return policies().get(schema.name.split("::")[1] + (f".{schema.overload_name}" if schema.overload_name else ""))
 
 

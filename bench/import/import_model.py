@@ -473,8 +473,8 @@ def main(argv=None) -> int:
                 result.refuse_differences()
             except Refusal as refusal:
                 partial.unlink()
-                notes = "".join(f"\n  note: {n}" for n in imported.notes if "autograd.Function" in n)
-                raise Refusal(f"{refusal}{notes}") from refusal
+                reasons = [n for n in imported.notes if "autograd.Function" in n]
+                raise Refusal("\n".join([*reasons, str(refusal)])) from refusal
             say(f"  checked in float64 with {result.batch} samples: {result.text()}, {time.monotonic() - start:.1f} s")
             checked_in_half(file, imported if request.small is None else small, request if request.small is None else request.small)
             write(imported, partial)

@@ -7,6 +7,7 @@ import copy
 import json
 import re
 import sys
+from unittest import mock
 
 from importing import FILE, module, run, same
 
@@ -271,8 +272,20 @@ def test_rounding_more_than_pytorch_does_is_found():
 
 # -- what is left out --------------------------------------------------------------------------------------------------------
 
+def test_recurrent_layers_are_in_half_precision():
+    """As on a GPU, where each is one kernel, which is on a list."""
+    for layer in (nn.LSTM(4, 6, 2, batch_first=True, bidirectional=True), nn.GRU(4, 6, batch_first=True), nn.RNN(4, 6, batch_first=True)):
+        made = module(lambda self, x: self.b(self.rnn(x)[0][:, -1]), rnn=layer, b=nn.Linear(12 if layer.bidirectional else 6, 3))
+        file, _, _ = imported(made, ["f32[B,5,4]"])
+        body = body_of(file, "rnn")
+        same(body["output"].split("[")[0], "bf16")
+        assert body["products"].keys() == {"matmul bf16"}, body["products"]
+
+
 def test_what_cant_be_said_is_left_out():
-    file, found, _ = imported(models.TextClassifier(50, 4, 3), ["i64[B,3]<50"], "cross_entropy")
+    known = autocast.policy_of
+    with mock.patch.object(autocast, "policy_of", lambda target: None if "lstm" in target._schema.name else known(target)):
+        file, found, _ = imported(models.TextClassifier(50, 4, 3), ["i64[B,3]<50"], "cross_entropy")
     assert file["half"].startswith("what autocast does inside op 'lstm' isn't known, at module 'lstm' (LSTM), "), file["half"]
     assert f"no half precision: {file['half']}" in found.notes
     assert not any("half" in n for n in file["nodes"])

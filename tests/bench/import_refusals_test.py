@@ -73,10 +73,10 @@ def test_no_file_is_left_where_the_check_fails():
     status, out, err = run("import_test:own_function", "--input", "f32[B,8]", "--loss", "mse_loss")
     same(status, 1)
     same(err, "import: 4 things can't be imported:\n"
+              "  custom autograd.Function 'Tripled': its forward is imported, its own backward is not\n"
               "  the gradient of 'a.weight' differs from PyTorch's by 0.33 of its norm\n"
               "  the gradient of 'a.bias' differs from PyTorch's by 0.33 of its norm\n"
-              "  no file is left in place: the graph doesn't say what the module does\n"
-              "  note: custom autograd.Function 'Tripled': its forward is imported, its own backward is not\n")
+              "  no file is left in place: the graph doesn't say what the module does\n")
     same(list(FILE.parent.iterdir()), [])
 
 
