@@ -35,7 +35,7 @@ void norm_stats(const sim::Work& work, const Operands& operands) {
 }
 
 /// Means and variances of parts are put together as Chan et al. do ("Updating formulae and a pairwise algorithm for
-/// computing sample variances", 1979).
+/// computing sample variances", 1979). Of more than one value: Plan sees to that.
 void norm_apply(const sim::Work& work, const Operands& operands) {
   const at::Tensor &x = operands.reads[0], &stats = operands.reads[1], &weight = operands.reads[2],
                    &bias = operands.reads[3], &running_mean = operands.reads[4], &running_var = operands.reads[5],

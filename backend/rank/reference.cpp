@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <deque>
 #include <limits>
@@ -201,7 +202,10 @@ Reference execute_reference(const sim::Model& model, const Partition& partition)
 }
 
 std::optional<double> distance_from_whole_batch(const sim::Model& model, Partition partition) {
-  if (!depends_on_cut(model.instances(model.global_batch))) return std::nullopt;
+  // Synced norms see all pieces' samples of a microbatch.
+  const bool is_synced = std::ranges::any_of(model.nodes, sim::is_synced, &sim::Node::attributes);
+  if (!depends_on_cut(model.instances(model.global_batch)) && !(is_synced && partition.microbatches > 1))
+    return std::nullopt;
   partition.steps = 1;
   partition.daso.reset();
   Partition whole = partition;

@@ -819,15 +819,15 @@ def rows_alone_of(text: dict, specs: list, seed: int, batch: int) -> bool:
     return True
 
 
-def make_body(group: Group, needs: list, measure: bool) -> tuple[dict, list]:
-    """The body as the file has it, and which inputs and parameters get a gradient. measure: whether it is small enough to be run.
+def make_body(group: Group, needs: list, runs: bool) -> tuple[dict, list]:
+    """The body as the file has it, and which inputs and parameters get a gradient. runs: whether it is small enough to be run.
     `rows` is the caller's to find out (rows_alone)."""
     try:
         graphs = [joint(group, which, needs) for which in (0, 1)]
     except RuntimeError as error:
         raise Refusal(first_line(error)) from error
     cut = Cut(group, graphs, needs)
-    if measure and (loose := loose_results(cut.text())):
+    if runs and (loose := loose_results(cut.text())):
         cut = Cut(group, graphs, needs, loose)
     (fw, forward_products), (bw, backward_products) = costs(cut, True), costs(cut, False)
     shapes = tuple(tuple(cut.val(cut.output, w).shape) for w in (0, 1))

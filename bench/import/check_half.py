@@ -60,6 +60,7 @@ def check_half(file: dict, module, inputs, half=torch.bfloat16, batch: int = che
     played = in_half(file)
     with dtypes(bf16=torch.float64):
         exact = check.check(played, module, inputs, batch)
+        batch = exact.batch  # another, where the module fails with these
     generator = torch.Generator().manual_seed(1)
     tensors = example(inputs, batch, torch.float32, generator)
     target = check.target_of(file, batch, generator)

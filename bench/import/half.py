@@ -1,6 +1,6 @@
 """What a step in half precision (torch.autocast, autocast.py) makes of the nodes: the file's second bodies.
 
-    file["half"] = half_bodies(graph, made, measure)      # by name; nodes that differ from float32 get the key "half"
+    file["half"] = half_bodies(graph, made, runs)      # by name; nodes that differ from float32 get the key "half"
 
 Nodes are those of float32. Each is traced once more, with the dtypes that its inputs have by then: a linear's output is
 bfloat16, a layer norm's float32, and their sum float32. Parameters stay float32; where a call wants them in bfloat16, the cast
@@ -48,8 +48,8 @@ def refuse_products_in_f32(group):
         raise Refusal(f"what autocast does inside op '{group.steps[-1].name}' isn't known,")
 
 
-def half_bodies(graph: Graph, made, measure: bool):
-    """The second bodies by name, or why there are none. measure: as make_body's."""
+def half_bodies(graph: Graph, made, runs: bool):
+    """The second bodies by name, or why there are none. runs: as make_body's."""
     uses = [name for name, body in made.bodies.items() if re.search(r"\b(bf16|f16)\b", str(body))]
     if uses:
         return f"the module itself uses half precision, in '{uses[0]}'"
@@ -57,7 +57,7 @@ def half_bodies(graph: Graph, made, measure: bool):
     before = [(group.output, group.output.dtype) for _, group, _ in made.traced]
     try:
         with autocast.applied(DTYPE), quiet():
-            return Half(made, measure).bodies
+            return Half(made, runs).bodies
     except Refusal as refusal:
         forget(made.nodes)
         return str(refusal)
@@ -116,8 +116,8 @@ def notes_of(graph: Graph) -> list:
 
 
 class Half:
-    def __init__(self, made, measure):
-        self.made, self.measure, self.bodies, self.known = made, measure, {}, {}
+    def __init__(self, made, runs):
+        self.made, self.runs, self.bodies, self.known = made, runs, {}, {}
         self.numbers = Counter()
         for node, group, wants in made.traced:
             if "body" not in node:
@@ -133,7 +133,7 @@ class Half:
         if key not in self.known:
             try:
                 refuse_products_in_f32(group)
-                text, _ = make_body(group, wants, self.measure)
+                text, _ = make_body(group, wants, self.runs)
             except Refusal as refusal:
                 raise Refusal(f"{refusal} at {place_of(group.output.step.place)}") from refusal
             except RuntimeError as error:  # PyTorch's own, of an op that hasn't this dtype

@@ -128,7 +128,8 @@ def values_text(v, module) -> dict:
         return {"list": []}
     runs = lambda: [[x if math.isfinite(x) else str(x), n] for x, n in zip(*map(torch.Tensor.tolist, torch.unique_consecutive(flat, return_counts=True)))]  # noqa: E731
     if flat.is_floating_point() and bool(flat.isinf().any()):
-        return {"runs": runs()}
+        found = runs()
+        return {"runs": found} if 2 * len(found) < flat.numel() else {"list": [x if math.isfinite(x) else str(x) for x in flat.tolist()]}
     first = flat[0].item()
     if bool((flat == first).all()):
         return {"full": first}
@@ -175,7 +176,17 @@ def has_classes_first(v, classes) -> bool:
     sizes = v.shapes[0]
     if len(sizes) < 3 or classes is not None and sizes[1] != classes:
         return False
-    return len(sizes) > 3 or (classes is not None and sizes[2] != classes) or (v.step is not None and v.step.name.startswith("conv"))
+    return len(sizes) > 3 or (classes is not None and sizes[2] != classes) or is_of_convolution(v)
+
+
+def is_of_convolution(v) -> bool:
+    """What came last is one, or what leaves its channels where they are (a norm, ReLU, an upsampling)."""
+    while v.step is not None and not v.step.name.startswith("conv"):
+        before = [x for x in v.step.reads() if len(x.shapes[0]) == 3 and x.shapes[0][1] == v.shapes[0][1]]
+        if not before or v.step.name in ("linear", "matmul", "bmm", "baddbmm", "einsum", "layer_norm"):
+            return False
+        v = before[0]
+    return v.step is not None
 
 
 def target_for(loss, classes, graph) -> dict:
@@ -197,9 +208,9 @@ def target_for(loss, classes, graph) -> dict:
     return {"classes": shape[-1], "shape": shape[:-1]}
 
 
-def import_module(request: Request, cut: bool = True) -> Imported:
-    """The model file's content. cut: with what can be cut for tensor parallelism. Refusal: what can't be imported, all at
-    once."""
+def import_module(request: Request, cut: bool = True, is_twin: bool = False) -> Imported:
+    """The model file's content. cut: with what can be cut for tensor parallelism. is_twin: the small model that stands for a large one,
+    whose bodies can't be run: nothing is found by running them. Refusal: what can't be imported, all at once."""
     notes = list(getattr(request.module, "import_notes", []))
     module = prepare(request.module, notes).train()
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):  # nn.LazyLinear
@@ -214,7 +225,7 @@ def import_module(request: Request, cut: bool = True) -> Imported:
         loss = request.loss or ("cross_entropy" if graph.output.shapes[0] else "mean_loss")
         output_for(loss, request.classes, graph)
         target = target_for(loss, request.classes, graph)
-        made = made_nodes.make_nodes(graph, measure=request.small is None)
+        made = made_nodes.make_nodes(graph, measure=request.small is None, runs=request.small is None and not is_twin)
         if not made.dead:
             break
         dead |= made.dead
@@ -222,7 +233,7 @@ def import_module(request: Request, cut: bool = True) -> Imported:
     synced = {n["name"] for n in made.nodes if n.get("sync")}
     if apart := sorted(k for k, part in module.named_modules() if isinstance(part, nn.SyncBatchNorm) and k not in synced):
         notes.append(f"SyncBatchNorm {', '.join(apart[:5])}{', …' if len(apart) > 5 else ''}: each rank sees its own samples here "
-                     "(called twice, or without weights or running statistics)")
+                     "(called twice, frozen, or without weights or running statistics)")
     if request.loss is None and loss == "mean_loss":
         notes.append("the module returns its loss: mean_loss")
     own = dict(module.named_parameters())
@@ -259,10 +270,10 @@ def import_module(request: Request, cut: bool = True) -> Imported:
     file = {"format": FORMAT, "name": request.name, "description": request.description, "made_by": request.made_by,
             "inputs": inputs, "target": target, "loss": loss, "optimizer": request.optimizer,
             "global_batch": request.global_batch, "parameters": parameters, "constants": constants,
-            "units": made_nodes.find_units(graph, made, sizes), "bodies": made.bodies, "half": half.half_bodies(graph, made, measure=request.small is None),
+            "units": made_nodes.find_units(graph, made, sizes), "bodies": made.bodies, "half": half.half_bodies(graph, made, request.small is None and not is_twin),
             "nodes": made.nodes}
     notes += [f"no half precision: {file['half']}"] if isinstance(file["half"], str) else half.notes_of(graph)
-    small = import_module(request.small, cut=False).file if request.small is not None else None
+    small = import_module(request.small, cut=False, is_twin=True).file if request.small is not None else None
     if small is not None:
         take_rows(file, small)
         half.take_rows(file)
@@ -351,13 +362,17 @@ def say(text: str):
 def other_with_more_samples(imported, request) -> str | None:
     """A note where the module goes by how many samples it sees: batch norms of parts of a batch, min(64, len(x))."""
     def other(batch):
-        return graphs.other_with(imported.module, request.inputs, imported.graph, batch)
+        try:
+            return graphs.other_with(imported.module, request.inputs, imported.graph, batch)
+        except Refusal as refusal:  # a table of so many rows
+            return f"fails: {first_line(refusal)}"
     most = max(128, request.global_batch)
     if (place := other(most)) is None:
         return None
     while most > 4 and other(most // 2):
         most //= 2
-    return f"a rank with {most} samples does something else than this file says, first at {place}; forecasts hold up to {most // 2}"
+    does = place if place.startswith("fails: ") else f"does something else than this file says, first at {place}"
+    return f"with {most} samples on a rank the module {does}; forecasts hold up to {most // 2}"
 
 
 def checked_in_half(file, checked: Imported, request: Request):
@@ -468,7 +483,7 @@ def main(argv=None) -> int:
                     result = check.check(json.loads(partial.read_text()), imported.module, request.inputs)
                 else:
                     say("  what is measured and checked is the same model with small sizes")
-                    small = import_module(request.small)
+                    small = import_module(request.small, is_twin=True)
                     result = check.check(small.file, small.module, request.small.inputs)
                 result.refuse_differences()
             except Refusal as refusal:

@@ -329,7 +329,7 @@ class Made:
         self.silent = set()  # names of nodes without backward
 
 
-def make_nodes(graph: Graph, measure: bool = True) -> Made:
+def make_nodes(graph: Graph, measure: bool = True, runs: bool = True) -> Made:
     made, names, bodies, cache = Made(), Names(reserved(graph)), {}, {}
     groups, readers = make_groups(graph)
     counts, seen_calls, name_of = Counter(), Counter(), {v: v.name for v in graph.inputs}
@@ -377,7 +377,7 @@ def make_nodes(graph: Graph, measure: bool = True) -> Made:
         op = principal(group)
         if key not in bodies:
             try:
-                text, grads = make_body(group, wants, measure)
+                text, grads = make_body(group, wants, runs)
             except Refusal as refusal:
                 raise Refusal(f"{refusal} at {place_of(group.output.step.place)}") from refusal
             text["rows"] = rows_alone(text) if measure else None
@@ -391,7 +391,7 @@ def make_nodes(graph: Graph, measure: bool = True) -> Made:
         made.nodes.append(node)
         order.append((node, group, key, grads))
         made.traced.append((node, group, wants))
-    settle(made, graph, order, bodies, name_of, numbers, names, measure)
+    settle(made, graph, order, bodies, name_of, numbers, names, measure, runs)
     return made
 
 
@@ -422,7 +422,7 @@ def may_be_in_place(group, known, readers, known_of) -> bool:
     return len(readers.direct[x]) == 1 and maker is not None and maker["op"] in ("conv2d", "linear", "batch_norm", "add")
 
 
-def settle(made, graph, order, bodies, name_of, numbers, names, measure):
+def settle(made, graph, order, bodies, name_of, numbers, names, measure, runs):
     """Backward over the nodes: what gets a gradient at all. Then bodies get their names, and nodes their texts."""
     wanted = {graph.output}
     alive = set()
@@ -455,7 +455,7 @@ def settle(made, graph, order, bodies, name_of, numbers, names, measure):
         silent = dead[node["name"]]
         if silent:
             made.silent.add(node["name"])
-        name = made_name(made, bodies, key, silent, op, numbers, text, group, measure)
+        name = made_name(made, bodies, key, silent, op, numbers, text, group, measure, runs)
         node["body"] = name
         inputs = []
         for v in node["inputs"]:
@@ -471,11 +471,11 @@ def settle(made, graph, order, bodies, name_of, numbers, names, measure):
     made.constants = {name: v for v, name in constants.items()}
 
 
-def made_name(made, bodies, key, silent, op, numbers, text, group, measure):
+def made_name(made, bodies, key, silent, op, numbers, text, group, measure, runs):
     full = (key, silent)
     if full not in bodies:
         if silent and text["backward"]:
-            text = make_body(group, [False] * (len(group.inputs) + len(group.parameters)), measure)[0]
+            text = make_body(group, [False] * (len(group.inputs) + len(group.parameters)), runs)[0]
             text["rows"] = rows_alone(text) if measure else None
         numbers[op] += 1
         bodies[full] = f"{op}/{numbers[op]}"

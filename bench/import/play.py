@@ -193,7 +193,7 @@ def constant(c: dict, frozen: dict) -> torch.Tensor:
         runs = torch.tensor([float(v) if isinstance(v, str) else v for v, _ in values["runs"]], dtype=torch.float64 if dtype.is_floating_point else None)
         flat = torch.repeat_interleave(runs, torch.tensor([k for _, k in values["runs"]]))
     else:
-        flat = torch.tensor(values["list"], dtype=torch.float64 if dtype.is_floating_point else None)
+        flat = torch.tensor([float(v) if isinstance(v, str) else v for v in values["list"]], dtype=torch.float64 if dtype.is_floating_point else None)
     return flat.to(dtype).reshape(shape)
 
 

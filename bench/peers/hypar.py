@@ -9,7 +9,7 @@ from collectives import Meeting, Processes, Threads
 from models import DTYPES, LAYERS, MODEL_INPUT, MODEL_TARGET, Stage
 from placement import Mesh, Mover, Placements, placements
 from process import PinnedThreads
-from session import Session, loss_of_batch, memory_of
+from session import Session, Skipped, loss_of_batch, memory_of
 from torch import nn
 
 
@@ -85,6 +85,10 @@ class Hybrid(Session):
         """The layer that plays this rank's part of a node."""
         node, placed = self.model.nodes[n], self.strategy.nodes[n]
         attributes = dict(vars(node.attributes))
+        if attributes.get("sync"):
+            if any(where.kind == "S" and where.dim == 0 for where in placements(placed.inputs[0])):
+                raise Skipped("these peers have no SyncBatchNorm of HyPar's layers")
+            attributes["sync"] = 0  # the rank has all samples
         if any(before != after for before, after in self.ways[n][0]):
             attributes["inplace"] = 0  # autograd allows it on nothing that a user's own function passes on
         _, *x = self.mesh.local(placements(placed.inputs[0]), self.shapes[node.inputs[0]])

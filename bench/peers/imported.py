@@ -154,8 +154,12 @@ def loss_of(model: SimpleNamespace):
     if model.loss == "mean_loss":
         return lambda output, _: output.mean()
 
+    with importers_modules():
+        from exported import classes_are_moved
+    is_moved = classes_are_moved(read(model.file))
+
     def cross_entropy(output, target):
-        if output.dim() == 3 and output.shape[:2] == target.shape:
+        if output.dim() == 3 and not is_moved:
             return F.cross_entropy(output.view(-1, output.shape[-1]), target.view(-1))
         return F.cross_entropy(output, target)
 

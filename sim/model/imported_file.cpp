@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "sim/error.hpp"
 #include "sim/model/model_file.hpp"
@@ -57,6 +59,13 @@ Initial values_from(JsonObject values, const TensorSpec& spec) {
     values.finish();
     return {.kind = Initial::Kind::constant, .center = value};
   }
+  /// JSON has no number for infinity.
+  const auto number = [&](const ImportedJson& json) -> std::optional<double> {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    if (json.is_number()) return json.get<double>();
+    if (!is_float(spec.dtype) || (json != "inf" && json != "-inf")) return std::nullopt;
+    return json == "inf" ? kInfinity : -kInfinity;
+  };
   auto runs = std::make_shared<Runs>();
   if (values.has("arange")) {
     const auto [first, step] = two("arange");
@@ -67,18 +76,19 @@ Initial values_from(JsonObject values, const TensorSpec& spec) {
       throw ConfigError("{}: 'runs' must be a list of at most {} pairs", where, kMostRuns);
     for (const ImportedJson& pair : pairs) {
       const bool is_pair = pair.is_array() && pair.size() == 2 && pair[1].is_number_integer();
-      const bool is_infinite = is_pair && (pair[0] == "inf" || pair[0] == "-inf");  // JSON has no number for it
-      if (!is_pair || !(pair[0].is_number() || is_infinite) || pair[1].get<std::int64_t>() < 1 ||
-          pair[1].get<std::int64_t>() > kMostElements)
+      const std::optional<double> value = is_pair ? number(pair[0]) : std::nullopt;
+      if (!value || pair[1].get<std::int64_t>() < 1 || pair[1].get<std::int64_t>() > kMostElements)
         throw ConfigError("{}: 'runs' must be pairs [value, how many], found {}", where, pair.dump());
-      constexpr double kInfinity = std::numeric_limits<double>::infinity();
-      runs->push_back({!is_infinite       ? pair[0].get<double>()
-                       : pair[0] == "inf" ? kInfinity
-                                          : -kInfinity,
-                       0, pair[1].get<std::int64_t>()});
+      runs->push_back({*value, 0, pair[1].get<std::int64_t>()});
     }
   } else {
-    for (const double value : values.numbers("list")) runs->push_back({value, 0, 1});
+    const ImportedJson& list = values.value("list");
+    if (!list.is_array()) throw ConfigError("{}: 'list' must be a list of numbers", where);
+    for (const ImportedJson& entry : list) {
+      const std::optional<double> value = number(entry);
+      if (!value) throw ConfigError("{}: 'list' must be a list of numbers, found {}", where, entry.dump());
+      runs->push_back({*value, 0, 1});
+    }
   }
   values.finish();
   if (const std::int64_t count = count_of(*runs); count != spec.elements())

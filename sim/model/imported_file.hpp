@@ -18,11 +18,11 @@
 //   "half": {"gelu/half1": …}                           further bodies, of what torch.autocast makes of nodes in bf16,
 //                                                       where it may be f16 as well; or a text: why there are none
 //
-// Values of a constant: arange [first, step], full x, runs [[x, how many], …] (x may be "inf" or "-inf"), list [x, …] or
-// uniform [center, bound], in row-major order. A node {"op": "aten", "body": "gelu/1", "parameters": ["…"]} names its body and, in the body's order,
-// its parameters; so may other nodes whose parameters are listed. A node whose body is another in half precision has the
-// key "half" with its name, and so may a node of another op that has no parameters. Bodies are body.hpp's; one that can
-// be cut for tensor parallelism has "units": 12, "sums": ["o"] and four numbers in each of FLOPs and bytes. A node's
+// Values of a constant: arange [first, step], full x, runs [[x, how many], …], list [x, …] (x of these two may be "inf"
+// or "-inf") or uniform [center, bound], in row-major order. A node {"op": "aten", "body": "gelu/1", "parameters": ["…"]}
+// names its body and, in the body's order, its parameters; so may other nodes whose parameters are listed. A node whose
+// body is another in half precision has the key "half" with its name, and so may a node of another op that has no
+// parameters. Bodies are body.hpp's; one that can be cut for tensor parallelism has "units": 12, "sums": ["o"] and four numbers in each of FLOPs and bytes. A node's
 // body of what lies between, that treats each position alike, has "positions": 64 instead of "units". A node's
 // key "in_parts" names the body that takes its own's place there: an embedding's that looks up what is in its part of the
 // vocabulary.

@@ -1,7 +1,10 @@
 #include "sim/strategy/strategy.hpp"
 
+#include <map>
+
 #include "sim/error.hpp"
 #include "sim/model/model_file.hpp"
+#include "sim/strategy/layout.hpp"
 #include "sim/strategy/option/option.hpp"
 #include "sim/text/spec.hpp"
 
@@ -102,19 +105,29 @@ namespace {
 
 /// What isn't trained (LoRA's base) is cut where ZeRO cuts weights, but not by tensor parallelism.
 std::string remark_on_frozen(const Strategy& strategy, const Model& model) {
-  if (strategy.tp == 1) return "";
-  double frozen = 0, all = 0;
+  const ParameterCycle cycle = strategy.kind().parameters(model, strategy);
+  if (strategy.tp == 1 || (cycle.cut && cycle.cut->weights)) return "";
+  double frozen = 0;
   for (const Given& given : model.given)
     if (given.is_frozen) frozen += static_cast<double>(given.spec.elements());
   if (frozen == 0) return "";
-  for (const OpInstance& op : model.instances(model.global_batch))
-    for (const ParameterSpec& parameter : op.signature().parameters)
-      all += static_cast<double>(parameter.spec.elements());
+  std::map<std::string, double> trained;  // by name: nodes may share one
+  const std::vector<OpInstance> ops = model.instances(model.global_batch);
+  for (std::size_t n = 0; n < ops.size(); ++n) {
+    const std::vector<ParameterSpec> parameters = ops[n].signature().parameters;
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      const ParameterSpec whole = model.parameter(n, p, parameters[p]);
+      trained[whole.name] = static_cast<double>(whole.spec.elements());
+    }
+  }
+  double all = frozen;
+  for (const auto& [name, elements] : trained) all += elements;
   if (frozen < 0.05 * all) return "";
   return fmt::format(
-      "What isn't trained, {:.0f} % of the parameters, is whole on every rank here: tp cuts layers that are trained. "
-      "Megatron's layers are cut in any case, which takes less memory and time",
-      100 * frozen / (frozen + all));
+      "{}: what isn't trained, {:.0f} % of the parameters, isn't cut by tp here; Megatron's layers are cut in any "
+      "case, "
+      "which takes less memory and time",
+      strategy.text(), 100 * frozen / all);
 }
 
 }  // namespace

@@ -171,6 +171,11 @@ def test_samples_in_groups_of_a_fixed_size():
         return self.a(x) - self.a(x).view(groups, -1, 8).mean(0).repeat(groups, 1)
     assert refused(module(forward)).startswith("the output differs from PyTorch's by ")
 
+    def not_five(self, x):
+        assert len(x) != 5
+        return self.a(x)
+    imported(module(not_five))
+
 
 def test_all_that_is_refused_is_said_at_once():
     def forward(self, x):

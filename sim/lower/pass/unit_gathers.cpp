@@ -111,7 +111,7 @@ class Gathers {
       // A backward that needs no weights is one, too, but doesn't keep those that have been freed.
       for (const std::uint32_t tensor : instruction.writes)
         if (const std::uint32_t unit = of_gradient[tensor]; unit != kNone && latest[unit] != kNone)
-          if (Run& last = runs_[latest[unit]]; !cut_.reshard || &last == &runs_.back()) last.pass = Pass::backward;
+          if (!cut_.reshard || is_last(latest[unit])) runs_[latest[unit]].pass = Pass::backward;
     }
   }
 
@@ -121,8 +121,7 @@ class Gathers {
     const Run& last = runs_[run];
     if (last.microbatch == microbatch && last.pass == pass && (last.again == again || !cut_.reshard)) return true;
     if (!cut_.reshard) return last.pass == Pass::forward || pass == Pass::backward;
-    const bool is_last = run + 1 == runs_.size() || (run + 2 == runs_.size() && are_together(run));
-    return is_last && last.microbatch == microbatch && (pass == Pass::backward || again);
+    return is_last(run) && last.microbatch == microbatch && (pass == Pass::backward || again);
   }
 
   /// The unit's own tensors where it is its first run, with none before; copies of them, of a later one.
@@ -151,11 +150,18 @@ class Gathers {
 
   /// Whether this run and the next are of one layer, of what is trained and of what isn't.
   [[nodiscard]] bool are_together(std::uint32_t run) const {
-    const auto [a, b] = std::pair(&draft_.units[runs_[run].unit], &draft_.units[runs_[run + 1].unit]);
-    const auto layer = [&](const DraftUnit* unit) {
-      return cut_.unit_of.at(draft_.parameters[unit->parameters[0]].of);
+    const std::uint32_t a = runs_[run].unit, b = runs_[run + 1].unit;
+    const auto layer = [&](std::uint32_t unit) {
+      return cut_.unit_of.at(draft_.parameters[draft_.units[unit].parameters[0]].of);
     };
-    return a->is_frozen != b->is_frozen && layer(a) == layer(b);
+    const bool is_one_frozen = draft_.units[a].is_frozen || draft_.units[b].is_frozen;
+    return a != b && is_one_frozen && cut_.unit_bytes == 0 && layer(a) == layer(b);
+  }
+
+  /// Nothing but its layer's other runs comes after it.
+  [[nodiscard]] bool is_last(std::uint32_t run) const {
+    while (run + 1 < runs_.size() && are_together(run)) ++run;
+    return run + 1 == runs_.size();
   }
 
   /// The run before which this one's weights are sent for.

@@ -139,16 +139,17 @@ std::vector<OpKind> sync_kinds() {
 }
 
 OpKind batch_norm_kind() {
-  return {.name = "batch_norm",
-          .equation = "y = (x - mean_c) / sqrt(var_c + eps) * w_c + b_c, statistics of this batch",
-          .has_parameters = true,
-          .attributes = {{"eps", false, 1e-5, 0, 1, false},
-                         {"momentum", false, 0.1, 0, 1, false},
-                         {"sync", false, 0, 0, 1}},
-          .signature = signature,
-          .demand = demand,
-          .cpu_kernel = cpu_kernel,
-          .rules = rules};
+  return {
+      .name = "batch_norm",
+      .equation = "y = (x - mean_c) / sqrt(var_c + eps) * w_c + b_c, statistics of this batch (sync=1: of all ranks')",
+      .has_parameters = true,
+      .attributes = {{"eps", false, 1e-5, 0, 1, false},
+                     {"momentum", false, 0.1, 0, 1, false},
+                     {"sync", false, 0, 0, 1}},
+      .signature = signature,
+      .demand = demand,
+      .cpu_kernel = cpu_kernel,
+      .rules = rules};
 }
 
 }  // namespace sim

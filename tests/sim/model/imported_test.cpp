@@ -212,6 +212,13 @@ TEST(ImportedModel, BadFilesSayWhatIsWrong) {
   EXPECT_EQ(fails([](Json& f) { f["constants"]["c0"]["values"]["runs"][0][0] = "-inf"; }), "no error");
   EXPECT_EQ(fails([](Json& f) { f["constants"]["c0"]["values"]["runs"][0][0] = "nan"; }),
             "constants: c0: values: 'runs' must be pairs [value, how many], found [\"nan\",1]");
+  const auto with_list = [&](const char* constant, const Json& values) {
+    return fails([&](Json& f) { f["constants"][constant]["values"] = {{"list", values}}; });
+  };
+  EXPECT_EQ(with_list("c0", {1, "inf", 2, 3}), "no error");
+  EXPECT_EQ(with_list("c0", {1, "1", 2, 3}), "constants: c0: values: 'list' must be a list of numbers, found \"1\"");
+  EXPECT_EQ(with_list("c1", {1, "inf", 2, 3}),
+            "constants: c1: values: 'list' must be a list of numbers, found \"inf\"");
   EXPECT_EQ(fails([](Json& f) { f["nodes"][0]["body"] = "embed/1"; }), "nodes[0]: node 'wte': unknown body 'embed/1'");
   EXPECT_EQ(fails([](Json& f) { f["nodes"][0]["parameters"][0] = "x"; }),
             "nodes[0]: node 'wte': unknown parameter 'x'; the file's 'parameters' lists them");
