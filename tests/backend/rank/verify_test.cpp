@@ -60,6 +60,14 @@ TEST_F(ReferenceTest, OnlyWithBatchNormThePartsAreFarFromTheWhole) {
   EXPECT_NEAR(distance_from_whole_batch(with, {pieces(1, 16), 2, 1, 2}).value(), of_two, 1e-9);
 }
 
+// With sync=1 a microbatch's samples of all pieces are seen together, whichever rows these are.
+TEST_F(ReferenceTest, SyncedBatchNormsSeeAMicrobatchOfAllPieces) {
+  const sim::Model synced = sim::load_model(PARAGAUGE_TESTS_DIR "/models/synced_toy.json,dtype=f64,global_batch=16");
+  EXPECT_FALSE(distance_from_whole_batch(synced, {pieces(2, 16), 1, 1, 2}).has_value());
+  EXPECT_GT(distance_from_whole_batch(synced, {pieces(2, 16), 2, 1, 2}).value(), 0.01);
+  EXPECT_GT(distance_from_whole_batch(synced, {pieces(1, 16), 2, 1, 2}).value(), 0.01);
+}
+
 /// A last bit stays a last bit, but where steps are so large that a small difference becomes a great one.
 TEST_F(ReferenceTest, ALastBitGrowsWhereStepsAreTooLarge) {
   const auto moved = [](const std::string& keys) {

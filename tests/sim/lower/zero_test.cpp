@@ -351,6 +351,24 @@ TEST(Zero, WhatIsntTrainedIsCutToo) {
                      strategy.starts_with("zero3") || strategy.starts_with("fsdp") ? 64 : 0);
 }
 
+// What is gathered ahead is bounded by prefetch, also where units of a size lie side by side with what isn't trained.
+TEST(Zero, FrozenUnitsDontLiftPrefetch) {
+  Model model = load_model(toy_path());
+  const auto peak = [&](const char* keys) {
+    const Program program =
+        lower(model, parse_strategy(fmt::format("zero3,dp=2,units=0.0001MiB,prefetch={}", keys), model));
+    const Role& role = program.roles[0];
+    std::uint32_t first_wait = 0, posted = 0;
+    while (role.kind[first_wait] != InstructionKind::wait) ++first_wait;
+    for (std::uint32_t i = 0; i < first_wait; ++i)
+      posted +=
+          role.kind[i] == InstructionKind::collective && role.collective[i] == CollectiveKind::all_gather ? 1U : 0U;
+    return posted;
+  };
+  EXPECT_EQ(peak("1"), 2U);
+  EXPECT_EQ(peak("2"), 3U);
+}
+
 TEST(Zero, HybridSharesOutWithinGroupsAndSumsBetweenThem) {
   const Program program = program_of("hsdp,replicas=2,shard=4,units=layer");
   const Role& role = program.roles[0];
