@@ -18,7 +18,7 @@ says '^fsdp,dp=8,recompute=block .* yes$'
 accepts plan -m gpt_nano,global_batch=8 -c dgx_a100 --devices 2 --top 1
 refuses "strategy 'hypar,levels=2,layers=in': model 'gpt2' has no layer to choose for: conv2d or linear, not imported ops" predict -m gpt2 -s hypar,layers=in -c dgx_a100
 refuses "model 'gpt2', node 'h.0.attn.c_attn': tp=5 must divide 12" predict -m gpt2 -s tp,tp=5 -c dgx_a100
-refuses "model 'lstm_classifier,precision=bf16': precision=bf16: what autocast does inside op 'lstm' isn't known" describe lstm_classifier,precision=bf16
+accepts describe lstm_classifier,precision=bf16
 accepts predict -m convnet -s single -s ddp -s pipeline,split_size=8 -w local -w gloo --json "$scratch/r.json" --csv "$scratch/r.csv"
 accepts predict -m toy_mlp -s single -c dgx_a100 --json "$scratch/other.json"
 accepts report "$scratch/r.json" "$scratch/other.json" --json "$scratch/both.json"

@@ -84,14 +84,9 @@ TEST(ImportedCatalog, IsPlayedByWhatItsImportPromises) {
   }
 }
 
-/// An LSTM's products are inside one op, of which nobody knows what autocast makes.
 TEST(ImportedCatalog, IsPlayedInHalfPrecision) {
-  for (const std::string& name : testing::imported_models()) {
-    const std::string said = testing::message_of([&] { load_model(name + ",precision=bf16"); });
-    if (name != "lstm_classifier") {
-      EXPECT_EQ(said, "no error") << name;
-    }
-  }
+  for (const std::string& name : testing::imported_models())
+    EXPECT_EQ(testing::message_of([&] { load_model(name + ",precision=bf16"); }), "no error") << name;
 }
 
 }  // namespace
