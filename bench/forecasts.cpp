@@ -82,17 +82,13 @@ std::string where_is(const sim::Cluster& cluster, const Options& options) {
 }
 
 std::string remarks_of(const std::vector<Priced>& clusters) {
-  std::string text;
-  const auto add = [&](const std::string& remark) {
-    const std::string lines = sim::paragraph(sim::printable(remark), ' ', 100);
-    if (text.find(lines) == std::string::npos) text += lines;
-  };
+  std::vector<std::string> remarks;
   for (const Priced& priced : clusters) {
-    for (const std::string& remark : priced.cluster.remarks) add(remark + ".");
+    for (const std::string& remark : priced.cluster.remarks) remarks.push_back(remark + ".");
     for (const auto& [name, cost_model] : priced.cost_models)
-      for (const std::string& remark : cost_model->remarks()) add(remark);
+      for (const std::string& remark : cost_model->remarks()) remarks.push_back(remark);
   }
-  return text;
+  return sim::remarks_text(remarks);
 }
 
 std::optional<sim::TrackRecord> track_record() {

@@ -285,10 +285,10 @@ backend::RunRequest request_of(const Job& job, const Machine& machine, std::uint
 }
 
 void print_remarks(const std::vector<Job>& jobs) {
-  std::set<std::string> remarks;  // once for all worlds
-  for (const Job& job : jobs) remarks.insert(sim::remark_on(job.strategy, job.model));
-  remarks.erase("");
-  for (const std::string& remark : remarks) fmt::print("{}", sim::paragraph(sim::printable(remark), ' ', 100));
+  std::vector<std::string> remarks;
+  for (const Job& job : jobs) remarks.push_back(sim::remark_on(job.strategy, job.model));
+  std::ranges::sort(remarks);
+  fmt::print("{}", sim::remarks_text(remarks));
 }
 
 void add_measured(sim::Cell& cell, sim::Round& round, const sim::Program& program, const backend::RunResult& run) {

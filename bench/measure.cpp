@@ -41,8 +41,7 @@ std::string words_of_whole_batch(const Job& job, const sim::Model& model, const 
   std::int64_t samples = 0;  // that are played together at most
   const std::vector<sim::Range> pieces = program.batch_pieces();
   for (const sim::Range& piece : pieces) samples = std::max(samples, piece.size / program.microbatches);
-  if (std::ranges::any_of(model.nodes, sim::is_synced, &sim::Node::attributes))
-    samples = model.global_batch / program.microbatches;  // of all ranks
+  if (backend::sees_all_pieces(model)) samples = model.global_batch / program.microbatches;
   if (samples == model.global_batch) return "";
   const std::string subject = sim::printable(fmt::format("{} × {}", job.model.text(), job.strategy.text()));
   if (program.daso)

@@ -6,7 +6,6 @@
 #include <exception>
 #include <map>
 #include <optional>
-#include <set>
 #include <thread>
 #include <utility>
 
@@ -320,13 +319,11 @@ int plan(const Options& options) {
     const std::optional<sim::TrackRecord> record = track_record();
     const sim::Answer answer = sim::answer_of(result, record ? &*record : nullptr);
     if (!words.empty()) fmt::print("{}\n", words);
-    std::set<std::string> on_strategies;
+    std::vector<std::string> of_strategies;
     for (const sim::Cell& cell : result.cells)
-      on_strategies.insert(sim::remark_on(sim::parse_strategy(cell.strategy, model), model));
-    on_strategies.erase("");
-    std::string of_strategies;
-    for (const std::string& remark : on_strategies) of_strategies += sim::paragraph(sim::printable(remark), ' ', 100);
-    fmt::print("{}\n{}{}{}{}{}{}", answer.table, answer.words, of_strategies, arithmetic, remarks,
+      of_strategies.push_back(sim::remark_on(sim::parse_strategy(cell.strategy, model), model));
+    std::ranges::sort(of_strategies);
+    fmt::print("{}\n{}{}{}{}{}{}", answer.table, answer.words, sim::remarks_text(of_strategies), arithmetic, remarks,
                sim::paragraph(sim::printable(rest_text(found, result.cells.size())), ' ', 100),
                left_out_text(left_out, options.details));
     sim::Result kept = result;

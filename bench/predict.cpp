@@ -228,11 +228,10 @@ int predict(const Options& options) {
     fmt::print("{}\n{}", answer.table, answer.words);
   for (const auto& [model, of_model] : rates)
     if (of_model.size() > 1) fmt::print("{}", rates_text(model, of_model));
-  std::set<std::string> on_strategies;
+  std::vector<std::string> of_strategies;
   for (const Asked& one : asked)
-    if (const std::string remark = one.strategy ? sim::remark_on(*one.strategy, one.model) : "";
-        !remark.empty() && on_strategies.insert(remark).second)
-      fmt::print("{}", sim::paragraph(sim::printable(remark), ' ', 100));
+    if (one.strategy) of_strategies.push_back(sim::remark_on(*one.strategy, one.model));
+  fmt::print("{}", sim::remarks_text(of_strategies));
   if (!options.details)
     std::erase_if(limits, [&](const auto& cell) { return std::ranges::count(answer.fastest, cell.first) == 0; });
   fmt::print("{}", remarks);

@@ -22,6 +22,10 @@ bool depends_on_cut(const std::vector<sim::OpInstance>& ops) {
       ops, [](const sim::OpInstance& op) { return std::ranges::any_of(sim::rules_of(op), &sim::Rule::by_part); });
 }
 
+bool sees_all_pieces(const sim::Model& model) {
+  return std::ranges::any_of(model.nodes, sim::is_synced, &sim::Node::attributes);
+}
+
 std::vector<at::Tensor> forward(const sim::Model& model, std::span<const sim::OpInstance> ops, const at::Tensor& input,
                                 const at::Tensor& target, const std::vector<std::vector<at::Tensor>>& parameters,
                                 const std::vector<std::vector<at::Tensor>>& buffers, bool is_training,
@@ -74,7 +78,7 @@ OneDevice::OneDevice(const sim::Model& model, const Partition& partition, std::v
       parameters_(whole_.size()),
       buffers_(pieces_.size(), std::vector<std::vector<at::Tensor>>(whole_.size())) {
   using Kind = sim::Initial::Kind;
-  const bool is_synced = std::ranges::any_of(model.nodes, sim::is_synced, &sim::Node::attributes);
+  const bool is_synced = sees_all_pieces(model);
   if (is_synced && pieces_.size() > 1)
     throw sim::ConfigError(
         "model '{}': batch norms with sync=1 see the samples of all ranks, others only their rank's: what one device "

@@ -41,6 +41,8 @@ struct Partition {
 
 /// Some op's result depends on which samples it sees together.
 bool depends_on_cut(const std::vector<sim::OpInstance>& ops);
+/// Some op sees the samples of all pieces together: a batch norm with sync=1.
+bool sees_all_pieces(const sim::Model& model);
 
 /// What the first ops.size() nodes give, as PyTorch's users write them. `parameters`, `buffers`: by node; `given`: as
 /// Model::given.

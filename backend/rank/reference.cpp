@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
 #include <cmath>
 #include <deque>
 #include <limits>
@@ -202,10 +201,8 @@ Reference execute_reference(const sim::Model& model, const Partition& partition)
 }
 
 std::optional<double> distance_from_whole_batch(const sim::Model& model, Partition partition) {
-  // Synced norms see all pieces' samples of a microbatch.
-  const bool is_synced = std::ranges::any_of(model.nodes, sim::is_synced, &sim::Node::attributes);
-  if (!depends_on_cut(model.instances(model.global_batch)) && !(is_synced && partition.microbatches > 1))
-    return std::nullopt;
+  const bool by_microbatch = sees_all_pieces(model) && partition.microbatches > 1;
+  if (!by_microbatch && !depends_on_cut(model.instances(model.global_batch))) return std::nullopt;
   partition.steps = 1;
   partition.daso.reset();
   Partition whole = partition;

@@ -14,7 +14,7 @@ from unittest import mock
 
 import numpy
 import torch
-from refusal import Refusal, place_of, users_line
+from refusal import Refusal, users_line
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
@@ -198,12 +198,12 @@ def export_once(module, inputs, batch):
 
 
 def shapes_of(exported) -> list:
-    """Of every call its name, its first result's shape, and its place."""
+    """Of every call its name, its first result's shape, and its node."""
     found = []
     for n in exported.graph.nodes:
         tensors = [t for t in tree_leaves(n.meta.get("val")) if isinstance(t, torch.Tensor)]
         if n.op == "call_function" and tensors:
-            found.append((str(n.target), tuple(tensors[0].shape), place_of(n)))
+            found.append((str(n.target), tuple(tensors[0].shape), n))
     return found
 
 

@@ -193,11 +193,9 @@ def other_with(module, inputs, graph, batch: int) -> str | None:
         return [None if (text := size_text(a, b)) is None else play.count(text, batch) for a, b in zip(*shapes)]
     found = shapes_of(export_once(module, inputs, batch))
     for here, (name, *small), (_, *larger) in zip(found, *graph.shapes):
-        if here[0] != name:
-            return here[-1]
-        if any(e not in (None, n) for e, n in zip(expected((small[0], larger[0])), here[1])):
-            return here[-1]
-    return None if len(found) == len(graph.shapes[0]) else found[-1][-1]
+        if here[0] != name or any(e not in (None, n) for e, n in zip(expected((small[0], larger[0])), here[1])):
+            return place_of(here[-1])
+    return None if len(found) == len(graph.shapes[0]) else place_of(found[-1][-1])
 
 
 class Reader:

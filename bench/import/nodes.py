@@ -8,9 +8,10 @@ import re
 from collections import Counter, defaultdict
 
 import torch
-from body import Group, fake, fake_tensors, make_body, rows_alone
+from body import Group, fake, fake_tensors, make_body
 from graph import Graph, Reader, Value, shape_text
 from refusal import Refusal, module_of, place_of
+from trial import rows_alone
 
 aten = torch.ops.aten
 SHORT = {"scaled_dot_product_attention": "attention", "cat": "concat", "upsample_bilinear2d": "upsample",

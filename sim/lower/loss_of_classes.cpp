@@ -70,21 +70,11 @@ std::uint32_t RoleBuilder::add_loss_of_classes(std::int32_t mb, const std::vecto
     draft_.list.push_back(std::move(i));
     return written;
   };
-  const auto all_reduce = [&](std::uint32_t tensor, Reduction reduction) {
-    draft_.post({.kind = InstructionKind::collective,
-                 .collective = CollectiveKind::all_reduce,
-                 .reduction = reduction,
-                 .node = name_of(n),
-                 .microbatch = mb,
-                 .peer = tables_.group(plan_.together.back()),
-                 .reads = {tensor},
-                 .writes = {tensor}});
-  };
   const std::uint32_t largest = play("class_max", {inputs[0]}, {name + ".max"})[0];
-  all_reduce(largest, Reduction::max);
+  post_together(n, mb, CollectiveKind::all_reduce, largest, largest, Reduction::max);
   const std::vector<std::uint32_t> made =
       play("class_sums", {inputs[0], largest, inputs[1]}, {name + ".exponentials", name + ".sums"});
-  all_reduce(made[1], Reduction::sum);
+  post_together(n, mb, CollectiveKind::all_reduce, made[1], made[1]);
   saved_[{n, mb}] = made;
   return play("class_loss", {made[1]}, {name})[0];
 }

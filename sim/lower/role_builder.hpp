@@ -100,7 +100,8 @@ class RoleBuilder {
   std::uint32_t add_loss_of_classes(std::int32_t mb, const std::vector<std::uint32_t>& inputs);
   Instruction in_place_of(int n, std::int32_t mb, std::string_view kind, const Attributes& attributes,
                           const std::vector<std::uint32_t>& reads);
-  void post_together(int n, std::int32_t mb, CollectiveKind kind, std::uint32_t from, std::uint32_t to);
+  void post_together(int n, std::int32_t mb, CollectiveKind kind, std::uint32_t from, std::uint32_t to,
+                     Reduction reduction = Reduction::sum);
   std::uint32_t add_synced_norm(int n, std::int32_t mb, std::uint32_t x);
   void backward_of_synced_norm(int n, std::int32_t mb, bool last);
   void loss_of_all();

@@ -17,9 +17,12 @@ Instruction RoleBuilder::in_place_of(int n, std::int32_t mb, std::string_view ki
           .reads = reads};
 }
 
-void RoleBuilder::post_together(int n, std::int32_t mb, CollectiveKind kind, std::uint32_t from, std::uint32_t to) {
+/// Of the ranks that find a node's result out together.
+void RoleBuilder::post_together(int n, std::int32_t mb, CollectiveKind kind, std::uint32_t from, std::uint32_t to,
+                                Reduction reduction) {
   draft_.post({.kind = InstructionKind::collective,
                .collective = kind,
+               .reduction = reduction,
                .node = name_of(n),
                .microbatch = mb,
                .peer = tables_.group(plan_.together[static_cast<std::size_t>(n)]),

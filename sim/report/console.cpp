@@ -57,6 +57,14 @@ std::string paragraph(std::string_view text, char separator, std::size_t width) 
   return fmt::format("{}\n", fmt::join(wrap(text, separator, width), "\n"));
 }
 
+std::string remarks_text(const std::vector<std::string>& remarks) {
+  std::string text;
+  for (auto remark = remarks.begin(); remark != remarks.end(); ++remark)
+    if (!remark->empty() && std::find(remarks.begin(), remark, *remark) == remark)
+      text += paragraph(printable(*remark), ' ', 100);
+  return text;
+}
+
 std::size_t ConsoleColumn::width() const {
   std::size_t width = 0;
   for (const std::vector<std::string>& cell : cells)

@@ -20,6 +20,8 @@ std::size_t display_width(std::string_view text);
 std::vector<std::string> wrap(std::string_view text, char separator, std::size_t width);
 /// The same as whole lines.
 std::string paragraph(std::string_view text, char separator, std::size_t width);
+/// What a user should know, a paragraph each: but for empty ones, and each once.
+std::string remarks_text(const std::vector<std::string>& remarks);
 
 /// The first cell is the header.
 struct ConsoleColumn {
