@@ -2,39 +2,23 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
-#include <map>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "bench/commands.hpp"
 #include "bench/forecasts.hpp"
-#include "bench/progress.hpp"
-#include "sim/cluster/allowance.hpp"
+#include "bench/search.hpp"
 #include "sim/cost/roofline.hpp"
 #include "sim/error.hpp"
 #include "sim/lower/lower.hpp"
 #include "sim/plan/method.hpp"
-#include "sim/program/fold.hpp"
 #include "sim/report/answer.hpp"
 #include "sim/report/console.hpp"
 #include "sim/report/report.hpp"
-#include "sim/simulate/forecast.hpp"
 #include "sim/text/file.hpp"
 
 namespace bench {
 namespace {
-
-/// A strategy on a cluster, with its forecast.
-struct Choice {
-  sim::Cell cell;
-  double step_s = 0;
-
-  /// Where that isn't known, it is taken to fit.
-  [[nodiscard]] bool fits() const { return cell.memory.fits().value_or(true); }
-};
 
 std::uint32_t devices_of(const Options& options) {
   const sim::Cluster cluster = clusters_of(options, 1).front();
@@ -44,73 +28,11 @@ std::uint32_t devices_of(const Options& options) {
   return options.plan_devices != 0 ? options.plan_devices : most;
 }
 
-Choice choice_of(const sim::Model& model, const sim::Strategy& strategy, const Priced& priced, const Options& options) {
-  sim::Program program = sim::lower(model, strategy);
-  const sim::Cluster cluster = priced.of(program);
-  program = sim::fold_many(std::move(program), cluster);
-  const std::string& cost_model = options.cost_models.at(0);
-  const sim::Forecast f =
-      sim::forecast(program, cluster, *priced.cost_models.at(cost_model), sim::parse_scale(options.scale));
-  Choice choice;
-  sim::Result one;
-  sim::Cell& cell = one.cell(program, where_is(cluster, options));
-  sim::Round round;
-  round.add_forecast(cost_model, f);
-  cell.spreads[cost_model] = f.spreads;
-  const bool knows_workspaces = sim::cost_model_table().at(cost_model).needs_profile;
-  sim::place(cell, program, cluster,
-             knows_workspaces ? std::span<const double>(f.costs.workspace_bytes) : std::span<const double>());
-  cell.rounds.push_back(round);
-  choice.cell = std::move(cell);
-  choice.step_s = f.step.step_s;
-  return choice;
-}
-
-/// A choice, or why there is none.
-struct Outcome {
-  std::optional<Choice> choice;
-  std::exception_ptr failure;
-
-  [[nodiscard]] const Choice& value() const {
-    if (failure) std::rethrow_exception(failure);
-    return choice.value();
-  }
-};
-
-/// Calls `work` with 0 to count - 1, on all cores. Where that takes longer than a person waits without a word, it says so.
-template <class Work>
-void for_each_on_all_cores(std::size_t count, Work work) {
-  constexpr double kPatience_s = 4;
-  const double begin_s = steady_s();
-  Progress progress("plan");
-  std::optional<std::size_t> silent;  // so many were done before it said anything
-  std::atomic<std::size_t> next = 0;
-  const auto go_on = [&](bool says) {
-    for (std::size_t k = next++; k < count; k = next++) {
-      work(k);
-      if (!says || steady_s() - begin_s < kPatience_s) continue;
-      if (!silent) progress.begin(fmt::format("{} candidates", count), 0, 1);
-      silent = silent.value_or(k);
-      progress.at(fmt::to_string(k + 1), static_cast<double>(k - *silent), static_cast<double>(count - *silent));
-    }
-  };
-  std::vector<std::jthread> helpers;
-  for (std::size_t t = 1; t < std::min<std::size_t>(sim::usable_cores(), count); ++t)
-    helpers.emplace_back(go_on, false);
-  go_on(true);
-}
-
-std::int64_t needed(const Choice& choice) { return choice.cell.memory.needed().value_or(0); }
-
-/// What a method chooses by, and what the table is sorted by: the forecast itself.
-sim::PlanEstimate estimate_of(const Choice& choice) {
-  return {.fits = choice.fits(), .step_s = choice.step_s, .needed_bytes = needed(choice)};
-}
-
 struct Found {
-  std::vector<Choice> choices;     // the best first
-  std::vector<sim::Cell> skipped;  // what isn't among them, and why
-  std::size_t alike = 0;           // left out: forecast like another one in everything that is shown
+  std::vector<Choice> choices;              // the best first
+  std::vector<sim::Cell> skipped;           // what isn't among them, and why
+  std::size_t alike = 0;                    // left out: forecast like another one in everything that is shown
+  std::size_t too_large = 0, too_slow = 0;  // not forecast: by what one microbatch says
   std::vector<sim::OmittedStrategies> left_out;
   std::string words;
   std::string remarks;     // on where the costs come from
@@ -118,7 +40,8 @@ struct Found {
 };
 
 bool are_alike(const Choice& a, const Choice& b) {
-  return a.cell.world == b.cell.world && a.cell.ranks == b.cell.ranks && a.step_s == b.step_s && needed(a) == needed(b);
+  return a.cell.world == b.cell.world && a.cell.ranks == b.cell.ranks && a.step_s == b.step_s &&
+         a.needed() == b.needed();
 }
 
 /// What the best choice takes in the devices' other arithmetic, where that is faster by a tenth at least: "With
@@ -194,20 +117,8 @@ Found find(const Options& options, const sim::Model& model, std::uint32_t device
   const std::vector<Priced> clusters = priced_clusters(options, devices);
   found.remarks = remarks_of(clusters);
   for (const Priced& priced : clusters) {
-    std::map<std::string, Outcome> known;  // by strategy: most methods have looked at what they propose
-    const auto find_out = [&](const sim::Strategy& strategy, Outcome& outcome) {
-      try {
-        outcome.choice = choice_of(model, strategy, priced, options);
-      } catch (...) {
-        outcome.failure = std::current_exception();
-      }
-    };
-    const auto forecast = [&](const sim::Strategy& strategy) -> const Choice& {
-      const auto [entry, is_new] = known.try_emplace(strategy.text());
-      if (is_new) find_out(strategy, entry->second);
-      return entry->second.value();
-    };
-    const auto estimate = [&](const sim::Strategy& strategy) { return estimate_of(forecast(strategy)); };
+    Search search(options, model, priced);
+    const auto estimate = [&](const sim::Strategy& strategy) { return search.forecast(strategy).estimate(); };
     sim::Proposal proposal = method.propose(
         {.model = model, .devices = devices, .estimate = estimate, .are_cores = !priced.cluster.device.asynchronous});
     if (found.words.find(proposal.words) == std::string::npos) found.words += proposal.words;
@@ -215,23 +126,18 @@ Found find(const Options& options, const sim::Model& model, std::uint32_t device
     const std::string where = where_is(priced.cluster, options);
     for (const sim::SkippedStrategy& strategy : proposal.skipped)
       found.skipped.push_back(sim::skipped_cell(model, strategy.strategy, where, strategy.why));
-    const auto forecast_all = [&](const std::vector<sim::Strategy>& strategies) {
-      std::vector<std::pair<const sim::Strategy*, Outcome*>> open;
-      for (const sim::Strategy& strategy : strategies)
-        if (const auto [entry, is_new] = known.try_emplace(strategy.text()); is_new)
-          open.emplace_back(&strategy, &entry->second);
-      for_each_on_all_cores(open.size(), [&](std::size_t k) { find_out(*open[k].first, *open[k].second); });
-    };
-    forecast_all(proposal.strategies);
-    std::vector<sim::Strategy> smaller;
-    for (const sim::Strategy& strategy : proposal.strategies)
-      if (const Outcome& outcome = known.at(strategy.text()); outcome.choice && !outcome.choice->fits())
-        if (const std::optional<sim::Strategy> other = method.smaller ? method.smaller(model, strategy) : std::nullopt)
-          smaller.push_back(*other);
-    forecast_all(smaller);
+    search.look_at(proposal.strategies);
+    const std::vector<sim::Strategy> smaller = search.smaller(proposal.strategies, method.smaller);
+    search.look_at(smaller);
+    search.find_smallest();
     proposal.strategies.insert(proposal.strategies.end(), smaller.begin(), smaller.end());
     for (const sim::Strategy& strategy : proposal.strategies) try {
-        Choice choice = forecast(strategy);
+        const Search::Found& of = search.of(strategy);
+        if (!of.choice && !of.failure) {
+          ++(of.is_too_large() ? found.too_large : found.too_slow);
+          continue;
+        }
+        Choice choice = of.value();
         const bool is_new = std::ranges::none_of(found.choices, [&](const Choice& c) { return are_alike(c, choice); });
         if (is_new)
           found.choices.push_back(std::move(choice));
@@ -246,8 +152,8 @@ Found find(const Options& options, const sim::Model& model, std::uint32_t device
   if (!unpriced.empty())
     found.left_out.push_back({.brief = fmt::format("{} that can't be forecast", unpriced.size()),
                               .whole = fmt::format("{} that can't be forecast ({})", unpriced.size(), unpriced[0])});
-  std::ranges::stable_sort(
-      found.choices, [](const Choice& a, const Choice& b) { return estimate_of(a).is_better_than(estimate_of(b)); });
+  std::ranges::stable_sort(found.choices,
+                           [](const Choice& a, const Choice& b) { return a.estimate().is_better_than(b.estimate()); });
   if (!found.choices.empty())
     for (const Priced& priced : clusters)
       if (const Choice& best = found.choices.front(); best.cell.world == where_is(priced.cluster, options))
@@ -255,20 +161,23 @@ Found find(const Options& options, const sim::Model& model, std::uint32_t device
   return found;
 }
 
-/// "28 of 40 candidates fit; …; what needs least of the others, ddp,dp=8, does not fit: needs 95 of 80 GiB (…)."
+/// "28 of 40 candidates fit; the 8 fastest are shown (--top); 9 others are slower, by what one of their microbatches
+/// takes; what needs least of the others that were forecast, ddp,dp=8, does not fit: needs 95 of 80 GiB (…)."
 std::string rest_text(const Found& found, std::size_t shown) {
   const std::vector<Choice>& choices = found.choices;
   const auto fitting = static_cast<std::size_t>(std::ranges::count_if(choices, &Choice::fits));
-  std::string text = fmt::format("{} of {} candidates fit", fitting, choices.size());
+  std::string text = fmt::format("{} of {} candidates fit", fitting, choices.size() + found.too_large);
   if (shown < fitting) text += fmt::format("; the {} fastest are shown (--top)", shown);
+  if (found.too_slow > 0)
+    text += fmt::format("; {} others are slower, by what one of their microbatches takes", found.too_slow);
   const Choice* least = nullptr;
   for (const Choice& choice : choices)
-    if (!choice.fits() && (least == nullptr || needed(choice) < needed(*least))) least = &choice;
+    if (!choice.fits() && (least == nullptr || choice.needed() < least->needed())) least = &choice;
   if (fitting == 0)
     text += "; what needs least is shown";
   else if (least != nullptr)
-    text += fmt::format("; what needs least of the others, {}, {}", least->cell.strategy,
-                        sim::fit_text(least->cell.memory));
+    text += fmt::format("; what needs least of the others{}, {}, {}", found.too_slow > 0 ? " that were forecast" : "",
+                        least->cell.strategy, sim::fit_text(least->cell.memory));
   if (found.alike > 0) text += fmt::format("; not counted: {} with the very forecast of another", found.alike);
   return text + ".";
 }
@@ -295,8 +204,8 @@ int plan(const Options& options) {
         "global_batch",
         model.device_batch);
   const Found found = find(options, model, devices);
-  const auto& [choices, skipped, alike, left_out, words, remarks, arithmetic] = found;
-  if (choices.empty() && !options.is_only_a_rank) fmt::print("{}", words);
+  const std::vector<Choice>& choices = found.choices;
+  if (choices.empty() && !options.is_only_a_rank) fmt::print("{}", found.words);
   if (choices.empty() && options.measure == 0) return 0;
   if (choices.empty()) throw sim::ConfigError("plan: nothing of that can be played, so there is nothing to measure");
 
@@ -318,16 +227,16 @@ int plan(const Options& options) {
   if (!options.is_only_a_rank) {
     const std::optional<sim::TrackRecord> record = track_record();
     const sim::Answer answer = sim::answer_of(result, record ? &*record : nullptr);
-    if (!words.empty()) fmt::print("{}\n", words);
+    if (!found.words.empty()) fmt::print("{}\n", found.words);
     std::vector<std::string> of_strategies;
     for (const sim::Cell& cell : result.cells)
       of_strategies.push_back(sim::remark_on(sim::parse_strategy(cell.strategy, model), model));
     std::ranges::sort(of_strategies);
-    fmt::print("{}\n{}{}{}{}{}{}", answer.table, answer.words, sim::remarks_text(of_strategies), arithmetic, remarks,
-               sim::paragraph(sim::printable(rest_text(found, result.cells.size())), ' ', 100),
-               left_out_text(left_out, options.details));
+    fmt::print("{}\n{}{}{}{}{}{}", answer.table, answer.words, sim::remarks_text(of_strategies), found.arithmetic,
+               found.remarks, sim::paragraph(sim::printable(rest_text(found, result.cells.size())), ' ', 100),
+               left_out_text(found.left_out, options.details));
     sim::Result kept = result;
-    kept.cells.insert(kept.cells.end(), skipped.begin(), skipped.end());
+    kept.cells.insert(kept.cells.end(), found.skipped.begin(), found.skipped.end());
     if (!options.json.empty()) sim::save_report(options.json, kept, record ? &*record : nullptr);
     if (!options.csv.empty())
       sim::write_text_file(options.csv, sim::to_csv(sim::make_report(kept, record ? &*record : nullptr)));

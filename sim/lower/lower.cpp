@@ -1,5 +1,8 @@
 #include "sim/lower/lower.hpp"
 
+#include <algorithm>
+#include <iterator>
+
 #include "sim/error.hpp"
 #include "sim/lower/pass/pass.hpp"
 #include "sim/lower/plan.hpp"
@@ -44,7 +47,7 @@ void finish_step(Draft& draft, const Plan& plan, bool mean, const GroupOf& group
   add_gradient_checks(draft, plan, group_of);
   add_updates(draft, plan.model);
   add_waits(draft);
-  draft.list.insert(draft.list.end(), draft.last.begin(), draft.last.end());
+  std::ranges::move(draft.last, std::back_inserter(draft.list));
   add_frees(draft);
 }
 

@@ -9,6 +9,7 @@
 //                                4 copy w7 node=buffers.f32 : buffers.f32.1 -> bn1.running_var
 //                                5 compute w0 node=conv1 …
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "sim/lower/pass/pass.hpp"
@@ -22,7 +23,7 @@ void add_buffer_broadcast(Draft& draft, std::uint32_t group) {
         std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end())
       dtypes.push_back(dtype);
 
-  const std::vector<Instruction> rest = std::exchange(draft.list, {});
+  std::vector<Instruction> rest = std::exchange(draft.list, {});
   for (const Dtype dtype : dtypes) {
     std::vector<std::uint32_t> buffers;
     std::vector<TensorSpec> specs;
@@ -38,7 +39,7 @@ void add_buffer_broadcast(Draft& draft, std::uint32_t group) {
     draft.post_collective(CollectiveKind::broadcast, group, flat.tensor, node);
     for (std::size_t i = 0; i < buffers.size(); ++i) draft.scaled_copy(flat.slices[i], buffers[i], 1, node);
   }
-  draft.list.insert(draft.list.end(), rest.begin(), rest.end());
+  std::ranges::move(rest, std::back_inserter(draft.list));
 }
 
 }  // namespace sim

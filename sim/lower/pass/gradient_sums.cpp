@@ -186,10 +186,10 @@ void add_gradient_sums(Draft& draft, const Layout& layout, bool mean, const Grou
   const auto complete = [&](std::size_t round, std::uint32_t gradient) {
     return written[gradient].at((round + 1) * written[gradient].size() / rounds - 1);
   };
-  const std::vector<Instruction> backward = std::exchange(draft.list, {});
+  std::vector<Instruction> backward = std::exchange(draft.list, {});
   std::size_t round = 0, b = 0, i = 0;  // the next gradient to be put into its bucket; they arrive in this order
   for (std::size_t at = 0; at < backward.size(); ++at) {
-    draft.list.push_back(backward[at]);
+    draft.list.push_back(std::move(backward[at]));
     while (b < buckets.size() && complete(round, buckets[b].gradients[i]) <= at) {
       if (cycle.overlap) fill(buckets[b], i);
       if (++i < buckets[b].gradients.size()) continue;

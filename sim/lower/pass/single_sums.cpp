@@ -34,9 +34,9 @@ void add_single_sums(Draft& draft, const Layout& layout, bool mean, const GroupO
   std::map<std::size_t, std::vector<std::uint32_t>> complete;  // after which instruction: indices of `parameters`
   for (const std::uint32_t p : draft.arrival)
     if (draft.parameters[p].sum_axes != 0) complete[written[draft.parameters[p].gradient].back()].push_back(p);
-  const std::vector<Instruction> backward = std::exchange(draft.list, {});
+  std::vector<Instruction> backward = std::exchange(draft.list, {});
   for (std::size_t at = 0; at < backward.size(); ++at) {
-    draft.list.push_back(backward[at]);
+    draft.list.push_back(std::move(backward[at]));
     const auto now = complete.find(at);
     if (now == complete.end()) continue;
     for (const std::uint32_t p : now->second) {

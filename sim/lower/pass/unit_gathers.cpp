@@ -46,7 +46,7 @@ class Gathers {
     for (Run& run : runs_) give_tensors(run, of_unit[run.unit]++);
     std::vector<std::size_t> posts;  // before which instruction, by run
     for (std::uint32_t r = 0; r < runs_.size(); ++r) posts.push_back(runs_[first_ahead(r)].begin);
-    const std::vector<Instruction> list = std::exchange(draft_.list, {});
+    std::vector<Instruction> list = std::exchange(draft_.list, {});
     std::uint32_t posted = 0, begun = 0;
     for (std::size_t i = 0; i < list.size(); ++i) {
       for (; posted < runs_.size() && posts[posted] <= i; ++posted) {
@@ -69,7 +69,7 @@ class Gathers {
         const auto parts = static_cast<double>(all.elements() / draft_.role.tensors[unit.own].spec.elements());
         draft_.copy("split_out", {{"parts", parts}}, all, {run.all}, run.rooms, unit.label);
       }
-      Instruction instruction = list[i];
+      Instruction instruction = std::move(list[i]);
       for (const std::uint32_t r : used_[i])
         for (const auto& [before, weight] : runs_[r].weights)
           for (std::uint32_t& tensor : instruction.reads)

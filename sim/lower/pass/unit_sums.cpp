@@ -38,10 +38,10 @@ class Sums {
 
   void add() {
     const std::vector<Round> rounds = rounds_in_order();
-    const std::vector<Instruction> list = std::exchange(draft_.list, {});
+    std::vector<Instruction> list = std::exchange(draft_.list, {});
     std::size_t next = 0;
     for (std::size_t at = 0; at < list.size(); ++at) {
-      draft_.list.push_back(list[at]);
+      draft_.list.push_back(std::move(list[at]));
       for (; !cut_.after_backward && next < rounds.size() && rounds[next].complete <= at; ++next) add(rounds[next]);
     }
     for (; next < rounds.size(); ++next) add(rounds[next]);

@@ -27,20 +27,23 @@ struct Bytes {
 class Waits {
  public:
   Waits(Draft& draft, const std::vector<std::uint32_t>& elsewhere)
-      : draft_(draft), is_waited_for_(draft.tickets, false) {
+      : draft_(draft), is_waited_for_(draft.tickets, false), transfers_on_(draft.role.storages.size(), 0) {
     for (const std::uint32_t ticket : elsewhere) is_waited_for_[ticket] = true;
     for (const Instruction& instruction : draft.list)
       if (instruction.kind == InstructionKind::wait) is_waited_for_[instruction.ticket] = true;
   }
 
   void add() {
-    const std::vector<Instruction> list = std::exchange(draft_.list, {});
+    std::vector<Instruction> list = std::exchange(draft_.list, {});
+    draft_.list.reserve(list.size() + draft_.tickets);
     std::vector<std::uint32_t> places;  // by place in the list before
-    for (const Instruction& instruction : list) {
-      if (!open_.empty()) wait_for([&](const Open& transfer) { return meets(transfer, instruction); });
+    for (Instruction& instruction : list) {
+      if (!open_.empty() && is_near_open(instruction))
+        wait_for([&](const Open& transfer) { return meets(transfer, instruction); });
       places.push_back(static_cast<std::uint32_t>(draft_.list.size()));
-      draft_.list.push_back(instruction);
-      if (is_posted(instruction.kind) && !is_waited_for_[instruction.ticket]) open(instruction);
+      draft_.list.push_back(std::move(instruction));
+      if (const Instruction& moved = draft_.list.back(); is_posted(moved.kind) && !is_waited_for_[moved.ticket])
+        open(moved);
     }
     wait_for([](const Open&) { return true; });
     for (auto& [tensor, until] : draft_.kept) until = places[until];
@@ -62,6 +65,16 @@ class Waits {
     Open& transfer = open_.emplace_back(Open{post.ticket, post.node, post.microbatch, {}, {}});
     for (const std::uint32_t t : post.reads) transfer.reads.push_back(bytes_of(t));
     for (const std::uint32_t t : post.writes) transfer.writes.push_back(bytes_of(t));
+    count(transfer, 1);
+  }
+  void count(const Open& transfer, int change) {
+    for (const std::vector<Bytes>* all : {&transfer.reads, &transfer.writes})
+      for (const Bytes& bytes : *all) transfers_on_[bytes.storage] += change;
+  }
+  /// Whether it touches a storage of which an open transfer uses some: most don't.
+  [[nodiscard]] bool is_near_open(const Instruction& instruction) const {
+    const auto is_near = [&](std::uint32_t t) { return transfers_on_[draft_.role.tensors[t].storage] > 0; };
+    return std::ranges::any_of(instruction.reads, is_near) || std::ranges::any_of(instruction.writes, is_near);
   }
   [[nodiscard]] bool meets(const Open& transfer, const Instruction& instruction) const {
     const auto any = [&](const std::vector<std::uint32_t>& tensors, const std::vector<Bytes>& of) {
@@ -78,6 +91,7 @@ class Waits {
   void wait_for(const Which& which) {
     std::erase_if(open_, [&](const Open& transfer) {
       if (!which(transfer)) return false;
+      count(transfer, -1);
       draft_.wait(transfer.ticket, transfer.node, transfer.microbatch);
       return true;
     });
@@ -85,6 +99,7 @@ class Waits {
 
   Draft& draft_;
   std::vector<bool> is_waited_for_;  // by ticket
+  std::vector<int> transfers_on_;    // by storage: reads and writes of those in open_
   std::vector<Open> open_;
 };
 
