@@ -63,6 +63,22 @@ def contrast_toy():
     return Contrast()
 
 
+class Mean(nn.Module):
+    """A loss of its own, as a number: each part has that of its own samples, and what follows is of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 5), nn.Linear(5, 4)
+
+    def forward(self, x):
+        return (self.second(torch.tanh(self.first(x))).square().mean() + 1).log()
+
+
+@options(input=["f32[B,6]"], optimizer="sgd:lr=0.1", global_batch=12, description="A number as the loss, tiny (tests)")
+def mean_toy():
+    return Mean()
+
+
 @options(input=["i64[B,4]<8"])
 def stubborn_llama():
     """A module that refuses to be played."""

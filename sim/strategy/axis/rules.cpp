@@ -25,16 +25,32 @@ std::string rule_that_takes(const OpInstance& op, const Placement& input) {
   return "";
 }
 
+/// What a node gives its readers: where it lies, and whether each part has one of its own there, of its own samples.
+struct NodeOutput {
+  Placement where;
+  bool is_own = false;
+};
+
+/// The rule by which an op reads what each part has of its own, "" where it reads nothing such.
+std::string rule_of_own(const Model& model, const OpInstance& op, const std::vector<NodeOutput>& given,
+                        std::size_t node) {
+  const auto is_own = [&](int source) { return source >= 0 && given[static_cast<std::size_t>(source)].is_own; };
+  const std::vector<Rule> rules = rules_of(op);
+  const bool reads_own = std::ranges::any_of(model.nodes[node].inputs, is_own);
+  return reads_own && std::ranges::find(rules, "batch", &Rule::name) != rules.end() ? "batch" : "";
+}
+
 /// Follows the model's order: what each node is played by along one axis.
 std::vector<std::string> rules_along_axis(const Model& model, const std::vector<OpInstance>& ops,
                                           const std::vector<std::string>& chosen, bool is_rooted) {
   std::vector<std::string> rules;
-  std::vector<Placement> outputs;  // as their readers find them
+  std::vector<NodeOutput> outputs;  // as their readers find them
   for (std::size_t n = 0; n < ops.size(); ++n) {
     const int source = model.nodes[n].inputs.empty() ? kModelInput : model.nodes[n].inputs[0];
     std::string rule = chosen[n];
+    if (rule.empty()) rule = rule_of_own(model, ops[n], outputs, n);
     if (rule.empty()) {
-      Placement given = source < 0 ? replicate() : outputs[static_cast<std::size_t>(source)];
+      Placement given = source < 0 ? replicate() : outputs[static_cast<std::size_t>(source)].where;
       if (source < 0 || given.kind == Placement::Kind::partial) {
         const std::string next = is_rooted && source >= 0 ? "" : wanted_after(model, chosen, n);
         given = next == "batch" ? shard(0) : next == "input" ? shard(1) : replicate();
@@ -42,7 +58,13 @@ std::vector<std::string> rules_along_axis(const Model& model, const std::vector<
       if (given.kind == Placement::Kind::shard) rule = rule_that_takes(ops[n], given);
     }
     try {
-      outputs.push_back(rule.empty() ? replicate() : rule_of(ops[n], rule).output);
+      NodeOutput& output = outputs.emplace_back();
+      if (rule.empty()) {
+        output.where = replicate();
+      } else {
+        const Rule played = rule_of(ops[n], rule);
+        output = {played.output, played.output == replicate() && played.grad_output == partial()};
+      }
     } catch (const ConfigError& error) {
       throw ConfigError("model '{}', node '{}': {}", model.name, model.nodes[n].name, error.what());
     }
