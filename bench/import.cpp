@@ -12,7 +12,7 @@
 
 namespace bench {
 int import_model(const Options& options) {
-  std::vector<std::string> texts{python(), PARAGAUGE_SOURCE_DIR "/bench/import/import_model.py"};
+  std::vector<std::string> texts{python(), PARAGAUGE_SOURCE_DIR "/bench/import"};
   texts.insert(texts.end(), options.machine.argv.begin() + 2, options.machine.argv.end());
   std::vector<char*> arguments;
   for (std::string& text : texts) arguments.push_back(text.data());

@@ -18,9 +18,8 @@ import time
 
 from importing import ROOT, same
 
-import half
-import import_model
 import torch
+from paragauge_import import half, import_model
 
 FOLDERS = [ROOT / "sim" / "catalog" / "models", ROOT / "tests" / "models"]
 QUICK = {"contrast_toy", "gpt_nano", "gpt_toy", "llama_nano", "llama_toy", "mobilenet_v3_large", "quantised_toy", "unet"}
@@ -80,7 +79,7 @@ def main() -> int:
         path, file = files[name]
         start = time.monotonic()
         if given.write:
-            subprocess.run([sys.executable, ROOT / "bench" / "import" / "import_model.py", *command_of(file), "-o", path], check=True)
+            subprocess.run([sys.executable, ROOT / "bench" / "import", *command_of(file), "-o", path], check=True)
         else:
             check(path, file)
         print(f"{name}: {time.monotonic() - start:.1f} s")

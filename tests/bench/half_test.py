@@ -11,17 +11,11 @@ from unittest import mock
 
 from importing import FILE, module, run, same
 
-import autocast
-import body
-import check_half
-import half
-import import_model
-import models
-import spec
 import torch
 import torch.nn.functional as F
 import torchvision
-from refusal import Refusal
+from paragauge_import import autocast, body, check_half, half, import_model, models, spec
+from paragauge_import.refusal import Refusal
 from run_functions import functions_of, run_functions
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode

@@ -8,15 +8,13 @@ from pathlib import Path
 
 from importing import KEPT, bodies_of, imported, module, refused, run, same
 
-import models
-import parts
 import torch
 import torch.nn.functional as F
 import torchvision
-import vocabulary
+from paragauge_import import models, parts, vocabulary
+from paragauge_import.tp_plan import Plan
 from run_functions import functions_of, run_functions
 from torch import nn
-from tp_plan import Plan
 
 
 def cuts_of(m, inputs, loss="mse_loss", **more) -> dict:
@@ -47,6 +45,21 @@ def language_model(vocabulary=9, tied=True, head=lambda y: y, **more):
     if tied:
         made.out.weight = made.words.weight
     return made
+
+
+def test_what_lets_go_of_a_cut_takes_its_readers_along():
+    """As in RWKV's first version: the mask's ops are tried as parts of what they multiply, and aren't."""
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.q, self.k, self.head = nn.Embedding(8, 16), nn.Linear(16, 8), nn.Linear(16, 8), nn.Linear(16, 8)
+            self.time = nn.Parameter(torch.ones(1, 4, 1))
+
+        def forward(self, i):
+            x = self.words(i) * self.time
+            c = (self.q(x) @ self.k(x).transpose(-2, -1)).masked_fill(torch.tril(torch.ones(4, 4)) == 0, 0)
+            return self.head(x) + c @ F.one_hot(i, num_classes=8).float()
+    imported(Mixed(), ["i64[B,4]<8"], "cross_entropy")
 
 
 def test_a_vocabulary_is_cut():

@@ -9,19 +9,16 @@ import json
 import random
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from importing import FILE, ROOT, bodies_of, imported, module, refused, run, same
 
-import check
-import import_model
-import models
 import numpy
-import play
-import spec
 import torch
 import torch.nn.functional as F
-from refusal import Refusal
+from paragauge_import import check, import_model, models, play, spec
+from paragauge_import.refusal import Refusal
 from run_functions import functions_of, run_functions
 from torch import nn
 
@@ -85,6 +82,38 @@ def test_recomputation_is_noticed():
         return torch.utils.checkpoint.checkpoint(lambda y: F.relu(self.a(y)), x, use_reentrant=False)
     _, notes = imported(module(forward))
     assert "torch.utils.checkpoint: recomputation is left out; recompute= of a strategy brings it back" in notes, notes
+
+    # Reentrant checkpoints run their part without gradients: torch's own, and that of OpenAI's diffusion models.
+    class CheckpointFunction(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, run, length, *args):
+            ctx.run, ctx.inputs, ctx.parameters = run, args[:length], args[length:]
+            with torch.no_grad():
+                return run(*ctx.inputs)
+
+        @staticmethod
+        def backward(ctx, *gradients):
+            inputs = [x.detach().requires_grad_(True) for x in ctx.inputs]
+            with torch.enable_grad():
+                y = ctx.run(*[x.view_as(x) for x in inputs])
+            return None, None, *torch.autograd.grad(y, [*inputs, *ctx.parameters], gradients)
+
+    for forward in (lambda self, x: torch.utils.checkpoint.checkpoint(self.b, self.a(x), use_reentrant=True),
+                    lambda self, x: CheckpointFunction.apply(self.b, 1, self.a(x), *self.b.parameters())):
+        _, notes = imported(module(forward))
+        assert "torch.utils.checkpoint: recomputation is left out; recompute= of a strategy brings it back" in notes, notes
+
+
+def test_users_modules_may_be_named_as_ours():
+    net = "from torch import nn\nclass Net(nn.Linear):\n    def __init__(self):\n        super().__init__(8, 8)\n"
+    files = {"graph.py": net, "models/mine.py": net, "net.py": "from graph import Net as build\nfrom models.mine import Net\n"}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            (Path(folder) / name).parent.mkdir(exist_ok=True)
+            (Path(folder) / name).write_text(text)
+        program = subprocess.run([sys.executable, ROOT / "bench/import", f"{folder}/net.py:build", "--input", "f32[B,8]", "--loss", "mse_loss",
+                                  "-o", FILE], capture_output=True, text=True, check=False)
+    same((program.returncode, program.stderr), (0, ""))
 
 
 def test_regions_of_autocast_are_left_out():
@@ -304,6 +333,8 @@ def test_the_command_line():
     same(said(mlp, "--input", "f16[B,8]"), "--input 'f16[B,8]': expected [name=]f32[B,3,224,224] or [name=]i64[B,64]<256")
     same(said(mlp, "--input", "f32[B,-1]"), "--input 'f32[B,-1]': size '-1' is neither a positive number nor a multiple of the batch (B, 12B)")
     same(said(mlp, "--input", "f32[8,B]"), "--input 'f32[8,B]': the first size must be the batch, B")
+    same(said(mlp, "--input", "f32[4B,8]"),
+         "--input 'f32[4B,8]': the first size must be the batch, B; let it be [B,4,8], and flatten it in the module")
     same(said(mlp, "--input", "i64[B,8]"), "--input 'i64[B,8]': integers need a bound: i64[B,64]<256")
     same(said(mlp, "--input", "f32[B,8]<9"), "--input 'f32[B,8]<9': only integers have a bound")
     same(said(mlp, "--optimizer", "lion"), "--optimizer 'lion': unknown optimizer 'lion'; there are sgd, adam, adamw")
@@ -313,7 +344,7 @@ def test_the_command_line():
     same(said("gpt_nano"), "'gpt_nano': expected package.module:function, file.py:function or catalog:name")
     same(said("no_such_module:build"), "'no_such_module:build': No module named 'no_such_module'")
     same(said("/no/such.py:build"), "'/no/such.py:build': there is no file /no/such.py")
-    assert said("catalog:gpt3").startswith("'catalog:gpt3': 'models' has no 'gpt3'; it has Attention, Bert, "), said("catalog:gpt3")
+    assert said("catalog:gpt3").startswith("'catalog:gpt3': 'catalog' has no 'gpt3'; it has Attention, Bert, "), said("catalog:gpt3")
     assert said("--torchvision", "resnet19", "--input", "f32[B,3,64,64]").startswith("torchvision has no model 'resnet19'; it has alexnet, ")
     same(said("--torchvision", "resnet18"), "no --input: expected one for each tensor that forward takes, as [name=]f32[B,3,224,224] or [name=]i64[B,64]<256")
     same(said(mlp, "--timm", "vit"), "expected one of: package.module:function, --torchvision NAME, --timm NAME, --transformers CONFIG")
@@ -345,7 +376,7 @@ def test_errors_in_the_users_file_say_where():
 
 def test_who_stops_reading_gets_the_file():
     """paragauge import … | head -1"""
-    process = subprocess.Popen([sys.executable, ROOT / "bench/import/import_model.py", "catalog:mlp", "-o", FILE],
+    process = subprocess.Popen([sys.executable, ROOT / "bench/import", "catalog:mlp", "-o", FILE],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()
     same([process.stderr.read(), process.wait()], [b"", 0])

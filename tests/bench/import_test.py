@@ -9,13 +9,10 @@ from types import SimpleNamespace
 
 from importing import FILE, ROOT, bodies_of, imported, module, refused, run, same, whole
 
-import graph
-import import_model
-import models
-import spec
 import torch
 import torch.nn.functional as F
 import torchvision
+from paragauge_import import graph, import_model, models, spec
 from run_functions import functions_of, run_functions
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -231,6 +228,33 @@ def test_buffers_that_a_step_writes():
                n.endswith("; here every step begins with their first values") for n in notes), notes
 
 
+def test_what_data_is_written_to():
+    """.data: what it holds is changed, the gradient's way doesn't see it."""
+    def masked(self, x):
+        y = self.a(x)
+        y.data.masked_fill_(torch.arange(8) > 5, -2.0)
+        return self.b(y).softmax(1)
+    imported(module(masked))
+
+    def normalized(self, x):  # as spectral norms of GANs do
+        self.v.data = F.normalize(self.b.weight.t().data.mv(self.u.data), dim=0)
+        self.u.data = F.normalize(self.b.weight.data.mv(self.v.data), dim=0)
+        return self.a(x) @ (self.b.weight / self.u.dot(self.b.weight.mv(self.v)))
+    fixed = {name: nn.Parameter(torch.linspace(0.1, 1, 8), requires_grad=False) for name in "uv"}
+    _, notes = imported(module(normalized, **fixed))
+    assert "2 buffers are written: u, v; here every step begins with their first values" in notes, notes
+
+
+def test_writes_that_are_copies_or_through_a_diagonal():
+    file, _ = imported(nn.Sequential(nn.Linear(8, 8), nn.Conv1d(4, 8, 3, padding=1, padding_mode="circular")), ["f32[B,4,8]"])
+    for body in bodies_of(file, "pad"):
+        assert not any("=copy(" in line for line in body["forward"] + body["backward"]), body  # which has no derivative
+    def decorrelated(self, x):  # Barlow Twins
+        c = self.a(x).t() @ self.b(x)
+        return torch.diagonal(c).add_(-1).pow_(2).sum()
+    imported(module(decorrelated), loss="mean_loss")
+
+
 def test_what_is_written_is_a_copy():
     """Of a parameter, a buffer or a constant: nothing is lost."""
     def forward(self, x):
@@ -368,8 +392,8 @@ def test_what_a_run_gives_otherwise_than_its_trace_is_copied():
     assert bodies_of(file, "im2col")[0]["backward"][-1].startswith("gi0=clone("), bodies_of(file, "im2col")
     file, _ = imported(module(lambda self, x: self.conv(self.a(x).permute(0, 3, 1, 2)), conv=nn.Conv2d(8, 4, 3, padding=1)), ["f32[B,4,4,8]"])
     # A view of what a kernel gives, where its strides don't allow one: a batch norm of transposed positions.
-    file, _ = imported(module(lambda self, x: self.c(self.norm(self.a(x).transpose(1, 2)).transpose(1, 2).reshape(len(x) // 3, 3, -1)),
-                              norm=nn.BatchNorm1d(8), c=nn.Linear(40, 4)), ["f32[3B,5,8]"])
+    file, _ = imported(module(lambda self, x: self.c(self.norm(self.a(x).view(-1, 5, 8).transpose(1, 2)).transpose(1, 2).reshape(len(x), 3, -1)),
+                              norm=nn.BatchNorm1d(8), c=nn.Linear(40, 4)), ["f32[B,15,8]"])
     assert any("=reshape(" in line for body in file["bodies"].values() for line in body["forward"]), file["bodies"]
 
 

@@ -23,10 +23,8 @@ except ImportError:
     print("import: torch or torchvision is missing, skipped")
     sys.exit(77)
 
-import check  # noqa: E402
-import import_model  # noqa: E402
-import spec  # noqa: E402
-from refusal import Refusal  # noqa: E402
+from paragauge_import import check, import_model, spec  # noqa: E402
+from paragauge_import.refusal import Refusal  # noqa: E402
 from torch import nn  # noqa: E402
 
 warnings.filterwarnings("ignore")

@@ -5,7 +5,7 @@
 
 import torch
 import torch.nn.functional as F
-from models import options
+from paragauge_import.models import options
 from torch import nn
 
 

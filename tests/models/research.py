@@ -1,13 +1,13 @@
 """Small networks as people write them in papers and tutorials, one of each kind, for trying the importer:
 
-    .venv/bin/python bench/import/reach.py --models tests/models/research.py
+    PYTHONPATH=bench/import .venv/bin/python -m paragauge_import.reach --models tests/models/research.py
 """
 
 import math
 
 import torch
 import torch.nn.functional as F
-from models import options
+from paragauge_import.models import options
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 

@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from models import GPT, Llama, options
+from paragauge_import.models import GPT, Llama, options
 from torch import nn
 
 

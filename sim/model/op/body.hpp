@@ -127,7 +127,7 @@ struct Body {
   std::int64_t units = 1;      // of the whole; 1: it can't be cut by units
   bool has_positions = false;  // these are its units
   bool reads_last = false, reads_first = false;  // L, F
-  bool draws = false;  // its forward has an op of random numbers (RANDOM in bench/import/graph.py)
+  bool draws = false;                            // its forward has an op of random numbers (RANDOM in bench/import)
   DimensionOrder order = DimensionOrder::kept;
   // What is a summand in each part: the output, gradients of inputs and of parameters (bit i: of the i-th).
   bool sums_output = false;

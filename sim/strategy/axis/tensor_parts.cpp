@@ -1,7 +1,7 @@
 // tp: tensor-parallel layers (R6, Megatron's): the first layer with weights is cut by output channels (its "column parallel"),
 // the next, which takes its input so, by input channels ("row parallel"), and so on. What has no weights follows its input.
 // After two layers the output is a sum over the ranks, and so is the gradient of the first one's input. An imported model's
-// bodies say what is cut, from a column to a row, by attention heads or features (bench/import/tensor_parallel.py); all
+// bodies say what is cut, from a column to a row, by attention heads or features (tensor_parallel.py of bench/import); all
 // ranks play the others. A vocabulary is cut, too (megatron/core/tensor_parallel: VocabParallelEmbedding, cross_entropy):
 // of the last layer, whose output nobody but the loss reads, of the loss, and of the embedding, whose output is a sum.
 // Where the ranks don't divide it, all parts but the last are of the size rounded up: Megatron pads it to that.
@@ -11,7 +11,7 @@
 // scattered, and gathered before the column, whose input isn't kept whole for the backward. Megatron cuts the sequence,
 // which comes first in its memory; here each rank has a part of the microbatch's samples, which is as much of
 // everything: of [samples, positions, features] such blocks lie together. Where there are too few samples it has a part
-// of the positions, as the bodies say it (bench/import/positions.py); with several samples these are packed and
+// of the positions, as the bodies say it (positions.py of bench/import); with several samples these are packed and
 // unpacked. In half precision a column gathers f32 where a norm gives it, and keeps a half copy of its input, whole, as
 // autocast's layers do. Biases of rows are added before the sum, as without sp. Gradients of the parameters that are
 // played so are summands along tp, too, and are summed with the replicas' in the buckets or units of such

@@ -11,8 +11,8 @@ import contextlib
 from collections import Counter
 
 import torch
-from parts import Cut, Impossible, Parts, dims_of, fixed, parts_are_the_whole
-from play import dtypes
+from paragauge_import.parts import Cut, Impossible, Parts, dims_of, fixed, parts_are_the_whole
+from paragauge_import.play import dtypes
 
 
 def positions_of(file: dict) -> int | None:

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
-from refusal import Refusal
+from paragauge_import.refusal import Refusal
 
 aten = torch.ops.aten
 DTYPES = {"f32": torch.float64, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,

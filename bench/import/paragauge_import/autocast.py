@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from refusal import Refusal
+from paragauge_import.refusal import Refusal
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map

@@ -16,10 +16,10 @@ import contextlib
 from collections import Counter
 
 import torch
-import vocabulary
-from parts import SUM, Cut, Impossible, Parts, dims_of, fixed, parts_are_the_whole
-from play import dtypes, parameters_of
-from tp_plan import Plan
+from paragauge_import import vocabulary
+from paragauge_import.parts import SUM, Cut, Impossible, Parts, dims_of, fixed, parts_are_the_whole
+from paragauge_import.play import dtypes, parameters_of
+from paragauge_import.tp_plan import Plan
 
 MOST_BLOCKS = 4
 
@@ -169,7 +169,9 @@ class Region:
         if body is None or body["rows"] is not True:
             raise Impossible(name)
         inputs = [self.cuts.get(x) for x in self.graph.nodes[name]["inputs"]]
-        cut = next(c for c in inputs if c is not None)
+        cut = next((c for c in inputs if c is not None), None)
+        if cut is None:  # what pulled it has let go of it
+            raise Impossible(name)
         size = cut.outer[0] * self.units * cut.unit[0]
         as_cut = lambda s: (cut.outer[0], cut.unit[0]) if s == size else (1, s // self.units)  # noqa: E731
         specs = [dims_of(s) for s in body["parameters"]]

@@ -20,10 +20,10 @@ import math
 from dataclasses import dataclass
 
 import torch
-from body import call_flops, elements_of, fake, has_kernel, product_of, tensors_in
-from exported import BATCHES, quiet
-from graph import InF64, op_name, size_text
-from play import DTYPES, arguments_of, parse, play_lines, sizes_of, split_commas, units_in
+from paragauge_import.body import call_flops, elements_of, fake, has_kernel, product_of, tensors_in
+from paragauge_import.exported import BATCHES, quiet
+from paragauge_import.graph import InF64, op_name, size_text
+from paragauge_import.play import DTYPES, arguments_of, parse, play_lines, sizes_of, split_commas, units_in
 
 SUM = "sum"  # of a value: each part has a summand. None: each has all of it
 RESHAPES = ("view", "_unsafe_view", "reshape")

@@ -12,10 +12,10 @@ any of its views take theirs.
 import operator
 from dataclasses import dataclass, field
 
-import play
 import torch
-from exported import BATCHES, DRAWS, export_once, export_twice, shapes_of
-from refusal import Refusal, place_of
+from paragauge_import import play
+from paragauge_import.exported import BATCHES, DRAWS, export_once, export_twice, shapes_of
+from paragauge_import.refusal import Refusal, place_of
 from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
@@ -88,6 +88,14 @@ class InF64(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         f64 = lambda x: TWICE.get(x, x) if isinstance(x, torch.dtype) else x  # noqa: E731
         return function(*tree_map(f64, args), **tree_map(f64, kwargs or {}))
+
+
+def written_text(names: list) -> str:
+    """A note on what a step writes, other than a batch norm's statistics."""
+    is_one = len(names) == 1
+    return (f"{len(names)} {'buffer is' if is_one else 'buffers are'} written: {', '.join(names[:5])}{', …' if len(names) > 5 else ''}; "
+            f"here every step begins with {'its' if is_one else 'their'} first values")
+
 
 
 @dataclass(eq=False)
@@ -204,7 +212,7 @@ class Reader:
         self.steps, self.refusals, self.notes, self.data_of_constants = [], [], [], {}
         self.expanded, self.tables, self.splits = {}, set(), {}
         self.written = set()  # buffers, other than a batch norm's
-        self.parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)} if module is not None else set()
+        self.parameters = {name for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad} if module is not None else set()
         self.no_grad = False
         # The places of casts that do nothing in float32, and of constants that have the dtype of a tensor.
         self.same_casts, self.like_constants = [], []
@@ -347,6 +355,12 @@ class Reader:
         elif name in ("slice", "select"):
             scatter = aten.slice_scatter.default if name == "slice" else aten.select_scatter.default
             back = self.emit(scatter, tuple((base, value, *a) for a in args), kwargs, place)
+        elif name == "detach":  # the gradient's way doesn't see the write
+            change, = self.emit(aten.sub.Tensor, ((value, base),) * 2, ({}, {}), place)
+            fixed, = self.emit(aten.detach.default, ((change,),) * 2, ({}, {}), place)
+            back = self.emit(aten.add.Tensor, ((base, fixed),) * 2, ({}, {}), place)
+        elif name == "diagonal":
+            back = self.emit(aten.diagonal_scatter.default, tuple((base, value, *a) for a in args), kwargs, place)
         elif name in ("transpose", "t"):
             back = self.emit(target, tuple((value, *a) for a in args), kwargs, place)
         elif name == "permute":
@@ -686,8 +700,7 @@ def _walk(reader, exported, loss) -> Graph:
     if len(outputs) != 1:
         raise Refusal(f"the model returns {len(outputs)} tensors, the loss takes one: wrap it so that it returns that one")
     if written := sorted(reader.written):
-        reader.notes.append(f"{len(written)} buffers are written: {', '.join(written[:5])}{', …' if len(written) > 5 else ''}; "
-                            "here every step begins with their first values")
+        reader.notes.append(written_text(written))
     output = reader.plain(outputs[0])
     return Graph(input_values, parameters, also, reader.steps, output, reader.notes, calls, set(calls) - children,
                  reader.same_casts, reader.like_constants, [shapes_of(e) for e in exported])

@@ -15,13 +15,13 @@ Where it can't be said what autocast does, the file's "half" is the reason, and 
 import re
 from collections import Counter
 
-import autocast
 import torch
-from body import DTYPE_NAMES, fake, fake_tensors, make_body
-from exported import quiet
-from graph import Graph, op_name
-from play import parameters_of
-from refusal import Refusal, first_line, place_of
+from paragauge_import import autocast
+from paragauge_import.body import DTYPE_NAMES, fake, fake_tensors, make_body
+from paragauge_import.exported import quiet
+from paragauge_import.graph import Graph, op_name
+from paragauge_import.play import parameters_of
+from paragauge_import.refusal import Refusal, first_line, place_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 DTYPE = torch.bfloat16

@@ -8,8 +8,8 @@ import contextlib
 import re
 
 import torch
-from graph import InF64
-from play import DTYPES, dtypes, play_lines
+from paragauge_import.graph import InF64
+from paragauge_import.play import DTYPES, dtypes, play_lines
 
 
 def rows_alone(text: dict, batch=4) -> bool:

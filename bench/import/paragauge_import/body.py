@@ -11,15 +11,15 @@ import contextlib
 import math
 from dataclasses import dataclass, field
 
-import autocast
 import torch
-from exported import BATCHES
-from graph import RANDOM, Step, Value, functional_of, is_view, op_name, shape_text, size_text
-from refusal import Refusal, first_line, place_of
+from paragauge_import import autocast
+from paragauge_import.exported import BATCHES
+from paragauge_import.graph import RANDOM, Step, Value, functional_of, is_view, op_name, shape_text, size_text
+from paragauge_import.refusal import Refusal, first_line, place_of
+from paragauge_import.trial import is_whole, loose_results
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_map
-from trial import is_whole, loose_results
 
 aten = torch.ops.aten
 DTYPE_NAMES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
@@ -294,13 +294,28 @@ def simplify(graph, needs):
             missing = [a for a in n.target._schema.arguments[len(n.args):] if not a.kwarg_only]
             n.args = (*n.args, *(a.default_value for a in missing))  # bernoulli_'s p has a default, bernoulli's has none
             n.target = functional_twin(n.target)
-        if name == "detach" and n in forward and base in trained:
+        if op_name(n.target) == "copy":
+            n.replace_all_uses_with(as_copied(graph, n))
+        elif name == "detach" and n in forward and base in trained:
             n.replace_all_uses_with(base, delete_user_cb=lambda user: user not in forward)
         elif name in ("detach", "alias"):
             n.replace_all_uses_with(base)
         elif name == "t" and getattr(base, "target", None) is n.target:
             n.replace_all_uses_with(base.args[0])
     graph.eliminate_dead_code()
+
+
+def as_copied(graph, node):
+    """What a copy over all of a tensor is: its source, in the tensor's shape and dtype."""
+    source, to = node.args[1], node.meta["val"]
+    with graph.inserting_before(node):
+        for target, args, kwargs, differs in (
+                (aten._to_copy.default, (), {"dtype": to.dtype}, source.meta["val"].dtype != to.dtype),
+                (aten.expand.default, (list(to.shape),), {}, source.meta["val"].shape != to.shape)):
+            if differs:
+                source = graph.call_function(target, (source, *args), kwargs)
+                source.meta["val"] = to
+    return source
 
 
 def functional_twin(target):

@@ -8,10 +8,10 @@ import re
 from collections import Counter, defaultdict
 
 import torch
-from body import Group, fake, fake_tensors, make_body
-from graph import Graph, Reader, Value, shape_text
-from refusal import Refusal, module_of, place_of
-from trial import rows_alone
+from paragauge_import.body import Group, fake, fake_tensors, make_body
+from paragauge_import.graph import Graph, Reader, Value, shape_text
+from paragauge_import.refusal import Refusal, module_of, place_of
+from paragauge_import.trial import rows_alone
 
 aten = torch.ops.aten
 SHORT = {"scaled_dot_product_attention": "attention", "cat": "concat", "upsample_bilinear2d": "upsample",

@@ -1,9 +1,9 @@
 """Which architectures can be imported: every one of torchvision's, timm's and transformers' that is named here, with random
 weights, each in a process of its own.
 
-    python bench/import/reach.py                            # what is installed
-    python bench/import/reach.py torchvision timm/res       # names that begin so
-    python bench/import/reach.py --models FILE.py           # the builders of a file, by options() (models.py)
+    PYTHONPATH=bench/import python -m paragauge_import.reach                            # what is installed
+    PYTHONPATH=bench/import python -m paragauge_import.reach torchvision timm/res       # names that begin so
+    PYTHONPATH=bench/import python -m paragauge_import.reach --models FILE.py           # the builders of a file, by options() (models.py)
 
 A line each: nodes, those of known ops, bodies, how far output and worst gradient are from the module's in float64, seconds of
 the import and of the check; or the refusal. And one of half precision: how far output and gradients of a step in bfloat16 are
@@ -21,13 +21,9 @@ import traceback
 import warnings
 from pathlib import Path
 
-import check
-import check_half
-import import_model
-import models
-import spec
 import torch
-from refusal import Refusal
+from paragauge_import import check, check_half, import_model, models, spec
+from paragauge_import.refusal import Refusal
 from torch import nn
 
 TORCHVISION = ["alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "efficientnet_v2_s", "googlenet", "inception_v3",

@@ -1,10 +1,10 @@
 """A PyTorch module as a model file of paragauge.
 
-    python bench/import/import_model.py my_package.my_model:build --input f32[B,3,224,224] -o my_model.json
-    python bench/import/import_model.py catalog:gpt_nano -o gpt_nano.json
-    python bench/import/import_model.py --torchvision vit_b_16 --input f32[B,3,224,224] -o vit_b_16.json
-    python bench/import/import_model.py --transformers gpt2 --input i64[B,64]<50257 -o gpt2.json
-    python bench/import/import_model.py clip.py:build --input f32[B,3,224,224] --input 'i64[B,77]<49408' --loss mean_loss -o clip.json
+    python bench/import my_package.my_model:build --input f32[B,3,224,224] -o my_model.json
+    python bench/import catalog:gpt_nano -o gpt_nano.json
+    python bench/import --torchvision vit_b_16 --input f32[B,3,224,224] -o vit_b_16.json
+    python bench/import --transformers gpt2 --input i64[B,64]<50257 -o gpt2.json
+    python bench/import clip.py:build --input f32[B,3,224,224] --input 'i64[B,77]<49408' --loss mean_loss -o clip.json
 
 The last module returns its loss, of inputs and targets; one that returns nothing else needs no --loss. What such a loss compares
 (samples with each other, say) is compared among those that are played together: a rank's, a microbatch's.
@@ -25,23 +25,14 @@ from pathlib import Path
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what kernels that are tried warn of
 
-import check
-import check_half
-import exported
-import graph as graphs
-import half
-import nodes as made_nodes
-import positions
-import spec
-import tensor_parallel
 import torch
-import vocabulary
-from body import DTYPE_NAMES
-from graph import shape_text
-from refusal import Refusal, first_line
+from paragauge_import import check, check_half, exported, graph as graphs, half, nodes as made_nodes, positions, spec, tensor_parallel, vocabulary
+from paragauge_import.body import DTYPE_NAMES
+from paragauge_import.graph import shape_text
+from paragauge_import.refusal import Refusal, first_line
+from paragauge_import.tp_plan import Plan, read_plan
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from tp_plan import Plan, read_plan
 
 FORMAT = "paragauge-model-2"
 LOSSES = ("cross_entropy", "mse_loss", "mean_loss")
@@ -319,7 +310,7 @@ def take_rows(file, small):
 
 
 def read_parameters(made) -> set:
-    from play import parameters_of
+    from paragauge_import.play import parameters_of
     return {p for n in made.nodes for p in parameters_of(n)}
 
 
@@ -486,6 +477,8 @@ def main(argv=None) -> int:
                     small = import_module(request.small, is_twin=True)
                     result = check.check(small.file, small.module, request.small.inputs)
                 result.refuse_differences()
+                if result.written and not any(" written: " in n for n in imported.notes):  # where an export doesn't see it
+                    say(f"  note: {graphs.written_text(result.written)}")
             except Refusal as refusal:
                 partial.unlink()
                 reasons = [n for n in imported.notes if "autograd.Function" in n]
@@ -503,7 +496,3 @@ def main(argv=None) -> int:
         else:
             print(f"import: {refusal}", file=sys.stderr)
         return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -14,12 +14,14 @@ from unittest import mock
 
 import numpy
 import torch
-from refusal import Refusal, users_line
+from paragauge_import.refusal import Refusal, users_line
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 BATCHES = (2, 3)
+SMALL = 1_000_000  # elements of a frozen parameter that may be written as a buffer is
 DRAWS = "Python's or NumPy's random numbers are drawn in the forward: every step here has the same"
 
 
@@ -57,6 +59,16 @@ def arguments(inputs, tensors):
     return tuple(t for x, t in zip(inputs, tensors) if not x.name), named
 
 
+def checkpointed(function, args) -> tuple | None:
+    """What an autograd.Function of reentrant checkpointing runs, and of what: torch's own (and Megatron's) is given a flag before
+    the inputs, that of OpenAI's diffusion models their number, with the parameters behind them. None: another function."""
+    if function.__name__ != "CheckpointFunction" or len(args) < 2 or not callable(args[0]):
+        return None
+    if isinstance(args[1], bool):
+        return args[0], args[2:]
+    return (args[0], args[2:2 + args[1]]) if isinstance(args[1], int) else None
+
+
 @contextlib.contextmanager
 def watch(notes: list):
     """Notes what an export takes apart without a word: custom autograd functions and recomputation. And regions of autocast, which
@@ -64,20 +76,24 @@ def watch(notes: list):
     function, checkpoint, autocast = torch.autograd.Function, torch.utils.checkpoint, torch.autocast
     apply, generator = function.__dict__["apply"], checkpoint._checkpoint_without_reentrant_generator
     enter = autocast.__enter__
+    recomputed = "torch.utils.checkpoint: recomputation is left out; recompute= of a strategy brings it back"
 
     def note(text):
         if text not in notes:
             notes.append(text)
 
     def noted_apply(cls, *args, **kwargs):
-        if not cls.__module__.startswith("torch.") or cls.__name__ == "CheckpointFunction":
-            note("torch.utils.checkpoint: recomputation is left out; recompute= of a strategy brings it back"
-                 if cls.__name__ == "CheckpointFunction" else
-                 f"custom autograd.Function '{cls.__name__}': its forward is imported, its own backward is not")
+        function_and_inputs = checkpointed(cls, args)
+        if function_and_inputs is not None:  # its own forward has no gradients
+            note(recomputed)
+            run, inputs = function_and_inputs
+            return run(*inputs)
+        if not cls.__module__.startswith("torch."):
+            note(f"custom autograd.Function '{cls.__name__}': its forward is imported, its own backward is not")
         return apply.__func__(cls, *args, **kwargs)
 
     def noted_generator(*args, **kwargs):
-        note("torch.utils.checkpoint: recomputation is left out; recompute= of a strategy brings it back")
+        note(recomputed)
         return generator(*args, **kwargs)
 
     def noted_enter(self):
@@ -97,14 +113,22 @@ def watch(notes: list):
 
 @contextlib.contextmanager
 def own_buffers(module):
-    """What a step writes into buffers is taken back: every step is the first one."""
-    before = [(part, name, b, b._version, b.clone()) for part in module.modules() for name, b in part._buffers.items() if b is not None]
+    """What a step writes into buffers, or into the data of small frozen parameters, is taken back: every step is the first one.
+    A list of the buffers that were written, once it is over."""
+    before = [(path, part, name, b, b._version, b.clone()) for path, part in module.named_modules()
+              for name, b in part._buffers.items() if b is not None]
+    frozen = [(p, p.detach().clone()) for p in module.parameters()
+              if not p.requires_grad and p.numel() <= SMALL and not isinstance(p, FakeTensor)]
+    written = []
     try:
-        yield
+        yield written
     finally:
-        for part, name, b, version, copy in before:
+        for path, part, name, b, version, copy in before:
             if part._buffers.get(name) is not b or b._version != version:
                 part._buffers[name] = copy
+                written.append(f"{path}.{name}" if path else name)
+        for parameter, copy in frozen:
+            parameter.data = copy
 
 
 def causal_masks(module, inputs) -> list:
@@ -125,10 +149,23 @@ def causal_masks(module, inputs) -> list:
     return answers
 
 
+class Data(TorchFunctionMode):
+    """A tensor's .data, which an export doesn't see, is what it stands for: the tensor without its gradient; assigned, a copy into it."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func == torch.Tensor.data.__get__:
+            return args[0].detach()
+        if func == torch.Tensor.data.__set__ and args[0].shape == args[1].shape:
+            with torch.no_grad():
+                args[0].copy_(args[1])
+            return None
+        return func(*args, **(kwargs or {}))
+
+
 @contextlib.contextmanager
 def as_in_a_run(causal: list):
-    """Mends what an export gets wrong: causal_masks; an LSTM's states, to which torch 2.11 gives a dimension too many; and what
-    torch.distributions and gaussian_nll_loss (whether a variance is negative) ask of their arguments' values."""
+    """Mends what an export gets wrong: causal_masks; an LSTM's states, to which torch 2.11 gives a dimension too many; .data; and
+    what torch.distributions and gaussian_nll_loss (whether a variance is negative) ask of their arguments' values."""
     layers, decompositions = nn.modules.transformer, torch._decomp.decompositions
     ask, lstm, answers = layers._detect_is_causal_mask, decompositions.one_layer_lstm, iter(causal)
     gaussian = torch.nn.functional.gaussian_nll_loss
@@ -144,7 +181,7 @@ def as_in_a_run(causal: list):
     with (mock.patch.object(torch.nn.functional, "gaussian_nll_loss", without_asking),
           mock.patch.object(layers, "_detect_is_causal_mask", lambda *a, **k: next(answers, False) if causal else ask(*a, **k)),
           mock.patch.object(decompositions, "one_layer_lstm", one_layer),
-          mock.patch.object(torch.distributions.Distribution, "_validate_args", False)):
+          mock.patch.object(torch.distributions.Distribution, "_validate_args", False), Data()):
         yield
 
 

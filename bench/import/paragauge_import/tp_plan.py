@@ -11,7 +11,7 @@ import json
 import re
 from pathlib import Path
 
-from refusal import Refusal
+from paragauge_import.refusal import Refusal
 
 # transformers' other styles (sequence_parallel, gather, local_colwise, …) say what isn't said here by name.
 STYLES = {"colwise": "colwise", "colwise_rep": "colwise", "rowwise": "rowwise", "embedding_rowwise": "rowwise"}

@@ -10,10 +10,10 @@ Dropout is off on both sides (the identity; a Bernoulli draw gives ones), batch 
 from dataclasses import dataclass
 
 import torch
-from exported import arguments, classes_are_moved, example, own_buffers, same_draws, taken_by
-from graph import TWICE, InF64
-from play import count, draw, loss_of, play_model
-from refusal import Refusal, first_line, users_line
+from paragauge_import.exported import arguments, classes_are_moved, example, own_buffers, same_draws, taken_by
+from paragauge_import.graph import OF_BATCH_NORM, TWICE, InF64
+from paragauge_import.play import count, draw, loss_of, play_model
+from paragauge_import.refusal import Refusal, first_line, users_line
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
@@ -81,6 +81,7 @@ class Result:
     output: float  # relative differences
     loss: float
     gradients: dict
+    written: list  # buffers, other than a batch norm's
 
     def worst(self):
         return max(self.gradients.items(), key=lambda kv: kv[1] if kv[1] == kv[1] else float("inf"), default=("none", 0.0))
@@ -145,7 +146,7 @@ def check(file: dict, module, inputs, batch: int = BATCH) -> Result:
     target = target_of(file, batch, generator)
     args, kwargs = arguments(inputs, tensors)
     try:
-        with own_buffers(module), same_draws(), Draws(), InF64(), Exact():
+        with own_buffers(module) as written, same_draws(), Draws(), InF64(), Exact():
             seen = prediction_of(file, module, args, kwargs, target)
             loss = loss_of(file["loss"], seen, target)
             loss.backward()
@@ -165,4 +166,5 @@ def check(file: dict, module, inputs, batch: int = BATCH) -> Result:
             differences[k] = 0.0 if float((a if b is None else b).norm()) == 0 else float("inf")
         else:
             differences[k] = relative(a, b, SMALL * whole)
-    return Result(batch, relative(y, seen.detach()), abs(float(ours_loss - loss)) / max(abs(float(loss)), 1e-300), differences)
+    return Result(batch, relative(y, seen.detach()), abs(float(ours_loss - loss)) / max(abs(float(loss)), 1e-300), differences,
+                  sorted(name for name in written if name.rpartition(".")[2] not in OF_BATCH_NORM))

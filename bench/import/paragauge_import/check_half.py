@@ -11,11 +11,11 @@ which the bodies follow: autocast.py): rounding alone, since either rounds as of
 
 from dataclasses import dataclass
 
-import check
 import torch
-from exported import arguments, example, own_buffers, same_draws
-from play import dtypes, loss_of, parameters_of, play_model
-from refusal import Refusal
+from paragauge_import import check
+from paragauge_import.exported import arguments, example, own_buffers, same_draws
+from paragauge_import.play import dtypes, loss_of, parameters_of, play_model
+from paragauge_import.refusal import Refusal
 
 FARTHER = 4  # than PyTorch's own: two sums of the same numbers, rounded in another order, differ so from what is exact
 STEP = 2.0**-8  # bfloat16's rounding, by which a single number is off, however near PyTorch's happens to be

@@ -9,7 +9,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from refusal import Refusal
+from paragauge_import.refusal import Refusal
 
 FORM = "[name=]f32[B,3,224,224] or [name=]i64[B,64]<256"
 OPTIMIZERS = {"sgd": {"lr", "momentum", "weight_decay"}, "adam": {"lr", "beta1", "beta2", "eps", "weight_decay"},
@@ -38,8 +38,10 @@ def read_input(text: str) -> Input:
         if not re.fullmatch(r"[1-9]\d*|([1-9]\d*)?B", size):
             raise Refusal(f"--input '{text}': size '{size}' is neither a positive number nor a multiple of the batch (B, 12B)")
         shape.append(size if size.endswith("B") else int(size))
-    if shape[0] not in ("B",) and not str(shape[0]).endswith("B"):
-        raise Refusal(f"--input '{text}': the first size must be the batch, B")
+    if shape[0] != "B":
+        raise Refusal(f"--input '{text}': the first size must be the batch, B" +
+                      (f"; let it be [B,{','.join([str(shape[0])[:-1], *map(str, shape[1:])])}], and flatten it in the module"
+                       if str(shape[0]).endswith("B") else ""))
     if (dtype == "i64") != (below is not None):
         raise Refusal(f"--input '{text}': " + ("integers need a bound: i64[B,64]<256" if dtype == "i64" else "only integers have a bound"))
     if below is not None and int(below) < 1:
@@ -89,7 +91,7 @@ def load(source: str):
     if not where:
         raise Refusal(f"'{source}': expected package.module:function, file.py:function or catalog:name")
     if where == "catalog":
-        where = "models"
+        where = "paragauge_import.models"
     sys.path.insert(0, "")
     name_of_module = where
     with users_code(source):
@@ -105,7 +107,7 @@ def load(source: str):
             raise Refusal(f"'{source}': {error}") from error
     if not hasattr(found, name):
         makers = sorted(k for k, v in vars(found).items() if callable(v) and getattr(v, "__module__", "") == found.__name__)
-        raise Refusal(f"'{source}': '{where}' has no '{name}'; it has {', '.join(makers)}")
+        raise Refusal(f"'{source}': '{source.rpartition(':')[0]}' has no '{name}'; it has {', '.join(makers)}")
     return getattr(found, name)
 
 
