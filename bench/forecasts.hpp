@@ -36,8 +36,9 @@ struct Priced {
 std::vector<Priced> priced_clusters(const Options& options, std::uint32_t most_ranks);
 /// How a row of a table says where: the world's name, or that of the cluster that was asked for.
 std::string where_is(const sim::Cluster& cluster, const Options& options);
-/// What was taken for granted of the clusters, and where the costs come from: a paragraph each, or nothing.
-std::string remarks_of(const std::vector<Priced>& clusters);
+/// What was taken for granted of the clusters and the models on them, and where the costs come from: a paragraph each, or
+/// nothing.
+std::string remarks_of(const std::vector<Priced>& clusters, const std::vector<const sim::Model*>& models);
 
 /// The track record of this source tree; PARAGAUGE_TRACK_RECORD in the environment overrides
 /// it. Nothing where there is none.

@@ -115,7 +115,7 @@ Found find(const Options& options, const sim::Model& model, std::uint32_t device
   Found found;
   std::vector<std::string> unpriced;  // why
   const std::vector<Priced> clusters = priced_clusters(options, devices);
-  found.remarks = remarks_of(clusters);
+  found.remarks = remarks_of(clusters, {&model});
   for (const Priced& priced : clusters) {
     Search search(options, model, priced);
     const auto estimate = [&](const sim::Strategy& strategy) { return search.forecast(strategy).estimate(); };

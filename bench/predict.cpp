@@ -191,7 +191,9 @@ Predictions predict_all(const std::vector<Asked>& asked, const Options& options)
   for (const Asked& one : asked)
     if (one.strategy) most_ranks = std::max(most_ranks, one.strategy->ranks());
   const std::vector<Priced> clusters = priced_clusters(options, most_ranks);
-  all.remarks = remarks_of(clusters);
+  std::vector<const sim::Model*> models;
+  for (const Asked& one : asked) models.push_back(&one.model);
+  all.remarks = remarks_of(clusters, models);
   for (const Asked& one : asked)
     for (const Priced& priced : clusters) {
       try {

@@ -118,6 +118,12 @@ accepts plan -m resnet18,image=64,global_batch=64 -c dgx_a100 --devices 2 --meth
 [[ $(wc -L <"$scratch/out") -le 100 ]] || { echo "plan prints lines of more than 100 columns"; failed=1; }
 accepts plan -m lenet_c -c dgx_a100_pair --method layers --memory 0.001
 grep -q '^0 of [0-9]* candidates fit; what needs least is shown' "$scratch/out" || { echo "plan doesn't say what needs least"; failed=1; }
+accepts predict -m lstm_classifier -s ddp -c dgx_a100
+says '^lstm: forecast, and played here, step by step, [0-9]* kernels'
+accepts predict -m gpt_nano -s ddp -c dgx_a100
+! grep -q 'step by step' "$scratch/out" || { echo "predict sees steps in a transformer"; failed=1; }
+accepts predict -m lstm_classifier -s ddp -w local
+! grep -q 'step by step' "$scratch/out" || { echo "predict speaks of cuDNN on a CPU"; failed=1; }
 accepts predict -m convnet -s ddp -w gloo --network 100mbit
 grep -q 'gloo@100mbit' "$scratch/out" || { echo "predict doesn't know the network"; failed=1; }
 accepts predict -m convnet -s single -s ddp -c cpu_gloo --devices 4
