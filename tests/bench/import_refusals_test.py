@@ -70,7 +70,8 @@ def test_no_file_is_left_where_the_check_fails():
     status, out, err = run("import_test:own_function", "--input", "f32[B,8]", "--loss", "mse_loss")
     same(status, 1)
     same(err, "import: 4 things can't be imported:\n"
-              "  custom autograd.Function 'Tripled': its forward is imported, its own backward is not\n"
+              "  custom autograd.Function 'Tripled': its forward is imported, its own backward is not "
+              "(write it of ops, as x + (f(x) - x).detach() for a gradient that goes straight through)\n"
               "  the gradient of 'a.weight' differs from PyTorch's by 0.33 of its norm\n"
               "  the gradient of 'a.bias' differs from PyTorch's by 0.33 of its norm\n"
               "  no file is left in place: the graph doesn't say what the module does\n")
@@ -138,7 +139,16 @@ def test_what_depends_on_the_data():
         if y.sum() > 0:
             y = self.b(y)
         return y
-    same(refused(module(forward)), f"control flow depends on the data: import_refusals_test.py:{line_of('if y.sum() > 0:')}: if y.sum() > 0:")
+    same(refused(module(forward)), "control flow asks for a tensor's values, which an export hasn't (decide it by sizes, or when the "
+         f"module is made): import_refusals_test.py:{line_of('if y.sum() > 0:')}: if y.sum() > 0:")
+
+    def forward(self, x):
+        table = x.new_zeros(8, 8)
+        table[self.rows] = self.b.weight[:3]
+        return self.a(x) @ table
+    found = refused(module(forward, rows=torch.tensor([True, False, True, False, True, False, False, False])))
+    assert found.startswith("op 'nonzero' asks for a tensor's values (an index by a mask does: take its indices when the module is made) "
+                            f"at module '(top)' (Own), import_refusals_test.py:{line_of('table[self.rows] = self.b.weight[:3]')}: "), found
 
     def forward(self, x):
         return self.a(x[x[:, 0] > 0])

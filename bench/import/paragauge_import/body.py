@@ -17,7 +17,7 @@ from paragauge_import.exported import BATCHES
 from paragauge_import.graph import RANDOM, Step, Value, functional_of, is_view, op_name, shape_text, size_text
 from paragauge_import.refusal import Refusal, first_line, place_of
 from paragauge_import.trial import is_whole, loose_results
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -754,6 +754,9 @@ def make_body(group: Group, needs: list, runs: bool) -> tuple[dict, list]:
     try:
         graphs = [joint(group, which, needs) for which in (0, 1)]
     except RuntimeError as error:
+        if isinstance(error, DynamicOutputShapeException | DataDependentOutputException):  # it says no more than the op
+            raise Refusal(f"op '{op_name(error.func)}' asks for a tensor's values (an index by a mask does: take its indices when the "
+                          "module is made)") from error
         raise Refusal(first_line(error)) from error
     cut = Cut(group, graphs, needs)
     if runs and (loose := loose_results(cut.text())):

@@ -89,7 +89,8 @@ def watch(notes: list):
             run, inputs = function_and_inputs
             return run(*inputs)
         if not cls.__module__.startswith("torch."):
-            note(f"custom autograd.Function '{cls.__name__}': its forward is imported, its own backward is not")
+            note(f"custom autograd.Function '{cls.__name__}': its forward is imported, its own backward is not "
+                 "(write it of ops, as x + (f(x) - x).detach() for a gradient that goes straight through)")
         return apply.__func__(cls, *args, **kwargs)
 
     def noted_generator(*args, **kwargs):
@@ -255,7 +256,10 @@ def export(module, inputs, batch, causal):
         name, text = type(error).__name__, str(error).strip()
         first = text.splitlines()[0][:200] if text else ""
         if "DataDependent" in name or "data-dependent" in text:
-            raise Refusal(f"control flow depends on the data: {users_line(error)}") from error
+            raise Refusal(f"control flow asks for a tensor's values, which an export hasn't (decide it by sizes, or when the module is made): "
+                          f"{users_line(error)}") from error
+        if ".numpy() is not supported" in text:
+            raise Refusal(f".numpy() asks for a tensor's values, which an export hasn't: {users_line(error)}") from error
         if "fake tensor in the exported program constant's list" in text:
             raise Refusal("torch.export finds a tensor that isn't there yet: is a gradient taken inside the forward (torch.autograd.grad), or a "
                           ".data assigned?") from error
