@@ -1,15 +1,15 @@
 // What `plan` knows of strategies on one cluster: each is forecast once, on all cores; but none of which one microbatch
 // says (sim/plan/bound.hpp) that it isn't among those to be shown.
 //
-//   Search search(options, model, priced);
-//   search.look_at(candidate_strategies(model, 8).strategies);
-//   for (const auto& [text, found] : search.found()) …
+//   const std::vector<Priced> clusters = priced_clusters(options, /*most_ranks=*/8);
+//   Search search(options, model, clusters.front());
+//   search.look_at({strategy});
+//   if (const auto& choice = search.of(strategy).choice) use({choice->step_s});
 #pragma once
 
 #include <cstddef>
 #include <exception>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>

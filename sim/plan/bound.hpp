@@ -3,7 +3,7 @@
 //
 //   if (const std::optional<OneMicrobatch> one = one_microbatch(model, strategy)) {
 //     const Program program = lower(one->model, one->strategy);
-//     const MicrobatchUse use(program, costs_of(program, cost_model, cluster), cluster);
+//     const MicrobatchUse use(program, costs_of(program, *cost_model, cluster), cluster);
 //     use.bound(strategy).step_s;                       // at least
 //   }
 //
