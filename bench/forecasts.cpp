@@ -105,9 +105,8 @@ std::string remark_on_recurrence(const sim::Model& model) {
   }
   if (kinds.empty()) return "";
   return fmt::format(
-      "{}: forecast, and played here, step by step, {:.0f} kernels for a microbatch; PyTorch on a GPU leaves it to "
-      "cuDNN's "
-      "few, and takes less than this says.",
+      "{}: forecast, and played here, step by step, {:.0f} kernels for a microbatch; PyTorch on a GPU leaves it "
+      "to a few of cuDNN's, and takes less than this says.",
       fmt::join(kinds, ", "), kernels);
 }
 

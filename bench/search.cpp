@@ -36,9 +36,9 @@ Placed place(const sim::Model& model, const sim::Strategy& strategy, const Price
 }
 
 /// Nothing where there is no such step.
-std::optional<sim::MicrobatchUse> use_of(const sim::OneMicrobatch& one, const Priced& priced,
+std::optional<sim::MicrobatchUse> use_of(const sim::Model& model, const sim::OneMicrobatch& one, const Priced& priced,
                                          const Options& options) try {
-  const auto [program, cluster] = place(one.model, one.strategy, priced);
+  const auto [program, cluster] = place(one.of(model), one.strategy, priced);
   if (program.is_periodic()) return std::nullopt;
   const sim::CostModel& cost_model = *priced.cost_models.at(options.cost_models.at(0));
   sim::Costs costs = scaled(costs_of(program, cost_model, cluster), program, cluster, sim::parse_scale(options.scale));
@@ -124,7 +124,7 @@ void Search::find_bounds(const std::vector<Entry*>& entries) {
       if (is_new) open.emplace_back(std::move(*one), &known->second);
     }
   all_ += open.size();
-  on_all_cores(open.size(), [&](std::size_t k) { *open[k].second = use_of(open[k].first, priced_, options_); });
+  on_all_cores(open.size(), [&](std::size_t k) { *open[k].second = use_of(model_, open[k].first, priced_, options_); });
   for (Entry* entry : entries)
     if (const auto known = use.find(entry); known != use.end() && *known->second)
       entry->found.bound = (*known->second)->bound(entry->strategy);

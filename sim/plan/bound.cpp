@@ -61,8 +61,7 @@ std::int64_t kept_bytes(const Program& program, const Role& role) {
 std::optional<OneMicrobatch> one_microbatch(const Model& model, const Strategy& strategy) {
   const std::int64_t count = strategy.microbatches;
   if (count <= 1) return std::nullopt;
-  OneMicrobatch one{.model = model, .strategy = strategy, .key = ""};
-  one.model.global_batch = model.global_batch / count;
+  OneMicrobatch one{.strategy = strategy, .global_batch = model.global_batch / count, .key = ""};
   one.strategy.microbatches = 1;
   const ScheduleKind& schedule = schedule_table().at(strategy.schedule);
   const auto does_same = [&](const ScheduleKind& other) {
@@ -70,7 +69,7 @@ std::optional<OneMicrobatch> one_microbatch(const Model& model, const Strategy& 
   };
   one.strategy.schedule = std::ranges::find_if(schedule_table(), does_same)->name;
   one.key = fmt::format("{} schedule={} chunks={} of {}", one.strategy.text(), one.strategy.schedule, strategy.chunks,
-                        one.model.global_batch);
+                        one.global_batch);
   return one;
 }
 

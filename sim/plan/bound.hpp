@@ -2,7 +2,7 @@
 // among the best, for as many times less work as there are microbatches.
 //
 //   if (const std::optional<OneMicrobatch> one = one_microbatch(model, strategy)) {
-//     const Program program = lower(one->model, one->strategy);
+//     const Program program = lower(one->of(model), one->strategy);
 //     const MicrobatchUse use(program, costs_of(program, *cost_model, cluster), cluster);
 //     use.bound(strategy).step_s;                       // at least
 //   }
@@ -29,9 +29,14 @@ namespace sim {
 
 /// A strategy with one microbatch, and a batch that is no more.
 struct OneMicrobatch {
-  Model model;
   Strategy strategy;
+  std::int64_t global_batch = 0;
   std::string key;  // of strategies that differ in nothing else but the number of microbatches, or in their order
+
+  [[nodiscard]] Model of(Model model) const {
+    model.global_batch = global_batch;
+    return model;
+  }
 };
 /// Nothing where there is only one.
 std::optional<OneMicrobatch> one_microbatch(const Model& model, const Strategy& strategy);

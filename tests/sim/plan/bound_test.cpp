@@ -20,9 +20,9 @@ struct OnCluster {
     own.place.resize(program.ranks());
     return fold_many(std::move(program), own);
   }
-  [[nodiscard]] MicrobatchUse use(const OneMicrobatch& one) const {
+  [[nodiscard]] MicrobatchUse use(const Model& model, const OneMicrobatch& one) const {
     Cluster own;
-    const Program program = lowered(one.model, one.strategy, own);
+    const Program program = lowered(one.of(model), one.strategy, own);
     return {program, costs_of(program, *cost_model, own), own};
   }
 
@@ -48,7 +48,7 @@ std::size_t expect_bounds(const std::string& model_text, const std::string& file
     }
     ++bounds;
     auto use = uses.find(one->key);
-    if (use == uses.end()) use = uses.emplace(one->key, on.use(*one)).first;
+    if (use == uses.end()) use = uses.emplace(one->key, on.use(model, *one)).first;
     const StepBound bound = use->second.bound(strategy);
     const Costs costs = costs_of(program, *on.cost_model, own);
     EXPECT_LE(bound.step_s, simulate(program, costs, own).step_s * (1 + 1e-9)) << model_text << ' ' << strategy.text();
@@ -79,7 +79,7 @@ TEST(Bound, IsNotFarBelowTheForecast) {
   for (const char* text :
        {"pipeline,pp=2,schedule=1f1b,microbatches=8", "pipeline,pp=2,schedule=gpipe,microbatches=4"}) {
     const Strategy strategy = parse_strategy(text, model);
-    const StepBound bound = on.use(*one_microbatch(model, strategy)).bound(strategy);
+    const StepBound bound = on.use(model, *one_microbatch(model, strategy)).bound(strategy);
     Cluster own;
     const Program program = on.lowered(model, strategy, own);
     EXPECT_GT(bound.step_s, 0.65 * simulate(program, costs_of(program, *on.cost_model, own), own).step_s) << text;
@@ -91,7 +91,7 @@ TEST(Bound, KnowsWhatSchedulesKeep) {
   const OnCluster on("dgx_a100", 4);
   const auto needed = [&](const char* text) {
     const Strategy strategy = parse_strategy(text, model);
-    return on.use(*one_microbatch(model, strategy)).bound(strategy).needed_bytes;
+    return on.use(model, *one_microbatch(model, strategy)).bound(strategy).needed_bytes;
   };
   EXPECT_GT(needed("pipeline,pp=2,schedule=gpipe,microbatches=16"),
             needed("pipeline,pp=2,schedule=1f1b,microbatches=16"));
