@@ -39,6 +39,25 @@ sim::Cluster several_hosts(const std::string& world, const Options& options, std
   return all;
 }
 
+/// Of imported recurrent layers, which are played step by step.
+std::string remark_on_recurrence(const sim::Model& model) {
+  constexpr std::array<std::string_view, 4> kRecurrent{"lstm", "gru", "rnn_tanh", "rnn_relu"};
+  std::set<std::string_view> kinds;
+  double kernels = 0;
+  for (const sim::Node& node : model.nodes) {
+    if (node.body == nullptr) continue;
+    const std::string_view kind = std::string_view(node.body->name).substr(0, node.body->name.find('/'));
+    if (std::ranges::find(kRecurrent, kind) == kRecurrent.end()) continue;
+    kinds.insert(kind);
+    kernels += node.body->kernels[0] + node.body->kernels[1];
+  }
+  if (kinds.empty()) return "";
+  return fmt::format(
+      "{}: forecast, and played here, step by step, {:.0f} kernels for a microbatch; PyTorch on a GPU leaves it "
+      "to a few of cuDNN's, and takes less than this says.",
+      fmt::join(kinds, ", "), kernels);
+}
+
 }  // namespace
 
 std::vector<sim::Cluster> clusters_of(const Options& options, std::uint32_t ranks) {
@@ -88,29 +107,6 @@ std::vector<Priced> priced_clusters(const Options& options, std::uint32_t most_r
 std::string where_is(const sim::Cluster& cluster, const Options& options) {
   return options.cluster.empty() ? cluster.world : cluster.name;
 }
-
-namespace {
-
-/// Of imported recurrent layers, which are played step by step.
-std::string remark_on_recurrence(const sim::Model& model) {
-  constexpr std::array<std::string_view, 4> kRecurrent{"lstm", "gru", "rnn_tanh", "rnn_relu"};
-  std::set<std::string_view> kinds;
-  double kernels = 0;
-  for (const sim::Node& node : model.nodes) {
-    if (node.body == nullptr) continue;
-    const std::string_view kind = std::string_view(node.body->name).substr(0, node.body->name.find('/'));
-    if (std::ranges::find(kRecurrent, kind) == kRecurrent.end()) continue;
-    kinds.insert(kind);
-    kernels += node.body->kernels[0] + node.body->kernels[1];
-  }
-  if (kinds.empty()) return "";
-  return fmt::format(
-      "{}: forecast, and played here, step by step, {:.0f} kernels for a microbatch; PyTorch on a GPU leaves it "
-      "to a few of cuDNN's, and takes less than this says.",
-      fmt::join(kinds, ", "), kernels);
-}
-
-}  // namespace
 
 std::string remarks_of(const std::vector<Priced>& clusters, const std::vector<const sim::Model*>& models) {
   std::vector<std::string> remarks;

@@ -26,6 +26,14 @@ std::int64_t most_under_way(const Strategy& strategy, std::uint32_t stage) {
   return most;
 }
 
+/// Along which microbatches are sent on; nothing where they aren't.
+std::optional<std::uint32_t> axis_of_stages(const Program& program) {
+  for (const Role& role : program.roles)
+    for (std::uint32_t i = 0; i < role.size(); ++i)
+      if (is_message(role.kind[i])) return role.peer[i];
+  return std::nullopt;
+}
+
 /// Of a role: the first instruction after the forward.
 std::uint32_t end_of_forward(const Program& program, const Role& role) {
   std::uint32_t end = 0;
@@ -79,7 +87,7 @@ MicrobatchUse::MicrobatchUse(const Program& one, const Costs& costs, const Clust
   const MemoryFit fit = fit_memory(one, cluster, costs.workspace_bytes);
   needed_bytes_ = fit.needed_bytes();
   capacity_bytes_ = fit.capacity_bytes;
-  const auto axis = std::ranges::find(one.mesh.axes, "pp", &Axis::name);
+  const std::optional<std::uint32_t> axis = axis_of_stages(one);
   std::vector<std::int64_t> kept, persistent;  // by role
   for (const Role& role : one.roles) {
     kept.push_back(kept_bytes(one, role));
@@ -90,8 +98,7 @@ MicrobatchUse::MicrobatchUse(const Program& one, const Costs& costs, const Clust
     const Role& role = one.roles[places[player].role];
     const RankTimeline& times = timeline.ranks[player];
     Rank& rank = ranks_.emplace_back();
-    if (axis != one.mesh.axes.end())
-      rank.stage = one.mesh.coordinate(one.rank_of(player), static_cast<std::uint32_t>(axis - one.mesh.axes.begin()));
+    if (axis) rank.stage = one.mesh.coordinate(one.rank_of(player), *axis);
     if (cluster.kinds_in_use().size() == 1) {  // else which memory lacks most may depend on the microbatches
       rank.persistent_bytes = persistent[places[player].role];
       rank.kept_bytes = kept[places[player].role];

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 BATCHES = (2, 3)
-SMALL = 1_000_000  # elements of a frozen parameter that may be written as a buffer is
+WRITABLE = 1_000_000  # elements of a frozen parameter that may be written as a buffer is
 DRAWS = "Python's or NumPy's random numbers are drawn in the forward: every step here has the same"
 
 
@@ -119,7 +119,7 @@ def own_buffers(module):
     before = [(path, part, name, b, b._version, b.clone()) for path, part in module.named_modules()
               for name, b in part._buffers.items() if b is not None]
     frozen = [(p, p.detach().clone()) for p in module.parameters()
-              if not p.requires_grad and p.numel() <= SMALL and not isinstance(p, FakeTensor)]
+              if not p.requires_grad and p.numel() <= WRITABLE and not isinstance(p, FakeTensor)]
     written = []
     try:
         yield written

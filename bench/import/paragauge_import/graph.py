@@ -97,7 +97,6 @@ def written_text(names: list) -> str:
             f"here every step begins with {'its' if is_one else 'their'} first values")
 
 
-
 @dataclass(eq=False)
 class Value:
     """A tensor of the graph. `shapes`: with the first batch and with the second."""

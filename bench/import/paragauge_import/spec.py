@@ -90,10 +90,8 @@ def load(source: str):
     where, _, name = source.rpartition(":")
     if not where:
         raise Refusal(f"'{source}': expected package.module:function, file.py:function or catalog:name")
-    if where == "catalog":
-        where = "paragauge_import.models"
     sys.path.insert(0, "")
-    name_of_module = where
+    name_of_module = "paragauge_import.models" if where == "catalog" else where
     with users_code(source):
         if where.endswith(".py"):
             path = Path(where)
@@ -107,7 +105,7 @@ def load(source: str):
             raise Refusal(f"'{source}': {error}") from error
     if not hasattr(found, name):
         makers = sorted(k for k, v in vars(found).items() if callable(v) and getattr(v, "__module__", "") == found.__name__)
-        raise Refusal(f"'{source}': '{source.rpartition(':')[0]}' has no '{name}'; it has {', '.join(makers)}")
+        raise Refusal(f"'{source}': '{where}' has no '{name}'; it has {', '.join(makers)}")
     return getattr(found, name)
 
 

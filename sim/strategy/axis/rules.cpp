@@ -35,9 +35,9 @@ struct NodeOutput {
 std::string rule_of_own(const Model& model, const OpInstance& op, const std::vector<NodeOutput>& given,
                         std::size_t node) {
   const auto is_own = [&](int source) { return source >= 0 && given[static_cast<std::size_t>(source)].is_own; };
+  if (std::ranges::none_of(model.nodes[node].inputs, is_own)) return "";
   const std::vector<Rule> rules = rules_of(op);
-  const bool reads_own = std::ranges::any_of(model.nodes[node].inputs, is_own);
-  return reads_own && std::ranges::find(rules, "batch", &Rule::name) != rules.end() ? "batch" : "";
+  return std::ranges::find(rules, "batch", &Rule::name) != rules.end() ? "batch" : "";
 }
 
 /// Follows the model's order: what each node is played by along one axis.
