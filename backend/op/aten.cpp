@@ -2,6 +2,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/ones_like.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/version.h>
 
 #include <algorithm>
@@ -469,16 +470,63 @@ void aten(const sim::Work& work, const Operands& operands) {
   }
 }
 
+/// Of a body whose backward isn't its forward's derivative: for autograd, too, it is that backward.
+class OwnBackward : public torch::autograd::Function<OwnBackward> {
+ public:
+  using Context = torch::autograd::AutogradContext;
+  /// The op, which the backward outlives.
+  struct Op : torch::CustomClassHolder {
+    explicit Op(sim::OpInstance of) : op(std::move(of)) {}
+    sim::OpInstance op;
+  };
+
+  /// `given`: inputs and parameters.
+  static at::Tensor forward(Context* context, const c10::intrusive_ptr<Op>& of, at::TensorList given) {
+    const sim::Body& body = *of->op.body;
+    const ReadyPass& pass = pass_of(body, sim::Pass::forward);
+    Playing playing(pass, of->op, given, /*is_exact=*/true);
+    playing.play();
+    std::vector<at::Tensor> read;  // as ready_backward has them
+    for (const int i : body.reads_inputs) read.push_back(given[static_cast<std::size_t>(i)]);
+    for (const int p : body.reads_parameters) read.push_back(given[body.inputs.size() + static_cast<std::size_t>(p)]);
+    if (body.reads_output) read.push_back(playing.at(pass.writes[0]));
+    for (const int s : body.reads_saved) read.push_back(playing.at(pass.writes[1 + static_cast<std::size_t>(s)]));
+    context->save_for_backward(read);
+    context->saved_data["op"] = c10::IValue::make_capsule(of);
+    return playing.at(pass.writes[0]);
+  }
+
+  static torch::autograd::variable_list backward(Context* context, const torch::autograd::variable_list& gradients) {
+    const auto of = context->saved_data["op"].toCapsule();
+    const sim::OpInstance& op = static_cast<const Op&>(*of).op;
+    const sim::Body& body = *op.body;
+    std::vector<at::Tensor> given{gradients[0].contiguous()};
+    for (const at::Tensor& tensor : context->get_saved_variables()) given.push_back(tensor);
+    const ReadyPass& pass = pass_of(body, sim::Pass::backward);
+    Playing playing(pass, op, given, /*is_exact=*/true);
+    playing.play();
+    torch::autograd::variable_list found(1);  // none of the op itself
+    auto write = pass.writes.begin();
+    for (std::size_t i = 0; i < body.inputs.size(); ++i)
+      found.push_back((body.input_grads >> i & 1U) != 0 ? playing.at(*write++) : at::Tensor());
+    while (write != pass.writes.end()) found.push_back(playing.at(*write++));
+    return found;
+  }
+};
+
 at::Tensor aten_reference(const sim::OpInstance& op, const ReferenceInputs& given) {
   std::vector<at::Tensor> all(given.inputs.begin(), given.inputs.end());
   all.insert(all.end(), given.parameters.begin(), given.parameters.end());
   for (std::size_t i = 0; i < all.size(); ++i)  // what the module reads detached
     if (i < given.inputs.size() ? (op.body->input_grads >> i & 1U) == 0 : op.body->backward.empty())
       all[i] = all[i].detach();
+  const auto format = memory_format(op.signature().output);
+  if (op.body->own_backward && !op.body->backward.empty())
+    return OwnBackward::apply(c10::make_intrusive<OwnBackward::Op>(op), at::TensorList(all)).contiguous(format);
   const ReadyPass& pass = pass_of(*op.body, sim::Pass::forward);
   Playing playing(pass, op, all, /*is_exact=*/true);
   playing.play();
-  return playing.at(pass.writes[0]).contiguous(memory_format(op.signature().output));
+  return playing.at(pass.writes[0]).contiguous(format);
 }
 
 }  // namespace

@@ -450,7 +450,8 @@ std::uint32_t RoleBuilder::add_output(int n, std::int32_t mb, const std::vector<
   i.writes = {s.storage == OutputStorage::in_place ? draft_.role.add_view(name, s.output, i.reads[0])
                                                    : add_activation(name, s.output)};
   for (const SavedSpec& saved : s.saved) {
-    i.writes.push_back(add_activation(fmt::format("{}.{}", name, saved.name), saved.spec));
+    i.writes.push_back(draft_.role.add_tensor(fmt::format("{}.{}", name, saved.name), saved.spec,
+                                              saved.is_copy ? TensorClass::copy : TensorClass::activation));
     saved_[{n, mb}].push_back(i.writes.back());
   }
   i.writes.insert(i.writes.end(), buffers_[n].begin(), buffers_[n].end());

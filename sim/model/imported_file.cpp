@@ -220,9 +220,11 @@ std::string body_text(const std::string& name, JsonObject body) {
     if (body.has(key))
       units += fmt::format("|{}={}|sums={}", key, body.integer(key), fmt::join(body.texts("sums"), ","));
   const std::string products = body.has("products") ? products_text(body.object("products")) : "";
+  const bool is_own = body.boolean("own_backward", false);
   body.finish();
-  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}{}{}", name, inputs, parameters, output, saved, forward, backward,
-                     flops, bytes, fmt::join(kernels, ","), by_rows ? "rows" : "whole", units, products);
+  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}{}{}{}", name, inputs, parameters, output, saved, forward,
+                     backward, flops, bytes, fmt::join(kernels, ","), by_rows ? "rows" : "whole", units, products,
+                     is_own ? "|own" : "");
 }
 
 /// A table of bodies by name.

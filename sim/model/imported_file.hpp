@@ -25,7 +25,7 @@
 // parameters. Bodies are body.hpp's; one that can be cut for tensor parallelism has "units": 12, "sums": ["o"] and four numbers in each of FLOPs and bytes. A node's
 // body of what lies between, that treats each position alike, has "positions": 64 instead of "units". A node's
 // key "in_parts" names the body that takes its own's place there: an embedding's that looks up what is in its part of the
-// vocabulary.
+// vocabulary. A body with "own_backward": true has what a torch.autograd.Function has, not its forward's derivative.
 #pragma once
 
 #include <map>

@@ -59,7 +59,8 @@ std::int64_t kept_bytes(const Program& program, const Role& role) {
   std::int64_t bytes = 0;
   for (std::size_t s = 0; s < role.storages.size(); ++s)
     if (const Storage& storage = role.storages[s];
-        is_written[s] && is_kept[s] && !storage.persistent && storage.tensor_class == TensorClass::activation)
+        is_written[s] && is_kept[s] && !storage.persistent &&
+        (storage.tensor_class == TensorClass::activation || storage.tensor_class == TensorClass::copy))
       bytes += storage.bytes;
   return bytes;
 }

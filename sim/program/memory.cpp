@@ -72,8 +72,8 @@ double workspace_of(const Role& role, std::uint32_t i, std::span<const double> w
 
 /// The use of each TensorClass.
 constexpr std::array<MemoryUse, kTensorClasses> kUseOf{
-    MemoryUse::parameters, MemoryUse::gradients,   MemoryUse::optimizer_states,     MemoryUse::activations,
-    MemoryUse::parameters, MemoryUse::activations, MemoryUse::communication_buffers};
+    MemoryUse::parameters, MemoryUse::gradients,   MemoryUse::optimizer_states,      MemoryUse::activations,
+    MemoryUse::parameters, MemoryUse::activations, MemoryUse::communication_buffers, MemoryUse::parameter_copies};
 
 struct Peak {
   double bytes = -1;

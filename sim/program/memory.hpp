@@ -29,12 +29,13 @@ Memory peak_memory(const Role& role, std::span<const Staging> staging = {});
 double peak_with_workspace(const Role& role, std::span<const double> workspace_bytes,
                            std::span<const Staging> staging = {});
 
-/// What memory is needed for, in the words of a report: parameters with the buffers of batch norm, activations with the
-/// inputs; workspace is what ops allocate while they run. The last three are what PyTorch holds of a GPU beside the
+/// What memory is needed for, in the words of a report: parameters with the buffers of batch norm, parameter copies in
+/// another dtype (torch.autocast's, kept for the backward), activations with the inputs; workspace is what ops allocate while they run. The last three are what PyTorch holds of a GPU beside the
 /// Program: what its optimizer makes while it updates (OpKind::foreach_copies), the process's context
 /// (Device::context), and the buffers of NCCL's communicators.
 enum class MemoryUse : std::uint8_t {
   parameters,
+  parameter_copies,
   gradients,
   optimizer_states,
   activations,
@@ -44,11 +45,11 @@ enum class MemoryUse : std::uint8_t {
   device_context,
   communicators
 };
-constexpr int kMemoryUses = 9;
+constexpr int kMemoryUses = 10;
 inline constexpr EnumNames<MemoryUse, kMemoryUses> kMemoryUseNames{
     "use of memory",
-    {"parameters", "gradients", "optimizer states", "activations", "communication buffers", "workspace",
-     "optimizer temporaries", "device context", "communicators"}};
+    {"parameters", "parameter copies", "gradients", "optimizer states", "activations", "communication buffers",
+     "workspace", "optimizer temporaries", "device context", "communicators"}};
 inline std::string_view to_string(MemoryUse use) { return kMemoryUseNames.of(use); }
 using MemoryUses = std::array<std::int64_t, kMemoryUses>;  // bytes
 /// The uses at the peak of peak_with_workspace. `workspace_bytes` may be empty:

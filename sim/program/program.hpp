@@ -65,10 +65,11 @@ constexpr bool is_message(InstructionKind kind) {
 constexpr bool is_posted(InstructionKind kind) { return is_message(kind) || kind == InstructionKind::collective; }
 
 /// What a storage is for: the rows of the memory breakdown.
-enum class TensorClass : std::uint8_t { weight, gradient, optimizer, activation, buffer, input, communication };
-constexpr int kTensorClasses = 7;
+/// A copy is one of a parameter in another dtype, as torch.autocast makes.
+enum class TensorClass : std::uint8_t { weight, gradient, optimizer, activation, buffer, input, communication, copy };
+constexpr int kTensorClasses = 8;
 inline constexpr EnumNames<TensorClass, kTensorClasses> kTensorClassNames{
-    "tensor class", {"weight", "gradient", "optimizer", "activation", "buffer", "input", "communication"}};
+    "tensor class", {"weight", "gradient", "optimizer", "activation", "buffer", "input", "communication", "copy"}};
 inline std::string_view to_string(TensorClass tensor_class) { return kTensorClassNames.of(tensor_class); }
 
 struct Storage {

@@ -311,6 +311,7 @@ const std::vector<Column<RowSource>>& row_columns() {
     {"devices", "that the ranks sit on; fewer than the ranks share them", none, kCount,
      [](const S& s) { return s.cell.devices > 0 ? Value(s.cell.devices) : Value(); }},
     {"weight_MiB", "part of predicted_peak_MiB", memory_parts, kMiB, at_peak(TensorClass::weight)},
+    {"copy_MiB", "part of it", memory_parts, kMiB, at_peak(TensorClass::copy)},
     {"gradient_MiB", "part of it", memory_parts, kMiB, at_peak(TensorClass::gradient)},
     {"optimizer_MiB", "part of it", memory_parts, kMiB, at_peak(TensorClass::optimizer)},
     {"activation_MiB", "part of it", memory_parts, kMiB, at_peak(TensorClass::activation)},

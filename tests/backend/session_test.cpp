@@ -138,10 +138,17 @@ const std::string kContrast = PARAGAUGE_TESTS_DIR "/models/contrast_toy.json,dty
 const std::string kSynced = PARAGAUGE_TESTS_DIR "/models/synced_toy.json,dtype=f64";
 const std::string kResNet = PARAGAUGE_TESTS_DIR "/models/resnet_toy.json,dtype=f64";
 
+/// Backwards that aren't the derivative of their forwards.
+const std::string kOwn = PARAGAUGE_TESTS_DIR "/models/own_toy.json,dtype=f64";
+
 /// A number that each part has of its own samples, behind layers that are cut in other ways.
 const std::string kMean = PARAGAUGE_TESTS_DIR "/models/mean_toy.json,dtype=f64";
 
 const std::vector<std::pair<std::string, std::string>> kCases = {
+    {kOwn, "single"},
+    {kOwn, "ddp"},
+    {kOwn, "zero3"},
+    {kOwn, "model_parallel"},
     {kMean, "hypar,levels=2,layers=dp"},
     {kMean, "hypar,levels=2,layers=in+dp"},
     {kContrast, "single"},

@@ -194,6 +194,40 @@ def test_a_norm_without_weights_keeps_its_statistics_in_f32():
     same(body_of(file, "1")["saved"], ["f32[4B]", "f32[4B]"])
 
 
+class Attended(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return F.linear(x, weight).softmax(-1)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        return g.float() @ weight.float(), g.float().t() @ x.float()
+
+
+def test_functions_of_their_own():
+    file, _, _ = imported(module(lambda self, x: self.b(Attended.apply(self.a(x), self.c.weight))), ["f32[B,8]"])
+    own = body_of(file, "own_Attended")
+    same(own["forward"], ["t0=_to_copy(p0,dtype=bf16)", "t1=t(t0)", "t2=mm(i0,t1)", "t3=_to_copy(t2,dtype=f32)", "o=_softmax(t3,-1,false)"])
+    same((own["inputs"], own["output"], own["own_backward"]), (["bf16[B,8]"], "f32[B,8]", True))
+    same(own["backward"][-1], "gi0=_to_copy(t0,dtype=bf16)")
+
+    class Wrapped(Attended):
+        forward = staticmethod(torch.amp.custom_fwd(Attended.forward, device_type="cpu", cast_inputs=torch.float32))
+    file, _, _ = imported(module(lambda self, x: self.b(Wrapped.apply(self.a(x), self.c.weight))), ["f32[B,8]"])
+    assert file["half"].startswith("custom autograd.Function 'Wrapped' says by a decorator (custom_fwd?) what autocast does inside"), file["half"]
+
+
+def test_the_least_number_is_the_dtypes():
+    def forward(self, x):
+        scores = self.a(x)
+        scores = scores.masked_fill(x > 0, torch.finfo(scores.dtype).min)
+        return self.b(scores.softmax(-1))
+    file, _, _ = imported(module(forward), ["f32[B,8]"])
+    same(body_of(file, "masked_fill")["forward"][-1], f"o=masked_fill.Scalar(i0,i1,{torch.finfo(torch.bfloat16).min})")
+
+
 def test_parameters_and_tables_as_they_lie():
     """A parameter that isn't contiguous, and angles that the module has computed once."""
     class Turned(nn.Module):

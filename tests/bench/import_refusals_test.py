@@ -53,16 +53,16 @@ def test_a_wrong_file_is_found():
 
 class Tripled(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x):
-        return x * 2
+    def forward(ctx, x, layer):
+        return layer(x)
 
     @staticmethod
     def backward(ctx, g):
-        return g * 3
+        return g * 3, None
 
 
 def own_function():
-    return module(lambda self, x: Tripled.apply(self.a(x)))
+    return module(lambda self, x: Tripled.apply(self.a(x), lambda y: y * 2))
 
 
 def test_no_file_is_left_where_the_check_fails():
@@ -70,10 +70,10 @@ def test_no_file_is_left_where_the_check_fails():
     status, out, err = run("import_test:own_function", "--input", "f32[B,8]", "--loss", "mse_loss")
     same(status, 1)
     same(err, "import: 4 things can't be imported:\n"
-              "  custom autograd.Function 'Tripled': its forward is imported, its own backward is not "
+              "  custom autograd.Function 'Tripled' is given more than tensors and numbers: its forward is imported, its own backward is not "
               "(write it of ops, as x + (f(x) - x).detach() for a gradient that goes straight through)\n"
-              "  the gradient of 'a.weight' differs from PyTorch's by 0.33 of its norm\n"
               "  the gradient of 'a.bias' differs from PyTorch's by 0.33 of its norm\n"
+              "  the gradient of 'a.weight' differs from PyTorch's by 0.33 of its norm\n"
               "  no file is left in place: the graph doesn't say what the module does\n")
     same(list(FILE.parent.iterdir()), [])
 
@@ -144,11 +144,11 @@ def test_what_depends_on_the_data():
 
     def forward(self, x):
         table = x.new_zeros(8, 8)
-        table[self.rows] = self.b.weight[:3]
+        table[self.c.weight[:, 0] > 0] = self.b.weight[:3]
         return self.a(x) @ table
-    found = refused(module(forward, rows=torch.tensor([True, False, True, False, True, False, False, False])))
+    found = refused(module(forward))
     assert found.startswith("op 'nonzero' asks for a tensor's values (an index by a mask does: take its indices when the module is made) "
-                            f"at module '(top)' (Own), import_refusals_test.py:{line_of('table[self.rows] = self.b.weight[:3]')}: "), found
+                            f"at module '(top)' (Own), import_refusals_test.py:{line_of('table[self.c.weight[:, 0] > 0] = self.b.weight[:3]')}: "), found
 
     def forward(self, x):
         return self.a(x[x[:, 0] > 0])
@@ -167,6 +167,14 @@ def test_what_depends_on_the_batch():
     same(refused(module(forward)), "size 3 (batch 2) and 4 (batch 3) is no multiple of the batch: cat at module '(top)' (Own), "
                                 f"import_refusals_test.py:{line_of('return self.a(torch.cat([self.b.weight[:1], x], 0))')}: "
                                 "return self.a(torch.cat([self.b.weight[:1], x], 0))")
+
+    def forward(self, x):
+        return self.a(x) * (torch.arange(x.shape[0]) < 2).nonzero().sum()
+    assert imported(module(forward))
+
+    def forward(self, x):
+        return self.a(x)[torch.arange(x.shape[0]).roll(1).nonzero().squeeze(-1)]
+    same(refused(module(forward)), "a constant tensor of [1, 1] depends on the batch size: [0]… and [0, 2]… (make it of sizes, by torch.full or arange)")
 
     def forward(self, x):
         return torch.stack([self.a(x[i]) for i in range(x.shape[0])])

@@ -460,6 +460,9 @@ def test_groups_that_more_samples_make():
     note = import_model.other_with_more_samples(found, request)
     assert note.startswith("with 128 samples on a rank the module does something else than this file says, first at module '"), note
     assert note.endswith("; forecasts hold up to 64"), note
+    made = module(lambda self, x: self.a(x) * (2.0 if len(x) > 6 else 1.0))  # the same calls, with another number
+    found = import_model.import_module(request := import_model.Request(made, [spec.read_input("f32[B,8]")], "mse_loss"))
+    assert import_model.other_with_more_samples(found, request).endswith("; forecasts hold up to 4"), found.notes
     table = module(lambda self, x: self.a(x) + self.rows[:len(x)], rows=nn.Parameter(torch.randn(64, 8)))
     found = import_model.import_module(request := import_model.Request(table, [spec.read_input("f32[B,8]")], "mse_loss"))
     assert import_model.other_with_more_samples(found, request).startswith("with 128 samples on a rank the module fails: "), found.notes
@@ -508,6 +511,59 @@ def test_what_only_a_run_knows():
     imported(module(forward))
 
 
+def test_values_that_constants_have():
+    def asks(self, x):
+        mask = torch.ones(x.shape[0], 8, dtype=torch.bool)
+        mask[:, 2:4] = False
+        self.seen += 1  # a buffer, whose first value every step begins with
+        y = self.a(x) if mask.any() and not mask.all() and self.seen == 1 else x
+        assert torch.equal(mask, torch.ones_like(mask).logical_and(mask)) and int(self.table[3]) == 3, "never"
+        return self.b(y).masked_fill(~mask, self.table.max().item())
+    made = module(asks, table=torch.arange(8))
+    made.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+    file, notes = imported(made)
+    same(["1 buffer is written: seen; here every step begins with its first values" in notes, bodies_of(file, "masked_fill")[0]["forward"][-1]],
+         [True, "o=masked_fill.Scalar(i0,t0,7)"])
+
+    def by_masks(self, x):  # of a buffer, of what is computed; read and written
+        chosen = torch.zeros(8, dtype=torch.bool)
+        chosen.view(2, 4)[1] = True
+        y = self.a(x)
+        z = torch.zeros(x.shape[0], 8, dtype=x.dtype)
+        z[:, self.every_second] = y[:, chosen]
+        return self.b(z[:, self.every_second.nonzero().squeeze(-1).repeat(2)])
+    file, _ = imported(module(by_masks, every_second=torch.tensor([True, False] * 4)))
+
+    def sizes(self, x):  # of a table of them, as of several maps of features
+        parts = self.a(x).split([h * w for h, w in torch.tensor([[2, 2], [1, 4]])], 1)
+        return torch.cat([parts[1], parts[0].repeat_interleave(torch.tensor([1, 2, 1, 2]), 1), parts[1][:, torch.tensor([1, 0], dtype=torch.uint8)
+                          .repeat(2)]], 1)[:, torch.where(torch.arange(12) > 3)[0]]
+    imported(module(sizes))
+
+    # What is written with what isn't known: through a view, .data, out=; and what is drawn.
+    def through_a_view(self, x, mask):
+        mask.view(-1).copy_(x[:1].reshape(-1))
+
+    def through_data(self, x, mask):
+        mask.data.copy_(x[:1])
+
+    def out(self, x, mask):
+        torch.add(x[:1], 1, out=mask)
+
+    def drawn(self, x, mask):
+        mask.copy_(F.rrelu(mask - 2, training=True))
+    def statistics(self, x, mask):
+        F.batch_norm(self.a(x), mask[0], torch.ones(8), training=True)
+
+    for write in (through_a_view, through_data, out, drawn, statistics):
+        def forward(self, x, write=write):
+            mask = torch.ones(1, 8)
+            with torch.no_grad():
+                write(self, x, mask)
+            return self.a(x) if mask.sum() > -3 else self.b(x)
+        assert refused(module(forward)).startswith("control flow asks for a tensor's values"), write
+
+
 def test_in_place_operators():
     def forward(self, x):
         y = self.a(x)
@@ -532,6 +588,112 @@ def test_columns_that_read_the_input_and_others():
     file, _ = imported(module(lambda self, x: self.mlp(self.mlp(x)), mlp=mlp))
     grads = [sorted(c.split("=")[0] for c in file["bodies"][n["body"]]["backward"] if c.startswith("gi")) for n in file["nodes"]]
     same(grads, [[], ["gi0"], ["gi0"], ["gi0"], ["gi0"], ["gi0"]])
+
+
+class Reversed(torch.autograd.Function):
+    """Of adversarial domain adaptation."""
+
+    @staticmethod
+    def forward(ctx, x, alpha):
+        ctx.alpha = alpha
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.neg() * ctx.alpha, None
+
+
+class Sign(torch.autograd.Function):
+    """Of binary networks: the gradient goes straight through where it isn't clipped."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x.data)
+        return torch.sign(x.data)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, = ctx.saved_tensors
+        g = g.clone()
+        g[x.gt(1)] = 0
+        g[x < -1] = 0
+        return g.data
+
+
+class Normalized(torch.autograd.Function):
+    """A layer norm over channels, whose parameters get gradients, too."""
+
+    @staticmethod
+    def forward(ctx, x, weight, eps=1e-6):
+        variance = (x - x.mean(1, keepdim=True)).pow(2).mean(1, keepdim=True)
+        y = (x - x.mean(1, keepdim=True)) / (variance + eps).sqrt()
+        ctx.eps = eps
+        ctx.save_for_backward(y, variance, weight)
+        return y * weight
+
+    @staticmethod
+    def backward(ctx, g):
+        y, variance, weight = ctx.saved_tensors
+        inner = g * weight
+        inner = inner - y * (inner * y).mean(1, keepdim=True) - inner.mean(1, keepdim=True)
+        return inner / torch.sqrt(variance + ctx.eps), (g * y).sum(0), None
+
+
+class Largest(torch.autograd.Function):
+    """Two results, one of them without a gradient."""
+
+    @staticmethod
+    def forward(x, factor):
+        return x * factor, x.argmax(-1)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.factor = inputs[1]
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx, g, _):
+        return g * ctx.factor * torch.tensor(0.5), None
+
+
+def test_functions_with_a_backward_of_their_own():
+    half = {}
+    for forward, bodies in ((lambda self, x: self.b(Reversed.apply(self.a(x), 0.25)), ["own_Reversed/1"]),
+                            (lambda self, x: self.b(Sign.apply(self.a(x))), ["own_Sign/1"]),
+                            (lambda self, x: Normalized.apply(Normalized.apply(self.a(x), self.b.bias), self.c.bias), ["own_Normalized/1"]),
+                            (lambda self, x: Reversed.apply(Reversed.apply(self.a(x), 2), 3), ["own_Reversed_2/1", "own_Reversed_2/2"]),
+                            (lambda self, x: (lambda y, at: self.b(y) * at.unsqueeze(-1))(*Largest.apply(self.a(x), 3)), ["own_Largest/1"])):
+        file, notes = imported(module(forward))
+        same(list(file["bodies"]), bodies)
+        assert not any("autograd.Function" in n for n in notes), notes
+        half[bodies[0]] = file.get("half")
+    same({name: of for name, of in half.items() if isinstance(of, str)}, {})
+
+    # By a name that was taken before; with sizes of the batch.
+    reverse = Reversed.apply
+
+    class Repeated(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, shape):
+            return x.sum(1, keepdim=True).expand(shape).contiguous(), None
+
+        @staticmethod
+        def backward(ctx, g, _):
+            return g.sum(1, keepdim=True).expand(g.shape) * 2, None
+    imported(module(lambda self, x: self.b(reverse(Repeated.apply(self.a(x), x.shape)[0], 0.5))))
+
+    class Normed(torch.autograd.Function):
+        """Whose backward sees samples together, though its forward doesn't."""
+
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            return g / g.norm()
+    file, _ = imported(module(lambda self, x: self.b(Normed.apply(reverse(self.a(x), 0.5)))))
+    same({name.split("/")[0]: body["rows"] for name, body in file["bodies"].items()}, {"own_Reversed": True, "own_Normed": False})
 
 
 def test_a_recurrent_network():

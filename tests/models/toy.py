@@ -79,6 +79,52 @@ def mean_toy():
     return Mean()
 
 
+class Quantise(torch.autograd.Function):
+    """To a few multiples of a step that is learned (Esser et al. 2020, Learned Step Size Quantization)."""
+
+    @staticmethod
+    def forward(ctx, x, step, low, high):
+        ctx.save_for_backward(x / step)
+        ctx.bounds = low, high
+        return torch.round((x / step).clamp(low, high)) * step
+
+    @staticmethod
+    def backward(ctx, g):
+        (x, ), (low, high) = ctx.saved_tensors, ctx.bounds
+        inside = (x >= low) & (x <= high)
+        return g * inside, (g * torch.where(inside, x.round() - x, x.clamp(low, high))).sum(0), None, None
+
+
+class Reverse(torch.autograd.Function):
+    """The gradient of an adversary (Ganin et al. 2016)."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return -0.5 * g
+
+
+class Own(nn.Module):
+    """Functions whose backward isn't the derivative of their forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 4)
+        self.step = nn.Parameter(torch.full((6,), 0.1))
+
+    def forward(self, x):
+        x = Quantise.apply(self.first(x), self.step, -4, 3)
+        return self.third(x) + Reverse.apply(self.third(torch.tanh(self.second(x))))
+
+
+@options(input=["f32[B,6]"], loss="mse_loss", optimizer="sgd:lr=0.1", global_batch=12, description="Backwards of their own, tiny (tests)")
+def own_toy():
+    return Own()
+
+
 @options(input=["i64[B,4]<8"])
 def stubborn_llama():
     """A module that refuses to be played."""

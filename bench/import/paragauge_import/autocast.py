@@ -13,9 +13,11 @@ An operation that is on no list may call some that are: F.cross_entropy, nll_los
 """
 
 import contextlib
+import math
 import re
 from functools import cache
 from pathlib import Path
+from unittest import mock
 
 import torch
 from paragauge_import.refusal import Refusal
@@ -87,6 +89,15 @@ def cast(target, args, kwargs):
     return target, tree_map(convert, tuple(args)), tree_map(convert, kwargs)
 
 
+def in_range(args):
+    """The largest number of float32 is, of a tensor in half precision, that of its dtype: torch.finfo(x.dtype).min is asked when it runs."""
+    tensor = next((x for x in args if isinstance(x, torch.Tensor)), None)
+    if tensor is None or tensor.dtype not in (torch.bfloat16, torch.float16):
+        return args
+    largest, own = torch.finfo(torch.float32).max, torch.finfo(tensor.dtype).max
+    return tree_map(lambda x: math.copysign(own, x) if isinstance(x, float) and abs(x) == largest else x, args)
+
+
 class Calls(TorchDispatchMode):
     """Notes what operations call that are on a list or call nothing further: with torch.inference_mode, in which a mode sees them."""
 
@@ -104,6 +115,34 @@ class Calls(TorchDispatchMode):
         result = function(*args, **kwargs)
         self.noted.append((function, args, kwargs, result))
         return result
+
+
+class Casting(TorchDispatchMode):
+    """Casts what operations take, under torch.inference_mode, in which a mode sees them whole."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function.namespace == "prim":
+            return function(*args, **kwargs)
+        if policy_of(function) is None and function._can_decompose():
+            with self:
+                return function.decompose(*args, **kwargs)
+        target, args, kwargs = cast(function, args, kwargs)
+        with torch.inference_mode(False), torch.no_grad():
+            return target(*args, **kwargs)
+
+
+def call_own(call, args, kwargs):
+    """A function of the user's own: autocast is on in its forward, and in its backward it is off."""
+    forward = call.function.forward
+    if hasattr(forward, "__wrapped__"):
+        raise Refusal(f"custom autograd.Function '{call.function.__name__}' says by a decorator (custom_fwd?) what autocast does inside, which isn't known")
+
+    def cast_forward(*args, **kwargs):
+        with torch.inference_mode(), Casting():
+            return forward(*args, **kwargs)
+    with mock.patch.object(call.function, "forward", staticmethod(cast_forward)):
+        return call(*args, **kwargs)
 
 
 def call(target, args, kwargs):

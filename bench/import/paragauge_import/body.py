@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, field
 
 import torch
-from paragauge_import import autocast
+from paragauge_import import autocast, own_function
 from paragauge_import.exported import BATCHES
 from paragauge_import.graph import RANDOM, Step, Value, functional_of, is_view, op_name, shape_text, size_text
 from paragauge_import.refusal import Refusal, first_line, place_of
@@ -75,6 +75,9 @@ def run_step(step: Step, which: int, lookup):
     made = step.outputs[0]
     if not step.reads() and made is not None and made.dtype == torch.float32 and any(a.name == "dtype" for a in step.target._schema.arguments):
         kwargs["dtype"] = kwargs.get("dtype") or torch.float32  # not the default: torch.rand(size), in float64
+    if own_function.is_own(step.target):
+        call = None if autocast.DTYPE is None else autocast.call_own
+        return call_step(step, own_function.call_of(step.target), list(args), kwargs, call)
     if autocast.DTYPE is None:
         return call_step(step, step.target, list(args), kwargs)
     if step.like is not None:
@@ -82,6 +85,7 @@ def run_step(step: Step, which: int, lookup):
     if step.inplace:  # what is written in place is on no list, and stays of its dtype
         return call_step(step, step.target, list(args), kwargs).to(args[0].dtype)
     target, args, kwargs = autocast.cast(step.target, args, kwargs)
+    args = autocast.in_range(args)
     return call_step(step, target, list(args), kwargs, call=autocast.call if autocast.policy_of(target) is None else None)
 
 
@@ -260,11 +264,26 @@ def joint(group, which, needs):
         if any(writes_through_view(n) for n in made.graph.nodes):
             with torch.no_grad():
                 made = make_fx(torch.func.functionalize(made, remove="mutations"), decomposition_table={})(*given)
+    write_constants(made)
     simplify(made.graph, needs)
     for n in made.graph.nodes:  # a batch norm's statistics of bfloat16 are float32, which a trace doesn't know
         if is_item(n) and op_name(n.args[0].target) == "native_batch_norm" and n.args[1] > 0:
             n.meta["val"] = n.meta["val"].to(torch.promote_types(n.meta["val"].dtype, torch.float32))
     return made.graph
+
+
+def write_constants(made):
+    """A number that a backward makes a tensor of (x[mask] = 0) is a call's."""
+    for n in [n for n in made.graph.nodes if n.op == "get_attr"]:
+        data = getattr(made, n.target)
+        data = getattr(data, "constant", data)
+        if not isinstance(data, torch.Tensor) or data.numel() != 1:
+            raise Refusal("a function of its own reads a tensor that it isn't given")
+        with made.graph.inserting_before(n):
+            full = made.graph.call_function(aten.full.default, (list(data.shape), data.item()), {"dtype": data.dtype})
+        full.meta["val"] = n.meta["val"] if "val" in n.meta else torch.empty(data.shape, dtype=data.dtype, device="meta")
+        n.replace_all_uses_with(full)
+        made.graph.erase_node(n)
 
 
 def is_mutable_call(node) -> bool:
@@ -767,4 +786,6 @@ def make_body(group: Group, needs: list, runs: bool) -> tuple[dict, list]:
     text = {**cut.text(), "flops": [fw[0], bw[0]], "bytes": [fw[1], bw[1]], "kernels": [fw[2], bw[2]], "rows": None}
     if products := sorted({**forward_products, **backward_products}):
         text["products"] = {p: [forward_products.get(p, [0, 0]), backward_products.get(p, [0, 0])] for p in products}
+    if any(own_function.is_own(s.target) for s in group.steps):
+        text["own_backward"] = True
     return text, sorted(cut.grads)

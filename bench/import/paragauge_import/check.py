@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import torch
 from paragauge_import.exported import arguments, classes_are_moved, example, own_buffers, same_draws, taken_by
-from paragauge_import.graph import OF_BATCH_NORM, TWICE, InF64
+from paragauge_import.known_values import OF_BATCH_NORM
+from paragauge_import.modes import TWICE, InF64
 from paragauge_import.play import count, draw, loss_of, play_model
 from paragauge_import.refusal import Refusal, first_line, users_line
 from torch.overrides import TorchFunctionMode
@@ -96,9 +97,9 @@ class Result:
             wrong.append(f"the output differs from PyTorch's by {self.output:.2g} of its norm")
         if not self.loss <= LIMIT:
             wrong.append(f"the loss differs from PyTorch's by {self.loss:.2g}")
-        bad = sorted(((d, k) for k, d in self.gradients.items() if not d <= LIMIT), reverse=True)
-        for d, k in bad[:5]:
-            wrong.append(f"the gradient of '{k}' differs from PyTorch's by {d:.2g} of its norm")
+        bad = [(f"{d:.2g}", k) for k, d in self.gradients.items() if not d <= LIMIT]
+        for d, k in sorted(bad, key=lambda found: (-float(found[0]), found[1]))[:5]:
+            wrong.append(f"the gradient of '{k}' differs from PyTorch's by {d} of its norm")
         if len(bad) > 5:
             wrong.append(f"{len(bad) - 5} more gradients differ")
         return wrong
@@ -137,6 +138,8 @@ def prediction_of(file, module, args, kwargs, target):
 def check(file: dict, module, inputs, batch: int = BATCH) -> Result:
     generator = torch.Generator().manual_seed(1)
     module.double()
+    for part in module.modules():  # and tables that are no buffers
+        vars(part).update({k: v.double() for k, v in vars(part).items() if isinstance(v, torch.Tensor) and v.dtype == torch.float32})
     with torch.no_grad():
         for p in module.parameters():
             if bool((p == p.reshape(-1)[0]).all()):

@@ -14,10 +14,12 @@ from unittest import mock
 
 import numpy
 import torch
+from paragauge_import import own_function
+from paragauge_import.known_values import KnownValues
+from paragauge_import.modes import Data
 from paragauge_import.refusal import Refusal, users_line
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 BATCHES = (2, 3)
@@ -71,10 +73,10 @@ def checkpointed(function, args) -> tuple | None:
 
 @contextlib.contextmanager
 def watch(notes: list):
-    """Notes what an export takes apart without a word: custom autograd functions and recomputation. And regions of autocast, which
-    are left out: all of the module is in float32 first."""
-    function, checkpoint, autocast = torch.autograd.Function, torch.utils.checkpoint, torch.autocast
-    apply, generator = function.__dict__["apply"], checkpoint._checkpoint_without_reentrant_generator
+    """Notes what an export takes apart without a word: recomputation, and custom autograd functions that can't be operations of their
+    own (own_function.py). And regions of autocast, which are left out: all of the module is in float32 first."""
+    checkpoint, autocast = torch.utils.checkpoint, torch.autocast
+    generator = checkpoint._checkpoint_without_reentrant_generator
     enter = autocast.__enter__
     recomputed = "torch.utils.checkpoint: recomputation is left out; recompute= of a strategy brings it back"
 
@@ -89,9 +91,11 @@ def watch(notes: list):
             run, inputs = function_and_inputs
             return run(*inputs)
         if not cls.__module__.startswith("torch."):
-            note(f"custom autograd.Function '{cls.__name__}': its forward is imported, its own backward is not "
+            if (made := own_function.as_operation(cls, args, kwargs)) is not None:
+                return made
+            note(f"custom autograd.Function '{cls.__name__}' is given more than tensors and numbers: its forward is imported, its own backward is not "
                  "(write it of ops, as x + (f(x) - x).detach() for a gradient that goes straight through)")
-        return apply.__func__(cls, *args, **kwargs)
+        return own_function.APPLY(cls, *args, **kwargs)
 
     def noted_generator(*args, **kwargs):
         note(recomputed)
@@ -106,7 +110,7 @@ def watch(notes: list):
         finally:
             self._enabled = was
 
-    with (mock.patch.object(function, "apply", classmethod(noted_apply)),
+    with (mock.patch.object(own_function.Applied, "instead", staticmethod(noted_apply)),
           mock.patch.object(checkpoint, "_checkpoint_without_reentrant_generator", noted_generator),
           mock.patch.object(autocast, "__enter__", noted_enter)):
         yield
@@ -114,16 +118,19 @@ def watch(notes: list):
 
 @contextlib.contextmanager
 def own_buffers(module):
-    """What a step writes into buffers, or into the data of small frozen parameters, is taken back: every step is the first one.
+    """What a step writes into buffers, into the data of small frozen parameters or as a number of a module's is taken back: every step is the first one.
     A list of the buffers that were written, once it is over."""
     before = [(path, part, name, b, b._version, b.clone()) for path, part in module.named_modules()
               for name, b in part._buffers.items() if b is not None]
     frozen = [(p, p.detach().clone()) for p in module.parameters()
               if not p.requires_grad and p.numel() <= WRITABLE and not isinstance(p, FakeTensor)]
+    numbers = [(part, {k: v for k, v in vars(part).items() if isinstance(v, int | float)}) for part in module.modules()]
     written = []
     try:
         yield written
     finally:
+        for part, values in numbers:
+            vars(part).update(values)
         for path, part, name, b, version, copy in before:
             if part._buffers.get(name) is not b or b._version != version:
                 part._buffers[name] = copy
@@ -148,19 +155,6 @@ def causal_masks(module, inputs) -> list:
     with mock.patch.object(layers, "_detect_is_causal_mask", noted), own_buffers(module), torch.no_grad(), contextlib.suppress(Exception):
         module(*args, **kwargs)  # what fails here fails in the export, which says why
     return answers
-
-
-class Data(TorchFunctionMode):
-    """A tensor's .data, which an export doesn't see, is what it stands for: the tensor without its gradient; assigned, a copy into it."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func == torch.Tensor.data.__get__:
-            return args[0].detach()
-        if func == torch.Tensor.data.__set__ and args[0].shape == args[1].shape:
-            with torch.no_grad():
-                args[0].copy_(args[1])
-            return None
-        return func(*args, **(kwargs or {}))
 
 
 @contextlib.contextmanager
@@ -236,26 +230,29 @@ def export_once(module, inputs, batch):
 
 
 def shapes_of(exported) -> list:
-    """Of every call its name, its first result's shape, and its node."""
+    """Of every call its name, its first result's shape, the numbers that it is given, and its node."""
     found = []
     for n in exported.graph.nodes:
         tensors = [t for t in tree_leaves(n.meta.get("val")) if isinstance(t, torch.Tensor)]
         if n.op == "call_function" and tensors:
-            found.append((str(n.target), tuple(tensors[0].shape), n))
+            numbers = tuple(x for x in tree_leaves((n.args, n.kwargs)) if isinstance(x, int | float))
+            found.append((str(n.target), tuple(tensors[0].shape), numbers, n))
     return found
 
 
 def export(module, inputs, batch, causal):
     fake = next((p.fake_mode for p in module.parameters() if isinstance(p, FakeTensor)), contextlib.nullcontext())
     try:
-        with warnings.catch_warnings(), fake, quiet(), as_in_a_run(causal):
+        with warnings.catch_warnings(), fake, quiet(), as_in_a_run(causal), KnownValues(module):
             args, kwargs = arguments(inputs, example(inputs, batch))
             warnings.simplefilter("ignore")
             return torch.export.export(module, args, kwargs, strict=False)
+    except Refusal:
+        raise
     except Exception as error:
         name, text = type(error).__name__, str(error).strip()
         first = text.splitlines()[0][:200] if text else ""
-        if "DataDependent" in name or "data-dependent" in text:
+        if "DataDependent" in name or "data-dependent" in text or "UnbackedSymbol" in name:
             raise Refusal(f"control flow asks for a tensor's values, which an export hasn't (decide it by sizes, or when the module is made): "
                           f"{users_line(error)}") from error
         if ".numpy() is not supported" in text:

@@ -13,11 +13,12 @@ import operator
 from dataclasses import dataclass, field
 
 import torch
-from paragauge_import import play
+from paragauge_import import own_function, play
 from paragauge_import.exported import BATCHES, DRAWS, export_once, export_twice, shapes_of
+from paragauge_import.known_values import OF_BATCH_NORM
+from paragauge_import.modes import InF64
 from paragauge_import.refusal import Refusal, place_of
 from torch.fx.node import map_aggregate
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 LARGEST_TABLE = 65536  # elements of a constant that is written value by value: about a megabyte
@@ -33,7 +34,6 @@ RANDOM = {"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feat
           "rand_like", "randn_like", "randint", "randint_like", "randperm", "multinomial", "normal", "normal_functional", "uniform",
           "exponential", "cauchy", "geometric", "log_normal", "random", "binomial", "_standard_gamma", "rrelu", "rrelu_with_noise", "poisson"}
 SAME = {"contiguous", "clone", "alias", "lift_fresh", "lift_fresh_copy", "lift"}
-OF_BATCH_NORM = {"running_mean", "running_var", "num_batches_tracked"}
 DATA_DEPENDENT = {"item", "_local_scalar_dense", "nonzero", "nonzero_numpy", "masked_select", "unique", "_unique2", "unique_dim",
                   "unique_consecutive", "is_nonzero", "equal", "argwhere"}
 
@@ -68,26 +68,6 @@ def functional_of(target):
 
     overloads = [getattr(packet, o) for o in packet.overloads()]
     return next((o for o in overloads if not o._schema.is_mutable and takes(o._schema.arguments) == takes(given)), None)
-
-
-TWICE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
-
-
-class InF64(TorchDispatchMode):
-    """What asks for float32, or for nothing, gets float64: a module that is played in float64 stays there."""
-
-    def __enter__(self):
-        self.default = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
-        return super().__enter__()
-
-    def __exit__(self, *args):
-        torch.set_default_dtype(self.default)
-        return super().__exit__(*args)
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        f64 = lambda x: TWICE.get(x, x) if isinstance(x, torch.dtype) else x  # noqa: E731
-        return function(*tree_map(f64, args), **tree_map(f64, kwargs or {}))
 
 
 def written_text(names: list) -> str:
@@ -195,12 +175,16 @@ def shape_text(shapes) -> list:
 
 
 def other_with(module, inputs, graph, batch: int) -> str | None:
-    """Where an export with so many samples does something else than the graph says: its calls, or a shape."""
-    def expected(shapes):
-        return [None if (text := size_text(a, b)) is None else play.count(text, batch) for a, b in zip(*shapes)]
+    """Where an export with so many samples does something else than the graph says: its calls, a shape, or a number."""
+    def expected(a, b):
+        if isinstance(a, float) or isinstance(b, float):
+            return a if a == b else None
+        return None if (text := size_text(a, b)) is None else play.count(text, batch)
     found = shapes_of(export_once(module, inputs, batch))
-    for here, (name, *small), (_, *larger) in zip(found, *graph.shapes):
-        if here[0] != name or any(e not in (None, n) for e, n in zip(expected((small[0], larger[0])), here[1])):
+    for here, small, larger in zip(found, *graph.shapes):
+        differs = any(len(h) != len(a) or any(expected(x, y) not in (None, n) for x, y, n in zip(a, b, h))
+                      for h, a, b in zip(here[1:3], small[1:3], larger[1:3]))
+        if here[0] != small[0] or differs:
             return place_of(here[-1])
     return None if len(found) == len(graph.shapes[0]) else place_of(found[-1][-1])
 
@@ -281,6 +265,9 @@ class Reader:
         if v in self.expanded:
             return self.expanded[v]
         a, b = v.data
+        if a.layout != torch.strided:
+            self.refuse("a sparse constant isn't known here (make it dense)", v.step.place)
+            return v
         for d in range(a.dim()):
             if a.shape[d] != b.shape[d]:
                 if not bool((a == a.narrow(d, 0, 1)).all()):
@@ -354,6 +341,8 @@ class Reader:
         elif name in ("slice", "select"):
             scatter = aten.slice_scatter.default if name == "slice" else aten.select_scatter.default
             back = self.emit(scatter, tuple((base, value, *a) for a in args), kwargs, place)
+        elif name == "detach" and not base.dtype.is_floating_point:
+            back = [value]
         elif name == "detach":  # the gradient's way doesn't see the write
             change, = self.emit(aten.sub.Tensor, ((value, base),) * 2, ({}, {}), place)
             fixed, = self.emit(aten.detach.default, ((change,),) * 2, ({}, {}), place)
@@ -420,7 +409,7 @@ class Reader:
             return self.region(a, b, modules, env)
         if getattr(a.target, "__module__", "").startswith("torch._functorch"):
             raise Refusal(f"torch.func (vmap, functional_call with it, grad) stays as it is in an export, and isn't known here, at {place_of(a)}")
-        if not isinstance(a.target, torch._ops.OpOverload) or a.target.namespace != "aten":
+        if not isinstance(a.target, torch._ops.OpOverload) or a.target.namespace != "aten" and not own_function.is_own(a.target):
             self.refuse(f"op '{a.target}' isn't one of ATen's", a)
             return self.stand_in(a, b)
         if name in DATA_DEPENDENT:
@@ -674,8 +663,11 @@ def _walk(reader, exported, loss) -> Graph:
             env[n] = Ref(Storage(values[full], full))
             continue
         full = signature.inputs_to_buffers.get(n.name) or signature.inputs_to_lifted_tensor_constants.get(n.name)
-        source = exported[0].state_dict if full in exported[0].state_dict else exported[0].constants
-        data = source[full].detach()
+        data, twin = ((e.state_dict if full in e.state_dict else e.constants)[full].detach() for e in exported)
+        if data.shape != twin.shape or data.layout == torch.strided and full not in exported[0].state_dict and not bool(
+                ((data == twin) | (data != data) & (twin != twin)).all()):
+            raise Refusal(f"a constant tensor of {list(data.shape)} depends on the batch size: {data.flatten()[:3].tolist()}… "
+                          f"and {twin.flatten()[:3].tolist()}… (make it of sizes, by torch.full or arange)")
         data = data.double() if data.dtype == torch.float32 else data.clone()
         leaf = Value("constant", shapes, val.dtype, name=full, data=(data, data))
         env[n] = Ref(Storage(leaf, signature.inputs_to_buffers.get(n.name, "")))

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 import torch
 from paragauge_import.body import call_flops, elements_of, fake, has_kernel, product_of, tensors_in
 from paragauge_import.exported import BATCHES, quiet
-from paragauge_import.graph import InF64, op_name, size_text
+from paragauge_import.graph import op_name, size_text
+from paragauge_import.modes import InF64
 from paragauge_import.play import DTYPES, arguments_of, parse, play_lines, sizes_of, split_commas, units_in
 
 SUM = "sum"  # of a value: each part has a summand. None: each has all of it

@@ -52,7 +52,9 @@ Signature aten_signature(const OpInstance& op) {
                             .spec = in_order(body.parameters[p].at(extent), channels_last),
                             .is_packed = body.parameters[p].blocks_dim == 0});
   for (std::size_t k = 0; k < body.saved.size(); ++k)
-    s.saved.push_back({fmt::format("s{}", k), in_order(body.saved[k].at(extent), channels_last)});
+    s.saved.push_back({.name = fmt::format("s{}", k),
+                       .spec = in_order(body.saved[k].at(extent), channels_last),
+                       .is_copy = body.copies[k]});
   const auto reads = [&](Operand::From from, const std::vector<int>& indices) {
     for (const int index : indices) s.backward_reads.push_back({from, index});
   };

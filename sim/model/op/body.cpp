@@ -17,7 +17,7 @@
 namespace sim {
 namespace {
 
-constexpr std::string_view kProducts = "products=";  // begins the last field, where there are some
+constexpr std::string_view kProducts = "products=", kOwn = "own";  // of the last fields, where there are some
 constexpr std::size_t kFields = 11, kMostInputs = 30, kMostParameters = 30, kMostDepth = 8;
 
 std::vector<std::string_view> fields(std::string_view text, char separator) {
@@ -221,6 +221,10 @@ class BodyReader {
 
   Body read() {
     std::vector<std::string_view> parts = fields(body_.text, '|');
+    if (parts.size() > kFields && parts.back() == kOwn) {
+      body_.own_backward = true;
+      parts.pop_back();
+    }
     if (parts.size() > kFields && parts.back().starts_with(kProducts)) {
       read_products(parts.back().substr(kProducts.size()));
       parts.pop_back();
@@ -260,6 +264,7 @@ class BodyReader {
     if (parts[10] != "rows" && parts[10] != "whole") throw ConfigError("'{}' must be rows or whole", parts[10]);
     body_.by_rows = parts[10] == "rows";
     check_forward();
+    find_copies();
     check_backward();
     if (parts.size() > kFields) read_units(parts[kFields], parts[kFields + 1]);
     for (const std::vector<Call>* calls : {&body_.forward, &body_.backward})
@@ -378,6 +383,14 @@ class BodyReader {
     if (!known.contains("o")) throw ConfigError("the forward doesn't make the output 'o'");
     for (std::size_t s = 0; s < body_.saved.size(); ++s)
       if (!known.contains(fmt::format("s{}", s))) throw ConfigError("the forward doesn't make the saved 's{}'", s);
+  }
+
+  void find_copies() {
+    body_.copies.assign(body_.saved.size(), false);
+    for (const Call& call : body_.forward)
+      if (const int saved = index_of(call.results[0], "s");
+          call.op == "_to_copy" && saved >= 0 && !call.arguments.empty() && index_of(call.arguments[0].word, "p") >= 0)
+        body_.copies[static_cast<std::size_t>(saved)] = true;
   }
 
   void check_backward() {
@@ -514,6 +527,8 @@ const Body& body_in(const Body& body, Dtype from, Dtype to) {
   };
   replace(to_string(from), to_string(to));
   if (from == Dtype::f32 && to == Dtype::f64) replace("c64", "c128");
+  if (from == Dtype::bf16 && to == Dtype::f16)
+    replace("3.3895313892515355e+38", "65504.0");  // torch.finfo(x.dtype).max
   return body_from(text);
 }
 

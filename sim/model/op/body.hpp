@@ -22,8 +22,9 @@
 // Or "positions=64" in the place of units, of what treats each position alike and lies between such layers: T is how many
 // of them a part has (sequence parallelism).
 //
-// The last one may be which of the FLOPs are products, in which dtype, forward and backward:
-// "products=matmul:bf16:0+64B:0+128B,attention:f32:0+8B:0+20B".
+// Then may follow which of the FLOPs are products, in which dtype, forward and backward:
+// "products=matmul:bf16:0+64B:0+128B,attention:f32:0+8B:0+20B". And "own", where the backward isn't the forward's derivative:
+// a torch.autograd.Function has one of its own.
 //
 // A call: `results=op(arguments)`. Values are i0, i1, … (inputs), p0, … (parameters), o (the output), s0, … (saved), g
 // (the output's gradient), gi0, gp0, … (gradients), all others are the pass's own; "_" is a result that nobody reads.
@@ -128,10 +129,12 @@ struct Body {
   bool has_positions = false;  // these are its units
   bool reads_last = false, reads_first = false;  // L, F
   bool draws = false;                            // its forward has an op of random numbers (RANDOM in bench/import)
+  bool own_backward = false;                     // not the derivative of its forward
   DimensionOrder order = DimensionOrder::kept;
   // What is a summand in each part: the output, gradients of inputs and of parameters (bit i: of the i-th).
   bool sums_output = false;
   std::uint32_t sums_inputs = 0, sums_parameters = 0;
+  std::vector<bool> copies;  // which of the saved are parameters in another dtype
   // What the backward reads, ascending, and whether it reads the output.
   std::vector<int> reads_inputs, reads_parameters, reads_saved;
   bool reads_output = false;
@@ -141,7 +144,7 @@ struct Body {
 /// The body of this text, which lives as long as the program: equal texts give the same one. ConfigError that says which
 /// part can't be read.
 const Body& body_from(std::string_view text);
-/// The same with one dtype in another's place.
+/// The same with one dtype in another's place, and bf16's largest number as f16's.
 const Body& body_in(const Body& body, Dtype from, Dtype to);
 
 }  // namespace sim

@@ -115,6 +115,7 @@ struct BufferSpec {
 struct SavedSpec {
   std::string name;  // "save_mean", "indices"
   TensorSpec spec;
+  bool is_copy = false;  // of a parameter, in another dtype
 };
 
 /// Everything the lowering needs to know about one op at given input shapes.

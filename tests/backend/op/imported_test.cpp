@@ -208,12 +208,12 @@ TEST_P(ImportedOps, PartsOfTheUnitsPutTogetherAreTheWhole) {
       expect_near(put_together(gradients[g], of_gradients[g]), whole.gradients[g], fmt::format("gradient {}", g));
     ++tested;
   }
-  const std::map<std::string, std::size_t> expected{
-      {"gpt_toy", 14}, {"llama_toy", 22}, {"token_toy", 0}, {"quantised_toy", 0}, {"contrast_toy", 6}};
+  const std::map<std::string, std::size_t> expected{{"gpt_toy", 14},      {"llama_toy", 22},   {"token_toy", 0},
+                                                    {"quantised_toy", 0}, {"contrast_toy", 6}, {"own_toy", 0}};
   EXPECT_EQ(tested - of_positions, expected.at(model_.name));
   // Norms, and of a GPT its positions and their sum; in half precision residual sums are bodies, too.
-  const std::map<std::string, std::size_t> norms{
-      {"gpt_toy", 5 + 2}, {"llama_toy", 3}, {"token_toy", 0}, {"quantised_toy", 0}, {"contrast_toy", 0}};
+  const std::map<std::string, std::size_t> norms{{"gpt_toy", 5 + 2},   {"llama_toy", 3},    {"token_toy", 0},
+                                                 {"quantised_toy", 0}, {"contrast_toy", 0}, {"own_toy", 0}};
   const bool has_sums = model_.precision == sim::Precision::bf16 && model_.name == "gpt_toy";
   EXPECT_EQ(of_positions, norms.at(model_.name) + (has_sums ? 4 : 0));
 }
@@ -345,7 +345,7 @@ INSTANTIATE_TEST_SUITE_P(Models, ImportedOps,
                          testing::Values("token_toy.json", "gpt_toy.json", "token_toy.json,precision=bf16",
                                          "gpt_toy.json,precision=bf16", "llama_toy.json", "quantised_toy.json",
                                          "quantised_toy.json,precision=bf16", "contrast_toy.json",
-                                         "contrast_toy.json,precision=bf16"),
+                                         "contrast_toy.json,precision=bf16", "own_toy.json"),
                          [](const auto& of) {
                            std::string name(of.param);
                            std::ranges::replace_if(

@@ -157,6 +157,24 @@ TEST(Body, SaysWhatItMultiplies) {
             "body 'gelu': 'attention:bf16:0+1B' are no products; expected e.g. matmul:f32:0+64B:0+128B");
 }
 
+TEST(Body, HasTheLargestNumberOfItsDtype) {
+  const std::string text =
+      "masked_fill|bf16[B,8];bool[B,8]||bf16[B,8]||o=masked_fill.Scalar(i0,i1,-3.3895313892515355e+38)||"
+      "0+8B,0+0B|0+40B,0+0B|1,0|rows";
+  EXPECT_EQ(body_in(body_from(text), Dtype::bf16, Dtype::f16).forward[0].arguments[2].number, -65504);
+  EXPECT_EQ(body_in(body_from(text), Dtype::bf16, Dtype::f64).forward[0].arguments[2].number, -3.3895313892515355e+38);
+}
+
+TEST(Body, MayHaveABackwardOfItsOwn) {
+  EXPECT_FALSE(body_from(kGelu).own_backward);
+  for (const char* before : {"", "|products=matmul:f32:0+64B:8+128B"}) {
+    const Body& body = body_from(std::string(kGelu) + before + "|own");
+    EXPECT_TRUE(body.own_backward);
+    EXPECT_TRUE(body_in(body, Dtype::f32, Dtype::f64).own_backward);
+    EXPECT_EQ(body.products.size(), *before == 0 ? 0U : 1U);
+  }
+}
+
 TEST(Runs, GoToTextAndBack) {
   const auto runs = runs_from("0+1x64,-7.5x3,2");
   ASSERT_EQ(runs->size(), 3U);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/lower/lower.hpp"
+#include "sim/program/memory.hpp"
 #include "sim/program/traffic.hpp"
 #include "sim/strategy/strategy.hpp"
 #include "tests/sim/model/toys.hpp"
@@ -90,6 +91,31 @@ TEST(ImportedHalf, MemoryAndWireAreByHand) {
   const double stages = sent("pipeline,pp=2,cut=proj", ""), in_half = sent("pipeline,pp=2,cut=proj", ",precision=bf16");
   // One rank sends the projection forth, the other its gradient back.
   EXPECT_EQ(stages - in_half, (4.0 - 2.0) * kRows * 8);
+}
+
+// Weights that `fc`, `proj` and `head` keep in bf16.
+TEST(ImportedHalf, CopiesOfParametersAreNoActivations) {
+  const auto at = [](const Program& program, TensorClass of) {
+    std::int64_t bytes = 0;
+    for (const Storage& storage : program.roles[0].storages) bytes += storage.tensor_class == of ? storage.bytes : 0;
+    return bytes;
+  };
+  const Model model = load_model(toy_path() + ",precision=bf16");
+  std::int64_t copies = 0, saved = 0;
+  for (const OpInstance& op : model.instances(8))
+    for (const SavedSpec& s : op.signature().saved) (s.is_copy ? copies : saved) += s.spec.bytes();
+  EXPECT_GT(copies, 0);
+  EXPECT_GT(saved, 0);
+  const Program half = lowered("single", toy_path() + ",precision=bf16"), f32 = lowered("single", toy_path());
+  EXPECT_EQ(at(half, TensorClass::copy), copies);
+  EXPECT_EQ(at(f32, TensorClass::copy), 0);
+  const Role& role = half.roles[0];
+  const MemoryUses uses = uses_at_peak(role);
+  const std::int64_t at_peak = uses[static_cast<std::size_t>(MemoryUse::parameter_copies)];
+  EXPECT_GT(at_peak, 0);
+  EXPECT_LE(at_peak, copies);  // in the midst of the backward
+  EXPECT_EQ(at_peak, peak_memory(role).at_peak[static_cast<std::size_t>(TensorClass::copy)]);
+  EXPECT_EQ(sum_of(uses), peak_memory(role).peak_bytes);
 }
 
 TEST(ImportedHalf, WhatTheFileDoesntSayIsRefused) {
