@@ -540,6 +540,13 @@ def test_values_that_constants_have():
                           .repeat(2)]], 1)[:, torch.where(torch.arange(12) > 3)[0]]
     imported(module(sizes))
 
+    def of_frozen(self, x):  # a parameter that isn't trained; a condition of bytes
+        y = self.a(x)[:, self.kept > 0]
+        bytes = torch.tensor([[1, 0, 0, 1]], dtype=torch.uint8)
+        return torch.where(bytes, y, -y) @ F.one_hot(torch.tensor([1, 0, 3, 2])).to(x.dtype)
+    kept = nn.Parameter(torch.tensor([1., -1.]).repeat(4), requires_grad=False)
+    imported(module(of_frozen, kept=kept))
+
     # What is written with what isn't known: through a view, .data, out=; and what is drawn.
     def through_a_view(self, x, mask):
         mask.view(-1).copy_(x[:1].reshape(-1))

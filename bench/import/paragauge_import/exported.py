@@ -16,7 +16,7 @@ import numpy
 import torch
 from paragauge_import import own_function
 from paragauge_import.known_values import KnownValues
-from paragauge_import.modes import Data
+from paragauge_import.modes import Mended
 from paragauge_import.refusal import Refusal, users_line
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
@@ -176,7 +176,7 @@ def as_in_a_run(causal: list):
     with (mock.patch.object(torch.nn.functional, "gaussian_nll_loss", without_asking),
           mock.patch.object(layers, "_detect_is_causal_mask", lambda *a, **k: next(answers, False) if causal else ask(*a, **k)),
           mock.patch.object(decompositions, "one_layer_lstm", one_layer),
-          mock.patch.object(torch.distributions.Distribution, "_validate_args", False), Data()):
+          mock.patch.object(torch.distributions.Distribution, "_validate_args", False), Mended()):
         yield
 
 

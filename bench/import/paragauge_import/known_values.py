@@ -39,10 +39,15 @@ class KnownValues(TorchFunctionMode):
     def __init__(self, module):
         super().__init__()
         self.module, self.values = module, WeakIdKeyDictionary()
-        self.trained = {p.untyped_storage()._cdata for p in module.parameters() if not isinstance(p, FakeTensor)}
-        # While it is exported the module has others in their place.
-        self.buffers = {name: self.copy_of(b) for name, b in module.named_buffers()
-                        if not isinstance(b, FakeTensor) and b.layout == torch.strided and name.rpartition(".")[2] not in OF_BATCH_NORM}
+        self.trained = {p.untyped_storage()._cdata for p in module.parameters() if p.requires_grad and not isinstance(p, FakeTensor)}
+        # Buffers, and parameters that aren't trained. While it is exported the module has others in their place.
+        self.fixed = {name: self.copy_of(x) for name, x in self.named()
+                      if not (isinstance(x, FakeTensor) or x.requires_grad or x.numel() > LARGEST or x.layout != torch.strided
+                              or name.rpartition(".")[2] in OF_BATCH_NORM)}
+
+    def named(self):
+        yield from self.module.named_buffers()
+        yield from self.module.named_parameters()
 
     @staticmethod
     def copy_of(x):
@@ -51,10 +56,10 @@ class KnownValues(TorchFunctionMode):
 
     def value(self, x):
         """Of a tensor, in an export; None: it isn't known."""
-        if self.buffers and isinstance(x, FakeTensor):
-            inside = {name: b for name, b in self.module.named_buffers() if isinstance(b, FakeTensor)}
-            self.values.update({b: self.buffers[name] for name, b in inside.items() if name in self.buffers})
-            self.buffers = {} if inside else self.buffers
+        if self.fixed and isinstance(x, FakeTensor):
+            inside = {name: b for name, b in self.named() if isinstance(b, FakeTensor)}
+            self.values.update({b: self.fixed[name] for name, b in inside.items() if name in self.fixed})
+            self.fixed = {} if inside else self.fixed
         if not (isinstance(x, FakeTensor | torch.nn.Parameter) or x in self.values or x.requires_grad or x.layout != torch.strided
                 or x.untyped_storage()._cdata in self.trained):
             self.values[x] = self.copy_of(x)  # a tensor that the module has, though not as a buffer
@@ -83,6 +88,8 @@ class KnownValues(TorchFunctionMode):
             dim = kwargs.get("dim", args[2] if len(args) > 2 else None)
             which = without_modes(lambda: torch.arange(len(times)).repeat_interleave(times).tolist())
             return (args[0].flatten() if dim is None else args[0]).index_select(dim or 0, torch.tensor(which))
+        if name == "one_hot" and len(args) == 1 and (classes := known[id(args[0])]) is not None:
+            kwargs.setdefault("num_classes", without_modes(lambda: int(classes.max()) + 1))
         if name == "masked_select" and len(args) == 2 and known[id(args[0])] is None and args[0].shape == args[1].shape:
             return args[0][self.by_numbers(args[1], known)]
         computable = all(v is not None for v in known.values()) and (tensors or name in MADE) or name in LIKE

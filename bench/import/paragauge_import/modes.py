@@ -25,8 +25,9 @@ class InF64(TorchDispatchMode):
         return function(*tree_map(f64, args), **tree_map(f64, kwargs or {}))
 
 
-class Data(TorchFunctionMode):
-    """A tensor's .data, which an export doesn't see, is what it stands for: the tensor without its gradient; assigned, a copy into it."""
+class Mended(TorchFunctionMode):
+    """A tensor's .data, which an export doesn't see, is what it stands for: the tensor without its gradient; assigned, a copy into it.
+    And a condition may be of bytes, as in a run."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func == torch.Tensor.data.__get__:
@@ -35,4 +36,6 @@ class Data(TorchFunctionMode):
             with torch.no_grad():
                 args[0].copy_(args[1])
             return None
+        if func is torch.where and len(args) == 3 and getattr(args[0], "dtype", None) == torch.uint8:
+            args = (args[0] != 0, *args[1:])
         return func(*args, **(kwargs or {}))

@@ -8,7 +8,7 @@ gives what the forward does. Where a node's body is traced, the function itself 
 """
 
 import torch
-from paragauge_import.modes import Data
+from paragauge_import.modes import Mended
 from paragauge_import.refusal import Refusal
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -57,7 +57,7 @@ class Call:
 
     def __call__(self, tensors, *numbers):
         args, kwargs = filled(self.constants, self.spec, (tensors, *numbers))
-        with Data():
+        with Mended():
             results, spec = tree_flatten(APPLY(self.function, *args, **kwargs))
         self.results = [torch.Tensor if isinstance(r, torch.Tensor) else r for r in results], spec
         return [r for r in results if isinstance(r, torch.Tensor)]
