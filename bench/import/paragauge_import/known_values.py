@@ -16,13 +16,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
-DRAWN = object()
+UNKNOWN = object()
 LARGEST = 1 << 22  # elements of what is computed beside
 OF_BATCH_NORM = {"running_mean", "running_var", "num_batches_tracked"}
 MADE = {"tensor", "as_tensor", "zeros", "ones", "full", "empty", "arange", "linspace", "eye", "tril_indices", "triu_indices"}
 LIKE = {"zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty"}  # they read a shape alone
 ASKING = {"__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "__format__", "__array__", "item", "tolist", "numpy",
           "equal", "allclose", "is_nonzero"}
+WRITING = {"__setitem__", "__set__", "__iadd__", "__isub__", "__imul__", "__idiv__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__",
+           "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"}
 OF_VALUES = {"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount"}  # whose size values tell
 INDEXING = {"__getitem__", "__setitem__"}
 SIZED = {"split", "split_with_sizes", "tensor_split", "chunk", "view", "reshape", "unflatten", "expand", "repeat", "tile", "roll", "narrow", "select",
@@ -80,18 +82,7 @@ class KnownValues(TorchFunctionMode):
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         known = without_modes(lambda: {id(x): self.value(x) for x in tensors})
         given = args, dict(kwargs)
-        if name in SIZED:
-            args, kwargs = self.with_sizes(name, args, kwargs, known)
-        if name in INDEXING and isinstance(args[0], torch.Tensor):
-            args = (args[0], self.by_numbers(args[1], known), *args[2:])
-        if name == "repeat_interleave" and len(args) > 1 and known[id(args[0])] is None and (times := known.get(id(args[1]))) is not None and times.dim() == 1:
-            dim = kwargs.get("dim", args[2] if len(args) > 2 else None)
-            which = without_modes(lambda: torch.arange(len(times)).repeat_interleave(times).tolist())
-            return (args[0].flatten() if dim is None else args[0]).index_select(dim or 0, torch.tensor(which))
-        if name == "one_hot" and len(args) == 1 and (classes := known[id(args[0])]) is not None:
-            kwargs.setdefault("num_classes", without_modes(lambda: int(classes.max()) + 1))
-        if name == "masked_select" and len(args) == 2 and known[id(args[0])] is None and args[0].shape == args[1].shape:
-            return args[0][self.by_numbers(args[1], known)]
+        func, args, kwargs = self.with_numbers(name, func, args, kwargs, known)
         computable = all(v is not None for v in known.values()) and (tensors or name in MADE) or name in LIKE
         if not computable or any(x.numel() > LARGEST for x in tensors):
             return self.unknown(name, func, args, kwargs)
@@ -107,7 +98,7 @@ class KnownValues(TorchFunctionMode):
             if any(x.numel() > LARGEST for x in tree_leaves(result) if isinstance(x, torch.Tensor)):
                 return result
         values = self.computed(func, *given, known)
-        if values is DRAWN:
+        if values is UNKNOWN:
             self.forget_written(name, args, kwargs)
             return func(*args, **kwargs) if sized_by_values else result
         if sized_by_values:
@@ -122,13 +113,13 @@ class KnownValues(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def forget_written(self, name, args, kwargs):
-        for x in tree_leaves(kwargs.get("out")):
-            self.forget(x)
+        written = [kwargs.get("out")]
         if name in ("batch_norm", "instance_norm"):  # running statistics, by whatever name
-            for x in (*args, *kwargs.values()):
-                self.forget(x)
-        if args and (name in ("__setitem__", "__set__") or name.endswith("_") and name != "__get__" or kwargs.get("inplace")):
-            self.forget(args[0])
+            written += [args, kwargs]
+        if name in WRITING or name.endswith("_") and not name.startswith("__") or kwargs.get("inplace"):
+            written += args[:1]
+        for x in tree_leaves(written):
+            self.forget(x)
 
     @staticmethod
     def real(known):
@@ -140,16 +131,19 @@ class KnownValues(TorchFunctionMode):
         return of
 
     def computed(self, func, args, kwargs, known):
-        """The values, or that random numbers were drawn for them."""
+        """The values; UNKNOWN where random numbers were drawn for them, or where values can't be computed so."""
         real = self.real(known)
 
         def compute():
             state = torch.get_rng_state()
-            values = func(*tree_map(real, args), **tree_map(real, kwargs))
+            try:
+                values = func(*tree_map(real, args), **tree_map(real, kwargs))
+            except (RuntimeError, TypeError, NotImplementedError):
+                return UNKNOWN
             if torch.equal(state, torch.get_rng_state()):
                 return values
             torch.set_rng_state(state)
-            return DRAWN
+            return UNKNOWN
         return without_modes(compute)
 
     def asked(self, name, func, args, kwargs, known):
@@ -157,6 +151,23 @@ class KnownValues(TorchFunctionMode):
         if name in ("numpy", "__array__"):  # in the dtype that it has
             values = (without_modes(values[0].to, args[0].dtype), *values[1:])
         return without_modes(func, *values, **tree_map(self.real(known), kwargs))
+
+    def with_numbers(self, name, func, args, kwargs, known):
+        """The call, with numbers in the place of what is known and tells a size."""
+        if name in SIZED:
+            args, kwargs = self.with_sizes(name, args, kwargs, known)
+        if name in INDEXING and isinstance(args[0], torch.Tensor):
+            args = (args[0], self.by_numbers(args[1], known), *args[2:])
+        x, value, other = args[0] if args else None, *(known.get(id(a)) for a in (*args, None, None)[:2])
+        if name == "one_hot" and len(args) == 1 and value is not None:
+            kwargs.setdefault("num_classes", without_modes(lambda: int(value.max()) + 1))
+        elif name == "masked_select" and value is None and other is not None and x.shape == other.shape:
+            return torch.Tensor.__getitem__, (x, self.by_numbers(args[1], known)), {}
+        elif name == "repeat_interleave" and value is None and other is not None and other.dim() == 1:
+            dim = kwargs.get("dim", args[2] if len(args) > 2 else None)
+            which = without_modes(lambda: torch.arange(len(other)).repeat_interleave(other).tolist())
+            return torch.index_select, (x.flatten() if dim is None else x, dim or 0, torch.tensor(which)), {}
+        return func, args, kwargs
 
     @staticmethod
     def integer(x, known):
