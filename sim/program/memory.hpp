@@ -30,8 +30,8 @@ double peak_with_workspace(const Role& role, std::span<const double> workspace_b
                            std::span<const Staging> staging = {});
 
 /// What memory is needed for, in the words of a report: parameters with the buffers of batch norm, parameter copies in
-/// another dtype (torch.autocast's, kept for the backward), activations with the inputs; workspace is what ops allocate while they run. The last three are what PyTorch holds of a GPU beside the
-/// Program: what its optimizer makes while it updates (OpKind::foreach_copies), the process's context
+/// another dtype (torch.autocast's, kept for the backward), activations with the inputs; workspace is what ops allocate
+/// while they run. The last three are what PyTorch holds of a GPU beside the Program: what its optimizer makes while it updates (OpKind::foreach_copies), the process's context
 /// (Device::context), and the buffers of NCCL's communicators.
 enum class MemoryUse : std::uint8_t {
   parameters,

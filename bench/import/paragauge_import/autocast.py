@@ -98,12 +98,8 @@ def in_range(args):
     return tree_map(lambda x: math.copysign(own, x) if isinstance(x, float) and abs(x) == largest else x, args)
 
 
-class Calls(TorchDispatchMode):
-    """Notes what operations call that are on a list or call nothing further: with torch.inference_mode, in which a mode sees them."""
-
-    def __init__(self):
-        super().__init__()
-        self.noted = []
+class Whole(TorchDispatchMode):
+    """Sees what operations call that are on a list or call nothing further: with torch.inference_mode, in which a mode sees them."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -112,21 +108,26 @@ class Calls(TorchDispatchMode):
         if policy_of(function) is None and function._can_decompose():
             with self:
                 return function.decompose(*args, **kwargs)
+        return self.call(function, args, kwargs)
+
+
+class Calls(Whole):
+    """Notes them."""
+
+    def __init__(self):
+        super().__init__()
+        self.noted = []
+
+    def call(self, function, args, kwargs):
         result = function(*args, **kwargs)
         self.noted.append((function, args, kwargs, result))
         return result
 
 
-class Casting(TorchDispatchMode):
-    """Casts what operations take, under torch.inference_mode, in which a mode sees them whole."""
+class Casting(Whole):
+    """Casts what they take."""
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if function.namespace == "prim":
-            return function(*args, **kwargs)
-        if policy_of(function) is None and function._can_decompose():
-            with self:
-                return function.decompose(*args, **kwargs)
+    def call(self, function, args, kwargs):
         target, args, kwargs = cast(function, args, kwargs)
         with torch.inference_mode(False), torch.no_grad():
             return target(*args, **kwargs)

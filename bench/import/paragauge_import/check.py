@@ -135,11 +135,16 @@ def prediction_of(file, module, args, kwargs, target):
     return seen if list(seen.shape) == expected and (not is_either or classes_are_moved(file)) else prediction
 
 
+def turn_tables(module, before, after):
+    """Tensors of a module's that are no buffers, as what it has computed once (the angles of rotary embeddings)."""
+    for part in module.modules():
+        vars(part).update({k: v.to(after) for k, v in vars(part).items() if isinstance(v, torch.Tensor) and v.dtype == before})
+
+
 def check(file: dict, module, inputs, batch: int = BATCH) -> Result:
     generator = torch.Generator().manual_seed(1)
     module.double()
-    for part in module.modules():  # and tables that are no buffers
-        vars(part).update({k: v.double() for k, v in vars(part).items() if isinstance(v, torch.Tensor) and v.dtype == torch.float32})
+    turn_tables(module, torch.float32, torch.float64)
     with torch.no_grad():
         for p in module.parameters():
             if bool((p == p.reshape(-1)[0]).all()):

@@ -65,8 +65,7 @@ def check_half(file: dict, module, inputs, half=torch.bfloat16, batch: int = che
     tensors = example(inputs, batch, torch.float32, generator)
     target = check.target_of(file, batch, generator)
     module.float()  # what float64 computes with, too
-    for part in module.modules():  # and what it has computed once (the angles of rotary embeddings)
-        vars(part).update({k: v.float() for k, v in vars(part).items() if isinstance(v, torch.Tensor) and v.dtype == torch.float64})
+    check.turn_tables(module, torch.float64, torch.float32)
     own = {k: p.detach().clone(memory_format=torch.contiguous_format) for k, p in module.named_parameters()}
     values = dict(zip([x["name"] for x in file["inputs"]], tensors))
     wide = lambda x: x.double() if x.is_floating_point() else x  # noqa: E731

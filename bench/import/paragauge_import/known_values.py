@@ -1,4 +1,4 @@
-"""What an export may ask of tensors that depend on no input and no parameter: their values.
+"""What an export may ask of tensors that depend on no input and no trained parameter: their values.
 
     with KnownValues(module): torch.export.export(module, …)     # `if mask.any():`, of a mask that is made of sizes or a buffer
 
@@ -81,6 +81,8 @@ class KnownValues(TorchFunctionMode):
             return func(*args, **kwargs)
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         known = without_modes(lambda: {id(x): self.value(x) for x in tensors})
+        if name in SIZED:
+            args, kwargs = self.with_sizes(name, args, kwargs)
         given = args, dict(kwargs)
         func, args, kwargs = self.with_numbers(name, func, args, kwargs, known)
         computable = all(v is not None for v in known.values()) and (tensors or name in MADE) or name in LIKE
@@ -153,9 +155,7 @@ class KnownValues(TorchFunctionMode):
         return without_modes(func, *values, **tree_map(self.real(known), kwargs))
 
     def with_numbers(self, name, func, args, kwargs, known):
-        """The call, with numbers in the place of what is known and tells a size."""
-        if name in SIZED:
-            args, kwargs = self.with_sizes(name, args, kwargs, known)
+        """The call, with numbers in the place of a mask, and of what else tells a size, where they are known."""
         if name in INDEXING and isinstance(args[0], torch.Tensor):
             args = (args[0], self.by_numbers(args[1], known), *args[2:])
         x, value, other = args[0] if args else None, *(known.get(id(a)) for a in (*args, None, None)[:2])
@@ -169,26 +169,22 @@ class KnownValues(TorchFunctionMode):
             return torch.index_select, (x.flatten() if dim is None else x, dim or 0, torch.tensor(which)), {}
         return func, args, kwargs
 
-    @staticmethod
-    def integer(x, known):
+    def integer(self, x):
         """A tensor of one integer that is known, as a number."""
-        value = known.get(id(x)) if isinstance(x, torch.Tensor) and x.dim() == 0 else None
+        value = without_modes(self.value, x) if isinstance(x, torch.Tensor) and x.dim() == 0 else None
         is_integer = value is not None and not value.is_floating_point() and not value.is_complex() and value.dtype != torch.bool
         return without_modes(value.item) if is_integer else x
 
-    def with_sizes(self, name, args, kwargs, known):
+    def with_sizes(self, name, args, kwargs):
         first = args[:1] if args and isinstance(args[0], torch.Tensor) else ()
-        number = lambda x: self.integer(x, known)  # noqa: E731
         rest = args[len(first):]
         if name in INDEXING:
-            return (*first, self.index_of_integers(rest[0], known), *rest[1:]), kwargs
-        return (*first, *tree_map(number, rest)), tree_map(number, kwargs)
+            return (*first, self.index_of_integers(rest[0]), *rest[1:]), kwargs
+        return (*first, *tree_map(self.integer, rest)), tree_map(self.integer, kwargs)
 
-    def index_of_integers(self, index, known):
+    def index_of_integers(self, index):
         def one(x):
-            if isinstance(x, slice):
-                return slice(*(self.integer(i, known) if isinstance(i, torch.Tensor) else i for i in (x.start, x.stop, x.step)))
-            return x
+            return slice(*map(self.integer, (x.start, x.stop, x.step))) if isinstance(x, slice) else x
         return tuple(map(one, index)) if isinstance(index, tuple) else one(index)
 
     @staticmethod
