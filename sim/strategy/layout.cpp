@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "sim/error.hpp"
+#include "sim/model/op/rule.hpp"
 #include "sim/strategy/axis/axis.hpp"
 #include "sim/strategy/recompute.hpp"
 
@@ -13,6 +14,35 @@ void Layout::add_axis(const Axis& axis, const Placement& rows_along, const std::
   for (std::size_t n = 0; n < play.size(); ++n) play[n].push_back(play_of(n));
   for (std::vector<Placement>* of_batch : {&input, &target, &rows}) of_batch->push_back(rows_along);
 }
+
+namespace {
+
+bool sees_samples_together(const Model& model) {
+  return std::ranges::any_of(model.instances(model.global_batch),
+                             [](const OpInstance& op) { return std::ranges::any_of(rules_of(op), &Rule::by_part); });
+}
+
+/// Each rank's samples are cut into microbatches. If it had others of the target than of the input, or parts were of
+/// other sizes, they wouldn't be of the same ones.
+void check_microbatches(const Layout& layout, const Model& model, const Strategy& strategy) {
+  if (layout.microbatches == 1) return;
+  std::int64_t parts = 1;
+  for (std::size_t axis = 0; axis < layout.mesh.axes.size(); ++axis) {
+    const bool is_cut = layout.input[axis] == shard(0), rows_are_cut = layout.rows[axis] == shard(0);
+    if ((layout.target[axis] == shard(0)) != is_cut || (rows_are_cut != is_cut && sees_samples_together(model)))
+      throw ConfigError(
+          "strategy '{}': with microbatches the first layer, the loss and batch norms must have the same samples, but "
+          "{} cuts them for some of these only; choose dp for the first and the last layer, or for neither",
+          strategy.text(), layout.mesh.axes[axis].name);
+    if (is_cut) parts *= layout.mesh.axes[axis].size;
+  }
+  const std::int64_t samples = model.global_batch / layout.microbatches;
+  if (samples % parts != 0)
+    throw ConfigError("strategy '{}': its {} parts of the batch must divide the {} samples of a microbatch of '{}'",
+                      strategy.text(), parts, samples, model.name);
+}
+
+}  // namespace
 
 Layout layout_of(const Model& model, const Strategy& strategy) {
   const StrategyKind& kind = strategy.kind();
@@ -27,6 +57,7 @@ Layout layout_of(const Model& model, const Strategy& strategy) {
   if (!strategy.order.empty())
     std::ranges::sort(axes, {}, [&](const AxisKind* axis) { return std::ranges::find(strategy.order, axis->name); });
   for (const AxisKind* axis : axes) axis->add(layout, model, strategy);
+  check_microbatches(layout, model, strategy);
   if ((model.loss_scale > 0 || model.max_grad_norm > 0) && (layout.parameters.delayed || layout.parameters.averages))
     throw ConfigError(
         "strategy '{}': {} needs all gradients before the first update, but {}", strategy.text(),

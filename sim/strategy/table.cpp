@@ -269,7 +269,7 @@ const Table<StrategyKind>& strategy_table() {
             "HyPar: each layer, on each level of devices, cut by samples (dp), input (in) or output channels (out), "
             "such as levels=2x2,layers=3*dp+in/out: 2 x 2 devices, levels apart by /, layers by +, one for all alike",
         .example = "hypar,levels=2,layers=out",
-        .keys = {"levels", "layers", "form", "threads", "bodies"},
+        .keys = {"levels", "layers", "form", "microbatches", "split_size", "recompute", "threads", "bodies"},
         .axes = {&kLevels},
         .parameters = [](const Model&, const Strategy&) { return ParameterCycle{.in_place = true}; },
         .peer = PeerKind::parts},

@@ -55,7 +55,8 @@ class Layouts {
       for (std::size_t layer = 0; layer < layers; ++layer)
         choices += (layer > 0 ? "+" : "") + one_of({"dp", "in", "out"});
     }
-    return fmt::format("hypar,levels={},layers={}{}", levels, choices, below(4) == 0 ? ",form=rooted" : "");
+    return fmt::format("hypar,levels={},layers={}{}{}", levels, choices, below(4) == 0 ? ",form=rooted" : "",
+                       one_of({"", ",microbatches=2"}));
   }
   std::string mesh() {
     std::string text = "mesh,dp=" + one_of({"1", "2", "4"}) + ",pp=" + one_of({"1", "2", "3"}) +

@@ -329,6 +329,15 @@ TEST(Strategy, SaysWhichLayersDontFit) {
             "one for each");
   EXPECT_EQ(message("convnet", "hypar,levels=2x1"),
             "strategy 'hypar,levels=2x1': levels=1 must be a whole number from 2 to 1048576");
+  EXPECT_EQ(
+      message("convnet", "hypar,layers=dp+dp+dp+dp+in,microbatches=2"),
+      "strategy 'hypar,microbatches=2,levels=2,layers=4*dp+in': with microbatches the first layer, the loss "
+      "and batch norms must have the same samples, but level0 cuts them for some of these only; choose dp for the "
+      "first and the last layer, or for neither");
+  EXPECT_EQ(
+      message("convnet,global_batch=10", "hypar,layers=dp,microbatches=2"),
+      "strategy 'hypar,microbatches=2,levels=2,layers=dp': its 2 parts of the batch must divide the 5 samples of a "
+      "microbatch of 'convnet'");
   EXPECT_EQ(message("convnet", "hypar,form=square"),
             "strategy 'hypar,form=square': form=square must be derived or rooted");
   EXPECT_EQ(message("convnet", "hypar,levels=4,layers=in"),
