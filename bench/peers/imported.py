@@ -71,7 +71,7 @@ def make_request(path: str):
             request = import_model.make_request(arguments, "")
             if any(tensor.is_meta for tensor in (*request.module.parameters(), *request.module.buffers())):
                 raise NoModule("its parameters are on the device 'meta', without values")
-            request.module = import_model.prepare(request.module, []).train()
+            request.module = import_model.prepare(request, []).train()
         except (Exception, SystemExit) as error:  # a user's code may raise anything
             raise NoModule(f"'{command}' makes no module here: {error}") from None
     return request

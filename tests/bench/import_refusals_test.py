@@ -233,19 +233,30 @@ def test_all_that_is_refused_is_said_at_once():
     assert any(line.startswith("op 'item' depends on the data at module '(top)' (Own), import_refusals_test.py:") for line in lines), lines
 
 
+class Opaque:
+    def __init__(self, y):
+        self.y = y
+
+
 def test_what_a_model_returns():
     same(refused(module(lambda self, x: (self.a(x), self.b(x)))),
-         "the model returns 2 tensors, the loss takes one: wrap it so that it returns that one")
+         "the model returns 2 tensors, the loss takes one: --prediction NAME takes one of 0, 1")
     file, notes = imported(module(lambda self, x: {"loss": self.b(x).square().mean(), "y": self.a(x)}))
     same([n["name"] for n in file["nodes"]], ["a"])
     assert "1 of what the model returns are left out: single numbers, its own losses perhaps: --loss mean_loss takes one" in notes, notes
+    same(refused(module(lambda self, x: {"y": self.a(x), "of": [self.b(x)]}), prediction="z"),
+         "--prediction z: not what the model returns; known: y, of.0")
+    same(refused(module(lambda self, x: Opaque(self.a(x)))),
+         "the model returns an object of class Opaque: return tensors, or a tuple, a dictionary or a dataclass of them, or take one of its attributes by --prediction NAME")
+    same(refused(module(lambda self, x: Opaque(self.a(x))), prediction="z"), "--prediction z: not what the model returns; known: none: it returns an object of class Opaque")
+    same(refused(module(lambda self, x: None)), "the model returns 0 tensors, the loss takes one")
     same(refused(module(lambda self, x: self.a(x).argmax(-1))), "the model returns i64['B']: a loss needs f32")
     same(refused(module(lambda self, x: self.a(x).sum())),
          "the model returns a single number: --loss mean_loss takes that as its loss, mse_loss takes a prediction")
     same(refused(module(lambda self, x: self.a(x) @ self.b(x).t())),
          "the model returns ['B', 'B']: each sample is compared with all others; a loss takes the batch first, and only there")
     same(refused(module(lambda self, x: (self.a(x).sum(), self.b(x).sum())), loss="mean_loss"),
-         "the model returns 2 tensors, the loss takes one: wrap it so that it returns that one")
+         "the model returns 2 tensors, the loss takes one: --prediction NAME takes one of 0, 1")
     same(refused(module(lambda self, x: torch.fft.fft(self.a(x)))), "the model returns c64['B', 8]: a loss needs f32")
     same(refused(module(lambda self, x: self.a(x) * self.w.abs(), w=nn.Parameter(torch.randn(8, dtype=torch.cfloat)))),
          "parameter 'w' is complex: keep its real and imaginary parts, f32[…,2], and read them by torch.view_as_complex")

@@ -3,6 +3,8 @@
     .venv/bin/python tests/bench/import_test.py [NAME…]        # exit status 0: all passed; 77: no torch here
 """
 
+import collections
+import dataclasses
 import json
 import sys
 from types import SimpleNamespace
@@ -717,6 +719,33 @@ def test_wrappers_and_names():
     assert "DataParallel is left out: a strategy brings it" in notes
     file, _ = imported(module(lambda self, x: self.act(self.b(self.act(self.a(x)))), act=nn.ReLU()))
     same([n["name"] for n in file["nodes"]], ["a", "act1", "b", "act2"])
+
+
+@dataclasses.dataclass
+class Returned:
+    logits: torch.Tensor
+    more: dict
+    loss: torch.Tensor = None
+
+
+def test_one_of_what_is_returned():
+    def nodes(returned, prediction=""):
+        file, _ = imported(module(returned), prediction=prediction)
+        return [n["name"] for n in file["nodes"]]
+    same(nodes(lambda self, x: Returned(self.a(x), {"n": 3})), ["a"])
+    both = module(lambda self, x: Returned(y := self.a(x), {"hidden": (x, self.b(y))}))
+    for prediction, expected in (("logits", ["a"]), ("more.hidden.1", ["a", "b"])):  # of one module, after each other
+        file, _ = imported(both, prediction=prediction)
+        same([n["name"] for n in file["nodes"]], expected)
+    same(nodes(lambda self, x: (self.a(x), self.b(x)), "1"), ["b"])
+    Named = collections.namedtuple("Named", "first second")
+    same(nodes(lambda self, x: Named(self.a(x), self.b(x)), "second"), ["b"])
+    same(nodes(lambda self, x: Named(self.a(x), self.b(x)), "1"), ["b"])
+
+    class Own:
+        def __init__(self, y):
+            self.y = y
+    same(nodes(lambda self, x: Own({"z": self.b(x)}), "y.z"), ["b"])
 
 
 def test_two_inputs_by_name():

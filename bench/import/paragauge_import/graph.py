@@ -13,7 +13,7 @@ import operator
 from dataclasses import dataclass, field
 
 import torch
-from paragauge_import import own_function, play
+from paragauge_import import own_function, play, returned
 from paragauge_import.exported import BATCHES, DRAWS, export_once, export_twice, shapes_of
 from paragauge_import.known_values import OF_BATCH_NORM
 from paragauge_import.modes import InF64
@@ -689,7 +689,8 @@ def _walk(reader, exported, loss) -> Graph:
                             f"{'no loss' if loss == 'mean_loss' else 'single numbers, its own losses perhaps: --loss mean_loss takes one'}")
         outputs = taken
     if len(outputs) != 1:
-        raise Refusal(f"the model returns {len(outputs)} tensors, the loss takes one: wrap it so that it returns that one")
+        which = f": --prediction NAME takes one of {', '.join(returned.names(module))}" if outputs else ""
+        raise Refusal(f"the model returns {len(outputs)} tensors, the loss takes one{which}")
     if written := sorted(reader.written):
         reader.notes.append(written_text(written))
     output = reader.plain(outputs[0])

@@ -26,7 +26,7 @@ from pathlib import Path
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what kernels that are tried warn of
 
 import torch
-from paragauge_import import check, check_half, exported, graph as graphs, half, nodes as made_nodes, positions, spec, tensor_parallel, vocabulary
+from paragauge_import import check, check_half, exported, graph as graphs, half, nodes as made_nodes, positions, returned, spec, tensor_parallel, vocabulary
 from paragauge_import.body import DTYPE_NAMES
 from paragauge_import.graph import shape_text
 from paragauge_import.refusal import Refusal, first_line
@@ -51,6 +51,7 @@ class Request:
     made_by: str = "paragauge import"
     small: "Request | None" = None  # the same model with the same names, small: what is measured is measured on that
     plan: Plan | None = None  # of tensor parallelism; None: what the graph allows is cut
+    prediction: str = ""  # which of what the module returns the loss takes; empty: there is one tensor only (returned.py)
 
 
 @dataclass
@@ -61,8 +62,9 @@ class Imported:
     graph: graphs.Graph
 
 
-def prepare(module, notes):
-    """The module that is trained: without wrappers, in f32, in train mode."""
+def prepare(request, notes):
+    """The module that is trained: without wrappers, in f32; it returns what the loss takes."""
+    module = request.module
     while isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         notes.append(f"{type(module).__name__} is left out: a strategy brings it")
         module = module.module
@@ -85,6 +87,7 @@ def prepare(module, notes):
         for name, p in part._parameters.items():
             if p is not None and p.is_meta:
                 part._parameters[name] = without_values(p, name)
+    returned.only(module, request.prediction)
     return module
 
 
@@ -203,7 +206,7 @@ def import_module(request: Request, cut: bool = True, is_twin: bool = False) -> 
     """The model file's content. cut: with what can be cut for tensor parallelism. is_twin: the small model that stands for a large one,
     whose bodies can't be run: nothing is found by running them. Refusal: what can't be imported, all at once."""
     notes = list(getattr(request.module, "import_notes", []))
-    module = prepare(request.module, notes).train()
+    module = prepare(request, notes).train()
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):  # nn.LazyLinear
         args, kwargs = exported.arguments(request.inputs, exported.example(request.inputs, exported.BATCHES[0]))
         module(*args, **kwargs)
@@ -396,6 +399,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--transformers", metavar="CONFIG", help="a configuration file or a model type")
     p.add_argument("--input", action="append", default=[], metavar="SPEC", help=spec.FORM)
     p.add_argument("--loss", choices=LOSSES, help="mean_loss: what the module returns is its loss")
+    p.add_argument("--prediction", metavar="NAME", help="which of what the module returns the loss takes: a field, a key, or a place such as 0")
     p.add_argument("--classes", type=int)
     p.add_argument("--optimizer", metavar="KIND[:KEY=NUMBER,…]")
     p.add_argument("--global-batch", type=int)
@@ -436,14 +440,15 @@ def make_request(args, command) -> Request:
     doc = (type(module).__doc__ or "").strip().splitlines()
     loss = args.loss or defaults.get("loss")
     plan = read_plan(args.tp_plan) if args.tp_plan else None
+    prediction = args.prediction or defaults.get("prediction", "")
     small = defaults.get("small")
     if small is not None:
-        small = Request(small(), [spec.read_input(t) for t in small.import_options["input"]], loss, plan=plan)
+        small = Request(small(), [spec.read_input(t) for t in small.import_options["input"]], loss, plan=plan, prediction=prediction)
     return Request(module, [spec.read_input(t) for t in texts], loss, args.classes,
                    spec.read_optimizer(args.optimizer or defaults.get("optimizer", "sgd:lr=0.1")), global_batch, args.name or name,
                    args.description or defaults.get("description") or
                    (doc[0] if doc and not type(module).__module__.startswith("torch.") else name),
-                   f"paragauge import {command}; torch {torch.__version__.split('+')[0]}", small, plan)
+                   f"paragauge import {command}; torch {torch.__version__.split('+')[0]}", small, plan, prediction)
 
 
 def main(argv=None) -> int:
