@@ -174,7 +174,9 @@ def test_what_depends_on_the_batch():
 
     def forward(self, x):
         return self.a(x)[torch.arange(x.shape[0]).roll(1).nonzero().squeeze(-1)]
-    same(refused(module(forward)), "a constant tensor of [1, 1] depends on the batch size: [0]… and [0, 2]… (make it of sizes, by torch.full or arange)")
+    line = "return self.a(x)[torch.arange(x.shape[0]).roll(1).nonzero().squeeze(-1)]"
+    same(refused(module(forward)), "a constant tensor of [1, 1] depends on the batch size: [0]… and [0, 2]… (make it of sizes, by torch.full or "
+         f"arange; masked_fill in the place of an index by a mask) at module '(top)' (Own), import_refusals_test.py:{line_of(line)}: {line}")
 
     def forward(self, x):
         return torch.stack([self.a(x[i]) for i in range(x.shape[0])])

@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import json
 import sys
+import warnings
 from types import SimpleNamespace
 
 from importing import FILE, ROOT, bodies_of, imported, module, refused, run, same, whole
@@ -746,6 +747,27 @@ def test_one_of_what_is_returned():
         def __init__(self, y):
             self.y = y
     same(nodes(lambda self, x: Own({"z": self.b(x)}), "y.z"), ["b"])
+
+
+def test_checks_of_values_pass():
+    def forward(self, x):
+        y = self.a(x)
+        assert torch.isfinite(y).all() and not (y > 1e9).any(), "large"
+        if not (x < 1e9).all() or torch.isnan(x).any():
+            y = y * 2
+            raise ValueError("x")
+        elif (y > 1e8).any():
+            warnings.warn("large")
+        if torch.isnan(y).any() and (x < 0).any():  # the second isn't asked for
+            y = torch.nan_to_num(y)
+        torch._assert((y < 1e7).all(), "large")
+        return y
+    file, notes = imported(module(forward))
+    same([n["name"] for n in file["nodes"]], ["a"])
+    checks = [n.split(": ", 2)[2] for n in notes if n.startswith("a check of values is left out, as if it had passed: import_test.py:")]
+    same(checks, ['assert torch.isfinite(y).all() and not (y > 1e9).any(), "large"', "if not (x < 1e9).all() or torch.isnan(x).any():",
+                  "elif (y > 1e8).any():", "if torch.isnan(y).any() and (x < 0).any():  # the second isn't asked for",
+                  'torch._assert((y < 1e7).all(), "large")'])
 
 
 def test_two_inputs_by_name():

@@ -199,7 +199,7 @@ def export_twice(module, inputs, notes: list) -> list:
         exported = []
         for batch in BATCHES:
             with same_draws() as has_drawn:
-                exported.append(export(module, inputs, batch, causal))
+                exported.append(export(module, inputs, batch, causal, notes))
                 if has_drawn() and DRAWS not in notes:
                     notes.append(DRAWS)
     return exported
@@ -226,7 +226,7 @@ def export_once(module, inputs, batch):
     with watch([]):
         causal = causal_masks(module, inputs)
         with same_draws():
-            return export(module, inputs, batch, causal)
+            return export(module, inputs, batch, causal, [])
 
 
 def shapes_of(exported) -> list:
@@ -240,10 +240,10 @@ def shapes_of(exported) -> list:
     return found
 
 
-def export(module, inputs, batch, causal):
+def export(module, inputs, batch, causal, notes):
     fake = next((p.fake_mode for p in module.parameters() if isinstance(p, FakeTensor)), contextlib.nullcontext())
     try:
-        with warnings.catch_warnings(), fake, quiet(), as_in_a_run(causal), KnownValues(module):
+        with warnings.catch_warnings(), fake, quiet(), as_in_a_run(causal), KnownValues(module, notes):
             args, kwargs = arguments(inputs, example(inputs, batch))
             warnings.simplefilter("ignore")
             return torch.export.export(module, args, kwargs, strict=False)

@@ -667,7 +667,8 @@ def _walk(reader, exported, loss) -> Graph:
         if data.shape != twin.shape or data.layout == torch.strided and full not in exported[0].state_dict and not bool(
                 ((data == twin) | (data != data) & (twin != twin)).all()):
             raise Refusal(f"a constant tensor of {list(data.shape)} depends on the batch size: {data.flatten()[:3].tolist()}… "
-                          f"and {twin.flatten()[:3].tolist()}… (make it of sizes, by torch.full or arange)")
+                          f"and {twin.flatten()[:3].tolist()}… (make it of sizes, by torch.full or arange; masked_fill in the place of an index by a mask)"
+                          + "".join(f" at {place_of(user)}" for user in list(n.users)[:1]))
         data = data.double() if data.dtype == torch.float32 else data.clone()
         leaf = Value("constant", shapes, val.dtype, name=full, data=(data, data))
         env[n] = Ref(Storage(leaf, signature.inputs_to_buffers.get(n.name, "")))

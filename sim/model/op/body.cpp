@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "sim/error.hpp"
 
@@ -389,7 +390,8 @@ class BodyReader {
     body_.copies.assign(body_.saved.size(), false);
     for (const Call& call : body_.forward)
       if (const int saved = index_of(call.results[0], "s");
-          call.op == "_to_copy" && saved >= 0 && !call.arguments.empty() && index_of(call.arguments[0].word, "p") >= 0)
+          call.op == "_to_copy" && saved >= 0 && std::cmp_less(saved, body_.saved.size()) && !call.arguments.empty() &&
+          index_of(call.arguments[0].word, "p") >= 0)
         body_.copies[static_cast<std::size_t>(saved)] = true;
   }
 
