@@ -50,14 +50,17 @@ Layout layout_of(const Model& model, const Strategy& strategy) {
                 .schedule = strategy.schedule,
                 .microbatches = strategy.microbatches,
                 .chunks = strategy.chunks,
-                .recompute = strategy.recompute,
-                .segment_of = segments_of(model, strategy)};
+                .recompute = strategy.recompute};
   layout.play.resize(model.nodes.size());
   std::vector<const AxisKind*> axes = kind.axes;
   if (!strategy.order.empty())
     std::ranges::sort(axes, {}, [&](const AxisKind* axis) { return std::ranges::find(strategy.order, axis->name); });
   for (const AxisKind* axis : axes) axis->add(layout, model, strategy);
   check_microbatches(layout, model, strategy);
+  std::vector<std::uint32_t> part_of;
+  if (layout.stage_axis != Layout::kNoStages)
+    for (const std::vector<Layout::Play>& of_node : layout.play) part_of.push_back(of_node[layout.stage_axis].at);
+  layout.segment_of = segments_of(model, strategy, part_of);
   if ((model.loss_scale > 0 || model.max_grad_norm > 0) && (layout.parameters.delayed || layout.parameters.averages))
     throw ConfigError(
         "strategy '{}': {} needs all gradients before the first update, but {}", strategy.text(),

@@ -23,7 +23,7 @@ namespace sim {
 struct StrategyKind;
 
 /// What a forward doesn't keep, but the backward computes anew: what ops without parameters make for the next layer; all
-/// inside each block (of names: layer1.0.conv1 is in layer1.0); all inside a stage.
+/// inside each block (of names: layer1.0.conv1 is in layer1.0), or several together; all inside a stage.
 enum class Recompute : std::uint8_t { none, selective, block, full };
 inline constexpr EnumNames<Recompute, 4> kRecomputes{"recompute", {"none", "selective", "block", "full"}};
 
@@ -38,8 +38,9 @@ struct Strategy {
   std::int32_t chunks = 1;         // stages of each rank along pp (schedules that interleave them)
   std::int64_t microbatches = 1;   // per replica and step
   Recompute recompute = Recompute::none;
-  std::uint32_t threads = 1;  // of each rank, each with a CPU core for itself
-  std::uint32_t bodies = 1;   // of the Program, that are played between two barriers (sim/program/unroll.hpp)
+  std::uint32_t recomputed_blocks = 1;  // together, with Recompute::block
+  std::uint32_t threads = 1;            // of each rank, each with a CPU core for itself
+  std::uint32_t bodies = 1;             // of the Program, that are played between two barriers (sim/program/unroll.hpp)
   /// Last node (or name prefix: "layer2" = its last node) of every stage but the last; empty: balanced by predicted
   /// cost.
   std::vector<std::string> cut;

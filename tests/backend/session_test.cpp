@@ -170,7 +170,7 @@ const std::vector<std::pair<std::string, std::string>> kCases = {
     {kGpt + ",max_grad_norm=0.1", "tp,recompute=block"},
     {kLlama, "tp"},
     {kGpt, "tp,sp=1"},
-    {kGpt, "tp,sp=1,microbatches=2,recompute=block"},
+    {kGpt, "tp,sp=1,microbatches=2,recompute=block:2"},
     {kGpt + ",max_grad_norm=0.1,timing=epoch", "tp,sp=1"},
     {kLlama, "tp,sp=1,microbatches=4"},
     {kGpt, "tp,sp=1,microbatches=8"},

@@ -1,5 +1,9 @@
+#include <map>
+#include <set>
+
 #include "sim/lower/lower.hpp"
 #include "sim/program/memory.hpp"
+#include "sim/strategy/layout.hpp"
 #include "tests/sim/testing.hpp"
 
 namespace sim {
@@ -59,6 +63,34 @@ TEST(Recompute, SelectivelyOnlyWhatHasNoParameters) {
     EXPECT_TRUE(node.ends_with("pool")) << node;
 }
 
+// Megatron's uniform method: chunks of blocks from each stage's first on. What is in no block is in none of them.
+TEST(Recompute, BlocksAreCountedFromEachStagesFirst) {
+  const Model model = load_model("gpt_nano");
+  const auto together = [&](const char* strategy) {
+    const std::vector<std::uint32_t> segments = layout_of(model, parse_strategy(strategy, model)).segment_of;
+    std::map<std::uint32_t, std::set<std::string>> blocks;
+    for (std::size_t n = 0; n + 1 < segments.size(); ++n)
+      if (model.nodes[n].name.starts_with("h.")) blocks[segments[n]].insert(model.nodes[n].name.substr(0, 3));
+    for (std::size_t n = 0; n + 1 < segments.size(); ++n)
+      if (!model.nodes[n].name.starts_with("h.")) {
+        EXPECT_FALSE(blocks.contains(segments[n])) << model.nodes[n].name;
+      }
+    std::vector<std::set<std::string>> list;
+    for (const auto& [segment, of] : blocks) list.push_back(of);
+    return list;
+  };
+  using Blocks = std::vector<std::set<std::string>>;
+  EXPECT_EQ(together("single,recompute=block"), (Blocks{{"h.0"}, {"h.1"}, {"h.2"}, {"h.3"}}));
+  EXPECT_EQ(together("single,recompute=block:3"), (Blocks{{"h.0", "h.1", "h.2"}, {"h.3"}}));
+  EXPECT_EQ(together("1f1b,pp=2,microbatches=4,cut=h.0,recompute=block:2"), (Blocks{{"h.0"}, {"h.1", "h.2"}, {"h.3"}}));
+  const auto peak = [&](const char* recompute) {
+    return peak_memory(recomputing(fmt::format("single,recompute={}", recompute), "gpt_nano").roles[0]).peak_bytes;
+  };
+  EXPECT_LT(peak("block"), peak("block:2"));  // of few blocks, one played again is most
+  EXPECT_LT(peak("block:2"), peak("none"));
+  EXPECT_EQ(parse_strategy("single,recompute=block:2", model).text(), "single,recompute=block:2");
+}
+
 // Of each microbatch in flight a stage keeps what it has received, and the last one what its loss has made.
 TEST(Recompute, MicrobatchesInFlightAreTheirInputs) {
   const auto activations = [](const std::string& more, std::int64_t microbatches) {
@@ -102,8 +134,16 @@ TEST(Recompute, SaysWhatItCanNot) {
   EXPECT_EQ(refusal("single,recompute=block", "resnet18,image=32,global_batch=8"),
             "strategy 'single,recompute=block': node 'bn1' is a batch_norm: played twice it would count its statistics "
             "twice; recompute=selective leaves it alone");
-  EXPECT_EQ(refusal("ddp,recompute=all", "toy_mlp"),
-            "strategy 'ddp,recompute=all': recompute=all must be one of none, selective, block, full");
+  EXPECT_EQ(
+      refusal("ddp,recompute=all", "toy_mlp"),
+      "strategy 'ddp,recompute=all': recompute=all must be one of none, selective, block, full; block:2 is of two "
+      "blocks each");
+  EXPECT_EQ(
+      refusal("ddp,recompute=full:2", "toy_mlp"),
+      "strategy 'ddp,recompute=full:2': recompute=full:2 must be one of none, selective, block, full; block:2 is of "
+      "two blocks each");
+  EXPECT_EQ(refusal("ddp,recompute=block:0", "toy_mlp"),
+            "strategy 'ddp,recompute=block:0': recompute=0 must be a whole number from 1 to 10000");
 }
 
 }  // namespace
