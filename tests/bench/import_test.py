@@ -15,7 +15,7 @@ from importing import FILE, ROOT, bodies_of, imported, module, refused, run, sam
 import torch
 import torch.nn.functional as F
 import torchvision
-from paragauge_import import graph, import_model, models, spec
+from paragauge_import import check, graph, import_model, models, spec
 from run_functions import functions_of, run_functions
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -747,6 +747,24 @@ def test_one_of_what_is_returned():
         def __init__(self, y):
             self.y = y
     same(nodes(lambda self, x: Own({"z": self.b(x)}), "y.z"), ["b"])
+
+
+def test_every_step_is_the_first():
+    def counting(self, x):
+        self.hist.append(len(self.hist))
+        self.kept[x.shape[0]] = x
+        return self.a(x) / len(self.hist) * self.kept.setdefault("scale", 1.0)
+
+    def logging(self, x):
+        self.hist.append(x.shape[0])
+        self.on, self.kept["last"] = True, x
+        return self.a(x)
+    for forward, moved in ((counting, ["hist", "kept"]), (logging, [])):
+        own = module(forward, hist=[], kept={}, on=False)
+        file, _ = imported(own)
+        same((own.hist, own.kept, own.on), ([], {}, False))
+        same(check.check(file, own, [spec.read_input("f32[B,8]")]).moved, moved)
+        same(len(file["nodes"]), 3 if moved else 1)
 
 
 def test_checks_of_values_pass():

@@ -5,7 +5,9 @@
 What an export takes apart without a word is noted; what it can't know, or gets wrong, is told it as a run has it.
 """
 
+import collections
 import contextlib
+import copy
 import io
 import logging
 import random
@@ -24,6 +26,8 @@ from torch.utils._pytree import tree_leaves
 
 BATCHES = (2, 3)
 WRITABLE = 1_000_000  # elements of a frozen parameter that may be written as a buffer is
+OF_MODULES = set(vars(nn.Module()))
+NUMBERS, CONTAINERS = (bool, int, float), (list, dict, collections.OrderedDict, collections.defaultdict, set)
 DRAWS = "Python's or NumPy's random numbers are drawn in the forward: every step here has the same"
 
 
@@ -117,20 +121,48 @@ def watch(notes: list):
 
 
 @contextlib.contextmanager
+def own_state(module):
+    """What a step changes of a module's numbers, lists, dictionaries and sets is taken back: every step is the first one. Yields who
+    says their names."""
+    def attributes(part):
+        return {k: v for k, v in vars(part).items() if type(v) in (*NUMBERS, *CONTAINERS) and k not in OF_MODULES}
+    before = [(f"{path}.{k}" if path else k, part, k, v, copy.copy(v))
+              for path, part in module.named_modules() for k, v in attributes(part).items()]
+
+    def is_changed(name, part, key, value, content):
+        now = vars(part).get(key)
+        if type(value) in NUMBERS:
+            return type(now) not in NUMBERS or now != value
+        return now is not value or len(now) != len(content) or any(a is not b for a, b in zip(elements(now), elements(content)))
+    try:
+        yield lambda: [of[0] for of in before if is_changed(*of)]
+    finally:
+        for of in filter(lambda of: is_changed(*of), before):
+            _, part, key, value, content = of
+            vars(part)[key] = value
+            if isinstance(value, list):
+                value[:] = content
+            elif isinstance(value, dict | set):
+                value.clear()
+                value.update(content)
+
+
+def elements(values) -> list:
+    return [x for pair in values.items() for x in pair] if isinstance(values, dict) else list(values)
+
+
+@contextlib.contextmanager
 def own_buffers(module):
-    """What a step writes into buffers, into the data of small frozen parameters or as a number of a module's is taken back: every step is the first one.
-    A list of the buffers that were written, once it is over."""
+    """What a step writes into buffers or into the data of small frozen parameters is taken back. A list of the buffers that were
+    written, once it is over."""
     before = [(path, part, name, b, b._version, b.clone()) for path, part in module.named_modules()
               for name, b in part._buffers.items() if b is not None]
     frozen = [(p, p.detach().clone()) for p in module.parameters()
               if not p.requires_grad and p.numel() <= WRITABLE and not isinstance(p, FakeTensor)]
-    numbers = [(part, {k: v for k, v in vars(part).items() if isinstance(v, int | float)}) for part in module.modules()]
     written = []
     try:
         yield written
     finally:
-        for part, values in numbers:
-            vars(part).update(values)
         for path, part, name, b, version, copy in before:
             if part._buffers.get(name) is not b or b._version != version:
                 part._buffers[name] = copy
@@ -152,7 +184,7 @@ def causal_masks(module, inputs) -> list:
         return answers[-1]
 
     args, kwargs = arguments(inputs, example(inputs, BATCHES[0]))
-    with mock.patch.object(layers, "_detect_is_causal_mask", noted), own_buffers(module), torch.no_grad(), contextlib.suppress(Exception):
+    with mock.patch.object(layers, "_detect_is_causal_mask", noted), own_state(module), own_buffers(module), torch.no_grad(), contextlib.suppress(Exception):
         module(*args, **kwargs)  # what fails here fails in the export, which says why
     return answers
 
@@ -243,7 +275,7 @@ def shapes_of(exported) -> list:
 def export(module, inputs, batch, causal, notes):
     fake = next((p.fake_mode for p in module.parameters() if isinstance(p, FakeTensor)), contextlib.nullcontext())
     try:
-        with warnings.catch_warnings(), fake, quiet(), as_in_a_run(causal), KnownValues(module, notes):
+        with warnings.catch_warnings(), fake, quiet(), own_state(module), as_in_a_run(causal), KnownValues(module, notes):
             args, kwargs = arguments(inputs, example(inputs, batch))
             warnings.simplefilter("ignore")
             return torch.export.export(module, args, kwargs, strict=False)

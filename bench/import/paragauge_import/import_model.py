@@ -484,6 +484,8 @@ def main(argv=None) -> int:
                 result.refuse_differences()
                 if result.written and not any(" written: " in n for n in imported.notes):  # where an export doesn't see it
                     say(f"  note: {graphs.written_text(result.written)}")
+                if result.moved:
+                    say(f"  note: the module returns something else in each step, as it changes {', '.join(result.moved[:5])}: every step here is the first one")
             except Refusal as refusal:
                 partial.unlink()
                 reasons = [n for n in imported.notes if "autograd.Function" in n]
