@@ -152,7 +152,7 @@ def test_what_depends_on_the_data():
 
     def forward(self, x):
         return self.a(x[x[:, 0] > 0])
-    same(refused(module(forward)), "op 'index' gives a size that depends on the data at module '(top)' (Own), "
+    same(refused(module(forward)), "op 'index' gives a size that depends on the data (torch.where and masked_fill do without) at module '(top)' (Own), "
                                   f"import_refusals_test.py:{line_of('return self.a(x[x[:, 0] > 0])')}: return self.a(x[x[:, 0] > 0])")
 
     def forward(self, x):
@@ -183,6 +183,22 @@ def test_what_depends_on_the_batch():
     text = refused(module(forward))
     assert text.startswith("the graph depends on the batch size: 13 and 15 nodes, first difference stack and select at module '(top)'"), text
     assert text.endswith("a loop over samples?"), text
+
+
+def test_parameters_that_are_replaced():
+    def forward(self, x):
+        self.w = nn.Parameter(self.w * 0.9)
+        return self.a(x) * self.w
+    same(refused(module(forward, w=nn.Parameter(torch.ones(8)))),
+         "the forward replaces the parameter 'w' by another one: make it a buffer, or write into it under no_grad")
+
+
+def test_assertions_on_the_batch():
+    def forward(self, x):
+        assert 64 % len(x) == 0
+        return self.a(x)
+    same(refused(module(forward)), "an assertion of the module's fails with 3 samples (import exports with 2 and 3): import_refusals_test.py:"
+         f"{line_of('assert 64 % len(x) == 0')}: assert 64 % len(x) == 0")
 
 
 def test_choices_by_pythons_random_numbers():

@@ -6,12 +6,14 @@
 import collections
 import dataclasses
 import json
+import random
 import sys
 import warnings
 from types import SimpleNamespace
 
 from importing import FILE, ROOT, bodies_of, imported, module, refused, run, same, whole
 
+import numpy
 import torch
 import torch.nn.functional as F
 import torchvision
@@ -274,7 +276,7 @@ def test_what_is_written_is_a_copy():
         with torch.no_grad():
             self.b.weight.mul_(0.9)
         return self.b(x)
-    same(refused(module(forward)).split(" at ")[0], "a write into the parameter 'b.weight'")
+    same(refused(module(forward)).split(" at ")[0], "a write into the parameter 'b.weight' (change what is read of it instead)")
 
 
 def test_complex_numbers_inside_a_body():
@@ -757,14 +759,49 @@ def test_every_step_is_the_first():
 
     def logging(self, x):
         self.hist.append(x.shape[0])
-        self.on, self.kept["last"] = True, x
+        self.on, self.kept["last"], self.last = True, x, x
         return self.a(x)
-    for forward, moved in ((counting, ["hist", "kept"]), (logging, [])):
-        own = module(forward, hist=[], kept={}, on=False)
+
+    def remembering(self, x):
+        y = self.a(x) if self.last is None else self.a(x) + self.last
+        self.last, self.new = y.detach(), 1
+        return y
+
+    def drawing(self, x):
+        return self.a(x) if self.hist[0].random() < 2 and self.numpys.random() < 0.6 and self.pythons.random() < 2 else self.b(x)
+
+    def scheduled(self, x):
+        self.step += 1
+        return self.a(x) if self.step < 3 else self.b(x)
+    for forward, moved, nodes in ((counting, ["hist", "kept"], 3), (logging, [], 1), (remembering, ["last", "new"], 1),
+                                  (drawing, ["numpys", "pythons"], 1), (scheduled, ["step"], 1)):
+        numpys, pythons = numpy.random.default_rng(1), random.Random(1)
+        own = module(forward, hist=[] if forward is not drawing else [random.Random(1)], kept={}, on=False, last=None, step=0, numpys=numpys, pythons=pythons)
         file, _ = imported(own)
-        same((own.hist, own.kept, own.on), ([], {}, False))
+        same((len(own.hist), own.kept, own.on, own.last, own.step, hasattr(own, "new")), (forward is drawing, {}, False, None, 0, False))
         same(check.check(file, own, [spec.read_input("f32[B,8]")]).moved, moved)
-        same(len(file["nodes"]), 3 if moved else 1)
+        same((numpys.random(), pythons.random()), (numpy.random.default_rng(1).random(), random.Random(1).random()))
+        same(len(file["nodes"]), nodes)
+
+
+def test_what_an_export_does_not_see_is_noted():
+    def notes_of(forward, **more):
+        return [n for n in imported(module(forward, **more))[1] if "aren't read" not in n]
+
+    def seeded(self, x):
+        torch.manual_seed(3)
+        return self.a(x) + torch.randn(8, 8)[0]
+    same(notes_of(seeded), ["torch.manual_seed in the forward is left out: what is drawn after it is drawn anew in each step"])
+
+    def hooked(self, x):
+        y = self.a(x)
+        y.register_hook(lambda g: g.clamp(-1e-3, 1e-3)).remove()
+        return y
+    same(notes_of(hooked), ["register_hook: what hooks do to gradients is left out"])
+    own = module(lambda self, x: self.a(x))
+    own.a.weight.register_hook(lambda g: g * 0)
+    same(imported(own)[1][0], "register_hook: what hooks do to gradients is left out: of a.weight")
+    same(notes_of(lambda self, x: self.a(x) + torch.rand(8, generator=self.g), g=torch.Generator()), [])
 
 
 def test_checks_of_values_pass():

@@ -10,9 +10,10 @@ Dropout is off on both sides (the identity; a Bernoulli draw gives ones), batch 
 from dataclasses import dataclass
 
 import torch
-from paragauge_import.exported import arguments, classes_are_moved, example, own_buffers, own_state, same_draws, taken_by
+from paragauge_import.exported import arguments, classes_are_moved, example, own_buffers, same_draws, taken_by, without_hooks
 from paragauge_import.known_values import OF_BATCH_NORM
 from paragauge_import.modes import TWICE, InF64
+from paragauge_import.own_state import own_state
 from paragauge_import.play import count, draw, loss_of, play_model
 from paragauge_import.refusal import Refusal, first_line, users_line
 from torch.overrides import TorchFunctionMode
@@ -83,7 +84,7 @@ class Result:
     loss: float
     gradients: dict
     written: list  # buffers, other than a batch norm's
-    moved: list  # numbers and lists of the module's own that a step changes, where the next one returns something else
+    moved: list  # attributes of the module's own that a step changes, numbers or where the next step returns something else; generators, too
 
     def worst(self):
         return max(self.gradients.items(), key=lambda kv: kv[1] if kv[1] == kv[1] else float("inf"), default=("none", 0.0))
@@ -155,16 +156,18 @@ def check(file: dict, module, inputs, batch: int = BATCH) -> Result:
     target = target_of(file, batch, generator)
     args, kwargs = arguments(inputs, tensors)
     try:
-        with own_state(module) as changed:
+        with own_state(module) as changed, without_hooks():
             with own_buffers(module) as written, same_draws(), Draws(), InF64(), Exact():
                 seen = prediction_of(file, module, args, kwargs, target)
                 loss = loss_of(file["loss"], seen, target)
                 loss.backward()
-            moved = changed()
+            moved, numbers, drawn_from, replaced = changed()
+            if replaced:
+                raise Refusal(f"the forward replaces the parameter '{replaced[0]}' by another one: make it a buffer, or write into it under no_grad")
             if moved:
                 with torch.no_grad(), own_buffers(module), same_draws(), Draws(), InF64(), Exact():
                     again = prediction_of(file, module, args, kwargs, target)
-                moved = moved if again.shape != seen.shape or relative(again, seen.detach()) > LIMIT else []
+                moved = moved if again.shape != seen.shape or relative(again, seen.detach()) > LIMIT else numbers
     except (RuntimeError, AssertionError, ValueError) as error:  # samples in groups
         if batch == BATCH:
             return check(file, module, inputs, EVEN_BATCH)
@@ -182,4 +185,4 @@ def check(file: dict, module, inputs, batch: int = BATCH) -> Result:
         else:
             differences[k] = relative(a, b, SMALL * whole)
     return Result(batch, relative(y, seen.detach()), abs(float(ours_loss - loss)) / max(abs(float(loss)), 1e-300), differences,
-                  sorted(name for name in written if name.rpartition(".")[2] not in OF_BATCH_NORM), moved)
+                  sorted(name for name in written if name.rpartition(".")[2] not in OF_BATCH_NORM), moved + drawn_from)

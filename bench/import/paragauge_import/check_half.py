@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import torch
 from paragauge_import import check
-from paragauge_import.exported import arguments, example, own_buffers, own_state, same_draws
+from paragauge_import.exported import arguments, example, own_buffers, same_draws, without_hooks
+from paragauge_import.own_state import own_state
 from paragauge_import.play import dtypes, loss_of, parameters_of, play_model
 from paragauge_import.refusal import Refusal
 
@@ -89,7 +90,7 @@ def check_half(file: dict, module, inputs, half=torch.bfloat16, batch: int = che
 def by_autocast(file: dict, module, args, kwargs, target, half) -> tuple:
     for p in module.parameters():
         p.grad = None
-    with own_state(module), own_buffers(module), same_draws(), check.Draws(), check.Exact(in_f64=False):
+    with own_state(module), without_hooks(), own_buffers(module), same_draws(), check.Draws(), check.Exact(in_f64=False):
         with torch.autocast("cpu", half):
             prediction = check.prediction_of(file, module, args, kwargs, target)
         loss = loss_of(file["loss"], prediction, target)

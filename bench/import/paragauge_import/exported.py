@@ -5,9 +5,7 @@
 What an export takes apart without a word is noted; what it can't know, or gets wrong, is told it as a run has it.
 """
 
-import collections
 import contextlib
-import copy
 import io
 import logging
 import random
@@ -19,6 +17,7 @@ import torch
 from paragauge_import import own_function
 from paragauge_import.known_values import KnownValues
 from paragauge_import.modes import Mended
+from paragauge_import.own_state import own_state
 from paragauge_import.refusal import Refusal, users_line
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
@@ -26,9 +25,19 @@ from torch.utils._pytree import tree_leaves
 
 BATCHES = (2, 3)
 WRITABLE = 1_000_000  # elements of a frozen parameter that may be written as a buffer is
-OF_MODULES = set(vars(nn.Module()))
-NUMBERS, CONTAINERS = (bool, int, float), (list, dict, collections.OrderedDict, collections.defaultdict, set)
+HOOK = "register_hook: what hooks do to gradients is left out"
 DRAWS = "Python's or NumPy's random numbers are drawn in the forward: every step here has the same"
+
+
+class NoHook:
+    """In the place of a gradient's hook."""
+
+    def remove(self):
+        pass
+
+
+def without_hooks():
+    return mock.patch.object(torch.Tensor, "register_hook", lambda tensor, hook: NoHook())
 
 
 def taken_by(loss: str, returned):
@@ -81,7 +90,7 @@ def watch(notes: list):
     own (own_function.py). And regions of autocast, which are left out: all of the module is in float32 first."""
     checkpoint, autocast = torch.utils.checkpoint, torch.autocast
     generator = checkpoint._checkpoint_without_reentrant_generator
-    enter = autocast.__enter__
+    enter, seed = autocast.__enter__, torch.manual_seed
     recomputed = "torch.utils.checkpoint: recomputation is left out; recompute= of a strategy brings it back"
 
     def note(text):
@@ -105,6 +114,14 @@ def watch(notes: list):
         note(recomputed)
         return generator(*args, **kwargs)
 
+    def noted_seed(number):
+        note("torch.manual_seed in the forward is left out: what is drawn after it is drawn anew in each step")
+        return seed(number)
+
+    def noted_hook(tensor, hook):
+        note(HOOK)
+        return NoHook()
+
     def noted_enter(self):
         was, self._enabled = self._enabled, False
         try:
@@ -116,39 +133,9 @@ def watch(notes: list):
 
     with (mock.patch.object(own_function.Applied, "instead", staticmethod(noted_apply)),
           mock.patch.object(checkpoint, "_checkpoint_without_reentrant_generator", noted_generator),
+          mock.patch.object(torch, "manual_seed", noted_seed), mock.patch.object(torch.Tensor, "register_hook", noted_hook),
           mock.patch.object(autocast, "__enter__", noted_enter)):
         yield
-
-
-@contextlib.contextmanager
-def own_state(module):
-    """What a step changes of a module's numbers, lists, dictionaries and sets is taken back: every step is the first one. Yields who
-    says their names."""
-    def attributes(part):
-        return {k: v for k, v in vars(part).items() if type(v) in (*NUMBERS, *CONTAINERS) and k not in OF_MODULES}
-    before = [(f"{path}.{k}" if path else k, part, k, v, copy.copy(v))
-              for path, part in module.named_modules() for k, v in attributes(part).items()]
-
-    def is_changed(name, part, key, value, content):
-        now = vars(part).get(key)
-        if type(value) in NUMBERS:
-            return type(now) not in NUMBERS or now != value
-        return now is not value or len(now) != len(content) or any(a is not b for a, b in zip(elements(now), elements(content)))
-    try:
-        yield lambda: [of[0] for of in before if is_changed(*of)]
-    finally:
-        for of in filter(lambda of: is_changed(*of), before):
-            _, part, key, value, content = of
-            vars(part)[key] = value
-            if isinstance(value, list):
-                value[:] = content
-            elif isinstance(value, dict | set):
-                value.clear()
-                value.update(content)
-
-
-def elements(values) -> list:
-    return [x for pair in values.items() for x in pair] if isinstance(values, dict) else list(values)
 
 
 @contextlib.contextmanager
@@ -281,12 +268,17 @@ def export(module, inputs, batch, causal, notes):
             return torch.export.export(module, args, kwargs, strict=False)
     except Refusal:
         raise
+    except AssertionError as error:
+        raise Refusal(f"an assertion of the module's fails with {batch} samples (import exports with {BATCHES[0]} and {BATCHES[1]}): "
+                      f"{users_line(error)}") from error
     except Exception as error:
         name, text = type(error).__name__, str(error).strip()
         first = text.splitlines()[0][:200] if text else ""
         if "DataDependent" in name or "data-dependent" in text or "UnbackedSymbol" in name:
             raise Refusal(f"control flow asks for a tensor's values, which an export hasn't (decide it by sizes, or when the module is made): "
                           f"{users_line(error)}") from error
+        if name == "DynamicOutputShapeException":
+            raise Refusal(f"op '{first.removeprefix('aten.').split('.')[0]}' gives a size that depends on the data: {users_line(error)}") from error
         if ".numpy() is not supported" in text:
             raise Refusal(f".numpy() asks for a tensor's values, which an export hasn't: {users_line(error)}") from error
         if "fake tensor in the exported program constant's list" in text:

@@ -36,6 +36,10 @@ RANDOM = {"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feat
 SAME = {"contiguous", "clone", "alias", "lift_fresh", "lift_fresh_copy", "lift"}
 DATA_DEPENDENT = {"item", "_local_scalar_dense", "nonzero", "nonzero_numpy", "masked_select", "unique", "_unique2", "unique_dim",
                   "unique_consecutive", "is_nonzero", "equal", "argwhere"}
+# What does without.
+WITHOUT = {"index": " (torch.where and masked_fill do without)",
+           "where": " (all rows with weights, or one_hot, in the place of chosen ones)",
+           "nonzero": " (all rows with weights, or one_hot, in the place of chosen ones)"}
 
 
 def op_name(target) -> str:
@@ -325,7 +329,7 @@ class Reader:
     def write(self, ref, value, place):
         if ref.parent is None:
             if ref.storage.of in self.parameters:
-                self.refuse(f"a write into the parameter '{ref.storage.of}'", place)
+                self.refuse(f"a write into the parameter '{ref.storage.of}' (change what is read of it instead)", place)
             elif ref.storage.of and ref.storage.of.rpartition(".")[2] not in OF_BATCH_NORM:
                 self.written.add(ref.storage.of)
             ref.storage.value = value
@@ -418,7 +422,7 @@ class Reader:
         found = [t for t in tree_flatten(a.meta.get("val"))[0] if isinstance(t, torch.Tensor)]
         if any(not isinstance(s, int) for t in found for s in t.shape):
             if not self.of_refused(a, env):
-                self.refuse(f"op '{name}' gives a size that depends on the data", a)
+                self.refuse(f"op '{name}' gives a size that depends on the data{WITHOUT.get(name, '')}", a)
             return self.stand_in(a, b)
         if not found or any(env.get(x, 0) is None for x in a.all_input_nodes):
             return self.stand_in(a, b)

@@ -87,6 +87,11 @@ def prepare(request, notes):
         for name, p in part._parameters.items():
             if p is not None and p.is_meta:
                 part._parameters[name] = without_values(p, name)
+    hooked = [k for k, p in module.named_parameters() if p._backward_hooks or p._post_accumulate_grad_hooks]
+    if hooked:
+        notes.append(f"{exported.HOOK}: of {', '.join(hooked[:5])}{', …' if len(hooked) > 5 else ''}")
+        for p in module.parameters():
+            p._backward_hooks, p._post_accumulate_grad_hooks = None, None
     returned.only(module, request.prediction)
     return module
 
@@ -485,7 +490,7 @@ def main(argv=None) -> int:
                 if result.written and not any(" written: " in n for n in imported.notes):  # where an export doesn't see it
                     say(f"  note: {graphs.written_text(result.written)}")
                 if result.moved:
-                    say(f"  note: the module returns something else in each step, as it changes {', '.join(result.moved[:5])}: every step here is the first one")
+                    say(f"  note: a step changes {', '.join(result.moved[:5])} of the module: every step here is the first one")
             except Refusal as refusal:
                 partial.unlink()
                 reasons = [n for n in imported.notes if "autograd.Function" in n]

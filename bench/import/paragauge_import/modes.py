@@ -27,7 +27,7 @@ class InF64(TorchDispatchMode):
 
 class Mended(TorchFunctionMode):
     """A tensor's .data, which an export doesn't see, is what it stands for: the tensor without its gradient; assigned, a copy into it.
-    And a condition may be of bytes, as in a run."""
+    A condition may be of bytes, as in a run. And who draws doesn't matter."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func == torch.Tensor.data.__get__:
@@ -36,6 +36,8 @@ class Mended(TorchFunctionMode):
             with torch.no_grad():
                 args[0].copy_(args[1])
             return None
+        if isinstance((kwargs or {}).get("generator"), torch.Generator):
+            kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
         if func is torch.where and len(args) == 3 and getattr(args[0], "dtype", None) == torch.uint8:
             args = (args[0] != 0, *args[1:])
         return func(*args, **(kwargs or {}))
