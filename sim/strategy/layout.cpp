@@ -22,8 +22,8 @@ bool sees_samples_together(const Model& model) {
                              [](const OpInstance& op) { return std::ranges::any_of(rules_of(op), &Rule::by_part); });
 }
 
-/// Each rank's samples are cut into microbatches. If it had others of the target than of the input, or parts were of
-/// other sizes, they wouldn't be of the same ones.
+/// A rank's samples are cut into microbatches one after the other. So that a microbatch's input and target are of the
+/// same samples everywhere, both are cut alike, into parts of one size.
 void check_microbatches(const Layout& layout, const Model& model, const Strategy& strategy) {
   if (layout.microbatches == 1) return;
   std::int64_t parts = 1;

@@ -195,10 +195,11 @@ def test_parameters_that_are_replaced():
 
 def test_assertions_on_the_batch():
     def forward(self, x):
-        assert 64 % len(x) == 0
+        assert 64 % len(x) == 0, "no even parts"
         return self.a(x)
-    same(refused(module(forward)), "an assertion of the module's fails with 3 samples (import exports with 2 and 3): import_refusals_test.py:"
-         f"{line_of('assert 64 % len(x) == 0')}: assert 64 % len(x) == 0")
+    line = 'assert 64 % len(x) == 0, "no even parts"'
+    same(refused(module(forward)), f"an assertion fails with 3 samples (import exports with 2 and 3): import_refusals_test.py:{line_of(line)}: "
+         f"{line} (no even parts)")
 
 
 def test_choices_by_pythons_random_numbers():

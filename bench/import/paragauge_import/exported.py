@@ -18,7 +18,7 @@ from paragauge_import import own_function
 from paragauge_import.known_values import KnownValues
 from paragauge_import.modes import Mended
 from paragauge_import.own_state import own_state
-from paragauge_import.refusal import Refusal, users_line
+from paragauge_import.refusal import Refusal, first_line, users_line
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
@@ -269,8 +269,8 @@ def export(module, inputs, batch, causal, notes):
     except Refusal:
         raise
     except AssertionError as error:
-        raise Refusal(f"an assertion of the module's fails with {batch} samples (import exports with {BATCHES[0]} and {BATCHES[1]}): "
-                      f"{users_line(error)}") from error
+        raise Refusal(f"an assertion fails with {batch} samples (import exports with {BATCHES[0]} and {BATCHES[1]}): {users_line(error)}"
+                      + (f" ({first_line(error)})" if str(error) else "")) from error
     except Exception as error:
         name, text = type(error).__name__, str(error).strip()
         first = text.splitlines()[0][:200] if text else ""

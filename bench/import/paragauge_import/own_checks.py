@@ -78,8 +78,10 @@ def users_frame():
 def operand(frame) -> tuple | None:
     """Where the source says what the frame has just computed, which it now makes a bool of: begin and end, (line, column) each."""
     at = frame.f_lasti // 2 - 1
-    while at > 0 and frame.f_code.co_code[2 * at] == dis.opmap["CACHE"]:
+    while at > 0 and frame.f_code.co_code[2 * at] == dis.opmap.get("CACHE"):
         at -= 1
+    if not hasattr(frame.f_code, "co_positions"):  # Python 3.10 knows the line only
+        return (frame.f_lineno, 0), (frame.f_lineno + 1, 0)
     line, last_line, column, last_column = list(frame.f_code.co_positions())[at]
     return None if None in (line, last_line, column, last_column) else ((line, column), (last_line, last_column))
 
