@@ -2,7 +2,7 @@
 //
 //   strategy.recompute = Recompute::block;        // layer1.0.conv1 and layer1.0.conv2 are in one
 //   strategy.recomputed_blocks = 2;               // and so are layer1.0 and layer1.1, unless a stage ends between them
-//   const std::vector<std::uint32_t> segment_of = segments_of(model, strategy, part_of);
+//   const std::vector<std::uint32_t> segment_of = segments_of(model, strategy, /*part_of=*/{});
 #pragma once
 
 #include "sim/strategy/strategy.hpp"

@@ -198,11 +198,12 @@ for victim in 0 1; do
       -m toy_mlp -m convnet,global_batch=512 -s ddp -w gloo --warmup 3000 --steps 10 >"$scratch/out$rank" 2>"$scratch/err$rank" &
     ranks[rank]=$!
   done
-  for _ in {1..400}; do
-    grep -q '^measure: toy_mlp' "$scratch/err0" && break
+  for _ in {1..400}; do # until both have come, and their threads are there
+    grep -q '^measure: toy_mlp' "$scratch/err0" &&
+      awk '/^Threads:/ && $2 < 5 { few = 1 } END { exit few }' /proc/"${ranks[0]}"/status /proc/"${ranks[1]}"/status && break
     sleep 0.05
   done
-  sleep 0.4 # until its threads are there
+  sleep 0.4
   kB=$(awk '/^VmSize:/ { print $2 }' /proc/"${ranks[victim]}"/status)
   prlimit --pid "${ranks[victim]}" --as=$(((kB + (16 << 10)) << 10)) # the ConvNet asks for 12 MiB at once
   start=$(date +%s%N)
