@@ -58,7 +58,7 @@ Layout layout_of(const Model& model, const Strategy& strategy) {
   for (const AxisKind* axis : axes) axis->add(layout, model, strategy);
   check_microbatches(layout, model, strategy);
   std::vector<std::uint32_t> part_of;
-  if (layout.stage_axis != Layout::kNoStages)
+  if (layout.recompute == Recompute::block && layout.stage_axis != Layout::kNoStages)
     for (const std::vector<Layout::Play>& of_node : layout.play) part_of.push_back(of_node[layout.stage_axis].at);
   layout.segment_of = segments_of(model, strategy, part_of);
   if ((model.loss_scale > 0 || model.max_grad_norm > 0) && (layout.parameters.delayed || layout.parameters.averages))

@@ -36,8 +36,9 @@ class NoHook:
         pass
 
 
-def without_hooks():
-    return mock.patch.object(torch.Tensor, "register_hook", lambda tensor, hook: NoHook())
+def without_hooks(told=lambda: None):
+    """told: is called for each."""
+    return mock.patch.object(torch.Tensor, "register_hook", lambda tensor, hook: told() or NoHook())
 
 
 def taken_by(loss: str, returned):
@@ -118,10 +119,6 @@ def watch(notes: list):
         note("torch.manual_seed in the forward is left out: what is drawn after it is drawn anew in each step")
         return seed(number)
 
-    def noted_hook(tensor, hook):
-        note(HOOK)
-        return NoHook()
-
     def noted_enter(self):
         was, self._enabled = self._enabled, False
         try:
@@ -133,7 +130,7 @@ def watch(notes: list):
 
     with (mock.patch.object(own_function.Applied, "instead", staticmethod(noted_apply)),
           mock.patch.object(checkpoint, "_checkpoint_without_reentrant_generator", noted_generator),
-          mock.patch.object(torch, "manual_seed", noted_seed), mock.patch.object(torch.Tensor, "register_hook", noted_hook),
+          mock.patch.object(torch, "manual_seed", noted_seed), without_hooks(lambda: note(HOOK)),
           mock.patch.object(autocast, "__enter__", noted_enter)):
         yield
 

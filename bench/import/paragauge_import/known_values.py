@@ -88,8 +88,9 @@ class KnownValues(TorchFunctionMode):
         func, args, kwargs = self.with_numbers(name, func, args, kwargs, known)
         computable = all(v is not None for v in known.values()) and (tensors or name in MADE) or name in LIKE
         if not computable or any(x.numel() > LARGEST for x in tensors):
-            if name == "_assert" or name == "__bool__" and own_checks.answer() is not None:
-                return self.taken_for_granted()
+            answer = own_checks.answer() if name == "__bool__" else None
+            if name == "_assert" or answer is not None:
+                return self.taken_for_granted(answer)
             return self.unknown(name, func, args, kwargs)
         if name in ASKING:
             return self.asked(name, func, args, kwargs, known)
@@ -113,10 +114,10 @@ class KnownValues(TorchFunctionMode):
                 self.values[x] = v
         return result
 
-    def taken_for_granted(self):
+    def taken_for_granted(self, answer):
         if (note := own_checks.note()) not in self.notes:
             self.notes.append(note)
-        return own_checks.answer()
+        return answer
 
     def unknown(self, name, func, args, kwargs):
         self.forget_written(name, args, kwargs)

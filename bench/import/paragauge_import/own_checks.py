@@ -13,9 +13,8 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
-from paragauge_import.refusal import TORCH
+from paragauge_import.refusal import NOT_THE_USERS
 
-OWN = str(Path(__file__).parent)
 FINITE = {"isnan": False, "isinf": False, "isfinite": True}  # what a condition says of such a call where all is well
 SPEAKING = {"print", "warn", "warning", "debug", "info", "error", "critical", "exception", "log"}
 
@@ -70,7 +69,7 @@ def all_leaves(node) -> list:
 
 def users_frame():
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((TORCH, OWN, "<")):
+    while frame is not None and frame.f_code.co_filename.startswith(NOT_THE_USERS):
         frame = frame.f_back
     return frame
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 TORCH = str(Path(torch.__file__).parent)
+NOT_THE_USERS = (TORCH, str(Path(__file__).parent), "<")  # what the names of files begin with
 
 
 class Refusal(Exception):
@@ -39,10 +40,8 @@ def first_line(error: BaseException) -> str:
 
 def users_line(error: BaseException) -> str:
     """The last line of the traceback that isn't PyTorch's: model.py:221: if y.sum() > 0"""
-    own = str(Path(__file__).parent)
     frames = []
     while error is not None:
-        frames += [f for f in traceback.extract_tb(error.__traceback__)
-                   if not f.filename.startswith((TORCH, own, "<"))]
+        frames += [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(NOT_THE_USERS)]
         error = error.__cause__
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line}" if frames else "(no line known)"

@@ -124,6 +124,8 @@ TEST(Candidates, WhatDoesNotFitIsTriedWithRecomputation) {
   EXPECT_EQ(again("vgg11,image=64,global_batch=16", "ddp,dp=2"), "ddp,dp=2,recompute=block");
   EXPECT_EQ(again("resnet18,image=64,global_batch=16", "ddp,dp=2"), "ddp,dp=2,recompute=selective");
   EXPECT_EQ(again("resnet18,image=64,global_batch=16", "ddp,dp=2,recompute=selective"), "nothing");
+  EXPECT_EQ(again("resnet18,image=64,global_batch=16", "hypar,layers=dp"),
+            "hypar,recompute=selective,levels=2,layers=dp");
   EXPECT_EQ(again("resnet18,image=64,global_batch=16", "data_parallel,dp=2"), "nothing");
   const std::string gpt = (testing::tests_folder() / "models" / "gpt_toy.json").string() + ",global_batch=64";
   for (const std::string& model_text : {gpt, std::string("resnet18,image=64,global_batch=16")}) {
