@@ -259,7 +259,8 @@ def shapes_of(exported) -> list:
 def export(module, inputs, batch, causal, notes):
     fake = next((p.fake_mode for p in module.parameters() if isinstance(p, FakeTensor)), contextlib.nullcontext())
     try:
-        with warnings.catch_warnings(), fake, quiet(), own_state(module), as_in_a_run(causal), KnownValues(module, notes):
+        known = KnownValues(module, notes)  # of tensors that the fake mode wouldn't take
+        with warnings.catch_warnings(), fake, quiet(), own_state(module), as_in_a_run(causal), known:
             args, kwargs = arguments(inputs, example(inputs, batch))
             warnings.simplefilter("ignore")
             return torch.export.export(module, args, kwargs, strict=False)
