@@ -29,7 +29,9 @@ auto naming(const Model& model, std::size_t n, const Act& act) {
 }  // namespace
 
 Plan::Plan(const Model& m, Layout l)
-    : model(m),
+    : halved_(l.parameters.cut && l.parameters.cut->half_parameters ? std::optional(m.with_half_parameters())
+                                                                    : std::nullopt),
+      model(halved_ ? *halved_ : m),
       layout(std::move(l)),
       schedule(schedule_table().at(layout.schedule)),
       stage_axis(layout.stage_axis),
@@ -38,11 +40,11 @@ Plan::Plan(const Model& m, Layout l)
       one_loss(schedule.one_loss && microbatches > 1),
       part(m.nodes.size(), 0),
       stage(m.nodes.size(), 0),
-      whole(m.instances(m.global_batch / layout.microbatches)),
+      whole(model.instances(m.global_batch / layout.microbatches)),
       grads(m.grads()),
       everywhere_(everywhere()) {
-  if (one_loss) whole.back() = m.instances(m.global_batch).back();
-  if (layout.parameters.cut && layout.parameters.cut->half_parameters)
+  if (one_loss) whole.back() = model.instances(m.global_batch).back();
+  if (halved_)
     for (OpInstance& op : whole) op.half_parameters = op.kind->matrix && is_autocast(m.precision);
   whole_signatures = signatures_of(whole);
   if (stage_axis < layout.mesh.axes.size())

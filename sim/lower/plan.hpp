@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -49,11 +50,15 @@ struct RolePlan {
 };
 
 class Plan {
+  const std::optional<Model> halved_;
+
  public:
   /// ConfigError where a node has no such rule, or a size can't be cut so.
   Plan(const Model& model, Layout layout);
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
 
-  const Model& model;
+  const Model& model;  // of half precision, where the layout's parameters are
   const Layout layout;
   const ScheduleKind& schedule;
   const std::uint32_t stage_axis, stages;
@@ -77,6 +82,10 @@ class Plan {
   /// Parameters that nodes of two stages share (tied weights), and the stages.
   std::map<std::string, std::pair<std::uint32_t, std::uint32_t>> ties;
 
+  /// Whether a node's parameters are in half precision, and who updates them keeps them in f32.
+  [[nodiscard]] bool has_half_parameters(std::size_t n) const {
+    return halved_ && (whole[n].half_parameters || model.nodes[n].halved != nullptr);
+  }
   [[nodiscard]] PartOfRank rank_of(std::uint32_t of_part) const {
     return rank_of_part(of_part, stages, schedule.order);
   }

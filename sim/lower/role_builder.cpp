@@ -198,7 +198,7 @@ void RoleBuilder::add_parameter(int n, const ParameterSpec& part, std::size_t in
                                     {at_least_f32(whole.spec.dtype), whole.spec.shape, whole.spec.channels_last},
                                     part.spec == whole.spec ? Placements() : on,
                                     {Initial::Kind::uniform, whole.initial_center, whole.initial_bound}},
-                           .is_half = op(n).half_parameters,
+                           .is_half = plan_.has_half_parameters(static_cast<std::size_t>(n)),
                            .is_packed = part.is_packed,
                            .sum_axes = Plan::axes_of(placed(n).grad_parameters[index], Placement::Kind::partial) &
                                        ~plan_.layout.parameters.own_axes(),

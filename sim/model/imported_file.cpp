@@ -161,6 +161,9 @@ void read_constants(JsonObject table, Model& model) {
     given.initial = values_from(constant.object("values"), given.spec);
     given.is_frozen = constant.has("frozen");
     if (given.is_frozen) static_cast<void>(constant.text("frozen"));
+    given.is_halved = constant.boolean("halved", false);
+    if (given.is_halved && given.spec.dtype != Dtype::f32)
+      throw ConfigError("{}: 'halved' is for f32, found {}", constant.where(), to_string(given.spec.dtype));
     constant.finish();
     model.given.push_back(std::move(given));
   }
@@ -261,6 +264,14 @@ Bodies read_imported(JsonObject& file, Model& model) {
 Bodies read_half(JsonObject& file, Model& model) {
   if (file.has("half") && !file.value("half").is_string()) return bodies_from(file.object("half"));
   model.no_half = file.text("half", "the file is of an older importer, which didn't say what autocast does to its ops");
+  return {};
+}
+
+Bodies read_half_parameters(JsonObject& file, Model& model) {
+  if (file.has("half_parameters") && !file.value("half_parameters").is_string())
+    return bodies_from(file.object("half_parameters"));
+  model.no_half_parameters =
+      file.text("half_parameters", "the file doesn't say what its ops are then (import it with --half-parameters)");
   return {};
 }
 

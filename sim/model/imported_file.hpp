@@ -17,12 +17,14 @@
 //              "products": {"matmul f32": [[0, 64], [0, 128]]}}}
 //   "half": {"gelu/half1": …}                           further bodies, of what torch.autocast makes of nodes in bf16,
 //                                                       where it may be f16 as well; or a text: why there are none
+//   "half_parameters": {"gelu/halved1": …}              or of nodes where parameters are bf16 themselves; or a text; may
+//                                                       be left out
 //
 // Values of a constant: arange [first, step], full x, runs [[x, how many], …], list [x, …] (x of these two may be "inf"
 // or "-inf") or uniform [center, bound], in row-major order. A node {"op": "aten", "body": "gelu/1", "parameters": ["…"]}
 // names its body and, in the body's order, its parameters; so may other nodes whose parameters are listed. A node whose
-// body is another in half precision has the key "half" with its name, and so may a node of another op that has no
-// parameters. Bodies are body.hpp's; one that can be cut for tensor parallelism has "units": 12, "sums": ["o"] and four numbers in each of FLOPs and bytes. A node's
+// body is another in half precision has the key "half" (or "half_parameters") with its name, and so may a node of another
+// op that has no parameters; a constant that is bf16 where parameters are has "halved": true. Bodies are body.hpp's; one that can be cut for tensor parallelism has "units": 12, "sums": ["o"] and four numbers in each of FLOPs and bytes. A node's
 // body of what lies between, that treats each position alike, has "positions": 64 instead of "units". A node's
 // key "in_parts" names the body that takes its own's place there: an embedding's that looks up what is in its part of the
 // vocabulary. A body with "own_backward": true has what a torch.autograd.Function has, not its forward's derivative.
@@ -41,7 +43,9 @@ using Bodies = std::map<std::string, const Body*>;
 /// Reads all but name, description, loss, optimizer, global_batch, units, nodes and half. ConfigError with the place.
 Bodies read_imported(JsonObject& file, Model& model);
 
-/// Those for half precision: none where there are none, which the model says then, too (Model::no_half).
+/// Those for half precision, and for parameters in it: none where there are none, which the model says then, too
+/// (Model::no_half, no_half_parameters).
 Bodies read_half(JsonObject& file, Model& model);
+Bodies read_half_parameters(JsonObject& file, Model& model);
 
 }  // namespace sim

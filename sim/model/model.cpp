@@ -126,16 +126,22 @@ Precision precision_of(const Model& model, const Node& node) {
   return differs ? model.precision : Precision::f32;
 }
 
-/// Imported ops as autocast plays them; in f64 every cast is a copy.
+/// A body that was written for bf16; in f64 every cast is a copy.
+void play_body(const Model& model, Node& node, const Body& half) {
+  node.body = &body_in(half, Dtype::bf16, model.dtype == Dtype::f64 ? model.dtype : half_of(model.precision));
+  node.kind = &op_table().at("aten");
+  node.attributes.clear();
+}
+
+/// Imported ops as autocast plays them.
 void play_in_half(Model& model, std::string_view text) {
   if (!model.no_half.empty())
     throw ConfigError("model '{}': precision={}: {}; f32, tf32 or ieee", text, to_string(model.precision),
                       model.no_half);
   for (Node& node : model.nodes) {
     if (node.half == nullptr) continue;
-    node.body = &body_in(*node.half, Dtype::bf16, model.dtype == Dtype::f64 ? model.dtype : half_of(model.precision));
-    node.kind = &op_table().at("aten");
-    node.attributes.clear();
+    if (model.no_half_parameters.empty()) node.in_f32 = {node.kind, node.attributes, node.body};
+    play_body(model, node, *node.half);
   }
 }
 
@@ -176,6 +182,28 @@ std::vector<OpInstance> Model::instances(std::int64_t rows) const {
     ops.push_back(std::move(op));
   }
   return ops;
+}
+
+Model Model::with_half_parameters() const {
+  Model model = *this;
+  if (!is_imported()) return model;
+  if (!no_half_parameters.empty()) throw ConfigError("model '{}': {}", name, no_half_parameters);
+  const Dtype to = dtype == Dtype::f64 ? dtype : half_of(precision);
+  for (Node& node : model.nodes) {
+    if (node.in_f32) {
+      node.kind = node.in_f32->kind;
+      node.attributes = node.in_f32->attributes;
+      node.body = node.in_f32->body;
+    }
+    node.half = node.halved;
+    if (node.halved == nullptr) continue;
+    if (node.in_parts != nullptr)  // of an embedding, which is the same but for the dtype
+      node.in_parts = &body_in(*node.in_parts, Dtype::f32, to);
+    play_body(model, node, *node.halved);
+  }
+  for (Given& constant : model.given)
+    if (constant.is_halved) constant.spec.dtype = to;
+  return model;
 }
 
 TensorSpec Model::input_spec(std::int64_t rows) const {

@@ -24,6 +24,13 @@ constexpr int kModelInput = -1;
 constexpr int kModelTarget = -2;
 constexpr int kModelGiven = -3;
 
+/// What a node plays.
+struct NodeOp {
+  const OpKind* kind = nullptr;
+  Attributes attributes;
+  const Body* body = nullptr;
+};
+
 struct Node {
   std::string name;  // as in torchvision's state_dict: "layer1.0.conv1"
   const OpKind* kind = nullptr;
@@ -31,6 +38,8 @@ struct Node {
   std::vector<int> inputs;
   const Body* body = nullptr;           // of an op `aten`
   const Body* half = nullptr;           // its body where precision=bf16; none: what it is otherwise
+  const Body* halved = nullptr;         // and where parameters are bf16 themselves
+  std::optional<NodeOp> in_f32;         // of a model with autocast whose file knows halved bodies: what it is otherwise
   const Body* in_parts = nullptr;       // what takes its place in parts of its units, where that is another
   std::vector<std::string> parameters;  // their names in Model::parameters; empty: the node's own, "conv1.weight"
   bool xavier = false;  // torch.nn.init.xavier_uniform_ of its weight, and no bias at first; else PyTorch's default
@@ -43,6 +52,7 @@ struct Given {
   bool per_sample = false;
   Initial initial;
   bool is_frozen = false;  // a constant that is a parameter of the module, which isn't trained
+  bool is_halved = false;  // in half precision where parameters are
 };
 
 /// What the training loop does inside the timed step, beside training.
@@ -65,7 +75,8 @@ struct Model {
   std::int64_t device_batch = 0;  // of each replica; not 0: `global_batch` waits for a strategy (with_global_batch)
   Dtype dtype = Dtype::f32;
   Precision precision = Precision::f32;
-  std::string no_half;       // of an imported model: why nothing is known of its ops in half precision
+  // Of an imported model: why nothing is known of its ops in half precision, and with parameters that are.
+  std::string no_half, no_half_parameters;
   double loss_scale = 0;     // torch.amp.GradScaler's at first (its other settings are PyTorch's); 0: there is none
   double max_grad_norm = 0;  // torch.nn.utils.clip_grad_norm_, of all parameters together; 0: any
   Timing timing = Timing::step;
@@ -76,6 +87,9 @@ struct Model {
   OpInstance optimizer;                             // attributes only; `inputs` empty
   std::map<std::string, std::vector<std::string>> cuts;
 
+  /// This model with autocast, as it is where parameters are in half precision themselves and nothing is cast for them (FSDP2's
+  /// MixedPrecisionPolicy.param_dtype, DeepSpeed's half precision). ConfigError where the file doesn't say.
+  [[nodiscard]] Model with_half_parameters() const;
   /// The text that load_model accepts and that makes this same model again.
   [[nodiscard]] std::string text() const;
   /// Every node with the shapes of its inputs for a pass over `rows` samples.

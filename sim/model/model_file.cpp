@@ -44,8 +44,13 @@ const OpKind& kind_of(const std::string& name, OpRole role, std::string_view wha
 /// Reads the nodes of a model file: expands blocks and repeats, resolves names.
 class NodeReader {
  public:
-  NodeReader(JsonObject& file, Model& model, Bodies bodies, Bodies half)
-      : model_(model), where_(file.where()), bodies_(std::move(bodies)), half_(std::move(half)) {
+  /// halved: bodies where parameters are in half precision.
+  NodeReader(JsonObject& file, Model& model, Bodies bodies, Bodies half, Bodies halved)
+      : model_(model),
+        where_(file.where()),
+        bodies_(std::move(bodies)),
+        half_(std::move(half)),
+        halved_(std::move(halved)) {
     if (!file.has("blocks")) return;
     JsonObject blocks = file.object("blocks");
     for (const std::string& name : blocks.keys()) {
@@ -152,7 +157,8 @@ class NodeReader {
     if (node.kind->inputs == OpKind::kAsBody) node.body = &read_body(json, "body", place);
     if (json.has("in_parts")) node.in_parts = &read_in_parts(json, node, place);
     if (json.has("parameters")) node.parameters = read_parameters(json, node, place);
-    if (json.has("half")) node.half = &read_half_body(json, node, place);
+    if (json.has("half")) node.half = &read_half_body(json, "half", half_, node, place);
+    if (json.has("half_parameters")) node.halved = &read_half_body(json, "half_parameters", halved_, node, place);
     if (node.half != nullptr && node.in_parts != nullptr)
       throw ConfigError(
           "{}: 'half' and 'in_parts' are for different nodes: what lies in parts in half precision is unknown", place);
@@ -163,13 +169,14 @@ class NodeReader {
     Attributes given;
     for (const std::string& key : json.keys())
       if (key != "name" && key != "op" && key != "inputs" && key != "body" && key != "half" && key != "in_parts" &&
-          key != "parameters" && key != "initial")
+          key != "half_parameters" && key != "parameters" && key != "initial")
         given[key] = json.value(key).is_boolean() ? json.boolean(key, false) : json.number(key);
     if (node.body == nullptr) node.attributes = complete_attributes(*node.kind, given, place);
     if (json.has("initial")) read_initial(json, node, place);
     if (node.body != nullptr && !given.empty())
-      throw ConfigError("{}: '{}' isn't known of an imported op; name, op, body, half, in_parts, inputs, parameters",
-                        place, given.begin()->first);
+      throw ConfigError(
+          "{}: '{}' isn't known of an imported op; name, op, body, half, half_parameters, in_parts, inputs, parameters",
+          place, given.begin()->first);
     last_ = static_cast<int>(model_.nodes.size());
     scope.names[local] = last_;
     model_.nodes.push_back(std::move(node));
@@ -194,10 +201,11 @@ class NodeReader {
   }
 
   /// What takes the place of the node's own body, or of its op, in half precision.
-  const Body& read_half_body(JsonObject& json, const Node& node, const std::string& place) const {
-    const std::string name = json.text("half");
-    const auto found = half_.find(name);
-    if (found == half_.end()) throw ConfigError("{}: unknown body '{}' for half precision", place, name);
+  static const Body& read_half_body(JsonObject& json, std::string_view key, const Bodies& bodies, const Node& node,
+                                    const std::string& place) {
+    const std::string name = json.text(key);
+    const auto found = bodies.find(name);
+    if (found == bodies.end()) throw ConfigError("{}: unknown body '{}' for half precision", place, name);
     const Body& half = *found->second;
     const bool has_own_parameters = node.body == nullptr && node.kind->has_parameters;
     if (has_own_parameters || half.parameters.size() != (node.body != nullptr ? node.body->parameters.size() : 0) ||
@@ -249,7 +257,7 @@ class NodeReader {
 
   Model& model_;
   std::string where_;
-  Bodies bodies_, half_;
+  Bodies bodies_, half_, halved_;
   std::map<std::string, Json> blocks_;
   std::set<std::string> taken_{"input", "target", "loss"};  // full names; these are tensors or nodes of every model
   int last_ = kModelInput, depth_ = 0;
@@ -314,14 +322,16 @@ Model read_model_file(const std::filesystem::path& path) {
   Model model;
   model.name = file.text("name");
   model.description = file.text("description", "");
-  Bodies bodies, half;
+  Bodies bodies, half, halved;
   if (is_imported) {
     bodies = read_imported(file, model);
     half = read_half(file, model);
+    halved = read_half_parameters(file, model);
   } else {
     read_batch(file, model);
   }
-  const int last = NodeReader(file, model, std::move(bodies), std::move(half)).read(file.value("nodes"));
+  const int last =
+      NodeReader(file, model, std::move(bodies), std::move(half), std::move(halved)).read(file.value("nodes"));
   model.nodes.push_back(make_loss(file.text("loss"), last, path.string()));
   model.optimizer = read_optimizer(file.object("optimizer"));
   if (file.has("cuts")) {

@@ -389,6 +389,30 @@ void execute_in_half_precision(Session& session) {
       for (std::size_t s = 0; s < 2; ++s) EXPECT_NEAR(result.steps[s].loss / in_full.steps[s].loss, 1, 0.02);
     }
 }
+/// Transformers whose parameters are in half precision themselves: as far as float64 can tell they are one device's, and in
+/// half precision what lives is what the forecast says.
+TEST(LocalSessionRanks, PlayImportedOpsWithHalfParameters) {
+  const auto session = open_session({.ranks = 4});
+  for (const char* toy : {"gpt_toy", "llama_toy"}) {
+    const std::string model = fmt::format(PARAGAUGE_TESTS_DIR "/models/{}.json", toy);
+    for (const char* strategy :
+         {"zero1,dp=2,param_dtype=half", "zero2,dp=2,microbatches=2,param_dtype=half", "fsdp,dp=2,param_dtype=half",
+          "zero3,dp=2,param_dtype=half,reduce_dtype=f32", "mesh,dp=2,tp=2,zero=3,param_dtype=half",
+          "mesh,dp=2,tp=2,sp=1,zero=1,param_dtype=half", "deepspeed_stage_3,dp=2"}) {
+      SCOPED_TRACE(std::string(toy) + " " + strategy);
+      const sim::Program exact = lowered(model + ",dtype=f64,precision=bf16", strategy);
+      expect_right(exact, session->run({.program = exact, .steps = 1, .verify = true}), 1);
+      const RunResult in_full = session->run({.program = lowered(model, "single"), .steps = 2});
+      for (const char* precision : {"bf16", "fp16"}) {
+        SCOPED_TRACE(precision);
+        const sim::Program program = lowered(fmt::format("{},precision={}", model, precision), strategy);
+        const RunResult result = session->run({.program = program, .steps = 2});
+        expect_right(program, result, 2);
+        for (std::size_t s = 0; s < 2; ++s) EXPECT_NEAR(result.steps[s].loss / in_full.steps[s].loss, 1, 0.02);
+      }
+    }
+  }
+}
 /// Of imported ops, too: what lives is what the forecast says, in every byte, and the loss is f32's, nearly. Verified runs
 /// leave nothing to chance, which dropout would make of it.
 TEST(LocalSessionRanks, PlayImportedOpsInHalfPrecision) {

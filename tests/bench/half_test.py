@@ -157,6 +157,131 @@ def test_what_is_cut_for_tensor_parallelism_is_cut_in_half_precision():
     same({n["half"] for n in file["nodes"] if "half" in n}, set(file["half"]))
 
 
+# -- parameters in half precision --------------------------------------------------------------------------------------------
+
+def with_half_parameters(m, inputs=("f32[B,3,8]",), loss="mse_loss", cut=False, check=True):
+    """The file's content, what it was made of, its inputs; checked where it has these bodies."""
+    torch.manual_seed(0)
+    inputs = [spec.read_input(text) for text in inputs]
+    found = import_model.import_module(import_model.Request(m, inputs, loss, half_parameters=True), cut)
+    file = json.loads(json.dumps(found.file))
+    if check and isinstance(file["half_parameters"], dict):
+        check_half.check_half(file, found.module, inputs, key="half_parameters").refuse_differences()
+    return file, found, inputs
+
+
+def halved_body(file, name) -> dict:
+    node = next(n for n in file["nodes"] if n["name"] == name)
+    return file["half_parameters"][node["half_parameters"]]
+
+
+def test_gpt_nano_with_half_parameters():
+    file, found, _ = with_half_parameters(models.gpt_nano(), ["i64[B,64]<256"], "cross_entropy")
+    linear = halved_body(file, "h.0.attn.c_attn")
+    same((linear["inputs"], linear["parameters"], linear["output"], linear["saved"]),
+         (["bf16[B,64,128]"], ["bf16[384,128]", "bf16[384]"], "bf16[B,64,384]", []))
+    assert not any("_to_copy" in line for line in linear["forward"] + linear["backward"]), linear
+    same(halved_body(file, "h.0.ln_1")["inputs"], ["bf16[B,64,128]"])
+    same(halved_body(file, "wte")["output"], "bf16[B,64,128]")
+    assert "half_parameters" not in next(n for n in file["nodes"] if n["name"] == "h.0.add")  # the reader's own op, of bf16
+    same({n["half_parameters"] for n in file["nodes"] if "half_parameters" in n}, set(file["half_parameters"]))
+    assert all(p.dtype == torch.float32 for p in found.module.parameters())
+    same(list(file)[-1], "nodes")
+
+
+def test_what_is_cut_for_tensor_parallelism_is_cut_with_half_parameters():
+    file, _, _ = with_half_parameters(models.gpt_nano(), ["i64[B,64]<256"], "cross_entropy", cut=True, check=False)
+    cut = [n for n in file["nodes"] if "units" in file["bodies"].get(n.get("body"), {})]
+    same(len(cut), 25)
+    for node in cut:
+        first, second = file["bodies"][node["body"]], file["half_parameters"][node["half_parameters"]]
+        same((second["units"], second["sums"]), (first["units"], first["sums"]))
+        same([re.sub("bf16", "f32", s) for s in second["inputs"] + second["parameters"]], first["inputs"] + first["parameters"])
+
+
+def test_casts_of_the_modules_own_are_in_the_bodies():
+    """Llama's norms compute in float32 and give what they were given; its rotations, too."""
+    file, _, _ = with_half_parameters(models.llama_nano(), ["i64[B,64]<256"], "cross_entropy")
+    outputs = {n["name"]: (file["half_parameters"][n["half_parameters"]] if "half_parameters" in n else file["bodies"].get(n.get("body"), {})).get("output", "")
+               for n in file["nodes"]}
+    same({text.split("[")[0] for text in outputs.values()} - {""}, {"bf16"})
+
+    def norm(self, x):
+        y = self.a(x)
+        wide = y.float()
+        return self.b((wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-5)).to(y.dtype))
+    file, _, _ = with_half_parameters(module(norm))
+    first, last = halved_body(file, "a"), halved_body(file, "mul")
+    same((first["output"], last["inputs"][0], last["output"]), ("f32[B,3,8]", "f32[B,3,8]", "bf16[B,3,8]"))  # cast once, by who makes it
+    same([n["name"] for n in file["nodes"] if "half_parameters" not in n], ["pow", "mean", "add", "rsqrt"])
+    same(halved_body(file, "b")["saved"], [])
+
+    def norm_and_more(self, x):
+        wide = self.a(x).float().exp()
+        return self.b(wide.to(x.dtype)) + wide
+    file, _, _ = with_half_parameters(module(norm_and_more))
+    same((halved_body(file, "b")["inputs"], halved_body(file, "b")["saved"]), (["f32[B,3,8]"], ["bf16[B,3,8]"]))  # another one reads it in f32
+
+
+def test_convolutions_with_half_parameters():
+    """Known ops know half precision by themselves; what is given in float32 is cast by who reads it."""
+    file, _, _ = with_half_parameters(torchvision.models.resnet18(), ["f32[B,3,64,64]"], "cross_entropy")
+    same(file["half_parameters"], {})
+    file, _, _ = with_half_parameters(nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4)))
+    same((halved_body(file, "0")["inputs"], halved_body(file, "0")["forward"][0]), (["f32[B,3,8]"], "s0=_to_copy(i0,dtype=bf16)"))
+
+
+def test_constants_and_frozen_parameters_are_halved():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.base = nn.Linear(8, 8), nn.Linear(8, 8)
+            self.base.requires_grad_(False)
+            self.register_buffer("table", torch.rand(8))
+
+        def forward(self, x):
+            return self.base(self.a(x)) * self.table
+    file, _, _ = with_half_parameters(Scaled())
+    same({c.get("frozen", "table") for c in file["constants"].values() if c.get("halved")}, {"base.weight", "base.bias", "table"})
+
+
+def test_modules_that_fail_or_differ_with_half_parameters():
+    def forward(self, x):
+        y = self.a(x)
+        return self.b(F.scaled_dot_product_attention(y.float(), y.float(), y))
+    file, found, _ = with_half_parameters(module(forward))
+    assert file["half_parameters"].startswith("with its parameters in bfloat16 torch.export (batch 2) fails: RuntimeError: Expected query, key, "), file
+    assert not any("half_parameters" in n for n in file["nodes"])
+    assert f"no parameters in half precision: {file['half_parameters']}" in found.notes, found.notes
+    def products(self, x):
+        return self.b(F.linear(self.a(x).float(), torch.eye(8)))
+    try:  # an export doesn't see it
+        with_half_parameters(module(products))
+    except Refusal as refusal:
+        assert re.match(r"with its parameters in bfloat16 the module fails: mat1 and mat2 must have the same dtype, .* at .*half_test.py:\d+", str(refusal)), refusal
+    else:
+        raise AssertionError("passed")
+    def by_dtype(self, x):
+        y = self.a(x)
+        return self.b(y.exp() if y.dtype == torch.float32 else y.sigmoid())
+    file, _, _ = with_half_parameters(module(by_dtype))
+    assert file["half_parameters"].startswith("with its parameters in bfloat16 the module does something else at "), file["half_parameters"]
+
+
+def test_a_wrong_body_with_half_parameters_is_found():
+    file, found, inputs = with_half_parameters(models.mlp(), ["f32[B,3,64]"])
+    name = next(n for n in file["half_parameters"] if n.startswith("linear/"))
+    spoiled = copy.deepcopy(file)
+    body_ = spoiled["half_parameters"][name]
+    body_["forward"] = [line.replace(")", ",beta=2)") if "=addmm(" in line else line for line in body_["forward"]]
+    try:
+        check_half.check_half(spoiled, found.module, inputs, key="half_parameters").refuse_differences()
+    except Refusal as refusal:
+        assert str(refusal).startswith("the output differs from PyTorch's by "), refusal
+    else:
+        raise AssertionError("passed")
+
+
 def test_networks_of_known_ops():
     """Convolutions and what follows them know half precision by themselves; sums of one dtype, too."""
     file, _, _ = imported(torchvision.models.resnet18(), ["f32[B,3,64,64]"], "cross_entropy")

@@ -6,12 +6,12 @@ from paragauge_import.models import GPT, Llama, options
 from torch import nn
 
 
-@options(input=["i64[B,4]<7"], optimizer="adamw:lr=0.01", global_batch=8, description="GPT-2's architecture, tiny (tests)")
+@options(input=["i64[B,4]<7"], optimizer="adamw:lr=0.01", global_batch=8, description="GPT-2's architecture, tiny (tests)", half_parameters=True)
 def gpt_toy():
     return GPT(7, 4, 2, 8, 4)
 
 
-@options(input=["i64[B,4]<8"], optimizer="adamw:lr=0.01", global_batch=8, description="Llama's architecture, tiny (tests)")
+@options(input=["i64[B,4]<8"], optimizer="adamw:lr=0.01", global_batch=8, description="Llama's architecture, tiny (tests)", half_parameters=True)
 def llama_toy():
     return Llama(8, 1, 8, 4, 4, 8, 10000)
 

@@ -183,10 +183,11 @@ class Group:
         def lookup(v):
             v = self.resolve(v)
             if v not in known:
-                result = run_step(v.step, which, lookup)
+                step = v.step
+                result = run_step(step, which, lookup) if step.twin is None else run_step(step.twin, which, as_twin_reads(step, lookup))
                 for out, r in zip(v.step.outputs, result if isinstance(result, (tuple, list)) else [result]):
                     if out is not None:
-                        known[out] = r
+                        known[out] = r if out.read_as is None else r.to(out.read_as)
             return known[v]
         return lookup(self.output)
 
@@ -206,7 +207,8 @@ class Group:
                 done[step] = None
                 parts = tuple(_freeze(step.args[w], visit) + _freeze(sorted(step.kwargs[w].items()), visit) for w in (0, 1))
                 done[step] = len(lines)
-                lines.append((str(step.target), step.no_grad, parts))
+                of_twin = step.twin and ([v.dtype for v in step.twin.reads()], _freeze(step.twin.args[0] + tuple(step.twin.kwargs[0].items()), lambda v: 0))
+                lines.append((str(step.target), step.no_grad, parts, str(of_twin)))
             return ("step", done[step], v.index)
         lines = []
         last = visit(self.output)
@@ -219,6 +221,16 @@ def _freeze(x, visit):
     if isinstance(x, (list, tuple)):
         return tuple(_freeze(y, visit) for y in x)
     return (type(x).__name__, str(x))
+
+
+def as_twin_reads(step: Step, lookup):
+    """What looks the twin's operands up, in their order: the step's own, in the twin's dtypes."""
+    own = iter(step.reads())
+
+    def found(v):
+        x = lookup(next(own))
+        return x.to(v.dtype) if x.dtype != v.dtype and x.is_floating_point() and v.dtype.is_floating_point else x
+    return found
 
 
 def fake(which):

@@ -65,7 +65,8 @@ def example(inputs, batch, dtype=None, generator=None):
         if x.dtype == "i64":
             tensors.append(torch.randint(0, x.below, shape, generator=generator))
         else:
-            tensors.append(torch.randn(shape, dtype=dtype or torch.float32, generator=generator))
+            own = torch.bfloat16 if x.dtype == "bf16" else torch.float32
+            tensors.append(torch.randn(shape, dtype=dtype or own, generator=generator))
     return tensors
 
 

@@ -93,6 +93,7 @@ class Value:
     is_output: bool = False  # what a node gives, though a view
     seen_as: "Value | None" = None  # for other nodes' reads: a view of what the node gives in its place
     data: tuple | None = None  # a constant's values with either batch, f64 where the graph has f32
+    read_as: torch.dtype | None = None  # to which who makes it casts it (half_parameters.py)
 
     def source(self) -> "Value":
         """What it shows, through views."""
@@ -113,6 +114,7 @@ class Step:
     virtual: bool = False  # no work of its own: a view, or an expression of sizes alone
     like: "Value | None" = None  # its result has the dtype of this
     typed: bool = False  # memory, for which the module gives a dtype
+    twin: "Step | None" = None  # what is run in its place, of another graph (half_parameters.py)
 
     @property
     def name(self):
@@ -300,7 +302,8 @@ class Reader:
         return seen.outputs[0]
 
     def constant(self, data, dtype) -> Value:
-        key = (tuple(data.shape), dtype, data.contiguous().numpy().tobytes())
+        as_numpy = data.float() if data.dtype == torch.bfloat16 else data  # which NumPy hasn't
+        key = (tuple(data.shape), dtype, as_numpy.contiguous().numpy().tobytes())
         if key not in self.data_of_constants:
             self.data_of_constants[key] = Value("constant", (tuple(data.shape),) * 2, dtype, data=(data, data))
         return self.data_of_constants[key]

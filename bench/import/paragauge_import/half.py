@@ -25,6 +25,7 @@ from paragauge_import.refusal import Refusal, first_line, place_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 DTYPE = torch.bfloat16
+WORDS = {"half": "half", "half_parameters": "halved"}  # by the key of the file and of nodes: a body's name, gelu/half1; the second is half_parameters.py's
 PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "convolution"}
 
 
@@ -69,8 +70,9 @@ def half_bodies(graph: Graph, made, runs: bool):
 def take_rows(file):
     """`rows` of the second bodies, which are the first ones'."""
     for node in file["nodes"]:
-        if "half" in node and "body" in node:
-            file["half"][node["half"]]["rows"] = file["bodies"][node["body"]]["rows"]
+        for key in WORDS:
+            if key in node and "body" in node:
+                file[key][node[key]]["rows"] = file["bodies"][node["body"]]["rows"]
 
 
 def follow_dtypes(graph: Graph):
@@ -92,15 +94,15 @@ def follow_dtypes(graph: Graph):
             v = following[0].outputs[0]
 
 
-def forget(nodes):
+def forget(nodes, key="half"):
     for node in nodes:
-        node.pop("half", None)
+        node.pop(key, None)
 
 
-def leave_out(file, reason: str):
+def leave_out(file, reason: str, key="half"):
     """The file without its second bodies."""
-    file["half"] = reason
-    forget(file["nodes"])
+    file[key] = reason
+    forget(file["nodes"], key)
 
 
 def notes_of(graph: Graph) -> list:
@@ -116,6 +118,8 @@ def notes_of(graph: Graph) -> list:
 
 
 class Half:
+    KEY = "half"
+
     def __init__(self, made, runs):
         self.made, self.runs, self.bodies, self.known = made, runs, {}, {}
         self.numbers = Counter()
@@ -126,13 +130,15 @@ class Half:
                 text = self.body_of(node, group, [False] * len(wants) if node["name"] in made.silent else wants)
                 group.output.dtype = self.dtype_of(text)
                 if text != made.bodies[node["body"]]:
-                    node["half"] = self.name_of(text, node["body"].split("/")[0])
+                    node[self.KEY] = self.name_of(text, node["body"].split("/")[0])
+
+    check = staticmethod(refuse_products_in_f32)
 
     def body_of(self, node, group, wants):
         key = group.key(wants)
         if key not in self.known:
             try:
-                refuse_products_in_f32(group)
+                self.check(group)
                 text, _ = make_body(group, wants, self.runs)
             except Refusal as refusal:
                 raise Refusal(f"{refusal} at {place_of(group.output.step.place)}") from refusal
@@ -153,7 +159,7 @@ class Half:
             if body == text and name.startswith(op + "/"):
                 return name
         self.numbers[op] += 1
-        name = f"{op}/half{self.numbers[op]}"
+        name = f"{op}/{WORDS[self.KEY]}{self.numbers[op]}"
         self.bodies[name] = text
         return name
 
@@ -172,8 +178,8 @@ class Half:
         group.output.dtype = y
         if y == expected:
             return
-        if parameters_of(node) or node["op"] != "add":
-            raise Refusal(f"op '{node['op']}' of '{node['name']}' gives {DTYPE_NAMES[y]} under autocast")
+        if parameters_of(node) or node["op"] not in ("add", "softmax"):
+            raise Refusal(f"op '{node['op']}' of '{node['name']}' gives {DTYPE_NAMES[y]}{' under autocast' * (self.KEY == 'half')}")
         text = self.body_of(node, group, wants)
-        text["rows"] = True  # of all elements alike
-        node["half"] = self.name_of(text, node["op"])
+        text["rows"] = node.get("dim", 1) != 0  # of all elements alike, or of a sample's
+        node[self.KEY] = self.name_of(text, node["op"])

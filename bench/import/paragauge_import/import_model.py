@@ -20,13 +20,13 @@ import shlex
 import sys
 import time
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what kernels that are tried warn of
 
 import torch
-from paragauge_import import check, check_half, exported, graph as graphs, half, nodes as made_nodes, positions, returned, spec, tensor_parallel, vocabulary
+from paragauge_import import check, check_half, exported, graph as graphs, half, half_parameters, nodes as made_nodes, positions, returned, spec, tensor_parallel, vocabulary
 from paragauge_import.body import DTYPE_NAMES
 from paragauge_import.graph import shape_text
 from paragauge_import.refusal import Refusal, first_line
@@ -52,6 +52,7 @@ class Request:
     small: "Request | None" = None  # the same model with the same names, small: what is measured is measured on that
     plan: Plan | None = None  # of tensor parallelism; None: what the graph allows is cut
     prediction: str = ""  # which of what the module returns the loss takes; empty: there is one tensor only (returned.py)
+    half_parameters: bool = False  # with what the nodes are where parameters are in half precision (half_parameters.py)
 
 
 @dataclass
@@ -272,13 +273,30 @@ def import_module(request: Request, cut: bool = True, is_twin: bool = False) -> 
             "units": made_nodes.find_units(graph, made, sizes), "bodies": made.bodies, "half": half.half_bodies(graph, made, request.small is None and not is_twin),
             "nodes": made.nodes}
     notes += [f"no half precision: {file['half']}"] if isinstance(file["half"], str) else half.notes_of(graph)
-    small = import_module(request.small, cut=False, is_twin=True).file if request.small is not None else None
+    if request.half_parameters:
+        put_half_parameters(file, Imported(file, notes, module, graph), made, request, dead, loss, not is_twin)
+    small = import_module(replace(request.small, half_parameters=False), cut=False, is_twin=True).file if request.small is not None else None
     if small is not None:
         take_rows(file, small)
         half.take_rows(file)
     if cut:
         cut_for_tensor_parallelism(file, small, notes, request.plan)
     return Imported(file, notes, module, graph)
+
+
+def put_half_parameters(file, imported, made, request, dead, loss, runs):
+    """The bodies where parameters are in half precision; or why there are none."""
+    try:
+        with half_parameters.in_half(imported.module, request.inputs) as inputs:
+            other = graphs.read_graph(imported.module, inputs, dead, loss)
+        output_for(loss, request.classes, other)
+        file["half_parameters"] = half_parameters.bodies_with_half_parameters(imported.graph, other, made, request.small is None and runs)
+    except Refusal as refusal:
+        half.leave_out(file, f"with its parameters in bfloat16 {'; '.join(str(refusal).splitlines())}", "half_parameters")
+        imported.notes.append(f"no parameters in half precision: {file['half_parameters']}")
+    for name in made.halved:
+        file["constants"][name]["halved"] = True
+    file["nodes"] = file.pop("nodes")  # behind the bodies
 
 
 def cut_for_tensor_parallelism(file, small, notes, plan):
@@ -377,22 +395,23 @@ def other_with_more_samples(imported, request) -> str | None:
 def checked_in_half(file, checked: Imported, request: Request):
     """Leaves out of the file what differs from the module in half precision, and says so. `checked` is what is played, of
     `request`: the file's own, or that of the same model, small."""
-    if isinstance(file["half"], str):
-        return
-    if isinstance(checked.file["half"], str):
-        half.leave_out(file, checked.file["half"])
-    else:
-        start = time.monotonic()
-        try:
-            result = check_half.check_half(checked.file, checked.module, request.inputs)
-            result.refuse_differences()
-            say(f"  checked in bfloat16: {result.text()}, {time.monotonic() - start:.1f} s")
-            return
-        except Refusal as refusal:
-            half.leave_out(file, "; ".join(str(refusal).splitlines()))
-        except (RuntimeError, NotImplementedError) as error:
-            half.leave_out(file, f"it can't be checked on this CPU: {first_line(error)}")
-    say(f"  note: no half precision: {file['half']}")
+    for key, what, none in (("half", "in bfloat16", "no half precision"), ("half_parameters", "with parameters in bfloat16", "no parameters in half precision")):
+        if isinstance(file.get(key, ""), str):
+            continue
+        if isinstance(checked.file[key], str):
+            half.leave_out(file, checked.file[key], key)
+        else:
+            start = time.monotonic()
+            try:
+                result = check_half.check_half(checked.file, checked.module, request.inputs, key=key)
+                result.refuse_differences()
+                say(f"  checked {what}: {result.text()}, {time.monotonic() - start:.1f} s")
+                continue
+            except Refusal as refusal:
+                half.leave_out(file, "; ".join(str(refusal).splitlines()), key)
+            except (RuntimeError, NotImplementedError) as error:
+                half.leave_out(file, f"it can't be checked on this CPU: {first_line(error)}", key)
+        say(f"  note: {none}: {file[key]}")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -413,6 +432,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--tp-plan", type=Path, metavar="FILE",
                    help="which layers tp cuts, as transformers' base_model_tp_plan: JSON such as {\"layers.*.wq\": \"colwise\"}; "
                         "else all pairs that the graph allows")
+    p.add_argument("--half-parameters", action="store_true",
+                   help="also what its ops are where parameters are in half precision themselves: for param_dtype=half and DeepSpeed's presets")
     p.add_argument("--no-check", action="store_true", help="leave out the comparison with the module")
     p.add_argument("-o", "--output", required=True, type=Path)
     return p
@@ -446,14 +467,15 @@ def make_request(args, command) -> Request:
     loss = args.loss or defaults.get("loss")
     plan = read_plan(args.tp_plan) if args.tp_plan else None
     prediction = args.prediction or defaults.get("prediction", "")
+    halved = args.half_parameters or defaults.get("half_parameters", False)
     small = defaults.get("small")
     if small is not None:
-        small = Request(small(), [spec.read_input(t) for t in small.import_options["input"]], loss, plan=plan, prediction=prediction)
+        small = Request(small(), [spec.read_input(t) for t in small.import_options["input"]], loss, plan=plan, prediction=prediction, half_parameters=halved)
     return Request(module, [spec.read_input(t) for t in texts], loss, args.classes,
                    spec.read_optimizer(args.optimizer or defaults.get("optimizer", "sgd:lr=0.1")), global_batch, args.name or name,
                    args.description or defaults.get("description") or
                    (doc[0] if doc and not type(module).__module__.startswith("torch.") else name),
-                   f"paragauge import {command}; torch {torch.__version__.split('+')[0]}", small, plan, prediction)
+                   f"paragauge import {command}; torch {torch.__version__.split('+')[0]}", small, plan, prediction, halved)
 
 
 def main(argv=None) -> int:

@@ -71,7 +71,7 @@ class GPT(nn.Module):
 
 
 @options(input=["i64[B,64]<256"], optimizer="adamw:lr=0.001", global_batch=8,
-         description="GPT-2's architecture, small: 256 tokens, 64 positions, 4 layers of width 128, 4 heads")
+         description="GPT-2's architecture, small: 256 tokens, 64 positions, 4 layers of width 128, 4 heads", half_parameters=True)
 def gpt_nano():
     return GPT(256, 64, 4, 128, 4)
 
@@ -87,7 +87,7 @@ def gpt2_small():
 
 
 @options(input=["i64[B,1024]<50257"], optimizer="adamw:lr=0.0006", global_batch=32, large=True, small=gpt2_small,
-         description="GPT-2 of 124,439,808 parameters (Radford et al. 2019), without dropout")
+         description="GPT-2 of 124,439,808 parameters (Radford et al. 2019), without dropout", half_parameters=True)
 def gpt2():
     return GPT(50257, 1024, 12, 768, 12)
 
@@ -162,14 +162,14 @@ class Llama(nn.Module):
 
     def forward(self, ids):
         x = self.embed_tokens(ids)
-        cos, sin = self.rotary(ids.shape[1])
+        cos, sin = (t.to(x.dtype) for t in self.rotary(ids.shape[1]))
         for block in self.layers:
             x = block(x, cos, sin)
         return self.lm_head(self.norm(x))
 
 
 @options(input=["i64[B,64]<256"], optimizer="adamw:lr=0.001", global_batch=8,
-         description="Llama's architecture, small: 256 tokens, 64 positions, 4 layers of width 128, 4 heads in 2 groups")
+         description="Llama's architecture, small: 256 tokens, 64 positions, 4 layers of width 128, 4 heads in 2 groups", half_parameters=True)
 def llama_nano():
     return Llama(256, 4, 128, 4, 2, 352, 10000.0)
 
@@ -180,7 +180,7 @@ def llama3_8b_small():
 
 
 @options(input=["i64[B,8192]<128256"], optimizer="adamw:lr=0.0003", global_batch=64, large=True, small=llama3_8b_small,
-         description="Llama 3 8B: 8,030,261,248 parameters")
+         description="Llama 3 8B: 8,030,261,248 parameters", half_parameters=True)
 def llama3_8b():
     with torch.device("meta"):
         return Llama(128256, 32, 4096, 32, 8, 14336, 500000.0)
@@ -232,7 +232,7 @@ def bert_base_small():
 
 
 @options(input=["i64[B,128]<30522"], optimizer="adamw:lr=0.0001", global_batch=32, large=True, small=bert_base_small,
-         description="BERT-base, masked language model (Devlin et al. 2018)")
+         description="BERT-base, masked language model (Devlin et al. 2018)", half_parameters=True)
 def bert_base():
     return Bert(30522, 512, 12, 768, 12)
 

@@ -11,6 +11,7 @@ import contextlib
 from collections import Counter
 
 import torch
+from paragauge_import.half import WORDS
 from paragauge_import.parts import Cut, Impossible, Parts, dims_of, fixed, parts_are_the_whole
 from paragauge_import.play import dtypes
 
@@ -60,7 +61,7 @@ def cut_positions(file: dict, only: set | None = None) -> list:
         return []
     found = []
     apart = {n["body"] for n in file["nodes"] if "in_parts" in n} | {n["in_parts"] for n in file["nodes"] if "in_parts" in n}
-    for table, key in ((file["bodies"], "body"), (file["half"], "half")):
+    for table, key in ((file["bodies"], "body"), *((file.get(key), key) for key in WORDS)):
         if not isinstance(table, dict):
             continue
         for name, body in table.items():

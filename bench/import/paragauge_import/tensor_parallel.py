@@ -17,6 +17,7 @@ from collections import Counter
 
 import torch
 from paragauge_import import vocabulary
+from paragauge_import.half import WORDS
 from paragauge_import.parts import SUM, Cut, Impossible, Parts, dims_of, fixed, parts_are_the_whole
 from paragauge_import.play import dtypes, parameters_of
 from paragauge_import.tp_plan import Plan
@@ -240,17 +241,17 @@ def divisors(n: int) -> list:
     return [d for d in range(2, n + 1) if n % d == 0]
 
 
-def cut_half(graph: Graph, taken: dict, tries: bool) -> dict:
-    """What the nodes that are taken are in half precision, cut as their first bodies: by name. taken: Parts by name. Of an op of the
-    table that is the body that it would have."""
-    table, known, made, found = graph.file.get("half"), {}, {}, {}
+def cut_half(graph: Graph, taken: dict, tries: bool, key: str) -> dict:
+    """What the nodes that are taken are in half precision (key: of half.KEYS), cut as their first bodies: by name. taken: Parts by name.
+    Of an op of the table that is the body that it would have."""
+    table, known, made, found = graph.file.get(key), {}, {}, {}
     if not isinstance(table, dict):
         return {}
 
     def body(name):
         node = graph.nodes.get(name)
-        if node is None or "half" in node or node["op"] == "aten":
-            return node and (table[node["half"]] if "half" in node else graph.body(name))
+        if node is None or key in node or node["op"] == "aten":
+            return node and (table[node[key]] if key in node else graph.body(name))
         if name not in known:
             inputs = [body(x) for x in node["inputs"]]
             known[name] = body_of_known(node, [b and b["output"] for b in inputs])
@@ -260,40 +261,40 @@ def cut_half(graph: Graph, taken: dict, tries: bool) -> dict:
         second = body(name)
         if second is None:
             raise Impossible(f"node '{name}' isn't known in half precision")
-        if second is graph.body(name):
+        if second is graph.body(name) or isinstance(parts, vocabulary.Embedding):  # which is another in parts
             continue
-        key = str(second), parts
-        if key not in made:
+        of_parts = str(second), parts
+        if of_parts not in made:
             cuts = [[parts.cuts[f"{letter}{k}"] for k in range(len(second[of]))] for letter, of in (("i", "inputs"), ("p", "parameters"))]
-            made[key] = Parts(second, parts.units, *cuts).body_text()
+            made[of_parts] = Parts(second, parts.units, *cuts).body_text()
             is_right = vocabulary.is_right if parts.units == graph.classes else parts_are_the_whole
             with dtypes(bf16=torch.float64):
-                if tries and not is_right(made[key]):
+                if tries and not is_right(made[of_parts]):
                     raise Impossible(f"in half precision, node '{name}' isn't its parts together")
-        found[name] = made[key]
+        found[name] = made[of_parts]
     return found
 
 
-def name_half(file: dict, cut: dict):
+def name_half(file: dict, cut: dict, key: str):
     """Puts what cut_half gives in the place of the second bodies of these nodes."""
-    table, names, numbers, bodies = file.get("half"), {}, Counter(), {}
+    table, names, numbers, bodies, word = file.get(key), {}, Counter(), {}, WORDS[key]
     for node in file["nodes"]:
         if not isinstance(table, dict):
-            node.pop("half", None)
+            node.pop(key, None)
             continue
-        body = cut.get(node["name"]) or ("half" in node and table[node["half"]])
-        node.pop("half", None)
+        body = cut.get(node["name"]) or (key in node and table[node[key]])
+        node.pop(key, None)
         if not body:
             continue
         op = node["body"].rpartition("/")[0] if node["op"] == "aten" else node["op"]
-        key = op, str(body)
-        if key not in names:
+        text = op, str(body)
+        if text not in names:
             numbers[op] += 1
-            names[key] = f"{op}/half{numbers[op]}"
-            bodies[names[key]] = body
-        node["half"] = names[key]
+            names[text] = f"{op}/{word}{numbers[op]}"
+            bodies[names[text]] = body
+        node[key] = names[text]
     if isinstance(table, dict):
-        file["half"] = bodies
+        file[key] = bodies
 
 
 def cut_nodes(file: dict, only: set | None = None, plan: Plan | None = None) -> list:
@@ -325,10 +326,12 @@ def cut_nodes(file: dict, only: set | None = None, plan: Plan | None = None) -> 
         reasons = {name: "its parts together aren't the whole, in numbers" for name in wrong} | \
                   {name: "what else reads its weights isn't in the plan" for name in unlike_others}
         plan.check([n["name"] for n in file["nodes"]], {name: region.layers().get(name) for name, (_, region) in taken.items()}, reasons)
-    try:
-        half = cut_half(graph, {name: parts for name, (parts, _) in taken.items()}, only is None)
-    except Impossible as why:
-        half, file["half"] = {}, f"what is cut for tensor parallelism can't be so in half precision: {why}"
+    halves = {}
+    for key in WORDS:
+        try:
+            halves[key] = cut_half(graph, {name: parts for name, (parts, _) in taken.items()}, only is None, key)
+        except Impossible as why:
+            halves[key], file[key] = {}, f"what is cut for tensor parallelism can't be so in half precision: {why}"
     bodies, names, numbers = {}, {}, Counter()
 
     def name_of(op, before, body):
@@ -354,5 +357,6 @@ def cut_nodes(file: dict, only: set | None = None, plan: Plan | None = None) -> 
         else:
             node["body"] = name_of(op, node.get("body"), plain if parts is None else tried[parts][0])
     file["bodies"] = bodies
-    name_half(file, half)
+    for key, cut in halves.items():
+        name_half(file, cut, key)
     return list(taken)

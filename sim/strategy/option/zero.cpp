@@ -69,10 +69,10 @@ void read_param_dtype(const StrategyReading& r, Strategy& s) {
   if (usual && !s.half_parameters)
     throw ConfigError("strategy '{}': DeepSpeed makes the whole model half precision; zero1, zero2 and zero3 don't",
                       r.text.whole());
-  if (s.half_parameters && r.model.is_imported())
-    throw ConfigError("strategy '{}': {}: imported ops cast parameters that are f32, as autocast does; {}",
-                      r.text.whole(), usual ? "DeepSpeed makes the whole model half precision" : "param_dtype=half",
-                      usual ? "use zero1, zero2 or zero3" : "use param_dtype=f32");
+  if (s.half_parameters && r.model.is_imported() && !r.model.no_half_parameters.empty())
+    throw ConfigError("strategy '{}': {}: {}; {}", r.text.whole(),
+                      usual ? "DeepSpeed makes the whole model half precision" : "param_dtype=half",
+                      r.model.no_half_parameters, usual ? "or use zero1, zero2 or zero3" : "or use param_dtype=f32");
 }
 
 bool usual_scatters(const StrategyKind& kind) { return kind.otherwise("units", 0) == 0; }

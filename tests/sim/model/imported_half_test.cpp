@@ -160,17 +160,54 @@ TEST(ImportedHalf, WhatTheFileDoesntSayIsRefused) {
             "model 'token_toy', node 'fc.act': input 0 of body 'gelu' must be bf16[2,4,16], found f32[2,4,16]");
 }
 
-TEST(ImportedHalf, ParametersStayF32) {
+TEST(ImportedHalf, ParametersStayF32WhereTheFileDoesntSay) {
   const Model model = load_model(toy_path() + ",precision=bf16");
   EXPECT_EQ(message_of([&] { parse_strategy("zero3,dp=2,param_dtype=half", model); }),
-            "strategy 'zero3,dp=2,param_dtype=half': param_dtype=half: imported ops cast parameters that are f32, as "
-            "autocast does; use param_dtype=f32");
+            "strategy 'zero3,dp=2,param_dtype=half': param_dtype=half: the file doesn't say what its ops are then "
+            "(import it with --half-parameters); or use param_dtype=f32");
   EXPECT_EQ(message_of([&] { parse_strategy("deepspeed_stage_2,dp=2", model); }),
-            "strategy 'deepspeed_stage_2,dp=2': DeepSpeed makes the whole model half precision: imported ops cast "
-            "parameters that are f32, as autocast does; use zero1, zero2 or zero3");
+            "strategy 'deepspeed_stage_2,dp=2': DeepSpeed makes the whole model half precision: the file doesn't say "
+            "what its ops are then (import it with --half-parameters); or use zero1, zero2 or zero3");
   EXPECT_NO_THROW(parse_strategy("deepspeed_stage_2,dp=2", load_model(toy_path())));
   EXPECT_NO_THROW(lowered("zero3,dp=2,reduce_dtype=half", toy_path() + ",precision=bf16"));
   EXPECT_EQ(load_model(toy_path() + ",precision=fp16").loss_scale, 65536);
+}
+
+/// GPT-2's architecture: where parameters are bf16 nothing is left in f32, and nothing is copied.
+TEST(ImportedHalf, ParametersInHalfPrecision) {
+  for (const auto& [precision, half] : {std::pair{"bf16", Dtype::bf16}, {"fp16", Dtype::f16}}) {
+    const Model halved =
+        load_model(fmt::format("{},precision={}", toy_path("gpt_toy"), precision)).with_half_parameters();
+    const std::vector<OpInstance> ops = halved.instances(8);
+    for (std::size_t n = 0; n + 1 < ops.size(); ++n) {
+      SCOPED_TRACE(halved.nodes[n].name);
+      const Signature s = ops[n].signature();
+      EXPECT_EQ(s.output.dtype, half);
+      for (const ParameterSpec& parameter : s.parameters) EXPECT_EQ(parameter.spec.dtype, half);
+      for (const SavedSpec& saved : s.saved) EXPECT_FALSE(saved.is_copy);
+    }
+    EXPECT_EQ(halved.nodes[static_cast<std::size_t>(halved.node_index("h.0.add"))].kind->name, "add");
+  }
+  const Model f32 = load_model(toy_path("gpt_toy")),
+              wide = load_model(toy_path("gpt_toy") + ",dtype=f64,precision=bf16");
+  for (const OpInstance& op : wide.with_half_parameters().instances(8))
+    EXPECT_EQ(op.signature().output.dtype, Dtype::f64);
+  // Weights and sums travel as two bytes instead of four (under autocast the backward reads the copies, and gathers
+  // less); who updates has four.
+  const auto sent = [&](const std::string& strategy, const std::string& keys) {
+    return traffic_of(lowered(strategy, toy_path("gpt_toy") + keys)).sent_bytes;
+  };
+  for (const char* strategy : {"zero3,dp=2,units=layer", "fsdp,dp=2"}) {
+    SCOPED_TRACE(strategy);
+    EXPECT_DOUBLE_EQ(sent(std::string(strategy) + ",param_dtype=half", ",precision=bf16"), sent(strategy, "") / 2);
+  }
+  const Program program = lowered("zero3,dp=2,param_dtype=half", toy_path("gpt_toy") + ",precision=bf16");
+  std::int64_t weights = 0, parameters = 0;
+  for (const Storage& storage : program.roles[0].storages)
+    if (storage.persistent && storage.tensor_class == TensorClass::weight) weights += storage.bytes;
+  for (const auto& [name, parameter] : f32.parameters) parameters += parameter.spec.elements();
+  EXPECT_GE(weights, 4 * parameters / 2);
+  EXPECT_LE(weights, 4 * (parameters / 2 + static_cast<std::int64_t>(program.roles[0].units.size())));
 }
 
 /// A precision is told of an op where it changes what it does: so a profile has both.

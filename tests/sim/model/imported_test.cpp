@@ -230,7 +230,8 @@ TEST(ImportedModel, BadFilesSayWhatIsWrong) {
             }),
             "nodes[3]: node 'fc': op 'aten' takes 1 inputs, found 2");
   EXPECT_EQ(fails([](Json& f) { f["nodes"][3]["stride"] = 2; }),
-            "nodes[3]: node 'fc': 'stride' isn't known of an imported op; name, op, body, half, in_parts, inputs, "
+            "nodes[3]: node 'fc': 'stride' isn't known of an imported op; name, op, body, half, half_parameters, "
+            "in_parts, inputs, "
             "parameters");
   EXPECT_EQ(fails([](Json& f) { f["bodies"]["linear/1"]["output"] = "f32[B,4,15]"; }),
             "model 'token_toy', node 'fc.act': input 0 of body 'gelu' must be f32[2,4,16], found f32[2,4,15]");

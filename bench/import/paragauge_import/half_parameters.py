@@ -1,0 +1,148 @@
+"""What a step makes of the nodes where the parameters themselves are in half precision, without autocast (FSDP2's
+MixedPrecisionPolicy.param_dtype, DeepSpeed's bf16 and fp16): further bodies of the file.
+
+    with in_half(module, inputs) as halved:
+        other = read_graph(module, halved)
+    file["half_parameters"] = bodies_with_half_parameters(graph, other, made, runs)      # by name; nodes get the key "half_parameters"
+
+The module is exported once more, with its parameters, its buffers and what it is given in bfloat16. That graph has the steps of the
+first one, and casts between them where the module casts, or promotes: `pair` finds each step's twin, and the nodes are traced once
+more, each step as its twin, its operands in the twin's dtypes: cast by who makes them, where all who read them want the same. A
+parameter is bfloat16 and so is its gradient; constants are what the module would read; what is given to the model comes in float32
+and is cast by who reads it. Bodies are written for bfloat16: in float16 they are the same, but for the dtype.
+
+Where the second export fails, or does something else, "half_parameters" is the reason.
+"""
+
+import contextlib
+from dataclasses import replace
+
+import torch
+from paragauge_import.exported import quiet
+from paragauge_import.graph import Graph, Step, Value, is_view
+from paragauge_import.half import DTYPE, Half
+from paragauge_import.refusal import Refusal, place_of
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+CASTS = ("to", "_to_copy", "type_as")
+
+
+@contextlib.contextmanager
+def in_half(module, inputs, half=DTYPE):
+    """The module's parameters and buffers are in half precision meanwhile; the inputs that it takes then."""
+    halved = {}
+
+    def half_of(t):
+        if id(t) not in halved:  # shared parameters stay so
+            with t.fake_mode if isinstance(t, FakeTensor) else contextlib.nullcontext():
+                x = t.detach().to(half)
+                halved[id(t)] = nn.Parameter(x, requires_grad=t.requires_grad) if isinstance(t, nn.Parameter) else x
+        return halved[id(t)]
+
+    before = [(table, name, t) for part in module.modules() for table in (part._parameters, part._buffers)
+              for name, t in table.items() if t is not None and t.dtype == torch.float32]
+    try:
+        for table, name, t in before:
+            table[name] = half_of(t)
+        yield [replace(x, dtype="bf16") if x.dtype == "f32" else x for x in inputs]
+    finally:
+        for table, name, t in before:
+            table[name] = t
+
+
+def is_constant(step: Step) -> bool:
+    return step.outputs[0] is not None and step.outputs[0].data is not None
+
+
+class Pairs:
+    """The twins of a graph's steps, the dtypes that constants have, and those in which what a step gives is read."""
+
+    def __init__(self, graph: Graph, other: Graph):
+        self.twins, self.dtypes, self.read_as, self.seen = {}, {}, {}, set()
+        steps, others = ([s for s in g.steps if not s.virtual and s.name not in CASTS and not is_constant(s)] for g in (graph, other))
+        for step, twin in zip(steps, others):
+            if step.name != twin.name or len(step.reads()) != len(twin.reads()):
+                raise self.differs(step)
+            self.twins[step] = twin
+            for x, y in zip(step.reads(), twin.reads()):
+                self.match(x, y, step)
+        if len(steps) != len(others):
+            raise self.differs((steps if len(steps) > len(others) else others)[min(len(steps), len(others))])
+        self.match(graph.output, other.output, graph.output.step)
+
+    @staticmethod
+    def differs(step):
+        return Refusal(f"the module does something else at {place_of(step.place)}")
+
+    def match(self, x: Value, y: Value, reader: Step | None):
+        """What a step reads, and what its twin does: views and casts on the way to what other steps give. The second graph may have
+        casts that the first one has not."""
+        is_cast = x.step is not None and x.step.name in CASTS
+        if x.step is not None and not x.step.virtual:
+            self.read_as.setdefault(x, set()).add(y.dtype)
+        while y.step is not None and y.step.name in CASTS and not is_cast:
+            y = y.step.reads()[0]
+        if (x, y) in self.seen:
+            return
+        self.seen.add((x, y))
+        while x.step is not None and is_constant(x.step) and is_view(x.step.target):
+            x = x.step.reads()[0]  # a table, seen with more rows
+        if x.step is None or is_constant(x.step):
+            if x.kind != y.kind and x.kind != "constant" or x.kind == y.kind and x.kind in ("input", "parameter", "frozen") and x.name != y.name:
+                raise self.differs(reader)
+            if x.kind in ("constant", "frozen") and x.dtype.is_floating_point and y.dtype.is_floating_point:
+                self.dtypes.setdefault(x, set()).add(y.dtype)
+            return
+        if not x.step.virtual and not is_cast:
+            if self.twins.get(x.step) is not y.step or x.index != y.index:
+                raise self.differs(reader)
+            return
+        if not x.step.reads():
+            return
+        if y.step is None or y.step.name != x.step.name or len(y.step.reads()) != len(x.step.reads()):
+            if not is_cast:
+                raise self.differs(reader)
+            self.match(x.step.reads()[0], y, reader)  # a cast that is none there
+            return
+        self.twins.setdefault(x.step, y.step)
+        for a, b in zip(x.step.reads(), y.step.reads()):
+            self.match(a, b, reader)
+
+
+class WithHalfParameters(Half):
+    KEY = "half_parameters"
+
+    @staticmethod
+    def check(group):
+        """No cast is hidden."""
+
+
+def bodies_with_half_parameters(graph: Graph, other: Graph, made, runs: bool) -> dict:
+    """By name. Refusal: why there are none. runs: as make_body's."""
+    pairs = Pairs(graph, other)
+    before = {v: v.dtype for v in [*graph.parameters.values(), *pairs.dtypes, *(group.output for _, group, _ in made.traced)]}
+    try:
+        for step, twin in pairs.twins.items():
+            step.twin = twin
+        for v in graph.parameters.values():
+            v.dtype = DTYPE
+        for v, dtypes in pairs.dtypes.items():
+            if len(dtypes) == 1:
+                v.dtype, = dtypes
+        for v, dtypes in pairs.read_as.items():
+            if v.dtype.is_floating_point and len(dtypes) == 1:
+                v.read_as, = dtypes
+        with quiet():
+            bodies = WithHalfParameters(made, runs).bodies
+        for name, v in made.constants.items():
+            if v.dtype == DTYPE:
+                made.halved.add(name)
+        return bodies
+    finally:
+        for step in pairs.twins:
+            step.twin = None
+        for v in pairs.read_as:
+            v.read_as = None
+        for v, dtype in before.items():
+            v.dtype = dtype
