@@ -8,6 +8,7 @@ import dataclasses
 import json
 import random
 import sys
+import types
 import warnings
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ import torchvision
 from paragauge_import import check, graph, import_model, models, spec
 from run_functions import functions_of, run_functions
 from torch import nn
+from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch.utils.flop_counter import FlopCounterMode
 
 
@@ -131,6 +133,34 @@ def test_a_batch_norm_with_parts_of_its_own():
     same([(n["name"], n["op"]) for n in file["nodes"]], [("0", "conv2d"), ("1", "batch_norm"), ("1.act", "relu")])
 
 
+def test_masks_of_transformers_before_version_5():
+    """Which makes them by torch.vmap of a function of sample, head, query and key, with an index of a tensor by these."""
+    masks = types.ModuleType("transformers.masking_utils")
+
+    def by_vmap(mask_function, bh_indices=True):
+        dims = [(None, None, None, 0), (None, None, 0, None)] + [(None, 0, None, None), (0, None, None, None)] * bh_indices
+        for each in dims:
+            mask_function = torch.vmap(mask_function, in_dims=each, out_dims=0)
+        return mask_function
+    masks._vmap_for_bhqkv, masks.TransformGetItemToIndex = by_vmap, TransformGetItemToIndex
+
+    def attended(self, x, seen):
+        batch, places = torch.arange(len(x)), torch.arange(4)
+        def padded(b, h, q, k):
+            return (k <= q) & (seen[b, k] > 0)
+        with masks.TransformGetItemToIndex():
+            mask = masks._vmap_for_bhqkv(padded)(batch, torch.arange(1), places, places)
+        causal = masks._vmap_for_bhqkv(lambda b, h, q, k: k <= q, bh_indices=False)(None, None, places, places)
+        q, k, v = (layer(x).unsqueeze(1) for layer in (self.a, self.b, self.c))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask & causal)
+    sys.modules[masks.__name__] = masks
+    try:
+        imported(module(attended), ["f32[B,4,8]", "i64[B,4]<5"])
+    finally:
+        del sys.modules[masks.__name__]
+    assert "torch.func (vmap" in refused(module(attended), ["f32[B,4,8]", "i64[B,4]<5"])
+
+
 def test_a_small_twin_stands_for_a_model_without_values():
     def made(width, device):
         with torch.device(device):
@@ -157,6 +187,23 @@ def test_a_small_twin_stands_for_a_model_without_values():
     import_model.import_module(import_model.Request(unfolds(4000, "meta"), images, "mse_loss", small=small))
     other = import_model.Request(nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 8)), vectors, "mse_loss")
     same(refused(made(4, "cpu"), ["f32[B,5,8]"], small=other), "the small model isn't the same: node '1'")
+
+
+def test_a_model_without_values_may_have_tables():
+    class Scaled(nn.Module):
+        def __init__(self, width, device):
+            super().__init__()
+            self.layer = nn.Linear(8, width, device=device)
+            self.register_buffer("steps", torch.arange(8.0))
+            for p in self.parameters():
+                p.initial = (0, 0.1)
+
+        def forward(self, x):
+            return self.layer(x * self.steps)
+    vectors = [spec.read_input("f32[B,8]")]
+    request = import_model.Request(Scaled(10**7, "meta"), vectors, "mse_loss", small=import_model.Request(Scaled(4, "cpu"), vectors, "mse_loss"))
+    file = import_model.import_module(request).file
+    same([c["values"] for c in file["constants"].values()], [{"arange": [0.0, 1.0]}])
 
 
 def test_images_with_a_class_per_pixel():

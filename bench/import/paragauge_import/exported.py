@@ -9,6 +9,7 @@ import contextlib
 import io
 import logging
 import random
+import sys
 import warnings
 from unittest import mock
 
@@ -174,10 +175,25 @@ def causal_masks(module, inputs) -> list:
     return answers
 
 
+def masks_by_broadcasting():
+    """transformers before version 5 makes its masks by torch.vmap of a function of sample, head, query and key, which an export leaves
+    as it is; the functions take tensors of indices as well, as in version 5."""
+    def for_indices(mask_function, bh_indices=True):
+        def mask(*indices):  # sample and head may be None
+            axes = [k for k, x in enumerate(indices) if k >= 2 or bh_indices]
+            found = mask_function(*(x.view([-1 if k == axis else 1 for axis in axes]) if k in axes else x for k, x in enumerate(indices)))
+            return found.expand([len(indices[k]) for k in axes])
+        return mask
+    masks = sys.modules.get("transformers.masking_utils")
+    if not hasattr(masks, "_vmap_for_bhqkv"):
+        return contextlib.nullcontext()
+    return mock.patch.multiple(masks, _vmap_for_bhqkv=for_indices, TransformGetItemToIndex=contextlib.nullcontext)
+
+
 @contextlib.contextmanager
 def as_in_a_run(causal: list):
-    """Mends what an export gets wrong: causal_masks; an LSTM's states, to which torch 2.11 gives a dimension too many; .data; and
-    what torch.distributions and gaussian_nll_loss (whether a variance is negative) ask of their arguments' values."""
+    """Mends what an export gets wrong: causal_masks; masks_by_broadcasting; an LSTM's states, to which torch 2.11 gives a dimension too
+    many; .data; and what torch.distributions and gaussian_nll_loss (whether a variance is negative) ask of their arguments' values."""
     layers, decompositions = nn.modules.transformer, torch._decomp.decompositions
     ask, lstm, answers = layers._detect_is_causal_mask, decompositions.one_layer_lstm, iter(causal)
     gaussian = torch.nn.functional.gaussian_nll_loss
@@ -193,7 +209,7 @@ def as_in_a_run(causal: list):
     with (mock.patch.object(torch.nn.functional, "gaussian_nll_loss", without_asking),
           mock.patch.object(layers, "_detect_is_causal_mask", lambda *a, **k: next(answers, False) if causal else ask(*a, **k)),
           mock.patch.object(decompositions, "one_layer_lstm", one_layer),
-          mock.patch.object(torch.distributions.Distribution, "_validate_args", False), Mended()):
+          mock.patch.object(torch.distributions.Distribution, "_validate_args", False), masks_by_broadcasting(), Mended()):
         yield
 
 

@@ -59,6 +59,8 @@ class KnownValues(TorchFunctionMode):
 
     def value(self, x):
         """Of a tensor, in an export; None: it isn't known."""
+        if torch._C._functorch.is_functorch_wrapped_tensor(x):  # inside vmap, which stands for many
+            return None
         if self.fixed and isinstance(x, FakeTensor):
             inside = {name: b for name, b in self.named() if isinstance(b, FakeTensor)}
             self.values.update({b: self.fixed[name] for name, b in inside.items() if name in self.fixed})
