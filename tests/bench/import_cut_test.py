@@ -37,6 +37,18 @@ def test_columns_and_rows_are_found():
     same(cuts_of(two_rows, WORDS), {"a": 8, "tanh": 8, "b": 8, "c": 8})
 
 
+def test_attention_is_not_cut_by_positions():
+    """Its queries' norms go over all heads, so that these can't be cut, and its mask is of all positions."""
+    def forward(self, x):
+        q, k, v = (part.unflatten(-1, (2, 4)).transpose(1, 2) for part in (self.n(self.a(x)), self.m(self.b(x)), self.c(x)))
+        mask = torch.ones(6, 6, dtype=torch.bool).tril().expand(len(x), 1, 6, 6)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
+        return self.e(F.gelu(self.d(y)))
+    file, _ = imported(module(forward, n=nn.RMSNorm(8), m=nn.RMSNorm(8), d=nn.Linear(8, 8), e=nn.Linear(8, 8)), WORDS)
+    same({n["name"]: file["bodies"][n["body"]].get("positions") for n in file["nodes"] if n["op"] == "aten" and n["name"] in ("n", "attention")},
+         {"n": 6, "attention": None})
+
+
 def language_model(vocabulary=9, tied=True, head=lambda y: y, **more):
     """An embedding, a pair of layers and a head."""
     norm = lambda x: F.layer_norm(x, (8,))  # noqa: E731

@@ -547,7 +547,10 @@ def parts_are_the_whole(body: dict, batch: int = 2, below: int = 2, plain: dict 
 
     with torch.no_grad(), InF64():
         whole = play(plain or body, tensors, g, units, 1, 0)
-        both = [play(body, {n: part(specs[n], x, k) for n, x in tensors.items()}, part(body["output"], g, k), shares[k], k, k * shares[0]) for k in (0, 1)]
+        try:
+            both = [play(body, {n: part(specs[n], x, k) for n, x in tensors.items()}, part(body["output"], g, k), shares[k], k, k * shares[0]) for k in (0, 1)]
+        except RuntimeError:  # a size that isn't a part's
+            return False
     for name, x in whole.items():
         a, b = (p[name] for p in both)
         if name in body["sums"]:
