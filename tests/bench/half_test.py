@@ -216,6 +216,11 @@ def test_casts_of_the_modules_own_are_in_the_bodies():
     same([n["name"] for n in file["nodes"] if "half_parameters" not in n], ["pow", "mean", "add", "rsqrt"])
     same(halved_body(file, "b")["saved"], [])
 
+    def two(self, x):  # the same op, read in bf16 and in f32
+        return self.b(self.a(x).exp()).exp().float() * 2
+    file, _, _ = with_half_parameters(module(two))
+    same([halved_body(file, name)["output"] for name in ("exp", "exp_2")], ["bf16[B,3,8]", "f32[B,3,8]"])
+
     def norm_and_more(self, x):
         wide = self.a(x).float().exp()
         return self.b(wide.to(x.dtype)) + wide

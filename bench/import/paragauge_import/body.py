@@ -207,7 +207,8 @@ class Group:
                 done[step] = None
                 parts = tuple(_freeze(step.args[w], visit) + _freeze(sorted(step.kwargs[w].items()), visit) for w in (0, 1))
                 done[step] = len(lines)
-                of_twin = step.twin and ([v.dtype for v in step.twin.reads()], _freeze(step.twin.args[0] + tuple(step.twin.kwargs[0].items()), lambda v: 0))
+                of_twin = step.twin and ([v.dtype for v in step.twin.reads()], _freeze(step.twin.args[0] + tuple(step.twin.kwargs[0].items()), lambda v: 0),
+                                         [o.read_as for o in step.outputs if o is not None])
                 lines.append((str(step.target), step.no_grad, parts, str(of_twin)))
             return ("step", done[step], v.index)
         lines = []

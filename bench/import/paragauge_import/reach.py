@@ -6,8 +6,8 @@ weights, each in a process of its own.
     PYTHONPATH=bench/import python -m paragauge_import.reach --models FILE.py           # the builders of a file, by options() (models.py)
 
 A line each: nodes, those of known ops, bodies, how far output and worst gradient are from the module's in float64, seconds of
-the import and of the check; or the refusal. And one of half precision: how far output and gradients of a step in bfloat16 are
-from float64's (check_half.py), and those of PyTorch's autocast on this CPU; or why there is none. Models are made small (images of 96, two layers of width 64) where they let one.
+the import and of the check; or the refusal. And two of half precision, with autocast and with parameters in it: how far output and
+gradients of a step in bfloat16 are from float64's (check_half.py), and those of PyTorch's own on this CPU; or why there is none. Models are made small (images of 96, two layers of width 64) where they let one.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 from paragauge_import import check, check_half, import_model, models, spec
-from paragauge_import.refusal import Refusal
+from paragauge_import.refusal import Refusal, first_line
 from torch import nn
 
 TORCHVISION = ["alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "efficientnet_v2_s", "googlenet", "inception_v3",
@@ -189,19 +189,22 @@ def too_long(*_):
     raise TimeoutError("takes too long")
 
 
-def half_text(imported, inputs) -> str:
-    """How far the file's half precision is from float64, beside PyTorch's autocast; "NOT LIKE PYTORCH" where it's farther."""
-    if isinstance(imported.file["half"], str):
-        return f"no half precision: {imported.file['half']}"
+def half_text(imported, inputs, key, what) -> str:
+    """How far the file's half precision (key: "half", "half_parameters") is from float64, beside PyTorch's own; "NOT LIKE PYTORCH'S"
+    where it's farther."""
+    if isinstance(imported.file[key], str):
+        return f"no {what}: {imported.file[key]}"
     try:
-        result = check_half.check_half(imported.file, imported.module, inputs)
+        result = check_half.check_half(imported.file, imported.module, inputs, key=key)
+    except Refusal as refusal:
+        return f"{what} NOT LIKE PYTORCH'S: {first_line(refusal)}"
     except (RuntimeError, NotImplementedError) as error:
-        return f"half precision isn't played on this CPU: {(str(error).splitlines() or [''])[0][:120]}"
+        return f"{what} isn't played on this CPU: {(str(error).splitlines() or [''])[0][:120]}"
     try:
         result.refuse_differences()
-        verdict = "bf16"
+        verdict = what
     except Refusal:
-        verdict = "bf16 NOT LIKE PYTORCH'S"
+        verdict = f"{what} NOT LIKE PYTORCH'S"
     return f"{verdict}  " + ", ".join(f"{name} {result.ours[name]:.1e} ({result.theirs[name]:.1e})" for name in ("output", "gradients"))
 
 
@@ -218,18 +221,18 @@ def try_one(job) -> str:
             start = time.monotonic()
             inputs = [spec.read_input(text) for text in inputs]
             prediction = "mse_loss"
-            imported = import_model.import_module(import_model.Request(module, inputs, loss=prediction))
+            imported = import_model.import_module(import_model.Request(module, inputs, loss=prediction, half_parameters=True))
             middle = time.monotonic()
             result = check.check(imported.file, imported.module, inputs)
             end = time.monotonic()
-            in_half = half_text(imported, inputs)
+            in_half = [half_text(imported, inputs, key, what) for key, what in (("half", "bf16"), ("half_parameters", "parameters in bf16"))]
         nodes = imported.file["nodes"]
         _, worst = result.worst()
         ok = "ok" if max(result.output, result.loss, worst) <= check.LIMIT else f"DIFFERS ({result.worst()[0]})"
         rows = all(b["rows"] for b in imported.file["bodies"].values())
         return (f"{name:44} {ok}  {len(nodes):4} nodes, {sum(n['op'] != 'aten' for n in nodes):3} known, {len(imported.file['bodies']):3} bodies, "
                 f"{len(imported.file['units']):2} units, rows {'all' if rows else 'NOT ALL'}  output {result.output:.1e} gradient {worst:.1e}  "
-                f"{middle - start:.1f} + {end - middle:.1f} s\n{'':46}{in_half}" + "".join(f"\n{'':46}note: {n}" for n in imported.notes))
+                f"{middle - start:.1f} + {end - middle:.1f} s\n{'':46}" + f"\n{'':46}".join(in_half) + "".join(f"\n{'':46}note: {n}" for n in imported.notes))
     except Refusal as refusal:
         return f"{name:44} refused  " + f"\n{'':53}".join(str(refusal).splitlines()[:6])
     except TimeoutError:
