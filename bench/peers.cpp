@@ -169,6 +169,10 @@ Json stages_to_json(const sim::Model& model, const sim::Strategy& strategy) {
   if (const std::optional<sim::ParameterCut> cut = sim::parameter_cut(model, strategy)) {
     json["units"] = cut->unit_of;
     json["reshard"] = cut->reshard;
+    if (cut->half_parameters) {
+      json["half_parameters"] = sim::to_string(half_of(model.precision));
+      json["sums"] = sim::to_string(cut->half_sums ? half_of(model.precision) : sim::Dtype::f32);
+    }
     json["shard"] = strategy.shard > 0 ? strategy.shard : strategy.dp;
   }
   return json;
@@ -287,9 +291,13 @@ bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::strin
   // Nobody has written one of microbatches, and PyTorch has none that cuts no weights but
   // their sums, leaves small ones whole, or has units of a size.
   if (strategy.sums_each_microbatch && strategy.microbatches > 1) return false;
-  // Nor one of recomputation; of mixed precision and clipping but by one device, model parallel and DDP.
+  // Nor one of recomputation; of mixed precision and clipping but by one device, model parallel and DDP, and FSDP2's
+  // policy of modules.
   if (strategy.recompute != sim::Recompute::none) return false;
-  if ((sim::is_autocast(model.precision) || model.max_grad_norm > 0) && !is_one_module(model, strategy)) return false;
+  const bool by_policy = model.is_imported() && strategy.zero == 3 && strategy.half_parameters &&
+                         model.loss_scale == 0 && model.max_grad_norm == 0;
+  if ((sim::is_autocast(model.precision) || model.max_grad_norm > 0) && !is_one_module(model, strategy) && !by_policy)
+    return false;
   // Theirs have a barrier before each step, unless these reach into each other.
   if (strategy.bodies > 1 && !strategy.daso && !strategy.kind().parameters(model, strategy).delayed) return false;
   if (strategy.zero > 0 && strategy.ranks() * strategy.microbatches > strategy.dp) return false;

@@ -125,7 +125,8 @@ std::string half_parameters_text(const Options& options, const sim::Model& model
     return sim::paragraph(
         sim::printable(fmt::format("With param_dtype=half {} takes {} and {}: weights are used, and travel, in {}.",
                                    best.cell.strategy, sim::readable_seconds(choice.step_s),
-                                   sim::readable_bytes(static_cast<double>(choice.needed())), to_string(half_of(model.precision)))),
+                                   sim::readable_bytes(static_cast<double>(choice.needed())),
+                                   to_string(half_of(model.precision)))),
         ' ', 100);
   } catch (const sim::ConfigError&) {  // nobody asked for it: an imported file that doesn't say
     return "";

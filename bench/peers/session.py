@@ -205,7 +205,8 @@ class Session:
 
     def forward_and_backward(self, x, target):
         half = self.model.half
-        with torch.autocast(self.x_device.type, DTYPES[half] if half else None, enabled=bool(half)):
+        casts = half and not hasattr(self.strategy, "half_parameters")  # else its parameters are in half precision
+        with torch.autocast(self.x_device.type, DTYPES[half] if casts else None, enabled=bool(casts)):
             output = self.module(x)
         loss = self.loss(output.float() if half else output, target)  # as autocast has losses; on GPUs not cross_entropy (loss.cpp)
         (self.scaler.scale(loss) if self.scaler else loss).backward()

@@ -9,7 +9,7 @@ from models import Stage
 from replicas import Distributed, Replicas, own_rows, rows_and_columns
 from session import optimizer_kind
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 
@@ -62,6 +62,8 @@ class FullyShard(Replicas):
             of_layer = [units_of[parameter] for parameter in layer.parameters(recurse=False) if parameter in units_of]
             if of_layer:
                 units.setdefault(of_layer[0], []).append(layer)
+        half = getattr(self.strategy, "half_parameters", None)
+        policy = MixedPrecisionPolicy(initial.DTYPES[half], initial.DTYPES[self.strategy.sums]) if half else MixedPrecisionPolicy()
         for unit in units.values():
-            fully_shard(unit, mesh=mesh, reshard_after_forward=self.strategy.reshard)
-        fully_shard(self.module, mesh=mesh)
+            fully_shard(unit, mesh=mesh, reshard_after_forward=self.strategy.reshard, mp_policy=policy)
+        fully_shard(self.module, mesh=mesh, mp_policy=policy)

@@ -265,6 +265,9 @@ TEST(PeersRanks, ImportedModelsHaveOurLosses) {
     for (const std::string& strategy : strategies)
       expect_our_losses(*session, peers, folder + name + ".json,dtype=f64", strategy, 1e-9, kDefaults);
   expect_our_losses(*session, peers, "gpt_nano,dtype=f64", "ddp,dp=2", 1e-9, kDefaults);  // by its name in the catalog
+  for (const char* name : {"gpt_toy", "llama_toy"})  // FSDP2's MixedPrecisionPolicy
+    for (const char* strategy : {"fsdp,dp=2,param_dtype=half,reduce_dtype=f32", "zero3,dp=2,param_dtype=half"})
+      expect_our_losses(*session, peers, folder + name + ".json,precision=bf16", strategy, 1e-3, kDefaults);
   // A packed projection is no DTensor, and a hand-written file says nothing of a module.
   const auto has = [&](const std::string& model_text, const std::string& strategy_text) {
     const sim::Model model = sim::load_model(folder + model_text);
@@ -275,6 +278,9 @@ TEST(PeersRanks, ImportedModelsHaveOurLosses) {
   EXPECT_FALSE(has("llama_toy.json", "tp,tp=2,sp=1"));
   EXPECT_FALSE(has("llama_toy.json", "1f1b"));
   EXPECT_FALSE(has("llama_toy.json", "heat"));
+  EXPECT_FALSE(has("llama_toy.json,precision=bf16", "fsdp"));  // which would be of autocast
+  EXPECT_FALSE(has("llama_toy.json,precision=fp16", "fsdp,param_dtype=half"));
+  EXPECT_FALSE(has("llama_toy.json,precision=bf16", "deepspeed_stage_3"));
   const sim::Model by_hand = sim::load_model(folder + "token_toy.json");
   EXPECT_EQ(peers.run(by_hand, sim::parse_strategy("single", by_hand), "gloo", false, 1, 1).skipped,
             folder + "token_toy.json: made_by is 'hand', not the command of an import");
