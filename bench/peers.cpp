@@ -295,7 +295,7 @@ bool has_peer(const sim::Model& model, const sim::Strategy& strategy, std::strin
   // policy of modules.
   if (strategy.recompute != sim::Recompute::none) return false;
   const bool by_policy = model.is_imported() && strategy.zero == 3 && strategy.half_parameters &&
-                         model.loss_scale == 0 && model.max_grad_norm == 0;
+                         model.dtype == sim::Dtype::f32 && model.loss_scale == 0 && model.max_grad_norm == 0;
   if ((sim::is_autocast(model.precision) || model.max_grad_norm > 0) && !is_one_module(model, strategy) && !by_policy)
     return false;
   // Theirs have a barrier before each step, unless these reach into each other.

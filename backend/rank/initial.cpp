@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string_view>
 
 #include "backend/op/op.hpp"
@@ -54,6 +55,14 @@ void draw_classes(const at::Tensor& tensor, std::int64_t classes, std::uint64_t 
   tensor.copy_(at::empty(tensor.sizes(), at::kDouble)
                    .uniform_(0, static_cast<double>(classes), at::detail::createCPUGenerator(seed))
                    .floor_());
+}
+
+/// What f32 holds and half precision doesn't is its largest number, as a mask's torch.finfo(dtype).min.
+double in_range(double value, at::ScalarType of) {
+  if ((of != at::kHalf && of != at::kBFloat16) || std::isinf(value)) return value;
+  const double largest =
+      of == at::kHalf ? double{std::numeric_limits<at::Half>::max()} : double{std::numeric_limits<at::BFloat16>::max()};
+  return std::clamp(value, -largest, largest);
 }
 
 }  // namespace
@@ -115,14 +124,15 @@ void set_initial(const at::Tensor& tensor, const sim::Tensor& description, const
       return;
     }
     case sim::Initial::Kind::constant:
-      tensor.fill_(initial.center);
+      tensor.fill_(in_range(initial.center, tensor.scalar_type()));
       return;
     case sim::Initial::Kind::runs: {
       const at::Tensor values =
           at::empty(piece.empty() ? tensor.sizes().vec() : std::vector<std::int64_t>(description.whole), at::kDouble);
       double* value = values.mutable_data_ptr<double>();
       for (const sim::Run& run : *initial.runs)
-        for (std::int64_t k = 0; k < run.count; ++k) *value++ = run.first + run.step * static_cast<double>(k);
+        for (std::int64_t k = 0; k < run.count; ++k)
+          *value++ = in_range(run.first + run.step * static_cast<double>(k), tensor.scalar_type());
       tensor.copy_(narrowed(values, piece));
       return;
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 
 #include "sim/error.hpp"
 #include "sim/lower/pass/pass.hpp"
@@ -53,7 +54,9 @@ void finish_step(Draft& draft, const Plan& plan, bool mean, const GroupOf& group
 
 }  // namespace
 
-Program lower_periodic(const Model& model, const Strategy& strategy) {
+Program lower_periodic(const Model& given, const Strategy& strategy) {
+  const std::optional<Model> halved = halved_model(given, strategy);
+  const Model& model = halved ? *halved : given;
   const Plan plan(model, layout_of(model, strategy));
   const Layout& layout = plan.layout;
   const std::optional<NodeAverages>& averages = layout.parameters.averages;

@@ -29,9 +29,7 @@ auto naming(const Model& model, std::size_t n, const Act& act) {
 }  // namespace
 
 Plan::Plan(const Model& m, Layout l)
-    : halved_(l.parameters.cut && l.parameters.cut->half_parameters ? std::optional(m.with_half_parameters())
-                                                                    : std::nullopt),
-      model(halved_ ? *halved_ : m),
+    : model(m),
       layout(std::move(l)),
       schedule(schedule_table().at(layout.schedule)),
       stage_axis(layout.stage_axis),
@@ -40,11 +38,12 @@ Plan::Plan(const Model& m, Layout l)
       one_loss(schedule.one_loss && microbatches > 1),
       part(m.nodes.size(), 0),
       stage(m.nodes.size(), 0),
-      whole(model.instances(m.global_batch / layout.microbatches)),
+      whole(m.instances(m.global_batch / layout.microbatches)),
       grads(m.grads()),
-      everywhere_(everywhere()) {
-  if (one_loss) whole.back() = model.instances(m.global_batch).back();
-  if (halved_)
+      everywhere_(everywhere()),
+      half_parameters_(layout.parameters.cut && layout.parameters.cut->half_parameters) {
+  if (one_loss) whole.back() = m.instances(m.global_batch).back();
+  if (half_parameters_)
     for (OpInstance& op : whole) op.half_parameters = op.kind->matrix && is_autocast(m.precision);
   whole_signatures = signatures_of(whole);
   if (stage_axis < layout.mesh.axes.size())
@@ -179,10 +178,16 @@ void Plan::place_nodes() {
 /// The gradients of nodes that share a parameter are added where they are made, and summed together.
 void Plan::check_shared() const {
   std::map<std::string_view, std::pair<std::size_t, const Placements*>> first;  // by name: a node, and its gradient
+  std::map<std::string_view, Dtype> dtypes;
   for (std::size_t n = 0; n < placements.size(); ++n)
     for (std::size_t p = 0; p < model.nodes[n].parameters.size(); ++p) {
       const Placements& gradient = placements[n].grad_parameters[p];
       const auto [known, is_new] = first.try_emplace(model.nodes[n].parameters[p], n, &gradient);
+      const auto dtype = dtypes.try_emplace(known->first, whole_signatures[n].parameters[p].spec.dtype).first->second;
+      if (dtype != whole_signatures[n].parameters[p].spec.dtype)
+        throw ConfigError("model '{}': nodes '{}' and '{}' share the parameter '{}', which is {} and {}", model.name,
+                          model.nodes[known->second.first].name, model.nodes[n].name, known->first, to_string(dtype),
+                          to_string(whole_signatures[n].parameters[p].spec.dtype));
       if (is_new || *known->second.second == gradient) continue;
       throw ConfigError(
           "model '{}': nodes '{}' and '{}' share the parameter '{}', but what they are played by makes {} and {} of "

@@ -6,7 +6,6 @@
 
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -50,15 +49,11 @@ struct RolePlan {
 };
 
 class Plan {
-  const std::optional<Model> halved_;
-
  public:
   /// ConfigError where a node has no such rule, or a size can't be cut so.
   Plan(const Model& model, Layout layout);
-  Plan(const Plan&) = delete;
-  Plan& operator=(const Plan&) = delete;
 
-  const Model& model;  // of half precision, where the layout's parameters are
+  const Model& model;
   const Layout layout;
   const ScheduleKind& schedule;
   const std::uint32_t stage_axis, stages;
@@ -84,7 +79,7 @@ class Plan {
 
   /// Whether a node's parameters are in half precision, and who updates them keeps them in f32.
   [[nodiscard]] bool has_half_parameters(std::size_t n) const {
-    return halved_ && (whole[n].half_parameters || model.nodes[n].halved != nullptr);
+    return half_parameters_ && (whole[n].half_parameters || model.nodes[n].halved != nullptr);
   }
   [[nodiscard]] PartOfRank rank_of(std::uint32_t of_part) const {
     return rank_of_part(of_part, stages, schedule.order);
@@ -120,6 +115,7 @@ class Plan {
   void make_roles();
   [[nodiscard]] bool takes_own_parts(std::uint32_t axis) const;
   const Placements everywhere_;
+  const bool half_parameters_;  // those of matrix ops, and of bodies
   class Cuts;
   [[nodiscard]] bool last_differs(std::uint32_t axis, Cuts& cuts) const;
   [[nodiscard]] RolePlan role_of(const std::vector<std::uint32_t>& at, Cuts& cuts) const;

@@ -270,8 +270,9 @@ Bodies read_half(JsonObject& file, Model& model) {
 Bodies read_half_parameters(JsonObject& file, Model& model) {
   if (file.has("half_parameters") && !file.value("half_parameters").is_string())
     return bodies_from(file.object("half_parameters"));
-  model.no_half_parameters =
-      file.text("half_parameters", "the file doesn't say what its ops are then (import it with --half-parameters)");
+  model.no_half_parameters = file.text(
+      "half_parameters",
+      "the file doesn't say what its ops are with parameters in half precision: import it with --half-parameters");
   return {};
 }
 

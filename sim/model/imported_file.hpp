@@ -40,7 +40,8 @@ namespace sim {
 
 using Bodies = std::map<std::string, const Body*>;
 
-/// Reads all but name, description, loss, optimizer, global_batch, units, nodes and half. ConfigError with the place.
+/// Reads all but name, description, loss, optimizer, global_batch, units, nodes and both kinds of half precision. ConfigError
+/// with the place.
 Bodies read_imported(JsonObject& file, Model& model);
 
 /// Those for half precision, and for parameters in it: none where there are none, which the model says then, too

@@ -186,7 +186,6 @@ std::vector<OpInstance> Model::instances(std::int64_t rows) const {
 
 Model Model::with_half_parameters() const {
   Model model = *this;
-  if (!is_imported()) return model;
   if (!no_half_parameters.empty()) throw ConfigError("model '{}': {}", name, no_half_parameters);
   const Dtype to = dtype == Dtype::f64 ? dtype : half_of(precision);
   for (Node& node : model.nodes) {
@@ -317,6 +316,24 @@ std::vector<std::uint32_t> Model::grads() const {
   return made;
 }
 
+namespace {
+
+/// That its ops fit each other, its parameters and its target.
+void check(const Model& model, const std::string& path) {
+  check_in_place(model);
+  check_gradients(model);
+  const TensorSpec prediction = model.instances(2).back().inputs[0];
+  Shape expected{2};
+  expected.insert(expected.end(), model.positions.begin(), model.positions.end());
+  expected.push_back(model.classes);
+  if (prediction.shape != expected)
+    throw ConfigError("{}: the last node gives {} per {} rows, but the target has classes={}{}", path,
+                      sim::to_string(prediction), 2, model.classes,
+                      model.positions.empty() ? "" : fmt::format(" at [{}]", fmt::join(model.positions, ",")));
+}
+
+}  // namespace
+
 Model load_model(std::string_view text) {
   const SpecText spec(text, "model");
   spec.finish({"image", "global_batch", "device_batch", "loss", "optimizer", "dtype", "precision", "loss_scale",
@@ -392,16 +409,9 @@ Model load_model(std::string_view text) {
                         text);
     if (model.channels_last) model.options += ",memory_format=" + *format;
   }
-  check_in_place(model);
-  check_gradients(model);
-  const TensorSpec prediction = model.instances(2).back().inputs[0];
-  Shape expected{2};
-  expected.insert(expected.end(), model.positions.begin(), model.positions.end());
-  expected.push_back(model.classes);
-  if (prediction.shape != expected)
-    throw ConfigError("{}: the last node gives {} per {} rows, but the target has classes={}{}", path.string(),
-                      sim::to_string(prediction), 2, model.classes,
-                      model.positions.empty() ? "" : fmt::format(" at [{}]", fmt::join(model.positions, ",")));
+  check(model, path.string());
+  if (is_autocast(model.precision) && model.is_imported() && model.no_half_parameters.empty())
+    check(model.with_half_parameters(), path.string());
   return model;
 }
 

@@ -88,7 +88,8 @@ struct Model {
   std::map<std::string, std::vector<std::string>> cuts;
 
   /// This model with autocast, as it is where parameters are in half precision themselves and nothing is cast for them (FSDP2's
-  /// MixedPrecisionPolicy.param_dtype, DeepSpeed's half precision). ConfigError where the file doesn't say.
+  /// MixedPrecisionPolicy.param_dtype, DeepSpeed's half precision): imported ops have other bodies then. ConfigError where the
+  /// file doesn't say.
   [[nodiscard]] Model with_half_parameters() const;
   /// The text that load_model accepts and that makes this same model again.
   [[nodiscard]] std::string text() const;

@@ -158,7 +158,10 @@ class NodeReader {
     if (json.has("in_parts")) node.in_parts = &read_in_parts(json, node, place);
     if (json.has("parameters")) node.parameters = read_parameters(json, node, place);
     if (json.has("half")) node.half = &read_half_body(json, "half", half_, node, place);
-    if (json.has("half_parameters")) node.halved = &read_half_body(json, "half_parameters", halved_, node, place);
+    if (json.has("half_parameters")) {
+      node.halved = &read_half_body(json, "half_parameters", halved_, node, place);
+      check_halved(node, place);
+    }
     if (node.half != nullptr && node.in_parts != nullptr)
       throw ConfigError(
           "{}: 'half' and 'in_parts' are for different nodes: what lies in parts in half precision is unknown", place);
@@ -215,17 +218,40 @@ class NodeReader {
     return half;
   }
 
+  /// What it takes and gives, with all units.
+  static std::vector<TensorSpec> specs(const Body& body) {
+    const Extent all{.batch = 1, .units = body.units};
+    std::vector<TensorSpec> found;
+    for (const PartSpec& spec : body.inputs) found.push_back(spec.in_module(all));
+    for (const PartSpec& spec : body.parameters) found.push_back(spec.in_module(all));
+    found.push_back(body.output.in_module(all));
+    return found;
+  }
+
+  /// A body where parameters are bf16; what takes its place in parts has the same types then.
+  static void check_halved(const Node& node, const std::string& place) {
+    const Body& halved = *node.halved;
+    const auto shapes = [](const Body& body) {
+      std::vector<Shape> all;
+      for (const TensorSpec& spec : specs(body)) all.push_back(spec.shape);
+      return all;
+    };
+    if (node.body != nullptr && (shapes(halved) != shapes(*node.body) || halved.input_grads != node.body->input_grads ||
+                                 halved.backward.empty() != node.body->backward.empty()))
+      throw ConfigError("{}: body '{}' for half precision has other shapes or gradients than the node's", place,
+                        halved.name);
+    for (const PartSpec& parameter : halved.parameters)
+      if (parameter.dtype != Dtype::bf16)
+        throw ConfigError("{}: parameters of body '{}' must be bf16, found {}", place, halved.name,
+                          to_string(parameter.dtype));
+    if (node.in_parts != nullptr && specs(body_in(*node.in_parts, Dtype::f32, Dtype::bf16)) != specs(halved))
+      throw ConfigError("{}: body '{}' takes and gives other types than the one in parts does in bf16", place,
+                        halved.name);
+  }
+
   /// With all units it takes and gives what the node's own body does.
   const Body& read_in_parts(JsonObject& json, const Node& node, const std::string& place) const {
     const Body& parts = read_body(json, "in_parts", place);
-    const auto specs = [](const Body& body) {
-      const Extent all{.batch = 1, .units = body.units};
-      std::vector<TensorSpec> found;
-      for (const PartSpec& spec : body.inputs) found.push_back(spec.in_module(all));
-      for (const PartSpec& spec : body.parameters) found.push_back(spec.in_module(all));
-      found.push_back(body.output.in_module(all));
-      return found;
-    };
     if (node.body == nullptr || node.body->units > 1 || parts.units == 1 || specs(*node.body) != specs(parts) ||
         node.body->inputs.size() != parts.inputs.size() || node.body->input_grads != parts.input_grads ||
         node.body->backward.empty() != parts.backward.empty())

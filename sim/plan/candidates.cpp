@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -284,8 +285,10 @@ class Candidates {
 
 }  // namespace
 
-std::string obstacle(const Model& model, const Strategy& strategy) {
+std::string obstacle(const Model& given, const Strategy& strategy) {
   try {
+    const std::optional<Model> halved = halved_model(given, strategy);
+    const Model& model = halved ? *halved : given;
     const Layout layout = layout_of(model, strategy);
     const std::vector<OpInstance> ops = model.instances(model.global_batch / layout.microbatches);
     for (std::size_t n = 0; n < ops.size(); ++n)

@@ -44,6 +44,11 @@ void check_microbatches(const Layout& layout, const Model& model, const Strategy
 
 }  // namespace
 
+std::optional<Model> halved_model(const Model& model, const Strategy& strategy) {
+  if (!strategy.half_parameters || !model.is_imported()) return std::nullopt;
+  return model.with_half_parameters();
+}
+
 Layout layout_of(const Model& model, const Strategy& strategy) {
   const StrategyKind& kind = strategy.kind();
   Layout layout{.parameters = kind.parameters(model, strategy),

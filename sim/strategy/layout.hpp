@@ -114,4 +114,7 @@ struct Layout {
 /// ConfigError where the strategy doesn't fit the model.
 Layout layout_of(const Model& model, const Strategy& strategy);
 
+/// What a strategy with half parameters plays in the model's place; nullopt: the model as it is.
+std::optional<Model> halved_model(const Model& model, const Strategy& strategy);
+
 }  // namespace sim

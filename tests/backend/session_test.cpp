@@ -400,8 +400,12 @@ TEST(LocalSessionRanks, PlayImportedOpsWithHalfParameters) {
           "zero3,dp=2,param_dtype=half,reduce_dtype=f32", "mesh,dp=2,tp=2,zero=3,param_dtype=half",
           "mesh,dp=2,tp=2,sp=1,zero=1,param_dtype=half", "deepspeed_stage_3,dp=2"}) {
       SCOPED_TRACE(std::string(toy) + " " + strategy);
-      const sim::Program exact = lowered(model + ",dtype=f64,precision=bf16", strategy);
-      expect_right(exact, session->run({.program = exact, .steps = 1, .verify = true}), 1);
+      for (const char* samples : {"8", "2"}) {  // 2: sp=1 cuts positions
+        if (std::string_view(strategy).find("microbatches") != std::string_view::npos && *samples == '2') continue;
+        const sim::Program exact =
+            lowered(fmt::format("{},dtype=f64,precision=bf16,global_batch={}", model, samples), strategy);
+        expect_right(exact, session->run({.program = exact, .steps = 1, .verify = true}), 1);
+      }
       const RunResult in_full = session->run({.program = lowered(model, "single"), .steps = 2});
       for (const char* precision : {"bf16", "fp16"}) {
         SCOPED_TRACE(precision);

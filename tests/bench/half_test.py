@@ -246,8 +246,59 @@ def test_constants_and_frozen_parameters_are_halved():
 
         def forward(self, x):
             return self.base(self.a(x)) * self.table
-    file, _, _ = with_half_parameters(Scaled())
+    file, found, _ = with_half_parameters(Scaled())
     same({c.get("frozen", "table") for c in file["constants"].values() if c.get("halved")}, {"base.weight", "base.bias", "table"})
+    assert "where parameters are in half precision, buffers are, too, as DeepSpeed has them and FSDP2 hasn't: table" in found.notes, found.notes
+    file, _, _ = with_half_parameters(module(lambda self, x: self.b(self.a(x) + torch.tensor([1.0, 2.0] * 4, dtype=torch.float16))))
+    assert not any("halved" in c for c in file["constants"].values()), file["constants"]
+
+
+def test_masks_are_as_large_as_their_dtype():
+    """float32's least number isn't infinite in bfloat16: a row without a word is no NaN."""
+    def forward(self, x):
+        y = self.a(x)
+        mask = torch.zeros(3, 3, dtype=y.dtype).masked_fill(torch.tensor([[True] * 3, [False, True, True], [False] * 3]), torch.finfo(y.dtype).min)
+        return F.scaled_dot_product_attention(y, self.b(x), self.c(x), attn_mask=mask)
+    with_half_parameters(module(forward))
+
+
+def test_what_is_drawn_is_drawn_in_its_dtype():
+    file, _, _ = with_half_parameters(module(lambda self, x: self.b((y := self.a(x)) * torch.empty(y.shape, dtype=y.dtype).bernoulli_(0.5))))
+    drawn = halved_body(file, "bernoulli")
+    assert drawn["output"].startswith("bf16[") and not any("_to_copy" in line for line in drawn["forward"]), drawn
+
+
+def test_one_view_of_what_is_read_in_two_dtypes():
+    def forward(self, x):
+        wide = self.a(x).float().exp()
+        q, _ = wide.to(x.dtype).split(4, -1)
+        r, _ = wide.split(4, -1)
+        return self.b(torch.cat([q, q], -1)) + r.sum()
+    file, _, _ = with_half_parameters(module(forward))
+    assert "half_parameters" not in next(n for n in file["nodes"] if n["name"] == "sum"), file["half_parameters"]  # in f32, as the other
+
+
+def test_known_ops_stay_where_their_readers_cast():
+    file, _, _ = with_half_parameters(module(lambda self, x: self.b(self.a(x).float().exp().to(x.dtype))), ["f32[B,8]"])
+    same([(n["op"], "half_parameters" in n) for n in file["nodes"]], [("linear", False), ("aten", True), ("linear", False)])
+    file, _, _ = with_half_parameters(nn.Sequential(nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4)), ["f32[B,8]"])
+    same(list(file["half_parameters"]), ["relu/halved1"])  # the norm is float32's, as sim's are
+    file, _, _ = with_half_parameters(nn.Sequential(nn.ReLU(), nn.Linear(8, 4)), ["f32[B,8]"])
+    same([file["half_parameters"][n["half_parameters"]]["output"] for n in file["nodes"] if "half_parameters" in n], ["bf16[B,8]"])
+
+
+def test_a_small_model_stands_for_a_large_one_with_half_parameters():
+    def made(width, device):
+        with torch.device(device):
+            m = nn.Sequential(nn.Linear(8, width), nn.GELU(), nn.Linear(width, 8))
+        for p in m.parameters():
+            p.initial = (0, 0.1)
+        return m
+    vectors = [spec.read_input("f32[B,5,8]")]
+    small = import_model.Request(made(4, "cpu"), vectors, "mse_loss", half_parameters=True)
+    file = import_model.import_module(import_model.Request(made(10**7, "meta"), vectors, "mse_loss", small=small, half_parameters=True), False).file
+    same(halved_body(file, "0")["parameters"], [f"bf16[{10**7},8]", f"bf16[{10**7}]"])
+    same({body["rows"] for body in file["half_parameters"].values()}, {True})
 
 
 def test_modules_that_fail_or_differ_with_half_parameters():
@@ -271,6 +322,13 @@ def test_modules_that_fail_or_differ_with_half_parameters():
         return self.b(y.exp() if y.dtype == torch.float32 else y.sigmoid())
     file, _, _ = with_half_parameters(module(by_dtype))
     assert file["half_parameters"].startswith("with its parameters in bfloat16 the module does something else at "), file["half_parameters"]
+    bn = nn.BatchNorm1d(8)
+    file, _, _ = with_half_parameters(module(lambda self, x: self.b(self.bn(self.a(x))) * self.bn.weight.abs().sum(), bn=bn), ["f32[B,8]"])
+    same(file["half_parameters"], "with its parameters in bfloat16 a batch norm's 'bn.weight', which stays in float32 here, is read by others, too")
+    def own_half(self, x):
+        return self.b(self.a(x).to(torch.bfloat16).float())
+    file, _, _ = with_half_parameters(module(own_half))
+    same(file["half_parameters"], file["half"])
 
 
 def test_a_wrong_body_with_half_parameters_is_found():

@@ -51,10 +51,10 @@ def imported(file, names):
     file = json.loads(json.dumps(file))
     nodes = {node["name"]: node for node in file["nodes"]}
     file["nodes"] = [dict(nodes[name], inputs=[before]) for before, name in zip(["input", *names], names)]
-    used = {node[key] for node in file["nodes"] for key in ("body", "in_parts", "half") if key in node}
+    used = {node[key] for node in file["nodes"] for key in ("body", "in_parts", "half", "half_parameters") if key in node}
     read = {name for node in file["nodes"] for name in node["parameters"]}
-    for kind, kept in (("bodies", used), ("half", used), ("parameters", read)):
-        file[kind] = {name: each for name, each in file[kind].items() if name in kept}
+    for kind, kept in (("bodies", used), ("half", used), ("half_parameters", used), ("parameters", read)):
+        file[kind] = {name: each for name, each in file.get(kind, {}).items() if name in kept}
     return file | {"units": ["h.0"], "constants": {}}
 
 

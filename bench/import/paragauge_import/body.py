@@ -207,9 +207,7 @@ class Group:
                 done[step] = None
                 parts = tuple(_freeze(step.args[w], visit) + _freeze(sorted(step.kwargs[w].items()), visit) for w in (0, 1))
                 done[step] = len(lines)
-                of_twin = step.twin and ([v.dtype for v in step.twin.reads()], _freeze(step.twin.args[0] + tuple(step.twin.kwargs[0].items()), lambda v: 0),
-                                         [o.read_as for o in step.outputs if o is not None])
-                lines.append((str(step.target), step.no_grad, parts, str(of_twin)))
+                lines.append((str(step.target), step.no_grad, parts, step.twin and twin_key(step)))
             return ("step", done[step], v.index)
         lines = []
         last = visit(self.output)
@@ -222,6 +220,13 @@ def _freeze(x, visit):
     if isinstance(x, (list, tuple)):
         return tuple(_freeze(y, visit) for y in x)
     return (type(x).__name__, str(x))
+
+
+def twin_key(step: Step) -> tuple:
+    """What a twin says beside the step itself."""
+    twin = step.twin
+    return (str(twin.target), tuple(v.dtype for v in twin.reads()), tuple(o.read_as for o in step.outputs if o is not None),
+            tuple(_freeze(twin.args[w], lambda v: 0) + _freeze(sorted(twin.kwargs[w].items()), lambda v: 0) for w in (0, 1)))
 
 
 def as_twin_reads(step: Step, lookup):

@@ -101,7 +101,7 @@ def by_autocast(file: dict, module, inputs, tensors, target, half) -> tuple:
 
 
 def by_half_parameters(file: dict, module, inputs, tensors, target, half) -> tuple:
-    with half_parameters.in_half(module, inputs, half):
+    with half_parameters.halved(module, inputs, half):
         tensors = [t.to(half) if t.is_floating_point() else t for t in tensors]
         try:
             return run_of(file, module, arguments(inputs, tensors), target, contextlib.nullcontext())

@@ -1,4 +1,5 @@
-"""What a step in half precision (torch.autocast, autocast.py) makes of the nodes: the file's second bodies.
+"""What a step in half precision (torch.autocast, autocast.py) makes of the nodes: the file's second bodies. half_parameters.py makes
+those of parameters in half precision in the same way.
 
     file["half"] = half_bodies(graph, made, runs)      # by name; nodes that differ from float32 get the key "half"
 
@@ -103,6 +104,9 @@ def leave_out(file, reason: str, key="half"):
     """The file without its second bodies."""
     file[key] = reason
     forget(file["nodes"], key)
+    if key == "half_parameters":
+        for constant in file["constants"].values():
+            constant.pop("halved", None)
 
 
 def notes_of(graph: Graph) -> list:
@@ -163,8 +167,14 @@ class Half:
         self.bodies[name] = text
         return name
 
+    @staticmethod
+    def known_differs(node, group, y, expected):
+        raise Refusal(f"op '{node['op']}' of '{node['name']}' gives {DTYPE_NAMES[y]} under autocast")
+
     def known_op(self, node, group, wants):
-        """An op that the file's reader knows: it must give what it gives in PyTorch, or becomes a body."""
+        """An op that the file's reader knows: it must give what it gives in PyTorch, or becomes a body, if it has no parameters."""
+        if parameters_of(node):
+            group.output.read_as = None  # by who reads it
         group.find_reads()
         with fake(0), torch.no_grad():
             y = group.run(0, fake_tensors(group, 0, [False] * (len(group.inputs) + len(group.parameters)))).dtype
@@ -178,8 +188,9 @@ class Half:
         group.output.dtype = y
         if y == expected:
             return
-        if parameters_of(node) or node["op"] not in ("add", "softmax"):
-            raise Refusal(f"op '{node['op']}' of '{node['name']}' gives {DTYPE_NAMES[y]}{' under autocast' * (self.KEY == 'half')}")
+        if parameters_of(node):
+            self.known_differs(node, group, y, expected)
+            return
         text = self.body_of(node, group, wants)
         text["rows"] = node.get("dim", 1) != 0  # of all elements alike, or of a sample's
         node[self.KEY] = self.name_of(text, node["op"])

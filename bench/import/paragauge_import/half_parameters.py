@@ -1,8 +1,8 @@
 """What a step makes of the nodes where the parameters themselves are in half precision, without autocast (FSDP2's
-MixedPrecisionPolicy.param_dtype, DeepSpeed's bf16 and fp16): further bodies of the file.
+MixedPrecisionPolicy.param_dtype, DeepSpeed's bf16 and fp16): further bodies of the file. Buffers are, too, as DeepSpeed has them.
 
-    with in_half(module, inputs) as halved:
-        other = read_graph(module, halved)
+    with halved(module, inputs) as inputs_in_half:
+        other = read_graph(module, inputs_in_half)
     file["half_parameters"] = bodies_with_half_parameters(graph, other, made, runs)      # by name; nodes get the key "half_parameters"
 
 The module is exported once more, with its parameters, its buffers and what it is given in bfloat16. That graph has the steps of the
@@ -21,6 +21,7 @@ import torch
 from paragauge_import.exported import quiet
 from paragauge_import.graph import Graph, Step, Value, is_view
 from paragauge_import.half import DTYPE, Half
+from paragauge_import.play import in_range, parameters_of
 from paragauge_import.refusal import Refusal, place_of
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
@@ -29,16 +30,16 @@ CASTS = ("to", "_to_copy", "type_as")
 
 
 @contextlib.contextmanager
-def in_half(module, inputs, half=DTYPE):
+def halved(module, inputs, half=DTYPE):
     """The module's parameters and buffers are in half precision meanwhile; the inputs that it takes then."""
-    halved = {}
+    made = {}
 
     def half_of(t):
-        if id(t) not in halved:  # shared parameters stay so
+        if id(t) not in made:  # shared parameters stay so
             with t.fake_mode if isinstance(t, FakeTensor) else contextlib.nullcontext():
                 x = t.detach().to(half)
-                halved[id(t)] = nn.Parameter(x, requires_grad=t.requires_grad) if isinstance(t, nn.Parameter) else x
-        return halved[id(t)]
+                made[id(t)] = nn.Parameter(x, requires_grad=t.requires_grad) if isinstance(t, nn.Parameter) else x
+        return made[id(t)]
 
     before = [(table, name, t) for part in module.modules() for table in (part._parameters, part._buffers)
               for name, t in table.items() if t is not None and t.dtype == torch.float32]
@@ -53,6 +54,14 @@ def in_half(module, inputs, half=DTYPE):
 
 def is_constant(step: Step) -> bool:
     return step.outputs[0] is not None and step.outputs[0].data is not None
+
+
+def are_constants(x: Value, y: Value) -> bool:
+    """Whether y is a constant as x, and finite where x in its dtype is."""
+    if y.data is None:
+        return False
+    return x.data is None or x.data[0].shape != y.data[0].shape or not y.dtype.is_floating_point or \
+        torch.equal(in_range(x.data[0], y.dtype).isfinite(), y.data[0].to(y.dtype).isfinite())
 
 
 class Pairs:
@@ -88,11 +97,17 @@ class Pairs:
         self.seen.add((x, y))
         while x.step is not None and is_constant(x.step) and is_view(x.step.target):
             x = x.step.reads()[0]  # a table, seen with more rows
-        if x.step is None or is_constant(x.step):
-            if x.kind != y.kind and x.kind != "constant" or x.kind == y.kind and x.kind in ("input", "parameter", "frozen") and x.name != y.name:
+        if x.step is None:
+            if not (are_constants(x, y) if x.kind == "constant" else x.kind == y.kind and x.name == y.name):
                 raise self.differs(reader)
             if x.kind in ("constant", "frozen") and x.dtype.is_floating_point and y.dtype.is_floating_point:
                 self.dtypes.setdefault(x, set()).add(y.dtype)
+            return
+        if is_constant(x.step):  # memory without values, or what runs with the batch
+            if y.step is not None and y.step.name == x.step.name and len(y.step.reads()) == len(x.step.reads()):
+                self.twins.setdefault(x.step, y.step)
+                for a, b in zip(x.step.reads(), y.step.reads()):
+                    self.match(a, b, reader)
             return
         if not x.step.virtual and not is_cast:
             if self.twins.get(x.step) is not y.step or x.index != y.index:
@@ -105,9 +120,14 @@ class Pairs:
                 raise self.differs(reader)
             self.match(x.step.reads()[0], y, reader)  # a cast that is none there
             return
-        self.twins.setdefault(x.step, y.step)
+        if x.step not in self.twins or reads_a_cast(self.twins[x.step]) and not reads_a_cast(y.step):
+            self.twins[x.step] = y.step  # one view for all who read it, who cast for themselves
         for a, b in zip(x.step.reads(), y.step.reads()):
             self.match(a, b, reader)
+
+
+def reads_a_cast(step: Step) -> bool:
+    return any(v.step is not None and v.step.name in CASTS for v in step.reads())
 
 
 class WithHalfParameters(Half):
@@ -117,10 +137,18 @@ class WithHalfParameters(Half):
     def check(group):
         """No cast is hidden."""
 
+    @staticmethod
+    def known_differs(node, group, y, expected):
+        """A batch norm of what is given in float32, say: it stays so, as sim's own models have it."""
+        group.output.dtype = expected or y
+
 
 def bodies_with_half_parameters(graph: Graph, other: Graph, made, runs: bool) -> dict:
     """By name. Refusal: why there are none. runs: as make_body's."""
     pairs = Pairs(graph, other)
+    norms, others = ({p for n in made.nodes if (n["op"] == "batch_norm") == of_norms for p in parameters_of(n)} for of_norms in (True, False))
+    if both := sorted(norms & others):
+        raise Refusal(f"a batch norm's '{both[0]}', which stays in float32 here, is read by others, too")
     before = {v: v.dtype for v in [*graph.parameters.values(), *pairs.dtypes, *(group.output for _, group, _ in made.traced)]}
     try:
         for step, twin in pairs.twins.items():
@@ -135,9 +163,7 @@ def bodies_with_half_parameters(graph: Graph, other: Graph, made, runs: bool) ->
                 v.read_as, = dtypes
         with quiet():
             bodies = WithHalfParameters(made, runs).bodies
-        for name, v in made.constants.items():
-            if v.dtype == DTYPE:
-                made.halved.add(name)
+        made.halved |= {name for name, v in made.constants.items() if v.dtype == DTYPE and before.get(v) == torch.float32}
         return bodies
     finally:
         for step in pairs.twins:

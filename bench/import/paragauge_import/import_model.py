@@ -20,7 +20,7 @@ import shlex
 import sys
 import time
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what kernels that are tried warn of
@@ -274,8 +274,13 @@ def import_module(request: Request, cut: bool = True, is_twin: bool = False) -> 
             "nodes": made.nodes}
     notes += [f"no half precision: {file['half']}"] if isinstance(file["half"], str) else half.notes_of(graph)
     if request.half_parameters:
-        put_half_parameters(file, Imported(file, notes, module, graph), made, request, dead, loss, not is_twin)
-    small = import_module(replace(request.small, half_parameters=False), cut=False, is_twin=True).file if request.small is not None else None
+        def read_halved():
+            with half_parameters.halved(module, request.inputs) as inputs:
+                other = graphs.read_graph(module, inputs, dead, loss)
+            output_for(loss, request.classes, other)
+            return half_parameters.bodies_with_half_parameters(graph, other, made, request.small is None and not is_twin)
+        notes += put_half_parameters(file, read_halved, made, dict(module.named_buffers()))
+    small = import_module(request.small, cut=False, is_twin=True).file if request.small is not None else None
     if small is not None:
         take_rows(file, small)
         half.take_rows(file)
@@ -284,19 +289,24 @@ def import_module(request: Request, cut: bool = True, is_twin: bool = False) -> 
     return Imported(file, notes, module, graph)
 
 
-def put_half_parameters(file, imported, made, request, dead, loss, runs):
-    """The bodies where parameters are in half precision; or why there are none."""
+def put_half_parameters(file, read_halved, made, buffers) -> list:
+    """The bodies where parameters are in half precision, or why there are none; notes. read_halved: gives these."""
+    notes = []
     try:
-        with half_parameters.in_half(imported.module, request.inputs) as inputs:
-            other = graphs.read_graph(imported.module, inputs, dead, loss)
-        output_for(loss, request.classes, other)
-        file["half_parameters"] = half_parameters.bodies_with_half_parameters(imported.graph, other, made, request.small is None and runs)
+        if isinstance(file["half"], str):
+            raise Refusal(file["half"])
+        file["half_parameters"] = read_halved()
     except Refusal as refusal:
-        half.leave_out(file, f"with its parameters in bfloat16 {'; '.join(str(refusal).splitlines())}", "half_parameters")
-        imported.notes.append(f"no parameters in half precision: {file['half_parameters']}")
+        reason = "; ".join(str(refusal).splitlines())
+        half.leave_out(file, reason if reason == file["half"] else f"with its parameters in bfloat16 {reason}", "half_parameters")
+        notes.append(f"no parameters in half precision: {file['half_parameters']}")
     for name in made.halved:
         file["constants"][name]["halved"] = True
+    if read := sorted(v.name for name, v in made.constants.items() if name in made.halved and v.name in buffers):
+        notes.append(f"where parameters are in half precision, buffers are, too, as DeepSpeed has them and FSDP2 hasn't: {', '.join(read[:5])}"
+                     f"{', …' if len(read) > 5 else ''}")
     file["nodes"] = file.pop("nodes")  # behind the bodies
+    return notes
 
 
 def cut_for_tensor_parallelism(file, small, notes, plan):

@@ -179,6 +179,14 @@ def parameters_of(node: dict) -> list[str]:
     return [f"{node['name']}.weight"] + ([f"{node['name']}.bias"] if node.get("bias", True) else [])
 
 
+def in_range(x: torch.Tensor, dtype) -> torch.Tensor:
+    """In half precision: float32's largest number, of a mask, is the largest there is, as torch.finfo(dtype) has it."""
+    if dtype not in (torch.bfloat16, torch.float16):
+        return x.to(dtype)
+    largest = torch.finfo(dtype).max
+    return torch.where(x.isinf(), x, x.clamp(-largest, largest)).to(dtype)
+
+
 def constant(c: dict, frozen: dict) -> torch.Tensor:
     values, shape, dtype = c["values"], c["shape"], DTYPES[c["dtype"]]
     n = torch.Size(shape).numel()
@@ -194,7 +202,7 @@ def constant(c: dict, frozen: dict) -> torch.Tensor:
         flat = torch.repeat_interleave(runs, torch.tensor([k for _, k in values["runs"]]))
     else:
         flat = torch.tensor([float(v) if isinstance(v, str) else v for v in values["list"]], dtype=torch.float64 if dtype.is_floating_point else None)
-    return flat.to(dtype).reshape(shape)
+    return in_range(flat, dtype).reshape(shape)
 
 
 def loss_of(kind: str, prediction, target):

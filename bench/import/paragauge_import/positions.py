@@ -60,13 +60,13 @@ def cut_positions(file: dict, only: set | None = None) -> list:
     if positions is None or positions < 2:
         return []
     found = []
-    apart = {n["body"] for n in file["nodes"] if "in_parts" in n} | {n["in_parts"] for n in file["nodes"] if "in_parts" in n}
+    apart = [n for n in file["nodes"] if "in_parts" in n]
     for table, key in ((file["bodies"], "body"), *((file.get(key), key) for key in WORDS)):
         if not isinstance(table, dict):
             continue
         for name, body in table.items():
             users = [n["name"] for n in file["nodes"] if n.get(key) == name]
-            if name in apart or only is not None and not set(users) <= only:
+            if any(name in (n.get(key), n["in_parts"]) for n in apart) or only is not None and not set(users) <= only:
                 continue
             if (text := in_positions(body, positions, only is None)) is not None:
                 table[name] = text

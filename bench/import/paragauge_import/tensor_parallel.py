@@ -17,7 +17,7 @@ from collections import Counter
 
 import torch
 from paragauge_import import vocabulary
-from paragauge_import.half import WORDS
+from paragauge_import.half import WORDS, leave_out
 from paragauge_import.parts import SUM, Cut, Impossible, Parts, dims_of, fixed, parts_are_the_whole
 from paragauge_import.play import dtypes, parameters_of
 from paragauge_import.tp_plan import Plan
@@ -242,7 +242,7 @@ def divisors(n: int) -> list:
 
 
 def cut_half(graph: Graph, taken: dict, tries: bool, key: str) -> dict:
-    """What the nodes that are taken are in half precision (key: of half.KEYS), cut as their first bodies: by name. taken: Parts by name.
+    """What the nodes that are taken are in half precision (key: of half.WORDS), cut as their first bodies: by name. taken: Parts by name.
     Of an op of the table that is the body that it would have."""
     table, known, made, found = graph.file.get(key), {}, {}, {}
     if not isinstance(table, dict):
@@ -261,7 +261,11 @@ def cut_half(graph: Graph, taken: dict, tries: bool, key: str) -> dict:
         second = body(name)
         if second is None:
             raise Impossible(f"node '{name}' isn't known in half precision")
-        if second is graph.body(name) or isinstance(parts, vocabulary.Embedding):  # which is another in parts
+        if second is graph.body(name):
+            continue
+        if isinstance(parts, vocabulary.Embedding):  # which is another in parts, of the same types but for the dtype
+            if types_of(second) != [t.replace("f32", "bf16") for t in types_of(graph.body(name))]:
+                raise Impossible(f"node '{name}' gives another dtype than its table has")
             continue
         of_parts = str(second), parts
         if of_parts not in made:
@@ -273,6 +277,10 @@ def cut_half(graph: Graph, taken: dict, tries: bool, key: str) -> dict:
                     raise Impossible(f"in half precision, node '{name}' isn't its parts together")
         found[name] = made[of_parts]
     return found
+
+
+def types_of(body: dict) -> list:
+    return [*body["inputs"], *body["parameters"], body["output"]]
 
 
 def name_half(file: dict, cut: dict, key: str):
@@ -331,7 +339,8 @@ def cut_nodes(file: dict, only: set | None = None, plan: Plan | None = None) -> 
         try:
             halves[key] = cut_half(graph, {name: parts for name, (parts, _) in taken.items()}, only is None, key)
         except Impossible as why:
-            halves[key], file[key] = {}, f"what is cut for tensor parallelism can't be so in half precision: {why}"
+            halves[key] = {}
+            leave_out(file, f"what is cut for tensor parallelism can't be so in half precision: {why}", key)
     bodies, names, numbers = {}, {}, Counter()
 
     def name_of(op, before, body):

@@ -70,9 +70,9 @@ void read_param_dtype(const StrategyReading& r, Strategy& s) {
     throw ConfigError("strategy '{}': DeepSpeed makes the whole model half precision; zero1, zero2 and zero3 don't",
                       r.text.whole());
   if (s.half_parameters && r.model.is_imported() && !r.model.no_half_parameters.empty())
-    throw ConfigError("strategy '{}': {}: {}; {}", r.text.whole(),
+    throw ConfigError("strategy '{}': {}: {}; otherwise {}", r.text.whole(),
                       usual ? "DeepSpeed makes the whole model half precision" : "param_dtype=half",
-                      r.model.no_half_parameters, usual ? "or use zero1, zero2 or zero3" : "or use param_dtype=f32");
+                      r.model.no_half_parameters, usual ? "use zero1, zero2 or zero3" : "use param_dtype=f32");
 }
 
 bool usual_scatters(const StrategyKind& kind) { return kind.otherwise("units", 0) == 0; }

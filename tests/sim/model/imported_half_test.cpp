@@ -163,11 +163,13 @@ TEST(ImportedHalf, WhatTheFileDoesntSayIsRefused) {
 TEST(ImportedHalf, ParametersStayF32WhereTheFileDoesntSay) {
   const Model model = load_model(toy_path() + ",precision=bf16");
   EXPECT_EQ(message_of([&] { parse_strategy("zero3,dp=2,param_dtype=half", model); }),
-            "strategy 'zero3,dp=2,param_dtype=half': param_dtype=half: the file doesn't say what its ops are then "
-            "(import it with --half-parameters); or use param_dtype=f32");
-  EXPECT_EQ(message_of([&] { parse_strategy("deepspeed_stage_2,dp=2", model); }),
-            "strategy 'deepspeed_stage_2,dp=2': DeepSpeed makes the whole model half precision: the file doesn't say "
-            "what its ops are then (import it with --half-parameters); or use zero1, zero2 or zero3");
+            "strategy 'zero3,dp=2,param_dtype=half': param_dtype=half: the file doesn't say what its ops are with "
+            "parameters in half precision: import it with --half-parameters; otherwise use param_dtype=f32");
+  EXPECT_EQ(
+      message_of([&] { parse_strategy("deepspeed_stage_2,dp=2", model); }),
+      "strategy 'deepspeed_stage_2,dp=2': DeepSpeed makes the whole model half precision: the file doesn't say "
+      "what its ops are with parameters in half precision: import it with --half-parameters; otherwise use zero1, "
+      "zero2 or zero3");
   EXPECT_NO_THROW(parse_strategy("deepspeed_stage_2,dp=2", load_model(toy_path())));
   EXPECT_NO_THROW(lowered("zero3,dp=2,reduce_dtype=half", toy_path() + ",precision=bf16"));
   EXPECT_EQ(load_model(toy_path() + ",precision=fp16").loss_scale, 65536);
@@ -208,6 +210,51 @@ TEST(ImportedHalf, ParametersInHalfPrecision) {
   for (const auto& [name, parameter] : f32.parameters) parameters += parameter.spec.elements();
   EXPECT_GE(weights, 4 * parameters / 2);
   EXPECT_LE(weights, 4 * (parameters / 2 + static_cast<std::int64_t>(program.roles[0].units.size())));
+}
+
+TEST(ImportedHalf, BodiesOfHalfParametersThatDontFitAreRefused) {
+  const TemporaryFolder folder;
+  const auto message = [&](const std::function<void(Json&)>& spoil, const std::string& keys = ",precision=bf16") {
+    Json file = Json::parse(read_text_file(toy_path("gpt_toy")));
+    spoil(file);
+    const std::string path = folder.file("m.json", file.dump());
+    const std::string text = message_of([&] { load_model(path + keys); });
+    return text.find(path) == std::string::npos ? text : replaced(text, path, "M");
+  };
+  const std::size_t linear = 4;  // h.0.attn.c_attn
+  const Json gpt = Json::parse(read_text_file(toy_path("gpt_toy")));
+  const std::string name = gpt["nodes"][linear]["half_parameters"], embedding = gpt["nodes"][0]["half_parameters"];
+  EXPECT_EQ(message([](Json&) {}), "no error");
+  EXPECT_EQ(message([&](Json& f) { f["nodes"][linear]["half_parameters"] = "linear/9"; }),
+            "M: nodes[4]: node 'h.0.attn.c_attn': unknown body 'linear/9' for half precision");
+  EXPECT_EQ(message([&](Json& f) { f["nodes"][linear]["half_parameters"] = embedding; }),
+            "M: nodes[4]: node 'h.0.attn.c_attn': body 'embedding/halved1' for half precision takes other inputs or "
+            "parameters than the node has");
+  EXPECT_EQ(message([&](Json& f) { f["half_parameters"][name]["parameters"][0] = "bf16[3x2T,9]"; }),
+            "M: nodes[4]: node 'h.0.attn.c_attn': body 'linear' for half precision has other shapes or gradients than "
+            "the node's");
+  EXPECT_EQ(message([&](Json& f) { f["half_parameters"][name]["parameters"][1] = "f32[3x2T]"; }),
+            "M: nodes[4]: node 'h.0.attn.c_attn': parameters of body 'linear' must be bf16, found f32");
+  EXPECT_EQ(message([&](Json& f) { f["half_parameters"][embedding]["output"] = "f32[B,4,8]"; }),
+            "M: nodes[0]: node 'wte': body 'embedding' takes and gives other types than the one in parts does in bf16");
+  EXPECT_EQ(message([&](Json& f) { f["half_parameters"][name]["output"] = "f32[B,4,3x2T]"; }),
+            "model 'gpt_toy', node 'h.0.attn.attention': input 0 of body 'attention' must be bf16[2,4,3,8], found "
+            "f32[2,4,3,8]");
+  EXPECT_EQ(message([&](Json& f) { f["half_parameters"][name]["output"] = "f32[B,4,3x2T]"; }, ""), "no error");
+  EXPECT_EQ(message([](Json& f) { f["constants"]["c0"]["halved"] = true; }),
+            "M: constants: c0: 'halved' is for f32, found i64");
+  // A reason why there are none; and nothing of autocast.
+  const auto none = [](Json& f) {
+    f["half_parameters"] = "it fails";
+    for (Json& node : f["nodes"]) node.erase("half_parameters");
+  };
+  EXPECT_EQ(message(none), "no error");
+  const auto nothing = [](Json& f) {
+    f["half"] = "it fails, too";
+    for (Json& node : f["nodes"]) node.erase("half");
+  };
+  EXPECT_EQ(message(nothing), "model 'M,precision=bf16': precision=bf16: it fails, too; f32, tf32 or ieee");
+  EXPECT_EQ(message(nothing, ""), "no error");
 }
 
 /// A precision is told of an op where it changes what it does: so a profile has both.

@@ -387,8 +387,12 @@ TEST(ImportedModel, AVocabularyIsWholeWhereItMustBe) {
                                  {"\"classes\": 7", "\"classes\": 6"},
                                  {"\"units\": 7", "\"units\": 6"},
                                  {"\"units\": 7", "\"units\": 6"},
+                                 {"\"units\": 7", "\"units\": 6"},
+                                 {"\"units\": 7", "\"units\": 6"},
                                  {"[7, 8]", "[6, 8]"},
                                  {"f32[7,8]", "f32[6,8]"},
+                                 {"g,i0,7,", "g,i0,6,"},
+                                 {"bf16[7,8]", "bf16[6,8]"},
                                  {"g,i0,7,", "g,i0,6,"}})
     text = replaced(text, from, to);
   const TemporaryFolder folder;
