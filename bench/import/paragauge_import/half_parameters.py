@@ -6,7 +6,7 @@ MixedPrecisionPolicy.param_dtype, DeepSpeed's bf16 and fp16): further bodies of 
     file["half_parameters"] = bodies_with_half_parameters(graph, other, made, runs)      # by name; nodes get the key "half_parameters"
 
 The module is exported once more, with its parameters, its buffers and what it is given in bfloat16. That graph has the steps of the
-first one, and casts between them where the module casts, or promotes: `pair` finds each step's twin, and the nodes are traced once
+first one, and casts between them where the module casts, or promotes: `Pairs` finds each step's twin, and the nodes are traced once
 more, each step as its twin, its operands in the twin's dtypes: cast by who makes them, where all who read them want the same. A
 parameter is bfloat16 and so is its gradient; constants are what the module would read; what is given to the model comes in float32
 and is cast by who reads it. Bodies are written for bfloat16: in float16 they are the same, but for the dtype.
