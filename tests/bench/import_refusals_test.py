@@ -444,6 +444,8 @@ def test_lines_of_a_file():
     same(text({"a": [1, {"b": None}], "ü": []}), '{"a": [1, {"b": null}], "ü": []}')
     long = "x" * import_model.WIDTH
     same(text({"a": long, "b": [long, "y"], "c": 1}), f'{{\n "a": "{long}",\n "b": [\n  "{long}",\n  "y"],\n "c": 1}}')
+    node = {"name": long, "op": "add"}
+    same(text([node, {"name": long * 2, "op": "add"}]), f'[\n {json.dumps(node)},\n {{\n  "name": "{long * 2}",\n  "op": "add"}}]')
     numbers = {"numbers": list(range(100_000, 100_100))}
     lines = text(numbers).splitlines()
     same([len(lines), max(map(len, lines)) <= import_model.WIDTH, json.loads("".join(lines))], [2 + 5, True, numbers])

@@ -350,13 +350,14 @@ def read_parameters(made) -> set:
     return {p for n in made.nodes for p in parameters_of(n)}
 
 
-WIDTH = 200  # of a line of the file, unless an entry alone is longer: a node takes one
+WIDTH = 200  # of a line of the file, unless an entry alone is longer; of a node twice that
 
 
 def json_text(x, before=0, indent=0) -> str:
     """On one line what fits, else entry by entry, many short ones on a line. before: characters that the line has already."""
     line = json.dumps(x, ensure_ascii=False, allow_nan=False)
-    if before + len(line) <= WIDTH or not x or not isinstance(x, (dict, list)):
+    width = 2 * WIDTH if isinstance(x, dict) and "op" in x else WIDTH
+    if before + len(line) <= width or not x or not isinstance(x, (dict, list)):
         return line
     pad, lines = " " * (indent + 1), [""]
     if isinstance(x, dict):
