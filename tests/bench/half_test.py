@@ -9,7 +9,7 @@ import re
 import sys
 from unittest import mock
 
-from importing import FILE, module, run, same
+from importing import FILE, module, perceptron, run, same
 
 import torch
 import torch.nn.functional as F
@@ -288,15 +288,9 @@ def test_known_ops_stay_where_their_readers_cast():
 
 
 def test_a_small_model_stands_for_a_large_one_with_half_parameters():
-    def made(width, device):
-        with torch.device(device):
-            m = nn.Sequential(nn.Linear(8, width), nn.GELU(), nn.Linear(width, 8))
-        for p in m.parameters():
-            p.initial = (0, 0.1)
-        return m
     vectors = [spec.read_input("f32[B,5,8]")]
-    small = import_model.Request(made(4, "cpu"), vectors, "mse_loss", half_parameters=True)
-    file = import_model.import_module(import_model.Request(made(10**7, "meta"), vectors, "mse_loss", small=small, half_parameters=True), False).file
+    small = import_model.Request(perceptron(4, "cpu"), vectors, "mse_loss", half_parameters=True)
+    file = import_model.import_module(import_model.Request(perceptron(10**7, "meta"), vectors, "mse_loss", small=small, half_parameters=True), False).file
     same(halved_body(file, "0")["parameters"], [f"bf16[{10**7},8]", f"bf16[{10**7}]"])
     same({body["rows"] for body in file["half_parameters"].values()}, {True})
 

@@ -12,7 +12,7 @@ import types
 import warnings
 from types import SimpleNamespace
 
-from importing import FILE, ROOT, bodies_of, imported, module, refused, run, same, whole
+from importing import FILE, ROOT, bodies_of, imported, module, perceptron, refused, run, same, whole
 
 import numpy
 import torch
@@ -162,18 +162,12 @@ def test_masks_of_transformers_before_version_5():
 
 
 def test_a_small_twin_stands_for_a_model_without_values():
-    def made(width, device):
-        with torch.device(device):
-            m = nn.Sequential(nn.Linear(8, width), nn.GELU(), nn.Linear(width, 8))
-        for p in m.parameters():
-            p.initial = (0, 0.1)
-        return m
     vectors = [spec.read_input("f32[B,5,8]")]
-    small = import_model.Request(made(4, "cpu"), vectors, "mse_loss")
-    file = import_model.import_module(import_model.Request(made(10**7, "meta"), vectors, "mse_loss", small=small)).file
+    small = import_model.Request(perceptron(4, "cpu"), vectors, "mse_loss")
+    file = import_model.import_module(import_model.Request(perceptron(10**7, "meta"), vectors, "mse_loss", small=small)).file
     same(file["parameters"]["0.weight"], {"shape": [10**7, 8], "center": 0, "bound": 0.1})
     same([b["rows"] for b in file["bodies"].values()], [True, True, True])
-    same(refused(made(4, "meta"), ["f32[B,5,8]"]),
+    same(refused(perceptron(4, "meta"), ["f32[B,5,8]"]),
          "parameters on the device 'meta' have no values to check with: the builder's import_options need \"small\", a builder of the same model, small")
     # What a run finds to be copied isn't found for the large one, so not for the small one either, and the check says so.
     def unfolds(width, device):
@@ -186,7 +180,7 @@ def test_a_small_twin_stands_for_a_model_without_values():
     small = import_model.Request(unfolds(4, "cpu"), images, "mse_loss")
     import_model.import_module(import_model.Request(unfolds(4000, "meta"), images, "mse_loss", small=small))
     other = import_model.Request(nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 8)), vectors, "mse_loss")
-    same(refused(made(4, "cpu"), ["f32[B,5,8]"], small=other), "the small model isn't the same: node '1'")
+    same(refused(perceptron(4, "cpu"), ["f32[B,5,8]"], small=other), "the small model isn't the same: node '1'")
 
 
 def test_a_model_without_values_may_have_tables():

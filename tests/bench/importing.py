@@ -50,6 +50,15 @@ def module(forward, **more):
     return made
 
 
+def perceptron(width, device):
+    """One whose hidden layer has any width; on the device meta it has no values."""
+    with torch.device(device):
+        m = nn.Sequential(nn.Linear(8, width), nn.GELU(), nn.Linear(width, 8))
+    for p in m.parameters():
+        p.initial = (0, 0.1)
+    return m
+
+
 def run(*arguments):
     """The program's exit status and what it prints."""
     out, err = io.StringIO(), io.StringIO()

@@ -76,8 +76,8 @@ def check_half(file: dict, module, inputs, half=torch.bfloat16, batch: int = che
         truth = play_model(played, {k: wide(x) for k, x in values.items()}, wide(target), {k: p.double() for k, p in own.items()},
                            {k: p.double() for k, p in own.items()}, batch)
     target = target.float() if target.is_floating_point() else target
-    trained = own if key == "half" else {k: p if k in of_norms(played) else p.to(half) for k, p in own.items()}
-    frozen = own if key == "half" else {k: p.to(half) for k, p in own.items()}
+    in_full = own.keys() if key == "half" else half_parameters.of_norms(played["nodes"])
+    kept = {k: p if k in in_full else p.to(half) for k, p in own.items()}
     run = by_autocast if key == "half" else by_half_parameters
     try:
         theirs = run(file, module, inputs, tensors, target, half)
@@ -87,13 +87,8 @@ def check_half(file: dict, module, inputs, half=torch.bfloat16, batch: int = che
         with torch.backends.mkldnn.flags(enabled=False):  # oneDNN has none for this CPU
             theirs = run(file, module, inputs, tensors, target, half)
     with torch.no_grad(), dtypes(f32=torch.float32, bf16=half):
-        ours = play_model(played, values, target, trained, frozen, batch)
+        ours = play_model(played, values, target, kept, kept, batch)
     return HalfResult(exact, distances(ours, truth), distances(theirs, truth))
-
-
-def of_norms(file) -> set:
-    """Parameters of batch norms that the file's reader knows: they stay in float32."""
-    return {p for n in file["nodes"] if n["op"] == "batch_norm" for p in parameters_of(n)}
 
 
 def by_autocast(file: dict, module, inputs, tensors, target, half) -> tuple:

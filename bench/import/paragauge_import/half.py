@@ -173,8 +173,6 @@ class Half:
 
     def known_op(self, node, group, wants):
         """An op that the file's reader knows: it must give what it gives in PyTorch, or becomes a body, if it has no parameters."""
-        if parameters_of(node):
-            group.output.read_as = None  # by who reads it
         group.find_reads()
         with fake(0), torch.no_grad():
             y = group.run(0, fake_tensors(group, 0, [False] * (len(group.inputs) + len(group.parameters)))).dtype

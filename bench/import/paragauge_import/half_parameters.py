@@ -3,7 +3,7 @@ MixedPrecisionPolicy.param_dtype, DeepSpeed's bf16 and fp16): further bodies of 
 
     with halved(module, inputs) as inputs_in_half:
         other = read_graph(module, inputs_in_half)
-    file["half_parameters"] = bodies_with_half_parameters(graph, other, made, runs)      # by name; nodes get the key "half_parameters"
+    bodies, constants = with_half_parameters(graph, other, made, runs)      # by name; nodes get the key "half_parameters"
 
 The module is exported once more, with its parameters, its buffers and what it is given in bfloat16. That graph has the steps of the
 first one, and casts between them where the module casts, or promotes: `Pairs` finds each step's twin, and the nodes are traced once
@@ -143,12 +143,17 @@ class WithHalfParameters(Half):
         group.output.dtype = expected or y
 
 
-def bodies_with_half_parameters(graph: Graph, other: Graph, made, runs: bool) -> dict:
-    """By name. Refusal: why there are none. runs: as make_body's."""
+def of_norms(nodes) -> set:
+    """Parameters of batch norms that the file's reader knows: they stay in float32."""
+    return {p for n in nodes if n["op"] == "batch_norm" for p in parameters_of(n)}
+
+
+def with_half_parameters(graph: Graph, other: Graph, made, runs: bool) -> tuple[dict, set]:
+    """The bodies by name, and names of constants that are in half precision, too. Refusal: why there are none. runs: as make_body's."""
     pairs = Pairs(graph, other)
-    norms, others = ({p for n in made.nodes if (n["op"] == "batch_norm") == of_norms for p in parameters_of(n)} for of_norms in (True, False))
-    if both := sorted(norms & others):
+    if both := sorted(of_norms(made.nodes) & {p for n in made.nodes if n["op"] != "batch_norm" for p in parameters_of(n)}):
         raise Refusal(f"a batch norm's '{both[0]}', which stays in float32 here, is read by others, too")
+    layers = {group.output for node, group, _ in made.traced if "body" not in node and parameters_of(node)}  # whose readers cast
     before = {v: v.dtype for v in [*graph.parameters.values(), *pairs.dtypes, *(group.output for _, group, _ in made.traced)]}
     try:
         for step, twin in pairs.twins.items():
@@ -159,12 +164,11 @@ def bodies_with_half_parameters(graph: Graph, other: Graph, made, runs: bool) ->
             if len(dtypes) == 1:
                 v.dtype, = dtypes
         for v, dtypes in pairs.read_as.items():
-            if v.dtype.is_floating_point and len(dtypes) == 1:
+            if v.dtype.is_floating_point and len(dtypes) == 1 and v not in layers:
                 v.read_as, = dtypes
         with quiet():
             bodies = WithHalfParameters(made, runs).bodies
-        made.halved |= {name for name, v in made.constants.items() if v.dtype == DTYPE and before.get(v) == torch.float32}
-        return bodies
+        return bodies, {name for name, v in made.constants.items() if v.dtype == DTYPE and before.get(v) == torch.float32}
     finally:
         for step in pairs.twins:
             step.twin = None

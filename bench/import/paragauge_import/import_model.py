@@ -278,7 +278,7 @@ def import_module(request: Request, cut: bool = True, is_twin: bool = False) -> 
             with half_parameters.halved(module, request.inputs) as inputs:
                 other = graphs.read_graph(module, inputs, dead, loss)
             output_for(loss, request.classes, other)
-            return half_parameters.bodies_with_half_parameters(graph, other, made, request.small is None and not is_twin)
+            return half_parameters.with_half_parameters(graph, other, made, request.small is None and not is_twin)
         notes += put_half_parameters(file, read_halved, made, dict(module.named_buffers()))
     small = import_module(request.small, cut=False, is_twin=True).file if request.small is not None else None
     if small is not None:
@@ -290,19 +290,19 @@ def import_module(request: Request, cut: bool = True, is_twin: bool = False) -> 
 
 
 def put_half_parameters(file, read_halved, made, buffers) -> list:
-    """The bodies where parameters are in half precision, or why there are none; notes. read_halved: gives these."""
-    notes = []
+    """The bodies where parameters are in half precision, or why there are none; notes. read_halved: gives bodies, and constants' names."""
+    notes, names = [], set()
     try:
         if isinstance(file["half"], str):
             raise Refusal(file["half"])
-        file["half_parameters"] = read_halved()
+        file["half_parameters"], names = read_halved()
     except Refusal as refusal:
         reason = "; ".join(str(refusal).splitlines())
         half.leave_out(file, reason if reason == file["half"] else f"with its parameters in bfloat16 {reason}", "half_parameters")
         notes.append(f"no parameters in half precision: {file['half_parameters']}")
-    for name in made.halved:
+    for name in names:
         file["constants"][name]["halved"] = True
-    if read := sorted(v.name for name, v in made.constants.items() if name in made.halved and v.name in buffers):
+    if read := sorted(made.constants[name].name for name in names if made.constants[name].name in buffers):
         notes.append(f"where parameters are in half precision, buffers are, too, as DeepSpeed has them and FSDP2 hasn't: {', '.join(read[:5])}"
                      f"{', …' if len(read) > 5 else ''}")
     file["nodes"] = file.pop("nodes")  # behind the bodies

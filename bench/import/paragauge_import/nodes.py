@@ -328,7 +328,6 @@ class Made:
         self.dead = set()
         self.traced = []  # (node, group, which inputs and parameters need gradients)
         self.silent = set()  # names of nodes without backward
-        self.halved = set()  # names of constants that are in half precision where parameters are
 
 
 def make_nodes(graph: Graph, measure: bool = True, runs: bool = True) -> Made:

@@ -12,7 +12,7 @@
 // which comes first in its memory; here each rank has a part of the microbatch's samples, which is as much of
 // everything: of [samples, positions, features] such blocks lie together. Where there are too few samples it has a part
 // of the positions, as the bodies say it (positions.py of bench/import); with several samples these are packed and
-// unpacked. In half precision a column gathers f32 where a norm gives it, and keeps a half copy of its input, whole, as
+// unpacked. Under autocast a column gathers f32 where a norm gives it, and keeps a half copy of its input, whole, as
 // autocast's layers do. Biases of rows are added before the sum, as without sp. Gradients of the parameters that are
 // played so are summands along tp, too, and are summed with the replicas' in the buckets or units of such
 // (sim/lower/pass).
